@@ -1,0 +1,1 @@
+//! Spin server: works for as long as the request says, then answers

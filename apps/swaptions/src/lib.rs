@@ -1,0 +1,1 @@
+//! Monte Carlo pricing of swaptions as a batch job

@@ -1,0 +1,1 @@
+//! The IOKernel: packet switch and core allocator

@@ -1,0 +1,1 @@
+//! User threads, synchronisation and sockets on borrowed cores

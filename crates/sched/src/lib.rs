@@ -1,0 +1,1 @@
+//! Pure core-allocation and request-dispatch policies

@@ -1,0 +1,1 @@
+//! Shared memory between the IOKernel and its runtimes

@@ -1,0 +1,1 @@
+//! Pure workload models: service times, arrivals, latency summaries
