@@ -1,1 +1,27 @@
-//! Pure workload models: service times, arrivals, latency summaries
+//! Workload models shared by the load generator, the simulator and the services under test.
+//!
+//! Owns: [service-time distributions](service), [arrival processes](arrival) over [load schedules](schedule),
+//! [latency summaries](summary), the [spin protocol](spin) and the [human notation](units) of durations and rates.
+//!
+//! Never: reads a clock, makes a system call, keeps hidden randomness. Times are nanoseconds since a start that the
+//! caller chose; every draw comes from a [`Prng`] that the caller passes in, so a seed fixes every number.
+//!
+//! Neighbours: `loadgen` drives these models over real transports, `sim` over virtual time, `apps/spin` speaks the
+//! protocol. Because all three take the distribution from here, their results may be laid over each other.
+
+#![forbid(unsafe_code)]
+
+pub mod arrival;
+pub mod random;
+pub mod schedule;
+pub mod service;
+pub mod spin;
+pub mod summary;
+pub mod units;
+
+pub use arrival::{ArrivalProcess, Arrivals};
+pub use random::Prng;
+pub use schedule::LoadSchedule;
+pub use service::ServiceTime;
+pub use summary::{Figures, LatencyRecorder, Summary};
+pub use units::Rate;

@@ -1,0 +1,338 @@
+//! Latency summaries: what one measurement reports, and how measurements are joined.
+//!
+//! Owns: a recorder with bounded memory, the figures taken from it, and the **windowed p99.9**. A virtual machine loses
+//! its core for milliseconds now and then, so the raw p99.9 of any system measures its host. The median over
+//! [`WINDOW_NS`] windows of each window's own p99.9 measures the system instead; both are reported, with the number of
+//! windows that a known stall fell into.
+//!
+//! Never: averages latencies, drops a request silently (lost and late ones are counted beside the percentiles), or reads
+//! a clock: completion times are arguments.
+//!
+//! Cost: recording is one histogram increment and one comparison; closing a window selects among at most
+//! [`TAIL_LEN`] values (about 2 us), so a generator that spins on due times may record in its loop.
+//!
+//! Neighbours: `loadgen` and `sim` record here; the command line prints [`Figures`].
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+use crate::units::SECOND_NS;
+
+/// Length of a window.
+pub const WINDOW_NS: u64 = 100_000_000;
+
+/// Largest latency that is told apart, 60 s; larger ones count as this.
+pub const MAX_LATENCY_NS: u64 = 60 * SECOND_NS;
+
+/// Decimal digits of precision of the percentiles over a whole run.
+pub const SIGNIFICANT_DIGITS: u8 = 3;
+
+/// Largest values kept per window. Its p99.9 is exact up to a thousand times as many requests, 10 million a second; above
+/// that it is the smallest value kept, which is too high rather than too low.
+pub const TAIL_LEN: usize = 1024;
+
+/// Windows whose p99.9 is kept, a day of them; later ones count in the total only.
+pub const MAX_WINDOWS: usize = 864_000;
+
+/// Room for windows that is set aside at the start (10 minutes), so that recording does not allocate in ordinary runs.
+const INITIAL_WINDOWS: usize = 6_000;
+
+/// Collects one measurement.
+#[derive(Debug, Clone)]
+pub struct LatencyRecorder {
+    start_ns: u64,
+    total: Histogram<u64>,
+    window: Window,
+    window_p999_ns: Vec<u64>,
+    cut: CutWindows,
+    counts: Counts,
+}
+
+/// What happened to the requests of a measurement, beside their latencies.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counts {
+    /// Requests that were due.
+    pub offered: u64,
+    /// Requests whose reply came.
+    pub completed: u64,
+    /// Requests given up on: never sent, or no reply in time.
+    pub lost: u64,
+    /// Requests sent later after their due time than the generator's bound. Their latency still counts from the due
+    /// time; a large number means that the generator, not the system, was measured.
+    pub late: u64,
+}
+
+impl LatencyRecorder {
+    /// A recorder for a measurement that starts at `start_ns` of the caller's clock; windows are counted from there.
+    #[must_use]
+    pub fn new(start_ns: u64) -> Self {
+        Self {
+            start_ns,
+            total: empty_histogram(),
+            window: Window::new(),
+            window_p999_ns: Vec::with_capacity(INITIAL_WINDOWS),
+            cut: CutWindows::default(),
+            counts: Counts::default(),
+        }
+    }
+
+    /// Records a request that completed at `now_ns` with latency `latency_ns`, counted from its due time.
+    ///
+    /// Completions should come in the order of time; one that comes with an earlier time joins the current window.
+    #[inline]
+    pub fn record(&mut self, now_ns: u64, latency_ns: u64) {
+        let index = self.window_index(now_ns);
+        if index > self.window.index {
+            self.close_window();
+            self.window.index = index;
+        }
+        self.window.push(latency_ns);
+        self.total.saturating_record(latency_ns.min(MAX_LATENCY_NS));
+        self.counts.completed += 1;
+    }
+
+    /// Notes that a request was due.
+    #[inline]
+    pub fn count_offered(&mut self) {
+        self.counts.offered += 1;
+    }
+
+    /// Notes that a request was given up on.
+    pub fn count_lost(&mut self) {
+        self.counts.lost += 1;
+    }
+
+    /// Notes that a request was sent late.
+    pub fn count_late(&mut self) {
+        self.counts.late += 1;
+    }
+
+    /// Notes that the machine stood still from `from_ns` to `to_ns`, which the recorder's user saw as a gap in its own
+    /// spinning. Every window that the gap touches counts as cut, once. Gaps come in the order of time.
+    pub fn note_stall(&mut self, from_ns: u64, to_ns: u64) {
+        let (from, to) = (self.window_index(from_ns), self.window_index(to_ns.max(from_ns)));
+        self.cut.mark(from, to);
+    }
+
+    /// What was counted so far.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Ends the measurement after `duration_ns`.
+    #[must_use]
+    pub fn finish(mut self, duration_ns: u64) -> Summary {
+        self.close_window();
+        Summary {
+            duration_ns,
+            total: self.total,
+            window_p999_ns: self.window_p999_ns,
+            windows_cut: self.cut.count,
+            counts: self.counts,
+        }
+    }
+
+    fn window_index(&self, now_ns: u64) -> u64 {
+        now_ns.saturating_sub(self.start_ns) / WINDOW_NS
+    }
+
+    /// Keeps the current window's p99.9, unless nothing completed in it, and empties it.
+    #[cold]
+    fn close_window(&mut self) {
+        if let Some(p999_ns) = self.window.take_p999()
+            && self.window_p999_ns.len() < MAX_WINDOWS
+        {
+            self.window_p999_ns.push(p999_ns);
+        }
+    }
+}
+
+/// The largest values of the current window.
+#[derive(Debug, Clone)]
+struct Window {
+    index: u64,
+    count: u64,
+    /// At most [`TAIL_LEN`] values, the smallest on top.
+    tail: BinaryHeap<Reverse<u64>>,
+}
+
+impl Window {
+    fn new() -> Self {
+        Self { index: 0, count: 0, tail: BinaryHeap::with_capacity(TAIL_LEN) }
+    }
+
+    #[inline]
+    fn push(&mut self, latency_ns: u64) {
+        self.count += 1;
+        if self.tail.len() < TAIL_LEN {
+            self.tail.push(Reverse(latency_ns));
+        } else if let Some(mut smallest) = self.tail.peek_mut()
+            && smallest.0 < latency_ns
+        {
+            smallest.0 = latency_ns;
+        }
+    }
+
+    /// The smallest value that at least 99.9 % of the window's values do not exceed; `None` for an empty window.
+    fn take_p999(&mut self) -> Option<u64> {
+        // As many values may lie strictly above it as fit into one thousandth.
+        let above = (self.count / 1000).min(TAIL_LEN as u64 - 1) as usize;
+        self.count = 0;
+        let mut tail = std::mem::take(&mut self.tail).into_vec();
+        let p999 = (above < tail.len()).then(|| tail.select_nth_unstable(above).1.0);
+        tail.clear();
+        self.tail = BinaryHeap::from(tail);
+        p999
+    }
+}
+
+/// Windows that a stall fell into; each counts once, because stalls come in the order of time.
+#[derive(Debug, Clone, Copy, Default)]
+struct CutWindows {
+    count: u64,
+    /// The first window that is not counted yet.
+    next: u64,
+}
+
+impl CutWindows {
+    fn mark(&mut self, first: u64, last: u64) {
+        let first = first.max(self.next);
+        if last >= first {
+            self.count += last - first + 1;
+            self.next = last + 1;
+        }
+    }
+}
+
+fn empty_histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, MAX_LATENCY_NS, SIGNIFICANT_DIGITS)
+        .expect("bounds of 1 ns to 60 s and 3 digits are valid for a histogram")
+}
+
+/// One finished measurement, or several joined.
+#[derive(Debug, Clone)]
+pub struct Summary {
+    duration_ns: u64,
+    total: Histogram<u64>,
+    window_p999_ns: Vec<u64>,
+    windows_cut: u64,
+    counts: Counts,
+}
+
+impl Default for Summary {
+    /// The neutral element of [`Summary::merge`]: nothing measured in no time.
+    fn default() -> Self {
+        LatencyRecorder::new(0).finish(0)
+    }
+}
+
+impl Summary {
+    /// Joins a measurement of the same thing from another stretch of time, such as another round of an interleaved
+    /// comparison: requests, windows and durations add up. Order does not matter for any figure.
+    ///
+    /// Not for measurements that ran side by side: their windows would have to be laid over each other, so let them
+    /// share one recorder.
+    pub fn merge(&mut self, other: &Summary) {
+        self.duration_ns += other.duration_ns;
+        self.total.add(&other.total).expect("all summaries have histograms of the same bounds");
+        let room = MAX_WINDOWS - self.window_p999_ns.len().min(MAX_WINDOWS);
+        self.window_p999_ns.extend(other.window_p999_ns.iter().take(room));
+        self.windows_cut += other.windows_cut;
+        self.counts.offered += other.counts.offered;
+        self.counts.completed += other.counts.completed;
+        self.counts.lost += other.counts.lost;
+        self.counts.late += other.counts.late;
+    }
+
+    /// What happened to the requests.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// How long was measured, in nanoseconds.
+    #[must_use]
+    pub fn duration_ns(&self) -> u64 {
+        self.duration_ns
+    }
+
+    /// The latency that the fraction `quantile` (0 to 1) of the completed requests did not exceed, to 3 digits.
+    /// `None` when nothing completed.
+    #[must_use]
+    pub fn latency_ns(&self, quantile: f64) -> Option<u64> {
+        (!self.total.is_empty()).then(|| self.total.value_at_quantile(quantile))
+    }
+
+    /// Median over windows of each window's p99.9; `None` when nothing completed. Of an even number of windows, the
+    /// upper of the middle two. A window of fewer than 1000 requests contributes its largest latency.
+    #[must_use]
+    pub fn windowed_p999_ns(&self) -> Option<u64> {
+        let mut windows = self.window_p999_ns.clone();
+        let middle = windows.len() / 2;
+        (!windows.is_empty()).then(|| *windows.select_nth_unstable(middle).1)
+    }
+
+    /// The numbers that are printed and written to files.
+    #[must_use]
+    pub fn figures(&self) -> Figures {
+        let seconds = self.duration_ns as f64 / SECOND_NS as f64;
+        let rate = |count: u64| if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
+        let us = |ns: Option<u64>| ns.map(|ns| ns as f64 / 1_000.0);
+        Figures {
+            offered_rps: rate(self.counts.offered),
+            achieved_rps: rate(self.counts.completed),
+            p50_us: us(self.latency_ns(0.5)),
+            p90_us: us(self.latency_ns(0.9)),
+            p99_us: us(self.latency_ns(0.99)),
+            p999_us: us(self.latency_ns(0.999)),
+            max_us: us(self.latency_ns(1.0)),
+            win_p999_us: us(self.windowed_p999_ns()),
+            windows: self.window_p999_ns.len() as u64,
+            windows_cut: self.windows_cut,
+            completed: self.counts.completed,
+            lost: self.counts.lost,
+            late: self.counts.late,
+            duration_s: seconds,
+        }
+    }
+}
+
+/// The figures of a measurement. Latencies are microseconds, `None` when nothing completed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Figures {
+    /// Requests due per second.
+    pub offered_rps: f64,
+    /// Requests answered per second.
+    pub achieved_rps: f64,
+    /// Median latency.
+    pub p50_us: Option<f64>,
+    /// 90th percentile.
+    pub p90_us: Option<f64>,
+    /// 99th percentile.
+    pub p99_us: Option<f64>,
+    /// 99.9th percentile of the whole run, stalls of the machine included.
+    pub p999_us: Option<f64>,
+    /// Largest latency.
+    pub max_us: Option<f64>,
+    /// Median over windows of each window's 99.9th percentile.
+    pub win_p999_us: Option<f64>,
+    /// Windows in which something completed.
+    pub windows: u64,
+    /// Windows that a known stall of the machine fell into.
+    pub windows_cut: u64,
+    /// Requests answered.
+    pub completed: u64,
+    /// Requests given up on.
+    pub lost: u64,
+    /// Requests sent late.
+    pub late: u64,
+    /// Seconds measured.
+    pub duration_s: f64,
+}
+
+#[cfg(test)]
+mod tests;
