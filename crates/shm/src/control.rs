@@ -1,0 +1,315 @@
+//! The control socket: how a runtime registers and gets its memory.
+//!
+//! A Unix `SOCK_SEQPACKET` socket carries one JSON message per packet. The conversation of a runtime is
+//!
+//! ```text
+//! runtime                                   IOKernel
+//!   Register{name, kthreads, limits, ..} ->
+//!                                        <-  Welcome{addresses, slots} + [region, parking lot, doorbell]   or   Refused{why}
+//!   Kthreads{tids}                       ->    (threads exist, bound nowhere, about to park)
+//!                                        <-  Ready                                                          or   Refused{why}
+//!   ... the socket stays open; closing it, by exit or crash, ends the registration ...
+//! ```
+//!
+//! `Stats` asks for the IOKernel's counters as JSON instead. An address that begins with `@` is in Linux's abstract
+//! namespace and leaves nothing in the file system.
+//!
+//! Nothing here is fast or needs to be. The receiver bounds each message ([`MAX_MESSAGE`]); unknown fields are refused,
+//! so that a misspelt one is noticed.
+
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, recvmsg,
+    sendmsg, socket_with,
+};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::net::Ipv4Addr;
+
+use crate::lot::SlotId;
+
+/// Longest message in bytes.
+pub const MAX_MESSAGE: usize = 192 * 1024;
+/// Most descriptors with one message.
+pub const MAX_FDS: usize = 3;
+
+/// How the allocator treats a runtime.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Class {
+    /// May take burstable cores from best-effort runtimes at once.
+    #[default]
+    LatencyCritical,
+    /// Takes what is left over.
+    BestEffort,
+}
+
+/// What a client says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum ClientMessage {
+    /// A runtime wants to register.
+    Register(Register),
+    /// Linux thread ids of its kthreads, by index.
+    Kthreads {
+        /// One id per kthread.
+        tids: Vec<i32>,
+    },
+    /// Any client wants the counters.
+    Stats,
+}
+
+/// A runtime's wishes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Register {
+    /// [`crate::layout::VERSION`] of the runtime's build.
+    pub version: u32,
+    /// Name in statistics; 1 to 64 printable characters, unique.
+    pub name: String,
+    /// Kthreads the runtime makes: the most cores it can use at once.
+    pub kthreads: u16,
+    /// Cores it is entitled to without being preempted.
+    pub guaranteed: u16,
+    /// Allocation class.
+    pub class: Class,
+    /// Bytes of each packet ring.
+    pub ring_bytes: u32,
+    /// Address it wants; `None` lets the IOKernel choose.
+    pub ip: Option<Ipv4Addr>,
+    /// MAC address it wants; `None` derives one from the address.
+    pub mac: Option<[u8; 6]>,
+}
+
+/// What the IOKernel answers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum ServerMessage {
+    /// Registration accepted; region, parking lot and doorbell travel with this message, in this order.
+    Welcome(Welcome),
+    /// Kthreads accepted: cores may be granted from now on.
+    Ready,
+    /// Not accepted; the socket is closed after this.
+    Refused {
+        /// What was wrong and what to do.
+        why: String,
+    },
+    /// The counters, as a JSON document.
+    Stats(serde_json::Value),
+}
+
+/// What a runtime is given.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Welcome {
+    /// Its address.
+    pub ip: Ipv4Addr,
+    /// Length of the network prefix, 0 to 32.
+    pub prefix_len: u8,
+    /// Where frames for other networks go, when there is such a place.
+    pub gateway: Option<Ipv4Addr>,
+    /// Its MAC address.
+    pub mac: [u8; 6],
+    /// Longest IP packet in bytes.
+    pub mtu: u16,
+    /// Parking slot of each kthread, by index.
+    pub slots: Vec<SlotId>,
+    /// Cores under the IOKernel's management.
+    pub managed_cores: Vec<u16>,
+}
+
+/// Why a message could not be exchanged.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    /// The other side is gone.
+    #[error("the connection was closed by the other side")]
+    Closed,
+    /// Nothing waits on a non-blocking socket.
+    #[error("no message waits")]
+    WouldBlock,
+    /// The kernel refused.
+    #[error("control socket {path}: cannot {action}: {source}{hint}")]
+    System {
+        /// Address concerned, empty when connected.
+        path: String,
+        /// What was tried.
+        action: &'static str,
+        /// The kernel's answer.
+        source: Errno,
+        /// What to do, empty or with a leading "; ".
+        hint: &'static str,
+    },
+    /// Not a message of this protocol.
+    #[error("a {len}-byte message is not one this version understands: {why}")]
+    Malformed {
+        /// Its length.
+        len: usize,
+        /// What the parser said.
+        why: String,
+    },
+    /// More bytes than [`MAX_MESSAGE`].
+    #[error("a message of more than {MAX_MESSAGE} bytes")]
+    TooLong,
+}
+
+fn system(path: &str, action: &'static str) -> impl Fn(Errno) -> ControlError {
+    move |source| {
+        let hint = match (action, source) {
+            ("connect", Errno::NOENT | Errno::CONNREFUSED) => "; start one with `tailwater iokernel`",
+            ("bind", Errno::ADDRINUSE) => "; another IOKernel runs there: stop it or choose another --socket",
+            (_, Errno::ACCESS | Errno::PERM) => "; choose a --socket in a directory you may write",
+            _ => "",
+        };
+        ControlError::System { path: path.to_owned(), action, source, hint }
+    }
+}
+
+fn address(path: &str) -> Result<SocketAddrUnix, ControlError> {
+    match path.strip_prefix('@') {
+        Some(name) => SocketAddrUnix::new_abstract_name(name.as_bytes()),
+        None => SocketAddrUnix::new(path),
+    }
+    .map_err(system(path, "use this address"))
+}
+
+/// Connects to the IOKernel that listens at `path`.
+///
+/// # Errors
+/// When nobody listens there, or the kernel refuses.
+pub fn dial(path: &str) -> Result<OwnedFd, ControlError> {
+    let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+        .map_err(system(path, "make a socket"))?;
+    connect(&fd, &address(path)?).map_err(system(path, "connect"))?;
+    Ok(fd)
+}
+
+/// Listens at `path`; connections are accepted without blocking.
+///
+/// # Errors
+/// When the address is taken or the kernel refuses.
+pub fn serve(path: &str) -> Result<OwnedFd, ControlError> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+        .map_err(system(path, "make a socket"))?;
+    bind(&fd, &address(path)?).map_err(system(path, "bind"))?;
+    listen(&fd, 64).map_err(system(path, "listen"))?;
+    Ok(fd)
+}
+
+/// Sends one message and up to [`MAX_FDS`] descriptors.
+///
+/// # Errors
+/// [`ControlError::Closed`] when the peer is gone, [`ControlError::TooLong`], or the kernel's answer.
+///
+/// # Panics
+/// With more than [`MAX_FDS`] descriptors.
+pub fn send<M: Serialize>(
+    socket: impl AsFd,
+    message: &M,
+    fds: &[BorrowedFd<'_>],
+) -> Result<(), ControlError> {
+    assert!(fds.len() <= MAX_FDS, "{} descriptors with one message", fds.len());
+    let bytes = serde_json::to_vec(message).expect("control messages have string keys only");
+    if bytes.len() > MAX_MESSAGE {
+        return Err(ControlError::TooLong);
+    }
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() {
+        assert!(ancillary.push(SendAncillaryMessage::ScmRights(fds)), "the buffer holds MAX_FDS descriptors");
+    }
+    match sendmsg(socket, &[IoSlice::new(&bytes)], &mut ancillary, SendFlags::NOSIGNAL) {
+        Ok(_) => Ok(()),
+        Err(Errno::PIPE | Errno::CONNRESET) => Err(ControlError::Closed),
+        Err(Errno::AGAIN) => Err(ControlError::WouldBlock),
+        Err(source) => Err(system("", "send")(source)),
+    }
+}
+
+/// Receives one message and the descriptors that came with it.
+///
+/// # Errors
+/// [`ControlError::Closed`], [`ControlError::WouldBlock`] on a non-blocking socket, [`ControlError::Malformed`],
+/// [`ControlError::TooLong`], or the kernel's answer.
+pub fn receive<M: DeserializeOwned>(socket: impl AsFd) -> Result<(M, Vec<OwnedFd>), ControlError> {
+    let mut bytes = vec![0; MAX_MESSAGE + 1];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let len = loop {
+        match recvmsg(&socket, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, RecvFlags::CMSG_CLOEXEC) {
+            Ok(message) => break message.bytes,
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return Err(ControlError::WouldBlock),
+            Err(Errno::CONNRESET) => return Err(ControlError::Closed),
+            Err(source) => return Err(system("", "receive")(source)),
+        }
+    };
+    let mut fds = Vec::new();
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            fds.extend(rights);
+        }
+    }
+    match len {
+        0 => Err(ControlError::Closed),
+        len if len > MAX_MESSAGE => Err(ControlError::TooLong),
+        len => serde_json::from_slice(&bytes[..len])
+            .map(|message| (message, fds))
+            .map_err(|e| ControlError::Malformed { len, why: e.to_string() }),
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use rustix::net::accept;
+
+    fn pair(name: &str) -> (OwnedFd, OwnedFd) {
+        let path = format!("@tailwater-control-{name}-{}", std::process::id());
+        let listener = serve(&path).unwrap();
+        let client = dial(&path).unwrap();
+        (client, accept(&listener).unwrap())
+    }
+
+    #[test]
+    fn messages_and_descriptors_arrive() {
+        let (client, server) = pair("fds");
+        let file = crate::memory::create("tailwater-test", 4096).unwrap();
+        send(&client, &ClientMessage::Kthreads { tids: vec![1, 2] }, &[file.as_fd(), file.as_fd()]).unwrap();
+        let (message, fds) = receive::<ClientMessage>(&server).unwrap();
+        assert_eq!(message, ClientMessage::Kthreads { tids: vec![1, 2] });
+        assert_eq!(fds.len(), 2);
+    }
+
+    #[test]
+    fn garbage_and_misspelt_fields_are_malformed() {
+        let (client, server) = pair("garbage");
+        for text in ["", "{", "{\"register\":{}}", "{\"kthreads\":{\"tids\":[],\"tid\":1}}", "\u{0}\u{ff}"] {
+            if text.is_empty() {
+                continue;
+            }
+            rustix::net::send(&client, text.as_bytes(), SendFlags::empty()).unwrap();
+            assert!(
+                matches!(receive::<ClientMessage>(&server), Err(ControlError::Malformed { .. })),
+                "{text:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_missing_iokernel_is_named_with_the_remedy() {
+        let error = dial("@tailwater-nobody-listens-here").unwrap_err().to_string();
+        assert!(error.contains("tailwater iokernel"), "{error}");
+    }
+
+    #[test]
+    fn a_closed_peer_is_told_apart_from_an_error() {
+        let (client, server) = pair("closed");
+        drop(client);
+        assert!(matches!(receive::<ClientMessage>(&server), Err(ControlError::Closed)));
+        assert!(matches!(send(&server, &ServerMessage::Ready, &[]), Err(ControlError::Closed)));
+    }
+}

@@ -1,0 +1,143 @@
+//! Memory files and their mappings.
+//!
+//! The IOKernel creates every shared file as an anonymous memfd and seals it against shrinking and growing before anybody
+//! else sees it: a runtime that truncated its region would otherwise kill the IOKernel with SIGBUS. Anonymous files need no
+//! clean-up: they go with the last process that maps them.
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use std::os::fd::{AsFd, OwnedFd};
+
+/// Why a memory file could not be made or used.
+#[derive(Debug, thiserror::Error)]
+pub enum MemoryError {
+    /// The kernel refused.
+    #[error("cannot {action} a {len}-byte memory file: {source}; check the memory limit (ulimit -v, cgroup)")]
+    System {
+        /// What was tried.
+        action: &'static str,
+        /// Length concerned.
+        len: usize,
+        /// The kernel's answer.
+        source: rustix::io::Errno,
+    },
+    /// The other side sent a file of the wrong length.
+    #[error(
+        "the {what} is {found} bytes long, {expected} expected: the IOKernel and this program are of different versions"
+    )]
+    WrongSize {
+        /// Which file.
+        what: &'static str,
+        /// Length this build expects.
+        expected: usize,
+        /// Length found.
+        found: usize,
+    },
+    /// The other side sent a file that can still be resized.
+    #[error("the {what} is not sealed against resizing; attach to a Tailwater IOKernel only")]
+    NotSealed {
+        /// Which file.
+        what: &'static str,
+    },
+}
+
+/// A shared, read-write mapping of a whole memory file; unmapped on drop.
+#[derive(Debug)]
+pub struct Mapping {
+    base: *mut u8,
+    len: usize,
+}
+
+// SAFETY: a Mapping is an address range; all access to it goes through atomics or documented copies by the types that own it.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+
+/// Creates a sealed memory file of `len` zero bytes; `name` shows in `/proc/PID/maps`.
+///
+/// # Errors
+/// When the kernel refuses (no memory, too many files).
+pub fn create(name: &str, len: usize) -> Result<OwnedFd, MemoryError> {
+    let system = |action| move |source| MemoryError::System { action, len, source };
+    let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).map_err(system("create"))?;
+    ftruncate(&fd, len as u64).map_err(system("size"))?;
+    fcntl_add_seals(&fd, SEALS).map_err(system("seal"))?;
+    Ok(fd)
+}
+
+impl Mapping {
+    /// Maps all of `fd`, which must be sealed; pages are populated so that no page fault happens later.
+    ///
+    /// # Errors
+    /// When the kernel refuses, or the file is not sealed.
+    pub fn new(fd: impl AsFd, what: &'static str) -> Result<Self, MemoryError> {
+        let system = |action, len| move |source| MemoryError::System { action, len, source };
+        let len = fstat(&fd).map_err(system("inspect", 0))?.st_size as usize;
+        if !fcntl_get_seals(&fd).map_err(system("inspect", len))?.contains(SEALS) {
+            return Err(MemoryError::NotSealed { what });
+        }
+        // SAFETY: a fresh mapping at an address the kernel chooses aliases nothing of ours.
+        let base = unsafe {
+            mmap(
+                core::ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED | MapFlags::POPULATE,
+                &fd,
+                0,
+            )
+        }
+        .map_err(system("map", len))?;
+        Ok(Self { base: base.cast(), len })
+    }
+
+    /// First byte; page aligned.
+    pub fn base(&self) -> *mut u8 {
+        self.base
+    }
+
+    /// Length in bytes.
+    #[allow(clippy::len_without_is_empty, reason = "a mapping is never empty")]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: base and len are those mmap returned, and the types built on the mapping do not outlive it.
+        let _ = unsafe { munmap(self.base.cast(), self.len) };
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_cannot_resize_the_file() {
+        let fd = create("tailwater-test", 8192).unwrap();
+        assert!(ftruncate(&fd, 4096).is_err(), "a sealed file was shrunk");
+        assert!(ftruncate(&fd, 16384).is_err(), "a sealed file was grown");
+    }
+
+    #[test]
+    fn an_unsealed_file_is_refused() {
+        let fd = memfd_create("unsealed", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+        ftruncate(&fd, 4096).unwrap();
+        assert!(matches!(Mapping::new(&fd, "region"), Err(MemoryError::NotSealed { what: "region" })));
+    }
+
+    #[test]
+    fn two_mappings_show_the_same_bytes() {
+        let fd = create("tailwater-test", 4096).unwrap();
+        let (a, b) = (Mapping::new(&fd, "x").unwrap(), Mapping::new(&fd, "x").unwrap());
+        // SAFETY: both mappings are 4096 bytes long and this test is their only user.
+        unsafe {
+            a.base().add(100).write(42);
+            assert_eq!(b.base().add(100).read(), 42);
+        }
+    }
+}

@@ -1,0 +1,636 @@
+//! Single-producer single-consumer byte rings that carry frames between the IOKernel and one kthread.
+//!
+//! A ring is a power-of-two number of 64-byte lines. A record takes whole lines: sixteen bytes of header (length, kind,
+//! flags, flow hash, time stamp) and then the frame, so that Ethernet, IPv4 and UDP headers share the first line.
+//! Records never wrap: one that does not fit before the end is preceded by a wrap marker.
+//!
+//! There is no head index. The header word of each record says whether it is there: a producer first clears the header
+//! **after** its record, then publishes its own. A waiting consumer therefore watches the very line its next frame will
+//! arrive in, and one packet costs one line transfer instead of two.
+//!
+//! | field | written by | ordering | read by |
+//! |---|---|---|---|
+//! | header word of a record | producer | Release, after payload and after clearing the next header | consumer, Acquire, in `peek` |
+//! | other words of a record | producer | plain, before the header | consumer, plain, after the header |
+//! | tail word | consumer | Release, after its last read of the lines it frees | producer, Acquire, when its cached copy is too old |
+//!
+//! # Crash and lie
+//! | who | lie | consequence |
+//! |---|---|---|
+//! | producer | impossible length, record past the end, unknown kind | [`RingLie`] from [`Consumer::peek`]; nothing is read |
+//! | producer | changes a record while it is copied | the copy is what is checked ([`Consumer::first_line`]) and delivered |
+//! | consumer | tail ahead of the head, or moving backwards | [`RingLie::Tail`] from [`Producer::reserve`]; nothing is written |
+//! | either | stops | the ring stays full or empty; the other side counts drops or waits |
+//!
+//! All state that decides *where* to read or write lives in the private [`Producer`] and [`Consumer`], never in shared memory.
+
+use crate::clock::Cycles;
+use crate::sync::{AtomicU64, Ordering};
+use core::marker::PhantomData;
+
+/// Bytes in a line.
+pub const LINE: usize = 64;
+/// Bytes of record header before the frame.
+pub const RECORD_HEADER: usize = 16;
+/// Shortest frame a ring carries: an Ethernet header.
+pub const MIN_FRAME: usize = 14;
+/// Longest frame a ring carries: a 9000-byte MTU plus Ethernet header and a VLAN tag.
+pub const MAX_FRAME: usize = 9018;
+/// Smallest ring: the longest record, its wrap marker and a terminator must fit.
+pub const MIN_LINES: u32 = 512;
+/// Largest ring: 16 MiB.
+pub const MAX_LINES: u32 = 1 << 18;
+
+/// One cache line of a ring.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct Line {
+    words: [AtomicU64; LINE / 8],
+}
+
+impl Line {
+    /// A line of zeros.
+    #[cfg_attr(loom, allow(clippy::new_without_default))]
+    pub fn new() -> Self {
+        Self { words: core::array::from_fn(|_| AtomicU64::new(0)) }
+    }
+}
+
+impl Default for Line {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Line>() == LINE);
+
+/// The word through which a consumer tells the producer how far it has read, in lines since the ring was made.
+pub type TailWord = AtomicU64;
+
+/// The peer wrote something impossible into the ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum RingLie {
+    /// A frame length outside [`MIN_FRAME`]..=[`MAX_FRAME`].
+    #[error("a record claims a frame of {0} bytes; {MIN_FRAME} to {MAX_FRAME} are possible")]
+    Length(u16),
+    /// A record that reaches past the end of the ring.
+    #[error("a record of {lines} lines at line {index} reaches past the end of the ring")]
+    PastEnd {
+        /// Line of the record's header.
+        index: u32,
+        /// Lines it claims.
+        lines: u32,
+    },
+    /// A header kind that does not exist.
+    #[error("a record header has unknown kind {0}")]
+    Kind(u8),
+    /// A consumer position that cannot be.
+    #[error("the consumer claims to have read up to line {tail}, the producer is at {head}")]
+    Tail {
+        /// Alleged position.
+        tail: u64,
+        /// Producer's own position.
+        head: u64,
+    },
+}
+
+const KIND_EMPTY: u8 = 0;
+const KIND_FRAME: u8 = 1;
+const KIND_WRAP: u8 = 2;
+
+/// Header word: length in bits 0-15, kind in 16-23, flags in 24-31, flow hash in 32-63.
+#[derive(Clone, Copy)]
+struct Header(u64);
+
+impl Header {
+    fn new(kind: u8, len: u16, flags: u8, hash: u32) -> Self {
+        Self(u64::from(len) | u64::from(kind) << 16 | u64::from(flags) << 24 | u64::from(hash) << 32)
+    }
+    fn len(self) -> u16 {
+        self.0 as u16
+    }
+    fn kind(self) -> u8 {
+        (self.0 >> 16) as u8
+    }
+    fn flags(self) -> u8 {
+        (self.0 >> 24) as u8
+    }
+    fn hash(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+}
+
+/// Lines taken by a record whose frame has `len` bytes.
+#[inline(always)]
+fn lines_of(len: usize) -> u32 {
+    (len + RECORD_HEADER).div_ceil(LINE) as u32
+}
+
+/// Where a ring lies: its lines and its tail word.
+#[derive(Debug, Clone, Copy)]
+pub struct RingMemory {
+    lines: *const Line,
+    tail: *const TailWord,
+    count: u32,
+}
+
+// SAFETY: a RingMemory is a pair of addresses; the contract of `new` keeps them valid and shared through atomics only.
+unsafe impl Send for RingMemory {}
+
+impl RingMemory {
+    /// Describes a ring of `count` lines at `lines` with its tail word at `tail`.
+    ///
+    /// # Safety
+    /// 1. `lines` points to `count` lines and `tail` to a tail word, both valid for reads and writes for as long as the
+    ///    result or anything made from it is used.
+    /// 2. At most one [`Producer`] and one [`Consumer`] are made for it, over all processes that behave.
+    ///
+    /// # Panics
+    /// If `count` is not a power of two within [`MIN_LINES`]..=[`MAX_LINES`].
+    pub unsafe fn new(lines: *const Line, count: u32, tail: *const TailWord) -> Self {
+        let least = if cfg!(loom) { 4 } else { MIN_LINES };
+        assert!(
+            count.is_power_of_two() && (least..=MAX_LINES).contains(&count),
+            "a ring cannot have {count} lines"
+        );
+        Self { lines, tail, count }
+    }
+
+    #[inline(always)]
+    fn index(&self, position: u64) -> u32 {
+        position as u32 & (self.count - 1)
+    }
+
+    #[inline(always)]
+    fn line(&self, index: u32) -> &Line {
+        debug_assert!(index < self.count);
+        // SAFETY: index is below count (every caller masks), and the line is valid by point 1 of `new`'s contract.
+        unsafe { &*self.lines.add(index as usize) }
+    }
+
+    #[inline(always)]
+    fn header(&self, index: u32) -> &AtomicU64 {
+        &self.line(index).words[0]
+    }
+
+    #[inline(always)]
+    fn tail(&self) -> &TailWord {
+        // SAFETY: valid by point 1 of `new`'s contract.
+        unsafe { &*self.tail }
+    }
+}
+
+/// Copies whole lines with plain vector moves that the compiler cannot see, reorder, tear into validity assumptions or
+/// repeat: the memory may change under the copy, and whatever arrives is treated as bytes.
+///
+/// # Safety
+/// 1. `from` is valid for reading and `to` for writing `lines` lines; the ranges do not overlap.
+/// 2. `lines` is at least 1.
+#[cfg(not(loom))]
+#[inline(always)]
+unsafe fn copy_lines(from: *const Line, to: *const Line, lines: u32) {
+    // SAFETY: by the caller's contract; xmm registers and flags are declared clobbered, the stack is not touched.
+    unsafe {
+        core::arch::asm!(
+            "2:",
+            "movups {a}, [{from}]",
+            "movups {b}, [{from} + 16]",
+            "movups {c}, [{from} + 32]",
+            "movups {d}, [{from} + 48]",
+            "movups [{to}], {a}",
+            "movups [{to} + 16], {b}",
+            "movups [{to} + 32], {c}",
+            "movups [{to} + 48], {d}",
+            "add {from}, 64",
+            "add {to}, 64",
+            "dec {n:e}",
+            "jnz 2b",
+            from = inout(reg) from => _,
+            to = inout(reg) to => _,
+            n = inout(reg) lines => _,
+            a = out(xmm_reg) _, b = out(xmm_reg) _, c = out(xmm_reg) _, d = out(xmm_reg) _,
+            options(nostack)
+        );
+    }
+}
+
+#[cfg(loom)]
+unsafe fn copy_lines(from: *const Line, to: *const Line, lines: u32) {
+    for i in 0..lines as usize {
+        // SAFETY: by the caller's contract.
+        let (from, to) = unsafe { (&*from.add(i), &*to.add(i)) };
+        for (f, t) in from.words.iter().zip(&to.words) {
+            t.store(f.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+}
+
+/// Why a record could not be reserved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ReserveError {
+    /// The consumer has not freed enough lines yet: drop and count, or try later.
+    #[error("the ring is full")]
+    Full,
+    /// The consumer lies.
+    #[error(transparent)]
+    Lie(#[from] RingLie),
+}
+
+/// The writing end of a ring.
+#[derive(Debug)]
+pub struct Producer {
+    memory: RingMemory,
+    /// Lines written since the ring was made.
+    head: u64,
+    /// Latest tail read.
+    tail: u64,
+}
+
+impl Producer {
+    /// The writing end of a ring that has just been zeroed.
+    pub fn new(memory: RingMemory) -> Self {
+        Self { memory, head: 0, tail: 0 }
+    }
+
+    /// Lines written since the ring was made, truncated: what congestion detection compares.
+    pub fn head(&self) -> u32 {
+        self.head as u32
+    }
+
+    /// The consumer's alleged position, truncated likewise.
+    pub fn alleged_tail(&self) -> u32 {
+        // Relaxed: a statistic.
+        self.memory.tail().load(Ordering::Relaxed) as u32
+    }
+
+    /// Makes room for a frame of `len` bytes. Nothing is visible to the consumer before [`Slot::commit`].
+    ///
+    /// # Errors
+    /// [`ReserveError::Full`], or [`ReserveError::Lie`] when the consumer's position is impossible.
+    ///
+    /// # Panics
+    /// If `len` is outside [`MIN_FRAME`]..=[`MAX_FRAME`].
+    #[inline]
+    pub fn reserve(&mut self, len: usize) -> Result<Slot<'_>, ReserveError> {
+        assert!((MIN_FRAME..=MAX_FRAME).contains(&len), "a ring cannot carry a frame of {len} bytes");
+        let lines = lines_of(len);
+        let index = self.memory.index(self.head);
+        let to_end = self.memory.count - index;
+        let skip = if lines > to_end { to_end } else { 0 };
+        // One more line than the record: the terminator after it must not overwrite an unread record.
+        let need = u64::from(skip + lines + 1);
+        if need > self.free() {
+            self.refresh_tail()?;
+            if need > self.free() {
+                return Err(ReserveError::Full);
+            }
+        }
+        if skip > 0 {
+            // Relaxed: published by the Release store of the wrap marker that follows.
+            self.memory.header(0).store(0, Ordering::Relaxed);
+            // Release: pairs with the Acquire in `peek`.
+            self.memory.header(index).store(Header::new(KIND_WRAP, 0, 0, 0).0, Ordering::Release);
+            self.head += u64::from(skip);
+        }
+        Ok(Slot { len: len as u16, lines, producer: self })
+    }
+
+    #[inline(always)]
+    fn free(&self) -> u64 {
+        u64::from(self.memory.count) - (self.head - self.tail)
+    }
+
+    fn refresh_tail(&mut self) -> Result<(), RingLie> {
+        // Acquire: pairs with the Release in `Consumer::publish`: the consumer has finished with the lines it frees.
+        let tail = self.memory.tail().load(Ordering::Acquire);
+        if tail < self.tail || tail > self.head {
+            return Err(RingLie::Tail { tail, head: self.head });
+        }
+        self.tail = tail;
+        Ok(())
+    }
+}
+
+/// Room for one frame at the head of a ring.
+#[derive(Debug)]
+pub struct Slot<'a> {
+    producer: &'a mut Producer,
+    len: u16,
+    lines: u32,
+}
+
+impl Slot<'_> {
+    #[inline(always)]
+    fn index(&self) -> u32 {
+        self.producer.memory.index(self.producer.head)
+    }
+
+    /// Where the frame goes: valid for writing the reserved length until `commit`.
+    #[inline(always)]
+    pub fn frame(&mut self) -> *mut u8 {
+        // SAFETY: the record's lines lie within the ring, so the offset stays in bounds.
+        unsafe {
+            self.producer.memory.lines.add(self.index() as usize).cast_mut().cast::<u8>().add(RECORD_HEADER)
+        }
+    }
+
+    /// Copies `bytes` into the frame at `offset`.
+    ///
+    /// # Panics
+    /// If they do not fit in the reserved length.
+    #[inline]
+    pub fn write(&mut self, offset: usize, bytes: &[u8]) {
+        assert!(
+            offset.checked_add(bytes.len()).is_some_and(|end| end <= self.len as usize),
+            "{} bytes at {offset} do not fit a frame of {}",
+            bytes.len(),
+            self.len
+        );
+        // SAFETY: in bounds by the assertion; the consumer does not touch these lines before `commit`.
+        unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), self.frame().add(offset), bytes.len()) };
+    }
+
+    /// Shortens the frame to `len` bytes (for producers that learn the length while writing).
+    ///
+    /// # Panics
+    /// If `len` is longer than reserved or shorter than [`MIN_FRAME`].
+    pub fn truncate(&mut self, len: usize) {
+        assert!(
+            (MIN_FRAME..=self.len as usize).contains(&len),
+            "cannot truncate a {}-byte frame to {len}",
+            self.len
+        );
+        self.len = len as u16;
+        self.lines = lines_of(len);
+    }
+
+    /// Publishes the frame.
+    #[inline]
+    pub fn commit(self, hash: u32, flags: u8, stamp: Cycles) {
+        let memory = &self.producer.memory;
+        let index = self.index();
+        // Relaxed: ordered before the header by its Release.
+        memory.line(index).words[1].store(stamp, Ordering::Relaxed);
+        let next = memory.index(self.producer.head + u64::from(self.lines));
+        // Relaxed: as above. The consumer must never find a stale header after this record.
+        memory.header(next).store(0, Ordering::Relaxed);
+        let header = Header::new(KIND_FRAME, self.len, flags, hash);
+        // Release: pairs with the Acquire in `peek`; payload, stamp and terminator are visible to who sees the header.
+        memory.header(index).store(header.0, Ordering::Release);
+        self.producer.head += u64::from(self.lines);
+    }
+}
+
+/// A record found by [`Consumer::peek`]: checked numbers, not bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Record {
+    /// Frame length in bytes, within [`MIN_FRAME`]..=[`MAX_FRAME`].
+    pub len: usize,
+    /// Flow hash as the producer wrote it.
+    pub hash: u32,
+    /// Flags as the producer wrote them.
+    pub flags: u8,
+    index: u32,
+    lines: u32,
+}
+
+/// The reading end of a ring.
+#[derive(Debug)]
+pub struct Consumer {
+    memory: RingMemory,
+    /// Lines read since the ring was made.
+    tail: u64,
+    /// Tail last published.
+    published: u64,
+}
+
+impl Consumer {
+    /// The reading end of a ring that has just been zeroed.
+    pub fn new(memory: RingMemory) -> Self {
+        Self { memory, tail: 0, published: 0 }
+    }
+
+    /// Whether a record (or a wrap marker) waits. One load; never fails, since nothing is interpreted.
+    #[inline(always)]
+    pub fn has_record(&self) -> bool {
+        // Relaxed: a hint; `peek` loads again with Acquire.
+        self.memory.header(self.memory.index(self.tail)).load(Ordering::Relaxed) != 0
+    }
+
+    /// The next record, if one waits. Steps over wrap markers.
+    ///
+    /// # Errors
+    /// [`RingLie`] when the producer wrote an impossible header; the ring is unusable from then on.
+    #[inline]
+    pub fn peek(&mut self) -> Result<Option<Record>, RingLie> {
+        // At most one wrap marker stands between two records; a second one in a row is a lie.
+        for _ in 0..2 {
+            let index = self.memory.index(self.tail);
+            // Acquire: pairs with the Release in `commit` and `reserve`.
+            let header = Header(self.memory.header(index).load(Ordering::Acquire));
+            match header.kind() {
+                KIND_EMPTY if header.0 == 0 => return Ok(None),
+                KIND_WRAP if index > 0 => self.tail += u64::from(self.memory.count - index),
+                KIND_FRAME => return self.check(header, index).map(Some),
+                kind => return Err(RingLie::Kind(kind)),
+            }
+        }
+        Ok(None)
+    }
+
+    fn check(&self, header: Header, index: u32) -> Result<Record, RingLie> {
+        let len = header.len() as usize;
+        if !(MIN_FRAME..=MAX_FRAME).contains(&len) {
+            return Err(RingLie::Length(header.len()));
+        }
+        let lines = lines_of(len);
+        if lines > self.memory.count - index {
+            return Err(RingLie::PastEnd { index, lines });
+        }
+        Ok(Record { len, hash: header.hash(), flags: header.flags(), index, lines })
+    }
+
+    /// Frees `record`. The producer learns of it at the next [`publish`](Self::publish).
+    #[inline(always)]
+    pub fn advance(&mut self, record: &Record) {
+        self.tail += u64::from(record.lines);
+    }
+
+    /// Tells the producer how far this end has read; call once per batch.
+    #[inline]
+    pub fn publish(&mut self) {
+        if self.published != self.tail {
+            // Release: pairs with the Acquire in `refresh_tail`.
+            self.memory.tail().store(self.tail, Ordering::Release);
+            self.published = self.tail;
+        }
+    }
+
+    /// Time stamp of `record`.
+    #[inline(always)]
+    pub fn stamp(&self, record: &Record) -> Cycles {
+        // Relaxed: ordered after the header by `peek`'s Acquire.
+        self.memory.line(record.index).words[1].load(Ordering::Relaxed)
+    }
+
+    /// Copies the first line of `record`, for a consumer that distrusts the producer: header words and the first 48 bytes of
+    /// frame, read once. What is decided from the copy is true of what [`forward`] delivers.
+    #[inline(always)]
+    pub fn first_line(&self, record: &Record) -> FirstLine {
+        let line = self.memory.line(record.index);
+        // Relaxed: ordered after the header by `peek`'s Acquire.
+        FirstLine { words: core::array::from_fn(|i| line.words[i].load(Ordering::Relaxed)) }
+    }
+
+    /// Copies the frame of `record` into `out`, for a consumer that distrusts the producer.
+    ///
+    /// # Panics
+    /// If `out` is shorter than the record's whole lines less the header; [`FRAME_BUFFER`] bytes are always enough.
+    #[cfg(not(loom))]
+    pub fn copy_frame<'a>(&self, record: &Record, out: &'a mut FrameBuffer) -> &'a [u8] {
+        // SAFETY: `check` found all lines of the record inside the ring; the buffer holds the longest record.
+        unsafe {
+            copy_lines(self.memory.lines.add(record.index as usize), out.lines.as_ptr(), record.lines);
+            core::slice::from_raw_parts(out.lines.as_ptr().cast::<u8>().add(RECORD_HEADER), record.len)
+        }
+    }
+
+    /// The frame of `record` in place, for a consumer that **trusts** the producer (a runtime reading what its IOKernel
+    /// delivered).
+    ///
+    /// # Safety
+    /// 1. The producer keeps the protocol: it does not write the record's lines before they are freed and published.
+    /// 2. `record` is the latest result of `peek` and has not been advanced over.
+    #[inline(always)]
+    pub unsafe fn frame(&self, record: &Record) -> &[u8] {
+        // SAFETY: in bounds by `check`; nobody writes the lines by points 1 and 2, and peek's Acquire ordered the writes.
+        unsafe {
+            core::slice::from_raw_parts(
+                self.memory.lines.add(record.index as usize).cast::<u8>().add(RECORD_HEADER),
+                record.len,
+            )
+        }
+    }
+}
+
+/// A private copy of a record's first line.
+#[derive(Debug, Clone, Copy)]
+pub struct FirstLine {
+    words: [u64; LINE / 8],
+}
+
+/// Bytes of frame in a [`FirstLine`].
+pub const FIRST_LINE_FRAME: usize = LINE - RECORD_HEADER;
+
+impl FirstLine {
+    /// The first bytes of the frame: 48, whatever its length.
+    #[inline(always)]
+    pub fn frame(&self) -> &[u8; FIRST_LINE_FRAME] {
+        let words: &[u64; FIRST_LINE_FRAME / 8] = self.words[2..].try_into().expect("six words");
+        // SAFETY: six u64 are 48 bytes, any of which are valid u8; alignment of u8 is 1.
+        unsafe { &*core::ptr::from_ref(words).cast() }
+    }
+}
+
+/// Room for the longest record, line aligned.
+#[derive(Debug)]
+pub struct FrameBuffer {
+    lines: Box<[Line]>,
+}
+
+/// Lines of a [`FrameBuffer`].
+pub const FRAME_BUFFER: usize = (MAX_FRAME + RECORD_HEADER).div_ceil(LINE);
+
+impl FrameBuffer {
+    /// A zeroed buffer.
+    pub fn new() -> Self {
+        Self { lines: (0..FRAME_BUFFER).map(|_| Line::new()).collect() }
+    }
+}
+
+impl Default for FrameBuffer {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Copies `record` from one ring into another: `first` is delivered as it was checked, further lines as they are now.
+/// The record keeps its place in `from`; call [`Consumer::advance`] when done (after several copies of a broadcast, say).
+///
+/// # Errors
+/// As [`Producer::reserve`].
+#[inline]
+pub fn forward(
+    from: &Consumer,
+    record: &Record,
+    first: &FirstLine,
+    to: &mut Producer,
+    hash: u32,
+    stamp: Cycles,
+) -> Result<(), ReserveError> {
+    let slot = to.reserve(record.len)?;
+    let target = slot.producer.memory.line(slot.index());
+    for i in 2..LINE / 8 {
+        // Relaxed: ordered before the header by `commit`'s Release.
+        target.words[i].store(first.words[i], Ordering::Relaxed);
+    }
+    if record.lines > 1 {
+        // SAFETY: the record's lines lie inside `from` (`check`), as many lines inside `to` (`reserve`); different rings.
+        unsafe {
+            copy_lines(
+                from.memory.lines.add(record.index as usize + 1),
+                slot.producer.memory.lines.add(slot.index() as usize + 1),
+                record.lines - 1,
+            );
+        }
+    }
+    slot.commit(hash, record.flags, stamp);
+    Ok(())
+}
+
+/// A ring in private memory: for tests, in-memory ports and standalone runtimes.
+#[derive(Debug)]
+pub struct PrivateRing {
+    lines: Box<[Line]>,
+    tail: Box<TailWord>,
+    _not_copied: PhantomData<*mut ()>,
+}
+
+// SAFETY: the ring owns its memory; access goes through atomics and the ends' protocol.
+unsafe impl Send for PrivateRing {}
+// SAFETY: as above.
+unsafe impl Sync for PrivateRing {}
+
+impl PrivateRing {
+    /// A zeroed ring of `count` lines.
+    ///
+    /// # Panics
+    /// As [`RingMemory::new`].
+    pub fn new(count: u32) -> Self {
+        Self {
+            lines: (0..count).map(|_| Line::new()).collect(),
+            tail: Box::new(TailWord::new(0)),
+            _not_copied: PhantomData,
+        }
+    }
+
+    /// Both ends. The ring must outlive them.
+    ///
+    /// # Safety
+    /// 1. Called once per ring.
+    /// 2. The ring is not dropped before both ends.
+    pub unsafe fn ends(&self) -> (Producer, Consumer) {
+        // SAFETY: lines and tail are valid while self lives (2); one producer and one consumer (1).
+        let memory =
+            unsafe { RingMemory::new(self.lines.as_ptr(), self.lines.len() as u32, &raw const *self.tail) };
+        (Producer::new(memory), Consumer::new(memory))
+    }
+}
+
+#[cfg(all(test, loom))]
+#[path = "ring/loom_tests.rs"]
+mod loom_tests;
+#[cfg(all(test, not(loom)))]
+#[path = "ring/tests.rs"]
+mod tests;

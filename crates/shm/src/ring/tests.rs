@@ -1,0 +1,202 @@
+use super::*;
+use proptest::prelude::*;
+use std::collections::VecDeque;
+
+/// What the property test and the hostile test do to a ring.
+#[derive(Debug, Clone)]
+enum Operation {
+    Push { len: usize, seed: u8 },
+    Abandon { len: usize },
+    Pop,
+    Publish,
+}
+
+fn operations() -> impl Strategy<Value = Vec<Operation>> {
+    let length = prop_oneof![
+        8 => MIN_FRAME..200usize,
+        1 => Just(MIN_FRAME),
+        1 => 1400..1600usize,
+        1 => (MAX_FRAME - 100)..=MAX_FRAME,
+    ];
+    let operation = prop_oneof![
+        6 => (length.clone(), any::<u8>()).prop_map(|(len, seed)| Operation::Push { len, seed }),
+        1 => length.prop_map(|len| Operation::Abandon { len }),
+        6 => Just(Operation::Pop),
+        2 => Just(Operation::Publish),
+    ];
+    prop::collection::vec(operation, 1..400)
+}
+
+fn payload(len: usize, seed: u8) -> Vec<u8> {
+    (0..len).map(|i| seed.wrapping_mul(31).wrapping_add(i as u8)).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn behaves_like_a_queue(operations in operations()) {
+        let ring = PrivateRing::new(MIN_LINES);
+        // SAFETY: called once; the ring outlives both ends.
+        let (mut producer, mut consumer) = unsafe { ring.ends() };
+        let mut model: VecDeque<(Vec<u8>, u32)> = VecDeque::new();
+        let mut buffer = FrameBuffer::new();
+        for (number, operation) in operations.into_iter().enumerate() {
+            match operation {
+                Operation::Push { len, seed } => match producer.reserve(len) {
+                    Ok(mut slot) => {
+                        let bytes = payload(len, seed);
+                        slot.write(0, &bytes);
+                        slot.commit(number as u32, seed, number as u64);
+                        model.push_back((bytes, number as u32));
+                    }
+                    Err(error) => {
+                        prop_assert_eq!(error, ReserveError::Full);
+                        prop_assert!(!model.is_empty() || consumer.published != consumer.tail
+                            || lines_of(len) > MIN_LINES / 2, "an empty, published ring refused {} bytes", len);
+                    }
+                },
+                Operation::Abandon { len } => drop(producer.reserve(len)),
+                Operation::Pop => {
+                    let record = consumer.peek().unwrap();
+                    prop_assert_eq!(record.is_some(), !model.is_empty());
+                    if let (Some(record), Some((bytes, tag))) = (record, model.pop_front()) {
+                        prop_assert_eq!(record.hash, tag);
+                        prop_assert_eq!(consumer.stamp(&record), u64::from(tag));
+                        // SAFETY: this thread is the producer and writes nothing meanwhile.
+                        prop_assert_eq!(unsafe { consumer.frame(&record) }, &bytes[..]);
+                        prop_assert_eq!(consumer.copy_frame(&record, &mut buffer), &bytes[..]);
+                        let first = consumer.first_line(&record);
+                        let shown = bytes.len().min(FIRST_LINE_FRAME);
+                        prop_assert_eq!(&first.frame()[..shown], &bytes[..shown]);
+                        consumer.advance(&record);
+                    }
+                }
+                Operation::Publish => consumer.publish(),
+            }
+        }
+    }
+
+    #[test]
+    fn forwarding_delivers_the_first_line_that_was_checked(len in MIN_FRAME..3000usize, seed in any::<u8>()) {
+        let (a, b) = (PrivateRing::new(MIN_LINES), PrivateRing::new(MIN_LINES));
+        // SAFETY: called once each; the rings outlive their ends.
+        let ((mut producer, consumer), (mut to, mut out)) = unsafe { (a.ends(), b.ends()) };
+        let mut from = consumer;
+        let bytes = payload(len, seed);
+        let mut slot = producer.reserve(len).unwrap();
+        slot.write(0, &bytes);
+        slot.commit(0, 3, 0);
+        let record = from.peek().unwrap().unwrap();
+        let first = from.first_line(&record);
+        // A hostile producer rewrites the header part after it was checked.
+        a.lines[0].words[2].store(u64::MAX, Ordering::Relaxed);
+        forward(&from, &record, &first, &mut to, 0x1234, 77).unwrap();
+        let delivered = out.peek().unwrap().unwrap();
+        prop_assert_eq!((delivered.len, delivered.hash, delivered.flags), (len, 0x1234, 3));
+        // SAFETY: nobody writes `b` any more.
+        prop_assert_eq!(unsafe { out.frame(&delivered) }, &bytes[..]);
+    }
+
+    #[test]
+    fn garbage_in_the_ring_is_an_error_or_a_bounded_record(
+        garbage in prop::collection::vec((0..MIN_LINES as usize, 0..8usize, any::<u64>()), 1..200),
+        plausible in prop::collection::vec((0..MIN_LINES as usize, any::<u16>(), 0..4u8), 1..50),
+    ) {
+        let ring = PrivateRing::new(MIN_LINES);
+        // SAFETY: called once; the ring outlives both ends.
+        let (_, mut consumer) = unsafe { ring.ends() };
+        for (line, word, value) in garbage {
+            ring.lines[line].words[word].store(value, Ordering::Relaxed);
+        }
+        for (line, len, kind) in plausible {
+            ring.lines[line].words[0].store(Header::new(kind, len % 2000, 0, 0).0, Ordering::Relaxed);
+        }
+        let mut buffer = FrameBuffer::new();
+        for start in 0..u64::from(MIN_LINES) {
+            consumer.tail = start;
+            for _ in 0..MIN_LINES {
+                let Ok(Some(record)) = consumer.peek() else { break };
+                prop_assert!(record.index + record.lines <= MIN_LINES);
+                prop_assert_eq!(consumer.copy_frame(&record, &mut buffer).len(), record.len);
+                consumer.advance(&record);
+            }
+        }
+    }
+
+    #[test]
+    fn a_lying_consumer_never_makes_the_producer_overwrite_or_overflow(
+        tails in prop::collection::vec(any::<u64>(), 1..100),
+        small in prop::collection::vec(0..2000u64, 1..100),
+    ) {
+        let ring = PrivateRing::new(MIN_LINES);
+        // SAFETY: called once; the ring outlives both ends.
+        let (mut producer, _consumer) = unsafe { ring.ends() };
+        for tail in tails.into_iter().chain(small) {
+            ring.tail.store(tail, Ordering::Relaxed);
+            for _ in 0..MIN_LINES {
+                match producer.reserve(60) {
+                    Ok(slot) => slot.commit(0, 0, 0),
+                    Err(ReserveError::Full) => break,
+                    Err(ReserveError::Lie(lie)) => {
+                        let RingLie::Tail { tail, head } = lie else { panic!("{lie}") };
+                        prop_assert!(tail > head || tail < producer.tail);
+                        break;
+                    }
+                }
+            }
+            prop_assert!(producer.head - producer.tail <= u64::from(MIN_LINES));
+        }
+    }
+}
+
+#[test]
+fn frames_cross_between_two_threads_in_order_and_whole() {
+    const FRAMES: u32 = 200_000;
+    let ring = PrivateRing::new(MIN_LINES);
+    // SAFETY: called once; the scope ends both threads before the ring is dropped.
+    let (mut producer, mut consumer) = unsafe { ring.ends() };
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for number in 0..FRAMES {
+                let len = MIN_FRAME + number as usize % 300;
+                let bytes = payload(len, number as u8);
+                let mut slot = loop {
+                    // The borrow checker wants the retry decided before the slot is kept.
+                    if producer.reserve(len).is_ok() {
+                        break producer.reserve(len).unwrap();
+                    }
+                    std::thread::yield_now();
+                };
+                slot.write(0, &bytes);
+                slot.commit(number, 0, 0);
+            }
+        });
+        let mut number = 0;
+        while number < FRAMES {
+            let Some(record) = consumer.peek().unwrap() else {
+                consumer.publish();
+                std::thread::yield_now();
+                continue;
+            };
+            assert_eq!(record.hash, number);
+            // SAFETY: the producer keeps the protocol; the record is the latest peeked.
+            let frame = unsafe { consumer.frame(&record) };
+            assert_eq!(frame, &payload(MIN_FRAME + number as usize % 300, number as u8)[..]);
+            consumer.advance(&record);
+            number += 1;
+            if number % 32 == 0 {
+                consumer.publish();
+            }
+        }
+    });
+}
+
+#[test]
+#[should_panic(expected = "cannot carry a frame of 13 bytes")]
+fn a_frame_shorter_than_ethernet_is_a_bug_of_the_caller() {
+    let ring = PrivateRing::new(MIN_LINES);
+    // SAFETY: called once; the ring outlives both ends.
+    let (mut producer, _consumer) = unsafe { ring.ends() };
+    let _ = producer.reserve(13);
+}
