@@ -1,0 +1,181 @@
+//! First come, first served, without preemption: one queue per worker (d-FCFS) or one for all (c-FCFS).
+//!
+//! Owns the queues. d-FCFS is what receive-side scaling gives a dataplane such as IX: a request waits for the worker its
+//! flow hashes to, even while others idle. c-FCFS is the ideal that ZygOS and Shenango approximate by stealing, and
+//! optimal for light-tailed service times (Shinjuku section 2).
+
+use std::collections::VecDeque;
+
+use super::{
+    Assignment, Broken, Dispatch, Nanos, Origin, Properties, Reaction, Request, WorkerId, WorkerSet,
+    check_conserving,
+};
+
+/// c-FCFS: one queue, any idle worker.
+#[derive(Clone, Debug)]
+pub struct CentralFcfs {
+    queue: VecDeque<Request>,
+    idle: WorkerSet,
+    /// Idle workers named by a `Reaction::Run` that have not asked yet.
+    called: WorkerSet,
+}
+
+impl CentralFcfs {
+    /// A policy for workers `0..workers`.
+    ///
+    /// # Panics
+    ///
+    /// If `workers` is 0 or above [`MAX_WORKERS`](super::MAX_WORKERS).
+    #[must_use]
+    pub fn new(workers: usize) -> Self {
+        Self { queue: VecDeque::new(), idle: WorkerSet::new(workers), called: WorkerSet::new(workers) }
+    }
+
+    fn call_idle(&mut self) -> Reaction {
+        match self.idle.first() {
+            Some(worker) => {
+                self.idle.remove(worker);
+                self.called.insert(worker);
+                Reaction::Run(worker)
+            }
+            None => Reaction::Queue,
+        }
+    }
+}
+
+impl Dispatch for CentralFcfs {
+    fn name(&self) -> &'static str {
+        "c-FCFS"
+    }
+
+    fn properties(&self) -> Properties {
+        Properties { central: true, work_conserving: true, preemptive: false }
+    }
+
+    fn on_arrival(&mut self, _now: Nanos, request: Request) -> Reaction {
+        self.queue.push_back(request);
+        self.call_idle()
+    }
+
+    fn next_for(&mut self, worker: WorkerId, _now: Nanos) -> Option<Assignment> {
+        self.called.remove(worker);
+        match self.queue.pop_front() {
+            Some(request) => {
+                self.idle.remove(worker);
+                Some(Assignment { request, slice_ns: None, origin: Origin::Central })
+            }
+            None => {
+                self.idle.insert(worker);
+                None
+            }
+        }
+    }
+
+    fn on_preempt(&mut self, _worker: WorkerId, _now: Nanos, request: Request) -> Reaction {
+        self.queue.push_front(request);
+        self.call_idle()
+    }
+
+    fn on_leave(&mut self, worker: WorkerId, _now: Nanos) {
+        self.idle.remove(worker);
+        self.called.remove(worker);
+    }
+
+    fn queued(&self) -> usize {
+        self.queue.len()
+    }
+
+    fn idle(&self) -> usize {
+        self.idle.len()
+    }
+
+    fn check(&self) -> Result<(), Broken> {
+        self.idle.check()?;
+        self.called.check()?;
+        check_conserving(self.queue.len(), &self.idle, self.called.len())
+    }
+}
+
+/// d-FCFS: every worker serves only the flows that hash to it.
+#[derive(Clone, Debug)]
+pub struct DistributedFcfs {
+    queues: Vec<VecDeque<Request>>,
+    idle: WorkerSet,
+    queued: usize,
+}
+
+impl DistributedFcfs {
+    /// A policy for workers `0..workers`.
+    ///
+    /// # Panics
+    ///
+    /// If `workers` is 0 or above [`MAX_WORKERS`](super::MAX_WORKERS).
+    #[must_use]
+    pub fn new(workers: usize) -> Self {
+        Self { queues: vec![VecDeque::new(); workers], idle: WorkerSet::new(workers), queued: 0 }
+    }
+}
+
+impl Dispatch for DistributedFcfs {
+    fn name(&self) -> &'static str {
+        "d-FCFS"
+    }
+
+    fn properties(&self) -> Properties {
+        Properties { central: false, work_conserving: false, preemptive: false }
+    }
+
+    fn on_arrival(&mut self, _now: Nanos, request: Request) -> Reaction {
+        let home = request.flow.home(self.queues.len());
+        self.queues[home.index()].push_back(request);
+        self.queued += 1;
+        if self.idle.remove(home) { Reaction::Run(home) } else { Reaction::Queue }
+    }
+
+    fn next_for(&mut self, worker: WorkerId, _now: Nanos) -> Option<Assignment> {
+        match self.queues[worker.index()].pop_front() {
+            Some(request) => {
+                self.queued -= 1;
+                self.idle.remove(worker);
+                Some(Assignment { request, slice_ns: None, origin: Origin::Local })
+            }
+            None => {
+                self.idle.insert(worker);
+                None
+            }
+        }
+    }
+
+    /// The request stays with the worker that gave it back: d-FCFS never moves work.
+    fn on_preempt(&mut self, worker: WorkerId, _now: Nanos, request: Request) -> Reaction {
+        self.queues[worker.index()].push_front(request);
+        self.queued += 1;
+        Reaction::Queue
+    }
+
+    /// The worker's queue waits for it to return: steering flows elsewhere is the driver's business.
+    fn on_leave(&mut self, worker: WorkerId, _now: Nanos) {
+        self.idle.remove(worker);
+    }
+
+    fn queued(&self) -> usize {
+        self.queued
+    }
+
+    fn idle(&self) -> usize {
+        self.idle.len()
+    }
+
+    fn check(&self) -> Result<(), Broken> {
+        self.idle.check()?;
+        if self.queues.iter().map(VecDeque::len).sum::<usize>() != self.queued {
+            return Err(Broken("d-FCFS count differs from its queues"));
+        }
+        let idle_with_work =
+            |(i, q): (usize, &VecDeque<Request>)| !q.is_empty() && self.idle.contains(WorkerId(i as u32));
+        if self.queues.iter().enumerate().any(idle_with_work) {
+            return Err(Broken("a d-FCFS worker is idle while its own queue holds a request"));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,250 @@
+//! Request dispatch: which request does a worker run next, and when does it give it back?
+//!
+//! Owns the queues of waiting requests and the knowledge of which workers are idle. Never reads a clock, runs a
+//! request, sends a signal or takes a lock: time comes in as an argument, decisions go out as values. That is what lets
+//! a runtime's scheduler, a dispatcher thread and the simulator drive the very same code.
+//!
+//! # Protocol
+//!
+//! A *worker* is one lane of execution (a kthread with a core). The driver owns the request a worker is running;
+//! the policy owns every request that waits. Per worker the calls alternate:
+//!
+//! ```text
+//!   next_for -> Some(assignment)      the worker runs it
+//!     ... on_quantum -> Preempt ...   (only if the assignment had a slice)
+//!     on_done | on_preempt            the worker has nothing again
+//!   next_for -> None                  the worker is idle until `Reaction::Run(worker)` names it
+//! ```
+//!
+//! [`Dispatch::on_arrival`] may come at any time and answers with what the driver must do at once: nothing, let an idle
+//! worker call `next_for`, or preempt a busy one. A worker that never called `next_for` does not exist for the policy;
+//! one that loses its core calls [`Dispatch::on_leave`].
+//!
+//! # Invariants ([`Dispatch::check`])
+//!
+//! - A request is owned by exactly one side: it is queued here, or handed out.
+//! - Where [`Properties::work_conserving`] is claimed, no worker is idle while a request is queued, except between a
+//!   `Reaction::Run` and the `next_for` it asks for.
+//! - Every call costs at most O(log n) in workers and queued requests, for a bounded number of classes.
+//!
+//! Neighbours: [`WorkerSet`] is the set both kinds of queue share; `spec` builds a policy from its name.
+//!
+//! Sources: Shinjuku (NSDI'19) sections 2 and 3.4; Shenango (NSDI'19) section 5; ZygOS (SOSP'17) for stealing;
+//! Persephone (SOSP'21) for reserved cores; Schrage and Miller 1966 for shortest remaining time.
+
+mod fcfs;
+mod multi_queue;
+mod reserved;
+mod single_queue;
+mod spec;
+mod srpt;
+mod stealing;
+#[cfg(test)]
+mod tests;
+mod worker_set;
+
+pub use fcfs::{CentralFcfs, DistributedFcfs};
+pub use multi_queue::MultiQueue;
+pub use reserved::{ClassDemand, Reserved, ReservedError};
+pub use single_queue::SingleQueue;
+pub use spec::{ClassInfo, PolicySpec, Setup, SpecError};
+pub use srpt::ShortestRemaining;
+pub use stealing::WorkStealing;
+pub use worker_set::{MAX_WORKERS, WorkerSet};
+
+use crate::ids::Nanos;
+
+/// Most request classes a policy distinguishes; keeps per-class loops bounded and class sets in one word.
+pub const MAX_CLASSES: usize = 64;
+
+/// One lane of execution, numbered from 0 within the dispatcher that serves it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WorkerId(pub u32);
+
+impl WorkerId {
+    /// The worker's number as an index.
+    #[must_use]
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// The driver's name for a request; policies never interpret it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId(pub u64);
+
+/// Hash of the flow a request came by (receive-side scaling). Uniform over all 32-bit values for many flows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FlowHash(pub u32);
+
+impl FlowHash {
+    /// The worker, out of `workers`, this flow is steered to. Multiply-shift: as even as the hash for any count.
+    #[must_use]
+    pub fn home(self, workers: usize) -> WorkerId {
+        WorkerId(((u64::from(self.0) * workers as u64) >> 32) as u32)
+    }
+}
+
+/// The kind of a request (GET, SCAN, ...), below [`MAX_CLASSES`]. Policies that do not use classes ignore it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ClassId(pub u16);
+
+impl ClassId {
+    /// The class's number as an index.
+    #[must_use]
+    pub fn index(self) -> usize {
+        usize::from(self.0)
+    }
+}
+
+/// A request as a policy sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// The driver's own name for it.
+    pub id: RequestId,
+    /// When it entered the system. Ages are measured from here, over all its preemptions.
+    pub arrived_ns: Nanos,
+    /// Work still to be done, where known; zero means unknown. Only [`ShortestRemaining`] reads it.
+    pub remaining_ns: Nanos,
+    /// Flow it came by.
+    pub flow: FlowHash,
+    /// Its kind.
+    pub class: ClassId,
+}
+
+/// What the driver must do at once after a request was queued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reaction {
+    /// Nothing: the request waits.
+    Queue,
+    /// This idle worker has work now: let it call [`Dispatch::next_for`].
+    Run(WorkerId),
+    /// Stop this worker, return its request through [`Dispatch::on_preempt`], then let it call `next_for`.
+    Preempt(WorkerId),
+}
+
+/// Where an assigned request came from; the driver may charge a cost for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The worker's own queue.
+    Local,
+    /// A queue shared by all workers.
+    Central,
+    /// Another worker's queue.
+    Stolen(WorkerId),
+}
+
+/// A request handed to a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Assignment {
+    /// What to run.
+    pub request: Request,
+    /// Call [`Dispatch::on_quantum`] when it has run this long; `None` runs to completion.
+    pub slice_ns: Option<Nanos>,
+    /// Which queue it was in.
+    pub origin: Origin,
+}
+
+/// Answer to an expired quantum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Stop the request: `on_preempt`, then `next_for`.
+    Preempt,
+    /// Let it run and ask again after this long.
+    Again(Nanos),
+    /// Let it run; only a [`Reaction::Preempt`] will stop it.
+    RunOn,
+}
+
+/// What a policy promises and needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Properties {
+    /// All decisions pass through one place (a dispatcher), which is a serial resource in a real machine.
+    pub central: bool,
+    /// No worker idles while a request waits.
+    pub work_conserving: bool,
+    /// It may stop a running request.
+    pub preemptive: bool,
+}
+
+/// Where a preempted request goes back to (Shinjuku section 3.4: head for light tails, tail for heavy ones).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Requeue {
+    /// Next to run: approximates c-FCFS.
+    Head,
+    /// Behind everyone: approximates processor sharing.
+    Tail,
+}
+
+/// An invariant of a policy's state that does not hold; a bug in the policy or a driver that broke the protocol.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Broken(pub &'static str);
+
+impl std::fmt::Display for Broken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "dispatch policy invariant broken: {}", self.0)
+    }
+}
+
+impl std::error::Error for Broken {}
+
+/// A request-dispatch policy. See the [module documentation](self) for the order of calls.
+///
+/// # Panics
+///
+/// Every method may panic on a worker number at or above the count given at construction.
+pub trait Dispatch {
+    /// The policy's short name in the field's terms, for tables and plots.
+    fn name(&self) -> &'static str;
+
+    /// What the policy promises.
+    fn properties(&self) -> Properties;
+
+    /// A request entered the system.
+    fn on_arrival(&mut self, now: Nanos, request: Request) -> Reaction;
+
+    /// A worker without a request asks for one. `None` makes it idle.
+    fn next_for(&mut self, worker: WorkerId, now: Nanos) -> Option<Assignment>;
+
+    /// The slice of `worker`'s assignment ran out while it was running `running`.
+    ///
+    /// Policies that never set a slice keep this default, which lets the request run.
+    fn on_quantum(&mut self, worker: WorkerId, now: Nanos, running: &Request) -> Verdict {
+        let _ = (worker, now, running);
+        Verdict::RunOn
+    }
+
+    /// `worker` gives back an unfinished request (quantum, `Reaction::Preempt`, a yield, or a lost core), with
+    /// `remaining_ns` brought up to date. The worker has nothing afterwards; if it keeps its core it calls `next_for`.
+    /// [`Reaction::Run`] names another worker that can take the request at once.
+    fn on_preempt(&mut self, worker: WorkerId, now: Nanos, request: Request) -> Reaction;
+
+    /// `worker` finished its request.
+    fn on_done(&mut self, worker: WorkerId, now: Nanos) {
+        let _ = (worker, now);
+    }
+
+    /// `worker` has nothing to run and loses its core: it must not be named until it calls `next_for` again.
+    fn on_leave(&mut self, worker: WorkerId, now: Nanos);
+
+    /// Requests waiting now.
+    fn queued(&self) -> usize;
+
+    /// Workers idle now.
+    fn idle(&self) -> usize;
+
+    /// Verifies the whole state; costs time linear in it, meant for tests and debug builds.
+    ///
+    /// # Errors
+    ///
+    /// The first invariant found broken.
+    fn check(&self) -> Result<(), Broken>;
+}
+
+/// Shared tail of every [`Dispatch::check`]: work conservation.
+fn check_conserving(queued: usize, idle: &WorkerSet, pending: usize) -> Result<(), Broken> {
+    if queued > pending && !idle.is_empty() {
+        return Err(Broken("a worker is idle while a request waits"));
+    }
+    Ok(())
+}

@@ -1,0 +1,176 @@
+//! One preemptive queue: processor sharing with a quantum, and Shinjuku's single-queue policy (c-PRE-SQ).
+//!
+//! Owns the queue and the list of *overdue* workers: those whose request has used up its quantum while nobody waited.
+//! Such a worker gets no further timer; the next arrival that finds no idle worker preempts the one overdue longest. That is
+//! what a polling dispatcher does (Shinjuku section 3.4: preempt any request beyond the quantum, if the queue is not
+//! empty), and it spares an event per quantum on an unloaded machine.
+//!
+//! Invariant (tail re-queue): a worker is overdue only while every queued request has already called a worker.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use super::{
+    Assignment, Broken, Dispatch, Nanos, Origin, Properties, Reaction, Request, Requeue, Verdict, WorkerId,
+    WorkerSet, check_conserving,
+};
+
+/// One queue with a quantum.
+#[derive(Clone, Debug)]
+pub struct SingleQueue {
+    queue: VecDeque<Request>,
+    idle: WorkerSet,
+    /// Workers named by a reaction (run or preempt) that have not asked yet.
+    called: WorkerSet,
+    /// Overdue workers by the time their quantum ran out.
+    overdue: BTreeSet<(Nanos, WorkerId)>,
+    overdue_since: Vec<Option<Nanos>>,
+    quantum_ns: Nanos,
+    requeue: Requeue,
+    name: &'static str,
+}
+
+impl SingleQueue {
+    /// Processor sharing: a quantum, then to the tail.
+    ///
+    /// # Panics
+    ///
+    /// If `workers` is 0 or above [`MAX_WORKERS`](super::MAX_WORKERS), or the quantum is 0.
+    #[must_use]
+    pub fn processor_sharing(workers: usize, quantum_ns: Nanos) -> Self {
+        Self::named(workers, quantum_ns, Requeue::Tail, "PS")
+    }
+
+    /// Shinjuku's single queue; the paper uses quanta of 5 to 15 us.
+    ///
+    /// # Panics
+    ///
+    /// As [`SingleQueue::processor_sharing`].
+    #[must_use]
+    pub fn shinjuku(workers: usize, quantum_ns: Nanos, requeue: Requeue) -> Self {
+        Self::named(workers, quantum_ns, requeue, "c-PRE-SQ")
+    }
+
+    fn named(workers: usize, quantum_ns: Nanos, requeue: Requeue, name: &'static str) -> Self {
+        assert!(quantum_ns.0 > 0, "a quantum of 0 ns never lets a request run");
+        Self {
+            queue: VecDeque::new(),
+            idle: WorkerSet::new(workers),
+            called: WorkerSet::new(workers),
+            overdue: BTreeSet::new(),
+            overdue_since: vec![None; workers],
+            quantum_ns,
+            requeue,
+            name,
+        }
+    }
+
+    fn clear_overdue(&mut self, worker: WorkerId) {
+        if let Some(since) = self.overdue_since[worker.index()].take() {
+            self.overdue.remove(&(since, worker));
+        }
+    }
+
+    fn call_someone(&mut self) -> Reaction {
+        if let Some(worker) = self.idle.first() {
+            self.idle.remove(worker);
+            self.called.insert(worker);
+            return Reaction::Run(worker);
+        }
+        match self.overdue.pop_first() {
+            Some((_, worker)) => {
+                self.overdue_since[worker.index()] = None;
+                self.called.insert(worker);
+                Reaction::Preempt(worker)
+            }
+            None => Reaction::Queue,
+        }
+    }
+}
+
+impl Dispatch for SingleQueue {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn properties(&self) -> Properties {
+        Properties { central: true, work_conserving: true, preemptive: true }
+    }
+
+    fn on_arrival(&mut self, _now: Nanos, request: Request) -> Reaction {
+        self.queue.push_back(request);
+        self.call_someone()
+    }
+
+    fn next_for(&mut self, worker: WorkerId, _now: Nanos) -> Option<Assignment> {
+        self.called.remove(worker);
+        match self.queue.pop_front() {
+            Some(request) => {
+                self.idle.remove(worker);
+                Some(Assignment { request, slice_ns: Some(self.quantum_ns), origin: Origin::Central })
+            }
+            None => {
+                self.idle.insert(worker);
+                None
+            }
+        }
+    }
+
+    fn on_quantum(&mut self, worker: WorkerId, now: Nanos, _running: &Request) -> Verdict {
+        if self.queue.len() > self.called.len() {
+            return Verdict::Preempt;
+        }
+        self.clear_overdue(worker);
+        self.overdue_since[worker.index()] = Some(now);
+        self.overdue.insert((now, worker));
+        Verdict::RunOn
+    }
+
+    /// Back to the tail, or to the head: there it goes behind the one request its own worker takes instead, since a
+    /// preemption that hands the same request back would be for nothing.
+    fn on_preempt(&mut self, worker: WorkerId, _now: Nanos, request: Request) -> Reaction {
+        self.clear_overdue(worker);
+        match self.requeue {
+            Requeue::Tail => self.queue.push_back(request),
+            Requeue::Head => {
+                let behind_first = self.queue.len().min(1);
+                self.queue.insert(behind_first, request);
+            }
+        }
+        // At the tail it is one more waiting request: the next overdue worker must make room, as a polling dispatcher
+        // would see to at once. At the head it is next in line anyway.
+        match (self.idle.first(), self.requeue) {
+            (None, Requeue::Head) => Reaction::Queue,
+            _ => self.call_someone(),
+        }
+    }
+
+    fn on_done(&mut self, worker: WorkerId, _now: Nanos) {
+        self.clear_overdue(worker);
+    }
+
+    fn on_leave(&mut self, worker: WorkerId, _now: Nanos) {
+        self.clear_overdue(worker);
+        self.idle.remove(worker);
+        self.called.remove(worker);
+    }
+
+    fn queued(&self) -> usize {
+        self.queue.len()
+    }
+
+    fn idle(&self) -> usize {
+        self.idle.len()
+    }
+
+    fn check(&self) -> Result<(), Broken> {
+        self.idle.check()?;
+        if self.overdue.len() != self.overdue_since.iter().flatten().count() {
+            return Err(Broken("single queue: overdue list and index differ"));
+        }
+        let waiting = self.queue.len() > self.called.len();
+        if waiting && self.requeue == Requeue::Tail && !self.overdue.is_empty() {
+            return Err(Broken("single queue: a worker is beyond its quantum while a request waits"));
+        }
+        check_conserving(self.queue.len(), &self.idle, self.called.len())
+    }
+}

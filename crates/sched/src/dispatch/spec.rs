@@ -1,0 +1,140 @@
+//! Policies by name, for configuration files and command lines: `c-fcfs`, `ps:0.1us`-style texts are the caller's affair,
+//! this is the typed form.
+//!
+//! Owns the choice and its parameters; [`PolicySpec::build`] turns it into a policy for a given number of workers and
+//! classes. Never parses durations: this crate has no text formats of its own beyond the plain names.
+
+use super::{
+    CentralFcfs, ClassDemand, Dispatch, DistributedFcfs, MultiQueue, Requeue, Reserved, ReservedError,
+    ShortestRemaining, SingleQueue, WorkStealing, worker_set::MAX_WORKERS,
+};
+use crate::ids::Nanos;
+
+/// A policy and its parameters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PolicySpec {
+    /// One queue per worker by flow hash ([`DistributedFcfs`]).
+    DFcfs,
+    /// One queue for all workers ([`CentralFcfs`]).
+    CFcfs,
+    /// A queue per worker, idle workers steal up to `batch` requests ([`WorkStealing`]).
+    Stealing {
+        /// Most requests one steal takes.
+        batch: usize,
+    },
+    /// Processor sharing with this quantum ([`SingleQueue::processor_sharing`]).
+    ProcessorSharing {
+        /// Time a request runs before another gets its turn.
+        quantum_ns: Nanos,
+    },
+    /// Shinjuku's single queue ([`SingleQueue::shinjuku`]).
+    SingleQueue {
+        /// Time a request runs before it may be preempted.
+        quantum_ns: Nanos,
+        /// Where it goes then.
+        requeue: Requeue,
+    },
+    /// Shinjuku's queue per class ([`MultiQueue`]).
+    MultiQueue {
+        /// Time a request runs before it competes again.
+        quantum_ns: Nanos,
+        /// Where in its class's queue it goes when it loses.
+        requeue: Requeue,
+    },
+    /// Shortest remaining processing time ([`ShortestRemaining`]).
+    ShortestRemaining,
+    /// Reserved cores for short classes ([`Reserved`]).
+    Reserved,
+}
+
+/// What is known about one request class.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ClassInfo {
+    /// Target tail latency, above 0; multi-queue only.
+    pub slo_ns: Nanos,
+    /// Mean service time and share of requests; reserved cores only.
+    pub demand: ClassDemand,
+}
+
+/// The place a policy is built for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Setup {
+    /// Number of workers, 1 to [`MAX_WORKERS`].
+    pub workers: usize,
+    /// The request classes; policies that ignore classes accept an empty list.
+    pub classes: Vec<ClassInfo>,
+    /// Seed of any random choice the policy makes.
+    pub seed: u64,
+}
+
+/// Why a policy cannot be built.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum SpecError {
+    /// Worker count out of range.
+    Workers(usize),
+    /// A quantum of 0.
+    Quantum,
+    /// The policy needs classes with an SLO above 0, at most [`MAX_CLASSES`](super::MAX_CLASSES) of them.
+    Slo,
+    /// The reservation is impossible.
+    Reserved(ReservedError),
+}
+
+impl std::fmt::Display for SpecError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Workers(n) => write!(f, "{n} workers: a dispatcher serves 1 to {MAX_WORKERS}"),
+            Self::Quantum => write!(f, "a quantum of 0 never lets a request run: use 100 ns or more"),
+            Self::Slo => {
+                write!(f, "the multi-queue policy needs 1 to 64 request classes, each with an SLO above 0")
+            }
+            Self::Reserved(e) => e.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for SpecError {}
+
+impl PolicySpec {
+    /// Builds the policy.
+    ///
+    /// # Errors
+    ///
+    /// [`SpecError`], when the setup or a parameter is out of range.
+    pub fn build(self, setup: &Setup) -> Result<Box<dyn Dispatch + Send>, SpecError> {
+        let workers = setup.workers;
+        if !(1..=MAX_WORKERS).contains(&workers) {
+            return Err(SpecError::Workers(workers));
+        }
+        if let Self::ProcessorSharing { quantum_ns }
+        | Self::SingleQueue { quantum_ns, .. }
+        | Self::MultiQueue { quantum_ns, .. } = self
+            && quantum_ns == Nanos::ZERO
+        {
+            return Err(SpecError::Quantum);
+        }
+        Ok(match self {
+            Self::DFcfs => Box::new(DistributedFcfs::new(workers)),
+            Self::CFcfs => Box::new(CentralFcfs::new(workers)),
+            Self::Stealing { batch } => Box::new(WorkStealing::new(workers, batch, setup.seed)),
+            Self::ProcessorSharing { quantum_ns } => {
+                Box::new(SingleQueue::processor_sharing(workers, quantum_ns))
+            }
+            Self::SingleQueue { quantum_ns, requeue } => {
+                Box::new(SingleQueue::shinjuku(workers, quantum_ns, requeue))
+            }
+            Self::MultiQueue { quantum_ns, requeue } => {
+                let slos: Vec<Nanos> = setup.classes.iter().map(|c| c.slo_ns).collect();
+                if slos.is_empty() || slos.len() > super::MAX_CLASSES || slos.contains(&Nanos::ZERO) {
+                    return Err(SpecError::Slo);
+                }
+                Box::new(MultiQueue::new(workers, &slos, quantum_ns, requeue))
+            }
+            Self::ShortestRemaining => Box::new(ShortestRemaining::new(workers)),
+            Self::Reserved => {
+                let demand: Vec<ClassDemand> = setup.classes.iter().map(|c| c.demand).collect();
+                Box::new(Reserved::new(workers, &demand).map_err(SpecError::Reserved)?)
+            }
+        })
+    }
+}

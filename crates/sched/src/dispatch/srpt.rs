@@ -1,0 +1,163 @@
+//! Shortest remaining processing time, preemptive: the reference that knows every request's length in advance.
+//!
+//! Owns a heap of waiting requests by remaining work, and an ordered index of the running ones by finishing time. Optimal for
+//! mean latency on one worker (Schrage and Miller 1966) and unfair to long requests; no real system can know the lengths, so
+//! this is a bound to compare with, not a policy to run. A request with `remaining_ns` 0 (unknown) sorts first.
+//!
+//! The index assumes that a request started at `t` with remaining `r` ends at `t + r`; a driver that charges overheads makes
+//! it slightly early, which costs optimality, never correctness.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap};
+
+use super::{
+    Assignment, Broken, Dispatch, Nanos, Origin, Properties, Reaction, Request, WorkerId, WorkerSet,
+    check_conserving,
+};
+
+/// Heap entry: remaining work, then order of insertion, so that equal requests are first come first served.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    remaining_ns: Nanos,
+    order: u64,
+    request: Request,
+}
+
+impl PartialEq for Waiting {
+    fn eq(&self, other: &Self) -> bool {
+        (self.remaining_ns, self.order) == (other.remaining_ns, other.order)
+    }
+}
+impl Eq for Waiting {}
+impl PartialOrd for Waiting {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Waiting {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.remaining_ns, self.order).cmp(&(other.remaining_ns, other.order))
+    }
+}
+
+/// SRPT over any number of workers.
+#[derive(Clone, Debug)]
+pub struct ShortestRemaining {
+    waiting: BinaryHeap<Reverse<Waiting>>,
+    /// Running requests by expected end; the last is the one to preempt.
+    running: BTreeSet<(Nanos, WorkerId)>,
+    ends: Vec<Option<Nanos>>,
+    idle: WorkerSet,
+    called: WorkerSet,
+    order: u64,
+}
+
+impl ShortestRemaining {
+    /// A policy for workers `0..workers`.
+    ///
+    /// # Panics
+    ///
+    /// If `workers` is 0 or above [`MAX_WORKERS`](super::MAX_WORKERS).
+    #[must_use]
+    pub fn new(workers: usize) -> Self {
+        Self {
+            waiting: BinaryHeap::new(),
+            running: BTreeSet::new(),
+            ends: vec![None; workers],
+            idle: WorkerSet::new(workers),
+            called: WorkerSet::new(workers),
+            order: 0,
+        }
+    }
+
+    fn push(&mut self, now: Nanos, request: Request) -> Reaction {
+        let end = now + request.remaining_ns;
+        self.waiting.push(Reverse(Waiting {
+            remaining_ns: request.remaining_ns,
+            order: self.order,
+            request,
+        }));
+        self.order += 1;
+        if let Some(worker) = self.idle.first() {
+            self.idle.remove(worker);
+            self.called.insert(worker);
+            return Reaction::Run(worker);
+        }
+        match self.running.last().copied() {
+            Some((longest, worker)) if end < longest => {
+                self.forget(worker);
+                self.called.insert(worker);
+                Reaction::Preempt(worker)
+            }
+            _ => Reaction::Queue,
+        }
+    }
+
+    fn forget(&mut self, worker: WorkerId) {
+        if let Some(end) = self.ends[worker.index()].take() {
+            self.running.remove(&(end, worker));
+        }
+    }
+}
+
+impl Dispatch for ShortestRemaining {
+    fn name(&self) -> &'static str {
+        "SRPT"
+    }
+
+    fn properties(&self) -> Properties {
+        Properties { central: true, work_conserving: true, preemptive: true }
+    }
+
+    fn on_arrival(&mut self, now: Nanos, request: Request) -> Reaction {
+        self.push(now, request)
+    }
+
+    fn next_for(&mut self, worker: WorkerId, now: Nanos) -> Option<Assignment> {
+        self.called.remove(worker);
+        match self.waiting.pop() {
+            Some(Reverse(Waiting { request, .. })) => {
+                self.idle.remove(worker);
+                let end = now + request.remaining_ns;
+                self.ends[worker.index()] = Some(end);
+                self.running.insert((end, worker));
+                Some(Assignment { request, slice_ns: None, origin: Origin::Central })
+            }
+            None => {
+                self.idle.insert(worker);
+                None
+            }
+        }
+    }
+
+    fn on_preempt(&mut self, worker: WorkerId, now: Nanos, request: Request) -> Reaction {
+        self.forget(worker);
+        self.push(now, request)
+    }
+
+    fn on_done(&mut self, worker: WorkerId, _now: Nanos) {
+        self.forget(worker);
+    }
+
+    fn on_leave(&mut self, worker: WorkerId, _now: Nanos) {
+        self.forget(worker);
+        self.idle.remove(worker);
+        self.called.remove(worker);
+    }
+
+    fn queued(&self) -> usize {
+        self.waiting.len()
+    }
+
+    fn idle(&self) -> usize {
+        self.idle.len()
+    }
+
+    fn check(&self) -> Result<(), Broken> {
+        self.idle.check()?;
+        if self.running.len() != self.ends.iter().flatten().count() {
+            return Err(Broken("SRPT: running index and ends differ"));
+        }
+        check_conserving(self.waiting.len(), &self.idle, self.called.len())
+    }
+}
