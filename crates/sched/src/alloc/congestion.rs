@@ -1,0 +1,288 @@
+//! Shenango's core allocation: as few cores as avoid congestion, given at once and taken from those that burst.
+//!
+//! Owns, per runtime, the memory of the last look and whether its demand was met. A runtime wants one more core when
+//! - it has none and anything waits for it, or it was woken;
+//! - or something has waited through two looks (algorithm 1) and none of its own kthreads idles, for that one will take
+//!   the work; should it not have done so for [`IDLE_PATIENCE`] looks, a core is wanted all the same;
+//! - or a core was taken from it while it was busy: until it got one back, or has no more work.
+//!
+//! Wants are served one core per runtime and event, in this order: runtimes below their guarantee, then
+//! `LatencyCritical`, then `BestEffort`; among equals the one with the fewest cores over its guarantee, then the one
+//! served longest ago. Which core: see `select`. What cannot be served is remembered, and gets the next core that
+//! idles or falls free without waiting for another look ([`Policy::idle`]).
+//!
+//! What follows from it, and is tested:
+//! - *Work conservation*: no want is unmet while a core is free.
+//! - *Guarantees*: a busy core is taken only from a runtime that keeps its guarantee without it; a runtime below its
+//!   guarantee gets a core at the same event, whoever bursts on it.
+//! - *No starvation* among bursting runtimes of one class: [`Config::burst_quantum`] bounds how long the richer keeps a
+//!   core the poorer wants. `BestEffort` may starve under `LatencyCritical` load by design: guarantee it a core if not.
+//!
+//! Never trusts an observation: a runtime that claims to be congested competes within its class and limit, no more.
+
+use super::detect::{Detector, Found};
+use super::select::{Choice, Claim, Rank, Selector, spare};
+use super::{Action, Activity, Policy, View};
+use crate::ids::{CoreId, KthreadId, Nanos, RuntimeId};
+use crate::ledger::{CoreState, KthreadState, Ledger};
+
+/// Consecutive looks at which a runtime is congested though one of its own kthreads idles, before that kthread is no longer
+/// relied on. An idle kthread that polls takes work over within a microsecond: two looks of 5 us are plenty.
+pub const IDLE_PATIENCE: u8 = 2;
+
+/// Settings of [`CongestionDetection`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Time between looks; 5 us in Shenango.
+    pub interval: Nanos,
+    /// How long a bursting runtime keeps a core before an equally ranked one with fewer may preempt it. Long enough that the
+    /// hand-off (a few microseconds, and cold caches) does not matter.
+    pub burst_quantum: Nanos,
+    /// Seed of the choice among equally good victims.
+    pub seed: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { interval: Nanos::from_micros(5), burst_quantum: Nanos::from_millis(1), seed: 0x7461_696c }
+    }
+}
+
+/// What is remembered of one runtime.
+#[derive(Clone, Debug)]
+struct Tracked {
+    detector: Detector,
+    /// It wants a core and got none yet.
+    unmet: bool,
+    /// A core was taken from it while it was busy.
+    preempted: bool,
+    /// It was woken and has not had a core since.
+    woken: bool,
+    /// Consecutive looks at which it was congested next to an idle kthread of its own.
+    ignored: u8,
+    last_served: Nanos,
+    /// Whether it has anything queued, as of the survey numbered `work_seen`.
+    work: bool,
+    work_seen: u64,
+}
+
+/// Shenango's policy. See the module header.
+#[derive(Clone, Debug)]
+pub struct CongestionDetection {
+    config: Config,
+    selector: Selector,
+    /// By runtime slot.
+    runtimes: Vec<Option<Tracked>>,
+    /// Numbers events, to tell whether `Tracked::work` is of this one.
+    event: u64,
+    /// Those that want a core at this look, in the order in which they are served.
+    queue: Vec<(Rank, i32, Nanos, RuntimeId)>,
+}
+
+impl CongestionDetection {
+    /// No runtimes yet.
+    #[must_use]
+    pub fn new(config: Config) -> Self {
+        Self {
+            config,
+            selector: Selector::new(config.burst_quantum, config.seed),
+            runtimes: Vec::new(),
+            event: 0,
+            queue: Vec::new(),
+        }
+    }
+
+    /// Whether `runtime` wants a core that it could not be given yet.
+    #[must_use]
+    pub fn is_unmet(&self, runtime: RuntimeId) -> bool {
+        self.tracked(runtime).is_some_and(|tracked| tracked.unmet)
+    }
+
+    fn tracked(&self, runtime: RuntimeId) -> Option<&Tracked> {
+        self.runtimes.get(runtime.0 as usize)?.as_ref()
+    }
+
+    fn tracked_mut(&mut self, runtime: RuntimeId) -> Option<&mut Tracked> {
+        self.runtimes.get_mut(runtime.0 as usize)?.as_mut()
+    }
+
+    /// Looks at one runtime and decides whether it wants a core.
+    fn look(&mut self, view: View<'_>, runtime: RuntimeId) {
+        let event = self.event;
+        let (Some(account), Some(look)) = (view.ledger.account(runtime), view.obs.runtime(runtime)) else {
+            return;
+        };
+        let Some(tracked) = self.tracked_mut(runtime) else { return };
+        let Found { work, congested } = tracked.detector.look(look);
+        (tracked.work, tracked.work_seen) = (work, event);
+        if !work && account.leaving() == 0 {
+            tracked.preempted = false;
+        }
+        let ignored = if congested && has_idle_kthread(view, runtime) { tracked.ignored + 1 } else { 0 };
+        tracked.ignored = ignored.min(IDLE_PATIENCE);
+        let congested = congested && (ignored == 0 || ignored > IDLE_PATIENCE);
+        let stranded = account.cores() == 0 && (work || tracked.woken);
+        tracked.unmet = stranded || congested || tracked.preempted;
+    }
+
+    /// The claim of a runtime whose demand is unmet and that could be lent a core now. `spare` is what it has over its
+    /// guarantee.
+    fn claim(&self, view: View<'_>, runtime: RuntimeId, spare: i32) -> Option<Claim> {
+        let account = view.ledger.account(runtime)?;
+        let claims = self.is_unmet(runtime) && account.room() > 0 && !view.obs.runtime(runtime)?.on_hold;
+        claims.then_some(Claim { runtime, class: account.spec().class, spare })
+    }
+
+    /// Where a claim stands in the queue.
+    fn turn(&self, claim: &Claim) -> (Rank, i32, Nanos, RuntimeId) {
+        let last_served = self.tracked(claim.runtime).map_or(Nanos::ZERO, |tracked| tracked.last_served);
+        (claim.rank(), claim.spare, last_served, claim.runtime)
+    }
+
+    fn survey(&mut self, view: View<'_>) {
+        let (event, runtimes) = (self.event, &mut self.runtimes);
+        self.selector.survey(view, |runtime| {
+            let Some(Some(tracked)) = runtimes.get_mut(runtime.0 as usize) else { return false };
+            if tracked.work_seen != event {
+                let work = view.obs.runtime(runtime).is_some_and(super::RuntimeLook::has_work);
+                (tracked.work, tracked.work_seen) = (work, event);
+            }
+            tracked.work
+        });
+    }
+
+    /// Gives a surveyed runtime the core its claim deserves, if any.
+    fn serve(&mut self, view: View<'_>, runtime: RuntimeId, actions: &mut Vec<Action>) {
+        let Some(claim) = self.claim(view, runtime, self.selector.spare(runtime)) else { return };
+        if let Some(choice) = self.selector.choose(view, &claim) {
+            self.grant(view, runtime, choice, actions);
+        }
+    }
+
+    fn grant(&mut self, view: View<'_>, runtime: RuntimeId, choice: Choice, actions: &mut Vec<Action>) {
+        let core = view.ledger.topology().cores()[choice.at].id;
+        let index = view.ledger.account(runtime).and_then(|account| account.kthread_for(core));
+        let (Some(index), Some(tracked)) = (index, self.tracked_mut(runtime)) else { return };
+        (tracked.unmet, tracked.preempted, tracked.woken) = (false, false, false);
+        tracked.last_served = view.now;
+        let Choice { victim, only_if_idle, .. } = choice;
+        if let Some(loser) = victim.filter(|_| choice.preempts).and_then(|v| self.tracked_mut(v.runtime)) {
+            (loser.unmet, loser.preempted) = (true, true);
+        }
+        let kthread = KthreadId::new(runtime, index);
+        actions.push(Action::Grant { runtime, kthread, core, victim, only_if_idle });
+    }
+
+    /// The best claim to one particular core, whose owner idles (`Some`) or which is free (`None`).
+    fn best_claim(&self, view: View<'_>, owner: Option<KthreadId>, tenure: Nanos) -> Option<(Claim, bool)> {
+        let owner = owner.and_then(|kthread| Some((kthread.runtime, view.ledger.account(kthread.runtime)?)));
+        let entitled = |claim: &Claim| {
+            let quantum = self.config.burst_quantum;
+            owner.is_none_or(|(_, account)| {
+                claim.may_preempt(account.spec().class, spare(account), tenure, quantum)
+            })
+        };
+        let about_to_run = owner
+            .and_then(|(runtime, _)| view.obs.runtime(runtime))
+            .is_some_and(super::RuntimeLook::has_work);
+        let others = view.ledger.runtimes().iter().filter(|r| owner.is_none_or(|(own, _)| own != **r));
+        others
+            .filter_map(|&runtime| {
+                if !self.is_unmet(runtime) {
+                    return None;
+                }
+                self.claim(view, runtime, spare(view.ledger.account(runtime)?))
+            })
+            .filter(|claim| !about_to_run || entitled(claim))
+            .min_by_key(|claim| self.turn(claim))
+            .map(|claim| (claim, !entitled(&claim)))
+    }
+}
+
+impl Policy for CongestionDetection {
+    fn name(&self) -> &'static str {
+        "congestion-detection"
+    }
+
+    fn interval(&self) -> Nanos {
+        self.config.interval
+    }
+
+    fn attach(&mut self, runtime: RuntimeId, ledger: &Ledger) {
+        let Some(account) = ledger.account(runtime) else { return };
+        let slot = runtime.0 as usize;
+        if slot >= self.runtimes.len() {
+            self.runtimes.resize_with(slot + 1, || None);
+        }
+        self.runtimes[slot] = Some(Tracked {
+            detector: Detector::new(account.spec().kthreads),
+            unmet: false,
+            preempted: false,
+            woken: false,
+            ignored: 0,
+            last_served: Nanos::ZERO,
+            work: false,
+            work_seen: 0,
+        });
+    }
+
+    fn detach(&mut self, runtime: RuntimeId) {
+        if let Some(slot) = self.runtimes.get_mut(runtime.0 as usize) {
+            *slot = None;
+        }
+    }
+
+    fn tick(&mut self, view: View<'_>, actions: &mut Vec<Action>) {
+        self.event += 1;
+        let mut queue = core::mem::take(&mut self.queue);
+        queue.clear();
+        for &runtime in view.ledger.runtimes() {
+            self.look(view, runtime);
+            let spare = view.ledger.account(runtime).map_or(0, spare);
+            queue.extend(self.claim(view, runtime, spare).map(|claim| self.turn(&claim)));
+        }
+        if !queue.is_empty() {
+            queue.sort_unstable();
+            self.survey(view);
+            for &(.., runtime) in &queue {
+                self.serve(view, runtime, actions);
+            }
+        }
+        self.queue = queue;
+    }
+
+    fn wakeup(&mut self, view: View<'_>, runtime: RuntimeId, actions: &mut Vec<Action>) {
+        let without_core = view.ledger.account(runtime).is_some_and(|account| account.cores() == 0);
+        let Some(tracked) = self.tracked_mut(runtime).filter(|_| without_core) else { return };
+        (tracked.unmet, tracked.woken) = (true, true);
+        self.event += 1;
+        self.survey(view);
+        self.serve(view, runtime, actions);
+    }
+
+    fn idle(&mut self, view: View<'_>, core: CoreId, actions: &mut Vec<Action>) {
+        let Some(at) = view.ledger.topology().position(core) else { return };
+        let (victim, since) = match view.ledger.cores()[at] {
+            CoreState::Free => (None, view.now),
+            CoreState::Owned { kthread, since } => (Some(kthread), since),
+            CoreState::Moving { .. } => return,
+        };
+        let tenure = view.now.since(since);
+        if let Some((claim, only_if_idle)) = self.best_claim(view, victim, tenure) {
+            let busy = victim.and_then(|kthread| view.obs.runtime(kthread.runtime));
+            let preempts = busy.is_some_and(super::RuntimeLook::has_work);
+            self.grant(view, claim.runtime, Choice { at, victim, preempts, only_if_idle }, actions);
+        }
+    }
+}
+
+/// Whether a kthread of the runtime idles on a core that it keeps.
+fn has_idle_kthread(view: View<'_>, runtime: RuntimeId) -> bool {
+    let Some(account) = view.ledger.account(runtime) else { return false };
+    (0u16..).zip(account.kthreads()).any(|(index, state)| {
+        let kthread = KthreadId::new(runtime, index);
+        let KthreadState::Granted { core } = state else { return false };
+        view.obs.activity(kthread) == Activity::Idle
+            && matches!(view.ledger.core(core), Some(CoreState::Owned { .. }))
+    })
+}

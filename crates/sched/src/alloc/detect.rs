@@ -1,0 +1,144 @@
+//! Congestion detection: Shenango, algorithm 1.
+//!
+//! Owns what a look must remember of the one before. A runtime is congested when any item waited through two looks: in
+//! rings with free-running ends that is one comparison, the head now against the tail then. How *long* something
+//! waits is the signal, not how much waits (Shenango section 4.1.1).
+
+use super::observe::{KthreadLook, RuntimeLook, queued};
+
+/// What is remembered of one kthread's last look.
+#[derive(Clone, Copy, Debug, Default)]
+struct Then {
+    runq_tail: u32,
+    ingress_tail: u32,
+    runq_queued: bool,
+    ingress_queued: bool,
+    overflow: bool,
+    timer_due: bool,
+}
+
+impl Then {
+    fn of(look: &KthreadLook) -> Self {
+        Self {
+            runq_tail: look.runq_tail,
+            ingress_tail: look.ingress_tail,
+            runq_queued: queued(look.runq_head, look.runq_tail),
+            ingress_queued: queued(look.ingress_head, look.ingress_tail),
+            overflow: look.overflow > 0,
+            timer_due: look.timer_due,
+        }
+    }
+
+    /// Whether something seen then still waits. The overflow list is a stack of unknown order: that it was in use at
+    /// both looks is taken for it. So is a timer's being due, for the one due now may be another.
+    fn persists_in(&self, look: &KthreadLook) -> bool {
+        let in_runq = self.runq_queued && queued(look.runq_head, self.runq_tail);
+        let in_ingress = self.ingress_queued && queued(look.ingress_head, self.ingress_tail);
+        in_runq || in_ingress || (self.overflow && look.overflow > 0) || (self.timer_due && look.timer_due)
+    }
+}
+
+/// What one look at a runtime found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Found {
+    /// Something waits.
+    pub(super) work: bool,
+    /// Something has waited since the last look.
+    pub(super) congested: bool,
+}
+
+/// The memory of one runtime's last look.
+#[derive(Clone, Debug)]
+pub(super) struct Detector {
+    then: Vec<Then>,
+}
+
+impl Detector {
+    /// For a runtime never looked at. Nothing persists at the first look.
+    pub(super) fn new(kthreads: u16) -> Self {
+        Self { then: vec![Then::default(); usize::from(kthreads)] }
+    }
+
+    /// Looks at every kthread, parked ones too, and remembers. Kthreads beyond those registered are ignored.
+    pub(super) fn look(&mut self, look: &RuntimeLook) -> Found {
+        let mut found = Found::default();
+        for (then, now) in self.then.iter_mut().zip(&look.kthreads) {
+            found.work |= now.has_work();
+            found.congested |= then.persists_in(now);
+            *then = Then::of(now);
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn looks(kthread: [KthreadLook; 2]) -> [Found; 2] {
+        let mut detector = Detector::new(1);
+        kthread.map(|look| detector.look(&RuntimeLook { on_hold: false, kthreads: vec![look] }))
+    }
+
+    fn runq(head: u32, tail: u32) -> KthreadLook {
+        KthreadLook { runq_head: head, runq_tail: tail, ..Default::default() }
+    }
+
+    fn ingress(head: u32, tail: u32) -> KthreadLook {
+        KthreadLook { ingress_head: head, ingress_tail: tail, ..Default::default() }
+    }
+
+    #[test]
+    fn an_item_is_congestion_only_when_it_waited_through_two_looks() {
+        for queue in [runq, ingress] {
+            // One item, still there.
+            assert_eq!(looks([queue(0, 1), queue(0, 1)]).map(|found| found.congested), [false, true]);
+            // All of the old items gone, new ones in their place.
+            assert!(!looks([queue(0, 3), queue(3, 9)])[1].congested);
+            // The last of the old items remains.
+            assert!(looks([queue(0, 3), queue(2, 9)])[1].congested);
+            // Empty before, so nothing can have waited.
+            assert!(!looks([queue(5, 5), queue(5, 9)])[1].congested);
+            // The head passed the old tail.
+            assert!(!looks([queue(0, 3), queue(7, 9)])[1].congested);
+        }
+    }
+
+    #[test]
+    fn ends_are_compared_across_the_wrap() {
+        let last = u32::MAX;
+        assert!(looks([runq(last - 1, 1), runq(0, 2)])[1].congested);
+        assert!(!looks([runq(last - 1, 1), runq(1, 2)])[1].congested);
+        assert!(!looks([runq(last - 1, last), runq(3, 4)])[1].congested);
+    }
+
+    #[test]
+    fn counters_that_run_backwards_are_no_panic_and_at_most_a_false_alarm() {
+        let [_, found] = looks([runq(9, 3), runq(2, 1)]);
+        assert_eq!(found, Found { work: false, congested: false });
+        // Old items claimed to be back: an alarm, at this runtime's expense.
+        assert!(looks([runq(5, 8), runq(1, 8)])[1].congested);
+    }
+
+    #[test]
+    fn overflow_and_due_timers_are_load() {
+        let overflow = KthreadLook { overflow: 2, ..Default::default() };
+        let timer = KthreadLook { timer_due: true, ..Default::default() };
+        for load in [overflow, timer] {
+            assert_eq!(
+                looks([load, load]),
+                [Found { work: true, congested: false }, Found { work: true, congested: true }]
+            );
+            assert!(!looks([load, KthreadLook::default()])[1].congested);
+        }
+    }
+
+    #[test]
+    fn kthreads_nobody_registered_are_ignored() {
+        let mut detector = Detector::new(1);
+        let look = RuntimeLook { on_hold: false, kthreads: vec![KthreadLook::default(), runq(0, 5)] };
+        detector.look(&look);
+        assert_eq!(detector.look(&look), Found::default());
+        assert_eq!(detector.look(&RuntimeLook::default()), Found::default());
+    }
+}

@@ -1,0 +1,164 @@
+//! What runtimes allege about themselves, copied out of shared memory for one look.
+//!
+//! Owns a table that the caller keeps and overwrites in place: no memory is allocated except when a runtime is attached.
+//! Nothing in it is trusted. Counters are free-running and wrap; every bit pattern is a legal observation, and the worst
+//! a false one can do is to get its own runtime a core it does not need or no core.
+
+use crate::ids::{KthreadId, RuntimeId};
+
+/// What a kthread says it is doing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Activity {
+    /// Runs a user thread, or looks for one.
+    Running,
+    /// Found nothing to do; still polls, and its core may be taken at once.
+    Idle,
+    /// Asleep, or not yet awake on the core it was granted.
+    #[default]
+    Parked,
+}
+
+/// One kthread, at one look. Work queued at a parked kthread is load like any other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KthreadLook {
+    /// Run queue: entries taken out so far, modulo 2^32.
+    pub runq_head: u32,
+    /// Run queue: entries put in so far, modulo 2^32.
+    pub runq_tail: u32,
+    /// User threads on the overflow list now.
+    pub overflow: u32,
+    /// Ingress ring: position up to which the runtime consumed, modulo 2^32.
+    pub ingress_head: u32,
+    /// Ingress ring: position up to which frames were put in, modulo 2^32. The ring is the caller's own: this is true.
+    pub ingress_tail: u32,
+    /// Whether its earliest timer has expired.
+    pub timer_due: bool,
+    /// What it says it is doing.
+    pub activity: Activity,
+}
+
+impl KthreadLook {
+    /// Whether anything waits: a user thread, a frame or an expired timer. A head ahead of its tail counts as empty.
+    #[must_use]
+    pub fn has_work(&self) -> bool {
+        let queued = queued(self.runq_head, self.runq_tail) || queued(self.ingress_head, self.ingress_tail);
+        queued || self.overflow > 0 || self.timer_due
+    }
+}
+
+/// Whether a queue with these free-running ends holds anything: the tail is ahead of the head, in wrapping arithmetic.
+pub(super) fn queued(head: u32, tail: u32) -> bool {
+    tail.wrapping_sub(head) as i32 > 0
+}
+
+/// One runtime, at one look.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RuntimeLook {
+    /// Set by the caller: lend this runtime no more cores, for it is not ready yet or about to be removed.
+    pub on_hold: bool,
+    /// Its kthreads, by index.
+    pub kthreads: Vec<KthreadLook>,
+}
+
+impl RuntimeLook {
+    /// Whether anything waits at any of its kthreads.
+    #[must_use]
+    pub fn has_work(&self) -> bool {
+        self.kthreads.iter().any(KthreadLook::has_work)
+    }
+}
+
+/// The latest look at every runtime. Kept by the caller from look to look.
+#[derive(Clone, Debug, Default)]
+pub struct Observation {
+    slots: Vec<Option<RuntimeLook>>,
+}
+
+impl Observation {
+    /// An observation of nothing.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Makes room for a runtime of `kthreads` kthreads, all parked with nothing queued. Replaces what was in the slot.
+    pub fn attach(&mut self, runtime: RuntimeId, kthreads: u16) {
+        let slot = runtime.0 as usize;
+        if slot >= self.slots.len() {
+            self.slots.resize_with(slot + 1, || None);
+        }
+        let kthreads = vec![KthreadLook::default(); usize::from(kthreads)];
+        self.slots[slot] = Some(RuntimeLook { on_hold: false, kthreads });
+    }
+
+    /// Forgets a runtime.
+    pub fn detach(&mut self, runtime: RuntimeId) {
+        if let Some(slot) = self.slots.get_mut(runtime.0 as usize) {
+            *slot = None;
+        }
+    }
+
+    /// The look at one runtime; `None` when it is not attached.
+    #[must_use]
+    pub fn runtime(&self, runtime: RuntimeId) -> Option<&RuntimeLook> {
+        self.slots.get(runtime.0 as usize)?.as_ref()
+    }
+
+    /// The same, to be overwritten.
+    pub fn runtime_mut(&mut self, runtime: RuntimeId) -> Option<&mut RuntimeLook> {
+        self.slots.get_mut(runtime.0 as usize)?.as_mut()
+    }
+
+    /// The look at one kthread; `None` when it is not attached.
+    #[must_use]
+    pub fn kthread(&self, kthread: KthreadId) -> Option<&KthreadLook> {
+        self.runtime(kthread.runtime)?.kthreads.get(usize::from(kthread.index))
+    }
+
+    /// The same, to be overwritten.
+    pub fn kthread_mut(&mut self, kthread: KthreadId) -> Option<&mut KthreadLook> {
+        self.runtime_mut(kthread.runtime)?.kthreads.get_mut(usize::from(kthread.index))
+    }
+
+    /// What a kthread says it is doing; a kthread that is not attached says it is parked.
+    #[must_use]
+    pub fn activity(&self, kthread: KthreadId) -> Activity {
+        self.kthread(kthread).map_or(Activity::Parked, |look| look.activity)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_is_judged_across_the_wrap_and_garbage_counts_as_empty() {
+        assert!(queued(u32::MAX, 0));
+        assert!(!queued(7, 7));
+        assert!(!queued(8, 7), "head ahead of tail");
+    }
+
+    #[test]
+    fn each_source_of_load_alone_is_work() {
+        let nothing = KthreadLook::default();
+        assert!(!nothing.has_work());
+        assert!(KthreadLook { runq_tail: 1, ..nothing }.has_work());
+        assert!(KthreadLook { ingress_tail: 64, ..nothing }.has_work());
+        assert!(KthreadLook { overflow: 1, ..nothing }.has_work());
+        assert!(KthreadLook { timer_due: true, ..nothing }.has_work());
+    }
+
+    #[test]
+    fn a_kthread_that_is_not_attached_is_parked() {
+        let mut obs = Observation::new();
+        let k = KthreadId::new(RuntimeId(4), 0);
+        assert_eq!(obs.activity(k), Activity::Parked);
+        obs.attach(k.runtime, 1);
+        obs.kthread_mut(k).unwrap().activity = Activity::Idle;
+        assert_eq!(obs.activity(k), Activity::Idle);
+        assert_eq!(obs.activity(KthreadId::new(k.runtime, 1)), Activity::Parked);
+        obs.detach(k.runtime);
+        obs.detach(RuntimeId(99));
+        assert!(obs.runtime(k.runtime).is_none());
+    }
+}

@@ -1,0 +1,99 @@
+//! The ledger audits itself: every invariant of the module header, recounted from nothing.
+
+use super::{CoreState, Inconsistency, KthreadState, Ledger};
+use crate::ids::{CoreId, KthreadId, RuntimeId};
+
+impl Ledger {
+    /// Verifies every invariant of the [module](super). For tests and the simulator, after every step: O(cores + kthreads).
+    ///
+    /// # Errors
+    /// The first [`Inconsistency`] found: a defect in the ledger, no operation can cause one.
+    pub fn check(&self) -> Result<(), Inconsistency> {
+        self.check_live_list()?;
+        for (core, &state) in self.topology.cores().iter().zip(&self.cores) {
+            self.check_core(core.id, state)?;
+        }
+        for &runtime in &self.live {
+            self.check_runtime(runtime)?;
+        }
+        let free = self.cores.iter().filter(|state| **state == CoreState::Free).count();
+        equal("free", self.free, free)?;
+        let accounts = self.slots.iter().flatten();
+        let guaranteed = accounts.map(|account| usize::from(account.spec.guaranteed)).sum();
+        equal("guaranteed", self.guaranteed, guaranteed)?;
+        equal("guaranteed within managed", guaranteed.min(self.cores.len()), guaranteed)
+    }
+
+    fn check_live_list(&self) -> Result<(), Inconsistency> {
+        let slots = (0u32..).zip(&self.slots).filter(|(_, account)| account.is_some());
+        let mut listed = self.live.iter();
+        for (slot, _) in slots {
+            if listed.next() != Some(&RuntimeId(slot)) {
+                return Err(Inconsistency::LiveList(RuntimeId(slot)));
+            }
+        }
+        listed.next().map_or(Ok(()), |extra| Err(Inconsistency::LiveList(*extra)))
+    }
+
+    fn check_core(&self, core: CoreId, state: CoreState) -> Result<(), Inconsistency> {
+        let named = |kthread: KthreadId, expected: KthreadState| {
+            let held = self.kthread(kthread);
+            if held == Some(expected) {
+                return Ok(());
+            }
+            Err(Inconsistency::CoreWithoutKthread { core, state, kthread, held })
+        };
+        match state {
+            CoreState::Free => Ok(()),
+            CoreState::Owned { kthread, .. } => named(kthread, KthreadState::Granted { core }),
+            CoreState::Moving { from, to, .. } => {
+                named(from, KthreadState::Granted { core })?;
+                named(to, KthreadState::Incoming { core })
+            }
+        }
+    }
+
+    fn check_runtime(&self, runtime: RuntimeId) -> Result<(), Inconsistency> {
+        let account = self.account(runtime).ok_or(Inconsistency::LiveList(runtime))?;
+        let (mut granted, mut leaving, mut arriving, mut evicted) = (0, 0, 0, 0);
+        for (index, state) in (0u16..).zip(account.kthreads()) {
+            let kthread = KthreadId::new(runtime, index);
+            let (KthreadState::Granted { core } | KthreadState::Incoming { core }) = state else {
+                evicted += usize::from(matches!(state, KthreadState::Evicted { .. }));
+                continue;
+            };
+            let core_state = self.core(core);
+            match (state, core_state) {
+                (KthreadState::Granted { .. }, Some(CoreState::Owned { kthread: owner, .. }))
+                    if owner == kthread =>
+                {
+                    granted += 1;
+                }
+                (KthreadState::Granted { .. }, Some(CoreState::Moving { from, .. })) if from == kthread => {
+                    granted += 1;
+                    leaving += 1;
+                }
+                (KthreadState::Incoming { .. }, Some(CoreState::Moving { from, to, .. }))
+                    if to == kthread && from.runtime != runtime =>
+                {
+                    arriving += 1;
+                }
+                _ => return Err(Inconsistency::KthreadWithoutCore { kthread, state, core_state }),
+            }
+        }
+        equal("granted", usize::from(account.granted), granted)?;
+        equal("leaving", usize::from(account.leaving), leaving)?;
+        equal("arriving", usize::from(account.arriving), arriving)?;
+        equal("evicted", usize::from(account.evicted), evicted)?;
+        equal("kthreads", usize::from(account.spec.kthreads), account.kthreads.len())?;
+        let (held, max) = (account.held(), account.spec.max);
+        if held > max {
+            return Err(Inconsistency::OverLimit { runtime, held, max });
+        }
+        Ok(())
+    }
+}
+
+fn equal(counter: &'static str, kept: usize, counted: usize) -> Result<(), Inconsistency> {
+    if kept == counted { Ok(()) } else { Err(Inconsistency::Counter { counter, kept, counted }) }
+}

@@ -1,0 +1,470 @@
+//! The one truth about who owns which managed core.
+//!
+//! Owns the state of every managed core and of every kthread of every registered runtime, and the counters derived from
+//! them. It decides nothing: policies propose, whoever carries a proposal out enters it here first, and an impossible
+//! one is refused with a [`TransitionError`] that leaves everything as it was. What a runtime writes into shared memory
+//! never gets here.
+//!
+//! Invariants, all verified by [`Ledger::check`]:
+//! - a core and the kthreads it names agree: `Owned` and `Moving::from` with `Granted`, `Moving::to` with `Incoming`;
+//!   so a core never has two owners, a kthread never two cores;
+//! - a core moves between different runtimes only;
+//! - no runtime holds more cores than its limit, cores it is giving up included;
+//! - the guarantees of all runtimes together fit the managed cores;
+//! - the counters (per runtime, and free cores) equal a recount.
+//!
+//! Every operation is O(1) in cores and runtimes, except registration, [`Ledger::unregister`] (cores) and the check.
+//! Equal histories give equal ledgers. The heap is used by registration and `unregister` only.
+//!
+//! Neighbours: [`crate::alloc`] reads it to decide; the IOKernel and the simulator write it.
+
+mod check;
+mod error;
+mod state;
+#[cfg(test)]
+mod tests;
+
+pub use error::{Inconsistency, RegisterError, TransitionError};
+pub use state::{Account, Class, CoreState, KthreadState, RuntimeSpec};
+
+use crate::alloc::Action;
+use crate::ids::{CoreId, KthreadId, Nanos, RuntimeId};
+use crate::topology::Topology;
+use state::Kthread;
+
+/// Slots for runtimes. Bounds the tables that are indexed by [`RuntimeId`].
+pub const MAX_RUNTIMES: u32 = 1024;
+
+/// The ledger. See the module header for its invariants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ledger {
+    topology: Topology,
+    /// Parallel to `topology.cores()`.
+    cores: Vec<CoreState>,
+    slots: Vec<Option<Account>>,
+    /// Registered runtimes, ascending.
+    live: Vec<RuntimeId>,
+    free: usize,
+    guaranteed: usize,
+}
+
+/// What became of a core when a kthread gave it up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Parked {
+    /// It is free.
+    Freed(CoreId),
+    /// It went to the kthread it was promised to.
+    HandedOn {
+        /// The core.
+        core: CoreId,
+        /// Its owner from now on.
+        to: KthreadId,
+    },
+}
+
+/// What became of one core of a runtime that was unregistered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// The runtime owned it: it is free.
+    Freed(CoreId),
+    /// The runtime was giving it up: the move is complete. The new owner must be woken, for the old one cannot.
+    HandedOn {
+        /// The core.
+        core: CoreId,
+        /// Its owner from now on.
+        to: KthreadId,
+    },
+    /// It was promised to the runtime: the move is cancelled and `from` keeps it. The request to cede must be withdrawn.
+    /// When `from` had ceded already, it is parked: [`Ledger::release`] it as soon as that is seen.
+    Returned {
+        /// The core.
+        core: CoreId,
+        /// Its owner, as before the move.
+        from: KthreadId,
+    },
+}
+
+impl Ledger {
+    /// A ledger of these cores, all free, without runtimes.
+    #[must_use]
+    pub fn new(topology: Topology) -> Self {
+        let cores = vec![CoreState::Free; topology.len()];
+        Self { free: cores.len(), topology, cores, slots: Vec::new(), live: Vec::new(), guaranteed: 0 }
+    }
+
+    /// The managed cores.
+    #[must_use]
+    pub fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
+    /// Who has `core`; `None` when it is not managed.
+    #[must_use]
+    pub fn core(&self, core: CoreId) -> Option<CoreState> {
+        self.topology.position(core).map(|at| self.cores[at])
+    }
+
+    /// Who has each core, parallel to [`Topology::cores`].
+    #[must_use]
+    pub fn cores(&self) -> &[CoreState] {
+        &self.cores
+    }
+
+    /// How many cores are free.
+    #[must_use]
+    pub fn free_cores(&self) -> usize {
+        self.free
+    }
+
+    /// How many cores the registered runtimes are guaranteed together.
+    #[must_use]
+    pub fn guaranteed_cores(&self) -> usize {
+        self.guaranteed
+    }
+
+    /// The registered runtimes, ascending.
+    #[must_use]
+    pub fn runtimes(&self) -> &[RuntimeId] {
+        &self.live
+    }
+
+    /// The page of a registered runtime.
+    #[must_use]
+    pub fn account(&self, runtime: RuntimeId) -> Option<&Account> {
+        self.slots.get(runtime.0 as usize)?.as_ref()
+    }
+
+    /// What a kthread has; `None` when it does not exist.
+    #[must_use]
+    pub fn kthread(&self, kthread: KthreadId) -> Option<KthreadState> {
+        self.line(kthread).ok().map(|line| line.state)
+    }
+
+    /// The core a kthread runs on or ran on last, to which it is therefore still bound.
+    #[must_use]
+    pub fn last_core(&self, kthread: KthreadId) -> Option<CoreId> {
+        self.line(kthread).ok()?.last_core
+    }
+
+    /// The lowest slot without a runtime; `None` when all [`MAX_RUNTIMES`] are taken.
+    #[must_use]
+    pub fn vacant_slot(&self) -> Option<RuntimeId> {
+        let gap = (0u32..).zip(&self.live).find(|(slot, runtime)| *slot != runtime.0);
+        let slot = gap.map_or(self.live.len() as u32, |(slot, _)| slot);
+        (slot < MAX_RUNTIMES).then_some(RuntimeId(slot))
+    }
+
+    /// Registers a runtime in a vacant slot; all its kthreads count as parked since `now`.
+    ///
+    /// # Errors
+    /// [`RegisterError`]: the slot, the spec, or the sum of guaranteed cores.
+    pub fn register(
+        &mut self,
+        runtime: RuntimeId,
+        spec: RuntimeSpec,
+        now: Nanos,
+    ) -> Result<(), RegisterError> {
+        if runtime.0 >= MAX_RUNTIMES {
+            return Err(RegisterError::SlotOutOfRange(runtime));
+        }
+        if self.account(runtime).is_some() {
+            return Err(RegisterError::SlotTaken(runtime));
+        }
+        let RuntimeSpec { guaranteed, max, kthreads, .. } = spec;
+        if max == 0 {
+            return Err(RegisterError::NoCores(runtime));
+        }
+        if guaranteed > max {
+            return Err(RegisterError::GuaranteeOverLimit { runtime, guaranteed, max });
+        }
+        if max > kthreads {
+            return Err(RegisterError::TooFewKthreads { runtime, max, kthreads });
+        }
+        let (already, managed) = (self.guaranteed, self.cores.len());
+        if already + usize::from(guaranteed) > managed {
+            return Err(RegisterError::Oversubscribed { runtime, guaranteed, already, managed });
+        }
+        let slot = runtime.0 as usize;
+        if slot >= self.slots.len() {
+            self.slots.resize_with(slot + 1, || None);
+        }
+        self.slots[slot] = Some(Account::new(spec, now));
+        let place = self.live.partition_point(|other| *other < runtime);
+        self.live.insert(place, runtime);
+        self.guaranteed += usize::from(guaranteed);
+        Ok(())
+    }
+
+    /// Removes a runtime, dead or leaving, and settles every core it was part of; `fates` says how, ascending by core.
+    ///
+    /// # Errors
+    /// [`TransitionError::UnknownRuntime`].
+    pub fn unregister(&mut self, runtime: RuntimeId, now: Nanos) -> Result<Vec<Fate>, TransitionError> {
+        let account = self.account(runtime).ok_or(TransitionError::UnknownRuntime(runtime))?;
+        let guaranteed = usize::from(account.spec.guaranteed);
+        let mut fates = Vec::with_capacity(usize::from(account.held()));
+        for at in 0..self.cores.len() {
+            let core = self.topology.cores()[at].id;
+            match self.cores[at] {
+                CoreState::Owned { kthread, .. } if kthread.runtime == runtime => {
+                    self.release(kthread, now)?;
+                    fates.push(Fate::Freed(core));
+                }
+                CoreState::Moving { from, to, .. } if from.runtime == runtime => {
+                    self.complete_move(core, now)?;
+                    fates.push(Fate::HandedOn { core, to });
+                }
+                CoreState::Moving { from, to, .. } if to.runtime == runtime => {
+                    self.cancel_move(core, now)?;
+                    fates.push(Fate::Returned { core, from });
+                }
+                CoreState::Free | CoreState::Owned { .. } | CoreState::Moving { .. } => {}
+            }
+        }
+        self.slots[runtime.0 as usize] = None;
+        self.live.retain(|other| *other != runtime);
+        self.guaranteed -= guaranteed;
+        Ok(fates)
+    }
+
+    /// Lends a free core to a parked kthread.
+    ///
+    /// # Errors
+    /// The core is not free, the kthread is not parked, its runtime is at its limit, or one of them does not exist.
+    pub fn grant(&mut self, core: CoreId, kthread: KthreadId, now: Nanos) -> Result<(), TransitionError> {
+        let at = self.position(core)?;
+        let state = self.cores[at];
+        if state != CoreState::Free {
+            return Err(TransitionError::CoreNotFree { core, state });
+        }
+        self.check_can_be_lent(kthread)?;
+        self.cores[at] = CoreState::Owned { kthread, since: now };
+        self.free -= 1;
+        self.start(kthread, core);
+        Ok(())
+    }
+
+    /// Promises `to` the core that `from` runs on: `from` is to be asked to cede.
+    ///
+    /// # Errors
+    /// `from` does not own the core or is giving it up already, `to` is not parked or its runtime is at its limit, both
+    /// belong to one runtime, or one of them does not exist.
+    pub fn begin_move(
+        &mut self,
+        core: CoreId,
+        from: KthreadId,
+        to: KthreadId,
+        now: Nanos,
+    ) -> Result<(), TransitionError> {
+        let at = self.position(core)?;
+        let owned_since = match self.cores[at] {
+            CoreState::Owned { kthread, since } if kthread == from => since,
+            state => return Err(TransitionError::CoreNotOwned { core, owner: from, state }),
+        };
+        if from.runtime == to.runtime {
+            return Err(TransitionError::SameRuntime { core, from, to });
+        }
+        self.check_can_be_lent(to)?;
+        self.cores[at] = CoreState::Moving { from, to, since: now, owned_since };
+        self.account_mut(from.runtime).leaving += 1;
+        let receiver = self.account_mut(to.runtime);
+        receiver.arriving += 1;
+        receiver.kthreads[usize::from(to.index)].state = KthreadState::Incoming { core };
+        Ok(())
+    }
+
+    /// `from` gave its core up: `to` owns it. Returns the two.
+    ///
+    /// # Errors
+    /// The core is not moving, or does not exist.
+    pub fn complete_move(
+        &mut self,
+        core: CoreId,
+        now: Nanos,
+    ) -> Result<(KthreadId, KthreadId), TransitionError> {
+        let (at, from, to, _) = self.moving(core)?;
+        self.settle(at, core, from, to, KthreadState::Parked { since: now }, now);
+        Ok((from, to))
+    }
+
+    /// Takes the promise back: `from` keeps its core as if it had never been asked to cede, `to` is parked since `now`.
+    /// Returns the two.
+    ///
+    /// # Errors
+    /// The core is not moving, or does not exist.
+    pub fn cancel_move(
+        &mut self,
+        core: CoreId,
+        now: Nanos,
+    ) -> Result<(KthreadId, KthreadId), TransitionError> {
+        let (at, from, to, owned_since) = self.moving(core)?;
+        self.cores[at] = CoreState::Owned { kthread: from, since: owned_since };
+        self.account_mut(from.runtime).leaving -= 1;
+        let receiver = self.account_mut(to.runtime);
+        receiver.arriving -= 1;
+        receiver.kthreads[usize::from(to.index)].state = KthreadState::Parked { since: now };
+        Ok((from, to))
+    }
+
+    /// A kthread parked of its own accord: its core is free. Returns the core.
+    ///
+    /// # Errors
+    /// The kthread has no core, has promised it to another ([`TransitionError::PromisedAway`]), or does not exist.
+    pub fn release(&mut self, kthread: KthreadId, now: Nanos) -> Result<CoreId, TransitionError> {
+        let core = self.core_to_give_up(kthread)?;
+        let at = self.position(core)?;
+        if let CoreState::Moving { to, .. } = self.cores[at] {
+            return Err(TransitionError::PromisedAway { core, kthread, to });
+        }
+        self.cores[at] = CoreState::Free;
+        self.free += 1;
+        self.stop(kthread, core, KthreadState::Parked { since: now });
+        Ok(core)
+    }
+
+    /// A kthread was seen parked, for whichever reason: completes its move when it was giving its core up, releases the
+    /// core when not.
+    ///
+    /// # Errors
+    /// The kthread has no core, or does not exist.
+    pub fn handle_parked(&mut self, kthread: KthreadId, now: Nanos) -> Result<Parked, TransitionError> {
+        let core = self.core_to_give_up(kthread)?;
+        if let Some(CoreState::Moving { .. }) = self.core(core) {
+            let (_, to) = self.complete_move(core, now)?;
+            return Ok(Parked::HandedOn { core, to });
+        }
+        self.release(kthread, now).map(Parked::Freed)
+    }
+
+    /// A kthread did not give its core up in time, and was moved off it by force. It can be lent no core until
+    /// [`Ledger::readmit`]. Says what became of the core.
+    ///
+    /// # Errors
+    /// The kthread has no core, or does not exist.
+    pub fn evict(&mut self, kthread: KthreadId, now: Nanos) -> Result<Parked, TransitionError> {
+        let core = self.core_to_give_up(kthread)?;
+        let at = self.position(core)?;
+        let evicted = KthreadState::Evicted { since: now };
+        if let CoreState::Moving { from, to, .. } = self.cores[at] {
+            self.settle(at, core, from, to, evicted, now);
+            return Ok(Parked::HandedOn { core, to });
+        }
+        self.cores[at] = CoreState::Free;
+        self.free += 1;
+        self.stop(kthread, core, evicted);
+        Ok(Parked::Freed(core))
+    }
+
+    /// An evicted kthread was seen parked: it can be lent cores again.
+    ///
+    /// # Errors
+    /// The kthread was not evicted, or does not exist.
+    pub fn readmit(&mut self, kthread: KthreadId, now: Nanos) -> Result<(), TransitionError> {
+        let state = self.line(kthread)?.state;
+        if !matches!(state, KthreadState::Evicted { .. }) {
+            return Err(TransitionError::KthreadNotEvicted { kthread, state });
+        }
+        // It was moved off its last core, so it is bound to none.
+        let parked = Kthread { state: KthreadState::Parked { since: now }, last_core: None };
+        let account = self.account_mut(kthread.runtime);
+        account.evicted -= 1;
+        account.kthreads[usize::from(kthread.index)] = parked;
+        Ok(())
+    }
+
+    /// Enters a policy's decision: all of it, or nothing.
+    ///
+    /// # Errors
+    /// As [`Ledger::grant`] without, as [`Ledger::begin_move`] with a victim. A policy that worked on this very ledger
+    /// causes none.
+    pub fn apply(&mut self, action: &Action, now: Nanos) -> Result<(), TransitionError> {
+        match *action {
+            Action::Grant { core, kthread, victim: None, .. } => self.grant(core, kthread, now),
+            Action::Grant { core, kthread, victim: Some(victim), .. } => {
+                self.begin_move(core, victim, kthread, now)
+            }
+        }
+    }
+
+    fn position(&self, core: CoreId) -> Result<usize, TransitionError> {
+        self.topology.position(core).ok_or(TransitionError::UnknownCore(core))
+    }
+
+    fn line(&self, kthread: KthreadId) -> Result<&Kthread, TransitionError> {
+        let account =
+            self.account(kthread.runtime).ok_or(TransitionError::UnknownRuntime(kthread.runtime))?;
+        account
+            .kthreads
+            .get(usize::from(kthread.index))
+            .ok_or(TransitionError::UnknownKthread { kthread, kthreads: account.spec.kthreads })
+    }
+
+    /// The page of a runtime that a core or a checked kthread names.
+    ///
+    /// # Panics
+    /// When it does not exist: the ledger contradicts itself.
+    fn account_mut(&mut self, runtime: RuntimeId) -> &mut Account {
+        self.slots[runtime.0 as usize].as_mut().expect("a core or kthread names an unregistered runtime")
+    }
+
+    fn check_can_be_lent(&self, kthread: KthreadId) -> Result<(), TransitionError> {
+        let state = self.line(kthread)?.state;
+        if !matches!(state, KthreadState::Parked { .. }) {
+            return Err(TransitionError::KthreadNotParked { kthread, state });
+        }
+        let runtime = kthread.runtime;
+        let account = self.account(runtime).ok_or(TransitionError::UnknownRuntime(runtime))?;
+        let (held, max) = (account.held(), account.spec.max);
+        if held >= max {
+            return Err(TransitionError::AtLimit { runtime, held, max });
+        }
+        Ok(())
+    }
+
+    fn core_to_give_up(&self, kthread: KthreadId) -> Result<CoreId, TransitionError> {
+        match self.line(kthread)?.state {
+            KthreadState::Granted { core } => Ok(core),
+            state => Err(TransitionError::KthreadHasNoCore { kthread, state }),
+        }
+    }
+
+    fn moving(&self, core: CoreId) -> Result<(usize, KthreadId, KthreadId, Nanos), TransitionError> {
+        let at = self.position(core)?;
+        match self.cores[at] {
+            CoreState::Moving { from, to, owned_since, .. } => Ok((at, from, to, owned_since)),
+            state => Err(TransitionError::CoreNotMoving { core, state }),
+        }
+    }
+
+    /// Ends a move in favour of `to`, leaving `from` in the given state.
+    fn settle(
+        &mut self,
+        at: usize,
+        core: CoreId,
+        from: KthreadId,
+        to: KthreadId,
+        left: KthreadState,
+        now: Nanos,
+    ) {
+        self.cores[at] = CoreState::Owned { kthread: to, since: now };
+        self.account_mut(from.runtime).leaving -= 1;
+        self.stop(from, core, left);
+        self.account_mut(to.runtime).arriving -= 1;
+        self.start(to, core);
+    }
+
+    fn start(&mut self, kthread: KthreadId, core: CoreId) {
+        let account = self.account_mut(kthread.runtime);
+        account.granted += 1;
+        account.kthreads[usize::from(kthread.index)] =
+            Kthread { state: KthreadState::Granted { core }, last_core: Some(core) };
+    }
+
+    fn stop(&mut self, kthread: KthreadId, core: CoreId, state: KthreadState) {
+        let account = self.account_mut(kthread.runtime);
+        account.granted -= 1;
+        account.evicted += u16::from(matches!(state, KthreadState::Evicted { .. }));
+        account.recent_core = Some(core);
+        account.kthreads[usize::from(kthread.index)].state = state;
+    }
+}
