@@ -34,6 +34,11 @@
 use crate::lot::SlotId;
 use crate::sync::{AtomicU64, Ordering};
 
+/// Signal by which the IOKernel preempts a kthread that has not seen its `Cede` within the grace time: `SIGURG`, number 23 on
+/// x86-64 Linux. Its default action is to ignore it, so a process that installed no handler, or that got one meant for a
+/// thread whose number it inherited, takes no harm; and programs hardly use it (out-of-band TCP data only).
+pub const PREEMPT_SIGNAL: i32 = 23;
+
 /// Number of a tenancy of one kthread; wraps, compared for equality only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Generation(pub u32);
