@@ -1,1 +1,5 @@
-//! The IOKernel: packet switch and core allocator
+//! The IOKernel: one polling thread that switches frames between runtimes and ports and lends cores to runtimes.
+#![deny(unsafe_code)]
+
+pub mod frame;
+pub mod port;

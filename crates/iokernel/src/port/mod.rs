@@ -1,0 +1,156 @@
+//! Ports: where frames enter and leave the IOKernel.
+//!
+//! Owns the [`Port`] trait and its implementations: [`memory`] (a pair for tests and embedding) and [`tap`] (a Linux network
+//! device). The load generator implements the trait in its own crate. A port knows nothing about runtimes, cores or
+//! rings: it hands frames to the switch through [`Inject`] and is handed frames through [`Port::transmit`].
+//!
+//! All methods run on the polling thread, between other ports and hand-offs: none may block, and none should take longer
+//! than a few microseconds. Ports are trusted (they are code of this process or the administrator's device), so the switch
+//! checks what they inject for length only.
+//!
+//! # Example
+//!
+//! A station that sends a frame to a service every millisecond and counts the answers:
+//!
+//! ```
+//! use std::net::Ipv4Addr;
+//! use tailwater_iokernel::frame::Mac;
+//! use tailwater_iokernel::port::{Attachment, Context, Inject, Port, PortError};
+//! use tailwater_shm::Cycles;
+//!
+//! struct Metronome { period: Cycles, next: Cycles, frame: [u8; 60], answers: u64 }
+//!
+//! impl Port for Metronome {
+//!     fn name(&self) -> &str { "metronome" }
+//!     fn attachment(&self) -> Attachment {
+//!         Attachment::Station { mac: Mac([2, 0, 0, 0, 0, 1]), ip: Some(Ipv4Addr::new(10, 77, 0, 250)) }
+//!     }
+//!     fn start(&mut self, context: &Context) -> Result<(), PortError> {
+//!         self.period = context.clock.from_ns(1_000_000);
+//!         Ok(())
+//!     }
+//!     fn poll(&mut self, now: Cycles, budget: usize, switch: &mut dyn Inject) -> Result<usize, PortError> {
+//!         let mut sent = 0;
+//!         while sent < budget && now >= self.next {
+//!             switch.inject(&self.frame);
+//!             self.next += self.period;
+//!             sent += 1;
+//!         }
+//!         Ok(sent)
+//!     }
+//!     fn transmit(&mut self, _now: Cycles, _frame: &[u8]) -> bool { self.answers += 1; true }
+//!     // The loop may sleep until then, and wakes early enough to be on time.
+//!     fn next_event(&self) -> Option<Cycles> { Some(self.next) }
+//! }
+//! ```
+
+pub mod memory;
+
+use crate::frame::Mac;
+use rustix::fd::BorrowedFd;
+use std::net::Ipv4Addr;
+use tailwater_shm::{Clock, Cycles};
+
+/// Most frames a port may inject per [`Port::poll`], so that no port starves the rest of the loop.
+pub const PORT_BUDGET: usize = 32;
+
+/// Where a port sits in the network of the machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Attachment {
+    /// One host with this address, like a runtime: it gets the frames sent to `mac`, and broadcasts.
+    Station {
+        /// Its MAC address. Must be unique on this IOKernel and no group address.
+        mac: Mac,
+        /// Its IPv4 address, kept free for it in the address pool.
+        ip: Option<Ipv4Addr>,
+    },
+    /// The rest of the world: gets every frame whose destination nobody else has, and broadcasts. At most one port.
+    Uplink {
+        /// What runtimes are told to send frames for other networks to.
+        gateway: Option<Ipv4Addr>,
+    },
+}
+
+/// What a port learns about the IOKernel it belongs to.
+#[derive(Debug, Clone, Copy)]
+pub struct Context {
+    /// The clock of all [`Cycles`] arguments, and of the time stamps in the rings.
+    pub clock: Clock,
+    /// Longest IP packet in bytes; frames are up to 14 bytes longer.
+    pub mtu: u16,
+    /// Number of leading bits that all addresses of the network share.
+    pub prefix_len: u8,
+}
+
+/// What became of an injected frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Delivery {
+    /// It lies in at least one receiver's ingress ring (or was taken by another port).
+    Delivered,
+    /// The receiver's ingress ring is full.
+    Full,
+    /// Nobody has the destination address.
+    Unknown,
+    /// Shorter than an Ethernet header, or longer than the MTU allows.
+    BadLength,
+}
+
+/// The switch, as a port sees it while it is polled.
+pub trait Inject {
+    /// Copies `frame` (Ethernet header first, no checksum trailer) once, straight into the ingress ring of whoever has the
+    /// destination address, and wakes that runtime if it has no core.
+    fn inject(&mut self, frame: &[u8]) -> Delivery;
+
+    /// The MAC address of the runtime or station that has `ip`, for ports that do without ARP.
+    fn resolve(&self, ip: Ipv4Addr) -> Option<Mac>;
+}
+
+/// A port failed for good: it is detached and its name and this error are shown in the statistics.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("port {port}: {why}")]
+pub struct PortError {
+    /// Name of the port.
+    pub port: String,
+    /// What failed and what to do.
+    pub why: String,
+}
+
+/// A source and sink of frames. See the module documentation for the rules and an example.
+pub trait Port: Send {
+    /// Name in statistics, unique among the ports of an IOKernel.
+    fn name(&self) -> &str;
+
+    /// Where it sits in the network. Asked once, before [`start`](Self::start).
+    fn attachment(&self) -> Attachment;
+
+    /// Called once before the first poll, on the thread that makes the IOKernel.
+    ///
+    /// # Errors
+    /// When the port cannot work; the IOKernel then does not start.
+    fn start(&mut self, context: &Context) -> Result<(), PortError>;
+
+    /// Injects up to `budget` frames that are due at `now`, and says how many. Called on every iteration of the loop.
+    ///
+    /// # Errors
+    /// When the port cannot go on; it is detached.
+    fn poll(&mut self, now: Cycles, budget: usize, switch: &mut dyn Inject) -> Result<usize, PortError>;
+
+    /// Takes a frame that was sent to this port; false when it had to be dropped, which is counted. `frame` is a private
+    /// copy. May be held back until [`flush`](Self::flush).
+    fn transmit(&mut self, now: Cycles, frame: &[u8]) -> bool;
+
+    /// The batch is over: sends what [`transmit`](Self::transmit) held back. Called only after at least one transmit.
+    fn flush(&mut self) {}
+
+    /// The next time at which [`poll`](Self::poll) would inject something even if nothing comes from outside; `None` when
+    /// only outside events matter. The loop does not sleep past it.
+    fn next_event(&self) -> Option<Cycles> {
+        None
+    }
+
+    /// A descriptor that becomes readable when there is something to poll, so that the loop may sleep. A port without
+    /// outside events needs none.
+    fn pollable(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
