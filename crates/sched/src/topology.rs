@@ -183,8 +183,7 @@ impl Topology {
                 return Err(TopologyError::UnknownSibling { core: core.id, sibling });
             };
             // Mutual and transitive: the group seen from either side is the same set.
-            let same_group = other.siblings.len() == core.siblings.len()
-                && other.siblings.iter().all(|id| *id == core.id || core.siblings.contains(id));
+            let same_group = group(core).eq(group(other));
             if !same_group {
                 return Err(TopologyError::Disagreement { core: core.id, sibling });
             }
@@ -194,6 +193,12 @@ impl Topology {
         }
         Ok(())
     }
+}
+
+/// A core and its siblings, ascending; the siblings are sorted.
+fn group(core: &Core) -> impl Iterator<Item = CoreId> + '_ {
+    let (below, above) = core.siblings.split_at(core.siblings.partition_point(|id| *id < core.id));
+    below.iter().copied().chain([core.id]).chain(above.iter().copied())
 }
 
 fn positions(sorted: &[Core]) -> Vec<u16> {
@@ -225,11 +230,17 @@ mod tests {
     #[test]
     fn every_made_up_machine_of_1_to_128_cores_is_valid() {
         for cores in 1..=128 {
-            for (smt, sockets) in [(1, 1), (2, 1), (2, 2), (4, 2), (200, 3)] {
+            for (smt, sockets) in [(1, 1), (2, 1), (2, 2), (4, 3)] {
                 let machine = Topology::uniform(cores, smt, sockets).unwrap();
                 assert_eq!(machine.len(), usize::from(cores));
             }
         }
+    }
+
+    #[test]
+    fn more_hyperthreads_than_cores_make_one_physical_core() {
+        let machine = Topology::uniform(3, 200, 2).unwrap();
+        assert_eq!(machine.siblings(CoreId(1)), [CoreId(0), CoreId(2)]);
     }
 
     #[test]

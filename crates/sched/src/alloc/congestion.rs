@@ -2,8 +2,9 @@
 //!
 //! Owns, per runtime, the memory of the last look and whether its demand was met. A runtime wants one more core when
 //! - it has none and anything waits for it, or it was woken;
-//! - or something has waited through two looks (algorithm 1) and none of its own kthreads idles, for that one will take
-//!   the work; should it not have done so for [`IDLE_PATIENCE`] looks, a core is wanted all the same;
+//! - or something has waited through two looks (algorithm 1), and no help is under way: more things have waited than
+//!   it has kthreads that idle, and will take them, or were granted a core and have yet to start. Help that does not
+//!   help within [`HELP_PATIENCE`] looks is no longer relied on;
 //! - or a core was taken from it while it was busy: until it got one back, or has no more work.
 //!
 //! Wants are served one core per runtime and event, in this order: runtimes below their guarantee, then
@@ -22,13 +23,14 @@
 
 use super::detect::{Detector, Found};
 use super::select::{Choice, Claim, Rank, Selector, spare};
-use super::{Action, Activity, Policy, View};
+use super::{Action, Activity, KthreadLook, Policy, RuntimeLook, View};
 use crate::ids::{CoreId, KthreadId, Nanos, RuntimeId};
-use crate::ledger::{CoreState, KthreadState, Ledger};
+use crate::ledger::{Class, CoreState, KthreadState, Ledger};
 
-/// Consecutive looks at which a runtime is congested though one of its own kthreads idles, before that kthread is no longer
-/// relied on. An idle kthread that polls takes work over within a microsecond: two looks of 5 us are plenty.
-pub const IDLE_PATIENCE: u8 = 2;
+/// Consecutive looks at which things wait though enough of the runtime's own kthreads idle or are starting, before those
+/// are no longer relied on. An idle kthread that polls takes work within 1 us, a hand-off takes 4 us, but the wake of a
+/// halted core 20-28 us (2-vCPU VM): 6 looks of 5 us let one core suffice for a packet that needs one.
+pub const HELP_PATIENCE: u8 = 6;
 
 /// Settings of [`CongestionDetection`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,8 +60,9 @@ struct Tracked {
     preempted: bool,
     /// It was woken and has not had a core since.
     woken: bool,
-    /// Consecutive looks at which it was congested next to an idle kthread of its own.
-    ignored: u8,
+    /// Consecutive looks at which things waited though enough help was under way.
+    helpless: u8,
+    /// When it last got a core, or lost one while busy.
     last_served: Nanos,
     /// Whether it has anything queued, as of the survey numbered `work_seen`.
     work: bool,
@@ -113,14 +116,14 @@ impl CongestionDetection {
             return;
         };
         let Some(tracked) = self.tracked_mut(runtime) else { return };
-        let Found { work, congested } = tracked.detector.look(look);
+        let Found { work, waiting } = tracked.detector.look(look);
         (tracked.work, tracked.work_seen) = (work, event);
         if !work && account.leaving() == 0 {
             tracked.preempted = false;
         }
-        let ignored = if congested && has_idle_kthread(view, runtime) { tracked.ignored + 1 } else { 0 };
-        tracked.ignored = ignored.min(IDLE_PATIENCE);
-        let congested = congested && (ignored == 0 || ignored > IDLE_PATIENCE);
+        let helped = waiting > 0 && waiting <= helpers(view, runtime, look);
+        tracked.helpless = if helped { tracked.helpless.saturating_add(1) } else { 0 };
+        let congested = waiting > 0 && (!helped || tracked.helpless > HELP_PATIENCE);
         let stranded = account.cores() == 0 && (work || tracked.woken);
         tracked.unmet = stranded || congested || tracked.preempted;
     }
@@ -144,7 +147,7 @@ impl CongestionDetection {
         self.selector.survey(view, |runtime| {
             let Some(Some(tracked)) = runtimes.get_mut(runtime.0 as usize) else { return false };
             if tracked.work_seen != event {
-                let work = view.obs.runtime(runtime).is_some_and(super::RuntimeLook::has_work);
+                let work = view.obs.runtime(runtime).is_some_and(RuntimeLook::has_work);
                 (tracked.work, tracked.work_seen) = (work, event);
             }
             tracked.work
@@ -167,35 +170,47 @@ impl CongestionDetection {
         tracked.last_served = view.now;
         let Choice { victim, only_if_idle, .. } = choice;
         if let Some(loser) = victim.filter(|_| choice.preempts).and_then(|v| self.tracked_mut(v.runtime)) {
-            (loser.unmet, loser.preempted) = (true, true);
+            (loser.unmet, loser.preempted, loser.last_served) = (true, true, view.now);
         }
         let kthread = KthreadId::new(runtime, index);
         actions.push(Action::Grant { runtime, kthread, core, victim, only_if_idle });
     }
 
-    /// The best claim to one particular core, whose owner idles (`Some`) or which is free (`None`).
-    fn best_claim(&self, view: View<'_>, owner: Option<KthreadId>, tenure: Nanos) -> Option<(Claim, bool)> {
-        let owner = owner.and_then(|kthread| Some((kthread.runtime, view.ledger.account(kthread.runtime)?)));
-        let entitled = |claim: &Claim| {
-            let quantum = self.config.burst_quantum;
-            owner.is_none_or(|(_, account)| {
-                claim.may_preempt(account.spec().class, spare(account), tenure, quantum)
-            })
-        };
-        let about_to_run = owner
-            .and_then(|(runtime, _)| view.obs.runtime(runtime))
-            .is_some_and(super::RuntimeLook::has_work);
-        let others = view.ledger.runtimes().iter().filter(|r| owner.is_none_or(|(own, _)| own != **r));
+    /// The best claim to one particular core, which is free or has this holder.
+    fn best_claim(&self, view: View<'_>, holder: Option<&Holder>) -> Option<Claim> {
+        let others = view.ledger.runtimes().iter().copied();
         others
-            .filter_map(|&runtime| {
-                if !self.is_unmet(runtime) {
-                    return None;
-                }
-                self.claim(view, runtime, spare(view.ledger.account(runtime)?))
-            })
-            .filter(|claim| !about_to_run || entitled(claim))
+            .filter(|&runtime| self.is_unmet(runtime) && holder.is_none_or(|h| h.kthread.runtime != runtime))
+            .filter_map(|runtime| self.claim(view, runtime, spare(view.ledger.account(runtime)?)))
+            .filter(|claim| holder.is_none_or(|h| !h.has_work || self.may_preempt(claim, h)))
             .min_by_key(|claim| self.turn(claim))
-            .map(|claim| (claim, !entitled(&claim)))
+    }
+
+    fn may_preempt(&self, claim: &Claim, holder: &Holder) -> bool {
+        claim.may_preempt(holder.class, holder.spare, holder.tenure, self.config.burst_quantum)
+    }
+}
+
+/// Who has the core that is there for the taking.
+struct Holder {
+    kthread: KthreadId,
+    class: Class,
+    spare: i32,
+    tenure: Nanos,
+    /// Its runtime has something queued after all, so it is about to be busy.
+    has_work: bool,
+}
+
+impl Holder {
+    fn new(view: View<'_>, kthread: KthreadId, since: Nanos) -> Option<Self> {
+        let account = view.ledger.account(kthread.runtime)?;
+        Some(Self {
+            kthread,
+            class: account.spec().class,
+            spare: spare(account),
+            tenure: view.now.since(since),
+            has_work: view.obs.runtime(kthread.runtime).is_some_and(RuntimeLook::has_work),
+        })
     }
 }
 
@@ -214,12 +229,15 @@ impl Policy for CongestionDetection {
         if slot >= self.runtimes.len() {
             self.runtimes.resize_with(slot + 1, || None);
         }
+        self.selector.reserve(ledger.topology().len(), self.runtimes.len());
+        self.queue.clear();
+        self.queue.reserve(self.runtimes.len());
         self.runtimes[slot] = Some(Tracked {
             detector: Detector::new(account.spec().kthreads),
             unmet: false,
             preempted: false,
             woken: false,
-            ignored: 0,
+            helpless: 0,
             last_served: Nanos::ZERO,
             work: false,
             work_seen: 0,
@@ -262,27 +280,33 @@ impl Policy for CongestionDetection {
 
     fn idle(&mut self, view: View<'_>, core: CoreId, actions: &mut Vec<Action>) {
         let Some(at) = view.ledger.topology().position(core) else { return };
-        let (victim, since) = match view.ledger.cores()[at] {
-            CoreState::Free => (None, view.now),
-            CoreState::Owned { kthread, since } => (Some(kthread), since),
+        let holder = match view.ledger.cores()[at] {
+            CoreState::Free => None,
+            CoreState::Owned { kthread, since } => Holder::new(view, kthread, since),
             CoreState::Moving { .. } => return,
         };
-        let tenure = view.now.since(since);
-        if let Some((claim, only_if_idle)) = self.best_claim(view, victim, tenure) {
-            let busy = victim.and_then(|kthread| view.obs.runtime(kthread.runtime));
-            let preempts = busy.is_some_and(super::RuntimeLook::has_work);
-            self.grant(view, claim.runtime, Choice { at, victim, preempts, only_if_idle }, actions);
-        }
+        let Some(claim) = self.best_claim(view, holder.as_ref()) else { return };
+        let choice = Choice {
+            at,
+            victim: holder.as_ref().map(|holder| holder.kthread),
+            preempts: holder.as_ref().is_some_and(|holder| holder.has_work),
+            only_if_idle: holder.as_ref().is_some_and(|holder| !self.may_preempt(&claim, holder)),
+        };
+        self.grant(view, claim.runtime, choice, actions);
     }
 }
 
-/// Whether a kthread of the runtime idles on a core that it keeps.
-fn has_idle_kthread(view: View<'_>, runtime: RuntimeId) -> bool {
-    let Some(account) = view.ledger.account(runtime) else { return false };
-    (0u16..).zip(account.kthreads()).any(|(index, state)| {
-        let kthread = KthreadId::new(runtime, index);
-        let KthreadState::Granted { core } = state else { return false };
-        view.obs.activity(kthread) == Activity::Idle
-            && matches!(view.ledger.core(core), Some(CoreState::Owned { .. }))
-    })
+/// How many kthreads of the runtime are about to take work: idle ones that keep their core, those that have not started on
+/// the core they were granted, and those whose core has yet to be ceded.
+fn helpers(view: View<'_>, runtime: RuntimeId, look: &RuntimeLook) -> u32 {
+    let Some(account) = view.ledger.account(runtime) else { return 0 };
+    let about_to_run = |(state, look): &(KthreadState, &KthreadLook)| match *state {
+        KthreadState::Incoming { .. } => true,
+        KthreadState::Granted { core } => {
+            look.activity != Activity::Running
+                && matches!(view.ledger.core(core), Some(CoreState::Owned { .. }))
+        }
+        KthreadState::Parked { .. } | KthreadState::Evicted { .. } => false,
+    };
+    account.kthreads().zip(&look.kthreads).filter(about_to_run).count() as u32
 }

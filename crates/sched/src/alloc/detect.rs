@@ -29,22 +29,26 @@ impl Then {
         }
     }
 
-    /// Whether something seen then still waits. The overflow list is a stack of unknown order: that it was in use at
-    /// both looks is taken for it. So is a timer's being due, for the one due now may be another.
-    fn persists_in(&self, look: &KthreadLook) -> bool {
+    /// How many things seen then still wait: user threads one by one, a ring, an overflow list and a timer as one each.
+    /// The overflow list has no order to go by: that it was in use at both looks is taken for it. So is a timer's being
+    /// due, for the one due now may be another.
+    fn waiting_in(&self, look: &KthreadLook) -> u32 {
         let in_runq = self.runq_queued && queued(look.runq_head, self.runq_tail);
         let in_ingress = self.ingress_queued && queued(look.ingress_head, self.ingress_tail);
-        in_runq || in_ingress || (self.overflow && look.overflow > 0) || (self.timer_due && look.timer_due)
+        let in_overflow = self.overflow && look.overflow > 0;
+        let threads = if in_runq { self.runq_tail.wrapping_sub(look.runq_head) } else { 0 };
+        let others = [in_ingress, in_overflow, self.timer_due && look.timer_due];
+        threads.saturating_add(others.map(u32::from).iter().sum())
     }
 }
 
 /// What one look at a runtime found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Found {
-    /// Something waits.
+    /// Something is queued.
     pub(super) work: bool,
-    /// Something has waited since the last look.
-    pub(super) congested: bool,
+    /// How many things have been queued since the last look: congestion, when there are any. A lower bound.
+    pub(super) waiting: u32,
 }
 
 /// The memory of one runtime's last look.
@@ -54,7 +58,7 @@ pub(super) struct Detector {
 }
 
 impl Detector {
-    /// For a runtime never looked at. Nothing persists at the first look.
+    /// For a runtime never looked at. Nothing has waited at the first look.
     pub(super) fn new(kthreads: u16) -> Self {
         Self { then: vec![Then::default(); usize::from(kthreads)] }
     }
@@ -64,7 +68,7 @@ impl Detector {
         let mut found = Found::default();
         for (then, now) in self.then.iter_mut().zip(&look.kthreads) {
             found.work |= now.has_work();
-            found.congested |= then.persists_in(now);
+            found.waiting = found.waiting.saturating_add(then.waiting_in(now));
             *then = Then::of(now);
         }
         found
@@ -92,32 +96,42 @@ mod tests {
     fn an_item_is_congestion_only_when_it_waited_through_two_looks() {
         for queue in [runq, ingress] {
             // One item, still there.
-            assert_eq!(looks([queue(0, 1), queue(0, 1)]).map(|found| found.congested), [false, true]);
+            assert_eq!(looks([queue(0, 1), queue(0, 1)]).map(|found| found.waiting), [0, 1]);
             // All of the old items gone, new ones in their place.
-            assert!(!looks([queue(0, 3), queue(3, 9)])[1].congested);
+            assert_eq!(looks([queue(0, 3), queue(3, 9)])[1].waiting, 0);
             // The last of the old items remains.
-            assert!(looks([queue(0, 3), queue(2, 9)])[1].congested);
+            assert_eq!(looks([queue(0, 3), queue(2, 9)])[1].waiting, 1);
             // Empty before, so nothing can have waited.
-            assert!(!looks([queue(5, 5), queue(5, 9)])[1].congested);
+            assert_eq!(looks([queue(5, 5), queue(5, 9)])[1].waiting, 0);
             // The head passed the old tail.
-            assert!(!looks([queue(0, 3), queue(7, 9)])[1].congested);
+            assert_eq!(looks([queue(0, 3), queue(7, 9)])[1].waiting, 0);
         }
+    }
+
+    #[test]
+    fn waiting_user_threads_are_counted_one_by_one_and_a_ring_as_one() {
+        assert_eq!(looks([runq(0, 9), runq(4, 20)])[1].waiting, 5);
+        assert_eq!(looks([ingress(0, 9), ingress(4, 20)])[1].waiting, 1);
     }
 
     #[test]
     fn ends_are_compared_across_the_wrap() {
         let last = u32::MAX;
-        assert!(looks([runq(last - 1, 1), runq(0, 2)])[1].congested);
-        assert!(!looks([runq(last - 1, 1), runq(1, 2)])[1].congested);
-        assert!(!looks([runq(last - 1, last), runq(3, 4)])[1].congested);
+        assert_eq!(looks([runq(last - 1, 1), runq(0, 2)])[1].waiting, 1);
+        assert_eq!(looks([runq(last - 1, 1), runq(1, 2)])[1].waiting, 0);
+        assert_eq!(looks([runq(last - 1, last), runq(3, 4)])[1].waiting, 0);
     }
 
     #[test]
     fn counters_that_run_backwards_are_no_panic_and_at_most_a_false_alarm() {
         let [_, found] = looks([runq(9, 3), runq(2, 1)]);
-        assert_eq!(found, Found { work: false, congested: false });
+        assert_eq!(found, Found { work: false, waiting: 0 });
         // Old items claimed to be back: an alarm, at this runtime's expense.
-        assert!(looks([runq(5, 8), runq(1, 8)])[1].congested);
+        assert_eq!(looks([runq(5, 8), runq(1, 8)])[1].waiting, 7);
+        let garbage = RuntimeLook { on_hold: false, kthreads: vec![runq(0, u32::MAX / 2); 8] };
+        let mut detector = Detector::new(8);
+        detector.look(&garbage);
+        assert_eq!(detector.look(&garbage).waiting, u32::MAX, "sums saturate");
     }
 
     #[test]
@@ -127,9 +141,9 @@ mod tests {
         for load in [overflow, timer] {
             assert_eq!(
                 looks([load, load]),
-                [Found { work: true, congested: false }, Found { work: true, congested: true }]
+                [Found { work: true, waiting: 0 }, Found { work: true, waiting: 1 }]
             );
-            assert!(!looks([load, KthreadLook::default()])[1].congested);
+            assert_eq!(looks([load, KthreadLook::default()])[1].waiting, 0);
         }
     }
 

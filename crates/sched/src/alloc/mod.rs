@@ -22,8 +22,10 @@ mod detect;
 mod fixed;
 mod observe;
 mod select;
+#[cfg(test)]
+mod tests;
 
-pub use congestion::{Config, CongestionDetection};
+pub use congestion::{Config, CongestionDetection, HELP_PATIENCE};
 pub use fixed::Static;
 pub use observe::{Activity, KthreadLook, Observation, RuntimeLook};
 

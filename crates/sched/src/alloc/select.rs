@@ -90,7 +90,7 @@ pub(super) struct Choice {
     pub(super) only_if_idle: bool,
 }
 
-/// The survey of one event, and the random state. Allocates until it has seen the most cores and runtimes.
+/// The survey of one event, and the random state. Allocates in [`Selector::reserve`] only.
 #[derive(Clone, Debug)]
 pub(super) struct Selector {
     quantum: Nanos,
@@ -104,7 +104,7 @@ pub(super) struct Selector {
     /// A claim found nothing to preempt. Claims come by rank, then by growing `spare`, so what one may preempt includes
     /// what any later one may: no need to search again. (A claimant that lost a core in between is looked at 5 us later.)
     exhausted: bool,
-    eligible: Vec<u16>,
+    eligible: Vec<usize>,
 }
 
 impl Selector {
@@ -118,6 +118,16 @@ impl Selector {
             exhausted: false,
             eligible: Vec::new(),
         }
+    }
+
+    /// Makes room for a machine of `cores` cores and runtimes in slots below `slots`, so that no survey allocates.
+    pub(super) fn reserve(&mut self, cores: usize, slots: usize) {
+        self.uses.clear();
+        self.uses.reserve(cores);
+        self.eligible.clear();
+        self.eligible.reserve(cores);
+        self.spares.clear();
+        self.spares.reserve(slots);
     }
 
     /// Looks at every core. `has_work` tells whether a runtime has anything queued: then its idle kthreads are about to be
@@ -195,38 +205,38 @@ impl Selector {
             return None;
         }
         for class in [Class::BestEffort, Class::LatencyCritical] {
-            let found = self.eligible(view, claim, class);
-            if found > 0 {
-                let eligible = &self.eligible;
-                let near = near(view, claim, |at| eligible.contains(&(at as u16)));
-                return Some(near.unwrap_or_else(|| self.any_eligible()));
+            let near = near(view, claim, |at| self.is_eligible(view, claim, class, at));
+            if let Some(at) = near.or_else(|| self.any_eligible(view, claim, class)) {
+                return Some(at);
             }
         }
         self.exhausted = true;
         None
     }
 
-    /// Lists the busy cores of this class that the claim may preempt, and says how many.
-    fn eligible(&mut self, view: View<'_>, claim: &Claim, class: Class) -> usize {
-        self.eligible.clear();
-        for (at, used) in self.uses.iter().enumerate() {
-            if *used != Use::Busy(class) {
-                continue;
-            }
-            let CoreState::Owned { kthread, since } = view.ledger.cores()[at] else { continue };
-            let owner_spare = self.spares[kthread.runtime.0 as usize];
-            let tenure = view.now.since(since);
-            if kthread.runtime != claim.runtime && claim.may_preempt(class, owner_spare, tenure, self.quantum)
-            {
-                self.eligible.push(at as u16);
-            }
+    /// Whether this is a busy core of a runtime of this class, and one that the claim may preempt.
+    fn is_eligible(&self, view: View<'_>, claim: &Claim, class: Class, at: usize) -> bool {
+        if self.uses[at] != Use::Busy(class) {
+            return false;
         }
-        self.eligible.len()
+        let CoreState::Owned { kthread, since } = view.ledger.cores()[at] else { return false };
+        kthread.runtime != claim.runtime
+            && claim.may_preempt(class, self.spare(kthread.runtime), view.now.since(since), self.quantum)
     }
 
-    fn any_eligible(&mut self) -> usize {
-        let scaled = u128::from(self.random.next_u64()) * self.eligible.len() as u128;
-        usize::from(self.eligible[(scaled >> 64) as usize])
+    /// A random one of them.
+    fn any_eligible(&mut self, view: View<'_>, claim: &Claim, class: Class) -> Option<usize> {
+        let mut eligible = core::mem::take(&mut self.eligible);
+        eligible.clear();
+        eligible.extend((0..self.uses.len()).filter(|&at| self.is_eligible(view, claim, class, at)));
+        let chosen = (!eligible.is_empty()).then(|| eligible[self.below(eligible.len())]);
+        self.eligible = eligible;
+        chosen
+    }
+
+    /// A random number below `bound`, which is not 0. The bias, under 2^-50, matters to nobody.
+    fn below(&mut self, bound: usize) -> usize {
+        ((u128::from(self.random.next_u64()) * bound as u128) >> 64) as usize
     }
 }
 

@@ -1,0 +1,488 @@
+//! Congestion detection by scenario. What holds for every history is in `tests/allocation.rs`.
+
+use super::*;
+use crate::ledger::{Class, CoreState, Parked, RuntimeSpec};
+use crate::topology::Topology;
+use Activity::{Idle, Running};
+use Class::{BestEffort, LatencyCritical};
+
+/// Cores, runtimes that do as they are told, and the policy. Time passes only by [`Machine::look`] and [`Machine::wait`].
+struct Machine {
+    ledger: Ledger,
+    obs: Observation,
+    policy: CongestionDetection,
+    now: Nanos,
+    runtimes: u32,
+}
+
+impl Machine {
+    fn new(topology: Topology) -> Self {
+        let policy = CongestionDetection::new(Config::default());
+        let (ledger, obs) = (Ledger::new(topology), Observation::new());
+        Self { ledger, obs, policy, now: Nanos::from_millis(1), runtimes: 0 }
+    }
+
+    fn of_cores(cores: u16) -> Self {
+        Self::new(Topology::uniform(cores, 1, 1).unwrap())
+    }
+
+    fn runtime(&mut self, class: Class, guaranteed: u16, max: u16) -> RuntimeId {
+        let runtime = RuntimeId(self.runtimes);
+        self.runtimes += 1;
+        let spec = RuntimeSpec { guaranteed, max, kthreads: max, class };
+        self.ledger.register(runtime, spec, self.now).unwrap();
+        self.obs.attach(runtime, max);
+        self.policy.attach(runtime, &self.ledger);
+        runtime
+    }
+
+    fn event(
+        &mut self,
+        event: impl FnOnce(&mut CongestionDetection, View<'_>, &mut Vec<Action>),
+    ) -> Vec<Action> {
+        let mut actions = Vec::new();
+        event(&mut self.policy, View { now: self.now, obs: &self.obs, ledger: &self.ledger }, &mut actions);
+        for action in &actions {
+            self.ledger.apply(action, self.now).unwrap();
+        }
+        self.ledger.check().unwrap();
+        actions
+    }
+
+    /// One look, 5 us after the last.
+    fn look(&mut self) -> Vec<Action> {
+        self.now = self.now + Nanos::from_micros(5);
+        self.event(|policy, view, actions| policy.tick(view, actions))
+    }
+
+    fn wakeup(&mut self, runtime: RuntimeId) -> Vec<Action> {
+        self.event(|policy, view, actions| policy.wakeup(view, runtime, actions))
+    }
+
+    fn idle(&mut self, core: u16) -> Vec<Action> {
+        if let Some(CoreState::Owned { kthread, .. }) = self.ledger.core(CoreId(core)) {
+            self.obs.kthread_mut(kthread).unwrap().activity = Idle;
+        }
+        self.event(|policy, view, actions| policy.idle(view, CoreId(core), actions))
+    }
+
+    fn wait(&mut self, duration: Nanos) {
+        self.now = self.now + duration;
+    }
+
+    /// Lends `core` to a kthread of `runtime`, which runs there from now on.
+    fn runs(&mut self, runtime: RuntimeId, core: u16) -> KthreadId {
+        let index = self.ledger.account(runtime).unwrap().kthread_for(CoreId(core)).unwrap();
+        let kthread = KthreadId::new(runtime, index);
+        self.ledger.grant(CoreId(core), kthread, self.now).unwrap();
+        self.obs.kthread_mut(kthread).unwrap().activity = Running;
+        kthread
+    }
+
+    fn idles(&mut self, runtime: RuntimeId, core: u16) -> KthreadId {
+        let kthread = self.runs(runtime, core);
+        self.obs.kthread_mut(kthread).unwrap().activity = Idle;
+        kthread
+    }
+
+    /// `items` user threads wait at the runtime's first kthread, until [`Machine::drain`].
+    fn queue(&mut self, runtime: RuntimeId, items: u32) {
+        let kthread = self.obs.kthread_mut(KthreadId::new(runtime, 0)).unwrap();
+        kthread.runq_tail = kthread.runq_tail.wrapping_add(items);
+    }
+
+    fn drain(&mut self, runtime: RuntimeId) {
+        for kthread in &mut self.obs.runtime_mut(runtime).unwrap().kthreads {
+            kthread.runq_head = kthread.runq_tail;
+        }
+    }
+
+    /// The kthread that was asked to cede this core does, and the next one starts.
+    fn cedes(&mut self, core: u16) {
+        let (from, to) = self.ledger.complete_move(CoreId(core), self.now).unwrap();
+        self.obs.kthread_mut(from).unwrap().activity = Activity::Parked;
+        self.obs.kthread_mut(to).unwrap().activity = Running;
+    }
+
+    fn cores(&self, runtime: RuntimeId) -> u16 {
+        self.ledger.account(runtime).unwrap().cores()
+    }
+}
+
+/// The parts of a grant that scenarios are about: core, victim, `only_if_idle`.
+fn grants(actions: &[Action]) -> Vec<(u16, Option<KthreadId>, bool)> {
+    let parts = |action: &Action| {
+        let Action::Grant { core, victim, only_if_idle, .. } = *action;
+        (core.0, victim, only_if_idle)
+    };
+    actions.iter().map(parts).collect()
+}
+
+#[test]
+fn on_one_core_a_packet_preempts_the_batch_job_which_gets_the_core_back_as_soon_as_the_service_idles() {
+    for guaranteed in [0, 1] {
+        let mut machine = Machine::of_cores(1);
+        let spin = machine.runtime(LatencyCritical, guaranteed, 1);
+        let swaptions = machine.runtime(BestEffort, 0, 1);
+        let batch = machine.runs(swaptions, 0);
+
+        for _ in 0..3 {
+            let service = KthreadId::new(spin, 0);
+            assert_eq!(grants(&machine.wakeup(spin)), [(0, Some(batch), false)]);
+            machine.cedes(0);
+            // Its user thread was saved: it is queued.
+            machine.queue(swaptions, 1);
+            assert_eq!(machine.look(), [], "the batch job never takes a core from the busy service");
+
+            assert_eq!(grants(&machine.idle(0)), [(0, Some(service), true)]);
+            machine.cedes(0);
+            machine.drain(swaptions);
+            assert_eq!(machine.look(), []);
+        }
+    }
+}
+
+#[test]
+fn a_batch_job_that_has_not_ceded_yet_gets_its_core_back_by_the_next_look() {
+    let mut machine = Machine::of_cores(1);
+    let spin = machine.runtime(LatencyCritical, 0, 1);
+    let swaptions = machine.runtime(BestEffort, 0, 1);
+    machine.runs(swaptions, 0);
+    machine.wakeup(spin);
+    assert_eq!(machine.idle(0), [], "a moving core is nobody's to give");
+    assert!(machine.policy.is_unmet(swaptions));
+    machine.cedes(0);
+    machine.obs.kthread_mut(KthreadId::new(spin, 0)).unwrap().activity = Idle;
+    machine.queue(swaptions, 1);
+    assert_eq!(machine.look().len(), 1);
+}
+
+#[test]
+fn a_runtime_gets_one_more_core_when_something_waited_through_two_looks() {
+    let mut machine = Machine::of_cores(4);
+    let a = machine.runtime(LatencyCritical, 0, 4);
+    machine.runs(a, 0);
+    machine.queue(a, 9);
+    assert_eq!(machine.look(), []);
+    assert_eq!(grants(&machine.look()), [(1, None, false)]);
+}
+
+#[test]
+fn work_at_a_parked_kthread_is_load_of_its_runtime() {
+    let mut machine = Machine::of_cores(2);
+    let a = machine.runtime(LatencyCritical, 0, 2);
+    machine.runs(a, 0);
+    machine.obs.kthread_mut(KthreadId::new(a, 1)).unwrap().ingress_tail = 64;
+    assert_eq!(machine.look(), []);
+    assert_eq!(machine.look().len(), 1);
+}
+
+#[test]
+fn a_runtime_without_cores_and_with_work_does_not_wait_for_a_second_look() {
+    for source in 0..3 {
+        let mut machine = Machine::of_cores(1);
+        let a = machine.runtime(BestEffort, 0, 1);
+        assert_eq!(machine.look(), []);
+        let kthread = machine.obs.kthread_mut(KthreadId::new(a, 0)).unwrap();
+        match source {
+            0 => kthread.timer_due = true,
+            1 => kthread.overflow = 1,
+            _ => kthread.ingress_tail = 64,
+        }
+        assert_eq!(machine.look().len(), 1);
+    }
+}
+
+#[test]
+fn an_idle_kthread_takes_its_own_runtimes_work_and_is_never_a_victim_of_it() {
+    let mut machine = Machine::of_cores(2);
+    let a = machine.runtime(LatencyCritical, 0, 3);
+    machine.runs(a, 0);
+    let idle = machine.idles(a, 1);
+    machine.queue(a, 1);
+    for _ in 0..20 {
+        assert_eq!(machine.look(), [], "no other core, and {idle} is no victim");
+    }
+}
+
+#[test]
+fn help_that_does_not_help_is_relied_on_for_a_few_looks_only() {
+    let mut machine = Machine::of_cores(3);
+    let a = machine.runtime(LatencyCritical, 0, 3);
+    machine.runs(a, 0);
+    machine.idles(a, 1);
+    machine.queue(a, 1);
+    let looks = (1..50).find(|_| !machine.look().is_empty());
+    assert_eq!(looks, Some(usize::from(HELP_PATIENCE) + 2));
+}
+
+#[test]
+fn one_packet_for_a_sleeping_runtime_takes_one_core_however_long_the_wake_takes() {
+    let mut machine = Machine::of_cores(4);
+    let a = machine.runtime(LatencyCritical, 0, 4);
+    machine.obs.kthread_mut(KthreadId::new(a, 0)).unwrap().ingress_tail = 64;
+    assert_eq!(machine.wakeup(a).len(), 1);
+    for _ in 0..5 {
+        assert_eq!(machine.look(), [], "25 us: the kthread is on its way");
+    }
+    machine.queue(a, 8);
+    machine.look();
+    assert_eq!(machine.look().len(), 1, "eight user threads are more than one kthread's work");
+}
+
+#[test]
+fn the_sibling_hyperthread_comes_first_then_the_most_recent_core_then_any() {
+    let mut machine = Machine::new(Topology::uniform(8, 2, 1).unwrap());
+    let a = machine.runtime(BestEffort, 0, 8);
+    let kthread = machine.runs(a, 6);
+    assert_eq!(machine.ledger.handle_parked(kthread, machine.now), Ok(Parked::Freed(CoreId(6))));
+    machine.runs(a, 1);
+    machine.queue(a, 100);
+    machine.look();
+    let order: Vec<u16> = (0..3).map(|_| grants(&machine.look())[0].0).collect();
+    // 1's sibling; the one it gave up; that one's sibling.
+    assert_eq!(order, [5, 6, 2]);
+    assert_eq!(grants(&machine.look())[0].0, 0);
+}
+
+#[test]
+fn a_latency_critical_runtime_prefers_a_polling_core_and_a_best_effort_one_a_free_core() {
+    for (class, expected) in [(LatencyCritical, 1), (BestEffort, 0)] {
+        let mut machine = Machine::of_cores(3);
+        let (idler, wanter) = (machine.runtime(BestEffort, 0, 1), machine.runtime(class, 0, 1));
+        machine.idles(idler, 1);
+        assert_eq!(grants(&machine.wakeup(wanter))[0].0, expected);
+    }
+}
+
+#[test]
+fn a_latency_critical_runtimes_polling_core_is_the_last_resort_before_preemption() {
+    let mut machine = Machine::of_cores(3);
+    let idler = machine.runtime(LatencyCritical, 0, 1);
+    let busy = machine.runtime(BestEffort, 0, 1);
+    let polling = machine.idles(idler, 0);
+    machine.runs(busy, 1);
+    let wanters = [0, 1].map(|_| machine.runtime(LatencyCritical, 0, 1));
+    assert_eq!(grants(&machine.wakeup(wanters[0])), [(2, None, false)]);
+    assert_eq!(grants(&machine.wakeup(wanters[1])), [(0, Some(polling), true)]);
+}
+
+#[test]
+fn an_idle_guaranteed_core_is_lent_and_comes_back_at_once() {
+    let mut machine = Machine::of_cores(1);
+    let owner = machine.runtime(BestEffort, 1, 1);
+    let guest = machine.runtime(LatencyCritical, 0, 1);
+    let polling = machine.idles(owner, 0);
+    assert_eq!(grants(&machine.wakeup(guest)), [(0, Some(polling), true)]);
+    machine.cedes(0);
+    let visitor = KthreadId::new(guest, 0);
+    assert_eq!(grants(&machine.wakeup(owner)), [(0, Some(visitor), false)], "even by a lower class");
+}
+
+#[test]
+fn a_busy_guaranteed_core_is_never_taken() {
+    let mut machine = Machine::of_cores(2);
+    let owner = machine.runtime(BestEffort, 1, 2);
+    let other = machine.runtime(LatencyCritical, 1, 2);
+    machine.runs(owner, 0);
+    machine.runs(other, 1);
+    machine.queue(other, 100);
+    machine.wait(Nanos::from_millis(100));
+    assert!((0..100).all(|_| machine.look().is_empty()));
+}
+
+#[test]
+fn an_idle_kthread_with_work_queued_counts_as_busy() {
+    let mut machine = Machine::of_cores(1);
+    let owner = machine.runtime(LatencyCritical, 0, 1);
+    let batch = machine.runtime(BestEffort, 0, 1);
+    let service = machine.runtime(LatencyCritical, 1, 1);
+    let polling = machine.idles(owner, 0);
+    machine.queue(owner, 1);
+    assert_eq!(machine.wakeup(batch), []);
+    assert_eq!(machine.look(), []);
+    assert_eq!(machine.idle(0), [], "it will find its work by itself");
+    assert_eq!(grants(&machine.wakeup(service)), [(0, Some(polling), false)], "a guarantee ranks higher");
+    assert!(machine.policy.is_unmet(owner), "it lost its core with work queued");
+}
+
+#[test]
+fn a_latency_critical_runtime_takes_a_best_effort_core_at_once_and_never_the_reverse() {
+    let mut machine = Machine::of_cores(2);
+    let critical = machine.runtime(LatencyCritical, 0, 2);
+    let effort = machine.runtime(BestEffort, 0, 2);
+    machine.runs(critical, 0);
+    let victim = machine.runs(effort, 1);
+    machine.queue(critical, 9);
+    machine.look();
+    assert_eq!(grants(&machine.look()), [(1, Some(victim), false)]);
+    machine.cedes(1);
+    machine.queue(effort, 9);
+    machine.wait(Nanos::from_millis(100));
+    assert!((0..100).all(|_| machine.look().is_empty()));
+}
+
+#[test]
+fn a_guarantee_preempts_even_a_latency_critical_burst_but_best_effort_first() {
+    let mut machine = Machine::of_cores(2);
+    let owner = machine.runtime(BestEffort, 2, 2);
+    let critical = machine.runtime(LatencyCritical, 0, 2);
+    let effort = machine.runtime(BestEffort, 0, 2);
+    let busy = machine.runs(critical, 0);
+    let batch = machine.runs(effort, 1);
+    machine.queue(owner, 9);
+    assert_eq!(grants(&machine.wakeup(owner)), [(1, Some(batch), false)]);
+    machine.cedes(1);
+    assert_eq!(machine.look(), []);
+    assert_eq!(grants(&machine.look()), [(0, Some(busy), false)]);
+}
+
+#[test]
+fn between_equals_the_poorer_takes_from_the_richer_after_the_quantum() {
+    let mut machine = Machine::of_cores(2);
+    let (rich, poor) = (machine.runtime(BestEffort, 0, 2), machine.runtime(BestEffort, 0, 2));
+    machine.runs(rich, 0);
+    machine.runs(rich, 1);
+    machine.queue(rich, 9);
+    machine.queue(poor, 9);
+    let quantum = Config::default().burst_quantum;
+    let looks = (1..=quantum.0 / 5_000).filter(|_| !machine.look().is_empty()).count();
+    assert_eq!((looks, machine.cores(rich), machine.cores(poor)), (1, 1, 1), "at the end of the quantum");
+    machine.wait(quantum);
+    assert!((0..1000).all(|_| machine.look().is_empty()), "equal shares are left alone");
+}
+
+#[test]
+fn an_odd_core_goes_round() {
+    let mut machine = Machine::of_cores(1);
+    let runtimes = [0; 3].map(|_| machine.runtime(LatencyCritical, 0, 1));
+    let mut turns = Vec::new();
+    machine.runs(runtimes[0], 0);
+    runtimes.iter().for_each(|&runtime| machine.queue(runtime, 9));
+    while turns.len() < 6 {
+        if let [Action::Grant { runtime, .. }] = machine.look()[..] {
+            machine.cedes(0);
+            turns.push(runtime.0);
+        }
+    }
+    assert_eq!(turns, [1, 2, 0, 1, 2, 0]);
+    // Six quanta of 1 ms, each seen at the next look, and the start at 1 ms.
+    assert!(machine.now <= Nanos::from_millis(8), "{}", machine.now);
+}
+
+#[test]
+fn a_core_that_falls_free_goes_to_whoever_waits_most_urgently() {
+    let mut machine = Machine::of_cores(1);
+    let owner = machine.runtime(LatencyCritical, 0, 1);
+    let kthread = machine.runs(owner, 0);
+    let waiting = [(BestEffort, 0), (LatencyCritical, 0)].map(|(class, g)| machine.runtime(class, g, 1));
+    waiting.iter().for_each(|&runtime| assert_eq!(machine.wakeup(runtime), []));
+    machine.ledger.release(kthread, machine.now).unwrap();
+    let served: Vec<RuntimeId> = (0..2)
+        .map(|_| {
+            let Action::Grant { runtime, kthread, .. } = machine.idle(0)[0];
+            machine.ledger.handle_parked(kthread, machine.now).unwrap();
+            runtime
+        })
+        .collect();
+    assert_eq!(served, [waiting[1], waiting[0]]);
+    assert_eq!(machine.idle(0), [], "nobody waits any more");
+}
+
+#[test]
+fn a_wakeup_that_could_not_be_served_is_not_forgotten() {
+    let mut machine = Machine::of_cores(1);
+    let owner = machine.runtime(LatencyCritical, 0, 1);
+    let woken = machine.runtime(LatencyCritical, 0, 1);
+    let kthread = machine.runs(owner, 0);
+    assert_eq!(machine.wakeup(woken), []);
+    assert!((0..10).all(|_| machine.look().is_empty()), "nothing is queued that a look could see");
+    machine.ledger.release(kthread, machine.now).unwrap();
+    assert_eq!(machine.look().len(), 1);
+    assert!(!machine.policy.is_unmet(woken));
+}
+
+#[test]
+fn a_wakeup_of_a_runtime_that_has_a_core_does_nothing() {
+    let mut machine = Machine::of_cores(2);
+    let a = machine.runtime(LatencyCritical, 2, 2);
+    machine.runs(a, 0);
+    assert_eq!(machine.wakeup(a), []);
+    assert_eq!(machine.wakeup(RuntimeId(77)), []);
+    assert_eq!(machine.idle(77), []);
+    assert!(!machine.policy.is_unmet(a));
+}
+
+#[test]
+fn a_dropped_action_is_decided_again_at_the_next_look() {
+    let mut machine = Machine::of_cores(1);
+    let a = machine.runtime(LatencyCritical, 0, 1);
+    machine.queue(a, 1);
+    let mut dropped = Vec::new();
+    let view = View { now: machine.now, obs: &machine.obs, ledger: &machine.ledger };
+    machine.policy.wakeup(view, a, &mut dropped);
+    assert_eq!(dropped.len(), 1);
+    assert_eq!(machine.look(), dropped);
+}
+
+#[test]
+fn a_runtime_on_hold_keeps_its_cores_and_gets_no_more() {
+    let mut machine = Machine::of_cores(2);
+    let a = machine.runtime(LatencyCritical, 2, 2);
+    machine.runs(a, 0);
+    machine.queue(a, 9);
+    machine.obs.runtime_mut(a).unwrap().on_hold = true;
+    assert!((0..10).all(|_| machine.look().is_empty()));
+    machine.obs.runtime_mut(a).unwrap().on_hold = false;
+    assert_eq!(machine.look().len(), 1);
+}
+
+#[test]
+fn a_slot_remembers_nothing_of_its_last_runtime() {
+    let mut machine = Machine::of_cores(1);
+    let busy = machine.runtime(LatencyCritical, 0, 1);
+    machine.runs(busy, 0);
+    let gone = machine.runtime(LatencyCritical, 0, 1);
+    machine.wakeup(gone);
+    machine.look();
+    machine.ledger.unregister(gone, machine.now).unwrap();
+    machine.policy.detach(gone);
+    assert!(!machine.policy.is_unmet(gone));
+    machine.runtimes = gone.0;
+    let next = machine.runtime(LatencyCritical, 0, 1);
+    assert_eq!(next, gone);
+    machine.look();
+    assert!(!machine.policy.is_unmet(next));
+}
+
+#[test]
+fn equal_seeds_decide_equally_and_no_victim_is_singled_out() {
+    let victims = |seed| {
+        let mut machine = Machine::of_cores(16);
+        machine.policy = CongestionDetection::new(Config { seed, ..Config::default() });
+        for core in 0..16 {
+            let runtime = machine.runtime(BestEffort, 0, 1);
+            machine.runs(runtime, core);
+        }
+        let wanters = [0; 8].map(|_| machine.runtime(LatencyCritical, 0, 1));
+        wanters.map(|runtime| grants(&machine.wakeup(runtime))[0].0)
+    };
+    assert_eq!(victims(1), victims(1));
+    assert_ne!(victims(1), victims(2));
+}
+
+#[test]
+fn one_event_chooses_no_core_twice_and_takes_no_more_than_a_runtime_has_to_spare() {
+    let mut machine = Machine::of_cores(4);
+    let rich = machine.runtime(BestEffort, 2, 4);
+    for core in 0..4 {
+        machine.runs(rich, core);
+    }
+    let wanters = [0; 3].map(|_| machine.runtime(LatencyCritical, 0, 1));
+    wanters.iter().for_each(|&runtime| machine.queue(runtime, 1));
+    let taken: Vec<u16> = grants(&machine.look()).iter().map(|grant| grant.0).collect();
+    assert_eq!(taken.len(), 2);
+    assert_ne!(taken[0], taken[1]);
+    assert_eq!(machine.cores(rich), 2);
+    assert!(machine.look().is_empty());
+}
