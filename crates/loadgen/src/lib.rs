@@ -1,1 +1,27 @@
-//! Open-loop load generator
+//! Open-loop load generator.
+//!
+//! Owns: a sans-IO [engine](generator) that decides when each request is due and what became of it, the
+//! [report](report), a [probe of the machine's own noise](noise), and a transport over
+//! [kernel UDP sockets](kernel_udp). Other transports drive the same engine.
+//!
+//! *Open loop* means that requests are due at times drawn beforehand, whatever the system under test does, and that
+//! latency counts from the due time. A slow answer or a generator that was held up can therefore not hide the
+//! requests that waited behind it (the "coordinated omission" of closed loops).
+//!
+//! Never: draws from distributions of its own (they are in `tailwater-workload`), waits for an answer before sending the
+//! next request, or drops a request from the statistics without counting it.
+
+#![forbid(unsafe_code)]
+
+pub mod clock;
+pub mod generator;
+pub mod kernel_udp;
+pub mod noise;
+mod outstanding;
+pub mod pin;
+pub mod plan;
+pub mod report;
+
+pub use generator::{Generator, Outgoing, ReplyOutcome};
+pub use plan::{Plan, PlanError};
+pub use report::{Measurement, Report};

@@ -61,6 +61,17 @@ pub enum ArrivalError {
     },
 }
 
+impl ArrivalProcess {
+    /// How much higher the rate within a burst is than the scheduled one; 1 without bursts.
+    #[must_use]
+    pub fn burst_factor(self) -> f64 {
+        match self {
+            Self::Poisson | Self::Constant => 1.0,
+            Self::OnOff { on_ns, off_ns } => (on_ns as f64 + off_ns as f64) / on_ns.max(1) as f64,
+        }
+    }
+}
+
 impl FromStr for ArrivalProcess {
     type Err = ArrivalError;
     fn from_str(text: &str) -> Result<Self, ArrivalError> {

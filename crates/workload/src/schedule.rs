@@ -171,6 +171,19 @@ impl LoadSchedule {
         Rate::ZERO
     }
 
+    /// The highest rate at any time.
+    #[must_use]
+    pub fn peak_rate(&self) -> Rate {
+        let peak = |shape: Shape| match shape {
+            Shape::Constant(rate) => rate.per_second(),
+            Shape::Slope { from, to } => from.per_second().max(to.per_second()),
+            Shape::Sine { mean, amplitude, .. } => mean.per_second() + amplitude.per_second(),
+        };
+        let highest = self.segments.iter().map(|s| peak(s.shape)).fold(0.0, f64::max);
+        // The sum of two finite rates may overflow.
+        Rate::new(highest.min(f64::MAX)).unwrap_or(Rate::ZERO)
+    }
+
     /// Arrivals expected over the whole schedule.
     #[must_use]
     pub fn expected_arrivals(&self) -> f64 {
@@ -337,6 +350,7 @@ mod tests {
             assert!((got - want).abs() < 1e-3, "at {at_ns}: {got}, not {want}");
         }
         assert!((schedule.expected_arrivals() - 200e3).abs() < 1e-3);
+        assert_eq!(schedule.peak_rate().per_second(), 90e3);
     }
 
     #[test]

@@ -1,0 +1,291 @@
+//! The engine of the generator, without sockets and without a clock.
+//!
+//! # Contract
+//! A transport makes a [`Generator`], then, in a loop on one thread: reads its clock, calls [`Generator::poll_due`] and
+//! sends what comes out at once, calls [`Generator::handle_reply`] for each datagram that arrived, with a clock reading
+//! taken after it arrived, and stops when [`Generator::is_done`]. Between, it may sleep until [`Generator::next_event_ns`].
+//! All times are nanoseconds of the transport's clock, which must not go back.
+//!
+//! The engine never blocks, allocates nothing after it was made (but for one number per 100 ms window after
+//! the first ten minutes), and does at most [`EXPIRE_BATCH`] + [`OVERFLOW_BATCH`] steps of housekeeping per call.
+//!
+//! # What is counted
+//! Only requests **due** in the measured part of the schedule, from the end of the warm-up to the end. Each of them ends
+//! as exactly one of: completed (first reply within the timeout), lost (no reply within the timeout, refused by the
+//! transport, or no room to track it), or, if the run was cut short, unfinished.
+
+use tailwater_workload::random::{Prng, stream};
+use tailwater_workload::spin::{REQUEST_LEN, Reply, Request};
+use tailwater_workload::{Arrivals, LatencyRecorder};
+
+use crate::noise::GapCounter;
+use crate::outstanding::{Answer, Outstanding, Sequence};
+use crate::plan::{Plan, PlanError};
+use crate::report::{Measurement, Oddities};
+
+/// Most requests given up on per call.
+pub const EXPIRE_BATCH: usize = 64;
+
+/// Most requests dropped for want of a slot per call.
+pub const OVERFLOW_BATCH: usize = 64;
+
+/// A gap in the generator's own loop that makes the window it falls into count as cut: long enough to hold up more than
+/// a thousandth of a window's requests.
+pub const STALL_NS: u64 = 200_000;
+
+/// Bits of a request's id that hold its number; the rest is the run's tag, so that a straggler of an earlier run is not
+/// taken for an answer.
+const SEQUENCE_BITS: u32 = 40;
+
+/// Stream of the plan's seed for each purpose, see [`stream`].
+const ARRIVAL_STREAM: u32 = 0;
+const SERVICE_STREAM: u32 = 1;
+const TAG_STREAM: u32 = 2;
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct Generator {
+    plan: Plan,
+    /// Clock reading at the schedule's start.
+    start_ns: u64,
+    /// Clock readings between which a due request is counted.
+    measured: std::ops::Range<u64>,
+    arrivals: Arrivals,
+    arrival_prng: Prng,
+    service_prng: Prng,
+    tag: u64,
+    /// The next request, drawn ahead; `None` when the schedule is over.
+    pending: Option<Pending>,
+    outstanding: Outstanding,
+    recorder: LatencyRecorder,
+    oddities: Oddities,
+    gaps: GapCounter,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Pending {
+    due_ns: u64,
+    work_ns: u64,
+}
+
+/// A request to send now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Outgoing {
+    /// The datagram's payload.
+    pub bytes: [u8; REQUEST_LEN],
+    /// When it was due; not after the reading that was passed in.
+    pub due_ns: u64,
+    /// Which source port it goes out of, from 0 to the plan's `flows` - 1.
+    pub flow: u16,
+    sequence: Sequence,
+}
+
+/// What a datagram turned out to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReplyOutcome {
+    /// The first reply to a request of this run.
+    Completed {
+        /// Time since the request was due.
+        latency_ns: u64,
+    },
+    /// Another reply to a request that was answered.
+    Duplicate,
+    /// A reply to a request that was settled long ago: mostly one that was given up on.
+    Stale,
+    /// A reply to a request that this run never sent.
+    Unknown,
+    /// Not a reply at all.
+    Malformed,
+}
+
+impl Generator {
+    /// A generator whose schedule starts at clock reading `start_ns`. `plan` and `seed` fix every due time, every service
+    /// time and every byte sent.
+    ///
+    /// # Errors
+    /// As [`Plan::check`].
+    pub fn new(plan: Plan, seed: u64, start_ns: u64) -> Result<Self, PlanError> {
+        plan.check()?;
+        let slots = plan.outstanding_slots();
+        Ok(Self::with_slots(plan, seed, start_ns, slots))
+    }
+
+    /// `plan` has been checked; `slots` is a power of two.
+    fn with_slots(plan: Plan, seed: u64, start_ns: u64, slots: usize) -> Self {
+        let measured = start_ns + plan.warm_up_ns..start_ns + plan.schedule.length_ns();
+        let mut generator = Self {
+            start_ns,
+            arrivals: Arrivals::new(plan.arrivals, plan.schedule.clone()),
+            arrival_prng: stream(seed, ARRIVAL_STREAM),
+            service_prng: stream(seed, SERVICE_STREAM),
+            tag: draw_tag(seed),
+            pending: None,
+            outstanding: Outstanding::new(slots),
+            recorder: LatencyRecorder::new(measured.start),
+            oddities: Oddities::default(),
+            gaps: GapCounter::new(start_ns),
+            measured,
+            plan,
+        };
+        generator.draw_next();
+        generator
+    }
+
+    /// A request that is due at clock reading `now_ns`, if any; call again until there is none.
+    #[inline]
+    pub fn poll_due(&mut self, now_ns: u64) -> Option<Outgoing> {
+        self.observe_clock(now_ns);
+        self.expire(now_ns);
+        for _ in 0..OVERFLOW_BATCH {
+            let Pending { due_ns, work_ns } = self.pending.filter(|p| p.due_ns <= now_ns)?;
+            self.draw_next();
+            if self.is_measured(due_ns) {
+                self.recorder.count_offered();
+            }
+            let Some(sequence) = self.outstanding.insert(due_ns) else {
+                self.oddities.overflowed += 1;
+                self.count_lost(due_ns);
+                continue;
+            };
+            self.check_schedule(due_ns, now_ns);
+            let request = Request { id: self.tag | sequence, work_ns, sent_ns: due_ns };
+            let flow = (sequence % u64::from(self.plan.flows)) as u16;
+            return Some(Outgoing { bytes: request.encode(), due_ns, flow, sequence });
+        }
+        None
+    }
+
+    /// Takes in a datagram that had arrived by clock reading `now_ns`.
+    #[inline]
+    pub fn handle_reply(&mut self, now_ns: u64, bytes: &[u8]) -> ReplyOutcome {
+        let Ok(Reply { request, .. }) = Reply::decode(bytes) else {
+            self.oddities.malformed += 1;
+            return ReplyOutcome::Malformed;
+        };
+        let sequence = request.id ^ self.tag;
+        let expired = request.sent_ns.saturating_add(self.plan.timeout_ns) < now_ns;
+        match self.outstanding.answer(sequence, request.sent_ns) {
+            Answer::First if expired => {
+                self.oddities.stale += 1;
+                self.count_lost(request.sent_ns);
+                ReplyOutcome::Stale
+            }
+            Answer::First => {
+                let latency_ns = now_ns.saturating_sub(request.sent_ns);
+                if self.is_measured(request.sent_ns) {
+                    self.recorder.record(now_ns, latency_ns);
+                }
+                ReplyOutcome::Completed { latency_ns }
+            }
+            Answer::Duplicate => {
+                self.oddities.duplicate += 1;
+                ReplyOutcome::Duplicate
+            }
+            Answer::Stale => {
+                self.oddities.stale += 1;
+                ReplyOutcome::Stale
+            }
+            Answer::Unknown => {
+                self.oddities.unknown += 1;
+                ReplyOutcome::Unknown
+            }
+        }
+    }
+
+    /// Tells that `outgoing` could not be sent: it counts as lost at once. It must come from this generator.
+    pub fn handle_send_failure(&mut self, outgoing: &Outgoing) {
+        self.oddities.send_failed += 1;
+        if self.outstanding.answer(outgoing.sequence, outgoing.due_ns) == Answer::First {
+            self.count_lost(outgoing.due_ns);
+        }
+    }
+
+    /// When the next request is due; `None` when the schedule is over.
+    #[must_use]
+    pub fn next_due_ns(&self) -> Option<u64> {
+        self.pending.map(|p| p.due_ns)
+    }
+
+    /// When the engine next has something to do without a reply: a request falls due or one is given up on. `None` when
+    /// it is done.
+    #[must_use]
+    pub fn next_event_ns(&self) -> Option<u64> {
+        let give_up = self.outstanding.oldest_due().map(|due_ns| due_ns + self.plan.timeout_ns + 1);
+        self.next_due_ns().into_iter().chain(give_up).min()
+    }
+
+    /// Whether the schedule is over and every request is settled.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.pending.is_none() && self.outstanding.oldest_due().is_none()
+    }
+
+    /// Ends the run at clock reading `now_ns`. Ended early, it reports the part of the schedule that was reached.
+    #[must_use]
+    pub fn finish(self, now_ns: u64) -> Measurement {
+        let interrupted = !self.is_done();
+        // A run that is over may have seen its last reply before the schedule's last moment, which still counts.
+        let end_ns = if interrupted { now_ns } else { self.measured.end };
+        let reached = end_ns.clamp(self.measured.start, self.measured.end);
+        Measurement {
+            summary: self.recorder.finish(reached - self.measured.start),
+            oddities: self.oddities,
+            gaps: self.gaps.finish(now_ns),
+            late_after_ns: self.plan.late_after_ns,
+            interrupted,
+        }
+    }
+
+    fn draw_next(&mut self) {
+        self.pending = self.arrivals.next_ns(&mut self.arrival_prng).map(|offset_ns| Pending {
+            due_ns: self.start_ns + offset_ns,
+            work_ns: self.plan.service.sample_ns(&mut self.service_prng),
+        });
+    }
+
+    fn expire(&mut self, now_ns: u64) {
+        let before_ns = now_ns.saturating_sub(self.plan.timeout_ns);
+        for _ in 0..EXPIRE_BATCH {
+            let Some(due_ns) = self.outstanding.poll_expired(before_ns) else { return };
+            self.count_lost(due_ns);
+        }
+    }
+
+    fn check_schedule(&mut self, due_ns: u64, now_ns: u64) {
+        let behind_ns = now_ns - due_ns;
+        if behind_ns > self.plan.late_after_ns && self.is_measured(due_ns) {
+            self.recorder.count_late();
+            self.oddities.worst_behind_ns = self.oddities.worst_behind_ns.max(behind_ns);
+        }
+    }
+
+    fn observe_clock(&mut self, now_ns: u64) {
+        if let Some(gap) = self.gaps.observe(now_ns)
+            && gap.end - gap.start >= STALL_NS
+            && self.is_measured(gap.end)
+        {
+            self.recorder.note_stall(gap.start, gap.end);
+        }
+    }
+
+    fn count_lost(&mut self, due_ns: u64) {
+        if self.is_measured(due_ns) {
+            self.recorder.count_lost();
+        }
+    }
+
+    fn is_measured(&self, due_ns: u64) -> bool {
+        self.measured.contains(&due_ns)
+    }
+}
+
+/// The run's mark in the high bits of every id; never 0, so that a zeroed message is not a reply.
+fn draw_tag(seed: u64) -> u64 {
+    let mut prng = stream(seed, TAG_STREAM);
+    let unit = tailwater_workload::random::unit_open_closed(&mut prng);
+    let tags = (1u64 << (64 - SEQUENCE_BITS)) as f64;
+    (unit * (tags - 1.0)).ceil() as u64 * (1 << SEQUENCE_BITS)
+}
+
+#[cfg(test)]
+mod tests;

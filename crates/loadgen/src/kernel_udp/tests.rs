@@ -1,0 +1,119 @@
+use super::*;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// A server on the loopback device that answers every request for which `answers` says how often.
+struct Server {
+    address: SocketAddr,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    fn start(answers: fn(Request) -> usize) -> Self {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+        let address = socket.local_addr().unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || {
+            let mut bytes = [0; 64];
+            while !stopped.load(Relaxed) {
+                let Ok((len, client)) = socket.recv_from(&mut bytes) else { continue };
+                let request = Request::decode(&bytes[..len]).unwrap();
+                for _ in 0..answers(request) {
+                    let _ = socket.send_to(&Reply { request, served_ns: 0 }.encode(), client);
+                }
+            }
+        });
+        Self { address, stop, thread: Some(thread) }
+    }
+
+    fn target(&self) -> Target {
+        Target { server: self.address, core: None, wait: Duration::from_secs(10) }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn plan(flows: u16) -> Plan {
+    let mut plan = Plan::new("100ms@2k".parse().unwrap(), "const:0ns".parse().unwrap());
+    plan.arrivals = "const".parse().unwrap();
+    plan.flows = flows;
+    // Long enough for any machine that runs tests.
+    plan.timeout_ns = 10_000_000_000;
+    plan
+}
+
+#[test]
+fn every_request_of_every_flow_completes() {
+    let server = Server::start(|_| 1);
+    for flows in [1, 7] {
+        let measurement = run(&plan(flows), 1, &server.target(), &AtomicBool::new(false)).unwrap();
+        let counts = measurement.summary.counts();
+        assert_eq!((counts.offered, counts.completed, counts.lost), (200, 200, 0), "{flows} flows");
+        assert!(!measurement.interrupted);
+    }
+}
+
+#[test]
+fn unanswered_requests_are_lost_and_second_answers_counted() {
+    // The first contact has id 0 and must be answered.
+    let server = Server::start(|request| match request.id & 0xff {
+        0 => 1,
+        n if n % 10 == 1 => 0,
+        n if n % 10 == 2 => 2,
+        _ => 1,
+    });
+    let mut plan = plan(1);
+    plan.timeout_ns = 500_000_000;
+    let measurement = run(&plan, 1, &server.target(), &AtomicBool::new(false)).unwrap();
+    let counts = measurement.summary.counts();
+    let unanswered = (0..200).filter(|n| n % 10 == 1).count() as u64;
+    // A stalled test machine may lose more, never fewer.
+    assert!(counts.lost >= unanswered, "{counts:?}");
+    assert_eq!(counts.lost + counts.completed, 200);
+    assert!(measurement.oddities.duplicate + measurement.oddities.stale > 0, "{:?}", measurement.oddities);
+}
+
+#[test]
+fn a_missing_server_is_an_error_that_names_the_address() {
+    let free = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let target = Target { server: free, core: None, wait: Duration::from_millis(60) };
+    let error = run(&plan(1), 1, &target, &AtomicBool::new(false)).unwrap_err();
+    assert!(matches!(error, UdpError::NoServer { .. }), "{error}");
+    assert!(error.to_string().contains(&free.to_string()), "{error}");
+}
+
+#[test]
+fn a_stopped_run_reports_what_it_has() {
+    let server = Server::start(|_| 1);
+    let mut plan = plan(1);
+    plan.schedule = "1h@2k".parse().unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopper = {
+        let stop = Arc::clone(&stop);
+        std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            stop.store(true, Relaxed);
+        })
+    };
+    // Set before contact on a slow machine, there is no measurement; afterwards there must be one.
+    match run(&plan, 1, &server.target(), &stop) {
+        Ok(measurement) => {
+            assert!(measurement.interrupted);
+            assert!(measurement.summary.duration_ns() < 3_600_000_000_000);
+            let counts = measurement.summary.counts();
+            assert!(counts.completed <= counts.offered);
+        }
+        Err(error) => assert!(matches!(error, UdpError::NoServer { .. }), "{error}"),
+    }
+    stopper.join().unwrap();
+}

@@ -1,0 +1,160 @@
+//! The machine's own noise: times at which a spinning thread did not run.
+//!
+//! Owns: the definition of a gap, a counter that any polling loop can feed with its clock readings, and a probe that
+//! does nothing but feed it. A virtual machine's host takes its cores away now and then; no system under test can be
+//! better than that, so every comparison reports it alongside.
+//!
+//! A gap is attributed to the machine only as far as the loop that feeds the counter does nothing long itself.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::clock::Clock;
+
+/// Consecutive clock readings further apart than this are a gap.
+pub const GAP_NS: u64 = 50_000;
+
+/// Counts gaps between consecutive clock readings of a loop.
+#[derive(Debug, Clone)]
+pub struct GapCounter {
+    start_ns: u64,
+    last_ns: u64,
+    gaps: Gaps,
+}
+
+/// Gaps seen over a time. Counts add up over several measurements with [`Gaps::merge`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Gaps {
+    /// How long was looked, in nanoseconds.
+    pub observed_ns: u64,
+    /// Gaps over [`GAP_NS`].
+    pub count: u64,
+    /// Their sum in nanoseconds.
+    pub total_ns: u64,
+    /// The longest in nanoseconds.
+    pub longest_ns: u64,
+}
+
+impl GapCounter {
+    /// A counter that looks from clock reading `start_ns` on.
+    #[must_use]
+    pub fn new(start_ns: u64) -> Self {
+        Self { start_ns, last_ns: start_ns, gaps: Gaps::default() }
+    }
+
+    /// Takes the next clock reading; returns the gap that ends there, if there was one.
+    #[inline]
+    pub fn observe(&mut self, now_ns: u64) -> Option<Range<u64>> {
+        let gap = self.last_ns..now_ns;
+        // Before the start there is nothing to see: `start_ns` may lie in the future.
+        self.last_ns = self.last_ns.max(now_ns);
+        if now_ns.saturating_sub(gap.start) <= GAP_NS {
+            return None;
+        }
+        let length_ns = now_ns - gap.start;
+        self.gaps.count += 1;
+        self.gaps.total_ns += length_ns;
+        self.gaps.longest_ns = self.gaps.longest_ns.max(length_ns);
+        Some(gap)
+    }
+
+    /// Ends at clock reading `now_ns`.
+    #[must_use]
+    pub fn finish(mut self, now_ns: u64) -> Gaps {
+        self.observe(now_ns);
+        self.gaps.observed_ns = now_ns.saturating_sub(self.start_ns);
+        self.gaps
+    }
+}
+
+impl Gaps {
+    /// Adds the gaps of another stretch of time.
+    pub fn merge(&mut self, other: &Gaps) {
+        self.observed_ns += other.observed_ns;
+        self.count += other.count;
+        self.total_ns += other.total_ns;
+        self.longest_ns = self.longest_ns.max(other.longest_ns);
+    }
+
+    /// The numbers that are printed and written to files.
+    #[must_use]
+    pub fn figures(&self) -> GapFigures {
+        let seconds = self.observed_ns as f64 / 1e9;
+        let per = |x: f64| if seconds > 0.0 { x / seconds } else { 0.0 };
+        GapFigures {
+            gaps_per_s: per(self.count as f64),
+            lost_fraction: per(self.total_ns as f64 / 1e9),
+            longest_us: self.longest_ns as f64 / 1e3,
+        }
+    }
+}
+
+/// How much a core was disturbed.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct GapFigures {
+    /// Gaps over 50 us per second.
+    pub gaps_per_s: f64,
+    /// Part of the time spent in them.
+    pub lost_fraction: f64,
+    /// The longest, in microseconds.
+    pub longest_us: f64,
+}
+
+/// Spins on the core that the calling thread runs on for `duration` and reports its gaps. Bind the thread to a core first,
+/// or the scheduler's moves count too.
+#[must_use]
+pub fn probe(duration: Duration) -> Gaps {
+    let clock = Clock::start();
+    let end_ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+    let mut counter = GapCounter::new(0);
+    loop {
+        let now_ns = clock.now_ns();
+        if now_ns >= end_ns {
+            return counter.finish(now_ns);
+        }
+        counter.observe(now_ns);
+        std::hint::spin_loop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_pauses_over_the_bound_are_gaps() {
+        let mut counter = GapCounter::new(1_000);
+        assert_eq!(counter.observe(500), None, "before the start");
+        assert_eq!(counter.observe(51_000), None, "50 us exactly");
+        assert_eq!(counter.observe(101_001), Some(51_000..101_001));
+        assert_eq!(counter.observe(101_002), None);
+        let gaps = counter.finish(1_101_002);
+        assert_eq!(
+            gaps,
+            Gaps { observed_ns: 1_100_002, count: 2, total_ns: 1_050_001, longest_ns: 1_000_000 }
+        );
+    }
+
+    #[test]
+    fn figures_are_per_second() {
+        let mut gaps =
+            Gaps { observed_ns: 1_500_000_000, count: 20, total_ns: 10_000_000, longest_ns: 3_000_000 };
+        gaps.merge(&Gaps {
+            observed_ns: 500_000_000,
+            count: 20,
+            total_ns: 10_000_000,
+            longest_ns: 1_000_000,
+        });
+        let want = GapFigures { gaps_per_s: 20.0, lost_fraction: 0.01, longest_us: 3_000.0 };
+        assert_eq!(gaps.figures(), want);
+        assert_eq!(Gaps::default().figures().gaps_per_s, 0.0);
+    }
+
+    #[test]
+    fn a_probe_looks_for_as_long_as_it_is_told() {
+        let gaps = probe(Duration::from_millis(2));
+        assert!(gaps.observed_ns >= 2_000_000 && gaps.total_ns <= gaps.observed_ns, "{gaps:?}");
+    }
+}

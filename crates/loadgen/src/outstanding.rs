@@ -1,0 +1,186 @@
+//! The table of requests in flight.
+//!
+//! Owns: which request numbers were sent and not yet answered or given up on. Requests are numbered in the order in
+//! which they fall due, so the table is a ring over a window of numbers and the oldest entry expires first.
+//! Invariants: `oldest <= next <= oldest + slots`; if `oldest < next`, the slot of `oldest` is waiting.
+//! Bounded: a full table refuses; each slot is passed over once per use.
+
+/// Number of a request within a run, from 0.
+pub(crate) type Sequence = u64;
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(crate) struct Outstanding {
+    slots: Box<[Slot]>,
+    /// The first number that is still waited for.
+    oldest: Sequence,
+    /// The number of the next request.
+    next: Sequence,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Slot {
+    Waiting { due_ns: u64 },
+    Answered { due_ns: u64 },
+}
+
+/// What a reply's number and due time mean to the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// The first reply to a request that was waited for.
+    First,
+    /// Its request was answered before.
+    Duplicate,
+    /// Its number was settled so long ago that the table has forgotten how: given up on, or answered.
+    Stale,
+    /// No such request was sent.
+    Unknown,
+}
+
+impl Outstanding {
+    /// A table with `slots` slots, a power of two.
+    pub(crate) fn new(slots: usize) -> Self {
+        assert!(slots.is_power_of_two(), "slots are found by masking");
+        Self { slots: vec![Slot::Answered { due_ns: 0 }; slots].into_boxed_slice(), oldest: 0, next: 0 }
+    }
+
+    /// Enters the next request; `None` when the table is full.
+    pub(crate) fn insert(&mut self, due_ns: u64) -> Option<Sequence> {
+        if self.next - self.oldest == self.slots.len() as u64 {
+            return None;
+        }
+        let sequence = self.next;
+        *self.slot_mut(sequence) = Slot::Waiting { due_ns };
+        self.next += 1;
+        Some(sequence)
+    }
+
+    /// Settles what a reply says it answers.
+    pub(crate) fn answer(&mut self, sequence: Sequence, due_ns: u64) -> Answer {
+        if sequence >= self.next {
+            return Answer::Unknown;
+        }
+        if sequence < self.oldest {
+            return Answer::Stale;
+        }
+        match *self.slot_mut(sequence) {
+            Slot::Waiting { due_ns: due } | Slot::Answered { due_ns: due } if due != due_ns => {
+                Answer::Unknown
+            }
+            Slot::Answered { .. } => Answer::Duplicate,
+            Slot::Waiting { .. } => {
+                *self.slot_mut(sequence) = Slot::Answered { due_ns };
+                self.pass_answered();
+                Answer::First
+            }
+        }
+    }
+
+    /// Gives up on the oldest request if it was due before `before_ns`; returns its due time.
+    pub(crate) fn poll_expired(&mut self, before_ns: u64) -> Option<u64> {
+        match self.oldest_due()? {
+            due_ns if due_ns < before_ns => {
+                self.oldest += 1;
+                self.pass_answered();
+                Some(due_ns)
+            }
+            _ => None,
+        }
+    }
+
+    /// Due time of the oldest request that is waited for.
+    pub(crate) fn oldest_due(&self) -> Option<u64> {
+        if self.oldest == self.next {
+            return None;
+        }
+        match self.slots[self.index(self.oldest)] {
+            Slot::Waiting { due_ns } | Slot::Answered { due_ns } => Some(due_ns),
+        }
+    }
+
+    fn pass_answered(&mut self) {
+        while self.oldest < self.next && matches!(self.slots[self.index(self.oldest)], Slot::Answered { .. })
+        {
+            self.oldest += 1;
+        }
+    }
+
+    fn index(&self, sequence: Sequence) -> usize {
+        sequence as usize & (self.slots.len() - 1)
+    }
+
+    fn slot_mut(&mut self, sequence: Sequence) -> &mut Slot {
+        &mut self.slots[sequence as usize & (self.slots.len() - 1)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Insert,
+        Answer { back: u64, right_due: bool },
+        Expire { age: u64 },
+    }
+
+    fn any_step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            3 => Just(Step::Insert),
+            4 => (0u64..12, prop::bool::weighted(0.9))
+                .prop_map(|(back, right_due)| Step::Answer { back, right_due }),
+            1 => (0u64..12).prop_map(|age| Step::Expire { age }),
+        ]
+    }
+
+    proptest! {
+        /// The model: every number ever sent, with its due time and whether it is waited for.
+        #[test]
+        fn the_table_agrees_with_a_map(steps in prop::collection::vec(any_step(), 1..300)) {
+            let mut table = Outstanding::new(8);
+            let mut model: BTreeMap<u64, (u64, bool)> = BTreeMap::new();
+            let oldest = |model: &BTreeMap<u64, (u64, bool)>| {
+                model.iter().find(|(_, (_, waiting))| *waiting).map_or(model.len() as u64, |(n, _)| *n)
+            };
+            for (now, step) in steps.into_iter().enumerate() {
+                let now = now as u64;
+                let (sent, first) = (model.len() as u64, oldest(&model));
+                match step {
+                    Step::Insert => {
+                        let want = (sent - first < 8).then_some(sent);
+                        prop_assert_eq!(table.insert(now), want);
+                        want.map(|n| model.insert(n, (now, true)));
+                    }
+                    Step::Answer { back, right_due } => {
+                        let number = (sent + 2).saturating_sub(back);
+                        let due = model.get(&number).map_or(0, |m| m.0) + u64::from(!right_due);
+                        let want = match model.get_mut(&number) {
+                            None => Answer::Unknown,
+                            Some(_) if number < first => Answer::Stale,
+                            Some(_) if !right_due => Answer::Unknown,
+                            Some((_, waiting @ true)) => {
+                                *waiting = false;
+                                Answer::First
+                            }
+                            Some(_) => Answer::Duplicate,
+                        };
+                        prop_assert_eq!(table.answer(number, due), want);
+                    }
+                    Step::Expire { age } => {
+                        let before = now.saturating_sub(age);
+                        let entry = model.get_mut(&first).filter(|m| m.0 < before);
+                        let want = entry.map(|m| {
+                            m.1 = false;
+                            m.0
+                        });
+                        prop_assert_eq!(table.poll_expired(before), want);
+                    }
+                }
+                prop_assert_eq!(table.oldest_due(), model.get(&oldest(&model)).map(|m| m.0));
+            }
+        }
+    }
+}

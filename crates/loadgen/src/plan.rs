@@ -1,0 +1,165 @@
+//! What to generate: a plan is data, checked before a generator takes it.
+
+use serde::{Deserialize, Serialize};
+use tailwater_workload::{ArrivalProcess, LoadSchedule, ServiceTime};
+
+/// Most requests that a generator keeps track of at a time (16 MiB of table). More are counted as lost when due.
+pub const MAX_OUTSTANDING: usize = 1 << 20;
+
+/// Fewest slots of the table, so that a short burst over a low rate never overflows it.
+pub const MIN_OUTSTANDING: usize = 1 << 12;
+
+/// Most flows (source ports) of one generator.
+pub const MAX_FLOWS: u16 = 1024;
+
+/// How late after its due time a request may be sent before it counts as late.
+pub const DEFAULT_LATE_AFTER_NS: u64 = 5_000;
+
+/// How long after its due time a reply is waited for.
+pub const DEFAULT_TIMEOUT_NS: u64 = 200_000_000;
+
+/// One run of a load generator.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    /// Offered rate over time, warm-up included.
+    pub schedule: LoadSchedule,
+    /// How arrivals are spread around that rate.
+    #[serde(default)]
+    pub arrivals: ArrivalProcess,
+    /// How long each request asks the service to work.
+    pub service: ServiceTime,
+    /// Requests due in this first part of the schedule are sent but not counted. Shorter than the schedule.
+    #[serde(default)]
+    pub warm_up_ns: u64,
+    /// A request without a reply this long after its due time is lost; at least 1.
+    #[serde(default = "default_timeout")]
+    pub timeout_ns: u64,
+    /// A request sent more than this after its due time counts as late.
+    #[serde(default = "default_late_after")]
+    pub late_after_ns: u64,
+    /// Source ports to spread requests over in turn, 1 to [`MAX_FLOWS`].
+    #[serde(default = "default_flows")]
+    pub flows: u16,
+}
+
+fn default_timeout() -> u64 {
+    DEFAULT_TIMEOUT_NS
+}
+
+fn default_late_after() -> u64 {
+    DEFAULT_LATE_AFTER_NS
+}
+
+fn default_flows() -> u16 {
+    1
+}
+
+/// Why a plan cannot be run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum PlanError {
+    /// Nothing would be measured.
+    #[error(
+        "the warm-up of {warm_up_ns} ns is not shorter than the schedule of {length_ns} ns: nothing would be measured"
+    )]
+    WarmUp {
+        /// The warm-up.
+        warm_up_ns: u64,
+        /// The schedule's length.
+        length_ns: u64,
+    },
+    /// Every request would be lost.
+    #[error("the timeout is 0: every request would be lost")]
+    Timeout,
+    /// No source ports, or too many.
+    #[error("a plan has 1 to {MAX_FLOWS} flows, not {flows}")]
+    Flows {
+        /// What was given.
+        flows: u16,
+    },
+}
+
+impl Plan {
+    /// A plan of Poisson arrivals over one flow, without warm-up, with the default bounds.
+    #[must_use]
+    pub fn new(schedule: LoadSchedule, service: ServiceTime) -> Self {
+        Self {
+            schedule,
+            arrivals: ArrivalProcess::Poisson,
+            service,
+            warm_up_ns: 0,
+            timeout_ns: DEFAULT_TIMEOUT_NS,
+            late_after_ns: DEFAULT_LATE_AFTER_NS,
+            flows: 1,
+        }
+    }
+
+    /// Checks that the plan can be run.
+    ///
+    /// # Errors
+    /// The first [`PlanError`] found.
+    pub fn check(&self) -> Result<(), PlanError> {
+        let length_ns = self.schedule.length_ns();
+        if self.warm_up_ns >= length_ns {
+            return Err(PlanError::WarmUp { warm_up_ns: self.warm_up_ns, length_ns });
+        }
+        if self.timeout_ns == 0 {
+            return Err(PlanError::Timeout);
+        }
+        if self.flows == 0 || self.flows > MAX_FLOWS {
+            return Err(PlanError::Flows { flows: self.flows });
+        }
+        Ok(())
+    }
+
+    /// Slots for requests in flight: as many as fall due within the timeout at the plan's highest rate, half again for
+    /// chance, within [`MIN_OUTSTANDING`] and [`MAX_OUTSTANDING`]. A power of two.
+    #[must_use]
+    pub fn outstanding_slots(&self) -> usize {
+        let peak_per_ns = self.schedule.peak_rate().per_second() * self.arrivals.burst_factor() / 1e9;
+        let expected = (peak_per_ns * self.timeout_ns as f64).min(self.schedule.expected_arrivals());
+        // The cast saturates.
+        let wanted = (1.5 * expected) as usize;
+        wanted.clamp(MIN_OUTSTANDING, MAX_OUTSTANDING).next_power_of_two()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(schedule: &str) -> Plan {
+        Plan::new(schedule.parse().unwrap(), "exp:10us".parse().unwrap())
+    }
+
+    #[test]
+    fn a_plan_that_measures_nothing_is_refused() {
+        let refused = |change: fn(&mut Plan)| {
+            let mut plan = plan("1s@10k");
+            change(&mut plan);
+            plan.check().unwrap_err()
+        };
+        assert_eq!(plan("1s@10k").check(), Ok(()));
+        assert!(matches!(refused(|p| p.warm_up_ns = 1_000_000_000), PlanError::WarmUp { .. }));
+        assert_eq!(refused(|p| p.timeout_ns = 0), PlanError::Timeout);
+        assert_eq!(refused(|p| p.flows = 0), PlanError::Flows { flows: 0 });
+    }
+
+    #[test]
+    fn the_table_follows_rate_and_timeout_within_bounds() {
+        assert_eq!(plan("10s@100").outstanding_slots(), MIN_OUTSTANDING);
+        assert_eq!(plan("10s@100k").outstanding_slots(), 1 << 15);
+        assert_eq!(plan("1us@1").outstanding_slots(), MIN_OUTSTANDING);
+        assert_eq!(plan("1000s@100M").outstanding_slots(), MAX_OUTSTANDING);
+        let mut bursty = plan("10s@100k");
+        bursty.arrivals = "onoff:on=1ms,off=9ms".parse().unwrap();
+        assert_eq!(bursty.outstanding_slots(), 1 << 19);
+    }
+
+    #[test]
+    fn a_plan_reads_with_its_defaults() {
+        let text = r#"{"schedule":"1s@10k","service":"exp:10us"}"#;
+        assert_eq!(serde_json::from_str::<Plan>(text).unwrap(), plan("1s@10k"));
+        assert!(serde_json::from_str::<Plan>(r#"{"schedule":"1s@10k","service":"exp:10us","x":1}"#).is_err());
+    }
+}

@@ -1,0 +1,128 @@
+//! What a run reports: latencies, what went missing, and whether the generator can be believed.
+//!
+//! Owns: joining the runs of one configuration ([`Measurement::merge`]), the serialised [`Report`], and the wording of
+//! its warnings. A report never judges the system under test, only the measurement.
+
+use serde::{Deserialize, Serialize};
+use tailwater_workload::{Figures, Summary};
+
+use crate::noise::{GapFigures, Gaps};
+
+/// Things that should not happen, counted. Zero everywhere in a clean run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Oddities {
+    /// Further replies to a request that was already answered.
+    pub duplicate: u64,
+    /// Replies that came after their request was given up on.
+    pub stale: u64,
+    /// Replies to requests that were never sent.
+    pub unknown: u64,
+    /// Datagrams that are no replies.
+    pub malformed: u64,
+    /// Requests that the transport could not send; they are among the lost.
+    pub send_failed: u64,
+    /// Requests dropped because too many were in flight; they are among the lost.
+    pub overflowed: u64,
+    /// The latest that a late request was sent after its due time, in nanoseconds.
+    pub worst_behind_ns: u64,
+}
+
+/// One finished run, or several of the same configuration.
+#[derive(Debug, Clone)]
+pub struct Measurement {
+    /// Latencies and counts of the measured requests.
+    pub summary: Summary,
+    /// What should not have happened, warm-up included.
+    pub oddities: Oddities,
+    /// Disturbances of the generator's own core.
+    pub gaps: Gaps,
+    /// The plan's bound for late requests.
+    pub late_after_ns: u64,
+    /// Whether the run was ended before its plan.
+    pub interrupted: bool,
+}
+
+impl Measurement {
+    /// Adds another run of the same plan, for instance of the next round of an interleaved comparison.
+    pub fn merge(&mut self, other: &Measurement) {
+        self.summary.merge(&other.summary);
+        let (mine, theirs) = (&mut self.oddities, &other.oddities);
+        mine.duplicate += theirs.duplicate;
+        mine.stale += theirs.stale;
+        mine.unknown += theirs.unknown;
+        mine.malformed += theirs.malformed;
+        mine.send_failed += theirs.send_failed;
+        mine.overflowed += theirs.overflowed;
+        mine.worst_behind_ns = mine.worst_behind_ns.max(theirs.worst_behind_ns);
+        self.gaps.merge(&other.gaps);
+        self.interrupted |= other.interrupted;
+    }
+
+    /// The numbers, with a warning for everything that limits what they say.
+    #[must_use]
+    pub fn report(&self) -> Report {
+        Report {
+            figures: self.summary.figures(),
+            oddities: self.oddities,
+            generator_core: self.gaps.figures(),
+            interrupted: self.interrupted,
+            warnings: self.warnings(),
+        }
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        let counts = self.summary.counts();
+        let share = |part: u64| 100.0 * part as f64 / counts.offered.max(1) as f64;
+        let mut warnings = Vec::new();
+        if counts.late > 0 {
+            warnings.push(format!(
+                "the generator ran behind: {} of {} requests ({:.3} %) were sent more than {} us after they were due, \
+                 the worst {} us; their latency includes that",
+                counts.late,
+                counts.offered,
+                share(counts.late),
+                self.late_after_ns as f64 / 1e3,
+                self.oddities.worst_behind_ns / 1000,
+            ));
+        }
+        if counts.lost > 0 {
+            warnings.push(format!(
+                "{} of {} requests ({:.3} %) were lost; the percentiles are of the others",
+                counts.lost,
+                counts.offered,
+                share(counts.lost),
+            ));
+        }
+        if self.oddities.overflowed > 0 {
+            warnings.push(format!(
+                "{} requests were never sent because too many were in flight: lower the rate or the timeout",
+                self.oddities.overflowed
+            ));
+        }
+        if counts.offered == 0 {
+            warnings.push(
+                "no request fell due in the measured time: measure longer or raise the rate".to_owned(),
+            );
+        }
+        if self.interrupted {
+            warnings.push("the run was ended before its plan; requests in flight are not counted".to_owned());
+        }
+        warnings
+    }
+}
+
+/// What is printed and written to files.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// Rates, latencies, lost and late requests.
+    #[serde(flatten)]
+    pub figures: Figures,
+    /// What should not have happened.
+    pub oddities: Oddities,
+    /// How much the generator's own core was disturbed.
+    pub generator_core: GapFigures,
+    /// Whether the run was ended before its plan.
+    pub interrupted: bool,
+    /// In words, everything that limits what the numbers say; empty for a clean run.
+    pub warnings: Vec<String>,
+}
