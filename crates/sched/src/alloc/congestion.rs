@@ -310,3 +310,52 @@ fn helpers(view: View<'_>, runtime: RuntimeId, look: &RuntimeLook) -> u32 {
     };
     account.kthreads().zip(&look.kthreads).filter(about_to_run).count() as u32
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::Observation;
+    use super::*;
+    use crate::ledger::RuntimeSpec;
+    use crate::topology::Topology;
+
+    #[test]
+    fn once_runtimes_are_attached_no_event_grows_anything() {
+        let mut ledger = Ledger::new(Topology::uniform(64, 2, 1).unwrap());
+        let (mut obs, mut policy) = (Observation::new(), CongestionDetection::new(Config::default()));
+        for slot in 0..32 {
+            let (runtime, class) =
+                (RuntimeId(slot), [Class::LatencyCritical, Class::BestEffort][slot as usize % 2]);
+            let spec = RuntimeSpec { guaranteed: slot as u16 % 2, max: 4, kthreads: 4, class };
+            ledger.register(runtime, spec, Nanos::ZERO).unwrap();
+            obs.attach(runtime, spec.kthreads);
+            policy.attach(runtime, &ledger);
+        }
+        let capacities = |policy: &CongestionDetection| {
+            (policy.selector.capacities(), policy.queue.capacity(), policy.runtimes.capacity())
+        };
+        let before = capacities(&policy);
+        let mut actions = Vec::new();
+        let mut granted = 0;
+        for look in 1..1000 {
+            let now = Nanos(look * 5_000);
+            for slot in 0..32 {
+                let kthread = obs.kthread_mut(KthreadId::new(RuntimeId(slot), 0)).unwrap();
+                kthread.runq_tail = if look % 64 > u64::from(slot) { 8 } else { 0 };
+            }
+            actions.clear();
+            let view = View { now, obs: &obs, ledger: &ledger };
+            policy.tick(view, &mut actions);
+            granted += actions.len();
+            for action in &actions {
+                ledger.apply(action, now).unwrap();
+                let Action::Grant { core, kthread, victim, .. } = *action;
+                if victim.is_some() {
+                    ledger.complete_move(core, now).unwrap();
+                }
+                obs.kthread_mut(kthread).unwrap().activity = Activity::Running;
+            }
+        }
+        assert!(granted > 64, "every core was granted, and some were taken again: {granted}");
+        assert_eq!(capacities(&policy), before);
+    }
+}

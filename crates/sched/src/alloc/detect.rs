@@ -9,6 +9,8 @@ use super::observe::{KthreadLook, RuntimeLook, queued};
 /// What is remembered of one kthread's last look.
 #[derive(Clone, Copy, Debug, Default)]
 struct Then {
+    /// Whether anything was queued: the rest is stale when not.
+    work: bool,
     runq_tail: u32,
     ingress_tail: u32,
     runq_queued: bool,
@@ -18,8 +20,10 @@ struct Then {
 }
 
 impl Then {
+    /// To be called for a kthread with work only.
     fn of(look: &KthreadLook) -> Self {
         Self {
+            work: true,
             runq_tail: look.runq_tail,
             ingress_tail: look.ingress_tail,
             runq_queued: queued(look.runq_head, look.runq_tail),
@@ -67,8 +71,14 @@ impl Detector {
     pub(super) fn look(&mut self, look: &RuntimeLook) -> Found {
         let mut found = Found::default();
         for (then, now) in self.then.iter_mut().zip(&look.kthreads) {
-            found.work |= now.has_work();
-            found.waiting = found.waiting.saturating_add(then.waiting_in(now));
+            if !now.has_work() {
+                then.work = false;
+                continue;
+            }
+            found.work = true;
+            if then.work {
+                found.waiting = found.waiting.saturating_add(then.waiting_in(now));
+            }
             *then = Then::of(now);
         }
         found

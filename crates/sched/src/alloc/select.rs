@@ -274,3 +274,11 @@ fn near(view: View<'_>, claim: &Claim, suits: impl Fn(usize) -> bool) -> Option<
 fn is_leaving(ledger: &Ledger, runtime: RuntimeId, core: crate::ids::CoreId) -> bool {
     matches!(ledger.core(core), Some(CoreState::Moving { from, .. }) if from.runtime == runtime)
 }
+
+#[cfg(test)]
+impl Selector {
+    /// Capacities of everything on the heap.
+    pub(super) fn capacities(&self) -> [usize; 3] {
+        [self.uses.capacity(), self.spares.capacity(), self.eligible.capacity()]
+    }
+}

@@ -52,7 +52,7 @@ impl Machine {
     /// One look, 5 us after the last.
     fn look(&mut self) -> Vec<Action> {
         self.now = self.now + Nanos::from_micros(5);
-        self.event(|policy, view, actions| policy.tick(view, actions))
+        self.event(Policy::tick)
     }
 
     fn wakeup(&mut self, runtime: RuntimeId) -> Vec<Action> {
