@@ -1,0 +1,34 @@
+//! `tailwater sim` and `tailwater reproduce` without the rest of the `tailwater` binary.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use tailwater_sim::cli::{ReproduceArgs, SimArgs, run_reproduce, run_sim};
+
+#[derive(Parser)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Simulate policies, allocators and machines.
+    Sim(Box<SimArgs>),
+    /// Reproduce the papers' simulated figures.
+    Reproduce(ReproduceArgs),
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Sim(args) => run_sim(&args),
+        Command::Reproduce(args) => run_reproduce(&args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

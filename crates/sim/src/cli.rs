@@ -1,0 +1,315 @@
+//! Command lines `tailwater sim` and `tailwater reproduce`, ready to be mounted.
+//!
+//! Owns arguments, progress, and where results go. A scenario file gives a study's fields, options on the command line
+//! override them. Results are printed as a table; `--csv`, `--json` and `--svg` write files. Progress goes to
+//! standard error, as a bar on a terminal and as nothing otherwise, so standard output is the same bytes either way.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use clap::{Args, Subcommand};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::plot::{Panel, draw};
+use crate::report::{Table, write_file};
+use crate::reproduce::{Figure, Options};
+use crate::study::connections::{self, ConnectionStudy};
+use crate::study::policies::{self, PolicyStudy};
+use crate::validate;
+
+/// Arguments of `tailwater sim`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "Examples:
+  tailwater sim policies --service bimodal:0.995*500ns+0.005*500us --policies c-fcfs,ps:100ns,sq:5us
+  tailwater sim policies --cores 64 --costs paper-2019 --loads 0.5..0.95/10 --svg tail.svg
+  tailwater sim connections --queues 8,64
+  tailwater sim theory")]
+pub struct SimArgs {
+    /// What to simulate.
+    #[command(subcommand)]
+    pub study: SimCommand,
+}
+
+/// The studies.
+#[derive(Clone, Debug, Subcommand)]
+pub enum SimCommand {
+    /// Compare request-dispatch policies over load.
+    Policies(PolicyArgs),
+    /// Connections that receive-side scaling needs to balance cores (Monte Carlo).
+    Connections(ConnectionArgs),
+    /// Check the simulator against queueing theory.
+    Theory(TheoryArgs),
+}
+
+/// Where results go.
+#[derive(Clone, Debug, Default, Args)]
+pub struct OutputArgs {
+    /// Write all numbers as CSV.
+    #[arg(long, value_name = "FILE")]
+    pub csv: Option<PathBuf>,
+    /// Write the study and all numbers as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Draw the result.
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+}
+
+/// How much to run.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub struct EffortArgs {
+    /// Requests measured per replication of each point [default: 200000].
+    #[arg(long)]
+    pub requests: Option<u64>,
+    /// Independent replications of each point [default: 4].
+    #[arg(long)]
+    pub replications: Option<u32>,
+    /// Seed of everything random [default: 1].
+    #[arg(long)]
+    pub seed: Option<u64>,
+    /// Threads; changes only the time it takes [default: all].
+    #[arg(long)]
+    pub threads: Option<usize>,
+}
+
+impl EffortArgs {
+    fn apply(&self, effort: &mut crate::study::Effort) {
+        set(&mut effort.requests, self.requests);
+        set(&mut effort.replications, self.replications);
+        set(&mut effort.seed, self.seed);
+        set(&mut effort.threads, self.threads);
+    }
+}
+
+/// Arguments of `sim policies`.
+#[derive(Clone, Debug, Args)]
+pub struct PolicyArgs {
+    /// Scenario file (TOML).
+    pub scenario: Option<PathBuf>,
+    /// Policies: d-fcfs, c-fcfs, steal[:N], ps:TIME, sq:TIME[,head|tail], mq:TIME[,head|tail], srpt, reserved
+    /// [default: d-fcfs,c-fcfs,steal,ps:1us,sq:5us].
+    #[arg(long)]
+    pub policies: Option<String>,
+    /// Service time, as in exp:10us or bimodal:0.9*5us+0.1*55us [default: exp:10us].
+    #[arg(long)]
+    pub service: Option<String>,
+    /// Worker cores [default: 16].
+    #[arg(long)]
+    pub cores: Option<usize>,
+    /// Loads as fractions of all cores: 0.5,0.9 or 10%..90%/9 [default: 0.1..0.9/9].
+    #[arg(long)]
+    pub loads: Option<String>,
+    /// Arrival process: poisson, const or onoff:on=1ms,off=9ms [default: poisson].
+    #[arg(long)]
+    pub arrivals: Option<tailwater_workload::ArrivalProcess>,
+    /// Machine costs: ideal, paper-2019, vm-2vcpu or a profile file [default: ideal].
+    #[arg(long)]
+    pub costs: Option<String>,
+    /// Flows the requests come by [default: unlimited].
+    #[arg(long)]
+    pub connections: Option<u32>,
+    #[command(flatten)]
+    effort: EffortArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// Arguments of `sim connections`.
+#[derive(Clone, Debug, Args)]
+pub struct ConnectionArgs {
+    /// Scenario file (TOML).
+    pub scenario: Option<PathBuf>,
+    /// Numbers of queues [default: 2 to 24].
+    #[arg(long, value_delimiter = ',')]
+    pub queues: Option<Vec<usize>>,
+    /// Tolerated excess of the fullest queue over the mean [default: 0.1].
+    #[arg(long)]
+    pub imbalance: Option<f64>,
+    /// Probability with which it must hold [default: 0.9].
+    #[arg(long)]
+    pub probability: Option<f64>,
+    /// Random assignments per candidate [default: 2000].
+    #[arg(long)]
+    pub trials: Option<u32>,
+    /// Seed [default: 1].
+    #[arg(long)]
+    pub seed: Option<u64>,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// Arguments of `sim theory`.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct TheoryArgs {
+    /// Requests measured per replication of each case; processor sharing gets a tenth.
+    #[arg(long, default_value_t = 2_000_000)]
+    pub requests: u64,
+    /// Independent replications.
+    #[arg(long, default_value_t = 4)]
+    pub replications: u32,
+    /// Seed.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Print a Markdown table.
+    #[arg(long)]
+    pub markdown: bool,
+}
+
+/// Arguments of `tailwater reproduce`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "Example:
+  tailwater reproduce shinjuku-fig1 --out figures")]
+pub struct ReproduceArgs {
+    /// Figures to reproduce; all when none is named.
+    #[arg(value_enum)]
+    pub figures: Vec<Figure>,
+    /// Folder for NAME.svg, NAME.csv and NAME.json.
+    #[arg(long, value_name = "FOLDER", default_value = "figures")]
+    pub out: PathBuf,
+    /// A tenth of the work: the shape, with wider intervals.
+    #[arg(long)]
+    pub quick: bool,
+    /// Seed of everything random.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Threads; 0 for all the machine has. Changes only the time it takes.
+    #[arg(long, default_value_t = 0)]
+    pub threads: usize,
+}
+
+/// Runs `tailwater sim`.
+///
+/// # Errors
+///
+/// Bad arguments or scenario files, explained; files that cannot be read or written.
+pub fn run_sim(args: &SimArgs) -> anyhow::Result<()> {
+    match &args.study {
+        SimCommand::Policies(args) => run_policies(args),
+        SimCommand::Connections(args) => run_connections(args),
+        SimCommand::Theory(args) => run_theory(args),
+    }
+}
+
+/// Runs `tailwater reproduce`.
+///
+/// # Errors
+///
+/// Files that cannot be written.
+pub fn run_reproduce(args: &ReproduceArgs) -> anyhow::Result<()> {
+    let figures = if args.figures.is_empty() { Figure::all() } else { &args.figures };
+    let options = Options { quick: args.quick, seed: args.seed, threads: args.threads };
+    for figure in figures {
+        let progress = progress(figure.name(), figure.ticks(&options));
+        let result = figure.run(&options, &|| progress.inc(1));
+        progress.finish_and_clear();
+        let result = result?;
+        let file = |extension: &str| args.out.join(format!("{}.{extension}", figure.name()));
+        write_file(&file("svg"), &result.svg)?;
+        write_file(&file("csv"), &result.data.to_csv())?;
+        write_file(&file("json"), &json(&result.claims)?)?;
+        println!("{}\n{}", result.title, result.claims_text());
+        println!("  drawn in {}, numbers in {}\n", file("svg").display(), file("csv").display());
+    }
+    Ok(())
+}
+
+fn run_policies(args: &PolicyArgs) -> anyhow::Result<()> {
+    let mut study: PolicyStudy = load(args.scenario.as_deref())?;
+    set(&mut study.policies, args.policies.clone());
+    if args.service.is_some() {
+        study.class = None;
+    }
+    set(&mut study.service, args.service.clone());
+    set(&mut study.cores, args.cores);
+    set(&mut study.loads, args.loads.clone());
+    set(&mut study.arrivals, args.arrivals);
+    set(&mut study.costs, args.costs.clone());
+    study.connections = args.connections.or(study.connections);
+    args.effort.apply(&mut study.effort);
+    let points = study.points()?.len() as u64;
+    let progress = progress("policies", points * u64::from(study.effort.replications.max(1)));
+    let rows = study.run(&|| progress.inc(1));
+    progress.finish_and_clear();
+    let (rows, mix) = (rows?, study.mix()?);
+    println!("{}, {} cores, {} costs", mix.describe(), study.cores, study.costs);
+    print!("{}", policies::table(&rows, &mix).to_text());
+    let title = format!("{} on {} cores, {} costs", mix.describe(), study.cores, study.costs);
+    args.output.write(&study, &rows, &policies::csv(&rows), &title, || policies::panels(&rows))
+}
+
+fn run_connections(args: &ConnectionArgs) -> anyhow::Result<()> {
+    let mut study: ConnectionStudy = load(args.scenario.as_deref())?;
+    set(&mut study.queues, args.queues.clone());
+    set(&mut study.imbalance, args.imbalance);
+    set(&mut study.probability, args.probability);
+    set(&mut study.trials, args.trials);
+    set(&mut study.seed, args.seed);
+    let progress = progress("connections", study.queues.len() as u64);
+    let rows = study.run(&|| progress.inc(1));
+    progress.finish_and_clear();
+    let rows = rows?;
+    let table = connections::table(&rows);
+    print!("{}", table.to_text());
+    args.output.write(&study, &rows, &table, "Connections needed for balance", || connections::panels(&rows))
+}
+
+fn run_theory(args: &TheoryArgs) -> anyhow::Result<()> {
+    let replications = args.replications.max(1);
+    let progress = progress("theory", validate::CASES as u64 * u64::from(replications));
+    let threads = crate::scenario::default_threads();
+    let rows = validate::run(args.requests.max(1_000), replications, threads, args.seed, &|| progress.inc(1));
+    progress.finish_and_clear();
+    let table = validate::table(&rows?);
+    print!("{}", if args.markdown { table.to_markdown() } else { table.to_text() });
+    Ok(())
+}
+
+impl OutputArgs {
+    fn write(
+        &self,
+        study: &impl Serialize,
+        rows: &impl Serialize,
+        csv: &Table,
+        title: &str,
+        panels: impl FnOnce() -> Vec<Panel>,
+    ) -> anyhow::Result<()> {
+        if let Some(path) = &self.csv {
+            write_file(path, &csv.to_csv())?;
+        }
+        if let Some(path) = &self.json {
+            write_file(path, &json(&serde_json::json!({ "study": study, "rows": rows }))?)?;
+        }
+        if let Some(path) = &self.svg {
+            write_file(path, &draw(title, &panels()))?;
+        }
+        Ok(())
+    }
+}
+
+fn json(value: &impl Serialize) -> anyhow::Result<String> {
+    Ok(serde_json::to_string_pretty(value)? + "\n")
+}
+
+fn set<T>(field: &mut T, value: Option<T>) {
+    if let Some(value) = value {
+        *field = value;
+    }
+}
+
+/// Reads a study from a scenario file, or its defaults without one.
+fn load<T: DeserializeOwned + Default>(path: Option<&Path>) -> anyhow::Result<T> {
+    let Some(path) = path else { return Ok(T::default()) };
+    let text =
+        std::fs::read_to_string(path).with_context(|| format!("cannot read scenario {}", path.display()))?;
+    toml::from_str(&text).with_context(|| format!("scenario {}", path.display()))
+}
+
+/// A bar on a terminal, nothing elsewhere.
+fn progress(what: &str, steps: u64) -> ProgressBar {
+    let bar = ProgressBar::new(steps);
+    let style = ProgressStyle::with_template("{msg:14} {wide_bar} {pos}/{len} {eta}");
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar.set_message(what.to_owned());
+    bar
+}

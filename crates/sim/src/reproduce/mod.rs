@@ -1,0 +1,149 @@
+//! The papers' simulated figures: run, draw, and judge claim by claim.
+//!
+//! Owns the parameters of each figure and the claims the paper makes about it, as predicates over our numbers. A claim that does
+//! not hold is printed as such: the point is to know, not to pass.
+
+mod shinjuku;
+
+use serde::Serialize;
+
+use crate::report::Table;
+
+/// A figure that can be reproduced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[non_exhaustive]
+pub enum Figure {
+    /// Shinjuku (NSDI'19) figure 1: four policies, three service-time distributions.
+    #[value(name = "shinjuku-fig1")]
+    Shinjuku1,
+    /// Shinjuku (NSDI'19) figure 2: short and long requests apart.
+    #[value(name = "shinjuku-fig2")]
+    Shinjuku2,
+    /// Shinjuku (NSDI'19) figure 4: connections needed for balance under RSS.
+    #[value(name = "shinjuku-fig4")]
+    Shinjuku4,
+}
+
+impl Figure {
+    /// All figures.
+    #[must_use]
+    pub fn all() -> &'static [Self] {
+        <Self as clap::ValueEnum>::value_variants()
+    }
+
+    /// Its name on the command line and in file names.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Shinjuku1 => "shinjuku-fig1",
+            Self::Shinjuku2 => "shinjuku-fig2",
+            Self::Shinjuku4 => "shinjuku-fig4",
+        }
+    }
+
+    /// Runs the figure.
+    ///
+    /// # Errors
+    ///
+    /// Only if its built-in parameters are malformed, which tests exclude.
+    pub fn run(self, options: &Options, tick: &(dyn Fn() + Sync)) -> anyhow::Result<Reproduction> {
+        match self {
+            Self::Shinjuku1 => shinjuku::figure1(options, tick),
+            Self::Shinjuku2 => shinjuku::figure2(options, tick),
+            Self::Shinjuku4 => shinjuku::figure4(options, tick),
+        }
+    }
+
+    /// How many times `tick` is called at most.
+    #[must_use]
+    pub fn ticks(self, options: &Options) -> u64 {
+        let replications = u64::from(options.effort().replications);
+        match self {
+            Self::Shinjuku1 => 3 * 4 * shinjuku::LOADS as u64 * replications,
+            Self::Shinjuku2 => 4 * shinjuku::LOADS as u64 * replications,
+            Self::Shinjuku4 => 12,
+        }
+    }
+}
+
+/// How to run a figure.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// A tenth of the work: enough to see the shape.
+    pub quick: bool,
+    /// Seed of everything random.
+    pub seed: u64,
+    /// Threads; 0 for all the machine has.
+    pub threads: usize,
+}
+
+impl Options {
+    /// The effort per point these options stand for.
+    #[must_use]
+    pub fn effort(&self) -> crate::study::Effort {
+        let (requests, replications) = if self.quick { (40_000, 2) } else { (200_000, 4) };
+        crate::study::Effort { requests, replications, seed: self.seed, threads: self.threads }
+    }
+}
+
+/// What came out.
+#[derive(Clone, Debug)]
+pub struct Reproduction {
+    /// Title of the figure.
+    pub title: String,
+    /// Every number behind it.
+    pub data: Table,
+    /// The drawing.
+    pub svg: String,
+    /// What the paper says, and whether it holds here.
+    pub claims: Vec<Claim>,
+}
+
+/// One statement of a paper against our numbers.
+#[derive(Clone, Debug, Serialize)]
+pub struct Claim {
+    /// What the paper says.
+    pub paper: String,
+    /// What came out here.
+    pub ours: String,
+    /// Whether it agrees.
+    pub holds: bool,
+}
+
+impl Claim {
+    pub(crate) fn new(paper: &str, ours: String, holds: bool) -> Self {
+        Self { paper: paper.to_owned(), ours, holds }
+    }
+}
+
+impl Reproduction {
+    /// The claims as text, one block each.
+    #[must_use]
+    pub fn claims_text(&self) -> String {
+        let block = |c: &Claim| {
+            let verdict = if c.holds { "holds" } else { "DIFFERS" };
+            format!("  [{verdict}] paper: {}\n          here:  {}\n", c.paper, c.ours)
+        };
+        self.claims.iter().map(block).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_connection_figure_agrees_with_the_paper_and_is_drawn() {
+        let options = Options { quick: true, seed: 1, threads: 2 };
+        let result = Figure::Shinjuku4.run(&options, &|| ()).unwrap();
+        assert!(result.claims.iter().all(|c| c.holds), "{}", result.claims_text());
+        assert!(result.svg.starts_with("<svg") && result.data.to_csv().lines().count() == 13);
+    }
+
+    #[test]
+    fn a_claim_that_differs_says_so() {
+        let claims = vec![Claim::new("up", "down".to_owned(), false), Claim::new("a", "a".to_owned(), true)];
+        let shown = Reproduction { title: String::new(), data: Table::default(), svg: String::new(), claims };
+        assert!(shown.claims_text().contains("[DIFFERS] paper: up"));
+    }
+}
