@@ -1,6 +1,6 @@
 //! A batch job worth its cores: Monte Carlo prices of European swaptions.
 //!
-//! Owns: the [model](model) (multi-factor Gaussian Heath-Jarrow-Morton), the [contract](spec), the [pricer](price), an
+//! Owns: the [model] (multi-factor Gaussian Heath-Jarrow-Morton), the [contract](spec), the [pricer](price), an
 //! independent [closed form](analytic) for one factor, the [portfolio], the [job] that any kind of thread can work
 //! on, and its [run on ordinary threads](linux). The problem is the one of PARSEC's *swaptions* (Bienia et al.,
 //! PACT'08), which the Shenango and Arachne papers use as their batch load; the code is our own.

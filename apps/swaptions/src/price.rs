@@ -1,7 +1,7 @@
 //! The pricer: simulates forward-rate paths to the option's expiry and averages the discounted payoff.
 //!
 //! Owns: the inner loop of the batch job. Invariants: it does not allocate; between two calls of `poll` it updates at
-//! most [`CHUNK`] rates or values one coupon, about 100 ns; and sums are integers, so that adding blocks in any order
+//! most 64 rates or values one coupon, about 100 ns; and sums are integers, so that adding blocks in any order
 //! gives the same bits.
 //!
 //! Neighbours: [`crate::model`] supplies the tables, [`crate::job`] splits the work into blocks.

@@ -3,7 +3,8 @@
 //! # Contract
 //! A transport makes a [`Generator`], then, in a loop on one thread: reads its clock, calls [`Generator::poll_due`] and
 //! sends what comes out at once, calls [`Generator::handle_reply`] for each datagram that arrived, with a clock reading
-//! taken after it arrived, and stops when [`Generator::is_done`]. Between, it may sleep until [`Generator::next_event_ns`].
+//! taken after it arrived, and stops when [`Generator::is_done`]. Between, it either sleeps until
+//! [`Generator::next_event_ns`], or spins and calls [`Generator::observe_spin`] on every turn.
 //! All times are nanoseconds of the transport's clock, which must not go back.
 //!
 //! The engine never blocks, allocates nothing after it was made (but for one number per 100 ms window after
@@ -134,7 +135,6 @@ impl Generator {
     /// A request that is due at clock reading `now_ns`, if any; call again until there is none.
     #[inline]
     pub fn poll_due(&mut self, now_ns: u64) -> Option<Outgoing> {
-        self.observe_clock(now_ns);
         self.expire(now_ns);
         for _ in 0..OVERFLOW_BATCH {
             let Pending { due_ns, work_ns } = self.pending.filter(|p| p.due_ns <= now_ns)?;
@@ -153,6 +153,18 @@ impl Generator {
             return Some(Outgoing { bytes: request.encode(), due_ns, flow, sequence });
         }
         None
+    }
+
+    /// Tells the engine that the transport's loop came round at clock reading `now_ns`. A transport that spins calls this
+    /// every time, so that the machine's disturbances of its core are seen; one that sleeps between events never does.
+    #[inline]
+    pub fn observe_spin(&mut self, now_ns: u64) {
+        if let Some(gap) = self.gaps.observe(now_ns)
+            && gap.end - gap.start >= STALL_NS
+            && self.is_measured(gap.end)
+        {
+            self.recorder.note_stall(gap.start, gap.end);
+        }
     }
 
     /// Takes in a datagram that had arrived by clock reading `now_ns`.
@@ -230,7 +242,7 @@ impl Generator {
         Measurement {
             summary: self.recorder.finish(reached - self.measured.start),
             oddities: self.oddities,
-            gaps: self.gaps.finish(now_ns),
+            gaps: self.gaps.gaps(),
             late_after_ns: self.plan.late_after_ns,
             interrupted,
         }
@@ -256,15 +268,6 @@ impl Generator {
         if behind_ns > self.plan.late_after_ns && self.is_measured(due_ns) {
             self.recorder.count_late();
             self.oddities.worst_behind_ns = self.oddities.worst_behind_ns.max(behind_ns);
-        }
-    }
-
-    fn observe_clock(&mut self, now_ns: u64) {
-        if let Some(gap) = self.gaps.observe(now_ns)
-            && gap.end - gap.start >= STALL_NS
-            && self.is_measured(gap.end)
-        {
-            self.recorder.note_stall(gap.start, gap.end);
         }
     }
 

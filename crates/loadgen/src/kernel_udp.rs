@@ -93,6 +93,7 @@ pub fn run(plan: &Plan, seed: u64, target: &Target, stop: &AtomicBool) -> Result
     let clock = Clock::start();
     let mut generator = Generator::new(plan.clone(), seed, clock.now_ns() + LEAD_NS)?;
     while !generator.is_done() && !stop.load(Relaxed) {
+        generator.observe_spin(clock.now_ns());
         for _ in 0..SEND_BATCH {
             let Some(outgoing) = generator.poll_due(clock.now_ns()) else { break };
             if flows.sockets[usize::from(outgoing.flow)].send(&outgoing.bytes).is_err() {

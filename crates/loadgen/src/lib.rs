@@ -1,8 +1,8 @@
 //! Open-loop load generator.
 //!
 //! Owns: a sans-IO [engine](generator) that decides when each request is due and what became of it, the
-//! [report](report), a [probe of the machine's own noise](noise), and a transport over
-//! [kernel UDP sockets](kernel_udp). Other transports drive the same engine.
+//! [report], a [probe of the machine's own noise](noise), a transport over [kernel UDP sockets](kernel_udp), and the
+//! [ideal system](ideal) to compare with. Other transports drive the same engine.
 //!
 //! *Open loop* means that requests are due at times drawn beforehand, whatever the system under test does, and that
 //! latency counts from the due time. A slow answer or a generator that was held up can therefore not hide the
@@ -15,6 +15,7 @@
 
 pub mod clock;
 pub mod generator;
+pub mod ideal;
 pub mod kernel_udp;
 pub mod noise;
 mod outstanding;

@@ -60,12 +60,10 @@ impl GapCounter {
         Some(gap)
     }
 
-    /// Ends at clock reading `now_ns`.
+    /// What was seen up to the last reading.
     #[must_use]
-    pub fn finish(mut self, now_ns: u64) -> Gaps {
-        self.observe(now_ns);
-        self.gaps.observed_ns = now_ns.saturating_sub(self.start_ns);
-        self.gaps
+    pub fn gaps(&self) -> Gaps {
+        Gaps { observed_ns: self.last_ns - self.start_ns, ..self.gaps }
     }
 }
 
@@ -111,10 +109,10 @@ pub fn probe(duration: Duration) -> Gaps {
     let mut counter = GapCounter::new(0);
     loop {
         let now_ns = clock.now_ns();
-        if now_ns >= end_ns {
-            return counter.finish(now_ns);
-        }
         counter.observe(now_ns);
+        if now_ns >= end_ns {
+            return counter.gaps();
+        }
         std::hint::spin_loop();
     }
 }
@@ -130,7 +128,8 @@ mod tests {
         assert_eq!(counter.observe(51_000), None, "50 us exactly");
         assert_eq!(counter.observe(101_001), Some(51_000..101_001));
         assert_eq!(counter.observe(101_002), None);
-        let gaps = counter.finish(1_101_002);
+        counter.observe(1_101_002);
+        let gaps = counter.gaps();
         assert_eq!(
             gaps,
             Gaps { observed_ns: 1_100_002, count: 2, total_ns: 1_050_001, longest_ns: 1_000_000 }

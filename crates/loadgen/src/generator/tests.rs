@@ -105,6 +105,7 @@ fn another_service_time_leaves_the_arrivals_where_they_were() {
 fn latency_counts_from_the_due_time_and_late_sending_shows() {
     let mut generator = Generator::new(plan("1s@1k", "const", "const:1us"), 1, 0).unwrap();
     // Due at 0.5 ms, 1.5 ms, 2.5 ms...; the loop is held up until 2.0 ms.
+    generator.observe_spin(2 * MS);
     let first = generator.poll_due(2 * MS).unwrap();
     assert_eq!(first.due_ns, MS / 2);
     let outcome = generator.handle_reply(2 * MS + 1_000, &reply(&first));
