@@ -121,7 +121,7 @@ impl CongestionDetection {
         if !work && account.leaving() == 0 {
             tracked.preempted = false;
         }
-        let helped = waiting > 0 && waiting <= helpers(view, runtime, look);
+        let helped = waiting > 0 && waiting <= help_under_way(view, runtime, look);
         tracked.helpless = if helped { tracked.helpless.saturating_add(1) } else { 0 };
         let congested = waiting > 0 && (!helped || tracked.helpless > HELP_PATIENCE);
         let stranded = account.cores() == 0 && (work || tracked.woken);
@@ -298,7 +298,7 @@ impl Policy for CongestionDetection {
 
 /// How many kthreads of the runtime are about to take work: idle ones that keep their core, those that have not started on
 /// the core they were granted, and those whose core has yet to be ceded.
-fn helpers(view: View<'_>, runtime: RuntimeId, look: &RuntimeLook) -> u32 {
+fn help_under_way(view: View<'_>, runtime: RuntimeId, look: &RuntimeLook) -> u32 {
     let Some(account) = view.ledger.account(runtime) else { return 0 };
     let about_to_run = |(state, look): &(KthreadState, &KthreadLook)| match *state {
         KthreadState::Incoming { .. } => true,

@@ -486,3 +486,43 @@ fn one_event_chooses_no_core_twice_and_takes_no_more_than_a_runtime_has_to_spare
     assert_eq!(machine.cores(rich), 2);
     assert!(machine.look().is_empty());
 }
+
+#[test]
+fn equals_that_wait_for_the_same_core_are_served_in_turn() {
+    let mut machine = Machine::of_cores(1);
+    let equals = [0; 3].map(|_| machine.runtime(LatencyCritical, 0, 1));
+    let mut holder = machine.runs(equals[2], 0);
+    let mut turns = Vec::new();
+    for _ in 0..6 {
+        // Whoever does not have the core waits for it; the holder parks of its own accord.
+        for runtime in equals {
+            assert_eq!(machine.wakeup(runtime), []);
+        }
+        machine.wait(Nanos::from_micros(1));
+        machine.ledger.release(holder, machine.now).unwrap();
+        let Action::Grant { kthread, .. } = machine.idle(0)[0];
+        holder = kthread;
+        turns.push(holder.runtime.0);
+    }
+    assert_eq!(turns, [0, 1, 2, 0, 1, 2]);
+}
+
+#[test]
+fn a_runtime_that_lost_a_busy_core_gets_the_next_one_as_long_as_it_has_work() {
+    for still_has_work in [true, false] {
+        let mut machine = Machine::of_cores(2);
+        let (batch, service) = (machine.runtime(BestEffort, 0, 2), machine.runtime(LatencyCritical, 0, 1));
+        machine.runs(batch, 0);
+        machine.runs(batch, 1);
+        let Action::Grant { core, kthread, .. } = machine.wakeup(service)[0];
+        machine.cedes(core.0);
+        for _ in 0..5 {
+            // Its user threads come and go too quickly to be congestion.
+            machine.drain(batch);
+            machine.queue(batch, u32::from(still_has_work));
+            assert_eq!(machine.look(), []);
+        }
+        machine.ledger.release(kthread, machine.now).unwrap();
+        assert_eq!(machine.idle(core.0).len(), usize::from(still_has_work));
+    }
+}

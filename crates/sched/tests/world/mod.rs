@@ -174,7 +174,7 @@ impl<P: Policy> World<P> {
             let waited = runtime.queue.iter().filter(|queued| **queued < self.look).count();
             let lacks = match account.cores() {
                 0 => !runtime.queue.is_empty(),
-                _ => waited > self.helpers(id, runtime),
+                _ => waited > self.help_under_way(id, runtime),
             };
             let served = self.actions.iter().any(|Action::Grant { runtime, .. }| *runtime == id);
             let lacks = lacks && !served;
@@ -209,7 +209,7 @@ impl<P: Policy> World<P> {
         self.ledger.cores().iter().filter(bursting).count()
     }
 
-    fn helpers(&self, id: RuntimeId, runtime: &Runtime) -> usize {
+    fn help_under_way(&self, id: RuntimeId, runtime: &Runtime) -> usize {
         let states = self.ledger.account(id).unwrap().kthreads();
         let helps = |(state, kthread): &(KthreadState, &Kthread)| match *state {
             KthreadState::Incoming { .. } => true,
