@@ -1,0 +1,94 @@
+//! Looking at what runtimes allege about their queues.
+//!
+//! Owns the copying from shared memory into the policy's observation, and the 5 us look itself. Bounded: runtimes with cores
+//! are always looked at, of the others as many as [`COLD_KTHREADS`] allows, in turn.
+
+use core::sync::atomic::Ordering;
+use tailwater_sched::RuntimeId;
+use tailwater_shm::Cycles;
+
+use super::Allocator;
+
+/// Kthreads of runtimes without cores looked at each time: about 0.3 us. Frames wake such a runtime by themselves, so only
+/// doorbells and timers wait for their turn.
+const COLD_KTHREADS: usize = 64;
+
+impl Allocator {
+    /// The regular look at all queues, and the policy's answer to it.
+    pub(crate) fn tick(&mut self, now: Cycles) {
+        self.ticks += 1;
+        self.stats.cores.ticks.add(1);
+        self.look(now, COLD_KTHREADS);
+        self.decide(now, |policy, view, actions| policy.tick(view, actions));
+    }
+
+    /// When a tick must come earlier than its interval says: a timer of a runtime without a core.
+    #[inline(always)]
+    pub(crate) fn earliest_timer(&self) -> Cycles {
+        self.earliest_timer
+    }
+
+    /// Looks at everybody, however many.
+    pub(crate) fn look_at_all(&mut self, now: Cycles) {
+        self.earliest_timer = Cycles::MAX;
+        self.look(now, usize::MAX);
+    }
+
+    fn look(&mut self, now: Cycles, mut budget: usize) {
+        if self.earliest_timer <= now {
+            self.earliest_timer = Cycles::MAX;
+        }
+        let count = self.ledger.runtimes().len();
+        self.cursor = if self.cursor < count { self.cursor } else { 0 };
+        let mut stranded = false;
+        let mut next = self.cursor;
+        for step in 0..count {
+            let place = (self.cursor + step) % count;
+            let id = self.ledger.runtimes()[place];
+            if self.has_core(id) {
+                self.look_at(id, now);
+            } else if budget > 0 {
+                budget = budget.saturating_sub(self.look_at(id, now));
+                stranded |= self.observation.runtime(id).is_some_and(|look| look.has_work());
+                self.note_timer(id);
+                next = (place + 1) % count;
+            }
+        }
+        self.stranded = stranded;
+        self.cursor = next;
+    }
+
+    pub(super) fn note_timer(&mut self, id: RuntimeId) {
+        if let Some(runtime) = self.runtimes.get(id) {
+            self.earliest_timer = self.earliest_timer.min(runtime.next_timer);
+        }
+    }
+
+    /// Copies what one runtime says about its queues into the observation; returns its number of kthreads.
+    pub(super) fn look_at(&mut self, id: RuntimeId, now: Cycles) -> usize {
+        let (Some(runtime), Some(look)) = (self.runtimes.get_mut(id), self.observation.runtime_mut(id))
+        else {
+            return 0;
+        };
+        let mut earliest = Cycles::MAX;
+        for (index, (kthread, look)) in runtime.kthreads.iter().zip(&mut look.kthreads).enumerate() {
+            let status = &runtime.region.kthread(index as u16).status;
+            // Relaxed: hints; a value read a moment too early is read again at the next look.
+            look.runq_head = status.runq_head.load(Ordering::Relaxed);
+            look.runq_tail = status.runq_tail.load(Ordering::Relaxed);
+            look.overflow = status
+                .overflow
+                .load(Ordering::Relaxed)
+                .saturating_add(status.injected.load(Ordering::Relaxed));
+            let timer = status.next_timer.load(Ordering::Relaxed);
+            look.timer_due = timer <= now;
+            earliest = earliest.min(timer);
+            look.ingress_head = kthread.ingress.alleged_tail();
+            look.ingress_tail = kthread.ingress.head();
+        }
+        runtime.next_timer = earliest;
+        let held = self.ledger.account(id).map_or(0, tailwater_sched::ledger::Account::held);
+        runtime.stats.counters.cores.set(held.into());
+        runtime.kthreads.len()
+    }
+}

@@ -1,0 +1,294 @@
+//! The IOKernel's settings: names, units, defaults and limits.
+//!
+//! Owns [`Config`] and its check. Reads no file and no environment by itself: the daemon passes the text of its
+//! configuration file to [`Config::from_toml`], embedding programs fill the struct. Unknown keys are refused, so that a
+//! misspelt one is noticed. Every duration carries its unit in its name.
+
+use serde::{Deserialize, Serialize};
+use std::net::Ipv4Addr;
+use tailwater_shm::layout::MAX_KTHREADS;
+use tailwater_shm::lot::SLOTS;
+use tailwater_shm::ring::{LINE, MAX_FRAME, MAX_LINES, MIN_LINES};
+
+use crate::frame::ETHERNET_HEADER;
+
+/// Which runtime gets which core.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PolicyKind {
+    /// Shenango's congestion detection: as few cores as avoid queueing, reconsidered every interval.
+    #[default]
+    CongestionDetection,
+    /// Fixed partitions, first come, first served.
+    Static,
+}
+
+/// How far the IOKernel raises its priority over other programs on its core.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Priority {
+    /// Not at all.
+    None,
+    /// The polling thread only. Ranks within one session where Linux groups sessions (autogroup).
+    #[default]
+    Thread,
+    /// The polling thread and the whole session it belongs to; taken back when the IOKernel ends.
+    Session,
+}
+
+/// Settings of an IOKernel.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Config {
+    /// Address of the control socket; `@name` is in the abstract namespace and leaves no file behind.
+    pub socket: String,
+    /// Core of the polling thread; `None`: the first core this process may use.
+    pub iokernel_core: Option<u16>,
+    /// Cores lent to runtimes; `None`: all this process may use but the IOKernel's.
+    pub managed_cores: Option<Vec<u16>>,
+    /// Network of the runtimes.
+    pub network: Ipv4Addr,
+    /// Leading bits that all its addresses share, 8 to 30.
+    pub prefix_len: u8,
+    /// First address given to runtimes that ask for none; `None`: the second host of the network (the first is left for the
+    /// host's own side of an uplink).
+    pub pool_start: Option<Ipv4Addr>,
+    /// Longest IP packet in bytes, 576 to 9000.
+    pub mtu: u16,
+    /// Who gets a core.
+    pub policy: PolicyKind,
+    /// Time between two looks at all queues, in microseconds (Shenango section 4.1: 5).
+    pub allocation_interval_us: u64,
+    /// How long a bursting runtime keeps a core before an equal with fewer cores may take it, in microseconds.
+    pub burst_quantum_us: u64,
+    /// How long a kthread may take to reach a poll point before it is sent the preempt signal, in microseconds.
+    pub cede_grace_us: u64,
+    /// How long it may take altogether before its thread is moved off the core, in microseconds.
+    pub cede_deadline_us: u64,
+    /// How long a kthread may take to start on a core it was lent before the core is taken back, in microseconds.
+    pub start_deadline_us: u64,
+    /// A runtime that was evicted this many times without ceding once in between loses its registration.
+    pub max_evictions: u32,
+    /// How long nothing must have happened before the polling thread sleeps, in microseconds; 0: never sleep.
+    pub idle_sleep_us: u64,
+    /// Most runtimes registered at a time.
+    pub max_runtimes: u32,
+    /// Most kthreads of one runtime.
+    pub max_kthreads: u16,
+    /// Most bytes of one packet ring; a runtime has two per kthread.
+    pub max_ring_bytes: u32,
+    /// How far to raise the priority of the polling thread.
+    pub priority: Priority,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            socket: "@tailwater".to_owned(),
+            iokernel_core: None,
+            managed_cores: None,
+            network: Ipv4Addr::new(10, 77, 0, 0),
+            prefix_len: 16,
+            pool_start: None,
+            mtu: 1500,
+            policy: PolicyKind::default(),
+            allocation_interval_us: 5,
+            burst_quantum_us: 1_000,
+            cede_grace_us: 5,
+            cede_deadline_us: 1_000,
+            start_deadline_us: 100_000,
+            max_evictions: 100,
+            idle_sleep_us: 1_000,
+            max_runtimes: 256,
+            max_kthreads: MAX_KTHREADS,
+            max_ring_bytes: 4 << 20,
+            priority: Priority::default(),
+        }
+    }
+}
+
+/// A setting has an impossible value, or the file is not a configuration.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// Not TOML, an unknown key, or a value of the wrong type; the parser says where.
+    #[error("configuration: {0}")]
+    Syntax(String),
+    /// A value out of range.
+    #[error("configuration: {key} = {value}: {expected}")]
+    Value {
+        /// The key as written in the file.
+        key: &'static str,
+        /// Its value.
+        value: String,
+        /// What is possible.
+        expected: String,
+    },
+}
+
+fn out_of_range(key: &'static str, value: impl ToString, expected: impl Into<String>) -> ConfigError {
+    ConfigError::Value { key, value: value.to_string(), expected: expected.into() }
+}
+
+impl Config {
+    /// Reads and checks a TOML text; keys left out keep their defaults.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the key, or the place in the text.
+    ///
+    /// ```
+    /// let config = tailwater_iokernel::Config::from_toml("cede-grace-us = 10\nmanaged-cores = [1]").unwrap();
+    /// assert_eq!(config.cede_grace_us, 10);
+    /// assert!(tailwater_iokernel::Config::from_toml("cede-grace = 10").is_err());
+    /// ```
+    pub fn from_toml(text: &str) -> Result<Self, ConfigError> {
+        let config: Self = toml::from_str(text).map_err(|e| ConfigError::Syntax(e.to_string()))?;
+        config.check()?;
+        Ok(config)
+    }
+
+    /// Checks every value that can be judged without looking at the machine.
+    ///
+    /// # Errors
+    /// [`ConfigError::Value`] with the key and what is possible.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        if !(8..=30).contains(&self.prefix_len) {
+            return Err(out_of_range("prefix-len", self.prefix_len, "8 to 30 leading bits are possible"));
+        }
+        if self.network.to_bits() & !self.mask() != 0 {
+            let network = Ipv4Addr::from_bits(self.network.to_bits() & self.mask());
+            return Err(out_of_range(
+                "network",
+                self.network,
+                format!("has bits after the prefix; write {network}"),
+            ));
+        }
+        if let Some(start) = self.pool_start
+            && !self.is_host(start)
+        {
+            return Err(out_of_range(
+                "pool-start",
+                start,
+                format!("is no host of {}/{}", self.network, self.prefix_len),
+            ));
+        }
+        let longest = MAX_FRAME - ETHERNET_HEADER;
+        if !(576..=longest).contains(&self.mtu.into()) {
+            return Err(out_of_range("mtu", self.mtu, format!("576 to {longest} bytes are possible")));
+        }
+        self.check_times()?;
+        self.check_limits()
+    }
+
+    fn check_times(&self) -> Result<(), ConfigError> {
+        let hour = 3_600_000_000;
+        for (key, value, least) in [
+            ("allocation-interval-us", self.allocation_interval_us, 1),
+            ("burst-quantum-us", self.burst_quantum_us, 0),
+            ("cede-grace-us", self.cede_grace_us, 1),
+            ("cede-deadline-us", self.cede_deadline_us, self.cede_grace_us),
+            ("start-deadline-us", self.start_deadline_us, 1_000),
+            ("idle-sleep-us", self.idle_sleep_us, 0),
+        ] {
+            if !(least..=hour).contains(&value) {
+                return Err(out_of_range(key, value, format!("{least} to {hour} us are possible")));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_limits(&self) -> Result<(), ConfigError> {
+        let (slots, runtimes) = (SLOTS as u32, tailwater_sched::ledger::MAX_RUNTIMES);
+        if !(1..=runtimes).contains(&self.max_runtimes) {
+            return Err(out_of_range("max-runtimes", self.max_runtimes, format!("1 to {runtimes}")));
+        }
+        if !(1..=MAX_KTHREADS).contains(&self.max_kthreads) || u32::from(self.max_kthreads) > slots {
+            return Err(out_of_range("max-kthreads", self.max_kthreads, format!("1 to {MAX_KTHREADS}")));
+        }
+        let (least, most) = (MIN_LINES * LINE as u32, MAX_LINES * LINE as u32);
+        if !(least..=most).contains(&self.max_ring_bytes) {
+            return Err(out_of_range(
+                "max-ring-bytes",
+                self.max_ring_bytes,
+                format!("{least} to {most} bytes"),
+            ));
+        }
+        if self.max_evictions == 0 {
+            return Err(out_of_range("max-evictions", 0, "at least 1: any thread may be late once"));
+        }
+        Ok(())
+    }
+
+    fn mask(&self) -> u32 {
+        u32::MAX << (32 - u32::from(self.prefix_len))
+    }
+
+    /// The network's broadcast address.
+    pub fn broadcast(&self) -> Ipv4Addr {
+        Ipv4Addr::from_bits(self.network.to_bits() | !self.mask())
+    }
+
+    /// Whether `ip` is an address a host of the network can have: inside, not the network's own, not the broadcast.
+    pub fn is_host(&self, ip: Ipv4Addr) -> bool {
+        let inside = ip.to_bits() & self.mask() == self.network.to_bits();
+        inside && ip != self.network && ip != self.broadcast()
+    }
+
+    /// First address of the pool.
+    pub fn first_pool_address(&self) -> Ipv4Addr {
+        self.pool_start.unwrap_or_else(|| Ipv4Addr::from_bits(self.network.to_bits() + 2))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_pass_their_own_check_and_survive_a_file() {
+        let config = Config::default();
+        config.check().unwrap();
+        let text = toml::to_string(&config).unwrap();
+        assert_eq!(Config::from_toml(&text).unwrap(), config);
+    }
+
+    #[test]
+    fn a_misspelt_key_is_refused_with_its_name() {
+        let error = Config::from_toml("cede-grace = 3").unwrap_err().to_string();
+        assert!(error.contains("cede-grace"), "{error}");
+    }
+
+    #[test]
+    fn impossible_values_name_the_key_and_what_is_possible() {
+        for (text, key) in [
+            ("prefix-len = 31", "prefix-len"),
+            ("network = \"10.77.0.1\"", "network"),
+            ("pool-start = \"10.78.0.1\"", "pool-start"),
+            ("pool-start = \"10.77.255.255\"", "pool-start"),
+            ("mtu = 100", "mtu"),
+            ("allocation-interval-us = 0", "allocation-interval-us"),
+            ("cede-grace-us = 10\ncede-deadline-us = 9", "cede-deadline-us"),
+            ("max-runtimes = 100000", "max-runtimes"),
+            ("max-kthreads = 0", "max-kthreads"),
+            ("max-ring-bytes = 1000", "max-ring-bytes"),
+            ("max-evictions = 0", "max-evictions"),
+        ] {
+            let error = Config::from_toml(text).unwrap_err();
+            assert!(matches!(error, ConfigError::Value { key: k, .. } if k == key), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn hosts_are_told_from_the_network_and_its_broadcast() {
+        let config = Config::default();
+        for (ip, host) in [
+            ([10, 77, 0, 1], true),
+            ([10, 77, 255, 254], true),
+            ([10, 77, 0, 0], false),
+            ([10, 77, 255, 255], false),
+            ([10, 78, 0, 1], false),
+        ] {
+            assert_eq!(config.is_host(ip.into()), host, "{ip:?}");
+        }
+        assert_eq!(config.first_pool_address(), Ipv4Addr::new(10, 77, 0, 2));
+    }
+}

@@ -1,0 +1,307 @@
+//! The control thread: registration, statistics and the burial of runtimes.
+//!
+//! Owns the control socket, its conversations (`tailwater_shm::control` has the protocol) and the [`directory`]. All slow work
+//! of a registration happens here: memory files, mapping and populating them, `/proc` checks; and unmapping at the end.
+//! Finished registrations go to the polling thread as [`Command`]s, ended ones come back as [`Notice`]s. The polling
+//! thread never waits for this one: it looks at one flag per iteration, and watches the sockets of registered runtimes for
+//! their end by itself, so that a dead runtime is noticed even when this thread gets no processor time.
+//!
+//! # Crash and lie
+//!
+//! | step | peer dies here | peer lies here |
+//! |---|---|---|
+//! | before `Register` | connection dropped | malformed: dropped |
+//! | after `Welcome` | place taken back | wrong threads: refused; silence: dropped after [`PATIENCE`] |
+//! | registered | the polling thread frees its cores, then this one its memory | unexpected message: registration ends |
+
+pub(crate) mod directory;
+mod session;
+
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::{EventfdFlags, Timespec, eventfd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{SocketFlags, accept_with};
+use std::collections::HashMap;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender};
+use std::time::{Duration, Instant};
+use tailwater_sched::RuntimeId;
+use tailwater_shm::Clock;
+use tailwater_shm::control::{self, ControlError, ServerMessage};
+
+use crate::config::Config;
+use crate::runtime::{EndReason, Runtime};
+use crate::stats::Stats;
+use directory::{Directory, Refusal};
+use session::{Session, State};
+
+/// How long a connection may take from one step of its registration to the next.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Most connections that are not registered runtimes.
+const MAX_STRANGERS: usize = 256;
+
+/// What the control thread tells the polling thread.
+#[derive(Debug)]
+pub(crate) enum Command {
+    Attach(Box<Runtime>),
+    End(RuntimeId, EndReason),
+}
+
+/// What the polling thread tells the control thread.
+#[derive(Debug)]
+pub(crate) enum Notice {
+    /// The runtime's cores are back in the ledger and no ring of its is touched any more.
+    Retired(Box<Runtime>, EndReason),
+    /// The polling thread ends.
+    Stop,
+}
+
+/// One direction of the mail between the two threads: a queue, and what wakes or warns the other side.
+#[derive(Debug)]
+pub(crate) struct Bell {
+    fd: OwnedFd,
+    rung: AtomicBool,
+}
+
+impl Bell {
+    pub(crate) fn new() -> Result<Arc<Self>, Errno> {
+        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Arc::new(Self { fd, rung: AtomicBool::new(false) }))
+    }
+
+    pub(crate) fn ring(&self) {
+        // Release: pairs with the Acquire in `take`: what was queued before is seen by who sees the flag.
+        self.rung.store(true, Ordering::Release);
+        // Fails only when the counter is at its maximum, and then it is readable already.
+        let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
+    }
+
+    /// Whether it was rung since the last call: one load when it was not.
+    #[inline(always)]
+    pub(crate) fn take(&self) -> bool {
+        // Relaxed: a hint. Acquire in the swap: pairs with the Release in `ring`.
+        self.rung.load(Ordering::Relaxed) && self.rung.swap(false, Ordering::Acquire)
+    }
+
+    /// Makes the descriptor silent again, after it woke the reader.
+    pub(crate) fn silence(&self) {
+        let _ = rustix::io::read(&self.fd, &mut [0u8; 8]);
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// What runtimes are told about the network and the machine.
+#[derive(Debug, Clone)]
+pub(crate) struct Surroundings {
+    pub(crate) clock: Clock,
+    pub(crate) gateway: Option<Ipv4Addr>,
+    pub(crate) managed_cores: Vec<u16>,
+    pub(crate) unmanaged: rustix::thread::CpuSet,
+    pub(crate) all_cores: rustix::thread::CpuSet,
+    pub(crate) lot: Arc<OwnedFd>,
+}
+
+/// Everything the control thread works with.
+pub(crate) struct Control {
+    pub(crate) config: Config,
+    pub(crate) surroundings: Surroundings,
+    pub(crate) listener: OwnedFd,
+    pub(crate) directory: Directory,
+    pub(crate) commands: Sender<Command>,
+    pub(crate) notices: Receiver<Notice>,
+    /// Rung after a command was queued.
+    pub(crate) to_polling: Arc<Bell>,
+    /// Rung by the polling thread after a notice was queued.
+    pub(crate) to_control: Arc<Bell>,
+    pub(crate) stats: Arc<Stats>,
+    epoll: OwnedFd,
+    sessions: HashMap<u64, Session>,
+    next_token: u64,
+}
+
+const LISTENER: u64 = 0;
+const BELL: u64 = 1;
+
+/// What [`Control::new`] is made from.
+pub(crate) struct Parts {
+    pub(crate) config: Config,
+    pub(crate) surroundings: Surroundings,
+    pub(crate) listener: OwnedFd,
+    pub(crate) directory: Directory,
+    pub(crate) commands: Sender<Command>,
+    pub(crate) notices: Receiver<Notice>,
+    pub(crate) to_polling: Arc<Bell>,
+    pub(crate) to_control: Arc<Bell>,
+    pub(crate) stats: Arc<Stats>,
+}
+
+impl Control {
+    /// # Errors
+    /// When the kernel has no descriptor left.
+    pub(crate) fn new(parts: Parts) -> Result<Self, Errno> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&epoll, &parts.listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
+        epoll::add(&epoll, &parts.to_control.fd, EventData::new_u64(BELL), EventFlags::IN)?;
+        let Parts {
+            config,
+            surroundings,
+            listener,
+            directory,
+            commands,
+            notices,
+            to_polling,
+            to_control,
+            stats,
+        } = parts;
+        Ok(Self {
+            config,
+            surroundings,
+            listener,
+            directory,
+            commands,
+            notices,
+            to_polling,
+            to_control,
+            stats,
+            epoll,
+            sessions: HashMap::new(),
+            next_token: BELL + 1,
+        })
+    }
+
+    /// Serves until the polling thread says stop.
+    pub(crate) fn run(mut self) {
+        let mut events = Vec::with_capacity(64);
+        loop {
+            events.clear();
+            let waiting = self.sessions.values().any(|session| session.deadline.is_some());
+            let timeout = waiting.then_some(Timespec { tv_sec: 1, tv_nsec: 0 });
+            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => {
+                    tracing::error!(%error, "the control thread cannot wait for events and ends");
+                    return;
+                }
+            }
+            // Hang-ups first: a runtime that is started again at once finds its name free.
+            events.sort_by_key(|event: &epoll::Event| {
+                let flags = event.flags;
+                !flags.contains(EventFlags::HUP)
+            });
+            for event in events.drain(..) {
+                match event.data.u64() {
+                    LISTENER => self.accept(),
+                    BELL => {
+                        if !self.read_notices() {
+                            return;
+                        }
+                    }
+                    token => self.serve(token),
+                }
+            }
+            self.drop_the_silent();
+        }
+    }
+
+    fn accept(&mut self) {
+        // Bounded by the backlog; an error means that nobody waits, or no descriptor is left: tried again on the next event.
+        while let Ok(socket) = accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+            let strangers = self.sessions.values().filter(|session| session.deadline.is_some()).count();
+            if strangers >= MAX_STRANGERS {
+                self.refuse(&socket, &Refusal::TooManyConnections);
+                continue;
+            }
+            let token = self.next_token;
+            self.next_token += 1;
+            let watched = EventFlags::IN | EventFlags::RDHUP;
+            if epoll::add(&self.epoll, &socket, EventData::new_u64(token), watched).is_ok() {
+                self.sessions.insert(token, Session::new(socket, Instant::now() + PATIENCE));
+            }
+        }
+    }
+
+    fn refuse(&self, socket: impl AsFd, refusal: &Refusal) {
+        self.stats.polling.refused.add(1);
+        tracing::info!(%refusal, "refused a registration");
+        // The peer may be gone; then nobody needs to know.
+        let _ = control::send(socket, &ServerMessage::Refused { why: refusal.to_string() }, &[]);
+    }
+
+    /// Takes back what the polling thread has let go of. False when it is time to stop.
+    fn read_notices(&mut self) -> bool {
+        self.to_control.silence();
+        let mut retired = false;
+        while let Ok(notice) = self.notices.try_recv() {
+            match notice {
+                Notice::Retired(runtime, reason) => {
+                    self.bury(runtime, &reason);
+                    retired = true;
+                }
+                Notice::Stop => return false,
+            }
+        }
+        if retired {
+            // Somebody may have waited for a name or an address that is free now.
+            let waiting: Vec<u64> = self
+                .sessions
+                .iter()
+                .filter(|(_, session)| matches!(session.state, State::Waiting(_)))
+                .map(|(token, _)| *token)
+                .collect();
+            waiting.into_iter().for_each(|token| self.retry(token));
+        }
+        true
+    }
+
+    /// The last rites: tells the runtime why if it lives, gives its threads their cores back, unmaps its memory.
+    fn bury(&mut self, runtime: Box<Runtime>, reason: &EndReason) {
+        let (id, name) = (runtime.id, runtime.stats.name.clone());
+        tracing::info!(%id, name, %reason, "a registration ended");
+        if *reason != EndReason::Departed {
+            let _ = control::send(&*runtime.socket, &ServerMessage::Refused { why: reason.to_string() }, &[]);
+        }
+        // At the end of the IOKernel all cores are Linux's again; before that only the unmanaged ones.
+        let cores = match reason {
+            EndReason::Shutdown => &self.surroundings.all_cores,
+            _ => &self.surroundings.unmanaged,
+        };
+        for kthread in &runtime.kthreads {
+            // Fails for dead threads.
+            let _ = crate::sys::bind_thread(runtime.pid, kthread.tid, cores);
+        }
+        self.stats.remove_runtime(id);
+        self.sessions.retain(|_, session| !matches!(session.state, State::Registered(other) if other == id));
+        self.directory.release(id);
+    }
+
+    /// Ends conversations that came to a halt.
+    fn drop_the_silent(&mut self) {
+        let now = Instant::now();
+        let late: Vec<u64> = self
+            .sessions
+            .iter()
+            .filter(|(_, session)| session.deadline.is_some_and(|deadline| deadline < now))
+            .map(|(token, _)| *token)
+            .collect();
+        late.into_iter().for_each(|token| self.drop_session(token));
+    }
+
+    /// Forgets a connection that is not registered, and takes back the place it was offered.
+    fn drop_session(&mut self, token: u64) {
+        if let Some(session) = self.sessions.remove(&token)
+            && let State::Offered(offer) = session.state
+        {
+            self.directory.release(offer.place.id);
+        }
+    }
+
+    fn is_closed(error: &ControlError) -> bool {
+        matches!(error, ControlError::Closed | ControlError::System { .. })
+    }
+}

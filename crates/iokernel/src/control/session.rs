@@ -1,0 +1,300 @@
+//! One conversation on the control socket: a state machine from connection to registered runtime.
+//!
+//! | state | message | next |
+//! |---|---|---|
+//! | `Fresh` | `Register`, granted | `Offered`: the place is reserved, `Welcome` and the files are sent |
+//! | `Fresh` | `Register`, its name or address is on the way out | `Waiting`: tried again when somebody leaves |
+//! | `Offered` | `Kthreads`, all of the peer's process | `Registered`: `Ready` is sent, the polling thread told |
+//! | any | `Stats` | the same: the document is sent |
+//! | any | anything else, or end of file | gone (`Registered`: the polling thread ends it first) |
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::process::{PidfdFlags, geteuid, pidfd_open};
+use std::sync::Arc;
+use std::time::Instant;
+use tailwater_sched::ledger::{Class as SchedClass, RuntimeSpec};
+use tailwater_sched::{KthreadId, RuntimeId};
+use tailwater_shm::control::{self, Class, ClientMessage, ControlError, Register, ServerMessage, Welcome};
+use tailwater_shm::layout::Region;
+use tailwater_shm::memory::{self, Mapping};
+use tailwater_shm::ring::{Consumer, Producer};
+use tailwater_shm::{Cycles, Generation};
+
+use super::directory::{Place, Refusal};
+use super::{Command, Control, PATIENCE};
+use crate::runtime::{Egress, EndReason, Kthread, Runtime};
+use crate::stats::{RuntimeCounters, RuntimeStats};
+use crate::switch::check::Identity;
+use crate::switch::flow::FlowGroups;
+
+/// One connection.
+#[derive(Debug)]
+pub(super) struct Session {
+    pub(super) socket: Arc<OwnedFd>,
+    pub(super) state: State,
+    /// When patience ends; `None` once registered.
+    pub(super) deadline: Option<Instant>,
+}
+
+#[derive(Debug)]
+pub(super) enum State {
+    Fresh,
+    /// A wish that could be granted once somebody who is leaving has left.
+    Waiting(Register),
+    Offered(Box<Offer>),
+    Registered(RuntimeId),
+}
+
+/// What was sent with `Welcome`.
+#[derive(Debug)]
+pub(super) struct Offer {
+    pub(super) place: Place,
+    wish: Register,
+    region: Region,
+    doorbell: OwnedFd,
+    pid: i32,
+}
+
+impl Session {
+    pub(super) fn new(socket: OwnedFd, deadline: Instant) -> Self {
+        Self { socket: Arc::new(socket), state: State::Fresh, deadline: Some(deadline) }
+    }
+}
+
+impl Control {
+    /// Something happened on a connection.
+    pub(super) fn serve(&mut self, token: u64) {
+        let Some(session) = self.sessions.get(&token) else { return };
+        let socket = Arc::clone(&session.socket);
+        let message = match control::receive::<ClientMessage>(&*socket) {
+            Ok((message, _)) => message,
+            Err(ControlError::WouldBlock) => return,
+            Err(error) => return self.end(token, &error),
+        };
+        let session = self.sessions.get_mut(&token).expect("looked up above");
+        match (message, core::mem::replace(&mut session.state, State::Fresh)) {
+            (ClientMessage::Stats, state) => {
+                session.state = state;
+                let document = ServerMessage::Stats(self.stats.to_json());
+                if control::send(&*socket, &document, &[]).is_err() {
+                    self.end(token, &ControlError::Closed);
+                }
+            }
+            (ClientMessage::Register(wish), State::Fresh) => self.register(token, &socket, wish),
+            (ClientMessage::Kthreads { tids }, State::Offered(offer)) => {
+                self.enlist(token, &socket, offer, &tids)
+            }
+            (_, state) => {
+                session.state = state;
+                let why = "the message has no place in this conversation".to_owned();
+                self.end(token, &ControlError::Malformed { len: 0, why });
+            }
+        }
+    }
+
+    /// A conversation cannot go on.
+    fn end(&mut self, token: u64, error: &ControlError) {
+        let Some(session) = self.sessions.get(&token) else { return };
+        let State::Registered(id) = session.state else {
+            if !Self::is_closed(error) {
+                tracing::info!(%error, "dropped a connection");
+                let why = error.to_string();
+                let _ = control::send(&*session.socket, &ServerMessage::Refused { why }, &[]);
+            }
+            return self.drop_session(token);
+        };
+        // The polling thread sees the hang-up by itself; saying it twice does no harm.
+        let closed = Self::is_closed(error);
+        let reason = if closed { EndReason::Departed } else { EndReason::Protocol(error.to_string()) };
+        // No event until the retired runtime comes back and the session goes: it would be the same one for ever.
+        let _ = rustix::event::epoll::delete(&self.epoll, &*session.socket);
+        self.tell(Command::End(id, reason));
+    }
+
+    fn tell(&self, command: Command) {
+        // Fails only while the polling thread ends, when nothing needs to be told.
+        let _ = self.commands.send(command);
+        self.to_polling.ring();
+    }
+
+    /// Tries a waiting wish again.
+    pub(super) fn retry(&mut self, token: u64) {
+        let Some(session) = self.sessions.get_mut(&token) else { return };
+        let socket = Arc::clone(&session.socket);
+        if let State::Waiting(wish) = core::mem::replace(&mut session.state, State::Fresh) {
+            self.register(token, &socket, wish);
+        }
+    }
+
+    fn register(&mut self, token: u64, socket: &Arc<OwnedFd>, wish: Register) {
+        match self.offer(socket, &wish) {
+            Ok(offer) => self.set_state(token, State::Offered(offer)),
+            Err(refusal) if is_about_others(&refusal) && self.somebody_leaves() => {
+                self.set_state(token, State::Waiting(wish));
+            }
+            Err(refusal) => {
+                self.refuse(&**socket, &refusal);
+                self.drop_session(token);
+            }
+        }
+    }
+
+    fn set_state(&mut self, token: u64, state: State) {
+        if let Some(session) = self.sessions.get_mut(&token) {
+            session.deadline = match state {
+                State::Registered(_) => None,
+                _ => Some(Instant::now() + PATIENCE),
+            };
+            session.state = state;
+        }
+    }
+
+    /// Whether a registered runtime has hung up and is not buried yet.
+    fn somebody_leaves(&self) -> bool {
+        let mut closed =
+            self.sessions.values().filter(|session| matches!(session.state, State::Registered(_)));
+        closed.any(|session| {
+            let mut fd = [rustix::event::PollFd::new(&*session.socket, rustix::event::PollFlags::RDHUP)];
+            let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+            rustix::event::poll(&mut fd, Some(&now)).is_ok_and(|ready| ready > 0)
+        })
+    }
+
+    /// Reserves a place, makes the memory and sends the welcome.
+    fn offer(&mut self, socket: &OwnedFd, wish: &Register) -> Result<Box<Offer>, Refusal> {
+        let resources = |error: &dyn core::fmt::Display| Refusal::Resources(error.to_string());
+        let peer = rustix::net::sockopt::socket_peercred(socket).map_err(|e| resources(&e))?;
+        let (theirs, ours) = (peer.uid.as_raw(), geteuid().as_raw());
+        if ours != 0 && theirs != ours {
+            return Err(Refusal::OtherUser { theirs, ours });
+        }
+        let place = self.directory.admit(wish)?;
+        let id = place.id;
+        self.make_offer(socket, wish, place, peer.pid.as_raw_nonzero().get()).map_err(|why| {
+            self.directory.release(id);
+            Refusal::Resources(why)
+        })
+    }
+
+    fn make_offer(
+        &self,
+        socket: &OwnedFd,
+        wish: &Register,
+        place: Place,
+        pid: i32,
+    ) -> Result<Box<Offer>, String> {
+        let text = |error: &dyn core::fmt::Display| error.to_string();
+        let file = memory::create("tailwater-region", place.region.region_len()).map_err(|e| text(&e))?;
+        let mapping = Mapping::new(&file, "region").map_err(|e| text(&e))?;
+        let region =
+            Region::create(mapping, place.region, self.surroundings.clock.hz()).map_err(|e| text(&e))?;
+        let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|e| text(&e))?;
+        let welcome = Welcome {
+            ip: place.ip,
+            prefix_len: self.config.prefix_len,
+            gateway: self.surroundings.gateway,
+            mac: place.mac.0,
+            mtu: self.config.mtu,
+            slots: place.slots.clone(),
+            managed_cores: self.surroundings.managed_cores.clone(),
+        };
+        let files = [file.as_fd(), self.surroundings.lot.as_fd(), doorbell.as_fd()];
+        control::send(socket, &ServerMessage::Welcome(welcome), &files).map_err(|e| text(&e))?;
+        Ok(Box::new(Offer { place, wish: wish.clone(), region, doorbell, pid }))
+    }
+
+    fn enlist(&mut self, token: u64, socket: &Arc<OwnedFd>, offer: Box<Offer>, tids: &[i32]) {
+        let (id, pid) = (offer.place.id, offer.pid);
+        let belongs = |tid: i32| std::path::Path::new(&format!("/proc/{pid}/task/{tid}")).exists();
+        if let Err(refusal) = self.directory.enlist(id, pid, tids, belongs) {
+            self.refuse(&**socket, &refusal);
+            self.set_state(token, State::Offered(offer));
+            return self.drop_session(token);
+        }
+        if control::send(&**socket, &ServerMessage::Ready, &[]).is_err() {
+            self.set_state(token, State::Offered(offer));
+            return self.drop_session(token);
+        }
+        self.set_state(token, State::Registered(id));
+        let runtime = build(offer, Arc::clone(socket), tids);
+        tracing::info!(%id, name = runtime.stats.name, ip = %runtime.ip, kthreads = tids.len(), "registered");
+        self.stats.polling.registered.add(1);
+        self.stats.add_runtime(Arc::clone(&runtime.stats));
+        self.tell(Command::Attach(runtime));
+    }
+}
+
+/// Whether the refusal would go away if somebody left.
+fn is_about_others(refusal: &Refusal) -> bool {
+    matches!(
+        refusal,
+        Refusal::NameTaken(_)
+            | Refusal::AddressTaken { .. }
+            | Refusal::MacTaken { .. }
+            | Refusal::GuaranteeOversubscribed { .. }
+            | Refusal::PoolExhausted
+            | Refusal::TooManyRuntimes(_)
+            | Refusal::NoSlots { .. }
+    )
+}
+
+/// Puts together what the polling thread needs.
+fn build(offer: Box<Offer>, socket: Arc<OwnedFd>, tids: &[i32]) -> Box<Runtime> {
+    let Offer { place, wish, region, doorbell, pid } = *offer;
+    let Place { id, ip, mac, slots, .. } = place;
+    let (count, class) = (wish.kthreads, wish.class);
+    let stats = Arc::new(RuntimeStats {
+        id,
+        name: wish.name,
+        pid,
+        ip,
+        mac,
+        class,
+        kthreads: count,
+        guaranteed: wish.guaranteed,
+        counters: RuntimeCounters::default(),
+    });
+    let identity = Identity { mac: mac.key(), ip: ip.to_bits() };
+    let kthread = |index: u16| Kthread {
+        ingress: Producer::new(region.ingress(index)),
+        egress: Some(Egress {
+            consumer: Consumer::new(region.egress(index)),
+            owner: KthreadId::new(id, index),
+            identity,
+            stats: Arc::clone(&stats),
+        }),
+        tid: tids[usize::from(index)],
+        slot: slots[usize::from(index)],
+        may_run: false,
+        generation: Generation::default(),
+        bound: None,
+        no_starts: 0,
+    };
+    let kthreads = (0..count).map(kthread).collect();
+    let class = match class {
+        Class::LatencyCritical => SchedClass::LatencyCritical,
+        Class::BestEffort => SchedClass::BestEffort,
+    };
+    // Names a process that may be gone by now: then its socket has hung up as well.
+    let process =
+        rustix::process::Pid::from_raw(pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+    Box::new(Runtime {
+        id,
+        spec: RuntimeSpec { guaranteed: wish.guaranteed, max: count, kthreads: count, class },
+        pid,
+        mac,
+        ip,
+        kthreads,
+        region,
+        doorbell,
+        socket,
+        process,
+        groups: FlowGroups::new(count),
+        stats,
+        evictions: 0,
+        next_timer: Cycles::MAX,
+        woken_at_tick: 0,
+        doomed: false,
+    })
+}

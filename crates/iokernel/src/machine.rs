@@ -1,0 +1,285 @@
+//! The machine as the IOKernel finds it: cores it may use, how they are related, and the priority it can have.
+//!
+//! Owns the one-time questions to Linux (affinity, sysfs, nice, autogroup) at start and their undoing at the end. Nothing
+//! here runs while frames are switched.
+
+use rustix::process::{getpriority_process, setpriority_process};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity, set_current_timer_slack};
+use serde_json::{Value, json};
+use std::fs;
+use tailwater_sched::CoreId;
+use tailwater_sched::topology::{Core, Topology, TopologyError};
+
+use crate::config::{Config, Priority};
+
+/// The IOKernel cannot use the cores as configured.
+#[derive(Debug, thiserror::Error)]
+pub enum CoreError {
+    /// Fewer than two cores.
+    #[error(
+        "this process may use {0} core; the IOKernel needs one for itself and at least one to lend. \
+         Use a machine with 2 or more, or widen the affinity (taskset, cpuset)"
+    )]
+    TooFew(usize),
+    /// A configured core is outside of what the process may use.
+    #[error("core {core} ({key}) is not among the cores this process may use: {allowed}")]
+    NotAllowed {
+        /// The core.
+        core: u16,
+        /// The key that names it.
+        key: &'static str,
+        /// Those it may use.
+        allowed: String,
+    },
+    /// The IOKernel's own core cannot be lent.
+    #[error(
+        "core {0} is the IOKernel's own and cannot be managed; take it out of managed-cores or set iokernel-core"
+    )]
+    OwnCore(u16),
+    /// Nothing to manage.
+    #[error("managed-cores is empty; name at least one core to lend")]
+    NoneManaged,
+    /// The kernel refused to say.
+    #[error("cannot read the affinity of this process: {0}")]
+    Affinity(rustix::io::Errno),
+    /// sysfs describes an impossible machine, or a core is named twice.
+    #[error("cores of this machine: {0}")]
+    Topology(#[from] TopologyError),
+}
+
+/// Which core does what.
+#[derive(Debug, Clone)]
+pub struct Cores {
+    /// The polling thread's.
+    pub iokernel: CoreId,
+    /// Those lent to runtimes.
+    pub managed: Topology,
+    /// All that this process might use when it started; given back to threads that leave Tailwater.
+    pub allowed: Vec<CoreId>,
+}
+
+impl Cores {
+    /// Finds and checks the cores `config` asks for.
+    ///
+    /// # Errors
+    /// [`CoreError`] with the core and what to do.
+    pub fn detect(config: &Config) -> Result<Self, CoreError> {
+        let set = sched_getaffinity(None).map_err(CoreError::Affinity)?;
+        let allowed: Vec<CoreId> =
+            (0..CpuSet::MAX_CPU as u16).filter(|&c| set.is_set(c.into())).map(CoreId).collect();
+        Self::choose(config, allowed, |core| sysfs_core(core))
+    }
+
+    /// The choice itself, with the machine's description as an argument.
+    fn choose(
+        config: &Config,
+        allowed: Vec<CoreId>,
+        describe: impl Fn(CoreId) -> Core,
+    ) -> Result<Self, CoreError> {
+        if allowed.len() < 2 {
+            return Err(CoreError::TooFew(allowed.len()));
+        }
+        let check = |core: u16, key| {
+            allowed.contains(&CoreId(core)).then_some(CoreId(core)).ok_or_else(|| CoreError::NotAllowed {
+                core,
+                key,
+                allowed: list(&allowed),
+            })
+        };
+        let iokernel = match config.iokernel_core {
+            Some(core) => check(core, "iokernel-core")?,
+            None => {
+                let managed =
+                    |core: &&CoreId| config.managed_cores.as_ref().is_some_and(|m| m.contains(&core.0));
+                *allowed.iter().find(|core| !managed(core)).ok_or(CoreError::OwnCore(allowed[0].0))?
+            }
+        };
+        let managed: Vec<CoreId> = match &config.managed_cores {
+            Some(cores) => {
+                cores.iter().map(|&core| check(core, "managed-cores")).collect::<Result<_, _>>()?
+            }
+            None => allowed.iter().copied().filter(|&core| core != iokernel).collect(),
+        };
+        if managed.is_empty() {
+            return Err(CoreError::NoneManaged);
+        }
+        if managed.contains(&iokernel) {
+            return Err(CoreError::OwnCore(iokernel.0));
+        }
+        let mut described: Vec<Core> = managed.iter().map(|&core| describe(core)).collect();
+        for core in &mut described {
+            core.siblings.retain(|sibling| managed.contains(sibling));
+        }
+        Ok(Self { iokernel, managed: Topology::new(described)?, allowed })
+    }
+
+    /// The cores left to everybody else: where evicted threads and the control thread run.
+    pub(crate) fn unmanaged(&self) -> CpuSet {
+        cpu_set(self.allowed.iter().filter(|&&core| self.managed.position(core).is_none()))
+    }
+
+    /// All cores this process might use when it started.
+    pub(crate) fn all(&self) -> CpuSet {
+        cpu_set(&self.allowed)
+    }
+
+    /// Numbers of the managed cores.
+    pub(crate) fn managed_numbers(&self) -> Vec<u16> {
+        self.managed.cores().iter().map(|core| core.id.0).collect()
+    }
+}
+
+/// A set of cores for Linux.
+pub(crate) fn cpu_set<'a>(cores: impl IntoIterator<Item = &'a CoreId>) -> CpuSet {
+    let mut set = CpuSet::new();
+    cores.into_iter().for_each(|core| set.set(core.0.into()));
+    set
+}
+
+fn list(cores: &[CoreId]) -> String {
+    cores.iter().map(|core| core.0.to_string()).collect::<Vec<_>>().join(", ")
+}
+
+/// What sysfs says about a core; a core it does not describe stands alone.
+fn sysfs_core(id: CoreId) -> Core {
+    let read = |file: &str| {
+        fs::read_to_string(format!("/sys/devices/system/cpu/cpu{}/topology/{file}", id.0)).unwrap_or_default()
+    };
+    let siblings = parse_list(&read("thread_siblings_list")).into_iter().filter(|&core| core != id).collect();
+    // -1 where the hypervisor does not tell.
+    let socket = read("physical_package_id").trim().parse::<u16>().unwrap_or(0);
+    Core { id, socket, siblings }
+}
+
+/// Parses the kernel's list format: `0-3,8,10-11`. What is no list yields no cores.
+fn parse_list(text: &str) -> Vec<CoreId> {
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        Some(first.trim().parse::<u16>().ok()?..=last.trim().parse::<u16>().ok()?)
+    };
+    text.trim().split(',').filter_map(range).flatten().map(CoreId).collect()
+}
+
+/// The polling thread's place among the machine's threads, undone on drop.
+#[derive(Debug)]
+pub(crate) struct Pinned {
+    before: CpuSet,
+    nice_before: Option<i32>,
+    autogroup_before: Option<i32>,
+    /// What was possible, for the statistics.
+    pub(crate) report: Value,
+}
+
+const AUTOGROUP: &str = "/proc/self/autogroup";
+const HIGHEST: i32 = -20;
+
+impl Pinned {
+    /// Binds the calling thread to the IOKernel's core and raises its priority as far as allowed.
+    ///
+    /// # Errors
+    /// When the kernel refuses the core; a refused priority is only reported.
+    pub(crate) fn this_thread(cores: &Cores, priority: Priority) -> Result<Self, CoreError> {
+        let before = sched_getaffinity(None).map_err(CoreError::Affinity)?;
+        sched_setaffinity(None, &cpu_set([&cores.iokernel])).map_err(CoreError::Affinity)?;
+        // Timers of a sleeping IOKernel end on time instead of up to 50 us late (prctl(2), PR_SET_TIMERSLACK).
+        let _ = set_current_timer_slack(core::num::NonZeroU64::new(1));
+        let mut pinned = Self { before, nice_before: None, autogroup_before: None, report: Value::Null };
+        let nice = if priority == Priority::None { "not asked for".to_owned() } else { pinned.raise_nice() };
+        let session =
+            if priority == Priority::Session { pinned.raise_session() } else { "not asked for".to_owned() };
+        let grouped = fs::read_to_string("/proc/sys/kernel/sched_autogroup_enabled")
+            .is_ok_and(|text| text.trim() == "1");
+        pinned.report = json!({ "thread": nice, "session": session, "autogroup": grouped });
+        Ok(pinned)
+    }
+
+    /// On Linux "the process" of setpriority(2) is one thread; `None` is the calling one.
+    fn raise_nice(&mut self) -> String {
+        let before = getpriority_process(None).unwrap_or(0);
+        match setpriority_process(None, HIGHEST) {
+            Ok(()) => {
+                self.nice_before = Some(before);
+                format!("nice {HIGHEST}")
+            }
+            Err(e) => format!("nice stays {before} ({e}); allow it with CAP_SYS_NICE or `ulimit -e 40`"),
+        }
+    }
+
+    fn raise_session(&mut self) -> String {
+        // "/autogroup-57 nice 0"
+        let before = fs::read_to_string(AUTOGROUP)
+            .ok()
+            .and_then(|text| text.trim().rsplit(' ').next()?.parse::<i32>().ok());
+        match (before, fs::write(AUTOGROUP, HIGHEST.to_string())) {
+            (Some(before), Ok(())) => {
+                self.autogroup_before = Some(before);
+                format!("autogroup nice {HIGHEST}")
+            }
+            (_, Err(e)) => format!("autogroup unchanged ({e}); needs CAP_SYS_NICE"),
+            (None, Ok(())) => "autogroup raised, its former value is unknown".to_owned(),
+        }
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        // On the pinned thread itself; what cannot be undone was refused in the first place.
+        if let Some(nice) = self.nice_before {
+            let _ = setpriority_process(None, nice);
+        }
+        if let Some(nice) = self.autogroup_before {
+            let _ = fs::write(AUTOGROUP, nice.to_string());
+        }
+        let _ = set_current_timer_slack(None);
+        let _ = sched_setaffinity(None, &self.before);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn alone(id: CoreId) -> Core {
+        Core { id, socket: 0, siblings: Vec::new() }
+    }
+
+    fn choose(config: &Config, allowed: &[u16]) -> Result<Cores, CoreError> {
+        Cores::choose(config, allowed.iter().copied().map(CoreId).collect(), alone)
+    }
+
+    #[test]
+    fn by_default_the_first_core_polls_and_the_rest_are_lent() {
+        let cores = choose(&Config::default(), &[2, 3, 5]).unwrap();
+        assert_eq!(cores.iokernel, CoreId(2));
+        assert_eq!(cores.managed_numbers(), [3, 5]);
+    }
+
+    #[test]
+    fn the_iokernel_keeps_out_of_the_cores_it_is_to_manage() {
+        let config = Config { managed_cores: Some(vec![0]), ..Config::default() };
+        assert_eq!(choose(&config, &[0, 1]).unwrap().iokernel, CoreId(1));
+        let config = Config { managed_cores: Some(vec![0, 1]), ..Config::default() };
+        assert!(matches!(choose(&config, &[0, 1]), Err(CoreError::OwnCore(0))));
+        let config = Config { managed_cores: Some(vec![1]), iokernel_core: Some(1), ..Config::default() };
+        assert!(matches!(choose(&config, &[0, 1]), Err(CoreError::OwnCore(1))));
+    }
+
+    #[test]
+    fn one_core_or_foreign_cores_are_refused_with_the_remedy() {
+        let error = choose(&Config::default(), &[0]).unwrap_err();
+        assert!(error.to_string().contains("2 or more"), "{error}");
+        let config = Config { managed_cores: Some(vec![7]), ..Config::default() };
+        assert!(matches!(choose(&config, &[0, 1]), Err(CoreError::NotAllowed { core: 7, .. })));
+        let config = Config { managed_cores: Some(Vec::new()), ..Config::default() };
+        assert!(matches!(choose(&config, &[0, 1]), Err(CoreError::NoneManaged)));
+    }
+
+    #[test]
+    fn kernel_lists_are_parsed_and_garbage_is_empty() {
+        let ids = |text| parse_list(text).iter().map(|core| core.0).collect::<Vec<_>>();
+        assert_eq!(ids("0-2,8,10-11\n"), [0, 1, 2, 8, 10, 11]);
+        assert_eq!(ids("5"), [5]);
+        assert!(ids("").is_empty());
+        assert!(ids("x-y,,").is_empty());
+    }
+}

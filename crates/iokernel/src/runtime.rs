@@ -1,0 +1,176 @@
+//! A registered runtime, as the polling thread knows it.
+//!
+//! Owns the mapped region, both private ends of each ring, the thread ids and what was last granted to each kthread. Made by
+//! the control thread, used by the polling thread alone, and sent back to the control thread to be taken apart: mapping
+//! and unmapping never happen on the polling thread. Nothing here believes the region: generations, ring positions and
+//! identity are our own copies.
+
+use rustix::fd::OwnedFd;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use tailwater_sched::ledger::RuntimeSpec;
+use tailwater_sched::{CoreId, KthreadId, RuntimeId};
+use tailwater_shm::layout::Region;
+use tailwater_shm::ring::{Consumer, Producer, RingLie};
+use tailwater_shm::{Cycles, Generation, KthreadShared, SlotId};
+
+use crate::frame::Mac;
+use crate::stats::RuntimeStats;
+use crate::switch::check::Identity;
+use crate::switch::flow::FlowGroups;
+
+/// Why a registration ended.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum EndReason {
+    /// The runtime exited, crashed or closed its control socket.
+    #[error("the runtime left")]
+    Departed,
+    /// It wrote something impossible into an egress ring.
+    #[error(
+        "kthread {kthread} wrote an impossible egress ring: {lie}; its memory is corrupt or it is hostile"
+    )]
+    EgressLie {
+        /// The kthread.
+        kthread: u16,
+        /// What was found.
+        lie: RingLie,
+    },
+    /// It wrote an impossible consumer position.
+    #[error(
+        "kthread {kthread} wrote an impossible ingress position: {lie}; its memory is corrupt or it is hostile"
+    )]
+    IngressLie {
+        /// The kthread.
+        kthread: u16,
+        /// What was found.
+        lie: RingLie,
+    },
+    /// Its threads kept cores until they were moved off by force, too often.
+    #[error(
+        "its threads had to be moved off their cores {0} times in a row; call `tailwater::poll()` in long loops"
+    )]
+    NeverYields(u32),
+    /// It sent a message that has no place in the conversation.
+    #[error("{0}")]
+    Protocol(String),
+    /// The IOKernel ends.
+    #[error("the IOKernel ends")]
+    Shutdown,
+}
+
+/// The reading end of an egress ring, and whose it is: what the switch polls.
+#[derive(Debug)]
+pub(crate) struct Egress {
+    pub(crate) consumer: Consumer,
+    pub(crate) owner: KthreadId,
+    pub(crate) identity: Identity,
+    pub(crate) stats: Arc<RuntimeStats>,
+}
+
+/// One kthread.
+#[derive(Debug)]
+pub(crate) struct Kthread {
+    pub(crate) ingress: Producer,
+    /// Here while nobody polls it; with the switch while somebody does.
+    pub(crate) egress: Option<Egress>,
+    pub(crate) tid: i32,
+    pub(crate) slot: SlotId,
+    /// It has a core, is promised one, or was evicted and still runs: its egress ring is polled even when empty.
+    pub(crate) may_run: bool,
+    /// Of the latest grant.
+    pub(crate) generation: Generation,
+    /// The core its thread is bound to; `None` before the first grant and after an eviction.
+    pub(crate) bound: Option<CoreId>,
+    /// Consecutive grants it did not start on; doubles the time before the next.
+    pub(crate) no_starts: u32,
+}
+
+/// One runtime.
+#[derive(Debug)]
+pub(crate) struct Runtime {
+    pub(crate) id: RuntimeId,
+    pub(crate) spec: RuntimeSpec,
+    pub(crate) pid: i32,
+    pub(crate) mac: Mac,
+    pub(crate) ip: Ipv4Addr,
+    pub(crate) region: Region,
+    pub(crate) doorbell: OwnedFd,
+    /// The control socket: its hang-up is the runtime's death notice.
+    pub(crate) socket: Arc<OwnedFd>,
+    /// Becomes readable when the process exits, even if a child of its keeps the socket open.
+    pub(crate) process: Option<OwnedFd>,
+    pub(crate) kthreads: Vec<Kthread>,
+    pub(crate) groups: FlowGroups,
+    pub(crate) stats: Arc<RuntimeStats>,
+    /// Evictions since it last ceded a core.
+    pub(crate) evictions: u32,
+    /// Earliest timer of its kthreads, as of the last look.
+    pub(crate) next_timer: Cycles,
+    /// The look at which a wake-up was last tried, so that a burst of frames asks the policy once.
+    pub(crate) woken_at_tick: u64,
+    /// Set when the registration is about to end: nothing is delivered or granted any more.
+    pub(crate) doomed: bool,
+}
+
+impl Runtime {
+    /// The shared words of one kthread.
+    #[inline(always)]
+    pub(crate) fn shared(&self, kthread: u16) -> &KthreadShared {
+        self.region.kthread(kthread)
+    }
+}
+
+/// The table of registered runtimes, by slot.
+#[derive(Debug, Default)]
+pub(crate) struct Runtimes {
+    slots: Vec<Option<Box<Runtime>>>,
+}
+
+impl Runtimes {
+    #[inline(always)]
+    pub(crate) fn get(&self, id: RuntimeId) -> Option<&Runtime> {
+        self.slots.get(id.0 as usize)?.as_deref()
+    }
+
+    #[inline(always)]
+    pub(crate) fn get_mut(&mut self, id: RuntimeId) -> Option<&mut Runtime> {
+        self.slots.get_mut(id.0 as usize)?.as_deref_mut()
+    }
+
+    /// A kthread the ledger names.
+    ///
+    /// # Panics
+    /// If it does not exist: ledger and table contradict each other.
+    #[inline(always)]
+    pub(crate) fn kthread(&self, id: KthreadId) -> (&Runtime, &Kthread) {
+        let runtime = self.get(id.runtime).expect("the ledger names registered runtimes only");
+        (runtime, &runtime.kthreads[usize::from(id.index)])
+    }
+
+    /// The same, to be changed.
+    ///
+    /// # Panics
+    /// As [`Self::kthread`].
+    #[inline(always)]
+    pub(crate) fn kthread_mut(&mut self, id: KthreadId) -> &mut Kthread {
+        let runtime = self.get_mut(id.runtime).expect("the ledger names registered runtimes only");
+        &mut runtime.kthreads[usize::from(id.index)]
+    }
+
+    pub(crate) fn insert(&mut self, runtime: Box<Runtime>) {
+        let slot = runtime.id.0 as usize;
+        if slot >= self.slots.len() {
+            self.slots.resize_with(slot + 1, || None);
+        }
+        debug_assert!(self.slots[slot].is_none(), "the control thread gave slot {slot} away twice");
+        self.slots[slot] = Some(runtime);
+    }
+
+    pub(crate) fn remove(&mut self, id: RuntimeId) -> Option<Box<Runtime>> {
+        self.slots.get_mut(id.0 as usize)?.take()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Runtime> {
+        self.slots.iter().filter_map(Option::as_deref)
+    }
+}

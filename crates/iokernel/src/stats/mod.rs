@@ -1,0 +1,428 @@
+//! Counters and histograms of the IOKernel.
+//!
+//! Owns [`Stats`], written by the polling thread with plain relaxed additions (one writer, no locked instruction) and read
+//! by anybody through a [`StatsHandle`]. The list of runtimes is behind a lock that the polling thread never takes: the
+//! control thread keeps it. Numbers read together may be a few nanoseconds apart; none goes backwards.
+
+mod histogram;
+
+pub use histogram::SharedHistogram;
+
+use serde_json::{Map, Value, json};
+use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use tailwater_sched::RuntimeId;
+use tailwater_shm::control::Class;
+
+use crate::frame::Mac;
+
+/// A number that one thread increases.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds `n`. One thread only.
+    #[inline(always)]
+    pub(crate) fn add(&self, n: u64) {
+        // Relaxed: a statistic.
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+    }
+
+    /// Replaces the value (for gauges). One thread only.
+    pub(crate) fn set(&self, n: u64) {
+        self.0.store(n, Ordering::Relaxed);
+    }
+
+    /// The value now.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+macro_rules! counters {
+    ($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $field:ident,)* }) => {
+        $(#[$meta])*
+        #[derive(Debug, Default)]
+        pub struct $name { $($(#[$doc])* pub $field: Counter,)* }
+
+        impl $name {
+            fn to_json(&self) -> Value {
+                let mut map = Map::new();
+                $(map.insert(stringify!($field).to_owned(), self.$field.get().into());)*
+                Value::Object(map)
+            }
+        }
+    };
+}
+
+counters! {
+    /// What the switch did.
+    SwitchCounters {
+        /// Frames taken from egress rings.
+        from_runtimes,
+        /// Frames injected by ports.
+        from_ports,
+        /// Copies put into ingress rings.
+        delivered,
+        /// Frames handed to ports.
+        to_ports,
+        /// Broadcast and multicast frames.
+        flooded,
+        /// Dropped: the receiver's ingress ring was full.
+        dropped_full,
+        /// Dropped: nobody has the destination address, and there is no uplink.
+        dropped_unknown,
+        /// Dropped: source MAC, source IP or ARP sender was not the runtime's own.
+        dropped_spoofed,
+        /// Dropped: truncated, or lengths that contradict one another.
+        dropped_malformed,
+        /// Dropped: neither IPv4 nor ARP.
+        dropped_ethertype,
+        /// Dropped: the sender changed the frame while it was copied to a port.
+        dropped_torn,
+        /// Dropped: a port would not take it.
+        dropped_port,
+    }
+}
+
+counters! {
+    /// What the allocator and the hand-off machinery did.
+    CoreCounters {
+        /// Looks at all queues.
+        ticks,
+        /// Cores lent that were free.
+        grants,
+        /// Cores taken from a busy kthread.
+        preemptions,
+        /// Cores taken from an idle kthread.
+        idle_takes,
+        /// Decisions dropped because the idle victim found work first.
+        idle_lost,
+        /// Decisions dropped because the victim had not started yet.
+        not_started,
+        /// Cores given up of a kthread's own accord.
+        parks,
+        /// Affinity changes before a grant.
+        rebinds,
+        /// Affinity changes the kernel refused.
+        rebind_failures,
+        /// Preempt signals sent.
+        signals,
+        /// Threads moved off their core because they did not cede.
+        evictions,
+        /// Cores taken back because the kthread never started.
+        no_starts,
+        /// Transitions the ledger refused: defects of the IOKernel, never of a runtime.
+        ledger_refusals,
+        /// Successors woken by the IOKernel because their predecessor did not, or its wake was lost.
+        rewakes,
+    }
+}
+
+counters! {
+    /// The polling loop and the control plane.
+    LoopCounters {
+        /// Iterations.
+        iterations,
+        /// Times the polling thread went to sleep.
+        sleeps,
+        /// Nanoseconds asleep.
+        slept_ns,
+        /// Runtimes registered.
+        registered,
+        /// Registrations refused.
+        refused,
+        /// Registrations ended by the runtime: exit, crash or close.
+        departed,
+        /// Registrations ended by the IOKernel for cause.
+        expelled,
+    }
+}
+
+counters! {
+    /// One runtime's account.
+    RuntimeCounters {
+        /// Frames put into its ingress rings.
+        rx_frames,
+        /// Bytes of them.
+        rx_bytes,
+        /// Frames dropped because an ingress ring was full.
+        rx_full,
+        /// Frames taken from its egress rings.
+        tx_frames,
+        /// Bytes of them.
+        tx_bytes,
+        /// Frames of its dropped because a source address was not its own.
+        tx_spoofed,
+        /// Frames of its dropped because they made no sense.
+        tx_malformed,
+        /// Cores it holds now.
+        cores,
+        /// Times it was lent a core.
+        grants,
+        /// Times a busy core was taken from it.
+        preempted,
+        /// Times one of its threads was moved off a core by force.
+        evictions,
+        /// Nanoseconds of core time it had, up to the last time a core changed hands.
+        core_ns,
+    }
+}
+
+/// How a core came to a kthread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum HandoffKind {
+    /// From a busy kthread that reached a poll point.
+    Polling,
+    /// From an idle kthread.
+    Idle,
+    /// The core was free; the IOKernel woke the kthread.
+    Wake,
+    /// From a busy kthread that needed the preempt signal.
+    Signal,
+    /// From a kthread that was evicted.
+    Evict,
+}
+
+impl HandoffKind {
+    /// All kinds.
+    pub const ALL: [Self; 5] = [Self::Polling, Self::Idle, Self::Wake, Self::Signal, Self::Evict];
+
+    /// Name in the JSON document.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Polling => "polling",
+            Self::Idle => "idle",
+            Self::Wake => "wake",
+            Self::Signal => "signal",
+            Self::Evict => "evict",
+        }
+    }
+}
+
+/// Latencies of one kind of hand-off, both from the IOKernel's decision.
+#[derive(Debug, Default)]
+pub struct HandoffHistograms {
+    /// Until the core was seen ceded.
+    pub ceded: SharedHistogram,
+    /// Until the new owner was seen running.
+    pub running: SharedHistogram,
+}
+
+/// Identity and account of one registered runtime.
+#[derive(Debug)]
+pub struct RuntimeStats {
+    /// Its slot.
+    pub id: RuntimeId,
+    /// Its name.
+    pub name: String,
+    /// Process that registered it.
+    pub pid: i32,
+    /// Its address.
+    pub ip: Ipv4Addr,
+    /// Its MAC address.
+    pub mac: Mac,
+    /// Its class.
+    pub class: Class,
+    /// Its kthreads.
+    pub kthreads: u16,
+    /// Cores guaranteed to it.
+    pub guaranteed: u16,
+    /// What happened to it.
+    pub counters: RuntimeCounters,
+}
+
+/// Account of one port.
+#[derive(Debug)]
+pub struct PortStats {
+    /// Its name.
+    pub name: String,
+    /// Frames it injected.
+    pub injected: Counter,
+    /// Frames it was handed.
+    pub transmitted: Counter,
+    /// Frames it would not take.
+    pub refused: Counter,
+    /// Set to 1 when it failed and was detached.
+    pub failed: Counter,
+}
+
+/// Everything that is counted.
+#[derive(Debug)]
+pub struct Stats {
+    /// The switch.
+    pub switch: SwitchCounters,
+    /// The allocator.
+    pub cores: CoreCounters,
+    /// The loop.
+    pub polling: LoopCounters,
+    /// IOKernel time per hand-off in nanoseconds: carrying out the decision and noticing its end.
+    pub apply: SharedHistogram,
+    handoffs: [HandoffHistograms; HandoffKind::ALL.len()],
+    ports: Vec<PortStats>,
+    /// Locked by the control thread and by readers; never by the polling thread.
+    runtimes: Mutex<Vec<Arc<RuntimeStats>>>,
+    /// Facts about this IOKernel that do not change once it runs: cores, policy, priorities.
+    facts: Mutex<Value>,
+}
+
+impl Stats {
+    pub(crate) fn new(ports: Vec<String>) -> Self {
+        let port = |name| PortStats {
+            name,
+            injected: Counter::default(),
+            transmitted: Counter::default(),
+            refused: Counter::default(),
+            failed: Counter::default(),
+        };
+        Self {
+            switch: SwitchCounters::default(),
+            cores: CoreCounters::default(),
+            polling: LoopCounters::default(),
+            apply: SharedHistogram::new(),
+            handoffs: Default::default(),
+            ports: ports.into_iter().map(port).collect(),
+            runtimes: Mutex::new(Vec::new()),
+            facts: Mutex::new(Value::Null),
+        }
+    }
+
+    /// Latencies of one kind of hand-off.
+    pub fn handoff(&self, kind: HandoffKind) -> &HandoffHistograms {
+        &self.handoffs[kind as usize]
+    }
+
+    /// Accounts of the ports, in the order they were given.
+    pub fn ports(&self) -> &[PortStats] {
+        &self.ports
+    }
+
+    /// The registered runtimes.
+    pub fn runtimes(&self) -> Vec<Arc<RuntimeStats>> {
+        self.runtimes.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set_facts(&self, facts: Value) {
+        *self.facts.lock().unwrap_or_else(PoisonError::into_inner) = facts;
+    }
+
+    pub(crate) fn add_runtime(&self, runtime: Arc<RuntimeStats>) {
+        self.runtimes.lock().unwrap_or_else(PoisonError::into_inner).push(runtime);
+    }
+
+    pub(crate) fn remove_runtime(&self, id: RuntimeId) {
+        self.runtimes.lock().unwrap_or_else(PoisonError::into_inner).retain(|runtime| runtime.id != id);
+    }
+
+    /// Everything as one JSON document.
+    pub fn to_json(&self) -> Value {
+        let handoffs: Map<String, Value> = HandoffKind::ALL
+            .iter()
+            .map(|&kind| {
+                let h = self.handoff(kind);
+                (
+                    kind.name().to_owned(),
+                    json!({ "ceded_ns": quantiles(&h.ceded), "running_ns": quantiles(&h.running) }),
+                )
+            })
+            .collect();
+        let ports: Vec<Value> = self
+            .ports
+            .iter()
+            .map(|p| {
+                json!({ "name": p.name, "injected": p.injected.get(), "transmitted": p.transmitted.get(),
+                        "refused": p.refused.get(), "failed": p.failed.get() != 0 })
+            })
+            .collect();
+        let runtimes: Vec<Value> = self
+            .runtimes()
+            .iter()
+            .map(|r| {
+                json!({ "id": r.id.0, "name": r.name, "pid": r.pid, "ip": r.ip, "mac": r.mac.to_string(),
+                        "class": r.class, "kthreads": r.kthreads, "guaranteed": r.guaranteed,
+                        "counters": r.counters.to_json() })
+            })
+            .collect();
+        json!({
+            "iokernel": *self.facts.lock().unwrap_or_else(PoisonError::into_inner),
+            "loop": self.polling.to_json(),
+            "switch": self.switch.to_json(),
+            "cores": self.cores.to_json(),
+            "apply_ns": quantiles(&self.apply),
+            "handoff": handoffs,
+            "ports": ports,
+            "runtimes": runtimes,
+        })
+    }
+}
+
+fn quantiles(histogram: &SharedHistogram) -> Value {
+    let h = histogram.snapshot();
+    if h.is_empty() {
+        return json!({ "count": 0 });
+    }
+    json!({
+        "count": h.len(),
+        "p50": h.value_at_quantile(0.5),
+        "p90": h.value_at_quantile(0.9),
+        "p99": h.value_at_quantile(0.99),
+        "p999": h.value_at_quantile(0.999),
+        "max": h.max(),
+    })
+}
+
+/// Read access to the statistics from any thread, also after the IOKernel has ended.
+#[derive(Debug, Clone)]
+pub struct StatsHandle(Arc<Stats>);
+
+impl StatsHandle {
+    pub(crate) fn new(stats: Arc<Stats>) -> Self {
+        Self(stats)
+    }
+}
+
+impl core::ops::Deref for StatsHandle {
+    type Target = Stats;
+    fn deref(&self) -> &Stats {
+        &self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_document_names_every_part() {
+        let stats = Stats::new(vec!["load".to_owned()]);
+        stats.set_facts(json!({ "cores": [1] }));
+        stats.switch.dropped_spoofed.add(3);
+        stats.handoff(HandoffKind::Idle).running.record(700);
+        let document = stats.to_json();
+        assert_eq!(document["switch"]["dropped_spoofed"], 3);
+        assert_eq!(document["handoff"]["idle"]["running_ns"]["count"], 1);
+        assert_eq!(document["handoff"]["polling"]["running_ns"]["count"], 0);
+        assert_eq!(document["ports"][0]["name"], "load");
+        assert_eq!(document["iokernel"]["cores"][0], 1);
+    }
+
+    #[test]
+    fn runtimes_come_and_go() {
+        let stats = Stats::new(Vec::new());
+        stats.add_runtime(Arc::new(RuntimeStats {
+            id: RuntimeId(7),
+            name: "spin".to_owned(),
+            pid: 1,
+            ip: Ipv4Addr::LOCALHOST,
+            mac: Mac::default(),
+            class: Class::LatencyCritical,
+            kthreads: 2,
+            guaranteed: 1,
+            counters: RuntimeCounters::default(),
+        }));
+        assert_eq!(stats.to_json()["runtimes"][0]["name"], "spin");
+        stats.remove_runtime(RuntimeId(7));
+        assert!(stats.runtimes().is_empty());
+    }
+}

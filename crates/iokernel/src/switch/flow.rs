@@ -1,0 +1,159 @@
+//! Flow groups: which kthread of a runtime gets which flow.
+//!
+//! Owns the map from 128 groups to kthreads of one runtime. Groups follow cores: a kthread that gets a core takes its share
+//! from the others, one that loses its core leaves its groups to them (Shenango section 4.2; DESIGN: "flow groups"). When
+//! nobody has a core the groups stay where they were, so that a frame still has a ring to go to.
+//!
+//! Invariants ([`FlowGroups::check`]): while any kthread has a core, every group belongs to one that has; and the shares
+//! differ by at most one more than what minimal movement forces, never by more than a factor of two.
+
+/// Groups per runtime.
+pub(crate) const GROUPS: usize = 128;
+
+/// The map of one runtime.
+#[derive(Debug, Clone)]
+pub(crate) struct FlowGroups {
+    /// Kthread index by group. `u8` suffices: `MAX_KTHREADS` is 256.
+    map: [u8; GROUPS],
+    /// Kthreads that have a core or are promised one, in the order they got it.
+    serving: Vec<u8>,
+}
+
+const _: () = assert!(tailwater_shm::layout::MAX_KTHREADS as usize <= 1 << 8);
+
+impl FlowGroups {
+    /// All groups with kthread 0, which has no core.
+    pub(crate) fn new(kthreads: u16) -> Self {
+        Self { map: [0; GROUPS], serving: Vec::with_capacity(kthreads.into()) }
+    }
+
+    /// The kthread that gets frames with this flow hash.
+    #[inline(always)]
+    pub(crate) fn kthread(&self, hash: u32) -> u16 {
+        self.map[hash as usize % GROUPS].into()
+    }
+
+    /// Whether no kthread has a core or is promised one.
+    #[inline(always)]
+    pub(crate) fn is_unserved(&self) -> bool {
+        self.serving.is_empty()
+    }
+
+    /// `kthread` has a core or is promised one: it takes its share of the groups.
+    pub(crate) fn gain(&mut self, kthread: u16) {
+        let kthread = kthread as u8;
+        if self.serving.contains(&kthread) {
+            return;
+        }
+        self.serving.push(kthread);
+        if self.serving.len() == 1 {
+            if self.map[0] != kthread || self.map.iter().any(|&k| k != kthread) {
+                self.map = [kthread; GROUPS];
+            }
+            return;
+        }
+        // Take from whoever has more than the new share, group by group, until this kthread has its own.
+        let share = GROUPS / self.serving.len();
+        let mut counts = [0u16; 256];
+        self.map.iter().for_each(|&k| counts[k as usize] += 1);
+        let mut taken = 0;
+        for group in &mut self.map {
+            if taken == share {
+                break;
+            }
+            if usize::from(counts[*group as usize]) > share {
+                counts[*group as usize] -= 1;
+                *group = kthread;
+                taken += 1;
+            }
+        }
+    }
+
+    /// `kthread` lost its core, or the promise of one: the others take its groups.
+    pub(crate) fn lose(&mut self, kthread: u16) {
+        let kthread = kthread as u8;
+        let Some(at) = self.serving.iter().position(|&k| k == kthread) else { return };
+        self.serving.swap_remove(at);
+        if self.serving.is_empty() {
+            return;
+        }
+        let mut counts = [0u16; 256];
+        self.map.iter().for_each(|&k| counts[k as usize] += 1);
+        for group in self.map.iter_mut().filter(|group| **group == kthread) {
+            let poorest = self.serving.iter().copied().min_by_key(|&k| counts[k as usize]);
+            *group = poorest.expect("somebody serves");
+            counts[*group as usize] += 1;
+        }
+    }
+
+    /// Verifies the invariants.
+    #[cfg(test)]
+    fn check(&self) -> Result<(), String> {
+        if self.serving.is_empty() {
+            return Ok(());
+        }
+        let count = |k: u8| self.map.iter().filter(|&&group| group == k).count();
+        if let Some(stray) = self.map.iter().find(|k| !self.serving.contains(k)) {
+            return Err(format!("kthread {stray} has groups and no core"));
+        }
+        let counts: Vec<usize> = self.serving.iter().map(|&k| count(k)).collect();
+        let (least, most) =
+            (counts.iter().min().copied().unwrap_or(0), counts.iter().max().copied().unwrap_or(0));
+        if self.serving.len() <= GROUPS && (least == 0 || most > 2 * least.max(1) + 1) {
+            return Err(format!("uneven shares {counts:?}"));
+        }
+        Ok(())
+    }
+}
+
+/// Mixes addresses and ports of a frame into a flow hash: two multiplications, about 2 ns. Not symmetric, and no defence
+/// against a sender who wants collisions: those cost only that flow's receiver its balance.
+#[inline(always)]
+pub(crate) fn mix(addresses: u64, ports: u64) -> u32 {
+    let h = (addresses ^ 0x9e37_79b9_7f4a_7c15).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    let h = (h ^ (h >> 32) ^ ports).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    (h >> 32) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn groups_follow_cores_and_shares_stay_even(steps in prop::collection::vec((any::<bool>(), 0u16..12), 1..200)) {
+            let mut groups = FlowGroups::new(12);
+            for (gain, kthread) in steps {
+                let before = groups.map;
+                if gain { groups.gain(kthread) } else { groups.lose(kthread) }
+                if let Err(why) = groups.check() {
+                    prop_assert!(false, "{why}");
+                }
+                // Only groups of the kthread concerned move.
+                for (was, is) in before.iter().zip(&groups.map) {
+                    let touched = u16::from(if gain { *is } else { *was }) == kthread;
+                    prop_assert!(was == is || touched);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_last_kthread_keeps_its_groups_when_it_loses_its_core() {
+        let mut groups = FlowGroups::new(4);
+        groups.gain(3);
+        groups.lose(3);
+        assert!(groups.is_unserved());
+        assert_eq!(groups.kthread(77), 3);
+    }
+
+    #[test]
+    fn flows_spread_over_the_groups() {
+        let mut counts = [0u32; GROUPS];
+        for port in 0..12_800u64 {
+            counts[mix(0x0a4d_0002_0a4d_0003, port << 16 | 53) as usize % GROUPS] += 1;
+        }
+        assert!(counts.iter().all(|&c| (50..200).contains(&c)), "{counts:?}");
+    }
+}

@@ -1,0 +1,431 @@
+//! The switch: frames from egress rings and ports to ingress rings and ports.
+//!
+//! Owns the MAC table, the egress rings that are being polled, and the ports. A frame is copied once, from the sender's ring or
+//! the port's buffer into the receiver's ring; what is checked is a private copy of its first line, which is what is
+//! delivered. It decides nothing about cores: a frame for a runtime without one is told to the allocator, which may grant
+//! a core before the frame is put into the ring of the kthread that will get it.
+//!
+//! Batches are bounded ([`EGRESS_BATCH`] per ring and iteration, [`PORT_BUDGET`] per port), so that hand-offs are looked at
+//! every few microseconds however much traffic there is.
+//!
+//! # Crash and lie
+//!
+//! | what a runtime writes | what happens |
+//! |---|---|
+//! | a frame with foreign addresses, or none that make sense | dropped and counted, for the runtime too |
+//! | an impossible ring record or position | its registration ends ([`Allocator::doom`]) |
+//! | a frame that changes while it is copied | the checked first line is delivered; to a port, nothing |
+//! | more frames than its receivers take | dropped at the full ring and counted |
+
+pub(crate) mod check;
+pub(crate) mod flow;
+pub(crate) mod mac;
+
+use std::collections::HashMap;
+use std::net::Ipv4Addr;
+use tailwater_sched::RuntimeId;
+use tailwater_shm::Cycles;
+use tailwater_shm::ring::{
+    Consumer, FIRST_LINE_FRAME, FirstLine, FrameBuffer, MIN_FRAME, Producer, Record, ReserveError, forward,
+};
+
+use crate::allocator::Allocator;
+use crate::frame::{ETHERNET_HEADER, Mac};
+use crate::port::{Attachment, Delivery, Inject, PORT_BUDGET, Port};
+use crate::runtime::{Egress, EndReason, Runtime};
+use check::{Heading, Offence, is_group};
+use mac::{Destination, MacTable};
+
+/// Most frames taken from one egress ring per iteration.
+const EGRESS_BATCH: usize = 32;
+
+/// See the module documentation.
+pub(crate) struct Switch {
+    macs: MacTable,
+    /// Addresses of runtimes and stations, for ports that do without ARP.
+    ips: HashMap<Ipv4Addr, Mac>,
+    polled: Vec<Egress>,
+    ports: Vec<PortLine>,
+    uplink: Option<u16>,
+    max_frame: usize,
+    buffer: FrameBuffer,
+}
+
+struct PortLine {
+    /// `None` while it is being polled, and for ever once it has failed.
+    port: Option<Box<dyn Port>>,
+    /// It was handed frames and wants to be flushed.
+    dirty: bool,
+}
+
+/// A frame to be delivered, wherever it comes from.
+trait Source {
+    fn len(&self) -> usize;
+    fn put(&self, to: &mut Producer, hash: u32, now: Cycles) -> Result<(), ReserveError>;
+    /// A private copy for a port; `None` when the sender changed what was checked.
+    fn copy<'a>(&'a self, buffer: &'a mut FrameBuffer) -> Option<&'a [u8]>;
+}
+
+struct FromRing<'a> {
+    consumer: &'a Consumer,
+    record: &'a Record,
+    first: &'a FirstLine,
+}
+
+impl Source for FromRing<'_> {
+    #[inline(always)]
+    fn len(&self) -> usize {
+        self.record.len
+    }
+
+    #[inline(always)]
+    fn put(&self, to: &mut Producer, hash: u32, now: Cycles) -> Result<(), ReserveError> {
+        forward(self.consumer, self.record, self.first, to, hash, now)
+    }
+
+    fn copy<'a>(&'a self, buffer: &'a mut FrameBuffer) -> Option<&'a [u8]> {
+        let frame = self.consumer.copy_frame(self.record, buffer);
+        let checked = frame.len().min(FIRST_LINE_FRAME);
+        (frame[..checked] == self.first.frame()[..checked]).then_some(frame)
+    }
+}
+
+struct FromPort<'a>(&'a [u8]);
+
+impl Source for FromPort<'_> {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    #[inline(always)]
+    fn put(&self, to: &mut Producer, hash: u32, now: Cycles) -> Result<(), ReserveError> {
+        let mut slot = to.reserve(self.0.len())?;
+        slot.write(0, self.0);
+        slot.commit(hash, 0, now);
+        Ok(())
+    }
+
+    fn copy<'a>(&'a self, _buffer: &'a mut FrameBuffer) -> Option<&'a [u8]> {
+        Some(self.0)
+    }
+}
+
+/// Where a frame comes from, so that it does not go back there.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    Runtime(RuntimeId),
+    Port(u16),
+}
+
+impl Switch {
+    /// A switch of these started ports, without runtimes. The caller has checked that addresses are unique and that there is
+    /// one uplink at most.
+    pub(crate) fn new(ports: Vec<Box<dyn Port>>, mtu: u16) -> Self {
+        let (mut macs, mut ips, mut uplink) = (MacTable::new(), HashMap::new(), None);
+        for (number, port) in (0u16..).zip(&ports) {
+            match port.attachment() {
+                Attachment::Station { mac, ip } => {
+                    macs.insert(mac, Destination::Port(number));
+                    ips.extend(ip.map(|ip| (ip, mac)));
+                }
+                Attachment::Uplink { .. } => uplink = Some(number),
+            }
+        }
+        Self {
+            macs,
+            ips,
+            polled: Vec::new(),
+            ports: ports.into_iter().map(|port| PortLine { port: Some(port), dirty: false }).collect(),
+            uplink,
+            max_frame: usize::from(mtu) + ETHERNET_HEADER,
+            buffer: FrameBuffer::new(),
+        }
+    }
+
+    pub(crate) fn attach(&mut self, runtime: &Runtime) {
+        self.macs.insert(runtime.mac, Destination::Runtime(runtime.id));
+        self.ips.insert(runtime.ip, runtime.mac);
+    }
+
+    /// Forgets a runtime: no ring of it is touched after this.
+    pub(crate) fn detach(&mut self, id: RuntimeId, ip: Option<Ipv4Addr>) {
+        self.macs.remove(Destination::Runtime(id));
+        if let Some(ip) = ip {
+            self.ips.remove(&ip);
+        }
+        self.polled.retain(|egress| egress.owner.runtime != id);
+    }
+
+    /// The ports that still work.
+    pub(crate) fn ports(&self) -> impl Iterator<Item = &dyn Port> {
+        self.ports.iter().filter_map(|line| line.port.as_deref())
+    }
+
+    /// Whether a frame waits in a ring that is polled.
+    pub(crate) fn has_egress(&self) -> bool {
+        self.polled.iter().any(|egress| egress.consumer.has_record())
+    }
+
+    /// Takes up to a batch from every egress ring that may hold frames. Returns how many frames were moved.
+    pub(crate) fn poll_egress(&mut self, alloc: &mut Allocator, now: Cycles) -> usize {
+        if !alloc.arriving.is_empty() {
+            self.polled.append(&mut alloc.arriving);
+        }
+        let mut polled = core::mem::take(&mut self.polled);
+        let mut moved = 0;
+        let mut i = 0;
+        while i < polled.len() {
+            let taken = self.drain(&mut polled[i], alloc, now);
+            moved += taken;
+            if taken == 0 && self.put_aside(&mut polled, i, alloc) {
+                continue;
+            }
+            i += 1;
+        }
+        self.polled = polled;
+        if moved > 0 {
+            self.flush();
+        }
+        moved
+    }
+
+    /// Stops polling the empty ring of a kthread that lost its core. True if it did.
+    fn put_aside(&self, polled: &mut Vec<Egress>, i: usize, alloc: &mut Allocator) -> bool {
+        let owner = polled[i].owner;
+        // The order matters: "may not run" was set after Parked was seen, which came after the last frame.
+        if alloc.runtimes.kthread(owner).1.may_run || polled[i].consumer.has_record() {
+            return false;
+        }
+        let egress = polled.swap_remove(i);
+        alloc.runtimes.kthread_mut(owner).egress = Some(egress);
+        true
+    }
+
+    /// Moves up to a batch of frames out of one egress ring.
+    #[inline]
+    fn drain(&mut self, egress: &mut Egress, alloc: &mut Allocator, now: Cycles) -> usize {
+        let mut taken = 0;
+        let mut bytes = 0;
+        while taken < EGRESS_BATCH {
+            let record = match egress.consumer.peek() {
+                Ok(Some(record)) => record,
+                Ok(None) => break,
+                Err(lie) => {
+                    let kthread = egress.owner.index;
+                    alloc.doom(egress.owner.runtime, EndReason::EgressLie { kthread, lie });
+                    break;
+                }
+            };
+            let first = egress.consumer.first_line(&record);
+            match self.judge(&first, &record, egress) {
+                Ok(heading) => {
+                    let source = FromRing { consumer: &egress.consumer, record: &record, first: &first };
+                    self.route(Origin::Runtime(egress.owner.runtime), &source, heading, alloc, now);
+                }
+                Err(offence) => count_offence(offence, egress, alloc),
+            }
+            egress.consumer.advance(&record);
+            taken += 1;
+            bytes += record.len;
+        }
+        if taken > 0 {
+            egress.consumer.publish();
+            egress.stats.counters.tx_frames.add(taken as u64);
+            egress.stats.counters.tx_bytes.add(bytes as u64);
+            alloc.stats.switch.from_runtimes.add(taken as u64);
+        }
+        taken
+    }
+
+    #[inline(always)]
+    fn judge(&self, first: &FirstLine, record: &Record, egress: &Egress) -> Result<Heading, Offence> {
+        if record.len > self.max_frame {
+            return Err(Offence::Malformed);
+        }
+        check::check(first.frame(), record.len, &egress.identity)
+    }
+
+    /// Sends a frame where its destination address says.
+    #[inline(always)]
+    fn route<S: Source>(
+        &mut self,
+        origin: Origin,
+        source: &S,
+        heading: Heading,
+        alloc: &mut Allocator,
+        now: Cycles,
+    ) -> Delivery {
+        match self.macs.find(heading.destination) {
+            Some(Destination::Runtime(id)) => deliver(id, source, heading.hash, alloc, now),
+            Some(Destination::Port(number)) => self.transmit(number, source, alloc, now),
+            None if is_group(heading.destination) => self.flood(origin, source, heading.hash, alloc, now),
+            None => match self.uplink {
+                Some(number) if origin != Origin::Port(number) => self.transmit(number, source, alloc, now),
+                _ => {
+                    alloc.stats.switch.dropped_unknown.add(1);
+                    Delivery::Unknown
+                }
+            },
+        }
+    }
+
+    /// Broadcast and multicast: a copy for everybody but the sender.
+    #[cold]
+    fn flood<S: Source>(
+        &mut self,
+        origin: Origin,
+        source: &S,
+        hash: u32,
+        alloc: &mut Allocator,
+        now: Cycles,
+    ) -> Delivery {
+        alloc.stats.switch.flooded.add(1);
+        let mut best = Delivery::Unknown;
+        let receivers: Vec<RuntimeId> = alloc.runtimes.iter().map(|runtime| runtime.id).collect();
+        for id in receivers {
+            if origin != Origin::Runtime(id) {
+                best = better(best, deliver(id, source, hash, alloc, now));
+            }
+        }
+        for number in 0..self.ports.len() as u16 {
+            if origin != Origin::Port(number) {
+                best = better(best, self.transmit(number, source, alloc, now));
+            }
+        }
+        best
+    }
+
+    fn transmit<S: Source>(&mut self, number: u16, source: &S, alloc: &Allocator, now: Cycles) -> Delivery {
+        let line = &mut self.ports[usize::from(number)];
+        let stats = &alloc.stats.ports()[usize::from(number)];
+        // A port that is being polled is not handed frames: it would be sending to itself.
+        let Some(port) = &mut line.port else { return Delivery::Unknown };
+        let Some(frame) = source.copy(&mut self.buffer) else {
+            alloc.stats.switch.dropped_torn.add(1);
+            return Delivery::BadLength;
+        };
+        if port.transmit(now, frame) {
+            line.dirty = true;
+            stats.transmitted.add(1);
+            alloc.stats.switch.to_ports.add(1);
+            Delivery::Delivered
+        } else {
+            stats.refused.add(1);
+            alloc.stats.switch.dropped_port.add(1);
+            Delivery::Full
+        }
+    }
+
+    fn flush(&mut self) {
+        for line in self.ports.iter_mut().filter(|line| line.dirty) {
+            line.dirty = false;
+            if let Some(port) = &mut line.port {
+                port.flush();
+            }
+        }
+    }
+
+    /// Lets every port inject up to its budget. Returns how many frames came.
+    pub(crate) fn poll_ports(&mut self, alloc: &mut Allocator, now: Cycles) -> usize {
+        let mut injected = 0;
+        for number in 0..self.ports.len() {
+            let Some(mut port) = self.ports[number].port.take() else { continue };
+            let mut injector = Injector { switch: self, alloc, origin: number as u16, now };
+            let result = port.poll(now, PORT_BUDGET, &mut injector);
+            let stats = &alloc.stats.ports()[number];
+            match result {
+                Ok(count) => {
+                    injected += count;
+                    self.ports[number].port = Some(port);
+                }
+                Err(error) => {
+                    stats.failed.set(1);
+                    tracing::error!(%error, "a port failed and is detached");
+                }
+            }
+        }
+        if injected > 0 {
+            self.flush();
+        }
+        injected
+    }
+}
+
+fn count_offence(offence: Offence, egress: &Egress, alloc: &Allocator) {
+    let (counters, switch) = (&egress.stats.counters, &alloc.stats.switch);
+    match offence {
+        Offence::Spoofed => {
+            counters.tx_spoofed.add(1);
+            switch.dropped_spoofed.add(1);
+        }
+        Offence::Malformed => {
+            counters.tx_malformed.add(1);
+            switch.dropped_malformed.add(1);
+        }
+        Offence::Ethertype => switch.dropped_ethertype.add(1),
+    }
+}
+
+fn better(a: Delivery, b: Delivery) -> Delivery {
+    if a == Delivery::Delivered || b == Delivery::Unknown { a } else { b }
+}
+
+/// Puts a frame into the ingress ring of the kthread that serves its flow, waking the runtime first if it has no core.
+#[inline(always)]
+fn deliver<S: Source>(id: RuntimeId, source: &S, hash: u32, alloc: &mut Allocator, now: Cycles) -> Delivery {
+    let unserved = match alloc.runtimes.get(id) {
+        Some(runtime) if !runtime.doomed => runtime.groups.is_unserved(),
+        _ => return Delivery::Unknown,
+    };
+    if unserved {
+        // Before the frame is put anywhere: the groups go to the kthread that gets the core.
+        alloc.wakeup(id, now);
+    }
+    let Some(runtime) = alloc.runtimes.get_mut(id) else { return Delivery::Unknown };
+    let kthread = runtime.groups.kthread(hash);
+    match source.put(&mut runtime.kthreads[usize::from(kthread)].ingress, hash, now) {
+        Ok(()) => {
+            runtime.stats.counters.rx_frames.add(1);
+            runtime.stats.counters.rx_bytes.add(source.len() as u64);
+            alloc.stats.switch.delivered.add(1);
+            Delivery::Delivered
+        }
+        Err(ReserveError::Full) => {
+            runtime.stats.counters.rx_full.add(1);
+            alloc.stats.switch.dropped_full.add(1);
+            Delivery::Full
+        }
+        Err(ReserveError::Lie(lie)) => {
+            alloc.doom(id, EndReason::IngressLie { kthread, lie });
+            Delivery::Unknown
+        }
+    }
+}
+
+/// The switch as the port that is being polled sees it.
+struct Injector<'a> {
+    switch: &'a mut Switch,
+    alloc: &'a mut Allocator,
+    origin: u16,
+    now: Cycles,
+}
+
+impl Inject for Injector<'_> {
+    fn inject(&mut self, frame: &[u8]) -> Delivery {
+        self.alloc.stats.switch.from_ports.add(1);
+        self.alloc.stats.ports()[usize::from(self.origin)].injected.add(1);
+        if !(MIN_FRAME..=self.switch.max_frame).contains(&frame.len()) {
+            self.alloc.stats.switch.dropped_malformed.add(1);
+            return Delivery::BadLength;
+        }
+        let mut head = [0; FIRST_LINE_FRAME];
+        let shown = frame.len().min(FIRST_LINE_FRAME);
+        head[..shown].copy_from_slice(&frame[..shown]);
+        let heading = check::heading(&head, frame.len());
+        self.switch.route(Origin::Port(self.origin), &FromPort(frame), heading, self.alloc, self.now)
+    }
+
+    fn resolve(&self, ip: Ipv4Addr) -> Option<Mac> {
+        self.switch.ips.get(&ip).copied()
+    }
+}

@@ -1,0 +1,65 @@
+//! The system calls that have no safe wrapper, and the prefetch instruction: all `unsafe` of this crate.
+//!
+//! Owns thin functions with checked arguments; no policy, no state.
+
+#![allow(unsafe_code)]
+
+use rustix::io::Errno;
+use rustix::process::Pid;
+use rustix::thread::{CpuSet, sched_setaffinity};
+use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tailwater_shm::grant::PREEMPT_SIGNAL;
+
+/// Sends signal `signal` to thread `tid` of process `tgid` (tgkill(2)). Signal 0 only asks whether the thread exists.
+///
+/// # Errors
+/// [`Errno::SRCH`] when the process has no such thread (any more), [`Errno::PERM`] when it is somebody else's.
+pub(crate) fn signal_thread(tgid: i32, tid: i32, signal: i32) -> Result<(), Errno> {
+    // SAFETY: tgkill takes three integers and touches no memory of ours.
+    let result = unsafe { libc::syscall(libc::SYS_tgkill, tgid, tid, signal) };
+    if result == 0 { Ok(()) } else { Err(last_error()) }
+}
+
+/// Binds thread `tid` of process `tgid` to `cores`. Asks first whether the thread still exists, for thread ids are used
+/// again and `sched_setaffinity(2)` would take any thread of the machine.
+///
+/// # Errors
+/// [`Errno::SRCH`] when the thread is gone, [`Errno::INVAL`] when none of the cores may be used by it.
+pub(crate) fn bind_thread(tgid: i32, tid: i32, cores: &CpuSet) -> Result<(), Errno> {
+    signal_thread(tgid, tid, 0)?;
+    sched_setaffinity(Some(Pid::from_raw(tid).ok_or(Errno::SRCH)?), cores)
+}
+
+fn last_error() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}
+
+thread_local! {
+    /// Set by the handler of the preempt signal on the thread it interrupts. No destructor, no lazy part: a handler may use it.
+    static PREEMPTED: AtomicBool = const { AtomicBool::new(false) };
+}
+
+extern "C" fn on_preempt_signal(_signal: libc::c_int) {
+    PREEMPTED.with(|flag| flag.store(true, Ordering::Relaxed));
+}
+
+/// Makes the preempt signal set a flag of the thread it interrupts ([`take_preempt_signal`]). For raw runtimes.
+pub(crate) fn note_preempt_signals() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: a zeroed sigaction is a valid one (no flags, empty mask); the handler only stores to an atomic.
+        unsafe {
+            let mut action: libc::sigaction = core::mem::zeroed();
+            action.sa_sigaction = on_preempt_signal as *const () as usize;
+            action.sa_flags = libc::SA_RESTART;
+            // Cannot fail for a signal that can be caught and a handler that exists.
+            libc::sigaction(PREEMPT_SIGNAL, &raw const action, core::ptr::null_mut());
+        }
+    });
+}
+
+/// Whether the calling thread got the preempt signal since the last call.
+pub(crate) fn take_preempt_signal() -> bool {
+    PREEMPTED.with(|flag| flag.load(Ordering::Relaxed) && flag.swap(false, Ordering::Relaxed))
+}

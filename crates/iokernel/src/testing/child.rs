@@ -1,0 +1,134 @@
+//! Raw runtimes in processes of their own.
+//!
+//! Owns the hand-shake between a program and copies of itself: the parent starts its own executable with
+//! [`VARIABLE`] in the environment, the copy calls [`run_if_asked`] first thing and never returns from it. The child
+//! registers, writes a line to its standard output, and lives until its standard input closes, so none outlives the parent.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, Command, ExitCode, Stdio};
+
+use super::roles::{Burn, Echo, Hog};
+use super::{Behaviour, RawRuntime, RawSpec};
+
+/// Environment variable that makes a copy of the program a raw runtime.
+pub const VARIABLE: &str = "TAILWATER_RAW_RUNTIME";
+
+/// What the child's kthreads do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub enum Role {
+    /// [`Echo`].
+    Echo,
+    /// [`Burn`].
+    Burn,
+    /// [`Hog`] that heeds the preempt signal.
+    HeedSignal,
+    /// [`Hog`] that heeds nothing.
+    NeverYield,
+}
+
+impl Role {
+    /// A behaviour of this role.
+    pub fn behaviour(self) -> Box<dyn Behaviour> {
+        match self {
+            Self::Echo => Box::<Echo>::default(),
+            Self::Burn => Box::<Burn>::default(),
+            Self::HeedSignal => Box::new(Hog { heeds_signal: true, ..Hog::default() }),
+            Self::NeverYield => Box::<Hog>::default(),
+        }
+    }
+}
+
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
+struct Order {
+    socket: String,
+    spec: RawSpec,
+    role: Role,
+}
+
+/// A raw runtime in a child process; killed when dropped.
+#[derive(Debug)]
+pub struct RawChild {
+    process: Child,
+}
+
+impl RawChild {
+    /// Starts `command` (a copy of a program that calls [`run_if_asked`]) as a raw runtime and waits until it is registered.
+    ///
+    /// # Errors
+    /// What went wrong, in the child's own words where it had any.
+    pub fn start(mut command: Command, socket: &str, spec: &RawSpec, role: Role) -> Result<Self, String> {
+        let order = Order { socket: socket.to_owned(), spec: spec.clone(), role };
+        let order = serde_json::to_string(&order).map_err(|e| e.to_string())?;
+        let process = command
+            .env(VARIABLE, order)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|e| format!("cannot start {command:?}: {e}"))?;
+        let mut child = Self { process };
+        let out = child.process.stdout.take().ok_or("the child has no standard output")?;
+        // Test programs print lines of their own first.
+        for line in BufReader::new(out).lines() {
+            let line = line.map_err(|e| e.to_string())?;
+            if line.contains(READY) {
+                return Ok(child);
+            }
+            if let Some((_, why)) = line.split_once(FAILED) {
+                return Err(why.to_owned());
+            }
+        }
+        Err("the child ended before it was registered".to_owned())
+    }
+
+    /// Kills it (SIGKILL) and waits for its end.
+    pub fn kill(&mut self) {
+        // Fails when it is dead already.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.process.id()
+    }
+}
+
+impl Drop for RawChild {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+const READY: &str = "tailwater-raw-runtime: ready";
+const FAILED: &str = "tailwater-raw-runtime: failed: ";
+
+/// Becomes a raw runtime if [`VARIABLE`] is set, and says how that ended; `None` otherwise. To be called before anything
+/// else in `main`.
+pub fn run_if_asked() -> Option<ExitCode> {
+    let order = std::env::var(VARIABLE).ok()?;
+    Some(match live(&order) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            say(&format!("{FAILED}{why}"));
+            ExitCode::FAILURE
+        }
+    })
+}
+
+fn live(order: &str) -> Result<(), String> {
+    let order: Order = serde_json::from_str(order).map_err(|e| e.to_string())?;
+    let runtime = RawRuntime::start(&order.socket, &order.spec, |_| order.role.behaviour())
+        .map_err(|e| e.to_string())?;
+    say(READY);
+    // Until the parent closes it or dies.
+    let _ = std::io::stdin().read_to_end(&mut Vec::new());
+    drop(runtime);
+    Ok(())
+}
+
+fn say(line: &str) {
+    let mut out = std::io::stdout().lock();
+    // A parent that does not listen any more needs no answer.
+    let _ = writeln!(out, "\n{line}");
+    let _ = out.flush();
+}

@@ -1,0 +1,200 @@
+//! One raw kthread: the protocol of `tailwater_shm::grant` from the kthread's side.
+//!
+//! | state | leaves it when |
+//! |---|---|
+//! | parked | its grant says `Run` of a new generation |
+//! | running | a poll point sees `Cede`: parks and wakes the successor; or nothing to do for a while: idle |
+//! | idle | work appears and it wins the swap: running; the core was taken: parks; nothing for long: parks |
+
+use core::hint::spin_loop;
+use core::sync::atomic::{AtomicU32, Ordering, fence};
+use std::sync::Arc;
+use std::time::Duration;
+use tailwater_shm::ring::{Consumer, FrameBuffer, Producer};
+use tailwater_shm::{Clock, Cycles, Generation, Grant, KthreadShared, clock};
+
+use super::Shared;
+
+/// What became of one step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// Something was done.
+    Busy,
+    /// There was nothing to do.
+    Nothing,
+}
+
+/// What a raw kthread does while it has a core.
+pub trait Behaviour: Send {
+    /// Does a bounded piece of work. The kthread looks at its grant after each.
+    fn step(&mut self, kthread: &mut RawKthread) -> Step;
+
+    /// Whether [`step`](Self::step) would find something. Must have no effect: it is called without a claim to the core.
+    fn has_work(&self, kthread: &RawKthread) -> bool;
+
+    /// A tenancy began at `now`, or an idle kthread took its core back.
+    fn started(&mut self, _kthread: &mut RawKthread, _now: Cycles) {}
+
+    /// The kthread was asked to cede and is about to park.
+    fn ceding(&mut self, _kthread: &mut RawKthread) {}
+}
+
+/// A kthread's ends of everything it shares with the IOKernel.
+#[derive(Debug)]
+pub struct RawKthread {
+    /// What all kthreads of the runtime share.
+    pub shared: Arc<Shared>,
+    /// Its number.
+    pub index: u16,
+    /// Frames to it.
+    pub ingress: Consumer,
+    /// Frames from it.
+    pub egress: Producer,
+    /// Room for one frame.
+    pub buffer: FrameBuffer,
+    /// The clock of the time stamps.
+    pub clock: Clock,
+    generation: Generation,
+}
+
+/// How long a parked kthread sleeps before it looks whether its runtime ends.
+const NAP: Duration = Duration::from_millis(50);
+
+impl RawKthread {
+    pub(super) fn new(shared: Arc<Shared>, index: u16) -> Self {
+        Self {
+            ingress: Consumer::new(shared.region.ingress(index)),
+            egress: Producer::new(shared.region.egress(index)),
+            clock: Clock::from_hz(shared.region.tsc_hz()),
+            buffer: FrameBuffer::new(),
+            generation: Generation::default(),
+            shared,
+            index,
+        }
+    }
+
+    /// Its words.
+    pub fn words(&self) -> &KthreadShared {
+        self.shared.region.kthread(self.index)
+    }
+
+    /// Says how many items its run queue holds, for congestion detection.
+    pub fn set_queued(&self, items: u32) {
+        let status = &self.words().status;
+        let head = status.runq_head.load(Ordering::Relaxed);
+        status.runq_tail.store(head.wrapping_add(items), Ordering::Relaxed);
+    }
+
+    /// Work submitted from outside and not taken yet.
+    pub fn submitted(&self) -> &AtomicU32 {
+        &self.words().status.overflow
+    }
+
+    /// Lives until the runtime stops.
+    pub(super) fn run(mut self, mut behaviour: Box<dyn Behaviour>) {
+        while !self.shared.stopping() {
+            self.park();
+            if self.shared.stopping() {
+                break;
+            }
+            behaviour.started(&mut self, clock::now());
+            self.tenancy(&mut *behaviour);
+        }
+    }
+
+    /// Sleeps until a core is lent.
+    fn park(&mut self) {
+        let shared = Arc::clone(&self.shared);
+        let slot = shared.lot.slot(shared.welcome.slots[usize::from(self.index)]);
+        while !self.shared.stopping() {
+            // The ticket before the grant: see `tailwater_shm::lot`.
+            let ticket = slot.ticket();
+            let (grant, generation) = self.words().grant.0.load();
+            if matches!(grant, Grant::Run { .. }) && generation != self.generation {
+                self.generation = generation;
+                self.words().state.0.set_running(generation);
+                return;
+            }
+            slot.wait(ticket, Some(NAP));
+        }
+    }
+
+    /// From grant to parking.
+    fn tenancy(&mut self, behaviour: &mut dyn Behaviour) {
+        let spin = self.clock.from_ns(self.shared.spin_us * 1_000);
+        let mut idle_since = clock::now();
+        while !self.shared.stopping() {
+            if self.words().grant.0.asks_to_cede() {
+                behaviour.ceding(self);
+                return self.cede();
+            }
+            if behaviour.step(self) == Step::Busy {
+                idle_since = clock::now();
+            } else if clock::now().saturating_sub(idle_since) > spin {
+                match self.idle(behaviour) {
+                    Some(now) => {
+                        idle_since = now;
+                        behaviour.started(self, now);
+                    }
+                    None => return,
+                }
+            } else {
+                spin_loop();
+            }
+        }
+        // Leaving: the registration is over or about to be.
+        self.words().state.0.set_parked(self.generation);
+    }
+
+    /// Polls without a claim to the core. `Some` when it is running again, `None` when it has parked.
+    fn idle(&mut self, behaviour: &mut dyn Behaviour) -> Option<Cycles> {
+        let end = clock::now().saturating_add(self.clock.from_ns(self.shared.idle_us * 1_000));
+        self.words().state.0.set_idle(self.generation);
+        loop {
+            if self.words().grant.0.asks_to_cede() {
+                self.cede();
+                return None;
+            }
+            let work = behaviour.has_work(self);
+            if work || clock::now() > end || self.shared.stopping() {
+                if !self.words().state.0.try_resume(self.generation) {
+                    // Taken: the request to cede follows at once.
+                    while !self.words().grant.0.asks_to_cede() && !self.shared.stopping() {
+                        spin_loop();
+                    }
+                    self.cede();
+                    return None;
+                }
+                if work {
+                    return Some(clock::now());
+                }
+                self.park_idle();
+                return None;
+            }
+            spin_loop();
+        }
+    }
+
+    /// Parks of its own accord; a request to cede that comes at the same moment is honoured.
+    fn park_idle(&mut self) {
+        self.words().state.0.set_parked(self.generation);
+        // SeqCst: the IOKernel writes the grant and reads the state, we write the state and read the grant. A request it
+        // made without seeing us park is seen here; at worst its own watchdog wakes the successor.
+        fence(Ordering::SeqCst);
+        self.wake_successor();
+    }
+
+    /// Gives the core to whoever the grant names.
+    fn cede(&mut self) {
+        self.words().state.0.set_parked(self.generation);
+        self.wake_successor();
+    }
+
+    fn wake_successor(&self) {
+        if let (Grant::Cede { next: Some(next) }, generation) = self.words().grant.0.load()
+            && generation == self.generation
+        {
+            self.shared.lot.slot(next).wake();
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Frames for tests and benchmarks: minimal Ethernet/IPv4/UDP, built and answered in place.
+
+use std::net::Ipv4Addr;
+
+use crate::frame::{ETHERTYPE_IPV4, Mac};
+
+/// Bytes of Ethernet, IPv4 and UDP headers.
+pub const UDP_HEADERS: usize = 42;
+
+/// One end of a UDP flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Endpoint {
+    /// MAC address.
+    pub mac: Mac,
+    /// IPv4 address.
+    pub ip: Ipv4Addr,
+    /// UDP port.
+    pub port: u16,
+}
+
+/// A UDP frame with this payload, IPv4 checksum included, UDP checksum zero (none, RFC 768).
+///
+/// # Panics
+/// If the payload is longer than an IPv4 packet can be.
+pub fn udp(from: Endpoint, to: Endpoint, payload: &[u8]) -> Vec<u8> {
+    let total = u16::try_from(20 + 8 + payload.len()).expect("the payload fits an IPv4 packet");
+    let mut frame = Vec::with_capacity(UDP_HEADERS + payload.len());
+    frame.extend(to.mac.0);
+    frame.extend(from.mac.0);
+    frame.extend(ETHERTYPE_IPV4.to_be_bytes());
+    frame.extend([0x45, 0]);
+    frame.extend(total.to_be_bytes());
+    frame.extend([0, 0, 0x40, 0, 64, 17, 0, 0]);
+    frame.extend(from.ip.octets());
+    frame.extend(to.ip.octets());
+    let sum = checksum(&frame[14..34]);
+    frame[24..26].copy_from_slice(&sum.to_be_bytes());
+    frame.extend(from.port.to_be_bytes());
+    frame.extend(to.port.to_be_bytes());
+    frame.extend((total - 20).to_be_bytes());
+    frame.extend([0, 0]);
+    frame.extend(payload);
+    frame
+}
+
+/// The internet checksum of `bytes` (RFC 1071).
+fn checksum(bytes: &[u8]) -> u16 {
+    let sum: u32 = bytes.chunks(2).map(|c| u32::from(c[0]) << 8 | u32::from(*c.get(1).unwrap_or(&0))).sum();
+    let folded = (sum & 0xffff) + (sum >> 16);
+    !((folded & 0xffff) + (folded >> 16)) as u16
+}
+
+/// Turns a UDP frame around: addresses and ports swapped. False if it is none.
+pub fn turn_around(frame: &mut [u8]) -> bool {
+    if frame.len() < UDP_HEADERS || frame[12..14] != ETHERTYPE_IPV4.to_be_bytes() || frame[23] != 17 {
+        return false;
+    }
+    swap(frame, 0, 6, 6);
+    swap(frame, 26, 30, 4);
+    swap(frame, 34, 36, 2);
+    true
+}
+
+fn swap(frame: &mut [u8], a: usize, b: usize, len: usize) {
+    for i in 0..len {
+        frame.swap(a + i, b + i);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_turned_around_twice_is_itself_and_its_checksum_holds() {
+        let end = |n: u8| Endpoint {
+            mac: Mac([2, 0, 0, 0, 0, n]),
+            ip: Ipv4Addr::new(10, 77, 0, n),
+            port: 1000 + u16::from(n),
+        };
+        let frame = udp(end(1), end(2), b"payload");
+        assert_eq!(checksum(&frame[14..34]), 0);
+        let mut other = frame.clone();
+        assert!(turn_around(&mut other));
+        assert_eq!(other, udp(end(2), end(1), b"payload"));
+        assert!(turn_around(&mut other));
+        assert_eq!(other, frame);
+        assert!(!turn_around(&mut [0; 42]));
+    }
+}
