@@ -1,1 +1,64 @@
-//! User threads, synchronisation and sockets on borrowed cores
+//! Tailwater: user threads, synchronisation, timers and sockets for services that share a machine with batch work.
+//!
+//! The API mirrors `std`: [`thread`], [`sync`], [`net`]. A program becomes a Tailwater program with one attribute:
+//!
+//! ```no_run
+//! #[tailwater::main]
+//! fn main() {
+//!     let workers: Vec<_> = (0..100).map(|i| tailwater::thread::spawn(move || i * i)).collect();
+//!     let sum: u64 = workers.into_iter().map(|w| w.join().unwrap()).sum();
+//!     println!("{sum}");
+//! }
+//! ```
+//!
+//! By itself it runs *standalone*, on its own OS threads with a loopback network. With `TAILWATER_IOKERNEL` naming the
+//! control socket of a `tailwater iokernel`, the same binary runs *attached*: on cores the IOKernel lends it from microsecond
+//! to microsecond, with an address of its own.
+//!
+//! # What a user thread may do
+//! Everything ordinary Rust does: `thread_local!`, panics, `HashMap`, allocation belong to the user thread even when it is
+//! preempted and continues on another OS thread. Two things cost more than they look: a blocking system call holds up the
+//! core's other threads, and so does waiting for a `std::sync::Mutex` whose holder is not running. Use [`sync`] and [`net`].
+//!
+//! # Poll points
+//! A thread gives its core up quickly when it reaches a poll point: every blocking call, every socket call, and [`poll`], which
+//! long loops should call every microsecond or so (it costs about a nanosecond). A thread that reaches none is interrupted by
+//! a signal a few microseconds later.
+
+mod alloc;
+mod arch;
+mod attach;
+mod config;
+mod egress;
+mod kthread;
+mod lease;
+mod local;
+pub mod net;
+mod preempt;
+mod runq;
+mod runtime;
+mod stack;
+pub mod sync;
+pub mod thread;
+mod timer;
+mod tls;
+mod uthread;
+mod worker;
+
+pub use alloc::Alloc;
+pub use config::{Builder, Class};
+pub use runtime::StartError;
+pub use stack::StackError;
+/// Runs `main` as the first user thread of a runtime configured by the environment, and installs the allocator guard.
+pub use tailwater_macros::main;
+pub use tls::TlsError;
+
+pub(crate) use runtime::clock;
+
+/// Gives the core up if the IOKernel wants it back; otherwise costs about a nanosecond. For long loops.
+#[inline(always)]
+pub fn poll() {
+    if kthread::should_cede() {
+        worker::give_up_core();
+    }
+}

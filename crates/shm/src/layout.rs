@@ -48,9 +48,10 @@ pub struct StatusLine {
     pub runq_head: AtomicU32,
     /// Next entry to fill; written by the owner only.
     pub runq_tail: AtomicU32,
-    /// User threads in the overflow list and in the list of wake-ups from elsewhere.
+    /// User threads that did not fit the run queue.
     pub overflow: AtomicU32,
-    _pad: AtomicU32,
+    /// User threads made runnable by ordinary OS threads; counts for the runtime, published in kthread 0's line.
+    pub injected: AtomicU32,
     /// TSC time of the earliest timer, `u64::MAX` when there is none.
     pub next_timer: AtomicU64,
     _rest: [AtomicU64; 5],
@@ -87,7 +88,7 @@ impl KthreadShared {
                 runq_head: AtomicU32::new(0),
                 runq_tail: AtomicU32::new(0),
                 overflow: AtomicU32::new(0),
-                _pad: AtomicU32::new(0),
+                injected: AtomicU32::new(0),
                 next_timer: AtomicU64::new(u64::MAX),
                 _rest: core::array::from_fn(|_| AtomicU64::new(0)),
             },

@@ -1,0 +1,285 @@
+//! How a runtime is configured: [`Builder`] first, then `TAILWATER_*` variables, then a TOML file.
+//!
+//! What the builder sets is the program's decision and wins; variables are the operator's; the file (named by
+//! `TAILWATER_CONFIG`) is for what is the same on every start. All three know the same settings, and an unknown or
+//! malformed one is an error that names where it stands.
+
+use crate::runtime::StartError;
+use serde::Deserialize;
+use std::net::Ipv4Addr;
+use std::time::Duration;
+pub use tailwater_shm::control::Class;
+
+/// Smallest stack: a preempt signal's frame with AVX-512 state takes 4 KiB of it.
+const MIN_STACK: usize = 16 * 1024;
+const DEFAULT_STACK: usize = 256 * 1024;
+const DEFAULT_IDLE: Duration = Duration::from_micros(50);
+const DEFAULT_RING: u32 = 256 * 1024;
+
+/// Settings as one source gives them. Every field is optional.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Partial {
+    iokernel: Option<String>,
+    name: Option<String>,
+    kthreads: Option<u16>,
+    guaranteed: Option<u16>,
+    class: Option<Class>,
+    ip: Option<Ipv4Addr>,
+    stack_size: Option<usize>,
+    idle_timeout_us: Option<u64>,
+    ring_bytes: Option<u32>,
+}
+
+impl Partial {
+    fn or(self, next: Self) -> Self {
+        Self {
+            iokernel: self.iokernel.or(next.iokernel),
+            name: self.name.or(next.name),
+            kthreads: self.kthreads.or(next.kthreads),
+            guaranteed: self.guaranteed.or(next.guaranteed),
+            class: self.class.or(next.class),
+            ip: self.ip.or(next.ip),
+            stack_size: self.stack_size.or(next.stack_size),
+            idle_timeout_us: self.idle_timeout_us.or(next.idle_timeout_us),
+            ring_bytes: self.ring_bytes.or(next.ring_bytes),
+        }
+    }
+
+    fn from_environment() -> Result<Self, StartError> {
+        Ok(Self {
+            iokernel: variable("TAILWATER_IOKERNEL")?,
+            name: variable("TAILWATER_NAME")?,
+            kthreads: variable("TAILWATER_KTHREADS")?,
+            guaranteed: variable("TAILWATER_GUARANTEED")?,
+            class: variable::<ClassName>("TAILWATER_CLASS")?.map(|c| c.0),
+            ip: variable("TAILWATER_IP")?,
+            stack_size: variable("TAILWATER_STACK_SIZE")?,
+            idle_timeout_us: variable("TAILWATER_IDLE_TIMEOUT_US")?,
+            ring_bytes: variable("TAILWATER_RING_BYTES")?,
+        })
+    }
+
+    fn from_file() -> Result<Self, StartError> {
+        let Some(path) = variable::<String>("TAILWATER_CONFIG")? else { return Ok(Self::default()) };
+        let text = std::fs::read_to_string(&path)
+            .map_err(|e| StartError::Config(format!("cannot read {path}, named by TAILWATER_CONFIG: {e}")))?;
+        toml::from_str(&text).map_err(|e| StartError::Config(format!("{path}: {e}")))
+    }
+}
+
+struct ClassName(Class);
+
+impl std::str::FromStr for ClassName {
+    type Err = &'static str;
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "latency-critical" => Ok(Self(Class::LatencyCritical)),
+            "best-effort" => Ok(Self(Class::BestEffort)),
+            _ => Err("expected latency-critical or best-effort"),
+        }
+    }
+}
+
+fn variable<T: std::str::FromStr<Err: std::fmt::Display>>(name: &str) -> Result<Option<T>, StartError> {
+    match std::env::var(name) {
+        Err(std::env::VarError::NotPresent) => Ok(None),
+        Err(e) => Err(StartError::Config(format!("{name}: {e}"))),
+        Ok(text) if text.is_empty() => Ok(None),
+        Ok(text) => text.parse().map(Some).map_err(|e| StartError::Config(format!("{name}={text}: {e}"))),
+    }
+}
+
+/// A complete, checked configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// Control socket of the IOKernel; `None` runs standalone.
+    pub iokernel: Option<String>,
+    /// Name in statistics.
+    pub name: String,
+    /// Kthreads: the most cores used at once.
+    pub kthreads: u16,
+    /// Cores that are never taken away while in use.
+    pub guaranteed: u16,
+    /// Allocation class.
+    pub class: Class,
+    /// Address wanted.
+    pub ip: Option<Ipv4Addr>,
+    /// Usable bytes of each user thread's stack.
+    pub stack_size: usize,
+    /// How long an idle kthread polls before it sleeps; `None` polls for ever.
+    pub idle_timeout: Option<Duration>,
+    /// Bytes of each packet ring.
+    pub ring_bytes: u32,
+}
+
+impl Config {
+    fn complete(partial: Partial) -> Result<Self, StartError> {
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from).min(64) as u16;
+        let stack_size = partial.stack_size.unwrap_or(DEFAULT_STACK);
+        if stack_size < MIN_STACK {
+            return Err(StartError::Config(format!(
+                "stack_size {stack_size} is too small: {MIN_STACK} bytes at least"
+            )));
+        }
+        let kthreads = partial.kthreads.unwrap_or(cpus);
+        let most = if partial.iokernel.is_some() {
+            tailwater_shm::layout::MAX_KTHREADS
+        } else {
+            crate::local::MAX_KTHREADS
+        };
+        if !(1..=most).contains(&kthreads) {
+            return Err(StartError::Config(format!("kthreads {kthreads} is out of range: 1 to {most}")));
+        }
+        let idle_timeout = partial.idle_timeout_us.map_or(DEFAULT_IDLE, Duration::from_micros);
+        Ok(Self {
+            iokernel: partial.iokernel,
+            name: partial.name.unwrap_or_else(program_name),
+            kthreads,
+            guaranteed: partial.guaranteed.unwrap_or(0),
+            class: partial.class.unwrap_or_default(),
+            ip: partial.ip,
+            stack_size,
+            idle_timeout: (!idle_timeout.is_zero()).then_some(idle_timeout),
+            ring_bytes: partial.ring_bytes.unwrap_or(DEFAULT_RING),
+        })
+    }
+}
+
+/// Program name and process id: unique unless the operator chooses.
+fn program_name() -> String {
+    let program = std::env::args().next().unwrap_or_default();
+    let base = program.rsplit('/').next().filter(|n| !n.is_empty()).unwrap_or("runtime");
+    let short: String = base.chars().filter(char::is_ascii_graphic).take(48).collect();
+    format!("{short}.{}", std::process::id())
+}
+
+/// Configures and starts the runtime of this process.
+///
+/// ```no_run
+/// tailwater::Builder::new()
+///     .name("kv")
+///     .kthreads(4)
+///     .guaranteed(1)
+///     .run(|| println!("on a user thread"))
+///     .unwrap();
+/// ```
+///
+/// A setting left alone comes from the environment or the file it names:
+///
+/// | builder | variable | default |
+/// |---|---|---|
+/// | [`iokernel`](Self::iokernel) | `TAILWATER_IOKERNEL` | none: standalone |
+/// | [`name`](Self::name) | `TAILWATER_NAME` | program name and process id |
+/// | [`kthreads`](Self::kthreads) | `TAILWATER_KTHREADS` | number of CPUs |
+/// | [`guaranteed`](Self::guaranteed) | `TAILWATER_GUARANTEED` | 0 |
+/// | [`class`](Self::class) | `TAILWATER_CLASS` | `latency-critical` |
+/// | [`ip`](Self::ip) | `TAILWATER_IP` | the IOKernel chooses |
+/// | [`stack_size`](Self::stack_size) | `TAILWATER_STACK_SIZE` | 262144 bytes |
+/// | [`idle_timeout`](Self::idle_timeout) | `TAILWATER_IDLE_TIMEOUT_US` | 50 us |
+/// | [`ring_bytes`](Self::ring_bytes) | `TAILWATER_RING_BYTES` | 262144 bytes |
+#[derive(Debug, Clone, Default)]
+#[must_use = "a builder does nothing until `run`"]
+pub struct Builder {
+    settings: Partial,
+}
+
+impl Builder {
+    /// A builder that has set nothing.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Attaches to the IOKernel that listens at `socket` (`@name` for an abstract address).
+    pub fn iokernel(mut self, socket: impl Into<String>) -> Self {
+        self.settings.iokernel = Some(socket.into());
+        self
+    }
+
+    /// Name in the IOKernel's statistics; unique on the machine, 1 to 64 printable characters.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.settings.name = Some(name.into());
+        self
+    }
+
+    /// Kthreads, that is, the most cores this runtime uses at once: 1 to 256 attached, 1 to 64 standalone.
+    pub fn kthreads(mut self, kthreads: u16) -> Self {
+        self.settings.kthreads = Some(kthreads);
+        self
+    }
+
+    /// Cores the IOKernel never takes away while they are in use.
+    pub fn guaranteed(mut self, cores: u16) -> Self {
+        self.settings.guaranteed = Some(cores);
+        self
+    }
+
+    /// Allocation class.
+    pub fn class(mut self, class: Class) -> Self {
+        self.settings.class = Some(class);
+        self
+    }
+
+    /// IPv4 address to ask the IOKernel for.
+    pub fn ip(mut self, ip: Ipv4Addr) -> Self {
+        self.settings.ip = Some(ip);
+        self
+    }
+
+    /// Usable bytes of each user thread's stack; 16 KiB at least. Memory is committed as it is touched.
+    pub fn stack_size(mut self, bytes: usize) -> Self {
+        self.settings.stack_size = Some(bytes);
+        self
+    }
+
+    /// How long an idle kthread polls before it sleeps; zero polls for ever. Rounded down to microseconds.
+    pub fn idle_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.idle_timeout_us = Some(u64::try_from(timeout.as_micros()).unwrap_or(u64::MAX));
+        self
+    }
+
+    /// Bytes of each packet ring: a power of two from 32 KiB to 16 MiB.
+    pub fn ring_bytes(mut self, bytes: u32) -> Self {
+        self.settings.ring_bytes = Some(bytes);
+        self
+    }
+
+    /// The configuration that [`run`](Self::run) would use.
+    pub(crate) fn resolve(self) -> Result<Config, StartError> {
+        Config::complete(self.settings.or(Partial::from_environment()?).or(Partial::from_file()?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_builder_wins_over_the_environment_and_the_file() {
+        let builder = Partial { name: Some("b".into()), ..Partial::default() };
+        let environment = Partial { name: Some("e".into()), kthreads: Some(3), ..Partial::default() };
+        let file = Partial { kthreads: Some(5), guaranteed: Some(2), ..Partial::default() };
+        let config = Config::complete(builder.or(environment).or(file)).unwrap();
+        assert_eq!((config.name.as_str(), config.kthreads, config.guaranteed), ("b", 3, 2));
+    }
+
+    #[test]
+    fn a_misspelt_setting_in_the_file_is_named() {
+        let error = toml::from_str::<Partial>("kthread = 3").unwrap_err().to_string();
+        assert!(error.contains("kthread"), "{error}");
+    }
+
+    #[test]
+    fn impossible_numbers_are_refused_with_their_range() {
+        let error = Config::complete(Partial { kthreads: Some(0), ..Partial::default() }).unwrap_err();
+        assert!(error.to_string().contains("1 to 64"), "{error}");
+        let error = Config::complete(Partial { stack_size: Some(100), ..Partial::default() }).unwrap_err();
+        assert!(error.to_string().contains("16384"), "{error}");
+    }
+
+    #[test]
+    fn a_zero_idle_timeout_polls_for_ever() {
+        let config = Config::complete(Partial { idle_timeout_us: Some(0), ..Partial::default() }).unwrap();
+        assert_eq!(config.idle_timeout, None);
+    }
+}

@@ -1,0 +1,53 @@
+//! Frames leaving this process: the current kthread's egress ring.
+//!
+//! Frames are built in place in the ring, once. A full ring pushes back to the socket ([`wait_for_room`]); the IOKernel
+//! empties it within microseconds whether or not the kthread keeps its core.
+
+use crate::kthread::NoPreempt;
+use crate::runtime::runtime;
+use crate::worker;
+use tailwater_shm::ring::ReserveError;
+
+/// The frame was not sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum EgressError {
+    /// The ring is full: try again after [`wait_for_room`].
+    #[error("the egress ring is full")]
+    Full,
+    /// There is no IOKernel (any more) to send through.
+    #[error("the network is down")]
+    Down,
+}
+
+/// Sends a frame of `len` bytes that `fill` writes in place. Works on kthreads; frames from ordinary threads have no ring.
+///
+/// # Errors
+/// [`EgressError`].
+///
+/// # Panics
+/// If `len` is not a possible frame length.
+#[inline]
+pub fn transmit(len: usize, fill: impl FnOnce(&mut [u8])) -> Result<(), EgressError> {
+    let guard = NoPreempt::new();
+    let Some(egress) = guard.kthread().and_then(|k| k.egress.as_ref()) else { return Err(EgressError::Down) };
+    if !runtime().is_attached() {
+        return Err(EgressError::Down);
+    }
+    // SAFETY: this kthread's ring, preemption off; `fill` runs under the borrow and cannot reach the ring again, because
+    // it only writes bytes (a nested `transmit` would be a bug of the network stack).
+    let producer = unsafe { &mut *egress.get() };
+    let mut slot = match producer.reserve(len) {
+        Ok(slot) => slot,
+        Err(ReserveError::Full) => return Err(EgressError::Full),
+        Err(ReserveError::Lie(lie)) => panic!("the IOKernel broke the ring protocol: {lie}"),
+    };
+    // SAFETY: `frame` is valid for writing `len` bytes until `commit`; the ring is initialised memory.
+    fill(unsafe { core::slice::from_raw_parts_mut(slot.frame(), len) });
+    slot.commit(0, 0, 0);
+    Ok(())
+}
+
+/// Lets others run while the IOKernel empties the ring.
+pub fn wait_for_room() {
+    worker::yield_now();
+}

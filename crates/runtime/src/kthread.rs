@@ -1,0 +1,356 @@
+//! A kthread: one OS thread that runs user threads, and how running code reaches its own.
+//!
+//! Owns the [`Kthread`] record, the "am I inside the runtime" flag, and [`NoPreempt`], the proof that the code holding it stays
+//! on its kthread. Scheduling itself is in [`worker`](crate::worker).
+//!
+//! # Access rules
+//! * The record is found through GS base, which every OS thread of the runtime sets once. Ordinary threads have none; the
+//!   thread-local flag [`inside`] tells them apart, and is true in the block of every user thread and every kthread.
+//! * A reference to "my kthread" is only meaningful while preemption is off: it is handed out by [`NoPreempt::kthread`]
+//!   and cannot outlive the proof.
+//! * `preempt_off` and `preempt_pending` are written by this OS thread and its signal handler only.
+//! * Fields that other kthreads use (run queue, timers, ingress) are atomics or locked; the rest is this OS thread's.
+
+use crate::arch;
+use crate::runq::RunQueue;
+use crate::stack::StackCache;
+use crate::sync::spin::SpinLock;
+use crate::timer::TimerHeap;
+use crate::uthread::Uthread;
+use core::cell::{Cell, UnsafeCell};
+use core::marker::PhantomData;
+use core::mem::offset_of;
+use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::collections::VecDeque;
+use tailwater_shm::grant::{GRANT_KIND_BYTE, Generation, GrantWord};
+use tailwater_shm::layout::KthreadShared;
+use tailwater_shm::lot::Slot;
+use tailwater_shm::ring::{Consumer, Producer};
+
+thread_local! {
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether the caller runs on a kthread (in a user thread or in the scheduler).
+#[inline(always)]
+pub fn inside() -> bool {
+    INSIDE.get()
+}
+
+/// Marks this OS thread as a kthread's.
+pub fn enter() {
+    INSIDE.set(true);
+}
+
+/// Address of the flag in this thread's block, for the image of user threads' blocks.
+pub fn inside_flag_address() -> usize {
+    INSIDE.with(|flag| core::ptr::from_ref(flag) as usize)
+}
+
+/// No core: the kthread is not running on a managed core.
+pub const NO_CORE: u16 = u16::MAX;
+
+/// The reading end of a kthread's ingress ring. Any kthread of the runtime may take over a busy one's packets.
+#[derive(Debug)]
+pub struct Ingress {
+    busy: AtomicBool,
+    consumer: UnsafeCell<Consumer>,
+}
+
+// SAFETY: `busy` gives one kthread at a time the consumer.
+unsafe impl Sync for Ingress {}
+
+impl Ingress {
+    /// Wraps the reading end.
+    pub fn new(consumer: Consumer) -> Self {
+        Self { busy: AtomicBool::new(false), consumer: UnsafeCell::new(consumer) }
+    }
+
+    /// Whether a frame waits; a hint that may be stale while another kthread reads the ring.
+    #[inline(always)]
+    pub fn has_record(&self) -> bool {
+        // SAFETY: `has_record` reads the consumer's position, one aligned word another kthread may be advancing; a stale
+        // value only makes the hint stale. The ring outlives the runtime.
+        unsafe { (*self.consumer.get()).has_record() }
+    }
+
+    /// Runs `f` on the consumer unless another kthread does so already.
+    #[inline]
+    pub fn try_with<R>(&self, _guard: &NoPreempt, f: impl FnOnce(&mut Consumer) -> R) -> Option<R> {
+        // Acquire: pairs with the Release below.
+        if self.busy.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            return None;
+        }
+        // SAFETY: `busy` was ours to take.
+        let result = f(unsafe { &mut *self.consumer.get() });
+        // Release: pairs with the Acquire above.
+        self.busy.store(false, Ordering::Release);
+        Some(result)
+    }
+}
+
+/// What a kthread counts; read by anybody, written by its own OS thread.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// User threads resumed.
+    pub switches: AtomicU64,
+    /// User threads taken from other kthreads.
+    pub stolen_threads: AtomicU64,
+    /// Frames processed.
+    pub frames: AtomicU64,
+    /// Frames taken from other kthreads' rings.
+    pub stolen_frames: AtomicU64,
+    /// Cores given up on request.
+    pub cedes: AtomicU64,
+    /// Cores given up for lack of work.
+    pub parks: AtomicU64,
+    /// User threads interrupted by the preempt signal.
+    pub preemptions: AtomicU64,
+}
+
+/// Adds to a counter that only this OS thread writes: cheaper than an atomic addition.
+#[inline(always)]
+pub fn count(counter: &AtomicU64, n: u64) {
+    counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+}
+
+/// One OS thread of the runtime. The first fields are reached by offset from GS base.
+#[repr(C, align(128))]
+#[derive(Debug)]
+pub struct Kthread {
+    this: *const Kthread,
+    preempt_off: AtomicU32,
+    preempt_pending: AtomicU32,
+    current: Cell<*const Uthread>,
+    grant: *const GrantWord,
+    /// FS base of the OS thread itself.
+    own_fs: Cell<usize>,
+    /// Where the scheduler context waits while a user thread runs.
+    pub sched_rsp: Cell<usize>,
+    /// Scheduler visits are due after this many direct switches.
+    pub switch_budget: Cell<u32>,
+    /// Tenancy in progress.
+    pub generation: Cell<Generation>,
+    /// What `arch::switch` clears when it leaves the scheduler context.
+    pub unused_flag: Cell<u8>,
+    /// Number within the runtime.
+    pub index: u16,
+    /// Core lent, or [`NO_CORE`].
+    pub core: AtomicU16,
+    /// State of the victim generator.
+    pub random: Cell<u64>,
+    /// Its words in the region (or private ones, standalone).
+    pub shared: &'static KthreadShared,
+    /// Where it parks.
+    pub slot: &'static Slot,
+    /// Its run queue.
+    pub runq: RunQueue,
+    /// User threads that did not fit the run queue; the count is published in `shared.status.overflow`.
+    pub overflow: SpinLock<VecDeque<&'static Uthread>>,
+    /// Its timers; the earliest is published in `shared.status.next_timer`.
+    pub timers: SpinLock<TimerHeap>,
+    /// Frames from the IOKernel; none standalone.
+    pub ingress: Option<Ingress>,
+    /// Frames to the IOKernel; used by this OS thread with preemption off.
+    pub egress: Option<UnsafeCell<Producer>>,
+    /// Free stacks.
+    pub stacks: StackCache,
+    /// Free small blocks.
+    pub blocks: crate::alloc::BlockCache,
+    /// What it counts.
+    pub counters: Counters,
+}
+
+// SAFETY: the access rules in the module documentation.
+unsafe impl Sync for Kthread {}
+// SAFETY: as above; a record is built on one thread and used on another.
+unsafe impl Send for Kthread {}
+
+const THIS: usize = offset_of!(Kthread, this);
+const PREEMPT_OFF: usize = offset_of!(Kthread, preempt_off);
+const PREEMPT_PENDING: usize = offset_of!(Kthread, preempt_pending);
+const CURRENT: usize = offset_of!(Kthread, current);
+const GRANT: usize = offset_of!(Kthread, grant);
+/// The bit of the grant's kind byte that means "cede".
+const CEDE_BIT: u8 = 2;
+
+impl Kthread {
+    /// Kthread `index`.
+    pub fn new(
+        index: u16,
+        shared: &'static KthreadShared,
+        slot: &'static Slot,
+        rings: Option<(Producer, Consumer)>,
+    ) -> Self {
+        let (egress, ingress) =
+            rings.map_or((None, None), |(p, c)| (Some(UnsafeCell::new(p)), Some(Ingress::new(c))));
+        Self {
+            this: core::ptr::null(),
+            preempt_off: AtomicU32::new(1),
+            preempt_pending: AtomicU32::new(0),
+            current: Cell::new(core::ptr::null()),
+            grant: &raw const shared.grant.0,
+            own_fs: Cell::new(0),
+            sched_rsp: Cell::new(0),
+            switch_budget: Cell::new(0),
+            generation: Cell::new(Generation(0)),
+            unused_flag: Cell::new(0),
+            index,
+            core: AtomicU16::new(NO_CORE),
+            random: Cell::new(0x9e37_79b9_7f4a_7c15 ^ (u64::from(index) + 1) << 32),
+            shared,
+            slot,
+            runq: RunQueue::new(&shared.status),
+            overflow: SpinLock::new(VecDeque::new()),
+            timers: SpinLock::new(TimerHeap::new()),
+            ingress,
+            egress,
+            stacks: StackCache::default(),
+            blocks: crate::alloc::BlockCache::default(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// Makes the record point to itself; call once at its final address.
+    pub fn anchor(&mut self) {
+        self.this = core::ptr::from_ref(self);
+    }
+
+    /// Makes the calling OS thread this kthread. Preemption is off from here on (the scheduler's one count).
+    pub fn adopt_os_thread(&'static self) {
+        enter();
+        self.own_fs.set(arch::fs_base());
+        // SAFETY: the record lives as long as the process, and nothing else uses GS.
+        unsafe { arch::set_gs(core::ptr::from_ref(self) as usize) };
+    }
+
+    /// The user thread this kthread runs, `None` in the scheduler.
+    #[inline(always)]
+    pub fn current(&self) -> Option<&'static Uthread> {
+        // SAFETY: user-thread records are never freed.
+        unsafe { self.current.get().as_ref() }
+    }
+
+    /// Says which user thread runs now.
+    #[inline(always)]
+    pub fn set_current(&self, uthread: Option<&'static Uthread>) {
+        self.current.set(uthread.map_or(core::ptr::null(), core::ptr::from_ref));
+    }
+
+    /// FS base of the OS thread itself.
+    #[inline(always)]
+    pub fn own_fs(&self) -> usize {
+        self.own_fs.get()
+    }
+
+    /// Whether the IOKernel wants the core back.
+    #[inline(always)]
+    pub fn asked_to_cede(&self) -> bool {
+        self.shared.grant.0.asks_to_cede()
+    }
+
+    /// Depth of preemption-off sections; 1 in a block point.
+    pub fn preempt_depth(&self) -> u32 {
+        self.preempt_off.load(Ordering::Relaxed)
+    }
+
+    /// Remembers a preempt signal that came while preemption was off.
+    pub fn set_preempt_pending(&self, pending: bool) {
+        self.preempt_pending.store(pending.into(), Ordering::Relaxed);
+    }
+}
+
+/// The user thread the caller runs in, if any.
+#[inline(always)]
+pub fn current_uthread() -> Option<&'static Uthread> {
+    if !inside() {
+        return None;
+    }
+    // SAFETY: inside, GS base points to a Kthread. The value is the caller's own record, on whichever kthread it is read.
+    unsafe { (gs_current() as *const Uthread).as_ref() }
+}
+
+#[inline(always)]
+unsafe fn gs_current() -> usize {
+    // SAFETY: by the caller's contract: inside.
+    unsafe { arch::gs_word::<CURRENT>() }
+}
+
+/// Whether a poll point should give the core up: two loads and a test. False on ordinary threads.
+#[inline(always)]
+pub fn should_cede() -> bool {
+    // SAFETY: inside, GS base points to a Kthread whose grant pointer is valid for the process's life. Migration between
+    // the load of the pointer and the load of the byte reads another kthread's word: a spurious or a late answer.
+    inside() && unsafe { arch::gs_points_to_bits::<GRANT, GRANT_KIND_BYTE, CEDE_BIT>() }
+}
+
+/// Proof that the holder is not preempted and stays on its kthread; counts, so it nests. On an ordinary thread it proves
+/// nothing and costs one load.
+#[derive(Debug)]
+pub struct NoPreempt {
+    inside: bool,
+    _not_send: PhantomData<*mut ()>,
+}
+
+impl NoPreempt {
+    /// Turns preemption off until the proof is dropped.
+    #[inline(always)]
+    pub fn new() -> Self {
+        let inside = inside();
+        if inside {
+            // SAFETY: inside, GS base points to a Kthread.
+            unsafe { arch::gs_increment::<PREEMPT_OFF>() };
+        }
+        Self { inside, _not_send: PhantomData }
+    }
+
+    /// Adopts a count somebody else has already made (a fresh user thread starts with one).
+    ///
+    /// # Safety
+    /// The caller is inside and the count is not adopted twice.
+    pub unsafe fn adopt() -> Self {
+        Self { inside: true, _not_send: PhantomData }
+    }
+
+    /// The kthread the caller stays on, `None` on an ordinary thread.
+    #[inline(always)]
+    pub fn kthread(&self) -> Option<&Kthread> {
+        // SAFETY: inside, GS base points to a Kthread that lives as long as the process; the borrow ends with the proof.
+        self.inside.then(|| unsafe { &*(arch::gs_word::<THIS>() as *const Kthread) })
+    }
+
+    /// Runs `f` with FS base of the OS thread itself, so that foreign code (malloc, the dynamic linker) sees the kthread's
+    /// thread-locals and not the user thread's.
+    #[inline]
+    pub fn on_own_fs<R>(&self, f: impl FnOnce() -> R) -> R {
+        struct Restore(usize);
+        impl Drop for Restore {
+            fn drop(&mut self) {
+                // SAFETY: the block belongs to the running user thread; preemption is still off.
+                unsafe { arch::set_fs_base(self.0) };
+            }
+        }
+        let Some((kthread, uthread)) = self.kthread().and_then(|k| Some((k, k.current()?))) else {
+            return f();
+        };
+        let _restore = Restore(uthread.fs);
+        // SAFETY: the OS thread's own block; preemption is off; thread-locals used by `f` are the OS thread's on purpose.
+        unsafe { arch::set_fs_base(kthread.own_fs()) };
+        f()
+    }
+}
+
+impl Drop for NoPreempt {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if !self.inside {
+            return;
+        }
+        // SAFETY: inside, GS base points to a Kthread; the count is the one `new` made (on this kthread or, if the thread
+        // blocked in between, handed over by the one that resumed it).
+        let pending = unsafe { arch::gs_decrement::<PREEMPT_OFF>() && arch::gs_half::<PREEMPT_PENDING>() != 0 };
+        if pending {
+            crate::preempt::deferred();
+        }
+    }
+}

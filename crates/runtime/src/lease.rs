@@ -1,0 +1,105 @@
+//! Cores on loan: the runtime's side of the grant protocol (`tailwater_shm::grant` has the tables).
+//!
+//! Owns the transitions of this process's state words. A kthread enters here from the scheduler context only, with no user
+//! thread on the core, so giving the core up is: say `Parked`, wake the successor, sleep.
+//!
+//! When the IOKernel dies the loan is over: [`Runtime::orphan`] marks the runtime, every kthread is woken, and from
+//! then on they share whatever cores Linux gives them, as a standalone runtime does.
+
+use crate::kthread::{Kthread, NO_CORE, count};
+use crate::runtime::Runtime;
+use crate::worker::work_visible;
+use core::sync::atomic::Ordering::Relaxed;
+use tailwater_shm::clock;
+use tailwater_shm::grant::Grant;
+use tailwater_shm::sync::spin_hint;
+
+/// Sleeps until the IOKernel grants this kthread its first core. Standalone kthreads have one from the start.
+pub fn wait_for_first_core(kthread: &Kthread, runtime: &Runtime) {
+    if runtime.is_attached() {
+        wait_for_core(kthread, runtime);
+    }
+}
+
+/// Sleeps until a grant of a new generation, then begins that tenancy.
+fn wait_for_core(kthread: &Kthread, runtime: &Runtime) {
+    // Ends with a grant or with the IOKernel; spurious wakes, even hostile ones, go round again.
+    while runtime.is_attached() {
+        // The ticket before the grant: see `tailwater_shm::lot`.
+        let ticket = kthread.slot.ticket();
+        let (grant, generation) = kthread.shared.grant.0.load();
+        if let Grant::Run { core } = grant
+            && generation != kthread.generation.get()
+        {
+            kthread.generation.set(generation);
+            kthread.core.store(core, Relaxed);
+            kthread.shared.state.0.set_running(generation);
+            return;
+        }
+        kthread.slot.wait(ticket, None);
+    }
+}
+
+/// Gives the core up as the grant asks: parks, wakes the successor on this very core, sleeps until granted again.
+pub fn cede(kthread: &Kthread, runtime: &Runtime) {
+    let (grant, generation) = kthread.shared.grant.0.load();
+    let Grant::Cede { next } = grant else { return };
+    if generation != kthread.generation.get() {
+        return;
+    }
+    count(&kthread.counters.cedes, 1);
+    kthread.core.store(NO_CORE, Relaxed);
+    kthread.shared.state.0.set_parked(generation);
+    if let Some(next) = next {
+        runtime.wake_slot(next);
+    }
+    wait_for_core(kthread, runtime);
+}
+
+/// Polls without work until there is some, the core is taken, or `idle_timeout` has passed and the kthread parks.
+pub fn idle(kthread: &Kthread, runtime: &Runtime) {
+    let generation = kthread.generation.get();
+    let state = &kthread.shared.state.0;
+    state.set_idle(generation);
+    let deadline = runtime.idle_deadline(clock::now());
+    loop {
+        if kthread.asked_to_cede() {
+            return cede(kthread, runtime);
+        }
+        let now = clock::now();
+        let work = work_visible(kthread, runtime, now);
+        if work || now >= deadline {
+            if !state.try_resume(generation) {
+                return cede_when_asked(kthread, runtime);
+            }
+            if !work {
+                park(kthread, runtime);
+            }
+            return;
+        }
+        if !runtime.is_attached() {
+            return;
+        }
+        spin_hint();
+    }
+}
+
+/// The IOKernel took the core; its `Cede`, which names the successor, is a store away.
+fn cede_when_asked(kthread: &Kthread, runtime: &Runtime) {
+    while !kthread.asked_to_cede() {
+        if !runtime.is_attached() {
+            return;
+        }
+        spin_hint();
+    }
+    cede(kthread, runtime);
+}
+
+/// Gives the core back unasked. Work that arrives meanwhile is seen by the IOKernel, which looks at the queues of parked
+/// kthreads after it has seen the state.
+fn park(kthread: &Kthread, runtime: &Runtime) {
+    count(&kthread.counters.parks, 1);
+    kthread.core.store(NO_CORE, Relaxed);
+    kthread.shared.state.0.set_parked(kthread.generation.get());
+    wait_for_core(kthread, runtime);
+}

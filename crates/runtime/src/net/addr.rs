@@ -1,0 +1,162 @@
+//! Addresses as callers write them.
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::io;
+
+/// Something that stands for socket addresses, as `std::net::ToSocketAddrs` but without the resolver: looking up a name
+/// blocks the core, so only literal addresses and `localhost` (RFC 6761 section 6.3) are understood.
+///
+/// # Examples
+/// ```
+/// use tailwater::net::ToSocketAddrs;
+///
+/// let address = "10.0.0.1:53".to_socket_addrs().unwrap().next().unwrap();
+/// assert_eq!(address, (std::net::Ipv4Addr::new(10, 0, 0, 1), 53).to_socket_addrs().unwrap().next().unwrap());
+/// assert!("localhost:53".to_socket_addrs().is_ok());
+/// assert!("example.org:53".to_socket_addrs().is_err());
+/// ```
+pub trait ToSocketAddrs {
+    /// The addresses, in the order in which they are to be tried.
+    type Iter: Iterator<Item = SocketAddr>;
+
+    /// The addresses.
+    ///
+    /// # Errors
+    /// [`InvalidInput`](io::ErrorKind::InvalidInput) for text that is no address.
+    fn to_socket_addrs(&self) -> io::Result<Self::Iter>;
+}
+
+macro_rules! one_address {
+    ($($type:ty: |$this:ident| $address:expr;)+) => {$(
+        impl ToSocketAddrs for $type {
+            type Iter = core::iter::Once<SocketAddr>;
+            fn to_socket_addrs(&self) -> io::Result<Self::Iter> {
+                let $this = self;
+                Ok(core::iter::once($address))
+            }
+        }
+    )+};
+}
+
+one_address! {
+    SocketAddr: |it| *it;
+    SocketAddrV4: |it| SocketAddr::V4(*it);
+    SocketAddrV6: |it| SocketAddr::V6(*it);
+    (IpAddr, u16): |it| SocketAddr::new(it.0, it.1);
+    (Ipv4Addr, u16): |it| SocketAddr::new(it.0.into(), it.1);
+    (Ipv6Addr, u16): |it| SocketAddr::new(it.0.into(), it.1);
+    (&str, u16): |it| SocketAddr::new(host(it.0)?, it.1);
+    (String, u16): |it| SocketAddr::new(host(&it.0)?, it.1);
+    str: |it| parse(it)?;
+    String: |it| parse(it)?;
+}
+
+impl<'a> ToSocketAddrs for &'a [SocketAddr] {
+    type Iter = core::iter::Copied<core::slice::Iter<'a, SocketAddr>>;
+    fn to_socket_addrs(&self) -> io::Result<Self::Iter> {
+        Ok(self.iter().copied())
+    }
+}
+
+impl<T: ToSocketAddrs + ?Sized> ToSocketAddrs for &T {
+    type Iter = T::Iter;
+    fn to_socket_addrs(&self) -> io::Result<Self::Iter> {
+        (**self).to_socket_addrs()
+    }
+}
+
+fn parse(text: &str) -> io::Result<SocketAddr> {
+    if let Ok(address) = text.parse() {
+        return Ok(address);
+    }
+    let (name, port) =
+        text.rsplit_once(':').ok_or_else(|| not_an_address(text, "a port after a colon is missing"))?;
+    let port = port.parse().map_err(|_| not_an_address(text, "the port is not a number up to 65535"))?;
+    Ok(SocketAddr::new(host(name)?, port))
+}
+
+fn host(name: &str) -> io::Result<IpAddr> {
+    if name.eq_ignore_ascii_case("localhost") {
+        return Ok(Ipv4Addr::LOCALHOST.into());
+    }
+    name.parse().map_err(|_| {
+        not_an_address(
+            name,
+            "names are not looked up here, because that would block a core: resolve it with std::net::ToSocketAddrs \
+             on an ordinary thread and pass the address",
+        )
+    })
+}
+
+fn not_an_address(text: &str, why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, format!("{text:?} is not a socket address: {why}"))
+}
+
+/// Calls `f` with the IPv4 addresses among `addresses` until it succeeds.
+///
+/// # Errors
+/// That of the last call, or of the addresses, or [`Unsupported`](io::ErrorKind::Unsupported) if all are IPv6.
+pub fn try_each<T>(
+    addresses: impl ToSocketAddrs,
+    mut f: impl FnMut(SocketAddrV4) -> io::Result<T>,
+) -> io::Result<T> {
+    let mut error = io::Error::new(io::ErrorKind::InvalidInput, "no addresses were given");
+    for address in addresses.to_socket_addrs()? {
+        let result = match address {
+            SocketAddr::V4(v4) => f(v4),
+            SocketAddr::V6(v6) => Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                format!("{v6}: this network has IPv4 only; use an IPv4 address"),
+            )),
+        };
+        match result {
+            Ok(value) => return Ok(value),
+            Err(e) => error = e,
+        }
+    }
+    Err(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn first(address: impl ToSocketAddrs) -> io::Result<SocketAddr> {
+        address.to_socket_addrs().map(|mut all| all.next().unwrap())
+    }
+
+    #[test]
+    fn literals_of_every_kind_are_understood() {
+        let expected: SocketAddr = "10.0.0.1:7".parse().unwrap();
+        let ip = Ipv4Addr::new(10, 0, 0, 1);
+        assert_eq!(first("10.0.0.1:7").unwrap(), expected);
+        assert_eq!(first(String::from("10.0.0.1:7")).unwrap(), expected);
+        assert_eq!(first(("10.0.0.1", 7)).unwrap(), expected);
+        assert_eq!(first((ip, 7)).unwrap(), expected);
+        assert_eq!(first(&[expected][..]).unwrap(), expected);
+        assert_eq!(first("LocalHost:7").unwrap(), "127.0.0.1:7".parse().unwrap());
+        assert_eq!(first("[::1]:7").unwrap(), "[::1]:7".parse().unwrap());
+    }
+
+    #[test]
+    fn what_is_no_address_is_refused_with_the_reason() {
+        for (text, reason) in
+            [("10.0.0.1", "port"), ("10.0.0.1:70000", "65535"), ("example.org:80", "looked up"), ("", "port")]
+        {
+            let error = first(text).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+            assert!(error.to_string().contains(reason), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn addresses_are_tried_in_turn_and_the_last_error_is_reported() {
+        let all: Vec<SocketAddr> =
+            ["[::1]:1", "10.0.0.1:1", "10.0.0.2:1"].iter().map(|a| a.parse().unwrap()).collect();
+        assert_eq!(try_each(&all[..], |a| Ok(*a.ip())).unwrap(), Ipv4Addr::new(10, 0, 0, 1));
+        let error = try_each(&all[..], |a| Err::<(), _>(io::Error::other(a.to_string()))).unwrap_err();
+        assert_eq!(error.to_string(), "10.0.0.2:1");
+        assert_eq!(try_each(&all[..1], |_| Ok(())).unwrap_err().kind(), io::ErrorKind::Unsupported);
+        assert_eq!(try_each(&all[..0], |_| Ok(())).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    }
+}

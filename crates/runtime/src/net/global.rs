@@ -1,0 +1,95 @@
+//! The one stack of the process, and what ties it to kthreads: their egress rings, the cycle clock, a thread for its timers.
+//!
+//! The stack's timers (questions repeated, neighbours aged) need no precision and fire seconds apart, so they have a user thread
+//! of their own, started when the first is set: it sleeps in the scheduler's timer queue like any other.
+
+use super::stack::{NetConfig, Outlet, OutletError, Stack};
+use crate::egress::{self, EgressError};
+use crate::sync::spin::SpinLock;
+use crate::sync::wait::{WaitList, wait};
+use core::hash::BuildHasher;
+use core::time::Duration;
+use std::sync::OnceLock;
+use tailwater_shm::clock;
+
+static STACK: OnceLock<Stack> = OnceLock::new();
+
+/// Makes the process's stack.
+///
+/// # Panics
+/// If the configuration is impossible, or there is a stack already.
+pub fn init(config: NetConfig) {
+    // Seeded by the operating system: ports must be hard to guess.
+    let seed = std::hash::RandomState::new().hash_one(0);
+    let stack = Stack::new(config, seed).unwrap_or_else(|e| panic!("network configuration: {e}"));
+    assert!(STACK.set(stack).is_ok(), "a process has one network stack, and it was made already");
+}
+
+/// The process's stack.
+///
+/// # Panics
+/// If no runtime has been started.
+#[inline]
+pub fn stack() -> &'static Stack {
+    STACK.get().expect("sockets need a runtime: use #[tailwater::main] or tailwater::Builder::run")
+}
+
+/// The egress ring of whichever kthread the caller runs on.
+#[derive(Debug)]
+pub struct KthreadOutlet;
+
+impl Outlet for KthreadOutlet {
+    #[inline]
+    fn transmit(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> Result<(), OutletError> {
+        egress::transmit(len, fill).map_err(|error| match error {
+            EgressError::Full => OutletError::Full,
+            EgressError::Down => OutletError::Down,
+        })
+    }
+
+    fn now(&self) -> Duration {
+        Duration::from_nanos(crate::clock().to_ns(clock::now()))
+    }
+
+    fn poll_by(&mut self, deadline: Duration) {
+        let mut timers = TIMERS.lock();
+        if deadline >= timers.next {
+            return;
+        }
+        timers.next = deadline;
+        let start = !core::mem::replace(&mut timers.started, true);
+        timers.sleeper.wake_one();
+        drop(timers);
+        if start {
+            crate::thread::spawn(run_timers);
+        }
+    }
+}
+
+struct Timers {
+    /// When the thread will look again at the latest.
+    next: Duration,
+    started: bool,
+    sleeper: WaitList,
+}
+
+static TIMERS: SpinLock<Timers> =
+    SpinLock::new(Timers { next: Duration::MAX, started: false, sleeper: WaitList::new() });
+
+/// The timer thread: never ends.
+fn run_timers() {
+    loop {
+        // From here on `poll_by` writes to `next` what the poll below may not have seen.
+        TIMERS.lock().next = Duration::MAX;
+        let due = stack().poll_timers(&mut KthreadOutlet).unwrap_or(Duration::MAX);
+        let mut timers = TIMERS.lock();
+        timers.next = timers.next.min(due);
+        // By the difference: converting points in time would err by milliseconds after weeks of uptime.
+        let left = timers.next.saturating_sub(KthreadOutlet.now());
+        if !left.is_zero() {
+            let cycles = u64::try_from(left.as_nanos()).ok().map(|ns| crate::clock().from_ns(ns));
+            let deadline = cycles.map(|cycles| clock::now().saturating_add(cycles));
+            wait(timers, |timers| &mut timers.sleeper, deadline);
+        }
+    }
+}

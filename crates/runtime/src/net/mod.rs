@@ -1,0 +1,57 @@
+//! The network: UDP sockets over a stack of our own, which runs on the kthreads and never makes a system call.
+//!
+//! ```text
+//! UdpSocket          blocks, times out, speaks std::io           udp::socket
+//! Stack              frames and time in, frames and data out     stack, neighbour, udp
+//! wire               bytes <-> headers                           wire
+//! global             one Stack per process, its clock and outlet global
+//! ```
+//!
+//! The scheduler hands every frame of an ingress ring to [`input`], in place and with preemption off; what a socket call sends is
+//! built in place in the egress ring of the kthread it runs on. Standalone there are no rings, and a datagram from one
+//! socket of the process to another goes straight from the sender's buffer into the receiver's queue, as it does attached.
+//!
+//! Never here: scheduling, steering of flows (the IOKernel's), name resolution (it blocks).
+//!
+//! [`stack`], [`wire`] and the parts of [`udp`] below the socket are public for benchmarks and fuzzing, without a promise of
+//! stability.
+
+mod addr;
+mod global;
+mod neighbour;
+#[doc(hidden)]
+pub mod stack;
+pub mod udp;
+#[doc(hidden)]
+pub mod wire;
+
+pub use addr::ToSocketAddrs;
+pub use stack::Counters;
+pub use udp::UdpSocket;
+
+pub(crate) use global::init;
+pub(crate) use stack::NetConfig;
+
+use global::{KthreadOutlet, stack};
+
+/// Flag of a ring record: whoever put the frame into the ingress ring vouches for its IPv4, ICMP and UDP checksums.
+pub const FLAG_CHECKSUM_OK: u8 = 1 << 0;
+
+/// Processes a frame from an ingress ring. Preemption is off.
+#[inline]
+pub(crate) fn input(frame: &[u8], flags: u8) {
+    stack().input(&mut KthreadOutlet, frame, flags);
+}
+
+/// Says that the IOKernel is gone: sends to other hosts fail from now on.
+pub(crate) fn set_link_down() {
+    stack().set_link_down();
+}
+
+/// What the process's network stack has counted since it started.
+///
+/// # Panics
+/// If no runtime has been started.
+pub fn counters() -> Counters {
+    stack().counters()
+}

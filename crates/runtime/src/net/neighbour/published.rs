@@ -1,0 +1,183 @@
+//! The neighbours whose addresses are known, readable by every kthread without a lock.
+//!
+//! A direct-mapped table of small records, each guarded by a version (a sequence lock). It is a cache of what the locked table
+//! knows: a reader that finds nothing, or is disturbed, asks there. The one writer at a time is who holds the table's lock,
+//! which the [`Writer`] proves.
+//!
+//! | field | written by | ordering | read by |
+//! |---|---|---|---|
+//! | `version` | the writer | odd: Relaxed, then `fence(Release)`; even: Release | readers: Acquire before, `fence(Acquire)` and Relaxed after |
+//! | other words | the writer, while the version is odd | Relaxed | readers, Relaxed, used only if both looks at the version agree |
+
+use crate::net::wire::MacAddr;
+use core::marker::PhantomData;
+use core::sync::atomic::{AtomicU64, Ordering, fence};
+
+/// Records: twice the most neighbours there can be, so that few share one. 32 KiB.
+const SLOTS: usize = 2 * super::CAPACITY;
+/// A MAC word of a record that holds nothing: no address has its upper 16 bits.
+const NOTHING: u64 = u64::MAX;
+
+/// The right to write, of which the locked table has the only one.
+#[derive(Debug)]
+pub struct Writer(());
+
+#[repr(align(32))]
+#[derive(Debug)]
+struct Record {
+    version: AtomicU64,
+    key: [AtomicU64; 2],
+    mac: AtomicU64,
+}
+
+const _: () = assert!(size_of::<Record>() == 32 && SLOTS.is_power_of_two());
+
+/// A network-layer address that can be looked up.
+pub trait Address: Copy + Ord {
+    /// The address in at most 128 bits; different addresses of one family give different bits.
+    fn bits(self) -> [u64; 2];
+}
+
+impl Address for core::net::Ipv4Addr {
+    #[inline]
+    fn bits(self) -> [u64; 2] {
+        [0, u32::from(self).into()]
+    }
+}
+
+/// The table.
+#[derive(Debug)]
+pub struct Published<A> {
+    records: Box<[Record]>,
+    _addresses: PhantomData<fn(A)>,
+}
+
+#[inline]
+fn slot(key: [u64; 2]) -> usize {
+    // Fibonacci hashing (Knuth, The Art of Computer Programming, section 6.4): neighbours' addresses differ in a few bits.
+    let mixed = (key[0].rotate_left(32) ^ key[1]).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed >> (64 - SLOTS.ilog2())) as usize
+}
+
+impl<A: Address> Published<A> {
+    /// An empty table and the right to write it.
+    pub fn new() -> (Self, Writer) {
+        let record = |_| Record {
+            version: AtomicU64::new(0),
+            key: [AtomicU64::new(0), AtomicU64::new(0)],
+            mac: AtomicU64::new(NOTHING),
+        };
+        (Self { records: (0..SLOTS).map(record).collect(), _addresses: PhantomData }, Writer(()))
+    }
+
+    /// The MAC address of `address`, if this table has it.
+    #[inline]
+    pub fn find(&self, address: A) -> Option<MacAddr> {
+        let wanted = address.bits();
+        let record = &self.records[slot(wanted)];
+        // Acquire: pairs with the Release that ends a write; the words read below are that write's or later.
+        let before = record.version.load(Ordering::Acquire);
+        // Relaxed: validated by the second look.
+        let found = [record.key[0].load(Ordering::Relaxed), record.key[1].load(Ordering::Relaxed)];
+        let mac = record.mac.load(Ordering::Relaxed);
+        // Acquire fence: pairs with the Release fence that begins a write; if any word above is that write's, the version below
+        // is too.
+        fence(Ordering::Acquire);
+        let after = record.version.load(Ordering::Relaxed);
+        if before != after || before % 2 == 1 || mac == NOTHING || found != wanted {
+            return None;
+        }
+        let [_, _, mac @ ..] = mac.to_be_bytes();
+        Some(MacAddr(mac))
+    }
+
+    /// Makes `mac` the address of `address`, in place of whatever shared the record.
+    pub fn set(&self, writer: &mut Writer, address: A, mac: MacAddr) {
+        let [a, b, c, d, e, f] = mac.0;
+        self.write(writer, address.bits(), u64::from_be_bytes([0, 0, a, b, c, d, e, f]));
+    }
+
+    /// Forgets `address`.
+    pub fn clear(&self, writer: &mut Writer, address: A) {
+        let key = address.bits();
+        let record = &self.records[slot(key)];
+        // Relaxed: only the writer writes, and that is the caller.
+        if [record.key[0].load(Ordering::Relaxed), record.key[1].load(Ordering::Relaxed)] == key {
+            self.write(writer, key, NOTHING);
+        }
+    }
+
+    fn write(&self, _writer: &mut Writer, key: [u64; 2], mac: u64) {
+        let record = &self.records[slot(key)];
+        // Relaxed: only the writer writes, and that is the caller.
+        let version = record.version.load(Ordering::Relaxed);
+        record.version.store(version + 1, Ordering::Relaxed);
+        // Release fence: pairs with the Acquire fence in `find`.
+        fence(Ordering::Release);
+        record.key[0].store(key[0], Ordering::Relaxed);
+        record.key[1].store(key[1], Ordering::Relaxed);
+        record.mac.store(mac, Ordering::Relaxed);
+        // Release: pairs with the Acquire load in `find`.
+        record.version.store(version + 2, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::net::Ipv4Addr;
+
+    #[test]
+    fn what_is_set_is_found_until_cleared() {
+        let (table, mut writer) = Published::new();
+        let (one, two) = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2));
+        assert_eq!(table.find(one), None);
+        table.set(&mut writer, one, MacAddr([2, 3, 4, 5, 6, 7]));
+        table.set(&mut writer, two, MacAddr([0xfe; 6]));
+        assert_eq!(table.find(one), Some(MacAddr([2, 3, 4, 5, 6, 7])));
+        assert_eq!(table.find(two), Some(MacAddr([0xfe; 6])));
+        table.clear(&mut writer, one);
+        assert_eq!(table.find(one), None);
+        assert_eq!(table.find(two), Some(MacAddr([0xfe; 6])));
+    }
+
+    #[test]
+    fn a_network_of_consecutive_addresses_hardly_collides() {
+        let (table, mut writer) = Published::new();
+        let address = |i: u32| Ipv4Addr::from(0x0a00_0000 + i);
+        for i in 0..256 {
+            table.set(&mut writer, address(i), MacAddr([2, 0, 0, 0, 0, i as u8]));
+        }
+        let found = (0..256).filter(|&i| table.find(address(i)).is_some()).count();
+        assert!(found > 230, "{found} of 256 neighbours found");
+    }
+
+    /// Readers beside a writer that keeps replacing two neighbours which share a record: what is found is always one of the two,
+    /// whole, and under its own name.
+    #[test]
+    fn readers_never_see_half_a_write() {
+        let (table, mut writer) = Published::new();
+        let one = Ipv4Addr::new(10, 0, 0, 1);
+        let others = (2..).map(|i| Ipv4Addr::from(0x0a00_0000 + i));
+        let two = others.into_iter().find(|a| slot(a.bits()) == slot(one.bits())).unwrap();
+        std::thread::scope(|s| {
+            let readers: Vec<_> = [(one, [0x11; 6]), (two, [0x22; 6])]
+                .into_iter()
+                .map(|(address, mac)| {
+                    let table = &table;
+                    s.spawn(move || {
+                        for _ in 0..200_000 {
+                            if let Some(found) = table.find(address) {
+                                assert_eq!(found, MacAddr(mac));
+                            }
+                        }
+                    })
+                })
+                .collect();
+            while readers.iter().any(|r| !r.is_finished()) {
+                table.set(&mut writer, one, MacAddr([0x11; 6]));
+                table.set(&mut writer, two, MacAddr([0x22; 6]));
+            }
+        });
+    }
+}

@@ -1,0 +1,110 @@
+//! What the stack counts.
+//!
+//! Whatever is counted for every packet is counted where a lock is held or a line is owned anyway: in the UDP endpoints. The
+//! cells here are for the exceptions, so that no line is shared between kthreads on the ordinary path.
+
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+macro_rules! counters {
+    ($($(#[doc = $doc:literal])+ $event:ident => $field:ident,)+) => {
+        /// Something that is counted when it happens.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum Event {
+            $($(#[doc = $doc])+ $event,)+
+        }
+
+        /// A reading of all counters, from the start of the stack. Not one instant: other kthreads count meanwhile.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+        pub struct Counters {
+            $($(#[doc = $doc])+ pub $field: u64,)+
+            /// UDP: datagrams put into sockets.
+            pub udp_received: u64,
+            /// UDP: data bytes of those.
+            pub udp_received_bytes: u64,
+            /// UDP: datagrams dropped because their socket's buffer was full.
+            pub udp_overflows: u64,
+            /// UDP: datagrams sent, including those to sockets of this stack.
+            pub udp_sent: u64,
+            /// UDP: open sockets.
+            pub udp_sockets: u64,
+        }
+
+        const EVENTS: usize = [$(Event::$event),+].len();
+
+        impl Cells {
+            /// The cells as numbers; what UDP counts is left at zero.
+            pub fn read(&self) -> Counters {
+                // Relaxed: statistics.
+                Counters { $($field: self.0[Event::$event as usize].load(Relaxed),)+ ..Counters::default() }
+            }
+        }
+    };
+}
+
+counters! {
+    /// Frames too short for what their headers claim, or with fields that cannot be.
+    Malformed => malformed,
+    /// Frames with a wrong IPv4, ICMP or UDP checksum.
+    BadChecksum => bad_checksums,
+    /// IPv4 fragments, which are not reassembled.
+    Fragment => fragments,
+    /// Frames to another station's or a multicast MAC address, or from a group address.
+    ForeignMac => foreign_macs,
+    /// Frames of a type other than IPv4 and ARP.
+    UnknownEtherType => unknown_ethertypes,
+    /// IPv4 packets to an address that is not this stack's, loopback addresses on the wire included.
+    ForeignAddress => foreign_addresses,
+    /// IPv4 packets from an address no peer can have (RFC 1122 section 3.2.1.3).
+    MartianSource => martian_sources,
+    /// IPv4 packets of a protocol other than ICMP and UDP.
+    UnknownProtocol => unknown_protocols,
+    /// ARP packets answered with a reply.
+    ArpAnswered => arp_answered,
+    /// ARP requests sent.
+    ArpSolicited => arp_solicited,
+    /// ARP packets from senders that cannot be neighbours.
+    ArpForeign => arp_foreign,
+    /// ARP packets from a station that claims this stack's address (RFC 5227 section 2.4).
+    ArpConflict => arp_conflicts,
+    /// Changes of a neighbour's MAC address ignored because they came too fast, and neighbours not learnt because the cache was
+    /// full.
+    ArpIgnored => arp_ignored,
+    /// Neighbours that did not answer.
+    NeighbourFailed => neighbours_failed,
+    /// Packets dropped while they waited for a neighbour: pushed out by later ones, or the neighbour did not answer.
+    PendingDropped => pending_dropped,
+    /// ICMP echo requests answered.
+    EchoAnswered => echoes_answered,
+    /// ICMP messages of no concern, or that quote no datagram of ours.
+    IcmpIgnored => icmp_ignored,
+    /// ICMP "port unreachable" sent.
+    UnreachableSent => unreachables_sent,
+    /// ICMP "port unreachable" that would have been sent but for the rate limit.
+    UnreachableLimited => unreachables_limited,
+    /// UDP datagrams for which no socket was open.
+    NoSocket => udp_no_socket,
+    /// Answers (ARP, ICMP, packets that waited for a neighbour) dropped because the egress ring was full.
+    EgressFull => egress_full,
+}
+
+/// The counting cells.
+#[derive(Debug)]
+pub struct Cells([AtomicU64; EVENTS]);
+
+impl Cells {
+    /// All zero.
+    pub fn new() -> Self {
+        Self([const { AtomicU64::new(0) }; EVENTS])
+    }
+
+    /// Counts one `event`.
+    pub fn count(&self, event: Event) {
+        self.add(event, 1);
+    }
+
+    /// Counts `n` of `event`.
+    pub fn add(&self, event: Event, n: usize) {
+        // Relaxed: a statistic.
+        self.0[event as usize].fetch_add(n as u64, Relaxed);
+    }
+}

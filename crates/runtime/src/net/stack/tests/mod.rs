@@ -1,0 +1,159 @@
+//! Stacks in virtual time: hosts joined by a hub that may lose, repeat and delay frames.
+
+mod arp;
+mod hub;
+mod icmp;
+mod hostile;
+mod udp;
+
+use super::*;
+use crate::net::udp::{SocketError, Take};
+use crate::net::wire::tests::built_by_smoltcp;
+use crate::net::wire::{ArpOperation, ArpPacket, EtherType, EthernetHeader, MacAddr};
+use zerocopy::IntoBytes;
+
+/// A moment after which there is room for the past.
+const T0: Duration = Duration::from_secs(1000);
+
+/// Catches what a stack sends.
+struct Catch {
+    now: Duration,
+    frames: Vec<Vec<u8>>,
+    /// Frames there is room for.
+    room: usize,
+    /// Earliest `poll_by`.
+    poll_by: Option<Duration>,
+}
+
+impl Catch {
+    fn at(now: Duration) -> Self {
+        Self { now, frames: Vec::new(), room: usize::MAX, poll_by: None }
+    }
+
+    /// The only frame caught since the last call.
+    fn only(&mut self) -> Vec<u8> {
+        assert_eq!(self.frames.len(), 1, "{:02x?}", self.frames);
+        self.frames.pop().unwrap()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.frames.is_empty()
+    }
+}
+
+impl Outlet for Catch {
+    fn transmit(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> Result<(), OutletError> {
+        if self.frames.len() >= self.room {
+            return Err(OutletError::Full);
+        }
+        // What an egress ring holds before it is written: other frames' bytes.
+        let mut frame = vec![0xa5; len];
+        fill(&mut frame);
+        self.frames.push(frame);
+        Ok(())
+    }
+
+    fn now(&self) -> Duration {
+        self.now
+    }
+
+    fn poll_by(&mut self, deadline: Duration) {
+        self.poll_by = Some(self.poll_by.map_or(deadline, |old| old.min(deadline)));
+    }
+}
+
+/// Host number `n` of the test network 10.0.0.0/24.
+fn ip(n: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 0, 0, n)
+}
+
+fn mac(n: u8) -> MacAddr {
+    MacAddr([2, 0, 0, 0, 0, n])
+}
+
+fn at(n: u8, port: u16) -> SocketAddrV4 {
+    SocketAddrV4::new(ip(n), port)
+}
+
+fn any(port: u16) -> SocketAddrV4 {
+    SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port)
+}
+
+fn config(n: u8) -> NetConfig {
+    NetConfig {
+        ip: ip(n),
+        prefix: 24,
+        gateway: Some(ip(254)),
+        mac: mac(n).0,
+        mtu: 1500,
+        mode: Mode::Attached,
+        udp_receive_bytes: 16 * 1024,
+    }
+}
+
+/// Host `n`, which has announced itself already.
+fn host(n: u8) -> Stack {
+    let stack = Stack::new(config(n), n.into()).unwrap();
+    for i in 0..2 {
+        stack.poll_timers(&mut Catch::at(Duration::from_secs(2 * i)));
+    }
+    stack
+}
+
+/// An ARP frame from host `from`'s station to `to`.
+fn arp_frame(to: MacAddr, packet: ArpPacket) -> Vec<u8> {
+    let header =
+        EthernetHeader { destination: to, source: packet.sender_mac, ethertype: EtherType::ARP };
+    // Ethernet's shortest frame has 60 bytes: ARP packets come padded.
+    let mut frame = [header.as_bytes(), &packet.encode()].concat();
+    frame.resize(60, 0);
+    frame
+}
+
+/// An ARP reply from host `from` to host `to`.
+fn arp_reply(from: u8, to: u8) -> Vec<u8> {
+    let packet = ArpPacket {
+        operation: ArpOperation::Reply,
+        sender_mac: mac(from),
+        sender_ip: ip(from),
+        target_mac: mac(to),
+        target_ip: ip(to),
+    };
+    arp_frame(mac(to), packet)
+}
+
+/// The ARP packet in `frame` and the station it is for.
+fn parse_arp(frame: &[u8]) -> (MacAddr, ArpPacket) {
+    let (header, packet) = EthernetHeader::parse(frame).unwrap();
+    assert_eq!(header.ethertype, EtherType::ARP);
+    (header.destination, ArpPacket::parse(packet).unwrap())
+}
+
+/// Host 1 with a neighbour 2 that it knows.
+fn acquainted() -> Stack {
+    let stack = host(1);
+    let request = ArpPacket {
+        operation: ArpOperation::Request,
+        sender_mac: mac(2),
+        sender_ip: ip(2),
+        target_mac: MacAddr::ZERO,
+        target_ip: ip(1),
+    };
+    stack.input(&mut Catch::at(T0), &arp_frame(MacAddr::BROADCAST, request), 0);
+    stack
+}
+
+/// The next datagram at `endpoint`.
+fn recv(endpoint: &Endpoint) -> Result<Option<(Vec<u8>, SocketAddrV4)>, SocketError> {
+    let mut buf = vec![0; MAX_DATAGRAM];
+    let received = endpoint.inbound().receive(&mut buf, Take::Remove)?;
+    Ok(received.map(|received| {
+        buf.truncate(received.len);
+        (buf, received.source)
+    }))
+}
+
+/// A datagram from host 2, port 9, to host 1.
+fn datagram(port: u16, data: &[u8]) -> Vec<u8> {
+    built_by_smoltcp::udp((mac(2), mac(1)), (ip(2), 9), (ip(1), port), data)
+}

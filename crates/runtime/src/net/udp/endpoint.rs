@@ -1,0 +1,260 @@
+//! One open socket as the stack sees it: who it is, what waits for it, who waits for that.
+//!
+//! Owns: the receive queue, the readers' wait list, the pending error. Everything is under one spin lock, held for a few loads
+//! and one copy of a datagram. Endpoints are recycled and never freed: a kthread that found one through a stale port
+//! table entry locks it and sees from its [`Binding`] that it is not meant.
+//!
+//! # Who wakes whom
+//! Each datagram and each error that arrives wakes at most one reader, the one that has waited longest; each is taken by one
+//! call. So wake-ups under way plus readers that hold nothing are never fewer than what lies there to be taken. A reader that
+//! only looks ([`Take::Peek`]) passes its wake-up on.
+
+use super::ring::{DatagramRing, Received};
+use crate::sync::spin::{SpinGuard, SpinLock};
+use crate::sync::wait::WaitList;
+use core::net::{Ipv4Addr, SocketAddrV4};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use crate::net::wire::DEFAULT_TTL;
+
+/// What happened to an earlier datagram of a connected socket; told to its next call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum SocketError {
+    /// The peer has no socket at that port (ICMP port unreachable).
+    #[error("the peer refused the datagram: no socket is open at its port")]
+    Refused,
+    /// The peer, or the gateway to it, does not answer ARP.
+    #[error("the host cannot be reached: it does not answer")]
+    HostUnreachable,
+}
+
+/// Whether a read removes what it reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Take {
+    /// Removes it.
+    Remove,
+    /// Leaves it for the next reader.
+    Peek,
+}
+
+/// Which datagrams are for a socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Binding {
+    /// Its address; the unspecified address stands for all of the stack's.
+    pub local: SocketAddrV4,
+    /// The one peer it listens to, when connected.
+    pub peer: Option<SocketAddrV4>,
+}
+
+impl Binding {
+    /// Whether a datagram from `source` to `destination` is for this socket. One to everybody is for sockets bound to all
+    /// addresses only.
+    #[inline]
+    fn accepts(&self, source: SocketAddrV4, destination: SocketAddrV4) -> bool {
+        self.local.port() == destination.port()
+            && (self.local.ip().is_unspecified() || self.local.ip() == destination.ip())
+            && self.peer.is_none_or(|peer| peer == source)
+    }
+
+    /// Whether two sockets may not be open together.
+    fn conflicts(&self, with: SocketAddrV4) -> bool {
+        let (ours, theirs) = (self.local.ip(), with.ip());
+        self.local.port() == with.port()
+            && (ours == theirs || ours.is_unspecified() || theirs.is_unspecified())
+    }
+}
+
+/// What arrived, and who waits for more.
+#[derive(Debug)]
+pub struct Inbound {
+    /// `None` while the endpoint belongs to no socket.
+    binding: Option<Binding>,
+    /// The address as bound; `connect` may make `binding.local` more precise.
+    bound: SocketAddrV4,
+    queue: DatagramRing,
+    error: Option<SocketError>,
+    readers: WaitList,
+    pub(super) received: u64,
+    pub(super) received_bytes: u64,
+    pub(super) overflows: u64,
+}
+
+impl Inbound {
+    /// Where readers wait.
+    pub fn readers(&mut self) -> &mut WaitList {
+        &mut self.readers
+    }
+
+    /// The oldest datagram, or the pending error, which comes first; `None` when there is neither.
+    ///
+    /// # Errors
+    /// The pending error, which this takes.
+    #[inline]
+    pub fn receive(&mut self, buf: &mut [u8], take: Take) -> Result<Option<Received>, SocketError> {
+        if let Some(error) = self.error.take() {
+            return Err(error);
+        }
+        match take {
+            Take::Remove => Ok(self.queue.pop(buf)),
+            Take::Peek => {
+                let peeked = self.queue.peek(buf);
+                if peeked.is_some() {
+                    // What this reader was woken for is still there: pass the wake-up on.
+                    self.readers.wake_one();
+                }
+                Ok(peeked)
+            }
+        }
+    }
+}
+
+/// A place for one open socket.
+#[repr(align(128))]
+#[derive(Debug)]
+pub struct Endpoint {
+    /// Place in the slab.
+    pub(super) index: u32,
+    /// Next endpoint of the same port, as index plus one; zero ends the chain. Written under the table's lock.
+    pub(super) next: AtomicU32,
+    /// An error is pending: lets senders look without locking. Written under the lock; Relaxed, the lock is what orders.
+    has_error: AtomicBool,
+    /// Time to live of datagrams sent.
+    pub ttl: AtomicU8,
+    /// Whether datagrams to everybody may be sent.
+    pub broadcast: AtomicBool,
+    /// Datagrams sent.
+    pub(super) sent: AtomicU64,
+    inbound: SpinLock<Inbound>,
+}
+
+/// What became of a datagram that was offered to an endpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Offer {
+    /// It waits there.
+    Queued,
+    /// It was for this endpoint, whose buffer is full.
+    Overflow,
+    /// It is for somebody else.
+    NotMine,
+}
+
+impl Endpoint {
+    /// An endpoint that belongs to no socket.
+    pub(super) fn new(index: u32) -> Self {
+        Self {
+            index,
+            next: AtomicU32::new(0),
+            has_error: AtomicBool::new(false),
+            ttl: AtomicU8::new(DEFAULT_TTL),
+            broadcast: AtomicBool::new(false),
+            sent: AtomicU64::new(0),
+            inbound: SpinLock::new(Inbound {
+                binding: None,
+                bound: SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0),
+                queue: DatagramRing::new(0),
+                error: None,
+                readers: WaitList::new(),
+                received: 0,
+                received_bytes: 0,
+                overflows: 0,
+            }),
+        }
+    }
+
+    /// Locks the receiving side.
+    #[inline]
+    pub fn inbound(&self) -> SpinGuard<'_, Inbound> {
+        self.inbound.lock()
+    }
+
+    /// Makes this the endpoint of a new socket.
+    pub(super) fn open(&self, local: SocketAddrV4, queue: DatagramRing) {
+        let mut inbound = self.inbound.lock();
+        inbound.binding = Some(Binding { local, peer: None });
+        inbound.bound = local;
+        inbound.queue = queue;
+        self.ttl.store(DEFAULT_TTL, Relaxed);
+        self.broadcast.store(false, Relaxed);
+    }
+
+    /// Ends the socket; gives back its queue, to be freed when no lock is held.
+    pub(super) fn close(&self) -> DatagramRing {
+        let mut inbound = self.inbound.lock();
+        inbound.binding = None;
+        inbound.error = None;
+        self.has_error.store(false, Relaxed);
+        core::mem::replace(&mut inbound.queue, DatagramRing::new(0))
+    }
+
+    /// Whether a socket here keeps another from `local`.
+    pub(super) fn conflicts(&self, local: SocketAddrV4) -> bool {
+        self.inbound.lock().binding.is_some_and(|binding| binding.conflicts(local))
+    }
+
+    /// Queues a datagram if it is for this endpoint.
+    #[inline]
+    pub(super) fn offer(&self, source: SocketAddrV4, destination: SocketAddrV4, data: &[u8]) -> Offer {
+        let mut inbound = self.inbound.lock();
+        if !inbound.binding.is_some_and(|binding| binding.accepts(source, destination)) {
+            return Offer::NotMine;
+        }
+        if !inbound.queue.push(source, data) {
+            inbound.overflows += 1;
+            return Offer::Overflow;
+        }
+        inbound.received += 1;
+        inbound.received_bytes += data.len() as u64;
+        inbound.readers.wake_one();
+        Offer::Queued
+    }
+
+    /// Leaves `error` for the next call if this is the endpoint of `local`, connected to `peer`.
+    pub(super) fn post_error(&self, local: SocketAddrV4, peer: SocketAddrV4, error: SocketError) -> bool {
+        let mut inbound = self.inbound.lock();
+        let mine = |binding: Binding| binding.peer == Some(peer) && binding.accepts(peer, local);
+        if !inbound.binding.is_some_and(mine) {
+            return false;
+        }
+        if inbound.error.replace(error).is_none() {
+            self.has_error.store(true, Relaxed);
+            inbound.readers.wake_one();
+        }
+        true
+    }
+
+    /// The pending error, which this takes. Costs one load when there is none.
+    #[inline]
+    pub fn take_error(&self) -> Option<SocketError> {
+        if !self.has_error.load(Relaxed) {
+            return None;
+        }
+        let mut inbound = self.inbound.lock();
+        self.has_error.store(false, Relaxed);
+        inbound.error.take()
+    }
+
+    /// Counts a datagram sent.
+    #[inline]
+    pub fn count_sent(&self) {
+        // Relaxed: a statistic.
+        self.sent.fetch_add(1, Relaxed);
+    }
+
+    /// From now on this socket hears only `peer`, and `local` is its address if it was bound to all of them. What waits in it
+    /// stays.
+    pub fn connect(&self, local: Ipv4Addr, peer: SocketAddrV4) {
+        let mut inbound = self.inbound.lock();
+        let bound = inbound.bound;
+        let ip = if bound.ip().is_unspecified() { local } else { *bound.ip() };
+        inbound.binding = Some(Binding { local: SocketAddrV4::new(ip, bound.port()), peer: Some(peer) });
+    }
+
+    /// Whom this socket listens to.
+    ///
+    /// # Panics
+    /// If it is closed, which a socket that asks is not.
+    #[inline]
+    pub fn binding(&self) -> Binding {
+        self.inbound.lock().binding.expect("the socket that asks is open")
+    }
+}

@@ -1,0 +1,63 @@
+//! Storage whose items never move and are never freed, so that a stale index leads to an item, if perhaps not the one meant.
+
+use std::sync::OnceLock;
+
+/// Items in the first chunk; each chunk is twice as long as the one before.
+const FIRST: usize = 16;
+/// Chunks: room for 131 056 items.
+const CHUNKS: usize = 13;
+
+/// An append-only array that grows by chunks.
+#[derive(Debug)]
+pub struct Slab<T> {
+    chunks: [OnceLock<Box<[T]>>; CHUNKS],
+}
+
+/// Chunk and place in it.
+#[inline]
+fn locate(index: u32) -> (usize, usize) {
+    let chunk = (index as usize / FIRST + 1).ilog2() as usize;
+    (chunk, index as usize - FIRST * ((1 << chunk) - 1))
+}
+
+impl<T> Slab<T> {
+    /// No items.
+    pub const fn new() -> Self {
+        Self { chunks: [const { OnceLock::new() }; CHUNKS] }
+    }
+
+    /// The item at `index`, if its chunk exists.
+    #[inline]
+    pub fn get(&self, index: u32) -> Option<&T> {
+        let (chunk, place) = locate(index);
+        self.chunks.get(chunk)?.get()?.get(place)
+    }
+
+    /// The item at `index`, made by `make` together with the rest of its chunk if need be. `make` is given each item's index.
+    ///
+    /// # Panics
+    /// Beyond the last chunk.
+    pub fn get_or_grow(&self, index: u32, make: impl Fn(u32) -> T) -> &T {
+        let (chunk, place) = locate(index);
+        let first = FIRST * ((1 << chunk) - 1);
+        let make = || (0..FIRST << chunk).map(|i| make((first + i) as u32)).collect();
+        &self.chunks[chunk].get_or_init(make)[place]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_index_has_its_own_place() {
+        let slab = Slab::new();
+        for index in (0..5000).rev() {
+            assert_eq!(*slab.get_or_grow(index, |i| i), index);
+        }
+        assert!((0..5000).all(|i| slab.get(i) == Some(&i)));
+        assert_eq!(slab.get(100_000), None);
+        assert_eq!(slab.get(u32::MAX), None);
+        assert_eq!(locate(131_055), (CHUNKS - 1, (FIRST << (CHUNKS - 1)) - 1));
+    }
+}

@@ -1,0 +1,412 @@
+//! The UDP socket that programs use: blocking calls over the stack's queues.
+//!
+//! Owns: waiting, timeouts, and the translation to `std::io`. Where `std` reports an errno, so does this, with the same
+//! [`ErrorKind`](io::ErrorKind).
+
+use super::endpoint::{Binding, Endpoint, Inbound, SocketError, Take};
+use crate::net::addr::{ToSocketAddrs, try_each};
+use crate::net::global::{KthreadOutlet, stack};
+use crate::net::stack::{SendError, Stack};
+use crate::sync::wait::{WaitOutcome, wait};
+use core::fmt;
+use core::net::{SocketAddr, SocketAddrV4};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use core::time::Duration;
+use std::io;
+use std::sync::Arc;
+use tailwater_shm::{Cycles, clock};
+
+use super::table::BindError;
+
+/// A UDP socket, as `std::net::UdpSocket`.
+///
+/// A call that has to wait gives its core to other user threads. Several threads may wait in `recv_from` on one socket: each
+/// datagram wakes one of them, the one that has waited longest, and no two get the same. A thread that is running may take a
+/// datagram before the one that was woken for it gets a core; that one then waits on.
+///
+/// A socket keeps 256 KiB of datagrams that have not been read yet (8 bytes of each are bookkeeping); what does not fit is
+/// dropped and counted in [`Counters::udp_overflows`](crate::net::Counters).
+///
+/// # Differences from `std`
+/// * Addresses are literals: see [`ToSocketAddrs`](crate::net::ToSocketAddrs). IPv4 only.
+/// * Datagrams are never fragmented: beyond this host they hold at most the MTU less 28 bytes.
+///
+/// # Examples
+/// An echo server, as many threads as there are cores:
+/// ```no_run
+/// use tailwater::net::UdpSocket;
+///
+/// fn serve() -> std::io::Result<()> {
+///     let socket = UdpSocket::bind("0.0.0.0:7")?;
+///     for _ in 0..tailwater::thread::available_parallelism() {
+///         let socket = socket.try_clone()?;
+///         tailwater::thread::spawn(move || {
+///             let mut buf = [0; 1500];
+///             while let Ok((len, from)) = socket.recv_from(&mut buf) {
+///                 let _ = socket.send_to(&buf[..len], from);
+///             }
+///         });
+///     }
+///     Ok(())
+/// }
+/// ```
+pub struct UdpSocket {
+    shared: Arc<Shared>,
+}
+
+/// What clones of a socket share; the last one closes it.
+struct Shared {
+    stack: &'static Stack,
+    endpoint: &'static Endpoint,
+    /// The address as bound.
+    bound: SocketAddrV4,
+    // Settings. Relaxed: a call sees those made before it on its own thread.
+    nonblocking: AtomicBool,
+    /// Nanoseconds; zero for none.
+    read_timeout: AtomicU64,
+    /// Nanoseconds; zero for none.
+    write_timeout: AtomicU64,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.stack.close_udp(self.endpoint);
+    }
+}
+
+impl From<SocketError> for io::Error {
+    fn from(error: SocketError) -> Self {
+        Self::from_raw_os_error(match error {
+            SocketError::Refused => libc::ECONNREFUSED,
+            SocketError::HostUnreachable => libc::EHOSTUNREACH,
+        })
+    }
+}
+
+impl From<SendError> for io::Error {
+    fn from(error: SendError) -> Self {
+        let errno = match error {
+            SendError::Full => libc::EAGAIN,
+            SendError::Down => libc::ENETDOWN,
+            SendError::TooLong { .. } => libc::EMSGSIZE,
+            SendError::NetworkUnreachable => libc::ENETUNREACH,
+            SendError::HostUnreachable => libc::EHOSTUNREACH,
+            SendError::BroadcastForbidden => return Self::new(io::ErrorKind::PermissionDenied, error),
+            SendError::NoPort | SendError::LoopbackSource => {
+                return Self::new(io::ErrorKind::InvalidInput, error);
+            }
+        };
+        Self::from_raw_os_error(errno)
+    }
+}
+
+impl From<BindError> for io::Error {
+    fn from(error: BindError) -> Self {
+        let kind = match error {
+            BindError::InUse(_) | BindError::NoPort(_) => io::ErrorKind::AddrInUse,
+            BindError::TooMany => io::ErrorKind::QuotaExceeded,
+        };
+        Self::new(kind, error)
+    }
+}
+
+/// What a call that may not wait, or has waited long enough, says.
+fn would_block() -> io::Error {
+    io::Error::from_raw_os_error(libc::EAGAIN)
+}
+
+impl UdpSocket {
+    /// Opens a socket. Port 0 stands for any free port; several addresses are tried in turn.
+    ///
+    /// # Errors
+    /// [`AddrInUse`](io::ErrorKind::AddrInUse), [`AddrNotAvailable`](io::ErrorKind::AddrNotAvailable) for an address that is not
+    /// this runtime's, [`Unsupported`](io::ErrorKind::Unsupported) for IPv6, or those of [`ToSocketAddrs`].
+    ///
+    /// # Panics
+    /// If no runtime has been started.
+    pub fn bind(address: impl ToSocketAddrs) -> io::Result<Self> {
+        let stack = stack();
+        try_each(address, |local| {
+            if !stack.is_bindable(*local.ip()) {
+                let why =
+                    format!("{} is not an address of this runtime, which has {}", local.ip(), stack.ip());
+                return Err(io::Error::new(io::ErrorKind::AddrNotAvailable, why));
+            }
+            let endpoint = stack.bind_udp(local)?;
+            let shared = Shared {
+                stack,
+                endpoint,
+                bound: endpoint.binding().local,
+                nonblocking: AtomicBool::new(false),
+                read_timeout: AtomicU64::new(0),
+                write_timeout: AtomicU64::new(0),
+            };
+            Ok(Self { shared: Arc::new(shared) })
+        })
+    }
+
+    /// Makes this the socket's only peer: `send` goes there, and only datagrams from there are received from now on.
+    ///
+    /// # Errors
+    /// [`NetworkUnreachable`](io::ErrorKind::NetworkUnreachable), or those of [`ToSocketAddrs`].
+    pub fn connect(&self, address: impl ToSocketAddrs) -> io::Result<()> {
+        let Shared { stack, endpoint, .. } = *self.shared;
+        try_each(address, |peer| Ok(stack.connect_udp(endpoint, peer)?))
+    }
+
+    /// Sends a datagram to the first of the addresses; returns its length.
+    ///
+    /// Waits while the way out is full, at most for the write timeout.
+    ///
+    /// # Errors
+    /// Those of [`send`](Self::send), and those of [`ToSocketAddrs`].
+    pub fn send_to(&self, data: &[u8], address: impl ToSocketAddrs) -> io::Result<usize> {
+        match address.to_socket_addrs()?.next() {
+            Some(SocketAddr::V4(to)) => self.transmit(data, self.shared.bound, to),
+            // Says what is wrong with the address.
+            other => try_each(other.as_slice(), |_| Ok(0)),
+        }
+    }
+
+    /// Sends a datagram to the peer; returns its length.
+    ///
+    /// # Errors
+    /// * `EDESTADDRREQ` if the socket is not connected;
+    /// * [`ConnectionRefused`](io::ErrorKind::ConnectionRefused) or [`HostUnreachable`](io::ErrorKind::HostUnreachable) if that
+    ///   happened to an earlier datagram of a connected socket; then nothing is sent;
+    /// * [`WouldBlock`](io::ErrorKind::WouldBlock) if the way out stayed full;
+    /// * [`NetworkUnreachable`](io::ErrorKind::NetworkUnreachable), [`NetworkDown`](io::ErrorKind::NetworkDown),
+    ///   [`HostUnreachable`](io::ErrorKind::HostUnreachable) if the neighbour does not answer;
+    /// * `EMSGSIZE` if the datagram is too long, [`PermissionDenied`](io::ErrorKind::PermissionDenied) for a broadcast that
+    ///   is not allowed, [`InvalidInput`](io::ErrorKind::InvalidInput).
+    pub fn send(&self, data: &[u8]) -> io::Result<usize> {
+        let Binding { local, peer } = self.shared.endpoint.binding();
+        let peer = peer.ok_or_else(|| io::Error::from_raw_os_error(libc::EDESTADDRREQ))?;
+        self.transmit(data, local, peer)
+    }
+
+    fn transmit(&self, data: &[u8], local: SocketAddrV4, to: SocketAddrV4) -> io::Result<usize> {
+        crate::poll();
+        let Shared { stack, endpoint, .. } = *self.shared;
+        if let Some(error) = endpoint.take_error() {
+            return Err(error.into());
+        }
+        let mut deadline = None;
+        loop {
+            match stack.send_udp(&mut KthreadOutlet, endpoint, local, to, data) {
+                Ok(()) => return Ok(data.len()),
+                Err(SendError::Full) if !self.shared.nonblocking.load(Relaxed) => {}
+                Err(error) => return Err(error.into()),
+            }
+            let deadline = *deadline.get_or_insert_with(|| deadline_in(&self.shared.write_timeout));
+            if deadline.is_some_and(|at| clock::now() >= at) {
+                return Err(would_block());
+            }
+            crate::egress::wait_for_room();
+        }
+    }
+
+    /// Receives a datagram; returns its length and its sender. What is longer than `buf` is cut off.
+    ///
+    /// # Errors
+    /// [`WouldBlock`](io::ErrorKind::WouldBlock) if none came within the read timeout, or at once on a non-blocking socket;
+    /// [`ConnectionRefused`](io::ErrorKind::ConnectionRefused) or [`HostUnreachable`](io::ErrorKind::HostUnreachable) if that
+    /// happened to an earlier datagram of a connected socket.
+    pub fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        self.receive(buf, Take::Remove)
+    }
+
+    /// As [`recv_from`](Self::recv_from), without the sender.
+    ///
+    /// # Errors
+    /// As [`recv_from`](Self::recv_from).
+    pub fn recv(&self, buf: &mut [u8]) -> io::Result<usize> {
+        self.receive(buf, Take::Remove).map(|(len, _)| len)
+    }
+
+    /// As [`recv_from`](Self::recv_from), and leaves the datagram for the next call.
+    ///
+    /// # Errors
+    /// As [`recv_from`](Self::recv_from).
+    pub fn peek_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        self.receive(buf, Take::Peek)
+    }
+
+    /// As [`recv`](Self::recv), and leaves the datagram for the next call.
+    ///
+    /// # Errors
+    /// As [`recv_from`](Self::recv_from).
+    pub fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
+        self.receive(buf, Take::Peek).map(|(len, _)| len)
+    }
+
+    fn receive(&self, buf: &mut [u8], take: Take) -> io::Result<(usize, SocketAddr)> {
+        crate::poll();
+        let endpoint = self.shared.endpoint;
+        let mut deadline = None;
+        let mut timed_out = false;
+        loop {
+            let mut inbound = endpoint.inbound();
+            if let Some(received) = inbound.receive(buf, take)? {
+                return Ok((received.len.min(buf.len()), received.source.into()));
+            }
+            if timed_out || self.shared.nonblocking.load(Relaxed) {
+                return Err(would_block());
+            }
+            let deadline = *deadline.get_or_insert_with(|| deadline_in(&self.shared.read_timeout));
+            timed_out = wait(inbound, Inbound::readers, deadline) == WaitOutcome::TimedOut;
+        }
+    }
+
+    /// The address of this socket, the unspecified one if it was bound to that and is not connected.
+    ///
+    /// # Errors
+    /// None; the result is `std`'s.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.shared.endpoint.binding().local.into())
+    }
+
+    /// The address of the peer.
+    ///
+    /// # Errors
+    /// [`NotConnected`](io::ErrorKind::NotConnected).
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        let peer = self.shared.endpoint.binding().peer;
+        peer.map(SocketAddr::from).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOTCONN))
+    }
+
+    /// Another handle to the same socket, settings included.
+    ///
+    /// # Errors
+    /// None; the result is `std`'s.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self { shared: Arc::clone(&self.shared) })
+    }
+
+    /// The error that the next call would report, which this takes.
+    ///
+    /// # Errors
+    /// None; the result is `std`'s.
+    pub fn take_error(&self) -> io::Result<Option<io::Error>> {
+        Ok(self.shared.endpoint.take_error().map(io::Error::from))
+    }
+
+    /// Makes calls that would wait fail with [`WouldBlock`](io::ErrorKind::WouldBlock) instead.
+    ///
+    /// # Errors
+    /// None; the result is `std`'s.
+    pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
+        self.shared.nonblocking.store(nonblocking, Relaxed);
+        Ok(())
+    }
+
+    /// Limits how long receiving calls wait; `None` waits for ever.
+    ///
+    /// # Errors
+    /// [`InvalidInput`](io::ErrorKind::InvalidInput) for a timeout of zero.
+    pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        set_timeout(&self.shared.read_timeout, timeout)
+    }
+
+    /// Limits how long sending calls wait; `None` waits for ever.
+    ///
+    /// # Errors
+    /// [`InvalidInput`](io::ErrorKind::InvalidInput) for a timeout of zero.
+    pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        set_timeout(&self.shared.write_timeout, timeout)
+    }
+
+    /// How long receiving calls wait.
+    ///
+    /// # Errors
+    /// None; the result is `std`'s.
+    pub fn read_timeout(&self) -> io::Result<Option<Duration>> {
+        Ok(timeout(&self.shared.read_timeout))
+    }
+
+    /// How long sending calls wait.
+    ///
+    /// # Errors
+    /// None; the result is `std`'s.
+    pub fn write_timeout(&self) -> io::Result<Option<Duration>> {
+        Ok(timeout(&self.shared.write_timeout))
+    }
+
+    /// Allows or forbids (the default) sending to broadcast addresses. This host's own sockets do not hear its broadcasts.
+    ///
+    /// # Errors
+    /// None; the result is `std`'s.
+    pub fn set_broadcast(&self, allowed: bool) -> io::Result<()> {
+        self.shared.endpoint.broadcast.store(allowed, Relaxed);
+        Ok(())
+    }
+
+    /// Whether sending to broadcast addresses is allowed.
+    ///
+    /// # Errors
+    /// None; the result is `std`'s.
+    pub fn broadcast(&self) -> io::Result<bool> {
+        Ok(self.shared.endpoint.broadcast.load(Relaxed))
+    }
+
+    /// Sets the time to live of datagrams sent from now on, 1 to 255.
+    ///
+    /// # Errors
+    /// [`InvalidInput`](io::ErrorKind::InvalidInput) outside that range.
+    pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
+        let valid = u8::try_from(ttl).ok().filter(|&ttl| ttl > 0);
+        let ttl = valid.ok_or_else(|| {
+            io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("a time to live of {ttl}: 1 to 255 are possible"),
+            )
+        })?;
+        self.shared.endpoint.ttl.store(ttl, Relaxed);
+        Ok(())
+    }
+
+    /// The time to live of datagrams sent.
+    ///
+    /// # Errors
+    /// None; the result is `std`'s.
+    pub fn ttl(&self) -> io::Result<u32> {
+        Ok(self.shared.endpoint.ttl.load(Relaxed).into())
+    }
+}
+
+impl fmt::Debug for UdpSocket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Binding { local, peer } = self.shared.endpoint.binding();
+        let mut out = f.debug_struct("UdpSocket");
+        out.field("addr", &local);
+        if let Some(peer) = peer {
+            out.field("peer", &peer);
+        }
+        out.finish()
+    }
+}
+
+fn set_timeout(cell: &AtomicU64, timeout: Option<Duration>) -> io::Result<()> {
+    if timeout == Some(Duration::ZERO) {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "a timeout of zero: use None to wait for ever",
+        ));
+    }
+    // More than 584 years is for ever in all but name.
+    let nanos = timeout.map_or(0, |t| u64::try_from(t.as_nanos()).unwrap_or(u64::MAX));
+    cell.store(nanos, Relaxed);
+    Ok(())
+}
+
+fn timeout(cell: &AtomicU64) -> Option<Duration> {
+    match cell.load(Relaxed) {
+        0 => None,
+        nanos => Some(Duration::from_nanos(nanos)),
+    }
+}
+
+/// When a call that starts to wait now has waited long enough.
+fn deadline_in(cell: &AtomicU64) -> Option<Cycles> {
+    timeout(cell).map(|t| clock::now().saturating_add(crate::clock().from_ns(t.as_nanos() as u64)))
+}

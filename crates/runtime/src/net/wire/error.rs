@@ -1,0 +1,62 @@
+//! Why bytes are not the header they should be.
+
+/// The protocol whose rules were broken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Layer {
+    /// Ethernet II framing (RFC 894).
+    Ethernet,
+    /// ARP (RFC 826).
+    Arp,
+    /// IPv4 (RFC 791).
+    Ipv4,
+    /// ICMP (RFC 792).
+    Icmp,
+    /// UDP (RFC 768).
+    Udp,
+}
+
+impl core::fmt::Display for Layer {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Self::Ethernet => "Ethernet",
+            Self::Arp => "ARP",
+            Self::Ipv4 => "IPv4",
+            Self::Icmp => "ICMP",
+            Self::Udp => "UDP",
+        })
+    }
+}
+
+/// A parser's refusal. The frame is dropped; nothing can be done about it here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum WireError {
+    /// The bytes end before the header, or before the length a header claims.
+    #[error("{layer}: {need} bytes are needed and {have} are there")]
+    Truncated {
+        /// Which protocol.
+        layer: Layer,
+        /// Bytes needed.
+        need: usize,
+        /// Bytes present.
+        have: usize,
+    },
+    /// A field holds what the protocol forbids.
+    #[error("{layer}: {field} cannot be {value}")]
+    Field {
+        /// Which protocol.
+        layer: Layer,
+        /// The field's name in its RFC.
+        field: &'static str,
+        /// What it held.
+        value: u16,
+    },
+    /// The checksum does not match the data.
+    #[error("{layer}: the checksum does not match")]
+    Checksum {
+        /// Which protocol.
+        layer: Layer,
+    },
+    /// A piece of a larger datagram: fragments are not reassembled here.
+    #[error("IPv4: a fragment; fragments are not reassembled, so the sender must keep within the MTU")]
+    Fragment,
+}

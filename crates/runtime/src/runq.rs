@@ -1,0 +1,204 @@
+//! The run queue of one kthread: a bounded ring of user threads whose indices lie in shared memory.
+//!
+//! The owner pushes at the tail; the owner and thieves take from the head. The indices are where the IOKernel looks for
+//! congestion (an entry that was there at two looks in a row), which is why they are in the region and not in here.
+//!
+//! | word | written by | ordering | read by |
+//! |---|---|---|---|
+//! | slot | owner, before the tail | Relaxed | whoever wins the head, after the tail |
+//! | tail | owner | Release | thieves and owner: Acquire |
+//! | head | whoever takes: compare-and-swap | AcqRel | owner, before it reuses slots: Acquire |
+//!
+//! A thief copies entries before it wins the head; if it loses, the copies are dropped. A slot is reused only after
+//! the head has passed it, so a won copy is the entry that was queued.
+
+use crate::uthread::Uthread;
+use core::sync::atomic::AtomicPtr;
+use tailwater_shm::layout::StatusLine;
+use tailwater_shm::sync::Ordering;
+
+/// Entries in a run queue; more go to the overflow list.
+pub const CAPACITY: usize = 256;
+/// Most entries one steal takes.
+pub const STEAL_MAX: usize = CAPACITY / 2;
+
+/// See the module documentation.
+#[derive(Debug)]
+pub struct RunQueue {
+    status: &'static StatusLine,
+    slots: Box<[AtomicPtr<Uthread>; CAPACITY]>,
+}
+
+impl RunQueue {
+    /// An empty queue whose indices are those of `status`.
+    pub fn new(status: &'static StatusLine) -> Self {
+        Self { status, slots: Box::new([const { AtomicPtr::new(core::ptr::null_mut()) }; CAPACITY]) }
+    }
+
+    fn slot(&self, index: u32) -> &AtomicPtr<Uthread> {
+        &self.slots[index as usize % CAPACITY]
+    }
+
+    /// Whether the queue looks empty.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.status.runq_head.load(Ordering::Relaxed) == self.status.runq_tail.load(Ordering::Relaxed)
+    }
+
+    /// Appends; owner only. Gives the thread back when the queue is full.
+    #[inline]
+    pub fn push(&self, uthread: &'static Uthread) -> Result<(), &'static Uthread> {
+        // Relaxed: only the owner writes the tail.
+        let tail = self.status.runq_tail.load(Ordering::Relaxed);
+        // Acquire: pairs with the swap in `take`: the slot about to be reused has been read.
+        let head = self.status.runq_head.load(Ordering::Acquire);
+        if tail.wrapping_sub(head) as usize >= CAPACITY {
+            return Err(uthread);
+        }
+        self.slot(tail).store(core::ptr::from_ref(uthread).cast_mut(), Ordering::Relaxed);
+        // Release: pairs with the Acquire in `take`.
+        self.status.runq_tail.store(tail.wrapping_add(1), Ordering::Release);
+        Ok(())
+    }
+
+    /// Takes the oldest entry; owner only.
+    #[inline]
+    pub fn pop(&self) -> Option<&'static Uthread> {
+        let mut one = [core::ptr::null_mut(); 1];
+        (self.take(&mut one, |queued| queued.min(1)) == 1).then(|| {
+            // SAFETY: entries are user-thread records, which are never freed.
+            unsafe { &*one[0] }
+        })
+    }
+
+    /// Moves half of the entries, rounded up and at most [`STEAL_MAX`], to the empty queue `to` of the calling thief,
+    /// all but one, which is returned to be run.
+    pub fn steal_into(&self, to: &Self) -> Option<(&'static Uthread, usize)> {
+        let mut loot = [core::ptr::null_mut(); STEAL_MAX];
+        let taken = self.take(&mut loot, |queued| queued.div_ceil(2).min(STEAL_MAX as u32));
+        // SAFETY: as in `pop`.
+        let mut threads = loot[..taken].iter().map(|&thread| unsafe { &*thread });
+        let first = threads.next()?;
+        for thread in threads {
+            to.push(thread).expect("a thief's queue is empty, and the loot is half its capacity");
+        }
+        Some((first, taken))
+    }
+
+    fn take(&self, out: &mut [*mut Uthread], want: impl Fn(u32) -> u32) -> usize {
+        // Acquire: pairs with the AcqRel swap of whoever took before.
+        let mut head = self.status.runq_head.load(Ordering::Acquire);
+        loop {
+            // Acquire: pairs with the Release in `push`: entries below the tail are visible.
+            let queued = self.status.runq_tail.load(Ordering::Acquire).wrapping_sub(head);
+            if queued == 0 || queued as usize > CAPACITY {
+                // More than the capacity: the head read was stale. An empty-handed thief simply looks elsewhere.
+                return 0;
+            }
+            let n = want(queued);
+            for i in 0..n {
+                out[i as usize] = self.slot(head.wrapping_add(i)).load(Ordering::Relaxed);
+            }
+            // AcqRel: Release pairs with the owner's Acquire in `push` (our reads of the slots are done).
+            match self.status.runq_head.compare_exchange(
+                head,
+                head.wrapping_add(n),
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
+                Ok(_) => return n as usize,
+                Err(now) => head = now,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+    use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+    use tailwater_shm::layout::KthreadShared;
+
+    fn queue() -> RunQueue {
+        RunQueue::new(&Box::leak(Box::new(KthreadShared::new())).status)
+    }
+
+    fn threads(n: usize) -> Vec<&'static Uthread> {
+        (0..n).map(|_| &*Box::leak(Box::new(Uthread::new(0, 0)))).collect()
+    }
+
+    #[test]
+    fn entries_leave_in_the_order_they_came() {
+        let (q, all) = (queue(), threads(CAPACITY + 1));
+        for round in 0..3 {
+            for t in &all[..CAPACITY] {
+                q.push(t).unwrap();
+            }
+            assert!(q.push(all[CAPACITY]).is_err(), "round {round}: a full queue took one more");
+            for t in &all[..CAPACITY] {
+                assert!(core::ptr::eq(q.pop().unwrap(), *t));
+            }
+            assert!(q.pop().is_none());
+        }
+    }
+
+    #[test]
+    fn a_thief_takes_the_older_half() {
+        let (q, mine, all) = (queue(), queue(), threads(7));
+        for t in &all {
+            q.push(t).unwrap();
+        }
+        let (first, taken) = q.steal_into(&mine).unwrap();
+        assert!(core::ptr::eq(first, all[0]));
+        assert_eq!(taken, 4);
+        let drain = |q: &RunQueue| {
+            core::iter::from_fn(|| q.pop()).map(|t| core::ptr::from_ref(t) as usize).collect::<Vec<_>>()
+        };
+        let addresses: Vec<_> = all.iter().map(|t| core::ptr::from_ref(*t) as usize).collect();
+        assert_eq!((&drain(&mine)[..], &drain(&q)[..]), (&addresses[1..4], &addresses[4..]));
+    }
+
+    #[test]
+    fn every_entry_is_taken_exactly_once_under_contention() {
+        const ENTRIES: usize = 60_000;
+        let (q, all) = (&*Box::leak(Box::new(queue())), threads(ENTRIES));
+        let done = AtomicBool::new(false);
+        let taken: Vec<Vec<usize>> = std::thread::scope(|scope| {
+            let thieves: Vec<_> = (0..2)
+                .map(|_| {
+                    scope.spawn(|| {
+                        let (mine, mut got) = (queue(), Vec::new());
+                        while !done.load(SeqCst) || !q.is_empty() {
+                            if let Some((first, _)) = q.steal_into(&mine) {
+                                got.push(core::ptr::from_ref(first) as usize);
+                                while let Some(t) = mine.pop() {
+                                    got.push(core::ptr::from_ref(t) as usize);
+                                }
+                            } else {
+                                std::thread::yield_now();
+                            }
+                        }
+                        got
+                    })
+                })
+                .collect();
+            let mut own = Vec::new();
+            for (i, t) in all.iter().enumerate() {
+                while q.push(t).is_err() {
+                    std::thread::yield_now();
+                }
+                if i % 3 == 0 {
+                    own.extend(q.pop().map(|t| core::ptr::from_ref(t) as usize));
+                }
+            }
+            done.store(true, SeqCst);
+            let mut taken: Vec<_> = thieves.into_iter().map(|t| t.join().unwrap()).collect();
+            taken.push(own);
+            taken
+        });
+        let flat: Vec<usize> = taken.into_iter().flatten().collect();
+        assert_eq!(flat.len(), ENTRIES, "entries lost or taken twice");
+        assert_eq!(flat.iter().collect::<HashSet<_>>().len(), ENTRIES, "an entry was taken twice");
+    }
+}

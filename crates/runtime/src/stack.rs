@@ -1,0 +1,163 @@
+//! Stacks of user threads and the cache that recycles them.
+//!
+//! A stack is one mapping slot: a guard page, the stack proper, the [`Uthread`] record, and the thread-local block at the upper
+//! end. Slots are cut from slabs of [`SLAB`] so that a million threads do not need a million mappings (`vm.max_map_count`
+//! is 65,530 by default). Memory is committed by use. A slot is never unmapped: a `Uthread` address stays that of a `Uthread`
+//! for the life of the process, which is what lets a late wake-up look at one safely.
+//!
+//! Each kthread keeps up to [`CACHE`] free stacks without locking; the rest go to a shared list.
+
+use crate::kthread::{Kthread, NoPreempt};
+use crate::sync::spin::SpinLock;
+use crate::tls;
+use crate::uthread::Uthread;
+use core::cell::UnsafeCell;
+
+/// Stacks per mapping.
+const SLAB: usize = 32;
+/// Free stacks a kthread keeps for itself.
+const CACHE: usize = 64;
+const PAGE: usize = 4096;
+/// `MADV_GUARD_INSTALL` (Linux 6.13): a guard page without splitting the mapping.
+const MADV_GUARD_INSTALL: i32 = 102;
+
+/// A stack without a thread. Plain pointer semantics: dropping it leaks the slot.
+#[derive(Debug)]
+pub struct Stack(&'static Uthread);
+
+// SAFETY: a free stack is exclusively owned memory.
+unsafe impl Send for Stack {}
+
+impl Stack {
+    /// The thread record of this stack.
+    pub fn uthread(&self) -> &'static Uthread {
+        self.0
+    }
+
+    /// Takes back the stack of a thread that has ended.
+    ///
+    /// # Safety
+    /// Nothing runs on the stack, or only the caller, which is about to leave it for good with preemption off.
+    pub unsafe fn reclaim(uthread: &'static Uthread) -> Self {
+        Self(uthread)
+    }
+}
+
+/// Why no stack could be made.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot map {bytes} bytes of stacks: {source}; lower the stack size or raise the memory limit")]
+pub struct StackError {
+    bytes: usize,
+    source: std::io::Error,
+}
+
+/// Free stacks of one kthread. Touched with preemption off, by its kthread only.
+#[derive(Debug, Default)]
+pub struct StackCache(UnsafeCell<Vec<Stack>>);
+
+/// All stacks of the process have one size, fixed at start.
+#[derive(Debug)]
+pub struct StackPool {
+    slot: usize,
+    free: SpinLock<Vec<Stack>>,
+}
+
+impl StackPool {
+    /// A pool of stacks of at least `stack_size` usable bytes.
+    pub fn new(stack_size: usize, shape: &tls::Shape) -> Self {
+        let slot = (stack_size + PAGE + size_of::<Uthread>() + shape.block_size()).next_multiple_of(PAGE);
+        Self { slot, free: SpinLock::new(Vec::new()) }
+    }
+
+    /// A free stack, its thread-local block reset.
+    ///
+    /// # Errors
+    /// When the kernel gives no more memory.
+    pub fn take(&self, guard: &NoPreempt) -> Result<Stack, StackError> {
+        let cached = guard.kthread().and_then(|k| {
+            // SAFETY: the cache is the guard's kthread's; preemption is off; the borrow ends in this statement.
+            unsafe { (*k.stacks.0.get()).pop() }
+        });
+        let stack = match cached {
+            Some(stack) => stack,
+            None => guard.on_own_fs(|| self.refill(guard))?,
+        };
+        // SAFETY: the block was made by `map_slab`, and nobody runs on a free stack.
+        unsafe { tls::shape().expect("the runtime is running").reset(stack.0.fs) };
+        Ok(stack)
+    }
+
+    /// Keeps `stack` for the next thread of `kthread`. The thread that ends may still be standing on it: nobody else
+    /// gets it before the kthread has left it, since the newest stack never goes to the shared list.
+    pub fn give(&self, stack: Stack, kthread: &Kthread, guard: &NoPreempt) {
+        // SAFETY: as in `take`.
+        let cache = unsafe { &mut *kthread.stacks.0.get() };
+        if cache.len() < CACHE && cache.capacity() >= CACHE {
+            cache.push(stack);
+            return;
+        }
+        guard.on_own_fs(|| {
+            cache.reserve(CACHE);
+            let mut free = self.free.lock();
+            free.extend(cache.drain(..cache.len().min(CACHE / 2)));
+            cache.push(stack);
+        });
+    }
+
+    fn refill(&self, guard: &NoPreempt) -> Result<Stack, StackError> {
+        let mut free = self.free.lock();
+        if free.is_empty() {
+            self.map_slab(&mut free)?;
+        }
+        let stack = free.pop().expect("a slab holds stacks");
+        if let Some(kthread) = guard.kthread() {
+            // SAFETY: as in `take`.
+            let cache = unsafe { &mut *kthread.stacks.0.get() };
+            cache.reserve(CACHE);
+            let from = free.len() - free.len().min(CACHE / 2);
+            cache.extend(free.drain(from..));
+        }
+        Ok(stack)
+    }
+
+    fn map_slab(&self, free: &mut Vec<Stack>) -> Result<(), StackError> {
+        let bytes = self.slot * SLAB;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_STACK;
+        // SAFETY: a fresh anonymous mapping aliases nothing.
+        let base = unsafe {
+            libc::mmap(core::ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
+        };
+        if base == libc::MAP_FAILED {
+            return Err(StackError { bytes, source: std::io::Error::last_os_error() });
+        }
+        let shape = tls::shape().expect("the runtime is running");
+        for number in 0..SLAB {
+            // SAFETY: the slot lies in the mapping just made, zeroed and ours for good; this runs on the kthread's own
+            // FS base with preemption off (`on_own_fs`).
+            unsafe {
+                let low = base.cast::<u8>().add(number * self.slot);
+                guard_page(low);
+                let end = low.add(self.slot);
+                let fs = shape.make(end);
+                let record = (end as usize - shape.block_size() - size_of::<Uthread>()) & !63;
+                let record = record as *mut Uthread;
+                record.write(Uthread::new(low.add(PAGE) as usize, fs));
+                free.push(Stack(&*record));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Makes the page at `low` fault. A kernel that can do neither leaves an unguarded stack, as a plain thread would have none.
+///
+/// # Safety
+/// The page belongs to a mapping of the caller and holds nothing.
+unsafe fn guard_page(low: *mut u8) {
+    // SAFETY: by the caller's contract.
+    unsafe {
+        if libc::madvise(low.cast(), PAGE, MADV_GUARD_INSTALL) != 0 {
+            libc::mprotect(low.cast(), PAGE, libc::PROT_NONE);
+        }
+    }
+}

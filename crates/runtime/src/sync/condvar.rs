@@ -1,0 +1,117 @@
+//! A condition variable, as `std::sync::Condvar`.
+//!
+//! A waiter joins the wait list before it unlocks the mutex, so a notification between the two is not lost.
+
+use crate::sync::mutex::MutexGuard;
+use crate::sync::spin::SpinLock;
+use crate::sync::wait::{self, WaitList, WaitOutcome};
+use std::sync::{LockResult, PoisonError};
+use std::time::Duration;
+use tailwater_shm::{Cycles, clock};
+
+/// Lets threads wait for a condition that a [`Mutex`](crate::sync::Mutex) guards.
+///
+/// # Examples
+/// ```
+/// use std::sync::Arc;
+/// use tailwater::sync::{Condvar, Mutex};
+///
+/// let pair = Arc::new((Mutex::new(false), Condvar::new()));
+/// let other = Arc::clone(&pair);
+/// let setter = std::thread::spawn(move || {
+///     *other.0.lock().unwrap() = true;
+///     other.1.notify_one();
+/// });
+/// let ready = pair.1.wait_while(pair.0.lock().unwrap(), |ready| !*ready).unwrap();
+/// assert!(*ready);
+/// # drop(ready);
+/// # setter.join().unwrap();
+/// ```
+#[derive(Debug, Default)]
+pub struct Condvar {
+    waiters: SpinLock<WaitList>,
+}
+
+/// Whether a timed wait ended by its timeout.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WaitTimeoutResult(bool);
+
+impl WaitTimeoutResult {
+    /// True if the time passed without a notification.
+    pub fn timed_out(&self) -> bool {
+        self.0
+    }
+}
+
+impl Condvar {
+    /// A condition variable nobody waits for.
+    pub const fn new() -> Self {
+        Self { waiters: SpinLock::new(WaitList::new()) }
+    }
+
+    /// Unlocks, waits for a notification, locks again. There are no spurious wake-ups, but the condition may have changed
+    /// again before the mutex was locked: test it in a loop, or use [`wait_while`](Self::wait_while).
+    ///
+    /// # Errors
+    /// If the mutex is poisoned when it is locked again; the error holds the guard.
+    pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> LockResult<MutexGuard<'a, T>> {
+        self.wait_until(guard, None).0
+    }
+
+    /// Waits while `condition` is true.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait).
+    pub fn wait_while<'a, T>(
+        &self,
+        mut guard: MutexGuard<'a, T>,
+        mut condition: impl FnMut(&mut T) -> bool,
+    ) -> LockResult<MutexGuard<'a, T>> {
+        while condition(&mut *guard) {
+            guard = self.wait(guard)?;
+        }
+        Ok(guard)
+    }
+
+    /// As [`wait`](Self::wait), for at most `timeout`.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait).
+    pub fn wait_timeout<'a, T>(
+        &self,
+        guard: MutexGuard<'a, T>,
+        timeout: Duration,
+    ) -> LockResult<(MutexGuard<'a, T>, WaitTimeoutResult)> {
+        let ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
+        let deadline = clock::now().saturating_add(crate::clock().from_ns(ns));
+        let (guard, outcome) = self.wait_until(guard, Some(deadline));
+        let result = WaitTimeoutResult(outcome == WaitOutcome::TimedOut);
+        match guard {
+            Ok(guard) => Ok((guard, result)),
+            Err(e) => Err(PoisonError::new((e.into_inner(), result))),
+        }
+    }
+
+    fn wait_until<'a, T>(
+        &self,
+        guard: MutexGuard<'a, T>,
+        deadline: Option<Cycles>,
+    ) -> (LockResult<MutexGuard<'a, T>>, WaitOutcome) {
+        let mutex = guard.mutex();
+        let waiters = self.waiters.lock();
+        drop(guard);
+        let outcome = wait::wait(waiters, |list| list, deadline);
+        (mutex.lock(), outcome)
+    }
+
+    /// Wakes the thread that has waited longest, if any.
+    #[inline]
+    pub fn notify_one(&self) {
+        self.waiters.lock().wake_one();
+    }
+
+    /// Wakes all waiting threads.
+    pub fn notify_all(&self) {
+        self.waiters.lock().wake_all();
+    }
+}

@@ -1,0 +1,230 @@
+//! A mutex whose waiters give their core away.
+//!
+//! One word says free, held, or held with waiters; the uncontended paths are a compare-and-swap each. A contended unlock hands
+//! the mutex to the thread that has waited longest, so no waiter starves.
+//!
+//! | state | meaning | left by |
+//! |---|---|---|
+//! | 0 | free | `lock`: to 1 |
+//! | 1 | held | `unlock`: to 0; a waiter, under the list lock: to 2 |
+//! | 2 | held, somebody waits | `unlock`, under the list lock: stays held for the waiter woken; to 1 when it was the last |
+
+use crate::sync::spin::SpinLock;
+use crate::sync::wait::{self, WaitList};
+use core::cell::UnsafeCell;
+use core::fmt;
+use core::ops::{Deref, DerefMut};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{LockResult, PoisonError, TryLockError, TryLockResult};
+
+const FREE: u32 = 0;
+const HELD: u32 = 1;
+const CONTENDED: u32 = 2;
+
+/// Mutual exclusion between user threads (and OS threads), as `std::sync::Mutex`.
+///
+/// # Examples
+/// ```
+/// let counter = tailwater::sync::Mutex::new(0);
+/// *counter.lock().unwrap() += 1;
+/// assert_eq!(counter.into_inner().unwrap(), 1);
+/// ```
+#[derive(Default)]
+pub struct Mutex<T: ?Sized> {
+    state: AtomicU32,
+    poisoned: AtomicBool,
+    waiters: SpinLock<WaitList>,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the mutex gives one thread at a time access to the value.
+unsafe impl<T: ?Sized + Send> Send for Mutex<T> {}
+// SAFETY: as above.
+unsafe impl<T: ?Sized + Send> Sync for Mutex<T> {}
+
+impl<T> Mutex<T> {
+    /// An unlocked mutex.
+    pub const fn new(value: T) -> Self {
+        Self {
+            state: AtomicU32::new(FREE),
+            poisoned: AtomicBool::new(false),
+            waiters: SpinLock::new(WaitList::new()),
+            value: UnsafeCell::new(value),
+        }
+    }
+
+    /// Takes the value out.
+    ///
+    /// # Errors
+    /// If the mutex is poisoned; the error holds the value.
+    pub fn into_inner(self) -> LockResult<T> {
+        let poisoned = self.is_poisoned();
+        wrap(self.value.into_inner(), poisoned)
+    }
+}
+
+fn wrap<G>(guard: G, poisoned: bool) -> LockResult<G> {
+    if poisoned { Err(PoisonError::new(guard)) } else { Ok(guard) }
+}
+
+impl<T: ?Sized> Mutex<T> {
+    /// Locks, waiting while another thread holds the mutex.
+    ///
+    /// # Errors
+    /// If a thread panicked while it held the mutex; the error holds the guard.
+    #[inline]
+    pub fn lock(&self) -> LockResult<MutexGuard<'_, T>> {
+        // Acquire: pairs with the Release in `unlock`.
+        if self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            self.lock_slowly();
+        }
+        self.guard()
+    }
+
+    /// Locks if the mutex is free.
+    ///
+    /// # Errors
+    /// `WouldBlock` if it is held, `Poisoned` as [`lock`](Self::lock).
+    #[inline]
+    pub fn try_lock(&self) -> TryLockResult<MutexGuard<'_, T>> {
+        // Acquire: as in `lock`.
+        match self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed) {
+            Ok(_) => self.guard().map_err(TryLockError::Poisoned),
+            Err(_) => Err(TryLockError::WouldBlock),
+        }
+    }
+
+    /// Whether a thread panicked while it held the mutex.
+    pub fn is_poisoned(&self) -> bool {
+        self.poisoned.load(Ordering::Relaxed)
+    }
+
+    /// Declares the value good again.
+    pub fn clear_poison(&self) {
+        self.poisoned.store(false, Ordering::Relaxed);
+    }
+
+    /// The value, without locking.
+    ///
+    /// # Errors
+    /// If the mutex is poisoned; the error holds the reference.
+    pub fn get_mut(&mut self) -> LockResult<&mut T> {
+        let poisoned = self.is_poisoned();
+        wrap(self.value.get_mut(), poisoned)
+    }
+
+    fn guard(&self) -> LockResult<MutexGuard<'_, T>> {
+        wrap(MutexGuard { mutex: self, panicking: std::thread::panicking() }, self.is_poisoned())
+    }
+
+    #[cold]
+    fn lock_slowly(&self) {
+        crate::poll();
+        let waiters = self.waiters.lock();
+        loop {
+            // Acquire: as in `lock`.
+            match self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(CONTENDED) => break,
+                // Relaxed: only says that somebody waits; the list lock orders the rest.
+                Err(_) => {
+                    match self.state.compare_exchange(HELD, CONTENDED, Ordering::Relaxed, Ordering::Relaxed) {
+                        Ok(_) | Err(CONTENDED) => break,
+                        Err(_) => {}
+                    }
+                }
+            }
+        }
+        // The mutex is ours when this returns: `unlock_slowly` leaves it held.
+        wait::wait(waiters, |list| list, None);
+    }
+
+    #[inline]
+    fn unlock(&self) {
+        // Release: pairs with the Acquire of the next holder.
+        if self.state.compare_exchange(HELD, FREE, Ordering::Release, Ordering::Relaxed).is_err() {
+            self.unlock_slowly();
+        }
+    }
+
+    #[cold]
+    fn unlock_slowly(&self) {
+        let mut waiters = self.waiters.lock();
+        // The new holder synchronises with us through the wake (AcqRel in `WaitNode::finish`).
+        let woken = waiters.wake_one();
+        if !woken {
+            // Release: as in `unlock`.
+            self.state.store(FREE, Ordering::Release);
+        } else if waiters.is_empty() {
+            // Relaxed: the holder is the thread just woken, which unlocks through the list lock we hold or by a
+            // compare-and-swap from HELD, which it cannot see before this store.
+            self.state.store(HELD, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Access to a locked value; unlocks when dropped.
+#[must_use = "the mutex is unlocked at once if the guard is dropped"]
+pub struct MutexGuard<'a, T: ?Sized> {
+    mutex: &'a Mutex<T>,
+    panicking: bool,
+}
+
+// SAFETY: a shared guard gives shared access to the value only.
+unsafe impl<T: ?Sized + Sync> Sync for MutexGuard<'_, T> {}
+
+impl<'a, T: ?Sized> MutexGuard<'a, T> {
+    /// The mutex this guard holds.
+    pub(crate) fn mutex(&self) -> &'a Mutex<T> {
+        self.mutex
+    }
+}
+
+impl<T: ?Sized> Deref for MutexGuard<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        // SAFETY: the guard holds the mutex.
+        unsafe { &*self.mutex.value.get() }
+    }
+}
+
+impl<T: ?Sized> DerefMut for MutexGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: the guard holds the mutex, and is borrowed exclusively.
+        unsafe { &mut *self.mutex.value.get() }
+    }
+}
+
+impl<T: ?Sized> Drop for MutexGuard<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        if !self.panicking && std::thread::panicking() {
+            self.mutex.poisoned.store(true, Ordering::Relaxed);
+        }
+        self.mutex.unlock();
+    }
+}
+
+impl<T: ?Sized + fmt::Debug> fmt::Debug for Mutex<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut out = f.debug_struct("Mutex");
+        match self.try_lock() {
+            Ok(guard) => out.field("data", &&*guard),
+            Err(TryLockError::Poisoned(e)) => out.field("data", &&**e.get_ref()),
+            Err(TryLockError::WouldBlock) => out.field("data", &format_args!("<locked>")),
+        };
+        out.field("poisoned", &self.is_poisoned()).finish_non_exhaustive()
+    }
+}
+
+impl<T: ?Sized + fmt::Debug> fmt::Debug for MutexGuard<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
+impl<T> From<T> for Mutex<T> {
+    fn from(value: T) -> Self {
+        Self::new(value)
+    }
+}

@@ -1,0 +1,256 @@
+//! Wait lists: how a thread sleeps until another says so.
+//!
+//! A [`WaitList`] is part of the state it guards, under that state's [`SpinLock`]. [`wait`] links a node on the waiter's own
+//! stack, unlocks and blocks; [`WaitList::wake_one`] unlinks the oldest node and makes its thread runnable. Nothing allocates.
+//!
+//! A node's `state` decides between a wake and a timeout: both swap it from `WAITING`, one wins.
+//!
+//! | event | holds | does |
+//! |---|---|---|
+//! | wake | list lock | unlinks the node; swaps `WAITING` for `WOKEN`; makes the thread runnable |
+//! | timeout | timer lock | swaps `WAITING` for `TIMED_OUT`; makes the thread runnable; the node stays linked |
+//! | waiter resumes, woken | nothing | takes its timer out (waits for a timer in the act of firing) |
+//! | waiter resumes, timed out | list lock | unlinks its node, if a waker has not skipped over it |
+//!
+//! The node therefore outlives every access: a waker touches it under the list lock before the thread is runnable, a timer
+//! under the timer lock. Ordinary OS threads may wait too; they are unparked instead of queued.
+
+use crate::kthread::{self, NoPreempt};
+use crate::sync::spin::SpinGuard;
+use crate::timer::TimerNode;
+use crate::uthread::Uthread;
+use crate::worker;
+use core::cell::Cell;
+use core::ptr::{self, NonNull};
+use core::sync::atomic::{AtomicU8, Ordering};
+use tailwater_shm::Cycles;
+
+const WAITING: u8 = 0;
+const WOKEN: u8 = 1;
+const TIMED_OUT: u8 = 2;
+
+/// How a wait ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WaitOutcome {
+    /// Somebody woke this thread.
+    Woken,
+    /// The deadline passed first.
+    TimedOut,
+}
+
+#[derive(Debug)]
+enum Waiter {
+    User(&'static Uthread),
+    Os(std::thread::Thread),
+}
+
+impl Waiter {
+    fn current() -> Self {
+        kthread::current_uthread().map_or_else(|| Self::Os(std::thread::current()), Self::User)
+    }
+}
+
+/// A waiting thread. The timer comes first: a timer node's address is its wait node's.
+#[repr(C)]
+#[derive(Debug)]
+struct WaitNode {
+    timer: TimerNode,
+    state: AtomicU8,
+    waiter: Waiter,
+    next: Cell<*const WaitNode>,
+    previous: Cell<*const WaitNode>,
+    linked: Cell<bool>,
+}
+
+impl WaitNode {
+    fn new() -> Self {
+        Self {
+            timer: TimerNode::new(time_out),
+            state: AtomicU8::new(WAITING),
+            waiter: Waiter::current(),
+            next: Cell::new(ptr::null()),
+            previous: Cell::new(ptr::null()),
+            linked: Cell::new(false),
+        }
+    }
+
+    /// Ends the wait with `outcome` unless it has ended already.
+    fn finish(&self, outcome: u8) -> bool {
+        // An OS thread may leave as soon as the state changes: take its handle before.
+        let os = match &self.waiter {
+            Waiter::User(_) => None,
+            Waiter::Os(thread) => Some(thread.clone()),
+        };
+        let uthread = if let Waiter::User(uthread) = self.waiter { Some(uthread) } else { None };
+        // AcqRel: Release pairs with the Acquire load of the waiter: it sees what its waker did before.
+        if self.state.compare_exchange(WAITING, outcome, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            return false;
+        }
+        if let Some(uthread) = uthread {
+            worker::ready(uthread);
+        }
+        if let Some(thread) = os {
+            thread.unpark();
+        }
+        true
+    }
+}
+
+/// A timer fired: `TimerNode::fire` of every wait node.
+///
+/// # Safety
+/// `node` is the timer of a live [`WaitNode`].
+unsafe fn time_out(node: NonNull<TimerNode>) {
+    // SAFETY: the timer is the first field of a repr(C) WaitNode, alive by contract.
+    unsafe { node.cast::<WaitNode>().as_ref() }.finish(TIMED_OUT);
+}
+
+/// Threads waiting for one condition, oldest first. Lives inside the [`SpinLock`](super::spin::SpinLock) that guards the condition.
+#[derive(Debug)]
+pub struct WaitList {
+    head: *const WaitNode,
+    tail: *const WaitNode,
+}
+
+// SAFETY: nodes are reached only under the lock the list lies in.
+unsafe impl Send for WaitList {}
+
+impl Default for WaitList {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl WaitList {
+    /// An empty list.
+    pub const fn new() -> Self {
+        Self { head: ptr::null(), tail: ptr::null() }
+    }
+
+    /// Whether nobody waits (threads whose wait has just timed out may still be counted).
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.head.is_null()
+    }
+
+    /// Wakes the thread that has waited longest; false when nobody waits.
+    #[inline]
+    pub fn wake_one(&mut self) -> bool {
+        // Each turn unlinks a node, so the loop ends with the list.
+        while let Some(node) = self.pop_front() {
+            if node.finish(WOKEN) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Wakes everybody; returns how many.
+    pub fn wake_all(&mut self) -> usize {
+        let mut woken = 0;
+        while self.wake_one() {
+            woken += 1;
+        }
+        woken
+    }
+
+    fn push_back(&mut self, node: &WaitNode) {
+        node.previous.set(self.tail);
+        node.linked.set(true);
+        // SAFETY: linked nodes are alive: their threads cannot leave `wait` before they are unlinked.
+        match unsafe { self.tail.as_ref() } {
+            Some(tail) => tail.next.set(node),
+            None => self.head = node,
+        }
+        self.tail = node;
+    }
+
+    fn pop_front(&mut self) -> Option<&WaitNode> {
+        // SAFETY: as in `push_back`; a timed-out waiter needs the lock we hold before it may leave.
+        let node = unsafe { self.head.as_ref() }?;
+        self.unlink(node);
+        Some(node)
+    }
+
+    fn unlink(&mut self, node: &WaitNode) {
+        if !node.linked.replace(false) {
+            return;
+        }
+        let (previous, next) = (node.previous.get(), node.next.get());
+        // SAFETY: as in `push_back`, for both neighbours.
+        unsafe {
+            match previous.as_ref() {
+                Some(p) => p.next.set(next),
+                None => self.head = next,
+            }
+            match next.as_ref() {
+                Some(n) => n.previous.set(previous),
+                None => self.tail = previous,
+            }
+        }
+    }
+}
+
+/// Blocks the calling thread on the list that `list` finds in the guarded state, until it is woken or `deadline` (in TSC
+/// cycles) passes. Unlocks the state while it waits and does not lock it again for the caller.
+///
+/// Works in user threads and in ordinary OS threads.
+pub fn wait<T>(
+    mut guard: SpinGuard<'_, T>,
+    list: impl Fn(&mut T) -> &mut WaitList,
+    deadline: Option<Cycles>,
+) -> WaitOutcome {
+    let node = WaitNode::new();
+    list(&mut guard).push_back(&node);
+    let lock = guard.lock_of();
+    match node.waiter {
+        Waiter::User(_) => {
+            // SAFETY: the node leaves this frame only after `disarm`.
+            let timer =
+                deadline.map(|deadline| unsafe { worker::arm(guard.no_preempt(), &node.timer, deadline) });
+            worker::block(guard.unlock_keeping_preemption_off());
+            if let Some(kthread) = timer {
+                worker::disarm(kthread, &node.timer);
+            }
+        }
+        Waiter::Os(_) => {
+            drop(guard);
+            wait_os(&node, deadline);
+        }
+    }
+    // Acquire: pairs with the AcqRel swap in `finish`.
+    if node.state.load(Ordering::Acquire) == WOKEN {
+        return WaitOutcome::Woken;
+    }
+    list(&mut lock.lock()).unlink(&node);
+    WaitOutcome::TimedOut
+}
+
+fn wait_os(node: &WaitNode, deadline: Option<Cycles>) {
+    let clock = crate::clock();
+    while node.state.load(Ordering::Acquire) == WAITING {
+        match deadline {
+            None => std::thread::park(),
+            Some(deadline) => {
+                let now = tailwater_shm::clock::now();
+                if now >= deadline {
+                    // AcqRel: as in `finish`; a waker may have won.
+                    let _ =
+                        node.state.compare_exchange(WAITING, TIMED_OUT, Ordering::AcqRel, Ordering::Acquire);
+                    return;
+                }
+                std::thread::park_timeout(std::time::Duration::from_nanos(clock.to_ns(deadline - now)));
+            }
+        }
+    }
+}
+
+/// Blocks the calling user thread until `deadline` (in TSC cycles).
+pub(crate) fn sleep_until(deadline: Cycles) {
+    let node = WaitNode::new();
+    let guard = NoPreempt::new();
+    // SAFETY: the node leaves this frame only after `disarm`.
+    let kthread = unsafe { worker::arm(&guard, &node.timer, deadline) };
+    worker::block(guard);
+    worker::disarm(kthread, &node.timer);
+}

@@ -1,0 +1,100 @@
+//! The record of one user thread, at the upper end of its stack.
+//!
+//! Owns what the scheduler needs to resume a thread, and nothing a thread library adds (join, names: see
+//! [`thread`](crate::thread)).
+//!
+//! | field | written by | read by |
+//! |---|---|---|
+//! | `rsp` | the kthread leaving the thread, in `arch::switch` | the kthread resuming it, after it saw `on_cpu` 0 (Acquire) |
+//! | `on_cpu` | 1 by the kthread resuming it; 0 by `arch::switch` when the context is saved | a kthread about to resume it |
+//! | `entry`, `fs`, `limit` | its creator, before it is first queued | its kthread |
+//! | `destructors` | the thread itself | the thread itself |
+
+use crate::tls::Destructors;
+use core::cell::Cell;
+use core::sync::atomic::{AtomicU8, Ordering};
+use tailwater_shm::sync::spin_hint;
+
+/// What a new thread runs: two functions and a pointer to what they share, on the thread's own stack.
+#[derive(Debug, Clone, Copy)]
+pub struct Entry {
+    /// Called once on the new stack; must not unwind.
+    pub run: unsafe fn(*mut u8),
+    /// Called when the thread-local destructors have run: tells whoever joins.
+    pub finish: unsafe fn(*mut u8),
+    /// Argument of both.
+    pub data: *mut u8,
+}
+
+/// A user thread. Lives as long as the process; between threads it is a free stack.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct Uthread {
+    rsp: Cell<usize>,
+    on_cpu: AtomicU8,
+    /// FS base: the thread control block.
+    pub fs: usize,
+    /// Lowest usable stack address.
+    pub limit: usize,
+    entry: Cell<Option<Entry>>,
+    /// Thread-local destructors.
+    pub destructors: Destructors,
+}
+
+// SAFETY: the table above: every field has one writer at a time, handed over through `on_cpu` and the run queues.
+unsafe impl Sync for Uthread {}
+
+impl Uthread {
+    /// The record of a stack without a thread.
+    pub fn new(limit: usize, fs: usize) -> Self {
+        Self {
+            rsp: Cell::new(0),
+            on_cpu: AtomicU8::new(0),
+            fs,
+            limit,
+            entry: Cell::new(None),
+            destructors: Destructors::default(),
+        }
+    }
+
+    /// Upper end of the stack proper.
+    pub fn top(&self) -> *mut u8 {
+        core::ptr::from_ref(self).cast_mut().cast()
+    }
+
+    /// Prepares the thread to call `entry` when first resumed; `top` is where its captures end and its stack begins.
+    ///
+    /// # Safety
+    /// The stack is free and `top` lies within it.
+    pub unsafe fn prepare(&'static self, entry: Entry, top: *mut u8, main: extern "sysv64" fn(*mut u8) -> !) {
+        self.entry.set(Some(entry));
+        // SAFETY: the stack below `top` is free by contract.
+        self.rsp.set(unsafe {
+            crate::arch::initial_stack(top, main, core::ptr::from_ref(self).cast_mut().cast())
+        });
+    }
+
+    /// What [`prepare`](Self::prepare) was given.
+    pub fn take_entry(&self) -> Entry {
+        self.entry.take().expect("a thread is started once")
+    }
+
+    /// Claims the thread for the calling kthread and returns its stack pointer. Waits while another kthread is still leaving
+    /// it: a few instructions with preemption off.
+    #[inline]
+    pub fn claim(&self) -> usize {
+        // Acquire: pairs with the store of 0 in `arch::switch` (x86 stores are releases): rsp and stack are whole.
+        while self.on_cpu.load(Ordering::Acquire) != 0 {
+            spin_hint();
+        }
+        // Relaxed: only who claimed it from a queue gets here.
+        self.on_cpu.store(1, Ordering::Relaxed);
+        self.rsp.get()
+    }
+
+    /// Where `arch::switch` saves the stack pointer and what it clears.
+    #[inline]
+    pub fn leave_slots(&self) -> (*mut usize, *mut u8) {
+        (self.rsp.as_ptr(), self.on_cpu.as_ptr())
+    }
+}

@@ -1,0 +1,322 @@
+//! The scheduler of one kthread: what runs next, and how control moves there.
+//!
+//! Owns the switch between user threads and the scheduler context (the OS thread's own stack), the search for work, and the
+//! queues' entry points ([`ready`], [`block`], [`arm`]). When there is nothing to do it turns to [`lease`] (cores
+//! lent by an IOKernel) or [`local`] (own OS threads).
+//!
+//! # Invariants
+//! * Preemption is off in the scheduler and across every switch: a context is always left and entered with a depth of 1.
+//! * A user thread is in at most one place: running, in one queue, or on one wait list.
+//! * A thread may be queued before it has left its stack; who resumes it waits in [`Uthread::claim`].
+//!
+//! # Order of work (Shenango section 5)
+//! Timers due and packets waiting first, in bounded batches, since they make threads runnable; then the local run queue;
+//! then threads readied from outside; then other kthreads: the one on the sibling hyperthread, a random one, all in turn, and
+//! of each its threads, its packets, its timers. A thread that blocks switches to the next local thread without
+//! visiting the scheduler as long as nothing of the above waits.
+
+use crate::arch;
+use crate::kthread::{Kthread, NoPreempt, count};
+use crate::net;
+use crate::runtime::{Runtime, runtime};
+use crate::stack::Stack;
+use crate::timer::TimerNode;
+use crate::uthread::Uthread;
+use crate::{lease, local};
+use core::sync::atomic::Ordering::Relaxed;
+use tailwater_shm::Cycles;
+use tailwater_shm::clock;
+
+/// Direct switches between two visits to the scheduler: bounds how late a timer is noticed.
+const SWITCH_BUDGET: u32 = 64;
+/// Frames handled in one go (IX section 3: bounded batches keep latency low and locality high).
+const FRAME_BATCH: usize = 32;
+/// Timers fired in one go.
+const TIMER_BATCH: usize = 64;
+/// Threads moved from an overflow or injection list to a run queue in one go.
+const REFILL_BATCH: usize = 64;
+
+/// Makes `uthread` runnable: on the caller's kthread, or through the injection list from an ordinary thread.
+#[inline]
+pub fn ready(uthread: &'static Uthread) {
+    let guard = NoPreempt::new();
+    let Some(kthread) = guard.kthread() else {
+        return runtime().inject(uthread);
+    };
+    if let Err(uthread) = kthread.runq.push(uthread) {
+        let mut overflow = kthread.overflow.lock();
+        overflow.push_back(uthread);
+        publish_overflow(kthread, overflow.len());
+    }
+    local::work_added(&guard);
+}
+
+fn publish_overflow(kthread: &Kthread, len: usize) {
+    kthread.shared.status.overflow.store(len as u32, Relaxed);
+}
+
+/// Gives the core to somebody else until this thread is made runnable. The caller has queued or listed the thread, and
+/// hands over its one preemption-off proof.
+///
+/// # Panics
+/// If the caller is not a user thread, or holds another spin lock.
+#[inline]
+pub fn block(guard: NoPreempt) {
+    let kthread = guard.kthread().expect("only a user thread can block here");
+    let me = kthread.current().expect("the scheduler does not block");
+    assert!(kthread.preempt_depth() == 1, "a user thread blocked while it held a spin lock");
+    leave(kthread, me);
+    // From here on possibly on another kthread, whose count the guard now stands for.
+    drop(guard);
+}
+
+/// Switches away from `me`, directly to the next local thread if nothing else wants attention.
+#[inline]
+fn leave(kthread: &Kthread, me: &'static Uthread) {
+    let next = if wants_scheduler(kthread) { None } else { kthread.runq.pop() };
+    let (save, released) = me.leave_slots();
+    match next {
+        Some(next) if core::ptr::eq(next, me) => {}
+        Some(next) => {
+            kthread.switch_budget.set(kthread.switch_budget.get() - 1);
+            count(&kthread.counters.switches, 1);
+            let rsp = next.claim();
+            kthread.set_current(Some(next));
+            // SAFETY: `claim` made `next` ours to resume, `fs` is its block, preemption is off, `me` lives for ever.
+            unsafe { arch::switch(save, rsp, released, next.fs) };
+        }
+        None => {
+            kthread.set_current(None);
+            // SAFETY: the scheduler context of this kthread waits in `run`; its block is the OS thread's own.
+            unsafe { arch::switch(save, kthread.sched_rsp.get(), released, kthread.own_fs()) };
+        }
+    }
+}
+
+/// Whether something other than a local thread waits.
+#[inline]
+fn wants_scheduler(kthread: &Kthread) -> bool {
+    kthread.switch_budget.get() == 0
+        || kthread.asked_to_cede()
+        || kthread.ingress.as_ref().is_some_and(crate::kthread::Ingress::has_record)
+        || runtime().injected() > 0
+}
+
+/// Lets other threads run, then continues. Returns at once when there are none.
+pub fn yield_now() {
+    let guard = NoPreempt::new();
+    let Some(kthread) = guard.kthread() else {
+        drop(guard);
+        return std::thread::yield_now();
+    };
+    let me = kthread.current().expect("the scheduler does not yield");
+    assert!(kthread.preempt_depth() == 1, "a user thread yielded while it held a spin lock");
+    if kthread.runq.is_empty() && !wants_scheduler(kthread) {
+        return;
+    }
+    ready(me);
+    block(guard);
+}
+
+/// The poll point's slow path and the preempt signal's work: queues the running thread and gives the core up. Does nothing when
+/// the request is gone or preemption is off.
+#[cold]
+pub fn give_up_core() {
+    let guard = NoPreempt::new();
+    let Some(kthread) = guard.kthread() else { return };
+    if kthread.preempt_depth() != 1 || !kthread.asked_to_cede() {
+        return;
+    }
+    let Some(me) = kthread.current() else { return };
+    ready(me);
+    block(guard);
+}
+
+/// First function of every user thread.
+pub extern "sysv64" fn uthread_main(record: *mut u8) -> ! {
+    // SAFETY: the kthread that resumed us left its one count to us.
+    drop(unsafe { NoPreempt::adopt() });
+    // SAFETY: the record is that of the running thread (`Uthread::prepare`), and records live for ever.
+    let me = unsafe { &*record.cast::<Uthread>() };
+    let entry = me.take_entry();
+    // SAFETY: `entry` is what the creator prepared; each function is called once, in this order.
+    unsafe {
+        (entry.run)(entry.data);
+        me.destructors.run();
+        (entry.finish)(entry.data);
+    }
+    exit(me)
+}
+
+fn exit(me: &'static Uthread) -> ! {
+    let guard = NoPreempt::new();
+    let kthread = guard.kthread().expect("user threads run on kthreads");
+    // SAFETY: the thread is about to leave its stack for good, with preemption off.
+    runtime().stacks.give(unsafe { Stack::reclaim(me) }, kthread, &guard);
+    leave(kthread, me);
+    unreachable!("a thread that has ended was resumed");
+}
+
+/// Starts the timer `node` on the caller's kthread.
+///
+/// # Safety
+/// The node stays where it is until [`disarm`] has been called with the returned kthread.
+pub unsafe fn arm(guard: &NoPreempt, node: &TimerNode, deadline: Cycles) -> &'static Kthread {
+    let kthread = runtime().kthreads[guard.kthread().expect("user threads run on kthreads").index as usize];
+    let mut timers = kthread.timers.lock();
+    // SAFETY: by the caller's contract.
+    unsafe { timers.insert(node, deadline) };
+    kthread.shared.status.next_timer.store(timers.next(), Relaxed);
+    kthread
+}
+
+/// Stops the timer `node` if it has not fired; when this returns nobody will touch the node again.
+pub fn disarm(kthread: &'static Kthread, node: &TimerNode) {
+    let mut timers = kthread.timers.lock();
+    if timers.remove(node) {
+        kthread.shared.status.next_timer.store(timers.next(), Relaxed);
+    }
+}
+
+fn fire_timers(kthread: &Kthread, now: Cycles) {
+    if kthread.shared.status.next_timer.load(Relaxed) > now {
+        return;
+    }
+    if let Some(mut timers) = kthread.timers.try_lock() {
+        timers.fire_due(now, TIMER_BATCH);
+        kthread.shared.status.next_timer.store(timers.next(), Relaxed);
+    }
+}
+
+/// Handles a batch of frames from `from`'s ring; returns how many.
+fn poll_ingress(from: &Kthread, guard: &NoPreempt) -> u64 {
+    let Some(ingress) = from.ingress.as_ref().filter(|i| i.has_record()) else { return 0 };
+    ingress
+        .try_with(guard, |consumer| {
+            let mut frames = 0;
+            while frames < FRAME_BATCH as u64 {
+                let record = match consumer.peek() {
+                    Ok(Some(record)) => record,
+                    Ok(None) => break,
+                    Err(lie) => panic!("the IOKernel broke the ring protocol: {lie}"),
+                };
+                // SAFETY: the IOKernel, which this process attached to and trusts, writes no record before it is freed; the
+                // record is the latest peeked.
+                net::input(unsafe { consumer.frame(&record) }, record.flags);
+                consumer.advance(&record);
+                frames += 1;
+            }
+            consumer.publish();
+            frames
+        })
+        .unwrap_or(0)
+}
+
+/// Moves threads readied from outside, or that overflowed, to the run queue.
+fn refill(kthread: &Kthread, runtime: &Runtime) {
+    if runtime.injected() > 0 {
+        runtime.take_injected(REFILL_BATCH, |uthread| kthread.runq.push(uthread).is_ok());
+    }
+    take_overflow(kthread, kthread);
+}
+
+/// Moves threads from `from`'s overflow list to `to`'s run queue.
+fn take_overflow(from: &Kthread, to: &Kthread) {
+    if from.shared.status.overflow.load(Relaxed) == 0 {
+        return;
+    }
+    let Some(mut overflow) = from.overflow.try_lock() else { return };
+    for _ in 0..REFILL_BATCH {
+        let Some(uthread) = overflow.pop_front() else { break };
+        if let Err(uthread) = to.runq.push(uthread) {
+            overflow.push_front(uthread);
+            break;
+        }
+    }
+    publish_overflow(from, overflow.len());
+}
+
+/// The kthread's main loop: runs in the scheduler context and never returns.
+pub fn run_kthread(kthread: &'static Kthread) -> ! {
+    // SAFETY: the kthread was made with a count of 1, which stands for the scheduler.
+    let guard = unsafe { NoPreempt::adopt() };
+    let runtime = runtime();
+    lease::wait_for_first_core(kthread, runtime);
+    loop {
+        if kthread.asked_to_cede() {
+            lease::cede(kthread, runtime);
+        }
+        kthread.set_preempt_pending(false);
+        match find_work(kthread, runtime, &guard) {
+            Some(uthread) => run(kthread, uthread),
+            None if runtime.is_attached() => lease::idle(kthread, runtime),
+            None => local::idle(kthread, runtime),
+        }
+    }
+}
+
+fn run(kthread: &Kthread, uthread: &'static Uthread) {
+    kthread.switch_budget.set(SWITCH_BUDGET);
+    count(&kthread.counters.switches, 1);
+    let rsp = uthread.claim();
+    kthread.set_current(Some(uthread));
+    // SAFETY: `claim` made the thread ours to resume; preemption is off; the save slots are this kthread's.
+    unsafe { arch::switch(kthread.sched_rsp.as_ptr(), rsp, kthread.unused_flag.as_ptr(), uthread.fs) };
+}
+
+fn find_work(kthread: &Kthread, runtime: &Runtime, guard: &NoPreempt) -> Option<&'static Uthread> {
+    let now = clock::now();
+    fire_timers(kthread, now);
+    count(&kthread.counters.frames, poll_ingress(kthread, guard));
+    refill(kthread, runtime);
+    kthread.runq.pop().or_else(|| steal(kthread, runtime, guard, now))
+}
+
+fn steal(kthread: &Kthread, runtime: &Runtime, guard: &NoPreempt, now: Cycles) -> Option<&'static Uthread> {
+    let n = runtime.kthreads.len();
+    if n == 1 {
+        return None;
+    }
+    let start = next_random(kthread) as usize % n;
+    let sibling = runtime.sibling_of(kthread);
+    for victim in sibling.into_iter().chain((0..n).map(|i| runtime.kthreads[(start + i) % n])) {
+        if victim.index == kthread.index {
+            continue;
+        }
+        if let Some((uthread, taken)) = victim.runq.steal_into(&kthread.runq) {
+            count(&kthread.counters.stolen_threads, taken as u64);
+            return Some(uthread);
+        }
+        let frames = poll_ingress(victim, guard);
+        count(&kthread.counters.stolen_frames, frames);
+        fire_timers(victim, now);
+        take_overflow(victim, kthread);
+        if let Some(uthread) = kthread.runq.pop() {
+            return Some(uthread);
+        }
+    }
+    None
+}
+
+/// Whether there is anything this kthread could do: what an idle kthread polls.
+pub fn work_visible(kthread: &Kthread, runtime: &Runtime, now: Cycles) -> bool {
+    let has_work = |k: &Kthread| {
+        !k.runq.is_empty()
+            || k.ingress.as_ref().is_some_and(crate::kthread::Ingress::has_record)
+            || k.shared.status.overflow.load(Relaxed) > 0
+            || k.shared.status.next_timer.load(Relaxed) <= now
+    };
+    has_work(kthread)
+        || runtime.injected() > 0
+        || (runtime.kthreads.len() > 1 && runtime.kthreads.iter().any(|k| has_work(k)))
+}
+
+/// Xorshift (Marsaglia 2003): victims need to be spread, not secret.
+fn next_random(kthread: &Kthread) -> u64 {
+    let mut x = kthread.random.get();
+    x ^= x << 13;
+    x ^= x >> 7;
+    x ^= x << 17;
+    kthread.random.set(x);
+    x
+}
