@@ -70,6 +70,13 @@ struct Headers {
 const _: () = assert!(size_of::<Headers>() == UDP_OVERHEAD);
 
 impl Headers {
+    /// Sends the datagram to station `to`.
+    #[inline]
+    fn transmit(self, outlet: &mut impl Outlet, to: MacAddr, data: &[u8]) -> Result<(), SendError> {
+        outlet.transmit(UDP_OVERHEAD + data.len(), |out| self.write(to, data, out))?;
+        Ok(())
+    }
+
     /// Writes the frame to station `to`.
     #[inline]
     fn write(mut self, to: MacAddr, data: &[u8], out: &mut [u8]) {
@@ -115,9 +122,7 @@ impl Stack {
             Route::Via(hop) => {
                 let headers = self.headers(source, to, endpoint.ttl.load(Relaxed), data)?;
                 match self.neighbours.find(hop) {
-                    Some(mac) => {
-                        outlet.transmit(UDP_OVERHEAD + data.len(), |out| headers.write(mac, data, out))?
-                    }
+                    Some(mac) => headers.transmit(outlet, mac, data)?,
                     None => self.send_when_resolved(outlet, hop, headers, data)?,
                 }
             }
@@ -126,8 +131,7 @@ impl Stack {
             }
             Route::Broadcast => {
                 let headers = self.headers(source, to, endpoint.ttl.load(Relaxed), data)?;
-                let all = MacAddr::BROADCAST;
-                outlet.transmit(UDP_OVERHEAD + data.len(), |out| headers.write(all, data, out))?;
+                headers.transmit(outlet, MacAddr::BROADCAST, data)?;
             }
             Route::Unreachable => return Err(SendError::NetworkUnreachable),
         }
@@ -195,9 +199,7 @@ impl Stack {
         }
         self.want_poll(outlet);
         match resolution {
-            Resolution::Go(mac) => {
-                Ok(outlet.transmit(UDP_OVERHEAD + data.len(), |out| headers.write(mac, data, out))?)
-            }
+            Resolution::Go(mac) => headers.transmit(outlet, mac, data),
             Resolution::Waits { dropped } => {
                 if dropped {
                     self.counters.count(Event::PendingDropped);

@@ -217,3 +217,120 @@ impl UdpTable {
         counters.udp_sockets += u64::from(admin.used) - admin.free.len() as u64;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::net::udp::Take;
+    use std::collections::HashSet;
+
+    const ANY: Ipv4Addr = Ipv4Addr::UNSPECIFIED;
+    const LO: Ipv4Addr = Ipv4Addr::LOCALHOST;
+    const OWN: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+
+    fn table() -> UdpTable {
+        UdpTable::new(4096, 42)
+    }
+
+    fn at(ip: Ipv4Addr, port: u16) -> SocketAddrV4 {
+        SocketAddrV4::new(ip, port)
+    }
+
+    fn port_of(endpoint: &Endpoint) -> u16 {
+        endpoint.binding().local.port()
+    }
+
+    #[test]
+    fn addresses_share_a_port_only_if_they_cannot_be_confused() {
+        for (first, second, together) in
+            [(ANY, ANY, false), (ANY, LO, false), (LO, ANY, false), (LO, LO, false), (LO, OWN, true)]
+        {
+            let table = table();
+            let open = table.bind(at(first, 7)).unwrap();
+            assert_eq!(table.bind(at(second, 7)).is_ok(), together, "{first} then {second}");
+            assert!(table.bind(at(second, 8)).is_ok());
+            table.close(open);
+            if !together {
+                assert!(table.bind(at(second, 7)).is_ok(), "{first} was closed");
+            }
+        }
+    }
+
+    #[test]
+    fn a_datagram_finds_its_socket_in_a_long_chain() {
+        let table = table();
+        let addresses: Vec<_> = (1..=MAX_PER_PORT as u8).map(|i| Ipv4Addr::new(127, 0, 0, i)).collect();
+        let endpoints: Vec<_> = addresses.iter().map(|&ip| table.bind(at(ip, 7)).unwrap()).collect();
+        assert!(matches!(table.bind(at(OWN, 7)), Err(BindError::InUse(_))), "the chain is bounded");
+        for (i, &ip) in addresses.iter().enumerate() {
+            assert_eq!(table.deliver(at(OWN, 1), at(ip, 7), &[i as u8]), Offer::Queued);
+        }
+        assert_eq!(table.deliver(at(OWN, 1), at(OWN, 7), b"?"), Offer::NotMine);
+        // Closing from the middle keeps the rest.
+        for i in [7, 0, 15] {
+            table.close(endpoints[i]);
+            assert_eq!(table.deliver(at(OWN, 1), at(addresses[i], 7), b"?"), Offer::NotMine);
+        }
+        for i in (0..16).filter(|i| ![7, 0, 15].contains(i)) {
+            let mut buf = [0; 1];
+            let received = endpoints[i].inbound().receive(&mut buf, Take::Remove).unwrap().unwrap();
+            assert_eq!((received.len, buf[0]), (1, i as u8));
+        }
+    }
+
+    #[test]
+    fn ephemeral_ports_are_spread_and_run_out() {
+        let table = table();
+        let ports: Vec<_> = (0..100).map(|_| port_of(table.bind(at(OWN, 0)).unwrap())).collect();
+        assert!(ports.iter().all(|&port| port >= FIRST_EPHEMERAL));
+        let steps = ports.windows(2).filter(|w| w[1] == w[0].wrapping_add(1)).count();
+        assert!(steps < 5, "the next port can be guessed: {ports:?}");
+        let other = UdpTable::new(4096, 43);
+        assert_ne!(port_of(other.bind(at(OWN, 0)).unwrap()), ports[0], "another seed, another order");
+        let all: HashSet<_> = ports.into_iter().collect();
+        let rest =
+            (all.len()..usize::from(EPHEMERAL_PORTS)).map(|_| port_of(table.bind(at(OWN, 0)).unwrap()));
+        assert_eq!(rest.filter(|port| !all.contains(port)).count() + all.len(), usize::from(EPHEMERAL_PORTS));
+        assert_eq!(table.bind(at(OWN, 0)).map(|_| ()), Err(BindError::NoPort(OWN)));
+        assert!(table.bind(at(LO, 0)).is_ok(), "another address has its own ports");
+    }
+
+    #[test]
+    fn endpoints_are_used_again_and_start_afresh() {
+        let table = table();
+        let first = table.bind(at(OWN, 7)).unwrap();
+        table.deliver(at(LO, 1), at(OWN, 7), b"left behind");
+        first.connect(OWN, at(LO, 1));
+        first.post_error(at(OWN, 7), at(LO, 1), SocketError::Refused);
+        table.close(first);
+        let second = table.bind(at(LO, 9)).unwrap();
+        assert!(core::ptr::eq(first, second));
+        assert_eq!(second.take_error(), None);
+        assert_eq!(second.binding().peer, None);
+        assert_eq!(second.inbound().receive(&mut [], Take::Remove), Ok(None));
+        let mut counters = Counters::default();
+        table.count(&mut counters);
+        assert_eq!((counters.udp_received, counters.udp_sockets), (1, 1));
+    }
+
+    /// A kthread stands at an endpoint that is meanwhile closed and opened for another port, so that the chain it follows ends
+    /// elsewhere: it still finds the socket that was open all along.
+    #[test]
+    fn a_chain_that_changes_underfoot_hides_nobody() {
+        let table = table();
+        let steady = table.bind(at(LO, 7)).unwrap();
+        let first = table.bind(at(OWN, 7)).unwrap();
+        let mut visited = Vec::new();
+        let found = table.find(7, |endpoint| {
+            visited.push(endpoint.index);
+            if visited.len() == 1 {
+                table.close(first);
+                let moved = table.bind(at(OWN, 8)).unwrap();
+                assert!(core::ptr::eq(moved, endpoint));
+            }
+            core::ptr::eq(endpoint, steady)
+        });
+        assert!(found);
+        assert_eq!(visited, [first.index, steady.index]);
+    }
+}

@@ -18,9 +18,9 @@ fn reply(sender: (MacAddr, Ipv4Addr), target: Ipv4Addr) -> ArpPacket {
 
 /// Where host 1 sends what is for `to`; `None` if it has to ask.
 fn station_of(stack: &Stack, to: SocketAddrV4) -> Option<MacAddr> {
-    let endpoint = stack.bind_udp(any(0)).unwrap();
+    let endpoint = stack.bind_udp(everywhere(0)).unwrap();
     let mut catch = Catch::at(T0);
-    stack.send_udp(&mut catch, endpoint, any(7), to, b"?").unwrap();
+    stack.send_udp(&mut catch, endpoint, everywhere(7), to, b"?").unwrap();
     stack.close_udp(endpoint);
     let frame = catch.only();
     let (header, _) = EthernetHeader::parse(&frame).unwrap();
@@ -49,7 +49,7 @@ fn what_is_believed_and_what_is_answered() {
         let stack = if known { acquainted() } else { host(1) };
         // Later than the settling time, so that a neighbour may move.
         let mut catch = Catch::at(T0 + Duration::from_secs(5));
-        stack.handle_arp(&mut catch, &packet).unwrap_or(());
+        let _ = stack.handle_arp(&mut catch, &packet);
         if answered {
             let (to, answer) = parse_arp(&catch.only());
             assert_eq!(to, packet.sender_mac, "{what}");
@@ -98,7 +98,7 @@ fn two_stations_that_fight_for_an_address_move_it_at_most_once_a_second() {
         last = now;
     }
     assert!((5..=10).contains(&moves), "{moves} moves in ten seconds");
-    assert_eq!(stack.counters().arp_ignored + 1000 - stack.counters().arp_ignored, 1000);
+    assert!(stack.counters().arp_ignored > 400);
 }
 
 #[test]
@@ -120,10 +120,10 @@ fn a_flood_of_strangers_pushes_out_nobody_and_stays_within_bounds() {
 #[test]
 fn an_unresolved_neighbour_is_asked_for_and_gets_what_waited() {
     let stack = host(1);
-    let endpoint = stack.bind_udp(any(7)).unwrap();
+    let endpoint = stack.bind_udp(everywhere(7)).unwrap();
     let mut catch = Catch::at(T0);
     for data in [b"one", b"two", b"six", b"ten"] {
-        stack.send_udp(&mut catch, endpoint, any(7), at(2, 9), data).unwrap();
+        stack.send_udp(&mut catch, endpoint, everywhere(7), at(2, 9), data).unwrap();
     }
     let (to, question) = parse_arp(&catch.only());
     assert_eq!((to, question), (MacAddr::BROADCAST, request((mac(1), ip(1)), ip(2))));

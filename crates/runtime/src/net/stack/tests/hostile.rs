@@ -7,13 +7,13 @@ use smoltcp::wire as smol;
 /// A stack with something to find: known neighbours, sockets of every kind, a neighbour being asked for.
 fn busy() -> Stack {
     let stack = acquainted();
-    let open = |port| stack.bind_udp(any(port)).unwrap();
+    let open = |port| stack.bind_udp(everywhere(port)).unwrap();
     open(7);
     stack.connect_udp(open(8), at(2, 9)).unwrap();
     stack.bind_udp(at(1, 53)).unwrap();
     let waiting = open(9);
     for _ in 0..3 {
-        stack.send_udp(&mut Catch::at(T0), waiting, any(9), at(3, 9), b"waits").unwrap();
+        stack.send_udp(&mut Catch::at(T0), waiting, everywhere(9), at(3, 9), b"waits").unwrap();
     }
     stack
 }

@@ -77,7 +77,7 @@ impl Hub {
                 self.with(to as u8 + 1, |stack, catch| stack.input(catch, &frame, 0));
             } else {
                 for n in 1..=self.hosts.len() as u8 {
-                    self.with(n, |stack, catch| stack.poll_timers(catch));
+                    self.with(n, Stack::poll_timers);
                 }
             }
         }
@@ -87,13 +87,13 @@ impl Hub {
 
 /// A socket of host `n` of a hub, for as long as a test needs it.
 fn open(hub: &mut Hub, n: u8, port: u16) {
-    hub.with(n, |stack, _| stack.bind_udp(any(port)).map(|_| ())).unwrap();
+    hub.with(n, |stack, _| stack.bind_udp(everywhere(port)).map(|_| ())).unwrap();
 }
 
 fn send(hub: &mut Hub, from: u8, port: u16, to: SocketAddrV4, data: &[u8]) -> Result<(), SendError> {
     hub.with(from, |stack, catch| {
-        let endpoint = stack.bind_udp(any(0)).unwrap();
-        let result = stack.send_udp(catch, endpoint, any(port), to, data);
+        let endpoint = stack.bind_udp(everywhere(0)).unwrap();
+        let result = stack.send_udp(catch, endpoint, everywhere(port), to, data);
         stack.close_udp(endpoint);
         result
     })

@@ -1,9 +1,9 @@
 //! Stacks in virtual time: hosts joined by a hub that may lose, repeat and delay frames.
 
 mod arp;
+mod hostile;
 mod hub;
 mod icmp;
-mod hostile;
 mod udp;
 
 use super::*;
@@ -75,7 +75,7 @@ fn at(n: u8, port: u16) -> SocketAddrV4 {
     SocketAddrV4::new(ip(n), port)
 }
 
-fn any(port: u16) -> SocketAddrV4 {
+fn everywhere(port: u16) -> SocketAddrV4 {
     SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port)
 }
 
@@ -102,8 +102,7 @@ fn host(n: u8) -> Stack {
 
 /// An ARP frame from host `from`'s station to `to`.
 fn arp_frame(to: MacAddr, packet: ArpPacket) -> Vec<u8> {
-    let header =
-        EthernetHeader { destination: to, source: packet.sender_mac, ethertype: EtherType::ARP };
+    let header = EthernetHeader { destination: to, source: packet.sender_mac, ethertype: EtherType::ARP };
     // Ethernet's shortest frame has 60 bytes: ARP packets come padded.
     let mut frame = [header.as_bytes(), &packet.encode()].concat();
     frame.resize(60, 0);

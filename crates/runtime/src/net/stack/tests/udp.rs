@@ -13,7 +13,7 @@ fn receive(stack: &Stack, frame: &[u8]) {
 #[test]
 fn a_datagram_reaches_the_socket_of_its_port_with_its_sender() {
     let stack = host(1);
-    let (a, b) = (stack.bind_udp(any(7)).unwrap(), stack.bind_udp(at(1, 8)).unwrap());
+    let (a, b) = (stack.bind_udp(everywhere(7)).unwrap(), stack.bind_udp(at(1, 8)).unwrap());
     let mut padded = datagram(7, b"seven");
     padded.resize(60, 0);
     receive(&stack, &padded);
@@ -28,7 +28,7 @@ fn a_datagram_reaches_the_socket_of_its_port_with_its_sender() {
 #[test]
 fn a_full_socket_drops_and_counts_and_keeps_what_it_has() {
     let stack = host(1);
-    let endpoint = stack.bind_udp(any(7)).unwrap();
+    let endpoint = stack.bind_udp(everywhere(7)).unwrap();
     for i in 0..100u8 {
         receive(&stack, &datagram(7, &[i; 1000]));
     }
@@ -45,7 +45,7 @@ fn a_full_socket_drops_and_counts_and_keeps_what_it_has() {
 #[test]
 fn a_connected_socket_hears_its_peer_only() {
     let stack = host(1);
-    let endpoint = stack.bind_udp(any(7)).unwrap();
+    let endpoint = stack.bind_udp(everywhere(7)).unwrap();
     receive(&stack, &datagram(7, b"before"));
     stack.connect_udp(endpoint, at(2, 10)).unwrap();
     assert_eq!(endpoint.binding().local, at(1, 7));
@@ -61,7 +61,7 @@ fn a_connected_socket_hears_its_peer_only() {
 #[test]
 fn datagrams_to_all_reach_sockets_bound_to_all() {
     let stack = host(1);
-    let (all, one) = (stack.bind_udp(any(7)).unwrap(), stack.bind_udp(at(1, 8)).unwrap());
+    let (all, one) = (stack.bind_udp(everywhere(7)).unwrap(), stack.bind_udp(at(1, 8)).unwrap());
     for to in [Ipv4Addr::BROADCAST, ip(255)] {
         for port in [7, 8] {
             let macs = (mac(2), MacAddr::BROADCAST);
@@ -75,7 +75,7 @@ fn datagrams_to_all_reach_sockets_bound_to_all() {
 #[test]
 fn packets_that_are_not_for_us_or_from_nobody_are_counted_by_reason() {
     let stack = host(1);
-    let endpoint = stack.bind_udp(any(7)).unwrap();
+    let endpoint = stack.bind_udp(everywhere(7)).unwrap();
     let frame = |to_mac, from: &str, to: Ipv4Addr| {
         built_by_smoltcp::udp((mac(2), to_mac), (from.parse().unwrap(), 9), (to, 7), b"?")
     };
@@ -108,7 +108,7 @@ fn packets_that_are_not_for_us_or_from_nobody_are_counted_by_reason() {
 #[test]
 fn checksums_are_verified_unless_the_ring_vouches() {
     let stack = host(1);
-    let endpoint = stack.bind_udp(any(7)).unwrap();
+    let endpoint = stack.bind_udp(everywhere(7)).unwrap();
     let mut frame = datagram(7, b"data");
     *frame.last_mut().unwrap() = b'A';
     receive(&stack, &frame);
@@ -121,14 +121,18 @@ fn checksums_are_verified_unless_the_ring_vouches() {
 fn what_is_sent_is_a_datagram_to_the_neighbour_or_the_gateway() {
     let stack = acquainted();
     stack.input(&mut Catch::at(T0), &arp_reply(254, 1), 0);
-    let endpoint = stack.bind_udp(any(7)).unwrap();
+    let endpoint = stack.bind_udp(everywhere(7)).unwrap();
     endpoint.ttl.store(9, Relaxed);
     let far = SocketAddrV4::new(Ipv4Addr::new(192, 0, 2, 1), 80);
     for (to, station) in [(at(2, 9), mac(2)), (far, mac(254))] {
         let mut catch = Catch::at(T0);
-        stack.send_udp(&mut catch, endpoint, any(7), to, b"data").unwrap();
+        stack.send_udp(&mut catch, endpoint, everywhere(7), to, b"data").unwrap();
         if station == mac(254) {
-            assert_eq!(parse_arp(&catch.only()).1.target_ip, ip(254), "the gateway is asked for, not the far host");
+            assert_eq!(
+                parse_arp(&catch.only()).1.target_ip,
+                ip(254),
+                "the gateway is asked for, not the far host"
+            );
             stack.input(&mut catch, &arp_reply(254, 1), 0);
         }
         let frame = catch.only();
@@ -147,35 +151,35 @@ fn what_is_sent_is_a_datagram_to_the_neighbour_or_the_gateway() {
 #[test]
 fn what_cannot_be_sent_is_refused_with_the_reason() {
     let stack = acquainted();
-    let endpoint = stack.bind_udp(any(7)).unwrap();
+    let endpoint = stack.bind_udp(everywhere(7)).unwrap();
     let send = |local: SocketAddrV4, to: SocketAddrV4, len: usize| {
         stack.send_udp(&mut Catch::at(T0), endpoint, local, to, &vec![0; len])
     };
     let loopback = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 7);
     let multicast = SocketAddrV4::new(Ipv4Addr::new(224, 0, 0, 1), 7);
-    assert_eq!(send(any(7), at(2, 9), 1472), Ok(()));
-    assert_eq!(send(any(7), at(2, 9), 1473), Err(SendError::TooLong { len: 1473, limit: 1472 }));
-    assert_eq!(send(any(7), at(1, 9), 65_508), Err(SendError::TooLong { len: 65_508, limit: 65_507 }));
-    assert_eq!(send(any(7), at(2, 0), 1), Err(SendError::NoPort));
-    assert_eq!(send(any(7), at(255, 9), 1), Err(SendError::BroadcastForbidden));
-    assert_eq!(send(any(7), multicast, 1), Err(SendError::NetworkUnreachable));
+    assert_eq!(send(everywhere(7), at(2, 9), 1472), Ok(()));
+    assert_eq!(send(everywhere(7), at(2, 9), 1473), Err(SendError::TooLong { len: 1473, limit: 1472 }));
+    assert_eq!(send(everywhere(7), at(1, 9), 65_508), Err(SendError::TooLong { len: 65_508, limit: 65_507 }));
+    assert_eq!(send(everywhere(7), at(2, 0), 1), Err(SendError::NoPort));
+    assert_eq!(send(everywhere(7), at(255, 9), 1), Err(SendError::BroadcastForbidden));
+    assert_eq!(send(everywhere(7), multicast, 1), Err(SendError::NetworkUnreachable));
     assert_eq!(send(loopback, at(2, 9), 1), Err(SendError::LoopbackSource));
     assert_eq!(stack.counters().udp_sent, 1);
     endpoint.broadcast.store(true, Relaxed);
     let mut catch = Catch::at(T0);
-    stack.send_udp(&mut catch, endpoint, any(7), at(255, 9), b"all").unwrap();
+    stack.send_udp(&mut catch, endpoint, everywhere(7), at(255, 9), b"all").unwrap();
     assert_eq!(EthernetHeader::parse(&catch.only()).unwrap().0.destination, MacAddr::BROADCAST);
     stack.set_link_down();
-    assert_eq!(send(any(7), at(2, 9), 1), Err(SendError::Down));
-    assert_eq!(send(any(7), at(1, 7), 1), Ok(()), "this host can still be reached");
+    assert_eq!(send(everywhere(7), at(2, 9), 1), Err(SendError::Down));
+    assert_eq!(send(everywhere(7), at(1, 7), 1), Ok(()), "this host can still be reached");
 }
 
 #[test]
 fn a_full_outlet_pushes_back_and_nothing_is_lost_or_counted() {
     let stack = acquainted();
-    let endpoint = stack.bind_udp(any(7)).unwrap();
+    let endpoint = stack.bind_udp(everywhere(7)).unwrap();
     let mut full = Catch { room: 0, ..Catch::at(T0) };
-    assert_eq!(stack.send_udp(&mut full, endpoint, any(7), at(2, 9), b"data"), Err(SendError::Full));
+    assert_eq!(stack.send_udp(&mut full, endpoint, everywhere(7), at(2, 9), b"data"), Err(SendError::Full));
     assert_eq!(stack.counters().udp_sent, 0);
     stack.input(&mut full, &datagram(53, b"refused if there were room"), 0);
     assert_eq!((stack.counters().egress_full, stack.counters().unreachables_sent), (1, 0));
@@ -184,13 +188,15 @@ fn a_full_outlet_pushes_back_and_nothing_is_lost_or_counted() {
 #[test]
 fn datagrams_to_this_host_need_no_frame() {
     let stack = host(1);
-    let (a, b) = (stack.bind_udp(any(7)).unwrap(), stack.bind_udp(at(1, 8)).unwrap());
+    let (a, b) = (stack.bind_udp(everywhere(7)).unwrap(), stack.bind_udp(at(1, 8)).unwrap());
     let mut catch = Catch { room: 0, ..Catch::at(T0) };
-    stack.send_udp(&mut catch, a, any(7), at(1, 8), b"by address").unwrap();
+    stack.send_udp(&mut catch, a, everywhere(7), at(1, 8), b"by address").unwrap();
     assert_eq!(recv(b), Ok(Some((b"by address".to_vec(), at(1, 7)))));
-    stack.send_udp(&mut catch, b, at(1, 8), SocketAddrV4::new(Ipv4Addr::LOCALHOST, 7), b"by loopback").unwrap();
+    stack
+        .send_udp(&mut catch, b, at(1, 8), SocketAddrV4::new(Ipv4Addr::LOCALHOST, 7), b"by loopback")
+        .unwrap();
     assert_eq!(recv(a), Ok(Some((b"by loopback".to_vec(), at(1, 8)))));
-    stack.send_udp(&mut catch, a, any(7), any(7), b"to itself").unwrap();
+    stack.send_udp(&mut catch, a, everywhere(7), everywhere(7), b"to itself").unwrap();
     let me = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 7);
     assert_eq!(recv(a), Ok(Some((b"to itself".to_vec(), me))));
 }
@@ -198,9 +204,9 @@ fn datagrams_to_this_host_need_no_frame() {
 #[test]
 fn a_closed_port_of_this_host_refuses_the_connected_sender() {
     let stack = host(1);
-    let endpoint = stack.bind_udp(any(7)).unwrap();
+    let endpoint = stack.bind_udp(everywhere(7)).unwrap();
     let mut catch = Catch::at(T0);
-    stack.send_udp(&mut catch, endpoint, any(7), at(1, 8), b"?").unwrap();
+    stack.send_udp(&mut catch, endpoint, everywhere(7), at(1, 8), b"?").unwrap();
     assert_eq!(recv(endpoint), Ok(None));
     stack.connect_udp(endpoint, at(1, 8)).unwrap();
     stack.send_udp(&mut catch, endpoint, at(1, 7), at(1, 8), b"?").unwrap();
@@ -212,11 +218,11 @@ fn a_closed_port_of_this_host_refuses_the_connected_sender() {
 #[test]
 fn a_host_that_does_not_answer_is_reported_to_who_can_tell() {
     let stack = host(1);
-    let (connected, other) = (stack.bind_udp(any(7)).unwrap(), stack.bind_udp(any(8)).unwrap());
+    let (connected, other) = (stack.bind_udp(everywhere(7)).unwrap(), stack.bind_udp(everywhere(8)).unwrap());
     stack.connect_udp(connected, at(2, 9)).unwrap();
     let mut catch = Catch::at(T0);
     stack.send_udp(&mut catch, connected, at(1, 7), at(2, 9), b"?").unwrap();
-    stack.send_udp(&mut catch, other, any(8), at(2, 9), b"?").unwrap();
+    stack.send_udp(&mut catch, other, everywhere(8), at(2, 9), b"?").unwrap();
     for second in 1..=3 {
         assert_eq!(recv(connected), Ok(None));
         catch.now = T0 + Duration::from_secs(second);
@@ -225,7 +231,7 @@ fn a_host_that_does_not_answer_is_reported_to_who_can_tell() {
     assert_eq!(catch.frames.len(), 3, "one question a second");
     assert_eq!(recv(connected), Err(SocketError::HostUnreachable));
     assert_eq!(recv(other), Ok(None), "a socket with many peers is not disturbed by one");
-    let send = |catch: &mut Catch| stack.send_udp(catch, other, any(8), at(2, 9), b"?");
+    let send = |catch: &mut Catch| stack.send_udp(catch, other, everywhere(8), at(2, 9), b"?");
     assert_eq!(send(&mut catch), Err(SendError::HostUnreachable));
     let counters = stack.counters();
     assert_eq!((counters.neighbours_failed, counters.pending_dropped), (1, 2));
