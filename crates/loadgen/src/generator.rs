@@ -167,6 +167,13 @@ impl Generator {
         }
     }
 
+    /// As [`Generator::observe_spin`], when the transport may have slept since the last call: the time between says
+    /// nothing about the machine.
+    #[inline]
+    pub fn skip_sleep(&mut self, now_ns: u64) {
+        self.gaps.skip(now_ns);
+    }
+
     /// Takes in a datagram that had arrived by clock reading `now_ns`.
     #[inline]
     pub fn handle_reply(&mut self, now_ns: u64, bytes: &[u8]) -> ReplyOutcome {

@@ -60,6 +60,14 @@ impl GapCounter {
         Some(gap)
     }
 
+    /// Takes the next clock reading after a time in which the loop may have slept: what lies between is not looked at.
+    #[inline]
+    pub fn skip(&mut self, now_ns: u64) {
+        let skipped_ns = now_ns.saturating_sub(self.last_ns);
+        self.start_ns += skipped_ns;
+        self.last_ns += skipped_ns;
+    }
+
     /// What was seen up to the last reading.
     #[must_use]
     pub fn gaps(&self) -> Gaps {
@@ -120,6 +128,15 @@ pub fn probe(duration: Duration) -> Gaps {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_sleep_that_is_skipped_is_neither_a_gap_nor_observed() {
+        let mut counter = GapCounter::new(0);
+        assert_eq!(counter.observe(40_000), None);
+        counter.skip(1_040_000);
+        assert_eq!(counter.observe(1_050_000), None);
+        assert_eq!(counter.gaps(), Gaps { observed_ns: 50_000, ..Gaps::default() });
+    }
 
     #[test]
     fn only_pauses_over_the_bound_are_gaps() {
