@@ -1,6 +1,7 @@
 //! Core-allocation policies: an [`Observation`] in, [`Action`]s out.
 //!
-//! Owns the [`Policy`] trait and the policies: [`CongestionDetection`] (Shenango) and [`Static`] (fixed partitions).
+//! Owns the [`Policy`] trait and the policies: [`CongestionDetection`] (Shenango), [`Static`] (fixed partitions),
+//! [`DelayThreshold`] (Caladan), [`Arachne`] and [`IxControl`]; and, as a bound for simulations, [`optimal`].
 //! A policy keeps what it remembers between looks; it changes neither the ledger nor shared memory. Whoever calls it
 //! enters each action into the ledger with [`Ledger::apply`], then carries it out.
 //!
@@ -17,16 +18,24 @@
 //!
 //! Neighbours: [`crate::ledger`] for who owns what; the IOKernel and the simulator call.
 
+mod arachne;
 mod congestion;
+mod delay;
 mod detect;
 mod fixed;
+mod ix;
 mod observe;
+pub mod optimal;
 mod select;
+mod target;
 #[cfg(test)]
 mod tests;
 
+pub use arachne::{Arachne, ArachneConfig, PRIORITIES};
 pub use congestion::{Config, CongestionDetection, HELP_PATIENCE};
+pub use delay::{DelayConfig, DelayThreshold};
 pub use fixed::Static;
+pub use ix::{IxConfig, IxControl, Sequence};
 pub use observe::{Activity, KthreadLook, Observation, RuntimeLook};
 
 use crate::ids::{CoreId, KthreadId, Nanos, RuntimeId};

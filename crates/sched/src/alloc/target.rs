@@ -1,0 +1,149 @@
+//! From "how many cores each runtime should have" to grants: shared by the policies that think in targets.
+//!
+//! Owns the division of cores by rank and the choice of cores; remembers nothing. Arachne's arbiter, IX's controller and the
+//! delay threshold differ in how they find the targets, not in what follows from them.
+//!
+//! A runtime is never brought below its guarantee by force, whatever its target: busy kthreads are taken only from runtimes
+//! above both.
+
+use super::{Action, Activity, View};
+use crate::ids::{KthreadId, RuntimeId};
+use crate::ledger::CoreState;
+
+/// One runtime's wish at one rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Wish {
+    /// Who.
+    pub(super) runtime: RuntimeId,
+    /// Lower ranks are served first.
+    pub(super) rank: u8,
+    /// Cores wished for at this rank.
+    pub(super) cores: u16,
+}
+
+/// Divides `total` cores among the wishes: lower ranks first, evenly within a rank when they do not suffice (Arachne
+/// section 4). A runtime may have wishes at several ranks; its target is their sum.
+pub(super) fn divide(total: usize, wishes: &mut [Wish], targets: &mut Vec<(RuntimeId, u16)>) {
+    wishes.sort_by_key(|w| (w.rank, w.runtime));
+    targets.clear();
+    let mut left = total;
+    for level in wishes.chunk_by_mut(|a, b| a.rank == b.rank) {
+        let mut open: u16 = level.iter().map(|w| w.cores).max().unwrap_or(0);
+        let given = targets.len();
+        targets.extend(level.iter().map(|w| (w.runtime, 0)));
+        // One core each per round, so that nobody is more than one core ahead of another that wants more.
+        while open > 0 && left > 0 {
+            for (wish, target) in level.iter().zip(&mut targets[given..]) {
+                if target.1 < wish.cores && left > 0 {
+                    target.1 += 1;
+                    left -= 1;
+                }
+            }
+            open -= 1;
+        }
+    }
+    targets.sort_by_key(|(runtime, _)| *runtime);
+    targets.dedup_by(|next, first| {
+        let same = next.0 == first.0;
+        first.1 += if same { next.1 } else { 0 };
+        same
+    });
+}
+
+/// Appends the grants that bring every runtime up to its target. Cores come from the free ones first, then from runtimes above
+/// their targets, idle kthreads before busy ones. `order` lists core positions in order of preference.
+pub(super) fn pursue(
+    view: View<'_>,
+    targets: &[(RuntimeId, u16)],
+    order: &[usize],
+    actions: &mut Vec<Action>,
+) {
+    let first_new = actions.len();
+    let mut excess: Vec<(RuntimeId, i32)> = Vec::with_capacity(targets.len());
+    for &(runtime, target) in targets {
+        let Some(account) = view.ledger.account(runtime) else { continue };
+        let keep = target.max(account.spec().guaranteed.min(account.cores()));
+        excess.push((runtime, i32::from(account.cores()) - i32::from(keep)));
+    }
+    for &(runtime, target) in targets {
+        let Some(account) = view.ledger.account(runtime) else { continue };
+        if view.obs.runtime(runtime).is_none_or(|look| look.on_hold) {
+            continue;
+        }
+        let missing = target.saturating_sub(account.cores()).min(account.room());
+        let mut parked = account.parked();
+        for _ in 0..missing {
+            let Some((at, victim)) = source(view, runtime, order, &mut excess, &actions[first_new..]) else {
+                break;
+            };
+            let Some(index) = parked.next() else { break };
+            let core = view.ledger.topology().cores()[at].id;
+            let kthread = KthreadId::new(runtime, index);
+            // A best-effort runtime takes a latency-critical core between requests only, unless it is entitled to it.
+            let entitled = account.cores() < account.spec().guaranteed;
+            let class_of = |k: KthreadId| view.ledger.account(k.runtime).map(|a| a.spec().class);
+            let up = victim.and_then(class_of).is_some_and(|class| class < account.spec().class);
+            actions.push(Action::Grant { runtime, kthread, core, victim, only_if_idle: up && !entitled });
+        }
+    }
+}
+
+/// A core for `runtime`: free, else idle in a runtime above its target, else busy there.
+fn source(
+    view: View<'_>,
+    runtime: RuntimeId,
+    order: &[usize],
+    excess: &mut [(RuntimeId, i32)],
+    taken: &[Action],
+) -> Option<(usize, Option<KthreadId>)> {
+    let untaken = |at: &usize| {
+        let core = view.ledger.topology().cores()[*at].id;
+        !taken.iter().any(|Action::Grant { core: other, .. }| *other == core)
+    };
+    let free = order.iter().copied().filter(untaken).find(|&at| view.ledger.cores()[at] == CoreState::Free);
+    if let Some(at) = free {
+        return Some((at, None));
+    }
+    for must_idle in [true, false] {
+        // From the far end of the order: the cores a runtime would be given last are taken from it first.
+        for at in order.iter().rev().copied().filter(untaken) {
+            let CoreState::Owned { kthread, .. } = view.ledger.cores()[at] else { continue };
+            if kthread.runtime == runtime || must_idle != (view.obs.activity(kthread) == Activity::Idle) {
+                continue;
+            }
+            if let Some(entry) = excess.iter_mut().find(|(r, spare)| *r == kthread.runtime && *spare > 0) {
+                entry.1 -= 1;
+                return Some((at, Some(kthread)));
+            }
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shares(total: usize, wishes: &[(u32, u8, u16)]) -> Vec<u16> {
+        let wish = |&(r, rank, cores): &(u32, u8, u16)| Wish { runtime: RuntimeId(r), rank, cores };
+        let mut wishes: Vec<Wish> = wishes.iter().map(wish).collect();
+        let mut targets = Vec::new();
+        divide(total, &mut wishes, &mut targets);
+        targets.into_iter().map(|(_, cores)| cores).collect()
+    }
+
+    #[test]
+    fn higher_priorities_are_served_whole_before_lower_ones() {
+        assert_eq!(shares(8, &[(0, 3, 8), (1, 0, 5)]), [3, 5]);
+    }
+
+    #[test]
+    fn a_level_that_does_not_fit_is_divided_evenly_and_nobody_gets_more_than_asked() {
+        assert_eq!(shares(8, &[(0, 1, 8), (1, 1, 8), (2, 1, 1)]), [4, 3, 1]);
+    }
+
+    #[test]
+    fn wishes_of_one_runtime_at_several_levels_add_up() {
+        assert_eq!(shares(8, &[(0, 0, 1), (1, 1, 6), (0, 7, 8)]), [2, 6]);
+    }
+}
