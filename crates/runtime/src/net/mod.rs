@@ -48,6 +48,14 @@ pub(crate) fn set_link_down() {
     stack().set_link_down();
 }
 
+/// This runtime's own address: the one its IOKernel gave it, or the configured one (127.0.0.1 by default) standalone.
+///
+/// # Panics
+/// If no runtime has been started.
+pub fn local_ip() -> std::net::Ipv4Addr {
+    stack().ip()
+}
+
 /// What the process's network stack has counted since it started.
 ///
 /// # Panics

@@ -1,0 +1,140 @@
+//! Programs under test. `role NAME` plays one; all print `ready ADDRESS` when they serve.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::io::Write;
+use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use tailwater::net::UdpSocket;
+use tailwater::thread;
+
+fn ready(socket: &UdpSocket) {
+    let ip = match socket.local_addr().expect("bound").ip() {
+        std::net::IpAddr::V4(ip) => ip,
+        std::net::IpAddr::V6(ip) => panic!("bound to {ip}"),
+    };
+    say(&format!("ready {ip}"));
+}
+
+fn say(line: &str) {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{line}").and_then(|()| out.flush()).expect("the test reads our output");
+}
+
+/// This runtime's own address.
+fn own_ip() -> Ipv4Addr {
+    tailwater::net::local_ip()
+}
+
+/// Answers every datagram on port 7 with itself.
+fn echo() {
+    let socket = UdpSocket::bind((own_ip(), 7)).expect("port 7 is free");
+    ready(&socket);
+    let mut buffer = [0; 2048];
+    loop {
+        let (len, from) = socket.recv_from(&mut buffer).expect("receive");
+        socket.send_to(&buffer[..len], from).expect("send");
+    }
+}
+
+/// Computes for ever, polling or not; says how far it got every 50 ms of its own time.
+fn burn(poll: bool) {
+    let socket = UdpSocket::bind((own_ip(), 7)).expect("port 7 is free");
+    ready(&socket);
+    let mut x = 1u64;
+    let mut said = Instant::now();
+    let mut rounds = 0u64;
+    loop {
+        for _ in 0..200 {
+            x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        }
+        std::hint::black_box(x);
+        rounds += 1;
+        if poll {
+            tailwater::poll();
+        }
+        if rounds % 1024 == 0 && said.elapsed() > Duration::from_millis(50) {
+            say(&format!("rounds {rounds}"));
+            said = Instant::now();
+        }
+    }
+}
+
+thread_local! {
+    static MINE: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+}
+
+/// User threads that never poll and check, while they are preempted and migrate, that everything that is theirs stays theirs.
+fn check_soundness() {
+    static ROUNDS: AtomicU64 = AtomicU64::new(0);
+    let socket = UdpSocket::bind((own_ip(), 7)).expect("port 7 is free");
+    ready(&socket);
+    let threads: Vec<_> = (0..6u64)
+        .map(|id| {
+            thread::spawn(move || {
+                let mut sum = 0.0f64;
+                for round in 0.. {
+                    MINE.with_borrow_mut(|mine| {
+                        mine.push(id);
+                        assert!(mine.iter().all(|&x| x == id), "thread-local of another thread");
+                        if mine.len() > 1000 {
+                            mine.clear();
+                        }
+                    });
+                    let map: HashMap<u64, String> = (0..20).map(|k| (k, format!("{id}-{k}"))).collect();
+                    assert!(map.iter().all(|(k, v)| *v == format!("{id}-{k}")), "map damaged");
+                    for i in 1..200 {
+                        sum += (f64::from(i) * id as f64).sqrt();
+                    }
+                    let caught = std::panic::catch_unwind(|| std::panic::resume_unwind(Box::new(id)));
+                    assert_eq!(*caught.unwrap_err().downcast::<u64>().expect("our payload"), id);
+                    if round % 64 == 0 {
+                        ROUNDS.fetch_add(64, Ordering::Relaxed);
+                    }
+                    if round % 1000 == 999 {
+                        thread::yield_now();
+                    }
+                }
+                std::hint::black_box(sum);
+            })
+        })
+        .collect();
+    thread::spawn(|| {
+        loop {
+            thread::sleep(Duration::from_millis(50));
+            say(&format!("rounds {}", ROUNDS.load(Ordering::Relaxed)));
+        }
+    });
+    for thread in threads {
+        if let Err(panic) = thread.join() {
+            say(&format!("failed {:?}", panic.downcast_ref::<String>()));
+            std::process::exit(1);
+        }
+    }
+}
+
+/// Sends datagrams to itself and counts those that come back until its input ends.
+fn talk_to_self() {
+    let socket = UdpSocket::bind((own_ip(), 7)).expect("port 7 is free");
+    ready(&socket);
+    let mut buffer = [0; 64];
+    for i in 0..10_000u32 {
+        socket.send_to(&i.to_be_bytes(), (own_ip(), 7)).expect("send");
+        let (len, _) = socket.recv_from(&mut buffer).expect("receive");
+        assert_eq!(buffer[..len], i.to_be_bytes());
+    }
+    say("done");
+}
+
+#[tailwater::main]
+fn main() {
+    match std::env::args().nth(1).as_deref() {
+        Some("echo") => echo(),
+        Some("burn") => burn(true),
+        Some("hog") => burn(false),
+        Some("soundness") => check_soundness(),
+        Some("self") => talk_to_self(),
+        other => panic!("unknown role {other:?}"),
+    }
+}
