@@ -54,7 +54,7 @@ fn burn(poll: bool) {
         if poll {
             tailwater::poll();
         }
-        if rounds % 1024 == 0 && said.elapsed() > Duration::from_millis(50) {
+        if rounds.is_multiple_of(1024) && said.elapsed() > Duration::from_millis(50) {
             say(&format!("rounds {rounds}"));
             said = Instant::now();
         }
