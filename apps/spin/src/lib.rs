@@ -1,19 +1,32 @@
 //! Spin server: computes for as long as the request says, then answers.
 //!
-//! Owns: the [calibrated work](work), what a request makes the service do ([`handle`]), and the same service on
-//! [kernel sockets](linux) for baselines. The service is that of Shenango NSDI'19, section 7.1; the protocol is
-//! [`tailwater_workload::spin`].
+//! Owns: the [calibrated work](work), what a request makes the service do ([`handle`]), the [service] on Tailwater, the
+//! same on [kernel sockets](linux) for baselines, and their [command line](cli). The service is that of Shenango NSDI'19,
+//! section 7.1; the protocol is [`tailwater_workload::spin`].
 //!
 //! Every system under comparison runs [`handle`], so they differ in what carries the request to it and nothing else.
 
 #![forbid(unsafe_code)]
 
+pub mod cli;
 pub mod linux;
+pub mod service;
 pub mod work;
 
 pub use work::Spinner;
 
 use tailwater_workload::spin::{DecodeError, REPLY_LEN, Reply, Request};
+
+/// What a server did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Requests answered.
+    pub served: u64,
+    /// Datagrams that are no requests, ignored.
+    pub malformed: u64,
+    /// Replies that could not be sent.
+    pub unsent: u64,
+}
 
 /// Does what the request in `bytes` asks: computes, calling `poll` at least every 200 ns, and returns the reply.
 ///

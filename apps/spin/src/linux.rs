@@ -19,6 +19,7 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown, recvfrom, sendto};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use tailwater_workload::spin::REQUEST_LEN;
 
+use crate::Counts;
 use crate::work::Spinner;
 
 /// How threads wait for requests.
@@ -42,17 +43,8 @@ pub struct Config {
     pub threads: usize,
     /// Core that all threads are bound to; without it the kernel chooses.
     pub core: Option<usize>,
-}
-
-/// What the server did.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Requests answered.
-    pub served: u64,
-    /// Datagrams that are no requests, ignored.
-    pub malformed: u64,
-    /// Replies that the kernel refused to send.
-    pub unsent: u64,
+    /// What a nanosecond of work is.
+    pub spinner: Spinner,
 }
 
 /// A running server; [`Server::stop`] ends it, and so does dropping it.
@@ -65,7 +57,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Binds the socket and starts the threads. Calibrates the work first (5-10 ms, on the calling thread).
+    /// Binds the socket and starts the threads.
     ///
     /// # Errors
     /// The kernel's, with what was attempted: the address is taken or not ours, the core does not exist, no more threads.
@@ -73,8 +65,7 @@ impl Server {
         let socket = UdpSocket::bind(config.listen)
             .map_err(|e| explain(&e, &format!("listen on {}", config.listen)))?;
         socket.set_nonblocking(config.mode == Mode::BusyPoll)?;
-        let cores = config.core.map(only_core).transpose()?;
-        let spinner = Spinner::calibrate();
+        let (cores, spinner) = (config.core.map(only_core).transpose()?, config.spinner);
         let mut server = Self {
             address: socket.local_addr()?,
             socket: Arc::new(socket),
@@ -184,9 +175,14 @@ mod tests {
     use std::time::Duration;
     use tailwater_workload::spin::{Reply, Request};
 
+    /// One iteration per nanosecond: about right anywhere.
+    fn spinner() -> Spinner {
+        Spinner::with_speed(1_000_000)
+    }
+
     fn start(mode: Mode, threads: usize) -> Server {
         let listen = "127.0.0.1:0".parse().unwrap();
-        Server::start(&Config { listen, mode, threads, core: None }).unwrap()
+        Server::start(&Config { listen, mode, threads, core: None, spinner: spinner() }).unwrap()
     }
 
     /// Sends `requests` one after the other and checks each reply.
@@ -227,7 +223,8 @@ mod tests {
     #[test]
     fn impossible_configurations_are_refused_with_the_reason() {
         let server = start(Mode::Blocking, 1);
-        let config = Config { listen: server.local_addr(), mode: Mode::Blocking, threads: 1, core: None };
+        let listen = server.local_addr();
+        let config = Config { listen, mode: Mode::Blocking, threads: 1, core: None, spinner: spinner() };
         let error = Server::start(&config).unwrap_err();
         assert!(error.to_string().contains(&server.local_addr().to_string()), "{error}");
         for core in [CpuSet::MAX_CPU - 1, CpuSet::MAX_CPU] {

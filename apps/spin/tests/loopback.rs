@@ -6,13 +6,16 @@ use std::time::Duration;
 
 use tailwater_loadgen::Plan;
 use tailwater_loadgen::kernel_udp::{Target, run};
+use tailwater_spin::Spinner;
 use tailwater_spin::linux::{Config, Mode, Server};
 
 #[test]
 fn every_request_is_worked_on_and_answered_once() {
     for (mode, threads, flows) in [(Mode::Blocking, 1, 1), (Mode::Blocking, 2, 5), (Mode::BusyPoll, 1, 5)] {
         let listen = "127.0.0.1:0".parse().unwrap();
-        let server = Server::start(&Config { listen, mode, threads, core: None }).unwrap();
+        let server =
+            Server::start(&Config { listen, mode, threads, core: None, spinner: Spinner::calibrate() })
+                .unwrap();
         let mut plan = Plan::new("100ms@2k".parse().unwrap(), "const:50us".parse().unwrap());
         plan.flows = flows;
         plan.timeout_ns = 20_000_000_000;

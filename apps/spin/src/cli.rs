@@ -1,0 +1,124 @@
+//! The command line of `spin`, for its own binary and for programs that carry it inside.
+//!
+//! Owns: arguments, signals, and the few lines of output. Printing happens on ordinary threads: standard output's lock
+//! belongs to a thread of the kernel and must not be held over a switch of user threads.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::sync::mpsc::{Receiver, channel};
+
+use anyhow::Context;
+use clap::{Args, ValueEnum};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::service::{CountsReader, Dispatch, Service};
+use crate::{Counts, Spinner, linux};
+
+/// Examples, for `after_help`.
+pub const EXAMPLES: &str = "Examples:
+  spin --listen 0.0.0.0:5000
+  tailwater run --name spin --kthreads 1 --ip 10.77.0.2 -- spin --listen 0.0.0.0:5000
+  spin --linux --listen 127.0.0.1:5000
+  spin --linux --wait busy --core 1
+
+Without --linux it runs on Tailwater; TAILWATER_* variables say how (see `tailwater run --help`).";
+
+/// What to serve, and on what.
+#[derive(Debug, Clone, Args)]
+pub struct Options {
+    /// Serve on kernel sockets and ordinary threads instead of Tailwater
+    #[arg(long)]
+    linux: bool,
+    /// Address and UDP port; port 0 lets the system choose [default: port 5000 of 0.0.0.0, with --linux of 127.0.0.1]
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<SocketAddr>,
+    /// Speed of the work in iterations per millisecond, to give several servers the same [default: calibrate]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    speed: Option<u64>,
+    /// Make a user thread for every request
+    #[arg(long, conflicts_with = "linux")]
+    spawn: bool,
+    /// How threads wait for requests
+    #[arg(long, value_enum, default_value_t = Wait::Block, requires = "linux")]
+    wait: Wait,
+    /// Threads on the socket
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "linux")]
+    threads: usize,
+    /// Core to bind all threads to
+    #[arg(long, value_name = "CORE", requires = "linux")]
+    core: Option<usize>,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Wait {
+    /// Sleep in the kernel
+    Block,
+    /// Ask again and again
+    Busy,
+}
+
+/// Serves until SIGINT or SIGTERM, then prints what was done. On Tailwater it then ends the process, because user
+/// threads end with it; on Linux it returns.
+///
+/// # Errors
+/// When the service cannot start, with the reason.
+pub fn run(options: &Options) -> anyhow::Result<()> {
+    // Before anything starts, so that no signal is missed.
+    let signals = Signals::new([SIGINT, SIGTERM]).context("cannot catch signals")?;
+    let spinner = options.speed.map_or_else(Spinner::calibrate, Spinner::with_speed);
+    if options.linux { serve_linux(options, spinner, signals) } else { serve(options, spinner, signals) }
+}
+
+/// Serves on user threads.
+fn serve(options: &Options, spinner: Spinner, signals: Signals) -> anyhow::Result<()> {
+    let listen = options.listen.unwrap_or(SocketAddr::from(([0, 0, 0, 0], 5000)));
+    let dispatch = if options.spawn { Dispatch::SpawnPerRequest } else { Dispatch::Workers };
+    let (ready, started) = channel();
+    std::thread::Builder::new()
+        .name("spin-signals".to_owned())
+        .spawn(move || end_on_signal(&started, signals))
+        .context("cannot start a thread")?;
+    tailwater::Builder::new().run(move || {
+        let service = Service::start(listen, dispatch, spinner)?;
+        // Fails only when the other thread cannot print, and then it ends the process.
+        let _ = ready.send((service.local_addr()?, service.counts_reader()));
+        service.join()
+    })??;
+    Ok(())
+}
+
+/// Says where the service listens and ends the process on a signal.
+fn end_on_signal(started: &Receiver<(SocketAddr, CountsReader)>, mut signals: Signals) {
+    // The service failed to start: the other thread tells why.
+    let Ok((address, reader)) = started.recv() else { return };
+    let printed = announce(address).and_then(|()| {
+        let _ = signals.forever().next();
+        print_counts(reader.counts())
+    });
+    std::process::exit(i32::from(printed.is_err()));
+}
+
+/// Serves on kernel sockets.
+fn serve_linux(options: &Options, spinner: Spinner, mut signals: Signals) -> anyhow::Result<()> {
+    let mode = match options.wait {
+        Wait::Block => linux::Mode::Blocking,
+        Wait::Busy => linux::Mode::BusyPoll,
+    };
+    let listen = options.listen.unwrap_or(SocketAddr::from(([127, 0, 0, 1], 5000)));
+    let config = linux::Config { listen, mode, threads: options.threads, core: options.core, spinner };
+    let server = linux::Server::start(&config)?;
+    announce(server.local_addr())?;
+    let _ = signals.forever().next();
+    print_counts(server.stop())?;
+    Ok(())
+}
+
+fn announce(address: SocketAddr) -> std::io::Result<()> {
+    writeln!(std::io::stdout(), "listening on {address}")
+}
+
+fn print_counts(counts: Counts) -> std::io::Result<()> {
+    let Counts { served, malformed, unsent } = counts;
+    writeln!(std::io::stdout(), "{served} served, {malformed} malformed, {unsent} unsent")
+}

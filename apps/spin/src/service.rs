@@ -1,0 +1,162 @@
+//! The spin service on Tailwater: user threads on one socket of the runtime's own network stack.
+//!
+//! Owns the threads and their counts. Handling is [`crate::handle`], as everywhere, with [`tailwater::poll`] as its poll
+//! point, so that a long request lets the core go when the IOKernel wants it. The service runs until its process ends:
+//! there is nothing to wind up, because the IOKernel takes back what a process held.
+//!
+//! `counts` is written by the serving threads with relaxed additions and may be read from any thread at any time.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
+
+use tailwater::net::UdpSocket;
+use tailwater_workload::spin::REQUEST_LEN;
+
+use crate::Counts;
+use crate::work::Spinner;
+
+/// Which user thread works on a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Dispatch {
+    /// The one that received it: one thread per kthread.
+    #[default]
+    Workers,
+    /// One made for it, which ends with it: shows what thread creation costs, and lets the runtime balance requests.
+    SpawnPerRequest,
+}
+
+/// A service whose socket is bound and whose threads run.
+#[derive(Debug)]
+pub struct Service {
+    shared: Arc<Shared>,
+    threads: Vec<tailwater::thread::JoinHandle<Infallible>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    socket: UdpSocket,
+    spinner: Spinner,
+    origin: Instant,
+    served: AtomicU64,
+    malformed: AtomicU64,
+    unsent: AtomicU64,
+}
+
+/// Reads a service's counts from any thread.
+#[derive(Debug, Clone)]
+pub struct CountsReader(Arc<Shared>);
+
+impl CountsReader {
+    /// What the service did so far.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        Counts {
+            served: self.0.served.load(Relaxed),
+            malformed: self.0.malformed.load(Relaxed),
+            unsent: self.0.unsent.load(Relaxed),
+        }
+    }
+}
+
+impl Service {
+    /// Binds `listen` and starts the threads. Call it on a user thread.
+    ///
+    /// # Errors
+    /// When the address is taken or not this runtime's.
+    ///
+    /// # Panics
+    /// Without a runtime.
+    pub fn start(listen: SocketAddr, dispatch: Dispatch, spinner: Spinner) -> io::Result<Self> {
+        let socket = UdpSocket::bind(listen)
+            .map_err(|e| io::Error::new(e.kind(), format!("cannot listen on {listen}: {e}")))?;
+        let shared = Arc::new(Shared {
+            socket,
+            spinner,
+            origin: Instant::now(),
+            served: AtomicU64::new(0),
+            malformed: AtomicU64::new(0),
+            unsent: AtomicU64::new(0),
+        });
+        let threads = (0..tailwater::thread::available_parallelism())
+            .map(|_| {
+                let shared = Arc::clone(&shared);
+                tailwater::thread::spawn(move || match dispatch {
+                    Dispatch::Workers => shared.work(),
+                    Dispatch::SpawnPerRequest => shared.spawn(),
+                })
+            })
+            .collect();
+        Ok(Self { shared, threads })
+    }
+
+    /// Where it listens, with the port that the runtime chose.
+    ///
+    /// # Errors
+    /// As `UdpSocket::local_addr`.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.shared.socket.local_addr()
+    }
+
+    /// The counts, for other threads.
+    #[must_use]
+    pub fn counts_reader(&self) -> CountsReader {
+        CountsReader(Arc::clone(&self.shared))
+    }
+
+    /// Waits, in vain unless a thread panicked.
+    ///
+    /// # Errors
+    /// When a serving thread panicked.
+    pub fn join(self) -> io::Result<()> {
+        for thread in self.threads {
+            if thread.join().is_err() {
+                return Err(io::Error::other("a serving thread panicked"));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Shared {
+    fn work(&self) -> ! {
+        loop {
+            let (bytes, len, client) = self.receive();
+            self.serve(&bytes[..len], client);
+        }
+    }
+
+    fn spawn(self: &Arc<Self>) -> ! {
+        loop {
+            let (bytes, len, client) = self.receive();
+            let shared = Arc::clone(self);
+            drop(tailwater::thread::spawn(move || shared.serve(&bytes[..len], client)));
+        }
+    }
+
+    /// The next datagram. Errors report the fate of an earlier reply, which its client notices by itself.
+    #[inline]
+    fn receive(&self) -> ([u8; REQUEST_LEN + 1], usize, SocketAddr) {
+        // One byte more than a request, so that a longer datagram is seen to be too long.
+        let mut bytes = [0; REQUEST_LEN + 1];
+        loop {
+            if let Ok((len, client)) = self.socket.recv_from(&mut bytes) {
+                return (bytes, len, client);
+            }
+        }
+    }
+
+    #[inline]
+    fn serve(&self, bytes: &[u8], client: SocketAddr) {
+        let now_ns = || self.origin.elapsed().as_nanos() as u64;
+        let count = match crate::handle(bytes, &self.spinner, now_ns, &mut tailwater::poll) {
+            Ok(reply) if self.socket.send_to(&reply, client).is_ok() => &self.served,
+            Ok(_) => &self.unsent,
+            Err(_) => &self.malformed,
+        };
+        count.fetch_add(1, Relaxed);
+    }
+}

@@ -1,0 +1,193 @@
+//! The command line of `swaptions`, for its own binary and for programs that carry it inside.
+//!
+//! Owns: arguments, the end of the job (time, signal, end of input), progress lines and the report. All of it happens
+//! on ordinary threads, which sleep while the workers work.
+
+use std::io::{BufRead, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use clap::Args;
+use tailwater_workload::units::parse_duration_ns;
+
+use crate::job::{Job, Tally};
+use crate::linux::{Placement, run_threads};
+use crate::portfolio::Portfolio;
+use crate::user_threads::run_user_threads;
+
+/// Examples, for `after_help`.
+pub const EXAMPLES: &str = "Examples:
+  swaptions --seconds 10
+  tailwater run --name batch --class best-effort -- swaptions --report-every 1s
+  swaptions --linux --threads 1 --core 1 --nice-idle --seconds 30 --report-every 100ms
+  swaptions --linux --trials 20000 --json
+
+Without --linux it runs on Tailwater; TAILWATER_* variables say how (see `tailwater run --help`).";
+
+/// How often the watching thread looks whether the job has ended. Sleeping, it takes nothing from the workers.
+const WATCH_INTERVAL: Duration = Duration::from_millis(20);
+
+/// What to compute, on what, and for how long.
+#[derive(Debug, Clone, Args)]
+pub struct Options {
+    /// Run on ordinary kernel threads instead of Tailwater
+    #[arg(long)]
+    linux: bool,
+    /// Worker threads [default: one per kthread, with --linux one per core that may be used]
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+    /// Stop after this many seconds; without it and without --trials, run until interrupted
+    #[arg(long, value_name = "S")]
+    seconds: Option<f64>,
+    /// Stop when every swaption has been priced with this many paths
+    #[arg(long, value_name = "T")]
+    trials: Option<u64>,
+    /// Swaptions in the portfolio
+    #[arg(long, value_name = "N", default_value_t = 32)]
+    swaptions: usize,
+    /// Paths that count as one swaption priced, when --trials is not given
+    #[arg(long, value_name = "T", default_value_t = 20_000)]
+    trials_per_swaption: u64,
+    /// Decides the portfolio and every path
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Cores that the workers may use, for instance 1 or 1,3
+    #[arg(long, value_name = "LIST", value_delimiter = ',', requires = "linux")]
+    core: Vec<usize>,
+    /// Run the workers in the SCHED_IDLE class: only when nothing else in the session wants the core
+    #[arg(long, requires = "linux")]
+    nice_idle: bool,
+    /// Print a line of JSON with the trials so far at this interval, for instance 100ms
+    #[arg(long, value_name = "DURATION", value_parser = parse_interval)]
+    report_every: Option<Duration>,
+    /// Print such a line for every line on standard input, and stop at its end
+    #[arg(long, conflicts_with_all = ["report_every", "seconds"])]
+    report_on_input: bool,
+    /// Print the final report as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+fn parse_interval(text: &str) -> Result<Duration, String> {
+    match parse_duration_ns(text) {
+        Ok(0) => Err("an interval must be longer than 0".to_owned()),
+        Ok(ns) => Ok(Duration::from_nanos(ns)),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Runs the job until it ends, its time is up, its input ends, or SIGINT or SIGTERM comes; then prints the report.
+///
+/// # Errors
+/// When the job cannot start, or its output cannot be printed.
+pub fn run(options: &Options) -> anyhow::Result<()> {
+    anyhow::ensure!(
+        options.seconds.is_none_or(|s| s.is_finite() && s > 0.0),
+        "--seconds must be above 0; leave it out to run until interrupted"
+    );
+    let portfolio = Portfolio::generate(options.swaptions, options.seed)?;
+    let job = Arc::new(Job::new(&portfolio, options.trials, options.seed));
+    let start = Instant::now();
+    let finished = Arc::new(AtomicBool::new(false));
+    let watcher = {
+        let (options, job, finished) = (options.clone(), Arc::clone(&job), Arc::clone(&finished));
+        std::thread::Builder::new()
+            .name("swaptions-watch".to_owned())
+            .spawn(move || {
+                let watched = watch(&options, &job, start, &finished);
+                job.stop();
+                watched
+            })
+            .context("cannot start a thread")?
+    };
+    let tally =
+        if options.linux { run_linux(options, &job)? } else { run_user_threads(&job, options.threads)? };
+    finished.store(true, Relaxed);
+    // A watcher that waits for input does not notice the end of the job; the process ends without it.
+    if !options.report_on_input {
+        watcher.join().expect("watching does not panic")?;
+    }
+    print_report(options, &tally, start.elapsed().as_secs_f64())
+}
+
+/// Runs the job on kernel threads.
+fn run_linux(options: &Options, job: &Arc<Job>) -> anyhow::Result<Tally> {
+    let available = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let default_threads = if options.core.is_empty() { available } else { options.core.len() };
+    let placement = Placement { cores: options.core.clone(), idle_class: options.nice_idle };
+    Ok(run_threads(job, options.threads.unwrap_or(default_threads), &placement)?.join()?)
+}
+
+/// Waits until the job is to end, printing progress as asked for.
+fn watch(options: &Options, job: &Job, start: Instant, finished: &AtomicBool) -> anyhow::Result<()> {
+    if options.report_on_input {
+        // Signals keep their default action, which ends the process: nothing could interrupt the reading.
+        return report_on_input(std::io::stdin().lock(), job, start);
+    }
+    let interrupted = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&interrupted)).context("cannot catch signals")?;
+    }
+    let mut reports = 0u32;
+    loop {
+        let now = start.elapsed();
+        let next_report = options.report_every.map(|every| every.saturating_mul(reports + 1));
+        if next_report.is_some_and(|at| now >= at) {
+            reports += 1;
+            print_progress(job, start)?;
+            continue;
+        }
+        let left = limit(options).map(|limit| limit.saturating_sub(now));
+        let ended = finished.load(Relaxed) || interrupted.load(Relaxed);
+        if ended || left.is_some_and(|left| left.is_zero()) {
+            return Ok(());
+        }
+        let to_report = next_report.map_or(WATCH_INTERVAL, |at| at - now);
+        std::thread::sleep(WATCH_INTERVAL.min(left.unwrap_or(WATCH_INTERVAL)).min(to_report));
+    }
+}
+
+fn report_on_input(input: impl BufRead, job: &Job, start: Instant) -> anyhow::Result<()> {
+    for line in input.lines() {
+        line.context("cannot read standard input")?;
+        print_progress(job, start)?;
+    }
+    Ok(())
+}
+
+/// Prints the exact number of trials so far with the time at which it was read.
+fn print_progress(job: &Job, start: Instant) -> anyhow::Result<()> {
+    let line = serde_json::json!({ "t_s": start.elapsed().as_secs_f64(), "trials": job.trials_done() });
+    writeln!(std::io::stdout(), "{line}").context("cannot print progress")
+}
+
+/// The time given by `--seconds`; what `Duration` cannot hold is as good as forever.
+fn limit(options: &Options) -> Option<Duration> {
+    options.seconds.map(|s| Duration::try_from_secs_f64(s).unwrap_or(Duration::MAX))
+}
+
+fn print_report(options: &Options, tally: &Tally, seconds: f64) -> anyhow::Result<()> {
+    let report = tally.report(seconds, options.trials.unwrap_or(options.trials_per_swaption));
+    let mut out = std::io::stdout();
+    if options.json {
+        writeln!(out, "{}", serde_json::to_string(&report)?)?;
+    } else {
+        writeln!(
+            out,
+            "{} trials in {:.2} s: {:.0} trials/s, {:.2} swaptions/s of {} trials each",
+            report.trials,
+            report.seconds,
+            report.trials_per_s,
+            report.swaptions_per_s,
+            report.trials_per_swaption
+        )?;
+        writeln!(
+            out,
+            "portfolio of {} swaptions: {:.6} +- {:.6} on notionals of 1",
+            options.swaptions, report.portfolio_value, report.portfolio_std_error
+        )?;
+    }
+    Ok(())
+}
