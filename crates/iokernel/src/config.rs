@@ -96,7 +96,7 @@ impl Default for Config {
             burst_quantum_us: 1_000,
             cede_grace_us: 5,
             cede_deadline_us: 1_000,
-            start_deadline_us: 100_000,
+            start_deadline_us: 20_000,
             max_evictions: 100,
             idle_sleep_us: 1_000,
             max_runtimes: 256,
@@ -125,7 +125,11 @@ pub enum ConfigError {
     },
 }
 
-fn out_of_range(key: &'static str, value: impl ToString, expected: impl Into<String>) -> ConfigError {
+fn out_of_range(
+    key: &'static str,
+    value: impl core::fmt::Display,
+    expected: impl Into<String>,
+) -> ConfigError {
     ConfigError::Value { key, value: value.to_string(), expected: expected.into() }
 }
 

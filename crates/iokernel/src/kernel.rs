@@ -28,6 +28,7 @@ use crate::port::{Attachment, Context, Port, PortError};
 use crate::runtime::{EndReason, Runtime};
 use crate::stats::{Stats, StatsHandle};
 use crate::switch::Switch;
+use crate::sys::LinuxThreads;
 
 mod sleep;
 
@@ -141,6 +142,7 @@ impl IoKernel {
                 unmanaged: cores.unmanaged(),
                 policy: policy(&config),
                 lot,
+                threads: Box::new(LinuxThreads),
                 stats: Arc::clone(&stats),
             },
         );
@@ -385,6 +387,7 @@ impl Polling {
         while let Ok(command) = self.commands.try_recv() {
             match command {
                 Command::Attach(runtime) => self.attach(runtime, now),
+                Command::Begin(id) => self.allocator.begin(id),
                 Command::End(id, reason) => self.allocator.doom(id, reason),
             }
         }
@@ -400,8 +403,16 @@ impl Polling {
                 tracing::warn!(%error, "cannot watch a runtime for its end");
             }
         }
+        let id = runtime.id;
         self.switch.attach(&runtime);
         self.allocator.attach(runtime, now);
+        self.tell(Notice::Attached(id));
+    }
+
+    fn tell(&self, notice: Notice) {
+        // Fails only after a panic of the control thread, when nobody registers and nothing is unmapped any more.
+        let _ = self.notices.send(notice);
+        self.to_control.ring();
     }
 
     /// Asks the kernel, without waiting, whose socket hung up or whose process ended.
@@ -427,13 +438,13 @@ impl Polling {
             EndReason::Departed | EndReason::Shutdown => self.stats.polling.departed.add(1),
             _ => self.stats.polling.expelled.add(1),
         }
-        // Fails only after a panic of the control thread, when there is nobody to unmap anything.
-        let _ = self.notices.send(Notice::Retired(runtime, reason));
-        self.to_control.ring();
+        self.tell(Notice::Retired(runtime, reason));
     }
 
     fn end_all(&mut self) {
         let now = clock::now();
+        // Whoever registered a moment ago is told as well.
+        self.read_commands(now);
         let ids: Vec<RuntimeId> = self.allocator.runtimes.iter().map(|runtime| runtime.id).collect();
         for id in ids {
             self.end(id, EndReason::Shutdown, now);

@@ -18,6 +18,8 @@
 mod allocator;
 pub mod config;
 mod control;
+#[cfg(test)]
+mod fixture;
 pub mod frame;
 mod kernel;
 mod machine;

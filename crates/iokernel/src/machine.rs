@@ -67,7 +67,7 @@ impl Cores {
         let set = sched_getaffinity(None).map_err(CoreError::Affinity)?;
         let allowed: Vec<CoreId> =
             (0..CpuSet::MAX_CPU as u16).filter(|&c| set.is_set(c.into())).map(CoreId).collect();
-        Self::choose(config, allowed, |core| sysfs_core(core))
+        Self::choose(config, allowed, sysfs_core)
     }
 
     /// The choice itself, with the machine's description as an argument.

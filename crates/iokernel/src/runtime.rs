@@ -8,14 +8,16 @@
 use rustix::fd::OwnedFd;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
-use tailwater_sched::ledger::RuntimeSpec;
+use tailwater_sched::ledger::{Class, RuntimeSpec};
 use tailwater_sched::{CoreId, KthreadId, RuntimeId};
+use tailwater_shm::control::{self, Register};
 use tailwater_shm::layout::Region;
 use tailwater_shm::ring::{Consumer, Producer, RingLie};
 use tailwater_shm::{Cycles, Generation, KthreadShared, SlotId};
 
+use crate::control::directory::Place;
 use crate::frame::Mac;
-use crate::stats::RuntimeStats;
+use crate::stats::{RuntimeCounters, RuntimeStats};
 use crate::switch::check::Identity;
 use crate::switch::flow::FlowGroups;
 
@@ -112,7 +114,75 @@ pub(crate) struct Runtime {
     pub(crate) doomed: bool,
 }
 
+/// What a runtime is made from.
+pub(crate) struct Admission {
+    pub(crate) place: Place,
+    pub(crate) wish: Register,
+    pub(crate) region: Region,
+    pub(crate) doorbell: OwnedFd,
+    pub(crate) pid: i32,
+    pub(crate) socket: Arc<OwnedFd>,
+    pub(crate) process: Option<OwnedFd>,
+}
+
 impl Runtime {
+    /// A runtime in its place, with a freshly laid out region and one thread per kthread.
+    pub(crate) fn new(admission: Admission, tids: &[i32]) -> Box<Self> {
+        let Admission { place, wish, region, doorbell, pid, socket, process } = admission;
+        let Place { id, ip, mac, slots, .. } = place;
+        let count = wish.kthreads;
+        let stats = Arc::new(RuntimeStats {
+            id,
+            name: wish.name,
+            pid,
+            ip,
+            mac,
+            class: wish.class,
+            kthreads: count,
+            guaranteed: wish.guaranteed,
+            counters: RuntimeCounters::default(),
+        });
+        let identity = Identity { mac: mac.key(), ip: ip.to_bits() };
+        let kthread = |index: u16| Kthread {
+            ingress: Producer::new(region.ingress(index)),
+            egress: Some(Egress {
+                consumer: Consumer::new(region.egress(index)),
+                owner: KthreadId::new(id, index),
+                identity,
+                stats: Arc::clone(&stats),
+            }),
+            tid: tids[usize::from(index)],
+            slot: slots[usize::from(index)],
+            may_run: false,
+            generation: Generation::default(),
+            bound: None,
+            no_starts: 0,
+        };
+        let kthreads = (0..count).map(kthread).collect();
+        let class = match wish.class {
+            control::Class::LatencyCritical => Class::LatencyCritical,
+            control::Class::BestEffort => Class::BestEffort,
+        };
+        Box::new(Self {
+            id,
+            spec: RuntimeSpec { guaranteed: wish.guaranteed, max: count, kthreads: count, class },
+            pid,
+            mac,
+            ip,
+            kthreads,
+            region,
+            doorbell,
+            socket,
+            process,
+            groups: FlowGroups::new(count),
+            stats,
+            evictions: 0,
+            next_timer: Cycles::MAX,
+            woken_at_tick: u64::MAX,
+            doomed: false,
+        })
+    }
+
     /// The shared words of one kthread.
     #[inline(always)]
     pub(crate) fn shared(&self, kthread: u16) -> &KthreadShared {

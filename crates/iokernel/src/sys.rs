@@ -31,6 +31,26 @@ pub(crate) fn bind_thread(tgid: i32, tid: i32, cores: &CpuSet) -> Result<(), Err
     sched_setaffinity(Some(Pid::from_raw(tid).ok_or(Errno::SRCH)?), cores)
 }
 
+/// What the allocator does to threads; tests put a recorder in its place.
+pub(crate) trait Threads: Send {
+    /// See [`bind_thread`].
+    fn bind(&mut self, tgid: i32, tid: i32, cores: &CpuSet) -> Result<(), Errno>;
+    /// Sends the preempt signal.
+    fn preempt(&mut self, tgid: i32, tid: i32) -> Result<(), Errno>;
+}
+
+/// Threads of this machine.
+pub(crate) struct LinuxThreads;
+
+impl Threads for LinuxThreads {
+    fn bind(&mut self, tgid: i32, tid: i32, cores: &CpuSet) -> Result<(), Errno> {
+        bind_thread(tgid, tid, cores)
+    }
+    fn preempt(&mut self, tgid: i32, tid: i32) -> Result<(), Errno> {
+        signal_thread(tgid, tid, PREEMPT_SIGNAL)
+    }
+}
+
 fn last_error() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }

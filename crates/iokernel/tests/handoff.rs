@@ -1,16 +1,14 @@
-//! Hand-offs between raw runtimes on one managed core.
+//! Hand-offs between raw runtimes on one managed core: polling, idle, by signal, by force.
 
 mod common;
 
-use common::{PATIENCE, Running, STATION, child_command, config, eventually};
+use common::{Running, ask, child_command, config, endpoint, eventually};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
-use tailwater_iokernel::port::memory::MemoryPeer;
+use tailwater_iokernel::Config;
 use tailwater_iokernel::stats::HandoffKind;
 use tailwater_iokernel::testing::child::{RawChild, Role, run_if_asked};
 use tailwater_iokernel::testing::roles::{Burn, Echo, Hog};
-use tailwater_iokernel::testing::wire::{Endpoint, udp};
 use tailwater_iokernel::testing::{RawRuntime, RawSpec};
 
 /// Not a test: the body of the child processes the other tests start.
@@ -21,38 +19,26 @@ fn raw_runtime_child() {
     }
 }
 
-fn endpoint(runtime: &RawRuntime) -> Endpoint {
-    Endpoint { mac: runtime.mac(), ip: runtime.ip(), port: 7 }
+fn service(iokernel: &Running) -> RawRuntime {
+    RawRuntime::start(&iokernel.socket, &RawSpec::new("service"), |_| Box::<Echo>::default()).unwrap()
 }
 
-/// Sends one request and waits for its answer.
-#[track_caller]
-fn ask(station: &MemoryPeer, service: Endpoint, number: u64) {
-    let payload = [[0; 16].as_slice(), &number.to_le_bytes()].concat();
-    let end = Instant::now() + PATIENCE;
-    assert!(station.send(&udp(STATION, service, &payload)));
-    while Instant::now() < end {
-        if let Some(answer) = station.receive_timeout(Duration::from_millis(100))
-            && answer.ends_with(&number.to_le_bytes())
-        {
-            return;
-        }
-    }
-    panic!("request {number} was not answered");
+/// A batch job in this process that polls, and the count of its steps.
+fn burn(iokernel: &Running) -> (RawRuntime, Arc<AtomicU64>) {
+    let steps = Arc::new(AtomicU64::new(0));
+    let spec = RawSpec::new("batch").best_effort();
+    let batch =
+        RawRuntime::start(&iokernel.socket, &spec, |_| Box::new(Burn { steps: Arc::clone(&steps) })).unwrap();
+    batch.submit(0);
+    eventually("the batch job runs", || steps.load(Ordering::Relaxed) > 0);
+    (batch, steps)
 }
 
 #[test]
 fn a_service_takes_the_core_from_a_polling_batch_job_and_gives_it_back() {
     let (iokernel, station) = Running::with_station(config());
-    let steps = Arc::new(AtomicU64::new(0));
-    let batch = RawSpec::new("batch").best_effort();
-    let _batch =
-        RawRuntime::start(&iokernel.socket, &batch, |_| Box::new(Burn { steps: Arc::clone(&steps) }))
-            .unwrap();
-    let service =
-        RawRuntime::start(&iokernel.socket, &RawSpec::new("service"), |_| Box::<Echo>::default()).unwrap();
-    _batch.submit(0);
-    eventually("the batch job runs", || steps.load(Ordering::Relaxed) > 0);
+    let (_batch, steps) = burn(&iokernel);
+    let service = service(&iokernel);
     for number in 0..50 {
         ask(&station, endpoint(&service), number);
         let before = steps.load(Ordering::Relaxed);
@@ -61,6 +47,92 @@ fn a_service_takes_the_core_from_a_polling_batch_job_and_gives_it_back() {
     let cores = &iokernel.stats.cores;
     assert!(cores.preemptions.get() >= 50, "{} preemptions for 50 requests", cores.preemptions.get());
     assert!(cores.idle_takes.get() + cores.parks.get() >= 49);
-    assert!(!iokernel.stats.handoff(HandoffKind::Polling).running.snapshot().is_empty());
+    let handoff = iokernel.stats.handoff(HandoffKind::Polling);
+    assert!(!handoff.running.snapshot().is_empty() && !handoff.ceded.snapshot().is_empty());
     assert_eq!(cores.evictions.get(), 0);
+}
+
+#[test]
+fn the_core_moves_between_processes_without_a_rebinding_per_hand_off() {
+    let (iokernel, station) = Running::with_station(config());
+    let batch = RawSpec::new("batch").best_effort();
+    let _batch = RawChild::start(child_command(), &iokernel.socket, &batch, Role::Burn).unwrap();
+    let spec = RawSpec::new("service");
+    let _service = RawChild::start(child_command(), &iokernel.socket, &spec, Role::Echo).unwrap();
+    let service = iokernel.endpoint_of("service");
+    for number in 0..100 {
+        ask(&station, service, number);
+    }
+    let cores = &iokernel.stats.cores;
+    assert!(cores.rebinds.get() <= 2, "{} rebindings of two threads on one core", cores.rebinds.get());
+}
+
+#[test]
+fn an_idle_kthread_answers_without_a_hand_off() {
+    let (iokernel, station) = Running::with_station(config());
+    let spec = RawSpec { idle_us: 60_000_000, ..RawSpec::new("service") };
+    let service = RawRuntime::start(&iokernel.socket, &spec, |_| Box::<Echo>::default()).unwrap();
+    for number in 0..50 {
+        ask(&station, endpoint(&service), number);
+    }
+    assert_eq!(iokernel.stats.cores.grants.get(), 1, "it was granted a core more than once");
+    assert_eq!(iokernel.stats.cores.parks.get(), 0);
+}
+
+#[test]
+fn a_job_that_does_not_poll_gives_its_core_up_at_the_signal() {
+    let (iokernel, station) = Running::with_station(config());
+    let spec = RawSpec::new("batch").best_effort();
+    let turns = Arc::new(AtomicU64::new(0));
+    let hog = || Box::new(Hog { heeds_signal: true, turns: Arc::clone(&turns) });
+    let batch = RawRuntime::start(&iokernel.socket, &spec, |_| hog()).unwrap();
+    batch.submit(0);
+    eventually("the batch job runs", || turns.load(Ordering::Relaxed) > 0);
+    let service = service(&iokernel);
+    for number in 0..20 {
+        ask(&station, endpoint(&service), number);
+        let before = turns.load(Ordering::Relaxed);
+        eventually("the batch job gets its core back", || turns.load(Ordering::Relaxed) > before);
+    }
+    assert!(iokernel.stats.cores.signals.get() >= 20);
+    assert!(!iokernel.stats.handoff(HandoffKind::Signal).running.snapshot().is_empty());
+    assert_eq!(iokernel.stats.cores.evictions.get(), 0);
+}
+
+#[test]
+fn a_thread_that_never_yields_is_moved_off_the_core_and_the_service_goes_on() {
+    let config = Config { cede_deadline_us: 1_000, ..config() };
+    let (iokernel, station) = Running::with_station(config);
+    let spec = RawSpec::new("hog").best_effort();
+    let hog = RawChild::start(child_command(), &iokernel.socket, &spec, Role::NeverYield).unwrap();
+    eventually("the hog has the core", || iokernel.counter("hog", |c| c.cores.get()) == 1);
+    let service = service(&iokernel);
+    for number in 0..10 {
+        ask(&station, endpoint(&service), number);
+    }
+    assert!(iokernel.stats.cores.evictions.get() >= 1);
+    assert_eq!(iokernel.counter("hog", |c| c.cores.get()), 0, "the hog was lent a core again");
+    let managed = iokernel.managed;
+    let affinity = std::fs::read_dir(format!("/proc/{}/task", hog.pid()))
+        .unwrap()
+        .map(|task| std::fs::read_to_string(task.unwrap().path().join("status")).unwrap())
+        .filter(|status| status.contains(&format!("Cpus_allowed_list:\t{managed}\n")))
+        .count();
+    assert_eq!(affinity, 0, "a thread of the hog is still bound to the managed core");
+}
+
+#[test]
+fn a_runtime_that_is_evicted_over_and_over_loses_its_registration() {
+    let config = Config { cede_deadline_us: 1_000, max_evictions: 1, ..config() };
+    let (iokernel, station) = Running::with_station(config);
+    let spec = RawSpec::new("hog").best_effort();
+    let hog = RawRuntime::start(&iokernel.socket, &spec, |_| Box::<Hog>::default()).unwrap();
+    hog.submit(0);
+    eventually("the hog has the core", || iokernel.counter("hog", |c| c.cores.get()) == 1);
+    let service = service(&iokernel);
+    ask(&station, endpoint(&service), 1);
+    let farewell = hog.farewell(common::PATIENCE).expect("the hog is told why");
+    assert!(farewell.contains("tailwater::poll()"), "{farewell}");
+    ask(&station, endpoint(&service), 2);
+    assert_eq!(iokernel.stats.polling.expelled.get(), 1);
 }

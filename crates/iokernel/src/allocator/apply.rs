@@ -11,20 +11,15 @@ use tailwater_shm::{Cycles, Grant, KthreadState, clock};
 use super::{Allocator, Phase};
 use crate::machine::cpu_set;
 use crate::stats::HandoffKind;
-use crate::sys;
 
 impl Allocator {
     /// Carries one decision out, or drops it when the world has moved on; the policy finds a dropped demand again.
     pub(super) fn apply(&mut self, action: &Action, now: Cycles) {
         let started = clock::now();
-        let &Action::Grant { kthread: to, core, victim, only_if_idle, .. } = action;
+        let &Action::Grant { runtime, kthread: to, core, victim, only_if_idle } = action;
         let Some(at) = self.ledger.topology().position(core) else { return };
-        // A victim that has not started yet could be told to cede a tenancy it has never seen.
-        let ready = |from| matches!(self.cores[at].phase, Phase::Running { kthread, .. } if kthread == from);
-        if victim.is_some_and(|from| !ready(from)) {
-            self.stats.cores.not_started.add(1);
-            return;
-        }
+        let Some(victim) = self.check_victim(at, victim, now) else { return };
+        let action = &Action::Grant { runtime, kthread: to, core, victim, only_if_idle };
         if self.runtimes.get(to.runtime).is_none_or(|runtime| runtime.doomed) || !self.bind(to, core) {
             return;
         }
@@ -38,13 +33,38 @@ impl Allocator {
         self.stats.apply.record(self.clock.to_ns(clock::now().saturating_sub(started)));
     }
 
+    /// Whom the core is to be taken from now: `Some(None)` when nobody has it any more. A victim that has not started cannot
+    /// be told to cede, for it has not seen the tenancy: the decision is dropped (`None`) until a kthread that polls would
+    /// have been evicted, and then the victim loses the core without being asked.
+    fn check_victim(
+        &mut self,
+        at: usize,
+        victim: Option<KthreadId>,
+        now: Cycles,
+    ) -> Option<Option<KthreadId>> {
+        let Some(from) = victim else { return Some(None) };
+        match self.cores[at].phase {
+            Phase::Running { kthread, .. } if kthread == from => Some(victim),
+            Phase::Starting { kthread, decided, .. }
+                if kthread == from && now.saturating_sub(decided) > self.timing.deadline =>
+            {
+                self.take_back(at, from, now);
+                Some(None)
+            }
+            _ => {
+                self.stats.cores.not_started.add(1);
+                None
+            }
+        }
+    }
+
     /// Binds the thread to the core unless it is bound there already: the only system call of a hand-off, 1 us.
     fn bind(&mut self, to: KthreadId, core: CoreId) -> bool {
         let (runtime, kthread) = self.runtimes.kthread(to);
         if kthread.bound == Some(core) {
             return true;
         }
-        match sys::bind_thread(runtime.pid, kthread.tid, &cpu_set([&core])) {
+        match self.threads.bind(runtime.pid, kthread.tid, &cpu_set([&core])) {
             Ok(()) => {
                 self.runtimes.kthread_mut(to).bound = Some(core);
                 self.stats.cores.rebinds.add(1);

@@ -5,6 +5,7 @@
 
 use core::sync::atomic::Ordering;
 use tailwater_sched::RuntimeId;
+use tailwater_sched::alloc::RuntimeLook;
 use tailwater_shm::Cycles;
 
 use super::Allocator;
@@ -49,7 +50,7 @@ impl Allocator {
                 self.look_at(id, now);
             } else if budget > 0 {
                 budget = budget.saturating_sub(self.look_at(id, now));
-                stranded |= self.observation.runtime(id).is_some_and(|look| look.has_work());
+                stranded |= self.observation.runtime(id).is_some_and(RuntimeLook::has_work);
                 self.note_timer(id);
                 next = (place + 1) % count;
             }

@@ -25,6 +25,8 @@
 mod apply;
 mod look;
 mod progress;
+#[cfg(test)]
+mod tests;
 
 use rustix::thread::CpuSet;
 use std::sync::Arc;
@@ -37,7 +39,7 @@ use tailwater_shm::{Clock, Cycles, Grant, ParkingLot};
 use crate::config::Config;
 use crate::runtime::{Egress, EndReason, Runtime, Runtimes};
 use crate::stats::{HandoffKind, Stats};
-use crate::sys;
+use crate::sys::Threads;
 
 /// How long after the core was seen ceded its successor may take before the IOKernel wakes it itself. The usual time is 2 to
 /// 3 us (futex wake and context switch on a 2-vCPU VM); waking somebody who is awake costs 0.2 us and harms nobody.
@@ -101,6 +103,7 @@ pub(crate) struct Allocator {
     cores: Vec<CoreSlot>,
     lot: ParkingLot,
     unmanaged: CpuSet,
+    threads: Box<dyn Threads>,
     evicted: Vec<Evicted>,
     doomed: Vec<(RuntimeId, EndReason)>,
     /// Egress rings that must be polled from now on; the switch takes them from here.
@@ -123,12 +126,13 @@ pub(crate) struct Parts {
     pub(crate) unmanaged: CpuSet,
     pub(crate) policy: Box<dyn Policy + Send>,
     pub(crate) lot: ParkingLot,
+    pub(crate) threads: Box<dyn Threads>,
     pub(crate) stats: Arc<Stats>,
 }
 
 impl Allocator {
     pub(crate) fn new(config: &Config, parts: Parts) -> Self {
-        let Parts { clock, topology, unmanaged, policy, lot, stats } = parts;
+        let Parts { clock, topology, unmanaged, policy, lot, threads, stats } = parts;
         let us = |us: u64| clock.from_ns(us * 1_000);
         let origin = tailwater_shm::clock::now();
         let slot = |core: &tailwater_sched::topology::Core| CoreSlot {
@@ -155,6 +159,7 @@ impl Allocator {
             actions: Vec::new(),
             lot,
             unmanaged,
+            threads,
             evicted: Vec::new(),
             doomed: Vec::new(),
             arriving: Vec::new(),
@@ -192,16 +197,31 @@ impl Allocator {
         self.decide(now, |policy, view, actions| policy.wakeup(view, id, actions));
     }
 
-    /// Takes in a runtime whose kthreads are ready. The control thread has checked its wishes against everybody else's.
+    /// Takes in a runtime; it is lent nothing before [`Self::begin`]. The control thread has checked its wishes against
+    /// everybody else's.
     pub(crate) fn attach(&mut self, runtime: Box<Runtime>, now: Cycles) {
         let (id, kthreads) = (runtime.id, runtime.spec.kthreads);
         let refused = self.ledger.register(id, runtime.spec, self.nanos(now)).err();
         self.observation.attach(id, kthreads);
+        self.set_on_hold(id, true);
         self.runtimes.insert(runtime);
         self.policy.attach(id, &self.ledger);
         if let Some(error) = refused {
             self.stats.cores.ledger_refusals.add(1);
             self.doom(id, EndReason::Protocol(error.to_string()));
+        }
+    }
+
+    /// The runtime knows that it is registered: it may have cores.
+    pub(crate) fn begin(&mut self, id: RuntimeId) {
+        if self.runtimes.get(id).is_some_and(|runtime| !runtime.doomed) {
+            self.set_on_hold(id, false);
+        }
+    }
+
+    fn set_on_hold(&mut self, id: RuntimeId, on_hold: bool) {
+        if let Some(look) = self.observation.runtime_mut(id) {
+            look.on_hold = on_hold;
         }
     }
 
@@ -211,9 +231,7 @@ impl Allocator {
         if core::mem::replace(&mut runtime.doomed, true) {
             return;
         }
-        if let Some(look) = self.observation.runtime_mut(id) {
-            look.on_hold = true;
-        }
+        self.set_on_hold(id, true);
         self.doomed.push((id, reason));
     }
 
@@ -246,7 +264,7 @@ impl Allocator {
     }
 
     /// Moves the runtime's threads off the cores they hold, in case its process lives on.
-    fn chase_off(&self, id: RuntimeId) {
+    fn chase_off(&mut self, id: RuntimeId) {
         for slot in &self.cores {
             let holder = match slot.phase {
                 Phase::Free => None,
@@ -257,7 +275,7 @@ impl Allocator {
             let (runtime, kthread) = self.runtimes.kthread(holder);
             runtime.shared(holder.index).grant.0.store(Grant::Cede { next: None }, kthread.generation);
             // Fails when the thread is dead, which serves as well.
-            let _ = sys::bind_thread(runtime.pid, kthread.tid, &self.unmanaged);
+            let _ = self.threads.bind(runtime.pid, kthread.tid, &self.unmanaged);
         }
     }
 

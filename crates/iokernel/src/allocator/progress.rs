@@ -7,13 +7,11 @@
 use tailwater_sched::KthreadId;
 use tailwater_sched::alloc::Activity;
 use tailwater_sched::ledger::Parked;
-use tailwater_shm::grant::PREEMPT_SIGNAL;
 use tailwater_shm::{Cycles, Grant, KthreadState};
 
 use super::{Allocator, Evicted, NO_START_DOUBLINGS, Phase, REWAKE_DOUBLINGS};
 use crate::runtime::EndReason;
 use crate::stats::HandoffKind;
-use crate::sys;
 
 impl Allocator {
     /// Looks at every core once and takes the next step of every hand-off.
@@ -28,6 +26,7 @@ impl Allocator {
                         self.started(at, kthread, kind, decided, now);
                     } else if now.saturating_sub(decided) > self.timing.start_deadline {
                         self.take_back(at, kthread, now);
+                        self.core_fell_free(self.cores[at].id, now);
                     } else if now.saturating_sub(woken) > self.timing.rewake << wakes.min(REWAKE_DOUBLINGS) {
                         self.lot.slot(self.runtimes.kthread(kthread).1.slot).wake();
                         self.stats.cores.rewakes.add(1);
@@ -157,10 +156,10 @@ impl Allocator {
         self.set_activity(kthread, Activity::Parked);
     }
 
-    fn signal(&self, from: KthreadId) {
+    fn signal(&mut self, from: KthreadId) {
         let (runtime, kthread) = self.runtimes.kthread(from);
         // Fails when the thread is dead: its socket will tell.
-        let _ = sys::signal_thread(runtime.pid, kthread.tid, PREEMPT_SIGNAL);
+        let _ = self.threads.preempt(runtime.pid, kthread.tid);
         self.stats.cores.signals.add(1);
     }
 
@@ -169,7 +168,7 @@ impl Allocator {
         let core = self.cores[at].id;
         let (runtime, kthread) = self.runtimes.kthread(from);
         runtime.shared(from.index).grant.0.store(Grant::Cede { next: None }, kthread.generation);
-        let _ = sys::bind_thread(runtime.pid, kthread.tid, &self.unmanaged);
+        let _ = self.threads.bind(runtime.pid, kthread.tid, &self.unmanaged);
         self.account_core_time(at, from, now);
         self.set_activity(from, Activity::Parked);
         self.stats.cores.evictions.add(1);
@@ -198,8 +197,7 @@ impl Allocator {
 
     /// A kthread never started on the core it was lent (stopped by a debugger, starved by another program): the core goes to
     /// somebody else, and the kthread is left alone for a while. No offence.
-    fn take_back(&mut self, at: usize, kthread: KthreadId, now: Cycles) {
-        let core = self.cores[at].id;
+    pub(super) fn take_back(&mut self, at: usize, kthread: KthreadId, now: Cycles) {
         let (runtime, line) = self.runtimes.kthread(kthread);
         runtime.shared(kthread.index).grant.0.store(Grant::Cede { next: None }, line.generation);
         let pause = self.timing.no_start_pause << line.no_starts.min(NO_START_DOUBLINGS);
@@ -211,7 +209,6 @@ impl Allocator {
             runtime.groups.lose(kthread.index);
         }
         self.follow(at, became, HandoffKind::Evict, now, now);
-        self.core_fell_free(core, now);
     }
 
     /// Evicted kthreads that park are normal again.

@@ -299,7 +299,7 @@ impl Directory {
                 Some(owner) => return Err(Refusal::AddressTaken { ip, owner: owner.clone() }),
                 None => ip,
             },
-            None => self.from_pool()?,
+            None => self.next_of_pool()?,
         };
         let mac = wish.mac.map_or(Mac::derived(ip), Mac);
         if mac.is_multicast() {
@@ -315,7 +315,7 @@ impl Directory {
     }
 
     /// The next free address, in turn, so that an address is not used again at once. Bounded by the number of addresses in use.
-    fn from_pool(&mut self) -> Result<Ipv4Addr, Refusal> {
+    fn next_of_pool(&mut self) -> Result<Ipv4Addr, Refusal> {
         let first = self.config.first_pool_address();
         let mut ip = self.next_ip;
         for _ in 0..=self.ips.len() + self.macs.len() {

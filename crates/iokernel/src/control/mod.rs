@@ -46,13 +46,18 @@ const MAX_STRANGERS: usize = 256;
 /// What the control thread tells the polling thread.
 #[derive(Debug)]
 pub(crate) enum Command {
+    /// Frames for it are taken from now on; it is lent nothing yet.
     Attach(Box<Runtime>),
+    /// It has been told that it is ready: cores may be lent.
+    Begin(RuntimeId),
     End(RuntimeId, EndReason),
 }
 
 /// What the polling thread tells the control thread.
 #[derive(Debug)]
 pub(crate) enum Notice {
+    /// Its address is known to the switch.
+    Attached(RuntimeId),
     /// The runtime's cores are back in the ledger and no ring of its is touched any more.
     Retired(Box<Runtime>, EndReason),
     /// The polling thread ends.
@@ -239,6 +244,7 @@ impl Control {
         let mut retired = false;
         while let Ok(notice) = self.notices.try_recv() {
             match notice {
+                Notice::Attached(id) => self.greet(id),
                 Notice::Retired(runtime, reason) => {
                     self.bury(runtime, &reason);
                     retired = true;
@@ -278,6 +284,8 @@ impl Control {
         self.stats.remove_runtime(id);
         self.sessions.retain(|_, session| !matches!(session.state, State::Registered(other) if other == id));
         self.directory.release(id);
+        // Unmaps its memory.
+        drop(runtime);
     }
 
     /// Ends conversations that came to a halt.

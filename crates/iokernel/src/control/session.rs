@@ -4,29 +4,23 @@
 //! |---|---|---|
 //! | `Fresh` | `Register`, granted | `Offered`: the place is reserved, `Welcome` and the files are sent |
 //! | `Fresh` | `Register`, its name or address is on the way out | `Waiting`: tried again when somebody leaves |
-//! | `Offered` | `Kthreads`, all of the peer's process | `Registered`: `Ready` is sent, the polling thread told |
+//! | `Offered` | `Kthreads`, all of the peer's process | `Registered`: the polling thread is told, then `Ready` is sent |
 //! | any | `Stats` | the same: the document is sent |
 //! | any | anything else, or end of file | gone (`Registered`: the polling thread ends it first) |
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::process::{PidfdFlags, geteuid, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, geteuid, pidfd_open};
 use std::sync::Arc;
 use std::time::Instant;
-use tailwater_sched::ledger::{Class as SchedClass, RuntimeSpec};
-use tailwater_sched::{KthreadId, RuntimeId};
-use tailwater_shm::control::{self, Class, ClientMessage, ControlError, Register, ServerMessage, Welcome};
+use tailwater_sched::RuntimeId;
+use tailwater_shm::control::{self, ClientMessage, ControlError, Register, ServerMessage, Welcome};
 use tailwater_shm::layout::Region;
 use tailwater_shm::memory::{self, Mapping};
-use tailwater_shm::ring::{Consumer, Producer};
-use tailwater_shm::{Cycles, Generation};
 
 use super::directory::{Place, Refusal};
 use super::{Command, Control, PATIENCE};
-use crate::runtime::{Egress, EndReason, Kthread, Runtime};
-use crate::stats::{RuntimeCounters, RuntimeStats};
-use crate::switch::check::Identity;
-use crate::switch::flow::FlowGroups;
+use crate::runtime::{Admission, EndReason, Runtime};
 
 /// One connection.
 #[derive(Debug)]
@@ -83,7 +77,7 @@ impl Control {
             }
             (ClientMessage::Register(wish), State::Fresh) => self.register(token, &socket, wish),
             (ClientMessage::Kthreads { tids }, State::Offered(offer)) => {
-                self.enlist(token, &socket, offer, &tids)
+                self.enlist(token, &socket, offer, &tids);
             }
             (_, state) => {
                 session.state = state;
@@ -212,16 +206,29 @@ impl Control {
             self.set_state(token, State::Offered(offer));
             return self.drop_session(token);
         }
-        if control::send(&**socket, &ServerMessage::Ready, &[]).is_err() {
-            self.set_state(token, State::Offered(offer));
-            return self.drop_session(token);
-        }
         self.set_state(token, State::Registered(id));
-        let runtime = build(offer, Arc::clone(socket), tids);
+        let Offer { place, wish, region, doorbell, pid } = *offer;
+        // Names a process that may be gone by now: then its socket has hung up as well.
+        let process = Pid::from_raw(pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        let socket = Arc::clone(socket);
+        let runtime = Runtime::new(Admission { place, wish, region, doorbell, pid, socket, process }, tids);
         tracing::info!(%id, name = runtime.stats.name, ip = %runtime.ip, kthreads = tids.len(), "registered");
         self.stats.polling.registered.add(1);
         self.stats.add_runtime(Arc::clone(&runtime.stats));
         self.tell(Command::Attach(runtime));
+    }
+
+    /// The switch knows the runtime: tells it so, then lets it have cores. Whoever hears that a runtime is ready can reach it.
+    pub(super) fn greet(&mut self, id: RuntimeId) {
+        let mut sessions = self.sessions.values();
+        let Some(session) =
+            sessions.find(|session| matches!(session.state, State::Registered(other) if other == id))
+        else {
+            return;
+        };
+        // When the peer is gone, the polling thread notices by itself.
+        let _ = control::send(&*session.socket, &ServerMessage::Ready, &[]);
+        self.tell(Command::Begin(id));
     }
 }
 
@@ -237,64 +244,4 @@ fn is_about_others(refusal: &Refusal) -> bool {
             | Refusal::TooManyRuntimes(_)
             | Refusal::NoSlots { .. }
     )
-}
-
-/// Puts together what the polling thread needs.
-fn build(offer: Box<Offer>, socket: Arc<OwnedFd>, tids: &[i32]) -> Box<Runtime> {
-    let Offer { place, wish, region, doorbell, pid } = *offer;
-    let Place { id, ip, mac, slots, .. } = place;
-    let (count, class) = (wish.kthreads, wish.class);
-    let stats = Arc::new(RuntimeStats {
-        id,
-        name: wish.name,
-        pid,
-        ip,
-        mac,
-        class,
-        kthreads: count,
-        guaranteed: wish.guaranteed,
-        counters: RuntimeCounters::default(),
-    });
-    let identity = Identity { mac: mac.key(), ip: ip.to_bits() };
-    let kthread = |index: u16| Kthread {
-        ingress: Producer::new(region.ingress(index)),
-        egress: Some(Egress {
-            consumer: Consumer::new(region.egress(index)),
-            owner: KthreadId::new(id, index),
-            identity,
-            stats: Arc::clone(&stats),
-        }),
-        tid: tids[usize::from(index)],
-        slot: slots[usize::from(index)],
-        may_run: false,
-        generation: Generation::default(),
-        bound: None,
-        no_starts: 0,
-    };
-    let kthreads = (0..count).map(kthread).collect();
-    let class = match class {
-        Class::LatencyCritical => SchedClass::LatencyCritical,
-        Class::BestEffort => SchedClass::BestEffort,
-    };
-    // Names a process that may be gone by now: then its socket has hung up as well.
-    let process =
-        rustix::process::Pid::from_raw(pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-    Box::new(Runtime {
-        id,
-        spec: RuntimeSpec { guaranteed: wish.guaranteed, max: count, kthreads: count, class },
-        pid,
-        mac,
-        ip,
-        kthreads,
-        region,
-        doorbell,
-        socket,
-        process,
-        groups: FlowGroups::new(count),
-        stats,
-        evictions: 0,
-        next_timer: Cycles::MAX,
-        woken_at_tick: 0,
-        doomed: false,
-    })
 }

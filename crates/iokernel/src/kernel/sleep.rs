@@ -19,6 +19,7 @@ use rustix::fd::AsFd;
 use tailwater_shm::{Cycles, clock};
 
 use super::Polling;
+use crate::port::Port;
 
 /// How long before a timer or a port's next event the sleep ends, in microseconds: the wake of a halted core takes 20 to 52
 /// (2-vCPU VM), and an event must not be late because nobody was awake.
@@ -59,7 +60,7 @@ impl Polling {
 
     /// Nanoseconds that may be slept; `None` when the next event is too near.
     fn time_left(&self, now: Cycles) -> Option<u64> {
-        let event = self.switch.ports().filter_map(|port| port.next_event()).min().unwrap_or(Cycles::MAX);
+        let event = self.switch.ports().filter_map(Port::next_event).min().unwrap_or(Cycles::MAX);
         let next = event.min(self.allocator.earliest_timer());
         let left = next.saturating_sub(now).checked_sub(self.margin)?;
         // Too short a nap is worth neither its system call nor the halt.
@@ -74,7 +75,7 @@ impl Polling {
         let fixed = fds.len();
         fds.extend(self.allocator.runtimes.iter().map(|r| PollFd::new(&r.doorbell, PollFlags::IN)));
         let bells = fds.len();
-        let ports = self.switch.ports().filter_map(|port| port.pollable());
+        let ports = self.switch.ports().filter_map(Port::pollable);
         fds.extend(ports.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
         let timeout = Timespec {
             tv_sec: (timeout_ns / 1_000_000_000) as i64,

@@ -20,6 +20,8 @@
 pub(crate) mod check;
 pub(crate) mod flow;
 pub(crate) mod mac;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
 use std::net::Ipv4Addr;

@@ -119,6 +119,8 @@ fn live(order: &str) -> Result<(), String> {
     let order: Order = serde_json::from_str(order).map_err(|e| e.to_string())?;
     let runtime = RawRuntime::start(&order.socket, &order.spec, |_| order.role.behaviour())
         .map_err(|e| e.to_string())?;
+    // Something to do at once, as the main thread of a program is.
+    (0..order.spec.register.kthreads).for_each(|k| runtime.submit(k));
     say(READY);
     // Until the parent closes it or dies.
     let _ = std::io::stdin().read_to_end(&mut Vec::new());

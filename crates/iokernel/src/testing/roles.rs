@@ -82,6 +82,7 @@ impl Behaviour for Burn {
 
     fn started(&mut self, kthread: &mut RawKthread, _now: Cycles) {
         kthread.set_queued(0);
+        kthread.submitted().store(0, Ordering::Relaxed);
     }
 
     fn ceding(&mut self, kthread: &mut RawKthread) {
@@ -119,6 +120,7 @@ impl Behaviour for Hog {
     fn started(&mut self, kthread: &mut RawKthread, _now: Cycles) {
         crate::sys::note_preempt_signals();
         kthread.set_queued(0);
+        kthread.submitted().store(0, Ordering::Relaxed);
     }
 
     fn ceding(&mut self, kthread: &mut RawKthread) {

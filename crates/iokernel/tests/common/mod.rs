@@ -1,26 +1,42 @@
 //! An IOKernel in this process, raw runtimes around it, and conditions that are polled.
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
+use std::net::Ipv4Addr;
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use tailwater_iokernel::port::{Attachment, Port, memory};
-use tailwater_iokernel::stats::StatsHandle;
+use tailwater_iokernel::config::Priority;
+use tailwater_iokernel::frame::Mac;
+use tailwater_iokernel::port::memory::{self, MemoryPeer};
+use tailwater_iokernel::port::{Attachment, Port};
+use tailwater_iokernel::stats::{RuntimeCounters, RuntimeStats, StatsHandle};
+use tailwater_iokernel::testing::RawRuntime;
 use tailwater_iokernel::testing::child::VARIABLE;
+use tailwater_iokernel::testing::wire::{Endpoint, udp};
 use tailwater_iokernel::{Config, IoKernel, StartError};
 
 /// How long anything may take on a loaded machine.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
+/// The test's own end of the network.
+pub const STATION: Endpoint =
+    Endpoint { mac: Mac([2, 0, 0, 0, 0, 250]), ip: Ipv4Addr::new(10, 77, 0, 250), port: 4000 };
+
 /// A running IOKernel; stopped and waited for on drop.
 pub struct Running {
     pub socket: String,
+    /// The one core it manages.
+    pub managed: u16,
+    /// Linux's number of its polling thread.
+    pub tid: i32,
     pub stats: StatsHandle,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<Result<(), StartError>>>,
+    /// One IOKernel at a time: each believes its cores are its own.
+    _alone: MutexGuard<'static, ()>,
 }
 
 /// Settings for tests: one managed core whatever the machine has, patience with its load.
@@ -35,36 +51,62 @@ pub fn config() -> Config {
         // A loaded machine may not run a thread for tens of milliseconds: that alone must evict nobody.
         cede_deadline_us: 2_000_000,
         start_deadline_us: 5_000_000,
+        // The test's own threads share the IOKernel's core.
+        priority: Priority::None,
         ..Config::default()
     }
 }
 
 impl Running {
     pub fn start(config: Config, ports: Vec<Box<dyn Port>>) -> Self {
+        static ALONE: Mutex<()> = Mutex::new(());
+        // A test that failed while it held the lock has said so already.
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let socket = config.socket.clone();
         let iokernel = IoKernel::new(config, ports).unwrap();
         let (stats, stop) = (iokernel.stats(), Arc::new(AtomicBool::new(false)));
+        let managed = iokernel.cores().managed.cores()[0].id.0;
+        let (tid_out, tid_in) = std::sync::mpsc::channel();
         let thread = std::thread::spawn({
             let stop = Arc::clone(&stop);
-            move || iokernel.run(&stop)
+            move || {
+                tid_out.send(rustix::thread::gettid().as_raw_nonzero().get()).unwrap();
+                iokernel.run(&stop)
+            }
         });
-        Self { socket, stats, stop, thread: Some(thread) }
+        Self {
+            socket,
+            managed,
+            tid: tid_in.recv().unwrap(),
+            stats,
+            stop,
+            thread: Some(thread),
+            _alone: alone,
+        }
     }
 
-    /// One with a port whose other end is returned, with the station's address 10.77.0.250.
-    pub fn with_station(config: Config) -> (Self, memory::MemoryPeer) {
+    /// One with a port whose other end is returned.
+    pub fn with_station(config: Config) -> (Self, MemoryPeer) {
         let attachment = Attachment::Station { mac: STATION.mac, ip: Some(STATION.ip) };
         let (port, peer) = memory::pair("station", attachment).unwrap();
         (Self::start(config, vec![Box::new(port)]), peer)
     }
-}
 
-pub const STATION: tailwater_iokernel::testing::wire::Endpoint =
-    tailwater_iokernel::testing::wire::Endpoint {
-        mac: tailwater_iokernel::frame::Mac([2, 0, 0, 0, 0, 250]),
-        ip: std::net::Ipv4Addr::new(10, 77, 0, 250),
-        port: 4000,
-    };
+    fn runtime(&self, name: &str) -> Option<Arc<RuntimeStats>> {
+        self.stats.runtimes().into_iter().find(|runtime| runtime.name == name)
+    }
+
+    /// A number from the account of the runtime named `name`; 0 when it is not registered.
+    pub fn counter(&self, name: &str, which: impl FnOnce(&RuntimeCounters) -> u64) -> u64 {
+        self.runtime(name).map_or(0, |runtime| which(&runtime.counters))
+    }
+
+    /// Port 7 of the runtime named `name`.
+    pub fn endpoint_of(&self, name: &str) -> Endpoint {
+        let runtime = self.runtime(name).unwrap();
+        Endpoint { mac: runtime.mac, ip: runtime.ip, port: 7 }
+    }
+}
 
 impl Drop for Running {
     fn drop(&mut self) {
@@ -75,6 +117,28 @@ impl Drop for Running {
             assert_eq!(self.stats.cores.ledger_refusals.get(), 0, "the ledger refused a transition");
         }
     }
+}
+
+/// Port 7 of a runtime of this process.
+pub fn endpoint(runtime: &RawRuntime) -> Endpoint {
+    Endpoint { mac: runtime.mac(), ip: runtime.ip(), port: 7 }
+}
+
+/// Sends one request and waits for its answer.
+#[track_caller]
+pub fn ask(station: &MemoryPeer, service: Endpoint, number: u64) {
+    let payload = [[0; 16].as_slice(), &number.to_le_bytes()].concat();
+    let end = Instant::now() + PATIENCE;
+    assert!(station.send(&udp(STATION, service, &payload)));
+    while Instant::now() < end {
+        if let Some(answer) = station.receive_timeout(Duration::from_millis(100))
+            && answer[26..30] == service.ip.octets()
+            && answer.ends_with(&number.to_le_bytes())
+        {
+            return;
+        }
+    }
+    panic!("request {number} was not answered");
 }
 
 /// Polls a condition until it holds.

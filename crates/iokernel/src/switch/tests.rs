@@ -1,0 +1,300 @@
+use core::sync::atomic::Ordering;
+use std::net::Ipv4Addr;
+use tailwater_sched::RuntimeId;
+use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
+use tailwater_shm::{Grant, KthreadState};
+
+use super::check::tests::{arp, udp};
+use crate::fixture::World;
+use crate::frame::Mac;
+use crate::port::memory::{MemoryPeer, pair};
+use crate::port::{Attachment, Port};
+use crate::runtime::EndReason;
+
+const ELSEWHERE: Ipv4Addr = Ipv4Addr::new(10, 77, 9, 9);
+
+fn ip(id: u32) -> Ipv4Addr {
+    Ipv4Addr::new(10, 77, 0, id as u8 + 10)
+}
+
+/// Runtimes 0 and 1 of one kthread each, both running on cores of their own.
+fn two_running(ports: Vec<Box<dyn Port>>) -> World {
+    let mut world = World::new(2, ports);
+    for id in 0..2 {
+        world.add(id, 1, 1, LatencyCritical);
+        world.peer(id).queue(0, 1);
+    }
+    world.settle();
+    assert!((0..2).all(|id| world.peer(id).state(0) == KthreadState::Running));
+    world
+}
+
+fn station(mac: Mac, ip: Option<Ipv4Addr>) -> (Box<dyn Port>, MemoryPeer) {
+    let (port, peer) = pair(&format!("station {mac}"), Attachment::Station { mac, ip }).unwrap();
+    (Box::new(port), peer)
+}
+
+fn uplink() -> (Box<dyn Port>, MemoryPeer) {
+    let (port, peer) = pair("uplink", Attachment::Uplink { gateway: None }).unwrap();
+    (Box::new(port), peer)
+}
+
+#[test]
+fn a_frame_reaches_the_runtime_it_is_addressed_to_and_nobody_else() {
+    let mut world = two_running(Vec::new());
+    world.add(2, 1, 0, BestEffort);
+    let frame = udp(ip(0), ip(1), (5, 7), 1400);
+    world.peer(0).send(0, &frame);
+    world.pass(100);
+    assert_eq!(world.peer(1).receive(0).as_deref(), Some(&frame[..]));
+    assert_eq!(world.peer(0).receive(0), None);
+    assert_eq!(world.peer(2).receive(0), None);
+    assert_eq!(world.alloc.stats.switch.delivered.get(), 1);
+}
+
+#[test]
+fn frames_of_one_flow_stay_in_order_through_more_than_a_batch() {
+    let mut world = two_running(Vec::new());
+    for number in 0..100u8 {
+        let mut frame = udp(ip(0), ip(1), (5, 7), 60);
+        frame[59] = number;
+        world.peer(0).send(0, &frame);
+    }
+    for _ in 0..4 {
+        world.pass(100);
+    }
+    let received: Vec<u8> = std::iter::from_fn(|| world.peer(1).receive(0)).map(|frame| frame[59]).collect();
+    assert_eq!(received, (0..100).collect::<Vec<_>>());
+}
+
+#[test]
+fn spoofed_malformed_and_foreign_frames_are_dropped_and_counted() {
+    let mut world = two_running(Vec::new());
+    let mut other_type = udp(ip(0), ip(1), (5, 7), 60);
+    other_type[12] = 0x86;
+    let mut malformed = udp(ip(0), ip(1), (5, 7), 60);
+    malformed[14] = 0x41;
+    for frame in [
+        udp(ip(1), ip(0), (5, 7), 60),
+        arp(ip(1), ip(0)),
+        malformed,
+        other_type,
+        udp(ip(0), ELSEWHERE, (1, 1), 60),
+    ] {
+        world.peer(0).send(0, &frame);
+    }
+    world.peer(0).send(0, &udp(ip(0), ip(1), (1, 1), 1515));
+    world.pass(100);
+    let switch = &world.alloc.stats.switch;
+    assert_eq!(switch.dropped_spoofed.get(), 2);
+    assert_eq!(switch.dropped_malformed.get(), 2, "a bad header and a frame over the MTU");
+    assert_eq!(switch.dropped_ethertype.get(), 1);
+    assert_eq!(switch.dropped_unknown.get(), 1);
+    assert_eq!(switch.delivered.get(), 0);
+    let counters = &world.alloc.runtimes.get(RuntimeId(0)).unwrap().stats.counters;
+    assert_eq!((counters.tx_spoofed.get(), counters.tx_malformed.get(), counters.tx_frames.get()), (2, 2, 6));
+}
+
+#[test]
+fn a_broadcast_reaches_everybody_but_the_sender() {
+    let (port, outside) = uplink();
+    let (other, beside) = station(Mac([2, 0, 0, 0, 0, 1]), None);
+    let mut world = two_running(vec![port, other]);
+    let request = arp(ip(0), ip(1));
+    world.peer(0).send(0, &request);
+    world.pass(100);
+    assert_eq!(world.peer(1).receive(0).as_deref(), Some(&request[..]));
+    assert_eq!(world.peer(0).receive(0), None);
+    assert_eq!(outside.receive().as_deref(), Some(&request[..]));
+    assert_eq!(beside.receive().as_deref(), Some(&request[..]));
+    let mut from_outside = request.clone();
+    from_outside[6..12].copy_from_slice(&[2, 9, 9, 9, 9, 9]);
+    assert!(outside.send(&from_outside));
+    world.pass(100);
+    assert_eq!(outside.receive(), None, "a broadcast came back to the port it came from");
+    assert_eq!(beside.receive().as_deref(), Some(&from_outside[..]));
+    assert!(world.peer(0).receive(0).is_some() && world.peer(1).receive(0).is_some());
+}
+
+#[test]
+fn unknown_destinations_go_to_the_uplink_and_do_not_come_back() {
+    let (port, outside) = uplink();
+    let mut world = two_running(vec![port]);
+    world.peer(0).send_udp(0, ELSEWHERE, 5);
+    world.pass(100);
+    let frame = outside.receive().expect("the uplink gets what nobody else has");
+    assert!(outside.send(&frame));
+    world.pass(100);
+    assert_eq!(outside.receive(), None);
+    assert_eq!(world.alloc.stats.switch.dropped_unknown.get(), 1);
+}
+
+#[test]
+fn a_station_gets_what_is_sent_to_its_address_and_reaches_runtimes() {
+    let (port, station) = station(Mac::derived(ELSEWHERE), Some(ELSEWHERE));
+    let mut world = two_running(vec![port]);
+    world.peer(0).send_udp(0, ELSEWHERE, 5);
+    world.pass(100);
+    assert_eq!(station.receive(), Some(udp(ip(0), ELSEWHERE, (5, 7), 60)));
+    let answer = udp(ELSEWHERE, ip(1), (7, 5), 60);
+    assert!(station.send(&answer));
+    assert!(station.send(&[0; 13]), "handed over, to be refused by the switch");
+    world.pass(100);
+    assert_eq!(world.peer(1).receive(0), Some(answer));
+    assert_eq!(world.alloc.stats.switch.dropped_malformed.get(), 1);
+    assert_eq!(world.alloc.stats.ports()[0].transmitted.get(), 1);
+}
+
+#[test]
+fn a_full_ingress_ring_drops_and_counts_and_loses_nothing_else() {
+    let mut world = two_running(Vec::new());
+    // Rings have 512 lines; a record of 1400 bytes takes 23 of them.
+    for _ in 0..5 {
+        for _ in 0..16 {
+            world.peer(0).send(0, &udp(ip(0), ip(1), (5, 7), 1400));
+        }
+        world.pass(100);
+    }
+    let switch = &world.alloc.stats.switch;
+    let (delivered, full) = (switch.delivered.get(), switch.dropped_full.get());
+    assert!(full > 0 && delivered + full == 80, "{delivered} delivered, {full} dropped");
+    assert_eq!(std::iter::from_fn(|| world.peer(1).receive(0)).count() as u64, delivered);
+    assert_eq!(world.alloc.runtimes.get(RuntimeId(1)).unwrap().stats.counters.rx_full.get(), full);
+}
+
+#[test]
+fn an_impossible_egress_record_ends_the_senders_registration_only() {
+    let mut world = two_running(Vec::new());
+    world.peer(0).send_udp(0, ip(1), 5);
+    world.pass(100);
+    // A second producer of the same ring, two lines behind: its payload lies where the next header is expected.
+    let mut rogue = tailwater_shm::ring::Producer::new(world.peer(0).region.egress(0));
+    let mut slot = rogue.reserve(512).unwrap();
+    slot.write(0, &[0xff; 512]);
+    slot.commit(0, 0, 0);
+    world.pass(100);
+    assert!(
+        matches!(world.ended[..], [(RuntimeId(0), EndReason::EgressLie { kthread: 0, .. })]),
+        "{:?}",
+        world.ended
+    );
+    world.add(3, 1, 0, LatencyCritical);
+    world.peer(1).send_udp(0, ip(3), 5);
+    world.pass(100);
+    assert!(world.peer(3).receive(0).is_some());
+}
+
+#[test]
+fn an_impossible_ingress_position_ends_the_receivers_registration_only() {
+    let mut world = two_running(Vec::new());
+    world.peer(1).region.kthread(0).ingress_tail.0.store(u64::MAX, Ordering::Relaxed);
+    for _ in 0..600 {
+        world.peer(0).send_udp(0, ip(1), 5);
+        world.pass(100);
+        if !world.ended.is_empty() {
+            break;
+        }
+    }
+    assert!(
+        matches!(world.ended[..], [(RuntimeId(1), EndReason::IngressLie { kthread: 0, .. })]),
+        "{:?}",
+        world.ended
+    );
+    assert!(world.peers.contains_key(&0));
+}
+
+#[test]
+fn flows_follow_the_kthreads_that_have_cores() {
+    let mut world = World::new(3, Vec::new());
+    world.add(0, 1, 1, LatencyCritical);
+    world.add(1, 2, 0, LatencyCritical);
+    world.peer(0).queue(0, 1);
+    world.peer(1).queue(0, 4);
+    world.peer(1).queue(1, 4);
+    for _ in 0..10 {
+        world.settle();
+    }
+    assert!((0..2).all(|k| world.peer(1).state(k) == KthreadState::Running), "both have cores");
+    let burst = |world: &mut World| {
+        for port in 0..64 {
+            world.peer(0).send_udp(0, ip(1), port);
+        }
+        (0..3).for_each(|_| world.pass(100));
+        [0, 1].map(|k| std::iter::from_fn(|| world.peer(1).receive(k)).count())
+    };
+    let shares = burst(&mut world);
+    assert!(shares[0] + shares[1] == 64 && shares.iter().all(|&n| n > 10), "{shares:?}");
+    (0..2).for_each(|k| world.peer(1).queue(k, 0));
+    world.tick();
+    world.peer(1).park(1);
+    world.pass(100);
+    assert_eq!(burst(&mut world), [64, 0]);
+}
+
+#[test]
+fn a_frame_for_a_runtime_without_a_core_wakes_it_and_waits_for_the_kthread_that_wakes() {
+    let mut world = World::new(2, Vec::new());
+    world.add(0, 1, 0, LatencyCritical);
+    world.add(1, 2, 0, LatencyCritical);
+    world.peer(0).queue(0, 1);
+    world.settle();
+    // Its kthread 1 ran on core 1 last, so that is the one the policy wakes there.
+    world.peer(1).queue(1, 1);
+    world.settle();
+    let woken = (0..2).find(|&k| world.peer(1).state(k) == KthreadState::Running).unwrap();
+    world.peer(1).queue(1, 0);
+    world.peer(1).park(woken);
+    world.settle();
+    world.peer(0).send_udp(0, ip(1), 5);
+    world.pass(100);
+    assert!(matches!(world.peer(1).grant(woken).0, Grant::Run { .. }));
+    assert!(world.peer(1).receive(woken).is_some(), "the frame lies with a kthread that sleeps");
+}
+
+#[test]
+fn what_a_kthread_sent_before_it_parked_is_still_sent() {
+    let mut world = two_running(Vec::new());
+    world.peer(0).queue(0, 0);
+    world.tick();
+    for port in 0..50 {
+        world.peer(0).send_udp(0, ip(1), port);
+    }
+    world.peer(0).park(0);
+    for _ in 0..4 {
+        world.pass(100);
+    }
+    assert_eq!(std::iter::from_fn(|| world.peer(1).receive(0)).count(), 50);
+    assert!(world.alloc.runtimes.get(RuntimeId(0)).unwrap().kthreads[0].egress.is_some(), "still polled");
+}
+
+#[test]
+fn a_failed_port_is_detached_and_the_rest_goes_on() {
+    struct Broken;
+    impl Port for Broken {
+        fn name(&self) -> &'static str {
+            "broken"
+        }
+        fn attachment(&self) -> Attachment {
+            Attachment::Uplink { gateway: None }
+        }
+        fn start(&mut self, _: &crate::port::Context) -> Result<(), crate::port::PortError> {
+            Ok(())
+        }
+        fn poll(
+            &mut self,
+            _: tailwater_shm::Cycles,
+            _: usize,
+            _: &mut dyn crate::port::Inject,
+        ) -> Result<usize, crate::port::PortError> {
+            Err(crate::port::PortError { port: "broken".into(), why: "unplugged".into() })
+        }
+        fn transmit(&mut self, _: tailwater_shm::Cycles, _: &[u8]) -> bool {
+            true
+        }
+    }
+    let mut world = two_running(vec![Box::new(Broken)]);
+    assert_eq!(world.alloc.stats.ports()[0].failed.get(), 1);
+    world.peer(0).send_udp(0, ip(1), 5);
+    world.pass(100);
+    assert!(world.peer(1).receive(0).is_some());
+}
