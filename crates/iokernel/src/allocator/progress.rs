@@ -175,6 +175,7 @@ impl Allocator {
         self.stats.handoff(HandoffKind::Evict).ceded.record(self.clock.to_ns(now.saturating_sub(decided)));
         let became = self.ledger.evict(from, self.nanos(now));
         self.evicted.push(Evicted { kthread: from, never_started: false, not_before: now });
+        self.look_at(from.runtime, now);
         self.follow(at, became, HandoffKind::Evict, decided, now);
         if let Ok(Parked::HandedOn { to, .. }) = became {
             self.lot.slot(self.runtimes.kthread(to).1.slot).wake();
@@ -205,6 +206,7 @@ impl Allocator {
         self.stats.cores.no_starts.add(1);
         let became = self.ledger.evict(kthread, self.nanos(now));
         self.evicted.push(Evicted { kthread, never_started: true, not_before: now.saturating_add(pause) });
+        self.look_at(kthread.runtime, now);
         if let Some(runtime) = self.runtimes.get_mut(kthread.runtime) {
             runtime.groups.lose(kthread.index);
         }

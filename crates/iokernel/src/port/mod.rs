@@ -45,6 +45,7 @@
 //! ```
 
 pub mod memory;
+pub mod tap;
 
 use crate::frame::Mac;
 use rustix::fd::BorrowedFd;

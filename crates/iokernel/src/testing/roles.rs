@@ -33,6 +33,8 @@ impl Behaviour for Echo {
             done += 1;
             if turn_around(&mut frame) {
                 if frame.len() >= UDP_HEADERS + 16 {
+                    // The payload changes: no UDP checksum instead of a wrong one (RFC 768).
+                    frame[40..42].fill(0);
                     frame[UDP_HEADERS..UDP_HEADERS + 8].copy_from_slice(&self.began.to_le_bytes());
                     frame[UDP_HEADERS + 8..UDP_HEADERS + 16].copy_from_slice(&clock::now().to_le_bytes());
                 }

@@ -4,6 +4,8 @@
 
 #![allow(unsafe_code)]
 
+pub(crate) mod tap;
+
 use rustix::io::Errno;
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_setaffinity};
