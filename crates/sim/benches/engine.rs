@@ -50,7 +50,7 @@ fn backlog(c: &mut Criterion) {
     group.sample_size(10);
     let at =
         |i: u64| Incoming { at_ns: i, service_ns: 1_000 + i * 7919 % 10_000, class: 0, flow: FlowHash(0) };
-    let trace: Vec<Incoming> = (0..100_000).map(at).collect();
+    let trace: std::sync::Arc<[Incoming]> = (0..100_000).map(at).collect();
     for cores in [16, 512] {
         for (name, policy) in [("c-fcfs", PolicySpec::CFcfs), ("srpt", PolicySpec::ShortestRemaining)] {
             let scenario = scenario(policy, cores);

@@ -11,10 +11,16 @@ use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::{Serialize, de::DeserializeOwned};
 
+use crate::costs::Costs;
+use crate::mix::Mix;
+use crate::notation::{parse_loads, parse_policies};
 use crate::plot::{Panel, draw};
 use crate::report::{Table, write_file};
 use crate::reproduce::{Figure, Options};
+use crate::study::allocators::{self, AllocatorStudy};
 use crate::study::connections::{self, ConnectionStudy};
+use crate::study::demo;
+use crate::study::plan::{self, PlanStudy};
 use crate::study::policies::{self, PolicyStudy};
 use crate::validate;
 
@@ -23,7 +29,9 @@ use crate::validate;
 #[command(after_help = "Examples:
   tailwater sim policies --service bimodal:0.995*500ns+0.005*500us --policies c-fcfs,ps:100ns,sq:5us
   tailwater sim policies --cores 64 --costs paper-2019 --loads 0.5..0.95/10 --svg tail.svg
+  tailwater sim allocators --cores 32 --services 4 --arrivals onoff:on=1ms,off=4ms
   tailwater sim connections --queues 8,64
+  tailwater sim plan --service exp:10us --rate 500k --slo 'p99.9<100us' --cores 16
   tailwater sim theory")]
 pub struct SimArgs {
     /// What to simulate.
@@ -36,8 +44,14 @@ pub struct SimArgs {
 pub enum SimCommand {
     /// Compare request-dispatch policies over load.
     Policies(PolicyArgs),
+    /// Compare core-allocation policies over load: several bursty services and a batch job.
+    Allocators(AllocatorArgs),
+    /// The demo's scenario (one service and a batch job on one core), simulated.
+    Demo(DemoArgs),
     /// Connections that receive-side scaling needs to balance cores (Monte Carlo).
     Connections(ConnectionArgs),
+    /// Which policy, how many cores, what is left for batch work?
+    Plan(PlanArgs),
     /// Check the simulator against queueing theory.
     Theory(TheoryArgs),
 }
@@ -115,6 +129,57 @@ pub struct PolicyArgs {
     output: OutputArgs,
 }
 
+/// Arguments of `sim allocators`.
+#[derive(Clone, Debug, Args)]
+pub struct AllocatorArgs {
+    /// Scenario file (TOML).
+    pub scenario: Option<PathBuf>,
+    /// Allocators: congestion[:INTERVAL], delay[:THRESHOLD], arachne, ix, ix-energy, static
+    /// [default: congestion,delay,arachne,ix,static].
+    #[arg(long)]
+    pub allocators: Option<String>,
+    /// Service time of every service [default: exp:10us].
+    #[arg(long)]
+    pub service: Option<String>,
+    /// Managed cores [default: 8].
+    #[arg(long)]
+    pub cores: Option<u16>,
+    /// Latency-critical services [default: 2].
+    #[arg(long)]
+    pub services: Option<u16>,
+    /// Loads of all services together, as fractions of all cores [default: 0.1..0.8/8].
+    #[arg(long)]
+    pub loads: Option<String>,
+    /// Arrival process: poisson, const or onoff:on=1ms,off=9ms [default: onoff:on=2ms,off=2ms].
+    #[arg(long)]
+    pub arrivals: Option<tailwater_workload::ArrivalProcess>,
+    /// Machine costs: ideal, paper-2019, vm-2vcpu or a profile file [default: paper-2019].
+    #[arg(long)]
+    pub costs: Option<String>,
+    #[command(flatten)]
+    effort: EffortArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// Arguments of `sim demo`.
+#[derive(Clone, Debug, Args)]
+pub struct DemoArgs {
+    /// Service time of the service.
+    #[arg(long, default_value = "exp:10us")]
+    pub service: String,
+    /// Loads as fractions of the core.
+    #[arg(long, default_value = "0.1..0.9/9")]
+    pub loads: String,
+    /// Machine costs: ideal, paper-2019, vm-2vcpu or a profile file.
+    #[arg(long, default_value = "vm-2vcpu")]
+    pub costs: String,
+    #[command(flatten)]
+    effort: EffortArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
 /// Arguments of `sim connections`.
 #[derive(Clone, Debug, Args)]
 pub struct ConnectionArgs {
@@ -137,6 +202,42 @@ pub struct ConnectionArgs {
     pub seed: Option<u64>,
     #[command(flatten)]
     output: OutputArgs,
+}
+
+/// Arguments of `sim plan`.
+#[derive(Clone, Debug, Args)]
+pub struct PlanArgs {
+    /// Scenario file (TOML).
+    pub scenario: Option<PathBuf>,
+    /// Service time [default: exp:10us].
+    #[arg(long)]
+    pub service: Option<String>,
+    /// Offered requests per second, as in 500k [default: 800k].
+    #[arg(long)]
+    pub rate: Option<tailwater_workload::Rate>,
+    /// Recorded trace instead: CSV of arrival_ns, service_ns and optionally class.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["service", "rate"])]
+    pub trace: Option<PathBuf>,
+    /// Objective: p50, p90, p99 or p99.9, then < and a time [default: p99.9<100us].
+    #[arg(long)]
+    pub slo: Option<String>,
+    /// Managed cores of the machine [default: 16].
+    #[arg(long)]
+    pub cores: Option<usize>,
+    /// Policies to consider [default: d-fcfs,steal,c-fcfs,sq:5us,mq:5us,reserved].
+    #[arg(long)]
+    pub policies: Option<String>,
+    /// Arrival process [default: poisson].
+    #[arg(long)]
+    pub arrivals: Option<tailwater_workload::ArrivalProcess>,
+    /// Machine costs: ideal, paper-2019, vm-2vcpu or a profile file [default: paper-2019].
+    #[arg(long)]
+    pub costs: Option<String>,
+    #[command(flatten)]
+    effort: EffortArgs,
+    /// Write the answer as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
 }
 
 /// Arguments of `sim theory`.
@@ -186,7 +287,10 @@ pub struct ReproduceArgs {
 pub fn run_sim(args: &SimArgs) -> anyhow::Result<()> {
     match &args.study {
         SimCommand::Policies(args) => run_policies(args),
+        SimCommand::Allocators(args) => run_allocators(args),
+        SimCommand::Demo(args) => run_demo(args),
         SimCommand::Connections(args) => run_connections(args),
+        SimCommand::Plan(args) => run_plan(args),
         SimCommand::Theory(args) => run_theory(args),
     }
 }
@@ -238,6 +342,48 @@ fn run_policies(args: &PolicyArgs) -> anyhow::Result<()> {
     args.output.write(&study, &rows, &policies::csv(&rows), &title, || policies::panels(&rows))
 }
 
+fn run_allocators(args: &AllocatorArgs) -> anyhow::Result<()> {
+    let mut study: AllocatorStudy = load(args.scenario.as_deref())?;
+    set(&mut study.allocators, args.allocators.clone());
+    set(&mut study.service, args.service.clone());
+    set(&mut study.cores, args.cores);
+    set(&mut study.services, args.services);
+    set(&mut study.loads, args.loads.clone());
+    set(&mut study.arrivals, args.arrivals);
+    set(&mut study.costs, args.costs.clone());
+    args.effort.apply(&mut study.effort);
+    let points = study.points()?.len() as u64;
+    let progress = progress("allocators", points * u64::from(study.effort.replications.max(1)));
+    let rows = study.run(&|| progress.inc(1));
+    progress.finish_and_clear();
+    let rows = rows?;
+    let title = format!(
+        "{} services ({}, {}) and a batch job on {} cores, {} costs",
+        study.services, study.service, study.arrivals, study.cores, study.costs
+    );
+    let table = allocators::table(&rows);
+    println!("{title}");
+    print!("{}", table.to_text());
+    args.output.write(&study, &rows, &table, &title, || allocators::panels(&rows))
+}
+
+fn run_demo(args: &DemoArgs) -> anyhow::Result<()> {
+    let (mix, costs) = (Mix::parse(&args.service)?, Costs::load(&args.costs)?);
+    let loads = parse_loads(&args.loads)?;
+    let mut effort = crate::study::Effort::default();
+    args.effort.apply(&mut effort);
+    let progress = progress("demo", loads.len() as u64 * u64::from(effort.replications.max(1)));
+    let rows = demo::run(&mix, &loads, &costs, &effort, &|| progress.inc(1));
+    progress.finish_and_clear();
+    let rows = rows?;
+    let table = demo::table(&rows);
+    let title = format!("{} and a batch job on one core, {} costs", mix.describe(), costs.name);
+    println!("{title}");
+    print!("{}", table.to_text());
+    let study = serde_json::json!({ "service": mix, "costs": costs, "effort": effort });
+    args.output.write(&study, &rows, &table, &title, || demo::panels(&rows))
+}
+
 fn run_connections(args: &ConnectionArgs) -> anyhow::Result<()> {
     let mut study: ConnectionStudy = load(args.scenario.as_deref())?;
     set(&mut study.queues, args.queues.clone());
@@ -252,6 +398,33 @@ fn run_connections(args: &ConnectionArgs) -> anyhow::Result<()> {
     let table = connections::table(&rows);
     print!("{}", table.to_text());
     args.output.write(&study, &rows, &table, "Connections needed for balance", || connections::panels(&rows))
+}
+
+fn run_plan(args: &PlanArgs) -> anyhow::Result<()> {
+    let mut study: PlanStudy = load(args.scenario.as_deref())?;
+    if args.service.is_some() {
+        study.class = None;
+    }
+    set(&mut study.service, args.service.clone());
+    set(&mut study.rate, args.rate);
+    set(&mut study.slo, args.slo.clone());
+    set(&mut study.cores, args.cores);
+    set(&mut study.policies, args.policies.clone());
+    set(&mut study.arrivals, args.arrivals);
+    set(&mut study.costs, args.costs.clone());
+    study.trace = args.trace.clone().or(study.trace);
+    args.effort.apply(&mut study.effort);
+    let progress = progress("plan", parse_policies(&study.policies)?.len() as u64);
+    let plan = study.run(&|| progress.inc(1));
+    progress.finish_and_clear();
+    let plan = plan?;
+    println!("{}", plan::describe(&study));
+    print!("{}", plan::table(&plan, &study.slo).to_text());
+    println!("{}", plan.verdict);
+    if let Some(path) = &args.json {
+        write_file(path, &json(&serde_json::json!({ "study": study, "plan": plan }))?)?;
+    }
+    Ok(())
 }
 
 fn run_theory(args: &TheoryArgs) -> anyhow::Result<()> {

@@ -46,6 +46,9 @@ pub struct Costs {
     /// The same when the core's owner has parked and the core goes back to work.
     #[serde(default)]
     pub handback_ns: u64,
+    /// The same when the core was free and its next owner sleeps.
+    #[serde(default)]
+    pub wake_parked_ns: u64,
     /// How long a kthread without work looks for some before it offers its core.
     #[serde(default)]
     pub idle_spin_ns: u64,

@@ -12,6 +12,7 @@
 pub mod cli;
 pub mod costs;
 pub mod engine;
+pub mod machine;
 pub mod measure;
 pub mod mix;
 pub mod notation;

@@ -4,6 +4,7 @@
 //! scenario's and its index alone, and results are joined in order of index: the number of threads changes nothing but the
 //! time it takes.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, ensure};
@@ -70,9 +71,9 @@ impl Scenario {
     /// # Errors
     ///
     /// As [`Scenario::run_once`].
-    pub fn run_trace(&self, trace: &[Incoming]) -> anyhow::Result<Measured> {
+    pub fn run_trace(&self, trace: &Arc<[Incoming]>) -> anyhow::Result<Measured> {
         let budget = Budget { warmup: 0, requests: trace.len() as u64, batches: self.budget.batches };
-        Scenario { budget, ..self.clone() }.run_source(Recorded::new(trace), self.seed)
+        Scenario { budget, ..self.clone() }.run_source(Recorded::new(Arc::clone(trace)), self.seed)
     }
 
     fn run_source(&self, source: impl Source, seed: u64) -> anyhow::Result<Measured> {

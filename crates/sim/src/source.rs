@@ -3,6 +3,9 @@
 //! Owns nothing that decides: it yields (time, class, service time, flow) in order of time. The workload draws each
 //! purpose from its own random stream (arrivals, services, flows), so that changing one leaves the others where they were.
 
+use std::sync::Arc;
+
+use anyhow::Context;
 use tailwater_sched::dispatch::FlowHash;
 use tailwater_workload::random::{stream, unit_open_closed};
 use tailwater_workload::schedule::MAX_LENGTH_NS;
@@ -97,21 +100,92 @@ impl Source for Synthetic {
 
 /// A recorded trace, played once.
 #[derive(Clone, Debug)]
-pub struct Recorded<'a> {
-    requests: std::slice::Iter<'a, Incoming>,
+pub struct Recorded {
+    requests: Arc<[Incoming]>,
+    next: usize,
 }
 
-impl<'a> Recorded<'a> {
+impl Recorded {
     /// Plays these requests, which must be in order of arrival.
     #[must_use]
-    pub fn new(requests: &'a [Incoming]) -> Self {
+    pub fn new(requests: Arc<[Incoming]>) -> Self {
         debug_assert!(requests.is_sorted_by_key(|r| r.at_ns), "a trace must be in order of arrival");
-        Self { requests: requests.iter() }
+        Self { requests, next: 0 }
     }
 }
 
-impl Source for Recorded<'_> {
+impl Source for Recorded {
     fn next_request(&mut self) -> Option<Incoming> {
-        self.requests.next().copied()
+        let request = self.requests.get(self.next).copied();
+        self.next += 1;
+        request
+    }
+}
+
+/// Reads a trace: CSV lines of arrival time and service time in nanoseconds and, optionally, a class number. A first line that
+/// starts with a letter is a header; empty lines and lines that start with `#` are skipped. Arrivals may be in any order and
+/// are shifted to start at 0. Each request is its own flow.
+///
+/// # Errors
+///
+/// If a line is not of that form, naming the line; or if there is no request.
+pub fn parse_trace(text: &str) -> anyhow::Result<Vec<Incoming>> {
+    let mut requests = Vec::new();
+    for (i, line) in text.lines().enumerate() {
+        let line = line.trim();
+        let header = requests.is_empty() && line.starts_with(|c: char| c.is_ascii_alphabetic());
+        if line.is_empty() || line.starts_with('#') || header {
+            continue;
+        }
+        let mut fields = line.split(',').map(str::trim);
+        let mut number = |name: &str| -> anyhow::Result<u64> {
+            let field = fields.next().with_context(|| format!("trace line {}: {name} is missing", i + 1))?;
+            field
+                .parse()
+                .with_context(|| format!("trace line {}: {name} `{field}` is not a whole number", i + 1))
+        };
+        let (at_ns, service_ns) = (number("arrival_ns")?, number("service_ns")?.max(1));
+        let class = fields.next().map_or(Ok(0), str::parse);
+        let class =
+            class.with_context(|| format!("trace line {}: the class is not a number below 65536", i + 1))?;
+        // Fibonacci hashing spreads consecutive numbers over all hashes.
+        let flow = FlowHash((i as u32).wrapping_mul(0x9e37_79b9));
+        requests.push(Incoming { at_ns, service_ns, class, flow });
+    }
+    requests.sort_by_key(|r| r.at_ns);
+    let start_ns = requests.first().context("the trace holds no request")?.at_ns;
+    requests.iter_mut().for_each(|r| r.at_ns -= start_ns);
+    Ok(requests)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trace_is_sorted_shifted_and_its_errors_name_the_line() {
+        let trace = parse_trace("arrival_ns,service_ns,class\n\n# warm\n2000, 30\n1000,50,1\n").unwrap();
+        let seen: Vec<_> = trace.iter().map(|r| (r.at_ns, r.service_ns, r.class)).collect();
+        assert_eq!(seen, [(0, 50, 1), (1000, 30, 0)]);
+        for (text, fragment) in
+            [("", "no request"), ("1,2\n3", "line 2: service_ns"), ("1,x", "`x`"), ("1,2,z", "class")]
+        {
+            let message = format!("{:#}", parse_trace(text).unwrap_err());
+            assert!(message.contains(fragment), "{text}: {message}");
+        }
+    }
+
+    #[test]
+    fn a_workload_repeats_by_seed_and_a_limited_number_of_flows_is_kept() {
+        let make = |seed, flows| {
+            let rate = Rate::new(1e6).unwrap();
+            Synthetic::new(ArrivalProcess::Poisson, rate, Mix::parse("exp:1us").unwrap(), flows, seed)
+        };
+        let draw = |mut s: Synthetic| -> Vec<_> { (0..500).map_while(|_| s.next_request()).collect() };
+        assert_eq!(draw(make(1, None)), draw(make(1, None)));
+        assert_ne!(draw(make(1, None)), draw(make(2, None)));
+        let flows: std::collections::BTreeSet<u32> =
+            draw(make(1, Some(3))).iter().map(|r| r.flow.0).collect();
+        assert_eq!(flows.len(), 3);
     }
 }

@@ -81,11 +81,11 @@ fn another_seed_gives_another_run() {
 
 #[test]
 fn a_trace_served_first_come_first_served_has_the_latencies_of_the_recursion() {
-    let trace: Vec<_> = (0..100).map(|i| at(i * 700, 300 + i * 137 % 1_000)).collect();
+    let trace: std::sync::Arc<[Incoming]> = (0..100).map(|i| at(i * 700, 300 + i * 137 % 1_000)).collect();
     let m = scenario(PolicySpec::CFcfs, 1, "exp:1us", 0.5).run_trace(&trace).unwrap();
     // Lindley's recursion.
     let (mut free, mut sum) = (0, 0);
-    for r in &trace {
+    for r in trace.iter() {
         free = free.max(r.at_ns) + r.service_ns;
         sum += free - r.at_ns;
     }
@@ -94,7 +94,7 @@ fn a_trace_served_first_come_first_served_has_the_latencies_of_the_recursion() {
 
 #[test]
 fn preemption_charges_the_worker_and_the_dispatcher() {
-    let trace = [at(0, 10_000), at(1_000, 1_000)];
+    let trace: std::sync::Arc<[Incoming]> = [at(0, 10_000), at(1_000, 1_000)].into();
     let mut s = scenario(
         PolicySpec::SingleQueue { quantum_ns: Nanos(5_000), requeue: Requeue::Tail },
         1,

@@ -3,6 +3,7 @@
 //! Owns the parameters of each figure and the claims the paper makes about it, as predicates over our numbers. A claim that does
 //! not hold is printed as such: the point is to know, not to pass.
 
+mod shenango;
 mod shinjuku;
 
 use serde::Serialize;
@@ -13,6 +14,9 @@ use crate::report::Table;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 #[non_exhaustive]
 pub enum Figure {
+    /// Shenango (NSDI'19) figure 1: CPU efficiency of core allocators at 1 ms and 5 us.
+    #[value(name = "shenango-fig1")]
+    Shenango1,
     /// Shinjuku (NSDI'19) figure 1: four policies, three service-time distributions.
     #[value(name = "shinjuku-fig1")]
     Shinjuku1,
@@ -35,6 +39,7 @@ impl Figure {
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
+            Self::Shenango1 => "shenango-fig1",
             Self::Shinjuku1 => "shinjuku-fig1",
             Self::Shinjuku2 => "shinjuku-fig2",
             Self::Shinjuku4 => "shinjuku-fig4",
@@ -48,6 +53,7 @@ impl Figure {
     /// Only if its built-in parameters are malformed, which tests exclude.
     pub fn run(self, options: &Options, tick: &(dyn Fn() + Sync)) -> anyhow::Result<Reproduction> {
         match self {
+            Self::Shenango1 => shenango::figure1(options, tick),
             Self::Shinjuku1 => shinjuku::figure1(options, tick),
             Self::Shinjuku2 => shinjuku::figure2(options, tick),
             Self::Shinjuku4 => shinjuku::figure4(options, tick),
@@ -59,6 +65,7 @@ impl Figure {
     pub fn ticks(self, options: &Options) -> u64 {
         let replications = u64::from(options.effort().replications);
         match self {
+            Self::Shenango1 => (shenango::CURVES * shenango::POINTS) as u64,
             Self::Shinjuku1 => 3 * 4 * shinjuku::LOADS as u64 * replications,
             Self::Shinjuku2 => 4 * shinjuku::LOADS as u64 * replications,
             Self::Shinjuku4 => 12,

@@ -3,7 +3,10 @@
 //! Each study owns its description (readable from TOML), its defaults, and turning results into tables, JSON rows and
 //! plots. Neighbours: `cli` parses arguments into descriptions; `reproduce` runs them with the papers' parameters.
 
+pub mod allocators;
 pub mod connections;
+pub mod demo;
+pub mod plan;
 pub mod policies;
 
 use serde::{Deserialize, Serialize};

@@ -1,0 +1,529 @@
+//! A machine shared by several runtimes, whose cores a real allocation policy moves around.
+//!
+//! Owns virtual time, what runs on each core, and the hand-offs under way. Who owns which core is the ledger's, who gets
+//! one is the policy's, which request runs next inside a service is its dispatch policy's: all three are `sched`'s own code. The
+//! allocator itself runs elsewhere (the IOKernel's core is not among the simulated ones).
+//!
+//! A *service* is an open-loop source and a dispatch policy over its kthreads, one per core it may use. A *batch* job has
+//! always something to run on every core it gets. A kthread that finds nothing looks for `idle_spin_ns`, then declares itself
+//! idle: the policy may take its core at once; else it keeps polling until it parks.
+//!
+//! # Costs of a core changing hands
+//!
+//! From the decision to the new owner's first instruction: `handoff_ns` if the owner was busy, `handback_ns` if it was idle,
+//! `wake_parked_ns` if the core was free. The old owner's request stops at the decision and returns to its queue.
+//!
+//! Events at one time are ordered: cores (lowest first), arrivals (by runtime), the policy's look. Invariants, checked after
+//! every event in debug builds: [`Ledger::check`], and arrived = completed + waiting + running for every service.
+
+use tailwater_sched::alloc::{Action, Activity, Observation, Policy, View};
+use tailwater_sched::dispatch::{ClassId, Dispatch, Reaction, Request, RequestId, WorkerId};
+use tailwater_sched::ledger::{Class, CoreState, Ledger, RuntimeSpec};
+use tailwater_sched::topology::Topology;
+use tailwater_sched::{CoreId, KthreadId, Nanos, RuntimeId};
+
+use crate::costs::Costs;
+use crate::engine::MAX_BACKLOG;
+use crate::measure::Measured;
+use crate::source::{Incoming, Source};
+use crate::timers::Timers;
+
+/// A latency-critical runtime to put on the machine.
+pub struct Service {
+    /// Where its requests come from.
+    pub source: Box<dyn Source>,
+    /// Which of its requests runs next; never a preemptive policy, for there is no quantum here.
+    pub dispatch: Box<dyn Dispatch + Send>,
+    /// Cores it is guaranteed, the most it may have; it has one kthread for each.
+    pub guaranteed: u16,
+    /// The most cores it may have.
+    pub max: u16,
+    /// Receives its latencies.
+    pub measured: Measured,
+}
+
+/// What a finished run reports for one service.
+#[derive(Clone, Debug)]
+pub struct ServiceOutcome {
+    /// Latencies, and the core time spent on requests.
+    pub measured: Measured,
+    /// Core time this runtime held, hand-offs to it included.
+    pub held_ns: u64,
+}
+
+/// What a finished run reports.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// One per service.
+    pub services: Vec<ServiceOutcome>,
+    /// Core time in which the batch job ran.
+    pub batch_ns: u64,
+    /// Core time during hand-offs.
+    pub handoff_ns: u64,
+    /// Hand-offs.
+    pub handoffs: u64,
+    /// Core time of the whole machine over the measured part.
+    pub core_ns: u64,
+    /// Its cores.
+    pub cores: usize,
+}
+
+/// What happens on a core.
+#[derive(Clone, Copy, Debug)]
+enum Occupant {
+    Free,
+    /// On its way to this kthread.
+    Transit(KthreadId),
+    Batch(KthreadId),
+    Running {
+        kthread: KthreadId,
+        request: Request,
+        begins_ns: u64,
+    },
+    /// Looks for work.
+    Spinning(KthreadId),
+    /// Found none, polls.
+    Idle(KthreadId),
+}
+
+struct Tenant {
+    service: Option<Service>,
+    next: Option<Incoming>,
+    held_ns: u64,
+    enqueued: u32,
+    dequeued: u32,
+    arrived: u64,
+    completed: u64,
+    /// Where each kthread runs.
+    core_of: Vec<Option<usize>>,
+}
+
+/// How a machine is set up.
+pub struct Setup<'a> {
+    /// Its cores.
+    pub topology: Topology,
+    /// What it charges.
+    pub costs: &'a Costs,
+    /// Who gets a core.
+    pub policy: Box<dyn Policy>,
+    /// The services, registered in this order.
+    pub services: Vec<Service>,
+    /// Whether a best-effort batch job takes what is left.
+    pub batch: bool,
+    /// How long an idle kthread polls before it parks; `None` for ever.
+    pub park_after_ns: Option<u64>,
+    /// Virtual time before measuring starts.
+    pub warmup_ns: u64,
+    /// Virtual time measured.
+    pub duration_ns: u64,
+}
+
+/// A machine in the middle of a run.
+pub struct Machine<'a> {
+    costs: &'a Costs,
+    policy: Box<dyn Policy>,
+    ledger: Ledger,
+    obs: Observation,
+    tenants: Vec<Tenant>,
+    cores: Vec<Occupant>,
+    since_ns: Vec<u64>,
+    timers: Timers,
+    now_ns: u64,
+    warm_ns: u64,
+    end_ns: u64,
+    next_tick_ns: u64,
+    park_after_ns: Option<u64>,
+    actions: Vec<Action>,
+    batch_ns: u64,
+    handoff_ns: u64,
+    handoffs: u64,
+}
+
+impl<'a> Machine<'a> {
+    /// Sets the machine up at time 0 with every kthread parked.
+    ///
+    /// # Errors
+    ///
+    /// If the ledger refuses a runtime (its message says why), or a service's dispatch policy is preemptive.
+    pub fn new(setup: Setup<'a>) -> anyhow::Result<Self> {
+        let cores = setup.topology.len();
+        let mut machine = Self {
+            costs: setup.costs,
+            policy: setup.policy,
+            ledger: Ledger::new(setup.topology),
+            obs: Observation::new(),
+            tenants: Vec::new(),
+            cores: vec![Occupant::Free; cores],
+            since_ns: vec![0; cores],
+            timers: Timers::new(cores),
+            now_ns: 0,
+            warm_ns: setup.warmup_ns,
+            end_ns: setup.warmup_ns + setup.duration_ns,
+            next_tick_ns: 0,
+            park_after_ns: setup.park_after_ns,
+            actions: Vec::new(),
+            batch_ns: 0,
+            handoff_ns: 0,
+            handoffs: 0,
+        };
+        for service in setup.services {
+            let name = service.dispatch.name();
+            anyhow::ensure!(
+                !service.dispatch.properties().preemptive,
+                "{name} preempts: use c-fcfs, d-fcfs or steal"
+            );
+            let spec = RuntimeSpec {
+                guaranteed: service.guaranteed,
+                max: service.max,
+                kthreads: service.max,
+                class: Class::LatencyCritical,
+            };
+            machine.attach(spec, Some(service))?;
+        }
+        if setup.batch {
+            let n = u16::try_from(cores)?;
+            let spec = RuntimeSpec { guaranteed: 0, max: n, kthreads: n, class: Class::BestEffort };
+            let batch = machine.attach(spec, None)?;
+            // There is always more to do: the run queue never empties.
+            if let Some(look) = machine.obs.kthread_mut(KthreadId::new(batch, 0)) {
+                look.overflow = 1;
+            }
+        }
+        Ok(machine)
+    }
+
+    fn attach(&mut self, spec: RuntimeSpec, mut service: Option<Service>) -> anyhow::Result<RuntimeId> {
+        let runtime = RuntimeId(self.tenants.len() as u32);
+        self.ledger.register(runtime, spec, Nanos::ZERO)?;
+        self.obs.attach(runtime, spec.kthreads);
+        self.policy.attach(runtime, &self.ledger);
+        let next = service.as_mut().and_then(|s| s.source.next_request());
+        let core_of = vec![None; usize::from(spec.kthreads)];
+        let (held_ns, enqueued, dequeued, arrived, completed) = (0, 0, 0, 0, 0);
+        self.tenants.push(Tenant { service, next, held_ns, enqueued, dequeued, arrived, completed, core_of });
+        Ok(runtime)
+    }
+
+    /// Runs to the end of the measured time, or until a backlog passes [`MAX_BACKLOG`].
+    #[must_use]
+    pub fn run(mut self) -> Outcome {
+        while self.step() {
+            if cfg!(debug_assertions) {
+                self.check();
+            }
+        }
+        self.now_ns = self.now_ns.min(self.end_ns);
+        for core in 0..self.cores.len() {
+            self.account(core);
+        }
+        let elapsed_ns = self.now_ns.saturating_sub(self.warm_ns);
+        let core_ns = elapsed_ns * self.cores.len() as u64;
+        let finish = |tenant: Tenant| {
+            let mut measured = tenant.service?.measured;
+            (measured.spent.elapsed_ns, measured.spent.core_ns) = (elapsed_ns, core_ns);
+            measured.finish();
+            Some(ServiceOutcome { measured, held_ns: tenant.held_ns })
+        };
+        Outcome {
+            services: self.tenants.into_iter().filter_map(finish).collect(),
+            batch_ns: self.batch_ns,
+            handoff_ns: self.handoff_ns,
+            handoffs: self.handoffs,
+            core_ns,
+            cores: self.cores.len(),
+        }
+    }
+
+    fn step(&mut self) -> bool {
+        let core = self.timers.earliest();
+        let arrival = self.tenants.iter().enumerate().filter_map(|(i, t)| Some((t.next?.at_ns, i))).min();
+        let core_ns = core.map_or(u64::MAX, |(at, _)| at);
+        let arrival_ns = arrival.map_or(u64::MAX, |(at, _)| at);
+        let at = core_ns.min(arrival_ns).min(self.next_tick_ns);
+        if at >= self.end_ns {
+            self.now_ns = self.end_ns;
+            return false;
+        }
+        self.now_ns = at;
+        match (core, arrival) {
+            (Some((_, core)), _) if core_ns == at => self.handle_core(core),
+            (_, Some((_, tenant))) if arrival_ns == at => return self.handle_arrival(tenant),
+            _ => self.handle_tick(),
+        }
+        true
+    }
+
+    fn handle_tick(&mut self) {
+        self.next_tick_ns += self.policy.interval().0.max(1);
+        self.consult(|policy, view, actions| policy.tick(view, actions));
+    }
+
+    fn consult(&mut self, ask: impl FnOnce(&mut dyn Policy, View<'_>, &mut Vec<Action>)) {
+        let mut actions = std::mem::take(&mut self.actions);
+        actions.clear();
+        let view = View { now: Nanos(self.now_ns), obs: &self.obs, ledger: &self.ledger };
+        ask(&mut *self.policy, view, &mut actions);
+        for action in &actions {
+            self.carry_out(action);
+        }
+        self.actions = actions;
+    }
+
+    fn carry_out(&mut self, action: &Action) {
+        let Action::Grant { kthread, core, victim, only_if_idle, .. } = *action;
+        let Some(at) = self.ledger.topology().position(core) else { return };
+        let idle = matches!(self.cores[at], Occupant::Idle(_));
+        if only_if_idle && !idle {
+            return;
+        }
+        // One event's actions are independent of each other, so none can fail on account of an earlier one; an action that
+        // the ledger refuses is a bug in the policy.
+        if let Err(refused) = self.ledger.apply(action, Nanos(self.now_ns)) {
+            debug_assert!(false, "{} at {} ns: {refused}", self.policy.name(), self.now_ns);
+            return;
+        }
+        let cost_ns = match victim {
+            None => self.costs.wake_parked_ns,
+            Some(_) if idle => self.costs.handback_ns,
+            Some(_) => self.costs.handoff_ns,
+        };
+        self.account(at);
+        let before = std::mem::replace(&mut self.cores[at], Occupant::Transit(kthread));
+        self.timers.set(at, self.now_ns + cost_ns);
+        self.handoffs += u64::from(self.now_ns >= self.warm_ns);
+        self.vacate(before);
+    }
+
+    /// What stops when a core is taken.
+    fn vacate(&mut self, before: Occupant) {
+        match before {
+            Occupant::Free => {}
+            Occupant::Transit(k) | Occupant::Batch(k) => self.set_activity(k, Activity::Parked),
+            Occupant::Spinning(k) | Occupant::Idle(k) => self.leave(k),
+            Occupant::Running { kthread, mut request, begins_ns } => {
+                let worked_ns = self.now_ns.saturating_sub(begins_ns);
+                request.remaining_ns = Nanos(request.remaining_ns.0 - worked_ns);
+                let (now, warm) = (Nanos(self.now_ns), self.now_ns >= self.warm_ns);
+                let tenant = &mut self.tenants[kthread.runtime.0 as usize];
+                tenant.dequeued = tenant.dequeued.wrapping_sub(1);
+                let Some(service) = tenant.service.as_mut() else { return };
+                if warm {
+                    service.measured.spent.preemptions += 1;
+                    service.measured.spent.busy_ns += worked_ns;
+                }
+                let reaction = service.dispatch.on_preempt(WorkerId(u32::from(kthread.index)), now, request);
+                self.leave(kthread);
+                self.publish(kthread.runtime);
+                self.react(kthread.runtime, reaction);
+            }
+        }
+    }
+
+    /// A service's kthread has nothing to run and loses its core.
+    fn leave(&mut self, kthread: KthreadId) {
+        self.set_activity(kthread, Activity::Parked);
+        let now = Nanos(self.now_ns);
+        let tenant = &mut self.tenants[kthread.runtime.0 as usize];
+        tenant.core_of[usize::from(kthread.index)] = None;
+        if let Some(service) = tenant.service.as_mut() {
+            service.dispatch.on_leave(WorkerId(u32::from(kthread.index)), now);
+        }
+    }
+
+    fn handle_arrival(&mut self, tenant: usize) -> bool {
+        let runtime = RuntimeId(tenant as u32);
+        let (now_ns, warm) = (self.now_ns, self.now_ns >= self.warm_ns);
+        let t = &mut self.tenants[tenant];
+        let (Some(incoming), Some(service)) = (t.next.take(), t.service.as_mut()) else { return false };
+        t.next = service.source.next_request();
+        t.arrived += 1;
+        t.enqueued = t.enqueued.wrapping_add(1);
+        let request = Request {
+            id: RequestId(incoming.service_ns),
+            arrived_ns: Nanos(incoming.at_ns),
+            remaining_ns: Nanos(incoming.service_ns),
+            flow: incoming.flow,
+            class: ClassId(incoming.class),
+        };
+        if warm {
+            let waiting = service.dispatch.queued() as u64;
+            service.measured.spent.max_queued = service.measured.spent.max_queued.max(waiting);
+        }
+        let reaction = service.dispatch.on_arrival(Nanos(now_ns), request);
+        let overflowing = service.dispatch.queued() > MAX_BACKLOG;
+        service.measured.saturated |= overflowing;
+        self.publish(runtime);
+        self.react(runtime, reaction);
+        if self.ledger.account(runtime).is_some_and(|a| a.cores() == 0) {
+            self.consult(|policy, view, actions| policy.wakeup(view, runtime, actions));
+        }
+        !overflowing
+    }
+
+    fn react(&mut self, runtime: RuntimeId, reaction: Reaction) {
+        let Reaction::Run(worker) = reaction else { return };
+        let core = self.tenants[runtime.0 as usize].core_of[worker.index()];
+        let core = core.expect("a dispatch policy only names workers that have a core");
+        self.account(core);
+        self.find_work(core, KthreadId::new(runtime, worker.0 as u16), self.costs.wake_ns);
+    }
+
+    fn handle_core(&mut self, core: usize) {
+        match self.cores[core] {
+            Occupant::Transit(kthread) => self.arrive(core, kthread),
+            Occupant::Running { kthread, request, begins_ns } => {
+                self.complete(core, kthread, &request, begins_ns);
+            }
+            Occupant::Spinning(kthread) => self.declare_idle(core, kthread),
+            Occupant::Idle(kthread) => self.park(core, kthread),
+            Occupant::Free | Occupant::Batch(_) => unreachable!("this core has no timer"),
+        }
+    }
+
+    fn arrive(&mut self, core: usize, kthread: KthreadId) {
+        self.account(core);
+        let id = self.core_id(core);
+        if let Some(CoreState::Moving { .. }) = self.ledger.core(id) {
+            let moved = self.ledger.complete_move(id, Nanos(self.now_ns));
+            debug_assert!(moved.is_ok(), "{moved:?}");
+        }
+        self.set_activity(kthread, Activity::Running);
+        let tenant = &mut self.tenants[kthread.runtime.0 as usize];
+        if tenant.service.is_none() {
+            self.cores[core] = Occupant::Batch(kthread);
+            return self.timers.clear(core);
+        }
+        tenant.core_of[usize::from(kthread.index)] = Some(core);
+        self.find_work(core, kthread, 0);
+    }
+
+    fn complete(&mut self, core: usize, kthread: KthreadId, request: &Request, begins_ns: u64) {
+        self.account(core);
+        let (now_ns, warm_ns) = (self.now_ns, self.warm_ns);
+        let tenant = &mut self.tenants[kthread.runtime.0 as usize];
+        tenant.completed += 1;
+        if let Some(service) = tenant.service.as_mut() {
+            if now_ns >= warm_ns {
+                service.measured.spent.busy_ns += now_ns - begins_ns.max(warm_ns);
+            }
+            if request.arrived_ns.0 >= warm_ns {
+                service.measured.record(request.class.0, now_ns - request.arrived_ns.0, request.id.0);
+            }
+            service.dispatch.on_done(WorkerId(u32::from(kthread.index)), Nanos(now_ns));
+        }
+        self.find_work(core, kthread, 0);
+    }
+
+    fn find_work(&mut self, core: usize, kthread: KthreadId, delay_ns: u64) {
+        let (now_ns, warm) = (self.now_ns, self.now_ns >= self.warm_ns);
+        self.set_activity(kthread, Activity::Running);
+        let tenant = &mut self.tenants[kthread.runtime.0 as usize];
+        let Some(service) = tenant.service.as_mut() else { return };
+        match service.dispatch.next_for(WorkerId(u32::from(kthread.index)), Nanos(now_ns)) {
+            Some(assignment) => {
+                tenant.dequeued = tenant.dequeued.wrapping_add(1);
+                let request = assignment.request;
+                let mut overhead_ns = self.costs.context_switch_ns + delay_ns;
+                if request.remaining_ns.0 == request.id.0 {
+                    overhead_ns += self.costs.packet_ns;
+                }
+                if warm {
+                    service.measured.spent.overhead_ns += overhead_ns;
+                }
+                let begins_ns = now_ns + overhead_ns;
+                self.timers.set(core, begins_ns + request.remaining_ns.0);
+                self.cores[core] = Occupant::Running { kthread, request, begins_ns };
+                self.publish(kthread.runtime);
+            }
+            None => {
+                self.cores[core] = Occupant::Spinning(kthread);
+                self.timers.set(core, now_ns + self.costs.idle_spin_ns);
+            }
+        }
+    }
+
+    fn declare_idle(&mut self, core: usize, kthread: KthreadId) {
+        self.account(core);
+        self.cores[core] = Occupant::Idle(kthread);
+        self.set_activity(kthread, Activity::Idle);
+        match self.park_after_ns {
+            Some(after) => self.timers.set(core, self.now_ns + after),
+            None => self.timers.clear(core),
+        }
+        let id = self.core_id(core);
+        self.consult(|policy, view, actions| policy.idle(view, id, actions));
+    }
+
+    fn park(&mut self, core: usize, kthread: KthreadId) {
+        self.account(core);
+        self.cores[core] = Occupant::Free;
+        self.timers.clear(core);
+        self.leave(kthread);
+        let released = self.ledger.release(kthread, Nanos(self.now_ns));
+        debug_assert!(released.is_ok(), "{released:?}");
+        let id = self.core_id(core);
+        self.consult(|policy, view, actions| policy.idle(view, id, actions));
+    }
+
+    fn core_id(&self, at: usize) -> CoreId {
+        self.ledger.topology().cores()[at].id
+    }
+
+    fn set_activity(&mut self, kthread: KthreadId, activity: Activity) {
+        if let Some(look) = self.obs.kthread_mut(kthread) {
+            look.activity = activity;
+        }
+    }
+
+    /// Shows the policy the service's queue, as one ring at its first kthread.
+    fn publish(&mut self, runtime: RuntimeId) {
+        let tenant = &self.tenants[runtime.0 as usize];
+        if let Some(look) = self.obs.kthread_mut(KthreadId::new(runtime, 0)) {
+            (look.runq_head, look.runq_tail) = (tenant.dequeued, tenant.enqueued);
+        }
+    }
+
+    /// Books the time since the core's last change on what ran there.
+    fn account(&mut self, core: usize) {
+        let spent_ns = self.now_ns.saturating_sub(self.since_ns[core].max(self.warm_ns));
+        self.since_ns[core] = self.now_ns;
+        let owner = match self.cores[core] {
+            Occupant::Free => return,
+            Occupant::Batch(_) => {
+                self.batch_ns += spent_ns;
+                return;
+            }
+            Occupant::Transit(k) => {
+                self.handoff_ns += spent_ns;
+                k
+            }
+            Occupant::Running { kthread: k, .. } | Occupant::Spinning(k) | Occupant::Idle(k) => k,
+        };
+        self.tenants[owner.runtime.0 as usize].held_ns += spent_ns;
+    }
+
+    /// Verifies the ledger and conservation of requests.
+    ///
+    /// # Panics
+    ///
+    /// On the first that does not hold: a bug in a policy or in this module.
+    fn check(&self) {
+        if let Err(wrong) = self.ledger.check() {
+            panic!("{} at {} ns: {wrong}", self.policy.name(), self.now_ns);
+        }
+        for (i, tenant) in self.tenants.iter().enumerate() {
+            let Some(service) = &tenant.service else { continue };
+            let runs = |o: &&Occupant| matches!(o, Occupant::Running { kthread, .. } if kthread.runtime.0 as usize == i);
+            let running = self.cores.iter().filter(runs).count() as u64;
+            let waiting = service.dispatch.queued() as u64;
+            assert_eq!(
+                tenant.arrived,
+                tenant.completed + waiting + running,
+                "service {i} lost or duplicated requests"
+            );
+            if let Err(broken) = service.dispatch.check() {
+                panic!("service {i}: {broken}");
+            }
+        }
+    }
+}
