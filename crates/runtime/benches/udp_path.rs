@@ -1,0 +1,164 @@
+//! What a datagram costs on its way through the network stack, in ns, on one core with warm caches.
+//!
+//! * `receive`: a frame from the ring to the socket's queue to the reader's buffer, checksums verified;
+//! * `transmit`: from the caller's buffer to a frame in the egress ring, neighbour known;
+//! * `loopback`: `send_to` to `recv_from` between two sockets of the process;
+//! * `checksum`: the Internet checksum alone.
+//!
+//! Runs on a user thread, so that turning preemption off costs what it does in service.
+
+use criterion::{BenchmarkId, Criterion, Throughput};
+use std::hint::black_box;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::time::Duration;
+use tailwater::net::UdpSocket;
+use tailwater::net::stack::{Mode, NetConfig, Outlet, OutletError, Stack};
+use tailwater::net::udp::Take;
+use tailwater::net::wire::checksum;
+
+#[global_allocator]
+static ALLOC: tailwater::Alloc = tailwater::Alloc;
+
+const OWN: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+const PEER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+const OWN_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
+/// Data bytes of a 64-byte frame (with its frame check sequence), of a spin reply, and of a full one.
+const SIZES: [usize; 3] = [18, 40, 1472];
+/// Bytes of the pretended egress ring.
+const RING: usize = 256 * 1024;
+
+/// An egress ring that is always empty.
+struct Ring {
+    memory: Vec<u8>,
+    at: usize,
+}
+
+impl Ring {
+    fn new() -> Self {
+        Self { memory: vec![0; RING], at: 0 }
+    }
+}
+
+impl Outlet for Ring {
+    fn transmit(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> Result<(), OutletError> {
+        if self.at + len > RING {
+            self.at = 0;
+        }
+        fill(&mut self.memory[self.at..self.at + len]);
+        self.at = (self.at + len).next_multiple_of(64);
+        Ok(())
+    }
+
+    fn now(&self) -> Duration {
+        Duration::from_secs(1)
+    }
+
+    fn poll_by(&mut self, _deadline: Duration) {}
+}
+
+fn stack(ip: Ipv4Addr, mac: [u8; 6]) -> Stack {
+    let config = NetConfig { prefix: 24, mac, mode: Mode::Attached, ..NetConfig::standalone(ip) };
+    Stack::new(config, 1).expect("the configuration is possible")
+}
+
+/// Two stacks that know each other.
+fn pair() -> (Stack, Stack) {
+    let (own, peer) = (stack(OWN, OWN_MAC), stack(PEER, PEER_MAC));
+    let frame = |from: &Stack| {
+        let endpoint = from.bind_udp(SocketAddrV4::new(from.ip(), 0)).expect("ports are free");
+        let mut ring = Ring::new();
+        let to = if from.ip() == OWN { PEER } else { OWN };
+        let to = SocketAddrV4::new(to, 9);
+        from.send_udp(&mut ring, endpoint, endpoint.binding().local, to, b"").expect("there is room");
+        from.close_udp(endpoint);
+        ring.memory[..42].to_vec()
+    };
+    let question = frame(&own);
+    let mut answer = Ring::new();
+    peer.input(&mut answer, &question, 0);
+    own.input(&mut Ring::new(), &answer.memory[..42], 0);
+    (own, peer)
+}
+
+fn receive(c: &mut Criterion) {
+    let (own, peer) = pair();
+    let mut group = c.benchmark_group("receive");
+    for size in SIZES {
+        let at = SocketAddrV4::new(OWN, 7);
+        let endpoint = own.bind_udp(at).expect("the port is free");
+        let sender = peer.bind_udp(SocketAddrV4::new(PEER, 9)).expect("the port is free");
+        let mut ring = Ring::new();
+        let local = sender.binding().local;
+        peer.send_udp(&mut ring, sender, local, at, &vec![7; size]).expect("the neighbour is known");
+        let frame = &ring.memory[..42 + size];
+        let mut outlet = Ring::new();
+        let mut buf = vec![0; 2048];
+        group.bench_function(BenchmarkId::from_parameter(size), |b| {
+            b.iter(|| {
+                own.input(&mut outlet, black_box(frame), 0);
+                let received = endpoint.inbound().receive(&mut buf, Take::Remove);
+                assert!(received.is_ok_and(|r| r.is_some_and(|r| r.len == size)));
+            });
+        });
+        own.close_udp(endpoint);
+        peer.close_udp(sender);
+    }
+}
+
+fn transmit(c: &mut Criterion) {
+    let (own, _) = pair();
+    let mut group = c.benchmark_group("transmit");
+    for size in SIZES {
+        let endpoint = own.bind_udp(SocketAddrV4::new(OWN, 7)).expect("the port is free");
+        let local = endpoint.binding().local;
+        let to = SocketAddrV4::new(PEER, 9);
+        let mut ring = Ring::new();
+        let data = vec![7; size];
+        group.bench_function(BenchmarkId::from_parameter(size), |b| {
+            b.iter(|| own.send_udp(&mut ring, endpoint, local, to, black_box(&data)).expect("there is room"));
+        });
+        own.close_udp(endpoint);
+    }
+}
+
+fn loopback(c: &mut Criterion) {
+    let (a, b) = (UdpSocket::bind("127.0.0.1:0"), UdpSocket::bind("127.0.0.1:0"));
+    let (a, b) = (a.expect("ports are free"), b.expect("ports are free"));
+    let to = b.local_addr().expect("it is bound");
+    let mut group = c.benchmark_group("loopback");
+    for size in SIZES {
+        let data = vec![7; size];
+        let mut buf = vec![0; 2048];
+        group.bench_function(BenchmarkId::from_parameter(size), |bench| {
+            bench.iter(|| {
+                a.send_to(black_box(&data), to).expect("it is sent");
+                assert!(b.recv_from(&mut buf).is_ok_and(|(len, _)| len == size));
+            });
+        });
+    }
+}
+
+fn checksums(c: &mut Criterion) {
+    let mut group = c.benchmark_group("checksum");
+    for size in [20, 64, 1500] {
+        let data = vec![7; size];
+        group.throughput(Throughput::Bytes(size as u64));
+        group.bench_function(BenchmarkId::from_parameter(size), |b| b.iter(|| checksum(black_box(&data))));
+    }
+}
+
+fn main() {
+    let run = || {
+        let mut c = Criterion::default().configure_from_args();
+        receive(&mut c);
+        transmit(&mut c);
+        loopback(&mut c);
+        checksums(&mut c);
+        c.final_summary();
+    };
+    // Criterion's analysis wants a stack like an ordinary thread's.
+    if let Err(e) = tailwater::Builder::new().kthreads(1).stack_size(8 << 20).run(run) {
+        panic!("{e}");
+    }
+}
