@@ -24,6 +24,7 @@ mod delay;
 mod detect;
 mod fixed;
 mod ix;
+mod named;
 mod observe;
 pub mod optimal;
 mod select;
@@ -36,6 +37,7 @@ pub use congestion::{Config, CongestionDetection, HELP_PATIENCE};
 pub use delay::{DelayConfig, DelayThreshold};
 pub use fixed::Static;
 pub use ix::{IxConfig, IxControl, Sequence};
+pub use named::{NAMES, NameError, by_name};
 pub use observe::{Activity, KthreadLook, Observation, RuntimeLook};
 
 use crate::ids::{CoreId, KthreadId, Nanos, RuntimeId};

@@ -323,10 +323,10 @@ mod tests {
 
     #[test]
     fn the_clairvoyant_allocator_uses_up_the_limit_and_wastes_little() {
-        let p = optimal_5us(2.0, 20_000, 1, |_| LIMIT_NS);
+        let p = optimal_5us(2.0, 6_000, 1, |_| LIMIT_NS);
         assert!(p.efficiency > 0.93, "{p:?}");
         assert!((90_000.0..=101_000.0).contains(&p.p999_ns), "{p:?}");
-        let prompt = optimal_5us(2.0, 20_000, 1, |service| service + 10_000);
+        let prompt = optimal_5us(2.0, 6_000, 1, |service| service + 10_000);
         assert!(prompt.efficiency < p.efficiency && prompt.p999_ns < p.p999_ns, "{prompt:?}");
     }
 }

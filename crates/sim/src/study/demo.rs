@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     fn rows(costs: &str) -> Vec<DemoRow> {
-        let effort = Effort { requests: 20_000, replications: 1, seed: 3, threads: 1 };
+        let effort = Effort { requests: 10_000, replications: 1, seed: 3, threads: 1 };
         let service = Mix::parse("exp:10us").unwrap();
         run(&service, &[0.3, 0.7], &Costs::load(costs).unwrap(), &effort, &|| ()).unwrap()
     }
@@ -194,8 +194,8 @@ mod tests {
     #[test]
     fn without_costs_the_service_sees_mm1_and_the_batch_job_gets_the_rest() {
         for r in rows("ideal") {
-            assert!((r.batch_share - (1.0 - r.load)).abs() < 0.02, "{r:?}");
-            assert!((r.p50_ns.value / r.ideal_ns[0] - 1.0).abs() < 0.06, "{r:?}");
+            assert!((r.batch_share - (1.0 - r.load)).abs() < 0.03, "{r:?}");
+            assert!((r.p50_ns.value / r.ideal_ns[0] - 1.0).abs() < 0.08, "{r:?}");
         }
     }
 
