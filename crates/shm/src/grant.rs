@@ -239,6 +239,10 @@ impl Default for StateWord {
     }
 }
 
+#[cfg(all(test, loom))]
+#[path = "grant/loom_tests.rs"]
+mod loom_tests;
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;

@@ -31,13 +31,19 @@ pub const SLOTS: usize = 4096;
 #[derive(Debug)]
 pub struct Slot {
     word: AtomicU32,
+    #[cfg(loom)]
+    sleepers: crate::sync::Sleepers,
 }
 
 impl Slot {
     /// A slot nobody has been woken on.
     #[cfg_attr(loom, allow(clippy::new_without_default))]
     pub fn new() -> Self {
-        Self { word: AtomicU32::new(0) }
+        Self {
+            word: AtomicU32::new(0),
+            #[cfg(loom)]
+            sleepers: crate::sync::Sleepers::new(),
+        }
     }
 
     /// The value to sleep on. Read it **before** the condition that makes sleeping right.
@@ -55,6 +61,12 @@ impl Slot {
     }
 
     /// Sleeps until a wake that came after `ticket` was read, `timeout` passes, or spuriously.
+    #[cfg(loom)]
+    pub fn wait(&self, ticket: u32, _timeout: Option<Duration>) {
+        self.sleepers.wait(&self.word, ticket);
+    }
+
+    /// Sleeps until a wake that came after `ticket` was read, `timeout` passes, or spuriously.
     #[cfg(not(loom))]
     pub fn wait(&self, ticket: u32, timeout: Option<Duration>) {
         use rustix::thread::futex;
@@ -67,10 +79,12 @@ impl Slot {
     }
 
     /// Bumps the word and wakes the kthread that sleeps on it, if any.
-    #[cfg(not(loom))]
     pub fn wake(&self) {
         self.bump();
+        #[cfg(loom)]
+        self.sleepers.wake_one();
         // Cannot fail on a mapped, aligned word; nobody asleep is not an error.
+        #[cfg(not(loom))]
         let _ = rustix::thread::futex::wake(&self.word, rustix::thread::futex::Flags::empty(), 1);
     }
 }

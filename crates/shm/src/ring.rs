@@ -536,6 +536,7 @@ impl FirstLine {
 /// Room for the longest record, line aligned.
 #[derive(Debug)]
 pub struct FrameBuffer {
+    #[cfg_attr(loom, allow(dead_code, reason = "the models copy no frames"))]
     lines: Box<[Line]>,
 }
 

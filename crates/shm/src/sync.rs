@@ -16,3 +16,36 @@ pub fn spin_hint() {
     #[cfg(loom)]
     loom::thread::yield_now();
 }
+
+/// What the kernel does for [`crate::lot::Slot`], for loom: a queue of sleepers behind a lock, and a word compared under it
+/// (futex(2): "atomic with respect to other futex operations on the same word").
+#[cfg(loom)]
+#[derive(Debug)]
+pub struct Sleepers {
+    queue: loom::sync::Mutex<()>,
+    woken: loom::sync::Condvar,
+}
+
+#[cfg(loom)]
+impl Sleepers {
+    /// Nobody sleeps.
+    #[allow(clippy::new_without_default, reason = "loom objects exist inside a model only")]
+    pub fn new() -> Self {
+        Self { queue: loom::sync::Mutex::new(()), woken: loom::sync::Condvar::new() }
+    }
+
+    /// `FUTEX_WAIT`: sleeps if `word` still is `ticket`.
+    pub fn wait(&self, word: &AtomicU32, ticket: u32) {
+        let queue = self.queue.lock().unwrap();
+        // Relaxed: the kernel's load is ordered by the queue's lock and by nothing else.
+        if word.load(Ordering::Relaxed) == ticket {
+            drop(self.woken.wait(queue).unwrap());
+        }
+    }
+
+    /// `FUTEX_WAKE` of one sleeper.
+    pub fn wake_one(&self) {
+        drop(self.queue.lock().unwrap());
+        self.woken.notify_one();
+    }
+}
