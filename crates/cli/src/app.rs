@@ -1,0 +1,52 @@
+//! The services inside this program: how `demo` starts them without other files.
+//!
+//! Owns the conditions a child runs under: which cores, and that it dies with the process that started it.
+
+use anyhow::Context;
+use clap::{Args, Subcommand};
+use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
+use rustix::thread::sched_setaffinity;
+
+use crate::machine::cpu_set;
+
+/// Run one of the services that `demo` uses
+#[derive(Debug, Args)]
+pub struct AppArgs {
+    /// Die with this process, which started this one
+    #[arg(long, value_name = "PID")]
+    parent: Option<i32>,
+    /// Cores that all threads may use
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    cores: Vec<usize>,
+    #[command(subcommand)]
+    app: App,
+}
+
+#[derive(Debug, Subcommand)]
+enum App {
+    /// Serve spin requests
+    Spin(tailwater_spin::cli::Options),
+    /// Price swaptions
+    Swaptions(tailwater_swaptions::cli::Options),
+}
+
+/// Runs the service until it ends.
+///
+/// # Errors
+/// The service's, or when the conditions cannot be had.
+pub fn run(args: &AppArgs) -> anyhow::Result<()> {
+    if let Some(parent) = args.parent {
+        set_parent_process_death_signal(Some(Signal::KILL))
+            .context("cannot bind this process to its parent")?;
+        // It may have died before the call.
+        anyhow::ensure!(getppid() == Pid::from_raw(parent), "the process that started this one is gone");
+    }
+    if !args.cores.is_empty() {
+        sched_setaffinity(None, &cpu_set(&args.cores))
+            .with_context(|| format!("cannot use cores {:?}", args.cores))?;
+    }
+    match &args.app {
+        App::Spin(options) => tailwater_spin::cli::run(options),
+        App::Swaptions(options) => tailwater_swaptions::cli::run(options),
+    }
+}

@@ -1,0 +1,197 @@
+//! The processes of the demo: services and batch jobs, which are this same program.
+//!
+//! Owns starting them, talking to them over pipes, and their end: a [`ChildProcess`] that is dropped is killed and waited
+//! for, and the kernel kills it if this process dies first (see [`crate::app`]). They have a process group of their own, so that
+//! Ctrl-C reaches the demo only, but stay in its session, so that Linux ranks them against each other (autogroup).
+
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Instant;
+
+use anyhow::Context;
+use rustix::fd::AsFd;
+
+use super::START_TIMEOUT;
+use crate::interrupt::Interrupt;
+
+/// Longest line a child may print.
+const LONGEST_LINE: usize = 4096;
+
+/// What to start.
+#[derive(Debug, Default)]
+pub struct Spec {
+    /// Name of the service inside this program.
+    pub app: &'static str,
+    /// Its arguments.
+    pub arguments: Vec<String>,
+    /// `TAILWATER_*` variables; all others of that name are taken away.
+    pub settings: Vec<(&'static str, String)>,
+    /// Cores that all its threads may use; empty for those of the starting thread.
+    pub cores: Vec<usize>,
+}
+
+/// A running child; dropping it ends it.
+#[derive(Debug)]
+pub struct ChildProcess {
+    app: &'static str,
+    child: Child,
+    input: ChildStdin,
+    output: ChildStdout,
+    unread: Vec<u8>,
+}
+
+impl ChildProcess {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// When the kernel refuses a process.
+    pub fn start(spec: &Spec) -> anyhow::Result<Self> {
+        // Not by path: the file may have been replaced by a newer build meanwhile.
+        let mut command = Command::new("/proc/self/exe");
+        command.arg0("tailwater").args(["app", "--parent", &std::process::id().to_string()]);
+        if !spec.cores.is_empty() {
+            let list: Vec<String> = spec.cores.iter().map(usize::to_string).collect();
+            command.args(["--cores", &list.join(",")]);
+        }
+        command.arg(spec.app).args(&spec.arguments);
+        for (name, _) in
+            std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"TAILWATER_"))
+        {
+            command.env_remove(name);
+        }
+        command.envs(spec.settings.iter().map(|(name, value)| (name, value)));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
+        let mut child = command.spawn().with_context(|| format!("cannot start {}", spec.app))?;
+        let (input, output) = (child.stdin.take(), child.stdout.take());
+        let (Some(input), Some(output)) = (input, output) else { anyhow::bail!("{} has no pipes", spec.app) };
+        Ok(Self { app: spec.app, child, input, output, unread: Vec::new() })
+    }
+
+    /// The next line it prints.
+    ///
+    /// # Errors
+    /// When it ends, says nothing for [`START_TIMEOUT`], or a signal comes.
+    fn read_line(&mut self, interrupt: &Interrupt) -> anyhow::Result<String> {
+        let deadline = Instant::now() + START_TIMEOUT;
+        loop {
+            if let Some(end) = self.unread.iter().position(|&byte| byte == b'\n') {
+                let line: Vec<u8> = self.unread.drain(..=end).collect();
+                return Ok(String::from_utf8_lossy(&line[..end]).into_owned());
+            }
+            anyhow::ensure!(self.unread.len() < LONGEST_LINE, "{} prints no end of a line", self.app);
+            let ready = interrupt.wait_readable(Some(self.output.as_fd()), deadline)?;
+            anyhow::ensure!(ready, "{} said nothing for {} s", self.app, START_TIMEOUT.as_secs());
+            let mut bytes = [0; 512];
+            match self.output.read(&mut bytes).with_context(|| format!("cannot read from {}", self.app))? {
+                0 => return Err(self.explain_end()),
+                count => self.unread.extend_from_slice(&bytes[..count]),
+            }
+        }
+    }
+
+    fn explain_end(&mut self) -> anyhow::Error {
+        match self.child.wait() {
+            Ok(status) => anyhow::anyhow!("{} ended early ({status}); its own message is above", self.app),
+            Err(error) => anyhow::anyhow!("{} ended early, and waiting for it failed: {error}", self.app),
+        }
+    }
+}
+
+impl Drop for ChildProcess {
+    fn drop(&mut self) {
+        // Both fail only when it has been waited for already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A spin server.
+#[derive(Debug)]
+pub struct Service {
+    /// Where it listens.
+    pub address: SocketAddr,
+    _process: ChildProcess,
+}
+
+impl Service {
+    /// Starts a server and waits until it listens.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub fn start(spec: &Spec, interrupt: &Interrupt) -> anyhow::Result<Self> {
+        let mut process = ChildProcess::start(spec)?;
+        let line = process.read_line(interrupt)?;
+        let address = line.strip_prefix("listening on ").and_then(|address| address.parse().ok());
+        let address =
+            address.with_context(|| format!("{} did not say where it listens: {line}", spec.app))?;
+        Ok(Self { address, _process: process })
+    }
+}
+
+/// A batch job.
+#[derive(Debug)]
+pub struct Batch {
+    process: ChildProcess,
+}
+
+/// How far a batch job had come at some time of its own clock.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Progress {
+    at_s: f64,
+    trials: u64,
+}
+
+impl Progress {
+    /// Trials per second between `earlier` and this.
+    pub fn rate_since(self, earlier: Progress) -> f64 {
+        let seconds = self.at_s - earlier.at_s;
+        if seconds > 0.0 { (self.trials - earlier.trials.min(self.trials)) as f64 / seconds } else { 0.0 }
+    }
+}
+
+impl Batch {
+    /// Starts a batch job and waits until it has computed something.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub fn start(spec: &Spec, interrupt: &Interrupt) -> anyhow::Result<Self> {
+        let mut batch = Self { process: ChildProcess::start(spec)? };
+        let deadline = Instant::now() + START_TIMEOUT;
+        while batch.progress(interrupt)?.trials == 0 {
+            anyhow::ensure!(Instant::now() < deadline, "{} does not get a core", spec.app);
+            interrupt.sleep_until(Instant::now() + std::time::Duration::from_millis(5))?;
+        }
+        Ok(batch)
+    }
+
+    /// Asks how far it is.
+    ///
+    /// # Errors
+    /// When it has ended or does not answer.
+    pub fn progress(&mut self, interrupt: &Interrupt) -> anyhow::Result<Progress> {
+        if self.process.input.write_all(b"\n").is_err() {
+            return Err(self.process.explain_end());
+        }
+        let line = self.process.read_line(interrupt)?;
+        let value: serde_json::Value = serde_json::from_str(&line).unwrap_or_default();
+        match (value["t_s"].as_f64(), value["trials"].as_u64()) {
+            (Some(at_s), Some(trials)) => Ok(Progress { at_s, trials }),
+            _ => anyhow::bail!("the batch job did not say how far it is: {line}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_is_trials_over_the_jobs_own_time() {
+        let progress = |at_s, trials| Progress { at_s, trials };
+        assert_eq!(progress(3.0, 500).rate_since(progress(1.0, 100)), 200.0);
+        assert_eq!(progress(1.0, 500).rate_since(progress(1.0, 100)), 0.0);
+        assert_eq!(progress(2.0, 50).rate_since(progress(1.0, 100)), 0.0);
+    }
+}

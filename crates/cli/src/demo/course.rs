@@ -1,0 +1,326 @@
+//! The course of a demo: everything that is fixed before the first measurement.
+//!
+//! Owns: options, which core does what, how long each point takes so that the whole fits its time, and the plan and seed
+//! of each point. Pure but for reading the list of cores, which is an argument.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+use tailwater_loadgen::Plan;
+use tailwater_workload::units::format_duration_ns;
+use tailwater_workload::{LoadSchedule, Rate, ServiceTime};
+
+/// Time a full run may take.
+const FULL: Duration = Duration::from_secs(84);
+/// Time a quick run may take.
+const QUICK: Duration = Duration::from_secs(17);
+/// What starting and ending a system costs, measured on a 2-vCPU virtual machine, half again for slower ones.
+const OVERHEAD: Duration = Duration::from_millis(350);
+/// Most managed cores: the one generator, on kernel sockets, sends about 300,000 requests a second.
+const MOST_MANAGED: usize = 3;
+/// Most loads of one run.
+const MOST_LOADS: usize = 20;
+/// Source ports of the generator on Tailwater, so that flows spread over kthreads.
+const FLOWS: u16 = 64;
+
+const MS: u64 = 1_000_000;
+
+/// Show what Tailwater is for: a service and a batch job on the same cores, next to Linux
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Examples:
+  tailwater demo
+  tailwater demo --quick
+  tailwater demo --service bimodal --loads 20,50,80 --json /tmp/demo.json --svg /tmp/demo.svg
+
+Core 0 runs the IOKernel with an open-loop load generator inside. The other cores (up to 3) are shared by a spin server,
+which works as long as each request asks, and a Monte Carlo batch job. The same work then runs on plain Linux: server
+pinned to the same cores, batch job in the SCHED_IDLE class beside it, generator on core 0 over UDP. Nothing needs root.")]
+pub struct DemoArgs {
+    /// At most 20 seconds, with fewer loads
+    #[arg(long)]
+    pub quick: bool,
+    /// Where the numbers go
+    #[arg(long, value_name = "FILE", default_value = "demo.json")]
+    pub json: PathBuf,
+    /// Where the plot goes
+    #[arg(long, value_name = "FILE", default_value = "demo.svg")]
+    pub svg: PathBuf,
+    /// Work per request: exponential, constant or bimodal, all 10 us on average, or as in lognormal:10us,sigma=1.5
+    #[arg(long, default_value = "exponential", value_parser = parse_service)]
+    pub service: ServiceTime,
+    /// Loads in percent of the shared cores [default: 10,20,..,90; with --quick 20,50,80]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_load)]
+    pub loads: Vec<f64>,
+    /// How the Linux server waits for requests
+    #[arg(long, value_enum, default_value_t = LinuxWait::Auto)]
+    pub linux_wait: LinuxWait,
+    /// Cores guaranteed to the service on Tailwater
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=1))]
+    pub guaranteed: u16,
+    /// Fixes arrivals and service times
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+}
+
+/// How the Linux server waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LinuxWait {
+    /// Whichever is better in a short trial
+    Auto,
+    /// Blocked in the kernel
+    Block,
+    /// Asking again and again
+    Busy,
+}
+
+fn parse_service(text: &str) -> Result<ServiceTime, String> {
+    let notation = match text {
+        "exponential" | "exp" => "exp:10us",
+        "constant" | "const" => "const:10us",
+        "bimodal" => "bimodal:0.9*5us+0.1*55us",
+        other => other,
+    };
+    let service: ServiceTime =
+        notation.parse().map_err(|e: tailwater_workload::service::ServiceTimeError| e.to_string())?;
+    // Below, the generator is what is measured; above, a point has too few requests for its percentiles.
+    if (1_000.0..=200_000.0).contains(&service.mean_ns()) {
+        Ok(service)
+    } else {
+        Err("the mean must be between 1us and 200us".to_owned())
+    }
+}
+
+fn parse_load(text: &str) -> Result<f64, String> {
+    match text.trim().trim_end_matches('%').trim_end().parse::<f64>() {
+        Ok(percent) if (1.0..=150.0).contains(&percent) => Ok(percent),
+        _ => Err("a load is a percentage from 1 to 150, for instance 50".to_owned()),
+    }
+}
+
+/// Which core does what.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CorePlan {
+    /// All that the demo may use.
+    pub usable: Vec<usize>,
+    /// The IOKernel's and the generator's.
+    pub polling: usize,
+    /// Those that service and batch job share.
+    pub managed: Vec<usize>,
+}
+
+/// See the [module](self).
+#[derive(Debug, Clone)]
+pub struct Course {
+    pub cores: CorePlan,
+    pub service: ServiceTime,
+    /// Percent of all managed cores.
+    pub loads: Vec<f64>,
+    pub guaranteed: u16,
+    seed: u64,
+    quick: bool,
+    /// Uncounted first part of a point.
+    warm_up: Duration,
+    /// Counted part of a point.
+    counted: Duration,
+    /// How long the batch job runs alone.
+    pub solo: Duration,
+    /// How long the machine's noise is probed.
+    pub noise: Duration,
+    trial: Duration,
+}
+
+/// The options of a run, for `demo.json`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct OptionRecord {
+    quick: bool,
+    service: String,
+    seed: u64,
+    guaranteed: u16,
+    polling_core: usize,
+    managed_cores: Vec<usize>,
+    counted_s: f64,
+}
+
+impl Course {
+    /// Lays out a run over `usable` cores, of which there are at least two.
+    ///
+    /// # Errors
+    /// When there are too many loads for the time.
+    pub fn new(args: &DemoArgs, usable: Vec<usize>) -> anyhow::Result<Self> {
+        anyhow::ensure!(usable.len() >= 2, "the demo needs two cores");
+        anyhow::ensure!(args.loads.len() <= MOST_LOADS, "at most {MOST_LOADS} loads fit into a run");
+        let loads = match (args.loads.is_empty(), args.quick) {
+            (false, _) => args.loads.clone(),
+            (true, true) => vec![20.0, 50.0, 80.0],
+            (true, false) => (1..=9).map(|i| f64::from(i) * 10.0).collect(),
+        };
+        let ms = Duration::from_millis;
+        let (total, solo, noise, trial, warm_up) = if args.quick {
+            (QUICK, ms(600), ms(400), ms(400), ms(150))
+        } else {
+            (FULL, ms(1_500), ms(1_000), ms(700), ms(300))
+        };
+        // Two systems each alone, tried in two ways, and at every load.
+        let points = 2 * loads.len() as u32;
+        let fixed = noise + 2 * (solo + OVERHEAD) + 2 * (warm_up + trial + OVERHEAD);
+        let left = total.saturating_sub(fixed) / points;
+        let counted = left.saturating_sub(warm_up + OVERHEAD).clamp(ms(300), ms(5_000));
+        let cores = CorePlan {
+            polling: usable[0],
+            managed: usable[1..].iter().copied().take(MOST_MANAGED).collect(),
+            usable,
+        };
+        Ok(Self {
+            cores,
+            service: args.service.clone(),
+            loads,
+            guaranteed: args.guaranteed,
+            seed: args.seed,
+            quick: args.quick,
+            warm_up,
+            counted,
+            solo,
+            noise,
+            trial,
+        })
+    }
+
+    /// What is going to happen, for a person.
+    pub fn describe(&self) -> String {
+        let CorePlan { usable, polling, managed } = &self.cores;
+        let shared = if managed.len() == 1 {
+            format!("service and batch share core {}", managed[0])
+        } else {
+            format!("service (up to {} cores) and batch share cores {managed:?}", managed.len())
+        };
+        let unused = usable.len() - 1 - managed.len();
+        let rest = if unused > 0 { format!("; {unused} more cores are left alone") } else { String::new() };
+        format!(
+            "core {polling} polls and generates load, {shared}{rest}\n{} of work per request, {} loads, {} counted per point \
+             and system, all in one session (one autogroup)",
+            self.service_text(),
+            self.loads.len(),
+            format_duration_ns(self.counted.as_millis() as u64 * MS)
+        )
+    }
+
+    /// The service time in its notation.
+    pub fn service_text(&self) -> String {
+        self.service.to_string()
+    }
+
+    /// The options, for `demo.json`.
+    pub fn options(&self) -> OptionRecord {
+        OptionRecord {
+            quick: self.quick,
+            service: self.service_text(),
+            seed: self.seed,
+            guaranteed: self.guaranteed,
+            polling_core: self.cores.polling,
+            managed_cores: self.cores.managed.clone(),
+            counted_s: self.counted.as_secs_f64(),
+        }
+    }
+
+    /// The plan of the point at `loads[index]`; the same for both systems.
+    ///
+    /// # Errors
+    /// When the load is no usable rate.
+    pub fn plan(&self, index: usize) -> anyhow::Result<Plan> {
+        self.plan_for(self.loads[index], self.counted)
+    }
+
+    /// The plan of a point whose system is known to be saturated.
+    ///
+    /// # Errors
+    /// As [`Course::plan`].
+    pub fn short_plan(&self, index: usize) -> anyhow::Result<Plan> {
+        self.plan_for(self.loads[index], (self.counted / 3).max(Duration::from_millis(300)))
+    }
+
+    /// Load and plan of the trial that chooses how the Linux server waits: at a third, where both ways work.
+    ///
+    /// # Errors
+    /// As [`Course::plan`].
+    pub fn trial(&self) -> anyhow::Result<(f64, Plan)> {
+        const LOAD: f64 = 30.0;
+        Ok((LOAD, self.plan_for(LOAD, self.trial)?))
+    }
+
+    /// The seed of the point at `loads[index]`; the same for both systems.
+    pub fn seed(&self, index: usize) -> u64 {
+        self.seed.wrapping_add(index as u64)
+    }
+
+    fn plan_for(&self, percent: f64, counted: Duration) -> anyhow::Result<Plan> {
+        let rate = Rate::for_load(percent / 100.0, self.cores.managed.len() as f64, self.service.mean_ns())?;
+        let length = self.warm_up + counted;
+        Ok(Plan {
+            warm_up_ns: self.warm_up.as_nanos() as u64,
+            flows: FLOWS,
+            ..Plan::new(LoadSchedule::constant(rate, length.as_nanos() as u64), self.service.clone())
+        })
+    }
+}
+
+/// Beginning and end of the counted part of a plan that starts at `start`.
+pub fn counted_part(plan: &Plan, start: std::time::Instant) -> (std::time::Instant, std::time::Instant) {
+    (start + Duration::from_nanos(plan.warm_up_ns), start + Duration::from_nanos(plan.schedule.length_ns()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        args: DemoArgs,
+    }
+
+    fn course(options: &[&str], cores: usize) -> Course {
+        let words = ["demo"].iter().chain(options);
+        Course::new(&Command::try_parse_from(words).unwrap().args, (0..cores).collect()).unwrap()
+    }
+
+    fn length(course: &Course) -> Duration {
+        let point = course.warm_up + course.counted + OVERHEAD;
+        course.noise
+            + 2 * (course.solo + OVERHEAD + course.warm_up + course.trial + OVERHEAD)
+            + point * 2 * course.loads.len() as u32
+    }
+
+    #[test]
+    fn runs_fit_their_time() {
+        assert!(length(&course(&[], 2)) <= FULL);
+        assert!(length(&course(&["--quick"], 2)) <= QUICK);
+        assert!(course(&[], 2).counted >= Duration::from_secs(3));
+        assert!(course(&["--quick"], 2).counted >= Duration::from_secs(1));
+    }
+
+    #[test]
+    fn more_cores_are_used_and_load_follows_them() {
+        let (two, eight) = (course(&["--loads", "50"], 2), course(&["--loads", "50"], 8));
+        assert_eq!((two.cores.polling, &two.cores.managed[..]), (0, &[1][..]));
+        assert_eq!(eight.cores.managed, [1, 2, 3]);
+        let rate = |course: &Course| course.plan(0).unwrap().schedule.peak_rate().per_second();
+        assert_eq!((rate(&two).round(), rate(&eight).round()), (50_000.0, 150_000.0));
+    }
+
+    #[test]
+    fn the_named_services_have_the_same_mean() {
+        for name in ["exponential", "constant", "bimodal", "lognormal:10us,sigma=1"] {
+            assert!((parse_service(name).unwrap().mean_ns() - 10_000.0).abs() < 1e-6, "{name}");
+        }
+        assert!(parse_service("exp:1s").is_err() && parse_service("nonsense").is_err());
+    }
+
+    #[test]
+    fn loads_are_percentages() {
+        assert_eq!(course(&["--loads", "20,55.5%"], 2).loads, [20.0, 55.5]);
+        assert!(parse_load("0").is_err() && parse_load("x").is_err() && parse_load("inf").is_err());
+    }
+}

@@ -1,0 +1,420 @@
+//! What a demo found: points, and what is needed to believe them. Also the rows of its table and `demo.json`.
+//!
+//! Owns the figures' definitions: a share of batch is its rate over its rate alone on the same system; a point is saturated
+//! when more than 1 % of its requests were lost. Every number here is finite: what cannot be one is an error when it is made.
+
+use std::collections::BTreeMap;
+
+use anyhow::Context;
+use hdrhistogram::Histogram;
+use serde::Serialize;
+use tailwater_iokernel::stats::{HandoffKind, StatsHandle};
+use tailwater_loadgen::ideal::Ideal;
+use tailwater_loadgen::noise::GapFigures;
+use tailwater_workload::{Figures, ServiceTime};
+
+use super::Measured;
+use super::course::OptionRecord;
+use super::on_linux::Wait;
+use crate::machine::Machine;
+use crate::table::number;
+
+/// Losing more than this part of its requests, a system is saturated.
+const SATURATED_LOSS: f64 = 0.01;
+
+/// How much less of the batch job a polling server may leave and still be called better.
+const BATCH_TOLERANCE: f64 = 0.1;
+
+/// Everything a demo found.
+#[derive(Debug, Serialize)]
+pub struct Outcome {
+    pub machine: Machine,
+    pub commit: String,
+    pub options: OptionRecord,
+    /// Disturbances of both kinds of core, with nothing of ours running.
+    pub noise: Vec<Noise>,
+    /// Iterations per millisecond of the service's work.
+    pub speed: u64,
+    /// Trials per second of the batch job alone.
+    pub solo: Solo,
+    pub linux_wait: WaitChoice,
+    pub points: Vec<Point>,
+    pub ideal: Vec<IdealPoint>,
+    pub handoff_us: HandoffFigures,
+    pub verdict: Vec<String>,
+}
+
+impl Outcome {
+    /// The text of `demo.json`.
+    ///
+    /// # Errors
+    /// Never, unless a field cannot be written as JSON.
+    pub fn to_json(&self) -> anyhow::Result<String> {
+        Ok(serde_json::to_string_pretty(self)? + "\n")
+    }
+}
+
+/// What is compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum System {
+    Tailwater,
+    Linux,
+}
+
+impl System {
+    pub fn name(self) -> &'static str {
+        match self {
+            System::Tailwater => "Tailwater",
+            System::Linux => "Linux",
+        }
+    }
+}
+
+/// The machine's noise on one core.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Noise {
+    pub core: usize,
+    #[serde(flatten)]
+    pub gaps: GapFigures,
+}
+
+/// Noise in one line.
+pub fn describe_noise(noise: &[Noise]) -> String {
+    let each = noise.iter().map(|Noise { core, gaps }| {
+        format!(
+            "core {core} stood still {:.0} times a second for over 50 us (longest {:.0} us, {:.1} % of its time)",
+            gaps.gaps_per_s,
+            gaps.longest_us,
+            100.0 * gaps.lost_fraction
+        )
+    });
+    each.collect::<Vec<_>>().join(", ")
+}
+
+/// The batch job's rates alone, on all managed cores, in trials per second.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Solo {
+    pub tailwater: f64,
+    pub linux: f64,
+}
+
+/// One system under one load. Latencies are of the requests that were answered.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Point {
+    pub system: System,
+    pub service: String,
+    /// Percent of the managed cores.
+    pub load: f64,
+    pub offered_rps: f64,
+    pub achieved_rps: f64,
+    pub p50_us: f64,
+    pub p99_us: f64,
+    pub p999_us: f64,
+    /// Median over 100 ms windows of each window's p99.9.
+    pub win_p999_us: f64,
+    /// Of the managed cores: 1 is as fast as alone.
+    pub batch_share: f64,
+    pub lost: u64,
+    /// Requests that the generator sent late.
+    pub late: u64,
+    pub saturated: bool,
+    pub completed: u64,
+    pub windows: u64,
+    /// Windows that a stall of the generator's core fell into.
+    pub windows_cut: u64,
+    pub duration_s: f64,
+}
+
+impl Point {
+    /// A measurement as figures.
+    ///
+    /// # Errors
+    /// When nothing was answered.
+    pub fn new(
+        system: System,
+        load: f64,
+        service: &ServiceTime,
+        measured: &Measured,
+        solo: f64,
+    ) -> anyhow::Result<Self> {
+        let figures = measured.measurement.report().figures;
+        let latency = |value: Option<f64>| {
+            value.with_context(|| format!("no request was answered on {} at {load} % load", system.name()))
+        };
+        let offered = figures.completed + figures.lost;
+        Ok(Self {
+            system,
+            service: service.to_string(),
+            load,
+            offered_rps: figures.offered_rps,
+            achieved_rps: figures.achieved_rps,
+            p50_us: latency(figures.p50_us)?,
+            p99_us: latency(figures.p99_us)?,
+            p999_us: latency(figures.p999_us)?,
+            win_p999_us: latency(figures.win_p999_us)?,
+            batch_share: measured.batch_rate / solo,
+            lost: figures.lost,
+            late: figures.late,
+            saturated: figures.lost as f64 > SATURATED_LOSS * offered as f64,
+            completed: figures.completed,
+            windows: figures.windows,
+            windows_cut: figures.windows_cut,
+            duration_s: figures.duration_s,
+        })
+    }
+
+    /// Part of the requests that the generator sent late.
+    pub fn late_part(&self) -> f64 {
+        self.late as f64 / (self.completed + self.lost).max(1) as f64
+    }
+
+    /// Its row of the table.
+    pub fn table_row(&self) -> String {
+        let late = if self.late_part() > 0.001 {
+            format!("  {:.1} % late", 100.0 * self.late_part())
+        } else {
+            String::new()
+        };
+        let saturated = if self.saturated { "  saturated" } else { "" };
+        let latencies = [self.p50_us, self.p99_us, self.p999_us, self.win_p999_us];
+        row(
+            "",
+            self.system.name(),
+            (self.offered_rps, self.achieved_rps),
+            latencies,
+            self.batch_share,
+            self.lost,
+        ) + saturated
+            + &late
+    }
+}
+
+/// The same requests through a queue without any overhead.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct IdealPoint {
+    pub load: f64,
+    pub p50_us: f64,
+    pub p99_us: f64,
+    pub p999_us: f64,
+    pub win_p999_us: f64,
+    /// What no request needed.
+    pub batch_share: f64,
+    #[serde(skip)]
+    figures: Option<Figures>,
+}
+
+impl IdealPoint {
+    /// The ideal system's measurement as figures.
+    ///
+    /// # Errors
+    /// When it served nothing.
+    pub fn new(load: f64, ideal: &Ideal) -> anyhow::Result<Self> {
+        let figures = ideal.measurement.report().figures;
+        let latency =
+            |value: Option<f64>| value.context("the load is too low: no request falls due in a point");
+        Ok(Self {
+            load,
+            p50_us: latency(figures.p50_us)?,
+            p99_us: latency(figures.p99_us)?,
+            p999_us: latency(figures.p999_us)?,
+            win_p999_us: latency(figures.win_p999_us)?,
+            batch_share: ideal.idle_share,
+            figures: Some(figures),
+        })
+    }
+
+    /// Its row of the table.
+    pub fn table_row(&self) -> String {
+        let latencies = [self.p50_us, self.p99_us, self.p999_us, self.win_p999_us];
+        let (rates, lost) =
+            self.figures.as_ref().map_or(((0.0, 0.0), 0), |f| ((f.offered_rps, f.achieved_rps), f.lost));
+        row(&format!("{} %", self.load), "ideal", rates, latencies, self.batch_share, lost)
+    }
+}
+
+/// The two lines above the table.
+pub fn table_head() -> String {
+    let head = |cells: [&str; 10]| {
+        let [load, system, a, b, c, d, e, f, g, h] = cells;
+        format!("{load:>6}  {system:<9} {a:>8} {b:>8} {c:>8} {d:>8} {e:>8} {f:>9} {g:>6} {h:>7}")
+    };
+    format!(
+        "\n{}\n{}",
+        head(["load", "system", "offered", "achieved", "p50", "p99", "p99.9", "win p99.9", "batch", "lost"]),
+        head(["", "", "req/s", "req/s", "us", "us", "us", "us", "share", ""])
+    )
+}
+
+fn row(load: &str, system: &str, rates: (f64, f64), us: [f64; 4], batch: f64, lost: u64) -> String {
+    let [p50, p99, p999, window] = us.map(number);
+    format!(
+        "{load:>6}  {system:<9} {:>8.0} {:>8.0} {p50:>8} {p99:>8} {p999:>8} {window:>9} {batch:>6.2} {lost:>7}",
+        rates.0, rates.1
+    )
+}
+
+/// How the Linux server waited, and why.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct WaitChoice {
+    mode: Wait,
+    pub why: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    block: Option<WaitTrial>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    busy: Option<WaitTrial>,
+}
+
+/// A short trial of one way to wait.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct WaitTrial {
+    pub p50_us: f64,
+    pub win_p999_us: f64,
+    pub batch_share: f64,
+}
+
+impl WaitTrial {
+    /// A measurement as a trial.
+    ///
+    /// # Errors
+    /// When nothing was answered.
+    pub fn new(measured: &Measured, solo: f64) -> anyhow::Result<Self> {
+        let figures = measured.measurement.report().figures;
+        let latency =
+            |value: Option<f64>| value.context("no request was answered in a trial of the Linux server");
+        Ok(Self {
+            p50_us: latency(figures.p50_us)?,
+            win_p999_us: latency(figures.win_p999_us)?,
+            batch_share: measured.batch_rate / solo,
+        })
+    }
+}
+
+impl WaitChoice {
+    /// Chosen by an option.
+    pub fn told(mode: Wait) -> Self {
+        let name = name_of(mode);
+        Self { mode, why: format!("{name} sockets, as asked"), block: None, busy: None }
+    }
+
+    /// Chosen by trials at `load` percent. Polling must be faster and leave about as much to the batch job, which is the
+    /// point of sharing a core.
+    pub fn between(load: f64, block: WaitTrial, busy: WaitTrial) -> Self {
+        let faster = busy.win_p999_us < block.win_p999_us;
+        let leaves = busy.batch_share > block.batch_share - BATCH_TOLERANCE;
+        let mode = if faster && leaves { Wait::Busy } else { Wait::Block };
+        let of = |t: WaitTrial| {
+            format!(
+                "p50 {} us, windowed p99.9 {} us, batch {:.2}",
+                number(t.p50_us),
+                number(t.win_p999_us),
+                t.batch_share
+            )
+        };
+        let because = match (mode, faster) {
+            (Wait::Busy, _) => "polling is faster and leaves the batch job as much",
+            (Wait::Block, true) => "polling is faster but takes the batch job's time",
+            (Wait::Block, false) => "polling is not faster",
+        };
+        let why = format!(
+            "{} sockets, because in a trial at {load} % load {because} (blocking: {}; polling: {})",
+            name_of(mode),
+            of(block),
+            of(busy)
+        );
+        Self { mode, why, block: Some(block), busy: Some(busy) }
+    }
+
+    pub fn mode(&self) -> Wait {
+        self.mode
+    }
+}
+
+fn name_of(mode: Wait) -> &'static str {
+    match mode {
+        Wait::Block => "blocking",
+        Wait::Busy => "polling",
+    }
+}
+
+/// Collects hand-off latencies over the IOKernels of all points.
+#[derive(Debug, Default)]
+pub struct HandoffRecord {
+    kinds: BTreeMap<&'static str, Histogram<u64>>,
+}
+
+/// Time from the IOKernel's decision to the service's thread running, by how the core was freed.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct HandoffFigures {
+    /// From a busy, polling kthread: the median.
+    pub p50: f64,
+    /// Its 99th percentile.
+    pub p99: f64,
+    /// How often.
+    pub count: u64,
+    /// All kinds, this one included.
+    pub kinds: BTreeMap<&'static str, HandoffKindFigures>,
+}
+
+/// Latencies of one kind of hand-off in microseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct HandoffKindFigures {
+    p50: f64,
+    p99: f64,
+    count: u64,
+}
+
+impl HandoffRecord {
+    /// Adds what an IOKernel has seen.
+    pub fn add(&mut self, stats: &StatsHandle) {
+        for kind in HandoffKind::ALL {
+            let seen = stats.handoff(kind).running.snapshot();
+            match self.kinds.entry(kind.name()) {
+                std::collections::btree_map::Entry::Vacant(entry) => drop(entry.insert(seen)),
+                std::collections::btree_map::Entry::Occupied(mut entry) => {
+                    entry.get_mut().add(&seen).expect("all snapshots have the same bounds");
+                }
+            }
+        }
+    }
+
+    /// The figures; zeros where nothing was seen.
+    pub fn figures(&self) -> HandoffFigures {
+        let us = |histogram: &Histogram<u64>, quantile| histogram.value_at_quantile(quantile) as f64 / 1e3;
+        let kinds: BTreeMap<_, _> = self
+            .kinds
+            .iter()
+            .map(|(&name, h)| {
+                (name, HandoffKindFigures { p50: us(h, 0.5), p99: us(h, 0.99), count: h.len() })
+            })
+            .collect();
+        let polling = kinds.get(HandoffKind::Polling.name()).copied().unwrap_or_default();
+        HandoffFigures { p50: polling.p50, p99: polling.p99, count: polling.count, kinds }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn polling_sockets_must_be_faster_and_leave_time_for_the_batch_job() {
+        let trial = |win_p999_us, batch_share| WaitTrial { p50_us: 10.0, win_p999_us, batch_share };
+        let block = trial(180.0, 0.5);
+        let mode = |busy| WaitChoice::between(30.0, block, busy).mode;
+        assert_eq!(mode(trial(100.0, 0.45)), Wait::Busy);
+        assert_eq!(mode(trial(100.0, 0.01)), Wait::Block);
+        assert_eq!(mode(trial(200.0, 0.5)), Wait::Block);
+        assert!(
+            WaitChoice::between(30.0, block, trial(100.0, 0.0)).why.contains("takes the batch job's time")
+        );
+    }
+
+    #[test]
+    fn rows_stand_under_their_heads() {
+        let head = table_head();
+        let last = head.lines().nth(1).unwrap();
+        let row = row("10 %", "Tailwater", (1e4, 1e4), [7.7, 51.0, 77.0, 77.0], 0.9, 12);
+        assert_eq!(row.len(), last.len(), "{last}\n{row}");
+    }
+}

@@ -1,0 +1,72 @@
+//! The demo's picture: latency over load, and what the batch job gets, for both systems and the ideal queue.
+//!
+//! Owns which curves and axes there are; how they are drawn is the simulator's plotting module. A curve of latency ends where
+//! its system saturates: beyond, latency depends on how long the overload lasts.
+
+use tailwater_sim::plot::{Line, Panel, draw as draw_panels};
+
+use super::outcome::{Outcome, Point, System};
+
+/// The plot as SVG text.
+pub fn draw(outcome: &Outcome) -> String {
+    let panels = [
+        latency("Median", outcome, |p| p.p50_us, |i| i.p50_us),
+        latency("p99.9 of a typical 100 ms window", outcome, |p| p.win_p999_us, |i| i.win_p999_us),
+        batch(outcome),
+    ];
+    let service = outcome.points.first().map_or("", |p| &p.service);
+    draw_panels(&format!("A service ({service}) and a batch job on the same cores"), &panels)
+}
+
+fn latency(
+    title: &str,
+    outcome: &Outcome,
+    of_point: impl Fn(&Point) -> f64 + Copy,
+    of_ideal: impl Fn(&super::outcome::IdealPoint) -> f64,
+) -> Panel {
+    let sustained = |p: &Point| !p.saturated;
+    let lines = vec![
+        line(outcome, System::Tailwater, of_point, sustained),
+        line(outcome, System::Linux, of_point, sustained),
+        Line::new("ideal queue", outcome.ideal.iter().map(|i| (i.load, of_ideal(i))).collect()).dashed(),
+    ];
+    let values = || lines.iter().flat_map(|line| &line.points).map(|&(_, us)| us);
+    let (low, high) = (values().fold(f64::MAX, f64::min), values().fold(1.0, f64::max));
+    // Whole decades around the curves.
+    let decade = |us: f64, round: fn(f64) -> f64| 10f64.powf(round(us.max(0.1).log10()));
+    Panel {
+        title: title.to_owned(),
+        x_label: "load (%)".to_owned(),
+        y_label: "latency (us)".to_owned(),
+        log_y: true,
+        y_range: Some((decade(low.min(high), f64::floor), decade(high, f64::ceil))),
+        lines,
+        ..Panel::default()
+    }
+}
+
+fn batch(outcome: &Outcome) -> Panel {
+    Panel {
+        title: "Batch job".to_owned(),
+        x_label: "load (%)".to_owned(),
+        y_label: "speed (alone = 1)".to_owned(),
+        y_range: Some((0.0, 1.0)),
+        lines: vec![
+            line(outcome, System::Tailwater, |p| p.batch_share.min(1.0), |_| true),
+            line(outcome, System::Linux, |p| p.batch_share.min(1.0), |_| true),
+            Line::new("ideal queue", outcome.ideal.iter().map(|i| (i.load, i.batch_share)).collect())
+                .dashed(),
+        ],
+        ..Panel::default()
+    }
+}
+
+fn line(
+    outcome: &Outcome,
+    system: System,
+    value: impl Fn(&Point) -> f64,
+    keep: impl Fn(&Point) -> bool,
+) -> Line {
+    let own = outcome.points.iter().filter(|p| p.system == system).take_while(|p| keep(p));
+    Line::new(system.name(), own.map(|p| (p.load, value(p))).collect())
+}

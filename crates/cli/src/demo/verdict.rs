@@ -1,0 +1,207 @@
+//! What a demo's numbers mean, in words.
+//!
+//! Owns the rules: which load is quoted, and from when on a difference counts as one. Says where Linux was better as
+//! plainly as where Tailwater was. Pure.
+
+use super::outcome::{Outcome, Point, System};
+use crate::table::number;
+
+/// Two latencies within this factor of each other are the same.
+const SAME_LATENCY: f64 = 1.05;
+
+/// Two batch shares within this of each other are the same.
+const SAME_SHARE: f64 = 0.02;
+
+/// The load that is quoted, if both systems sustain it.
+const QUOTED_LOAD: f64 = 50.0;
+
+/// The verdict, a sentence or two per line.
+pub fn verdict(outcome: &Outcome) -> Vec<String> {
+    let pairs = pairs(&outcome.points);
+    let mut lines = Vec::new();
+    let sustained: Vec<_> = pairs.iter().filter(|(t, l)| !t.saturated && !l.saturated).collect();
+    let distance = |load: f64| (load - QUOTED_LOAD).abs();
+    match sustained.iter().min_by(|a, b| distance(a.0.load).total_cmp(&distance(b.0.load))) {
+        Some((tailwater, linux)) => lines.extend(quote(outcome, tailwater, linux)),
+        None => lines.push("At no load did both systems keep up, so there is nothing to compare.".to_owned()),
+    }
+    lines.push(capacity(&outcome.points));
+    lines.push(linux_better(&pairs));
+    let handoff = &outcome.handoff_us;
+    if handoff.count > 0 {
+        lines.push(format!(
+            "The IOKernel moved a core from the running batch job to the service {} times: {} us from decision to service \
+             at the median, {} us at p99.",
+            handoff.count,
+            number(handoff.p50),
+            number(handoff.p99)
+        ));
+    }
+    lines.extend(caveats(outcome));
+    lines
+}
+
+/// Points of both systems at the same load.
+fn pairs(points: &[Point]) -> Vec<(&Point, &Point)> {
+    let of = |system| points.iter().filter(move |p| p.system == system);
+    of(System::Tailwater).filter_map(|t| Some((t, of(System::Linux).find(|l| l.load == t.load)?))).collect()
+}
+
+fn quote(outcome: &Outcome, tailwater: &Point, linux: &Point) -> [String; 2] {
+    let latency = format!(
+        "At {} % load half of the requests are answered within {} us on Tailwater and {} us on Linux ({}); 99.9 % of a \
+         typical 100 ms within {} us and {} us ({}).",
+        tailwater.load,
+        number(tailwater.p50_us),
+        number(linux.p50_us),
+        compare(tailwater.p50_us, linux.p50_us),
+        number(tailwater.win_p999_us),
+        number(linux.win_p999_us),
+        compare(tailwater.win_p999_us, linux.win_p999_us),
+    );
+    let ideal = outcome.ideal.iter().find(|i| i.load == tailwater.load).map_or(0.0, |i| i.batch_share);
+    let batch = format!(
+        "Beside it the batch job runs at {:.2} of its full speed on Tailwater and {:.2} on Linux; without any overhead {:.2} \
+         would be left.",
+        tailwater.batch_share, linux.batch_share, ideal
+    );
+    [latency, batch]
+}
+
+/// Who has the lower latency, and by how much.
+fn compare(tailwater_us: f64, linux_us: f64) -> String {
+    let ratio = linux_us / tailwater_us;
+    if ratio > SAME_LATENCY {
+        format!("Tailwater {ratio:.1} times lower")
+    } else if ratio < 1.0 / SAME_LATENCY {
+        format!("Linux {:.1} times lower", 1.0 / ratio)
+    } else {
+        "no difference".to_owned()
+    }
+}
+
+/// Up to where each system keeps up.
+fn capacity(points: &[Point]) -> String {
+    let limit = |system: System| {
+        let mut own: Vec<&Point> = points.iter().filter(|p| p.system == system).collect();
+        own.sort_by(|a, b| a.load.total_cmp(&b.load));
+        let kept = own.iter().take_while(|p| !p.saturated).last();
+        match (kept, own.iter().any(|p| p.saturated)) {
+            (None, _) => format!("{} keeps up with none of the loads", system.name()),
+            (Some(point), true) => {
+                format!("{} keeps up with {} % load and no more", system.name(), point.load)
+            }
+            (Some(point), false) => {
+                format!("{} keeps up with all loads, up to {} %", system.name(), point.load)
+            }
+        }
+    };
+    format!("{}; {}.", limit(System::Tailwater), limit(System::Linux))
+}
+
+fn linux_better(pairs: &[(&Point, &Point)]) -> String {
+    let mut found = Vec::new();
+    for (tailwater, linux) in pairs.iter().filter(|(_, linux)| !linux.saturated) {
+        let mut better = Vec::new();
+        let lower = |a: f64, b: f64| a * SAME_LATENCY < b;
+        if lower(linux.p50_us, tailwater.p50_us) {
+            better.push("p50");
+        }
+        if lower(linux.win_p999_us, tailwater.win_p999_us) {
+            better.push("windowed p99.9");
+        }
+        if linux.batch_share > tailwater.batch_share + SAME_SHARE {
+            better.push("batch share");
+        }
+        if !better.is_empty() {
+            found.push(format!("{} % ({})", linux.load, better.join(", ")));
+        }
+    }
+    if found.is_empty() {
+        "Linux was better nowhere: not in p50, windowed p99.9 or batch share at any load it sustained."
+            .to_owned()
+    } else {
+        format!("Linux was better at {}.", found.join(", "))
+    }
+}
+
+/// What limits the other sentences.
+fn caveats(outcome: &Outcome) -> Vec<String> {
+    let mut lines = Vec::new();
+    let late: Vec<&Point> = outcome.points.iter().filter(|p| p.late_part() > 0.01 && !p.saturated).collect();
+    if let Some(worst) = late.iter().max_by(|a, b| a.late_part().total_cmp(&b.late_part())) {
+        lines.push(format!(
+            "Caution: in {} of {} points the generator sent over 1 % of the requests late ({:.1} % on {} at {} %); their \
+             latencies include that.",
+            late.len(),
+            outcome.points.len(),
+            100.0 * worst.late_part(),
+            worst.system.name(),
+            worst.load
+        ));
+    }
+    let (windows, cut) = outcome.points.iter().fold((0, 0), |(w, c), p| (w + p.windows, c + p.windows_cut));
+    if cut * 2 > windows {
+        lines.push(format!(
+            "Caution: this machine is noisy. {cut} of {windows} windows of 100 ms were cut by stalls of over 200 us, so even \
+             the windowed p99.9 says something about the machine."
+        ));
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn point(system: System, load: f64, p50_us: f64, batch_share: f64, saturated: bool) -> Point {
+        Point {
+            system,
+            service: "exp:10us".to_owned(),
+            load,
+            offered_rps: load * 1e3,
+            achieved_rps: load * 1e3,
+            p50_us,
+            p99_us: p50_us * 5.0,
+            p999_us: p50_us * 9.0,
+            win_p999_us: p50_us * 8.0,
+            batch_share,
+            lost: 0,
+            late: 0,
+            saturated,
+            completed: 1000,
+            windows: 10,
+            windows_cut: 0,
+            duration_s: 1.0,
+        }
+    }
+
+    #[test]
+    fn the_faster_system_is_named_whichever_it_is() {
+        assert_eq!(compare(10.0, 30.0), "Tailwater 3.0 times lower");
+        assert_eq!(compare(30.0, 10.0), "Linux 3.0 times lower");
+        assert_eq!(compare(10.0, 10.3), "no difference");
+    }
+
+    #[test]
+    fn capacity_is_the_last_load_before_the_first_saturated_one() {
+        let points = [
+            point(System::Tailwater, 50.0, 10.0, 0.4, false),
+            point(System::Tailwater, 90.0, 20.0, 0.1, false),
+            point(System::Linux, 50.0, 20.0, 0.4, false),
+            point(System::Linux, 90.0, 20.0, 0.1, true),
+        ];
+        let text = capacity(&points);
+        assert!(text.contains("Tailwater keeps up with all loads, up to 90 %"), "{text}");
+        assert!(text.contains("Linux keeps up with 50 % load and no more"), "{text}");
+    }
+
+    #[test]
+    fn where_linux_is_better_it_is_said() {
+        let tailwater = point(System::Tailwater, 10.0, 30.0, 0.80, false);
+        let linux = point(System::Linux, 10.0, 10.0, 0.85, false);
+        let text = linux_better(&[(&tailwater, &linux)]);
+        assert_eq!(text, "Linux was better at 10 % (p50, windowed p99.9, batch share).");
+        assert!(linux_better(&[(&linux, &tailwater)]).contains("nowhere"));
+    }
+}

@@ -1,0 +1,119 @@
+//! `tailwater iokernel`: the daemon.
+//!
+//! Owns: configuration file and options, logging, and a clean end on SIGINT or SIGTERM. Everything it does is the
+//! `tailwater-iokernel` crate's.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::Context;
+use clap::Args;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use tailwater_iokernel::port::Port;
+use tailwater_iokernel::{Config, IoKernel};
+
+/// Start the IOKernel: switches packets and lends cores until it is interrupted
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Examples:
+  tailwater iokernel                                        core 0 polls, all others are lent
+  tailwater iokernel --core 0 --managed-cores 2-7,10
+  tailwater iokernel --config /etc/tailwater.toml --socket /run/tailwater.sock
+  tailwater iokernel --print-config > tailwater.toml        every setting with its value
+
+Options win over the configuration file. Programs join with `tailwater run`; `tailwater stats` shows what goes on.")]
+pub struct IokernelArgs {
+    /// Configuration file (TOML)
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Control socket; @NAME is an abstract address [default: @tailwater]
+    #[arg(long)]
+    socket: Option<String>,
+    /// Core that the IOKernel polls on [default: the first this process may use]
+    #[arg(long, value_name = "CORE")]
+    core: Option<u16>,
+    /// Cores to lend, for instance 1 or 2-7,10 [default: all others this process may use]
+    #[arg(long, value_name = "LIST", value_parser = parse_cores)]
+    managed_cores: Option<CoreList>,
+    /// What to log: error, warn, info, debug
+    #[arg(long, value_name = "LEVEL", default_value = "info")]
+    log: tracing::Level,
+    /// Print the configuration as TOML and end
+    #[arg(long)]
+    print_config: bool,
+}
+
+#[derive(Debug, Clone)]
+struct CoreList(Vec<u16>);
+
+/// Reads `2-7,10`.
+fn parse_cores(text: &str) -> Result<CoreList, String> {
+    let number = |part: &str| {
+        part.trim()
+            .parse::<u16>()
+            .map_err(|_| format!("`{part}` is no core number; write for instance 1 or 2-7,10"))
+    };
+    let mut cores = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        cores.extend(number(first)?..=number(last)?);
+    }
+    if cores.is_empty() { Err(format!("`{text}` names no core")) } else { Ok(CoreList(cores)) }
+}
+
+/// Runs until a signal comes.
+///
+/// # Errors
+/// When it cannot start, with what is missing.
+pub fn run(args: &IokernelArgs) -> anyhow::Result<()> {
+    let config = configuration(args)?;
+    if args.print_config {
+        print!("{}", toml::to_string(&config)?);
+        return Ok(());
+    }
+    tracing_subscriber::fmt().with_max_level(args.log).with_target(false).with_writer(std::io::stderr).init();
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot catch signals")?;
+    }
+    let iokernel = IoKernel::new(config, ports(args)?)?;
+    tracing::info!(socket = iokernel.config().socket, "ready");
+    iokernel.run(&stop)?;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+fn configuration(args: &IokernelArgs) -> anyhow::Result<Config> {
+    let mut config = match &args.config {
+        Some(path) => {
+            let text = std::fs::read_to_string(path)
+                .with_context(|| format!("cannot read configuration {}", path.display()))?;
+            Config::from_toml(&text).with_context(|| path.display().to_string())?
+        }
+        None => Config::default(),
+    };
+    if let Some(socket) = &args.socket {
+        config.socket.clone_from(socket);
+    }
+    config.iokernel_core = args.core.or(config.iokernel_core);
+    config.managed_cores = args.managed_cores.clone().map(|list| list.0).or(config.managed_cores);
+    Ok(config)
+}
+
+fn ports(_args: &IokernelArgs) -> anyhow::Result<Vec<Box<dyn Port>>> {
+    Ok(Vec::new())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn core_lists_are_read_or_refused_with_an_example() {
+        assert_eq!(parse_cores("1").unwrap().0, [1]);
+        assert_eq!(parse_cores("2-4,10").unwrap().0, [2, 3, 4, 10]);
+        for bad in ["", "x", "1-", "3-1", "1,,2"] {
+            assert!(parse_cores(bad).is_err(), "{bad}");
+        }
+    }
+}

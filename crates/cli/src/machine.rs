@@ -1,0 +1,114 @@
+//! A description of the machine, to stand beside every number measured on it.
+//!
+//! Owns the reading of `/proc` and of the clock's frequency. What the kernel does not tell is `unknown`, never guessed.
+
+use std::fs;
+use std::process::{Command, Stdio};
+
+use rustix::thread::{CpuSet, sched_getaffinity};
+use serde::Serialize;
+use tailwater_shm::Clock;
+
+/// What a reader of a result needs to know about where it comes from.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Machine {
+    /// As in `/proc/cpuinfo`.
+    pub cpu_model: String,
+    /// Cores of the machine.
+    pub cores: usize,
+    /// Cores this process may use.
+    pub usable_cores: Vec<usize>,
+    /// Whether it is a virtual machine, as its processor says.
+    pub virtual_machine: bool,
+    /// Kernel release.
+    pub kernel: String,
+    /// Mebibytes of memory.
+    pub memory_mib: u64,
+    /// Frequency of the time-stamp counter.
+    pub tsc_hz: u64,
+    /// Whether Linux ranks threads within sessions only (`sched_autogroup_enabled`).
+    pub autogroup: bool,
+}
+
+impl Machine {
+    /// Describes this machine; takes 50 ms to measure its clock.
+    pub fn describe() -> Self {
+        let cpuinfo = read("/proc/cpuinfo");
+        let field = |name: &str| {
+            cpuinfo.lines().find(|line| line.starts_with(name)).and_then(|line| line.split_once(':'))
+        };
+        let memory = read("/proc/meminfo");
+        let memory_kib = memory
+            .lines()
+            .find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix("kB")?.trim().parse().ok());
+        Self {
+            cpu_model: field("model name").map_or("unknown", |(_, model)| model.trim()).to_owned(),
+            cores: cpuinfo.lines().filter(|line| line.starts_with("processor")).count(),
+            usable_cores: usable_cores(),
+            virtual_machine: field("flags").is_some_and(|(_, f)| f.split(' ').any(|f| f == "hypervisor")),
+            kernel: or_unknown(read("/proc/sys/kernel/osrelease").trim()),
+            memory_mib: memory_kib.unwrap_or(0u64) / 1024,
+            tsc_hz: Clock::calibrate(50).hz(),
+            autogroup: read("/proc/sys/kernel/sched_autogroup_enabled").trim() == "1",
+        }
+    }
+}
+
+impl std::fmt::Display for Machine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "{}, {} cores{}, {} MiB, Linux {}, TSC {:.3} GHz",
+            self.cpu_model,
+            self.cores,
+            if self.virtual_machine { " (virtual machine)" } else { "" },
+            self.memory_mib,
+            self.kernel,
+            self.tsc_hz as f64 / 1e9
+        )
+    }
+}
+
+/// Cores that the calling thread may use, in order.
+pub fn usable_cores() -> Vec<usize> {
+    let set = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
+    (0..CpuSet::MAX_CPU).filter(|&core| set.is_set(core)).collect()
+}
+
+/// A set of cores for Linux; numbers that Linux cannot have are left out.
+pub fn cpu_set(cores: &[usize]) -> CpuSet {
+    let mut set = CpuSet::new();
+    cores.iter().filter(|&&core| core < CpuSet::MAX_CPU).for_each(|&core| set.set(core));
+    set
+}
+
+/// The commit this program was built from: told at build time, else that of the source tree if it is still there, with
+/// `-dirty` when files differ from it; else `unknown`.
+pub fn commit() -> String {
+    if let Some(commit) = option_env!("TAILWATER_COMMIT") {
+        return commit.to_owned();
+    }
+    let git = Command::new("git")
+        .args([
+            "-C",
+            env!("CARGO_MANIFEST_DIR"),
+            "describe",
+            "--always",
+            "--dirty",
+            "--abbrev=12",
+            "--exclude=*",
+        ])
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .output();
+    let text = git.ok().filter(|out| out.status.success()).map(|out| out.stdout).unwrap_or_default();
+    or_unknown(String::from_utf8_lossy(&text).trim())
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
+
+fn or_unknown(text: &str) -> String {
+    if text.is_empty() { "unknown".to_owned() } else { text.to_owned() }
+}

@@ -1,0 +1,141 @@
+//! `tailwater stats`: what an IOKernel has counted.
+//!
+//! Owns the question over the control socket and the tables made of the answer. A number that is missing from the answer,
+//! because the IOKernel is of another version, shows as a dash.
+
+use anyhow::Context;
+use clap::Args;
+use serde_json::Value;
+use tailwater_shm::control::{ClientMessage, ServerMessage, dial, receive, send};
+
+use crate::table::{Table, number};
+
+/// Show what an IOKernel has counted: cores, hand-offs, frames, runtimes
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Examples:
+  tailwater stats
+  tailwater stats --json | jq .handoff.polling.running_ns
+  tailwater stats --iokernel @other")]
+pub struct StatsArgs {
+    /// Control socket of the IOKernel; @NAME is an abstract address
+    #[arg(long, value_name = "SOCKET", default_value = "@tailwater")]
+    iokernel: String,
+    /// Print everything as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Asks and prints.
+///
+/// # Errors
+/// When nobody listens at the socket or the answer is none.
+pub fn run(args: &StatsArgs) -> anyhow::Result<()> {
+    let socket = dial(&args.iokernel)?;
+    send(&socket, &ClientMessage::Stats, &[])?;
+    let (answer, _) = receive::<ServerMessage>(&socket).context("the IOKernel did not answer")?;
+    let ServerMessage::Stats(stats) = answer else {
+        anyhow::bail!("the IOKernel answered something else: {answer:?}");
+    };
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&stats)?);
+    } else {
+        print!("{}", describe(&stats));
+    }
+    Ok(())
+}
+
+/// The tables.
+fn describe(stats: &Value) -> String {
+    let facts = &stats["iokernel"];
+    let mut text = format!(
+        "IOKernel {} on core {}, lends cores {}, policy {}\n",
+        cell(&facts["version"]),
+        cell(&facts["iokernel_core"]),
+        cell(&facts["managed_cores"]),
+        cell(&facts["policy"]),
+    );
+    let runtimes = stats["runtimes"].as_array().map_or(&[][..], Vec::as_slice);
+    let mut table = Table::new([
+        "runtime",
+        "pid",
+        "address",
+        "class",
+        "cores",
+        "of",
+        "core time s",
+        "rx",
+        "tx",
+        "dropped",
+    ]);
+    for runtime in runtimes {
+        let counters = &runtime["counters"];
+        let seconds = counters["core_ns"].as_f64().map(|ns| number(ns / 1e9));
+        table.row([
+            cell(&runtime["name"]),
+            cell(&runtime["pid"]),
+            cell(&runtime["ip"]),
+            cell(&runtime["class"]),
+            cell(&counters["cores"]),
+            cell(&runtime["kthreads"]),
+            seconds.unwrap_or_else(|| "-".to_owned()),
+            cell(&counters["rx_frames"]),
+            cell(&counters["tx_frames"]),
+            cell(&counters["rx_full"]),
+        ]);
+    }
+    if runtimes.is_empty() {
+        text += "no runtime is registered\n";
+    } else {
+        text += &format!("\n{table}");
+    }
+    let mut table = Table::new(["hand-off of a core", "count", "p50 us", "p99 us", "p99.9 us"]);
+    for (kind, latencies) in stats["handoff"].as_object().into_iter().flatten() {
+        let running = &latencies["running_ns"];
+        let us = |key: &str| running[key].as_f64().map_or("-".to_owned(), |ns| number(ns / 1e3));
+        table.row([kind.clone(), cell(&running["count"]), us("p50"), us("p99"), us("p999")]);
+    }
+    text += &format!("\n{table}");
+    for part in ["cores", "switch", "loop"] {
+        let counters = stats[part].as_object().into_iter().flatten();
+        let shown: Vec<String> = counters
+            .filter(|(_, value)| value.as_u64() != Some(0))
+            .map(|(name, value)| format!("{name} {}", cell(value)))
+            .collect();
+        text +=
+            &format!("\n{part}: {}", if shown.is_empty() { "all 0".to_owned() } else { shown.join(", ") });
+    }
+    text + "\n"
+}
+
+fn cell(value: &Value) -> String {
+    match value {
+        Value::Null => "-".to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Array(values) => values.iter().map(cell).collect::<Vec<_>>().join(","),
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn every_part_of_an_answer_is_shown_and_an_empty_one_does_no_harm() {
+        let text = describe(&json!({
+            "iokernel": { "version": "0.1.0", "iokernel_core": 0, "managed_cores": [1, 2], "policy": "static" },
+            "runtimes": [{ "name": "kv", "pid": 7, "ip": "10.77.0.2", "class": "latency-critical", "kthreads": 2,
+                "counters": { "cores": 1, "core_ns": 2_500_000_000u64, "rx_frames": 5, "tx_frames": 4, "rx_full": 0 } }],
+            "handoff": { "polling": { "running_ns": { "count": 3, "p50": 3600, "p99": 5100, "p999": 9000 } } },
+            "cores": { "ticks": 9, "signals": 0 }, "switch": {}, "loop": { "sleeps": 1 },
+        }));
+        for part in
+            ["lends cores 1,2", "kv", "2.50", "polling", "3.60", "ticks 9", "sleeps 1", "switch: all 0"]
+        {
+            assert!(text.contains(part), "`{part}` is missing:\n{text}");
+        }
+        assert!(!text.contains("signals"), "zeros are left out:\n{text}");
+        assert!(describe(&Value::Null).contains("no runtime"));
+    }
+}
