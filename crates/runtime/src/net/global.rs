@@ -1,7 +1,7 @@
 //! The one stack of the process, and what ties it to kthreads: their egress rings, the cycle clock, a thread for its timers.
 //!
-//! The stack's timers (questions repeated, neighbours aged) need no precision and fire seconds apart, so they have a user thread
-//! of their own, started when the first is set: it sleeps in the scheduler's timer queue like any other.
+//! The stack's timers (questions repeated, neighbours aged, this host announced) need no precision and fire seconds apart, so
+//! they have a user thread of their own, started when the first is set: it sleeps in the scheduler's timer queue like any other.
 
 use super::stack::{NetConfig, Outlet, OutletError, Stack};
 use crate::egress::{self, EgressError};
@@ -75,6 +75,14 @@ struct Timers {
 
 static TIMERS: SpinLock<Timers> =
     SpinLock::new(Timers { next: Duration::MAX, started: false, sleeper: WaitList::new() });
+
+/// Makes sure that timers set before there was a kthread to run them are seen to: `stack` announces itself when it opens its
+/// first socket.
+pub fn start_timers(stack: &Stack) {
+    if let Some(deadline) = stack.deadline() {
+        KthreadOutlet.poll_by(deadline);
+    }
+}
 
 /// The timer thread: never ends.
 fn run_timers() {

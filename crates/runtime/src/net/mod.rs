@@ -7,20 +7,20 @@
 //! global             one Stack per process, its clock and outlet global
 //! ```
 //!
-//! The scheduler hands every frame of an ingress ring to [`input`], in place and with preemption off; what a socket call sends is
+//! The scheduler hands every frame of an ingress ring to `input`, in place and with preemption off; what a socket call sends is
 //! built in place in the egress ring of the kthread it runs on. Standalone there are no rings, and a datagram from one
 //! socket of the process to another goes straight from the sender's buffer into the receiver's queue, as it does attached.
 //!
 //! Never here: scheduling, steering of flows (the IOKernel's), name resolution (it blocks).
 //!
-//! [`stack`], [`wire`] and the parts of [`udp`] below the socket are public for benchmarks and fuzzing, without a promise of
-//! stability.
+//! The modules below are public for benchmarks and fuzzing, without a promise of stability.
 
 mod addr;
 mod global;
 mod neighbour;
 #[doc(hidden)]
 pub mod stack;
+#[doc(hidden)]
 pub mod udp;
 #[doc(hidden)]
 pub mod wire;

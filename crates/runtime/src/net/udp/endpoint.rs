@@ -10,12 +10,12 @@
 //! only looks ([`Take::Peek`]) passes its wake-up on.
 
 use super::ring::{DatagramRing, Received};
+use crate::net::wire::DEFAULT_TTL;
 use crate::sync::spin::{SpinGuard, SpinLock};
 use crate::sync::wait::WaitList;
 use core::net::{Ipv4Addr, SocketAddrV4};
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
-
-use crate::net::wire::DEFAULT_TTL;
+use tailwater_shm::layout::Padded;
 
 /// What happened to an earlier datagram of a connected socket; told to its next call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
@@ -108,8 +108,7 @@ impl Inbound {
     }
 }
 
-/// A place for one open socket.
-#[repr(align(128))]
+/// A place for one open socket. What receivers lock and what senders touch are on different cache lines.
 #[derive(Debug)]
 pub struct Endpoint {
     /// Place in the slab.
@@ -124,7 +123,7 @@ pub struct Endpoint {
     pub broadcast: AtomicBool,
     /// Datagrams sent.
     pub(super) sent: AtomicU64,
-    inbound: SpinLock<Inbound>,
+    inbound: Padded<SpinLock<Inbound>>,
 }
 
 /// What became of a datagram that was offered to an endpoint.
@@ -148,7 +147,7 @@ impl Endpoint {
             ttl: AtomicU8::new(DEFAULT_TTL),
             broadcast: AtomicBool::new(false),
             sent: AtomicU64::new(0),
-            inbound: SpinLock::new(Inbound {
+            inbound: Padded(SpinLock::new(Inbound {
                 binding: None,
                 bound: SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0),
                 queue: DatagramRing::new(0),
@@ -157,19 +156,19 @@ impl Endpoint {
                 received: 0,
                 received_bytes: 0,
                 overflows: 0,
-            }),
+            })),
         }
     }
 
     /// Locks the receiving side.
     #[inline]
     pub fn inbound(&self) -> SpinGuard<'_, Inbound> {
-        self.inbound.lock()
+        self.inbound.0.lock()
     }
 
     /// Makes this the endpoint of a new socket.
     pub(super) fn open(&self, local: SocketAddrV4, queue: DatagramRing) {
-        let mut inbound = self.inbound.lock();
+        let mut inbound = self.inbound.0.lock();
         inbound.binding = Some(Binding { local, peer: None });
         inbound.bound = local;
         inbound.queue = queue;
@@ -179,7 +178,7 @@ impl Endpoint {
 
     /// Ends the socket; gives back its queue, to be freed when no lock is held.
     pub(super) fn close(&self) -> DatagramRing {
-        let mut inbound = self.inbound.lock();
+        let mut inbound = self.inbound.0.lock();
         inbound.binding = None;
         inbound.error = None;
         self.has_error.store(false, Relaxed);
@@ -188,13 +187,13 @@ impl Endpoint {
 
     /// Whether a socket here keeps another from `local`.
     pub(super) fn conflicts(&self, local: SocketAddrV4) -> bool {
-        self.inbound.lock().binding.is_some_and(|binding| binding.conflicts(local))
+        self.inbound.0.lock().binding.is_some_and(|binding| binding.conflicts(local))
     }
 
     /// Queues a datagram if it is for this endpoint.
     #[inline]
     pub(super) fn offer(&self, source: SocketAddrV4, destination: SocketAddrV4, data: &[u8]) -> Offer {
-        let mut inbound = self.inbound.lock();
+        let mut inbound = self.inbound.0.lock();
         if !inbound.binding.is_some_and(|binding| binding.accepts(source, destination)) {
             return Offer::NotMine;
         }
@@ -210,7 +209,7 @@ impl Endpoint {
 
     /// Leaves `error` for the next call if this is the endpoint of `local`, connected to `peer`.
     pub(super) fn post_error(&self, local: SocketAddrV4, peer: SocketAddrV4, error: SocketError) -> bool {
-        let mut inbound = self.inbound.lock();
+        let mut inbound = self.inbound.0.lock();
         let mine = |binding: Binding| binding.peer == Some(peer) && binding.accepts(peer, local);
         if !inbound.binding.is_some_and(mine) {
             return false;
@@ -228,7 +227,7 @@ impl Endpoint {
         if !self.has_error.load(Relaxed) {
             return None;
         }
-        let mut inbound = self.inbound.lock();
+        let mut inbound = self.inbound.0.lock();
         self.has_error.store(false, Relaxed);
         inbound.error.take()
     }
@@ -243,7 +242,7 @@ impl Endpoint {
     /// From now on this socket hears only `peer`, and `local` is its address if it was bound to all of them. What waits in it
     /// stays.
     pub fn connect(&self, local: Ipv4Addr, peer: SocketAddrV4) {
-        let mut inbound = self.inbound.lock();
+        let mut inbound = self.inbound.0.lock();
         let bound = inbound.bound;
         let ip = if bound.ip().is_unspecified() { local } else { *bound.ip() };
         inbound.binding = Some(Binding { local: SocketAddrV4::new(ip, bound.port()), peer: Some(peer) });
@@ -255,6 +254,6 @@ impl Endpoint {
     /// If it is closed, which a socket that asks is not.
     #[inline]
     pub fn binding(&self) -> Binding {
-        self.inbound.lock().binding.expect("the socket that asks is open")
+        self.inbound.0.lock().binding.expect("the socket that asks is open")
     }
 }

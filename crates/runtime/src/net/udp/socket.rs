@@ -4,8 +4,9 @@
 //! [`ErrorKind`](io::ErrorKind).
 
 use super::endpoint::{Binding, Endpoint, Inbound, SocketError, Take};
+use super::table::BindError;
 use crate::net::addr::{ToSocketAddrs, try_each};
-use crate::net::global::{KthreadOutlet, stack};
+use crate::net::global::{self, KthreadOutlet, stack};
 use crate::net::stack::{SendError, Stack};
 use crate::sync::wait::{WaitOutcome, wait};
 use core::fmt;
@@ -15,8 +16,6 @@ use core::time::Duration;
 use std::io;
 use std::sync::Arc;
 use tailwater_shm::{Cycles, clock};
-
-use super::table::BindError;
 
 /// A UDP socket, as `std::net::UdpSocket`.
 ///
@@ -133,6 +132,7 @@ impl UdpSocket {
                 return Err(io::Error::new(io::ErrorKind::AddrNotAvailable, why));
             }
             let endpoint = stack.bind_udp(local)?;
+            global::start_timers(stack);
             let shared = Shared {
                 stack,
                 endpoint,
