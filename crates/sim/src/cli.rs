@@ -101,9 +101,11 @@ impl EffortArgs {
 pub struct PolicyArgs {
     /// Scenario file (TOML).
     pub scenario: Option<PathBuf>,
-    /// Policies: d-fcfs, c-fcfs, steal[:N], ps:TIME, sq:TIME[,head|tail], mq:TIME[,head|tail], srpt, reserved
-    /// [default: d-fcfs,c-fcfs,steal,ps:1us,sq:5us].
-    #[arg(long)]
+    /// Policies, as listed in the help.
+    #[arg(
+        long,
+        help = "Policies: d-fcfs, c-fcfs, steal[:N], ps:TIME, sq:TIME[,head|tail], mq:TIME[,head|tail], srpt, reserved [default: d-fcfs,c-fcfs,steal,ps:1us,sq:5us]"
+    )]
     pub policies: Option<String>,
     /// Service time, as in exp:10us or bimodal:0.9*5us+0.1*55us [default: exp:10us].
     #[arg(long)]
@@ -134,9 +136,11 @@ pub struct PolicyArgs {
 pub struct AllocatorArgs {
     /// Scenario file (TOML).
     pub scenario: Option<PathBuf>,
-    /// Allocators: congestion[:INTERVAL], delay[:THRESHOLD], arachne, ix, ix-energy, static
-    /// [default: congestion,delay,arachne,ix,static].
-    #[arg(long)]
+    /// Allocators, as listed in the help.
+    #[arg(
+        long,
+        help = "Allocators: congestion[:INTERVAL], delay[:THRESHOLD], arachne, ix, ix-energy, static [default: congestion,delay,arachne,ix,static]"
+    )]
     pub allocators: Option<String>,
     /// Service time of every service [default: exp:10us].
     #[arg(long)]

@@ -5,7 +5,9 @@
 //! environment for anything a result depends on: the same seed gives the same numbers on any number of threads.
 //!
 //! From the bottom up: [`timers`], [`source`], [`costs`] and [`measure`] serve the [`engine`]; a [`scenario`] is one point
-//! of a study, run many times in parallel; [`theory`] holds the closed forms the results are checked against.
+//! of a study, run many times in parallel; [`machine`] shares cores among several runtimes under a real allocation policy.
+//! [`study`] asks users' questions, [`reproduce`] the papers' figures, [`validate`] holds the results to [`theory`]; [`cli`]
+//! puts a command line on all of it.
 
 #![forbid(unsafe_code)]
 

@@ -49,7 +49,7 @@ pub use reserved::{ClassDemand, Reserved, ReservedError};
 pub use single_queue::SingleQueue;
 pub use spec::{ClassInfo, PolicySpec, Setup, SpecError};
 pub use srpt::ShortestRemaining;
-pub use stealing::WorkStealing;
+pub use stealing::{STEAL_MAX, WorkStealing};
 pub use worker_set::{MAX_WORKERS, WorkerSet};
 
 use crate::ids::Nanos;
