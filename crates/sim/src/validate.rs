@@ -122,18 +122,9 @@ fn cases(requests: u64, seed: u64) -> anyhow::Result<Vec<Case>> {
     };
     let mut cases = Vec::new();
     for load in [0.5, 0.8] {
-        cases.push(Case {
-            model: format!("M/M/1, load {load}"),
-            scenario: base(PolicySpec::CFcfs, 1, load, "exp:10us")?,
-            read: Box::new(move |m| {
-                let mean = ("mean latency".to_owned(), MEAN_NS / (1.0 - load), m.latency.mean());
-                let quantile = |i: usize| {
-                    let truth = theory::mm1_latency_quantile(load, MEAN_NS, QUANTILES[i]);
-                    (format!("p{} latency", QUANTILES[i] * 100.0), truth, m.latency.quantile(i))
-                };
-                vec![mean, quantile(0), quantile(2)]
-            }),
-        });
+        let scenario = base(PolicySpec::CFcfs, 1, load, "exp:10us")?;
+        let read: Read = Box::new(move |m| mm1_figures(m, load));
+        cases.push(Case { model: format!("M/M/1, load {load}"), scenario, read });
     }
     for (cores, load) in [(4, 0.8), (16, 0.9)] {
         let mut scenario = base(PolicySpec::CFcfs, cores, load, "exp:10us")?;
@@ -178,6 +169,14 @@ fn cases(requests: u64, seed: u64) -> anyhow::Result<Vec<Case>> {
         case.scenario.seed = seed_of(seed, 1_000 + i);
     }
     Ok(cases)
+}
+
+fn mm1_figures(m: &Measured, load: f64) -> Vec<(String, f64, Estimate)> {
+    let quantile = |i: usize| {
+        let truth = theory::mm1_latency_quantile(load, MEAN_NS, QUANTILES[i]);
+        (format!("p{} latency", QUANTILES[i] * 100.0), truth, m.latency.quantile(i))
+    };
+    vec![("mean latency".to_owned(), MEAN_NS / (1.0 - load), m.latency.mean()), quantile(0), quantile(2)]
 }
 
 fn mmn_figures(m: &Measured, cores: usize, load: f64) -> Vec<(String, f64, Estimate)> {

@@ -206,7 +206,7 @@ pub(super) fn figure2(options: &Options, tick: &(dyn Fn() + Sync)) -> anyhow::Re
 }
 
 pub(super) fn figure4(options: &Options, tick: &(dyn Fn() + Sync)) -> anyhow::Result<Reproduction> {
-    let trials = if options.quick { 400 } else { 2_000 };
+    let trials = if options.quick { 150 } else { 2_000 };
     let study = ConnectionStudy {
         trials,
         seed: options.seed,
