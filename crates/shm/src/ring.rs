@@ -558,6 +558,7 @@ impl Default for FrameBuffer {
 
 /// Copies `record` from one ring into another: `first` is delivered as it was checked, further lines as they are now.
 /// The record keeps its place in `from`; call [`Consumer::advance`] when done (after several copies of a broadcast, say).
+/// Its flags are not forwarded: they are the sender's word, which nobody has checked.
 ///
 /// # Errors
 /// As [`Producer::reserve`].
@@ -586,7 +587,7 @@ pub fn forward(
             );
         }
     }
-    slot.commit(hash, record.flags, stamp);
+    slot.commit(hash, 0, stamp);
     Ok(())
 }
 
