@@ -4,10 +4,13 @@
 
 use anyhow::Context;
 use clap::{Args, Subcommand};
-use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
+use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal, setpriority_process};
 use rustix::thread::sched_setaffinity;
 
 use crate::machine::cpu_set;
+
+/// The nice value of the highest priority.
+pub const HIGHEST_PRIORITY: i32 = -20;
 
 /// Run one of the services that `demo` uses
 #[derive(Debug, Args)]
@@ -18,6 +21,9 @@ pub struct AppArgs {
     /// Cores that all threads may use
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     cores: Vec<usize>,
+    /// Take the highest priority, if it can be had
+    #[arg(long)]
+    raise: bool,
     #[command(subcommand)]
     app: App,
 }
@@ -44,6 +50,10 @@ pub fn run(args: &AppArgs) -> anyhow::Result<()> {
     if !args.cores.is_empty() {
         sched_setaffinity(None, &cpu_set(&args.cores))
             .with_context(|| format!("cannot use cores {:?}", args.cores))?;
+    }
+    if args.raise {
+        // Refused without the privilege; threads started from here on inherit it.
+        let _ = setpriority_process(None, HIGHEST_PRIORITY);
     }
     match &args.app {
         App::Spin(options) => tailwater_spin::cli::run(options),

@@ -3,6 +3,7 @@
 //! Owns: configuration file and options, logging, and a clean end on SIGINT or SIGTERM. Everything it does is the
 //! `tailwater-iokernel` crate's.
 
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -11,6 +12,7 @@ use anyhow::Context;
 use clap::Args;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use tailwater_iokernel::port::Port;
+use tailwater_iokernel::port::tap::TapPort;
 use tailwater_iokernel::{Config, IoKernel};
 
 /// Start the IOKernel: switches packets and lends cores until it is interrupted
@@ -19,6 +21,7 @@ use tailwater_iokernel::{Config, IoKernel};
   tailwater iokernel                                        core 0 polls, all others are lent
   tailwater iokernel --core 0 --managed-cores 2-7,10
   tailwater iokernel --config /etc/tailwater.toml --socket /run/tailwater.sock
+  tailwater iokernel --tap tw0 --host-ip 10.77.0.1          ping and nc -u reach the services
   tailwater iokernel --print-config > tailwater.toml        every setting with its value
 
 Options win over the configuration file. Programs join with `tailwater run`; `tailwater stats` shows what goes on.")]
@@ -35,6 +38,12 @@ pub struct IokernelArgs {
     /// Cores to lend, for instance 1 or 2-7,10 [default: all others this process may use]
     #[arg(long, value_name = "LIST", value_parser = parse_cores)]
     managed_cores: Option<CoreList>,
+    /// Connect runtimes with this machine's Linux through a TAP device of this name (needs CAP_NET_ADMIN)
+    #[arg(long, value_name = "NAME", requires = "host_ip")]
+    tap: Option<String>,
+    /// Linux's own address on the TAP device, an address of the runtimes' network such as 10.77.0.1
+    #[arg(long, value_name = "IP", requires = "tap")]
+    host_ip: Option<Ipv4Addr>,
     /// What to log: error, warn, info, debug
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     log: tracing::Level,
@@ -76,7 +85,7 @@ pub fn run(args: &IokernelArgs) -> anyhow::Result<()> {
     for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot catch signals")?;
     }
-    let iokernel = IoKernel::new(config, ports(args)?)?;
+    let iokernel = IoKernel::new(config, ports(args))?;
     tracing::info!(socket = iokernel.config().socket, "ready");
     iokernel.run(&stop)?;
     tracing::info!("stopped");
@@ -100,8 +109,13 @@ fn configuration(args: &IokernelArgs) -> anyhow::Result<Config> {
     Ok(config)
 }
 
-fn ports(_args: &IokernelArgs) -> anyhow::Result<Vec<Box<dyn Port>>> {
-    Ok(Vec::new())
+fn ports(args: &IokernelArgs) -> Vec<Box<dyn Port>> {
+    let tap = args
+        .tap
+        .iter()
+        .zip(args.host_ip)
+        .map(|(name, host)| Box::new(TapPort::new(name, host)) as Box<dyn Port>);
+    tap.collect()
 }
 
 #[cfg(test)]

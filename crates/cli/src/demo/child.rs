@@ -30,6 +30,8 @@ pub struct Spec {
     pub settings: Vec<(&'static str, String)>,
     /// Cores that all its threads may use; empty for those of the starting thread.
     pub cores: Vec<usize>,
+    /// Whether it gets the highest priority, where the system allows it.
+    pub raise: bool,
 }
 
 /// A running child; dropping it ends it.
@@ -54,6 +56,9 @@ impl ChildProcess {
         if !spec.cores.is_empty() {
             let list: Vec<String> = spec.cores.iter().map(usize::to_string).collect();
             command.args(["--cores", &list.join(",")]);
+        }
+        if spec.raise {
+            command.arg("--raise");
         }
         command.arg(spec.app).args(&spec.arguments);
         for (name, _) in

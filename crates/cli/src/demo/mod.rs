@@ -114,14 +114,14 @@ impl Demo {
                 self.course.seed(index),
                 &mut handoffs,
             )?;
-            let point = self.point(System::Tailwater, index, &measured, tailwater_solo)?;
+            let point = self.point(System::Tailwater, index, &measured, tailwater_solo);
             steps.print(&point.table_row());
             points.push(point);
             steps.begin(&format!("Linux at {} %", self.course.loads[index]));
             // Past saturation there is nothing to learn but that it is past saturation.
             let plan = if linux_saturated { self.course.short_plan(index) } else { self.course.plan(index) };
             let measured = on_linux::point(self, speed, &plan?, self.course.seed(index), wait.mode())?;
-            let point = self.point(System::Linux, index, &measured, linux_solo)?;
+            let point = self.point(System::Linux, index, &measured, linux_solo);
             linux_saturated |= point.saturated;
             steps.print(&point.table_row());
             points.push(point);
@@ -188,7 +188,7 @@ impl Demo {
         let trial = |wait: Wait, name: &str| -> anyhow::Result<WaitTrial> {
             steps.begin(name);
             let measured = on_linux::point(self, speed, &plan, self.course.seed(0), wait)?;
-            WaitTrial::new(&measured, solo)
+            Ok(WaitTrial::new(&measured, solo))
         };
         let block = trial(Wait::Block, "Linux, blocking sockets")?;
         let busy = trial(Wait::Busy, "Linux, polling sockets")?;
@@ -201,7 +201,7 @@ impl Demo {
         IdealPoint::new(self.course.loads[index], &ideal)
     }
 
-    fn point(&self, system: System, index: usize, measured: &Measured, solo: f64) -> anyhow::Result<Point> {
+    fn point(&self, system: System, index: usize, measured: &Measured, solo: f64) -> Point {
         Point::new(system, self.course.loads[index], &self.course.service, measured, solo)
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Owns the baseline's conditions, chosen in its favour: service and batch job pinned to the managed cores, the batch job in the
 //! `SCHED_IDLE` class, both in one scheduling group (with autogroup on, `SCHED_IDLE` ranks only within a session), and the
-//! generator alone on its core with as much priority as the IOKernel gets.
+//! generator alone on its core. Service and generator have the priority that kthreads and IOKernel give themselves.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,6 +15,7 @@ use tailwater_loadgen::{Measurement, Plan};
 use super::child::{Batch, Service, Spec};
 use super::course::counted_part;
 use super::{Demo, Measured, START_TIMEOUT, stay_off_managed_cores};
+use crate::app::HIGHEST_PRIORITY;
 
 /// How the server waits for requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -65,8 +66,9 @@ fn generate_on(
     server: SocketAddr,
     stop: &AtomicBool,
 ) -> anyhow::Result<Measurement> {
-    // As the IOKernel does; refused without the privilege, and then for both. Ends with this thread.
-    let _ = rustix::process::setpriority_process(None, -20);
+    // As the IOKernel and its kthreads do, and the service below; refused without the privilege, and then for all of them.
+    // Ends with this thread.
+    let _ = rustix::process::setpriority_process(None, HIGHEST_PRIORITY);
     let target = Target { server, core: Some(core), wait: START_TIMEOUT };
     Ok(generate(plan, seed, &target, stop)?)
 }
@@ -81,10 +83,8 @@ fn start_service(demo: &Demo, speed: u64, wait: Wait) -> anyhow::Result<Service>
     let words =
         ["--linux", "--listen", "127.0.0.1:0", "--wait", wait, "--threads", &threads, "--speed", &speed];
     let arguments = words.map(str::to_owned).to_vec();
-    Service::start(
-        &Spec { app: "spin", arguments, settings: Vec::new(), cores: managed.clone() },
-        &demo.interrupt,
-    )
+    let spec = Spec { app: "spin", arguments, cores: managed.clone(), raise: true, ..Spec::default() };
+    Service::start(&spec, &demo.interrupt)
 }
 
 fn start_batch(demo: &Demo) -> anyhow::Result<Batch> {
@@ -92,8 +92,6 @@ fn start_batch(demo: &Demo) -> anyhow::Result<Batch> {
     let threads = managed.len().to_string();
     let words = ["--linux", "--nice-idle", "--threads", &threads, "--report-on-input"];
     let arguments = words.map(str::to_owned).to_vec();
-    Batch::start(
-        &Spec { app: "swaptions", arguments, settings: Vec::new(), cores: managed.clone() },
-        &demo.interrupt,
-    )
+    let spec = Spec { app: "swaptions", arguments, cores: managed.clone(), ..Spec::default() };
+    Batch::start(&spec, &demo.interrupt)
 }

@@ -11,6 +11,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use tailwater_iokernel::config::Priority;
 use tailwater_iokernel::stats::StatsHandle;
 use tailwater_iokernel::{Config, IoKernel, StartError};
 use tailwater_loadgen::station::{Order, Progress, Station, StationHandle, station};
@@ -80,6 +81,9 @@ impl Running {
             socket: socket.clone(),
             iokernel_core: Some(course.cores.polling as u16),
             managed_cores: Some(course.cores.managed.iter().map(|&core| core as u16).collect()),
+            // As kthreads do. With autogroup on, a session's weight is divided among cores by the weight of its threads
+            // there: were only one side raised, a compiler in another session would leave the other next to nothing.
+            priority: Priority::Thread,
             ..Config::default()
         };
         let (ready, started) = channel();
@@ -109,14 +113,14 @@ impl Running {
         let mut settings = self.settings("spin", "latency-critical", course.cores.managed.len());
         settings.push(("TAILWATER_GUARANTEED", course.guaranteed.to_string()));
         settings.push(("TAILWATER_IP", SERVICE_IP.to_string()));
-        let spec = Spec { app: "spin", arguments: words.to_vec(), settings, cores: Vec::new() };
+        let spec = Spec { app: "spin", arguments: words.to_vec(), settings, ..Spec::default() };
         Service::start(&spec, &demo.interrupt)
     }
 
     fn start_batch(&self, demo: &Demo) -> anyhow::Result<Batch> {
         let settings = self.settings("swaptions", "best-effort", demo.course.cores.managed.len());
         let arguments = vec!["--report-on-input".to_owned()];
-        Batch::start(&Spec { app: "swaptions", arguments, settings, cores: Vec::new() }, &demo.interrupt)
+        Batch::start(&Spec { app: "swaptions", arguments, settings, ..Spec::default() }, &demo.interrupt)
     }
 
     fn settings(&self, name: &str, class: &str, kthreads: usize) -> Vec<(&'static str, String)> {

@@ -11,6 +11,7 @@ use serde::Serialize;
 use tailwater_iokernel::stats::{HandoffKind, StatsHandle};
 use tailwater_loadgen::ideal::Ideal;
 use tailwater_loadgen::noise::GapFigures;
+use tailwater_loadgen::plan::DEFAULT_TIMEOUT_NS;
 use tailwater_workload::{Figures, ServiceTime};
 
 use super::Measured;
@@ -99,7 +100,8 @@ pub struct Solo {
     pub linux: f64,
 }
 
-/// One system under one load. Latencies are of the requests that were answered.
+/// One system under one load. Latencies are of the requests that were answered; if none was, they are the time after which
+/// the generator gave up.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Point {
     pub system: System,
@@ -128,31 +130,20 @@ pub struct Point {
 
 impl Point {
     /// A measurement as figures.
-    ///
-    /// # Errors
-    /// When nothing was answered.
-    pub fn new(
-        system: System,
-        load: f64,
-        service: &ServiceTime,
-        measured: &Measured,
-        solo: f64,
-    ) -> anyhow::Result<Self> {
+    pub fn new(system: System, load: f64, service: &ServiceTime, measured: &Measured, solo: f64) -> Self {
         let figures = measured.measurement.report().figures;
-        let latency = |value: Option<f64>| {
-            value.with_context(|| format!("no request was answered on {} at {load} % load", system.name()))
-        };
+        let latency = |value: Option<f64>| value.unwrap_or(DEFAULT_TIMEOUT_NS as f64 / 1e3);
         let offered = figures.completed + figures.lost;
-        Ok(Self {
+        Self {
             system,
             service: service.to_string(),
             load,
             offered_rps: figures.offered_rps,
             achieved_rps: figures.achieved_rps,
-            p50_us: latency(figures.p50_us)?,
-            p99_us: latency(figures.p99_us)?,
-            p999_us: latency(figures.p999_us)?,
-            win_p999_us: latency(figures.win_p999_us)?,
+            p50_us: latency(figures.p50_us),
+            p99_us: latency(figures.p99_us),
+            p999_us: latency(figures.p999_us),
+            win_p999_us: latency(figures.win_p999_us),
             batch_share: measured.batch_rate / solo,
             lost: figures.lost,
             late: figures.late,
@@ -161,7 +152,7 @@ impl Point {
             windows: figures.windows,
             windows_cut: figures.windows_cut,
             duration_s: figures.duration_s,
-        })
+        }
     }
 
     /// Part of the requests that the generator sent late.
@@ -275,18 +266,14 @@ pub struct WaitTrial {
 
 impl WaitTrial {
     /// A measurement as a trial.
-    ///
-    /// # Errors
-    /// When nothing was answered.
-    pub fn new(measured: &Measured, solo: f64) -> anyhow::Result<Self> {
+    pub fn new(measured: &Measured, solo: f64) -> Self {
         let figures = measured.measurement.report().figures;
-        let latency =
-            |value: Option<f64>| value.context("no request was answered in a trial of the Linux server");
-        Ok(Self {
-            p50_us: latency(figures.p50_us)?,
-            win_p999_us: latency(figures.win_p999_us)?,
+        let latency = |value: Option<f64>| value.unwrap_or(DEFAULT_TIMEOUT_NS as f64 / 1e3);
+        Self {
+            p50_us: latency(figures.p50_us),
+            win_p999_us: latency(figures.win_p999_us),
             batch_share: measured.batch_rate / solo,
-        })
+        }
     }
 }
 
