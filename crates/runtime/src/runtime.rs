@@ -254,6 +254,10 @@ fn start_kthreads() -> Result<(), StartError> {
             .name(format!("tailwater/{}", kthread.index))
             .spawn(move || {
                 kthread.adopt_os_thread();
+                if runtime.attachment.is_some() {
+                    // On a managed core other programs are in the way; without the right to outrank them, so be it.
+                    let _ = rustix::process::setpriority_process(None, -20);
+                }
                 tids.send((kthread.index, rustix::thread::gettid())).expect("the starter waits for all");
                 drop(tids);
                 worker::run_kthread(kthread)
