@@ -26,6 +26,7 @@ pub fn probe() {
 }
 
 /// Whether FS base is written by instruction rather than by system call.
+#[inline(always)]
 pub fn has_wrfsbase() -> bool {
     HAS_WRFSBASE.load(Relaxed)
 }

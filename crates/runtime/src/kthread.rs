@@ -250,6 +250,7 @@ impl Kthread {
     }
 
     /// Depth of preemption-off sections; 1 in a block point.
+    #[inline(always)]
     pub fn preempt_depth(&self) -> u32 {
         self.preempt_off.load(Ordering::Relaxed)
     }
