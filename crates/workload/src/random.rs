@@ -31,7 +31,7 @@ pub fn unit_open_closed(prng: &mut Prng) -> f64 {
 
 /// An exponential draw with mean 1, by inversion of the distribution function. At most 53 ln 2, about 36.7.
 pub fn unit_exponential(prng: &mut Prng) -> f64 {
-    -unit_open_closed(prng).ln()
+    -libm::log(unit_open_closed(prng))
 }
 
 #[cfg(test)]

@@ -239,7 +239,7 @@ impl Shape {
                 from.per_second() + (to.per_second() - from.per_second()) * (at_ns as f64 / length_ns as f64)
             }
             Shape::Sine { mean, amplitude, period_ns } => {
-                mean.per_second() + amplitude.per_second() * (TAU * at_ns as f64 / period_ns as f64).sin()
+                mean.per_second() + amplitude.per_second() * libm::sin(TAU * at_ns as f64 / period_ns as f64)
             }
         };
         Rate::new(per_second.max(0.0)).unwrap_or(Rate::ZERO)
@@ -254,7 +254,7 @@ impl Shape {
             }
             Shape::Sine { mean, amplitude, period_ns } => {
                 let omega = TAU / period_ns as f64;
-                mean.per_ns() * t + amplitude.per_ns() / omega * (1.0 - (omega * t).cos())
+                mean.per_ns() * t + amplitude.per_ns() / omega * (1.0 - libm::cos(omega * t))
             }
         }
     }

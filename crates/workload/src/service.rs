@@ -220,15 +220,15 @@ impl ServiceTime {
             Law::Modes(modes) => sample_modes(modes, unit_open_closed(prng)),
             Law::LogNormal { mean_ns, sigma } => {
                 let normal: f64 = StandardNormal.sample(prng);
-                round_ns(*mean_ns as f64 * (sigma * normal - 0.5 * sigma * sigma).exp())
+                round_ns(*mean_ns as f64 * libm::exp(sigma * normal - 0.5 * sigma * sigma))
             }
-            Law::Pareto { alpha, low_ns, .. } => round_ns(low_ns * unit_open_closed(prng).powf(-1.0 / alpha)),
+            Law::Pareto { alpha, low_ns, .. } => round_ns(low_ns * libm::pow(unit_open_closed(prng), -1.0 / alpha)),
             Law::BoundedPareto { alpha, max_ns, low_ns, .. } => {
                 let max = *max_ns as f64;
                 // Inversion: the survival function runs from 1 at low to (low/max)^alpha, which becomes 0 by truncation.
-                let floor = (low_ns / max).powf(*alpha);
+                let floor = libm::pow(low_ns / max, *alpha);
                 let survival = floor + unit_open_closed(prng) * (1.0 - floor);
-                round_ns((low_ns * survival.powf(-1.0 / alpha)).min(max))
+                round_ns((low_ns * libm::pow(survival, -1.0 / alpha)).min(max))
             }
         }
     }
@@ -254,7 +254,7 @@ impl ServiceTime {
             Law::Constant { .. } => 0.0,
             Law::Exponential { .. } => mean * mean,
             Law::Modes(modes) => modes.iter().map(|m| m.probability * (m.ns as f64 - mean).powi(2)).sum(),
-            Law::LogNormal { sigma, .. } => mean * mean * (sigma * sigma).exp_m1(),
+            Law::LogNormal { sigma, .. } => mean * mean * libm::expm1(sigma * sigma),
             Law::Pareto { alpha, .. } if *alpha <= 2.0 => f64::INFINITY,
             Law::Pareto { alpha, .. } => mean * mean / (alpha * (alpha - 2.0)),
             Law::BoundedPareto { alpha, max_ns, low_ns, .. } => {
@@ -296,11 +296,11 @@ fn sample_modes(modes: &[Mode], mut uniform: f64) -> u64 {
 
 /// E[X^k] of a Pareto with exponent `alpha` truncated to `low..=max`.
 fn bounded_pareto_moment(k: f64, low: f64, alpha: f64, max: f64) -> f64 {
-    let ratio_log = (max / low).ln();
-    let norm = alpha * low.powf(k) / -(-alpha * ratio_log).exp_m1();
+    let ratio_log = libm::log(max / low);
+    let norm = alpha * libm::pow(low, k) / -libm::expm1(-alpha * ratio_log);
     let exponent = k - alpha;
     // The integral of x^(exponent-1) over 1..max/low; its limit at exponent 0 is the logarithm.
-    let integral = if exponent.abs() < 1e-9 { ratio_log } else { (exponent * ratio_log).exp_m1() / exponent };
+    let integral = if exponent.abs() < 1e-9 { ratio_log } else { libm::expm1(exponent * ratio_log) / exponent };
     norm * integral
 }
 
