@@ -9,9 +9,10 @@
 use crate::kthread::{Kthread, NO_CORE, count};
 use crate::runtime::Runtime;
 use crate::worker::work_visible;
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::{Relaxed, SeqCst};
+use core::sync::atomic::fence;
 use tailwater_shm::clock;
-use tailwater_shm::grant::Grant;
+use tailwater_shm::grant::{Generation, Grant};
 use tailwater_shm::sync::spin_hint;
 
 /// Sleeps until the IOKernel grants this kthread its first core. Standalone kthreads have one from the start.
@@ -27,17 +28,40 @@ fn wait_for_core(kthread: &Kthread, runtime: &Runtime) {
     while runtime.is_attached() {
         // The ticket before the grant: see `tailwater_shm::lot`.
         let ticket = kthread.slot.ticket();
-        let (grant, generation) = kthread.shared.grant.0.load();
-        if let Grant::Run { core } = grant
-            && generation != kthread.generation.get()
-        {
-            kthread.generation.set(generation);
-            kthread.core.store(core, Relaxed);
-            kthread.shared.state.0.set_running(generation);
-            return;
+        match kthread.shared.grant.0.load() {
+            (Grant::Run { core }, generation) if generation != kthread.generation.get() => {
+                if begin(kthread, runtime, core, generation) {
+                    return;
+                }
+            }
+            _ => kthread.slot.wait(ticket, None),
         }
-        kthread.slot.wait(ticket, None);
     }
+}
+
+/// Begins a tenancy, unless the IOKernel has withdrawn it: then false, and the kthread is parked again.
+///
+/// A kthread that is descheduled between reading its grant and saying `Running` may wake up in a tenancy that was taken back,
+/// or even followed by another; running on in it, it would ignore every word that is meant for it.
+fn begin(kthread: &Kthread, runtime: &Runtime, core: u16, generation: Generation) -> bool {
+    kthread.generation.set(generation);
+    kthread.core.store(core, Relaxed);
+    kthread.shared.state.0.set_running(generation);
+    // Store-load: `Running` before the second look. The IOKernel writes the grant, pauses, and then looks at the state, so
+    // either it sees `Running` and waits for this tenancy to end, or the new grant is seen here.
+    fence(SeqCst);
+    let (grant, latest) = kthread.shared.grant.0.load();
+    if (grant, latest) == (Grant::Run { core }, generation) {
+        return true;
+    }
+    kthread.core.store(NO_CORE, Relaxed);
+    kthread.shared.state.0.set_parked(generation);
+    if let Grant::Cede { next: Some(next) } = grant
+        && latest == generation
+    {
+        runtime.wake_slot(next);
+    }
+    false
 }
 
 /// Gives the core up as the grant asks: parks, wakes the successor on this very core, sleeps until granted again.
