@@ -21,6 +21,8 @@ mod control;
 #[cfg(test)]
 mod fixture;
 pub mod frame;
+#[doc(hidden)]
+pub mod fuzzing;
 mod kernel;
 mod machine;
 pub mod port;
