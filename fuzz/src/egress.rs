@@ -1,0 +1,157 @@
+//! A runtime's shared memory, scribbled over, into the IOKernel's egress path, allocator and switch.
+//!
+//! Input: a sequence of steps, each a control byte followed by its arguments (integers little endian).
+//!
+//! | control byte | arguments | step |
+//! |---|---|---|
+//! | 0-63 | offset (u32), word (u64) | a word somewhere in the region |
+//! | 64-95 | word (u64) | a word of a kthread's state, queue and ring positions, chosen by the control byte |
+//! | 96-159 | length (u8), bytes | a frame with an honest record header at the egress ring's head, as if from its kthread |
+//! | 160-223 | time step (u16) | the IOKernel's loop goes round; odd: with a look at all queues |
+//! | 224-255 | length (u8), bytes | a frame arrives from the port |
+
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use tailwater_iokernel::frame::Mac;
+use tailwater_iokernel::fuzzing::{Arena, HOSTILE, KTHREADS, RING_BYTES, STATION};
+
+/// Steps in one run.
+const MAX_STEPS: usize = 256;
+/// Where the words of kthread 0 begin, and bytes from one kthread's to the next (`tailwater_shm::layout`).
+const WORDS: usize = 4096;
+const WORDS_STRIDE: usize = 512;
+/// Where the rings begin: after two pages.
+const RINGS: usize = 8192;
+const RECORD_HEADER: usize = 16;
+const LINE: usize = 64;
+
+/// Bytes that are read front to back; what is missing ends the run.
+struct Input<'a>(&'a [u8]);
+
+impl<'a> Input<'a> {
+    fn take(&mut self, n: usize) -> Option<&'a [u8]> {
+        let (head, tail) = self.0.split_at_checked(n)?;
+        self.0 = tail;
+        Some(head)
+    }
+    fn u8(&mut self) -> Option<u8> {
+        Some(self.take(1)?[0])
+    }
+    fn u16(&mut self) -> Option<u16> {
+        Some(u16::from_le_bytes(self.take(2)?.try_into().ok()?))
+    }
+    fn u32(&mut self) -> Option<u32> {
+        Some(u32::from_le_bytes(self.take(4)?.try_into().ok()?))
+    }
+    fn u64(&mut self) -> Option<u64> {
+        Some(u64::from_le_bytes(self.take(8)?.try_into().ok()?))
+    }
+    fn bytes(&mut self) -> Option<&'a [u8]> {
+        let n = self.u8()?;
+        self.take(n.into())
+    }
+}
+
+/// The hostile runtime's hands.
+struct Hostile {
+    arena: Arena,
+    /// Lines written to each egress ring by the book.
+    heads: [usize; KTHREADS as usize],
+}
+
+impl Hostile {
+    fn store(&self, offset: usize, word: u64) {
+        let offset = offset % self.arena.region.len() / 8 * 8;
+        // SAFETY: in bounds and aligned; the other side uses atomics only, and these bytes are all this process has to
+        // do with the region.
+        unsafe { &*self.arena.region.base().add(offset).cast::<AtomicU64>() }.store(word, Relaxed);
+    }
+
+    /// A record as an honest producer would write it, but with any frame.
+    fn send(&mut self, kthread: usize, frame: &[u8]) {
+        let ring_lines = RING_BYTES as usize / LINE;
+        let lines = (frame.len() + RECORD_HEADER).div_ceil(LINE);
+        if self.heads[kthread] % ring_lines + lines >= ring_lines {
+            return;
+        }
+        let ring = RINGS + (2 * kthread + 1) * RING_BYTES as usize;
+        let at = ring + self.heads[kthread] % ring_lines * LINE;
+        let mut body = frame.to_vec();
+        body.resize(lines * LINE - RECORD_HEADER, 0);
+        for (i, word) in body.chunks_exact(8).enumerate() {
+            let word = u64::from_le_bytes(word.try_into().expect("eight bytes"));
+            self.store(at + RECORD_HEADER + i * 8, word);
+        }
+        self.store(at, frame.len() as u64 | 1 << 16);
+        self.heads[kthread] += lines;
+    }
+
+    fn step(&mut self, step: u8, input: &mut Input<'_>) -> Option<()> {
+        let kthread = usize::from(step) % usize::from(KTHREADS);
+        match step {
+            0..=63 => {
+                let (offset, word) = (input.u32()?, input.u64()?);
+                self.store(offset as usize, word);
+            }
+            64..=95 => {
+                // Grant, state, three words of status, both tails.
+                let field = [0, 64, 128, 136, 144, 192, 256, 64][usize::from(step) / 4 % 8];
+                self.store(WORDS + kthread * WORDS_STRIDE + field, input.u64()?);
+            }
+            96..=159 => self.send(kthread, input.bytes()?),
+            160..=223 => self.arena.pass(u32::from(input.u16()?) * 16, step & 1 == 1),
+            224..=255 => {
+                let mut frame = input.bytes()?.to_vec();
+                if let Some(source) = frame.get_mut(6..12) {
+                    source.copy_from_slice(&STATION.0);
+                }
+                self.arena.inject(&frame);
+            }
+        }
+        Some(())
+    }
+
+    /// What left the IOKernel is from whom it says. The port is trusted: the rest of its frames may say anything.
+    fn check_outgoing(&mut self) {
+        while let Some(frame) = self.arena.at_station() {
+            check_sender(&frame);
+        }
+        while let Some(frame) = self.arena.at_honest() {
+            if frame[6..12] == Mac::derived(HOSTILE).0 {
+                check_sender(&frame);
+            }
+        }
+    }
+}
+
+fn check_sender(frame: &[u8]) {
+    assert_eq!(frame[6..12], Mac::derived(HOSTILE).0, "a frame left with a forged MAC address");
+    match frame[12..14] {
+        [8, 0] => assert_eq!(frame[26..30], HOSTILE.octets(), "a forged IPv4 source left"),
+        [8, 6] => {
+            assert_eq!(frame[22..28], Mac::derived(HOSTILE).0, "a forged ARP sender left");
+            assert!(
+                frame[28..32] == HOSTILE.octets() || frame[28..32] == [0; 4],
+                "a forged ARP address left"
+            );
+        }
+        ref other => panic!("a frame of EtherType {other:02x?} left"),
+    }
+}
+
+/// Arbitrary bytes in everything a runtime can write.
+pub fn egress(data: &[u8]) {
+    let mut hostile = Hostile { arena: Arena::new(), heads: [0; KTHREADS as usize] };
+    let mut input = Input(data);
+    for _ in 0..MAX_STEPS {
+        let Some(step) = input.u8() else { break };
+        if hostile.step(step, &mut input).is_none() {
+            break;
+        }
+        hostile.check_outgoing();
+    }
+    // Time passes: every watchdog gets its chance.
+    for _ in 0..8 {
+        hostile.arena.pass(2_000_000, true);
+        hostile.check_outgoing();
+    }
+}

@@ -1,0 +1,28 @@
+//! Fuzz targets over everything that reads bytes a peer wrote, as functions of those bytes.
+//!
+//! Owns what is fed where and what must hold afterwards. Each function takes any bytes, panics when a property is broken, and
+//! has no effect that outlives it. The binaries in `fuzz_targets/` hand them to libFuzzer; the test `fuzz_corpus` of the
+//! system tests replays `corpus/` and `regressions/` through them.
+//!
+//! | target | the liar | what must hold |
+//! |---|---|---|
+//! | [`receive`] | another host | the stack stands, answers at most four frames, and what it sends parses |
+//! | [`egress`] | a runtime with its shared memory | the IOKernel stands, nothing forged leaves it, the neighbour keeps its registration |
+//! | [`control`] | a client at the control socket | a message or a typed error; a message survives a round trip |
+//! | [`spin`] | a client of the spin server | a request or a typed error; what decodes encodes back to the same bytes |
+
+mod egress;
+mod messages;
+mod receive;
+pub mod seeds;
+
+pub use egress::egress;
+pub use messages::{control, spin};
+pub use receive::receive;
+
+/// A fuzz target.
+pub type Target = fn(&[u8]);
+
+/// All targets by the name of their corpus.
+pub const TARGETS: [(&str, Target); 4] =
+    [("receive", receive), ("egress", egress), ("control", control), ("spin", spin)];

@@ -1,0 +1,132 @@
+//! Frames from the wire into a runtime's network stack, in any order and at any time.
+//!
+//! Input: a sequence of steps, each a control byte followed by its argument.
+//!
+//! | control byte | argument | step |
+//! |---|---|---|
+//! | 0-127 | length (u16, little endian), then that many bytes | a frame arrives; odd: its checksums are vouched for |
+//! | 128-191 | - | timers run, (byte - 127)² ms later |
+//! | 192-223 | - | a socket sends to a host of the network |
+//! | 224-255 | - | a socket reads, closes, or is opened again |
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::time::Duration;
+use tailwater::net::stack::{Mode, NetConfig, Outlet, OutletError, Stack};
+use tailwater::net::udp::{Endpoint, Take};
+use tailwater::net::wire::{
+    ArpPacket, Checksums, EtherType, EthernetHeader, IcmpMessage, IpProtocol, Ipv4Packet, UdpDatagram,
+};
+
+/// Frames of answer that one frame may cause: its own, and three that waited for a neighbour.
+const MAX_ANSWERS: usize = 4;
+/// Steps in one run: more find nothing that fewer do not.
+const MAX_STEPS: usize = 256;
+
+struct Wire {
+    now: Duration,
+    sent: usize,
+}
+
+impl Outlet for Wire {
+    fn transmit(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> Result<(), OutletError> {
+        self.sent += 1;
+        // Every eighth finds no room.
+        if self.sent.is_multiple_of(8) {
+            return Err(OutletError::Full);
+        }
+        // An egress ring holds other frames' bytes before it is written.
+        let mut frame = vec![0xa5; len];
+        fill(&mut frame);
+        check(&frame);
+        Ok(())
+    }
+
+    fn now(&self) -> Duration {
+        self.now
+    }
+
+    fn poll_by(&mut self, _deadline: Duration) {}
+}
+
+/// What this stack sends must be what it would accept.
+fn check(frame: &[u8]) {
+    let (header, payload) = EthernetHeader::parse(frame).expect("an Ethernet header");
+    if header.ethertype == EtherType::ARP {
+        ArpPacket::parse(payload).expect("a well-formed ARP packet");
+        return;
+    }
+    let packet = Ipv4Packet::parse(payload, Checksums::Verify).expect("a well-formed IPv4 packet");
+    let (source, destination) = (packet.header.source(), packet.header.destination());
+    if packet.header.protocol() == IpProtocol::ICMP {
+        IcmpMessage::parse(packet.payload, Checksums::Verify).expect("a well-formed ICMP message");
+    } else {
+        UdpDatagram::parse(packet.payload, source, destination, Checksums::Verify).expect("a UDP datagram");
+    }
+}
+
+/// Addresses as the seeds use them: this host is number 1.
+pub(crate) fn ip(n: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 0, 0, n)
+}
+
+pub(crate) const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+
+fn stack() -> Stack {
+    let config = NetConfig {
+        ip: ip(1),
+        prefix: 24,
+        gateway: Some(ip(254)),
+        mac: MAC,
+        mtu: 1500,
+        mode: Mode::Attached,
+        udp_receive_bytes: 4096,
+    };
+    Stack::new(config, 1).expect("a possible configuration")
+}
+
+/// Arbitrary frames at a stack with sockets and neighbours.
+pub fn receive(data: &[u8]) {
+    let stack = stack();
+    let mut wire = Wire { now: Duration::from_secs(1000), sent: 0 };
+    let open = |port| stack.bind_udp(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port)).expect("a free port");
+    let plain = open(7);
+    let connected = open(8);
+    stack.connect_udp(connected, SocketAddrV4::new(ip(2), 9)).expect("a neighbour");
+    let mut third: Option<&Endpoint> = Some(open(9));
+    let mut rest = data;
+    for _ in 0..MAX_STEPS {
+        let Some((&step, tail)) = rest.split_first() else { break };
+        rest = tail;
+        match step {
+            0..=127 => {
+                let Some((length, tail)) = rest.split_at_checked(2) else { break };
+                let length = usize::from(u16::from_le_bytes([length[0], length[1]])).min(tail.len());
+                let (frame, tail) = tail.split_at(length);
+                rest = tail;
+                let before = wire.sent;
+                stack.input(&mut wire, frame, step & 1);
+                assert!(wire.sent - before <= MAX_ANSWERS, "one frame caused {} answers", wire.sent - before);
+            }
+            128..=191 => {
+                let steps = u64::from(step) - 127;
+                wire.now += Duration::from_millis(steps * steps);
+                stack.poll_timers(&mut wire);
+            }
+            192..=223 => {
+                // Refusals are as good: no neighbour yet, no room.
+                let to = SocketAddrV4::new(ip(step - 190), 9);
+                let from = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 7);
+                let _ = stack.send_udp(&mut wire, plain, from, to, &data[..data.len().min(100)]);
+            }
+            224..=255 => match third.take() {
+                Some(endpoint) if step & 1 == 0 => {
+                    let _ = endpoint.inbound().receive(&mut [0; 64], Take::Remove);
+                    third = Some(endpoint);
+                }
+                Some(endpoint) => stack.close_udp(endpoint),
+                None => third = Some(open(9)),
+            },
+        }
+    }
+    stack.counters();
+}

@@ -1,0 +1,177 @@
+//! The first inputs of every target, built by code: one honest example of each kind, from which a fuzzer goes astray.
+
+use crate::receive::{MAC, ip};
+use tailwater_iokernel::frame::Mac;
+use tailwater_iokernel::fuzzing::{HONEST, HOSTILE, STATION};
+use tailwater_iokernel::testing::wire::{self, Endpoint};
+use tailwater_shm::SlotId;
+use tailwater_shm::control::{Class, ClientMessage, Register, ServerMessage, Welcome};
+use tailwater_shm::layout::VERSION;
+use tailwater_workload::spin::{Reply, Request};
+
+/// Seeds of a target by name: name of the file, contents.
+///
+/// # Panics
+/// If there is no such target.
+pub fn of(target: &str) -> Vec<(&'static str, Vec<u8>)> {
+    match target {
+        "receive" => receive(),
+        "egress" => egress(),
+        "control" => control(),
+        "spin" => spin(),
+        other => panic!("there is no fuzz target {other}"),
+    }
+}
+
+fn control() -> Vec<(&'static str, Vec<u8>)> {
+    let register = Register {
+        version: VERSION,
+        name: "kv".to_owned(),
+        kthreads: 2,
+        guaranteed: 1,
+        class: Class::BestEffort,
+        ring_bytes: 1 << 18,
+        ip: Some(HONEST),
+        mac: Some(STATION.0),
+    };
+    let welcome = Welcome {
+        ip: HONEST,
+        prefix_len: 16,
+        gateway: Some(HOSTILE),
+        mac: STATION.0,
+        mtu: 1500,
+        slots: vec![SlotId(0), SlotId(1)],
+        managed_cores: vec![1],
+    };
+    let bytes = |value: serde_json::Result<Vec<u8>>| value.expect("control messages have string keys only");
+    vec![
+        ("register", bytes(serde_json::to_vec(&ClientMessage::Register(register)))),
+        ("kthreads", bytes(serde_json::to_vec(&ClientMessage::Kthreads { tids: vec![1, -1] }))),
+        ("stats", bytes(serde_json::to_vec(&ClientMessage::Stats))),
+        ("welcome", bytes(serde_json::to_vec(&ServerMessage::Welcome(welcome)))),
+        ("refused", bytes(serde_json::to_vec(&ServerMessage::Refused { why: "no".to_owned() }))),
+        ("ready", bytes(serde_json::to_vec(&ServerMessage::Ready))),
+    ]
+}
+
+fn spin() -> Vec<(&'static str, Vec<u8>)> {
+    let request = Request { id: 7, work_ns: 10_000, sent_ns: 99 };
+    vec![
+        ("request", request.encode().to_vec()),
+        ("reply", Reply { request, served_ns: 10_100 }.encode().to_vec()),
+    ]
+}
+
+/// A step of [`crate::receive`] in which `frame` arrives.
+fn arrives(frame: &[u8], vouched: bool) -> Vec<u8> {
+    let mut step = vec![u8::from(vouched)];
+    step.extend((frame.len() as u16).to_le_bytes());
+    step.extend(frame);
+    step
+}
+
+fn arp(operation: u8, n: u8) -> Vec<u8> {
+    let mut frame = if operation == 1 { vec![0xff; 6] } else { MAC.to_vec() };
+    frame.extend([2, 0, 0, 0, 0, n, 8, 6, 0, 1, 8, 0, 6, 4, 0, operation, 2, 0, 0, 0, 0, n]);
+    frame.extend(ip(n).octets());
+    frame.extend(if operation == 1 { [0; 6] } else { MAC });
+    frame.extend(ip(1).octets());
+    frame
+}
+
+fn checksum(bytes: &[u8]) -> [u8; 2] {
+    tailwater::net::wire::checksum(bytes).to_be_bytes()
+}
+
+/// An IPv4 packet from host 2 to host 1 in its frame.
+fn packet(protocol: u8, payload: &[u8]) -> Vec<u8> {
+    let mut header = vec![0x45, 0];
+    header.extend((20 + payload.len() as u16).to_be_bytes());
+    header.extend([0, 0, 0x40, 0, 64, protocol, 0, 0]);
+    header.extend(ip(2).octets());
+    header.extend(ip(1).octets());
+    let sum = checksum(&header);
+    header[10..12].copy_from_slice(&sum);
+    [&MAC[..], &[2, 0, 0, 0, 0, 2, 8, 0], &header, payload].concat()
+}
+
+fn icmp(kind: u8, code: u8, rest: &[u8]) -> Vec<u8> {
+    let mut message = [&[kind, code, 0, 0], rest].concat();
+    let sum = checksum(&message);
+    message[2..4].copy_from_slice(&sum);
+    packet(1, &message)
+}
+
+fn udp(port: u16, data: &[u8]) -> Vec<u8> {
+    let mut datagram = 9u16.to_be_bytes().to_vec();
+    datagram.extend(port.to_be_bytes());
+    datagram.extend((8 + data.len() as u16).to_be_bytes());
+    // No checksum (RFC 768).
+    datagram.extend([0, 0]);
+    datagram.extend(data);
+    packet(17, &datagram)
+}
+
+fn receive() -> Vec<(&'static str, Vec<u8>)> {
+    let quoted = &packet(17, &[0, 8, 0, 9, 0, 8, 0, 0])[14..];
+    let mut returned = quoted.to_vec();
+    // The quoted packet is one of ours: from host 1 to host 2.
+    returned[12..16].copy_from_slice(&ip(1).octets());
+    returned[16..20].copy_from_slice(&ip(2).octets());
+    let unreachable = icmp(3, 3, &[&[0; 4], &returned[..]].concat());
+    let mut acquaintance = arrives(&arp(1, 2), false);
+    acquaintance.push(192);
+    acquaintance.extend(arrives(&udp(7, b"data"), true));
+    acquaintance.extend([224, 225, 226]);
+    let mut question = vec![195, 195, 195, 195, 140];
+    question.extend(arrives(&arp(2, 5), false));
+    question.extend([150, 160, 191]);
+    vec![
+        ("arp-request", arrives(&arp(1, 4), false)),
+        ("echo", arrives(&icmp(8, 0, b"\0\x01\0\x02ping"), false)),
+        ("unreachable", arrives(&unreachable, false)),
+        ("closed-port", [arrives(&arp(1, 2), false), arrives(&udp(1, b"x"), true)].concat()),
+        ("acquaintance", acquaintance),
+        ("question", question),
+    ]
+}
+
+/// A step of [`crate::egress`] in which kthread 0 sends `frame`.
+fn sends(frame: &[u8]) -> Vec<u8> {
+    [&[96, frame.len() as u8], frame].concat()
+}
+
+fn egress() -> Vec<(&'static str, Vec<u8>)> {
+    let end = |ip, mac| Endpoint { mac, ip, port: 7 };
+    let me = end(HOSTILE, Mac::derived(HOSTILE));
+    let you = end(HONEST, Mac::derived(HONEST));
+    let frame = wire::udp(me, you, b"frame");
+    let forged = wire::udp(you, me, b"forged");
+    let loops = [161, 100, 0, 161, 100, 0];
+    // Work shows in the run queue (tail 1), so that a core is granted; then Running, Idle and Parked of generation 1.
+    let work = [&[64 + 2 * 4][..], &(1u64 << 32).to_le_bytes(), &loops].concat();
+    let state = |state: u64| [&[64 + 4][..], &(1u64 << 32 | state).to_le_bytes(), &loops].concat();
+    let tail = [&[64 + 6 * 4][..], &u64::MAX.to_le_bytes()].concat();
+    vec![
+        ("frame", [work.clone(), state(1), sends(&frame), loops.to_vec()].concat()),
+        ("forged", [work.clone(), state(1), sends(&forged), loops.to_vec()].concat()),
+        ("life", [work.clone(), state(1), state(2), state(0)].concat()),
+        (
+            "wild-tail",
+            [work.clone(), tail, vec![224, frame.len() as u8], frame.clone(), loops.to_vec()].concat(),
+        ),
+        ("wild-word", [work, vec![0, 0, 0xa0, 0, 0], vec![0xff; 8], loops.to_vec()].concat()),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn every_seed_passes_its_target() {
+        for (name, target) in crate::TARGETS {
+            for (_, bytes) in super::of(name) {
+                target(&bytes);
+            }
+        }
+    }
+}
