@@ -11,6 +11,7 @@
 //! | field | written by | ordering | read by |
 //! |---|---|---|---|
 //! | header word of a record | producer | Release, after payload and after clearing the next header | consumer, Acquire, in `peek` |
+//! | first header of a corked batch | producer | Release, after the whole batch | consumer, Acquire, in `peek` |
 //! | other words of a record | producer | plain, before the header | consumer, plain, after the header |
 //! | tail word | consumer | Release, after its last read of the lines it frees | producer, Acquire, when its cached copy is too old |
 //!
@@ -100,7 +101,7 @@ const KIND_FRAME: u8 = 1;
 const KIND_WRAP: u8 = 2;
 
 /// Header word: length in bits 0-15, kind in 16-23, flags in 24-31, flow hash in 32-63.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 struct Header(u64);
 
 impl Header {
@@ -245,12 +246,24 @@ pub struct Producer {
     head: u64,
     /// Latest tail read.
     tail: u64,
+    cork: Cork,
+}
+
+/// Whether records become visible one by one or all at once. See [`Producer::cork`].
+#[derive(Debug, Clone, Copy)]
+enum Cork {
+    /// Each commit publishes its record.
+    Open,
+    /// The next record is the first to be held back.
+    Empty,
+    /// The header that hides this record, and with it all that follow.
+    Held { index: u32, header: Header },
 }
 
 impl Producer {
     /// The writing end of a ring that has just been zeroed.
     pub fn new(memory: RingMemory) -> Self {
-        Self { memory, head: 0, tail: 0 }
+        Self { memory, head: 0, tail: 0, cork: Cork::Open }
     }
 
     /// Lines written since the ring was made, truncated: what congestion detection compares.
@@ -262,6 +275,30 @@ impl Producer {
     pub fn alleged_tail(&self) -> u32 {
         // Relaxed: a statistic.
         self.memory.tail().load(Ordering::Relaxed) as u32
+    }
+
+    /// Hides what is committed from now on until [`uncork`](Self::uncork). True if the ring was not corked before.
+    ///
+    /// A consumer that polls fetches the line of the next header over and over; publishing record by record makes the
+    /// producer fight for each of them (140 ns a record between two cores of a 2-vCPU VM, 65 ns in batches of 32). A batch
+    /// that is published at once is fought for once: only its first header is withheld, and the consumer does not look beyond.
+    #[inline(always)]
+    pub fn cork(&mut self) -> bool {
+        let open = matches!(self.cork, Cork::Open);
+        if open {
+            self.cork = Cork::Empty;
+        }
+        open
+    }
+
+    /// Publishes everything committed since [`cork`](Self::cork).
+    #[inline(always)]
+    pub fn uncork(&mut self) {
+        if let Cork::Held { index, header } = self.cork {
+            // Release: pairs with the Acquire in `peek`; all records of the batch are visible to who sees the first header.
+            self.memory.header(index).store(header.0, Ordering::Release);
+        }
+        self.cork = Cork::Open;
     }
 
     /// Makes room for a frame of `len` bytes. Nothing is visible to the consumer before [`Slot::commit`].
@@ -376,8 +413,13 @@ impl Slot<'_> {
         // Relaxed: as above. The consumer must never find a stale header after this record.
         memory.header(next).store(0, Ordering::Relaxed);
         let header = Header::new(KIND_FRAME, self.len, flags, hash);
-        // Release: pairs with the Acquire in `peek`; payload, stamp and terminator are visible to who sees the header.
-        memory.header(index).store(header.0, Ordering::Release);
+        if let Cork::Empty = self.producer.cork {
+            // The header word is zero already: the commit before wrote it as its terminator.
+            self.producer.cork = Cork::Held { index, header };
+        } else {
+            // Release: pairs with the Acquire in `peek`; payload, stamp and terminator are visible to who sees the header.
+            memory.header(index).store(header.0, Ordering::Release);
+        }
         self.producer.head += u64::from(self.lines);
     }
 }

@@ -43,3 +43,36 @@ fn no_record_is_lost_torn_or_seen_early() {
         drop(ring);
     });
 }
+
+/// The consumer sees nothing of a corked batch, or all of it.
+#[test]
+fn a_corked_batch_appears_at_once() {
+    loom::model(|| {
+        let ring = Arc::new(PrivateRing::new(4));
+        // SAFETY: called once; both threads are joined before the ring goes.
+        let (mut producer, mut consumer) = unsafe { ring.ends() };
+        let writer = thread::spawn(move || {
+            assert!(producer.cork());
+            for number in 0..2u32 {
+                let slot = producer.reserve(40).unwrap();
+                let line = slot.producer.memory.line(slot.index());
+                line.words[2].store(u64::from(number) + 100, Ordering::Relaxed);
+                slot.commit(number, 0, 0);
+            }
+            producer.uncork();
+        });
+        let first = loop {
+            if let Some(record) = consumer.peek().unwrap() {
+                break record;
+            }
+            thread::yield_now();
+        };
+        consumer.advance(&first);
+        let second = consumer.peek().unwrap().expect("the batch was not published at once");
+        assert_eq!((first.hash, second.hash), (0, 1));
+        let payload = consumer.memory.line(second.index).words[2].load(Ordering::Relaxed);
+        assert_eq!(payload, 101);
+        writer.join().unwrap();
+        drop(ring);
+    });
+}

@@ -9,6 +9,8 @@ enum Operation {
     Abandon { len: usize },
     Pop,
     Publish,
+    Cork,
+    Uncork,
 }
 
 fn operations() -> impl Strategy<Value = Vec<Operation>> {
@@ -23,6 +25,8 @@ fn operations() -> impl Strategy<Value = Vec<Operation>> {
         1 => length.prop_map(|len| Operation::Abandon { len }),
         6 => Just(Operation::Pop),
         2 => Just(Operation::Publish),
+        1 => Just(Operation::Cork),
+        2 => Just(Operation::Uncork),
     ];
     prop::collection::vec(operation, 1..400)
 }
@@ -40,6 +44,8 @@ proptest! {
         // SAFETY: called once; the ring outlives both ends.
         let (mut producer, mut consumer) = unsafe { ring.ends() };
         let mut model: VecDeque<(Vec<u8>, u32)> = VecDeque::new();
+        // Committed, and not to be seen before the ring is uncorked.
+        let (mut corked, mut hidden) = (false, VecDeque::new());
         let mut buffer = FrameBuffer::new();
         for (number, operation) in operations.into_iter().enumerate() {
             match operation {
@@ -48,11 +54,11 @@ proptest! {
                         let bytes = payload(len, seed);
                         slot.write(0, &bytes);
                         slot.commit(number as u32, seed, number as u64);
-                        model.push_back((bytes, number as u32));
+                        if corked { &mut hidden } else { &mut model }.push_back((bytes, number as u32));
                     }
                     Err(error) => {
                         prop_assert_eq!(error, ReserveError::Full);
-                        prop_assert!(!model.is_empty() || consumer.published != consumer.tail
+                        prop_assert!(!model.is_empty() || !hidden.is_empty() || consumer.published != consumer.tail
                             || lines_of(len) > MIN_LINES / 2, "an empty, published ring refused {} bytes", len);
                     }
                 },
@@ -73,6 +79,15 @@ proptest! {
                     }
                 }
                 Operation::Publish => consumer.publish(),
+                Operation::Cork => {
+                    prop_assert_eq!(producer.cork(), !corked);
+                    corked = true;
+                }
+                Operation::Uncork => {
+                    producer.uncork();
+                    corked = false;
+                    model.append(&mut hidden);
+                }
             }
         }
     }
