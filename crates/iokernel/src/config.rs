@@ -19,6 +19,14 @@ pub enum PolicyKind {
     /// Shenango's congestion detection: as few cores as avoid queueing, reconsidered every interval.
     #[default]
     CongestionDetection,
+    /// As congestion detection, with a bound on queueing delay (Caladan, OSDI'20) in place of two looks.
+    DelayThreshold,
+    /// Arachne's estimate of cores needed, by load factor and utilisation over 50 ms (OSDI'18 sections 4 and 6.2).
+    Arachne,
+    /// IX's control loop (TOCS'17 section 4.6), which adds cores for consolidation: one at a time.
+    IxConsolidation,
+    /// IX's control loop, adding cores in the order that saves energy.
+    IxEnergy,
     /// Fixed partitions, first come, first served.
     Static,
 }
@@ -57,7 +65,8 @@ pub struct Config {
     pub mtu: u16,
     /// Who gets a core.
     pub policy: PolicyKind,
-    /// Time between two looks at all queues, in microseconds (Shenango section 4.1: 5).
+    /// Time between two looks at all queues, in microseconds (Shenango section 4.1: 5). For congestion detection and static
+    /// partitions; the other policies look as often as they were published with.
     pub allocation_interval_us: u64,
     /// How long a bursting runtime keeps a core before an equal with fewer cores may take it, in microseconds.
     pub burst_quantum_us: u64,

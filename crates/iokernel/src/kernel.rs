@@ -12,7 +12,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
-use tailwater_sched::alloc::{CongestionDetection, Policy, Static};
+use tailwater_sched::alloc::{
+    Arachne, ArachneConfig, CongestionDetection, DelayConfig, DelayThreshold, IxConfig, IxControl, Policy,
+    Sequence, Static,
+};
 use tailwater_sched::{Nanos, RuntimeId};
 use tailwater_shm::control::{ControlError, serve};
 use tailwater_shm::lot::LOT_BYTES;
@@ -81,6 +84,8 @@ pub enum StartError {
 /// ```
 pub struct IoKernel {
     config: Config,
+    /// Between two looks of the policy.
+    interval: Nanos,
     cores: Cores,
     clock: Clock,
     allocator: Allocator,
@@ -134,13 +139,15 @@ impl IoKernel {
             stats: Arc::clone(&stats),
         })
         .map_err(system("watch the control socket"))?;
+        let policy = policy(&config);
+        let interval = policy.interval();
         let allocator = Allocator::new(
             &config,
             allocator::Parts {
                 clock,
                 topology: cores.managed.clone(),
                 unmanaged: cores.unmanaged(),
-                policy: policy(&config),
+                policy,
                 lot,
                 threads: Box::new(LinuxThreads),
                 stats: Arc::clone(&stats),
@@ -150,6 +157,7 @@ impl IoKernel {
             allocator,
             switch: Switch::new(ports, config.mtu),
             config,
+            interval,
             cores,
             clock,
             control,
@@ -200,7 +208,7 @@ impl IoKernel {
         let us = |us: u64| self.clock.from_ns(us * 1_000);
         let mut polling = Polling {
             idle_sleep: us(self.config.idle_sleep_us),
-            interval: us(self.config.allocation_interval_us),
+            interval: self.clock.from_ns(self.interval.0),
             death_check: us(DEATH_CHECK_US),
             margin: us(sleep::WAKE_MARGIN_US),
             clock: self.clock,
@@ -227,6 +235,7 @@ impl IoKernel {
 
 fn policy(config: &Config) -> Box<dyn Policy + Send> {
     let interval = Nanos::from_micros(config.allocation_interval_us);
+    let ix = |sequence| Box::new(IxControl::new(IxConfig { sequence, ..IxConfig::default() }));
     match config.policy {
         PolicyKind::CongestionDetection => {
             Box::new(CongestionDetection::new(tailwater_sched::alloc::Config {
@@ -235,6 +244,10 @@ fn policy(config: &Config) -> Box<dyn Policy + Send> {
                 ..Default::default()
             }))
         }
+        PolicyKind::DelayThreshold => Box::new(DelayThreshold::new(DelayConfig::default())),
+        PolicyKind::Arachne => Box::new(Arachne::new(ArachneConfig::default())),
+        PolicyKind::IxConsolidation => ix(Sequence::Consolidation),
+        PolicyKind::IxEnergy => ix(Sequence::Energy),
         PolicyKind::Static => Box::new(Static::new(interval)),
     }
 }

@@ -16,6 +16,7 @@
 #![deny(unsafe_code)]
 
 mod allocator;
+pub mod bench;
 pub mod config;
 mod control;
 #[cfg(test)]

@@ -108,8 +108,8 @@ pub(crate) struct Runtime {
     pub(crate) evictions: u32,
     /// Earliest timer of its kthreads, as of the last look.
     pub(crate) next_timer: Cycles,
-    /// The look at which a wake-up was last tried, so that a burst of frames asks the policy once.
-    pub(crate) woken_at_tick: u64,
+    /// The policy was told of work while the runtime has no core; it remembers, so a burst of frames tells it once.
+    pub(crate) woken: bool,
     /// Set when the registration is about to end: nothing is delivered or granted any more.
     pub(crate) doomed: bool,
 }
@@ -178,7 +178,7 @@ impl Runtime {
             stats,
             evictions: 0,
             next_timer: Cycles::MAX,
-            woken_at_tick: u64::MAX,
+            woken: false,
             doomed: false,
         })
     }

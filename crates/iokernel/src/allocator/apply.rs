@@ -98,8 +98,10 @@ impl Allocator {
         let generation = victim.generation;
         let state = &runtime.shared(from.index).state.0;
         // Looked at before it is swapped: a failing swap would pull the line away from a running kthread.
-        let taken = state.load() == (KthreadState::Idle, generation) && state.try_take(generation);
-        if !taken && only_if_idle {
+        let alleged = state.load();
+        let taken = alleged == (KthreadState::Idle, generation) && state.try_take(generation);
+        let gone = alleged == (KthreadState::Parked, generation);
+        if !taken && !gone && only_if_idle {
             self.stats.cores.idle_lost.add(1);
             if let Err(error) = self.ledger.cancel_move(core, self.nanos(now)) {
                 self.refused(&error, ());
@@ -120,12 +122,18 @@ impl Allocator {
             HandoffKind::Polling
         };
         self.cores[at].phase = Phase::Ceding { from, to: Some(to), kind, decided: now, signalled: false };
+        if gone {
+            // It parked of its own accord since we last looked, and wakes nobody.
+            self.ceded(at, from, HandoffKind::Wake, now, now);
+            self.lot.slot(self.runtimes.kthread(to).1.slot).wake();
+        }
     }
 
     /// Begins a tenancy: grant word, flow groups, egress polling.
     fn grant(&mut self, to: KthreadId, core: CoreId) {
         let runtime = self.runtimes.get_mut(to.runtime).expect("the ledger names registered runtimes only");
         runtime.groups.gain(to.index);
+        runtime.woken = false;
         runtime.stats.counters.grants.add(1);
         let kthread = &mut runtime.kthreads[usize::from(to.index)];
         kthread.generation = kthread.generation.next();

@@ -17,7 +17,6 @@ const COLD_KTHREADS: usize = 64;
 impl Allocator {
     /// The regular look at all queues, and the policy's answer to it.
     pub(crate) fn tick(&mut self, now: Cycles) {
-        self.ticks += 1;
         self.stats.cores.ticks.add(1);
         self.look(now, COLD_KTHREADS);
         self.decide(now, |policy, view, actions| policy.tick(view, actions));

@@ -110,8 +110,6 @@ pub(crate) struct Allocator {
     pub(crate) arriving: Vec<Egress>,
     /// Earliest timer of a runtime without a core, as far as it was looked at.
     earliest_timer: Cycles,
-    /// Looks so far.
-    ticks: u64,
     /// Where the next look at runtimes without cores begins.
     cursor: usize,
     /// Some runtime without a core had work at the last look.
@@ -164,7 +162,6 @@ impl Allocator {
             doomed: Vec::new(),
             arriving: Vec::new(),
             earliest_timer: Cycles::MAX,
-            ticks: 0,
             cursor: 0,
             stranded: false,
             stats,
@@ -186,14 +183,14 @@ impl Allocator {
         self.actions = actions;
     }
 
-    /// Work arrived for a runtime that has no core. Asks the policy at most once per look.
+    /// Work arrived for a runtime that has no core. The policy remembers a demand that it cannot meet, and looks find one that
+    /// was dropped, so it is told once until a core is lent.
+    #[inline]
     pub(crate) fn wakeup(&mut self, id: RuntimeId, now: Cycles) {
-        let tick = self.ticks;
         let Some(runtime) = self.runtimes.get_mut(id) else { return };
-        if runtime.doomed || runtime.woken_at_tick == tick {
+        if runtime.doomed || core::mem::replace(&mut runtime.woken, true) {
             return;
         }
-        runtime.woken_at_tick = tick;
         self.decide(now, |policy, view, actions| policy.wakeup(view, id, actions));
     }
 

@@ -111,7 +111,14 @@ impl Allocator {
     }
 
     /// A kthread did as it was asked.
-    fn ceded(&mut self, at: usize, from: KthreadId, kind: HandoffKind, decided: Cycles, now: Cycles) {
+    pub(super) fn ceded(
+        &mut self,
+        at: usize,
+        from: KthreadId,
+        kind: HandoffKind,
+        decided: Cycles,
+        now: Cycles,
+    ) {
         let core = self.cores[at].id;
         self.stats.handoff(kind).ceded.record(self.clock.to_ns(now.saturating_sub(decided)));
         self.account_core_time(at, from, now);

@@ -193,6 +193,19 @@ fn a_successor_that_was_not_woken_is_woken_by_the_iokernel() {
 }
 
 #[test]
+fn a_victim_that_parked_unasked_at_that_moment_leaves_its_successor_to_the_iokernel() {
+    let mut world = busy_batch();
+    let slot = world.peers[&SERVICE].slots[0];
+    let ticket = world.lot.slot(slot).ticket();
+    world.peer(BATCH).park(0);
+    arrival(&mut world);
+    assert_ne!(world.lot.slot(slot).ticket(), ticket, "nobody wakes the successor");
+    assert!(world.peer(SERVICE).obey(0));
+    world.pass(100);
+    assert_eq!(world.alloc.stats.handoff(HandoffKind::Wake).running.snapshot().len(), 2);
+}
+
+#[test]
 fn a_kthread_that_never_starts_loses_the_core_and_is_left_alone_for_a_while() {
     let config = Config { start_deadline_us: 1_000, ..Config::default() };
     let mut world = World::with_config(1, Vec::new(), &config);

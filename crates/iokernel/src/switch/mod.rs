@@ -25,7 +25,7 @@ mod tests;
 
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
-use tailwater_sched::RuntimeId;
+use tailwater_sched::{KthreadId, RuntimeId};
 use tailwater_shm::Cycles;
 use tailwater_shm::ring::{
     Consumer, FIRST_LINE_FRAME, FirstLine, FrameBuffer, MIN_FRAME, Producer, Record, ReserveError, forward,
@@ -51,6 +51,8 @@ pub(crate) struct Switch {
     uplink: Option<u16>,
     max_frame: usize,
     buffer: FrameBuffer,
+    /// Ingress rings that hold back what the present batch put into them; see [`Producer::cork`].
+    corked: Vec<KthreadId>,
 }
 
 struct PortLine {
@@ -141,6 +143,7 @@ impl Switch {
             uplink,
             max_frame: usize::from(mtu) + ETHERNET_HEADER,
             buffer: FrameBuffer::new(),
+            corked: Vec::new(),
         }
     }
 
@@ -231,12 +234,21 @@ impl Switch {
             bytes += record.len;
         }
         if taken > 0 {
+            self.uncork(alloc);
             egress.consumer.publish();
             egress.stats.counters.tx_frames.add(taken as u64);
             egress.stats.counters.tx_bytes.add(bytes as u64);
             alloc.stats.switch.from_runtimes.add(taken as u64);
         }
         taken
+    }
+
+    /// Shows the receivers what the batch brought them.
+    #[inline(always)]
+    fn uncork(&mut self, alloc: &mut Allocator) {
+        while let Some(kthread) = self.corked.pop() {
+            alloc.runtimes.kthread_mut(kthread).ingress.uncork();
+        }
     }
 
     #[inline(always)]
@@ -258,7 +270,7 @@ impl Switch {
         now: Cycles,
     ) -> Delivery {
         match self.macs.find(heading.destination) {
-            Some(Destination::Runtime(id)) => deliver(id, source, heading.hash, alloc, now),
+            Some(Destination::Runtime(id)) => self.deliver(id, source, heading.hash, alloc, now),
             Some(Destination::Port(number)) => self.transmit(number, source, alloc, now),
             None if is_group(heading.destination) => self.flood(origin, source, heading.hash, alloc, now),
             None => match self.uplink {
@@ -286,7 +298,7 @@ impl Switch {
         let receivers: Vec<RuntimeId> = alloc.runtimes.iter().map(|runtime| runtime.id).collect();
         for id in receivers {
             if origin != Origin::Runtime(id) {
-                best = better(best, deliver(id, source, hash, alloc, now));
+                best = better(best, self.deliver(id, source, hash, alloc, now));
             }
         }
         for number in 0..self.ports.len() as u16 {
@@ -295,6 +307,49 @@ impl Switch {
             }
         }
         best
+    }
+
+    /// Puts a frame into the ingress ring of the kthread that serves its flow, waking the runtime first if it has no core.
+    #[inline(always)]
+    fn deliver<S: Source>(
+        &mut self,
+        id: RuntimeId,
+        source: &S,
+        hash: u32,
+        alloc: &mut Allocator,
+        now: Cycles,
+    ) -> Delivery {
+        let unserved = match alloc.runtimes.get(id) {
+            Some(runtime) if !runtime.doomed => runtime.groups.is_unserved(),
+            _ => return Delivery::Unknown,
+        };
+        if unserved {
+            // Before the frame is put anywhere: the groups go to the kthread that gets the core.
+            alloc.wakeup(id, now);
+        }
+        let Some(runtime) = alloc.runtimes.get_mut(id) else { return Delivery::Unknown };
+        let kthread = runtime.groups.kthread(hash);
+        let ingress = &mut runtime.kthreads[usize::from(kthread)].ingress;
+        if ingress.cork() {
+            self.corked.push(KthreadId::new(id, kthread));
+        }
+        match source.put(ingress, hash, now) {
+            Ok(()) => {
+                runtime.stats.counters.rx_frames.add(1);
+                runtime.stats.counters.rx_bytes.add(source.len() as u64);
+                alloc.stats.switch.delivered.add(1);
+                Delivery::Delivered
+            }
+            Err(ReserveError::Full) => {
+                runtime.stats.counters.rx_full.add(1);
+                alloc.stats.switch.dropped_full.add(1);
+                Delivery::Full
+            }
+            Err(ReserveError::Lie(lie)) => {
+                alloc.doom(id, EndReason::IngressLie { kthread, lie });
+                Delivery::Unknown
+            }
+        }
     }
 
     fn transmit<S: Source>(&mut self, number: u16, source: &S, alloc: &Allocator, now: Cycles) -> Delivery {
@@ -334,6 +389,7 @@ impl Switch {
             let Some(mut port) = self.ports[number].port.take() else { continue };
             let mut injector = Injector { switch: self, alloc, origin: number as u16, now };
             let result = port.poll(now, PORT_BUDGET, &mut injector);
+            self.uncork(alloc);
             let stats = &alloc.stats.ports()[number];
             match result {
                 Ok(count) => {
@@ -370,38 +426,6 @@ fn count_offence(offence: Offence, egress: &Egress, alloc: &Allocator) {
 
 fn better(a: Delivery, b: Delivery) -> Delivery {
     if a == Delivery::Delivered || b == Delivery::Unknown { a } else { b }
-}
-
-/// Puts a frame into the ingress ring of the kthread that serves its flow, waking the runtime first if it has no core.
-#[inline(always)]
-fn deliver<S: Source>(id: RuntimeId, source: &S, hash: u32, alloc: &mut Allocator, now: Cycles) -> Delivery {
-    let unserved = match alloc.runtimes.get(id) {
-        Some(runtime) if !runtime.doomed => runtime.groups.is_unserved(),
-        _ => return Delivery::Unknown,
-    };
-    if unserved {
-        // Before the frame is put anywhere: the groups go to the kthread that gets the core.
-        alloc.wakeup(id, now);
-    }
-    let Some(runtime) = alloc.runtimes.get_mut(id) else { return Delivery::Unknown };
-    let kthread = runtime.groups.kthread(hash);
-    match source.put(&mut runtime.kthreads[usize::from(kthread)].ingress, hash, now) {
-        Ok(()) => {
-            runtime.stats.counters.rx_frames.add(1);
-            runtime.stats.counters.rx_bytes.add(source.len() as u64);
-            alloc.stats.switch.delivered.add(1);
-            Delivery::Delivered
-        }
-        Err(ReserveError::Full) => {
-            runtime.stats.counters.rx_full.add(1);
-            alloc.stats.switch.dropped_full.add(1);
-            Delivery::Full
-        }
-        Err(ReserveError::Lie(lie)) => {
-            alloc.doom(id, EndReason::IngressLie { kthread, lie });
-            Delivery::Unknown
-        }
-    }
 }
 
 /// The switch as the port that is being polled sees it.

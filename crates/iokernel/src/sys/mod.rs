@@ -6,11 +6,12 @@
 
 pub(crate) mod tap;
 
+use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::sync::Once;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use tailwater_shm::grant::PREEMPT_SIGNAL;
 
 /// Sends signal `signal` to thread `tid` of process `tgid` (tgkill(2)). Signal 0 only asks whether the thread exists.
@@ -69,19 +70,53 @@ extern "C" fn on_preempt_signal(_signal: libc::c_int) {
 /// Makes the preempt signal set a flag of the thread it interrupts ([`take_preempt_signal`]). For raw runtimes.
 pub(crate) fn note_preempt_signals() {
     static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        // SAFETY: a zeroed sigaction is a valid one (no flags, empty mask); the handler only stores to an atomic.
-        unsafe {
-            let mut action: libc::sigaction = core::mem::zeroed();
-            action.sa_sigaction = on_preempt_signal as *const () as usize;
-            action.sa_flags = libc::SA_RESTART;
-            // Cannot fail for a signal that can be caught and a handler that exists.
-            libc::sigaction(PREEMPT_SIGNAL, &raw const action, core::ptr::null_mut());
-        }
-    });
+    ONCE.call_once(|| handle_preempt_signal(on_preempt_signal));
+}
+
+fn handle_preempt_signal(handler: extern "C" fn(libc::c_int)) {
+    // SAFETY: a zeroed sigaction is a valid one (no flags, empty mask); the handlers of this module are async-signal-safe.
+    unsafe {
+        let mut action: libc::sigaction = core::mem::zeroed();
+        action.sa_sigaction = handler as *const () as usize;
+        action.sa_flags = libc::SA_RESTART;
+        // Cannot fail for a signal that can be caught and a handler that exists.
+        libc::sigaction(PREEMPT_SIGNAL, &raw const action, core::ptr::null_mut());
+    }
 }
 
 /// Whether the calling thread got the preempt signal since the last call.
 pub(crate) fn take_preempt_signal() -> bool {
     PREEMPTED.with(|flag| flag.load(Ordering::Relaxed) && flag.swap(false, Ordering::Relaxed))
+}
+
+/// A descriptor that this process inherited, by number.
+///
+/// # Panics
+/// If it is negative.
+pub(crate) fn borrow_inherited(fd: i32) -> BorrowedFd<'static> {
+    assert!(fd >= 0, "descriptor {fd} was not inherited");
+    // SAFETY: the number is valid for the life of the process: the parent passed it open, and nobody here closes it. Were it
+    // not open, using it would be an error of the kernel's, no undefined behaviour of ours.
+    unsafe { BorrowedFd::borrow_raw(fd) }
+}
+
+static PARKED_FD: AtomicI32 = AtomicI32::new(-1);
+static WAKE_FD: AtomicI32 = AtomicI32::new(-1);
+
+extern "C" fn park_in_handler(_signal: libc::c_int) {
+    let mut word = 1u64;
+    let buffer = (&raw mut word).cast::<libc::c_void>();
+    // SAFETY: write and read are async-signal-safe; the buffer is eight bytes on this stack.
+    unsafe {
+        libc::write(PARKED_FD.load(Ordering::Relaxed), buffer, 8);
+        libc::read(WAKE_FD.load(Ordering::Relaxed), buffer, 8);
+    }
+}
+
+/// Makes the preempt signal park the thread it interrupts: rings `parked`, then blocks reading `wake` (Shenango section 6.1).
+/// For the baseline of the hand-off benchmark.
+pub(crate) fn park_at_preempt_signal(parked: i32, wake: i32) {
+    PARKED_FD.store(parked, Ordering::Relaxed);
+    WAKE_FD.store(wake, Ordering::Relaxed);
+    handle_preempt_signal(park_in_handler);
 }

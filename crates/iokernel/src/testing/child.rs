@@ -9,6 +9,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 
 use super::roles::{Burn, Echo, Hog};
 use super::{Behaviour, RawRuntime, RawSpec};
+use crate::bench::{BaselineOrder, live_baseline};
 
 /// Environment variable that makes a copy of the program a raw runtime.
 pub const VARIABLE: &str = "TAILWATER_RAW_RUNTIME";
@@ -38,11 +39,16 @@ impl Role {
     }
 }
 
+/// What a child is told to be.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
-struct Order {
-    socket: String,
-    spec: RawSpec,
-    role: Role,
+enum Order {
+    Runtime { socket: String, spec: RawSpec, role: Role },
+    Baseline(BaselineOrder),
+}
+
+/// The environment of a child that plays a part in the baseline of the hand-off benchmark.
+pub(crate) fn baseline_order(order: BaselineOrder) -> String {
+    serde_json::to_string(&Order::Baseline(order)).expect("an order is plain data")
 }
 
 /// A raw runtime in a child process; killed when dropped.
@@ -57,7 +63,7 @@ impl RawChild {
     /// # Errors
     /// What went wrong, in the child's own words where it had any.
     pub fn start(mut command: Command, socket: &str, spec: &RawSpec, role: Role) -> Result<Self, String> {
-        let order = Order { socket: socket.to_owned(), spec: spec.clone(), role };
+        let order = Order::Runtime { socket: socket.to_owned(), spec: spec.clone(), role };
         let order = serde_json::to_string(&order).map_err(|e| e.to_string())?;
         let process = command
             .env(VARIABLE, order)
@@ -116,11 +122,13 @@ pub fn run_if_asked() -> Option<ExitCode> {
 }
 
 fn live(order: &str) -> Result<(), String> {
-    let order: Order = serde_json::from_str(order).map_err(|e| e.to_string())?;
-    let runtime = RawRuntime::start(&order.socket, &order.spec, |_| order.role.behaviour())
-        .map_err(|e| e.to_string())?;
+    let (socket, spec, role) = match serde_json::from_str(order).map_err(|e| e.to_string())? {
+        Order::Runtime { socket, spec, role } => (socket, spec, role),
+        Order::Baseline(order) => return live_baseline(&order).map_err(|e| e.to_string()),
+    };
+    let runtime = RawRuntime::start(&socket, &spec, |_| role.behaviour()).map_err(|e| e.to_string())?;
     // Something to do at once, as the main thread of a program is.
-    (0..order.spec.register.kthreads).for_each(|k| runtime.submit(k));
+    (0..spec.register.kthreads).for_each(|k| runtime.submit(k));
     say(READY);
     // Until the parent closes it or dies.
     let _ = std::io::stdin().read_to_end(&mut Vec::new());

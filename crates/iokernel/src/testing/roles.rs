@@ -16,6 +16,8 @@ const BATCH: usize = 16;
 #[derive(Debug, Default)]
 pub struct Echo {
     began: Cycles,
+    /// When its tenancy began or it last resumed, for others to see.
+    pub last_began: Arc<AtomicU64>,
     /// Frames answered.
     pub answered: Arc<AtomicU64>,
 }
@@ -59,6 +61,14 @@ impl Behaviour for Echo {
 
     fn started(&mut self, _kthread: &mut RawKthread, now: Cycles) {
         self.began = now;
+        self.last_began.store(now, Ordering::Relaxed);
+    }
+}
+
+impl Echo {
+    /// One whose beginnings can be watched.
+    pub fn watched(last_began: Arc<AtomicU64>) -> Self {
+        Self { last_began, ..Self::default() }
     }
 }
 

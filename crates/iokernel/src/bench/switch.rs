@@ -1,0 +1,256 @@
+//! `tailwater bench switch`: frames a second from one runtime to another, and the round trip of an echo.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tailwater_shm::ring::Consumer;
+use tailwater_shm::{Clock, Cycles, clock};
+
+use super::prober::{Probe, prober};
+use super::{BenchError, Running, histogram, quantile_us, wait_for};
+use crate::testing::roles::Echo;
+use crate::testing::wire::{Endpoint, UDP_HEADERS, udp};
+use crate::testing::{Behaviour, RawKthread, RawRuntime, RawSpec, Shared, Step};
+
+/// How much to measure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SwitchOptions {
+    /// Interleaved rounds.
+    pub rounds: usize,
+    /// Length of the throughput measurement of each round.
+    pub window: Duration,
+    /// Bytes of each frame, Ethernet header included, checksum trailer not.
+    pub frame_bytes: usize,
+    /// Echo round trips per round.
+    pub echoes: usize,
+}
+
+impl Default for SwitchOptions {
+    /// 5 rounds of 0.4 s and 20 000 echoes, frames of 64 bytes: about 3 seconds.
+    fn default() -> Self {
+        Self { rounds: 5, window: Duration::from_millis(400), frame_bytes: 64, echoes: 20_000 }
+    }
+}
+
+/// What was measured.
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+pub struct SwitchReport {
+    /// Million frames a second through the polling thread, from one runtime to another: median over windows of 1 ms in which
+    /// the machine took neither core away for long.
+    pub mpps: f64,
+    /// The same, best window.
+    pub mpps_best: f64,
+    /// The same over all the time, whatever else ran on the two cores.
+    pub mpps_overall: f64,
+    /// Windows of 1 ms measured.
+    pub windows: usize,
+    /// Windows left out because nothing came through for over 50 us.
+    pub windows_cut: usize,
+    /// UDP echo, port to running service thread to port: median round trip in microseconds.
+    pub echo_p50_us: f64,
+    /// The same, 99th percentile.
+    pub echo_p99_us: f64,
+    /// The same, 99.9th percentile.
+    pub echo_p999_us: f64,
+    /// Bytes of each frame of the throughput measurement.
+    pub frame_bytes: usize,
+}
+
+/// Frames written, then read, per step of the pump: few enough to stay in the first-level cache.
+const BURST: usize = 32;
+/// Bytes of each ring.
+const RING_BYTES: u32 = 1 << 16;
+
+/// Measures the switch.
+///
+/// # Errors
+/// [`BenchError`] when something does not start or answer.
+pub fn switch(options: SwitchOptions) -> Result<SwitchReport, BenchError> {
+    let mut windows = Vec::new();
+    let mut overall = Vec::new();
+    let mut echoes = histogram();
+    for _ in 0..options.rounds.max(1) {
+        overall.push(throughput(options, &mut windows)?);
+        echo(options, &mut echoes)?;
+    }
+    let mut whole: Vec<f64> = windows.iter().filter(|w| !w.cut).map(|w| w.mpps).collect();
+    whole.sort_by(f64::total_cmp);
+    overall.sort_by(f64::total_cmp);
+    Ok(SwitchReport {
+        mpps: whole.get(whole.len() / 2).copied().unwrap_or(0.0),
+        mpps_best: whole.last().copied().unwrap_or(0.0),
+        mpps_overall: overall[overall.len() / 2],
+        windows: windows.len(),
+        windows_cut: windows.len() - whole.len(),
+        echo_p50_us: quantile_us(&echoes, 0.5),
+        echo_p99_us: quantile_us(&echoes, 0.99),
+        echo_p999_us: quantile_us(&echoes, 0.999),
+        frame_bytes: options.frame_bytes,
+    })
+}
+
+/// One thread on the managed core is a kthread of runtime A and also empties the ingress ring of runtime B.
+fn throughput(options: SwitchOptions, windows: &mut Vec<Window>) -> Result<f64, BenchError> {
+    let running = Running::start(Vec::new())?;
+    let mut spec = RawSpec::new("b").best_effort();
+    spec.register.ring_bytes = RING_BYTES;
+    // B's own kthread sleeps: whatever wakes it, it has nothing to do.
+    let b = RawRuntime::start(&running.socket, &spec, |_| Box::new(Nothing))?;
+    let received = Arc::new(AtomicU64::new(0));
+    let log = Arc::new(Mutex::new(Vec::new()));
+    let mut spec = RawSpec::new("a");
+    spec.register.guaranteed = 1;
+    spec.register.ring_bytes = RING_BYTES;
+    let to = Endpoint { mac: b.mac(), ip: b.ip(), port: 9 };
+    let a = RawRuntime::start(&running.socket, &spec, |_| {
+        Box::new(Pump {
+            frame: Vec::new(),
+            payload: options.frame_bytes.saturating_sub(UDP_HEADERS),
+            to,
+            peer: Consumer::new(b.shared.region.ingress(0)),
+            _shared: Arc::clone(&b.shared),
+            in_flight: 0,
+            received: Arc::clone(&received),
+            log: Arc::clone(&log),
+            meter: Meter::default(),
+        })
+    })?;
+    a.submit(0);
+    wait_for("the first frames", || received.load(Ordering::Relaxed) > 100_000)?;
+    let (began, before) = (Instant::now(), received.load(Ordering::Relaxed));
+    std::thread::sleep(options.window);
+    let frames = received.load(Ordering::Relaxed) - before;
+    drop(a);
+    windows.append(&mut log.lock().unwrap_or_else(PoisonError::into_inner));
+    Ok(frames as f64 / began.elapsed().as_secs_f64() / 1e6)
+}
+
+/// Round trips between a port and a service whose thread runs all the time.
+fn echo(options: SwitchOptions, into: &mut hdrhistogram::Histogram<u64>) -> Result<(), BenchError> {
+    let (port, prober) = prober();
+    let running = Running::start(vec![Box::new(port)])?;
+    let spec = RawSpec { spin_us: 10_000_000, ..RawSpec::new("service") };
+    let service = RawRuntime::start(&running.socket, &spec, |_| Box::<Echo>::default())?;
+    let target = Endpoint { mac: service.mac(), ip: service.ip(), port: 7 };
+    let probe = |count| Probe { target, gap: Duration::from_micros(2), count };
+    prober.measure(probe(100))?;
+    for sample in prober.measure(probe(options.echoes))? {
+        into.saturating_record(sample.answered);
+    }
+    Ok(())
+}
+
+struct Nothing;
+
+impl Behaviour for Nothing {
+    fn step(&mut self, _kthread: &mut RawKthread) -> Step {
+        Step::Nothing
+    }
+
+    fn has_work(&self, _kthread: &RawKthread) -> bool {
+        false
+    }
+}
+
+/// Fills A's egress ring and empties B's ingress ring.
+struct Pump {
+    frame: Vec<u8>,
+    payload: usize,
+    to: Endpoint,
+    peer: Consumer,
+    /// Keeps B's region mapped.
+    _shared: Arc<Shared>,
+    in_flight: usize,
+    received: Arc<AtomicU64>,
+    log: Arc<Mutex<Vec<Window>>>,
+    meter: Meter,
+}
+
+/// What came through in about 1 ms.
+#[derive(Debug, Clone, Copy)]
+struct Window {
+    mpps: f64,
+    cut: bool,
+}
+
+/// Cuts time into windows.
+#[derive(Debug, Default)]
+struct Meter {
+    began: Cycles,
+    /// When frames last came.
+    last: Cycles,
+    frames: u64,
+    cut: bool,
+}
+
+const WINDOW_NS: u64 = 1_000_000;
+/// Frames come every few microseconds; a longer pause means that somebody else had one of the cores.
+const STALL_NS: u64 = 50_000;
+
+impl Meter {
+    /// Notes `frames` received by `now`; the finished window, if one is finished.
+    fn count(&mut self, frames: u64, now: Cycles, clock: Clock) -> Option<Window> {
+        if self.began == 0 {
+            (self.began, self.last) = (now, now);
+        }
+        // Without progress for so long, this thread or the polling thread was off its core.
+        self.cut |= clock.to_ns(now.saturating_sub(self.last)) > STALL_NS;
+        if frames > 0 {
+            self.last = now;
+        }
+        self.frames += frames;
+        let length = clock.to_ns(now.saturating_sub(self.began));
+        (length >= WINDOW_NS).then(|| {
+            let window = Window { mpps: self.frames as f64 * 1e3 / length as f64, cut: self.cut };
+            *self = Self { began: now, last: now, frames: 0, cut: false };
+            window
+        })
+    }
+}
+
+/// Most frames under way between the two rings: keeps either from running full.
+const IN_FLIGHT: usize = 256;
+
+impl Behaviour for Pump {
+    fn step(&mut self, kthread: &mut RawKthread) -> Step {
+        for _ in 0..BURST {
+            if self.in_flight >= IN_FLIGHT {
+                break;
+            }
+            let Ok(mut slot) = kthread.egress.reserve(self.frame.len()) else { break };
+            slot.write(0, &self.frame);
+            slot.commit(0, 0, 0);
+            self.in_flight += 1;
+        }
+        let mut taken = 0;
+        while taken < BURST {
+            let Some(record) = self.peer.peek().expect("the IOKernel keeps the ring protocol") else { break };
+            // Touches the payload, as a receiver would.
+            let first = self.peer.first_line(&record);
+            debug_assert_eq!(first.frame()[12..14], self.frame[12..14]);
+            self.peer.advance(&record);
+            taken += 1;
+        }
+        self.peer.publish();
+        self.in_flight -= taken.min(self.in_flight);
+        let total = self.received.load(Ordering::Relaxed) + taken as u64;
+        self.received.store(total, Ordering::Relaxed);
+        if let Some(window) = self.meter.count(taken as u64, clock::now(), kthread.clock) {
+            // Read only after this thread has ended.
+            self.log.lock().unwrap_or_else(PoisonError::into_inner).push(window);
+        }
+        Step::Busy
+    }
+
+    fn has_work(&self, _kthread: &RawKthread) -> bool {
+        true
+    }
+
+    fn started(&mut self, kthread: &mut RawKthread, _now: Cycles) {
+        kthread.submitted().store(0, Ordering::Relaxed);
+        let welcome = &kthread.shared.welcome;
+        let from = Endpoint { mac: crate::frame::Mac(welcome.mac), ip: welcome.ip, port: 9 };
+        self.frame = udp(from, self.to, &vec![0; self.payload]);
+    }
+}
