@@ -1,6 +1,6 @@
 //! Carrying a decision out: binding, the grant word, the request to cede.
 //!
-//! Owns the order of steps (DESIGN: "Hand-off"): bind the new thread to the core, if it last ran elsewhere; enter the decision
+//! Owns the order of steps of a hand-off: bind the new thread to the core, if it last ran elsewhere; enter the decision
 //! into the ledger; take the core from an idle victim; write the new owner's grant; then tell the victim to cede to it, or
 //! wake the new owner when nobody is there. Without a rebinding the hand-off makes no system call.
 

@@ -50,7 +50,7 @@ impl Allocator {
             } else if budget > 0 {
                 budget = budget.saturating_sub(self.look_at(id, now));
                 stranded |= self.observation.runtime(id).is_some_and(RuntimeLook::has_work);
-                self.note_timer(id);
+                self.note_timer(id, now);
                 next = (place + 1) % count;
             }
         }
@@ -58,8 +58,11 @@ impl Allocator {
         self.cursor = next;
     }
 
-    pub(super) fn note_timer(&mut self, id: RuntimeId) {
-        if let Some(runtime) = self.runtimes.get(id) {
+    /// Remembers when a runtime without a core wants to be woken. What is due already is work, and seen as such at each look.
+    pub(super) fn note_timer(&mut self, id: RuntimeId, now: Cycles) {
+        if let Some(runtime) = self.runtimes.get(id)
+            && runtime.next_timer > now
+        {
             self.earliest_timer = self.earliest_timer.min(runtime.next_timer);
         }
     }

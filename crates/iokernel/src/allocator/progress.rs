@@ -1,6 +1,6 @@
 //! Following hand-offs: state words, watchdogs, eviction.
 //!
-//! Owns the polling of every core that is not free, once per iteration of the loop, and the escalation of DESIGN section 3:
+//! Owns the polling of every core that is not free, once per iteration of the loop, and the escalation:
 //! poll point, then preempt signal after `cede_grace`, then eviction by affinity after `cede_deadline`. A state word of
 //! another generation is stale and ignored.
 
@@ -106,7 +106,7 @@ impl Allocator {
         }
         self.cores[at].phase = Phase::Free;
         self.look_at(kthread.runtime, now);
-        self.note_timer(kthread.runtime);
+        self.note_timer(kthread.runtime, now);
         self.core_fell_free(core, now);
     }
 
@@ -129,7 +129,7 @@ impl Allocator {
         let became = self.ledger.handle_parked(from, self.nanos(now));
         self.follow(at, became, kind, decided, now);
         self.look_at(from.runtime, now);
-        self.note_timer(from.runtime);
+        self.note_timer(from.runtime, now);
         if matches!(became, Ok(Parked::Freed(_))) {
             self.core_fell_free(core, now);
         }

@@ -137,7 +137,7 @@ fn tailwater_round(
     let running = Running::start(vec![Box::new(port)])?;
     idle(options, spawn, &running, &prober, all)?;
     wake(options, spawn, &running, &prober, all)?;
-    asleep(&running, all)?;
+    asleep(options, &running, all)?;
     busy(options, spawn, &running, &prober, all)?;
     Ok((running.iokernel, running.managed))
 }
@@ -199,13 +199,13 @@ fn wake(
 }
 
 /// The price of the first wake: everybody sleeps, the IOKernel too.
-fn asleep(running: &Running, all: &mut Collected) -> Result<(), BenchError> {
+fn asleep(options: HandoffOptions, running: &Running, all: &mut Collected) -> Result<(), BenchError> {
     let began = Arc::new(AtomicU64::new(0));
     let service = RawRuntime::start(&running.socket, &RawSpec::new("sleeper"), |_| {
         Box::new(Echo::watched(Arc::clone(&began)))
     })?;
     let clock = tailwater_shm::Clock::from_hz(service.shared.region.tsc_hz());
-    for _ in 0..50 {
+    for _ in 0..options.per_round.min(50) {
         let asleep = || service.shared.region.asleep().load(Ordering::Relaxed) != 0;
         wait_for("the IOKernel's falling asleep", asleep)?;
         let rung = clock::now();
@@ -231,7 +231,7 @@ fn busy(
     let probe = |count| -> Result<Probe, BenchError> {
         Ok(Probe { target: target(running, "service")?, gap: options.gap, count })
     };
-    prober.measure(probe(50)?)?;
+    prober.measure(probe(options.per_round.min(50))?)?;
     let stats = &running.stats;
     let handoff = stats.handoff(HandoffKind::Polling);
     let before =

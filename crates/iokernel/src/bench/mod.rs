@@ -64,7 +64,7 @@ fn seconds(limit: Duration) -> String {
 }
 
 /// How long one round may take.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// An IOKernel on a thread of its own; stopped on drop.
 struct Running {

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tailwater_shm::ring::Consumer;
 use tailwater_shm::{Clock, Cycles, clock};
@@ -68,19 +68,22 @@ const RING_BYTES: u32 = 1 << 16;
 /// [`BenchError`] when something does not start or answer.
 pub fn switch(options: SwitchOptions) -> Result<SwitchReport, BenchError> {
     let mut windows = Vec::new();
-    let mut overall = Vec::new();
     let mut echoes = histogram();
     for _ in 0..options.rounds.max(1) {
-        overall.push(throughput(options, &mut windows)?);
+        throughput(options, &mut windows)?;
         echo(options, &mut echoes)?;
     }
-    let mut whole: Vec<f64> = windows.iter().filter(|w| !w.cut).map(|w| w.mpps).collect();
+    let mut whole: Vec<f64> = windows.iter().filter(|w| !w.cut).map(Window::mpps).collect();
     whole.sort_by(f64::total_cmp);
-    overall.sort_by(f64::total_cmp);
+    let all = windows.iter().fold(Window::default(), |a, w| Window {
+        frames: a.frames + w.frames,
+        ns: a.ns + w.ns,
+        cut: false,
+    });
     Ok(SwitchReport {
         mpps: whole.get(whole.len() / 2).copied().unwrap_or(0.0),
         mpps_best: whole.last().copied().unwrap_or(0.0),
-        mpps_overall: overall[overall.len() / 2],
+        mpps_overall: all.mpps(),
         windows: windows.len(),
         windows_cut: windows.len() - whole.len(),
         echo_p50_us: quantile_us(&echoes, 0.5),
@@ -91,7 +94,7 @@ pub fn switch(options: SwitchOptions) -> Result<SwitchReport, BenchError> {
 }
 
 /// One thread on the managed core is a kthread of runtime A and also empties the ingress ring of runtime B.
-fn throughput(options: SwitchOptions, windows: &mut Vec<Window>) -> Result<f64, BenchError> {
+fn throughput(options: SwitchOptions, windows: &mut Vec<Window>) -> Result<(), BenchError> {
     let running = Running::start(Vec::new())?;
     let mut spec = RawSpec::new("b").best_effort();
     spec.register.ring_bytes = RING_BYTES;
@@ -118,12 +121,10 @@ fn throughput(options: SwitchOptions, windows: &mut Vec<Window>) -> Result<f64, 
     })?;
     a.submit(0);
     wait_for("the first frames", || received.load(Ordering::Relaxed) > 100_000)?;
-    let (began, before) = (Instant::now(), received.load(Ordering::Relaxed));
     std::thread::sleep(options.window);
-    let frames = received.load(Ordering::Relaxed) - before;
     drop(a);
     windows.append(&mut log.lock().unwrap_or_else(PoisonError::into_inner));
-    Ok(frames as f64 / began.elapsed().as_secs_f64() / 1e6)
+    Ok(())
 }
 
 /// Round trips between a port and a service whose thread runs all the time.
@@ -168,10 +169,17 @@ struct Pump {
 }
 
 /// What came through in about 1 ms.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 struct Window {
-    mpps: f64,
+    frames: u64,
+    ns: u64,
     cut: bool,
+}
+
+impl Window {
+    fn mpps(&self) -> f64 {
+        self.frames as f64 * 1e3 / self.ns.max(1) as f64
+    }
 }
 
 /// Cuts time into windows.
@@ -202,7 +210,7 @@ impl Meter {
         self.frames += frames;
         let length = clock.to_ns(now.saturating_sub(self.began));
         (length >= WINDOW_NS).then(|| {
-            let window = Window { mpps: self.frames as f64 * 1e3 / length as f64, cut: self.cut };
+            let window = Window { frames: self.frames, ns: length, cut: self.cut };
             *self = Self { began: now, last: now, frames: 0, cut: false };
             window
         })

@@ -1,7 +1,7 @@
 //! Flow groups: which kthread of a runtime gets which flow.
 //!
 //! Owns the map from 128 groups to kthreads of one runtime. Groups follow cores: a kthread that gets a core takes its share
-//! from the others, one that loses its core leaves its groups to them (Shenango section 4.2; DESIGN: "flow groups"). When
+//! from the others, one that loses its core leaves its groups to them (Shenango section 4.2). When
 //! nobody has a core the groups stay where they were, so that a frame still has a ring to go to.
 //!
 //! Invariants ([`FlowGroups::check`]): while any kthread has a core, every group belongs to one that has; and the shares

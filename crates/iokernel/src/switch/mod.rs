@@ -53,6 +53,10 @@ pub(crate) struct Switch {
     buffer: FrameBuffer,
     /// Ingress rings that hold back what the present batch put into them; see [`Producer::cork`].
     corked: Vec<KthreadId>,
+    /// Receivers of the present broadcast; kept for its memory.
+    receivers: Vec<RuntimeId>,
+    /// Copies made for broadcasts in the present batch.
+    flooded: usize,
 }
 
 struct PortLine {
@@ -144,6 +148,8 @@ impl Switch {
             max_frame: usize::from(mtu) + ETHERNET_HEADER,
             buffer: FrameBuffer::new(),
             corked: Vec::new(),
+            receivers: Vec::new(),
+            flooded: 0,
         }
     }
 
@@ -211,7 +217,9 @@ impl Switch {
     fn drain(&mut self, egress: &mut Egress, alloc: &mut Allocator, now: Cycles) -> usize {
         let mut taken = 0;
         let mut bytes = 0;
-        while taken < EGRESS_BATCH {
+        self.flooded = 0;
+        // A broadcast costs as much as the copies it takes.
+        while taken + self.flooded < EGRESS_BATCH {
             let record = match egress.consumer.peek() {
                 Ok(Some(record)) => record,
                 Ok(None) => break,
@@ -295,12 +303,15 @@ impl Switch {
     ) -> Delivery {
         alloc.stats.switch.flooded.add(1);
         let mut best = Delivery::Unknown;
-        let receivers: Vec<RuntimeId> = alloc.runtimes.iter().map(|runtime| runtime.id).collect();
-        for id in receivers {
+        let mut receivers = core::mem::take(&mut self.receivers);
+        receivers.extend(alloc.runtimes.iter().map(|runtime| runtime.id));
+        self.flooded += receivers.len() + self.ports.len();
+        for id in receivers.drain(..) {
             if origin != Origin::Runtime(id) {
                 best = better(best, self.deliver(id, source, hash, alloc, now));
             }
         }
+        self.receivers = receivers;
         for number in 0..self.ports.len() as u16 {
             if origin != Origin::Port(number) {
                 best = better(best, self.transmit(number, source, alloc, now));

@@ -117,6 +117,23 @@ fn a_broadcast_reaches_everybody_but_the_sender() {
 }
 
 #[test]
+fn a_storm_of_broadcasts_is_taken_in_small_portions() {
+    let mut world = World::new(2, Vec::new());
+    for id in 0..20 {
+        world.add(id, 1, 0, LatencyCritical);
+    }
+    world.peer(0).queue(0, 1);
+    world.settle();
+    let request = arp(ip(0), ip(1));
+    (0..10).for_each(|_| world.peer(0).send(0, &request));
+    world.pass(100);
+    assert_eq!(world.alloc.stats.switch.flooded.get(), 2, "20 copies each, 32 to a batch");
+    (0..4).for_each(|_| world.pass(100));
+    assert_eq!(world.alloc.stats.switch.flooded.get(), 10);
+    assert_eq!(world.alloc.stats.switch.delivered.get(), 190);
+}
+
+#[test]
 fn unknown_destinations_go_to_the_uplink_and_do_not_come_back() {
     let (port, outside) = uplink();
     let mut world = two_running(vec![port]);
