@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod app;
+mod bench;
 mod demo;
 mod doctor;
 mod interrupt;
@@ -50,6 +51,7 @@ enum Command {
     Run(Box<run::RunArgs>),
     Load(Box<load::LoadArgs>),
     Stats(stats::StatsArgs),
+    Bench(bench::BenchArgs),
     Doctor(doctor::DoctorArgs),
     /// Simulate policies, allocators and machines
     Sim(Box<tailwater_sim::cli::SimArgs>),
@@ -60,12 +62,17 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    // Benchmarks start copies of this program as raw runtimes.
+    if let Some(code) = tailwater_iokernel::testing::child::run_if_asked() {
+        return code;
+    }
     let result = match Cli::parse().command {
         Command::Demo(args) => demo::run(&args),
         Command::Iokernel(args) => iokernel::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Load(args) => load::run(&args),
         Command::Stats(args) => stats::run(&args),
+        Command::Bench(args) => bench::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Sim(args) => tailwater_sim::cli::run_sim(&args),
         Command::Reproduce(args) => tailwater_sim::cli::run_reproduce(&args),

@@ -256,7 +256,7 @@ impl Drop for Steps {
 }
 
 /// How long a started process may take until it answers.
-const START_TIMEOUT: Duration = Duration::from_secs(5);
+const START_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Keeps the calling thread, and the processes it starts, off the cores under measurement while it lives.
 fn stay_off_managed_cores(course: &Course) -> anyhow::Result<OffManaged> {

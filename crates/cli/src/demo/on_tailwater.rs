@@ -48,8 +48,8 @@ pub fn point(
 ) -> anyhow::Result<Measured> {
     let _off = stay_off_managed_cores(&demo.course)?;
     let iokernel = Running::start(&demo.course)?;
-    let _service = iokernel.start_service(demo, speed)?;
     let mut batch = iokernel.start_batch(demo)?;
+    let _service = iokernel.start_service(demo, speed)?;
     iokernel.station.start(Order {
         plan: plan.clone(),
         seed,

@@ -1,0 +1,119 @@
+//! `tailwater bench`: the mechanisms by themselves.
+//!
+//! Owns tables and files. What is measured, and against what, is the benchmark modules' of the crates.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::Context;
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use tailwater_iokernel::bench::{
+    HandoffOptions, HandoffReport, SwitchOptions, SwitchReport, handoff, switch,
+};
+
+use crate::doctor;
+use crate::machine::{Machine, commit};
+use crate::table::{Table, number};
+
+/// Measure a mechanism by itself
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Examples:
+  tailwater bench handoff                    how fast a core changes hands, next to signal and eventfd
+  tailwater bench switch --json switch.json  frames per second through one IOKernel core")]
+pub struct BenchArgs {
+    #[command(subcommand)]
+    bench: Bench,
+}
+
+#[derive(Debug, Clone, Subcommand)]
+enum Bench {
+    /// Hand-off of a core between processes, next to signal and eventfd
+    #[command(after_help = "Example:
+  tailwater bench handoff --rounds 10 --json handoff.json")]
+    Handoff(Common),
+    /// Frames from one runtime to another through the IOKernel, and the round trip of an echo
+    #[command(after_help = "Example:
+  tailwater bench switch --rounds 10 --json switch.json")]
+    Switch(Common),
+}
+
+#[derive(Debug, Clone, Args)]
+struct Common {
+    /// Interleaved rounds
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    rounds: u16,
+    /// Write the figures as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// Measures, prints and writes.
+///
+/// # Errors
+/// When the machine lacks something, something does not start, or the file cannot be written.
+pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
+    doctor::check()?;
+    let machine = Machine::describe();
+    println!("{machine}\n");
+    match &args.bench {
+        Bench::Handoff(common) => {
+            let options = HandoffOptions { rounds: common.rounds.into(), ..HandoffOptions::default() };
+            // Not by path: the file may have been replaced by a newer build meanwhile.
+            let report = handoff(options, &|| Command::new("/proc/self/exe"))?;
+            print!("{}", describe_handoff(&report));
+            write(common.json.as_deref(), &machine, &report)
+        }
+        Bench::Switch(common) => {
+            let report = switch(SwitchOptions { rounds: common.rounds.into(), ..SwitchOptions::default() })?;
+            print!("{}", describe_switch(&report));
+            write(common.json.as_deref(), &machine, &report)
+        }
+    }
+}
+
+fn describe_handoff(report: &HandoffReport) -> String {
+    let mut table = Table::new(["from decision to the other running, us", "p50", "p99"]);
+    let mut row = |name: &str, p50: f64, p99: Option<f64>| {
+        table.row([name.to_owned(), number(p50), p99.map_or_else(String::new, number)]);
+    };
+    row("busy, polling batch -> service", report.busy_p50_us, Some(report.busy_p99_us));
+    row("  its first own time stamp", report.first_p50_us, Some(report.first_p99_us));
+    row("  the core seen ceded", report.ceded_p50_us, None);
+    row("signal, then eventfd (Shenango section 6.1)", report.signal_p50_us, Some(report.signal_p99_us));
+    row("signal and eventfd together", report.signal_together_p50_us, None);
+    row("idle kthread, still polling", report.idle_p50_us, Some(report.idle_p99_us));
+    row("parked kthread, core halted", report.wake_p50_us, None);
+    row("parked kthread, IOKernel asleep", report.asleep_p50_us, None);
+    format!(
+        "{table}\n{} hand-offs, {} of them needed a signal or eviction; {} ns of IOKernel time each; {:.1} times faster than \
+         signal and eventfd\n",
+        report.handoffs,
+        report.escalated,
+        report.iokernel_ns,
+        report.signal_p50_us / report.busy_p50_us.max(f64::MIN_POSITIVE)
+    )
+}
+
+fn describe_switch(report: &SwitchReport) -> String {
+    let mut table = Table::new(["million frames/s", "typical", "best", "overall"]);
+    let name = format!("{} bytes, runtime -> runtime", report.frame_bytes);
+    table.row([name, number(report.mpps), number(report.mpps_best), number(report.mpps_overall)]);
+    let mut echo = Table::new(["round trip, us", "p50", "p99", "p99.9"]);
+    let latencies = [report.echo_p50_us, report.echo_p99_us, report.echo_p999_us];
+    echo.row(["UDP echo, port -> service -> port".to_owned()].into_iter().chain(latencies.map(number)));
+    format!(
+        "{table}\n{echo}\n{} windows of 1 ms; {} were cut by stalls of the machine and count in `overall` only\n",
+        report.windows, report.windows_cut
+    )
+}
+
+/// The report's own keys, with the machine and the commit beside them.
+fn write(path: Option<&Path>, machine: &Machine, report: &impl Serialize) -> anyhow::Result<()> {
+    let Some(path) = path else { return Ok(()) };
+    let mut document = serde_json::to_value(report)?;
+    document["machine"] = serde_json::to_value(machine)?;
+    document["commit"] = commit().into();
+    std::fs::write(path, serde_json::to_string_pretty(&document)? + "\n")
+        .with_context(|| format!("cannot write {}", path.display()))
+}
