@@ -12,6 +12,10 @@ const SAME_LATENCY: f64 = 1.05;
 /// Two batch shares within this of each other are the same.
 const SAME_SHARE: f64 = 0.02;
 
+/// A machine that loses more than this part of a core by itself is busy with something else; quiet virtual machines were
+/// seen to lose 1 to 2.3 %.
+const BUSY_MACHINE: f64 = 0.05;
+
 /// The load that is quoted, if both systems sustain it.
 const QUOTED_LOAD: f64 = 50.0;
 
@@ -128,6 +132,15 @@ fn linux_better(pairs: &[(&Point, &Point)]) -> String {
 /// What limits the other sentences.
 fn caveats(outcome: &Outcome) -> Vec<String> {
     let mut lines = Vec::new();
+    let taken = outcome.noise.iter().max_by(|a, b| a.gaps.lost_fraction.total_cmp(&b.gaps.lost_fraction));
+    if let Some(noise) = taken.filter(|noise| noise.gaps.lost_fraction > BUSY_MACHINE) {
+        lines.push(format!(
+            "Caution: before anything of the demo ran, other programs or the host took {:.0} % of core {}. Run it again when \
+             they are done; what stands here compares little but luck.",
+            100.0 * noise.gaps.lost_fraction,
+            noise.core
+        ));
+    }
     let late: Vec<&Point> = outcome.points.iter().filter(|p| p.late_part() > 0.01 && !p.saturated).collect();
     if let Some(worst) = late.iter().max_by(|a, b| a.late_part().total_cmp(&b.late_part())) {
         lines.push(format!(
