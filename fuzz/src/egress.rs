@@ -8,7 +8,7 @@
 //! | 64-95 | word (u64) | a word of a kthread's state, queue and ring positions, chosen by the control byte |
 //! | 96-159 | length (u8), bytes | a frame with an honest record header at the egress ring's head, as if from its kthread |
 //! | 160-223 | time step (u16) | the IOKernel's loop goes round; odd: with a look at all queues |
-//! | 224-255 | length (u8), bytes | a frame arrives from the port |
+//! | 224-255 | length (u8), bytes | a frame arrives from the port 1, 2, 4 .. 128 times over: enough to fill a ring |
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use tailwater_iokernel::frame::Mac;
@@ -56,6 +56,8 @@ struct Hostile {
     arena: Arena,
     /// Lines written to each egress ring by the book.
     heads: [usize; KTHREADS as usize],
+    /// Its frames that reached somebody.
+    left: usize,
 }
 
 impl Hostile {
@@ -104,7 +106,9 @@ impl Hostile {
                 if let Some(source) = frame.get_mut(6..12) {
                     source.copy_from_slice(&STATION.0);
                 }
-                self.arena.inject(&frame);
+                for _ in 0..1 << (step % 8) {
+                    self.arena.inject(&frame);
+                }
             }
         }
         Some(())
@@ -114,10 +118,12 @@ impl Hostile {
     fn check_outgoing(&mut self) {
         while let Some(frame) = self.arena.at_station() {
             check_sender(&frame);
+            self.left += 1;
         }
         while let Some(frame) = self.arena.at_honest() {
-            if frame[6..12] == Mac::derived(HOSTILE).0 {
+            if frame[6..12] != STATION.0 {
                 check_sender(&frame);
+                self.left += 1;
             }
         }
     }
@@ -140,7 +146,11 @@ fn check_sender(frame: &[u8]) {
 
 /// Arbitrary bytes in everything a runtime can write.
 pub fn egress(data: &[u8]) {
-    let mut hostile = Hostile { arena: Arena::new(), heads: [0; KTHREADS as usize] };
+    run(data);
+}
+
+fn run(data: &[u8]) -> Hostile {
+    let mut hostile = Hostile { arena: Arena::new(), heads: [0; KTHREADS as usize], left: 0 };
     let mut input = Input(data);
     for _ in 0..MAX_STEPS {
         let Some(step) = input.u8() else { break };
@@ -153,5 +163,28 @@ pub fn egress(data: &[u8]) {
     for _ in 0..8 {
         hostile.arena.pass(2_000_000, true);
         hostile.check_outgoing();
+    }
+    hostile
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Frames that left, and whether the registration survived.
+    fn outcome(seed: &str) -> (usize, bool) {
+        let seeds = crate::seeds::of("egress");
+        let (_, bytes) = seeds.iter().find(|(name, _)| *name == seed).expect("a seed of this name");
+        let hostile = run(bytes);
+        (hostile.left, hostile.arena.hostile_is_registered())
+    }
+
+    #[test]
+    fn seeds_reach_what_they_are_meant_to_reach() {
+        assert_eq!(outcome("frame"), (1, true));
+        assert_eq!(outcome("forged"), (0, true));
+        assert_eq!(outcome("life"), (0, true));
+        assert_eq!(outcome("wild-tail"), (0, false));
+        assert_eq!(outcome("wild-word"), (0, false));
     }
 }

@@ -147,19 +147,21 @@ fn egress() -> Vec<(&'static str, Vec<u8>)> {
     let you = end(HONEST, Mac::derived(HONEST));
     let frame = wire::udp(me, you, b"frame");
     let forged = wire::udp(you, me, b"forged");
+    let flood = wire::udp(you, me, &[0; 200]);
+    // Twice 128 frames of 5 lines, for whichever kthread has the flow: more than the 512 lines of a ring for one of them.
+    let floods = [&[231, flood.len() as u8], &flood[..]].concat().repeat(2);
     let loops = [161, 100, 0, 161, 100, 0];
     // Work shows in the run queue (tail 1), so that a core is granted; then Running, Idle and Parked of generation 1.
     let work = [&[64 + 2 * 4][..], &(1u64 << 32).to_le_bytes(), &loops].concat();
     let state = |state: u64| [&[64 + 4][..], &(1u64 << 32 | state).to_le_bytes(), &loops].concat();
-    let tail = [&[64 + 6 * 4][..], &u64::MAX.to_le_bytes()].concat();
+    // Both kthreads claim to have read frames that were never sent.
+    let tail = |kthread: u8| [&[64 + 5 * 4 + kthread][..], &u64::MAX.to_le_bytes()].concat();
+    let tails = [tail(0), tail(1)].concat();
     vec![
         ("frame", [work.clone(), state(1), sends(&frame), loops.to_vec()].concat()),
         ("forged", [work.clone(), state(1), sends(&forged), loops.to_vec()].concat()),
         ("life", [work.clone(), state(1), state(2), state(0)].concat()),
-        (
-            "wild-tail",
-            [work.clone(), tail, vec![224, frame.len() as u8], frame.clone(), loops.to_vec()].concat(),
-        ),
+        ("wild-tail", [work.clone(), tails, floods, loops.to_vec()].concat()),
         ("wild-word", [work, vec![0, 0, 0xa0, 0, 0], vec![0xff; 8], loops.to_vec()].concat()),
     ]
 }
