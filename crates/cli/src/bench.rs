@@ -12,6 +12,8 @@ use tailwater_iokernel::bench::{
     HandoffOptions, HandoffReport, SwitchOptions, SwitchReport, handoff, switch,
 };
 
+mod threads;
+
 use crate::doctor;
 use crate::machine::{Machine, commit};
 use crate::table::{Table, number};
@@ -20,7 +22,8 @@ use crate::table::{Table, number};
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
   tailwater bench handoff                    how fast a core changes hands, next to signal and eventfd
-  tailwater bench switch --json switch.json  frames per second through one IOKernel core")]
+  tailwater bench switch --json switch.json  frames per second through one IOKernel core
+  tailwater bench threads                    user threads next to OS threads")]
 pub struct BenchArgs {
     #[command(subcommand)]
     bench: Bench,
@@ -36,6 +39,7 @@ enum Bench {
     #[command(after_help = "Example:
   tailwater bench switch --rounds 10 --json switch.json")]
     Switch(Common),
+    Threads(threads::ThreadsArgs),
 }
 
 #[derive(Debug, Clone, Args)]
@@ -69,6 +73,7 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
             print!("{}", describe_switch(&report));
             write(common.json.as_deref(), &machine, &report)
         }
+        Bench::Threads(args) => threads::run(args),
     }
 }
 

@@ -131,7 +131,7 @@ macro_rules! operations {
                         }
                     })
                 });
-                threads.map(|t| t.join().expect("nobody panics"));
+                threads.into_iter().for_each(|t| t.join().expect("nobody panics"));
             }
 
             pub fn condvar(n: u64) {
@@ -149,7 +149,7 @@ macro_rules! operations {
                         }
                     })
                 });
-                threads.map(|t| t.join().expect("nobody panics"));
+                threads.into_iter().for_each(|t| t.join().expect("nobody panics"));
             }
 
             pub fn spawn_join(n: u64) {
