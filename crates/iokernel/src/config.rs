@@ -65,8 +65,8 @@ pub struct Config {
     pub mtu: u16,
     /// Who gets a core.
     pub policy: PolicyKind,
-    /// Time between two looks at all queues, in microseconds (Shenango section 4.1: 5). For congestion detection and static
-    /// partitions; the other policies look as often as they were published with.
+    /// Time between two looks at all queues, in microseconds (Shenango section 4.1: 5). Congestion detection and static
+    /// partitions decide at each look; the other policies as often as they were published with.
     pub allocation_interval_us: u64,
     /// How long a bursting runtime keeps a core before an equal with fewer cores may take it, in microseconds.
     pub burst_quantum_us: u64,

@@ -86,7 +86,7 @@ pub enum StartError {
 /// ```
 pub struct IoKernel {
     config: Config,
-    /// Between two looks of the policy.
+    /// Between two looks at all queues.
     interval: Nanos,
     cores: Cores,
     clock: Clock,
@@ -142,7 +142,8 @@ impl IoKernel {
         })
         .map_err(system("watch the control socket"))?;
         let policy = policy(&config);
-        let interval = policy.interval();
+        // A policy may decide more seldom than queues of runtimes without a core must be looked at.
+        let interval = policy.interval().min(Nanos::from_micros(config.allocation_interval_us));
         let allocator = Allocator::new(
             &config,
             allocator::Parts {

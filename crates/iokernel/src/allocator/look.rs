@@ -6,6 +6,7 @@
 use core::sync::atomic::Ordering;
 use tailwater_sched::RuntimeId;
 use tailwater_sched::alloc::RuntimeLook;
+use tailwater_sched::ledger::Class;
 use tailwater_shm::Cycles;
 
 use super::Allocator;
@@ -15,11 +16,31 @@ use super::Allocator;
 const COLD_KTHREADS: usize = 64;
 
 impl Allocator {
-    /// The regular look at all queues, and the policy's answer to it.
+    /// The regular look at all queues, which wakes runtimes without a core that have work; and, when its interval has passed,
+    /// the policy's answer to it. A look that comes early, for a timer, is none of the policy's: congestion is what waits
+    /// through a whole interval.
     pub(crate) fn tick(&mut self, now: Cycles) {
         self.stats.cores.ticks.add(1);
         self.look(now, COLD_KTHREADS);
-        self.decide(now, |policy, view, actions| policy.tick(view, actions));
+        if now >= self.next_policy {
+            self.next_policy = now + self.timing.policy;
+            self.decide(now, |policy, view, actions| policy.tick(view, actions));
+        } else if !self.stranded.is_empty() {
+            self.wake_stranded(now);
+        }
+    }
+
+    /// Tells the policy of runtimes that have work and no core, in the order in which it would serve them.
+    fn wake_stranded(&mut self, now: Cycles) {
+        let stranded = core::mem::take(&mut self.stranded);
+        for class in [Class::LatencyCritical, Class::BestEffort] {
+            for &id in &stranded {
+                if self.ledger.account(id).is_some_and(|account| account.spec().class == class) {
+                    self.wakeup(id, now);
+                }
+            }
+        }
+        self.stranded = stranded;
     }
 
     /// When a tick must come earlier than its interval says: a timer of a runtime without a core.
@@ -40,7 +61,7 @@ impl Allocator {
         }
         let count = self.ledger.runtimes().len();
         self.cursor = if self.cursor < count { self.cursor } else { 0 };
-        let mut stranded = false;
+        self.stranded.clear();
         let mut next = self.cursor;
         for step in 0..count {
             let place = (self.cursor + step) % count;
@@ -49,12 +70,13 @@ impl Allocator {
                 self.look_at(id, now);
             } else if budget > 0 {
                 budget = budget.saturating_sub(self.look_at(id, now));
-                stranded |= self.observation.runtime(id).is_some_and(RuntimeLook::has_work);
+                if self.observation.runtime(id).is_some_and(RuntimeLook::has_work) {
+                    self.stranded.push(id);
+                }
                 self.note_timer(id, now);
                 next = (place + 1) % count;
             }
         }
-        self.stranded = stranded;
         self.cursor = next;
     }
 

@@ -54,6 +54,8 @@ const NO_START_DOUBLINGS: u32 = 7;
 /// Deadlines in cycles.
 #[derive(Debug, Clone, Copy)]
 struct Timing {
+    /// Between two ticks of the policy.
+    policy: Cycles,
     grace: Cycles,
     deadline: Cycles,
     start_deadline: Cycles,
@@ -110,10 +112,12 @@ pub(crate) struct Allocator {
     pub(crate) arriving: Vec<Egress>,
     /// Earliest timer of a runtime without a core, as far as it was looked at.
     earliest_timer: Cycles,
+    /// When the policy's interval has passed.
+    next_policy: Cycles,
     /// Where the next look at runtimes without cores begins.
     cursor: usize,
-    /// Some runtime without a core had work at the last look.
-    stranded: bool,
+    /// Runtimes that had work and no core at the last look.
+    stranded: Vec<RuntimeId>,
     pub(crate) stats: Arc<Stats>,
 }
 
@@ -142,6 +146,7 @@ impl Allocator {
             clock,
             origin,
             timing: Timing {
+                policy: clock.from_ns(policy.interval().0),
                 grace: us(config.cede_grace_us),
                 deadline: us(config.cede_deadline_us),
                 start_deadline: us(config.start_deadline_us),
@@ -162,8 +167,9 @@ impl Allocator {
             doomed: Vec::new(),
             arriving: Vec::new(),
             earliest_timer: Cycles::MAX,
+            next_policy: 0,
             cursor: 0,
-            stranded: false,
+            stranded: Vec::new(),
             stats,
         }
     }
@@ -316,7 +322,7 @@ impl Allocator {
     pub(crate) fn is_quiet(&self) -> bool {
         let busy = self.ledger.free_cores() != self.cores.len();
         !busy
-            && !self.stranded
+            && self.stranded.is_empty()
             && self.evicted.is_empty()
             && self.doomed.is_empty()
             && self.arriving.is_empty()

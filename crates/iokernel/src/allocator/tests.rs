@@ -320,6 +320,31 @@ fn timers_and_submitted_work_wake_a_runtime_without_a_core() {
     assert!(matches!(world.peer(1).grant(0).0, Grant::Run { .. }));
 }
 
+#[test]
+fn a_look_that_comes_early_for_a_timer_serves_it_and_is_not_taken_for_congestion() {
+    use core::sync::atomic::Ordering::Relaxed;
+    let mut world = World::new(3, Vec::new());
+    world.add(0, 2, 0, LatencyCritical);
+    world.add(1, 1, 0, LatencyCritical);
+    world.peer(0).queue(0, 1);
+    world.tick();
+    world.peer(0).queue(0, 0);
+    world.obey();
+    world.settle();
+    world.peer(0).queue(0, 5);
+    world.tick();
+    let timer = world.now + 1_000;
+    world.peer(1).region.kthread(0).status.next_timer.store(timer, Relaxed);
+    world.pass(1_500);
+    let now = world.now;
+    world.alloc.tick(now);
+    world.check();
+    assert!(matches!(world.peer(1).grant(0).0, Grant::Run { .. }), "the timer is not served");
+    assert_eq!(world.peer(0).grant(1).0, Grant::Park, "1.5 us in a queue taken for 5");
+    world.tick();
+    assert!(matches!(world.peer(0).grant(1).0, Grant::Run { .. }), "congestion is not seen");
+}
+
 /// What the property test lets happen.
 #[derive(Debug, Clone, Copy)]
 enum Happening {
