@@ -16,7 +16,8 @@ fn inputs(folder: &str, target: &str) -> Vec<PathBuf> {
 #[test]
 fn no_known_input_breaks_a_target() {
     for (name, target) in TARGETS {
-        let paths: Vec<_> = ["corpus", "regressions"].iter().flat_map(|folder| inputs(folder, name)).collect();
+        let paths: Vec<_> =
+            ["corpus", "regressions"].iter().flat_map(|folder| inputs(folder, name)).collect();
         assert!(!paths.is_empty(), "{name} has no corpus");
         for path in paths {
             let bytes = std::fs::read(&path).unwrap();

@@ -9,6 +9,7 @@ fn fenced<'a>(text: &'a str, opening: &str) -> &'a str {
 #[test]
 fn the_example_of_the_readme_is_the_one_that_compiles() {
     let shown = fenced(include_str!("../../README.md"), "```rust\n");
-    let (_, compiled) = include_str!("../examples/echo.rs").split_once("\n\n").expect("a header and a program");
+    let (_, compiled) =
+        include_str!("../examples/echo.rs").split_once("\n\n").expect("a header and a program");
     assert_eq!(shown, compiled);
 }
