@@ -15,6 +15,7 @@
 //! every point. During the counted part of a point nothing of the demo runs but the generator: everybody else waits in the
 //! kernel for its end.
 
+use std::io::Write;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -58,18 +59,18 @@ pub fn run(args: &DemoArgs) -> anyhow::Result<()> {
     let interrupt = Interrupt::catch()?;
     let machine = Machine::describe();
     let course = Course::new(args, machine.usable_cores.clone())?;
-    println!("{machine}");
-    println!("{}\n", course.describe());
+    print(&format!("{machine}\n{}\n", course.describe()))?;
     let demo = Demo { course, interrupt };
     let outcome = demo.measure(args, machine)?;
-    println!();
-    for sentence in &outcome.verdict {
-        println!("{sentence}");
-    }
+    print(&format!("\n{}", outcome.verdict.join("\n")))?;
     write(&args.json, &outcome.to_json()?)?;
     write(&args.svg, &plot::draw(&outcome))?;
-    println!("\nnumbers in {}, plot in {}", args.json.display(), args.svg.display());
-    Ok(())
+    print(&format!("\nnumbers in {}, plot in {}", args.json.display(), args.svg.display()))
+}
+
+/// Prints a line; whoever read it may be gone (`tailwater demo | head`), which is an error like any other.
+fn print(line: &str) -> anyhow::Result<()> {
+    writeln!(std::io::stdout(), "{line}").context("cannot print")
 }
 
 fn write(path: &std::path::Path, text: &str) -> anyhow::Result<()> {
@@ -87,7 +88,7 @@ impl Demo {
         let steps = Steps::new(5 + 2 * self.course.loads.len() as u64);
         steps.begin("noise of the machine");
         let noise = self.probe_noise()?;
-        steps.print(&format!("noise: {}", outcome::describe_noise(&noise)));
+        steps.print(&format!("noise: {}", outcome::describe_noise(&noise)))?;
         let speed = self.calibrate()?;
         steps.begin("batch alone on Tailwater");
         let tailwater_solo = on_tailwater::solo(self)?;
@@ -95,17 +96,17 @@ impl Demo {
         let linux_solo = on_linux::solo(self)?;
         steps.print(&format!(
             "batch alone: {tailwater_solo:.0} trials/s on Tailwater, {linux_solo:.0} on Linux; shares below are of these"
-        ));
+        ))?;
         let wait = self.choose_wait(args.linux_wait, speed, linux_solo, &steps)?;
-        steps.print(&format!("Linux service: {}", wait.why));
-        steps.print(&outcome::table_head());
+        steps.print(&format!("Linux service: {}", wait.why))?;
+        steps.print(&outcome::table_head())?;
         let mut points = Vec::new();
         let mut ideals = Vec::new();
         let mut handoffs = HandoffRecord::default();
         let mut linux_saturated = false;
         for index in 0..self.course.loads.len() {
             let ideal = self.ideal(index)?;
-            steps.print(&ideal.table_row());
+            steps.print(&ideal.table_row())?;
             steps.begin(&format!("Tailwater at {} %", self.course.loads[index]));
             let measured = on_tailwater::point(
                 self,
@@ -115,7 +116,7 @@ impl Demo {
                 &mut handoffs,
             )?;
             let point = self.point(System::Tailwater, index, &measured, tailwater_solo);
-            steps.print(&point.table_row());
+            steps.print(&point.table_row())?;
             points.push(point);
             steps.begin(&format!("Linux at {} %", self.course.loads[index]));
             // Past saturation there is nothing to learn but that it is past saturation.
@@ -123,7 +124,7 @@ impl Demo {
             let measured = on_linux::point(self, speed, &plan?, self.course.seed(index), wait.mode())?;
             let point = self.point(System::Linux, index, &measured, linux_solo);
             linux_saturated |= point.saturated;
-            steps.print(&point.table_row());
+            steps.print(&point.table_row())?;
             points.push(point);
             ideals.push(ideal);
         }
@@ -240,8 +241,8 @@ impl Steps {
         self.bar.set_message(what.to_owned());
     }
 
-    fn print(&self, line: &str) {
-        self.bar.suspend(|| println!("{line}"));
+    fn print(&self, line: &str) -> anyhow::Result<()> {
+        self.bar.suspend(|| print(line))
     }
 
     fn end(&self) {

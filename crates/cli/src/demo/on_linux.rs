@@ -27,10 +27,11 @@ pub enum Wait {
     Busy,
 }
 
-/// Trials per second of the batch job with nothing beside it.
+/// Trials per second of the batch job with nothing beside it. In the ordinary class: what other sessions do to a thread in
+/// `SCHED_IDLE` is no part of a whole core.
 pub fn solo(demo: &Demo) -> anyhow::Result<f64> {
     let _off = stay_off_managed_cores(&demo.course)?;
-    let mut batch = start_batch(demo)?;
+    let mut batch = start_batch(demo, false)?;
     let start = Instant::now() + Duration::from_millis(50);
     let rate = demo.batch_rate(&mut batch, start, start + demo.course.solo)?;
     anyhow::ensure!(rate > 0.0, "the batch job did nothing on Linux");
@@ -41,7 +42,7 @@ pub fn solo(demo: &Demo) -> anyhow::Result<f64> {
 pub fn point(demo: &Demo, speed: u64, plan: &Plan, seed: u64, wait: Wait) -> anyhow::Result<Measured> {
     let _off = stay_off_managed_cores(&demo.course)?;
     // In this order: beside a server that polls, the batch job would take seconds to start.
-    let mut batch = start_batch(demo)?;
+    let mut batch = start_batch(demo, true)?;
     let service = start_service(demo, speed, wait)?;
     let stop = AtomicBool::new(false);
     contact_server(service.address, START_TIMEOUT, &stop)?;
@@ -88,11 +89,12 @@ fn start_service(demo: &Demo, speed: u64, wait: Wait) -> anyhow::Result<Service>
     Service::start(&spec, &demo.interrupt)
 }
 
-fn start_batch(demo: &Demo) -> anyhow::Result<Batch> {
+fn start_batch(demo: &Demo, idle_class: bool) -> anyhow::Result<Batch> {
     let managed: Vec<String> = demo.course.cores.managed.iter().map(usize::to_string).collect();
     let (threads, cores) = (managed.len().to_string(), managed.join(","));
     // Only the workers: what reports their progress stays off the cores under measurement, as on Tailwater.
-    let words = ["--linux", "--nice-idle", "--threads", &threads, "--core", &cores, "--report-on-input"];
-    let arguments = words.map(str::to_owned).to_vec();
+    let words = ["--linux", "--threads", &threads, "--core", &cores, "--report-on-input"];
+    let idle = idle_class.then_some("--nice-idle");
+    let arguments = words.into_iter().chain(idle).map(str::to_owned).collect();
     Batch::start(&Spec { app: "swaptions", arguments, ..Spec::default() }, &demo.interrupt)
 }
