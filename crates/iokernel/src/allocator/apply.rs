@@ -116,6 +116,9 @@ impl Allocator {
         let kind = if taken {
             self.stats.cores.idle_takes.add(1);
             HandoffKind::Idle
+        } else if gone {
+            self.stats.cores.parks.add(1);
+            HandoffKind::Wake
         } else {
             runtime.stats.counters.preempted.add(1);
             self.stats.cores.preemptions.add(1);
@@ -124,7 +127,7 @@ impl Allocator {
         self.cores[at].phase = Phase::Ceding { from, to: Some(to), kind, decided: now, signalled: false };
         if gone {
             // It parked of its own accord since we last looked, and wakes nobody.
-            self.ceded(at, from, HandoffKind::Wake, now, now);
+            self.ceded(at, from, kind, now, now);
             self.lot.slot(self.runtimes.kthread(to).1.slot).wake();
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! Owns the ledger, the policy and its observation, the table of runtimes and the phase of every managed core. [`look`]
 //! reads what runtimes allege, [`apply`] carries decisions out, [`progress`] polls the state words of kthreads that hold
-//! cores or are in a hand-off and runs the watchdogs. It decides nothing itself (that is `tailwater-sched`), and it
+//! cores or are in a hand-off and runs the watchdogs, [`evict`] takes cores by force. It decides nothing itself (that is `tailwater-sched`), and it
 //! touches no frames: egress rings are handed to the switch through [`Allocator::arriving`].
 //!
 //! # Phases of a core
@@ -23,6 +23,7 @@
 //! nothing. Nothing a runtime writes is used as an index, a length or an address.
 
 mod apply;
+mod evict;
 mod look;
 mod progress;
 #[cfg(test)]
@@ -40,6 +41,7 @@ use crate::config::Config;
 use crate::runtime::{Egress, EndReason, Runtime, Runtimes};
 use crate::stats::{HandoffKind, Stats};
 use crate::sys::Threads;
+use evict::Withdrawn;
 
 /// How long after the core was seen ceded its successor may take before the IOKernel wakes it itself. The usual time is 2 to
 /// 3 us (futex wake and context switch on a 2-vCPU VM); waking somebody who is awake costs 0.2 us and harms nobody.
@@ -80,15 +82,6 @@ struct CoreSlot {
     since: Cycles,
 }
 
-/// A kthread that may be lent nothing until it is seen parked.
-#[derive(Debug, Clone, Copy)]
-struct Evicted {
-    kthread: KthreadId,
-    /// It never started, so the generation it parks with is an old one.
-    never_started: bool,
-    not_before: Cycles,
-}
-
 /// See the module documentation.
 pub(crate) struct Allocator {
     clock: Clock,
@@ -106,7 +99,7 @@ pub(crate) struct Allocator {
     lot: ParkingLot,
     unmanaged: CpuSet,
     threads: Box<dyn Threads>,
-    evicted: Vec<Evicted>,
+    withdrawn: Vec<Withdrawn>,
     doomed: Vec<(RuntimeId, EndReason)>,
     /// Egress rings that must be polled from now on; the switch takes them from here.
     pub(crate) arriving: Vec<Egress>,
@@ -163,7 +156,7 @@ impl Allocator {
             lot,
             unmanaged,
             threads,
-            evicted: Vec::new(),
+            withdrawn: Vec::new(),
             doomed: Vec::new(),
             arriving: Vec::new(),
             earliest_timer: Cycles::MAX,
@@ -246,7 +239,7 @@ impl Allocator {
     /// egress rings first, and sends the rest to the control thread.
     pub(crate) fn detach(&mut self, id: RuntimeId, now: Cycles) -> Option<Box<Runtime>> {
         self.arriving.retain(|egress| egress.owner.runtime != id);
-        self.evicted.retain(|evicted| evicted.kthread.runtime != id);
+        self.withdrawn.retain(|withdrawn| withdrawn.kthread.runtime != id);
         self.chase_off(id);
         let fates = match self.ledger.unregister(id, self.nanos(now)) {
             Ok(fates) => fates,
@@ -323,7 +316,7 @@ impl Allocator {
         let busy = self.ledger.free_cores() != self.cores.len();
         !busy
             && self.stranded.is_empty()
-            && self.evicted.is_empty()
+            && self.withdrawn.is_empty()
             && self.doomed.is_empty()
             && self.arriving.is_empty()
     }

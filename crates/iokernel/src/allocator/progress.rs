@@ -1,16 +1,15 @@
-//! Following hand-offs: state words, watchdogs, eviction.
+//! Following hand-offs: state words and watchdogs.
 //!
-//! Owns the polling of every core that is not free, once per iteration of the loop, and the escalation:
-//! poll point, then preempt signal after `cede_grace`, then eviction by affinity after `cede_deadline`. A state word of
-//! another generation is stale and ignored.
+//! Owns the polling of every core that is not free, once per iteration of the loop, and the escalation: poll point, then
+//! preempt signal after `cede_grace`, then eviction after `cede_deadline` (see `evict`). A state word of another generation
+//! is stale and ignored.
 
 use tailwater_sched::KthreadId;
 use tailwater_sched::alloc::Activity;
 use tailwater_sched::ledger::Parked;
-use tailwater_shm::{Cycles, Grant, KthreadState};
+use tailwater_shm::{Cycles, KthreadState};
 
-use super::{Allocator, Evicted, NO_START_DOUBLINGS, Phase, REWAKE_DOUBLINGS};
-use crate::runtime::EndReason;
+use super::{Allocator, Phase, REWAKE_DOUBLINGS};
 use crate::stats::HandoffKind;
 
 impl Allocator {
@@ -47,8 +46,8 @@ impl Allocator {
                 }
             }
         }
-        if !self.evicted.is_empty() {
-            self.watch_evicted(now);
+        if !self.withdrawn.is_empty() {
+            self.watch_withdrawn(now);
         }
     }
 
@@ -136,7 +135,7 @@ impl Allocator {
     }
 
     /// What the ledger made of a core that was given up or taken.
-    fn follow(
+    pub(super) fn follow(
         &mut self,
         at: usize,
         became: Result<Parked, tailwater_sched::ledger::TransitionError>,
@@ -155,7 +154,7 @@ impl Allocator {
     }
 
     /// The kthread is off its core: it gets no more flows, and its egress ring is polled until it is empty.
-    fn leave(&mut self, kthread: KthreadId) {
+    pub(super) fn leave(&mut self, kthread: KthreadId) {
         if let Some(runtime) = self.runtimes.get_mut(kthread.runtime) {
             runtime.groups.lose(kthread.index);
             runtime.kthreads[usize::from(kthread.index)].may_run = false;
@@ -163,84 +162,14 @@ impl Allocator {
         self.set_activity(kthread, Activity::Parked);
     }
 
-    fn signal(&mut self, from: KthreadId) {
+    pub(super) fn signal(&mut self, from: KthreadId) {
         let (runtime, kthread) = self.runtimes.kthread(from);
         // Fails when the thread is dead: its socket will tell.
         let _ = self.threads.preempt(runtime.pid, kthread.tid);
         self.stats.cores.signals.add(1);
     }
 
-    /// The last resort: moves the thread to unmanaged cores and gives its core to whom it was promised.
-    fn evict(&mut self, at: usize, from: KthreadId, decided: Cycles, now: Cycles) {
-        let core = self.cores[at].id;
-        let (runtime, kthread) = self.runtimes.kthread(from);
-        runtime.shared(from.index).grant.0.store(Grant::Cede { next: None }, kthread.generation);
-        let _ = self.threads.bind(runtime.pid, kthread.tid, &self.unmanaged);
-        self.account_core_time(at, from, now);
-        self.set_activity(from, Activity::Parked);
-        self.stats.cores.evictions.add(1);
-        self.stats.handoff(HandoffKind::Evict).ceded.record(self.clock.to_ns(now.saturating_sub(decided)));
-        let became = self.ledger.evict(from, self.nanos(now));
-        self.evicted.push(Evicted { kthread: from, never_started: false, not_before: now });
-        self.look_at(from.runtime, now);
-        self.follow(at, became, HandoffKind::Evict, decided, now);
-        if let Ok(Parked::HandedOn { to, .. }) = became {
-            self.lot.slot(self.runtimes.kthread(to).1.slot).wake();
-        }
-        let limit = self.max_evictions;
-        if let Some(runtime) = self.runtimes.get_mut(from.runtime) {
-            runtime.groups.lose(from.index);
-            runtime.kthreads[usize::from(from.index)].bound = None;
-            runtime.stats.counters.evictions.add(1);
-            runtime.evictions += 1;
-            let times = runtime.evictions;
-            if times >= limit {
-                self.doom(from.runtime, EndReason::NeverYields(times));
-            }
-        }
-        if matches!(became, Ok(Parked::Freed(_))) {
-            self.core_fell_free(core, now);
-        }
-    }
-
-    /// A kthread never started on the core it was lent (stopped by a debugger, starved by another program): the core goes to
-    /// somebody else, and the kthread is left alone for a while. No offence.
-    pub(super) fn take_back(&mut self, at: usize, kthread: KthreadId, now: Cycles) {
-        let (runtime, line) = self.runtimes.kthread(kthread);
-        runtime.shared(kthread.index).grant.0.store(Grant::Cede { next: None }, line.generation);
-        let pause = self.timing.no_start_pause << line.no_starts.min(NO_START_DOUBLINGS);
-        self.runtimes.kthread_mut(kthread).no_starts += 1;
-        self.stats.cores.no_starts.add(1);
-        let became = self.ledger.evict(kthread, self.nanos(now));
-        self.evicted.push(Evicted { kthread, never_started: true, not_before: now.saturating_add(pause) });
-        self.look_at(kthread.runtime, now);
-        if let Some(runtime) = self.runtimes.get_mut(kthread.runtime) {
-            runtime.groups.lose(kthread.index);
-        }
-        self.follow(at, became, HandoffKind::Evict, now, now);
-    }
-
-    /// Evicted kthreads that park are normal again.
-    fn watch_evicted(&mut self, now: Cycles) {
-        let mut i = 0;
-        while i < self.evicted.len() {
-            let Evicted { kthread, never_started, not_before } = self.evicted[i];
-            let (runtime, line) = self.runtimes.kthread(kthread);
-            let (state, generation) = runtime.shared(kthread.index).state.0.load();
-            let parked = state == KthreadState::Parked && (never_started || generation == line.generation);
-            if !parked || now < not_before {
-                i += 1;
-                continue;
-            }
-            self.evicted.swap_remove(i);
-            self.leave(kthread);
-            if let Err(error) = self.ledger.readmit(kthread, self.nanos(now)) {
-                self.refused(&error, ());
-            }
-        }
-    }
-
-    fn account_core_time(&mut self, at: usize, kthread: KthreadId, now: Cycles) {
+    pub(super) fn account_core_time(&mut self, at: usize, kthread: KthreadId, now: Cycles) {
         let ns = self.clock.to_ns(now.saturating_sub(self.cores[at].since));
         if let Some(runtime) = self.runtimes.get(kthread.runtime) {
             runtime.stats.counters.core_ns.add(ns);

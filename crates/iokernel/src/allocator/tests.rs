@@ -229,6 +229,33 @@ fn a_kthread_that_never_starts_loses_the_core_and_is_left_alone_for_a_while() {
 }
 
 #[test]
+fn a_kthread_that_starts_late_and_does_not_cede_is_signalled_and_moved_off() {
+    let config = Config { start_deadline_us: 2_000, ..Config::default() };
+    let mut world = World::with_config(1, Vec::new(), &config);
+    world.add(BATCH, 1, 0, BestEffort);
+    world.peer(BATCH).queue(0, 1);
+    world.tick();
+    let (_, generation) = world.peer(BATCH).grant(0);
+    world.pass(2_100_000);
+    assert_eq!(world.alloc.stats.cores.no_starts.get(), 1);
+    world.deeds();
+    // It had read its grant before that was withdrawn, and never looks again.
+    world.peer(BATCH).region.kthread(0).state.0.set_running(generation);
+    world.pass(1_000);
+    world.pass(6_000);
+    assert_eq!(world.deeds(), [Deed::Preempted { tid: 1 }]);
+    world.pass(1_000_000);
+    assert_eq!(world.deeds(), [Deed::Bound { tid: 1, core: UNMANAGED }]);
+    assert_eq!(world.alloc.stats.cores.evictions.get(), 1);
+    // At last it parks, and is lent a core again.
+    world.peer(BATCH).region.kthread(0).state.0.set_parked(generation);
+    world.pass(20_000_000);
+    world.tick();
+    world.tick();
+    assert_eq!(world.deeds(), [Deed::Bound { tid: 1, core: CoreId(0) }]);
+}
+
+#[test]
 fn a_word_of_another_generation_is_ignored() {
     let mut world = busy_batch();
     arrival(&mut world);
