@@ -5,7 +5,7 @@
 //! is complete. ARP and ICMP are answered by the runtimes' own stacks.
 //!
 //! Reading an empty device costs a system call (0.2 us), so after an empty read the device is left alone for
-//! [`RECHECK_NS`]; while the IOKernel sleeps, its descriptor wakes it.
+//! `RECHECK_NS`; while the IOKernel sleeps, its descriptor wakes it.
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, read, write};
