@@ -349,7 +349,8 @@ impl Drop for NoPreempt {
         }
         // SAFETY: inside, GS base points to a Kthread; the count is the one `new` made (on this kthread or, if the thread
         // blocked in between, handed over by the one that resumed it).
-        let pending = unsafe { arch::gs_decrement::<PREEMPT_OFF>() && arch::gs_half::<PREEMPT_PENDING>() != 0 };
+        let pending =
+            unsafe { arch::gs_decrement::<PREEMPT_OFF>() && arch::gs_half::<PREEMPT_PENDING>() != 0 };
         if pending {
             crate::preempt::deferred();
         }

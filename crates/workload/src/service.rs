@@ -222,7 +222,9 @@ impl ServiceTime {
                 let normal: f64 = StandardNormal.sample(prng);
                 round_ns(*mean_ns as f64 * libm::exp(sigma * normal - 0.5 * sigma * sigma))
             }
-            Law::Pareto { alpha, low_ns, .. } => round_ns(low_ns * libm::pow(unit_open_closed(prng), -1.0 / alpha)),
+            Law::Pareto { alpha, low_ns, .. } => {
+                round_ns(low_ns * libm::pow(unit_open_closed(prng), -1.0 / alpha))
+            }
             Law::BoundedPareto { alpha, max_ns, low_ns, .. } => {
                 let max = *max_ns as f64;
                 // Inversion: the survival function runs from 1 at low to (low/max)^alpha, which becomes 0 by truncation.
@@ -300,7 +302,8 @@ fn bounded_pareto_moment(k: f64, low: f64, alpha: f64, max: f64) -> f64 {
     let norm = alpha * libm::pow(low, k) / -libm::expm1(-alpha * ratio_log);
     let exponent = k - alpha;
     // The integral of x^(exponent-1) over 1..max/low; its limit at exponent 0 is the logarithm.
-    let integral = if exponent.abs() < 1e-9 { ratio_log } else { libm::expm1(exponent * ratio_log) / exponent };
+    let integral =
+        if exponent.abs() < 1e-9 { ratio_log } else { libm::expm1(exponent * ratio_log) / exponent };
     norm * integral
 }
 
