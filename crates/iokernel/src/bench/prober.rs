@@ -66,6 +66,8 @@ pub(super) struct Prober {
 
 struct Run {
     probe: Probe,
+    /// The request but for its number: building a frame takes a third of what is measured.
+    frame: Vec<u8>,
     gap: Cycles,
     next: Cycles,
     sent: Option<(u64, Cycles)>,
@@ -101,6 +103,7 @@ impl Port for Prober {
         // Relaxed, then Acquire: pairs with the Release in `measure`.
         if self.pending.load(Ordering::Relaxed) && self.pending.swap(false, Ordering::Acquire) {
             self.running = self.orders.try_recv().ok().map(|probe| Run {
+                frame: udp(SELF, probe.target, &[0; 24]),
                 gap: self.clock.from_ns(probe.gap.as_nanos() as u64),
                 done: Vec::with_capacity(probe.count),
                 next: now,
@@ -120,8 +123,8 @@ impl Port for Prober {
         }
         run.number += 1;
         run.sent = Some((run.number, now));
-        let payload = [[0; 16].as_slice(), &run.number.to_le_bytes()].concat();
-        switch.inject(&udp(SELF, run.probe.target, &payload));
+        run.frame[UDP_HEADERS + 16..].copy_from_slice(&run.number.to_le_bytes());
+        switch.inject(&run.frame);
         Ok(1)
     }
 
