@@ -1,6 +1,6 @@
 //! The generator as a port of an IOKernel: a station in the machine's network that sends requests and takes replies.
 //!
-//! Owns the station's addresses, the [wire] format of what it sends, its first contact with the server, and the
+//! Owns the station's addresses, the wire format of what it sends, its first contact with the server, and the
 //! exchange between the polling thread (which has the [`Station`]) and whoever measures (who has the [`StationHandle`]).
 //! Runs follow one another; each ends with its measurement handed out through the handle.
 //!
