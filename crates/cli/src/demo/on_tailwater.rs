@@ -33,10 +33,7 @@ pub fn solo(demo: &Demo) -> anyhow::Result<f64> {
     let _off = stay_off_managed_cores(&demo.course)?;
     let iokernel = Running::start(&demo.course)?;
     let mut batch = iokernel.start_batch(demo)?;
-    let start = Instant::now() + Duration::from_millis(50);
-    let rate = demo.batch_rate(&mut batch, start, start + demo.course.solo)?;
-    anyhow::ensure!(rate > 0.0, "the batch job did nothing on Tailwater");
-    Ok(rate)
+    demo.solo_rate(&mut batch)
 }
 
 /// One point.
