@@ -1,6 +1,6 @@
 //! Wait lists: how a thread sleeps until another says so.
 //!
-//! A [`WaitList`] is part of the state it guards, under that state's [`SpinLock`]. [`wait`] links a node on the waiter's own
+//! A [`WaitList`] is part of the state it guards, under that state's [`SpinLock`](super::spin::SpinLock). [`wait`] links a node on the waiter's own
 //! stack, unlocks and blocks; [`WaitList::wake_one`] unlinks the oldest node and makes its thread runnable. Nothing allocates.
 //!
 //! A node's `state` decides between a wake and a timeout: both swap it from `WAITING`, one wins.
