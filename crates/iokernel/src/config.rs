@@ -12,6 +12,10 @@ use tailwater_shm::ring::{LINE, MAX_FRAME, MAX_LINES, MIN_LINES};
 
 use crate::frame::ETHERNET_HEADER;
 
+/// Longest IP packet in bytes that runtimes' stacks take.
+const LONGEST_MTU: u16 = 9000;
+const _: () = assert!(LONGEST_MTU as usize + ETHERNET_HEADER <= MAX_FRAME);
+
 /// Which runtime gets which core.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -184,9 +188,8 @@ impl Config {
                 format!("is no host of {}/{}", self.network, self.prefix_len),
             ));
         }
-        let longest = MAX_FRAME - ETHERNET_HEADER;
-        if !(576..=longest).contains(&self.mtu.into()) {
-            return Err(out_of_range("mtu", self.mtu, format!("576 to {longest} bytes are possible")));
+        if !(576..=LONGEST_MTU).contains(&self.mtu) {
+            return Err(out_of_range("mtu", self.mtu, format!("576 to {LONGEST_MTU} bytes are possible")));
         }
         self.check_times()?;
         self.check_limits()
@@ -278,6 +281,7 @@ mod tests {
             ("pool-start = \"10.78.0.1\"", "pool-start"),
             ("pool-start = \"10.77.255.255\"", "pool-start"),
             ("mtu = 100", "mtu"),
+            ("mtu = 9001", "mtu"),
             ("allocation-interval-us = 0", "allocation-interval-us"),
             ("cede-grace-us = 10\ncede-deadline-us = 9", "cede-deadline-us"),
             ("max-runtimes = 100000", "max-runtimes"),

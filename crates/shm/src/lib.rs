@@ -17,7 +17,7 @@
 //!
 //! # Invariants
 //! * No reference (`&T` to plain data, `&mut T`) is ever made to memory a distrusted peer can write.
-//! * Every non-`Relaxed` access names its partner in a comment; `docs/memory-ordering.md` lists the pairs.
+//! * Every non-`Relaxed` access names its partner in a comment; `docs/src/design/memory-ordering.md` lists the pairs.
 
 pub mod clock;
 pub mod control;
