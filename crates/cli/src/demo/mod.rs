@@ -277,7 +277,7 @@ impl Drop for Steps {
 const SOLO_STRETCHES: u32 = 5;
 
 /// How long a started process may take until it answers.
-const START_TIMEOUT: Duration = Duration::from_secs(15);
+const START_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Keeps the calling thread, and the processes it starts, off the cores under measurement while it lives.
 fn stay_off_managed_cores(course: &Course) -> anyhow::Result<OffManaged> {
