@@ -13,17 +13,19 @@ use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use core::sync::atomic::fence;
 use tailwater_shm::clock;
 use tailwater_shm::grant::{Generation, Grant};
+use tailwater_shm::lot::YIELDS;
 use tailwater_shm::sync::spin_hint;
 
 /// Sleeps until the IOKernel grants this kthread its first core. Standalone kthreads have one from the start.
 pub fn wait_for_first_core(kthread: &Kthread, runtime: &Runtime) {
     if runtime.is_attached() {
-        wait_for_core(kthread, runtime);
+        wait_for_core(kthread, runtime, 0);
     }
 }
 
-/// Sleeps until a grant of a new generation, then begins that tenancy.
-fn wait_for_core(kthread: &Kthread, runtime: &Runtime) {
+/// Waits until a grant of a new generation, then begins that tenancy. Lets others on the core run `yields` times before it
+/// sleeps: for who has just woken its successor there (see `tailwater_shm::lot`).
+fn wait_for_core(kthread: &Kthread, runtime: &Runtime, mut yields: u32) {
     // Ends with a grant or with the IOKernel; spurious wakes, even hostile ones, go round again.
     while runtime.is_attached() {
         // The ticket before the grant: see `tailwater_shm::lot`.
@@ -33,6 +35,10 @@ fn wait_for_core(kthread: &Kthread, runtime: &Runtime) {
                 if begin(kthread, runtime, core, generation) {
                     return;
                 }
+            }
+            _ if yields > 0 => {
+                yields -= 1;
+                kthread.slot.let_successor_run();
             }
             _ => kthread.slot.wait(ticket, None),
         }
@@ -56,28 +62,32 @@ fn begin(kthread: &Kthread, runtime: &Runtime, core: u16, generation: Generation
     }
     kthread.core.store(NO_CORE, Relaxed);
     kthread.shared.state.0.set_parked(generation);
-    if let Grant::Cede { next: Some(next) } = grant
-        && latest == generation
-    {
-        runtime.wake_slot(next);
-    }
+    wake_successor(runtime, grant, latest, generation);
     false
+}
+
+/// Wakes whom `grant`, of tenancy `of`, names, if that is the tenancy `mine` that has just ended. True if there was one.
+fn wake_successor(runtime: &Runtime, grant: Grant, of: Generation, mine: Generation) -> bool {
+    match grant {
+        Grant::Cede { next: Some(next) } if of == mine => {
+            runtime.wake_slot(next);
+            true
+        }
+        _ => false,
+    }
 }
 
 /// Gives the core up as the grant asks: parks, wakes the successor on this very core, sleeps until granted again.
 pub fn cede(kthread: &Kthread, runtime: &Runtime) {
     let (grant, generation) = kthread.shared.grant.0.load();
-    let Grant::Cede { next } = grant else { return };
-    if generation != kthread.generation.get() {
+    if !matches!(grant, Grant::Cede { .. }) || generation != kthread.generation.get() {
         return;
     }
     count(&kthread.counters.cedes, 1);
     kthread.core.store(NO_CORE, Relaxed);
     kthread.shared.state.0.set_parked(generation);
-    if let Some(next) = next {
-        runtime.wake_slot(next);
-    }
-    wait_for_core(kthread, runtime);
+    let shared_core = wake_successor(runtime, grant, generation, generation);
+    wait_for_core(kthread, runtime, if shared_core { YIELDS } else { 0 });
 }
 
 /// Polls without work until there is some, the core is taken, or `idle_timeout` has passed and the kthread parks.
@@ -124,6 +134,12 @@ fn cede_when_asked(kthread: &Kthread, runtime: &Runtime) {
 fn park(kthread: &Kthread, runtime: &Runtime) {
     count(&kthread.counters.parks, 1);
     kthread.core.store(NO_CORE, Relaxed);
-    kthread.shared.state.0.set_parked(kthread.generation.get());
-    wait_for_core(kthread, runtime);
+    let mine = kthread.generation.get();
+    kthread.shared.state.0.set_parked(mine);
+    // Store-load: `Parked` before the look at the grant. The IOKernel may have asked for the core without seeing this
+    // kthread park; then the successor is woken here rather than by the IOKernel's watchdog 20 us later.
+    fence(SeqCst);
+    let (grant, latest) = kthread.shared.grant.0.load();
+    let shared_core = wake_successor(runtime, grant, latest, mine);
+    wait_for_core(kthread, runtime, if shared_core { YIELDS } else { 0 });
 }

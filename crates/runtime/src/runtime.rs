@@ -166,7 +166,8 @@ impl Runtime {
         self.attached.store(false, Ordering::SeqCst);
         net::set_link_down();
         for kthread in &self.kthreads {
-            kthread.slot.wake();
+            // Nobody is left to repair a slot that was tampered with.
+            kthread.slot.rouse();
         }
     }
 }
@@ -255,8 +256,7 @@ fn start_kthreads() -> Result<(), StartError> {
             .spawn(move || {
                 kthread.adopt_os_thread();
                 if runtime.attachment.is_some() {
-                    // On a managed core other programs are in the way; without the right to outrank them, so be it.
-                    let _ = rustix::process::setpriority_process(None, -20);
+                    tailwater_shm::priority::raise_kthread();
                 }
                 tids.send((kthread.index, rustix::thread::gettid())).expect("the starter waits for all");
                 drop(tids);

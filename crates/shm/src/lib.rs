@@ -5,6 +5,7 @@
 //! * [`ring`]: single-producer single-consumer byte rings that carry frames (one pair per kthread);
 //! * [`grant`]: the words through which cores are lent, taken back and given up;
 //! * [`lot`]: the parking lot, futex words on which kthreads sleep and wake one another;
+//! * [`priority`]: what Linux is told about kthreads, so that their hand-offs are not in its way;
 //! * [`memory`]: sealed memory files and their mappings;
 //! * [`control`]: the registration messages that cross the control socket;
 //! * [`clock`]: the cycle counter both sides stamp with.
@@ -25,6 +26,7 @@ pub mod grant;
 pub mod layout;
 pub mod lot;
 pub mod memory;
+pub mod priority;
 pub mod ring;
 pub mod sync;
 

@@ -43,8 +43,8 @@ use crate::stats::{HandoffKind, Stats};
 use crate::sys::Threads;
 use evict::Withdrawn;
 
-/// How long after the core was seen ceded its successor may take before the IOKernel wakes it itself. The usual time is 2 to
-/// 3 us (futex wake and context switch on a 2-vCPU VM); waking somebody who is awake costs 0.2 us and harms nobody.
+/// How long after the core was seen ceded its successor may take before the IOKernel wakes it itself. The usual time is 1 to
+/// 3 us (a context switch, with or without a futex wake, on a 2-vCPU VM); waking somebody who is awake costs 0.2 us and harms nobody.
 const REWAKE_US: u64 = 20;
 /// Longest pause between two such wakes, as a power of two times [`REWAKE_US`]: 10 ms.
 const REWAKE_DOUBLINGS: u32 = 9;

@@ -27,7 +27,7 @@ impl Allocator {
                         self.take_back(at, kthread, now);
                         self.core_fell_free(self.cores[at].id, now);
                     } else if now.saturating_sub(woken) > self.timing.rewake << wakes.min(REWAKE_DOUBLINGS) {
-                        self.lot.slot(self.runtimes.kthread(kthread).1.slot).wake();
+                        self.lot.slot(self.runtimes.kthread(kthread).1.slot).rouse();
                         self.stats.cores.rewakes.add(1);
                         let wakes = wakes + 1;
                         self.cores[at].phase = Phase::Starting { kthread, kind, decided, woken: now, wakes };

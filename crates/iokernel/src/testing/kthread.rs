@@ -10,6 +10,7 @@ use core::hint::spin_loop;
 use core::sync::atomic::{AtomicU32, Ordering, fence};
 use std::sync::Arc;
 use std::time::Duration;
+use tailwater_shm::lot::YIELDS;
 use tailwater_shm::ring::{Consumer, FrameBuffer, Producer};
 use tailwater_shm::{Clock, Cycles, Generation, Grant, KthreadShared, clock};
 
@@ -92,18 +93,20 @@ impl RawKthread {
 
     /// Lives until the runtime stops.
     pub(super) fn run(mut self, mut behaviour: Box<dyn Behaviour>) {
+        tailwater_shm::priority::raise_kthread();
+        let mut yields = 0;
         while !self.shared.stopping() {
-            self.park();
+            self.park(yields);
             if self.shared.stopping() {
                 break;
             }
             behaviour.started(&mut self, clock::now());
-            self.tenancy(&mut *behaviour);
+            yields = if self.tenancy(&mut *behaviour) { YIELDS } else { 0 };
         }
     }
 
-    /// Sleeps until a core is lent.
-    fn park(&mut self) {
+    /// Waits until a core is lent; asleep, once it has let others on its core run `yields` times.
+    fn park(&mut self, mut yields: u32) {
         let shared = Arc::clone(&self.shared);
         let slot = shared.lot.slot(shared.welcome.slots[usize::from(self.index)]);
         while !self.shared.stopping() {
@@ -115,12 +118,17 @@ impl RawKthread {
                 self.words().state.0.set_running(generation);
                 return;
             }
-            slot.wait(ticket, Some(NAP));
+            if yields > 0 {
+                yields -= 1;
+                slot.let_successor_run();
+            } else {
+                slot.wait(ticket, Some(NAP));
+            }
         }
     }
 
-    /// From grant to parking.
-    fn tenancy(&mut self, behaviour: &mut dyn Behaviour) {
+    /// From grant to parking. True if a successor was woken on the core.
+    fn tenancy(&mut self, behaviour: &mut dyn Behaviour) -> bool {
         let spin = self.clock.from_ns(self.shared.spin_us * 1_000);
         let mut idle_since = clock::now();
         while !self.shared.stopping() {
@@ -132,11 +140,11 @@ impl RawKthread {
                 idle_since = clock::now();
             } else if clock::now().saturating_sub(idle_since) > spin {
                 match self.idle(behaviour) {
-                    Some(now) => {
+                    Ok(now) => {
                         idle_since = now;
                         behaviour.started(self, now);
                     }
-                    None => return,
+                    Err(successor) => return successor,
                 }
             } else {
                 spin_loop();
@@ -144,16 +152,19 @@ impl RawKthread {
         }
         // Leaving: the registration is over or about to be.
         self.words().state.0.set_parked(self.generation);
+        false
     }
 
-    /// Polls without a claim to the core. `Some` when it is running again, `None` when it has parked.
-    fn idle(&mut self, behaviour: &mut dyn Behaviour) -> Option<Cycles> {
+    /// Polls without a claim to the core until it is running again.
+    ///
+    /// # Errors
+    /// It has parked instead; true if it woke a successor.
+    fn idle(&mut self, behaviour: &mut dyn Behaviour) -> Result<Cycles, bool> {
         let end = clock::now().saturating_add(self.clock.from_ns(self.shared.idle_us * 1_000));
         self.words().state.0.set_idle(self.generation);
         loop {
             if self.words().grant.0.asks_to_cede() {
-                self.cede();
-                return None;
+                return Err(self.cede());
             }
             let work = behaviour.has_work(self);
             if work || clock::now() > end || self.shared.stopping() {
@@ -162,39 +173,38 @@ impl RawKthread {
                     while !self.words().grant.0.asks_to_cede() && !self.shared.stopping() {
                         spin_loop();
                     }
-                    self.cede();
-                    return None;
+                    return Err(self.cede());
                 }
                 if work {
-                    return Some(clock::now());
+                    return Ok(clock::now());
                 }
-                self.park_idle();
-                return None;
+                return Err(self.park_idle());
             }
             spin_loop();
         }
     }
 
     /// Parks of its own accord; a request to cede that comes at the same moment is honoured.
-    fn park_idle(&mut self) {
+    fn park_idle(&mut self) -> bool {
         self.words().state.0.set_parked(self.generation);
         // SeqCst: the IOKernel writes the grant and reads the state, we write the state and read the grant. A request it
         // made without seeing us park is seen here; at worst its own watchdog wakes the successor.
         fence(Ordering::SeqCst);
-        self.wake_successor();
+        self.wake_successor()
     }
 
     /// Gives the core to whoever the grant names.
-    fn cede(&mut self) {
+    fn cede(&mut self) -> bool {
         self.words().state.0.set_parked(self.generation);
-        self.wake_successor();
+        self.wake_successor()
     }
 
-    fn wake_successor(&self) {
-        if let (Grant::Cede { next: Some(next) }, generation) = self.words().grant.0.load()
-            && generation == self.generation
-        {
+    fn wake_successor(&self) -> bool {
+        let (grant, generation) = self.words().grant.0.load();
+        let Grant::Cede { next: Some(next) } = grant else { return false };
+        if generation == self.generation {
             self.shared.lot.slot(next).wake();
         }
+        generation == self.generation
     }
 }
