@@ -2,10 +2,13 @@
 //!
 //! Owns the conditions a child runs under: which cores, and that it dies with the process that started it.
 
+use std::net::Ipv4Addr;
+
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal, setpriority_process};
 use rustix::thread::sched_setaffinity;
+use tailwater::net::UdpSocket;
 
 use crate::machine::cpu_set;
 
@@ -34,6 +37,8 @@ enum App {
     Spin(tailwater_spin::cli::Options),
     /// Price swaptions
     Swaptions(tailwater_swaptions::cli::Options),
+    /// Send back what reaches UDP port 7
+    Echo,
 }
 
 /// Runs the service until it ends.
@@ -58,5 +63,16 @@ pub fn run(args: &AppArgs) -> anyhow::Result<()> {
     match &args.app {
         App::Spin(options) => tailwater_spin::cli::run(options),
         App::Swaptions(options) => tailwater_swaptions::cli::run(options),
+        App::Echo => Ok(tailwater::Builder::new().run(echo)??),
+    }
+}
+
+/// The simplest service there is, for `bench switch`.
+fn echo() -> std::io::Result<()> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 7))?;
+    let mut datagram = [0; 2048];
+    loop {
+        let (len, client) = socket.recv_from(&mut datagram)?;
+        socket.send_to(&datagram[..len], client)?;
     }
 }

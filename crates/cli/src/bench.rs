@@ -9,7 +9,7 @@ use anyhow::Context;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use tailwater_iokernel::bench::{
-    HandoffOptions, HandoffReport, SwitchOptions, SwitchReport, handoff, switch,
+    ECHO_NAME, HandoffOptions, HandoffReport, SwitchOptions, SwitchReport, handoff, switch,
 };
 
 mod threads;
@@ -69,12 +69,25 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
             write(common.json.as_deref(), &machine, &report)
         }
         Bench::Switch(common) => {
-            let report = switch(SwitchOptions { rounds: common.rounds.into(), ..SwitchOptions::default() })?;
+            let options = SwitchOptions { rounds: common.rounds.into(), ..SwitchOptions::default() };
+            let report = switch(options, &echo_service)?;
             print!("{}", describe_switch(&report));
             write(common.json.as_deref(), &machine, &report)
         }
         Bench::Threads(args) => threads::run(args),
     }
+}
+
+/// This program as an echo service that never parks.
+fn echo_service(socket: &str) -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command
+        .args(["app", "--parent", &std::process::id().to_string(), "echo"])
+        .env("TAILWATER_IOKERNEL", socket)
+        .env("TAILWATER_NAME", ECHO_NAME)
+        .env("TAILWATER_KTHREADS", "1")
+        .env("TAILWATER_IDLE_TIMEOUT_US", "0");
+    command
 }
 
 fn describe_handoff(report: &HandoffReport) -> String {
@@ -105,8 +118,17 @@ fn describe_switch(report: &SwitchReport) -> String {
     let name = format!("{} bytes, runtime -> runtime", report.frame_bytes);
     table.row([name, number(report.mpps), number(report.mpps_best), number(report.mpps_overall)]);
     let mut echo = Table::new(["round trip, us", "p50", "p99", "p99.9"]);
-    let latencies = [report.echo_p50_us, report.echo_p99_us, report.echo_p999_us];
-    echo.row(["UDP echo, port -> service -> port".to_owned()].into_iter().chain(latencies.map(number)));
+    let mut row = |name: &str, latencies: [f64; 3]| {
+        echo.row([name.to_owned()].into_iter().chain(latencies.map(number)));
+    };
+    row(
+        "UDP echo, port -> user thread -> port",
+        [report.echo_p50_us, report.echo_p99_us, report.echo_p999_us],
+    );
+    row(
+        "  by a bare kthread, without socket",
+        [report.raw_echo_p50_us, report.raw_echo_p99_us, report.raw_echo_p999_us],
+    );
     format!(
         "{table}\n{echo}\n{} windows of 1 ms; {} were cut by stalls of the machine and count in `overall` only\n",
         report.windows, report.windows_cut

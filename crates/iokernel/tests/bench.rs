@@ -4,8 +4,9 @@ mod common;
 
 use common::child_command;
 use std::time::Duration;
-use tailwater_iokernel::bench::{HandoffOptions, SwitchOptions, handoff, switch};
-use tailwater_iokernel::testing::child::run_if_asked;
+use tailwater_iokernel::bench::{ECHO_NAME, HandoffOptions, SwitchOptions, handoff, switch};
+use tailwater_iokernel::testing::RawSpec;
+use tailwater_iokernel::testing::child::{Role, order, run_if_asked};
 
 /// Not a test: the body of the child processes the measurement starts.
 #[test]
@@ -33,6 +34,14 @@ fn both_measurements_come_to_an_end_with_numbers() {
     assert!(report.busy_p99_us >= report.busy_p50_us, "{report:?}");
     let options =
         SwitchOptions { rounds: 1, window: Duration::from_millis(50), echoes: 200, ..Default::default() };
-    let report = switch(options).unwrap();
-    assert!(report.mpps_overall > 0.0 && report.echo_p50_us > 0.0, "{report:?}");
+    let spec = RawSpec { spin_us: 10_000_000, ..RawSpec::new(ECHO_NAME) };
+    let service = |socket: &str| {
+        let mut command = child_command();
+        order(&mut command, socket, &spec, Role::Echo);
+        command
+    };
+    let report = switch(options, &service).unwrap();
+    for figure in [report.mpps_overall, report.echo_p50_us, report.raw_echo_p50_us] {
+        assert!(figure > 0.0, "{report:?}");
+    }
 }

@@ -12,7 +12,7 @@ use tailwater_shm::{Clock, Cycles, clock};
 use super::BenchError;
 use crate::frame::Mac;
 use crate::port::{Attachment, Context, Inject, Port, PortError};
-use crate::testing::wire::{Endpoint, UDP_HEADERS, udp};
+use crate::testing::wire::{Endpoint, UDP_HEADERS, arp_request, udp};
 
 const SELF: Endpoint =
     Endpoint { mac: Mac([2, 0, 0, 0, 0, 0xb]), ip: std::net::Ipv4Addr::new(10, 77, 255, 1), port: 7000 };
@@ -111,6 +111,10 @@ impl Port for Prober {
                 number: 0,
                 probe,
             });
+            if let Some(run) = &self.running {
+                // A service with a network stack must know where answers go.
+                switch.inject(&arp_request(SELF, run.probe.target));
+            }
         }
         let Some(run) = &mut self.running else { return Ok(0) };
         let lost = self.clock.from_ns(LOST_AFTER_NS);

@@ -1,13 +1,15 @@
 //! `tailwater bench switch`: frames a second from one runtime to another, and the round trip of an echo.
 
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use hdrhistogram::Histogram;
 use tailwater_shm::ring::Consumer;
 use tailwater_shm::{Clock, Cycles, clock};
 
-use super::prober::{Probe, prober};
+use super::prober::{Handle, Probe, prober};
 use super::{BenchError, Running, histogram, quantile_us, wait_for};
 use crate::testing::roles::Echo;
 use crate::testing::wire::{Endpoint, UDP_HEADERS, udp};
@@ -47,12 +49,19 @@ pub struct SwitchReport {
     pub windows: usize,
     /// Windows left out because nothing came through for over 50 us.
     pub windows_cut: usize,
-    /// UDP echo, port to running service thread to port: median round trip in microseconds.
+    /// UDP echo, port to running service to port, the service being a user thread on a socket: median round trip in
+    /// microseconds.
     pub echo_p50_us: f64,
     /// The same, 99th percentile.
     pub echo_p99_us: f64,
     /// The same, 99.9th percentile.
     pub echo_p999_us: f64,
+    /// The same echo by a bare kthread on its rings, without sockets and user threads: median.
+    pub raw_echo_p50_us: f64,
+    /// The same, 99th percentile.
+    pub raw_echo_p99_us: f64,
+    /// The same, 99.9th percentile.
+    pub raw_echo_p999_us: f64,
     /// Bytes of each frame of the throughput measurement.
     pub frame_bytes: usize,
 }
@@ -62,16 +71,21 @@ const BURST: usize = 32;
 /// Bytes of each ring.
 const RING_BYTES: u32 = 1 << 16;
 
-/// Measures the switch.
+/// The name under which the service of [`switch`] registers.
+pub const ECHO_NAME: &str = "echo";
+
+/// Measures the switch. `service` makes a command that starts a runtime named [`ECHO_NAME`], attached to the IOKernel whose
+/// control socket it is given, which sends back what reaches its UDP port 7 and never parks.
 ///
 /// # Errors
 /// [`BenchError`] when something does not start or answer.
-pub fn switch(options: SwitchOptions) -> Result<SwitchReport, BenchError> {
+pub fn switch(options: SwitchOptions, service: &dyn Fn(&str) -> Command) -> Result<SwitchReport, BenchError> {
     let mut windows = Vec::new();
-    let mut echoes = histogram();
+    let (mut echoes, mut raw_echoes) = (histogram(), histogram());
     for _ in 0..options.rounds.max(1) {
         throughput(options, &mut windows)?;
-        echo(options, &mut echoes)?;
+        raw_echo(options, &mut raw_echoes)?;
+        echo(options, service, &mut echoes)?;
     }
     let mut whole: Vec<f64> = windows.iter().filter(|w| !w.cut).map(Window::mpps).collect();
     whole.sort_by(f64::total_cmp);
@@ -89,6 +103,9 @@ pub fn switch(options: SwitchOptions) -> Result<SwitchReport, BenchError> {
         echo_p50_us: quantile_us(&echoes, 0.5),
         echo_p99_us: quantile_us(&echoes, 0.99),
         echo_p999_us: quantile_us(&echoes, 0.999),
+        raw_echo_p50_us: quantile_us(&raw_echoes, 0.5),
+        raw_echo_p99_us: quantile_us(&raw_echoes, 0.99),
+        raw_echo_p999_us: quantile_us(&raw_echoes, 0.999),
         frame_bytes: options.frame_bytes,
     })
 }
@@ -127,19 +144,63 @@ fn throughput(options: SwitchOptions, windows: &mut Vec<Window>) -> Result<(), B
     Ok(())
 }
 
-/// Round trips between a port and a service whose thread runs all the time.
-fn echo(options: SwitchOptions, into: &mut hdrhistogram::Histogram<u64>) -> Result<(), BenchError> {
+/// Round trips between a port and a service whose kthread runs all the time.
+fn raw_echo(options: SwitchOptions, into: &mut Histogram<u64>) -> Result<(), BenchError> {
     let (port, prober) = prober();
     let running = Running::start(vec![Box::new(port)])?;
     let spec = RawSpec { spin_us: 10_000_000, ..RawSpec::new("service") };
     let service = RawRuntime::start(&running.socket, &spec, |_| Box::<Echo>::default())?;
     let target = Endpoint { mac: service.mac(), ip: service.ip(), port: 7 };
+    round_trips(&prober, target, options, into)
+}
+
+/// The same with a service of the runtime library, in a process of its own.
+fn echo(
+    options: SwitchOptions,
+    service: &dyn Fn(&str) -> Command,
+    into: &mut Histogram<u64>,
+) -> Result<(), BenchError> {
+    let (port, prober) = prober();
+    let running = Running::start(vec![Box::new(port)])?;
+    let _service = Service::start(service(&running.socket))?;
+    let registered = || running.stats.runtimes().into_iter().find(|runtime| runtime.name == ECHO_NAME);
+    wait_for("the start of the echo service", || registered().is_some())?;
+    let service = registered().ok_or_else(|| BenchError::Child("the echo service ended".to_owned()))?;
+    round_trips(&prober, Endpoint { mac: service.mac, ip: service.ip, port: 7 }, options, into)
+}
+
+fn round_trips(
+    prober: &Handle,
+    target: Endpoint,
+    options: SwitchOptions,
+    into: &mut Histogram<u64>,
+) -> Result<(), BenchError> {
     let probe = |count| Probe { target, gap: Duration::from_micros(2), count };
+    // The first ones find caches cold, and a service that has just registered may not listen yet.
     prober.measure(probe(100))?;
     for sample in prober.measure(probe(options.echoes))? {
         into.saturating_record(sample.answered);
     }
     Ok(())
+}
+
+/// A child process; killed when dropped.
+struct Service(Child);
+
+impl Service {
+    fn start(mut command: Command) -> Result<Self, BenchError> {
+        // Its standard input stays open as long as it is wanted.
+        let child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn();
+        child.map(Self).map_err(|e| BenchError::Child(format!("cannot start {command:?}: {e}")))
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        // Fails when it is dead already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 struct Nothing;

@@ -51,6 +51,15 @@ pub(crate) fn baseline_order(order: BaselineOrder) -> String {
     serde_json::to_string(&Order::Baseline(order)).expect("an order is plain data")
 }
 
+/// Tells the child that `command` will start to be a raw runtime, until its standard input ends.
+///
+/// # Panics
+/// Never: an order is plain data.
+pub fn order<'a>(command: &'a mut Command, socket: &str, spec: &RawSpec, role: Role) -> &'a mut Command {
+    let order = Order::Runtime { socket: socket.to_owned(), spec: spec.clone(), role };
+    command.env(VARIABLE, serde_json::to_string(&order).expect("an order is plain data"))
+}
+
 /// A raw runtime in a child process; killed when dropped.
 #[derive(Debug)]
 pub struct RawChild {
@@ -63,10 +72,7 @@ impl RawChild {
     /// # Errors
     /// What went wrong, in the child's own words where it had any.
     pub fn start(mut command: Command, socket: &str, spec: &RawSpec, role: Role) -> Result<Self, String> {
-        let order = Order::Runtime { socket: socket.to_owned(), spec: spec.clone(), role };
-        let order = serde_json::to_string(&order).map_err(|e| e.to_string())?;
-        let process = command
-            .env(VARIABLE, order)
+        let process = order(&mut command, socket, spec, role)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

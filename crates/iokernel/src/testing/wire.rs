@@ -1,8 +1,9 @@
-//! Frames for tests and benchmarks: minimal Ethernet/IPv4/UDP, built and answered in place.
+//! Frames for tests and benchmarks: minimal Ethernet/IPv4/UDP, built and answered in place, and the ARP request that
+//! introduces their sender.
 
 use std::net::Ipv4Addr;
 
-use crate::frame::{ETHERTYPE_IPV4, Mac};
+use crate::frame::{ETHERTYPE_ARP, ETHERTYPE_IPV4, Mac};
 
 /// Bytes of Ethernet, IPv4 and UDP headers.
 pub const UDP_HEADERS: usize = 42;
@@ -40,6 +41,21 @@ pub fn udp(from: Endpoint, to: Endpoint, payload: &[u8]) -> Vec<u8> {
     frame.extend((total - 20).to_be_bytes());
     frame.extend([0, 0]);
     frame.extend(payload);
+    frame
+}
+
+/// The ARP request (RFC 826) by which `from` asks for `to`, who learns from it where to send its answers.
+pub fn arp_request(from: Endpoint, to: Endpoint) -> Vec<u8> {
+    let mut frame = Vec::with_capacity(UDP_HEADERS);
+    frame.extend([0xff; 6]);
+    frame.extend(from.mac.0);
+    frame.extend(ETHERTYPE_ARP.to_be_bytes());
+    // Ethernet and IPv4 addresses, their lengths, a request.
+    frame.extend([0, 1, 8, 0, 6, 4, 0, 1]);
+    frame.extend(from.mac.0);
+    frame.extend(from.ip.octets());
+    frame.extend([0; 6]);
+    frame.extend(to.ip.octets());
     frame
 }
 
