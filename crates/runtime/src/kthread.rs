@@ -175,12 +175,13 @@ const GRANT: usize = offset_of!(Kthread, grant);
 const CEDE_BIT: u8 = 2;
 
 impl Kthread {
-    /// Kthread `index`.
+    /// Kthread `index`, the only one of its runtime if `only`.
     pub fn new(
         index: u16,
         shared: &'static KthreadShared,
         slot: &'static Slot,
         rings: Option<(Producer, Consumer)>,
+        only: bool,
     ) -> Self {
         let (egress, ingress) =
             rings.map_or((None, None), |(p, c)| (Some(UnsafeCell::new(p)), Some(Ingress::new(c))));
@@ -200,7 +201,7 @@ impl Kthread {
             random: Cell::new(0x9e37_79b9_7f4a_7c15 ^ (u64::from(index) + 1) << 32),
             shared,
             slot,
-            runq: RunQueue::new(&shared.status),
+            runq: RunQueue::new(&shared.status, only),
             overflow: SpinLock::new(VecDeque::new()),
             timers: SpinLock::new(TimerHeap::new()),
             ingress,

@@ -208,7 +208,9 @@ fn start(config: &Config) -> Result<&'static Runtime, StartError> {
     };
     let clock = attachment.map_or_else(|| Clock::calibrate(5), |a| Clock::from_hz(a.region.tsc_hz()));
     let runtime = Runtime {
-        kthreads: (0..config.kthreads).map(|index| build_kthread(index, attachment)).collect(),
+        kthreads: (0..config.kthreads)
+            .map(|index| build_kthread(index, attachment, config.kthreads == 1))
+            .collect(),
         stacks: StackPool::new(config.stack_size, shape),
         sleepers: Sleepers::default(),
         clock,
@@ -229,15 +231,15 @@ fn start(config: &Config) -> Result<&'static Runtime, StartError> {
     Ok(self::runtime())
 }
 
-fn build_kthread(index: u16, attachment: Option<&'static Attachment>) -> &'static Kthread {
+fn build_kthread(index: u16, attachment: Option<&'static Attachment>, only: bool) -> &'static Kthread {
     let kthread = match attachment {
         Some(a) => {
             let slot = a.lot.slot(a.slots[index as usize]);
-            Kthread::new(index, a.region.kthread(index), slot, Some(a.rings(index)))
+            Kthread::new(index, a.region.kthread(index), slot, Some(a.rings(index)), only)
         }
         None => {
             let words: &'static KthreadShared = Box::leak(Box::default());
-            Kthread::new(index, words, Box::leak(Box::default()), None)
+            Kthread::new(index, words, Box::leak(Box::default()), None, only)
         }
     };
     let kthread = Box::leak(Box::new(kthread));

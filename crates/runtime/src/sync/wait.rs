@@ -7,7 +7,7 @@
 //!
 //! | event | holds | does |
 //! |---|---|---|
-//! | wake | list lock | unlinks the node; swaps `WAITING` for `WOKEN`; makes the thread runnable |
+//! | wake | list lock | unlinks the node; swaps `WAITING` for `WOKEN`, or stores it if there is no timeout; makes the thread runnable |
 //! | timeout | timer lock | swaps `WAITING` for `TIMED_OUT`; makes the thread runnable; the node stays linked |
 //! | waiter resumes, woken | nothing | takes its timer out (waits for a timer in the act of firing) |
 //! | waiter resumes, timed out | list lock | unlinks its node, if a waker has not skipped over it |
@@ -57,17 +57,20 @@ struct WaitNode {
     timer: TimerNode,
     state: AtomicU8,
     waiter: Waiter,
+    /// Whether a timeout may end the wait.
+    timed: bool,
     next: Cell<*const WaitNode>,
     previous: Cell<*const WaitNode>,
     linked: Cell<bool>,
 }
 
 impl WaitNode {
-    fn new() -> Self {
+    fn new(timed: bool) -> Self {
         Self {
             timer: TimerNode::new(time_out),
             state: AtomicU8::new(WAITING),
             waiter: Waiter::current(),
+            timed,
             next: Cell::new(ptr::null()),
             previous: Cell::new(ptr::null()),
             linked: Cell::new(false),
@@ -75,24 +78,38 @@ impl WaitNode {
     }
 
     /// Ends the wait with `outcome` unless it has ended already.
+    #[inline]
     fn finish(&self, outcome: u8) -> bool {
-        // An OS thread may leave as soon as the state changes: take its handle before.
-        let os = match &self.waiter {
-            Waiter::User(_) => None,
-            Waiter::Os(thread) => Some(thread.clone()),
-        };
-        let uthread = if let Waiter::User(uthread) = self.waiter { Some(uthread) } else { None };
-        // AcqRel: Release pairs with the Acquire load of the waiter: it sees what its waker did before.
-        if self.state.compare_exchange(WAITING, outcome, Ordering::AcqRel, Ordering::Relaxed).is_err() {
-            return false;
-        }
-        if let Some(uthread) = uthread {
-            worker::ready(uthread);
-        }
-        if let Some(thread) = os {
-            thread.unpark();
+        match &self.waiter {
+            Waiter::User(uthread) => {
+                let uthread = *uthread;
+                if !self.end_wait(outcome) {
+                    return false;
+                }
+                worker::ready(uthread);
+            }
+            Waiter::Os(thread) => {
+                // It may leave as soon as the state changes: take its handle before.
+                let thread = thread.clone();
+                if !self.end_wait(outcome) {
+                    return false;
+                }
+                thread.unpark();
+            }
         }
         true
+    }
+
+    #[inline]
+    fn end_wait(&self, outcome: u8) -> bool {
+        if !self.timed {
+            // Release: pairs with the Acquire load of the waiter: it sees what its waker did before. There is no other waker:
+            // the list lock is held, and the node was on the list.
+            self.state.store(outcome, Ordering::Release);
+            return true;
+        }
+        // AcqRel: Release as above.
+        self.state.compare_exchange(WAITING, outcome, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 }
 
@@ -200,7 +217,7 @@ pub fn wait<T>(
     list: impl Fn(&mut T) -> &mut WaitList,
     deadline: Option<Cycles>,
 ) -> WaitOutcome {
-    let node = WaitNode::new();
+    let node = WaitNode::new(deadline.is_some());
     list(&mut guard).push_back(&node);
     let lock = guard.lock_of();
     match node.waiter {
@@ -247,7 +264,7 @@ fn wait_os(node: &WaitNode, deadline: Option<Cycles>) {
 
 /// Blocks the calling user thread until `deadline` (in TSC cycles).
 pub(crate) fn sleep_until(deadline: Cycles) {
-    let node = WaitNode::new();
+    let node = WaitNode::new(true);
     let guard = NoPreempt::new();
     // SAFETY: the node leaves this frame only after `disarm`.
     let kthread = unsafe { worker::arm(&guard, &node.timer, deadline) };
