@@ -11,10 +11,12 @@ use std::time::Duration;
 pub use tailwater_shm::control::Class;
 
 /// Smallest stack: a preempt signal's frame with AVX-512 state takes 4 KiB of it.
-const MIN_STACK: usize = 16 * 1024;
+pub(crate) const MIN_STACK: usize = 16 * 1024;
 const DEFAULT_STACK: usize = 256 * 1024;
 const DEFAULT_IDLE: Duration = Duration::from_micros(50);
 const DEFAULT_RING: u32 = 256 * 1024;
+const DEFAULT_BLOCKING_THREADS: u16 = 256;
+const MAX_BLOCKING_THREADS: u16 = 4096;
 
 /// Settings as one source gives them. Every field is optional.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -29,6 +31,7 @@ struct Partial {
     stack_size: Option<usize>,
     idle_timeout_us: Option<u64>,
     ring_bytes: Option<u32>,
+    blocking_threads: Option<u16>,
 }
 
 impl Partial {
@@ -43,6 +46,7 @@ impl Partial {
             stack_size: self.stack_size.or(next.stack_size),
             idle_timeout_us: self.idle_timeout_us.or(next.idle_timeout_us),
             ring_bytes: self.ring_bytes.or(next.ring_bytes),
+            blocking_threads: self.blocking_threads.or(next.blocking_threads),
         }
     }
 
@@ -57,6 +61,7 @@ impl Partial {
             stack_size: variable("TAILWATER_STACK_SIZE")?,
             idle_timeout_us: variable("TAILWATER_IDLE_TIMEOUT_US")?,
             ring_bytes: variable("TAILWATER_RING_BYTES")?,
+            blocking_threads: variable("TAILWATER_BLOCKING_THREADS")?,
         })
     }
 
@@ -111,6 +116,8 @@ pub struct Config {
     pub idle_timeout: Option<Duration>,
     /// Bytes of each packet ring.
     pub ring_bytes: u32,
+    /// Most ordinary threads that run blocking calls.
+    pub blocking_threads: u16,
 }
 
 impl Config {
@@ -131,6 +138,12 @@ impl Config {
         if !(1..=most).contains(&kthreads) {
             return Err(StartError::Config(format!("kthreads {kthreads} is out of range: 1 to {most}")));
         }
+        let blocking_threads = partial.blocking_threads.unwrap_or(DEFAULT_BLOCKING_THREADS);
+        if !(1..=MAX_BLOCKING_THREADS).contains(&blocking_threads) {
+            return Err(StartError::Config(format!(
+                "blocking_threads {blocking_threads} is out of range: 1 to {MAX_BLOCKING_THREADS}"
+            )));
+        }
         let idle_timeout = partial.idle_timeout_us.map_or(DEFAULT_IDLE, Duration::from_micros);
         Ok(Self {
             iokernel: partial.iokernel,
@@ -142,6 +155,7 @@ impl Config {
             stack_size,
             idle_timeout: (!idle_timeout.is_zero()).then_some(idle_timeout),
             ring_bytes: partial.ring_bytes.unwrap_or(DEFAULT_RING),
+            blocking_threads,
         })
     }
 }
@@ -178,6 +192,7 @@ fn program_name() -> String {
 /// | [`stack_size`](Self::stack_size) | `TAILWATER_STACK_SIZE` | 262144 bytes |
 /// | [`idle_timeout`](Self::idle_timeout) | `TAILWATER_IDLE_TIMEOUT_US` | 50 us |
 /// | [`ring_bytes`](Self::ring_bytes) | `TAILWATER_RING_BYTES` | 262144 bytes |
+/// | [`blocking_threads`](Self::blocking_threads) | `TAILWATER_BLOCKING_THREADS` | 256 |
 #[derive(Debug, Clone, Default)]
 #[must_use = "a builder does nothing until `run`"]
 pub struct Builder {
@@ -244,6 +259,12 @@ impl Builder {
         self
     }
 
+    /// Most ordinary threads that run [`blocking`](fn@crate::blocking) calls at a time: 1 to 4096. They are started as needed.
+    pub fn blocking_threads(mut self, threads: u16) -> Self {
+        self.settings.blocking_threads = Some(threads);
+        self
+    }
+
     /// The configuration that [`run`](Self::run) would use.
     pub(crate) fn resolve(self) -> Result<Config, StartError> {
         Config::complete(self.settings.or(Partial::from_environment()?).or(Partial::from_file()?))
@@ -275,6 +296,9 @@ mod tests {
         assert!(error.to_string().contains("1 to 64"), "{error}");
         let error = Config::complete(Partial { stack_size: Some(100), ..Partial::default() }).unwrap_err();
         assert!(error.to_string().contains("16384"), "{error}");
+        let error =
+            Config::complete(Partial { blocking_threads: Some(0), ..Partial::default() }).unwrap_err();
+        assert!(error.to_string().contains("1 to 4096"), "{error}");
     }
 
     #[test]

@@ -159,6 +159,8 @@ pub struct Kthread {
     pub blocks: crate::alloc::BlockCache,
     /// What it counts.
     pub counters: Counters,
+    /// Identities for the threads it starts.
+    pub thread_ids: crate::thread::identity::IdBlock,
 }
 
 // SAFETY: the access rules in the module documentation.
@@ -208,6 +210,7 @@ impl Kthread {
             stacks: StackCache::default(),
             blocks: crate::alloc::BlockCache::default(),
             counters: Counters::default(),
+            thread_ids: Default::default(),
         }
     }
 

@@ -1,6 +1,7 @@
 //! Tailwater: user threads, synchronisation, timers and sockets for services that share a machine with batch work.
 //!
-//! The API mirrors `std`: [`thread`], [`sync`], [`net`]. A program becomes a Tailwater program with one attribute:
+//! The API mirrors `std`: [`thread`], [`sync`], [`net`]; [`blocking`](fn@blocking) is for what has no
+//! counterpart here. A program becomes a Tailwater program with one attribute:
 //!
 //! ```no_run
 //! #[tailwater::main]
@@ -28,13 +29,16 @@
 mod alloc;
 mod arch;
 mod attach;
+mod blocking;
 mod config;
+mod custom_stacks;
 mod egress;
 mod kthread;
 mod lease;
 mod local;
 pub mod net;
 mod preempt;
+mod registry;
 mod runq;
 mod runtime;
 mod stack;
@@ -46,6 +50,7 @@ mod uthread;
 mod worker;
 
 pub use alloc::Alloc;
+pub use blocking::blocking;
 pub use config::{Builder, Class};
 pub use runtime::StartError;
 pub use stack::StackError;
