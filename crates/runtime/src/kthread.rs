@@ -323,6 +323,15 @@ impl NoPreempt {
         self.inside.then(|| unsafe { &*(arch::gs_word::<THIS>() as *const Kthread) })
     }
 
+    /// Ends the proof without honouring a preempt signal that came meanwhile: for signal handlers.
+    pub fn drop_quietly(self) {
+        if self.inside {
+            // SAFETY: as in `drop`. A pending signal stays noted for whoever turns preemption on next.
+            unsafe { arch::gs_decrement::<PREEMPT_OFF>() };
+        }
+        core::mem::forget(self);
+    }
+
     /// Runs `f` with FS base of the OS thread itself, so that foreign code (malloc, the dynamic linker) sees the kthread's
     /// thread-locals and not the user thread's.
     #[inline]

@@ -37,6 +37,7 @@ mod kthread;
 mod lease;
 mod local;
 pub mod net;
+mod overflow;
 mod preempt;
 mod registry;
 mod runq;

@@ -18,7 +18,7 @@ use crate::stack::StackPool;
 use crate::sync::spin::SpinLock;
 use crate::thread::{Options, Packet, panics};
 use crate::uthread::Uthread;
-use crate::{alloc, arch, preempt, thread, tls, worker};
+use crate::{alloc, arch, overflow, preempt, thread, tls, worker};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
@@ -242,6 +242,8 @@ fn start(config: &Config) -> Result<&'static Runtime, StartError> {
     panics::install_hook();
     preempt::install()
         .map_err(|source| StartError::System { action: "install the preempt handler", source })?;
+    overflow::install()
+        .map_err(|source| StartError::System { action: "install the overflow handler", source })?;
     start_kthreads()?;
     // Afterwards: this thread has left the managed cores, and whom it starts stays off them.
     self::runtime()
@@ -276,6 +278,7 @@ fn start_kthreads() -> Result<(), StartError> {
         std::thread::Builder::new()
             .name(format!("tailwater/{}", kthread.index))
             .spawn(move || {
+                overflow::prepare_os_thread();
                 kthread.adopt_os_thread();
                 if runtime.attachment.is_some() {
                     // On a managed core other programs are in the way; without the right to outrank them, so be it.
