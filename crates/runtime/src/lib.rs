@@ -1,6 +1,6 @@
 //! Tailwater: user threads, synchronisation, timers and sockets for services that share a machine with batch work.
 //!
-//! The API mirrors `std`: [`thread`], [`sync`], [`net`]; [`blocking`](fn@blocking) is for what has no
+//! The API mirrors `std`: [`thread`], [`sync`], [`time`], [`net`]; [`blocking`](fn@blocking) is for what has no
 //! counterpart here. A program becomes a Tailwater program with one attribute:
 //!
 //! ```no_run
@@ -45,6 +45,7 @@ mod runtime;
 mod stack;
 pub mod sync;
 pub mod thread;
+pub mod time;
 mod timer;
 mod tls;
 mod uthread;

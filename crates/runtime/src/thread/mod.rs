@@ -35,6 +35,7 @@ use crate::worker;
 use core::num::NonZero;
 use std::io;
 use std::time::{Duration, Instant};
+use tailwater_shm::Cycles;
 
 /// Lets other runnable threads run first. Also a poll point.
 ///
@@ -66,13 +67,12 @@ pub fn yield_now() {
 /// }
 /// ```
 pub fn sleep(duration: Duration) {
-    if kthread::current_uthread().is_none() {
-        return std::thread::sleep(duration);
-    }
-    let start = Instant::now();
-    // Again for what is missing: the cycle clock was calibrated in a few milliseconds and may be a little fast.
-    while let Some(rest) = duration.checked_sub(start.elapsed()).filter(|rest| !rest.is_zero()) {
-        wait::sleep_until(runtime::deadline_after(rest));
+    match Instant::now().checked_add(duration) {
+        Some(deadline) => crate::time::sleep_until(deadline),
+        None if is_user_thread() => loop {
+            wait::sleep_until(Cycles::MAX);
+        },
+        None => std::thread::sleep(duration),
     }
 }
 
