@@ -7,6 +7,8 @@ use core::hint::black_box;
 use core::ptr::NonNull;
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 
+// Private to the crate, hence included. Its unit tests come along and are not run here.
+#[allow(dead_code)]
 #[path = "../src/timer.rs"]
 mod timer;
 use timer::{TimerHeap, TimerNode};

@@ -15,6 +15,7 @@ pub(crate) const MIN_STACK: usize = 16 * 1024;
 const DEFAULT_STACK: usize = 256 * 1024;
 const DEFAULT_IDLE: Duration = Duration::from_micros(50);
 const DEFAULT_RING: u32 = 256 * 1024;
+const DEFAULT_STALL: Duration = Duration::from_millis(100);
 const DEFAULT_BLOCKING_THREADS: u16 = 256;
 const MAX_BLOCKING_THREADS: u16 = 4096;
 
@@ -32,6 +33,8 @@ struct Partial {
     idle_timeout_us: Option<u64>,
     ring_bytes: Option<u32>,
     blocking_threads: Option<u16>,
+    stall_timeout_ms: Option<u64>,
+    dump_signal: Option<DumpSignal>,
 }
 
 impl Partial {
@@ -47,6 +50,8 @@ impl Partial {
             idle_timeout_us: self.idle_timeout_us.or(next.idle_timeout_us),
             ring_bytes: self.ring_bytes.or(next.ring_bytes),
             blocking_threads: self.blocking_threads.or(next.blocking_threads),
+            stall_timeout_ms: self.stall_timeout_ms.or(next.stall_timeout_ms),
+            dump_signal: self.dump_signal.or(next.dump_signal),
         }
     }
 
@@ -62,6 +67,8 @@ impl Partial {
             idle_timeout_us: variable("TAILWATER_IDLE_TIMEOUT_US")?,
             ring_bytes: variable("TAILWATER_RING_BYTES")?,
             blocking_threads: variable("TAILWATER_BLOCKING_THREADS")?,
+            stall_timeout_ms: variable("TAILWATER_STALL_TIMEOUT_MS")?,
+            dump_signal: variable("TAILWATER_DUMP_SIGNAL")?,
         })
     }
 
@@ -70,6 +77,47 @@ impl Partial {
         let text = std::fs::read_to_string(&path)
             .map_err(|e| StartError::Config(format!("cannot read {path}, named by TAILWATER_CONFIG: {e}")))?;
         toml::from_str(&text).map_err(|e| StartError::Config(format!("{path}: {e}")))
+    }
+}
+
+/// The signal that has all user threads [dumped](crate::dump) to standard error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum DumpSignal {
+    /// No signal does.
+    None,
+    /// `SIGQUIT`: Ctrl-\ in a terminal. The program goes on afterwards.
+    #[default]
+    Quit,
+    /// `SIGUSR1`.
+    Usr1,
+    /// `SIGUSR2`.
+    Usr2,
+}
+
+impl DumpSignal {
+    /// Its number.
+    pub(crate) fn number(self) -> Option<i32> {
+        match self {
+            Self::None => None,
+            Self::Quit => Some(libc::SIGQUIT),
+            Self::Usr1 => Some(libc::SIGUSR1),
+            Self::Usr2 => Some(libc::SIGUSR2),
+        }
+    }
+}
+
+impl std::str::FromStr for DumpSignal {
+    type Err = &'static str;
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "none" => Ok(Self::None),
+            "quit" => Ok(Self::Quit),
+            "usr1" => Ok(Self::Usr1),
+            "usr2" => Ok(Self::Usr2),
+            _ => Err("expected none, quit, usr1 or usr2"),
+        }
     }
 }
 
@@ -118,6 +166,10 @@ pub struct Config {
     pub ring_bytes: u32,
     /// Most ordinary threads that run blocking calls.
     pub blocking_threads: u16,
+    /// How long a thread may hold up its kthread unreported; `None` reports nothing.
+    pub stall_timeout: Option<Duration>,
+    /// The signal that has all threads dumped.
+    pub dump_signal: DumpSignal,
 }
 
 impl Config {
@@ -144,6 +196,7 @@ impl Config {
                 "blocking_threads {blocking_threads} is out of range: 1 to {MAX_BLOCKING_THREADS}"
             )));
         }
+        let stall_timeout = partial.stall_timeout_ms.map_or(DEFAULT_STALL, Duration::from_millis);
         let idle_timeout = partial.idle_timeout_us.map_or(DEFAULT_IDLE, Duration::from_micros);
         Ok(Self {
             iokernel: partial.iokernel,
@@ -156,6 +209,8 @@ impl Config {
             idle_timeout: (!idle_timeout.is_zero()).then_some(idle_timeout),
             ring_bytes: partial.ring_bytes.unwrap_or(DEFAULT_RING),
             blocking_threads,
+            stall_timeout: (!stall_timeout.is_zero()).then_some(stall_timeout),
+            dump_signal: partial.dump_signal.unwrap_or_default(),
         })
     }
 }
@@ -193,6 +248,8 @@ fn program_name() -> String {
 /// | [`idle_timeout`](Self::idle_timeout) | `TAILWATER_IDLE_TIMEOUT_US` | 50 us |
 /// | [`ring_bytes`](Self::ring_bytes) | `TAILWATER_RING_BYTES` | 262144 bytes |
 /// | [`blocking_threads`](Self::blocking_threads) | `TAILWATER_BLOCKING_THREADS` | 256 |
+/// | [`stall_timeout`](Self::stall_timeout) | `TAILWATER_STALL_TIMEOUT_MS` | 100 ms |
+/// | [`dump_signal`](Self::dump_signal) | `TAILWATER_DUMP_SIGNAL` | `quit` |
 #[derive(Debug, Clone, Default)]
 #[must_use = "a builder does nothing until `run`"]
 pub struct Builder {
@@ -265,6 +322,20 @@ impl Builder {
         self
     }
 
+    /// How long a user thread may reach no poll point, or sit in a system call, before it is reported on standard error with its
+    /// backtrace; zero reports nothing. Rounded down to milliseconds. Watching costs an ordinary thread some ten microseconds four
+    /// times in this period.
+    pub fn stall_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.stall_timeout_ms = Some(u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX));
+        self
+    }
+
+    /// The signal that has all user threads [dumped](crate::dump) to standard error. A program that handles it itself keeps it.
+    pub fn dump_signal(mut self, signal: DumpSignal) -> Self {
+        self.settings.dump_signal = Some(signal);
+        self
+    }
+
     /// The configuration that [`run`](Self::run) would use.
     pub(crate) fn resolve(self) -> Result<Config, StartError> {
         Config::complete(self.settings.or(Partial::from_environment()?).or(Partial::from_file()?))
@@ -299,6 +370,23 @@ mod tests {
         let error =
             Config::complete(Partial { blocking_threads: Some(0), ..Partial::default() }).unwrap_err();
         assert!(error.to_string().contains("1 to 4096"), "{error}");
+    }
+
+    #[test]
+    fn a_zero_stall_timeout_reports_nothing() {
+        let config = Config::complete(Partial { stall_timeout_ms: Some(0), ..Partial::default() }).unwrap();
+        assert_eq!(config.stall_timeout, None);
+    }
+
+    #[test]
+    fn the_file_and_the_environment_name_dump_signals_alike() {
+        for (text, signal) in
+            [("none", DumpSignal::None), ("quit", DumpSignal::Quit), ("usr2", DumpSignal::Usr2)]
+        {
+            let file: Partial = toml::from_str(&format!("dump_signal = \"{text}\"")).unwrap();
+            assert_eq!((file.dump_signal, text.parse()), (Some(signal), Ok(signal)));
+        }
+        assert!("hup".parse::<DumpSignal>().is_err());
     }
 
     #[test]

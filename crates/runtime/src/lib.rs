@@ -32,6 +32,7 @@ mod attach;
 mod blocking;
 mod config;
 mod custom_stacks;
+pub mod debug;
 mod egress;
 mod kthread;
 mod lease;
@@ -53,7 +54,8 @@ mod worker;
 
 pub use alloc::Alloc;
 pub use blocking::blocking;
-pub use config::{Builder, Class};
+pub use config::{Builder, Class, DumpSignal};
+pub use debug::dump;
 pub use runtime::StartError;
 pub use stack::StackError;
 /// Runs `main` as the first user thread of a runtime configured by the environment, and installs the allocator guard.

@@ -18,7 +18,7 @@ use crate::stack::StackPool;
 use crate::sync::spin::SpinLock;
 use crate::thread::{Options, Packet, panics};
 use crate::uthread::Uthread;
-use crate::{alloc, arch, overflow, preempt, thread, tls, worker};
+use crate::{alloc, arch, debug, overflow, preempt, thread, tls, worker};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
@@ -170,6 +170,11 @@ impl Runtime {
         self.publish_injected(list.len());
     }
 
+    /// The injection list at this moment, for a dump.
+    pub fn injected_snapshot(&self) -> Vec<*const Uthread> {
+        self.injected.lock().iter().map(|&thread| core::ptr::from_ref(thread)).collect()
+    }
+
     /// The IOKernel sees the injection list as one more entry of kthread 0's doorbell word.
     fn publish_injected(&self, len: usize) {
         self.injected_len.store(len, Ordering::Relaxed);
@@ -250,6 +255,10 @@ fn start(config: &Config) -> Result<&'static Runtime, StartError> {
         .blocking
         .start()
         .map_err(|source| StartError::System { action: "start a thread for blocking calls", source })?;
+    debug::start(config).map_err(|source| StartError::System {
+        action: "start the thread that watches for stalls",
+        source,
+    })?;
     Ok(self::runtime())
 }
 

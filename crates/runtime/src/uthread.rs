@@ -15,6 +15,7 @@
 use crate::thread::identity::Identity;
 use crate::tls::Destructors;
 use core::cell::Cell;
+use core::mem::offset_of;
 use core::sync::atomic::{AtomicU8, Ordering};
 use tailwater_shm::sync::spin_hint;
 
@@ -54,6 +55,15 @@ pub struct Uthread {
 unsafe impl Sync for Uthread {}
 
 impl Uthread {
+    /// Where a debugger finds the saved stack pointer, whether the thread is on a kthread, its identity word (id, two bits of park
+    /// state), and the next record.
+    pub const DEBUGGER_OFFSETS: [usize; 4] = [
+        offset_of!(Self, rsp),
+        offset_of!(Self, on_cpu),
+        offset_of!(Self, identity) + Identity::WORD_OFFSET,
+        offset_of!(Self, next_record),
+    ];
+
     /// The record of a stack without a thread.
     pub fn new(limit: usize, fs: usize) -> Self {
         Self {
@@ -67,6 +77,16 @@ impl Uthread {
             identity: Identity::default(),
             next_record: Cell::new(core::ptr::null()),
         }
+    }
+
+    /// The saved stack pointer, if the thread is suspended right now: for a look from outside, which may be stale at once.
+    pub fn suspended_at(&self) -> Option<usize> {
+        // Acquire: as in `claim`. The pointer is one aligned word, read as such; whoever uses it checks that it lies in the stack.
+        if self.on_cpu.load(Ordering::Acquire) != 0 {
+            return None;
+        }
+        // SAFETY: the cell is alive; a switch may write the word meanwhile, hence volatile.
+        Some(unsafe { self.rsp.as_ptr().read_volatile() })
     }
 
     /// Waits until the thread that ended here has left its stack: a few instructions of a kthread with preemption off.

@@ -31,7 +31,11 @@ pub(crate) struct UserThread {
 impl UserThread {
     /// The thread the caller runs in.
     pub fn current() -> Option<Self> {
-        let record = kthread::current_uthread()?;
+        Self::of_record(kthread::current_uthread()?)
+    }
+
+    /// The thread that runs on `record`, if any.
+    pub fn of_record(record: &'static Uthread) -> Option<Self> {
         Some(Self { record, id: record.identity.id()?, name: record.identity.name() })
     }
 

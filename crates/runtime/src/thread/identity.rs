@@ -77,6 +77,9 @@ const fn word(id: NonZeroU64, state: u64) -> u64 {
 }
 
 impl Identity {
+    /// For debuggers.
+    pub const WORD_OFFSET: usize = core::mem::offset_of!(Self, word);
+
     /// A thread is about to start on the record.
     #[inline]
     pub fn begin(&self, id: NonZeroU64, name: Option<Arc<str>>) {
