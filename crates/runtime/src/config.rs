@@ -81,6 +81,11 @@ impl Partial {
 }
 
 /// The signal that has all user threads [dumped](crate::dump) to standard error.
+///
+/// # Examples
+/// ```no_run
+/// tailwater::Builder::new().dump_signal(tailwater::DumpSignal::Usr1).run(|| ()).unwrap();
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]

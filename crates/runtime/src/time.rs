@@ -11,9 +11,10 @@ use crate::kthread;
 use crate::runtime::deadline_after;
 use crate::sync::wait;
 pub use crate::thread::sleep;
+use crate::worker;
 pub use std::time::{Duration, Instant};
 
-/// Sleeps until `deadline`; returns at once when it has passed. Other user threads run meanwhile.
+/// Sleeps until `deadline`; when it has passed, lets other threads run first and returns. Other user threads run meanwhile.
 ///
 /// # Examples
 /// ```standalone_crate
@@ -28,6 +29,10 @@ pub use std::time::{Duration, Instant};
 /// ```
 pub fn sleep_until(deadline: Instant) {
     let user_thread = kthread::current_uthread().is_some();
+    if user_thread && deadline <= Instant::now() {
+        // Who sleeps in a loop, even for no time, lets others run.
+        return worker::yield_now();
+    }
     // Again for what is missing: the cycle clock was calibrated in a few milliseconds and may be a little fast.
     loop {
         let rest = deadline.saturating_duration_since(Instant::now());
@@ -43,6 +48,14 @@ pub fn sleep_until(deadline: Instant) {
 }
 
 /// What an [`Interval`] does when its thread came late by a period or more.
+///
+/// # Examples
+/// ```
+/// use tailwater::time::{Duration, MissedTicks, interval};
+///
+/// let statistics = interval(Duration::from_secs(1)).missed_ticks(MissedTicks::Skip);
+/// assert_eq!(statistics.period(), Duration::from_secs(1));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum MissedTicks {

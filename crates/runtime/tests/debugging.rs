@@ -13,11 +13,18 @@ static ALLOC: tailwater::Alloc = tailwater::Alloc;
 
 const CHILD: &str = "TAILWATER_TEST_CHILD";
 const STALL: Duration = Duration::from_millis(20);
+/// How long a child lives at most.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Runs `main` in a process of its own and reads its standard error until `enough`; then closes its standard input and waits for
 /// its good end. Returns what was read.
 fn in_child(test: &str, main: impl FnOnce(), enough: impl Fn(&str) -> bool) -> String {
     if std::env::var(CHILD).is_ok_and(|running| running == test) {
+        std::thread::spawn(|| {
+            std::thread::sleep(PATIENCE);
+            eprintln!("the parent has not read what it waits for");
+            std::process::exit(1);
+        });
         main();
         std::process::exit(0);
     }
@@ -58,6 +65,8 @@ fn spins_here(stop: &AtomicBool) {
 #[inline(never)]
 fn parks_here() {
     thread::park();
+    // Not a tail call, which would leave no frame.
+    std::hint::black_box(());
 }
 
 fn mentions(info: &ThreadInfo, function: &str) -> bool {
@@ -104,7 +113,7 @@ fn a_dump_says_what_each_thread_does_and_where() {
             assert_eq!(find("blocked").state, ThreadState::Blocked);
             assert!(mentions(find("blocked"), "lock_slowly"), "{}", find("blocked"));
             assert_eq!(find("main").state, ThreadState::Blocked);
-            assert!(mentions(find("main"), "JoinHandle"), "{}", find("main"));
+            assert!(mentions(find("main"), "wait"), "{}", find("main"));
             let (line, file) = (find("parked").to_string(), file!());
             assert!(line.contains("user thread 'parked' (") && line.contains(file), "{line}");
 
@@ -133,6 +142,7 @@ static LEAVE_HANDLER: AtomicBool = AtomicBool::new(false);
 extern "C" fn spins_in_a_handler(_: i32) {
     IN_HANDLER.store(true, Ordering::Relaxed);
     spins_here(&LEAVE_HANDLER);
+    std::hint::black_box(());
 }
 
 #[inline(never)]

@@ -12,6 +12,8 @@ const TEST: &str = "gdb_lists_user_threads_and_walks_the_stack_of_a_suspended_on
 #[inline(never)]
 fn parks_for_gdb() {
     thread::park();
+    // Not a tail call, which would leave no frame.
+    std::hint::black_box(());
 }
 
 /// One thread parked, the other stopped for the debugger.

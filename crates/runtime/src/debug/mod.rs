@@ -34,6 +34,18 @@ use std::collections::{HashMap, HashSet};
 const MAX_THREADS: usize = 10_000;
 
 /// What a thread does.
+///
+/// # Examples
+/// ```standalone_crate
+/// use tailwater::debug::ThreadState;
+///
+/// #[tailwater::main]
+/// fn main() {
+///     let running = |state| matches!(state, ThreadState::Running { .. });
+///     let count = tailwater::dump().threads.iter().filter(|t| running(t.state)).count();
+///     assert_eq!(count, 0, "the only thread waits for the dump");
+/// }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ThreadState {
@@ -61,7 +73,18 @@ impl fmt::Display for ThreadState {
     }
 }
 
-/// What a dump says of one thread.
+/// What a dump says of one thread. Displays as a line and a backtrace.
+///
+/// # Examples
+/// ```standalone_crate
+/// #[tailwater::main]
+/// fn main() {
+///     let dump = tailwater::dump();
+///     let main = &dump.threads[0];
+///     assert!(main.to_string().starts_with("user thread 'main' (1): blocked"));
+///     assert!(!main.backtrace.is_empty());
+/// }
+/// ```
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct ThreadInfo {
@@ -88,7 +111,7 @@ impl fmt::Display for ThreadInfo {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Dump {
-    /// The threads, oldest first, 10,000 at most.
+    /// The threads by id, 10,000 at most.
     pub threads: Vec<ThreadInfo>,
     /// How many more there are.
     pub left_out: usize,
@@ -113,7 +136,8 @@ pub(crate) fn write_backtrace(out: &mut impl fmt::Write, frames: &[Frame]) -> fm
 
 /// Looks at all user threads: which there are, what each does, and where. Threads go on meanwhile.
 ///
-/// Takes milliseconds, and longer the first time, when symbols are read. Without a runtime there are no threads.
+/// Takes milliseconds, and longer the first time, when symbols are read; a user thread that calls this waits as in
+/// [`blocking`](fn@crate::blocking), and appears so. Without a runtime there are no threads.
 ///
 /// # Examples
 /// ```standalone_crate

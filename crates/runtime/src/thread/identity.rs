@@ -44,6 +44,15 @@ pub struct IdBlock {
     end: Cell<u64>,
 }
 
+impl IdBlock {
+    #[cold]
+    fn refill(&self) {
+        let first = NEXT_ID.fetch_add(BLOCK, Ordering::Relaxed);
+        self.next.set(first);
+        self.end.set(first + BLOCK);
+    }
+}
+
 /// An id no other thread of this process has had.
 #[inline]
 pub fn new_id(guard: &NoPreempt) -> NonZeroU64 {
@@ -52,9 +61,7 @@ pub fn new_id(guard: &NoPreempt) -> NonZeroU64 {
         Some(kthread) => {
             let block = &kthread.thread_ids;
             if block.next.get() == block.end.get() {
-                let first = NEXT_ID.fetch_add(BLOCK, Ordering::Relaxed);
-                block.next.set(first);
-                block.end.set(first + BLOCK);
+                block.refill();
             }
             block.next.replace(block.next.get() + 1)
         }
@@ -82,10 +89,9 @@ impl Identity {
 
     /// A thread is about to start on the record.
     #[inline]
-    pub fn begin(&self, id: NonZeroU64, name: Option<Arc<str>>) {
-        if name.is_some() {
-            *self.name.lock() = name;
-            self.named.store(true, Ordering::Relaxed);
+    pub fn begin(&self, id: NonZeroU64, name: Option<&Arc<str>>) {
+        if let Some(name) = name {
+            self.set_name(Some(Arc::clone(name)));
         }
         self.word.store(word(id, EMPTY), Ordering::Relaxed);
     }
@@ -95,10 +101,17 @@ impl Identity {
     pub fn end(&self) {
         self.word.store(0, Ordering::Relaxed);
         if self.named.load(Ordering::Relaxed) {
-            self.named.store(false, Ordering::Relaxed);
-            let name = self.name.lock().take();
-            drop(name);
+            self.set_name(None);
         }
+    }
+
+    /// Apart and rare: threads without a name, most of them, pay a comparison.
+    #[cold]
+    fn set_name(&self, name: Option<Arc<str>>) {
+        self.named.store(name.is_some(), Ordering::Relaxed);
+        // Swapped under the lock, dropped after it.
+        let old = core::mem::replace(&mut *self.name.lock(), name);
+        drop(old);
     }
 
     /// The id of the thread that runs here, if any.
@@ -166,7 +179,7 @@ mod tests {
     #[test]
     fn an_old_handle_does_not_reach_the_next_thread_on_the_record() {
         let identity = Identity::default();
-        identity.begin(id(7), Some("first".into()));
+        identity.begin(id(7), Some(&"first".into()));
         identity.end();
         assert!(!identity.give_token(id(7)));
         identity.begin(id(8), None);

@@ -16,6 +16,27 @@ use std::panic::{catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 /// A scope to spawn threads in; see [`scope`].
+///
+/// # Examples
+/// Threads of a scope may start others in it:
+/// ```standalone_crate
+/// use std::sync::atomic::{AtomicU32, Ordering};
+/// use tailwater::thread::{self, Scope};
+///
+/// fn count<'scope>(s: &'scope Scope<'scope, '_>, counter: &'scope AtomicU32, depth: u32) {
+///     counter.fetch_add(1, Ordering::Relaxed);
+///     for _ in 0..depth {
+///         s.spawn(move || count(s, counter, depth - 1));
+///     }
+/// }
+///
+/// #[tailwater::main]
+/// fn main() {
+///     let counter = AtomicU32::new(0);
+///     thread::scope(|s| count(s, &counter, 3));
+///     assert_eq!(counter.into_inner(), 16);
+/// }
+/// ```
 pub struct Scope<'scope, 'env: 'scope> {
     data: Arc<ScopeData>,
     /// Invariant, so that `'scope` can neither grow nor shrink.

@@ -107,16 +107,29 @@ unsafe fn finish<F, T>(data: *mut u8) {
         shared.finished = true;
         shared.waiters.wake_all();
     }
-    let scope = packet.scope.clone();
-    if let Some(packet) = Arc::into_inner(packet) {
+    match &packet.scope {
+        None => drop_packet(packet, me),
+        Some(scope) => {
+            let scope = Arc::clone(scope);
+            drop_packet(packet, me);
+            scope.thread_ended();
+        }
+    }
+    me.identity.end();
+}
+
+/// Drops the thread's share in `packet`, and with it the result if nobody can join any more.
+#[inline]
+fn drop_packet<T>(packet: Arc<Packet<T>>, me: &'static Uthread) {
+    #[cold]
+    fn last<T>(packet: Packet<T>, me: &'static Uthread) {
         drop(packet);
         // SAFETY: on the thread that owns them; its closure has returned. The result's destructor may have registered some.
         unsafe { me.destructors.run() };
     }
-    if let Some(scope) = scope {
-        scope.thread_ended();
+    if let Some(packet) = Arc::into_inner(packet) {
+        last(packet, me);
     }
-    me.identity.end();
 }
 
 /// What a thread may choose.
@@ -149,7 +162,7 @@ where
     };
     let record: &'static Uthread = stack.uthread();
     let id = identity::new_id(&guard);
-    record.identity.begin(id, options.name.clone());
+    record.identity.begin(id, options.name.as_ref());
     let data = (record.top() as usize - size_of::<Start<F, T>>()) & !63;
     let data = data as *mut Start<F, T>;
     // SAFETY: the stack is free; `data` lies at its upper end, aligned, with room for the Start (`start` boxes large captures,
