@@ -53,6 +53,15 @@ pub struct RunArgs {
     /// Bytes of each packet ring, a power of two [default: 262144]
     #[arg(long, value_name = "BYTES")]
     ring_bytes: Option<u32>,
+    /// Most ordinary threads that run blocking calls at a time [default: 256]
+    #[arg(long, value_name = "N")]
+    blocking_threads: Option<u16>,
+    /// How long a user thread may hold up a core before it is reported; 0ms reports nothing [default: 100ms]
+    #[arg(long, value_name = "DURATION", value_parser = parse_ms)]
+    stall_timeout: Option<u64>,
+    /// Signal that has all user threads printed: none, quit, usr1 or usr2 [default: quit]
+    #[arg(long, value_name = "SIGNAL", value_parser = ["none", "quit", "usr1", "usr2"])]
+    dump_signal: Option<String>,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
@@ -69,6 +78,11 @@ enum ClassName {
 fn parse_us(text: &str) -> Result<u64, String> {
     let ns = parse_duration_ns(text).map_err(|e| e.to_string())?;
     if ns % 1_000 == 0 { Ok(ns / 1_000) } else { Err("whole microseconds are possible".to_owned()) }
+}
+
+fn parse_ms(text: &str) -> Result<u64, String> {
+    let ns = parse_duration_ns(text).map_err(|e| e.to_string())?;
+    if ns % 1_000_000 == 0 { Ok(ns / 1_000_000) } else { Err("whole milliseconds are possible".to_owned()) }
 }
 
 /// Becomes the program.
@@ -102,6 +116,9 @@ fn settings(args: &RunArgs) -> Vec<(&'static str, String)> {
         ("TAILWATER_STACK_SIZE", args.stack_size.map(|n| n.to_string())),
         ("TAILWATER_IDLE_TIMEOUT_US", args.idle_timeout.map(|n| n.to_string())),
         ("TAILWATER_RING_BYTES", args.ring_bytes.map(|n| n.to_string())),
+        ("TAILWATER_BLOCKING_THREADS", args.blocking_threads.map(|n| n.to_string())),
+        ("TAILWATER_STALL_TIMEOUT_MS", args.stall_timeout.map(|n| n.to_string())),
+        ("TAILWATER_DUMP_SIGNAL", args.dump_signal.clone()),
     ];
     all.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
 }

@@ -209,6 +209,14 @@ unsafe extern "sysv64" fn switch_syscall(save: *mut usize, load: usize, released
     )
 }
 
+/// Where [`switch`] leaves what an unwinder needs, in words from the saved stack pointer: `rbp`, the return address, and the
+/// caller's stack.
+pub const SAVED_RBP: usize = 5;
+/// See [`SAVED_RBP`].
+pub const SAVED_RIP: usize = 6;
+/// See [`SAVED_RBP`].
+pub const SAVED_WORDS: usize = 7;
+
 /// First frame of every user thread: calls `r12(r13)`, which does not return. Marks the end of the stack for unwinders.
 #[unsafe(naked)]
 unsafe extern "sysv64" fn start() {

@@ -11,10 +11,13 @@ use std::time::Duration;
 pub use tailwater_shm::control::Class;
 
 /// Smallest stack: a preempt signal's frame with AVX-512 state takes 4 KiB of it.
-const MIN_STACK: usize = 16 * 1024;
+pub(crate) const MIN_STACK: usize = 16 * 1024;
 const DEFAULT_STACK: usize = 256 * 1024;
 const DEFAULT_IDLE: Duration = Duration::from_micros(50);
 const DEFAULT_RING: u32 = 256 * 1024;
+const DEFAULT_STALL: Duration = Duration::from_millis(100);
+const DEFAULT_BLOCKING_THREADS: u16 = 256;
+const MAX_BLOCKING_THREADS: u16 = 4096;
 
 /// Settings as one source gives them. Every field is optional.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -29,6 +32,9 @@ struct Partial {
     stack_size: Option<usize>,
     idle_timeout_us: Option<u64>,
     ring_bytes: Option<u32>,
+    blocking_threads: Option<u16>,
+    stall_timeout_ms: Option<u64>,
+    dump_signal: Option<DumpSignal>,
 }
 
 impl Partial {
@@ -43,6 +49,9 @@ impl Partial {
             stack_size: self.stack_size.or(next.stack_size),
             idle_timeout_us: self.idle_timeout_us.or(next.idle_timeout_us),
             ring_bytes: self.ring_bytes.or(next.ring_bytes),
+            blocking_threads: self.blocking_threads.or(next.blocking_threads),
+            stall_timeout_ms: self.stall_timeout_ms.or(next.stall_timeout_ms),
+            dump_signal: self.dump_signal.or(next.dump_signal),
         }
     }
 
@@ -57,6 +66,9 @@ impl Partial {
             stack_size: variable("TAILWATER_STACK_SIZE")?,
             idle_timeout_us: variable("TAILWATER_IDLE_TIMEOUT_US")?,
             ring_bytes: variable("TAILWATER_RING_BYTES")?,
+            blocking_threads: variable("TAILWATER_BLOCKING_THREADS")?,
+            stall_timeout_ms: variable("TAILWATER_STALL_TIMEOUT_MS")?,
+            dump_signal: variable("TAILWATER_DUMP_SIGNAL")?,
         })
     }
 
@@ -65,6 +77,52 @@ impl Partial {
         let text = std::fs::read_to_string(&path)
             .map_err(|e| StartError::Config(format!("cannot read {path}, named by TAILWATER_CONFIG: {e}")))?;
         toml::from_str(&text).map_err(|e| StartError::Config(format!("{path}: {e}")))
+    }
+}
+
+/// The signal that has all user threads [dumped](crate::dump) to standard error.
+///
+/// # Examples
+/// ```no_run
+/// tailwater::Builder::new().dump_signal(tailwater::DumpSignal::Usr1).run(|| ()).unwrap();
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum DumpSignal {
+    /// No signal does.
+    None,
+    /// `SIGQUIT`: Ctrl-\ in a terminal. The program goes on afterwards.
+    #[default]
+    Quit,
+    /// `SIGUSR1`.
+    Usr1,
+    /// `SIGUSR2`.
+    Usr2,
+}
+
+impl DumpSignal {
+    /// Its number.
+    pub(crate) fn number(self) -> Option<i32> {
+        match self {
+            Self::None => None,
+            Self::Quit => Some(libc::SIGQUIT),
+            Self::Usr1 => Some(libc::SIGUSR1),
+            Self::Usr2 => Some(libc::SIGUSR2),
+        }
+    }
+}
+
+impl std::str::FromStr for DumpSignal {
+    type Err = &'static str;
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "none" => Ok(Self::None),
+            "quit" => Ok(Self::Quit),
+            "usr1" => Ok(Self::Usr1),
+            "usr2" => Ok(Self::Usr2),
+            _ => Err("expected none, quit, usr1 or usr2"),
+        }
     }
 }
 
@@ -111,6 +169,12 @@ pub struct Config {
     pub idle_timeout: Option<Duration>,
     /// Bytes of each packet ring.
     pub ring_bytes: u32,
+    /// Most ordinary threads that run blocking calls.
+    pub blocking_threads: u16,
+    /// How long a thread may hold up its kthread unreported; `None` reports nothing.
+    pub stall_timeout: Option<Duration>,
+    /// The signal that has all threads dumped.
+    pub dump_signal: DumpSignal,
 }
 
 impl Config {
@@ -131,6 +195,13 @@ impl Config {
         if !(1..=most).contains(&kthreads) {
             return Err(StartError::Config(format!("kthreads {kthreads} is out of range: 1 to {most}")));
         }
+        let blocking_threads = partial.blocking_threads.unwrap_or(DEFAULT_BLOCKING_THREADS);
+        if !(1..=MAX_BLOCKING_THREADS).contains(&blocking_threads) {
+            return Err(StartError::Config(format!(
+                "blocking_threads {blocking_threads} is out of range: 1 to {MAX_BLOCKING_THREADS}"
+            )));
+        }
+        let stall_timeout = partial.stall_timeout_ms.map_or(DEFAULT_STALL, Duration::from_millis);
         let idle_timeout = partial.idle_timeout_us.map_or(DEFAULT_IDLE, Duration::from_micros);
         Ok(Self {
             iokernel: partial.iokernel,
@@ -142,6 +213,9 @@ impl Config {
             stack_size,
             idle_timeout: (!idle_timeout.is_zero()).then_some(idle_timeout),
             ring_bytes: partial.ring_bytes.unwrap_or(DEFAULT_RING),
+            blocking_threads,
+            stall_timeout: (!stall_timeout.is_zero()).then_some(stall_timeout),
+            dump_signal: partial.dump_signal.unwrap_or_default(),
         })
     }
 }
@@ -178,6 +252,9 @@ fn program_name() -> String {
 /// | [`stack_size`](Self::stack_size) | `TAILWATER_STACK_SIZE` | 262144 bytes |
 /// | [`idle_timeout`](Self::idle_timeout) | `TAILWATER_IDLE_TIMEOUT_US` | 50 us |
 /// | [`ring_bytes`](Self::ring_bytes) | `TAILWATER_RING_BYTES` | 262144 bytes |
+/// | [`blocking_threads`](Self::blocking_threads) | `TAILWATER_BLOCKING_THREADS` | 256 |
+/// | [`stall_timeout`](Self::stall_timeout) | `TAILWATER_STALL_TIMEOUT_MS` | 100 ms |
+/// | [`dump_signal`](Self::dump_signal) | `TAILWATER_DUMP_SIGNAL` | `quit` |
 #[derive(Debug, Clone, Default)]
 #[must_use = "a builder does nothing until `run`"]
 pub struct Builder {
@@ -244,6 +321,26 @@ impl Builder {
         self
     }
 
+    /// Most ordinary threads that run [`blocking`](fn@crate::blocking) calls at a time: 1 to 4096. They are started as needed.
+    pub fn blocking_threads(mut self, threads: u16) -> Self {
+        self.settings.blocking_threads = Some(threads);
+        self
+    }
+
+    /// How long a user thread may reach no poll point, or sit in a system call, before it is reported on standard error with its
+    /// backtrace; zero reports nothing. Rounded down to milliseconds. Watching costs an ordinary thread some ten microseconds four
+    /// times in this period.
+    pub fn stall_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.stall_timeout_ms = Some(u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX));
+        self
+    }
+
+    /// The signal that has all user threads [dumped](crate::dump) to standard error. A program that handles it itself keeps it.
+    pub fn dump_signal(mut self, signal: DumpSignal) -> Self {
+        self.settings.dump_signal = Some(signal);
+        self
+    }
+
     /// The configuration that [`run`](Self::run) would use.
     pub(crate) fn resolve(self) -> Result<Config, StartError> {
         Config::complete(self.settings.or(Partial::from_environment()?).or(Partial::from_file()?))
@@ -275,6 +372,26 @@ mod tests {
         assert!(error.to_string().contains("1 to 64"), "{error}");
         let error = Config::complete(Partial { stack_size: Some(100), ..Partial::default() }).unwrap_err();
         assert!(error.to_string().contains("16384"), "{error}");
+        let error =
+            Config::complete(Partial { blocking_threads: Some(0), ..Partial::default() }).unwrap_err();
+        assert!(error.to_string().contains("1 to 4096"), "{error}");
+    }
+
+    #[test]
+    fn a_zero_stall_timeout_reports_nothing() {
+        let config = Config::complete(Partial { stall_timeout_ms: Some(0), ..Partial::default() }).unwrap();
+        assert_eq!(config.stall_timeout, None);
+    }
+
+    #[test]
+    fn the_file_and_the_environment_name_dump_signals_alike() {
+        for (text, signal) in
+            [("none", DumpSignal::None), ("quit", DumpSignal::Quit), ("usr2", DumpSignal::Usr2)]
+        {
+            let file: Partial = toml::from_str(&format!("dump_signal = \"{text}\"")).unwrap();
+            assert_eq!((file.dump_signal, text.parse()), (Some(signal), Ok(signal)));
+        }
+        assert!("hup".parse::<DumpSignal>().is_err());
     }
 
     #[test]

@@ -20,7 +20,7 @@ use crate::uthread::Uthread;
 use core::cell::{Cell, UnsafeCell};
 use core::marker::PhantomData;
 use core::mem::offset_of;
-use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::collections::VecDeque;
 use tailwater_shm::grant::{GRANT_KIND_BYTE, Generation, GrantWord};
 use tailwater_shm::layout::KthreadShared;
@@ -121,8 +121,10 @@ pub struct Kthread {
     this: *const Kthread,
     preempt_off: AtomicU32,
     preempt_pending: AtomicU32,
-    current: Cell<*const Uthread>,
-    grant: *const GrantWord,
+    /// Written by this OS thread, read by the dump and the stall detector too.
+    current: AtomicPtr<Uthread>,
+    /// What poll points look at: `shared.grant`, or for a moment a word that says yes (see [`ask`](Self::ask)).
+    grant: AtomicPtr<GrantWord>,
     /// FS base of the OS thread itself.
     own_fs: Cell<usize>,
     /// Where the scheduler context waits while a user thread runs.
@@ -159,6 +161,10 @@ pub struct Kthread {
     pub blocks: crate::alloc::BlockCache,
     /// What it counts.
     pub counters: Counters,
+    /// Linux's id of the OS thread; 0 before it runs.
+    pub os_tid: AtomicI32,
+    /// Identities for the threads it starts.
+    pub thread_ids: crate::thread::identity::IdBlock,
 }
 
 // SAFETY: the access rules in the module documentation.
@@ -173,6 +179,9 @@ const CURRENT: usize = offset_of!(Kthread, current);
 const GRANT: usize = offset_of!(Kthread, grant);
 /// The bit of the grant's kind byte that means "cede".
 const CEDE_BIT: u8 = 2;
+
+/// A word like a grant's that asks every poll point in. Only its kind byte is ever looked at, and it never changes.
+static ASKING: u64 = (CEDE_BIT as u64) << (8 * GRANT_KIND_BYTE);
 
 impl Kthread {
     /// Kthread `index`, the only one of its runtime if `only`.
@@ -189,8 +198,8 @@ impl Kthread {
             this: core::ptr::null(),
             preempt_off: AtomicU32::new(1),
             preempt_pending: AtomicU32::new(0),
-            current: Cell::new(core::ptr::null()),
-            grant: &raw const shared.grant.0,
+            current: AtomicPtr::new(core::ptr::null_mut()),
+            grant: AtomicPtr::new(core::ptr::from_ref(&shared.grant.0).cast_mut()),
             own_fs: Cell::new(0),
             sched_rsp: Cell::new(0),
             switch_budget: Cell::new(0),
@@ -209,6 +218,8 @@ impl Kthread {
             stacks: StackCache::default(),
             blocks: crate::alloc::BlockCache::default(),
             counters: Counters::default(),
+            os_tid: AtomicI32::new(0),
+            thread_ids: Default::default(),
         }
     }
 
@@ -220,6 +231,7 @@ impl Kthread {
     /// Makes the calling OS thread this kthread. Preemption is off from here on (the scheduler's one count).
     pub fn adopt_os_thread(&'static self) {
         enter();
+        self.os_tid.store(rustix::thread::gettid().as_raw_nonzero().get(), Ordering::Relaxed);
         self.own_fs.set(arch::fs_base());
         // SAFETY: the record lives as long as the process, and nothing else uses GS.
         unsafe { arch::set_gs(core::ptr::from_ref(self) as usize) };
@@ -229,13 +241,14 @@ impl Kthread {
     #[inline(always)]
     pub fn current(&self) -> Option<&'static Uthread> {
         // SAFETY: user-thread records are never freed.
-        unsafe { self.current.get().as_ref() }
+        unsafe { self.current.load(Ordering::Relaxed).as_ref() }
     }
 
     /// Says which user thread runs now.
     #[inline(always)]
     pub fn set_current(&self, uthread: Option<&'static Uthread>) {
-        self.current.set(uthread.map_or(core::ptr::null(), core::ptr::from_ref));
+        let record = uthread.map_or(core::ptr::null(), core::ptr::from_ref);
+        self.current.store(record.cast_mut(), Ordering::Relaxed);
     }
 
     /// FS base of the OS thread itself.
@@ -248,6 +261,25 @@ impl Kthread {
     #[inline(always)]
     pub fn asked_to_cede(&self) -> bool {
         self.shared.grant.0.asks_to_cede()
+    }
+
+    /// Makes the next poll point take its slow path and [`answer`](Self::answer): how the stall detector learns of poll points without
+    /// making them slower. For any thread.
+    pub fn ask(&self) {
+        self.grant.store(core::ptr::from_ref(&ASKING).cast_mut().cast(), Ordering::Relaxed);
+    }
+
+    /// Whether a poll point was reached since [`ask`](Self::ask).
+    pub fn has_answered(&self) -> bool {
+        self.grant.load(Ordering::Relaxed).cast_const() == &raw const self.shared.grant.0
+    }
+
+    /// A poll point was reached.
+    #[inline]
+    pub fn answer(&self) {
+        if !self.has_answered() {
+            self.grant.store(core::ptr::from_ref(&self.shared.grant.0).cast_mut(), Ordering::Relaxed);
+        }
     }
 
     /// Depth of preemption-off sections; 1 in a block point.
@@ -319,6 +351,15 @@ impl NoPreempt {
     pub fn kthread(&self) -> Option<&Kthread> {
         // SAFETY: inside, GS base points to a Kthread that lives as long as the process; the borrow ends with the proof.
         self.inside.then(|| unsafe { &*(arch::gs_word::<THIS>() as *const Kthread) })
+    }
+
+    /// Ends the proof without honouring a preempt signal that came meanwhile: for signal handlers.
+    pub fn drop_quietly(self) {
+        if self.inside {
+            // SAFETY: as in `drop`. A pending signal stays noted for whoever turns preemption on next.
+            unsafe { arch::gs_decrement::<PREEMPT_OFF>() };
+        }
+        core::mem::forget(self);
     }
 
     /// Runs `f` with FS base of the OS thread itself, so that foreign code (malloc, the dynamic linker) sees the kthread's

@@ -1,6 +1,7 @@
 //! Tailwater: user threads, synchronisation, timers and sockets for services that share a machine with batch work.
 //!
-//! The API mirrors `std`: [`thread`], [`sync`], [`net`]. A program becomes a Tailwater program with one attribute:
+//! The API mirrors `std`: [`thread`], [`sync`], [`time`], [`net`]; [`blocking`](fn@blocking) is for what has no
+//! counterpart here. A program becomes a Tailwater program with one attribute:
 //!
 //! ```no_run
 //! #[tailwater::main]
@@ -28,25 +29,33 @@
 mod alloc;
 mod arch;
 mod attach;
+mod blocking;
 mod config;
+mod custom_stacks;
+pub mod debug;
 mod egress;
 mod kthread;
 mod lease;
 mod local;
 pub mod net;
+mod overflow;
 mod preempt;
+mod registry;
 mod runq;
 mod runtime;
 mod stack;
 pub mod sync;
 pub mod thread;
+pub mod time;
 mod timer;
 mod tls;
 mod uthread;
 mod worker;
 
 pub use alloc::Alloc;
-pub use config::{Builder, Class};
+pub use blocking::blocking;
+pub use config::{Builder, Class, DumpSignal};
+pub use debug::dump;
 pub use runtime::StartError;
 pub use stack::StackError;
 /// Runs `main` as the first user thread of a runtime configured by the environment, and installs the allocator guard.

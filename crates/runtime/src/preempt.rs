@@ -7,6 +7,7 @@
 //!
 //! The signal is `SIGURG`: ignored by default, so that a late one harms nobody (Go chose it for the same reason).
 
+use crate::debug::snapshot;
 use crate::kthread::{self, NoPreempt, count};
 use crate::worker;
 use std::io;
@@ -29,12 +30,14 @@ pub fn install() -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-extern "C" fn on_signal(_: i32, _: *mut libc::siginfo_t, _: *mut libc::c_void) {
+extern "C" fn on_signal(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
     if !kthread::inside() {
         return;
     }
     let guard = NoPreempt::new();
     let kthread = guard.kthread().expect("inside");
+    // SAFETY: the context is this handler's; preemption is off.
+    unsafe { snapshot::answer(kthread, context) };
     if kthread.preempt_depth() > 1 || kthread.current().is_none() {
         kthread.set_preempt_pending(true);
         return;

@@ -104,6 +104,15 @@ impl RunQueue {
         head.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).map(drop)
     }
 
+    /// The entries at this moment, for a dump: some may have been taken meanwhile.
+    pub fn snapshot(&self) -> Vec<*const Uthread> {
+        // Relaxed: a look from outside; entries are addresses of records that are never freed, or null.
+        let (head, tail) =
+            (self.status.runq_head.load(Ordering::Relaxed), self.status.runq_tail.load(Ordering::Relaxed));
+        let queued = (tail.wrapping_sub(head) as usize).min(CAPACITY) as u32;
+        (0..queued).map(|i| self.slot(head.wrapping_add(i)).load(Ordering::Relaxed).cast_const()).collect()
+    }
+
     #[inline]
     fn take(&self, out: &mut [*mut Uthread], want: impl Fn(u32) -> u32) -> usize {
         // Acquire: pairs with the AcqRel swap of whoever took before.

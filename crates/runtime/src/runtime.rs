@@ -9,18 +9,20 @@
 //!    OS thread waits, off the managed cores.
 
 use crate::attach::Attachment;
+use crate::blocking::BlockingPool;
 use crate::config::{Builder, Config};
 use crate::kthread::Kthread;
 use crate::local::{self, Sleepers};
 use crate::net::{self, NetConfig};
 use crate::stack::StackPool;
 use crate::sync::spin::SpinLock;
-use crate::thread::Packet;
+use crate::thread::{Options, Packet, panics};
 use crate::uthread::Uthread;
-use crate::{alloc, arch, preempt, thread, tls, worker};
+use crate::{alloc, arch, debug, overflow, preempt, thread, tls, worker};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use tailwater_shm::layout::KthreadShared;
 use tailwater_shm::lot::SlotId;
 use tailwater_shm::{Clock, Cycles};
@@ -64,6 +66,8 @@ pub struct Runtime {
     pub kthreads: Box<[&'static Kthread]>,
     /// Stacks.
     pub stacks: StackPool,
+    /// Ordinary threads for what blocks.
+    pub blocking: BlockingPool,
     /// Sleeping kthreads, standalone.
     pub sleepers: Sleepers,
     /// The cycle clock.
@@ -89,10 +93,21 @@ pub fn runtime() -> &'static Runtime {
     RUNTIME.get().expect("no Tailwater runtime in this process: use #[tailwater::main] or tailwater::Builder")
 }
 
+/// The runtime of this process, if one has been started.
+pub fn started() -> Option<&'static Runtime> {
+    RUNTIME.get()
+}
+
 /// The cycle clock: the runtime's, or one calibrated on first use where there is no runtime.
 pub fn clock() -> Clock {
     static FALLBACK: OnceLock<Clock> = OnceLock::new();
     RUNTIME.get().map_or_else(|| *FALLBACK.get_or_init(|| Clock::calibrate(5)), |r| r.clock)
+}
+
+/// The cycle count `duration` from now; saturates, which is for ever.
+pub fn deadline_after(duration: Duration) -> Cycles {
+    let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+    tailwater_shm::clock::now().saturating_add(clock().from_ns(ns))
 }
 
 impl Runtime {
@@ -155,6 +170,11 @@ impl Runtime {
         self.publish_injected(list.len());
     }
 
+    /// The injection list at this moment, for a dump.
+    pub fn injected_snapshot(&self) -> Vec<*const Uthread> {
+        self.injected.lock().iter().map(|&thread| core::ptr::from_ref(thread)).collect()
+    }
+
     /// The IOKernel sees the injection list as one more entry of kthread 0's doorbell word.
     fn publish_injected(&self, len: usize) {
         self.injected_len.store(len, Ordering::Relaxed);
@@ -190,11 +210,12 @@ impl Builder {
             return Err(StartError::AlreadyRunning);
         }
         let runtime = start(&config)?;
-        let packet = Arc::new(Packet::new());
-        // The main thread's captures may be large; a boxed closure keeps them off its stack.
-        let uthread = thread::prepare(Box::new(main), Arc::clone(&packet))
+        let packet = Arc::new(Packet::new(None));
+        let options = Options { name: Some("main".into()), stack_size: None };
+        // SAFETY: everything is 'static. The main thread's captures may be large; a boxed closure keeps them off its stack.
+        let main = unsafe { thread::prepare(Box::new(main), Arc::clone(&packet), options) }
             .map_err(|e| StartError::Config(e.to_string()))?;
-        runtime.inject(uthread);
+        runtime.inject(main.record);
         Ok(packet.wait().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     }
 }
@@ -212,6 +233,7 @@ fn start(config: &Config) -> Result<&'static Runtime, StartError> {
             .map(|index| build_kthread(index, attachment, config.kthreads == 1))
             .collect(),
         stacks: StackPool::new(config.stack_size, shape),
+        blocking: BlockingPool::new(config.blocking_threads),
         sleepers: Sleepers::default(),
         clock,
         idle_timeout: config.idle_timeout.map_or(Cycles::MAX, |t| clock.from_ns(t.as_nanos() as u64)),
@@ -225,9 +247,21 @@ fn start(config: &Config) -> Result<&'static Runtime, StartError> {
     let own_ip = config.ip.unwrap_or(std::net::Ipv4Addr::LOCALHOST);
     net::init(attachment.map_or_else(|| NetConfig::standalone(own_ip), Attachment::net_config));
     assert!(RUNTIME.set(runtime).is_ok(), "STARTING lets one caller through");
+    panics::install_hook();
     preempt::install()
         .map_err(|source| StartError::System { action: "install the preempt handler", source })?;
+    overflow::install()
+        .map_err(|source| StartError::System { action: "install the overflow handler", source })?;
     start_kthreads()?;
+    // Afterwards: this thread has left the managed cores, and whom it starts stays off them.
+    self::runtime()
+        .blocking
+        .start()
+        .map_err(|source| StartError::System { action: "start a thread for blocking calls", source })?;
+    debug::start(config).map_err(|source| StartError::System {
+        action: "start the thread that watches for stalls",
+        source,
+    })?;
     Ok(self::runtime())
 }
 
@@ -256,6 +290,7 @@ fn start_kthreads() -> Result<(), StartError> {
         std::thread::Builder::new()
             .name(format!("tailwater/{}", kthread.index))
             .spawn(move || {
+                overflow::prepare_os_thread();
                 kthread.adopt_os_thread();
                 if runtime.attachment.is_some() {
                     tailwater_shm::priority::raise_kthread();

@@ -7,7 +7,9 @@
 //!
 //! Each kthread keeps up to [`CACHE`] free stacks without locking; the rest go to a shared list.
 
+use crate::custom_stacks::CustomStacks;
 use crate::kthread::{Kthread, NoPreempt};
+use crate::registry;
 use crate::sync::spin::SpinLock;
 use crate::tls;
 use crate::uthread::Uthread;
@@ -17,7 +19,8 @@ use core::cell::UnsafeCell;
 const SLAB: usize = 32;
 /// Free stacks a kthread keeps for itself.
 const CACHE: usize = 64;
-const PAGE: usize = 4096;
+/// Size of a guard page.
+pub(crate) const PAGE: usize = 4096;
 /// `MADV_GUARD_INSTALL` (Linux 6.13): a guard page without splitting the mapping.
 const MADV_GUARD_INSTALL: i32 = 102;
 
@@ -47,26 +50,59 @@ impl Stack {
 #[derive(Debug, thiserror::Error)]
 #[error("cannot map {bytes} bytes of stacks: {source}; lower the stack size or raise the memory limit")]
 pub struct StackError {
-    bytes: usize,
-    source: std::io::Error,
+    /// What was asked of the kernel.
+    pub(crate) bytes: usize,
+    /// Its answer.
+    pub(crate) source: std::io::Error,
 }
 
 /// Free stacks of one kthread. Touched with preemption off, by its kthread only.
 #[derive(Debug, Default)]
 pub struct StackCache(UnsafeCell<Vec<Stack>>);
 
-/// All stacks of the process have one size, fixed at start.
+/// Stacks of the size fixed at start; those of other sizes are kept in [`custom`](Self::custom).
 #[derive(Debug)]
 pub struct StackPool {
     slot: usize,
     free: SpinLock<Vec<Stack>>,
+    /// Stacks of threads that asked for another size.
+    pub custom: CustomStacks,
+}
+
+/// Bytes of a slot with `stack_size` usable bytes.
+pub(crate) fn slot_size(stack_size: usize, shape: &tls::Shape) -> usize {
+    (stack_size + PAGE + size_of::<Uthread>() + shape.block_size()).next_multiple_of(PAGE)
+}
+
+/// Makes a stack of the `slot` zeroed bytes at `low`.
+///
+/// # Safety
+/// 1. The slot is page-aligned, and the caller's for good.
+/// 2. Runs on the kthread's own FS base with preemption off (`on_own_fs`).
+pub(crate) unsafe fn make_stack(low: *mut u8, slot: usize, shape: &tls::Shape, custom: bool) -> Stack {
+    // SAFETY: the record and the block lie in the slot, which is ours by point 1; point 2 is the contract of `make`.
+    unsafe {
+        guard_page(low);
+        let end = low.add(slot);
+        let fs = shape.make(end);
+        let record = (end as usize - shape.block_size() - size_of::<Uthread>()) & !63;
+        let record = record as *mut Uthread;
+        let mut uthread = Uthread::new(low.add(PAGE) as usize, fs);
+        uthread.custom = custom;
+        record.write(uthread);
+        registry::add(&*record);
+        Stack(&*record)
+    }
 }
 
 impl StackPool {
     /// A pool of stacks of at least `stack_size` usable bytes.
     pub fn new(stack_size: usize, shape: &tls::Shape) -> Self {
-        let slot = (stack_size + PAGE + size_of::<Uthread>() + shape.block_size()).next_multiple_of(PAGE);
-        Self { slot, free: SpinLock::new(Vec::new()) }
+        Self {
+            slot: slot_size(stack_size, shape),
+            free: SpinLock::default(),
+            custom: CustomStacks::default(),
+        }
     }
 
     /// A free stack, its thread-local block reset.
@@ -90,6 +126,9 @@ impl StackPool {
     /// Keeps `stack` for the next thread of `kthread`. The thread that ends may still be standing on it: nobody else
     /// gets it before the kthread has left it, since the newest stack never goes to the shared list.
     pub fn give(&self, stack: Stack, kthread: &Kthread, guard: &NoPreempt) {
+        if stack.0.custom {
+            return guard.on_own_fs(|| self.custom.give(stack));
+        }
         // SAFETY: as in `take`.
         let cache = unsafe { &mut *kthread.stacks.0.get() };
         if cache.len() < CACHE && cache.capacity() >= CACHE {
@@ -121,32 +160,27 @@ impl StackPool {
     }
 
     fn map_slab(&self, free: &mut Vec<Stack>) -> Result<(), StackError> {
-        let bytes = self.slot * SLAB;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_STACK;
-        // SAFETY: a fresh anonymous mapping aliases nothing.
-        let base = unsafe {
-            libc::mmap(core::ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
-        };
-        if base == libc::MAP_FAILED {
-            return Err(StackError { bytes, source: std::io::Error::last_os_error() });
-        }
+        let base = map(self.slot * SLAB)?;
         let shape = tls::shape().expect("the runtime is running");
         for number in 0..SLAB {
             // SAFETY: the slot lies in the mapping just made, zeroed and ours for good; this runs on the kthread's own
             // FS base with preemption off (`on_own_fs`).
-            unsafe {
-                let low = base.cast::<u8>().add(number * self.slot);
-                guard_page(low);
-                let end = low.add(self.slot);
-                let fs = shape.make(end);
-                let record = (end as usize - shape.block_size() - size_of::<Uthread>()) & !63;
-                let record = record as *mut Uthread;
-                record.write(Uthread::new(low.add(PAGE) as usize, fs));
-                free.push(Stack(&*record));
-            }
+            free.push(unsafe { make_stack(base.add(number * self.slot), self.slot, shape, false) });
         }
         Ok(())
     }
+}
+
+/// Fresh zeroed memory, committed by use.
+pub(crate) fn map(bytes: usize) -> Result<*mut u8, StackError> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_STACK;
+    // SAFETY: a fresh anonymous mapping aliases nothing.
+    let base =
+        unsafe { libc::mmap(core::ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+    if base == libc::MAP_FAILED {
+        return Err(StackError { bytes, source: std::io::Error::last_os_error() });
+    }
+    Ok(base.cast())
 }
 
 /// Makes the page at `low` fault. A kernel that can do neither leaves an unguarded stack, as a plain thread would have none.

@@ -1,7 +1,7 @@
 //! The record of one user thread, at the upper end of its stack.
 //!
-//! Owns what the scheduler needs to resume a thread, and nothing a thread library adds (join, names: see
-//! [`thread`](crate::thread)).
+//! Owns what the scheduler needs to resume a thread. What the thread library adds, it adds in
+//! [`identity`](Uthread::identity): see [`thread`](crate::thread).
 //!
 //! | field | written by | read by |
 //! |---|---|---|
@@ -9,9 +9,13 @@
 //! | `on_cpu` | 1 by the kthread resuming it; 0 by `arch::switch` when the context is saved | a kthread about to resume it |
 //! | `entry`, `fs`, `limit` | its creator, before it is first queued | its kthread |
 //! | `destructors` | the thread itself | the thread itself |
+//! | `identity` | see [`thread::identity`](crate::thread::identity) | anybody |
+//! | `next_record` | [`registry`](crate::registry), before the record is published | anybody |
 
+use crate::thread::identity::Identity;
 use crate::tls::Destructors;
 use core::cell::Cell;
+use core::mem::offset_of;
 use core::sync::atomic::{AtomicU8, Ordering};
 use tailwater_shm::sync::spin_hint;
 
@@ -32,6 +36,8 @@ pub struct Entry {
 pub struct Uthread {
     rsp: Cell<usize>,
     on_cpu: AtomicU8,
+    /// Whether the stack has a size of its own and belongs to [`CustomStacks`](crate::custom_stacks::CustomStacks).
+    pub custom: bool,
     /// FS base: the thread control block.
     pub fs: usize,
     /// Lowest usable stack address.
@@ -39,21 +45,55 @@ pub struct Uthread {
     entry: Cell<Option<Entry>>,
     /// Thread-local destructors.
     pub destructors: Destructors,
+    /// Which thread runs here.
+    pub identity: Identity,
+    /// Next in the list of all records.
+    pub next_record: Cell<*const Uthread>,
 }
 
 // SAFETY: the table above: every field has one writer at a time, handed over through `on_cpu` and the run queues.
 unsafe impl Sync for Uthread {}
 
 impl Uthread {
+    /// Where a debugger finds the saved stack pointer, whether the thread is on a kthread, its identity word (id, two bits of park
+    /// state), and the next record.
+    pub const DEBUGGER_OFFSETS: [usize; 4] = [
+        offset_of!(Self, rsp),
+        offset_of!(Self, on_cpu),
+        offset_of!(Self, identity) + Identity::WORD_OFFSET,
+        offset_of!(Self, next_record),
+    ];
+
     /// The record of a stack without a thread.
     pub fn new(limit: usize, fs: usize) -> Self {
         Self {
             rsp: Cell::new(0),
             on_cpu: AtomicU8::new(0),
+            custom: false,
             fs,
             limit,
             entry: Cell::new(None),
             destructors: Destructors::default(),
+            identity: Identity::default(),
+            next_record: Cell::new(core::ptr::null()),
+        }
+    }
+
+    /// The saved stack pointer, if the thread is suspended right now: for a look from outside, which may be stale at once.
+    pub fn suspended_at(&self) -> Option<usize> {
+        // Acquire: as in `claim`. The pointer is one aligned word, read as such; whoever uses it checks that it lies in the stack.
+        if self.on_cpu.load(Ordering::Acquire) != 0 {
+            return None;
+        }
+        // SAFETY: the cell is alive; a switch may write the word meanwhile, hence volatile.
+        Some(unsafe { self.rsp.as_ptr().read_volatile() })
+    }
+
+    /// Waits until the thread that ended here has left its stack: a few instructions of a kthread with preemption off.
+    pub fn wait_until_left(&self) {
+        // Acquire: as in `claim`.
+        while self.on_cpu.load(Ordering::Acquire) != 0 {
+            spin_hint();
         }
     }
 

@@ -112,6 +112,7 @@ pub fn yield_now() {
     let me = kthread.current().expect("the scheduler does not yield");
     assert!(kthread.preempt_depth() == 1, "a user thread yielded while it held a spin lock");
     if kthread.runq.is_empty() && !wants_scheduler(kthread) {
+        kthread.answer();
         return;
     }
     ready(me);
@@ -124,6 +125,7 @@ pub fn yield_now() {
 pub fn give_up_core() {
     let guard = NoPreempt::new();
     let Some(kthread) = guard.kthread() else { return };
+    kthread.answer();
     if kthread.preempt_depth() != 1 || !kthread.asked_to_cede() {
         return;
     }

@@ -37,7 +37,7 @@ use tailwater_shm::{Cycles, clock};
 ///
 /// fn serve() -> std::io::Result<()> {
 ///     let socket = UdpSocket::bind("0.0.0.0:7")?;
-///     for _ in 0..tailwater::thread::available_parallelism() {
+///     for _ in 0..tailwater::thread::available_parallelism()?.get() {
 ///         let socket = socket.try_clone()?;
 ///         tailwater::thread::spawn(move || {
 ///             let mut buf = [0; 1500];

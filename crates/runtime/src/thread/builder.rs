@@ -1,0 +1,108 @@
+//! [`Builder`]: a thread's name and stack size.
+
+use crate::config::MIN_STACK;
+use crate::custom_stacks::MAX_STACK;
+use crate::thread::scope::{Scope, ScopedJoinHandle};
+use crate::thread::spawn::{JoinHandle, Options, start};
+use std::io;
+
+/// Chooses the name and the stack size of a thread before it is spawned.
+///
+/// # Examples
+/// ```standalone_crate
+/// use tailwater::thread;
+///
+/// #[tailwater::main]
+/// fn main() -> std::io::Result<()> {
+///     let parser = thread::Builder::new().name("parser").stack_size(4 << 20).spawn(|| 42)?;
+///     assert_eq!(parser.thread().name(), Some("parser"));
+///     assert_eq!(parser.join().unwrap(), 42);
+///     Ok(())
+/// }
+/// ```
+#[derive(Debug, Default)]
+#[must_use = "a builder does nothing until `spawn`"]
+pub struct Builder {
+    name: Option<String>,
+    stack_size: Option<usize>,
+}
+
+impl Builder {
+    /// A builder that has chosen nothing.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Names the thread, for panic messages, dumps and [`Thread::name`](crate::thread::Thread::name).
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// Usable bytes of the thread's stack: 16 KiB to 128 GiB, rounded up. Memory is committed as it is touched, and kept for
+    /// the next thread of the same size.
+    pub fn stack_size(mut self, bytes: usize) -> Self {
+        self.stack_size = Some(bytes);
+        self
+    }
+
+    /// Starts the thread, as [`spawn`](crate::thread::spawn).
+    ///
+    /// # Errors
+    /// `InvalidInput` for a stack size out of range, `OutOfMemory` when there is no memory for the stack.
+    ///
+    /// # Panics
+    /// If there is no runtime.
+    pub fn spawn<F, T>(self, main: F) -> io::Result<JoinHandle<T>>
+    where
+        F: FnOnce() -> T + Send + 'static,
+        T: Send + 'static,
+    {
+        // SAFETY: everything is 'static.
+        let (packet, thread) = unsafe { start(main, self.options()?, None)? };
+        Ok(JoinHandle::new(packet, thread))
+    }
+
+    /// Starts a thread that may borrow from outside `scope`, as [`Scope::spawn`].
+    ///
+    /// # Errors
+    /// As [`spawn`](Self::spawn).
+    ///
+    /// # Panics
+    /// If there is no runtime.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::thread;
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let text = String::from("borrowed");
+    ///     let length = thread::scope(|s| {
+    ///         thread::Builder::new().name("reader").spawn_scoped(s, || text.len()).unwrap().join().unwrap()
+    ///     });
+    ///     assert_eq!(length, text.len());
+    /// }
+    /// ```
+    pub fn spawn_scoped<'scope, F, T>(
+        self,
+        scope: &'scope Scope<'scope, '_>,
+        main: F,
+    ) -> io::Result<ScopedJoinHandle<'scope, T>>
+    where
+        F: FnOnce() -> T + Send + 'scope,
+        T: Send + 'scope,
+    {
+        scope.start(main, self.options()?)
+    }
+
+    fn options(self) -> io::Result<Options> {
+        if let Some(bytes) = self.stack_size
+            && !(MIN_STACK..=MAX_STACK).contains(&bytes)
+        {
+            let message = format!("a stack of {bytes} bytes is out of range: {MIN_STACK} to {MAX_STACK}");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
+        Ok(Options { name: self.name.map(Into::into), stack_size: self.stack_size })
+    }
+}

@@ -1,0 +1,172 @@
+//! [`Thread`] and [`ThreadId`]: handles to threads, running or ended.
+
+use crate::kthread;
+use crate::thread::identity::Identity;
+use crate::uthread::Uthread;
+use crate::worker;
+use core::fmt;
+use core::num::NonZeroU64;
+use std::sync::Arc;
+
+/// A handle to a thread. Keeps its name, not the thread.
+///
+/// Handles to ordinary OS threads ([`current`] on one) pass everything on to `std::thread`.
+#[derive(Clone)]
+pub struct Thread(Inner);
+
+#[derive(Clone)]
+enum Inner {
+    User(UserThread),
+    Os(std::thread::Thread),
+}
+
+/// A handle to a user thread.
+#[derive(Clone)]
+pub(crate) struct UserThread {
+    pub record: &'static Uthread,
+    pub id: NonZeroU64,
+    pub name: Option<Arc<str>>,
+}
+
+impl UserThread {
+    /// The thread the caller runs in.
+    pub fn current() -> Option<Self> {
+        Self::of_record(kthread::current_uthread()?)
+    }
+
+    /// The thread that runs on `record`, if any.
+    pub fn of_record(record: &'static Uthread) -> Option<Self> {
+        Some(Self { record, id: record.identity.id()?, name: record.identity.name() })
+    }
+
+    /// The record's identity, which may be another thread's by now.
+    pub fn identity(&self) -> &'static Identity {
+        &self.record.identity
+    }
+}
+
+/// `'name' (id)`, or the id alone.
+impl fmt::Display for UserThread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.name {
+            Some(name) => write!(f, "'{name}' ({})", self.id),
+            None => write!(f, "{}", self.id),
+        }
+    }
+}
+
+impl From<UserThread> for Thread {
+    fn from(thread: UserThread) -> Self {
+        Self(Inner::User(thread))
+    }
+}
+
+impl Thread {
+    /// The thread's identifier.
+    ///
+    /// # Examples
+    /// ```
+    /// let me = tailwater::thread::current();
+    /// assert_eq!(me.id(), tailwater::thread::current().id());
+    /// ```
+    pub fn id(&self) -> ThreadId {
+        ThreadId(match &self.0 {
+            Inner::User(thread) => Id::User(thread.id),
+            Inner::Os(thread) => Id::Os(thread.id()),
+        })
+    }
+
+    /// The thread's name; `main` for the first user thread.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     assert_eq!(tailwater::thread::current().name(), Some("main"));
+    ///     let unnamed = tailwater::thread::spawn(|| ());
+    ///     assert_eq!(unnamed.thread().name(), None);
+    /// }
+    /// ```
+    pub fn name(&self) -> Option<&str> {
+        match &self.0 {
+            Inner::User(thread) => thread.name.as_deref(),
+            Inner::Os(thread) => thread.name(),
+        }
+    }
+
+    /// Gives the thread its token: [`park`](crate::thread::park) returns, now or the next time it is called. Tokens do not add up.
+    /// Does nothing when the thread has ended. May be called from any thread, ordinary ones included.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::thread;
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let sleeper = thread::spawn(thread::park);
+    ///     sleeper.thread().unpark();
+    ///     sleeper.join().unwrap();
+    /// }
+    /// ```
+    pub fn unpark(&self) {
+        match &self.0 {
+            Inner::User(thread) => {
+                if thread.identity().give_token(thread.id) {
+                    worker::ready(thread.record);
+                }
+            }
+            Inner::Os(thread) => thread.unpark(),
+        }
+    }
+}
+
+impl fmt::Debug for Thread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Thread").field("id", &self.id()).field("name", &self.name()).finish_non_exhaustive()
+    }
+}
+
+/// Identifies a thread among all threads, past and present, of this process.
+///
+/// # Examples
+/// ```standalone_crate
+/// use tailwater::thread;
+///
+/// #[tailwater::main]
+/// fn main() {
+///     let other = thread::spawn(|| thread::current().id()).join().unwrap();
+///     assert_ne!(thread::current().id(), other);
+/// }
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ThreadId(Id);
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Id {
+    User(NonZeroU64),
+    Os(std::thread::ThreadId),
+}
+
+impl fmt::Debug for ThreadId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Id::User(id) => write!(f, "ThreadId({id})"),
+            Id::Os(id) => write!(f, "Os{id:?}"),
+        }
+    }
+}
+
+/// The thread that calls.
+///
+/// # Examples
+/// ```
+/// // On an ordinary thread this is what `std::thread::current` returns.
+/// let (here, std) = (tailwater::thread::current(), std::thread::current());
+/// assert_eq!(here.name(), std.name());
+/// ```
+pub fn current() -> Thread {
+    Thread(match UserThread::current() {
+        Some(thread) => Inner::User(thread),
+        None => Inner::Os(std::thread::current()),
+    })
+}

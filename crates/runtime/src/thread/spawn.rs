@@ -1,0 +1,277 @@
+//! How a thread starts and ends, and who joins it.
+//!
+//! A thread's captures lie at the upper end of its own stack (Shenango section 6.2), so spawning allocates only what the
+//! two sides share: the result and the joiner's wait list.
+//!
+//! # The end of a thread
+//! 1. the closure returns or panics, its captures are dropped, its result is stored; 2. thread-local destructors run; 3. who joins is told;
+//! 4. the result is dropped if nobody can join any more, and with it destructors it registered; 5. the scope is told; 6. handles go stale;
+//! 7. the stack is given back.
+
+use crate::kthread::{self, NoPreempt};
+use crate::runtime::runtime;
+use crate::stack::StackError;
+use crate::sync::spin::SpinLock;
+use crate::sync::wait::{self, WaitList};
+use crate::thread::handle::{Thread, UserThread};
+use crate::thread::identity;
+use crate::thread::scope::ScopeData;
+use crate::uthread::{Entry, Uthread};
+use crate::worker;
+use core::panic::AssertUnwindSafe;
+use std::io;
+use std::panic::catch_unwind;
+use std::sync::Arc;
+
+/// Captures larger than this are boxed rather than put on the new stack.
+const INLINE_CAPTURES: usize = 2048;
+
+/// What a thread and whoever joins it share.
+#[derive(Debug)]
+pub(crate) struct Packet<T> {
+    shared: SpinLock<Shared<T>>,
+    scope: Option<Arc<ScopeData>>,
+}
+
+#[derive(Debug)]
+struct Shared<T> {
+    result: Option<std::thread::Result<T>>,
+    finished: bool,
+    waiters: WaitList,
+}
+
+impl<T> Packet<T> {
+    pub(crate) fn new(scope: Option<Arc<ScopeData>>) -> Self {
+        let shared = Shared { result: None, finished: false, waiters: WaitList::new() };
+        Self { shared: SpinLock::new(shared), scope }
+    }
+
+    /// Waits until the thread has finished and takes its result.
+    pub(crate) fn wait(&self) -> std::thread::Result<T> {
+        loop {
+            let mut shared = self.shared.lock();
+            if shared.finished {
+                return shared.result.take().expect("a thread is joined once");
+            }
+            wait::wait(shared, |s| &mut s.waiters, None);
+        }
+    }
+
+    /// Stores the result and tells who waits, who may free the packet at once.
+    pub(crate) fn complete(&self, result: std::thread::Result<T>) {
+        let mut shared = self.shared.lock();
+        shared.result = Some(result);
+        shared.finished = true;
+        shared.waiters.wake_all();
+    }
+
+    pub(crate) fn is_finished(&self) -> bool {
+        self.shared.lock().finished
+    }
+}
+
+impl<T> Drop for Packet<T> {
+    fn drop(&mut self) {
+        if let Some(scope) = &self.scope
+            && matches!(self.shared.get_mut().result, Some(Err(_)))
+        {
+            scope.set_panicked();
+        }
+    }
+}
+
+/// What lies at the upper end of a new thread's stack.
+struct Start<F, T> {
+    main: Option<F>,
+    packet: Arc<Packet<T>>,
+}
+
+/// # Safety
+/// `data` is a live `Start<F, T>` that only this thread uses.
+unsafe fn run<F: FnOnce() -> T, T>(data: *mut u8) {
+    // SAFETY: by the caller's contract.
+    let start = unsafe { &mut *data.cast::<Start<F, T>>() };
+    let main = start.main.take().expect("a thread runs once");
+    let result = catch_unwind(AssertUnwindSafe(main));
+    start.packet.shared.lock().result = Some(result);
+}
+
+/// # Safety
+/// As [`run`], called after it, once, when the thread-local destructors have run.
+unsafe fn finish<F, T>(data: *mut u8) {
+    // SAFETY: by the caller's contract; nothing uses the Start after this.
+    let Start { packet, .. } = unsafe { data.cast::<Start<F, T>>().read() };
+    let me = kthread::current_uthread().expect("runs on the thread that ends");
+    {
+        let mut shared = packet.shared.lock();
+        shared.finished = true;
+        shared.waiters.wake_all();
+    }
+    match &packet.scope {
+        None => drop_packet(packet, me),
+        Some(scope) => {
+            let scope = Arc::clone(scope);
+            drop_packet(packet, me);
+            scope.thread_ended();
+        }
+    }
+    me.identity.end();
+}
+
+/// Drops the thread's share in `packet`, and with it the result if nobody can join any more.
+#[inline]
+fn drop_packet<T>(packet: Arc<Packet<T>>, me: &'static Uthread) {
+    #[cold]
+    fn last<T>(packet: Packet<T>, me: &'static Uthread) {
+        drop(packet);
+        // SAFETY: on the thread that owns them; its closure has returned. The result's destructor may have registered some.
+        unsafe { me.destructors.run() };
+    }
+    if let Some(packet) = Arc::into_inner(packet) {
+        last(packet, me);
+    }
+}
+
+/// What a thread may choose.
+#[derive(Debug, Default)]
+pub(crate) struct Options {
+    pub name: Option<Arc<str>>,
+    /// Checked to be in range.
+    pub stack_size: Option<usize>,
+}
+
+/// Makes a thread that will run `main`; the caller queues it.
+///
+/// # Safety
+/// `F` and `T` outlive the thread, or `packet` belongs to a scope that waits for it.
+pub(crate) unsafe fn prepare<F, T>(
+    main: F,
+    packet: Arc<Packet<T>>,
+    options: Options,
+) -> Result<UserThread, StackError>
+where
+    F: FnOnce() -> T + Send,
+    T: Send,
+{
+    const { assert!(align_of::<F>() <= 64, "captures of a thread cannot be aligned to more than 64 bytes") };
+    let guard = NoPreempt::new();
+    let stacks = &runtime().stacks;
+    let stack = match options.stack_size {
+        None => stacks.take(&guard)?,
+        Some(bytes) => stacks.custom.take(bytes, &guard)?,
+    };
+    let record: &'static Uthread = stack.uthread();
+    let id = identity::new_id(&guard);
+    record.identity.begin(id, options.name.as_ref());
+    let data = (record.top() as usize - size_of::<Start<F, T>>()) & !63;
+    let data = data as *mut Start<F, T>;
+    // SAFETY: the stack is free; `data` lies at its upper end, aligned, with room for the Start (`start` boxes large captures,
+    // and stacks have 16 KiB at least); the Start is used by `run` and `finish` of the same types only, while both live by the
+    // caller's contract.
+    unsafe {
+        data.write(Start { main: Some(main), packet });
+        let entry = Entry { run: run::<F, T>, finish: finish::<F, T>, data: data.cast() };
+        record.prepare(entry, data.cast(), worker::uthread_main);
+    }
+    Ok(UserThread { record, id, name: options.name })
+}
+
+/// Makes a thread and queues it.
+///
+/// # Safety
+/// As [`prepare`].
+#[inline]
+pub(crate) unsafe fn start<F, T>(
+    main: F,
+    options: Options,
+    scope: Option<Arc<ScopeData>>,
+) -> io::Result<(Arc<Packet<T>>, UserThread)>
+where
+    F: FnOnce() -> T + Send,
+    T: Send,
+{
+    let packet = Arc::new(Packet::new(scope));
+    // SAFETY: the caller's contract is the callee's.
+    let thread = unsafe {
+        if size_of::<F>() <= INLINE_CAPTURES {
+            prepare(main, Arc::clone(&packet), options)
+        } else {
+            prepare(Box::new(main), Arc::clone(&packet), options)
+        }
+    }
+    .map_err(|e| io::Error::new(io::ErrorKind::OutOfMemory, e))?;
+    worker::ready(thread.record);
+    Ok((packet, thread))
+}
+
+/// Starts a user thread.
+///
+/// The thread runs when a kthread gets to it; it is detached if the handle is dropped. May be called from ordinary OS
+/// threads once the runtime runs. [`Builder`](crate::thread::Builder) chooses a name and a stack size.
+///
+/// # Panics
+/// If there is no runtime, or no memory for a stack.
+///
+/// # Examples
+/// ```standalone_crate
+/// #[tailwater::main]
+/// fn main() {
+///     let squares: Vec<_> = (0..10).map(|i| tailwater::thread::spawn(move || i * i)).collect();
+///     assert_eq!(squares.into_iter().map(|s| s.join().unwrap()).sum::<i32>(), 285);
+/// }
+/// ```
+pub fn spawn<F, T>(main: F) -> JoinHandle<T>
+where
+    F: FnOnce() -> T + Send + 'static,
+    T: Send + 'static,
+{
+    // SAFETY: everything is 'static.
+    match unsafe { start(main, Options::default(), None) } {
+        Ok((packet, thread)) => JoinHandle::new(packet, thread),
+        Err(e) => panic!("cannot start a user thread: {e}"),
+    }
+}
+
+/// Waits for a user thread and takes its result.
+///
+/// # Examples
+/// ```standalone_crate
+/// use tailwater::thread;
+///
+/// #[tailwater::main]
+/// fn main() {
+///     assert_eq!(thread::spawn(|| 42).join().unwrap(), 42);
+///     let panicked = thread::spawn(|| -> () { panic!("this thread ends, the process does not") });
+///     assert!(panicked.join().is_err());
+/// }
+/// ```
+#[derive(Debug)]
+pub struct JoinHandle<T> {
+    packet: Arc<Packet<T>>,
+    thread: Thread,
+}
+
+impl<T> JoinHandle<T> {
+    #[inline]
+    pub(crate) fn new(packet: Arc<Packet<T>>, thread: UserThread) -> Self {
+        Self { packet, thread: thread.into() }
+    }
+
+    /// Waits until the thread has ended, thread-local destructors included.
+    ///
+    /// # Errors
+    /// The payload of the panic that ended the thread.
+    pub fn join(self) -> std::thread::Result<T> {
+        self.packet.wait()
+    }
+
+    /// Whether the thread has ended; `join` then returns at once.
+    pub fn is_finished(&self) -> bool {
+        self.packet.is_finished()
+    }
+
+    /// A handle to the thread.
+    pub fn thread(&self) -> &Thread {
+        &self.thread
+    }
+}

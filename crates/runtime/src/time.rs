@@ -1,0 +1,281 @@
+//! Time for threads: sleeping, intervals, deadlines. Resolution is 1 us while the kthread runs.
+//!
+//! [`Duration`] and [`Instant`] are those of `std`. Everything works on ordinary OS threads too, where Linux does the waiting.
+//!
+//! # Time-outs
+//! Every call that waits has a form with a limit: `wait_timeout`, `park_timeout`, `set_read_timeout` and so on. There is no
+//! `timeout(duration, closure)`: a thread cannot be stopped from outside without leaving its locks held and its destructors
+//! not run. To bound several waits by one limit, make a [`Deadline`] and pass what [remains](Deadline::remaining) to each.
+
+use crate::kthread;
+use crate::runtime::deadline_after;
+use crate::sync::wait;
+pub use crate::thread::sleep;
+use crate::worker;
+pub use std::time::{Duration, Instant};
+
+/// Sleeps until `deadline`; when it has passed, lets other threads run first and returns. Other user threads run meanwhile.
+///
+/// # Examples
+/// ```standalone_crate
+/// use tailwater::time::{Duration, Instant, sleep_until};
+///
+/// #[tailwater::main]
+/// fn main() {
+///     let noon = Instant::now() + Duration::from_millis(1);
+///     sleep_until(noon);
+///     assert!(Instant::now() >= noon);
+/// }
+/// ```
+pub fn sleep_until(deadline: Instant) {
+    let user_thread = kthread::current_uthread().is_some();
+    if user_thread && deadline <= Instant::now() {
+        // Who sleeps in a loop, even for no time, lets others run.
+        return worker::yield_now();
+    }
+    // Again for what is missing: the cycle clock was calibrated in a few milliseconds and may be a little fast.
+    loop {
+        let rest = deadline.saturating_duration_since(Instant::now());
+        if rest.is_zero() {
+            return;
+        }
+        if user_thread {
+            wait::sleep_until(deadline_after(rest));
+        } else {
+            std::thread::sleep(rest);
+        }
+    }
+}
+
+/// What an [`Interval`] does when its thread came late by a period or more.
+///
+/// # Examples
+/// ```
+/// use tailwater::time::{Duration, MissedTicks, interval};
+///
+/// let statistics = interval(Duration::from_secs(1)).missed_ticks(MissedTicks::Skip);
+/// assert_eq!(statistics.period(), Duration::from_secs(1));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum MissedTicks {
+    /// Ticks that were missed come at once, one after the other, until the interval has caught up: as many ticks as periods.
+    #[default]
+    Burst,
+    /// The next tick comes a period after the late one: the schedule moves.
+    Delay,
+    /// Ticks that were missed are left out: the schedule stays.
+    Skip,
+}
+
+/// Ticks at a fixed period; see [`interval`].
+#[derive(Debug, Clone)]
+pub struct Interval {
+    next: Instant,
+    period: Duration,
+    missed: MissedTicks,
+}
+
+/// An interval whose first tick comes at once and each other `period` after the one before.
+///
+/// A thread that takes longer than a period for its work misses ticks; [`MissedTicks`] says what becomes of them, unless
+/// [chosen](Interval::missed_ticks) otherwise they are made up for.
+///
+/// # Panics
+/// If `period` is zero.
+///
+/// # Examples
+/// ```standalone_crate
+/// use tailwater::time::{Duration, Instant, interval};
+///
+/// #[tailwater::main]
+/// fn main() {
+///     let start = Instant::now();
+///     let mut ticks = interval(Duration::from_micros(200));
+///     for _ in 0..6 {
+///         ticks.tick();
+///     }
+///     assert!(start.elapsed() >= Duration::from_micros(1000));
+/// }
+/// ```
+pub fn interval(period: Duration) -> Interval {
+    interval_at(Instant::now(), period)
+}
+
+/// As [`interval`], with the first tick at `start`.
+///
+/// # Panics
+/// If `period` is zero.
+///
+/// # Examples
+/// ```
+/// use tailwater::time::{Duration, Instant, interval_at};
+///
+/// let start = Instant::now() + Duration::from_millis(1);
+/// assert_eq!(interval_at(start, Duration::from_millis(1)).tick(), start);
+/// ```
+pub fn interval_at(start: Instant, period: Duration) -> Interval {
+    assert!(!period.is_zero(), "an interval's period cannot be zero");
+    Interval { next: start, period, missed: MissedTicks::default() }
+}
+
+impl Interval {
+    /// Chooses what becomes of missed ticks.
+    ///
+    /// # Examples
+    /// ```
+    /// use tailwater::time::{Duration, MissedTicks, interval};
+    ///
+    /// let mut ticks = interval(Duration::from_millis(1)).missed_ticks(MissedTicks::Skip);
+    /// let first = ticks.tick();
+    /// std::thread::sleep(Duration::from_millis(3));
+    /// assert!(ticks.tick() - first >= Duration::from_millis(1));
+    /// ```
+    #[must_use]
+    pub fn missed_ticks(mut self, missed: MissedTicks) -> Self {
+        self.missed = missed;
+        self
+    }
+
+    /// Waits for the next tick. Returns when it was due, which may be a while ago.
+    pub fn tick(&mut self) -> Instant {
+        let due = self.next;
+        sleep_until(due);
+        self.next = next_tick(due, Instant::now(), self.period, self.missed);
+        due
+    }
+
+    /// Time between ticks.
+    pub fn period(&self) -> Duration {
+        self.period
+    }
+
+    /// The next tick comes a period from now.
+    pub fn reset(&mut self) {
+        self.next = Instant::now() + self.period;
+    }
+}
+
+/// When the tick after the one due at `due` comes, which the thread received at `now`.
+fn next_tick(due: Instant, now: Instant, period: Duration, missed: MissedTicks) -> Instant {
+    let late = now.saturating_duration_since(due);
+    if late < period {
+        return due + period;
+    }
+    match missed {
+        MissedTicks::Burst => due + period,
+        MissedTicks::Delay => now + period,
+        MissedTicks::Skip => {
+            let since_last = late.as_nanos() % period.as_nanos();
+            // Less than a period, and a period that passes in a process's life fits 64 bits.
+            now - Duration::from_nanos(since_last as u64) + period
+        }
+    }
+}
+
+/// A moment by which something must be done; bounds several waits by one limit.
+///
+/// # Examples
+/// ```
+/// use tailwater::sync::{Condvar, Mutex};
+/// use tailwater::time::{Deadline, Duration};
+///
+/// let (lock, changed) = (Mutex::new(0), Condvar::new());
+/// let deadline = Deadline::after(Duration::from_millis(2));
+/// let mut count = lock.lock().unwrap();
+/// while *count < 3 && !deadline.has_passed() {
+///     count = changed.wait_timeout(count, deadline.remaining()).unwrap().0;
+/// }
+/// assert!(deadline.has_passed());
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Deadline(Option<Instant>);
+
+impl Deadline {
+    /// No limit.
+    pub const NEVER: Self = Self(None);
+
+    /// `duration` from now; [`NEVER`](Self::NEVER) if that is beyond what the clock can say.
+    ///
+    /// # Examples
+    /// ```
+    /// use tailwater::time::{Deadline, Duration};
+    ///
+    /// assert!(Deadline::after(Duration::ZERO).has_passed());
+    /// assert_eq!(Deadline::after(Duration::MAX), Deadline::NEVER);
+    /// ```
+    pub fn after(duration: Duration) -> Self {
+        Self(Instant::now().checked_add(duration))
+    }
+
+    /// At `instant`.
+    pub fn at(instant: Instant) -> Self {
+        Self(Some(instant))
+    }
+
+    /// Time left; zero when it has passed, [`Duration::MAX`] when there is no limit.
+    pub fn remaining(&self) -> Duration {
+        self.0.map_or(Duration::MAX, |at| at.saturating_duration_since(Instant::now()))
+    }
+
+    /// Whether the moment has come.
+    pub fn has_passed(&self) -> bool {
+        self.remaining().is_zero()
+    }
+
+    /// The moment, if there is a limit.
+    pub fn instant(&self) -> Option<Instant> {
+        self.0
+    }
+
+    /// The earlier of two.
+    #[must_use]
+    pub fn min(self, other: Self) -> Self {
+        match (self.0, other.0) {
+            (Some(a), Some(b)) => Self(Some(a.min(b))),
+            (a, b) => Self(a.or(b)),
+        }
+    }
+}
+
+impl From<Instant> for Deadline {
+    fn from(instant: Instant) -> Self {
+        Self::at(instant)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn a_tick_in_time_keeps_the_schedule() {
+        let due = Instant::now();
+        for missed in [MissedTicks::Burst, MissedTicks::Delay, MissedTicks::Skip] {
+            assert_eq!(next_tick(due, due, 10 * MS, missed), due + 10 * MS);
+            assert_eq!(next_tick(due, due + 9 * MS, 10 * MS, missed), due + 10 * MS);
+        }
+    }
+
+    #[test]
+    fn missed_ticks_are_made_up_for_or_moved_or_left_out() {
+        let due = Instant::now();
+        let next = |missed| next_tick(due, due + 34 * MS, 10 * MS, missed) - due;
+        assert_eq!(next(MissedTicks::Burst), 10 * MS);
+        assert_eq!(next(MissedTicks::Delay), 44 * MS);
+        assert_eq!(next(MissedTicks::Skip), 40 * MS);
+        let on_time = next_tick(due, due + 30 * MS, 10 * MS, MissedTicks::Skip) - due;
+        assert_eq!(on_time, 40 * MS, "the tick due now is the one that was received");
+    }
+
+    #[test]
+    fn the_earlier_deadline_wins_and_none_is_later_than_any() {
+        let now = Instant::now();
+        assert_eq!(Deadline::NEVER.min(now.into()), Deadline::at(now));
+        assert_eq!(Deadline::at(now + MS).min(now.into()), Deadline::at(now));
+        assert_eq!(Deadline::NEVER.remaining(), Duration::MAX);
+        assert!(Deadline::at(now).has_passed());
+    }
+}

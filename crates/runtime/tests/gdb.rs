@@ -1,0 +1,66 @@
+//! The gdb script, on this very program. Passes without a word where there is no gdb, or where it may not trace.
+
+use std::process::{Command, Stdio};
+use tailwater::thread;
+
+#[global_allocator]
+static ALLOC: tailwater::Alloc = tailwater::Alloc;
+
+const CHILD: &str = "TAILWATER_TEST_CHILD";
+const TEST: &str = "gdb_lists_user_threads_and_walks_the_stack_of_a_suspended_one";
+
+#[inline(never)]
+fn parks_for_gdb() {
+    thread::park();
+    // Not a tail call, which would leave no frame.
+    std::hint::black_box(());
+}
+
+/// One thread parked, the other stopped for the debugger.
+fn program() {
+    let run = tailwater::Builder::new().kthreads(1).run(|| {
+        let parked = thread::spawn(parks_for_gdb);
+        thread::yield_now();
+        println!("parked: {:?}", parked.thread().id());
+        // SAFETY: stops this process for its debugger.
+        unsafe { libc::raise(libc::SIGTRAP) };
+    });
+    run.unwrap();
+}
+
+#[test]
+fn gdb_lists_user_threads_and_walks_the_stack_of_a_suspended_one() {
+    if std::env::var_os(CHILD).is_some() {
+        return program();
+    }
+    let has_gdb =
+        Command::new("gdb").arg("--version").stdout(Stdio::null()).status().is_ok_and(|s| s.success());
+    if !has_gdb {
+        return eprintln!("no gdb here: nothing tested");
+    }
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/gdb/tailwater.py");
+    // Ids 1 and up: the first thread, then a kthread's block, of which the parked thread is the first.
+    let commands =
+        ["run", "tailwater threads", "tailwater bt 2", "tailwater bt 1", "tailwater bt 999", "kill"];
+    let output = Command::new("gdb")
+        .args(["-nx", "-batch", "-ex", "set debuginfod enabled off", "-x", script])
+        .args(commands.iter().flat_map(|command| ["-ex", command]))
+        .arg("--args")
+        .arg(std::env::current_exe().unwrap())
+        .args([TEST, "--exact", "--nocapture"])
+        .env(CHILD, "1")
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    if text.contains("not permitted") {
+        return eprintln!("gdb may not trace here: nothing tested");
+    }
+    assert!(text.contains("SIGTRAP"), "{text}");
+    let line =
+        |id: &str| text.lines().find(|l| l.trim_start().starts_with(&format!("{id}  record"))).unwrap_or("");
+    assert!(line("1").ends_with("running"), "{text}");
+    assert!(line("2").ends_with("parked"), "{text}");
+    assert!(text.contains("parks_for_gdb") && text.contains("uthread_main"), "{text}");
+    assert!(text.contains("there is no user thread 999"), "{text}");
+    assert!(text.contains("user thread 1 is running"), "{text}");
+}
