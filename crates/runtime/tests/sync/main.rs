@@ -1,0 +1,11 @@
+//! `tailwater::sync` through the public API, on user threads, on OS threads and on both at once.
+
+mod barrier_and_groups;
+mod once;
+mod rwlock;
+mod semaphore;
+mod signals;
+mod support;
+
+#[global_allocator]
+static ALLOC: tailwater::Alloc = tailwater::Alloc;
