@@ -6,6 +6,7 @@
 //! | for | use |
 //! |---|---|
 //! | data several threads change | [`Mutex`], [`RwLock`], with [`Condvar`] to wait for a change |
+//! | messages | [`channel`] (many receivers, select), [`mpsc`] (as in `std`) |
 //! | a limit on how many at once | [`Semaphore`] |
 //! | waiting for one another | [`Barrier`], [`WaitGroup`] |
 //! | telling that something happened | [`Notify`] (one thread, once), [`Event`] (everybody, until it is reset) |
@@ -17,9 +18,11 @@
 //! anything here while holding a [`SpinLock`](spin::SpinLock) is a bug, and panics on a user thread.
 
 mod barrier;
+pub mod channel;
 mod condvar;
 mod event;
 mod lazy_lock;
+pub mod mpsc;
 mod mutex;
 mod notify;
 mod once;

@@ -1,8 +1,10 @@
 //! `tailwater::sync` through the public API, on user threads, on OS threads and on both at once.
 
 mod barrier_and_groups;
+mod channels;
 mod once;
 mod rwlock;
+mod select;
 mod semaphore;
 mod signals;
 mod support;

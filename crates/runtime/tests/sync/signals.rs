@@ -2,7 +2,7 @@ use crate::support::{in_both_worlds, mixed, spawn, until};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use tailwater::sync::{Event, Notify};
+use tailwater::sync::{Condvar, Event, Mutex, Notify};
 use tailwater::thread;
 
 #[test]
@@ -96,4 +96,31 @@ fn setting_an_event_publishes_what_was_done_before_and_wakes_all() {
         });
         setter.join().unwrap();
     }
+}
+
+#[test]
+fn a_timed_wait_for_a_condition_counts_the_time_of_all_waits_and_sees_the_change() {
+    in_both_worlds(|| {
+        let pair = Arc::new((Mutex::new(0), Condvar::new()));
+        let start = Instant::now();
+        let spoiler = {
+            let pair = Arc::clone(&pair);
+            // Wakes that change nothing must not extend the wait.
+            spawn(0, move || {
+                while *pair.0.lock().unwrap() == 0 {
+                    pair.1.notify_all();
+                    thread::sleep(Duration::from_micros(500));
+                }
+            })
+        };
+        let guard = pair.0.lock().unwrap();
+        let (mut guard, result) =
+            pair.1.wait_timeout_while(guard, Duration::from_millis(5), |n| *n == 0).unwrap();
+        assert!(result.timed_out() && start.elapsed() >= Duration::from_millis(5));
+        *guard = 1;
+        let (guard, result) = pair.1.wait_timeout_while(guard, Duration::ZERO, |n| *n == 0).unwrap();
+        assert!(!result.timed_out());
+        drop(guard);
+        spoiler.join().unwrap();
+    });
 }
