@@ -4,13 +4,16 @@
 //! The words are those that ship; what is modelled is the thread that waits and the lock of the queue.
 #![cfg(loom)]
 
+#[path = "../src/sync/rcu/slot.rs"]
+mod slot;
 #[path = "../src/sync/rwlock/word.rs"]
 mod word;
 
 use loom::cell::UnsafeCell;
-use loom::sync::atomic::{AtomicBool, Ordering};
+use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use loom::sync::{Mutex, Notify};
 use loom::thread;
+use slot::Slot;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use word::{Access, Holders, Word};
@@ -152,4 +155,76 @@ fn readers_and_writers_exclude_one_another() {
 #[test]
 fn a_downgraded_writer_keeps_writers_out() {
     model([Lock::increment_and_read, read, Lock::increment], 2);
+}
+
+/// `Rcu` with two values and one kthread that reads. Loom has no `membarrier`: both sides fence, as where the kernel lacks it.
+struct Cell {
+    values: [UnsafeCell<u32>; 2],
+    current: AtomicUsize,
+    slot: Slot,
+}
+
+impl Cell {
+    fn read(&self) -> u32 {
+        self.slot.enter(|| fence(Ordering::SeqCst));
+        let current = self.current.load(Ordering::Acquire);
+        // SAFETY: that the writer has not taken the value back is what loom checks.
+        let value = self.values[current].with(|value| unsafe { *value });
+        self.slot.leave();
+        value
+    }
+
+    /// Makes the second value current, waits for readers, and takes the first one back.
+    fn replace(&self) {
+        // SAFETY: that nobody reads the new value yet is what loom checks.
+        self.values[1].with_mut(|value| unsafe { *value = 2 });
+        self.current.store(1, Ordering::Release);
+        fence(Ordering::SeqCst);
+        let seen = self.slot.look();
+        while !seen.is_over(self.slot.look()) {
+            thread::yield_now();
+        }
+        // SAFETY: that nobody reads the old value any more is what loom checks.
+        self.values[0].with_mut(|value| unsafe { *value = 0 });
+    }
+}
+
+#[test]
+fn a_replaced_value_is_not_taken_back_while_it_is_read() {
+    loom::model(|| {
+        let values = [UnsafeCell::new(1), UnsafeCell::new(0)];
+        let cell = Arc::new(Cell { values, current: AtomicUsize::new(0), slot: Slot::default() });
+        let reader = {
+            let cell = Arc::clone(&cell);
+            thread::spawn(move || {
+                let (first, second) = (cell.read(), cell.read());
+                assert!(matches!((first, second), (1 | 2, 2) | (1, 1)), "{first} then {second}");
+            })
+        };
+        cell.replace();
+        reader.join().unwrap();
+        assert!(!cell.slot.look().is_reading());
+    });
+}
+
+#[test]
+fn sections_nest() {
+    loom::model(|| {
+        let values = [UnsafeCell::new(1), UnsafeCell::new(0)];
+        let cell = Arc::new(Cell { values, current: AtomicUsize::new(0), slot: Slot::default() });
+        let reader = {
+            let cell = Arc::clone(&cell);
+            thread::spawn(move || {
+                cell.slot.enter(|| fence(Ordering::SeqCst));
+                let current = cell.current.load(Ordering::Acquire);
+                let inner = cell.read();
+                // SAFETY: as in `Cell::read`; the inner section's end must not count as the outer one's.
+                let outer = cell.values[current].with(|value| unsafe { *value });
+                cell.slot.leave();
+                assert!(matches!((outer, inner), (1, 1 | 2) | (2, 2)));
+            })
+        };
+        cell.replace();
+        reader.join().unwrap();
+    });
 }

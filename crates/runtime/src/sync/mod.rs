@@ -6,6 +6,7 @@
 //! | for | use |
 //! |---|---|
 //! | data several threads change | [`Mutex`], [`RwLock`], with [`Condvar`] to wait for a change |
+//! | data read all the time and replaced now and then | [`Rcu`] |
 //! | messages | [`channel`] (many receivers, select), [`mpsc`] (as in `std`) |
 //! | a limit on how many at once | [`Semaphore`] |
 //! | waiting for one another | [`Barrier`], [`WaitGroup`] |
@@ -15,7 +16,7 @@
 //!
 //! All of them may be used from user threads and from ordinary OS threads, also mixed on one object, and whether or not a
 //! runtime has been started. Whoever waits is served first come, first served unless a type says otherwise. To wait for
-//! anything here while holding a [`SpinLock`](spin::SpinLock) is a bug, and panics on a user thread.
+//! anything here while holding a [`SpinLock`](spin::SpinLock), or inside [`Rcu::with`], is a bug, and panics on a user thread.
 
 mod barrier;
 pub mod channel;
@@ -28,6 +29,7 @@ mod notify;
 mod once;
 mod once_lock;
 mod queue;
+mod rcu;
 mod rwlock;
 mod semaphore;
 pub mod spin;
@@ -42,6 +44,7 @@ pub use mutex::{Mutex, MutexGuard};
 pub use notify::Notify;
 pub use once::{Once, OnceState};
 pub use once_lock::OnceLock;
+pub use rcu::Rcu;
 pub use rwlock::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use semaphore::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 pub use std::sync::{LockResult, PoisonError, TryLockError, TryLockResult};

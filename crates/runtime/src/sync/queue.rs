@@ -18,7 +18,6 @@
 //! touched under the sleeper's lock, which `sleep` takes once more before it returns; every other one is touched under
 //! its queue's lock, which its owner takes to unlink it.
 
-use crate::kthread::{Kthread, NoPreempt};
 use crate::sync::spin::{SpinGuard, SpinLock};
 use crate::sync::wait::{self, WaitList};
 use core::cell::{Cell, UnsafeCell};
@@ -238,23 +237,6 @@ impl<P> Queue<P> {
     }
 }
 
-/// Refuses to go on where blocking would panic later, with entries already linked.
-///
-/// # Panics
-/// On a user thread that holds a spin lock, besides the `allowed` ones of the caller.
-fn check_depth(guard: &NoPreempt, allowed: u32) {
-    let depth = guard.kthread().map_or(allowed, Kthread::preempt_depth);
-    assert!(depth <= allowed, "a user thread would block while it holds a SpinLock: unlock it first");
-}
-
-/// As `check_depth`, for a caller that holds no lock yet.
-///
-/// # Panics
-/// On a user thread that holds a spin lock.
-pub(crate) fn check_may_block() {
-    check_depth(&NoPreempt::new(), 1);
-}
-
 /// Blocks the calling thread in the queue that `queue` finds in the guarded state, until it is granted (true) or `deadline`
 /// passes; returns the payload as it then is. Unlocks the state while it waits and does not lock it again for the caller.
 ///
@@ -266,7 +248,7 @@ pub(crate) fn wait_in<S, P>(
     payload: P,
     deadline: Option<Cycles>,
 ) -> (bool, P) {
-    check_depth(guard.no_preempt(), 1);
+    wait::check_may_block(guard.no_preempt());
     let sleeper = Sleeper::new();
     let entry = Entry::new(payload, &raw const sleeper, 0);
     // SAFETY: both stay in this frame, which ends after a grant and `sleep`, or after `remove`.

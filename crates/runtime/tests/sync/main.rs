@@ -3,6 +3,7 @@
 mod barrier_and_groups;
 mod channels;
 mod once;
+mod rcu;
 mod rwlock;
 mod select;
 mod semaphore;

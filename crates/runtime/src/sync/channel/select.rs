@@ -9,8 +9,10 @@
 
 use super::case::{Case, Receive, ReceivingEnd, Send, SendingEnd};
 use super::{RecvError, SendError};
+use crate::kthread::NoPreempt;
 use crate::sync::deadline_after;
-use crate::sync::queue::{self, Sleeper};
+use crate::sync::queue::Sleeper;
+use crate::sync::wait;
 use core::cell::Cell;
 use std::time::Duration;
 use tailwater_shm::{Cycles, clock};
@@ -129,7 +131,7 @@ impl<'a, R> Select<'a, R> {
 
     fn run(mut self, may_wait: bool, deadline: Option<Cycles>) -> Option<R> {
         if may_wait {
-            queue::check_may_block();
+            wait::check_may_block(&NoPreempt::new());
         }
         self.cases.sort_unstable_by_key(|case| case.address());
         let sleeper = Sleeper::new();
