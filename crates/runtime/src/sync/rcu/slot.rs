@@ -30,10 +30,11 @@ impl Slot {
     #[inline]
     pub(crate) fn enter(&self, barrier: impl FnOnce()) {
         let word = self.0.load(Ordering::Relaxed);
-        // A hundred levels would overflow the stack of a thread first, 65535 a fortiori.
+        // Each level takes a frame of a stack that has no room for so many.
         debug_assert!(word & DEPTH < DEPTH, "sections nest too deeply");
-        // Relaxed: ordered by the barrier.
-        self.0.store(word + 1, Ordering::Relaxed);
+        // Release: as in `leave`, for a writer that sees this section instead of the end of the one before. What is read from
+        // here on is ordered by the barrier.
+        self.0.store(word + 1, Ordering::Release);
         barrier();
     }
 
