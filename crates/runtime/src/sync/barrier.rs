@@ -33,6 +33,11 @@ impl UnwindSafe for Barrier {}
 impl RefUnwindSafe for Barrier {}
 
 /// Which of the threads that met at a [`Barrier`] this was.
+///
+/// # Examples
+/// ```
+/// assert!(tailwater::sync::Barrier::new(1).wait().is_leader());
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BarrierWaitResult(bool);
 

@@ -41,16 +41,48 @@ pub fn sync_channel<T>(bound: usize) -> (SyncSender<T>, Receiver<T>) {
 }
 
 /// Sends into a [`channel`](channel()), without waiting.
+///
+/// # Examples
+/// ```
+/// let (sender, receiver) = tailwater::sync::mpsc::channel();
+/// let other = sender.clone();
+/// sender.send(1).unwrap();
+/// other.send(2).unwrap();
+/// drop((sender, other));
+/// assert_eq!(receiver.iter().collect::<Vec<_>>(), [1, 2]);
+/// ```
 pub struct Sender<T> {
     inner: channel::Sender<T>,
 }
 
 /// Sends into a [`sync_channel`], waiting while it is full.
+///
+/// # Examples
+/// ```
+/// let (sender, receiver) = tailwater::sync::mpsc::sync_channel(1);
+/// sender.send(1).unwrap();
+/// assert!(sender.try_send(2).is_err());
+/// assert_eq!(receiver.recv(), Ok(1));
+/// ```
 pub struct SyncSender<T> {
     inner: channel::Sender<T>,
 }
 
 /// Receives from a [`channel`](channel()) or [`sync_channel`]. There is one per channel; it can be moved to another thread, but not shared.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use tailwater::sync::mpsc::{self, RecvTimeoutError, TryRecvError};
+///
+/// let (sender, receiver) = mpsc::channel();
+/// sender.send(1).unwrap();
+/// assert_eq!(receiver.recv(), Ok(1));
+/// assert_eq!(receiver.try_recv(), Err(TryRecvError::Empty));
+/// assert_eq!(receiver.recv_timeout(Duration::from_millis(1)), Err(RecvTimeoutError::Timeout));
+/// drop(sender);
+/// assert_eq!(receiver.try_recv(), Err(TryRecvError::Disconnected));
+/// ```
 pub struct Receiver<T> {
     inner: channel::Receiver<T>,
     _not_sync: PhantomData<Cell<()>>,

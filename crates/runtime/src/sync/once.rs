@@ -39,6 +39,11 @@ impl UnwindSafe for Once {}
 impl RefUnwindSafe for Once {}
 
 /// What [`Once::call_once_force`] tells its initialiser.
+///
+/// # Examples
+/// ```
+/// tailwater::sync::Once::new().call_once_force(|state| assert!(!state.is_poisoned()));
+/// ```
 #[derive(Debug)]
 pub struct OnceState {
     poisoned: bool,

@@ -173,6 +173,17 @@ impl Semaphore {
 }
 
 /// Permits of a [`Semaphore`]; returns them when dropped.
+///
+/// # Examples
+/// ```
+/// let semaphore = tailwater::sync::Semaphore::new(2);
+/// drop(semaphore.acquire());
+/// assert_eq!(semaphore.available_permits(), 2);
+/// semaphore.acquire().forget();
+/// assert_eq!(semaphore.available_permits(), 1);
+/// semaphore.add_permits(1);
+/// assert_eq!(semaphore.available_permits(), 2);
+/// ```
 #[derive(Debug)]
 #[must_use = "the permit is returned at once if it is dropped"]
 pub struct SemaphorePermit<'a> {
@@ -181,6 +192,18 @@ pub struct SemaphorePermit<'a> {
 }
 
 /// As [`SemaphorePermit`], without a borrow.
+///
+/// # Examples
+/// ```
+/// use std::sync::Arc;
+/// use tailwater::sync::Semaphore;
+///
+/// let permits = {
+///     let semaphore = Arc::new(Semaphore::new(2));
+///     [semaphore.try_acquire_owned(), semaphore.try_acquire_owned()]
+/// };
+/// assert_eq!(permits.iter().flatten().map(|permit| permit.permits()).sum::<usize>(), 2);
+/// ```
 #[derive(Debug)]
 #[must_use = "the permit is returned at once if it is dropped"]
 pub struct OwnedSemaphorePermit {

@@ -90,6 +90,17 @@ impl WaitGroup {
 }
 
 /// A task a [`WaitGroup`] waits for: done when dropped. A clone is one more task of the same group.
+///
+/// # Examples
+/// ```
+/// let group = tailwater::sync::WaitGroup::new();
+/// let task = group.add();
+/// let subtask = task.clone();
+/// drop(task);
+/// assert_eq!(group.tasks(), 1);
+/// drop(subtask);
+/// group.wait();
+/// ```
 pub struct WaitGroupTask {
     state: Arc<SpinLock<State>>,
 }

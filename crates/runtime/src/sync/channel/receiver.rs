@@ -10,6 +10,15 @@ use std::time::Duration;
 
 /// Receives messages from a channel; made by [`bounded`](super::bounded) and [`unbounded`](super::unbounded). Each message goes to one of
 /// the clones.
+///
+/// # Examples
+/// ```
+/// let (sender, receiver) = tailwater::sync::channel::unbounded();
+/// let other = receiver.clone();
+/// (1..=2).for_each(|n| sender.send(n).unwrap());
+/// assert_eq!((receiver.recv(), other.recv()), (Ok(1), Ok(2)));
+/// assert!(receiver.try_recv().is_err());
+/// ```
 pub struct Receiver<T> {
     pub(super) channel: Arc<Channel<T>>,
 }
@@ -123,18 +132,41 @@ impl<T> fmt::Debug for Receiver<T> {
 }
 
 /// Messages of a [`Receiver`], waiting for each; see [`Receiver::iter`].
+///
+/// # Examples
+/// ```
+/// let (sender, receiver) = tailwater::sync::channel::unbounded();
+/// sender.send(1).unwrap();
+/// drop(sender);
+/// assert_eq!(receiver.iter().collect::<Vec<_>>(), [1]);
+/// ```
 #[derive(Debug)]
 pub struct Iter<'a, T> {
     receiver: &'a Receiver<T>,
 }
 
 /// Messages of a [`Receiver`] without waiting; see [`Receiver::try_iter`].
+///
+/// # Examples
+/// ```
+/// let (_sender, receiver) = tailwater::sync::channel::unbounded::<u8>();
+/// assert_eq!(receiver.try_iter().next(), None);
+/// ```
 #[derive(Debug)]
 pub struct TryIter<'a, T> {
     receiver: &'a Receiver<T>,
 }
 
 /// Messages of a [`Receiver`], which it owns, waiting for each.
+///
+/// # Examples
+/// ```
+/// let (sender, receiver) = tailwater::sync::channel::unbounded();
+/// std::thread::spawn(move || (0..3).for_each(|n| sender.send(n).unwrap()));
+/// for (expected, n) in receiver.into_iter().enumerate() {
+///     assert_eq!(expected, n);
+/// }
+/// ```
 #[derive(Debug)]
 pub struct IntoIter<T> {
     receiver: Receiver<T>,

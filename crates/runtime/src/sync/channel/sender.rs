@@ -8,6 +8,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Why a message was not sent in time; holds the message.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+///
+/// let (sender, _receiver) = tailwater::sync::channel::bounded(0);
+/// let error = sender.send_timeout("late", Duration::ZERO).unwrap_err();
+/// assert_eq!(error.to_string(), "timed out sending on a full channel");
+/// assert_eq!(error.into_inner(), "late");
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum SendTimeoutError<T> {
     /// The channel stayed full.
@@ -46,6 +56,17 @@ impl<T> fmt::Display for SendTimeoutError<T> {
 impl<T> std::error::Error for SendTimeoutError<T> {}
 
 /// Sends messages into a channel; made by [`bounded`](super::bounded) and [`unbounded`](super::unbounded).
+///
+/// # Examples
+/// ```
+/// let (sender, receiver) = tailwater::sync::channel::bounded(2);
+/// let other = sender.clone();
+/// sender.send(1).unwrap();
+/// other.send(2).unwrap();
+/// assert!(sender.is_full() && sender.same_channel(&other));
+/// drop(receiver);
+/// assert!(sender.send(3).is_err());
+/// ```
 pub struct Sender<T> {
     pub(super) channel: Arc<Channel<T>>,
 }

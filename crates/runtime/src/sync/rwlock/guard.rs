@@ -6,12 +6,30 @@ use core::mem;
 use core::ops::{Deref, DerefMut};
 
 /// Shared access to a locked value; unlocks when dropped.
+///
+/// # Examples
+/// ```
+/// let lock = tailwater::sync::RwLock::new(1);
+/// let guard = lock.read().unwrap();
+/// assert_eq!(*guard, 1);
+/// assert!(lock.try_write().is_err() && lock.try_read().is_ok());
+/// ```
 #[must_use = "the lock is released at once if the guard is dropped"]
 pub struct RwLockReadGuard<'a, T: ?Sized> {
     lock: &'a RwLock<T>,
 }
 
 /// Exclusive access to a locked value; unlocks when dropped.
+///
+/// # Examples
+/// ```
+/// let lock = tailwater::sync::RwLock::new(1);
+/// let mut guard = lock.write().unwrap();
+/// *guard += 1;
+/// assert!(lock.try_read().is_err());
+/// drop(guard);
+/// assert_eq!(*lock.read().unwrap(), 2);
+/// ```
 #[must_use = "the lock is released at once if the guard is dropped"]
 pub struct RwLockWriteGuard<'a, T: ?Sized> {
     lock: &'a RwLock<T>,
