@@ -26,6 +26,9 @@
 //! long loops should call every microsecond or so (it costs about a nanosecond). A thread that reaches none is interrupted by
 //! a signal a few microseconds later.
 
+// Under loom only the algorithms are built, by `tests/loom_sync.rs`.
+#![cfg(not(loom))]
+
 mod alloc;
 mod arch;
 mod attach;

@@ -2,6 +2,7 @@
 //!
 //! A waiter joins the wait list before it unlocks the mutex, so a notification between the two is not lost.
 
+use crate::sync::deadline_after;
 use crate::sync::mutex::MutexGuard;
 use crate::sync::spin::SpinLock;
 use crate::sync::wait::{self, WaitList, WaitOutcome};
@@ -82,14 +83,48 @@ impl Condvar {
         guard: MutexGuard<'a, T>,
         timeout: Duration,
     ) -> LockResult<(MutexGuard<'a, T>, WaitTimeoutResult)> {
-        let ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
-        let deadline = clock::now().saturating_add(crate::clock().from_ns(ns));
-        let (guard, outcome) = self.wait_until(guard, Some(deadline));
+        let (guard, outcome) = self.wait_until(guard, Some(deadline_after(timeout)));
         let result = WaitTimeoutResult(outcome == WaitOutcome::TimedOut);
         match guard {
             Ok(guard) => Ok((guard, result)),
             Err(e) => Err(PoisonError::new((e.into_inner(), result))),
         }
+    }
+
+    /// Waits while `condition` is true, for at most `timeout` in all. The result says that the time passed only if the condition
+    /// still was true then.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait).
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    /// use tailwater::sync::{Condvar, Mutex};
+    ///
+    /// let (ready, changed) = (Mutex::new(false), Condvar::new());
+    /// let guard = ready.lock().unwrap();
+    /// let (guard, result) =
+    ///     changed.wait_timeout_while(guard, Duration::from_millis(1), |ready| !*ready).unwrap();
+    /// assert!(!*guard && result.timed_out());
+    /// ```
+    pub fn wait_timeout_while<'a, T>(
+        &self,
+        mut guard: MutexGuard<'a, T>,
+        timeout: Duration,
+        mut condition: impl FnMut(&mut T) -> bool,
+    ) -> LockResult<(MutexGuard<'a, T>, WaitTimeoutResult)> {
+        let deadline = deadline_after(timeout);
+        while condition(&mut *guard) {
+            if clock::now() >= deadline {
+                return Ok((guard, WaitTimeoutResult(true)));
+            }
+            guard = match self.wait_until(guard, Some(deadline)).0 {
+                Ok(guard) => guard,
+                Err(e) => return Err(PoisonError::new((e.into_inner(), WaitTimeoutResult(false)))),
+            };
+        }
+        Ok((guard, WaitTimeoutResult(false)))
     }
 
     fn wait_until<'a, T>(

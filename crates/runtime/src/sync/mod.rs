@@ -2,12 +2,73 @@
 //!
 //! The types mirror `std::sync`: same names, same guards, same poisoning. A thread that waits gives its core to the next
 //! runnable user thread; nothing here makes a system call on a lent core.
+//!
+//! | for | use |
+//! |---|---|
+//! | data several threads change | [`Mutex`], [`RwLock`], with [`Condvar`] to wait for a change |
+//! | data read all the time and replaced now and then | [`Rcu`] |
+//! | messages | [`channel`] (many receivers, select), [`mpsc`] (as in `std`) |
+//! | a limit on how many at once | [`Semaphore`] |
+//! | waiting for one another | [`Barrier`], [`WaitGroup`] |
+//! | telling that something happened | [`Notify`] (one thread, once), [`Event`] (everybody, until it is reset) |
+//! | initialising once | [`Once`], [`OnceLock`], [`LazyLock`] |
+//! | a few dozen instructions | [`spin::SpinLock`] |
+//!
+//! All of them may be used from user threads and from ordinary OS threads, also mixed on one object, and whether or not a
+//! runtime has been started. Whoever waits is served first come, first served unless a type says otherwise. To wait for
+//! anything here while holding a [`SpinLock`](spin::SpinLock), or inside [`Rcu::with`], is a bug, and panics on a user thread.
 
+mod barrier;
+pub mod channel;
 mod condvar;
+mod event;
+mod lazy_lock;
+pub mod mpsc;
 mod mutex;
+mod notify;
+mod once;
+mod once_lock;
+mod queue;
+mod rcu;
+mod rwlock;
+mod semaphore;
 pub mod spin;
 pub mod wait;
+mod wait_group;
 
+pub use barrier::{Barrier, BarrierWaitResult};
 pub use condvar::{Condvar, WaitTimeoutResult};
+pub use event::Event;
+pub use lazy_lock::LazyLock;
 pub use mutex::{Mutex, MutexGuard};
+pub use notify::Notify;
+pub use once::{Once, OnceState};
+pub use once_lock::OnceLock;
+pub use rcu::Rcu;
+pub use rwlock::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+pub use semaphore::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 pub use std::sync::{LockResult, PoisonError, TryLockError, TryLockResult};
+pub use wait_group::{WaitGroup, WaitGroupTask};
+
+use std::time::Duration;
+use tailwater_shm::{Cycles, clock};
+
+/// The moment `timeout` from now; the end of time for one that is too long to count.
+pub(crate) fn deadline_after(timeout: Duration) -> Cycles {
+    let ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
+    clock::now().saturating_add(crate::clock().from_ns(ns))
+}
+
+#[cfg(test)]
+mod test_support {
+    use std::time::{Duration, Instant};
+
+    /// Waits until `condition` holds, which it must within a minute however busy the machine is.
+    pub(crate) fn until(condition: impl Fn() -> bool) {
+        let start = Instant::now();
+        while !condition() {
+            assert!(start.elapsed() < Duration::from_secs(60), "this never happens");
+            std::thread::yield_now();
+        }
+    }
+}

@@ -208,15 +208,28 @@ impl WaitList {
     }
 }
 
+/// Refuses to block, before anything is linked that an unwinding thread would leave behind. `guard` is the caller's only one.
+///
+/// # Panics
+/// On a user thread that holds another spin lock, or reads an [`Rcu`](crate::sync::Rcu).
+pub(crate) fn check_may_block(guard: &NoPreempt) {
+    let depth = guard.kthread().map_or(1, kthread::Kthread::preempt_depth);
+    assert!(depth == 1, "a user thread would wait while it holds a SpinLock or reads an Rcu: end that first");
+}
+
 /// Blocks the calling thread on the list that `list` finds in the guarded state, until it is woken or `deadline` (in TSC
 /// cycles) passes. Unlocks the state while it waits and does not lock it again for the caller.
 ///
 /// Works in user threads and in ordinary OS threads.
+///
+/// # Panics
+/// On a user thread that holds another spin lock, or reads an [`Rcu`](crate::sync::Rcu).
 pub fn wait<T>(
     mut guard: SpinGuard<'_, T>,
     list: impl Fn(&mut T) -> &mut WaitList,
     deadline: Option<Cycles>,
 ) -> WaitOutcome {
+    check_may_block(guard.no_preempt());
     let node = WaitNode::new(deadline.is_some());
     list(&mut guard).push_back(&node);
     let lock = guard.lock_of();

@@ -1,0 +1,71 @@
+//! A barrier, as `std::sync::Barrier`.
+
+use crate::sync::spin::SpinLock;
+use crate::sync::wait::{self, WaitList};
+use core::panic::{RefUnwindSafe, UnwindSafe};
+
+#[derive(Debug)]
+struct Arrivals {
+    count: usize,
+    waiters: WaitList,
+}
+
+/// Lets a number of threads wait until all of them have come; then it can be used again.
+///
+/// # Examples
+/// ```
+/// use tailwater::sync::Barrier;
+///
+/// let barrier = Barrier::new(3);
+/// let leaders = std::thread::scope(|scope| {
+///     let threads: Vec<_> = (0..3).map(|_| scope.spawn(|| barrier.wait().is_leader())).collect();
+///     threads.into_iter().map(|t| t.join().unwrap()).filter(|&leader| leader).count()
+/// });
+/// assert_eq!(leaders, 1);
+/// ```
+#[derive(Debug)]
+pub struct Barrier {
+    threads: usize,
+    arrivals: SpinLock<Arrivals>,
+}
+
+impl UnwindSafe for Barrier {}
+impl RefUnwindSafe for Barrier {}
+
+/// Which of the threads that met at a [`Barrier`] this was.
+///
+/// # Examples
+/// ```
+/// assert!(tailwater::sync::Barrier::new(1).wait().is_leader());
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BarrierWaitResult(bool);
+
+impl BarrierWaitResult {
+    /// True for exactly one of the threads of each meeting: the last to come.
+    pub fn is_leader(&self) -> bool {
+        self.0
+    }
+}
+
+impl Barrier {
+    /// A barrier for `threads` threads; 0 means the same as 1.
+    pub const fn new(threads: usize) -> Self {
+        Self { threads, arrivals: SpinLock::new(Arrivals { count: 0, waiters: WaitList::new() }) }
+    }
+
+    /// Waits until as many threads have called this as the barrier is for.
+    pub fn wait(&self) -> BarrierWaitResult {
+        crate::poll();
+        let mut arrivals = self.arrivals.lock();
+        arrivals.count += 1;
+        let leader = arrivals.count >= self.threads;
+        if leader {
+            arrivals.count = 0;
+            arrivals.waiters.wake_all();
+        } else {
+            wait::wait(arrivals, |a| &mut a.waiters, None);
+        }
+        BarrierWaitResult(leader)
+    }
+}

@@ -1,0 +1,75 @@
+//! Channels with any number of senders and receivers, bounded or not, and [`Select`] over several of them.
+//!
+//! A message goes to one receiver. Messages arrive in the order in which they were sent; threads that wait, to send or to
+//! receive, are served in the order in which they came. A bounded channel allocates nothing per message. A channel whose
+//! bound is 0 holds no message: a send waits for its receive.
+//!
+//! When the last [`Receiver`] is gone, messages that were not received are dropped and every send fails. When the last [`Sender`]
+//! is gone, receivers get what is left and then fail. (So do `crossbeam-channel`'s, whose API this follows.)
+//!
+//! # Examples
+//! ```
+//! use tailwater::sync::channel;
+//!
+//! let (jobs, workers) = channel::bounded(4);
+//! let (results, sum) = channel::unbounded();
+//! for _ in 0..2 {
+//!     let (workers, results) = (workers.clone(), results.clone());
+//!     std::thread::spawn(move || workers.iter().for_each(|job: u64| results.send(job * job).unwrap()));
+//! }
+//! drop(results);
+//! (1..=10).for_each(|job| jobs.send(job).unwrap());
+//! drop(jobs);
+//! assert_eq!(sum.iter().sum::<u64>(), 385);
+//! ```
+
+mod case;
+mod messages;
+mod receiver;
+mod select;
+mod sender;
+mod shared;
+
+pub use receiver::{IntoIter, Iter, Receiver, TryIter};
+pub use select::Select;
+pub use sender::{SendTimeoutError, Sender};
+pub use std::sync::mpsc::{RecvError, RecvTimeoutError, SendError, TryRecvError, TrySendError};
+
+pub(super) use case::{ReceivingEnd, SendingEnd};
+pub(super) use shared::Channel;
+
+/// A channel that holds at most `capacity` messages; with 0 every send waits for its receive.
+///
+/// # Examples
+/// ```
+/// use tailwater::sync::channel::{self, TrySendError};
+///
+/// let (sender, receiver) = channel::bounded(1);
+/// sender.send("first").unwrap();
+/// assert_eq!(sender.try_send("second"), Err(TrySendError::Full("second")));
+/// assert_eq!(receiver.recv(), Ok("first"));
+/// ```
+pub fn bounded<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
+    with_capacity(Some(capacity))
+}
+
+/// A channel that holds as many messages as there is memory for; sends never wait.
+///
+/// # Examples
+/// ```
+/// let (sender, receiver) = tailwater::sync::channel::unbounded();
+/// (0..1000).for_each(|n| sender.send(n).unwrap());
+/// drop(sender);
+/// assert_eq!(receiver.iter().count(), 1000);
+/// ```
+pub fn unbounded<T>() -> (Sender<T>, Receiver<T>) {
+    with_capacity(None)
+}
+
+fn with_capacity<T>(capacity: Option<usize>) -> (Sender<T>, Receiver<T>) {
+    let channel = Channel::new(capacity);
+    (Sender::new(channel.clone()), Receiver::new(channel))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,214 @@
+//! The receiving end of a channel.
+
+use super::shared::Channel;
+use super::{RecvError, RecvTimeoutError, TryRecvError};
+use core::fmt;
+use core::iter::FusedIterator;
+use core::panic::{RefUnwindSafe, UnwindSafe};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Receives messages from a channel; made by [`bounded`](super::bounded) and [`unbounded`](super::unbounded). Each message goes to one of
+/// the clones.
+///
+/// # Examples
+/// ```
+/// let (sender, receiver) = tailwater::sync::channel::unbounded();
+/// let other = receiver.clone();
+/// (1..=2).for_each(|n| sender.send(n).unwrap());
+/// assert_eq!((receiver.recv(), other.recv()), (Ok(1), Ok(2)));
+/// assert!(receiver.try_recv().is_err());
+/// ```
+pub struct Receiver<T> {
+    pub(super) channel: Arc<Channel<T>>,
+}
+
+impl<T> UnwindSafe for Receiver<T> {}
+impl<T> RefUnwindSafe for Receiver<T> {}
+
+impl<T> Receiver<T> {
+    /// The caller has counted it.
+    pub(super) fn new(channel: Arc<Channel<T>>) -> Self {
+        Self { channel }
+    }
+
+    /// Receives, waiting while the channel is empty.
+    ///
+    /// # Errors
+    /// If the channel is empty and there is no sender any more.
+    #[inline]
+    pub fn recv(&self) -> Result<T, RecvError> {
+        self.channel.receive(None).map_err(|_| RecvError)
+    }
+
+    /// Receives if a message is there, or somebody waits to send one.
+    ///
+    /// # Errors
+    /// `Empty` or `Disconnected`.
+    #[inline]
+    pub fn try_recv(&self) -> Result<T, TryRecvError> {
+        self.channel.try_receive()
+    }
+
+    /// As [`recv`](Self::recv), for at most `timeout`.
+    ///
+    /// # Errors
+    /// `Timeout` or `Disconnected`.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    /// use tailwater::sync::channel::{self, RecvTimeoutError};
+    ///
+    /// let (sender, receiver) = channel::unbounded::<()>();
+    /// assert_eq!(receiver.recv_timeout(Duration::from_millis(1)), Err(RecvTimeoutError::Timeout));
+    /// drop(sender);
+    /// assert_eq!(receiver.recv_timeout(Duration::from_millis(1)), Err(RecvTimeoutError::Disconnected));
+    /// ```
+    pub fn recv_timeout(&self, timeout: Duration) -> Result<T, RecvTimeoutError> {
+        self.channel.receive(Some(timeout))
+    }
+
+    /// The messages, waiting for each, until there is no sender any more.
+    pub fn iter(&self) -> Iter<'_, T> {
+        Iter { receiver: self }
+    }
+
+    /// The messages that are there, without waiting.
+    ///
+    /// # Examples
+    /// ```
+    /// let (sender, receiver) = tailwater::sync::channel::unbounded();
+    /// (1..4).for_each(|n| sender.send(n).unwrap());
+    /// assert_eq!(receiver.try_iter().collect::<Vec<_>>(), [1, 2, 3]);
+    /// ```
+    pub fn try_iter(&self) -> TryIter<'_, T> {
+        TryIter { receiver: self }
+    }
+
+    /// How many messages wait in the channel.
+    pub fn len(&self) -> usize {
+        self.channel.len()
+    }
+
+    /// Whether no message waits in the channel; always true with capacity 0.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether the channel has no room; always true with capacity 0.
+    pub fn is_full(&self) -> bool {
+        self.channel.is_full()
+    }
+
+    /// How many messages fit the channel; `None` without a bound.
+    pub fn capacity(&self) -> Option<usize> {
+        self.channel.capacity()
+    }
+
+    /// Whether both receive from the same channel.
+    pub fn same_channel(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.channel, &other.channel)
+    }
+}
+
+impl<T> Clone for Receiver<T> {
+    fn clone(&self) -> Self {
+        self.channel.add_receiver();
+        Self { channel: Arc::clone(&self.channel) }
+    }
+}
+
+impl<T> Drop for Receiver<T> {
+    fn drop(&mut self) {
+        self.channel.remove_receiver();
+    }
+}
+
+impl<T> fmt::Debug for Receiver<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Receiver").finish_non_exhaustive()
+    }
+}
+
+/// Messages of a [`Receiver`], waiting for each; see [`Receiver::iter`].
+///
+/// # Examples
+/// ```
+/// let (sender, receiver) = tailwater::sync::channel::unbounded();
+/// sender.send(1).unwrap();
+/// drop(sender);
+/// assert_eq!(receiver.iter().collect::<Vec<_>>(), [1]);
+/// ```
+#[derive(Debug)]
+pub struct Iter<'a, T> {
+    receiver: &'a Receiver<T>,
+}
+
+/// Messages of a [`Receiver`] without waiting; see [`Receiver::try_iter`].
+///
+/// # Examples
+/// ```
+/// let (_sender, receiver) = tailwater::sync::channel::unbounded::<u8>();
+/// assert_eq!(receiver.try_iter().next(), None);
+/// ```
+#[derive(Debug)]
+pub struct TryIter<'a, T> {
+    receiver: &'a Receiver<T>,
+}
+
+/// Messages of a [`Receiver`], which it owns, waiting for each.
+///
+/// # Examples
+/// ```
+/// let (sender, receiver) = tailwater::sync::channel::unbounded();
+/// std::thread::spawn(move || (0..3).for_each(|n| sender.send(n).unwrap()));
+/// for (expected, n) in receiver.into_iter().enumerate() {
+///     assert_eq!(expected, n);
+/// }
+/// ```
+#[derive(Debug)]
+pub struct IntoIter<T> {
+    receiver: Receiver<T>,
+}
+
+impl<T> Iterator for Iter<'_, T> {
+    type Item = T;
+    fn next(&mut self) -> Option<T> {
+        self.receiver.recv().ok()
+    }
+}
+
+impl<T> FusedIterator for Iter<'_, T> {}
+
+impl<T> Iterator for TryIter<'_, T> {
+    type Item = T;
+    fn next(&mut self) -> Option<T> {
+        self.receiver.try_recv().ok()
+    }
+}
+
+impl<T> Iterator for IntoIter<T> {
+    type Item = T;
+    fn next(&mut self) -> Option<T> {
+        self.receiver.recv().ok()
+    }
+}
+
+impl<T> FusedIterator for IntoIter<T> {}
+
+impl<'a, T> IntoIterator for &'a Receiver<T> {
+    type Item = T;
+    type IntoIter = Iter<'a, T>;
+    fn into_iter(self) -> Iter<'a, T> {
+        self.iter()
+    }
+}
+
+impl<T> IntoIterator for Receiver<T> {
+    type Item = T;
+    type IntoIter = IntoIter<T>;
+    fn into_iter(self) -> IntoIter<T> {
+        IntoIter { receiver: self }
+    }
+}

@@ -1,0 +1,210 @@
+//! What both ends of a channel share: the messages, and the calls that wait at either end.
+//!
+//! Everything is under one spin lock. A call that can be completed is one short section; one that cannot queues, with its
+//! message or for one, and whoever comes from the other side completes it (see [`queue`](crate::sync::queue)).
+//!
+//! # Invariants (under the lock)
+//! * Calls wait to receive only while there is no message and no call waits to send.
+//! * Calls wait to send only while the channel is full; so each message taken makes room for exactly one of them.
+//! * Messages leave in the order in which their sends completed; calls complete in the order in which they began to wait.
+//! * No message is dropped, and nobody is woken, under the lock where it can be helped: grants are returned to the caller.
+
+use super::messages::Messages;
+use super::{RecvTimeoutError, SendTimeoutError, TryRecvError, TrySendError};
+use crate::sync::deadline_after;
+use crate::sync::queue::{self, Grant, Queue};
+use crate::sync::spin::SpinLock;
+use core::mem;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A call that was completed from the other side, and is woken when this is dropped.
+pub(super) type Wake<'g, T> = Grant<'g, Option<T>>;
+
+#[derive(Debug)]
+pub(super) struct State<T> {
+    messages: Messages<T>,
+    /// How many messages may wait; any number if `None`.
+    capacity: Option<usize>,
+    senders: usize,
+    receivers: usize,
+    /// Calls with a message each. Completed: the message is gone. Disconnected: it is still there.
+    pub(super) sending: Queue<Option<T>>,
+    /// Calls for a message each. Completed: it is there. Disconnected: there is none.
+    pub(super) receiving: Queue<Option<T>>,
+}
+
+impl<T> State<T> {
+    /// Sends without waiting.
+    #[inline]
+    pub(super) fn send<'g>(&mut self, message: T) -> Result<Option<Wake<'g, T>>, TrySendError<T>>
+    where
+        T: 'g,
+    {
+        if self.receivers == 0 {
+            return Err(TrySendError::Disconnected(message));
+        }
+        if let Some(mut receiver) = self.receiving.pop() {
+            *receiver.payload() = Some(message);
+            return Ok(Some(receiver));
+        }
+        if self.capacity.is_some_and(|capacity| self.messages.len() >= capacity) {
+            return Err(TrySendError::Full(message));
+        }
+        self.messages.push_back(message);
+        Ok(None)
+    }
+
+    /// Receives without waiting.
+    #[inline]
+    pub(super) fn receive<'g>(&mut self) -> Result<(T, Option<Wake<'g, T>>), TryRecvError>
+    where
+        T: 'g,
+    {
+        let first = self.messages.pop_front();
+        let sender = if self.sending.is_empty() { None } else { self.sending.pop() };
+        let Some(mut sender) = sender else {
+            return match first {
+                Some(message) => Ok((message, None)),
+                None if self.senders == 0 => Err(TryRecvError::Disconnected),
+                None => Err(TryRecvError::Empty),
+            };
+        };
+        let brought = sender.payload().take().expect("a call that waits to send has its message");
+        let message = match first {
+            Some(first) => {
+                self.messages.push_back(brought);
+                first
+            }
+            None => brought,
+        };
+        Ok((message, Some(sender)))
+    }
+}
+
+/// See the module documentation.
+#[derive(Debug)]
+pub struct Channel<T> {
+    pub(super) state: SpinLock<State<T>>,
+}
+
+impl<T> Channel<T> {
+    /// A channel with one sender and one receiver.
+    pub(super) fn new(capacity: Option<usize>) -> Arc<Self> {
+        let state = State {
+            messages: Messages::new(capacity),
+            capacity,
+            senders: 1,
+            receivers: 1,
+            sending: Queue::new(),
+            receiving: Queue::new(),
+        };
+        Arc::new(Self { state: SpinLock::new(state) })
+    }
+
+    #[inline]
+    pub(super) fn try_send(&self, message: T) -> Result<(), TrySendError<T>> {
+        let mut state = self.state.lock();
+        let result = state.send(message);
+        drop(state);
+        result.map(drop)
+    }
+
+    /// Sends, waiting for at most `timeout`, or for as long as it takes.
+    #[inline]
+    pub(super) fn send(&self, message: T, timeout: Option<Duration>) -> Result<(), SendTimeoutError<T>> {
+        let mut state = self.state.lock();
+        let message = match state.send(message) {
+            Ok(receiver) => {
+                drop(state);
+                drop(receiver);
+                return Ok(());
+            }
+            Err(TrySendError::Disconnected(message)) => return Err(SendTimeoutError::Disconnected(message)),
+            Err(TrySendError::Full(message)) => message,
+        };
+        let deadline = timeout.map(deadline_after);
+        match queue::wait_in(state, |state| &mut state.sending, Some(message), deadline) {
+            (_, None) => Ok(()),
+            (true, Some(message)) => Err(SendTimeoutError::Disconnected(message)),
+            (false, Some(message)) => Err(SendTimeoutError::Timeout(message)),
+        }
+    }
+
+    #[inline]
+    pub(super) fn try_receive(&self) -> Result<T, TryRecvError> {
+        let mut state = self.state.lock();
+        let result = state.receive();
+        drop(state);
+        result.map(|(message, _)| message)
+    }
+
+    /// Receives, waiting for at most `timeout`, or for as long as it takes.
+    #[inline]
+    pub(super) fn receive(&self, timeout: Option<Duration>) -> Result<T, RecvTimeoutError> {
+        let mut state = self.state.lock();
+        match state.receive() {
+            Ok((message, sender)) => {
+                drop(state);
+                drop(sender);
+                return Ok(message);
+            }
+            Err(TryRecvError::Disconnected) => return Err(RecvTimeoutError::Disconnected),
+            Err(TryRecvError::Empty) => {}
+        }
+        let deadline = timeout.map(deadline_after);
+        match queue::wait_in(state, |state| &mut state.receiving, None, deadline) {
+            (_, Some(message)) => Ok(message),
+            (true, None) => Err(RecvTimeoutError::Disconnected),
+            (false, None) => Err(RecvTimeoutError::Timeout),
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.state.lock().messages.len()
+    }
+
+    pub(super) fn capacity(&self) -> Option<usize> {
+        self.state.lock().capacity
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        let state = self.state.lock();
+        state.capacity.is_some_and(|capacity| state.messages.len() >= capacity)
+    }
+
+    pub(super) fn add_sender(&self) {
+        self.state.lock().senders += 1;
+    }
+
+    pub(super) fn add_receiver(&self) {
+        self.state.lock().receivers += 1;
+    }
+
+    /// The last sender to go wakes those who wait for a message.
+    pub(super) fn remove_sender(&self) {
+        let mut state = self.state.lock();
+        state.senders -= 1;
+        if state.senders == 0 {
+            while let Some(receiver) = state.receiving.pop() {
+                drop(receiver);
+            }
+        }
+    }
+
+    /// The last receiver to go wakes those who wait to send, and drops the messages nobody will receive.
+    pub(super) fn remove_receiver(&self) {
+        let mut state = self.state.lock();
+        state.receivers -= 1;
+        if state.receivers > 0 {
+            return;
+        }
+        while let Some(sender) = state.sending.pop() {
+            drop(sender);
+        }
+        let unreceived = mem::replace(&mut state.messages, Messages::new(Some(0)));
+        drop(state);
+        // Their destructors may do anything, also use this channel.
+        drop(unreceived);
+    }
+}

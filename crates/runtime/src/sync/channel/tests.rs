@@ -1,0 +1,235 @@
+//! Channels against a model under random operation lists, and the order in which threads are served, made deterministic by
+//! waiting until each thread is in the queue before the next one comes.
+
+use super::*;
+use crate::sync::test_support::until;
+use proptest::prelude::*;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+/// What a channel is: a bounded queue and two counts.
+struct Model {
+    messages: VecDeque<u32>,
+    capacity: Option<usize>,
+    senders: usize,
+    receivers: usize,
+}
+
+impl Model {
+    fn try_send(&mut self, message: u32) -> Result<(), TrySendError<u32>> {
+        if self.receivers == 0 {
+            return Err(TrySendError::Disconnected(message));
+        }
+        if self.capacity.is_some_and(|capacity| self.messages.len() >= capacity) {
+            return Err(TrySendError::Full(message));
+        }
+        self.messages.push_back(message);
+        Ok(())
+    }
+
+    fn try_recv(&mut self) -> Result<u32, TryRecvError> {
+        let none = if self.senders == 0 { TryRecvError::Disconnected } else { TryRecvError::Empty };
+        self.messages.pop_front().ok_or(none)
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Send(u32),
+    Receive,
+    /// Through a select with an operation that cannot be completed beside it.
+    SelectSend(u32),
+    SelectReceive,
+    CloneSender,
+    DropSender,
+    CloneReceiver,
+    DropReceiver,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => any::<u32>().prop_map(Step::Send),
+        6 => Just(Step::Receive),
+        3 => any::<u32>().prop_map(Step::SelectSend),
+        3 => Just(Step::SelectReceive),
+        1 => Just(Step::CloneSender),
+        1 => Just(Step::DropSender),
+        1 => Just(Step::CloneReceiver),
+        1 => Just(Step::DropReceiver),
+    ]
+}
+
+fn select_send(sender: &Sender<u32>, message: u32, idle: &Receiver<u32>) -> Result<(), TrySendError<u32>> {
+    let mut slot = Some(message);
+    let select =
+        Select::new().recv(idle, |_| unreachable!("nobody sends")).send(sender, &mut slot, |sent| sent);
+    match select.try_wait() {
+        Some(sent) => sent.map_err(|SendError(message)| TrySendError::Disconnected(message)),
+        None => Err(TrySendError::Full(slot.expect("the message comes back"))),
+    }
+}
+
+fn select_receive(receiver: &Receiver<u32>, idle: &Receiver<u32>) -> Result<u32, TryRecvError> {
+    let select =
+        Select::new().recv(idle, |_| unreachable!("nobody sends")).recv(receiver, |received| received);
+    match select.try_wait() {
+        Some(received) => received.map_err(|RecvError| TryRecvError::Disconnected),
+        None => Err(TryRecvError::Empty),
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_channel_is_a_bounded_queue(
+        capacity in prop::option::of(0..5usize),
+        steps in prop::collection::vec(step(), 0..200),
+    ) {
+        let (sender, receiver) = with_capacity(capacity);
+        let (_idle, idle) = unbounded();
+        let (mut senders, mut receivers) = (vec![sender], vec![receiver]);
+        let mut model = Model { messages: VecDeque::new(), capacity, senders: 1, receivers: 1 };
+        for step in steps {
+            match (step, senders.last(), receivers.last()) {
+                (Step::Send(n), Some(sender), _) => prop_assert_eq!(sender.try_send(n), model.try_send(n)),
+                (Step::SelectSend(n), Some(sender), _) => {
+                    prop_assert_eq!(select_send(sender, n, &idle), model.try_send(n));
+                }
+                (Step::Receive, _, Some(receiver)) => prop_assert_eq!(receiver.try_recv(), model.try_recv()),
+                (Step::SelectReceive, _, Some(receiver)) => {
+                    prop_assert_eq!(select_receive(receiver, &idle), model.try_recv());
+                }
+                (Step::CloneSender, Some(sender), _) => senders.push(sender.clone()),
+                (Step::CloneReceiver, _, Some(receiver)) => receivers.push(receiver.clone()),
+                (Step::DropSender, ..) => drop(senders.pop()),
+                (Step::DropReceiver, ..) => drop(receivers.pop()),
+                _ => {}
+            }
+            (model.senders, model.receivers) = (senders.len(), receivers.len());
+            if receivers.is_empty() {
+                model.messages.clear();
+            }
+            if let Some(sender) = senders.last() {
+                prop_assert_eq!(sender.len(), model.messages.len());
+                prop_assert_eq!(sender.is_full(), capacity == Some(model.messages.len()));
+                prop_assert_eq!(sender.capacity(), capacity);
+            }
+        }
+    }
+}
+
+#[test]
+fn receivers_are_served_in_the_order_they_came() {
+    let (sender, receiver) = bounded(1);
+    let threads: Vec<_> = (0..4)
+        .map(|number| {
+            let waiting = receiver.clone();
+            let thread = std::thread::spawn(move || waiting.recv().unwrap());
+            until(|| receiver.channel.state.lock().receiving.len() == number + 1);
+            thread
+        })
+        .collect();
+    (0..4).for_each(|message| sender.try_send(message).expect("each is handed over"));
+    assert!(receiver.is_empty());
+    let received: Vec<i32> = threads.into_iter().map(|t| t.join().unwrap()).collect();
+    assert_eq!(received, [0, 1, 2, 3]);
+}
+
+#[test]
+fn senders_are_served_in_the_order_they_came_and_nobody_overtakes_them() {
+    for capacity in [0, 1, 3] {
+        let (sender, receiver) = bounded(capacity);
+        (0..capacity).for_each(|n| sender.send(n).unwrap());
+        let threads: Vec<_> = (capacity..capacity + 4)
+            .map(|number| {
+                let waiting = sender.clone();
+                let thread = std::thread::spawn(move || waiting.send(number).unwrap());
+                until(|| sender.channel.state.lock().sending.len() == number - capacity + 1);
+                thread
+            })
+            .collect();
+        for expected in 0..capacity + 4 {
+            assert_eq!(receiver.try_recv(), Ok(expected));
+            if expected < 4 {
+                assert_eq!(sender.try_send(99), Err(TrySendError::Full(99)), "the room belongs to a waiter");
+            }
+        }
+        threads.into_iter().for_each(|t| t.join().unwrap());
+        assert_eq!(receiver.try_recv(), Err(TryRecvError::Empty));
+    }
+}
+
+#[test]
+fn a_select_waits_in_line_with_the_others() {
+    let (sender, receiver) = bounded(0);
+    let (_other, other) = unbounded::<i32>();
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let threads: Vec<_> = (0..4)
+        .map(|number| {
+            let (waiting, other, order) = (receiver.clone(), other.clone(), Arc::clone(&order));
+            let thread = std::thread::spawn(move || {
+                let message = if number % 2 == 0 {
+                    waiting.recv()
+                } else {
+                    Select::new().recv(&other, |_| unreachable!("nobody sends")).recv(&waiting, |m| m).wait()
+                };
+                order.lock().unwrap().push((number, message.unwrap()));
+            });
+            until(|| receiver.channel.state.lock().receiving.len() == number + 1);
+            thread
+        })
+        .collect();
+    (0..4).for_each(|message| sender.try_send(message).expect("somebody waits"));
+    threads.into_iter().for_each(|t| t.join().unwrap());
+    assert!(order.lock().unwrap().iter().all(|(number, message)| number == message));
+    assert!(
+        other.channel.state.lock().receiving.is_empty(),
+        "an operation that was not chosen stayed queued"
+    );
+}
+
+#[test]
+fn a_waiting_select_completes_one_operation_and_gives_the_other_message_back() {
+    let (first, from_first) = bounded(0);
+    let (second, from_second) = bounded(0);
+    let thread = {
+        let (first, second) = (first.clone(), second.clone());
+        std::thread::spawn(move || {
+            let (mut a, mut b) = (Some("a"), Some("b"));
+            let select = Select::new().send(&first, &mut a, |sent| sent).send(&second, &mut b, |sent| sent);
+            select.wait().unwrap();
+            (a, b)
+        })
+    };
+    until(|| {
+        !second.channel.state.lock().sending.is_empty() && !first.channel.state.lock().sending.is_empty()
+    });
+    assert_eq!(from_second.try_recv(), Ok("b"));
+    // Granted: its entry in the first channel, if it is still there, cannot be granted, too.
+    assert_eq!(from_first.try_recv(), Err(TryRecvError::Empty));
+    assert_eq!(thread.join().unwrap(), (Some("a"), None));
+}
+
+#[test]
+fn a_select_on_both_ends_of_one_channel_never_meets_itself() {
+    let (sender, receiver) = bounded(0);
+    let mut slot = Some(1);
+    let select = Select::new().recv(&receiver, Result::ok).send(&sender, &mut slot, |_| None);
+    assert_eq!(select.wait_timeout(core::time::Duration::from_millis(2)), None);
+    assert_eq!(slot, Some(1));
+    let state = sender.channel.state.lock();
+    assert!(state.sending.is_empty() && state.receiving.is_empty());
+}
+
+#[test]
+fn a_select_does_not_favour_an_operation() {
+    let (sender, receiver) = unbounded();
+    let (other_sender, other_receiver) = unbounded();
+    let mut counts = [0; 2];
+    for _ in 0..1000 {
+        sender.send(0).unwrap();
+        other_sender.send(1).unwrap();
+        counts[Select::new().recv(&receiver, |m| m).recv(&other_receiver, |m| m).wait().unwrap()] += 1;
+    }
+    // Fair coins stray this far from 500 once in 10^35 runs.
+    assert!(counts.iter().all(|&count| count > 300), "{counts:?}");
+}

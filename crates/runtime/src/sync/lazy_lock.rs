@@ -1,0 +1,74 @@
+//! A value that is computed when it is first needed, as `std::sync::LazyLock`.
+
+use crate::sync::once_lock::OnceLock;
+use core::cell::Cell;
+use core::fmt;
+use core::ops::Deref;
+use core::panic::{RefUnwindSafe, UnwindSafe};
+
+/// A value computed by whoever needs it first, while others that need it wait.
+///
+/// # Examples
+/// ```
+/// use std::collections::HashMap;
+/// use tailwater::sync::LazyLock;
+///
+/// static PORTS: LazyLock<HashMap<&str, u16>> = LazyLock::new(|| HashMap::from([("echo", 7), ("ntp", 123)]));
+///
+/// assert_eq!(PORTS["echo"], 7);
+/// ```
+pub struct LazyLock<T, F = fn() -> T> {
+    value: OnceLock<T>,
+    /// Taken by the initialiser; gone and no value means that it panicked.
+    init: Cell<Option<F>>,
+}
+
+// SAFETY: `init` is touched by the one initialiser that `value` lets run.
+unsafe impl<T: Send + Sync, F: Send> Sync for LazyLock<T, F> {}
+impl<T: UnwindSafe, F: UnwindSafe> UnwindSafe for LazyLock<T, F> {}
+impl<T: RefUnwindSafe + UnwindSafe, F: UnwindSafe> RefUnwindSafe for LazyLock<T, F> {}
+
+impl<T, F: FnOnce() -> T> LazyLock<T, F> {
+    /// A value that `init` computes when it is needed.
+    pub const fn new(init: F) -> Self {
+        Self { value: OnceLock::new(), init: Cell::new(Some(init)) }
+    }
+
+    /// The value; computes it if nobody has. The same as `&**this`.
+    ///
+    /// # Panics
+    /// If the initialiser panics, or did so for an earlier caller: the value is poisoned for good. An initialiser that needs
+    /// its own value waits for itself, for ever.
+    #[inline]
+    pub fn force(this: &Self) -> &T {
+        this.value.get_or_init(|| match this.init.take() {
+            Some(init) => init(),
+            None => panic!("LazyLock instance has previously been poisoned"),
+        })
+    }
+}
+
+impl<T, F: FnOnce() -> T> Deref for LazyLock<T, F> {
+    type Target = T;
+    #[inline]
+    fn deref(&self) -> &T {
+        Self::force(self)
+    }
+}
+
+impl<T: Default> Default for LazyLock<T> {
+    fn default() -> Self {
+        Self::new(T::default)
+    }
+}
+
+impl<T: fmt::Debug, F> fmt::Debug for LazyLock<T, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut out = f.debug_tuple("LazyLock");
+        match self.value.get() {
+            Some(value) => out.field(value),
+            None => out.field(&format_args!("<uninit>")),
+        };
+        out.finish()
+    }
+}

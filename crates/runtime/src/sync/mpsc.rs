@@ -1,0 +1,229 @@
+//! Channels with one receiver, with the API of `std::sync::mpsc`.
+//!
+//! The ends wrap those of [`sync::channel`](crate::sync::channel), which says how they behave; its
+//! [`Select`](crate::sync::channel::Select) takes them too.
+
+use crate::sync::channel::{self, Channel, ReceivingEnd, SendingEnd};
+use core::cell::Cell;
+use core::fmt;
+use core::marker::PhantomData;
+use std::time::Duration;
+
+pub use channel::{IntoIter, Iter, TryIter};
+pub use std::sync::mpsc::{RecvError, RecvTimeoutError, SendError, TryRecvError, TrySendError};
+
+/// A channel without a bound: sends never wait.
+///
+/// # Examples
+/// ```
+/// let (sender, receiver) = tailwater::sync::mpsc::channel();
+/// std::thread::spawn(move || (0..3).for_each(|n| sender.send(n).unwrap()));
+/// assert_eq!(receiver.iter().collect::<Vec<_>>(), [0, 1, 2]);
+/// ```
+pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
+    let (sender, receiver) = channel::unbounded();
+    (Sender { inner: sender }, Receiver::new(receiver))
+}
+
+/// A channel that holds at most `bound` messages; with 0 every send waits for its receive.
+///
+/// # Examples
+/// ```
+/// let (sender, receiver) = tailwater::sync::mpsc::sync_channel(0);
+/// std::thread::scope(|scope| {
+///     scope.spawn(|| sender.send("met").unwrap());
+///     assert_eq!(receiver.recv(), Ok("met"));
+/// });
+/// ```
+pub fn sync_channel<T>(bound: usize) -> (SyncSender<T>, Receiver<T>) {
+    let (sender, receiver) = channel::bounded(bound);
+    (SyncSender { inner: sender }, Receiver::new(receiver))
+}
+
+/// Sends into a [`channel`](channel()), without waiting.
+///
+/// # Examples
+/// ```
+/// let (sender, receiver) = tailwater::sync::mpsc::channel();
+/// let other = sender.clone();
+/// sender.send(1).unwrap();
+/// other.send(2).unwrap();
+/// drop((sender, other));
+/// assert_eq!(receiver.iter().collect::<Vec<_>>(), [1, 2]);
+/// ```
+pub struct Sender<T> {
+    inner: channel::Sender<T>,
+}
+
+/// Sends into a [`sync_channel`], waiting while it is full.
+///
+/// # Examples
+/// ```
+/// let (sender, receiver) = tailwater::sync::mpsc::sync_channel(1);
+/// sender.send(1).unwrap();
+/// assert!(sender.try_send(2).is_err());
+/// assert_eq!(receiver.recv(), Ok(1));
+/// ```
+pub struct SyncSender<T> {
+    inner: channel::Sender<T>,
+}
+
+/// Receives from a [`channel`](channel()) or [`sync_channel`]. There is one per channel; it can be moved to another thread, but not shared.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use tailwater::sync::mpsc::{self, RecvTimeoutError, TryRecvError};
+///
+/// let (sender, receiver) = mpsc::channel();
+/// sender.send(1).unwrap();
+/// assert_eq!(receiver.recv(), Ok(1));
+/// assert_eq!(receiver.try_recv(), Err(TryRecvError::Empty));
+/// assert_eq!(receiver.recv_timeout(Duration::from_millis(1)), Err(RecvTimeoutError::Timeout));
+/// drop(sender);
+/// assert_eq!(receiver.try_recv(), Err(TryRecvError::Disconnected));
+/// ```
+pub struct Receiver<T> {
+    inner: channel::Receiver<T>,
+    _not_sync: PhantomData<Cell<()>>,
+}
+
+impl<T> Sender<T> {
+    /// Sends; never waits.
+    ///
+    /// # Errors
+    /// If the receiver is gone; the error holds the message.
+    #[inline]
+    pub fn send(&self, message: T) -> Result<(), SendError<T>> {
+        self.inner.send(message)
+    }
+}
+
+impl<T> SyncSender<T> {
+    /// Sends, waiting while the channel is full.
+    ///
+    /// # Errors
+    /// If the receiver is gone; the error holds the message.
+    #[inline]
+    pub fn send(&self, message: T) -> Result<(), SendError<T>> {
+        self.inner.send(message)
+    }
+
+    /// Sends if the channel has room, or the receiver waits.
+    ///
+    /// # Errors
+    /// `Full` or `Disconnected`, with the message.
+    #[inline]
+    pub fn try_send(&self, message: T) -> Result<(), TrySendError<T>> {
+        self.inner.try_send(message)
+    }
+}
+
+impl<T> Receiver<T> {
+    fn new(inner: channel::Receiver<T>) -> Self {
+        Self { inner, _not_sync: PhantomData }
+    }
+
+    /// Receives, waiting while the channel is empty.
+    ///
+    /// # Errors
+    /// If the channel is empty and all senders are gone.
+    #[inline]
+    pub fn recv(&self) -> Result<T, RecvError> {
+        self.inner.recv()
+    }
+
+    /// Receives if a message is there, or somebody waits to send one.
+    ///
+    /// # Errors
+    /// `Empty` or `Disconnected`.
+    #[inline]
+    pub fn try_recv(&self) -> Result<T, TryRecvError> {
+        self.inner.try_recv()
+    }
+
+    /// As [`recv`](Self::recv), for at most `timeout`.
+    ///
+    /// # Errors
+    /// `Timeout` or `Disconnected`.
+    pub fn recv_timeout(&self, timeout: Duration) -> Result<T, RecvTimeoutError> {
+        self.inner.recv_timeout(timeout)
+    }
+
+    /// The messages, waiting for each, until all senders are gone.
+    pub fn iter(&self) -> Iter<'_, T> {
+        self.inner.iter()
+    }
+
+    /// The messages that are there, without waiting.
+    pub fn try_iter(&self) -> TryIter<'_, T> {
+        self.inner.try_iter()
+    }
+}
+
+impl<T> Clone for Sender<T> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone() }
+    }
+}
+
+impl<T> Clone for SyncSender<T> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone() }
+    }
+}
+
+impl<'a, T> IntoIterator for &'a Receiver<T> {
+    type Item = T;
+    type IntoIter = Iter<'a, T>;
+    fn into_iter(self) -> Iter<'a, T> {
+        self.iter()
+    }
+}
+
+impl<T> IntoIterator for Receiver<T> {
+    type Item = T;
+    type IntoIter = IntoIter<T>;
+    fn into_iter(self) -> IntoIter<T> {
+        self.inner.into_iter()
+    }
+}
+
+impl<T> SendingEnd for Sender<T> {
+    type Message = T;
+    fn channel(&self) -> &Channel<T> {
+        self.inner.channel()
+    }
+}
+
+impl<T> SendingEnd for SyncSender<T> {
+    type Message = T;
+    fn channel(&self) -> &Channel<T> {
+        self.inner.channel()
+    }
+}
+
+impl<T> ReceivingEnd for Receiver<T> {
+    type Message = T;
+    fn channel(&self) -> &Channel<T> {
+        self.inner.channel()
+    }
+}
+
+impl<T> fmt::Debug for Sender<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sender").finish_non_exhaustive()
+    }
+}
+
+impl<T> fmt::Debug for SyncSender<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SyncSender").finish_non_exhaustive()
+    }
+}
+
+impl<T> fmt::Debug for Receiver<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Receiver").finish_non_exhaustive()
+    }
+}

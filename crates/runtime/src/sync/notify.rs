@@ -1,0 +1,91 @@
+//! A notification without data.
+
+use crate::sync::deadline_after;
+use crate::sync::spin::SpinLock;
+use crate::sync::wait::{self, WaitList, WaitOutcome};
+use core::panic::{RefUnwindSafe, UnwindSafe};
+use std::time::Duration;
+use tailwater_shm::Cycles;
+
+#[derive(Debug)]
+struct State {
+    /// A notification nobody has waited for yet; then nobody waits.
+    permit: bool,
+    waiters: WaitList,
+}
+
+/// Tells one waiting thread, or the next to wait, that there is something to do: a semaphore of at most one permit.
+///
+/// For everybody who waits, now and later, use [`Event`](crate::sync::Event).
+///
+/// # Examples
+/// ```
+/// let notify = tailwater::sync::Notify::new();
+/// notify.notify_one();
+/// notify.notify_one(); // Stored already.
+/// notify.wait();
+/// assert!(!notify.try_wait());
+/// ```
+#[derive(Debug)]
+pub struct Notify {
+    state: SpinLock<State>,
+}
+
+impl UnwindSafe for Notify {}
+impl RefUnwindSafe for Notify {}
+
+impl Default for Notify {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Notify {
+    /// Nobody was notified.
+    pub const fn new() -> Self {
+        Self { state: SpinLock::new(State { permit: false, waiters: WaitList::new() }) }
+    }
+
+    /// Wakes the thread that has waited longest. If nobody waits, the next to wait returns at once; several notifications that
+    /// nobody waits for are one.
+    pub fn notify_one(&self) {
+        let mut state = self.state.lock();
+        if !state.waiters.wake_one() {
+            state.permit = true;
+        }
+    }
+
+    /// Wakes all threads that wait now. Stores nothing for those that come later.
+    ///
+    /// # Examples
+    /// ```
+    /// let notify = tailwater::sync::Notify::new();
+    /// notify.notify_waiters();
+    /// assert!(!notify.try_wait());
+    /// ```
+    pub fn notify_waiters(&self) {
+        self.state.lock().waiters.wake_all();
+    }
+
+    /// Waits for a notification, or takes the one that is stored.
+    pub fn wait(&self) {
+        self.wait_until(None);
+    }
+
+    /// As [`wait`](Self::wait), for at most `timeout`; false when the time passed first.
+    pub fn wait_timeout(&self, timeout: Duration) -> bool {
+        self.wait_until(Some(deadline_after(timeout)))
+    }
+
+    /// Takes the stored notification, if there is one.
+    pub fn try_wait(&self) -> bool {
+        core::mem::take(&mut self.state.lock().permit)
+    }
+
+    fn wait_until(&self, deadline: Option<Cycles>) -> bool {
+        crate::poll();
+        let mut state = self.state.lock();
+        core::mem::take(&mut state.permit)
+            || wait::wait(state, |s| &mut s.waiters, deadline) == WaitOutcome::Woken
+    }
+}

@@ -1,0 +1,263 @@
+//! First-in first-out queues of blocked calls that say what they wait for.
+//!
+//! A [`WaitList`] knows that threads wait; a [`Queue`] also knows for what: each [`Entry`] carries a payload that the two
+//! sides exchange under the queue's lock (a message, a number of permits). Whoever makes room pops the oldest entry,
+//! does the waiter's work for it and wakes it: what is handed over cannot be snatched by a third thread, so queues
+//! are fair by construction. Entries lie on the stacks of the threads that wait; nothing allocates.
+//!
+//! One blocked call may have entries in several queues (a select). Its [`Sleeper`] lets exactly one of them be granted.
+//!
+//! | event | holds | does |
+//! |---|---|---|
+//! | block | queue lock(s) | links the entries; unlocks; [`Sleeper::sleep`] |
+//! | grant | queue lock, then the sleeper's | unlinks the entry; `Open` to `Granted`; exchanges the payload; wakes |
+//! | time-out | sleeper's lock | `Open` to `Abandoned`, unless granted |
+//! | the call returns | queue locks, one by one | unlinks the entries that were not granted |
+//!
+//! Locks are taken in that order only: queue, then sleeper. An entry outlives every access: one that was granted is last
+//! touched under the sleeper's lock, which `sleep` takes once more before it returns; every other one is touched under
+//! its queue's lock, which its owner takes to unlink it.
+
+use crate::sync::spin::{SpinGuard, SpinLock};
+use crate::sync::wait::{self, WaitList};
+use core::cell::{Cell, UnsafeCell};
+use core::ptr;
+use tailwater_shm::Cycles;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// Any of the entries may be granted.
+    Open,
+    /// The entry with this case number was granted.
+    Granted(usize),
+    /// The deadline passed first.
+    Abandoned,
+}
+
+#[derive(Debug)]
+struct SleepState {
+    phase: Phase,
+    list: WaitList,
+}
+
+/// One blocked call, of whose entries at most one is granted.
+#[derive(Debug)]
+pub(crate) struct Sleeper(SpinLock<SleepState>);
+
+impl Sleeper {
+    pub(crate) const fn new() -> Self {
+        Self(SpinLock::new(SleepState { phase: Phase::Open, list: WaitList::new() }))
+    }
+
+    /// Waits until an entry is granted, and returns its case number; `None` when `deadline` passed first, after which no
+    /// entry will be granted. The caller holds no lock.
+    pub(crate) fn sleep(&self, deadline: Option<Cycles>) -> Option<usize> {
+        let state = self.0.lock();
+        if state.phase == Phase::Open {
+            wait::wait(state, |s| &mut s.list, deadline);
+        } else {
+            drop(state);
+        }
+        // Also waits for a granter that has woken us and is about to unlock.
+        let mut state = self.0.lock();
+        match state.phase {
+            Phase::Granted(case) => Some(case),
+            Phase::Open | Phase::Abandoned => {
+                state.phase = Phase::Abandoned;
+                None
+            }
+        }
+    }
+}
+
+/// What one blocked call waits for in one queue.
+#[derive(Debug)]
+pub(crate) struct Entry<P> {
+    payload: UnsafeCell<P>,
+    sleeper: *const Sleeper,
+    case: usize,
+    next: Cell<*const Entry<P>>,
+    previous: Cell<*const Entry<P>>,
+    linked: Cell<bool>,
+}
+
+impl<P> Entry<P> {
+    /// An entry in no queue; `case` is what [`Sleeper::sleep`] returns when it is granted.
+    pub(crate) const fn new(payload: P, sleeper: *const Sleeper, case: usize) -> Self {
+        Self {
+            payload: UnsafeCell::new(payload),
+            sleeper,
+            case,
+            next: Cell::new(ptr::null()),
+            previous: Cell::new(ptr::null()),
+            linked: Cell::new(false),
+        }
+    }
+
+    /// The payload, when the entry is in no queue any more.
+    pub(crate) fn into_payload(self) -> P {
+        debug_assert!(!self.linked.get(), "an entry left its frame while it was queued");
+        self.payload.into_inner()
+    }
+}
+
+/// A call that is about to return: wakes its thread when dropped, which may be after the queue was unlocked.
+#[must_use = "the payload has to be exchanged before the waiter is woken"]
+pub(crate) struct Grant<'g, P> {
+    entry: *const Entry<P>,
+    sleeper: SpinGuard<'g, SleepState>,
+}
+
+impl<P> Grant<'_, P> {
+    /// What the waiter brought, and what it will find.
+    pub(crate) fn payload(&mut self) -> &mut P {
+        // SAFETY: the entry is unlinked and its owner waits for the sleeper's lock, which `self` holds: nobody else uses it.
+        unsafe { &mut *(*self.entry).payload.get() }
+    }
+}
+
+impl<P> Drop for Grant<'_, P> {
+    fn drop(&mut self) {
+        self.sleeper.list.wake_one();
+    }
+}
+
+/// Blocked calls, oldest first. Lives inside the [`SpinLock`] that guards what they wait for.
+#[derive(Debug)]
+pub(crate) struct Queue<P> {
+    head: *const Entry<P>,
+    tail: *const Entry<P>,
+    len: usize,
+}
+
+// SAFETY: entries are reached only under the lock the queue lies in; their payloads go from thread to thread.
+unsafe impl<P: Send> Send for Queue<P> {}
+
+impl<P> Queue<P> {
+    pub(crate) const fn new() -> Self {
+        Self { head: ptr::null(), tail: ptr::null(), len: 0 }
+    }
+
+    /// How many entries are queued, those of calls that have just given up included.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// What the oldest entry waits for.
+    pub(crate) fn front(&self) -> Option<&P> {
+        // SAFETY: linked entries are alive; their payloads are touched under the lock that `&self` implies.
+        unsafe { self.head.as_ref().map(|entry| &*entry.payload.get()) }
+    }
+
+    /// How many entries from the front on fulfil `condition` without a gap.
+    pub(crate) fn count_front(&self, condition: impl Fn(&P) -> bool) -> usize {
+        let mut count = 0;
+        let mut at = self.head;
+        // SAFETY: as in `front`.
+        while let Some(entry) = unsafe { at.as_ref() } {
+            // SAFETY: as in `front`.
+            if !condition(unsafe { &*entry.payload.get() }) {
+                break;
+            }
+            count += 1;
+            at = entry.next.get();
+        }
+        count
+    }
+
+    /// Appends `entry`.
+    ///
+    /// # Safety
+    /// The entry is in no queue, its sleeper is alive, and neither moves nor dies before the entry was granted and
+    /// [`Sleeper::sleep`] has returned, or [`remove`](Self::remove) was called for it.
+    pub(crate) unsafe fn push_back(&mut self, entry: &Entry<P>) {
+        entry.previous.set(self.tail);
+        entry.next.set(ptr::null());
+        entry.linked.set(true);
+        // SAFETY: linked entries are alive by the contract.
+        match unsafe { self.tail.as_ref() } {
+            Some(tail) => tail.next.set(entry),
+            None => self.head = entry,
+        }
+        self.tail = entry;
+        self.len += 1;
+    }
+
+    /// Takes the oldest entry whose call has not ended otherwise.
+    pub(crate) fn pop<'g>(&mut self) -> Option<Grant<'g, P>>
+    where
+        P: 'g,
+    {
+        self.pop_if(|_| true)
+    }
+
+    /// As [`pop`](Self::pop), as long as what the entry at the front waits for fulfils `condition`.
+    pub(crate) fn pop_if<'g>(&mut self, condition: impl Fn(&P) -> bool) -> Option<Grant<'g, P>>
+    where
+        P: 'g,
+    {
+        // Each turn unlinks an entry, so the loop ends with the queue.
+        while self.front().is_some_and(&condition) {
+            // SAFETY: linked entries are alive by the contract of `push_back`.
+            let entry = unsafe { self.head.as_ref() }?;
+            self.remove(entry);
+            // SAFETY: the sleeper lives as long as its entry. Should this call win, the frame both lie in is not left before
+            // the guard is dropped, because `sleep` takes the lock again; otherwise the guard is dropped right here.
+            let mut sleeper = unsafe { (*entry.sleeper).0.lock() };
+            if sleeper.phase == Phase::Open {
+                sleeper.phase = Phase::Granted(entry.case);
+                return Some(Grant { entry, sleeper });
+            }
+        }
+        None
+    }
+
+    /// Takes `entry` out, if it is still in.
+    pub(crate) fn remove(&mut self, entry: &Entry<P>) {
+        if !entry.linked.replace(false) {
+            return;
+        }
+        let (previous, next) = (entry.previous.get(), entry.next.get());
+        // SAFETY: the neighbours are linked, hence alive.
+        unsafe {
+            match previous.as_ref() {
+                Some(p) => p.next.set(next),
+                None => self.head = next,
+            }
+            match next.as_ref() {
+                Some(n) => n.previous.set(previous),
+                None => self.tail = previous,
+            }
+        }
+        self.len -= 1;
+    }
+}
+
+/// Blocks the calling thread in the queue that `queue` finds in the guarded state, until it is granted (true) or `deadline`
+/// passes; returns the payload as it then is. Unlocks the state while it waits and does not lock it again for the caller.
+///
+/// # Panics
+/// On a user thread that holds another spin lock.
+pub(crate) fn wait_in<S, P>(
+    mut guard: SpinGuard<'_, S>,
+    queue: impl Fn(&mut S) -> &mut Queue<P>,
+    payload: P,
+    deadline: Option<Cycles>,
+) -> (bool, P) {
+    wait::check_may_block(guard.no_preempt());
+    let sleeper = Sleeper::new();
+    let entry = Entry::new(payload, &raw const sleeper, 0);
+    // SAFETY: both stay in this frame, which ends after a grant and `sleep`, or after `remove`.
+    unsafe { queue(&mut guard).push_back(&entry) };
+    let lock = guard.lock_of();
+    drop(guard);
+    let granted = sleeper.sleep(deadline).is_some();
+    if !granted {
+        queue(&mut lock.lock()).remove(&entry);
+    }
+    (granted, entry.into_payload())
+}

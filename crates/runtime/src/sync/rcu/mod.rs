@@ -1,0 +1,265 @@
+//! A value that is read all the time and replaced now and then (read-copy-update).
+//!
+//! A reader on a kthread turns preemption off, announces itself in its kthread's [`Slot`], loads the pointer and reads: four plain stores
+//! and no locked instruction. A writer replaces the pointer and waits until every kthread that was reading has ended the
+//! section it was in; then nobody can have the old value any more.
+//!
+//! The barrier that this takes on both sides is paid by the writer, with `membarrier(2)`, which makes every running thread of
+//! the process pass one. Where the kernel lacks it readers fence. Ordinary OS threads have no slot: they count a reference
+//! under a spin lock, which writers hold while they replace the pointer.
+//!
+//! Why not `arc-swap`: its readers need a sequentially consistent swap, its slots are found through a thread-local that
+//! would have to be made for every one of a million user threads, and its writers look at all slots there ever were.
+
+mod slot;
+
+use crate::kthread::NoPreempt;
+use crate::sync::spin::SpinLock;
+use crate::sync::{Mutex, OnceLock, wait};
+use core::fmt;
+use core::panic::{RefUnwindSafe, UnwindSafe};
+use core::sync::atomic::{AtomicPtr, Ordering, compiler_fence, fence};
+use rustix::thread::{MembarrierCommand, membarrier};
+use slot::Slot;
+use std::sync::{Arc, PoisonError};
+use tailwater_shm::layout::MAX_KTHREADS;
+use tailwater_shm::sync::spin_hint;
+
+/// Looks at a reader before a writer lets others run: about 10 us.
+const SPINS_BEFORE_YIELD: u32 = 1000;
+
+/// What each kthread says about its reading, by index. One for all values: a section may read several.
+static SLOTS: [Slot; MAX_KTHREADS as usize] = [const { Slot::new() }; MAX_KTHREADS as usize];
+
+/// Whether writers fence on behalf of readers. Set before the first value exists.
+static ASYMMETRIC: OnceLock<bool> = OnceLock::new();
+
+/// The reader's half of a full barrier.
+#[inline]
+fn light_barrier() {
+    if ASYMMETRIC.get() == Some(&true) {
+        // The writer's `membarrier` makes it a barrier for the processor, too.
+        compiler_fence(Ordering::SeqCst);
+    } else {
+        // Pairs with the fence in `heavy_barrier`.
+        fence(Ordering::SeqCst);
+    }
+}
+
+/// The writer's half, and the reader's where that has none.
+fn heavy_barrier() {
+    if ASYMMETRIC.get() == Some(&true) {
+        membarrier(MembarrierCommand::PrivateExpedited).expect("the process has registered for it");
+    }
+    // Pairs with the fence in `light_barrier`.
+    fence(Ordering::SeqCst);
+}
+
+/// Waits until every section that may have begun before the call has ended.
+fn wait_for_readers() {
+    heavy_barrier();
+    for slot in &SLOTS {
+        let seen = slot.look();
+        let mut spins = 0u32;
+        // Ends with the reader's section: a few dozen instructions of its, and preemption is off in it.
+        while !seen.is_over(slot.look()) {
+            spins += 1;
+            if spins.is_multiple_of(SPINS_BEFORE_YIELD) {
+                crate::thread::yield_now();
+                // Linux may have descheduled the reader.
+                std::thread::yield_now();
+            }
+            spin_hint();
+        }
+    }
+}
+
+/// A section of this kthread; preemption comes back when it has ended.
+struct Section<'a> {
+    slot: &'a Slot,
+    _preempt: NoPreempt,
+}
+
+impl Drop for Section<'_> {
+    fn drop(&mut self) {
+        self.slot.leave();
+    }
+}
+
+/// A value that is read all the time and replaced now and then: a configuration, a routing table.
+///
+/// | operation | costs |
+/// |---|---|
+/// | [`with`](Self::with) on a user thread | a few plain loads and stores; never waits |
+/// | `with` on an OS thread, [`get`](Self::get) | a spin lock (OS threads) and a reference count |
+/// | [`replace`](Self::replace), [`update`](Self::update) | an allocation, a system call of some microseconds (`membarrier`), and the longest `with` going on |
+/// | the first [`new`](Self::new) of a process | up to some ten milliseconds, to register for `membarrier` |
+///
+/// # Examples
+/// ```
+/// use std::collections::HashMap;
+/// use tailwater::sync::Rcu;
+///
+/// let routes = Rcu::new(HashMap::from([("a", 1)]));
+/// routes.update(|routes| {
+///     let mut routes = routes.clone();
+///     routes.insert("b", 2);
+///     routes
+/// });
+/// assert_eq!(routes.with(|routes| routes["b"]), 2);
+/// ```
+pub struct Rcu<T> {
+    /// From `Arc::into_raw`; the cell owns one reference.
+    value: AtomicPtr<T>,
+    /// Held to replace the pointer, and by OS threads to load it and count a reference.
+    pointer: SpinLock<()>,
+    /// Held by writers from reading the old value to replacing it.
+    writer: Mutex<()>,
+}
+
+// SAFETY: readers share the value, and any thread may be the one that drops it.
+unsafe impl<T: Send + Sync> Send for Rcu<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send + Sync> Sync for Rcu<T> {}
+impl<T: RefUnwindSafe> UnwindSafe for Rcu<T> {}
+impl<T: RefUnwindSafe> RefUnwindSafe for Rcu<T> {}
+
+impl<T> Rcu<T> {
+    /// A cell with a value.
+    pub fn new(value: T) -> Self {
+        ASYMMETRIC.get_or_init(|| membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok());
+        Self {
+            value: AtomicPtr::new(Arc::into_raw(Arc::new(value)).cast_mut()),
+            pointer: SpinLock::new(()),
+            writer: Mutex::new(()),
+        }
+    }
+
+    /// Reads the value. Preemption is off in `read`: keep it to a few dozen instructions, and [`get`](Self::get) the value for
+    /// more. It may read other cells.
+    ///
+    /// # Panics
+    /// If `read` waits for anything, or replaces the value of an [`Rcu`], on a user thread.
+    #[inline]
+    pub fn with<R>(&self, read: impl FnOnce(&T) -> R) -> R {
+        let preempt = NoPreempt::new();
+        let Some(index) = preempt.kthread().map(|kthread| kthread.index) else {
+            return read(&self.get_outside());
+        };
+        let slot = &SLOTS[usize::from(index)];
+        slot.enter(light_barrier);
+        let section = Section { slot, _preempt: preempt };
+        // SAFETY: the value was current in the section, so its writer waits for the end of the section before it lets go.
+        // Acquire: pairs with the Release in `exchange`.
+        let result = read(unsafe { &*self.value.load(Ordering::Acquire) });
+        drop(section);
+        result
+    }
+
+    /// The value, to keep for as long as you like, also while others replace it.
+    ///
+    /// # Examples
+    /// ```
+    /// use tailwater::sync::Rcu;
+    ///
+    /// let cell = Rcu::new(1);
+    /// let kept = cell.get();
+    /// cell.replace(2);
+    /// assert_eq!((*kept, *cell.get()), (1, 2));
+    /// ```
+    pub fn get(&self) -> Arc<T> {
+        if !crate::thread::is_user_thread() {
+            return self.get_outside();
+        }
+        self.with(|value| {
+            let value = core::ptr::from_ref(value);
+            // SAFETY: the pointer comes from `Arc::into_raw`, and the section we are in keeps the cell's reference counted.
+            unsafe {
+                Arc::increment_strong_count(value);
+                Arc::from_raw(value)
+            }
+        })
+    }
+
+    /// Replaces the value and returns the old one, when nobody reads it any more except through [`get`](Self::get).
+    ///
+    /// # Panics
+    /// On a user thread in [`with`](Self::with) of any [`Rcu`], which it would wait for, or that holds a
+    /// [`SpinLock`](crate::sync::spin::SpinLock).
+    pub fn replace(&self, value: T) -> Arc<T> {
+        self.update_with(|_| value)
+    }
+
+    /// Replaces the value by what `next` makes of it. Writers take turns; readers go on meanwhile.
+    ///
+    /// # Panics
+    /// As [`replace`](Self::replace). If `next` panics the value stays.
+    pub fn update(&self, next: impl FnOnce(&T) -> T) -> Arc<T> {
+        self.update_with(|this| next(&this.get()))
+    }
+
+    /// The value, without counting anything: the exclusive borrow proves that nobody reads it in [`with`](Self::with). `None` if
+    /// somebody keeps it.
+    pub fn get_mut(&mut self) -> Option<&mut T> {
+        // SAFETY: the pointer comes from `Arc::into_raw`; the Arc made of it is forgotten, so the cell's reference stays.
+        let mut value = core::mem::ManuallyDrop::new(unsafe { Arc::from_raw(*self.value.get_mut()) });
+        // SAFETY: the value lives as long as the cell, which is borrowed exclusively for as long as the result.
+        Arc::get_mut(&mut value).map(|value| unsafe { &mut *core::ptr::from_mut(value) })
+    }
+
+    fn update_with(&self, next: impl FnOnce(&Self) -> T) -> Arc<T> {
+        wait::check_may_block(&NoPreempt::new());
+        let old = {
+            // A writer that panicked has changed nothing.
+            let _turn = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+            self.exchange(Arc::new(next(self)))
+        };
+        wait_for_readers();
+        // SAFETY: the pointer comes from `Arc::into_raw`, its reference was the cell's, and nobody uses it uncounted any more:
+        // OS threads counted theirs under the lock, the sections that may have loaded it have ended.
+        unsafe { Arc::from_raw(old) }
+    }
+
+    fn exchange(&self, value: Arc<T>) -> *const T {
+        let _pointer = self.pointer.lock();
+        // Release: pairs with the Acquire loads. AcqRel: the old value was made by another writer.
+        self.value.swap(Arc::into_raw(value).cast_mut(), Ordering::AcqRel)
+    }
+
+    #[cold]
+    fn get_outside(&self) -> Arc<T> {
+        let _pointer = self.pointer.lock();
+        // Acquire: pairs with the Release in `exchange`.
+        let value = self.value.load(Ordering::Acquire);
+        // SAFETY: the pointer comes from `Arc::into_raw`, and its reference stays the cell's while we hold the lock.
+        unsafe {
+            Arc::increment_strong_count(value);
+            Arc::from_raw(value)
+        }
+    }
+}
+
+impl<T> Drop for Rcu<T> {
+    fn drop(&mut self) {
+        // SAFETY: the cell's reference; it is dropped once, and the exclusive borrow proves that nobody reads.
+        drop(unsafe { Arc::from_raw(*self.value.get_mut()) });
+    }
+}
+
+impl<T: Default> Default for Rcu<T> {
+    fn default() -> Self {
+        Self::new(T::default())
+    }
+}
+
+impl<T> From<T> for Rcu<T> {
+    fn from(value: T) -> Self {
+        Self::new(value)
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Rcu<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Rcu").field(&self.get()).finish()
+    }
+}

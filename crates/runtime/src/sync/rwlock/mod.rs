@@ -1,0 +1,227 @@
+//! A reader-writer lock whose waiters give their core away.
+//!
+//! [`word`] holds the protocol: uncontended paths are a compare-and-swap each (a fetch-and-sub for a reader that leaves). Who
+//! does not get in queues, readers and writers in one queue; the last holder gives the lock to the writer at its head, or to
+//! all readers up to the first writer. Nobody overtakes the queue, so neither readers nor writers starve.
+
+mod guard;
+mod word;
+
+pub use guard::{RwLockReadGuard, RwLockWriteGuard};
+
+use crate::sync::queue::{self, Queue};
+use crate::sync::spin::SpinLock;
+use core::cell::UnsafeCell;
+use core::fmt;
+use core::panic::{RefUnwindSafe, UnwindSafe};
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{LockResult, PoisonError, TryLockError, TryLockResult};
+use word::{Access, Holders, Word};
+
+/// Many readers or one writer, as `std::sync::RwLock`.
+///
+/// Served first come, first served: a reader that comes while a writer waits queues behind it. A thread that reads must
+/// therefore not read-lock a second time, just as with `std`: between the two a writer may have queued.
+///
+/// Only writers poison: a reader that panics has changed nothing.
+///
+/// # Examples
+/// ```
+/// let lock = tailwater::sync::RwLock::new(vec![1]);
+/// {
+///     let (a, b) = (lock.read().unwrap(), lock.read().unwrap());
+///     assert_eq!(a.len(), b.len());
+/// }
+/// lock.write().unwrap().push(2);
+/// assert_eq!(lock.into_inner().unwrap(), [1, 2]);
+/// ```
+pub struct RwLock<T: ?Sized> {
+    word: Word,
+    poisoned: AtomicBool,
+    queue: SpinLock<Queue<Access>>,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the lock gives exclusive access, or shared access to several threads, to the value.
+unsafe impl<T: ?Sized + Send> Send for RwLock<T> {}
+// SAFETY: as above; readers share the value, hence `T: Sync`.
+unsafe impl<T: ?Sized + Send + Sync> Sync for RwLock<T> {}
+impl<T: ?Sized> UnwindSafe for RwLock<T> {}
+impl<T: ?Sized> RefUnwindSafe for RwLock<T> {}
+
+impl<T> RwLock<T> {
+    /// An unlocked lock.
+    pub const fn new(value: T) -> Self {
+        Self {
+            word: Word::new(),
+            poisoned: AtomicBool::new(false),
+            queue: SpinLock::new(Queue::new()),
+            value: UnsafeCell::new(value),
+        }
+    }
+
+    /// Takes the value out.
+    ///
+    /// # Errors
+    /// If the lock is poisoned; the error holds the value.
+    pub fn into_inner(self) -> LockResult<T> {
+        let poisoned = self.is_poisoned();
+        wrap(self.value.into_inner(), poisoned)
+    }
+}
+
+fn wrap<G>(guard: G, poisoned: bool) -> LockResult<G> {
+    if poisoned { Err(PoisonError::new(guard)) } else { Ok(guard) }
+}
+
+impl<T: ?Sized> RwLock<T> {
+    /// Locks for reading, waiting while a writer holds the lock or waits for it.
+    ///
+    /// # Errors
+    /// If a thread panicked while it held the lock for writing; the error holds the guard.
+    ///
+    /// # Panics
+    /// If 2^29 readers hold the lock.
+    #[inline]
+    pub fn read(&self) -> LockResult<RwLockReadGuard<'_, T>> {
+        if !self.word.try_enter(Access::Read) {
+            self.enter_slowly(Access::Read);
+        }
+        wrap(RwLockReadGuard::new(self), self.is_poisoned())
+    }
+
+    /// Locks for reading if no writer holds the lock or waits for it.
+    ///
+    /// # Errors
+    /// `WouldBlock` if one does, `Poisoned` as [`read`](Self::read).
+    ///
+    /// # Panics
+    /// As [`read`](Self::read).
+    #[inline]
+    pub fn try_read(&self) -> TryLockResult<RwLockReadGuard<'_, T>> {
+        if !self.word.try_enter(Access::Read) {
+            return Err(TryLockError::WouldBlock);
+        }
+        wrap(RwLockReadGuard::new(self), self.is_poisoned()).map_err(TryLockError::Poisoned)
+    }
+
+    /// Locks for writing, waiting while anybody holds the lock.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    #[inline]
+    pub fn write(&self) -> LockResult<RwLockWriteGuard<'_, T>> {
+        if !self.word.try_enter(Access::Write) {
+            self.enter_slowly(Access::Write);
+        }
+        wrap(RwLockWriteGuard::new(self), self.is_poisoned())
+    }
+
+    /// Locks for writing if nobody holds the lock or waits for it.
+    ///
+    /// # Errors
+    /// `WouldBlock` if somebody does, `Poisoned` as [`read`](Self::read).
+    #[inline]
+    pub fn try_write(&self) -> TryLockResult<RwLockWriteGuard<'_, T>> {
+        if !self.word.try_enter(Access::Write) {
+            return Err(TryLockError::WouldBlock);
+        }
+        wrap(RwLockWriteGuard::new(self), self.is_poisoned()).map_err(TryLockError::Poisoned)
+    }
+
+    /// Whether a thread panicked while it held the lock for writing.
+    pub fn is_poisoned(&self) -> bool {
+        self.poisoned.load(Ordering::Relaxed)
+    }
+
+    /// Declares the value good again.
+    pub fn clear_poison(&self) {
+        self.poisoned.store(false, Ordering::Relaxed);
+    }
+
+    /// The value, without locking.
+    ///
+    /// # Errors
+    /// If the lock is poisoned; the error holds the reference.
+    pub fn get_mut(&mut self) -> LockResult<&mut T> {
+        let poisoned = self.is_poisoned();
+        wrap(self.value.get_mut(), poisoned)
+    }
+
+    fn poison(&self) {
+        self.poisoned.store(true, Ordering::Relaxed);
+    }
+
+    #[cold]
+    fn enter_slowly(&self, access: Access) {
+        crate::poll();
+        let queue = self.queue.lock();
+        if !self.word.enter_or_queue(access) {
+            // The lock is ours when this returns: `hand_over` gave it.
+            queue::wait_in(queue, |queue| queue, access, None);
+        }
+    }
+
+    #[inline]
+    fn unlock_read(&self) {
+        if self.word.leave_reading() {
+            self.hand_over(0);
+        }
+    }
+
+    #[inline]
+    fn unlock_write(&self) {
+        if self.word.leave_writing() {
+            self.hand_over(0);
+        }
+    }
+
+    fn downgrade(&self) {
+        if self.word.downgrade() {
+            self.hand_over(1);
+        }
+    }
+
+    /// Gives the lock to the head of the queue; `staying` readers (the caller, downgraded) hold it too.
+    #[cold]
+    fn hand_over(&self, staying: u32) {
+        let mut queue = self.queue.lock();
+        let readers = queue.count_front(|&access| access == Access::Read);
+        let (holders, leaving) = match readers as u32 + staying {
+            0 => (Holders::Writer, 1),
+            all => (Holders::Readers(all), readers),
+        };
+        self.word.give(holders, queue.len() > leaving);
+        for _ in 0..leaving {
+            // Waits for this lock have no deadline, so nobody has given up.
+            drop(queue.pop().expect("whoever set QUEUED queued under the same lock"));
+        }
+    }
+}
+
+impl<T: ?Sized + fmt::Debug> fmt::Debug for RwLock<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut out = f.debug_struct("RwLock");
+        match self.try_read() {
+            Ok(guard) => out.field("data", &&*guard),
+            Err(TryLockError::Poisoned(e)) => out.field("data", &&**e.get_ref()),
+            Err(TryLockError::WouldBlock) => out.field("data", &format_args!("<locked>")),
+        };
+        out.field("poisoned", &self.is_poisoned()).finish_non_exhaustive()
+    }
+}
+
+impl<T: Default> Default for RwLock<T> {
+    fn default() -> Self {
+        Self::new(T::default())
+    }
+}
+
+impl<T> From<T> for RwLock<T> {
+    fn from(value: T) -> Self {
+        Self::new(value)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,251 @@
+//! A counting semaphore, served first come, first served.
+//!
+//! A thread that finds too few permits queues with the number it wants; whoever returns permits gives them to the head of
+//! the queue for as long as they suffice. A large request at the head is not overtaken by small ones behind it.
+
+use crate::sync::deadline_after;
+use crate::sync::queue::{self, Queue};
+use crate::sync::spin::SpinLock;
+use core::panic::{RefUnwindSafe, UnwindSafe};
+use std::sync::Arc;
+use std::time::Duration;
+use tailwater_shm::Cycles;
+
+#[derive(Debug)]
+struct State {
+    permits: usize,
+    /// How many permits each waiter wants.
+    queue: Queue<usize>,
+}
+
+impl State {
+    fn take(&mut self, permits: usize) -> bool {
+        let enough = self.queue.is_empty() && permits <= self.permits;
+        if enough {
+            self.permits -= permits;
+        }
+        enough
+    }
+
+    /// Serves the queue for as long as the permits suffice.
+    fn serve(&mut self) {
+        while let Some(mut grant) = self.queue.pop_if(|&wanted| wanted <= self.permits) {
+            self.permits -= *grant.payload();
+        }
+    }
+}
+
+/// A number of permits that threads take and return.
+///
+/// # Examples
+/// ```
+/// let tables = tailwater::sync::Semaphore::new(2);
+/// let first = tables.acquire();
+/// let second = tables.acquire();
+/// assert!(tables.try_acquire().is_none());
+/// drop(first);
+/// assert_eq!(tables.available_permits(), 1);
+/// # drop(second);
+/// ```
+#[derive(Debug)]
+pub struct Semaphore {
+    state: SpinLock<State>,
+}
+
+impl UnwindSafe for Semaphore {}
+impl RefUnwindSafe for Semaphore {}
+
+impl Semaphore {
+    /// A semaphore with `permits` free permits.
+    pub const fn new(permits: usize) -> Self {
+        Self { state: SpinLock::new(State { permits, queue: Queue::new() }) }
+    }
+
+    /// Takes one permit, waiting until there is one.
+    pub fn acquire(&self) -> SemaphorePermit<'_> {
+        self.acquire_many(1)
+    }
+
+    /// Takes `permits` permits at once, waiting until there are as many: for ever, if there never will be.
+    ///
+    /// # Examples
+    /// ```
+    /// let semaphore = tailwater::sync::Semaphore::new(5);
+    /// let permit = semaphore.acquire_many(3);
+    /// assert_eq!((permit.permits(), semaphore.available_permits()), (3, 2));
+    /// ```
+    pub fn acquire_many(&self, permits: usize) -> SemaphorePermit<'_> {
+        self.wait(permits, None);
+        SemaphorePermit { semaphore: self, permits }
+    }
+
+    /// Takes one permit if one is free and nobody waits.
+    pub fn try_acquire(&self) -> Option<SemaphorePermit<'_>> {
+        self.try_acquire_many(1)
+    }
+
+    /// Takes `permits` permits at once if as many are free and nobody waits.
+    pub fn try_acquire_many(&self, permits: usize) -> Option<SemaphorePermit<'_>> {
+        let taken = self.state.lock().take(permits);
+        taken.then(|| SemaphorePermit { semaphore: self, permits })
+    }
+
+    /// As [`acquire`](Self::acquire), for at most `timeout`; `None` when the time passed first.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// let semaphore = tailwater::sync::Semaphore::new(1);
+    /// let permit = semaphore.acquire_timeout(Duration::from_millis(1));
+    /// assert!(permit.is_some() && semaphore.acquire_timeout(Duration::from_millis(1)).is_none());
+    /// ```
+    pub fn acquire_timeout(&self, timeout: Duration) -> Option<SemaphorePermit<'_>> {
+        self.acquire_many_timeout(1, timeout)
+    }
+
+    /// As [`acquire_many`](Self::acquire_many), for at most `timeout`; `None` when the time passed first.
+    pub fn acquire_many_timeout(&self, permits: usize, timeout: Duration) -> Option<SemaphorePermit<'_>> {
+        let granted = self.wait(permits, Some(deadline_after(timeout)));
+        granted.then(|| SemaphorePermit { semaphore: self, permits })
+    }
+
+    /// As [`acquire`](Self::acquire), with a permit that keeps the semaphore alive and may outlive the borrow.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::sync::Arc;
+    /// use tailwater::sync::Semaphore;
+    ///
+    /// let semaphore = Arc::new(Semaphore::new(1));
+    /// let permit = Semaphore::acquire_owned(&semaphore);
+    /// std::thread::spawn(move || drop(permit)).join().unwrap();
+    /// assert_eq!(semaphore.available_permits(), 1);
+    /// ```
+    pub fn acquire_owned(self: &Arc<Self>) -> OwnedSemaphorePermit {
+        self.acquire_many_owned(1)
+    }
+
+    /// As [`acquire_many`](Self::acquire_many), with a permit that keeps the semaphore alive.
+    pub fn acquire_many_owned(self: &Arc<Self>, permits: usize) -> OwnedSemaphorePermit {
+        self.wait(permits, None);
+        OwnedSemaphorePermit { semaphore: Arc::clone(self), permits }
+    }
+
+    /// As [`try_acquire`](Self::try_acquire), with a permit that keeps the semaphore alive.
+    pub fn try_acquire_owned(self: &Arc<Self>) -> Option<OwnedSemaphorePermit> {
+        let taken = self.state.lock().take(1);
+        taken.then(|| OwnedSemaphorePermit { semaphore: Arc::clone(self), permits: 1 })
+    }
+
+    /// How many permits are free.
+    pub fn available_permits(&self) -> usize {
+        self.state.lock().permits
+    }
+
+    /// Adds permits, new ones or those of a permit that was [forgotten](SemaphorePermit::forget).
+    ///
+    /// # Panics
+    /// If there are more than `usize::MAX` then.
+    pub fn add_permits(&self, permits: usize) {
+        let mut state = self.state.lock();
+        let sum = state.permits.checked_add(permits);
+        if let Some(sum) = sum {
+            state.permits = sum;
+            state.serve();
+        }
+        drop(state);
+        assert!(sum.is_some(), "a semaphore cannot hold more than usize::MAX permits");
+    }
+
+    fn wait(&self, permits: usize, deadline: Option<Cycles>) -> bool {
+        let mut state = self.state.lock();
+        if state.take(permits) {
+            return true;
+        }
+        let (granted, _) = queue::wait_in(state, |s| &mut s.queue, permits, deadline);
+        if !granted {
+            // Those behind us may want less.
+            self.state.lock().serve();
+        }
+        granted
+    }
+}
+
+/// Permits of a [`Semaphore`]; returns them when dropped.
+///
+/// # Examples
+/// ```
+/// let semaphore = tailwater::sync::Semaphore::new(2);
+/// drop(semaphore.acquire());
+/// assert_eq!(semaphore.available_permits(), 2);
+/// semaphore.acquire().forget();
+/// assert_eq!(semaphore.available_permits(), 1);
+/// semaphore.add_permits(1);
+/// assert_eq!(semaphore.available_permits(), 2);
+/// ```
+#[derive(Debug)]
+#[must_use = "the permit is returned at once if it is dropped"]
+pub struct SemaphorePermit<'a> {
+    semaphore: &'a Semaphore,
+    permits: usize,
+}
+
+/// As [`SemaphorePermit`], without a borrow.
+///
+/// # Examples
+/// ```
+/// use std::sync::Arc;
+/// use tailwater::sync::Semaphore;
+///
+/// let permits = {
+///     let semaphore = Arc::new(Semaphore::new(2));
+///     [semaphore.try_acquire_owned(), semaphore.try_acquire_owned()]
+/// };
+/// assert_eq!(permits.iter().flatten().map(|permit| permit.permits()).sum::<usize>(), 2);
+/// ```
+#[derive(Debug)]
+#[must_use = "the permit is returned at once if it is dropped"]
+pub struct OwnedSemaphorePermit {
+    semaphore: Arc<Semaphore>,
+    permits: usize,
+}
+
+impl SemaphorePermit<'_> {
+    /// How many permits this stands for.
+    pub fn permits(&self) -> usize {
+        self.permits
+    }
+
+    /// Keeps the permits for good: the semaphore has as many less.
+    pub fn forget(mut self) {
+        self.permits = 0;
+    }
+}
+
+impl OwnedSemaphorePermit {
+    /// How many permits this stands for.
+    pub fn permits(&self) -> usize {
+        self.permits
+    }
+
+    /// Keeps the permits for good: the semaphore has as many less.
+    pub fn forget(mut self) {
+        self.permits = 0;
+    }
+}
+
+impl Drop for SemaphorePermit<'_> {
+    fn drop(&mut self) {
+        self.semaphore.add_permits(self.permits);
+    }
+}
+
+impl Drop for OwnedSemaphorePermit {
+    fn drop(&mut self) {
+        self.semaphore.add_permits(self.permits);
+    }
+}
+
+#[cfg(test)]
+mod tests;
