@@ -8,8 +8,8 @@
 //! the process pass one. Where the kernel lacks it readers fence. Ordinary OS threads have no slot: they count a reference
 //! under a spin lock, which writers hold while they replace the pointer.
 //!
-//! Why not `arc-swap`: its readers need a sequentially consistent swap, its slots are found through a thread-local that
-//! would have to be made for every one of a million user threads, and its writers look at all slots there ever were.
+//! Why not `arc-swap` (src/debt): its readers need a sequentially consistent read-modify-write, its slots belong to a thread-local
+//! node that each of a million user threads would claim, and its writers walk all nodes there ever were.
 
 mod slot;
 
