@@ -14,7 +14,7 @@ use crate::kthread::{self, NoPreempt};
 use crate::runtime::{deadline_after, runtime};
 use crate::sync::spin::SpinLock;
 use crate::sync::wait::{self, WaitList, WaitOutcome};
-use crate::thread::{JoinHandle, Packet, spawn};
+use crate::thread::{Completion, JoinHandle, spawn};
 use core::cell::Cell;
 use core::panic::AssertUnwindSafe;
 use std::collections::VecDeque;
@@ -36,17 +36,21 @@ unsafe impl Send for Job {}
 
 struct Call<F, T> {
     function: Cell<Option<F>>,
-    packet: Packet<T>,
+    completion: Completion<T>,
 }
 
 /// # Safety
-/// `call` is a `Call<F, T>` that lives until its packet is complete, and nobody else runs it.
+/// `call` is a `Call<F, T>` that lives until it is complete, and nobody else runs it.
 unsafe fn run_call<F: FnOnce() -> T, T>(call: *const ()) {
     // SAFETY: by the caller's contract.
     let call = unsafe { &*call.cast::<Call<F, T>>() };
     let function = call.function.take().expect("a job runs once");
     let result = catch_unwind(AssertUnwindSafe(function));
-    call.packet.complete(result);
+    // SAFETY: by the caller's contract this is the one completer; nothing of the call is used afterwards, abandoned it never is.
+    unsafe {
+        call.completion.store(result);
+        Completion::complete(&raw const call.completion);
+    }
 }
 
 /// See the module documentation.
@@ -131,15 +135,16 @@ impl BlockingPool {
 
     /// Runs `function` on a thread of the pool and waits for it.
     fn run<F: FnOnce() -> T + Send, T: Send>(&self, function: F) -> T {
-        let call = Call { function: Cell::new(Some(function)), packet: Packet::new(None) };
+        let call = Call { function: Cell::new(Some(function)), completion: Completion::new() };
         let job = Job { run: run_call::<F, T>, call: (&raw const call).cast() };
         {
             let mut state = self.state.lock();
             state.jobs.push_back(job);
             state.waiting.wake_one();
         }
-        // The wait cannot end early, not even by panic: the call stays where it is until the packet is complete.
-        call.packet.wait().unwrap_or_else(|panic| resume_unwind(panic))
+        // SAFETY: nobody else waits. The wait cannot end early, not even by panic (`blocking` has checked that it may block): the
+        // call stays where it is until it is complete.
+        unsafe { call.completion.wait() }.unwrap_or_else(|panic| resume_unwind(panic))
     }
 }
 

@@ -4,11 +4,14 @@
 //! The words are those that ship; what is modelled is the thread that waits and the lock of the queue.
 #![cfg(loom)]
 
+#[path = "../src/thread/join_word.rs"]
+mod join_word;
 #[path = "../src/sync/rcu/slot.rs"]
 mod slot;
 #[path = "../src/sync/rwlock/word.rs"]
 mod word;
 
+use join_word::{Found, JoinWord};
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use loom::sync::{Mutex, Notify};
@@ -226,5 +229,80 @@ fn sections_nest() {
         };
         cell.replace();
         reader.join().unwrap();
+    });
+}
+
+/// A thread's end and its handle. The result is memory that loom watches; so is the freeing of what both share.
+struct Joined {
+    word: JoinWord,
+    result: UnsafeCell<u32>,
+    freed: UnsafeCell<bool>,
+    waiter: Waiter,
+}
+
+impl Joined {
+    fn new() -> Arc<Self> {
+        let (result, freed) = (UnsafeCell::new(0), UnsafeCell::new(false));
+        Arc::new(Self { word: JoinWord::new(), result, freed, waiter: Waiter::new() })
+    }
+
+    fn free(&self) {
+        // SAFETY: that nobody else is in here is what loom checks.
+        self.freed.with_mut(|freed| unsafe {
+            assert!(!*freed, "freed twice");
+            *freed = true;
+        });
+    }
+
+    /// `Completer::store` and `finish`.
+    fn end(&self) {
+        // SAFETY: as in `free`.
+        self.result.with_mut(|result| unsafe { *result = 7 });
+        match self.word.finish() {
+            Found::Nobody => {}
+            Found::Waiter(_) => self.waiter.wake(),
+            Found::Abandoned => self.free(),
+        }
+    }
+
+    /// `Joiner::join`, with the drop at its end.
+    fn join(&self) {
+        if !self.word.is_finished() && self.word.enlist(join_word::MIN_TOKEN) {
+            self.waiter.wait();
+        }
+        // SAFETY: as in `free`.
+        assert_eq!(self.result.with(|result| unsafe { *result }), 7);
+        assert!(self.word.abandon(), "the thread has ended");
+        self.free();
+    }
+}
+
+#[test]
+fn a_joined_thread_hands_over_its_result_and_the_packet_is_freed_once() {
+    loom::model(|| {
+        let joined = Joined::new();
+        let thread = thread::spawn({
+            let joined = Arc::clone(&joined);
+            move || joined.end()
+        });
+        joined.join();
+        thread.join().unwrap();
+    });
+}
+
+#[test]
+fn a_detached_thread_s_packet_is_freed_once_by_the_last_to_let_go() {
+    loom::model(|| {
+        let joined = Joined::new();
+        let thread = thread::spawn({
+            let joined = Arc::clone(&joined);
+            move || joined.end()
+        });
+        if joined.word.abandon() {
+            joined.free();
+        }
+        thread.join().unwrap();
+        // SAFETY: as in `free`.
+        assert!(joined.freed.with(|freed| unsafe { *freed }), "leaked");
     });
 }

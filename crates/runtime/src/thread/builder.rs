@@ -59,8 +59,8 @@ impl Builder {
         T: Send + 'static,
     {
         // SAFETY: everything is 'static.
-        let (packet, thread) = unsafe { start(main, self.options()?, None)? };
-        Ok(JoinHandle::new(packet, thread))
+        let (joiner, thread) = unsafe { start(main, self.options()?, None)? };
+        Ok(JoinHandle::new(joiner, thread))
     }
 
     /// Starts a thread that may borrow from outside `scope`, as [`Scope::spawn`].

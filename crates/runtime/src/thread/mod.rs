@@ -13,6 +13,8 @@
 mod builder;
 mod handle;
 pub(crate) mod identity;
+mod join_word;
+mod packet;
 pub(crate) mod panics;
 mod park;
 mod scope;
@@ -22,10 +24,11 @@ pub use crate::blocking::spawn_blocking;
 pub use builder::Builder;
 pub(crate) use handle::UserThread;
 pub use handle::{Thread, ThreadId, current};
+pub(crate) use packet::Completion;
 pub use park::{park, park_timeout};
 pub use scope::{Scope, ScopedJoinHandle, scope};
 pub use spawn::{JoinHandle, spawn};
-pub(crate) use spawn::{Options, Packet, prepare};
+pub(crate) use spawn::{Options, prepare};
 pub use std::thread::{AccessError, LocalKey, Result, panicking};
 
 use crate::kthread;

@@ -5,8 +5,9 @@
 //! its lifetime.
 
 use crate::thread::handle::{Thread, current};
+use crate::thread::packet::Joiner;
 use crate::thread::park::park;
-use crate::thread::spawn::{Options, Packet, start};
+use crate::thread::spawn::{Options, start};
 use core::fmt;
 use core::marker::PhantomData;
 use core::panic::AssertUnwindSafe;
@@ -137,8 +138,8 @@ impl<'scope> Scope<'scope, '_> {
         self.data.running.fetch_add(1, Ordering::Relaxed);
         // SAFETY: `scope` waits until the thread has called `thread_ended`, after which it uses neither `F` nor `T`.
         match unsafe { start(main, options, Some(Arc::clone(&self.data))) } {
-            Ok((packet, thread)) => {
-                Ok(ScopedJoinHandle { packet, thread: thread.into(), scope: PhantomData })
+            Ok((joiner, thread)) => {
+                Ok(ScopedJoinHandle { joiner, thread: thread.into(), scope: PhantomData })
             }
             Err(e) => {
                 self.data.thread_ended();
@@ -169,7 +170,7 @@ impl fmt::Debug for Scope<'_, '_> {
 /// ```
 #[derive(Debug)]
 pub struct ScopedJoinHandle<'scope, T> {
-    packet: Arc<Packet<T>>,
+    joiner: Joiner<T>,
     thread: Thread,
     scope: PhantomData<&'scope ()>,
 }
@@ -180,12 +181,12 @@ impl<T> ScopedJoinHandle<'_, T> {
     /// # Errors
     /// The payload of the panic that ended the thread.
     pub fn join(self) -> std::thread::Result<T> {
-        self.packet.wait()
+        self.joiner.join()
     }
 
     /// Whether the thread has ended; `join` then returns at once.
     pub fn is_finished(&self) -> bool {
-        self.packet.is_finished()
+        self.joiner.is_finished()
     }
 
     /// A handle to the thread.

@@ -1,7 +1,7 @@
 //! How a thread starts and ends, and who joins it.
 //!
 //! A thread's captures lie at the upper end of its own stack (Shenango section 6.2), so spawning allocates only what the
-//! two sides share: the result and the joiner's wait list.
+//! two sides share: see [`packet`](crate::thread::packet).
 //!
 //! # The end of a thread
 //! 1. the closure returns or panics, its captures are dropped, its result is stored; 2. thread-local destructors run; 3. who joins is told;
@@ -11,10 +11,9 @@
 use crate::kthread::{self, NoPreempt};
 use crate::runtime::runtime;
 use crate::stack::StackError;
-use crate::sync::spin::SpinLock;
-use crate::sync::wait::{self, WaitList};
 use crate::thread::handle::{Thread, UserThread};
 use crate::thread::identity;
+use crate::thread::packet::{Completer, Joiner, packet};
 use crate::thread::scope::ScopeData;
 use crate::uthread::{Entry, Uthread};
 use crate::worker;
@@ -26,64 +25,10 @@ use std::sync::Arc;
 /// Captures larger than this are boxed rather than put on the new stack.
 const INLINE_CAPTURES: usize = 2048;
 
-/// What a thread and whoever joins it share.
-#[derive(Debug)]
-pub(crate) struct Packet<T> {
-    shared: SpinLock<Shared<T>>,
-    scope: Option<Arc<ScopeData>>,
-}
-
-#[derive(Debug)]
-struct Shared<T> {
-    result: Option<std::thread::Result<T>>,
-    finished: bool,
-    waiters: WaitList,
-}
-
-impl<T> Packet<T> {
-    pub(crate) fn new(scope: Option<Arc<ScopeData>>) -> Self {
-        let shared = Shared { result: None, finished: false, waiters: WaitList::new() };
-        Self { shared: SpinLock::new(shared), scope }
-    }
-
-    /// Waits until the thread has finished and takes its result.
-    pub(crate) fn wait(&self) -> std::thread::Result<T> {
-        loop {
-            let mut shared = self.shared.lock();
-            if shared.finished {
-                return shared.result.take().expect("a thread is joined once");
-            }
-            wait::wait(shared, |s| &mut s.waiters, None);
-        }
-    }
-
-    /// Stores the result and tells who waits, who may free the packet at once.
-    pub(crate) fn complete(&self, result: std::thread::Result<T>) {
-        let mut shared = self.shared.lock();
-        shared.result = Some(result);
-        shared.finished = true;
-        shared.waiters.wake_all();
-    }
-
-    pub(crate) fn is_finished(&self) -> bool {
-        self.shared.lock().finished
-    }
-}
-
-impl<T> Drop for Packet<T> {
-    fn drop(&mut self) {
-        if let Some(scope) = &self.scope
-            && matches!(self.shared.get_mut().result, Some(Err(_)))
-        {
-            scope.set_panicked();
-        }
-    }
-}
-
 /// What lies at the upper end of a new thread's stack.
 struct Start<F, T> {
     main: Option<F>,
-    packet: Arc<Packet<T>>,
+    completer: Completer<T>,
 }
 
 /// # Safety
@@ -93,43 +38,24 @@ unsafe fn run<F: FnOnce() -> T, T>(data: *mut u8) {
     let start = unsafe { &mut *data.cast::<Start<F, T>>() };
     let main = start.main.take().expect("a thread runs once");
     let result = catch_unwind(AssertUnwindSafe(main));
-    start.packet.shared.lock().result = Some(result);
+    start.completer.store(result);
 }
 
 /// # Safety
 /// As [`run`], called after it, once, when the thread-local destructors have run.
 unsafe fn finish<F, T>(data: *mut u8) {
     // SAFETY: by the caller's contract; nothing uses the Start after this.
-    let Start { packet, .. } = unsafe { data.cast::<Start<F, T>>().read() };
+    let Start { completer, .. } = unsafe { data.cast::<Start<F, T>>().read() };
     let me = kthread::current_uthread().expect("runs on the thread that ends");
-    {
-        let mut shared = packet.shared.lock();
-        shared.finished = true;
-        shared.waiters.wake_all();
-    }
-    match &packet.scope {
-        None => drop_packet(packet, me),
-        Some(scope) => {
-            let scope = Arc::clone(scope);
-            drop_packet(packet, me);
-            scope.thread_ended();
-        }
+    // SAFETY: `run` stored a result.
+    unsafe {
+        completer.finish(
+            #[cold]
+            // SAFETY: on the thread that owns them; its closure has returned. The result's destructor may have registered some.
+            || me.destructors.run(),
+        );
     }
     me.identity.end();
-}
-
-/// Drops the thread's share in `packet`, and with it the result if nobody can join any more.
-#[inline]
-fn drop_packet<T>(packet: Arc<Packet<T>>, me: &'static Uthread) {
-    #[cold]
-    fn last<T>(packet: Packet<T>, me: &'static Uthread) {
-        drop(packet);
-        // SAFETY: on the thread that owns them; its closure has returned. The result's destructor may have registered some.
-        unsafe { me.destructors.run() };
-    }
-    if let Some(packet) = Arc::into_inner(packet) {
-        last(packet, me);
-    }
 }
 
 /// What a thread may choose.
@@ -142,13 +68,16 @@ pub(crate) struct Options {
 
 /// Makes a thread that will run `main`; the caller queues it.
 ///
+/// # Errors
+/// When there is no memory for a stack.
+///
 /// # Safety
-/// `F` and `T` outlive the thread, or `packet` belongs to a scope that waits for it.
+/// `F` and `T` outlive the thread, or `scope` waits for it.
 pub(crate) unsafe fn prepare<F, T>(
     main: F,
-    packet: Arc<Packet<T>>,
     options: Options,
-) -> Result<UserThread, StackError>
+    scope: Option<Arc<ScopeData>>,
+) -> Result<(Joiner<T>, UserThread), StackError>
 where
     F: FnOnce() -> T + Send,
     T: Send,
@@ -160,6 +89,7 @@ where
         None => stacks.take(&guard)?,
         Some(bytes) => stacks.custom.take(bytes, &guard)?,
     };
+    let (completer, joiner) = packet(scope);
     let record: &'static Uthread = stack.uthread();
     let id = identity::new_id(&guard);
     record.identity.begin(id, options.name.as_ref());
@@ -169,14 +99,17 @@ where
     // and stacks have 16 KiB at least); the Start is used by `run` and `finish` of the same types only, while both live by the
     // caller's contract.
     unsafe {
-        data.write(Start { main: Some(main), packet });
+        data.write(Start { main: Some(main), completer });
         let entry = Entry { run: run::<F, T>, finish: finish::<F, T>, data: data.cast() };
         record.prepare(entry, data.cast(), worker::uthread_main);
     }
-    Ok(UserThread { record, id, name: options.name })
+    Ok((joiner, UserThread { record, id, name: options.name }))
 }
 
 /// Makes a thread and queues it.
+///
+/// # Errors
+/// `OutOfMemory`.
 ///
 /// # Safety
 /// As [`prepare`].
@@ -185,23 +118,22 @@ pub(crate) unsafe fn start<F, T>(
     main: F,
     options: Options,
     scope: Option<Arc<ScopeData>>,
-) -> io::Result<(Arc<Packet<T>>, UserThread)>
+) -> io::Result<(Joiner<T>, UserThread)>
 where
     F: FnOnce() -> T + Send,
     T: Send,
 {
-    let packet = Arc::new(Packet::new(scope));
     // SAFETY: the caller's contract is the callee's.
-    let thread = unsafe {
+    let made = unsafe {
         if size_of::<F>() <= INLINE_CAPTURES {
-            prepare(main, Arc::clone(&packet), options)
+            prepare(main, options, scope)
         } else {
-            prepare(Box::new(main), Arc::clone(&packet), options)
+            prepare(Box::new(main), options, scope)
         }
-    }
-    .map_err(|e| io::Error::new(io::ErrorKind::OutOfMemory, e))?;
+    };
+    let (joiner, thread) = made.map_err(|e| io::Error::new(io::ErrorKind::OutOfMemory, e))?;
     worker::ready(thread.record);
-    Ok((packet, thread))
+    Ok((joiner, thread))
 }
 
 /// Starts a user thread.
@@ -227,7 +159,7 @@ where
 {
     // SAFETY: everything is 'static.
     match unsafe { start(main, Options::default(), None) } {
-        Ok((packet, thread)) => JoinHandle::new(packet, thread),
+        Ok((joiner, thread)) => JoinHandle::new(joiner, thread),
         Err(e) => panic!("cannot start a user thread: {e}"),
     }
 }
@@ -247,14 +179,14 @@ where
 /// ```
 #[derive(Debug)]
 pub struct JoinHandle<T> {
-    packet: Arc<Packet<T>>,
+    joiner: Joiner<T>,
     thread: Thread,
 }
 
 impl<T> JoinHandle<T> {
     #[inline]
-    pub(crate) fn new(packet: Arc<Packet<T>>, thread: UserThread) -> Self {
-        Self { packet, thread: thread.into() }
+    pub(crate) fn new(joiner: Joiner<T>, thread: UserThread) -> Self {
+        Self { joiner, thread: thread.into() }
     }
 
     /// Waits until the thread has ended, thread-local destructors included.
@@ -262,12 +194,12 @@ impl<T> JoinHandle<T> {
     /// # Errors
     /// The payload of the panic that ended the thread.
     pub fn join(self) -> std::thread::Result<T> {
-        self.packet.wait()
+        self.joiner.join()
     }
 
     /// Whether the thread has ended; `join` then returns at once.
     pub fn is_finished(&self) -> bool {
-        self.packet.is_finished()
+        self.joiner.is_finished()
     }
 
     /// A handle to the thread.
