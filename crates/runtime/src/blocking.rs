@@ -131,7 +131,7 @@ impl BlockingPool {
 
     /// Runs `function` on a thread of the pool and waits for it.
     fn run<F: FnOnce() -> T + Send, T: Send>(&self, function: F) -> T {
-        let call = Call { function: Cell::new(Some(function)), packet: Packet::new(None) };
+        let call = Call { function: Cell::new(Some(function)), packet: Packet::new() };
         let job = Job { run: run_call::<F, T>, call: (&raw const call).cast() };
         {
             let mut state = self.state.lock();

@@ -16,12 +16,12 @@ use crate::local::{self, Sleepers};
 use crate::net::{self, NetConfig};
 use crate::stack::StackPool;
 use crate::sync::spin::SpinLock;
-use crate::thread::{Options, Packet, panics};
+use crate::thread::{Options, panics};
 use crate::uthread::Uthread;
 use crate::{alloc, arch, debug, overflow, preempt, thread, tls, worker};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::collections::VecDeque;
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 use std::time::Duration;
 use tailwater_shm::layout::KthreadShared;
 use tailwater_shm::lot::SlotId;
@@ -209,12 +209,11 @@ impl Builder {
             return Err(StartError::AlreadyRunning);
         }
         let runtime = start(&config)?;
-        let packet = Arc::new(Packet::new(None));
         let options = Options { name: Some("main".into()), stack_size: None };
         // SAFETY: everything is 'static. The main thread's captures may be large; a boxed closure keeps them off its stack.
-        let main = unsafe { thread::prepare(Box::new(main), Arc::clone(&packet), options) }
+        let (packet, record) = unsafe { thread::prepare(Box::new(main), options, None) }
             .map_err(|e| StartError::Config(e.to_string()))?;
-        runtime.inject(main.record);
+        runtime.inject(record);
         Ok(packet.wait().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     }
 }

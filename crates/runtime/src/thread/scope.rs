@@ -137,9 +137,7 @@ impl<'scope> Scope<'scope, '_> {
         self.data.running.fetch_add(1, Ordering::Relaxed);
         // SAFETY: `scope` waits until the thread has called `thread_ended`, after which it uses neither `F` nor `T`.
         match unsafe { start(main, options, Some(Arc::clone(&self.data))) } {
-            Ok((packet, thread)) => {
-                Ok(ScopedJoinHandle { packet, thread: thread.into(), scope: PhantomData })
-            }
+            Ok(packet) => Ok(ScopedJoinHandle { packet, scope: PhantomData }),
             Err(e) => {
                 self.data.thread_ended();
                 Err(e)
@@ -170,7 +168,6 @@ impl fmt::Debug for Scope<'_, '_> {
 #[derive(Debug)]
 pub struct ScopedJoinHandle<'scope, T> {
     packet: Arc<Packet<T>>,
-    thread: Thread,
     scope: PhantomData<&'scope ()>,
 }
 
@@ -190,6 +187,6 @@ impl<T> ScopedJoinHandle<'_, T> {
 
     /// A handle to the thread.
     pub fn thread(&self) -> &Thread {
-        &self.thread
+        self.packet.thread()
     }
 }

@@ -31,6 +31,8 @@ const INLINE_CAPTURES: usize = 2048;
 pub(crate) struct Packet<T> {
     shared: SpinLock<Shared<T>>,
     scope: Option<Arc<ScopeData>>,
+    /// Here and not in the handle, which stays one word.
+    thread: Option<Thread>,
 }
 
 #[derive(Debug)]
@@ -41,9 +43,18 @@ struct Shared<T> {
 }
 
 impl<T> Packet<T> {
-    pub(crate) fn new(scope: Option<Arc<ScopeData>>) -> Self {
+    /// A packet for a result that comes from elsewhere than a thread of its own.
+    pub(crate) fn new() -> Self {
+        Self::of_thread(None, None)
+    }
+
+    fn of_thread(thread: Option<Thread>, scope: Option<Arc<ScopeData>>) -> Self {
         let shared = Shared { result: None, finished: false, waiters: WaitList::new() };
-        Self { shared: SpinLock::new(shared), scope }
+        Self { shared: SpinLock::new(shared), scope, thread }
+    }
+
+    pub(crate) fn thread(&self) -> &Thread {
+        self.thread.as_ref().expect("who has a handle has a thread")
     }
 
     /// Waits until the thread has finished and takes its result.
@@ -71,6 +82,7 @@ impl<T> Packet<T> {
 }
 
 impl<T> Drop for Packet<T> {
+    #[inline]
     fn drop(&mut self) {
         if let Some(scope) = &self.scope
             && matches!(self.shared.get_mut().result, Some(Err(_)))
@@ -143,12 +155,12 @@ pub(crate) struct Options {
 /// Makes a thread that will run `main`; the caller queues it.
 ///
 /// # Safety
-/// `F` and `T` outlive the thread, or `packet` belongs to a scope that waits for it.
+/// `F` and `T` outlive the thread, or `scope` waits for it.
 pub(crate) unsafe fn prepare<F, T>(
     main: F,
-    packet: Arc<Packet<T>>,
     options: Options,
-) -> Result<UserThread, StackError>
+    scope: Option<Arc<ScopeData>>,
+) -> Result<(Arc<Packet<T>>, &'static Uthread), StackError>
 where
     F: FnOnce() -> T + Send,
     T: Send,
@@ -163,17 +175,19 @@ where
     let record: &'static Uthread = stack.uthread();
     let id = identity::new_id(&guard);
     record.identity.begin(id, options.name.as_ref());
+    let thread = UserThread { record, id, name: options.name };
+    let packet = Arc::new(Packet::of_thread(Some(thread.into()), scope));
     let data = (record.top() as usize - size_of::<Start<F, T>>()) & !63;
     let data = data as *mut Start<F, T>;
     // SAFETY: the stack is free; `data` lies at its upper end, aligned, with room for the Start (`start` boxes large captures,
     // and stacks have 16 KiB at least); the Start is used by `run` and `finish` of the same types only, while both live by the
     // caller's contract.
     unsafe {
-        data.write(Start { main: Some(main), packet });
+        data.write(Start { main: Some(main), packet: Arc::clone(&packet) });
         let entry = Entry { run: run::<F, T>, finish: finish::<F, T>, data: data.cast() };
         record.prepare(entry, data.cast(), worker::uthread_main);
     }
-    Ok(UserThread { record, id, name: options.name })
+    Ok((packet, record))
 }
 
 /// Makes a thread and queues it.
@@ -185,23 +199,22 @@ pub(crate) unsafe fn start<F, T>(
     main: F,
     options: Options,
     scope: Option<Arc<ScopeData>>,
-) -> io::Result<(Arc<Packet<T>>, UserThread)>
+) -> io::Result<Arc<Packet<T>>>
 where
     F: FnOnce() -> T + Send,
     T: Send,
 {
-    let packet = Arc::new(Packet::new(scope));
     // SAFETY: the caller's contract is the callee's.
-    let thread = unsafe {
+    let prepared = unsafe {
         if size_of::<F>() <= INLINE_CAPTURES {
-            prepare(main, Arc::clone(&packet), options)
+            prepare(main, options, scope)
         } else {
-            prepare(Box::new(main), Arc::clone(&packet), options)
+            prepare(Box::new(main), options, scope)
         }
-    }
-    .map_err(|e| io::Error::new(io::ErrorKind::OutOfMemory, e))?;
-    worker::ready(thread.record);
-    Ok((packet, thread))
+    };
+    let (packet, record) = prepared.map_err(|e| io::Error::new(io::ErrorKind::OutOfMemory, e))?;
+    worker::ready(record);
+    Ok(packet)
 }
 
 /// Starts a user thread.
@@ -227,7 +240,7 @@ where
 {
     // SAFETY: everything is 'static.
     match unsafe { start(main, Options::default(), None) } {
-        Ok((packet, thread)) => JoinHandle::new(packet, thread),
+        Ok(packet) => JoinHandle(packet),
         Err(e) => panic!("cannot start a user thread: {e}"),
     }
 }
@@ -246,32 +259,25 @@ where
 /// }
 /// ```
 #[derive(Debug)]
-pub struct JoinHandle<T> {
-    packet: Arc<Packet<T>>,
-    thread: Thread,
-}
+pub struct JoinHandle<T>(pub(in crate::thread) Arc<Packet<T>>);
 
 impl<T> JoinHandle<T> {
-    #[inline]
-    pub(crate) fn new(packet: Arc<Packet<T>>, thread: UserThread) -> Self {
-        Self { packet, thread: thread.into() }
-    }
-
     /// Waits until the thread has ended, thread-local destructors included.
     ///
     /// # Errors
     /// The payload of the panic that ended the thread.
+    #[inline]
     pub fn join(self) -> std::thread::Result<T> {
-        self.packet.wait()
+        self.0.wait()
     }
 
     /// Whether the thread has ended; `join` then returns at once.
     pub fn is_finished(&self) -> bool {
-        self.packet.is_finished()
+        self.0.is_finished()
     }
 
     /// A handle to the thread.
     pub fn thread(&self) -> &Thread {
-        &self.thread
+        self.0.thread()
     }
 }
