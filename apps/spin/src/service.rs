@@ -81,7 +81,7 @@ impl Service {
             malformed: AtomicU64::new(0),
             unsent: AtomicU64::new(0),
         });
-        let threads = (0..tailwater::thread::available_parallelism())
+        let threads = (0..tailwater::thread::available_parallelism().map_or(1, usize::from))
             .map(|_| {
                 let shared = Arc::clone(&shared);
                 tailwater::thread::spawn(move || match dispatch {

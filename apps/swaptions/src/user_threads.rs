@@ -18,7 +18,9 @@ use crate::job::{Job, Tally};
 pub fn run_user_threads(job: &Arc<Job>, threads: Option<usize>) -> Result<Tally, tailwater::StartError> {
     let job = Arc::clone(job);
     tailwater::Builder::new().run(move || {
-        let threads = threads.unwrap_or_else(tailwater::thread::available_parallelism).max(1);
+        let threads = threads
+            .unwrap_or_else(|| tailwater::thread::available_parallelism().map_or(1, usize::from))
+            .max(1);
         let workers: Vec<_> = (0..threads)
             .map(|_| {
                 let job = Arc::clone(&job);

@@ -212,9 +212,9 @@ impl Builder {
         let runtime = start(&config)?;
         let options = Options { name: Some("main".into()), stack_size: None };
         // SAFETY: everything is 'static. The main thread's captures may be large; a boxed closure keeps them off its stack.
-        let (joiner, main) = unsafe { thread::prepare(Box::new(main), options, None) }
+        let (joiner, record) = unsafe { thread::prepare(Box::new(main), options, None) }
             .map_err(|e| StartError::Config(e.to_string()))?;
-        runtime.inject(main.record);
+        runtime.inject(record);
         Ok(joiner.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     }
 }

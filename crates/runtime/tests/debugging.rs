@@ -15,6 +15,8 @@ const CHILD: &str = "TAILWATER_TEST_CHILD";
 const STALL: Duration = Duration::from_millis(20);
 /// How long a child lives at most.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// What a child says when the machine did not let it run.
+const PAUSED: &str = "the machine paused";
 
 /// Runs `main` in a process of its own and reads its standard error until `enough`; then closes its standard input and waits for
 /// its good end. Returns what was read.
@@ -221,9 +223,14 @@ fn threads_that_poll_or_yield_or_wait_are_not_reported() {
     let main = || {
         let run = runtime(1).run(|| {
             let for_a_while = |step: fn()| {
-                let start = Instant::now();
-                while start.elapsed() < 8 * STALL {
+                let (start, mut last) = (Instant::now(), Duration::ZERO);
+                while last < 8 * STALL {
                     step();
+                    let now = start.elapsed();
+                    if now - last > STALL / 2 {
+                        eprintln!("{PAUSED}");
+                    }
+                    last = now;
                 }
             };
             for_a_while(tailwater::poll);
@@ -234,5 +241,6 @@ fn threads_that_poll_or_yield_or_wait_are_not_reported() {
         run.unwrap();
     };
     let text = in_child("threads_that_poll_or_yield_or_wait_are_not_reported", main, |_| false);
-    assert!(!text.contains("tailwater: user thread"), "{text}");
+    // A virtual machine whose host takes a core away counts that as processor time of the thread that was running there.
+    assert!(!text.contains("tailwater: user thread") || text.contains(PAUSED), "{text}");
 }

@@ -277,8 +277,9 @@ fn wait_os(node: &WaitNode, deadline: Option<Cycles>) {
 
 /// Blocks the calling user thread until `deadline` (in TSC cycles).
 pub(crate) fn sleep_until(deadline: Cycles) {
-    let node = WaitNode::new(true);
     let guard = NoPreempt::new();
+    check_may_block(&guard);
+    let node = WaitNode::new(true);
     // SAFETY: the node leaves this frame only after `disarm`.
     let kthread = unsafe { worker::arm(&guard, &node.timer, deadline) };
     worker::block(guard);

@@ -59,8 +59,7 @@ impl Builder {
         T: Send + 'static,
     {
         // SAFETY: everything is 'static.
-        let (joiner, thread) = unsafe { start(main, self.options()?, None)? };
-        Ok(JoinHandle::new(joiner, thread))
+        unsafe { start(main, self.options()?, None) }.map(JoinHandle)
     }
 
     /// Starts a thread that may borrow from outside `scope`, as [`Scope::spawn`].

@@ -5,6 +5,7 @@
 
 use crate::kthread::{self, NoPreempt};
 use crate::sync::wait::check_may_block;
+use crate::thread::handle::Thread;
 use crate::thread::join_word::{Found, JoinWord};
 use crate::thread::scope::ScopeData;
 use crate::uthread::Uthread;
@@ -121,6 +122,8 @@ impl<T> Completion<T> {
 struct Packet<T> {
     completion: Completion<T>,
     scope: Option<Arc<ScopeData>>,
+    /// Here and not in the handle, which stays one word.
+    thread: Thread,
 }
 
 impl<T> Drop for Packet<T> {
@@ -134,8 +137,9 @@ impl<T> Drop for Packet<T> {
 }
 
 /// Makes a packet and its two owners' halves.
-pub(crate) fn packet<T>(scope: Option<Arc<ScopeData>>) -> (Completer<T>, Joiner<T>) {
-    let packet = NonNull::from(Box::leak(Box::new(Packet { completion: Completion::new(), scope })));
+pub(crate) fn packet<T>(thread: Thread, scope: Option<Arc<ScopeData>>) -> (Completer<T>, Joiner<T>) {
+    let packet = Packet { completion: Completion::new(), scope, thread };
+    let packet = NonNull::from(Box::leak(Box::new(packet)));
     (Completer(packet), Joiner(packet))
 }
 
@@ -189,6 +193,12 @@ impl<T> Joiner<T> {
     pub(crate) fn join(self) -> std::thread::Result<T> {
         // SAFETY: this consumes the one half that waits.
         unsafe { self.0.as_ref().completion.wait() }
+    }
+
+    /// The thread.
+    pub(crate) fn thread(&self) -> &Thread {
+        // SAFETY: alive as long as this half; never written after it was made.
+        &unsafe { self.0.as_ref() }.thread
     }
 
     /// Whether the thread has ended.

@@ -138,9 +138,7 @@ impl<'scope> Scope<'scope, '_> {
         self.data.running.fetch_add(1, Ordering::Relaxed);
         // SAFETY: `scope` waits until the thread has called `thread_ended`, after which it uses neither `F` nor `T`.
         match unsafe { start(main, options, Some(Arc::clone(&self.data))) } {
-            Ok((joiner, thread)) => {
-                Ok(ScopedJoinHandle { joiner, thread: thread.into(), scope: PhantomData })
-            }
+            Ok(joiner) => Ok(ScopedJoinHandle { joiner, scope: PhantomData }),
             Err(e) => {
                 self.data.thread_ended();
                 Err(e)
@@ -171,7 +169,6 @@ impl fmt::Debug for Scope<'_, '_> {
 #[derive(Debug)]
 pub struct ScopedJoinHandle<'scope, T> {
     joiner: Joiner<T>,
-    thread: Thread,
     scope: PhantomData<&'scope ()>,
 }
 
@@ -191,6 +188,6 @@ impl<T> ScopedJoinHandle<'_, T> {
 
     /// A handle to the thread.
     pub fn thread(&self) -> &Thread {
-        &self.thread
+        self.joiner.thread()
     }
 }

@@ -77,7 +77,7 @@ pub(crate) unsafe fn prepare<F, T>(
     main: F,
     options: Options,
     scope: Option<Arc<ScopeData>>,
-) -> Result<(Joiner<T>, UserThread), StackError>
+) -> Result<(Joiner<T>, &'static Uthread), StackError>
 where
     F: FnOnce() -> T + Send,
     T: Send,
@@ -89,10 +89,10 @@ where
         None => stacks.take(&guard)?,
         Some(bytes) => stacks.custom.take(bytes, &guard)?,
     };
-    let (completer, joiner) = packet(scope);
     let record: &'static Uthread = stack.uthread();
     let id = identity::new_id(&guard);
     record.identity.begin(id, options.name.as_ref());
+    let (completer, joiner) = packet(UserThread { record, id, name: options.name }.into(), scope);
     let data = (record.top() as usize - size_of::<Start<F, T>>()) & !63;
     let data = data as *mut Start<F, T>;
     // SAFETY: the stack is free; `data` lies at its upper end, aligned, with room for the Start (`start` boxes large captures,
@@ -103,7 +103,7 @@ where
         let entry = Entry { run: run::<F, T>, finish: finish::<F, T>, data: data.cast() };
         record.prepare(entry, data.cast(), worker::uthread_main);
     }
-    Ok((joiner, UserThread { record, id, name: options.name }))
+    Ok((joiner, record))
 }
 
 /// Makes a thread and queues it.
@@ -118,7 +118,7 @@ pub(crate) unsafe fn start<F, T>(
     main: F,
     options: Options,
     scope: Option<Arc<ScopeData>>,
-) -> io::Result<(Joiner<T>, UserThread)>
+) -> io::Result<Joiner<T>>
 where
     F: FnOnce() -> T + Send,
     T: Send,
@@ -131,9 +131,9 @@ where
             prepare(Box::new(main), options, scope)
         }
     };
-    let (joiner, thread) = made.map_err(|e| io::Error::new(io::ErrorKind::OutOfMemory, e))?;
-    worker::ready(thread.record);
-    Ok((joiner, thread))
+    let (joiner, record) = made.map_err(|e| io::Error::new(io::ErrorKind::OutOfMemory, e))?;
+    worker::ready(record);
+    Ok(joiner)
 }
 
 /// Starts a user thread.
@@ -159,7 +159,7 @@ where
 {
     // SAFETY: everything is 'static.
     match unsafe { start(main, Options::default(), None) } {
-        Ok((joiner, thread)) => JoinHandle::new(joiner, thread),
+        Ok(joiner) => JoinHandle(joiner),
         Err(e) => panic!("cannot start a user thread: {e}"),
     }
 }
@@ -178,32 +178,24 @@ where
 /// }
 /// ```
 #[derive(Debug)]
-pub struct JoinHandle<T> {
-    joiner: Joiner<T>,
-    thread: Thread,
-}
+pub struct JoinHandle<T>(pub(super) Joiner<T>);
 
 impl<T> JoinHandle<T> {
-    #[inline]
-    pub(crate) fn new(joiner: Joiner<T>, thread: UserThread) -> Self {
-        Self { joiner, thread: thread.into() }
-    }
-
     /// Waits until the thread has ended, thread-local destructors included.
     ///
     /// # Errors
     /// The payload of the panic that ended the thread.
     pub fn join(self) -> std::thread::Result<T> {
-        self.joiner.join()
+        self.0.join()
     }
 
     /// Whether the thread has ended; `join` then returns at once.
     pub fn is_finished(&self) -> bool {
-        self.joiner.is_finished()
+        self.0.is_finished()
     }
 
     /// A handle to the thread.
     pub fn thread(&self) -> &Thread {
-        &self.thread
+        self.0.thread()
     }
 }
