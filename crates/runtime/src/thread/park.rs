@@ -2,6 +2,7 @@
 
 use crate::kthread::{self, NoPreempt};
 use crate::runtime::deadline_after;
+use crate::sync::wait::check_may_block;
 use crate::thread::identity::{EMPTY, PARKED, TOKEN};
 use crate::timer::TimerNode;
 use crate::uthread::Uthread;
@@ -78,6 +79,7 @@ fn park_user(me: &'static Uthread, deadline: Option<Cycles>) {
         return;
     }
     let guard = NoPreempt::new();
+    check_may_block(&guard);
     if !me.identity.change(id, EMPTY, PARKED) {
         // The only other state is a token that came just now.
         me.identity.change(id, TOKEN, EMPTY);
