@@ -20,8 +20,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
-use tailwater_loadgen::noise::{GapFigures, probe};
+use tailwater_loadgen::clock::Clock;
+use tailwater_loadgen::noise::{Probe, probe};
 use tailwater_loadgen::pin::PinnedThread;
+use tailwater_loadgen::stalls::MachineStalls;
 use tailwater_loadgen::{Measurement, ideal};
 use tailwater_spin::Spinner;
 
@@ -87,7 +89,7 @@ impl Demo {
     fn measure(&self, args: &DemoArgs, machine: Machine) -> anyhow::Result<Outcome> {
         let steps = Steps::new(5 + 2 * self.course.loads.len() as u64);
         steps.begin("noise of the machine");
-        let noise = self.probe_noise()?;
+        let (noise, stalls) = self.probe_noise()?;
         steps.print(&format!("noise: {}", outcome::describe_noise(&noise)))?;
         let speed = self.calibrate()?;
         steps.begin("batch alone on Tailwater");
@@ -105,8 +107,8 @@ impl Demo {
         let mut handoffs = HandoffRecord::default();
         let mut linux_saturated = false;
         for index in 0..self.course.loads.len() {
-            let ideal = self.ideal(index)?;
-            steps.print(&ideal.table_row())?;
+            let ideal = self.ideal(index, &stalls)?;
+            steps.print(&ideal.table_rows())?;
             steps.begin(&format!("Tailwater at {} %", self.course.loads[index]));
             let measured = on_tailwater::point(
                 self,
@@ -146,22 +148,27 @@ impl Demo {
         Ok(outcome)
     }
 
-    /// Gaps of both kinds of core at the same time, with nothing else of ours running.
-    fn probe_noise(&self) -> anyhow::Result<Vec<Noise>> {
+    /// Gaps of all cores at the same time, with nothing else of ours running.
+    fn probe_noise(&self) -> anyhow::Result<(Vec<Noise>, MachineStalls)> {
+        let clock = Clock::start();
         let duration = self.course.noise;
-        let probe_on = |core: usize| -> anyhow::Result<GapFigures> {
+        let probe_on = |core: usize| -> anyhow::Result<Probe> {
             let _pinned = PinnedThread::new(core)?;
-            Ok(probe(duration).figures())
+            Ok(probe(&clock, duration))
         };
-        let cores = [self.course.cores.polling, self.course.cores.managed[0]];
-        let gaps = std::thread::scope(|scope| {
-            cores
-                .map(|core| scope.spawn(move || probe_on(core)))
-                .map(|thread| thread.join().expect("probing does not panic"))
-        });
+        let managed = self.course.cores.managed.iter().copied();
+        let cores: Vec<usize> = [self.course.cores.polling].into_iter().chain(managed).collect();
+        let probes = std::thread::scope(|scope| {
+            let threads: Vec<_> = cores.iter().map(|&core| scope.spawn(move || probe_on(core))).collect();
+            let joined = threads.into_iter().map(|thread| thread.join().expect("probing does not panic"));
+            joined.collect::<anyhow::Result<Vec<_>>>()
+        })?;
         self.interrupt.check()?;
-        let noise = cores.into_iter().zip(gaps).map(|(core, gaps)| Ok(Noise { core, gaps: gaps? }));
-        noise.collect()
+        let noise =
+            cores.iter().zip(&probes).map(|(&core, probe)| Noise { core, gaps: probe.gaps.figures() });
+        let mut stalls = probes.iter().map(|probe| probe.stalls.clone());
+        let polling = stalls.next().unwrap_or_default();
+        Ok((noise.collect(), MachineStalls { polling, working: stalls.collect() }))
     }
 
     /// The speed of work on a managed core, for all servers of this run.
@@ -196,10 +203,13 @@ impl Demo {
         Ok(WaitChoice::between(load, block, busy))
     }
 
-    fn ideal(&self, index: usize) -> anyhow::Result<IdealPoint> {
+    /// The queue without overhead, on cores that never stall and on this machine's.
+    fn ideal(&self, index: usize, stalls: &MachineStalls) -> anyhow::Result<IdealPoint> {
         let plan = self.course.plan(index)?;
-        let ideal = ideal::run(&plan, self.course.seed(index), self.course.cores.managed.len())?;
-        IdealPoint::new(self.course.loads[index], &ideal)
+        let (seed, cores) = (self.course.seed(index), self.course.cores.managed.len());
+        let ideal = ideal::run(&plan, seed, cores)?;
+        let stalled = ideal::run_with_stalls(&plan, seed, cores, stalls)?;
+        IdealPoint::new(self.course.loads[index], &ideal, &stalled)
     }
 
     fn point(&self, system: System, index: usize, measured: &Measured, solo: f64) -> Point {

@@ -12,7 +12,7 @@ use tailwater_iokernel::stats::{HandoffKind, StatsHandle};
 use tailwater_loadgen::ideal::Ideal;
 use tailwater_loadgen::noise::GapFigures;
 use tailwater_loadgen::plan::DEFAULT_TIMEOUT_NS;
-use tailwater_workload::{Figures, ServiceTime};
+use tailwater_workload::ServiceTime;
 
 use super::Measured;
 use super::course::OptionRecord;
@@ -185,42 +185,69 @@ impl Point {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct IdealPoint {
     pub load: f64,
+    /// On cores that always run.
+    #[serde(flatten)]
+    pub queue: QueueFigures,
+    /// On cores that stand still as this machine's did while they were probed. What an ideal system could have had here.
+    pub stalled: QueueFigures,
+}
+
+/// Figures of a queue without overhead.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct QueueFigures {
     pub p50_us: f64,
     pub p99_us: f64,
     pub p999_us: f64,
     pub win_p999_us: f64,
-    /// What no request needed.
+    /// What no request needed, of the time that the cores ran.
     pub batch_share: f64,
     #[serde(skip)]
-    figures: Option<Figures>,
+    pub offered_rps: f64,
+    #[serde(skip)]
+    pub achieved_rps: f64,
+    #[serde(skip)]
+    pub lost: u64,
 }
 
 impl IdealPoint {
-    /// The ideal system's measurement as figures.
+    /// Both measurements as figures.
     ///
     /// # Errors
-    /// When it served nothing.
-    pub fn new(load: f64, ideal: &Ideal) -> anyhow::Result<Self> {
+    /// When one of them served nothing.
+    pub fn new(load: f64, ideal: &Ideal, stalled: &Ideal) -> anyhow::Result<Self> {
+        let queue =
+            QueueFigures::new(ideal).context("the load is too low: no request falls due in a point")?;
+        let stalled = QueueFigures::new(stalled)
+            .context("the machine stands still: not even an ideal system would serve")?;
+        Ok(Self { load, queue, stalled })
+    }
+
+    /// Its rows of the table.
+    pub fn table_rows(&self) -> String {
+        let load = format!("{} %", self.load);
+        format!("{}\n{}", self.queue.table_row(&load, "ideal"), self.stalled.table_row("", "  stalled"))
+    }
+}
+
+impl QueueFigures {
+    /// `None` when nothing was served.
+    fn new(ideal: &Ideal) -> Option<Self> {
         let figures = ideal.measurement.report().figures;
-        let latency =
-            |value: Option<f64>| value.context("the load is too low: no request falls due in a point");
-        Ok(Self {
-            load,
-            p50_us: latency(figures.p50_us)?,
-            p99_us: latency(figures.p99_us)?,
-            p999_us: latency(figures.p999_us)?,
-            win_p999_us: latency(figures.win_p999_us)?,
+        Some(Self {
+            p50_us: figures.p50_us?,
+            p99_us: figures.p99_us?,
+            p999_us: figures.p999_us?,
+            win_p999_us: figures.win_p999_us?,
             batch_share: ideal.idle_share,
-            figures: Some(figures),
+            offered_rps: figures.offered_rps,
+            achieved_rps: figures.achieved_rps,
+            lost: figures.lost,
         })
     }
 
-    /// Its row of the table.
-    pub fn table_row(&self) -> String {
+    fn table_row(&self, load: &str, name: &str) -> String {
         let latencies = [self.p50_us, self.p99_us, self.p999_us, self.win_p999_us];
-        let (rates, lost) =
-            self.figures.as_ref().map_or(((0.0, 0.0), 0), |f| ((f.offered_rps, f.achieved_rps), f.lost));
-        row(&format!("{} %", self.load), "ideal", rates, latencies, self.batch_share, lost)
+        row(load, name, (self.offered_rps, self.achieved_rps), latencies, self.batch_share, self.lost)
     }
 }
 
