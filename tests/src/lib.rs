@@ -183,6 +183,17 @@ impl Bench {
         self.stats()["runtimes"].as_array().expect("an array").len()
     }
 
+    /// Number of cores that a runtime holds; 0 when it is not registered.
+    ///
+    /// # Panics
+    /// If the statistics have another shape.
+    pub fn cores_of(&self, role: &Role) -> u64 {
+        let stats = self.stats();
+        let runtimes = stats["runtimes"].as_array().expect("an array");
+        let own = runtimes.iter().find(|runtime| runtime["pid"] == role.pid());
+        own.map_or(0, |runtime| runtime["counters"]["cores"].as_u64().expect("a number"))
+    }
+
     /// Stops the IOKernel and waits for its thread.
     pub fn stop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
