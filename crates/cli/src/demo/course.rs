@@ -124,7 +124,7 @@ pub struct Course {
     warm_up: Duration,
     /// Counted part of a point.
     counted: Duration,
-    /// How long the batch job runs alone.
+    /// How long the batch job runs alone, on either system before and after the points.
     pub solo: Duration,
     /// How long the machine's noise is probed.
     pub noise: Duration,
@@ -158,13 +158,13 @@ impl Course {
         };
         let ms = Duration::from_millis;
         let (total, solo, noise, trial, warm_up) = if args.quick {
-            (QUICK, ms(600), ms(400), ms(400), ms(150))
+            (QUICK, ms(400), ms(400), ms(400), ms(150))
         } else {
-            (FULL, ms(1_500), ms(1_000), ms(700), ms(300))
+            (FULL, ms(1_000), ms(1_000), ms(700), ms(300))
         };
-        // Two systems each alone, tried in two ways, and at every load.
+        // Two systems each alone before and after, Linux tried in two ways, and both at every load.
         let points = 2 * loads.len() as u32;
-        let fixed = noise + 2 * (solo + OVERHEAD) + 2 * (warm_up + trial + OVERHEAD);
+        let fixed = noise + 4 * (solo + OVERHEAD) + 2 * (warm_up + trial + OVERHEAD);
         let left = total.saturating_sub(fixed) / points;
         let counted = left.saturating_sub(warm_up + OVERHEAD).clamp(ms(300), ms(5_000));
         let cores = CorePlan {
@@ -289,7 +289,8 @@ mod tests {
     fn length(course: &Course) -> Duration {
         let point = course.warm_up + course.counted + OVERHEAD;
         course.noise
-            + 2 * (course.solo + OVERHEAD + course.warm_up + course.trial + OVERHEAD)
+            + 4 * (course.solo + OVERHEAD)
+            + 2 * (course.warm_up + course.trial + OVERHEAD)
             + point * 2 * course.loads.len() as u32
     }
 

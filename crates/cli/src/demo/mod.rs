@@ -42,7 +42,7 @@ mod verdict;
 pub use course::DemoArgs;
 use course::{Course, LinuxWait};
 use on_linux::Wait;
-use outcome::{HandoffRecord, IdealPoint, Noise, Outcome, Point, System, WaitChoice, WaitTrial};
+use outcome::{HandoffRecord, IdealPoint, Noise, Outcome, Point, Solo, System, WaitChoice, WaitTrial};
 
 /// One measured point of either system, before it becomes figures.
 #[derive(Debug)]
@@ -87,19 +87,14 @@ struct Demo {
 
 impl Demo {
     fn measure(&self, args: &DemoArgs, machine: Machine) -> anyhow::Result<Outcome> {
-        let steps = Steps::new(5 + 2 * self.course.loads.len() as u64);
+        let steps = Steps::new(7 + 2 * self.course.loads.len() as u64);
         steps.begin("noise of the machine");
         let (noise, stalls) = self.probe_noise()?;
         steps.print(&format!("noise: {}", outcome::describe_noise(&noise)))?;
         let speed = self.calibrate()?;
-        steps.begin("batch alone on Tailwater");
-        let tailwater_solo = on_tailwater::solo(self)?;
-        steps.begin("batch alone on Linux");
-        let linux_solo = on_linux::solo(self)?;
-        steps.print(&format!(
-            "batch alone: {tailwater_solo:.0} trials/s on Tailwater, {linux_solo:.0} on Linux; shares below are of these"
-        ))?;
-        let wait = self.choose_wait(args.linux_wait, speed, linux_solo, &steps)?;
+        let before = self.solo(&steps)?;
+        steps.print(&format!("{}; shares below are of these", before.describe("before")))?;
+        let wait = self.choose_wait(args.linux_wait, speed, before.linux, &steps)?;
         steps.print(&format!("Linux service: {}", wait.why))?;
         steps.print(&outcome::table_head())?;
         let mut points = Vec::new();
@@ -117,19 +112,27 @@ impl Demo {
                 self.course.seed(index),
                 &mut handoffs,
             )?;
-            let point = self.point(System::Tailwater, index, &measured, tailwater_solo);
+            let point = self.point(System::Tailwater, index, &measured, before.tailwater);
             steps.print(&point.table_row())?;
             points.push(point);
             steps.begin(&format!("Linux at {} %", self.course.loads[index]));
             // Past saturation there is nothing to learn but that it is past saturation.
             let plan = if linux_saturated { self.course.short_plan(index) } else { self.course.plan(index) };
             let measured = on_linux::point(self, speed, &plan?, self.course.seed(index), wait.mode())?;
-            let point = self.point(System::Linux, index, &measured, linux_solo);
+            let point = self.point(System::Linux, index, &measured, before.linux);
             linux_saturated |= point.saturated;
             steps.print(&point.table_row())?;
             points.push(point);
             ideals.push(ideal);
         }
+        let after = self.solo(&steps)?;
+        let solo = before.max(after);
+        if solo.is_faster_than(before) {
+            let what =
+                "shares in the verdict, the file and the plot are of the larger, those above too large";
+            steps.print(&format!("{}; {what}", after.describe("after")))?;
+        }
+        points.iter_mut().for_each(|point| point.rebase(before, solo));
         steps.end();
         let mut outcome = Outcome {
             machine,
@@ -137,7 +140,7 @@ impl Demo {
             options: self.course.options(),
             noise,
             speed,
-            solo: outcome::Solo { tailwater: tailwater_solo, linux: linux_solo },
+            solo,
             linux_wait: wait,
             points,
             ideal: ideals,
@@ -214,6 +217,15 @@ impl Demo {
 
     fn point(&self, system: System, index: usize, measured: &Measured, solo: f64) -> Point {
         Point::new(system, self.course.loads[index], &self.course.service, measured, solo)
+    }
+
+    /// The batch job alone on either system. Measured before and after the points, and the larger counts: when something
+    /// else took half of the core during one of them, a share of that rate could be twice what it is.
+    fn solo(&self, steps: &Steps) -> anyhow::Result<Solo> {
+        steps.begin("batch alone on Tailwater");
+        let tailwater = on_tailwater::solo(self)?;
+        steps.begin("batch alone on Linux");
+        Ok(Solo { tailwater, linux: on_linux::solo(self)? })
     }
 
     /// Measures a batch job that has its cores to itself: the median of several stretches, so that a stall in one of them

@@ -23,6 +23,9 @@ use crate::table::number;
 /// Losing more than this part of its requests, a system is saturated.
 const SATURATED_LOSS: f64 = 0.01;
 
+/// Rates within this factor of each other are the same.
+const SAME_RATE: f64 = 1.02;
+
 /// How much less of the batch job a polling server may leave and still be called better.
 const BATCH_TOLERANCE: f64 = 0.1;
 
@@ -100,6 +103,32 @@ pub struct Solo {
     pub linux: f64,
 }
 
+impl Solo {
+    /// The larger of either.
+    pub fn max(self, other: Self) -> Self {
+        Self { tailwater: self.tailwater.max(other.tailwater), linux: self.linux.max(other.linux) }
+    }
+
+    /// Whether a share of `before` would be seen to differ from one of this.
+    pub fn is_faster_than(self, before: Self) -> bool {
+        let faster = |a: f64, b: f64| a > b * SAME_RATE;
+        faster(self.tailwater, before.tailwater) || faster(self.linux, before.linux)
+    }
+
+    /// In words.
+    pub fn describe(self, when: &str) -> String {
+        let Self { tailwater, linux } = self;
+        format!("batch alone {when} the run: {tailwater:.0} trials/s on Tailwater, {linux:.0} on Linux")
+    }
+
+    fn of(self, system: System) -> f64 {
+        match system {
+            System::Tailwater => self.tailwater,
+            System::Linux => self.linux,
+        }
+    }
+}
+
 /// One system under one load. Latencies are of the requests that were answered; if none was, they are the time after which
 /// the generator gave up.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -153,6 +182,11 @@ impl Point {
             windows_cut: figures.windows_cut,
             duration_s: figures.duration_s,
         }
+    }
+
+    /// Makes its share one of `solo`, which was one of `before`.
+    pub fn rebase(&mut self, before: Solo, solo: Solo) {
+        self.batch_share *= before.of(self.system) / solo.of(self.system);
     }
 
     /// Part of the requests that the generator sent late.
@@ -409,6 +443,8 @@ impl HandoffRecord {
 
 #[cfg(test)]
 mod tests {
+    use tailwater_loadgen::{Generator, Plan};
+
     use super::*;
 
     #[test]
@@ -430,5 +466,26 @@ mod tests {
         let last = head.lines().nth(1).unwrap();
         let row = row("10 %", "Tailwater", (1e4, 1e4), [7.7, 51.0, 77.0, 77.0], 0.9, 12);
         assert_eq!(row.len(), last.len(), "{last}\n{row}");
+    }
+
+    #[test]
+    fn a_share_is_one_of_the_larger_rate_alone() {
+        let before = Solo { tailwater: 500.0, linux: 1000.0 };
+        let after = Solo { tailwater: 1000.0, linux: 990.0 };
+        let solo = before.max(after);
+        assert_eq!(solo, Solo { tailwater: 1000.0, linux: 1000.0 });
+        assert!(solo.is_faster_than(before) && !solo.is_faster_than(after));
+        let measurement =
+            Generator::new(Plan::new("1s@1k".parse().unwrap(), "exp:10us".parse().unwrap()), 1, 0)
+                .unwrap()
+                .finish(1_000_000_000);
+        let measured = Measured { measurement, batch_rate: 900.0 };
+        let share = |system: System| {
+            let service = "exp:10us".parse().unwrap();
+            let mut point = Point::new(system, 10.0, &service, &measured, before.of(system));
+            point.rebase(before, solo);
+            point.batch_share
+        };
+        assert_eq!((share(System::Tailwater), share(System::Linux)), (0.9, 0.9));
     }
 }
