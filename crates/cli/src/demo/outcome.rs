@@ -1,6 +1,6 @@
 //! What a demo found: points, and what is needed to believe them. Also the rows of its table and `demo.json`.
 //!
-//! Owns the figures' definitions: a share of batch is its rate over its rate alone on the same system; a point is saturated
+//! Owns the figures' definitions: a share of batch is its rate over its rate alone right before or after; a point is saturated
 //! when more than 1 % of its requests were lost. Every number here is finite: what cannot be one is an error when it is made.
 
 use std::collections::BTreeMap;
@@ -23,9 +23,6 @@ use crate::table::number;
 /// Losing more than this part of its requests, a system is saturated.
 const SATURATED_LOSS: f64 = 0.01;
 
-/// Rates within this factor of each other are the same.
-const SAME_RATE: f64 = 1.02;
-
 /// How much less of the batch job a polling server may leave and still be called better.
 const BATCH_TOLERANCE: f64 = 0.1;
 
@@ -39,7 +36,7 @@ pub struct Outcome {
     pub noise: Vec<Noise>,
     /// Iterations per millisecond of the service's work.
     pub speed: u64,
-    /// Trials per second of the batch job alone.
+    /// The batch job alone.
     pub solo: Solo,
     pub linux_wait: WaitChoice,
     pub points: Vec<Point>,
@@ -96,7 +93,7 @@ pub fn describe_noise(noise: &[Noise]) -> String {
     each.collect::<Vec<_>>().join(", ")
 }
 
-/// The batch job's rates alone, on all managed cores, in trials per second.
+/// The batch job's rates alone, on all managed cores, in trials per second: medians over the points.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Solo {
     pub tailwater: f64,
@@ -104,28 +101,24 @@ pub struct Solo {
 }
 
 impl Solo {
-    /// The larger of either.
-    pub fn max(self, other: Self) -> Self {
-        Self { tailwater: self.tailwater.max(other.tailwater), linux: self.linux.max(other.linux) }
-    }
-
-    /// Whether a share of `before` would be seen to differ from one of this.
-    pub fn is_faster_than(self, before: Self) -> bool {
-        let faster = |a: f64, b: f64| a > b * SAME_RATE;
-        faster(self.tailwater, before.tailwater) || faster(self.linux, before.linux)
+    /// Of these points; 0 for a system that has none.
+    pub fn of(points: &[Point]) -> Self {
+        let median = |system: System| {
+            let mut rates: Vec<f64> =
+                points.iter().filter(|p| p.system == system).map(|p| p.solo_rate).collect();
+            rates.sort_by(f64::total_cmp);
+            rates.get(rates.len() / 2).copied().unwrap_or(0.0)
+        };
+        Self { tailwater: median(System::Tailwater), linux: median(System::Linux) }
     }
 
     /// In words.
-    pub fn describe(self, when: &str) -> String {
+    pub fn describe(self) -> String {
         let Self { tailwater, linux } = self;
-        format!("batch alone {when} the run: {tailwater:.0} trials/s on Tailwater, {linux:.0} on Linux")
-    }
-
-    fn of(self, system: System) -> f64 {
-        match system {
-            System::Tailwater => self.tailwater,
-            System::Linux => self.linux,
-        }
+        format!(
+            "batch alone: {tailwater:.0} trials/s on Tailwater, {linux:.0} on Linux (medians over the points; each share is of \
+             the rate right before or after)"
+        )
     }
 }
 
@@ -146,6 +139,8 @@ pub struct Point {
     pub win_p999_us: f64,
     /// Of the managed cores: 1 is as fast as alone.
     pub batch_share: f64,
+    /// Trials per second of the batch job alone, right before or after, whichever is more.
+    pub solo_rate: f64,
     pub lost: u64,
     /// Requests that the generator sent late.
     pub late: u64,
@@ -159,7 +154,7 @@ pub struct Point {
 
 impl Point {
     /// A measurement as figures.
-    pub fn new(system: System, load: f64, service: &ServiceTime, measured: &Measured, solo: f64) -> Self {
+    pub fn new(system: System, load: f64, service: &ServiceTime, measured: &Measured) -> Self {
         let figures = measured.measurement.report().figures;
         let latency = |value: Option<f64>| value.unwrap_or(DEFAULT_TIMEOUT_NS as f64 / 1e3);
         let offered = figures.completed + figures.lost;
@@ -173,7 +168,8 @@ impl Point {
             p99_us: latency(figures.p99_us),
             p999_us: latency(figures.p999_us),
             win_p999_us: latency(figures.win_p999_us),
-            batch_share: measured.batch_rate / solo,
+            batch_share: measured.batch_rate / measured.solo_rate,
+            solo_rate: measured.solo_rate,
             lost: figures.lost,
             late: figures.late,
             saturated: figures.lost as f64 > SATURATED_LOSS * offered as f64,
@@ -182,11 +178,6 @@ impl Point {
             windows_cut: figures.windows_cut,
             duration_s: figures.duration_s,
         }
-    }
-
-    /// Makes its share one of `solo`, which was one of `before`.
-    pub fn rebase(&mut self, before: Solo, solo: Solo) {
-        self.batch_share *= before.of(self.system) / solo.of(self.system);
     }
 
     /// Part of the requests that the generator sent late.
@@ -327,13 +318,13 @@ pub struct WaitTrial {
 
 impl WaitTrial {
     /// A measurement as a trial.
-    pub fn new(measured: &Measured, solo: f64) -> Self {
+    pub fn new(measured: &Measured) -> Self {
         let figures = measured.measurement.report().figures;
         let latency = |value: Option<f64>| value.unwrap_or(DEFAULT_TIMEOUT_NS as f64 / 1e3);
         Self {
             p50_us: latency(figures.p50_us),
             win_p999_us: latency(figures.win_p999_us),
-            batch_share: measured.batch_rate / solo,
+            batch_share: measured.batch_rate / measured.solo_rate,
         }
     }
 }
@@ -469,23 +460,15 @@ mod tests {
     }
 
     #[test]
-    fn a_share_is_one_of_the_larger_rate_alone() {
-        let before = Solo { tailwater: 500.0, linux: 1000.0 };
-        let after = Solo { tailwater: 1000.0, linux: 990.0 };
-        let solo = before.max(after);
-        assert_eq!(solo, Solo { tailwater: 1000.0, linux: 1000.0 });
-        assert!(solo.is_faster_than(before) && !solo.is_faster_than(after));
-        let measurement =
-            Generator::new(Plan::new("1s@1k".parse().unwrap(), "exp:10us".parse().unwrap()), 1, 0)
-                .unwrap()
-                .finish(1_000_000_000);
-        let measured = Measured { measurement, batch_rate: 900.0 };
-        let share = |system: System| {
-            let service = "exp:10us".parse().unwrap();
-            let mut point = Point::new(system, 10.0, &service, &measured, before.of(system));
-            point.rebase(before, solo);
-            point.batch_share
+    fn a_share_is_one_of_the_rate_alone_at_that_point() {
+        let share_and_solo = |batch_rate, solo_rate| {
+            let plan = Plan::new("1s@1k".parse().unwrap(), "exp:10us".parse().unwrap());
+            let measurement = Generator::new(plan, 1, 0).unwrap().finish(1_000_000_000);
+            let measured = Measured { measurement, batch_rate, solo_rate };
+            let point = Point::new(System::Linux, 10.0, &"exp:10us".parse().unwrap(), &measured);
+            (point.batch_share, Solo::of(&[point]))
         };
-        assert_eq!((share(System::Tailwater), share(System::Linux)), (0.9, 0.9));
+        let (share, solo) = share_and_solo(450.0, 500.0);
+        assert_eq!((share, solo), (0.9, Solo { tailwater: 0.0, linux: 500.0 }));
     }
 }

@@ -196,6 +196,7 @@ mod tests {
             p999_us: p50_us * 9.0,
             win_p999_us: p50_us * 8.0,
             batch_share,
+            solo_rate: 1e6,
             lost: 0,
             late: 0,
             saturated,
