@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tailwater_iokernel::frame::Mac;
 use tailwater_iokernel::port::{Attachment, Port, memory};
-use tailwater_iokernel::stats::StatsHandle;
+use tailwater_iokernel::stats::{HandoffKind, StatsHandle};
 use tailwater_iokernel::testing::wire::{self, Endpoint};
 use tailwater_iokernel::{Config, IoKernel};
 
@@ -181,6 +181,22 @@ impl Bench {
     /// If the statistics have another shape.
     pub fn registered(&self) -> usize {
         self.stats()["runtimes"].as_array().expect("an array").len()
+    }
+
+    /// Number of cores that a runtime holds; 0 when it is not registered.
+    ///
+    /// # Panics
+    /// If the statistics have another shape.
+    pub fn cores_of(&self, role: &Role) -> u64 {
+        let stats = self.stats();
+        let runtimes = stats["runtimes"].as_array().expect("an array");
+        let own = runtimes.iter().find(|runtime| runtime["pid"] == role.pid());
+        own.map_or(0, |runtime| runtime["counters"]["cores"].as_u64().expect("a number"))
+    }
+
+    /// Cores that were lent and whose new owner was seen running, however they were freed.
+    pub fn handoffs(&self) -> u64 {
+        HandoffKind::ALL.iter().map(|&kind| self.stats.handoff(kind).running.snapshot().len()).sum()
     }
 
     /// Stops the IOKernel and waits for its thread.

@@ -31,14 +31,20 @@ fn a_service_and_a_batch_job_share_one_core() {
     let mut batch = bench.child("burn", "batch", "best-effort");
     let service = bench.child("echo", "service", "latency-critical");
     let before = rounds(&mut batch);
-    for i in 0..500u32 {
-        bench.echo(&service, &i.to_be_bytes());
+    // As many requests as it takes: on a loaded machine the service may still have the core when the next one comes, because
+    // Linux has not run the batch job's thread meanwhile.
+    let (mut requests, deadline) = (0u32, Instant::now() + PATIENCE);
+    while bench.handoffs() < 100 {
+        bench.echo(&service, &requests.to_be_bytes());
+        requests += 1;
+        assert!(
+            Instant::now() < deadline,
+            "{requests} requests moved the core too seldom: {:#}",
+            bench.stats()
+        );
     }
+    println!("{requests} spaced requests for 100 hand-offs");
     assert!(rounds(&mut batch) > before, "the batch job stood still");
-    let stats = bench.stats();
-    let handoffs = stats["handoff"].as_object().expect("an object");
-    let count: u64 = handoffs.values().filter_map(|h| h["running_ns"]["count"].as_u64()).sum();
-    assert!(count >= 10, "500 spaced requests caused {count} hand-offs only: {stats:#}");
 }
 
 #[test]
@@ -86,10 +92,22 @@ fn killed_runtimes_leave_nothing_and_their_neighbour_keeps_serving() {
         for i in 0..3u32 {
             bench.echo(&survivor, &(round as u32 * 10 + i).to_be_bytes());
         }
+        if class == "best-effort" {
+            eventually("the victim has the core", || (bench.cores_of(&victim) == 1).then_some(()));
+        }
         victim.kill();
         bench.echo(&survivor, b"after the kill");
     }
     eventually("dead runtimes are forgotten", || (bench.registered() == 1).then_some(()));
+    let stats = bench.stats();
+    let reclaim = &stats["reclaim"];
+    println!("cores taken back from the dead: {reclaim}");
+    // Two of three held the core. The teardown of the dead may stop the IOKernel on its own core for over a millisecond; then
+    // a watchdog may take the core before the death is known.
+    let number = |value: &serde_json::Value| value.as_u64().expect("a number");
+    let by_force = number(&stats["cores"]["evictions"]) + number(&stats["cores"]["no_starts"]);
+    let (held, count) = (rounds as u64 * 2 / 3, number(&reclaim["since_notice_ns"]["count"]));
+    assert!(count >= held / 2 && count + by_force >= held, "{held} held a core: {stats:#}");
 }
 
 #[test]

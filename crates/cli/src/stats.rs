@@ -95,6 +95,15 @@ fn describe(stats: &Value) -> String {
         table.row([kind.clone(), cell(&running["count"]), us("p50"), us("p99"), us("p999")]);
     }
     text += &format!("\n{table}");
+    let reclaim = &stats["reclaim"]["since_alive_ns"];
+    if let (Some(p50), Some(max)) = (reclaim["p50"].as_f64(), reclaim["max"].as_f64()) {
+        text += &format!(
+            "\ncores taken back from runtimes that died: {}, within {} us at the median, {} us at most\n",
+            cell(&reclaim["count"]),
+            number(p50 / 1e3),
+            number(max / 1e3)
+        );
+    }
     for part in ["cores", "switch", "loop"] {
         let counters = stats[part].as_object().into_iter().flatten();
         let shown: Vec<String> = counters
@@ -128,11 +137,20 @@ mod tests {
             "runtimes": [{ "name": "kv", "pid": 7, "ip": "10.77.0.2", "class": "latency-critical", "kthreads": 2,
                 "counters": { "cores": 1, "core_ns": 2_500_000_000u64, "rx_frames": 5, "tx_frames": 4, "rx_full": 0 } }],
             "handoff": { "polling": { "running_ns": { "count": 3, "p50": 3600, "p99": 5100, "p999": 9000 } } },
+            "reclaim": { "since_alive_ns": { "count": 2, "p50": 150_000, "max": 300_000 } },
             "cores": { "ticks": 9, "signals": 0 }, "switch": {}, "loop": { "sleeps": 1 },
         }));
-        for part in
-            ["lends cores 1,2", "kv", "2.50", "polling", "3.60", "ticks 9", "sleeps 1", "switch: all 0"]
-        {
+        for part in [
+            "lends cores 1,2",
+            "kv",
+            "2.50",
+            "polling",
+            "3.60",
+            "ticks 9",
+            "sleeps 1",
+            "switch: all 0",
+            "died: 2, within 150 us",
+        ] {
             assert!(text.contains(part), "`{part}` is missing:\n{text}");
         }
         assert!(!text.contains("signals"), "zeros are left out:\n{text}");

@@ -85,7 +85,7 @@ fn a_quick_demo_runs_to_its_end_and_writes_what_it_found() {
     let mut text = String::new();
     child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
     assert!(status.success(), "{status}\n{text}");
-    for part in ["win p99.9", "Tailwater", "Linux", "ideal", "demo.json", "demo.svg"] {
+    for part in ["win p99.9", "Tailwater", "Linux", "ideal", "  stalled", "demo.json", "demo.svg"] {
         assert!(text.contains(part), "`{part}` is missing in\n{text}");
     }
     let json: Value =
@@ -108,6 +108,14 @@ fn a_quick_demo_runs_to_its_end_and_writes_what_it_found() {
             "late",
         ] {
             assert!(point[key].as_f64().is_some_and(|v| v >= 0.0), "{key} in {point}");
+        }
+    }
+    let ideals = json["ideal"].as_array().unwrap();
+    assert_eq!(ideals.len(), 2);
+    for ideal in ideals {
+        for key in ["p50_us", "p99_us", "p999_us", "win_p999_us"] {
+            let of = |figures: &Value| figures[key].as_f64().unwrap();
+            assert!(of(&ideal["stalled"]) >= of(ideal), "{key}: stalls make nothing faster: {ideal}");
         }
     }
     assert!(json["handoff_us"]["p50"].is_f64() && json["handoff_us"]["p99"].is_f64());

@@ -225,6 +225,7 @@ impl IoKernel {
             next_tick: 0,
             earliest_tick: 0,
             next_death_check: 0,
+            deaths_known_until: clock::now(),
             busy_at: clock::now(),
             stats: self.stats,
         };
@@ -367,6 +368,8 @@ struct Polling {
     /// No timer causes a tick before: whatever runtimes write, looks take a bounded share of the time.
     earliest_tick: Cycles,
     next_death_check: Cycles,
+    /// Whoever died before this has been noticed.
+    deaths_known_until: Cycles,
     /// When something last happened.
     busy_at: Cycles,
     stats: Arc<Stats>,
@@ -388,12 +391,16 @@ impl Polling {
         if self.from_control.take() {
             self.read_commands(now);
         }
-        if now >= self.next_death_check {
+        let look = now >= self.next_death_check;
+        if look {
             self.check_deaths();
             self.next_death_check = now + self.death_check;
         }
         while let Some((id, reason)) = self.allocator.next_doomed() {
             self.end(id, reason, now);
+        }
+        if look {
+            self.deaths_known_until = now;
         }
         self.stats.polling.iterations.add(1);
         if moved > 0 || !self.allocator.is_quiet() {
@@ -449,9 +456,14 @@ impl Polling {
 
     /// Ends a registration: egress rings, cores, then the memory, which the control thread takes apart.
     fn end(&mut self, id: RuntimeId, reason: EndReason, now: Cycles) {
+        let noticed = clock::now();
         let ip = self.allocator.runtimes.get(id).map(|runtime| runtime.ip);
         self.switch.detach(id, ip);
+        let held = self.allocator.holds_since(id);
         let Some(runtime) = self.allocator.detach(id, now) else { return };
+        if reason == EndReason::Departed {
+            self.count_reclaimed(&held, noticed);
+        }
         for fd in [Some(&*runtime.socket), runtime.process.as_ref()].into_iter().flatten() {
             let _ = epoll::delete(&self.deaths, fd);
         }
@@ -460,6 +472,17 @@ impl Polling {
             _ => self.stats.polling.expelled.add(1),
         }
         self.tell(Notice::Retired(runtime, reason));
+    }
+
+    /// The cores of a runtime that died are free or lent again: how long that took since its death was `noticed`, and, at
+    /// most, since it died: after the last look that did not find it dead, and it had no core longer than since it was lent.
+    fn count_reclaimed(&self, lent: &[Cycles], noticed: Cycles) {
+        let now = clock::now();
+        let ns_since = |since: Cycles| self.clock.to_ns(now.saturating_sub(since));
+        for &since in lent {
+            self.stats.reclaim.since_notice.record(ns_since(noticed));
+            self.stats.reclaim.since_alive.record(ns_since(since.max(self.deaths_known_until)));
+        }
     }
 
     fn end_all(&mut self) {

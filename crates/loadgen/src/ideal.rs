@@ -3,6 +3,11 @@
 //! Owns: a transport of the generator in virtual time, first come first served. No system can do better under that
 //! order, so its figures are the floor to plot measurements over; for exponential service on one core they are those of
 //! M/M/1, and unlike a formula they exist for every distribution and schedule. Runs as fast as it computes.
+//!
+//! A host that takes cores away bounds every system that runs there. With [`run_with_stalls`] the same queue stands still
+//! where the machine stood still while it was probed: a stall of a working core stops its work, one of the polling core
+//! holds back the requests that fall due and the replies that are done until it ends. Latency still counts from when a
+//! request was due.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -12,6 +17,7 @@ use tailwater_workload::spin::{REPLY_LEN, Reply, Request};
 use crate::generator::Generator;
 use crate::plan::{Plan, PlanError};
 use crate::report::Measurement;
+use crate::stalls::{MachineStalls, Stalls};
 
 /// Most cores of an ideal system.
 pub const MAX_CORES: usize = 4096;
@@ -21,7 +27,8 @@ pub const MAX_CORES: usize = 4096;
 pub struct Ideal {
     /// The measurement, as of a real run. A request that waits beyond the plan's timeout is lost here too.
     pub measurement: Measurement,
-    /// The part of all cores' time over the whole schedule that no request needed: what a batch job could have at best.
+    /// The part of the time that the cores ran over the whole schedule that no request needed: what a batch job could
+    /// have at best, of what it has alone.
     pub idle_share: f64,
 }
 
@@ -31,16 +38,28 @@ pub struct Ideal {
 /// # Errors
 /// As [`Plan::check`].
 pub fn run(plan: &Plan, seed: u64, cores: usize) -> Result<Ideal, PlanError> {
-    let cores = cores.clamp(1, MAX_CORES);
-    let length_ns = plan.schedule.length_ns();
-    let mut system = System { free_ns: vec![Reverse(0); cores].into(), length_ns, busy_ns: 0 };
+    run_with_stalls(plan, seed, cores, &MachineStalls::default())
+}
+
+/// As [`run`], on cores that stand still now and then. The queue has no foresight: a request is begun by the first core
+/// that is free and runs, and stays there when that core stalls.
+///
+/// # Errors
+/// As [`Plan::check`].
+pub fn run_with_stalls(
+    plan: &Plan,
+    seed: u64,
+    cores: usize,
+    stalls: &MachineStalls,
+) -> Result<Ideal, PlanError> {
+    let mut system = System::new(cores.clamp(1, MAX_CORES), plan.schedule.length_ns(), &stalls.working);
     let mut generator = Generator::new(plan.clone(), seed, 0)?;
     let mut replies: BTreeMap<(u64, u64), [u8; REPLY_LEN]> = BTreeMap::new();
-    let mut now_ns = 0;
+    let mut now_ns = stalls.polling.resume_ns(0);
     loop {
         while let Some(outgoing) = generator.poll_due(now_ns) {
             if let Ok(request) = Request::decode(&outgoing.bytes) {
-                let (done_ns, reply) = system.serve(request);
+                let (done_ns, reply) = system.serve(request, now_ns);
                 replies.insert((done_ns, request.id), reply);
             }
         }
@@ -49,36 +68,71 @@ pub fn run(plan: &Plan, seed: u64, cores: usize) -> Result<Ideal, PlanError> {
         }
         let next_reply = replies.first_key_value().map(|((done_ns, _), _)| *done_ns);
         match generator.next_event_ns().into_iter().chain(next_reply).min() {
-            Some(event_ns) => now_ns = event_ns,
+            Some(event_ns) => now_ns = stalls.polling.resume_ns(event_ns.max(now_ns)),
             None => break,
         }
     }
-    let capacity_ns = length_ns as f64 * cores as f64;
-    Ok(Ideal { measurement: generator.finish(now_ns), idle_share: 1.0 - system.busy_ns as f64 / capacity_ns })
+    Ok(Ideal { measurement: generator.finish(now_ns), idle_share: system.idle_share() })
 }
 
-/// The cores, known only by when each becomes free.
+/// The cores, known only by when each becomes free and when it stands still.
 struct System {
-    free_ns: BinaryHeap<Reverse<u64>>,
+    /// When each core has nothing to do any more.
+    free: BinaryHeap<Reverse<(u64, usize)>>,
+    /// One for each.
+    stalls: Vec<Stalls>,
     length_ns: u64,
     /// Core time spent on requests before the schedule's end.
     busy_ns: u64,
 }
 
 impl System {
-    /// Serves the next request in order of arrival on the core that is free first.
-    fn serve(&mut self, request: Request) -> (u64, [u8; REPLY_LEN]) {
-        let free_ns = self.free_ns.pop().map_or(0, |Reverse(ns)| ns);
-        let start_ns = free_ns.max(request.sent_ns);
-        let done_ns = start_ns.saturating_add(request.work_ns);
-        self.free_ns.push(Reverse(done_ns));
-        self.busy_ns += done_ns.min(self.length_ns) - start_ns.min(self.length_ns);
+    fn new(cores: usize, length_ns: u64, stalls: &[Stalls]) -> Self {
+        let mut stalls: Vec<Stalls> = stalls.iter().cycle().take(cores).cloned().collect();
+        stalls.resize(cores, Stalls::default());
+        let free = (0..cores).map(|core| Reverse((0, core))).collect();
+        Self { free, stalls, length_ns, busy_ns: 0 }
+    }
+
+    /// Serves the next request, which gets in at `arrival_ns`, on the core that can begin it first.
+    fn serve(&mut self, request: Request, arrival_ns: u64) -> (u64, [u8; REPLY_LEN]) {
+        let (start_ns, core) = self.take_core(arrival_ns);
+        let done_ns = self.stalls[core].finish_ns(start_ns, request.work_ns);
+        self.free.push(Reverse((done_ns, core)));
+        let until = |ns: u64| self.stalls[core].ran_ns(ns.min(self.length_ns));
+        self.busy_ns += until(done_ns) - until(start_ns);
         (done_ns, Reply { request, served_ns: request.work_ns }.encode())
+    }
+
+    /// Takes the core that is free and runs first, not before `arrival_ns`: when that is, and which.
+    fn take_core(&mut self, arrival_ns: u64) -> (u64, usize) {
+        let mut others = Vec::new();
+        let mut best: Option<(u64, usize)> = None;
+        // Whoever becomes free after the best one begins cannot begin before it.
+        while let Some(&Reverse(next)) = self.free.peek()
+            && best.is_none_or(|(start_ns, _)| next.0.max(arrival_ns) < start_ns)
+        {
+            self.free.pop();
+            let candidate = (self.stalls[next.1].resume_ns(next.0.max(arrival_ns)), next.1);
+            best = Some(best.map_or(candidate, |best| best.min(candidate)));
+            others.push(next);
+        }
+        let (start_ns, core) = best.expect("there is at least one core, and all are free at some time");
+        self.free.extend(others.into_iter().filter(|other| other.1 != core).map(Reverse));
+        (start_ns, core)
+    }
+
+    fn idle_share(&self) -> f64 {
+        let ran_ns: f64 = self.stalls.iter().map(|stalls| stalls.ran_ns(self.length_ns) as f64).sum();
+        1.0 - self.busy_ns as f64 / ran_ns
     }
 }
 
 #[cfg(test)]
+#[expect(clippy::single_range_in_vec_init, reason = "a trace of one gap is a list of one range")]
 mod tests {
+    use std::ops::Range;
+
     use super::*;
 
     fn ideal(schedule: &str, service: &str, cores: usize) -> Ideal {
@@ -129,5 +183,94 @@ mod tests {
         assert!(report.figures.lost > 100_000 && ideal.idle_share < 1e-3, "{report:?}");
         assert!(report.figures.max_us.unwrap() <= 200_200.0, "nothing counts beyond 200 ms");
         assert_eq!((report.figures.late, report.figures.windows_cut, report.interrupted), (0, 0, false));
+    }
+
+    /// Constant arrivals every millisecond, 10 us each, with stalls in `gaps` of each second.
+    fn stalled(polling: &[Range<u64>], working: &[Range<u64>]) -> Ideal {
+        let mut plan = Plan::new("1s@1k".parse().unwrap(), "const:10us".parse().unwrap());
+        plan.arrivals = "const".parse().unwrap();
+        let trace = |gaps: &[Range<u64>]| Stalls::new(1_000_000_000, gaps);
+        let stalls = MachineStalls { polling: trace(polling), working: vec![trace(working)] };
+        run_with_stalls(&plan, 1, 1, &stalls).unwrap()
+    }
+
+    #[test]
+    fn without_stalls_it_is_the_ideal_system_exactly() {
+        let plan = Plan::new("1s@60k".parse().unwrap(), "exp:10us".parse().unwrap());
+        for cores in [1, 3] {
+            let (with, without) = (
+                run_with_stalls(&plan, 7, cores, &MachineStalls::default()).unwrap(),
+                run(&plan, 7, cores).unwrap(),
+            );
+            assert_eq!(with.measurement.report(), without.measurement.report());
+            assert_eq!(with.idle_share, without.idle_share);
+        }
+    }
+
+    #[test]
+    fn a_stall_costs_those_that_it_meets_what_is_left_of_it() {
+        // From the middle of the request of 500.5 ms to the middle between those of 503.5 and 504.5 ms.
+        let gap = [500_505_000..504_000_000];
+        let close = |got: Option<f64>, want: f64| {
+            assert!((got.unwrap() / want - 1.0).abs() < 2e-3, "{got:?}, not {want}");
+        };
+        // The working core has 5 us left to do, then serves those of 501.5, 502.5 and 503.5 ms.
+        let working = stalled(&[], &gap).measurement.report().figures;
+        close(working.max_us, 3_505.0);
+        // The polling core sees the finished reply at the stall's end, and sends the other three then.
+        let polling = stalled(&gap, &[]).measurement.report().figures;
+        close(polling.max_us, 3_500.0);
+        for figures in [working, polling] {
+            assert_eq!(figures.completed, figures.windows * 100, "none is lost");
+            close(figures.p99_us, 10.0);
+        }
+    }
+
+    #[test]
+    fn what_is_left_is_a_part_of_what_the_core_ran() {
+        // The core runs half of the time and is busy 1 % of it all.
+        let half: Vec<_> = (0..1_000).map(|i| i * 1_000_000 + 250_000..i * 1_000_000 + 750_000).collect();
+        let ideal = stalled(&[], &half);
+        assert!((ideal.idle_share - 0.98).abs() < 1e-6, "{}", ideal.idle_share);
+    }
+
+    #[test]
+    fn more_stalls_make_nothing_better() {
+        let plan = Plan::new("2s@60k".parse().unwrap(), "exp:10us".parse().unwrap());
+        let every = |ms: u64| -> Vec<Range<u64>> {
+            (0..1_000 / ms).map(|i| i * ms * 1_000_000 + 3_000_000..i * ms * 1_000_000 + 3_300_000).collect()
+        };
+        let figures = |polling: &[Range<u64>], working: &[Range<u64>]| {
+            let trace = |gaps: &[Range<u64>]| Stalls::new(1_000_000_000, gaps);
+            let stalls = MachineStalls { polling: trace(polling), working: vec![trace(working)] };
+            run_with_stalls(&plan, 3, 1, &stalls).unwrap().measurement.report().figures
+        };
+        let rows = [
+            figures(&[], &[]),
+            figures(&[], &every(50)),
+            figures(&[], &every(10)),
+            figures(&every(50), &every(10)),
+            figures(&every(10), &every(10)),
+        ];
+        for pair in rows.windows(2) {
+            let (less, more) = (&pair[0], &pair[1]);
+            assert!(less.p50_us <= more.p50_us && less.p99_us <= more.p99_us, "{less:?} {more:?}");
+            assert!(
+                less.p999_us <= more.p999_us && less.win_p999_us <= more.win_p999_us,
+                "{less:?} {more:?}"
+            );
+        }
+        assert!(rows[2].win_p999_us > rows[0].win_p999_us, "3 % of the time is 30 times a thousandth");
+    }
+
+    #[test]
+    fn a_core_that_runs_takes_what_a_stalled_one_cannot() {
+        let plan = Plan::new("1s@1k".parse().unwrap(), "const:10us".parse().unwrap());
+        let stalls = MachineStalls {
+            working: vec![Stalls::new(1_000_000_000, &[1_000_000..900_000_000]), Stalls::default()],
+            ..MachineStalls::default()
+        };
+        let figures = run_with_stalls(&plan, 1, 2, &stalls).unwrap().measurement.report().figures;
+        assert!(figures.p999_us.unwrap() < 100.0, "{figures:?}");
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! Owns: a sans-IO [engine](generator) that decides when each request is due and what became of it, the
 //! [report], a [probe of the machine's own noise](noise), two transports, over [kernel UDP sockets](kernel_udp) and as a
-//! [station] in an IOKernel's network, and the [ideal system](ideal) to compare with.
+//! [station] in an IOKernel's network, and the [ideal system](ideal) to compare with,
+//! with or without the machine's own [stalls].
 //!
 //! *Open loop* means that requests are due at times drawn beforehand, whatever the system under test does, and that
 //! latency counts from the due time. A slow answer or a generator that was held up can therefore not hide the
@@ -22,6 +23,7 @@ mod outstanding;
 pub mod pin;
 pub mod plan;
 pub mod report;
+pub mod stalls;
 pub mod station;
 
 pub use generator::{Generator, Outgoing, ReplyOutcome};

@@ -1,7 +1,7 @@
 //! The machine's own noise: times at which a spinning thread did not run.
 //!
 //! Owns: the definition of a gap, a counter that any polling loop can feed with its clock readings, and a probe that
-//! does nothing but feed it. A virtual machine's host takes its cores away now and then; no system under test can be
+//! does nothing but feed it and keeps the trace. A virtual machine's host takes its cores away now and then; no system under test can be
 //! better than that, so every comparison reports it alongside.
 //!
 //! A gap is attributed to the machine only as far as the loop that feeds the counter does nothing long itself.
@@ -12,6 +12,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Clock;
+use crate::stalls::{MAX_STALLS, Stalls};
 
 /// Consecutive clock readings further apart than this are a gap.
 pub const GAP_NS: u64 = 50_000;
@@ -108,18 +109,33 @@ pub struct GapFigures {
     pub longest_us: f64,
 }
 
-/// Spins on the core that the calling thread runs on for `duration` and reports its gaps. Bind the thread to a core first,
-/// or the scheduler's moves count too.
+/// What a probe saw of a core.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Probe {
+    /// Its gaps, counted.
+    pub gaps: Gaps,
+    /// When they were, by the probe's clock.
+    pub stalls: Stalls,
+}
+
+/// Spins on the core that the calling thread runs on until `clock` reads `until` and reports its gaps. Bind the thread to a
+/// core first, or the scheduler's moves count too. Probes of several cores at a time share a clock, so that stalls of the
+/// whole machine lie at the same place in all traces. Memory is bounded by [`MAX_STALLS`].
 #[must_use]
-pub fn probe(duration: Duration) -> Gaps {
-    let clock = Clock::start();
-    let end_ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
-    let mut counter = GapCounter::new(0);
+pub fn probe(clock: &Clock, until: Duration) -> Probe {
+    let end_ns = u64::try_from(until.as_nanos()).unwrap_or(u64::MAX);
+    let mut counter = GapCounter::new(clock.now_ns());
+    // One more than are kept tells where the last of them ends to count. Not grown while looking, which might take long.
+    let mut trace = Vec::with_capacity(MAX_STALLS + 1);
     loop {
         let now_ns = clock.now_ns();
-        counter.observe(now_ns);
+        if let Some(gap) = counter.observe(now_ns)
+            && trace.len() < trace.capacity()
+        {
+            trace.push(gap);
+        }
         if now_ns >= end_ns {
-            return counter.gaps();
+            return Probe { gaps: counter.gaps(), stalls: Stalls::new(end_ns, &trace) };
         }
         std::hint::spin_loop();
     }
@@ -170,7 +186,19 @@ mod tests {
 
     #[test]
     fn a_probe_looks_for_as_long_as_it_is_told() {
-        let gaps = probe(Duration::from_millis(2));
-        assert!(gaps.observed_ns >= 2_000_000 && gaps.total_ns <= gaps.observed_ns, "{gaps:?}");
+        let Probe { gaps, .. } = probe(&Clock::start(), Duration::from_millis(2));
+        assert!(gaps.observed_ns >= 1_000_000 && gaps.total_ns <= gaps.observed_ns, "{gaps:?}");
+    }
+
+    #[test]
+    fn a_probe_keeps_when_its_gaps_were() {
+        let until = Duration::from_millis(20);
+        let Probe { gaps, stalls } = probe(&Clock::start(), until);
+        let lost_ns = until.as_nanos() as u64 - stalls.ran_ns(until.as_nanos() as u64);
+        // All of them, but for the part of the last that lies beyond the end.
+        assert!(
+            lost_ns <= gaps.total_ns && gaps.total_ns - lost_ns <= gaps.longest_ns,
+            "{gaps:?} {stalls:?}"
+        );
     }
 }

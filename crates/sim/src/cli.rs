@@ -18,6 +18,7 @@ use crate::plot::{Panel, draw};
 use crate::report::{Table, write_file};
 use crate::reproduce::{Figure, Options};
 use crate::study::allocators::{self, AllocatorStudy};
+use crate::study::beside::{self, MeasuredDemo};
 use crate::study::connections::{self, ConnectionStudy};
 use crate::study::demo;
 use crate::study::plan::{self, PlanStudy};
@@ -30,6 +31,7 @@ use crate::validate;
   tailwater sim policies --service bimodal:0.995*500ns+0.005*500us --policies c-fcfs,ps:100ns,sq:5us
   tailwater sim policies --cores 64 --costs paper-2019 --loads 0.5..0.95/10 --svg tail.svg
   tailwater sim allocators --cores 32 --services 4 --arrivals onoff:on=1ms,off=4ms
+  tailwater sim demo --beside demo.json
   tailwater sim connections --queues 8,64
   tailwater sim plan --service exp:10us --rate 500k --slo 'p99.9<100us' --cores 16
   tailwater sim theory")]
@@ -46,7 +48,7 @@ pub enum SimCommand {
     Policies(PolicyArgs),
     /// Compare core-allocation policies over load: several bursty services and a batch job.
     Allocators(AllocatorArgs),
-    /// The demo's scenario (one service and a batch job on one core), simulated.
+    /// The demo's scenario (one service and a batch job on one core), simulated, alone or beside a measured one.
     Demo(DemoArgs),
     /// Connections that receive-side scaling needs to balance cores (Monte Carlo).
     Connections(ConnectionArgs),
@@ -169,6 +171,9 @@ pub struct AllocatorArgs {
 /// Arguments of `sim demo`.
 #[derive(Clone, Debug, Args)]
 pub struct DemoArgs {
+    /// What `tailwater demo` measured: simulates its loads and prints the differences.
+    #[arg(long, value_name = "DEMO.JSON", conflicts_with_all = ["service", "loads", "svg"])]
+    pub beside: Option<PathBuf>,
     /// Service time of the service.
     #[arg(long, default_value = "exp:10us")]
     pub service: String,
@@ -372,10 +377,13 @@ fn run_allocators(args: &AllocatorArgs) -> anyhow::Result<()> {
 }
 
 fn run_demo(args: &DemoArgs) -> anyhow::Result<()> {
-    let (mix, costs) = (Mix::parse(&args.service)?, Costs::load(&args.costs)?);
-    let loads = parse_loads(&args.loads)?;
+    let costs = Costs::load(&args.costs)?;
     let mut effort = crate::study::Effort::default();
     args.effort.apply(&mut effort);
+    if let Some(path) = &args.beside {
+        return run_beside(&MeasuredDemo::read(path)?, &costs, &effort, &args.output);
+    }
+    let (mix, loads) = (Mix::parse(&args.service)?, parse_loads(&args.loads)?);
     let progress = progress("demo", loads.len() as u64 * u64::from(effort.replications.max(1)));
     let rows = demo::run(&mix, &loads, &costs, &effort, &|| progress.inc(1));
     progress.finish_and_clear();
@@ -386,6 +394,29 @@ fn run_demo(args: &DemoArgs) -> anyhow::Result<()> {
     print!("{}", table.to_text());
     let study = serde_json::json!({ "service": mix, "costs": costs, "effort": effort });
     args.output.write(&study, &rows, &table, &title, || demo::panels(&rows))
+}
+
+fn run_beside(
+    measured: &MeasuredDemo,
+    costs: &Costs,
+    effort: &crate::study::Effort,
+    output: &OutputArgs,
+) -> anyhow::Result<()> {
+    let steps = measured.points.len() as u64 * u64::from(effort.replications.max(1));
+    let progress = progress("demo", steps);
+    let rows = beside::run(measured, costs, effort, &|| progress.inc(1));
+    progress.finish_and_clear();
+    let rows = rows?;
+    let table = beside::table(&rows);
+    let MeasuredDemo { commit, service, .. } = measured;
+    let title = format!(
+        "{service} and a batch job on one core, measured at {commit} and simulated with {} costs",
+        costs.name
+    );
+    println!("{title}");
+    print!("{}", table.to_text());
+    let study = serde_json::json!({ "service": service, "commit": commit, "costs": costs, "effort": effort });
+    output.write(&study, &rows, &table, &title, Vec::new)
 }
 
 fn run_connections(args: &ConnectionArgs) -> anyhow::Result<()> {

@@ -124,7 +124,7 @@ pub struct Course {
     warm_up: Duration,
     /// Counted part of a point.
     counted: Duration,
-    /// How long the batch job runs alone.
+    /// How long the batch job runs alone before and again after each point.
     pub solo: Duration,
     /// How long the machine's noise is probed.
     pub noise: Duration,
@@ -157,16 +157,14 @@ impl Course {
             (true, false) => (1..=9).map(|i| f64::from(i) * 10.0).collect(),
         };
         let ms = Duration::from_millis;
-        let (total, solo, noise, trial, warm_up) = if args.quick {
-            (QUICK, ms(600), ms(400), ms(400), ms(150))
-        } else {
-            (FULL, ms(1_500), ms(1_000), ms(700), ms(300))
-        };
-        // Two systems each alone, tried in two ways, and at every load.
+        let solo = ms(150);
+        let (total, noise, trial, warm_up) =
+            if args.quick { (QUICK, ms(400), ms(400), ms(150)) } else { (FULL, ms(1_000), ms(700), ms(300)) };
+        // Linux tried in two ways, and two systems at every load; around each the batch job alone.
         let points = 2 * loads.len() as u32;
-        let fixed = noise + 2 * (solo + OVERHEAD) + 2 * (warm_up + trial + OVERHEAD);
-        let left = total.saturating_sub(fixed) / points;
-        let counted = left.saturating_sub(warm_up + OVERHEAD).clamp(ms(300), ms(5_000));
+        let around = warm_up + OVERHEAD + 2 * solo;
+        let left = total.saturating_sub(noise + 2 * (trial + around)) / points;
+        let counted = left.saturating_sub(around).clamp(ms(300), ms(5_000));
         let cores = CorePlan {
             polling: usable[0],
             managed: usable[1..].iter().copied().take(MOST_MANAGED).collect(),
@@ -287,10 +285,8 @@ mod tests {
     }
 
     fn length(course: &Course) -> Duration {
-        let point = course.warm_up + course.counted + OVERHEAD;
-        course.noise
-            + 2 * (course.solo + OVERHEAD + course.warm_up + course.trial + OVERHEAD)
-            + point * 2 * course.loads.len() as u32
+        let around = course.warm_up + OVERHEAD + 2 * course.solo;
+        course.noise + 2 * (course.trial + around) + (course.counted + around) * 2 * course.loads.len() as u32
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! `tailwater demo`: a service and a batch job share cores, on Tailwater and on Linux, in one run.
 //!
-//! Owns the course of the run: checks, noise, calibration, solo rates of the batch job, then load by load both systems
+//! Owns the course of the run: checks, noise, calibration, then load by load both systems
 //! in turn, so that a change of the machine's mood meets both; the table as it goes; verdict, file and plot.
 //!
 //! | module | owns |
@@ -20,8 +20,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
-use tailwater_loadgen::noise::{GapFigures, probe};
+use tailwater_loadgen::clock::Clock;
+use tailwater_loadgen::noise::{Probe, probe};
 use tailwater_loadgen::pin::PinnedThread;
+use tailwater_loadgen::stalls::MachineStalls;
 use tailwater_loadgen::{Measurement, ideal};
 use tailwater_spin::Spinner;
 
@@ -40,7 +42,7 @@ mod verdict;
 pub use course::DemoArgs;
 use course::{Course, LinuxWait};
 use on_linux::Wait;
-use outcome::{HandoffRecord, IdealPoint, Noise, Outcome, Point, System, WaitChoice, WaitTrial};
+use outcome::{HandoffRecord, IdealPoint, Noise, Outcome, Point, Solo, System, WaitChoice, WaitTrial};
 
 /// One measured point of either system, before it becomes figures.
 #[derive(Debug)]
@@ -48,6 +50,8 @@ struct Measured {
     measurement: Measurement,
     /// Trials per second of the batch job over the counted time.
     batch_rate: f64,
+    /// The same with nothing beside it, before or after.
+    solo_rate: f64,
 }
 
 /// Runs the demo.
@@ -85,19 +89,12 @@ struct Demo {
 
 impl Demo {
     fn measure(&self, args: &DemoArgs, machine: Machine) -> anyhow::Result<Outcome> {
-        let steps = Steps::new(5 + 2 * self.course.loads.len() as u64);
+        let steps = Steps::new(3 + 2 * self.course.loads.len() as u64);
         steps.begin("noise of the machine");
-        let noise = self.probe_noise()?;
+        let (noise, stalls) = self.probe_noise()?;
         steps.print(&format!("noise: {}", outcome::describe_noise(&noise)))?;
         let speed = self.calibrate()?;
-        steps.begin("batch alone on Tailwater");
-        let tailwater_solo = on_tailwater::solo(self)?;
-        steps.begin("batch alone on Linux");
-        let linux_solo = on_linux::solo(self)?;
-        steps.print(&format!(
-            "batch alone: {tailwater_solo:.0} trials/s on Tailwater, {linux_solo:.0} on Linux; shares below are of these"
-        ))?;
-        let wait = self.choose_wait(args.linux_wait, speed, linux_solo, &steps)?;
+        let wait = self.choose_wait(args.linux_wait, speed, &steps)?;
         steps.print(&format!("Linux service: {}", wait.why))?;
         steps.print(&outcome::table_head())?;
         let mut points = Vec::new();
@@ -105,8 +102,8 @@ impl Demo {
         let mut handoffs = HandoffRecord::default();
         let mut linux_saturated = false;
         for index in 0..self.course.loads.len() {
-            let ideal = self.ideal(index)?;
-            steps.print(&ideal.table_row())?;
+            let ideal = self.ideal(index, &stalls)?;
+            steps.print(&ideal.table_rows())?;
             steps.begin(&format!("Tailwater at {} %", self.course.loads[index]));
             let measured = on_tailwater::point(
                 self,
@@ -115,19 +112,21 @@ impl Demo {
                 self.course.seed(index),
                 &mut handoffs,
             )?;
-            let point = self.point(System::Tailwater, index, &measured, tailwater_solo);
+            let point = self.point(System::Tailwater, index, &measured);
             steps.print(&point.table_row())?;
             points.push(point);
             steps.begin(&format!("Linux at {} %", self.course.loads[index]));
             // Past saturation there is nothing to learn but that it is past saturation.
             let plan = if linux_saturated { self.course.short_plan(index) } else { self.course.plan(index) };
             let measured = on_linux::point(self, speed, &plan?, self.course.seed(index), wait.mode())?;
-            let point = self.point(System::Linux, index, &measured, linux_solo);
+            let point = self.point(System::Linux, index, &measured);
             linux_saturated |= point.saturated;
             steps.print(&point.table_row())?;
             points.push(point);
             ideals.push(ideal);
         }
+        let solo = Solo::of(&points);
+        steps.print(&solo.describe())?;
         steps.end();
         let mut outcome = Outcome {
             machine,
@@ -135,7 +134,7 @@ impl Demo {
             options: self.course.options(),
             noise,
             speed,
-            solo: outcome::Solo { tailwater: tailwater_solo, linux: linux_solo },
+            solo,
             linux_wait: wait,
             points,
             ideal: ideals,
@@ -146,22 +145,27 @@ impl Demo {
         Ok(outcome)
     }
 
-    /// Gaps of both kinds of core at the same time, with nothing else of ours running.
-    fn probe_noise(&self) -> anyhow::Result<Vec<Noise>> {
+    /// Gaps of all cores at the same time, with nothing else of ours running.
+    fn probe_noise(&self) -> anyhow::Result<(Vec<Noise>, MachineStalls)> {
+        let clock = Clock::start();
         let duration = self.course.noise;
-        let probe_on = |core: usize| -> anyhow::Result<GapFigures> {
+        let probe_on = |core: usize| -> anyhow::Result<Probe> {
             let _pinned = PinnedThread::new(core)?;
-            Ok(probe(duration).figures())
+            Ok(probe(&clock, duration))
         };
-        let cores = [self.course.cores.polling, self.course.cores.managed[0]];
-        let gaps = std::thread::scope(|scope| {
-            cores
-                .map(|core| scope.spawn(move || probe_on(core)))
-                .map(|thread| thread.join().expect("probing does not panic"))
-        });
+        let managed = self.course.cores.managed.iter().copied();
+        let cores: Vec<usize> = [self.course.cores.polling].into_iter().chain(managed).collect();
+        let probes = std::thread::scope(|scope| {
+            let threads: Vec<_> = cores.iter().map(|&core| scope.spawn(move || probe_on(core))).collect();
+            let joined = threads.into_iter().map(|thread| thread.join().expect("probing does not panic"));
+            joined.collect::<anyhow::Result<Vec<_>>>()
+        })?;
         self.interrupt.check()?;
-        let noise = cores.into_iter().zip(gaps).map(|(core, gaps)| Ok(Noise { core, gaps: gaps? }));
-        noise.collect()
+        let noise =
+            cores.iter().zip(&probes).map(|(&core, probe)| Noise { core, gaps: probe.gaps.figures() });
+        let mut stalls = probes.iter().map(|probe| probe.stalls.clone());
+        let polling = stalls.next().unwrap_or_default();
+        Ok((noise.collect(), MachineStalls { polling, working: stalls.collect() }))
     }
 
     /// The speed of work on a managed core, for all servers of this run.
@@ -173,13 +177,7 @@ impl Demo {
     }
 
     /// Blocking or polling sockets for the baseline, whichever serves it better.
-    fn choose_wait(
-        &self,
-        asked: LinuxWait,
-        speed: u64,
-        solo: f64,
-        steps: &Steps,
-    ) -> anyhow::Result<WaitChoice> {
+    fn choose_wait(&self, asked: LinuxWait, speed: u64, steps: &Steps) -> anyhow::Result<WaitChoice> {
         match asked {
             LinuxWait::Block => return Ok(WaitChoice::told(Wait::Block)),
             LinuxWait::Busy => return Ok(WaitChoice::told(Wait::Busy)),
@@ -189,31 +187,37 @@ impl Demo {
         let trial = |wait: Wait, name: &str| -> anyhow::Result<WaitTrial> {
             steps.begin(name);
             let measured = on_linux::point(self, speed, &plan, self.course.seed(0), wait)?;
-            Ok(WaitTrial::new(&measured, solo))
+            Ok(WaitTrial::new(&measured))
         };
         let block = trial(Wait::Block, "Linux, blocking sockets")?;
         let busy = trial(Wait::Busy, "Linux, polling sockets")?;
         Ok(WaitChoice::between(load, block, busy))
     }
 
-    fn ideal(&self, index: usize) -> anyhow::Result<IdealPoint> {
+    /// The queue without overhead, on cores that never stall and on this machine's.
+    fn ideal(&self, index: usize, stalls: &MachineStalls) -> anyhow::Result<IdealPoint> {
         let plan = self.course.plan(index)?;
-        let ideal = ideal::run(&plan, self.course.seed(index), self.course.cores.managed.len())?;
-        IdealPoint::new(self.course.loads[index], &ideal)
+        let (seed, cores) = (self.course.seed(index), self.course.cores.managed.len());
+        let ideal = ideal::run(&plan, seed, cores)?;
+        let stalled = ideal::run_with_stalls(&plan, seed, cores, stalls)?;
+        IdealPoint::new(self.course.loads[index], &ideal, &stalled)
     }
 
-    fn point(&self, system: System, index: usize, measured: &Measured, solo: f64) -> Point {
-        Point::new(system, self.course.loads[index], &self.course.service, measured, solo)
+    fn point(&self, system: System, index: usize, measured: &Measured) -> Point {
+        Point::new(system, self.course.loads[index], &self.course.service, measured)
     }
 
     /// Measures a batch job that has its cores to itself: the median of several stretches, so that a stall in one of them
     /// does not make every share that is compared with this rate too large. Goes on while other programs let it do nothing.
+    ///
+    /// Done right before and after each point, with the same process, and the larger counts: a host may run its cores at
+    /// 660,000 trials a second now and at 920,000 some seconds later, and a share of the slower one could exceed 1.
     fn solo_rate(&self, batch: &mut child::Batch) -> anyhow::Result<f64> {
         let stretch = self.course.solo / SOLO_STRETCHES;
         let give_up = Instant::now() + START_TIMEOUT;
         let mut rates = Vec::new();
-        let mut from = Instant::now() + Duration::from_millis(50);
         while rates.len() < SOLO_STRETCHES as usize {
+            let from = Instant::now();
             let rate = self.batch_rate(batch, from, from + stretch)?;
             if rate > 0.0 {
                 rates.push(rate);
@@ -222,7 +226,6 @@ impl Demo {
                 Instant::now() < give_up,
                 "the batch job gets no core even alone: the machine is overloaded"
             );
-            from = Instant::now();
         }
         rates.sort_by(f64::total_cmp);
         Ok(rates[rates.len() / 2])
@@ -274,7 +277,7 @@ impl Drop for Steps {
 }
 
 /// Stretches in which the batch job alone is measured.
-const SOLO_STRETCHES: u32 = 5;
+const SOLO_STRETCHES: u32 = 3;
 
 /// How long a started process may take until it answers.
 const START_TIMEOUT: Duration = Duration::from_secs(30);

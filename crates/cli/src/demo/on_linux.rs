@@ -27,26 +27,19 @@ pub enum Wait {
     Busy,
 }
 
-/// Trials per second of the batch job with nothing beside it. In the ordinary class: what other sessions do to a thread in
-/// `SCHED_IDLE` is no part of a whole core.
-pub fn solo(demo: &Demo) -> anyhow::Result<f64> {
-    let _off = stay_off_managed_cores(&demo.course)?;
-    let mut batch = start_batch(demo, false)?;
-    demo.solo_rate(&mut batch)
-}
-
 /// One point.
 pub fn point(demo: &Demo, speed: u64, plan: &Plan, seed: u64, wait: Wait) -> anyhow::Result<Measured> {
     let _off = stay_off_managed_cores(&demo.course)?;
     // In this order: beside a server that polls, the batch job would take seconds to start.
-    let mut batch = start_batch(demo, true)?;
+    let mut batch = start_batch(demo)?;
+    let before = demo.solo_rate(&mut batch)?;
     let service = start_service(demo, speed, wait)?;
     let stop = AtomicBool::new(false);
     contact_server(service.address, START_TIMEOUT, &stop)?;
     // One socket: on one machine nothing hashes flows to queues, and several would need epoll.
     let plan = Plan { flows: 1, ..plan.clone() };
     let core = demo.course.cores.polling;
-    std::thread::scope(|scope| {
+    let (measurement, batch_rate) = std::thread::scope(|scope| {
         let generator = scope.spawn(|| generate_on(core, &plan, seed, service.address, &stop));
         let (from, to) = counted_part(&plan, Instant::now());
         let rate = demo.batch_rate(&mut batch, from, to);
@@ -54,8 +47,11 @@ pub fn point(demo: &Demo, speed: u64, plan: &Plan, seed: u64, wait: Wait) -> any
             stop.store(true, Ordering::Relaxed);
         }
         let measurement = generator.join().expect("the generator does not panic");
-        Ok(Measured { batch_rate: rate?, measurement: measurement? })
-    })
+        anyhow::Ok((measurement?, rate?))
+    })?;
+    drop(service);
+    let after = demo.solo_rate(&mut batch)?;
+    Ok(Measured { measurement, batch_rate, solo_rate: before.max(after) })
 }
 
 fn generate_on(
@@ -86,12 +82,11 @@ fn start_service(demo: &Demo, speed: u64, wait: Wait) -> anyhow::Result<Service>
     Service::start(&spec, &demo.interrupt)
 }
 
-fn start_batch(demo: &Demo, idle_class: bool) -> anyhow::Result<Batch> {
+fn start_batch(demo: &Demo) -> anyhow::Result<Batch> {
     let managed: Vec<String> = demo.course.cores.managed.iter().map(usize::to_string).collect();
     let (threads, cores) = (managed.len().to_string(), managed.join(","));
     // Only the workers: what reports their progress stays off the cores under measurement, as on Tailwater.
-    let words = ["--linux", "--threads", &threads, "--core", &cores, "--report-on-input"];
-    let idle = idle_class.then_some("--nice-idle");
-    let arguments = words.into_iter().chain(idle).map(str::to_owned).collect();
+    let words = ["--linux", "--threads", &threads, "--core", &cores, "--report-on-input", "--nice-idle"];
+    let arguments = words.map(str::to_owned).to_vec();
     Batch::start(&Spec { app: "swaptions", arguments, ..Spec::default() }, &demo.interrupt)
 }

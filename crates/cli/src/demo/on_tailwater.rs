@@ -28,14 +28,6 @@ const SERVICE_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 200);
 const GENERATOR_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 250);
 const SERVICE_PORT: u16 = 5000;
 
-/// Trials per second of the batch job with nothing beside it.
-pub fn solo(demo: &Demo) -> anyhow::Result<f64> {
-    let _off = stay_off_managed_cores(&demo.course)?;
-    let iokernel = Running::start(&demo.course)?;
-    let mut batch = iokernel.start_batch(demo)?;
-    demo.solo_rate(&mut batch)
-}
-
 /// One point.
 pub fn point(
     demo: &Demo,
@@ -47,7 +39,8 @@ pub fn point(
     let _off = stay_off_managed_cores(&demo.course)?;
     let iokernel = Running::start(&demo.course)?;
     let mut batch = iokernel.start_batch(demo)?;
-    let _service = iokernel.start_service(demo, speed)?;
+    let before = demo.solo_rate(&mut batch)?;
+    let service = iokernel.start_service(demo, speed)?;
     iokernel.station.start(Order {
         plan: plan.clone(),
         seed,
@@ -58,7 +51,9 @@ pub fn point(
     let batch_rate = demo.batch_rate(&mut batch, from, to)?;
     let measurement = iokernel.wait_finished(demo, plan)?;
     handoffs.add(&iokernel.stats);
-    Ok(Measured { measurement, batch_rate })
+    drop(service);
+    let after = demo.solo_rate(&mut batch)?;
+    Ok(Measured { measurement, batch_rate, solo_rate: before.max(after) })
 }
 
 /// An IOKernel on a thread of this process; dropping it ends it.

@@ -1,6 +1,6 @@
 //! What a demo found: points, and what is needed to believe them. Also the rows of its table and `demo.json`.
 //!
-//! Owns the figures' definitions: a share of batch is its rate over its rate alone on the same system; a point is saturated
+//! Owns the figures' definitions: a share of batch is its rate over its rate alone right before or after; a point is saturated
 //! when more than 1 % of its requests were lost. Every number here is finite: what cannot be one is an error when it is made.
 
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use tailwater_iokernel::stats::{HandoffKind, StatsHandle};
 use tailwater_loadgen::ideal::Ideal;
 use tailwater_loadgen::noise::GapFigures;
 use tailwater_loadgen::plan::DEFAULT_TIMEOUT_NS;
-use tailwater_workload::{Figures, ServiceTime};
+use tailwater_workload::ServiceTime;
 
 use super::Measured;
 use super::course::OptionRecord;
@@ -36,7 +36,7 @@ pub struct Outcome {
     pub noise: Vec<Noise>,
     /// Iterations per millisecond of the service's work.
     pub speed: u64,
-    /// Trials per second of the batch job alone.
+    /// The batch job alone.
     pub solo: Solo,
     pub linux_wait: WaitChoice,
     pub points: Vec<Point>,
@@ -93,11 +93,33 @@ pub fn describe_noise(noise: &[Noise]) -> String {
     each.collect::<Vec<_>>().join(", ")
 }
 
-/// The batch job's rates alone, on all managed cores, in trials per second.
+/// The batch job's rates alone, on all managed cores, in trials per second: medians over the points.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Solo {
     pub tailwater: f64,
     pub linux: f64,
+}
+
+impl Solo {
+    /// Of these points; 0 for a system that has none.
+    pub fn of(points: &[Point]) -> Self {
+        let median = |system: System| {
+            let mut rates: Vec<f64> =
+                points.iter().filter(|p| p.system == system).map(|p| p.solo_rate).collect();
+            rates.sort_by(f64::total_cmp);
+            rates.get(rates.len() / 2).copied().unwrap_or(0.0)
+        };
+        Self { tailwater: median(System::Tailwater), linux: median(System::Linux) }
+    }
+
+    /// In words.
+    pub fn describe(self) -> String {
+        let Self { tailwater, linux } = self;
+        format!(
+            "batch alone: {tailwater:.0} trials/s on Tailwater, {linux:.0} on Linux (medians over the points; each share is of \
+             the rate right before or after)"
+        )
+    }
 }
 
 /// One system under one load. Latencies are of the requests that were answered; if none was, they are the time after which
@@ -117,6 +139,8 @@ pub struct Point {
     pub win_p999_us: f64,
     /// Of the managed cores: 1 is as fast as alone.
     pub batch_share: f64,
+    /// Trials per second of the batch job alone, right before or after, whichever is more.
+    pub solo_rate: f64,
     pub lost: u64,
     /// Requests that the generator sent late.
     pub late: u64,
@@ -130,7 +154,7 @@ pub struct Point {
 
 impl Point {
     /// A measurement as figures.
-    pub fn new(system: System, load: f64, service: &ServiceTime, measured: &Measured, solo: f64) -> Self {
+    pub fn new(system: System, load: f64, service: &ServiceTime, measured: &Measured) -> Self {
         let figures = measured.measurement.report().figures;
         let latency = |value: Option<f64>| value.unwrap_or(DEFAULT_TIMEOUT_NS as f64 / 1e3);
         let offered = figures.completed + figures.lost;
@@ -144,7 +168,8 @@ impl Point {
             p99_us: latency(figures.p99_us),
             p999_us: latency(figures.p999_us),
             win_p999_us: latency(figures.win_p999_us),
-            batch_share: measured.batch_rate / solo,
+            batch_share: measured.batch_rate / measured.solo_rate,
+            solo_rate: measured.solo_rate,
             lost: figures.lost,
             late: figures.late,
             saturated: figures.lost as f64 > SATURATED_LOSS * offered as f64,
@@ -185,42 +210,69 @@ impl Point {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct IdealPoint {
     pub load: f64,
+    /// On cores that always run.
+    #[serde(flatten)]
+    pub queue: QueueFigures,
+    /// On cores that stand still as this machine's did while they were probed. What an ideal system could have had here.
+    pub stalled: QueueFigures,
+}
+
+/// Figures of a queue without overhead.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct QueueFigures {
     pub p50_us: f64,
     pub p99_us: f64,
     pub p999_us: f64,
     pub win_p999_us: f64,
-    /// What no request needed.
+    /// What no request needed, of the time that the cores ran.
     pub batch_share: f64,
     #[serde(skip)]
-    figures: Option<Figures>,
+    pub offered_rps: f64,
+    #[serde(skip)]
+    pub achieved_rps: f64,
+    #[serde(skip)]
+    pub lost: u64,
 }
 
 impl IdealPoint {
-    /// The ideal system's measurement as figures.
+    /// Both measurements as figures.
     ///
     /// # Errors
-    /// When it served nothing.
-    pub fn new(load: f64, ideal: &Ideal) -> anyhow::Result<Self> {
+    /// When one of them served nothing.
+    pub fn new(load: f64, ideal: &Ideal, stalled: &Ideal) -> anyhow::Result<Self> {
+        let queue =
+            QueueFigures::new(ideal).context("the load is too low: no request falls due in a point")?;
+        let stalled = QueueFigures::new(stalled)
+            .context("the machine stands still: not even an ideal system would serve")?;
+        Ok(Self { load, queue, stalled })
+    }
+
+    /// Its rows of the table.
+    pub fn table_rows(&self) -> String {
+        let load = format!("{} %", self.load);
+        format!("{}\n{}", self.queue.table_row(&load, "ideal"), self.stalled.table_row("", "  stalled"))
+    }
+}
+
+impl QueueFigures {
+    /// `None` when nothing was served.
+    fn new(ideal: &Ideal) -> Option<Self> {
         let figures = ideal.measurement.report().figures;
-        let latency =
-            |value: Option<f64>| value.context("the load is too low: no request falls due in a point");
-        Ok(Self {
-            load,
-            p50_us: latency(figures.p50_us)?,
-            p99_us: latency(figures.p99_us)?,
-            p999_us: latency(figures.p999_us)?,
-            win_p999_us: latency(figures.win_p999_us)?,
+        Some(Self {
+            p50_us: figures.p50_us?,
+            p99_us: figures.p99_us?,
+            p999_us: figures.p999_us?,
+            win_p999_us: figures.win_p999_us?,
             batch_share: ideal.idle_share,
-            figures: Some(figures),
+            offered_rps: figures.offered_rps,
+            achieved_rps: figures.achieved_rps,
+            lost: figures.lost,
         })
     }
 
-    /// Its row of the table.
-    pub fn table_row(&self) -> String {
+    fn table_row(&self, load: &str, name: &str) -> String {
         let latencies = [self.p50_us, self.p99_us, self.p999_us, self.win_p999_us];
-        let (rates, lost) =
-            self.figures.as_ref().map_or(((0.0, 0.0), 0), |f| ((f.offered_rps, f.achieved_rps), f.lost));
-        row(&format!("{} %", self.load), "ideal", rates, latencies, self.batch_share, lost)
+        row(load, name, (self.offered_rps, self.achieved_rps), latencies, self.batch_share, self.lost)
     }
 }
 
@@ -266,13 +318,13 @@ pub struct WaitTrial {
 
 impl WaitTrial {
     /// A measurement as a trial.
-    pub fn new(measured: &Measured, solo: f64) -> Self {
+    pub fn new(measured: &Measured) -> Self {
         let figures = measured.measurement.report().figures;
         let latency = |value: Option<f64>| value.unwrap_or(DEFAULT_TIMEOUT_NS as f64 / 1e3);
         Self {
             p50_us: latency(figures.p50_us),
             win_p999_us: latency(figures.win_p999_us),
-            batch_share: measured.batch_rate / solo,
+            batch_share: measured.batch_rate / measured.solo_rate,
         }
     }
 }
@@ -382,6 +434,8 @@ impl HandoffRecord {
 
 #[cfg(test)]
 mod tests {
+    use tailwater_loadgen::{Generator, Plan};
+
     use super::*;
 
     #[test]
@@ -403,5 +457,18 @@ mod tests {
         let last = head.lines().nth(1).unwrap();
         let row = row("10 %", "Tailwater", (1e4, 1e4), [7.7, 51.0, 77.0, 77.0], 0.9, 12);
         assert_eq!(row.len(), last.len(), "{last}\n{row}");
+    }
+
+    #[test]
+    fn a_share_is_one_of_the_rate_alone_at_that_point() {
+        let share_and_solo = |batch_rate, solo_rate| {
+            let plan = Plan::new("1s@1k".parse().unwrap(), "exp:10us".parse().unwrap());
+            let measurement = Generator::new(plan, 1, 0).unwrap().finish(1_000_000_000);
+            let measured = Measured { measurement, batch_rate, solo_rate };
+            let point = Point::new(System::Linux, 10.0, &"exp:10us".parse().unwrap(), &measured);
+            (point.batch_share, Solo::of(&[point]))
+        };
+        let (share, solo) = share_and_solo(450.0, 500.0);
+        assert_eq!((share, solo), (0.9, Solo { tailwater: 0.0, linux: 500.0 }));
     }
 }

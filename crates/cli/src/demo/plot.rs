@@ -1,17 +1,18 @@
-//! The demo's picture: latency over load, and what the batch job gets, for both systems and the ideal queue.
+//! The demo's picture: latency over load, and what the batch job gets, for both systems and the ideal
+//! queue, with and without the machine's stalls.
 //!
 //! Owns which curves and axes there are; how they are drawn is the simulator's plotting module. A curve of latency ends where
 //! its system saturates: beyond, latency depends on how long the overload lasts.
 
 use tailwater_sim::plot::{Line, Panel, draw as draw_panels};
 
-use super::outcome::{Outcome, Point, System};
+use super::outcome::{IdealPoint, Outcome, Point, QueueFigures, System};
 
 /// The plot as SVG text.
 pub fn draw(outcome: &Outcome) -> String {
     let panels = [
-        latency("Median", outcome, |p| p.p50_us, |i| i.p50_us),
-        latency("p99.9 of a typical 100 ms window", outcome, |p| p.win_p999_us, |i| i.win_p999_us),
+        latency("Median", outcome, |p| p.p50_us, |q| q.p50_us),
+        latency("p99.9 of a typical 100 ms window", outcome, |p| p.win_p999_us, |q| q.win_p999_us),
         batch(outcome),
     ];
     let service = outcome.points.first().map_or("", |p| &p.service);
@@ -22,13 +23,17 @@ fn latency(
     title: &str,
     outcome: &Outcome,
     of_point: impl Fn(&Point) -> f64 + Copy,
-    of_ideal: impl Fn(&super::outcome::IdealPoint) -> f64,
+    of_queue: impl Fn(&QueueFigures) -> f64,
 ) -> Panel {
     let sustained = |p: &Point| !p.saturated;
+    let ideal = |value: &dyn Fn(&IdealPoint) -> f64| -> Vec<(f64, f64)> {
+        outcome.ideal.iter().map(|i| (i.load, value(i))).collect()
+    };
     let lines = vec![
         line(outcome, System::Tailwater, of_point, sustained),
         line(outcome, System::Linux, of_point, sustained),
-        Line::new("ideal queue", outcome.ideal.iter().map(|i| (i.load, of_ideal(i))).collect()).dashed(),
+        Line::new("ideal queue", ideal(&|i| of_queue(&i.queue))).dashed(),
+        Line::new("ideal with this machine's stalls", ideal(&|i| of_queue(&i.stalled))).dashed(),
     ];
     let values = || lines.iter().flat_map(|line| &line.points).map(|&(_, us)| us);
     let (low, high) = (values().fold(f64::MAX, f64::min), values().fold(1.0, f64::max));
@@ -54,7 +59,7 @@ fn batch(outcome: &Outcome) -> Panel {
         lines: vec![
             line(outcome, System::Tailwater, |p| p.batch_share.min(1.0), |_| true),
             line(outcome, System::Linux, |p| p.batch_share.min(1.0), |_| true),
-            Line::new("ideal queue", outcome.ideal.iter().map(|i| (i.load, i.batch_share)).collect())
+            Line::new("ideal queue", outcome.ideal.iter().map(|i| (i.load, i.queue.batch_share)).collect())
                 .dashed(),
         ],
         ..Panel::default()

@@ -3,7 +3,7 @@
 //! Owns the rules: which load is quoted, and from when on a difference counts as one. Says where Linux was better as
 //! plainly as where Tailwater was. Pure.
 
-use super::outcome::{Outcome, Point, System};
+use super::outcome::{IdealPoint, Outcome, Point, System};
 use crate::table::number;
 
 /// Two latencies within this factor of each other are the same.
@@ -51,7 +51,7 @@ fn pairs(points: &[Point]) -> Vec<(&Point, &Point)> {
     of(System::Tailwater).filter_map(|t| Some((t, of(System::Linux).find(|l| l.load == t.load)?))).collect()
 }
 
-fn quote(outcome: &Outcome, tailwater: &Point, linux: &Point) -> [String; 2] {
+fn quote(outcome: &Outcome, tailwater: &Point, linux: &Point) -> Vec<String> {
     let latency = format!(
         "At {} % load half of the requests are answered within {} us on Tailwater and {} us on Linux ({}); 99.9 % of a \
          typical 100 ms within {} us and {} us ({}).",
@@ -63,13 +63,29 @@ fn quote(outcome: &Outcome, tailwater: &Point, linux: &Point) -> [String; 2] {
         number(linux.win_p999_us),
         compare(tailwater.win_p999_us, linux.win_p999_us),
     );
-    let ideal = outcome.ideal.iter().find(|i| i.load == tailwater.load).map_or(0.0, |i| i.batch_share);
+    let ideal = outcome.ideal.iter().find(|i| i.load == tailwater.load);
     let batch = format!(
         "Beside it the batch job runs at {:.2} of its full speed on Tailwater and {:.2} on Linux; without any overhead {:.2} \
          would be left.",
-        tailwater.batch_share, linux.batch_share, ideal
+        tailwater.batch_share,
+        linux.batch_share,
+        ideal.map_or(0.0, |i| i.queue.batch_share)
     );
-    [latency, batch]
+    let mut lines = vec![latency, batch];
+    lines.extend(ideal.map(bound));
+    lines
+}
+
+/// What nothing that runs on this machine could have been better than.
+fn bound(ideal: &IdealPoint) -> String {
+    format!(
+        "An ideal system on this machine, with the stalls measured before the run, would have had {} us and {} us; on cores \
+         that always run, {} us and {} us.",
+        number(ideal.stalled.p50_us),
+        number(ideal.stalled.win_p999_us),
+        number(ideal.queue.p50_us),
+        number(ideal.queue.win_p999_us)
+    )
 }
 
 /// Who has the lower latency, and by how much.
@@ -165,6 +181,7 @@ fn caveats(outcome: &Outcome) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::outcome::QueueFigures;
     use super::*;
 
     fn point(system: System, load: f64, p50_us: f64, batch_share: f64, saturated: bool) -> Point {
@@ -179,6 +196,7 @@ mod tests {
             p999_us: p50_us * 9.0,
             win_p999_us: p50_us * 8.0,
             batch_share,
+            solo_rate: 1e6,
             lost: 0,
             late: 0,
             saturated,
@@ -216,5 +234,22 @@ mod tests {
         let text = linux_better(&[(&tailwater, &linux)]);
         assert_eq!(text, "Linux was better at 10 % (p50, windowed p99.9, batch share).");
         assert!(linux_better(&[(&linux, &tailwater)]).contains("nowhere"));
+    }
+
+    #[test]
+    fn the_machines_stalls_are_named_as_a_bound() {
+        let figures = |win_p999_us| QueueFigures {
+            p50_us: 13.9,
+            p99_us: 92.0,
+            p999_us: 138.0,
+            win_p999_us,
+            batch_share: 0.5,
+            offered_rps: 5e4,
+            achieved_rps: 5e4,
+            lost: 0,
+        };
+        let text = bound(&IdealPoint { load: 50.0, queue: figures(132.0), stalled: figures(250.0) });
+        assert!(text.contains("measured before the run, would have had 13.9 us and 250 us"), "{text}");
+        assert!(text.contains("that always run, 13.9 us and 132 us"), "{text}");
     }
 }

@@ -259,15 +259,25 @@ impl Allocator {
         runtime
     }
 
+    /// The cores whose present holder is a kthread of this runtime, with that kthread.
+    fn cores_of(&self, id: RuntimeId) -> impl Iterator<Item = (&CoreSlot, KthreadId)> {
+        let held = self.cores.iter().filter_map(|slot| match slot.phase {
+            Phase::Free => None,
+            Phase::Starting { kthread, .. } | Phase::Running { kthread, .. } => Some((slot, kthread)),
+            Phase::Ceding { from, .. } => Some((slot, from)),
+        });
+        held.filter(move |(_, holder)| holder.runtime == id)
+    }
+
+    /// Since when the runtime has each of the cores that it holds.
+    pub(crate) fn holds_since(&self, id: RuntimeId) -> Vec<Cycles> {
+        self.cores_of(id).map(|(slot, _)| slot.since).collect()
+    }
+
     /// Moves the runtime's threads off the cores they hold, in case its process lives on.
     fn chase_off(&mut self, id: RuntimeId) {
-        for slot in &self.cores {
-            let holder = match slot.phase {
-                Phase::Free => None,
-                Phase::Starting { kthread, .. } | Phase::Running { kthread, .. } => Some(kthread),
-                Phase::Ceding { from, .. } => Some(from),
-            };
-            let Some(holder) = holder.filter(|holder| holder.runtime == id) else { continue };
+        let holders: Vec<KthreadId> = self.cores_of(id).map(|(_, holder)| holder).collect();
+        for holder in holders {
             let (runtime, kthread) = self.runtimes.kthread(holder);
             runtime.shared(holder.index).grant.0.store(Grant::Cede { next: None }, kthread.generation);
             // Fails when the thread is dead, which serves as well.

@@ -114,6 +114,17 @@ pub(crate) struct Surroundings {
 
 /// Everything the control thread works with.
 pub(crate) struct Control {
+    parts: Parts,
+    epoll: OwnedFd,
+    sessions: HashMap<u64, Session>,
+    next_token: u64,
+}
+
+const LISTENER: u64 = 0;
+const BELL: u64 = 1;
+
+/// What [`Control`] is made from.
+pub(crate) struct Parts {
     pub(crate) config: Config,
     pub(crate) surroundings: Surroundings,
     pub(crate) listener: OwnedFd,
@@ -125,25 +136,6 @@ pub(crate) struct Control {
     /// Rung by the polling thread after a notice was queued.
     pub(crate) to_control: Arc<Bell>,
     pub(crate) stats: Arc<Stats>,
-    epoll: OwnedFd,
-    sessions: HashMap<u64, Session>,
-    next_token: u64,
-}
-
-const LISTENER: u64 = 0;
-const BELL: u64 = 1;
-
-/// What [`Control::new`] is made from.
-pub(crate) struct Parts {
-    pub(crate) config: Config,
-    pub(crate) surroundings: Surroundings,
-    pub(crate) listener: OwnedFd,
-    pub(crate) directory: Directory,
-    pub(crate) commands: Sender<Command>,
-    pub(crate) notices: Receiver<Notice>,
-    pub(crate) to_polling: Arc<Bell>,
-    pub(crate) to_control: Arc<Bell>,
-    pub(crate) stats: Arc<Stats>,
 }
 
 impl Control {
@@ -153,31 +145,7 @@ impl Control {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &parts.listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
         epoll::add(&epoll, &parts.to_control.fd, EventData::new_u64(BELL), EventFlags::IN)?;
-        let Parts {
-            config,
-            surroundings,
-            listener,
-            directory,
-            commands,
-            notices,
-            to_polling,
-            to_control,
-            stats,
-        } = parts;
-        Ok(Self {
-            config,
-            surroundings,
-            listener,
-            directory,
-            commands,
-            notices,
-            to_polling,
-            to_control,
-            stats,
-            epoll,
-            sessions: HashMap::new(),
-            next_token: BELL + 1,
-        })
+        Ok(Self { parts, epoll, sessions: HashMap::new(), next_token: BELL + 1 })
     }
 
     /// Serves until the polling thread says stop.
@@ -216,7 +184,8 @@ impl Control {
 
     fn accept(&mut self) {
         // Bounded by the backlog; an error means that nobody waits, or no descriptor is left: tried again on the next event.
-        while let Ok(socket) = accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+        while let Ok(socket) = accept_with(&self.parts.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
+        {
             let strangers = self.sessions.values().filter(|session| session.deadline.is_some()).count();
             if strangers >= MAX_STRANGERS {
                 self.refuse(&socket, &Refusal::TooManyConnections);
@@ -232,7 +201,7 @@ impl Control {
     }
 
     fn refuse(&self, socket: impl AsFd, refusal: &Refusal) {
-        self.stats.polling.refused.add(1);
+        self.parts.stats.polling.refused.add(1);
         tracing::info!(%refusal, "refused a registration");
         // The peer may be gone; then nobody needs to know.
         let _ = control::send(socket, &ServerMessage::Refused { why: refusal.to_string() }, &[]);
@@ -240,9 +209,9 @@ impl Control {
 
     /// Takes back what the polling thread has let go of. False when it is time to stop.
     fn read_notices(&mut self) -> bool {
-        self.to_control.silence();
+        self.parts.to_control.silence();
         let mut retired = false;
-        while let Ok(notice) = self.notices.try_recv() {
+        while let Ok(notice) = self.parts.notices.try_recv() {
             match notice {
                 Notice::Attached(id) => self.greet(id),
                 Notice::Retired(runtime, reason) => {
@@ -274,16 +243,16 @@ impl Control {
         }
         // At the end of the IOKernel all cores are Linux's again; before that only the unmanaged ones.
         let cores = match reason {
-            EndReason::Shutdown => &self.surroundings.all_cores,
-            _ => &self.surroundings.unmanaged,
+            EndReason::Shutdown => &self.parts.surroundings.all_cores,
+            _ => &self.parts.surroundings.unmanaged,
         };
         for kthread in &runtime.kthreads {
             // Fails for dead threads.
             let _ = crate::sys::bind_thread(runtime.pid, kthread.tid, cores);
         }
-        self.stats.remove_runtime(id);
+        self.parts.stats.remove_runtime(id);
         self.sessions.retain(|_, session| !matches!(session.state, State::Registered(other) if other == id));
-        self.directory.release(id);
+        self.parts.directory.release(id);
         // Unmaps its memory.
         drop(runtime);
     }
@@ -305,7 +274,7 @@ impl Control {
         if let Some(session) = self.sessions.remove(&token)
             && let State::Offered(offer) = session.state
         {
-            self.directory.release(offer.place.id);
+            self.parts.directory.release(offer.place.id);
         }
     }
 

@@ -70,7 +70,7 @@ impl Control {
         match (message, core::mem::replace(&mut session.state, State::Fresh)) {
             (ClientMessage::Stats, state) => {
                 session.state = state;
-                let document = ServerMessage::Stats(self.stats.to_json());
+                let document = ServerMessage::Stats(self.parts.stats.to_json());
                 if control::send(&*socket, &document, &[]).is_err() {
                     self.end(token, &ControlError::Closed);
                 }
@@ -108,8 +108,8 @@ impl Control {
 
     fn tell(&self, command: Command) {
         // Fails only while the polling thread ends, when nothing needs to be told.
-        let _ = self.commands.send(command);
-        self.to_polling.ring();
+        let _ = self.parts.commands.send(command);
+        self.parts.to_polling.ring();
     }
 
     /// Tries a waiting wish again.
@@ -163,10 +163,10 @@ impl Control {
         if ours != 0 && theirs != ours {
             return Err(Refusal::OtherUser { theirs, ours });
         }
-        let place = self.directory.admit(wish)?;
+        let place = self.parts.directory.admit(wish)?;
         let id = place.id;
         self.make_offer(socket, wish, place, peer.pid.as_raw_nonzero().get()).map_err(|why| {
-            self.directory.release(id);
+            self.parts.directory.release(id);
             Refusal::Resources(why)
         })
     }
@@ -181,19 +181,19 @@ impl Control {
         let text = |error: &dyn core::fmt::Display| error.to_string();
         let file = memory::create("tailwater-region", place.region.region_len()).map_err(|e| text(&e))?;
         let mapping = Mapping::new(&file, "region").map_err(|e| text(&e))?;
-        let region =
-            Region::create(mapping, place.region, self.surroundings.clock.hz()).map_err(|e| text(&e))?;
+        let region = Region::create(mapping, place.region, self.parts.surroundings.clock.hz())
+            .map_err(|e| text(&e))?;
         let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|e| text(&e))?;
         let welcome = Welcome {
             ip: place.ip,
-            prefix_len: self.config.prefix_len,
-            gateway: self.surroundings.gateway,
+            prefix_len: self.parts.config.prefix_len,
+            gateway: self.parts.surroundings.gateway,
             mac: place.mac.0,
-            mtu: self.config.mtu,
+            mtu: self.parts.config.mtu,
             slots: place.slots.clone(),
-            managed_cores: self.surroundings.managed_cores.clone(),
+            managed_cores: self.parts.surroundings.managed_cores.clone(),
         };
-        let files = [file.as_fd(), self.surroundings.lot.as_fd(), doorbell.as_fd()];
+        let files = [file.as_fd(), self.parts.surroundings.lot.as_fd(), doorbell.as_fd()];
         control::send(socket, &ServerMessage::Welcome(welcome), &files).map_err(|e| text(&e))?;
         Ok(Box::new(Offer { place, wish: wish.clone(), region, doorbell, pid }))
     }
@@ -201,7 +201,7 @@ impl Control {
     fn enlist(&mut self, token: u64, socket: &Arc<OwnedFd>, offer: Box<Offer>, tids: &[i32]) {
         let (id, pid) = (offer.place.id, offer.pid);
         let belongs = |tid: i32| std::path::Path::new(&format!("/proc/{pid}/task/{tid}")).exists();
-        if let Err(refusal) = self.directory.enlist(id, pid, tids, belongs) {
+        if let Err(refusal) = self.parts.directory.enlist(id, pid, tids, belongs) {
             self.refuse(&**socket, &refusal);
             self.set_state(token, State::Offered(offer));
             return self.drop_session(token);
@@ -213,8 +213,8 @@ impl Control {
         let socket = Arc::clone(socket);
         let runtime = Runtime::new(Admission { place, wish, region, doorbell, pid, socket, process }, tids);
         tracing::info!(%id, name = runtime.stats.name, ip = %runtime.ip, kthreads = tids.len(), "registered");
-        self.stats.polling.registered.add(1);
-        self.stats.add_runtime(Arc::clone(&runtime.stats));
+        self.parts.stats.polling.registered.add(1);
+        self.parts.stats.add_runtime(Arc::clone(&runtime.stats));
         self.tell(Command::Attach(runtime));
     }
 

@@ -210,6 +210,15 @@ pub struct HandoffHistograms {
     pub running: SharedHistogram,
 }
 
+/// How long the core of a runtime that died took to be free or lent again, one value for each core that it held.
+#[derive(Debug, Default)]
+pub struct ReclaimHistograms {
+    /// Since the IOKernel was told of the death.
+    pub since_notice: SharedHistogram,
+    /// Since the last look that did not find the runtime dead: at least as long as the dead had the core.
+    pub since_alive: SharedHistogram,
+}
+
 /// Identity and account of one registered runtime.
 #[derive(Debug)]
 pub struct RuntimeStats {
@@ -259,6 +268,8 @@ pub struct Stats {
     pub polling: LoopCounters,
     /// IOKernel time per hand-off in nanoseconds: carrying out the decision and noticing its end.
     pub apply: SharedHistogram,
+    /// Cores taken back from runtimes that died.
+    pub reclaim: ReclaimHistograms,
     handoffs: [HandoffHistograms; HandoffKind::ALL.len()],
     ports: Vec<PortStats>,
     /// Locked by the control thread and by readers; never by the polling thread.
@@ -281,6 +292,7 @@ impl Stats {
             cores: CoreCounters::default(),
             polling: LoopCounters::default(),
             apply: SharedHistogram::new(),
+            reclaim: ReclaimHistograms::default(),
             handoffs: Default::default(),
             ports: ports.into_iter().map(port).collect(),
             runtimes: Mutex::new(Vec::new()),
@@ -350,6 +362,8 @@ impl Stats {
             "switch": self.switch.to_json(),
             "cores": self.cores.to_json(),
             "apply_ns": quantiles(&self.apply),
+            "reclaim": { "since_notice_ns": quantiles(&self.reclaim.since_notice),
+                         "since_alive_ns": quantiles(&self.reclaim.since_alive) },
             "handoff": handoffs,
             "ports": ports,
             "runtimes": runtimes,
@@ -403,6 +417,7 @@ mod tests {
         assert_eq!(document["switch"]["dropped_spoofed"], 3);
         assert_eq!(document["handoff"]["idle"]["running_ns"]["count"], 1);
         assert_eq!(document["handoff"]["polling"]["running_ns"]["count"], 0);
+        assert_eq!(document["reclaim"]["since_alive_ns"]["count"], 0);
         assert_eq!(document["ports"][0]["name"], "load");
         assert_eq!(document["iokernel"]["cores"][0], 1);
     }

@@ -10,7 +10,8 @@
 //! Guarantees rank before everything. Idle cores stay where they are until the next decision: that is the policy's point of
 //! comparison with Shenango.
 
-use super::target::{Wish, divide, pursue};
+use super::per_runtime::PerRuntime;
+use super::target::Arbiter;
 use super::{Action, Activity, KthreadLook, Policy, View};
 use crate::ids::{CoreId, Nanos, RuntimeId};
 use crate::ledger::{Class, Ledger};
@@ -54,24 +55,22 @@ struct Estimate {
 #[derive(Clone, Debug)]
 pub struct Arachne {
     config: ArachneConfig,
-    runtimes: Vec<Option<Estimate>>,
+    runtimes: PerRuntime<Estimate>,
     decided: Nanos,
-    order: Vec<usize>,
-    wishes: Vec<Wish>,
-    targets: Vec<(RuntimeId, u16)>,
+    arbiter: Arbiter,
 }
 
 impl Arachne {
     /// No runtimes yet.
     #[must_use]
     pub fn new(config: ArachneConfig) -> Self {
-        let (runtimes, order, wishes, targets) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Self { config, runtimes, decided: Nanos::ZERO, order, wishes, targets }
+        let (runtimes, arbiter) = (PerRuntime::default(), Arbiter::default());
+        Self { config, runtimes, decided: Nanos::ZERO, arbiter }
     }
 
     /// Requests of `runtime` are made at this priority, 0 first; values above 7 count as 7. Ignored for unknown runtimes.
     pub fn set_priority(&mut self, runtime: RuntimeId, priority: u8) {
-        if let Some(Some(estimate)) = self.runtimes.get_mut(runtime.0 as usize) {
+        if let Some(estimate) = self.runtimes.get_mut(runtime) {
             estimate.priority = Some(priority.min(PRIORITIES - 1));
         }
     }
@@ -79,12 +78,12 @@ impl Arachne {
     /// Cores the runtime asks for at present; `None` for an unknown one.
     #[must_use]
     pub fn requested(&self, runtime: RuntimeId) -> Option<u16> {
-        self.runtimes.get(runtime.0 as usize)?.as_ref().map(|e| e.requested)
+        self.runtimes.get(runtime).map(|e| e.requested)
     }
 
     fn sample(&mut self, view: View<'_>) {
         for &runtime in view.ledger.runtimes() {
-            let Some(Some(estimate)) = self.runtimes.get_mut(runtime.0 as usize) else { continue };
+            let Some(estimate) = self.runtimes.get_mut(runtime) else { continue };
             let Some(look) = view.obs.runtime(runtime) else { continue };
             let busy = look.kthreads.iter().filter(|k| k.activity == Activity::Running).count() as u64;
             let waiting: u64 = look.kthreads.iter().map(waiting).sum();
@@ -96,28 +95,24 @@ impl Arachne {
 
     fn decide(&mut self, view: View<'_>) {
         for &runtime in view.ledger.runtimes() {
-            let Some(Some(estimate)) = self.runtimes.get_mut(runtime.0 as usize) else { continue };
+            let Some(estimate) = self.runtimes.get_mut(runtime) else { continue };
             let Some(account) = view.ledger.account(runtime) else { continue };
             estimate.decide(&self.config, account.cores(), account.spec().max);
         }
     }
 
-    fn divide(&mut self, view: View<'_>) {
-        self.wishes.clear();
+    fn grant(&mut self, view: View<'_>, actions: &mut Vec<Action>) {
         for &runtime in view.ledger.runtimes() {
-            let Some(Some(estimate)) = self.runtimes.get(runtime.0 as usize) else { continue };
+            let Some(estimate) = self.runtimes.get(runtime) else { continue };
             let Some(account) = view.ledger.account(runtime) else { continue };
             let spec = account.spec();
             let (default, asks) = match spec.class {
                 Class::LatencyCritical => (0, estimate.requested),
                 Class::BestEffort => (PRIORITIES - 1, spec.max),
             };
-            let guaranteed = spec.guaranteed.min(asks);
-            let rank = 1 + estimate.priority.unwrap_or(default);
-            self.wishes.push(Wish { runtime, rank: 0, cores: guaranteed });
-            self.wishes.push(Wish { runtime, rank, cores: asks - guaranteed });
+            self.arbiter.wish(runtime, account, 1 + estimate.priority.unwrap_or(default), asks);
         }
-        divide(view.ledger.topology().len(), &mut self.wishes, &mut self.targets);
+        self.arbiter.grant(view, actions);
     }
 }
 
@@ -158,21 +153,15 @@ impl Policy for Arachne {
 
     fn attach(&mut self, runtime: RuntimeId, ledger: &Ledger) {
         let Some(account) = ledger.account(runtime) else { return };
-        let slot = runtime.0 as usize;
-        if slot >= self.runtimes.len() {
-            self.runtimes.resize_with(slot + 1, || None);
-        }
-        self.order = (0..ledger.topology().len()).collect();
+        self.arbiter.set_order((0..ledger.topology().len()).collect());
         let raised_at = vec![None; usize::from(account.spec().max) + 1];
         let (requested, priority) = (account.spec().guaranteed.max(1), None);
-        self.runtimes[slot] =
-            Some(Estimate { requested, priority, samples: 0, runnable: 0, busy: 0, raised_at });
+        let estimate = Estimate { requested, priority, samples: 0, runnable: 0, busy: 0, raised_at };
+        self.runtimes.insert(runtime, estimate);
     }
 
     fn detach(&mut self, runtime: RuntimeId) {
-        if let Some(slot) = self.runtimes.get_mut(runtime.0 as usize) {
-            *slot = None;
-        }
+        self.runtimes.remove(runtime);
     }
 
     fn tick(&mut self, view: View<'_>, actions: &mut Vec<Action>) {
@@ -181,19 +170,16 @@ impl Policy for Arachne {
             self.decided = view.now;
             self.decide(view);
         }
-        self.divide(view);
-        pursue(view, &self.targets, &self.order, actions);
+        self.grant(view, actions);
     }
 
     fn wakeup(&mut self, view: View<'_>, _runtime: RuntimeId, actions: &mut Vec<Action>) {
-        self.divide(view);
-        pursue(view, &self.targets, &self.order, actions);
+        self.grant(view, actions);
     }
 
     /// A free core is given out by the standing targets; an idle owner keeps its core until the next decision.
     fn idle(&mut self, view: View<'_>, _core: CoreId, actions: &mut Vec<Action>) {
-        self.divide(view);
-        pursue(view, &self.targets, &self.order, actions);
+        self.grant(view, actions);
     }
 }
 

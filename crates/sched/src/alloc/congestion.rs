@@ -22,6 +22,7 @@
 //! Never trusts an observation: a runtime that claims to be congested competes within its class and limit, no more.
 
 use super::detect::{Detector, Found};
+use super::per_runtime::PerRuntime;
 use super::select::{Choice, Claim, Rank, Selector, spare};
 use super::{Action, Activity, KthreadLook, Policy, RuntimeLook, View};
 use crate::ids::{CoreId, KthreadId, Nanos, RuntimeId};
@@ -74,8 +75,7 @@ struct Tracked {
 pub struct CongestionDetection {
     config: Config,
     selector: Selector,
-    /// By runtime slot.
-    runtimes: Vec<Option<Tracked>>,
+    runtimes: PerRuntime<Tracked>,
     /// Numbers events, to tell whether `Tracked::work` is of this one.
     event: u64,
     /// Those that want a core at this look, in the order in which they are served.
@@ -89,7 +89,7 @@ impl CongestionDetection {
         Self {
             config,
             selector: Selector::new(config.burst_quantum, config.seed),
-            runtimes: Vec::new(),
+            runtimes: PerRuntime::default(),
             event: 0,
             queue: Vec::new(),
         }
@@ -98,15 +98,7 @@ impl CongestionDetection {
     /// Whether `runtime` wants a core that it could not be given yet.
     #[must_use]
     pub fn is_unmet(&self, runtime: RuntimeId) -> bool {
-        self.tracked(runtime).is_some_and(|tracked| tracked.unmet)
-    }
-
-    fn tracked(&self, runtime: RuntimeId) -> Option<&Tracked> {
-        self.runtimes.get(runtime.0 as usize)?.as_ref()
-    }
-
-    fn tracked_mut(&mut self, runtime: RuntimeId) -> Option<&mut Tracked> {
-        self.runtimes.get_mut(runtime.0 as usize)?.as_mut()
+        self.runtimes.get(runtime).is_some_and(|tracked| tracked.unmet)
     }
 
     /// Looks at one runtime and decides whether it wants a core.
@@ -115,7 +107,7 @@ impl CongestionDetection {
         let (Some(account), Some(look)) = (view.ledger.account(runtime), view.obs.runtime(runtime)) else {
             return;
         };
-        let Some(tracked) = self.tracked_mut(runtime) else { return };
+        let Some(tracked) = self.runtimes.get_mut(runtime) else { return };
         let Found { work, waiting } = tracked.detector.look(look);
         (tracked.work, tracked.work_seen) = (work, event);
         if !work && account.leaving() == 0 {
@@ -138,14 +130,14 @@ impl CongestionDetection {
 
     /// Where a claim stands in the queue.
     fn turn(&self, claim: &Claim) -> (Rank, i32, Nanos, RuntimeId) {
-        let last_served = self.tracked(claim.runtime).map_or(Nanos::ZERO, |tracked| tracked.last_served);
+        let last_served = self.runtimes.get(claim.runtime).map_or(Nanos::ZERO, |tracked| tracked.last_served);
         (claim.rank(), claim.spare, last_served, claim.runtime)
     }
 
     fn survey(&mut self, view: View<'_>) {
         let (event, runtimes) = (self.event, &mut self.runtimes);
         self.selector.survey(view, |runtime| {
-            let Some(Some(tracked)) = runtimes.get_mut(runtime.0 as usize) else { return false };
+            let Some(tracked) = runtimes.get_mut(runtime) else { return false };
             if tracked.work_seen != event {
                 let work = view.obs.runtime(runtime).is_some_and(RuntimeLook::has_work);
                 (tracked.work, tracked.work_seen) = (work, event);
@@ -165,11 +157,12 @@ impl CongestionDetection {
     fn grant(&mut self, view: View<'_>, runtime: RuntimeId, choice: Choice, actions: &mut Vec<Action>) {
         let core = view.ledger.topology().cores()[choice.at].id;
         let index = view.ledger.account(runtime).and_then(|account| account.kthread_for(core));
-        let (Some(index), Some(tracked)) = (index, self.tracked_mut(runtime)) else { return };
+        let (Some(index), Some(tracked)) = (index, self.runtimes.get_mut(runtime)) else { return };
         (tracked.unmet, tracked.preempted, tracked.woken) = (false, false, false);
         tracked.last_served = view.now;
         let Choice { victim, only_if_idle, .. } = choice;
-        if let Some(loser) = victim.filter(|_| choice.preempts).and_then(|v| self.tracked_mut(v.runtime)) {
+        if let Some(loser) = victim.filter(|_| choice.preempts).and_then(|v| self.runtimes.get_mut(v.runtime))
+        {
             (loser.unmet, loser.preempted, loser.last_served) = (true, true, view.now);
         }
         let kthread = KthreadId::new(runtime, index);
@@ -225,14 +218,7 @@ impl Policy for CongestionDetection {
 
     fn attach(&mut self, runtime: RuntimeId, ledger: &Ledger) {
         let Some(account) = ledger.account(runtime) else { return };
-        let slot = runtime.0 as usize;
-        if slot >= self.runtimes.len() {
-            self.runtimes.resize_with(slot + 1, || None);
-        }
-        self.selector.reserve(ledger.topology().len(), self.runtimes.len());
-        self.queue.clear();
-        self.queue.reserve(self.runtimes.len());
-        self.runtimes[slot] = Some(Tracked {
+        let tracked = Tracked {
             detector: Detector::new(account.spec().kthreads),
             unmet: false,
             preempted: false,
@@ -241,13 +227,16 @@ impl Policy for CongestionDetection {
             last_served: Nanos::ZERO,
             work: false,
             work_seen: 0,
-        });
+        };
+        self.runtimes.insert(runtime, tracked);
+        let slots = self.runtimes.slots();
+        self.selector.reserve(ledger.topology().len(), slots);
+        self.queue.clear();
+        self.queue.reserve(slots);
     }
 
     fn detach(&mut self, runtime: RuntimeId) {
-        if let Some(slot) = self.runtimes.get_mut(runtime.0 as usize) {
-            *slot = None;
-        }
+        self.runtimes.remove(runtime);
     }
 
     fn tick(&mut self, view: View<'_>, actions: &mut Vec<Action>) {
@@ -271,7 +260,7 @@ impl Policy for CongestionDetection {
 
     fn wakeup(&mut self, view: View<'_>, runtime: RuntimeId, actions: &mut Vec<Action>) {
         let without_core = view.ledger.account(runtime).is_some_and(|account| account.cores() == 0);
-        let Some(tracked) = self.tracked_mut(runtime).filter(|_| without_core) else { return };
+        let Some(tracked) = self.runtimes.get_mut(runtime).filter(|_| without_core) else { return };
         (tracked.unmet, tracked.woken) = (true, true);
         self.event += 1;
         self.survey(view);

@@ -9,7 +9,8 @@
 
 use std::collections::VecDeque;
 
-use super::target::{Wish, divide, pursue};
+use super::per_runtime::PerRuntime;
+use super::target::Arbiter;
 use super::{Action, Activity, Policy, RuntimeLook, View};
 use crate::ids::{CoreId, Nanos, RuntimeId};
 use crate::ledger::{Class, CoreState, Ledger};
@@ -84,29 +85,22 @@ impl Tracked {
 #[derive(Clone, Debug)]
 pub struct DelayThreshold {
     config: DelayConfig,
-    runtimes: Vec<Option<Tracked>>,
-    order: Vec<usize>,
-    wishes: Vec<Wish>,
-    targets: Vec<(RuntimeId, u16)>,
+    runtimes: PerRuntime<Tracked>,
+    arbiter: Arbiter,
 }
 
 impl DelayThreshold {
     /// No runtimes yet.
     #[must_use]
     pub fn new(config: DelayConfig) -> Self {
-        Self { config, runtimes: Vec::new(), order: Vec::new(), wishes: Vec::new(), targets: Vec::new() }
+        Self { config, runtimes: PerRuntime::default(), arbiter: Arbiter::default() }
     }
 
     fn grant(&mut self, view: View<'_>, actions: &mut Vec<Action>) {
-        self.wishes.clear();
         for &runtime in view.ledger.runtimes() {
-            let (Some(Some(tracked)), Some(account), Some(look)) = (
-                self.runtimes.get(runtime.0 as usize),
-                view.ledger.account(runtime),
-                view.obs.runtime(runtime),
-            ) else {
-                continue;
-            };
+            let Some(tracked) = self.runtimes.get(runtime) else { continue };
+            let Some(account) = view.ledger.account(runtime) else { continue };
+            let Some(look) = view.obs.runtime(runtime) else { continue };
             let spec = account.spec();
             let (rank, asks) = match spec.class {
                 Class::LatencyCritical => {
@@ -117,12 +111,9 @@ impl DelayThreshold {
                 Class::BestEffort if look.has_work() => (2, spec.max),
                 Class::BestEffort => (2, account.cores()),
             };
-            let guaranteed = spec.guaranteed.min(asks);
-            self.wishes.push(Wish { runtime, rank: 0, cores: guaranteed });
-            self.wishes.push(Wish { runtime, rank, cores: asks - guaranteed });
+            self.arbiter.wish(runtime, account, rank, asks);
         }
-        divide(view.ledger.topology().len(), &mut self.wishes, &mut self.targets);
-        pursue(view, &self.targets, &self.order, actions);
+        self.arbiter.grant(view, actions);
     }
 }
 
@@ -146,31 +137,25 @@ impl Policy for DelayThreshold {
 
     fn attach(&mut self, runtime: RuntimeId, ledger: &Ledger) {
         let Some(account) = ledger.account(runtime) else { return };
-        let slot = runtime.0 as usize;
-        if slot >= self.runtimes.len() {
-            self.runtimes.resize_with(slot + 1, || None);
-        }
-        self.order = (0..ledger.topology().len()).collect();
+        self.arbiter.set_order((0..ledger.topology().len()).collect());
         let queues = vec![Ages::default(); usize::from(account.spec().kthreads)];
         let tracked = Tracked { runq: queues.clone(), ingress: queues, overflow_since: None, delayed: false };
-        self.runtimes[slot] = Some(tracked);
+        self.runtimes.insert(runtime, tracked);
     }
 
     fn detach(&mut self, runtime: RuntimeId) {
-        if let Some(slot) = self.runtimes.get_mut(runtime.0 as usize) {
-            *slot = None;
-        }
+        self.runtimes.remove(runtime);
     }
 
     fn tick(&mut self, view: View<'_>, actions: &mut Vec<Action>) {
         for &runtime in view.ledger.runtimes() {
-            let Some(Some(tracked)) = self.runtimes.get_mut(runtime.0 as usize) else { continue };
+            let Some(tracked) = self.runtimes.get_mut(runtime) else { continue };
             if let Some(look) = view.obs.runtime(runtime) {
                 tracked.look(look, view.now, self.config.threshold);
             }
         }
         self.grant(view, actions);
-        for tracked in self.runtimes.iter_mut().flatten() {
+        for tracked in self.runtimes.values_mut() {
             tracked.delayed = false;
         }
     }

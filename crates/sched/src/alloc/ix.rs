@@ -10,7 +10,8 @@
 //! [`Sequence`] orders the steps. IX's frequency steps (Turbo Boost, clock rates) are outside a core allocator's reach.
 //! Best-effort runtimes share what is left.
 
-use super::target::{Wish, divide, pursue};
+use super::per_runtime::PerRuntime;
+use super::target::Arbiter;
 use super::{Action, Activity, KthreadLook, Policy, RuntimeLook, View};
 use crate::ids::{CoreId, Nanos, RuntimeId};
 use crate::ledger::{Class, Ledger};
@@ -65,30 +66,27 @@ struct Loop {
 #[derive(Clone, Debug)]
 pub struct IxControl {
     config: IxConfig,
-    runtimes: Vec<Option<Loop>>,
+    runtimes: PerRuntime<Loop>,
     sampled: Nanos,
     decided: Nanos,
-    order: Vec<usize>,
     /// Cores a runtime has after each step.
     steps: Vec<u16>,
-    wishes: Vec<Wish>,
-    targets: Vec<(RuntimeId, u16)>,
+    arbiter: Arbiter,
 }
 
 impl IxControl {
     /// No runtimes yet.
     #[must_use]
     pub fn new(config: IxConfig) -> Self {
-        let (runtimes, order, steps, wishes, targets) =
-            (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Self { config, runtimes, sampled: Nanos::ZERO, decided: Nanos::ZERO, order, steps, wishes, targets }
+        let (runtimes, steps, arbiter) = (PerRuntime::default(), Vec::new(), Arbiter::default());
+        Self { config, runtimes, sampled: Nanos::ZERO, decided: Nanos::ZERO, steps, arbiter }
     }
 
     fn sample(&mut self, view: View<'_>) {
         let elapsed = view.now.since(self.sampled).0 as f64;
         self.sampled = view.now;
         for &runtime in view.ledger.runtimes() {
-            let Some(Some(control)) = self.runtimes.get_mut(runtime.0 as usize) else { continue };
+            let Some(control) = self.runtimes.get_mut(runtime) else { continue };
             if let Some(look) = view.obs.runtime(runtime) {
                 control.sample(look, elapsed);
             }
@@ -97,7 +95,7 @@ impl IxControl {
 
     fn decide(&mut self, view: View<'_>) {
         for &runtime in view.ledger.runtimes() {
-            let Some(Some(control)) = self.runtimes.get_mut(runtime.0 as usize) else { continue };
+            let Some(control) = self.runtimes.get_mut(runtime) else { continue };
             let Some(account) = view.ledger.account(runtime) else { continue };
             let reachable =
                 self.steps.iter().position(|s| *s >= account.spec().max).unwrap_or(self.steps.len() - 1);
@@ -105,24 +103,18 @@ impl IxControl {
         }
     }
 
-    fn divide(&mut self, view: View<'_>) {
-        self.wishes.clear();
+    fn grant(&mut self, view: View<'_>, actions: &mut Vec<Action>) {
         for &runtime in view.ledger.runtimes() {
-            let (Some(Some(control)), Some(account)) =
-                (self.runtimes.get(runtime.0 as usize), view.ledger.account(runtime))
-            else {
-                continue;
-            };
+            let Some(control) = self.runtimes.get(runtime) else { continue };
+            let Some(account) = view.ledger.account(runtime) else { continue };
             let spec = account.spec();
             let (rank, asks) = match spec.class {
                 Class::LatencyCritical => (1, self.steps[control.step].min(spec.max)),
                 Class::BestEffort => (2, spec.max),
             };
-            let guaranteed = spec.guaranteed.min(asks);
-            self.wishes.push(Wish { runtime, rank: 0, cores: guaranteed });
-            self.wishes.push(Wish { runtime, rank, cores: asks - guaranteed });
+            self.arbiter.wish(runtime, account, rank, asks);
         }
-        divide(view.ledger.topology().len(), &mut self.wishes, &mut self.targets);
+        self.arbiter.grant(view, actions);
     }
 }
 
@@ -206,23 +198,19 @@ impl Policy for IxControl {
     }
 
     fn attach(&mut self, runtime: RuntimeId, ledger: &Ledger) {
-        let slot = runtime.0 as usize;
         if ledger.account(runtime).is_none() {
             return;
         }
-        if slot >= self.runtimes.len() {
-            self.runtimes.resize_with(slot + 1, || None);
-        }
-        (self.order, self.steps) = steps(ledger.topology(), self.config.sequence);
+        let (order, steps) = steps(ledger.topology(), self.config.sequence);
+        self.steps = steps;
+        self.arbiter.set_order(order);
         let (depth_fast, depth_slow, busy_slow, busy_ns) = (0.0, 0.0, 0.0, 0.0);
-        self.runtimes[slot] =
-            Some(Loop { step: 0, depth_fast, depth_slow, busy_slow, served: 0, last_head: 0, busy_ns });
+        let control = Loop { step: 0, depth_fast, depth_slow, busy_slow, served: 0, last_head: 0, busy_ns };
+        self.runtimes.insert(runtime, control);
     }
 
     fn detach(&mut self, runtime: RuntimeId) {
-        if let Some(slot) = self.runtimes.get_mut(runtime.0 as usize) {
-            *slot = None;
-        }
+        self.runtimes.remove(runtime);
     }
 
     fn tick(&mut self, view: View<'_>, actions: &mut Vec<Action>) {
@@ -231,19 +219,16 @@ impl Policy for IxControl {
             self.decided = view.now;
             self.decide(view);
         }
-        self.divide(view);
-        pursue(view, &self.targets, &self.order, actions);
+        self.grant(view, actions);
     }
 
     fn wakeup(&mut self, view: View<'_>, _runtime: RuntimeId, actions: &mut Vec<Action>) {
-        self.divide(view);
-        pursue(view, &self.targets, &self.order, actions);
+        self.grant(view, actions);
     }
 
     /// A free core is given out by the standing targets; an idle owner keeps its core until the next decision.
     fn idle(&mut self, view: View<'_>, _core: CoreId, actions: &mut Vec<Action>) {
-        self.divide(view);
-        pursue(view, &self.targets, &self.order, actions);
+        self.grant(view, actions);
     }
 }
 

@@ -27,6 +27,7 @@ mod ix;
 mod named;
 mod observe;
 pub mod optimal;
+mod per_runtime;
 mod select;
 mod target;
 #[cfg(test)]

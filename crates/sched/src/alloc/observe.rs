@@ -4,6 +4,7 @@
 //! Nothing in it is trusted. Counters are free-running and wrap; every bit pattern is a legal observation, and the worst
 //! a false one can do is to get its own runtime a core it does not need or no core.
 
+use super::per_runtime::PerRuntime;
 use crate::ids::{KthreadId, RuntimeId};
 
 /// What a kthread says it is doing.
@@ -71,7 +72,7 @@ impl RuntimeLook {
 /// The latest look at every runtime. Kept by the caller from look to look.
 #[derive(Clone, Debug, Default)]
 pub struct Observation {
-    slots: Vec<Option<RuntimeLook>>,
+    runtimes: PerRuntime<RuntimeLook>,
 }
 
 impl Observation {
@@ -83,30 +84,24 @@ impl Observation {
 
     /// Makes room for a runtime of `kthreads` kthreads, all parked with nothing queued. Replaces what was in the slot.
     pub fn attach(&mut self, runtime: RuntimeId, kthreads: u16) {
-        let slot = runtime.0 as usize;
-        if slot >= self.slots.len() {
-            self.slots.resize_with(slot + 1, || None);
-        }
         let kthreads = vec![KthreadLook::default(); usize::from(kthreads)];
-        self.slots[slot] = Some(RuntimeLook { on_hold: false, kthreads });
+        self.runtimes.insert(runtime, RuntimeLook { on_hold: false, kthreads });
     }
 
     /// Forgets a runtime.
     pub fn detach(&mut self, runtime: RuntimeId) {
-        if let Some(slot) = self.slots.get_mut(runtime.0 as usize) {
-            *slot = None;
-        }
+        self.runtimes.remove(runtime);
     }
 
     /// The look at one runtime; `None` when it is not attached.
     #[must_use]
     pub fn runtime(&self, runtime: RuntimeId) -> Option<&RuntimeLook> {
-        self.slots.get(runtime.0 as usize)?.as_ref()
+        self.runtimes.get(runtime)
     }
 
     /// The same, to be overwritten.
     pub fn runtime_mut(&mut self, runtime: RuntimeId) -> Option<&mut RuntimeLook> {
-        self.slots.get_mut(runtime.0 as usize)?.as_mut()
+        self.runtimes.get_mut(runtime)
     }
 
     /// The look at one kthread; `None` when it is not attached.

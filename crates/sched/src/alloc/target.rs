@@ -1,6 +1,6 @@
 //! From "how many cores each runtime should have" to grants: shared by the policies that think in targets.
 //!
-//! Owns the division of cores by rank and the choice of cores; remembers nothing. Arachne's arbiter, IX's controller and the
+//! Owns the division of cores by rank and the choice of cores; remembers nothing from event to event. Arachne's arbiter, IX's controller and the
 //! delay threshold differ in how they find the targets, not in what follows from them.
 //!
 //! A runtime is never brought below its guarantee by force, whatever its target: busy kthreads are taken only from runtimes
@@ -8,22 +8,52 @@
 
 use super::{Action, Activity, View};
 use crate::ids::{KthreadId, RuntimeId};
-use crate::ledger::CoreState;
+use crate::ledger::{Account, CoreState};
+
+/// Collects the wishes of one event, then grants what follows from them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Arbiter {
+    wishes: Vec<Wish>,
+    targets: Vec<(RuntimeId, u16)>,
+    /// Core positions in order of preference.
+    order: Vec<usize>,
+}
+
+impl Arbiter {
+    /// Core positions in order of preference from now on.
+    pub(super) fn set_order(&mut self, order: Vec<usize>) {
+        self.order = order;
+    }
+
+    /// `runtime` asks for `cores`: for its guarantee before all others, for the rest at `rank`, 1 or more.
+    pub(super) fn wish(&mut self, runtime: RuntimeId, account: &Account, rank: u8, cores: u16) {
+        let guaranteed = account.spec().guaranteed.min(cores);
+        self.wishes.push(Wish { runtime, rank: 0, cores: guaranteed });
+        self.wishes.push(Wish { runtime, rank, cores: cores - guaranteed });
+    }
+
+    /// Appends the grants that bring everybody up to what it asked for, as far as the cores suffice.
+    pub(super) fn grant(&mut self, view: View<'_>, actions: &mut Vec<Action>) {
+        divide(view.ledger.topology().len(), &mut self.wishes, &mut self.targets);
+        self.wishes.clear();
+        pursue(view, &self.targets, &self.order, actions);
+    }
+}
 
 /// One runtime's wish at one rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Wish {
+struct Wish {
     /// Who.
-    pub(super) runtime: RuntimeId,
+    runtime: RuntimeId,
     /// Lower ranks are served first.
-    pub(super) rank: u8,
+    rank: u8,
     /// Cores wished for at this rank.
-    pub(super) cores: u16,
+    cores: u16,
 }
 
 /// Divides `total` cores among the wishes: lower ranks first, evenly within a rank when they do not suffice (Arachne
 /// section 4). A runtime may have wishes at several ranks; its target is their sum.
-pub(super) fn divide(total: usize, wishes: &mut [Wish], targets: &mut Vec<(RuntimeId, u16)>) {
+fn divide(total: usize, wishes: &mut [Wish], targets: &mut Vec<(RuntimeId, u16)>) {
     wishes.sort_by_key(|w| (w.rank, w.runtime));
     targets.clear();
     let mut left = total;
@@ -52,12 +82,7 @@ pub(super) fn divide(total: usize, wishes: &mut [Wish], targets: &mut Vec<(Runti
 
 /// Appends the grants that bring every runtime up to its target. Cores come from the free ones first, then from runtimes above
 /// their targets, idle kthreads before busy ones. `order` lists core positions in order of preference.
-pub(super) fn pursue(
-    view: View<'_>,
-    targets: &[(RuntimeId, u16)],
-    order: &[usize],
-    actions: &mut Vec<Action>,
-) {
+fn pursue(view: View<'_>, targets: &[(RuntimeId, u16)], order: &[usize], actions: &mut Vec<Action>) {
     let first_new = actions.len();
     let mut excess: Vec<(RuntimeId, i32)> = Vec::with_capacity(targets.len());
     for &(runtime, target) in targets {

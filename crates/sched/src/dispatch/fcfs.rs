@@ -7,17 +7,14 @@
 use std::collections::VecDeque;
 
 use super::{
-    Assignment, Broken, Dispatch, Nanos, Origin, Properties, Reaction, Request, WorkerId, WorkerSet,
-    check_conserving,
+    Assignment, Broken, Crew, Dispatch, Nanos, Origin, Properties, Reaction, Request, WorkerId, WorkerSet,
 };
 
 /// c-FCFS: one queue, any idle worker.
 #[derive(Clone, Debug)]
 pub struct CentralFcfs {
     queue: VecDeque<Request>,
-    idle: WorkerSet,
-    /// Idle workers named by a `Reaction::Run` that have not asked yet.
-    called: WorkerSet,
+    crew: Crew,
 }
 
 impl CentralFcfs {
@@ -28,18 +25,7 @@ impl CentralFcfs {
     /// If `workers` is 0 or above [`MAX_WORKERS`](super::MAX_WORKERS).
     #[must_use]
     pub fn new(workers: usize) -> Self {
-        Self { queue: VecDeque::new(), idle: WorkerSet::new(workers), called: WorkerSet::new(workers) }
-    }
-
-    fn call_idle(&mut self) -> Reaction {
-        match self.idle.first() {
-            Some(worker) => {
-                self.idle.remove(worker);
-                self.called.insert(worker);
-                Reaction::Run(worker)
-            }
-            None => Reaction::Queue,
-        }
+        Self { queue: VecDeque::new(), crew: Crew::new(workers) }
     }
 }
 
@@ -54,31 +40,24 @@ impl Dispatch for CentralFcfs {
 
     fn on_arrival(&mut self, _now: Nanos, request: Request) -> Reaction {
         self.queue.push_back(request);
-        self.call_idle()
+        self.crew.call_idle()
     }
 
     fn next_for(&mut self, worker: WorkerId, _now: Nanos) -> Option<Assignment> {
-        self.called.remove(worker);
-        match self.queue.pop_front() {
-            Some(request) => {
-                self.idle.remove(worker);
-                Some(Assignment { request, slice_ns: None, origin: Origin::Central })
-            }
-            None => {
-                self.idle.insert(worker);
-                None
-            }
-        }
+        let next = self.queue.pop_front();
+        self.crew.asked(
+            worker,
+            next.map(|request| Assignment { request, slice_ns: None, origin: Origin::Central }),
+        )
     }
 
     fn on_preempt(&mut self, _worker: WorkerId, _now: Nanos, request: Request) -> Reaction {
         self.queue.push_front(request);
-        self.call_idle()
+        self.crew.call_idle()
     }
 
     fn on_leave(&mut self, worker: WorkerId, _now: Nanos) {
-        self.idle.remove(worker);
-        self.called.remove(worker);
+        self.crew.leave(worker);
     }
 
     fn queued(&self) -> usize {
@@ -86,13 +65,11 @@ impl Dispatch for CentralFcfs {
     }
 
     fn idle(&self) -> usize {
-        self.idle.len()
+        self.crew.idle()
     }
 
     fn check(&self) -> Result<(), Broken> {
-        self.idle.check()?;
-        self.called.check()?;
-        check_conserving(self.queue.len(), &self.idle, self.called.len())
+        self.crew.check(self.queue.len())
     }
 }
 

@@ -32,6 +32,7 @@
 //! Sources: Shinjuku (NSDI'19) sections 2 and 3.4; Shenango (NSDI'19) section 5; ZygOS (SOSP'17) for stealing;
 //! Persephone (SOSP'21) for reserved cores; Schrage and Miller 1966 for shortest remaining time.
 
+mod crew;
 mod fcfs;
 mod multi_queue;
 mod reserved;
@@ -53,6 +54,7 @@ pub use stealing::{STEAL_MAX, WorkStealing};
 pub use worker_set::{MAX_WORKERS, WorkerSet};
 
 use crate::ids::Nanos;
+use crew::Crew;
 
 /// Most request classes a policy distinguishes; keeps per-class loops bounded and class sets in one word.
 pub const MAX_CLASSES: usize = 64;
@@ -239,12 +241,4 @@ pub trait Dispatch {
     ///
     /// The first invariant found broken.
     fn check(&self) -> Result<(), Broken>;
-}
-
-/// Shared tail of every [`Dispatch::check`]: work conservation.
-fn check_conserving(queued: usize, idle: &WorkerSet, pending: usize) -> Result<(), Broken> {
-    if queued > pending && !idle.is_empty() {
-        return Err(Broken("a worker is idle while a request waits"));
-    }
-    Ok(())
 }

@@ -11,8 +11,8 @@ use std::cmp::Ordering;
 use std::collections::VecDeque;
 
 use super::{
-    Assignment, Broken, ClassId, Dispatch, MAX_CLASSES, Nanos, Origin, Properties, Reaction, Request,
-    Requeue, Verdict, WorkerId, WorkerSet, check_conserving,
+    Assignment, Broken, ClassId, Crew, Dispatch, MAX_CLASSES, Nanos, Origin, Properties, Reaction, Request,
+    Requeue, Verdict, WorkerId,
 };
 
 #[derive(Clone, Debug)]
@@ -25,8 +25,7 @@ struct ClassQueue {
 #[derive(Clone, Debug)]
 pub struct MultiQueue {
     classes: Vec<ClassQueue>,
-    idle: WorkerSet,
-    called: WorkerSet,
+    crew: Crew,
     queued: usize,
     quantum_ns: Nanos,
     requeue: Requeue,
@@ -50,8 +49,7 @@ impl MultiQueue {
         assert!(slo_ns.iter().all(|slo| slo.0 > 0), "an SLO of 0 ns makes every age infinite");
         assert!(quantum_ns.0 > 0, "a quantum of 0 ns never lets a request run");
         let classes = slo_ns.iter().map(|&slo_ns| ClassQueue { queue: VecDeque::new(), slo_ns }).collect();
-        let (idle, called) = (WorkerSet::new(workers), WorkerSet::new(workers));
-        Self { classes, idle, called, queued: 0, quantum_ns, requeue }
+        Self { classes, crew: Crew::new(workers), queued: 0, quantum_ns, requeue }
     }
 
     fn class_of(&self, class: ClassId) -> usize {
@@ -71,17 +69,6 @@ impl MultiQueue {
             }
         }
         best.map(|(i, ..)| i)
-    }
-
-    fn call_idle(&mut self) -> Reaction {
-        match self.idle.first() {
-            Some(worker) => {
-                self.idle.remove(worker);
-                self.called.insert(worker);
-                Reaction::Run(worker)
-            }
-            None => Reaction::Queue,
-        }
     }
 }
 
@@ -104,19 +91,14 @@ impl Dispatch for MultiQueue {
         let class = self.class_of(request.class);
         self.classes[class].queue.push_back(request);
         self.queued += 1;
-        self.call_idle()
+        self.crew.call_idle()
     }
 
     fn next_for(&mut self, worker: WorkerId, now: Nanos) -> Option<Assignment> {
-        self.called.remove(worker);
-        let Some(class) = self.most_urgent(now) else {
-            self.idle.insert(worker);
-            return None;
-        };
-        let request = self.classes[class].queue.pop_front()?;
-        self.queued -= 1;
-        self.idle.remove(worker);
-        Some(Assignment { request, slice_ns: Some(self.quantum_ns), origin: Origin::Central })
+        let next = self.most_urgent(now).and_then(|class| self.classes[class].queue.pop_front());
+        self.queued -= usize::from(next.is_some());
+        let slice_ns = Some(self.quantum_ns);
+        self.crew.asked(worker, next.map(|request| Assignment { request, slice_ns, origin: Origin::Central }))
     }
 
     fn on_quantum(&mut self, _worker: WorkerId, now: Nanos, running: &Request) -> Verdict {
@@ -139,12 +121,11 @@ impl Dispatch for MultiQueue {
             Requeue::Tail => self.classes[class].queue.push_back(request),
         }
         self.queued += 1;
-        self.call_idle()
+        self.crew.call_idle()
     }
 
     fn on_leave(&mut self, worker: WorkerId, _now: Nanos) {
-        self.idle.remove(worker);
-        self.called.remove(worker);
+        self.crew.leave(worker);
     }
 
     fn queued(&self) -> usize {
@@ -152,14 +133,13 @@ impl Dispatch for MultiQueue {
     }
 
     fn idle(&self) -> usize {
-        self.idle.len()
+        self.crew.idle()
     }
 
     fn check(&self) -> Result<(), Broken> {
-        self.idle.check()?;
         if self.classes.iter().map(|c| c.queue.len()).sum::<usize>() != self.queued {
             return Err(Broken("multi queue: count differs from the queues"));
         }
-        check_conserving(self.queued, &self.idle, self.called.len())
+        self.crew.check(self.queued)
     }
 }

@@ -10,17 +10,15 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use super::{
-    Assignment, Broken, Dispatch, Nanos, Origin, Properties, Reaction, Request, Requeue, Verdict, WorkerId,
-    WorkerSet, check_conserving,
+    Assignment, Broken, Crew, Dispatch, Nanos, Origin, Properties, Reaction, Request, Requeue, Verdict,
+    WorkerId,
 };
 
 /// One queue with a quantum.
 #[derive(Clone, Debug)]
 pub struct SingleQueue {
     queue: VecDeque<Request>,
-    idle: WorkerSet,
-    /// Workers named by a reaction (run or preempt) that have not asked yet.
-    called: WorkerSet,
+    crew: Crew,
     /// Overdue workers by the time their quantum ran out.
     overdue: BTreeSet<(Nanos, WorkerId)>,
     overdue_since: Vec<Option<Nanos>>,
@@ -54,8 +52,7 @@ impl SingleQueue {
         assert!(quantum_ns.0 > 0, "a quantum of 0 ns never lets a request run");
         Self {
             queue: VecDeque::new(),
-            idle: WorkerSet::new(workers),
-            called: WorkerSet::new(workers),
+            crew: Crew::new(workers),
             overdue: BTreeSet::new(),
             overdue_since: vec![None; workers],
             quantum_ns,
@@ -71,18 +68,13 @@ impl SingleQueue {
     }
 
     fn call_someone(&mut self) -> Reaction {
-        if let Some(worker) = self.idle.first() {
-            self.idle.remove(worker);
-            self.called.insert(worker);
-            return Reaction::Run(worker);
-        }
-        match self.overdue.pop_first() {
-            Some((_, worker)) => {
-                self.overdue_since[worker.index()] = None;
-                self.called.insert(worker);
+        match (self.crew.call_idle(), self.overdue.first().copied()) {
+            (Reaction::Queue, Some((_, worker))) => {
+                self.clear_overdue(worker);
+                self.crew.call(worker);
                 Reaction::Preempt(worker)
             }
-            None => Reaction::Queue,
+            (reaction, _) => reaction,
         }
     }
 }
@@ -102,21 +94,12 @@ impl Dispatch for SingleQueue {
     }
 
     fn next_for(&mut self, worker: WorkerId, _now: Nanos) -> Option<Assignment> {
-        self.called.remove(worker);
-        match self.queue.pop_front() {
-            Some(request) => {
-                self.idle.remove(worker);
-                Some(Assignment { request, slice_ns: Some(self.quantum_ns), origin: Origin::Central })
-            }
-            None => {
-                self.idle.insert(worker);
-                None
-            }
-        }
+        let (next, slice_ns) = (self.queue.pop_front(), Some(self.quantum_ns));
+        self.crew.asked(worker, next.map(|request| Assignment { request, slice_ns, origin: Origin::Central }))
     }
 
     fn on_quantum(&mut self, worker: WorkerId, now: Nanos, _running: &Request) -> Verdict {
-        if self.queue.len() > self.called.len() {
+        if self.queue.len() > self.crew.called() {
             return Verdict::Preempt;
         }
         self.clear_overdue(worker);
@@ -138,9 +121,9 @@ impl Dispatch for SingleQueue {
         }
         // At the tail it is one more waiting request: the next overdue worker must make room, as a polling dispatcher
         // would see to at once. At the head it is next in line anyway.
-        match (self.idle.first(), self.requeue) {
-            (None, Requeue::Head) => Reaction::Queue,
-            _ => self.call_someone(),
+        match self.requeue {
+            Requeue::Head => self.crew.call_idle(),
+            Requeue::Tail => self.call_someone(),
         }
     }
 
@@ -150,8 +133,7 @@ impl Dispatch for SingleQueue {
 
     fn on_leave(&mut self, worker: WorkerId, _now: Nanos) {
         self.clear_overdue(worker);
-        self.idle.remove(worker);
-        self.called.remove(worker);
+        self.crew.leave(worker);
     }
 
     fn queued(&self) -> usize {
@@ -159,18 +141,17 @@ impl Dispatch for SingleQueue {
     }
 
     fn idle(&self) -> usize {
-        self.idle.len()
+        self.crew.idle()
     }
 
     fn check(&self) -> Result<(), Broken> {
-        self.idle.check()?;
         if self.overdue.len() != self.overdue_since.iter().flatten().count() {
             return Err(Broken("single queue: overdue list and index differ"));
         }
-        let waiting = self.queue.len() > self.called.len();
+        let waiting = self.queue.len() > self.crew.called();
         if waiting && self.requeue == Requeue::Tail && !self.overdue.is_empty() {
             return Err(Broken("single queue: a worker is beyond its quantum while a request waits"));
         }
-        check_conserving(self.queue.len(), &self.idle, self.called.len())
+        self.crew.check(self.queue.len())
     }
 }

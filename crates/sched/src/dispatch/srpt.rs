@@ -10,10 +10,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 
-use super::{
-    Assignment, Broken, Dispatch, Nanos, Origin, Properties, Reaction, Request, WorkerId, WorkerSet,
-    check_conserving,
-};
+use super::{Assignment, Broken, Crew, Dispatch, Nanos, Origin, Properties, Reaction, Request, WorkerId};
 
 /// Heap entry: remaining work, then order of insertion, so that equal requests are first come first served.
 #[derive(Clone, Copy, Debug)]
@@ -47,8 +44,7 @@ pub struct ShortestRemaining {
     /// Running requests by expected end; the last is the one to preempt.
     running: BTreeSet<(Nanos, WorkerId)>,
     ends: Vec<Option<Nanos>>,
-    idle: WorkerSet,
-    called: WorkerSet,
+    crew: Crew,
     order: u64,
 }
 
@@ -64,8 +60,7 @@ impl ShortestRemaining {
             waiting: BinaryHeap::new(),
             running: BTreeSet::new(),
             ends: vec![None; workers],
-            idle: WorkerSet::new(workers),
-            called: WorkerSet::new(workers),
+            crew: Crew::new(workers),
             order: 0,
         }
     }
@@ -78,18 +73,13 @@ impl ShortestRemaining {
             request,
         }));
         self.order += 1;
-        if let Some(worker) = self.idle.first() {
-            self.idle.remove(worker);
-            self.called.insert(worker);
-            return Reaction::Run(worker);
-        }
-        match self.running.last().copied() {
-            Some((longest, worker)) if end < longest => {
+        match (self.crew.call_idle(), self.running.last().copied()) {
+            (Reaction::Queue, Some((longest, worker))) if end < longest => {
                 self.forget(worker);
-                self.called.insert(worker);
+                self.crew.call(worker);
                 Reaction::Preempt(worker)
             }
-            _ => Reaction::Queue,
+            (reaction, _) => reaction,
         }
     }
 
@@ -114,20 +104,16 @@ impl Dispatch for ShortestRemaining {
     }
 
     fn next_for(&mut self, worker: WorkerId, now: Nanos) -> Option<Assignment> {
-        self.called.remove(worker);
-        match self.waiting.pop() {
-            Some(Reverse(Waiting { request, .. })) => {
-                self.idle.remove(worker);
-                let end = now + request.remaining_ns;
-                self.ends[worker.index()] = Some(end);
-                self.running.insert((end, worker));
-                Some(Assignment { request, slice_ns: None, origin: Origin::Central })
-            }
-            None => {
-                self.idle.insert(worker);
-                None
-            }
+        let next = self.waiting.pop().map(|Reverse(Waiting { request, .. })| request);
+        if let Some(request) = &next {
+            let end = now + request.remaining_ns;
+            self.ends[worker.index()] = Some(end);
+            self.running.insert((end, worker));
         }
+        self.crew.asked(
+            worker,
+            next.map(|request| Assignment { request, slice_ns: None, origin: Origin::Central }),
+        )
     }
 
     fn on_preempt(&mut self, worker: WorkerId, now: Nanos, request: Request) -> Reaction {
@@ -141,8 +127,7 @@ impl Dispatch for ShortestRemaining {
 
     fn on_leave(&mut self, worker: WorkerId, _now: Nanos) {
         self.forget(worker);
-        self.idle.remove(worker);
-        self.called.remove(worker);
+        self.crew.leave(worker);
     }
 
     fn queued(&self) -> usize {
@@ -150,14 +135,13 @@ impl Dispatch for ShortestRemaining {
     }
 
     fn idle(&self) -> usize {
-        self.idle.len()
+        self.crew.idle()
     }
 
     fn check(&self) -> Result<(), Broken> {
-        self.idle.check()?;
         if self.running.len() != self.ends.iter().flatten().count() {
             return Err(Broken("SRPT: running index and ends differ"));
         }
-        check_conserving(self.waiting.len(), &self.idle, self.called.len())
+        self.crew.check(self.waiting.len())
     }
 }

@@ -8,8 +8,7 @@
 use std::collections::VecDeque;
 
 use super::{
-    Assignment, Broken, Dispatch, Nanos, Origin, Properties, Reaction, Request, WorkerId, WorkerSet,
-    check_conserving,
+    Assignment, Broken, Crew, Dispatch, Nanos, Origin, Properties, Reaction, Request, WorkerId, WorkerSet,
 };
 
 /// Most requests one steal moves.
@@ -21,9 +20,7 @@ pub struct WorkStealing {
     queues: Vec<VecDeque<Request>>,
     /// Workers whose queue holds something.
     loaded: WorkerSet,
-    idle: WorkerSet,
-    /// Idle workers named by a `Reaction::Run` that have not asked yet.
-    called: WorkerSet,
+    crew: Crew,
     queued: usize,
     batch: usize,
     rng: u64,
@@ -41,8 +38,7 @@ impl WorkStealing {
         Self {
             queues: vec![VecDeque::new(); workers],
             loaded: WorkerSet::new(workers),
-            idle: WorkerSet::new(workers),
-            called: WorkerSet::new(workers),
+            crew: Crew::new(workers),
             queued: 0,
             batch: batch.clamp(1, STEAL_MAX),
             rng: seed,
@@ -59,14 +55,7 @@ impl WorkStealing {
         self.loaded.insert(home);
         self.queued += 1;
         // The home worker if it is idle, else the nearest idle one: it is polling its neighbours' queues.
-        match self.idle.first_from(home) {
-            Some(worker) => {
-                self.idle.remove(worker);
-                self.called.insert(worker);
-                Reaction::Run(worker)
-            }
-            None => Reaction::Queue,
-        }
+        self.crew.call_idle_from(home)
     }
 
     /// SplitMix64 step (Steele, Lea and Flood, OOPSLA'14): enough to scatter thieves, cheap enough for a steal.
@@ -118,22 +107,13 @@ impl Dispatch for WorkStealing {
     }
 
     fn next_for(&mut self, worker: WorkerId, _now: Nanos) -> Option<Assignment> {
-        self.called.remove(worker);
         let found = match self.take(worker) {
             Some(request) => Some((request, Origin::Local)),
             None => self.steal_for(worker).map(|(request, victim)| (request, Origin::Stolen(victim))),
         };
-        match found {
-            Some((request, origin)) => {
-                self.queued -= 1;
-                self.idle.remove(worker);
-                Some(Assignment { request, slice_ns: None, origin })
-            }
-            None => {
-                self.idle.insert(worker);
-                None
-            }
-        }
+        self.queued -= usize::from(found.is_some());
+        let given = found.map(|(request, origin)| Assignment { request, slice_ns: None, origin });
+        self.crew.asked(worker, given)
     }
 
     fn on_preempt(&mut self, worker: WorkerId, _now: Nanos, request: Request) -> Reaction {
@@ -142,8 +122,7 @@ impl Dispatch for WorkStealing {
 
     /// The worker's queue stays: the others steal it empty.
     fn on_leave(&mut self, worker: WorkerId, _now: Nanos) {
-        self.idle.remove(worker);
-        self.called.remove(worker);
+        self.crew.leave(worker);
     }
 
     fn queued(&self) -> usize {
@@ -151,11 +130,10 @@ impl Dispatch for WorkStealing {
     }
 
     fn idle(&self) -> usize {
-        self.idle.len()
+        self.crew.idle()
     }
 
     fn check(&self) -> Result<(), Broken> {
-        self.idle.check()?;
         self.loaded.check()?;
         if self.queues.iter().map(VecDeque::len).sum::<usize>() != self.queued {
             return Err(Broken("stealing: count differs from the queues"));
@@ -165,6 +143,6 @@ impl Dispatch for WorkStealing {
         if self.queues.iter().enumerate().any(wrong) {
             return Err(Broken("stealing: the set of loaded workers is wrong"));
         }
-        check_conserving(self.queued, &self.idle, self.called.len())
+        self.crew.check(self.queued)
     }
 }

@@ -4,6 +4,7 @@
 //! plots. Neighbours: `cli` parses arguments into descriptions; `reproduce` runs them with the papers' parameters.
 
 pub mod allocators;
+pub mod beside;
 pub mod connections;
 pub mod demo;
 pub mod plan;
