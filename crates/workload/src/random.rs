@@ -1,8 +1,11 @@
 //! The one pseudo-random generator of all workload models, and how to get independent streams of it.
 //!
 //! Owns: the choice of generator (xoshiro256++, whose output for a seed never changes between releases, unlike
-//! `rand`'s `SmallRng`) and the conversion of its bits to uniform reals. Never seeds itself from the environment.
+//! `rand`'s `SmallRng`) and the conversion of its bits to reals of a few distributions, by functions of `libm`: the same seed gives
+//! the same bits on every machine, which the C library's functions, chosen by processor and version, do not promise. Never seeds
+//! itself from the environment.
 
+use core::f64::consts::TAU;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
@@ -34,9 +37,38 @@ pub fn unit_exponential(prng: &mut Prng) -> f64 {
     -libm::log(unit_open_closed(prng))
 }
 
+/// A normal draw with mean 0 and variance 1 (Box and Muller 1958; the second of their two draws is not used).
+pub fn standard_normal(prng: &mut Prng) -> f64 {
+    let radius = libm::sqrt(2.0 * unit_exponential(prng));
+    radius * libm::cos(TAU * unit_open_closed(prng))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn normal_draws_have_the_moments_and_the_tails_of_the_distribution() {
+        const DRAWS: usize = 400_000;
+        let mut prng = stream(3, 0);
+        let draws: Vec<f64> = (0..DRAWS).map(|_| standard_normal(&mut prng)).collect();
+        let moment = |k: i32| draws.iter().map(|x| x.powi(k)).sum::<f64>() / DRAWS as f64;
+        for (k, expected, tolerance) in [(1, 0.0, 0.01), (2, 1.0, 0.01), (3, 0.0, 0.03), (4, 3.0, 0.06)] {
+            assert!((moment(k) - expected).abs() < tolerance, "moment {k}: {}", moment(k));
+        }
+        let above = |x: f64| draws.iter().filter(|&&draw| draw > x).count() as f64 / DRAWS as f64;
+        for (x, expected) in [(1.0, 0.158_655), (2.0, 0.022_750), (3.0, 0.001_350)] {
+            assert!((above(x) / expected - 1.0).abs() < 0.1, "above {x}: {}", above(x));
+        }
+    }
+
+    #[test]
+    fn a_seed_gives_these_bits_on_every_machine() {
+        let mut prng = stream(1, 0);
+        let draws =
+            [unit_open_closed, unit_exponential, standard_normal].map(|draw| draw(&mut prng).to_bits());
+        assert_eq!(draws, [4_605_485_571_977_896_057, 4_598_923_716_387_423_598, 13_810_881_050_129_480_691]);
+    }
 
     #[test]
     fn streams_of_one_seed_differ_and_repeat() {

@@ -17,10 +17,9 @@
 //!
 //! Draws are rounded to whole nanoseconds; mean and variance are those of the distribution before rounding.
 
-use rand_distr::{Distribution, StandardNormal};
 use serde::{Deserialize, Serialize};
 
-use crate::random::{Prng, unit_exponential, unit_open_closed};
+use crate::random::{Prng, standard_normal, unit_exponential, unit_open_closed};
 use crate::units::UnitError;
 
 /// Most constants that one mixture may have; a draw looks at them one by one.
@@ -219,8 +218,7 @@ impl ServiceTime {
             Law::Exponential { mean_ns } => round_ns(*mean_ns as f64 * unit_exponential(prng)),
             Law::Modes(modes) => sample_modes(modes, unit_open_closed(prng)),
             Law::LogNormal { mean_ns, sigma } => {
-                let normal: f64 = StandardNormal.sample(prng);
-                round_ns(*mean_ns as f64 * libm::exp(sigma * normal - 0.5 * sigma * sigma))
+                round_ns(*mean_ns as f64 * libm::exp(sigma * standard_normal(prng) - 0.5 * sigma * sigma))
             }
             Law::Pareto { alpha, low_ns, .. } => {
                 round_ns(low_ns * libm::pow(unit_open_closed(prng), -1.0 / alpha))
