@@ -29,14 +29,14 @@ pub fn erlang_c(servers: usize, offered: f64) -> f64 {
 /// P(wait > t) in M/M/n first come first served.
 #[must_use]
 pub fn mmn_wait_beyond(servers: usize, offered: f64, mean_service: f64, t: f64) -> f64 {
-    erlang_c(servers, offered) * (-(servers as f64 - offered) * t / mean_service).exp()
+    erlang_c(servers, offered) * libm::exp(-(servers as f64 - offered) * t / mean_service)
 }
 
 /// The waiting time not exceeded with probability `p` in M/M/n; 0 if an arrival waits with less than `1 - p`.
 #[must_use]
 pub fn mmn_wait_quantile(servers: usize, offered: f64, mean_service: f64, p: f64) -> f64 {
     let c = erlang_c(servers, offered);
-    (mean_service / (servers as f64 - offered) * (c / (1.0 - p)).ln()).max(0.0)
+    (mean_service / (servers as f64 - offered) * libm::log(c / (1.0 - p))).max(0.0)
 }
 
 /// Mean waiting time in M/M/n.
@@ -48,7 +48,7 @@ pub fn mmn_mean_wait(servers: usize, offered: f64, mean_service: f64) -> f64 {
 /// The latency (waiting and service) not exceeded with probability `p` in M/M/1 first come first served.
 #[must_use]
 pub fn mm1_latency_quantile(rho: f64, mean_service: f64, p: f64) -> f64 {
-    -(1.0 - p).ln() * mean_service / (1.0 - rho)
+    -libm::log(1.0 - p) * mean_service / (1.0 - rho)
 }
 
 /// Pollaczek-Khinchine: mean waiting time in M/G/1 first come first served. `squared_cv` is the variance of the service
@@ -68,7 +68,7 @@ pub fn mg1_ps_latency(rho: f64, service: f64) -> f64 {
 /// P(number in system <= k) in M/G/infinity: Poisson with mean `offered`, whatever the service times.
 #[must_use]
 pub fn mg_infinity_at_most(offered: f64, k: u32) -> f64 {
-    let mut term = (-offered).exp();
+    let mut term = libm::exp(-offered);
     let mut sum = term;
     for i in 1..=k {
         term *= offered / f64::from(i);
