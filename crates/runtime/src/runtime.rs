@@ -18,7 +18,7 @@ use crate::stack::StackPool;
 use crate::sync::spin::SpinLock;
 use crate::thread::{Options, panics};
 use crate::uthread::Uthread;
-use crate::{alloc, arch, debug, overflow, preempt, thread, tls, worker};
+use crate::{alloc, arch, debug, overflow, preempt, quantum, thread, tls, worker};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::collections::VecDeque;
 use std::sync::OnceLock;
@@ -257,6 +257,8 @@ fn start(config: &Config) -> Result<&'static Runtime, StartError> {
         .blocking
         .start()
         .map_err(|source| StartError::System { action: "start a thread for blocking calls", source })?;
+    quantum::start(config.quantum)
+        .map_err(|source| StartError::System { action: "start the thread that ends time slices", source })?;
     debug::start(config).map_err(|source| StartError::System {
         action: "start the thread that watches for stalls",
         source,

@@ -13,11 +13,13 @@
 //! See [`stall_timeout`](crate::Builder::stall_timeout). A thread that reaches no poll point for that long keeps every other thread off
 //! its core, and one line and a backtrace on standard error say which it is.
 
+mod counters;
 pub(crate) mod snapshot;
 mod stall;
 mod unwind;
 mod watch;
 
+pub use counters::{Counters, counters};
 pub use unwind::Frame;
 pub(crate) use unwind::Unwinder;
 pub(crate) use watch::start;
