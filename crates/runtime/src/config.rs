@@ -270,65 +270,120 @@ pub struct Builder {
 
 impl Builder {
     /// A builder that has set nothing.
+    ///
+    /// # Examples
+    /// ```
+    /// let builder = tailwater::Builder::new();
+    /// ```
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Attaches to the IOKernel that listens at `socket` (`@name` for an abstract address).
+    ///
+    /// # Examples
+    /// ```
+    /// let builder = tailwater::Builder::new().iokernel("@tailwater");
+    /// ```
     pub fn iokernel(mut self, socket: impl Into<String>) -> Self {
         self.settings.iokernel = Some(socket.into());
         self
     }
 
     /// Name in the IOKernel's statistics; unique on the machine, 1 to 64 printable characters.
+    ///
+    /// # Examples
+    /// ```
+    /// let builder = tailwater::Builder::new().name("kv");
+    /// ```
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.settings.name = Some(name.into());
         self
     }
 
     /// Kthreads, that is, the most cores this runtime uses at once: 1 to 256 attached, 1 to 64 standalone.
+    ///
+    /// # Examples
+    /// ```
+    /// let builder = tailwater::Builder::new().kthreads(4);
+    /// ```
     pub fn kthreads(mut self, kthreads: u16) -> Self {
         self.settings.kthreads = Some(kthreads);
         self
     }
 
     /// Cores the IOKernel never takes away while they are in use.
+    ///
+    /// # Examples
+    /// ```
+    /// let builder = tailwater::Builder::new().guaranteed(1);
+    /// ```
     pub fn guaranteed(mut self, cores: u16) -> Self {
         self.settings.guaranteed = Some(cores);
         self
     }
 
     /// Allocation class.
+    ///
+    /// # Examples
+    /// ```
+    /// let builder = tailwater::Builder::new().class(tailwater::Class::BestEffort);
+    /// ```
     pub fn class(mut self, class: Class) -> Self {
         self.settings.class = Some(class);
         self
     }
 
     /// IPv4 address to ask the IOKernel for.
+    ///
+    /// # Examples
+    /// ```
+    /// let builder = tailwater::Builder::new().ip([10, 77, 0, 9].into());
+    /// ```
     pub fn ip(mut self, ip: Ipv4Addr) -> Self {
         self.settings.ip = Some(ip);
         self
     }
 
     /// Usable bytes of each user thread's stack; 16 KiB at least. Memory is committed as it is touched.
+    ///
+    /// # Examples
+    /// ```
+    /// let builder = tailwater::Builder::new().stack_size(64 * 1024);
+    /// ```
     pub fn stack_size(mut self, bytes: usize) -> Self {
         self.settings.stack_size = Some(bytes);
         self
     }
 
     /// How long an idle kthread polls before it sleeps; zero polls for ever. Rounded down to microseconds.
+    ///
+    /// # Examples
+    /// ```
+    /// let builder = tailwater::Builder::new().idle_timeout(std::time::Duration::from_micros(200));
+    /// ```
     pub fn idle_timeout(mut self, timeout: Duration) -> Self {
         self.settings.idle_timeout_us = Some(u64::try_from(timeout.as_micros()).unwrap_or(u64::MAX));
         self
     }
 
     /// Bytes of each packet ring: a power of two from 32 KiB to 16 MiB.
+    ///
+    /// # Examples
+    /// ```
+    /// let builder = tailwater::Builder::new().ring_bytes(1 << 20);
+    /// ```
     pub fn ring_bytes(mut self, bytes: u32) -> Self {
         self.settings.ring_bytes = Some(bytes);
         self
     }
 
     /// Most ordinary threads that run [`blocking`](fn@crate::blocking) calls at a time: 1 to 4096. They are started as needed.
+    ///
+    /// # Examples
+    /// ```
+    /// let builder = tailwater::Builder::new().blocking_threads(32);
+    /// ```
     pub fn blocking_threads(mut self, threads: u16) -> Self {
         self.settings.blocking_threads = Some(threads);
         self
@@ -337,12 +392,22 @@ impl Builder {
     /// How long a user thread may reach no poll point, or sit in a system call, before it is reported on standard error with its
     /// backtrace; zero reports nothing. Rounded down to milliseconds. Watching costs an ordinary thread some ten microseconds four
     /// times in this period.
+    ///
+    /// # Examples
+    /// ```
+    /// let builder = tailwater::Builder::new().stall_timeout(std::time::Duration::from_millis(20));
+    /// ```
     pub fn stall_timeout(mut self, timeout: Duration) -> Self {
         self.settings.stall_timeout_ms = Some(u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX));
         self
     }
 
     /// The signal that has all user threads [dumped](crate::dump) to standard error. A program that handles it itself keeps it.
+    ///
+    /// # Examples
+    /// ```
+    /// let builder = tailwater::Builder::new().dump_signal(tailwater::DumpSignal::Usr2);
+    /// ```
     pub fn dump_signal(mut self, signal: DumpSignal) -> Self {
         self.settings.dump_signal = Some(signal);
         self

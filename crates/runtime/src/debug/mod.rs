@@ -110,6 +110,16 @@ impl fmt::Display for ThreadInfo {
 }
 
 /// All user threads; see [`dump`]. Displays as a report of many lines.
+///
+/// # Examples
+/// ```standalone_crate
+/// #[tailwater::main]
+/// fn main() {
+///     let dump = tailwater::dump();
+///     assert_eq!((dump.threads.len(), dump.left_out), (1, 0));
+///     assert!(dump.to_string().starts_with("tailwater: 1 user threads"));
+/// }
+/// ```
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Dump {
