@@ -62,6 +62,9 @@ pub struct RunArgs {
     /// Signal that has all user threads printed: none, quit, usr1 or usr2 [default: quit]
     #[arg(long, value_name = "SIGNAL", value_parser = ["none", "quit", "usr1", "usr2"])]
     dump_signal: Option<String>,
+    /// How long a user thread may keep others waiting before it is made to let them run; 0us: for ever [default: 0us]
+    #[arg(long, value_name = "DURATION", value_parser = parse_us)]
+    quantum: Option<u64>,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
@@ -119,6 +122,7 @@ fn settings(args: &RunArgs) -> Vec<(&'static str, String)> {
         ("TAILWATER_BLOCKING_THREADS", args.blocking_threads.map(|n| n.to_string())),
         ("TAILWATER_STALL_TIMEOUT_MS", args.stall_timeout.map(|n| n.to_string())),
         ("TAILWATER_DUMP_SIGNAL", args.dump_signal.clone()),
+        ("TAILWATER_QUANTUM_US", args.quantum.map(|n| n.to_string())),
     ];
     all.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
 }

@@ -34,6 +34,17 @@ pub fn is_installed() -> bool {
 
 /// The allocator: `#[global_allocator] static ALLOC: tailwater::Alloc = tailwater::Alloc;`, which
 /// [`#[tailwater::main]`](macro@crate::main) writes for you.
+///
+/// # Examples
+/// ```standalone_crate
+/// #[tailwater::main]
+/// fn main() {
+///     // The attribute installs it. A program that starts its runtime with a `Builder` writes:
+///     // #[global_allocator]
+///     // static ALLOC: tailwater::Alloc = tailwater::Alloc;
+///     assert_eq!(vec![1u8; 100].len(), 100);
+/// }
+/// ```
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Alloc;
 

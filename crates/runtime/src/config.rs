@@ -38,6 +38,7 @@ struct Partial {
     /// The program's promise, which an operator cannot make for it.
     #[serde(skip)]
     shared_tls: bool,
+    quantum_us: Option<u64>,
 }
 
 impl Partial {
@@ -56,6 +57,7 @@ impl Partial {
             stall_timeout_ms: self.stall_timeout_ms.or(next.stall_timeout_ms),
             dump_signal: self.dump_signal.or(next.dump_signal),
             shared_tls: self.shared_tls || next.shared_tls,
+            quantum_us: self.quantum_us.or(next.quantum_us),
         }
     }
 
@@ -74,6 +76,7 @@ impl Partial {
             stall_timeout_ms: variable("TAILWATER_STALL_TIMEOUT_MS")?,
             dump_signal: variable("TAILWATER_DUMP_SIGNAL")?,
             shared_tls: false,
+            quantum_us: variable("TAILWATER_QUANTUM_US")?,
         })
     }
 
@@ -182,6 +185,8 @@ pub struct Config {
     pub dump_signal: DumpSignal,
     /// Whether user threads use their kthread's thread-local storage.
     pub shared_tls: bool,
+    /// How long a thread may keep others waiting; `None` for as long as it likes.
+    pub quantum: Option<Duration>,
 }
 
 impl Config {
@@ -224,6 +229,7 @@ impl Config {
             stall_timeout: (!stall_timeout.is_zero()).then_some(stall_timeout),
             dump_signal: partial.dump_signal.unwrap_or_default(),
             shared_tls: partial.shared_tls,
+            quantum: partial.quantum_us.map(Duration::from_micros).filter(|quantum| !quantum.is_zero()),
         })
     }
 }
@@ -263,6 +269,7 @@ fn program_name() -> String {
 /// | [`blocking_threads`](Self::blocking_threads) | `TAILWATER_BLOCKING_THREADS` | 256 |
 /// | [`stall_timeout`](Self::stall_timeout) | `TAILWATER_STALL_TIMEOUT_MS` | 100 ms |
 /// | [`dump_signal`](Self::dump_signal) | `TAILWATER_DUMP_SIGNAL` | `quit` |
+/// | [`quantum`](Self::quantum) | `TAILWATER_QUANTUM_US` | 0: none |
 #[derive(Debug, Clone, Default)]
 #[must_use = "a builder does nothing until `run`"]
 pub struct Builder {
@@ -271,59 +278,109 @@ pub struct Builder {
 
 impl Builder {
     /// A builder that has set nothing.
+    ///
+    /// # Examples
+    /// ```
+    /// let builder = tailwater::Builder::new();
+    /// ```
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Attaches to the IOKernel that listens at `socket` (`@name` for an abstract address).
+    ///
+    /// # Examples
+    /// ```
+    /// let builder = tailwater::Builder::new().iokernel("@tailwater");
+    /// ```
     pub fn iokernel(mut self, socket: impl Into<String>) -> Self {
         self.settings.iokernel = Some(socket.into());
         self
     }
 
     /// Name in the IOKernel's statistics; unique on the machine, 1 to 64 printable characters.
+    ///
+    /// # Examples
+    /// ```
+    /// let builder = tailwater::Builder::new().name("kv");
+    /// ```
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.settings.name = Some(name.into());
         self
     }
 
     /// Kthreads, that is, the most cores this runtime uses at once: 1 to 256 attached, 1 to 64 standalone.
+    ///
+    /// # Examples
+    /// ```
+    /// let builder = tailwater::Builder::new().kthreads(4);
+    /// ```
     pub fn kthreads(mut self, kthreads: u16) -> Self {
         self.settings.kthreads = Some(kthreads);
         self
     }
 
     /// Cores the IOKernel never takes away while they are in use.
+    ///
+    /// # Examples
+    /// ```
+    /// let builder = tailwater::Builder::new().guaranteed(1);
+    /// ```
     pub fn guaranteed(mut self, cores: u16) -> Self {
         self.settings.guaranteed = Some(cores);
         self
     }
 
     /// Allocation class.
+    ///
+    /// # Examples
+    /// ```
+    /// let builder = tailwater::Builder::new().class(tailwater::Class::BestEffort);
+    /// ```
     pub fn class(mut self, class: Class) -> Self {
         self.settings.class = Some(class);
         self
     }
 
     /// IPv4 address to ask the IOKernel for.
+    ///
+    /// # Examples
+    /// ```
+    /// let builder = tailwater::Builder::new().ip([10, 77, 0, 9].into());
+    /// ```
     pub fn ip(mut self, ip: Ipv4Addr) -> Self {
         self.settings.ip = Some(ip);
         self
     }
 
     /// Usable bytes of each user thread's stack; 16 KiB at least. Memory is committed as it is touched.
+    ///
+    /// # Examples
+    /// ```
+    /// let builder = tailwater::Builder::new().stack_size(64 * 1024);
+    /// ```
     pub fn stack_size(mut self, bytes: usize) -> Self {
         self.settings.stack_size = Some(bytes);
         self
     }
 
     /// How long an idle kthread polls before it sleeps; zero polls for ever. Rounded down to microseconds.
+    ///
+    /// # Examples
+    /// ```
+    /// let builder = tailwater::Builder::new().idle_timeout(std::time::Duration::from_micros(200));
+    /// ```
     pub fn idle_timeout(mut self, timeout: Duration) -> Self {
         self.settings.idle_timeout_us = Some(u64::try_from(timeout.as_micros()).unwrap_or(u64::MAX));
         self
     }
 
     /// Bytes of each packet ring: a power of two from 32 KiB to 16 MiB.
+    ///
+    /// # Examples
+    /// ```
+    /// let builder = tailwater::Builder::new().ring_bytes(1 << 20);
+    /// ```
     pub fn ring_bytes(mut self, bytes: u32) -> Self {
         self.settings.ring_bytes = Some(bytes);
         self
@@ -360,6 +417,11 @@ impl Builder {
     }
 
     /// Most ordinary threads that run [`blocking`](fn@crate::blocking) calls at a time: 1 to 4096. They are started as needed.
+    ///
+    /// # Examples
+    /// ```
+    /// let builder = tailwater::Builder::new().blocking_threads(32);
+    /// ```
     pub fn blocking_threads(mut self, threads: u16) -> Self {
         self.settings.blocking_threads = Some(threads);
         self
@@ -368,14 +430,52 @@ impl Builder {
     /// How long a user thread may reach no poll point, or sit in a system call, before it is reported on standard error with its
     /// backtrace; zero reports nothing. Rounded down to milliseconds. Watching costs an ordinary thread some ten microseconds four
     /// times in this period.
+    ///
+    /// # Examples
+    /// ```
+    /// let builder = tailwater::Builder::new().stall_timeout(std::time::Duration::from_millis(20));
+    /// ```
     pub fn stall_timeout(mut self, timeout: Duration) -> Self {
         self.settings.stall_timeout_ms = Some(u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX));
         self
     }
 
     /// The signal that has all user threads [dumped](crate::dump) to standard error. A program that handles it itself keeps it.
+    ///
+    /// # Examples
+    /// ```
+    /// let builder = tailwater::Builder::new().dump_signal(tailwater::DumpSignal::Usr2);
+    /// ```
     pub fn dump_signal(mut self, signal: DumpSignal) -> Self {
         self.settings.dump_signal = Some(signal);
+        self
+    }
+
+    /// Time slice: a user thread that keeps others waiting for this long is made to let them run, at its next poll point or by signal.
+    /// Zero, the default, lets every thread run until it blocks. Rounded down to microseconds; a thread runs for one to two quanta.
+    ///
+    /// An ordinary thread wakes up once per quantum, which costs some 5 us: 10 ms cost nothing to speak of, 50 us a tenth of
+    /// a core. A lock of `std` that a preempted thread holds makes others wait in the kernel: see the guide on threads.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// # #[global_allocator]
+    /// # static ALLOC: tailwater::Alloc = tailwater::Alloc;
+    /// use std::sync::atomic::{AtomicBool, Ordering};
+    /// use std::time::Duration;
+    ///
+    /// static DONE: AtomicBool = AtomicBool::new(false);
+    ///
+    /// let runtime = tailwater::Builder::new().kthreads(1).quantum(Duration::from_millis(1));
+    /// let run = runtime.run(|| {
+    ///     tailwater::thread::spawn(|| DONE.store(true, Ordering::Relaxed));
+    ///     // Without a quantum, the only kthread would never get to the other thread.
+    ///     while !DONE.load(Ordering::Relaxed) {}
+    /// });
+    /// run.unwrap();
+    /// ```
+    pub fn quantum(mut self, quantum: Duration) -> Self {
+        self.settings.quantum_us = Some(u64::try_from(quantum.as_micros()).unwrap_or(u64::MAX));
         self
     }
 
@@ -430,6 +530,14 @@ mod tests {
             assert_eq!((file.dump_signal, text.parse()), (Some(signal), Ok(signal)));
         }
         assert!("hup".parse::<DumpSignal>().is_err());
+    }
+
+    #[test]
+    fn threads_have_no_time_slice_unless_one_is_set() {
+        let quantum =
+            |quantum_us| Config::complete(Partial { quantum_us, ..Partial::default() }).unwrap().quantum;
+        assert_eq!((quantum(None), quantum(Some(0))), (None, None));
+        assert_eq!(quantum(Some(50)), Some(Duration::from_micros(50)));
     }
 
     #[test]

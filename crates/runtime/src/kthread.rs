@@ -22,7 +22,7 @@ use core::marker::PhantomData;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::collections::VecDeque;
-use tailwater_shm::grant::{GRANT_KIND_BYTE, Generation, GrantWord};
+use tailwater_shm::grant::{GRANT_KIND_BYTE, Generation, GrantWord, PREEMPT_SIGNAL};
 use tailwater_shm::layout::KthreadShared;
 use tailwater_shm::lot::Slot;
 use tailwater_shm::ring::{Consumer, Producer};
@@ -125,6 +125,8 @@ pub struct Kthread {
     current: AtomicPtr<Uthread>,
     /// What poll points look at: `shared.grant`, or for a moment a word that says yes (see [`ask`](Self::ask)).
     grant: AtomicPtr<GrantWord>,
+    /// The running thread's time slice is over: see [`quantum`](crate::quantum).
+    turn_over: AtomicBool,
     /// FS base of the OS thread itself.
     own_fs: Cell<usize>,
     /// Where the scheduler context waits while a user thread runs.
@@ -200,6 +202,7 @@ impl Kthread {
             preempt_pending: AtomicU32::new(0),
             current: AtomicPtr::new(core::ptr::null_mut()),
             grant: AtomicPtr::new(core::ptr::from_ref(&shared.grant.0).cast_mut()),
+            turn_over: AtomicBool::new(false),
             own_fs: Cell::new(0),
             sched_rsp: Cell::new(0),
             switch_budget: Cell::new(0),
@@ -261,6 +264,24 @@ impl Kthread {
     #[inline(always)]
     pub fn asked_to_cede(&self) -> bool {
         self.shared.grant.0.asks_to_cede()
+    }
+
+    /// Whether the running thread is to give the core up: to the IOKernel, or because its time slice is over.
+    #[inline(always)]
+    pub fn asked_to_yield(&self) -> bool {
+        self.turn_over.load(Ordering::Relaxed) || self.asked_to_cede()
+    }
+
+    /// Says whether the running thread's time slice is over.
+    pub fn set_turn_over(&self, over: bool) {
+        self.turn_over.store(over, Ordering::Relaxed);
+    }
+
+    /// Sends the preempt signal to the OS thread. False if it cannot be sent.
+    pub fn interrupt(&self) -> bool {
+        let tid = self.os_tid.load(Ordering::Relaxed);
+        // SAFETY: tgkill has no memory operands; the kthread's OS thread lives as long as the process.
+        unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), tid, PREEMPT_SIGNAL) == 0 }
     }
 
     /// Makes the next poll point take its slow path and [`answer`](Self::answer): how the stall detector learns of poll points without

@@ -24,7 +24,7 @@
 //! # Poll points
 //! A thread gives its core up quickly when it reaches a poll point: every blocking call, every socket call, `spawn`, and [`poll`], which
 //! long loops should call every microsecond or so (it costs about a nanosecond). A thread that reaches none is interrupted by
-//! a signal a few microseconds later.
+//! a signal a few microseconds later, when the IOKernel wants the core, or when a [`quantum`](Builder::quantum) is set and over.
 
 // Under loom only the algorithms are built, by `tests/loom_sync.rs`.
 #![cfg(not(loom))]
@@ -43,6 +43,7 @@ mod local;
 pub mod net;
 mod overflow;
 mod preempt;
+mod quantum;
 mod registry;
 mod runq;
 mod runtime;
@@ -67,7 +68,20 @@ pub use tls::TlsError;
 
 pub(crate) use runtime::clock;
 
-/// Gives the core up if the IOKernel wants it back; otherwise costs about a nanosecond. For long loops.
+/// Gives the core up if the IOKernel wants it back, or the thread's [`quantum`](Builder::quantum) is over; otherwise costs about a
+/// nanosecond. For long loops.
+///
+/// # Examples
+/// ```
+/// let mut sum = 0u64;
+/// for (i, n) in (0..100_000u64).enumerate() {
+///     sum += n;
+///     if i % 256 == 0 {
+///         tailwater::poll();
+///     }
+/// }
+/// assert_eq!(sum, 4_999_950_000);
+/// ```
 #[inline(always)]
 pub fn poll() {
     if kthread::should_cede() {

@@ -1,8 +1,8 @@
 //! Preemption by signal, for user threads that reach no poll point.
 //!
-//! The IOKernel asks with a grant word first; only a thread that ignores it for `cede_grace` gets the signal. The handler runs on
-//! the user thread's own stack, so what it interrupts is saved there by the kernel, vector registers and all; it then queues
-//! the thread and leaves through the ordinary switch. When the thread is resumed, on whichever kthread, the handler returns and
+//! The IOKernel asks with a grant word first; only a thread that ignores it for `cede_grace` gets the signal. [`quantum`](crate::quantum)
+//! sends it when a time slice is over. The handler runs on the user thread's own stack, so what it interrupts is saved there by
+//! the kernel, vector registers and all; it then queues the thread and leaves through the ordinary switch. When the thread is resumed, on whichever kthread, the handler returns and
 //! the kernel restores the interrupted state (Shenango section 6.2). FS and GS base are not part of that state.
 //!
 //! The signal is `SIGURG`: ignored by default, so that a late one harms nobody (Go chose it for the same reason).
@@ -48,7 +48,7 @@ extern "C" fn on_signal(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_v
         kthread.set_preempt_pending(true);
         return;
     }
-    if !kthread.asked_to_cede() {
+    if !kthread.asked_to_yield() {
         return;
     }
     count(&kthread.counters.preemptions, 1);

@@ -18,7 +18,7 @@ use crate::stack::StackPool;
 use crate::sync::spin::SpinLock;
 use crate::thread::{Options, panics};
 use crate::uthread::Uthread;
-use crate::{alloc, arch, debug, overflow, preempt, thread, tls, worker};
+use crate::{alloc, arch, debug, overflow, preempt, quantum, thread, tls, worker};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::collections::VecDeque;
 use std::sync::OnceLock;
@@ -28,6 +28,14 @@ use tailwater_shm::lot::SlotId;
 use tailwater_shm::{Clock, Cycles};
 
 /// Why a runtime did not start.
+///
+/// # Examples
+/// ```standalone_crate
+/// // This program has the system's allocator.
+/// let error = tailwater::Builder::new().run(|| ()).unwrap_err();
+/// assert!(matches!(error, tailwater::StartError::NoAllocatorGuard));
+/// assert!(error.to_string().contains("#[tailwater::main]"), "it says what to do");
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
@@ -201,6 +209,17 @@ impl Builder {
     ///
     /// # Panics
     /// Resumes the panic of `main`.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// # #[global_allocator]
+    /// # static ALLOC: tailwater::Alloc = tailwater::Alloc;
+    /// let answer = tailwater::Builder::new().kthreads(2).run(|| {
+    ///     let thread = tailwater::thread::spawn(|| 42);
+    ///     thread.join().unwrap()
+    /// });
+    /// assert_eq!(answer.unwrap(), 42);
+    /// ```
     pub fn run<T: Send + 'static>(self, main: impl FnOnce() -> T + Send + 'static) -> Result<T, StartError> {
         if !alloc::is_installed() {
             return Err(StartError::NoAllocatorGuard);
@@ -257,6 +276,8 @@ fn start(config: &Config) -> Result<&'static Runtime, StartError> {
         .blocking
         .start()
         .map_err(|source| StartError::System { action: "start a thread for blocking calls", source })?;
+    quantum::start(config.quantum)
+        .map_err(|source| StartError::System { action: "start the thread that ends time slices", source })?;
     debug::start(config).map_err(|source| StartError::System {
         action: "start the thread that watches for stalls",
         source,

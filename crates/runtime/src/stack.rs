@@ -47,6 +47,15 @@ impl Stack {
 }
 
 /// Why no stack could be made.
+///
+/// # Examples
+/// ```
+/// // What `thread::Builder::spawn` returns contains one when there is no memory for the stack.
+/// fn is_out_of_stacks(error: &std::io::Error) -> bool {
+///     error.get_ref().is_some_and(|inner| inner.is::<tailwater::StackError>())
+/// }
+/// assert!(!is_out_of_stacks(&std::io::ErrorKind::OutOfMemory.into()));
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[error("cannot map {bytes} bytes of stacks: {source}; lower the stack size or raise the memory limit")]
 pub struct StackError {

@@ -69,6 +69,16 @@ pub enum MissedTicks {
 }
 
 /// Ticks at a fixed period; see [`interval`].
+///
+/// # Examples
+/// ```
+/// use tailwater::time::{Duration, interval};
+///
+/// let mut ticks = interval(Duration::from_millis(1));
+/// assert_eq!(ticks.period(), Duration::from_millis(1));
+/// let first = ticks.tick();
+/// assert_eq!(ticks.tick() - first, Duration::from_millis(1));
+/// ```
 #[derive(Debug, Clone)]
 pub struct Interval {
     next: Instant,
@@ -138,6 +148,16 @@ impl Interval {
     }
 
     /// Waits for the next tick. Returns when it was due, which may be a while ago.
+    ///
+    /// # Examples
+    /// ```
+    /// use tailwater::time::{Duration, interval};
+    ///
+    /// let mut ticks = interval(Duration::from_millis(1));
+    /// assert_eq!(ticks.period(), Duration::from_millis(1));
+    /// let first = ticks.tick();
+    /// assert_eq!(ticks.tick() - first, Duration::from_millis(1));
+    /// ```
     pub fn tick(&mut self) -> Instant {
         let due = self.next;
         sleep_until(due);
@@ -146,11 +166,31 @@ impl Interval {
     }
 
     /// Time between ticks.
+    ///
+    /// # Examples
+    /// ```
+    /// use tailwater::time::{Duration, interval};
+    ///
+    /// let mut ticks = interval(Duration::from_millis(1));
+    /// assert_eq!(ticks.period(), Duration::from_millis(1));
+    /// let first = ticks.tick();
+    /// assert_eq!(ticks.tick() - first, Duration::from_millis(1));
+    /// ```
     pub fn period(&self) -> Duration {
         self.period
     }
 
     /// The next tick comes a period from now.
+    ///
+    /// # Examples
+    /// ```
+    /// use tailwater::time::{Duration, Instant, interval};
+    ///
+    /// let mut ticks = interval(Duration::from_millis(1));
+    /// let now = Instant::now();
+    /// ticks.reset();
+    /// assert!(ticks.tick() >= now + Duration::from_millis(1));
+    /// ```
     pub fn reset(&mut self) {
         self.next = Instant::now() + self.period;
     }
@@ -193,6 +233,13 @@ pub struct Deadline(Option<Instant>);
 
 impl Deadline {
     /// No limit.
+    ///
+    /// # Examples
+    /// ```
+    /// use tailwater::time::{Deadline, Duration};
+    ///
+    /// assert_eq!(Deadline::NEVER.remaining(), Duration::MAX);
+    /// ```
     pub const NEVER: Self = Self(None);
 
     /// `duration` from now; [`NEVER`](Self::NEVER) if that is beyond what the clock can say.
@@ -209,26 +256,62 @@ impl Deadline {
     }
 
     /// At `instant`.
+    ///
+    /// # Examples
+    /// ```
+    /// use tailwater::time::{Deadline, Duration, Instant};
+    ///
+    /// let noon = Instant::now() + Duration::from_secs(1);
+    /// assert_eq!(Deadline::at(noon).instant(), Some(noon));
+    /// ```
     pub fn at(instant: Instant) -> Self {
         Self(Some(instant))
     }
 
     /// Time left; zero when it has passed, [`Duration::MAX`] when there is no limit.
+    ///
+    /// # Examples
+    /// ```
+    /// use tailwater::time::{Deadline, Duration};
+    ///
+    /// assert!(Deadline::after(Duration::from_secs(1)).remaining() <= Duration::from_secs(1));
+    /// assert_eq!(Deadline::after(Duration::ZERO).remaining(), Duration::ZERO);
+    /// ```
     pub fn remaining(&self) -> Duration {
         self.0.map_or(Duration::MAX, |at| at.saturating_duration_since(Instant::now()))
     }
 
     /// Whether the moment has come.
+    ///
+    /// # Examples
+    /// ```
+    /// use tailwater::time::{Deadline, Instant};
+    ///
+    /// assert!(Deadline::at(Instant::now()).has_passed() && !Deadline::NEVER.has_passed());
+    /// ```
     pub fn has_passed(&self) -> bool {
         self.remaining().is_zero()
     }
 
     /// The moment, if there is a limit.
+    ///
+    /// # Examples
+    /// ```
+    /// assert_eq!(tailwater::time::Deadline::NEVER.instant(), None);
+    /// ```
     pub fn instant(&self) -> Option<Instant> {
         self.0
     }
 
     /// The earlier of two.
+    ///
+    /// # Examples
+    /// ```
+    /// use tailwater::time::{Deadline, Duration, Instant};
+    ///
+    /// let soon = Deadline::at(Instant::now());
+    /// assert_eq!(soon.min(Deadline::after(Duration::from_secs(1))), soon);
+    /// ```
     #[must_use]
     pub fn min(self, other: Self) -> Self {
         match (self.0, other.0) {

@@ -25,6 +25,12 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// The C library lacks what user-thread TLS needs.
+///
+/// # Examples
+/// ```
+/// let error = tailwater::TlsError::MissingSymbol("_dl_allocate_tls");
+/// assert!(error.to_string().contains("glibc 2.31 or newer"));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TlsError {
     /// A symbol is missing.

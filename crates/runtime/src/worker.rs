@@ -126,10 +126,13 @@ pub fn give_up_core() {
     let guard = NoPreempt::new();
     let Some(kthread) = guard.kthread() else { return };
     kthread.answer();
-    if kthread.preempt_depth() != 1 || !kthread.asked_to_cede() {
+    if kthread.preempt_depth() != 1 || !kthread.asked_to_yield() {
         return;
     }
     let Some(me) = kthread.current() else { return };
+    kthread.set_turn_over(false);
+    // What waits may be a timer or a frame, which only the scheduler notices.
+    kthread.switch_budget.set(0);
     ready(me);
     block(guard);
 }
@@ -302,15 +305,20 @@ fn steal(kthread: &Kthread, runtime: &Runtime, guard: &NoPreempt, now: Cycles) -
 
 /// Whether there is anything this kthread could do: what an idle kthread polls.
 pub fn work_visible(kthread: &Kthread, runtime: &Runtime, now: Cycles) -> bool {
-    let has_work = |k: &Kthread| {
-        !k.runq.is_empty()
-            || k.ingress.as_ref().is_some_and(crate::kthread::Ingress::has_record)
-            || k.shared.status.overflow.load(Relaxed) > 0
-            || k.shared.status.next_timer.load(Relaxed) <= now
-    };
-    has_work(kthread)
-        || runtime.injected() > 0
-        || (runtime.kthreads.len() > 1 && runtime.kthreads.iter().any(|k| has_work(k)))
+    waits_for(kthread, runtime, now)
+        || (runtime.kthreads.len() > 1 && runtime.kthreads.iter().any(|k| has_work(k, now)))
+}
+
+/// Whether something waits that this kthread would turn to by itself, before it looked at others.
+pub fn waits_for(kthread: &Kthread, runtime: &Runtime, now: Cycles) -> bool {
+    has_work(kthread, now) || runtime.injected() > 0
+}
+
+fn has_work(kthread: &Kthread, now: Cycles) -> bool {
+    !kthread.runq.is_empty()
+        || kthread.ingress.as_ref().is_some_and(crate::kthread::Ingress::has_record)
+        || kthread.shared.status.overflow.load(Relaxed) > 0
+        || kthread.shared.status.next_timer.load(Relaxed) <= now
 }
 
 /// Xorshift (Marsaglia 2003): victims need to be spread, not secret.

@@ -13,11 +13,13 @@
 //! See [`stall_timeout`](crate::Builder::stall_timeout). A thread that reaches no poll point for that long keeps every other thread off
 //! its core, and one line and a backtrace on standard error say which it is.
 
+mod counters;
 pub(crate) mod snapshot;
 mod stall;
 mod unwind;
 mod watch;
 
+pub use counters::{Counters, counters};
 pub use unwind::Frame;
 pub(crate) use unwind::Unwinder;
 pub(crate) use watch::start;
@@ -108,6 +110,16 @@ impl fmt::Display for ThreadInfo {
 }
 
 /// All user threads; see [`dump`]. Displays as a report of many lines.
+///
+/// # Examples
+/// ```standalone_crate
+/// #[tailwater::main]
+/// fn main() {
+///     let dump = tailwater::dump();
+///     assert_eq!((dump.threads.len(), dump.left_out), (1, 0));
+///     assert!(dump.to_string().starts_with("tailwater: 1 user threads"));
+/// }
+/// ```
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Dump {

@@ -20,7 +20,6 @@ use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use tailwater_shm::grant::PREEMPT_SIGNAL;
 
 /// Words of a stack that are copied: 32 KiB hold the youngest frames of any thread and all of most.
 const MAX_WORDS: usize = 4096;
@@ -109,9 +108,7 @@ pub fn of_running(kthread: &Kthread) -> Option<(*const Uthread, Snapshot)> {
     let asked = u32::from(kthread.index) + ASKED;
     // Release: pairs with the Acquire in `answer`: the body is the handler's.
     SAMPLE.state.store(asked, Ordering::Release);
-    let tid = kthread.os_tid.load(Ordering::Relaxed);
-    // SAFETY: tgkill has no memory operands; the kthread's OS thread lives as long as the process.
-    let sent = unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), tid, PREEMPT_SIGNAL) } == 0;
+    let sent = kthread.interrupt();
     let start = Instant::now();
     // Acquire: pairs with the Release in `answer`.
     while SAMPLE.state.load(Ordering::Acquire) != DONE {

@@ -22,6 +22,16 @@ use tailwater_shm::grant::PREEMPT_SIGNAL;
 const MAX_FRAMES: usize = 128;
 
 /// One function on a stack, inlined ones included.
+///
+/// # Examples
+/// ```standalone_crate
+/// #[tailwater::main]
+/// fn main() {
+///     let dump = tailwater::dump();
+///     let names: Vec<_> = dump.threads[0].backtrace.iter().filter_map(|f| f.function.as_deref()).collect();
+///     assert!(names.iter().any(|name| name.ends_with("dump")), "{names:?}");
+/// }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Frame {

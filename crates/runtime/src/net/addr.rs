@@ -23,6 +23,14 @@ pub trait ToSocketAddrs {
     ///
     /// # Errors
     /// [`InvalidInput`](io::ErrorKind::InvalidInput) for text that is no address.
+    ///
+    /// # Examples
+    /// ```
+    /// use tailwater::net::ToSocketAddrs;
+    ///
+    /// let mut addresses = "10.77.0.2:7".to_socket_addrs().unwrap();
+    /// assert_eq!(addresses.next(), Some(([10, 77, 0, 2], 7).into()));
+    /// ```
     fn to_socket_addrs(&self) -> io::Result<Self::Iter>;
 }
 

@@ -35,6 +35,11 @@ pub(crate) use stack::NetConfig;
 use global::{KthreadOutlet, stack};
 
 /// Flag of a ring record: whoever put the frame into the ingress ring vouches for its IPv4, ICMP and UDP checksums.
+///
+/// # Examples
+/// ```
+/// assert!(tailwater::net::FLAG_CHECKSUM_OK.is_power_of_two());
+/// ```
 pub const FLAG_CHECKSUM_OK: u8 = 1 << 0;
 
 /// Processes a frame from an ingress ring. Preemption is off.
@@ -52,6 +57,15 @@ pub(crate) fn set_link_down() {
 ///
 /// # Panics
 /// If no runtime has been started.
+///
+/// # Examples
+/// ```standalone_crate
+/// #[tailwater::main]
+/// fn main() {
+///     // Standalone, unless `Builder::ip` or TAILWATER_IP says otherwise.
+///     assert!(tailwater::net::local_ip().is_loopback());
+/// }
+/// ```
 pub fn local_ip() -> std::net::Ipv4Addr {
     stack().ip()
 }
@@ -60,6 +74,18 @@ pub fn local_ip() -> std::net::Ipv4Addr {
 ///
 /// # Panics
 /// If no runtime has been started.
+///
+/// # Examples
+/// ```standalone_crate
+/// use tailwater::net::{UdpSocket, counters};
+///
+/// #[tailwater::main]
+/// fn main() {
+///     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+///     socket.send_to(b"to myself", socket.local_addr().unwrap()).unwrap();
+///     assert_eq!((counters().udp_sent, counters().udp_sockets), (1, 1));
+/// }
+/// ```
 pub fn counters() -> Counters {
     stack().counters()
 }

@@ -43,6 +43,18 @@ pub struct BarrierWaitResult(bool);
 
 impl BarrierWaitResult {
     /// True for exactly one of the threads of each meeting: the last to come.
+    ///
+    /// # Examples
+    /// ```
+    /// use tailwater::sync::Barrier;
+    ///
+    /// let barrier = Barrier::new(3);
+    /// let leaders = std::thread::scope(|s| {
+    ///     let threads = [(); 3].map(|()| s.spawn(|| barrier.wait().is_leader()));
+    ///     threads.map(|thread| thread.join().unwrap()).into_iter().filter(|&leads| leads).count()
+    /// });
+    /// assert_eq!(leaders, 1);
+    /// ```
     pub fn is_leader(&self) -> bool {
         self.0
     }
@@ -50,11 +62,29 @@ impl BarrierWaitResult {
 
 impl Barrier {
     /// A barrier for `threads` threads; 0 means the same as 1.
+    ///
+    /// # Examples
+    /// ```
+    /// // Nobody else to wait for.
+    /// assert!(tailwater::sync::Barrier::new(1).wait().is_leader());
+    /// ```
     pub const fn new(threads: usize) -> Self {
         Self { threads, arrivals: SpinLock::new(Arrivals { count: 0, waiters: WaitList::new() }) }
     }
 
     /// Waits until as many threads have called this as the barrier is for.
+    ///
+    /// # Examples
+    /// ```
+    /// use tailwater::sync::Barrier;
+    ///
+    /// let barrier = Barrier::new(3);
+    /// let leaders = std::thread::scope(|s| {
+    ///     let threads = [(); 3].map(|()| s.spawn(|| barrier.wait().is_leader()));
+    ///     threads.map(|thread| thread.join().unwrap()).into_iter().filter(|&leads| leads).count()
+    /// });
+    /// assert_eq!(leaders, 1);
+    /// ```
     pub fn wait(&self) -> BarrierWaitResult {
         crate::poll();
         let mut arrivals = self.arrivals.lock();

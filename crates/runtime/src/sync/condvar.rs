@@ -34,11 +34,31 @@ pub struct Condvar {
 }
 
 /// Whether a timed wait ended by its timeout.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use tailwater::sync::{Condvar, Mutex};
+///
+/// let (lock, condition) = (Mutex::new(()), Condvar::new());
+/// let (_guard, result) = condition.wait_timeout(lock.lock().unwrap(), Duration::from_millis(1)).unwrap();
+/// assert!(result.timed_out());
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WaitTimeoutResult(bool);
 
 impl WaitTimeoutResult {
     /// True if the time passed without a notification.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    /// use tailwater::sync::{Condvar, Mutex};
+    ///
+    /// let (lock, condition) = (Mutex::new(()), Condvar::new());
+    /// let (_guard, result) = condition.wait_timeout(lock.lock().unwrap(), Duration::from_millis(1)).unwrap();
+    /// assert!(result.timed_out());
+    /// ```
     pub fn timed_out(&self) -> bool {
         self.0
     }
@@ -46,6 +66,12 @@ impl WaitTimeoutResult {
 
 impl Condvar {
     /// A condition variable nobody waits for.
+    ///
+    /// # Examples
+    /// ```
+    /// static CHANGED: tailwater::sync::Condvar = tailwater::sync::Condvar::new();
+    /// CHANGED.notify_all();
+    /// ```
     pub const fn new() -> Self {
         Self { waiters: SpinLock::new(WaitList::new()) }
     }
@@ -55,6 +81,23 @@ impl Condvar {
     ///
     /// # Errors
     /// If the mutex is poisoned when it is locked again; the error holds the guard.
+    ///
+    /// # Examples
+    /// ```
+    /// use tailwater::sync::{Condvar, Mutex};
+    ///
+    /// let (ready, changed) = (Mutex::new(false), Condvar::new());
+    /// std::thread::scope(|s| {
+    ///     s.spawn(|| {
+    ///         *ready.lock().unwrap() = true;
+    ///         changed.notify_one();
+    ///     });
+    ///     let mut guard = ready.lock().unwrap();
+    ///     while !*guard {
+    ///         guard = changed.wait(guard).unwrap();
+    ///     }
+    /// });
+    /// ```
     pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> LockResult<MutexGuard<'a, T>> {
         self.wait_until(guard, None).0
     }
@@ -63,6 +106,21 @@ impl Condvar {
     ///
     /// # Errors
     /// As [`wait`](Self::wait).
+    ///
+    /// # Examples
+    /// ```
+    /// use tailwater::sync::{Condvar, Mutex};
+    ///
+    /// let (ready, changed) = (Mutex::new(false), Condvar::new());
+    /// std::thread::scope(|s| {
+    ///     s.spawn(|| {
+    ///         *ready.lock().unwrap() = true;
+    ///         changed.notify_one();
+    ///     });
+    ///     let guard = changed.wait_while(ready.lock().unwrap(), |ready| !*ready).unwrap();
+    ///     assert!(*guard);
+    /// });
+    /// ```
     pub fn wait_while<'a, T>(
         &self,
         mut guard: MutexGuard<'a, T>,
@@ -78,6 +136,16 @@ impl Condvar {
     ///
     /// # Errors
     /// As [`wait`](Self::wait).
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    /// use tailwater::sync::{Condvar, Mutex};
+    ///
+    /// let (lock, condition) = (Mutex::new(()), Condvar::new());
+    /// let (_guard, result) = condition.wait_timeout(lock.lock().unwrap(), Duration::from_millis(1)).unwrap();
+    /// assert!(result.timed_out());
+    /// ```
     pub fn wait_timeout<'a, T>(
         &self,
         guard: MutexGuard<'a, T>,
@@ -140,12 +208,42 @@ impl Condvar {
     }
 
     /// Wakes the thread that has waited longest, if any.
+    ///
+    /// # Examples
+    /// ```
+    /// use tailwater::sync::{Condvar, Mutex};
+    ///
+    /// let (ready, changed) = (Mutex::new(false), Condvar::new());
+    /// std::thread::scope(|s| {
+    ///     s.spawn(|| {
+    ///         *ready.lock().unwrap() = true;
+    ///         changed.notify_one();
+    ///     });
+    ///     let guard = changed.wait_while(ready.lock().unwrap(), |ready| !*ready).unwrap();
+    ///     assert!(*guard);
+    /// });
+    /// ```
     #[inline]
     pub fn notify_one(&self) {
         self.waiters.lock().wake_one();
     }
 
     /// Wakes all waiting threads.
+    ///
+    /// # Examples
+    /// ```
+    /// use tailwater::sync::{Condvar, Mutex};
+    ///
+    /// let (ready, changed) = (Mutex::new(false), Condvar::new());
+    /// std::thread::scope(|s| {
+    ///     s.spawn(|| {
+    ///         *ready.lock().unwrap() = true;
+    ///         changed.notify_all();
+    ///     });
+    ///     let guard = changed.wait_while(ready.lock().unwrap(), |ready| !*ready).unwrap();
+    ///     assert!(*guard);
+    /// });
+    /// ```
     pub fn notify_all(&self) {
         self.waiters.lock().wake_all();
     }

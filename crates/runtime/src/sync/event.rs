@@ -40,11 +40,27 @@ impl Default for Event {
 
 impl Event {
     /// An event that is not set.
+    ///
+    /// # Examples
+    /// ```
+    /// static READY: tailwater::sync::Event = tailwater::sync::Event::new();
+    /// assert!(!READY.is_set());
+    /// ```
     pub const fn new() -> Self {
         Self { set: AtomicBool::new(false), waiters: SpinLock::new(WaitList::new()) }
     }
 
     /// Sets the event and wakes everybody who waits: all of them pass, even if it is reset right afterwards.
+    ///
+    /// # Examples
+    /// ```
+    /// let event = tailwater::sync::Event::new();
+    /// std::thread::scope(|s| {
+    ///     s.spawn(|| event.set());
+    ///     event.wait();
+    /// });
+    /// assert!(event.is_set());
+    /// ```
     pub fn set(&self) {
         let mut waiters = self.waiters.lock();
         // Release: pairs with the Acquire in `is_set`.
@@ -53,6 +69,15 @@ impl Event {
     }
 
     /// Makes threads wait again.
+    ///
+    /// # Examples
+    /// ```
+    /// let event = tailwater::sync::Event::new();
+    /// event.set();
+    /// assert!(event.is_set());
+    /// event.reset();
+    /// assert!(!event.is_set());
+    /// ```
     pub fn reset(&self) {
         let _waiters = self.waiters.lock();
         // Relaxed: it carries nothing.
@@ -60,6 +85,15 @@ impl Event {
     }
 
     /// Whether the event is set. What was done before it was set is then visible to the caller.
+    ///
+    /// # Examples
+    /// ```
+    /// let event = tailwater::sync::Event::new();
+    /// event.set();
+    /// assert!(event.is_set());
+    /// event.reset();
+    /// assert!(!event.is_set());
+    /// ```
     #[inline]
     pub fn is_set(&self) -> bool {
         // Acquire: pairs with the Release in `set`.
@@ -67,6 +101,16 @@ impl Event {
     }
 
     /// Waits until the event is set.
+    ///
+    /// # Examples
+    /// ```
+    /// let event = tailwater::sync::Event::new();
+    /// std::thread::scope(|s| {
+    ///     s.spawn(|| event.set());
+    ///     event.wait();
+    /// });
+    /// assert!(event.is_set());
+    /// ```
     #[inline]
     pub fn wait(&self) {
         self.wait_until(None);

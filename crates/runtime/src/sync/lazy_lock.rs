@@ -30,6 +30,14 @@ impl<T: RefUnwindSafe + UnwindSafe, F: UnwindSafe> RefUnwindSafe for LazyLock<T,
 
 impl<T, F: FnOnce() -> T> LazyLock<T, F> {
     /// A value that `init` computes when it is needed.
+    ///
+    /// # Examples
+    /// ```
+    /// use tailwater::sync::LazyLock;
+    ///
+    /// static TABLE: LazyLock<Vec<u32>> = LazyLock::new(|| (0..10).map(|n| n * n).collect());
+    /// assert_eq!(TABLE[3], 9);
+    /// ```
     pub const fn new(init: F) -> Self {
         Self { value: OnceLock::new(), init: Cell::new(Some(init)) }
     }
@@ -39,6 +47,14 @@ impl<T, F: FnOnce() -> T> LazyLock<T, F> {
     /// # Panics
     /// If the initialiser panics, or did so for an earlier caller: the value is poisoned for good. An initialiser that needs
     /// its own value waits for itself, for ever.
+    ///
+    /// # Examples
+    /// ```
+    /// use tailwater::sync::LazyLock;
+    ///
+    /// static TABLE: LazyLock<Vec<u32>> = LazyLock::new(|| (0..10).map(|n| n * n).collect());
+    /// assert_eq!(LazyLock::force(&TABLE)[3], 9);
+    /// ```
     #[inline]
     pub fn force(this: &Self) -> &T {
         this.value.get_or_init(|| match this.init.take() {

@@ -93,6 +93,16 @@ impl<T> Sender<T> {
     ///
     /// # Errors
     /// If the receiver is gone; the error holds the message.
+    ///
+    /// # Examples
+    /// ```
+    /// use tailwater::sync::mpsc::{self, SendError};
+    ///
+    /// let (sender, receiver) = mpsc::channel();
+    /// assert_eq!(sender.send(1), Ok(()));
+    /// drop(receiver);
+    /// assert_eq!(sender.send(2), Err(SendError(2)));
+    /// ```
     #[inline]
     pub fn send(&self, message: T) -> Result<(), SendError<T>> {
         self.inner.send(message)
@@ -104,6 +114,16 @@ impl<T> SyncSender<T> {
     ///
     /// # Errors
     /// If the receiver is gone; the error holds the message.
+    ///
+    /// # Examples
+    /// ```
+    /// use tailwater::sync::mpsc::{self, SendError};
+    ///
+    /// let (sender, receiver) = mpsc::sync_channel(1);
+    /// assert_eq!(sender.send(1), Ok(()));
+    /// drop(receiver);
+    /// assert_eq!(sender.send(2), Err(SendError(2)));
+    /// ```
     #[inline]
     pub fn send(&self, message: T) -> Result<(), SendError<T>> {
         self.inner.send(message)
@@ -113,6 +133,15 @@ impl<T> SyncSender<T> {
     ///
     /// # Errors
     /// `Full` or `Disconnected`, with the message.
+    ///
+    /// # Examples
+    /// ```
+    /// use tailwater::sync::mpsc::{self, TrySendError};
+    ///
+    /// let (sender, _receiver) = mpsc::sync_channel(1);
+    /// assert_eq!(sender.try_send(1), Ok(()));
+    /// assert_eq!(sender.try_send(2), Err(TrySendError::Full(2)));
+    /// ```
     #[inline]
     pub fn try_send(&self, message: T) -> Result<(), TrySendError<T>> {
         self.inner.try_send(message)
@@ -128,6 +157,17 @@ impl<T> Receiver<T> {
     ///
     /// # Errors
     /// If the channel is empty and all senders are gone.
+    ///
+    /// # Examples
+    /// ```
+    /// use tailwater::sync::mpsc::{self, RecvError};
+    ///
+    /// let (sender, receiver) = mpsc::channel();
+    /// sender.send(1).unwrap();
+    /// drop(sender);
+    /// assert_eq!(receiver.recv(), Ok(1));
+    /// assert_eq!(receiver.recv(), Err(RecvError));
+    /// ```
     #[inline]
     pub fn recv(&self) -> Result<T, RecvError> {
         self.inner.recv()
@@ -137,6 +177,16 @@ impl<T> Receiver<T> {
     ///
     /// # Errors
     /// `Empty` or `Disconnected`.
+    ///
+    /// # Examples
+    /// ```
+    /// use tailwater::sync::mpsc::{self, TryRecvError};
+    ///
+    /// let (sender, receiver) = mpsc::channel();
+    /// assert_eq!(receiver.try_recv(), Err(TryRecvError::Empty));
+    /// sender.send(1).unwrap();
+    /// assert_eq!(receiver.try_recv(), Ok(1));
+    /// ```
     #[inline]
     pub fn try_recv(&self) -> Result<T, TryRecvError> {
         self.inner.try_recv()
@@ -146,16 +196,40 @@ impl<T> Receiver<T> {
     ///
     /// # Errors
     /// `Timeout` or `Disconnected`.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    /// use tailwater::sync::mpsc::{self, RecvTimeoutError};
+    ///
+    /// let (_sender, receiver) = mpsc::channel::<u8>();
+    /// assert_eq!(receiver.recv_timeout(Duration::from_millis(1)), Err(RecvTimeoutError::Timeout));
+    /// ```
     pub fn recv_timeout(&self, timeout: Duration) -> Result<T, RecvTimeoutError> {
         self.inner.recv_timeout(timeout)
     }
 
     /// The messages, waiting for each, until all senders are gone.
+    ///
+    /// # Examples
+    /// ```
+    /// let (sender, receiver) = tailwater::sync::mpsc::channel();
+    /// (0..3).for_each(|n| sender.send(n).unwrap());
+    /// drop(sender);
+    /// assert_eq!(receiver.iter().sum::<i32>(), 3);
+    /// ```
     pub fn iter(&self) -> Iter<'_, T> {
         self.inner.iter()
     }
 
     /// The messages that are there, without waiting.
+    ///
+    /// # Examples
+    /// ```
+    /// let (sender, receiver) = tailwater::sync::mpsc::channel();
+    /// sender.send(1).unwrap();
+    /// assert_eq!(receiver.try_iter().collect::<Vec<_>>(), [1]);
+    /// ```
     pub fn try_iter(&self) -> TryIter<'_, T> {
         self.inner.try_iter()
     }

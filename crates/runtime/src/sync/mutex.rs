@@ -44,6 +44,12 @@ unsafe impl<T: ?Sized + Send> Sync for Mutex<T> {}
 
 impl<T> Mutex<T> {
     /// An unlocked mutex.
+    ///
+    /// # Examples
+    /// ```
+    /// static COUNT: tailwater::sync::Mutex<u32> = tailwater::sync::Mutex::new(0);
+    /// *COUNT.lock().unwrap() += 1;
+    /// ```
     pub const fn new(value: T) -> Self {
         Self {
             state: AtomicU32::new(FREE),
@@ -57,6 +63,11 @@ impl<T> Mutex<T> {
     ///
     /// # Errors
     /// If the mutex is poisoned; the error holds the value.
+    ///
+    /// # Examples
+    /// ```
+    /// assert_eq!(tailwater::sync::Mutex::new(5).into_inner().unwrap(), 5);
+    /// ```
     pub fn into_inner(self) -> LockResult<T> {
         let poisoned = self.is_poisoned();
         wrap(self.value.into_inner(), poisoned)
@@ -72,6 +83,17 @@ impl<T: ?Sized> Mutex<T> {
     ///
     /// # Errors
     /// If a thread panicked while it held the mutex; the error holds the guard.
+    ///
+    /// # Examples
+    /// ```
+    /// let count = tailwater::sync::Mutex::new(0);
+    /// std::thread::scope(|s| {
+    ///     for _ in 0..4 {
+    ///         s.spawn(|| *count.lock().unwrap() += 1);
+    ///     }
+    /// });
+    /// assert_eq!(*count.lock().unwrap(), 4);
+    /// ```
     #[inline]
     pub fn lock(&self) -> LockResult<MutexGuard<'_, T>> {
         // Acquire: pairs with the Release in `unlock`.
@@ -85,6 +107,15 @@ impl<T: ?Sized> Mutex<T> {
     ///
     /// # Errors
     /// `WouldBlock` if it is held, `Poisoned` as [`lock`](Self::lock).
+    ///
+    /// # Examples
+    /// ```
+    /// let value = tailwater::sync::Mutex::new(1);
+    /// let guard = value.lock().unwrap();
+    /// assert!(value.try_lock().is_err());
+    /// drop(guard);
+    /// assert_eq!(*value.try_lock().unwrap(), 1);
+    /// ```
     #[inline]
     pub fn try_lock(&self) -> TryLockResult<MutexGuard<'_, T>> {
         // Acquire: as in `lock`.
@@ -95,11 +126,45 @@ impl<T: ?Sized> Mutex<T> {
     }
 
     /// Whether a thread panicked while it held the mutex.
+    ///
+    /// # Examples
+    /// ```
+    /// use tailwater::sync::Mutex;
+    ///
+    /// let value = Mutex::new(0);
+    /// std::thread::scope(|s| {
+    ///     let panics = s.spawn(|| {
+    ///         let _guard = value.lock().unwrap();
+    ///         panic!("while it is locked");
+    ///     });
+    ///     assert!(panics.join().is_err());
+    /// });
+    /// assert!(value.is_poisoned());
+    /// value.clear_poison();
+    /// assert!(value.lock().is_ok());
+    /// ```
     pub fn is_poisoned(&self) -> bool {
         self.poisoned.load(Ordering::Relaxed)
     }
 
     /// Declares the value good again.
+    ///
+    /// # Examples
+    /// ```
+    /// use tailwater::sync::Mutex;
+    ///
+    /// let value = Mutex::new(0);
+    /// std::thread::scope(|s| {
+    ///     let panics = s.spawn(|| {
+    ///         let _guard = value.lock().unwrap();
+    ///         panic!("while it is locked");
+    ///     });
+    ///     assert!(panics.join().is_err());
+    /// });
+    /// assert!(value.is_poisoned());
+    /// value.clear_poison();
+    /// assert!(value.lock().is_ok());
+    /// ```
     pub fn clear_poison(&self) {
         self.poisoned.store(false, Ordering::Relaxed);
     }
@@ -108,6 +173,13 @@ impl<T: ?Sized> Mutex<T> {
     ///
     /// # Errors
     /// If the mutex is poisoned; the error holds the reference.
+    ///
+    /// # Examples
+    /// ```
+    /// let mut count = tailwater::sync::Mutex::new(0);
+    /// *count.get_mut().unwrap() = 5;
+    /// assert_eq!(count.into_inner().unwrap(), 5);
+    /// ```
     pub fn get_mut(&mut self) -> LockResult<&mut T> {
         let poisoned = self.is_poisoned();
         wrap(self.value.get_mut(), poisoned)
@@ -164,6 +236,14 @@ impl<T: ?Sized> Mutex<T> {
 }
 
 /// Access to a locked value; unlocks when dropped.
+///
+/// # Examples
+/// ```
+/// let words = tailwater::sync::Mutex::new(vec!["user"]);
+/// let mut guard = words.lock().unwrap();
+/// guard.push("threads");
+/// assert_eq!(guard.len(), 2);
+/// ```
 #[must_use = "the mutex is unlocked at once if the guard is dropped"]
 pub struct MutexGuard<'a, T: ?Sized> {
     mutex: &'a Mutex<T>,

@@ -42,12 +42,28 @@ impl Default for Notify {
 
 impl Notify {
     /// Nobody was notified.
+    ///
+    /// # Examples
+    /// ```
+    /// static WORK: tailwater::sync::Notify = tailwater::sync::Notify::new();
+    /// WORK.notify_one();
+    /// WORK.wait();
+    /// ```
     pub const fn new() -> Self {
         Self { state: SpinLock::new(State { permit: false, waiters: WaitList::new() }) }
     }
 
     /// Wakes the thread that has waited longest. If nobody waits, the next to wait returns at once; several notifications that
     /// nobody waits for are one.
+    ///
+    /// # Examples
+    /// ```
+    /// let notify = tailwater::sync::Notify::new();
+    /// std::thread::scope(|s| {
+    ///     s.spawn(|| notify.notify_one());
+    ///     notify.wait();
+    /// });
+    /// ```
     pub fn notify_one(&self) {
         let mut state = self.state.lock();
         if !state.waiters.wake_one() {
@@ -68,16 +84,38 @@ impl Notify {
     }
 
     /// Waits for a notification, or takes the one that is stored.
+    ///
+    /// # Examples
+    /// ```
+    /// let notify = tailwater::sync::Notify::new();
+    /// std::thread::scope(|s| {
+    ///     s.spawn(|| notify.notify_one());
+    ///     notify.wait();
+    /// });
+    /// ```
     pub fn wait(&self) {
         self.wait_until(None);
     }
 
     /// As [`wait`](Self::wait), for at most `timeout`; false when the time passed first.
+    ///
+    /// # Examples
+    /// ```
+    /// let notify = tailwater::sync::Notify::new();
+    /// assert!(!notify.wait_timeout(std::time::Duration::from_millis(1)));
+    /// ```
     pub fn wait_timeout(&self, timeout: Duration) -> bool {
         self.wait_until(Some(deadline_after(timeout)))
     }
 
     /// Takes the stored notification, if there is one.
+    ///
+    /// # Examples
+    /// ```
+    /// let notify = tailwater::sync::Notify::new();
+    /// notify.notify_one();
+    /// assert!(notify.try_wait() && !notify.try_wait());
+    /// ```
     pub fn try_wait(&self) -> bool {
         core::mem::take(&mut self.state.lock().permit)
     }

@@ -51,6 +51,11 @@ pub struct OnceState {
 
 impl OnceState {
     /// Whether an earlier initialiser panicked.
+    ///
+    /// # Examples
+    /// ```
+    /// tailwater::sync::Once::new().call_once_force(|state| assert!(!state.is_poisoned()));
+    /// ```
     pub fn is_poisoned(&self) -> bool {
         self.poisoned
     }
@@ -73,6 +78,17 @@ impl Drop for Finish<'_> {
 
 impl Once {
     /// Not run yet.
+    ///
+    /// # Examples
+    /// ```
+    /// use tailwater::sync::Once;
+    ///
+    /// static START: Once = Once::new();
+    /// for _ in 0..3 {
+    ///     START.call_once(|| println!("printed once"));
+    /// }
+    /// assert!(START.is_completed());
+    /// ```
     pub const fn new() -> Self {
         Self { state: AtomicU8::new(INCOMPLETE), waiters: SpinLock::new(WaitList::new()) }
     }
@@ -81,6 +97,17 @@ impl Once {
     ///
     /// # Panics
     /// If an earlier initialiser panicked. A call from within the initialiser waits for itself, for ever.
+    ///
+    /// # Examples
+    /// ```
+    /// use tailwater::sync::Once;
+    ///
+    /// static START: Once = Once::new();
+    /// for _ in 0..3 {
+    ///     START.call_once(|| println!("printed once"));
+    /// }
+    /// assert!(START.is_completed());
+    /// ```
     #[inline]
     pub fn call_once(&self, init: impl FnOnce()) {
         if !self.is_completed() {
@@ -108,6 +135,17 @@ impl Once {
     }
 
     /// Whether an initialiser has run to its end. What it did is then visible to the caller.
+    ///
+    /// # Examples
+    /// ```
+    /// use tailwater::sync::Once;
+    ///
+    /// static START: Once = Once::new();
+    /// for _ in 0..3 {
+    ///     START.call_once(|| println!("printed once"));
+    /// }
+    /// assert!(START.is_completed());
+    /// ```
     #[inline]
     pub fn is_completed(&self) -> bool {
         // Acquire: pairs with the Release in `Finish::drop`.
@@ -118,11 +156,31 @@ impl Once {
     ///
     /// # Panics
     /// If an initialiser panicked.
+    ///
+    /// # Examples
+    /// ```
+    /// let once = tailwater::sync::Once::new();
+    /// std::thread::scope(|s| {
+    ///     s.spawn(|| once.call_once(|| ()));
+    ///     once.wait();
+    /// });
+    /// assert!(once.is_completed());
+    /// ```
     pub fn wait(&self) {
         self.wait_completed(false);
     }
 
     /// As [`wait`](Self::wait), but goes on waiting where an initialiser panicked, until a later one has run.
+    ///
+    /// # Examples
+    /// ```
+    /// let once = tailwater::sync::Once::new();
+    /// std::thread::scope(|s| {
+    ///     s.spawn(|| once.call_once(|| ()));
+    ///     once.wait_force();
+    /// });
+    /// assert!(once.is_completed());
+    /// ```
     pub fn wait_force(&self) {
         self.wait_completed(true);
     }

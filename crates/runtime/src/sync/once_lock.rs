@@ -30,11 +30,25 @@ impl<T: UnwindSafe + RefUnwindSafe> RefUnwindSafe for OnceLock<T> {}
 
 impl<T> OnceLock<T> {
     /// An empty cell.
+    ///
+    /// # Examples
+    /// ```
+    /// static CONFIG: tailwater::sync::OnceLock<String> = tailwater::sync::OnceLock::new();
+    /// assert_eq!(CONFIG.get(), None);
+    /// ```
     pub const fn new() -> Self {
         Self { once: Once::new(), value: UnsafeCell::new(MaybeUninit::uninit()) }
     }
 
     /// The value, if it is set. Never waits.
+    ///
+    /// # Examples
+    /// ```
+    /// let cell = tailwater::sync::OnceLock::new();
+    /// assert_eq!(cell.get(), None);
+    /// cell.set(1).unwrap();
+    /// assert_eq!(cell.get(), Some(&1));
+    /// ```
     #[inline]
     pub fn get(&self) -> Option<&T> {
         // SAFETY: the value is initialised and will not change while `self` is borrowed.
@@ -42,6 +56,13 @@ impl<T> OnceLock<T> {
     }
 
     /// The value, if it is set.
+    ///
+    /// # Examples
+    /// ```
+    /// let mut cell = tailwater::sync::OnceLock::from(1);
+    /// *cell.get_mut().unwrap() += 1;
+    /// assert_eq!(cell.get(), Some(&2));
+    /// ```
     pub fn get_mut(&mut self) -> Option<&mut T> {
         // SAFETY: the value is initialised.
         self.once.is_completed().then(|| unsafe { self.value.get_mut().assume_init_mut() })
@@ -66,6 +87,12 @@ impl<T> OnceLock<T> {
     ///
     /// # Errors
     /// `value` itself, if the cell is full.
+    ///
+    /// # Examples
+    /// ```
+    /// let cell = tailwater::sync::OnceLock::new();
+    /// assert_eq!((cell.set(1), cell.set(2)), (Ok(()), Err(2)));
+    /// ```
     pub fn set(&self, value: T) -> Result<(), T> {
         let mut value = Some(value);
         self.get_or_init(|| value.take().expect("an initialiser runs once"));
@@ -76,6 +103,13 @@ impl<T> OnceLock<T> {
     ///
     /// # Panics
     /// If `init` panics: the cell stays empty and the next caller tries. A call from within `init` waits for itself, for ever.
+    ///
+    /// # Examples
+    /// ```
+    /// let cell = tailwater::sync::OnceLock::new();
+    /// assert_eq!(cell.get_or_init(|| 1), &1);
+    /// assert_eq!(cell.get_or_init(|| 2), &1);
+    /// ```
     #[inline]
     pub fn get_or_init(&self, init: impl FnOnce() -> T) -> &T {
         if let Some(value) = self.get() {
@@ -90,6 +124,11 @@ impl<T> OnceLock<T> {
     }
 
     /// Takes the value out.
+    ///
+    /// # Examples
+    /// ```
+    /// assert_eq!(tailwater::sync::OnceLock::from(1).into_inner(), Some(1));
+    /// ```
     pub fn into_inner(mut self) -> Option<T> {
         self.take()
     }

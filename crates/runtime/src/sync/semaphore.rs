@@ -57,11 +57,26 @@ impl RefUnwindSafe for Semaphore {}
 
 impl Semaphore {
     /// A semaphore with `permits` free permits.
+    ///
+    /// # Examples
+    /// ```
+    /// static SLOTS: tailwater::sync::Semaphore = tailwater::sync::Semaphore::new(8);
+    /// assert_eq!(SLOTS.available_permits(), 8);
+    /// ```
     pub const fn new(permits: usize) -> Self {
         Self { state: SpinLock::new(State { permits, queue: Queue::new() }) }
     }
 
     /// Takes one permit, waiting until there is one.
+    ///
+    /// # Examples
+    /// ```
+    /// let semaphore = tailwater::sync::Semaphore::new(2);
+    /// let permit = semaphore.acquire();
+    /// assert_eq!(semaphore.available_permits(), 1);
+    /// drop(permit);
+    /// assert_eq!(semaphore.available_permits(), 2);
+    /// ```
     pub fn acquire(&self) -> SemaphorePermit<'_> {
         self.acquire_many(1)
     }
@@ -80,11 +95,25 @@ impl Semaphore {
     }
 
     /// Takes one permit if one is free and nobody waits.
+    ///
+    /// # Examples
+    /// ```
+    /// let semaphore = tailwater::sync::Semaphore::new(1);
+    /// let permit = semaphore.try_acquire();
+    /// assert!(permit.is_some() && semaphore.try_acquire().is_none());
+    /// ```
     pub fn try_acquire(&self) -> Option<SemaphorePermit<'_>> {
         self.try_acquire_many(1)
     }
 
     /// Takes `permits` permits at once if as many are free and nobody waits.
+    ///
+    /// # Examples
+    /// ```
+    /// let semaphore = tailwater::sync::Semaphore::new(3);
+    /// let permit = semaphore.try_acquire_many(2);
+    /// assert!(permit.is_some() && semaphore.try_acquire_many(2).is_none());
+    /// ```
     pub fn try_acquire_many(&self, permits: usize) -> Option<SemaphorePermit<'_>> {
         let taken = self.state.lock().take(permits);
         taken.then(|| SemaphorePermit { semaphore: self, permits })
@@ -105,6 +134,15 @@ impl Semaphore {
     }
 
     /// As [`acquire_many`](Self::acquire_many), for at most `timeout`; `None` when the time passed first.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// let semaphore = tailwater::sync::Semaphore::new(3);
+    /// assert!(semaphore.acquire_many_timeout(4, Duration::from_millis(1)).is_none());
+    /// assert!(semaphore.acquire_many_timeout(3, Duration::from_millis(1)).is_some());
+    /// ```
     pub fn acquire_many_timeout(&self, permits: usize, timeout: Duration) -> Option<SemaphorePermit<'_>> {
         let granted = self.wait(permits, Some(deadline_after(timeout)));
         granted.then(|| SemaphorePermit { semaphore: self, permits })
@@ -127,18 +165,43 @@ impl Semaphore {
     }
 
     /// As [`acquire_many`](Self::acquire_many), with a permit that keeps the semaphore alive.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::sync::Arc;
+    /// use tailwater::sync::Semaphore;
+    ///
+    /// let semaphore = Arc::new(Semaphore::new(3));
+    /// let permit = Semaphore::acquire_many_owned(&semaphore, 2);
+    /// assert_eq!((permit.permits(), semaphore.available_permits()), (2, 1));
+    /// ```
     pub fn acquire_many_owned(self: &Arc<Self>, permits: usize) -> OwnedSemaphorePermit {
         self.wait(permits, None);
         OwnedSemaphorePermit { semaphore: Arc::clone(self), permits }
     }
 
     /// As [`try_acquire`](Self::try_acquire), with a permit that keeps the semaphore alive.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::sync::Arc;
+    /// use tailwater::sync::Semaphore;
+    ///
+    /// let semaphore = Arc::new(Semaphore::new(1));
+    /// let permit = Semaphore::try_acquire_owned(&semaphore);
+    /// assert!(permit.is_some() && Semaphore::try_acquire_owned(&semaphore).is_none());
+    /// ```
     pub fn try_acquire_owned(self: &Arc<Self>) -> Option<OwnedSemaphorePermit> {
         let taken = self.state.lock().take(1);
         taken.then(|| OwnedSemaphorePermit { semaphore: Arc::clone(self), permits: 1 })
     }
 
     /// How many permits are free.
+    ///
+    /// # Examples
+    /// ```
+    /// assert_eq!(tailwater::sync::Semaphore::new(3).available_permits(), 3);
+    /// ```
     pub fn available_permits(&self) -> usize {
         self.state.lock().permits
     }
@@ -147,6 +210,13 @@ impl Semaphore {
     ///
     /// # Panics
     /// If there are more than `usize::MAX` then.
+    ///
+    /// # Examples
+    /// ```
+    /// let semaphore = tailwater::sync::Semaphore::new(0);
+    /// semaphore.add_permits(2);
+    /// assert_eq!(semaphore.available_permits(), 2);
+    /// ```
     pub fn add_permits(&self, permits: usize) {
         let mut state = self.state.lock();
         let sum = state.permits.checked_add(permits);
@@ -213,11 +283,24 @@ pub struct OwnedSemaphorePermit {
 
 impl SemaphorePermit<'_> {
     /// How many permits this stands for.
+    ///
+    /// # Examples
+    /// ```
+    /// let semaphore = tailwater::sync::Semaphore::new(2);
+    /// assert_eq!(semaphore.acquire_many(2).permits(), 2);
+    /// ```
     pub fn permits(&self) -> usize {
         self.permits
     }
 
     /// Keeps the permits for good: the semaphore has as many less.
+    ///
+    /// # Examples
+    /// ```
+    /// let semaphore = tailwater::sync::Semaphore::new(2);
+    /// semaphore.acquire_many(2).forget();
+    /// assert_eq!(semaphore.available_permits(), 0);
+    /// ```
     pub fn forget(mut self) {
         self.permits = 0;
     }
@@ -225,11 +308,24 @@ impl SemaphorePermit<'_> {
 
 impl OwnedSemaphorePermit {
     /// How many permits this stands for.
+    ///
+    /// # Examples
+    /// ```
+    /// let semaphore = std::sync::Arc::new(tailwater::sync::Semaphore::new(2));
+    /// assert_eq!(semaphore.acquire_many_owned(2).permits(), 2);
+    /// ```
     pub fn permits(&self) -> usize {
         self.permits
     }
 
     /// Keeps the permits for good: the semaphore has as many less.
+    ///
+    /// # Examples
+    /// ```
+    /// let semaphore = std::sync::Arc::new(tailwater::sync::Semaphore::new(2));
+    /// semaphore.acquire_many_owned(2).forget();
+    /// assert_eq!(semaphore.available_permits(), 0);
+    /// ```
     pub fn forget(mut self) {
         self.permits = 0;
     }

@@ -14,6 +14,19 @@ use core::sync::atomic::{AtomicBool, Ordering};
 const SPINS_BEFORE_YIELD: u32 = 1000;
 
 /// A value behind a spin lock.
+///
+/// # Examples
+/// ```
+/// use tailwater::sync::spin::SpinLock;
+///
+/// static SUM: SpinLock<u64> = SpinLock::new(0);
+/// std::thread::scope(|s| {
+///     for n in 0..4 {
+///         s.spawn(move || *SUM.lock() += n);
+///     }
+/// });
+/// assert_eq!(*SUM.lock(), 6);
+/// ```
 #[derive(Debug, Default)]
 pub struct SpinLock<T: ?Sized> {
     held: AtomicBool,
@@ -27,11 +40,22 @@ unsafe impl<T: ?Sized + Send> Sync for SpinLock<T> {}
 
 impl<T> SpinLock<T> {
     /// An unlocked value.
+    ///
+    /// # Examples
+    /// ```
+    /// static LAST: tailwater::sync::spin::SpinLock<Option<u32>> = tailwater::sync::spin::SpinLock::new(None);
+    /// *LAST.lock() = Some(1);
+    /// ```
     pub const fn new(value: T) -> Self {
         Self { held: AtomicBool::new(false), value: UnsafeCell::new(value) }
     }
 
     /// Takes the value out.
+    ///
+    /// # Examples
+    /// ```
+    /// assert_eq!(tailwater::sync::spin::SpinLock::new(1).into_inner(), 1);
+    /// ```
     pub fn into_inner(self) -> T {
         self.value.into_inner()
     }
@@ -39,6 +63,19 @@ impl<T> SpinLock<T> {
 
 impl<T: ?Sized> SpinLock<T> {
     /// Locks, spinning while another thread holds the lock. Locking twice on one thread never returns.
+    ///
+    /// # Examples
+    /// ```
+    /// use tailwater::sync::spin::SpinLock;
+    ///
+    /// static SUM: SpinLock<u64> = SpinLock::new(0);
+    /// std::thread::scope(|s| {
+    ///     for n in 0..4 {
+    ///         s.spawn(move || *SUM.lock() += n);
+    ///     }
+    /// });
+    /// assert_eq!(*SUM.lock(), 6);
+    /// ```
     #[inline]
     pub fn lock(&self) -> SpinGuard<'_, T> {
         let preempt = NoPreempt::new();
@@ -50,6 +87,14 @@ impl<T: ?Sized> SpinLock<T> {
     }
 
     /// Locks if nobody holds the lock.
+    ///
+    /// # Examples
+    /// ```
+    /// let value = tailwater::sync::spin::SpinLock::new(1);
+    /// let guard = value.try_lock().unwrap();
+    /// assert!(value.try_lock().is_none());
+    /// assert_eq!(*guard, 1);
+    /// ```
     #[inline]
     pub fn try_lock(&self) -> Option<SpinGuard<'_, T>> {
         let preempt = NoPreempt::new();
@@ -61,6 +106,13 @@ impl<T: ?Sized> SpinLock<T> {
     }
 
     /// The value, without locking: the exclusive borrow proves nobody holds the lock.
+    ///
+    /// # Examples
+    /// ```
+    /// let mut value = tailwater::sync::spin::SpinLock::new(1);
+    /// *value.get_mut() += 1;
+    /// assert_eq!(value.into_inner(), 2);
+    /// ```
     pub fn get_mut(&mut self) -> &mut T {
         self.value.get_mut()
     }
@@ -90,6 +142,14 @@ impl<T: ?Sized> SpinLock<T> {
 }
 
 /// Access to a locked value; unlocks, then turns preemption on again, when dropped.
+///
+/// # Examples
+/// ```
+/// let pair = tailwater::sync::spin::SpinLock::new((1, 2));
+/// let mut guard = pair.lock();
+/// *guard = (guard.1, guard.0);
+/// assert_eq!(*guard, (2, 1));
+/// ```
 #[derive(Debug)]
 pub struct SpinGuard<'a, T: ?Sized> {
     lock: &'a SpinLock<T>,

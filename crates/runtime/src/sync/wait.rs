@@ -30,6 +30,15 @@ const WOKEN: u8 = 1;
 const TIMED_OUT: u8 = 2;
 
 /// How a wait ended.
+///
+/// # Examples
+/// ```
+/// use tailwater::sync::{spin::SpinLock, wait::{WaitList, WaitOutcome, wait}};
+///
+/// // A deadline in cycles that has passed long ago.
+/// let nobody = SpinLock::new(WaitList::new());
+/// assert_eq!(wait(nobody.lock(), |list| list, Some(0)), WaitOutcome::TimedOut);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WaitOutcome {
     /// Somebody woke this thread.
@@ -123,6 +132,34 @@ unsafe fn time_out(node: NonNull<TimerNode>) {
 }
 
 /// Threads waiting for one condition, oldest first. Lives inside the [`SpinLock`](super::spin::SpinLock) that guards the condition.
+///
+/// # Examples
+/// ```
+/// use tailwater::sync::spin::SpinLock;
+/// use tailwater::sync::wait::{WaitList, WaitOutcome, wait};
+///
+/// #[derive(Default)]
+/// struct Gate {
+///     open: bool,
+///     waiters: WaitList,
+/// }
+///
+/// let gate = SpinLock::new(Gate::default());
+/// std::thread::scope(|s| {
+///     s.spawn(|| {
+///         let mut gate = gate.lock();
+///         gate.open = true;
+///         gate.waiters.wake_all();
+///     });
+///     loop {
+///         let state = gate.lock();
+///         if state.open {
+///             break;
+///         }
+///         assert_eq!(wait(state, |gate| &mut gate.waiters, None), WaitOutcome::Woken);
+///     }
+/// });
+/// ```
 #[derive(Debug)]
 pub struct WaitList {
     head: *const WaitNode,
@@ -140,17 +177,58 @@ impl Default for WaitList {
 
 impl WaitList {
     /// An empty list.
+    ///
+    /// # Examples
+    /// ```
+    /// use tailwater::sync::{spin::SpinLock, wait::WaitList};
+    ///
+    /// static WAITERS: SpinLock<WaitList> = SpinLock::new(WaitList::new());
+    /// assert!(!WAITERS.lock().wake_one(), "nobody waits");
+    /// ```
     pub const fn new() -> Self {
         Self { head: ptr::null(), tail: ptr::null() }
     }
 
     /// Whether nobody waits (threads whose wait has just timed out may still be counted).
+    ///
+    /// # Examples
+    /// ```
+    /// assert!(tailwater::sync::wait::WaitList::new().is_empty());
+    /// ```
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.head.is_null()
     }
 
     /// Wakes the thread that has waited longest; false when nobody waits.
+    ///
+    /// # Examples
+    /// ```
+    /// use tailwater::sync::spin::SpinLock;
+    /// use tailwater::sync::wait::{WaitList, WaitOutcome, wait};
+    ///
+    /// #[derive(Default)]
+    /// struct Gate {
+    ///     open: bool,
+    ///     waiters: WaitList,
+    /// }
+    ///
+    /// let gate = SpinLock::new(Gate::default());
+    /// std::thread::scope(|s| {
+    ///     s.spawn(|| {
+    ///         let mut gate = gate.lock();
+    ///         gate.open = true;
+    ///         gate.waiters.wake_one();
+    ///     });
+    ///     loop {
+    ///         let state = gate.lock();
+    ///         if state.open {
+    ///             break;
+    ///         }
+    ///         assert_eq!(wait(state, |gate| &mut gate.waiters, None), WaitOutcome::Woken);
+    ///     }
+    /// });
+    /// ```
     #[inline]
     pub fn wake_one(&mut self) -> bool {
         // Each turn unlinks a node, so the loop ends with the list.
@@ -163,6 +241,34 @@ impl WaitList {
     }
 
     /// Wakes everybody; returns how many.
+    ///
+    /// # Examples
+    /// ```
+    /// use tailwater::sync::spin::SpinLock;
+    /// use tailwater::sync::wait::{WaitList, WaitOutcome, wait};
+    ///
+    /// #[derive(Default)]
+    /// struct Gate {
+    ///     open: bool,
+    ///     waiters: WaitList,
+    /// }
+    ///
+    /// let gate = SpinLock::new(Gate::default());
+    /// std::thread::scope(|s| {
+    ///     s.spawn(|| {
+    ///         let mut gate = gate.lock();
+    ///         gate.open = true;
+    ///         gate.waiters.wake_all();
+    ///     });
+    ///     loop {
+    ///         let state = gate.lock();
+    ///         if state.open {
+    ///             break;
+    ///         }
+    ///         assert_eq!(wait(state, |gate| &mut gate.waiters, None), WaitOutcome::Woken);
+    ///     }
+    /// });
+    /// ```
     pub fn wake_all(&mut self) -> usize {
         let mut woken = 0;
         while self.wake_one() {
@@ -224,6 +330,34 @@ pub(crate) fn check_may_block(guard: &NoPreempt) {
 ///
 /// # Panics
 /// On a user thread that holds another spin lock, or reads an [`Rcu`](crate::sync::Rcu).
+///
+/// # Examples
+/// ```
+/// use tailwater::sync::spin::SpinLock;
+/// use tailwater::sync::wait::{WaitList, WaitOutcome, wait};
+///
+/// #[derive(Default)]
+/// struct Gate {
+///     open: bool,
+///     waiters: WaitList,
+/// }
+///
+/// let gate = SpinLock::new(Gate::default());
+/// std::thread::scope(|s| {
+///     s.spawn(|| {
+///         let mut gate = gate.lock();
+///         gate.open = true;
+///         gate.waiters.wake_all();
+///     });
+///     loop {
+///         let state = gate.lock();
+///         if state.open {
+///             break;
+///         }
+///         assert_eq!(wait(state, |gate| &mut gate.waiters, None), WaitOutcome::Woken);
+///     }
+/// });
+/// ```
 pub fn wait<T>(
     mut guard: SpinGuard<'_, T>,
     list: impl Fn(&mut T) -> &mut WaitList,

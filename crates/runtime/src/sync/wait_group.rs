@@ -45,23 +45,59 @@ impl RefUnwindSafe for WaitGroup {}
 
 impl WaitGroup {
     /// A group without tasks.
+    ///
+    /// # Examples
+    /// ```
+    /// // Without tasks there is nothing to wait for.
+    /// tailwater::sync::WaitGroup::new().wait();
+    /// ```
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Adds a task, which is done when the value returned is dropped. Add it before you start the task, not in it:
     /// otherwise the group may be found empty too early.
+    ///
+    /// # Examples
+    /// ```
+    /// let group = tailwater::sync::WaitGroup::new();
+    /// let task = group.add();
+    /// assert_eq!(group.tasks(), 1);
+    /// std::thread::spawn(move || drop(task));
+    /// group.wait();
+    /// assert_eq!(group.tasks(), 0);
+    /// ```
     pub fn add(&self) -> WaitGroupTask {
         self.state.lock().tasks += 1;
         WaitGroupTask { state: Arc::clone(&self.state) }
     }
 
     /// How many tasks are not done.
+    ///
+    /// # Examples
+    /// ```
+    /// let group = tailwater::sync::WaitGroup::new();
+    /// let task = group.add();
+    /// assert_eq!(group.tasks(), 1);
+    /// std::thread::spawn(move || drop(task));
+    /// group.wait();
+    /// assert_eq!(group.tasks(), 0);
+    /// ```
     pub fn tasks(&self) -> usize {
         self.state.lock().tasks
     }
 
     /// Waits until no task is left. The group can be used again, and several threads may wait.
+    ///
+    /// # Examples
+    /// ```
+    /// let group = tailwater::sync::WaitGroup::new();
+    /// let task = group.add();
+    /// assert_eq!(group.tasks(), 1);
+    /// std::thread::spawn(move || drop(task));
+    /// group.wait();
+    /// assert_eq!(group.tasks(), 0);
+    /// ```
     pub fn wait(&self) {
         self.wait_until(None);
     }

@@ -29,11 +29,21 @@ pub struct Builder {
 
 impl Builder {
     /// A builder that has chosen nothing.
+    ///
+    /// # Examples
+    /// ```
+    /// let builder = tailwater::thread::Builder::new();
+    /// ```
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Names the thread, for panic messages, dumps and [`Thread::name`](crate::thread::Thread::name).
+    ///
+    /// # Examples
+    /// ```
+    /// let builder = tailwater::thread::Builder::new().name("parser");
+    /// ```
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
         self
@@ -41,6 +51,11 @@ impl Builder {
 
     /// Usable bytes of the thread's stack: 16 KiB to 128 GiB, rounded up. Memory is committed as it is touched, and kept for
     /// the next thread of the same size.
+    ///
+    /// # Examples
+    /// ```
+    /// let builder = tailwater::thread::Builder::new().stack_size(4 << 20);
+    /// ```
     pub fn stack_size(mut self, bytes: usize) -> Self {
         self.stack_size = Some(bytes);
         self
@@ -53,6 +68,18 @@ impl Builder {
     ///
     /// # Panics
     /// If there is no runtime.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::thread;
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let thread = thread::Builder::new().stack_size(1 << 20).spawn(|| 42).unwrap();
+    ///     assert_eq!(thread.join().unwrap(), 42);
+    ///     assert!(thread::Builder::new().stack_size(1).spawn(|| ()).is_err());
+    /// }
+    /// ```
     pub fn spawn<F, T>(self, main: F) -> io::Result<JoinHandle<T>>
     where
         F: FnOnce() -> T + Send + 'static,

@@ -11,6 +11,19 @@ use std::sync::Arc;
 /// A handle to a thread. Keeps its name, not the thread.
 ///
 /// Handles to ordinary OS threads ([`current`] on one) pass everything on to `std::thread`.
+///
+/// # Examples
+/// ```standalone_crate
+/// use tailwater::thread;
+///
+/// #[tailwater::main]
+/// fn main() {
+///     let main = thread::current();
+///     assert_eq!(main.name(), Some("main"));
+///     thread::spawn(move || main.unpark());
+///     thread::park();
+/// }
+/// ```
 #[derive(Clone)]
 pub struct Thread(Inner);
 

@@ -117,6 +117,22 @@ impl<'scope> Scope<'scope, '_> {
     ///
     /// # Panics
     /// If there is no runtime, or no memory for a stack.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::thread;
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let mut numbers = [1, 2, 3];
+    ///     thread::scope(|s| {
+    ///         for number in &mut numbers {
+    ///             s.spawn(|| *number *= 10);
+    ///         }
+    ///     });
+    ///     assert_eq!(numbers, [10, 20, 30]);
+    /// }
+    /// ```
     pub fn spawn<F, T>(&'scope self, main: F) -> ScopedJoinHandle<'scope, T>
     where
         F: FnOnce() -> T + Send + 'scope,
@@ -177,16 +193,56 @@ impl<T> ScopedJoinHandle<'_, T> {
     ///
     /// # Errors
     /// The payload of the panic that ended the thread.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::thread;
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let text = String::from("borrowed");
+    ///     let len = thread::scope(|s| s.spawn(|| text.len()).join().unwrap());
+    ///     assert_eq!(len, 8);
+    /// }
+    /// ```
     pub fn join(self) -> std::thread::Result<T> {
         self.joiner.join()
     }
 
     /// Whether the thread has ended; `join` then returns at once.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::thread;
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     thread::scope(|s| {
+    ///         let thread = s.spawn(|| ());
+    ///         while !thread.is_finished() {
+    ///             thread::yield_now();
+    ///         }
+    ///     });
+    /// }
+    /// ```
     pub fn is_finished(&self) -> bool {
         self.joiner.is_finished()
     }
 
     /// A handle to the thread.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::thread;
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     thread::scope(|s| {
+    ///         let sleeper = s.spawn(thread::park);
+    ///         sleeper.thread().unpark();
+    ///     });
+    /// }
+    /// ```
     pub fn thread(&self) -> &Thread {
         self.joiner.thread()
     }

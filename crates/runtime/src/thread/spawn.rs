@@ -186,16 +186,54 @@ impl<T> JoinHandle<T> {
     ///
     /// # Errors
     /// The payload of the panic that ended the thread.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::thread;
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     assert_eq!(thread::spawn(|| 42).join().unwrap(), 42);
+    ///     let panic = thread::spawn(|| -> () { panic!("oh") }).join().unwrap_err();
+    ///     assert_eq!(panic.downcast_ref(), Some(&"oh"));
+    /// }
+    /// ```
     pub fn join(self) -> std::thread::Result<T> {
         self.0.join()
     }
 
     /// Whether the thread has ended; `join` then returns at once.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::thread;
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let thread = thread::spawn(|| ());
+    ///     while !thread.is_finished() {
+    ///         thread::yield_now();
+    ///     }
+    ///     thread.join().unwrap();
+    /// }
+    /// ```
     pub fn is_finished(&self) -> bool {
         self.0.is_finished()
     }
 
     /// A handle to the thread.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::thread;
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let sleeper = thread::spawn(thread::park);
+    ///     sleeper.thread().unpark();
+    ///     sleeper.join().unwrap();
+    /// }
+    /// ```
     pub fn thread(&self) -> &Thread {
         self.0.thread()
     }

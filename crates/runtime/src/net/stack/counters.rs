@@ -14,6 +14,12 @@ macro_rules! counters {
         }
 
         /// A reading of all counters, from the start of the stack. Not one instant: other kthreads count meanwhile.
+        ///
+        /// # Examples
+        /// ```
+        /// let counters = tailwater::net::Counters::default();
+        /// assert_eq!((counters.udp_received, counters.udp_overflows), (0, 0));
+        /// ```
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
         pub struct Counters {
             $($(#[doc = $doc])+ pub $field: u64,)+

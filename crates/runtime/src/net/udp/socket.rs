@@ -123,6 +123,18 @@ impl UdpSocket {
     ///
     /// # Panics
     /// If no runtime has been started.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::net::UdpSocket;
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let socket = UdpSocket::bind("0.0.0.0:7").unwrap();
+    ///     assert!(UdpSocket::bind("0.0.0.0:7").is_err(), "taken");
+    ///     assert_eq!(socket.local_addr().unwrap().port(), 7);
+    /// }
+    /// ```
     pub fn bind(address: impl ToSocketAddrs) -> io::Result<Self> {
         let stack = stack();
         try_each(address, |local| {
@@ -149,6 +161,19 @@ impl UdpSocket {
     ///
     /// # Errors
     /// [`NetworkUnreachable`](io::ErrorKind::NetworkUnreachable), or those of [`ToSocketAddrs`].
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::net::UdpSocket;
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let (one, other) = (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
+    ///     one.connect(other.local_addr().unwrap()).unwrap();
+    ///     one.send(b"to my only peer").unwrap();
+    ///     assert_eq!(other.recv(&mut [0; 100]).unwrap(), 15);
+    /// }
+    /// ```
     pub fn connect(&self, address: impl ToSocketAddrs) -> io::Result<()> {
         let Shared { stack, endpoint, .. } = *self.shared;
         try_each(address, |peer| Ok(stack.connect_udp(endpoint, peer)?))
@@ -160,6 +185,20 @@ impl UdpSocket {
     ///
     /// # Errors
     /// Those of [`send`](Self::send), and those of [`ToSocketAddrs`].
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::net::UdpSocket;
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let (one, other) = (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
+    ///     one.send_to(b"hello", other.local_addr().unwrap()).unwrap();
+    ///     let mut buf = [0; 100];
+    ///     let (len, from) = other.recv_from(&mut buf).unwrap();
+    ///     assert_eq!((&buf[..len], from), (&b"hello"[..], one.local_addr().unwrap()));
+    /// }
+    /// ```
     pub fn send_to(&self, data: &[u8], address: impl ToSocketAddrs) -> io::Result<usize> {
         match address.to_socket_addrs()?.next() {
             Some(SocketAddr::V4(to)) => self.transmit(data, self.shared.bound, to),
@@ -179,6 +218,19 @@ impl UdpSocket {
     ///   [`HostUnreachable`](io::ErrorKind::HostUnreachable) if the neighbour does not answer;
     /// * `EMSGSIZE` if the datagram is too long, [`PermissionDenied`](io::ErrorKind::PermissionDenied) for a broadcast that
     ///   is not allowed, [`InvalidInput`](io::ErrorKind::InvalidInput).
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::net::UdpSocket;
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    ///     socket.connect(socket.local_addr().unwrap()).unwrap();
+    ///     socket.send(b"to myself").unwrap();
+    ///     assert_eq!(socket.recv(&mut [0; 100]).unwrap(), 9);
+    /// }
+    /// ```
     pub fn send(&self, data: &[u8]) -> io::Result<usize> {
         let Binding { local, peer } = self.shared.endpoint.binding();
         let peer = peer.ok_or_else(|| io::Error::from_raw_os_error(libc::EDESTADDRREQ))?;
@@ -212,6 +264,20 @@ impl UdpSocket {
     /// [`WouldBlock`](io::ErrorKind::WouldBlock) if none came within the read timeout, or at once on a non-blocking socket;
     /// [`ConnectionRefused`](io::ErrorKind::ConnectionRefused) or [`HostUnreachable`](io::ErrorKind::HostUnreachable) if that
     /// happened to an earlier datagram of a connected socket.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::net::UdpSocket;
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let (one, other) = (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
+    ///     one.send_to(b"hello", other.local_addr().unwrap()).unwrap();
+    ///     let mut buf = [0; 100];
+    ///     let (len, from) = other.recv_from(&mut buf).unwrap();
+    ///     assert_eq!((&buf[..len], from), (&b"hello"[..], one.local_addr().unwrap()));
+    /// }
+    /// ```
     pub fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         self.receive(buf, Take::Remove)
     }
@@ -220,6 +286,19 @@ impl UdpSocket {
     ///
     /// # Errors
     /// As [`recv_from`](Self::recv_from).
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::net::UdpSocket;
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    ///     socket.connect(socket.local_addr().unwrap()).unwrap();
+    ///     socket.send(b"to myself").unwrap();
+    ///     assert_eq!(socket.recv(&mut [0; 100]).unwrap(), 9);
+    /// }
+    /// ```
     pub fn recv(&self, buf: &mut [u8]) -> io::Result<usize> {
         self.receive(buf, Take::Remove).map(|(len, _)| len)
     }
@@ -228,6 +307,19 @@ impl UdpSocket {
     ///
     /// # Errors
     /// As [`recv_from`](Self::recv_from).
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::net::UdpSocket;
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    ///     socket.send_to(b"twice", socket.local_addr().unwrap()).unwrap();
+    ///     let mut buf = [0; 100];
+    ///     assert_eq!(socket.peek_from(&mut buf).unwrap(), socket.recv_from(&mut buf).unwrap());
+    /// }
+    /// ```
     pub fn peek_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         self.receive(buf, Take::Peek)
     }
@@ -236,6 +328,19 @@ impl UdpSocket {
     ///
     /// # Errors
     /// As [`recv_from`](Self::recv_from).
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::net::UdpSocket;
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    ///     socket.send_to(b"twice", socket.local_addr().unwrap()).unwrap();
+    ///     let mut buf = [0; 100];
+    ///     assert_eq!(socket.peek(&mut buf).unwrap(), socket.recv(&mut buf).unwrap());
+    /// }
+    /// ```
     pub fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
         self.receive(buf, Take::Peek).map(|(len, _)| len)
     }
@@ -262,6 +367,17 @@ impl UdpSocket {
     ///
     /// # Errors
     /// None; the result is `std`'s.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::net::UdpSocket;
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let socket = UdpSocket::bind("127.0.0.1:7").unwrap();
+    ///     assert_eq!(socket.local_addr().unwrap(), ([127, 0, 0, 1], 7).into());
+    /// }
+    /// ```
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok(self.shared.endpoint.binding().local.into())
     }
@@ -270,6 +386,19 @@ impl UdpSocket {
     ///
     /// # Errors
     /// [`NotConnected`](io::ErrorKind::NotConnected).
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::net::UdpSocket;
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    ///     assert!(socket.peer_addr().is_err());
+    ///     socket.connect("127.0.0.1:7").unwrap();
+    ///     assert_eq!(socket.peer_addr().unwrap().port(), 7);
+    /// }
+    /// ```
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         let peer = self.shared.endpoint.binding().peer;
         peer.map(SocketAddr::from).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOTCONN))
@@ -279,6 +408,19 @@ impl UdpSocket {
     ///
     /// # Errors
     /// None; the result is `std`'s.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::net::UdpSocket;
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    ///     let clone = socket.try_clone().unwrap();
+    ///     drop(socket);
+    ///     assert_ne!(clone.local_addr().unwrap().port(), 0, "still open");
+    /// }
+    /// ```
     pub fn try_clone(&self) -> io::Result<Self> {
         Ok(Self { shared: Arc::clone(&self.shared) })
     }
@@ -287,6 +429,17 @@ impl UdpSocket {
     ///
     /// # Errors
     /// None; the result is `std`'s.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::net::UdpSocket;
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    ///     assert!(socket.take_error().unwrap().is_none());
+    /// }
+    /// ```
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
         Ok(self.shared.endpoint.take_error().map(io::Error::from))
     }
@@ -295,6 +448,19 @@ impl UdpSocket {
     ///
     /// # Errors
     /// None; the result is `std`'s.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::net::UdpSocket;
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    ///     socket.set_nonblocking(true).unwrap();
+    ///     let error = socket.recv(&mut [0; 100]).unwrap_err();
+    ///     assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+    /// }
+    /// ```
     pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
         self.shared.nonblocking.store(nonblocking, Relaxed);
         Ok(())
@@ -304,6 +470,19 @@ impl UdpSocket {
     ///
     /// # Errors
     /// [`InvalidInput`](io::ErrorKind::InvalidInput) for a timeout of zero.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::net::UdpSocket;
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    ///     socket.set_read_timeout(Some(std::time::Duration::from_millis(1))).unwrap();
+    ///     let error = socket.recv(&mut [0; 100]).unwrap_err();
+    ///     assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+    /// }
+    /// ```
     pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         set_timeout(&self.shared.read_timeout, timeout)
     }
@@ -312,6 +491,19 @@ impl UdpSocket {
     ///
     /// # Errors
     /// [`InvalidInput`](io::ErrorKind::InvalidInput) for a timeout of zero.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::net::UdpSocket;
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let (socket, limit) = (UdpSocket::bind("127.0.0.1:0").unwrap(), std::time::Duration::from_millis(1));
+    ///     assert_eq!(socket.write_timeout().unwrap(), None);
+    ///     socket.set_write_timeout(Some(limit)).unwrap();
+    ///     assert_eq!(socket.write_timeout().unwrap(), Some(limit));
+    /// }
+    /// ```
     pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         set_timeout(&self.shared.write_timeout, timeout)
     }
@@ -320,6 +512,19 @@ impl UdpSocket {
     ///
     /// # Errors
     /// None; the result is `std`'s.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::net::UdpSocket;
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let (socket, limit) = (UdpSocket::bind("127.0.0.1:0").unwrap(), std::time::Duration::from_millis(1));
+    ///     assert_eq!(socket.read_timeout().unwrap(), None);
+    ///     socket.set_read_timeout(Some(limit)).unwrap();
+    ///     assert_eq!(socket.read_timeout().unwrap(), Some(limit));
+    /// }
+    /// ```
     pub fn read_timeout(&self) -> io::Result<Option<Duration>> {
         Ok(timeout(&self.shared.read_timeout))
     }
@@ -328,6 +533,19 @@ impl UdpSocket {
     ///
     /// # Errors
     /// None; the result is `std`'s.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::net::UdpSocket;
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let (socket, limit) = (UdpSocket::bind("127.0.0.1:0").unwrap(), std::time::Duration::from_millis(1));
+    ///     assert_eq!(socket.write_timeout().unwrap(), None);
+    ///     socket.set_write_timeout(Some(limit)).unwrap();
+    ///     assert_eq!(socket.write_timeout().unwrap(), Some(limit));
+    /// }
+    /// ```
     pub fn write_timeout(&self) -> io::Result<Option<Duration>> {
         Ok(timeout(&self.shared.write_timeout))
     }
@@ -336,6 +554,19 @@ impl UdpSocket {
     ///
     /// # Errors
     /// None; the result is `std`'s.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::net::UdpSocket;
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+    ///     assert!(!socket.broadcast().unwrap());
+    ///     socket.set_broadcast(true).unwrap();
+    ///     assert!(socket.broadcast().unwrap());
+    /// }
+    /// ```
     pub fn set_broadcast(&self, allowed: bool) -> io::Result<()> {
         self.shared.endpoint.broadcast.store(allowed, Relaxed);
         Ok(())
@@ -345,6 +576,19 @@ impl UdpSocket {
     ///
     /// # Errors
     /// None; the result is `std`'s.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::net::UdpSocket;
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+    ///     assert!(!socket.broadcast().unwrap());
+    ///     socket.set_broadcast(true).unwrap();
+    ///     assert!(socket.broadcast().unwrap());
+    /// }
+    /// ```
     pub fn broadcast(&self) -> io::Result<bool> {
         Ok(self.shared.endpoint.broadcast.load(Relaxed))
     }
@@ -353,6 +597,19 @@ impl UdpSocket {
     ///
     /// # Errors
     /// [`InvalidInput`](io::ErrorKind::InvalidInput) outside that range.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::net::UdpSocket;
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+    ///     socket.set_ttl(3).unwrap();
+    ///     assert_eq!(socket.ttl().unwrap(), 3);
+    ///     assert!(socket.set_ttl(0).is_err());
+    /// }
+    /// ```
     pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
         let valid = u8::try_from(ttl).ok().filter(|&ttl| ttl > 0);
         let ttl = valid.ok_or_else(|| {
@@ -369,6 +626,19 @@ impl UdpSocket {
     ///
     /// # Errors
     /// None; the result is `std`'s.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::net::UdpSocket;
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+    ///     socket.set_ttl(3).unwrap();
+    ///     assert_eq!(socket.ttl().unwrap(), 3);
+    ///     assert!(socket.set_ttl(0).is_err());
+    /// }
+    /// ```
     pub fn ttl(&self) -> io::Result<u32> {
         Ok(self.shared.endpoint.ttl.load(Relaxed).into())
     }

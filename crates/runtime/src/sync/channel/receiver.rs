@@ -36,6 +36,17 @@ impl<T> Receiver<T> {
     ///
     /// # Errors
     /// If the channel is empty and there is no sender any more.
+    ///
+    /// # Examples
+    /// ```
+    /// use tailwater::sync::channel::{self, RecvError};
+    ///
+    /// let (sender, receiver) = channel::unbounded();
+    /// sender.send(1).unwrap();
+    /// drop(sender);
+    /// assert_eq!(receiver.recv(), Ok(1));
+    /// assert_eq!(receiver.recv(), Err(RecvError));
+    /// ```
     #[inline]
     pub fn recv(&self) -> Result<T, RecvError> {
         self.channel.receive(None).map_err(|_| RecvError)
@@ -45,6 +56,16 @@ impl<T> Receiver<T> {
     ///
     /// # Errors
     /// `Empty` or `Disconnected`.
+    ///
+    /// # Examples
+    /// ```
+    /// use tailwater::sync::channel::{self, TryRecvError};
+    ///
+    /// let (sender, receiver) = channel::unbounded();
+    /// assert_eq!(receiver.try_recv(), Err(TryRecvError::Empty));
+    /// sender.send(1).unwrap();
+    /// assert_eq!(receiver.try_recv(), Ok(1));
+    /// ```
     #[inline]
     pub fn try_recv(&self) -> Result<T, TryRecvError> {
         self.channel.try_receive()
@@ -70,6 +91,14 @@ impl<T> Receiver<T> {
     }
 
     /// The messages, waiting for each, until there is no sender any more.
+    ///
+    /// # Examples
+    /// ```
+    /// let (sender, receiver) = tailwater::sync::channel::unbounded();
+    /// (0..3).for_each(|n| sender.send(n).unwrap());
+    /// drop(sender);
+    /// assert_eq!(receiver.iter().sum::<i32>(), 3);
+    /// ```
     pub fn iter(&self) -> Iter<'_, T> {
         Iter { receiver: self }
     }
@@ -87,26 +116,62 @@ impl<T> Receiver<T> {
     }
 
     /// How many messages wait in the channel.
+    ///
+    /// # Examples
+    /// ```
+    /// let (sender, receiver) = tailwater::sync::channel::bounded(4);
+    /// sender.send("one").unwrap();
+    /// assert_eq!(receiver.len(), 1);
+    /// ```
     pub fn len(&self) -> usize {
         self.channel.len()
     }
 
     /// Whether no message waits in the channel; always true with capacity 0.
+    ///
+    /// # Examples
+    /// ```
+    /// let (sender, receiver) = tailwater::sync::channel::bounded(4);
+    /// assert!(receiver.is_empty());
+    /// sender.send("one").unwrap();
+    /// assert!(!receiver.is_empty());
+    /// ```
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// Whether the channel has no room; always true with capacity 0.
+    ///
+    /// # Examples
+    /// ```
+    /// let (sender, receiver) = tailwater::sync::channel::bounded(1);
+    /// sender.send("one").unwrap();
+    /// assert!(receiver.is_full());
+    /// ```
     pub fn is_full(&self) -> bool {
         self.channel.is_full()
     }
 
     /// How many messages fit the channel; `None` without a bound.
+    ///
+    /// # Examples
+    /// ```
+    /// let (_sender, receiver) = tailwater::sync::channel::bounded::<u8>(4);
+    /// assert_eq!(receiver.capacity(), Some(4));
+    /// let (_sender, receiver) = tailwater::sync::channel::unbounded::<u8>();
+    /// assert_eq!(receiver.capacity(), None);
+    /// ```
     pub fn capacity(&self) -> Option<usize> {
         self.channel.capacity()
     }
 
     /// Whether both receive from the same channel.
+    ///
+    /// # Examples
+    /// ```
+    /// let (_sender, receiver) = tailwater::sync::channel::unbounded::<u8>();
+    /// assert!(receiver.same_channel(&receiver.clone()));
+    /// ```
     pub fn same_channel(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.channel, &other.channel)
     }

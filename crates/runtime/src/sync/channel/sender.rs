@@ -28,6 +28,13 @@ pub enum SendTimeoutError<T> {
 
 impl<T> SendTimeoutError<T> {
     /// The message.
+    ///
+    /// # Examples
+    /// ```
+    /// use tailwater::sync::channel::SendTimeoutError;
+    ///
+    /// assert_eq!(SendTimeoutError::Disconnected("returned").into_inner(), "returned");
+    /// ```
     pub fn into_inner(self) -> T {
         match self {
             Self::Timeout(message) | Self::Disconnected(message) => message,
@@ -84,6 +91,16 @@ impl<T> Sender<T> {
     ///
     /// # Errors
     /// If there is no receiver any more; the error holds the message.
+    ///
+    /// # Examples
+    /// ```
+    /// use tailwater::sync::channel::{self, SendError};
+    ///
+    /// let (sender, receiver) = channel::bounded(1);
+    /// assert_eq!(sender.send(1), Ok(()));
+    /// drop(receiver);
+    /// assert_eq!(sender.send(2), Err(SendError(2)));
+    /// ```
     #[inline]
     pub fn send(&self, message: T) -> Result<(), SendError<T>> {
         self.channel.send(message, None).map_err(|e| SendError(e.into_inner()))
@@ -93,6 +110,15 @@ impl<T> Sender<T> {
     ///
     /// # Errors
     /// `Full` or `Disconnected`, with the message.
+    ///
+    /// # Examples
+    /// ```
+    /// use tailwater::sync::channel::{self, TrySendError};
+    ///
+    /// let (sender, _receiver) = channel::bounded(1);
+    /// assert_eq!(sender.try_send(1), Ok(()));
+    /// assert_eq!(sender.try_send(2), Err(TrySendError::Full(2)));
+    /// ```
     #[inline]
     pub fn try_send(&self, message: T) -> Result<(), TrySendError<T>> {
         self.channel.try_send(message)
@@ -118,26 +144,62 @@ impl<T> Sender<T> {
     }
 
     /// How many messages wait in the channel.
+    ///
+    /// # Examples
+    /// ```
+    /// let (sender, receiver) = tailwater::sync::channel::bounded(4);
+    /// sender.send("one").unwrap();
+    /// assert_eq!(sender.len(), 1);
+    /// ```
     pub fn len(&self) -> usize {
         self.channel.len()
     }
 
     /// Whether no message waits in the channel; always true with capacity 0.
+    ///
+    /// # Examples
+    /// ```
+    /// let (sender, receiver) = tailwater::sync::channel::bounded(4);
+    /// assert!(sender.is_empty());
+    /// sender.send("one").unwrap();
+    /// assert!(!sender.is_empty());
+    /// ```
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// Whether the channel has no room; always true with capacity 0.
+    ///
+    /// # Examples
+    /// ```
+    /// let (sender, receiver) = tailwater::sync::channel::bounded(1);
+    /// sender.send("one").unwrap();
+    /// assert!(sender.is_full());
+    /// ```
     pub fn is_full(&self) -> bool {
         self.channel.is_full()
     }
 
     /// How many messages fit the channel; `None` without a bound.
+    ///
+    /// # Examples
+    /// ```
+    /// let (sender, _receiver) = tailwater::sync::channel::bounded::<u8>(4);
+    /// assert_eq!(sender.capacity(), Some(4));
+    /// let (sender, _receiver) = tailwater::sync::channel::unbounded::<u8>();
+    /// assert_eq!(sender.capacity(), None);
+    /// ```
     pub fn capacity(&self) -> Option<usize> {
         self.channel.capacity()
     }
 
     /// Whether both send into the same channel.
+    ///
+    /// # Examples
+    /// ```
+    /// let (sender, _receiver) = tailwater::sync::channel::unbounded::<u8>();
+    /// assert!(sender.same_channel(&sender.clone()));
+    /// ```
     pub fn same_channel(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.channel, &other.channel)
     }

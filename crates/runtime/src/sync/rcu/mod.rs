@@ -126,6 +126,12 @@ impl<T: RefUnwindSafe> RefUnwindSafe for Rcu<T> {}
 
 impl<T> Rcu<T> {
     /// A cell with a value.
+    ///
+    /// # Examples
+    /// ```
+    /// let limit = tailwater::sync::Rcu::new(100);
+    /// assert_eq!(*limit.get(), 100);
+    /// ```
     pub fn new(value: T) -> Self {
         ASYMMETRIC.get_or_init(|| membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok());
         Self {
@@ -140,6 +146,12 @@ impl<T> Rcu<T> {
     ///
     /// # Panics
     /// If `read` waits for anything, or replaces the value of an [`Rcu`], on a user thread.
+    ///
+    /// # Examples
+    /// ```
+    /// let names = tailwater::sync::Rcu::new(vec!["a", "b"]);
+    /// assert!(names.with(|names| names.contains(&"b")));
+    /// ```
     #[inline]
     pub fn with<R>(&self, read: impl FnOnce(&T) -> R) -> R {
         let preempt = NoPreempt::new();
@@ -186,6 +198,13 @@ impl<T> Rcu<T> {
     /// # Panics
     /// On a user thread in [`with`](Self::with) of any [`Rcu`], which it would wait for, or that holds a
     /// [`SpinLock`](crate::sync::spin::SpinLock).
+    ///
+    /// # Examples
+    /// ```
+    /// let limit = tailwater::sync::Rcu::new(100);
+    /// assert_eq!(*limit.replace(200), 100);
+    /// assert_eq!(*limit.get(), 200);
+    /// ```
     pub fn replace(&self, value: T) -> Arc<T> {
         self.update_with(|_| value)
     }
@@ -194,12 +213,28 @@ impl<T> Rcu<T> {
     ///
     /// # Panics
     /// As [`replace`](Self::replace). If `next` panics the value stays.
+    ///
+    /// # Examples
+    /// ```
+    /// let count = tailwater::sync::Rcu::new(1);
+    /// assert_eq!(*count.update(|n| n + 1), 1, "the old value");
+    /// assert_eq!(*count.get(), 2);
+    /// ```
     pub fn update(&self, next: impl FnOnce(&T) -> T) -> Arc<T> {
         self.update_with(|this| next(&this.get()))
     }
 
     /// The value, without counting anything: the exclusive borrow proves that nobody reads it in [`with`](Self::with). `None` if
     /// somebody keeps it.
+    ///
+    /// # Examples
+    /// ```
+    /// let mut limit = tailwater::sync::Rcu::new(100);
+    /// *limit.get_mut().expect("nobody keeps it") += 1;
+    /// let kept = limit.get();
+    /// assert!(limit.get_mut().is_none());
+    /// assert_eq!(*kept, 101);
+    /// ```
     pub fn get_mut(&mut self) -> Option<&mut T> {
         // SAFETY: the pointer comes from `Arc::into_raw`; the Arc made of it is forgotten, so the cell's reference stays.
         let mut value = core::mem::ManuallyDrop::new(unsafe { Arc::from_raw(*self.value.get_mut()) });

@@ -51,6 +51,12 @@ impl<T: ?Sized> RefUnwindSafe for RwLock<T> {}
 
 impl<T> RwLock<T> {
     /// An unlocked lock.
+    ///
+    /// # Examples
+    /// ```
+    /// static COUNT: tailwater::sync::RwLock<u32> = tailwater::sync::RwLock::new(0);
+    /// *COUNT.write().unwrap() += 1;
+    /// ```
     pub const fn new(value: T) -> Self {
         Self {
             word: Word::new(),
@@ -64,6 +70,11 @@ impl<T> RwLock<T> {
     ///
     /// # Errors
     /// If the lock is poisoned; the error holds the value.
+    ///
+    /// # Examples
+    /// ```
+    /// assert_eq!(tailwater::sync::RwLock::new(5).into_inner().unwrap(), 5);
+    /// ```
     pub fn into_inner(self) -> LockResult<T> {
         let poisoned = self.is_poisoned();
         wrap(self.value.into_inner(), poisoned)
@@ -82,6 +93,13 @@ impl<T: ?Sized> RwLock<T> {
     ///
     /// # Panics
     /// If 2^29 readers hold the lock.
+    ///
+    /// # Examples
+    /// ```
+    /// let value = tailwater::sync::RwLock::new(1);
+    /// let (one, other) = (value.read().unwrap(), value.read().unwrap());
+    /// assert_eq!(*one + *other, 2);
+    /// ```
     #[inline]
     pub fn read(&self) -> LockResult<RwLockReadGuard<'_, T>> {
         if !self.word.try_enter(Access::Read) {
@@ -97,6 +115,15 @@ impl<T: ?Sized> RwLock<T> {
     ///
     /// # Panics
     /// As [`read`](Self::read).
+    ///
+    /// # Examples
+    /// ```
+    /// let value = tailwater::sync::RwLock::new(1);
+    /// let writer = value.write().unwrap();
+    /// assert!(value.try_read().is_err());
+    /// drop(writer);
+    /// assert_eq!(*value.try_read().unwrap(), 1);
+    /// ```
     #[inline]
     pub fn try_read(&self) -> TryLockResult<RwLockReadGuard<'_, T>> {
         if !self.word.try_enter(Access::Read) {
@@ -109,6 +136,13 @@ impl<T: ?Sized> RwLock<T> {
     ///
     /// # Errors
     /// As [`read`](Self::read).
+    ///
+    /// # Examples
+    /// ```
+    /// let words = tailwater::sync::RwLock::new(vec!["user"]);
+    /// words.write().unwrap().push("threads");
+    /// assert_eq!(words.read().unwrap().len(), 2);
+    /// ```
     #[inline]
     pub fn write(&self) -> LockResult<RwLockWriteGuard<'_, T>> {
         if !self.word.try_enter(Access::Write) {
@@ -121,6 +155,15 @@ impl<T: ?Sized> RwLock<T> {
     ///
     /// # Errors
     /// `WouldBlock` if somebody does, `Poisoned` as [`read`](Self::read).
+    ///
+    /// # Examples
+    /// ```
+    /// let value = tailwater::sync::RwLock::new(1);
+    /// let reader = value.read().unwrap();
+    /// assert!(value.try_write().is_err());
+    /// drop(reader);
+    /// *value.try_write().unwrap() += 1;
+    /// ```
     #[inline]
     pub fn try_write(&self) -> TryLockResult<RwLockWriteGuard<'_, T>> {
         if !self.word.try_enter(Access::Write) {
@@ -130,11 +173,45 @@ impl<T: ?Sized> RwLock<T> {
     }
 
     /// Whether a thread panicked while it held the lock for writing.
+    ///
+    /// # Examples
+    /// ```
+    /// use tailwater::sync::RwLock;
+    ///
+    /// let value = RwLock::new(0);
+    /// std::thread::scope(|s| {
+    ///     let panics = s.spawn(|| {
+    ///         let _guard = value.write().unwrap();
+    ///         panic!("while it is locked");
+    ///     });
+    ///     assert!(panics.join().is_err());
+    /// });
+    /// assert!(value.is_poisoned());
+    /// value.clear_poison();
+    /// assert!(value.write().is_ok());
+    /// ```
     pub fn is_poisoned(&self) -> bool {
         self.poisoned.load(Ordering::Relaxed)
     }
 
     /// Declares the value good again.
+    ///
+    /// # Examples
+    /// ```
+    /// use tailwater::sync::RwLock;
+    ///
+    /// let value = RwLock::new(0);
+    /// std::thread::scope(|s| {
+    ///     let panics = s.spawn(|| {
+    ///         let _guard = value.write().unwrap();
+    ///         panic!("while it is locked");
+    ///     });
+    ///     assert!(panics.join().is_err());
+    /// });
+    /// assert!(value.is_poisoned());
+    /// value.clear_poison();
+    /// assert!(value.write().is_ok());
+    /// ```
     pub fn clear_poison(&self) {
         self.poisoned.store(false, Ordering::Relaxed);
     }
@@ -143,6 +220,13 @@ impl<T: ?Sized> RwLock<T> {
     ///
     /// # Errors
     /// If the lock is poisoned; the error holds the reference.
+    ///
+    /// # Examples
+    /// ```
+    /// let mut count = tailwater::sync::RwLock::new(0);
+    /// *count.get_mut().unwrap() = 5;
+    /// assert_eq!(count.into_inner().unwrap(), 5);
+    /// ```
     pub fn get_mut(&mut self) -> LockResult<&mut T> {
         let poisoned = self.is_poisoned();
         wrap(self.value.get_mut(), poisoned)

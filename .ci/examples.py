@@ -1,0 +1,54 @@
+#!/usr/bin/env python3
+"""Lists the public items of a crate that have no doc example: examples.py FILE, where FILE is what
+`cargo +nightly rustdoc -p CRATE -- -Z unstable-options --output-format json --document-hidden-items` wrote.
+
+Follows re-exports from the crate's root, also out of hidden modules, but not into them. Leaves out trait
+implementations, fields and variants. Exits with 1 if it lists anything.
+"""
+import json
+import sys
+
+DOCUMENTED = {"struct", "enum", "union", "trait", "function", "constant", "static", "type_alias", "assoc_const"}
+
+
+def main(path):
+    with open(path) as file:
+        crate = json.load(file)
+    items, seen, found = crate["index"], set(), []
+
+    def visit(number, parent):
+        item = items.get(str(number))
+        if item is None or number in seen or item["crate_id"] != 0:
+            return
+        seen.add(number)
+        ((kind, inner),) = item["inner"].items()
+        name = f"{parent}::{item['name']}" if parent else item["name"]
+        if kind in DOCUMENTED and "```" not in (item["docs"] or ""):
+            span = item["span"]
+            found.append(f"{span['filename']}:{span['begin'][0]}: {kind} {name} has no example")
+        if kind == "module" and not is_hidden(item):
+            for child in inner["items"]:
+                visit(child, name)
+        elif kind == "use":
+            visit(inner["id"], parent)
+        elif kind == "trait":
+            for child in inner["items"]:
+                visit(child, name)
+        elif kind in ("struct", "enum", "union"):
+            for number in inner["impls"]:
+                implementation = items.get(str(number))
+                if implementation and implementation["inner"]["impl"]["trait"] is None:
+                    for child in implementation["inner"]["impl"]["items"]:
+                        if items[str(child)]["visibility"] == "public" and not is_hidden(items[str(child)]):
+                            visit(child, name)
+
+    def is_hidden(item):
+        return any("hidden" in str(attribute) for attribute in item["attrs"])
+
+    visit(crate["root"], "")
+    print("\n".join(sorted(found) + [f"{len(seen)} items, {len(found)} without an example"]))
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

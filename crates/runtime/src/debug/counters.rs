@@ -1,0 +1,63 @@
+//! What the runtime has counted, for whoever wants to know how it fares.
+
+use crate::kthread;
+use crate::runtime;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+/// Events since the runtime started, over all kthreads; see [`counters`].
+///
+/// # Examples
+/// ```
+/// let before = tailwater::debug::Counters::default();
+/// assert_eq!(before.switches, 0);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Counters {
+    /// User threads resumed.
+    pub switches: u64,
+    /// User threads that one kthread took from another.
+    pub stolen_threads: u64,
+    /// User threads interrupted by the preempt signal.
+    pub preemptions: u64,
+    /// Cores given up because the IOKernel asked.
+    pub cedes: u64,
+    /// Cores given up for lack of work.
+    pub parks: u64,
+    /// Frames received.
+    pub frames: u64,
+    /// Of these, frames that one kthread took from another's ring.
+    pub stolen_frames: u64,
+}
+
+/// What the runtime has counted so far; zeros without a runtime. Each number is exact, but they are read one after another while
+/// threads go on.
+///
+/// # Examples
+/// ```standalone_crate
+/// use tailwater::{debug, thread};
+///
+/// #[tailwater::main]
+/// fn main() {
+///     let before = debug::counters();
+///     thread::spawn(|| ()).join().unwrap();
+///     assert!(debug::counters().switches > before.switches);
+/// }
+/// ```
+pub fn counters() -> Counters {
+    let mut sum = Counters::default();
+    let Some(runtime) = runtime::started() else { return sum };
+    for kthread in &runtime.kthreads {
+        let kthread::Counters { switches, stolen_threads, frames, stolen_frames, cedes, parks, preemptions } =
+            &kthread.counters;
+        let add = |to: &mut u64, counter: &AtomicU64| *to += counter.load(Ordering::Relaxed);
+        add(&mut sum.switches, switches);
+        add(&mut sum.stolen_threads, stolen_threads);
+        add(&mut sum.preemptions, preemptions);
+        add(&mut sum.cedes, cedes);
+        add(&mut sum.parks, parks);
+        add(&mut sum.frames, frames);
+        add(&mut sum.stolen_frames, stolen_frames);
+    }
+    sum
+}

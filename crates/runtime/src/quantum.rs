@@ -1,0 +1,68 @@
+//! Time slices: the turn of a user thread that neither blocks nor reaches a poll point ends, if others wait for its kthread.
+//!
+//! Owns one ordinary thread, started only when a [`quantum`](crate::Builder::quantum) is set, that looks at every kthread once per
+//! quantum (Go's `sysmon` does the same, every 10 ms). A kthread that runs the same thread as at the look before, while something
+//! waits for it, has its turn ended: the thread gives the core up at its next poll point or when the preempt signal arrives,
+//! whichever comes first. So a thread runs for one to two quanta.
+//!
+//! Independent of the IOKernel, which takes *cores* away from runtimes; this shares one core among the threads of one runtime.
+//!
+//! | word | written by | read by |
+//! |---|---|---|
+//! | `Kthread::turn_over` | this thread: true; its kthread: false, when it acts on it | its kthread |
+//! | `Kthread::grant` | this thread, by [`Kthread::ask`]; its kthread, by `answer` | poll points of its kthread |
+//!
+//! Both are hints: one that comes late, when the kthread has switched meanwhile, ends another thread's turn early.
+
+use crate::kthread::Kthread;
+use crate::runtime::runtime;
+use crate::worker;
+use core::sync::atomic::Ordering;
+use std::io;
+use std::time::Duration;
+use tailwater_shm::clock;
+
+/// Timer slack of the thread, in nanoseconds: the default, 50 us, is as long as a short quantum (prctl(2), `PR_SET_TIMERSLACK`).
+const TIMER_SLACK_NS: u64 = 1;
+
+/// Starts the thread, if a quantum is set. Call from an ordinary thread off the managed cores.
+///
+/// # Errors
+/// When it cannot be started.
+pub fn start(quantum: Option<Duration>) -> io::Result<()> {
+    let Some(quantum) = quantum else { return Ok(()) };
+    std::thread::Builder::new()
+        .name("tailwater/quantum".to_owned())
+        .spawn(move || end_turns(quantum))
+        .map(drop)
+}
+
+fn end_turns(quantum: Duration) {
+    // It runs for a microsecond at a time, and a quantum must not last as long as Linux lets the kthreads run before it.
+    tailwater_shm::priority::raise_kthread();
+    // SAFETY: prctl has no memory operands here. A refusal makes quanta longer.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, TIMER_SLACK_NS) };
+    let runtime = runtime();
+    let mut seen = vec![None; runtime.kthreads.len()];
+    loop {
+        std::thread::sleep(quantum);
+        for (&kthread, seen) in runtime.kthreads.iter().zip(&mut seen) {
+            let turn = turn_of(kthread);
+            if turn.is_some() && turn == *seen && worker::waits_for(kthread, runtime, clock::now()) {
+                end_turn(kthread);
+            }
+            *seen = turn;
+        }
+    }
+}
+
+/// The number of the turn in progress, `None` in the scheduler.
+fn turn_of(kthread: &Kthread) -> Option<u64> {
+    kthread.current().map(|_| kthread.counters.switches.load(Ordering::Relaxed))
+}
+
+fn end_turn(kthread: &Kthread) {
+    kthread.set_turn_over(true);
+    kthread.ask();
+    kthread.interrupt();
+}

@@ -1,0 +1,125 @@
+//! The programs in `examples/`, run as a user would.
+
+use std::collections::HashSet;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// Cargo builds examples before it runs all tests of a package, but not for `--test examples` alone.
+fn example(name: &str) -> Command {
+    // target/PROFILE/deps/TEST -> target/PROFILE/examples/NAME
+    let own = std::env::current_exe().unwrap();
+    let path = own.parent().and_then(Path::parent).unwrap().join("examples").join(name);
+    assert!(
+        path.exists(),
+        "{} is missing: build it with `cargo build -p tailwater --examples`",
+        path.display()
+    );
+    let mut command = Command::new(path);
+    command.env("TAILWATER_KTHREADS", "3").stdin(Stdio::null());
+    command
+}
+
+/// Lines of its output; it must have ended well.
+fn lines(output: &Output) -> Vec<String> {
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout.clone()).unwrap().lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn guests_of_the_chat_hear_each_other() {
+    let heard = lines(&example("chat").output().unwrap());
+    let greetings: HashSet<_> = heard.iter().map(String::as_str).collect();
+    assert_eq!(heard.len(), 3);
+    assert_eq!(
+        greetings,
+        HashSet::from(["Ada: good morning!", "Grace: good morning!", "Barbara: good morning!"])
+    );
+}
+
+/// A directory that is removed again.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Self {
+        let path = std::env::temp_dir().join(format!("tailwater-hash-dir-{}", std::process::id()));
+        std::fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn fnv1a(bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+}
+
+#[test]
+fn the_hasher_finds_every_file_once_and_in_order() {
+    let scratch = Scratch::new();
+    let mut expected = Vec::new();
+    for directory in ["a", "a/b", "a/b/c", "z"] {
+        std::fs::create_dir(scratch.0.join(directory)).unwrap();
+        for number in 0..60usize {
+            let path = scratch.0.join(directory).join(format!("file-{number}"));
+            // Some are longer than one read, one is empty.
+            let content = vec![number as u8; number * 3001];
+            std::fs::write(&path, &content).unwrap();
+            expected.push((path.clone(), format!("{:016x} {}", fnv1a(&content), path.display())));
+        }
+    }
+    expected.sort();
+    // Followed, it would be found for ever.
+    std::os::unix::fs::symlink(&scratch.0, scratch.0.join("a/loop")).unwrap();
+    let found = lines(&example("hash_dir").arg(&scratch.0).output().unwrap());
+    assert_eq!(found, expected.into_iter().map(|(_, line)| line).collect::<Vec<_>>());
+}
+
+#[test]
+fn the_hasher_says_what_it_cannot_read() {
+    let output = example("hash_dir").arg("/nonexistent").output().unwrap();
+    assert!(!output.status.success());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("/nonexistent: No such file"), "{output:?}");
+}
+
+#[test]
+fn the_pipeline_keeps_the_order_of_its_input() {
+    const NUMBERS: u64 = 20_000;
+    let mut child =
+        example("pipeline").arg("4").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    let writer = std::thread::spawn(move || {
+        let text: String = (2..NUMBERS).map(|n| format!("{n}\n")).collect();
+        input.write_all(text.as_bytes()).unwrap();
+        input.write_all(b"seven\n").unwrap();
+    });
+    let mut written = lines(&child.wait_with_output().unwrap());
+    writer.join().unwrap();
+    assert_eq!(written.pop().unwrap(), "seven: not a number");
+    assert_eq!(written.len() as u64, NUMBERS - 2);
+    for (n, line) in (2..).zip(written) {
+        let smallest = (2..).find(|f| n % f == 0).unwrap();
+        assert_eq!(line, format!("{n}: {smallest}"));
+    }
+}
+
+#[test]
+fn the_pipeline_ends_when_nobody_reads_it() {
+    let mut child = example("pipeline")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let mut input = child.stdin.take().unwrap();
+    // Until the program has closed its end.
+    while input.write_all(&b"12\n".repeat(1000)).is_ok() {}
+    assert!(!child.wait().unwrap().success());
+}

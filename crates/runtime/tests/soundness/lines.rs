@@ -1,0 +1,100 @@
+//! Lines that sessions print, and how the parent recognises them: each carries the sum of its own bytes.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+
+/// What precedes the first line; before it the test harness may print.
+const BEGIN: &str = "=== sessions\n";
+/// What the last line begins with; then: how many lines there were on standard output and error, and a summary.
+const TOTAL: &str = "total ";
+
+static PRINTED: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
+
+pub fn begin() {
+    print!("\n{BEGIN}");
+    eprint!("\n{BEGIN}");
+}
+
+/// Prints one line to standard output and, now and then, one to standard error.
+pub fn print(id: u64, round: u64) {
+    // Long ones too: a pipe takes 4096 bytes at once and no more (pipe(7), PIPE_BUF); standard output flushes at 1024.
+    let filler = "x".repeat(((id * 31 + round * 17) % 200) as usize);
+    let text = format!("{id} {round} {filler}");
+    println!("{text} {}", sum(&text));
+    PRINTED[0].fetch_add(1, Ordering::Relaxed);
+    if round.is_multiple_of(4) {
+        eprintln!("{text} {}", sum(&text));
+        PRINTED[1].fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+pub fn end(summary: &str) {
+    let [out, err] = [0, 1].map(|stream: usize| PRINTED[stream].load(Ordering::Relaxed));
+    println!("{TOTAL}{out} {summary}");
+    eprintln!("{TOTAL}{err} {summary}");
+}
+
+fn sum(text: &str) -> u64 {
+    text.bytes().fold(0, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()))
+}
+
+fn is_whole(line: &str) -> bool {
+    line.rsplit_once(' ').is_some_and(|(text, last)| last.parse() == Ok(sum(text)))
+}
+
+/// What came through one pipe.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// Whole lines.
+    pub lines: u64,
+    /// Lines that the child says it printed.
+    pub expected: u64,
+    /// What it says of itself.
+    pub summary: String,
+    /// Everything else.
+    pub other: String,
+}
+
+/// Reads one pipe to its end.
+#[derive(Debug)]
+pub struct Reader(JoinHandle<Found>);
+
+impl Reader {
+    pub fn start(name: &str, pipe: impl std::io::Read + Send + 'static) -> Self {
+        let read = move || sort(&crate::read_all(pipe));
+        Self(std::thread::Builder::new().name(name.to_owned()).spawn(read).unwrap())
+    }
+
+    pub fn finish(self) -> Found {
+        self.0.join().unwrap()
+    }
+}
+
+fn sort(text: &str) -> Found {
+    let mut found = Found::default();
+    let Some((_, text)) = text.split_once(BEGIN) else {
+        return Found { other: text.to_owned(), ..found };
+    };
+    for line in text.lines() {
+        if let Some(total) = line.strip_prefix(TOTAL) {
+            let (expected, summary) = total.split_once(' ').unwrap();
+            (found.expected, found.summary) = (expected.parse().unwrap(), summary.to_owned());
+        } else if is_whole(line) {
+            found.lines += 1;
+        } else {
+            found.other.push_str(line);
+            found.other.push('\n');
+        }
+    }
+    found
+}
+
+#[test]
+fn torn_lines_are_found() {
+    let text = "1 2 xxx";
+    let line = format!("{text} {}", sum(text));
+    let found =
+        sort(&format!("noise{BEGIN}{line}\n{line}{line}\n{}\n{TOTAL}3 all\n", &line[..line.len() - 1]));
+    assert_eq!((found.lines, found.expected, found.summary.as_str()), (1, 3, "all"));
+    assert_eq!(found.other.lines().count(), 2);
+}

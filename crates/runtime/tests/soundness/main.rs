@@ -1,0 +1,157 @@
+//! What belongs to a thread stays with it: everything ordinary Rust keeps per thread, used at once by many user threads that are
+//! preempted by signal some twenty thousand times a second and migrate between three kthreads.
+//!
+//! The program under test is this test again, in a child process: its output goes through pipes, and each line is checked. It runs for
+//! three seconds, or for `TAILWATER_SOUNDNESS_SECONDS`:
+//!
+//! ```text
+//! TAILWATER_SOUNDNESS_SECONDS=60 cargo test -p tailwater --test soundness
+//! ```
+//!
+//! A session is a user thread that goes through all [`checks`] in turn, ends well or by panic, and is replaced by the next.
+
+mod checks;
+mod lines;
+mod spans;
+
+use checks::Session;
+use lines::Reader;
+use std::io::Read;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use tailwater::{debug, thread};
+
+#[global_allocator]
+static ALLOC: tailwater::Alloc = tailwater::Alloc;
+
+const CHILD: &str = "TAILWATER_TEST_CHILD";
+const SECONDS: &str = "TAILWATER_SOUNDNESS_SECONDS";
+/// Sessions at a time.
+const SESSIONS: u64 = 24;
+/// A thread that does not switch is interrupted one to two quanta after it began.
+const QUANTUM: Duration = Duration::from_micros(25);
+/// How long the child may take for its last sessions.
+const PATIENCE: Duration = Duration::from_secs(100);
+
+fn duration() -> Duration {
+    let seconds = std::env::var(SECONDS).map_or(3.0, |text| text.parse().expect("a number of seconds"));
+    Duration::from_secs_f64(seconds)
+}
+
+#[test]
+fn what_belongs_to_a_thread_stays_with_it_under_preemption_and_migration() {
+    if std::env::var_os(CHILD).is_some() {
+        let seen = tailwater::Builder::new().kthreads(3).quantum(QUANTUM).run(run_sessions).unwrap();
+        // Past the test harness, which has lines of its own to print.
+        std::process::exit(seen);
+    }
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args([
+            "what_belongs_to_a_thread_stays_with_it_under_preemption_and_migration",
+            "--exact",
+            "--nocapture",
+        ])
+        .env(CHILD, "1")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let out = Reader::start("out", child.stdout.take().unwrap());
+    let err = Reader::start("err", child.stderr.take().unwrap());
+    let finished = wait_for(&mut child);
+    let (out, err) = (out.finish(), err.finish());
+    assert!(finished, "the sessions stand still; their dump:\n{}", err.other);
+    let status = child.wait().unwrap();
+    assert!(status.success(), "{status}\n{}", err.other);
+    assert_eq!(
+        (out.other.as_str(), err.other.as_str()),
+        ("", ""),
+        "lines that no session printed, or torn ones"
+    );
+    assert_eq!((out.lines, err.lines), (out.expected, err.expected), "lines were lost");
+    assert!(out.lines > 0 && err.lines > 0);
+    eprintln!("{}", out.summary);
+}
+
+/// False if the child had to be ended; then it was made to dump its threads first.
+fn wait_for(child: &mut Child) -> bool {
+    let deadline = Instant::now() + duration() + PATIENCE;
+    while child.try_wait().unwrap().is_none() {
+        if Instant::now() > deadline {
+            let pid = rustix::process::Pid::from_child(child);
+            rustix::process::kill_process(pid, rustix::process::Signal::QUIT).unwrap();
+            std::thread::sleep(Duration::from_secs(5));
+            child.kill().unwrap();
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    true
+}
+
+/// The child's main thread. Returns the exit code.
+fn run_sessions() -> i32 {
+    static STOP: AtomicBool = AtomicBool::new(false);
+    spans::install();
+    // Silent, but counting: the default one's report is as long as all sessions' lines together.
+    std::panic::set_hook(Box::new(|_| checks::count_hooked_panic()));
+    lines::begin();
+    let start = Instant::now();
+    let drivers: Vec<_> = (0..SESSIONS)
+        .map(|driver| {
+            thread::spawn(move || {
+                // Ids of sessions of different drivers differ.
+                let ids = (driver..).step_by(SESSIONS as usize);
+                let count = ids.take_while(|_| !STOP.load(Ordering::Relaxed)).map(run_session).count();
+                count as u64
+            })
+        })
+        .collect();
+    thread::sleep(duration());
+    STOP.store(true, Ordering::Relaxed);
+    let mut sessions = 0;
+    for driver in drivers {
+        match driver.join() {
+            Ok(count) => sessions += count,
+            Err(panic) => return fail(&checks::message(&*panic)),
+        }
+    }
+    if let Err(why) = checks::check_totals(sessions) {
+        return fail(&why);
+    }
+    let counters = debug::counters();
+    let (preemptions, stolen) = (counters.preemptions, counters.stolen_threads);
+    lines::end(&format!(
+        "{sessions} sessions in {:.1} s: {preemptions} preemptions, {stolen} threads stolen",
+        start.elapsed().as_secs_f64()
+    ));
+    if preemptions == 0 || stolen == 0 {
+        return fail(&format!("nothing was tested: {counters:?}"));
+    }
+    0
+}
+
+/// Runs one session in a thread of its own and checks how it ends.
+fn run_session(id: u64) {
+    let handle = thread::spawn(move || Session::new(id).run());
+    match handle.join() {
+        Ok(result) => assert_eq!(result, Session::result(id), "session {id} returned another's result"),
+        Err(panic) if Session::panics(id) => {
+            assert_eq!(panic.downcast_ref::<u64>(), Some(&id), "{}", checks::message(&*panic));
+        }
+        Err(panic) => panic!("session {id}: {}", checks::message(&*panic)),
+    }
+}
+
+fn fail(why: &str) -> i32 {
+    eprintln!("FAILED: {why}");
+    1
+}
+
+/// Reads all of `from`.
+fn read_all(mut from: impl Read) -> String {
+    let mut bytes = Vec::new();
+    from.read_to_end(&mut bytes).unwrap();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
