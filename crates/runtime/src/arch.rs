@@ -6,29 +6,40 @@
 //!   must repeat after every switch; ordinary thread-locals would not do, since LLVM may keep their address over a switch
 //!   that moved the user thread to another OS thread (rust-lang/unsafe-code-guidelines#602).
 //! * **FS base** points to the thread control block of the running *user thread*, so `thread_local!` belongs to it. It is
-//!   written at each switch: 13 ns with `wrfsbase`, 170 ns by system call where the processor or kernel lacks it.
+//!   written at each switch: 13 ns with `wrfsbase`, 170 ns by system call where the processor or kernel lacks it. Programs that
+//!   let user threads share their kthread's block ([`Builder::shared_tls`](crate::Builder::shared_tls)) never write it.
 //! * A switch saves the callee-saved registers of the System V ABI (3.2.1) except the floating-point control words, which
 //!   all user threads share: programs that change the rounding mode must change it back before they block.
 
 use core::arch::{asm, naked_asm};
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 /// `HWCAP2_FSGSBASE`: the kernel lets user mode write FS base (Linux 5.9, arch/x86/include/uapi/asm/hwcap2.h).
 const HWCAP2_FSGSBASE: u64 = 1 << 1;
 
-static HAS_WRFSBASE: AtomicBool = AtomicBool::new(false);
+/// How FS base is written.
+static FS_WRITES: AtomicU8 = AtomicU8::new(BY_SYSCALL);
+const BY_SYSCALL: u8 = 0;
+const BY_INSTRUCTION: u8 = 1;
+/// User threads have no block of their own (`Builder::shared_tls`).
+const NEVER: u8 = 2;
 
 /// Finds out what the machine can do. Call before the first user thread exists.
-pub fn probe() {
+pub fn probe(shared_tls: bool) {
     // SAFETY: getauxval reads the auxiliary vector and has no precondition.
     let bits = unsafe { libc::getauxval(libc::AT_HWCAP2) };
-    HAS_WRFSBASE.store(bits & HWCAP2_FSGSBASE != 0, Relaxed);
+    let how = match (shared_tls, bits & HWCAP2_FSGSBASE != 0) {
+        (true, _) => NEVER,
+        (false, true) => BY_INSTRUCTION,
+        (false, false) => BY_SYSCALL,
+    };
+    FS_WRITES.store(how, Relaxed);
 }
 
-/// Whether FS base is written by instruction rather than by system call.
+/// Whether all user threads of a kthread use that kthread's thread-local storage.
 #[inline(always)]
-pub fn has_wrfsbase() -> bool {
-    HAS_WRFSBASE.load(Relaxed)
+pub fn shares_tls() -> bool {
+    FS_WRITES.load(Relaxed) == NEVER
 }
 
 const ARCH_SET_GS: i64 = 0x1001;
@@ -61,7 +72,7 @@ pub fn fs_base() -> usize {
 /// 2. Preemption is off, and the caller accounts for every use of thread-locals under the new base.
 #[inline(always)]
 pub unsafe fn set_fs_base(base: usize) {
-    if has_wrfsbase() {
+    if FS_WRITES.load(Relaxed) == BY_INSTRUCTION {
         // SAFETY: the instruction exists (probe); the value is good by point 1. Not `nomem`: thread-locals change place.
         unsafe { asm!("wrfsbase {}", in(reg) base, options(nostack, preserves_flags)) };
     } else {
@@ -150,12 +161,13 @@ pub unsafe fn gs_points_to_bits<const POINTER: usize, const BYTE: usize, const M
 /// 4. Preemption is off.
 #[inline(always)]
 pub unsafe fn switch(save: *mut usize, load: usize, released: *mut u8, fs: usize) {
-    if has_wrfsbase() {
-        // SAFETY: the caller's contract is the callee's.
-        unsafe { switch_wrfsbase(save, load, released, fs) }
-    } else {
-        // SAFETY: as above.
-        unsafe { switch_syscall(save, load, released, fs) }
+    // SAFETY: the caller's contract is the callee's.
+    unsafe {
+        match FS_WRITES.load(Relaxed) {
+            BY_INSTRUCTION => switch_wrfsbase(save, load, released, fs),
+            NEVER => switch_shared_tls(save, load, released),
+            _ => switch_syscall(save, load, released, fs),
+        }
     }
 }
 
@@ -216,6 +228,32 @@ pub const SAVED_RBP: usize = 5;
 pub const SAVED_RIP: usize = 6;
 /// See [`SAVED_RBP`].
 pub const SAVED_WORDS: usize = 7;
+
+/// [`switch`] between threads that share FS base.
+///
+/// # Safety
+/// As [`switch`].
+#[unsafe(naked)]
+unsafe extern "sysv64" fn switch_shared_tls(save: *mut usize, load: usize, released: *mut u8) {
+    naked_asm!(
+        "push rbp",
+        "push rbx",
+        "push r12",
+        "push r13",
+        "push r14",
+        "push r15",
+        "mov [rdi], rsp",
+        "mov byte ptr [rdx], 0",
+        "mov rsp, rsi",
+        "pop r15",
+        "pop r14",
+        "pop r13",
+        "pop r12",
+        "pop rbx",
+        "pop rbp",
+        "ret",
+    )
+}
 
 /// First frame of every user thread: calls `r12(r13)`, which does not return. Marks the end of the stack for unwinders.
 #[unsafe(naked)]

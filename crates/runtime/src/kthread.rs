@@ -373,6 +373,9 @@ impl NoPreempt {
                 unsafe { arch::set_fs_base(self.0) };
             }
         }
+        if arch::shares_tls() {
+            return f();
+        }
         let Some((kthread, uthread)) = self.kthread().and_then(|k| Some((k, k.current()?))) else {
             return f();
         };

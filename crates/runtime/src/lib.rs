@@ -22,7 +22,7 @@
 //! core's other threads, and so does waiting for a `std::sync::Mutex` whose holder is not running. Use [`sync`] and [`net`].
 //!
 //! # Poll points
-//! A thread gives its core up quickly when it reaches a poll point: every blocking call, every socket call, and [`poll`], which
+//! A thread gives its core up quickly when it reaches a poll point: every blocking call, every socket call, `spawn`, and [`poll`], which
 //! long loops should call every microsecond or so (it costs about a nanosecond). A thread that reaches none is interrupted by
 //! a signal a few microseconds later.
 

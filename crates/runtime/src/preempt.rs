@@ -7,6 +7,7 @@
 //!
 //! The signal is `SIGURG`: ignored by default, so that a late one harms nobody (Go chose it for the same reason).
 
+use crate::arch;
 use crate::debug::snapshot;
 use crate::kthread::{self, NoPreempt, count};
 use crate::worker;
@@ -38,6 +39,11 @@ extern "C" fn on_signal(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_v
     let kthread = guard.kthread().expect("inside");
     // SAFETY: the context is this handler's; preemption is off.
     unsafe { snapshot::answer(kthread, context) };
+    if arch::shares_tls() {
+        // The code interrupted may be using a thread-local that the next thread would find half changed.
+        guard.drop_quietly();
+        return;
+    }
     if kthread.preempt_depth() > 1 || kthread.current().is_none() {
         kthread.set_preempt_pending(true);
         return;

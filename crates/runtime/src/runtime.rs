@@ -220,7 +220,7 @@ impl Builder {
 }
 
 fn start(config: &Config) -> Result<&'static Runtime, StartError> {
-    arch::probe();
+    arch::probe(config.shared_tls);
     let shape = tls::shape()?;
     let attachment = match config.iokernel.as_deref() {
         Some(path) => Some(&*Box::leak(Box::new(Attachment::register(path, config)?))),

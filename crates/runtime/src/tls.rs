@@ -115,7 +115,7 @@ impl Shape {
 
     /// Makes one block, lets glibc initialise it, and keeps its static TLS as the image of all.
     fn take_image(&mut self) -> Result<(), TlsError> {
-        let layout = std::alloc::Layout::from_size_align(self.block_size(), self.align).expect("a few KiB");
+        let layout = std::alloc::Layout::from_size_align(self.full_size(), self.align).expect("a few KiB");
         // SAFETY: the layout is not empty; the block is zeroed, of the shape's size and alignment, and never freed: glibc
         // keeps no pointer to it, but its DTV was allocated by glibc and stays with it (one block per process).
         let tcb = unsafe {
@@ -162,8 +162,12 @@ impl Shape {
         search.used
     }
 
-    /// Bytes to reserve for a block, alignment included.
+    /// Bytes to reserve for a block, alignment included; none where user threads have no block of their own.
     pub fn block_size(&self) -> usize {
+        if arch::shares_tls() { 0 } else { self.full_size() }
+    }
+
+    fn full_size(&self) -> usize {
         self.size.max(self.tcb_size) + self.align
     }
 
@@ -175,7 +179,7 @@ impl Shape {
     /// Lets glibc initialise the zeroed block of `tcb`, then makes it a user thread's.
     ///
     /// # Safety
-    /// 1. `tcb` came from [`place`](Self::place) on a zeroed block of [`block_size`](Self::block_size) bytes.
+    /// 1. `tcb` came from [`place`](Self::place) on a zeroed block of [`full_size`](Self::full_size) bytes.
     /// 2. Runs on an OS thread's own FS base with preemption off (glibc allocates).
     unsafe fn initialise(&self, tcb: usize) {
         // SAFETY: glibc wants room for the static TLS below and a TCB at the pointer, which point 1 gives. The words
@@ -208,12 +212,15 @@ impl Shape {
         }
     }
 
-    /// Makes the block that ends at `end` and returns its FS base.
+    /// Makes the block that ends at `end` and returns its FS base, 0 where user threads have no block of their own.
     ///
     /// # Safety
     /// 1. [`block_size`](Self::block_size) zeroed bytes below `end` are the caller's for good.
     /// 2. Runs on an OS thread's own FS base with preemption off.
     pub unsafe fn make(&self, end: *mut u8) -> usize {
+        if arch::shares_tls() {
+            return 0;
+        }
         let tcb = self.place(end);
         // SAFETY: by the caller's contract; `place` keeps the TCB inside the block.
         unsafe {
@@ -229,6 +236,9 @@ impl Shape {
     /// `tcb` came from [`make`](Self::make) and no thread runs on it.
     #[inline]
     pub unsafe fn reset(&self, tcb: usize) {
+        if arch::shares_tls() {
+            return;
+        }
         // SAFETY: the image is as long as the static TLS in use below every TCB of this process.
         unsafe {
             core::ptr::copy_nonoverlapping(
@@ -266,7 +276,7 @@ impl Destructors {
 /// Registers a thread-local destructor: the function Rust's and C++'s standard libraries call (Itanium C++ ABI, 3.3.5).
 ///
 /// Defined here so that a user thread's destructors go to the user thread: glibc's own would allocate from the wrong heap on a
-/// user thread's FS base. On ordinary threads it calls glibc's.
+/// user thread's FS base. On ordinary threads, and where user threads have no block of their own, it calls glibc's.
 ///
 /// # Safety
 /// As glibc's: `destructor(object)` is callable once when the thread ends.
@@ -278,7 +288,7 @@ pub unsafe extern "C" fn __cxa_thread_atexit_impl(
 ) -> c_int {
     type Register = unsafe extern "C" fn(Destructor, *mut c_void, *mut c_void) -> c_int;
     static LIBC: OnceLock<usize> = OnceLock::new();
-    if let Some(uthread) = crate::kthread::current_uthread() {
+    if let Some(uthread) = crate::kthread::current_uthread().filter(|_| !arch::shares_tls()) {
         // SAFETY: the list belongs to the running user thread.
         unsafe { (*uthread.destructors.0.get()).push((destructor, object)) };
         return 0;

@@ -138,8 +138,16 @@ impl<T> Drop for Packet<T> {
 
 /// Makes a packet and its two owners' halves.
 pub(crate) fn packet<T>(thread: Thread, scope: Option<Arc<ScopeData>>) -> (Completer<T>, Joiner<T>) {
-    let packet = Packet { completion: Completion::new(), scope, thread };
-    let packet = NonNull::from(Box::leak(Box::new(packet)));
+    // Field by field where it stays: built elsewhere and copied, it costs 5 ns for stores that the copy's loads wait for.
+    let packet = NonNull::from(Box::leak(Box::<Packet<T>>::new_uninit())).cast::<Packet<T>>();
+    // SAFETY: fresh memory for a packet, all of whose fields are written.
+    unsafe {
+        let packet = packet.as_ptr();
+        (&raw mut (*packet).completion.word).write(JoinWord::new());
+        (&raw mut (*packet).completion.result).write(UnsafeCell::new(None));
+        (&raw mut (*packet).scope).write(scope);
+        (&raw mut (*packet).thread).write(thread);
+    }
     (Completer(packet), Joiner(packet))
 }
 

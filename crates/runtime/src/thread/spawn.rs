@@ -123,6 +123,7 @@ where
     F: FnOnce() -> T + Send,
     T: Send,
 {
+    crate::poll();
     // SAFETY: the caller's contract is the callee's.
     let made = unsafe {
         if size_of::<F>() <= INLINE_CAPTURES {
