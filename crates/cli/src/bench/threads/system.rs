@@ -13,6 +13,8 @@ use crate::machine::Machine;
 pub enum System {
     /// User threads as they come: thread-local storage of their own
     Tailwater,
+    /// User threads that share their core's thread-local storage, as in Shenango and Arachne
+    TailwaterSharedTls,
     /// Kernel threads
     Std,
     /// Tasks: a current-thread runtime on one core, a multi-thread one on more
@@ -28,12 +30,14 @@ pub enum System {
 
 impl System {
     /// All that can be chosen, in the order of the table.
-    pub const CHOICE: [Self; 5] = [Self::Tailwater, Self::Std, Self::Tokio, Self::May, Self::Go];
+    pub const CHOICE: [Self; 6] =
+        [Self::Tailwater, Self::TailwaterSharedTls, Self::Std, Self::Tokio, Self::May, Self::Go];
 
     /// Its word.
     pub fn name(self) -> &'static str {
         match self {
             Self::Tailwater => "tailwater",
+            Self::TailwaterSharedTls => "tailwater-shared-tls",
             Self::Std => "std",
             Self::Tokio => "tokio",
             Self::May => "may",

@@ -36,6 +36,7 @@ pub fn run(args: &ChildArgs) -> anyhow::Result<()> {
     let kthreads = args.kthreads;
     match args.system {
         System::Tailwater => serve_user_threads(tailwater::Builder::new(), kthreads, clock),
+        System::TailwaterSharedTls => serve_user_threads(sharing_builder(), kthreads, clock),
         System::Std => serve(read_order, |op, n| std_like::os::perform(op, n, kthreads, clock)),
         System::May => serve_coroutines(kthreads, clock),
         System::Tokio => tasks::serve_tasks(kthreads, clock),
@@ -49,6 +50,16 @@ fn serve_user_threads(builder: tailwater::Builder, kthreads: u16, clock: Clock) 
     builder.kthreads(kthreads).run(move || {
         serve(|| tailwater::blocking(read_order), |op, n| std_like::user::perform(op, n, kthreads, clock))
     })?
+}
+
+#[expect(
+    unsafe_code,
+    reason = "the promise that sharing asks for can only be made where the threads are known"
+)]
+fn sharing_builder() -> tailwater::Builder {
+    // SAFETY: the threads of this process are those of `std_like` and the one that serves. None uses a thread-local across a
+    // call that may switch (standard output's is used within one `println!`), and none unwinds.
+    unsafe { tailwater::Builder::new().shared_tls() }
 }
 
 /// `may` does not wake a second worker for what a coroutine starts, so what crosses cores starts on an ordinary thread.
