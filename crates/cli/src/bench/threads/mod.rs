@@ -101,6 +101,9 @@ pub fn run(args: &ThreadsArgs, machine: &Machine) -> Result<Report> {
     println!("{}", table(&rows, machine.tsc_hz));
     rows.extend(rounds::measure_idle(&systems, effort, machine, program.as_deref())?);
     println!("{}", idle_table(&rows));
+    for system in systems.iter().filter(|system| system.most_idle() < effort.idle) {
+        println!("{}: {} idle threads, for the kernel's limits", system.name(), system.most_idle());
+    }
     Ok(Report { rows, idle_threads: effort.idle, go: go.map(|go| go.version) })
 }
 

@@ -93,6 +93,11 @@ impl Operation {
         }
     }
 
+    /// Whether it is the median of many small pieces of the time it takes, rather than all of it.
+    pub fn is_sampled(self) -> bool {
+        matches!(self, Self::ExitTurnaround | Self::CreateRemote | Self::NotifyRemote | Self::Line)
+    }
+
     /// Fewest repetitions that mean something: whole batches, or enough samples for a median.
     pub fn least(self) -> u64 {
         match self {

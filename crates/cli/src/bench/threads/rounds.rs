@@ -136,12 +136,14 @@ fn calibrate(op: Operation, index: usize, seat: &mut Seat, order: Duration) -> R
     let mut n = least;
     loop {
         let start = Instant::now();
-        if seat.order(op, n)?.is_none() {
-            return Ok(None);
-        }
-        let took = start.elapsed();
+        let Some(answer) = seat.order(op, n)? else { return Ok(None) };
+        // Some systems take milliseconds to wake up for an order, which the repetitions have to outweigh.
+        let took = match op.is_sampled() {
+            true => start.elapsed(),
+            false => Duration::from_nanos((answer.ns * n as f64) as u64),
+        };
         if took * 4 >= order || n == MOST {
-            let wanted = n as f64 * order.as_secs_f64() / took.as_secs_f64();
+            let wanted = n as f64 * order.as_secs_f64() / took.as_secs_f64().max(1e-9);
             return Ok(Some(Course {
                 op,
                 seat: index,
