@@ -177,7 +177,7 @@ macro_rules! operations {
                 state: Mutex<HallState>,
                 /// All are there.
                 full: Condvar,
-                /// They may go.
+                /// They may go; each lets the next one go, since waking a million in one call holds the core up.
                 gate: Condvar,
             }
 
@@ -205,6 +205,7 @@ macro_rules! operations {
                             while !state.open {
                                 state = hall.gate.wait(state).expect(SOUND);
                             }
+                            hall.gate.notify_one();
                         })
                     })
                     .collect();
@@ -216,7 +217,7 @@ macro_rules! operations {
                 let kib = (samples::resident_kib() - before) / n as f64;
                 state.open = true;
                 drop(state);
-                hall.gate.notify_all();
+                hall.gate.notify_one();
                 threads.into_iter().for_each(|t| t.join().expect(SOUND));
                 Answer { ns, kib: Some(kib) }
             }
