@@ -62,7 +62,8 @@ fn sharing_builder() -> tailwater::Builder {
     unsafe { tailwater::Builder::new().shared_tls() }
 }
 
-/// `may` does not wake a second worker for what a coroutine starts, so what crosses cores starts on an ordinary thread.
+/// `may` deals what is started out to its workers in turn, the starter's own included, so what crosses cores starts on an
+/// ordinary thread.
 fn serve_coroutines(kthreads: u16, clock: Clock) -> anyhow::Result<()> {
     may::config().set_workers(kthreads.into()).set_worker_pin(false);
     serve(read_order, |op, n| match op {
