@@ -1,8 +1,11 @@
-//! The services inside this program: how `demo` starts them without other files.
+//! The services inside this program: how `demo` and `bench` start them without other files.
 //!
 //! Owns the conditions a child runs under: which cores, and that it dies with the process that started it.
 
+use std::ffi::OsString;
 use std::net::Ipv4Addr;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 use anyhow::Context;
 use clap::{Args, Subcommand};
@@ -10,12 +13,13 @@ use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal, set
 use rustix::thread::sched_setaffinity;
 use tailwater::net::UdpSocket;
 
+use crate::bench::threads;
 use crate::machine::cpu_set;
 
 /// The nice value of the highest priority.
 pub const HIGHEST_PRIORITY: i32 = -20;
 
-/// Run one of the services that `demo` uses
+/// Run one of the services that `demo` and `bench` use
 #[derive(Debug, Args)]
 pub struct AppArgs {
     /// Die with this process, which started this one
@@ -39,6 +43,13 @@ enum App {
     Swaptions(tailwater_swaptions::cli::Options),
     /// Send back what reaches UDP port 7
     Echo,
+    Threads(threads::ChildArgs),
+    /// Become another program, under the same conditions
+    Exec {
+        /// The program and its arguments
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        command: Vec<OsString>,
+    },
 }
 
 /// Runs the service until it ends.
@@ -64,6 +75,12 @@ pub fn run(args: &AppArgs) -> anyhow::Result<()> {
         App::Spin(options) => tailwater_spin::cli::run(options),
         App::Swaptions(options) => tailwater_swaptions::cli::run(options),
         App::Echo => Ok(tailwater::Builder::new().run(echo)??),
+        App::Threads(args) => threads::run_child(args),
+        App::Exec { command } => {
+            let (program, words) = command.split_first().context("no program")?;
+            Err(Command::new(program).args(words).exec())
+                .with_context(|| format!("cannot run {}", program.display()))
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use tailwater_iokernel::bench::{
     ECHO_NAME, HandoffOptions, HandoffReport, SwitchOptions, SwitchReport, handoff, switch,
 };
 
-mod threads;
+pub mod threads;
 
 use crate::doctor;
 use crate::machine::{Machine, commit};
@@ -23,7 +23,7 @@ use crate::table::{Table, number};
 #[command(after_help = "Examples:
   tailwater bench handoff                    how fast a core changes hands, next to signal and eventfd
   tailwater bench switch --json switch.json  frames per second through one IOKernel core
-  tailwater bench threads                    user threads next to OS threads")]
+  tailwater bench threads                    user threads next to OS threads, Tokio, may and Go")]
 pub struct BenchArgs {
     #[command(subcommand)]
     bench: Bench,
@@ -74,7 +74,10 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
             print!("{}", describe_switch(&report));
             write(common.json.as_deref(), &machine, &report)
         }
-        Bench::Threads(args) => threads::run(args),
+        Bench::Threads(args) => {
+            let report = threads::run(args, &machine)?;
+            write(args.json.as_deref(), &machine, &report)
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 //! Owns the list of subcommands and how errors end the process; each subcommand has a module. Exit codes: 0 success, 1
 //! failure, 2 wrong usage or a machine that lacks something, 130 interrupted.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 use std::process::ExitCode;
 

@@ -35,6 +35,7 @@ fn every_subcommand_has_help_with_examples() {
         &["bench", "--help"],
         &["bench", "handoff", "--help"],
         &["bench", "switch", "--help"],
+        &["bench", "threads", "--help"],
         &["sim", "--help"],
         &["reproduce", "--help"],
     ] {
@@ -55,6 +56,7 @@ fn misuse_is_explained() {
         (&["iokernel", "--managed-cores", "x"], "core number"),
         (&["iokernel", "--tap", "tw0"], "--host-ip"),
         (&["run"], "PROGRAM"),
+        (&["bench", "threads", "--systems", "pthreads"], "tailwater-shared-tls"),
     ] {
         let output = tailwater(words);
         assert_eq!(output.status.code(), Some(2), "{words:?}");

@@ -16,6 +16,7 @@
 //! takes (Intel Xeon, 2-vCPU VM).
 
 use crate::uthread::Uthread;
+use core::mem::MaybeUninit;
 use core::sync::atomic::AtomicPtr;
 use tailwater_shm::layout::StatusLine;
 use tailwater_shm::sync::Ordering;
@@ -69,10 +70,10 @@ impl RunQueue {
     /// Takes the oldest entry; owner only.
     #[inline]
     pub fn pop(&self) -> Option<&'static Uthread> {
-        let mut one = [core::ptr::null_mut(); 1];
+        let mut one = [MaybeUninit::uninit(); 1];
         (self.take(&mut one, |queued| queued.min(1)) == 1).then(|| {
-            // SAFETY: entries are user-thread records, which are never freed.
-            unsafe { &*one[0] }
+            // SAFETY: `take` has written one; entries are user-thread records, which are never freed.
+            unsafe { &*one[0].assume_init() }
         })
     }
 
@@ -80,10 +81,11 @@ impl RunQueue {
     /// all but one, which is returned to be run.
     pub fn steal_into(&self, to: &Self) -> Option<(&'static Uthread, usize)> {
         debug_assert!(!self.private, "a private queue was stolen from");
-        let mut loot = [core::ptr::null_mut(); STEAL_MAX];
+        // Not initialised: a kilobyte of zeros would be most of the work of stealing one thread.
+        let mut loot = [const { MaybeUninit::uninit() }; STEAL_MAX];
         let taken = self.take(&mut loot, |queued| queued.div_ceil(2).min(STEAL_MAX as u32));
-        // SAFETY: as in `pop`.
-        let mut threads = loot[..taken].iter().map(|&thread| unsafe { &*thread });
+        // SAFETY: `take` has written so many; for the rest as in `pop`.
+        let mut threads = loot[..taken].iter().map(|thread| unsafe { &*thread.assume_init() });
         let first = threads.next()?;
         for thread in threads {
             to.push(thread).expect("a thief's queue is empty, and the loot is half its capacity");
@@ -113,8 +115,9 @@ impl RunQueue {
         (0..queued).map(|i| self.slot(head.wrapping_add(i)).load(Ordering::Relaxed).cast_const()).collect()
     }
 
+    /// Takes as many entries as `want` makes of the number queued, and writes them to the beginning of `out`; returns how many.
     #[inline]
-    fn take(&self, out: &mut [*mut Uthread], want: impl Fn(u32) -> u32) -> usize {
+    fn take(&self, out: &mut [MaybeUninit<*mut Uthread>], want: impl Fn(u32) -> u32) -> usize {
         // Acquire: pairs with the AcqRel swap of whoever took before.
         let mut head = self.status.runq_head.load(Ordering::Acquire);
         loop {
@@ -126,7 +129,7 @@ impl RunQueue {
             }
             let n = want(queued);
             for i in 0..n {
-                out[i as usize] = self.slot(head.wrapping_add(i)).load(Ordering::Relaxed);
+                out[i as usize].write(self.slot(head.wrapping_add(i)).load(Ordering::Relaxed));
             }
             match self.advance(head, head.wrapping_add(n)) {
                 Ok(()) => return n as usize,

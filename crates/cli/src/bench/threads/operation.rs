@@ -1,0 +1,196 @@
+//! What is measured: the operations, on how many cores each runs, and the papers' own figures for it.
+//!
+//! The names are the words of the line protocol, the rows of the table and the keys of the JSON document.
+
+/// Something a system of threads does, timed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operation {
+    /// Lock and unlock a mutex nobody else wants.
+    Mutex,
+    /// Two threads yield to each other: one switch.
+    Yield,
+    /// Two threads pass a turn with a condition variable: one hop.
+    Condvar,
+    /// Start a thread and join it.
+    SpawnJoin,
+    /// Start 1000 threads, then join them: per thread.
+    FanOut,
+    /// Yield when nobody else is runnable.
+    NullYield,
+    /// From the last instruction of one thread to the first of the next on the same core.
+    ExitTurnaround,
+    /// From before the call that starts a thread to its first instruction on another core.
+    CreateRemote,
+    /// From before the notification of a waiting thread to its first instruction on another core.
+    NotifyRemote,
+    /// Three threads for each core, each of which starts its successor and ends: per thread.
+    Throughput,
+    /// Threads started that all wait; then they go, and their stacks stay.
+    Idle,
+    /// A cache line from one core to another, one way.
+    Line,
+    /// Two compare-and-swaps, as a lock and its release cost.
+    CasPair,
+    /// Reading the time-stamp counter.
+    Rdtsc,
+}
+
+/// Where an operation runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cores {
+    /// On one.
+    One,
+    /// On two.
+    Two,
+    /// On one, two, four and so on, as far as the machine goes.
+    Scale,
+}
+
+impl Operation {
+    /// All that are measured in rounds, in the order of the table.
+    pub const ROUNDS: [Self; 13] = [
+        Self::Line,
+        Self::CasPair,
+        Self::Rdtsc,
+        Self::Mutex,
+        Self::Yield,
+        Self::Condvar,
+        Self::SpawnJoin,
+        Self::FanOut,
+        Self::NullYield,
+        Self::ExitTurnaround,
+        Self::CreateRemote,
+        Self::NotifyRemote,
+        Self::Throughput,
+    ];
+
+    /// Its word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Mutex => "mutex",
+            Self::Yield => "yield",
+            Self::Condvar => "condvar",
+            Self::SpawnJoin => "spawn_join",
+            Self::FanOut => "fan_out",
+            Self::NullYield => "null_yield",
+            Self::ExitTurnaround => "exit_turnaround",
+            Self::CreateRemote => "create_remote",
+            Self::NotifyRemote => "notify_remote",
+            Self::Throughput => "throughput",
+            Self::Idle => "idle",
+            Self::Line => "line_one_way",
+            Self::CasPair => "cas_pair",
+            Self::Rdtsc => "rdtsc",
+        }
+    }
+
+    /// Where it runs.
+    pub fn cores(self) -> Cores {
+        match self {
+            Self::CreateRemote | Self::NotifyRemote | Self::Line => Cores::Two,
+            Self::Throughput => Cores::Scale,
+            _ => Cores::One,
+        }
+    }
+
+    /// Whether it is the median of many small pieces of the time it takes, rather than all of it.
+    pub fn is_sampled(self) -> bool {
+        matches!(self, Self::ExitTurnaround | Self::CreateRemote | Self::NotifyRemote | Self::Line)
+    }
+
+    /// Fewest repetitions that mean something: whole batches, or enough samples for a median.
+    pub fn least(self) -> u64 {
+        match self {
+            Self::FanOut => FAN,
+            Self::Throughput => 1024,
+            Self::ExitTurnaround => 2 * BATCH as u64,
+            _ => 64,
+        }
+    }
+}
+
+impl std::str::FromStr for Operation {
+    type Err = ();
+    fn from_str(text: &str) -> Result<Self, ()> {
+        Self::ROUNDS.into_iter().chain([Self::Idle]).find(|op| op.name() == text).ok_or(())
+    }
+}
+
+/// Threads of one fan-out.
+pub const FAN: u64 = 1000;
+/// Threads in a row whose turnarounds are timed together.
+pub const BATCH: usize = 64;
+
+/// A paper's own figure.
+#[derive(Debug, Clone, Copy)]
+pub struct Published {
+    pub op: Operation,
+    /// As the rows are called; a system that only the paper has has a name of its own.
+    pub system: &'static str,
+    /// Median nanoseconds on the paper's machine.
+    pub ns: f64,
+}
+
+const fn published(op: Operation, system: &'static str, ns: f64) -> Published {
+    Published { op, system, ns }
+}
+
+/// Shenango (NSDI 2019), table 2: one core.
+pub const SHENANGO: [Published; 16] = [
+    published(Operation::Mutex, "shenango", 37.0),
+    published(Operation::Mutex, "arachne", 55.0),
+    published(Operation::Mutex, "std", 30.0),
+    published(Operation::Mutex, "go", 24.0),
+    published(Operation::Yield, "shenango", 52.0),
+    published(Operation::Yield, "arachne", 79.0),
+    published(Operation::Yield, "std", 593.0),
+    published(Operation::Yield, "go", 109.0),
+    published(Operation::Condvar, "shenango", 100.0),
+    published(Operation::Condvar, "arachne", 203.0),
+    published(Operation::Condvar, "std", 1900.0),
+    published(Operation::Condvar, "go", 281.0),
+    published(Operation::SpawnJoin, "shenango", 148.0),
+    published(Operation::SpawnJoin, "arachne", 595.0),
+    published(Operation::SpawnJoin, "std", 12996.0),
+    published(Operation::SpawnJoin, "go", 462.0),
+];
+
+/// Arachne (OSDI 2018), table 2, without hyperthreads: across cores but for the yields and the turnaround.
+pub const ARACHNE: [Published; 13] = [
+    published(Operation::Yield, "arachne", 83.0),
+    published(Operation::Yield, "uthreads", 79.0),
+    published(Operation::NullYield, "arachne", 14.0),
+    published(Operation::NullYield, "uthreads", 6.0),
+    published(Operation::ExitTurnaround, "arachne", 328.0),
+    published(Operation::CreateRemote, "arachne", 275.0),
+    published(Operation::CreateRemote, "std", 13329.0),
+    published(Operation::CreateRemote, "go", 444.0),
+    published(Operation::CreateRemote, "uthreads", 6132.0),
+    published(Operation::NotifyRemote, "arachne", 251.0),
+    published(Operation::NotifyRemote, "std", 4962.0),
+    published(Operation::NotifyRemote, "go", 483.0),
+    published(Operation::NotifyRemote, "uthreads", 4976.0),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_operation_is_found_by_its_name() {
+        for op in Operation::ROUNDS.into_iter().chain([Operation::Idle]) {
+            assert_eq!(op.name().parse(), Ok(op));
+        }
+        assert_eq!("mutexes".parse::<Operation>(), Err(()));
+    }
+
+    #[test]
+    fn no_paper_gives_two_figures_for_one_row() {
+        for paper in [&SHENANGO[..], &ARACHNE[..]] {
+            for (i, a) in paper.iter().enumerate() {
+                let twice = paper[..i].iter().any(|b| (a.op, a.system) == (b.op, b.system));
+                assert!(!twice, "{a:?} is there twice");
+            }
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Who is measured: the systems, what each can do, and how its process is started.
+
+use std::path::Path;
+use std::process::Command;
+
+use clap::ValueEnum;
+
+use super::operation::Operation;
+use crate::machine::Machine;
+
+/// A library of threads, or the bare machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum System {
+    /// User threads as they come: thread-local storage of their own
+    Tailwater,
+    /// User threads that share their core's thread-local storage, as in Shenango and Arachne
+    TailwaterSharedTls,
+    /// Kernel threads
+    Std,
+    /// Tasks: a current-thread runtime on one core, a multi-thread one on more
+    Tokio,
+    /// Stackful coroutines
+    May,
+    /// Goroutines; needs a Go toolchain
+    Go,
+    /// Instructions and cache lines
+    #[value(skip)]
+    Machine,
+}
+
+impl System {
+    /// All that can be chosen, in the order of the table.
+    pub const CHOICE: [Self; 6] =
+        [Self::Tailwater, Self::TailwaterSharedTls, Self::Std, Self::Tokio, Self::May, Self::Go];
+
+    /// Its word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tailwater => "tailwater",
+            Self::TailwaterSharedTls => "tailwater-shared-tls",
+            Self::Std => "std",
+            Self::Tokio => "tokio",
+            Self::May => "may",
+            Self::Go => "go",
+            Self::Machine => "machine",
+        }
+    }
+
+    /// The system of that name, the machine included.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn of_name(name: &str) -> Result<Self, String> {
+        let mut all = Self::CHOICE.into_iter().chain([Self::Machine]);
+        all.find(|system| system.name() == name).ok_or_else(|| format!("{name} is no system of threads"))
+    }
+
+    /// Whether it has the operation at all.
+    pub fn has(self, op: Operation) -> bool {
+        match op {
+            Operation::Line | Operation::CasPair | Operation::Rdtsc => self == Self::Machine,
+            // The kernel decides when and where the next thread runs.
+            Operation::ExitTurnaround => !matches!(self, Self::Machine | Self::Std),
+            _ => self != Self::Machine,
+        }
+    }
+
+    /// Most idle threads it can be asked for.
+    pub fn most_idle(self) -> u64 {
+        match self {
+            // Limits of the kernel: `threads-max`, `pid_max`, control groups.
+            Self::Std => 4000,
+            // A mapping and a guard page each, against `vm.max_map_count` (65,530 by default).
+            Self::May => 20_000,
+            _ => u64::MAX,
+        }
+    }
+
+    /// Its process on `cores`. `go` is the compiled program of the Go side.
+    pub fn command(self, cores: &[usize], machine: &Machine, go: Option<&Path>) -> Command {
+        // Not by path: the file may have been replaced by a newer build meanwhile.
+        let mut command = Command::new("/proc/self/exe");
+        let list: Vec<_> = cores.iter().map(ToString::to_string).collect();
+        command.args(["app", "--parent", &std::process::id().to_string(), "--cores", &list.join(",")]);
+        let (kthreads, hz) = (cores.len().to_string(), machine.tsc_hz.to_string());
+        match go.filter(|_| self == Self::Go) {
+            Some(program) => command.arg("exec").arg(program).args([kthreads, hz]),
+            None => command.args(["threads", self.name(), &kthreads, &hz]),
+        };
+        for (name, _) in std::env::vars_os() {
+            // Standalone and with defaults, whatever the operator has set for services.
+            if name.to_string_lossy().starts_with("TAILWATER_") {
+                command.env_remove(name);
+            }
+        }
+        command
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_names_are_the_words_of_the_command_line() {
+        for system in System::CHOICE {
+            assert_eq!(System::from_str(system.name(), false), Ok(system));
+            assert_eq!(System::of_name(system.name()), Ok(system));
+        }
+        assert!(System::from_str("machine", false).is_err(), "the floor is always measured");
+    }
+
+    #[test]
+    fn the_floor_is_the_machines_and_nobody_elses() {
+        for op in Operation::ROUNDS {
+            let floor = matches!(op, Operation::Line | Operation::CasPair | Operation::Rdtsc);
+            assert_eq!(System::Machine.has(op), floor, "{op:?}");
+            assert_eq!(System::Tailwater.has(op), !floor, "{op:?}");
+        }
+    }
+}
