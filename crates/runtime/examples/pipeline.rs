@@ -56,7 +56,7 @@ fn read(lines: &Sender<Batch>) -> io::Result<()> {
 }
 
 fn work(from: &Receiver<Batch>, to: &Sender<Batch>) {
-    for (number, batch) in from.iter() {
+    for (number, batch) in from {
         let answers = batch.iter().map(|line| answer(line)).collect();
         if to.send((number, answers)).is_err() {
             return;
@@ -78,7 +78,7 @@ fn answer(line: &str) -> String {
 fn write(from: &Receiver<Batch>) -> io::Result<()> {
     let mut early = BTreeMap::new();
     let mut next = 0;
-    for (number, batch) in from.iter() {
+    for (number, batch) in from {
         early.insert(number, batch);
         while let Some(batch) = early.remove(&next) {
             let text = batch.join("\n") + "\n";
