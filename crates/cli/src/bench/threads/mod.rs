@@ -19,6 +19,7 @@ mod system;
 
 pub use child::{ChildArgs, run as run_child};
 
+use crate::interrupt::Interrupt;
 use crate::machine::Machine;
 use go::GoProgram;
 use report::{Report, idle_table, table};
@@ -80,8 +81,16 @@ impl ThreadsArgs {
 /// Measures and prints.
 ///
 /// # Errors
-/// When a system does not start or fails.
+/// When a system does not start or fails, or the person wants it to end.
 pub fn run(args: &ThreadsArgs, machine: &Machine) -> Result<Report> {
+    // Caught, so that the Go program's folder is removed.
+    let interrupt = Interrupt::catch()?;
+    // A terminal's Ctrl-C ends the measured processes too, before this one looks.
+    measure(args, machine, &interrupt)
+        .or_else(|error| interrupt.check().map_or_else(|e| Err(e.into()), |()| Err(error)))
+}
+
+fn measure(args: &ThreadsArgs, machine: &Machine, interrupt: &Interrupt) -> Result<Report> {
     let mut systems = args.chosen();
     let go = if systems.contains(&System::Go) { GoProgram::build()? } else { None };
     match &go {
@@ -97,9 +106,9 @@ pub fn run(args: &ThreadsArgs, machine: &Machine) -> Result<Report> {
     }
     let program = go.as_ref().map(GoProgram::path);
     let effort = args.effort();
-    let mut rows = rounds::measure(&systems, effort, machine, program.as_deref())?;
+    let mut rows = rounds::measure(&systems, effort, machine, program.as_deref(), interrupt)?;
     println!("{}", table(&rows, machine.tsc_hz));
-    rows.extend(rounds::measure_idle(&systems, effort, machine, program.as_deref())?);
+    rows.extend(rounds::measure_idle(&systems, effort, machine, program.as_deref(), interrupt)?);
     println!("{}", idle_table(&rows));
     for system in systems.iter().filter(|system| system.most_idle() < effort.idle) {
         println!("{}: {} idle threads, for the kernel's limits", system.name(), system.most_idle());

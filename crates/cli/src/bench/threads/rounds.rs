@@ -14,6 +14,7 @@ use serde::Serialize;
 use super::operation::{Cores, Operation};
 use super::protocol::{Answer, Worker};
 use super::system::System;
+use crate::interrupt::Interrupt;
 use crate::machine::Machine;
 
 /// Bounds of the repetitions in one order.
@@ -89,8 +90,14 @@ fn row_name(op: Operation, cores: usize) -> String {
 /// Measures all operations of `systems` in rounds.
 ///
 /// # Errors
-/// When a system does not start or fails.
-pub fn measure(systems: &[System], effort: Effort, machine: &Machine, go: Option<&Path>) -> Result<Vec<Row>> {
+/// When a system does not start or fails, or the person wants it to end.
+pub fn measure(
+    systems: &[System],
+    effort: Effort,
+    machine: &Machine,
+    go: Option<&Path>,
+    interrupt: &Interrupt,
+) -> Result<Vec<Row>> {
     let mut seats = Vec::new();
     for cores in scale(machine.usable_cores.len()) {
         for &system in [System::Machine].iter().chain(systems) {
@@ -110,6 +117,7 @@ pub fn measure(systems: &[System], effort: Effort, machine: &Machine, go: Option
     let progress = progress((effort.rounds * courses.len()) as u64);
     for _ in 0..effort.rounds {
         for course in &mut courses {
+            interrupt.check()?;
             let seat = &mut seats[course.seat];
             course.ns.extend(seat.order(course.op, course.n)?.map(|answer| answer.ns));
             progress.inc(1);
@@ -158,12 +166,13 @@ fn calibrate(op: Operation, index: usize, seat: &mut Seat, order: Duration) -> R
 /// Measures idle threads: a wave on fresh stacks, then one on the same stacks, in processes of their own.
 ///
 /// # Errors
-/// When a system does not start or fails.
+/// When a system does not start or fails, or the person wants it to end.
 pub fn measure_idle(
     systems: &[System],
     effort: Effort,
     machine: &Machine,
     go: Option<&Path>,
+    interrupt: &Interrupt,
 ) -> Result<Vec<Row>> {
     let last = &machine.usable_cores[machine.usable_cores.len().saturating_sub(1)..];
     let mut answers: Vec<[Vec<Answer>; 2]> = systems.iter().map(|_| Default::default()).collect();
@@ -171,6 +180,7 @@ pub fn measure_idle(
         for (system, waves) in systems.iter().zip(&mut answers) {
             let mut worker = Worker::start(system.command(last, machine, go))?;
             for wave in waves {
+                interrupt.check()?;
                 let answer = worker
                     .order(Operation::Idle, effort.idle.min(system.most_idle()))
                     .with_context(|| format!("{} cannot be measured", system.name()))?;
