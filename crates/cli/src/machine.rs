@@ -3,7 +3,6 @@
 //! Owns the reading of `/proc` and of the clock's frequency. What the kernel does not tell is `unknown`, never guessed.
 
 use std::fs;
-use std::process::{Command, Stdio};
 
 use rustix::thread::{CpuSet, sched_getaffinity};
 use serde::Serialize;
@@ -82,27 +81,9 @@ pub fn cpu_set(cores: &[usize]) -> CpuSet {
     set
 }
 
-/// The commit this program was built from: told at build time, else that of the source tree if it is still there, with
-/// `-dirty` when files differ from it; else `unknown`.
+/// The commit this program was built from, with `-dirty` when files differed from it; else `unknown`.
 pub fn commit() -> String {
-    if let Some(commit) = option_env!("TAILWATER_COMMIT") {
-        return commit.to_owned();
-    }
-    let git = Command::new("git")
-        .args([
-            "-C",
-            env!("CARGO_MANIFEST_DIR"),
-            "describe",
-            "--always",
-            "--dirty",
-            "--abbrev=12",
-            "--exclude=*",
-        ])
-        .stdin(Stdio::null())
-        .stderr(Stdio::null())
-        .output();
-    let text = git.ok().filter(|out| out.status.success()).map(|out| out.stdout).unwrap_or_default();
-    or_unknown(String::from_utf8_lossy(&text).trim())
+    env!("TAILWATER_COMMIT").to_owned()
 }
 
 fn read(path: &str) -> String {
