@@ -12,6 +12,8 @@
 //! | `Kthread::turn_over` | this thread: true; its kthread: false, when it acts on it | its kthread |
 //! | `Kthread::grant` | this thread, by [`Kthread::ask`]; its kthread, by `answer` | poll points of its kthread |
 //!
+//! The stall detector ends turns as well, of threads that sleep in the kernel (see [`debug`](crate::debug)).
+//!
 //! Both are hints: one that comes late, when the kthread has switched meanwhile, ends another thread's turn early.
 
 use crate::kthread::Kthread;
@@ -61,7 +63,8 @@ fn turn_of(kthread: &Kthread) -> Option<u64> {
     kthread.current().map(|_| kthread.counters.switches.load(Ordering::Relaxed))
 }
 
-fn end_turn(kthread: &Kthread) {
+/// Has the running thread give way to those that wait, at its next poll point or by signal, even in a system call. For any thread.
+pub fn end_turn(kthread: &Kthread) {
     kthread.set_turn_over(true);
     kthread.ask();
     kthread.interrupt();

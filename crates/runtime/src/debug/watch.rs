@@ -3,18 +3,25 @@
 //! It looks four times per timeout while threads run, and once per timeout while none do. Between two looks a running thread is noticed to
 //! make progress by its kthread's count of switches, or, when it runs alone, by the question ([`Kthread::ask`]) that its next poll
 //! point answers: poll points cost the same whether somebody watches or not.
+//!
+//! A thread that stalls in a system call while others wait for its kthread is interrupted and queued behind them; the call goes on
+//! when its turn comes. Else two threads that share a lock of `std`'s would stop a program with one kthread for good: the one sleeps in
+//! the kernel until the other, switched away while it held the lock, lets go.
 
 use crate::config::{Config, DumpSignal};
 use crate::debug::stall::{Cause, Look, Stall, Verdict};
 use crate::debug::{Unwinder, dump, snapshot, write_backtrace};
 use crate::kthread::Kthread;
+use crate::quantum;
 use crate::runtime::{Runtime, runtime};
 use crate::thread::UserThread;
 use crate::uthread::Uthread;
+use crate::worker;
 use core::fmt::Write;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::io;
 use std::time::{Duration, Instant};
+use tailwater_shm::clock;
 
 /// Shortest time between two reports, however many threads stall.
 const BETWEEN_REPORTS: Duration = Duration::from_secs(1);
@@ -100,7 +107,13 @@ fn look_for_stalls(
             Verdict::Wait => {}
             Verdict::Ask if look.running.is_some() => kthread.ask(),
             Verdict::Ask => {}
-            Verdict::Stalled(cause, age) => reports.report(kthread, cause, age),
+            Verdict::Stalled(cause, age) => {
+                reports.report(kthread, cause, age);
+                if cause == Cause::SystemCall && worker::waits_for(kthread, runtime, clock::now()) {
+                    // What it waits for in the kernel may be a thread that waits for this kthread.
+                    quantum::end_turn(kthread);
+                }
+            }
         }
     }
     busy
