@@ -2,10 +2,11 @@
 //! waiting until each thread is in the queue before the next one comes.
 
 use super::*;
+use crate::sync::Mutex;
 use crate::sync::test_support::until;
 use proptest::prelude::*;
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// What a channel is: a bounded queue and two counts.
 struct Model {

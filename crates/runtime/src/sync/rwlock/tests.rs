@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::sync::test_support::until;
-use std::sync::{Arc, Barrier, Mutex};
+use crate::sync::{Barrier, Mutex};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 /// Starts threads that queue one after the other for `lock` and log themselves when they get in; those of one group of readers

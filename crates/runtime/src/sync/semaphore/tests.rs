@@ -1,8 +1,8 @@
 //! Who gets permits when, made deterministic by waiting until each thread is in the queue before the next one comes.
 
 use super::*;
+use crate::sync::Mutex;
 use crate::sync::test_support::until;
-use std::sync::Mutex;
 use std::thread::JoinHandle;
 
 /// A thread that takes `permits`, logs the number and keeps them; returns when it is queued.
