@@ -12,12 +12,10 @@ use clap::{Args, Subcommand};
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal, setpriority_process};
 use rustix::thread::sched_setaffinity;
 use tailwater::net::UdpSocket;
+use tailwater_shm::priority;
 
 use crate::bench::threads;
 use crate::machine::cpu_set;
-
-/// The nice value of the highest priority.
-pub const HIGHEST_PRIORITY: i32 = -20;
 
 /// Run one of the services that `demo` and `bench` use
 #[derive(Debug, Args)]
@@ -69,7 +67,7 @@ pub fn run(args: &AppArgs) -> anyhow::Result<()> {
     }
     if args.raise {
         // Refused without the privilege; threads started from here on inherit it.
-        let _ = setpriority_process(None, HIGHEST_PRIORITY);
+        let _ = setpriority_process(None, priority::HIGHEST);
     }
     match &args.app {
         App::Spin(options) => tailwater_spin::cli::run(options),

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use std::fs;
 use tailwater_sched::CoreId;
 use tailwater_sched::topology::{Core, Topology, TopologyError};
+use tailwater_shm::priority::HIGHEST;
 
 use crate::config::{Config, Priority};
 
@@ -171,7 +172,6 @@ pub(crate) struct Pinned {
 }
 
 const AUTOGROUP: &str = "/proc/self/autogroup";
-const HIGHEST: i32 = -20;
 
 impl Pinned {
     /// Binds the calling thread to the IOKernel's core and raises its priority as far as allowed.

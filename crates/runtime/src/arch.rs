@@ -171,32 +171,40 @@ pub unsafe fn switch(save: *mut usize, load: usize, released: *mut u8, fs: usize
     }
 }
 
+/// The body of a switch: leaves one stack, does what `$fs` says about FS base, enters the other.
+macro_rules! switch_stacks {
+    ([$($fs:literal),*] $($operand:tt)*) => {
+        naked_asm!(
+            "push rbp",
+            "push rbx",
+            "push r12",
+            "push r13",
+            "push r14",
+            "push r15",
+            "mov [rdi], rsp",
+            // x86 keeps stores in order: who sees the byte cleared sees rsp and the stack as saved.
+            "mov byte ptr [rdx], 0",
+            "mov rsp, rsi",
+            $($fs,)*
+            "pop r15",
+            "pop r14",
+            "pop r13",
+            "pop r12",
+            "pop rbx",
+            "pop rbp",
+            "ret",
+            $($operand)*
+        )
+    };
+}
+
 /// [`switch`] by instruction.
 ///
 /// # Safety
 /// As [`switch`].
 #[unsafe(naked)]
 unsafe extern "sysv64" fn switch_wrfsbase(save: *mut usize, load: usize, released: *mut u8, fs: usize) {
-    naked_asm!(
-        "push rbp",
-        "push rbx",
-        "push r12",
-        "push r13",
-        "push r14",
-        "push r15",
-        "mov [rdi], rsp",
-        // x86 keeps stores in order: who sees the byte cleared sees rsp and the stack as saved.
-        "mov byte ptr [rdx], 0",
-        "mov rsp, rsi",
-        "wrfsbase rcx",
-        "pop r15",
-        "pop r14",
-        "pop r13",
-        "pop r12",
-        "pop rbx",
-        "pop rbp",
-        "ret",
-    )
+    switch_stacks!(["wrfsbase rcx"])
 }
 
 /// [`switch`] for machines without `wrfsbase`.
@@ -205,20 +213,20 @@ unsafe extern "sysv64" fn switch_wrfsbase(save: *mut usize, load: usize, release
 /// As [`switch`].
 #[unsafe(naked)]
 unsafe extern "sysv64" fn switch_syscall(save: *mut usize, load: usize, released: *mut u8, fs: usize) {
-    naked_asm!(
-        "push rbp", "push rbx", "push r12", "push r13", "push r14", "push r15",
-        "mov [rdi], rsp",
-        "mov byte ptr [rdx], 0",
-        "mov rsp, rsi",
-        "mov rsi, rcx",
-        "mov edi, {set_fs}",
-        "mov eax, {arch_prctl}",
-        "syscall",
-        "pop r15", "pop r14", "pop r13", "pop r12", "pop rbx", "pop rbp",
-        "ret",
+    switch_stacks!(
+        ["mov rsi, rcx", "mov edi, {set_fs}", "mov eax, {arch_prctl}", "syscall"]
         set_fs = const ARCH_SET_FS,
         arch_prctl = const libc::SYS_arch_prctl,
     )
+}
+
+/// [`switch`] between threads that share FS base.
+///
+/// # Safety
+/// As [`switch`].
+#[unsafe(naked)]
+unsafe extern "sysv64" fn switch_shared_tls(save: *mut usize, load: usize, released: *mut u8) {
+    switch_stacks!([])
 }
 
 /// Where [`switch`] leaves what an unwinder needs, in words from the saved stack pointer: `rbp`, the return address, and the
@@ -228,32 +236,6 @@ pub const SAVED_RBP: usize = 5;
 pub const SAVED_RIP: usize = 6;
 /// See [`SAVED_RBP`].
 pub const SAVED_WORDS: usize = 7;
-
-/// [`switch`] between threads that share FS base.
-///
-/// # Safety
-/// As [`switch`].
-#[unsafe(naked)]
-unsafe extern "sysv64" fn switch_shared_tls(save: *mut usize, load: usize, released: *mut u8) {
-    naked_asm!(
-        "push rbp",
-        "push rbx",
-        "push r12",
-        "push r13",
-        "push r14",
-        "push r15",
-        "mov [rdi], rsp",
-        "mov byte ptr [rdx], 0",
-        "mov rsp, rsi",
-        "pop r15",
-        "pop r14",
-        "pop r13",
-        "pop r12",
-        "pop rbx",
-        "pop rbp",
-        "ret",
-    )
-}
 
 /// First frame of every user thread: calls `r12(r13)`, which does not return. Marks the end of the stack for unwinders.
 #[unsafe(naked)]

@@ -174,11 +174,7 @@ where
     if kthread::current_uthread().is_none() {
         return f();
     }
-    {
-        let guard = NoPreempt::new();
-        let depth = guard.kthread().map_or(1, kthread::Kthread::preempt_depth);
-        assert!(depth == 1, "a user thread called blocking while it held a spin lock");
-    }
+    wait::check_may_block(&NoPreempt::new());
     runtime().blocking.run(f)
 }
 

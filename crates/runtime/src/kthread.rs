@@ -12,6 +12,7 @@
 //! * Fields that other kthreads use (run queue, timers, ingress) are atomics or locked; the rest is this OS thread's.
 
 use crate::arch;
+use crate::random::Random;
 use crate::runq::RunQueue;
 use crate::stack::StackCache;
 use crate::sync::spin::SpinLock;
@@ -142,7 +143,7 @@ pub struct Kthread {
     /// Core lent, or [`NO_CORE`].
     pub core: AtomicU16,
     /// State of the victim generator.
-    pub random: Cell<u64>,
+    pub random: Random,
     /// Its words in the region (or private ones, standalone).
     pub shared: &'static KthreadShared,
     /// Where it parks.
@@ -210,7 +211,7 @@ impl Kthread {
             unused_flag: Cell::new(0),
             index,
             core: AtomicU16::new(NO_CORE),
-            random: Cell::new(0x9e37_79b9_7f4a_7c15 ^ (u64::from(index) + 1) << 32),
+            random: Random::new(0x9e37_79b9_7f4a_7c15 ^ (u64::from(index) + 1) << 32),
             shared,
             slot,
             runq: RunQueue::new(&shared.status, only),

@@ -56,20 +56,20 @@ fn begin(kthread: &Kthread, runtime: &Runtime, core: u16, generation: Generation
     // Store-load: `Running` before the second look. The IOKernel writes the grant, pauses, and then looks at the state, so
     // either it sees `Running` and waits for this tenancy to end, or the new grant is seen here.
     fence(SeqCst);
-    let (grant, latest) = kthread.shared.grant.0.load();
-    if (grant, latest) == (Grant::Run { core }, generation) {
+    let seen = kthread.shared.grant.0.load();
+    if seen == (Grant::Run { core }, generation) {
         return true;
     }
     kthread.core.store(NO_CORE, Relaxed);
     kthread.shared.state.0.set_parked(generation);
-    wake_successor(runtime, grant, latest, generation);
+    wake_successor(runtime, seen, generation);
     false
 }
 
-/// Wakes whom `grant`, of tenancy `of`, names, if that is the tenancy `mine` that has just ended. True if there was one.
-fn wake_successor(runtime: &Runtime, grant: Grant, of: Generation, mine: Generation) -> bool {
-    match grant {
-        Grant::Cede { next: Some(next) } if of == mine => {
+/// Wakes whom the grant names, if it speaks of the tenancy `mine`, which has just ended. True if it named somebody.
+fn wake_successor(runtime: &Runtime, seen: (Grant, Generation), mine: Generation) -> bool {
+    match seen {
+        (Grant::Cede { next: Some(next) }, of) if of == mine => {
             runtime.wake_slot(next);
             true
         }
@@ -79,14 +79,15 @@ fn wake_successor(runtime: &Runtime, grant: Grant, of: Generation, mine: Generat
 
 /// Gives the core up as the grant asks: parks, wakes the successor on this very core, sleeps until granted again.
 pub fn cede(kthread: &Kthread, runtime: &Runtime) {
-    let (grant, generation) = kthread.shared.grant.0.load();
-    if !matches!(grant, Grant::Cede { .. }) || generation != kthread.generation.get() {
+    let mine = kthread.generation.get();
+    let seen = kthread.shared.grant.0.load();
+    if !matches!(seen, (Grant::Cede { .. }, generation) if generation == mine) {
         return;
     }
     count(&kthread.counters.cedes, 1);
     kthread.core.store(NO_CORE, Relaxed);
-    kthread.shared.state.0.set_parked(generation);
-    let shared_core = wake_successor(runtime, grant, generation, generation);
+    kthread.shared.state.0.set_parked(mine);
+    let shared_core = wake_successor(runtime, seen, mine);
     wait_for_core(kthread, runtime, if shared_core { YIELDS } else { 0 });
 }
 
@@ -139,7 +140,6 @@ fn park(kthread: &Kthread, runtime: &Runtime) {
     // Store-load: `Parked` before the look at the grant. The IOKernel may have asked for the core without seeing this
     // kthread park; then the successor is woken here rather than by the IOKernel's watchdog 20 us later.
     fence(SeqCst);
-    let (grant, latest) = kthread.shared.grant.0.load();
-    let shared_core = wake_successor(runtime, grant, latest, mine);
+    let shared_core = wake_successor(runtime, kthread.shared.grant.0.load(), mine);
     wait_for_core(kthread, runtime, if shared_core { YIELDS } else { 0 });
 }

@@ -44,6 +44,7 @@ pub mod net;
 mod overflow;
 mod preempt;
 mod quantum;
+mod random;
 mod registry;
 mod runq;
 mod runtime;

@@ -282,7 +282,7 @@ fn steal(kthread: &Kthread, runtime: &Runtime, guard: &NoPreempt, now: Cycles) -
     if n == 1 {
         return None;
     }
-    let start = next_random(kthread) as usize % n;
+    let start = kthread.random.below(n);
     let sibling = runtime.sibling_of(kthread);
     for victim in sibling.into_iter().chain((0..n).map(|i| runtime.kthreads[(start + i) % n])) {
         if victim.index == kthread.index {
@@ -319,14 +319,4 @@ fn has_work(kthread: &Kthread, now: Cycles) -> bool {
         || kthread.ingress.as_ref().is_some_and(crate::kthread::Ingress::has_record)
         || kthread.shared.status.overflow.load(Relaxed) > 0
         || kthread.shared.status.next_timer.load(Relaxed) <= now
-}
-
-/// Xorshift (Marsaglia 2003): victims need to be spread, not secret.
-fn next_random(kthread: &Kthread) -> u64 {
-    let mut x = kthread.random.get();
-    x ^= x << 13;
-    x ^= x >> 7;
-    x ^= x << 17;
-    kthread.random.set(x);
-    x
 }

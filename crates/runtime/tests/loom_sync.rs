@@ -168,6 +168,11 @@ struct Cell {
 }
 
 impl Cell {
+    fn new() -> Arc<Self> {
+        let values = [UnsafeCell::new(1), UnsafeCell::new(0)];
+        Arc::new(Self { values, current: AtomicUsize::new(0), slot: Slot::default() })
+    }
+
     fn read(&self) -> u32 {
         self.slot.enter(|| fence(Ordering::SeqCst));
         let current = self.current.load(Ordering::Acquire);
@@ -195,8 +200,7 @@ impl Cell {
 #[test]
 fn a_replaced_value_is_not_taken_back_while_it_is_read() {
     loom::model(|| {
-        let values = [UnsafeCell::new(1), UnsafeCell::new(0)];
-        let cell = Arc::new(Cell { values, current: AtomicUsize::new(0), slot: Slot::default() });
+        let cell = Cell::new();
         let reader = {
             let cell = Arc::clone(&cell);
             thread::spawn(move || {
@@ -213,8 +217,7 @@ fn a_replaced_value_is_not_taken_back_while_it_is_read() {
 #[test]
 fn sections_nest() {
     loom::model(|| {
-        let values = [UnsafeCell::new(1), UnsafeCell::new(0)];
-        let cell = Arc::new(Cell { values, current: AtomicUsize::new(0), slot: Slot::default() });
+        let cell = Cell::new();
         let reader = {
             let cell = Arc::clone(&cell);
             thread::spawn(move || {
@@ -244,6 +247,12 @@ impl Joined {
     fn new() -> Arc<Self> {
         let (result, freed) = (UnsafeCell::new(0), UnsafeCell::new(false));
         Arc::new(Self { word: JoinWord::new(), result, freed, waiter: Waiter::new() })
+    }
+
+    /// The thread that ends.
+    fn start(self: &Arc<Self>) -> thread::JoinHandle<()> {
+        let joined = Arc::clone(self);
+        thread::spawn(move || joined.end())
     }
 
     fn free(&self) {
@@ -281,10 +290,7 @@ impl Joined {
 fn a_joined_thread_hands_over_its_result_and_the_packet_is_freed_once() {
     loom::model(|| {
         let joined = Joined::new();
-        let thread = thread::spawn({
-            let joined = Arc::clone(&joined);
-            move || joined.end()
-        });
+        let thread = joined.start();
         joined.join();
         thread.join().unwrap();
     });
@@ -294,10 +300,7 @@ fn a_joined_thread_hands_over_its_result_and_the_packet_is_freed_once() {
 fn a_detached_thread_s_packet_is_freed_once_by_the_last_to_let_go() {
     loom::model(|| {
         let joined = Joined::new();
-        let thread = thread::spawn({
-            let joined = Arc::clone(&joined);
-            move || joined.end()
-        });
+        let thread = joined.start();
         if joined.word.abandon() {
             joined.free();
         }

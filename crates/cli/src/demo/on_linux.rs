@@ -15,7 +15,7 @@ use tailwater_loadgen::{Measurement, Plan};
 use super::child::{Batch, Service, Spec};
 use super::course::counted_part;
 use super::{Demo, Measured, START_TIMEOUT, stay_off_managed_cores};
-use crate::app::HIGHEST_PRIORITY;
+use tailwater_shm::priority::HIGHEST;
 
 /// How the server waits for requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -63,7 +63,7 @@ fn generate_on(
 ) -> anyhow::Result<Measurement> {
     // As the IOKernel and its kthreads do, and the service below; refused without the privilege, and then for all of them.
     // Ends with this thread.
-    let _ = rustix::process::setpriority_process(None, HIGHEST_PRIORITY);
+    let _ = rustix::process::setpriority_process(None, HIGHEST);
     let target = Target { server, core: Some(core), wait: START_TIMEOUT };
     Ok(generate(plan, seed, &target, stop)?)
 }

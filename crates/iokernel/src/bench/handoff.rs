@@ -168,14 +168,8 @@ fn idle(
 ) -> Result<(), BenchError> {
     let spec = RawSpec { spin_us: 1, idle_us: 10_000_000, ..RawSpec::new("idle-service") };
     let _service = child(running, spawn, &spec, Role::Echo)?;
-    let probe = Probe {
-        target: target(running, "idle-service")?,
-        gap: Duration::from_micros(20),
-        count: options.per_round,
-    };
-    let samples = prober.measure(probe)?;
-    samples.iter().filter_map(|sample| sample.began).for_each(|ns| all.idle.saturating_record(ns));
-    Ok(())
+    let gap = Duration::from_micros(20);
+    began(prober, running, "idle-service", gap, options.per_round, &mut all.idle)
 }
 
 /// A service that parks between requests, on a core nobody else wants.
@@ -188,13 +182,21 @@ fn wake(
 ) -> Result<(), BenchError> {
     let spec = RawSpec { spin_us: 1, idle_us: 0, ..RawSpec::new("parking-service") };
     let _service = child(running, spawn, &spec, Role::Echo)?;
-    let probe = Probe {
-        target: target(running, "parking-service")?,
-        gap: Duration::from_micros(100),
-        count: options.per_round / 4,
-    };
-    let samples = prober.measure(probe)?;
-    samples.iter().filter_map(|sample| sample.began).for_each(|ns| all.wake.saturating_record(ns));
+    let gap = Duration::from_micros(100);
+    began(prober, running, "parking-service", gap, options.per_round / 4, &mut all.wake)
+}
+
+/// Sends `count` requests to the service `name` and records how long each took to have it begin.
+fn began(
+    prober: &Handle,
+    running: &Running,
+    name: &str,
+    gap: Duration,
+    count: usize,
+    into: &mut Histogram<u64>,
+) -> Result<(), BenchError> {
+    let samples = prober.measure(Probe { target: target(running, name)?, gap, count })?;
+    samples.iter().filter_map(|sample| sample.began).for_each(|ns| into.saturating_record(ns));
     Ok(())
 }
 
@@ -228,16 +230,13 @@ fn busy(
     let _batch = child(running, spawn, &batch, Role::Burn)?;
     let spec = RawSpec { spin_us: 1, ..RawSpec::new("service") };
     let _service = child(running, spawn, &spec, Role::Echo)?;
-    let probe = |count| -> Result<Probe, BenchError> {
-        Ok(Probe { target: target(running, "service")?, gap: options.gap, count })
-    };
-    prober.measure(probe(options.per_round.min(50))?)?;
+    let target = target(running, "service")?;
+    prober.measure(Probe { target, gap: options.gap, count: options.per_round.min(50) })?;
     let stats = &running.stats;
     let handoff = stats.handoff(HandoffKind::Polling);
     let before =
         (handoff.running.snapshot(), handoff.ceded.snapshot(), stats.apply.snapshot(), escalated(running));
-    let samples = prober.measure(probe(options.per_round)?)?;
-    samples.iter().filter_map(|sample| sample.began).for_each(|ns| all.first.saturating_record(ns));
+    began(prober, running, "service", options.gap, options.per_round, &mut all.first)?;
     for (total, now, before) in [
         (&mut all.busy, handoff.running.snapshot(), before.0),
         (&mut all.ceded, handoff.ceded.snapshot(), before.1),

@@ -2,7 +2,7 @@
 //!
 //! A waiter joins the wait list before it unlocks the mutex, so a notification between the two is not lost.
 
-use crate::sync::deadline_after;
+use crate::runtime::deadline_after;
 use crate::sync::mutex::MutexGuard;
 use crate::sync::spin::SpinLock;
 use crate::sync::wait::{self, WaitList, WaitOutcome};

@@ -1,6 +1,6 @@
 //! A manual-reset event: a flag that threads can wait for.
 
-use crate::sync::deadline_after;
+use crate::runtime::deadline_after;
 use crate::sync::spin::SpinLock;
 use crate::sync::wait::{self, WaitList, WaitOutcome};
 use core::panic::{RefUnwindSafe, UnwindSafe};

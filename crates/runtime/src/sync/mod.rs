@@ -23,11 +23,13 @@ pub mod channel;
 mod condvar;
 mod event;
 mod lazy_lock;
+mod list;
 pub mod mpsc;
 mod mutex;
 mod notify;
 mod once;
 mod once_lock;
+mod poison;
 mod queue;
 mod rcu;
 mod rwlock;
@@ -49,15 +51,6 @@ pub use rwlock::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use semaphore::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 pub use std::sync::{LockResult, PoisonError, TryLockError, TryLockResult};
 pub use wait_group::{WaitGroup, WaitGroupTask};
-
-use std::time::Duration;
-use tailwater_shm::{Cycles, clock};
-
-/// The moment `timeout` from now; the end of time for one that is too long to count.
-pub(crate) fn deadline_after(timeout: Duration) -> Cycles {
-    let ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
-    clock::now().saturating_add(crate::clock().from_ns(ns))
-}
 
 #[cfg(test)]
 mod test_support {

@@ -9,13 +9,14 @@
 //! | 1 | held | `unlock`: to 0; a waiter, under the list lock: to 2 |
 //! | 2 | held, somebody waits | `unlock`, under the list lock: stays held for the waiter woken; to 1 when it was the last |
 
+use crate::sync::poison::{PanickingBefore, Poison};
 use crate::sync::spin::SpinLock;
 use crate::sync::wait::{self, WaitList};
 use core::cell::UnsafeCell;
 use core::fmt;
 use core::ops::{Deref, DerefMut};
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{LockResult, PoisonError, TryLockError, TryLockResult};
+use core::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{LockResult, TryLockError, TryLockResult};
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
@@ -32,7 +33,7 @@ const CONTENDED: u32 = 2;
 #[derive(Default)]
 pub struct Mutex<T: ?Sized> {
     state: AtomicU32,
-    poisoned: AtomicBool,
+    poison: Poison,
     waiters: SpinLock<WaitList>,
     value: UnsafeCell<T>,
 }
@@ -53,7 +54,7 @@ impl<T> Mutex<T> {
     pub const fn new(value: T) -> Self {
         Self {
             state: AtomicU32::new(FREE),
-            poisoned: AtomicBool::new(false),
+            poison: Poison::new(),
             waiters: SpinLock::new(WaitList::new()),
             value: UnsafeCell::new(value),
         }
@@ -69,13 +70,8 @@ impl<T> Mutex<T> {
     /// assert_eq!(tailwater::sync::Mutex::new(5).into_inner().unwrap(), 5);
     /// ```
     pub fn into_inner(self) -> LockResult<T> {
-        let poisoned = self.is_poisoned();
-        wrap(self.value.into_inner(), poisoned)
+        self.poison.check(self.value.into_inner())
     }
-}
-
-fn wrap<G>(guard: G, poisoned: bool) -> LockResult<G> {
-    if poisoned { Err(PoisonError::new(guard)) } else { Ok(guard) }
 }
 
 impl<T: ?Sized> Mutex<T> {
@@ -144,7 +140,7 @@ impl<T: ?Sized> Mutex<T> {
     /// assert!(value.lock().is_ok());
     /// ```
     pub fn is_poisoned(&self) -> bool {
-        self.poisoned.load(Ordering::Relaxed)
+        self.poison.is_set()
     }
 
     /// Declares the value good again.
@@ -166,7 +162,7 @@ impl<T: ?Sized> Mutex<T> {
     /// assert!(value.lock().is_ok());
     /// ```
     pub fn clear_poison(&self) {
-        self.poisoned.store(false, Ordering::Relaxed);
+        self.poison.clear();
     }
 
     /// The value, without locking.
@@ -181,12 +177,11 @@ impl<T: ?Sized> Mutex<T> {
     /// assert_eq!(count.into_inner().unwrap(), 5);
     /// ```
     pub fn get_mut(&mut self) -> LockResult<&mut T> {
-        let poisoned = self.is_poisoned();
-        wrap(self.value.get_mut(), poisoned)
+        self.poison.check(self.value.get_mut())
     }
 
     fn guard(&self) -> LockResult<MutexGuard<'_, T>> {
-        wrap(MutexGuard { mutex: self, panicking: std::thread::panicking() }, self.is_poisoned())
+        self.poison.check(MutexGuard { mutex: self, panicking: PanickingBefore::now() })
     }
 
     #[cold]
@@ -222,7 +217,7 @@ impl<T: ?Sized> Mutex<T> {
     #[cold]
     fn unlock_slowly(&self) {
         let mut waiters = self.waiters.lock();
-        // The new holder synchronises with us through the wake (AcqRel in `WaitNode::finish`).
+        // The new holder synchronises with us through the wake (Release in `WaitNode::end_wait`).
         let woken = waiters.wake_one();
         if !woken {
             // Release: as in `unlock`.
@@ -247,7 +242,7 @@ impl<T: ?Sized> Mutex<T> {
 #[must_use = "the mutex is unlocked at once if the guard is dropped"]
 pub struct MutexGuard<'a, T: ?Sized> {
     mutex: &'a Mutex<T>,
-    panicking: bool,
+    panicking: PanickingBefore,
 }
 
 // SAFETY: a shared guard gives shared access to the value only.
@@ -278,9 +273,7 @@ impl<T: ?Sized> DerefMut for MutexGuard<'_, T> {
 impl<T: ?Sized> Drop for MutexGuard<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        if !self.panicking && std::thread::panicking() {
-            self.mutex.poisoned.store(true, Ordering::Relaxed);
-        }
+        self.mutex.poison.unlocking(self.panicking);
         self.mutex.unlock();
     }
 }

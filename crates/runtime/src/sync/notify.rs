@@ -1,6 +1,6 @@
 //! A notification without data.
 
-use crate::sync::deadline_after;
+use crate::runtime::deadline_after;
 use crate::sync::spin::SpinLock;
 use crate::sync::wait::{self, WaitList, WaitOutcome};
 use core::panic::{RefUnwindSafe, UnwindSafe};

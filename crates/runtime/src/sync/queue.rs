@@ -18,10 +18,10 @@
 //! touched under the sleeper's lock, which `sleep` takes once more before it returns; every other one is touched under
 //! its queue's lock, which its owner takes to unlink it.
 
+use crate::sync::list::{Linked, Links, List};
 use crate::sync::spin::{SpinGuard, SpinLock};
 use crate::sync::wait::{self, WaitList};
-use core::cell::{Cell, UnsafeCell};
-use core::ptr;
+use core::cell::UnsafeCell;
 use tailwater_shm::Cycles;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,27 +76,24 @@ pub(crate) struct Entry<P> {
     payload: UnsafeCell<P>,
     sleeper: *const Sleeper,
     case: usize,
-    next: Cell<*const Entry<P>>,
-    previous: Cell<*const Entry<P>>,
-    linked: Cell<bool>,
+    links: Links<Entry<P>>,
+}
+
+impl<P> Linked for Entry<P> {
+    fn links(&self) -> &Links<Self> {
+        &self.links
+    }
 }
 
 impl<P> Entry<P> {
     /// An entry in no queue; `case` is what [`Sleeper::sleep`] returns when it is granted.
     pub(crate) const fn new(payload: P, sleeper: *const Sleeper, case: usize) -> Self {
-        Self {
-            payload: UnsafeCell::new(payload),
-            sleeper,
-            case,
-            next: Cell::new(ptr::null()),
-            previous: Cell::new(ptr::null()),
-            linked: Cell::new(false),
-        }
+        Self { payload: UnsafeCell::new(payload), sleeper, case, links: Links::new() }
     }
 
     /// The payload, when the entry is in no queue any more.
     pub(crate) fn into_payload(self) -> P {
-        debug_assert!(!self.linked.get(), "an entry left its frame while it was queued");
+        debug_assert!(!self.links.are_linked(), "an entry left its frame while it was queued");
         self.payload.into_inner()
     }
 }
@@ -125,8 +122,7 @@ impl<P> Drop for Grant<'_, P> {
 /// Blocked calls, oldest first. Lives inside the [`SpinLock`] that guards what they wait for.
 #[derive(Debug)]
 pub(crate) struct Queue<P> {
-    head: *const Entry<P>,
-    tail: *const Entry<P>,
+    entries: List<Entry<P>>,
     len: usize,
 }
 
@@ -135,7 +131,7 @@ unsafe impl<P: Send> Send for Queue<P> {}
 
 impl<P> Queue<P> {
     pub(crate) const fn new() -> Self {
-        Self { head: ptr::null(), tail: ptr::null(), len: 0 }
+        Self { entries: List::new(), len: 0 }
     }
 
     /// How many entries are queued, those of calls that have just given up included.
@@ -147,26 +143,20 @@ impl<P> Queue<P> {
         self.len == 0
     }
 
+    /// What the entries wait for, oldest first.
+    fn payloads(&self) -> impl Iterator<Item = &P> {
+        // SAFETY: payloads of linked entries are touched under the lock that `&self` implies.
+        self.entries.iter().map(|entry| unsafe { &*entry.payload.get() })
+    }
+
     /// What the oldest entry waits for.
     pub(crate) fn front(&self) -> Option<&P> {
-        // SAFETY: linked entries are alive; their payloads are touched under the lock that `&self` implies.
-        unsafe { self.head.as_ref().map(|entry| &*entry.payload.get()) }
+        self.payloads().next()
     }
 
     /// How many entries from the front on fulfil `condition` without a gap.
     pub(crate) fn count_front(&self, condition: impl Fn(&P) -> bool) -> usize {
-        let mut count = 0;
-        let mut at = self.head;
-        // SAFETY: as in `front`.
-        while let Some(entry) = unsafe { at.as_ref() } {
-            // SAFETY: as in `front`.
-            if !condition(unsafe { &*entry.payload.get() }) {
-                break;
-            }
-            count += 1;
-            at = entry.next.get();
-        }
-        count
+        self.payloads().take_while(|payload| condition(payload)).count()
     }
 
     /// Appends `entry`.
@@ -175,15 +165,8 @@ impl<P> Queue<P> {
     /// The entry is in no queue, its sleeper is alive, and neither moves nor dies before the entry was granted and
     /// [`Sleeper::sleep`] has returned, or [`remove`](Self::remove) was called for it.
     pub(crate) unsafe fn push_back(&mut self, entry: &Entry<P>) {
-        entry.previous.set(self.tail);
-        entry.next.set(ptr::null());
-        entry.linked.set(true);
-        // SAFETY: linked entries are alive by the contract.
-        match unsafe { self.tail.as_ref() } {
-            Some(tail) => tail.next.set(entry),
-            None => self.head = entry,
-        }
-        self.tail = entry;
+        // SAFETY: by the caller's contract: a grant takes the entry out as well.
+        unsafe { self.entries.push_back(entry) };
         self.len += 1;
     }
 
@@ -202,9 +185,10 @@ impl<P> Queue<P> {
     {
         // Each turn unlinks an entry, so the loop ends with the queue.
         while self.front().is_some_and(&condition) {
-            // SAFETY: linked entries are alive by the contract of `push_back`.
-            let entry = unsafe { self.head.as_ref() }?;
-            self.remove(entry);
+            let entry = self.entries.pop_front()?;
+            self.len -= 1;
+            // SAFETY: an entry that was not granted is alive as long as we hold the queue's lock: its owner takes that to remove it.
+            let entry = unsafe { entry.as_ref() };
             // SAFETY: the sleeper lives as long as its entry. Should this call win, the frame both lie in is not left before
             // the guard is dropped, because `sleep` takes the lock again; otherwise the guard is dropped right here.
             let mut sleeper = unsafe { (*entry.sleeper).0.lock() };
@@ -218,22 +202,9 @@ impl<P> Queue<P> {
 
     /// Takes `entry` out, if it is still in.
     pub(crate) fn remove(&mut self, entry: &Entry<P>) {
-        if !entry.linked.replace(false) {
-            return;
+        if self.entries.remove(entry) {
+            self.len -= 1;
         }
-        let (previous, next) = (entry.previous.get(), entry.next.get());
-        // SAFETY: the neighbours are linked, hence alive.
-        unsafe {
-            match previous.as_ref() {
-                Some(p) => p.next.set(next),
-                None => self.head = next,
-            }
-            match next.as_ref() {
-                Some(n) => n.previous.set(previous),
-                None => self.tail = previous,
-            }
-        }
-        self.len -= 1;
     }
 }
 

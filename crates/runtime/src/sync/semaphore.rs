@@ -3,7 +3,7 @@
 //! A thread that finds too few permits queues with the number it wants; whoever returns permits gives them to the head of
 //! the queue for as long as they suffice. A large request at the head is not overtaken by small ones behind it.
 
-use crate::sync::deadline_after;
+use crate::runtime::deadline_after;
 use crate::sync::queue::{self, Queue};
 use crate::sync::spin::SpinLock;
 use core::panic::{RefUnwindSafe, UnwindSafe};

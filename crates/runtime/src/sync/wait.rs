@@ -16,12 +16,12 @@
 //! under the timer lock. Ordinary OS threads may wait too; they are unparked instead of queued.
 
 use crate::kthread::{self, NoPreempt};
+use crate::sync::list::{Linked, Links, List};
 use crate::sync::spin::SpinGuard;
 use crate::timer::TimerNode;
 use crate::uthread::Uthread;
 use crate::worker;
-use core::cell::Cell;
-use core::ptr::{self, NonNull};
+use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU8, Ordering};
 use tailwater_shm::Cycles;
 
@@ -68,9 +68,13 @@ struct WaitNode {
     waiter: Waiter,
     /// Whether a timeout may end the wait.
     timed: bool,
-    next: Cell<*const WaitNode>,
-    previous: Cell<*const WaitNode>,
-    linked: Cell<bool>,
+    links: Links<WaitNode>,
+}
+
+impl Linked for WaitNode {
+    fn links(&self) -> &Links<Self> {
+        &self.links
+    }
 }
 
 impl WaitNode {
@@ -80,9 +84,7 @@ impl WaitNode {
             state: AtomicU8::new(WAITING),
             waiter: Waiter::current(),
             timed,
-            next: Cell::new(ptr::null()),
-            previous: Cell::new(ptr::null()),
-            linked: Cell::new(false),
+            links: Links::new(),
         }
     }
 
@@ -161,10 +163,7 @@ unsafe fn time_out(node: NonNull<TimerNode>) {
 /// });
 /// ```
 #[derive(Debug)]
-pub struct WaitList {
-    head: *const WaitNode,
-    tail: *const WaitNode,
-}
+pub struct WaitList(List<WaitNode>);
 
 // SAFETY: nodes are reached only under the lock the list lies in.
 unsafe impl Send for WaitList {}
@@ -186,7 +185,7 @@ impl WaitList {
     /// assert!(!WAITERS.lock().wake_one(), "nobody waits");
     /// ```
     pub const fn new() -> Self {
-        Self { head: ptr::null(), tail: ptr::null() }
+        Self(List::new())
     }
 
     /// Whether nobody waits (threads whose wait has just timed out may still be counted).
@@ -197,7 +196,7 @@ impl WaitList {
     /// ```
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.head.is_null()
+        self.0.is_empty()
     }
 
     /// Wakes the thread that has waited longest; false when nobody waits.
@@ -232,8 +231,9 @@ impl WaitList {
     #[inline]
     pub fn wake_one(&mut self) -> bool {
         // Each turn unlinks a node, so the loop ends with the list.
-        while let Some(node) = self.pop_front() {
-            if node.finish(WOKEN) {
+        while let Some(node) = self.0.pop_front() {
+            // SAFETY: its thread is not runnable yet, or, timed out, needs the lock we hold before it may leave.
+            if unsafe { node.as_ref() }.finish(WOKEN) {
                 return true;
             }
         }
@@ -276,42 +276,6 @@ impl WaitList {
         }
         woken
     }
-
-    fn push_back(&mut self, node: &WaitNode) {
-        node.previous.set(self.tail);
-        node.linked.set(true);
-        // SAFETY: linked nodes are alive: their threads cannot leave `wait` before they are unlinked.
-        match unsafe { self.tail.as_ref() } {
-            Some(tail) => tail.next.set(node),
-            None => self.head = node,
-        }
-        self.tail = node;
-    }
-
-    fn pop_front(&mut self) -> Option<&WaitNode> {
-        // SAFETY: as in `push_back`; a timed-out waiter needs the lock we hold before it may leave.
-        let node = unsafe { self.head.as_ref() }?;
-        self.unlink(node);
-        Some(node)
-    }
-
-    fn unlink(&mut self, node: &WaitNode) {
-        if !node.linked.replace(false) {
-            return;
-        }
-        let (previous, next) = (node.previous.get(), node.next.get());
-        // SAFETY: as in `push_back`, for both neighbours.
-        unsafe {
-            match previous.as_ref() {
-                Some(p) => p.next.set(next),
-                None => self.head = next,
-            }
-            match next.as_ref() {
-                Some(n) => n.previous.set(previous),
-                None => self.tail = previous,
-            }
-        }
-    }
 }
 
 /// Refuses to block, before anything is linked that an unwinding thread would leave behind. `guard` is the caller's only one.
@@ -320,7 +284,10 @@ impl WaitList {
 /// On a user thread that holds another spin lock, or reads an [`Rcu`](crate::sync::Rcu).
 pub(crate) fn check_may_block(guard: &NoPreempt) {
     let depth = guard.kthread().map_or(1, kthread::Kthread::preempt_depth);
-    assert!(depth == 1, "a user thread would wait while it holds a SpinLock or reads an Rcu: end that first");
+    assert!(
+        depth == 1,
+        "a user thread would wait while it holds a spin lock (a SpinLock) or reads an Rcu: end that first"
+    );
 }
 
 /// Blocks the calling thread on the list that `list` finds in the guarded state, until it is woken or `deadline` (in TSC
@@ -365,7 +332,8 @@ pub fn wait<T>(
 ) -> WaitOutcome {
     check_may_block(guard.no_preempt());
     let node = WaitNode::new(deadline.is_some());
-    list(&mut guard).push_back(&node);
+    // SAFETY: the node stays in this frame, which ends after a waker has taken it out, or after `remove`.
+    unsafe { list(&mut guard).0.push_back(&node) };
     let lock = guard.lock_of();
     match node.waiter {
         Waiter::User(_) => {
@@ -386,7 +354,7 @@ pub fn wait<T>(
     if node.state.load(Ordering::Acquire) == WOKEN {
         return WaitOutcome::Woken;
     }
-    list(&mut lock.lock()).unlink(&node);
+    list(&mut lock.lock()).0.remove(&node);
     WaitOutcome::TimedOut
 }
 

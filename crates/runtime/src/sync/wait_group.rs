@@ -3,7 +3,7 @@
 //! Go counts with `add` and `done`, which a panic between the two breaks. Here a task is a value: made by
 //! [`WaitGroup::add`], cloned for a task that starts another, done when it is dropped, by unwinding too.
 
-use crate::sync::deadline_after;
+use crate::runtime::deadline_after;
 use crate::sync::spin::SpinLock;
 use crate::sync::wait::{self, WaitList};
 use core::fmt;

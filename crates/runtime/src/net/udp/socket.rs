@@ -8,6 +8,7 @@ use super::table::BindError;
 use crate::net::addr::{ToSocketAddrs, try_each};
 use crate::net::global::{self, KthreadOutlet, stack};
 use crate::net::stack::{SendError, Stack};
+use crate::runtime::deadline_after;
 use crate::sync::wait::{WaitOutcome, wait};
 use core::fmt;
 use core::net::{SocketAddr, SocketAddrV4};
@@ -678,5 +679,5 @@ fn timeout(cell: &AtomicU64) -> Option<Duration> {
 
 /// When a call that starts to wait now has waited long enough.
 fn deadline_in(cell: &AtomicU64) -> Option<Cycles> {
-    timeout(cell).map(|t| clock::now().saturating_add(crate::clock().from_ns(t.as_nanos() as u64)))
+    timeout(cell).map(deadline_after)
 }

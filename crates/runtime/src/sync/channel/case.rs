@@ -40,16 +40,20 @@ struct Access<'a, T> {
     state: Cell<*mut State<T>>,
 }
 
-impl<'a, T> Access<'a, T> {
-    fn new(channel: &'a Channel<T>) -> Self {
-        Self { channel, guard: Cell::new(None), state: Cell::new(ptr::null_mut()) }
-    }
+/// How a select locks the channels of its cases, whatever their messages.
+pub(super) trait Lock {
+    /// Tells channels apart.
+    fn address(&self) -> *const ();
+    /// Locks the channel, or uses the `lock` that an earlier case of the same channel holds.
+    fn lock(&self, lock: Option<*mut ()>) -> *mut ();
+    fn unlock(&self);
+}
 
+impl<T> Lock for Access<'_, T> {
     fn address(&self) -> *const () {
         ptr::from_ref(self.channel).cast()
     }
 
-    /// Locks the channel, or uses the `lock` that an earlier case of the same channel holds.
     fn lock(&self, lock: Option<*mut ()>) -> *mut () {
         let state = lock.map_or_else(
             || {
@@ -68,6 +72,12 @@ impl<'a, T> Access<'a, T> {
         self.state.set(ptr::null_mut());
         drop(self.guard.take());
     }
+}
+
+impl<'a, T> Access<'a, T> {
+    fn new(channel: &'a Channel<T>) -> Self {
+        Self { channel, guard: Cell::new(None), state: Cell::new(ptr::null_mut()) }
+    }
 
     /// Uses the state between `lock` and `unlock`.
     fn with<R>(&self, f: impl FnOnce(&mut State<T>) -> R) -> R {
@@ -80,9 +90,8 @@ impl<'a, T> Access<'a, T> {
 /// One operation of a select that ends with an `R`. From `enlist` to `withdraw` other threads know its entry, so a case is used
 /// by shared reference only, and stays in its box.
 pub(super) trait Case<R> {
-    fn address(&self) -> *const ();
-    fn lock(&self, lock: Option<*mut ()>) -> *mut ();
-    fn unlock(&self);
+    /// Its channel.
+    fn channel(&self) -> &dyn Lock;
     /// Completes the operation if that is possible now. Called under the lock.
     fn attempt(&self) -> bool;
     /// Queues the operation as number `case` of `sleeper`. Called under the lock.
@@ -120,16 +129,8 @@ impl<'a, T, F> Receive<'a, T, F> {
 }
 
 impl<T, R, F: FnOnce(Result<T, RecvError>) -> R> Case<R> for Receive<'_, T, F> {
-    fn address(&self) -> *const () {
-        self.access.address()
-    }
-
-    fn lock(&self, lock: Option<*mut ()>) -> *mut () {
-        self.access.lock(lock)
-    }
-
-    fn unlock(&self) {
-        self.access.unlock();
+    fn channel(&self) -> &dyn Lock {
+        &self.access
     }
 
     fn attempt(&self) -> bool {
@@ -184,16 +185,8 @@ impl<'a, T, F> Send<'a, T, F> {
 }
 
 impl<T, R, F: FnOnce(Result<(), SendError<T>>) -> R> Case<R> for Send<'_, T, F> {
-    fn address(&self) -> *const () {
-        self.access.address()
-    }
-
-    fn lock(&self, lock: Option<*mut ()>) -> *mut () {
-        self.access.lock(lock)
-    }
-
-    fn unlock(&self) {
-        self.access.unlock();
+    fn channel(&self) -> &dyn Lock {
+        &self.access
     }
 
     fn attempt(&self) -> bool {

@@ -10,7 +10,8 @@
 use super::case::{Case, Receive, ReceivingEnd, Send, SendingEnd};
 use super::{RecvError, SendError};
 use crate::kthread::NoPreempt;
-use crate::sync::deadline_after;
+use crate::random::Random;
+use crate::runtime::deadline_after;
 use crate::sync::queue::Sleeper;
 use crate::sync::wait;
 use core::cell::Cell;
@@ -162,7 +163,7 @@ impl<'a, R> Select<'a, R> {
         if may_wait {
             wait::check_may_block(&NoPreempt::new());
         }
-        self.cases.sort_unstable_by_key(|case| case.address());
+        self.cases.sort_unstable_by_key(|case| case.channel().address());
         let sleeper = Sleeper::new();
         self.lock();
         let mut chosen = self.attempt();
@@ -174,7 +175,7 @@ impl<'a, R> Select<'a, R> {
                 unsafe { case.enlist(&raw const sleeper, number) };
             }
         }
-        self.cases.iter().for_each(|case| case.unlock());
+        self.cases.iter().for_each(|case| case.channel().unlock());
         if enlist {
             chosen = sleeper.sleep(deadline);
             let others = self.cases.iter().enumerate().filter(|(number, _)| Some(*number) != chosen);
@@ -188,9 +189,9 @@ impl<'a, R> Select<'a, R> {
     /// Locks every channel once. The cases are sorted by channel.
     fn lock(&self) {
         let mut last: Option<(*const (), *mut ())> = None;
-        for case in &self.cases {
-            let held = last.filter(|(address, _)| *address == case.address()).map(|(_, lock)| lock);
-            last = Some((case.address(), case.lock(held)));
+        for channel in self.cases.iter().map(|case| case.channel()) {
+            let held = last.filter(|(address, _)| *address == channel.address()).map(|(_, lock)| lock);
+            last = Some((channel.address(), channel.lock(held)));
         }
     }
 
@@ -202,21 +203,12 @@ impl<'a, R> Select<'a, R> {
     }
 }
 
-/// A number below `below` (0 for 0). Xorshift (Marsaglia 2003): choices need to be spread, not secret.
-fn random(below: usize) -> usize {
+/// Where to begin among `count` operations.
+fn random(count: usize) -> usize {
     thread_local! {
-        static STATE: Cell<u64> = const { Cell::new(0) };
+        static RANDOM: Random = Random::new(clock::now());
     }
-    let mut x = match STATE.get() {
-        0 => clock::now() | 1,
-        x => x,
-    };
-    x ^= x << 13;
-    x ^= x >> 7;
-    x ^= x << 17;
-    STATE.set(x);
-    // The upper half of the product is uniform below `below` (Lemire 2019).
-    ((u128::from(x) * below as u128) >> 64) as usize
+    RANDOM.with(|random| random.below(count))
 }
 
 impl<R> Default for Select<'_, R> {

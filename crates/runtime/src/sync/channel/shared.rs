@@ -11,7 +11,7 @@
 
 use super::messages::Messages;
 use super::{RecvTimeoutError, SendTimeoutError, TryRecvError, TrySendError};
-use crate::sync::deadline_after;
+use crate::runtime::deadline_after;
 use crate::sync::queue::{self, Grant, Queue};
 use crate::sync::spin::SpinLock;
 use core::mem;

@@ -1,6 +1,7 @@
 //! The guards of a [`RwLock`].
 
 use super::RwLock;
+use crate::sync::poison::PanickingBefore;
 use core::fmt;
 use core::mem;
 use core::ops::{Deref, DerefMut};
@@ -33,7 +34,7 @@ pub struct RwLockReadGuard<'a, T: ?Sized> {
 #[must_use = "the lock is released at once if the guard is dropped"]
 pub struct RwLockWriteGuard<'a, T: ?Sized> {
     lock: &'a RwLock<T>,
-    panicking: bool,
+    panicking: PanickingBefore,
 }
 
 impl<'a, T: ?Sized> RwLockReadGuard<'a, T> {
@@ -48,7 +49,7 @@ impl<'a, T: ?Sized> RwLockWriteGuard<'a, T> {
     /// The caller holds `lock` for writing.
     #[inline]
     pub(super) fn new(lock: &'a RwLock<T>) -> Self {
-        Self { lock, panicking: std::thread::panicking() }
+        Self { lock, panicking: PanickingBefore::now() }
     }
 
     /// Turns exclusive into shared access without letting a writer in between. Readers that wait for this writer and no
@@ -109,9 +110,7 @@ impl<T: ?Sized> Drop for RwLockReadGuard<'_, T> {
 impl<T: ?Sized> Drop for RwLockWriteGuard<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        if !self.panicking && std::thread::panicking() {
-            self.lock.poison();
-        }
+        self.lock.poison.unlocking(self.panicking);
         self.lock.unlock_write();
     }
 }

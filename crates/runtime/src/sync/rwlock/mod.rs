@@ -9,13 +9,13 @@ mod word;
 
 pub use guard::{RwLockReadGuard, RwLockWriteGuard};
 
+use crate::sync::poison::Poison;
 use crate::sync::queue::{self, Queue};
 use crate::sync::spin::SpinLock;
 use core::cell::UnsafeCell;
 use core::fmt;
 use core::panic::{RefUnwindSafe, UnwindSafe};
-use core::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{LockResult, PoisonError, TryLockError, TryLockResult};
+use std::sync::{LockResult, TryLockError, TryLockResult};
 use word::{Access, Holders, Word};
 
 /// Many readers or one writer, as `std::sync::RwLock`.
@@ -37,7 +37,7 @@ use word::{Access, Holders, Word};
 /// ```
 pub struct RwLock<T: ?Sized> {
     word: Word,
-    poisoned: AtomicBool,
+    poison: Poison,
     queue: SpinLock<Queue<Access>>,
     value: UnsafeCell<T>,
 }
@@ -60,7 +60,7 @@ impl<T> RwLock<T> {
     pub const fn new(value: T) -> Self {
         Self {
             word: Word::new(),
-            poisoned: AtomicBool::new(false),
+            poison: Poison::new(),
             queue: SpinLock::new(Queue::new()),
             value: UnsafeCell::new(value),
         }
@@ -76,13 +76,8 @@ impl<T> RwLock<T> {
     /// assert_eq!(tailwater::sync::RwLock::new(5).into_inner().unwrap(), 5);
     /// ```
     pub fn into_inner(self) -> LockResult<T> {
-        let poisoned = self.is_poisoned();
-        wrap(self.value.into_inner(), poisoned)
+        self.poison.check(self.value.into_inner())
     }
-}
-
-fn wrap<G>(guard: G, poisoned: bool) -> LockResult<G> {
-    if poisoned { Err(PoisonError::new(guard)) } else { Ok(guard) }
 }
 
 impl<T: ?Sized> RwLock<T> {
@@ -105,7 +100,7 @@ impl<T: ?Sized> RwLock<T> {
         if !self.word.try_enter(Access::Read) {
             self.enter_slowly(Access::Read);
         }
-        wrap(RwLockReadGuard::new(self), self.is_poisoned())
+        self.poison.check(RwLockReadGuard::new(self))
     }
 
     /// Locks for reading if no writer holds the lock or waits for it.
@@ -129,7 +124,7 @@ impl<T: ?Sized> RwLock<T> {
         if !self.word.try_enter(Access::Read) {
             return Err(TryLockError::WouldBlock);
         }
-        wrap(RwLockReadGuard::new(self), self.is_poisoned()).map_err(TryLockError::Poisoned)
+        self.poison.check(RwLockReadGuard::new(self)).map_err(TryLockError::Poisoned)
     }
 
     /// Locks for writing, waiting while anybody holds the lock.
@@ -148,7 +143,7 @@ impl<T: ?Sized> RwLock<T> {
         if !self.word.try_enter(Access::Write) {
             self.enter_slowly(Access::Write);
         }
-        wrap(RwLockWriteGuard::new(self), self.is_poisoned())
+        self.poison.check(RwLockWriteGuard::new(self))
     }
 
     /// Locks for writing if nobody holds the lock or waits for it.
@@ -169,7 +164,7 @@ impl<T: ?Sized> RwLock<T> {
         if !self.word.try_enter(Access::Write) {
             return Err(TryLockError::WouldBlock);
         }
-        wrap(RwLockWriteGuard::new(self), self.is_poisoned()).map_err(TryLockError::Poisoned)
+        self.poison.check(RwLockWriteGuard::new(self)).map_err(TryLockError::Poisoned)
     }
 
     /// Whether a thread panicked while it held the lock for writing.
@@ -191,7 +186,7 @@ impl<T: ?Sized> RwLock<T> {
     /// assert!(value.write().is_ok());
     /// ```
     pub fn is_poisoned(&self) -> bool {
-        self.poisoned.load(Ordering::Relaxed)
+        self.poison.is_set()
     }
 
     /// Declares the value good again.
@@ -213,7 +208,7 @@ impl<T: ?Sized> RwLock<T> {
     /// assert!(value.write().is_ok());
     /// ```
     pub fn clear_poison(&self) {
-        self.poisoned.store(false, Ordering::Relaxed);
+        self.poison.clear();
     }
 
     /// The value, without locking.
@@ -228,12 +223,7 @@ impl<T: ?Sized> RwLock<T> {
     /// assert_eq!(count.into_inner().unwrap(), 5);
     /// ```
     pub fn get_mut(&mut self) -> LockResult<&mut T> {
-        let poisoned = self.is_poisoned();
-        wrap(self.value.get_mut(), poisoned)
-    }
-
-    fn poison(&self) {
-        self.poisoned.store(true, Ordering::Relaxed);
+        self.poison.check(self.value.get_mut())
     }
 
     #[cold]

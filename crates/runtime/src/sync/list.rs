@@ -1,0 +1,171 @@
+//! A list of nodes that lie elsewhere, mostly on the stacks of threads that wait: doubly linked, so that one who gives up leaves from
+//! the middle. Nothing allocates.
+//!
+//! Owns the links and knows nothing of waiting. A list lies inside the lock that guards it, and its nodes are touched under that lock;
+//! [`WaitList`](super::wait::WaitList) and [`Queue`](super::queue::Queue) say what keeps their nodes alive.
+
+use core::cell::Cell;
+use core::ptr::{self, NonNull};
+
+/// A node's place in a list.
+#[derive(Debug)]
+pub(crate) struct Links<N> {
+    next: Cell<*const N>,
+    previous: Cell<*const N>,
+    linked: Cell<bool>,
+}
+
+impl<N> Links<N> {
+    /// Of a node in no list.
+    pub(crate) const fn new() -> Self {
+        Self { next: Cell::new(ptr::null()), previous: Cell::new(ptr::null()), linked: Cell::new(false) }
+    }
+
+    /// Whether the node is in a list.
+    pub(crate) fn are_linked(&self) -> bool {
+        self.linked.get()
+    }
+}
+
+/// Something that a list can hold.
+pub(crate) trait Linked: Sized {
+    /// Its place.
+    fn links(&self) -> &Links<Self>;
+}
+
+/// Nodes, oldest first.
+#[derive(Debug)]
+pub(crate) struct List<N> {
+    head: *const N,
+    tail: *const N,
+}
+
+impl<N> List<N> {
+    /// An empty list.
+    pub(crate) const fn new() -> Self {
+        Self { head: ptr::null(), tail: ptr::null() }
+    }
+
+    /// Whether there is no node.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.head.is_null()
+    }
+}
+
+impl<N: Linked> List<N> {
+    /// The oldest node.
+    #[inline]
+    pub(crate) fn front(&self) -> Option<&N> {
+        // SAFETY: linked nodes are alive, by the contract of `push_back`.
+        unsafe { self.head.as_ref() }
+    }
+
+    /// All nodes, oldest first.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &N> {
+        // SAFETY: as in `front`, for the neighbours of linked nodes.
+        core::iter::successors(self.front(), |node: &&N| unsafe { node.links().next.get().as_ref() })
+    }
+
+    /// Appends `node`.
+    ///
+    /// # Safety
+    /// The node is in no list, and neither moves nor dies before it was [removed](Self::remove).
+    #[inline]
+    pub(crate) unsafe fn push_back(&mut self, node: &N) {
+        let links = node.links();
+        links.previous.set(self.tail);
+        links.next.set(ptr::null());
+        links.linked.set(true);
+        // SAFETY: as in `front`.
+        match unsafe { self.tail.as_ref() } {
+            Some(tail) => tail.links().next.set(node),
+            None => self.head = node,
+        }
+        self.tail = node;
+    }
+
+    /// Takes the oldest node out. Whether it is still alive when the list's lock is not held is the caller's to know.
+    #[inline]
+    pub(crate) fn pop_front(&mut self) -> Option<NonNull<N>> {
+        let node = NonNull::new(self.head.cast_mut())?;
+        // SAFETY: as in `front`.
+        self.remove(unsafe { node.as_ref() });
+        Some(node)
+    }
+
+    /// Takes `node` out; false if it was out already.
+    #[inline]
+    pub(crate) fn remove(&mut self, node: &N) -> bool {
+        let links = node.links();
+        if !links.linked.replace(false) {
+            return false;
+        }
+        let (previous, next) = (links.previous.get(), links.next.get());
+        // SAFETY: the neighbours of a linked node are linked, hence alive.
+        unsafe {
+            match previous.as_ref() {
+                Some(p) => p.links().next.set(next),
+                None => self.head = next,
+            }
+            match next.as_ref() {
+                Some(n) => n.links().previous.set(previous),
+                None => self.tail = previous,
+            }
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    struct Node {
+        number: usize,
+        links: Links<Node>,
+    }
+
+    impl Linked for Node {
+        fn links(&self) -> &Links<Self> {
+            &self.links
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn nodes_keep_their_order_whoever_leaves(
+            steps in prop::collection::vec((0..3u8, any::<prop::sample::Index>()), 1..200),
+        ) {
+            let nodes: Vec<Node> = (0..20).map(|number| Node { number, links: Links::new() }).collect();
+            let (mut list, mut model) = (List::new(), Vec::new());
+            for (step, index) in steps {
+                let node = &nodes[index.index(nodes.len())];
+                let was_in = model.contains(&node.number);
+                prop_assert_eq!(node.links.are_linked(), was_in);
+                match step {
+                    0 => {
+                        prop_assert_eq!(list.remove(node), was_in);
+                        model.retain(|&number| number != node.number);
+                    }
+                    1 => {
+                        // SAFETY: `nodes` outlives the list.
+                        let popped = list.pop_front().map(|node| unsafe { node.as_ref() }.number);
+                        prop_assert_eq!(popped, model.first().copied());
+                        model = model.split_off(popped.is_some().into());
+                    }
+                    _ if was_in => {}
+                    _ => {
+                        // SAFETY: it is in no list, and `nodes` outlives the list.
+                        unsafe { list.push_back(node) };
+                        model.push(node.number);
+                    }
+                }
+                prop_assert_eq!(list.iter().map(|node| node.number).collect::<Vec<_>>(), model.clone());
+                prop_assert_eq!(list.front().map(|node| node.number), model.first().copied());
+                prop_assert_eq!(list.is_empty(), model.is_empty());
+            }
+        }
+    }
+}
