@@ -1,0 +1,96 @@
+//! Sequence numbers: 32 bits that wrap, compared by their distance (RFC 9293 section 3.4).
+
+use core::cmp::Ordering;
+use core::fmt;
+use core::ops::{Add, AddAssign, Sub};
+
+/// A point in one direction's stream of bytes. SYN and FIN take a number each.
+///
+/// Two numbers are compared by the shorter way around: meaningful while they are less than 2^31 apart, which windows of at most
+/// 2^30 bytes (RFC 7323 section 2.3) ensure for all that a connection accepts.
+///
+/// # Examples
+/// ```
+/// use tailwater_tcp::Seq;
+///
+/// let last = Seq(u32::MAX);
+/// assert!(last < last + 1);
+/// assert_eq!((last + 10) - last, 10);
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Seq(pub u32);
+
+impl Seq {
+    /// How far `self` is ahead of `other`; negative when it is behind.
+    #[inline]
+    pub fn distance(self, other: Self) -> i32 {
+        self.0.wrapping_sub(other.0) as i32
+    }
+
+    /// The later of two.
+    #[inline]
+    pub fn max(self, other: Self) -> Self {
+        if self < other { other } else { self }
+    }
+
+    /// The earlier of two.
+    #[inline]
+    pub fn min(self, other: Self) -> Self {
+        if other < self { other } else { self }
+    }
+}
+
+impl fmt::Debug for Seq {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "#{}", self.0)
+    }
+}
+
+/// By the shorter way around; not a total order, hence no `Ord`.
+impl PartialOrd for Seq {
+    #[inline]
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.distance(*other).cmp(&0))
+    }
+}
+
+impl Add<u32> for Seq {
+    type Output = Self;
+    #[inline]
+    fn add(self, bytes: u32) -> Self {
+        Self(self.0.wrapping_add(bytes))
+    }
+}
+
+impl AddAssign<u32> for Seq {
+    #[inline]
+    fn add_assign(&mut self, bytes: u32) {
+        *self = *self + bytes;
+    }
+}
+
+/// Bytes from `other` up to `self`, which is not before it.
+impl Sub for Seq {
+    type Output = u32;
+    #[inline]
+    fn sub(self, other: Self) -> u32 {
+        debug_assert!(self >= other, "{self:?} is before {other:?}");
+        self.0.wrapping_sub(other.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn order_survives_the_wrap(start: u32, ahead in 1_u32..=1 << 30) {
+            let (a, b) = (Seq(start), Seq(start) + ahead);
+            prop_assert!(a < b && b > a && a != b);
+            prop_assert_eq!((b - a, b.distance(a), a.distance(b)), (ahead, ahead as i32, -(ahead as i32)));
+            prop_assert_eq!((a.max(b), a.min(b)), (b, a));
+        }
+    }
+}
