@@ -3,6 +3,8 @@
 //! Everything is waited for by condition with a generous deadline ([`PATIENCE`]); nothing sleeps and hopes. What a bench
 //! starts ends with it, also when a test panics.
 
+pub mod namespace;
+
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader};
 use std::net::Ipv4Addr;
@@ -87,7 +89,7 @@ impl Bench {
         self.stats.to_json()
     }
 
-    /// Starts a child that plays `role` under `name` and waits until it says it is ready.
+    /// Starts a child that plays `role` (a name, and words after it) under `name` and waits until it says it is ready.
     ///
     /// # Panics
     /// If it does not.
@@ -102,7 +104,7 @@ impl Bench {
     pub fn child_with(&self, role: &str, name: &str, class: &str, variables: &[(&str, &str)]) -> Role {
         let mut command = Command::new(role_binary());
         command
-            .arg(role)
+            .args(role.split(' '))
             .env("TAILWATER_IOKERNEL", &self.socket)
             .env("TAILWATER_NAME", name)
             .env("TAILWATER_CLASS", class)

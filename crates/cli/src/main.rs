@@ -11,6 +11,7 @@ use clap::{Parser, Subcommand};
 
 mod app;
 mod bench;
+mod capture;
 mod demo;
 mod doctor;
 mod interrupt;
@@ -51,6 +52,7 @@ enum Command {
     Run(Box<run::RunArgs>),
     Load(Box<load::LoadArgs>),
     Stats(stats::StatsArgs),
+    Capture(Box<capture::CaptureArgs>),
     Bench(bench::BenchArgs),
     Doctor(doctor::DoctorArgs),
     /// Simulate policies, allocators and machines
@@ -72,6 +74,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Load(args) => load::run(&args),
         Command::Stats(args) => stats::run(&args),
+        Command::Capture(args) => capture::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Sim(args) => tailwater_sim::cli::run_sim(&args),

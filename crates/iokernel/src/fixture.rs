@@ -173,7 +173,7 @@ impl World {
         let lot = || ParkingLot::new(Mapping::new(&lot_file, "parking lot").unwrap()).unwrap();
         let recorder = Recorder::default();
         let (deeds, dead) = (Arc::clone(&recorder.deeds), Arc::clone(&recorder.dead));
-        let stats = Arc::new(Stats::new(ports.iter().map(|port| port.name().to_owned()).collect()));
+        let stats = Arc::new(Stats::new(ports.iter().map(|port| (port.name().to_owned(), None)).collect()));
         let parts = Parts {
             clock: Clock::from_hz(1_000_000_000),
             topology: Topology::uniform(cores, 1, 1).unwrap(),

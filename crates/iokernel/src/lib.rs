@@ -2,7 +2,8 @@
 //!
 //! # What this crate owns
 //! * [`config`]: settings, their units, defaults and limits;
-//! * [`port`]: where frames enter and leave (in-memory pair, TAP; the load generator brings its own);
+//! * [`port`]: where frames enter and leave (in-memory pair, TAP, AF_XDP, capture files, a bad network around any of them; the
+//!   load generator brings its own);
 //! * [`stats`]: counters and hand-off histograms, readable from any thread;
 //! * [`IoKernel`]: registration, switch, core grants and hand-offs, adaptive polling.
 //!
@@ -17,6 +18,7 @@
 
 mod allocator;
 pub mod bench;
+mod capture;
 pub mod config;
 mod control;
 #[cfg(test)]

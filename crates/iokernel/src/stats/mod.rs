@@ -13,9 +13,10 @@ use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use tailwater_sched::RuntimeId;
-use tailwater_shm::control::Class;
+use tailwater_shm::control::{CaptureRequest, Class};
 
 use crate::frame::Mac;
+use crate::port::Account;
 
 /// A number that one thread increases.
 #[derive(Debug, Default)]
@@ -255,6 +256,27 @@ pub struct PortStats {
     pub refused: Counter,
     /// Set to 1 when it failed and was detached.
     pub failed: Counter,
+    /// What it says about itself.
+    pub account: Option<Arc<dyn Account>>,
+}
+
+/// Account of one capture.
+#[derive(Debug)]
+pub struct CaptureStats {
+    /// The number its watcher was told.
+    pub id: u64,
+    /// What the watcher asked for.
+    pub request: CaptureRequest,
+    /// Frames copied.
+    pub captured: Counter,
+    /// Frames not copied because the watcher was slow.
+    pub dropped: Counter,
+}
+
+impl CaptureStats {
+    pub(crate) fn new(id: u64, request: CaptureRequest) -> Self {
+        Self { id, request, captured: Counter::default(), dropped: Counter::default() }
+    }
 }
 
 /// Everything that is counted.
@@ -274,14 +296,17 @@ pub struct Stats {
     ports: Vec<PortStats>,
     /// Locked by the control thread and by readers; never by the polling thread.
     runtimes: Mutex<Vec<Arc<RuntimeStats>>>,
+    /// As `runtimes`.
+    captures: Mutex<Vec<Arc<CaptureStats>>>,
     /// Facts about this IOKernel that do not change once it runs: cores, policy, priorities.
     facts: Mutex<Value>,
 }
 
 impl Stats {
-    pub(crate) fn new(ports: Vec<String>) -> Self {
-        let port = |name| PortStats {
+    pub(crate) fn new(ports: Vec<(String, Option<Arc<dyn Account>>)>) -> Self {
+        let port = |(name, account)| PortStats {
             name,
+            account,
             injected: Counter::default(),
             transmitted: Counter::default(),
             refused: Counter::default(),
@@ -296,6 +321,7 @@ impl Stats {
             handoffs: Default::default(),
             ports: ports.into_iter().map(port).collect(),
             runtimes: Mutex::new(Vec::new()),
+            captures: Mutex::new(Vec::new()),
             facts: Mutex::new(Value::Null),
         }
     }
@@ -327,6 +353,19 @@ impl Stats {
         self.runtimes.lock().unwrap_or_else(PoisonError::into_inner).retain(|runtime| runtime.id != id);
     }
 
+    /// The captures that are going on.
+    pub fn captures(&self) -> Vec<Arc<CaptureStats>> {
+        self.captures.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn add_capture(&self, capture: Arc<CaptureStats>) {
+        self.captures.lock().unwrap_or_else(PoisonError::into_inner).push(capture);
+    }
+
+    pub(crate) fn remove_capture(&self, id: u64) {
+        self.captures.lock().unwrap_or_else(PoisonError::into_inner).retain(|capture| capture.id != id);
+    }
+
     /// Everything as one JSON document.
     pub fn to_json(&self) -> Value {
         let handoffs: Map<String, Value> = HandoffKind::ALL
@@ -344,7 +383,8 @@ impl Stats {
             .iter()
             .map(|p| {
                 json!({ "name": p.name, "injected": p.injected.get(), "transmitted": p.transmitted.get(),
-                        "refused": p.refused.get(), "failed": p.failed.get() != 0 })
+                        "refused": p.refused.get(), "failed": p.failed.get() != 0,
+                        "account": p.account.as_ref().map(|account| account.to_json()) })
             })
             .collect();
         let runtimes: Vec<Value> = self
@@ -354,6 +394,14 @@ impl Stats {
                 json!({ "id": r.id.0, "name": r.name, "pid": r.pid, "ip": r.ip, "mac": r.mac.to_string(),
                         "class": r.class, "kthreads": r.kthreads, "guaranteed": r.guaranteed,
                         "counters": r.counters.to_json() })
+            })
+            .collect();
+        let captures: Vec<Value> = self
+            .captures()
+            .iter()
+            .map(|c| {
+                json!({ "id": c.id, "runtime": c.request.runtime, "port": c.request.port,
+                        "captured": c.captured.get(), "dropped": c.dropped.get() })
             })
             .collect();
         json!({
@@ -367,6 +415,7 @@ impl Stats {
             "handoff": handoffs,
             "ports": ports,
             "runtimes": runtimes,
+            "captures": captures,
         })
     }
 }
@@ -409,7 +458,7 @@ mod tests {
 
     #[test]
     fn the_document_names_every_part() {
-        let stats = Stats::new(vec!["load".to_owned()]);
+        let stats = Stats::new(vec![("load".to_owned(), None)]);
         stats.set_facts(json!({ "cores": [1] }));
         stats.switch.dropped_spoofed.add(3);
         stats.handoff(HandoffKind::Idle).running.record(700);
