@@ -41,7 +41,7 @@ pub struct IokernelArgs {
     #[arg(long, value_name = "LIST", value_parser = parse_cores)]
     managed_cores: Option<CoreList>,
     /// Connect runtimes with this machine's Linux through a TAP device of this name (needs CAP_NET_ADMIN). After the name:
-    /// queues=N, napi
+    /// queues=N, napi, offload
     #[arg(long, value_name = "NAME[,..]", requires = "host_ip")]
     tap: Option<String>,
     /// Linux's own address on the TAP device, an address of the runtimes' network such as 10.77.0.1

@@ -56,9 +56,8 @@ impl Filter {
             (Point::FromPort(number), None) => anything || self.port == Some(number),
             (Point::FromPort(number), Some(Direction::Rx))
             | (Point::ToPort(number), None | Some(Direction::Tx)) => self.port == Some(number),
-            (Point::FromRuntime(_), Some(Direction::Rx))
-            | (Point::ToRuntime(_) | Point::FromPort(_), Some(Direction::Tx))
-            | (Point::ToPort(_), Some(Direction::Rx)) => false,
+            (Point::FromRuntime(_) | Point::ToPort(_), Some(Direction::Rx))
+            | (Point::ToRuntime(_) | Point::FromPort(_), Some(Direction::Tx)) => false,
         }
     }
 }

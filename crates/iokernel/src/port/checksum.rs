@@ -12,13 +12,14 @@ const UDP: u8 = 17;
 const IPV6_HEADER: usize = 40;
 
 /// The ones' complement sum of `bytes`, not folded; a last odd byte counts as the high one.
-fn sum(bytes: &[u8]) -> u64 {
+pub(super) fn sum(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<2>();
     let last = rest.first().map_or(0, |&byte| u64::from(byte) << 8);
     words.iter().map(|word| u64::from(u16::from_be_bytes(*word))).sum::<u64>() + last
 }
 
-fn fold(mut sum: u64) -> u16 {
+/// A sum as 16 bits, carries added (RFC 1071).
+pub(super) fn fold(mut sum: u64) -> u16 {
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
     }

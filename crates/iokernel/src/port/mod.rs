@@ -52,6 +52,7 @@ pub mod memory;
 pub mod options;
 pub mod pcap;
 pub mod tap;
+mod tap_offload;
 pub mod xdp;
 
 use crate::frame::Mac;
