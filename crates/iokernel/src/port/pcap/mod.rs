@@ -2,7 +2,7 @@
 //! goes out is recorded into another file.
 //!
 //! Owns the two files and a thread for each, so that the polling thread never waits for a disk: frames cross by queues of
-//! [`QUEUE`] entries. When the recorder is behind, frames are dropped and counted. [`format`] has the file format.
+//! [`QUEUE`] entries. When the recorder is behind, frames are dropped and counted. [`format`](mod@format) has the file format.
 
 pub mod format;
 

@@ -1,7 +1,7 @@
 //! An interface through AF_XDP as the uplink: frames go between a network card, or one end of a veth pair, and shared memory
 //! of this process, without Linux's network stack in between.
 //!
-//! Owns the sockets (one per receive queue), the program that redirects frames to them ([`program`]), its attachment, and the
+//! Owns the sockets (one per receive queue), the program that redirects frames to them (module `program`), its attachment, and the
 //! interface's promiscuous mode. All are descriptors: they end with the port, or with the process however it dies, and
 //! nothing stays behind on the interface.
 //!
@@ -13,7 +13,7 @@
 //! | who copies | nobody (`zero-copy`): the card uses our memory | the kernel, once (`copy`) |
 //!
 //! A queue that was used a moment ago is still being taken down by the kernel: binding and attaching are tried again while
-//! they answer EBUSY, [`BUSY_TRIES`] times.
+//! they answer EBUSY, a hundred times within half a second.
 //!
 //! Frames are up to one memory chunk long: MTUs above [`LONGEST_MTU`] are refused.
 
