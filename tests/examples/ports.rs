@@ -211,7 +211,7 @@ fn transmitted(port: &mut dyn Port, namespace: &Namespace, mac: &str) -> f64 {
 /// One port in fresh namespaces: p50, p99, frames per second in and out, bits per second in.
 fn measure(words: &str, interface: &str) -> [f64; 5] {
     let (here, there) = (Namespace::new().expect("root"), Namespace::new().expect("root"));
-    here.join("here0", &there, "there0");
+    here.join("here0", &there, "there0", 1);
     let tap = words.starts_with("tw0");
     let linux = if tap { &here } else { &there };
     let options = if tap {

@@ -94,13 +94,16 @@ impl Namespace {
         text(&output.stdout)
     }
 
-    /// Joins this namespace and another by a veth pair, whose ends are up: `here` in this one, `there` in the other.
+    /// Joins this namespace and another by a veth pair, whose ends are up and have `queues` queues in each direction: `here` in
+    /// this one, `there` in the other.
     ///
     /// # Panics
     /// If `ip` fails.
-    pub fn join(&self, here: &str, other: &Self, there: &str) {
-        let anchor = other.anchor.to_string();
-        self.ip(&["link", "add", here, "type", "veth", "peer", "name", there, "netns", &anchor]);
+    pub fn join(&self, here: &str, other: &Self, there: &str, queues: usize) {
+        let (anchor, queues) = (other.anchor.to_string(), queues.to_string());
+        let queues = ["numrxqueues", &queues, "numtxqueues", &queues];
+        let (near, far) = (["link", "add", here], ["type", "veth", "peer", "name", there, "netns", &anchor]);
+        self.ip(&[&near[..], &queues, &far, &queues].concat());
         self.ip(&["link", "set", here, "up"]);
         other.ip(&["link", "set", there, "up"]);
     }

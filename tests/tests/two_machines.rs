@@ -14,15 +14,15 @@ use tailwater_tests::{Bench, PATIENCE, Role, cpus, eventually};
 /// Round trips of a scenario.
 const ROUNDS: u64 = 50;
 
-/// Two namespaces and the cable; `None`, with the reason printed, where they cannot be made.
-fn two_namespaces() -> Option<[Namespace; 2]> {
+/// Two namespaces and the cable, with `queues` queues each way; `None`, with the reason printed, where they cannot be made.
+fn two_namespaces(queues: usize) -> Option<[Namespace; 2]> {
     if cpus() < 2 {
         eprintln!("skipped: needs 2 CPUs, this machine lets us use {}", cpus());
         return None;
     }
     match (Namespace::new(), Namespace::new()) {
         (Ok(here), Ok(there)) => {
-            here.join("here0", &there, "there0");
+            here.join("here0", &there, "there0", queues);
             Some([here, there])
         }
         (Err(why), _) | (_, Err(why)) => {
@@ -81,11 +81,11 @@ fn assert_clean(namespace: &Namespace, interface: &str) {
     });
 }
 
-fn across_xdp(mode: &str) {
+fn across_xdp(mode: &str, queues: usize) {
     if !xdp_works() {
         return;
     }
-    let Some([here, there]) = two_namespaces() else { return };
+    let Some([here, there]) = two_namespaces(queues) else { return };
     for round in 0..2 {
         let words = format!("mode={mode}");
         let a = here.inside(|| iokernel(1, &xdp_options("here0", &words)));
@@ -96,8 +96,11 @@ fn across_xdp(mode: &str) {
             let port = bench.stats()["ports"][1].clone();
             assert_eq!(port["account"]["mode"], mode, "{port:#}");
             assert!(port["injected"].as_u64() >= Some(2 * ROUNDS) && port["failed"] == false, "{port:#}");
-            let queue = &port["account"]["queues"][0];
-            assert_eq!((&queue["rx_invalid"], &queue["tx_invalid"]), (&0.into(), &0.into()), "{port:#}");
+            let accounts = port["account"]["queues"].as_array().expect("an array");
+            assert_eq!(accounts.len(), queues, "{port:#}");
+            for queue in accounts {
+                assert_eq!((&queue["rx_invalid"], &queue["tx_invalid"]), (&0.into(), &0.into()), "{port:#}");
+            }
             assert_eq!(port["account"]["senseless_descriptors"], 0, "{port:#}");
         }
     }
@@ -107,12 +110,17 @@ fn across_xdp(mode: &str) {
 
 #[test]
 fn runtimes_of_two_machines_talk_over_af_xdp_in_the_driver() {
-    across_xdp("native");
+    across_xdp("native", 1);
 }
 
 #[test]
 fn runtimes_of_two_machines_talk_over_af_xdp_on_linuxs_packets() {
-    across_xdp("skb");
+    across_xdp("skb", 1);
+}
+
+#[test]
+fn every_queue_of_an_interface_has_its_socket() {
+    across_xdp("native", 3);
 }
 
 #[test]
@@ -120,7 +128,7 @@ fn runtimes_of_two_machines_talk_over_tap_devices_and_bridges() {
     if !std::path::Path::new("/dev/net/tun").exists() {
         return eprintln!("skipped: this kernel has no /dev/net/tun");
     }
-    let Some(namespaces) = two_namespaces() else { return };
+    let Some(namespaces) = two_namespaces(1) else { return };
     let benches: Vec<Bench> = namespaces
         .iter()
         .zip([(1, "here0"), (2, "there0")])
@@ -155,7 +163,7 @@ fn a_bad_network_between_two_machines_loses_frames_and_the_rest_arrives() {
     if !xdp_works() {
         return;
     }
-    let Some([here, there]) = two_namespaces() else { return };
+    let Some([here, there]) = two_namespaces(1) else { return };
     let fault = "loss=20%,duplicate=10%,delay=1ms,jitter=1ms,reorder=5%,seed=7".to_owned();
     let bad = PortOptions { fault: Some(fault), ..xdp_options("here0", "mode=auto") };
     let a = here.inside(|| iokernel(1, &bad));
@@ -174,7 +182,7 @@ fn linux_keeps_its_own_address_on_a_shared_interface() {
     if !xdp_works() {
         return;
     }
-    let Some([here, there]) = two_namespaces() else { return };
+    let Some([here, there]) = two_namespaces(1) else { return };
     here.ip(&["addr", "add", "10.77.0.1/16", "dev", "here0"]);
     there.ip(&["addr", "add", "10.77.0.9/16", "dev", "there0"]);
     let words = "gateway=10.77.0.1,share,fill-checksums";
