@@ -11,6 +11,7 @@
 use crate::attach::Attachment;
 use crate::blocking::BlockingPool;
 use crate::config::{Builder, Config};
+use crate::handover::{self, Pollers};
 use crate::kthread::Kthread;
 use crate::local::{self, Sleepers};
 use crate::net::{self, NetConfig};
@@ -76,6 +77,8 @@ pub struct Runtime {
     pub stacks: StackPool,
     /// Ordinary threads for what blocks.
     pub blocking: BlockingPool,
+    /// Kthreads that poll for work.
+    pub pollers: Pollers,
     /// Sleeping kthreads, standalone.
     pub sleepers: Sleepers,
     /// The cycle clock.
@@ -151,6 +154,9 @@ impl Runtime {
 
     /// Makes `uthread` runnable from an ordinary thread.
     pub fn inject(&self, uthread: &'static Uthread) {
+        if !self.pollers.is_empty() && handover::offer(self, None, uthread) {
+            return;
+        }
         {
             let mut list = self.injected.lock();
             list.push_back(uthread);
@@ -252,6 +258,7 @@ fn start(config: &Config) -> Result<&'static Runtime, StartError> {
             .collect(),
         stacks: StackPool::new(config.stack_size, shape),
         blocking: BlockingPool::new(config.blocking_threads),
+        pollers: Pollers::default(),
         sleepers: Sleepers::default(),
         clock,
         idle_timeout: config.idle_timeout.map_or(Cycles::MAX, |t| clock.from_ns(t.as_nanos() as u64)),

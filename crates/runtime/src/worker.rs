@@ -16,6 +16,7 @@
 //! visiting the scheduler as long as nothing of the above waits.
 
 use crate::arch;
+use crate::handover::offer;
 use crate::kthread::{Kthread, NoPreempt, count};
 use crate::net;
 use crate::runtime::{Runtime, runtime};
@@ -40,15 +41,31 @@ const REFILL_BATCH: usize = 64;
 #[inline]
 pub fn ready(uthread: &'static Uthread) {
     let guard = NoPreempt::new();
+    let runtime = runtime();
     let Some(kthread) = guard.kthread() else {
-        return runtime().inject(uthread);
+        return runtime.inject(uthread);
     };
+    let alone = runtime.kthreads.len() == 1;
+    if !alone
+        && !runtime.pollers.is_empty()
+        && !turns_to_it_now(kthread)
+        && offer(runtime, Some(kthread), uthread)
+    {
+        return;
+    }
     if let Err(uthread) = kthread.runq.push(uthread) {
         let mut overflow = kthread.overflow.lock();
         overflow.push_back(uthread);
         publish_overflow(kthread, overflow.len());
     }
-    local::work_added(&guard);
+    if !alone {
+        local::work_added(runtime);
+    }
+}
+
+/// Whether what is queued here is what this kthread runs next: it is in the scheduler, and nothing else is queued.
+fn turns_to_it_now(kthread: &Kthread) -> bool {
+    kthread.current().is_none() && kthread.runq.is_empty()
 }
 
 fn publish_overflow(kthread: &Kthread, len: usize) {
@@ -98,7 +115,7 @@ fn leave(kthread: &Kthread, me: &'static Uthread) {
 fn wants_scheduler(kthread: &Kthread) -> bool {
     kthread.switch_budget.get() == 0
         || kthread.asked_to_cede()
-        || kthread.ingress.as_ref().is_some_and(crate::kthread::Ingress::has_record)
+        || kthread.has_frame()
         || runtime().injected() > 0
 }
 
@@ -246,16 +263,21 @@ pub fn run_kthread(kthread: &'static Kthread) -> ! {
     // SAFETY: the kthread was made with a count of 1, which stands for the scheduler.
     let guard = unsafe { NoPreempt::adopt() };
     let runtime = runtime();
-    lease::wait_for_first_core(kthread, runtime);
+    if runtime.is_attached() {
+        lease::wait_for_first_core(kthread, runtime);
+    } else {
+        local::keep_apart(kthread, runtime);
+    }
     loop {
         if kthread.asked_to_cede() {
             lease::cede(kthread, runtime);
         }
         kthread.set_preempt_pending(false);
-        match find_work(kthread, runtime, &guard) {
-            Some(uthread) => run(kthread, uthread),
-            None if runtime.is_attached() => lease::idle(kthread, runtime),
-            None => local::idle(kthread, runtime),
+        let found = find_work(kthread, runtime, &guard).or_else(|| {
+            if runtime.is_attached() { lease::idle(kthread, runtime) } else { local::idle(kthread, runtime) }
+        });
+        if let Some(uthread) = found {
+            run(kthread, uthread);
         }
     }
 }
@@ -290,6 +312,10 @@ fn steal(kthread: &Kthread, runtime: &Runtime, guard: &NoPreempt, now: Cycles) -
         }
         if let Some((uthread, taken)) = victim.runq.steal_into(&kthread.runq) {
             count(&kthread.counters.stolen_threads, taken as u64);
+            if taken > 1 {
+                // There is work for a third.
+                local::work_added(runtime);
+            }
             return Some(uthread);
         }
         let frames = poll_ingress(victim, guard);
@@ -316,7 +342,7 @@ pub fn waits_for(kthread: &Kthread, runtime: &Runtime, now: Cycles) -> bool {
 
 fn has_work(kthread: &Kthread, now: Cycles) -> bool {
     !kthread.runq.is_empty()
-        || kthread.ingress.as_ref().is_some_and(crate::kthread::Ingress::has_record)
+        || kthread.has_frame()
         || kthread.shared.status.overflow.load(Relaxed) > 0
         || kthread.shared.status.next_timer.load(Relaxed) <= now
 }
