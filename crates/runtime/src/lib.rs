@@ -40,6 +40,8 @@ mod egress;
 mod kthread;
 mod lease;
 mod local;
+#[cfg(not(any(fuzzing, sanitizing)))]
+mod malloc;
 pub mod net;
 mod overflow;
 mod preempt;
