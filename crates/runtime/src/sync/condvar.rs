@@ -245,6 +245,6 @@ impl Condvar {
     /// });
     /// ```
     pub fn notify_all(&self) {
-        self.waiters.lock().wake_all();
+        wait::wake_all(self.waiters.lock(), |list| list);
     }
 }
