@@ -26,10 +26,10 @@ fn main() {
         tailwater::Builder::new().kthreads(1).quantum(QUANTUM).stall_timeout(Duration::ZERO).run(move || {
             println!("{:>10} {:>14} {:>16}", "waiters", "ns per waiter", "longest turn us");
             for &waiters in sizes {
-                let mut results: Vec<_> = (0..rounds).map(|_| measure(waiters)).collect();
-                results.sort_by(|a, b| a.0.total_cmp(&b.0));
-                let longest = results.iter().map(|result| result.1).max().unwrap_or_default();
-                println!("{waiters:>10} {:>14.1} {:>16}", results[rounds / 2].0, longest.as_micros());
+                let (mut ns, mut longest): (Vec<_>, Vec<_>) = (0..rounds).map(|_| measure(waiters)).unzip();
+                ns.sort_by(f64::total_cmp);
+                longest.sort();
+                println!("{waiters:>10} {:>14.1} {:>16}", ns[rounds / 2], longest[rounds / 2].as_micros());
             }
         });
     run.expect("nothing else is set");
