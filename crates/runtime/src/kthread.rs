@@ -400,7 +400,7 @@ impl NoPreempt {
     }
 
     /// Runs `f` with FS base of the OS thread itself, so that foreign code (malloc, the dynamic linker) sees the kthread's
-    /// thread-locals and not the user thread's.
+    /// thread-locals and not the user thread's. Nests.
     #[inline]
     pub fn on_own_fs<R>(&self, f: impl FnOnce() -> R) -> R {
         struct Restore(usize);
@@ -416,6 +416,9 @@ impl NoPreempt {
         let Some((kthread, uthread)) = self.kthread().and_then(|k| Some((k, k.current()?))) else {
             return f();
         };
+        if arch::fs_base() == kthread.own_fs() {
+            return f();
+        }
         let _restore = Restore(uthread.fs);
         // SAFETY: the OS thread's own block; preemption is off; thread-locals used by `f` are the OS thread's on purpose.
         unsafe { arch::set_fs_base(kthread.own_fs()) };

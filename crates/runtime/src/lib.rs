@@ -42,6 +42,8 @@ mod kthread;
 mod lease;
 mod local;
 mod mailbox;
+#[cfg(not(any(fuzzing, sanitizing)))]
+mod malloc;
 pub mod net;
 mod overflow;
 mod preempt;

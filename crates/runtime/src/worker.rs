@@ -346,3 +346,19 @@ fn has_work(kthread: &Kthread, now: Cycles) -> bool {
         || kthread.shared.status.overflow.load(Relaxed) > 0
         || kthread.shared.status.next_timer.load(Relaxed) <= now
 }
+
+/// Makes all `uthreads` runnable, as [`ready`] does with one: those that the run queue does not take overflow under one lock.
+pub fn ready_all(uthreads: impl Iterator<Item = &'static Uthread>) {
+    let guard = NoPreempt::new();
+    let Some(kthread) = guard.kthread() else {
+        return uthreads.for_each(|uthread| runtime().inject(uthread));
+    };
+    let mut left = uthreads.skip_while(|uthread| kthread.runq.push(uthread).is_ok());
+    if let Some(first) = left.next() {
+        let mut overflow = kthread.overflow.lock();
+        overflow.push_back(first);
+        overflow.extend(left);
+        publish_overflow(kthread, overflow.len());
+    }
+    local::work_added(&guard);
+}

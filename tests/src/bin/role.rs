@@ -2,11 +2,12 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tailwater::net::UdpSocket;
+use tailwater::sync::spin::SpinLock;
 use tailwater::thread;
 
 fn ready(socket: &UdpSocket) {
@@ -114,6 +115,59 @@ fn check_soundness() {
     }
 }
 
+/// Spins, without a poll point.
+#[inline(never)]
+fn spins_here(number: u64) {
+    let mut x = number;
+    // Always true, which the compiler cannot know.
+    while std::hint::black_box(x) < u64::MAX {
+        x = std::hint::black_box(number);
+    }
+}
+
+/// Three threads that spin for ever.
+fn spin() {
+    let socket = UdpSocket::bind((own_ip(), 7)).expect("port 7 is free");
+    let threads: Vec<_> = (0..3)
+        .map(|number| {
+            let name = format!("spinner-{number}");
+            thread::Builder::new().name(name).spawn(move || spins_here(number)).expect("memory for a stack")
+        })
+        .collect();
+    ready(&socket);
+    threads.into_iter().for_each(|thread| thread.join().expect("it never ends"));
+}
+
+/// Sleeps in a system call on a lent core until its input ends.
+#[inline(never)]
+fn sleeps_here() {
+    let socket = UdpSocket::bind((own_ip(), 7)).expect("port 7 is free");
+    ready(&socket);
+    std::io::stdin().read_to_end(&mut Vec::new()).expect("standard input");
+}
+
+/// Keeps preemption off for longer than the IOKernel waits for a core, again and again, but never for a long time.
+fn clutch() {
+    let socket = UdpSocket::bind((own_ip(), 7)).expect("port 7 is free");
+    ready(&socket);
+    let (lock, mut rounds) = (SpinLock::new(()), 0);
+    let mut said = Instant::now();
+    loop {
+        let guard = lock.lock();
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_millis(3) {
+            std::hint::spin_loop();
+        }
+        drop(guard);
+        tailwater::poll();
+        rounds += 1;
+        if said.elapsed() > Duration::from_millis(50) {
+            say(&format!("rounds {rounds}"));
+            said = Instant::now();
+        }
+    }
+}
+
 /// Sends datagrams to itself and counts those that come back until its input ends.
 fn talk_to_self() {
     let socket = UdpSocket::bind((own_ip(), 7)).expect("port 7 is free");
@@ -135,6 +189,9 @@ fn main() {
         Some("hog") => burn(false),
         Some("soundness") => check_soundness(),
         Some("self") => talk_to_self(),
+        Some("spin") => spin(),
+        Some("sleep") => sleeps_here(),
+        Some("clutch") => clutch(),
         other => panic!("unknown role {other:?}"),
     }
 }
