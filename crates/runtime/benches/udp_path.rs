@@ -3,7 +3,7 @@
 //! * `receive`: a frame from the ring to the socket's queue to the reader's buffer, checksums verified;
 //! * `transmit`: from the caller's buffer to a frame in the egress ring, neighbour known;
 //! * `loopback`: `send_to` to `recv_from` between two sockets of the process;
-//! * `checksum`: the Internet checksum alone.
+//! * `checksum`, `checksum_slices`: the Internet checksum alone, of one piece and of two.
 //!
 //! Runs on a user thread, so that turning preemption off costs what it does in service.
 
@@ -14,7 +14,7 @@ use std::time::Duration;
 use tailwater::net::UdpSocket;
 use tailwater::net::stack::{Mode, NetConfig, Outlet, OutletError, Stack};
 use tailwater::net::udp::Take;
-use tailwater::net::wire::checksum;
+use tailwater::net::wire::{Sum, checksum};
 
 #[global_allocator]
 static ALLOC: tailwater::Alloc = tailwater::Alloc;
@@ -150,6 +150,19 @@ fn checksums(c: &mut Criterion) {
     }
 }
 
+/// A full segment's data, in one piece and as a ring buffer gives it when it wraps round at an odd place.
+fn slices(c: &mut Criterion) {
+    let data = vec![7; 1460];
+    let mut group = c.benchmark_group("checksum_slices");
+    group.throughput(Throughput::Bytes(1460));
+    for cut in [1460, 730, 731] {
+        let (a, b) = data.split_at(cut);
+        group.bench_function(BenchmarkId::from_parameter(cut), |bench| {
+            bench.iter(|| Sum::new().slices(black_box(a), black_box(b)).finish());
+        });
+    }
+}
+
 fn main() {
     let run = || {
         let mut c = Criterion::default().configure_from_args();
@@ -157,6 +170,7 @@ fn main() {
         transmit(&mut c);
         loopback(&mut c);
         checksums(&mut c);
+        slices(&mut c);
         c.final_summary();
     };
     // Criterion's analysis wants a stack like an ordinary thread's.

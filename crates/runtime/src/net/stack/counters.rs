@@ -54,6 +54,12 @@ counters! {
     BadChecksum => bad_checksums,
     /// Fragments of IP packets received.
     Fragment => fragments,
+    /// Packets put together from fragments.
+    Reassembled => reassembled,
+    /// Fragments dropped because they contradict others, have no possible place, or belong to a packet of which another did.
+    FragmentRefused => fragments_refused,
+    /// Packets of which some fragments came and others did not, within 30 s, or before there was no more room for them.
+    ReassemblyFailed => reassemblies_failed,
     /// Packets sent in fragments, because they were longer than the path carries.
     Fragmented => fragmented,
     /// Frames to another station's or a multicast MAC address, or from a group address.

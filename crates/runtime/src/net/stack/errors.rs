@@ -17,7 +17,7 @@ use crate::net::udp::SocketError;
 use crate::net::wire::{
     Addresses, DEFAULT_TTL, ICMP_HEADER, IPV4_HEADER, IPV6_HEADER, IPV6_MIN_MTU, IcmpHeader, Icmpv6Header,
     Icmpv6Message, IpProtocol, Ipv4Packet, Ipv6Packet, MIN_REASSEMBLY, PacketInfo, Report, UdpDatagram,
-    Undelivered, upper_layer,
+    Undelivered, upper_layer, upper_layer_unchecked,
 };
 use core::net::{IpAddr, SocketAddr};
 use zerocopy::IntoBytes;
@@ -147,7 +147,8 @@ impl Stack {
             Addresses::V4 { destination, .. } => Some((destination.into(), IpProtocol::ICMP, QUOTE4)),
             Addresses::V6 { source, destination } => {
                 let (header, payload) = Ipv6Packet::parse_quoted(link.packet[0]).ok()?;
-                let is_error = upper_layer(header.next_header(), payload).is_ok_and(|upper| {
+                let upper = upper_layer_unchecked(header.next_header(), payload);
+                let is_error = upper.is_ok_and(|upper| {
                     upper.protocol == IpProtocol::ICMPV6 && Icmpv6Message::is_error(&payload[upper.at..])
                 });
                 if is_error || source.is_unspecified() {

@@ -1,12 +1,14 @@
 //! A frame has arrived: whom it is for, and what it does.
 
 use super::loopback::{LocalPacket, LoopbackBatch};
+use super::reassembly::{Key, Piece};
 use super::{Event, Outlet, Stack};
 use crate::net::FLAG_CHECKSUM_OK;
 use crate::net::udp::Offer;
 use crate::net::wire::{
-    Addresses, ArpPacket, Checksums, EtherType, EthernetHeader, ExtensionError, IcmpMessage, Icmpv6Message,
-    IpProtocol, Ipv4Packet, Ipv6Packet, MacAddr, ND_HOP_LIMIT, Report, UdpDatagram, WireError, upper_layer,
+    Addresses, ArpPacket, Checksums, EtherType, EthernetHeader, ExtensionError, IPV6_HEADER, IcmpMessage,
+    Icmpv6Message, IpProtocol, Ipv4Packet, Ipv6Packet, MacAddr, ND_HOP_LIMIT, Report, UdpDatagram, WireError,
+    upper_layer,
 };
 use core::net::SocketAddr;
 
@@ -139,7 +141,19 @@ impl Stack {
             return Err(Event::MartianSource);
         }
         if header.is_fragment() {
-            return Err(Event::Fragment);
+            let identification = header.identification().into();
+            let addresses = header.addresses();
+            let key = Key { addresses, protocol: header.protocol(), identification };
+            let piece = Piece {
+                offset: header.fragment_offset(),
+                more: header.more_fragments(),
+                data: packet.payload,
+                header: &packet.bytes[..packet.bytes.len() - packet.payload.len()],
+                protocol: header.protocol(),
+                traffic_class: header.traffic_class(),
+                station: ethernet.source,
+            };
+            return self.handle_piece(outlet, &key, &piece, to_all);
         }
         let link = Link {
             station: ethernet.source,
@@ -198,7 +212,20 @@ impl Stack {
         if let Some(fragment) = upper.fragment {
             // A packet that is its own only fragment is whole (RFC 6946).
             if fragment.offset() != 0 || fragment.more() {
-                return Err(Event::Fragment);
+                let identification = fragment.identification();
+                // Pieces may disagree about the protocol: it is no part of the key.
+                let key = Key { addresses: header.addresses(), protocol: IpProtocol(0), identification };
+                let (before, data) = packet.bytes.split_at(IPV6_HEADER + upper.at);
+                let piece = Piece {
+                    offset: fragment.offset(),
+                    more: fragment.more(),
+                    data,
+                    header: before,
+                    protocol: upper.protocol,
+                    traffic_class: header.traffic_class(),
+                    station: ethernet.source,
+                };
+                return self.handle_piece(outlet, &key, &piece, to_all);
             }
             link.never_routed = false;
         }
@@ -214,7 +241,7 @@ impl Stack {
     }
 
     #[cold]
-    fn handle_extension_error(
+    pub(super) fn handle_extension_error(
         &self,
         outlet: &mut impl Outlet,
         addresses: &Addresses,

@@ -43,7 +43,7 @@ pub struct LocalPacket<'a> {
 }
 
 /// See the module documentation.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Loopback {
     waiting: SpinLock<Vec<u8>>,
 }
@@ -51,7 +51,7 @@ pub struct Loopback {
 impl Loopback {
     /// An empty queue.
     pub fn new() -> Self {
-        Self { waiting: SpinLock::new(Vec::new()) }
+        Self::default()
     }
 
     /// Appends a packet of `len` bytes that `fill` writes. True if the queue was empty: then somebody has to be told.

@@ -40,6 +40,8 @@ pub mod loopback;
 mod nd;
 mod output;
 mod path_mtu;
+mod pieces;
+mod reassembly;
 
 pub use config::{ConfigError, DEFAULT_UDP_RECEIVE_BYTES, Ipv6Config, MAX_MTU, Mode, NetConfig};
 pub use counters::{Counters, Event};
@@ -60,6 +62,7 @@ use counters::Cells;
 use limiter::TokenBucket;
 use loopback::Loopback;
 use path_mtu::PathMtus;
+use reassembly::Reassembly;
 use std::hash::DefaultHasher;
 
 /// ICMP errors sent at once, and per second after that: Linux's limits (icmp_msgs_burst, icmp_msgs_per_sec).
@@ -102,6 +105,7 @@ pub struct Stack {
     neighbours: NeighbourCache<Ipv4Addr>,
     neighbours6: NeighbourCache<Ipv6Addr>,
     paths: PathMtus,
+    reassembly: SpinLock<Reassembly>,
     loopback: Loopback,
     udp: UdpTable,
     counters: Cells,
@@ -128,6 +132,7 @@ impl Stack {
             neighbours: NeighbourCache::new(),
             neighbours6: NeighbourCache::new(),
             paths: PathMtus::new(),
+            reassembly: SpinLock::new(Reassembly::new()),
             loopback: Loopback::new(),
             identifications: AtomicU32::new(0),
             seed,
@@ -161,7 +166,7 @@ impl Stack {
     }
 
     /// Longest IP packet that gets through to `destination` in one piece, in bytes, as far as is known: the link's MTU until a router says otherwise, and again ten
-    /// minutes after. At least 576 (IPv4) or 1280 (IPv6). For this host itself, what the loopback queue takes.
+    /// minutes after. At least 576 (IPv4) or 1280 (IPv6).
     #[inline]
     pub fn path_mtu(&self, destination: IpAddr) -> u16 {
         let link = self.config().mtu;
@@ -227,11 +232,12 @@ impl Stack {
         self.link_up.store(false, Relaxed);
     }
 
-    /// Lets time pass: repeats questions, ages neighbours, announces this host. Returns when to call again.
+    /// Lets time pass: repeats questions, ages neighbours and paths, gives up on packets of which pieces are missing, announces this host. Returns when to call again.
     pub fn poll_timers(&self, outlet: &mut impl Outlet) -> Option<Duration> {
         let now = outlet.now();
         self.poll_neighbours(outlet, now);
         self.paths.poll(now);
+        self.poll_reassembly(outlet, now);
         self.poll_announcer(outlet, now);
         self.deadline()
     }
@@ -244,8 +250,9 @@ impl Stack {
 
     /// The earliest timer of what is learnt from others.
     fn deadline_of_tables(&self) -> Option<Duration> {
-        let deadlines = [self.neighbours.deadline(), self.neighbours6.deadline(), self.paths.deadline()];
-        deadlines.into_iter().flatten().min()
+        let reassembly = self.reassembly.lock().deadline();
+        let neighbours = [self.neighbours.deadline(), self.neighbours6.deadline()];
+        neighbours.into_iter().chain([self.paths.deadline(), reassembly]).flatten().min()
     }
 }
 

@@ -243,7 +243,20 @@ pub const PROBLEM_OPTION: u8 = 2;
 ///
 /// # Errors
 /// [`ExtensionError`].
+#[inline]
 pub fn upper_layer(first: IpProtocol, payload: &[u8]) -> Result<UpperLayer<'_>, ExtensionError> {
+    walk(first, payload, true)
+}
+
+/// As [`upper_layer`], whatever the extensions hold: to find out what a packet is that they condemn.
+///
+/// # Errors
+/// [`ExtensionError::Wire`].
+pub fn upper_layer_unchecked(first: IpProtocol, payload: &[u8]) -> Result<UpperLayer<'_>, ExtensionError> {
+    walk(first, payload, false)
+}
+
+fn walk(first: IpProtocol, payload: &[u8], check: bool) -> Result<UpperLayer<'_>, ExtensionError> {
     // Offset of "next header" in the fixed header.
     let mut upper = UpperLayer { protocol: first, at: 0, named_at: 6, fragment: None };
     for number in 0..=MAX_EXTENSIONS {
@@ -261,7 +274,7 @@ pub fn upper_layer(first: IpProtocol, payload: &[u8]) -> Result<UpperLayer<'_>, 
                 return Ok(UpperLayer { protocol, at, named_at, fragment: Some(fragment) });
             }
             // Only the first extension may be hop-by-hop (RFC 8200 section 4.1).
-            IpProtocol::HOP_BY_HOP if number > 0 => {
+            IpProtocol::HOP_BY_HOP if number > 0 && check => {
                 let (code, pointer) = (PROBLEM_NEXT_HEADER, upper.named_at);
                 return Err(ExtensionError::Problem { code, pointer, tell_group: false });
             }
@@ -273,6 +286,7 @@ pub fn upper_layer(first: IpProtocol, payload: &[u8]) -> Result<UpperLayer<'_>, 
         let extension = rest.get(..len).ok_or_else(|| truncated(len))?;
         let starts_at = IPV6_HEADER + upper.at;
         match upper.protocol {
+            _ if !check => {}
             IpProtocol::ROUTING => check_routing(extension, starts_at)?,
             _ => check_options(extension, starts_at)?,
         }

@@ -32,9 +32,11 @@ pub use ip::{Addresses, Fragmenting, PacketInfo, Stations};
 pub use ipv4::{Checksums, DEFAULT_TTL, IPV4_HEADER, IpProtocol, Ipv4Header, Ipv4Packet, MIN_REASSEMBLY};
 pub use ipv6::{
     ExtensionError, FRAGMENT_HEADER, FragmentHeader, IPV6_HEADER, IPV6_MIN_MTU, Ipv6Header, Ipv6Packet,
-    UpperLayer, upper_layer,
+    UpperLayer, upper_layer, upper_layer_unchecked,
 };
 pub use udp::{UDP_HEADER, UdpDatagram, UdpHeader};
 
 #[cfg(test)]
 pub mod tests;
+#[cfg(test)]
+mod tests6;
