@@ -2,7 +2,6 @@
 
 use crate::receive::{MAC, ip, ip6};
 use std::net::Ipv6Addr;
-use std::net::Ipv6Addr;
 use tailwater_iokernel::frame::Mac;
 use tailwater_iokernel::fuzzing::{HONEST, HOSTILE, STATION};
 use tailwater_iokernel::testing::wire::{self, Endpoint};
