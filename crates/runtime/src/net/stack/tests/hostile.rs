@@ -86,7 +86,7 @@ fn seeds6() -> [Vec<u8>; 7] {
         built_by_smoltcp::icmp6((mac(3), mac(1)), (ip6(3), ip6(1)), 255, &answer),
         built_by_smoltcp::icmp6(macs, ips, 64, &too_big),
         built_by_smoltcp::ipv6(macs, ips, (smol::IpProtocol::HopByHop, 64), extended.len(), |out| {
-            out.copy_from_slice(&extended)
+            out.copy_from_slice(&extended);
         }),
     ]
 }

@@ -279,7 +279,7 @@ fn what_is_not_understood_is_answered_with_the_place_of_the_trouble() {
     let ips = (ip6(2), ip6(1));
     let frame = |to: ((MacAddr, MacAddr), (Ipv6Addr, Ipv6Addr)), next: u8, payload: &[u8]| {
         built_by_smoltcp::ipv6(to.0, to.1, (smol::IpProtocol::from(next), 64), payload.len(), |out| {
-            out.copy_from_slice(payload)
+            out.copy_from_slice(payload);
         })
     };
     let one = ((mac(2), mac(1)), ips);
@@ -321,7 +321,7 @@ fn no_error_answers_an_error_or_somebody_without_an_address() {
         let macs = (mac(2), mac(1));
         let protocol = (smol::IpProtocol::from(60), 64);
         let frame = built_by_smoltcp::ipv6(macs, (source, ip6(1)), protocol, payload.len(), |out| {
-            out.copy_from_slice(payload)
+            out.copy_from_slice(payload);
         });
         stack.input(&mut catch, &frame, 0);
         assert_eq!(core::mem::take(&mut catch.frames).len(), answers);
