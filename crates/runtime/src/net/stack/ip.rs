@@ -7,7 +7,7 @@
 //!   packet leaves from, together with the sum of the pseudo-header: it adds the bytes it writes and puts the result into its checksum field. The
 //!   bytes it is lent hold anything; it writes every one.
 //! * On success the packet is on its way, waits for its neighbour, or lies in the loopback queue. On an error the closure has not been called and nothing was
-//!   sent; [`SendError::Full`] is worth another try after [`crate::egress::wait_for_room`], for the loopback queue as for the egress ring.
+//!   sent; [`SendError::Full`] is worth another try after `egress::wait_for_room`, for the loopback queue as for the egress ring.
 //! * It may be called with a connection's spin lock held: it takes the neighbour cache's, the loopback queue's or the timers' lock and none of a socket, and
 //!   what it sends to this host is processed later, by the thread that empties the loopback queue, never by the caller.
 //! * It never fragments: who cuts its data to [`Stack::path_mtu`] need not.

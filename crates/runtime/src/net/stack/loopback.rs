@@ -15,7 +15,7 @@ use crate::net::wire::{Addresses, IpProtocol, PacketInfo, Sum};
 use crate::sync::spin::SpinLock;
 use core::net::{IpAddr, Ipv6Addr};
 
-/// Bytes of packets that wait, with [`HEADER`] bytes each of bookkeeping: 45 segments of the longest kind.
+/// Bytes of packets that wait, with 40 bytes each of bookkeeping: sixteen packets of the longest kind.
 pub const CAPACITY: usize = 1 << 20;
 /// Most transport header and data bytes of one packet: as many as a packet of either family holds.
 pub const MAX_PACKET: usize = 65_535 - 40;
