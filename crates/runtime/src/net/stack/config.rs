@@ -5,7 +5,7 @@ use core::net::{Ipv4Addr, Ipv6Addr};
 
 /// Longest IP packet a frame of the packet rings carries, in bytes.
 pub const MAX_MTU: u16 = 9000;
-/// Bytes of datagrams, with 8 bytes each of bookkeeping, that wait in one UDP socket unless configured otherwise.
+/// Bytes of datagrams, with 8 bytes each of bookkeeping (24 from IPv6), that wait in one UDP socket unless configured otherwise.
 pub const DEFAULT_UDP_RECEIVE_BYTES: usize = 256 * 1024;
 
 /// Whether there is a network beyond the process.

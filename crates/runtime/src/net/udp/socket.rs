@@ -24,7 +24,7 @@ use tailwater_shm::{Cycles, clock};
 /// datagram wakes one of them, the one that has waited longest, and no two get the same. A thread that is running may take a
 /// datagram before the one that was woken for it gets a core; that one then waits on.
 ///
-/// A socket keeps 256 KiB of datagrams that have not been read yet (8 bytes of each are bookkeeping); what does not fit is
+/// A socket keeps 256 KiB of datagrams that have not been read yet (8 bytes of each are bookkeeping, 24 of one from IPv6); what does not fit is
 /// dropped and counted in [`Counters::udp_overflows`](crate::net::Counters).
 ///
 /// # Differences from `std`
