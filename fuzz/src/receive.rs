@@ -18,8 +18,8 @@ use tailwater::net::wire::{
     Ipv6Packet, UdpDatagram, upper_layer,
 };
 
-/// Frames of answer that one frame may cause: its own, which is in as many pieces as the longest packet over the narrowest path if it completes an echo request of that
-/// length; and three that waited for a neighbour.
+/// Frames of answer that one frame may cause: its own, which is in as many pieces as the longest packet over the narrowest
+/// path if it completes an echo request of that length; and three that waited for a neighbour.
 const MAX_ANSWERS: usize = 65_535 / 552 + 1 + 3;
 /// Steps in one run: more find nothing that fewer do not.
 const MAX_STEPS: usize = 256;

@@ -57,7 +57,8 @@ fn echo(client: &UdpSocket, len: usize) {
     }
 }
 
-/// Runs `ping` with `arguments` and checks that every request was answered. The first may go out before addresses are settled, so it is tried again.
+/// Runs `ping` with `arguments` and checks that every request was answered. The first may go out before addresses are
+/// settled, so it is tried again.
 fn ping(arguments: &[&str]) {
     if Command::new("ping").arg("-V").output().is_err() {
         return eprintln!("skipped: no `ping` (Debian: iputils-ping)");

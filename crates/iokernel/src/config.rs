@@ -68,8 +68,8 @@ pub struct Config {
     pub prefix_len: u8,
     /// Whether runtimes have an IPv6 address beside the IPv4 one. An `mtu` below 1280 leaves them without.
     pub ipv6: bool,
-    /// IPv6 network of the runtimes, 64 leading bits (`fd00:7477::` is a unique local one, RFC 4193). An address in it is the network
-    /// with the host number of the IPv4 address: 10.77.0.2 goes with fd00:7477::2.
+    /// IPv6 network of the runtimes, 64 leading bits (`fd00:7477::` is a unique local one, RFC 4193). An address in it is
+    /// the network with the host number of the IPv4 address: 10.77.0.2 goes with fd00:7477::2.
     pub network6: Ipv6Addr,
     /// First address given to runtimes that ask for none; `None`: the second host of the network (the first is left for the
     /// host's own side of an uplink).

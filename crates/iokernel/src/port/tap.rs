@@ -1,9 +1,9 @@
 //! A TAP device as the uplink: Linux on this machine, and what it routes to, talks to runtimes.
 //!
-//! Owns the device and its interface's addresses, which are the gateways of the runtimes: the IPv4 address it was made with and, on a
-//! network with IPv6, the one that goes with it. Linux does neighbour discovery for both by itself. Frames cross by one `read` or `write`
-//! each (about 0.4 million a second, 4.3 us round trip on a 2-vCPU VM), without checksum offload, so that what runtimes see
-//! is complete. ARP and ICMP are answered by the runtimes' own stacks.
+//! Owns the device and its interface's addresses, which are the gateways of the runtimes: the IPv4 address it was made with
+//! and, on a network with IPv6, the one that goes with it. Linux does neighbour discovery for both by itself. Frames cross
+//! by one `read` or `write` each (about 0.4 million a second, 4.3 us round trip on a 2-vCPU VM), without checksum offload,
+//! so that what runtimes see is complete. ARP and ICMP are answered by the runtimes' own stacks.
 //!
 //! Reading an empty device costs a system call (0.2 us), so after an empty read the device is left alone for
 //! `RECHECK_NS`; while the IOKernel sleeps, its descriptor wakes it.

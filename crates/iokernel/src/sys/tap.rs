@@ -60,8 +60,8 @@ impl Interface {
     /// Adds an IPv6 address; one that is there already stays.
     ///
     /// # Errors
-    /// [`Errno::PERM`] without `CAP_NET_ADMIN`, [`Errno::AFNOSUPPORT`] or [`Errno::ACCESS`] where IPv6 is switched off, or what else
-    /// the kernel says.
+    /// [`Errno::PERM`] without `CAP_NET_ADMIN`, [`Errno::AFNOSUPPORT`] or [`Errno::ACCESS`] where IPv6 is switched off, or
+    /// what else the kernel says.
     pub(crate) fn add_ip6(&self, ip: Ipv6Addr, prefix_len: u8) -> Result<(), Errno> {
         let socket = socket_with(AddressFamily::INET6, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
         let mut query = request(&self.name)?;

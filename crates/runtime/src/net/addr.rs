@@ -4,8 +4,9 @@ use super::hosts;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::io;
 
-/// Something that stands for socket addresses, as `std::net::ToSocketAddrs` but without name servers, which may take seconds to answer: literal addresses,
-/// `localhost`, and the names in /etc/hosts are understood. The file is read once, when the first name is looked up.
+/// Something that stands for socket addresses, as `std::net::ToSocketAddrs` but without name servers, which may take seconds
+/// to answer: literal addresses, `localhost`, and the names in /etc/hosts are understood. The file is read once, when the
+/// first name is looked up.
 ///
 /// # Examples
 /// ```
@@ -23,7 +24,8 @@ pub trait ToSocketAddrs {
     /// The addresses.
     ///
     /// # Errors
-    /// [`InvalidInput`](io::ErrorKind::InvalidInput) for text that is no address, [`NotFound`](io::ErrorKind::NotFound) for a name that is not known.
+    /// [`InvalidInput`](io::ErrorKind::InvalidInput) for text that is no address, [`NotFound`](io::ErrorKind::NotFound) for
+    /// a name that is not known.
     ///
     /// # Examples
     /// ```

@@ -1,5 +1,5 @@
-//! The one stack of the process, and what ties it to kthreads: their egress rings, the cycle clock, a thread for its timers, one for
-//! what it sends to itself.
+//! The one stack of the process, and what ties it to kthreads: their egress rings, the cycle clock, a thread for its timers,
+//! one for what it sends to itself.
 //!
 //! The stack's timers (questions repeated, neighbours aged, this host announced) need no precision and fire seconds apart, so
 //! they have a user thread of their own, started when the first is set: it sleeps in the scheduler's timer queue like any other.
@@ -85,7 +85,8 @@ struct LoopbackThread {
 static LOOPBACK: SpinLock<LoopbackThread> =
     SpinLock::new(LoopbackThread { started: false, sleeper: WaitList::new() });
 
-/// The thread that processes what this host sends to itself, started when the first such packet is sent: never ends. One thread, so that packets stay in order.
+/// The thread that processes what this host sends to itself, started when the first such packet is sent: never ends. One
+/// thread, so that packets stay in order.
 fn run_loopback() {
     let mut batch = LoopbackBatch::default();
     loop {

@@ -1,8 +1,8 @@
 //! Names of the hosts file (hosts(5)), read once.
 //!
-//! Owns what /etc/hosts said when the first name was looked up; later changes are not noticed. Never asks a name server: that blocks for seconds, and a
-//! program that wants it can do so on an ordinary thread ([`crate::blocking`]). `localhost` and what ends in `.localhost` are the loopback addresses whatever the file
-//! says (RFC 6761 section 6.3).
+//! Owns what /etc/hosts said when the first name was looked up; later changes are not noticed. Never asks a name server:
+//! that blocks for seconds, and a program that wants it can do so on an ordinary thread ([`crate::blocking`]). `localhost`
+//! and what ends in `.localhost` are the loopback addresses whatever the file says (RFC 6761 section 6.3).
 //!
 //! # Bounds
 //! [`MAX_BYTES`] of the file are read.
@@ -20,8 +20,8 @@ const MAX_BYTES: u64 = 1 << 20;
 /// Addresses by name, in lower case.
 type Hosts = HashMap<String, Vec<IpAddr>>;
 
-/// The addresses of `name`, in the order of the file; none if it is not there. The first name that is not `localhost` makes the calling thread wait for the file to be
-/// read.
+/// The addresses of `name`, in the order of the file; none if it is not there. The first name that is not `localhost` makes
+/// the calling thread wait for the file to be read.
 pub fn look_up(name: &str) -> Vec<IpAddr> {
     // A set OnceLock costs a load; two user threads that come first together both read, and one result is kept.
     static HOSTS: OnceLock<Hosts> = OnceLock::new();
@@ -49,7 +49,8 @@ fn read(path: &Path) -> Hosts {
     parse(&String::from_utf8_lossy(&bytes))
 }
 
-/// Lines of an address and its names; `#` begins a comment. Lines without an address are skipped, as every reader of this file does.
+/// Lines of an address and its names; `#` begins a comment. Lines without an address are skipped, as every reader of this
+/// file does.
 fn parse(text: &str) -> Hosts {
     let mut hosts = Hosts::new();
     for line in text.lines() {

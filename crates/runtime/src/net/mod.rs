@@ -35,8 +35,9 @@ pub(crate) use stack::NetConfig;
 
 use global::{KthreadOutlet, stack};
 
-/// Flag of a ring record: whoever put the frame into the ingress ring vouches for all checksums in it: IPv4's, and those of the transport protocol, whichever it is
-/// (ICMP, ICMPv6, TCP, UDP). That of a packet put together from fragments is looked at nevertheless.
+/// Flag of a ring record: whoever put the frame into the ingress ring vouches for all checksums in it: IPv4's, and those of
+/// the transport protocol, whichever it is (ICMP, ICMPv6, TCP, UDP). That of a packet put together from fragments is looked
+/// at nevertheless.
 ///
 /// # Examples
 /// ```

@@ -1,7 +1,7 @@
 //! Where a destination is, and which address of this host a packet to it comes from.
 //!
-//! Owns the checked configuration and the questions asked of it for every packet. Both families, side by side: nothing here translates one into
-//! the other.
+//! Owns the checked configuration and the questions asked of it for every packet. Both families, side by side: nothing here
+//! translates one into the other.
 
 use super::config::{ConfigError, Ipv6Config, MAX_MTU, Mode, NetConfig};
 use crate::net::wire::{IPV6_MIN_MTU, MIN_REASSEMBLY, MacAddr};
@@ -17,9 +17,9 @@ pub const fn solicited_node(ip: Ipv6Addr) -> Ipv6Addr {
     Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | a as u16, (b as u16) << 8 | c as u16)
 }
 
-/// The link-local address of a station: fe80::/64 with the modified EUI-64 of its MAC address (RFC 4291 section 2.5.6 and appendix A). Not the opaque one of
-/// RFC 7217: MAC addresses here are made up per runtime and machine, so there is nobody to track by them, and the IOKernel can tell a
-/// runtime's own address without being told.
+/// The link-local address of a station: fe80::/64 with the modified EUI-64 of its MAC address (RFC 4291 section 2.5.6 and
+/// appendix A). Not the opaque one of RFC 7217: MAC addresses here are made up per runtime and machine, so there is nobody
+/// to track by them, and the IOKernel can tell a runtime's own address without being told.
 pub fn link_local(mac: MacAddr) -> Ipv6Addr {
     let [a, b, c, d, e, f] = mac.0;
     let word = |high: u8, low: u8| u16::from_be_bytes([high, low]);
@@ -258,8 +258,8 @@ impl Addressing {
         }
     }
 
-    /// The address a packet to `destination` comes from when its socket has not chosen one. For IPv6 RFC 6724 section 5, as far as two addresses can differ:
-    /// the destination itself (rule 1), else the one of its scope (rule 2).
+    /// The address a packet to `destination` comes from when its socket has not chosen one. For IPv6 RFC 6724 section 5, as
+    /// far as two addresses can differ: the destination itself (rule 1), else the one of its scope (rule 2).
     #[inline]
     pub fn source_for(&self, destination: IpAddr) -> IpAddr {
         match destination {
@@ -291,8 +291,8 @@ fn is_host(ip: Ipv4Addr) -> bool {
     !matches!(ip.octets()[0], 0 | 127 | 224..=255)
 }
 
-/// Whether `ip` can belong to one host on a network: neither unspecified, nor ::1, nor a group (RFC 4291 section 2.4), nor IPv4-mapped, which no packet may
-/// carry (RFC 4038 section 4.2 on what it would get around).
+/// Whether `ip` can belong to one host on a network: neither unspecified, nor ::1, nor a group (RFC 4291 section 2.4), nor
+/// IPv4-mapped, which no packet may carry (RFC 4038 section 4.2 on what it would get around).
 #[inline]
 fn is_host6(ip: Ipv6Addr) -> bool {
     !ip.is_multicast() && !matches!(ip.segments(), [0, 0, 0, 0, 0, 0 | 0xffff, ..])

@@ -89,7 +89,8 @@ counters! {
     NdAnswered => nd_answered,
     /// Neighbour solicitations sent.
     NdSolicited => nd_solicited,
-    /// Neighbour discovery that breaks its rules: routed, in fragments, or about addresses that cannot be neighbours (RFC 4861 section 7.1).
+    /// Neighbour discovery that breaks its rules: routed, in fragments, or about addresses that cannot be neighbours (RFC
+    /// 4861 section 7.1).
     NdInvalid => nd_invalid,
     /// Neighbour advertisements of this stack's addresses by another station.
     NdConflict => nd_conflicts,
@@ -111,7 +112,8 @@ counters! {
     UnreachableLimited => unreachables_limited,
     /// UDP datagrams for which no socket was open.
     NoSocket => udp_no_socket,
-    /// Answers (ARP, neighbour discovery, ICMP, ICMPv6, packets that waited for a neighbour) dropped because the egress ring was full.
+    /// Answers (ARP, neighbour discovery, ICMP, ICMPv6, packets that waited for a neighbour) dropped because the egress ring
+    /// was full.
     EgressFull => egress_full,
 }
 

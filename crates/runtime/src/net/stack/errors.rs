@@ -1,13 +1,15 @@
 //! Packets that did not arrive: telling their senders about those that came here in vain, and hearing about ours.
 //!
 //! # What is believed of an error (RFC 5927)
-//! Anybody can send one. So it must quote a packet of this host's own to the host it is about, and the transport protocol must know that packet: UDP by a socket
-//! that can have sent it, TCP by the connection and its sequence number. That a port is closed or a protocol not spoken, only the destination
-//! itself can say. What a router says of a path's MTU is believed down to a floor, for ten minutes.
+//! Anybody can send one. So it must quote a packet of this host's own to the host it is about, and the transport protocol
+//! must know that packet: UDP by a socket that can have sent it, TCP by the connection and its sequence number. That a port
+//! is closed or a protocol not spoken, only the destination itself can say. What a router says of a path's MTU is believed
+//! down to a floor, for ten minutes.
 //!
 //! # What is answered
-//! Errors have one rate limit for both families, go to the station the cause came from (so that a flood of forged sources makes this host ask for
-//! nobody), and never answer what came to a group (except where RFC 8200 section 4.2 says so), an error, or a packet of this host.
+//! Errors have one rate limit for both families, go to the station the cause came from (so that a flood of forged sources
+//! makes this host ask for nobody), and never answer what came to a group (except where RFC 8200 section 4.2 says so), an
+//! error, or a packet of this host.
 
 use super::input::Link;
 use super::ip::{Hop, Progress};
@@ -75,8 +77,8 @@ impl Stack {
         true
     }
 
-    /// Whose packet it was that did not arrive: one arm for each protocol. True if it is believed; then a path's MTU, if that is what the error is about, is
-    /// noted after this.
+    /// Whose packet it was that did not arrive: one arm for each protocol. True if it is believed; then a path's MTU, if
+    /// that is what the error is about, is noted after this.
     pub(super) fn handle_icmp_error(&self, error: &IcmpError<'_>) -> bool {
         match error.protocol {
             IpProtocol::UDP => self.handle_udp_error(error),
@@ -84,8 +86,8 @@ impl Stack {
         }
     }
 
-    /// Tells the socket that sent a datagram that it did not arrive, if it is connected; a socket with many peers would not know whom the error concerns (RFC
-    /// 1122 section 4.1.3.3).
+    /// Tells the socket that sent a datagram that it did not arrive, if it is connected; a socket with many peers would not
+    /// know whom the error concerns (RFC 1122 section 4.1.3.3).
     fn handle_udp_error(&self, error: &IcmpError<'_>) -> bool {
         let Ok(udp) = UdpDatagram::header(error.transport) else { return false };
         let local = SocketAddr::new(error.addresses.source(), udp.source_port());

@@ -34,8 +34,8 @@ impl Stack {
         }
     }
 
-    /// Answers an echo request: in as many pieces as it needs, since it came in as many, and with its differentiated services (RFC 1349 section
-    /// 5.1), but not its ECN.
+    /// Answers an echo request: in as many pieces as it needs, since it came in as many, and with its differentiated
+    /// services (RFC 1349 section 5.1), but not its ECN.
     pub(super) fn echo(
         &self,
         outlet: &mut impl Outlet,

@@ -21,8 +21,8 @@ impl From<WireError> for Event {
     }
 }
 
-/// What arrived for a transport protocol: the payload of an IP packet that has been found to be for this host and from one that can be its
-/// source.
+/// What arrived for a transport protocol: the payload of an IP packet that has been found to be for this host and from one
+/// that can be its source.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Arrived<'a> {
     /// From whom, to whom.

@@ -1,21 +1,24 @@
 //! How packets leave: the one way out for every protocol of either family.
 //!
-//! Owns: the choice of route and neighbour for a packet, its Ethernet and IP headers, its fragments. Knows nothing of what it carries.
+//! Owns: the choice of route and neighbour for a packet, its Ethernet and IP headers, its fragments. Knows nothing of what
+//! it carries.
 //!
 //! # Contract of [`Stack::transmit_ip`]
-//! * A caller names the fields of the packet and how many bytes its transport header and data have, and is lent exactly those bytes, in place where the
-//!   packet leaves from, together with the sum of the pseudo-header: it adds the bytes it writes and puts the result into its checksum field. The
-//!   bytes it is lent hold anything; it writes every one.
-//! * On success the packet is on its way, waits for its neighbour, or lies in the loopback queue. On an error the closure has not been called and nothing was
-//!   sent; [`SendError::Full`] is worth another try after `egress::wait_for_room`, for the loopback queue as for the egress ring.
-//! * It may be called with a connection's spin lock held: it takes the neighbour cache's, the loopback queue's or the timers' lock and none of a socket, and
-//!   what it sends to this host is processed later, by the thread that empties the loopback queue, never by the caller.
+//! * A caller names the fields of the packet and how many bytes its transport header and data have, and is lent exactly
+//!   those bytes, in place where the packet leaves from, together with the sum of the pseudo-header: it adds the bytes it
+//!   writes and puts the result into its checksum field. The bytes it is lent hold anything; it writes every one.
+//! * On success the packet is on its way, waits for its neighbour, or lies in the loopback queue. On an error the closure
+//!   has not been called and nothing was sent; [`SendError::Full`] is worth another try after `egress::wait_for_room`, for
+//!   the loopback queue as for the egress ring.
+//! * It may be called with a connection's spin lock held: it takes the neighbour cache's, the loopback queue's or the
+//!   timers' lock and none of a socket, and what it sends to this host is processed later, by the thread that empties the
+//!   loopback queue, never by the caller.
 //! * It never fragments: who cuts its data to [`Stack::path_mtu`] need not.
-//! * It costs a route (a few comparisons) and a look into the table of neighbours (no lock); a connection has nothing to remember and nothing to
-//!   invalidate.
+//! * It costs a route (a few comparisons) and a look into the table of neighbours (no lock); a connection has nothing to
+//!   remember and nothing to invalidate.
 //!
-//! What arrives comes to `input::handle_transport`, one arm for each protocol, and errors about what was sent to `errors::handle_icmp_error`. Both are called
-//! with no lock held.
+//! What arrives comes to `input::handle_transport`, one arm for each protocol, and errors about what was sent to
+//! `errors::handle_icmp_error`. Both are called with no lock held.
 
 use super::addressing::Route;
 use super::output::SendError;
@@ -43,8 +46,8 @@ pub struct Progress {
 }
 
 impl Stack {
-    /// Sends one packet of `len` bytes of transport header and data, which `fill` writes; see the module's contract. `packet.addresses` come from
-    /// [`source_for`](Self::source_for) or a bound socket, so that the source is this host's.
+    /// Sends one packet of `len` bytes of transport header and data, which `fill` writes; see the module's contract.
+    /// `packet.addresses` come from [`source_for`](Self::source_for) or a bound socket, so that the source is this host's.
     ///
     /// # Errors
     /// [`SendError`].
@@ -98,8 +101,8 @@ impl Stack {
         Fragmenting::Forbidden
     }
 
-    /// Bytes of `sent` transport bytes and more in pieces of at most `mtu` bytes; whole if they fit. `parts` are the transport header and data,
-    /// one after the other. Nothing of what `progress` says has left is sent again.
+    /// Bytes of `sent` transport bytes and more in pieces of at most `mtu` bytes; whole if they fit. `parts` are the
+    /// transport header and data, one after the other. Nothing of what `progress` says has left is sent again.
     pub(super) fn transmit_parts(
         &self,
         outlet: &mut impl Outlet,
@@ -235,8 +238,8 @@ impl Stack {
         }
     }
 
-    /// What the pieces of a packet between `addresses` will have in common: a counter that begins elsewhere for each pair of addresses, so that who
-    /// sees one pair's cannot guess another's (RFC 7739 section 5.1).
+    /// What the pieces of a packet between `addresses` will have in common: a counter that begins elsewhere for each pair of
+    /// addresses, so that who sees one pair's cannot guess another's (RFC 7739 section 5.1).
     fn identification(&self, addresses: &Addresses) -> u32 {
         let count = self.identifications.fetch_add(1, Relaxed);
         (self.hash(addresses) as u32).wrapping_add(count)

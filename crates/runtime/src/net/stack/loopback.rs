@@ -1,11 +1,12 @@
 //! Packets from this host to itself, for protocols that answer what arrives: a bounded queue between who sends and who processes.
 //!
-//! A connection that sends to another of this host does so with its own lock held, and what arrives there may make that one send in turn: processed at once, that
-//! would recurse and deadlock. So a packet is put into a buffer here, and a thread of its own ([`Outlet::poll_loopback`](super::Outlet::poll_loopback)) takes the whole
-//! buffer and processes what is in it, with no lock held, one packet after the other and in order.
+//! A connection that sends to another of this host does so with its own lock held, and what arrives there may make that one
+//! send in turn: processed at once, that would recurse and deadlock. So a packet is put into a buffer here, and a thread of
+//! its own ([`Outlet::poll_loopback`](super::Outlet::poll_loopback)) takes the whole buffer and processes what is in it,
+//! with no lock held, one packet after the other and in order.
 //!
-//! Packets are not bytes of a frame: addresses and protocol are kept as they are, and checksums are trusted, since nothing can have damaged them. UDP
-//! does without: its datagrams go straight into the receiver's queue.
+//! Packets are not bytes of a frame: addresses and protocol are kept as they are, and checksums are trusted, since nothing
+//! can have damaged them. UDP does without: its datagrams go straight into the receiver's queue.
 //!
 //! # Bounds
 //! [`CAPACITY`] bytes wait, and as many are being processed.

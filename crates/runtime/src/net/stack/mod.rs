@@ -15,17 +15,19 @@
 //!                       +- link -------> as above
 //! ```
 //!
-//! A link protocol is one arm in [`input`](Stack::input)'s `match` on the EtherType; a transport protocol is one arm in `input::handle_transport`, one in
-//! `errors::handle_icmp_error`, and sends by [`Stack::transmit_ip`], whose contract is the header of [`ip`].
+//! A link protocol is one arm in [`input`](Stack::input)'s `match` on the EtherType; a transport protocol is one arm in
+//! `input::handle_transport`, one in `errors::handle_icmp_error`, and sends by [`Stack::transmit_ip`], whose contract is the
+//! header of [`ip`].
 //!
 //! # Concurrency
 //! Every method takes `&self` and may run on any kthread at any time, with preemption off. The ordinary receive takes one
 //! spin lock, the socket's; the ordinary send takes none.
 //!
 //! # Bounds
-//! A packet makes at most one packet of answer, which is no longer, plus the three that may have waited for a neighbour. Loopback recurses nowhere:
-//! a datagram to this host goes from the sender's buffer into the receiver's queue, and what it can cause there is a wake-up or
-//! an error in the sender's own socket; other packets to this host wait in a queue ([`loopback`]).
+//! A packet makes at most one packet of answer, which is no longer, plus the three that may have waited for a neighbour.
+//! Loopback recurses nowhere: a datagram to this host goes from the sender's buffer into the receiver's queue, and what it
+//! can cause there is a wake-up or an error in the sender's own socket; other packets to this host wait in a queue
+//! ([`loopback`]).
 
 mod addressing;
 mod arp;
@@ -159,14 +161,15 @@ impl Stack {
         self.addressing.is_local(ip)
     }
 
-    /// The address a packet to `destination` comes from unless a socket has chosen one (RFC 6724); meaningless if no route leads there.
+    /// The address a packet to `destination` comes from unless a socket has chosen one (RFC 6724); meaningless if no route
+    /// leads there.
     #[inline]
     pub fn source_for(&self, destination: IpAddr) -> IpAddr {
         self.addressing.source_for(destination)
     }
 
-    /// Longest IP packet that gets through to `destination` in one piece, in bytes, as far as is known: the link's MTU until a router says otherwise, and again ten
-    /// minutes after. At least 576 (IPv4) or 1280 (IPv6).
+    /// Longest IP packet that gets through to `destination` in one piece, in bytes, as far as is known: the link's MTU until
+    /// a router says otherwise, and again ten minutes after. At least 576 (IPv4) or 1280 (IPv6).
     #[inline]
     pub fn path_mtu(&self, destination: IpAddr) -> u16 {
         let link = self.config().mtu;
@@ -195,8 +198,8 @@ impl Stack {
         ip.is_unspecified() || self.is_local(ip)
     }
 
-    /// Opens a UDP socket at `local`, an address that [is bindable](Self::is_bindable) and not IPv4-mapped; port zero stands for any. One at `::` is for both
-    /// families.
+    /// Opens a UDP socket at `local`, an address that [is bindable](Self::is_bindable) and not IPv4-mapped; port zero stands
+    /// for any. One at `::` is for both families.
     ///
     /// # Errors
     /// [`BindError`].
@@ -212,8 +215,8 @@ impl Stack {
     /// Connects a UDP socket: it hears only `peer` from now on.
     ///
     /// # Errors
-    /// [`SendError::NetworkUnreachable`] if there is no way to `peer`, [`SendError::NoPort`] if its port is zero, [`SendError::Family`] if the socket is bound to
-    /// an address of the other family.
+    /// [`SendError::NetworkUnreachable`] if there is no way to `peer`, [`SendError::NoPort`] if its port is zero,
+    /// [`SendError::Family`] if the socket is bound to an address of the other family.
     pub fn connect_udp(&self, endpoint: &Endpoint, peer: SocketAddr) -> Result<(), SendError> {
         let peer = output::destination(peer)?;
         if self.addressing.route(peer.ip()) == Route::Unreachable {
@@ -232,7 +235,8 @@ impl Stack {
         self.link_up.store(false, Relaxed);
     }
 
-    /// Lets time pass: repeats questions, ages neighbours and paths, gives up on packets of which pieces are missing, announces this host. Returns when to call again.
+    /// Lets time pass: repeats questions, ages neighbours and paths, gives up on packets of which pieces are missing,
+    /// announces this host. Returns when to call again.
     pub fn poll_timers(&self, outlet: &mut impl Outlet) -> Option<Duration> {
         let now = outlet.now();
         self.poll_neighbours(outlet, now);

@@ -1,15 +1,16 @@
 //! ICMPv6: echoes, errors, and neighbour discovery (RFC 4443, RFC 4861).
 //!
 //! # What is believed, and what is not done
-//! Neighbour discovery is ARP with other words here: one cache with one state machine for both, in which evidence of a neighbour's station makes it reachable.
-//! Evidence is a solicitation for this host, which is about to be answered, and an advertisement of a neighbour this host has asked for or knows; an
-//! advertisement that does not want to replace what is known (RFC 4861 section 7.2.5) does not. What was routed or came in fragments is
-//! none (section 7.1, RFC 6980).
+//! Neighbour discovery is ARP with other words here: one cache with one state machine for both, in which evidence of a
+//! neighbour's station makes it reachable. Evidence is a solicitation for this host, which is about to be answered, and an
+//! advertisement of a neighbour this host has asked for or knows; an advertisement that does not want to replace what is
+//! known (RFC 4861 section 7.2.5) does not. What was routed or came in fragments is none (section 7.1, RFC 6980).
 //!
-//! * **Duplicate address detection** (RFC 4862 section 5.4) is not done (`DupAddrDetectTransmits` is zero): the IOKernel gives every address to one runtime and lets no
-//!   other send from it. Others' probes are answered, so that they find this host's addresses taken.
-//! * **Router advertisements** are ignored: address, prefix and gateway are the IOKernel's to say, and a runtime that believed them could be led astray by any
-//!   station of the link. So are **redirects**.
+//! * **Duplicate address detection** (RFC 4862 section 5.4) is not done (`DupAddrDetectTransmits` is zero): the IOKernel
+//!   gives every address to one runtime and lets no other send from it. Others' probes are answered, so that they find this
+//!   host's addresses taken.
+//! * **Router advertisements** are ignored: address, prefix and gateway are the IOKernel's to say, and a runtime that
+//!   believed them could be led astray by any station of the link. So are **redirects**.
 //! * **Multicast listener discovery** (RFC 3810) is not spoken: the IOKernel's switch floods groups.
 
 use super::addressing::{ALL_NODES, solicited_node};

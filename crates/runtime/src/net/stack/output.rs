@@ -58,8 +58,8 @@ impl From<OutletError> for SendError {
     }
 }
 
-/// The destination a caller means: an unspecified address stands for this host, as it does on Linux, and an IPv4-mapped one for the IPv4 address. Scope and
-/// flow of IPv6 are dropped: there is one link.
+/// The destination a caller means: an unspecified address stands for this host, as it does on Linux, and an IPv4-mapped one
+/// for the IPv4 address. Scope and flow of IPv6 are dropped: there is one link.
 #[inline]
 pub(super) fn destination(of: SocketAddr) -> Result<SocketAddr, SendError> {
     if of.port() == 0 {

@@ -1,9 +1,9 @@
 //! How long packets may be on the way to each destination (RFC 1191, RFC 8201), learnt from errors of routers.
 //!
-//! Owns the destinations whose path is narrower than the link. Pure: time is an argument. Only what shortens a path is remembered, and for [`AGE`] only: so a path
-//! that has become wider is found again (RFC 1191 section 6.3, RFC 8201 section 4). Who reports is anybody; so no report goes below what
-//! every host must accept anyway ([`FLOOR4`], [`FLOOR6`]), and the caller has checked that it quotes a packet of this host (RFC 5927
-//! section 7).
+//! Owns the destinations whose path is narrower than the link. Pure: time is an argument. Only what shortens a path is
+//! remembered, and for [`AGE`] only: so a path that has become wider is found again (RFC 1191 section 6.3, RFC 8201 section
+//! 4). Who reports is anybody; so no report goes below what every host must accept anyway ([`FLOOR4`], [`FLOOR6`]), and the
+//! caller has checked that it quotes a packet of this host (RFC 5927 section 7).
 //!
 //! # Bounds
 //! [`CAPACITY`] destinations; the one that would be forgotten soonest gives way.
@@ -19,7 +19,8 @@ use std::collections::BTreeMap;
 pub const AGE: Duration = Duration::from_secs(600);
 /// Most destinations remembered.
 pub const CAPACITY: usize = 256;
-/// Least MTU believed of an IPv4 path. A path that claims less gets packets of this length that routers may break up, as Linux does it (ip-sysctl, `min_pmtu`).
+/// Least MTU believed of an IPv4 path. A path that claims less gets packets of this length that routers may break up, as
+/// Linux does it (ip-sysctl, `min_pmtu`).
 pub const FLOOR4: u16 = MIN_REASSEMBLY as u16;
 /// Least MTU believed of an IPv6 path: what every link carries (RFC 8201 section 4).
 pub const FLOOR6: u16 = IPV6_MIN_MTU as u16;
@@ -35,8 +36,8 @@ struct Path {
 /// See the module documentation.
 #[derive(Debug)]
 pub struct PathMtus {
-    /// Number of destinations: lets senders look without locking while there are none. Written under the lock; Relaxed, a sender that sees an old value
-    /// sends one packet too long, or looks in vain.
+    /// Number of destinations: lets senders look without locking while there are none. Written under the lock; Relaxed, a
+    /// sender that sees an old value sends one packet too long, or looks in vain.
     len: AtomicUsize,
     paths: SpinLock<BTreeMap<IpAddr, Path>>,
 }
@@ -67,7 +68,8 @@ impl PathMtus {
         self.paths.lock().get(&destination).copied()
     }
 
-    /// A router says that packets of more than `mtu` bytes do not get through to `destination`. Returns what is believed now; `None` if nothing changed.
+    /// A router says that packets of more than `mtu` bytes do not get through to `destination`. Returns what is believed
+    /// now; `None` if nothing changed.
     pub fn narrow(&self, destination: IpAddr, mtu: u32, now: Duration) -> Option<u16> {
         let floor = if destination.is_ipv4() { FLOOR4 } else { FLOOR6 };
         let narrow = mtu < u32::from(floor);
@@ -103,8 +105,8 @@ impl PathMtus {
     }
 }
 
-/// What to believe of a router that does not say what its link carries (RFC 1191 section 5): the next plateau below the length of the packet it dropped (section
-/// 7.1, table 7-1).
+/// What to believe of a router that does not say what its link carries (RFC 1191 section 5): the next plateau below the
+/// length of the packet it dropped (section 7.1, table 7-1).
 pub fn plateau_below(len: usize) -> u32 {
     const PLATEAUS: [u32; 9] = [32_000, 17_914, 8_166, 4_352, 2_002, 1_492, 1_006, 508, 296];
     PLATEAUS.into_iter().find(|&plateau| (plateau as usize) < len).unwrap_or(68)

@@ -7,7 +7,8 @@ use crate::net::wire::{Addresses, Checksums, FRAGMENT_HEADER, IPV6_HEADER, Repor
 use core::time::Duration;
 
 impl Stack {
-    /// A piece of a packet for this host. No ring vouches for the whole, so its checksum is looked at whatever the piece's flags say.
+    /// A piece of a packet for this host. No ring vouches for the whole, so its checksum is looked at whatever the piece's
+    /// flags say.
     #[cold]
     pub(super) fn handle_piece(
         &self,

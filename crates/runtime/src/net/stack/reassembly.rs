@@ -3,12 +3,13 @@
 //! Owns the pieces that have come, until the whole is there. Pure: time is an argument.
 //!
 //! # What is refused
-//! * A piece that overlaps another in part condemns the whole (RFC 5722 for IPv6, and nobody honest does it with IPv4 either): the rest of it is
-//!   dropped as it comes. One that holds nothing new is a duplicate and ignored.
+//! * A piece that overlaps another in part condemns the whole (RFC 5722 for IPv6, and nobody honest does it with IPv4
+//!   either): the rest of it is dropped as it comes. One that holds nothing new is a duplicate and ignored.
 //! * So do pieces that contradict each other about the end, and too many gaps: [`MAX_RUNS`].
 //!
 //! # Bounds
-//! [`MAX_DATAGRAMS`] packets and [`MAX_BYTES`] bytes at a time; the one that would expire first gives way. [`TIMEOUT`] from the first piece on.
+//! [`MAX_DATAGRAMS`] packets and [`MAX_BYTES`] bytes at a time; the one that would expire first gives way. [`TIMEOUT`] from
+//! the first piece on.
 
 use crate::net::wire::{Addresses, IpProtocol, MacAddr};
 use core::time::Duration;
@@ -17,8 +18,9 @@ use core::time::Duration;
 pub const MAX_DATAGRAMS: usize = 64;
 /// Bytes of memory they may take.
 pub const MAX_BYTES: usize = 1 << 20;
-/// How long the rest of a packet is waited for: Linux's time for IPv4. RFC 1122 section 3.3.2 would wait 60 s to 120 s and RFC 8200 section 4.5 60 s, both made
-/// for slower networks; at today's rates the numbers that tell packets apart come round sooner (RFC 4963).
+/// How long the rest of a packet is waited for: Linux's time for IPv4. RFC 1122 section 3.3.2 would wait 60 s to 120 s and
+/// RFC 8200 section 4.5 60 s, both made for slower networks; at today's rates the numbers that tell packets apart come round
+/// sooner (RFC 4963).
 pub const TIMEOUT: Duration = Duration::from_secs(30);
 /// Runs of bytes with gaps between them in one packet. Pieces that merely come out of order make fewer.
 pub const MAX_RUNS: usize = 32;
@@ -86,7 +88,8 @@ pub enum Accepted {
 pub struct Expired {
     /// Which.
     pub key: Key,
-    /// Its beginning, as far as it came; `None` if the first piece is among those missing, and then nobody is told (RFC 792, RFC 8200 section 4.5).
+    /// Its beginning, as far as it came; `None` if the first piece is among those missing, and then nobody is told (RFC 792,
+    /// RFC 8200 section 4.5).
     pub first: Option<Datagram>,
 }
 

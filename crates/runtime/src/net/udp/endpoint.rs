@@ -56,7 +56,8 @@ fn covers(address: IpAddr, other: IpAddr) -> bool {
     }
 }
 
-/// Which datagrams are for a socket. Addresses are canonical: IPv4 is never written as IPv4-mapped, and scope and flow of IPv6 are zero.
+/// Which datagrams are for a socket. Addresses are canonical: IPv4 is never written as IPv4-mapped, and scope and flow of
+/// IPv6 are zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Binding {
     /// Its address; the unspecified address stands for all of the stack's.

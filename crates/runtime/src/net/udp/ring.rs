@@ -1,8 +1,9 @@
 //! The datagrams that wait in one socket: a byte ring, so that no packet costs an allocation.
 //!
-//! Records are an eight-byte header (length, port and IPv4 address of the sender), for an IPv6 sender its address, and the data, rounded up to
-//! eight bytes, each in one piece. One that does not fit before the end starts again at the front. A ring that runs empty starts again at the front too:
-//! a socket whose reader keeps up lives in its first few cache lines, however large its buffer.
+//! Records are an eight-byte header (length, port and IPv4 address of the sender), for an IPv6 sender its address, and the
+//! data, rounded up to eight bytes, each in one piece. One that does not fit before the end starts again at the front. A
+//! ring that runs empty starts again at the front too: a socket whose reader keeps up lives in its first few cache lines,
+//! however large its buffer.
 //!
 //! Invariant: `count == 0` exactly when `head == tail` and nothing is wrapped; then both are zero.
 

@@ -24,19 +24,20 @@ use tailwater_shm::{Cycles, clock};
 /// datagram wakes one of them, the one that has waited longest, and no two get the same. A thread that is running may take a
 /// datagram before the one that was woken for it gets a core; that one then waits on.
 ///
-/// A socket keeps 256 KiB of datagrams that have not been read yet (8 bytes of each are bookkeeping, 24 of one from IPv6); what does not fit is
-/// dropped and counted in [`Counters::udp_overflows`](crate::net::Counters).
+/// A socket keeps 256 KiB of datagrams that have not been read yet (8 bytes of each are bookkeeping, 24 of one from IPv6);
+/// what does not fit is dropped and counted in [`Counters::udp_overflows`](crate::net::Counters).
 ///
 /// # Differences from `std`
 /// * Names are those of the hosts file: see [`ToSocketAddrs`](crate::net::ToSocketAddrs).
 /// * There is one link: scope and flow label of IPv6 addresses are ignored, and reported as zero.
 ///
 /// # Both families
-/// A socket bound to `[::]` is for IPv4 too, as on Linux unless told otherwise: IPv4 peers have IPv4-mapped addresses there (`[::ffff:10.77.0.2]:7`). A socket
-/// bound to an IPv4 address sends to IPv4 only.
+/// A socket bound to `[::]` is for IPv4 too, as on Linux unless told otherwise: IPv4 peers have IPv4-mapped addresses there
+/// (`[::ffff:10.77.0.2]:7`). A socket bound to an IPv4 address sends to IPv4 only.
 ///
 /// # Long datagrams
-/// A datagram that is longer than the path carries leaves in fragments, as Linux sends it by default, and one that comes in fragments is put together.
+/// A datagram that is longer than the path carries leaves in fragments, as Linux sends it by default, and one that comes in
+/// fragments is put together.
 ///
 /// # Examples
 /// An echo server, as many threads as there are cores:
@@ -234,8 +235,10 @@ impl UdpSocket {
     /// * [`WouldBlock`](io::ErrorKind::WouldBlock) if the way out stayed full;
     /// * [`NetworkUnreachable`](io::ErrorKind::NetworkUnreachable), [`NetworkDown`](io::ErrorKind::NetworkDown),
     ///   [`HostUnreachable`](io::ErrorKind::HostUnreachable) if the neighbour does not answer;
-    /// * `EMSGSIZE` if the datagram has more than 65 507 bytes, `EAFNOSUPPORT` for an address of the other family on a socket bound to an IPv4 address or to one of IPv6's other than `[::]`, [`PermissionDenied`](io::ErrorKind::PermissionDenied) for a broadcast that
-    ///   is not allowed, [`InvalidInput`](io::ErrorKind::InvalidInput).
+    /// * `EMSGSIZE` if the datagram has more than 65 507 bytes, `EAFNOSUPPORT` for an address of the other family on a
+    ///   socket bound to an IPv4 address or to one of IPv6's other than `[::]`,
+    ///   [`PermissionDenied`](io::ErrorKind::PermissionDenied) for a broadcast that is not allowed,
+    ///   [`InvalidInput`](io::ErrorKind::InvalidInput).
     ///
     /// # Examples
     /// ```standalone_crate

@@ -47,8 +47,9 @@ impl Sum {
         Self(sum + u64::from(u32::from_ne_bytes(last)))
     }
 
-    /// Adds two slices, one after the other, of whatever lengths: what a ring buffer that wraps round gives. As one piece, so that it must be the last or of
-    /// even length altogether. Costs what [`bytes`](Self::bytes) costs, and 2 ns if the first has an odd length.
+    /// Adds two slices, one after the other, of whatever lengths: what a ring buffer that wraps round gives. As one piece,
+    /// so that it must be the last or of even length altogether. Costs what [`bytes`](Self::bytes) costs, and 2 ns if the
+    /// first has an odd length.
     #[inline]
     pub fn slices(self, first: &[u8], second: &[u8]) -> Self {
         let sum = self.bytes(first);

@@ -30,7 +30,8 @@ pub enum Undelivered {
     Port,
     /// Somebody on the way forbids it (RFC 1812 section 5.2.7.1; RFC 4443 type 1 codes 1, 5, 6).
     Prohibited,
-    /// A link on the way carries packets of `mtu` bytes only (RFC 1191, RFC 4443 type 2). Zero: the router did not say (RFC 1191 section 5).
+    /// A link on the way carries packets of `mtu` bytes only (RFC 1191, RFC 4443 type 2). Zero: the router did not say (RFC
+    /// 1191 section 5).
     TooBig {
         /// Bytes the link carries, as alleged.
         mtu: u32,

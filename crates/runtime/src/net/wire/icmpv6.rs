@@ -28,7 +28,8 @@ const LINK_OPTION: usize = 8;
 /// Options of one message that are looked at: Ethernet's longest frame has room for more, and no honest host needs them.
 const MAX_OPTIONS: usize = 16;
 
-/// Hop limit of neighbour discovery: no router forwards it, so that what arrives with it comes from the link (RFC 4861 section 7.1).
+/// Hop limit of neighbour discovery: no router forwards it, so that what arrives with it comes from the link (RFC 4861
+/// section 7.1).
 pub const ND_HOP_LIMIT: u8 = 255;
 /// Bytes of a neighbour solicitation or advertisement with its link-layer address option.
 pub const ND_MESSAGE: usize = ICMP_HEADER + 16 + LINK_OPTION;
@@ -107,7 +108,8 @@ struct NeighbourLayout {
 const _: () = assert!(size_of::<NeighbourLayout>() == ND_MESSAGE);
 
 impl Neighbour {
-    /// The bytes of the message, its checksum filled in, and how many of them there are: without a link-layer address, the last eight are none.
+    /// The bytes of the message, its checksum filled in, and how many of them there are: without a link-layer address, the
+    /// last eight are none.
     pub fn encode(&self, addresses: &Addresses) -> ([u8; ND_MESSAGE], usize) {
         const S: u8 = 0x40;
         const O: u8 = 0x20;
@@ -132,7 +134,8 @@ impl Neighbour {
         (zerocopy::transmute!(message), len)
     }
 
-    /// Reads what follows the header of a message of either kind (RFC 4861 sections 7.1.1 and 7.1.2, as far as they concern the message alone).
+    /// Reads what follows the header of a message of either kind (RFC 4861 sections 7.1.1 and 7.1.2, as far as they concern
+    /// the message alone).
     fn parse(header: &Icmpv6Header, body: &[u8]) -> Result<Self, WireError> {
         let Some((target, options)) = body.split_first_chunk::<16>() else {
             let (need, have) = (ICMP_HEADER + 16, ICMP_HEADER + body.len());
@@ -156,8 +159,8 @@ impl Neighbour {
     }
 }
 
-/// The link-layer address in the options, if it is there. Options of other kinds are stepped over; one of length zero, or that is longer than what
-/// is left, condemns the message (RFC 4861 section 4.6).
+/// The link-layer address in the options, if it is there. Options of other kinds are stepped over; one of length zero, or
+/// that is longer than what is left, condemns the message (RFC 4861 section 4.6).
 fn link_option(mut options: &[u8], wanted: u8) -> Result<Option<MacAddr>, WireError> {
     let mut found = None;
     for _ in 0..MAX_OPTIONS {
@@ -239,8 +242,8 @@ impl<'a> Icmpv6Message<'a> {
         })
     }
 
-    /// Whether `bytes`, the beginning of a message, are an error's: no error answers one (RFC 4443 section 2.4 (e.1)). What is too short to tell
-    /// counts as one.
+    /// Whether `bytes`, the beginning of a message, are an error's: no error answers one (RFC 4443 section 2.4 (e.1)). What
+    /// is too short to tell counts as one.
     pub fn is_error(bytes: &[u8]) -> bool {
         bytes.first().is_none_or(|kind| *kind < 128)
     }

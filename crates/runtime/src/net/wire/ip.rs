@@ -160,7 +160,8 @@ impl PacketInfo {
     /// Writes Ethernet and IP header for `len` bytes of payload.
     ///
     /// # Panics
-    /// If `out` is not [`overhead_of`](Self::overhead_of) bytes long, or the packet would exceed 65 535: callers check against the MTU first.
+    /// If `out` is not [`overhead_of`](Self::overhead_of) bytes long, or the packet would exceed 65 535: callers check
+    /// against the MTU first.
     #[inline]
     pub fn write_headers(&self, out: &mut [u8], stations: Stations, fragmenting: Fragmenting, len: usize) {
         let Stations { source, destination } = stations;

@@ -200,8 +200,8 @@ pub struct Ipv4Packet<'a> {
 }
 
 impl<'a> Ipv4Packet<'a> {
-    /// Reads a packet, whole or a fragment, from the payload of a frame, which may end in padding. Options are stepped over: none of them
-    /// concerns a host that does not forward.
+    /// Reads a packet, whole or a fragment, from the payload of a frame, which may end in padding. Options are stepped over:
+    /// none of them concerns a host that does not forward.
     ///
     /// The time to live is not looked at: a host must accept what reaches it (RFC 1122 section 3.2.1.7).
     ///

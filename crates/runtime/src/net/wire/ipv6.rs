@@ -108,8 +108,8 @@ pub struct Ipv6Packet<'a> {
 }
 
 impl<'a> Ipv6Packet<'a> {
-    /// Reads a packet from the payload of a frame, which may end in padding. Jumbograms (RFC 2675) do not fit a frame here and read as
-    /// packets without payload.
+    /// Reads a packet from the payload of a frame, which may end in padding. Jumbograms (RFC 2675) do not fit a frame here
+    /// and read as packets without payload.
     ///
     /// # Errors
     /// [`WireError::Truncated`], [`WireError::Field`].
@@ -127,8 +127,8 @@ impl<'a> Ipv6Packet<'a> {
         Ok(Self { header, bytes: &bytes[..IPV6_HEADER + len], payload })
     }
 
-    /// Reads the header of the packet that an ICMPv6 error quotes, which may be cut short (RFC 4443 section 3). Gives the header and
-    /// what is there of the payload.
+    /// Reads the header of the packet that an ICMPv6 error quotes, which may be cut short (RFC 4443 section 3). Gives the
+    /// header and what is there of the payload.
     ///
     /// # Errors
     /// [`WireError::Truncated`], [`WireError::Field`].
@@ -238,8 +238,8 @@ pub const PROBLEM_NEXT_HEADER: u8 = 1;
 /// Code of a parameter problem: an unknown option.
 pub const PROBLEM_OPTION: u8 = 2;
 
-/// Steps over the extensions of a packet whose fixed header says `first` and is followed by `payload`. Stops at a fragment: what comes after
-/// it belongs to the whole.
+/// Steps over the extensions of a packet whose fixed header says `first` and is followed by `payload`. Stops at a fragment:
+/// what comes after it belongs to the whole.
 ///
 /// # Errors
 /// [`ExtensionError`].
@@ -310,8 +310,8 @@ fn check_routing(extension: &[u8], starts_at: usize) -> Result<(), ExtensionErro
     }
 }
 
-/// The options of a hop-by-hop or destination options header (RFC 8200 section 4.2): none but padding is known here, so the two upper bits
-/// of each type decide.
+/// The options of a hop-by-hop or destination options header (RFC 8200 section 4.2): none but padding is known here, so the
+/// two upper bits of each type decide.
 fn check_options(extension: &[u8], starts_at: usize) -> Result<(), ExtensionError> {
     const PAD1: u8 = 0;
     let mut at = 2;

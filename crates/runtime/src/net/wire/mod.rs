@@ -1,7 +1,7 @@
 //! Frames as bytes: views over what arrived, builders for what leaves.
 //!
-//! Owns: the layouts of Ethernet II, ARP, IPv4, IPv6, ICMP, ICMPv6 and UDP headers and every rule about a single packet that needs no other
-//! state. Never keeps anything, never decides whom a packet is for.
+//! Owns: the layouts of Ethernet II, ARP, IPv4, IPv6, ICMP, ICMPv6 and UDP headers and every rule about a single packet that
+//! needs no other state. Never keeps anything, never decides whom a packet is for.
 //!
 //! # Contract of every parser
 //! * Total: any bytes give a view or a [`WireError`]; nothing panics and nothing past the end is read.

@@ -22,8 +22,8 @@ pub struct UdpHeader {
 const _: () = assert!(size_of::<UdpHeader>() == UDP_HEADER);
 
 impl UdpHeader {
-    /// The header of a datagram between these addresses and ports, its checksum filled in. A sum of zero is sent as all ones, since zero means
-    /// "none".
+    /// The header of a datagram between these addresses and ports, its checksum filled in. A sum of zero is sent as all
+    /// ones, since zero means "none".
     ///
     /// # Panics
     /// If the datagram exceeds 65 535 bytes: callers check first.
@@ -61,8 +61,8 @@ pub struct UdpDatagram<'a> {
 }
 
 impl<'a> UdpDatagram<'a> {
-    /// Reads a datagram from the payload of a packet between these addresses. A checksum of zero means that the sender computed none, and is
-    /// accepted over IPv4 (RFC 768) and refused over IPv6 (RFC 8200 section 8.1).
+    /// Reads a datagram from the payload of a packet between these addresses. A checksum of zero means that the sender
+    /// computed none, and is accepted over IPv4 (RFC 768) and refused over IPv6 (RFC 8200 section 8.1).
     ///
     /// # Errors
     /// [`WireError::Truncated`], [`WireError::Field`] (length below eight, destination port zero), [`WireError::Checksum`].

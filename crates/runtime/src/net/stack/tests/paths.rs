@@ -22,7 +22,8 @@ fn pair(mtu: u16) -> (Stack, Stack) {
     (one, two)
 }
 
-/// Sends a datagram from host 1 to host 2 in frames, which `disturb` may reorder, and gives what arrives and how many frames it took.
+/// Sends a datagram from host 1 to host 2 in frames, which `disturb` may reorder, and gives what arrives and how many frames
+/// it took.
 fn cross(
     mtu: u16,
     to: SocketAddr,
