@@ -1,11 +1,12 @@
 //! The first inputs of every target, built by code: one honest example of each kind, from which a fuzzer goes astray.
 
-use crate::receive::{MAC, ip};
+use crate::receive::{MAC, ip, ip6};
+use std::net::Ipv6Addr;
 use tailwater_iokernel::frame::Mac;
 use tailwater_iokernel::fuzzing::{HONEST, HOSTILE, STATION};
 use tailwater_iokernel::testing::wire::{self, Endpoint};
 use tailwater_shm::SlotId;
-use tailwater_shm::control::{Class, ClientMessage, Register, ServerMessage, Welcome};
+use tailwater_shm::control::{Class, ClientMessage, Ipv6Place, Register, ServerMessage, Welcome};
 use tailwater_shm::layout::VERSION;
 use tailwater_workload::spin::{Reply, Request};
 
@@ -38,6 +39,7 @@ fn control() -> Vec<(&'static str, Vec<u8>)> {
         ip: HONEST,
         prefix_len: 16,
         gateway: Some(HOSTILE),
+        ipv6: Some(Ipv6Place { ip: Ipv6Addr::LOCALHOST, prefix_len: 64, gateway: None }),
         mac: STATION.0,
         mtu: 1500,
         slots: vec![SlotId(0), SlotId(1)],
@@ -112,6 +114,66 @@ fn udp(port: u16, data: &[u8]) -> Vec<u8> {
     packet(17, &datagram)
 }
 
+/// An IPv6 packet from host 2 to host 1 in its frame.
+fn packet6(next_header: u8, hop_limit: u8, payload: &[u8]) -> Vec<u8> {
+    let mut header = vec![0x60, 0, 0, 0];
+    header.extend((payload.len() as u16).to_be_bytes());
+    header.extend([next_header, hop_limit]);
+    header.extend(ip6(2).octets());
+    header.extend(ip6(1).octets());
+    [&MAC[..], &[2, 0, 0, 0, 0, 2, 0x86, 0xdd], &header, payload].concat()
+}
+
+/// An ICMPv6 message; its checksum is vouched for by whoever delivers it.
+fn icmp6(hop_limit: u8, kind: u8, rest: &[u8]) -> Vec<u8> {
+    packet6(58, hop_limit, &[&[kind, 0, 0, 0], rest].concat())
+}
+
+fn ipv6() -> Vec<(&'static str, Vec<u8>)> {
+    let link = [1, 1, 2, 0, 0, 0, 0, 2];
+    let solicitation = icmp6(255, 135, &[&[0; 4][..], &ip6(1).octets(), &link].concat());
+    let advertisement =
+        icmp6(255, 136, &[&[0x60, 0, 0, 0][..], &ip6(2).octets(), &[2, 1, 2, 0, 0, 0, 0, 2]].concat());
+    let datagram = |port: u8| [0, 9, 0, port, 0, 12, 0, 1, b'd', b'a', b't', b'a'];
+    let mut quoted = packet6(17, 64, &datagram(9))[14..].to_vec();
+    // The quoted packet is one of ours, from port 7 of host 1 to host 2, and was longer than 1300 bytes.
+    quoted[4..6].copy_from_slice(&1400u16.to_be_bytes());
+    quoted[8..24].copy_from_slice(&ip6(1).octets());
+    quoted[24..40].copy_from_slice(&ip6(2).octets());
+    quoted[40..44].copy_from_slice(&[0, 7, 0, 9]);
+    let too_big = icmp6(64, 2, &[&1300u32.to_be_bytes()[..], &quoted].concat());
+    let options = [&[60, 0, 1, 4, 0, 0, 0, 0][..], &[17, 0, 0x80, 4, 0, 0, 0, 0], &datagram(7)].concat();
+    let pieces = [
+        arrives(&packet6(44, 64, &[&[17, 0, 0, 1, 0, 0, 0, 7][..], &datagram(7)[..8]].concat()), true),
+        arrives(&packet6(44, 64, &[&[17, 0, 0, 8, 0, 0, 0, 7][..], &datagram(7)[8..]].concat()), true),
+    ];
+    vec![
+        ("nd-solicitation", arrives(&solicitation, true)),
+        ("nd-question", [&[193][..], &arrives(&advertisement, true), &[193, 140, 221, 223]].concat()),
+        ("echo6", arrives(&icmp6(64, 128, b"\0\x01\0\x02ping"), true)),
+        (
+            "udp6",
+            [arrives(&packet6(17, 64, &datagram(7)), true), arrives(&packet6(17, 64, &datagram(1)), true)]
+                .concat(),
+        ),
+        ("too-big", [arrives(&advertisement, true), arrives(&too_big, true), vec![221]].concat()),
+        ("options6", arrives(&packet6(0, 64, &options), true)),
+        ("pieces6", pieces.concat()),
+    ]
+}
+
+/// Both pieces of a datagram to port 7, the second first.
+fn pieces() -> Vec<u8> {
+    let whole = udp(7, &[7; 32]);
+    let piece = |from: usize, to: usize, flags: [u8; 2]| {
+        let mut frame = [&whole[..34], &whole[34 + from..34 + to]].concat();
+        frame[16..18].copy_from_slice(&((20 + to - from) as u16).to_be_bytes());
+        frame[20..22].copy_from_slice(&flags);
+        arrives(&frame, true)
+    };
+    [piece(16, 40, [0, 2]), piece(0, 16, [0x20, 0])].concat()
+}
+
 fn receive() -> Vec<(&'static str, Vec<u8>)> {
     let quoted = &packet(17, &[0, 8, 0, 9, 0, 8, 0, 0])[14..];
     let mut returned = quoted.to_vec();
@@ -126,14 +188,16 @@ fn receive() -> Vec<(&'static str, Vec<u8>)> {
     let mut question = vec![195, 195, 195, 195, 140];
     question.extend(arrives(&arp(2, 5), false));
     question.extend([150, 160, 191]);
-    vec![
+    let ipv4 = vec![
         ("arp-request", arrives(&arp(1, 4), false)),
         ("echo", arrives(&icmp(8, 0, b"\0\x01\0\x02ping"), false)),
         ("unreachable", arrives(&unreachable, false)),
         ("closed-port", [arrives(&arp(1, 2), false), arrives(&udp(1, b"x"), true)].concat()),
         ("acquaintance", acquaintance),
         ("question", question),
-    ]
+        ("pieces", pieces()),
+    ];
+    ipv4.into_iter().chain(ipv6()).collect()
 }
 
 /// A step of [`crate::egress`] in which kthread 0 sends `frame`.

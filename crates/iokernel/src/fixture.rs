@@ -209,7 +209,8 @@ impl World {
         let tids: Vec<i32> = (0..i32::from(kthreads)).map(|k| id as i32 * 100 + k + 1).collect();
         let region = Region::create(Mapping::new(&file, "region").unwrap(), spec, 1_000_000_000).unwrap();
         let fd = || eventfd(0, EventfdFlags::NONBLOCK).unwrap();
-        let place = Place { id: RuntimeId(id), ip, mac, slots: slots.clone(), region: spec };
+        let ip6 = Config::default().ip6_of(ip);
+        let place = Place { id: RuntimeId(id), ip, ip6, mac, slots: slots.clone(), region: spec };
         let admission =
             Admission { place, wish, region, doorbell: fd(), pid: 1, socket: Arc::new(fd()), process: None };
         let runtime = Runtime::new(admission, &tids);

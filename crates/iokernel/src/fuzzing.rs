@@ -211,7 +211,7 @@ fn admit(
     };
     let descriptor = || eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).expect("a descriptor");
     let admission = Admission {
-        place: Place { id, ip, mac: Mac::derived(ip), slots, region: spec },
+        place: Place { id, ip, ip6: None, mac: Mac::derived(ip), slots, region: spec },
         wish,
         region,
         doorbell: descriptor(),

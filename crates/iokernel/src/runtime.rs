@@ -129,13 +129,14 @@ impl Runtime {
     /// A runtime in its place, with a freshly laid out region and one thread per kthread.
     pub(crate) fn new(admission: Admission, tids: &[i32]) -> Box<Self> {
         let Admission { place, wish, region, doorbell, pid, socket, process } = admission;
-        let Place { id, ip, mac, slots, .. } = place;
+        let Place { id, ip, ip6, mac, slots, .. } = place;
         let count = wish.kthreads;
         let stats = Arc::new(RuntimeStats {
             id,
             name: wish.name,
             pid,
             ip,
+            ip6,
             mac,
             class: wish.class,
             kthreads: count,

@@ -66,7 +66,7 @@ impl Sleepers {
 /// A user thread was queued on a kthread.
 #[inline]
 pub fn work_added(runtime: &Runtime) {
-    if !runtime.is_attached() {
+    if runtime.kthreads.len() > 1 && !runtime.is_attached() {
         runtime.sleepers.wake_one(runtime, false);
     }
 }

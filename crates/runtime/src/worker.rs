@@ -45,12 +45,7 @@ pub fn ready(uthread: &'static Uthread) {
     let Some(kthread) = guard.kthread() else {
         return runtime.inject(uthread);
     };
-    let alone = runtime.kthreads.len() == 1;
-    if !alone
-        && !runtime.pollers.is_empty()
-        && !turns_to_it_now(kthread)
-        && offer(runtime, Some(kthread), uthread)
-    {
+    if hand_over(kthread, runtime, uthread) {
         return;
     }
     if let Err(uthread) = kthread.runq.push(uthread) {
@@ -58,9 +53,34 @@ pub fn ready(uthread: &'static Uthread) {
         overflow.push_back(uthread);
         publish_overflow(kthread, overflow.len());
     }
-    if !alone {
-        local::work_added(runtime);
+    local::work_added(runtime);
+}
+
+/// Makes all `uthreads` runnable, as [`ready`] does with one: those that the run queue does not take overflow under one lock.
+pub fn ready_all(uthreads: impl Iterator<Item = &'static Uthread>) {
+    let guard = NoPreempt::new();
+    let runtime = runtime();
+    let Some(kthread) = guard.kthread() else {
+        return uthreads.for_each(|uthread| runtime.inject(uthread));
+    };
+    let mut left = uthreads
+        .skip_while(|uthread| hand_over(kthread, runtime, uthread) || kthread.runq.push(uthread).is_ok());
+    if let Some(first) = left.next() {
+        let mut overflow = kthread.overflow.lock();
+        overflow.push_back(first);
+        overflow.extend(left);
+        publish_overflow(kthread, overflow.len());
     }
+    local::work_added(runtime);
+}
+
+/// Gives `uthread` to a kthread that polls; false if none does, or this one would run it at once.
+#[inline]
+fn hand_over(kthread: &Kthread, runtime: &Runtime, uthread: &'static Uthread) -> bool {
+    runtime.kthreads.len() > 1
+        && !runtime.pollers.is_empty()
+        && !turns_to_it_now(kthread)
+        && offer(runtime, Some(kthread), uthread)
 }
 
 /// Whether what is queued here is what this kthread runs next: it is in the scheduler, and nothing else is queued.
@@ -345,20 +365,4 @@ fn has_work(kthread: &Kthread, now: Cycles) -> bool {
         || kthread.has_frame()
         || kthread.shared.status.overflow.load(Relaxed) > 0
         || kthread.shared.status.next_timer.load(Relaxed) <= now
-}
-
-/// Makes all `uthreads` runnable, as [`ready`] does with one: those that the run queue does not take overflow under one lock.
-pub fn ready_all(uthreads: impl Iterator<Item = &'static Uthread>) {
-    let guard = NoPreempt::new();
-    let Some(kthread) = guard.kthread() else {
-        return uthreads.for_each(|uthread| runtime().inject(uthread));
-    };
-    let mut left = uthreads.skip_while(|uthread| kthread.runq.push(uthread).is_ok());
-    if let Some(first) = left.next() {
-        let mut overflow = kthread.overflow.lock();
-        overflow.push_back(first);
-        overflow.extend(left);
-        publish_overflow(kthread, overflow.len());
-    }
-    local::work_added(&guard);
 }

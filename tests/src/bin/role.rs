@@ -10,12 +10,8 @@ use tailwater::net::UdpSocket;
 use tailwater::sync::spin::SpinLock;
 use tailwater::thread;
 
-fn ready(socket: &UdpSocket) {
-    let ip = match socket.local_addr().expect("bound").ip() {
-        std::net::IpAddr::V4(ip) => ip,
-        std::net::IpAddr::V6(ip) => panic!("bound to {ip}"),
-    };
-    say(&format!("ready {ip}"));
+fn ready() {
+    say(&format!("ready {}", own_ip()));
 }
 
 fn say(line: &str) {
@@ -28,21 +24,40 @@ fn own_ip() -> Ipv4Addr {
     tailwater::net::local_ip()
 }
 
-/// Answers every datagram on port 7 with itself.
+/// Answers every datagram on port 7 with itself, over either family.
 fn echo() {
-    let socket = UdpSocket::bind((own_ip(), 7)).expect("port 7 is free");
-    ready(&socket);
-    let mut buffer = [0; 2048];
+    let socket = UdpSocket::bind("[::]:7").expect("port 7 is free");
+    ready();
+    let mut buffer = vec![0; 65_536];
     loop {
         let (len, from) = socket.recv_from(&mut buffer).expect("receive");
         socket.send_to(&buffer[..len], from).expect("send");
     }
 }
 
+/// Sends datagrams to the address in PEER until one comes back, and says so.
+fn call() {
+    let peer = std::env::var("PEER").expect("a peer to call");
+    let socket = UdpSocket::bind("[::]:0").expect("a free port");
+    socket.connect(&*peer).expect("a route");
+    socket.set_read_timeout(Some(Duration::from_millis(500))).expect("a timeout");
+    ready();
+    let data: Vec<u8> = (0..3000u32).map(|i| i as u8).collect();
+    let mut buffer = vec![0; 65_536];
+    loop {
+        // The peer's address may be tentative still, the neighbour not found yet.
+        let answer = socket.send(&data).and_then(|_| socket.recv(&mut buffer));
+        if answer.is_ok_and(|len| buffer[..len] == data) {
+            say("answered");
+            return;
+        }
+    }
+}
+
 /// Computes for ever, polling or not; says how far it got every 50 ms of its own time.
 fn burn(poll: bool) {
-    let socket = UdpSocket::bind((own_ip(), 7)).expect("port 7 is free");
-    ready(&socket);
+    let _socket = UdpSocket::bind((own_ip(), 7)).expect("port 7 is free");
+    ready();
     let mut x = 1u64;
     let mut said = Instant::now();
     let mut rounds = 0u64;
@@ -69,8 +84,8 @@ thread_local! {
 /// User threads that never poll and check, while they are preempted and migrate, that everything that is theirs stays theirs.
 fn check_soundness() {
     static ROUNDS: AtomicU64 = AtomicU64::new(0);
-    let socket = UdpSocket::bind((own_ip(), 7)).expect("port 7 is free");
-    ready(&socket);
+    let _socket = UdpSocket::bind((own_ip(), 7)).expect("port 7 is free");
+    ready();
     let threads: Vec<_> = (0..6u64)
         .map(|id| {
             thread::spawn(move || {
@@ -171,7 +186,7 @@ fn clutch() {
 /// Sends datagrams to itself and counts those that come back until its input ends.
 fn talk_to_self() {
     let socket = UdpSocket::bind((own_ip(), 7)).expect("port 7 is free");
-    ready(&socket);
+    ready();
     let mut buffer = [0; 64];
     for i in 0..10_000u32 {
         socket.send_to(&i.to_be_bytes(), (own_ip(), 7)).expect("send");
@@ -185,6 +200,7 @@ fn talk_to_self() {
 fn main() {
     match std::env::args().nth(1).as_deref() {
         Some("echo") => echo(),
+        Some("call") => call(),
         Some("burn") => burn(true),
         Some("hog") => burn(false),
         Some("soundness") => check_soundness(),
