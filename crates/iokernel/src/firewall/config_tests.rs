@@ -100,7 +100,9 @@ fn impossible_limits_and_ethertypes_name_the_key() {
 
 #[test]
 fn more_tests_than_a_packet_may_cost_are_refused() {
-    let list = |n: usize| (0..n).map(|i| format!("\"10.{}.{}.0/24\"", i / 256, i % 256)).collect::<Vec<_>>().join(", ");
+    let list = |n: usize| {
+        (0..n).map(|i| format!("\"10.{}.{}.0/24\"", i / 256, i % 256)).collect::<Vec<_>>().join(", ")
+    };
     let rule = |runtime: &str, n| format!("{}runtime = \"{runtime}\"\nremote = [{}]\n", &RULE[12..], list(n));
     assert!(Config::from_toml(&rule("kv", 256)).is_ok());
     let error = Config::from_toml(&rule("kv", 257)).unwrap_err().to_string();
