@@ -9,7 +9,7 @@
 //! | 192-223 | - | a socket sends to a host of the network |
 //! | 224-255 | - | a socket reads, closes, or is opened again |
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 use tailwater::net::stack::{Mode, NetConfig, Outlet, OutletError, Stack};
 use tailwater::net::udp::{Endpoint, Take};
@@ -46,6 +46,8 @@ impl Outlet for Wire {
     }
 
     fn poll_by(&mut self, _deadline: Duration) {}
+
+    fn poll_loopback(&mut self) {}
 }
 
 /// What this stack sends must be what it would accept.
@@ -56,11 +58,11 @@ fn check(frame: &[u8]) {
         return;
     }
     let packet = Ipv4Packet::parse(payload, Checksums::Verify).expect("a well-formed IPv4 packet");
-    let (source, destination) = (packet.header.source(), packet.header.destination());
     if packet.header.protocol() == IpProtocol::ICMP {
         IcmpMessage::parse(packet.payload, Checksums::Verify).expect("a well-formed ICMP message");
     } else {
-        UdpDatagram::parse(packet.payload, source, destination, Checksums::Verify).expect("a UDP datagram");
+        UdpDatagram::parse(packet.payload, &packet.header.addresses(), Checksums::Verify)
+            .expect("a UDP datagram");
     }
 }
 
@@ -76,6 +78,7 @@ fn stack() -> Stack {
         ip: ip(1),
         prefix: 24,
         gateway: Some(ip(254)),
+        ipv6: None,
         mac: MAC,
         mtu: 1500,
         mode: Mode::Attached,
@@ -88,10 +91,11 @@ fn stack() -> Stack {
 pub fn receive(data: &[u8]) {
     let stack = stack();
     let mut wire = Wire { now: Duration::from_secs(1000), sent: 0 };
-    let open = |port| stack.bind_udp(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port)).expect("a free port");
+    let open =
+        |port| stack.bind_udp(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port)).expect("a free port");
     let plain = open(7);
     let connected = open(8);
-    stack.connect_udp(connected, SocketAddrV4::new(ip(2), 9)).expect("a neighbour");
+    stack.connect_udp(connected, SocketAddr::new(ip(2).into(), 9)).expect("a neighbour");
     let mut third: Option<&Endpoint> = Some(open(9));
     let mut rest = data;
     for _ in 0..MAX_STEPS {
@@ -114,8 +118,8 @@ pub fn receive(data: &[u8]) {
             }
             192..=223 => {
                 // Refusals are as good: no neighbour yet, no room.
-                let to = SocketAddrV4::new(ip(step - 190), 9);
-                let from = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 7);
+                let to = SocketAddr::new(ip(step - 190).into(), 9);
+                let from = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 7);
                 let _ = stack.send_udp(&mut wire, plain, from, to, &data[..data.len().min(100)]);
             }
             224..=255 => match third.take() {

@@ -6,7 +6,7 @@ use tailwater_iokernel::frame::Mac;
 use tailwater_iokernel::fuzzing::{HONEST, HOSTILE, STATION};
 use tailwater_iokernel::testing::wire::{self, Endpoint};
 use tailwater_shm::SlotId;
-use tailwater_shm::control::{Class, ClientMessage, Register, ServerMessage, Welcome};
+use tailwater_shm::control::{Class, ClientMessage, Ipv6Place, Register, ServerMessage, Welcome};
 use tailwater_shm::layout::VERSION;
 use tailwater_workload::spin::{Reply, Request};
 
@@ -40,6 +40,7 @@ fn control() -> Vec<(&'static str, Vec<u8>)> {
         ip: HONEST,
         prefix_len: 16,
         gateway: Some(HOSTILE),
+        ipv6: Some(Ipv6Place { ip: Ipv6Addr::LOCALHOST, prefix_len: 64, gateway: None }),
         mac: STATION.0,
         mtu: 1500,
         slots: vec![SlotId(0), SlotId(1)],

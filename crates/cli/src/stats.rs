@@ -75,7 +75,7 @@ fn describe(stats: &Value) -> String {
         table.row([
             cell(&runtime["name"]),
             cell(&runtime["pid"]),
-            cell(&runtime["ip"]),
+            addresses(runtime),
             cell(&runtime["class"]),
             cell(&counters["cores"]),
             cell(&runtime["kthreads"]),
@@ -152,6 +152,14 @@ fn cell(value: &Value) -> String {
     }
 }
 
+/// Both addresses of a runtime, or the one it has.
+fn addresses(runtime: &Value) -> String {
+    match &runtime["ip6"] {
+        Value::Null => cell(&runtime["ip"]),
+        ip6 => format!("{} {}", cell(&runtime["ip"]), cell(ip6)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -161,7 +169,7 @@ mod tests {
     fn every_part_of_an_answer_is_shown_and_an_empty_one_does_no_harm() {
         let text = describe(&json!({
             "iokernel": { "version": "0.1.0", "iokernel_core": 0, "managed_cores": [1, 2], "policy": "static" },
-            "runtimes": [{ "name": "kv", "pid": 7, "ip": "10.77.0.2", "class": "latency-critical", "kthreads": 2,
+            "runtimes": [{ "name": "kv", "pid": 7, "ip": "10.77.0.2", "ip6": "fd00:7477::2", "class": "latency-critical", "kthreads": 2,
                 "counters": { "cores": 1, "core_ns": 2_500_000_000u64, "rx_frames": 5, "tx_frames": 4, "rx_full": 0 } }],
             "firewall": { "denied_by_default": 4, "opaque": 0, "rules": [
                 { "name": "web", "runtime": null, "direction": "ingress", "action": "allow", "matched": 17 }] },
@@ -173,6 +181,7 @@ mod tests {
             "lends cores 1,2",
             "kv",
             "2.50",
+            "10.77.0.2 fd00:7477::2",
             "web",
             "any",
             "17",

@@ -222,7 +222,8 @@ impl World {
         let tids: Vec<i32> = (0..i32::from(kthreads)).map(|k| id as i32 * 100 + k + 1).collect();
         let region = Region::create(Mapping::new(&file, "region").unwrap(), spec, 1_000_000_000).unwrap();
         let fd = || eventfd(0, EventfdFlags::NONBLOCK).unwrap();
-        let place = Place { id: RuntimeId(id), ip, mac, slots: slots.clone(), region: spec };
+        let ip6 = self.config.ip6_of(ip);
+        let place = Place { id: RuntimeId(id), ip, ip6, mac, slots: slots.clone(), region: spec };
         let guard = Guard::compile(&self.config.firewall, &wish.name, 1_000_000_000);
         let socket = Arc::new(fd());
         let admission =

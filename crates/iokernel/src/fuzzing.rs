@@ -47,8 +47,8 @@ const HOSTILE_ID: RuntimeId = RuntimeId(0);
 const HONEST_ID: RuntimeId = RuntimeId(1);
 
 /// IPv6 address of a runtime of the arena beside its link-local one, if it has one.
-pub fn ip6_of(_ip: Ipv4Addr) -> Option<std::net::Ipv6Addr> {
-    None
+pub fn ip6_of(ip: Ipv4Addr) -> Option<std::net::Ipv6Addr> {
+    Config::default().ip6_of(ip)
 }
 
 /// Compiled firewall rules beside a naive evaluator.
@@ -227,7 +227,7 @@ fn admit(
     };
     let descriptor = || eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).expect("a descriptor");
     let admission = Admission {
-        place: Place { id, ip, mac: Mac::derived(ip), slots, region: spec },
+        place: Place { id, ip, ip6: ip6_of(ip), mac: Mac::derived(ip), slots, region: spec },
         wish,
         region,
         doorbell: descriptor(),

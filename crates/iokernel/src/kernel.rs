@@ -264,7 +264,8 @@ fn start_ports(
     config: &Config,
     clock: Clock,
 ) -> Result<Option<std::net::Ipv4Addr>, StartError> {
-    let context = Context { clock, mtu: config.mtu, prefix_len: config.prefix_len };
+    let network6 = config.ip6_of(config.network);
+    let context = Context { clock, mtu: config.mtu, prefix_len: config.prefix_len, network6 };
     let (mut gateway, mut uplinks) = (None, 0);
     for number in 0..ports.len() {
         let port = &ports[number];

@@ -136,20 +136,21 @@ impl Runtime {
     /// A runtime in its place, with a freshly laid out region and one thread per kthread.
     pub(crate) fn new(admission: Admission, tids: &[i32]) -> Box<Self> {
         let Admission { place, wish, region, doorbell, pid, socket, process, guard } = admission;
-        let Place { id, ip, mac, slots, .. } = place;
+        let Place { id, ip, ip6, mac, slots, .. } = place;
         let count = wish.kthreads;
         let stats = Arc::new(RuntimeStats {
             id,
             name: wish.name,
             pid,
             ip,
+            ip6,
             mac,
             class: wish.class,
             kthreads: count,
             guaranteed: wish.guaranteed,
             counters: RuntimeCounters::default(),
         });
-        let identity = Identity::new(mac, ip, None);
+        let identity = Identity::new(mac, ip, ip6);
         let kthread = |index: u16| Kthread {
             ingress: Producer::new(region.ingress(index)),
             egress: Some(Egress {

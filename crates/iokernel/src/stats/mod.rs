@@ -28,7 +28,7 @@ pub use firewall::{FirewallCounters, FirewallStats, RuleStats};
 pub use histogram::SharedHistogram;
 
 use serde_json::{Map, Value, json};
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use tailwater_sched::RuntimeId;
@@ -253,6 +253,8 @@ pub struct RuntimeStats {
     pub pid: i32,
     /// Its address.
     pub ip: Ipv4Addr,
+    /// Its IPv6 address, if it has one.
+    pub ip6: Option<Ipv6Addr>,
     /// Its MAC address.
     pub mac: Mac,
     /// Its class.
@@ -378,7 +380,7 @@ impl Stats {
             .runtimes()
             .iter()
             .map(|r| {
-                json!({ "id": r.id.0, "name": r.name, "pid": r.pid, "ip": r.ip, "mac": r.mac.to_string(),
+                json!({ "id": r.id.0, "name": r.name, "pid": r.pid, "ip": r.ip, "ip6": r.ip6, "mac": r.mac.to_string(),
                         "class": r.class, "kthreads": r.kthreads, "guaranteed": r.guaranteed,
                         "counters": r.counters.to_json() })
             })
@@ -458,6 +460,7 @@ mod tests {
             name: "spin".to_owned(),
             pid: 1,
             ip: Ipv4Addr::LOCALHOST,
+            ip6: None,
             mac: Mac::default(),
             class: Class::LatencyCritical,
             kthreads: 2,

@@ -100,24 +100,22 @@ fn not_an_address(text: &str, why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, format!("{text:?} is not a socket address: {why}"))
 }
 
-/// Calls `f` with the IPv4 addresses among `addresses` until it succeeds.
+/// What a call says that was given no address to try.
+pub fn no_addresses() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, "no addresses were given")
+}
+
+/// Calls `f` with the addresses until it succeeds.
 ///
 /// # Errors
-/// That of the last call, or of the addresses, or [`Unsupported`](io::ErrorKind::Unsupported) if all are IPv6.
+/// That of the last call, or of the addresses.
 pub fn try_each<T>(
     addresses: impl ToSocketAddrs,
-    mut f: impl FnMut(SocketAddrV4) -> io::Result<T>,
+    mut f: impl FnMut(SocketAddr) -> io::Result<T>,
 ) -> io::Result<T> {
-    let mut error = io::Error::new(io::ErrorKind::InvalidInput, "no addresses were given");
+    let mut error = no_addresses();
     for address in addresses.to_socket_addrs()? {
-        let result = match address {
-            SocketAddr::V4(v4) => f(v4),
-            SocketAddr::V6(v6) => Err(io::Error::new(
-                io::ErrorKind::Unsupported,
-                format!("{v6}: this network has IPv4 only; use an IPv4 address"),
-            )),
-        };
-        match result {
+        match f(address) {
             Ok(value) => return Ok(value),
             Err(e) => error = e,
         }
@@ -161,10 +159,10 @@ mod tests {
     fn addresses_are_tried_in_turn_and_the_last_error_is_reported() {
         let all: Vec<SocketAddr> =
             ["[::1]:1", "10.0.0.1:1", "10.0.0.2:1"].iter().map(|a| a.parse().unwrap()).collect();
-        assert_eq!(try_each(&all[..], |a| Ok(*a.ip())).unwrap(), Ipv4Addr::new(10, 0, 0, 1));
+        let second = |a: SocketAddr| if a.is_ipv4() { Ok(a.ip()) } else { Err(io::Error::other("no")) };
+        assert_eq!(try_each(&all[..], second).unwrap(), IpAddr::from([10, 0, 0, 1]));
         let error = try_each(&all[..], |a| Err::<(), _>(io::Error::other(a.to_string()))).unwrap_err();
         assert_eq!(error.to_string(), "10.0.0.2:1");
-        assert_eq!(try_each(&all[..1], |_| Ok(())).unwrap_err().kind(), io::ErrorKind::Unsupported);
         assert_eq!(try_each(&all[..0], |_| Ok(())).unwrap_err().kind(), io::ErrorKind::InvalidInput);
     }
 }

@@ -1,9 +1,10 @@
-//! The one stack of the process, and what ties it to kthreads: their egress rings, the cycle clock, a thread for its timers.
+//! The one stack of the process, and what ties it to kthreads: their egress rings, the cycle clock, a thread for its timers, one for
+//! what it sends to itself.
 //!
 //! The stack's timers (questions repeated, neighbours aged, this host announced) need no precision and fire seconds apart, so
 //! they have a user thread of their own, started when the first is set: it sleeps in the scheduler's timer queue like any other.
 
-use super::stack::{NetConfig, Outlet, OutletError, Stack};
+use super::stack::{LoopbackBatch, NetConfig, Outlet, OutletError, Stack};
 use crate::egress::{self, EgressError};
 use crate::sync::spin::SpinLock;
 use crate::sync::wait::{WaitList, wait};
@@ -62,6 +63,42 @@ impl Outlet for KthreadOutlet {
         drop(timers);
         if start {
             crate::thread::spawn(run_timers);
+        }
+    }
+
+    fn poll_loopback(&mut self) {
+        let mut loopback = LOOPBACK.lock();
+        let start = !core::mem::replace(&mut loopback.started, true);
+        loopback.sleeper.wake_one();
+        drop(loopback);
+        if start {
+            crate::thread::spawn(run_loopback);
+        }
+    }
+}
+
+struct LoopbackThread {
+    started: bool,
+    sleeper: WaitList,
+}
+
+static LOOPBACK: SpinLock<LoopbackThread> =
+    SpinLock::new(LoopbackThread { started: false, sleeper: WaitList::new() });
+
+/// The thread that processes what this host sends to itself, started when the first such packet is sent: never ends. One thread, so that packets stay in order.
+fn run_loopback() {
+    let mut batch = LoopbackBatch::default();
+    loop {
+        while stack().take_loopback(&mut batch) {
+            for packet in batch.packets() {
+                stack().input_local(&mut KthreadOutlet, &packet);
+                crate::poll();
+            }
+        }
+        let loopback = LOOPBACK.lock();
+        // Whoever fills the queue from here on finds this thread in the list, or has to wait for this lock until it is there.
+        if stack().is_loopback_empty() {
+            wait(loopback, |loopback| &mut loopback.sleeper, None);
         }
     }
 }

@@ -50,19 +50,21 @@ macro_rules! counters {
 counters! {
     /// Frames too short for what their headers claim, or with fields that cannot be.
     Malformed => malformed,
-    /// Frames with a wrong IPv4, ICMP or UDP checksum.
+    /// Frames with a wrong IPv4, ICMP, ICMPv6 or UDP checksum.
     BadChecksum => bad_checksums,
-    /// IPv4 fragments, which are not reassembled.
+    /// Fragments of IP packets received.
     Fragment => fragments,
+    /// Packets sent in fragments, because they were longer than the path carries.
+    Fragmented => fragmented,
     /// Frames to another station's or a multicast MAC address, or from a group address.
     ForeignMac => foreign_macs,
-    /// Frames of a type other than IPv4 and ARP.
+    /// Frames of a type other than IPv4, ARP and, where it is configured, IPv6.
     UnknownEtherType => unknown_ethertypes,
-    /// IPv4 packets to an address that is not this stack's, loopback addresses on the wire included.
+    /// IP packets to an address that is not this stack's, loopback addresses on the wire included.
     ForeignAddress => foreign_addresses,
-    /// IPv4 packets from an address no peer can have (RFC 1122 section 3.2.1.3).
+    /// IP packets from an address no peer can have (RFC 1122 section 3.2.1.3).
     MartianSource => martian_sources,
-    /// IPv4 packets of a protocol other than ICMP and UDP.
+    /// IP packets of a protocol that is not spoken here.
     UnknownProtocol => unknown_protocols,
     /// ARP packets answered with a reply.
     ArpAnswered => arp_answered,
@@ -75,21 +77,35 @@ counters! {
     /// Changes of a neighbour's MAC address ignored because they came too fast, and neighbours not learnt because the cache was
     /// full.
     ArpIgnored => arp_ignored,
+    /// IPv6 packets with an extension header or an option that asks to be refused when it is not understood.
+    ExtensionRefused => extensions_refused,
+    /// Neighbour solicitations answered.
+    NdAnswered => nd_answered,
+    /// Neighbour solicitations sent.
+    NdSolicited => nd_solicited,
+    /// Neighbour discovery that breaks its rules: routed, in fragments, or about addresses that cannot be neighbours (RFC 4861 section 7.1).
+    NdInvalid => nd_invalid,
+    /// Neighbour advertisements of this stack's addresses by another station.
+    NdConflict => nd_conflicts,
+    /// Neighbour advertisements not believed, and neighbours not learnt because the cache was full.
+    NdIgnored => nd_ignored,
+    /// Paths found to carry shorter packets than the link (RFC 1191, RFC 8201).
+    PathNarrowed => paths_narrowed,
     /// Neighbours that did not answer.
     NeighbourFailed => neighbours_failed,
     /// Packets dropped while they waited for a neighbour: pushed out by later ones, or the neighbour did not answer.
     PendingDropped => pending_dropped,
-    /// ICMP echo requests answered.
+    /// ICMP and ICMPv6 echo requests answered.
     EchoAnswered => echoes_answered,
-    /// ICMP messages of no concern, or that quote no datagram of ours.
+    /// ICMP and ICMPv6 messages of no concern, or that quote no packet of ours.
     IcmpIgnored => icmp_ignored,
-    /// ICMP "port unreachable" sent.
+    /// ICMP and ICMPv6 errors sent.
     UnreachableSent => unreachables_sent,
-    /// ICMP "port unreachable" that would have been sent but for the rate limit.
+    /// ICMP and ICMPv6 messages that would have been sent but for the rate limit.
     UnreachableLimited => unreachables_limited,
     /// UDP datagrams for which no socket was open.
     NoSocket => udp_no_socket,
-    /// Answers (ARP, ICMP, packets that waited for a neighbour) dropped because the egress ring was full.
+    /// Answers (ARP, neighbour discovery, ICMP, ICMPv6, packets that waited for a neighbour) dropped because the egress ring was full.
     EgressFull => egress_full,
 }
 

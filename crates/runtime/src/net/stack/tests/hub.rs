@@ -90,7 +90,7 @@ fn open(hub: &mut Hub, n: u8, port: u16) {
     hub.with(n, |stack, _| stack.bind_udp(everywhere(port)).map(|_| ())).unwrap();
 }
 
-fn send(hub: &mut Hub, from: u8, port: u16, to: SocketAddrV4, data: &[u8]) -> Result<(), SendError> {
+fn send(hub: &mut Hub, from: u8, port: u16, to: SocketAddr, data: &[u8]) -> Result<(), SendError> {
     hub.with(from, |stack, catch| {
         let endpoint = stack.bind_udp(everywhere(0)).unwrap();
         let result = stack.send_udp(catch, endpoint, everywhere(port), to, data);

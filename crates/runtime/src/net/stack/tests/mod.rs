@@ -23,11 +23,13 @@ struct Catch {
     room: usize,
     /// Earliest `poll_by`.
     poll_by: Option<Duration>,
+    /// Calls of `poll_loopback`.
+    loopback_polls: usize,
 }
 
 impl Catch {
     fn at(now: Duration) -> Self {
-        Self { now, frames: Vec::new(), room: usize::MAX, poll_by: None }
+        Self { now, frames: Vec::new(), room: usize::MAX, poll_by: None, loopback_polls: 0 }
     }
 
     /// The only frame caught since the last call.
@@ -57,6 +59,10 @@ impl Outlet for Catch {
         self.now
     }
 
+    fn poll_loopback(&mut self) {
+        self.loopback_polls += 1;
+    }
+
     fn poll_by(&mut self, deadline: Duration) {
         self.poll_by = Some(self.poll_by.map_or(deadline, |old| old.min(deadline)));
     }
@@ -71,12 +77,12 @@ fn mac(n: u8) -> MacAddr {
     MacAddr([2, 0, 0, 0, 0, n])
 }
 
-fn at(n: u8, port: u16) -> SocketAddrV4 {
-    SocketAddrV4::new(ip(n), port)
+fn at(n: u8, port: u16) -> SocketAddr {
+    SocketAddr::new(ip(n).into(), port)
 }
 
-fn everywhere(port: u16) -> SocketAddrV4 {
-    SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port)
+fn everywhere(port: u16) -> SocketAddr {
+    SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port)
 }
 
 fn config(n: u8) -> NetConfig {
@@ -84,6 +90,7 @@ fn config(n: u8) -> NetConfig {
         ip: ip(n),
         prefix: 24,
         gateway: Some(ip(254)),
+        ipv6: None,
         mac: mac(n).0,
         mtu: 1500,
         mode: Mode::Attached,
@@ -143,7 +150,7 @@ fn acquainted() -> Stack {
 }
 
 /// The next datagram at `endpoint`.
-fn recv(endpoint: &Endpoint) -> Result<Option<(Vec<u8>, SocketAddrV4)>, SocketError> {
+fn recv(endpoint: &Endpoint) -> Result<Option<(Vec<u8>, SocketAddr)>, SocketError> {
     let mut buf = vec![0; MAX_DATAGRAM];
     let received = endpoint.inbound().receive(&mut buf, Take::Remove)?;
     Ok(received.map(|received| {
