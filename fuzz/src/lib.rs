@@ -18,18 +18,13 @@ mod receive;
 pub mod seeds;
 
 pub use egress::egress;
-pub use tailwater_iokernel::fuzzing::firewall;
 pub use messages::{control, spin};
 pub use receive::receive;
+pub use tailwater_iokernel::fuzzing::firewall;
 
 /// A fuzz target.
 pub type Target = fn(&[u8]);
 
 /// All targets by the name of their corpus.
-pub const TARGETS: [(&str, Target); 5] = [
-    ("receive", receive),
-    ("egress", egress),
-    ("firewall", firewall),
-    ("control", control),
-    ("spin", spin),
-];
+pub const TARGETS: [(&str, Target); 5] =
+    [("receive", receive), ("egress", egress), ("firewall", firewall), ("control", control), ("spin", spin)];

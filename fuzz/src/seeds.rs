@@ -147,7 +147,8 @@ fn sends(frame: &[u8]) -> Vec<u8> {
 /// A neighbour advertisement by the hostile runtime to all nodes, of this target.
 fn advertisement(target: Ipv6Addr) -> Vec<u8> {
     let (own, nodes) = (Mac::derived(HOSTILE), Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1));
-    let mut frame = [&Mac::of_ipv6_group(nodes).0[..], &own.0, &[0x86, 0xdd, 0x60, 0, 0, 0, 0, 32, 58, 255]].concat();
+    let mut frame =
+        [&Mac::of_ipv6_group(nodes).0[..], &own.0, &[0x86, 0xdd, 0x60, 0, 0, 0, 0, 32, 58, 255]].concat();
     frame.extend(own.link_local().octets());
     frame.extend(nodes.octets());
     frame.extend([136, 0, 0, 0, 0x20, 0, 0, 0]);
@@ -191,11 +192,23 @@ fn egress() -> Vec<(&'static str, Vec<u8>)> {
         ("forged", [work.clone(), state(1), sends(&forged), loops.to_vec()].concat()),
         (
             "advertisement",
-            [work.clone(), state(1), sends(&advertisement(Mac::derived(HOSTILE).link_local())), loops.to_vec()].concat(),
+            [
+                work.clone(),
+                state(1),
+                sends(&advertisement(Mac::derived(HOSTILE).link_local())),
+                loops.to_vec(),
+            ]
+            .concat(),
         ),
         (
             "forged-advertisement",
-            [work.clone(), state(1), sends(&advertisement(Mac::derived(HONEST).link_local())), loops.to_vec()].concat(),
+            [
+                work.clone(),
+                state(1),
+                sends(&advertisement(Mac::derived(HONEST).link_local())),
+                loops.to_vec(),
+            ]
+            .concat(),
         ),
         ("life", [work.clone(), state(1), state(2), state(0)].concat()),
         ("wild-tail", [work.clone(), tails, floods, loops.to_vec()].concat()),
