@@ -235,7 +235,7 @@ mod tests {
     fn seeds_reach_what_they_are_meant_to_reach() {
         assert_eq!(outcome("frame"), (1, true));
         assert_eq!(outcome("forged"), (0, true));
-        assert_eq!(outcome("advertisement"), (1, true));
+        assert_eq!(outcome("advertisement"), (2, true), "to all nodes: the port and the neighbour");
         assert_eq!(outcome("forged-advertisement"), (0, true));
         assert_eq!(outcome("life"), (0, true));
         assert_eq!(outcome("wild-tail"), (0, false));
