@@ -1,6 +1,6 @@
 //! The firewall: which packets pass between a runtime and the rest, and how many.
 //!
-//! Owns the settings ([`FirewallConfig`], [`Rule`], [`Limit`]), their compiled form ([`Guard`]: rules and token buckets of one
+//! Owns the settings ([`FirewallConfig`], [`Rule`], [`Limit`]), their compiled form (`Guard`: rules and token buckets of one
 //! runtime) and the judgement. Stateless: every packet is judged by itself, in a linear search of at most [`MAX_TESTS`] tests,
 //! the first of which that matches decides. Pure: the packet and the time are arguments. The switch asks it after the
 //! anti-spoofing checks, which no rule turns off; a runtime without rules and limits has no guard and costs one branch.
@@ -10,10 +10,10 @@
 //!
 //! | what | where |
 //! |---|---|
-//! | settings, and what is wrong with them | [`config`], [`text`] |
-//! | what a rule may look at | [`facts`] |
-//! | compiled rules | [`rules`] |
-//! | rate limits | [`bucket`] |
+//! | settings, and what is wrong with them | `config`, `text` |
+//! | what a rule may look at | `facts` |
+//! | compiled rules | `rules` |
+//! | rate limits | `bucket` |
 
 mod bucket;
 mod config;
