@@ -8,6 +8,7 @@
 //! |---|---|---|
 //! | [`receive`] | another host | the stack stands, answers at most four frames, and what it sends parses |
 //! | [`egress`] | a runtime with its shared memory | the IOKernel stands, nothing forged leaves it, the neighbour keeps its registration |
+//! | [`firewall`] | rules and packets as operations | compiled rules decide and count as a naive evaluator does |
 //! | [`control`] | a client at the control socket | a message or a typed error; a message survives a round trip |
 //! | [`spin`] | a client of the spin server | a request or a typed error; what decodes encodes back to the same bytes |
 
@@ -19,10 +20,11 @@ pub mod seeds;
 pub use egress::egress;
 pub use messages::{control, spin};
 pub use receive::receive;
+pub use tailwater_iokernel::fuzzing::firewall;
 
 /// A fuzz target.
 pub type Target = fn(&[u8]);
 
 /// All targets by the name of their corpus.
-pub const TARGETS: [(&str, Target); 4] =
-    [("receive", receive), ("egress", egress), ("control", control), ("spin", spin)];
+pub const TARGETS: [(&str, Target); 5] =
+    [("receive", receive), ("egress", egress), ("firewall", firewall), ("control", control), ("spin", spin)];

@@ -18,6 +18,7 @@ pub fn of(target: &str) -> Vec<(&'static str, Vec<u8>)> {
     match target {
         "receive" => receive(),
         "egress" => egress(),
+        "firewall" => firewall(),
         "control" => control(),
         "spin" => spin(),
         other => panic!("there is no fuzz target {other}"),
@@ -205,6 +206,33 @@ fn sends(frame: &[u8]) -> Vec<u8> {
     [&[96, frame.len() as u8], frame].concat()
 }
 
+/// A neighbour advertisement by the hostile runtime to all nodes, of this target.
+fn advertisement(target: Ipv6Addr) -> Vec<u8> {
+    let (own, nodes) = (Mac::derived(HOSTILE), Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1));
+    let mut frame =
+        [&Mac::of_ipv6_group(nodes).0[..], &own.0, &[0x86, 0xdd, 0x60, 0, 0, 0, 0, 32, 58, 255]].concat();
+    frame.extend(own.link_local().octets());
+    frame.extend(nodes.octets());
+    frame.extend([136, 0, 0, 0, 0x20, 0, 0, 0]);
+    frame.extend(target.octets());
+    frame.extend([2, 1]);
+    frame.extend(own.0);
+    frame
+}
+
+/// Steps of the firewall's model: a default, rules of each kind, packets of each family and direction.
+fn firewall() -> Vec<(&'static str, Vec<u8>)> {
+    let packets: Vec<u8> = (0..16u8).flat_map(|kind| [72 + kind, kind, 0, 1, 0, 7, 3, 0x10, 0, 0]).collect();
+    let rule = |kind: u8| [kind, kind, 0x15, 4, 0, 1, 12, 0, 3, 3, 7];
+    let rules: Vec<u8> = (0..6).flat_map(rule).collect();
+    vec![
+        ("packets", packets.clone()),
+        ("deny-all", [&[64, 3][..], &packets].concat()),
+        ("rules", [&[64, 3][..], &rules, &packets].concat()),
+        ("bytes", [&rules[..], &[240, 20], &[0x45; 20], &[241, 40], &[0x60; 40]].concat()),
+    ]
+}
+
 fn egress() -> Vec<(&'static str, Vec<u8>)> {
     let end = |ip, mac| Endpoint { mac, ip, port: 7 };
     let me = end(HOSTILE, Mac::derived(HOSTILE));
@@ -224,6 +252,26 @@ fn egress() -> Vec<(&'static str, Vec<u8>)> {
     vec![
         ("frame", [work.clone(), state(1), sends(&frame), loops.to_vec()].concat()),
         ("forged", [work.clone(), state(1), sends(&forged), loops.to_vec()].concat()),
+        (
+            "advertisement",
+            [
+                work.clone(),
+                state(1),
+                sends(&advertisement(Mac::derived(HOSTILE).link_local())),
+                loops.to_vec(),
+            ]
+            .concat(),
+        ),
+        (
+            "forged-advertisement",
+            [
+                work.clone(),
+                state(1),
+                sends(&advertisement(Mac::derived(HONEST).link_local())),
+                loops.to_vec(),
+            ]
+            .concat(),
+        ),
         ("life", [work.clone(), state(1), state(2), state(0)].concat()),
         ("wild-tail", [work.clone(), tails, floods, loops.to_vec()].concat()),
         ("wild-word", [work, vec![0, 0, 0xa0, 0, 0], vec![0xff; 8], loops.to_vec()].concat()),

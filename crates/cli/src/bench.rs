@@ -133,8 +133,12 @@ fn describe_switch(report: &SwitchReport) -> String {
         [report.raw_echo_p50_us, report.raw_echo_p99_us, report.raw_echo_p999_us],
     );
     format!(
-        "{table}\n{echo}\n{} windows of 1 ms; {} were cut by stalls of the machine and count in `overall` only\n",
-        report.windows, report.windows_cut
+        "{table}\n{echo}\nfirewall, ns a packet: {} by 1 rule, {} by 10, {} by 100\n\n{} windows of 1 ms; {} were cut by stalls of the machine and count in `overall` only\n",
+        number(report.firewall_1_ns),
+        number(report.firewall_10_ns),
+        number(report.firewall_100_ns),
+        report.windows,
+        report.windows_cut
     )
 }
 

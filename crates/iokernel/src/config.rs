@@ -10,6 +10,7 @@ use tailwater_shm::layout::MAX_KTHREADS;
 use tailwater_shm::lot::SLOTS;
 use tailwater_shm::ring::{LINE, MAX_FRAME, MAX_LINES, MIN_LINES};
 
+use crate::firewall::FirewallConfig;
 use crate::frame::ETHERNET_HEADER;
 
 /// Longest IP packet in bytes that runtimes' stacks take.
@@ -101,6 +102,8 @@ pub struct Config {
     pub max_ring_bytes: u32,
     /// How far to raise the priority of the polling thread.
     pub priority: Priority,
+    /// Which packets pass between runtimes and the rest.
+    pub firewall: FirewallConfig,
 }
 
 impl Default for Config {
@@ -127,6 +130,7 @@ impl Default for Config {
             max_kthreads: MAX_KTHREADS,
             max_ring_bytes: 4 << 20,
             priority: Priority::default(),
+            firewall: FirewallConfig::default(),
         }
     }
 }
@@ -213,7 +217,8 @@ impl Config {
             return Err(out_of_range("mtu", self.mtu, format!("576 to {LONGEST_MTU} bytes are possible")));
         }
         self.check_times()?;
-        self.check_limits()
+        self.check_limits()?;
+        self.firewall.check().map_err(|(key, value, expected)| ConfigError::Value { key, value, expected })
     }
 
     fn check_times(&self) -> Result<(), ConfigError> {

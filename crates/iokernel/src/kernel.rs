@@ -121,7 +121,7 @@ impl IoKernel {
         let (command_sender, commands) = channel();
         let (notices, notice_receiver) = channel();
         let names = ports.iter().map(|port| port.name().to_owned()).collect();
-        let stats = Arc::new(Stats::new(names));
+        let stats = Arc::new(Stats::new(names, &config.firewall));
         let control = Control::new(control::Parts {
             config: config.clone(),
             surroundings: Surroundings {
@@ -158,7 +158,7 @@ impl IoKernel {
         );
         Ok(Self {
             allocator,
-            switch: Switch::new(ports, config.mtu),
+            switch: Switch::new(ports, &config),
             config,
             interval,
             cores,

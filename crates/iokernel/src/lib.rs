@@ -2,6 +2,7 @@
 //!
 //! # What this crate owns
 //! * [`config`]: settings, their units, defaults and limits;
+//! * [`firewall`]: which packets pass between runtimes and the rest, and how many;
 //! * [`port`]: where frames enter and leave (in-memory pair, TAP; the load generator brings its own);
 //! * [`stats`]: counters and hand-off histograms, readable from any thread;
 //! * [`IoKernel`]: registration, switch, core grants and hand-offs, adaptive polling.
@@ -19,6 +20,7 @@ mod allocator;
 pub mod bench;
 pub mod config;
 mod control;
+pub mod firewall;
 #[cfg(test)]
 mod fixture;
 pub mod frame;

@@ -23,6 +23,7 @@ use tailwater_shm::memory::{self, Mapping};
 use super::directory::{Place, Refusal};
 use super::{Command, Control, PATIENCE};
 use crate::config::PREFIX_LEN6;
+use crate::firewall::Guard;
 use crate::runtime::{Admission, EndReason, Runtime};
 
 /// One connection.
@@ -223,7 +224,10 @@ impl Control {
         // Names a process that may be gone by now: then its socket has hung up as well.
         let process = Pid::from_raw(pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
         let socket = Arc::clone(socket);
-        let runtime = Runtime::new(Admission { place, wish, region, doorbell, pid, socket, process }, tids);
+        let (config, hz) = (&self.parts.config, self.parts.surroundings.clock.hz());
+        let guard = Guard::compile(&config.firewall, &wish.name, hz);
+        let admission = Admission { place, wish, region, doorbell, pid, socket, process, guard };
+        let runtime = Runtime::new(admission, tids);
         tracing::info!(%id, name = runtime.stats.name, ip = %runtime.ip, ip6 = ?runtime.stats.ip6, kthreads = tids.len(), "registered");
         self.parts.stats.polling.registered.add(1);
         self.parts.stats.add_runtime(Arc::clone(&runtime.stats));

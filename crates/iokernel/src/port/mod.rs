@@ -102,6 +102,8 @@ pub enum Delivery {
     Full,
     /// Nobody has the destination address.
     Unknown,
+    /// A firewall rule or a rate limit of the receiver refuses it.
+    Denied,
     /// Shorter than an Ethernet header, or longer than the MTU allows.
     BadLength,
 }

@@ -4,8 +4,27 @@
 //! by anybody through a [`StatsHandle`]. The list of runtimes is behind a lock that the polling thread never takes: the
 //! control thread keeps it. Numbers read together may be a few nanoseconds apart; none goes backwards.
 
+/// A struct of counters, and its document.
+macro_rules! counters {
+    ($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $field:ident,)* }) => {
+        $(#[$meta])*
+        #[derive(Debug, Default)]
+        pub struct $name { $($(#[$doc])* pub $field: Counter,)* }
+
+        impl $name {
+            fn to_json(&self) -> Value {
+                let mut map = Map::new();
+                $(map.insert(stringify!($field).to_owned(), self.$field.get().into());)*
+                Value::Object(map)
+            }
+        }
+    };
+}
+
+mod firewall;
 mod histogram;
 
+pub use firewall::{FirewallCounters, FirewallStats, RuleStats};
 pub use histogram::SharedHistogram;
 
 use serde_json::{Map, Value, json};
@@ -15,6 +34,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tailwater_sched::RuntimeId;
 use tailwater_shm::control::Class;
 
+use crate::firewall::FirewallConfig;
 use crate::frame::Mac;
 
 /// A number that one thread increases.
@@ -40,22 +60,6 @@ impl Counter {
     }
 }
 
-macro_rules! counters {
-    ($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $field:ident,)* }) => {
-        $(#[$meta])*
-        #[derive(Debug, Default)]
-        pub struct $name { $($(#[$doc])* pub $field: Counter,)* }
-
-        impl $name {
-            fn to_json(&self) -> Value {
-                let mut map = Map::new();
-                $(map.insert(stringify!($field).to_owned(), self.$field.get().into());)*
-                Value::Object(map)
-            }
-        }
-    };
-}
-
 counters! {
     /// What the switch did.
     SwitchCounters {
@@ -73,12 +77,21 @@ counters! {
         dropped_full,
         /// Dropped: nobody has the destination address, and there is no uplink.
         dropped_unknown,
-        /// Dropped: source MAC, source IP or ARP sender was not the runtime's own.
+        /// Dropped: source MAC, source IP, ARP sender, advertised or probed address was not the runtime's own.
         dropped_spoofed,
         /// Dropped: truncated, or lengths that contradict one another.
         dropped_malformed,
-        /// Dropped: neither IPv4 nor ARP.
+        /// Dropped: neither IPv4, IPv6 nor ARP, nor a configured EtherType.
         dropped_ethertype,
+        /// Dropped: a runtime sent a VLAN tag.
+        dropped_tagged,
+        /// Dropped: a runtime sent what is for routers (advertisements, redirects, queries), a source route, neighbour discovery in
+        /// fragments or with a hop limit other than 255, or ARP that is neither request nor reply.
+        dropped_refused,
+        /// Dropped: a firewall rule, or the firewall's default, denied it.
+        dropped_denied,
+        /// Dropped: over a rate limit.
+        dropped_limited,
         /// Dropped: the sender changed the frame while it was copied to a port.
         dropped_torn,
         /// Dropped: a port would not take it.
@@ -157,6 +170,16 @@ counters! {
         tx_spoofed,
         /// Frames of its dropped because they made no sense.
         tx_malformed,
+        /// Frames of its dropped because no runtime may send their kind: other EtherTypes, VLAN tags, messages of routers.
+        tx_refused,
+        /// Frames of its dropped by a firewall rule or the default.
+        tx_denied,
+        /// Frames of its dropped because they were over its rate limit.
+        tx_limited,
+        /// Frames for it dropped by a firewall rule or the default.
+        rx_denied,
+        /// Frames for it dropped because they were over its rate limit.
+        rx_limited,
         /// Cores it holds now.
         cores,
         /// Times it was lent a core.
@@ -272,6 +295,8 @@ pub struct Stats {
     pub apply: SharedHistogram,
     /// Cores taken back from runtimes that died.
     pub reclaim: ReclaimHistograms,
+    /// The firewall.
+    pub firewall: FirewallStats,
     handoffs: [HandoffHistograms; HandoffKind::ALL.len()],
     ports: Vec<PortStats>,
     /// Locked by the control thread and by readers; never by the polling thread.
@@ -281,7 +306,8 @@ pub struct Stats {
 }
 
 impl Stats {
-    pub(crate) fn new(ports: Vec<String>) -> Self {
+    /// Accounts of ports of these names and of the rules of this firewall.
+    pub(crate) fn new(ports: Vec<String>, firewall: &FirewallConfig) -> Self {
         let port = |name| PortStats {
             name,
             injected: Counter::default(),
@@ -295,6 +321,7 @@ impl Stats {
             polling: LoopCounters::default(),
             apply: SharedHistogram::new(),
             reclaim: ReclaimHistograms::default(),
+            firewall: FirewallStats::new(firewall),
             handoffs: Default::default(),
             ports: ports.into_iter().map(port).collect(),
             runtimes: Mutex::new(Vec::new()),
@@ -362,6 +389,7 @@ impl Stats {
             "iokernel": *self.facts.lock().unwrap_or_else(PoisonError::into_inner),
             "loop": self.polling.to_json(),
             "switch": self.switch.to_json(),
+            "firewall": self.firewall.to_json(),
             "cores": self.cores.to_json(),
             "apply_ns": quantiles(&self.apply),
             "reclaim": { "since_notice_ns": quantiles(&self.reclaim.since_notice),
@@ -411,7 +439,7 @@ mod tests {
 
     #[test]
     fn the_document_names_every_part() {
-        let stats = Stats::new(vec!["load".to_owned()]);
+        let stats = Stats::new(vec!["load".to_owned()], &FirewallConfig::default());
         stats.set_facts(json!({ "cores": [1] }));
         stats.switch.dropped_spoofed.add(3);
         stats.handoff(HandoffKind::Idle).running.record(700);
@@ -426,7 +454,7 @@ mod tests {
 
     #[test]
     fn runtimes_come_and_go() {
-        let stats = Stats::new(Vec::new());
+        let stats = Stats::new(Vec::new(), &FirewallConfig::default());
         stats.add_runtime(Arc::new(RuntimeStats {
             id: RuntimeId(7),
             name: "spin".to_owned(),
