@@ -142,29 +142,29 @@ fn spins_here(number: u64) {
 
 /// Three threads that spin for ever.
 fn spin() {
-    let socket = UdpSocket::bind((own_ip(), 7)).expect("port 7 is free");
+    let _socket = UdpSocket::bind((own_ip(), 7)).expect("port 7 is free");
     let threads: Vec<_> = (0..3)
         .map(|number| {
             let name = format!("spinner-{number}");
             thread::Builder::new().name(name).spawn(move || spins_here(number)).expect("memory for a stack")
         })
         .collect();
-    ready(&socket);
+    ready();
     threads.into_iter().for_each(|thread| thread.join().expect("it never ends"));
 }
 
 /// Sleeps in a system call on a lent core until its input ends.
 #[inline(never)]
 fn sleeps_here() {
-    let socket = UdpSocket::bind((own_ip(), 7)).expect("port 7 is free");
-    ready(&socket);
+    let _socket = UdpSocket::bind((own_ip(), 7)).expect("port 7 is free");
+    ready();
     std::io::stdin().read_to_end(&mut Vec::new()).expect("standard input");
 }
 
 /// Keeps preemption off for longer than the IOKernel waits for a core, again and again, but never for a long time.
 fn clutch() {
-    let socket = UdpSocket::bind((own_ip(), 7)).expect("port 7 is free");
-    ready(&socket);
+    let _socket = UdpSocket::bind((own_ip(), 7)).expect("port 7 is free");
+    ready();
     let (lock, mut rounds) = (SpinLock::new(()), 0);
     let mut said = Instant::now();
     loop {
