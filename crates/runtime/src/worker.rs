@@ -59,10 +59,10 @@ pub fn ready(uthread: &'static Uthread) {
 /// Makes all `uthreads` runnable, as [`ready`] does with one: those that the run queue does not take overflow under one lock.
 pub fn ready_all(uthreads: impl Iterator<Item = &'static Uthread>) {
     let guard = NoPreempt::new();
-    let runtime = runtime();
     let Some(kthread) = guard.kthread() else {
-        return uthreads.for_each(|uthread| runtime.inject(uthread));
+        return uthreads.for_each(|uthread| runtime().inject(uthread));
     };
+    let runtime = runtime();
     let mut left = uthreads
         .skip_while(|uthread| hand_over(kthread, runtime, uthread) || kthread.runq.push(uthread).is_ok());
     if let Some(first) = left.next() {
