@@ -5,8 +5,10 @@
 
 #![forbid(unsafe_code)]
 
+pub mod sender;
 pub mod seq;
 pub mod time;
 
+pub use sender::{Range, Sender};
 pub use seq::Seq;
 pub use time::Instant;
