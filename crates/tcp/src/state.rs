@@ -74,10 +74,10 @@ impl State {
             (S::SynSent, E::SynAck) | (S::SynReceived, E::SynAcked) => S::Established,
             // Nothing was promised to anybody yet (RFC 9293 section 3.10.4).
             (S::SynSent, E::Close) => S::Closed,
-            // In SYN-RECEIVED the FIN may be queued and waits for ESTABLISHED: the same section allows it.
-            (S::Established | S::SynReceived, E::Close) => S::FinWait1,
+            // In SYN-RECEIVED the FIN waits for ESTABLISHED, as the same section has it.
+            (S::Established, E::Close) => S::FinWait1,
             (S::CloseWait, E::Close) => S::LastAck,
-            (S::Established | S::SynReceived, E::Fin) => S::CloseWait,
+            (S::Established, E::Fin) => S::CloseWait,
             (S::FinWait1, E::Fin) => S::Closing,
             (S::FinWait2, E::Fin) => S::TimeWait,
             (S::FinWait1, E::FinAcked) => S::FinWait2,
@@ -99,7 +99,7 @@ impl State {
     /// Whether data of the peer is expected.
     #[inline]
     pub const fn receives(self) -> bool {
-        matches!(self, Self::SynReceived | Self::Established | Self::FinWait1 | Self::FinWait2)
+        matches!(self, Self::Established | Self::FinWait1 | Self::FinWait2)
     }
 
     /// Whether the application may hand over data.
@@ -137,8 +137,6 @@ SynSent SynAck Established
 SynSent Close Closed
 SynSent Reset Closed
 SynReceived SynAcked Established
-SynReceived Close FinWait1
-SynReceived Fin CloseWait
 SynReceived Reset Closed
 Established Close FinWait1
 Established Fin CloseWait

@@ -6,7 +6,9 @@
 
 mod options;
 
-pub use options::{MAX_OPTIONS, MAX_SACK_BLOCKS, Options, SackBlock, SackBlocks, Timestamps};
+pub use options::{
+    MAX_OPTIONS, MAX_SACK_BLOCKS, MAX_WINDOW_SCALE, Options, SackBlock, SackBlocks, Timestamps,
+};
 
 use crate::Seq;
 use zerocopy::byteorder::network_endian::{U16, U32};
