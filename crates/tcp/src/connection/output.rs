@@ -167,8 +167,13 @@ impl Connection {
         (self.set.contains(Set::ACK_NOW) || self.receive.ack_at <= now).then_some(Choice::Ack)
     }
 
+    /// Whether new data or the FIN may leave.
+    pub(super) fn may_send(&self, now: Instant) -> bool {
+        self.next_data(now).is_some()
+    }
+
     /// New data or the FIN, if windows, Nagle and silly window avoidance (RFC 9293 section 3.8.6.2.1) let it go.
-    pub(super) fn next_data(&self, now: Instant) -> Option<Choice> {
+    fn next_data(&self, now: Instant) -> Option<Choice> {
         if matches!(self.state, State::SynSent | State::SynReceived) {
             return None;
         }

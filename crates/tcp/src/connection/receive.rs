@@ -185,11 +185,6 @@ impl Receive {
         }
     }
 
-    /// A loss or the like: the peer recovers faster when it hears at once.
-    pub fn on_gap(&mut self) {
-        self.quick = self.quick.max(1);
-    }
-
     /// What SACK says: the duplicate, then what is held.
     pub fn sack(&self) -> SackBlocks {
         let held = self.held.as_ref().map(|held| held.sack()).unwrap_or_default();

@@ -167,7 +167,7 @@ impl Connection {
             && sender.una() == sender.nxt()
             && self.has_unsent()
             && !self.set.contains(Set::PROBE)
-            && self.next_data(now).is_none();
+            && !self.may_send(now);
         if !stuck {
             self.persist_at = NEVER;
         } else if self.persist_at == NEVER {
