@@ -28,12 +28,27 @@
 //! ACKs of unsent data are an error; SACKs of unsent or already acknowledged data are ignored; a window grows by bytes, not by ACKs (RFC 3465),
 //! and never by bytes acknowledged twice. One ACK costs at most work proportional to what it newly delivers, plus the number of holes.
 
+mod ack;
 mod congestion;
+mod rack;
+mod recovery;
+mod rtt;
+mod scoreboard;
+#[cfg(test)]
+mod tests;
+mod timer;
+mod transmit;
 
 use core::time::Duration;
 
 use crate::{Instant, Seq};
 pub use congestion::Algorithm;
+use congestion::{Congestion, initial_window};
+use rack::{Circumstances, Rack};
+use recovery::{Episode, Phase};
+use rtt::Rtt;
+use scoreboard::Scoreboard;
+use timer::Timers;
 
 /// Sequence numbers from `start` up to, not including, `end`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -166,137 +181,220 @@ pub enum Timeout {
     },
 }
 
-/// The sending side's loss recovery and congestion control. See the module's documentation.
+/// The sending side's loss recovery and congestion control. See the [module's documentation](self).
 #[derive(Debug)]
 pub struct Sender {
-    una: Seq,
-    nxt: Seq,
+    board: Scoreboard,
+    rtt: Rtt,
+    rack: Rack,
+    congestion: Congestion,
+    timers: Timers,
+    /// What is being repaired, or was until lately.
+    episode: Option<Box<Episode>>,
+    last_sent: Instant,
+    mss: u32,
+    /// The timestamp clock's tick in microseconds; [`NO_TIMESTAMPS`] without.
+    tick_us: u32,
+    /// What was sent when the former round trip's first acknowledgement came: the round ends when it is acknowledged.
+    round_end: Seq,
+    /// Most bytes in flight in this round, and in the one before.
+    peak: [u32; 2],
+    /// The window was cut for what was sent before this, and is not cut for it again (RFC 3168 section 6.1.2).
+    cut_until: Seq,
+    /// Duplicates count only when what was sent before this is acknowledged (RFC 6582 section 3.2 step 1).
+    recover: Seq,
+    /// Without SACK: bytes that duplicates stand for.
+    duplicated: u32,
+    duplicates: u8,
+    /// Time-outs in a row.
+    consecutive: u8,
+    sack: bool,
+    established: bool,
+    /// One segment goes out whatever the window says.
+    forced: Forced,
+    probe: Probe,
 }
 
-#[expect(unused_variables, clippy::needless_pass_by_value, reason = "the contract, before the code")]
+const NO_TIMESTAMPS: u32 = u32::MAX;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Forced {
+    No,
+    Retransmission,
+    Probe,
+}
+
+/// The tail loss probe of which no answer has come (RFC 8985 section 7.3).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Probe {
+    None,
+    /// It was new data.
+    New,
+    /// It was sent again; this is its end.
+    Again(Seq),
+}
+
 impl Sender {
-    /// A sender whose first number, that of its SYN, is `iss`, and that knows nothing of its peer yet: `mss` bounds what goes out until
-    /// [`on_established`](Self::on_established).
+    /// A sender whose first number, that of its SYN, is `iss`, and that knows nothing of its peer yet: `mss` (at least 1) bounds what
+    /// goes out until [`on_established`](Self::on_established).
     pub fn new(config: &Config, iss: Seq, mss: u32, now: Instant) -> Self {
-        Self { una: iss, nxt: iss }
+        let mss = mss.max(1);
+        Self {
+            board: Scoreboard::new(iss),
+            rtt: Rtt::new(config),
+            rack: Rack::new(iss),
+            congestion: Congestion::new(config.algorithm, mss),
+            timers: Timers::new(config),
+            episode: None,
+            last_sent: now,
+            mss,
+            tick_us: NO_TIMESTAMPS,
+            round_end: iss,
+            peak: [0; 2],
+            cut_until: iss,
+            recover: iss,
+            duplicated: 0,
+            duplicates: 0,
+            consecutive: 0,
+            sack: false,
+            established: false,
+            forced: Forced::No,
+            probe: Probe::None,
+        }
     }
 
     /// The handshake is complete: the initial window is RFC 6928's, or one segment if the SYN was lost more than once.
-    /// Call it after `on_ack` of the handshake's ACK.
+    /// Call it after [`on_ack`](Self::on_ack) of the handshake's ACK.
     pub fn on_established(&mut self, negotiated: &Negotiated, now: Instant) {
-        todo!()
+        self.last_sent = self.last_sent.max(now);
+        self.mss = negotiated.mss.max(1);
+        self.sack = negotiated.sack;
+        self.tick_us = negotiated
+            .timestamp_tick
+            .map_or(NO_TIMESTAMPS, |tick| u32::try_from(tick.as_micros()).unwrap_or(NO_TIMESTAMPS));
+        self.congestion.ssthresh = u32::MAX;
+        self.congestion.cwnd = if self.timers.syns_lost > 1 { self.mss } else { initial_window(self.mss) };
+        if self.timers.syns_lost > 0 && self.rtt.srtt().is_none() {
+            self.rtt.after_lost_syn();
+        }
+        self.episode = None;
+        self.consecutive = 0;
+        self.established = true;
+        self.recover = self.board.una();
     }
 
-    /// The path MTU shrank (RFC 1191, RFC 8201): segments carry at most `mss` bytes from now on, and those in flight that are
-    /// larger are lost, for which the window is not reduced. Larger than before: only the bound changes.
+    /// The path's MTU changed (RFC 1191, RFC 8201): segments carry at most `mss` bytes (at least 1) from now on. If that is less than before,
+    /// what is in flight and larger is lost, for which the window is not reduced.
     pub fn on_mss_changed(&mut self, mss: u32, now: Instant) {
-        todo!()
-    }
-
-    /// New data went out: `range` starts at [`nxt`](Self::nxt).
-    ///
-    /// # Panics
-    /// If it starts elsewhere or is empty: that is a bug in the connection.
-    pub fn on_sent(&mut self, range: Range, now: Instant) {
-        todo!()
-    }
-
-    /// What [`next_retransmission`](Self::next_retransmission) named went out, or a beginning of it.
-    ///
-    /// # Panics
-    /// If `range` is empty or not within what is unacknowledged.
-    pub fn on_retransmitted(&mut self, range: Range, now: Instant) {
-        todo!()
-    }
-
-    /// An acceptable ACK arrived.
-    ///
-    /// # Errors
-    /// If it acknowledges what was never sent. Nothing has changed then.
-    pub fn on_ack(&mut self, ack: &AckInfo<'_>, now: Instant) -> Result<Acked, AckError> {
-        todo!()
-    }
-
-    /// What is to be retransmitted now, if the window admits it: at most one segment's worth, already sent and not acknowledged.
-    /// `has_new` says whether there is data never sent that the peer's window admits: a probe would rather send that.
-    /// Stays the same until something happens.
-    pub fn next_retransmission(&self, has_new: bool) -> Option<Range> {
-        todo!()
-    }
-
-    /// How many bytes of new data may go out now, as far as congestion goes. Less than a segment is possible; whether to wait for more is
-    /// for the connection to say (silly window avoidance, Nagle). Zero while something waits to be retransmitted.
-    pub fn may_send_new(&self, now: Instant) -> u32 {
-        todo!()
-    }
-
-    /// When to call [`on_timeout`](Self::on_timeout); `None` while nothing is unacknowledged.
-    pub fn next_timeout(&self) -> Option<Instant> {
-        todo!()
-    }
-
-    /// Lets a timer expire, if its time has come.
-    pub fn on_timeout(&mut self, now: Instant) -> Timeout {
-        todo!()
+        let (mss, before) = (mss.max(1), self.mss);
+        self.mss = mss;
+        self.congestion.cwnd = self.congestion.cwnd.max(mss);
+        if mss >= before {
+            return;
+        }
+        let lost = self.board.mark_lost(|sent| Some(sent.end - sent.start > mss));
+        if lost > 0 {
+            self.duplicated = 0;
+            self.forced = Forced::Retransmission;
+            self.arm(now);
+        }
     }
 
     /// The first unacknowledged number (SND.UNA).
     pub fn una(&self) -> Seq {
-        self.una
+        self.board.una()
     }
 
     /// The number sent next (SND.NXT).
     pub fn nxt(&self) -> Seq {
-        self.nxt
+        self.board.nxt()
     }
 
     /// Most bytes a segment may carry.
     pub fn mss(&self) -> u32 {
-        todo!()
+        self.mss
     }
 
     /// The congestion window in bytes.
     pub fn cwnd(&self) -> u32 {
-        todo!()
+        self.congestion.cwnd
     }
 
     /// The slow start threshold in bytes; `u32::MAX` before the first loss.
     pub fn ssthresh(&self) -> u32 {
-        todo!()
+        self.congestion.ssthresh
     }
 
     /// Bytes believed to be in the network: sent, neither delivered nor lost.
     pub fn in_flight(&self) -> u32 {
-        todo!()
+        self.board.in_flight().saturating_sub(self.duplicated)
     }
 
     /// The smoothed round-trip time, once one was measured.
     pub fn srtt(&self) -> Option<Duration> {
-        todo!()
+        self.rtt.srtt()
     }
 
     /// Its variation (RFC 6298).
     pub fn rttvar(&self) -> Option<Duration> {
-        todo!()
+        self.rtt.rttvar()
     }
 
-    /// The least round-trip time of late.
+    /// The least round-trip time of the last ten seconds or so.
     pub fn min_rtt(&self) -> Option<Duration> {
-        todo!()
+        self.rtt.min()
     }
 
     /// The retransmission time-out as it stands, backed off if it is.
     pub fn rto(&self) -> Duration {
-        todo!()
+        self.rtt.rto()
     }
 
     /// Retransmission time-outs in a row without an acknowledgement of anything new.
     pub fn consecutive_timeouts(&self) -> u8 {
-        todo!()
+        self.consecutive
     }
 
-    /// How far apart full segments should leave for a window to be spread over a round trip; zero before one was measured.
+    /// Whether something lost is being repaired.
+    pub fn in_recovery(&self) -> bool {
+        self.phase().is_some()
+    }
+
+    /// How far apart full segments should leave for a window to be spread over a round trip, twice as densely in slow start, a quarter
+    /// more densely otherwise, so that pacing does not keep the window from growing; zero before a round trip was measured.
     pub fn pacing_interval(&self) -> Duration {
-        todo!()
+        let Some(srtt) = self.rtt.srtt() else { return Duration::ZERO };
+        let window = u64::from(self.congestion.cwnd.max(self.mss));
+        let quarters = if self.congestion.in_slow_start() { 8 } else { 5 };
+        let ns = u128::from(self.mss) * srtt.as_nanos() * 4 / u128::from(window * quarters);
+        Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
+    }
+
+    /// What is being repaired now, and how.
+    fn phase(&self) -> Option<Phase> {
+        self.episode.as_ref().map(|episode| episode.phase).filter(|phase| *phase != Phase::Over)
+    }
+
+    fn circumstances(&self) -> Circumstances {
+        let srtt = self.rtt.srtt().unwrap_or_default();
+        Circumstances {
+            srtt,
+            min_rtt: self.rtt.min().unwrap_or(srtt),
+            in_recovery: self.in_recovery(),
+            mss: self.mss,
+        }
+    }
+
+    /// # Panics
+    /// If an invariant of this module does not hold.
+    #[cfg(test)]
+    fn check(&self) {
+        self.board.check();
+        assert!(
+            self.duplicated <= self.board.in_flight() && (!self.sack || self.duplicated == 0),
+            "{self:?}"
+        );
+        assert_eq!(self.next_timeout().is_some(), self.board.outstanding() > 0, "a timer: {self:?}");
+        assert!(self.congestion.cwnd >= self.mss, "a window below a segment: {self:?}");
     }
 }
