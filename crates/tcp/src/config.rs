@@ -23,7 +23,8 @@ pub struct Config {
     /// Without progress for so long while something is unacknowledged, the connection fails: R2 of RFC 9293 section 3.8.3, and the
     /// local half of RFC 5482.
     pub user_timeout: Duration,
-    /// How often a SYN or its answer is repeated before the attempt fails.
+    /// How often a SYN or its answer is repeated before the attempt fails: seven times take three minutes with the default timeouts, as RFC 9293
+    /// section 3.8.3 asks.
     pub syn_retries: u8,
     /// Offers window scaling (RFC 7323 section 2).
     pub window_scaling: bool,
@@ -49,7 +50,7 @@ impl Default for Config {
             delayed_ack: Duration::from_millis(40),
             keepalive: None,
             user_timeout: DEFAULT_USER_TIMEOUT,
-            syn_retries: 6,
+            syn_retries: 7,
             window_scaling: true,
             timestamps: true,
             sack: true,

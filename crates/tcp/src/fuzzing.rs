@@ -362,6 +362,14 @@ pub fn segment(input: &[u8]) {
             model.pump(to);
         }
     }
+    let mut model = Model::new(0);
+    (0..2).for_each(|side| drop(model.ends[side].close()));
+    model.settle();
+    for end in &model.ends {
+        if let Some(mut value) = end.time_wait() {
+            let _ = value.handle_segment(&segment, model.now);
+        }
+    }
 }
 
 #[cfg(test)]

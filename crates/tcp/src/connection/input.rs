@@ -3,7 +3,7 @@
 use super::receive::Stored;
 use super::{Connection, Events, MIN_MSS, NEVER, Set, TICK_NS};
 use crate::ecn::EcnCodepoint;
-use crate::segment::{Flags, Header, MAX_SACK_BLOCKS, SackBlock, Segment};
+use crate::segment::{Flags, Header, MAX_SACK_BLOCKS, MAX_WINDOW_SCALE, SackBlock, Segment};
 use crate::sender::{AckInfo, Negotiated, Range};
 use crate::state::Event;
 use crate::time_wait::Verdict;
@@ -76,7 +76,7 @@ impl Connection {
             self.set.remove(Set::SACK);
         }
         match options.window_scale {
-            Some(shift) if self.set.contains(Set::SCALING) => self.window_shift = shift,
+            Some(shift) if self.set.contains(Set::SCALING) => self.window_shift = shift.min(MAX_WINDOW_SCALE),
             _ => {
                 self.set.remove(Set::SCALING);
                 self.receive.shift = 0;

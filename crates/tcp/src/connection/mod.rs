@@ -118,7 +118,7 @@ bitflags::bitflags! {
         const PROBE = 1 << 17;
         /// A buffer was used since its timer was started last.
         const TOUCHED = 1 << 18;
-        /// The application found the send buffer full.
+        /// The send buffer was full.
         const WANTS_ROOM = 1 << 19;
         /// Both sides opened at once, or the connection was accepted: the SYN carries an ACK.
         const SYN_ACK = 1 << 20;
@@ -298,12 +298,19 @@ impl Connection {
         }
         let len = data.len().min(self.writable_bytes());
         if len == 0 && !data.is_empty() {
-            self.set.insert(Set::WANTS_ROOM);
             return Err(SendError::WouldBlock);
         }
         self.unacked.push(&data[..len]);
         self.set.insert(Set::TOUCHED);
+        self.note_room();
         Ok(len)
+    }
+
+    /// A full buffer is told of when it has room again.
+    fn note_room(&mut self) {
+        if self.unacked.len() >= self.send_limit as usize {
+            self.set.insert(Set::WANTS_ROOM);
+        }
     }
 
     /// Copies what was received into `out` and says how much it was; zero at the end of the stream, or if `out` is empty.

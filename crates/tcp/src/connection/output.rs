@@ -187,7 +187,7 @@ impl Connection {
         if unsent == 0 {
             return (usable > 0).then_some(Choice::New { len: 0, fin: true, push: false });
         }
-        let mss = self.mss_with(&self.options(now)) as u32;
+        let mss = self.mss_now(now) as u32;
         let len = unsent.min(mss).min(usable).min(self.sender.may_send_new(now));
         if len == 0 {
             return None;
@@ -275,7 +275,7 @@ impl Connection {
         let timestamps = self.set.contains(Set::TIMESTAMPS);
         header.options = Options {
             mss: Some(self.path_mss),
-            window_scale: self.set.contains(Set::SCALING).then(|| self.receive.shift),
+            window_scale: self.set.contains(Set::SCALING).then_some(self.receive.shift),
             sack_permitted: self.set.contains(Set::SACK),
             timestamps: timestamps.then(|| self.timestamps(now)),
             ..Options::default()
@@ -312,6 +312,12 @@ impl Connection {
             options.sack = self.receive.sack();
         }
         options
+    }
+
+    /// Bytes of data in a full segment that leaves now.
+    #[inline]
+    fn mss_now(&self, now: Instant) -> usize {
+        if self.receive.has_sack() { self.mss_with(&self.options(now)) } else { self.segment_mss() as usize }
     }
 
     fn header(&self, seq: Seq, flags: Flags, now: Instant) -> Header {
@@ -354,7 +360,7 @@ impl Connection {
                     self.set.remove(Set::CWR | Set::OVERRIDE);
                 }
                 self.counters.bytes_sent += u64::from(len);
-                if (len as usize) < self.mss_with(&self.options(now)) {
+                if (len as usize) < self.mss_now(now) {
                     self.small_end = nxt + numbers;
                 }
                 self.persist_at = NEVER;

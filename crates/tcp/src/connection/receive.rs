@@ -194,6 +194,12 @@ impl Receive {
         }
     }
 
+    /// Whether SACK would say anything.
+    #[inline]
+    pub fn has_sack(&self) -> bool {
+        self.held.is_some() || self.duplicate.is_some()
+    }
+
     /// Whether something lies out of order.
     pub fn has_gap(&self) -> bool {
         self.held.is_some()

@@ -56,6 +56,7 @@ impl Connection {
     /// Sets it, 1 KiB to 1 GiB (the nearer end is taken). What is queued stays queued.
     pub fn set_send_buffer(&mut self, bytes: u32) {
         self.send_limit = bytes.clamp(BUFFER_BOUNDS.0, BUFFER_BOUNDS.1);
+        self.note_room();
     }
 
     /// Asks the peer for a sign of life now, as a keepalive would.

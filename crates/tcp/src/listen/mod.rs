@@ -240,7 +240,7 @@ impl Listener {
         let sent_at = (pending.retries == 0).then_some(pending.sent_at);
         let connection = Connection::accept(
             &self.config.connection,
-            &opening(&arrival.flow, pending.numbers, pending.path_mss),
+            &opening(&pending.syn, pending.numbers, pending.path_mss),
             &pending.syn,
             sent_at,
             now,
@@ -260,13 +260,7 @@ impl Listener {
     }
 
     fn syn_ack(&self, pending: &Pending, now: Instant) -> Header {
-        let flow = Flow {
-            local_port: pending.syn.destination,
-            remote_port: pending.syn.source,
-            local: core::net::Ipv4Addr::UNSPECIFIED.into(),
-            remote: core::net::Ipv4Addr::UNSPECIFIED.into(),
-        };
-        let opening = opening(&flow, pending.numbers, pending.path_mss);
+        let opening = opening(&pending.syn, pending.numbers, pending.path_mss);
         Connection::accept(&self.config.connection, &opening, &pending.syn, None, now).syn_ack(now)
     }
 
@@ -277,7 +271,7 @@ impl Listener {
             seq: cookie::make(&self.secret, flow, syn.seq, mss, now),
             timestamp_offset: timestamp_offset(&self.secret, flow),
         };
-        let opening = opening(flow, numbers, arrival.path_mss);
+        let opening = opening(syn, numbers, arrival.path_mss);
         let mut answer = Connection::accept(&self.config.connection, &opening, syn, None, now).syn_ack(now);
         match &mut answer.options.timestamps {
             Some(timestamps) => {
@@ -326,7 +320,7 @@ impl Listener {
             ..*header
         };
         let numbers = InitialNumbers { seq: iss, timestamp_offset: timestamp_offset(&self.secret, flow) };
-        let opening = opening(flow, numbers, arrival.path_mss);
+        let opening = opening(&syn, numbers, arrival.path_mss);
         Some(Connection::accept(&self.config.connection, &opening, &syn, None, now))
     }
 
@@ -366,8 +360,8 @@ impl Listener {
     }
 }
 
-fn opening(flow: &Flow, numbers: InitialNumbers, path_mss: u16) -> Opening {
-    Opening { local_port: flow.local_port, remote_port: flow.remote_port, numbers, path_mss }
+fn opening(syn: &Header, numbers: InitialNumbers, path_mss: u16) -> Opening {
+    Opening { local_port: syn.destination, remote_port: syn.source, numbers, path_mss }
 }
 
 #[cfg(test)]
