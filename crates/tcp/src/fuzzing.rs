@@ -363,7 +363,9 @@ pub fn segment(input: &[u8]) {
         }
     }
     let mut model = Model::new(0);
-    (0..2).for_each(|side| drop(model.ends[side].close()));
+    for end in &mut model.ends {
+        let _ = end.close();
+    }
     model.settle();
     for end in &model.ends {
         if let Some(mut value) = end.time_wait() {
