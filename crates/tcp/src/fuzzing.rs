@@ -1,8 +1,9 @@
-//! Two connections and a hostile network as a list of operations, each a few bytes: one model for property tests and for fuzzing.
+//! Two connections and a hostile network as a list of operations, each a few bytes: one model for property tests and for
+//! fuzzing.
 //!
-//! Owns the pair, what is on the wire between them, and what must hold: after each operation the connections' invariants, bounded memory, bounded
-//! output; without forgeries, that what is read is what was written; at the end, on a network that is good again, that both come to rest. No
-//! contract towards anybody outside this repository.
+//! Owns the pair, what is on the wire between them, and what must hold: after each operation the connections' invariants,
+//! bounded memory, bounded output; without forgeries, that what is read is what was written; at the end, on a network that
+//! is good again, that both come to rest. No contract towards anybody outside this repository.
 //!
 //! | first byte | argument bytes | operation, on the side of its lowest bit |
 //! |---|---|---|

@@ -1,4 +1,5 @@
-//! What a segment does to a connection: the steps of RFC 9293 section 3.10.7, in its order, with the checks of RFC 7323 and RFC 5961.
+//! What a segment does to a connection: the steps of RFC 9293 section 3.10.7, in its order, with the checks of RFC 7323
+//! and RFC 5961.
 
 use super::receive::Stored;
 use super::{Connection, Events, MIN_MSS, NEVER, Set, TICK_NS};
@@ -167,8 +168,8 @@ impl Connection {
         events | self.on_text(segment, ecn, now)
     }
 
-    /// The peer's SYN in SYN-RECEIVED: both opened at once (RFC 9293 section 3.5, figure 7). With an ACK it completes the handshake;
-    /// without, our answer was lost.
+    /// The peer's SYN in SYN-RECEIVED: both opened at once (RFC 9293 section 3.5, figure 7). With an ACK it completes the
+    /// handshake; without, our answer was lost.
     fn on_crossed_syn(&mut self, header: &Header, now: Instant) -> Events {
         if header.flags.contains(Flags::RST) {
             return Events::empty();
@@ -202,8 +203,8 @@ impl Connection {
         false
     }
 
-    /// Whether any of the segment is in the window (RFC 9293 section 3.10.7.4, first step). A closed window lets through what carries an
-    /// ACK; its data is cut off later.
+    /// Whether any of the segment is in the window (RFC 9293 section 3.10.7.4, first step). A closed window lets through
+    /// what carries an ACK; its data is cut off later.
     fn is_in_window(&self, segment: &Segment<'_>) -> bool {
         let (start, len) = (segment.header.seq, segment.sequence_len());
         let end = start + len;

@@ -17,9 +17,9 @@ pub enum Purpose {
     Retransmission,
     /// Acknowledges, opens the window.
     Ack,
-    /// The answer to a segment that may be forged (RFC 5961). There are at most ten a second of a connection. A caller that wants a
-    /// global limit too answers `Ok` and sends nothing; it should draw that limit at random (a fixed one can be counted from
-    /// outside, and tells whether a guess was right).
+    /// The answer to a segment that may be forged (RFC 5961). There are at most ten a second of a connection. A caller
+    /// that wants a global limit too answers `Ok` and sends nothing; it should draw that limit at random (a fixed one can
+    /// be counted from outside, and tells whether a guess was right).
     Challenge,
     /// Asks for an ACK: the window is closed, or the peer was silent.
     Probe,
@@ -283,7 +283,8 @@ impl Connection {
         // Not scaled yet (RFC 7323 section 2.2).
         header.window = self.receive.initial_window();
         header.flags.set(Flags::ACK, answer);
-        // The first SYN offers ECN; a repeated one does not, for some routers drop what they do not know (RFC 3168 section 6.1.1.1).
+        // The first SYN offers ECN; a repeated one does not, for some routers drop what they do not know (RFC 3168 section
+        // 6.1.1.1).
         let ecn = self.set.contains(Set::ECN) && purpose == Purpose::Open;
         header.flags.set(Flags::ECE, ecn || (answer && self.set.contains(Set::ECN)));
         header.flags.set(Flags::CWR, ecn && !answer);
