@@ -10,10 +10,12 @@
 
 mod client;
 mod order;
+mod stages;
 pub mod station;
 mod task;
 mod wire;
 
 pub use client::{Client, ConnectionId, Peer};
 pub use order::{Order, Outcome, TcpError};
+pub use stages::{STAGES, Stages, Stamps};
 pub use station::{TcpHandle, TcpStation, tcp_station};

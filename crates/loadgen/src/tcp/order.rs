@@ -6,6 +6,8 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use tailwater_tcp::Config;
 
+use super::Stages;
+
 /// One thing to do. A station does one after the other; connections stay from order to order.
 #[derive(Debug, Clone)]
 pub enum Order {
@@ -29,6 +31,13 @@ pub enum Order {
         /// Not counted.
         warm_up: Duration,
         /// Counted.
+        lasts: Duration,
+    },
+    /// As [`Order::Echo`], with stages: the service answers with [`Stamps`](super::Stamps). The first connection only.
+    Stages {
+        /// Of each request.
+        bytes: usize,
+        /// For so long.
         lasts: Duration,
     },
     /// Each connection sends one request and takes its echo, at most 256 of them at a time.
@@ -80,6 +89,8 @@ pub struct Outcome {
     pub latency: Histogram<u64>,
     /// Segments that the station sent again, over all its connections since they were opened.
     pub retransmissions: u64,
+    /// Of [`Order::Stages`].
+    pub stages: Option<Box<Stages>>,
 }
 
 impl Outcome {

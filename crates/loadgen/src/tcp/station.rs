@@ -17,7 +17,7 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use tailwater_iokernel::frame::{ARP_FRAME, Mac};
-use tailwater_iokernel::port::{Attachment, Context, Inject, Port, PortError};
+use tailwater_iokernel::port::{Attachment, Context, Delivery, Inject, Port, PortError};
 use tailwater_shm::{Clock, Cycles, clock};
 use tailwater_tcp::{Config, Instant};
 
@@ -124,6 +124,27 @@ enum Stage {
     Working(Box<Task>),
 }
 
+/// A switch that stamps the first frame it is given.
+struct Timed<'a> {
+    switch: &'a mut dyn Inject,
+    injected: [Cycles; 2],
+}
+
+impl Inject for Timed<'_> {
+    fn inject(&mut self, frame: &[u8]) -> Delivery {
+        let from = clock::now();
+        let delivery = self.switch.inject(frame);
+        if self.injected[0] == 0 {
+            self.injected = [from, clock::now()];
+        }
+        delivery
+    }
+
+    fn resolve(&self, ip: Ipv4Addr) -> Option<Mac> {
+        self.switch.resolve(ip)
+    }
+}
+
 /// The port. See the [module](self).
 #[derive(Debug)]
 pub struct TcpStation {
@@ -226,7 +247,20 @@ impl TcpStation {
             }
             done = task.poll(client, now, budget, &mut read);
         }
-        let sent = client.poll_transmit(now, budget, switch);
+        let sent = match &mut self.stage {
+            Stage::Working(task) if task.is_staged() => {
+                let asked = task.begun_at();
+                let mut timed = Timed { switch, injected: [0; 2] };
+                let sent = client.poll_transmit(now, budget, &mut timed);
+                let [from, to] = timed.injected;
+                if let (Some(stages), 1..) = (task.stages(), sent) {
+                    stages.on_asked(origin.saturating_add(clock.from_ns(asked.0)));
+                    stages.on_injected(from, to);
+                }
+                sent
+            }
+            _ => client.poll_transmit(now, budget, switch),
+        };
         if done && let Stage::Working(task) = core::mem::replace(&mut self.stage, Stage::Idle) {
             let outcome = task.outcome(client, now);
             self.answer(Ok(outcome));
@@ -268,12 +302,21 @@ impl Port for TcpStation {
 
     fn transmit(&mut self, _now: Cycles, frame: &[u8]) -> bool {
         // Its own reading: the loop's is from before the frame was taken from its ring.
-        let now = self.instant(clock::now());
+        let returned = clock::now();
+        let now = self.instant(returned);
         if let Some(client) = &mut self.client
             && let Some((id, events)) = client.handle_frame(now, frame)
         {
             if let Stage::Working(task) = &mut self.stage {
+                let before = task.finished();
                 task.on_events(client, id, events, now);
+                if task.is_staged()
+                    && task.finished() != before
+                    && let Some(stamps) = task.stamps()
+                    && let Some(stages) = task.stages()
+                {
+                    stages.on_answered(stamps, returned, clock::now());
+                }
             }
         } else if self.arp.len() < MAX_ANSWERS
             && let Some(answer) = answer_arp(frame, self.own)

@@ -11,6 +11,7 @@ use tailwater_tcp::{Events, Instant, State};
 
 use super::client::{Client, ConnectionId};
 use super::order::{Order, Outcome};
+use super::stages::{Stages, Stamps};
 
 /// Connections that are opened or asked at a time: a listener's queue holds them.
 const WINDOW: u32 = 128;
@@ -42,9 +43,12 @@ pub(super) struct Task {
     under_way: u32,
     next: u32,
     completed: u64,
+    /// Also those that do not count.
+    finished: u64,
     failed: u64,
     bytes: u64,
     latency: Histogram<u64>,
+    stages: Option<Box<Stages>>,
     scratch: Vec<u8>,
 }
 
@@ -53,18 +57,21 @@ impl Task {
     pub(super) fn new(order: Order, connections: u32, now: Instant) -> Self {
         let (warm_up, lasts) = match &order {
             Order::Echo { warm_up, lasts, .. } => (*warm_up, *lasts),
-            Order::Upload { lasts } | Order::Download { lasts } | Order::Churn { lasts, .. } => {
-                (Duration::ZERO, *lasts)
-            }
+            Order::Stages { lasts, .. }
+            | Order::Upload { lasts }
+            | Order::Download { lasts }
+            | Order::Churn { lasts, .. } => (Duration::ZERO, *lasts),
             Order::Open { wait, .. } | Order::EchoOnce { wait, .. } | Order::Close { wait } => {
                 (Duration::ZERO, *wait)
             }
         };
         let count = match order {
             Order::Churn { concurrent, .. } => concurrent.max(connections),
+            Order::Stages { .. } => 1,
             _ => connections,
         };
         let from = now + warm_up;
+        let stages = matches!(order, Order::Stages { .. }).then(Box::default);
         Self {
             order,
             from,
@@ -74,11 +81,41 @@ impl Task {
             under_way: 0,
             next: 0,
             completed: 0,
+            finished: 0,
             failed: 0,
             bytes: 0,
             latency: Histogram::new_with_bounds(1, 1 << 36, 3).expect("constant bounds are in range"),
+            stages,
             scratch: vec![0x5a; CHUNK],
         }
+    }
+
+    /// Whether stages are wanted.
+    #[inline]
+    pub(super) fn is_staged(&self) -> bool {
+        self.stages.is_some()
+    }
+
+    /// For the stamps of a request's stages, if they are wanted.
+    #[inline]
+    pub(super) fn stages(&mut self) -> Option<&mut Stages> {
+        self.stages.as_deref_mut()
+    }
+
+    /// Requests answered, counted or not.
+    #[inline]
+    pub(super) fn finished(&self) -> u64 {
+        self.finished
+    }
+
+    /// When the first connection's last request was handed over.
+    pub(super) fn begun_at(&self) -> Instant {
+        Instant(self.progress.first().map_or(0, |progress| progress.began_ns))
+    }
+
+    /// What a service wrote into the echo that was read last.
+    pub(super) fn stamps(&self) -> Option<Stamps> {
+        Stamps::decode(&self.scratch)
     }
 
     fn count(&self) -> u32 {
@@ -103,7 +140,7 @@ impl Task {
                     self.finish_one(id, now);
                 }
             }
-            Order::Echo { .. } | Order::EchoOnce { .. } => {
+            Order::Echo { .. } | Order::Stages { .. } | Order::EchoOnce { .. } => {
                 if events.contains(Events::READABLE) && self.take(client, id) {
                     self.finish_one(id, now);
                     self.due.push_back(id);
@@ -170,6 +207,7 @@ impl Task {
     fn finish_one(&mut self, id: ConnectionId, now: Instant) {
         let progress = &mut self.progress[id as usize];
         progress.done = true;
+        self.finished += 1;
         self.under_way = self.under_way.saturating_sub(1);
         if now >= self.from && now <= self.until && progress.began_ns >= self.from.0 {
             self.completed += 1;
@@ -204,7 +242,7 @@ impl Task {
                 self.begin_next(budget, |task, id| task.ask(client, id, bytes), clock);
                 ending || self.all_done()
             }
-            Order::Echo { bytes, .. } => {
+            Order::Echo { bytes, .. } | Order::Stages { bytes, .. } => {
                 if self.next < self.count() {
                     self.due.extend(0..self.count());
                     self.next = self.count();
@@ -338,6 +376,7 @@ impl Task {
             elapsed: end - self.from,
             latency: self.latency,
             retransmissions,
+            stages: self.stages,
         }
     }
 }
