@@ -109,6 +109,7 @@ fn stack() -> Stack {
         mtu: 1500,
         mode: Mode::Attached,
         udp_receive_bytes: 4096,
+        tcp_connections: 1000,
     };
     Stack::new(config, 1).expect("a possible configuration")
 }

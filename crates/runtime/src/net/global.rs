@@ -4,6 +4,7 @@
 //! The stack's timers (questions repeated, neighbours aged, this host announced) need no precision and fire seconds apart, so
 //! they have a user thread of their own, started when the first is set: it sleeps in the scheduler's timer queue like any other.
 
+use super::stack::tcp::Secrets;
 use super::stack::{LoopbackBatch, NetConfig, Outlet, OutletError, Stack};
 use crate::egress::{self, EgressError};
 use crate::sync::spin::SpinLock;
@@ -12,6 +13,7 @@ use core::hash::BuildHasher;
 use core::time::Duration;
 use std::sync::OnceLock;
 use tailwater_shm::clock;
+use tailwater_tcp::Secret;
 
 static STACK: OnceLock<Stack> = OnceLock::new();
 
@@ -22,8 +24,20 @@ static STACK: OnceLock<Stack> = OnceLock::new();
 pub fn init(config: NetConfig) {
     // Seeded by the operating system: ports must be hard to guess.
     let seed = std::hash::RandomState::new().hash_one(0);
-    let stack = Stack::new(config, seed).unwrap_or_else(|e| panic!("network configuration: {e}"));
+    let secrets = Secrets { numbers: random_secret(), ports: random_secret() };
+    let stack =
+        Stack::with_secrets(config, seed, secrets).unwrap_or_else(|e| panic!("network configuration: {e}"));
     assert!(STACK.set(stack).is_ok(), "a process has one network stack, and it was made already");
+}
+
+/// Sixteen bytes from the operating system.
+fn random_secret() -> Secret {
+    let mut secret = [0; 16];
+    // SAFETY: `secret` is writable for as many bytes as are asked for.
+    let got = unsafe { libc::getrandom(secret.as_mut_ptr().cast(), secret.len(), 0) };
+    // Up to 256 bytes come whole and without interruption once the system has booted (getrandom(2)).
+    assert_eq!(got, 16, "getrandom: {}", std::io::Error::last_os_error());
+    Secret(secret)
 }
 
 /// The process's stack.

@@ -21,6 +21,7 @@ mod hosts;
 mod neighbour;
 #[doc(hidden)]
 pub mod stack;
+pub mod tcp;
 #[doc(hidden)]
 pub mod udp;
 #[doc(hidden)]
@@ -28,6 +29,7 @@ pub mod wire;
 
 pub use addr::ToSocketAddrs;
 pub use stack::Counters;
+pub use tcp::{Congestion, Incoming, TcpKeepalive, TcpListener, TcpOptions, TcpStats, TcpStream};
 pub use udp::UdpSocket;
 
 pub(crate) use global::init;
@@ -52,7 +54,7 @@ pub(crate) fn input(frame: &[u8], flags: u8) {
 
 /// Says that the IOKernel is gone: sends to other hosts fail from now on.
 pub(crate) fn set_link_down() {
-    stack().set_link_down();
+    stack().set_link_down(&mut KthreadOutlet);
 }
 
 /// This runtime's own IPv4 address: the one its IOKernel gave it, or the configured one (127.0.0.1 by default) standalone.

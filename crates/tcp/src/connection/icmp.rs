@@ -64,7 +64,8 @@ impl Connection {
         u32::from(self.path_mss.min(self.peer_mss)).saturating_sub(timestamps).max(1)
     }
 
-    fn is_in_flight(&self, seq: Seq) -> bool {
+    /// Whether `seq` was sent and is not acknowledged: what an ICMP error must quote to be believed (RFC 5927 section 4.1).
+    pub fn is_in_flight(&self, seq: Seq) -> bool {
         self.sender.una() <= seq && seq < self.sender.nxt()
     }
 }

@@ -171,7 +171,7 @@ fn what_cannot_be_sent_is_refused_with_the_reason() {
     let mut catch = Catch::at(T0);
     stack.send_udp(&mut catch, endpoint, everywhere(7), at(255, 9), b"all").unwrap();
     assert_eq!(EthernetHeader::parse(&catch.only()).unwrap().0.destination, MacAddr::BROADCAST);
-    stack.set_link_down();
+    stack.set_link_down(&mut Catch::at(T0));
     assert_eq!(send(everywhere(7), at(2, 9), 1), Err(SendError::Down));
     assert_eq!(send(everywhere(7), at(1, 7), 1), Ok(()), "this host can still be reached");
 }
