@@ -74,11 +74,16 @@ impl ChildProcess {
         Ok(Self { app: spec.app, child, input, output, unread: Vec::new() })
     }
 
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// The next line it prints.
     ///
     /// # Errors
     /// When it ends, says nothing for [`START_TIMEOUT`], or a signal comes.
-    fn read_line(&mut self, interrupt: &Interrupt) -> anyhow::Result<String> {
+    pub fn read_line(&mut self, interrupt: &Interrupt) -> anyhow::Result<String> {
         let deadline = Instant::now() + START_TIMEOUT;
         loop {
             if let Some(end) = self.unread.iter().position(|&byte| byte == b'\n') {

@@ -1,5 +1,7 @@
 //! Programs under test. `role NAME` plays one; all print `ready ADDRESS` when they serve.
 
+mod tcp;
+
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io::Write;
@@ -151,6 +153,9 @@ fn main() {
         Some("hog") => burn(false),
         Some("soundness") => check_soundness(),
         Some("self") => talk_to_self(),
+        Some("tcp-serve") => tcp::serve(),
+        Some("tcp-call") => tcp::call(),
+        Some("tcp-relay") => tcp::relay(),
         other => panic!("unknown role {other:?}"),
     }
 }
