@@ -34,6 +34,7 @@ mod table;
 mod time_wait;
 mod timers;
 
+pub use key::Key;
 pub use listen::{DEFAULT_BACKLOG, ListenInner, Listening};
 pub use open::{ConnectError, ListenError};
 pub use socket::{Failure, Inner, Refusal, Socket};
