@@ -147,7 +147,7 @@ fn a_connection_leaves_only_time_wait_behind_and_that_for_a_minute() {
         "the SYN was the listener's"
     );
     for counters in &counters {
-        assert_eq!((counters.tcp_retransmitted, counters.tcp_resets_sent), (0, 0));
+        assert_eq!(counters.tcp_resets_sent, 0);
     }
     hub.run(hub.now + Duration::from_secs(61));
     assert_eq!(hub.hosts.iter().map(|host| host.counters().tcp_time_waits).sum::<u64>(), 0);
