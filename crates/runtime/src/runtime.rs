@@ -263,7 +263,9 @@ fn start(config: &Config) -> Result<&'static Runtime, StartError> {
     };
     runtime.sleepers.prepare();
     let own_ip = config.ip.unwrap_or(std::net::Ipv4Addr::LOCALHOST);
-    net::init(attachment.map_or_else(|| NetConfig::standalone(own_ip), Attachment::net_config));
+    let mut network = attachment.map_or_else(|| NetConfig::standalone(own_ip), Attachment::net_config);
+    network.tcp_connections = config.tcp_connections;
+    net::init(network);
     assert!(RUNTIME.set(runtime).is_ok(), "STARTING lets one caller through");
     panics::install_hook();
     preempt::install()

@@ -34,6 +34,7 @@ pub use udp::UdpSocket;
 
 pub(crate) use global::init;
 pub(crate) use stack::NetConfig;
+pub(crate) use stack::tcp::DEFAULT_CONNECTIONS;
 
 use global::{KthreadOutlet, stack};
 

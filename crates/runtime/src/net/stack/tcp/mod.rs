@@ -1,7 +1,7 @@
 //! TCP in the stack: which connection a segment is for, when its timers are due, and how what it sends leaves.
 //!
-//! Owns: the connections ([`table`]), what is left of closed ones ([`time_wait`]), listening sockets and their accept queues ([`listen`]), everybody's timers
-//! ([`timers`]). What a connection does is decided in `tailwater_tcp`, which knows no address, clock or lock; what a program sees is `net::tcp`.
+//! Owns: the connections (`table`), what is left of closed ones (`time_wait`), listening sockets and their accept queues (`listen`), everybody's timers
+//! (`timers`). What a connection does is decided in `tailwater_tcp`, which knows no address, clock or lock; what a program sees is `net::tcp`.
 //!
 //! ```text
 //! handle_tcp -> table -+- Socket (lock) -> Connection::handle_segment --+
@@ -16,13 +16,13 @@
 //! of the timers, then what `transmit_ip` takes. Nothing is looked up in the table with a shard's lock held: it hands out a counted reference.
 //!
 //! # Nothing is stuck
-//! * A segment that finds no room stays with its connection, whose timer is set [`RETRY`] ahead.
-//! * At most [`BURST`] segments of a connection leave at once; the rest is its timer's, too.
+//! * A segment that finds no room stays with its connection, whose timer is set `RETRY` ahead.
+//! * At most `BURST` segments of a connection leave at once; the rest is its timer's, too.
 //! * A timer that is in the heap earlier than needed is looked at and put back; one that is needed earlier replaces it.
 //!
 //! # Bounds
-//! Connections: [`NetConfig::tcp_connections`](super::NetConfig). Entries in TIME-WAIT: [`MAX_TIME_WAITS`]. Each connection's memory is bounded by its two
-//! buffers; each listener's by its SYN queue and its backlog. Answers to segments that belong to nobody: [`RESETS_PER_SECOND`].
+//! Connections: `NetConfig::tcp_connections`. Entries in TIME-WAIT: `MAX_TIME_WAITS`. Each connection's memory is bounded by its two
+//! buffers; each listener's by its SYN queue and its backlog. Answers to segments that belong to nobody: `RESETS_PER_SECOND`.
 
 mod input;
 mod key;
@@ -34,6 +34,7 @@ mod table;
 mod time_wait;
 mod timers;
 
+pub use key::Key;
 pub use listen::{DEFAULT_BACKLOG, ListenInner, Listening};
 pub use open::{ConnectError, ListenError};
 pub use socket::{Failure, Inner, Refusal, Socket};

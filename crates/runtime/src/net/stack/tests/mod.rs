@@ -6,6 +6,7 @@ mod hub;
 mod icmp;
 mod ipv6;
 mod paths;
+mod tcp;
 mod udp;
 
 use super::*;

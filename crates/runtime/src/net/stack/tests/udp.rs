@@ -90,14 +90,14 @@ fn packets_that_are_not_for_us_or_from_nobody_are_counted_by_reason() {
         receive(&stack, &frame(mac(1), martian, ip(1)));
     }
     assert_eq!(stack.counters().martian_sources, 6);
-    let mut tcp = datagram(7, b"?");
-    tcp[23] = 6;
+    let mut sctp = datagram(7, b"?");
+    sctp[23] = 132;
     let mut vlan = datagram(7, b"?");
     vlan[12..14].copy_from_slice(&[0x81, 0]);
     let mut fragment = datagram(7, b"?");
     fragment[20] |= 0x20;
     let trusting = |frame: &[u8]| stack.input(&mut Catch::at(T0), frame, FLAG_CHECKSUM_OK);
-    trusting(&tcp);
+    trusting(&sctp);
     trusting(&vlan);
     trusting(&fragment);
     let counters = stack.counters();
