@@ -244,7 +244,7 @@ fn options_are_negotiated_with_linux() {
         let mut stream = connect(service.ip, 7);
         stream.write_all(b"x").expect("room");
         stream.read_exact(&mut [0]).expect("an answer");
-        let output = Command::new("ss").args(["-tinH", "dport", "=", ":7"]).output().expect("ss runs");
+        let output = Command::new("ss").args(["-tinoH", "dport", "=", ":7"]).output().expect("ss runs");
         let text = String::from_utf8_lossy(&output.stdout);
         for option in ["wscale:", " ts ", " sack ", "mss:1448"] {
             assert!(text.contains(option), "{option:?} is not in {text}");
@@ -314,6 +314,8 @@ fn a_program_learns_that_linux_reset_its_connection() {
         stream.read_exact(&mut [0; 1000]).expect("some of it");
         sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).expect("an option");
         drop(stream);
-        assert_eq!(caller.line().as_deref(), Some("failed ConnectionReset"));
+        // Its reader or its writer is told, whoever comes first; the other finds the connection gone, as on Linux.
+        let line = caller.line();
+        assert!(matches!(line.as_deref(), Some("failed ConnectionReset" | "failed BrokenPipe")), "{line:?}");
     });
 }

@@ -59,7 +59,7 @@ pub enum Order {
     },
     /// So many connections at a time open, send a request, take its echo, close, and begin again with another port.
     Churn {
-        /// At a time; the station must have opened at least as many.
+        /// At a time, beside those that are open.
         concurrent: u32,
         /// Of each request.
         bytes: usize,
@@ -119,13 +119,16 @@ pub enum TcpError {
         /// Where it was looked for.
         server: SocketAddrV4,
     },
-    /// An order before the first [`Order::Open`], or for more connections than that made.
-    #[error("the station has {have} connections, and the order needs {need}")]
-    NotOpen {
-        /// Connections.
-        have: u32,
-        /// Needed.
-        need: u32,
+    /// An order before the first [`Order::Open`].
+    #[error("the station was not told of a server yet")]
+    NotOpen,
+    /// No connection at a time, or more than there are local ports beside the open ones.
+    #[error("{concurrent} connections at a time beside {open} open ones need 1 to 50000 ports together")]
+    Lanes {
+        /// Asked for.
+        concurrent: u32,
+        /// Open.
+        open: u32,
     },
     /// More connections than ports above the server's.
     #[error("{connections} connections need more ports than there are above {server}")]

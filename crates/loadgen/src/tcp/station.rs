@@ -177,7 +177,6 @@ impl TcpStation {
         self.signal.changed.swap(false, Ordering::Acquire);
         let _ = rustix::io::read(&self.signal.bell, &mut [0u8; 8]);
         let Ok(order) = self.orders.try_recv() else { return };
-        let needed = if let Order::Churn { concurrent, .. } = order { concurrent.max(1) } else { 1 };
         match order {
             Order::Open { server, connections, config, wait } => {
                 let last = u32::from(server.port()) + connections.saturating_sub(1) / PORTS;
@@ -190,9 +189,11 @@ impl TcpStation {
                 }
                 self.stage = Stage::Looking { server, connections, config, until: now + wait };
             }
-            _ if self.connections < needed => {
-                let have = self.connections;
-                self.answer(Err(TcpError::NotOpen { have, need: needed }));
+            _ if self.client.is_none() => self.answer(Err(TcpError::NotOpen)),
+            Order::Churn { concurrent, .. }
+                if concurrent == 0 || self.connections.saturating_add(concurrent) > PORTS =>
+            {
+                self.answer(Err(TcpError::Lanes { concurrent, open: self.connections }));
             }
             order => self.stage = Stage::Working(Box::new(Task::new(order, self.connections, now))),
         }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use tailwater_tcp::{Events, Instant, State};
 
-use super::client::{Client, ConnectionId};
+use super::client::{Client, ConnectionId, PORTS};
 use super::order::{Order, Outcome};
 use super::stages::{Stages, Stamps};
 
@@ -33,6 +33,8 @@ struct Progress {
 #[derive(Debug)]
 pub(super) struct Task {
     order: Order,
+    /// Connections that are open, or being opened.
+    open: u32,
     /// When counting begins and ends.
     from: Instant,
     until: Instant,
@@ -66,7 +68,8 @@ impl Task {
             }
         };
         let count = match order {
-            Order::Churn { concurrent, .. } => concurrent.max(connections),
+            // All ports of the server's first one.
+            Order::Churn { .. } => PORTS.max(connections),
             Order::Stages { .. } => 1,
             _ => connections,
         };
@@ -74,6 +77,7 @@ impl Task {
         let stages = matches!(order, Order::Stages { .. }).then(Box::default);
         Self {
             order,
+            open: connections,
             from,
             until: from + lasts,
             progress: vec![Progress::default(); count as usize],
@@ -189,7 +193,8 @@ impl Task {
     fn begin_again(&mut self, id: ConnectionId) {
         let Order::Churn { concurrent, .. } = self.order else { return };
         let next = id + concurrent;
-        self.due.push_back(if next < self.count() { next } else { id % concurrent });
+        let first = self.open + (id - self.open) % concurrent;
+        self.due.push_back(if next < self.count() { next } else { first });
     }
 
     /// Reads all there is; true if it completes an echo.
@@ -267,9 +272,10 @@ impl Task {
             }
             Order::Download { .. } => ending,
             Order::Churn { concurrent, .. } => {
-                if self.next < concurrent {
-                    self.due.extend(0..concurrent);
-                    self.next = concurrent;
+                if self.next == 0 {
+                    // Beside those that are open.
+                    self.due.extend(self.open..self.open + concurrent);
+                    self.next = self.count();
                 }
                 if !ending {
                     self.begin_due(budget, |_, id| client.connect(id, now), clock);

@@ -85,7 +85,7 @@ const ROWS: [(&str, f64, &str, &str); 22] = [
     ("   client's TCP in", 1.0, "cycles_client_tcp_in", ""),
     ("bytes per idle connection", 1.0, "idle_conn_bytes", ""),
     ("   connections established", 1.0, "idle_connections", ""),
-    ("   of them answered, us each", 1.0, "idle_answer_us", ""),
+    ("   of them answered afterwards", 1.0, "idle_answered", ""),
 ];
 
 impl fmt::Display for Figures {

@@ -6,7 +6,6 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use tailwater_iokernel::stats::StatsHandle;
@@ -60,15 +59,6 @@ impl Host {
     pub(super) fn run(&self, order: Order) -> Result<Outcome> {
         let patience = patience(&order);
         Ok(self.client.run(order, patience)?)
-    }
-
-    /// Has the client begin something; its outcome is [waited](Self::wait) for.
-    pub(super) fn begin(&self, order: Order) -> Result<()> {
-        Ok(self.client.start(order)?)
-    }
-
-    pub(super) fn wait(&self, patience: Duration) -> Result<Outcome> {
-        Ok(self.client.wait(patience)?)
     }
 
     /// Starts the services and waits until they listen. A core of theirs is polled for ever if `spins`.
