@@ -263,6 +263,8 @@ fn linux_and_a_service_talk_over_ipv6() {
         let ip6 = Config::default().ip6_of(service.ip).expect("IPv6 is on by default");
         upload(ip6, BULK / 4);
         download(ip6, BULK / 4);
+        let host = Config::default().ip6_of(HOST).expect("IPv6 is on by default");
+        called_at(&bench, host.into(), "caller", BULK / 4);
         let refused = TcpStream::connect((ip6, 1)).expect_err("nobody listens");
         assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
     });
@@ -290,11 +292,6 @@ fn programs_call_linux() {
         let bench = bench_with_tap(1500);
         called_at(&bench, HOST.into(), "small", 10);
         called_at(&bench, HOST.into(), "bulk", BULK);
-        if std::path::Path::new("/proc/net/if_inet6").exists() {
-            let ip6 = Config::default().ip6_of(HOST).expect("IPv6 is on by default");
-            // Linux takes part in nothing before its address is no longer tentative.
-            called_at(&bench, ip6.into(), "six", BULK / 4);
-        }
         let peer = format!("{HOST}:1");
         let variables = [("PEER", &*peer), ("LEN", "1")];
         let mut caller = bench.child_with("tcp-call", "refused", "latency-critical", &variables);

@@ -71,6 +71,32 @@ pub struct Client {
     /// When to look at whom; entries may be too early, and outlive their connection.
     timers: BinaryHeap<Reverse<(Instant, ConnectionId)>>,
     template: Template,
+    loss: Loss,
+}
+
+/// Frames that are lost on purpose, drawn at random.
+#[derive(Debug)]
+struct Loss {
+    per_million: u32,
+    /// Of xorshift64 (Marsaglia, 2003); never zero.
+    state: u64,
+    lost: u64,
+}
+
+impl Loss {
+    /// Whether the next frame is lost.
+    #[inline]
+    fn draw(&mut self) -> bool {
+        if self.per_million == 0 {
+            return false;
+        }
+        self.state ^= self.state << 13;
+        self.state ^= self.state >> 7;
+        self.state ^= self.state << 17;
+        let lost = self.state % 1_000_000 < self.per_million.into();
+        self.lost += u64::from(lost);
+        lost
+    }
 }
 
 impl Client {
@@ -88,7 +114,18 @@ impl Client {
             ready: VecDeque::new(),
             timers: BinaryHeap::new(),
             template: Template::new(own, &peer, mtu),
+            loss: Loss { per_million: 0, state: 0x9e37_79b9_7f4a_7c15, lost: 0 },
         }
+    }
+
+    /// From now on so many of a million frames are lost, in either direction; up to 1,000,000.
+    pub fn set_loss(&mut self, per_million: u32) {
+        self.loss.per_million = per_million;
+    }
+
+    /// Frames lost on purpose.
+    pub fn lost(&self) -> u64 {
+        self.loss.lost
     }
 
     /// Opens connection `id` in place of whatever had that number.
@@ -177,6 +214,9 @@ impl Client {
     #[inline]
     pub fn handle_frame(&mut self, now: Instant, frame: &[u8]) -> Option<(ConnectionId, Events)> {
         let (bytes, ecn) = decode(frame, self.own, &self.peer)?;
+        if self.loss.draw() {
+            return None;
+        }
         let segment = Segment::parse(bytes).ok()?;
         let local = u32::from(segment.header.destination.checked_sub(FIRST_PORT)?);
         let remote = u32::from(segment.header.source.checked_sub(self.peer.port)?);
@@ -235,7 +275,11 @@ impl Client {
             let room = BURST.min(budget - sent);
             let mut outcome = Transmit::Sent;
             for _ in 0..room {
+                let lost = self.loss.draw();
                 outcome = connection.poll_transmit(now, |segment| {
+                    if lost {
+                        return Ok(());
+                    }
                     match switch.inject(self.template.fill(segment)) {
                         Delivery::Full => Err(Full),
                         // A frame for nobody is lost on the way.

@@ -21,6 +21,8 @@ pub enum Order {
         connections: u32,
         /// How they behave.
         config: Box<Config>,
+        /// So many of a million frames are lost on purpose in either direction, until the next such order.
+        loss_per_million: u32,
         /// For how long at most.
         wait: Duration,
     },

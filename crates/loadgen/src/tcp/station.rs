@@ -119,6 +119,7 @@ enum Stage {
         server: SocketAddrV4,
         connections: u32,
         config: Box<Config>,
+        loss_per_million: u32,
         until: Instant,
     },
     Working(Box<Task>),
@@ -178,16 +179,19 @@ impl TcpStation {
         let _ = rustix::io::read(&self.signal.bell, &mut [0u8; 8]);
         let Ok(order) = self.orders.try_recv() else { return };
         match order {
-            Order::Open { server, connections, config, wait } => {
+            Order::Open { server, connections, config, loss_per_million, wait } => {
                 let last = u32::from(server.port()) + connections.saturating_sub(1) / PORTS;
                 if last > u32::from(u16::MAX) {
                     return self.answer(Err(TcpError::Ports { server, connections }));
                 }
                 // The old server is told before the new one is asked.
                 if let Some(client) = &mut self.client {
+                    // A reset is sent once.
+                    client.set_loss(0);
                     client.abort_all();
                 }
-                self.stage = Stage::Looking { server, connections, config, until: now + wait };
+                self.stage =
+                    Stage::Looking { server, connections, config, loss_per_million, until: now + wait };
             }
             _ if self.client.is_none() => self.answer(Err(TcpError::NotOpen)),
             Order::Churn { concurrent, .. }
@@ -218,7 +222,7 @@ impl TcpStation {
             }
             return;
         };
-        let Stage::Looking { server, connections, config, until } =
+        let Stage::Looking { server, connections, config, loss_per_million, until } =
             core::mem::replace(&mut self.stage, Stage::Idle)
         else {
             return;
@@ -226,8 +230,10 @@ impl TcpStation {
         let peer = Peer { mac, ip: *server.ip(), port: server.port() };
         self.connections = connections;
         let own = (self.own.mac, self.own.ip);
-        self.client = Some(Client::new(own, peer, (*config).clone(), self.secret, self.mtu));
-        let order = Order::Open { server, connections, config, wait: until - now };
+        let mut client = Client::new(own, peer, (*config).clone(), self.secret, self.mtu);
+        client.set_loss(loss_per_million);
+        self.client = Some(client);
+        let order = Order::Open { server, connections, config, loss_per_million, wait: until - now };
         self.stage = Stage::Working(Box::new(Task::new(order, connections, now)));
     }
 

@@ -36,7 +36,13 @@ pub(super) fn config() -> Box<Config> {
 }
 
 pub(super) fn open(host: &Host, port: u16, connections: u32) -> Result<()> {
-    let order = Order::Open { server: at(port), connections, config: config(), wait: WAIT };
+    open_lossy(host, port, connections, 0)
+}
+
+/// As [`open`], and loses so many of a million frames from now on.
+pub(super) fn open_lossy(host: &Host, port: u16, connections: u32, loss_per_million: u32) -> Result<()> {
+    let server = at(port);
+    let order = Order::Open { server, connections, config: config(), loss_per_million, wait: WAIT };
     let outcome = host.run(order)?;
     anyhow::ensure!(
         outcome.completed == u64::from(connections),

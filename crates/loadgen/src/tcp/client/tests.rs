@@ -94,6 +94,15 @@ impl Server {
     }
 }
 
+impl Server {
+    /// Lets the server's timers expire.
+    fn poll(&mut self, now: Instant) {
+        for connection in self.connections.values_mut() {
+            let _ = connection.handle_timeout(now);
+        }
+    }
+}
+
 /// Lets both talk until nothing moves, at most `steps` times; what happened to which connection.
 fn run(client: &mut Client, server: &mut Server, now: Instant, steps: usize) -> Vec<(ConnectionId, Events)> {
     let (mut wire, mut changed) = (Wire { room: 64, ..Wire::default() }, Vec::new());
@@ -184,4 +193,30 @@ fn segments_of_unknown_connections_change_nothing() {
     }
     assert_eq!(get_u16(&answers[0], ETHERNET_HEADER - 2), 0x0800);
     assert!(client.handle_frame(Instant(0), &answers[0]).is_some());
+}
+
+#[test]
+fn what_is_lost_on_purpose_is_sent_again() {
+    let (mut client, mut server) = (client(), Server::new());
+    client.set_loss(200_000);
+    client.connect(0, Instant(0));
+    let (mut now, mut sent, mut received, mut buffer) = (Instant(0), 0, 0, [0; 4096]);
+    for _ in 0..100_000 {
+        run(&mut client, &mut server, now, 1_000);
+        while let Ok(len @ 1..) = client.recv(0, &mut buffer) {
+            received += len;
+        }
+        if received == 100_000 {
+            assert!(client.lost() > 10, "{} of the frames were lost", client.lost());
+            return;
+        }
+        sent += client.send(0, &[7; 1000][..1000.min(100_000 - sent)]).unwrap_or(0);
+        server.poll(now);
+        now = match client.next_event() {
+            Some(Instant(0)) | None => Instant(now.0 + 1_000_000),
+            Some(at) => at.max(Instant(now.0 + 1_000_000)),
+        };
+        client.handle_timeouts(now, 8, |_, _| {});
+    }
+    panic!("{received} of 100000 bytes came back");
 }
