@@ -19,7 +19,8 @@ use tailwater_iokernel::frame::Mac;
 use tailwater_iokernel::port::{Delivery, Inject};
 use tailwater_tcp::isn::initial_numbers;
 use tailwater_tcp::{
-    Config, Connection, Events, Flow, Full, Instant, Opening, RecvError, Secret, Segment, SendError, Transmit,
+    Config, Connection, EcnCodepoint, Events, Flow, Full, Header, Instant, Opening, Outgoing, Purpose,
+    RecvError, Secret, Segment, SendError, Transmit, answer_closed,
 };
 
 use super::wire::{Template, decode};
@@ -34,6 +35,8 @@ pub const FIRST_PORT: u16 = 10_000;
 pub const PORTS: u32 = 50_000;
 /// Most segments of one connection in a row, so that a bulk transfer does not starve the others.
 const BURST: usize = 16;
+/// Resets waiting to be sent.
+const MAX_RESETS: usize = 64;
 /// IPv4 and TCP headers without options.
 const HEADERS: u16 = 40;
 
@@ -70,6 +73,8 @@ pub struct Client {
     ready: VecDeque<ConnectionId>,
     /// When to look at whom; entries may be too early, and outlive their connection.
     timers: BinaryHeap<Reverse<(Instant, ConnectionId)>>,
+    /// Answers to segments of connections that are not there.
+    resets: Vec<Header>,
     template: Template,
     loss: Loss,
 }
@@ -113,6 +118,7 @@ impl Client {
             slots: Vec::new(),
             ready: VecDeque::new(),
             timers: BinaryHeap::new(),
+            resets: Vec::new(),
             template: Template::new(own, &peer, mtu),
             loss: Loss { per_million: 0, state: 0x9e37_79b9_7f4a_7c15, lost: 0 },
         }
@@ -207,7 +213,7 @@ impl Client {
 
     /// Whether something may wait to be sent.
     pub fn wants_transmit(&self) -> bool {
-        !self.ready.is_empty()
+        !self.ready.is_empty() || !self.resets.is_empty()
     }
 
     /// Takes a frame. `Some` if it belonged to a connection, with what it changed.
@@ -218,15 +224,30 @@ impl Client {
             return None;
         }
         let segment = Segment::parse(bytes).ok()?;
-        let local = u32::from(segment.header.destination.checked_sub(FIRST_PORT)?);
-        let remote = u32::from(segment.header.source.checked_sub(self.peer.port)?);
-        if local >= PORTS {
+        let id = self.id_of(&segment.header);
+        let Some((id, connection)) = id.and_then(|id| Some((id, self.connection_mut(id)?))) else {
+            // RFC 9293 section 3.10.7.1; the server may hold what this side has forgotten.
+            if self.resets.len() < MAX_RESETS {
+                self.resets.extend(answer_closed(&segment));
+            }
             return None;
-        }
-        let id = remote.checked_mul(PORTS)?.checked_add(local)?;
-        let events = self.connection_mut(id)?.handle_segment(now, &segment, ecn);
+        };
+        let was_closed = connection.is_closed();
+        let events = connection.handle_segment(now, &segment, ecn);
         self.mark_ready(id);
+        if was_closed && self.resets.len() < MAX_RESETS {
+            self.resets.extend(answer_closed(&segment));
+        }
         Some((id, events))
+    }
+
+    /// The connection between the ports of a segment that came; there may be none.
+    #[inline]
+    fn id_of(&self, header: &Header) -> Option<ConnectionId> {
+        let local = u32::from(header.destination.checked_sub(FIRST_PORT)?);
+        let remote = u32::from(header.source.checked_sub(self.peer.port)?);
+        (local < PORTS).then_some(())?;
+        remote.checked_mul(PORTS)?.checked_add(local)
     }
 
     /// Lets timers expire, at most `budget` of them, and tells `changed` what that did.
@@ -258,7 +279,7 @@ impl Client {
     /// When [`handle_timeouts`](Self::handle_timeouts) has something to do; it may be too early. Now, if something waits
     /// to be sent.
     pub fn next_event(&self) -> Option<Instant> {
-        if !self.ready.is_empty() {
+        if self.wants_transmit() {
             return Some(Instant(0));
         }
         self.timers.peek().map(|&Reverse((at, _))| at)
@@ -267,6 +288,15 @@ impl Client {
     /// Sends what is ready, at most `budget` frames, and says how many those were.
     pub fn poll_transmit(&mut self, now: Instant, budget: usize, switch: &mut dyn Inject) -> usize {
         let mut sent = 0;
+        while sent < budget
+            && let Some(header) = self.resets.pop()
+        {
+            let (payload, ecn) = ((&[][..], &[][..]), EcnCodepoint::NotEct);
+            let reset = Outgoing { header, payload, ecn, purpose: Purpose::Reset };
+            // What finds no room is lost; it is asked for again.
+            switch.inject(self.template.fill(&reset));
+            sent += 1;
+        }
         for _ in 0..self.ready.len() {
             let Some(id) = self.ready.pop_front() else { break };
             let slot = &mut self.slots[id as usize];

@@ -1,11 +1,11 @@
 //! A client and a listener of `tailwater-tcp`, frames handed from one to the other in virtual time.
 
 use super::*;
-use crate::station::wire::{get_u16, put_u16};
+use crate::station::wire::put_u16;
 use std::collections::{HashMap, HashSet};
-use tailwater_iokernel::frame::{ETHERNET_HEADER, IPV4_FRAME};
+use tailwater_iokernel::frame::IPV4_FRAME;
 use tailwater_tcp::listen::{Arrival, ListenConfig};
-use tailwater_tcp::{Answer, EcnCodepoint, Listener, Outgoing, Purpose, State};
+use tailwater_tcp::{Answer, Listener, State};
 
 const CLIENT: (Mac, Ipv4Addr) = (Mac([2, 0, 0, 0, 0, 1]), Ipv4Addr::new(10, 77, 0, 250));
 const SERVER: Peer = Peer { mac: Mac([2, 0, 0, 0, 0, 2]), ip: Ipv4Addr::new(10, 77, 0, 2), port: 7 };
@@ -95,11 +95,18 @@ impl Server {
 }
 
 impl Server {
-    /// Lets the server's timers expire.
-    fn poll(&mut self, now: Instant) {
+    /// Lets the server's timers expire; what that sends.
+    fn poll(&mut self, now: Instant) -> Vec<Vec<u8>> {
+        let mut out = Vec::new();
         for connection in self.connections.values_mut() {
             let _ = connection.handle_timeout(now);
+            while connection.poll_transmit(now, |s| {
+                out.push(self.template.fill(s).to_vec());
+                Ok(())
+            }) == Transmit::Sent
+            {}
         }
+        out
     }
 }
 
@@ -179,7 +186,7 @@ fn a_full_ring_delays_and_loses_nothing() {
 }
 
 #[test]
-fn segments_of_unknown_connections_change_nothing() {
+fn segments_of_unknown_connections_are_answered_with_a_reset() {
     let mut client = client();
     client.connect(0, Instant(0));
     let mut wire = Wire { room: 8, ..Wire::default() };
@@ -191,7 +198,11 @@ fn segments_of_unknown_connections_change_nothing() {
         put_u16(&mut frame, at, port);
         assert_eq!(client.handle_frame(Instant(0), &frame), None, "{port} at {at}");
     }
-    assert_eq!(get_u16(&answers[0], ETHERNET_HEADER - 2), 0x0800);
+    wire.frames.clear();
+    assert_eq!(client.poll_transmit(Instant(0), 32, &mut wire), 4);
+    for frame in &wire.frames {
+        assert_eq!(frame[IPV4_FRAME + 13] & 4, 4, "a reset");
+    }
     assert!(client.handle_frame(Instant(0), &answers[0]).is_some());
 }
 
@@ -211,7 +222,9 @@ fn what_is_lost_on_purpose_is_sent_again() {
             return;
         }
         sent += client.send(0, &[7; 1000][..1000.min(100_000 - sent)]).unwrap_or(0);
-        server.poll(now);
+        for frame in server.poll(now) {
+            client.handle_frame(now, &frame);
+        }
         now = match client.next_event() {
             Some(Instant(0)) | None => Instant(now.0 + 1_000_000),
             Some(at) => at.max(Instant(now.0 + 1_000_000)),
