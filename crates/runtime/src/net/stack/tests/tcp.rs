@@ -5,7 +5,6 @@ use super::*;
 use crate::net::stack::tcp::{ConnectError, Failure, Listening, Refusal, Socket};
 use crate::net::wire::{Addresses, IcmpHeader, Ipv4Packet, PacketInfo, Report};
 use proptest::prelude::*;
-use std::sync::Arc;
 use tailwater_tcp::listen::ListenConfig;
 use tailwater_tcp::{Config, Error, Events, Flags, Header, Segment, Seq, State, segment};
 
@@ -269,6 +268,38 @@ fn a_full_way_out_delays_and_loses_nothing() {
     hub.run(retry + STEP);
     assert_eq!(read(&mut hub, 2, &ends[1]).unwrap(), b"waits for room");
     assert_eq!(hub.hosts[0].counters().tcp_retransmitted, 0, "it was never sent before");
+}
+
+#[test]
+fn a_batch_of_segments_is_acknowledged_once_and_a_gap_at_once() {
+    let mut hub = acquainted_hub(11);
+    let ends = pair(&mut hub, at(2, SERVER), &Config::default());
+    let segments = |hub: &Hub, len: usize| {
+        let mut catch = Catch::at(hub.now);
+        let now = Stack::tcp_now(&catch);
+        let mut inner = ends[0].lock();
+        inner.send(&vec![7; len]).unwrap();
+        hub.hosts[0].settle(&mut catch, &ends[0], &mut inner, Events::empty(), now);
+        catch.frames
+    };
+    let frames = segments(&hub, 1448 * 8);
+    assert_eq!(frames.len(), 8);
+    let mut batch = Catch { deferred: Some(Vec::new()), ..Catch::at(hub.now) };
+    for frame in &frames {
+        hub.hosts[1].input(&mut batch, frame, 0);
+    }
+    assert!(batch.is_empty());
+    let deferred = batch.deferred.take().unwrap();
+    assert_eq!(deferred.len(), 1, "once");
+    hub.hosts[1].flush_tcp(&mut batch, &deferred[0]);
+    let ack = batch.only();
+    let mut more = Catch::at(hub.now);
+    hub.hosts[0].input(&mut more, &ack, 0);
+    assert_eq!(ends[0].lock().connection.unacknowledged_bytes(), 0, "all eight");
+    let frames = segments(&hub, 1448 * 3);
+    let mut batch = Catch { deferred: Some(Vec::new()), ..Catch::at(hub.now) };
+    hub.hosts[1].input(&mut batch, &frames[1], 0);
+    assert_eq!((batch.frames.len(), batch.deferred.unwrap().len()), (1, 0), "the sender is to know at once");
 }
 
 #[test]
