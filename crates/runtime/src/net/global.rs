@@ -189,6 +189,7 @@ pub fn start_timers(stack: &Stack) {
 /// The timer thread: never ends.
 fn run_timers() {
     loop {
+        crate::poll();
         // From here on `poll_by` writes to `next` what the poll below may not have seen.
         TIMERS.lock().next = Duration::MAX;
         let due = stack().poll_timers(&mut KthreadOutlet).unwrap_or(Duration::MAX);
