@@ -382,6 +382,40 @@ fn data_of_a_connection_with_ecn_says_so_in_the_ip_header() {
 }
 
 #[test]
+fn a_later_syn_takes_the_place_of_time_wait_and_an_old_one_does_not() {
+    let mut hub = acquainted_hub(12);
+    let ends = pair(&mut hub, at(2, SERVER), &Config::default());
+    listen(&mut hub, 2, everywhere(SERVER), ListenConfig::default());
+    let port = ends[0].local_addr().port();
+    close(&mut hub, 2, &ends[1]);
+    hub.run(hub.now + STEP);
+    // The client's FIN, caught for its number.
+    let mut catch = Catch::at(hub.now);
+    let now = Stack::tcp_now(&catch);
+    {
+        let mut inner = ends[0].lock();
+        let events = inner.connection.close();
+        hub.hosts[0].settle(&mut catch, &ends[0], &mut inner, events, now);
+    }
+    let fin = catch.only();
+    let packet = Ipv4Packet::parse(&fin[14..], Checksums::Verify).unwrap();
+    let number = Segment::parse(packet.payload).unwrap().header.seq;
+    hub.with(2, |stack, catch| stack.input(catch, &fin, 0));
+    assert_eq!(hub.hosts[1].counters().tcp_time_waits, 1);
+    let answer = |seq: Seq| {
+        let mut catch = Catch::at(hub.now);
+        hub.hosts[1].input(&mut catch, &frame_of(header(port, Flags::SYN, seq.0), b""), 0);
+        let frame = catch.only();
+        let packet = Ipv4Packet::parse(&frame[14..], Checksums::Verify).unwrap();
+        Segment::parse(packet.payload).unwrap().header.flags
+    };
+    assert_eq!(answer(number), Flags::ACK, "what is known already");
+    assert_eq!(hub.hosts[1].counters().tcp_time_waits, 1);
+    assert_eq!(answer(number + 70_000), Flags::SYN | Flags::ACK);
+    assert_eq!(hub.hosts[1].counters().tcp_time_waits, 0);
+}
+
+#[test]
 fn there_are_no_more_connections_than_configured() {
     let mut hub = acquainted_hub(10);
     hub.hosts[0] = Stack::new(NetConfig { tcp_connections: 3, ..config(1) }, 1).unwrap();
