@@ -117,7 +117,7 @@ fn round(c: &mut Criterion) {
                 for (from, to) in [(0, 1), (1, 0)] {
                     pair.write(from, &data);
                     pair.pass(Duration::from_micros(5));
-                    assert_eq!(pair.deliver(from), 1, "the answer acknowledges");
+                    assert!(pair.deliver(from) >= 1, "and perhaps an early acknowledgment");
                     assert_eq!(pair.read(to, &mut buf), size);
                 }
             });

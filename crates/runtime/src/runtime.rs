@@ -192,11 +192,12 @@ impl Runtime {
     /// The IOKernel is gone: kthreads live on whatever cores Linux gives them.
     pub fn orphan(&self) {
         self.attached.store(false, Ordering::SeqCst);
-        net::set_link_down();
         for kthread in &self.kthreads {
             // Nobody is left to repair a slot that was tampered with.
             kthread.slot.rouse();
         }
+        // Last, because it takes the locks of all connections, and who holds one may have been parked.
+        net::set_link_down();
     }
 }
 

@@ -32,7 +32,7 @@ pub use stack::Counters;
 pub use tcp::{Congestion, Incoming, TcpKeepalive, TcpListener, TcpOptions, TcpStats, TcpStream};
 pub use udp::UdpSocket;
 
-pub(crate) use global::init;
+pub(crate) use global::{Batch, init};
 pub(crate) use stack::NetConfig;
 pub(crate) use stack::tcp::DEFAULT_CONNECTIONS;
 
@@ -46,12 +46,6 @@ use global::{KthreadOutlet, stack};
 /// assert!(tailwater::net::FLAG_CHECKSUM_OK.is_power_of_two());
 /// ```
 pub const FLAG_CHECKSUM_OK: u8 = 1 << 0;
-
-/// Processes a frame from an ingress ring. Preemption is off.
-#[inline]
-pub(crate) fn input(frame: &[u8], flags: u8) {
-    stack().input(&mut KthreadOutlet, frame, flags);
-}
 
 /// Says that the IOKernel is gone: sends to other hosts fail from now on.
 pub(crate) fn set_link_down() {

@@ -107,6 +107,12 @@ impl Connection {
         self.choose(now).is_some()
     }
 
+    /// Whether nothing is due but an ACK of what came in order: one that stands for the segments behind it, too, does as well.
+    #[inline]
+    pub fn only_acknowledges(&self, now: Instant) -> bool {
+        !self.receive.has_sack() && self.choose(now) == Some(Choice::Ack)
+    }
+
     /// Hands the next segment to `emit`, if there is one. See the [contract](super).
     pub fn poll_transmit(
         &mut self,

@@ -24,7 +24,8 @@
 //! spin lock, the socket's; the ordinary send takes none.
 //!
 //! # Bounds
-//! A packet makes at most one packet of answer, which is no longer, plus the three that may have waited for a neighbour. Loopback recurses nowhere:
+//! A packet makes at most one packet of answer, which is no longer, plus the three that may have waited for a neighbour; TCP's answers are bounded by its
+//! windows, and to strangers are one header. Loopback recurses nowhere:
 //! a datagram to this host goes from the sender's buffer into the receiver's queue, and what it can cause there is a wake-up or
 //! an error in the sender's own socket; other packets to this host wait in a queue ([`loopback`]).
 
@@ -66,7 +67,8 @@ use loopback::Loopback;
 use path_mtu::PathMtus;
 use reassembly::Reassembly;
 use std::hash::DefaultHasher;
-use tcp::{Secrets, Tcp};
+use std::sync::Arc;
+use tcp::{Secrets, Socket, Tcp};
 
 /// ICMP errors sent at once, and per second after that: Linux's limits (icmp_msgs_burst, icmp_msgs_per_sec).
 const ICMP_ERRORS_BURST: u32 = 50;
@@ -96,6 +98,14 @@ pub trait Outlet {
 
     /// Wants [`Stack::poll_timers`] to be called at `deadline`, if not before.
     fn poll_by(&mut self, deadline: Duration);
+
+    /// Takes a socket that owes its peer no more than an acknowledgment, for a call of [`Stack::flush_tcp`] behind the frames at hand, which may be for it,
+    /// too. False: it is sent at once.
+    #[inline]
+    fn defer(&mut self, socket: &Arc<Socket>) -> bool {
+        let _ = socket;
+        false
+    }
 
     /// Wants what [`Stack::take_loopback`] gives to be processed soon, by somebody else: the caller may hold locks.
     fn poll_loopback(&mut self);

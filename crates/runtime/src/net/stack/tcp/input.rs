@@ -10,7 +10,9 @@ use crate::net::wire::{Checksums, IPV4_HEADER, IPV6_HEADER, IpProtocol, Undelive
 use core::net::IpAddr;
 use std::sync::Arc;
 use tailwater_tcp::segment::FIXED_HEADER;
-use tailwater_tcp::{EcnCodepoint, Flow, IcmpError, Instant, Segment, Seq, State, Verdict, answer_closed};
+use tailwater_tcp::{
+    EcnCodepoint, Events, Flow, IcmpError, Instant, Segment, Seq, State, Verdict, answer_closed,
+};
 
 impl Stack {
     #[inline]
@@ -60,8 +62,24 @@ impl Stack {
             return false;
         }
         let events = inner.connection.handle_segment(now, segment, ecn);
-        self.settle(outlet, socket, inner, events, now);
+        if events.contains(Events::TRANSMIT)
+            && inner.connection.only_acknowledges(now)
+            && (inner.deferred || outlet.defer(socket))
+        {
+            inner.deferred = true;
+            inner.wake(events);
+        } else {
+            self.settle(outlet, socket, inner, events, now);
+        }
         true
+    }
+
+    /// Sends what [`Outlet::defer`] was told of, if it has not left with something else.
+    pub fn flush_tcp(&self, outlet: &mut impl Outlet, socket: &Arc<Socket>) {
+        let now = instant(outlet.now());
+        let inner = &mut *socket.lock();
+        inner.deferred = false;
+        self.settle(outlet, socket, inner, Events::empty(), now);
     }
 
     /// A segment of no connection: of one in TIME-WAIT, or of one that may begin, or of none.

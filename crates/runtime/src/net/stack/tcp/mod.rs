@@ -15,6 +15,10 @@
 //! In this order, each held for one step and none while a thread waits: ports, then a listener, then a socket, then a shard of the table, of TIME-WAIT or
 //! of the timers, then what `transmit_ip` takes. Nothing is looked up in the table with a shard's lock held: it hands out a counted reference.
 //!
+//! # Acknowledgments
+//! One that is due while a batch of frames is processed waits for the batch's end and stands for all segments in it ([`Outlet::defer`](super::Outlet::defer)). Requests
+//! and answers are not affected: what carries data, and what tells of a gap, leaves at once.
+//!
 //! # Nothing is stuck
 //! * A segment that finds no room stays with its connection, whose timer is set `RETRY` ahead.
 //! * At most `BURST` segments of a connection leave at once; the rest is its timer's, too.

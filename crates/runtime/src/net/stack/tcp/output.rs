@@ -15,8 +15,8 @@ use tailwater_tcp::{Error, Events, Full, Header, IcmpError, Instant, Outgoing, S
 const CHECKSUM_AT: usize = 16;
 /// Timers that are looked at before the table of those due is read again.
 const TIMER_BATCH: usize = 64;
-/// So often it is read in one call; what is left then is due at once.
-const TIMER_ROUNDS: usize = 16;
+/// So often it is read in one call, some 100 us of work at most; what is left then is due at once.
+const TIMER_ROUNDS: usize = 4;
 
 /// Writes a checksum over all of `out`, whose own checksum field is zero.
 #[inline]

@@ -39,6 +39,8 @@ pub struct Inner {
     pub(super) armed: Instant,
     /// Whether the table has it.
     pub(super) in_table: bool,
+    /// Whether a kthread will send what is owed when it is through with its frames.
+    pub(super) deferred: bool,
     /// Whether a call has reported the failure already.
     told: bool,
     /// Whether somebody waits for all to be acknowledged.
@@ -192,6 +194,7 @@ impl Socket {
                 writers: WaitList::new(),
                 armed: NEVER,
                 in_table: true,
+                deferred: false,
                 told: false,
                 lingers: false,
                 failure: None,

@@ -16,6 +16,7 @@ use crate::net::wire::{
     ArpOperation, ArpPacket, Checksums, EtherType, EthernetHeader, Icmpv6Message, IpProtocol, Ipv6Packet,
     MacAddr, Sum, UdpDatagram,
 };
+use std::sync::Arc;
 use zerocopy::IntoBytes;
 
 /// A moment after which there is room for the past.
@@ -31,11 +32,13 @@ struct Catch {
     poll_by: Option<Duration>,
     /// Calls of `poll_loopback`.
     loopback_polls: usize,
+    /// Sockets deferred, if they may be.
+    deferred: Option<Vec<Arc<Socket>>>,
 }
 
 impl Catch {
     fn at(now: Duration) -> Self {
-        Self { now, frames: Vec::new(), room: usize::MAX, poll_by: None, loopback_polls: 0 }
+        Self { now, frames: Vec::new(), room: usize::MAX, poll_by: None, loopback_polls: 0, deferred: None }
     }
 
     /// The only frame caught since the last call.
@@ -67,6 +70,12 @@ impl Outlet for Catch {
 
     fn poll_loopback(&mut self) {
         self.loopback_polls += 1;
+    }
+
+    fn defer(&mut self, socket: &Arc<Socket>) -> bool {
+        let Some(deferred) = &mut self.deferred else { return false };
+        deferred.push(Arc::clone(socket));
+        true
     }
 
     fn poll_by(&mut self, deadline: Duration) {

@@ -5,7 +5,6 @@ use super::*;
 use crate::net::stack::tcp::{ConnectError, Failure, Listening, Refusal, Socket};
 use crate::net::wire::{Addresses, IcmpHeader, Ipv4Packet, PacketInfo, Report};
 use proptest::prelude::*;
-use std::sync::Arc;
 use tailwater_tcp::listen::ListenConfig;
 use tailwater_tcp::{Config, Error, Events, Flags, Header, Segment, Seq, State, segment};
 
@@ -272,6 +271,38 @@ fn a_full_way_out_delays_and_loses_nothing() {
 }
 
 #[test]
+fn a_batch_of_segments_is_acknowledged_once_and_a_gap_at_once() {
+    let mut hub = acquainted_hub(11);
+    let ends = pair(&mut hub, at(2, SERVER), &Config::default());
+    let segments = |hub: &Hub, len: usize| {
+        let mut catch = Catch::at(hub.now);
+        let now = Stack::tcp_now(&catch);
+        let mut inner = ends[0].lock();
+        inner.send(&vec![7; len]).unwrap();
+        hub.hosts[0].settle(&mut catch, &ends[0], &mut inner, Events::empty(), now);
+        catch.frames
+    };
+    let frames = segments(&hub, 1448 * 8);
+    assert_eq!(frames.len(), 8);
+    let mut batch = Catch { deferred: Some(Vec::new()), ..Catch::at(hub.now) };
+    for frame in &frames {
+        hub.hosts[1].input(&mut batch, frame, 0);
+    }
+    assert!(batch.is_empty());
+    let deferred = batch.deferred.take().unwrap();
+    assert_eq!(deferred.len(), 1, "once");
+    hub.hosts[1].flush_tcp(&mut batch, &deferred[0]);
+    let ack = batch.only();
+    let mut more = Catch::at(hub.now);
+    hub.hosts[0].input(&mut more, &ack, 0);
+    assert_eq!(ends[0].lock().connection.unacknowledged_bytes(), 0, "all eight");
+    let frames = segments(&hub, 1448 * 3);
+    let mut batch = Catch { deferred: Some(Vec::new()), ..Catch::at(hub.now) };
+    hub.hosts[1].input(&mut batch, &frames[1], 0);
+    assert_eq!((batch.frames.len(), batch.deferred.unwrap().len()), (1, 0), "the sender is to know at once");
+}
+
+#[test]
 fn without_a_link_connections_to_others_fail_and_those_within_go_on() {
     let mut hub = acquainted_hub(7);
     let [client, _server] = pair(&mut hub, at(2, SERVER), &Config::default());
@@ -348,6 +379,40 @@ fn data_of_a_connection_with_ecn_says_so_in_the_ip_header() {
     let packet = Ipv4Packet::parse(&frame[14..], Checksums::Verify).unwrap();
     assert_eq!(packet.header.traffic_class(), 2, "ECT(0)");
     assert_eq!(Segment::parse(packet.payload).unwrap().payload, b"marked");
+}
+
+#[test]
+fn a_later_syn_takes_the_place_of_time_wait_and_an_old_one_does_not() {
+    let mut hub = acquainted_hub(12);
+    let ends = pair(&mut hub, at(2, SERVER), &Config::default());
+    listen(&mut hub, 2, everywhere(SERVER), ListenConfig::default());
+    let port = ends[0].local_addr().port();
+    close(&mut hub, 2, &ends[1]);
+    hub.run(hub.now + STEP);
+    // The client's FIN, caught for its number.
+    let mut catch = Catch::at(hub.now);
+    let now = Stack::tcp_now(&catch);
+    {
+        let mut inner = ends[0].lock();
+        let events = inner.connection.close();
+        hub.hosts[0].settle(&mut catch, &ends[0], &mut inner, events, now);
+    }
+    let fin = catch.only();
+    let packet = Ipv4Packet::parse(&fin[14..], Checksums::Verify).unwrap();
+    let number = Segment::parse(packet.payload).unwrap().header.seq;
+    hub.with(2, |stack, catch| stack.input(catch, &fin, 0));
+    assert_eq!(hub.hosts[1].counters().tcp_time_waits, 1);
+    let answer = |seq: Seq| {
+        let mut catch = Catch::at(hub.now);
+        hub.hosts[1].input(&mut catch, &frame_of(header(port, Flags::SYN, seq.0), b""), 0);
+        let frame = catch.only();
+        let packet = Ipv4Packet::parse(&frame[14..], Checksums::Verify).unwrap();
+        Segment::parse(packet.payload).unwrap().header.flags
+    };
+    assert_eq!(answer(number), Flags::ACK, "what is known already");
+    assert_eq!(hub.hosts[1].counters().tcp_time_waits, 1);
+    assert_eq!(answer(number + 70_000), Flags::SYN | Flags::ACK);
+    assert_eq!(hub.hosts[1].counters().tcp_time_waits, 0);
 }
 
 #[test]
