@@ -25,7 +25,15 @@ fn with(program: &str, package: &str, test: impl FnOnce() + Send) {
         scope.spawn(|| {
             // SAFETY: a network namespace affects no memory; only this thread and those it starts are moved.
             match unsafe { unshare_unsafe(UnshareFlags::NEWNET) } {
-                Ok(()) => test(),
+                Ok(()) => {
+                    // By which servers of Linux's are reached while they start.
+                    let up = Command::new("ip").args(["link", "set", "lo", "up"]).status();
+                    if up.is_ok_and(|status| status.success()) {
+                        test();
+                    } else {
+                        eprintln!("skipped: `ip link set lo up` fails (Debian: iproute2)");
+                    }
+                }
                 Err(error) => eprintln!("skipped: no network namespace without CAP_SYS_ADMIN ({error})"),
             }
         });

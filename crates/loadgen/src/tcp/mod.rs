@@ -8,7 +8,7 @@
 //! Closed loop: the next request of a connection leaves when its last one was answered, so the rates say what a service
 //! can do, and the latencies are those of that load; they are no substitute for the open-loop generator's.
 
-mod client;
+pub mod client;
 mod order;
 mod stages;
 pub mod station;
