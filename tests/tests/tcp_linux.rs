@@ -1,7 +1,7 @@
 //! TCP with the kernel's own stack on the other side of a TAP device, in both directions.
 //!
 //! Each test has a network namespace of its own, made by `unshare(2)` on its thread; namespace and device go with the thread.
-//! Needs CAP_SYS_ADMIN and CAP_NET_ADMIN; says so and skips without. `TAILWATER_TCP_CONNECTIONS` sets how many
+//! Needs CAP_SYS_ADMIN and CAP_NET_ADMIN; says so and skips without. `TCP_LINUX_CONNECTIONS` sets how many
 //! connections are open at once (1,000; 10,000 takes some seconds).
 
 use rustix::net::sockopt;
@@ -191,8 +191,8 @@ fn keepalives_of_linux_are_answered_until_the_service_is_gone() {
 #[test]
 fn many_connections_are_open_at_once_and_all_answer() {
     in_namespace(|| {
-        let count: usize = std::env::var("TAILWATER_TCP_CONNECTIONS")
-            .map_or(1_000, |n| n.parse().expect("TAILWATER_TCP_CONNECTIONS is a number"));
+        let count: usize = std::env::var("TCP_LINUX_CONNECTIONS")
+            .map_or(1_000, |n| n.parse().expect("TCP_LINUX_CONNECTIONS is a number"));
         let files = Some(count as u64 + 200);
         let enough =
             rustix::process::getrlimit(Resource::Nofile).maximum.is_none_or(|most| Some(most) >= files);

@@ -28,7 +28,7 @@ pub(super) fn measure(connections: u32, figures: &mut Figures, interrupt: &Inter
     let after = resident_bytes(&service)?;
     figures.add("idle_conn_bytes", (after as f64 - before as f64) / f64::from(connections));
     figures.add("idle_connections", connections.into());
-    let once = host.run(Order::EchoOnce { bytes: REQUEST, wait: WAIT * 6 })?;
+    let once = host.run(Order::EchoOnce { bytes: REQUEST, wait: WAIT * 2 })?;
     anyhow::ensure!(
         once.completed == u64::from(connections),
         "{} of {connections} idle connections answered",

@@ -16,7 +16,7 @@ use crate::interrupt::Interrupt;
 pub(super) const LASTS: Duration = Duration::from_millis(300);
 pub(super) const WARM_UP: Duration = Duration::from_millis(50);
 /// How long connecting and closing may take.
-pub(super) const WAIT: Duration = Duration::from_secs(20);
+pub(super) const WAIT: Duration = Duration::from_secs(60);
 
 /// Figures of the stages, in the order of [`tailwater_loadgen::tcp::STAGES`].
 const STAGE_KEYS: [&str; STAGES.len()] = [

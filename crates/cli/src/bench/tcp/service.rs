@@ -167,9 +167,13 @@ fn hold(port: u16) -> std::io::Result<()> {
         }
     });
     thread::spawn(move || {
+        let mut took = Duration::ZERO;
         loop {
-            thread::sleep(SWEEP);
+            thread::sleep(SWEEP.max(took));
+            let began = Instant::now();
             held.lock().unwrap_or_else(PoisonError::into_inner).retain_mut(answer);
+            // As long as it took: who accepts needs the lock, too.
+            took = began.elapsed();
         }
     });
     Ok(())
