@@ -41,7 +41,7 @@ The kernel's figures are of its loopback device, whose packets are 64 KiB.
 Examples:
   tailwater bench tcp                                 everything, half a minute
   tailwater bench tcp --rounds 11 --json tcp.json
-  tailwater bench tcp --rounds 1 --idle 250000        a quarter of a million connections, established and answering
+  tailwater bench tcp --rounds 1 --idle 250000        a quarter of a million connections, opened and asked once
   tailwater bench tcp --soak 10                       ten minutes of churn, bulk and loss; fails if anything is left"
 )]
 pub struct TcpArgs {
