@@ -1,4 +1,4 @@
-//! Frames from the wire into a runtime's network stack, in any order and at any time.
+//! Frames from the wire into a runtime's network stack, in any order and at any time. It has UDP sockets, a TCP listener and a connection that opens.
 //!
 //! Input: a sequence of steps, each a control byte followed by its argument.
 //!
@@ -17,6 +17,8 @@ use tailwater::net::wire::{
     ArpPacket, Checksums, EtherType, EthernetHeader, IcmpMessage, Icmpv6Message, IpProtocol, Ipv4Packet,
     Ipv6Packet, UdpDatagram, upper_layer,
 };
+use tailwater_tcp::listen::ListenConfig;
+use tailwater_tcp::{Config, Segment};
 
 /// Frames of answer that one frame may cause: its own, which is in as many pieces as the longest packet over the narrowest
 /// path if it completes an echo request of that length; and three that waited for a neighbour.
@@ -81,6 +83,11 @@ fn check(frame: &[u8]) {
             Icmpv6Message::parse(payload, &addresses, Checksums::Verify)
                 .expect("a well-formed ICMPv6 message");
         }
+        IpProtocol::TCP => {
+            let sum = addresses.pseudo_header(IpProtocol::TCP, payload.len()).bytes(payload);
+            assert_eq!(sum.finish(), 0, "the checksum of a segment");
+            Segment::parse(payload).expect("a well-formed segment");
+        }
         _ => {
             UdpDatagram::parse(payload, &addresses, Checksums::Verify).expect("a UDP datagram");
         }
@@ -109,6 +116,7 @@ fn stack() -> Stack {
         mtu: 1500,
         mode: Mode::Attached,
         udp_receive_bytes: 4096,
+        tcp_connections: 1000,
     };
     Stack::new(config, 1).expect("a possible configuration")
 }
@@ -122,6 +130,13 @@ pub fn receive(data: &[u8]) {
     let plain = open(7);
     let connected = open(8);
     stack.connect_udp(connected, SocketAddr::new(ip(2).into(), 9)).expect("a neighbour");
+    let everywhere = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 7);
+    let listening = ListenConfig { syn_queue: 2, ..ListenConfig::default() };
+    let listening = stack.listen_tcp(everywhere, 4, listening).expect("a free port");
+    let mut streams: Vec<_> = stack
+        .connect_tcp(&mut wire, SocketAddr::new(ip(2).into(), 9), &Config::default())
+        .into_iter()
+        .collect();
     let mut third: Option<&Endpoint> = Some(open(9));
     let mut rest = data;
     for _ in 0..MAX_STEPS {
@@ -135,6 +150,7 @@ pub fn receive(data: &[u8]) {
                 rest = tail;
                 let before = wire.sent;
                 stack.input(&mut wire, frame, step & 1);
+                streams.extend(listening.lock().accept());
                 assert!(wire.sent - before <= MAX_ANSWERS, "one frame caused {} answers", wire.sent - before);
             }
             128..=191 => {
@@ -162,5 +178,7 @@ pub fn receive(data: &[u8]) {
             },
         }
     }
+    streams.iter().for_each(|stream| stack.release_tcp(&mut wire, stream));
+    stack.close_listening(&mut wire, &listening);
     stack.counters();
 }

@@ -3,6 +3,8 @@
 //! Everything is waited for by condition with a generous deadline ([`PATIENCE`]); nothing sleeps and hopes. What a bench
 //! starts ends with it, also when a test panics.
 
+pub mod stream;
+
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader, Read};
 use std::net::Ipv4Addr;

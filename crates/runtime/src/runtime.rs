@@ -198,11 +198,12 @@ impl Runtime {
     /// The IOKernel is gone: kthreads live on whatever cores Linux gives them.
     pub fn orphan(&self) {
         self.attached.store(false, Ordering::SeqCst);
-        net::set_link_down();
         for kthread in &self.kthreads {
             // Nobody is left to repair a slot that was tampered with.
             kthread.slot.rouse();
         }
+        // Last, because it takes the locks of all connections, and who holds one may have been parked.
+        net::set_link_down();
     }
 }
 
@@ -270,7 +271,9 @@ fn start(config: &Config) -> Result<&'static Runtime, StartError> {
     };
     runtime.sleepers.prepare();
     let own_ip = config.ip.unwrap_or(std::net::Ipv4Addr::LOCALHOST);
-    net::init(attachment.map_or_else(|| NetConfig::standalone(own_ip), Attachment::net_config));
+    let mut network = attachment.map_or_else(|| NetConfig::standalone(own_ip), Attachment::net_config);
+    network.tcp_connections = config.tcp_connections;
+    net::init(network);
     assert!(RUNTIME.set(runtime).is_ok(), "STARTING lets one caller through");
     panics::install_hook();
     preempt::install()

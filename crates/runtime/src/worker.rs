@@ -236,6 +236,7 @@ fn poll_ingress(from: &Kthread, guard: &NoPreempt) -> u64 {
     ingress
         .try_with(guard, |consumer| {
             let mut frames = 0;
+            let mut batch = net::Batch::default();
             while frames < FRAME_BATCH as u64 {
                 let record = match consumer.peek() {
                     Ok(Some(record)) => record,
@@ -244,11 +245,12 @@ fn poll_ingress(from: &Kthread, guard: &NoPreempt) -> u64 {
                 };
                 // SAFETY: the IOKernel, which this process attached to and trusts, writes no record before it is freed; the
                 // record is the latest peeked.
-                net::input(unsafe { consumer.frame(&record) }, record.flags);
+                batch.input(unsafe { consumer.frame(&record) }, record.flags);
                 consumer.advance(&record);
                 frames += 1;
             }
             consumer.publish();
+            drop(batch);
             frames
         })
         .unwrap_or(0)

@@ -127,6 +127,14 @@ fn not_an_address(text: &str, why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, format!("{text:?} is not a socket address: {why}"))
 }
 
+/// An address as a socket writes it: one that is bound to an IPv6 address writes IPv4 ones as IPv4-mapped.
+pub fn shown(address: SocketAddr, mapped: bool) -> SocketAddr {
+    match address.ip() {
+        IpAddr::V4(ip) if mapped => SocketAddr::new(ip.to_ipv6_mapped().into(), address.port()),
+        _ => address,
+    }
+}
+
 /// What a call says that was given no address to try.
 pub fn no_addresses() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, "no addresses were given")

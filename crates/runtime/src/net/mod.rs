@@ -21,6 +21,7 @@ mod hosts;
 mod neighbour;
 #[doc(hidden)]
 pub mod stack;
+pub mod tcp;
 #[doc(hidden)]
 pub mod udp;
 #[doc(hidden)]
@@ -28,10 +29,12 @@ pub mod wire;
 
 pub use addr::ToSocketAddrs;
 pub use stack::Counters;
+pub use tcp::{Congestion, Incoming, TcpKeepalive, TcpListener, TcpOptions, TcpStats, TcpStream};
 pub use udp::UdpSocket;
 
-pub(crate) use global::init;
+pub(crate) use global::{Batch, init};
 pub(crate) use stack::NetConfig;
+pub(crate) use stack::tcp::DEFAULT_CONNECTIONS;
 
 use global::{KthreadOutlet, stack};
 
@@ -45,15 +48,9 @@ use global::{KthreadOutlet, stack};
 /// ```
 pub const FLAG_CHECKSUM_OK: u8 = 1 << 0;
 
-/// Processes a frame from an ingress ring. Preemption is off.
-#[inline]
-pub(crate) fn input(frame: &[u8], flags: u8) {
-    stack().input(&mut KthreadOutlet, frame, flags);
-}
-
 /// Says that the IOKernel is gone: sends to other hosts fail from now on.
 pub(crate) fn set_link_down() {
-    stack().set_link_down();
+    stack().set_link_down(&mut KthreadOutlet);
 }
 
 /// This runtime's own IPv4 address: the one its IOKernel gave it, or the configured one (127.0.0.1 by default) standalone.

@@ -1,5 +1,6 @@
 //! What a stack is made from: addresses, prefixes, gateways, sizes.
 
+use super::tcp::DEFAULT_CONNECTIONS;
 use crate::net::wire::{IPV6_MIN_MTU, MIN_REASSEMBLY, MacAddr};
 use core::net::{Ipv4Addr, Ipv6Addr};
 
@@ -47,6 +48,8 @@ pub struct NetConfig {
     pub mode: Mode,
     /// Bytes of datagrams that wait in one UDP socket; more are dropped and counted. 4 KiB to 1 GiB.
     pub udp_receive_bytes: usize,
+    /// TCP connections open at once, those in TIME-WAIT not counted.
+    pub tcp_connections: u32,
 }
 
 impl NetConfig {
@@ -61,6 +64,7 @@ impl NetConfig {
             mtu: 1500,
             mode: Mode::Standalone,
             udp_receive_bytes: DEFAULT_UDP_RECEIVE_BYTES,
+            tcp_connections: DEFAULT_CONNECTIONS,
         }
     }
 }
@@ -81,6 +85,7 @@ impl From<&tailwater_shm::control::Welcome> for NetConfig {
             mtu: welcome.mtu,
             mode: Mode::Attached,
             udp_receive_bytes: DEFAULT_UDP_RECEIVE_BYTES,
+            tcp_connections: DEFAULT_CONNECTIONS,
         }
     }
 }

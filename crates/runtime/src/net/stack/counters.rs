@@ -33,12 +33,40 @@ macro_rules! counters {
             pub udp_sent: u64,
             /// UDP: open sockets.
             pub udp_sockets: u64,
+            /// TCP: connections, those in TIME-WAIT not counted.
+            pub tcp_connections: u64,
+            /// TCP: closed connections whose old duplicates are waited for.
+            pub tcp_time_waits: u64,
+            /// TCP: segments that connections were given.
+            pub tcp_segments_received: u64,
+            /// TCP: segments that connections sent.
+            pub tcp_segments_sent: u64,
+            /// TCP: data bytes received in order.
+            pub tcp_received_bytes: u64,
+            /// TCP: data bytes sent, each once.
+            pub tcp_sent_bytes: u64,
+            /// TCP: segments sent again.
+            pub tcp_retransmitted: u64,
+            /// TCP: segments received ahead of others.
+            pub tcp_out_of_order: u64,
+            /// TCP: data bytes that had to wait for earlier ones.
+            pub tcp_resequenced_bytes: u64,
+            /// TCP: connections that listeners completed.
+            pub tcp_accepted: u64,
+            /// TCP: SYNs and ACKs that listeners dropped because too many connections waited to be accepted.
+            pub tcp_listen_overflows: u64,
+            /// TCP: SYNs answered with a cookie.
+            pub tcp_cookies_sent: u64,
+            /// TCP: connections from cookies.
+            pub tcp_cookies_accepted: u64,
+            /// TCP: ACKs that were no cookie of ours.
+            pub tcp_cookies_refused: u64,
         }
 
         const EVENTS: usize = [$(Event::$event),+].len();
 
         impl Cells {
-            /// The cells as numbers; what UDP counts is left at zero.
+            /// The cells as numbers; what UDP and TCP count is left at zero.
             pub fn read(&self) -> Counters {
                 // Relaxed: statistics.
                 Counters { $($field: self.0[Event::$event as usize].load(Relaxed),)+ ..Counters::default() }
@@ -110,6 +138,14 @@ counters! {
     UnreachableSent => unreachables_sent,
     /// ICMP and ICMPv6 messages that would have been sent but for the rate limit.
     UnreachableLimited => unreachables_limited,
+    /// TCP segments that belonged to no connection and no listener.
+    TcpNoConnection => tcp_no_connection,
+    /// Resets sent to those.
+    TcpResetSent => tcp_resets_sent,
+    /// Resets that would have been sent but for the rate limit.
+    TcpResetLimited => tcp_resets_limited,
+    /// TCP segments to a group of hosts.
+    TcpToGroup => tcp_to_group,
     /// UDP datagrams for which no socket was open.
     NoSocket => udp_no_socket,
     /// Answers (ARP, neighbour discovery, ICMP, ICMPv6, packets that waited for a neighbour) dropped because the egress ring

@@ -65,7 +65,7 @@ impl Stack {
             }
             error.why = Undelivered::TooBig { mtu };
         }
-        if !self.handle_icmp_error(&error) {
+        if !self.handle_icmp_error(outlet, &error) {
             return false;
         }
         if let Undelivered::TooBig { mtu } = error.why
@@ -77,11 +77,12 @@ impl Stack {
         true
     }
 
-    /// Whose packet it was that did not arrive: one arm for each protocol. True if it is believed; then a path's MTU, if
-    /// that is what the error is about, is noted after this.
-    pub(super) fn handle_icmp_error(&self, error: &IcmpError<'_>) -> bool {
+    /// Whose packet it was that did not arrive: one arm for each protocol. True if it is believed; then a path's MTU, if that is what the error is about, is
+    /// noted after this.
+    pub(super) fn handle_icmp_error(&self, outlet: &mut impl Outlet, error: &IcmpError<'_>) -> bool {
         match error.protocol {
             IpProtocol::UDP => self.handle_udp_error(error),
+            IpProtocol::TCP => self.handle_tcp_error(outlet, error),
             _ => false,
         }
     }

@@ -268,6 +268,7 @@ impl Stack {
         arrived: &Arrived<'_>,
     ) -> Result<(), Event> {
         match (arrived.protocol, &arrived.origin) {
+            (IpProtocol::TCP, _) => self.handle_tcp(outlet, arrived),
             (IpProtocol::UDP, _) => self.handle_udp(outlet, arrived),
             // RFC 1122 section 3.2.2.6: an echo request to all may be ignored, and no error is ever sent to all.
             (IpProtocol::ICMP, Origin::Link(Link { to_all: true, .. })) => Err(Event::IcmpIgnored),

@@ -9,6 +9,7 @@
 //!                 +- IPv4 -+- ICMP, ICMPv6 -> echo reply -> outlet, errors -> sockets, paths
 //!                 +- IPv6 -+           +- neighbour cache -> frames that waited -> outlet
 //!                          +- UDP --> socket queue, or port unreachable -> outlet
+//!                          +- TCP --> connection -> outlet, waiting threads (see [`tcp`])
 //! send_udp -> route -+- this host --> socket queue (no frame is ever built)
 //!                    +- link -------> outlet, or the neighbour's queue until ARP or neighbour discovery has answered
 //! transmit_ip -> route -+- this host --> loopback queue -> input_local
@@ -24,10 +25,10 @@
 //! spin lock, the socket's; the ordinary send takes none.
 //!
 //! # Bounds
-//! A packet makes at most one packet of answer, which is no longer, plus the three that may have waited for a neighbour.
-//! Loopback recurses nowhere: a datagram to this host goes from the sender's buffer into the receiver's queue, and what it
-//! can cause there is a wake-up or an error in the sender's own socket; other packets to this host wait in a queue
-//! ([`loopback`]).
+//! A packet makes at most one packet of answer, which is no longer, plus the three that may have waited for a neighbour; TCP's answers are bounded by its
+//! windows, and to strangers are one header. Loopback recurses nowhere:
+//! a datagram to this host goes from the sender's buffer into the receiver's queue, and what it can cause there is a wake-up or
+//! an error in the sender's own socket; other packets to this host wait in a queue ([`loopback`]).
 
 mod addressing;
 mod arp;
@@ -44,6 +45,7 @@ mod output;
 mod path_mtu;
 mod pieces;
 mod reassembly;
+pub mod tcp;
 
 pub use config::{ConfigError, DEFAULT_UDP_RECEIVE_BYTES, Ipv6Config, MAX_MTU, Mode, NetConfig};
 pub use counters::{Counters, Event};
@@ -66,6 +68,8 @@ use loopback::Loopback;
 use path_mtu::PathMtus;
 use reassembly::Reassembly;
 use std::hash::DefaultHasher;
+use std::sync::Arc;
+use tcp::{Secrets, Socket, Tcp};
 
 /// ICMP errors sent at once, and per second after that: Linux's limits (icmp_msgs_burst, icmp_msgs_per_sec).
 const ICMP_ERRORS_BURST: u32 = 50;
@@ -96,6 +100,14 @@ pub trait Outlet {
     /// Wants [`Stack::poll_timers`] to be called at `deadline`, if not before.
     fn poll_by(&mut self, deadline: Duration);
 
+    /// Takes a socket that owes its peer no more than an acknowledgment, for a call of [`Stack::flush_tcp`] behind the frames at hand, which may be for it,
+    /// too. False: it is sent at once.
+    #[inline]
+    fn defer(&mut self, socket: &Arc<Socket>) -> bool {
+        let _ = socket;
+        false
+    }
+
     /// Wants what [`Stack::take_loopback`] gives to be processed soon, by somebody else: the caller may hold locks.
     fn poll_loopback(&mut self);
 }
@@ -110,6 +122,7 @@ pub struct Stack {
     reassembly: SpinLock<Reassembly>,
     loopback: Loopback,
     udp: UdpTable,
+    tcp: Tcp,
     counters: Cells,
     icmp_errors: SpinLock<TokenBucket>,
     announcer: SpinLock<Announcer>,
@@ -127,9 +140,18 @@ impl Stack {
     /// # Errors
     /// [`ConfigError`].
     pub fn new(config: NetConfig, seed: u64) -> Result<Self, ConfigError> {
+        Self::with_secrets(config, seed, Secrets::from_seed(seed))
+    }
+
+    /// As [`new`](Self::new), with secrets of their own for TCP.
+    ///
+    /// # Errors
+    /// [`ConfigError`].
+    pub fn with_secrets(config: NetConfig, seed: u64, secrets: Secrets) -> Result<Self, ConfigError> {
         let attached = config.mode == Mode::Attached;
         Ok(Self {
             udp: UdpTable::new(config.udp_receive_bytes, seed),
+            tcp: Tcp::new(secrets, seed, config.tcp_connections),
             addressing: Addressing::new(config)?,
             neighbours: NeighbourCache::new(),
             neighbours6: NeighbourCache::new(),
@@ -190,6 +212,7 @@ impl Stack {
     pub fn counters(&self) -> Counters {
         let mut counters = self.counters.read();
         self.udp.count(&mut counters);
+        self.tcp.count(&mut counters);
         counters
     }
 
@@ -230,26 +253,27 @@ impl Stack {
         Ok(())
     }
 
-    /// Says that no frame can leave any more. Sends fail from now on, those to this host excepted.
-    pub fn set_link_down(&self) {
+    /// Says that no frame can leave any more. Sends fail from now on, those to this host excepted, and so do connections to other hosts.
+    pub fn set_link_down(&self, outlet: &mut impl Outlet) {
         self.link_up.store(false, Relaxed);
+        self.fail_remote(outlet);
     }
 
-    /// Lets time pass: repeats questions, ages neighbours and paths, gives up on packets of which pieces are missing,
-    /// announces this host. Returns when to call again.
+    /// Lets time pass: repeats questions, ages neighbours and paths, gives up on packets of which pieces are missing, announces this host, lets connections try again. Returns when to call again.
     pub fn poll_timers(&self, outlet: &mut impl Outlet) -> Option<Duration> {
         let now = outlet.now();
         self.poll_neighbours(outlet, now);
         self.paths.poll(now);
         self.poll_reassembly(outlet, now);
         self.poll_announcer(outlet, now);
+        self.poll_tcp(outlet);
         self.deadline()
     }
 
     /// When [`poll_timers`](Self::poll_timers) has something to do.
     pub fn deadline(&self) -> Option<Duration> {
         let announcement = self.announcer.lock().deadline();
-        self.deadline_of_tables().into_iter().chain(announcement).min()
+        self.deadline_of_tables().into_iter().chain(announcement).chain(self.tcp_deadline()).min()
     }
 
     /// The earliest timer of what is learnt from others.

@@ -49,7 +49,7 @@ pub enum Take {
 /// Whether `address` stands for every address of this host, or every one of its family: `::` covers both, as on Linux unless told
 /// otherwise (RFC 3493 section 3.7).
 #[inline]
-fn covers(address: IpAddr, other: IpAddr) -> bool {
+pub fn covers(address: IpAddr, other: IpAddr) -> bool {
     match address {
         IpAddr::V4(ip) => ip.is_unspecified() && other.is_ipv4(),
         IpAddr::V6(ip) => ip.is_unspecified(),

@@ -5,13 +5,13 @@
 
 use super::endpoint::{Binding, Endpoint, Inbound, SocketError, Take};
 use super::table::BindError;
-use crate::net::addr::{ToSocketAddrs, no_addresses, try_each};
+use crate::net::addr::{self, ToSocketAddrs, no_addresses, try_each};
 use crate::net::global::{self, KthreadOutlet, stack};
 use crate::net::stack::{Progress, SendError, Stack};
 use crate::runtime::deadline_after;
 use crate::sync::wait::{WaitOutcome, wait};
 use core::fmt;
-use core::net::{IpAddr, SocketAddr};
+use core::net::SocketAddr;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use core::time::Duration;
 use std::io;
@@ -386,12 +386,7 @@ impl UdpSocket {
 
     /// An address as this socket's family writes it.
     fn shown(&self, address: SocketAddr) -> SocketAddr {
-        match address.ip() {
-            IpAddr::V4(ip) if self.shared.mapped => {
-                SocketAddr::new(ip.to_ipv6_mapped().into(), address.port())
-            }
-            _ => address,
-        }
+        addr::shown(address, self.shared.mapped)
     }
 
     /// The address of this socket, the unspecified one if it was bound to that and is not connected.

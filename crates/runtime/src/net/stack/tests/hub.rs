@@ -5,10 +5,10 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 
 /// SplitMix64 (Steele, Lea, Flood 2014).
-struct Random(u64);
+pub(super) struct Random(u64);
 
 impl Random {
-    fn next(&mut self) -> u64 {
+    pub(super) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -21,29 +21,29 @@ impl Random {
 }
 
 /// A link to which every host's frames go, as they would through a hub.
-struct Hub {
-    now: Duration,
-    hosts: Vec<Stack>,
+pub(super) struct Hub {
+    pub(super) now: Duration,
+    pub(super) hosts: Vec<Stack>,
     /// Frames in flight, by arrival and order of sending.
     flying: BTreeMap<(Duration, u64), (usize, Vec<u8>)>,
     sent: u64,
-    random: Random,
-    loss_percent: u64,
-    repeat_percent: u64,
+    pub(super) random: Random,
+    pub(super) loss_percent: u64,
+    pub(super) repeat_percent: u64,
 }
 
 /// More events than any test here needs: a storm ends the test.
 const MAX_EVENTS: usize = 200_000;
 
 impl Hub {
-    fn new(hosts: u8, seed: u64, loss_percent: u64, repeat_percent: u64) -> Self {
+    pub(super) fn new(hosts: u8, seed: u64, loss_percent: u64, repeat_percent: u64) -> Self {
         let hosts = (1..=hosts).map(|n| Stack::new(config6(n), seed ^ u64::from(n)).unwrap()).collect();
         let random = Random(seed);
         Self { now: T0, hosts, flying: BTreeMap::new(), sent: 0, random, loss_percent, repeat_percent }
     }
 
     /// Lets host `n` (counted from one) do something, and takes what it sends.
-    fn with<R>(&mut self, n: u8, act: impl FnOnce(&Stack, &mut Catch) -> R) -> R {
+    pub(super) fn with<R>(&mut self, n: u8, act: impl FnOnce(&Stack, &mut Catch) -> R) -> R {
         let from = usize::from(n) - 1;
         let mut catch = Catch::at(self.now);
         let result = act(&self.hosts[from], &mut catch);
@@ -63,7 +63,7 @@ impl Hub {
     }
 
     /// Lets time pass to `until`.
-    fn run(&mut self, until: Duration) {
+    pub(super) fn run(&mut self, until: Duration) {
         for _ in 0..MAX_EVENTS {
             let arrival = self.flying.first_key_value().map(|((at, _), _)| *at);
             let timer = self.hosts.iter().filter_map(Stack::deadline).min();

@@ -6,6 +6,7 @@ mod hub;
 mod icmp;
 mod ipv6;
 mod paths;
+mod tcp;
 mod udp;
 
 use super::*;
@@ -15,6 +16,7 @@ use crate::net::wire::{
     ArpOperation, ArpPacket, Checksums, EtherType, EthernetHeader, Icmpv6Message, IpProtocol, Ipv6Packet,
     MacAddr, Sum, UdpDatagram,
 };
+use std::sync::Arc;
 use zerocopy::IntoBytes;
 
 /// A moment after which there is room for the past.
@@ -30,11 +32,13 @@ struct Catch {
     poll_by: Option<Duration>,
     /// Calls of `poll_loopback`.
     loopback_polls: usize,
+    /// Sockets deferred, if they may be.
+    deferred: Option<Vec<Arc<Socket>>>,
 }
 
 impl Catch {
     fn at(now: Duration) -> Self {
-        Self { now, frames: Vec::new(), room: usize::MAX, poll_by: None, loopback_polls: 0 }
+        Self { now, frames: Vec::new(), room: usize::MAX, poll_by: None, loopback_polls: 0, deferred: None }
     }
 
     /// The only frame caught since the last call.
@@ -66,6 +70,12 @@ impl Outlet for Catch {
 
     fn poll_loopback(&mut self) {
         self.loopback_polls += 1;
+    }
+
+    fn defer(&mut self, socket: &Arc<Socket>) -> bool {
+        let Some(deferred) = &mut self.deferred else { return false };
+        deferred.push(Arc::clone(socket));
+        true
     }
 
     fn poll_by(&mut self, deadline: Duration) {
@@ -100,6 +110,7 @@ fn config(n: u8) -> NetConfig {
         mtu: 1500,
         mode: Mode::Attached,
         udp_receive_bytes: 16 * 1024,
+        tcp_connections: 1000,
     }
 }
 

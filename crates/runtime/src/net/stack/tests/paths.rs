@@ -273,7 +273,7 @@ fn packets_of_any_protocol_leave_with_a_pseudo_header_that_fits() {
     let mut wire = Catch::at(T0);
     one.transmit_ip(&mut wire, &stranger, 25, fill_segment(b"waits")).unwrap();
     assert_eq!(wire.frames.len(), 1, "a question");
-    one.set_link_down();
+    one.set_link_down(&mut Catch::at(T0));
     assert_eq!(one.transmit_ip(&mut wire, &packet, 25, |_, _| ()), Err(SendError::Down));
 }
 

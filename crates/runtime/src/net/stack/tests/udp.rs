@@ -90,14 +90,14 @@ fn packets_that_are_not_for_us_or_from_nobody_are_counted_by_reason() {
         receive(&stack, &frame(mac(1), martian, ip(1)));
     }
     assert_eq!(stack.counters().martian_sources, 6);
-    let mut tcp = datagram(7, b"?");
-    tcp[23] = 6;
+    let mut sctp = datagram(7, b"?");
+    sctp[23] = 132;
     let mut vlan = datagram(7, b"?");
     vlan[12..14].copy_from_slice(&[0x81, 0]);
     let mut fragment = datagram(7, b"?");
     fragment[20] |= 0x20;
     let trusting = |frame: &[u8]| stack.input(&mut Catch::at(T0), frame, FLAG_CHECKSUM_OK);
-    trusting(&tcp);
+    trusting(&sctp);
     trusting(&vlan);
     trusting(&fragment);
     let counters = stack.counters();
@@ -171,7 +171,7 @@ fn what_cannot_be_sent_is_refused_with_the_reason() {
     let mut catch = Catch::at(T0);
     stack.send_udp(&mut catch, endpoint, everywhere(7), at(255, 9), b"all").unwrap();
     assert_eq!(EthernetHeader::parse(&catch.only()).unwrap().0.destination, MacAddr::BROADCAST);
-    stack.set_link_down();
+    stack.set_link_down(&mut Catch::at(T0));
     assert_eq!(send(everywhere(7), at(2, 9), 1), Err(SendError::Down));
     assert_eq!(send(everywhere(7), at(1, 7), 1), Ok(()), "this host can still be reached");
 }

@@ -1,5 +1,7 @@
 //! Programs under test. `role NAME` plays one; all print `ready ADDRESS` when they serve.
 
+mod tcp;
+
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -208,6 +210,9 @@ fn main() {
         Some("spin") => spin(),
         Some("sleep") => sleeps_here(),
         Some("clutch") => clutch(),
+        Some("tcp-serve") => tcp::serve(),
+        Some("tcp-call") => tcp::call(),
+        Some("tcp-relay") => tcp::relay(),
         other => panic!("unknown role {other:?}"),
     }
 }
