@@ -321,6 +321,9 @@ impl Connection {
         let data = una.min(self.data_end()).distance(self.data_start).max(0);
         self.unacked.consume(data as usize);
         self.data_start += data as u32;
+        if !self.set.contains(Set::TOUCHED) {
+            self.give_back();
+        }
         let mut events = Events::empty();
         let held = self.unacked.len();
         if self.set.contains(Set::WANTS_ROOM) && held <= self.send_limit as usize / 4 * 3 {
