@@ -10,6 +10,8 @@
 //! | [`egress`] | a runtime with its shared memory | the IOKernel stands, nothing forged leaves it, the neighbour keeps its registration |
 //! | [`control`] | a client at the control socket | a message or a typed error; a message survives a round trip |
 //! | [`spin`] | a client of the spin server | a request or a typed error; what decodes encodes back to the same bytes |
+//! | [`tcp_segment`] | another host | a segment or a typed error; what is read can be written; listeners and connections stand |
+//! | [`tcp_operations`] | a network, and forgers in it | invariants after each operation, bounded memory, every byte or an error, rest at the end |
 
 mod egress;
 mod messages;
@@ -19,10 +21,17 @@ pub mod seeds;
 pub use egress::egress;
 pub use messages::{control, spin};
 pub use receive::receive;
+pub use tailwater_tcp::fuzzing::{operations as tcp_operations, segment as tcp_segment};
 
 /// A fuzz target.
 pub type Target = fn(&[u8]);
 
 /// All targets by the name of their corpus.
-pub const TARGETS: [(&str, Target); 4] =
-    [("receive", receive), ("egress", egress), ("control", control), ("spin", spin)];
+pub const TARGETS: [(&str, Target); 6] = [
+    ("receive", receive),
+    ("egress", egress),
+    ("control", control),
+    ("spin", spin),
+    ("tcp_segment", tcp_segment),
+    ("tcp_operations", tcp_operations),
+];

@@ -7,6 +7,8 @@ use tailwater_iokernel::testing::wire::{self, Endpoint};
 use tailwater_shm::SlotId;
 use tailwater_shm::control::{Class, ClientMessage, Register, ServerMessage, Welcome};
 use tailwater_shm::layout::VERSION;
+use tailwater_tcp::Seq;
+use tailwater_tcp::segment::{Flags, Header, Options, SackBlock, Timestamps};
 use tailwater_workload::spin::{Reply, Request};
 
 /// Seeds of a target by name: name of the file, contents.
@@ -19,8 +21,47 @@ pub fn of(target: &str) -> Vec<(&'static str, Vec<u8>)> {
         "egress" => egress(),
         "control" => control(),
         "spin" => spin(),
+        "tcp_segment" => tcp_segment(),
+        "tcp_operations" => tcp_operations(),
         other => panic!("there is no fuzz target {other}"),
     }
+}
+
+fn tcp_segment() -> Vec<(&'static str, Vec<u8>)> {
+    let sack = [SackBlock { start: Seq(300), end: Seq(400) }; 3].into_iter().collect();
+    let timestamps = Some(Timestamps { value: 1000, echo: 0 });
+    let syn = Options { mss: Some(1460), window_scale: Some(7), sack_permitted: true, timestamps, ..Options::default() };
+    let bytes = |flags, options, payload: &[u8]| {
+        let header =
+            Header { source: 2, destination: 1, seq: Seq(77), ack: Seq(u32::MAX - 4999), flags, window: 500, options };
+        let mut bytes = vec![0; header.len()];
+        header.emit(&mut bytes);
+        [&bytes, payload].concat()
+    };
+    vec![
+        ("syn", bytes(Flags::SYN, syn, &[])),
+        ("syn-ack", bytes(Flags::SYN | Flags::ACK, syn, &[])),
+        ("data", bytes(Flags::ACK | Flags::PSH, Options { timestamps, ..Options::default() }, b"hello")),
+        ("sack", bytes(Flags::ACK, Options { timestamps, sack, ..Options::default() }, &[])),
+        ("fin", bytes(Flags::ACK | Flags::FIN, Options::default(), &[])),
+        ("reset", bytes(Flags::RST, Options::default(), &[])),
+    ]
+}
+
+/// See the table of operations in `tailwater_tcp::fuzzing`.
+fn tcp_operations() -> Vec<(&'static str, Vec<u8>)> {
+    vec![
+        ("transfer", vec![0, 0, 200, 65, 65, 33, 255, 64, 1, 100, 64, 32, 255]),
+        ("loss", vec![0, 0, 255, 0, 255, 97, 0, 65, 65, 65, 64, 128, 41, 65, 33, 255]),
+        ("closed-window", vec![2, 0, 255, 0, 255, 0, 255, 65, 65, 65, 64, 128, 35, 65, 64, 33, 200, 64]),
+        ("half-close", vec![16, 0, 50, 176, 65, 65, 64, 1, 99, 64, 177, 64, 65, 128, 40]),
+        ("both-close", vec![1, 176, 177, 64, 65, 64, 65, 128, 41]),
+        ("abort", vec![0, 0, 10, 184, 65, 65]),
+        ("crossing", vec![64, 0, 10, 1, 10, 64, 65, 64, 65]),
+        ("congested", vec![8, 0, 255, 0, 255, 97, 2, 65, 65, 64, 64]),
+        ("forged-reset", vec![0, 0, 20, 188, 0, 0, 4, 1, 0, 0, 0, 0]),
+        ("forged-data", vec![0, 0, 20, 189, 1, 0, 16, 128, 50, 0, 90, 9, 65, 64]),
+    ]
 }
 
 fn control() -> Vec<(&'static str, Vec<u8>)> {

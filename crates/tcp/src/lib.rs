@@ -21,6 +21,8 @@ mod config;
 pub mod connection;
 mod ecn;
 mod error;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod isn;
 pub mod listen;
 pub mod ports;

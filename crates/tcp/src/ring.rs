@@ -32,6 +32,9 @@ impl Ring {
     ///
     /// The caller bounds `offset` and `data` by its own limit; together with what is held they are below 2^31.
     pub fn write_behind(&mut self, offset: usize, data: &[u8]) {
+        if data.is_empty() {
+            return;
+        }
         let start = self.len() + offset;
         self.reserve(start + data.len());
         let at = self.index(start);

@@ -262,7 +262,8 @@ impl Connection {
         }
         self.heard_at = now;
         self.soft_error = None;
-        if self.persist_at == NEVER {
+        if !self.has_unsent() {
+            // Of keepalive; those of a closed window go on being further and further apart.
             self.probes = 0;
         }
         if header.ack >= una {

@@ -298,7 +298,7 @@ impl Connection {
         self.syn(now, Purpose::Open).header
     }
 
-    fn timestamps(&self, now: Instant) -> Timestamps {
+    pub(super) fn timestamps(&self, now: Instant) -> Timestamps {
         Timestamps { value: self.timestamp(now), echo: self.receive.recent_timestamp }
     }
 

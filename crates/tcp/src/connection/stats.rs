@@ -1,6 +1,7 @@
 //! What a connection can tell about itself.
 
 use super::Connection;
+use crate::Seq;
 use crate::assembler::MAX_RANGES;
 use core::time::Duration;
 
@@ -100,6 +101,11 @@ impl Connection {
         }
     }
 
+    /// The next number expected, and the next to be sent: what a forger would like to know.
+    pub(crate) fn numbers(&self) -> (Seq, Seq) {
+        (self.receive.next, self.sender.nxt())
+    }
+
     fn heap_bytes(&self) -> usize {
         let keepalive = self.keepalive.as_ref().map_or(0, |_| size_of::<crate::Keepalive>());
         self.unacked.capacity() + self.receive.heap_bytes() + keepalive
@@ -112,6 +118,9 @@ impl Connection {
     pub fn check(&self) {
         let (una, nxt) = (self.sender.una(), self.sender.nxt());
         assert!(una <= nxt);
+        if self.is_closed() {
+            return;
+        }
         assert!(nxt.distance(self.data_end()) <= 1, "more was sent than is there");
         assert!(self.unacked.len() <= (self.send_limit as usize).max(self.unacked.capacity()));
         let bound = (self.receive.limit().max(1 << 16) as usize).next_power_of_two() * 2;

@@ -177,7 +177,7 @@ impl Connection {
     }
 
     /// Whether data or a FIN has never left.
-    fn has_unsent(&self) -> bool {
+    pub(super) fn has_unsent(&self) -> bool {
         let unsent = self.data_end().distance(self.sender.nxt());
         unsent > 0 || (unsent == 0 && self.set.contains(Set::FIN_QUEUED))
     }

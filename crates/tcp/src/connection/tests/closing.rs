@@ -152,7 +152,7 @@ fn time_wait_answers_a_fin_again_and_makes_room_for_a_new_connection() {
 
     let mut syn = fin;
     syn.flags = Flags::SYN;
-    syn.seq = fin.seq + u32::MAX - 5000;
+    syn.seq = fin.seq + 0_u32.wrapping_sub(5000);
     syn.options.timestamps.as_mut().unwrap().value += 1;
     let Verdict::Reopen { iss } = judge(&mut value, syn) else {
         panic!("a later timestamp is a new connection")

@@ -84,7 +84,6 @@ fn options_count_only_if_both_offer_them() {
     let bare = Config { window_scaling: false, timestamps: false, sack: false, ..Config::default() };
     let mut pair = Pair::open(&Config::default(), &bare);
     assert_eq!(pair.ends[0].stats().mss, 1460);
-    pair.ends[0].send(b"x").unwrap();
     pair.script = Box::new(|_, flying| {
         assert_eq!(flying.bytes[12] >> 4, 5, "no options");
         true
