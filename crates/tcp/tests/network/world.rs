@@ -51,8 +51,10 @@ pub struct Plan {
 pub enum End {
     /// It sent all, read all and closed.
     Clean,
-    /// It got a connection and lost it, or never had one.
+    /// It got a connection and lost it.
     Failed(Error),
+    /// For a peer who is gone.
+    Waits,
 }
 
 #[derive(Debug)]
@@ -146,23 +148,54 @@ impl World {
     pub fn run_until(&mut self, done: impl Fn(&Self) -> bool) {
         loop {
             self.steps += 1;
-            assert!(self.steps < self.plan.max_steps, "livelock: {self:?}");
+            assert!(self.steps < self.plan.max_steps, "livelock: {}", self.describe());
             for side in [CLIENT, SERVER] {
                 self.act(side);
                 self.transmit(side);
                 self.check(side);
             }
-            if done(self) || self.sides.iter().all(Side::has_ended) {
+            if done(self) || self.is_over() {
                 return;
             }
-            let Some(at) = self.next_event() else {
-                // Only a server that never heard of its client may have nothing left to happen.
-                assert!(self.sides[SERVER].connection.is_none(), "a deadlock: {self:?}");
-                return;
-            };
+            let at = self.next_event();
+            let at = at.unwrap_or_else(|| panic!("a deadlock: {}", self.describe()));
             self.now = self.now.max(at);
             self.elapse();
         }
+    }
+
+    /// Whether both sides have ended, or wait for one who is gone and left nothing on the way: a server that never heard of its client, and one
+    /// who has sent all and reads, without keep-alive. Neither can know.
+    fn is_over(&self) -> bool {
+        let quiet = self.links.iter().all(|link| link.next_arrival().is_none());
+        [(CLIENT, SERVER), (SERVER, CLIENT)].iter().all(|&(side, other)| {
+            let (side, other) = (&self.sides[side], &self.sides[other]);
+            side.has_ended() || quiet && other.failed.is_some() && other.is_over() && side.only_waits()
+        })
+    }
+
+    /// What it looks like, without the bytes in it.
+    pub fn describe(&self) -> String {
+        use core::fmt::Write;
+        let mut out = format!("at {:?} after {} steps, {:#?}", self.now, self.steps, self.plan);
+        for side in &self.sides {
+            let connection = side.connection.as_ref();
+            let _ = write!(
+                out,
+                "\n{:?} written {} read {} eof {} closed {} failed {:?} acts at {:?} timer {:?} wants {:?} {:#?}",
+                connection.map(Connection::state),
+                side.written,
+                side.read,
+                side.eof,
+                side.closed,
+                side.failed,
+                side.wants_to_act().then_some(side.acts_at),
+                connection.map(Connection::next_timeout),
+                connection.map(|connection| connection.wants_transmit(self.now)),
+                connection.map(Connection::stats),
+            );
+        }
+        out
     }
 
     pub fn read_bytes(&self, side: usize) -> u64 {
@@ -177,7 +210,7 @@ impl World {
         let side = &self.sides[side];
         match side.failed {
             Some(error) => End::Failed(error),
-            None if side.connection.is_none() => End::Failed(Error::TimedOut),
+            None if !side.has_ended() => End::Waits,
             None => End::Clean,
         }
     }
@@ -276,7 +309,7 @@ impl World {
         let Some(connection) = &mut self.sides[side].connection else { return };
         let mut answers = Vec::new();
         for burst in 0.. {
-            assert!(burst < MAX_BURST, "side {side} never stops sending: {connection:?}");
+            assert!(burst < MAX_BURST, "side {side} never stops sending: {:?}", connection.stats());
             let (link, now) = (&mut self.links[side], self.now);
             let transmit = connection.poll_transmit(now, |outgoing| {
                 let mut bytes = vec![0; outgoing.len()];
@@ -325,6 +358,14 @@ impl Side {
     fn has_ended(&self) -> bool {
         self.failed.is_some_and(|_| self.is_over())
             || self.eof && self.closed && self.is_over() && self.written == self.app.bytes
+    }
+
+    /// It has nothing to say that the peer does not know.
+    fn only_waits(&self) -> bool {
+        self.connection.as_ref().is_none_or(|connection| {
+            connection.unacknowledged_bytes() == 0
+                && matches!(connection.state(), State::Established | State::FinWait2)
+        })
     }
 
     /// Nothing is to come any more.
