@@ -42,6 +42,7 @@ mod output;
 mod receive;
 mod setters;
 mod stats;
+mod text;
 mod timers;
 
 pub use icmp::IcmpError;
