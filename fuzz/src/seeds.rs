@@ -30,10 +30,23 @@ pub fn of(target: &str) -> Vec<(&'static str, Vec<u8>)> {
 fn tcp_segment() -> Vec<(&'static str, Vec<u8>)> {
     let sack = [SackBlock { start: Seq(300), end: Seq(400) }; 3].into_iter().collect();
     let timestamps = Some(Timestamps { value: 1000, echo: 0 });
-    let syn = Options { mss: Some(1460), window_scale: Some(7), sack_permitted: true, timestamps, ..Options::default() };
+    let syn = Options {
+        mss: Some(1460),
+        window_scale: Some(7),
+        sack_permitted: true,
+        timestamps,
+        ..Options::default()
+    };
     let bytes = |flags, options, payload: &[u8]| {
-        let header =
-            Header { source: 2, destination: 1, seq: Seq(77), ack: Seq(u32::MAX - 4999), flags, window: 500, options };
+        let header = Header {
+            source: 2,
+            destination: 1,
+            seq: Seq(77),
+            ack: Seq(u32::MAX - 4999),
+            flags,
+            window: 500,
+            options,
+        };
         let mut bytes = vec![0; header.len()];
         header.emit(&mut bytes);
         [&bytes, payload].concat()

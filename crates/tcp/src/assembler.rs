@@ -1,8 +1,8 @@
 //! Which bytes beyond the next expected one are there: ranges in order, none touching another, bounded in number.
 //!
-//! Owns positions only; the bytes lie in the receive ring. A range that would be one too many is refused, and its segment counts as
-//! lost: a flood of small pieces costs the peer, not us. Remembers which ranges grew last, for SACK names those first (RFC 2018
-//! section 4).
+//! Owns positions only; the bytes lie in the receive ring. A range that would be one too many is refused, and its segment
+//! counts as lost: a flood of small pieces costs the peer, not us. Remembers which ranges grew last, for SACK names those
+//! first (RFC 2018 section 4).
 
 use crate::segment::{MAX_SACK_BLOCKS, SackBlock, SackBlocks};
 use crate::{Range, Seq};

@@ -3,8 +3,8 @@
 use crate::Seq;
 use crate::segment::{Flags, Header, Options, Segment};
 
-/// The reset that a segment to a closed port, or from before a restart, is answered with (RFC 9293 section 3.10.7.1); `None` if it is itself a
-/// reset. The caller limits how many leave: anybody can ask for them.
+/// The reset that a segment to a closed port, or from before a restart, is answered with (RFC 9293 section 3.10.7.1);
+/// `None` if it is itself a reset. The caller limits how many leave: anybody can ask for them.
 pub fn answer_closed(segment: &Segment<'_>) -> Option<Header> {
     let header = &segment.header;
     if header.flags.contains(Flags::RST) {

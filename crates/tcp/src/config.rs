@@ -6,7 +6,8 @@ use core::time::Duration;
 /// How a connection behaves. Shared by as many as the caller likes: what is needed later is copied.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Bytes received and not yet read, at most: bounds the window and the memory. 1 KiB to 1 GiB; more is taken as the nearer end.
+    /// Bytes received and not yet read, at most: bounds the window and the memory. 1 KiB to 1 GiB; more is taken as the
+    /// nearer end.
     pub receive_buffer: u32,
     /// Bytes handed over and not yet acknowledged, at most. 1 KiB to 1 GiB, as above.
     pub send_buffer: u32,
@@ -14,16 +15,17 @@ pub struct Config {
     pub sender: sender::Config,
     /// Small segments leave at once, instead of waiting for the ACK of those before (Nagle; RFC 9293 section 3.7.4).
     pub nodelay: bool,
-    /// An ACK waits at most so long for data to go with, at most 500 ms (RFC 9293 section 3.8.6.3). On paths with a round trip
-    /// below four times that it waits for a quarter of the round trip, at least 2 ms: a peer's retransmission timer that follows its
-    /// measurements down to 5 ms must not expire on it.
+    /// An ACK waits at most so long for data to go with, at most 500 ms (RFC 9293 section 3.8.6.3). On paths with a round
+    /// trip below four times that it waits for a quarter of the round trip, at least 2 ms: a peer's retransmission timer
+    /// that follows its measurements down to 5 ms must not expire on it.
     pub delayed_ack: Duration,
     /// Whether an idle connection is probed.
     pub keepalive: Option<Keepalive>,
-    /// Without progress for so long while something is unacknowledged, the connection fails: R2 of RFC 9293 section 3.8.3, and the
-    /// local half of RFC 5482.
+    /// Without progress for so long while something is unacknowledged, the connection fails: R2 of RFC 9293 section 3.8.3,
+    /// and the local half of RFC 5482.
     pub user_timeout: Duration,
-    /// How often a SYN or its answer is repeated before the attempt fails.
+    /// How often a SYN or its answer is repeated before the attempt fails: seven times take three minutes with the default
+    /// timeouts, as RFC 9293 section 3.8.3 asks.
     pub syn_retries: u8,
     /// Offers window scaling (RFC 7323 section 2).
     pub window_scaling: bool,
@@ -49,7 +51,7 @@ impl Default for Config {
             delayed_ack: Duration::from_millis(40),
             keepalive: None,
             user_timeout: DEFAULT_USER_TIMEOUT,
-            syn_retries: 6,
+            syn_retries: 7,
             window_scaling: true,
             timestamps: true,
             sack: true,

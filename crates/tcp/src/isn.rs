@@ -1,6 +1,7 @@
 //! Initial sequence numbers that only the two ends know (RFC 6528), and the keyed hash under them.
 //!
-//! Owns how a flow and a secret become a number. Never draws the secret: the caller does, once per start, from the system's random numbers.
+//! Owns how a flow and a secret become a number. Never draws the secret: the caller does, once per start, from the
+//! system's random numbers.
 
 use crate::config::InitialNumbers;
 use crate::{Instant, Seq};

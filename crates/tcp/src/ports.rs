@@ -18,8 +18,8 @@ pub struct EphemeralPorts {
 }
 
 impl EphemeralPorts {
-    /// Ports from `range`; 49152 to 65535 are those that IANA leaves to it (RFC 6335 section 6), and 1024 to 65535 are harder to guess (RFC 6056
-    /// section 3.2). An empty range never has a port.
+    /// Ports from `range`; 49152 to 65535 are those that IANA leaves to it (RFC 6335 section 6), and 1024 to 65535 are
+    /// harder to guess (RFC 6056 section 3.2). An empty range never has a port.
     pub fn new(range: RangeInclusive<u16>, secret: Secret) -> Self {
         let count = (u32::from(*range.end()) + 1).saturating_sub(u32::from(*range.start()));
         Self { secret, first: *range.start(), count, used: [0; SLOTS] }

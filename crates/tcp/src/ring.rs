@@ -1,8 +1,8 @@
 //! A ring of bytes that is only as large as it must be.
 //!
-//! Owns its memory: none while empty, then a power of two that doubles up to what the caller allows. Bytes may be written behind the end,
-//! where a gap is left to be filled (data that arrived out of order); only bytes before the end are read. Never decides how
-//! much is allowed, and never shrinks while it holds something.
+//! Owns its memory: none while empty, then a power of two that doubles up to what the caller allows. Bytes may be written
+//! behind the end, where a gap is left to be filled (data that arrived out of order); only bytes before the end are read.
+//! Never decides how much is allowed, and never shrinks while it holds something.
 
 /// The least that is allocated: room for a small request or answer.
 const MIN_CAPACITY: usize = 256;
@@ -28,7 +28,8 @@ impl Ring {
         self.bytes.len()
     }
 
-    /// Copies `data` to `offset` bytes behind the end, growing as needed. The end stays where it is: see [`extend`](Self::extend).
+    /// Copies `data` to `offset` bytes behind the end, growing as needed. The end stays where it is: see
+    /// [`extend`](Self::extend).
     ///
     /// The caller bounds `offset` and `data` by its own limit; together with what is held they are below 2^31.
     pub fn write_behind(&mut self, offset: usize, data: &[u8]) {

@@ -1,7 +1,7 @@
 //! The states of a connection and the one table of how they change (RFC 9293 section 3.3.2, figure 5).
 //!
-//! LISTEN is not among them: a [listener](crate::listen) is no connection. Deciding that an event happened (that a FIN is in order, that an
-//! ACK covers ours) is the connection's; what follows from it is here.
+//! LISTEN is not among them: a [listener](crate::listen) is no connection. Deciding that an event happened (that a FIN is
+//! in order, that an ACK covers ours) is the connection's; what follows from it is here.
 
 /// A state of RFC 9293 section 3.3.2.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -1,4 +1,5 @@
-//! TIME-WAIT without a connection: what must be remembered of one until its old duplicates have died out (RFC 9293 section 3.4.2).
+//! TIME-WAIT without a connection: what must be remembered of one until its old duplicates have died out (RFC 9293 section
+//! 3.4.2).
 //!
 //! Owns thirty-odd bytes where a connection has hundreds. Never sends data, and holds none.
 
@@ -32,8 +33,8 @@ pub enum Verdict {
     Ignore,
     /// This is the answer.
     Reply(Header),
-    /// It opens a new connection between the same ports, which nothing of the old one can be taken for (RFC 6191, RFC 9293 section 3.6.1):
-    /// forget this one and hand the segment to the listener, with `iss` as the number to begin at.
+    /// It opens a new connection between the same ports, which nothing of the old one can be taken for (RFC 6191, RFC 9293
+    /// section 3.6.1): forget this one and hand the segment to the listener, with `iss` as the number to begin at.
     Reopen {
         /// Beyond all numbers of the old connection.
         iss: Seq,

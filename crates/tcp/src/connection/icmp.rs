@@ -21,10 +21,11 @@ pub enum IcmpError {
 }
 
 impl Connection {
-    /// Takes an ICMP error that quoted `seq` of a segment of ours; those whose number is not in flight are ignored (RFC 5927 section 4.1).
+    /// Takes an ICMP error that quoted `seq` of a segment of ours; those whose number is not in flight are ignored (RFC
+    /// 5927 section 4.1).
     ///
-    /// Hard errors end a connection that is not yet established. Otherwise all are soft (RFC 5927 section 5.2, RFC 5461): remembered, and the reason
-    /// given should the connection time out.
+    /// Hard errors end a connection that is not yet established. Otherwise all are soft (RFC 5927 section 5.2, RFC 5461):
+    /// remembered, and the reason given should the connection time out.
     pub fn handle_icmp(&mut self, error: IcmpError, seq: Seq) -> Events {
         if !self.is_in_flight(seq) {
             return Events::empty();
@@ -43,9 +44,10 @@ impl Connection {
         Events::empty()
     }
 
-    /// The path takes segments of at most `path_mss` bytes behind the fixed header (the MTU less the IP header and 20 bytes; RFC 1191, RFC 8201). A router's word
-    /// comes with the number it `quoted`, which must be in flight (RFC 5927 section 7.2), and only ever lowers the size; without one the caller
-    /// vouches for it, a route's new MTU say, and it may rise.
+    /// The path takes segments of at most `path_mss` bytes behind the fixed header (the MTU less the IP header and 20
+    /// bytes; RFC 1191, RFC 8201). A router's word comes with the number it `quoted`, which must be in flight (RFC 5927
+    /// section 7.2), and only ever lowers the size; without one the caller vouches for it, a route's new MTU say, and it
+    /// may rise.
     pub fn set_path_mtu(&mut self, path_mss: u16, quoted: Option<Seq>, now: Instant) -> Events {
         let path_mss = path_mss.max(MIN_MSS);
         let believed = quoted.is_none_or(|seq| self.is_in_flight(seq) && path_mss < self.path_mss);

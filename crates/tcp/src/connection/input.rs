@@ -1,9 +1,10 @@
-//! What a segment does to a connection: the steps of RFC 9293 section 3.10.7, in its order, with the checks of RFC 7323 and RFC 5961.
+//! What a segment does to a connection: the steps of RFC 9293 section 3.10.7, in its order, with the checks of RFC 7323
+//! and RFC 5961.
 
 use super::receive::Stored;
 use super::{Connection, Events, MIN_MSS, NEVER, Set, TICK_NS};
 use crate::ecn::EcnCodepoint;
-use crate::segment::{Flags, Header, MAX_SACK_BLOCKS, SackBlock, Segment};
+use crate::segment::{Flags, Header, MAX_SACK_BLOCKS, MAX_WINDOW_SCALE, SackBlock, Segment};
 use crate::sender::{AckInfo, Negotiated, Range};
 use crate::state::Event;
 use crate::time_wait::Verdict;
@@ -76,7 +77,7 @@ impl Connection {
             self.set.remove(Set::SACK);
         }
         match options.window_scale {
-            Some(shift) if self.set.contains(Set::SCALING) => self.window_shift = shift,
+            Some(shift) if self.set.contains(Set::SCALING) => self.window_shift = shift.min(MAX_WINDOW_SCALE),
             _ => {
                 self.set.remove(Set::SCALING);
                 self.receive.shift = 0;
@@ -167,8 +168,8 @@ impl Connection {
         events | self.on_text(segment, ecn, now)
     }
 
-    /// The peer's SYN in SYN-RECEIVED: both opened at once (RFC 9293 section 3.5, figure 7). With an ACK it completes the handshake;
-    /// without, our answer was lost.
+    /// The peer's SYN in SYN-RECEIVED: both opened at once (RFC 9293 section 3.5, figure 7). With an ACK it completes the
+    /// handshake; without, our answer was lost.
     fn on_crossed_syn(&mut self, header: &Header, now: Instant) -> Events {
         if header.flags.contains(Flags::RST) {
             return Events::empty();
@@ -202,8 +203,8 @@ impl Connection {
         false
     }
 
-    /// Whether any of the segment is in the window (RFC 9293 section 3.10.7.4, first step). A closed window lets through what carries an
-    /// ACK; its data is cut off later.
+    /// Whether any of the segment is in the window (RFC 9293 section 3.10.7.4, first step). A closed window lets through
+    /// what carries an ACK; its data is cut off later.
     fn is_in_window(&self, segment: &Segment<'_>) -> bool {
         let (start, len) = (segment.header.seq, segment.sequence_len());
         let end = start + len;
@@ -320,6 +321,9 @@ impl Connection {
         let data = una.min(self.data_end()).distance(self.data_start).max(0);
         self.unacked.consume(data as usize);
         self.data_start += data as u32;
+        if !self.set.contains(Set::TOUCHED) {
+            self.give_back();
+        }
         let mut events = Events::empty();
         let held = self.unacked.len();
         if self.set.contains(Set::WANTS_ROOM) && held <= self.send_limit as usize / 4 * 3 {

@@ -1,25 +1,27 @@
 //! One TCP connection.
 //!
-//! Owns everything between two ports: both buffers, the states, what is acknowledged and offered, options, and all timers but those of
-//! loss recovery, which are the [`sender`](crate::sender)'s. Never reads a clock, computes a checksum, knows an address or sends:
-//! the caller does.
+//! Owns everything between two ports: both buffers, the states, what is acknowledged and offered, options, and all timers
+//! but those of loss recovery, which are the [`sender`](crate::sender)'s. Never reads a clock, computes a checksum, knows
+//! an address or sends: the caller does.
 //!
 //! # Contract
 //! - **Who calls.** One caller at a time; the runtime holds the connection's lock. `now` never goes back from call to call.
 //! - **In.** Each segment that parsed, whose checksum is right and whose addresses and ports are this connection's, goes to
 //!   [`Connection::handle_segment`], in the order of arrival. Any segment is survived.
 //! - **Time.** At [`Connection::next_timeout`] or later: [`Connection::handle_timeout`]. Ask again after each other call.
-//! - **Out.** After each call, while [`Connection::wants_transmit`] (or [`Events::TRANSMIT`] was among its events):
-//!   [`Connection::poll_transmit`], which hands out one segment a call. State advances only when the closure says `Ok`; `Err(Full)`
-//!   means that the same segment, or a better one, is offered again. A closure that answers `Ok` and sends nothing has lost a
-//!   segment on the way, which TCP survives: that is how a global limit of [challenge ACKs](Purpose::Challenge) is had.
-//! - **Data.** `send`, `recv`, `peek` copy from and to the connection's buffers. Neither blocks; [`Events`] say when to try again.
-//! - **Ending.** [`Connection::close`] is `shutdown(Write)`, [`Connection::shutdown_read`] `shutdown(Read)`, [`Connection::release`] what a
-//!   dropped socket does, [`Connection::abort`] the same with a linger time of zero. When the state is [`State::TimeWait`],
-//!   [`Connection::time_wait`] gives a small value that can take the connection's place. When it is [`State::Closed`] and nothing
-//!   is to be transmitted any more, it can be dropped.
-//! - **Memory.** The struct, a ring per direction that grows with what is in it up to the configured limit and is given back within two
-//!   seconds of being empty, at most 32 ranges out of order, and the sender's scoreboard.
+//! - **Out.** After each call, `send` and `recv` included, while [`Connection::wants_transmit`] (or [`Events::TRANSMIT`] was among its events):
+//!   [`Connection::poll_transmit`], which hands out one segment a call. State advances only when the closure says `Ok`;
+//!   `Err(Full)` means that the same segment, or a better one, is offered again. A closure that answers `Ok` and sends
+//!   nothing has lost a segment on the way, which TCP survives: that is how a global limit of [challenge
+//!   ACKs](Purpose::Challenge) is had.
+//! - **Data.** `send`, `recv`, `peek` copy from and to the connection's buffers. Neither blocks; [`Events`] say when to
+//!   try again.
+//! - **Ending.** [`Connection::close`] is `shutdown(Write)`, [`Connection::shutdown_read`] `shutdown(Read)`,
+//!   [`Connection::release`] what a dropped socket does, [`Connection::abort`] the same with a linger time of zero. When
+//!   the state is [`State::TimeWait`], [`Connection::time_wait`] gives a small value that can take the connection's place.
+//!   When it is [`State::Closed`] and nothing is to be transmitted any more, it can be dropped.
+//! - **Memory.** The struct, a ring per direction that grows with what is in it up to the configured limit and is given
+//!   back within two seconds of being empty, at most 32 ranges out of order, and the sender's scoreboard.
 //!
 //! # Invariants (`check`)
 //! - `una <= nxt`, and `nxt` is at most one (the FIN) beyond what is queued.
@@ -29,9 +31,10 @@
 //!
 //! # Deliberately so
 //! - Urgent data is delivered in line and the pointer ignored (RFC 6093 section 3.1); URG is never sent.
-//! - Data on a SYN is not taken, so that nothing is stored for a peer that may not exist; it is sent again after the handshake.
-//! - A window probe carries nothing and lies before the window, where each TCP must answer it (RFC 9293 section 3.10.7.4): no byte
-//!   beyond the window needs remembering.
+//! - Data on a SYN is not taken, so that nothing is stored for a peer that may not exist; it is sent again after the
+//!   handshake.
+//! - A window probe carries nothing and lies before the window, where each TCP must answer it (RFC 9293 section 3.10.7.4):
+//!   no byte beyond the window needs remembering.
 
 mod icmp;
 mod input;
@@ -118,7 +121,7 @@ bitflags::bitflags! {
         const PROBE = 1 << 17;
         /// A buffer was used since its timer was started last.
         const TOUCHED = 1 << 18;
-        /// The application found the send buffer full.
+        /// The send buffer was full.
         const WANTS_ROOM = 1 << 19;
         /// Both sides opened at once, or the connection was accepted: the SYN carries an ACK.
         const SYN_ACK = 1 << 20;
@@ -284,8 +287,8 @@ impl Connection {
         self.remote_port
     }
 
-    /// Takes as much of `data` as there is room for, and says how much: at least one byte unless `data` is empty. It may be called
-    /// before the handshake is complete.
+    /// Takes as much of `data` as there is room for, and says how much: at least one byte unless `data` is empty. It may
+    /// be called before the handshake is complete.
     ///
     /// # Errors
     /// [`SendError`].
@@ -298,12 +301,19 @@ impl Connection {
         }
         let len = data.len().min(self.writable_bytes());
         if len == 0 && !data.is_empty() {
-            self.set.insert(Set::WANTS_ROOM);
             return Err(SendError::WouldBlock);
         }
         self.unacked.push(&data[..len]);
         self.set.insert(Set::TOUCHED);
+        self.note_room();
         Ok(len)
+    }
+
+    /// A full buffer is told of when it has room again.
+    fn note_room(&mut self) {
+        if self.unacked.len() >= self.send_limit as usize {
+            self.set.insert(Set::WANTS_ROOM);
+        }
     }
 
     /// Copies what was received into `out` and says how much it was; zero at the end of the stream, or if `out` is empty.
@@ -313,7 +323,7 @@ impl Connection {
     pub fn recv(&mut self, out: &mut [u8]) -> Result<usize, RecvError> {
         let len = self.peek(out)?;
         self.receive.consume(len);
-        self.set.insert(Set::TOUCHED);
+        self.give_back();
         if self.state.receives() && self.receive.update_is_worth_it() {
             self.set.insert(Set::ACK_NOW);
         }
@@ -382,14 +392,15 @@ impl Connection {
     pub fn shutdown_read(&mut self) {
         self.set.insert(Set::READ_CLOSED);
         self.receive.discard();
+        self.give_back();
         if self.state.receives() && self.receive.update_is_worth_it() {
             self.set.insert(Set::ACK_NOW);
         }
     }
 
-    /// The application is gone and calls nothing of the kind any more. Closes both directions; if something received was never read, resets
-    /// the connection instead, so that the peer learns that it was lost (RFC 2525 section 2.17, RFC 9293 section 3.6.1). Data that arrives later
-    /// resets it too, and FIN-WAIT-2 ends after a while.
+    /// The application is gone and calls nothing of the kind any more. Closes both directions; if something received was
+    /// never read, resets the connection instead, so that the peer learns that it was lost (RFC 2525 section 2.17, RFC
+    /// 9293 section 3.6.1). Data that arrives later resets it too, and FIN-WAIT-2 ends after a while.
     pub fn release(&mut self, now: Instant) -> Events {
         let unread = self.readable_bytes() > 0;
         self.set.insert(Set::READ_CLOSED | Set::RELEASED);
@@ -403,7 +414,8 @@ impl Connection {
         self.close()
     }
 
-    /// Ends the connection at once, with a reset if the peer may know of it (RFC 9293 section 3.10.5). Unsent data is dropped.
+    /// Ends the connection at once, with a reset if the peer may know of it (RFC 9293 section 3.10.5). Unsent data is
+    /// dropped.
     pub fn abort(&mut self) -> Events {
         if self.is_closed() {
             return Events::empty();
@@ -480,8 +492,8 @@ impl Connection {
     }
 }
 
-/// The least that is taken for a segment's size, whatever a peer or router says: smaller ones only serve to make us work (the reason for
-/// Linux's `tcp_min_snd_mss`). Forty bytes of options leave eight of data.
+/// The least that is taken for a segment's size, whatever a peer or router says: smaller ones only serve to make us work
+/// (the reason for Linux's `tcp_min_snd_mss`). Forty bytes of options leave eight of data.
 pub(crate) const MIN_MSS: u16 = 48;
 
 #[inline]

@@ -17,9 +17,9 @@ pub enum Purpose {
     Retransmission,
     /// Acknowledges, opens the window.
     Ack,
-    /// The answer to a segment that may be forged (RFC 5961). There are at most ten a second of a connection. A caller that wants a
-    /// global limit too answers `Ok` and sends nothing; it should draw that limit at random (a fixed one can be counted from
-    /// outside, and tells whether a guess was right).
+    /// The answer to a segment that may be forged (RFC 5961). There are at most ten a second of a connection. A caller
+    /// that wants a global limit too answers `Ok` and sends nothing; it should draw that limit at random (a fixed one can
+    /// be counted from outside, and tells whether a guess was right).
     Challenge,
     /// Asks for an ACK: the window is closed, or the peer was silent.
     Probe,
@@ -101,10 +101,11 @@ enum Choice {
 }
 
 impl Connection {
-    /// Whether something wants to leave now.
+    /// Whether [`poll_transmit`](Self::poll_transmit) has something to do: a segment wants to leave, or the timer of a closed
+    /// window is to be started.
     #[inline]
     pub fn wants_transmit(&self, now: Instant) -> bool {
-        self.choose(now).is_some()
+        self.choose(now).is_some() || (self.persist_at == NEVER && self.is_stuck(now))
     }
 
     /// Hands the next segment to `emit`, if there is one. See the [contract](super).
@@ -113,7 +114,11 @@ impl Connection {
         now: Instant,
         emit: impl FnOnce(&Outgoing<'_>) -> Result<(), Full>,
     ) -> Transmit {
-        let Some(choice) = self.choose(now) else { return Transmit::Nothing };
+        let Some(choice) = self.choose(now) else {
+            // Data that was just handed over may have to wait for the peer's window.
+            self.arm_persist(now);
+            return Transmit::Nothing;
+        };
         let outgoing = self.build(choice, now);
         let (window, len) = (outgoing.header.window, outgoing.payload.0.len() + outgoing.payload.1.len());
         let acknowledges = outgoing.header.flags.contains(Flags::ACK);
@@ -187,7 +192,7 @@ impl Connection {
         if unsent == 0 {
             return (usable > 0).then_some(Choice::New { len: 0, fin: true, push: false });
         }
-        let mss = self.mss_with(&self.options(now)) as u32;
+        let mss = self.mss_now(now) as u32;
         let len = unsent.min(mss).min(usable).min(self.sender.may_send_new(now));
         if len == 0 {
             return None;
@@ -275,7 +280,7 @@ impl Connection {
         let timestamps = self.set.contains(Set::TIMESTAMPS);
         header.options = Options {
             mss: Some(self.path_mss),
-            window_scale: self.set.contains(Set::SCALING).then(|| self.receive.shift),
+            window_scale: self.set.contains(Set::SCALING).then_some(self.receive.shift),
             sack_permitted: self.set.contains(Set::SACK),
             timestamps: timestamps.then(|| self.timestamps(now)),
             ..Options::default()
@@ -283,7 +288,8 @@ impl Connection {
         // Not scaled yet (RFC 7323 section 2.2).
         header.window = self.receive.initial_window();
         header.flags.set(Flags::ACK, answer);
-        // The first SYN offers ECN; a repeated one does not, for some routers drop what they do not know (RFC 3168 section 6.1.1.1).
+        // The first SYN offers ECN; a repeated one does not, for some routers drop what they do not know (RFC 3168 section
+        // 6.1.1.1).
         let ecn = self.set.contains(Set::ECN) && purpose == Purpose::Open;
         header.flags.set(Flags::ECE, ecn || (answer && self.set.contains(Set::ECN)));
         header.flags.set(Flags::CWR, ecn && !answer);
@@ -312,6 +318,12 @@ impl Connection {
             options.sack = self.receive.sack();
         }
         options
+    }
+
+    /// Bytes of data in a full segment that leaves now.
+    #[inline]
+    fn mss_now(&self, now: Instant) -> usize {
+        if self.receive.has_sack() { self.mss_with(&self.options(now)) } else { self.segment_mss() as usize }
     }
 
     fn header(&self, seq: Seq, flags: Flags, now: Instant) -> Header {
@@ -354,7 +366,7 @@ impl Connection {
                     self.set.remove(Set::CWR | Set::OVERRIDE);
                 }
                 self.counters.bytes_sent += u64::from(len);
-                if (len as usize) < self.mss_with(&self.options(now)) {
+                if (len as usize) < self.mss_now(now) {
                     self.small_end = nxt + numbers;
                 }
                 self.persist_at = NEVER;

@@ -1,15 +1,15 @@
 //! The receiving half: what arrived, what is offered, and which ACK is owed.
 //!
-//! Owns the receive ring with what lies in it out of order, the advertised window, and the accounting of delayed ACKs. Never sees a
-//! header: [`input`](super::input) has judged the segment, and hands over numbers and bytes.
+//! Owns the receive ring with what lies in it out of order, the advertised window, and the accounting of delayed ACKs.
+//! Never sees a header: [`input`](super::input) has judged the segment, and hands over numbers and bytes.
 
 use crate::assembler::Assembler;
 use crate::ring::Ring;
 use crate::segment::{MAX_WINDOW_SCALE, SackBlock, SackBlocks};
 use crate::{Instant, Range, Seq};
 
-/// The window at first: what anybody can make us keep before the application has read anything. It grows by each byte read, which
-/// doubles it in a round trip as slow start does, up to the configured limit.
+/// The window at first: what anybody can make us keep before the application has read anything. It grows by each byte
+/// read, which doubles it in a round trip as slow start does, up to the configured limit.
 const INITIAL_WINDOW: u32 = 64 << 10;
 /// Segments acknowledged at once when a connection is young, for the peer's slow start counts on ACKs.
 const QUICK_ACKS: u8 = 8;
@@ -163,8 +163,8 @@ impl Receive {
         Stored::InOrder { readable, resequenced: readable - range.len() }
     }
 
-    /// Whether the ACK of what has arrived must not wait: two full segments (RFC 9293 section 3.8.6.3), a young connection, or a gap (RFC
-    /// 5681 section 4.2).
+    /// Whether the ACK of what has arrived must not wait: two full segments (RFC 9293 section 3.8.6.3), a young
+    /// connection, or a gap (RFC 5681 section 4.2).
     pub fn ack_at_once(&mut self) -> bool {
         if self.quick > 0 {
             self.quick -= 1;
@@ -194,6 +194,12 @@ impl Receive {
         }
     }
 
+    /// Whether SACK would say anything.
+    #[inline]
+    pub fn has_sack(&self) -> bool {
+        self.held.is_some() || self.duplicate.is_some()
+    }
+
     /// Whether something lies out of order.
     pub fn has_gap(&self) -> bool {
         self.held.is_some()
@@ -211,8 +217,8 @@ impl Receive {
         if i64::from(reach.distance(self.edge)) >= step { reach } else { self.edge.max(self.next) }
     }
 
-    /// The window field of the next header. Rounding down to a unit of the scale is the only way in which what the peer sees can go
-    /// back (RFC 7323 section 2.4); what was offered is accepted all the same.
+    /// The window field of the next header. Rounding down to a unit of the scale is the only way in which what the peer
+    /// sees can go back (RFC 7323 section 2.4); what was offered is accepted all the same.
     #[inline]
     pub fn window_field(&self) -> u16 {
         u16::try_from((self.next_edge() - self.next) >> self.shift).unwrap_or(u16::MAX)

@@ -32,7 +32,8 @@ impl Connection {
         Duration::from_millis(self.user_timeout_ms.into())
     }
 
-    /// Sets it (TCP_USER_TIMEOUT; RFC 5482, without telling the peer), in whole milliseconds up to 49 days; `None` is the default, five minutes.
+    /// Sets it (TCP_USER_TIMEOUT; RFC 5482, without telling the peer), in whole milliseconds up to 49 days; `None` is the
+    /// default, five minutes.
     pub fn set_user_timeout(&mut self, timeout: Option<Duration>) {
         self.user_timeout_ms = millis(timeout.unwrap_or(DEFAULT_USER_TIMEOUT)).max(1);
     }
@@ -42,8 +43,8 @@ impl Connection {
         self.receive.limit()
     }
 
-    /// Sets it, 1 KiB to 1 GiB (the nearer end is taken). What was offered to the peer before stays offered, and beyond what the window's scale can express, which the handshake
-    /// fixed, more does not help.
+    /// Sets it, 1 KiB to 1 GiB (the nearer end is taken). What was offered to the peer before stays offered, and beyond
+    /// what the window's scale can express, which the handshake fixed, more does not help.
     pub fn set_receive_buffer(&mut self, bytes: u32) {
         self.receive.set_limit(bytes.clamp(BUFFER_BOUNDS.0, BUFFER_BOUNDS.1));
     }
@@ -56,6 +57,7 @@ impl Connection {
     /// Sets it, 1 KiB to 1 GiB (the nearer end is taken). What is queued stays queued.
     pub fn set_send_buffer(&mut self, bytes: u32) {
         self.send_limit = bytes.clamp(BUFFER_BOUNDS.0, BUFFER_BOUNDS.1);
+        self.note_room();
     }
 
     /// Asks the peer for a sign of life now, as a keepalive would.

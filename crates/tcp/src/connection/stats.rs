@@ -1,6 +1,6 @@
 //! What a connection can tell about itself.
 
-use super::Connection;
+use super::{Connection, NEVER, Set};
 use crate::Seq;
 use crate::assembler::MAX_RANGES;
 use core::time::Duration;
@@ -126,6 +126,8 @@ impl Connection {
         let bound = (self.receive.limit().max(1 << 16) as usize).next_power_of_two() * 2;
         assert!(self.receive.capacity() <= bound, "{} bytes of receive buffer", self.receive.capacity());
         assert!(self.receive.heap_bytes() <= bound + 64 * MAX_RANGES + 64);
+        let acks = self.set.contains(Set::ACK_NOW) || self.receive.ack_at != NEVER;
+        assert!(acks || !self.receive.owes_ack(), "an ACK is owed for ever");
         if self.state.is_synchronized() && self.state != crate::State::TimeWait {
             let waits = una != nxt || self.data_end() > nxt;
             assert!(

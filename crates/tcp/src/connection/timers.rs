@@ -1,5 +1,5 @@
-//! The timers of a connection: delayed ACK, window probe, keepalive, user timeout, FIN-WAIT-2, TIME-WAIT and giving memory back, beside
-//! those of the sender.
+//! The timers of a connection: delayed ACK, window probe, keepalive, user timeout, FIN-WAIT-2, TIME-WAIT and giving memory
+//! back, beside those of the sender.
 //!
 //! A timer that is not kept as a moment is computed: keepalive from when the peer was last heard, the user timeout from when
 //! something was last acknowledged. So the common path, a segment, moves two numbers and no timer.
@@ -10,10 +10,11 @@ use crate::state::Event;
 use crate::{Error, Instant, State};
 use core::time::Duration;
 
-/// Buffers that lie empty are given back after one to two of these: soon enough for idle connections to be small, seldom enough for busy ones
-/// not to pay.
+/// Buffers that lie empty are given back after one to two of these: soon enough for idle connections to be small, seldom
+/// enough for busy ones not to pay.
 const TRIM: Duration = Duration::from_secs(1);
-/// Window probes are at most so far apart (RFC 9293 section 3.8.6.1 wants back-off; the bound is RFC 6298's for retransmissions).
+/// Window probes are at most so far apart (RFC 9293 section 3.8.6.1 wants back-off; the bound is RFC 6298's for
+/// retransmissions).
 const MAX_PERSIST: Duration = Duration::from_secs(60);
 /// R1 of RFC 9293 section 3.8.3: at least three.
 const SUSPECT_AFTER: u8 = 3;
@@ -57,7 +58,8 @@ impl Bucket {
 }
 
 impl Connection {
-    /// When [`handle_timeout`](Self::handle_timeout) is to be called at the latest; `None` if never. It may be earlier than needed.
+    /// When [`handle_timeout`](Self::handle_timeout) is to be called at the latest; `None` if never. It may be earlier
+    /// than needed.
     #[inline]
     pub fn next_timeout(&self) -> Option<Instant> {
         if self.state == State::Closed {
@@ -137,41 +139,55 @@ impl Connection {
         false
     }
 
+    /// Gives back what lay empty since the timer was started. What is not empty yet goes when it becomes so, for then no timer
+    /// runs: see [`give_back`](Self::give_back).
     fn on_trim(&mut self, now: Instant) {
         self.trim_at = NEVER;
         if self.set.contains(Set::TOUCHED) {
             self.set.remove(Set::TOUCHED);
+            self.trim_at = now + TRIM;
         } else {
+            self.give_back();
+        }
+    }
+
+    /// Gives the memory of empty buffers back, unless they are in use: then a timer runs.
+    #[inline]
+    pub(super) fn give_back(&mut self) {
+        if self.trim_at == NEVER {
             self.receive.trim();
             if self.unacked.len() == 0 {
                 self.unacked.release();
             }
         }
-        self.arm_trim(now);
     }
 
     #[inline]
     pub(super) fn arm_trim(&mut self, now: Instant) {
-        if self.trim_at == NEVER && self.receive.capacity() + self.unacked.capacity() > 0 && !self.is_closed()
-        {
+        if self.trim_at == NEVER && self.set.contains(Set::TOUCHED) && !self.is_closed() {
+            self.set.remove(Set::TOUCHED);
             self.trim_at = now + TRIM;
         }
     }
 
-    /// Starts the window probe's timer if nothing else would ever let what is queued go: nothing is in flight, and what is unsent may not leave.
+    /// Whether nothing else would ever let what is queued go: nothing is in flight, and what is unsent may not leave.
     #[inline]
-    pub(super) fn arm_persist(&mut self, now: Instant) {
-        let sender = &self.sender;
-        let stuck = self.state.is_synchronized()
+    pub(super) fn is_stuck(&self, now: Instant) -> bool {
+        self.state.is_synchronized()
             && self.state != State::TimeWait
-            && sender.una() == sender.nxt()
+            && self.sender.una() == self.sender.nxt()
             && self.has_unsent()
             && !self.set.contains(Set::PROBE)
-            && !self.may_send(now);
-        if !stuck {
+            && !self.may_send(now)
+    }
+
+    /// Starts the window probe's timer if it is needed, and stops it if it is not.
+    #[inline]
+    pub(super) fn arm_persist(&mut self, now: Instant) {
+        if !self.is_stuck(now) {
             self.persist_at = NEVER;
         } else if self.persist_at == NEVER {
-            let backed_off = sender.rto().saturating_mul(1 << self.probes.min(20));
+            let backed_off = self.sender.rto().saturating_mul(1 << self.probes.min(20));
             self.persist_at = now + backed_off.min(MAX_PERSIST);
         }
     }
@@ -186,7 +202,8 @@ impl Connection {
         Duration::from_millis(self.user_timeout_ms.into())
     }
 
-    /// When what is unacknowledged has been so for too long. While the peer keeps its window closed and answers, it does not count.
+    /// When what is unacknowledged has been so for too long. While the peer keeps its window closed and answers, it does
+    /// not count.
     fn gives_up_at(&self) -> Instant {
         let closed = self.window == 0 && self.state.is_synchronized() && !self.set.contains(Set::RELEASED);
         let since = if closed { self.heard_at.max(self.progress_at) } else { self.progress_at };
@@ -213,7 +230,8 @@ impl Connection {
     /// The peer has not answered for too long.
     fn give_up(&mut self) -> Events {
         if self.state.is_synchronized() {
-            // It may still be there, and then it should know (RFC 9293 section 3.8.3 leaves it open; RFC 1122 section 4.2.3.5 too).
+            // It may still be there, and then it should know (RFC 9293 section 3.8.3 leaves it open; RFC 1122 section
+            // 4.2.3.5 too).
             self.set.insert(Set::RESET);
             self.reset_seq = self.sender.nxt();
         }

@@ -1,8 +1,8 @@
 //! SYN cookies (RFC 4987 section 3.6): what a SYN said, kept by the client.
 //!
-//! The number of our SYN-ACK holds one bit of the clock, three of the segment size, and 28 of a keyed hash over the flow, the client's number and these; the
-//! low six bits of our timestamp, which the client echoes, hold the rest. A cookie is good for one to two periods, so for at
-//! least 64 s and less than 128.
+//! The number of our SYN-ACK holds one bit of the clock, three of the segment size, and 28 of a keyed hash over the flow,
+//! the client's number and these; the low six bits of our timestamp, which the client echoes, hold the rest. A cookie is
+//! good for one to two periods, so for at least 64 s and less than 128.
 
 use crate::isn::{Domain, Flow, Secret};
 use crate::segment::MAX_WINDOW_SCALE;
@@ -12,7 +12,8 @@ use crate::{Instant, Seq};
 const PERIOD_NS: u64 = 64_000_000_000;
 /// For so long after it was sent a cookie may come back.
 pub(super) const LIFE_NS: u64 = 2 * PERIOD_NS;
-/// Segment sizes that can be remembered: the largest not above the peer's is. The common ones of Ethernet, tunnels, IPv6 and large frames.
+/// Segment sizes that can be remembered: the largest not above the peer's is. The common ones of Ethernet, tunnels, IPv6
+/// and large frames.
 const SIZES: [u16; 8] = [64, 536, 1220, 1300, 1380, 1440, 1460, 8940];
 const HASH_BITS: u32 = 28;
 /// Low bits of the timestamp.

@@ -1,14 +1,15 @@
 //! Listening: from a SYN to a connection, remembering as little as possible of clients that may not exist.
 //!
-//! Owns the handshakes under way: a bounded queue of SYNs, their answers' retransmission, and cookies for the SYNs that find the queue full (RFC
-//! 4987). Never holds a connection: it hands one out when the handshake's ACK has come. Never counts connections that wait to be
-//! accepted: the caller does, and says with each segment whether there is room for one more; without room SYNs and the handshake's ACKs are
-//! dropped, as Linux does, and clients try again.
+//! Owns the handshakes under way: a bounded queue of SYNs, their answers' retransmission, and cookies for the SYNs that
+//! find the queue full (RFC 4987). Never holds a connection: it hands one out when the handshake's ACK has come. Never
+//! counts connections that wait to be accepted: the caller does, and says with each segment whether there is room for one
+//! more; without room SYNs and the handshake's ACKs are dropped, as Linux does, and clients try again.
 //!
 //! # A hostile client
-//! A SYN costs an entry of the queue or, beyond, nothing but its answer. Entries leave after [`ListenConfig::syn_ack_retries`] answers, or
-//! with a reset of exactly the right number. An ACK without an entry is looked at as a cookie only while cookies are out; guessing one takes 2^28
-//! tries. What a client may lie about in its timestamp is about itself.
+//! A SYN costs an entry of the queue or, beyond, nothing but its answer. Entries leave after
+//! [`ListenConfig::syn_ack_retries`] answers, or with a reset of exactly the right number. An ACK without an entry is
+//! looked at as a cookie only while cookies are out; guessing one takes 2^28 tries. What a client may lie about in its
+//! timestamp is about itself.
 
 mod cookie;
 
@@ -240,7 +241,7 @@ impl Listener {
         let sent_at = (pending.retries == 0).then_some(pending.sent_at);
         let connection = Connection::accept(
             &self.config.connection,
-            &opening(&arrival.flow, pending.numbers, pending.path_mss),
+            &opening(&pending.syn, pending.numbers, pending.path_mss),
             &pending.syn,
             sent_at,
             now,
@@ -248,7 +249,8 @@ impl Listener {
         self.hand_out(connection, now, arrival)
     }
 
-    /// Lets the connection judge the segment: it becomes established, or the segment was none of the handshake and nothing has happened.
+    /// Lets the connection judge the segment: it becomes established, or the segment was none of the handshake and nothing
+    /// has happened.
     fn hand_out(&mut self, mut connection: Connection, now: Instant, arrival: &Arrival<'_>) -> Answer {
         let events = connection.handle_segment(now, &arrival.segment, arrival.ecn);
         if !events.contains(Events::ESTABLISHED) {
@@ -260,13 +262,7 @@ impl Listener {
     }
 
     fn syn_ack(&self, pending: &Pending, now: Instant) -> Header {
-        let flow = Flow {
-            local_port: pending.syn.destination,
-            remote_port: pending.syn.source,
-            local: core::net::Ipv4Addr::UNSPECIFIED.into(),
-            remote: core::net::Ipv4Addr::UNSPECIFIED.into(),
-        };
-        let opening = opening(&flow, pending.numbers, pending.path_mss);
+        let opening = opening(&pending.syn, pending.numbers, pending.path_mss);
         Connection::accept(&self.config.connection, &opening, &pending.syn, None, now).syn_ack(now)
     }
 
@@ -277,7 +273,7 @@ impl Listener {
             seq: cookie::make(&self.secret, flow, syn.seq, mss, now),
             timestamp_offset: timestamp_offset(&self.secret, flow),
         };
-        let opening = opening(flow, numbers, arrival.path_mss);
+        let opening = opening(syn, numbers, arrival.path_mss);
         let mut answer = Connection::accept(&self.config.connection, &opening, syn, None, now).syn_ack(now);
         match &mut answer.options.timestamps {
             Some(timestamps) => {
@@ -326,7 +322,7 @@ impl Listener {
             ..*header
         };
         let numbers = InitialNumbers { seq: iss, timestamp_offset: timestamp_offset(&self.secret, flow) };
-        let opening = opening(flow, numbers, arrival.path_mss);
+        let opening = opening(&syn, numbers, arrival.path_mss);
         Some(Connection::accept(&self.config.connection, &opening, &syn, None, now))
     }
 
@@ -335,8 +331,8 @@ impl Listener {
         self.due.first().map(|&(at, _)| at)
     }
 
-    /// Repeats the answers that are due, at most 64 a call, and forgets handshakes that were answered often enough. When `emit` has no room,
-    /// the rest stays due.
+    /// Repeats the answers that are due, at most 64 a call, and forgets handshakes that were answered often enough. When
+    /// `emit` has no room, the rest stays due.
     pub fn poll_transmit(&mut self, now: Instant, mut emit: impl FnMut(&Flow, &Header) -> Result<(), Full>) {
         let retries = self.config.syn_ack_retries.min(MAX_RETRIES);
         for _ in 0..MAX_BATCH {
@@ -366,8 +362,8 @@ impl Listener {
     }
 }
 
-fn opening(flow: &Flow, numbers: InitialNumbers, path_mss: u16) -> Opening {
-    Opening { local_port: flow.local_port, remote_port: flow.remote_port, numbers, path_mss }
+fn opening(syn: &Header, numbers: InitialNumbers, path_mss: u16) -> Opening {
+    Opening { local_port: syn.destination, remote_port: syn.source, numbers, path_mss }
 }
 
 #[cfg(test)]

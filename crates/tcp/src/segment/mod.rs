@@ -1,8 +1,8 @@
 //! TCP segments on the wire (RFC 9293 section 3.1): read from hostile bytes, written for Linux to like.
 //!
-//! Owns the fixed header and its flags; options are next door. Never sums: the checksum covers the IP pseudo header, which only
-//! the caller knows, so it verifies before [`Segment::parse`] and fills in after [`Header::emit`]. The urgent pointer is not
-//! kept: urgent data is delivered in line, as RFC 6093 section 3.1 has all applications ask for.
+//! Owns the fixed header and its flags; options are next door. Never sums: the checksum covers the IP pseudo header, which
+//! only the caller knows, so it verifies before [`Segment::parse`] and fills in after [`Header::emit`]. The urgent pointer
+//! is not kept: urgent data is delivered in line, as RFC 6093 section 3.1 has all applications ask for.
 
 mod options;
 
@@ -150,8 +150,8 @@ pub struct Segment<'a> {
 impl<'a> Segment<'a> {
     /// Reads a segment: all of `bytes`, which is what the IP header's length leaves.
     ///
-    /// Options that cannot be understood are skipped; from one with an impossible length on, all are ignored (RFC 9293 section 3.2 asks
-    /// that they do no harm).
+    /// Options that cannot be understood are skipped; from one with an impossible length on, all are ignored (RFC 9293
+    /// section 3.2 asks that they do no harm).
     ///
     /// # Errors
     /// [`ParseError`].

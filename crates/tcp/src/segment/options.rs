@@ -1,5 +1,5 @@
-//! TCP options: maximum segment size (RFC 9293 section 3.2), window scale and timestamps (RFC 7323), selective acknowledgment
-//! (RFC 2018).
+//! TCP options: maximum segment size (RFC 9293 section 3.2), window scale and timestamps (RFC 7323), selective
+//! acknowledgment (RFC 2018).
 //!
 //! Parsing accepts anything and never fails; writing lays options out as Linux does, each at an offset where its words are
 //! aligned.

@@ -1,4 +1,5 @@
-//! Every state against every combination of control bits and every kind of number: nothing panics, and states change only along the table.
+//! Every state against every combination of control bits and every kind of number: nothing panics, and states change only
+//! along the table.
 
 use super::pair::{Pair, pattern};
 use crate::segment::{Flags, Header, Segment};
@@ -54,7 +55,8 @@ fn pair_in(state: State) -> Pair {
     pair
 }
 
-/// Whether the table leads from one state to the other in the events that one segment can be: an ACK of our SYN or FIN, then a FIN.
+/// Whether the table leads from one state to the other in the events that one segment can be: an ACK of our SYN or FIN,
+/// then a FIN.
 fn reachable(from: State, to: State) -> bool {
     use crate::state::Event;
     let events = [

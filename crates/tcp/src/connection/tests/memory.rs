@@ -22,6 +22,16 @@ fn an_idle_connection_is_small() {
 }
 
 #[test]
+fn what_was_long_unread_leaves_nothing_behind_when_it_is_read() {
+    let mut pair = Pair::established();
+    pair.ends[0].send(&pattern(10_000)).unwrap();
+    pair.wait(Duration::from_mins(10));
+    assert_eq!(pair.ends[1].next_timeout(), None, "nor is it looked at again and again");
+    assert_eq!(pair.read(1).0, pattern(10_000));
+    assert_eq!(pair.ends[1].stats().heap_bytes, 0);
+}
+
+#[test]
 fn buffers_grow_no_larger_than_they_may() {
     let config = Config { receive_buffer: 50_000, send_buffer: 30_000, ..Config::default() };
     let mut pair = Pair::open(&config, &config);
@@ -50,13 +60,20 @@ fn a_flood_of_pieces_costs_the_first_window_at_most() {
 
 #[test]
 fn a_peer_with_windows_of_one_byte_costs_little() {
-    let mut pair = Pair::established();
+    // "Sockstress": each ACK opens the window by a byte, or not even that.
+    for window in 0..=1 {
+        cost_of_windows_of(window);
+    }
+}
+
+fn cost_of_windows_of(window: u16) {
+    let unscaled = Config { window_scaling: false, ..Config::default() };
+    let mut pair = Pair::open(&Config::default(), &unscaled);
     pair.ends[0].send(&pattern(100_000)).unwrap();
     let mut sent = 0;
-    // "Sockstress": each ACK opens the window by a byte.
     for _ in 0..2000 {
         let mut ack = pair.forged(1);
-        (ack.window, ack.ack) = (0, pair.ends[0].sender.nxt());
+        (ack.window, ack.ack) = (window, pair.ends[0].sender.nxt());
         let mut answer = pair.answer(0, ack, b"");
         while answer.is_some() {
             sent += 1;
@@ -70,7 +87,7 @@ fn a_peer_with_windows_of_one_byte_costs_little() {
         pair.now = pair.now + Duration::from_millis(10);
         let _ = pair.ends[0].handle_timeout(pair.now);
     }
-    assert!(sent < 200, "{sent} segments");
+    assert!(sent < 200, "{sent} segments for windows of {window}");
     assert!(pair.ends[0].stats().heap_bytes <= (256 << 10) + 1024);
 }
 

@@ -1,5 +1,5 @@
-//! Two connections and a link between them, in virtual time: what leaves one arrives at the other a little later, unless the test's
-//! script loses it.
+//! Two connections and a link between them, in virtual time: what leaves one arrives at the other a little later, unless
+//! the test's script loses it.
 
 use crate::connection::Connection;
 use crate::listen::{Answer, Arrival, ListenConfig};
