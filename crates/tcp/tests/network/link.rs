@@ -21,8 +21,9 @@ pub struct LinkPlan {
     pub queue: u64,
     /// And the number from which on they are marked, if they may be; zero is never.
     pub mark_from: u64,
+    /// In parts of a million.
+    pub loss_per_million: u32,
     /// In parts of a thousand, each.
-    pub loss: u32,
     pub reordering: u32,
     pub duplication: u32,
     pub corruption: u32,
@@ -40,7 +41,7 @@ impl LinkPlan {
             delay,
             queue: 0,
             mark_from: 0,
-            loss: 0,
+            loss_per_million: 0,
             reordering: 0,
             duplication: 0,
             corruption: 0,
@@ -127,7 +128,7 @@ impl Link {
             self.free_at = self.free_at.max(now) + Duration::from_nanos(wire * 1_000_000_000 / plan.rate);
             leaves = self.free_at;
         }
-        if self.dice.per_mille(plan.loss) {
+        if self.dice.below(1_000_000) < u64::from(plan.loss_per_million) {
             self.dropped += 1;
             return None;
         }

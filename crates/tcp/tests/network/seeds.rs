@@ -55,7 +55,18 @@ fn link(dice: &mut Dice, harsh: bool) -> LinkPlan {
     let shrinks = dice
         .one_in(6)
         .then(|| (Instant(1_000_000_000 + dice.below(2_000_000_000)), dice.between(88, 1_200) as u16));
-    LinkPlan { rate, delay, queue, mark_from, loss, reordering, duplication, corruption, shrinks, dies: None }
+    LinkPlan {
+        rate,
+        delay,
+        queue,
+        mark_from,
+        loss_per_million: loss * 1_000,
+        reordering,
+        duplication,
+        corruption,
+        shrinks,
+        dies: None,
+    }
 }
 
 fn app(dice: &mut Dice) -> AppPlan {
@@ -104,7 +115,7 @@ fn is_excused(plan: &Plan, error: Error) -> bool {
     let aborts = plan.apps.iter().any(|app| app.aborts_after.is_some());
     let dies = plan.links.iter().any(|link| link.dies.is_some());
     // One segment in a thousand of those that need ten copies does not make it in time.
-    let harsh = plan.links.iter().any(|link| link.loss + link.corruption > 150);
+    let harsh = plan.links.iter().any(|link| link.loss_per_million / 1_000 + link.corruption > 150);
     match error {
         Error::Aborted => aborts,
         Error::Reset | Error::Refused => aborts || dies || harsh,

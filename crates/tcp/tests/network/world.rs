@@ -4,8 +4,8 @@ use core::time::Duration;
 
 use tailwater_tcp::listen::{Arrival, ListenConfig};
 use tailwater_tcp::{
-    Answer, Config, Connection, EcnCodepoint, Error, Events, Flow, InitialNumbers, Instant, Listener,
-    Opening, RecvError, Secret, Segment, SendError, Seq, State, Transmit,
+    Answer, Config, Connection, EcnCodepoint, Error, Events, Flow, Header, InitialNumbers, Instant, Listener,
+    Opening, RecvError, Secret, Segment, SendError, Seq, State, Transmit, answer_closed,
 };
 
 use crate::dice::Dice;
@@ -202,10 +202,6 @@ impl World {
         self.sides[side].read
     }
 
-    pub fn stats(&self, side: usize) -> Option<tailwater_tcp::Stats> {
-        self.sides[side].connection.as_ref().map(Connection::stats)
-    }
-
     fn end(&self, side: usize) -> End {
         let side = &self.sides[side];
         match side.failed {
@@ -258,7 +254,12 @@ impl World {
             }
             Packet::Segment { bytes, ecn } => {
                 let segment = Segment::parse(&bytes).expect("what was sent parses");
-                if let Some(connection) = &mut self.sides[to].connection {
+                if self.sides[to].connection.as_ref().is_some_and(Connection::is_closed) {
+                    // As a host does that knows nothing of it any more.
+                    if let Some(header) = answer_closed(&segment) {
+                        self.reply(to, &header);
+                    }
+                } else if let Some(connection) = &mut self.sides[to].connection {
                     let events = connection.handle_segment(self.now, &segment, ecn);
                     self.note(to, events);
                 } else if to == SERVER {
@@ -266,6 +267,12 @@ impl World {
                 }
             }
         }
+    }
+
+    fn reply(&mut self, side: usize, header: &Header) {
+        let mut bytes = vec![0; header.len()];
+        header.emit(&mut bytes);
+        self.links[side].send(self.now, bytes, EcnCodepoint::NotEct);
     }
 
     fn listen(&mut self, segment: &Segment<'_>, ecn: EcnCodepoint) {
@@ -280,9 +287,7 @@ impl World {
         match self.listener.handle_segment(self.now, &arrival) {
             Answer::Ignore => {}
             Answer::Reply(header) => {
-                let mut bytes = vec![0; header.len()];
-                header.emit(&mut bytes);
-                self.links[SERVER].send(self.now, bytes, EcnCodepoint::NotEct);
+                self.reply(SERVER, &header);
             }
             Answer::Accept(connection, events) => {
                 self.sides[SERVER].connection = Some(*connection);
