@@ -59,7 +59,7 @@ impl Bucket {
 
 impl Connection {
     /// When [`handle_timeout`](Self::handle_timeout) is to be called at the latest; `None` if never. It may be earlier
-    /// than needed.
+    /// than needed, and lies in the past when a timer is still to be started.
     #[inline]
     pub fn next_timeout(&self) -> Option<Instant> {
         if self.state == State::Closed {
@@ -71,6 +71,9 @@ impl Connection {
         }
         if let Some(at) = self.keepalive_at() {
             next = next.min(at);
+        }
+        if self.is_shut_out() {
+            next = Instant(0);
         }
         (next != NEVER).then_some(next)
     }
@@ -168,6 +171,18 @@ impl Connection {
             self.set.remove(Set::TOUCHED);
             self.trim_at = now + TRIM;
         }
+    }
+
+    /// Whether data was handed over for a closed window, and its timer not started: `send` does not know the time.
+    #[inline]
+    fn is_shut_out(&self) -> bool {
+        let (una, nxt) = (self.sender.una(), self.sender.nxt());
+        self.persist_at == NEVER
+            && una == nxt
+            && self.window == 0
+            && self.state.is_synchronized()
+            && self.has_unsent()
+            && !self.set.contains(Set::PROBE)
     }
 
     /// Whether nothing else would ever let what is queued go: nothing is in flight, and what is unsent may not leave.
