@@ -324,7 +324,7 @@ impl Scoreboard {
         let from = self.split(range.start);
         let to = self.split(range.end);
         // Where the end could not be split, its index is that of the range which holds it; where the start could not, the one after.
-        (from.map_or_else(|within| within + 1, |at| at), to.unwrap_or_else(|within| within))
+        (from.unwrap_or_else(|within| within + 1), to.unwrap_or_else(|within| within))
     }
 
     /// The index of the range that begins at `seq`, if need be by a split; else the one that holds it.

@@ -186,6 +186,7 @@ fn a_window_of_one_byte_or_none_does_not_make_small_segments_without_end() {
     // Sockstress and the silly window: the peer acknowledges, and opens by one byte each time.
     let mut victim = Victim::new(&Config::default(), 0);
     victim.connection.send(&[1; 100_000]).expect("room");
+    victim.speak();
     for _ in 0..2_000 {
         let Some(at) = victim.connection.next_timeout() else {
             panic!(

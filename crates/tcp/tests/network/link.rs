@@ -101,7 +101,7 @@ impl Link {
     }
 
     /// Takes a packet; what comes back is for its sender, at once, from a router in front of the link.
-    pub fn send(&mut self, now: Instant, bytes: Vec<u8>, mut ecn: EcnCodepoint) -> Option<Packet> {
+    pub fn send(&mut self, now: Instant, bytes: &[u8], mut ecn: EcnCodepoint) -> Option<Packet> {
         let plan = &self.plan;
         if plan.dies.is_some_and(|at| now >= at) || self.under_way.len() >= MAX_PACKETS {
             self.dropped += 1;
@@ -139,9 +139,9 @@ impl Link {
                 at = at + self.dice.up_to(self.plan.delay * 2 + Duration::from_micros(100));
             }
             let packet = if self.dice.per_mille(self.plan.corruption) {
-                Packet::Damaged { bytes: self.damage(bytes.clone()) }
+                Packet::Damaged { bytes: self.damage(bytes.to_vec()) }
             } else {
-                Packet::Segment { bytes: bytes.clone(), ecn }
+                Packet::Segment { bytes: bytes.to_vec(), ecn }
             };
             self.number += 1;
             self.under_way.insert((at, self.number), packet);

@@ -235,7 +235,7 @@ impl World {
         self.listener.poll_transmit(now, |_, header| {
             let mut bytes = vec![0; header.len()];
             header.emit(&mut bytes);
-            link.send(now, bytes, EcnCodepoint::NotEct);
+            link.send(now, &bytes, EcnCodepoint::NotEct);
             Ok(())
         });
     }
@@ -272,7 +272,7 @@ impl World {
     fn reply(&mut self, side: usize, header: &Header) {
         let mut bytes = vec![0; header.len()];
         header.emit(&mut bytes);
-        self.links[side].send(self.now, bytes, EcnCodepoint::NotEct);
+        self.links[side].send(self.now, &bytes, EcnCodepoint::NotEct);
     }
 
     fn listen(&mut self, segment: &Segment<'_>, ecn: EcnCodepoint) {
@@ -319,7 +319,7 @@ impl World {
             let transmit = connection.poll_transmit(now, |outgoing| {
                 let mut bytes = vec![0; outgoing.len()];
                 outgoing.emit(&mut bytes);
-                answers.extend(link.send(now, bytes, outgoing.ecn));
+                answers.extend(link.send(now, &bytes, outgoing.ecn));
                 Ok(())
             });
             if transmit != Transmit::Sent {

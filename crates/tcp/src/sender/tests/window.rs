@@ -176,7 +176,7 @@ fn a_mark_cuts_the_window_once_in_a_round_trip() {
     let mut bed = Bed::new(Algorithm::NewReno, true, false);
     bed.fill();
     bed.wait(ms(100));
-    let mut marked = |bed: &mut Bed, segment| {
+    let marked = |bed: &mut Bed, segment| {
         let info =
             AckInfo { ack: at(segment), sack: &[], echoed: None, ecn_echo: true, may_be_duplicate: false };
         let acked = bed.sender.on_ack(&info, bed.now).expect("sent");
