@@ -45,7 +45,7 @@ struct Model {
     /// Bytes each end has taken, and has given.
     sent: [u64; 2],
     received: [u64; 2],
-    /// Whether a forgery arrived: then nothing is promised of the data.
+    /// Whether a forgery arrived, or somebody stopped reading: then nothing is promised of the data.
     forged: bool,
 }
 
@@ -125,6 +125,15 @@ impl Model {
 
     fn arrive(&mut self, to: usize, flying: &Flying) {
         let segment = Segment::parse(&flying.bytes).expect("what was sent parses");
+        if self.ends[to].is_closed() {
+            // As a host does that knows of no such connection.
+            if let Some(reset) = answer_closed(&segment) {
+                let mut bytes = vec![0; reset.len()];
+                reset.emit(&mut bytes);
+                self.wires[1 - to].push_back(Flying { bytes, ecn: EcnCodepoint::NotEct });
+            }
+            return;
+        }
         let _ = self.ends[to].handle_segment(self.now, &segment, flying.ecn);
         self.ends[to].check();
         self.pump(to);
@@ -176,6 +185,7 @@ impl Model {
             160..=175 => self.change(side, next(input)),
             176..=187 => {
                 let end = &mut self.ends[side];
+                self.forged |= matches!(operation, 180..=183);
                 match (operation - 176) / 2 {
                     0 | 1 => drop(end.close()),
                     2 => end.shutdown_read(),
@@ -276,8 +286,8 @@ impl Model {
             if !idle {
                 continue;
             }
-            let waiting =
-                self.ends.iter().any(|end| end.unacknowledged_bytes() > 0 || end.stats().in_flight > 0);
+            let waits = |end: &Connection| end.unacknowledged_bytes() > 0 || end.stats().in_flight > 0;
+            let waiting = self.ends.iter().any(|end| !end.is_closed() && waits(end));
             let due = self.ends.iter().filter_map(Connection::next_timeout).min();
             let (true, Some(at)) = (waiting, due) else { return };
             self.now = self.now.max(at);

@@ -4,15 +4,24 @@
 //! behind the end, where a gap is left to be filled (data that arrived out of order); only bytes before the end are read.
 //! Never decides how much is allowed, and never shrinks while it holds something.
 
+use core::fmt;
+
 /// The least that is allocated: room for a small request or answer.
 const MIN_CAPACITY: usize = 256;
 
 /// Bytes in order, and perhaps some beyond.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Ring {
     bytes: Box<[u8]>,
     head: u32,
     len: u32,
+}
+
+/// Not the bytes: they are the application's, and many.
+impl fmt::Debug for Ring {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Ring({} of {})", self.len, self.bytes.len())
+    }
 }
 
 impl Ring {

@@ -9,7 +9,7 @@
 //! - **In.** Each segment that parsed, whose checksum is right and whose addresses and ports are this connection's, goes to
 //!   [`Connection::handle_segment`], in the order of arrival. Any segment is survived.
 //! - **Time.** At [`Connection::next_timeout`] or later: [`Connection::handle_timeout`]. Ask again after each other call.
-//! - **Out.** After each call, while [`Connection::wants_transmit`] (or [`Events::TRANSMIT`] was among its events):
+//! - **Out.** After each call, `send` and `recv` included, while [`Connection::wants_transmit`] (or [`Events::TRANSMIT`] was among its events):
 //!   [`Connection::poll_transmit`], which hands out one segment a call. State advances only when the closure says `Ok`;
 //!   `Err(Full)` means that the same segment, or a better one, is offered again. A closure that answers `Ok` and sends
 //!   nothing has lost a segment on the way, which TCP survives: that is how a global limit of [challenge
@@ -42,6 +42,7 @@ mod output;
 mod receive;
 mod setters;
 mod stats;
+mod text;
 mod timers;
 
 pub use icmp::IcmpError;
@@ -323,7 +324,7 @@ impl Connection {
     pub fn recv(&mut self, out: &mut [u8]) -> Result<usize, RecvError> {
         let len = self.peek(out)?;
         self.receive.consume(len);
-        self.set.insert(Set::TOUCHED);
+        self.give_back();
         if self.state.receives() && self.receive.update_is_worth_it() {
             self.set.insert(Set::ACK_NOW);
         }
@@ -392,6 +393,7 @@ impl Connection {
     pub fn shutdown_read(&mut self) {
         self.set.insert(Set::READ_CLOSED);
         self.receive.discard();
+        self.give_back();
         if self.state.receives() && self.receive.update_is_worth_it() {
             self.set.insert(Set::ACK_NOW);
         }

@@ -101,10 +101,11 @@ enum Choice {
 }
 
 impl Connection {
-    /// Whether something wants to leave now.
+    /// Whether [`poll_transmit`](Self::poll_transmit) has something to do: a segment wants to leave, or the timer of a closed
+    /// window is to be started.
     #[inline]
     pub fn wants_transmit(&self, now: Instant) -> bool {
-        self.choose(now).is_some()
+        self.choose(now).is_some() || (self.persist_at == NEVER && self.is_stuck(now))
     }
 
     /// Whether nothing is due but an ACK of what came in order: one that stands for the segments behind it, too, does as well.
@@ -119,7 +120,11 @@ impl Connection {
         now: Instant,
         emit: impl FnOnce(&Outgoing<'_>) -> Result<(), Full>,
     ) -> Transmit {
-        let Some(choice) = self.choose(now) else { return Transmit::Nothing };
+        let Some(choice) = self.choose(now) else {
+            // Data that was just handed over may have to wait for the peer's window.
+            self.arm_persist(now);
+            return Transmit::Nothing;
+        };
         let outgoing = self.build(choice, now);
         let (window, len) = (outgoing.header.window, outgoing.payload.0.len() + outgoing.payload.1.len());
         let acknowledges = outgoing.header.flags.contains(Flags::ACK);

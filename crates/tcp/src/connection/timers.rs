@@ -59,7 +59,7 @@ impl Bucket {
 
 impl Connection {
     /// When [`handle_timeout`](Self::handle_timeout) is to be called at the latest; `None` if never. It may be earlier
-    /// than needed.
+    /// than needed, and lies in the past when a timer is still to be started.
     #[inline]
     pub fn next_timeout(&self) -> Option<Instant> {
         if self.state == State::Closed {
@@ -71,6 +71,9 @@ impl Connection {
         }
         if let Some(at) = self.keepalive_at() {
             next = next.min(at);
+        }
+        if self.is_shut_out() {
+            next = Instant(0);
         }
         (next != NEVER).then_some(next)
     }
@@ -139,42 +142,67 @@ impl Connection {
         false
     }
 
+    /// Gives back what lay empty since the timer was started. What is not empty yet goes when it becomes so, for then no timer
+    /// runs: see [`give_back`](Self::give_back).
     fn on_trim(&mut self, now: Instant) {
         self.trim_at = NEVER;
         if self.set.contains(Set::TOUCHED) {
             self.set.remove(Set::TOUCHED);
+            self.trim_at = now + TRIM;
         } else {
+            self.give_back();
+        }
+    }
+
+    /// Gives the memory of empty buffers back, unless they are in use: then a timer runs.
+    #[inline]
+    pub(super) fn give_back(&mut self) {
+        if self.trim_at == NEVER {
             self.receive.trim();
             if self.unacked.len() == 0 {
                 self.unacked.release();
             }
         }
-        self.arm_trim(now);
     }
 
     #[inline]
     pub(super) fn arm_trim(&mut self, now: Instant) {
-        if self.trim_at == NEVER && self.receive.capacity() + self.unacked.capacity() > 0 && !self.is_closed()
-        {
+        if self.trim_at == NEVER && self.set.contains(Set::TOUCHED) && !self.is_closed() {
+            self.set.remove(Set::TOUCHED);
             self.trim_at = now + TRIM;
         }
     }
 
-    /// Starts the window probe's timer if nothing else would ever let what is queued go: nothing is in flight, and what is
-    /// unsent may not leave.
+    /// Whether data was handed over for a closed window, and its timer not started: `send` does not know the time.
     #[inline]
-    pub(super) fn arm_persist(&mut self, now: Instant) {
-        let sender = &self.sender;
-        let stuck = self.state.is_synchronized()
-            && self.state != State::TimeWait
-            && sender.una() == sender.nxt()
+    fn is_shut_out(&self) -> bool {
+        let (una, nxt) = (self.sender.una(), self.sender.nxt());
+        self.persist_at == NEVER
+            && una == nxt
+            && self.window == 0
+            && self.state.is_synchronized()
             && self.has_unsent()
             && !self.set.contains(Set::PROBE)
-            && !self.may_send(now);
-        if !stuck {
+    }
+
+    /// Whether nothing else would ever let what is queued go: nothing is in flight, and what is unsent may not leave.
+    #[inline]
+    pub(super) fn is_stuck(&self, now: Instant) -> bool {
+        self.state.is_synchronized()
+            && self.state != State::TimeWait
+            && self.sender.una() == self.sender.nxt()
+            && self.has_unsent()
+            && !self.set.contains(Set::PROBE)
+            && !self.may_send(now)
+    }
+
+    /// Starts the window probe's timer if it is needed, and stops it if it is not.
+    #[inline]
+    pub(super) fn arm_persist(&mut self, now: Instant) {
+        if !self.is_stuck(now) {
             self.persist_at = NEVER;
         } else if self.persist_at == NEVER {
-            let backed_off = sender.rto().saturating_mul(1 << self.probes.min(20));
+            let backed_off = self.sender.rto().saturating_mul(1 << self.probes.min(20));
             self.persist_at = now + backed_off.min(MAX_PERSIST);
         }
     }

@@ -17,8 +17,6 @@ pub(super) const DATA: Seq = Seq(ISS.0 + 1);
 pub(super) struct Bed {
     pub(super) sender: Sender,
     pub(super) now: Instant,
-    /// What is echoed: whether timestamps are on.
-    pub(super) stamps: bool,
 }
 
 pub(super) fn us(us: u64) -> Duration {
@@ -36,7 +34,7 @@ impl Bed {
         let mut sender = Sender::new(&config, ISS, MSS, Instant(0));
         sender.on_sent(Range::new(ISS, 1), Instant(0));
         let now = Instant(100_000_000);
-        let mut bed = Self { sender, now, stamps };
+        let mut bed = Self { sender, now };
         bed.ack_to(DATA);
         let timestamp_tick = stamps.then_some(us(1));
         bed.sender.on_established(&Negotiated { mss: MSS, sack, timestamp_tick }, now);
@@ -120,7 +118,6 @@ pub(super) fn at(segment: u32) -> Seq {
 
 #[test]
 fn an_idle_sender_is_small_and_owns_no_memory() {
-    println!("{} bytes", size_of::<Sender>());
     assert!(size_of::<Sender>() <= 288, "{} bytes", size_of::<Sender>());
     let mut bed = Bed::new(Algorithm::Cubic, true, true);
     bed.send(8).wait(ms(100));

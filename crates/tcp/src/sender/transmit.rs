@@ -55,12 +55,13 @@ impl Sender {
     /// # Panics
     /// If it starts elsewhere or is empty: that is a bug in the connection.
     pub fn on_sent(&mut self, range: Range, now: Instant) {
-        let now = now.max(self.last_sent);
+        // Not against `last_sent`: a listener's SYN left before its sender was made.
+        let now = self.board.last().map_or(now, |last| now.max(last.at));
         if let Some(idle) = self.idle(now) {
             self.congestion.on_idle(idle, self.rtt.rto(), self.mss);
         }
         self.board.push(range, now);
-        self.last_sent = now;
+        self.last_sent = self.last_sent.max(now);
         self.peak[0] = self.peak[0].max(self.in_flight());
         if let Some(episode) = &mut self.episode {
             episode.out = episode.out.saturating_add(range.len());

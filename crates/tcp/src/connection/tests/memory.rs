@@ -22,6 +22,16 @@ fn an_idle_connection_is_small() {
 }
 
 #[test]
+fn what_was_long_unread_leaves_nothing_behind_when_it_is_read() {
+    let mut pair = Pair::established();
+    pair.ends[0].send(&pattern(10_000)).unwrap();
+    pair.wait(Duration::from_mins(10));
+    assert_eq!(pair.ends[1].next_timeout(), None, "nor is it looked at again and again");
+    assert_eq!(pair.read(1).0, pattern(10_000));
+    assert_eq!(pair.ends[1].stats().heap_bytes, 0);
+}
+
+#[test]
 fn buffers_grow_no_larger_than_they_may() {
     let config = Config { receive_buffer: 50_000, send_buffer: 30_000, ..Config::default() };
     let mut pair = Pair::open(&config, &config);

@@ -176,7 +176,7 @@ fn a_mark_cuts_the_window_once_in_a_round_trip() {
     let mut bed = Bed::new(Algorithm::NewReno, true, false);
     bed.fill();
     bed.wait(ms(100));
-    let mut marked = |bed: &mut Bed, segment| {
+    let marked = |bed: &mut Bed, segment| {
         let info =
             AckInfo { ack: at(segment), sack: &[], echoed: None, ecn_echo: true, may_be_duplicate: false };
         let acked = bed.sender.on_ack(&info, bed.now).expect("sent");
@@ -196,4 +196,13 @@ fn pacing_spreads_the_window_over_a_round_trip() {
     assert_eq!(bed.sender.pacing_interval(), ms(5), "20 segments in 100 ms, in slow start");
     bed.sender.congestion.ssthresh = bed.sender.congestion.cwnd;
     assert_eq!(bed.sender.pacing_interval(), ms(8));
+}
+
+#[test]
+fn a_syn_that_left_before_its_sender_was_made_is_measured_from_then() {
+    let mut sender = Sender::new(&Config::default(), ISS, MSS, Instant(90_000_000));
+    sender.on_sent(Range::new(ISS, 1), Instant(10_000_000));
+    let info = AckInfo { ack: DATA, sack: &[], echoed: None, ecn_echo: false, may_be_duplicate: false };
+    sender.on_ack(&info, Instant(90_000_000)).expect("sent");
+    assert_eq!(sender.srtt(), Some(ms(80)));
 }
