@@ -125,15 +125,15 @@ impl Inner {
         self.connection.abort()
     }
 
-    /// Wakes whom `events` concern.
+    /// Wakes whom `events` concern: a handful of threads, those that share the socket.
     #[inline]
     pub(super) fn wake(&mut self, events: Events) {
         const OVER: Events = Events::ERROR.union(Events::CLOSED);
         if events.intersects(OVER.union(Events::READABLE).union(Events::PEER_CLOSED)) {
-            self.readers.wake_all();
+            while self.readers.wake_one() {}
         }
         if self.lingers || events.intersects(OVER.union(Events::WRITABLE).union(Events::ESTABLISHED)) {
-            self.writers.wake_all();
+            while self.writers.wake_one() {}
         }
     }
 }
