@@ -12,7 +12,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use tailwater_iokernel::frame::Mac;
-use tailwater_iokernel::fuzzing::{Arena, HOSTILE, KTHREADS, RING_BYTES, STATION};
+use tailwater_iokernel::fuzzing::{Arena, HOSTILE, KTHREADS, RING_BYTES, STATION, ip6_of};
 
 /// Steps in one run.
 const MAX_STEPS: usize = 256;
@@ -140,7 +140,59 @@ fn check_sender(frame: &[u8]) {
                 "a forged ARP address left"
             );
         }
+        [0x86, 0xdd] => check_ipv6(frame),
         ref other => panic!("a frame of EtherType {other:02x?} left"),
+    }
+}
+
+/// What only routers say: listener query, router advertisement, redirect, renumbering.
+const OF_ROUTERS: [u8; 4] = [130, 134, 137, 138];
+
+/// An IPv6 packet comes from its sender and speaks for nobody else, whatever headers it has.
+fn check_ipv6(frame: &[u8]) {
+    let own = [Some(Mac::derived(HOSTILE).link_local()), ip6_of(HOSTILE)];
+    let own = own.map(|ip| ip.map(|ip| ip.octets()));
+    let is_own = |address: &[u8]| own.iter().flatten().any(|ip| ip == address);
+    let unspecified = frame[22..38] == [0; 16];
+    assert!(unspecified || is_own(&frame[22..38]), "a forged IPv6 source left");
+    let (mut next, mut at, mut fragmented) = (frame[20], 54, false);
+    // Every header takes eight bytes at least; what does not parse would panic here.
+    while matches!(next, 0 | 43 | 44 | 51 | 60 | 135 | 139 | 140) {
+        let units = usize::from(frame[at + 1]);
+        let size = match next {
+            44 => 8,
+            51 => (units + 2) * 4,
+            _ => (units + 1) * 8,
+        };
+        if next == 44 {
+            fragmented = true;
+            if u16::from_be_bytes([frame[at + 2], frame[at + 3]]) >> 3 != 0 {
+                return;
+            }
+        }
+        assert!(next != 43 || frame[at + 3] == 0, "a source route left");
+        (next, at) = (frame[at], at + size);
+    }
+    assert!(!unspecified || next == 58, "a packet from nobody left");
+    if next != 58 {
+        return;
+    }
+    let end = 54 + usize::from(u16::from_be_bytes([frame[18], frame[19]]));
+    let message = &frame[at..end];
+    assert!(!OF_ROUTERS.contains(&message[0]), "a message of type {} left", message[0]);
+    if !matches!(message[0], 133 | 135 | 136) {
+        return;
+    }
+    assert!(!fragmented && frame[21] == 255, "neighbour discovery that receivers must ignore left");
+    if message[0] == 136 || (message[0] == 135 && unspecified) {
+        assert!(is_own(&message[8..24]), "a foreign address was advertised");
+    }
+    let mut options = &message[if message[0] == 133 { 8 } else { 24 }..];
+    while let [kind, units, ..] = *options {
+        if matches!(kind, 1 | 2) {
+            assert_eq!(options[2..8], Mac::derived(HOSTILE).0, "a foreign MAC address was advertised");
+        }
+        options = &options[usize::from(units) * 8..];
     }
 }
 
@@ -183,6 +235,8 @@ mod tests {
     fn seeds_reach_what_they_are_meant_to_reach() {
         assert_eq!(outcome("frame"), (1, true));
         assert_eq!(outcome("forged"), (0, true));
+        assert_eq!(outcome("advertisement"), (2, true), "to all nodes: the port and the neighbour");
+        assert_eq!(outcome("forged-advertisement"), (0, true));
         assert_eq!(outcome("life"), (0, true));
         assert_eq!(outcome("wild-tail"), (0, false));
         assert_eq!(outcome("wild-word"), (0, false));

@@ -8,8 +8,11 @@
 //! |---|---|---|
 //! | [`receive`] | another host | the stack stands, answers at most four frames, and what it sends parses |
 //! | [`egress`] | a runtime with its shared memory | the IOKernel stands, nothing forged leaves it, the neighbour keeps its registration |
+//! | [`firewall`] | rules and packets as operations | compiled rules decide and count as a naive evaluator does |
 //! | [`control`] | a client at the control socket | a message or a typed error; a message survives a round trip |
 //! | [`spin`] | a client of the spin server | a request or a typed error; what decodes encodes back to the same bytes |
+//! | [`tcp_segment`] | another host | a segment or a typed error; what is read can be written; listeners and connections stand |
+//! | [`tcp_operations`] | a network, and forgers in it | invariants after each operation, bounded memory, every byte or an error, rest at the end |
 
 mod egress;
 mod messages;
@@ -19,10 +22,19 @@ pub mod seeds;
 pub use egress::egress;
 pub use messages::{control, spin};
 pub use receive::receive;
+pub use tailwater_iokernel::fuzzing::firewall;
+pub use tailwater_tcp::fuzzing::{operations as tcp_operations, segment as tcp_segment};
 
 /// A fuzz target.
 pub type Target = fn(&[u8]);
 
 /// All targets by the name of their corpus.
-pub const TARGETS: [(&str, Target); 4] =
-    [("receive", receive), ("egress", egress), ("control", control), ("spin", spin)];
+pub const TARGETS: [(&str, Target); 7] = [
+    ("receive", receive),
+    ("egress", egress),
+    ("firewall", firewall),
+    ("control", control),
+    ("spin", spin),
+    ("tcp_segment", tcp_segment),
+    ("tcp_operations", tcp_operations),
+];

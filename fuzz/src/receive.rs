@@ -1,4 +1,4 @@
-//! Frames from the wire into a runtime's network stack, in any order and at any time.
+//! Frames from the wire into a runtime's network stack, in any order and at any time. It has UDP sockets, a TCP listener and a connection that opens.
 //!
 //! Input: a sequence of steps, each a control byte followed by its argument.
 //!
@@ -6,19 +6,23 @@
 //! |---|---|---|
 //! | 0-127 | length (u16, little endian), then that many bytes | a frame arrives; odd: its checksums are vouched for |
 //! | 128-191 | - | timers run, (byte - 127)² ms later |
-//! | 192-223 | - | a socket sends to a host of the network |
+//! | 192-223 | - | a socket sends to a host of the network: over IPv4 if even, IPv6 if odd; the last four, more than a packet holds |
 //! | 224-255 | - | a socket reads, closes, or is opened again |
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
-use tailwater::net::stack::{Mode, NetConfig, Outlet, OutletError, Stack};
+use tailwater::net::stack::{Ipv6Config, Mode, NetConfig, Outlet, OutletError, Stack};
 use tailwater::net::udp::{Endpoint, Take};
 use tailwater::net::wire::{
-    ArpPacket, Checksums, EtherType, EthernetHeader, IcmpMessage, IpProtocol, Ipv4Packet, UdpDatagram,
+    ArpPacket, Checksums, EtherType, EthernetHeader, IcmpMessage, Icmpv6Message, IpProtocol, Ipv4Packet,
+    Ipv6Packet, UdpDatagram, upper_layer,
 };
+use tailwater_tcp::listen::ListenConfig;
+use tailwater_tcp::{Config, Segment};
 
-/// Frames of answer that one frame may cause: its own, and three that waited for a neighbour.
-const MAX_ANSWERS: usize = 4;
+/// Frames of answer that one frame may cause: its own, which is in as many pieces as the longest packet over the narrowest
+/// path if it completes an echo request of that length; and three that waited for a neighbour.
+const MAX_ANSWERS: usize = 65_535 / 552 + 1 + 3;
 /// Steps in one run: more find nothing that fewer do not.
 const MAX_STEPS: usize = 256;
 
@@ -46,6 +50,8 @@ impl Outlet for Wire {
     }
 
     fn poll_by(&mut self, _deadline: Duration) {}
+
+    fn poll_loopback(&mut self) {}
 }
 
 /// What this stack sends must be what it would accept.
@@ -55,18 +61,47 @@ fn check(frame: &[u8]) {
         ArpPacket::parse(payload).expect("a well-formed ARP packet");
         return;
     }
-    let packet = Ipv4Packet::parse(payload, Checksums::Verify).expect("a well-formed IPv4 packet");
-    let (source, destination) = (packet.header.source(), packet.header.destination());
-    if packet.header.protocol() == IpProtocol::ICMP {
-        IcmpMessage::parse(packet.payload, Checksums::Verify).expect("a well-formed ICMP message");
+    let (addresses, protocol, payload) = if header.ethertype == EtherType::IPV6 {
+        let packet = Ipv6Packet::parse(payload).expect("a well-formed IPv6 packet");
+        let upper = upper_layer(packet.header.next_header(), packet.payload).expect("extensions");
+        if upper.fragment.is_some() {
+            return;
+        }
+        (packet.header.addresses(), upper.protocol, &packet.payload[upper.at..])
     } else {
-        UdpDatagram::parse(packet.payload, source, destination, Checksums::Verify).expect("a UDP datagram");
+        let packet = Ipv4Packet::parse(payload, Checksums::Verify).expect("a well-formed IPv4 packet");
+        if packet.header.is_fragment() {
+            return;
+        }
+        (packet.header.addresses(), packet.header.protocol(), packet.payload)
+    };
+    match protocol {
+        IpProtocol::ICMP => {
+            IcmpMessage::parse(payload, Checksums::Verify).expect("a well-formed ICMP message");
+        }
+        IpProtocol::ICMPV6 => {
+            Icmpv6Message::parse(payload, &addresses, Checksums::Verify)
+                .expect("a well-formed ICMPv6 message");
+        }
+        IpProtocol::TCP => {
+            let sum = addresses.pseudo_header(IpProtocol::TCP, payload.len()).bytes(payload);
+            assert_eq!(sum.finish(), 0, "the checksum of a segment");
+            Segment::parse(payload).expect("a well-formed segment");
+        }
+        _ => {
+            UdpDatagram::parse(payload, &addresses, Checksums::Verify).expect("a UDP datagram");
+        }
     }
 }
 
 /// Addresses as the seeds use them: this host is number 1.
 pub(crate) fn ip(n: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, 0, n)
+}
+
+/// The same for IPv6.
+pub(crate) fn ip6(n: u8) -> Ipv6Addr {
+    Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, n.into())
 }
 
 pub(crate) const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
@@ -76,10 +111,12 @@ fn stack() -> Stack {
         ip: ip(1),
         prefix: 24,
         gateway: Some(ip(254)),
+        ipv6: Some(Ipv6Config { ip: ip6(1), prefix: 64, gateway: Some(ip6(254)) }),
         mac: MAC,
         mtu: 1500,
         mode: Mode::Attached,
         udp_receive_bytes: 4096,
+        tcp_connections: 1000,
     };
     Stack::new(config, 1).expect("a possible configuration")
 }
@@ -88,10 +125,18 @@ fn stack() -> Stack {
 pub fn receive(data: &[u8]) {
     let stack = stack();
     let mut wire = Wire { now: Duration::from_secs(1000), sent: 0 };
-    let open = |port| stack.bind_udp(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port)).expect("a free port");
+    let open =
+        |port| stack.bind_udp(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port)).expect("a free port");
     let plain = open(7);
     let connected = open(8);
-    stack.connect_udp(connected, SocketAddrV4::new(ip(2), 9)).expect("a neighbour");
+    stack.connect_udp(connected, SocketAddr::new(ip(2).into(), 9)).expect("a neighbour");
+    let everywhere = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 7);
+    let listening = ListenConfig { syn_queue: 2, ..ListenConfig::default() };
+    let listening = stack.listen_tcp(everywhere, 4, listening).expect("a free port");
+    let mut streams: Vec<_> = stack
+        .connect_tcp(&mut wire, SocketAddr::new(ip(2).into(), 9), &Config::default())
+        .into_iter()
+        .collect();
     let mut third: Option<&Endpoint> = Some(open(9));
     let mut rest = data;
     for _ in 0..MAX_STEPS {
@@ -105,6 +150,7 @@ pub fn receive(data: &[u8]) {
                 rest = tail;
                 let before = wire.sent;
                 stack.input(&mut wire, frame, step & 1);
+                streams.extend(listening.lock().accept());
                 assert!(wire.sent - before <= MAX_ANSWERS, "one frame caused {} answers", wire.sent - before);
             }
             128..=191 => {
@@ -114,9 +160,13 @@ pub fn receive(data: &[u8]) {
             }
             192..=223 => {
                 // Refusals are as good: no neighbour yet, no room.
-                let to = SocketAddrV4::new(ip(step - 190), 9);
-                let from = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 7);
-                let _ = stack.send_udp(&mut wire, plain, from, to, &data[..data.len().min(100)]);
+                let n = step - 190;
+                let ip = if step & 1 == 0 { IpAddr::V4(ip(n)) } else { IpAddr::V6(ip6(n)) };
+                let to = SocketAddr::new(ip, 9);
+                let from = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 7);
+                let long = [0x5a; 3000];
+                let data = if step >= 220 { &long[..] } else { &data[..data.len().min(100)] };
+                let _ = stack.send_udp(&mut wire, plain, from, to, data);
             }
             224..=255 => match third.take() {
                 Some(endpoint) if step & 1 == 0 => {
@@ -128,5 +178,7 @@ pub fn receive(data: &[u8]) {
             },
         }
     }
+    streams.iter().for_each(|stream| stack.release_tcp(&mut wire, stream));
+    stack.close_listening(&mut wire, &listening);
     stack.counters();
 }

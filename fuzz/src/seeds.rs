@@ -1,12 +1,15 @@
 //! The first inputs of every target, built by code: one honest example of each kind, from which a fuzzer goes astray.
 
-use crate::receive::{MAC, ip};
+use crate::receive::{MAC, ip, ip6};
+use std::net::Ipv6Addr;
 use tailwater_iokernel::frame::Mac;
 use tailwater_iokernel::fuzzing::{HONEST, HOSTILE, STATION};
 use tailwater_iokernel::testing::wire::{self, Endpoint};
 use tailwater_shm::SlotId;
-use tailwater_shm::control::{Class, ClientMessage, Register, ServerMessage, Welcome};
+use tailwater_shm::control::{Class, ClientMessage, Ipv6Place, Register, ServerMessage, Welcome};
 use tailwater_shm::layout::VERSION;
+use tailwater_tcp::Seq;
+use tailwater_tcp::segment::{Flags, Header, Options, SackBlock, Timestamps};
 use tailwater_workload::spin::{Reply, Request};
 
 /// Seeds of a target by name: name of the file, contents.
@@ -17,10 +20,63 @@ pub fn of(target: &str) -> Vec<(&'static str, Vec<u8>)> {
     match target {
         "receive" => receive(),
         "egress" => egress(),
+        "firewall" => firewall(),
         "control" => control(),
         "spin" => spin(),
+        "tcp_segment" => tcp_segment(),
+        "tcp_operations" => tcp_operations(),
         other => panic!("there is no fuzz target {other}"),
     }
+}
+
+fn tcp_segment() -> Vec<(&'static str, Vec<u8>)> {
+    let sack = [SackBlock { start: Seq(300), end: Seq(400) }; 3].into_iter().collect();
+    let timestamps = Some(Timestamps { value: 1000, echo: 0 });
+    let syn = Options {
+        mss: Some(1460),
+        window_scale: Some(7),
+        sack_permitted: true,
+        timestamps,
+        ..Options::default()
+    };
+    let bytes = |flags, options, payload: &[u8]| {
+        let header = Header {
+            source: 2,
+            destination: 1,
+            seq: Seq(77),
+            ack: Seq(u32::MAX - 4999),
+            flags,
+            window: 500,
+            options,
+        };
+        let mut bytes = vec![0; header.len()];
+        header.emit(&mut bytes);
+        [&bytes, payload].concat()
+    };
+    vec![
+        ("syn", bytes(Flags::SYN, syn, &[])),
+        ("syn-ack", bytes(Flags::SYN | Flags::ACK, syn, &[])),
+        ("data", bytes(Flags::ACK | Flags::PSH, Options { timestamps, ..Options::default() }, b"hello")),
+        ("sack", bytes(Flags::ACK, Options { timestamps, sack, ..Options::default() }, &[])),
+        ("fin", bytes(Flags::ACK | Flags::FIN, Options::default(), &[])),
+        ("reset", bytes(Flags::RST, Options::default(), &[])),
+    ]
+}
+
+/// See the table of operations in `tailwater_tcp::fuzzing`.
+fn tcp_operations() -> Vec<(&'static str, Vec<u8>)> {
+    vec![
+        ("transfer", vec![0, 0, 200, 65, 65, 33, 255, 64, 1, 100, 64, 32, 255]),
+        ("loss", vec![0, 0, 255, 0, 255, 97, 0, 65, 65, 65, 64, 128, 41, 65, 33, 255]),
+        ("closed-window", vec![2, 0, 255, 0, 255, 0, 255, 65, 65, 65, 64, 128, 35, 65, 64, 33, 200, 64]),
+        ("half-close", vec![16, 0, 50, 176, 65, 65, 64, 1, 99, 64, 177, 64, 65, 128, 40]),
+        ("both-close", vec![1, 176, 177, 64, 65, 64, 65, 128, 41]),
+        ("abort", vec![0, 0, 10, 184, 65, 65]),
+        ("crossing", vec![64, 0, 10, 1, 10, 64, 65, 64, 65]),
+        ("congested", vec![8, 0, 255, 0, 255, 97, 2, 65, 65, 64, 64]),
+        ("forged-reset", vec![0, 0, 20, 188, 0, 0, 4, 1, 0, 0, 0, 0]),
+        ("forged-data", vec![0, 0, 20, 189, 1, 0, 16, 128, 50, 0, 90, 9, 65, 64]),
+    ]
 }
 
 fn control() -> Vec<(&'static str, Vec<u8>)> {
@@ -38,6 +94,7 @@ fn control() -> Vec<(&'static str, Vec<u8>)> {
         ip: HONEST,
         prefix_len: 16,
         gateway: Some(HOSTILE),
+        ipv6: Some(Ipv6Place { ip: Ipv6Addr::LOCALHOST, prefix_len: 64, gateway: None }),
         mac: STATION.0,
         mtu: 1500,
         slots: vec![SlotId(0), SlotId(1)],
@@ -112,6 +169,66 @@ fn udp(port: u16, data: &[u8]) -> Vec<u8> {
     packet(17, &datagram)
 }
 
+/// An IPv6 packet from host 2 to host 1 in its frame.
+fn packet6(next_header: u8, hop_limit: u8, payload: &[u8]) -> Vec<u8> {
+    let mut header = vec![0x60, 0, 0, 0];
+    header.extend((payload.len() as u16).to_be_bytes());
+    header.extend([next_header, hop_limit]);
+    header.extend(ip6(2).octets());
+    header.extend(ip6(1).octets());
+    [&MAC[..], &[2, 0, 0, 0, 0, 2, 0x86, 0xdd], &header, payload].concat()
+}
+
+/// An ICMPv6 message; its checksum is vouched for by whoever delivers it.
+fn icmp6(hop_limit: u8, kind: u8, rest: &[u8]) -> Vec<u8> {
+    packet6(58, hop_limit, &[&[kind, 0, 0, 0], rest].concat())
+}
+
+fn ipv6() -> Vec<(&'static str, Vec<u8>)> {
+    let link = [1, 1, 2, 0, 0, 0, 0, 2];
+    let solicitation = icmp6(255, 135, &[&[0; 4][..], &ip6(1).octets(), &link].concat());
+    let advertisement =
+        icmp6(255, 136, &[&[0x60, 0, 0, 0][..], &ip6(2).octets(), &[2, 1, 2, 0, 0, 0, 0, 2]].concat());
+    let datagram = |port: u8| [0, 9, 0, port, 0, 12, 0, 1, b'd', b'a', b't', b'a'];
+    let mut quoted = packet6(17, 64, &datagram(9))[14..].to_vec();
+    // The quoted packet is one of ours, from port 7 of host 1 to host 2, and was longer than 1300 bytes.
+    quoted[4..6].copy_from_slice(&1400u16.to_be_bytes());
+    quoted[8..24].copy_from_slice(&ip6(1).octets());
+    quoted[24..40].copy_from_slice(&ip6(2).octets());
+    quoted[40..44].copy_from_slice(&[0, 7, 0, 9]);
+    let too_big = icmp6(64, 2, &[&1300u32.to_be_bytes()[..], &quoted].concat());
+    let options = [&[60, 0, 1, 4, 0, 0, 0, 0][..], &[17, 0, 0x80, 4, 0, 0, 0, 0], &datagram(7)].concat();
+    let pieces = [
+        arrives(&packet6(44, 64, &[&[17, 0, 0, 1, 0, 0, 0, 7][..], &datagram(7)[..8]].concat()), true),
+        arrives(&packet6(44, 64, &[&[17, 0, 0, 8, 0, 0, 0, 7][..], &datagram(7)[8..]].concat()), true),
+    ];
+    vec![
+        ("nd-solicitation", arrives(&solicitation, true)),
+        ("nd-question", [&[193][..], &arrives(&advertisement, true), &[193, 140, 221, 223]].concat()),
+        ("echo6", arrives(&icmp6(64, 128, b"\0\x01\0\x02ping"), true)),
+        (
+            "udp6",
+            [arrives(&packet6(17, 64, &datagram(7)), true), arrives(&packet6(17, 64, &datagram(1)), true)]
+                .concat(),
+        ),
+        ("too-big", [arrives(&advertisement, true), arrives(&too_big, true), vec![221]].concat()),
+        ("options6", arrives(&packet6(0, 64, &options), true)),
+        ("pieces6", pieces.concat()),
+    ]
+}
+
+/// Both pieces of a datagram to port 7, the second first.
+fn pieces() -> Vec<u8> {
+    let whole = udp(7, &[7; 32]);
+    let piece = |from: usize, to: usize, flags: [u8; 2]| {
+        let mut frame = [&whole[..34], &whole[34 + from..34 + to]].concat();
+        frame[16..18].copy_from_slice(&((20 + to - from) as u16).to_be_bytes());
+        frame[20..22].copy_from_slice(&flags);
+        arrives(&frame, true)
+    };
+    [piece(16, 40, [0, 2]), piece(0, 16, [0x20, 0])].concat()
+}
+
 fn receive() -> Vec<(&'static str, Vec<u8>)> {
     let quoted = &packet(17, &[0, 8, 0, 9, 0, 8, 0, 0])[14..];
     let mut returned = quoted.to_vec();
@@ -126,19 +243,48 @@ fn receive() -> Vec<(&'static str, Vec<u8>)> {
     let mut question = vec![195, 195, 195, 195, 140];
     question.extend(arrives(&arp(2, 5), false));
     question.extend([150, 160, 191]);
-    vec![
+    let ipv4 = vec![
         ("arp-request", arrives(&arp(1, 4), false)),
         ("echo", arrives(&icmp(8, 0, b"\0\x01\0\x02ping"), false)),
         ("unreachable", arrives(&unreachable, false)),
         ("closed-port", [arrives(&arp(1, 2), false), arrives(&udp(1, b"x"), true)].concat()),
         ("acquaintance", acquaintance),
         ("question", question),
-    ]
+        ("pieces", pieces()),
+    ];
+    ipv4.into_iter().chain(ipv6()).collect()
 }
 
 /// A step of [`crate::egress`] in which kthread 0 sends `frame`.
 fn sends(frame: &[u8]) -> Vec<u8> {
     [&[96, frame.len() as u8], frame].concat()
+}
+
+/// A neighbour advertisement by the hostile runtime to all nodes, of this target.
+fn advertisement(target: Ipv6Addr) -> Vec<u8> {
+    let (own, nodes) = (Mac::derived(HOSTILE), Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1));
+    let mut frame =
+        [&Mac::of_ipv6_group(nodes).0[..], &own.0, &[0x86, 0xdd, 0x60, 0, 0, 0, 0, 32, 58, 255]].concat();
+    frame.extend(own.link_local().octets());
+    frame.extend(nodes.octets());
+    frame.extend([136, 0, 0, 0, 0x20, 0, 0, 0]);
+    frame.extend(target.octets());
+    frame.extend([2, 1]);
+    frame.extend(own.0);
+    frame
+}
+
+/// Steps of the firewall's model: a default, rules of each kind, packets of each family and direction.
+fn firewall() -> Vec<(&'static str, Vec<u8>)> {
+    let packets: Vec<u8> = (0..16u8).flat_map(|kind| [72 + kind, kind, 0, 1, 0, 7, 3, 0x10, 0, 0]).collect();
+    let rule = |kind: u8| [kind, kind, 0x15, 4, 0, 1, 12, 0, 3, 3, 7];
+    let rules: Vec<u8> = (0..6).flat_map(rule).collect();
+    vec![
+        ("packets", packets.clone()),
+        ("deny-all", [&[64, 3][..], &packets].concat()),
+        ("rules", [&[64, 3][..], &rules, &packets].concat()),
+        ("bytes", [&rules[..], &[240, 20], &[0x45; 20], &[241, 40], &[0x60; 40]].concat()),
+    ]
 }
 
 fn egress() -> Vec<(&'static str, Vec<u8>)> {
@@ -160,6 +306,26 @@ fn egress() -> Vec<(&'static str, Vec<u8>)> {
     vec![
         ("frame", [work.clone(), state(1), sends(&frame), loops.to_vec()].concat()),
         ("forged", [work.clone(), state(1), sends(&forged), loops.to_vec()].concat()),
+        (
+            "advertisement",
+            [
+                work.clone(),
+                state(1),
+                sends(&advertisement(Mac::derived(HOSTILE).link_local())),
+                loops.to_vec(),
+            ]
+            .concat(),
+        ),
+        (
+            "forged-advertisement",
+            [
+                work.clone(),
+                state(1),
+                sends(&advertisement(Mac::derived(HONEST).link_local())),
+                loops.to_vec(),
+            ]
+            .concat(),
+        ),
         ("life", [work.clone(), state(1), state(2), state(0)].concat()),
         ("wild-tail", [work.clone(), tails, floods, loops.to_vec()].concat()),
         ("wild-word", [work, vec![0, 0, 0xa0, 0, 0], vec![0xff; 8], loops.to_vec()].concat()),

@@ -225,7 +225,7 @@ fn measure(words: &str, interface: &str) -> [f64; 5] {
             here.enter();
             pin(0);
             let mut port = options.build().expect("the words are right").pop().expect("one port");
-            let context = Context { clock: Clock::calibrate(20), mtu: 1500, prefix_len: 16 };
+            let context = Context { clock: Clock::calibrate(20), mtu: 1500, prefix_len: 16, network6: None };
             port.start(&context).unwrap_or_else(|e| panic!("{e}"));
             linux.ip(&["neigh", "replace", "10.77.0.2", "lladdr", SERVICE_MAC, "dev", interface]);
             let shown = linux.run("ip", &["-j", "link", "show", "dev", interface]);

@@ -4,13 +4,14 @@
 //! starts ends with it, also when a test panics.
 
 pub mod namespace;
+pub mod stream;
 
 use rustix::process::{Pid, Signal, kill_process};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::net::Ipv4Addr;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tailwater_iokernel::frame::Mac;
@@ -102,6 +103,35 @@ impl Bench {
     /// # Panics
     /// If it does not get ready.
     pub fn child_with(&self, role: &str, name: &str, class: &str, variables: &[(&str, &str)]) -> Role {
+        self.start_child(role, name, class, variables, Stdio::inherit())
+    }
+
+    /// As [`child_with`](Self::child_with); what it says on standard error is kept in [`Role::errors`].
+    ///
+    /// # Panics
+    /// If it does not get ready.
+    pub fn child_heard(&self, role: &str, name: &str, class: &str, variables: &[(&str, &str)]) -> Role {
+        let mut child = self.start_child(role, name, class, variables, Stdio::piped());
+        let mut pipe = child.process.stderr.take().expect("piped");
+        let errors = Arc::clone(&child.errors);
+        // Ends with the child.
+        std::thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            while let Ok(len @ 1..) = pipe.read(&mut bytes) {
+                errors.lock().expect("nobody panics with it").extend_from_slice(&bytes[..len]);
+            }
+        });
+        child
+    }
+
+    fn start_child(
+        &self,
+        role: &str,
+        name: &str,
+        class: &str,
+        variables: &[(&str, &str)],
+        stderr: Stdio,
+    ) -> Role {
         let mut command = Command::new(role_binary());
         command
             .args(role.split(' '))
@@ -110,7 +140,9 @@ impl Bench {
             .env("TAILWATER_CLASS", class)
             .env("TAILWATER_KTHREADS", "1")
             .envs(variables.iter().copied())
-            .stdout(Stdio::piped());
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(stderr);
         let mut process = command.spawn().expect("the role binary starts");
         let mut lines = BufReader::new(process.stdout.take().expect("piped")).lines();
         let ip = match lines.next() {
@@ -123,7 +155,7 @@ impl Bench {
                 panic!("{role} {name} did not get ready: {other:?}");
             }
         };
-        Role { process, lines, ip }
+        Role { process, lines, errors: Arc::default(), ip }
     }
 
     /// A datagram from the client station to `to`; the answer that carries the same payload is waited for by the caller.
@@ -241,6 +273,7 @@ fn role_binary() -> std::path::PathBuf {
 pub struct Role {
     process: Child,
     lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
+    errors: Arc<Mutex<Vec<u8>>>,
     /// Its address on the IOKernel's network.
     pub ip: Ipv4Addr,
 }
@@ -254,6 +287,14 @@ impl Role {
     /// Next line it prints; `None` at the end of its output.
     pub fn line(&mut self) -> Option<String> {
         self.lines.next()?.ok()
+    }
+
+    /// What it has said on standard error so far, if it is [heard](Bench::child_heard).
+    ///
+    /// # Panics
+    /// If the thread that listens has panicked.
+    pub fn errors(&self) -> String {
+        String::from_utf8_lossy(&self.errors.lock().expect("nobody panics with it")).into_owned()
     }
 
     /// Sends `signal`.

@@ -4,10 +4,11 @@
 //! with the thread. Needs CAP_SYS_ADMIN and CAP_NET_ADMIN; says so and skips without.
 
 use rustix::thread::{UnshareFlags, unshare_unsafe};
-use std::net::{Ipv4Addr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::process::Command;
 use std::time::{Duration, Instant};
+use tailwater_iokernel::Config;
 use tailwater_iokernel::port::options::PortOptions;
 use tailwater_iokernel::port::{Port, tap::TapPort};
 use tailwater_tests::{Bench, PATIENCE, cpus};
@@ -33,31 +34,64 @@ fn in_namespace(test: impl FnOnce() + Send) {
     });
 }
 
-fn bench_with_tap() -> Bench {
+/// An IOKernel with a TAP device whose link carries packets of `mtu` bytes.
+fn bench_with_tap(mtu: u16) -> Bench {
     let tap: Box<dyn Port> = Box::new(TapPort::new("tw-test0", HOST));
-    Bench::start(|c| c.managed_cores = Some(vec![1]), vec![tap])
+    let configure = |config: &mut Config| {
+        config.managed_cores = Some(vec![1]);
+        config.mtu = mtu;
+    };
+    Bench::start(configure, vec![tap])
+}
+
+/// Sends datagrams of `len` bytes to the service `client` is connected to until one comes back.
+fn echo(client: &UdpSocket, len: usize) {
+    let payload: Vec<u8> = (0..len).map(|i| i as u8).collect();
+    let mut buffer = vec![0; 65_536];
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        // A route or an address may be tentative still.
+        match client.send(&payload).and_then(|_| client.recv(&mut buffer)) {
+            Ok(n) if buffer[..n] == payload => return,
+            Ok(_) => {}
+            Err(_) => assert!(Instant::now() < deadline, "no echo of {len} bytes through TAP"),
+        }
+    }
+}
+
+/// Runs `ping` with `arguments` and checks that every request was answered. The first may go out before addresses are
+/// settled, so it is tried again.
+fn ping(arguments: &[&str]) {
+    if Command::new("ping").arg("-V").output().is_err() {
+        return eprintln!("skipped: no `ping` (Debian: iputils-ping)");
+    }
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let ping = Command::new("ping").args(["-c", "5", "-i", "0.2", "-W", "5"]).args(arguments).output();
+        let ping = ping.expect("ping runs");
+        let text = String::from_utf8_lossy(&ping.stdout);
+        if ping.status.success() && text.contains(" 0% packet loss") {
+            return;
+        }
+        assert!(
+            Instant::now() < deadline,
+            "ping {arguments:?}: {text}{}",
+            String::from_utf8_lossy(&ping.stderr)
+        );
+    }
 }
 
 #[test]
 fn linux_sockets_reach_a_service_and_get_their_answers() {
     in_namespace(|| {
-        let bench = bench_with_tap();
+        let bench = bench_with_tap(1500);
         let service = bench.child("echo", "service", "latency-critical");
         let client = UdpSocket::bind((HOST, 0)).expect("the host's side is configured");
         client.set_read_timeout(Some(Duration::from_millis(500))).expect("a timeout");
         client.connect((service.ip, 7)).expect("a route");
         let mut buffer = [0; 2048];
-        for len in [0usize, 1, 100, 1472] {
-            let payload: Vec<u8> = (0..len).map(|i| i as u8).collect();
-            let deadline = Instant::now() + PATIENCE;
-            loop {
-                client.send(&payload).expect("send");
-                match client.recv(&mut buffer) {
-                    Ok(n) if buffer[..n] == payload => break,
-                    Ok(_) => {}
-                    Err(_) => assert!(Instant::now() < deadline, "no echo of {len} bytes through TAP"),
-                }
-            }
+        for len in [0, 1, 100, 1472, 1473, 9000, 20_000] {
+            echo(&client, len);
         }
         // A port nobody listens on is answered with ICMP port unreachable, which Linux reports to the socket.
         client.connect((service.ip, 9)).expect("a route");
@@ -118,16 +152,66 @@ fn bundles_of_datagrams_are_cut_into_the_datagrams_they_were_made_of() {
 #[test]
 fn a_service_answers_ping() {
     in_namespace(|| {
-        if Command::new("ping").arg("-V").output().is_err() {
-            return eprintln!("skipped: no `ping` (Debian: iputils-ping)");
-        }
-        let bench = bench_with_tap();
+        let bench = bench_with_tap(1500);
         let service = bench.child("echo", "service", "latency-critical");
-        let ping = Command::new("ping")
-            .args(["-c", "5", "-i", "0.2", "-W", "10", &service.ip.to_string()])
-            .output()
-            .expect("ping runs");
-        let text = String::from_utf8_lossy(&ping.stdout);
-        assert!(ping.status.success() && text.contains(" 0% packet loss"), "{text}");
+        ping(&[&service.ip.to_string()]);
+        // In pieces, there and back.
+        ping(&["-s", "4000", &service.ip.to_string()]);
+    });
+}
+
+#[test]
+fn a_link_of_9000_bytes_carries_long_datagrams_whole() {
+    in_namespace(|| {
+        let bench = bench_with_tap(9000);
+        let service = bench.child("echo", "service", "latency-critical");
+        let client = UdpSocket::bind((HOST, 0)).expect("the host's side is configured");
+        client.set_read_timeout(Some(Duration::from_millis(500))).expect("a timeout");
+        client.connect((service.ip, 7)).expect("a route");
+        for len in [8972, 8973, 60_000] {
+            echo(&client, len);
+        }
+        ping(&["-M", "do", "-s", "8972", &service.ip.to_string()]);
+    });
+}
+
+/// The IPv6 address that goes with `ip` by default.
+fn ip6_of(ip: Ipv4Addr) -> Ipv6Addr {
+    Config::default().ip6_of(ip).expect("IPv6 is on by default")
+}
+
+#[test]
+fn linux_and_a_service_reach_each_other_over_ipv6() {
+    in_namespace(|| {
+        if !std::path::Path::new("/proc/net/if_inet6").exists() {
+            return eprintln!("skipped: this kernel has no IPv6");
+        }
+        let bench = bench_with_tap(1500);
+        let mut service = bench.child("echo", "service", "latency-critical");
+        let ip6 = ip6_of(service.ip);
+        assert_eq!(bench.stats()["runtimes"][0]["ip6"], ip6.to_string());
+        ping(&["-6", &ip6.to_string()]);
+        ping(&["-6", "-s", "4000", &ip6.to_string()]);
+        let client = UdpSocket::bind("[::]:0").expect("a free port");
+        client.set_read_timeout(Some(Duration::from_millis(500))).expect("a timeout");
+        client.connect((ip6, 7)).expect("a route");
+        for len in [0, 1452, 1453, 20_000] {
+            echo(&client, len);
+        }
+        drop(client);
+        service.kill();
+        // The other way: a program calls a socket of Linux's, over both families.
+        let server = UdpSocket::bind("[::]:0").expect("a free port");
+        let port = server.local_addr().expect("bound").port();
+        server.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        let mut buffer = vec![0; 65_536];
+        for (name, host) in [("six", ip6_of(HOST).into()), ("four", IpAddr::V4(HOST))] {
+            let peer = SocketAddr::new(host, port).to_string();
+            let mut caller = bench.child_with("call", name, "latency-critical", &[("PEER", &peer)]);
+            let (len, from) = server.recv_from(&mut buffer).expect("the program calls");
+            server.send_to(&buffer[..len], from).expect("send");
+            assert_eq!(caller.line().as_deref(), Some("answered"));
+            assert!(caller.succeeded());
+        }
     });
 }

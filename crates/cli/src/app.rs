@@ -14,7 +14,7 @@ use rustix::thread::sched_setaffinity;
 use tailwater::net::UdpSocket;
 use tailwater_shm::priority;
 
-use crate::bench::threads;
+use crate::bench::{tcp, threads};
 use crate::machine::cpu_set;
 
 /// Run one of the services that `demo` and `bench` use
@@ -41,6 +41,7 @@ enum App {
     Swaptions(tailwater_swaptions::cli::Options),
     /// Send back what reaches UDP port 7
     Echo,
+    Tcp(tcp::ServiceArgs),
     Threads(threads::ChildArgs),
     /// Become another program, under the same conditions
     Exec {
@@ -73,6 +74,7 @@ pub fn run(args: &AppArgs) -> anyhow::Result<()> {
         App::Spin(options) => tailwater_spin::cli::run(options),
         App::Swaptions(options) => tailwater_swaptions::cli::run(options),
         App::Echo => Ok(tailwater::Builder::new().run(echo)??),
+        App::Tcp(args) => tcp::run_service(args),
         App::Threads(args) => threads::run_child(args),
         App::Exec { command } => {
             let (program, words) = command.split_first().context("no program")?;

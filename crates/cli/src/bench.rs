@@ -12,6 +12,7 @@ use tailwater_iokernel::bench::{
     ECHO_NAME, HandoffOptions, HandoffReport, SwitchOptions, SwitchReport, handoff, switch,
 };
 
+pub mod tcp;
 pub mod threads;
 
 use crate::doctor;
@@ -23,6 +24,7 @@ use crate::table::{Table, number};
 #[command(after_help = "Examples:
   tailwater bench handoff                    how fast a core changes hands, next to signal and eventfd
   tailwater bench switch --json switch.json  frames per second through one IOKernel core
+  tailwater bench tcp                        TCP through the IOKernel, next to the kernel's
   tailwater bench threads                    user threads next to OS threads, Tokio, may and Go")]
 pub struct BenchArgs {
     #[command(subcommand)]
@@ -39,6 +41,7 @@ enum Bench {
     #[command(after_help = "Example:
   tailwater bench switch --rounds 10 --json switch.json")]
     Switch(Common),
+    Tcp(tcp::TcpArgs),
     Threads(threads::ThreadsArgs),
 }
 
@@ -73,6 +76,10 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
             let report = switch(options, &echo_service)?;
             print!("{}", describe_switch(&report));
             write(common.json.as_deref(), &machine, &report)
+        }
+        Bench::Tcp(args) => {
+            let report = tcp::run(args)?;
+            write(args.json.as_deref(), &machine, &report)
         }
         Bench::Threads(args) => {
             let report = threads::run(args, &machine)?;
@@ -133,8 +140,12 @@ fn describe_switch(report: &SwitchReport) -> String {
         [report.raw_echo_p50_us, report.raw_echo_p99_us, report.raw_echo_p999_us],
     );
     format!(
-        "{table}\n{echo}\n{} windows of 1 ms; {} were cut by stalls of the machine and count in `overall` only\n",
-        report.windows, report.windows_cut
+        "{table}\n{echo}\nfirewall, ns a packet: {} by 1 rule, {} by 10, {} by 100\n\n{} windows of 1 ms; {} were cut by stalls of the machine and count in `overall` only\n",
+        number(report.firewall_1_ns),
+        number(report.firewall_10_ns),
+        number(report.firewall_100_ns),
+        report.windows,
+        report.windows_cut
     )
 }
 

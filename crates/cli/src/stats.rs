@@ -66,6 +66,8 @@ fn describe(stats: &Value) -> String {
         "rx",
         "tx",
         "dropped",
+        "denied rx/tx",
+        "limited rx/tx",
     ]);
     for runtime in runtimes {
         let counters = &runtime["counters"];
@@ -73,7 +75,7 @@ fn describe(stats: &Value) -> String {
         table.row([
             cell(&runtime["name"]),
             cell(&runtime["pid"]),
-            cell(&runtime["ip"]),
+            addresses(runtime),
             cell(&runtime["class"]),
             cell(&counters["cores"]),
             cell(&runtime["kthreads"]),
@@ -81,6 +83,8 @@ fn describe(stats: &Value) -> String {
             cell(&counters["rx_frames"]),
             cell(&counters["tx_frames"]),
             cell(&counters["rx_full"]),
+            format!("{}/{}", cell(&counters["rx_denied"]), cell(&counters["tx_denied"])),
+            format!("{}/{}", cell(&counters["rx_limited"]), cell(&counters["tx_limited"])),
         ]);
     }
     if runtimes.is_empty() {
@@ -88,6 +92,7 @@ fn describe(stats: &Value) -> String {
     } else {
         text += &format!("\n{table}");
     }
+    text += &firewall(&stats["firewall"]);
     let mut table = Table::new(["hand-off of a core", "count", "p50 us", "p99 us", "p99.9 us"]);
     for (kind, latencies) in stats["handoff"].as_object().into_iter().flatten() {
         let running = &latencies["running_ns"];
@@ -116,12 +121,42 @@ fn describe(stats: &Value) -> String {
     text + "\n"
 }
 
+/// The rules of the firewall and how many packets each decided; nothing without rules.
+fn firewall(stats: &Value) -> String {
+    let rules = stats["rules"].as_array().map_or(&[][..], Vec::as_slice);
+    let mut table = Table::new(["firewall rule", "runtime", "direction", "action", "packets"]);
+    for rule in rules {
+        let runtime = if rule["runtime"].is_null() { "any".to_owned() } else { cell(&rule["runtime"]) };
+        table.row([
+            cell(&rule["name"]),
+            runtime,
+            cell(&rule["direction"]),
+            cell(&rule["action"]),
+            cell(&rule["matched"]),
+        ]);
+    }
+    let mut text = if rules.is_empty() { String::new() } else { format!("\n{table}") };
+    let (default, opaque) = (&stats["denied_by_default"], &stats["opaque"]);
+    if [default, opaque].iter().any(|count| count.as_u64().unwrap_or(0) > 0) {
+        text += &format!("\nfirewall: denied by default {}, unreadable {}\n", cell(default), cell(opaque));
+    }
+    text
+}
+
 fn cell(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
         Value::String(text) => text.clone(),
         Value::Array(values) => values.iter().map(cell).collect::<Vec<_>>().join(","),
         other => other.to_string(),
+    }
+}
+
+/// Both addresses of a runtime, or the one it has.
+fn addresses(runtime: &Value) -> String {
+    match &runtime["ip6"] {
+        Value::Null => cell(&runtime["ip"]),
+        ip6 => format!("{} {}", cell(&runtime["ip"]), cell(ip6)),
     }
 }
 
@@ -134,8 +169,10 @@ mod tests {
     fn every_part_of_an_answer_is_shown_and_an_empty_one_does_no_harm() {
         let text = describe(&json!({
             "iokernel": { "version": "0.1.0", "iokernel_core": 0, "managed_cores": [1, 2], "policy": "static" },
-            "runtimes": [{ "name": "kv", "pid": 7, "ip": "10.77.0.2", "class": "latency-critical", "kthreads": 2,
+            "runtimes": [{ "name": "kv", "pid": 7, "ip": "10.77.0.2", "ip6": "fd00:7477::2", "class": "latency-critical", "kthreads": 2,
                 "counters": { "cores": 1, "core_ns": 2_500_000_000u64, "rx_frames": 5, "tx_frames": 4, "rx_full": 0 } }],
+            "firewall": { "denied_by_default": 4, "opaque": 0, "rules": [
+                { "name": "web", "runtime": null, "direction": "ingress", "action": "allow", "matched": 17 }] },
             "handoff": { "polling": { "running_ns": { "count": 3, "p50": 3600, "p99": 5100, "p999": 9000 } } },
             "reclaim": { "since_alive_ns": { "count": 2, "p50": 150_000, "max": 300_000 } },
             "cores": { "ticks": 9, "signals": 0 }, "switch": {}, "loop": { "sleeps": 1 },
@@ -144,6 +181,11 @@ mod tests {
             "lends cores 1,2",
             "kv",
             "2.50",
+            "10.77.0.2 fd00:7477::2",
+            "web",
+            "any",
+            "17",
+            "denied by default 4, unreadable 0",
             "polling",
             "3.60",
             "ticks 9",

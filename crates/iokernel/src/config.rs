@@ -5,16 +5,21 @@
 //! misspelt one is noticed. Every duration carries its unit in its name.
 
 use serde::{Deserialize, Serialize};
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use tailwater_shm::layout::MAX_KTHREADS;
 use tailwater_shm::lot::SLOTS;
 use tailwater_shm::ring::{LINE, MAX_FRAME, MAX_LINES, MIN_LINES};
 
+use crate::firewall::FirewallConfig;
 use crate::frame::ETHERNET_HEADER;
 use crate::port::options::PortOptions;
 
 /// Longest IP packet in bytes that runtimes' stacks take.
 const LONGEST_MTU: u16 = 9000;
+/// Every IPv6 link carries packets of this many bytes (RFC 8200 section 5).
+const LEAST_MTU_IPV6: u16 = 1280;
+/// Leading bits of the IPv6 network: what is left is an interface identifier (RFC 4291 section 2.5.1).
+pub const PREFIX_LEN6: u8 = 64;
 const _: () = assert!(LONGEST_MTU as usize + ETHERNET_HEADER <= MAX_FRAME);
 
 /// Which runtime gets which core.
@@ -63,6 +68,11 @@ pub struct Config {
     pub network: Ipv4Addr,
     /// Leading bits that all its addresses share, 8 to 30.
     pub prefix_len: u8,
+    /// Whether runtimes have an IPv6 address beside the IPv4 one. An `mtu` below 1280 leaves them without.
+    pub ipv6: bool,
+    /// IPv6 network of the runtimes, 64 leading bits (`fd00:7477::` is a unique local one, RFC 4193). An address in it is
+    /// the network with the host number of the IPv4 address: 10.77.0.2 goes with fd00:7477::2.
+    pub network6: Ipv6Addr,
     /// First address given to runtimes that ask for none; `None`: the second host of the network (the first is left for the
     /// host's own side of an uplink).
     pub pool_start: Option<Ipv4Addr>,
@@ -96,6 +106,8 @@ pub struct Config {
     /// Where frames enter and leave, for programs that make their ports from the configuration
     /// ([`PortOptions::build`]).
     pub ports: PortOptions,
+    /// Which packets pass between runtimes and the rest.
+    pub firewall: FirewallConfig,
 }
 
 impl Default for Config {
@@ -106,6 +118,8 @@ impl Default for Config {
             managed_cores: None,
             network: Ipv4Addr::new(10, 77, 0, 0),
             prefix_len: 16,
+            ipv6: true,
+            network6: Ipv6Addr::new(0xfd00, 0x7477, 0, 0, 0, 0, 0, 0),
             pool_start: None,
             mtu: 1500,
             policy: PolicyKind::default(),
@@ -121,6 +135,7 @@ impl Default for Config {
             max_ring_bytes: 4 << 20,
             priority: Priority::default(),
             ports: PortOptions::default(),
+            firewall: FirewallConfig::default(),
         }
     }
 }
@@ -193,11 +208,22 @@ impl Config {
                 format!("is no host of {}/{}", self.network, self.prefix_len),
             ));
         }
+        let network6 = self.network6;
+        if network6.to_bits() as u64 != 0 {
+            let network = Ipv6Addr::from_bits(network6.to_bits() & !u128::from(u64::MAX));
+            return Err(out_of_range("network6", network6, format!("has bits after 64; write {network}")));
+        }
+        let link_local = network6.is_unicast_link_local();
+        if network6.is_unspecified() || network6.is_multicast() || link_local {
+            let why = "is no network of unicast addresses beyond the link; fd00:7477:: is one";
+            return Err(out_of_range("network6", network6, why));
+        }
         if !(576..=LONGEST_MTU).contains(&self.mtu) {
             return Err(out_of_range("mtu", self.mtu, format!("576 to {LONGEST_MTU} bytes are possible")));
         }
         self.check_times()?;
-        self.check_limits()
+        self.check_limits()?;
+        self.firewall.check().map_err(|(key, value, expected)| ConfigError::Value { key, value, expected })
     }
 
     fn check_times(&self) -> Result<(), ConfigError> {
@@ -254,6 +280,14 @@ impl Config {
         inside && ip != self.network && ip != self.broadcast()
     }
 
+    /// The IPv6 address that goes with `ip`, an address of the network; `None` without IPv6.
+    pub fn ip6_of(&self, ip: Ipv4Addr) -> Option<Ipv6Addr> {
+        (self.ipv6 && self.mtu >= LEAST_MTU_IPV6).then(|| {
+            let host = ip.to_bits() & !self.mask();
+            Ipv6Addr::from_bits(self.network6.to_bits() | u128::from(host))
+        })
+    }
+
     /// First address of the pool.
     pub fn first_pool_address(&self) -> Ipv4Addr {
         self.pool_start.unwrap_or_else(|| Ipv4Addr::from_bits(self.network.to_bits() + 2))
@@ -294,6 +328,10 @@ mod tests {
             ("network = \"10.77.0.1\"", "network"),
             ("pool-start = \"10.78.0.1\"", "pool-start"),
             ("pool-start = \"10.77.255.255\"", "pool-start"),
+            ("network6 = \"fd00:7477::1\"", "network6"),
+            ("network6 = \"fe80::\"", "network6"),
+            ("network6 = \"ff02::\"", "network6"),
+            ("network6 = \"::\"", "network6"),
             ("mtu = 100", "mtu"),
             ("mtu = 9001", "mtu"),
             ("allocation-interval-us = 0", "allocation-interval-us"),
@@ -306,6 +344,18 @@ mod tests {
             let error = Config::from_toml(text).unwrap_err();
             assert!(matches!(error, ConfigError::Value { key: k, .. } if k == key), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn an_ipv6_address_is_the_network_with_the_host_number() {
+        let config = Config::default();
+        let of = |config: &Config, ip: [u8; 4]| config.ip6_of(ip.into()).map(|ip| ip.to_string());
+        assert_eq!(of(&config, [10, 77, 0, 2]).as_deref(), Some("fd00:7477::2"));
+        assert_eq!(of(&config, [10, 77, 200, 1]).as_deref(), Some("fd00:7477::c801"));
+        let other = Config::from_toml("prefix-len = 24\nnetwork6 = \"2001:db8:0:7::\"").unwrap();
+        assert_eq!(of(&other, [10, 77, 0, 254]).as_deref(), Some("2001:db8:0:7::fe"));
+        assert_eq!(of(&Config { ipv6: false, ..config.clone() }, [10, 77, 0, 2]), None);
+        assert_eq!(of(&Config { mtu: 1279, ..config }, [10, 77, 0, 2]), None, "too short for IPv6");
     }
 
     #[test]

@@ -21,6 +21,7 @@ use tailwater_shm::{Clock, Cycles, Generation, Grant, KthreadState, ParkingLot, 
 use crate::allocator::{Allocator, Parts};
 use crate::config::Config;
 use crate::control::directory::Place;
+use crate::firewall::Guard;
 use crate::frame::Mac;
 use crate::machine::cpu_set;
 use crate::port::Port;
@@ -158,6 +159,7 @@ pub(crate) struct World {
     pub(crate) now: Cycles,
     pub(crate) ended: Vec<(RuntimeId, EndReason)>,
     pub(crate) lot: ParkingLot,
+    config: Config,
     deeds: Arc<Mutex<Vec<Deed>>>,
     dead: Arc<Mutex<Vec<i32>>>,
 }
@@ -173,7 +175,8 @@ impl World {
         let lot = || ParkingLot::new(Mapping::new(&lot_file, "parking lot").unwrap()).unwrap();
         let recorder = Recorder::default();
         let (deeds, dead) = (Arc::clone(&recorder.deeds), Arc::clone(&recorder.dead));
-        let stats = Arc::new(Stats::new(ports.iter().map(|port| (port.name().to_owned(), None)).collect()));
+        let named = ports.iter().map(|port| (port.name().to_owned(), None)).collect();
+        let stats = Arc::new(Stats::new(named, &config.firewall));
         let parts = Parts {
             clock: Clock::from_hz(1_000_000_000),
             topology: Topology::uniform(cores, 1, 1).unwrap(),
@@ -184,9 +187,19 @@ impl World {
             stats,
         };
         let alloc = Allocator::new(config, parts);
-        let switch = Switch::new(ports, config.mtu);
+        let switch = Switch::new(ports, config);
         let now = clock::now() + 1_000_000;
-        Self { alloc, switch, peers: BTreeMap::new(), now, ended: Vec::new(), lot: lot(), deeds, dead }
+        Self {
+            alloc,
+            switch,
+            peers: BTreeMap::new(),
+            now,
+            ended: Vec::new(),
+            lot: lot(),
+            config: config.clone(),
+            deeds,
+            dead,
+        }
     }
 
     /// Registers a runtime `id` with address 10.77.0.(`id` + 10) and small rings.
@@ -209,9 +222,12 @@ impl World {
         let tids: Vec<i32> = (0..i32::from(kthreads)).map(|k| id as i32 * 100 + k + 1).collect();
         let region = Region::create(Mapping::new(&file, "region").unwrap(), spec, 1_000_000_000).unwrap();
         let fd = || eventfd(0, EventfdFlags::NONBLOCK).unwrap();
-        let place = Place { id: RuntimeId(id), ip, mac, slots: slots.clone(), region: spec };
+        let ip6 = self.config.ip6_of(ip);
+        let place = Place { id: RuntimeId(id), ip, ip6, mac, slots: slots.clone(), region: spec };
+        let guard = Guard::compile(&self.config.firewall, &wish.name, 1_000_000_000);
+        let socket = Arc::new(fd());
         let admission =
-            Admission { place, wish, region, doorbell: fd(), pid: 1, socket: Arc::new(fd()), process: None };
+            Admission { place, wish, region, doorbell: fd(), pid: 1, socket, process: None, guard };
         let runtime = Runtime::new(admission, &tids);
         self.switch.attach(&runtime);
         self.alloc.attach(runtime, self.now);

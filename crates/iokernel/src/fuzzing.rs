@@ -22,6 +22,7 @@ use tailwater_shm::{Clock, Cycles, Generation, Grant, ParkingLot, SlotId};
 use crate::allocator::{Allocator, Parts};
 use crate::config::Config;
 use crate::control::directory::Place;
+use crate::firewall::{FirewallConfig, Guard};
 use crate::frame::Mac;
 use crate::machine::cpu_set;
 use crate::port::memory::{MemoryPeer, pair};
@@ -44,6 +45,19 @@ pub const RING_BYTES: u32 = 1 << 15;
 
 const HOSTILE_ID: RuntimeId = RuntimeId(0);
 const HONEST_ID: RuntimeId = RuntimeId(1);
+
+/// IPv6 address of a runtime of the arena beside its link-local one, if it has one.
+pub fn ip6_of(ip: Ipv4Addr) -> Option<std::net::Ipv6Addr> {
+    Config::default().ip6_of(ip)
+}
+
+/// Compiled firewall rules beside a naive evaluator.
+///
+/// # Panics
+/// If they disagree.
+pub fn firewall(data: &[u8]) {
+    crate::firewall::model::run(data);
+}
 
 /// Threads that do not exist.
 struct Nowhere;
@@ -90,12 +104,13 @@ impl Arena {
             policy: Box::new(CongestionDetection::new(Default::default())),
             lot,
             threads: Box::new(Nowhere),
-            stats: Arc::new(Stats::new(vec![(port.name().to_owned(), None)])),
+            stats: Arc::new(Stats::new(vec![(port.name().to_owned(), None)], &config.firewall)),
         };
         let mut allocator = Allocator::new(&config, parts);
-        let mut switch = Switch::new(vec![Box::new(port)], config.mtu);
+        let mut switch = Switch::new(vec![Box::new(port)], &config);
         let now = tailwater_shm::clock::now();
-        let mut admit = |id, ip, kthreads| admit(&mut allocator, &mut switch, now, id, ip, kthreads);
+        let mut admit =
+            |id, ip, kthreads| admit(&mut allocator, &mut switch, &config.firewall, now, id, ip, kthreads);
         let region = admit(HOSTILE_ID, HOSTILE, KTHREADS);
         let honest = Region::attach(admit(HONEST_ID, HONEST, 1)).expect("just laid out");
         let inbox = Consumer::new(honest.ingress(0));
@@ -189,6 +204,7 @@ impl Default for Arena {
 fn admit(
     allocator: &mut Allocator,
     switch: &mut Switch,
+    firewall: &FirewallConfig,
     now: Cycles,
     id: RuntimeId,
     ip: Ipv4Addr,
@@ -211,13 +227,14 @@ fn admit(
     };
     let descriptor = || eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).expect("a descriptor");
     let admission = Admission {
-        place: Place { id, ip, mac: Mac::derived(ip), slots, region: spec },
+        place: Place { id, ip, ip6: ip6_of(ip), mac: Mac::derived(ip), slots, region: spec },
         wish,
         region,
         doorbell: descriptor(),
         pid: 1,
         socket: Arc::new(descriptor()),
         process: None,
+        guard: Guard::compile(firewall, &format!("r{}", id.0), 1_000_000_000),
     };
     let tids: Vec<i32> = (1..=i32::from(kthreads)).collect();
     let runtime = Runtime::new(admission, &tids);

@@ -121,7 +121,7 @@ impl IoKernel {
         let (command_sender, commands) = channel();
         let (notices, notice_receiver) = channel();
         let named = ports.iter().map(|port| (port.name().to_owned(), port.account())).collect();
-        let stats = Arc::new(Stats::new(named));
+        let stats = Arc::new(Stats::new(named, &config.firewall));
         let control = Control::new(control::Parts {
             config: config.clone(),
             surroundings: Surroundings {
@@ -158,7 +158,7 @@ impl IoKernel {
         );
         Ok(Self {
             allocator,
-            switch: Switch::new(ports, config.mtu),
+            switch: Switch::new(ports, &config),
             config,
             interval,
             cores,
@@ -264,7 +264,8 @@ fn start_ports(
     config: &Config,
     clock: Clock,
 ) -> Result<Option<std::net::Ipv4Addr>, StartError> {
-    let context = Context { clock, mtu: config.mtu, prefix_len: config.prefix_len };
+    let network6 = config.ip6_of(config.network);
+    let context = Context { clock, mtu: config.mtu, prefix_len: config.prefix_len, network6 };
     let (mut gateway, mut uplinks) = (None, 0);
     for number in 0..ports.len() {
         let port = &ports[number];

@@ -2,6 +2,7 @@
 //!
 //! # What this crate owns
 //! * [`config`]: settings, their units, defaults and limits;
+//! * [`firewall`]: which packets pass between runtimes and the rest, and how many;
 //! * [`port`]: where frames enter and leave (in-memory pair, TAP, AF_XDP, capture files, a bad network around any of them; the
 //!   load generator brings its own);
 //! * [`stats`]: counters and hand-off histograms, readable from any thread;
@@ -21,6 +22,7 @@ pub mod bench;
 mod capture;
 pub mod config;
 mod control;
+pub mod firewall;
 #[cfg(test)]
 mod fixture;
 pub mod frame;

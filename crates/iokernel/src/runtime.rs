@@ -16,6 +16,7 @@ use tailwater_shm::ring::{Consumer, Producer, RingLie};
 use tailwater_shm::{Cycles, Generation, KthreadShared, SlotId};
 
 use crate::control::directory::Place;
+use crate::firewall::Guard;
 use crate::frame::Mac;
 use crate::stats::{RuntimeCounters, RuntimeStats};
 use crate::switch::check::Identity;
@@ -66,6 +67,8 @@ pub(crate) struct Egress {
     pub(crate) consumer: Consumer,
     pub(crate) owner: KthreadId,
     pub(crate) identity: Identity,
+    /// Its runtime has a [`Guard`].
+    pub(crate) guarded: bool,
     pub(crate) stats: Arc<RuntimeStats>,
 }
 
@@ -95,6 +98,7 @@ pub(crate) struct Runtime {
     pub(crate) pid: i32,
     pub(crate) mac: Mac,
     pub(crate) ip: Ipv4Addr,
+    pub(crate) identity: Identity,
     pub(crate) region: Region,
     pub(crate) doorbell: OwnedFd,
     /// The control socket: its hang-up is the runtime's death notice.
@@ -103,6 +107,8 @@ pub(crate) struct Runtime {
     pub(crate) process: Option<OwnedFd>,
     pub(crate) kthreads: Vec<Kthread>,
     pub(crate) groups: FlowGroups,
+    /// Its firewall rules and rate limits, if there are any.
+    pub(crate) guard: Option<Box<Guard>>,
     pub(crate) stats: Arc<RuntimeStats>,
     /// Evictions since it last ceded a core.
     pub(crate) evictions: u32,
@@ -123,32 +129,35 @@ pub(crate) struct Admission {
     pub(crate) pid: i32,
     pub(crate) socket: Arc<OwnedFd>,
     pub(crate) process: Option<OwnedFd>,
+    pub(crate) guard: Option<Box<Guard>>,
 }
 
 impl Runtime {
     /// A runtime in its place, with a freshly laid out region and one thread per kthread.
     pub(crate) fn new(admission: Admission, tids: &[i32]) -> Box<Self> {
-        let Admission { place, wish, region, doorbell, pid, socket, process } = admission;
-        let Place { id, ip, mac, slots, .. } = place;
+        let Admission { place, wish, region, doorbell, pid, socket, process, guard } = admission;
+        let Place { id, ip, ip6, mac, slots, .. } = place;
         let count = wish.kthreads;
         let stats = Arc::new(RuntimeStats {
             id,
             name: wish.name,
             pid,
             ip,
+            ip6,
             mac,
             class: wish.class,
             kthreads: count,
             guaranteed: wish.guaranteed,
             counters: RuntimeCounters::default(),
         });
-        let identity = Identity { mac: mac.key(), ip: ip.to_bits() };
+        let identity = Identity::new(mac, ip, ip6);
         let kthread = |index: u16| Kthread {
             ingress: Producer::new(region.ingress(index)),
             egress: Some(Egress {
                 consumer: Consumer::new(region.egress(index)),
                 owner: KthreadId::new(id, index),
                 identity,
+                guarded: guard.is_some(),
                 stats: Arc::clone(&stats),
             }),
             tid: tids[usize::from(index)],
@@ -169,12 +178,14 @@ impl Runtime {
             pid,
             mac,
             ip,
+            identity,
             kthreads,
             region,
             doorbell,
             socket,
             process,
             groups: FlowGroups::new(count),
+            guard,
             stats,
             evictions: 0,
             next_timer: Cycles::MAX,

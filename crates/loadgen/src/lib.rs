@@ -25,6 +25,7 @@ pub mod plan;
 pub mod report;
 pub mod stalls;
 pub mod station;
+pub mod tcp;
 
 pub use generator::{Generator, Outgoing, ReplyOutcome};
 pub use plan::{Plan, PlanError};

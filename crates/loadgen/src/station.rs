@@ -32,7 +32,7 @@ use crate::generator::Generator;
 use crate::plan::{Plan, PlanError};
 use crate::report::Measurement;
 
-mod wire;
+pub(crate) mod wire;
 use wire::{Host, REQUEST_FRAME};
 
 /// First source port; a plan's flows use this one and the following ones.

@@ -3,18 +3,18 @@
 //! * `receive`: a frame from the ring to the socket's queue to the reader's buffer, checksums verified;
 //! * `transmit`: from the caller's buffer to a frame in the egress ring, neighbour known;
 //! * `loopback`: `send_to` to `recv_from` between two sockets of the process;
-//! * `checksum`: the Internet checksum alone.
+//! * `checksum`, `checksum_slices`: the Internet checksum alone, of one piece and of two.
 //!
 //! Runs on a user thread, so that turning preemption off costs what it does in service.
 
 use criterion::{BenchmarkId, Criterion, Throughput};
 use std::hint::black_box;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 use tailwater::net::UdpSocket;
 use tailwater::net::stack::{Mode, NetConfig, Outlet, OutletError, Stack};
 use tailwater::net::udp::Take;
-use tailwater::net::wire::checksum;
+use tailwater::net::wire::{Sum, checksum};
 
 #[global_allocator]
 static ALLOC: tailwater::Alloc = tailwater::Alloc;
@@ -55,6 +55,8 @@ impl Outlet for Ring {
     }
 
     fn poll_by(&mut self, _deadline: Duration) {}
+
+    fn poll_loopback(&mut self) {}
 }
 
 fn stack(ip: Ipv4Addr, mac: [u8; 6]) -> Stack {
@@ -66,10 +68,10 @@ fn stack(ip: Ipv4Addr, mac: [u8; 6]) -> Stack {
 fn pair() -> (Stack, Stack) {
     let (own, peer) = (stack(OWN, OWN_MAC), stack(PEER, PEER_MAC));
     let frame = |from: &Stack| {
-        let endpoint = from.bind_udp(SocketAddrV4::new(from.ip(), 0)).expect("ports are free");
+        let endpoint = from.bind_udp(SocketAddr::new(from.ip().into(), 0)).expect("ports are free");
         let mut ring = Ring::new();
         let to = if from.ip() == OWN { PEER } else { OWN };
-        let to = SocketAddrV4::new(to, 9);
+        let to = SocketAddr::new(to.into(), 9);
         from.send_udp(&mut ring, endpoint, endpoint.binding().local, to, b"").expect("there is room");
         from.close_udp(endpoint);
         ring.memory[..42].to_vec()
@@ -85,9 +87,9 @@ fn receive(c: &mut Criterion) {
     let (own, peer) = pair();
     let mut group = c.benchmark_group("receive");
     for size in SIZES {
-        let at = SocketAddrV4::new(OWN, 7);
+        let at = SocketAddr::new(OWN.into(), 7);
         let endpoint = own.bind_udp(at).expect("the port is free");
-        let sender = peer.bind_udp(SocketAddrV4::new(PEER, 9)).expect("the port is free");
+        let sender = peer.bind_udp(SocketAddr::new(PEER.into(), 9)).expect("the port is free");
         let mut ring = Ring::new();
         let local = sender.binding().local;
         peer.send_udp(&mut ring, sender, local, at, &vec![7; size]).expect("the neighbour is known");
@@ -110,9 +112,9 @@ fn transmit(c: &mut Criterion) {
     let (own, _) = pair();
     let mut group = c.benchmark_group("transmit");
     for size in SIZES {
-        let endpoint = own.bind_udp(SocketAddrV4::new(OWN, 7)).expect("the port is free");
+        let endpoint = own.bind_udp(SocketAddr::new(OWN.into(), 7)).expect("the port is free");
         let local = endpoint.binding().local;
-        let to = SocketAddrV4::new(PEER, 9);
+        let to = SocketAddr::new(PEER.into(), 9);
         let mut ring = Ring::new();
         let data = vec![7; size];
         group.bench_function(BenchmarkId::from_parameter(size), |b| {
@@ -148,6 +150,19 @@ fn checksums(c: &mut Criterion) {
     }
 }
 
+/// A full segment's data, in one piece and as a ring buffer gives it when it wraps round at an odd place.
+fn slices(c: &mut Criterion) {
+    let data = vec![7; 1460];
+    let mut group = c.benchmark_group("checksum_slices");
+    group.throughput(Throughput::Bytes(1460));
+    for cut in [1460, 730, 731] {
+        let (a, b) = data.split_at(cut);
+        group.bench_function(BenchmarkId::from_parameter(cut), |bench| {
+            bench.iter(|| Sum::new().slices(black_box(a), black_box(b)).finish());
+        });
+    }
+}
+
 fn main() {
     let run = || {
         let mut c = Criterion::default().configure_from_args();
@@ -155,6 +170,7 @@ fn main() {
         transmit(&mut c);
         loopback(&mut c);
         checksums(&mut c);
+        slices(&mut c);
         c.final_summary();
     };
     // Criterion's analysis wants a stack like an ordinary thread's.

@@ -5,7 +5,8 @@
 //! allocator with preemption off on the kthread's own FS base. That costs two FS writes, so small blocks come from a
 //! per-kthread cache of size classes first, which needs neither.
 //!
-//! On ordinary threads it is the system allocator plus one load.
+//! On ordinary threads it is the system allocator plus one load. What does not come through a program's global allocator is guarded
+//! by [`malloc`](crate::malloc).
 //!
 //! # Invariant
 //! Every small block, whoever allocates it, has the full size of its class, so that any kthread may cache any freed block.
@@ -28,6 +29,8 @@ static INSTALLED: AtomicBool = AtomicBool::new(false);
 
 /// Whether the program's global allocator is [`Alloc`].
 pub fn is_installed() -> bool {
+    #[cfg(not(any(fuzzing, sanitizing)))]
+    crate::malloc::link();
     drop(core::hint::black_box(Box::new(0u8)));
     INSTALLED.load(Ordering::Relaxed)
 }

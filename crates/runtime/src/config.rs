@@ -39,6 +39,7 @@ struct Partial {
     #[serde(skip)]
     shared_tls: bool,
     quantum_us: Option<u64>,
+    tcp_connections: Option<u32>,
 }
 
 impl Partial {
@@ -58,6 +59,7 @@ impl Partial {
             dump_signal: self.dump_signal.or(next.dump_signal),
             shared_tls: self.shared_tls || next.shared_tls,
             quantum_us: self.quantum_us.or(next.quantum_us),
+            tcp_connections: self.tcp_connections.or(next.tcp_connections),
         }
     }
 
@@ -77,6 +79,7 @@ impl Partial {
             dump_signal: variable("TAILWATER_DUMP_SIGNAL")?,
             shared_tls: false,
             quantum_us: variable("TAILWATER_QUANTUM_US")?,
+            tcp_connections: variable("TAILWATER_TCP_CONNECTIONS")?,
         })
     }
 
@@ -187,6 +190,8 @@ pub struct Config {
     pub shared_tls: bool,
     /// How long a thread may keep others waiting; `None` for as long as it likes.
     pub quantum: Option<Duration>,
+    /// Most TCP connections open at once.
+    pub tcp_connections: u32,
 }
 
 impl Config {
@@ -230,6 +235,7 @@ impl Config {
             dump_signal: partial.dump_signal.unwrap_or_default(),
             shared_tls: partial.shared_tls,
             quantum: partial.quantum_us.map(Duration::from_micros).filter(|quantum| !quantum.is_zero()),
+            tcp_connections: partial.tcp_connections.unwrap_or(crate::net::DEFAULT_CONNECTIONS),
         })
     }
 }
@@ -270,6 +276,7 @@ fn program_name() -> String {
 /// | [`stall_timeout`](Self::stall_timeout) | `TAILWATER_STALL_TIMEOUT_MS` | 100 ms |
 /// | [`dump_signal`](Self::dump_signal) | `TAILWATER_DUMP_SIGNAL` | `quit` |
 /// | [`quantum`](Self::quantum) | `TAILWATER_QUANTUM_US` | 0: none |
+/// | [`tcp_connections`](Self::tcp_connections) | `TAILWATER_TCP_CONNECTIONS` | 1000000 |
 #[derive(Debug, Clone, Default)]
 #[must_use = "a builder does nothing until `run`"]
 pub struct Builder {
@@ -413,6 +420,17 @@ impl Builder {
     /// ```
     pub unsafe fn shared_tls(mut self) -> Self {
         self.settings.shared_tls = true;
+        self
+    }
+
+    /// Most TCP connections open at once, those in TIME-WAIT not counted; further ones are refused, or wait for an answer.
+    ///
+    /// # Examples
+    /// ```
+    /// let builder = tailwater::Builder::new().tcp_connections(10_000);
+    /// ```
+    pub fn tcp_connections(mut self, connections: u32) -> Self {
+        self.settings.tcp_connections = Some(connections);
         self
     }
 

@@ -23,7 +23,7 @@ pub struct CustomStacks {
 }
 
 impl CustomStacks {
-    /// A free stack of at least `stack_size` usable bytes, its thread-local block reset.
+    /// A free stack of at least `stack_size` usable bytes, its thread-local block as a new thread expects it.
     ///
     /// # Errors
     /// When the kernel gives no more memory.
@@ -44,8 +44,6 @@ impl CustomStacks {
             })?,
         };
         stack.uthread().wait_until_left();
-        // SAFETY: the block was made by `make_stack`, and nobody runs on a free stack that has been left.
-        unsafe { shape.reset(stack.uthread().fs) };
         Ok(stack)
     }
 

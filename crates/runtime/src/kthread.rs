@@ -12,6 +12,7 @@
 //! * Fields that other kthreads use (run queue, timers, ingress) are atomics or locked; the rest is this OS thread's.
 
 use crate::arch;
+use crate::mailbox::Mailbox;
 use crate::random::Random;
 use crate::runq::RunQueue;
 use crate::stack::StackCache;
@@ -21,7 +22,9 @@ use crate::uthread::Uthread;
 use core::cell::{Cell, UnsafeCell};
 use core::marker::PhantomData;
 use core::mem::offset_of;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicPtr, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering,
+};
 use std::collections::VecDeque;
 use tailwater_shm::grant::{GRANT_KIND_BYTE, Generation, GrantWord, PREEMPT_SIGNAL};
 use tailwater_shm::layout::KthreadShared;
@@ -142,6 +145,8 @@ pub struct Kthread {
     pub index: u16,
     /// Core lent, or [`NO_CORE`].
     pub core: AtomicU16,
+    /// CPU it was last seen on, standalone; `usize::MAX` before that.
+    pub cpu: AtomicUsize,
     /// State of the victim generator.
     pub random: Random,
     /// Its words in the region (or private ones, standalone).
@@ -150,6 +155,8 @@ pub struct Kthread {
     pub slot: &'static Slot,
     /// Its run queue.
     pub runq: RunQueue,
+    /// Where it receives threads while it polls.
+    pub mailbox: Mailbox,
     /// User threads that did not fit the run queue; the count is published in `shared.status.overflow`.
     pub overflow: SpinLock<VecDeque<&'static Uthread>>,
     /// Its timers; the earliest is published in `shared.status.next_timer`.
@@ -211,10 +218,12 @@ impl Kthread {
             unused_flag: Cell::new(0),
             index,
             core: AtomicU16::new(NO_CORE),
+            cpu: AtomicUsize::new(usize::MAX),
             random: Random::new(0x9e37_79b9_7f4a_7c15 ^ (u64::from(index) + 1) << 32),
             shared,
             slot,
             runq: RunQueue::new(&shared.status, only),
+            mailbox: Mailbox::new(),
             overflow: SpinLock::new(VecDeque::new()),
             timers: SpinLock::new(TimerHeap::new()),
             ingress,
@@ -276,6 +285,12 @@ impl Kthread {
     /// Says whether the running thread's time slice is over.
     pub fn set_turn_over(&self, over: bool) {
         self.turn_over.store(over, Ordering::Relaxed);
+    }
+
+    /// Whether a frame waits in its ingress ring; a hint.
+    #[inline(always)]
+    pub fn has_frame(&self) -> bool {
+        self.ingress.as_ref().is_some_and(Ingress::has_record)
     }
 
     /// Sends the preempt signal to the OS thread. False if it cannot be sent.
@@ -385,7 +400,7 @@ impl NoPreempt {
     }
 
     /// Runs `f` with FS base of the OS thread itself, so that foreign code (malloc, the dynamic linker) sees the kthread's
-    /// thread-locals and not the user thread's.
+    /// thread-locals and not the user thread's. Nests.
     #[inline]
     pub fn on_own_fs<R>(&self, f: impl FnOnce() -> R) -> R {
         struct Restore(usize);
@@ -401,6 +416,9 @@ impl NoPreempt {
         let Some((kthread, uthread)) = self.kthread().and_then(|k| Some((k, k.current()?))) else {
             return f();
         };
+        if arch::fs_base() == kthread.own_fs() {
+            return f();
+        }
         let _restore = Restore(uthread.fs);
         // SAFETY: the OS thread's own block; preemption is off; thread-locals used by `f` are the OS thread's on purpose.
         unsafe { arch::set_fs_base(kthread.own_fs()) };

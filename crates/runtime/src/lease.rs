@@ -6,9 +6,10 @@
 //! When the IOKernel dies the loan is over: [`Runtime::orphan`] marks the runtime, every kthread is woken, and from
 //! then on they share whatever cores Linux gives them, as a standalone runtime does.
 
+use crate::handover::{self, Found};
 use crate::kthread::{Kthread, NO_CORE, count};
 use crate::runtime::Runtime;
-use crate::worker::work_visible;
+use crate::uthread::Uthread;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use core::sync::atomic::fence;
 use tailwater_shm::clock;
@@ -16,11 +17,9 @@ use tailwater_shm::grant::{Generation, Grant};
 use tailwater_shm::lot::YIELDS;
 use tailwater_shm::sync::spin_hint;
 
-/// Sleeps until the IOKernel grants this kthread its first core. Standalone kthreads have one from the start.
+/// Sleeps until the IOKernel grants this kthread its first core.
 pub fn wait_for_first_core(kthread: &Kthread, runtime: &Runtime) {
-    if runtime.is_attached() {
-        wait_for_core(kthread, runtime, 0);
-    }
+    wait_for_core(kthread, runtime, 0);
 }
 
 /// Waits until a grant of a new generation, then begins that tenancy. Lets others on the core run `yields` times before it
@@ -91,32 +90,29 @@ pub fn cede(kthread: &Kthread, runtime: &Runtime) {
     wait_for_core(kthread, runtime, if shared_core { YIELDS } else { 0 });
 }
 
-/// Polls without work until there is some, the core is taken, or `idle_timeout` has passed and the kthread parks.
-pub fn idle(kthread: &Kthread, runtime: &Runtime) {
+/// Polls without work until there is some, the core is taken, or `idle_timeout` has passed and the kthread parks. Returns the
+/// thread that was handed over, if one was.
+pub fn idle(kthread: &Kthread, runtime: &Runtime) -> Option<&'static Uthread> {
     let generation = kthread.generation.get();
     let state = &kthread.shared.state.0;
     state.set_idle(generation);
     let deadline = runtime.idle_deadline(clock::now());
-    loop {
-        if kthread.asked_to_cede() {
-            return cede(kthread, runtime);
+    let found =
+        handover::poll(kthread, runtime, deadline, || kthread.asked_to_cede() || !runtime.is_attached());
+    let resumed = state.try_resume(generation);
+    match found {
+        Found::Thread(uthread) if resumed && !kthread.asked_to_cede() => return Some(uthread),
+        Found::Thread(uthread) => {
+            // The IOKernel sees it in the queue, and others steal it.
+            kthread.runq.push(uthread).expect("the queue of a kthread that polls is empty");
         }
-        let now = clock::now();
-        let work = work_visible(kthread, runtime, now);
-        if work || now >= deadline {
-            if !state.try_resume(generation) {
-                return cede_when_asked(kthread, runtime);
-            }
-            if !work {
-                park(kthread, runtime);
-            }
-            return;
-        }
-        if !runtime.is_attached() {
-            return;
-        }
-        spin_hint();
+        Found::Nothing if resumed => park(kthread, runtime),
+        _ => {}
     }
+    if !resumed {
+        cede_when_asked(kthread, runtime);
+    }
+    None
 }
 
 /// The IOKernel took the core; its `Cede`, which names the successor, is a store away.

@@ -37,9 +37,13 @@ mod config;
 mod custom_stacks;
 pub mod debug;
 mod egress;
+mod handover;
 mod kthread;
 mod lease;
 mod local;
+mod mailbox;
+#[cfg(not(any(fuzzing, sanitizing)))]
+mod malloc;
 pub mod net;
 mod overflow;
 mod preempt;

@@ -11,6 +11,7 @@
 use crate::attach::Attachment;
 use crate::blocking::BlockingPool;
 use crate::config::{Builder, Config};
+use crate::handover::{self, Pollers};
 use crate::kthread::Kthread;
 use crate::local::{self, Sleepers};
 use crate::net::{self, NetConfig};
@@ -76,6 +77,8 @@ pub struct Runtime {
     pub stacks: StackPool,
     /// Ordinary threads for what blocks.
     pub blocking: BlockingPool,
+    /// Kthreads that poll for work.
+    pub pollers: Pollers,
     /// Sleeping kthreads, standalone.
     pub sleepers: Sleepers,
     /// The cycle clock.
@@ -151,6 +154,9 @@ impl Runtime {
 
     /// Makes `uthread` runnable from an ordinary thread.
     pub fn inject(&self, uthread: &'static Uthread) {
+        if !self.pollers.is_empty() && handover::offer(self, None, uthread) {
+            return;
+        }
         {
             let mut list = self.injected.lock();
             list.push_back(uthread);
@@ -192,11 +198,12 @@ impl Runtime {
     /// The IOKernel is gone: kthreads live on whatever cores Linux gives them.
     pub fn orphan(&self) {
         self.attached.store(false, Ordering::SeqCst);
-        net::set_link_down();
         for kthread in &self.kthreads {
             // Nobody is left to repair a slot that was tampered with.
             kthread.slot.rouse();
         }
+        // Last, because it takes the locks of all connections, and who holds one may have been parked.
+        net::set_link_down();
     }
 }
 
@@ -252,6 +259,7 @@ fn start(config: &Config) -> Result<&'static Runtime, StartError> {
             .collect(),
         stacks: StackPool::new(config.stack_size, shape),
         blocking: BlockingPool::new(config.blocking_threads),
+        pollers: Pollers::default(),
         sleepers: Sleepers::default(),
         clock,
         idle_timeout: config.idle_timeout.map_or(Cycles::MAX, |t| clock.from_ns(t.as_nanos() as u64)),
@@ -263,7 +271,9 @@ fn start(config: &Config) -> Result<&'static Runtime, StartError> {
     };
     runtime.sleepers.prepare();
     let own_ip = config.ip.unwrap_or(std::net::Ipv4Addr::LOCALHOST);
-    net::init(attachment.map_or_else(|| NetConfig::standalone(own_ip), Attachment::net_config));
+    let mut network = attachment.map_or_else(|| NetConfig::standalone(own_ip), Attachment::net_config);
+    network.tcp_connections = config.tcp_connections;
+    net::init(network);
     assert!(RUNTIME.set(runtime).is_ok(), "STARTING lets one caller through");
     panics::install_hook();
     preempt::install()

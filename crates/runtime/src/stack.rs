@@ -114,7 +114,7 @@ impl StackPool {
         }
     }
 
-    /// A free stack, its thread-local block reset.
+    /// A free stack, its thread-local block as a new thread expects it.
     ///
     /// # Errors
     /// When the kernel gives no more memory.
@@ -123,18 +123,19 @@ impl StackPool {
             // SAFETY: the cache is the guard's kthread's; preemption is off; the borrow ends in this statement.
             unsafe { (*k.stacks.0.get()).pop() }
         });
-        let stack = match cached {
-            Some(stack) => stack,
-            None => guard.on_own_fs(|| self.refill(guard))?,
-        };
-        // SAFETY: the block was made by `map_slab`, and nobody runs on a free stack.
-        unsafe { tls::shape().expect("the runtime is running").reset(stack.0.fs) };
-        Ok(stack)
+        match cached {
+            Some(stack) => Ok(stack),
+            None => guard.on_own_fs(|| self.refill(guard)),
+        }
     }
 
-    /// Keeps `stack` for the next thread of `kthread`. The thread that ends may still be standing on it: nobody else
-    /// gets it before the kthread has left it, since the newest stack never goes to the shared list.
+    /// Resets the thread-local block of `stack` and keeps it for the next thread of `kthread`. The thread that ends may still be
+    /// standing on it: nobody else gets it before the kthread has left it, since the newest stack never goes to the shared list.
+    ///
+    /// The block is reset here, where it is in the cache, and not when the next thread is started, which may be on another core.
     pub fn give(&self, stack: Stack, kthread: &Kthread, guard: &NoPreempt) {
+        // SAFETY: the block was made by `make_stack`, and its thread uses it no more.
+        unsafe { tls::shape().expect("the runtime is running").reset(stack.0.fs) };
         if stack.0.custom {
             return guard.on_own_fs(|| self.custom.give(stack));
         }

@@ -12,12 +12,16 @@
 //! | `identity` | see [`thread::identity`](crate::thread::identity) | anybody |
 //! | `next_record` | [`registry`](crate::registry), before the record is published | anybody |
 
+use crate::arch;
 use crate::thread::identity::Identity;
 use crate::tls::Destructors;
 use core::cell::Cell;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU8, Ordering};
 use tailwater_shm::sync::spin_hint;
+
+/// Lines at the end of a stack that a new thread with a small closure uses before anything else.
+const FIRST_LINES: usize = 4;
 
 /// What a new thread runs: two functions and a pointer to what they share, on the thread's own stack.
 #[derive(Debug, Clone, Copy)]
@@ -109,9 +113,7 @@ impl Uthread {
     pub unsafe fn prepare(&'static self, entry: Entry, top: *mut u8, main: extern "sysv64" fn(*mut u8) -> !) {
         self.entry.set(Some(entry));
         // SAFETY: the stack below `top` is free by contract.
-        self.rsp.set(unsafe {
-            crate::arch::initial_stack(top, main, core::ptr::from_ref(self).cast_mut().cast())
-        });
+        self.rsp.set(unsafe { arch::initial_stack(top, main, core::ptr::from_ref(self).cast_mut().cast()) });
     }
 
     /// What [`prepare`](Self::prepare) was given.
@@ -130,6 +132,15 @@ impl Uthread {
         // Relaxed: only who claimed it from a queue gets here.
         self.on_cpu.store(1, Ordering::Relaxed);
         self.rsp.get()
+    }
+
+    /// Has the processor fetch what resuming the thread needs, all lines at once rather than each when it is asked for: the record, and
+    /// the end of the stack, where a new thread's captures and first frames are.
+    #[inline]
+    pub fn prefetch(&self) {
+        for line in (-(FIRST_LINES as isize)..1).rev() {
+            arch::prefetch_for_writing(self.top().wrapping_offset(64 * line));
+        }
     }
 
     /// Where `arch::switch` saves the stack pointer and what it clears.

@@ -16,6 +16,7 @@
 //! visiting the scheduler as long as nothing of the above waits.
 
 use crate::arch;
+use crate::handover::offer;
 use crate::kthread::{Kthread, NoPreempt, count};
 use crate::net;
 use crate::runtime::{Runtime, runtime};
@@ -40,15 +41,51 @@ const REFILL_BATCH: usize = 64;
 #[inline]
 pub fn ready(uthread: &'static Uthread) {
     let guard = NoPreempt::new();
+    let runtime = runtime();
     let Some(kthread) = guard.kthread() else {
-        return runtime().inject(uthread);
+        return runtime.inject(uthread);
     };
+    if hand_over(kthread, runtime, uthread) {
+        return;
+    }
     if let Err(uthread) = kthread.runq.push(uthread) {
         let mut overflow = kthread.overflow.lock();
         overflow.push_back(uthread);
         publish_overflow(kthread, overflow.len());
     }
-    local::work_added(&guard);
+    local::work_added(runtime);
+}
+
+/// Makes all `uthreads` runnable, as [`ready`] does with one: those that the run queue does not take overflow under one lock.
+pub fn ready_all(uthreads: impl Iterator<Item = &'static Uthread>) {
+    let guard = NoPreempt::new();
+    let Some(kthread) = guard.kthread() else {
+        return uthreads.for_each(|uthread| runtime().inject(uthread));
+    };
+    let runtime = runtime();
+    let mut left = uthreads
+        .skip_while(|uthread| hand_over(kthread, runtime, uthread) || kthread.runq.push(uthread).is_ok());
+    if let Some(first) = left.next() {
+        let mut overflow = kthread.overflow.lock();
+        overflow.push_back(first);
+        overflow.extend(left);
+        publish_overflow(kthread, overflow.len());
+    }
+    local::work_added(runtime);
+}
+
+/// Gives `uthread` to a kthread that polls; false if none does, or this one would run it at once.
+#[inline]
+fn hand_over(kthread: &Kthread, runtime: &Runtime, uthread: &'static Uthread) -> bool {
+    runtime.kthreads.len() > 1
+        && !runtime.pollers.is_empty()
+        && !turns_to_it_now(kthread)
+        && offer(runtime, Some(kthread), uthread)
+}
+
+/// Whether what is queued here is what this kthread runs next: it is in the scheduler, and nothing else is queued.
+fn turns_to_it_now(kthread: &Kthread) -> bool {
+    kthread.current().is_none() && kthread.runq.is_empty()
 }
 
 fn publish_overflow(kthread: &Kthread, len: usize) {
@@ -98,7 +135,7 @@ fn leave(kthread: &Kthread, me: &'static Uthread) {
 fn wants_scheduler(kthread: &Kthread) -> bool {
     kthread.switch_budget.get() == 0
         || kthread.asked_to_cede()
-        || kthread.ingress.as_ref().is_some_and(crate::kthread::Ingress::has_record)
+        || kthread.has_frame()
         || runtime().injected() > 0
 }
 
@@ -199,6 +236,7 @@ fn poll_ingress(from: &Kthread, guard: &NoPreempt) -> u64 {
     ingress
         .try_with(guard, |consumer| {
             let mut frames = 0;
+            let mut batch = net::Batch::default();
             while frames < FRAME_BATCH as u64 {
                 let record = match consumer.peek() {
                     Ok(Some(record)) => record,
@@ -207,11 +245,12 @@ fn poll_ingress(from: &Kthread, guard: &NoPreempt) -> u64 {
                 };
                 // SAFETY: the IOKernel, which this process attached to and trusts, writes no record before it is freed; the
                 // record is the latest peeked.
-                net::input(unsafe { consumer.frame(&record) }, record.flags);
+                batch.input(unsafe { consumer.frame(&record) }, record.flags);
                 consumer.advance(&record);
                 frames += 1;
             }
             consumer.publish();
+            drop(batch);
             frames
         })
         .unwrap_or(0)
@@ -246,16 +285,21 @@ pub fn run_kthread(kthread: &'static Kthread) -> ! {
     // SAFETY: the kthread was made with a count of 1, which stands for the scheduler.
     let guard = unsafe { NoPreempt::adopt() };
     let runtime = runtime();
-    lease::wait_for_first_core(kthread, runtime);
+    if runtime.is_attached() {
+        lease::wait_for_first_core(kthread, runtime);
+    } else {
+        local::keep_apart(kthread, runtime);
+    }
     loop {
         if kthread.asked_to_cede() {
             lease::cede(kthread, runtime);
         }
         kthread.set_preempt_pending(false);
-        match find_work(kthread, runtime, &guard) {
-            Some(uthread) => run(kthread, uthread),
-            None if runtime.is_attached() => lease::idle(kthread, runtime),
-            None => local::idle(kthread, runtime),
+        let found = find_work(kthread, runtime, &guard).or_else(|| {
+            if runtime.is_attached() { lease::idle(kthread, runtime) } else { local::idle(kthread, runtime) }
+        });
+        if let Some(uthread) = found {
+            run(kthread, uthread);
         }
     }
 }
@@ -290,6 +334,10 @@ fn steal(kthread: &Kthread, runtime: &Runtime, guard: &NoPreempt, now: Cycles) -
         }
         if let Some((uthread, taken)) = victim.runq.steal_into(&kthread.runq) {
             count(&kthread.counters.stolen_threads, taken as u64);
+            if taken > 1 {
+                // There is work for a third.
+                local::work_added(runtime);
+            }
             return Some(uthread);
         }
         let frames = poll_ingress(victim, guard);
@@ -316,7 +364,7 @@ pub fn waits_for(kthread: &Kthread, runtime: &Runtime, now: Cycles) -> bool {
 
 fn has_work(kthread: &Kthread, now: Cycles) -> bool {
     !kthread.runq.is_empty()
-        || kthread.ingress.as_ref().is_some_and(crate::kthread::Ingress::has_record)
+        || kthread.has_frame()
         || kthread.shared.status.overflow.load(Relaxed) > 0
         || kthread.shared.status.next_timer.load(Relaxed) <= now
 }

@@ -6,6 +6,8 @@
 
 #[path = "../src/thread/join_word.rs"]
 mod join_word;
+#[path = "../src/mailbox.rs"]
+mod mailbox;
 #[path = "../src/sync/rcu/slot.rs"]
 mod slot;
 #[path = "../src/sync/rwlock/word.rs"]
@@ -16,6 +18,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use loom::sync::{Mutex, Notify};
 use loom::thread;
+use mailbox::{MIN_TOKEN, Mailbox};
 use slot::Slot;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -307,5 +310,39 @@ fn a_detached_thread_s_packet_is_freed_once_by_the_last_to_let_go() {
         thread.join().unwrap();
         // SAFETY: as in `free`.
         assert!(joined.freed.with(|freed| unsafe { *freed }), "leaked");
+    });
+}
+
+#[test]
+fn what_is_offered_to_a_mailbox_arrives_once_or_stays_with_who_offered_it() {
+    loom::model(|| {
+        let mailbox = Arc::new(Mailbox::new());
+        let values = Arc::new([UnsafeCell::new(0), UnsafeCell::new(0)]);
+        let offering = [0, 1].map(|me| {
+            let (mailbox, values) = (Arc::clone(&mailbox), Arc::clone(&values));
+            thread::spawn(move || {
+                // SAFETY: whether the owner reads before it was handed over is what loom checks.
+                values[me].with_mut(|value| unsafe { *value = 7 });
+                mailbox.offer(MIN_TOKEN + me as u64)
+            })
+        });
+        let mut came = Vec::new();
+        for _ in 0..2 {
+            mailbox.open();
+            if let Some(token) = mailbox.close() {
+                let who = (token - MIN_TOKEN) as usize;
+                // SAFETY: as above.
+                assert_eq!(values[who].with(|value| unsafe { *value }), 7);
+                came.push(who);
+            }
+        }
+        assert_eq!(mailbox.peek(), None, "a closed mailbox holds nothing");
+        let accepted: Vec<usize> = offering
+            .into_iter()
+            .enumerate()
+            .filter_map(|(who, offer)| offer.join().unwrap().then_some(who))
+            .collect();
+        came.sort_unstable();
+        assert_eq!(came, accepted);
     });
 }

@@ -19,6 +19,9 @@ fn sockets_behave_like_those_of_std() {
         .kthreads(1)
         .run(|| {
             datagrams_keep_their_bounds_and_senders();
+            ipv6_works_within_the_process_as_ipv4_does();
+            a_socket_for_both_families_shows_ipv4_as_mapped();
+            names_of_the_hosts_file_are_looked_up_and_others_refused();
             a_short_buffer_gets_the_beginning_and_the_rest_is_gone();
             waiting_threads_are_served_in_order_one_datagram_each();
             a_peek_leaves_the_datagram_and_passes_its_wake_up_on();
@@ -61,6 +64,51 @@ fn datagrams_keep_their_bounds_and_senders() {
     let port = everywhere.local_addr().unwrap().port();
     everywhere.send_to(b"?", at_a).unwrap();
     assert_eq!(a.recv_from(&mut buf).unwrap(), (1, SocketAddr::from(([127, 0, 0, 1], port))));
+}
+
+fn ipv6_works_within_the_process_as_ipv4_does() {
+    let (a, b) = (UdpSocket::bind("[::1]:0").unwrap(), UdpSocket::bind("[::1]:0").unwrap());
+    let (at_a, at_b) = (a.local_addr().unwrap(), b.local_addr().unwrap());
+    let mut buf = vec![0; 70_000];
+    for data in [&b""[..], b"x", &[7; 65_507]] {
+        a.send_to(data, at_b).unwrap();
+        assert_eq!(b.recv_from(&mut buf).unwrap(), (data.len(), at_a));
+        assert_eq!(&buf[..data.len()], data);
+    }
+    a.connect(at_b).unwrap();
+    drop(b);
+    a.send(b"?").unwrap();
+    assert_eq!(a.recv(&mut buf).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+    // No network beyond the process.
+    assert_eq!(a.send_to(b"?", "[fd00::1]:7").unwrap_err().kind(), ErrorKind::NetworkUnreachable);
+    assert_eq!(UdpSocket::bind("[fd00::1]:0").unwrap_err().kind(), ErrorKind::AddrNotAvailable);
+}
+
+fn a_socket_for_both_families_shows_ipv4_as_mapped() {
+    let both = UdpSocket::bind("[::]:0").unwrap();
+    let port = both.local_addr().unwrap().port();
+    assert!(UdpSocket::bind(("0.0.0.0", port)).is_err(), "it has IPv4's port as well");
+    let mut buf = [0; 10];
+    let (four, at_four) = bind();
+    four.send_to(b"four", ("127.0.0.1", port)).unwrap();
+    let (len, from) = both.recv_from(&mut buf).unwrap();
+    let mapped = SocketAddr::new(Ipv4Addr::LOCALHOST.to_ipv6_mapped().into(), at_four.port());
+    assert_eq!((&buf[..len], from), (&b"four"[..], mapped));
+    // Back to the address as it was shown, and connected to it.
+    both.send_to(b"back", from).unwrap();
+    assert_eq!(four.recv_from(&mut buf).unwrap().0, 4);
+    both.connect(from).unwrap();
+    assert_eq!(both.peer_addr().unwrap(), mapped);
+    assert_eq!(both.local_addr().unwrap().ip(), mapped.ip());
+    let six = UdpSocket::bind("[::1]:0").unwrap();
+    assert_eq!(six.send_to(b"?", at_four).unwrap_err().raw_os_error(), Some(97), "EAFNOSUPPORT");
+}
+
+fn names_of_the_hosts_file_are_looked_up_and_others_refused() {
+    let by_name = UdpSocket::bind("localhost:0").unwrap();
+    assert!(by_name.local_addr().unwrap().ip().is_loopback());
+    let error = by_name.send_to(b"?", "no-such-host.invalid:7").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
 }
 
 fn a_short_buffer_gets_the_beginning_and_the_rest_is_gone() {
@@ -266,8 +314,8 @@ fn what_cannot_be_done_is_refused() {
     let (a, at_a) = bind();
     let kind = |result: std::io::Result<usize>| result.unwrap_err().kind();
     assert_eq!(kind(a.send_to(b"x", "192.0.2.1:7")), ErrorKind::NetworkUnreachable);
-    assert_eq!(kind(a.send_to(b"x", "[::1]:7")), ErrorKind::Unsupported);
-    assert_eq!(kind(a.send_to(b"x", "example.org:7")), ErrorKind::InvalidInput);
+    assert_eq!(a.send_to(b"x", "[::1]:7").unwrap_err().raw_os_error(), Some(97), "EAFNOSUPPORT");
+    assert_eq!(kind(a.send_to(b"x", "no-such-host.invalid:7")), ErrorKind::NotFound);
     assert_eq!(kind(a.send_to(b"x", "127.0.0.1:0")), ErrorKind::InvalidInput);
     assert_eq!(a.send_to(&[0; 65_508], at_a).unwrap_err().raw_os_error(), Some(90), "EMSGSIZE");
     assert_eq!(a.send(b"x").unwrap_err().raw_os_error(), Some(89), "EDESTADDRREQ");

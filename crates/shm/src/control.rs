@@ -28,7 +28,7 @@ use rustix::net::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::lot::SlotId;
 
@@ -155,6 +155,8 @@ pub struct Welcome {
     pub prefix_len: u8,
     /// Where frames for other networks go, when there is such a place.
     pub gateway: Option<Ipv4Addr>,
+    /// Its IPv6 addressing; `None` on a network without IPv6.
+    pub ipv6: Option<Ipv6Place>,
     /// Its MAC address.
     pub mac: [u8; 6],
     /// Longest IP packet in bytes.
@@ -163,6 +165,19 @@ pub struct Welcome {
     pub slots: Vec<SlotId>,
     /// Cores under the IOKernel's management.
     pub managed_cores: Vec<u16>,
+}
+
+/// A runtime's place in the IPv6 network. Besides `ip` it has the link-local address with the interface identifier that
+/// RFC 4291 appendix A makes of its MAC address; the IOKernel lets it send from these two only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Ipv6Place {
+    /// Its address.
+    pub ip: Ipv6Addr,
+    /// Length of the network prefix, 0 to 128.
+    pub prefix_len: u8,
+    /// Where frames for other networks go, when there is such a place.
+    pub gateway: Option<Ipv6Addr>,
 }
 
 /// Why a message could not be exchanged.

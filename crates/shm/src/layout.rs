@@ -16,7 +16,7 @@ use crate::ring::{Line, MAX_LINES, MIN_LINES, RingMemory, TailWord};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// Version of layout and protocols; both sides must agree.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// First word of a region: "tailwatr" in ASCII, little endian.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"tailwatr");
 /// Most kthreads a runtime may have.

@@ -1,12 +1,50 @@
 //! TCP (RFC 9293) as pure state machines.
 //!
-//! Never reads a clock, sends, blocks or touches memory that is not its own: segments, data, time and secrets are arguments, and
-//! what is to be sent is asked for. That is what lets the runtime, a virtual network and the fuzzers drive the same code.
+//! Never reads a clock, sends, blocks or touches memory that is not its own: segments, data, time and secrets are
+//! arguments, and what is to be sent is asked for. That is what lets the runtime, a virtual network and the fuzzers drive
+//! the same code.
+//!
+//! | module | is |
+//! |---|---|
+//! | [`segment`] | headers and options on the wire |
+//! | [`connection`] | one connection: states, buffers, the receiving half, all timers but the sender's |
+//! | [`sender`] | loss recovery and congestion control |
+//! | [`listen`] | what stands before a connection: SYN queue and cookies |
+//! | [`state`] | the table of states |
+//! | [`isn`], [`ports`] | numbers that cannot be guessed |
+//! | [`closed`] | answers where there is no connection |
 
 #![forbid(unsafe_code)]
 
+mod assembler;
+pub mod closed;
+mod config;
+pub mod connection;
+mod ecn;
+mod error;
+#[doc(hidden)]
+pub mod fuzzing;
+pub mod isn;
+pub mod listen;
+pub mod ports;
+mod ring;
+pub mod segment;
+pub mod sender;
 pub mod seq;
+pub mod state;
 pub mod time;
+mod time_wait;
 
+pub use closed::answer_closed;
+pub use config::{Config, InitialNumbers, Keepalive, Opening};
+pub use connection::{Connection, Events, Full, IcmpError, Outgoing, Purpose, Stats, Transmit};
+pub use ecn::EcnCodepoint;
+pub use error::{Error, RecvError, SendError};
+pub use isn::{Flow, Secret};
+pub use listen::{Answer, Listener};
+pub use segment::{Flags, Header, Segment};
+pub use sender::{Range, Sender};
 pub use seq::Seq;
+pub use state::State;
 pub use time::Instant;
+pub use time_wait::{TimeWait, Verdict};

@@ -6,8 +6,8 @@ use core::ops::{Add, AddAssign, Sub};
 
 /// A point in one direction's stream of bytes. SYN and FIN take a number each.
 ///
-/// Two numbers are compared by the shorter way around: meaningful while they are less than 2^31 apart, which windows of at most
-/// 2^30 bytes (RFC 7323 section 2.3) ensure for all that a connection accepts.
+/// Two numbers are compared by the shorter way around: meaningful while they are less than 2^31 apart, which windows of at
+/// most 2^30 bytes (RFC 7323 section 2.3) ensure for all that a connection accepts.
 ///
 /// # Examples
 /// ```

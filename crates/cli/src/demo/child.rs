@@ -74,11 +74,27 @@ impl ChildProcess {
         Ok(Self { app: spec.app, child, input, output, unread: Vec::new() })
     }
 
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Asks for a line: writes an empty one to its input.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn ask(&mut self) -> anyhow::Result<()> {
+        if self.input.write_all(b"\n").is_err() {
+            return Err(self.explain_end());
+        }
+        Ok(())
+    }
+
     /// The next line it prints.
     ///
     /// # Errors
     /// When it ends, says nothing for [`START_TIMEOUT`], or a signal comes.
-    fn read_line(&mut self, interrupt: &Interrupt) -> anyhow::Result<String> {
+    pub fn read_line(&mut self, interrupt: &Interrupt) -> anyhow::Result<String> {
         let deadline = Instant::now() + START_TIMEOUT;
         loop {
             if let Some(end) = self.unread.iter().position(|&byte| byte == b'\n') {
@@ -176,9 +192,7 @@ impl Batch {
     /// # Errors
     /// When it has ended or does not answer.
     pub fn progress(&mut self, interrupt: &Interrupt) -> anyhow::Result<Progress> {
-        if self.process.input.write_all(b"\n").is_err() {
-            return Err(self.process.explain_end());
-        }
+        self.process.ask()?;
         let line = self.process.read_line(interrupt)?;
         let value: serde_json::Value = serde_json::from_str(&line).unwrap_or_default();
         match (value["t_s"].as_f64(), value["trials"].as_u64()) {

@@ -31,7 +31,7 @@ use crate::interrupt::Interrupt;
 use crate::machine::{Machine, commit};
 use crate::{doctor, machine};
 
-mod child;
+pub mod child;
 mod course;
 mod on_linux;
 mod on_tailwater;

@@ -121,7 +121,10 @@ impl Allocator {
         match how {
             How::ByForce => how,
             How::BeforeStart => How::Late { since: now, signalled: false },
-            How::Late { since, .. } if now.saturating_sub(since) > self.timing.deadline => {
+            How::Late { since, signalled } if now.saturating_sub(since) > self.timing.deadline => {
+                if !signalled {
+                    self.signal(kthread);
+                }
                 self.force_off(kthread);
                 How::ByForce
             }

@@ -37,6 +37,11 @@ impl Allocator {
                     if self.alleged(from) == Some(KthreadState::Parked) {
                         self.ceded(at, from, kind, decided, now);
                     } else if now.saturating_sub(decided) > self.timing.deadline {
+                        // This thread itself may have been away from before the grace time to after the deadline. Without a signal, code
+                        // that does not poll would never park, and its kthread never be lent a core again.
+                        if !signalled {
+                            self.signal(from);
+                        }
                         self.evict(at, from, decided, now);
                     } else if !signalled && now.saturating_sub(decided) > self.timing.grace {
                         self.signal(from);

@@ -119,6 +119,16 @@ fn a_kthread_that_does_not_poll_is_signalled_once_then_evicted() {
 }
 
 #[test]
+fn a_kthread_that_is_evicted_before_it_was_signalled_is_signalled_then() {
+    let mut world = busy_batch();
+    arrival(&mut world);
+    world.deeds();
+    // The IOKernel was away from within the grace time to after the deadline.
+    world.pass(2_000_000);
+    assert_eq!(world.deeds(), [Deed::Preempted { tid: 1 }, Deed::Bound { tid: 1, core: UNMANAGED }]);
+}
+
+#[test]
 fn a_hand_off_that_needed_the_signal_is_counted_as_such() {
     let mut world = busy_batch();
     arrival(&mut world);

@@ -8,6 +8,7 @@
 //! [`child::run_if_asked`](crate::testing::child::run_if_asked).
 
 mod baseline;
+mod firewall;
 mod handoff;
 mod prober;
 mod switch;

@@ -62,6 +62,12 @@ pub struct SwitchReport {
     pub raw_echo_p99_us: f64,
     /// The same, 99.9th percentile.
     pub raw_echo_p999_us: f64,
+    /// Nanoseconds that firewall rules take per packet, by themselves: one rule.
+    pub firewall_1_ns: f64,
+    /// The same with ten rules, of which the last matches.
+    pub firewall_10_ns: f64,
+    /// The same with a hundred.
+    pub firewall_100_ns: f64,
     /// Bytes of each frame of the throughput measurement.
     pub frame_bytes: usize,
 }
@@ -94,6 +100,8 @@ pub fn switch(options: SwitchOptions, service: &dyn Fn(&str) -> Command) -> Resu
         ns: a.ns + w.ns,
         cut: false,
     });
+    let clock = Clock::calibrate(20);
+    let firewall_ns = |rules| super::firewall::judge_ns(rules, clock);
     Ok(SwitchReport {
         mpps: whole.get(whole.len() / 2).copied().unwrap_or(0.0),
         mpps_best: whole.last().copied().unwrap_or(0.0),
@@ -106,6 +114,9 @@ pub fn switch(options: SwitchOptions, service: &dyn Fn(&str) -> Command) -> Resu
         raw_echo_p50_us: quantile_us(&raw_echoes, 0.5),
         raw_echo_p99_us: quantile_us(&raw_echoes, 0.99),
         raw_echo_p999_us: quantile_us(&raw_echoes, 0.999),
+        firewall_1_ns: firewall_ns(1),
+        firewall_10_ns: firewall_ns(10),
+        firewall_100_ns: firewall_ns(100),
         frame_bytes: options.frame_bytes,
     })
 }

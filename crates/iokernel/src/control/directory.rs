@@ -5,7 +5,7 @@
 //! need not refuse any. An entry stays in the book until the polling thread has let go of the runtime.
 
 use std::collections::{HashMap, HashSet};
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use tailwater_sched::RuntimeId;
 use tailwater_shm::SlotId;
 use tailwater_shm::control::Register;
@@ -168,6 +168,8 @@ pub enum Refusal {
 pub(crate) struct Place {
     pub(crate) id: RuntimeId,
     pub(crate) ip: Ipv4Addr,
+    /// Unique because `ip` is, from which it is derived.
+    pub(crate) ip6: Option<Ipv6Addr>,
     pub(crate) mac: Mac,
     pub(crate) slots: Vec<SlotId>,
     pub(crate) region: RegionSpec,
@@ -235,7 +237,7 @@ impl Directory {
         slots.reverse();
         self.ips.insert(ip, wish.name.clone());
         self.macs.insert(mac, wish.name.clone());
-        let place = Place { id, ip, mac, slots, region };
+        let place = Place { id, ip, ip6: self.config.ip6_of(ip), mac, slots, region };
         let entry = Entry {
             name: wish.name.clone(),
             place: place.clone(),

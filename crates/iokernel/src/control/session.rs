@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use tailwater_sched::RuntimeId;
 use tailwater_shm::control::{
-    self, CaptureRequest, Capturing, ClientMessage, ControlError, Register, ServerMessage, Welcome,
+    self, CaptureRequest, Capturing, ClientMessage, ControlError, Ipv6Place, Register, ServerMessage, Welcome,
 };
 use tailwater_shm::layout::Region;
 use tailwater_shm::memory::{self, Mapping};
@@ -24,6 +24,8 @@ use tailwater_shm::memory::{self, Mapping};
 use super::directory::{Place, Refusal};
 use super::{Command, Control, PATIENCE};
 use crate::capture::{MAX_CAPTURES, Tap};
+use crate::config::PREFIX_LEN6;
+use crate::firewall::Guard;
 use crate::port::pcap::unix_ns;
 use crate::runtime::{Admission, EndReason, Runtime};
 
@@ -246,6 +248,15 @@ impl Control {
             ip: place.ip,
             prefix_len: self.parts.config.prefix_len,
             gateway: self.parts.surroundings.gateway,
+            ipv6: place.ip6.map(|ip| Ipv6Place {
+                ip,
+                prefix_len: PREFIX_LEN6,
+                gateway: self
+                    .parts
+                    .surroundings
+                    .gateway
+                    .and_then(|gateway| self.parts.config.ip6_of(gateway)),
+            }),
             mac: place.mac.0,
             mtu: self.parts.config.mtu,
             slots: place.slots.clone(),
@@ -269,8 +280,11 @@ impl Control {
         // Names a process that may be gone by now: then its socket has hung up as well.
         let process = Pid::from_raw(pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
         let socket = Arc::clone(socket);
-        let runtime = Runtime::new(Admission { place, wish, region, doorbell, pid, socket, process }, tids);
-        tracing::info!(%id, name = runtime.stats.name, ip = %runtime.ip, kthreads = tids.len(), "registered");
+        let (config, hz) = (&self.parts.config, self.parts.surroundings.clock.hz());
+        let guard = Guard::compile(&config.firewall, &wish.name, hz);
+        let admission = Admission { place, wish, region, doorbell, pid, socket, process, guard };
+        let runtime = Runtime::new(admission, tids);
+        tracing::info!(%id, name = runtime.stats.name, ip = %runtime.ip, ip6 = ?runtime.stats.ip6, kthreads = tids.len(), "registered");
         self.parts.stats.polling.registered.add(1);
         self.parts.stats.add_runtime(Arc::clone(&runtime.stats));
         self.tell(Command::Attach(runtime));

@@ -57,7 +57,7 @@ pub mod xdp;
 
 use crate::frame::Mac;
 use rustix::fd::BorrowedFd;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use tailwater_shm::{Clock, Cycles};
 
@@ -90,6 +90,16 @@ pub struct Context {
     pub mtu: u16,
     /// Number of leading bits that all addresses of the network share.
     pub prefix_len: u8,
+    /// The IPv6 network, of 64 leading bits, if there is one.
+    pub network6: Option<Ipv6Addr>,
+}
+
+impl Context {
+    /// The IPv6 address that goes with `ip`, an address of the network: the IPv6 network with the same host number.
+    pub fn ip6_of(&self, ip: Ipv4Addr) -> Option<Ipv6Addr> {
+        let host = ip.to_bits() & u32::MAX.checked_shr(self.prefix_len.into()).unwrap_or(0);
+        self.network6.map(|network| Ipv6Addr::from_bits(network.to_bits() | u128::from(host)))
+    }
 }
 
 /// What became of an injected frame.
@@ -101,6 +111,8 @@ pub enum Delivery {
     Full,
     /// Nobody has the destination address.
     Unknown,
+    /// A firewall rule or a rate limit of the receiver refuses it.
+    Denied,
     /// Shorter than an Ethernet header, or longer than the MTU allows.
     BadLength,
 }

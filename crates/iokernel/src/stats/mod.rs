@@ -4,17 +4,37 @@
 //! by anybody through a [`StatsHandle`]. The list of runtimes is behind a lock that the polling thread never takes: the
 //! control thread keeps it. Numbers read together may be a few nanoseconds apart; none goes backwards.
 
+/// A struct of counters, and its document.
+macro_rules! counters {
+    ($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $field:ident,)* }) => {
+        $(#[$meta])*
+        #[derive(Debug, Default)]
+        pub struct $name { $($(#[$doc])* pub $field: Counter,)* }
+
+        impl $name {
+            fn to_json(&self) -> Value {
+                let mut map = Map::new();
+                $(map.insert(stringify!($field).to_owned(), self.$field.get().into());)*
+                Value::Object(map)
+            }
+        }
+    };
+}
+
+mod firewall;
 mod histogram;
 
+pub use firewall::{FirewallCounters, FirewallStats, RuleStats};
 pub use histogram::SharedHistogram;
 
 use serde_json::{Map, Value, json};
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use tailwater_sched::RuntimeId;
 use tailwater_shm::control::{CaptureRequest, Class};
 
+use crate::firewall::FirewallConfig;
 use crate::frame::Mac;
 use crate::port::Account;
 
@@ -41,22 +61,6 @@ impl Counter {
     }
 }
 
-macro_rules! counters {
-    ($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $field:ident,)* }) => {
-        $(#[$meta])*
-        #[derive(Debug, Default)]
-        pub struct $name { $($(#[$doc])* pub $field: Counter,)* }
-
-        impl $name {
-            fn to_json(&self) -> Value {
-                let mut map = Map::new();
-                $(map.insert(stringify!($field).to_owned(), self.$field.get().into());)*
-                Value::Object(map)
-            }
-        }
-    };
-}
-
 counters! {
     /// What the switch did.
     SwitchCounters {
@@ -74,12 +78,21 @@ counters! {
         dropped_full,
         /// Dropped: nobody has the destination address, and there is no uplink.
         dropped_unknown,
-        /// Dropped: source MAC, source IP or ARP sender was not the runtime's own.
+        /// Dropped: source MAC, source IP, ARP sender, advertised or probed address was not the runtime's own.
         dropped_spoofed,
         /// Dropped: truncated, or lengths that contradict one another.
         dropped_malformed,
-        /// Dropped: neither IPv4 nor ARP.
+        /// Dropped: neither IPv4, IPv6 nor ARP, nor a configured EtherType.
         dropped_ethertype,
+        /// Dropped: a runtime sent a VLAN tag.
+        dropped_tagged,
+        /// Dropped: a runtime sent what is for routers (advertisements, redirects, queries), a source route, neighbour discovery in
+        /// fragments or with a hop limit other than 255, or ARP that is neither request nor reply.
+        dropped_refused,
+        /// Dropped: a firewall rule, or the firewall's default, denied it.
+        dropped_denied,
+        /// Dropped: over a rate limit.
+        dropped_limited,
         /// Dropped: the sender changed the frame while it was copied to a port.
         dropped_torn,
         /// Dropped: a port would not take it.
@@ -158,6 +171,16 @@ counters! {
         tx_spoofed,
         /// Frames of its dropped because they made no sense.
         tx_malformed,
+        /// Frames of its dropped because no runtime may send their kind: other EtherTypes, VLAN tags, messages of routers.
+        tx_refused,
+        /// Frames of its dropped by a firewall rule or the default.
+        tx_denied,
+        /// Frames of its dropped because they were over its rate limit.
+        tx_limited,
+        /// Frames for it dropped by a firewall rule or the default.
+        rx_denied,
+        /// Frames for it dropped because they were over its rate limit.
+        rx_limited,
         /// Cores it holds now.
         cores,
         /// Times it was lent a core.
@@ -231,6 +254,8 @@ pub struct RuntimeStats {
     pub pid: i32,
     /// Its address.
     pub ip: Ipv4Addr,
+    /// Its IPv6 address, if it has one.
+    pub ip6: Option<Ipv6Addr>,
     /// Its MAC address.
     pub mac: Mac,
     /// Its class.
@@ -292,6 +317,8 @@ pub struct Stats {
     pub apply: SharedHistogram,
     /// Cores taken back from runtimes that died.
     pub reclaim: ReclaimHistograms,
+    /// The firewall.
+    pub firewall: FirewallStats,
     handoffs: [HandoffHistograms; HandoffKind::ALL.len()],
     ports: Vec<PortStats>,
     /// Locked by the control thread and by readers; never by the polling thread.
@@ -303,7 +330,8 @@ pub struct Stats {
 }
 
 impl Stats {
-    pub(crate) fn new(ports: Vec<(String, Option<Arc<dyn Account>>)>) -> Self {
+    /// Accounts of ports of these names, with what they say about themselves, and of the rules of this firewall.
+    pub(crate) fn new(ports: Vec<(String, Option<Arc<dyn Account>>)>, firewall: &FirewallConfig) -> Self {
         let port = |(name, account)| PortStats {
             name,
             account,
@@ -318,6 +346,7 @@ impl Stats {
             polling: LoopCounters::default(),
             apply: SharedHistogram::new(),
             reclaim: ReclaimHistograms::default(),
+            firewall: FirewallStats::new(firewall),
             handoffs: Default::default(),
             ports: ports.into_iter().map(port).collect(),
             runtimes: Mutex::new(Vec::new()),
@@ -391,7 +420,7 @@ impl Stats {
             .runtimes()
             .iter()
             .map(|r| {
-                json!({ "id": r.id.0, "name": r.name, "pid": r.pid, "ip": r.ip, "mac": r.mac.to_string(),
+                json!({ "id": r.id.0, "name": r.name, "pid": r.pid, "ip": r.ip, "ip6": r.ip6, "mac": r.mac.to_string(),
                         "class": r.class, "kthreads": r.kthreads, "guaranteed": r.guaranteed,
                         "counters": r.counters.to_json() })
             })
@@ -408,6 +437,7 @@ impl Stats {
             "iokernel": *self.facts.lock().unwrap_or_else(PoisonError::into_inner),
             "loop": self.polling.to_json(),
             "switch": self.switch.to_json(),
+            "firewall": self.firewall.to_json(),
             "cores": self.cores.to_json(),
             "apply_ns": quantiles(&self.apply),
             "reclaim": { "since_notice_ns": quantiles(&self.reclaim.since_notice),
@@ -458,7 +488,7 @@ mod tests {
 
     #[test]
     fn the_document_names_every_part() {
-        let stats = Stats::new(vec![("load".to_owned(), None)]);
+        let stats = Stats::new(vec![("load".to_owned(), None)], &FirewallConfig::default());
         stats.set_facts(json!({ "cores": [1] }));
         stats.switch.dropped_spoofed.add(3);
         stats.handoff(HandoffKind::Idle).running.record(700);
@@ -473,12 +503,13 @@ mod tests {
 
     #[test]
     fn runtimes_come_and_go() {
-        let stats = Stats::new(Vec::new());
+        let stats = Stats::new(Vec::new(), &FirewallConfig::default());
         stats.add_runtime(Arc::new(RuntimeStats {
             id: RuntimeId(7),
             name: "spin".to_owned(),
             pid: 1,
             ip: Ipv4Addr::LOCALHOST,
+            ip6: None,
             mac: Mac::default(),
             class: Class::LatencyCritical,
             kthreads: 2,

@@ -1,38 +1,72 @@
 //! What a runtime's frame says about itself, and whether it may.
 //!
-//! Owns the anti-spoofing rules. Looks at one private copy of the frame's first 48 bytes and its length, which is exactly
-//! what is delivered, so nothing can change between check and use. Everything is *alleged* until [`check`] has returned.
+//! Owns the anti-spoofing rules of the first line: one private copy of the frame's first 48 bytes, which is exactly what is
+//! delivered, so nothing can change between check and use. That is enough for ARP and for IPv4 without options; other IP
+//! packets, and ICMP, are left to [`super::inspect`], which gets a copy of the whole frame. Everything is *alleged* until
+//! [`check`] or `inspect` has returned.
 //!
 //! | field | rule |
 //! |---|---|
 //! | source MAC | the runtime's own |
-//! | EtherType | IPv4 or ARP |
-//! | IPv4 version, header and total length | 4, at least 20 bytes, no longer than the frame |
+//! | EtherType | IPv4, IPv6 or ARP; others that the configuration names |
+//! | IPv4 total length | at least a header, no longer than the frame |
 //! | IPv4 source | the runtime's own |
 //! | ARP hardware and protocol type and lengths | Ethernet and IPv4 (RFC 826) |
+//! | ARP operation | request or reply |
 //! | ARP sender MAC | the runtime's own |
-//! | ARP sender IP | the runtime's own, or 0.0.0.0 in a probe (RFC 5227 section 2.1.1) |
+//! | ARP sender IP | the runtime's own, or 0.0.0.0 in a probe for its own (RFC 5227 section 2.1.1) |
 
+use std::net::Ipv6Addr;
 use tailwater_shm::ring::FIRST_LINE_FRAME;
 
 use super::flow::mix;
-use crate::frame::{ARP_FRAME, ETHERNET_HEADER, ETHERTYPE_ARP, ETHERTYPE_IPV4, IPV4_FRAME};
+use super::packet::{self, ICMP, TCP, UDP};
+use crate::frame::{
+    ARP_FRAME, ETHERNET_HEADER, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPES_VLAN, IPV4_FRAME,
+    Mac,
+};
 
 /// The addresses a runtime may send from.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Identity {
-    /// [`crate::frame::Mac::key`] of its MAC address.
+    /// [`Mac::key`] of its MAC address.
     pub(crate) mac: u64,
     /// Its address as it stands in a frame, read as a big-endian number.
     pub(crate) ip: u32,
+    /// Its link-local IPv6 address, which its MAC address implies, and the one it was given, if any.
+    ipv6: [Option<u128>; 2],
+}
+
+impl Identity {
+    pub(crate) fn new(mac: Mac, ip: std::net::Ipv4Addr, ipv6: Option<Ipv6Addr>) -> Self {
+        let ipv6 = [Some(mac.link_local().to_bits()), ipv6.map(Ipv6Addr::to_bits)];
+        Self { mac: mac.key(), ip: ip.to_bits(), ipv6 }
+    }
+
+    /// Whether this IPv6 address is its own.
+    pub(crate) fn owns(&self, address: u128) -> bool {
+        self.ipv6.contains(&Some(address))
+    }
+
+    /// Its IPv6 addresses.
+    pub(crate) fn ipv6(&self) -> impl Iterator<Item = Ipv6Addr> {
+        self.ipv6.into_iter().flatten().map(Ipv6Addr::from_bits)
+    }
 }
 
 /// Why a frame is dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Offence {
+    /// An address that is not the sender's.
     Spoofed,
+    /// Truncated, or lengths that contradict one another.
     Malformed,
+    /// A protocol that the switch does not carry.
     Ethertype,
+    /// A VLAN tag: runtimes are on one network.
+    Tagged,
+    /// Well formed and honest, but nothing a host may send.
+    Refused,
 }
 
 /// What a checked frame is about.
@@ -44,7 +78,19 @@ pub(crate) struct Heading {
     pub(crate) hash: u32,
 }
 
+/// What the first line says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Pass(Heading),
+    Offence(Offence),
+    /// It does not say enough: the whole frame is to be inspected.
+    Inspect,
+}
+
 type Head = [u8; FIRST_LINE_FRAME];
+
+/// First byte of an IPv4 header without options.
+const PLAIN_IPV4: u8 = 0x45;
 
 #[inline(always)]
 fn u16_at(head: &Head, at: usize) -> u16 {
@@ -69,6 +115,11 @@ fn mac_at(head: &Head, at: usize) -> u64 {
     u64::from_le_bytes(head[at..at + 8].try_into().expect("eight bytes")) & LOW_48
 }
 
+/// Key of the MAC address at `at`, if there are so many bytes.
+pub(crate) fn mac_key(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(Mac(*bytes.get(at..)?.first_chunk()?).key())
+}
+
 /// The I/G bit of a MAC key.
 #[inline(always)]
 pub(crate) fn is_group(key: u64) -> bool {
@@ -77,30 +128,29 @@ pub(crate) fn is_group(key: u64) -> bool {
 
 /// Judges a frame of `len` bytes that begins with `head` and was sent by `sender`.
 #[inline(always)]
-pub(crate) fn check(head: &Head, len: usize, sender: &Identity) -> Result<Heading, Offence> {
+pub(crate) fn check(head: &Head, len: usize, sender: &Identity) -> Verdict {
     if mac_at(head, 6) != sender.mac {
-        return Err(Offence::Spoofed);
+        return Verdict::Offence(Offence::Spoofed);
     }
     let destination = mac_at(head, 0);
-    match u16_at(head, 12) {
-        ETHERTYPE_IPV4 => {
-            let hash = check_ipv4(head, len, sender)?;
-            Ok(Heading { destination, hash })
-        }
-        ETHERTYPE_ARP => {
-            check_arp(head, len, sender)?;
-            Ok(Heading { destination, hash: 0 })
-        }
+    let hash = match u16_at(head, 12) {
+        ETHERTYPE_IPV4 if head[14] == PLAIN_IPV4 && head[23] != ICMP => check_ipv4(head, len, sender),
+        ETHERTYPE_IPV4 | ETHERTYPE_IPV6 => return Verdict::Inspect,
+        ETHERTYPE_ARP => check_arp(head, len, sender),
+        tag if ETHERTYPES_VLAN.contains(&tag) => Err(Offence::Tagged),
         _ => Err(Offence::Ethertype),
+    };
+    match hash {
+        Ok(hash) => Verdict::Pass(Heading { destination, hash }),
+        Err(offence) => Verdict::Offence(offence),
     }
 }
 
+/// Judges an IPv4 packet without options.
 #[inline(always)]
 fn check_ipv4(head: &Head, len: usize, sender: &Identity) -> Result<u32, Offence> {
-    let header = usize::from(head[14] & 0xf) * 4;
     let total = usize::from(u16_at(head, 16));
-    let sane = len >= IPV4_FRAME && head[14] >> 4 == 4 && header >= 20 && total >= header;
-    if !sane || total > len - ETHERNET_HEADER {
+    if total < IPV4_FRAME - ETHERNET_HEADER || total + ETHERNET_HEADER > len {
         return Err(Offence::Malformed);
     }
     if u32_at(head, 26) != sender.ip {
@@ -109,40 +159,53 @@ fn check_ipv4(head: &Head, len: usize, sender: &Identity) -> Result<u32, Offence
     Ok(ipv4_hash(head, len))
 }
 
-/// Flow hash of an IPv4 frame: addresses, protocol, and ports where they are at hand. Fragments have none, not even the
-/// first, so that all fragments of a packet go the same way.
+/// [`packet::Packet::hash`] of an IPv4 packet without options that is not ICMP, from its first line.
 #[inline(always)]
 fn ipv4_hash(head: &Head, len: usize) -> u32 {
     const FRAGMENT: u16 = 0x3fff;
     let protocol = head[23];
-    let with_ports = head[14] & 0xf == 5 && u16_at(head, 20) & FRAGMENT == 0 && len >= IPV4_FRAME + 4;
-    let ports = if with_ports && matches!(protocol, 6 | 17) { u32_at(head, 34) } else { 0 };
+    let with_ports = u16_at(head, 20) & FRAGMENT == 0 && u16_at(head, 16) >= 24 && len >= IPV4_FRAME + 4;
+    let ports = if with_ports && matches!(protocol, TCP | UDP) { u32_at(head, 34) } else { 0 };
     mix(u64_at(head, 26), u64::from(ports) << 8 | u64::from(protocol))
 }
 
-fn check_arp(head: &Head, len: usize, sender: &Identity) -> Result<(), Offence> {
+fn check_arp(head: &Head, len: usize, sender: &Identity) -> Result<u32, Offence> {
     // Hardware type 1, protocol type 0x0800, lengths 6 and 4.
     if len < ARP_FRAME || u64_at(head, 14) >> 16 != 0x0001_0800_0604 {
         return Err(Offence::Malformed);
     }
-    let ip = u32_at(head, 28);
-    if mac_at(head, 22) != sender.mac || (ip != sender.ip && ip != 0) {
+    let (operation, from, target) = (u16_at(head, 20), u32_at(head, 28), u32_at(head, 38));
+    if !matches!(operation, 1 | 2) {
+        return Err(Offence::Refused);
+    }
+    // A probe for somebody else's address would keep its owner from using it.
+    let own = from == sender.ip || (from == 0 && operation == 1 && target == sender.ip);
+    if mac_at(head, 22) != sender.mac || !own {
         return Err(Offence::Spoofed);
     }
-    Ok(())
+    Ok(0)
 }
 
-/// Heading of a frame from a port, which is trusted as to who it is from. `head` is zero beyond the frame's end.
+/// Heading of a frame from a port, which is trusted as to who it is from. `head` is its first line, zero beyond its end.
 #[inline(always)]
-pub(crate) fn heading(head: &Head, len: usize) -> Heading {
-    let ipv4 = u16_at(head, 12) == ETHERTYPE_IPV4 && len >= IPV4_FRAME;
-    Heading { destination: mac_at(head, 0), hash: if ipv4 { ipv4_hash(head, len) } else { 0 } }
+pub(crate) fn heading(head: &Head, frame: &[u8]) -> Heading {
+    let hash = match u16_at(head, 12) {
+        ETHERTYPE_IPV4 if head[14] == PLAIN_IPV4 && head[23] != ICMP => ipv4_hash(head, frame.len()),
+        ETHERTYPE_IPV4 | ETHERTYPE_IPV6 => packet_hash(frame),
+        _ => 0,
+    };
+    Heading { destination: mac_at(head, 0), hash }
+}
+
+/// Flow hash of any frame: 0 of what is no IP packet.
+fn packet_hash(frame: &[u8]) -> u32 {
+    packet::decode(frame, frame.len()).ok().flatten().map_or(0, |packet| packet.hash())
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::frame::Mac;
+    use crate::switch::inspect::inspect;
     use proptest::prelude::*;
     use std::net::Ipv4Addr;
 
@@ -150,7 +213,7 @@ pub(crate) mod tests {
     const YOU: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 3);
 
     fn me() -> Identity {
-        Identity { mac: Mac::derived(ME).key(), ip: ME.to_bits() }
+        Identity::new(Mac::derived(ME), ME, None)
     }
 
     /// A minimal UDP frame of `len` bytes.
@@ -190,8 +253,13 @@ pub(crate) mod tests {
         head
     }
 
+    /// What the switch makes of a frame: first line, and the whole if that is not enough.
     fn judge(frame: &[u8]) -> Result<Heading, Offence> {
-        check(&head(frame), frame.len(), &me())
+        match check(&head(frame), frame.len(), &me()) {
+            Verdict::Pass(heading) => Ok(heading),
+            Verdict::Offence(offence) => Err(offence),
+            Verdict::Inspect => inspect(frame, &me()),
+        }
     }
 
     #[test]
@@ -215,7 +283,14 @@ pub(crate) mod tests {
         frame[31] ^= 1;
         assert_eq!(judge(&frame), Err(Offence::Spoofed), "ARP sender IP");
         frame[28..32].fill(0);
+        assert_eq!(judge(&frame), Err(Offence::Spoofed), "an ARP probe for somebody else's address");
+        frame[38..42].copy_from_slice(&ME.octets());
         assert!(judge(&frame).is_ok(), "an ARP probe has no sender IP");
+        frame[21] = 2;
+        assert_eq!(judge(&frame), Err(Offence::Spoofed), "an ARP reply from nobody");
+        let mut frame = arp(ME, YOU);
+        frame[21] = 3;
+        assert_eq!(judge(&frame), Err(Offence::Refused), "reverse ARP");
     }
 
     #[test]
@@ -241,10 +316,14 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn other_ethertypes_are_refused() {
+    fn other_ethertypes_and_vlan_tags_are_refused() {
         let mut frame = udp(ME, YOU, (1, 2), 60);
-        frame[12..14].copy_from_slice(&crate::frame::ETHERTYPE_IPV6.to_be_bytes());
+        frame[12..14].copy_from_slice(&[0x88, 0xcc]);
         assert_eq!(judge(&frame), Err(Offence::Ethertype));
+        for tag in ETHERTYPES_VLAN {
+            frame[12..14].copy_from_slice(&tag.to_be_bytes());
+            assert_eq!(judge(&frame), Err(Offence::Tagged), "{tag:#x}");
+        }
     }
 
     #[test]
@@ -266,12 +345,26 @@ pub(crate) mod tests {
                 bytes[6..12].copy_from_slice(&Mac::derived(ME).0);
             }
             bytes[12..14].copy_from_slice(&ethertype);
-            if check(&bytes, len, &me()).is_ok() {
+            if let Verdict::Pass(_) = check(&bytes, len, &me()) {
                 prop_assert_eq!(&bytes[6..12], &Mac::derived(ME).0);
                 if ethertype == [8, 0] {
                     prop_assert_eq!(&bytes[26..30], &ME.octets());
                 }
             }
+        }
+
+        #[test]
+        fn the_first_line_and_the_whole_packet_have_one_hash(mut rest in any::<[u8; 34]>(), len in 34usize..80,
+            protocol in prop::sample::select(vec![6u8, 17, 2, 50]), fragment in prop::sample::select(vec![0u16, 0x4000, 0x2000, 7])) {
+            rest[9] = protocol;
+            rest[6..8].copy_from_slice(&fragment.to_be_bytes());
+            let mut frame = udp(ME, YOU, (0, 0), 80);
+            frame.truncate(len);
+            let n = rest.len().min(len - 14);
+            frame[14..14 + n].copy_from_slice(&rest[..n]);
+            frame[14] = PLAIN_IPV4;
+            frame[16..18].copy_from_slice(&((len - 14) as u16 - u16::from(rest[0] % 8).min(len as u16 - 34)).to_be_bytes());
+            prop_assert_eq!(ipv4_hash(&head(&frame), len), packet_hash(&frame));
         }
     }
 }

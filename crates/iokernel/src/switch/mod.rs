@@ -2,7 +2,8 @@
 //!
 //! Owns the MAC table, the egress rings that are being polled, and the ports. A frame is copied once, from the sender's ring or
 //! the port's buffer into the receiver's ring; what is checked is a private copy of its first line, which is what is
-//! delivered. It decides nothing about cores: a frame for a runtime without one is told to the allocator, which may grant
+//! delivered. IPv6, ICMP and IPv4 options are not to be judged by a first line: such a frame is copied whole, judged, and
+//! delivered from the copy. Firewall rules and rate limits ([`crate::firewall`]) are asked after the anti-spoofing checks. It decides nothing about cores: a frame for a runtime without one is told to the allocator, which may grant
 //! a core before the frame is put into the ring of the kthread that will get it.
 //!
 //! Batches are bounded ([`EGRESS_BATCH`] per ring and iteration, [`PORT_BUDGET`] per port), so that hand-offs are looked at
@@ -13,13 +14,20 @@
 //! | what a runtime writes | what happens |
 //! |---|---|
 //! | a frame with foreign addresses, or none that make sense | dropped and counted, for the runtime too |
+//! | a message that only routers send, a VLAN tag, another protocol | the same |
 //! | an impossible ring record or position | its registration ends ([`Allocator::doom`]) |
 //! | a frame that changes while it is copied | the checked first line is delivered; to a port, nothing |
 //! | more frames than its receivers take | dropped at the full ring and counted |
 
 pub(crate) mod check;
+#[cfg(test)]
+mod firewall_tests;
 pub(crate) mod flow;
+mod inspect;
 pub(crate) mod mac;
+mod multicast;
+pub(crate) mod packet;
+mod source;
 #[cfg(test)]
 mod tests;
 
@@ -27,17 +35,21 @@ use std::collections::HashMap;
 use std::net::Ipv4Addr;
 use tailwater_sched::{KthreadId, RuntimeId};
 use tailwater_shm::Cycles;
-use tailwater_shm::ring::{
-    Consumer, FIRST_LINE_FRAME, FirstLine, FrameBuffer, MIN_FRAME, Producer, Record, ReserveError, forward,
-};
+use tailwater_shm::ring::{FIRST_LINE_FRAME, FirstLine, FrameBuffer, MIN_FRAME, Record, ReserveError};
 
 use crate::allocator::Allocator;
 use crate::capture::{Captures, Point};
+use crate::config::Config;
+use crate::firewall::{Direction, Multicast, Ruling};
 use crate::frame::{ETHERNET_HEADER, Mac};
 use crate::port::{Attachment, Delivery, Inject, PORT_BUDGET, Port};
 use crate::runtime::{Egress, EndReason, Runtime};
-use check::{Heading, Offence, is_group};
+use crate::stats::Stats;
+use check::{Heading, Offence, Verdict, is_group};
+use inspect::inspect;
 use mac::{Destination, MacTable};
+use multicast::{Audience, SolicitedNodes, audience};
+use source::{FromRing, Private, Source};
 
 /// Most frames taken from one egress ring per iteration.
 const EGRESS_BATCH: usize = 32;
@@ -51,7 +63,14 @@ pub(crate) struct Switch {
     ports: Vec<PortLine>,
     uplink: Option<u16>,
     max_frame: usize,
+    /// EtherTypes that runtimes may send beside those that are checked.
+    ethertypes: Vec<u16>,
+    solicited: SolicitedNodes,
+    /// What becomes of frames for other IPv6 groups.
+    multicast: Multicast,
     buffer: FrameBuffer,
+    /// Where frames are copied that must be judged whole; `None` while one is.
+    whole: Option<FrameBuffer>,
     /// Ingress rings that hold back what the present batch put into them; see [`Producer::cork`].
     corked: Vec<KthreadId>,
     /// Receivers of the present broadcast; kept for its memory.
@@ -68,58 +87,6 @@ struct PortLine {
     dirty: bool,
 }
 
-/// A frame to be delivered, wherever it comes from.
-trait Source {
-    fn len(&self) -> usize;
-    fn put(&self, to: &mut Producer, hash: u32, now: Cycles) -> Result<(), ReserveError>;
-    /// A private copy for a port; `None` when the sender changed what was checked.
-    fn copy<'a>(&'a self, buffer: &'a mut FrameBuffer) -> Option<&'a [u8]>;
-}
-
-struct FromRing<'a> {
-    consumer: &'a Consumer,
-    record: &'a Record,
-    first: &'a FirstLine,
-}
-
-impl Source for FromRing<'_> {
-    #[inline(always)]
-    fn len(&self) -> usize {
-        self.record.len
-    }
-
-    #[inline(always)]
-    fn put(&self, to: &mut Producer, hash: u32, now: Cycles) -> Result<(), ReserveError> {
-        forward(self.consumer, self.record, self.first, to, hash, now)
-    }
-
-    fn copy<'a>(&'a self, buffer: &'a mut FrameBuffer) -> Option<&'a [u8]> {
-        let frame = self.consumer.copy_frame(self.record, buffer);
-        let checked = frame.len().min(FIRST_LINE_FRAME);
-        (frame[..checked] == self.first.frame()[..checked]).then_some(frame)
-    }
-}
-
-struct FromPort<'a>(&'a [u8]);
-
-impl Source for FromPort<'_> {
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    #[inline(always)]
-    fn put(&self, to: &mut Producer, hash: u32, now: Cycles) -> Result<(), ReserveError> {
-        let mut slot = to.reserve(self.0.len())?;
-        slot.write(0, self.0);
-        slot.commit(hash, 0, now);
-        Ok(())
-    }
-
-    fn copy<'a>(&'a self, _buffer: &'a mut FrameBuffer) -> Option<&'a [u8]> {
-        Some(self.0)
-    }
-}
-
 /// Where a frame comes from, so that it does not go back there.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Origin {
@@ -130,7 +97,7 @@ enum Origin {
 impl Switch {
     /// A switch of these started ports, without runtimes. The caller has checked that addresses are unique and that there is
     /// one uplink at most.
-    pub(crate) fn new(ports: Vec<Box<dyn Port>>, mtu: u16) -> Self {
+    pub(crate) fn new(ports: Vec<Box<dyn Port>>, config: &Config) -> Self {
         let (mut macs, mut ips, mut uplink) = (MacTable::new(), HashMap::new(), None);
         for (number, port) in (0u16..).zip(&ports) {
             match port.attachment() {
@@ -147,8 +114,12 @@ impl Switch {
             polled: Vec::new(),
             ports: ports.into_iter().map(|port| PortLine { port: Some(port), dirty: false }).collect(),
             uplink,
-            max_frame: usize::from(mtu) + ETHERNET_HEADER,
+            max_frame: usize::from(config.mtu) + ETHERNET_HEADER,
+            ethertypes: config.firewall.ethertypes.clone(),
+            solicited: SolicitedNodes::default(),
+            multicast: config.firewall.multicast,
             buffer: FrameBuffer::new(),
+            whole: Some(FrameBuffer::new()),
             corked: Vec::new(),
             receivers: Vec::new(),
             flooded: 0,
@@ -160,11 +131,13 @@ impl Switch {
         self.macs.insert(runtime.mac, Destination::Runtime(runtime.id));
         self.ips.insert(runtime.ip, runtime.mac);
         self.captures.handle_attached(&runtime.stats.name, runtime.id);
+        self.solicited.insert(runtime.id, runtime.identity.ipv6());
     }
 
     /// Forgets a runtime: no ring of it is touched after this.
     pub(crate) fn detach(&mut self, id: RuntimeId, ip: Option<Ipv4Addr>) {
         self.macs.remove(Destination::Runtime(id));
+        self.solicited.remove(id);
         if let Some(ip) = ip {
             self.ips.remove(&ip);
         }
@@ -241,10 +214,11 @@ impl Switch {
                 self.capture(Point::FromRuntime(egress.owner.runtime), &source);
             }
             match self.judge(&first, &record, egress) {
-                Ok(heading) => {
-                    self.route(Origin::Runtime(egress.owner.runtime), &source, heading, alloc, now);
+                Verdict::Pass(heading) => {
+                    self.send(egress, &source, heading, alloc, now);
                 }
-                Err(offence) => count_offence(offence, egress, alloc),
+                Verdict::Inspect => self.send_whole(egress, &record, alloc, now),
+                Verdict::Offence(offence) => count_offence(offence, egress, alloc),
             }
             egress.consumer.advance(&record);
             taken += 1;
@@ -279,11 +253,58 @@ impl Switch {
     }
 
     #[inline(always)]
-    fn judge(&self, first: &FirstLine, record: &Record, egress: &Egress) -> Result<Heading, Offence> {
+    fn judge(&self, first: &FirstLine, record: &Record, egress: &Egress) -> Verdict {
         if record.len > self.max_frame {
-            return Err(Offence::Malformed);
+            return Verdict::Offence(Offence::Malformed);
         }
-        check::check(first.frame(), record.len, &egress.identity)
+        match check::check(first.frame(), record.len, &egress.identity) {
+            Verdict::Offence(Offence::Ethertype) => self.judge_ethertype(first),
+            verdict => verdict,
+        }
+    }
+
+    /// A frame of another protocol, from whom it says: passes if the configuration names its EtherType.
+    #[cold]
+    fn judge_ethertype(&self, first: &FirstLine) -> Verdict {
+        let head = first.frame();
+        let ethertype = u16::from_be_bytes([head[12], head[13]]);
+        match check::mac_key(head, 0) {
+            Some(destination) if self.ethertypes.contains(&ethertype) => {
+                Verdict::Pass(Heading { destination, hash: 0 })
+            }
+            _ => Verdict::Offence(Offence::Ethertype),
+        }
+    }
+
+    /// Judges a frame that must be seen whole, and sends it on from the copy that was judged.
+    #[inline(never)]
+    fn send_whole(&mut self, egress: &Egress, record: &Record, alloc: &mut Allocator, now: Cycles) {
+        let Some(mut buffer) = self.whole.take() else { return };
+        let frame = egress.consumer.copy_frame(record, &mut buffer);
+        match inspect(frame, &egress.identity) {
+            Ok(heading) => self.send(egress, &Private(frame), heading, alloc, now),
+            Err(offence) => count_offence(offence, egress, alloc),
+        }
+        self.whole = Some(buffer);
+    }
+
+    /// Sends on what a runtime may send, if its rules and limits say so too.
+    #[inline(always)]
+    fn send<S: Source>(
+        &mut self,
+        egress: &Egress,
+        source: &S,
+        heading: Heading,
+        alloc: &mut Allocator,
+        now: Cycles,
+    ) {
+        let from = egress.owner.runtime;
+        if egress.guarded
+            && !permits(Direction::Egress, alloc.runtimes.get_mut(from), source, &alloc.stats, now)
+        {
+            return;
+        }
+        self.route(Origin::Runtime(from), source, heading, alloc, now);
     }
 
     /// Sends a frame where its destination address says.
@@ -299,7 +320,7 @@ impl Switch {
         match self.macs.find(heading.destination) {
             Some(Destination::Runtime(id)) => self.deliver(id, source, heading.hash, alloc, now),
             Some(Destination::Port(number)) => self.transmit(number, source, alloc, now),
-            None if is_group(heading.destination) => self.flood(origin, source, heading.hash, alloc, now),
+            None if is_group(heading.destination) => self.flood(origin, source, heading, alloc, now),
             None => match self.uplink {
                 Some(number) if origin != Origin::Port(number) => self.transmit(number, source, alloc, now),
                 _ => {
@@ -310,24 +331,28 @@ impl Switch {
         }
     }
 
-    /// Broadcast and multicast: a copy for everybody but the sender.
+    /// Broadcast and multicast: a copy for all who are meant but the sender.
     #[cold]
     fn flood<S: Source>(
         &mut self,
         origin: Origin,
         source: &S,
-        hash: u32,
+        heading: Heading,
         alloc: &mut Allocator,
         now: Cycles,
     ) -> Delivery {
         alloc.stats.switch.flooded.add(1);
         let mut best = Delivery::Unknown;
         let mut receivers = core::mem::take(&mut self.receivers);
-        receivers.extend(alloc.runtimes.iter().map(|runtime| runtime.id));
+        match audience(heading.destination, self.multicast) {
+            Audience::Everybody => receivers.extend(alloc.runtimes.iter().map(|runtime| runtime.id)),
+            Audience::Solicited(low) => receivers.extend_from_slice(self.solicited.owners(low)),
+            Audience::Nobody => {}
+        }
         self.flooded += receivers.len() + self.ports.len();
         for id in receivers.drain(..) {
             if origin != Origin::Runtime(id) {
-                best = better(best, self.deliver(id, source, hash, alloc, now));
+                best = better(best, self.deliver(id, source, heading.hash, alloc, now));
             }
         }
         self.receivers = receivers;
@@ -349,8 +374,17 @@ impl Switch {
         alloc: &mut Allocator,
         now: Cycles,
     ) -> Delivery {
-        let unserved = match alloc.runtimes.get(id) {
-            Some(runtime) if !runtime.doomed => runtime.groups.is_unserved(),
+        let unserved = match alloc.runtimes.get_mut(id) {
+            Some(runtime) if !runtime.doomed => {
+                let unserved = runtime.groups.is_unserved();
+                // Before anybody is woken for it.
+                if runtime.guard.is_some()
+                    && !permits(Direction::Ingress, Some(runtime), source, &alloc.stats, now)
+                {
+                    return Delivery::Denied;
+                }
+                unserved
+            }
             _ => return Delivery::Unknown,
         };
         if unserved {
@@ -456,8 +490,47 @@ fn count_offence(offence: Offence, egress: &Egress, alloc: &Allocator) {
             counters.tx_malformed.add(1);
             switch.dropped_malformed.add(1);
         }
-        Offence::Ethertype => switch.dropped_ethertype.add(1),
+        Offence::Ethertype => {
+            counters.tx_refused.add(1);
+            switch.dropped_ethertype.add(1);
+        }
+        Offence::Tagged => {
+            counters.tx_refused.add(1);
+            switch.dropped_tagged.add(1);
+        }
+        Offence::Refused => {
+            counters.tx_refused.add(1);
+            switch.dropped_refused.add(1);
+        }
     }
+}
+
+/// Whether rules and limits of a runtime let a frame pass; counts it if not.
+#[inline(never)]
+fn permits<S: Source>(
+    direction: Direction,
+    runtime: Option<&mut Runtime>,
+    source: &S,
+    stats: &Stats,
+    now: Cycles,
+) -> bool {
+    let Some(runtime) = runtime else { return false };
+    let Some(guard) = &mut runtime.guard else { return true };
+    let ruling = guard.judge(direction, source.shown(), source.len(), now, &stats.firewall);
+    let counters = &runtime.stats.counters;
+    let egress = direction == Direction::Egress;
+    match ruling {
+        Ruling::Pass => return true,
+        Ruling::Denied => {
+            if egress { &counters.tx_denied } else { &counters.rx_denied }.add(1);
+            stats.switch.dropped_denied.add(1);
+        }
+        Ruling::Limited => {
+            if egress { &counters.tx_limited } else { &counters.rx_limited }.add(1);
+            stats.switch.dropped_limited.add(1);
+        }
+    }
+    false
 }
 
 fn better(a: Delivery, b: Delivery) -> Delivery {
@@ -486,8 +559,8 @@ impl Inject for Injector<'_> {
         let mut head = [0; FIRST_LINE_FRAME];
         let shown = frame.len().min(FIRST_LINE_FRAME);
         head[..shown].copy_from_slice(&frame[..shown]);
-        let heading = check::heading(&head, frame.len());
-        self.switch.route(Origin::Port(self.origin), &FromPort(frame), heading, self.alloc, self.now)
+        let heading = check::heading(&head, frame);
+        self.switch.route(Origin::Port(self.origin), &Private(frame), heading, self.alloc, self.now)
     }
 
     fn resolve(&self, ip: Ipv4Addr) -> Option<Mac> {

@@ -71,7 +71,7 @@ fn frames_of_one_flow_stay_in_order_through_more_than_a_batch() {
 fn spoofed_malformed_and_foreign_frames_are_dropped_and_counted() {
     let mut world = two_running(Vec::new());
     let mut other_type = udp(ip(0), ip(1), (5, 7), 60);
-    other_type[12] = 0x86;
+    other_type[12] = 0x88;
     let mut malformed = udp(ip(0), ip(1), (5, 7), 60);
     malformed[14] = 0x41;
     for frame in [

@@ -4,7 +4,7 @@ use core::ffi::{c_char, c_int, c_short, c_void};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, Protocol, SocketFlags, SocketType, socket_with};
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::last_error;
 use crate::frame::Mac;
@@ -45,6 +45,29 @@ impl Interface {
         let flags = self.flags()? | (libc::IFF_UP | libc::IFF_RUNNING) as c_short;
         change.ifr_ifru.ifru_flags = flags;
         ioctl(&self.socket, libc::SIOCSIFFLAGS, &mut change)
+    }
+
+    /// Adds an IPv6 address; one that is there already stays.
+    ///
+    /// # Errors
+    /// [`Errno::PERM`] without `CAP_NET_ADMIN`, [`Errno::AFNOSUPPORT`] or [`Errno::ACCESS`] where IPv6 is switched off, or
+    /// what else the kernel says.
+    pub(crate) fn add_ip6(&self, ip: Ipv6Addr, prefix_len: u8) -> Result<(), Errno> {
+        let socket = socket_with(AddressFamily::INET6, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+        let mut query = request(&self.name)?;
+        ioctl(&self.socket, libc::SIOCGIFINDEX, &mut query)?;
+        let change = libc::in6_ifreq {
+            ifr6_addr: libc::in6_addr { s6_addr: ip.octets() },
+            ifr6_prefixlen: prefix_len.into(),
+            // SAFETY: SIOCGIFINDEX filled this member of the union; any bit pattern is an integer.
+            ifr6_ifindex: unsafe { query.ifr_ifru.ifru_ifindex },
+        };
+        // SAFETY: on an IPv6 socket this request reads an in6_ifreq, which lives across the call.
+        let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFADDR, &raw const change) };
+        match if result == 0 { Ok(()) } else { Err(last_error()) } {
+            Err(Errno::EXIST) => Ok(()),
+            other => other,
+        }
     }
 
     /// Its number.

@@ -59,7 +59,7 @@ fn order(plan: &str) -> Order {
 fn started() -> (Station, StationHandle) {
     let (mut station, handle) = station("load", OWN).unwrap();
     let clock = Clock::calibrate(5);
-    station.start(&Context { clock, mtu: 1500, prefix_len: 16 }).unwrap();
+    station.start(&Context { clock, mtu: 1500, prefix_len: 16, network6: None }).unwrap();
     (station, handle)
 }
 

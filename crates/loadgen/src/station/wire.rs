@@ -15,26 +15,26 @@ use tailwater_workload::spin::REQUEST_LEN;
 const UDP_HEADER: usize = 8;
 
 /// Where a datagram's data begins in a frame whose IP header has no options.
-pub(super) const PAYLOAD: usize = IPV4_FRAME + UDP_HEADER;
+pub(crate) const PAYLOAD: usize = IPV4_FRAME + UDP_HEADER;
 
 /// Bytes of a request's frame.
-pub(super) const REQUEST_FRAME: usize = PAYLOAD + REQUEST_LEN;
+pub(crate) const REQUEST_FRAME: usize = PAYLOAD + REQUEST_LEN;
 
 /// IP protocol number of UDP.
 const UDP: u8 = 17;
 
 /// Hops that a packet may make; the customary initial value (RFC 1700).
-const TIME_TO_LIVE: u8 = 64;
+pub(crate) const TIME_TO_LIVE: u8 = 64;
 
 /// One end of a conversation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Host {
-    pub(super) mac: Mac,
-    pub(super) ip: Ipv4Addr,
+pub(crate) struct Host {
+    pub(crate) mac: Mac,
+    pub(crate) ip: Ipv4Addr,
 }
 
 /// The frame of a request, complete but for source port and payload.
-pub(super) fn request_template(from: Host, to: Host, port: u16) -> [u8; REQUEST_FRAME] {
+pub(crate) fn request_template(from: Host, to: Host, port: u16) -> [u8; REQUEST_FRAME] {
     let mut frame = [0; REQUEST_FRAME];
     frame[..6].copy_from_slice(&to.mac.0);
     frame[6..12].copy_from_slice(&from.mac.0);
@@ -58,22 +58,22 @@ pub(super) fn request_template(from: Host, to: Host, port: u16) -> [u8; REQUEST_
 
 /// Completes a copy of a [`request_template`].
 #[inline]
-pub(super) fn fill_request(frame: &mut [u8; REQUEST_FRAME], source_port: u16, payload: &[u8; REQUEST_LEN]) {
+pub(crate) fn fill_request(frame: &mut [u8; REQUEST_FRAME], source_port: u16, payload: &[u8; REQUEST_LEN]) {
     put_u16(frame, IPV4_FRAME, source_port);
     frame[PAYLOAD..].copy_from_slice(payload);
 }
 
 /// A UDP datagram that is not a fragment, with its addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Datagram<'a> {
-    pub(super) from: SocketAddrV4,
-    pub(super) to: SocketAddrV4,
-    pub(super) payload: &'a [u8],
+pub(crate) struct Datagram<'a> {
+    pub(crate) from: SocketAddrV4,
+    pub(crate) to: SocketAddrV4,
+    pub(crate) payload: &'a [u8],
 }
 
 /// Reads the datagram in `frame`, if there is one. Checksums are not verified: nothing lies between the rings.
 #[inline]
-pub(super) fn decode_datagram(frame: &[u8]) -> Option<Datagram<'_>> {
+pub(crate) fn decode_datagram(frame: &[u8]) -> Option<Datagram<'_>> {
     if frame.len() < PAYLOAD || get_u16(frame, 12) != ETHERTYPE_IPV4 {
         return None;
     }
@@ -97,7 +97,7 @@ pub(super) fn decode_datagram(frame: &[u8]) -> Option<Datagram<'_>> {
 }
 
 /// If `frame` is an ARP request for `own.ip`, the reply to it (RFC 826).
-pub(super) fn answer_arp(frame: &[u8], own: Host) -> Option<[u8; ARP_FRAME]> {
+pub(crate) fn answer_arp(frame: &[u8], own: Host) -> Option<[u8; ARP_FRAME]> {
     // Ethernet and IPv4 addresses of 6 and 4 bytes; operation 1, a request.
     const REQUEST: [u8; 8] = [0, 1, 8, 0, 6, 4, 0, 1];
     let frame = frame.get(..ARP_FRAME)?;
@@ -119,21 +119,21 @@ pub(super) fn answer_arp(frame: &[u8], own: Host) -> Option<[u8; ARP_FRAME]> {
 }
 
 /// The checksum of a header whose checksum field is zero (RFC 1071). `header` has an even length.
-fn internet_checksum(header: &[u8]) -> u16 {
+pub(crate) fn internet_checksum(header: &[u8]) -> u16 {
     let sum: u32 = header.chunks_exact(2).map(|pair| u32::from(get_u16(pair, 0))).sum();
     let folded = (sum & 0xffff) + (sum >> 16);
     !((folded & 0xffff) + (folded >> 16)) as u16
 }
 
-fn put_u16(bytes: &mut [u8], at: usize, value: u16) {
+pub(crate) fn put_u16(bytes: &mut [u8], at: usize, value: u16) {
     bytes[at..at + 2].copy_from_slice(&value.to_be_bytes());
 }
 
-fn get_u16(bytes: &[u8], at: usize) -> u16 {
+pub(crate) fn get_u16(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([bytes[at], bytes[at + 1]])
 }
 
-fn get_ip(bytes: &[u8], at: usize) -> Ipv4Addr {
+pub(crate) fn get_ip(bytes: &[u8], at: usize) -> Ipv4Addr {
     Ipv4Addr::new(bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3])
 }
 

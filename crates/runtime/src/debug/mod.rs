@@ -217,6 +217,7 @@ fn queued(runtime: &Runtime) -> HashSet<*const Uthread> {
     let mut queued: HashSet<_> = runtime.injected_snapshot().into_iter().collect();
     for kthread in &runtime.kthreads {
         queued.extend(kthread.runq.snapshot());
+        queued.extend(kthread.mailbox.peek().map(|address| address as *const Uthread));
         // Copied before it is hashed: the lock keeps its kthread waiting.
         let overflow: Vec<_> = kthread.overflow.lock().iter().map(|&t| core::ptr::from_ref(t)).collect();
         queued.extend(overflow);

@@ -67,6 +67,9 @@ fn install(signal: DumpSignal) -> bool {
 }
 
 fn watch(timeout: Option<Duration>) {
+    // It runs for microseconds at a time, perhaps on the core that an IOKernel polls on, which would keep it waiting for longer than
+    // it may sleep.
+    tailwater_shm::priority::raise_kthread();
     let runtime = runtime();
     let mut stalls: Vec<Stall> = runtime.kthreads.iter().map(|_| Stall::default()).collect();
     let mut reports = Reports::default();

@@ -1,10 +1,12 @@
 //! Addresses as callers write them.
 
+use super::hosts;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::io;
 
-/// Something that stands for socket addresses, as `std::net::ToSocketAddrs` but without the resolver: looking up a name
-/// blocks the core, so only literal addresses and `localhost` (RFC 6761 section 6.3) are understood.
+/// Something that stands for socket addresses, as `std::net::ToSocketAddrs` but without name servers, which may take seconds
+/// to answer: literal addresses, `localhost`, and the names in /etc/hosts are understood. The file is read once, when the
+/// first name is looked up.
 ///
 /// # Examples
 /// ```
@@ -12,8 +14,8 @@ use std::io;
 ///
 /// let address = "10.0.0.1:53".to_socket_addrs().unwrap().next().unwrap();
 /// assert_eq!(address, (std::net::Ipv4Addr::new(10, 0, 0, 1), 53).to_socket_addrs().unwrap().next().unwrap());
-/// assert!("localhost:53".to_socket_addrs().is_ok());
-/// assert!("example.org:53".to_socket_addrs().is_err());
+/// assert_eq!("localhost:53".to_socket_addrs().unwrap().count(), 2);
+/// assert!("no-such-host.invalid:53".to_socket_addrs().is_err());
 /// ```
 pub trait ToSocketAddrs {
     /// The addresses, in the order in which they are to be tried.
@@ -22,7 +24,8 @@ pub trait ToSocketAddrs {
     /// The addresses.
     ///
     /// # Errors
-    /// [`InvalidInput`](io::ErrorKind::InvalidInput) for text that is no address.
+    /// [`InvalidInput`](io::ErrorKind::InvalidInput) for text that is no address, [`NotFound`](io::ErrorKind::NotFound) for
+    /// a name that is not known.
     ///
     /// # Examples
     /// ```
@@ -53,10 +56,25 @@ one_address! {
     (IpAddr, u16): |it| SocketAddr::new(it.0, it.1);
     (Ipv4Addr, u16): |it| SocketAddr::new(it.0.into(), it.1);
     (Ipv6Addr, u16): |it| SocketAddr::new(it.0.into(), it.1);
-    (&str, u16): |it| SocketAddr::new(host(it.0)?, it.1);
-    (String, u16): |it| SocketAddr::new(host(&it.0)?, it.1);
-    str: |it| parse(it)?;
-    String: |it| parse(it)?;
+}
+
+macro_rules! a_name {
+    ($($type:ty: |$this:ident| $addresses:expr;)+) => {$(
+        impl ToSocketAddrs for $type {
+            type Iter = std::vec::IntoIter<SocketAddr>;
+            fn to_socket_addrs(&self) -> io::Result<Self::Iter> {
+                let $this = self;
+                Ok($addresses?.into_iter())
+            }
+        }
+    )+};
+}
+
+a_name! {
+    (&str, u16): |it| host(it.0, it.1);
+    (String, u16): |it| host(&it.0, it.1);
+    str: |it| parse(it);
+    String: |it| parse(it);
 }
 
 impl<'a> ToSocketAddrs for &'a [SocketAddr] {
@@ -73,51 +91,66 @@ impl<T: ToSocketAddrs + ?Sized> ToSocketAddrs for &T {
     }
 }
 
-fn parse(text: &str) -> io::Result<SocketAddr> {
+fn parse(text: &str) -> io::Result<Vec<SocketAddr>> {
     if let Ok(address) = text.parse() {
-        return Ok(address);
+        return Ok(vec![address]);
     }
     let (name, port) =
         text.rsplit_once(':').ok_or_else(|| not_an_address(text, "a port after a colon is missing"))?;
     let port = port.parse().map_err(|_| not_an_address(text, "the port is not a number up to 65535"))?;
-    Ok(SocketAddr::new(host(name)?, port))
+    host(name, port)
 }
 
-fn host(name: &str) -> io::Result<IpAddr> {
-    if name.eq_ignore_ascii_case("localhost") {
-        return Ok(Ipv4Addr::LOCALHOST.into());
+fn host(name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    if let Ok(ip) = name.parse() {
+        return Ok(vec![SocketAddr::new(ip, port)]);
     }
-    name.parse().map_err(|_| {
-        not_an_address(
+    let possible = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
+    if name.is_empty() || !name.bytes().all(possible) {
+        return Err(not_an_address(
             name,
-            "names are not looked up here, because that would block a core: resolve it with std::net::ToSocketAddrs \
-             on an ordinary thread and pass the address",
-        )
-    })
+            "it is neither an IP address nor a possible name; IPv6 with a port is [address]:port",
+        ));
+    }
+    let found = hosts::look_up(name);
+    if found.is_empty() {
+        let why = format!(
+            "{name:?} is not in /etc/hosts, and name servers are not asked here, because that may take seconds: resolve it with \
+             std::net::ToSocketAddrs inside tailwater::blocking and pass the address"
+        );
+        return Err(io::Error::new(io::ErrorKind::NotFound, why));
+    }
+    Ok(found.into_iter().map(|ip| SocketAddr::new(ip, port)).collect())
 }
 
 fn not_an_address(text: &str, why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, format!("{text:?} is not a socket address: {why}"))
 }
 
-/// Calls `f` with the IPv4 addresses among `addresses` until it succeeds.
+/// An address as a socket writes it: one that is bound to an IPv6 address writes IPv4 ones as IPv4-mapped.
+pub fn shown(address: SocketAddr, mapped: bool) -> SocketAddr {
+    match address.ip() {
+        IpAddr::V4(ip) if mapped => SocketAddr::new(ip.to_ipv6_mapped().into(), address.port()),
+        _ => address,
+    }
+}
+
+/// What a call says that was given no address to try.
+pub fn no_addresses() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, "no addresses were given")
+}
+
+/// Calls `f` with the addresses until it succeeds.
 ///
 /// # Errors
-/// That of the last call, or of the addresses, or [`Unsupported`](io::ErrorKind::Unsupported) if all are IPv6.
+/// That of the last call, or of the addresses.
 pub fn try_each<T>(
     addresses: impl ToSocketAddrs,
-    mut f: impl FnMut(SocketAddrV4) -> io::Result<T>,
+    mut f: impl FnMut(SocketAddr) -> io::Result<T>,
 ) -> io::Result<T> {
-    let mut error = io::Error::new(io::ErrorKind::InvalidInput, "no addresses were given");
+    let mut error = no_addresses();
     for address in addresses.to_socket_addrs()? {
-        let result = match address {
-            SocketAddr::V4(v4) => f(v4),
-            SocketAddr::V6(v6) => Err(io::Error::new(
-                io::ErrorKind::Unsupported,
-                format!("{v6}: this network has IPv4 only; use an IPv4 address"),
-            )),
-        };
-        match result {
+        match f(address) {
             Ok(value) => return Ok(value),
             Err(e) => error = e,
         }
@@ -128,6 +161,12 @@ pub fn try_each<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn localhost_has_both_addresses_ipv4_first() {
+        let all: Vec<_> = ("localhost", 7).to_socket_addrs().unwrap().collect();
+        assert_eq!(all, ["127.0.0.1:7", "[::1]:7"].map(|a| a.parse().unwrap()));
+    }
 
     fn first(address: impl ToSocketAddrs) -> io::Result<SocketAddr> {
         address.to_socket_addrs().map(|mut all| all.next().unwrap())
@@ -148,11 +187,15 @@ mod tests {
 
     #[test]
     fn what_is_no_address_is_refused_with_the_reason() {
-        for (text, reason) in
-            [("10.0.0.1", "port"), ("10.0.0.1:70000", "65535"), ("example.org:80", "looked up"), ("", "port")]
-        {
+        for (text, kind, reason) in [
+            ("10.0.0.1", io::ErrorKind::InvalidInput, "port"),
+            ("10.0.0.1:70000", io::ErrorKind::InvalidInput, "65535"),
+            (":80", io::ErrorKind::InvalidInput, "possible name"),
+            ("", io::ErrorKind::InvalidInput, "port"),
+            ("no-such-host.invalid:80", io::ErrorKind::NotFound, "/etc/hosts"),
+        ] {
             let error = first(text).unwrap_err();
-            assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+            assert_eq!(error.kind(), kind, "{text}");
             assert!(error.to_string().contains(reason), "{text}: {error}");
         }
     }
@@ -161,10 +204,10 @@ mod tests {
     fn addresses_are_tried_in_turn_and_the_last_error_is_reported() {
         let all: Vec<SocketAddr> =
             ["[::1]:1", "10.0.0.1:1", "10.0.0.2:1"].iter().map(|a| a.parse().unwrap()).collect();
-        assert_eq!(try_each(&all[..], |a| Ok(*a.ip())).unwrap(), Ipv4Addr::new(10, 0, 0, 1));
+        let second = |a: SocketAddr| if a.is_ipv4() { Ok(a.ip()) } else { Err(io::Error::other("no")) };
+        assert_eq!(try_each(&all[..], second).unwrap(), IpAddr::from([10, 0, 0, 1]));
         let error = try_each(&all[..], |a| Err::<(), _>(io::Error::other(a.to_string()))).unwrap_err();
         assert_eq!(error.to_string(), "10.0.0.2:1");
-        assert_eq!(try_each(&all[..1], |_| Ok(())).unwrap_err().kind(), io::ErrorKind::Unsupported);
         assert_eq!(try_each(&all[..0], |_| Ok(())).unwrap_err().kind(), io::ErrorKind::InvalidInput);
     }
 }

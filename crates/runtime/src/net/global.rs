@@ -1,16 +1,19 @@
-//! The one stack of the process, and what ties it to kthreads: their egress rings, the cycle clock, a thread for its timers.
+//! The one stack of the process, and what ties it to kthreads: their egress rings, the cycle clock, a thread for its timers,
+//! one for what it sends to itself.
 //!
 //! The stack's timers (questions repeated, neighbours aged, this host announced) need no precision and fire seconds apart, so
 //! they have a user thread of their own, started when the first is set: it sleeps in the scheduler's timer queue like any other.
 
-use super::stack::{NetConfig, Outlet, OutletError, Stack};
+use super::stack::tcp::{Secrets, Socket};
+use super::stack::{LoopbackBatch, NetConfig, Outlet, OutletError, Stack};
 use crate::egress::{self, EgressError};
 use crate::sync::spin::SpinLock;
 use crate::sync::wait::{WaitList, wait};
 use core::hash::BuildHasher;
 use core::time::Duration;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use tailwater_shm::clock;
+use tailwater_tcp::Secret;
 
 static STACK: OnceLock<Stack> = OnceLock::new();
 
@@ -21,8 +24,20 @@ static STACK: OnceLock<Stack> = OnceLock::new();
 pub fn init(config: NetConfig) {
     // Seeded by the operating system: ports must be hard to guess.
     let seed = std::hash::RandomState::new().hash_one(0);
-    let stack = Stack::new(config, seed).unwrap_or_else(|e| panic!("network configuration: {e}"));
+    let secrets = Secrets { numbers: random_secret(), ports: random_secret() };
+    let stack =
+        Stack::with_secrets(config, seed, secrets).unwrap_or_else(|e| panic!("network configuration: {e}"));
     assert!(STACK.set(stack).is_ok(), "a process has one network stack, and it was made already");
+}
+
+/// Sixteen bytes from the operating system.
+fn random_secret() -> Secret {
+    let mut secret = [0; 16];
+    // SAFETY: `secret` is writable for as many bytes as are asked for.
+    let got = unsafe { libc::getrandom(secret.as_mut_ptr().cast(), secret.len(), 0) };
+    // Up to 256 bytes come whole and without interruption once the system has booted (getrandom(2)).
+    assert_eq!(got, 16, "getrandom: {}", std::io::Error::last_os_error());
+    Secret(secret)
 }
 
 /// The process's stack.
@@ -64,6 +79,94 @@ impl Outlet for KthreadOutlet {
             crate::thread::spawn(run_timers);
         }
     }
+
+    fn poll_loopback(&mut self) {
+        let mut loopback = LOOPBACK.lock();
+        let start = !core::mem::replace(&mut loopback.started, true);
+        loopback.sleeper.wake_one();
+        drop(loopback);
+        if start {
+            crate::thread::spawn(run_loopback);
+        }
+    }
+}
+
+/// Connections whose acknowledgments wait for the end of one batch; those of further ones leave at once.
+const MAX_DEFERRED: usize = 8;
+
+/// Frames of an ingress ring that are processed one after the other. Preemption is off.
+#[derive(Debug, Default)]
+pub struct Batch {
+    deferred: [Option<Arc<Socket>>; MAX_DEFERRED],
+}
+
+impl Batch {
+    /// Processes a frame.
+    #[inline]
+    pub fn input(&mut self, frame: &[u8], flags: u8) {
+        stack().input(self, frame, flags);
+    }
+}
+
+impl Drop for Batch {
+    #[inline]
+    fn drop(&mut self) {
+        for socket in self.deferred.iter_mut().map_while(Option::take) {
+            stack().flush_tcp(&mut KthreadOutlet, &socket);
+        }
+    }
+}
+
+impl Outlet for Batch {
+    #[inline]
+    fn transmit(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> Result<(), OutletError> {
+        KthreadOutlet.transmit(len, fill)
+    }
+
+    fn now(&self) -> Duration {
+        KthreadOutlet.now()
+    }
+
+    fn poll_by(&mut self, deadline: Duration) {
+        KthreadOutlet.poll_by(deadline);
+    }
+
+    fn defer(&mut self, socket: &Arc<Socket>) -> bool {
+        let Some(place) = self.deferred.iter_mut().find(|place| place.is_none()) else { return false };
+        *place = Some(Arc::clone(socket));
+        true
+    }
+
+    fn poll_loopback(&mut self) {
+        KthreadOutlet.poll_loopback();
+    }
+}
+
+struct LoopbackThread {
+    started: bool,
+    sleeper: WaitList,
+}
+
+static LOOPBACK: SpinLock<LoopbackThread> =
+    SpinLock::new(LoopbackThread { started: false, sleeper: WaitList::new() });
+
+/// The thread that processes what this host sends to itself, started when the first such packet is sent: never ends. One
+/// thread, so that packets stay in order.
+fn run_loopback() {
+    let mut batch = LoopbackBatch::default();
+    loop {
+        while stack().take_loopback(&mut batch) {
+            for packet in batch.packets() {
+                stack().input_local(&mut KthreadOutlet, &packet);
+                crate::poll();
+            }
+        }
+        let loopback = LOOPBACK.lock();
+        // Whoever fills the queue from here on finds this thread in the list, or has to wait for this lock until it is there.
+        if stack().is_loopback_empty() {
+            wait(loopback, |loopback| &mut loopback.sleeper, None);
+        }
+    }
 }
 
 struct Timers {
@@ -87,6 +190,7 @@ pub fn start_timers(stack: &Stack) {
 /// The timer thread: never ends.
 fn run_timers() {
     loop {
+        crate::poll();
         // From here on `poll_by` writes to `next` what the poll below may not have seen.
         TIMERS.lock().next = Duration::MAX;
         let due = stack().poll_timers(&mut KthreadOutlet).unwrap_or(Duration::MAX);

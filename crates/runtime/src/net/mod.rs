@@ -1,4 +1,4 @@
-//! The network: UDP sockets over a stack of our own, which runs on the kthreads and never makes a system call.
+//! The network: UDP sockets over IPv4 and IPv6, over a stack of our own, which runs on the kthreads and never makes a system call.
 //!
 //! ```text
 //! UdpSocket          blocks, times out, speaks std::io           udp::socket
@@ -11,15 +11,17 @@
 //! built in place in the egress ring of the kthread it runs on. Standalone there are no rings, and a datagram from one
 //! socket of the process to another goes straight from the sender's buffer into the receiver's queue, as it does attached.
 //!
-//! Never here: scheduling, steering of flows (the IOKernel's), name resolution (it blocks).
+//! Never here: scheduling, steering of flows (the IOKernel's), asking name servers (it blocks).
 //!
 //! The modules below are public for benchmarks and fuzzing, without a promise of stability.
 
 mod addr;
 mod global;
+mod hosts;
 mod neighbour;
 #[doc(hidden)]
 pub mod stack;
+pub mod tcp;
 #[doc(hidden)]
 pub mod udp;
 #[doc(hidden)]
@@ -27,14 +29,18 @@ pub mod wire;
 
 pub use addr::ToSocketAddrs;
 pub use stack::Counters;
+pub use tcp::{Congestion, Incoming, TcpKeepalive, TcpListener, TcpOptions, TcpStats, TcpStream};
 pub use udp::UdpSocket;
 
-pub(crate) use global::init;
+pub(crate) use global::{Batch, init};
 pub(crate) use stack::NetConfig;
+pub(crate) use stack::tcp::DEFAULT_CONNECTIONS;
 
 use global::{KthreadOutlet, stack};
 
-/// Flag of a ring record: whoever put the frame into the ingress ring vouches for its IPv4, ICMP and UDP checksums.
+/// Flag of a ring record: whoever put the frame into the ingress ring vouches for all checksums in it: IPv4's, and those of
+/// the transport protocol, whichever it is (ICMP, ICMPv6, TCP, UDP). That of a packet put together from fragments is looked
+/// at nevertheless.
 ///
 /// # Examples
 /// ```
@@ -42,18 +48,12 @@ use global::{KthreadOutlet, stack};
 /// ```
 pub const FLAG_CHECKSUM_OK: u8 = 1 << 0;
 
-/// Processes a frame from an ingress ring. Preemption is off.
-#[inline]
-pub(crate) fn input(frame: &[u8], flags: u8) {
-    stack().input(&mut KthreadOutlet, frame, flags);
-}
-
 /// Says that the IOKernel is gone: sends to other hosts fail from now on.
 pub(crate) fn set_link_down() {
-    stack().set_link_down();
+    stack().set_link_down(&mut KthreadOutlet);
 }
 
-/// This runtime's own address: the one its IOKernel gave it, or the configured one (127.0.0.1 by default) standalone.
+/// This runtime's own IPv4 address: the one its IOKernel gave it, or the configured one (127.0.0.1 by default) standalone.
 ///
 /// # Panics
 /// If no runtime has been started.
@@ -68,6 +68,22 @@ pub(crate) fn set_link_down() {
 /// ```
 pub fn local_ip() -> std::net::Ipv4Addr {
     stack().ip()
+}
+
+/// This runtime's own IPv6 address, if its IOKernel gave it one. `::1` can be reached in any case.
+///
+/// # Panics
+/// If no runtime has been started.
+///
+/// # Examples
+/// ```standalone_crate
+/// #[tailwater::main]
+/// fn main() {
+///     assert_eq!(tailwater::net::local_ip6(), None, "standalone");
+/// }
+/// ```
+pub fn local_ip6() -> Option<std::net::Ipv6Addr> {
+    stack().ip6()
 }
 
 /// What the process's network stack has counted since it started.

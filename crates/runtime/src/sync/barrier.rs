@@ -92,7 +92,7 @@ impl Barrier {
         let leader = arrivals.count >= self.threads;
         if leader {
             arrivals.count = 0;
-            arrivals.waiters.wake_all();
+            wait::wake_all(arrivals, |a| &mut a.waiters);
         } else {
             wait::wait(arrivals, |a| &mut a.waiters, None);
         }

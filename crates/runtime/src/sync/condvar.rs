@@ -6,6 +6,7 @@ use crate::runtime::deadline_after;
 use crate::sync::mutex::MutexGuard;
 use crate::sync::spin::SpinLock;
 use crate::sync::wait::{self, WaitList, WaitOutcome};
+use core::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::{LockResult, PoisonError};
 use std::time::Duration;
 use tailwater_shm::{Cycles, clock};
@@ -32,6 +33,9 @@ use tailwater_shm::{Cycles, clock};
 pub struct Condvar {
     waiters: SpinLock<WaitList>,
 }
+
+impl UnwindSafe for Condvar {}
+impl RefUnwindSafe for Condvar {}
 
 /// Whether a timed wait ended by its timeout.
 ///
@@ -245,6 +249,6 @@ impl Condvar {
     /// });
     /// ```
     pub fn notify_all(&self) {
-        self.waiters.lock().wake_all();
+        wait::wake_all(self.waiters.lock(), |list| list);
     }
 }

@@ -62,10 +62,10 @@ impl Event {
     /// assert!(event.is_set());
     /// ```
     pub fn set(&self) {
-        let mut waiters = self.waiters.lock();
+        let waiters = self.waiters.lock();
         // Release: pairs with the Acquire in `is_set`.
         self.set.store(true, Ordering::Release);
-        waiters.wake_all();
+        wait::wake_all(waiters, |list| list);
     }
 
     /// Makes threads wait again.

@@ -64,6 +64,38 @@ impl<T, F: FnOnce() -> T> LazyLock<T, F> {
     }
 }
 
+impl<T, F> LazyLock<T, F> {
+    /// The value, if it has been computed.
+    ///
+    /// # Examples
+    /// ```
+    /// use tailwater::sync::LazyLock;
+    ///
+    /// let answer = LazyLock::new(|| 42);
+    /// assert_eq!(LazyLock::get(&answer), None);
+    /// assert_eq!((*answer, LazyLock::get(&answer)), (42, Some(&42)));
+    /// ```
+    pub fn get(this: &Self) -> Option<&T> {
+        this.value.get()
+    }
+
+    /// The value, if it has been computed, to be changed.
+    ///
+    /// # Examples
+    /// ```
+    /// use tailwater::sync::LazyLock;
+    ///
+    /// let mut words = LazyLock::new(|| vec!["user"]);
+    /// assert!(LazyLock::get_mut(&mut words).is_none());
+    /// assert_eq!(words.len(), 1);
+    /// LazyLock::get_mut(&mut words).unwrap().push("threads");
+    /// assert_eq!(*words, ["user", "threads"]);
+    /// ```
+    pub fn get_mut(this: &mut Self) -> Option<&mut T> {
+        this.value.get_mut()
+    }
+}
+
 impl<T, F: FnOnce() -> T> Deref for LazyLock<T, F> {
     type Target = T;
     #[inline]

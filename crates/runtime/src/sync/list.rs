@@ -115,6 +115,38 @@ impl<N: Linked> List<N> {
         }
         true
     }
+
+    /// Moves all nodes to a ring that `anchor` closes, from which [`pop_ring`] takes them; true if there was any. They still leave by
+    /// [`remove`](Self::remove), as if they were in this list: nodes of a ring have neighbours on both sides, so the list's ends stay as they are.
+    ///
+    /// # Safety
+    /// As for [`push_back`](Self::push_back), for the ring; `anchor` is in no list, and neither moves nor dies before the ring is empty.
+    pub(crate) unsafe fn move_to_ring(&mut self, anchor: &N) -> bool {
+        let (head, tail) = (
+            core::mem::replace(&mut self.head, ptr::null()),
+            core::mem::replace(&mut self.tail, ptr::null()),
+        );
+        // SAFETY: the ends of a list are linked, hence alive.
+        let (Some(first), Some(last)) = (unsafe { head.as_ref() }, unsafe { tail.as_ref() }) else {
+            return false;
+        };
+        first.links().previous.set(anchor);
+        last.links().next.set(anchor);
+        anchor.links().next.set(head);
+        anchor.links().previous.set(tail);
+        true
+    }
+}
+
+/// Takes the oldest node out of the ring that `anchor` closes. Called under the lock of the list that the nodes came from.
+pub(crate) fn pop_ring<N: Linked>(anchor: &N) -> Option<NonNull<N>> {
+    let first = NonNull::new(anchor.links().next.get().cast_mut())?;
+    if ptr::eq(first.as_ptr(), anchor) {
+        return None;
+    }
+    // SAFETY: nodes of a ring are alive, by the contract of `move_to_ring`. The list is not touched: they have neighbours.
+    List::new().remove(unsafe { first.as_ref() });
+    Some(first)
 }
 
 #[cfg(test)]
@@ -165,6 +197,44 @@ mod tests {
                 prop_assert_eq!(list.iter().map(|node| node.number).collect::<Vec<_>>(), model.clone());
                 prop_assert_eq!(list.front().map(|node| node.number), model.first().copied());
                 prop_assert_eq!(list.is_empty(), model.is_empty());
+            }
+        }
+
+        #[test]
+        fn a_ring_keeps_its_order_while_nodes_leave_and_others_come(
+            steps in prop::collection::vec((0..4u8, any::<prop::sample::Index>()), 1..200),
+        ) {
+            let nodes: Vec<Node> = (0..20).map(|number| Node { number, links: Links::new() }).collect();
+            let anchor = Node { number: usize::MAX, links: Links::new() };
+            let (mut list, mut waiting, mut leaving) = (List::new(), Vec::new(), Vec::new());
+            for (step, index) in steps {
+                let node = &nodes[index.index(nodes.len())];
+                let was_in = waiting.contains(&node.number) || leaving.contains(&node.number);
+                match step {
+                    0 => {
+                        prop_assert_eq!(list.remove(node), was_in);
+                        waiting.retain(|&number| number != node.number);
+                        leaving.retain(|&number| number != node.number);
+                    }
+                    1 => {
+                        // SAFETY: `nodes` outlives the ring.
+                        let popped = pop_ring(&anchor).map(|node| unsafe { node.as_ref() }.number);
+                        prop_assert_eq!(popped, leaving.first().copied());
+                        leaving = leaving.split_off(popped.is_some().into());
+                    }
+                    2 if leaving.is_empty() => {
+                        // SAFETY: `nodes` and `anchor` outlive list and ring.
+                        prop_assert_eq!(unsafe { list.move_to_ring(&anchor) }, !waiting.is_empty());
+                        leaving = core::mem::take(&mut waiting);
+                    }
+                    _ if was_in => {}
+                    _ => {
+                        // SAFETY: it is in no list, and `nodes` outlives the list.
+                        unsafe { list.push_back(node) };
+                        waiting.push(node.number);
+                    }
+                }
+                prop_assert_eq!(list.iter().map(|node| node.number).collect::<Vec<_>>(), waiting.clone());
             }
         }
     }

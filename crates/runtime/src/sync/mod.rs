@@ -49,8 +49,40 @@ pub use once_lock::OnceLock;
 pub use rcu::Rcu;
 pub use rwlock::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use semaphore::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
-pub use std::sync::{LockResult, PoisonError, TryLockError, TryLockResult};
+pub use std::sync::{Arc, LockResult, PoisonError, TryLockError, TryLockResult, Weak, atomic};
 pub use wait_group::{WaitGroup, WaitGroupTask};
+
+/// What `std`'s types are, ours are: compiled, never run.
+#[cfg(test)]
+mod like_std {
+    use super::*;
+    use core::fmt::{Debug, Display};
+    use core::panic::{RefUnwindSafe, UnwindSafe};
+
+    fn shared<T: Send + Sync + UnwindSafe + RefUnwindSafe + Debug>() {}
+    fn made<T: Default + From<u8>>() {}
+    fn shown<T: Sync + Debug + Display>() {}
+
+    #[allow(dead_code)]
+    fn traits() {
+        shared::<Mutex<u8>>();
+        shared::<RwLock<u8>>();
+        shared::<Condvar>();
+        shared::<Barrier>();
+        shared::<Once>();
+        shared::<OnceLock<u8>>();
+        shared::<LazyLock<u8>>();
+        shared::<mpsc::Sender<u8>>();
+        shared::<mpsc::SyncSender<u8>>();
+        shared::<crate::thread::Thread>();
+        made::<Mutex<u8>>();
+        made::<RwLock<u8>>();
+        made::<OnceLock<u8>>();
+        shown::<MutexGuard<'_, u8>>();
+        shown::<RwLockReadGuard<'_, u8>>();
+        shown::<RwLockWriteGuard<'_, u8>>();
+    }
+}
 
 #[cfg(test)]
 mod test_support {

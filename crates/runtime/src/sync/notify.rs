@@ -80,7 +80,7 @@ impl Notify {
     /// assert!(!notify.try_wait());
     /// ```
     pub fn notify_waiters(&self) {
-        self.state.lock().waiters.wake_all();
+        wait::wake_all(self.state.lock(), |s| &mut s.waiters);
     }
 
     /// Waits for a notification, or takes the one that is stored.

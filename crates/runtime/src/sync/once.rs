@@ -69,10 +69,10 @@ struct Finish<'a> {
 
 impl Drop for Finish<'_> {
     fn drop(&mut self) {
-        let mut waiters = self.once.waiters.lock();
+        let waiters = self.once.waiters.lock();
         // Release: pairs with the Acquire in `is_completed`.
         self.once.state.store(self.state, Ordering::Release);
-        waiters.wake_all();
+        wait::wake_all(waiters, |list| list);
     }
 }
 

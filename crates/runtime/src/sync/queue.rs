@@ -154,9 +154,9 @@ impl<P> Queue<P> {
         self.payloads().next()
     }
 
-    /// How many entries from the front on fulfil `condition` without a gap.
-    pub(crate) fn count_front(&self, condition: impl Fn(&P) -> bool) -> usize {
-        self.payloads().take_while(|payload| condition(payload)).count()
+    /// How many entries from the front on fulfil `condition` without a gap; `limit` at most.
+    pub(crate) fn count_front(&self, limit: usize, condition: impl Fn(&P) -> bool) -> usize {
+        self.payloads().take(limit).take_while(|payload| condition(payload)).count()
     }
 
     /// Appends `entry`.

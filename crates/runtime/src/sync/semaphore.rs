@@ -5,7 +5,8 @@
 
 use crate::runtime::deadline_after;
 use crate::sync::queue::{self, Queue};
-use crate::sync::spin::SpinLock;
+use crate::sync::spin::{SpinGuard, SpinLock};
+use crate::sync::wait::WAKE_BATCH;
 use core::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,11 +28,12 @@ impl State {
         enough
     }
 
-    /// Serves the queue for as long as the permits suffice.
-    fn serve(&mut self) {
-        while let Some(mut grant) = self.queue.pop_if(|&wanted| wanted <= self.permits) {
-            self.permits -= *grant.payload();
-        }
+    /// Serves up to [`WAKE_BATCH`] of those who wait; true if there may be more to serve.
+    fn serve_batch(&mut self) -> bool {
+        (0..WAKE_BATCH).all(|_| {
+            let grant = self.queue.pop_if(|&wanted| wanted <= self.permits);
+            grant.map(|mut grant| self.permits -= *grant.payload()).is_some()
+        })
     }
 }
 
@@ -222,9 +224,8 @@ impl Semaphore {
         let sum = state.permits.checked_add(permits);
         if let Some(sum) = sum {
             state.permits = sum;
-            state.serve();
+            self.serve(state);
         }
-        drop(state);
         assert!(sum.is_some(), "a semaphore cannot hold more than usize::MAX permits");
     }
 
@@ -236,9 +237,19 @@ impl Semaphore {
         let (granted, _) = queue::wait_in(state, |s| &mut s.queue, permits, deadline);
         if !granted {
             // Those behind us may want less.
-            self.state.lock().serve();
+            self.serve(self.state.lock());
         }
         granted
+    }
+
+    /// Serves the queue for as long as the permits suffice, in batches between which it unlocks and passes a poll point.
+    fn serve<'a>(&'a self, mut state: SpinGuard<'a, State>) {
+        // Each turn but the last unlinks a batch of those who wait, and takes as many permits at least.
+        while state.serve_batch() {
+            drop(state);
+            crate::poll();
+            state = self.state.lock();
+        }
     }
 }
 

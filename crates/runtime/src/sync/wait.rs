@@ -8,6 +8,7 @@
 //! | event | holds | does |
 //! |---|---|---|
 //! | wake | list lock | unlinks the node; swaps `WAITING` for `WOKEN`, or stores it if there is no timeout; makes the thread runnable |
+//! | wake of all | list lock | moves the nodes to a ring of its own, then wakes them batch by batch, unlocking in between |
 //! | timeout | timer lock | swaps `WAITING` for `TIMED_OUT`; makes the thread runnable; the node stays linked |
 //! | waiter resumes, woken | nothing | takes its timer out (waits for a timer in the act of firing) |
 //! | waiter resumes, timed out | list lock | unlinks its node, if a waker has not skipped over it |
@@ -16,7 +17,7 @@
 //! under the timer lock. Ordinary OS threads may wait too; they are unparked instead of queued.
 
 use crate::kthread::{self, NoPreempt};
-use crate::sync::list::{Linked, Links, List};
+use crate::sync::list::{self, Linked, Links, List};
 use crate::sync::spin::SpinGuard;
 use crate::timer::TimerNode;
 use crate::uthread::Uthread;
@@ -24,6 +25,9 @@ use crate::worker;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU8, Ordering};
 use tailwater_shm::Cycles;
+
+/// Threads that are woken in one go: about 3 us, if their stacks are in no cache; a core is taken by signal after 5.
+pub(crate) const WAKE_BATCH: usize = 32;
 
 const WAITING: u8 = 0;
 const WOKEN: u8 = 1;
@@ -51,6 +55,8 @@ pub enum WaitOutcome {
 enum Waiter {
     User(&'static Uthread),
     Os(std::thread::Thread),
+    /// The node is no thread's but closes a ring.
+    Nobody,
 }
 
 impl Waiter {
@@ -79,10 +85,14 @@ impl Linked for WaitNode {
 
 impl WaitNode {
     fn new(timed: bool) -> Self {
+        Self::of(Waiter::current(), timed)
+    }
+
+    fn of(waiter: Waiter, timed: bool) -> Self {
         Self {
             timer: TimerNode::new(time_out),
             state: AtomicU8::new(WAITING),
-            waiter: Waiter::current(),
+            waiter,
             timed,
             links: Links::new(),
         }
@@ -107,6 +117,7 @@ impl WaitNode {
                 }
                 thread.unpark();
             }
+            Waiter::Nobody => return false,
         }
         true
     }
@@ -138,7 +149,7 @@ unsafe fn time_out(node: NonNull<TimerNode>) {
 /// # Examples
 /// ```
 /// use tailwater::sync::spin::SpinLock;
-/// use tailwater::sync::wait::{WaitList, WaitOutcome, wait};
+/// use tailwater::sync::wait::{WaitList, WaitOutcome, wait, wake_all};
 ///
 /// #[derive(Default)]
 /// struct Gate {
@@ -151,7 +162,7 @@ unsafe fn time_out(node: NonNull<TimerNode>) {
 ///     s.spawn(|| {
 ///         let mut gate = gate.lock();
 ///         gate.open = true;
-///         gate.waiters.wake_all();
+///         wake_all(gate, |gate| &mut gate.waiters);
 ///     });
 ///     loop {
 ///         let state = gate.lock();
@@ -239,43 +250,6 @@ impl WaitList {
         }
         false
     }
-
-    /// Wakes everybody; returns how many.
-    ///
-    /// # Examples
-    /// ```
-    /// use tailwater::sync::spin::SpinLock;
-    /// use tailwater::sync::wait::{WaitList, WaitOutcome, wait};
-    ///
-    /// #[derive(Default)]
-    /// struct Gate {
-    ///     open: bool,
-    ///     waiters: WaitList,
-    /// }
-    ///
-    /// let gate = SpinLock::new(Gate::default());
-    /// std::thread::scope(|s| {
-    ///     s.spawn(|| {
-    ///         let mut gate = gate.lock();
-    ///         gate.open = true;
-    ///         gate.waiters.wake_all();
-    ///     });
-    ///     loop {
-    ///         let state = gate.lock();
-    ///         if state.open {
-    ///             break;
-    ///         }
-    ///         assert_eq!(wait(state, |gate| &mut gate.waiters, None), WaitOutcome::Woken);
-    ///     }
-    /// });
-    /// ```
-    pub fn wake_all(&mut self) -> usize {
-        let mut woken = 0;
-        while self.wake_one() {
-            woken += 1;
-        }
-        woken
-    }
 }
 
 /// Refuses to block, before anything is linked that an unwinding thread would leave behind. `guard` is the caller's only one.
@@ -301,7 +275,7 @@ pub(crate) fn check_may_block(guard: &NoPreempt) {
 /// # Examples
 /// ```
 /// use tailwater::sync::spin::SpinLock;
-/// use tailwater::sync::wait::{WaitList, WaitOutcome, wait};
+/// use tailwater::sync::wait::{WaitList, WaitOutcome, wait, wake_all};
 ///
 /// #[derive(Default)]
 /// struct Gate {
@@ -314,7 +288,7 @@ pub(crate) fn check_may_block(guard: &NoPreempt) {
 ///     s.spawn(|| {
 ///         let mut gate = gate.lock();
 ///         gate.open = true;
-///         gate.waiters.wake_all();
+///         wake_all(gate, |gate| &mut gate.waiters);
 ///     });
 ///     loop {
 ///         let state = gate.lock();
@@ -349,6 +323,7 @@ pub fn wait<T>(
             drop(guard);
             wait_os(&node, deadline);
         }
+        Waiter::Nobody => unreachable!("a waiting node is the current thread's"),
     }
     // Acquire: pairs with the AcqRel swap in `finish`.
     if node.state.load(Ordering::Acquire) == WOKEN {
@@ -356,6 +331,87 @@ pub fn wait<T>(
     }
     list(&mut lock.lock()).0.remove(&node);
     WaitOutcome::TimedOut
+}
+
+/// Wakes everybody who waits on the list that `list` finds in the guarded state, and unlocks; returns how many. Who comes later is not
+/// woken.
+///
+/// Wakes in batches, between which it unlocks and passes a poll point: however many wait, the caller can be preempted, and so
+/// others may see the state before the last one was woken.
+///
+/// # Examples
+/// ```
+/// use tailwater::sync::spin::SpinLock;
+/// use tailwater::sync::wait::{WaitList, WaitOutcome, wait, wake_all};
+///
+/// #[derive(Default)]
+/// struct Gate {
+///     open: bool,
+///     waiters: WaitList,
+/// }
+///
+/// let gate = SpinLock::new(Gate::default());
+/// std::thread::scope(|s| {
+///     s.spawn(|| {
+///         let mut gate = gate.lock();
+///         gate.open = true;
+///         wake_all(gate, |gate| &mut gate.waiters);
+///     });
+///     loop {
+///         let state = gate.lock();
+///         if state.open {
+///             break;
+///         }
+///         assert_eq!(wait(state, |gate| &mut gate.waiters, None), WaitOutcome::Woken);
+///     }
+/// });
+/// ```
+pub fn wake_all<T>(mut guard: SpinGuard<'_, T>, list: impl Fn(&mut T) -> &mut WaitList) -> usize {
+    if list(&mut guard).is_empty() {
+        return 0;
+    }
+    let lock = guard.lock_of();
+    let anchor = WaitNode::of(Waiter::Nobody, false);
+    // SAFETY: the nodes are as they were on the list: their threads leave under its lock only, or woken. The anchor stays in this
+    // frame, which ends when the ring is empty.
+    unsafe { list(&mut guard).0.move_to_ring(&anchor) };
+    let mut woken = 0;
+    // Each turn unlinks a batch or finds the ring empty, and nobody adds to a ring.
+    loop {
+        let (unlinked, finished) = wake_batch(&anchor, &guard);
+        drop(guard);
+        woken += finished;
+        if unlinked < WAKE_BATCH {
+            return woken;
+        }
+        crate::poll();
+        guard = lock.lock();
+    }
+}
+
+/// Unlinks up to [`WAKE_BATCH`] nodes of the ring and ends their waits. Returns how many it unlinked, and how many of these were not
+/// timed out already. `_held` is the lock of their list.
+fn wake_batch<T>(anchor: &WaitNode, _held: &SpinGuard<'_, T>) -> (usize, usize) {
+    let (mut unlinked, mut finished) = (0, 0);
+    let mut batch = [None; WAKE_BATCH];
+    let mut users = 0;
+    while unlinked < WAKE_BATCH
+        && let Some(node) = list::pop_ring(anchor)
+    {
+        unlinked += 1;
+        // SAFETY: as in `wake_one`.
+        let node = unsafe { node.as_ref() };
+        match node.waiter {
+            Waiter::User(uthread) if node.end_wait(WOKEN) => {
+                batch[users] = Some(uthread);
+                users += 1;
+            }
+            Waiter::User(_) => {}
+            _ => finished += usize::from(node.finish(WOKEN)),
+        }
+    }
+    worker::ready_all(batch[..users].iter().copied().flatten());
+    (unlinked, finished + users)
 }
 
 fn wait_os(node: &WaitNode, deadline: Option<Cycles>) {

@@ -156,7 +156,7 @@ impl Drop for WaitGroupTask {
         let mut state = self.state.lock();
         state.tasks -= 1;
         if state.tasks == 0 {
-            state.waiters.wake_all();
+            wait::wake_all(state, |s| &mut s.waiters);
         }
     }
 }

@@ -6,6 +6,7 @@ use crate::uthread::Uthread;
 use crate::worker;
 use core::fmt;
 use core::num::NonZeroU64;
+use core::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 
 /// A handle to a thread. Keeps its name, not the thread.
@@ -26,6 +27,10 @@ use std::sync::Arc;
 /// ```
 #[derive(Clone)]
 pub struct Thread(Inner);
+
+// What a panic could leave half done behind a handle, its records, changes with preemption off and never unwinds.
+impl UnwindSafe for Thread {}
+impl RefUnwindSafe for Thread {}
 
 #[derive(Clone)]
 enum Inner {

@@ -28,8 +28,8 @@ use system::System;
 
 /// Compare user threads with OS threads, Tokio, `may` and Go: mutex, switch, wake-up, creation, memory
 #[derive(Debug, Clone, clap::Args)]
-#[command(
-    after_help = "One core: mutex, yield (one switch), condvar (one hop), spawn_join, fan_out (1000 started, then joined, per
+#[command(after_help = "One core: mutex, yield (one switch), condvar (one hop), channel (a message sent and
+received), channel_hop, channel_many (many receivers), select (of two), rwlock_read, rcu_read, rcu_replace, spawn_join, fan_out (1000 started, then joined, per
 thread), null_yield, exit_turnaround. Two cores: create_remote and notify_remote (until the first instruction on
 the other core). throughput_K: threads that each start the next, on K cores. Below them the machine's floor.
 The columns Shenango and Arachne are those papers' tables 2, on their machines.
@@ -38,8 +38,7 @@ Examples:
   tailwater bench threads                                 everything there is, half a minute
   tailwater bench threads --quick --systems tailwater,go  a first look
   tailwater bench threads --rounds 101 --json threads.json
-  tailwater bench threads --systems tailwater --million   a million idle threads"
-)]
+  tailwater bench threads --systems tailwater --million   a million idle threads")]
 pub struct ThreadsArgs {
     /// Systems to compare; all by default
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_enum)]

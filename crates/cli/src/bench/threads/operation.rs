@@ -11,6 +11,20 @@ pub enum Operation {
     Yield,
     /// Two threads pass a turn with a condition variable: one hop.
     Condvar,
+    /// Send a message and receive it, on one thread.
+    Channel,
+    /// Two threads pass a message with two channels: one hop.
+    ChannelHop,
+    /// As `Channel`, by a channel that may have many receivers.
+    ChannelMany,
+    /// As `Channel`, receiving from whichever of two channels has a message.
+    Select,
+    /// Read-lock and unlock a reader-writer lock nobody writes to.
+    RwlockRead,
+    /// Read a value that is replaced by read-copy-update.
+    RcuRead,
+    /// Replace such a value that nobody reads.
+    RcuReplace,
     /// Start a thread and join it.
     SpawnJoin,
     /// Start 1000 threads, then join them: per thread.
@@ -48,13 +62,20 @@ pub enum Cores {
 
 impl Operation {
     /// All that are measured in rounds, in the order of the table.
-    pub const ROUNDS: [Self; 13] = [
+    pub const ROUNDS: [Self; 20] = [
         Self::Line,
         Self::CasPair,
         Self::Rdtsc,
         Self::Mutex,
         Self::Yield,
         Self::Condvar,
+        Self::Channel,
+        Self::ChannelHop,
+        Self::ChannelMany,
+        Self::Select,
+        Self::RwlockRead,
+        Self::RcuRead,
+        Self::RcuReplace,
         Self::SpawnJoin,
         Self::FanOut,
         Self::NullYield,
@@ -70,6 +91,13 @@ impl Operation {
             Self::Mutex => "mutex",
             Self::Yield => "yield",
             Self::Condvar => "condvar",
+            Self::Channel => "channel",
+            Self::ChannelHop => "channel_hop",
+            Self::ChannelMany => "channel_many",
+            Self::Select => "select",
+            Self::RwlockRead => "rwlock_read",
+            Self::RcuRead => "rcu_read",
+            Self::RcuReplace => "rcu_replace",
             Self::SpawnJoin => "spawn_join",
             Self::FanOut => "fan_out",
             Self::NullYield => "null_yield",

@@ -59,6 +59,11 @@ impl System {
     pub fn has(self, op: Operation) -> bool {
         match op {
             Operation::Line | Operation::CasPair | Operation::Rdtsc => self == Self::Machine,
+            Operation::RcuRead | Operation::RcuReplace => {
+                matches!(self, Self::Tailwater | Self::TailwaterSharedTls)
+            }
+            Operation::ChannelMany => matches!(self, Self::Tailwater | Self::TailwaterSharedTls | Self::Go),
+            Operation::Select => !matches!(self, Self::Machine | Self::Std | Self::May),
             // The kernel decides when and where the next thread runs.
             Operation::ExitTurnaround => !matches!(self, Self::Machine | Self::Std),
             _ => self != Self::Machine,

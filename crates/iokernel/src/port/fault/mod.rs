@@ -273,7 +273,7 @@ mod tests {
         let (inner, peer) = memory::pair("m", Attachment::Uplink { gateway: None }).unwrap();
         let mut port = FaultPort::new(Box::new(inner), words.parse().unwrap());
         let clock = Clock::from_hz(1_000_000_000);
-        port.start(&Context { clock, mtu: 1500, prefix_len: 16 }).unwrap();
+        port.start(&Context { clock, mtu: 1500, prefix_len: 16, network6: None }).unwrap();
         (port, peer)
     }
 

@@ -41,7 +41,7 @@ impl Drop for TestFile {
 fn start(words: &str) -> Result<PcapPort, PortError> {
     let mut port = PcapPort::new(words.parse().unwrap());
     let clock = Clock::from_hz(1_000_000_000);
-    port.start(&Context { clock, mtu: 1500, prefix_len: 16 })?;
+    port.start(&Context { clock, mtu: 1500, prefix_len: 16, network6: None })?;
     Ok(port)
 }
 

@@ -45,6 +45,14 @@ impl Address for core::net::Ipv4Addr {
     }
 }
 
+impl Address for core::net::Ipv6Addr {
+    #[inline]
+    fn bits(self) -> [u64; 2] {
+        let bits = self.to_bits();
+        [(bits >> 64) as u64, bits as u64]
+    }
+}
+
 /// The table.
 #[derive(Debug)]
 pub struct Published<A> {

@@ -6,11 +6,10 @@
 
 use super::{Event, Outlet, Stack};
 use crate::net::neighbour::{Ask, Due, Heard, PendingFrame, Question};
-use crate::net::udp::SocketError;
 use crate::net::wire::{
-    ARP_PACKET, ArpOperation, ArpPacket, ETHERNET_HEADER, EtherType, EthernetHeader, MacAddr,
+    ARP_PACKET, ArpOperation, ArpPacket, ETHERNET_HEADER, EtherType, EthernetHeader, MacAddr, Undelivered,
 };
-use core::net::Ipv4Addr;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
 use zerocopy::IntoBytes;
 
@@ -87,9 +86,9 @@ impl Stack {
         self.transmit_arp(outlet, ArpOperation::Request, to, (MacAddr::ZERO, question.address));
     }
 
-    /// Tells the outlet of the neighbours' next timer.
+    /// Tells the outlet of the next timer that may just have been set: of a neighbour, of a path.
     pub(super) fn want_poll(&self, outlet: &mut impl Outlet) {
-        if let Some(deadline) = self.neighbours.deadline() {
+        if let Some(deadline) = self.deadline_of_tables() {
             outlet.poll_by(deadline);
         }
     }
@@ -98,14 +97,33 @@ impl Stack {
         for due in self.neighbours.poll(now) {
             match due {
                 Due::Ask(question) => self.ask(outlet, question),
-                Due::Failed(frames) => {
-                    self.counters.count(Event::NeighbourFailed);
-                    self.counters.add(Event::PendingDropped, frames.len());
-                    for frame in frames {
-                        self.handle_undelivered(&frame[ETHERNET_HEADER..], SocketError::HostUnreachable);
-                    }
-                }
+                Due::Failed(frames) => self.handle_undeliverable(outlet, frames.into_iter()),
             }
+        }
+        for due in self.neighbours6.poll(now) {
+            match due {
+                Due::Ask(question) => self.ask6(outlet, question),
+                Due::Failed(frames) => self.handle_undeliverable(outlet, frames.into_iter()),
+            }
+        }
+    }
+
+    /// A neighbour did not answer, and these packets waited for it.
+    fn handle_undeliverable(
+        &self,
+        outlet: &mut impl Outlet,
+        frames: impl ExactSizeIterator<Item = PendingFrame>,
+    ) {
+        self.counters.count(Event::NeighbourFailed);
+        self.counters.add(Event::PendingDropped, frames.len());
+        for frame in frames {
+            let Ok((header, packet)) = EthernetHeader::parse(&frame) else { continue };
+            let own = if header.ethertype == EtherType::IPV4 {
+                IpAddr::V4(self.addressing.ip())
+            } else {
+                IpAddr::V6(Ipv6Addr::UNSPECIFIED)
+            };
+            self.handle_quote(outlet, own, packet, Undelivered::Host);
         }
     }
 
@@ -113,11 +131,12 @@ impl Stack {
         if self.announcer.lock().take(now) {
             let target = (MacAddr::ZERO, self.addressing.ip());
             self.transmit_arp(outlet, ArpOperation::Request, MacAddr::BROADCAST, target);
+            self.announce6(outlet);
         }
     }
 
     /// Sends frames that waited for the address of their station.
-    fn release(
+    pub(super) fn release(
         &self,
         outlet: &mut impl Outlet,
         mac: MacAddr,

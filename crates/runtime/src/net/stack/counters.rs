@@ -33,12 +33,40 @@ macro_rules! counters {
             pub udp_sent: u64,
             /// UDP: open sockets.
             pub udp_sockets: u64,
+            /// TCP: connections, those in TIME-WAIT not counted.
+            pub tcp_connections: u64,
+            /// TCP: closed connections whose old duplicates are waited for.
+            pub tcp_time_waits: u64,
+            /// TCP: segments that connections were given.
+            pub tcp_segments_received: u64,
+            /// TCP: segments that connections sent.
+            pub tcp_segments_sent: u64,
+            /// TCP: data bytes received in order.
+            pub tcp_received_bytes: u64,
+            /// TCP: data bytes sent, each once.
+            pub tcp_sent_bytes: u64,
+            /// TCP: segments sent again.
+            pub tcp_retransmitted: u64,
+            /// TCP: segments received ahead of others.
+            pub tcp_out_of_order: u64,
+            /// TCP: data bytes that had to wait for earlier ones.
+            pub tcp_resequenced_bytes: u64,
+            /// TCP: connections that listeners completed.
+            pub tcp_accepted: u64,
+            /// TCP: SYNs and ACKs that listeners dropped because too many connections waited to be accepted.
+            pub tcp_listen_overflows: u64,
+            /// TCP: SYNs answered with a cookie.
+            pub tcp_cookies_sent: u64,
+            /// TCP: connections from cookies.
+            pub tcp_cookies_accepted: u64,
+            /// TCP: ACKs that were no cookie of ours.
+            pub tcp_cookies_refused: u64,
         }
 
         const EVENTS: usize = [$(Event::$event),+].len();
 
         impl Cells {
-            /// The cells as numbers; what UDP counts is left at zero.
+            /// The cells as numbers; what UDP and TCP count is left at zero.
             pub fn read(&self) -> Counters {
                 // Relaxed: statistics.
                 Counters { $($field: self.0[Event::$event as usize].load(Relaxed),)+ ..Counters::default() }
@@ -50,19 +78,27 @@ macro_rules! counters {
 counters! {
     /// Frames too short for what their headers claim, or with fields that cannot be.
     Malformed => malformed,
-    /// Frames with a wrong IPv4, ICMP or UDP checksum.
+    /// Frames with a wrong IPv4, ICMP, ICMPv6 or UDP checksum.
     BadChecksum => bad_checksums,
-    /// IPv4 fragments, which are not reassembled.
+    /// Fragments of IP packets received.
     Fragment => fragments,
+    /// Packets put together from fragments.
+    Reassembled => reassembled,
+    /// Fragments dropped because they contradict others, have no possible place, or belong to a packet of which another did.
+    FragmentRefused => fragments_refused,
+    /// Packets of which some fragments came and others did not, within 30 s, or before there was no more room for them.
+    ReassemblyFailed => reassemblies_failed,
+    /// Packets sent in fragments, because they were longer than the path carries.
+    Fragmented => fragmented,
     /// Frames to another station's or a multicast MAC address, or from a group address.
     ForeignMac => foreign_macs,
-    /// Frames of a type other than IPv4 and ARP.
+    /// Frames of a type other than IPv4, ARP and, where it is configured, IPv6.
     UnknownEtherType => unknown_ethertypes,
-    /// IPv4 packets to an address that is not this stack's, loopback addresses on the wire included.
+    /// IP packets to an address that is not this stack's, loopback addresses on the wire included.
     ForeignAddress => foreign_addresses,
-    /// IPv4 packets from an address no peer can have (RFC 1122 section 3.2.1.3).
+    /// IP packets from an address no peer can have (RFC 1122 section 3.2.1.3).
     MartianSource => martian_sources,
-    /// IPv4 packets of a protocol other than ICMP and UDP.
+    /// IP packets of a protocol that is not spoken here.
     UnknownProtocol => unknown_protocols,
     /// ARP packets answered with a reply.
     ArpAnswered => arp_answered,
@@ -75,21 +111,45 @@ counters! {
     /// Changes of a neighbour's MAC address ignored because they came too fast, and neighbours not learnt because the cache was
     /// full.
     ArpIgnored => arp_ignored,
+    /// IPv6 packets with an extension header or an option that asks to be refused when it is not understood.
+    ExtensionRefused => extensions_refused,
+    /// Neighbour solicitations answered.
+    NdAnswered => nd_answered,
+    /// Neighbour solicitations sent.
+    NdSolicited => nd_solicited,
+    /// Neighbour discovery that breaks its rules: routed, in fragments, or about addresses that cannot be neighbours (RFC
+    /// 4861 section 7.1).
+    NdInvalid => nd_invalid,
+    /// Neighbour advertisements of this stack's addresses by another station.
+    NdConflict => nd_conflicts,
+    /// Neighbour advertisements not believed, and neighbours not learnt because the cache was full.
+    NdIgnored => nd_ignored,
+    /// Paths found to carry shorter packets than the link (RFC 1191, RFC 8201).
+    PathNarrowed => paths_narrowed,
     /// Neighbours that did not answer.
     NeighbourFailed => neighbours_failed,
     /// Packets dropped while they waited for a neighbour: pushed out by later ones, or the neighbour did not answer.
     PendingDropped => pending_dropped,
-    /// ICMP echo requests answered.
+    /// ICMP and ICMPv6 echo requests answered.
     EchoAnswered => echoes_answered,
-    /// ICMP messages of no concern, or that quote no datagram of ours.
+    /// ICMP and ICMPv6 messages of no concern, or that quote no packet of ours.
     IcmpIgnored => icmp_ignored,
-    /// ICMP "port unreachable" sent.
+    /// ICMP and ICMPv6 errors sent.
     UnreachableSent => unreachables_sent,
-    /// ICMP "port unreachable" that would have been sent but for the rate limit.
+    /// ICMP and ICMPv6 messages that would have been sent but for the rate limit.
     UnreachableLimited => unreachables_limited,
+    /// TCP segments that belonged to no connection and no listener.
+    TcpNoConnection => tcp_no_connection,
+    /// Resets sent to those.
+    TcpResetSent => tcp_resets_sent,
+    /// Resets that would have been sent but for the rate limit.
+    TcpResetLimited => tcp_resets_limited,
+    /// TCP segments to a group of hosts.
+    TcpToGroup => tcp_to_group,
     /// UDP datagrams for which no socket was open.
     NoSocket => udp_no_socket,
-    /// Answers (ARP, ICMP, packets that waited for a neighbour) dropped because the egress ring was full.
+    /// Answers (ARP, neighbour discovery, ICMP, ICMPv6, packets that waited for a neighbour) dropped because the egress ring
+    /// was full.
     EgressFull => egress_full,
 }
 

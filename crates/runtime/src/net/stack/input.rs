@@ -1,22 +1,66 @@
 //! A frame has arrived: whom it is for, and what it does.
 
+use super::loopback::{LocalPacket, LoopbackBatch};
+use super::reassembly::{Key, Piece};
 use super::{Event, Outlet, Stack};
 use crate::net::FLAG_CHECKSUM_OK;
 use crate::net::udp::Offer;
 use crate::net::wire::{
-    ArpPacket, Checksums, EtherType, EthernetHeader, IcmpMessage, IpProtocol, Ipv4Packet, MacAddr,
-    UdpDatagram, WireError,
+    Addresses, ArpPacket, Checksums, EtherType, EthernetHeader, ExtensionError, IPV6_HEADER, IcmpMessage,
+    Icmpv6Message, IpProtocol, Ipv4Packet, Ipv6Packet, MacAddr, ND_HOP_LIMIT, Report, UdpDatagram, WireError,
+    upper_layer,
 };
-use core::net::SocketAddrV4;
+use core::net::SocketAddr;
 
 impl From<WireError> for Event {
     fn from(error: WireError) -> Self {
         match error {
             WireError::Truncated { .. } | WireError::Field { .. } => Self::Malformed,
             WireError::Checksum { .. } => Self::BadChecksum,
-            WireError::Fragment => Self::Fragment,
         }
     }
+}
+
+/// What arrived for a transport protocol: the payload of an IP packet that has been found to be for this host and from one
+/// that can be its source.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Arrived<'a> {
+    /// From whom, to whom.
+    pub addresses: Addresses,
+    /// What the payload is.
+    pub protocol: IpProtocol,
+    /// Differentiated services and ECN.
+    pub traffic_class: u8,
+    /// Transport header and data.
+    pub payload: &'a [u8],
+    /// Whether the transport's checksum has to be looked at.
+    pub checksums: Checksums,
+    /// How it came.
+    pub origin: Origin<'a>,
+}
+
+/// How a packet came.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Origin<'a> {
+    /// From this host: no error is ever reported about it.
+    Loopback,
+    /// In frames.
+    Link(Link<'a>),
+}
+
+/// A packet that came in frames, for the error that may have to be reported about it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Link<'a> {
+    /// The station it came from.
+    pub station: MacAddr,
+    /// The packet, IP header first. Of one put together from pieces, the header of the first, of even length, and the data.
+    pub packet: [&'a [u8]; 2],
+    /// It went to more hosts than this one.
+    pub to_all: bool,
+    /// It can be neighbour discovery: it has not been routed and is no fragment (RFC 4861 section 7.1, RFC 6980 section 5).
+    pub never_routed: bool,
+    /// IPv6: where the packet names its transport protocol.
+    pub named_at: usize,
 }
 
 impl Stack {
@@ -25,6 +69,26 @@ impl Stack {
     pub fn input(&self, outlet: &mut impl Outlet, frame: &[u8], flags: u8) {
         let checksums = if flags & FLAG_CHECKSUM_OK != 0 { Checksums::Trust } else { Checksums::Verify };
         if let Err(event) = self.handle_frame(outlet, frame, checksums) {
+            self.counters.count(event);
+        }
+    }
+
+    /// Takes all packets that this host has sent to itself, for [`input_local`](Self::input_local). False if there are none.
+    pub fn take_loopback(&self, batch: &mut LoopbackBatch) -> bool {
+        self.loopback.take(batch)
+    }
+
+    /// Whether no packets from this host to itself wait.
+    pub fn is_loopback_empty(&self) -> bool {
+        self.loopback.is_empty()
+    }
+
+    /// Processes one packet that this host has sent to itself.
+    pub fn input_local(&self, outlet: &mut impl Outlet, packet: &LocalPacket<'_>) {
+        let &LocalPacket { addresses, protocol, traffic_class, payload } = packet;
+        let (checksums, origin) = (Checksums::Trust, Origin::Loopback);
+        let arrived = Arrived { addresses, protocol, traffic_class, payload, checksums, origin };
+        if let Err(event) = self.handle_transport(outlet, &arrived) {
             self.counters.count(event);
         }
     }
@@ -38,7 +102,7 @@ impl Stack {
     ) -> Result<(), Event> {
         let (ethernet, payload) = EthernetHeader::parse(frame)?;
         let for_us =
-            ethernet.destination == self.addressing.mac() || ethernet.destination == MacAddr::BROADCAST;
+            ethernet.destination == self.addressing.mac() || self.addressing.hears(ethernet.destination);
         if !for_us || !ethernet.source.is_station() {
             return Err(Event::ForeignMac);
         }
@@ -46,6 +110,10 @@ impl Stack {
             EtherType::IPV4 => {
                 let packet = Ipv4Packet::parse(payload, checksums)?;
                 self.handle_ipv4(outlet, ethernet, &packet, checksums)
+            }
+            EtherType::IPV6 if self.addressing.ip6().is_some() => {
+                let packet = Ipv6Packet::parse(payload)?;
+                self.handle_ipv6(outlet, ethernet, &packet, checksums)
             }
             EtherType::ARP => self.handle_arp(outlet, &ArpPacket::parse(payload)?),
             _ => Err(Event::UnknownEtherType),
@@ -61,39 +129,182 @@ impl Stack {
         packet: &Ipv4Packet<'_>,
         checksums: Checksums,
     ) -> Result<(), Event> {
-        let (source, destination) = (packet.header.source(), packet.header.destination());
+        let header = packet.header;
+        let (source, destination) = (header.source(), header.destination());
         let to_all = destination != self.addressing.ip();
-        let wrong = if to_all {
-            !self.addressing.is_broadcast(destination)
-        } else {
-            ethernet.destination == MacAddr::BROADCAST
-        };
+        let wrong =
+            if to_all { !self.addressing.is_broadcast(destination) } else { ethernet.destination.is_group() };
         if wrong {
             return Err(Event::ForeignAddress);
         }
         if !self.addressing.is_peer(source) {
             return Err(Event::MartianSource);
         }
-        match packet.header.protocol() {
-            IpProtocol::UDP => {
-                let udp = UdpDatagram::parse(packet.payload, source, destination, checksums)?;
-                let from = SocketAddrV4::new(source, udp.header.source_port());
-                let to = SocketAddrV4::new(destination, udp.header.destination_port());
-                if self.udp.deliver(from, to, udp.payload) != Offer::NotMine {
-                    return Ok(());
-                }
-                if !to_all {
-                    self.refuse(outlet, ethernet.source, packet);
-                }
-                Err(Event::NoSocket)
-            }
-            // RFC 1122 section 3.2.2.6: an echo request to all may be ignored, and no error is ever sent to all.
-            IpProtocol::ICMP if to_all => Err(Event::IcmpIgnored),
-            IpProtocol::ICMP => {
-                let message = IcmpMessage::parse(packet.payload, checksums)?;
-                self.handle_icmp(outlet, ethernet.source, source, &message)
-            }
-            _ => Err(Event::UnknownProtocol),
+        if header.is_fragment() {
+            let identification = header.identification().into();
+            let addresses = header.addresses();
+            let key = Key { addresses, protocol: header.protocol(), identification };
+            let piece = Piece {
+                offset: header.fragment_offset(),
+                more: header.more_fragments(),
+                data: packet.payload,
+                header: &packet.bytes[..packet.bytes.len() - packet.payload.len()],
+                protocol: header.protocol(),
+                traffic_class: header.traffic_class(),
+                station: ethernet.source,
+            };
+            return self.handle_piece(outlet, &key, &piece, to_all);
         }
+        let link = Link {
+            station: ethernet.source,
+            packet: [packet.bytes, &[]],
+            to_all,
+            never_routed: false,
+            named_at: 0,
+        };
+        let arrived = Arrived {
+            addresses: header.addresses(),
+            protocol: header.protocol(),
+            traffic_class: header.traffic_class(),
+            payload: packet.payload,
+            checksums,
+            origin: Origin::Link(link),
+        };
+        self.handle_transport(outlet, &arrived)
+    }
+
+    #[inline]
+    fn handle_ipv6(
+        &self,
+        outlet: &mut impl Outlet,
+        ethernet: &EthernetHeader,
+        packet: &Ipv6Packet<'_>,
+        checksums: Checksums,
+    ) -> Result<(), Event> {
+        let header = packet.header;
+        let (source, destination) = (header.source(), header.destination());
+        let to_all = destination.is_multicast();
+        let wrong = if to_all {
+            !self.addressing.is_group_member(destination)
+        } else {
+            !self.addressing.has_ip6(destination) || ethernet.destination.is_group()
+        };
+        if wrong {
+            return Err(Event::ForeignAddress);
+        }
+        // Without an address yet, only who looks for duplicates of the one it wants may speak to us (RFC 4861 section 7.1.1).
+        let probes = source.is_unspecified() && to_all && header.next_header() == IpProtocol::ICMPV6;
+        if !(self.addressing.is_peer6(source) || probes) {
+            return Err(Event::MartianSource);
+        }
+        let mut link = Link {
+            station: ethernet.source,
+            packet: [packet.bytes, &[]],
+            to_all,
+            never_routed: header.hop_limit() == ND_HOP_LIMIT,
+            named_at: 0,
+        };
+        let upper = match upper_layer(header.next_header(), packet.payload) {
+            Ok(upper) => upper,
+            Err(error) => return Err(self.handle_extension_error(outlet, &header.addresses(), &link, error)),
+        };
+        link.named_at = upper.named_at;
+        if let Some(fragment) = upper.fragment {
+            // A packet that is its own only fragment is whole (RFC 6946).
+            if fragment.offset() != 0 || fragment.more() {
+                let identification = fragment.identification();
+                // Pieces may disagree about the protocol: it is no part of the key.
+                let key = Key { addresses: header.addresses(), protocol: IpProtocol(0), identification };
+                let (before, data) = packet.bytes.split_at(IPV6_HEADER + upper.at);
+                let piece = Piece {
+                    offset: fragment.offset(),
+                    more: fragment.more(),
+                    data,
+                    header: before,
+                    protocol: upper.protocol,
+                    traffic_class: header.traffic_class(),
+                    station: ethernet.source,
+                };
+                return self.handle_piece(outlet, &key, &piece, to_all);
+            }
+            link.never_routed = false;
+        }
+        let arrived = Arrived {
+            addresses: header.addresses(),
+            protocol: upper.protocol,
+            traffic_class: header.traffic_class(),
+            payload: &packet.payload[upper.at..],
+            checksums,
+            origin: Origin::Link(link),
+        };
+        self.handle_transport(outlet, &arrived)
+    }
+
+    #[cold]
+    pub(super) fn handle_extension_error(
+        &self,
+        outlet: &mut impl Outlet,
+        addresses: &Addresses,
+        link: &Link<'_>,
+        error: ExtensionError,
+    ) -> Event {
+        match error {
+            ExtensionError::Wire(error) => error.into(),
+            ExtensionError::Silent => Event::ExtensionRefused,
+            ExtensionError::Problem { code, pointer, tell_group } => {
+                if !link.to_all || tell_group {
+                    self.report(outlet, addresses, link, Report::Problem { code, pointer });
+                }
+                Event::ExtensionRefused
+            }
+        }
+    }
+
+    /// Whom a packet's payload is for: one arm for each protocol.
+    #[inline]
+    pub(super) fn handle_transport(
+        &self,
+        outlet: &mut impl Outlet,
+        arrived: &Arrived<'_>,
+    ) -> Result<(), Event> {
+        match (arrived.protocol, &arrived.origin) {
+            (IpProtocol::TCP, _) => self.handle_tcp(outlet, arrived),
+            (IpProtocol::UDP, _) => self.handle_udp(outlet, arrived),
+            // RFC 1122 section 3.2.2.6: an echo request to all may be ignored, and no error is ever sent to all.
+            (IpProtocol::ICMP, Origin::Link(Link { to_all: true, .. })) => Err(Event::IcmpIgnored),
+            (IpProtocol::ICMP, Origin::Link(link)) if matches!(arrived.addresses, Addresses::V4 { .. }) => {
+                let message = IcmpMessage::parse(arrived.payload, arrived.checksums)?;
+                self.handle_icmp(outlet, arrived, link.station, &message)
+            }
+            (IpProtocol::ICMPV6, Origin::Link(link)) if matches!(arrived.addresses, Addresses::V6 { .. }) => {
+                let message = Icmpv6Message::parse(arrived.payload, &arrived.addresses, arrived.checksums)?;
+                self.handle_icmpv6(outlet, arrived, link, &message)
+            }
+            (IpProtocol::NO_NEXT_HEADER, _) => Ok(()),
+            (_, Origin::Link(link)) => {
+                if !link.to_all {
+                    let report = Report::Protocol { pointer: link.named_at };
+                    self.report(outlet, &arrived.addresses, link, report);
+                }
+                Err(Event::UnknownProtocol)
+            }
+            (_, Origin::Loopback) => Err(Event::UnknownProtocol),
+        }
+    }
+
+    #[inline]
+    fn handle_udp(&self, outlet: &mut impl Outlet, arrived: &Arrived<'_>) -> Result<(), Event> {
+        let addresses = &arrived.addresses;
+        let udp = UdpDatagram::parse(arrived.payload, addresses, arrived.checksums)?;
+        let from = SocketAddr::new(addresses.source(), udp.header.source_port());
+        let to = SocketAddr::new(addresses.destination(), udp.header.destination_port());
+        if self.udp.deliver(from, to, udp.payload) != Offer::NotMine {
+            return Ok(());
+        }
+        match &arrived.origin {
+            Origin::Link(link) if !link.to_all => self.report(outlet, addresses, link, Report::Port),
+            _ => {}
+        }
+        Err(Event::NoSocket)
     }
 }

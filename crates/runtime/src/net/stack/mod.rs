@@ -6,45 +6,70 @@
 //!
 //! ```text
 //! frame -> input -+- ARP ---- neighbour cache -> frames that waited -> outlet
-//!                 +- IPv4 -+- ICMP -> echo reply -> outlet, errors -> sockets
+//!                 +- IPv4 -+- ICMP, ICMPv6 -> echo reply -> outlet, errors -> sockets, paths
+//!                 +- IPv6 -+           +- neighbour cache -> frames that waited -> outlet
 //!                          +- UDP --> socket queue, or port unreachable -> outlet
+//!                          +- TCP --> connection -> outlet, waiting threads (see [`tcp`])
 //! send_udp -> route -+- this host --> socket queue (no frame is ever built)
-//!                    +- link -------> outlet, or the neighbour's queue until ARP has answered
+//!                    +- link -------> outlet, or the neighbour's queue until ARP or neighbour discovery has answered
+//! transmit_ip -> route -+- this host --> loopback queue -> input_local
+//!                       +- link -------> as above
 //! ```
 //!
-//! A protocol is one arm in [`input`](Stack::input)'s `match`es, on the EtherType or on the IP protocol number.
+//! A link protocol is one arm in [`input`](Stack::input)'s `match` on the EtherType; a transport protocol is one arm in
+//! `input::handle_transport`, one in `errors::handle_icmp_error`, and sends by [`Stack::transmit_ip`], whose contract is the
+//! header of [`ip`].
 //!
 //! # Concurrency
 //! Every method takes `&self` and may run on any kthread at any time, with preemption off. The ordinary receive takes one
 //! spin lock, the socket's; the ordinary send takes none.
 //!
 //! # Bounds
-//! A frame makes at most one frame of answer, plus the three that may have waited for a neighbour. Loopback recurses nowhere:
+//! A packet makes at most one packet of answer, which is no longer, plus the three that may have waited for a neighbour; TCP's answers are bounded by its
+//! windows, and to strangers are one header. Loopback recurses nowhere:
 //! a datagram to this host goes from the sender's buffer into the receiver's queue, and what it can cause there is a wake-up or
-//! an error in the sender's own socket.
+//! an error in the sender's own socket; other packets to this host wait in a queue ([`loopback`]).
 
+mod addressing;
 mod arp;
 mod config;
 mod counters;
+mod errors;
 mod icmp;
 mod input;
+pub mod ip;
 mod limiter;
+pub mod loopback;
+mod nd;
 mod output;
+mod path_mtu;
+mod pieces;
+mod reassembly;
+pub mod tcp;
 
-pub use config::{ConfigError, DEFAULT_UDP_RECEIVE_BYTES, MAX_MTU, Mode, NetConfig};
+pub use config::{ConfigError, DEFAULT_UDP_RECEIVE_BYTES, Ipv6Config, MAX_MTU, Mode, NetConfig};
 pub use counters::{Counters, Event};
+pub use ip::Progress;
+pub use loopback::{LocalPacket, LoopbackBatch};
 pub use output::{MAX_DATAGRAM, SendError};
 
 use crate::net::neighbour::NeighbourCache;
 use crate::net::udp::{BindError, Endpoint, UdpTable};
 use crate::sync::spin::SpinLock;
+use addressing::{Addressing, Route};
 use arp::Announcer;
-use config::{Addressing, Route};
-use core::net::{Ipv4Addr, SocketAddrV4};
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use core::hash::{BuildHasher, BuildHasherDefault, Hash};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use core::time::Duration;
 use counters::Cells;
 use limiter::TokenBucket;
+use loopback::Loopback;
+use path_mtu::PathMtus;
+use reassembly::Reassembly;
+use std::hash::DefaultHasher;
+use std::sync::Arc;
+use tcp::{Secrets, Socket, Tcp};
 
 /// ICMP errors sent at once, and per second after that: Linux's limits (icmp_msgs_burst, icmp_msgs_per_sec).
 const ICMP_ERRORS_BURST: u32 = 50;
@@ -74,6 +99,17 @@ pub trait Outlet {
 
     /// Wants [`Stack::poll_timers`] to be called at `deadline`, if not before.
     fn poll_by(&mut self, deadline: Duration);
+
+    /// Takes a socket that owes its peer no more than an acknowledgment, for a call of [`Stack::flush_tcp`] behind the frames at hand, which may be for it,
+    /// too. False: it is sent at once.
+    #[inline]
+    fn defer(&mut self, socket: &Arc<Socket>) -> bool {
+        let _ = socket;
+        false
+    }
+
+    /// Wants what [`Stack::take_loopback`] gives to be processed soon, by somebody else: the caller may hold locks.
+    fn poll_loopback(&mut self);
 }
 
 /// One host's network stack.
@@ -81,25 +117,49 @@ pub trait Outlet {
 pub struct Stack {
     addressing: Addressing,
     neighbours: NeighbourCache<Ipv4Addr>,
+    neighbours6: NeighbourCache<Ipv6Addr>,
+    paths: PathMtus,
+    reassembly: SpinLock<Reassembly>,
+    loopback: Loopback,
     udp: UdpTable,
+    tcp: Tcp,
     counters: Cells,
     icmp_errors: SpinLock<TokenBucket>,
     announcer: SpinLock<Announcer>,
     /// Whether frames can leave. Relaxed: a sender that sees an old value finds out at the outlet.
     link_up: AtomicBool,
+    /// Counts packets sent in fragments. Relaxed: only that no two get the same number matters.
+    identifications: AtomicU32,
+    seed: u64,
 }
 
 impl Stack {
-    /// A stack without sockets or neighbours. `seed` decides the order of ephemeral ports and should not be guessable.
+    /// A stack without sockets or neighbours. `seed` decides the order of ephemeral ports and the numbers of fragmented
+    /// packets, and should not be guessable.
     ///
     /// # Errors
     /// [`ConfigError`].
     pub fn new(config: NetConfig, seed: u64) -> Result<Self, ConfigError> {
+        Self::with_secrets(config, seed, Secrets::from_seed(seed))
+    }
+
+    /// As [`new`](Self::new), with secrets of their own for TCP.
+    ///
+    /// # Errors
+    /// [`ConfigError`].
+    pub fn with_secrets(config: NetConfig, seed: u64, secrets: Secrets) -> Result<Self, ConfigError> {
         let attached = config.mode == Mode::Attached;
         Ok(Self {
             udp: UdpTable::new(config.udp_receive_bytes, seed),
+            tcp: Tcp::new(secrets, seed, config.tcp_connections),
             addressing: Addressing::new(config)?,
             neighbours: NeighbourCache::new(),
+            neighbours6: NeighbourCache::new(),
+            paths: PathMtus::new(),
+            reassembly: SpinLock::new(Reassembly::new()),
+            loopback: Loopback::new(),
+            identifications: AtomicU32::new(0),
+            seed,
             counters: Cells::new(),
             icmp_errors: SpinLock::new(TokenBucket::new(ICMP_ERRORS_BURST, ICMP_ERRORS_PER_SECOND)),
             announcer: SpinLock::new(Announcer::new(attached)),
@@ -107,9 +167,40 @@ impl Stack {
         })
     }
 
-    /// The stack's own address.
+    /// The stack's own IPv4 address.
     pub fn ip(&self) -> Ipv4Addr {
         self.addressing.ip()
+    }
+
+    /// The stack's own IPv6 address, if it has one beyond ::1.
+    pub fn ip6(&self) -> Option<Ipv6Addr> {
+        self.addressing.ip6()
+    }
+
+    /// Whether `ip` is an address of this host.
+    #[inline]
+    pub fn is_local(&self, ip: IpAddr) -> bool {
+        self.addressing.is_local(ip)
+    }
+
+    /// The address a packet to `destination` comes from unless a socket has chosen one (RFC 6724); meaningless if no route
+    /// leads there.
+    #[inline]
+    pub fn source_for(&self, destination: IpAddr) -> IpAddr {
+        self.addressing.source_for(destination)
+    }
+
+    /// Longest IP packet that gets through to `destination` in one piece, in bytes, as far as is known: the link's MTU until
+    /// a router says otherwise, and again ten minutes after. At least 576 (IPv4) or 1280 (IPv6).
+    #[inline]
+    pub fn path_mtu(&self, destination: IpAddr) -> u16 {
+        let link = self.config().mtu;
+        self.paths.get(destination).map_or(link, |path| path.min(link))
+    }
+
+    /// A number that differs, as if at random, between stacks and between `what`s.
+    fn hash(&self, what: &impl Hash) -> u64 {
+        BuildHasherDefault::<DefaultHasher>::default().hash_one((self.seed, what))
     }
 
     /// The configuration it was made from.
@@ -121,19 +212,21 @@ impl Stack {
     pub fn counters(&self) -> Counters {
         let mut counters = self.counters.read();
         self.udp.count(&mut counters);
+        self.tcp.count(&mut counters);
         counters
     }
 
     /// Whether a socket may be bound to `ip`: an address of this host, or the unspecified one.
-    pub fn is_bindable(&self, ip: Ipv4Addr) -> bool {
-        ip.is_unspecified() || ip.is_loopback() || ip == self.ip()
+    pub fn is_bindable(&self, ip: IpAddr) -> bool {
+        ip.is_unspecified() || self.is_local(ip)
     }
 
-    /// Opens a UDP socket at `local`, an address that [is bindable](Self::is_bindable); port zero stands for any.
+    /// Opens a UDP socket at `local`, an address that [is bindable](Self::is_bindable) and not IPv4-mapped; port zero stands
+    /// for any. One at `::` is for both families.
     ///
     /// # Errors
     /// [`BindError`].
-    pub fn bind_udp(&self, local: SocketAddrV4) -> Result<&Endpoint, BindError> {
+    pub fn bind_udp(&self, local: SocketAddr) -> Result<&Endpoint, BindError> {
         self.udp.bind(local)
     }
 
@@ -145,33 +238,49 @@ impl Stack {
     /// Connects a UDP socket: it hears only `peer` from now on.
     ///
     /// # Errors
-    /// [`SendError::NetworkUnreachable`] if there is no way to `peer`, [`SendError::NoPort`] if its port is zero.
-    pub fn connect_udp(&self, endpoint: &Endpoint, peer: SocketAddrV4) -> Result<(), SendError> {
+    /// [`SendError::NetworkUnreachable`] if there is no way to `peer`, [`SendError::NoPort`] if its port is zero,
+    /// [`SendError::Family`] if the socket is bound to an address of the other family.
+    pub fn connect_udp(&self, endpoint: &Endpoint, peer: SocketAddr) -> Result<(), SendError> {
         let peer = output::destination(peer)?;
-        if self.addressing.route(*peer.ip()) == Route::Unreachable {
+        if self.addressing.route(peer.ip()) == Route::Unreachable {
             return Err(SendError::NetworkUnreachable);
         }
-        endpoint.connect(self.addressing.source_for(*peer.ip()), peer);
+        let bound = endpoint.bound().ip();
+        if bound.is_ipv4() != peer.is_ipv4() && bound != IpAddr::V6(Ipv6Addr::UNSPECIFIED) {
+            return Err(SendError::Family);
+        }
+        endpoint.connect(self.addressing.source_for(peer.ip()), peer);
         Ok(())
     }
 
-    /// Says that no frame can leave any more. Sends fail from now on, those to this host excepted.
-    pub fn set_link_down(&self) {
+    /// Says that no frame can leave any more. Sends fail from now on, those to this host excepted, and so do connections to other hosts.
+    pub fn set_link_down(&self, outlet: &mut impl Outlet) {
         self.link_up.store(false, Relaxed);
+        self.fail_remote(outlet);
     }
 
-    /// Lets time pass: repeats questions, ages neighbours, announces this host. Returns when to call again.
+    /// Lets time pass: repeats questions, ages neighbours and paths, gives up on packets of which pieces are missing, announces this host, lets connections try again. Returns when to call again.
     pub fn poll_timers(&self, outlet: &mut impl Outlet) -> Option<Duration> {
         let now = outlet.now();
         self.poll_neighbours(outlet, now);
+        self.paths.poll(now);
+        self.poll_reassembly(outlet, now);
         self.poll_announcer(outlet, now);
+        self.poll_tcp(outlet);
         self.deadline()
     }
 
     /// When [`poll_timers`](Self::poll_timers) has something to do.
     pub fn deadline(&self) -> Option<Duration> {
         let announcement = self.announcer.lock().deadline();
-        self.neighbours.deadline().into_iter().chain(announcement).min()
+        self.deadline_of_tables().into_iter().chain(announcement).chain(self.tcp_deadline()).min()
+    }
+
+    /// The earliest timer of what is learnt from others.
+    fn deadline_of_tables(&self) -> Option<Duration> {
+        let reassembly = self.reassembly.lock().deadline();
+        let neighbours = [self.neighbours.deadline(), self.neighbours6.deadline()];
+        neighbours.into_iter().chain([self.paths.deadline(), reassembly]).flatten().min()
     }
 }
 

@@ -1,18 +1,15 @@
 //! A datagram is to leave: where to, and as what.
 
-use super::config::Route;
+use super::addressing::Route;
+use super::ip::{Hop, Progress};
 use super::{Event, Outlet, OutletError, Stack};
-use crate::net::neighbour::Resolution;
 use crate::net::udp::{Endpoint, Offer, SocketError};
-use crate::net::wire::{
-    EtherType, EthernetHeader, IPV4_HEADER, IpProtocol, Ipv4Header, MacAddr, UDP_HEADER, UDP_OVERHEAD,
-    UdpHeader,
-};
-use core::net::{Ipv4Addr, SocketAddrV4};
+use crate::net::wire::{Addresses, IPV4_HEADER, IpProtocol, MacAddr, PacketInfo, UDP_HEADER, UdpHeader};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::Ordering::Relaxed;
-use zerocopy::{Immutable, IntoBytes, Unaligned};
+use zerocopy::IntoBytes;
 
-/// Most data bytes of a UDP datagram over IPv4.
+/// Most data bytes of a UDP datagram: what IPv4 carries. IPv6 could carry 20 more, which Linux does not send either.
 pub const MAX_DATAGRAM: usize = 65_535 - IPV4_HEADER - UDP_HEADER;
 
 /// Why a datagram was not sent.
@@ -24,8 +21,8 @@ pub enum SendError {
     /// There is no link (any more), or the caller is no kthread and has no ring.
     #[error("the network is down")]
     Down,
-    /// Datagrams are not fragmented.
-    #[error("a datagram of {len} bytes: at most {limit} bytes can be sent there")]
+    /// More than a datagram, or a packet that is not to be fragmented, can hold.
+    #[error("{len} bytes: at most {limit} can be sent there")]
     TooLong {
         /// Its data bytes.
         len: usize,
@@ -44,9 +41,12 @@ pub enum SendError {
     /// Port zero is nobody's.
     #[error("no socket can have port 0")]
     NoPort,
-    /// A socket bound to 127.0.0.0/8 cannot reach other hosts.
+    /// A socket bound to 127.0.0.0/8 or ::1 cannot reach other hosts.
     #[error("a socket bound to a loopback address cannot send to other hosts")]
     LoopbackSource,
+    /// A socket bound to an address of one family cannot send to the other.
+    #[error("a socket of one family of addresses cannot send to the other")]
+    Family,
 }
 
 impl From<OutletError> for SendError {
@@ -58,50 +58,26 @@ impl From<OutletError> for SendError {
     }
 }
 
-/// The headers of a datagram, in one piece.
-#[derive(Debug, Clone, Copy, IntoBytes, Immutable, Unaligned)]
-#[repr(C)]
-struct Headers {
-    ethernet: EthernetHeader,
-    ip: Ipv4Header,
-    udp: UdpHeader,
-}
-
-const _: () = assert!(size_of::<Headers>() == UDP_OVERHEAD);
-
-impl Headers {
-    /// Sends the datagram to station `to`.
-    #[inline]
-    fn transmit(self, outlet: &mut impl Outlet, to: MacAddr, data: &[u8]) -> Result<(), SendError> {
-        outlet.transmit(UDP_OVERHEAD + data.len(), |out| self.write(to, data, out))?;
-        Ok(())
-    }
-
-    /// Writes the frame to station `to`.
-    #[inline]
-    fn write(mut self, to: MacAddr, data: &[u8], out: &mut [u8]) {
-        self.ethernet.destination = to;
-        let (headers, rest) = out.split_at_mut(UDP_OVERHEAD);
-        headers.copy_from_slice(self.as_bytes());
-        rest.copy_from_slice(data);
-    }
-}
-
-/// The destination a caller means: the unspecified address stands for this host, as it does on Linux.
+/// The destination a caller means: an unspecified address stands for this host, as it does on Linux, and an IPv4-mapped one
+/// for the IPv4 address. Scope and flow of IPv6 are dropped: there is one link.
 #[inline]
-pub(super) fn destination(of: SocketAddrV4) -> Result<SocketAddrV4, SendError> {
+pub(super) fn destination(of: SocketAddr) -> Result<SocketAddr, SendError> {
     if of.port() == 0 {
         return Err(SendError::NoPort);
     }
-    let ip = if of.ip().is_unspecified() { Ipv4Addr::LOCALHOST } else { *of.ip() };
-    Ok(SocketAddrV4::new(ip, of.port()))
+    let ip = match of.ip().to_canonical() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    Ok(SocketAddr::new(ip, of.port()))
 }
 
 impl Stack {
     /// Sends `data` from the socket `endpoint`, bound to `local`, to `to`.
     ///
     /// A datagram to another host is on its way, or waits for its neighbour, when this returns; one to this host is in the
-    /// receiver's queue, or dropped because that was full.
+    /// receiver's queue, or dropped because that was full. What is longer than the path carries leaves in fragments.
     ///
     /// # Errors
     /// [`SendError`].
@@ -110,103 +86,73 @@ impl Stack {
         &self,
         outlet: &mut impl Outlet,
         endpoint: &Endpoint,
-        local: SocketAddrV4,
-        to: SocketAddrV4,
+        local: SocketAddr,
+        to: SocketAddr,
         data: &[u8],
     ) -> Result<(), SendError> {
+        self.send_udp_from(outlet, endpoint, local, to, data, &mut Progress::default())
+    }
+
+    /// As [`send_udp`](Self::send_udp), and goes on where an earlier try for the same datagram found no room.
+    ///
+    /// # Errors
+    /// [`SendError`].
+    #[inline]
+    pub fn send_udp_from(
+        &self,
+        outlet: &mut impl Outlet,
+        endpoint: &Endpoint,
+        local: SocketAddr,
+        to: SocketAddr,
+        data: &[u8],
+        progress: &mut Progress,
+    ) -> Result<(), SendError> {
         let to = destination(to)?;
-        let ip = if local.ip().is_unspecified() { self.addressing.source_for(*to.ip()) } else { *local.ip() };
-        let source = SocketAddrV4::new(ip, local.port());
-        match self.addressing.route(*to.ip()) {
-            Route::Local => self.send_to_self(source, to, data)?,
-            Route::Via(hop) => {
-                let headers = self.headers(source, to, endpoint.ttl.load(Relaxed), data)?;
-                match self.neighbours.find(hop) {
-                    Some(mac) => headers.transmit(outlet, mac, data)?,
-                    None => self.send_when_resolved(outlet, hop, headers, data)?,
-                }
+        let ip = if local.ip().is_unspecified() { self.addressing.source_for(to.ip()) } else { local.ip() };
+        // A socket bound to all of both families may send to either, one bound to 0.0.0.0 to IPv4.
+        let family = local.ip() != IpAddr::V4(Ipv4Addr::UNSPECIFIED) || to.is_ipv4();
+        let addresses = Addresses::new(ip, to.ip()).filter(|_| family).ok_or(SendError::Family)?;
+        if data.len() > MAX_DATAGRAM {
+            return Err(SendError::TooLong { len: data.len(), limit: MAX_DATAGRAM });
+        }
+        let hop = match self.addressing.route(to.ip()) {
+            Route::Local => {
+                self.send_to_self(SocketAddr::new(ip, local.port()), to, data);
+                endpoint.count_sent();
+                return Ok(());
             }
+            Route::Via(hop) => Hop::Neighbour(hop),
             Route::Broadcast if !endpoint.broadcast.load(Relaxed) => {
                 return Err(SendError::BroadcastForbidden);
             }
-            Route::Broadcast => {
-                let headers = self.headers(source, to, endpoint.ttl.load(Relaxed), data)?;
-                headers.transmit(outlet, MacAddr::BROADCAST, data)?;
-            }
+            Route::Broadcast => Hop::Station(MacAddr::BROADCAST),
             Route::Unreachable => return Err(SendError::NetworkUnreachable),
+        };
+        let (protocol, hop_limit) = (IpProtocol::UDP, endpoint.ttl.load(Relaxed));
+        let packet = PacketInfo { addresses, protocol, hop_limit, traffic_class: 0 };
+        self.check_exit(&packet)?;
+        let header = UdpHeader::new(&addresses, (local.port(), to.port()), data);
+        let len = UDP_HEADER + data.len();
+        let mtu = self.path_mtu(to.ip()).into();
+        if packet.addresses.header_len() + len <= mtu {
+            let fill = |out: &mut [u8], _| {
+                let (front, rest) = out.split_at_mut(UDP_HEADER);
+                front.copy_from_slice(header.as_bytes());
+                rest.copy_from_slice(data);
+            };
+            self.transmit_via(outlet, hop, &packet, self.fragmenting(&packet), len, fill)?;
+        } else {
+            self.transmit_parts(outlet, hop, &packet, [header.as_bytes(), data, &[]], mtu, progress)?;
         }
         endpoint.count_sent();
         Ok(())
     }
 
-    /// The headers of a datagram that leaves this host.
-    #[inline]
-    fn headers(
-        &self,
-        source: SocketAddrV4,
-        to: SocketAddrV4,
-        ttl: u8,
-        data: &[u8],
-    ) -> Result<Headers, SendError> {
-        let limit = self.addressing.mtu() - IPV4_HEADER - UDP_HEADER;
-        if data.len() > limit {
-            return Err(SendError::TooLong { len: data.len(), limit });
-        }
-        if source.ip().is_loopback() {
-            return Err(SendError::LoopbackSource);
-        }
-        if !self.link_up.load(Relaxed) {
-            return Err(SendError::Down);
-        }
-        Ok(Headers {
-            ethernet: EthernetHeader {
-                destination: MacAddr::ZERO,
-                source: self.addressing.mac(),
-                ethertype: EtherType::IPV4,
-            },
-            ip: Ipv4Header::new(*source.ip(), *to.ip(), IpProtocol::UDP, ttl, UDP_HEADER + data.len()),
-            udp: UdpHeader::new((*source.ip(), source.port()), (*to.ip(), to.port()), data),
-        })
-    }
-
     /// Straight into the receiver's queue; if nobody listens the sender's socket hears of it as if from another host.
-    fn send_to_self(&self, source: SocketAddrV4, to: SocketAddrV4, data: &[u8]) -> Result<(), SendError> {
-        if data.len() > MAX_DATAGRAM {
-            return Err(SendError::TooLong { len: data.len(), limit: MAX_DATAGRAM });
-        }
+    fn send_to_self(&self, source: SocketAddr, to: SocketAddr, data: &[u8]) {
         if self.udp.deliver(source, to, data) == Offer::NotMine {
             self.counters.count(Event::NoSocket);
             self.udp.post_error(source, to, SocketError::Refused);
-        }
-        Ok(())
-    }
-
-    #[cold]
-    fn send_when_resolved(
-        &self,
-        outlet: &mut impl Outlet,
-        hop: Ipv4Addr,
-        headers: Headers,
-        data: &[u8],
-    ) -> Result<(), SendError> {
-        let (resolution, question) = self.neighbours.resolve(hop, outlet.now(), || {
-            let mut frame = vec![0; UDP_OVERHEAD + data.len()];
-            headers.write(MacAddr::ZERO, data, &mut frame);
-            frame.into()
-        });
-        if let Some(question) = question {
-            self.ask(outlet, question);
-        }
-        self.want_poll(outlet);
-        match resolution {
-            Resolution::Go(mac) => headers.transmit(outlet, mac, data),
-            Resolution::Waits { dropped } => {
-                if dropped {
-                    self.counters.count(Event::PendingDropped);
-                }
-                Ok(())
-            }
-            Resolution::Unreachable => Err(SendError::HostUnreachable),
         }
     }
 }

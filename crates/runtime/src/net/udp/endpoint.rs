@@ -13,7 +13,7 @@ use super::ring::{DatagramRing, Received};
 use crate::net::wire::DEFAULT_TTL;
 use crate::sync::spin::{SpinGuard, SpinLock};
 use crate::sync::wait::WaitList;
-use core::net::{Ipv4Addr, SocketAddrV4};
+use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 use tailwater_shm::layout::Padded;
 
@@ -23,9 +23,18 @@ pub enum SocketError {
     /// The peer has no socket at that port (ICMP port unreachable).
     #[error("the peer refused the datagram: no socket is open at its port")]
     Refused,
-    /// The peer, or the gateway to it, does not answer ARP.
+    /// The peer, or the gateway to it, does not answer ARP or neighbour discovery; or a router says so.
     #[error("the host cannot be reached: it does not answer")]
     HostUnreachable,
+    /// A router has no route to the peer.
+    #[error("the network cannot be reached: a router has no route there")]
+    NetworkUnreachable,
+    /// The peer does not speak UDP.
+    #[error("the peer does not speak this protocol")]
+    NoProtocol,
+    /// Somebody on the way forbids it.
+    #[error("the datagram was not let through on its way")]
+    Prohibited,
 }
 
 /// Whether a read removes what it reads.
@@ -37,30 +46,40 @@ pub enum Take {
     Peek,
 }
 
-/// Which datagrams are for a socket.
+/// Whether `address` stands for every address of this host, or every one of its family: `::` covers both, as on Linux unless told
+/// otherwise (RFC 3493 section 3.7).
+#[inline]
+pub fn covers(address: IpAddr, other: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(ip) => ip.is_unspecified() && other.is_ipv4(),
+        IpAddr::V6(ip) => ip.is_unspecified(),
+    }
+}
+
+/// Which datagrams are for a socket. Addresses are canonical: IPv4 is never written as IPv4-mapped, and scope and flow of
+/// IPv6 are zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Binding {
     /// Its address; the unspecified address stands for all of the stack's.
-    pub local: SocketAddrV4,
+    pub local: SocketAddr,
     /// The one peer it listens to, when connected.
-    pub peer: Option<SocketAddrV4>,
+    pub peer: Option<SocketAddr>,
 }
 
 impl Binding {
     /// Whether a datagram from `source` to `destination` is for this socket. One to everybody is for sockets bound to all
     /// addresses only.
     #[inline]
-    fn accepts(&self, source: SocketAddrV4, destination: SocketAddrV4) -> bool {
+    fn accepts(&self, source: SocketAddr, destination: SocketAddr) -> bool {
         self.local.port() == destination.port()
-            && (self.local.ip().is_unspecified() || self.local.ip() == destination.ip())
+            && (self.local.ip() == destination.ip() || covers(self.local.ip(), destination.ip()))
             && self.peer.is_none_or(|peer| peer == source)
     }
 
     /// Whether two sockets may not be open together.
-    fn conflicts(&self, with: SocketAddrV4) -> bool {
+    fn conflicts(&self, with: SocketAddr) -> bool {
         let (ours, theirs) = (self.local.ip(), with.ip());
-        self.local.port() == with.port()
-            && (ours == theirs || ours.is_unspecified() || theirs.is_unspecified())
+        self.local.port() == with.port() && (ours == theirs || covers(ours, theirs) || covers(theirs, ours))
     }
 }
 
@@ -70,7 +89,7 @@ pub struct Inbound {
     /// `None` while the endpoint belongs to no socket.
     binding: Option<Binding>,
     /// The address as bound; `connect` may make `binding.local` more precise.
-    bound: SocketAddrV4,
+    bound: SocketAddr,
     queue: DatagramRing,
     error: Option<SocketError>,
     readers: WaitList,
@@ -149,7 +168,7 @@ impl Endpoint {
             sent: AtomicU64::new(0),
             inbound: Padded(SpinLock::new(Inbound {
                 binding: None,
-                bound: SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0),
+                bound: SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0),
                 queue: DatagramRing::new(0),
                 error: None,
                 readers: WaitList::new(),
@@ -167,7 +186,7 @@ impl Endpoint {
     }
 
     /// Makes this the endpoint of a new socket.
-    pub(super) fn open(&self, local: SocketAddrV4, queue: DatagramRing) {
+    pub(super) fn open(&self, local: SocketAddr, queue: DatagramRing) {
         let mut inbound = self.inbound.0.lock();
         inbound.binding = Some(Binding { local, peer: None });
         inbound.bound = local;
@@ -186,13 +205,13 @@ impl Endpoint {
     }
 
     /// Whether a socket here keeps another from `local`.
-    pub(super) fn conflicts(&self, local: SocketAddrV4) -> bool {
+    pub(super) fn conflicts(&self, local: SocketAddr) -> bool {
         self.inbound.0.lock().binding.is_some_and(|binding| binding.conflicts(local))
     }
 
     /// Queues a datagram if it is for this endpoint.
     #[inline]
-    pub(super) fn offer(&self, source: SocketAddrV4, destination: SocketAddrV4, data: &[u8]) -> Offer {
+    pub(super) fn offer(&self, source: SocketAddr, destination: SocketAddr, data: &[u8]) -> Offer {
         let mut inbound = self.inbound.0.lock();
         if !inbound.binding.is_some_and(|binding| binding.accepts(source, destination)) {
             return Offer::NotMine;
@@ -208,7 +227,7 @@ impl Endpoint {
     }
 
     /// Leaves `error` for the next call if this is the endpoint of `local`, connected to `peer`.
-    pub(super) fn post_error(&self, local: SocketAddrV4, peer: SocketAddrV4, error: SocketError) -> bool {
+    pub(super) fn post_error(&self, local: SocketAddr, peer: SocketAddr, error: SocketError) -> bool {
         let mut inbound = self.inbound.0.lock();
         let mine = |binding: Binding| binding.peer == Some(peer) && binding.accepts(peer, local);
         if !inbound.binding.is_some_and(mine) {
@@ -219,6 +238,11 @@ impl Endpoint {
             inbound.readers.wake_one();
         }
         true
+    }
+
+    /// Whether a datagram from `local` to `peer` can have come from here.
+    pub(super) fn sends_to(&self, local: SocketAddr, peer: SocketAddr) -> bool {
+        self.inbound.0.lock().binding.is_some_and(|binding| binding.accepts(peer, local))
     }
 
     /// The pending error, which this takes. Costs one load when there is none.
@@ -241,11 +265,16 @@ impl Endpoint {
 
     /// From now on this socket hears only `peer`, and `local` is its address if it was bound to all of them. What waits in it
     /// stays.
-    pub fn connect(&self, local: Ipv4Addr, peer: SocketAddrV4) {
+    pub fn connect(&self, local: IpAddr, peer: SocketAddr) {
         let mut inbound = self.inbound.0.lock();
         let bound = inbound.bound;
-        let ip = if bound.ip().is_unspecified() { local } else { *bound.ip() };
-        inbound.binding = Some(Binding { local: SocketAddrV4::new(ip, bound.port()), peer: Some(peer) });
+        let ip = if bound.ip().is_unspecified() { local } else { bound.ip() };
+        inbound.binding = Some(Binding { local: SocketAddr::new(ip, bound.port()), peer: Some(peer) });
+    }
+
+    /// The address as bound, whatever the socket is connected to.
+    pub fn bound(&self) -> SocketAddr {
+        self.inbound.0.lock().bound
     }
 
     /// Whom this socket listens to.

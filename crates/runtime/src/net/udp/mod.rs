@@ -6,6 +6,6 @@ mod slab;
 mod socket;
 mod table;
 
-pub use endpoint::{Endpoint, Offer, SocketError, Take};
+pub use endpoint::{Endpoint, Offer, SocketError, Take, covers};
 pub use socket::UdpSocket;
 pub use table::{BindError, UdpTable};

@@ -1,15 +1,20 @@
 //! The datagrams that wait in one socket: a byte ring, so that no packet costs an allocation.
 //!
-//! Records are an eight-byte header (length, port and address of the sender) and the data, rounded up to eight bytes, each in one
-//! piece. One that does not fit before the end starts again at the front. A ring that runs empty starts again at the front too:
-//! a socket whose reader keeps up lives in its first few cache lines, however large its buffer.
+//! Records are an eight-byte header (length, port and IPv4 address of the sender), for an IPv6 sender its address, and the
+//! data, rounded up to eight bytes, each in one piece. One that does not fit before the end starts again at the front. A
+//! ring that runs empty starts again at the front too: a socket whose reader keeps up lives in its first few cache lines,
+//! however large its buffer.
 //!
 //! Invariant: `count == 0` exactly when `head == tail` and nothing is wrapped; then both are zero.
 
-use core::net::{Ipv4Addr, SocketAddrV4};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Bytes of bookkeeping per datagram.
 pub const RECORD_HEADER: usize = 8;
+/// Bytes of an IPv6 sender's address, besides.
+const LONG_ADDRESS: usize = 16;
+/// Stands in the header for an address that follows it. Nobody sends from it.
+const FOLLOWS: Ipv4Addr = Ipv4Addr::BROADCAST;
 
 /// A bounded FIFO of datagrams.
 #[derive(Debug)]
@@ -32,12 +37,28 @@ pub struct Received {
     /// Bytes of data, of which only as many as the buffer holds were copied.
     pub len: usize,
     /// From whom.
-    pub source: SocketAddrV4,
+    pub source: SocketAddr,
+}
+
+/// Bytes before the data of a datagram from `source`.
+#[inline]
+fn prefix(source: IpAddr) -> usize {
+    if short(source).is_some() { RECORD_HEADER } else { RECORD_HEADER + LONG_ADDRESS }
+}
+
+/// The address, if it fits the header.
+#[inline]
+fn short(source: IpAddr) -> Option<Ipv4Addr> {
+    match source {
+        IpAddr::V4(ip) if ip != FOLLOWS => Some(ip),
+        _ => None,
+    }
 }
 
 /// Bytes a record of `len` bytes of data takes.
-fn record(len: usize) -> usize {
-    RECORD_HEADER + len.next_multiple_of(RECORD_HEADER)
+#[inline]
+fn record(source: IpAddr, len: usize) -> usize {
+    prefix(source) + len.next_multiple_of(RECORD_HEADER)
 }
 
 impl DatagramRing {
@@ -54,17 +75,26 @@ impl DatagramRing {
     /// If `data` is longer than a UDP datagram can be.
     #[inline]
     #[must_use]
-    pub fn push(&mut self, source: SocketAddrV4, data: &[u8]) -> bool {
-        let need = record(data.len());
+    pub fn push(&mut self, source: SocketAddr, data: &[u8]) -> bool {
+        let need = record(source.ip(), data.len());
         if !self.make_room(need) {
             return false;
         }
         let len = u16::try_from(data.len()).expect("a datagram has at most 65535 bytes");
-        let header =
-            u64::from(u32::from(*source.ip())) << 32 | u64::from(source.port()) << 16 | u64::from(len);
+        let ip = short(source.ip()).unwrap_or(FOLLOWS);
+        let header = u64::from(ip.to_bits()) << 32 | u64::from(source.port()) << 16 | u64::from(len);
         let record = &mut self.bytes[self.tail..self.tail + need];
-        let (front, rest) = record.split_at_mut(RECORD_HEADER);
+        let (front, mut rest) = record.split_at_mut(RECORD_HEADER);
         front.copy_from_slice(&header.to_ne_bytes());
+        if ip == FOLLOWS {
+            let long = match source.ip() {
+                IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+                IpAddr::V6(ip) => ip,
+            };
+            let (address, data) = rest.split_at_mut(LONG_ADDRESS);
+            address.copy_from_slice(&long.octets());
+            rest = data;
+        }
         rest[..data.len()].copy_from_slice(data);
         self.tail += need;
         self.count += 1;
@@ -95,20 +125,26 @@ impl DatagramRing {
         if self.count == 0 {
             return None;
         }
-        let (header, data) = self.bytes[self.head..].split_first_chunk::<RECORD_HEADER>()?;
+        let (header, mut data) = self.bytes[self.head..].split_first_chunk::<RECORD_HEADER>()?;
         let header = u64::from_ne_bytes(*header);
+        let short = Ipv4Addr::from_bits((header >> 32) as u32);
+        let mut ip = IpAddr::V4(short);
+        if short == FOLLOWS {
+            let (long, rest) = data.split_first_chunk::<LONG_ADDRESS>()?;
+            ip = Ipv6Addr::from(*long).to_canonical();
+            data = rest;
+        }
         let len = usize::from(header as u16);
         let copied = len.min(buf.len());
         buf[..copied].copy_from_slice(&data[..copied]);
-        let source = SocketAddrV4::new(Ipv4Addr::from((header >> 32) as u32), (header >> 16) as u16);
-        Some(Received { len, source })
+        Some(Received { len, source: SocketAddr::new(ip, (header >> 16) as u16) })
     }
 
     /// As [`peek`](Self::peek), and removes the datagram.
     #[inline]
     pub fn pop(&mut self, buf: &mut [u8]) -> Option<Received> {
         let received = self.peek(buf)?;
-        self.head += record(received.len);
+        self.head += record(received.source.ip(), received.len);
         self.count -= 1;
         if self.count == 0 {
             (self.head, self.tail) = (0, 0);
@@ -127,13 +163,18 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::VecDeque;
 
-    fn source(i: u32) -> SocketAddrV4 {
-        SocketAddrV4::new(Ipv4Addr::from(i.wrapping_mul(0x0101_0101)), i as u16)
+    /// Every third is IPv6; 255 has the address that stands for them.
+    fn source(i: u32) -> SocketAddr {
+        let ip = match i % 3 {
+            1 => Ipv6Addr::from_bits(u128::from(i) << 64 | 7).into(),
+            _ => IpAddr::from(Ipv4Addr::from(i.wrapping_mul(0x0101_0101))),
+        };
+        SocketAddr::new(ip, i as u16)
     }
 
     /// Room a ring without gaps would have.
-    fn used(model: &VecDeque<(SocketAddrV4, Vec<u8>)>) -> usize {
-        model.iter().map(|(_, data)| record(data.len())).sum()
+    fn used(model: &VecDeque<(SocketAddr, Vec<u8>)>) -> usize {
+        model.iter().map(|(source, data)| record(source.ip(), data.len())).sum()
     }
 
     proptest! {
@@ -150,9 +191,11 @@ mod tests {
                     let data = vec![fill; len];
                     let fits = ring.push(source(i as u32), &data);
                     let room = (capacity - capacity % 8).saturating_sub(used(&model));
-                    prop_assert!(!fits || record(len) <= room, "{} bytes into {room}", record(len));
+                    let need = record(source(i as u32).ip(), len);
+                    prop_assert!(!fits || need <= room, "{need} bytes into {room}");
                     // What is lost is less than one record: the gap before the end, or this one's split between end and front.
-                    prop_assert!(fits || record(len) + record(150) > room, "{} bytes not into {room}", record(len));
+                    let longest = record(source(1).ip(), 150);
+                    prop_assert!(fits || need + longest > room, "{need} bytes not into {room}");
                     if fits {
                         model.push_back((source(i as u32), data));
                     }
@@ -186,7 +229,7 @@ mod tests {
         let mut ring = DatagramRing::new(1 << 20);
         for i in 0..1000 {
             assert!(ring.push(source(i), &[1; 100]));
-            assert_eq!(ring.tail, record(100));
+            assert_eq!(ring.tail, record(source(i).ip(), 100));
             ring.pop(&mut []);
         }
     }
@@ -194,7 +237,7 @@ mod tests {
     #[test]
     fn the_longest_datagram_fits_the_default_buffer() {
         let mut ring = DatagramRing::new(crate::net::stack::DEFAULT_UDP_RECEIVE_BYTES);
-        assert!((0..4).all(|_| ring.push(source(1), &[7; 65_507])));
-        assert!(!ring.push(source(1), &[7; 65_507]));
+        assert!((0..4).all(|_| ring.push(source(2), &[7; 65_507])));
+        assert!(!ring.push(source(2), &[7; 65_507]));
     }
 }

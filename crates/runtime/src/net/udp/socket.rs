@@ -5,13 +5,13 @@
 
 use super::endpoint::{Binding, Endpoint, Inbound, SocketError, Take};
 use super::table::BindError;
-use crate::net::addr::{ToSocketAddrs, try_each};
+use crate::net::addr::{self, ToSocketAddrs, no_addresses, try_each};
 use crate::net::global::{self, KthreadOutlet, stack};
-use crate::net::stack::{SendError, Stack};
+use crate::net::stack::{Progress, SendError, Stack};
 use crate::runtime::deadline_after;
 use crate::sync::wait::{WaitOutcome, wait};
 use core::fmt;
-use core::net::{SocketAddr, SocketAddrV4};
+use core::net::SocketAddr;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use core::time::Duration;
 use std::io;
@@ -24,12 +24,20 @@ use tailwater_shm::{Cycles, clock};
 /// datagram wakes one of them, the one that has waited longest, and no two get the same. A thread that is running may take a
 /// datagram before the one that was woken for it gets a core; that one then waits on.
 ///
-/// A socket keeps 256 KiB of datagrams that have not been read yet (8 bytes of each are bookkeeping); what does not fit is
-/// dropped and counted in [`Counters::udp_overflows`](crate::net::Counters).
+/// A socket keeps 256 KiB of datagrams that have not been read yet (8 bytes of each are bookkeeping, 24 of one from IPv6);
+/// what does not fit is dropped and counted in [`Counters::udp_overflows`](crate::net::Counters).
 ///
 /// # Differences from `std`
-/// * Addresses are literals: see [`ToSocketAddrs`](crate::net::ToSocketAddrs). IPv4 only.
-/// * Datagrams are never fragmented: beyond this host they hold at most the MTU less 28 bytes.
+/// * Names are those of the hosts file: see [`ToSocketAddrs`](crate::net::ToSocketAddrs).
+/// * There is one link: scope and flow label of IPv6 addresses are ignored, and reported as zero.
+///
+/// # Both families
+/// A socket bound to `[::]` is for IPv4 too, as on Linux unless told otherwise: IPv4 peers have IPv4-mapped addresses there
+/// (`[::ffff:10.77.0.2]:7`). A socket bound to an IPv4 address sends to IPv4 only.
+///
+/// # Long datagrams
+/// A datagram that is longer than the path carries leaves in fragments, as Linux sends it by default, and one that comes in
+/// fragments is put together.
 ///
 /// # Examples
 /// An echo server, as many threads as there are cores:
@@ -59,7 +67,9 @@ struct Shared {
     stack: &'static Stack,
     endpoint: &'static Endpoint,
     /// The address as bound.
-    bound: SocketAddrV4,
+    bound: SocketAddr,
+    /// Bound to an IPv6 address: IPv4 ones are reported as IPv4-mapped.
+    mapped: bool,
     // Settings. Relaxed: a call sees those made before it on its own thread.
     nonblocking: AtomicBool,
     /// Nanoseconds; zero for none.
@@ -79,6 +89,9 @@ impl From<SocketError> for io::Error {
         Self::from_raw_os_error(match error {
             SocketError::Refused => libc::ECONNREFUSED,
             SocketError::HostUnreachable => libc::EHOSTUNREACH,
+            SocketError::NetworkUnreachable => libc::ENETUNREACH,
+            SocketError::NoProtocol => libc::ENOPROTOOPT,
+            SocketError::Prohibited => libc::EACCES,
         })
     }
 }
@@ -91,6 +104,7 @@ impl From<SendError> for io::Error {
             SendError::TooLong { .. } => libc::EMSGSIZE,
             SendError::NetworkUnreachable => libc::ENETUNREACH,
             SendError::HostUnreachable => libc::EHOSTUNREACH,
+            SendError::Family => libc::EAFNOSUPPORT,
             SendError::BroadcastForbidden => return Self::new(io::ErrorKind::PermissionDenied, error),
             SendError::NoPort | SendError::LoopbackSource => {
                 return Self::new(io::ErrorKind::InvalidInput, error);
@@ -120,7 +134,7 @@ impl UdpSocket {
     ///
     /// # Errors
     /// [`AddrInUse`](io::ErrorKind::AddrInUse), [`AddrNotAvailable`](io::ErrorKind::AddrNotAvailable) for an address that is not
-    /// this runtime's, [`Unsupported`](io::ErrorKind::Unsupported) for IPv6, or those of [`ToSocketAddrs`].
+    /// this runtime's, or those of [`ToSocketAddrs`].
     ///
     /// # Panics
     /// If no runtime has been started.
@@ -139,9 +153,15 @@ impl UdpSocket {
     pub fn bind(address: impl ToSocketAddrs) -> io::Result<Self> {
         let stack = stack();
         try_each(address, |local| {
-            if !stack.is_bindable(*local.ip()) {
-                let why =
-                    format!("{} is not an address of this runtime, which has {}", local.ip(), stack.ip());
+            let mapped = local.is_ipv6();
+            let local = SocketAddr::new(local.ip().to_canonical(), local.port());
+            if !stack.is_bindable(local.ip()) {
+                let own = stack.ip6().map_or_else(String::new, |ip| format!(" and {ip}"));
+                let why = format!(
+                    "{} is not an address of this runtime, which has {}{own}",
+                    local.ip(),
+                    stack.ip()
+                );
                 return Err(io::Error::new(io::ErrorKind::AddrNotAvailable, why));
             }
             let endpoint = stack.bind_udp(local)?;
@@ -150,6 +170,7 @@ impl UdpSocket {
                 stack,
                 endpoint,
                 bound: endpoint.binding().local,
+                mapped,
                 nonblocking: AtomicBool::new(false),
                 read_timeout: AtomicU64::new(0),
                 write_timeout: AtomicU64::new(0),
@@ -201,11 +222,8 @@ impl UdpSocket {
     /// }
     /// ```
     pub fn send_to(&self, data: &[u8], address: impl ToSocketAddrs) -> io::Result<usize> {
-        match address.to_socket_addrs()?.next() {
-            Some(SocketAddr::V4(to)) => self.transmit(data, self.shared.bound, to),
-            // Says what is wrong with the address.
-            other => try_each(other.as_slice(), |_| Ok(0)),
-        }
+        let to = address.to_socket_addrs()?.next().ok_or_else(no_addresses)?;
+        self.transmit(data, self.shared.bound, to)
     }
 
     /// Sends a datagram to the peer; returns its length.
@@ -217,8 +235,10 @@ impl UdpSocket {
     /// * [`WouldBlock`](io::ErrorKind::WouldBlock) if the way out stayed full;
     /// * [`NetworkUnreachable`](io::ErrorKind::NetworkUnreachable), [`NetworkDown`](io::ErrorKind::NetworkDown),
     ///   [`HostUnreachable`](io::ErrorKind::HostUnreachable) if the neighbour does not answer;
-    /// * `EMSGSIZE` if the datagram is too long, [`PermissionDenied`](io::ErrorKind::PermissionDenied) for a broadcast that
-    ///   is not allowed, [`InvalidInput`](io::ErrorKind::InvalidInput).
+    /// * `EMSGSIZE` if the datagram has more than 65 507 bytes, `EAFNOSUPPORT` for an address of the other family on a
+    ///   socket bound to an IPv4 address or to one of IPv6's other than `[::]`,
+    ///   [`PermissionDenied`](io::ErrorKind::PermissionDenied) for a broadcast that is not allowed,
+    ///   [`InvalidInput`](io::ErrorKind::InvalidInput).
     ///
     /// # Examples
     /// ```standalone_crate
@@ -238,15 +258,15 @@ impl UdpSocket {
         self.transmit(data, local, peer)
     }
 
-    fn transmit(&self, data: &[u8], local: SocketAddrV4, to: SocketAddrV4) -> io::Result<usize> {
+    fn transmit(&self, data: &[u8], local: SocketAddr, to: SocketAddr) -> io::Result<usize> {
         crate::poll();
         let Shared { stack, endpoint, .. } = *self.shared;
         if let Some(error) = endpoint.take_error() {
             return Err(error.into());
         }
-        let mut deadline = None;
+        let (mut deadline, mut progress) = (None, Progress::default());
         loop {
-            match stack.send_udp(&mut KthreadOutlet, endpoint, local, to, data) {
+            match stack.send_udp_from(&mut KthreadOutlet, endpoint, local, to, data, &mut progress) {
                 Ok(()) => return Ok(data.len()),
                 Err(SendError::Full) if !self.shared.nonblocking.load(Relaxed) => {}
                 Err(error) => return Err(error.into()),
@@ -354,7 +374,7 @@ impl UdpSocket {
         loop {
             let mut inbound = endpoint.inbound();
             if let Some(received) = inbound.receive(buf, take)? {
-                return Ok((received.len.min(buf.len()), received.source.into()));
+                return Ok((received.len.min(buf.len()), self.shown(received.source)));
             }
             if timed_out || self.shared.nonblocking.load(Relaxed) {
                 return Err(would_block());
@@ -362,6 +382,11 @@ impl UdpSocket {
             let deadline = *deadline.get_or_insert_with(|| deadline_in(&self.shared.read_timeout));
             timed_out = wait(inbound, Inbound::readers, deadline) == WaitOutcome::TimedOut;
         }
+    }
+
+    /// An address as this socket's family writes it.
+    fn shown(&self, address: SocketAddr) -> SocketAddr {
+        addr::shown(address, self.shared.mapped)
     }
 
     /// The address of this socket, the unspecified one if it was bound to that and is not connected.
@@ -380,7 +405,7 @@ impl UdpSocket {
     /// }
     /// ```
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        Ok(self.shared.endpoint.binding().local.into())
+        Ok(self.shown(self.shared.endpoint.binding().local))
     }
 
     /// The address of the peer.
@@ -402,7 +427,7 @@ impl UdpSocket {
     /// ```
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         let peer = self.shared.endpoint.binding().peer;
-        peer.map(SocketAddr::from).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOTCONN))
+        peer.map(|peer| self.shown(peer)).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOTCONN))
     }
 
     /// Another handle to the same socket, settings included.
@@ -649,9 +674,9 @@ impl fmt::Debug for UdpSocket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Binding { local, peer } = self.shared.endpoint.binding();
         let mut out = f.debug_struct("UdpSocket");
-        out.field("addr", &local);
+        out.field("addr", &self.shown(local));
         if let Some(peer) = peer {
-            out.field("peer", &peer);
+            out.field("peer", &self.shown(peer));
         }
         out.finish()
     }

@@ -21,7 +21,7 @@ use super::slab::Slab;
 use crate::net::stack::Counters;
 use crate::sync::spin::SpinLock;
 use core::hash::{BuildHasher, BuildHasherDefault};
-use core::net::{Ipv4Addr, SocketAddrV4};
+use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::hash::DefaultHasher;
 
@@ -38,10 +38,10 @@ const EPHEMERAL_PORTS: u16 = u16::MAX - FIRST_EPHEMERAL + 1;
 pub enum BindError {
     /// Another socket is there.
     #[error("UDP {0} is taken by another socket of this process: close that one or choose another port")]
-    InUse(SocketAddrV4),
+    InUse(SocketAddr),
     /// All ephemeral ports are taken.
     #[error("no ephemeral UDP port is free on {0}: close sockets")]
-    NoPort(Ipv4Addr),
+    NoPort(IpAddr),
     /// Too many sockets.
     #[error("{MAX_SOCKETS} UDP sockets are open, which is the most there can be: close some")]
     TooMany,
@@ -84,11 +84,11 @@ impl UdpTable {
     ///
     /// # Errors
     /// [`BindError`].
-    pub fn bind(&self, local: SocketAddrV4) -> Result<&Endpoint, BindError> {
+    pub fn bind(&self, local: SocketAddr) -> Result<&Endpoint, BindError> {
         let queue = DatagramRing::new(self.receive_bytes);
         let mut admin = self.admin.lock();
         let local = match local.port() {
-            0 => self.draw_port(&mut admin, *local.ip())?,
+            0 => self.draw_port(&mut admin, local.ip())?,
             _ if self.is_free(local) => local,
             _ => return Err(BindError::InUse(local)),
         };
@@ -132,7 +132,7 @@ impl UdpTable {
 
     /// Queues a datagram at the socket it is for. [`Offer::NotMine`] says that there is none.
     #[inline]
-    pub fn deliver(&self, source: SocketAddrV4, destination: SocketAddrV4, data: &[u8]) -> Offer {
+    pub fn deliver(&self, source: SocketAddr, destination: SocketAddr, data: &[u8]) -> Offer {
         let port = destination.port();
         let mut offer = Offer::NotMine;
         self.find(port, |endpoint| {
@@ -143,8 +143,13 @@ impl UdpTable {
     }
 
     /// Tells the socket of `local` that is connected to `peer`, if there is one, of `error`.
-    pub fn post_error(&self, local: SocketAddrV4, peer: SocketAddrV4, error: SocketError) -> bool {
+    pub fn post_error(&self, local: SocketAddr, peer: SocketAddr, error: SocketError) -> bool {
         self.find(local.port(), |endpoint| endpoint.post_error(local, peer, error))
+    }
+
+    /// Whether a socket is open that can have sent a datagram from `local` to `peer`.
+    pub fn sends_to(&self, local: SocketAddr, peer: SocketAddr) -> bool {
+        self.find(local.port(), |endpoint| endpoint.sends_to(local, peer))
     }
 
     /// Offers the endpoints of `port` to `accept` until it takes one.
@@ -180,7 +185,7 @@ impl UdpTable {
     }
 
     /// Whether a socket may be bound to `local`. The caller holds the table's lock.
-    fn is_free(&self, local: SocketAddrV4) -> bool {
+    fn is_free(&self, local: SocketAddr) -> bool {
         let mut sockets = 0;
         let taken = self.search(local.port(), &mut |endpoint| {
             sockets += 1;
@@ -190,14 +195,14 @@ impl UdpTable {
     }
 
     /// A free ephemeral port: a random one, or the next free one after it (RFC 6056 section 3.3.1).
-    fn draw_port(&self, admin: &mut Admin, ip: Ipv4Addr) -> Result<SocketAddrV4, BindError> {
+    fn draw_port(&self, admin: &mut Admin, ip: IpAddr) -> Result<SocketAddr, BindError> {
         admin.drawn += 1;
         let hasher = BuildHasherDefault::<DefaultHasher>::default();
         let random = hasher.hash_one((self.seed, admin.drawn));
         let first = random % u64::from(EPHEMERAL_PORTS);
         (0..u64::from(EPHEMERAL_PORTS))
             .map(|i| FIRST_EPHEMERAL + ((first + i) % u64::from(EPHEMERAL_PORTS)) as u16)
-            .map(|port| SocketAddrV4::new(ip, port))
+            .map(|port| SocketAddr::new(ip, port))
             .find(|&local| self.is_free(local))
             .ok_or(BindError::NoPort(ip))
     }
@@ -222,18 +227,21 @@ impl UdpTable {
 mod tests {
     use super::*;
     use crate::net::udp::Take;
+    use core::net::{Ipv4Addr, Ipv6Addr};
     use std::collections::HashSet;
 
-    const ANY: Ipv4Addr = Ipv4Addr::UNSPECIFIED;
-    const LO: Ipv4Addr = Ipv4Addr::LOCALHOST;
-    const OWN: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+    const ANY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+    const LO: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    const OWN: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
+    const ANY6: IpAddr = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
+    const LO6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
 
     fn table() -> UdpTable {
         UdpTable::new(4096, 42)
     }
 
-    fn at(ip: Ipv4Addr, port: u16) -> SocketAddrV4 {
-        SocketAddrV4::new(ip, port)
+    fn at(ip: IpAddr, port: u16) -> SocketAddr {
+        SocketAddr::new(ip, port)
     }
 
     fn port_of(endpoint: &Endpoint) -> u16 {
@@ -242,9 +250,21 @@ mod tests {
 
     #[test]
     fn addresses_share_a_port_only_if_they_cannot_be_confused() {
-        for (first, second, together) in
-            [(ANY, ANY, false), (ANY, LO, false), (LO, ANY, false), (LO, LO, false), (LO, OWN, true)]
-        {
+        for (first, second, together) in [
+            (ANY, ANY, false),
+            (ANY, LO, false),
+            (LO, ANY, false),
+            (LO, LO, false),
+            (LO, OWN, true),
+            (ANY6, ANY6, false),
+            (ANY6, ANY, false),
+            (ANY, ANY6, false),
+            (ANY6, LO, false),
+            (LO, ANY6, false),
+            (ANY6, LO6, false),
+            (ANY, LO6, true),
+            (LO6, LO, true),
+        ] {
             let table = table();
             let open = table.bind(at(first, 7)).unwrap();
             assert_eq!(table.bind(at(second, 7)).is_ok(), together, "{first} then {second}");
@@ -259,7 +279,7 @@ mod tests {
     #[test]
     fn a_datagram_finds_its_socket_in_a_long_chain() {
         let table = table();
-        let addresses: Vec<_> = (1..=MAX_PER_PORT as u8).map(|i| Ipv4Addr::new(127, 0, 0, i)).collect();
+        let addresses: Vec<_> = (1..=MAX_PER_PORT as u8).map(|i| IpAddr::from([127, 0, 0, i])).collect();
         let endpoints: Vec<_> = addresses.iter().map(|&ip| table.bind(at(ip, 7)).unwrap()).collect();
         assert!(matches!(table.bind(at(OWN, 7)), Err(BindError::InUse(_))), "the chain is bounded");
         for (i, &ip) in addresses.iter().enumerate() {

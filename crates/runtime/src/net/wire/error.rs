@@ -9,8 +9,12 @@ pub enum Layer {
     Arp,
     /// IPv4 (RFC 791).
     Ipv4,
+    /// IPv6 (RFC 8200).
+    Ipv6,
     /// ICMP (RFC 792).
     Icmp,
+    /// ICMPv6 (RFC 4443) and neighbour discovery (RFC 4861).
+    Icmpv6,
     /// UDP (RFC 768).
     Udp,
 }
@@ -21,7 +25,9 @@ impl core::fmt::Display for Layer {
             Self::Ethernet => "Ethernet",
             Self::Arp => "ARP",
             Self::Ipv4 => "IPv4",
+            Self::Ipv6 => "IPv6",
             Self::Icmp => "ICMP",
+            Self::Icmpv6 => "ICMPv6",
             Self::Udp => "UDP",
         })
     }
@@ -56,7 +62,4 @@ pub enum WireError {
         /// Which protocol.
         layer: Layer,
     },
-    /// A piece of a larger datagram: fragments are not reassembled here.
-    #[error("IPv4: a fragment; fragments are not reassembled, so the sender must keep within the MTU")]
-    Fragment,
 }

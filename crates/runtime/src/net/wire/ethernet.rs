@@ -2,6 +2,7 @@
 
 use super::error::{Layer, WireError};
 use core::fmt;
+use core::net::Ipv6Addr;
 use zerocopy::byteorder::network_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -20,6 +21,13 @@ impl MacAddr {
     pub const BROADCAST: Self = Self([0xff; 6]);
     /// No station: what ARP carries for an address not yet known.
     pub const ZERO: Self = Self([0; 6]);
+
+    /// The group address of an IPv6 multicast address (RFC 2464 section 7).
+    #[inline]
+    pub const fn of_group(group: Ipv6Addr) -> Self {
+        let [.., a, b, c, d] = group.octets();
+        Self([0x33, 0x33, a, b, c, d])
+    }
 
     /// Whether the group bit is set (IEEE 802, section 8.2): multicast or broadcast.
     #[inline]
@@ -57,6 +65,8 @@ impl EtherType {
     pub const IPV4: Self = Self(U16::new(0x0800));
     /// ARP (RFC 826).
     pub const ARP: Self = Self(U16::new(0x0806));
+    /// IPv6 (RFC 2464).
+    pub const IPV6: Self = Self(U16::new(0x86dd));
 }
 
 /// The header of a frame.

@@ -2,6 +2,7 @@
 
 use super::checksum::checksum;
 use super::error::{Layer, WireError};
+use super::ip::{Addresses, Fragmenting, PacketInfo};
 use core::net::Ipv4Addr;
 use zerocopy::byteorder::network_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -17,6 +18,8 @@ pub const MIN_REASSEMBLY: usize = 576;
 const VERSION_IHL: u8 = 0x45;
 /// The "don't fragment" flag (RFC 791 section 3.1).
 const DONT_FRAGMENT: u16 = 0x4000;
+/// The "more fragments" flag.
+const MORE_FRAGMENTS: u16 = 0x2000;
 /// "More fragments" and the fragment offset: any of these set makes a fragment.
 const FRAGMENT_MASK: u16 = 0x3fff;
 
@@ -28,8 +31,22 @@ const FRAGMENT_MASK: u16 = 0x3fff;
 pub struct IpProtocol(pub u8);
 
 impl IpProtocol {
+    /// IPv6's hop-by-hop options (RFC 8200 section 4.3).
+    pub const HOP_BY_HOP: Self = Self(0);
     /// ICMP (RFC 792).
     pub const ICMP: Self = Self(1);
+    /// TCP (RFC 9293).
+    pub const TCP: Self = Self(6);
+    /// IPv6's routing header (RFC 8200 section 4.4).
+    pub const ROUTING: Self = Self(43);
+    /// IPv6's fragment header (RFC 8200 section 4.5).
+    pub const FRAGMENT: Self = Self(44);
+    /// ICMPv6 (RFC 4443).
+    pub const ICMPV6: Self = Self(58);
+    /// IPv6: nothing follows (RFC 8200 section 4.7).
+    pub const NO_NEXT_HEADER: Self = Self(59);
+    /// IPv6's destination options (RFC 8200 section 4.6).
+    pub const DESTINATION_OPTIONS: Self = Self(60);
     /// UDP (RFC 768).
     pub const UDP: Self = Self(17);
 }
@@ -62,29 +79,34 @@ pub struct Ipv4Header {
 const _: () = assert!(size_of::<Ipv4Header>() == IPV4_HEADER);
 
 impl Ipv4Header {
-    /// A header without options for `payload_len` bytes of payload, its checksum filled in. "Don't fragment" is set, which
-    /// makes the datagram atomic, so that its identification may be any value: zero (RFC 6864 section 4.1).
+    /// The header of `packet`, without options, for `len` bytes of payload, its checksum filled in. A packet that nobody may
+    /// fragment is atomic, so that its identification may be any value: zero (RFC 6864 section 4.1).
     ///
     /// # Panics
-    /// If header and payload exceed 65 535 bytes: callers check against the MTU first.
+    /// If header and payload exceed 65 535 bytes, or the addresses are IPv6: callers check against the MTU first.
     #[inline]
-    pub fn new(
-        source: Ipv4Addr,
-        destination: Ipv4Addr,
-        protocol: IpProtocol,
-        ttl: u8,
-        payload_len: usize,
-    ) -> Self {
-        let total_len =
-            u16::try_from(IPV4_HEADER + payload_len).expect("an IPv4 packet has at most 65535 bytes");
+    pub fn of(packet: &PacketInfo, fragmenting: Fragmenting, len: usize) -> Self {
+        let Addresses::V4 { source, destination } = packet.addresses else {
+            panic!("an IPv4 header for IPv6 addresses")
+        };
+        let total_len = u16::try_from(IPV4_HEADER + len).expect("an IPv4 packet has at most 65535 bytes");
+        let (identification, flags_fragment) = match fragmenting {
+            Fragmenting::Forbidden => (0, DONT_FRAGMENT),
+            Fragmenting::Allowed { identification } => (identification as u16, 0),
+            Fragmenting::Piece { identification, offset, more } => {
+                debug_assert!(offset.is_multiple_of(8) && offset < 1 << 16, "a fragment at {offset}");
+                let flags = if more { MORE_FRAGMENTS } else { 0 };
+                (identification as u16, (offset / 8) as u16 | flags)
+            }
+        };
         let mut header = Self {
             version_ihl: VERSION_IHL,
-            dscp_ecn: 0,
+            dscp_ecn: packet.traffic_class,
             total_len: total_len.into(),
-            identification: 0.into(),
-            flags_fragment: DONT_FRAGMENT.into(),
-            ttl,
-            protocol,
+            identification: identification.into(),
+            flags_fragment: flags_fragment.into(),
+            ttl: packet.hop_limit,
+            protocol: packet.protocol,
             checksum: 0.into(),
             source: source.octets(),
             destination: destination.octets(),
@@ -129,6 +151,36 @@ impl Ipv4Header {
         self.destination.into()
     }
 
+    /// Both addresses.
+    #[inline]
+    pub fn addresses(&self) -> Addresses {
+        Addresses::V4 { source: self.source(), destination: self.destination() }
+    }
+
+    /// Differentiated services and ECN.
+    #[inline]
+    pub fn traffic_class(&self) -> u8 {
+        self.dscp_ecn
+    }
+
+    /// What the pieces of a datagram have in common.
+    #[inline]
+    pub fn identification(&self) -> u16 {
+        self.identification.get()
+    }
+
+    /// Whether this is a piece of a larger datagram.
+    #[inline]
+    pub fn is_fragment(&self) -> bool {
+        self.flags_fragment.get() & FRAGMENT_MASK != 0
+    }
+
+    /// Whether this is a piece and not the last.
+    #[inline]
+    pub fn more_fragments(&self) -> bool {
+        self.flags_fragment.get() & MORE_FRAGMENTS != 0
+    }
+
     /// Offset of this fragment's data in the original datagram, in bytes; zero for a whole datagram and for a first fragment.
     #[inline]
     pub fn fragment_offset(&self) -> usize {
@@ -148,13 +200,13 @@ pub struct Ipv4Packet<'a> {
 }
 
 impl<'a> Ipv4Packet<'a> {
-    /// Reads a whole packet from the payload of a frame, which may end in padding. Options are stepped over: none of them
-    /// concerns a host that does not forward.
+    /// Reads a packet, whole or a fragment, from the payload of a frame, which may end in padding. Options are stepped over:
+    /// none of them concerns a host that does not forward.
     ///
     /// The time to live is not looked at: a host must accept what reaches it (RFC 1122 section 3.2.1.7).
     ///
     /// # Errors
-    /// [`WireError::Truncated`], [`WireError::Field`], [`WireError::Checksum`], [`WireError::Fragment`].
+    /// [`WireError::Truncated`], [`WireError::Field`], [`WireError::Checksum`].
     #[inline]
     pub fn parse(bytes: &'a [u8], checksums: Checksums) -> Result<Self, WireError> {
         let (header, header_len) = Self::header(bytes)?;
@@ -171,9 +223,6 @@ impl<'a> Ipv4Packet<'a> {
         }
         if total_len > bytes.len() {
             return Err(WireError::Truncated { layer: Layer::Ipv4, need: total_len, have: bytes.len() });
-        }
-        if header.flags_fragment.get() & FRAGMENT_MASK != 0 {
-            return Err(WireError::Fragment);
         }
         Ok(Self { header, bytes: &bytes[..total_len], payload: &bytes[header_len..total_len] })
     }

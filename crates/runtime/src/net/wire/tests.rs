@@ -1,7 +1,7 @@
 //! The wire formats against smoltcp's, both ways, and against bytes nobody would send.
 
 use super::*;
-use core::net::Ipv4Addr;
+use core::net::{Ipv4Addr, Ipv6Addr};
 use proptest::prelude::*;
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire as smol;
@@ -61,6 +61,69 @@ pub mod built_by_smoltcp {
         })
     }
 
+    /// A frame with `payload_len` bytes of IPv6 payload, filled in by `emit`.
+    pub fn ipv6(
+        macs: (MacAddr, MacAddr),
+        ips: (Ipv6Addr, Ipv6Addr),
+        (protocol, hop_limit): (smol::IpProtocol, u8),
+        payload_len: usize,
+        emit: impl FnOnce(&mut [u8]),
+    ) -> Vec<u8> {
+        let ip = smol::Ipv6Repr {
+            src_addr: ips.0,
+            dst_addr: ips.1,
+            next_header: protocol,
+            payload_len,
+            hop_limit,
+        };
+        let mut frame = vec![0; ETHERNET_HEADER + ip.buffer_len() + payload_len];
+        let mut ethernet = smol::EthernetFrame::new_unchecked(&mut frame);
+        smol::EthernetRepr {
+            src_addr: smol::EthernetAddress(macs.0.0),
+            dst_addr: smol::EthernetAddress(macs.1.0),
+            ethertype: smol::EthernetProtocol::Ipv6,
+        }
+        .emit(&mut ethernet);
+        let mut packet = smol::Ipv6Packet::new_unchecked(ethernet.payload_mut());
+        ip.emit(&mut packet);
+        emit(packet.payload_mut());
+        frame
+    }
+
+    /// A UDP datagram over IPv6 in a frame.
+    pub fn udp6(
+        macs: (MacAddr, MacAddr),
+        source: (Ipv6Addr, u16),
+        destination: (Ipv6Addr, u16),
+        data: &[u8],
+    ) -> Vec<u8> {
+        let repr = smol::UdpRepr { src_port: source.1, dst_port: destination.1 };
+        let ips = (source.0, destination.0);
+        ipv6(macs, ips, (smol::IpProtocol::Udp, 64), UDP_HEADER + data.len(), |out| {
+            repr.emit(
+                &mut smol::UdpPacket::new_unchecked(out),
+                &ips.0.into(),
+                &ips.1.into(),
+                data.len(),
+                |to| to.copy_from_slice(data),
+                &ChecksumCapabilities::default(),
+            );
+        })
+    }
+
+    /// An ICMPv6 message in a frame.
+    pub fn icmp6(
+        macs: (MacAddr, MacAddr),
+        ips: (Ipv6Addr, Ipv6Addr),
+        hop_limit: u8,
+        message: &smol::Icmpv6Repr<'_>,
+    ) -> Vec<u8> {
+        ipv6(macs, ips, (smol::IpProtocol::Icmpv6, hop_limit), message.buffer_len(), |out| {
+            let mut packet = smol::Icmpv6Packet::new_unchecked(out);
+            message.emit(&ips.0, &ips.1, &mut packet, &ChecksumCapabilities::default());
+        })
+    }
+
     /// An ICMP message in a frame.
     pub fn icmp(
         macs: (MacAddr, MacAddr),
@@ -72,6 +135,9 @@ pub mod built_by_smoltcp {
         })
     }
 }
+
+const ADDRESSES: Addresses =
+    Addresses::V4 { source: Ipv4Addr::new(10, 0, 0, 1), destination: Ipv4Addr::new(10, 0, 0, 2) };
 
 fn mac() -> impl Strategy<Value = MacAddr> {
     any::<[u8; 6]>().prop_map(MacAddr)
@@ -92,17 +158,17 @@ fn parse_all(frame: &[u8], checksums: Checksums) -> Result<usize, WireError> {
         return ArpPacket::parse(payload).map(|_| ARP_PACKET);
     }
     let packet = Ipv4Packet::parse(payload, checksums)?;
-    let (source, destination) = (packet.header.source(), packet.header.destination());
+    let addresses = packet.header.addresses();
     match packet.header.protocol() {
         IpProtocol::ICMP => match IcmpMessage::parse(packet.payload, checksums)? {
             IcmpMessage::EchoRequest { data, .. } => Ok(data.len()),
-            IcmpMessage::PortUnreachable { quote } => {
+            IcmpMessage::Error { quote, .. } => {
                 let (_, rest) = Ipv4Packet::parse_quoted(quote)?;
                 UdpDatagram::header(rest).map(|_| rest.len())
             }
             IcmpMessage::Other { .. } => Ok(0),
         },
-        _ => UdpDatagram::parse(packet.payload, source, destination, checksums).map(|udp| udp.payload.len()),
+        _ => UdpDatagram::parse(packet.payload, &addresses, checksums).map(|udp| udp.payload.len()),
     }
 }
 
@@ -124,8 +190,10 @@ fn smoltcp_udp(frame: &[u8]) -> Option<(u16, u16, Vec<u8>)> {
 fn ours_udp(frame: &[u8]) -> Option<(u16, u16, Vec<u8>)> {
     let (_, payload) = EthernetHeader::parse(frame).ok()?;
     let packet = Ipv4Packet::parse(payload, Checksums::Verify).ok()?;
-    let (source, destination) = (packet.header.source(), packet.header.destination());
-    let udp = UdpDatagram::parse(packet.payload, source, destination, Checksums::Verify).ok()?;
+    if packet.header.is_fragment() {
+        return None;
+    }
+    let udp = UdpDatagram::parse(packet.payload, &packet.header.addresses(), Checksums::Verify).ok()?;
     Some((udp.header.source_port(), udp.header.destination_port(), udp.payload.to_vec()))
 }
 
@@ -134,10 +202,13 @@ proptest! {
     fn smoltcp_reads_the_datagrams_built_here(
         macs in (mac(), mac()), a in (ip(), any::<u16>()), b in (ip(), 1u16..), ttl in 1u8.., data in data(),
     ) {
-        let ethernet = EthernetHeader { destination: macs.1, source: macs.0, ethertype: EtherType::IPV4 };
-        let header = Ipv4Header::new(a.0, b.0, IpProtocol::UDP, ttl, UDP_HEADER + data.len());
-        let udp = UdpHeader::new(a, b, &data);
-        let frame = [ethernet.as_bytes(), header.as_bytes(), udp.as_bytes(), &data].concat();
+        let addresses = Addresses::V4 { source: a.0, destination: b.0 };
+        let packet = PacketInfo { addresses, protocol: IpProtocol::UDP, hop_limit: ttl, traffic_class: 0 };
+        let mut headers = [0xa5; ETHERNET_HEADER + IPV4_HEADER];
+        let stations = Stations { source: macs.0, destination: macs.1 };
+        packet.write_headers(&mut headers, stations, Fragmenting::Forbidden, UDP_HEADER + data.len());
+        let udp = UdpHeader::new(&addresses, (a.1, b.1), &data);
+        let frame = [&headers, udp.as_bytes(), &data].concat();
         let ethernet = smol::EthernetFrame::new_checked(&frame[..]).unwrap();
         prop_assert_eq!(ethernet.src_addr().0, macs.0.0);
         prop_assert_eq!(ethernet.dst_addr().0, macs.1.0);
@@ -256,10 +327,10 @@ fn a_frame_cut_short_anywhere_is_refused() {
 
 #[test]
 fn a_datagram_without_a_checksum_is_accepted_and_one_with_a_wrong_checksum_is_not() {
-    let ips = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2));
-    let header = UdpHeader::new((ips.0, 7), (ips.1, 9), b"data");
+    let addresses = ADDRESSES;
+    let header = UdpHeader::new(&addresses, (7, 9), b"data");
     let mut bytes = [header.as_bytes(), b"data"].concat();
-    let parse = |bytes: &[u8], checksums| UdpDatagram::parse(bytes, ips.0, ips.1, checksums).map(|_| ());
+    let parse = |bytes: &[u8], checksums| UdpDatagram::parse(bytes, &addresses, checksums).map(|_| ());
     assert_eq!(parse(&bytes, Checksums::Verify), Ok(()));
     bytes[7] ^= 1;
     assert_eq!(parse(&bytes, Checksums::Verify), Err(WireError::Checksum { layer: Layer::Udp }));
@@ -270,18 +341,18 @@ fn a_datagram_without_a_checksum_is_accepted_and_one_with_a_wrong_checksum_is_no
 
 #[test]
 fn a_checksum_that_comes_out_as_zero_is_sent_as_ones() {
-    let ips = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2));
-    let plain = UdpHeader::new((ips.0, 7), (ips.1, 9), &[0, 0]);
+    let addresses = ADDRESSES;
+    let plain = UdpHeader::new(&addresses, (7, 9), &[0, 0]);
     // Data equal to the checksum of the rest makes the sum all ones and its complement zero.
     let checksum = &plain.as_bytes()[6..8];
-    let header = UdpHeader::new((ips.0, 7), (ips.1, 9), checksum);
+    let header = UdpHeader::new(&addresses, (7, 9), checksum);
     assert_eq!(&header.as_bytes()[6..8], &[0xff, 0xff]);
     let bytes = [header.as_bytes(), checksum].concat();
-    assert!(UdpDatagram::parse(&bytes, ips.0, ips.1, Checksums::Verify).is_ok());
+    assert!(UdpDatagram::parse(&bytes, &addresses, Checksums::Verify).is_ok());
 }
 
 #[test]
-fn options_are_stepped_over_and_fragments_refused() {
+fn options_are_stepped_over_and_fragments_told_apart() {
     let ips = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2));
     let mut bytes = vec![0x46, 0, 0, 30, 0, 0, 0x40, 0, 64, 17, 0, 0];
     bytes.extend(ips.0.octets());
@@ -290,9 +361,11 @@ fn options_are_stepped_over_and_fragments_refused() {
     bytes.extend(*b"abcdef and padding");
     let packet = Ipv4Packet::parse(&bytes, Checksums::Trust).unwrap();
     assert_eq!((packet.payload, packet.bytes.len()), (&b"abcdef"[..], 30));
-    for (flags, offset) in [(0x20, 0), (0, 1), (0x1f, 0xff)] {
-        bytes[6..8].copy_from_slice(&[flags, offset]);
-        let refused = Ipv4Packet::parse(&bytes, Checksums::Trust).map(|_| ());
-        assert_eq!(refused, Err(WireError::Fragment));
+    for (flags, offset) in [(0x20, 0), (0, 1), (0x1f, 0xff), (0x3f, 0xff)] {
+        bytes[6..8].copy_from_slice(&[flags, offset as u8]);
+        let header = Ipv4Packet::parse(&bytes, Checksums::Trust).unwrap().header;
+        assert!(header.is_fragment());
+        assert_eq!(header.more_fragments(), flags & 0x20 != 0);
+        assert_eq!(header.fragment_offset(), (usize::from(flags & 0x1f) << 8 | offset) * 8);
     }
 }

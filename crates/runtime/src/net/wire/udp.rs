@@ -1,9 +1,8 @@
 //! UDP headers (RFC 768).
 
-use super::checksum::Sum;
 use super::error::{Layer, WireError};
+use super::ip::Addresses;
 use super::ipv4::{Checksums, IpProtocol};
-use core::net::Ipv4Addr;
 use zerocopy::byteorder::network_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -22,28 +21,19 @@ pub struct UdpHeader {
 
 const _: () = assert!(size_of::<UdpHeader>() == UDP_HEADER);
 
-/// The part of a sum that UDP borrows from the IP header (RFC 768, "pseudo header").
-#[inline]
-fn pseudo_header(source: Ipv4Addr, destination: Ipv4Addr, len: u16) -> Sum {
-    Sum::new().bytes(&source.octets()).bytes(&destination.octets()).word(IpProtocol::UDP.0.into()).word(len)
-}
-
 impl UdpHeader {
-    /// The header of a datagram, its checksum filled in. A sum of zero is sent as all ones, since zero means "none".
+    /// The header of a datagram between these addresses and ports, its checksum filled in. A sum of zero is sent as all
+    /// ones, since zero means "none".
     ///
     /// # Panics
-    /// If the datagram exceeds 65 535 bytes: callers check against the MTU first.
+    /// If the datagram exceeds 65 535 bytes: callers check first.
     #[inline]
-    pub fn new(source: (Ipv4Addr, u16), destination: (Ipv4Addr, u16), payload: &[u8]) -> Self {
+    pub fn new(addresses: &Addresses, ports: (u16, u16), payload: &[u8]) -> Self {
         let len = u16::try_from(UDP_HEADER + payload.len()).expect("a UDP datagram has at most 65535 bytes");
-        let mut header = Self {
-            source: source.1.into(),
-            destination: destination.1.into(),
-            len: len.into(),
-            checksum: 0.into(),
-        };
-        let sum =
-            pseudo_header(source.0, destination.0, len).bytes(header.as_bytes()).bytes(payload).finish();
+        let mut header =
+            Self { source: ports.0.into(), destination: ports.1.into(), len: len.into(), checksum: 0.into() };
+        let pseudo_header = addresses.pseudo_header(IpProtocol::UDP, len.into());
+        let sum = pseudo_header.bytes(header.as_bytes()).bytes(payload).finish();
         header.checksum = if sum == 0 { 0xffff } else { sum }.into();
         header
     }
@@ -71,18 +61,13 @@ pub struct UdpDatagram<'a> {
 }
 
 impl<'a> UdpDatagram<'a> {
-    /// Reads a datagram from the payload of an IPv4 packet with these addresses. A checksum of zero means that the sender
-    /// computed none, and is accepted (RFC 768).
+    /// Reads a datagram from the payload of a packet between these addresses. A checksum of zero means that the sender
+    /// computed none, and is accepted over IPv4 (RFC 768) and refused over IPv6 (RFC 8200 section 8.1).
     ///
     /// # Errors
     /// [`WireError::Truncated`], [`WireError::Field`] (length below eight, destination port zero), [`WireError::Checksum`].
     #[inline]
-    pub fn parse(
-        bytes: &'a [u8],
-        source: Ipv4Addr,
-        destination: Ipv4Addr,
-        checksums: Checksums,
-    ) -> Result<Self, WireError> {
+    pub fn parse(bytes: &'a [u8], addresses: &Addresses, checksums: Checksums) -> Result<Self, WireError> {
         let header = Self::header(bytes)?;
         let len = usize::from(header.len.get());
         if len < UDP_HEADER {
@@ -95,8 +80,8 @@ impl<'a> UdpDatagram<'a> {
             return Err(WireError::Field { layer: Layer::Udp, field: "destination port", value: 0 });
         }
         if checksums == Checksums::Verify
-            && header.checksum != 0
-            && pseudo_header(source, destination, len as u16).bytes(&bytes[..len]).finish() != 0
+            && !(header.checksum == 0 && matches!(addresses, Addresses::V4 { .. }))
+            && addresses.pseudo_header(IpProtocol::UDP, len).bytes(&bytes[..len]).finish() != 0
         {
             return Err(WireError::Checksum { layer: Layer::Udp });
         }

@@ -5,7 +5,8 @@
 //! gets an entry in its channel's queue, all with one [`Sleeper`], and the locks are released. From then on whoever comes from the
 //! other side of one of the channels may complete that operation; the sleeper lets exactly one of them do so.
 //!
-//! The locks are held with preemption off, for a few dozen nanoseconds per operation.
+//! The locks are held with preemption off. A select of two that can be completed at once takes some 100 ns in all, building it included
+//! (the book's page "Measured").
 
 use super::case::{Case, Receive, ReceivingEnd, Send, SendingEnd};
 use super::{RecvError, SendError};

@@ -13,7 +13,8 @@ use super::messages::Messages;
 use super::{RecvTimeoutError, SendTimeoutError, TryRecvError, TrySendError};
 use crate::runtime::deadline_after;
 use crate::sync::queue::{self, Grant, Queue};
-use crate::sync::spin::SpinLock;
+use crate::sync::spin::{SpinGuard, SpinLock};
+use crate::sync::wait::WAKE_BATCH;
 use core::mem;
 use std::sync::Arc;
 use std::time::Duration;
@@ -186,9 +187,7 @@ impl<T> Channel<T> {
         let mut state = self.state.lock();
         state.senders -= 1;
         if state.senders == 0 {
-            while let Some(receiver) = state.receiving.pop() {
-                drop(receiver);
-            }
+            self.wake_all(state, |state| &mut state.receiving);
         }
     }
 
@@ -199,12 +198,22 @@ impl<T> Channel<T> {
         if state.receivers > 0 {
             return;
         }
-        while let Some(sender) = state.sending.pop() {
-            drop(sender);
-        }
         let unreceived = mem::replace(&mut state.messages, Messages::new(Some(0)));
-        drop(state);
+        self.wake_all(state, |state| &mut state.sending);
         // Their destructors may do anything, also use this channel.
         drop(unreceived);
+    }
+    /// Ends all calls in a queue that nobody joins any more, in batches between which it unlocks and passes a poll point.
+    fn wake_all<'a>(
+        &'a self,
+        mut state: SpinGuard<'a, State<T>>,
+        queue: impl Fn(&mut State<T>) -> &mut Queue<Option<T>>,
+    ) {
+        // Each turn but the last takes a batch out of a queue that does not grow.
+        while (0..WAKE_BATCH).all(|_| queue(&mut state).pop().is_some()) {
+            drop(state);
+            crate::poll();
+            state = self.state.lock();
+        }
     }
 }

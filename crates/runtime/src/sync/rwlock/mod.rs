@@ -11,12 +11,16 @@ pub use guard::{RwLockReadGuard, RwLockWriteGuard};
 
 use crate::sync::poison::Poison;
 use crate::sync::queue::{self, Queue};
-use crate::sync::spin::SpinLock;
+use crate::sync::spin::{SpinGuard, SpinLock};
+use crate::sync::wait::WAKE_BATCH;
 use core::cell::UnsafeCell;
 use core::fmt;
 use core::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::{LockResult, TryLockError, TryLockResult};
 use word::{Access, Holders, Word};
+
+/// Readers that are admitted in one go.
+const ADMIT_BATCH: usize = WAKE_BATCH;
 
 /// Many readers or one writer, as `std::sync::RwLock`.
 ///
@@ -258,18 +262,58 @@ impl<T: ?Sized> RwLock<T> {
 
     /// Gives the lock to the head of the queue; `staying` readers (the caller, downgraded) hold it too.
     #[cold]
-    fn hand_over(&self, staying: u32) {
+    fn hand_over(&self, mut staying: u32) {
+        // Another turn only if this thread read on behalf of many readers and was the last of them to leave.
+        while self.admit(staying) {
+            staying = 0;
+        }
+    }
+
+    /// Admits the writer or all readers at the head of the queue. True if the caller has to do so again.
+    fn admit(&self, staying: u32) -> bool {
         let mut queue = self.queue.lock();
-        let readers = queue.count_front(|&access| access == Access::Read);
+        let readers = queue.count_front(ADMIT_BATCH, |&access| access == Access::Read);
+        if readers == ADMIT_BATCH {
+            return self.admit_many(queue, staying);
+        }
         let (holders, leaving) = match readers as u32 + staying {
             0 => (Holders::Writer, 1),
             all => (Holders::Readers(all), readers),
         };
         self.word.give(holders, queue.len() > leaving);
-        for _ in 0..leaving {
-            // Waits for this lock have no deadline, so nobody has given up.
-            drop(queue.pop().expect("whoever set QUEUED queued under the same lock"));
+        pop_admitted(&mut queue, leaving);
+        false
+    }
+
+    /// Admits many readers in batches, between which it unlocks the queue and passes a poll point. Meanwhile the calling thread
+    /// itself reads, so that nobody else hands the lock over.
+    fn admit_many<'a>(&'a self, mut queue: SpinGuard<'a, Queue<Access>>, staying: u32) -> bool {
+        let mut waiting = queue.len() - ADMIT_BATCH;
+        self.word.give(Holders::Readers(ADMIT_BATCH as u32 + staying + 1), waiting > 0);
+        pop_admitted(&mut queue, ADMIT_BATCH);
+        // Ends with those who waited at the beginning, whoever has come since.
+        while waiting > 0 {
+            drop(queue);
+            crate::poll();
+            queue = self.queue.lock();
+            let readers = queue.count_front(ADMIT_BATCH.min(waiting), |&access| access == Access::Read);
+            if readers == 0 {
+                break;
+            }
+            waiting -= readers;
+            self.word.add_readers(readers as u32, queue.len() > readers);
+            pop_admitted(&mut queue, readers);
         }
+        drop(queue);
+        self.word.leave_reading()
+    }
+}
+
+/// Wakes the `count` threads at the head of the queue, which hold the lock already.
+fn pop_admitted(queue: &mut Queue<Access>, count: usize) {
+    for _ in 0..count {
+        // Waits for this lock have no deadline, so nobody has given up.
+        drop(queue.pop().expect("whoever set QUEUED queued under the same lock"));
     }
 }
 

@@ -86,3 +86,18 @@ fn a_downgrade_with_a_writer_at_the_head_keeps_it_waiting() {
     drop(guard);
     threads.into_iter().for_each(|t| t.join().unwrap());
 }
+
+#[test]
+fn many_readers_are_admitted_together_and_the_writer_after_them() {
+    let (lock, log) = (Arc::new(RwLock::new(())), Arc::new(Mutex::default()));
+    let guard = lock.write().unwrap();
+    // More than two batches. They meet in pairs, across the batches' boundaries too.
+    let mut names = vec!["r1"; 2 * ADMIT_BATCH + 2];
+    names.push("w2");
+    names.extend(["r3"; ADMIT_BATCH]);
+    let threads = queue_up(&lock, &log, &names);
+    drop(guard);
+    threads.into_iter().for_each(|t| t.join().unwrap());
+    assert_eq!(*log.lock().unwrap(), names);
+    assert!(lock.try_write().is_ok(), "the lock is free in the end");
+}

@@ -10,7 +10,8 @@
 //!
 //! Without `QUEUED` threads come and go by compare-and-swap alone. `QUEUED` is set under the queue's lock, by the first
 //! thread to queue, and from then on nobody gets in except through [`Word::give`], called under the queue's lock by whoever
-//! finds itself the last holder. Holders only ever leave meanwhile, so exactly one of them is the last.
+//! finds itself the last holder. Otherwise holders only leave meanwhile, so exactly one of them is the last. One that reads itself may
+//! let further readers in, with [`Word::add_readers`] under the queue's lock, before it leaves.
 //!
 //! The value is ordered by the word alone: leaving is a Release, and getting in an Acquire; `give` is a Release for those who
 //! get in by compare-and-swap while its readers are in. Those it admits are woken after it and ordered by their wait.
@@ -139,5 +140,14 @@ impl Word {
         };
         // Release: pairs with the Acquire of readers that join those admitted, and of whoever comes after them.
         self.0.store(word | if queued { QUEUED } else { 0 }, Ordering::Release);
+    }
+
+    /// Admits more readers from the queue, beside the caller, who reads. Called under the queue's lock, while the queue is not empty and
+    /// before they are woken; `queued` says whether others still wait after them.
+    pub(crate) fn add_readers(&self, readers: u32, queued: bool) {
+        // QUEUED is set, since the queue is not empty; where it is cleared, one subtraction does it.
+        let change = readers * READER - if queued { 0 } else { QUEUED };
+        // Release: as in `give`.
+        self.0.fetch_add(change, Ordering::Release);
     }
 }

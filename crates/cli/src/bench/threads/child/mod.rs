@@ -11,6 +11,7 @@ use super::protocol::{read_order, serve};
 use super::system::System;
 
 mod floor;
+mod own;
 mod samples;
 mod std_like;
 mod tasks;
@@ -48,7 +49,8 @@ pub fn run(args: &ChildArgs) -> anyhow::Result<()> {
 /// The orders are read on an ordinary thread, so that the kthreads may sleep meanwhile.
 fn serve_user_threads(builder: tailwater::Builder, kthreads: u16, clock: Clock) -> anyhow::Result<()> {
     builder.kthreads(kthreads).run(move || {
-        serve(|| tailwater::blocking(read_order), |op, n| std_like::user::perform(op, n, kthreads, clock))
+        let perform = |op, n| own::perform(op, n).or_else(|| std_like::user::perform(op, n, kthreads, clock));
+        serve(|| tailwater::blocking(read_order), perform)
     })?
 }
 

@@ -13,7 +13,7 @@ macro_rules! operations {
             use std::time::Instant;
 
             use tailwater_shm::Clock;
-            use $sync::{Condvar, Mutex};
+            use $sync::{Condvar, Mutex, RwLock, mpsc};
             use $thread as thread;
 
             use crate::bench::threads::child::samples::{self, Samples, mean};
@@ -28,6 +28,9 @@ macro_rules! operations {
                     Operation::Mutex => mean(n, mutex),
                     Operation::Yield => mean(n, yields),
                     Operation::Condvar => mean(n, condvar),
+                    Operation::Channel => mean(n, channel),
+                    Operation::ChannelHop => mean(n, channel_hops),
+                    Operation::RwlockRead => mean(n, rwlock_read),
                     Operation::SpawnJoin => mean(n, spawn_join),
                     Operation::FanOut => mean(n.next_multiple_of(FAN), fan_out),
                     Operation::NullYield => mean(n, |n| (0..n).for_each(|_| thread::yield_now())),
@@ -36,7 +39,13 @@ macro_rules! operations {
                     Operation::NotifyRemote => notify_remote(n, clock),
                     Operation::Throughput => mean(n, |n| chains(n, 3 * u64::from(kthreads))),
                     Operation::Idle => Some(idle(n)),
-                    Operation::Line | Operation::CasPair | Operation::Rdtsc => None,
+                    Operation::ChannelMany
+                    | Operation::Select
+                    | Operation::RcuRead
+                    | Operation::RcuReplace
+                    | Operation::Line
+                    | Operation::CasPair
+                    | Operation::Rdtsc => None,
                 }
             }
 
@@ -70,6 +79,37 @@ macro_rules! operations {
                     })
                 });
                 threads.into_iter().for_each(|t| t.join().expect(SOUND));
+            }
+
+            fn channel(n: u64) {
+                let (sender, receiver) = mpsc::channel();
+                for i in 0..n {
+                    sender.send(black_box(i)).expect(SOUND);
+                    black_box(receiver.recv().expect(SOUND));
+                }
+            }
+
+            fn channel_hops(n: u64) {
+                let (there, from_there) = mpsc::channel();
+                let (back, from_back) = mpsc::channel();
+                there.send(0).expect(SOUND);
+                let threads = [(back, from_there), (there, from_back)].map(|(sender, receiver)| {
+                    thread::spawn(move || {
+                        for _ in 0..n / 2 {
+                            let turn: u64 = receiver.recv().expect(SOUND);
+                            // The last message is received by nobody.
+                            let _ = sender.send(turn + 1);
+                        }
+                    })
+                });
+                threads.into_iter().for_each(|t| t.join().expect(SOUND));
+            }
+
+            fn rwlock_read(n: u64) {
+                let value = RwLock::new(1u64);
+                for _ in 0..n {
+                    black_box(*black_box(&value).read().expect(SOUND));
+                }
             }
 
             fn spawn_join(n: u64) {

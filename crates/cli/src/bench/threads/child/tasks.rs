@@ -3,14 +3,17 @@
 //! On one core the runtime is the current-thread one. On more it has a worker for each core, and what crosses cores starts on
 //! the ordinary thread that owns the runtime: a worker keeps what it starts itself in a slot that nobody steals from.
 
+use std::future::poll_fn;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::task::Poll;
 use std::time::Instant;
 
 use tailwater_shm::Clock;
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::{Mutex, Notify, Semaphore};
+use tokio::sync::mpsc::unbounded_channel;
+use tokio::sync::{Mutex, Notify, RwLock, Semaphore};
 use tokio::task::{spawn, yield_now};
 
 use super::samples::{self, Samples};
@@ -45,6 +48,10 @@ async fn perform(op: Operation, n: u64, kthreads: u16, clock: Clock) -> Option<A
         Operation::Mutex => mutex(n).await,
         Operation::Yield => yields(n).await,
         Operation::Condvar => hops(n).await,
+        Operation::Channel => channel(n).await,
+        Operation::ChannelHop => channel_hops(n).await,
+        Operation::Select => select(n).await,
+        Operation::RwlockRead => rwlock_read(n).await,
         Operation::SpawnJoin => spawn_join(n).await,
         Operation::FanOut => fan_out(n).await,
         Operation::NullYield => null_yields(n).await,
@@ -90,6 +97,54 @@ async fn hops(n: u64) {
     sides[0].notify_one();
     for task in tasks {
         task.await.expect(SOUND);
+    }
+}
+
+async fn channel(n: u64) {
+    let (sender, mut receiver) = unbounded_channel();
+    for i in 0..n {
+        sender.send(black_box(i)).expect(SOUND);
+        black_box(receiver.recv().await.expect(SOUND));
+    }
+}
+
+async fn channel_hops(n: u64) {
+    let (there, from_there) = unbounded_channel();
+    let (back, from_back) = unbounded_channel();
+    there.send(0).expect(SOUND);
+    let tasks = [(back, from_there), (there, from_back)].map(|(sender, mut receiver)| {
+        spawn(async move {
+            for _ in 0..n / 2 {
+                let turn: u64 = receiver.recv().await.expect(SOUND);
+                // The last message is received by nobody.
+                let _ = sender.send(turn + 1);
+            }
+        })
+    });
+    for task in tasks {
+        task.await.expect(SOUND);
+    }
+}
+
+async fn select(n: u64) {
+    let (sender, mut receiver) = unbounded_channel();
+    let (_other, mut never) = unbounded_channel::<u64>();
+    for i in 0..n {
+        sender.send(black_box(i)).expect(SOUND);
+        // As `tokio::select!` does in its biased order, without its draw of which comes first.
+        let message = poll_fn(|context| match never.poll_recv(context) {
+            Poll::Ready(message) => Poll::Ready(message),
+            Poll::Pending => receiver.poll_recv(context),
+        })
+        .await;
+        black_box(message.expect(SOUND));
+    }
+}
+
+async fn rwlock_read(n: u64) {
+    let value = RwLock::new(1u64);
+    for _ in 0..n {
+        black_box(*black_box(&value).read().await);
     }
 }
 

@@ -60,6 +60,7 @@ func perform(op string, n int) string {
 	means := map[string]func(int){
 		"mutex": mutex, "yield": yields, "condvar": condvar, "spawn_join": spawnJoin,
 		"null_yield": nullYield, "throughput": chains,
+		"channel": channel, "channel_hop": channelHops, "channel_many": channel, "select": selects, "rwlock_read": rwlockRead,
 	}
 	if operation, known := means[op]; known {
 		return mean(n, operation)
@@ -144,6 +145,57 @@ func condvar(n int) {
 		}()
 	}
 	both.Wait()
+}
+
+// Go has no unbounded channels, and all of them may have many receivers.
+func channel(n int) {
+	messages := make(chan int, 64)
+	for i := 0; i < n; i++ {
+		messages <- i
+		<-messages
+	}
+}
+
+func channelHops(n int) {
+	var both sync.WaitGroup
+	sides := [2]chan int{make(chan int, 64), make(chan int, 64)}
+	both.Add(2)
+	for me := 0; me < 2; me++ {
+		go func() {
+			for i := 0; i < n/2; i++ {
+				sides[1-me] <- 1 + <-sides[me]
+			}
+			both.Done()
+		}()
+	}
+	sides[0] <- 0
+	both.Wait()
+}
+
+func selects(n int) {
+	messages, never := make(chan int, 64), make(chan int, 64)
+	for i := 0; i < n; i++ {
+		messages <- i
+		select {
+		case <-never:
+		case <-messages:
+		}
+	}
+}
+
+var shared struct {
+	sync.RWMutex
+	value int
+}
+
+func rwlockRead(n int) {
+	sum := 0
+	for i := 0; i < n; i++ {
+		shared.RLock()
+		sum += shared.value
+		shared.RUnlock()
+	}
+	runtime.KeepAlive(sum)
 }
 
 func spawnJoin(n int) {

@@ -17,7 +17,7 @@ fn reply(sender: (MacAddr, Ipv4Addr), target: Ipv4Addr) -> ArpPacket {
 }
 
 /// Where host 1 sends what is for `to`; `None` if it has to ask.
-fn station_of(stack: &Stack, to: SocketAddrV4) -> Option<MacAddr> {
+fn station_of(stack: &Stack, to: SocketAddr) -> Option<MacAddr> {
     let endpoint = stack.bind_udp(everywhere(0)).unwrap();
     let mut catch = Catch::at(T0);
     stack.send_udp(&mut catch, endpoint, everywhere(7), to, b"?").unwrap();

@@ -6,14 +6,15 @@ use smoltcp::wire as smol;
 
 /// A stack with something to find: known neighbours, sockets of every kind, a neighbour being asked for.
 fn busy() -> Stack {
-    let stack = acquainted();
-    let open = |port| stack.bind_udp(everywhere(port)).unwrap();
+    let stack = acquainted6();
+    let open = |port| stack.bind_udp(everywhere6(port)).unwrap();
     open(7);
     stack.connect_udp(open(8), at(2, 9)).unwrap();
+    stack.connect_udp(open(10), at6(2, 9)).unwrap();
     stack.bind_udp(at(1, 53)).unwrap();
     let waiting = open(9);
-    for _ in 0..3 {
-        stack.send_udp(&mut Catch::at(T0), waiting, everywhere(9), at(3, 9), b"waits").unwrap();
+    for to in [at(3, 9), at6(3, 9)].repeat(3) {
+        stack.send_udp(&mut Catch::at(T0), waiting, everywhere6(9), to, b"waits").unwrap();
     }
     stack
 }
@@ -51,6 +52,63 @@ fn seeds() -> Vec<Vec<u8>> {
         arp_frame(MacAddr::BROADCAST, question),
         arp_reply(3, 1),
     ]
+    .into_iter()
+    .chain(seeds6())
+    .chain(fragments())
+    .collect()
+}
+
+fn seeds6() -> [Vec<u8>; 7] {
+    let echo = smol::Icmpv6Repr::EchoRequest { ident: 1, seq_no: 2, data: b"ping" };
+    let lladdr = Some(smol::EthernetAddress(mac(3).0).into());
+    let flags = smol::NdiscNeighborFlags::SOLICITED | smol::NdiscNeighborFlags::OVERRIDE;
+    let question = smol::Icmpv6Repr::Ndisc(smol::NdiscRepr::NeighborSolicit { target_addr: ip6(1), lladdr });
+    let answer =
+        smol::Icmpv6Repr::Ndisc(smol::NdiscRepr::NeighborAdvert { flags, target_addr: ip6(3), lladdr });
+    let header = smol::Ipv6Repr {
+        src_addr: ip6(1),
+        dst_addr: ip6(2),
+        next_header: smol::IpProtocol::Udp,
+        payload_len: 1400,
+        hop_limit: 64,
+    };
+    let data = &[0, 10, 0, 9, 0, 8, 0, 0][..];
+    let too_big = smol::Icmpv6Repr::PktTooBig { mtu: 1300, header, data };
+    let macs = (mac(2), mac(1));
+    let ips = (ip6(2), ip6(1));
+    let extended =
+        [&[60, 0, 1, 4, 0, 0, 0, 0][..], &[17, 0, 0x80, 4, 0, 0, 0, 0], &[0, 9, 0, 7, 0, 8, 0, 0]].concat();
+    [
+        datagram6(7, b"data"),
+        datagram6(1, b"closed"),
+        built_by_smoltcp::icmp6(macs, ips, 64, &echo),
+        built_by_smoltcp::icmp6(macs, ips, 255, &question),
+        built_by_smoltcp::icmp6((mac(3), mac(1)), (ip6(3), ip6(1)), 255, &answer),
+        built_by_smoltcp::icmp6(macs, ips, 64, &too_big),
+        built_by_smoltcp::ipv6(macs, ips, (smol::IpProtocol::HopByHop, 64), extended.len(), |out| {
+            out.copy_from_slice(&extended);
+        }),
+    ]
+}
+
+/// Both pieces of a datagram to an open port, of each family.
+fn fragments() -> Vec<Vec<u8>> {
+    let sender = Stack::new(config6(2), 2).unwrap();
+    let endpoint = sender.bind_udp(everywhere6(9)).unwrap();
+    let mut catch = Catch::at(T0);
+    for to in [at(1, 7), at6(1, 7)] {
+        sender.send_udp(&mut catch, endpoint, everywhere6(9), to, &[7; 1600]).unwrap();
+    }
+    // Questions for host 1 go, answers release what waits.
+    catch.frames.clear();
+    sender.input(&mut catch, &arp_reply(1, 2), 0);
+    let flags = smol::NdiscNeighborFlags::SOLICITED | smol::NdiscNeighborFlags::OVERRIDE;
+    let lladdr = Some(smol::EthernetAddress(mac(1).0).into());
+    let here =
+        smol::Icmpv6Repr::Ndisc(smol::NdiscRepr::NeighborAdvert { flags, target_addr: ip6(1), lladdr });
+    sender.input(&mut catch, &built_by_smoltcp::icmp6((mac(1), mac(2)), (ip6(1), ip6(2)), 255, &here), 0);
+    assert_eq!(catch.frames.len(), 4);
+    catch.frames
 }
 
 /// Whether smoltcp finds nothing wrong with a frame this stack sent.
@@ -60,6 +118,22 @@ fn check_answer(frame: &[u8]) {
         smol::EthernetProtocol::Arp => {
             let packet = smol::ArpPacket::new_checked(ethernet.payload()).unwrap();
             smol::ArpRepr::parse(&packet).unwrap();
+        }
+        smol::EthernetProtocol::Ipv6 => {
+            let ip = smol::Ipv6Packet::new_checked(ethernet.payload()).unwrap();
+            let (source, destination) = (ip.src_addr(), ip.dst_addr());
+            match ip.next_header() {
+                smol::IpProtocol::Icmpv6 => {
+                    let icmp = smol::Icmpv6Packet::new_checked(ip.payload()).unwrap();
+                    assert!(icmp.verify_checksum(&source, &destination));
+                }
+                smol::IpProtocol::Udp => assert!(
+                    smol::UdpPacket::new_checked(ip.payload())
+                        .unwrap()
+                        .verify_checksum(&source.into(), &destination.into())
+                ),
+                other => panic!("nothing here is answered with {other}"),
+            }
         }
         _ => {
             let ip = smol::Ipv4Packet::new_checked(ethernet.payload()).unwrap();
@@ -81,10 +155,10 @@ fn check_answer(frame: &[u8]) {
 proptest! {
     #[test]
     fn mutated_frames_do_no_harm(
-        which in 0usize..8,
-        changes in prop::collection::vec((0usize..100, prop_oneof![any::<u8>(), Just(0), Just(0xff), Just(0x45)]), 0..5),
+        which in 0usize..19,
+        changes in prop::collection::vec((0usize..130, prop_oneof![any::<u8>(), Just(0), Just(0xff), Just(0x45), Just(44), Just(60)]), 0..5),
         grow in 0usize..50,
-        keep in 0usize..120,
+        keep in prop_oneof![0usize..150, Just(2000)],
         trust: bool,
     ) {
         let stack = busy();
@@ -105,13 +179,21 @@ proptest! {
 
     #[test]
     fn streams_of_arbitrary_frames_do_no_harm(
-        frames in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..100), 1..50), ethertype in 0u8..3,
+        frames in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..100), 1..50), ethertype in 0u8..4,
     ) {
         let stack = busy();
         for (i, mut frame) in frames.into_iter().enumerate() {
             if frame.len() > 34 && ethertype > 0 {
                 frame[..6].copy_from_slice(&mac(1).0);
-                frame[12..15].copy_from_slice(if ethertype == 1 { &[8, 0, 0x45] } else { &[8, 6, 0] });
+                frame[12..15].copy_from_slice([&[8, 0, 0x45], &[8, 6, 0], &[0x86, 0xdd, 0x60]][usize::from(ethertype) - 1]);
+                if ethertype == 3 {
+                    // Addresses and lengths that let the deeper parsers be reached.
+                    let len = (frame.len() - 54.min(frame.len())) as u16;
+                    frame[18..20].copy_from_slice(&len.to_be_bytes());
+                    frame.resize(frame.len().max(54), 0);
+                    frame[22..38].copy_from_slice(&ip6(2).octets());
+                    frame[38..54].copy_from_slice(&ip6(1).octets());
+                }
             }
             let mut catch = Catch::at(T0 + Duration::from_millis(100) * i as u32);
             stack.input(&mut catch, &frame, 1);

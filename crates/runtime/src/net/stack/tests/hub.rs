@@ -5,10 +5,10 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 
 /// SplitMix64 (Steele, Lea, Flood 2014).
-struct Random(u64);
+pub(super) struct Random(u64);
 
 impl Random {
-    fn next(&mut self) -> u64 {
+    pub(super) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -21,29 +21,29 @@ impl Random {
 }
 
 /// A link to which every host's frames go, as they would through a hub.
-struct Hub {
-    now: Duration,
-    hosts: Vec<Stack>,
+pub(super) struct Hub {
+    pub(super) now: Duration,
+    pub(super) hosts: Vec<Stack>,
     /// Frames in flight, by arrival and order of sending.
     flying: BTreeMap<(Duration, u64), (usize, Vec<u8>)>,
     sent: u64,
-    random: Random,
-    loss_percent: u64,
-    repeat_percent: u64,
+    pub(super) random: Random,
+    pub(super) loss_percent: u64,
+    pub(super) repeat_percent: u64,
 }
 
 /// More events than any test here needs: a storm ends the test.
 const MAX_EVENTS: usize = 200_000;
 
 impl Hub {
-    fn new(hosts: u8, seed: u64, loss_percent: u64, repeat_percent: u64) -> Self {
-        let hosts = (1..=hosts).map(|n| Stack::new(config(n), seed ^ u64::from(n)).unwrap()).collect();
+    pub(super) fn new(hosts: u8, seed: u64, loss_percent: u64, repeat_percent: u64) -> Self {
+        let hosts = (1..=hosts).map(|n| Stack::new(config6(n), seed ^ u64::from(n)).unwrap()).collect();
         let random = Random(seed);
         Self { now: T0, hosts, flying: BTreeMap::new(), sent: 0, random, loss_percent, repeat_percent }
     }
 
     /// Lets host `n` (counted from one) do something, and takes what it sends.
-    fn with<R>(&mut self, n: u8, act: impl FnOnce(&Stack, &mut Catch) -> R) -> R {
+    pub(super) fn with<R>(&mut self, n: u8, act: impl FnOnce(&Stack, &mut Catch) -> R) -> R {
         let from = usize::from(n) - 1;
         let mut catch = Catch::at(self.now);
         let result = act(&self.hosts[from], &mut catch);
@@ -63,7 +63,7 @@ impl Hub {
     }
 
     /// Lets time pass to `until`.
-    fn run(&mut self, until: Duration) {
+    pub(super) fn run(&mut self, until: Duration) {
         for _ in 0..MAX_EVENTS {
             let arrival = self.flying.first_key_value().map(|((at, _), _)| *at);
             let timer = self.hosts.iter().filter_map(Stack::deadline).min();
@@ -87,13 +87,13 @@ impl Hub {
 
 /// A socket of host `n` of a hub, for as long as a test needs it.
 fn open(hub: &mut Hub, n: u8, port: u16) {
-    hub.with(n, |stack, _| stack.bind_udp(everywhere(port)).map(|_| ())).unwrap();
+    hub.with(n, |stack, _| stack.bind_udp(everywhere6(port)).map(|_| ())).unwrap();
 }
 
-fn send(hub: &mut Hub, from: u8, port: u16, to: SocketAddrV4, data: &[u8]) -> Result<(), SendError> {
+fn send(hub: &mut Hub, from: u8, port: u16, to: SocketAddr, data: &[u8]) -> Result<(), SendError> {
     hub.with(from, |stack, catch| {
         let endpoint = stack.bind_udp(everywhere(0)).unwrap();
-        let result = stack.send_udp(catch, endpoint, everywhere(port), to, data);
+        let result = stack.send_udp(catch, endpoint, everywhere6(port), to, data);
         stack.close_udp(endpoint);
         result
     })
@@ -144,6 +144,51 @@ fn a_host_that_comes_back_with_another_station_is_found_at_once() {
     send(&mut hub, 1, 7, at(2, 9), b"two").unwrap();
     hub.run(T0 + Duration::from_secs(7));
     assert_eq!(hub.hosts[1].counters().udp_received, 1, "its announcement moved it");
+}
+
+#[test]
+fn strangers_meet_over_ipv6_stay_in_touch_and_find_who_moved() {
+    let mut hub = Hub::new(3, 4, 0, 0);
+    hub.run(T0 + Duration::from_secs(5));
+    open(&mut hub, 2, 9);
+    for second in 0..600 {
+        send(&mut hub, 1, 7, at6(2, 9), b"tick").unwrap();
+        hub.run(T0 + Duration::from_secs(6 + second));
+    }
+    let received = hub.hosts[1].counters();
+    assert_eq!(received.udp_received + received.udp_overflows, 600);
+    let asked = hub.hosts[0].counters().nd_solicited;
+    assert_eq!(received.nd_answered, asked);
+    assert!((9..=11).contains(&asked), "{asked} questions in ten minutes");
+    assert_eq!(hub.hosts[2].counters().nd_answered, 0);
+    // Host 2 comes back with another station and says so.
+    hub.hosts[1] = Stack::new(NetConfig { mac: mac(0x22).0, ..config6(2) }, 3).unwrap();
+    open(&mut hub, 2, 9);
+    hub.run(T0 + Duration::from_secs(610));
+    send(&mut hub, 1, 7, at6(2, 9), b"found").unwrap();
+    hub.run(T0 + Duration::from_secs(611));
+    assert_eq!(hub.hosts[1].counters().udp_received, 1);
+    assert_eq!(hub.hosts[0].counters().nd_solicited, asked);
+}
+
+#[test]
+fn pieces_that_a_link_loses_repeats_and_reorders_make_whole_datagrams_or_none() {
+    let mut hub = Hub::new(2, 5, 3, 10);
+    open(&mut hub, 2, 9);
+    let mut sent = 0;
+    for round in 0..200u64 {
+        let to = if round % 2 == 0 { at(2, 9) } else { at6(2, 9) };
+        sent += u64::from(send(&mut hub, 1, 7, to, &vec![round as u8; 4000]).is_ok());
+        hub.run(T0 + Duration::from_millis(500 * (round + 1)));
+    }
+    hub.run(T0 + Duration::from_secs(200));
+    let counters = hub.hosts[1].counters();
+    let received = counters.udp_received + counters.udp_overflows;
+    // Three pieces of each, 3 % of them lost.
+    assert!((sent * 8 / 10..=sent).contains(&received), "{received} of {sent}");
+    assert_eq!(counters.reassembled, received);
+    assert!(counters.reassemblies_failed > 0);
+    assert_eq!((counters.bad_checksums, counters.malformed), (0, 0));
 }
 
 proptest! {

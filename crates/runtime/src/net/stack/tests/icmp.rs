@@ -40,12 +40,11 @@ fn an_echo_request_gets_its_data_back_and_nothing_else() {
 }
 
 #[test]
-fn echo_requests_to_all_too_long_or_damaged_are_not_answered() {
+fn echo_requests_to_all_or_damaged_are_not_answered() {
     let stack = host(1);
     let mut catch = Catch::at(T0);
     stack.input(&mut catch, &ping((MacAddr::BROADCAST, ip(255)), b"smurf"), 0);
-    stack.input(&mut catch, &ping((mac(1), ip(1)), &[0; 1473]), 0);
-    assert_eq!(stack.counters().icmp_ignored, 2);
+    assert_eq!(stack.counters().icmp_ignored, 1);
     let mut damaged = ping((mac(1), ip(1)), b"data");
     *damaged.last_mut().unwrap() ^= 1;
     stack.input(&mut catch, &damaged, 0);

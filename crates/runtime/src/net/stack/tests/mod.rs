@@ -4,12 +4,19 @@ mod arp;
 mod hostile;
 mod hub;
 mod icmp;
+mod ipv6;
+mod paths;
+mod tcp;
 mod udp;
 
 use super::*;
 use crate::net::udp::{SocketError, Take};
 use crate::net::wire::tests::built_by_smoltcp;
-use crate::net::wire::{ArpOperation, ArpPacket, EtherType, EthernetHeader, MacAddr};
+use crate::net::wire::{
+    ArpOperation, ArpPacket, Checksums, EtherType, EthernetHeader, Icmpv6Message, IpProtocol, Ipv6Packet,
+    MacAddr, Sum, UdpDatagram,
+};
+use std::sync::Arc;
 use zerocopy::IntoBytes;
 
 /// A moment after which there is room for the past.
@@ -23,11 +30,15 @@ struct Catch {
     room: usize,
     /// Earliest `poll_by`.
     poll_by: Option<Duration>,
+    /// Calls of `poll_loopback`.
+    loopback_polls: usize,
+    /// Sockets deferred, if they may be.
+    deferred: Option<Vec<Arc<Socket>>>,
 }
 
 impl Catch {
     fn at(now: Duration) -> Self {
-        Self { now, frames: Vec::new(), room: usize::MAX, poll_by: None }
+        Self { now, frames: Vec::new(), room: usize::MAX, poll_by: None, loopback_polls: 0, deferred: None }
     }
 
     /// The only frame caught since the last call.
@@ -57,6 +68,16 @@ impl Outlet for Catch {
         self.now
     }
 
+    fn poll_loopback(&mut self) {
+        self.loopback_polls += 1;
+    }
+
+    fn defer(&mut self, socket: &Arc<Socket>) -> bool {
+        let Some(deferred) = &mut self.deferred else { return false };
+        deferred.push(Arc::clone(socket));
+        true
+    }
+
     fn poll_by(&mut self, deadline: Duration) {
         self.poll_by = Some(self.poll_by.map_or(deadline, |old| old.min(deadline)));
     }
@@ -71,12 +92,12 @@ fn mac(n: u8) -> MacAddr {
     MacAddr([2, 0, 0, 0, 0, n])
 }
 
-fn at(n: u8, port: u16) -> SocketAddrV4 {
-    SocketAddrV4::new(ip(n), port)
+fn at(n: u8, port: u16) -> SocketAddr {
+    SocketAddr::new(ip(n).into(), port)
 }
 
-fn everywhere(port: u16) -> SocketAddrV4 {
-    SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port)
+fn everywhere(port: u16) -> SocketAddr {
+    SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port)
 }
 
 fn config(n: u8) -> NetConfig {
@@ -84,16 +105,45 @@ fn config(n: u8) -> NetConfig {
         ip: ip(n),
         prefix: 24,
         gateway: Some(ip(254)),
+        ipv6: None,
         mac: mac(n).0,
         mtu: 1500,
         mode: Mode::Attached,
         udp_receive_bytes: 16 * 1024,
+        tcp_connections: 1000,
     }
+}
+
+/// The IPv6 address of host `n`, in fd00::/64.
+fn ip6(n: u8) -> Ipv6Addr {
+    Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, n.into())
+}
+
+fn at6(n: u8, port: u16) -> SocketAddr {
+    SocketAddr::new(ip6(n).into(), port)
+}
+
+fn everywhere6(port: u16) -> SocketAddr {
+    SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port)
+}
+
+/// Host `n` with both families.
+fn config6(n: u8) -> NetConfig {
+    let ipv6 = Ipv6Config { ip: ip6(n), prefix: 64, gateway: Some(ip6(254)) };
+    NetConfig { ipv6: Some(ipv6), ..config(n) }
 }
 
 /// Host `n`, which has announced itself already.
 fn host(n: u8) -> Stack {
-    let stack = Stack::new(config(n), n.into()).unwrap();
+    announced(Stack::new(config(n), n.into()).unwrap())
+}
+
+/// The same, with both families.
+fn host6(n: u8) -> Stack {
+    announced(Stack::new(config6(n), n.into()).unwrap())
+}
+
+fn announced(stack: Stack) -> Stack {
     for i in 0..2 {
         stack.poll_timers(&mut Catch::at(Duration::from_secs(2 * i)));
     }
@@ -130,7 +180,23 @@ fn parse_arp(frame: &[u8]) -> (MacAddr, ArpPacket) {
 
 /// Host 1 with a neighbour 2 that it knows.
 fn acquainted() -> Stack {
-    let stack = host(1);
+    acquaint(host(1))
+}
+
+/// The same, with both families.
+fn acquainted6() -> Stack {
+    let stack = acquaint(host6(1));
+    let message = smoltcp::wire::NdiscRepr::NeighborSolicit {
+        target_addr: ip6(1),
+        lladdr: Some(smoltcp::wire::EthernetAddress(mac(2).0).into()),
+    };
+    let message = smoltcp::wire::Icmpv6Repr::Ndisc(message);
+    let frame = built_by_smoltcp::icmp6((mac(2), mac(1)), (ip6(2), ip6(1)), 255, &message);
+    stack.input(&mut Catch::at(T0), &frame, 0);
+    stack
+}
+
+fn acquaint(stack: Stack) -> Stack {
     let request = ArpPacket {
         operation: ArpOperation::Request,
         sender_mac: mac(2),
@@ -143,13 +209,18 @@ fn acquainted() -> Stack {
 }
 
 /// The next datagram at `endpoint`.
-fn recv(endpoint: &Endpoint) -> Result<Option<(Vec<u8>, SocketAddrV4)>, SocketError> {
+fn recv(endpoint: &Endpoint) -> Result<Option<(Vec<u8>, SocketAddr)>, SocketError> {
     let mut buf = vec![0; MAX_DATAGRAM];
     let received = endpoint.inbound().receive(&mut buf, Take::Remove)?;
     Ok(received.map(|received| {
         buf.truncate(received.len);
         (buf, received.source)
     }))
+}
+
+/// A datagram over IPv6 from host 2, port 9, to host 1.
+fn datagram6(port: u16, data: &[u8]) -> Vec<u8> {
+    built_by_smoltcp::udp6((mac(2), mac(1)), (ip6(2), 9), (ip6(1), port), data)
 }
 
 /// A datagram from host 2, port 9, to host 1.

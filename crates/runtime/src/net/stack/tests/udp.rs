@@ -90,14 +90,14 @@ fn packets_that_are_not_for_us_or_from_nobody_are_counted_by_reason() {
         receive(&stack, &frame(mac(1), martian, ip(1)));
     }
     assert_eq!(stack.counters().martian_sources, 6);
-    let mut tcp = datagram(7, b"?");
-    tcp[23] = 6;
+    let mut sctp = datagram(7, b"?");
+    sctp[23] = 132;
     let mut vlan = datagram(7, b"?");
     vlan[12..14].copy_from_slice(&[0x81, 0]);
     let mut fragment = datagram(7, b"?");
     fragment[20] |= 0x20;
     let trusting = |frame: &[u8]| stack.input(&mut Catch::at(T0), frame, FLAG_CHECKSUM_OK);
-    trusting(&tcp);
+    trusting(&sctp);
     trusting(&vlan);
     trusting(&fragment);
     let counters = stack.counters();
@@ -123,8 +123,9 @@ fn what_is_sent_is_a_datagram_to_the_neighbour_or_the_gateway() {
     stack.input(&mut Catch::at(T0), &arp_reply(254, 1), 0);
     let endpoint = stack.bind_udp(everywhere(7)).unwrap();
     endpoint.ttl.store(9, Relaxed);
-    let far = SocketAddrV4::new(Ipv4Addr::new(192, 0, 2, 1), 80);
+    let far = SocketAddr::new([192, 0, 2, 1].into(), 80);
     for (to, station) in [(at(2, 9), mac(2)), (far, mac(254))] {
+        let IpAddr::V4(to_ip) = to.ip() else { panic!("{to} is no IPv4 address") };
         let mut catch = Catch::at(T0);
         stack.send_udp(&mut catch, endpoint, everywhere(7), to, b"data").unwrap();
         if station == mac(254) {
@@ -139,9 +140,10 @@ fn what_is_sent_is_a_datagram_to_the_neighbour_or_the_gateway() {
         let (header, packet) = EthernetHeader::parse(&frame).unwrap();
         assert_eq!((header.source, header.destination), (mac(1), station));
         let packet = Ipv4Packet::parse(packet, Checksums::Verify).unwrap();
-        assert_eq!((packet.header.source(), packet.header.destination()), (ip(1), *to.ip()));
+        assert_eq!((packet.header.source(), packet.header.destination()), (ip(1), to_ip));
         assert_eq!(packet.header.ttl(), 9);
-        let udp = UdpDatagram::parse(packet.payload, ip(1), *to.ip(), Checksums::Verify).unwrap();
+        let addresses = packet.header.addresses();
+        let udp = UdpDatagram::parse(packet.payload, &addresses, Checksums::Verify).unwrap();
         assert_eq!((udp.header.source_port(), udp.header.destination_port()), (7, to.port()));
         assert_eq!(udp.payload, b"data");
     }
@@ -152,13 +154,13 @@ fn what_is_sent_is_a_datagram_to_the_neighbour_or_the_gateway() {
 fn what_cannot_be_sent_is_refused_with_the_reason() {
     let stack = acquainted();
     let endpoint = stack.bind_udp(everywhere(7)).unwrap();
-    let send = |local: SocketAddrV4, to: SocketAddrV4, len: usize| {
+    let send = |local: SocketAddr, to: SocketAddr, len: usize| {
         stack.send_udp(&mut Catch::at(T0), endpoint, local, to, &vec![0; len])
     };
-    let loopback = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 7);
-    let multicast = SocketAddrV4::new(Ipv4Addr::new(224, 0, 0, 1), 7);
+    let loopback = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 7);
+    let multicast = SocketAddr::new([224, 0, 0, 1].into(), 7);
     assert_eq!(send(everywhere(7), at(2, 9), 1472), Ok(()));
-    assert_eq!(send(everywhere(7), at(2, 9), 1473), Err(SendError::TooLong { len: 1473, limit: 1472 }));
+    assert_eq!(send(everywhere(7), at(2, 9), 65_508), Err(SendError::TooLong { len: 65_508, limit: 65_507 }));
     assert_eq!(send(everywhere(7), at(1, 9), 65_508), Err(SendError::TooLong { len: 65_508, limit: 65_507 }));
     assert_eq!(send(everywhere(7), at(2, 0), 1), Err(SendError::NoPort));
     assert_eq!(send(everywhere(7), at(255, 9), 1), Err(SendError::BroadcastForbidden));
@@ -169,7 +171,7 @@ fn what_cannot_be_sent_is_refused_with_the_reason() {
     let mut catch = Catch::at(T0);
     stack.send_udp(&mut catch, endpoint, everywhere(7), at(255, 9), b"all").unwrap();
     assert_eq!(EthernetHeader::parse(&catch.only()).unwrap().0.destination, MacAddr::BROADCAST);
-    stack.set_link_down();
+    stack.set_link_down(&mut Catch::at(T0));
     assert_eq!(send(everywhere(7), at(2, 9), 1), Err(SendError::Down));
     assert_eq!(send(everywhere(7), at(1, 7), 1), Ok(()), "this host can still be reached");
 }
@@ -193,11 +195,11 @@ fn datagrams_to_this_host_need_no_frame() {
     stack.send_udp(&mut catch, a, everywhere(7), at(1, 8), b"by address").unwrap();
     assert_eq!(recv(b), Ok(Some((b"by address".to_vec(), at(1, 7)))));
     stack
-        .send_udp(&mut catch, b, at(1, 8), SocketAddrV4::new(Ipv4Addr::LOCALHOST, 7), b"by loopback")
+        .send_udp(&mut catch, b, at(1, 8), SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 7), b"by loopback")
         .unwrap();
     assert_eq!(recv(a), Ok(Some((b"by loopback".to_vec(), at(1, 8)))));
     stack.send_udp(&mut catch, a, everywhere(7), everywhere(7), b"to itself").unwrap();
-    let me = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 7);
+    let me = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 7);
     assert_eq!(recv(a), Ok(Some((b"to itself".to_vec(), me))));
 }
 

@@ -1,20 +1,19 @@
 //! Programs under test. `role NAME` plays one; all print `ready ADDRESS` when they serve.
 
+mod tcp;
+
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tailwater::net::UdpSocket;
+use tailwater::sync::spin::SpinLock;
 use tailwater::thread;
 
-fn ready(socket: &UdpSocket) {
-    let ip = match socket.local_addr().expect("bound").ip() {
-        std::net::IpAddr::V4(ip) => ip,
-        std::net::IpAddr::V6(ip) => panic!("bound to {ip}"),
-    };
-    say(&format!("ready {ip}"));
+fn ready() {
+    say(&format!("ready {}", own_ip()));
 }
 
 fn say(line: &str) {
@@ -27,11 +26,11 @@ fn own_ip() -> Ipv4Addr {
     tailwater::net::local_ip()
 }
 
-/// Answers every datagram on port 7 with itself.
+/// Answers every datagram on port 7 with itself, over either family.
 fn echo() {
-    let socket = UdpSocket::bind((own_ip(), 7)).expect("port 7 is free");
-    ready(&socket);
-    let mut buffer = [0; 2048];
+    let socket = UdpSocket::bind("[::]:7").expect("port 7 is free");
+    ready();
+    let mut buffer = vec![0; 65_536];
     loop {
         let (len, from) = socket.recv_from(&mut buffer).expect("receive");
         socket.send_to(&buffer[..len], from).expect("send");
@@ -42,7 +41,7 @@ fn echo() {
 fn ask(service: &str, count: u64) {
     let socket = UdpSocket::bind((own_ip(), 9)).expect("port 9 is free");
     socket.set_read_timeout(Some(Duration::from_millis(200))).expect("a timeout");
-    ready(&socket);
+    ready();
     let service: Ipv4Addr = service.parse().expect("an address");
     let (mut buffer, mut asked) = ([0; 2048], 0u64);
     for number in 0..count {
@@ -65,10 +64,29 @@ fn ask(service: &str, count: u64) {
     say(&format!("answered {count} asked {asked}"));
 }
 
+/// Sends datagrams to the address in PEER until one comes back, and says so.
+fn call() {
+    let peer = std::env::var("PEER").expect("a peer to call");
+    let socket = UdpSocket::bind("[::]:0").expect("a free port");
+    socket.connect(&*peer).expect("a route");
+    socket.set_read_timeout(Some(Duration::from_millis(500))).expect("a timeout");
+    ready();
+    let data: Vec<u8> = (0..3000u32).map(|i| i as u8).collect();
+    let mut buffer = vec![0; 65_536];
+    loop {
+        // The peer's address may be tentative still, the neighbour not found yet.
+        let answer = socket.send(&data).and_then(|_| socket.recv(&mut buffer));
+        if answer.is_ok_and(|len| buffer[..len] == data) {
+            say("answered");
+            return;
+        }
+    }
+}
+
 /// Computes for ever, polling or not; says how far it got every 50 ms of its own time.
 fn burn(poll: bool) {
-    let socket = UdpSocket::bind((own_ip(), 7)).expect("port 7 is free");
-    ready(&socket);
+    let _socket = UdpSocket::bind((own_ip(), 7)).expect("port 7 is free");
+    ready();
     let mut x = 1u64;
     let mut said = Instant::now();
     let mut rounds = 0u64;
@@ -95,8 +113,8 @@ thread_local! {
 /// User threads that never poll and check, while they are preempted and migrate, that everything that is theirs stays theirs.
 fn check_soundness() {
     static ROUNDS: AtomicU64 = AtomicU64::new(0);
-    let socket = UdpSocket::bind((own_ip(), 7)).expect("port 7 is free");
-    ready(&socket);
+    let _socket = UdpSocket::bind((own_ip(), 7)).expect("port 7 is free");
+    ready();
     let threads: Vec<_> = (0..6u64)
         .map(|id| {
             thread::spawn(move || {
@@ -141,10 +159,63 @@ fn check_soundness() {
     }
 }
 
+/// Spins, without a poll point.
+#[inline(never)]
+fn spins_here(number: u64) {
+    let mut x = number;
+    // Always true, which the compiler cannot know.
+    while std::hint::black_box(x) < u64::MAX {
+        x = std::hint::black_box(number);
+    }
+}
+
+/// Three threads that spin for ever.
+fn spin() {
+    let _socket = UdpSocket::bind((own_ip(), 7)).expect("port 7 is free");
+    let threads: Vec<_> = (0..3)
+        .map(|number| {
+            let name = format!("spinner-{number}");
+            thread::Builder::new().name(name).spawn(move || spins_here(number)).expect("memory for a stack")
+        })
+        .collect();
+    ready();
+    threads.into_iter().for_each(|thread| thread.join().expect("it never ends"));
+}
+
+/// Sleeps in a system call on a lent core until its input ends.
+#[inline(never)]
+fn sleeps_here() {
+    let _socket = UdpSocket::bind((own_ip(), 7)).expect("port 7 is free");
+    ready();
+    std::io::stdin().read_to_end(&mut Vec::new()).expect("standard input");
+}
+
+/// Keeps preemption off for longer than the IOKernel waits for a core, again and again, but never for a long time.
+fn clutch() {
+    let _socket = UdpSocket::bind((own_ip(), 7)).expect("port 7 is free");
+    ready();
+    let (lock, mut rounds) = (SpinLock::new(()), 0);
+    let mut said = Instant::now();
+    loop {
+        let guard = lock.lock();
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_millis(3) {
+            std::hint::spin_loop();
+        }
+        drop(guard);
+        tailwater::poll();
+        rounds += 1;
+        if said.elapsed() > Duration::from_millis(50) {
+            say(&format!("rounds {rounds}"));
+            said = Instant::now();
+        }
+    }
+}
+
 /// Sends datagrams to itself and counts those that come back until its input ends.
 fn talk_to_self() {
     let socket = UdpSocket::bind((own_ip(), 7)).expect("port 7 is free");
-    ready(&socket);
+    ready();
     let mut buffer = [0; 64];
     for i in 0..10_000u32 {
         socket.send_to(&i.to_be_bytes(), (own_ip(), 7)).expect("send");
@@ -158,6 +229,7 @@ fn talk_to_self() {
 fn main() {
     match std::env::args().nth(1).as_deref() {
         Some("echo") => echo(),
+        Some("call") => call(),
         Some("burn") => burn(true),
         Some("hog") => burn(false),
         Some("soundness") => check_soundness(),
@@ -166,6 +238,12 @@ fn main() {
             let words: Vec<String> = std::env::args().skip(2).collect();
             ask(&words[0], words[1].parse().expect("a number"));
         }
+        Some("spin") => spin(),
+        Some("sleep") => sleeps_here(),
+        Some("clutch") => clutch(),
+        Some("tcp-serve") => tcp::serve(),
+        Some("tcp-call") => tcp::call(),
+        Some("tcp-relay") => tcp::relay(),
         other => panic!("unknown role {other:?}"),
     }
 }

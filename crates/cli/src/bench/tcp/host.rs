@@ -1,0 +1,104 @@
+//! An IOKernel with the TCP client as its port, and the services on its managed core.
+//!
+//! Owns their start and end. The control socket is an abstract address, so nothing is left in the file system.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread::JoinHandle;
+
+use anyhow::{Context, Result};
+use tailwater_iokernel::stats::StatsHandle;
+use tailwater_iokernel::{Config, IoKernel};
+use tailwater_loadgen::tcp::{Order, Outcome, TcpHandle, tcp_station};
+
+use super::patience;
+use crate::demo::child::{ChildProcess, Spec};
+use crate::interrupt::Interrupt;
+
+// Outside what the IOKernel gives to those that ask for none, which begins at .2.
+pub(super) const SERVICE_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 200);
+const SENDER_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 201);
+const CLIENT_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 250);
+
+/// An IOKernel on a thread of this process; dropping it ends it.
+pub(super) struct Host {
+    socket: String,
+    pub(super) stats: StatsHandle,
+    client: TcpHandle,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Host {
+    pub(super) fn start() -> Result<Self> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let mut secret = [0; 16];
+        rustix::rand::getrandom(&mut secret, rustix::rand::GetRandomFlags::empty())
+            .context("no random numbers")?;
+        let (port, client) = tcp_station("client", CLIENT_IP, secret).context("cannot make the client")?;
+        let socket = format!("@tailwater-bench-tcp-{}-{number}", std::process::id());
+        let config = Config { socket: socket.clone(), ..Config::default() };
+        let iokernel = IoKernel::new(config, vec![Box::new(port)]).context("the IOKernel does not start")?;
+        let stats = iokernel.stats();
+        let stop = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&stop);
+        let thread = std::thread::Builder::new()
+            .name("iokernel".to_owned())
+            .spawn(move || {
+                if let Err(error) = iokernel.run(&flag) {
+                    eprintln!("the IOKernel ended: {error}");
+                }
+            })
+            .context("cannot start a thread")?;
+        Ok(Self { socket, stats, client, stop, thread: Some(thread) })
+    }
+
+    /// Has the client do something.
+    pub(super) fn run(&self, order: Order) -> Result<Outcome> {
+        let patience = patience(&order);
+        Ok(self.client.run(order, patience)?)
+    }
+
+    /// Starts the services and waits until they listen. A core of theirs is polled for ever if `spins`.
+    pub(super) fn serve(&self, spins: bool, interrupt: &Interrupt) -> Result<ChildProcess> {
+        let mut settings = self.settings("service", SERVICE_IP);
+        if spins {
+            settings.push(("TAILWATER_IDLE_TIMEOUT_US", "0".to_owned()));
+        }
+        let mut child = start(vec!["serve".to_owned()], settings)?;
+        let line = child.read_line(interrupt)?;
+        anyhow::ensure!(line == "ready", "the service said {line:?}");
+        Ok(child)
+    }
+
+    /// Starts a runtime that carries out `role` and tells.
+    pub(super) fn other(&self, role: &[&str]) -> Result<ChildProcess> {
+        start(role.iter().map(|&word| word.to_owned()).collect(), self.settings("sender", SENDER_IP))
+    }
+
+    fn settings(&self, name: &str, ip: Ipv4Addr) -> Vec<(&'static str, String)> {
+        vec![
+            ("TAILWATER_IOKERNEL", self.socket.clone()),
+            ("TAILWATER_NAME", name.to_owned()),
+            ("TAILWATER_IP", ip.to_string()),
+            ("TAILWATER_CLASS", "latency-critical".to_owned()),
+            ("TAILWATER_KTHREADS", "1".to_owned()),
+        ]
+    }
+}
+
+fn start(arguments: Vec<String>, settings: Vec<(&'static str, String)>) -> Result<ChildProcess> {
+    ChildProcess::start(&Spec { app: "tcp", arguments, settings, ..Spec::default() })
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // A panic there was reported by its own thread.
+            let _ = thread.join();
+        }
+    }
+}

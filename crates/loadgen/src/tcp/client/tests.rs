@@ -1,0 +1,235 @@
+//! A client and a listener of `tailwater-tcp`, frames handed from one to the other in virtual time.
+
+use super::*;
+use crate::station::wire::put_u16;
+use std::collections::{HashMap, HashSet};
+use tailwater_iokernel::frame::IPV4_FRAME;
+use tailwater_tcp::listen::{Arrival, ListenConfig};
+use tailwater_tcp::{Answer, Listener, State};
+
+const CLIENT: (Mac, Ipv4Addr) = (Mac([2, 0, 0, 0, 0, 1]), Ipv4Addr::new(10, 77, 0, 250));
+const SERVER: Peer = Peer { mac: Mac([2, 0, 0, 0, 0, 2]), ip: Ipv4Addr::new(10, 77, 0, 2), port: 7 };
+
+/// Frames on the way; a full one takes nothing.
+#[derive(Default)]
+struct Wire {
+    frames: VecDeque<Vec<u8>>,
+    room: usize,
+}
+
+impl Inject for Wire {
+    fn inject(&mut self, frame: &[u8]) -> Delivery {
+        if self.frames.len() >= self.room {
+            return Delivery::Full;
+        }
+        self.frames.push_back(frame.to_vec());
+        Delivery::Delivered
+    }
+
+    fn resolve(&self, _ip: Ipv4Addr) -> Option<Mac> {
+        Some(SERVER.mac)
+    }
+}
+
+/// An echo server for any number of ports and connections.
+struct Server {
+    listener: Listener,
+    connections: HashMap<Flow, Box<Connection>>,
+    template: Template,
+}
+
+impl Server {
+    fn new() -> Self {
+        let own = Host { mac: SERVER.mac, ip: SERVER.ip };
+        let peer = Peer { mac: CLIENT.0, ip: CLIENT.1, port: 0 };
+        Self {
+            listener: Listener::new(ListenConfig::default(), Secret([9; 16])),
+            connections: HashMap::new(),
+            template: Template::new(own, &peer, 1500),
+        }
+    }
+
+    /// Takes a frame and answers it: with an echo of what it carries, and by closing when the client did.
+    fn handle(&mut self, frame: &[u8], now: Instant, out: &mut Vec<Vec<u8>>) {
+        let own = Host { mac: SERVER.mac, ip: SERVER.ip };
+        let peer = Peer { mac: CLIENT.0, ip: CLIENT.1, port: 0 };
+        let (bytes, ecn) = decode(frame, own, &peer).expect("for the server");
+        let segment = Segment::parse(bytes).expect("a segment");
+        let flow = Flow {
+            local: SERVER.ip.into(),
+            remote: CLIENT.1.into(),
+            local_port: segment.header.destination,
+            remote_port: segment.header.source,
+        };
+        if !self.connections.contains_key(&flow) {
+            let arrival = Arrival { flow, segment, ecn, path_mss: 1460, room: true, iss: None };
+            match self.listener.handle_segment(now, &arrival) {
+                Answer::Ignore => {}
+                Answer::Reply(header) => {
+                    let ecn = EcnCodepoint::NotEct;
+                    let segment = Outgoing { header, payload: (&[], &[]), ecn, purpose: Purpose::Open };
+                    out.push(self.template.fill(&segment).to_vec());
+                }
+                Answer::Accept(connection, _) => drop(self.connections.insert(flow, connection)),
+            }
+            return;
+        }
+        let connection = self.connections.get_mut(&flow).expect("looked up");
+        let _ = connection.handle_segment(now, &segment, ecn);
+        let mut buffer = [0; 4096];
+        while let Ok(len @ 1..) = connection.recv(&mut buffer) {
+            assert_eq!(connection.send(&buffer[..len]), Ok(len), "the echo fits");
+        }
+        if connection.state().peer_closed() {
+            let _ = connection.close();
+        }
+        while connection.poll_transmit(now, |s| {
+            out.push(self.template.fill(s).to_vec());
+            Ok(())
+        }) == Transmit::Sent
+        {}
+        if connection.is_closed() {
+            self.connections.remove(&flow);
+        }
+    }
+}
+
+impl Server {
+    /// Lets the server's timers expire; what that sends.
+    fn poll(&mut self, now: Instant) -> Vec<Vec<u8>> {
+        let mut out = Vec::new();
+        for connection in self.connections.values_mut() {
+            let _ = connection.handle_timeout(now);
+            while connection.poll_transmit(now, |s| {
+                out.push(self.template.fill(s).to_vec());
+                Ok(())
+            }) == Transmit::Sent
+            {}
+        }
+        out
+    }
+}
+
+/// Lets both talk until nothing moves, at most `steps` times; what happened to which connection.
+fn run(client: &mut Client, server: &mut Server, now: Instant, steps: usize) -> Vec<(ConnectionId, Events)> {
+    let (mut wire, mut changed) = (Wire { room: 64, ..Wire::default() }, Vec::new());
+    for _ in 0..steps {
+        if client.poll_transmit(now, 32, &mut wire) == 0 {
+            return changed;
+        }
+        let mut answers = Vec::new();
+        for frame in wire.frames.drain(..) {
+            server.handle(&frame, now, &mut answers);
+        }
+        for answer in answers {
+            changed.extend(client.handle_frame(now, &answer));
+        }
+    }
+    panic!("still talking after {steps} steps");
+}
+
+fn client() -> Client {
+    Client::new(CLIENT, SERVER, Config { nodelay: true, ..Config::default() }, [7; 16], 1500)
+}
+
+#[test]
+fn many_connections_open_echo_and_close() {
+    let (mut client, mut server) = (client(), Server::new());
+    // Of the first and of the second remote port.
+    let ids: Vec<u32> = (0..50).chain(PORTS..PORTS + 50).collect();
+    ids.iter().for_each(|&id| client.connect(id, Instant(0)));
+    let changed = run(&mut client, &mut server, Instant(1_000), 1_000);
+    let opened: HashSet<u32> =
+        changed.iter().filter(|(_, e)| e.contains(Events::ESTABLISHED)).map(|&(id, _)| id).collect();
+    assert_eq!(opened, ids.iter().copied().collect());
+    assert!(server.connections.keys().any(|flow| flow.local_port == 8));
+    for &id in &ids {
+        assert_eq!(client.send(id, &id.to_le_bytes()), Ok(4));
+    }
+    run(&mut client, &mut server, Instant(2_000), 1_000);
+    let mut buffer = [0; 16];
+    for &id in &ids {
+        assert_eq!(client.recv(id, &mut buffer), Ok(4), "connection {id}");
+        assert_eq!(buffer[..4], id.to_le_bytes());
+        let _ = client.close(id);
+    }
+    run(&mut client, &mut server, Instant(3_000), 1_000);
+    assert!(ids.iter().all(|&id| client.connection(id).is_some_and(|c| c.state() == State::TimeWait)));
+    assert!(server.connections.is_empty());
+}
+
+#[test]
+fn a_lost_syn_is_sent_again_by_its_timer() {
+    let (mut client, mut server) = (client(), Server::new());
+    client.connect(3, Instant(0));
+    let mut wire = Wire { room: 1, ..Wire::default() };
+    assert_eq!(client.poll_transmit(Instant(0), 32, &mut wire), 1);
+    let at = client.next_event().expect("a timer runs");
+    assert!(at > Instant(0));
+    client.handle_timeouts(at, 8, |_, _| {});
+    let changed = run(&mut client, &mut server, at, 100);
+    assert!(changed.iter().any(|&(id, events)| id == 3 && events.contains(Events::ESTABLISHED)));
+}
+
+#[test]
+fn a_full_ring_delays_and_loses_nothing() {
+    let (mut client, mut server) = (client(), Server::new());
+    client.connect(0, Instant(0));
+    run(&mut client, &mut server, Instant(0), 100);
+    client.send(0, &[1; 1000]).expect("room");
+    let mut full = Wire::default();
+    assert_eq!(client.poll_transmit(Instant(1_000), 32, &mut full), 0);
+    assert_eq!(client.next_event(), Some(Instant(0)), "it wants to be polled again");
+    run(&mut client, &mut server, Instant(2_000), 100);
+    assert_eq!(client.connection(0).map(Connection::readable_bytes), Some(1000));
+    assert_eq!(client.connection(0).map(|c| c.stats().retransmissions), Some(0));
+}
+
+#[test]
+fn segments_of_unknown_connections_are_answered_with_a_reset() {
+    let mut client = client();
+    client.connect(0, Instant(0));
+    let mut wire = Wire { room: 8, ..Wire::default() };
+    client.poll_transmit(Instant(0), 8, &mut wire);
+    let (mut answers, mut server) = (Vec::new(), Server::new());
+    server.handle(&wire.frames[0], Instant(0), &mut answers);
+    for (at, port) in [(IPV4_FRAME, 6), (IPV4_FRAME, 8), (IPV4_FRAME + 2, 9_999), (IPV4_FRAME + 2, 60_001)] {
+        let mut frame = answers[0].clone();
+        put_u16(&mut frame, at, port);
+        assert_eq!(client.handle_frame(Instant(0), &frame), None, "{port} at {at}");
+    }
+    wire.frames.clear();
+    assert_eq!(client.poll_transmit(Instant(0), 32, &mut wire), 4);
+    for frame in &wire.frames {
+        assert_eq!(frame[IPV4_FRAME + 13] & 4, 4, "a reset");
+    }
+    assert!(client.handle_frame(Instant(0), &answers[0]).is_some());
+}
+
+#[test]
+fn what_is_lost_on_purpose_is_sent_again() {
+    let (mut client, mut server) = (client(), Server::new());
+    client.set_loss(200_000);
+    client.connect(0, Instant(0));
+    let (mut now, mut sent, mut received, mut buffer) = (Instant(0), 0, 0, [0; 4096]);
+    for _ in 0..100_000 {
+        run(&mut client, &mut server, now, 1_000);
+        while let Ok(len @ 1..) = client.recv(0, &mut buffer) {
+            received += len;
+        }
+        if received == 100_000 {
+            assert!(client.lost() > 10, "{} of the frames were lost", client.lost());
+            return;
+        }
+        sent += client.send(0, &[7; 1000][..1000.min(100_000 - sent)]).unwrap_or(0);
+        for frame in server.poll(now) {
+            client.handle_frame(now, &frame);
+        }
+        now = match client.next_event() {
+            Some(Instant(0)) | None => Instant(now.0 + 1_000_000),
+            Some(at) => at.max(Instant(now.0 + 1_000_000)),
+        };
+        client.handle_timeouts(now, 8, |_, _| {});
+    }
+    panic!("{received} of 100000 bytes came back");
+}

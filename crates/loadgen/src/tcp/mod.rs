@@ -1,0 +1,21 @@
+//! TCP from inside an IOKernel's polling loop: many connections to a service, without a system call or a second core.
+//!
+//! Two layers. The [`Client`] is sans-IO: the connections of one station to one server, over `tailwater-tcp`; frames,
+//! time and a place to send are arguments, so whoever speaks a protocol over TCP builds on it. The [station] is a port
+//! with a client inside that carries out [orders](Order): open connections, send requests and await their echo, send or
+//! take as much as there is, open and close in turn.
+//!
+//! Closed loop: the next request of a connection leaves when its last one was answered, so the rates say what a service
+//! can do, and the latencies are those of that load; they are no substitute for the open-loop generator's.
+
+pub mod client;
+mod order;
+mod stages;
+pub mod station;
+mod task;
+mod wire;
+
+pub use client::{Client, ConnectionId, Peer};
+pub use order::{Order, Outcome, TcpError};
+pub use stages::{STAGES, Stages, Stamps};
+pub use station::{TcpHandle, TcpStation, tcp_station};

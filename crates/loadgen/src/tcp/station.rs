@@ -1,0 +1,354 @@
+//! A TCP client as a port of an IOKernel.
+//!
+//! Owns the station's addresses, its answers to ARP and the exchange between the polling thread, which has the
+//! [`TcpStation`], and whoever measures, who has the [`TcpHandle`]. On the polling thread nothing blocks; work per
+//! iteration is bounded by the port's budget.
+//!
+//! | shared field | written by | read by | ordering |
+//! |---|---|---|---|
+//! | `changed` | handle, after it queued an order | station, every poll | Release / Acquire |
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use tailwater_iokernel::frame::{ARP_FRAME, Mac};
+use tailwater_iokernel::port::{Attachment, Context, Delivery, Inject, Port, PortError};
+use tailwater_shm::{Clock, Cycles, clock};
+use tailwater_tcp::{Config, Instant};
+
+use super::client::{Client, PORTS, Peer};
+use super::order::{Order, Outcome, TcpError};
+use super::task::Task;
+use crate::station::wire::{Host, answer_arp};
+
+/// Most ARP answers waiting to be sent; more are dropped, and asked for again.
+const MAX_ANSWERS: usize = 8;
+/// Timers that may expire in one iteration.
+const TIMERS: usize = 64;
+
+type Answer = Result<Outcome, TcpError>;
+
+#[derive(Debug)]
+struct Signal {
+    changed: AtomicBool,
+    /// Wakes an IOKernel that sleeps.
+    bell: OwnedFd,
+}
+
+/// A station and its handle. Give the station to an IOKernel; `ip` must be an address of its network. `secret` makes
+/// initial sequence numbers.
+///
+/// # Errors
+/// When the kernel has no event descriptor left.
+pub fn tcp_station(name: &str, ip: Ipv4Addr, secret: [u8; 16]) -> std::io::Result<(TcpStation, TcpHandle)> {
+    let signal = Arc::new(Signal {
+        changed: AtomicBool::new(false),
+        bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+    });
+    let (to_station, orders) = channel();
+    let (answers, from_station) = channel();
+    let station = TcpStation {
+        name: name.to_owned(),
+        own: Host { mac: Mac::derived(ip), ip },
+        secret,
+        mtu: 1500,
+        // Both are set at start.
+        clock: Clock::from_hz(1_000_000_000),
+        origin: 0,
+        signal: Arc::clone(&signal),
+        orders,
+        answers,
+        stage: Stage::Idle,
+        client: None,
+        connections: 0,
+        arp: Vec::with_capacity(MAX_ANSWERS),
+    };
+    Ok((station, TcpHandle { to_station, from_station, signal }))
+}
+
+/// The measuring side.
+#[derive(Debug)]
+pub struct TcpHandle {
+    to_station: Sender<Order>,
+    from_station: Receiver<Answer>,
+    signal: Arc<Signal>,
+}
+
+impl TcpHandle {
+    /// Has an order carried out and waits for its outcome, at most `patience`.
+    ///
+    /// # Errors
+    /// [`TcpError`].
+    pub fn run(&self, order: Order, patience: Duration) -> Result<Outcome, TcpError> {
+        self.start(order)?;
+        self.wait(patience)
+    }
+
+    /// Gives an order; [`wait`](Self::wait) waits for its outcome. One at a time.
+    ///
+    /// # Errors
+    /// [`TcpError::Ended`].
+    pub fn start(&self, order: Order) -> Result<(), TcpError> {
+        self.to_station.send(order).map_err(|_| TcpError::Ended)?;
+        // Release: pairs with the Acquire in `TcpStation::take_order`; the order is queued before the flag shows.
+        self.signal.changed.store(true, Ordering::Release);
+        // Fails only when the counter is at its maximum, and then it is readable already.
+        let _ = rustix::io::write(&self.signal.bell, &1u64.to_ne_bytes());
+        Ok(())
+    }
+
+    /// Waits for the outcome of the last order, at most `patience`.
+    ///
+    /// # Errors
+    /// [`TcpError`].
+    pub fn wait(&self, patience: Duration) -> Result<Outcome, TcpError> {
+        self.from_station.recv_timeout(patience).map_err(|_| TcpError::Ended)?
+    }
+}
+
+#[derive(Debug)]
+enum Stage {
+    Idle,
+    /// The server of an [`Order::Open`] is not there yet.
+    Looking {
+        server: SocketAddrV4,
+        connections: u32,
+        config: Box<Config>,
+        loss_per_million: u32,
+        until: Instant,
+    },
+    Working(Box<Task>),
+}
+
+/// A switch that stamps the first frame it is given.
+struct Timed<'a> {
+    switch: &'a mut dyn Inject,
+    injected: [Cycles; 2],
+}
+
+impl Inject for Timed<'_> {
+    fn inject(&mut self, frame: &[u8]) -> Delivery {
+        let from = clock::now();
+        let delivery = self.switch.inject(frame);
+        if self.injected[0] == 0 {
+            self.injected = [from, clock::now()];
+        }
+        delivery
+    }
+
+    fn resolve(&self, ip: Ipv4Addr) -> Option<Mac> {
+        self.switch.resolve(ip)
+    }
+}
+
+/// The port. See the [module](self).
+#[derive(Debug)]
+pub struct TcpStation {
+    name: String,
+    own: Host,
+    secret: [u8; 16],
+    mtu: u16,
+    clock: Clock,
+    /// Cycle count that is time zero.
+    origin: Cycles,
+    signal: Arc<Signal>,
+    orders: Receiver<Order>,
+    answers: Sender<Answer>,
+    stage: Stage,
+    client: Option<Client>,
+    connections: u32,
+    /// ARP replies that the next poll sends.
+    arp: Vec<[u8; ARP_FRAME]>,
+}
+
+impl TcpStation {
+    #[inline]
+    fn instant(&self, at: Cycles) -> Instant {
+        Instant(self.clock.to_ns(at.saturating_sub(self.origin)))
+    }
+
+    #[cold]
+    fn take_order(&mut self, now: Instant) {
+        // Acquire: pairs with the Release in `TcpHandle::start`.
+        self.signal.changed.swap(false, Ordering::Acquire);
+        let _ = rustix::io::read(&self.signal.bell, &mut [0u8; 8]);
+        let Ok(order) = self.orders.try_recv() else { return };
+        match order {
+            Order::Open { server, connections, config, loss_per_million, wait } => {
+                let last = u32::from(server.port()) + connections.saturating_sub(1) / PORTS;
+                if last > u32::from(u16::MAX) {
+                    return self.answer(Err(TcpError::Ports { server, connections }));
+                }
+                // The old server is told before the new one is asked.
+                if let Some(client) = &mut self.client {
+                    // A reset is sent once.
+                    client.set_loss(0);
+                    client.abort_all();
+                }
+                self.stage =
+                    Stage::Looking { server, connections, config, loss_per_million, until: now + wait };
+            }
+            _ if self.client.is_none() => self.answer(Err(TcpError::NotOpen)),
+            Order::Churn { concurrent, .. }
+                if concurrent == 0 || self.connections.saturating_add(concurrent) > PORTS =>
+            {
+                self.answer(Err(TcpError::Lanes { concurrent, open: self.connections }));
+            }
+            order => self.stage = Stage::Working(Box::new(Task::new(order, self.connections, now))),
+        }
+    }
+
+    /// Hands out an outcome; nobody may want it any more.
+    fn answer(&mut self, answer: Answer) {
+        self.stage = Stage::Idle;
+        let _ = self.answers.send(answer);
+    }
+
+    /// Looks for the server's address, and begins when it is there.
+    fn look(&mut self, now: Instant, switch: &dyn Inject) {
+        let Stage::Looking { server, until, .. } = &self.stage else { return };
+        if self.client.as_ref().is_some_and(Client::wants_transmit) {
+            return;
+        }
+        let Some(mac) = switch.resolve(*server.ip()) else {
+            let (server, late) = (*server, now > *until);
+            if late {
+                self.answer(Err(TcpError::NoServer { server }));
+            }
+            return;
+        };
+        let Stage::Looking { server, connections, config, loss_per_million, until } =
+            core::mem::replace(&mut self.stage, Stage::Idle)
+        else {
+            return;
+        };
+        let peer = Peer { mac, ip: *server.ip(), port: server.port() };
+        self.connections = connections;
+        let own = (self.own.mac, self.own.ip);
+        let mut client = Client::new(own, peer, (*config).clone(), self.secret, self.mtu);
+        client.set_loss(loss_per_million);
+        self.client = Some(client);
+        let order = Order::Open { server, connections, config, loss_per_million, wait: until - now };
+        self.stage = Stage::Working(Box::new(Task::new(order, connections, now)));
+    }
+
+    fn work(&mut self, now: Instant, budget: usize, switch: &mut dyn Inject) -> usize {
+        let (clock, origin) = (self.clock, self.origin);
+        let mut read = || Instant(clock.to_ns(clock::now().saturating_sub(origin)));
+        let Some(client) = &mut self.client else { return 0 };
+        let mut expired = [(0, tailwater_tcp::Events::empty()); TIMERS];
+        let mut count = 0;
+        client.handle_timeouts(now, TIMERS, |id, events| {
+            expired[count] = (id, events);
+            count += 1;
+        });
+        let mut done = false;
+        if let Stage::Working(task) = &mut self.stage {
+            for &(id, events) in &expired[..count] {
+                task.on_events(client, id, events, now);
+            }
+            done = task.poll(client, now, budget, &mut read);
+        }
+        let sent = match &mut self.stage {
+            Stage::Working(task) if task.is_staged() => {
+                let asked = task.begun_at();
+                let mut timed = Timed { switch, injected: [0; 2] };
+                let sent = client.poll_transmit(now, budget, &mut timed);
+                let [from, to] = timed.injected;
+                if let (Some(stages), 1..) = (task.stages(), sent) {
+                    stages.on_asked(origin.saturating_add(clock.from_ns(asked.0)));
+                    stages.on_injected(from, to);
+                }
+                sent
+            }
+            _ => client.poll_transmit(now, budget, switch),
+        };
+        if done && let Stage::Working(task) = core::mem::replace(&mut self.stage, Stage::Idle) {
+            let outcome = task.outcome(client, now);
+            self.answer(Ok(outcome));
+        }
+        sent
+    }
+}
+
+impl Port for TcpStation {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn attachment(&self) -> Attachment {
+        Attachment::Station { mac: self.own.mac, ip: Some(self.own.ip) }
+    }
+
+    fn start(&mut self, context: &Context) -> Result<(), PortError> {
+        self.clock = context.clock;
+        self.origin = clock::now();
+        self.mtu = context.mtu;
+        Ok(())
+    }
+
+    fn poll(&mut self, now: Cycles, budget: usize, switch: &mut dyn Inject) -> Result<usize, PortError> {
+        let now = self.instant(now);
+        // Relaxed: a hint; `take_order` has the Acquire.
+        if self.signal.changed.load(Ordering::Relaxed) && matches!(self.stage, Stage::Idle) {
+            self.take_order(now);
+        }
+        let mut sent = self.arp.len();
+        for answer in self.arp.drain(..) {
+            switch.inject(&answer);
+        }
+        self.look(now, switch);
+        sent += self.work(now, budget.saturating_sub(sent), switch);
+        Ok(sent)
+    }
+
+    fn transmit(&mut self, _now: Cycles, frame: &[u8]) -> bool {
+        // Its own reading: the loop's is from before the frame was taken from its ring.
+        let returned = clock::now();
+        let now = self.instant(returned);
+        if let Some(client) = &mut self.client
+            && let Some((id, events)) = client.handle_frame(now, frame)
+        {
+            if let Stage::Working(task) = &mut self.stage {
+                let before = task.finished();
+                task.on_events(client, id, events, now);
+                if task.is_staged()
+                    && task.finished() != before
+                    && let Some(stamps) = task.stamps()
+                    && let Some(stages) = task.stages()
+                {
+                    stages.on_answered(stamps, returned, clock::now());
+                }
+            }
+        } else if self.arp.len() < MAX_ANSWERS
+            && let Some(answer) = answer_arp(frame, self.own)
+        {
+            self.arp.push(answer);
+        }
+        true
+    }
+
+    fn next_event(&self) -> Option<Cycles> {
+        if !self.arp.is_empty() {
+            return Some(0);
+        }
+        let client = self.client.as_ref().and_then(Client::next_event);
+        let stage = match &self.stage {
+            Stage::Idle => None,
+            // There is no telling when a runtime will come.
+            Stage::Looking { .. } => Some(Instant(0)),
+            Stage::Working(task) => Some(task.next_event()),
+        };
+        let next = [client, stage].into_iter().flatten().min()?;
+        Some(self.origin.saturating_add(self.clock.from_ns(next.0)))
+    }
+
+    fn pollable(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.signal.bell.as_fd())
+    }
+}

@@ -1,0 +1,395 @@
+//! What a station is doing: one order being carried out over a client's connections.
+//!
+//! Owns how far each connection is with its request. Sans-IO like the client: frames and time come in through
+//! [`Task::on_events`], what to do next is asked for by [`Task::poll`].
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use tailwater_tcp::{Events, Instant, State};
+
+use super::client::{Client, ConnectionId, PORTS};
+use super::order::{Order, Outcome};
+use super::stages::{Stages, Stamps};
+
+/// Connections that are opened or asked at a time: a listener's queue holds them.
+const WINDOW: u32 = 128;
+/// After its end an order waits for its last answers for at most so long.
+const GRACE: Duration = Duration::from_millis(500);
+/// Bytes taken or handed over at once.
+const CHUNK: usize = 64 << 10;
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Progress {
+    began_ns: u64,
+    /// Bytes of the echo still to come; zero while nothing is asked.
+    left: usize,
+    /// Done with its part: opened, asked, closed or failed.
+    done: bool,
+}
+
+/// An order being carried out.
+#[derive(Debug)]
+pub(super) struct Task {
+    order: Order,
+    /// Connections that are open, or being opened.
+    open: u32,
+    /// When counting begins and ends.
+    from: Instant,
+    until: Instant,
+    progress: Vec<Progress>,
+    /// Connections that may send their next request.
+    due: VecDeque<ConnectionId>,
+    /// Connections under way, and the next that has not begun.
+    under_way: u32,
+    next: u32,
+    completed: u64,
+    /// Also those that do not count.
+    finished: u64,
+    failed: u64,
+    bytes: u64,
+    latency: Histogram<u64>,
+    stages: Option<Box<Stages>>,
+    scratch: Vec<u8>,
+}
+
+impl Task {
+    /// `connections` is how many the station has, or will have.
+    pub(super) fn new(order: Order, connections: u32, now: Instant) -> Self {
+        let (warm_up, lasts) = match &order {
+            Order::Echo { warm_up, lasts, .. } => (*warm_up, *lasts),
+            Order::Stages { lasts, .. }
+            | Order::Upload { lasts }
+            | Order::Download { lasts }
+            | Order::Churn { lasts, .. } => (Duration::ZERO, *lasts),
+            Order::Open { wait, .. } | Order::EchoOnce { wait, .. } | Order::Close { wait } => {
+                (Duration::ZERO, *wait)
+            }
+        };
+        let count = match order {
+            // All ports of the server's first one.
+            Order::Churn { .. } => PORTS.max(connections),
+            Order::Stages { .. } => 1,
+            _ => connections,
+        };
+        let from = now + warm_up;
+        let stages = matches!(order, Order::Stages { .. }).then(Box::default);
+        Self {
+            order,
+            open: connections,
+            from,
+            until: from + lasts,
+            progress: vec![Progress::default(); count as usize],
+            due: VecDeque::new(),
+            under_way: 0,
+            next: 0,
+            completed: 0,
+            finished: 0,
+            failed: 0,
+            bytes: 0,
+            latency: Histogram::new_with_bounds(1, 1 << 36, 3).expect("constant bounds are in range"),
+            stages,
+            scratch: vec![0x5a; CHUNK],
+        }
+    }
+
+    /// Whether stages are wanted.
+    #[inline]
+    pub(super) fn is_staged(&self) -> bool {
+        self.stages.is_some()
+    }
+
+    /// For the stamps of a request's stages, if they are wanted.
+    #[inline]
+    pub(super) fn stages(&mut self) -> Option<&mut Stages> {
+        self.stages.as_deref_mut()
+    }
+
+    /// Requests answered, counted or not.
+    #[inline]
+    pub(super) fn finished(&self) -> u64 {
+        self.finished
+    }
+
+    /// When the first connection's last request was handed over.
+    pub(super) fn begun_at(&self) -> Instant {
+        Instant(self.progress.first().map_or(0, |progress| progress.began_ns))
+    }
+
+    /// What a service wrote into the echo that was read last.
+    pub(super) fn stamps(&self) -> Option<Stamps> {
+        Stamps::decode(&self.scratch)
+    }
+
+    fn count(&self) -> u32 {
+        self.progress.len() as u32
+    }
+
+    /// What a frame or a timeout has changed. `now` is when it came.
+    pub(super) fn on_events(&mut self, client: &mut Client, id: ConnectionId, events: Events, now: Instant) {
+        let Some(progress) = self.progress.get_mut(id as usize) else { return };
+        if events.contains(Events::ERROR) && !progress.done {
+            progress.done = true;
+            self.failed += 1;
+            self.under_way = self.under_way.saturating_sub(1);
+            if matches!(self.order, Order::Churn { .. }) {
+                self.begin_again(id);
+            }
+            return;
+        }
+        match &self.order {
+            Order::Open { .. } => {
+                if events.contains(Events::ESTABLISHED) {
+                    self.finish_one(id, now);
+                }
+            }
+            Order::Echo { .. } | Order::Stages { .. } | Order::EchoOnce { .. } => {
+                if events.contains(Events::READABLE) && self.take(client, id) {
+                    self.finish_one(id, now);
+                    self.due.push_back(id);
+                }
+            }
+            Order::Upload { .. } => {
+                if events.contains(Events::WRITABLE) {
+                    self.due.push_back(id);
+                }
+            }
+            Order::Download { .. } => {
+                if events.contains(Events::READABLE) {
+                    self.take(client, id);
+                }
+            }
+            Order::Churn { bytes, .. } => {
+                if events.contains(Events::ESTABLISHED) {
+                    let bytes = *bytes;
+                    self.ask(client, id, bytes);
+                }
+                if events.contains(Events::READABLE) && self.take(client, id) {
+                    let _ = client.close(id);
+                }
+                self.churn_ended(client, id, now);
+            }
+            Order::Close { .. } => {
+                if events.contains(Events::READABLE) {
+                    self.take(client, id);
+                }
+                if is_over(client, id) && !self.progress[id as usize].done {
+                    self.finish_one(id, now);
+                }
+            }
+        }
+    }
+
+    fn churn_ended(&mut self, client: &Client, id: ConnectionId, now: Instant) {
+        if is_over(client, id) && !self.progress[id as usize].done {
+            self.finish_one(id, now);
+            self.begin_again(id);
+        }
+    }
+
+    /// The next connection of the same lane: as many ports later as there are lanes, so that all are used before one is used
+    /// again.
+    fn begin_again(&mut self, id: ConnectionId) {
+        let Order::Churn { concurrent, .. } = self.order else { return };
+        let next = id + concurrent;
+        let first = self.open + (id - self.open) % concurrent;
+        self.due.push_back(if next < self.count() { next } else { first });
+    }
+
+    /// Reads all there is; true if it completes an echo.
+    fn take(&mut self, client: &mut Client, id: ConnectionId) -> bool {
+        let progress = &mut self.progress[id as usize];
+        let asked = progress.left > 0;
+        // Bounded by the receive buffer.
+        while let Ok(len @ 1..) = client.recv(id, &mut self.scratch) {
+            self.bytes += len as u64;
+            progress.left = progress.left.saturating_sub(len);
+        }
+        asked && progress.left == 0
+    }
+
+    fn finish_one(&mut self, id: ConnectionId, now: Instant) {
+        let progress = &mut self.progress[id as usize];
+        progress.done = true;
+        self.finished += 1;
+        self.under_way = self.under_way.saturating_sub(1);
+        if now >= self.from && now <= self.until && progress.began_ns >= self.from.0 {
+            self.completed += 1;
+            self.latency.saturating_record(now.0.saturating_sub(progress.began_ns));
+        }
+    }
+
+    /// Sends a request, which fits an empty send buffer.
+    fn ask(&mut self, client: &mut Client, id: ConnectionId, bytes: usize) {
+        let bytes = bytes.min(CHUNK);
+        if client.send(id, &self.scratch[..bytes]).is_ok_and(|sent| sent == bytes) {
+            self.progress[id as usize].left = bytes;
+        }
+    }
+
+    /// Begins what is due, at most `budget` of it; `clock` is read once for each request. True when the order is done.
+    pub(super) fn poll(
+        &mut self,
+        client: &mut Client,
+        now: Instant,
+        budget: usize,
+        clock: &mut dyn FnMut() -> Instant,
+    ) -> bool {
+        let ending = now > self.until;
+        match self.order {
+            Order::Open { .. } => {
+                self.begin_next(budget, |_, id| client.connect(id, now), clock);
+                ending || self.all_done()
+            }
+            Order::EchoOnce { bytes, .. } => {
+                self.due.clear();
+                self.begin_next(budget, |task, id| task.ask(client, id, bytes), clock);
+                ending || self.all_done()
+            }
+            Order::Echo { bytes, .. } | Order::Stages { bytes, .. } => {
+                if self.next < self.count() {
+                    self.due.extend(0..self.count());
+                    self.next = self.count();
+                }
+                if !ending {
+                    self.begin_due(budget, |task, id| task.ask(client, id, bytes), clock);
+                }
+                ending && (self.under_way == 0 || now > self.until + GRACE)
+            }
+            Order::Upload { .. } => {
+                if self.next < self.count() {
+                    self.due.extend(0..self.count());
+                    self.next = self.count();
+                }
+                for _ in 0..self.due.len().min(budget) {
+                    let Some(id) = self.due.pop_front() else { break };
+                    while let Ok(len @ 1..) = client.send(id, &self.scratch) {
+                        self.bytes += len as u64;
+                    }
+                }
+                ending
+            }
+            Order::Download { .. } => ending,
+            Order::Churn { concurrent, .. } => {
+                if self.next == 0 {
+                    // Beside those that are open.
+                    self.due.extend(self.open..self.open + concurrent);
+                    self.next = self.count();
+                }
+                if !ending {
+                    self.begin_due(budget, |_, id| client.connect(id, now), clock);
+                }
+                ending && (self.under_way == 0 || now > self.until + GRACE)
+            }
+            Order::Close { .. } => {
+                self.close_next(client, budget, clock);
+                ending || self.all_done()
+            }
+        }
+    }
+
+    fn close_next(&mut self, client: &mut Client, budget: usize, clock: &mut dyn FnMut() -> Instant) {
+        let first = self.next;
+        let close = |_: &mut Self, id| {
+            let _ = client.close(id);
+        };
+        self.begin_next(budget, close, clock);
+        for id in first..self.next {
+            // Those that had failed before tell nothing any more.
+            if is_over(client, id) && !self.progress[id as usize].done {
+                let now = clock();
+                self.finish_one(id, now);
+            }
+        }
+    }
+
+    fn all_done(&self) -> bool {
+        self.next == self.count() && self.under_way == 0
+    }
+
+    /// Begins connections that have not begun, [`WINDOW`] at a time.
+    fn begin_next(
+        &mut self,
+        budget: usize,
+        mut begin: impl FnMut(&mut Self, ConnectionId),
+        clock: &mut dyn FnMut() -> Instant,
+    ) {
+        for _ in 0..budget {
+            if self.next >= self.count() || self.under_way >= WINDOW {
+                return;
+            }
+            let id = self.next;
+            self.next += 1;
+            self.begin_one(id, clock);
+            begin(self, id);
+        }
+    }
+
+    fn begin_due(
+        &mut self,
+        budget: usize,
+        mut begin: impl FnMut(&mut Self, ConnectionId),
+        clock: &mut dyn FnMut() -> Instant,
+    ) {
+        for _ in 0..budget {
+            let Some(id) = self.due.pop_front() else { return };
+            self.begin_one(id, clock);
+            begin(self, id);
+        }
+    }
+
+    fn begin_one(&mut self, id: ConnectionId, clock: &mut dyn FnMut() -> Instant) {
+        self.under_way += 1;
+        self.progress[id as usize] = Progress { began_ns: clock().0, left: 0, done: false };
+    }
+
+    /// When [`poll`](Self::poll) has something to do.
+    pub(super) fn next_event(&self) -> Instant {
+        let more = self.next < self.count() && self.under_way < WINDOW;
+        if more || !self.due.is_empty() { Instant(0) } else { self.until + Duration::from_nanos(1) }
+    }
+
+    /// What came of it, at its end.
+    pub(super) fn outcome(mut self, client: &mut Client, now: Instant) -> Outcome {
+        let mut retransmissions = 0;
+        for id in 0..self.count() {
+            let Some(connection) = client.connection(id) else { continue };
+            retransmissions += u64::from(connection.stats().retransmissions);
+            match self.order {
+                Order::Upload { .. } => {
+                    self.bytes = self.bytes.saturating_sub(connection.unacknowledged_bytes() as u64);
+                    self.failed += u64::from(connection.error().is_some());
+                }
+                Order::Open { .. } | Order::EchoOnce { .. } => {
+                    self.failed += u64::from(!self.progress[id as usize].done);
+                }
+                Order::Close { .. } if !self.progress[id as usize].done => {
+                    self.failed += 1;
+                    let _ = client.abort(id);
+                }
+                _ => {}
+            }
+        }
+        let end = match self.order {
+            Order::Echo { .. } | Order::Churn { .. } => self.until.min(now),
+            _ => now,
+        };
+        Outcome {
+            completed: self.completed,
+            failed: self.failed,
+            bytes: self.bytes,
+            elapsed: end - self.from,
+            latency: self.latency,
+            retransmissions,
+            stages: self.stages,
+        }
+    }
+}
+
+/// Whether both sides have closed.
+fn is_over(client: &Client, id: ConnectionId) -> bool {
+    client
+        .connection(id)
+        .is_none_or(|connection| matches!(connection.state(), State::TimeWait | State::Closed))
+}

@@ -1,0 +1,155 @@
+//! What TCP costs in the network stack, in ns, on one core with warm caches: both ends of a connection between two stacks, without threads or a scheduler.
+//!
+//! * `round`: a request and its answer of so many bytes. Each side takes one segment in (look-up, lock, protocol, copy out) and sends one (copy in, protocol,
+//!   frame with checksum), so half of it is what a service pays for a request;
+//! * `bulk`: a full segment one way, acknowledgments included.
+//!
+//! Runs on a user thread, so that turning preemption off costs what it does in service.
+
+use criterion::{BenchmarkId, Criterion, Throughput};
+use std::collections::VecDeque;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+use tailwater::net::stack::tcp::Socket;
+use tailwater::net::stack::{Mode, NetConfig, Outlet, OutletError, Stack};
+use tailwater_tcp::listen::ListenConfig;
+use tailwater_tcp::{Config, Events};
+
+#[global_allocator]
+static ALLOC: tailwater::Alloc = tailwater::Alloc;
+
+const IPS: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2)];
+const PORT: u16 = 7;
+
+/// Frames on their way from one host. Buffers are used again.
+struct Wire {
+    now: Duration,
+    frames: VecDeque<Vec<u8>>,
+    spare: Vec<Vec<u8>>,
+}
+
+impl Outlet for Wire {
+    fn transmit(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> Result<(), OutletError> {
+        let mut frame = self.spare.pop().unwrap_or_default();
+        frame.resize(len, 0);
+        fill(&mut frame);
+        self.frames.push_back(frame);
+        Ok(())
+    }
+
+    fn now(&self) -> Duration {
+        self.now
+    }
+
+    fn poll_by(&mut self, _deadline: Duration) {}
+
+    fn poll_loopback(&mut self) {}
+}
+
+/// Two hosts and a connection between them.
+struct Pair {
+    hosts: [Stack; 2],
+    wires: [Wire; 2],
+    ends: Vec<Arc<Socket>>,
+}
+
+impl Pair {
+    fn new() -> Self {
+        let host = |i: usize| {
+            let mac = [2, 0, 0, 0, 0, i as u8 + 1];
+            let config = NetConfig { prefix: 24, mac, mode: Mode::Attached, ..NetConfig::standalone(IPS[i]) };
+            Stack::new(config, 1).expect("the configuration is possible")
+        };
+        let wire = || Wire { now: Duration::from_secs(1), frames: VecDeque::new(), spare: Vec::new() };
+        let mut pair = Self { hosts: [host(0), host(1)], wires: [wire(), wire()], ends: Vec::new() };
+        let config = Config { nodelay: true, ..Config::default() };
+        let listening = ListenConfig { connection: config.clone(), ..ListenConfig::default() };
+        let to = SocketAddr::new(IPS[1].into(), PORT);
+        let listening = pair.hosts[1].listen_tcp(to, 1, listening).expect("the port is free");
+        let client = pair.hosts[0].connect_tcp(&mut pair.wires[0], to, &config).expect("there is room");
+        while pair.deliver(0) + pair.deliver(1) > 0 {}
+        let server = listening.lock().accept().expect("the handshake is complete");
+        pair.ends = vec![client, server];
+        pair
+    }
+
+    /// Lets what host `from` has sent arrive; returns how many frames.
+    fn deliver(&mut self, from: usize) -> usize {
+        let mut count = 0;
+        while let Some(frame) = self.wires[from].frames.pop_front() {
+            self.hosts[1 - from].input(&mut self.wires[1 - from], &frame, 0);
+            self.wires[from].spare.push(frame);
+            count += 1;
+        }
+        count
+    }
+
+    fn pass(&mut self, time: Duration) {
+        self.wires.iter_mut().for_each(|wire| wire.now += time);
+    }
+
+    fn write(&mut self, n: usize, data: &[u8]) {
+        let now = Stack::tcp_now(&self.wires[n]);
+        let mut inner = self.ends[n].lock();
+        assert_eq!(inner.send(data), Ok(data.len()));
+        self.hosts[n].settle(&mut self.wires[n], &self.ends[n], &mut inner, Events::empty(), now);
+    }
+
+    fn read(&mut self, n: usize, buf: &mut [u8]) -> usize {
+        let now = Stack::tcp_now(&self.wires[n]);
+        let mut inner = self.ends[n].lock();
+        let len = inner.receive(buf, false).expect("something is there");
+        if inner.connection.wants_transmit(now) {
+            self.hosts[n].settle(&mut self.wires[n], &self.ends[n], &mut inner, Events::empty(), now);
+        }
+        len
+    }
+}
+
+fn round(c: &mut Criterion) {
+    let mut group = c.benchmark_group("tcp_round");
+    for size in [8, 64, 1024] {
+        let mut pair = Pair::new();
+        let (data, mut buf) = (vec![7; size], vec![0; 4096]);
+        group.bench_function(BenchmarkId::from_parameter(size), |b| {
+            b.iter(|| {
+                for (from, to) in [(0, 1), (1, 0)] {
+                    pair.write(from, &data);
+                    pair.pass(Duration::from_micros(5));
+                    assert!(pair.deliver(from) >= 1, "and perhaps an early acknowledgment");
+                    assert_eq!(pair.read(to, &mut buf), size);
+                }
+            });
+        });
+    }
+}
+
+fn bulk(c: &mut Criterion) {
+    let mut pair = Pair::new();
+    let mut group = c.benchmark_group("tcp_bulk");
+    let (data, mut buf) = (vec![7; 1448], vec![0; 4096]);
+    group.throughput(Throughput::Bytes(1448));
+    group.bench_function("1448", |b| {
+        b.iter(|| {
+            pair.write(0, &data);
+            pair.pass(Duration::from_micros(1));
+            assert_eq!(pair.deliver(0), 1);
+            assert_eq!(pair.read(1, &mut buf), 1448);
+            pair.deliver(1);
+        });
+    });
+}
+
+fn main() {
+    let run = || {
+        let mut c = Criterion::default().configure_from_args();
+        round(&mut c);
+        bulk(&mut c);
+        c.final_summary();
+    };
+    // Criterion's analysis wants a stack like an ordinary thread's.
+    if let Err(e) = tailwater::Builder::new().kthreads(1).stack_size(8 << 20).run(run) {
+        panic!("{e}");
+    }
+}

@@ -1,0 +1,61 @@
+//! Where a kthread that polls receives a thread.
+//!
+//! Knows nothing of threads and kthreads, so that a loom model can run it as it ships (`tests/loom_sync.rs`).
+//!
+//! | state | meaning | left by |
+//! |---|---|---|
+//! | `CLOSED` | the owner does not poll | the owner: [`open`](Mailbox::open) |
+//! | `OPEN` | it polls | whoever [`offer`](Mailbox::offer)s, or the owner: [`close`](Mailbox::close) |
+//! | a token | what was offered is the owner's | the owner: `close` |
+//!
+//! Ordering: `offer` releases what the token stands for to the owner, which acquires it in `close`.
+
+use crossbeam_utils::CachePadded;
+use tailwater_shm::sync::{AtomicU64, Ordering};
+
+const CLOSED: u64 = 0;
+const OPEN: u64 = 1;
+/// The smallest token.
+pub const MIN_TOKEN: u64 = 2;
+
+/// See the module documentation.
+#[derive(Debug)]
+pub struct Mailbox(CachePadded<AtomicU64>);
+
+impl Mailbox {
+    /// A closed mailbox.
+    pub fn new() -> Self {
+        Self(CachePadded::new(AtomicU64::new(CLOSED)))
+    }
+
+    /// Lets one token in; owner only, while closed.
+    pub fn open(&self) {
+        // Relaxed: nothing is handed over by this.
+        self.0.store(OPEN, Ordering::Relaxed);
+    }
+
+    /// Lets nothing in any more; owner only. What came, if something did.
+    pub fn close(&self) -> Option<u64> {
+        // Acquire: pairs with the Release in `offer`.
+        let found = self.0.swap(CLOSED, Ordering::Acquire);
+        (found >= MIN_TOKEN).then_some(found)
+    }
+
+    /// Whether something came; owner only, while open.
+    #[inline]
+    pub fn is_filled(&self) -> bool {
+        self.peek().is_some()
+    }
+
+    /// Puts `token` in; false if the mailbox is closed or filled.
+    pub fn offer(&self, token: u64) -> bool {
+        debug_assert!(token >= MIN_TOKEN);
+        // No load before it: that would fetch the line twice. Release: pairs with the Acquire in `close`.
+        self.0.compare_exchange(OPEN, token, Ordering::Release, Ordering::Relaxed).is_ok()
+    }
+
+    /// What is in it at this moment: a hint.
+    pub fn peek(&self) -> Option<u64> {
+        Some(self.0.load(Ordering::Relaxed)).filter(|&found| found >= MIN_TOKEN)
+    }
+}

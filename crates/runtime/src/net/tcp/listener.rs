@@ -1,0 +1,318 @@
+//! `TcpListener`.
+
+use super::error::would_block;
+use super::options::TcpOptions;
+use super::stream::TcpStream;
+use super::valid_ttl;
+use crate::net::addr::{ToSocketAddrs, shown, try_each};
+use crate::net::global::{self, KthreadOutlet, stack};
+use crate::net::stack::Stack;
+use crate::net::stack::tcp::{ListenInner, Listening};
+
+use crate::sync::wait::wait;
+use core::fmt;
+use core::net::SocketAddr;
+use core::sync::atomic::Ordering::Relaxed;
+use std::io;
+use std::sync::Arc;
+use tailwater_tcp::listen::ListenConfig;
+
+/// A socket that clients connect to, as `std::net::TcpListener`.
+///
+/// Any number of threads may wait in [`accept`](Self::accept) on one listener, or on clones of it, whichever kthreads they run on: each connection wakes the
+/// one that has waited longest.
+///
+/// # Examples
+/// An echo server:
+/// ```no_run
+/// use std::io::{Read, Write};
+/// use tailwater::net::TcpListener;
+///
+/// fn serve() -> std::io::Result<()> {
+///     for stream in TcpListener::bind("0.0.0.0:7")?.incoming() {
+///         let mut stream = stream?;
+///         tailwater::thread::spawn(move || {
+///             let mut buf = [0; 4096];
+///             while let Ok(len @ 1..) = stream.read(&mut buf) {
+///                 if stream.write_all(&buf[..len]).is_err() {
+///                     break;
+///                 }
+///             }
+///         });
+///     }
+///     Ok(())
+/// }
+/// ```
+pub struct TcpListener {
+    stack: &'static Stack,
+    listening: Arc<Listening>,
+    /// Bound to an IPv6 address: IPv4 ones are reported as IPv4-mapped.
+    mapped: bool,
+}
+
+impl Drop for TcpListener {
+    fn drop(&mut self) {
+        if self.listening.drop_handle() {
+            self.stack.close_listening(&mut KthreadOutlet, &self.listening);
+        }
+    }
+}
+
+impl TcpListener {
+    /// Listens at an address. Port 0 stands for any free port; several addresses are tried in turn. `[::]` is for both families.
+    ///
+    /// # Errors
+    /// [`AddrInUse`](io::ErrorKind::AddrInUse), [`AddrNotAvailable`](io::ErrorKind::AddrNotAvailable) for an address that is not this runtime's, or those of
+    /// [`ToSocketAddrs`].
+    ///
+    /// # Panics
+    /// If no runtime has been started.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::net::TcpListener;
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let listener = TcpListener::bind("0.0.0.0:80").unwrap();
+    ///     let error = TcpListener::bind("127.0.0.1:80").unwrap_err();
+    ///     assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
+    ///     drop(listener);
+    ///     TcpListener::bind("127.0.0.1:80").unwrap();
+    /// }
+    /// ```
+    pub fn bind(address: impl ToSocketAddrs) -> io::Result<Self> {
+        Self::bind_with(address, &TcpOptions::default())
+    }
+
+    pub(super) fn bind_with(address: impl ToSocketAddrs, options: &TcpOptions) -> io::Result<Self> {
+        let stack = stack();
+        try_each(address, |local| {
+            let mapped = local.is_ipv6();
+            let local = SocketAddr::new(local.ip().to_canonical(), local.port());
+            if !stack.is_bindable(local.ip()) {
+                let why = format!("{} is not an address of this runtime", local.ip());
+                return Err(io::Error::new(io::ErrorKind::AddrNotAvailable, why));
+            }
+            let config = ListenConfig {
+                connection: options.config.clone(),
+                syn_queue: options.syn_queue as usize,
+                ..ListenConfig::default()
+            };
+            let listening = stack.listen_tcp(local, options.backlog, config)?;
+            global::start_timers(stack);
+            Ok(Self { stack, listening, mapped })
+        })
+    }
+
+    /// Waits for a client; returns the connection and the client's address.
+    ///
+    /// # Errors
+    /// [`WouldBlock`](io::ErrorKind::WouldBlock) if none has come to a non-blocking listener.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::net::{TcpListener, TcpStream};
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    ///     let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    ///     let (_server, from) = listener.accept().unwrap();
+    ///     assert_eq!(from, client.local_addr().unwrap());
+    /// }
+    /// ```
+    pub fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        crate::poll();
+        loop {
+            let mut inner = self.listening.lock();
+            if let Some(socket) = inner.accept() {
+                drop(inner);
+                let stream = TcpStream::new(self.stack, socket, self.mapped);
+                let peer = stream.peer();
+                return Ok((stream, peer));
+            }
+            if self.listening.settings.nonblocking.load(Relaxed) {
+                return Err(would_block());
+            }
+            wait(inner, ListenInner::acceptors, None);
+        }
+    }
+
+    /// The connections that come, one after the other, without an end.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::net::{TcpListener, TcpStream};
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    ///     let clients: Vec<_> =
+    ///         (0..3).map(|_| TcpStream::connect(listener.local_addr().unwrap()).unwrap()).collect();
+    ///     for (client, server) in clients.iter().zip(listener.incoming()) {
+    ///         assert_eq!(server.unwrap().peer_addr().unwrap(), client.local_addr().unwrap());
+    ///     }
+    /// }
+    /// ```
+    pub fn incoming(&self) -> Incoming<'_> {
+        Incoming { listener: self }
+    }
+
+    /// Where it listens.
+    ///
+    /// # Errors
+    /// None; the result is `std`'s.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::net::TcpListener;
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let listener = TcpListener::bind("127.0.0.1:80").unwrap();
+    ///     assert_eq!(listener.local_addr().unwrap(), ([127, 0, 0, 1], 80).into());
+    /// }
+    /// ```
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(shown(self.listening.local_addr(), self.mapped))
+    }
+
+    /// Another handle to the same listener, settings included. The last one that is dropped closes it.
+    ///
+    /// # Errors
+    /// None; the result is `std`'s.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::net::{TcpListener, TcpStream};
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    ///     let clone = listener.try_clone().unwrap();
+    ///     drop(listener);
+    ///     let _client = TcpStream::connect(clone.local_addr().unwrap()).unwrap();
+    ///     clone.accept().unwrap();
+    /// }
+    /// ```
+    pub fn try_clone(&self) -> io::Result<Self> {
+        self.listening.add_handle();
+        Ok(Self { stack: self.stack, listening: Arc::clone(&self.listening), mapped: self.mapped })
+    }
+
+    /// Makes [`accept`](Self::accept) fail with [`WouldBlock`](io::ErrorKind::WouldBlock) where it would wait. Accepted connections are blocking all the same.
+    ///
+    /// # Errors
+    /// None; the result is `std`'s.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::net::TcpListener;
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    ///     listener.set_nonblocking(true).unwrap();
+    ///     assert_eq!(listener.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+    /// }
+    /// ```
+    pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
+        self.listening.settings.nonblocking.store(nonblocking, Relaxed);
+        Ok(())
+    }
+
+    /// Sets the time to live that accepted connections begin with, 1 to 255.
+    ///
+    /// # Errors
+    /// [`InvalidInput`](io::ErrorKind::InvalidInput) outside that range.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::net::TcpListener;
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    ///     listener.set_ttl(3).unwrap();
+    ///     assert_eq!(listener.ttl().unwrap(), 3);
+    /// }
+    /// ```
+    pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
+        self.listening.settings.ttl.store(valid_ttl(ttl)?, Relaxed);
+        Ok(())
+    }
+
+    /// The time to live that accepted connections begin with.
+    ///
+    /// # Errors
+    /// None; the result is `std`'s.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::net::TcpListener;
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    ///     listener.set_ttl(3).unwrap();
+    ///     assert_eq!(listener.ttl().unwrap(), 3);
+    /// }
+    /// ```
+    pub fn ttl(&self) -> io::Result<u32> {
+        Ok(self.listening.settings.ttl.load(Relaxed).into())
+    }
+
+    /// An error of the listener's own: there are none.
+    ///
+    /// # Errors
+    /// None; the result is `std`'s.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::net::TcpListener;
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     assert!(TcpListener::bind("127.0.0.1:0").unwrap().take_error().unwrap().is_none());
+    /// }
+    /// ```
+    pub fn take_error(&self) -> io::Result<Option<io::Error>> {
+        Ok(None)
+    }
+}
+
+impl fmt::Debug for TcpListener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TcpListener").field("addr", &shown(self.listening.local_addr(), self.mapped)).finish()
+    }
+}
+
+/// The connections of a listener: see [`TcpListener::incoming`].
+///
+/// # Examples
+/// ```standalone_crate
+/// use tailwater::net::{TcpListener, TcpStream};
+///
+/// #[tailwater::main]
+/// fn main() {
+///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+///     let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+///     let server = listener.incoming().next().unwrap().unwrap();
+///     assert_eq!(server.peer_addr().unwrap(), client.local_addr().unwrap());
+/// }
+/// ```
+#[derive(Debug)]
+pub struct Incoming<'a> {
+    listener: &'a TcpListener,
+}
+
+impl Iterator for Incoming<'_> {
+    type Item = io::Result<TcpStream>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        Some(self.listener.accept().map(|(stream, _)| stream))
+    }
+}
+
+impl core::iter::FusedIterator for Incoming<'_> {}

@@ -1,0 +1,232 @@
+//! What a connection is opened with, where `std` has no say.
+
+use super::listener::TcpListener;
+use super::stream::TcpStream;
+use crate::net::ToSocketAddrs;
+use crate::net::stack::tcp::DEFAULT_BACKLOG;
+use core::time::Duration;
+use std::io;
+use tailwater_tcp::sender::Algorithm;
+use tailwater_tcp::{Config, Keepalive};
+
+/// How a connection finds out what the network carries.
+///
+/// # Examples
+/// ```
+/// assert_eq!(tailwater::net::Congestion::default(), tailwater::net::Congestion::Cubic);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum Congestion {
+    /// RFC 5681 and RFC 6582.
+    NewReno,
+    /// RFC 9438, as Linux by default.
+    #[default]
+    Cubic,
+    /// RFC 8257: only where all switches mark packets by ECN, within a data centre.
+    Dctcp,
+}
+
+/// Options that are fixed when a connection begins; a listener's are those of the connections it accepts.
+///
+/// # Examples
+/// ```standalone_crate
+/// use tailwater::net::{Congestion, TcpOptions};
+///
+/// #[tailwater::main]
+/// fn main() {
+///     let options = TcpOptions::new().backlog(16).nodelay(true).congestion(Congestion::NewReno);
+///     let listener = options.listen("127.0.0.1:0").unwrap();
+///     let stream = options.connect(listener.local_addr().unwrap()).unwrap();
+///     assert!(stream.nodelay().unwrap());
+/// }
+/// ```
+#[derive(Debug, Clone)]
+#[must_use = "options do nothing until something is opened with them"]
+pub struct TcpOptions {
+    pub(super) config: Config,
+    pub(super) backlog: u32,
+    pub(super) syn_queue: u32,
+}
+
+impl Default for TcpOptions {
+    fn default() -> Self {
+        Self { config: Config::default(), backlog: DEFAULT_BACKLOG, syn_queue: 1024 }
+    }
+}
+
+impl TcpOptions {
+    /// The defaults: those of `std`'s sockets, CUBIC, a receive buffer of 1 MiB and a send buffer of 256 KiB, both taken only as they fill.
+    ///
+    /// # Examples
+    /// ```
+    /// let options = tailwater::net::TcpOptions::new();
+    /// assert!(format!("{options:?}").contains("Cubic"));
+    /// ```
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Chooses the congestion control.
+    ///
+    /// # Examples
+    /// ```
+    /// use tailwater::net::{Congestion, TcpOptions};
+    ///
+    /// let options = TcpOptions::new().congestion(Congestion::Dctcp);
+    /// assert!(format!("{options:?}").contains("Dctcp"));
+    /// ```
+    pub fn congestion(mut self, congestion: Congestion) -> Self {
+        self.config.sender.algorithm = match congestion {
+            Congestion::NewReno => Algorithm::NewReno,
+            Congestion::Cubic => Algorithm::Cubic,
+            Congestion::Dctcp => Algorithm::Dctcp,
+        };
+        self
+    }
+
+    /// Offers explicit congestion notification (RFC 3168). Off unless set; DCTCP implies it.
+    ///
+    /// # Examples
+    /// ```
+    /// let options = tailwater::net::TcpOptions::new().ecn(true);
+    /// assert!(format!("{options:?}").contains("ecn: true"));
+    /// ```
+    pub fn ecn(mut self, ecn: bool) -> Self {
+        self.config.ecn = ecn;
+        self
+    }
+
+    /// Sends small segments at once, as [`TcpStream::set_nodelay`] does.
+    ///
+    /// # Examples
+    /// ```
+    /// let options = tailwater::net::TcpOptions::new().nodelay(true);
+    /// assert!(format!("{options:?}").contains("nodelay: true"));
+    /// ```
+    pub fn nodelay(mut self, nodelay: bool) -> Self {
+        self.config.nodelay = nodelay;
+        self
+    }
+
+    /// Bytes received and not yet read, at most: 1 KiB to 1 GiB, the nearer end is taken. Set before the handshake it decides how far the window scales.
+    ///
+    /// # Examples
+    /// ```
+    /// let options = tailwater::net::TcpOptions::new().receive_buffer(4 << 20);
+    /// assert!(format!("{options:?}").contains("receive_buffer: 4194304"));
+    /// ```
+    pub fn receive_buffer(mut self, bytes: usize) -> Self {
+        self.config.receive_buffer = u32::try_from(bytes).unwrap_or(u32::MAX);
+        self
+    }
+
+    /// Bytes written and not yet acknowledged, at most: 1 KiB to 1 GiB, the nearer end is taken.
+    ///
+    /// # Examples
+    /// ```
+    /// let options = tailwater::net::TcpOptions::new().send_buffer(4 << 20);
+    /// assert!(format!("{options:?}").contains("send_buffer: 4194304"));
+    /// ```
+    pub fn send_buffer(mut self, bytes: usize) -> Self {
+        self.config.send_buffer = u32::try_from(bytes).unwrap_or(u32::MAX);
+        self
+    }
+
+    /// Probes connections that are idle.
+    ///
+    /// # Examples
+    /// ```
+    /// use tailwater::net::{TcpKeepalive, TcpOptions};
+    ///
+    /// let options = TcpOptions::new().keepalive(Some(TcpKeepalive::default()));
+    /// assert!(format!("{options:?}").contains("probes: 9"));
+    /// ```
+    pub fn keepalive(mut self, keepalive: Option<Keepalive>) -> Self {
+        self.config.keepalive = keepalive;
+        self
+    }
+
+    /// How long TIME-WAIT lasts: 60 s unless set, as on Linux.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// let options = tailwater::net::TcpOptions::new().time_wait(Duration::from_secs(1));
+    /// assert!(format!("{options:?}").contains("time_wait: 1s"));
+    /// ```
+    pub fn time_wait(mut self, time_wait: Duration) -> Self {
+        self.config.time_wait = time_wait;
+        self
+    }
+
+    /// Connections that may wait to be accepted: 4096 unless set, at least 1. Further clients are not answered until there is room, and try again.
+    ///
+    /// # Examples
+    /// ```
+    /// let options = tailwater::net::TcpOptions::new().backlog(1);
+    /// assert!(format!("{options:?}").contains("backlog: 1"));
+    /// ```
+    pub fn backlog(mut self, connections: u32) -> Self {
+        self.backlog = connections;
+        self
+    }
+
+    /// Handshakes that a listener remembers: 1024 unless set. Clients beyond that get a SYN cookie (RFC 4987 section 3.6), which costs nothing to remember.
+    ///
+    /// # Examples
+    /// ```
+    /// let options = tailwater::net::TcpOptions::new().syn_queue(0);
+    /// assert!(format!("{options:?}").contains("syn_queue: 0"), "cookies only");
+    /// ```
+    pub fn syn_queue(mut self, handshakes: u32) -> Self {
+        self.syn_queue = handshakes;
+        self
+    }
+
+    /// As [`TcpStream::connect`].
+    ///
+    /// # Errors
+    /// As [`TcpStream::connect`].
+    ///
+    /// # Panics
+    /// If no runtime has been started.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::net::{TcpListener, TcpOptions};
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    ///     let stream = TcpOptions::new().nodelay(true).connect(listener.local_addr().unwrap()).unwrap();
+    ///     assert!(stream.nodelay().unwrap());
+    /// }
+    /// ```
+    pub fn connect(&self, address: impl ToSocketAddrs) -> io::Result<TcpStream> {
+        TcpStream::connect_with(address, self)
+    }
+
+    /// As [`TcpListener::bind`].
+    ///
+    /// # Errors
+    /// As [`TcpListener::bind`].
+    ///
+    /// # Panics
+    /// If no runtime has been started.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::net::TcpOptions;
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let listener = TcpOptions::new().backlog(16).listen("127.0.0.1:0").unwrap();
+    ///     assert_ne!(listener.local_addr().unwrap().port(), 0);
+    /// }
+    /// ```
+    pub fn listen(&self, address: impl ToSocketAddrs) -> io::Result<TcpListener> {
+        TcpListener::bind_with(address, self)
+    }
+}

@@ -1,0 +1,487 @@
+//! Settings of a `TcpStream` that can change while the connection lives.
+
+use super::stream::{LINGER_NONE, TcpStream};
+use super::{set_timeout, timeout, valid_ttl};
+use crate::net::global::KthreadOutlet;
+use crate::net::stack::Stack;
+use core::sync::atomic::Ordering::Relaxed;
+use core::time::Duration;
+use std::io;
+use tailwater_tcp::{Connection, Events, Keepalive, Stats};
+
+impl TcpStream {
+    /// Changes the connection, and lets what may leave now leave.
+    fn change(&self, change: impl FnOnce(&mut Connection)) {
+        let now = Stack::tcp_now(&KthreadOutlet);
+        let mut inner = self.socket.lock();
+        change(&mut inner.connection);
+        self.stack.settle(&mut KthreadOutlet, &self.socket, &mut inner, Events::empty(), now);
+    }
+
+    /// Sends small segments at once (`TCP_NODELAY`), instead of waiting for the acknowledgment of those before (Nagle; RFC 9293 section 3.7.4).
+    ///
+    /// # Errors
+    /// None; the result is `std`'s.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::net::{TcpListener, TcpStream};
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    ///     let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    ///     assert!(!stream.nodelay().unwrap());
+    ///     stream.set_nodelay(true).unwrap();
+    ///     assert!(stream.nodelay().unwrap());
+    /// }
+    /// ```
+    pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
+        self.change(|connection| connection.set_nodelay(nodelay));
+        Ok(())
+    }
+
+    /// Whether small segments are sent at once.
+    ///
+    /// # Errors
+    /// None; the result is `std`'s.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::net::{TcpListener, TcpStream};
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    ///     let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    ///     assert!(!stream.nodelay().unwrap());
+    ///     stream.set_nodelay(true).unwrap();
+    ///     assert!(stream.nodelay().unwrap());
+    /// }
+    /// ```
+    pub fn nodelay(&self) -> io::Result<bool> {
+        Ok(self.socket.lock().connection.nodelay())
+    }
+
+    /// Sets the time to live (hop limit) of segments sent from now on, 1 to 255.
+    ///
+    /// # Errors
+    /// [`InvalidInput`](io::ErrorKind::InvalidInput) outside that range.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::net::{TcpListener, TcpStream};
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    ///     let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    ///     stream.set_ttl(3).unwrap();
+    ///     assert_eq!(stream.ttl().unwrap(), 3);
+    ///     assert!(stream.set_ttl(0).is_err());
+    /// }
+    /// ```
+    pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
+        self.socket.settings.ttl.store(valid_ttl(ttl)?, Relaxed);
+        Ok(())
+    }
+
+    /// The time to live of segments sent.
+    ///
+    /// # Errors
+    /// None; the result is `std`'s.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::net::{TcpListener, TcpStream};
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    ///     let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    ///     stream.set_ttl(3).unwrap();
+    ///     assert_eq!(stream.ttl().unwrap(), 3);
+    ///     assert!(stream.set_ttl(0).is_err());
+    /// }
+    /// ```
+    pub fn ttl(&self) -> io::Result<u32> {
+        Ok(self.socket.settings.ttl.load(Relaxed).into())
+    }
+
+    /// Makes calls that would wait fail with [`WouldBlock`](io::ErrorKind::WouldBlock) instead.
+    ///
+    /// # Errors
+    /// None; the result is `std`'s.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::net::{TcpListener, TcpStream};
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    ///     let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    ///     stream.set_nonblocking(true).unwrap();
+    ///     let error = stream.peek(&mut [0]).unwrap_err();
+    ///     assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+    /// }
+    /// ```
+    pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
+        self.socket.settings.nonblocking.store(nonblocking, Relaxed);
+        Ok(())
+    }
+
+    /// Limits how long reading calls wait; `None` waits for ever.
+    ///
+    /// # Errors
+    /// [`InvalidInput`](io::ErrorKind::InvalidInput) for a timeout of zero.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use std::time::Duration;
+    /// use tailwater::net::{TcpListener, TcpStream};
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    ///     let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    ///     assert_eq!(stream.read_timeout().unwrap(), None);
+    ///     stream.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+    ///     assert_eq!(stream.read_timeout().unwrap(), Some(Duration::from_millis(1)));
+    /// }
+    /// ```
+    pub fn set_read_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
+        set_timeout(&self.socket.settings.read_timeout, limit)
+    }
+
+    /// How long reading calls wait.
+    ///
+    /// # Errors
+    /// None; the result is `std`'s.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use std::time::Duration;
+    /// use tailwater::net::{TcpListener, TcpStream};
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    ///     let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    ///     assert_eq!(stream.read_timeout().unwrap(), None);
+    ///     stream.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+    ///     assert_eq!(stream.read_timeout().unwrap(), Some(Duration::from_millis(1)));
+    /// }
+    /// ```
+    pub fn read_timeout(&self) -> io::Result<Option<Duration>> {
+        Ok(timeout(&self.socket.settings.read_timeout))
+    }
+
+    /// Limits how long writing calls wait; `None` waits for ever.
+    ///
+    /// # Errors
+    /// [`InvalidInput`](io::ErrorKind::InvalidInput) for a timeout of zero.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use std::time::Duration;
+    /// use tailwater::net::{TcpListener, TcpStream};
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    ///     let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    ///     assert_eq!(stream.write_timeout().unwrap(), None);
+    ///     stream.set_write_timeout(Some(Duration::from_millis(1))).unwrap();
+    ///     assert_eq!(stream.write_timeout().unwrap(), Some(Duration::from_millis(1)));
+    /// }
+    /// ```
+    pub fn set_write_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
+        set_timeout(&self.socket.settings.write_timeout, limit)
+    }
+
+    /// How long writing calls wait.
+    ///
+    /// # Errors
+    /// None; the result is `std`'s.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use std::time::Duration;
+    /// use tailwater::net::{TcpListener, TcpStream};
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    ///     let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    ///     assert_eq!(stream.write_timeout().unwrap(), None);
+    ///     stream.set_write_timeout(Some(Duration::from_millis(1))).unwrap();
+    ///     assert_eq!(stream.write_timeout().unwrap(), Some(Duration::from_millis(1)));
+    /// }
+    /// ```
+    pub fn write_timeout(&self) -> io::Result<Option<Duration>> {
+        Ok(timeout(&self.socket.settings.write_timeout))
+    }
+
+    /// What dropping the last handle does (`SO_LINGER`): `None`, the default, closes in the background; zero resets the connection and forgets what was not sent; anything else
+    /// waits so long at most until the peer has acknowledged everything. A handle that waits must not be dropped with a spin lock held.
+    ///
+    /// # Errors
+    /// None; the result is `std`'s.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use std::time::Duration;
+    /// use tailwater::net::{TcpListener, TcpStream};
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    ///     let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    ///     stream.set_linger(Some(Duration::ZERO)).unwrap();
+    ///     assert_eq!(stream.linger().unwrap(), Some(Duration::ZERO));
+    ///     drop(stream); // resets the connection
+    /// }
+    /// ```
+    pub fn set_linger(&self, linger: Option<Duration>) -> io::Result<()> {
+        set_timeout(&self.socket.settings.linger, linger.map(|linger| linger.saturating_add(LINGER_NONE)))
+    }
+
+    /// What dropping the last handle does.
+    ///
+    /// # Errors
+    /// None; the result is `std`'s.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use std::time::Duration;
+    /// use tailwater::net::{TcpListener, TcpStream};
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    ///     let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    ///     stream.set_linger(Some(Duration::ZERO)).unwrap();
+    ///     assert_eq!(stream.linger().unwrap(), Some(Duration::ZERO));
+    ///     drop(stream); // resets the connection
+    /// }
+    /// ```
+    pub fn linger(&self) -> io::Result<Option<Duration>> {
+        Ok(timeout(&self.socket.settings.linger).map(|linger| linger - LINGER_NONE))
+    }
+
+    /// Probes the peer while the connection is idle (RFC 9293 section 3.8.4), or not, which is the default.
+    ///
+    /// # Errors
+    /// None; the result is `std`'s.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::net::{TcpListener, TcpStream, TcpKeepalive};
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    ///     let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    ///     stream.set_keepalive(Some(TcpKeepalive::default())).unwrap();
+    ///     assert_eq!(stream.keepalive().unwrap().unwrap().probes, 9);
+    /// }
+    /// ```
+    pub fn set_keepalive(&self, keepalive: Option<Keepalive>) -> io::Result<()> {
+        self.change(|connection| connection.set_keepalive(keepalive));
+        Ok(())
+    }
+
+    /// How the peer is probed, if it is.
+    ///
+    /// # Errors
+    /// None; the result is `std`'s.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::net::{TcpListener, TcpStream, TcpKeepalive};
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    ///     let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    ///     stream.set_keepalive(Some(TcpKeepalive::default())).unwrap();
+    ///     assert_eq!(stream.keepalive().unwrap().unwrap().probes, 9);
+    /// }
+    /// ```
+    pub fn keepalive(&self) -> io::Result<Option<Keepalive>> {
+        Ok(self.socket.lock().connection.keepalive())
+    }
+
+    /// Sets how long data may stay unacknowledged before the connection fails with [`TimedOut`](io::ErrorKind::TimedOut) (`TCP_USER_TIMEOUT`, RFC 5482), in whole milliseconds; `None`
+    /// is the default, five minutes.
+    ///
+    /// # Errors
+    /// None; the result is `std`'s.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use std::time::Duration;
+    /// use tailwater::net::{TcpListener, TcpStream};
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    ///     let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    ///     stream.set_user_timeout(Some(Duration::from_secs(10))).unwrap();
+    ///     assert_eq!(stream.user_timeout().unwrap(), Duration::from_secs(10));
+    /// }
+    /// ```
+    pub fn set_user_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
+        self.change(|connection| connection.set_user_timeout(limit));
+        Ok(())
+    }
+
+    /// How long data may stay unacknowledged.
+    ///
+    /// # Errors
+    /// None; the result is `std`'s.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use std::time::Duration;
+    /// use tailwater::net::{TcpListener, TcpStream};
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    ///     let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    ///     stream.set_user_timeout(Some(Duration::from_secs(10))).unwrap();
+    ///     assert_eq!(stream.user_timeout().unwrap(), Duration::from_secs(10));
+    /// }
+    /// ```
+    pub fn user_timeout(&self) -> io::Result<Duration> {
+        Ok(self.socket.lock().connection.user_timeout_limit())
+    }
+
+    /// Limits the bytes received and not yet read, 1 KiB to 1 GiB; the nearer end is taken.
+    /// Beyond what the window's scale can express, which the handshake fixed, more does not help: see [`TcpOptions`](crate::net::TcpOptions).
+    ///
+    /// # Errors
+    /// None; the result is `std`'s.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::net::{TcpListener, TcpStream};
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    ///     let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    ///     stream.set_receive_buffer(64 * 1024).unwrap();
+    ///     assert_eq!(stream.receive_buffer().unwrap(), 64 * 1024);
+    /// }
+    /// ```
+    pub fn set_receive_buffer(&self, bytes: usize) -> io::Result<()> {
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        self.change(|connection| connection.set_receive_buffer(bytes));
+        Ok(())
+    }
+
+    /// The most bytes received and not yet read.
+    ///
+    /// # Errors
+    /// None; the result is `std`'s.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::net::{TcpListener, TcpStream};
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    ///     let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    ///     stream.set_receive_buffer(64 * 1024).unwrap();
+    ///     assert_eq!(stream.receive_buffer().unwrap(), 64 * 1024);
+    /// }
+    /// ```
+    pub fn receive_buffer(&self) -> io::Result<usize> {
+        Ok(self.socket.lock().connection.receive_buffer() as usize)
+    }
+
+    /// Limits the bytes written and not yet acknowledged, 1 KiB to 1 GiB; the nearer end is taken.
+    ///
+    /// # Errors
+    /// None; the result is `std`'s.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::net::{TcpListener, TcpStream};
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    ///     let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    ///     stream.set_send_buffer(64 * 1024).unwrap();
+    ///     assert_eq!(stream.send_buffer().unwrap(), 64 * 1024);
+    /// }
+    /// ```
+    pub fn set_send_buffer(&self, bytes: usize) -> io::Result<()> {
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        self.change(|connection| connection.set_send_buffer(bytes));
+        Ok(())
+    }
+
+    /// The most bytes written and not yet acknowledged.
+    ///
+    /// # Errors
+    /// None; the result is `std`'s.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::net::{TcpListener, TcpStream};
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    ///     let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    ///     stream.set_send_buffer(64 * 1024).unwrap();
+    ///     assert_eq!(stream.send_buffer().unwrap(), 64 * 1024);
+    /// }
+    /// ```
+    pub fn send_buffer(&self) -> io::Result<usize> {
+        Ok(self.socket.lock().connection.send_buffer() as usize)
+    }
+
+    /// Why the connection failed, if that has not been reported yet; this reports it.
+    ///
+    /// # Errors
+    /// None; the result is `std`'s.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::net::{TcpListener, TcpStream};
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    ///     let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    ///     assert!(stream.take_error().unwrap().is_none());
+    /// }
+    /// ```
+    pub fn take_error(&self) -> io::Result<Option<io::Error>> {
+        Ok(self.socket.lock().take_failure().map(io::Error::from))
+    }
+
+    /// What the connection has sent, received and measured.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::net::{TcpListener, TcpStream};
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    ///     let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    ///     assert_eq!(stream.stats().retransmissions, 0);
+    /// }
+    /// ```
+    pub fn stats(&self) -> Stats {
+        self.socket.lock().connection.stats()
+    }
+}

@@ -1,0 +1,479 @@
+//! `TcpStream`: opening, reading, writing, closing.
+
+use super::error::{errno, would_block};
+use super::options::TcpOptions;
+use super::{deadline_in, timeout};
+use crate::net::addr::{ToSocketAddrs, shown, try_each};
+use crate::net::global::{self, KthreadOutlet, stack};
+use crate::net::stack::Stack;
+use crate::net::stack::tcp::{Inner, Refusal, Socket};
+use crate::runtime::deadline_after;
+use crate::sync::spin::SpinGuard;
+use crate::sync::wait::{WaitOutcome, wait};
+use core::fmt;
+use core::net::SocketAddr;
+use core::sync::atomic::Ordering::Relaxed;
+use core::time::Duration;
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::net::Shutdown;
+use std::sync::Arc;
+use tailwater_shm::{Cycles, clock};
+use tailwater_tcp::{Events, State};
+
+/// A TCP connection, as `std::net::TcpStream`.
+///
+/// A call that has to wait gives its core to other user threads. One handle can be read and written at the same time by different threads, through `&TcpStream`
+/// or a [clone](Self::try_clone); the connection may be processed on any kthread.
+///
+/// # Dropping
+/// The last handle closes the connection as `std` does: what was written is sent in the background, with a FIN behind it. If something was received and never read,
+/// the peer gets a reset instead. [`set_linger`](Self::set_linger) changes that.
+///
+/// # Differences from `std`
+/// * Names are those of the hosts file: see [`ToSocketAddrs`](crate::net::ToSocketAddrs).
+/// * A failure is reported by the call that comes across it first, as on Linux; addresses can be asked for even after it.
+/// * [`TcpOptions`] chooses what has to be chosen before the handshake, [`stats`](Self::stats) tells what the connection has been through.
+///
+/// # Examples
+/// ```standalone_crate
+/// use std::io::{Read, Write};
+/// use tailwater::net::{TcpListener, TcpStream};
+///
+/// #[tailwater::main]
+/// fn main() {
+///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+///     let address = listener.local_addr().unwrap();
+///     let server = tailwater::thread::spawn(move || {
+///         let (mut stream, _) = listener.accept().unwrap();
+///         let mut request = String::new();
+///         stream.read_to_string(&mut request).unwrap();
+///         stream.write_all(request.to_uppercase().as_bytes()).unwrap();
+///     });
+///     let mut stream = TcpStream::connect(address).unwrap();
+///     stream.write_all(b"hello").unwrap();
+///     stream.shutdown(std::net::Shutdown::Write).unwrap();
+///     let mut answer = String::new();
+///     stream.read_to_string(&mut answer).unwrap();
+///     assert_eq!(answer, "HELLO");
+///     server.join().unwrap();
+/// }
+/// ```
+pub struct TcpStream {
+    pub(super) stack: &'static Stack,
+    pub(super) socket: Arc<Socket>,
+    /// Of a listener bound to an IPv6 address: IPv4 addresses are reported as IPv4-mapped.
+    mapped: bool,
+}
+
+impl Drop for TcpStream {
+    fn drop(&mut self) {
+        if !self.socket.drop_handle() {
+            return;
+        }
+        match self.lingers_for() {
+            Some(Duration::ZERO) => self.stack.abort_tcp(&mut KthreadOutlet, &self.socket),
+            linger => {
+                self.stack.release_tcp(&mut KthreadOutlet, &self.socket);
+                if let Some(linger) = linger {
+                    self.wait_until_acknowledged(deadline_after(linger));
+                }
+            }
+        }
+    }
+}
+
+impl TcpStream {
+    /// A stream for a handle that is counted already.
+    pub(super) fn new(stack: &'static Stack, socket: Arc<Socket>, mapped: bool) -> Self {
+        Self { stack, socket, mapped }
+    }
+
+    /// Connects to a listener. Several addresses are tried in turn.
+    ///
+    /// # Errors
+    /// [`ConnectionRefused`](io::ErrorKind::ConnectionRefused), [`TimedOut`](io::ErrorKind::TimedOut) after three minutes without an answer,
+    /// [`HostUnreachable`](io::ErrorKind::HostUnreachable), [`NetworkUnreachable`](io::ErrorKind::NetworkUnreachable),
+    /// [`NetworkDown`](io::ErrorKind::NetworkDown), [`AddrNotAvailable`](io::ErrorKind::AddrNotAvailable) if all ephemeral ports are taken,
+    /// [`QuotaExceeded`](io::ErrorKind::QuotaExceeded) if there are too many connections, or those of [`ToSocketAddrs`].
+    ///
+    /// # Panics
+    /// If no runtime has been started.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::net::{TcpListener, TcpStream};
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    ///     let address = listener.local_addr().unwrap();
+    ///     TcpStream::connect(address).unwrap();
+    ///     drop(listener);
+    ///     let error = TcpStream::connect(address).unwrap_err();
+    ///     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused);
+    /// }
+    /// ```
+    pub fn connect(address: impl ToSocketAddrs) -> io::Result<Self> {
+        Self::connect_with(address, &TcpOptions::default())
+    }
+
+    pub(super) fn connect_with(address: impl ToSocketAddrs, options: &TcpOptions) -> io::Result<Self> {
+        try_each(address, |to| Self::open(to, options, None))
+    }
+
+    /// As [`connect`](Self::connect) to one address, and waits at most for `timeout`.
+    ///
+    /// # Errors
+    /// [`TimedOut`](io::ErrorKind::TimedOut), [`InvalidInput`](io::ErrorKind::InvalidInput) for a timeout of zero, or those of [`connect`](Self::connect).
+    ///
+    /// # Panics
+    /// If no runtime has been started.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::net::{TcpListener, TcpStream};
+    /// use std::time::Duration;
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    ///     let address = listener.local_addr().unwrap();
+    ///     TcpStream::connect_timeout(&address, Duration::from_secs(1)).unwrap();
+    /// }
+    /// ```
+    pub fn connect_timeout(address: &SocketAddr, timeout: Duration) -> io::Result<Self> {
+        if timeout.is_zero() {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "a timeout of zero: use connect to wait",
+            ));
+        }
+        Self::open(*address, &TcpOptions::default(), Some(deadline_after(timeout)))
+    }
+
+    fn open(to: SocketAddr, options: &TcpOptions, deadline: Option<Cycles>) -> io::Result<Self> {
+        crate::poll();
+        let stack = stack();
+        global::start_timers(stack);
+        let mapped = matches!(to, SocketAddr::V6(v6) if v6.ip().to_ipv4_mapped().is_some());
+        let stream = Self::new(stack, stack.connect_tcp(&mut KthreadOutlet, to, &options.config)?, mapped);
+        loop {
+            let mut inner = stream.socket.lock();
+            if let Some(failure) = inner.take_failure() {
+                return Err(failure.into());
+            }
+            if !inner.is_connecting() {
+                drop(inner);
+                return Ok(stream);
+            }
+            if wait(inner, Inner::writers, deadline) == WaitOutcome::TimedOut {
+                stack.abort_tcp(&mut KthreadOutlet, &stream.socket);
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "connection timed out"));
+            }
+        }
+    }
+
+    pub(super) fn peer(&self) -> SocketAddr {
+        shown(self.socket.peer_addr(), self.mapped)
+    }
+
+    /// The address of the peer.
+    ///
+    /// # Errors
+    /// None; the result is `std`'s.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::net::{TcpListener, TcpStream};
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    ///     let address = listener.local_addr().unwrap();
+    ///     assert_eq!(TcpStream::connect(address).unwrap().peer_addr().unwrap(), address);
+    /// }
+    /// ```
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.peer())
+    }
+
+    /// The address of this side.
+    ///
+    /// # Errors
+    /// None; the result is `std`'s.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::net::{TcpListener, TcpStream};
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    ///     let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    ///     assert!(stream.local_addr().unwrap().ip().is_loopback());
+    /// }
+    /// ```
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(shown(self.socket.local_addr(), self.mapped))
+    }
+
+    /// Another handle to the same connection, settings included.
+    ///
+    /// # Errors
+    /// None; the result is `std`'s.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use std::io::{Read, Write};
+    /// use tailwater::net::{TcpListener, TcpStream};
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    ///     let mut reader = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    ///     let mut writer = reader.try_clone().unwrap();
+    ///     let echo = tailwater::thread::spawn(move || {
+    ///         let (mut stream, _) = listener.accept().unwrap();
+    ///         std::io::copy(&mut stream.try_clone().unwrap(), &mut stream).unwrap();
+    ///     });
+    ///     writer.write_all(b"there and back").unwrap();
+    ///     writer.shutdown(std::net::Shutdown::Write).unwrap();
+    ///     let mut all = String::new();
+    ///     reader.read_to_string(&mut all).unwrap();
+    ///     assert_eq!(all, "there and back");
+    ///     echo.join().unwrap();
+    /// }
+    /// ```
+    pub fn try_clone(&self) -> io::Result<Self> {
+        self.socket.add_handle();
+        Ok(Self { stack: self.stack, socket: Arc::clone(&self.socket), mapped: self.mapped })
+    }
+
+    /// Closes one direction or both, for all handles. Data that was written before is sent; who waits in a read or write wakes up.
+    ///
+    /// # Errors
+    /// [`NotConnected`](io::ErrorKind::NotConnected) if the connection is over.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use std::io::{Read, Write};
+    /// use std::net::Shutdown;
+    /// use tailwater::net::{TcpListener, TcpStream};
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    ///     let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    ///     let (mut server, _) = listener.accept().unwrap();
+    ///     client.shutdown(Shutdown::Write).unwrap();
+    ///     assert_eq!(client.write(b"more").unwrap_err().kind(), std::io::ErrorKind::BrokenPipe);
+    ///     assert_eq!(server.read(&mut [0]).unwrap(), 0, "the end");
+    ///     server.write_all(b"but this way is open").unwrap();
+    ///     assert_eq!(client.read(&mut [0; 100]).unwrap(), 20);
+    /// }
+    /// ```
+    pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        crate::poll();
+        let now = Stack::tcp_now(&KthreadOutlet);
+        let mut inner = self.socket.lock();
+        if matches!(inner.connection.state(), State::Closed | State::TimeWait) {
+            return Err(errno(libc::ENOTCONN));
+        }
+        let mut events = Events::empty();
+        if how != Shutdown::Write {
+            inner.connection.shutdown_read();
+            events |= Events::READABLE;
+        }
+        if how != Shutdown::Read {
+            events |= inner.connection.close() | Events::WRITABLE;
+        }
+        self.stack.settle(&mut KthreadOutlet, &self.socket, &mut inner, events, now);
+        Ok(())
+    }
+
+    /// Reads as [`Read::read`] does, and leaves it for the next call.
+    ///
+    /// # Errors
+    /// As [`Read::read`].
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use std::io::{Read, Write};
+    /// use tailwater::net::{TcpListener, TcpStream};
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    ///     let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    ///     let (mut server, _) = listener.accept().unwrap();
+    ///     client.write_all(b"twice").unwrap();
+    ///     let mut buf = [0; 5];
+    ///     assert_eq!(server.peek(&mut buf).unwrap(), 5);
+    ///     assert_eq!(server.read(&mut buf).unwrap(), 5);
+    /// }
+    /// ```
+    pub fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
+        self.receive(|inner| inner.receive(buf, true))
+    }
+
+    fn receive(&self, mut take: impl FnMut(&mut Inner) -> Result<usize, Refusal>) -> io::Result<usize> {
+        crate::poll();
+        let (mut deadline, mut timed_out) = (None, false);
+        loop {
+            let mut inner = self.socket.lock();
+            match take(&mut inner) {
+                Ok(len) => {
+                    self.open_window(&mut inner);
+                    return Ok(len);
+                }
+                Err(Refusal::WouldBlock) => {}
+                Err(Refusal::Closed) => return Ok(0),
+                Err(Refusal::Failed(failure)) => return Err(failure.into()),
+            }
+            if timed_out || self.socket.settings.nonblocking.load(Relaxed) {
+                return Err(would_block());
+            }
+            let deadline = *deadline.get_or_insert_with(|| deadline_in(&self.socket.settings.read_timeout));
+            timed_out = wait(inner, Inner::readers, deadline) == WaitOutcome::TimedOut;
+        }
+    }
+
+    /// Tells the peer of the room that a read has made, if that is worth a segment.
+    #[inline]
+    fn open_window(&self, inner: &mut SpinGuard<'_, Inner>) {
+        let now = Stack::tcp_now(&KthreadOutlet);
+        if inner.connection.wants_transmit(now) {
+            self.stack.settle(&mut KthreadOutlet, &self.socket, inner, Events::empty(), now);
+        }
+    }
+
+    fn send(&self, mut give: impl FnMut(&mut Inner) -> Result<usize, Refusal>) -> io::Result<usize> {
+        crate::poll();
+        let (mut deadline, mut timed_out) = (None, false);
+        loop {
+            let mut inner = self.socket.lock();
+            match give(&mut inner) {
+                Ok(len) => {
+                    let now = Stack::tcp_now(&KthreadOutlet);
+                    self.stack.settle(&mut KthreadOutlet, &self.socket, &mut inner, Events::empty(), now);
+                    return Ok(len);
+                }
+                Err(Refusal::WouldBlock) => {}
+                Err(Refusal::Closed) => return Err(errno(libc::EPIPE)),
+                Err(Refusal::Failed(failure)) => return Err(failure.into()),
+            }
+            if timed_out || self.socket.settings.nonblocking.load(Relaxed) {
+                return Err(would_block());
+            }
+            let deadline = *deadline.get_or_insert_with(|| deadline_in(&self.socket.settings.write_timeout));
+            timed_out = wait(inner, Inner::writers, deadline) == WaitOutcome::TimedOut;
+        }
+    }
+
+    /// Waits until the peer has acknowledged everything, or the connection is over.
+    fn wait_until_acknowledged(&self, deadline: Cycles) {
+        loop {
+            let mut inner = self.socket.lock();
+            let done = inner.is_acknowledged();
+            inner.set_lingers(!done);
+            if done || clock::now() >= deadline {
+                return;
+            }
+            wait(inner, Inner::writers, Some(deadline));
+        }
+    }
+
+    fn lingers_for(&self) -> Option<Duration> {
+        timeout(&self.socket.settings.linger).map(|it| it - LINGER_NONE)
+    }
+}
+
+/// A linger time is kept with so much added, so that zero can stand for "none".
+pub(super) const LINGER_NONE: Duration = Duration::from_nanos(1);
+
+/// Calls `one` with each buffer until one is not used up. What was done before a refusal counts.
+fn each<B>(
+    bufs: impl Iterator<Item = B>,
+    len: impl Fn(&B) -> usize,
+    mut one: impl FnMut(B) -> Result<usize, Refusal>,
+) -> Result<usize, Refusal> {
+    let mut total = 0;
+    for buf in bufs {
+        let wanted = len(&buf);
+        if wanted == 0 {
+            continue;
+        }
+        match one(buf) {
+            Ok(done) => {
+                total += done;
+                if done < wanted {
+                    break;
+                }
+            }
+            Err(_) if total > 0 => break,
+            Err(refusal) => return Err(refusal),
+        }
+    }
+    Ok(total)
+}
+
+/// Reading waits for data, at most for the read timeout ([`WouldBlock`](io::ErrorKind::WouldBlock)); zero is the end of the stream.
+/// [`ConnectionReset`](io::ErrorKind::ConnectionReset) and [`TimedOut`](io::ErrorKind::TimedOut) tell of a failed connection.
+impl Read for &TcpStream {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        self.receive(|inner| inner.receive(buf, false))
+    }
+
+    fn read_vectored(&mut self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        self.receive(|inner| each(bufs.iter_mut(), |buf| buf.len(), |buf| inner.receive(buf, false)))
+    }
+}
+
+/// Writing waits for room, at most for the write timeout ([`WouldBlock`](io::ErrorKind::WouldBlock)); a closed direction is a
+/// [`BrokenPipe`](io::ErrorKind::BrokenPipe). What is written leaves by itself; flushing does nothing.
+impl Write for &TcpStream {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        self.send(|inner| inner.send(buf))
+    }
+
+    fn write_vectored(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.send(|inner| each(bufs.iter(), |buf| buf.len(), |buf| inner.send(buf)))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Read for TcpStream {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        (&*self).read(buf)
+    }
+
+    fn read_vectored(&mut self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        (&*self).read_vectored(bufs)
+    }
+}
+
+impl Write for TcpStream {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        (&*self).write(buf)
+    }
+
+    fn write_vectored(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+        (&*self).write_vectored(bufs)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl fmt::Debug for TcpStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TcpStream")
+            .field("addr", &shown(self.socket.local_addr(), self.mapped))
+            .field("peer", &self.peer())
+            .finish()
+    }
+}

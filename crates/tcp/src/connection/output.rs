@@ -1,0 +1,384 @@
+//! What leaves a connection: which segment is next, and what changes when it is gone.
+
+use super::{Connection, NEVER, Set};
+use crate::ecn::EcnCodepoint;
+use crate::segment::{Flags, Header, Options, Timestamps};
+use crate::sender::Range;
+use crate::{Instant, Seq, State};
+
+/// What a segment is for. A caller that has no room, or a global limit, may treat them differently.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Purpose {
+    /// Opens the connection: SYN, with or without an ACK.
+    Open,
+    /// New data, a FIN, or both.
+    Data,
+    /// What was sent before and is taken for lost; a SYN or FIN too.
+    Retransmission,
+    /// Acknowledges, opens the window.
+    Ack,
+    /// The answer to a segment that may be forged (RFC 5961). There are at most ten a second of a connection. A caller
+    /// that wants a global limit too answers `Ok` and sends nothing; it should draw that limit at random (a fixed one can
+    /// be counted from outside, and tells whether a guess was right).
+    Challenge,
+    /// Asks for an ACK: the window is closed, or the peer was silent.
+    Probe,
+    /// Ends the connection.
+    Reset,
+}
+
+/// A segment that leaves.
+#[derive(Debug, Clone, Copy)]
+pub struct Outgoing<'a> {
+    /// The header; its checksum is the caller's.
+    pub header: Header,
+    /// The data, in two pieces where it goes around the end of the buffer.
+    pub payload: (&'a [u8], &'a [u8]),
+    /// For the IP header.
+    pub ecn: EcnCodepoint,
+    /// What for.
+    pub purpose: Purpose,
+}
+
+impl Outgoing<'_> {
+    /// Bytes of header and data.
+    pub fn len(&self) -> usize {
+        self.header.len() + self.payload.0.len() + self.payload.1.len()
+    }
+
+    /// Never: there is a header.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// Writes header and data into the beginning of `out`, checksum zero, and returns the length.
+    ///
+    /// # Panics
+    /// If `out` is shorter than [`len`](Self::len).
+    pub fn emit(&self, out: &mut [u8]) -> usize {
+        let (a, b) = self.payload;
+        let at = self.header.emit(out);
+        out[at..at + a.len()].copy_from_slice(a);
+        out[at + a.len()..at + a.len() + b.len()].copy_from_slice(b);
+        at + a.len() + b.len()
+    }
+}
+
+/// The caller could not take a segment; it is offered again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
+#[error("there is no room for a segment")]
+pub struct Full;
+
+/// What [`Connection::poll_transmit`] did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[must_use]
+pub enum Transmit {
+    /// A segment left; there may be more.
+    Sent,
+    /// Nothing wants to leave.
+    Nothing,
+    /// The closure had no room.
+    Full,
+}
+
+/// The next segment, before it is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Choice {
+    Reset,
+    Challenge,
+    EarlyAck,
+    Syn,
+    /// Our SYN, now with an ACK: both sides opened at once.
+    SynAgain,
+    Again(Range),
+    New {
+        len: u32,
+        fin: bool,
+        push: bool,
+    },
+    Probe,
+    Ack,
+}
+
+impl Connection {
+    /// Whether [`poll_transmit`](Self::poll_transmit) has something to do: a segment wants to leave, or the timer of a closed
+    /// window is to be started.
+    #[inline]
+    pub fn wants_transmit(&self, now: Instant) -> bool {
+        self.choose(now).is_some() || (self.persist_at == NEVER && self.is_stuck(now))
+    }
+
+    /// Whether nothing is due but an ACK of what came in order: one that stands for the segments behind it, too, does as well.
+    #[inline]
+    pub fn only_acknowledges(&self, now: Instant) -> bool {
+        !self.receive.has_sack() && self.choose(now) == Some(Choice::Ack)
+    }
+
+    /// Hands the next segment to `emit`, if there is one. See the [contract](super).
+    pub fn poll_transmit(
+        &mut self,
+        now: Instant,
+        emit: impl FnOnce(&Outgoing<'_>) -> Result<(), Full>,
+    ) -> Transmit {
+        let Some(choice) = self.choose(now) else {
+            // Data that was just handed over may have to wait for the peer's window.
+            self.arm_persist(now);
+            return Transmit::Nothing;
+        };
+        let outgoing = self.build(choice, now);
+        let (window, len) = (outgoing.header.window, outgoing.payload.0.len() + outgoing.payload.1.len());
+        let acknowledges = outgoing.header.flags.contains(Flags::ACK);
+        let fin = outgoing.header.flags.contains(Flags::FIN);
+        let syn = outgoing.header.flags.contains(Flags::SYN);
+        if emit(&outgoing).is_err() {
+            return Transmit::Full;
+        }
+        self.counters.segments_sent += 1;
+        if acknowledges && choice != Choice::EarlyAck {
+            if matches!(choice, Choice::New { .. }) {
+                self.receive.on_piggyback();
+            }
+            // The window of a SYN is not scaled, and no other than the one at the start.
+            self.receive.on_ack_sent(if syn { 0 } else { window });
+            self.set.remove(Set::ACK_NOW);
+        }
+        self.commit(choice, len as u32 + u32::from(fin), now);
+        self.arm_trim(now);
+        Transmit::Sent
+    }
+
+    fn choose(&self, now: Instant) -> Option<Choice> {
+        if self.set.contains(Set::RESET) {
+            return Some(Choice::Reset);
+        }
+        if matches!(self.state, State::Closed) {
+            return None;
+        }
+        if self.set.contains(Set::CHALLENGE) {
+            return Some(Choice::Challenge);
+        }
+        if self.set.contains(Set::EARLY_ACK) {
+            return Some(Choice::EarlyAck);
+        }
+        let new = self.next_data(now);
+        if let Some(range) = self.sender.next_retransmission(new.is_some()) {
+            return Some(Choice::Again(range));
+        }
+        if matches!(self.state, State::SynSent | State::SynReceived) {
+            let unsent = self.sender.nxt() == self.data_start + u32::MAX;
+            let acknowledge = self.state == State::SynReceived && self.set.contains(Set::ACK_NOW);
+            return if unsent { Some(Choice::Syn) } else { acknowledge.then_some(Choice::SynAgain) };
+        }
+        if let Some(choice) = new {
+            return Some(choice);
+        }
+        if self.set.contains(Set::PROBE) {
+            return Some(Choice::Probe);
+        }
+        (self.set.contains(Set::ACK_NOW) || self.receive.ack_at <= now).then_some(Choice::Ack)
+    }
+
+    /// Whether new data or the FIN may leave.
+    pub(super) fn may_send(&self, now: Instant) -> bool {
+        self.next_data(now).is_some()
+    }
+
+    /// New data or the FIN, if windows, Nagle and silly window avoidance (RFC 9293 section 3.8.6.2.1) let it go.
+    fn next_data(&self, now: Instant) -> Option<Choice> {
+        if matches!(self.state, State::SynSent | State::SynReceived) {
+            return None;
+        }
+        let (una, nxt) = (self.sender.una(), self.sender.nxt());
+        let unsent = u32::try_from(self.data_end().distance(nxt)).ok()?;
+        let fin = self.set.contains(Set::FIN_QUEUED);
+        if unsent == 0 && !fin {
+            return None;
+        }
+        let usable = u32::try_from((una + self.window).distance(nxt)).unwrap_or(0);
+        if unsent == 0 {
+            return (usable > 0).then_some(Choice::New { len: 0, fin: true, push: false });
+        }
+        let mss = self.mss_now(now) as u32;
+        let len = unsent.min(mss).min(usable).min(self.sender.may_send_new(now));
+        if len == 0 {
+            return None;
+        }
+        let all = len == unsent;
+        // Nagle as refined by Minshall: a small segment waits only for an earlier small one.
+        let alone = self.set.contains(Set::NODELAY) || fin || self.small_end <= una;
+        let worth_it = len == mss
+            || (all && alone)
+            || len >= self.max_window.div_ceil(2).max(1)
+            || self.set.contains(Set::OVERRIDE);
+        let fin = fin && all && usable > len;
+        worth_it.then_some(Choice::New { len, fin, push: all })
+    }
+
+    fn build(&self, choice: Choice, now: Instant) -> Outgoing<'_> {
+        let nxt = self.sender.nxt();
+        let plain = |seq, flags, purpose| Outgoing {
+            header: self.header(seq, flags, now),
+            payload: (&[], &[]),
+            ecn: EcnCodepoint::NotEct,
+            purpose,
+        };
+        match choice {
+            Choice::Reset => {
+                let bare = self.set.contains(Set::RESET_BARE);
+                let flags = if bare { Flags::RST } else { Flags::RST | Flags::ACK };
+                let mut outgoing = plain(self.reset_seq, flags, Purpose::Reset);
+                outgoing.header.options = Options::default();
+                outgoing.header.ack = if bare { Seq(0) } else { self.receive.next };
+                outgoing.header.window = 0;
+                outgoing
+            }
+            Choice::Challenge => plain(nxt, Flags::ACK, Purpose::Challenge),
+            Choice::EarlyAck => {
+                let mut outgoing = plain(nxt, Flags::ACK, Purpose::Ack);
+                outgoing.header.ack = self.early_ack;
+                outgoing.header.flags.toggle(Flags::ECE);
+                outgoing
+            }
+            Choice::Syn | Choice::SynAgain => self.syn(now, Purpose::Open),
+            Choice::Again(range) if range.start == self.data_start + u32::MAX => {
+                self.syn(now, Purpose::Retransmission)
+            }
+            Choice::Again(range) => {
+                let len = range.len().min((self.data_end() - range.start).min(range.len()));
+                self.data_segment(range.start, len, range, now)
+            }
+            Choice::New { len, fin, push } => {
+                let mut flags = Flags::ACK;
+                flags.set(Flags::PSH, push && len > 0);
+                flags.set(Flags::FIN, fin);
+                flags.set(Flags::CWR, self.set.contains(Set::CWR) && len > 0);
+                let ecn = self.set.contains(Set::ECN) && len > 0;
+                Outgoing {
+                    header: self.header(nxt, flags, now),
+                    payload: self.unacked.slices((nxt - self.data_start) as usize, len as usize),
+                    ecn: if ecn { EcnCodepoint::Ect0 } else { EcnCodepoint::NotEct },
+                    purpose: Purpose::Data,
+                }
+            }
+            Choice::Probe => plain(self.sender.una() + u32::MAX, Flags::ACK, Purpose::Probe),
+            Choice::Ack => plain(nxt, Flags::ACK, Purpose::Ack),
+        }
+    }
+
+    /// A retransmission: never marked as capable of ECN (RFC 3168 section 6.1.5).
+    fn data_segment(&self, start: Seq, len: u32, range: Range, now: Instant) -> Outgoing<'_> {
+        let mut header = self.header(start, Flags::ACK, now);
+        let len = (len as usize).min(self.mss_with(&header.options));
+        let end = start + len as u32;
+        header.flags.set(Flags::PSH, len > 0 && end == self.data_end());
+        header.flags.set(Flags::FIN, end == self.data_end() && range.end > end && self.fin_sent());
+        Outgoing {
+            header,
+            payload: self.unacked.slices((start - self.data_start) as usize, len),
+            ecn: EcnCodepoint::NotEct,
+            purpose: Purpose::Retransmission,
+        }
+    }
+
+    fn syn(&self, now: Instant, purpose: Purpose) -> Outgoing<'_> {
+        let answer = self.set.contains(Set::SYN_ACK);
+        let mut header = self.header(self.data_start + u32::MAX, Flags::SYN, now);
+        let timestamps = self.set.contains(Set::TIMESTAMPS);
+        header.options = Options {
+            mss: Some(self.path_mss),
+            window_scale: self.set.contains(Set::SCALING).then_some(self.receive.shift),
+            sack_permitted: self.set.contains(Set::SACK),
+            timestamps: timestamps.then(|| self.timestamps(now)),
+            ..Options::default()
+        };
+        // Not scaled yet (RFC 7323 section 2.2).
+        header.window = self.receive.initial_window();
+        header.flags.set(Flags::ACK, answer);
+        // The first SYN offers ECN; a repeated one does not, for some routers drop what they do not know (RFC 3168 section
+        // 6.1.1.1).
+        let ecn = self.set.contains(Set::ECN) && purpose == Purpose::Open;
+        header.flags.set(Flags::ECE, ecn || (answer && self.set.contains(Set::ECN)));
+        header.flags.set(Flags::CWR, ecn && !answer);
+        if !answer {
+            header.ack = Seq(0);
+        }
+        Outgoing { header, payload: (&[], &[]), ecn: EcnCodepoint::NotEct, purpose }
+    }
+
+    /// The answer to a SYN.
+    pub(crate) fn syn_ack(&self, now: Instant) -> Header {
+        self.syn(now, Purpose::Open).header
+    }
+
+    pub(super) fn timestamps(&self, now: Instant) -> Timestamps {
+        Timestamps { value: self.timestamp(now), echo: self.receive.recent_timestamp }
+    }
+
+    /// The options of a segment after the handshake.
+    fn options(&self, now: Instant) -> Options {
+        let mut options = Options::default();
+        if self.set.contains(Set::TIMESTAMPS) {
+            options.timestamps = Some(self.timestamps(now));
+        }
+        if self.set.contains(Set::SACK) {
+            options.sack = self.receive.sack();
+        }
+        options
+    }
+
+    /// Bytes of data in a full segment that leaves now.
+    #[inline]
+    fn mss_now(&self, now: Instant) -> usize {
+        if self.receive.has_sack() { self.mss_with(&self.options(now)) } else { self.segment_mss() as usize }
+    }
+
+    fn header(&self, seq: Seq, flags: Flags, now: Instant) -> Header {
+        let echo = self.set.contains(Set::ECHO) && self.set.contains(Set::ECN);
+        Header {
+            source: self.local_port,
+            destination: self.remote_port,
+            seq,
+            ack: self.receive.next,
+            flags: if echo { flags | Flags::ECE } else { flags },
+            window: self.receive.window_field(),
+            options: self.options(now),
+        }
+    }
+
+    /// The segment of `choice`, which took `numbers` sequence numbers, has left.
+    fn commit(&mut self, choice: Choice, numbers: u32, now: Instant) {
+        match choice {
+            Choice::Reset => self.set.remove(Set::RESET | Set::RESET_BARE),
+            Choice::Challenge => self.set.remove(Set::CHALLENGE),
+            Choice::EarlyAck => self.set.remove(Set::EARLY_ACK),
+            Choice::Probe => self.set.remove(Set::PROBE),
+            Choice::Ack | Choice::SynAgain => {}
+            Choice::Syn => {
+                self.progress_at = now;
+                self.sender.on_sent(Range::new(self.sender.nxt(), 1), now);
+            }
+            Choice::Again(range) => {
+                let numbers = if range.start == self.data_start + u32::MAX { 1 } else { numbers };
+                self.counters.retransmissions += 1;
+                self.sender.on_retransmitted(Range::new(range.start, numbers), now);
+            }
+            Choice::New { len, .. } => {
+                let nxt = self.sender.nxt();
+                if nxt == self.sender.una() {
+                    // Until now there was nothing to wait for.
+                    self.progress_at = now;
+                }
+                if len > 0 {
+                    self.set.remove(Set::CWR | Set::OVERRIDE);
+                }
+                self.counters.bytes_sent += u64::from(len);
+                if (len as usize) < self.mss_now(now) {
+                    self.small_end = nxt + numbers;
+                }
+                self.persist_at = NEVER;
+                self.sender.on_sent(Range::new(nxt, numbers), now);
+            }
+        }
+        self.arm_persist(now);
+    }
+}

@@ -1,0 +1,144 @@
+//! What a connection can tell about itself.
+
+use super::{Connection, NEVER, Set};
+use crate::Seq;
+use crate::assembler::MAX_RANGES;
+use core::time::Duration;
+
+/// Counters as they are kept: small, for there are many connections.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Counters {
+    pub bytes_sent: u64,
+    pub bytes_received: u64,
+    pub resequenced_bytes: u64,
+    pub segments_sent: u32,
+    pub segments_received: u32,
+    pub retransmissions: u32,
+    pub out_of_order: u32,
+    pub duplicates: u32,
+    pub duplicate_acks: u32,
+    pub beyond_window: u32,
+    pub stale_timestamps: u32,
+    pub challenge_acks: u32,
+}
+
+/// A connection's counters and estimates at one moment. Counters of segments wrap at 2^32.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stats {
+    /// Bytes of data sent, each once.
+    pub bytes_sent: u64,
+    /// Bytes of data received in order.
+    pub bytes_received: u64,
+    /// Those among them that had to wait for earlier ones.
+    pub resequenced_bytes: u64,
+    /// Segments that left.
+    pub segments_sent: u32,
+    /// Segments that arrived.
+    pub segments_received: u32,
+    /// Segments that left again.
+    pub retransmissions: u32,
+    /// Segments that arrived ahead of others.
+    pub out_of_order: u32,
+    /// Segments that held what was received before.
+    pub duplicates: u32,
+    /// ACKs that acknowledged nothing new while something was unacknowledged.
+    pub duplicate_acks: u32,
+    /// Segments of which something had no place: beyond the window, or one range too many.
+    pub beyond_window: u32,
+    /// Segments refused for an old timestamp (PAWS).
+    pub stale_timestamps: u32,
+    /// Challenge ACKs (RFC 5961).
+    pub challenge_acks: u32,
+    /// The smoothed round-trip time, once measured.
+    pub srtt: Option<Duration>,
+    /// Its variation.
+    pub rttvar: Option<Duration>,
+    /// The least of late.
+    pub min_rtt: Option<Duration>,
+    /// The retransmission timeout.
+    pub rto: Duration,
+    /// The congestion window in bytes.
+    pub cwnd: u32,
+    /// The slow start threshold in bytes.
+    pub ssthresh: u32,
+    /// Bytes believed to be in the network.
+    pub in_flight: u32,
+    /// Bytes of data in a full segment.
+    pub mss: u32,
+    /// The peer's window in bytes.
+    pub peer_window: u32,
+    /// Bytes of memory behind the struct, without the sender's scoreboard.
+    pub heap_bytes: usize,
+}
+
+impl Connection {
+    /// Counters and estimates.
+    pub fn stats(&self) -> Stats {
+        let c = &self.counters;
+        Stats {
+            bytes_sent: c.bytes_sent,
+            bytes_received: c.bytes_received,
+            resequenced_bytes: c.resequenced_bytes,
+            segments_sent: c.segments_sent,
+            segments_received: c.segments_received,
+            retransmissions: c.retransmissions,
+            out_of_order: c.out_of_order,
+            duplicates: c.duplicates,
+            duplicate_acks: c.duplicate_acks,
+            beyond_window: c.beyond_window,
+            stale_timestamps: c.stale_timestamps,
+            challenge_acks: c.challenge_acks,
+            srtt: self.sender.srtt(),
+            rttvar: self.sender.rttvar(),
+            min_rtt: self.sender.min_rtt(),
+            rto: self.sender.rto(),
+            cwnd: self.sender.cwnd(),
+            ssthresh: self.sender.ssthresh(),
+            in_flight: self.sender.in_flight(),
+            mss: self.sender.mss(),
+            peer_window: self.window,
+            heap_bytes: self.heap_bytes(),
+        }
+    }
+
+    /// The next number expected, and the next to be sent: what a forger would like to know.
+    pub(crate) fn numbers(&self) -> (Seq, Seq) {
+        (self.receive.next, self.sender.nxt())
+    }
+
+    fn heap_bytes(&self) -> usize {
+        let keepalive = self.keepalive.as_ref().map_or(0, |_| size_of::<crate::Keepalive>());
+        self.unacked.capacity() + self.receive.heap_bytes() + keepalive
+    }
+
+    /// Checks the invariants that can be seen from here, for tests, simulations and fuzzing.
+    ///
+    /// # Panics
+    /// If one does not hold: that is a bug in this crate.
+    pub fn check(&self) {
+        let (una, nxt) = (self.sender.una(), self.sender.nxt());
+        assert!(una <= nxt);
+        if self.is_closed() {
+            return;
+        }
+        assert!(nxt.distance(self.data_end()) <= 1, "more was sent than is there");
+        assert!(self.unacked.len() <= (self.send_limit as usize).max(self.unacked.capacity()));
+        let bound = (self.receive.limit().max(1 << 16) as usize).next_power_of_two() * 2;
+        assert!(self.receive.capacity() <= bound, "{} bytes of receive buffer", self.receive.capacity());
+        assert!(self.receive.heap_bytes() <= bound + 64 * MAX_RANGES + 64);
+        let acks = self.set.contains(Set::ACK_NOW) || self.receive.ack_at != NEVER;
+        assert!(acks || !self.receive.owes_ack(), "an ACK is owed for ever");
+        if self.state.is_synchronized() && self.state != crate::State::TimeWait {
+            let waits = una != nxt || self.data_end() > nxt;
+            assert!(
+                !waits || self.next_timeout().is_some() || self.next_timeout_is_due(),
+                "something waits for ever: {self:?}"
+            );
+        }
+    }
+
+    /// Whether something would leave whatever the time is.
+    fn next_timeout_is_due(&self) -> bool {
+        self.wants_transmit(crate::Instant(0))
+    }
+}

@@ -1,0 +1,194 @@
+//! What is acknowledged, when, and how: RFC 9293 section 3.8.6.3, RFC 2018, RFC 2883, RFC 3168, RFC 8257.
+
+use super::pair::{Pair, pattern};
+use crate::segment::{Flags, SackBlock, Segment};
+use crate::sender::Algorithm;
+use crate::{Config, EcnCodepoint, Purpose, Seq};
+use core::time::Duration;
+use std::cell::Cell;
+use std::rc::Rc;
+
+/// A pair whose server has left the quick ACKs of a young connection behind: it has sent.
+fn interactive() -> Pair {
+    let mut pair = Pair::established();
+    pair.ends[0].send(b"question").unwrap();
+    pair.until(|pair| pair.ends[1].readable_bytes() > 0);
+    let _ = pair.read(1);
+    for _ in 0..10 {
+        let (request, answer) = (pair.forged(0), b"x");
+        let _ = pair.ends[1].handle_segment(
+            pair.now,
+            &Segment { header: request, payload: b"" },
+            EcnCodepoint::NotEct,
+        );
+        pair.transfer(0, b"question");
+        pair.transfer(1, answer);
+    }
+    pair.wait(Duration::from_millis(100));
+    pair
+}
+
+#[test]
+fn a_lone_segment_is_acknowledged_after_a_while_and_a_second_at_once() {
+    let mut pair = interactive();
+    let (next, now) = (pair.forged(0), pair.now);
+    assert_eq!(pair.answer(1, next, b"one"), None, "waits for an answer to go with");
+    let wait = pair.ends[1].receive.ack_at - now;
+    assert!(wait >= Duration::from_millis(2) && wait <= Duration::from_millis(40), "{wait:?}");
+    let mut second = next;
+    second.seq += 3;
+    let full = pattern(1448);
+    let ack = pair.answer(1, second, &full);
+    let third = crate::Header { seq: second.seq + 1448, ..second };
+    let ack = ack.or_else(|| pair.answer(1, third, &full)).expect("two full segments");
+    assert!(ack.ack >= second.seq + 1448);
+}
+
+#[test]
+fn an_answer_takes_the_ack_along() {
+    let mut pair = interactive();
+    let request = pair.forged(0);
+    assert_eq!(pair.answer(1, request, b"question"), None);
+    pair.ends[1].send(b"answer").unwrap();
+    let answer = pair.answer(1, pair.forged(0), b"").expect("the answer");
+    assert_eq!(answer.ack, request.seq + 8);
+    assert!(!pair.ends[1].receive.owes_ack());
+}
+
+#[test]
+fn the_delayed_ack_leaves_when_its_time_has_come() {
+    let mut pair = interactive();
+    let request = pair.forged(0);
+    assert_eq!(pair.answer(1, request, b"question"), None);
+    let at = pair.ends[1].next_timeout().unwrap();
+    assert!(at - pair.now <= Duration::from_millis(40));
+    pair.now = at;
+    let _ = pair.ends[1].handle_timeout(at);
+    let ack = super::pair::next_of(&mut pair.ends[1], at).expect("an ACK");
+    assert_eq!(Segment::parse(&ack.bytes).unwrap().header.ack, request.seq + 8);
+}
+
+#[test]
+fn what_arrives_early_is_acknowledged_selectively_and_at_once() {
+    let mut pair = Pair::established();
+    let base = pair.forged(0);
+    let at = |offset: u32| crate::Header { seq: base.seq + offset, ..base };
+    let block = |from: u32, to: u32| SackBlock { start: base.seq + from, end: base.seq + to };
+    let ack = pair.answer(1, at(10), &pattern(10)).unwrap();
+    assert_eq!((ack.ack, ack.options.sack.as_slice()), (base.seq, &[block(10, 20)][..]));
+    let ack = pair.answer(1, at(30), &pattern(10)).unwrap();
+    assert_eq!(ack.options.sack.as_slice(), [block(30, 40), block(10, 20)], "the latest first");
+    let ack = pair.answer(1, at(30), &pattern(10)).unwrap();
+    assert_eq!(ack.options.sack.as_slice()[0], block(30, 40), "a duplicate is named first (D-SACK)");
+    assert_eq!(ack.options.sack.as_slice().len(), 3);
+    let ack = pair.answer(1, at(0), &pattern(10)).unwrap();
+    assert_eq!((ack.ack, ack.options.sack.as_slice()), (base.seq + 20, &[block(30, 40)][..]));
+    let ack = pair.answer(1, at(0), &pattern(10)).unwrap();
+    assert_eq!(ack.options.sack.as_slice()[0], block(0, 10), "and so is one below the ACK");
+    let ack = pair.answer(1, at(20), &pattern(10)).unwrap();
+    assert_eq!((ack.ack, ack.options.sack.is_empty()), (base.seq + 40, true));
+    assert_eq!(pair.ends[1].stats().resequenced_bytes, 20);
+}
+
+#[test]
+fn a_reordered_fin_waits_for_what_is_before_it() {
+    let mut pair = Pair::established();
+    let base = pair.forged(0);
+    let fin = crate::Header { seq: base.seq + 5, flags: Flags::ACK | Flags::FIN, ..base };
+    let ack = pair.answer(1, fin, b"world").unwrap();
+    assert_eq!((ack.ack, pair.ends[1].state()), (base.seq, crate::State::Established));
+    let ack = pair.answer(1, base, b"hello").unwrap();
+    assert_eq!((ack.ack, pair.ends[1].state()), (base.seq + 11, crate::State::CloseWait));
+    assert_eq!(pair.read(1), (b"helloworld".to_vec(), true));
+}
+
+#[test]
+fn overlapping_pieces_give_each_byte_once() {
+    let mut pair = Pair::established();
+    let (base, data) = (pair.forged(0), pattern(400));
+    let pieces = [(150, 250), (100, 200), (350, 400), (0, 120), (90, 300), (240, 400)];
+    for (from, to) in pieces {
+        let header = crate::Header { seq: base.seq + from, ..base };
+        let _ = pair.answer(1, header, &data[from as usize..to as usize]);
+    }
+    assert_eq!(pair.read(1), (data, false));
+}
+
+#[test]
+fn a_mark_is_echoed_until_the_sender_has_slowed_down() {
+    let config = Config { ecn: true, ..Config::default() };
+    let mut pair = Pair::open(&config, &config);
+    let (echoes, cwr) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
+    let (seen_echoes, seen_cwr, mut count) = (echoes.clone(), cwr.clone(), 0);
+    pair.script = Box::new(move |side, flying| {
+        let header = Segment::parse(&flying.bytes).unwrap().header;
+        if side == 0 && flying.purpose == Purpose::Data && header.flags.contains(Flags::PSH | Flags::ACK)
+            || side == 0 && flying.bytes.len() > 100
+        {
+            assert!(flying.ecn == EcnCodepoint::Ect0 || flying.purpose == Purpose::Retransmission);
+            count += 1;
+            if count == 20 {
+                flying.ecn = EcnCodepoint::Ce;
+            }
+        }
+        seen_cwr.set(seen_cwr.get() + u32::from(side == 0 && header.flags.contains(Flags::CWR)));
+        seen_echoes.set(seen_echoes.get() + u32::from(side == 1 && header.flags.contains(Flags::ECE)));
+        true
+    });
+    pair.transfer(0, &pattern(500_000));
+    assert!(
+        echoes.get() >= 1 && (1..=2).contains(&cwr.get()),
+        "{} echoes, {} answers",
+        echoes.get(),
+        cwr.get()
+    );
+    let before = echoes.get();
+    pair.transfer(0, &pattern(10_000));
+    assert_eq!(echoes.get(), before, "no echo after CWR");
+    assert_eq!(pair.ends[0].stats().retransmissions, 0);
+}
+
+#[test]
+fn dctcp_hears_of_each_mark_as_often_as_it_was_made() {
+    let sender = crate::sender::Config { algorithm: Algorithm::Dctcp, ..Default::default() };
+    let config = Config { sender, ..Config::default() };
+    let mut pair = Pair::open(&config, &config);
+    pair.transfer(0, &pattern(50_000));
+    pair.wait(Duration::from_millis(100));
+    let mut next = pair.forged(0);
+    let mut feed = |pair: &mut Pair, ecn| -> Vec<(Seq, bool)> {
+        let segment = Segment { header: next, payload: &pattern(100) };
+        let _ = pair.ends[1].handle_segment(pair.now, &segment, ecn);
+        next.seq += 100;
+        let mut acks = Vec::new();
+        while let Some(ack) = super::pair::next_of(&mut pair.ends[1], pair.now) {
+            let header = Segment::parse(&ack.bytes).unwrap().header;
+            acks.push((header.ack, header.flags.contains(Flags::ECE)));
+        }
+        acks
+    };
+    while !feed(&mut pair, EcnCodepoint::Ect0).is_empty() {}
+    let waiting = pair.ends[1].receive.next;
+    let acks = feed(&mut pair, EcnCodepoint::Ce);
+    assert_eq!(
+        acks,
+        [(waiting, false), (waiting + 100, true)],
+        "what was unmarked is acknowledged as such first"
+    );
+    let acks = feed(&mut pair, EcnCodepoint::Ect0);
+    assert_eq!(acks.last(), Some(&(waiting + 200, false)));
+}
+
+#[test]
+fn ecn_is_used_only_if_both_offer_it() {
+    let ecn = Config { ecn: true, ..Config::default() };
+    for (client, server) in [(&ecn, &Config::default()), (&Config::default(), &ecn)] {
+        let mut pair = Pair::open(client, server);
+        pair.script = Box::new(|_, flying| {
+            assert_eq!(flying.ecn, EcnCodepoint::NotEct);
+            true
+        });
+        pair.transfer(0, &pattern(10_000));
+        pair.transfer(1, &pattern(10_000));
+    }
+}

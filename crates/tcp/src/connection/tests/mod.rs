@@ -1,0 +1,11 @@
+//! Connections against each other and against forgeries, in virtual time.
+
+mod acks;
+mod attacks;
+mod closing;
+mod every_state;
+mod memory;
+mod opening;
+mod pair;
+mod timeouts;
+mod windows;

@@ -1,0 +1,105 @@
+//! Waiting and giving up: RFC 9293 sections 3.8.3 and 3.8.4, RFC 5482.
+
+use super::pair::{Pair, pattern};
+use crate::{Config, Error, Events, Keepalive, Purpose};
+use core::time::Duration;
+
+const KEEPALIVE: Keepalive =
+    Keepalive { idle: Duration::from_secs(10), interval: Duration::from_secs(2), probes: 3 };
+
+#[test]
+fn an_idle_connection_has_no_timer() {
+    let mut pair = Pair::established();
+    pair.transfer(0, &pattern(100_000));
+    pair.transfer(1, &pattern(100_000));
+    pair.wait(Duration::from_secs(10));
+    assert_eq!((pair.ends[0].next_timeout(), pair.ends[1].next_timeout()), (None, None));
+}
+
+#[test]
+fn keepalive_finds_a_peer_that_is_gone() {
+    let mut pair = Pair::established();
+    pair.ends[0].set_keepalive(Some(KEEPALIVE));
+    pair.wait(Duration::from_secs(1000));
+    assert!(pair.ends[0].error().is_none(), "a peer that answers is kept");
+    assert!(pair.ends[0].stats().segments_received >= 90);
+    let heard = pair.ends[0].heard_at;
+    pair.script = Box::new(|side, _| side == 0);
+    pair.until(|pair| pair.ends[0].is_closed());
+    assert_eq!(pair.ends[0].error(), Some(Error::TimedOut));
+    assert_eq!((pair.now - heard).as_secs(), 10 + 3 * 2);
+}
+
+#[test]
+fn a_peer_that_restarted_resets_when_probed() {
+    let mut pair = Pair::established();
+    pair.ends[0].set_keepalive(Some(KEEPALIVE));
+    pair.script = Box::new(|_, _| false);
+    pair.wait(Duration::from_secs(10));
+    let mut probe = pair.forged(0);
+    probe.seq = pair.ends[0].sender.una() + u32::MAX;
+    let reset = crate::answer_closed(&crate::Segment { header: probe, payload: &[] }).unwrap();
+    let _ = pair.answer(0, reset, b"");
+    assert_eq!(pair.ends[0].error(), Some(Error::Reset));
+}
+
+#[test]
+fn unacknowledged_data_ends_a_connection_after_the_user_timeout() {
+    for limit in [Duration::from_secs(3), Duration::from_secs(100)] {
+        let mut pair = Pair::established();
+        pair.ends[0].set_user_timeout(Some(limit));
+        pair.wait(Duration::from_secs(1000));
+        pair.script = Box::new(|_, _| false);
+        pair.ends[0].send(b"anybody?").unwrap();
+        let began = pair.now;
+        pair.until(|pair| pair.ends[0].is_closed());
+        assert_eq!(pair.ends[0].error(), Some(Error::TimedOut));
+        assert_eq!(pair.now - began, limit);
+        assert!(pair.events[0].contains(Events::ERROR | Events::CLOSED | Events::SUSPECT_PATH));
+    }
+}
+
+#[test]
+fn a_long_silence_is_survived() {
+    let mut pair = Pair::established();
+    pair.ends[0].send(&pattern(5000)).unwrap();
+    pair.script = Box::new(|_, _| false);
+    pair.wait(Duration::from_secs(120));
+    pair.script = Box::new(|_, _| true);
+    pair.until(|pair| pair.ends[1].readable_bytes() == 5000);
+    assert_eq!(pair.read(1).0, pattern(5000));
+}
+
+#[test]
+fn loss_of_every_third_segment_is_repaired() {
+    let mut pair = Pair::open(&Config { send_buffer: 1 << 20, ..Config::default() }, &Config::default());
+    let mut count = 0_u32;
+    pair.script = Box::new(move |_, _| {
+        count += 1;
+        !count.is_multiple_of(3)
+    });
+    pair.transfer(0, &pattern(200_000));
+    pair.transfer(1, &pattern(200_000));
+    assert!(pair.ends[0].stats().retransmissions > 0);
+}
+
+#[test]
+fn timers_that_are_not_due_do_nothing() {
+    let mut pair = Pair::established();
+    pair.ends[0].send(&pattern(5000)).unwrap();
+    pair.pump();
+    let (before, at) = (pair.ends[0].stats(), pair.ends[0].next_timeout().unwrap());
+    assert!(at > pair.now);
+    assert_eq!(pair.ends[0].handle_timeout(pair.now), Events::empty());
+    assert_eq!((pair.ends[0].stats(), pair.ends[0].next_timeout()), (before, Some(at)));
+}
+
+#[test]
+fn a_probe_can_be_asked_for() {
+    let mut pair = Pair::established();
+    assert!(pair.ends[0].probe(pair.now).contains(Events::TRANSMIT));
+    let flying = super::pair::next_of(&mut pair.ends[0], pair.now).unwrap();
+    assert_eq!(flying.purpose, Purpose::Probe);
+    pair.deliver(1, &flying);
+    assert!(pair.ends[1].wants_transmit(pair.now), "the peer must answer");
+}

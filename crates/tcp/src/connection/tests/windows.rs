@@ -1,0 +1,216 @@
+//! Windows: RFC 9293 section 3.8.6, RFC 7323 section 2.
+
+use super::pair::{Pair, pattern};
+use crate::segment::Segment;
+use crate::{Config, Error, Purpose, SendError};
+use core::time::Duration;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+fn small_receiver(bytes: u32) -> Pair {
+    Pair::open(&Config::default(), &Config { receive_buffer: bytes, ..Config::default() })
+}
+
+#[test]
+fn a_reader_that_sleeps_stops_the_sender_and_wakes_it() {
+    let mut pair = small_receiver(4096);
+    let data = pattern(100_000);
+    assert_eq!(pair.ends[0].send(&data), Ok(100_000));
+    pair.wait(Duration::from_secs(1000));
+    assert_eq!(pair.ends[1].readable_bytes(), 4096);
+    assert!(pair.ends[0].error().is_none(), "it is alive as long as it answers");
+    let mut got = Vec::new();
+    pair.until(|pair| {
+        got.extend(pair.read(1).0);
+        pair.pump();
+        got.len() == data.len()
+    });
+    assert_eq!(got, data);
+}
+
+#[test]
+fn a_window_update_that_was_lost_is_asked_for() {
+    let mut pair = small_receiver(4096);
+    pair.ends[0].send(&pattern(10_000)).unwrap();
+    pair.wait(Duration::from_millis(100));
+    assert_eq!(pair.ends[1].readable_bytes(), 4096);
+    pair.script = Box::new(|side, _| side == 0);
+    let (first, _) = pair.read(1);
+    pair.pump();
+    pair.script = Box::new(|_, _| true);
+    let mut got = first;
+    pair.until(|pair| {
+        got.extend(pair.read(1).0);
+        pair.pump();
+        got.len() == 10_000
+    });
+    assert_eq!(got, pattern(10_000));
+}
+
+#[test]
+fn probes_of_a_closed_window_are_further_and_further_apart() {
+    let mut pair = small_receiver(1024);
+    let probes = Rc::new(RefCell::new(Vec::new()));
+    let seen = probes.clone();
+    pair.script = Box::new(move |_, flying| {
+        if flying.purpose == Purpose::Probe {
+            assert!(Segment::parse(&flying.bytes).unwrap().payload.is_empty());
+            seen.borrow_mut().push(flying.at);
+        }
+        true
+    });
+    pair.ends[0].send(&pattern(10_000)).unwrap();
+    pair.wait(Duration::from_secs(600));
+    let probes = probes.borrow();
+    let gaps: Vec<_> = probes.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!(gaps.len() > 5 && gaps.is_sorted(), "{gaps:?}");
+    assert!(*gaps.last().unwrap() <= Duration::from_secs(60), "{gaps:?}");
+}
+
+#[test]
+fn a_peer_that_answers_no_probe_is_given_up() {
+    let mut pair = small_receiver(1024);
+    pair.ends[0].send(&pattern(10_000)).unwrap();
+    pair.wait(Duration::from_secs(1));
+    pair.script = Box::new(|side, _| side == 0);
+    pair.until(|pair| pair.ends[0].is_closed());
+    assert_eq!(pair.ends[0].error(), Some(Error::TimedOut));
+}
+
+#[test]
+fn a_released_connection_does_not_feed_a_closed_window_for_ever() {
+    let mut pair = small_receiver(1024);
+    pair.ends[0].send(&pattern(10_000)).unwrap();
+    pair.wait(Duration::from_secs(1));
+    let _ = pair.ends[0].release(pair.now);
+    let began = pair.now;
+    pair.until(|pair| pair.ends[0].is_closed());
+    assert!(pair.now - began < Duration::from_secs(600));
+}
+
+#[test]
+fn a_reader_of_single_bytes_is_not_sent_single_bytes() {
+    let mut pair = small_receiver(8192);
+    let sizes = Rc::new(RefCell::new(Vec::new()));
+    let seen = sizes.clone();
+    pair.script = Box::new(move |side, flying| {
+        let len = Segment::parse(&flying.bytes).unwrap().payload.len();
+        if side == 0 && len > 0 {
+            seen.borrow_mut().push(len);
+        }
+        true
+    });
+    let data = pattern(30_000);
+    pair.ends[0].send(&data).unwrap();
+    let (mut got, mut byte) = (Vec::new(), [0]);
+    while got.len() < data.len() {
+        if pair.ends[1].recv(&mut byte).is_ok() {
+            got.push(byte[0]);
+            pair.pump();
+        } else {
+            assert!(pair.step(), "nothing happens any more after {} bytes", got.len());
+        }
+    }
+    assert_eq!(got, data);
+    let small = sizes.borrow().iter().filter(|&&len| len < 1000).count();
+    assert!(small <= sizes.borrow().len() / 4 + 2, "silly windows: {:?}", sizes.borrow());
+}
+
+#[test]
+fn an_advertised_window_is_never_taken_back() {
+    let mut pair = small_receiver(100_000);
+    let edge = Rc::new(RefCell::new(None::<crate::Seq>));
+    let shift = pair.ends[1].receive.shift;
+    pair.script = Box::new(move |side, flying| {
+        let header = Segment::parse(&flying.bytes).unwrap().header;
+        if side == 1 {
+            let now = header.ack + (u32::from(header.window) << shift);
+            let mut edge = edge.borrow_mut();
+            let before = edge.get_or_insert(now);
+            assert!(now.distance(*before) > -(1 << shift), "{now:?} after {before:?}");
+            *before = before.max(now);
+        }
+        true
+    });
+    let data = pattern(500_000);
+    let (mut sent, mut got, mut turn, mut buffer) = (0, Vec::new(), 0_usize, vec![0; 70_000]);
+    pair.until(|pair| {
+        turn += 1;
+        sent += pair.ends[0].send(&data[sent..]).unwrap_or(0);
+        if turn.is_multiple_of(13) {
+            let len = turn * 7919 % 70_000;
+            got.extend_from_slice(&buffer.clone()[..pair.ends[1].recv(&mut buffer[..len]).unwrap_or(0)]);
+            let n = got.len();
+            got.truncate(n);
+        }
+        if turn == 100 {
+            pair.ends[1].set_receive_buffer(20_000);
+        }
+        pair.pump();
+        sent == data.len() && pair.ends[0].unacknowledged_bytes() == 0
+    });
+}
+
+#[test]
+fn large_windows_are_used() {
+    let mut pair = Pair::open(
+        &Config { send_buffer: 4 << 20, ..Config::default() },
+        &Config { receive_buffer: 4 << 20, ..Config::default() },
+    );
+    pair.delay = Duration::from_millis(10);
+    // The path is longer than the handshake's was: that is learnt first.
+    pair.transfer(0, &pattern(100_000));
+    let before = pair.ends[0].stats().retransmissions;
+    pair.transfer(0, &pattern(8_000_000));
+    assert!(pair.ends[0].stats().peer_window > 1 << 20, "{:?}", pair.ends[0].stats());
+    assert_eq!(pair.ends[0].stats().retransmissions, before);
+}
+
+#[test]
+fn nagle_holds_a_small_segment_back_behind_a_small_one() {
+    let mut pair = Pair::established();
+    pair.ends[0].send(b"a").unwrap();
+    assert!(pair.ends[0].wants_transmit(pair.now));
+    pair.pump();
+    pair.ends[0].send(b"b").unwrap();
+    assert!(!pair.ends[0].wants_transmit(pair.now), "until the first is acknowledged");
+    pair.ends[0].set_nodelay(true);
+    assert!(pair.ends[0].wants_transmit(pair.now));
+    pair.ends[0].set_nodelay(false);
+    pair.ends[0].send(&pattern(1448)).unwrap();
+    assert!(pair.ends[0].wants_transmit(pair.now), "a full one leaves");
+    pair.until(|pair| pair.ends[1].readable_bytes() == 1450);
+}
+
+#[test]
+fn a_full_send_buffer_says_when_there_is_room() {
+    let mut pair = Pair::open(&Config { send_buffer: 10_000, ..Config::default() }, &Config::default());
+    assert_eq!(pair.ends[0].send(&pattern(20_000)), Ok(10_000));
+    assert_eq!(pair.ends[0].send(b"x"), Err(SendError::WouldBlock));
+    assert_eq!(pair.ends[0].send(b""), Ok(0));
+    pair.events[0] = crate::Events::empty();
+    pair.until(|pair| pair.events[0].contains(crate::Events::WRITABLE));
+    assert!(pair.ends[0].writable_bytes() >= 2500);
+}
+
+#[test]
+fn data_for_a_closed_window_is_not_forgotten() {
+    let mut pair = Pair::established();
+    let mut closed = pair.forged(1);
+    closed.window = 0;
+    let _ = pair.answer(0, closed, b"");
+    pair.ends[0].send(b"waits").unwrap();
+    pair.until(|pair| pair.ends[1].readable_bytes() == 5);
+}
+
+#[test]
+fn a_full_outlet_loses_nothing() {
+    let mut pair = Pair::established();
+    pair.ends[0].send(b"data").unwrap();
+    let before = pair.ends[0].stats();
+    for _ in 0..3 {
+        let answer = pair.ends[0].poll_transmit(pair.now, |_| Err(crate::Full));
+        assert_eq!((answer, pair.ends[0].stats()), (crate::Transmit::Full, before));
+    }
+    pair.until(|pair| pair.ends[1].readable_bytes() == 4);
+}

@@ -1,0 +1,115 @@
+//! What a segment brings: data, a FIN, and marks of congestion (RFC 9293 section 3.10.7.4, seventh and eighth step).
+
+use super::receive::Stored;
+use super::{Connection, Events, NEVER, Set};
+use crate::ecn::EcnCodepoint;
+use crate::segment::{Flags, Header, SackBlock, Segment};
+use crate::state::Event;
+use crate::{Instant, Seq};
+
+impl Connection {
+    /// The seventh and eighth step: data and FIN.
+    pub(super) fn on_text(&mut self, segment: &Segment<'_>, ecn: EcnCodepoint, now: Instant) -> Events {
+        if !self.state.receives() {
+            return Events::empty();
+        }
+        let header = &segment.header;
+        let mut events = Events::empty();
+        if !segment.payload.is_empty() {
+            if self.set.contains(Set::ECN) {
+                self.note_congestion(header, ecn);
+            }
+            let (start, payload) = self.cut(header.seq, segment.payload);
+            if self.set.contains(Set::RELEASED) && !payload.is_empty() {
+                // Nobody will ever read it (RFC 9293 section 3.6.1).
+                return self.abort();
+            }
+            events |= self.take(start, payload, now);
+        }
+        if header.flags.contains(Flags::FIN) {
+            let fin = header.seq + segment.payload.len() as u32;
+            // What is beyond the window is sent again.
+            if fin <= self.receive.edge.max(self.receive.next) {
+                self.receive.fin.get_or_insert(fin);
+            }
+            self.set.insert(Set::ACK_NOW);
+        }
+        if self.receive.fin == Some(self.receive.next) {
+            self.receive.next += 1;
+            self.set.insert(Set::ACK_NOW);
+            events |= self.apply(Event::Fin) | Events::PEER_CLOSED | Events::READABLE;
+            self.on_waiting_state(now);
+        }
+        events
+    }
+
+    /// What of `payload` is new, in the window and before the peer's FIN.
+    fn cut<'a>(&mut self, seq: Seq, payload: &'a [u8]) -> (Seq, &'a [u8]) {
+        let (mut start, mut payload) = (seq, payload);
+        if start < self.receive.next {
+            let old = ((self.receive.next - start) as usize).min(payload.len());
+            self.receive.duplicate = Some(SackBlock { start, end: start + old as u32 });
+            (start, payload) = (start + old as u32, &payload[old..]);
+            self.counters.duplicates += 1;
+            self.set.insert(Set::ACK_NOW);
+        }
+        let limit = self.receive.fin.map_or(self.receive.edge, |fin| fin.min(self.receive.edge));
+        let room = limit.distance(start).max(0) as usize;
+        if payload.len() > room {
+            payload = &payload[..room];
+            self.counters.beyond_window += 1;
+            self.set.insert(Set::ACK_NOW);
+        }
+        (start, payload)
+    }
+
+    fn take(&mut self, start: Seq, payload: &[u8], now: Instant) -> Events {
+        if payload.is_empty() {
+            return Events::empty();
+        }
+        let keep = !self.set.contains(Set::READ_CLOSED);
+        let had_gap = self.receive.has_gap();
+        self.set.insert(Set::TOUCHED);
+        match self.receive.store(start, payload, keep) {
+            Stored::InOrder { readable, resequenced } => {
+                self.counters.bytes_received += u64::from(readable);
+                self.counters.resequenced_bytes += u64::from(resequenced);
+                if had_gap || self.receive.ack_at_once() {
+                    self.set.insert(Set::ACK_NOW);
+                } else if self.receive.ack_at == NEVER {
+                    self.receive.ack_at = now + self.ack_delay();
+                }
+                return if keep { Events::READABLE } else { Events::empty() };
+            }
+            Stored::Ahead => self.counters.out_of_order += 1,
+            Stored::Duplicate => self.counters.duplicates += 1,
+            Stored::Refused => self.counters.beyond_window += 1,
+        }
+        self.set.insert(Set::ACK_NOW);
+        Events::empty()
+    }
+
+    /// A data segment and what its IP header says about queues.
+    fn note_congestion(&mut self, header: &Header, ecn: EcnCodepoint) {
+        let marked = ecn == EcnCodepoint::Ce;
+        if self.set.contains(Set::DCTCP) {
+            // RFC 8257 section 3.2: an ACK speaks of segments that were all marked, or all not.
+            if marked != self.set.contains(Set::ECHO) {
+                if self.receive.owes_ack() {
+                    self.early_ack = self.receive.next;
+                    self.set.insert(Set::EARLY_ACK);
+                }
+                self.set.set(Set::ECHO, marked);
+                self.set.insert(Set::ACK_NOW);
+            }
+            return;
+        }
+        // RFC 3168 section 6.1.3: until the sender says that it has slowed down.
+        if header.flags.contains(Flags::CWR) {
+            self.set.remove(Set::ECHO);
+        }
+        if marked {
+            self.set.insert(Set::ECHO);
+        }
+    }
+}

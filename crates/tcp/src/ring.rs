@@ -1,0 +1,190 @@
+//! A ring of bytes that is only as large as it must be.
+//!
+//! Owns its memory: none while empty, then a power of two that doubles up to what the caller allows. Bytes may be written
+//! behind the end, where a gap is left to be filled (data that arrived out of order); only bytes before the end are read.
+//! Never decides how much is allowed, and never shrinks while it holds something.
+
+use core::fmt;
+
+/// The least that is allocated: room for a small request or answer.
+const MIN_CAPACITY: usize = 256;
+
+/// Bytes in order, and perhaps some beyond.
+#[derive(Default)]
+pub(crate) struct Ring {
+    bytes: Box<[u8]>,
+    head: u32,
+    len: u32,
+}
+
+/// Not the bytes: they are the application's, and many.
+impl fmt::Debug for Ring {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Ring({} of {})", self.len, self.bytes.len())
+    }
+}
+
+impl Ring {
+    /// Bytes in order.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// Bytes of memory held.
+    #[inline]
+    pub fn capacity(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Copies `data` to `offset` bytes behind the end, growing as needed. The end stays where it is: see
+    /// [`extend`](Self::extend).
+    ///
+    /// The caller bounds `offset` and `data` by its own limit; together with what is held they are below 2^31.
+    pub fn write_behind(&mut self, offset: usize, data: &[u8]) {
+        if data.is_empty() {
+            return;
+        }
+        let start = self.len() + offset;
+        self.reserve(start + data.len());
+        let at = self.index(start);
+        let first = data.len().min(self.bytes.len() - at);
+        self.bytes[at..at + first].copy_from_slice(&data[..first]);
+        self.bytes[..data.len() - first].copy_from_slice(&data[first..]);
+    }
+
+    /// Moves the end over `bytes` that [`write_behind`](Self::write_behind) has filled.
+    pub fn extend(&mut self, bytes: usize) {
+        self.len += bytes as u32;
+        debug_assert!(self.len() <= self.bytes.len());
+    }
+
+    /// Adds `data` at the end.
+    pub fn push(&mut self, data: &[u8]) {
+        self.write_behind(0, data);
+        self.extend(data.len());
+    }
+
+    /// `len` bytes from `offset` on, in two pieces where they go around.
+    ///
+    /// # Panics
+    /// If they are not all there.
+    #[inline]
+    pub fn slices(&self, offset: usize, len: usize) -> (&[u8], &[u8]) {
+        assert!(offset + len <= self.len(), "{offset} and {len} of {}", self.len());
+        if len == 0 {
+            return (&[], &[]);
+        }
+        let at = self.index(offset);
+        let first = len.min(self.bytes.len() - at);
+        (&self.bytes[at..at + first], &self.bytes[..len - first])
+    }
+
+    /// Copies from `offset` on into `out`, as much as there is, and says how much.
+    pub fn copy_to(&self, offset: usize, out: &mut [u8]) -> usize {
+        let len = out.len().min(self.len() - offset);
+        let (a, b) = self.slices(offset, len);
+        out[..a.len()].copy_from_slice(a);
+        out[a.len()..len].copy_from_slice(b);
+        len
+    }
+
+    /// Forgets the first `bytes`.
+    pub fn consume(&mut self, bytes: usize) {
+        debug_assert!(bytes <= self.len());
+        if bytes > 0 {
+            self.head = self.index(bytes) as u32;
+            self.len -= bytes as u32;
+        }
+    }
+
+    /// Gives the memory back. What was held is gone.
+    pub fn release(&mut self) {
+        *self = Self::default();
+    }
+
+    #[inline]
+    fn index(&self, offset: usize) -> usize {
+        (self.head as usize + offset) & (self.bytes.len() - 1)
+    }
+
+    fn reserve(&mut self, need: usize) {
+        if need <= self.bytes.len() {
+            return;
+        }
+        let capacity = need.next_power_of_two().max(MIN_CAPACITY);
+        let old = std::mem::replace(&mut self.bytes, vec![0; capacity].into_boxed_slice());
+        // All of the old memory, from the head on: behind the end there may be data out of order.
+        let (tail, front) = old.split_at(self.head as usize);
+        self.bytes[..front.len()].copy_from_slice(front);
+        self.bytes[front.len()..old.len()].copy_from_slice(tail);
+        self.head = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn an_empty_ring_owns_nothing() {
+        let mut ring = Ring::default();
+        assert_eq!((ring.capacity(), ring.len()), (0, 0));
+        ring.push(b"request");
+        assert_eq!(ring.capacity(), MIN_CAPACITY);
+        ring.consume(7);
+        ring.release();
+        assert_eq!(ring.capacity(), 0);
+    }
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Push(usize),
+        Gap(usize, usize),
+        Consume(usize),
+    }
+
+    fn any_step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            (0..600_usize).prop_map(Step::Push),
+            (0..300_usize, 0..300_usize).prop_map(|(gap, len)| Step::Gap(gap, len)),
+            (0..900_usize).prop_map(Step::Consume),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn bytes_come_out_as_they_went_in(steps in prop::collection::vec(any_step(), 0..60)) {
+            let (mut ring, mut model, mut next) = (Ring::default(), std::collections::VecDeque::new(), 0_u8);
+            let mut bytes = |len| (0..len).map(|_| { next = next.wrapping_mul(5).wrapping_add(1); next }).collect::<Vec<_>>();
+            for step in steps {
+                match step {
+                    Step::Push(len) => {
+                        let data = bytes(len);
+                        ring.push(&data);
+                        model.extend(data);
+                    }
+                    // The later piece first, then what is before it.
+                    Step::Gap(gap, len) => {
+                        let (first, second) = (bytes(gap), bytes(len));
+                        ring.write_behind(gap, &second);
+                        ring.write_behind(0, &first);
+                        ring.extend(gap + len);
+                        model.extend(first);
+                        model.extend(second);
+                    }
+                    Step::Consume(len) => {
+                        let len = len.min(model.len());
+                        ring.consume(len);
+                        model.drain(..len);
+                    }
+                }
+                let mut out = vec![0; model.len() + 1];
+                prop_assert_eq!(ring.copy_to(0, &mut out), model.len());
+                prop_assert!(model.iter().eq(&out[..model.len()]));
+                prop_assert!(ring.capacity() <= (2 * 60 * 600_usize).next_power_of_two());
+            }
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Roles that speak TCP: services for each way of using a connection, a caller, and a relay.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::Shutdown;
+use std::sync::Arc;
+use tailwater::net::{TcpListener, TcpStream};
+use tailwater::thread;
+use tailwater_tests::stream;
+
+use crate::{ready, say};
+
+type Service = fn(TcpStream) -> io::Result<()>;
+
+/// Listens on each service's port, over both families, with a thread per connection, for ever.
+pub fn serve() {
+    let services: [(u16, Service); 6] =
+        [(7, echo), (9, hash), (19, generate), (80, http), (104, reset), (110, report_end)];
+    let threads: Vec<_> = services.into_iter().map(|(port, service)| listen(port, service)).collect();
+    ready();
+    for thread in threads {
+        thread.join().expect("listening goes on");
+    }
+}
+
+fn listen(port: u16, service: Service) -> thread::JoinHandle<()> {
+    let listener = TcpListener::bind(("::", port)).expect("the port is free");
+    thread::spawn(move || {
+        loop {
+            let (stream, _) = listener.accept().expect("accept");
+            // A client that goes away ends its thread only.
+            thread::spawn(move || service(stream));
+        }
+    })
+}
+
+/// Sends back what comes.
+fn echo(mut stream: TcpStream) -> io::Result<()> {
+    let mut buffer = vec![0; 16 << 10];
+    loop {
+        match stream.read(&mut buffer)? {
+            0 => return Ok(()),
+            len => stream.write_all(&buffer[..len])?,
+        }
+    }
+}
+
+/// Reads until the client has closed its direction, then says on the other what hash that had.
+fn hash(mut stream: TcpStream) -> io::Result<()> {
+    let hash = stream::receive(&mut stream)?;
+    stream.write_all(hash.as_bytes())
+}
+
+/// Reads `SEED LEN` and a newline, sends that stream and closes.
+fn generate(mut stream: TcpStream) -> io::Result<()> {
+    let (mut line, mut byte) = (Vec::new(), [0]);
+    while line.len() < 64 && stream.read(&mut byte)? == 1 && byte[0] != b'\n' {
+        line.push(byte[0]);
+    }
+    let text = String::from_utf8_lossy(&line);
+    let mut words = text.split(' ').map(str::parse::<u64>);
+    let (Some(Ok(seed)), Some(Ok(len))) = (words.next(), words.next()) else {
+        return Err(ErrorKind::InvalidInput.into());
+    };
+    stream::send(&mut stream, seed, len).map(drop)
+}
+
+/// As much HTTP/1.0 (RFC 1945) as curl needs: the number of bytes is the path, a body of that length the answer.
+fn http(mut stream: TcpStream) -> io::Result<()> {
+    let mut request = Vec::new();
+    let mut chunk = [0; 1024];
+    while !request.windows(4).any(|w| w == b"\r\n\r\n") && request.len() < 8192 {
+        match stream.read(&mut chunk)? {
+            0 => return Ok(()),
+            len => request.extend_from_slice(&chunk[..len]),
+        }
+    }
+    let text = String::from_utf8_lossy(&request);
+    let len: u64 = text
+        .split_ascii_whitespace()
+        .nth(1)
+        .and_then(|path| path.trim_start_matches('/').parse().ok())
+        .unwrap_or(0);
+    stream.write_all(format!("HTTP/1.0 200 OK\r\nContent-Length: {len}\r\n\r\n").as_bytes())?;
+    stream::send(&mut stream, 80, len).map(drop)
+}
+
+/// Closes while something is unread, which resets the connection (RFC 2525 section 2.17).
+fn reset(stream: TcpStream) -> io::Result<()> {
+    stream.peek(&mut [0])?;
+    drop(stream);
+    Ok(())
+}
+
+/// Prints how its connection ended.
+fn report_end(mut stream: TcpStream) -> io::Result<()> {
+    let ended = stream::receive(&mut stream);
+    say(&format!("ended {:?}", ended.map_err(|error| error.kind()).err()));
+    Ok(())
+}
+
+/// Calls the address in PEER: sends a stream, closes its direction and prints hashes of what went and what came; or prints
+/// why it could not.
+pub fn call() {
+    let peer = std::env::var("PEER").expect("a peer to call");
+    let len = std::env::var("LEN").expect("a length").parse().expect("a number");
+    ready();
+    let talk = || {
+        let mut stream = TcpStream::connect(&*peer)?;
+        let mut incoming = stream.try_clone()?;
+        let reader = thread::spawn(move || stream::receive(&mut incoming));
+        let sent = stream::send(&mut stream, 5, len)?;
+        stream.shutdown(Shutdown::Write)?;
+        let received = reader.join().expect("the reader does not panic")?;
+        io::Result::Ok((sent, received))
+    };
+    match talk() {
+        Ok((sent, received)) => say(&format!("sent {sent} received {received}")),
+        Err(error) => say(&format!("failed {:?}", error.kind())),
+    }
+}
+
+/// Passes bytes between each client of port 2222 and a connection to PEER, both ways until both ends have closed.
+pub fn relay() {
+    let peer = Arc::new(std::env::var("PEER").expect("a peer to relay to"));
+    let listener = TcpListener::bind("[::]:2222").expect("the port is free");
+    ready();
+    loop {
+        let (client, _) = listener.accept().expect("accept");
+        let peer = Arc::clone(&peer);
+        thread::spawn(move || {
+            let server = TcpStream::connect(&**peer)?;
+            let (client_in, server_in) = (client.try_clone()?, server.try_clone()?);
+            let back = thread::spawn(move || pass(server_in, client));
+            pass(client_in, server)?;
+            back.join().expect("the relay does not panic")
+        });
+    }
+}
+
+fn pass(mut from: TcpStream, mut to: TcpStream) -> io::Result<()> {
+    let mut buffer = vec![0; 16 << 10];
+    loop {
+        match from.read(&mut buffer)? {
+            0 => return to.shutdown(Shutdown::Write),
+            len => to.write_all(&buffer[..len])?,
+        }
+    }
+}

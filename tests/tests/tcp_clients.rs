@@ -1,0 +1,206 @@
+//! Programs that people use, as clients and servers of services over TAP. Each test skips, and says so, where its program is
+//! not installed.
+
+use rustix::thread::{UnshareFlags, unshare_unsafe};
+use std::io::Write;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+use tailwater_iokernel::port::{Port, tap::TapPort};
+use tailwater_tests::{Bench, PATIENCE, Role, cpus, eventually};
+
+const HOST: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+
+/// Runs `test` on a thread in a fresh network namespace, if `program` is installed.
+fn with(program: &str, package: &str, test: impl FnOnce() + Send) {
+    if cpus() < 2 || !std::path::Path::new("/dev/net/tun").exists() {
+        return eprintln!("skipped: needs 2 CPUs and /dev/net/tun");
+    }
+    let installed = std::env::var_os("PATH")
+        .is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join(program).exists()));
+    if !installed {
+        return eprintln!("skipped: no `{program}` (Debian: {package})");
+    }
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // SAFETY: a network namespace affects no memory; only this thread and those it starts are moved.
+            match unsafe { unshare_unsafe(UnshareFlags::NEWNET) } {
+                Ok(()) => {
+                    // By which servers of Linux's are reached while they start.
+                    let up = Command::new("ip").args(["link", "set", "lo", "up"]).status();
+                    if up.is_ok_and(|status| status.success()) {
+                        test();
+                    } else {
+                        eprintln!("skipped: `ip link set lo up` fails (Debian: iproute2)");
+                    }
+                }
+                Err(error) => eprintln!("skipped: no network namespace without CAP_SYS_ADMIN ({error})"),
+            }
+        });
+    });
+}
+
+fn bench_with_tap() -> Bench {
+    let tap: Box<dyn Port> = Box::new(TapPort::new("tw-cli0", HOST));
+    Bench::start(|config| config.managed_cores = Some(vec![1]), vec![tap])
+}
+
+/// A relay from its port 2222 to `port` of the host.
+fn relay(bench: &Bench, port: u16) -> Role {
+    let peer = format!("{HOST}:{port}");
+    bench.child_with("tcp-relay", "relay", "latency-critical", &[("PEER", &peer)])
+}
+
+/// A server of Linux's; killed when dropped.
+struct Server(Child);
+
+impl Server {
+    fn start(command: &mut Command) -> Self {
+        let quiet = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        Self(quiet.spawn().expect("the server starts"))
+    }
+
+    /// Waits until it listens.
+    fn wait(self, port: u16) -> Self {
+        eventually("the server listens", || TcpStream::connect((HOST, port)).ok());
+        self
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A port that was free a moment ago; nobody else is in this namespace.
+fn free_port() -> u16 {
+    eventually("the device has its address", || TcpListener::bind((HOST, 0)).ok())
+        .local_addr()
+        .expect("bound")
+        .port()
+}
+
+/// Runs a client with `input`, and fails if it takes longer than [`PATIENCE`].
+fn run(command: &mut Command, input: &[u8]) -> Output {
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the client starts");
+    let mut stdin = child.stdin.take().expect("piped");
+    let input = input.to_vec();
+    let writer = std::thread::spawn(move || stdin.write_all(&input));
+    let waiter = std::thread::spawn({
+        let id = child.id();
+        move || {
+            let (deadline, process) = (Instant::now() + PATIENCE, format!("/proc/{id}/stat"));
+            let alive = || std::fs::read_to_string(&process).is_ok_and(|stat| !stat.contains(") Z "));
+            while alive() && Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            if alive() {
+                let pid = rustix::process::Pid::from_raw(id as i32).expect("a process id");
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            }
+        }
+    });
+    let output = child.wait_with_output().expect("the client ends");
+    // A client may end before it has read all.
+    let _ = writer.join();
+    waiter.join().expect("no panic");
+    output
+}
+
+fn text(output: &Output) -> String {
+    format!("{}\n{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+#[test]
+fn curl_fetches_from_a_service() {
+    with("curl", "curl", || {
+        let bench = bench_with_tap();
+        let service = bench.child("tcp-serve", "service", "latency-critical");
+        for len in [0usize, 1000, 10_000_000] {
+            let url = format!("http://{}/{len}", service.ip);
+            let output =
+                run(Command::new("curl").args(["-sS", "--noproxy", "*", "--max-time", "25", &url]), b"");
+            assert!(output.status.success(), "curl {url}: {}", String::from_utf8_lossy(&output.stderr));
+            assert_eq!(output.stdout.len(), len);
+        }
+    });
+}
+
+#[test]
+fn netcat_gets_back_what_it_sends() {
+    with("nc", "netcat-openbsd", || {
+        let bench = bench_with_tap();
+        let service = bench.child("tcp-serve", "service", "latency-critical");
+        let input: Vec<u8> = (0..1_000_000u32).map(|i| (i.wrapping_mul(i) >> 7) as u8).collect();
+        // -N: closes its direction at the end of its input.
+        let output = run(Command::new("nc").args(["-N", &service.ip.to_string(), "7"]), &input);
+        assert!(output.status.success() && output.stdout == input, "{} bytes came back", output.stdout.len());
+    });
+}
+
+#[test]
+fn a_tls_session_passes_through_a_relay() {
+    with("openssl", "openssl", || {
+        let bench = bench_with_tap();
+        let port = free_port();
+        let folder = std::env::temp_dir().join(format!("tailwater-tls-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let (key, certificate) = (folder.join("key.pem"), folder.join("certificate.pem"));
+        let made = Command::new("openssl")
+            .args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=tailwater"])
+            .arg("-keyout")
+            .arg(&key)
+            .arg("-out")
+            .arg(&certificate)
+            .output()
+            .expect("openssl runs");
+        assert!(made.status.success(), "{}", text(&made));
+        let mut server = Command::new("openssl");
+        // -rev: sends each line back, last letter first.
+        server.args(["s_server", "-rev", "-quiet", "-accept", &port.to_string(), "-key"]);
+        let _server = Server::start(server.arg(&key).arg("-cert").arg(&certificate)).wait(port);
+        let relay = relay(&bench, port);
+        let to = format!("{}:2222", relay.ip);
+        let mut client = Command::new("openssl");
+        client.args(["s_client", "-quiet", "-connect", &to, "-verify_return_error", "-CAfile"]);
+        // The server ends the session at the second line.
+        let output = run(client.arg(&certificate), b"through the relay\nCLOSE\n");
+        std::fs::remove_dir_all(&folder).expect("the folder is ours");
+        assert_eq!(
+            String::from_utf8_lossy(&output.stdout).trim_end(),
+            "yaler eht hguorht",
+            "{}",
+            text(&output)
+        );
+    });
+}
+
+#[test]
+fn iperf3_runs_through_a_relay_in_both_directions() {
+    with("iperf3", "iperf3", || {
+        let bench = bench_with_tap();
+        let port = free_port();
+        let mut server = Command::new("iperf3");
+        server.args(["--server", "--bind", &HOST.to_string(), "--port", &port.to_string()]);
+        let _server = Server::start(&mut server).wait(port);
+        let relay = relay(&bench, port);
+        for direction in [&[][..], &["--reverse"], &["--bidir", "--parallel", "4"]] {
+            let ip = relay.ip.to_string();
+            let mut client = Command::new("iperf3");
+            client.args(["--client", &ip, "--port", "2222", "--time", "1", "--json"]).args(direction);
+            let output = run(&mut client, b"");
+            assert!(output.status.success(), "iperf3 {direction:?}: {}", text(&output));
+            let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+            let bits = report["end"]["sum_received"]["bits_per_second"].as_f64().expect("a rate");
+            println!("iperf3 {direction:?}: {:.2} Gbit/s", bits / 1e9);
+            assert!(bits > 1e6, "{report:#}");
+        }
+    });
+}

@@ -1,0 +1,318 @@
+//! TCP with the kernel's own stack on the other side of a TAP device, in both directions.
+//!
+//! Each test has a network namespace of its own, made by `unshare(2)` on its thread; namespace and device go with the thread.
+//! Needs CAP_SYS_ADMIN and CAP_NET_ADMIN; says so and skips without. `TCP_LINUX_CONNECTIONS` sets how many
+//! connections are open at once (1,000; 10,000 takes some seconds).
+
+use rustix::net::sockopt;
+use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::thread::{UnshareFlags, unshare_unsafe};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::process::Command;
+use std::time::{Duration, Instant};
+use tailwater_iokernel::Config;
+use tailwater_iokernel::port::{Port, tap::TapPort};
+use tailwater_tests::{Bench, PATIENCE, Role, cpus, stream};
+
+const HOST: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+/// Bytes of a bulk transfer: many windows.
+const BULK: u64 = 24 << 20;
+
+/// Runs `test` on a thread in a fresh network namespace.
+fn in_namespace(test: impl FnOnce() + Send) {
+    if cpus() < 2 {
+        return eprintln!("skipped: needs 2 CPUs, this machine lets us use {}", cpus());
+    }
+    if !std::path::Path::new("/dev/net/tun").exists() {
+        return eprintln!("skipped: this kernel has no /dev/net/tun");
+    }
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // SAFETY: a network namespace affects no memory; only this thread and those it starts are moved.
+            match unsafe { unshare_unsafe(UnshareFlags::NEWNET) } {
+                Ok(()) => test(),
+                Err(error) => eprintln!("skipped: no network namespace without CAP_SYS_ADMIN ({error})"),
+            }
+        });
+    });
+}
+
+/// An IOKernel with a TAP device whose link carries packets of `mtu` bytes.
+fn bench_with_tap(mtu: u16) -> Bench {
+    let tap: Box<dyn Port> = Box::new(TapPort::new("tw-tcp0", HOST));
+    let configure = |config: &mut Config| {
+        config.managed_cores = Some(vec![1]);
+        config.mtu = mtu;
+    };
+    Bench::start(configure, vec![tap])
+}
+
+fn service(bench: &Bench) -> Role {
+    bench.child("tcp-serve", "service", "latency-critical")
+}
+
+/// Connects; the device's addresses may be tentative at first.
+fn connect(to: impl Into<IpAddr>, port: u16) -> TcpStream {
+    let to = SocketAddr::new(to.into(), port);
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match TcpStream::connect_timeout(&to, PATIENCE) {
+            Ok(stream) => {
+                stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+                stream.set_write_timeout(Some(PATIENCE)).expect("a timeout");
+                return stream;
+            }
+            Err(error) => assert!(Instant::now() < deadline, "no connection to {to}: {error}"),
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Sends `len` bytes to the service's port 9, closes that direction, and reads the hash the service saw.
+fn upload(to: impl Into<IpAddr>, len: u64) {
+    let mut stream = connect(to, 9);
+    let sent = stream::send(&mut stream, 3, len).expect("the service reads");
+    stream.shutdown(Shutdown::Write).expect("half of it closes");
+    let mut seen = String::new();
+    stream.read_to_string(&mut seen).expect("the service answers on the other half");
+    assert_eq!(seen, sent);
+}
+
+/// Has the service send `len` bytes and close.
+fn download(to: impl Into<IpAddr>, len: u64) {
+    let mut stream = connect(to, 19);
+    writeln!(stream, "11 {len}").expect("a request");
+    let received = stream::receive(&mut stream).expect("the service sends");
+    assert_eq!(received, stream::send(&mut std::io::sink(), 11, len).expect("a sink takes all"));
+}
+
+#[test]
+fn bulk_arrives_whole_in_both_directions_at_each_mtu() {
+    in_namespace(|| {
+        for mtu in [576, 1500, 9000] {
+            let bench = bench_with_tap(mtu);
+            let service = service(&bench);
+            for len in [0, 1, 100_000, BULK] {
+                upload(service.ip, len);
+                download(service.ip, len);
+            }
+        }
+    });
+}
+
+#[test]
+fn both_directions_at_once_do_not_wait_for_each_other() {
+    in_namespace(|| {
+        let bench = bench_with_tap(1500);
+        let service = service(&bench);
+        let mut stream = connect(service.ip, 7);
+        let mut incoming = stream.try_clone().expect("a descriptor");
+        std::thread::scope(|scope| {
+            let received = scope.spawn(move || stream::receive(&mut incoming).expect("the echo"));
+            let sent = stream::send(&mut stream, 4, BULK).expect("the service reads");
+            stream.shutdown(Shutdown::Write).expect("half of it closes");
+            assert_eq!(received.join().expect("no panic"), sent);
+        });
+    });
+}
+
+#[test]
+fn requests_are_answered_one_by_one() {
+    in_namespace(|| {
+        let bench = bench_with_tap(1500);
+        let service = service(&bench);
+        let mut stream = connect(service.ip, 7);
+        stream.set_nodelay(true).expect("an option");
+        let start = Instant::now();
+        for i in 0..1000u64 {
+            stream.write_all(&i.to_le_bytes()).expect("a request");
+            let mut answer = [0; 8];
+            stream.read_exact(&mut answer).expect("an answer");
+            assert_eq!(u64::from_le_bytes(answer), i);
+        }
+        // One delayed ACK of Linux's each (40 ms) would take four times this long.
+        assert!(start.elapsed() < Duration::from_secs(10), "{:?} for 1000", start.elapsed());
+    });
+}
+
+#[test]
+fn resets_reach_the_other_side() {
+    in_namespace(|| {
+        let bench = bench_with_tap(1500);
+        let mut service = service(&bench);
+        drop(connect(service.ip, 7));
+        let refused = TcpStream::connect((service.ip, 1)).expect_err("nobody listens");
+        assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+        // The service closes with something unread.
+        let mut stream = connect(service.ip, 104);
+        stream.write_all(b"never read").expect("room");
+        let error = stream.read(&mut [0; 8]).expect_err("a reset is an error");
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+        // Linux closes with a reset, and without.
+        for (linger, expected) in
+            [(Some(Duration::ZERO), "ended Some(ConnectionReset)"), (None, "ended None")]
+        {
+            let mut stream = connect(service.ip, 110);
+            stream.write_all(b"something").expect("room");
+            sockopt::set_socket_linger(&stream, linger).expect("an option");
+            drop(stream);
+            assert_eq!(service.line().as_deref(), Some(expected));
+        }
+    });
+}
+
+#[test]
+fn keepalives_of_linux_are_answered_until_the_service_is_gone() {
+    in_namespace(|| {
+        let bench = bench_with_tap(1500);
+        let mut service = service(&bench);
+        let mut stream = connect(service.ip, 7);
+        sockopt::set_tcp_keepidle(&stream, Duration::from_secs(1)).expect("an option");
+        sockopt::set_tcp_keepintvl(&stream, Duration::from_secs(1)).expect("an option");
+        sockopt::set_tcp_keepcnt(&stream, 2).expect("an option");
+        sockopt::set_socket_keepalive(&stream, true).expect("an option");
+        // Four probes: had two gone unanswered, the connection would be gone.
+        stream.set_read_timeout(Some(Duration::from_millis(4500))).expect("a timeout");
+        let error = stream.read(&mut [0]).expect_err("nothing comes");
+        assert_eq!(error.kind(), ErrorKind::WouldBlock, "{error}");
+        stream.write_all(b"x").expect("still open");
+        stream.read_exact(&mut [0]).expect("still answered");
+        service.kill();
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        let error = stream.read(&mut [0]).expect_err("nobody is there");
+        assert!(
+            matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::HostUnreachable),
+            "noticed by keepalive: {error}"
+        );
+    });
+}
+
+#[test]
+fn many_connections_are_open_at_once_and_all_answer() {
+    in_namespace(|| {
+        let count: usize = std::env::var("TCP_LINUX_CONNECTIONS")
+            .map_or(1_000, |n| n.parse().expect("TCP_LINUX_CONNECTIONS is a number"));
+        let files = Some(count as u64 + 200);
+        let enough =
+            rustix::process::getrlimit(Resource::Nofile).maximum.is_none_or(|most| Some(most) >= files);
+        if !enough || setrlimit(Resource::Nofile, Rlimit { current: files, maximum: files }).is_err() {
+            return eprintln!("skipped: {count} connections need as many descriptors (ulimit -n)");
+        }
+        let bench = bench_with_tap(1500);
+        let service = service(&bench);
+        let mut streams: Vec<TcpStream> = (0..count).map(|_| connect(service.ip, 7)).collect();
+        for (i, stream) in streams.iter_mut().enumerate() {
+            stream.write_all(&i.to_le_bytes()).expect("room");
+        }
+        for (i, stream) in streams.iter_mut().enumerate() {
+            let mut answer = [0; 8];
+            stream.read_exact(&mut answer).expect("an answer");
+            assert_eq!(usize::from_le_bytes(answer), i);
+        }
+    });
+}
+
+#[test]
+fn connections_come_and_go() {
+    in_namespace(|| {
+        let bench = bench_with_tap(1500);
+        let service = service(&bench);
+        for i in 0..500u32 {
+            let mut stream = connect(service.ip, 7);
+            stream.write_all(&i.to_le_bytes()).expect("room");
+            // Either side closes first.
+            if i % 2 == 0 {
+                stream.shutdown(Shutdown::Write).expect("half of it closes");
+            }
+            let mut answer = [0; 4];
+            stream.read_exact(&mut answer).expect("an answer");
+            assert_eq!(u32::from_le_bytes(answer), i);
+        }
+    });
+}
+
+#[test]
+fn options_are_negotiated_with_linux() {
+    in_namespace(|| {
+        let Ok(version) = Command::new("ss").arg("-V").output() else {
+            return eprintln!("skipped: no `ss` (Debian: iproute2)");
+        };
+        assert!(version.status.success());
+        let bench = bench_with_tap(1500);
+        let service = service(&bench);
+        let mut stream = connect(service.ip, 7);
+        stream.write_all(b"x").expect("room");
+        stream.read_exact(&mut [0]).expect("an answer");
+        let output = Command::new("ss").args(["-tinoH", "dport", "=", ":7"]).output().expect("ss runs");
+        let text = String::from_utf8_lossy(&output.stdout);
+        for option in ["wscale:", " ts ", " sack ", "mss:1448"] {
+            assert!(text.contains(option), "{option:?} is not in {text}");
+        }
+    });
+}
+
+#[test]
+fn linux_and_a_service_talk_over_ipv6() {
+    in_namespace(|| {
+        if !std::path::Path::new("/proc/net/if_inet6").exists() {
+            return eprintln!("skipped: this kernel has no IPv6");
+        }
+        let bench = bench_with_tap(1500);
+        let service = service(&bench);
+        let ip6 = Config::default().ip6_of(service.ip).expect("IPv6 is on by default");
+        upload(ip6, BULK / 4);
+        download(ip6, BULK / 4);
+        let host = Config::default().ip6_of(HOST).expect("IPv6 is on by default");
+        called_at(&bench, host.into(), "caller", BULK / 4);
+        let refused = TcpStream::connect((ip6, 1)).expect_err("nobody listens");
+        assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+    });
+}
+
+/// A program calls `host`, who sends back what comes and closes.
+fn called_at(bench: &Bench, host: IpAddr, name: &str, len: u64) {
+    let listener =
+        TcpListener::bind((if host.is_ipv4() { "0.0.0.0" } else { "::" }, 0)).expect("a free port");
+    let peer = SocketAddr::new(host, listener.local_addr().expect("bound").port()).to_string();
+    let variables = [("PEER", &*peer), ("LEN", &*len.to_string())];
+    let mut caller = bench.child_with("tcp-call", name, "latency-critical", &variables);
+    let (mut stream, _) = listener.accept().expect("the program calls");
+    let mut outgoing = stream.try_clone().expect("a descriptor");
+    std::io::copy(&mut stream, &mut outgoing).expect("bytes pass");
+    outgoing.shutdown(Shutdown::Write).expect("half of it closes");
+    let expected = stream::send(&mut std::io::sink(), 5, len).expect("a sink takes all");
+    assert_eq!(caller.line().as_deref(), Some(&*format!("sent {expected} received {expected}")));
+    assert!(caller.succeeded());
+}
+
+#[test]
+fn programs_call_linux() {
+    in_namespace(|| {
+        let bench = bench_with_tap(1500);
+        called_at(&bench, HOST.into(), "small", 10);
+        called_at(&bench, HOST.into(), "bulk", BULK);
+        let peer = format!("{HOST}:1");
+        let variables = [("PEER", &*peer), ("LEN", "1")];
+        let mut caller = bench.child_with("tcp-call", "refused", "latency-critical", &variables);
+        assert_eq!(caller.line().as_deref(), Some("failed ConnectionRefused"));
+    });
+}
+
+#[test]
+fn a_program_learns_that_linux_reset_its_connection() {
+    in_namespace(|| {
+        let bench = bench_with_tap(1500);
+        let listener = TcpListener::bind((HOST, 0)).expect("a free port");
+        let peer = listener.local_addr().expect("bound").to_string();
+        let variables = [("PEER", &*peer), ("LEN", "100000000")];
+        let mut caller = bench.child_with("tcp-call", "caller", "latency-critical", &variables);
+        let (mut stream, _) = listener.accept().expect("the program calls");
+        stream.read_exact(&mut [0; 1000]).expect("some of it");
+        sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).expect("an option");
+        drop(stream);
+        // Its reader or its writer is told, whoever comes first; the other finds the connection gone, as on Linux.
+        let line = caller.line();
+        assert!(matches!(line.as_deref(), Some("failed ConnectionReset" | "failed BrokenPipe")), "{line:?}");
+    });
+}
