@@ -12,7 +12,7 @@
 //! ```
 //!
 //! `Capture` asks for copies of frames instead, and is answered with `Capturing` and a memory file whose first ingress ring
-//! carries them, until the socket is closed. `Stats` asks for the IOKernel's counters as JSON, at any time. An address that begins with `@` is in Linux's abstract
+//! carries them, until the socket is closed. `Trace` asks for the steps of sampled requests in the same way, and is answered with `Tracing`. `Stats` asks for the IOKernel's counters as JSON, at any time. An address that begins with `@` is in Linux's abstract
 //! namespace and leaves nothing in the file system.
 //!
 //! Nothing here is fast or needs to be. The receiver bounds each message ([`MAX_MESSAGE`]); unknown fields are refused,
@@ -63,6 +63,8 @@ pub enum ClientMessage {
     Stats,
     /// A client of the IOKernel's user, or of root, wants copies of frames.
     Capture(CaptureRequest),
+    /// A client of the IOKernel's user, or of root, wants single requests traced.
+    Trace(TraceRequest),
 }
 
 /// On which side of a runtime or port a frame is seen.
@@ -88,6 +90,18 @@ pub struct CaptureRequest {
     /// Most bytes of each frame, 14 to 9018.
     pub snap: u16,
     /// Bytes of the ring that the frames wait in, a power of two.
+    pub ring_bytes: u32,
+}
+
+/// Which requests a tracer wants.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct TraceRequest {
+    /// Of so many frames with data that ports bring to the runtime, or to all, one is traced; at least 1.
+    pub every: u32,
+    /// Only frames for the runtime of this name, also when it registers later.
+    pub runtime: Option<String>,
+    /// Bytes of the ring that events wait in, a power of two.
     pub ring_bytes: u32,
 }
 
@@ -143,6 +157,8 @@ pub enum ServerMessage {
     Stats(serde_json::Value),
     /// Frames are copied from now on.
     Capturing(Capturing),
+    /// Requests are traced from now on. Each record's frame is a [`crate::trace::Event`], its stamp the event's time.
+    Tracing(Capturing),
 }
 
 /// What a runtime is given.

@@ -4,6 +4,7 @@
 //! 0        RegionHeader                         one page
 //! 4096     KthreadShared x kthreads             512 bytes each, rounded up to a page
 //! ...      ingress ring, egress ring            `ring_lines` x 64 bytes each, per kthread
+//! ...      steps of traced requests             4096 bytes each, per kthread
 //! ```
 //!
 //! The IOKernel creates and lays out the region; what it needs of the layout it keeps in its own [`RegionSpec`] and never reads
@@ -14,9 +15,10 @@ use crate::grant::{GrantWord, StateWord};
 use crate::memory::{Mapping, MemoryError};
 use crate::ring::{Line, MAX_LINES, MIN_LINES, RingMemory, TailWord};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::trace::{Slots, TraceReader, TraceWriter};
 
 /// Version of layout and protocols; both sides must agree.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// First word of a region: "tailwatr" in ASCII, little endian.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"tailwatr");
 /// Most kthreads a runtime may have.
@@ -76,6 +78,8 @@ pub struct KthreadShared {
     pub ingress_tail: Padded<TailWord>,
     /// How far the IOKernel has read the egress ring.
     pub egress_tail: Padded<TailWord>,
+    /// Steps of traced requests that the kthread has written down since it was made.
+    pub trace_head: Padded<AtomicU64>,
 }
 
 impl KthreadShared {
@@ -94,6 +98,7 @@ impl KthreadShared {
             },
             ingress_tail: Padded(TailWord::new(0)),
             egress_tail: Padded(TailWord::new(0)),
+            trace_head: Padded(AtomicU64::new(0)),
         }
     }
 }
@@ -116,6 +121,7 @@ const _: () = {
     assert!(offset_of!(KthreadShared, status) == 128);
     assert!(offset_of!(KthreadShared, ingress_tail) == 192);
     assert!(offset_of!(KthreadShared, egress_tail) == 256);
+    assert!(offset_of!(KthreadShared, trace_head) == 320);
 };
 
 /// Numbers that fix a region's layout.
@@ -165,9 +171,13 @@ impl RegionSpec {
         self.ring_lines as usize * size_of::<Line>()
     }
 
+    fn traces_offset(&self) -> usize {
+        self.rings_offset() + 2 * self.kthreads as usize * self.ring_bytes()
+    }
+
     /// Length of the region in bytes.
     pub fn region_len(&self) -> usize {
-        self.rings_offset() + 2 * self.kthreads as usize * self.ring_bytes()
+        self.traces_offset() + self.kthreads as usize * size_of::<Slots>()
     }
 }
 
@@ -299,6 +309,34 @@ impl Region {
         self.ring(2 * index as usize + 1, &self.kthread(index).egress_tail.0)
     }
 
+    /// The writing end of kthread `index`'s steps of traced requests. Point 2 of [`TraceWriter::new`]'s contract passes on to
+    /// the caller: one writer, in the runtime. The result must not outlive the region.
+    ///
+    /// # Panics
+    /// If the region has no such kthread.
+    pub fn trace_writer(&self, index: u16) -> TraceWriter {
+        let head = core::ptr::from_ref(&self.kthread(index).trace_head.0);
+        // SAFETY: `slots` and `head` lie in the region, which outlives the writer as it outlives its rings.
+        unsafe { TraceWriter::new(self.slots(index), head) }
+    }
+
+    /// The reading end of the same.
+    ///
+    /// # Panics
+    /// If the region has no such kthread.
+    pub fn trace_reader(&self, index: u16) -> TraceReader {
+        let head = core::ptr::from_ref(&self.kthread(index).trace_head.0);
+        // SAFETY: as in `trace_writer`.
+        unsafe { TraceReader::new(self.slots(index), head) }
+    }
+
+    /// Only computed for an index that `kthread` has checked.
+    fn slots(&self, index: u16) -> *const Slots {
+        let offset = self.spec.traces_offset() + index as usize * size_of::<Slots>();
+        // SAFETY: in bounds by the spec: the caller has checked the index. Rings are whole pages, so the slots are page aligned.
+        unsafe { self.mapping.base().add(offset).cast::<Slots>() }
+    }
+
     fn ring(&self, number: usize, tail: &TailWord) -> RingMemory {
         // SAFETY: the offset is in bounds by the spec, which `kthread` has checked the index against. The region outlives
         // its rings: IOKernel and runtime keep both in one struct.
@@ -347,6 +385,21 @@ mod tests {
         assert_eq!((record.len, record.hash, record.flags, from.stamp(&record)), (100, 0xabcd, 1, 99));
         // SAFETY: this test is the producer and does not write again.
         assert_eq!(unsafe { from.frame(&record) }, &[7; 100]);
+    }
+
+    #[test]
+    fn steps_cross_between_the_two_mappings() {
+        use crate::trace::buffer::Read;
+        use crate::trace::Step;
+        let spec = RegionSpec::new(2, 1 << 15).unwrap();
+        let (a, b) = mapped(spec);
+        let (iokernel, runtime) =
+            (Region::create(a, spec, 1_000_000_000).unwrap(), Region::attach(b).unwrap());
+        let (writer, mut reader) = (runtime.trace_writer(1), iokernel.trace_reader(1));
+        writer.write(5, Step::Received, 77);
+        let Read::Step(step) = reader.read() else { panic!("nothing came") };
+        assert_eq!((step.id, step.at), (5, 77));
+        assert_eq!(iokernel.trace_reader(0).read(), Read::Nothing);
     }
 
     #[test]

@@ -29,6 +29,7 @@ pub mod memory;
 pub mod priority;
 pub mod ring;
 pub mod sync;
+pub mod trace;
 
 pub use clock::{Clock, Cycles};
 pub use grant::{Generation, Grant, GrantWord, KthreadState, StateWord};
