@@ -386,6 +386,7 @@ impl Polling {
         let timer = self.allocator.earliest_timer().max(self.earliest_tick);
         if now >= self.next_tick || now >= timer {
             self.allocator.tick(now);
+            self.allocator.collect_trace();
             self.next_tick = now + self.interval;
             self.earliest_tick = now + self.interval / TIMER_TICKS;
         }
@@ -397,6 +398,9 @@ impl Polling {
             self.check_deaths();
             while let Some(tap) = self.switch.captures.take_broken() {
                 self.tell(Notice::CaptureEnded(tap));
+            }
+            if let Some(tracer) = self.allocator.trace.take_broken() {
+                self.tell(Notice::TraceEnded(tracer));
             }
             self.next_death_check = now + self.death_check;
         }
@@ -426,6 +430,12 @@ impl Polling {
                     let named = runtimes.map(|runtime| (runtime.stats.name.as_str(), runtime.id));
                     self.switch.captures.add(tap, named);
                 }
+                Command::Trace(tracer) => self.allocator.begin_trace(tracer, now),
+                Command::EndTrace(id) => {
+                    if let Some(tracer) = self.allocator.trace.end(id) {
+                        self.tell(Notice::TraceEnded(tracer));
+                    }
+                }
                 Command::EndCapture(id) => {
                     if let Some(tap) = self.switch.captures.remove(id) {
                         self.tell(Notice::CaptureEnded(tap));
@@ -447,6 +457,7 @@ impl Polling {
         }
         let id = runtime.id;
         self.switch.attach(&runtime);
+        self.allocator.trace.handle_attached(&runtime.stats.name, id);
         self.allocator.attach(runtime, now);
         self.tell(Notice::Attached(id));
     }
@@ -473,6 +484,7 @@ impl Polling {
         let noticed = clock::now();
         let ip = self.allocator.runtimes.get(id).map(|runtime| runtime.ip);
         self.switch.detach(id, ip);
+        self.allocator.trace.handle_detached(id);
         let held = self.allocator.holds_since(id);
         let Some(runtime) = self.allocator.detach(id, now) else { return };
         if reason == EndReason::Departed {

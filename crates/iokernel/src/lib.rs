@@ -36,6 +36,7 @@ pub mod stats;
 mod switch;
 mod sys;
 pub mod testing;
+mod trace;
 
 pub use config::Config;
 pub use control::directory::Refusal;

@@ -13,6 +13,7 @@ use tailwater_sched::{CoreId, KthreadId, RuntimeId};
 use tailwater_shm::control::{self, Register};
 use tailwater_shm::layout::Region;
 use tailwater_shm::ring::{Consumer, Producer, RingLie};
+use tailwater_shm::trace::TraceReader;
 use tailwater_shm::{Cycles, Generation, KthreadShared, SlotId};
 
 use crate::control::directory::Place;
@@ -78,6 +79,8 @@ pub(crate) struct Kthread {
     pub(crate) ingress: Producer,
     /// Here while nobody polls it; with the switch while somebody does.
     pub(crate) egress: Option<Egress>,
+    /// What it writes down about traced requests.
+    pub(crate) steps: TraceReader,
     pub(crate) tid: i32,
     pub(crate) slot: SlotId,
     /// It has a core, is promised one, or was evicted and still runs: its egress ring is polled even when empty.
@@ -160,6 +163,7 @@ impl Runtime {
                 guarded: guard.is_some(),
                 stats: Arc::clone(&stats),
             }),
+            steps: region.trace_reader(index),
             tid: tids[usize::from(index)],
             slot: slots[usize::from(index)],
             may_run: false,
@@ -249,6 +253,11 @@ impl Runtimes {
 
     pub(crate) fn remove(&mut self, id: RuntimeId) -> Option<Box<Runtime>> {
         self.slots.get_mut(id.0 as usize)?.take()
+    }
+
+    /// Places in the table, taken or not: ids are below this.
+    pub(crate) fn slots(&self) -> usize {
+        self.slots.len()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Runtime> {

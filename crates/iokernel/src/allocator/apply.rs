@@ -6,6 +6,7 @@
 
 use tailwater_sched::alloc::{Action, Activity};
 use tailwater_sched::{CoreId, KthreadId};
+use tailwater_shm::trace::CoreStep;
 use tailwater_shm::{Cycles, Grant, KthreadState, clock};
 
 use super::{Allocator, Phase};
@@ -81,7 +82,9 @@ impl Allocator {
 
     /// Nobody runs on the core: wake the new owner.
     fn lend_free(&mut self, at: usize, to: KthreadId, now: Cycles) {
-        self.grant(to, self.cores[at].id);
+        let core = self.cores[at].id;
+        self.trace.core(clock::now(), core, CoreStep::Decided, HandoffKind::Wake, (to, None));
+        self.grant(to, core);
         let (_, kthread) = self.runtimes.kthread(to);
         self.lot.slot(kthread.slot).wake();
         let slot = &mut self.cores[at];
@@ -124,6 +127,7 @@ impl Allocator {
             self.stats.cores.preemptions.add(1);
             HandoffKind::Polling
         };
+        self.trace.core(clock::now(), core, CoreStep::Decided, kind, (to, Some(from)));
         self.cores[at].phase = Phase::Ceding { from, to: Some(to), kind, decided: now, signalled: false };
         if gone {
             // It parked of its own accord since we last looked, and wakes nobody.

@@ -11,7 +11,8 @@
 use tailwater_sched::KthreadId;
 use tailwater_sched::alloc::Activity;
 use tailwater_sched::ledger::Parked;
-use tailwater_shm::{Cycles, Grant, KthreadState};
+use tailwater_shm::trace::CoreStep;
+use tailwater_shm::{Cycles, Grant, KthreadState, clock};
 
 use super::{Allocator, NO_START_DOUBLINGS};
 use crate::runtime::EndReason;
@@ -38,6 +39,7 @@ impl Allocator {
         let core = self.cores[at].id;
         let (runtime, kthread) = self.runtimes.kthread(from);
         runtime.shared(from.index).grant.0.store(Grant::Cede { next: None }, kthread.generation);
+        self.trace.core(clock::now(), core, CoreStep::Ceded, HandoffKind::Evict, (from, None));
         self.account_core_time(at, from, now);
         self.set_activity(from, Activity::Parked);
         self.stats.handoff(HandoffKind::Evict).ceded.record(self.clock.to_ns(now.saturating_sub(decided)));
@@ -81,6 +83,8 @@ impl Allocator {
         let pause = self.timing.no_start_pause << line.no_starts.min(NO_START_DOUBLINGS);
         self.runtimes.kthread_mut(kthread).no_starts += 1;
         self.stats.cores.no_starts.add(1);
+        let core = self.cores[at].id;
+        self.trace.core(clock::now(), core, CoreStep::Ceded, HandoffKind::Evict, (kthread, None));
         let became = self.ledger.evict(kthread, self.nanos(now));
         let not_before = now.saturating_add(pause);
         self.withdrawn.push(Withdrawn { kthread, how: How::BeforeStart, not_before });

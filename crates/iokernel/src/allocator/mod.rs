@@ -35,12 +35,14 @@ use tailwater_sched::alloc::{Action, Observation, Policy, View};
 use tailwater_sched::ledger::{Fate, Ledger, TransitionError};
 use tailwater_sched::topology::Topology;
 use tailwater_sched::{CoreId, KthreadId, Nanos, RuntimeId};
+use tailwater_shm::trace::CoreStep;
 use tailwater_shm::{Clock, Cycles, Grant, ParkingLot};
 
 use crate::config::Config;
 use crate::runtime::{Egress, EndReason, Runtime, Runtimes};
 use crate::stats::{HandoffKind, Stats};
 use crate::sys::Threads;
+use crate::trace::{Trace, Tracer};
 use evict::Withdrawn;
 
 /// How long after the core was seen ceded its successor may take before the IOKernel wakes it itself. The usual time is 1 to
@@ -111,6 +113,7 @@ pub(crate) struct Allocator {
     cursor: usize,
     /// Runtimes that had work and no core at the last look.
     stranded: Vec<RuntimeId>,
+    pub(crate) trace: Trace,
     pub(crate) stats: Arc<Stats>,
 }
 
@@ -163,6 +166,7 @@ impl Allocator {
             next_policy: 0,
             cursor: 0,
             stranded: Vec::new(),
+            trace: Trace::default(),
             stats,
         }
     }
@@ -304,9 +308,46 @@ impl Allocator {
             }
         };
         let Some(at) = self.ledger.topology().position(core) else { return };
+        self.trace_loss(at, now);
         let slot = &mut self.cores[at];
         slot.phase = phase;
         slot.since = now;
+    }
+
+    /// Tells the tracer that whoever holds the core loses it.
+    fn trace_loss(&mut self, at: usize, now: Cycles) {
+        let (kind, holder) = match self.cores[at].phase {
+            Phase::Free => return,
+            Phase::Starting { kthread, kind, .. } => (kind, kthread),
+            Phase::Running { kthread, .. } => (HandoffKind::Wake, kthread),
+            Phase::Ceding { from, kind, .. } => (kind, from),
+        };
+        self.trace.core(now, self.cores[at].id, CoreStep::Ceded, kind, (holder, None));
+    }
+
+    /// Starts a trace: the tracer is told who has which core, and what kthreads do from now on.
+    pub(crate) fn begin_trace(&mut self, tracer: Box<Tracer>, now: Cycles) {
+        self.trace.begin(tracer, &mut self.runtimes);
+        for slot in &self.cores {
+            let (step, kind, whom) = match slot.phase {
+                Phase::Free => continue,
+                Phase::Starting { kthread, kind, .. } => (CoreStep::Decided, kind, (kthread, None)),
+                Phase::Running { kthread, .. } => (CoreStep::Running, HandoffKind::Wake, (kthread, None)),
+                Phase::Ceding { from, .. } => (CoreStep::Running, HandoffKind::Wake, (from, None)),
+            };
+            self.trace.core(now, slot.id, step, kind, whom);
+            if let Phase::Ceding { from, to: Some(to), kind, .. } = slot.phase {
+                self.trace.core(now, slot.id, CoreStep::Decided, kind, (to, Some(from)));
+            }
+        }
+    }
+
+    /// Passes on what kthreads have written down about traced requests; does nothing unless somebody traces.
+    #[inline(always)]
+    pub(crate) fn collect_trace(&mut self) {
+        if self.trace.is_on() {
+            self.trace.collect(&mut self.runtimes);
+        }
     }
 
     fn core_fell_free(&mut self, core: CoreId, now: Cycles) {

@@ -7,7 +7,8 @@
 use tailwater_sched::KthreadId;
 use tailwater_sched::alloc::Activity;
 use tailwater_sched::ledger::Parked;
-use tailwater_shm::{Cycles, KthreadState};
+use tailwater_shm::trace::CoreStep;
+use tailwater_shm::{Cycles, KthreadState, clock};
 
 use super::{Allocator, Phase, REWAKE_DOUBLINGS};
 use crate::stats::HandoffKind;
@@ -46,6 +47,8 @@ impl Allocator {
                     } else if !signalled && now.saturating_sub(decided) > self.timing.grace {
                         self.signal(from);
                         let kind = HandoffKind::Signal;
+                        let core = self.cores[at].id;
+                        self.trace.core(clock::now(), core, CoreStep::Signalled, kind, (from, None));
                         self.cores[at].phase = Phase::Ceding { from, to, kind, decided, signalled: true };
                     }
                 }
@@ -92,6 +95,7 @@ impl Allocator {
 
     fn started(&mut self, at: usize, kthread: KthreadId, kind: HandoffKind, decided: Cycles, now: Cycles) {
         self.stats.handoff(kind).running.record(self.clock.to_ns(now.saturating_sub(decided)));
+        self.trace.core(clock::now(), self.cores[at].id, CoreStep::Running, kind, (kthread, None));
         self.runtimes.kthread_mut(kthread).no_starts = 0;
         self.set_activity(kthread, Activity::Running);
         self.cores[at].phase = Phase::Running { kthread, idle: false };
@@ -102,6 +106,7 @@ impl Allocator {
     /// A kthread gave its core up of its own accord.
     fn parked(&mut self, at: usize, kthread: KthreadId, now: Cycles) {
         let core = self.cores[at].id;
+        self.trace.core(clock::now(), core, CoreStep::Ceded, HandoffKind::Wake, (kthread, None));
         self.account_core_time(at, kthread, now);
         self.stats.cores.parks.add(1);
         self.leave(kthread);
@@ -124,6 +129,7 @@ impl Allocator {
         now: Cycles,
     ) {
         let core = self.cores[at].id;
+        self.trace.core(clock::now(), core, CoreStep::Ceded, kind, (from, None));
         self.stats.handoff(kind).ceded.record(self.clock.to_ns(now.saturating_sub(decided)));
         self.account_core_time(at, from, now);
         self.leave(from);

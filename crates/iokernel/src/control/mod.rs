@@ -12,7 +12,7 @@
 //! |---|---|---|
 //! | before `Register` | connection dropped | malformed: dropped |
 //! | after `Welcome` | place taken back | wrong threads: refused; silence: dropped after [`PATIENCE`] |
-//! | watching | the polling thread takes its tap out | impossible ring position: tap taken out, dropped |
+//! | watching, tracing | the polling thread takes its ring out | impossible ring position: taken out, dropped |
 //! | registered | the polling thread frees its cores, then this one its memory | unexpected message: registration ends |
 
 pub(crate) mod directory;
@@ -37,6 +37,7 @@ use crate::capture::Tap;
 use crate::config::Config;
 use crate::runtime::{EndReason, Runtime};
 use crate::stats::Stats;
+use crate::trace::Tracer;
 use directory::{Directory, Refusal};
 use session::{Session, State};
 
@@ -57,6 +58,10 @@ pub(crate) enum Command {
     Capture(Box<Tap>),
     /// The watcher of this number is gone.
     EndCapture(u64),
+    /// Requests are traced from now on.
+    Trace(Box<Tracer>),
+    /// The tracer of this number is gone.
+    EndTrace(u64),
 }
 
 /// What the polling thread tells the control thread.
@@ -68,6 +73,8 @@ pub(crate) enum Notice {
     Retired(Box<Runtime>, EndReason),
     /// The tap's ring is not touched any more.
     CaptureEnded(Box<Tap>),
+    /// The tracer's ring is not touched any more.
+    TraceEnded(Box<Tracer>),
     /// The polling thread ends.
     Stop,
 }
@@ -231,6 +238,10 @@ impl Control {
                     // Closed by the watcher, or it lied and is closed now.
                     self.sessions.remove(&tap.id);
                 }
+                Notice::TraceEnded(tracer) => {
+                    self.parts.stats.set_trace(None);
+                    self.sessions.remove(&tracer.id);
+                }
                 Notice::Stop => return false,
             }
         }
@@ -288,6 +299,7 @@ impl Control {
         match session.state {
             State::Offered(offer) => self.parts.directory.release(offer.place.id),
             State::Capturing => self.tell(Command::EndCapture(token)),
+            State::Tracing => self.tell(Command::EndTrace(token)),
             State::Fresh | State::Waiting(_) | State::Registered(_) => {}
         }
     }

@@ -6,6 +6,7 @@
 //! | `Fresh` | `Register`, its name or address is on the way out | `Waiting`: tried again when somebody leaves |
 //! | `Offered` | `Kthreads`, all of the peer's process | `Registered`: the polling thread is told, then `Ready` is sent |
 //! | `Fresh` | `Capture`, of the same user or root | `Capturing`: the polling thread copies frames until the connection ends |
+//! | `Fresh` | `Trace`, likewise | `Tracing`: the polling thread traces requests until the connection ends |
 //! | any | `Stats` | the same: the document is sent |
 //! | any | anything else, or end of file | gone (`Registered`: the polling thread ends it first) |
 
@@ -16,7 +17,8 @@ use std::sync::Arc;
 use std::time::Instant;
 use tailwater_sched::RuntimeId;
 use tailwater_shm::control::{
-    self, CaptureRequest, Capturing, ClientMessage, ControlError, Ipv6Place, Register, ServerMessage, Welcome,
+    self, CaptureRequest, Capturing, ClientMessage, ControlError, Ipv6Place, Register, ServerMessage,
+    TraceRequest, Welcome,
 };
 use tailwater_shm::layout::Region;
 use tailwater_shm::memory::{self, Mapping};
@@ -28,6 +30,7 @@ use crate::config::PREFIX_LEN6;
 use crate::firewall::Guard;
 use crate::port::pcap::unix_ns;
 use crate::runtime::{Admission, EndReason, Runtime};
+use crate::trace::Tracer;
 
 /// One connection.
 #[derive(Debug)]
@@ -46,6 +49,7 @@ pub(super) enum State {
     Offered(Box<Offer>),
     Registered(RuntimeId),
     Capturing,
+    Tracing,
 }
 
 /// What was sent with `Welcome`.
@@ -85,6 +89,7 @@ impl Control {
             }
             (ClientMessage::Register(wish), State::Fresh) => self.register(token, &socket, wish),
             (ClientMessage::Capture(request), State::Fresh) => self.capture(token, &socket, &request),
+            (ClientMessage::Trace(request), State::Fresh) => self.trace(token, &socket, &request),
             (ClientMessage::Kthreads { tids }, State::Offered(offer)) => {
                 self.enlist(token, &socket, offer, &tids);
             }
@@ -133,23 +138,55 @@ impl Control {
         }
     }
 
+    /// Starts a trace, or says why not.
+    fn trace(&mut self, token: u64, socket: &Arc<OwnedFd>, request: &TraceRequest) {
+        match self.make_tracer(token, socket, request) {
+            Ok(tracer) => {
+                tracing::info!(?request, "a trace begins");
+                self.parts.stats.set_trace(Some(Arc::clone(&tracer.stats)));
+                self.set_state(token, State::Tracing);
+                self.tell(Command::Trace(tracer));
+            }
+            Err(why) => {
+                tracing::info!(why, "refused a trace");
+                // As for a capture.
+                let _ = control::send(&**socket, &ServerMessage::Refused { why }, &[]);
+                self.drop_session(token);
+            }
+        }
+    }
+
+    /// A tracer, whose ring the peer has been given.
+    fn make_tracer(
+        &self,
+        token: u64,
+        socket: &OwnedFd,
+        request: &TraceRequest,
+    ) -> Result<Box<Tracer>, String> {
+        may_watch(socket)?;
+        if self.parts.stats.trace().is_some() {
+            return Err("a trace is going on already; end it".to_owned());
+        }
+        self.check_ring(request.ring_bytes)?;
+        let (tracer, file) = Tracer::new(token, request, &self.parts.surroundings.clock)?;
+        let (cycles, unix_ns) = (tailwater_shm::clock::now(), unix_ns());
+        let welcome = ServerMessage::Tracing(Capturing { id: token, cycles, unix_ns });
+        control::send(socket, &welcome, &[file.as_fd()]).map_err(|e| e.to_string())?;
+        Ok(tracer)
+    }
+
+    fn check_ring(&self, bytes: u32) -> Result<(), String> {
+        let most = self.parts.config.max_ring_bytes;
+        if bytes > most { Err(format!("a ring of {bytes} bytes; at most {most} are possible")) } else { Ok(()) }
+    }
+
     /// A tap, whose ring the watcher has been given.
     fn make_tap(&self, token: u64, socket: &OwnedFd, request: &CaptureRequest) -> Result<Box<Tap>, String> {
-        let peer = rustix::net::sockopt::socket_peercred(socket).map_err(|e| e.to_string())?;
-        let (theirs, ours) = (peer.uid, geteuid());
-        if !theirs.is_root() && theirs != ours {
-            let (theirs, ours) = (theirs.as_raw(), ours.as_raw());
-            return Err(format!(
-                "user {theirs} may not watch the traffic of user {ours}'s IOKernel; run as root"
-            ));
-        }
+        may_watch(socket)?;
         if self.parts.stats.captures().len() >= MAX_CAPTURES {
             return Err(format!("{MAX_CAPTURES} captures are going on already; end one"));
         }
-        let most = self.parts.config.max_ring_bytes;
-        if request.ring_bytes > most {
-            return Err(format!("a ring of {} bytes; at most {most} are possible", request.ring_bytes));
-        }
+        self.check_ring(request.ring_bytes)?;
         let ports = self.parts.stats.ports();
         let number = |name: &String| ports.iter().position(|port| port.name == *name).map(|n| n as u16);
         let port = request.port.as_ref().map(|name| {
@@ -197,7 +234,7 @@ impl Control {
     fn set_state(&mut self, token: u64, state: State) {
         if let Some(session) = self.sessions.get_mut(&token) {
             session.deadline = match state {
-                State::Registered(_) | State::Capturing => None,
+                State::Registered(_) | State::Capturing | State::Tracing => None,
                 _ => Some(Instant::now() + PATIENCE),
             };
             session.state = state;
@@ -302,6 +339,17 @@ impl Control {
         let _ = control::send(&*session.socket, &ServerMessage::Ready, &[]);
         self.tell(Command::Begin(id));
     }
+}
+
+/// Whether the peer may see what goes through this IOKernel.
+fn may_watch(socket: &OwnedFd) -> Result<(), String> {
+    let peer = rustix::net::sockopt::socket_peercred(socket).map_err(|e| e.to_string())?;
+    let (theirs, ours) = (peer.uid, geteuid());
+    if theirs.is_root() || theirs == ours {
+        return Ok(());
+    }
+    let (theirs, ours) = (theirs.as_raw(), ours.as_raw());
+    Err(format!("user {theirs} may not watch the traffic of user {ours}'s IOKernel; run as root"))
 }
 
 /// Whether the refusal would go away if somebody left.

@@ -32,7 +32,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use tailwater_sched::RuntimeId;
-use tailwater_shm::control::{CaptureRequest, Class};
+use tailwater_shm::control::{CaptureRequest, Class, TraceRequest};
 
 use crate::firewall::FirewallConfig;
 use crate::frame::Mac;
@@ -304,6 +304,30 @@ impl CaptureStats {
     }
 }
 
+/// Account of a trace of single requests.
+#[derive(Debug)]
+pub struct TraceStats {
+    /// The number its tracer was told.
+    pub id: u64,
+    /// What the tracer asked for.
+    pub request: TraceRequest,
+    /// Frames chosen.
+    pub sampled: Counter,
+    /// Events told.
+    pub events: Counter,
+    /// Events not told because the tracer was slow.
+    pub dropped: Counter,
+    /// Steps that kthreads allegedly overwrote before the IOKernel read them.
+    pub lost: Counter,
+}
+
+impl TraceStats {
+    pub(crate) fn new(id: u64, request: TraceRequest) -> Self {
+        let [sampled, events, dropped, lost] = Default::default();
+        Self { id, request, sampled, events, dropped, lost }
+    }
+}
+
 /// Everything that is counted.
 #[derive(Debug)]
 pub struct Stats {
@@ -325,6 +349,8 @@ pub struct Stats {
     runtimes: Mutex<Vec<Arc<RuntimeStats>>>,
     /// As `runtimes`.
     captures: Mutex<Vec<Arc<CaptureStats>>>,
+    /// As `runtimes`.
+    trace: Mutex<Option<Arc<TraceStats>>>,
     /// Facts about this IOKernel that do not change once it runs: cores, policy, priorities.
     facts: Mutex<Value>,
 }
@@ -351,6 +377,7 @@ impl Stats {
             ports: ports.into_iter().map(port).collect(),
             runtimes: Mutex::new(Vec::new()),
             captures: Mutex::new(Vec::new()),
+            trace: Mutex::new(None),
             facts: Mutex::new(Value::Null),
         }
     }
@@ -395,6 +422,15 @@ impl Stats {
         self.captures.lock().unwrap_or_else(PoisonError::into_inner).retain(|capture| capture.id != id);
     }
 
+    /// The trace that is going on.
+    pub fn trace(&self) -> Option<Arc<TraceStats>> {
+        self.trace.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set_trace(&self, trace: Option<Arc<TraceStats>>) {
+        *self.trace.lock().unwrap_or_else(PoisonError::into_inner) = trace;
+    }
+
     /// Everything as one JSON document.
     pub fn to_json(&self) -> Value {
         let handoffs: Map<String, Value> = HandoffKind::ALL
@@ -433,6 +469,10 @@ impl Stats {
                         "captured": c.captured.get(), "dropped": c.dropped.get() })
             })
             .collect();
+        let trace = self.trace().map(|t| {
+            json!({ "id": t.id, "every": t.request.every, "runtime": t.request.runtime, "sampled": t.sampled.get(),
+                    "events": t.events.get(), "dropped": t.dropped.get(), "lost": t.lost.get() })
+        });
         json!({
             "iokernel": *self.facts.lock().unwrap_or_else(PoisonError::into_inner),
             "loop": self.polling.to_json(),
@@ -446,6 +486,7 @@ impl Stats {
             "ports": ports,
             "runtimes": runtimes,
             "captures": captures,
+            "trace": trace,
         })
     }
 }

@@ -34,8 +34,9 @@ mod tests;
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
 use tailwater_sched::{KthreadId, RuntimeId};
-use tailwater_shm::Cycles;
 use tailwater_shm::ring::{FIRST_LINE_FRAME, FirstLine, FrameBuffer, MIN_FRAME, Record, ReserveError};
+use tailwater_shm::trace::{Event, FLAG_TRACED, event};
+use tailwater_shm::{Cycles, clock};
 
 use crate::allocator::Allocator;
 use crate::capture::{Captures, Point};
@@ -45,11 +46,12 @@ use crate::frame::{ETHERNET_HEADER, Mac};
 use crate::port::{Attachment, Delivery, Inject, PORT_BUDGET, Port};
 use crate::runtime::{Egress, EndReason, Runtime};
 use crate::stats::Stats;
+use crate::trace::{self, Arrival};
 use check::{Heading, Offence, Verdict, is_group};
 use inspect::inspect;
 use mac::{Destination, MacTable};
 use multicast::{Audience, SolicitedNodes, audience};
-use source::{FromRing, Private, Source};
+use source::{FromPort, FromRing, Private, Source};
 
 /// Most frames taken from one egress ring per iteration.
 const EGRESS_BATCH: usize = 32;
@@ -85,6 +87,8 @@ struct PortLine {
     port: Option<Box<dyn Port>>,
     /// It was handed frames and wants to be flushed.
     dirty: bool,
+    /// When it was last polled, while somebody traces.
+    polled: Cycles,
 }
 
 /// Where a frame comes from, so that it does not go back there.
@@ -112,7 +116,7 @@ impl Switch {
             macs,
             ips,
             polled: Vec::new(),
-            ports: ports.into_iter().map(|port| PortLine { port: Some(port), dirty: false }).collect(),
+            ports: ports.into_iter().map(|port| PortLine { port: Some(port), dirty: false, polled: 0 }).collect(),
             uplink,
             max_frame: usize::from(config.mtu) + ETHERNET_HEADER,
             ethertypes: config.firewall.ethertypes.clone(),
@@ -213,12 +217,24 @@ impl Switch {
                 // Also what is refused below: a capture shows what was sent.
                 self.capture(Point::FromRuntime(egress.owner.runtime), &source);
             }
-            match self.judge(&first, &record, egress) {
-                Verdict::Pass(heading) => {
-                    self.send(egress, &source, heading, alloc, now);
-                }
+            // Its number is the runtime's word.
+            let traced = record.flags & FLAG_TRACED != 0 && alloc.trace.is_on();
+            if traced {
+                let (id, who) = (record.hash, trace::who(egress.owner));
+                alloc.trace.emit(clock::now(), &Event::Seen { id, who });
+            }
+            let delivery = match self.judge(&first, &record, egress) {
+                Verdict::Pass(heading) => self.send(egress, &source, heading, alloc, now),
                 Verdict::Inspect => self.send_whole(egress, &record, alloc, now),
-                Verdict::Offence(offence) => count_offence(offence, egress, alloc),
+                Verdict::Offence(offence) => {
+                    count_offence(offence, egress, alloc);
+                    Delivery::Denied
+                }
+            };
+            if traced {
+                let (id, who) = (record.hash, trace::who(egress.owner));
+                let taken = delivery == Delivery::Delivered;
+                alloc.trace.emit(clock::now(), &Event::Left { id, who, taken });
             }
             egress.consumer.advance(&record);
             taken += 1;
@@ -278,14 +294,24 @@ impl Switch {
 
     /// Judges a frame that must be seen whole, and sends it on from the copy that was judged.
     #[inline(never)]
-    fn send_whole(&mut self, egress: &Egress, record: &Record, alloc: &mut Allocator, now: Cycles) {
-        let Some(mut buffer) = self.whole.take() else { return };
+    fn send_whole(
+        &mut self,
+        egress: &Egress,
+        record: &Record,
+        alloc: &mut Allocator,
+        now: Cycles,
+    ) -> Delivery {
+        let Some(mut buffer) = self.whole.take() else { return Delivery::Unknown };
         let frame = egress.consumer.copy_frame(record, &mut buffer);
-        match inspect(frame, &egress.identity) {
+        let delivery = match inspect(frame, &egress.identity) {
             Ok(heading) => self.send(egress, &Private(frame), heading, alloc, now),
-            Err(offence) => count_offence(offence, egress, alloc),
-        }
+            Err(offence) => {
+                count_offence(offence, egress, alloc);
+                Delivery::Denied
+            }
+        };
         self.whole = Some(buffer);
+        delivery
     }
 
     /// Sends on what a runtime may send, if its rules and limits say so too.
@@ -297,14 +323,14 @@ impl Switch {
         heading: Heading,
         alloc: &mut Allocator,
         now: Cycles,
-    ) {
+    ) -> Delivery {
         let from = egress.owner.runtime;
         if egress.guarded
             && !permits(Direction::Egress, alloc.runtimes.get_mut(from), source, &alloc.stats, now)
         {
-            return;
+            return Delivery::Denied;
         }
-        self.route(Origin::Runtime(from), source, heading, alloc, now);
+        self.route(Origin::Runtime(from), source, heading, alloc, now)
     }
 
     /// Sends a frame where its destination address says.
@@ -387,6 +413,8 @@ impl Switch {
             }
             _ => return Delivery::Unknown,
         };
+        // Before anybody is woken for it: its time begins here.
+        let traced = if alloc.trace.is_on() { sample(id, source, alloc) } else { None };
         if unserved {
             // Before the frame is put anywhere: the groups go to the kthread that gets the core.
             alloc.wakeup(id, now);
@@ -397,7 +425,18 @@ impl Switch {
         if ingress.cork() {
             self.corked.push(KthreadId::new(id, kthread));
         }
-        match source.put(ingress, hash, now) {
+        let put = match traced {
+            None => source.put(ingress, hash, now),
+            Some(number) => {
+                let lines = ingress.head().wrapping_sub(ingress.alleged_tail());
+                let put = source.put_traced(ingress, number, now);
+                let who = trace::who(KthreadId::new(id, kthread));
+                let event = in_ring(number, who, &put, (unserved, lines));
+                alloc.trace.emit(clock::now(), &event);
+                put
+            }
+        };
+        match put {
             Ok(()) => {
                 runtime.stats.counters.rx_frames.add(1);
                 runtime.stats.counters.rx_bytes.add(source.len() as u64);
@@ -457,7 +496,11 @@ impl Switch {
         let mut injected = 0;
         for number in 0..self.ports.len() {
             let Some(mut port) = self.ports[number].port.take() else { continue };
-            let mut injector = Injector { switch: self, alloc, origin: number as u16, now };
+            let polled = self.ports[number].polled;
+            if alloc.trace.is_on() {
+                self.ports[number].polled = now;
+            }
+            let mut injector = Injector { switch: self, alloc, origin: number as u16, now, polled };
             let result = port.poll(now, PORT_BUDGET, &mut injector);
             self.uncork(alloc);
             let stats = &alloc.stats.ports()[number];
@@ -505,6 +548,26 @@ fn count_offence(offence: Offence, egress: &Egress, alloc: &Allocator) {
     }
 }
 
+/// Whether a frame for `id` is to be traced: then its number.
+#[cold]
+fn sample<S: Source>(id: RuntimeId, source: &S, alloc: &mut Allocator) -> Option<u32> {
+    alloc.trace.sample(id, source.shown(), source.len(), source.arrival()?)
+}
+
+/// What a tracer is told when a frame was put into a ring, or not.
+fn in_ring(
+    id: u32,
+    who: event::Who,
+    put: &Result<(), ReserveError>,
+    (unserved, lines): (bool, u32),
+) -> Event {
+    match put {
+        Ok(()) => Event::InRing { id, who, unserved, lines },
+        Err(ReserveError::Full) => Event::Undelivered { id, who, why: event::Undelivered::Full },
+        Err(ReserveError::Lie(_)) => Event::Undelivered { id, who, why: event::Undelivered::Gone },
+    }
+}
+
 /// Whether rules and limits of a runtime let a frame pass; counts it if not.
 #[inline(never)]
 fn permits<S: Source>(
@@ -543,10 +606,29 @@ struct Injector<'a> {
     alloc: &'a mut Allocator,
     origin: u16,
     now: Cycles,
+    /// When the port was polled before.
+    polled: Cycles,
 }
 
 impl Inject for Injector<'_> {
+    #[inline]
     fn inject(&mut self, frame: &[u8]) -> Delivery {
+        self.take(frame, None)
+    }
+
+    #[inline]
+    fn inject_due(&mut self, frame: &[u8], due: Cycles) -> Delivery {
+        self.take(frame, Some(due))
+    }
+
+    fn resolve(&self, ip: Ipv4Addr) -> Option<Mac> {
+        self.switch.ips.get(&ip).copied()
+    }
+}
+
+impl Injector<'_> {
+    #[inline]
+    fn take(&mut self, frame: &[u8], due: Option<Cycles>) -> Delivery {
         self.alloc.stats.switch.from_ports.add(1);
         self.alloc.stats.ports()[usize::from(self.origin)].injected.add(1);
         if !(MIN_FRAME..=self.switch.max_frame).contains(&frame.len()) {
@@ -560,10 +642,8 @@ impl Inject for Injector<'_> {
         let shown = frame.len().min(FIRST_LINE_FRAME);
         head[..shown].copy_from_slice(&frame[..shown]);
         let heading = check::heading(&head, frame);
-        self.switch.route(Origin::Port(self.origin), &Private(frame), heading, self.alloc, self.now)
-    }
-
-    fn resolve(&self, ip: Ipv4Addr) -> Option<Mac> {
-        self.switch.ips.get(&ip).copied()
+        let arrival = Arrival { port: self.origin, due, polled: self.polled };
+        let source = FromPort { frame, arrival };
+        self.switch.route(Origin::Port(self.origin), &source, heading, self.alloc, self.now)
     }
 }

@@ -7,12 +7,24 @@ use tailwater_shm::Cycles;
 use tailwater_shm::ring::{
     Consumer, FIRST_LINE_FRAME, FirstLine, FrameBuffer, Producer, Record, ReserveError, forward,
 };
+use tailwater_shm::trace::FLAG_TRACED;
+
+use crate::trace::Arrival;
 
 pub(super) trait Source {
     fn len(&self) -> usize;
     /// What may be judged: the first line, or the whole frame.
     fn shown(&self) -> &[u8];
     fn put(&self, to: &mut Producer, hash: u32, now: Cycles) -> Result<(), ReserveError>;
+    /// How it came from a port, if it did: such frames may be traced.
+    #[inline(always)]
+    fn arrival(&self) -> Option<Arrival> {
+        None
+    }
+    /// Puts a frame that is traced, which has an [`arrival`](Self::arrival): its number takes the place of the flow hash.
+    fn put_traced(&self, to: &mut Producer, id: u32, now: Cycles) -> Result<(), ReserveError> {
+        self.put(to, id, now)
+    }
     /// A private copy for a port; `None` when the sender changed what was checked.
     fn copy<'a>(&'a self, buffer: &'a mut FrameBuffer) -> Option<&'a [u8]>;
 }
@@ -71,5 +83,45 @@ impl Source for Private<'_> {
 
     fn copy<'a>(&'a self, _buffer: &'a mut FrameBuffer) -> Option<&'a [u8]> {
         Some(self.0)
+    }
+}
+
+/// A frame in a port's buffer.
+pub(super) struct FromPort<'a> {
+    pub(super) frame: &'a [u8],
+    pub(super) arrival: Arrival,
+}
+
+impl Source for FromPort<'_> {
+    #[inline(always)]
+    fn len(&self) -> usize {
+        self.frame.len()
+    }
+
+    #[inline]
+    fn shown(&self) -> &[u8] {
+        self.frame
+    }
+
+    #[inline(always)]
+    fn put(&self, to: &mut Producer, hash: u32, now: Cycles) -> Result<(), ReserveError> {
+        Private(self.frame).put(to, hash, now)
+    }
+
+    #[inline(always)]
+    fn arrival(&self) -> Option<Arrival> {
+        Some(self.arrival)
+    }
+
+    #[cold]
+    fn put_traced(&self, to: &mut Producer, id: u32, now: Cycles) -> Result<(), ReserveError> {
+        let mut slot = to.reserve(self.frame.len())?;
+        slot.write(0, self.frame);
+        slot.commit(id, FLAG_TRACED, now);
+        Ok(())
+    }
+
+    fn copy<'a>(&'a self, _buffer: &'a mut FrameBuffer) -> Option<&'a [u8]> {
+        Some(self.frame)
     }
 }

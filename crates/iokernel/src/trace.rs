@@ -1,0 +1,276 @@
+//! Traces of single requests: which frames are chosen, and what a tracer is told, without making the polling thread wait.
+//!
+//! Owns the ring to the tracer, the choice of frames and the numbers they get, and the reading of what runtimes have written down.
+//! The steps of a request in the IOKernel are events of the switch, those of cores events of the allocator; both call here.
+//! While nobody traces, each place pays one predicted branch. While somebody does, a frame that was chosen costs a few
+//! hundred nanoseconds, and the buffers of [`KTHREADS`] kthreads are looked at every interval.
+//!
+//! | the tracer | what happens |
+//! |---|---|
+//! | is slow | its ring fills, events are dropped and counted |
+//! | dies or hangs up | the control thread has it taken out |
+//! | writes an impossible position | it is taken out and its connection closed |
+//!
+//! What a runtime alleges is passed on with its true name and believed by nobody: see `tailwater_shm::trace`.
+
+use rustix::fd::OwnedFd;
+use std::sync::Arc;
+use tailwater_sched::{CoreId, KthreadId, RuntimeId};
+use tailwater_shm::control::TraceRequest;
+use tailwater_shm::layout::{Region, RegionSpec};
+use tailwater_shm::memory::{self, Mapping};
+use tailwater_shm::ring::{Producer, ReserveError};
+use tailwater_shm::trace::buffer::Read;
+use tailwater_shm::trace::{CoreStep, Event, FlowKeys, Handoff, Who};
+use tailwater_shm::{Clock, Cycles, clock};
+
+use crate::runtime::Runtimes;
+use crate::stats::{HandoffKind, TraceStats};
+
+/// Kthreads whose steps are read at each look, in turn.
+const KTHREADS: usize = 64;
+/// Steps read from one kthread at each look.
+const STEPS: usize = 32;
+
+/// How a frame came to a port.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Arrival {
+    pub(crate) port: u16,
+    /// When it was due, if the port knows.
+    pub(crate) due: Option<Cycles>,
+    /// When the port had been polled before.
+    pub(crate) polled: Cycles,
+}
+
+/// Who watches, and what for.
+#[derive(Debug)]
+pub(crate) struct Tracer {
+    /// The number of its connection.
+    pub(crate) id: u64,
+    every: u32,
+    /// A name, and who has it now.
+    runtime: Option<(String, Option<RuntimeId>)>,
+    /// Frames since the last that was chosen.
+    passed: u32,
+    ring: Producer,
+    broken: bool,
+    pub(crate) stats: Arc<TraceStats>,
+    /// Keeps the ring's memory.
+    _region: Region,
+}
+
+impl Tracer {
+    /// A ring as `request` wants it, and its memory file for the tracer.
+    ///
+    /// # Errors
+    /// In words, when the numbers are impossible or there is no memory.
+    pub(crate) fn new(id: u64, request: &TraceRequest, clock: &Clock) -> Result<(Box<Self>, OwnedFd), String> {
+        if request.every == 0 {
+            return Err("one request of 0; one of 1 is every one".to_owned());
+        }
+        let text = |error: &dyn core::fmt::Display| error.to_string();
+        let spec = RegionSpec::new(1, request.ring_bytes).map_err(|e| text(&e))?;
+        let file = memory::create("tailwater-trace", spec.region_len()).map_err(|e| text(&e))?;
+        let mapping = Mapping::new(&file, "trace").map_err(|e| text(&e))?;
+        let region = Region::create(mapping, spec, clock.hz()).map_err(|e| text(&e))?;
+        let tracer = Self {
+            id,
+            every: request.every,
+            runtime: request.runtime.clone().map(|name| (name, None)),
+            passed: 0,
+            ring: Producer::new(region.ingress(0)),
+            broken: false,
+            stats: Arc::new(TraceStats::new(id, request.clone())),
+            _region: region,
+        };
+        Ok((Box::new(tracer), file))
+    }
+
+    fn push(&mut self, at: Cycles, event: &Event) {
+        if self.broken {
+            return;
+        }
+        let bytes = event.encode();
+        match self.ring.reserve(bytes.len()) {
+            Ok(mut slot) => {
+                slot.write(0, &bytes);
+                slot.commit(0, 0, at);
+                self.stats.events.add(1);
+            }
+            Err(ReserveError::Full) => self.stats.dropped.add(1),
+            Err(ReserveError::Lie(_)) => self.broken = true,
+        }
+    }
+
+    fn rename(&mut self, name: &str, to: Option<RuntimeId>) {
+        if let Some((wanted, now)) = &mut self.runtime
+            && wanted == name
+        {
+            *now = to;
+        }
+    }
+}
+
+/// The tracer, if there is one.
+#[derive(Debug, Default)]
+pub(crate) struct Trace {
+    tracer: Option<Box<Tracer>>,
+    /// Number of the last frame that was chosen. Goes on from one tracer to the next, so that what is under way is not
+    /// mistaken for something new. Zero is nobody's.
+    last: u32,
+    /// Where the next look at kthreads' steps begins: runtime, kthread.
+    cursor: (usize, usize),
+}
+
+impl Trace {
+    /// Whether anybody traces.
+    #[inline(always)]
+    pub(crate) fn is_on(&self) -> bool {
+        self.tracer.is_some()
+    }
+
+    /// Tells the tracer.
+    #[cold]
+    pub(crate) fn emit(&mut self, at: Cycles, event: &Event) {
+        if let Some(tracer) = &mut self.tracer {
+            tracer.push(at, event);
+        }
+    }
+
+    /// Tells the tracer of a core, if there is one. `from` is who had it, when it is decided that `who` gets it.
+    #[inline(always)]
+    pub(crate) fn core(
+        &mut self,
+        at: Cycles,
+        core: CoreId,
+        step: CoreStep,
+        kind: HandoffKind,
+        whom: (KthreadId, Option<KthreadId>),
+    ) {
+        if self.is_on() {
+            let event =
+                Event::Core { core: core.0, step, handoff: handoff(kind), who: who(whom.0), from: whom.1.map(who) };
+            self.emit(at, &event);
+        }
+    }
+
+    /// Whether a frame that a port brings to `id` is to be traced: then its number.
+    #[cold]
+    pub(crate) fn sample(&mut self, id: RuntimeId, frame: &[u8], len: usize, arrival: Arrival) -> Option<u32> {
+        let tracer = self.tracer.as_mut()?;
+        if tracer.runtime.as_ref().is_some_and(|(_, now)| *now != Some(id)) {
+            return None;
+        }
+        tracer.passed = tracer.passed.saturating_add(1);
+        // The next with data after every `every` frames: what carries none is no request.
+        if tracer.passed < tracer.every || FlowKeys::of(frame).is_none() {
+            return None;
+        }
+        tracer.passed = 0;
+        self.last = self.last.wrapping_add(1).max(1);
+        tracer.stats.sampled.add(1);
+        let (now, id) = (clock::now(), self.last);
+        let Arrival { port, due, polled } = arrival;
+        let (due, polled) = (due.unwrap_or(now).min(now), polled.min(now));
+        tracer.push(now, &Event::Arrived { id, port, len: len as u16, due, polled });
+        Some(id)
+    }
+
+    /// Reads what kthreads have written down since the last look: bounded, in turn.
+    pub(crate) fn collect(&mut self, runtimes: &mut Runtimes) {
+        let Some(tracer) = &mut self.tracer else { return };
+        let (mut slot, mut index) = self.cursor;
+        let slots = runtimes.slots();
+        let mut left = KTHREADS;
+        for _ in 0..=slots {
+            if left == 0 {
+                break;
+            }
+            let place = RuntimeId(slot as u32);
+            if let Some(runtime) = runtimes.get_mut(place) {
+                for (k, kthread) in runtime.kthreads.iter_mut().enumerate().skip(index).take(left) {
+                    read_steps(tracer, place, k as u16, &mut kthread.steps);
+                    left -= 1;
+                    index = k + 1;
+                }
+                if index < runtime.kthreads.len() {
+                    break;
+                }
+            }
+            index = 0;
+            slot = if slot + 1 < slots { slot + 1 } else { 0 };
+        }
+        self.cursor = (slot, index);
+    }
+
+    /// Starts a trace. What lies in buffers from an earlier one is passed over.
+    pub(crate) fn begin(&mut self, mut tracer: Box<Tracer>, runtimes: &mut Runtimes) {
+        for runtime in runtimes.iter() {
+            tracer.rename(&runtime.stats.name, Some(runtime.id));
+        }
+        for slot in 0..runtimes.slots() {
+            if let Some(runtime) = runtimes.get_mut(RuntimeId(slot as u32)) {
+                runtime.kthreads.iter_mut().for_each(|kthread| kthread.steps.skip());
+            }
+        }
+        self.tracer = Some(tracer);
+    }
+
+    /// Ends the trace of this number.
+    pub(crate) fn end(&mut self, id: u64) -> Option<Box<Tracer>> {
+        self.tracer.take_if(|tracer| tracer.id == id)
+    }
+
+    /// Takes out a tracer that lies.
+    pub(crate) fn take_broken(&mut self) -> Option<Box<Tracer>> {
+        self.tracer.take_if(|tracer| tracer.broken)
+    }
+
+    pub(crate) fn handle_attached(&mut self, name: &str, id: RuntimeId) {
+        if let Some(tracer) = &mut self.tracer {
+            tracer.rename(name, Some(id));
+        }
+    }
+
+    pub(crate) fn handle_detached(&mut self, id: RuntimeId) {
+        if let Some((_, now)) = self.tracer.as_mut().and_then(|tracer| tracer.runtime.as_mut())
+            && *now == Some(id)
+        {
+            *now = None;
+        }
+    }
+}
+
+fn read_steps(
+    tracer: &mut Tracer,
+    id: RuntimeId,
+    kthread: u16,
+    steps: &mut tailwater_shm::trace::TraceReader,
+) {
+    let who = Who { runtime: id.0, kthread };
+    for _ in 0..STEPS {
+        match steps.read() {
+            Read::Nothing => break,
+            Read::Step(written) => tracer.push(clock::now(), &Event::Alleged { who, written }),
+            Read::Lost(steps) => {
+                tracer.stats.lost.add(steps);
+                tracer.push(clock::now(), &Event::Lost { who, steps });
+            }
+        }
+    }
+}
+
+/// A kthread as a tracer knows it.
+pub(crate) fn who(id: KthreadId) -> Who {
+    Who { runtime: id.runtime.0, kthread: id.index }
+}
+
+fn handoff(kind: HandoffKind) -> Handoff {
+    match kind {
+        HandoffKind::Polling => Handoff::Polling,
+        HandoffKind::Idle => Handoff::Idle,
+        HandoffKind::Wake => Handoff::Wake,
+        HandoffKind::Signal => Handoff::Signal,
+        HandoffKind::Evict => Handoff::Evict,
+    }
+}
