@@ -64,7 +64,11 @@ impl Tracer {
     ///
     /// # Errors
     /// In words, when the numbers are impossible or there is no memory.
-    pub(crate) fn new(id: u64, request: &TraceRequest, clock: &Clock) -> Result<(Box<Self>, OwnedFd), String> {
+    pub(crate) fn new(
+        id: u64,
+        request: &TraceRequest,
+        clock: &Clock,
+    ) -> Result<(Box<Self>, OwnedFd), String> {
         if request.every == 0 {
             return Err("one request of 0; one of 1 is every one".to_owned());
         }
@@ -148,15 +152,26 @@ impl Trace {
         whom: (KthreadId, Option<KthreadId>),
     ) {
         if self.is_on() {
-            let event =
-                Event::Core { core: core.0, step, handoff: handoff(kind), who: who(whom.0), from: whom.1.map(who) };
+            let event = Event::Core {
+                core: core.0,
+                step,
+                handoff: handoff(kind),
+                who: who(whom.0),
+                from: whom.1.map(who),
+            };
             self.emit(at, &event);
         }
     }
 
     /// Whether a frame that a port brings to `id` is to be traced: then its number.
     #[cold]
-    pub(crate) fn sample(&mut self, id: RuntimeId, frame: &[u8], len: usize, arrival: Arrival) -> Option<u32> {
+    pub(crate) fn sample(
+        &mut self,
+        id: RuntimeId,
+        frame: &[u8],
+        len: usize,
+        arrival: Arrival,
+    ) -> Option<u32> {
         let tracer = self.tracer.as_mut()?;
         if tracer.runtime.as_ref().is_some_and(|(_, now)| *now != Some(id)) {
             return None;

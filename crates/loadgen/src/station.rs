@@ -335,7 +335,9 @@ impl Port for Station {
             Stage::Contact { .. } => sent += self.poll_contact(now_ns, switch),
             Stage::Run(run) => {
                 run.observe(now_ns, self.last_frame_ns);
-                sent += run.send_due(now_ns, budget.saturating_sub(sent), switch);
+                let (origin, clock) = (self.origin, self.clock);
+                let at = |due_ns| origin.saturating_add(clock.from_ns(due_ns));
+                sent += run.send_due(now_ns, budget.saturating_sub(sent), switch, at);
                 if run.generator.is_done()
                     && let Stage::Run(run) = core::mem::replace(&mut self.stage, Stage::Idle)
                 {
@@ -405,11 +407,17 @@ impl Run {
     }
 
     #[inline]
-    fn send_due(&mut self, now_ns: u64, budget: usize, switch: &mut dyn Inject) -> usize {
+    fn send_due(
+        &mut self,
+        now_ns: u64,
+        budget: usize,
+        switch: &mut dyn Inject,
+        at: impl Fn(u64) -> Cycles,
+    ) -> usize {
         for sent in 0..budget {
             let Some(outgoing) = self.generator.poll_due(now_ns) else { return sent };
             wire::fill_request(&mut self.frame, FIRST_PORT + outgoing.flow, &outgoing.bytes);
-            if switch.inject(&self.frame) != Delivery::Delivered {
+            if switch.inject_due(&self.frame, at(outgoing.due_ns)) != Delivery::Delivered {
                 self.generator.handle_send_failure(&outgoing);
             }
         }

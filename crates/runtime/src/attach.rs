@@ -14,6 +14,7 @@ use tailwater_shm::layout::{Region, VERSION};
 use tailwater_shm::lot::{ParkingLot, SlotId};
 use tailwater_shm::memory::Mapping;
 use tailwater_shm::ring::{Consumer, Producer};
+use tailwater_shm::trace::TraceWriter;
 
 /// How long the IOKernel may take to answer. Its control thread is never busy for long.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -86,9 +87,11 @@ impl Attachment {
         })
     }
 
-    /// The ends of kthread `index`'s rings that belong to the runtime. Called once per kthread.
-    pub fn rings(&self, index: u16) -> (Producer, Consumer) {
-        (Producer::new(self.region.egress(index)), Consumer::new(self.region.ingress(index)))
+    /// The ends of kthread `index`'s rings that belong to the runtime, and of its buffer of traced steps. Called once per
+    /// kthread.
+    pub fn ends(&self, index: u16) -> (Producer, Consumer, TraceWriter) {
+        let (egress, ingress) = (self.region.egress(index), self.region.ingress(index));
+        (Producer::new(egress), Consumer::new(ingress), self.region.trace_writer(index))
     }
 
     /// Addresses for the network stack.

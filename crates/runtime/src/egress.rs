@@ -5,6 +5,7 @@
 
 use crate::kthread::NoPreempt;
 use crate::runtime::runtime;
+use crate::trace;
 use crate::worker;
 use tailwater_shm::ring::ReserveError;
 
@@ -29,7 +30,8 @@ pub enum EgressError {
 #[inline]
 pub fn transmit(len: usize, fill: impl FnOnce(&mut [u8])) -> Result<(), EgressError> {
     let guard = NoPreempt::new();
-    let Some(egress) = guard.kthread().and_then(|k| k.egress.as_ref()) else { return Err(EgressError::Down) };
+    let Some(kthread) = guard.kthread() else { return Err(EgressError::Down) };
+    let Some(egress) = &kthread.egress else { return Err(EgressError::Down) };
     if !runtime().is_attached() {
         return Err(EgressError::Down);
     }
@@ -42,8 +44,13 @@ pub fn transmit(len: usize, fill: impl FnOnce(&mut [u8])) -> Result<(), EgressEr
         Err(ReserveError::Lie(lie)) => panic!("the IOKernel broke the ring protocol: {lie}"),
     };
     // SAFETY: `frame` is valid for writing `len` bytes until `commit`; the ring is initialised memory.
-    fill(unsafe { core::slice::from_raw_parts_mut(slot.frame(), len) });
-    slot.commit(0, 0, 0);
+    let frame = unsafe { core::slice::from_raw_parts_mut(slot.frame(), len) };
+    fill(frame);
+    let (flags, number) = match kthread.current() {
+        Some(me) if me.carried.is_some() => trace::reply(kthread, me, frame),
+        _ => (0, 0),
+    };
+    slot.commit(number, flags, 0);
     Ok(())
 }
 

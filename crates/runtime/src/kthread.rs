@@ -30,6 +30,7 @@ use tailwater_shm::grant::{GRANT_KIND_BYTE, Generation, GrantWord, PREEMPT_SIGNA
 use tailwater_shm::layout::KthreadShared;
 use tailwater_shm::lot::Slot;
 use tailwater_shm::ring::{Consumer, Producer};
+use tailwater_shm::trace::TraceWriter;
 
 thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
@@ -165,6 +166,8 @@ pub struct Kthread {
     pub ingress: Option<Ingress>,
     /// Frames to the IOKernel; used by this OS thread with preemption off.
     pub egress: Option<UnsafeCell<Producer>>,
+    /// Where it writes down the steps of traced requests; none standalone. Used by this OS thread with preemption off.
+    pub trace: Option<TraceWriter>,
     /// Free stacks.
     pub stacks: StackCache,
     /// Free small blocks.
@@ -199,11 +202,12 @@ impl Kthread {
         index: u16,
         shared: &'static KthreadShared,
         slot: &'static Slot,
-        rings: Option<(Producer, Consumer)>,
+        ends: Option<(Producer, Consumer, TraceWriter)>,
         only: bool,
     ) -> Self {
-        let (egress, ingress) =
-            rings.map_or((None, None), |(p, c)| (Some(UnsafeCell::new(p)), Some(Ingress::new(c))));
+        let (egress, ingress, trace) = ends.map_or((None, None, None), |(p, c, t)| {
+            (Some(UnsafeCell::new(p)), Some(Ingress::new(c)), Some(t))
+        });
         Self {
             this: core::ptr::null(),
             preempt_off: AtomicU32::new(1),
@@ -228,6 +232,7 @@ impl Kthread {
             timers: SpinLock::new(TimerHeap::new()),
             ingress,
             egress,
+            trace,
             stacks: StackCache::default(),
             blocks: crate::alloc::BlockCache::default(),
             counters: Counters::default(),

@@ -58,6 +58,7 @@ pub mod thread;
 pub mod time;
 mod timer;
 mod tls;
+mod trace;
 mod uthread;
 mod worker;
 

@@ -51,6 +51,12 @@ impl RunQueue {
         self.status.runq_head.load(Ordering::Relaxed) == self.status.runq_tail.load(Ordering::Relaxed)
     }
 
+    /// How many threads the queue seems to hold.
+    pub fn len(&self) -> u32 {
+        let tail = self.status.runq_tail.load(Ordering::Relaxed);
+        tail.wrapping_sub(self.status.runq_head.load(Ordering::Relaxed))
+    }
+
     /// Appends; owner only. Gives the thread back when the queue is full.
     #[inline]
     pub fn push(&self, uthread: &'static Uthread) -> Result<(), &'static Uthread> {

@@ -299,7 +299,7 @@ fn build_kthread(index: u16, attachment: Option<&'static Attachment>, only: bool
     let kthread = match attachment {
         Some(a) => {
             let slot = a.lot.slot(a.slots[index as usize]);
-            Kthread::new(index, a.region.kthread(index), slot, Some(a.rings(index)), only)
+            Kthread::new(index, a.region.kthread(index), slot, Some(a.ends(index)), only)
         }
         None => {
             let words: &'static KthreadShared = Box::leak(Box::default());

@@ -8,6 +8,7 @@
 //! | `rsp` | the kthread leaving the thread, in `arch::switch` | the kthread resuming it, after it saw `on_cpu` 0 (Acquire) |
 //! | `on_cpu` | 1 by the kthread resuming it; 0 by `arch::switch` when the context is saved | a kthread about to resume it |
 //! | `entry`, `fs`, `limit` | its creator, before it is first queued | its kthread |
+//! | `carried` | the thread itself, and its creator before it is first queued | the thread itself |
 //! | `destructors` | the thread itself | the thread itself |
 //! | `identity` | see [`thread::identity`](crate::thread::identity) | anybody |
 //! | `next_record` | [`registry`](crate::registry), before the record is published | anybody |
@@ -15,6 +16,7 @@
 use crate::arch;
 use crate::thread::identity::Identity;
 use crate::tls::Destructors;
+use crate::trace::Carried;
 use core::cell::Cell;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU8, Ordering};
@@ -40,6 +42,8 @@ pub struct Entry {
 pub struct Uthread {
     rsp: Cell<usize>,
     on_cpu: AtomicU8,
+    /// The traced request that the thread works on.
+    pub carried: Carried,
     /// Whether the stack has a size of its own and belongs to [`CustomStacks`](crate::custom_stacks::CustomStacks).
     pub custom: bool,
     /// FS base: the thread control block.
@@ -73,6 +77,7 @@ impl Uthread {
         Self {
             rsp: Cell::new(0),
             on_cpu: AtomicU8::new(0),
+            carried: Carried::default(),
             custom: false,
             fs,
             limit,

@@ -22,11 +22,13 @@ use crate::net;
 use crate::runtime::{Runtime, runtime};
 use crate::stack::Stack;
 use crate::timer::TimerNode;
+use crate::trace;
 use crate::uthread::Uthread;
 use crate::{lease, local};
 use core::sync::atomic::Ordering::Relaxed;
 use tailwater_shm::Cycles;
 use tailwater_shm::clock;
+use tailwater_shm::trace::FLAG_TRACED;
 
 /// Direct switches between two visits to the scheduler: bounds how late a timer is noticed.
 const SWITCH_BUDGET: u32 = 64;
@@ -102,8 +104,15 @@ pub fn block(guard: NoPreempt) {
     let kthread = guard.kthread().expect("only a user thread can block here");
     let me = kthread.current().expect("the scheduler does not block");
     assert!(kthread.preempt_depth() == 1, "a user thread blocked while it held a spin lock");
+    let traced = me.carried.is_some();
+    if traced {
+        trace::leaves(kthread, me);
+    }
     leave(kthread, me);
     // From here on possibly on another kthread, whose count the guard now stands for.
+    if traced {
+        trace::returns(&guard, me);
+    }
     drop(guard);
 }
 
@@ -177,9 +186,13 @@ pub fn give_up_core() {
 /// First function of every user thread.
 pub extern "sysv64" fn uthread_main(record: *mut u8) -> ! {
     // SAFETY: the kthread that resumed us left its one count to us.
-    drop(unsafe { NoPreempt::adopt() });
+    let guard = unsafe { NoPreempt::adopt() };
     // SAFETY: the record is that of the running thread (`Uthread::prepare`), and records live for ever.
     let me = unsafe { &*record.cast::<Uthread>() };
+    if me.carried.is_some() {
+        trace::returns(&guard, me);
+    }
+    drop(guard);
     let entry = me.take_entry();
     // SAFETY: `entry` is what the creator prepared; each function is called once, in this order.
     unsafe {
@@ -193,6 +206,9 @@ pub extern "sysv64" fn uthread_main(record: *mut u8) -> ! {
 fn exit(me: &'static Uthread) -> ! {
     let guard = NoPreempt::new();
     let kthread = guard.kthread().expect("user threads run on kthreads");
+    if me.carried.is_some() {
+        trace::drop_request(me);
+    }
     // SAFETY: the thread is about to leave its stack for good, with preemption off.
     runtime().stacks.give(unsafe { Stack::reclaim(me) }, kthread, &guard);
     leave(kthread, me);
@@ -245,7 +261,12 @@ fn poll_ingress(from: &Kthread, guard: &NoPreempt) -> u64 {
                 };
                 // SAFETY: the IOKernel, which this process attached to and trusts, writes no record before it is freed; the
                 // record is the latest peeked.
-                batch.input(unsafe { consumer.frame(&record) }, record.flags);
+                let frame = unsafe { consumer.frame(&record) };
+                if record.flags & FLAG_TRACED == 0 {
+                    batch.input(frame, record.flags);
+                } else {
+                    batch.input_traced(frame, record.flags, trace::taken(record.hash, from.index, frame));
+                }
                 consumer.advance(&record);
                 frames += 1;
             }

@@ -389,8 +389,8 @@ mod tests {
 
     #[test]
     fn steps_cross_between_the_two_mappings() {
-        use crate::trace::buffer::Read;
         use crate::trace::Step;
+        use crate::trace::buffer::Read;
         let spec = RegionSpec::new(2, 1 << 15).unwrap();
         let (a, b) = mapped(spec);
         let (iokernel, runtime) =

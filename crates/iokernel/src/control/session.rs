@@ -177,7 +177,11 @@ impl Control {
 
     fn check_ring(&self, bytes: u32) -> Result<(), String> {
         let most = self.parts.config.max_ring_bytes;
-        if bytes > most { Err(format!("a ring of {bytes} bytes; at most {most} are possible")) } else { Ok(()) }
+        if bytes > most {
+            Err(format!("a ring of {bytes} bytes; at most {most} are possible"))
+        } else {
+            Ok(())
+        }
     }
 
     /// A tap, whose ring the watcher has been given.

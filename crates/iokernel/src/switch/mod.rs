@@ -116,7 +116,10 @@ impl Switch {
             macs,
             ips,
             polled: Vec::new(),
-            ports: ports.into_iter().map(|port| PortLine { port: Some(port), dirty: false, polled: 0 }).collect(),
+            ports: ports
+                .into_iter()
+                .map(|port| PortLine { port: Some(port), dirty: false, polled: 0 })
+                .collect(),
             uplink,
             max_frame: usize::from(config.mtu) + ETHERNET_HEADER,
             ethertypes: config.firewall.ethertypes.clone(),

@@ -9,6 +9,7 @@ use super::stack::{LoopbackBatch, NetConfig, Outlet, OutletError, Stack};
 use crate::egress::{self, EgressError};
 use crate::sync::spin::SpinLock;
 use crate::sync::wait::{WaitList, wait};
+use crate::trace::Request;
 use core::hash::BuildHasher;
 use core::time::Duration;
 use std::sync::{Arc, OnceLock};
@@ -98,6 +99,8 @@ const MAX_DEFERRED: usize = 8;
 #[derive(Debug, Default)]
 pub struct Batch {
     deferred: [Option<Arc<Socket>>; MAX_DEFERRED],
+    /// The frame being processed is a traced request.
+    traced: Option<Request>,
 }
 
 impl Batch {
@@ -105,6 +108,14 @@ impl Batch {
     #[inline]
     pub fn input(&mut self, frame: &[u8], flags: u8) {
         stack().input(self, frame, flags);
+    }
+
+    /// Processes a frame that is a traced request.
+    #[cold]
+    pub fn input_traced(&mut self, frame: &[u8], flags: u8, request: Option<Request>) {
+        self.traced = request;
+        self.input(frame, flags);
+        self.traced = None;
     }
 }
 
@@ -139,6 +150,11 @@ impl Outlet for Batch {
 
     fn poll_loopback(&mut self) {
         KthreadOutlet.poll_loopback();
+    }
+
+    #[inline]
+    fn traced(&self) -> Option<Request> {
+        self.traced
     }
 }
 

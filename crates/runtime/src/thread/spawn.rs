@@ -15,6 +15,7 @@ use crate::thread::handle::{Thread, UserThread};
 use crate::thread::identity;
 use crate::thread::packet::{Completer, Joiner, packet};
 use crate::thread::scope::ScopeData;
+use crate::trace;
 use crate::uthread::{Entry, Uthread};
 use crate::worker;
 use core::panic::AssertUnwindSafe;
@@ -92,6 +93,12 @@ where
     let record: &'static Uthread = stack.uthread();
     let id = identity::new_id(&guard);
     record.identity.begin(id, options.name.as_ref());
+    if let Some(kthread) = guard.kthread()
+        && let Some(me) = kthread.current()
+        && me.carried.is_some()
+    {
+        trace::pass_on(kthread, me, record);
+    }
     let (completer, joiner) = packet(UserThread { record, id, name: options.name }.into(), scope);
     let data = (record.top() as usize - size_of::<Start<F, T>>()) & !63;
     let data = data as *mut Start<F, T>;

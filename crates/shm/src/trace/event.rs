@@ -248,7 +248,9 @@ impl Event {
     /// The event as a tracer's ring carries it.
     pub fn encode(&self) -> [u8; EVENT_BYTES] {
         let words: Words = match *self {
-            Self::Arrived { id, port, len, due, polled } => [head(1, 0, port, id), len.into(), due, polled, 0],
+            Self::Arrived { id, port, len, due, polled } => {
+                [head(1, 0, port, id), len.into(), due, polled, 0]
+            }
             Self::InRing { id, who, unserved, lines } => {
                 [head(2, unserved.into(), 0, id), whose(who), lines.into(), 0, 0]
             }
@@ -283,7 +285,8 @@ impl Event {
         let (chunks, []) = bytes.as_chunks::<8>() else { return None };
         let words: [[u8; 8]; EVENT_BYTES / 8] = chunks.try_into().ok()?;
         let [first, owner, a, b, c] = words.map(u64::from_le_bytes);
-        let (tag, small, x, id) = (first as u8, (first >> 8) as u8, (first >> 16) as u16, (first >> 32) as u32);
+        let (tag, small, x, id) =
+            (first as u8, (first >> 8) as u8, (first >> 16) as u16, (first >> 32) as u32);
         let flag = match small {
             0 => Some(false),
             1 => Some(true),

@@ -55,7 +55,9 @@ fn ipv4(packet: &[u8]) -> Option<(u8, Address, Address, &[u8])> {
     if packet[0] >> 4 != 4 || header < 20 || fragment != 0 {
         return None;
     }
-    let word = |at: usize| u64::from(u32::from_be_bytes([packet[at], packet[at + 1], packet[at + 2], packet[at + 3]]));
+    let word = |at: usize| {
+        u64::from(u32::from_be_bytes([packet[at], packet[at + 1], packet[at + 2], packet[at + 3]]))
+    };
     let transport = packet.get(header..total.min(packet.len()))?;
     Some((packet[9], (0, word(12)), (0, word(16)), transport))
 }

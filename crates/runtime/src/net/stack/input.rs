@@ -298,7 +298,7 @@ impl Stack {
         let udp = UdpDatagram::parse(arrived.payload, addresses, arrived.checksums)?;
         let from = SocketAddr::new(addresses.source(), udp.header.source_port());
         let to = SocketAddr::new(addresses.destination(), udp.header.destination_port());
-        if self.udp.deliver(from, to, udp.payload) != Offer::NotMine {
+        if self.udp.deliver_traced(from, to, udp.payload, outlet.traced()) != Offer::NotMine {
             return Ok(());
         }
         match &arrived.origin {

@@ -56,6 +56,7 @@ pub use output::{MAX_DATAGRAM, SendError};
 use crate::net::neighbour::NeighbourCache;
 use crate::net::udp::{BindError, Endpoint, UdpTable};
 use crate::sync::spin::SpinLock;
+pub use crate::trace::Request;
 use addressing::{Addressing, Route};
 use arp::Announcer;
 use core::hash::{BuildHasher, BuildHasherDefault, Hash};
@@ -106,6 +107,12 @@ pub trait Outlet {
     fn defer(&mut self, socket: &Arc<Socket>) -> bool {
         let _ = socket;
         false
+    }
+
+    /// The traced request that the frame being processed is, if it is one.
+    #[inline]
+    fn traced(&self) -> Option<Request> {
+        None
     }
 
     /// Wants what [`Stack::take_loopback`] gives to be processed soon, by somebody else: the caller may hold locks.

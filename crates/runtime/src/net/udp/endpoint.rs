@@ -13,6 +13,7 @@ use super::ring::{DatagramRing, Received};
 use crate::net::wire::DEFAULT_TTL;
 use crate::sync::spin::{SpinGuard, SpinLock};
 use crate::sync::wait::WaitList;
+use crate::trace::{self, Outcome, Request};
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 use tailwater_shm::layout::Padded;
@@ -93,6 +94,8 @@ pub struct Inbound {
     queue: DatagramRing,
     error: Option<SocketError>,
     readers: WaitList,
+    /// Traced requests in `queue`.
+    traced: Tags,
     pub(super) received: u64,
     pub(super) received_bytes: u64,
     pub(super) overflows: u64,
@@ -102,6 +105,18 @@ impl Inbound {
     /// Where readers wait.
     pub fn readers(&mut self) -> &mut WaitList {
         &mut self.readers
+    }
+
+    /// The datagram that was queued last is a traced request.
+    #[cold]
+    fn tag(&mut self, request: Request, woke: bool) {
+        let queued = self.queue.count();
+        let outcome = if self.traced.push(queued, request) {
+            Outcome::Queued { woke, ahead: queued.saturating_sub(1) as u32 }
+        } else {
+            Outcome::Untracked
+        };
+        trace::delivered(request, outcome);
     }
 
     /// The oldest datagram, or the pending error, which comes first; `None` when there is neither.
@@ -114,7 +129,13 @@ impl Inbound {
             return Err(error);
         }
         match take {
-            Take::Remove => Ok(self.queue.pop(buf)),
+            Take::Remove => {
+                let popped = self.queue.pop(buf);
+                if popped.is_some() {
+                    trace::received(self.traced.pop());
+                }
+                Ok(popped)
+            }
             Take::Peek => {
                 let peeked = self.queue.peek(buf);
                 if peeked.is_some() {
@@ -124,6 +145,50 @@ impl Inbound {
                 Ok(peeked)
             }
         }
+    }
+}
+
+/// Traced requests that can be told apart in one socket.
+const MAX_TAGS: usize = 8;
+
+/// Which datagrams of a queue are traced requests.
+#[derive(Debug, Default)]
+struct Tags {
+    /// Datagrams before it, and what it is.
+    tags: [Option<(u32, Request)>; MAX_TAGS],
+    count: u8,
+}
+
+impl Tags {
+    /// The newest of `queued` datagrams is a traced request. False if there is no room for another.
+    fn push(&mut self, queued: usize, request: Request) -> bool {
+        let Some(free) = self.tags.iter_mut().find(|tag| tag.is_none()) else { return false };
+        *free = Some((queued.saturating_sub(1) as u32, request));
+        self.count += 1;
+        true
+    }
+
+    /// The oldest datagram was taken: what it was, if it was one.
+    #[inline(always)]
+    fn pop(&mut self) -> Option<Request> {
+        if self.count == 0 { None } else { self.pop_tag() }
+    }
+
+    #[cold]
+    fn pop_tag(&mut self) -> Option<Request> {
+        let mut taken = None;
+        for tag in &mut self.tags {
+            match tag {
+                Some((0, request)) => {
+                    taken = Some(*request);
+                    *tag = None;
+                    self.count -= 1;
+                }
+                Some((before, _)) => *before -= 1,
+                None => {}
+            }
+        }
+        taken
     }
 }
 
@@ -172,6 +237,7 @@ impl Endpoint {
                 queue: DatagramRing::new(0),
                 error: None,
                 readers: WaitList::new(),
+                traced: Tags::default(),
                 received: 0,
                 received_bytes: 0,
                 overflows: 0,
@@ -201,6 +267,7 @@ impl Endpoint {
         inbound.binding = None;
         inbound.error = None;
         self.has_error.store(false, Relaxed);
+        inbound.traced = Tags::default();
         core::mem::replace(&mut inbound.queue, DatagramRing::new(0))
     }
 
@@ -211,18 +278,30 @@ impl Endpoint {
 
     /// Queues a datagram if it is for this endpoint.
     #[inline]
-    pub(super) fn offer(&self, source: SocketAddr, destination: SocketAddr, data: &[u8]) -> Offer {
+    pub(super) fn offer(
+        &self,
+        source: SocketAddr,
+        destination: SocketAddr,
+        data: &[u8],
+        traced: Option<Request>,
+    ) -> Offer {
         let mut inbound = self.inbound.0.lock();
         if !inbound.binding.is_some_and(|binding| binding.accepts(source, destination)) {
             return Offer::NotMine;
         }
         if !inbound.queue.push(source, data) {
             inbound.overflows += 1;
+            if let Some(request) = traced {
+                trace::delivered(request, Outcome::Refused);
+            }
             return Offer::Overflow;
         }
         inbound.received += 1;
         inbound.received_bytes += data.len() as u64;
-        inbound.readers.wake_one();
+        let woke = inbound.readers.wake_one();
+        if let Some(request) = traced {
+            inbound.tag(request, woke);
+        }
         Offer::Queued
     }
 

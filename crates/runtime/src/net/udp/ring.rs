@@ -119,6 +119,12 @@ impl DatagramRing {
         true
     }
 
+    /// Datagrams in it.
+    #[inline]
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
     /// Copies as much of the oldest datagram as `buf` holds.
     #[inline]
     pub fn peek(&self, buf: &mut [u8]) -> Option<Received> {

@@ -20,6 +20,7 @@ use super::ring::DatagramRing;
 use super::slab::Slab;
 use crate::net::stack::Counters;
 use crate::sync::spin::SpinLock;
+use crate::trace::Request;
 use core::hash::{BuildHasher, BuildHasherDefault};
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -133,10 +134,22 @@ impl UdpTable {
     /// Queues a datagram at the socket it is for. [`Offer::NotMine`] says that there is none.
     #[inline]
     pub fn deliver(&self, source: SocketAddr, destination: SocketAddr, data: &[u8]) -> Offer {
+        self.deliver_traced(source, destination, data, None)
+    }
+
+    /// As [`deliver`](Self::deliver); the datagram may be a traced request.
+    #[inline]
+    pub fn deliver_traced(
+        &self,
+        source: SocketAddr,
+        destination: SocketAddr,
+        data: &[u8],
+        traced: Option<Request>,
+    ) -> Offer {
         let port = destination.port();
         let mut offer = Offer::NotMine;
         self.find(port, |endpoint| {
-            offer = endpoint.offer(source, destination, data);
+            offer = endpoint.offer(source, destination, data, traced);
             offer != Offer::NotMine
         });
         offer

@@ -62,6 +62,7 @@ impl Stack {
             return false;
         }
         let events = inner.connection.handle_segment(now, segment, ecn);
+        let traced = outlet.traced();
         if events.contains(Events::TRANSMIT)
             && inner.connection.only_acknowledges(now)
             && (inner.deferred || outlet.defer(socket))
@@ -70,6 +71,9 @@ impl Stack {
             inner.wake(events);
         } else {
             self.settle(outlet, socket, inner, events, now);
+        }
+        if let Some(request) = traced {
+            inner.tag(request, events);
         }
         true
     }

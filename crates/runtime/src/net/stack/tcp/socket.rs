@@ -13,6 +13,7 @@ use super::timers::NEVER;
 use crate::net::wire::{Addresses, DEFAULT_TTL};
 use crate::sync::spin::{SpinGuard, SpinLock};
 use crate::sync::wait::WaitList;
+use crate::trace::{self, Outcome, Request};
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use tailwater_tcp::{Connection, Error, Events, Flow, Instant, RecvError, SendError, State};
@@ -46,6 +47,8 @@ pub struct Inner {
     /// Whether somebody waits for all to be acknowledged.
     pub(super) lingers: bool,
     pub(super) failure: Option<Failure>,
+    /// The traced request that the next read takes.
+    traced: Option<Request>,
 }
 
 /// What a call found that gave or took no data.
@@ -89,11 +92,24 @@ impl Inner {
     pub fn receive(&mut self, buf: &mut [u8], peek: bool) -> Result<usize, Refusal> {
         let result = if peek { self.connection.peek(buf) } else { self.connection.recv(buf) };
         match result {
-            Ok(len) => Ok(len),
+            Ok(len) => {
+                if self.traced.is_some() && len > 0 && !peek {
+                    trace::received(self.traced.take());
+                }
+                Ok(len)
+            }
             Err(RecvError::WouldBlock) => Err(Refusal::WouldBlock),
             // The failure is told once; after it there is nothing more to read.
             Err(RecvError::Failed(_)) => self.take_failure().map_or(Ok(0), |it| Err(Refusal::Failed(it))),
         }
+    }
+
+    /// The segment that was handled last is a traced request, of which `events` came.
+    #[cold]
+    pub(super) fn tag(&mut self, request: Request, events: Events) {
+        self.traced = Some(request);
+        let woke = events.contains(Events::READABLE);
+        trace::delivered(request, Outcome::Queued { woke, ahead: 0 });
     }
 
     /// Takes as much of `data` as there is room for.
@@ -198,6 +214,7 @@ impl Socket {
                 told: false,
                 lingers: false,
                 failure: None,
+                traced: None,
             }),
         }
     }
