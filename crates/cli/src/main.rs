@@ -21,6 +21,7 @@ mod machine;
 mod run;
 mod stats;
 mod table;
+mod trace;
 
 // The services that `demo` starts are this same program.
 #[global_allocator]
@@ -53,6 +54,7 @@ enum Command {
     Load(Box<load::LoadArgs>),
     Stats(stats::StatsArgs),
     Capture(Box<capture::CaptureArgs>),
+    Trace(Box<trace::TraceArgs>),
     Bench(bench::BenchArgs),
     Doctor(doctor::DoctorArgs),
     /// Simulate policies, allocators and machines
@@ -75,6 +77,7 @@ fn main() -> ExitCode {
         Command::Load(args) => load::run(&args),
         Command::Stats(args) => stats::run(&args),
         Command::Capture(args) => capture::run(&args),
+        Command::Trace(args) => trace::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Sim(args) => tailwater_sim::cli::run_sim(&args),

@@ -289,3 +289,6 @@ fn handoff(kind: HandoffKind) -> Handoff {
         HandoffKind::Evict => Handoff::Evict,
     }
 }
+
+#[cfg(test)]
+mod tests;

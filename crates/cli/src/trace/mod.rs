@@ -1,0 +1,121 @@
+//! `tailwater trace`: the way of single requests through ports, rings, cores and threads, and why the slow ones were slow.
+//!
+//! Owns arguments, the conversation with the IOKernel ([`watch`]) and what is printed ([`report`]). What was seen is put together by
+//! [`collect`], divided into stages by [`stages`], and drawn by [`perfetto`]. The IOKernel never waits for this program:
+//! when it is slow, events are missing, and the number is said at the end.
+
+mod collect;
+mod cores;
+mod perfetto;
+mod report;
+mod stages;
+#[cfg(test)]
+mod tests;
+mod watch;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use clap::Args;
+use tailwater_shm::control::TraceRequest;
+use tailwater_workload::units::parse_duration_ns;
+
+use crate::interrupt::{Interrupt, Interrupted};
+use collect::Collector;
+use report::Report;
+use watch::Watch;
+
+/// How long the ring is left alone when it was empty. Short stays on a core disturb less than many; a ring of 4 MiB holds 65,000
+/// events, which is 10 ms of 100,000 requests and as many hand-offs a second, all of them traced.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// Trace single requests through the IOKernel and a service, and say why slow ones were slow
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Examples:
+  tailwater trace                                    5 s, one request of 1000
+  tailwater trace --runtime spin --sample 100 --slowest 20
+  tailwater trace --sample 1 --duration 200ms --out trace.json
+                                                     every request; open the file in ui.perfetto.dev
+  tailwater trace --iokernel @tailwater-demo-4711    of a `tailwater demo` with this process id
+
+Requests come from ports (load generator, TAP, AF_XDP). The reply is the next frame that the thread which read the request
+sends back. Times are taken when IOKernel and runtime see things, in nanoseconds. Needs the IOKernel's user, or root.")]
+pub struct TraceArgs {
+    /// Control socket of the IOKernel; @NAME is an abstract address
+    #[arg(long, value_name = "SOCKET", default_value = "@tailwater")]
+    iokernel: String,
+    /// Trace one of so many requests
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
+    sample: u32,
+    /// How long
+    #[arg(long, value_parser = parse_duration_ns, default_value = "5s")]
+    duration: u64,
+    /// Only requests to this program (its name in `tailwater stats`), also if it starts later
+    #[arg(long, value_name = "NAME")]
+    runtime: Option<String>,
+    /// How many of the slowest requests are shown
+    #[arg(long, value_name = "K", default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    slowest: u16,
+    /// Write all requests and cores as JSON for ui.perfetto.dev or chrome://tracing
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Memory in megabytes for events that wait to be read: 1, 2, 4, 8 or 16
+    #[arg(long, value_name = "MB", default_value_t = 4, value_parser = parse_buffer)]
+    buffer: u32,
+}
+
+fn parse_buffer(text: &str) -> Result<u32, String> {
+    text.parse().ok().filter(|mb| [1, 2, 4, 8, 16].contains(mb)).ok_or_else(|| "1, 2, 4, 8 or 16".to_owned())
+}
+
+/// Traces until told to stop, then prints and writes.
+///
+/// # Errors
+/// When nobody listens at the socket, the request is refused, or the file cannot be written.
+pub fn run(args: &TraceArgs) -> anyhow::Result<()> {
+    let interrupt = Interrupt::catch()?;
+    let request =
+        TraceRequest { every: args.sample, runtime: args.runtime.clone(), ring_bytes: args.buffer << 20 };
+    let mut watch = Watch::begin(&args.iokernel, request)?;
+    let mut collector = Collector::default();
+    let connected = gather(&mut watch, &mut collector, &interrupt, Duration::from_nanos(args.duration))?;
+    let losses = if connected { watch.losses() } else { None };
+    let report = Report::new(&collector, &watch.names, &watch.clock, losses);
+    print!("{}", report.text(args.slowest.into()));
+    if let Some(path) = &args.out {
+        let document = perfetto::document(&collector, &watch.names, &watch.clock);
+        let file = std::fs::File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+        serde_json::to_writer(std::io::BufWriter::new(file), &document)
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    anyhow::ensure!(connected, "the IOKernel ended the trace");
+    Ok(())
+}
+
+/// Reads events until the time is over, somebody interrupts, or the IOKernel hangs up: then false.
+fn gather(
+    watch: &mut Watch,
+    collector: &mut Collector,
+    interrupt: &Interrupt,
+    duration: Duration,
+) -> anyhow::Result<bool> {
+    let begun = Instant::now();
+    let (mut connected, mut interrupted) = (true, false);
+    loop {
+        let over = interrupted || !connected || begun.elapsed() >= duration;
+        while let Some((at, event)) = watch.next()? {
+            collector.push(at, event);
+        }
+        // Names of programs that are gone at the end.
+        watch.learn_names(collector.unknown(&watch.names));
+        if over {
+            return Ok(connected);
+        }
+        // The socket is readable when the IOKernel hangs up: it says nothing by itself.
+        match interrupt.wait_readable(Some(watch.socket()), Instant::now() + PAUSE) {
+            Ok(readable) => connected = !readable,
+            Err(Interrupted) => interrupted = true,
+        }
+    }
+}

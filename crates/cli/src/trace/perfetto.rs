@@ -1,0 +1,139 @@
+//! A trace as JSON in the Trace Event Format, which ui.perfetto.dev and chrome://tracing open.
+//!
+//! | process | threads |
+//! |---|---|
+//! | 1, "cores" | one for each core: whose it was; and one for its hand-offs |
+//! | 2, "requests" | each request is an asynchronous slice, its stages are slices within |
+//! | 100 and on, programs | one for each kthread: which traced request it ran |
+//!
+//! Times are microseconds since the first event, with fractions to the nanosecond.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+use tailwater_shm::trace::{Handoff, Who};
+use tailwater_shm::{Clock, Cycles};
+
+use super::collect::Collector;
+use super::cores::Tenancy;
+use super::stages::{Breakdown, Span, Stage};
+use super::watch::Names;
+
+const CORES: u32 = 1;
+const REQUESTS: u32 = 2;
+/// Of the program with id 0.
+const PROGRAMS: u32 = 100;
+/// Threads of hand-offs come after those of the cores.
+const HANDOFFS: u32 = 1 << 16;
+
+struct Drawing<'a> {
+    names: &'a Names,
+    clock: &'a Clock,
+    origin: Cycles,
+    events: Vec<Value>,
+}
+
+/// Everything that was collected.
+pub fn document(collector: &Collector, names: &Names, clock: &Clock) -> Value {
+    let requests: Vec<Breakdown> =
+        collector.requests.values().filter_map(|request| Breakdown::of(request, &collector.cores)).collect();
+    let tenancies = collector.cores.tenancies();
+    let beginnings = tenancies.iter().map(|it| it.decided).chain(requests.iter().map(|it| it.from));
+    let origin = beginnings.min().unwrap_or(0);
+    let end = requests.iter().map(|it| it.to).chain(tenancies.iter().filter_map(|it| it.lost.or(it.running)));
+    let end = end.max().unwrap_or(origin);
+    let mut drawing = Drawing { names, clock, origin, events: Vec::new() };
+    drawing.name_tracks(tenancies, &requests);
+    tenancies.iter().for_each(|tenancy| drawing.tenancy(tenancy, end));
+    requests.iter().for_each(|request| drawing.request(request));
+    json!({
+        "displayTimeUnit": "ns",
+        "otherData": { "program": "tailwater trace", "version": env!("CARGO_PKG_VERSION") },
+        "traceEvents": drawing.events,
+    })
+}
+
+impl Drawing<'_> {
+    fn us(&self, at: Cycles) -> f64 {
+        self.clock.to_ns(at.saturating_sub(self.origin)) as f64 / 1000.0
+    }
+
+    /// A slice on a track of its own, where slices do not overlap.
+    fn slice(&mut self, (pid, tid): (u32, u32), name: &str, (from, to): (Cycles, Cycles), args: &Value) {
+        let (ts, dur) = (self.us(from), self.us(to) - self.us(from));
+        self.events.push(
+            json!({ "ph": "X", "pid": pid, "tid": tid, "name": name, "ts": ts, "dur": dur.max(0.0), "args": args }),
+        );
+    }
+
+    fn name_tracks(&mut self, tenancies: &[Tenancy], requests: &[Breakdown]) {
+        let ran = requests.iter().flat_map(|it| &it.spans).filter_map(|span| span.who);
+        let kthreads: BTreeSet<Who> = tenancies.iter().map(|it| it.who).chain(ran).collect();
+        let programs: BTreeSet<u32> = kthreads.iter().map(|who| who.runtime).collect();
+        let cores: BTreeSet<u16> = tenancies.iter().map(|it| it.core).collect();
+        let mut name = |kind: &str, pid: u32, tid: u32, name: &str| {
+            self.events
+                .push(json!({ "ph": "M", "pid": pid, "tid": tid, "name": kind, "args": { "name": name } }));
+        };
+        name("process_name", CORES, 0, "cores");
+        name("process_name", REQUESTS, 0, "requests");
+        for core in cores {
+            name("thread_name", CORES, core.into(), &format!("core {core}"));
+            name("thread_name", CORES, HANDOFFS + u32::from(core), &format!("core {core}: hand-offs"));
+        }
+        for program in programs {
+            name("process_name", pid(program), 0, &self.names.runtime(program));
+        }
+        for who in kthreads {
+            name("thread_name", pid(who.runtime), who.kthread.into(), &format!("kthread {}", who.kthread));
+        }
+    }
+
+    fn tenancy(&mut self, tenancy: &Tenancy, end: Cycles) {
+        let Tenancy { who, core, decided, running, lost, .. } = *tenancy;
+        let program = self.names.runtime(who.runtime);
+        let args = json!({ "program": program, "kthread": who.kthread });
+        if let Some(running) = running {
+            let until = lost.unwrap_or(end).max(running);
+            let name = format!("{program} kthread {}", who.kthread);
+            self.slice((CORES, core.into()), &name, (running, until), &args);
+        }
+        let over = running.or(lost).unwrap_or(end).max(decided);
+        if over > decided {
+            let how = match tenancy.handoff {
+                Handoff::Polling => "cede at a poll point",
+                Handoff::Idle => "taken from an idle kthread",
+                Handoff::Wake => "wake",
+                Handoff::Signal => "preempt signal",
+                Handoff::Evict => "eviction",
+            };
+            let name = format!("to {program}: {how}");
+            self.slice((CORES, HANDOFFS + u32::from(core)), &name, (decided, over), &args);
+        }
+    }
+
+    fn request(&mut self, request: &Breakdown) {
+        let name = format!("request {}", request.id);
+        self.nested("b", request.id, &name, request.from);
+        for span in &request.spans {
+            self.nested("b", request.id, span.stage.name(), span.from);
+            self.nested("e", request.id, span.stage.name(), span.to);
+            if let Span { stage: Stage::Run, from, to, who: Some(who), .. } = *span {
+                let track = (pid(who.runtime), who.kthread.into());
+                self.slice(track, &name, (from, to), &json!({ "request": request.id }));
+            }
+        }
+        self.nested("e", request.id, &name, request.to);
+    }
+
+    fn nested(&mut self, phase: &str, id: u32, name: &str, at: Cycles) {
+        let ts = self.us(at);
+        self.events.push(
+            json!({ "ph": phase, "cat": "request", "id": id, "pid": REQUESTS, "tid": 0, "name": name, "ts": ts }),
+        );
+    }
+}
+
+fn pid(runtime: u32) -> u32 {
+    PROGRAMS.saturating_add(runtime)
+}

@@ -1,0 +1,237 @@
+//! What is printed: how many requests, how long each stage took, and the slowest requests with the reason in words.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use tailwater_shm::trace::event::Undelivered;
+use tailwater_shm::trace::{Handoff, Step, Who};
+use tailwater_shm::{Clock, Cycles};
+
+use super::collect::{Collector, Request, Switched};
+use super::stages::{Breakdown, Span, Stage};
+use super::watch::{Losses, Names};
+use crate::table::{Table, number};
+
+/// Requests put together, and what is needed to speak of them.
+pub struct Report<'a> {
+    collector: &'a Collector,
+    names: &'a Names,
+    clock: &'a Clock,
+    losses: Option<Losses>,
+    /// The answered requests, slowest first.
+    answered: Vec<Breakdown>,
+}
+
+impl<'a> Report<'a> {
+    /// Of everything that was collected. `losses` is what the IOKernel says is missing.
+    pub fn new(collector: &'a Collector, names: &'a Names, clock: &'a Clock, losses: Option<Losses>) -> Self {
+        let requests = collector.requests.values();
+        let mut answered: Vec<_> =
+            requests.filter_map(|request| Breakdown::of(request, &collector.cores)).collect();
+        answered.sort_by_key(|breakdown| core::cmp::Reverse(breakdown.total()));
+        Self { collector, names, clock, losses, answered }
+    }
+
+    /// All of it, with the `slowest` requests.
+    pub fn text(&self, slowest: usize) -> String {
+        let mut text = self.counts();
+        if self.answered.is_empty() {
+            text += "No request was answered. Requests are sampled as they come from ports; see docs, guide, Tracing requests.\n";
+            return text;
+        }
+        // Writing to a string does not fail.
+        let _ = write!(text, "\n{}\n{}", self.percentiles(), self.slowest(slowest));
+        text
+    }
+
+    fn us(&self, cycles: Cycles) -> String {
+        number(self.clock.to_ns(cycles) as f64 / 1000.0)
+    }
+
+    fn counts(&self) -> String {
+        let (mut dropped, mut open) = (BTreeMap::<&str, u64>::new(), 0);
+        for request in self.collector.requests.values().filter(|request| request.left.is_none()) {
+            match fate(request) {
+                Some(fate) => *dropped.entry(fate).or_default() += 1,
+                None => open += 1,
+            }
+        }
+        let all = self.collector.requests.len();
+        let mut text = format!("{all} requests traced, {} answered", self.answered.len());
+        for (fate, count) in dropped {
+            let _ = write!(text, ", {count} {fate}");
+        }
+        if open > 0 {
+            let _ = write!(text, ", {open} still under way");
+        }
+        let missing = match self.losses {
+            None => "an unknown number of events is missing".to_owned(),
+            Some(Losses { events, steps }) => {
+                format!(
+                    "{events} events missing because this program was slow, {steps} overwritten in programs"
+                )
+            }
+        };
+        let _ = writeln!(text, "; {missing}");
+        let (not_kept, untrue) = (self.collector.not_kept, self.collector.untrue);
+        if not_kept > 0 {
+            let _ = writeln!(text, "{not_kept} more requests were traced than are kept");
+        }
+        if untrue > 0 {
+            let _ = writeln!(
+                text,
+                "{untrue} steps were left out: they belong to requests from before, or are not true"
+            );
+        }
+        text
+    }
+
+    /// One row for each stage that took time, and one for the total.
+    fn percentiles(&self) -> Table {
+        let mut table = Table::new(["us", "p50", "p90", "p99", "max", "share"]);
+        let whole: u128 = self.answered.iter().map(|it| u128::from(it.total())).sum();
+        let mut row = |name: &str, of: &dyn Fn(&Breakdown) -> Cycles| {
+            let mut values: Vec<Cycles> = self.answered.iter().map(of).collect();
+            values.sort_unstable();
+            let at = |q: f64| self.us(values[((values.len() - 1) as f64 * q).ceil() as usize]);
+            let sum: u128 = values.iter().map(|&v| u128::from(v)).sum();
+            if sum > 0 {
+                let share = format!("{:.1}%", 100.0 * sum as f64 / whole as f64);
+                table.row([name.to_owned(), at(0.5), at(0.9), at(0.99), at(1.0), share]);
+            }
+        };
+        for stage in Stage::ALL {
+            row(stage.name(), &|it| it.in_stage(stage));
+        }
+        row("total", &Breakdown::total);
+        table
+    }
+
+    fn slowest(&self, count: usize) -> String {
+        let mut text = String::new();
+        for breakdown in self.answered.iter().take(count) {
+            let Some(request) = self.collector.requests.get(&breakdown.id) else { continue };
+            let who = request.who().map_or(String::new(), |who| self.names.runtime(who.runtime));
+            let _ = writeln!(
+                text,
+                "request {} to {who}: {} us: {}",
+                breakdown.id,
+                self.us(breakdown.total()),
+                self.reason(request, breakdown)
+            );
+            let stages = Stage::ALL.into_iter().filter(|&stage| breakdown.in_stage(stage) > 0);
+            let stages: Vec<String> = stages
+                .map(|stage| format!("{} {}", stage.name(), self.us(breakdown.in_stage(stage))))
+                .collect();
+            let _ = writeln!(text, "    {}", stages.join(", "));
+        }
+        text
+    }
+
+    /// Why it was slow: what it spent most of its time with.
+    pub fn reason(&self, request: &Request, breakdown: &Breakdown) -> String {
+        let Some((stage, span)) = breakdown.longest() else { return "it took no time".to_owned() };
+        let long = self.us(breakdown.in_stage(stage));
+        let kthread = |who: Option<Who>| who.map_or("its kthread".to_owned(), |who| self.kthread(who));
+        match stage {
+            Stage::Port => format!("waited {long} us for its port to be polled"),
+            Stage::Switch => format!("{long} us in the switch"),
+            Stage::Detection => format!(
+                "waited {long} us for a core: {} had none, and none was granted yet{}",
+                kthread(span.who),
+                self.granted(span)
+            ),
+            Stage::Cede => format!("waited {long} us for a core: {}", self.cession(span)),
+            Stage::Start => format!(
+                "waited {long} us for a core: {} took that long to start on core {}",
+                kthread(span.who),
+                span.tenancy.map_or(0, |it| it.core)
+            ),
+            Stage::Ring => {
+                format!(
+                    "{long} us in the ingress ring: {} had a core and ran something else",
+                    kthread(span.who)
+                )
+            }
+            Stage::Stack => format!("{long} us in the network stack of {}", kthread(span.who)),
+            Stage::Socket => format!(
+                "{long} us in its socket behind {} others: no thread was waiting to receive",
+                breakdown.ahead
+            ),
+            Stage::RunQueue => format!(
+                "{long} us in the run queue of {}, behind {} other threads",
+                kthread(span.who),
+                breakdown.queue.saturating_sub(1)
+            ),
+            Stage::Run => format!("ran for {long} us"),
+            Stage::Preempted => {
+                let times = times(request, |step| step == Step::Off { asked: true });
+                format!("preempted {times}, {long} us off its core{}", self.taker(span))
+            }
+            Stage::Blocked => format!(
+                "waited {long} us for something in the program (a lock, a channel, a timer, another host), or yielded"
+            ),
+            Stage::Egress => format!("the reply lay {long} us in the egress ring of {}", kthread(span.who)),
+            Stage::Out => format!("the reply took {long} us through the switch"),
+        }
+    }
+
+    fn kthread(&self, who: Who) -> String {
+        format!("kthread {} of {}", who.kthread, self.names.runtime(who.runtime))
+    }
+
+    /// How the core came at last.
+    fn granted(&self, span: &Span) -> String {
+        let Some(tenancy) = span.tenancy else { return String::new() };
+        match tenancy.from {
+            Some(from) => format!(" (then core {}, from {})", tenancy.core, self.kthread(from)),
+            None => format!(" (then core {}, which was free)", tenancy.core),
+        }
+    }
+
+    /// How long somebody took to give a core up, and what it took.
+    fn cession(&self, span: &Span) -> String {
+        let Some((tenancy, from)) = span.tenancy.and_then(|it| Some((it, it.from?))) else {
+            return "somebody had to give it up".to_owned();
+        };
+        let signalled = tenancy.signalled.map(|at| self.us(at.saturating_sub(tenancy.decided)));
+        let how = match (tenancy.handoff, signalled) {
+            (Handoff::Evict, _) => "and had to be moved off by force".to_owned(),
+            (_, Some(after)) => format!("and needed the preempt signal, {after} us after it was asked"),
+            (Handoff::Idle, None) => "though it was idle".to_owned(),
+            _ => "at a poll point".to_owned(),
+        };
+        format!("{} gave up core {} {how}", self.kthread(from), tenancy.core)
+    }
+
+    /// Who got the core from the kthread that was preempted.
+    fn taker(&self, span: &Span) -> String {
+        let Some(loser) = span.who else { return String::new() };
+        let tenancies = self.collector.cores.tenancies();
+        let taker = tenancies.iter().rev().find(|it| it.from == Some(loser) && it.decided < span.to);
+        taker.map_or(String::new(), |it| format!(", which went to {}", self.kthread(it.who)))
+    }
+}
+
+fn times(request: &Request, is: impl Fn(Step) -> bool) -> String {
+    match request.steps.iter().filter(|&&(.., step)| is(step)).count() {
+        1 => "once".to_owned(),
+        n => format!("{n} times"),
+    }
+}
+
+/// How a request that was not answered ended.
+fn fate(request: &Request) -> Option<&'static str> {
+    match request.switched {
+        Some(Switched::Dropped(Undelivered::Full)) => return Some("dropped at a full ingress ring"),
+        Some(Switched::Dropped(Undelivered::Gone)) => return Some("to a program that ended"),
+        _ => {}
+    }
+    let ended = |step| match step {
+        Step::Refused => Some("dropped at a full socket"),
+        Step::Untracked => Some("lost from sight: too many traced requests in one socket"),
+        Step::Ended => Some("without a reply from their thread"),
+        _ => None,
+    };
+    request.step(ended).map(|(.., fate)| fate)
+}

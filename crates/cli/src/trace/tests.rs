@@ -1,0 +1,327 @@
+//! Made-up events, on a clock of 1 GHz: a cycle is a nanosecond.
+
+use proptest::prelude::*;
+use serde_json::Value;
+use tailwater_shm::Clock;
+use tailwater_shm::trace::buffer::Written;
+use tailwater_shm::trace::{CoreStep, Event, Handoff, Step, Who};
+
+use super::collect::Collector;
+use super::perfetto;
+use super::report::Report;
+use super::stages::{Breakdown, Stage};
+use super::watch::{Losses, Names};
+
+const SERVICE: Who = Who { runtime: 0, kthread: 0 };
+const BATCH: Who = Who { runtime: 1, kthread: 0 };
+const NONE: Losses = Losses { events: 0, steps: 0 };
+
+fn names() -> Names {
+    Names {
+        runtimes: [(0, "web".to_owned()), (1, "batch".to_owned())].into(),
+        ports: vec!["load".to_owned()],
+    }
+}
+
+fn clock() -> Clock {
+    Clock::from_hz(1_000_000_000)
+}
+
+/// A story of request 1 of the service.
+#[derive(Default)]
+struct Story(Collector);
+
+impl Story {
+    fn arrives(&mut self, due: u64, at: u64, in_ring: u64) -> &mut Self {
+        self.0.push(at, Event::Arrived { id: 1, port: 0, len: 60, due, polled: due });
+        self.0.push(in_ring, Event::InRing { id: 1, who: SERVICE, unserved: false, lines: 0 });
+        self
+    }
+
+    fn core(&mut self, at: u64, step: CoreStep, handoff: Handoff, who: Who, from: Option<Who>) -> &mut Self {
+        self.0.push(at, Event::Core { core: 1, step, handoff, who, from });
+        self
+    }
+
+    fn step(&mut self, at: u64, step: Step) -> &mut Self {
+        self.alleged(at, SERVICE, 1, step);
+        self
+    }
+
+    fn alleged(&mut self, at: u64, who: Who, id: u32, step: Step) {
+        let (kind, argument) = step.to_bits();
+        self.0.push(at + 5_000, Event::Alleged { who, written: Written { id, kind, at, argument } });
+    }
+
+    fn replied(&mut self, sent: u64, seen: u64, left: u64) -> &mut Self {
+        self.step(sent, Step::Sent);
+        self.0.push(seen, Event::Seen { id: 1, who: SERVICE });
+        self.0.push(left, Event::Left { id: 1, who: SERVICE, taken: true });
+        self
+    }
+
+    fn breakdown(&self) -> Breakdown {
+        let breakdown = Breakdown::of(&self.0.requests[&1], &self.0.cores).expect("it was answered");
+        check(&breakdown);
+        breakdown
+    }
+
+    fn reason(&self) -> String {
+        let (names, clock) = (names(), clock());
+        Report::new(&self.0, &names, &clock, Some(NONE)).reason(&self.0.requests[&1], &self.breakdown())
+    }
+}
+
+/// Stages follow one another and sum to the total.
+fn check(breakdown: &Breakdown) {
+    let mut at = breakdown.from;
+    for span in &breakdown.spans {
+        assert_eq!(span.from, at, "a gap or an overlap: {breakdown:?}");
+        assert!(span.to > span.from, "an empty stage: {breakdown:?}");
+        at = span.to;
+    }
+    assert_eq!(at, breakdown.to, "{breakdown:?}");
+    let sum: u64 = Stage::ALL.into_iter().map(|stage| breakdown.in_stage(stage)).sum();
+    assert_eq!(sum, breakdown.total());
+}
+
+/// The service has the core all the time.
+fn undisturbed() -> Story {
+    let mut story = Story::default();
+    story.core(0, CoreStep::Running, Handoff::Wake, SERVICE, None);
+    story
+}
+
+const WOKEN: Step = Step::Delivered { woke: true, ahead: 0, queue: 1 };
+
+#[test]
+fn every_stage_of_a_plain_request_is_told_apart() {
+    let mut story = undisturbed();
+    story.arrives(1_000, 1_100, 1_300).step(1_400, Step::Taken { ring: 0 }).step(1_500, WOKEN);
+    story.step(1_700, Step::Received).replied(11_700, 12_200, 12_400);
+    let breakdown = story.breakdown();
+    let stages: Vec<_> = breakdown.spans.iter().map(|span| (span.stage, span.to - span.from)).collect();
+    assert_eq!(
+        stages,
+        [
+            (Stage::Port, 100),
+            (Stage::Switch, 200),
+            (Stage::Ring, 100),
+            (Stage::Stack, 100),
+            (Stage::RunQueue, 200),
+            (Stage::Run, 10_000),
+            (Stage::Egress, 500),
+            (Stage::Out, 200),
+        ]
+    );
+    assert_eq!(story.reason(), "ran for 10.0 us");
+}
+
+#[test]
+fn a_request_that_waits_behind_a_long_one_says_so() {
+    let mut story = undisturbed();
+    story.arrives(0, 0, 100).step(90_000, Step::Taken { ring: 0 }).step(90_100, WOKEN);
+    story.step(90_200, Step::Received).replied(91_000, 91_100, 91_200);
+    assert_eq!(
+        story.reason(),
+        "89.9 us in the ingress ring: kthread 0 of web had a core and ran something else"
+    );
+    let mut story = undisturbed();
+    story.arrives(0, 0, 100).step(200, Step::Taken { ring: 0 });
+    story.step(300, Step::Delivered { woke: true, ahead: 0, queue: 8 });
+    story.step(90_300, Step::Received).replied(91_000, 91_100, 91_200);
+    assert_eq!(story.reason(), "90.0 us in the run queue of kthread 0 of web, behind 7 other threads");
+    let mut story = undisturbed();
+    story.arrives(0, 0, 100).step(200, Step::Taken { ring: 0 });
+    story.step(300, Step::Delivered { woke: false, ahead: 3, queue: 0 });
+    story.step(90_300, Step::Received).replied(91_000, 91_100, 91_200);
+    assert_eq!(story.reason(), "90.0 us in its socket behind 3 others: no thread was waiting to receive");
+}
+
+#[test]
+fn a_request_that_waited_for_a_core_says_for_whom_and_how() {
+    let mut story = Story::default();
+    story.core(0, CoreStep::Running, Handoff::Wake, BATCH, None).arrives(1_000, 1_000, 1_100);
+    story.core(6_100, CoreStep::Decided, Handoff::Polling, SERVICE, Some(BATCH));
+    story.core(11_100, CoreStep::Signalled, Handoff::Signal, BATCH, None);
+    story.core(31_100, CoreStep::Ceded, Handoff::Signal, BATCH, None);
+    story.core(33_100, CoreStep::Running, Handoff::Signal, SERVICE, None);
+    story.step(33_300, Step::Taken { ring: 0 }).step(33_400, WOKEN).step(33_500, Step::Received);
+    story.replied(34_000, 34_100, 34_200);
+    let breakdown = story.breakdown();
+    let stages = [Stage::Detection, Stage::Cede, Stage::Start, Stage::Ring].map(|it| breakdown.in_stage(it));
+    assert_eq!(stages, [5_000, 25_000, 2_000, 200]);
+    assert_eq!(
+        story.reason(),
+        "waited 25.0 us for a core: kthread 0 of batch gave up core 1 and needed the preempt signal, 5.00 us after it was asked"
+    );
+}
+
+#[test]
+fn a_preempted_request_says_how_often_and_by_whom() {
+    let mut story = undisturbed();
+    story.arrives(0, 0, 100).step(200, Step::Taken { ring: 0 }).step(300, WOKEN).step(400, Step::Received);
+    story.core(2_000, CoreStep::Decided, Handoff::Polling, BATCH, Some(SERVICE));
+    story.step(2_100, Step::Off { asked: true });
+    story.core(2_200, CoreStep::Ceded, Handoff::Polling, SERVICE, None);
+    story.core(2_300, CoreStep::Running, Handoff::Polling, BATCH, None);
+    story.core(50_000, CoreStep::Decided, Handoff::Polling, SERVICE, Some(BATCH));
+    story.core(51_000, CoreStep::Ceded, Handoff::Polling, BATCH, None);
+    story.core(52_000, CoreStep::Running, Handoff::Polling, SERVICE, None);
+    story.step(52_100, Step::On).step(53_000, Step::Off { asked: false }).step(54_000, Step::On);
+    story.replied(55_000, 55_100, 55_200);
+    let breakdown = story.breakdown();
+    assert_eq!(breakdown.in_stage(Stage::Preempted), 50_000);
+    assert_eq!(breakdown.in_stage(Stage::Blocked), 1_000);
+    assert_eq!(breakdown.in_stage(Stage::Run), 1_700 + 900 + 1_000);
+    assert_eq!(story.reason(), "preempted once, 50.0 us off its core, which went to kthread 0 of batch");
+}
+
+#[test]
+fn steps_that_cannot_be_true_are_counted_and_left_out() {
+    let mut story = undisturbed();
+    story.arrives(1_000, 1_000, 1_100);
+    story.alleged(900, SERVICE, 1, Step::Received);
+    story.alleged(1_200, SERVICE, 2, Step::Received);
+    story.alleged(1_200, BATCH, 1, Step::Received);
+    let future = Written { id: 1, kind: 5, at: 9_000, argument: 0 };
+    story.0.push(2_000, Event::Alleged { who: SERVICE, written: future });
+    story.0.push(2_000, Event::Alleged { who: SERVICE, written: Written { kind: 77, at: 1_500, ..future } });
+    story.0.push(2_000, Event::Seen { id: 1, who: BATCH });
+    story.0.push(2_000, Event::Left { id: 7, who: SERVICE, taken: true });
+    assert_eq!((story.0.untrue, story.0.requests[&1].steps.len()), (7, 0));
+}
+
+#[test]
+fn what_is_missing_is_said() {
+    let mut story = undisturbed();
+    story.arrives(0, 0, 100).step(200, Step::Taken { ring: 0 }).step(300, Step::Refused);
+    let (names, clock) = (names(), clock());
+    let losses = Losses { events: 12, steps: 3 };
+    let text = Report::new(&story.0, &names, &clock, Some(losses)).text(5);
+    assert!(
+        text.starts_with("1 requests traced, 0 answered, 1 dropped at a full socket; 12 events missing"),
+        "{text}"
+    );
+    assert!(text.contains("3 overwritten"), "{text}");
+    let text = Report::new(&story.0, &names, &clock, None).text(5);
+    assert!(text.contains("an unknown number of events"), "{text}");
+}
+
+/// What the Trace Event Format asks of each phase that is used, and that slices are whole.
+pub(super) fn assert_is_a_trace(document: &Value) {
+    let events = document["traceEvents"].as_array().expect("traceEvents");
+    assert!(!events.is_empty());
+    let mut open: Vec<(u64, String)> = Vec::new();
+    for event in events {
+        let object = event.as_object().expect("an event is an object");
+        let phase = event["ph"].as_str().expect("a phase");
+        let needs: &[&str] = match phase {
+            "M" => &["name", "args", "pid", "tid"],
+            "X" => &["name", "pid", "tid", "ts", "dur"],
+            "b" | "e" => &["name", "cat", "id", "pid", "tid", "ts"],
+            other => panic!("phase {other}"),
+        };
+        needs.iter().for_each(|key| assert!(object.contains_key(*key), "{event} has no {key}"));
+        for key in ["ts", "dur"] {
+            let number = object.get(key).map(|value| value.as_f64().expect("a number"));
+            assert!(number.is_none_or(|n| n >= 0.0 && n.is_finite()), "{event}");
+        }
+        ["pid", "tid"].iter().for_each(|key| assert!(event[key].is_u64(), "{event}"));
+        assert!(phase != "M" || event["args"]["name"].is_string(), "{event}");
+        let key =
+            || (event["id"].as_u64().expect("an id"), event["name"].as_str().expect("a name").to_owned());
+        match phase {
+            "b" => open.push(key()),
+            "e" => assert_eq!(open.pop(), Some(key()), "slices of a request nest"),
+            _ => {}
+        }
+    }
+    assert!(open.is_empty(), "never ended: {open:?}");
+}
+
+#[test]
+fn the_json_is_what_the_trace_event_format_asks_for() {
+    let mut story = Story::default();
+    story.core(0, CoreStep::Running, Handoff::Wake, BATCH, None).arrives(1_000, 1_000, 1_100);
+    story.core(2_000, CoreStep::Decided, Handoff::Polling, SERVICE, Some(BATCH));
+    story.core(3_000, CoreStep::Ceded, Handoff::Polling, BATCH, None);
+    story.core(4_000, CoreStep::Running, Handoff::Polling, SERVICE, None);
+    story.step(5_000, Step::Taken { ring: 0 }).step(6_000, WOKEN).step(7_000, Step::Received);
+    story.replied(8_000, 9_000, 10_000);
+    let document = perfetto::document(&story.0, &names(), &clock());
+    assert_is_a_trace(&document);
+    let events = document["traceEvents"].as_array().unwrap();
+    let named = |name: &str| events.iter().filter(|event| event["name"] == name).collect::<Vec<_>>();
+    assert_eq!(named("request 1").len(), 3, "beginning, end, and the run on its kthread");
+    assert_eq!(named("run")[0]["ts"], 7.0);
+    assert_eq!(named("batch kthread 0")[0]["dur"], 3.0);
+    assert_eq!(named("to web: cede at a poll point")[0]["dur"], 2.0);
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        any::<u16>().prop_map(|ring| Step::Taken { ring }),
+        any::<(bool, u32, u32)>().prop_map(|(woke, ahead, queue)| Step::Delivered { woke, ahead, queue }),
+        Just(Step::Received),
+        any::<bool>().prop_map(|asked| Step::Off { asked }),
+        Just(Step::On),
+        Just(Step::Passed),
+        Just(Step::Sent),
+        Just(Step::Ended),
+        Just(Step::Refused),
+        Just(Step::Untracked),
+    ]
+}
+
+fn any_event() -> impl Strategy<Value = Event> {
+    let who = (0..3u32, 0..2u16).prop_map(|(runtime, kthread)| Who { runtime, kthread });
+    let step = prop_oneof![
+        Just(CoreStep::Decided),
+        Just(CoreStep::Signalled),
+        Just(CoreStep::Ceded),
+        Just(CoreStep::Running)
+    ];
+    prop_oneof![
+        (0..4u32, 0..2000u64).prop_map(|(id, due)| Event::Arrived { id, port: 0, len: 60, due, polled: 0 }),
+        (0..4u32, who.clone()).prop_map(|(id, who)| Event::InRing { id, who, unserved: false, lines: 0 }),
+        (0..4u32, who.clone(), any_step(), 0..3000u64).prop_map(|(id, who, step, at)| {
+            let (kind, argument) = step.to_bits();
+            Event::Alleged { who, written: Written { id, kind, at, argument } }
+        }),
+        (0..4u32, who.clone()).prop_map(|(id, who)| Event::Seen { id, who }),
+        (0..4u32, who.clone(), any::<bool>()).prop_map(|(id, who, taken)| Event::Left { id, who, taken }),
+        (0..2u16, step, who.clone(), prop::option::of(who)).prop_map(|(core, step, who, from)| {
+            Event::Core { core, step, handoff: Handoff::Polling, who, from }
+        }),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn whatever_is_alleged_stages_sum_to_the_total_and_the_json_is_whole(
+        events in prop::collection::vec((0..3000u64, any_event()), 0..300),
+        sorted in any::<bool>(),
+    ) {
+        let mut events = events;
+        if sorted {
+            events.sort_by_key(|&(at, _)| at);
+        }
+        let mut collector = Collector::default();
+        collector.push(0, Event::Core {
+            core: 0, step: CoreStep::Running, handoff: Handoff::Wake, who: SERVICE, from: None,
+        });
+        for (at, event) in events {
+            collector.push(at, event);
+        }
+        for request in collector.requests.values() {
+            if let Some(breakdown) = Breakdown::of(request, &collector.cores) {
+                check(&breakdown);
+            }
+        }
+        let (names, clock) = (names(), clock());
+        let report = Report::new(&collector, &names, &clock, Some(NONE));
+        prop_assert!(report.text(100).contains("requests traced"));
+        assert_is_a_trace(&perfetto::document(&collector, &names, &clock));
+    }
+}
