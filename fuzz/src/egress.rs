@@ -95,8 +95,8 @@ impl Hostile {
                 self.store(offset as usize, word);
             }
             64..=95 => {
-                // Grant, state, three words of status, both tails.
-                let field = [0, 64, 128, 136, 144, 192, 256, 64][usize::from(step) / 4 % 8];
+                // Grant, state, three words of status, both tails, how many steps of traced requests.
+                let field = [0, 64, 128, 136, 144, 192, 256, 320][usize::from(step) / 4 % 8];
                 self.store(WORDS + kthread * WORDS_STRIDE + field, input.u64()?);
             }
             96..=159 => self.send(kthread, input.bytes()?),

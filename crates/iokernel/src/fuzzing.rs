@@ -12,11 +12,12 @@ use std::sync::Arc;
 use tailwater_sched::alloc::CongestionDetection;
 use tailwater_sched::topology::Topology;
 use tailwater_sched::{CoreId, RuntimeId};
-use tailwater_shm::control::{Class, Register};
+use tailwater_shm::control::{Class, Register, TraceRequest};
 use tailwater_shm::layout::{Region, RegionSpec, VERSION};
 use tailwater_shm::lot::LOT_BYTES;
 use tailwater_shm::memory::{self, Mapping};
 use tailwater_shm::ring::{Consumer, FrameBuffer};
+use tailwater_shm::trace::Event;
 use tailwater_shm::{Clock, Cycles, Generation, Grant, ParkingLot, SlotId};
 
 use crate::allocator::{Allocator, Parts};
@@ -31,6 +32,7 @@ use crate::runtime::{Admission, Runtime};
 use crate::stats::Stats;
 use crate::switch::Switch;
 use crate::sys::Threads;
+use crate::trace::Tracer;
 
 /// Address of the runtime whose memory is fuzzed.
 pub const HOSTILE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 10);
@@ -82,6 +84,8 @@ pub struct Arena {
     generation: Generation,
     now: Cycles,
     registered: bool,
+    /// The tracer's region and its end of the ring: every frame with data is traced.
+    traced: (Region, Consumer),
     /// What the hostile runtime may write: its own mapping of its region.
     pub region: Mapping,
 }
@@ -114,6 +118,11 @@ impl Arena {
         let region = admit(HOSTILE_ID, HOSTILE, KTHREADS);
         let honest = Region::attach(admit(HONEST_ID, HONEST, 1)).expect("just laid out");
         let inbox = Consumer::new(honest.ingress(0));
+        let request = TraceRequest { every: 1, runtime: None, ring_bytes: RING_BYTES };
+        let (tracer, file) = Tracer::new(0, &request, &Clock::from_hz(1_000_000_000)).expect("a memory file");
+        allocator.begin_trace(tracer, now);
+        let traced = Region::attach(Mapping::new(&file, "trace").expect("a mapping")).expect("just laid out");
+        let events = Consumer::new(traced.ingress(0));
         Self {
             allocator,
             switch,
@@ -124,6 +133,7 @@ impl Arena {
             generation: Generation::default(),
             now,
             registered: true,
+            traced: (traced, events),
             region,
         }
     }
@@ -139,6 +149,8 @@ impl Arena {
         self.switch.poll_ports(&mut self.allocator, self.now);
         if look {
             self.allocator.tick(self.now);
+            self.allocator.collect_trace();
+            self.read_trace();
         }
         while let Some((id, reason)) = self.allocator.next_doomed() {
             assert_eq!(id, HOSTILE_ID, "the honest runtime was punished: {reason}");
@@ -148,6 +160,16 @@ impl Arena {
         }
         self.obey();
         assert_eq!(self.allocator.stats.cores.ledger_refusals.get(), 0, "the ledger refused a transition");
+    }
+
+    /// Whatever the hostile runtime alleges, a tracer is sent events.
+    fn read_trace(&mut self) {
+        let events = &mut self.traced.1;
+        while let Some(record) = events.peek().expect("the switch keeps the protocol") {
+            Event::decode(events.copy_frame(&record, &mut self.buffer)).expect("an event");
+            events.advance(&record);
+        }
+        events.publish();
     }
 
     /// The honest runtime does what the protocol asks of it.
