@@ -132,6 +132,7 @@ fn frames_without_data_and_of_other_programs_are_not_chosen() {
 #[test]
 fn hand_offs_are_told_in_the_order_in_which_they_happen() {
     let (mut world, station, mut reader) = traced(&request(1));
+    world.peer(0).queue(0, 0);
     world.peer(0).park(0);
     world.pass(100);
     reader.events();
