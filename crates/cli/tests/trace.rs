@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::path::Path;
 use std::process::{Child, Command};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use pcap_file::pcap::{PcapPacket, PcapWriter};
@@ -18,7 +19,7 @@ const CLIENT_MAC: [u8; 6] = [2, 0, 0, 0, 0, 8];
 /// As the IOKernel derives it from the address.
 const SERVICE_MAC: [u8; 6] = [2, 0x74, 10, 77, 0, 9];
 /// How long every long request works.
-const LONG_NS: u64 = 5_000_000;
+const LONG_NS: u64 = 2_000_000;
 
 fn tailwater() -> Command {
     Command::new(env!("CARGO_BIN_EXE_tailwater"))
@@ -72,11 +73,11 @@ fn arp_reply() -> Vec<u8> {
     frame
 }
 
-/// Ten minutes in which, every 20 ms, a long request comes with a short one right behind it.
+/// Ten minutes in which, every 50 ms, a long request comes with a short one right behind it.
 fn write_capture(path: &Path) {
     let mut writer = PcapWriter::new(File::create(path).unwrap()).unwrap();
-    for round in 0..30_000u64 {
-        let at = |us| Duration::from_millis(round * 20) + Duration::from_micros(us);
+    for round in 0..12_000u64 {
+        let at = |us| Duration::from_millis(round * 50) + Duration::from_micros(us);
         for (us, frame) in
             [(0, request(round * 2 + 1, LONG_NS)), (50, request(round * 2 + 2, 1_000)), (15_000, arp_reply())]
         {
@@ -133,8 +134,12 @@ fn durations(document: &Value, name: &str) -> Vec<f64> {
     of("b").iter().zip(of("e")).map(|(from, to)| to - from).collect()
 }
 
+/// Two IOKernels on one machine would share its cores.
+static ALONE: Mutex<()> = Mutex::new(());
+
 #[test]
 fn a_short_request_behind_a_long_one_says_what_it_waited_for() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = tempfile::tempdir().unwrap();
     let socket = format!("@tailwater-trace-test-{}", std::process::id());
     let _running = start(folder.path(), &socket, &[]);
@@ -169,6 +174,7 @@ fn a_short_request_behind_a_long_one_says_what_it_waited_for() {
 
 #[test]
 fn a_request_is_followed_into_the_thread_that_is_started_for_it() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = tempfile::tempdir().unwrap();
     let socket = format!("@tailwater-trace-spawn-test-{}", std::process::id());
     let _running = start(folder.path(), &socket, &["--spawn"]);
