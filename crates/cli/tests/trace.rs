@@ -147,8 +147,8 @@ fn a_short_request_behind_a_long_one_says_what_it_waited_for() {
     assert!(report.contains(" answered"), "{report}");
     // Where it waits is a matter of whether both came in one batch.
     let ring = "us in the ingress ring: kthread 0 of web had a core and ran something else";
-    let socket = "us in its socket behind 1 others: no thread was waiting to receive";
-    assert!(report.contains(ring) || report.contains(socket), "{report}");
+    let queue = "us in its socket behind 1 others: no thread was waiting to receive";
+    assert!(report.contains(ring) || report.contains(queue), "{report}");
     assert!(report.contains("to web: ") && report.contains("ran for "), "{report}");
     // The long ones worked, the short ones waited for them: less the 50 us between them, and what clocks disagree.
     let least = LONG_NS as f64 / 1000.0 * 0.9;
