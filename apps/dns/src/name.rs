@@ -27,17 +27,28 @@ pub struct FlatName {
 }
 
 impl FlatName {
-    /// Copies a name of any form.
+    /// Copies a name that was parsed, from a message or a [`StoredName`].
     ///
     /// # Panics
-    /// Never: every name of `domain` is within RFC 1035's limits.
+    /// Never: those are within the limits of RFC 1035.
     pub fn new(name: &(impl ToLabelIter + ?Sized)) -> Self {
+        Self::alleged(name).expect("parsed names are within the limits")
+    }
+
+    /// Copies what may be a name: the reader of master files lets some pass that are none. `None` if a label is empty before the end,
+    /// there is no end, or it is longer than 255 octets.
+    pub fn alleged(name: &(impl ToLabelIter + ?Sized)) -> Option<Self> {
         let mut flat =
             Self { wire: [0; MAX_NAME], lower: [0; MAX_NAME], len: 0, starts: [0; MAX_LABELS], labels: 0 };
+        let mut complete = false;
         for label in name.iter_labels() {
+            if complete || flat.len + 1 + label.len() > MAX_NAME {
+                return None;
+            }
+            complete = label.is_root();
             flat.push(label);
         }
-        flat
+        complete.then_some(flat)
     }
 
     fn push(&mut self, label: &Label) {
@@ -101,10 +112,10 @@ impl core::fmt::Debug for FlatName {
     }
 }
 
-/// Copies a name to keep.
+/// Copies a name to keep, as [`FlatName::new`].
 ///
 /// # Panics
-/// Never: see [`FlatName::name`].
+/// Never: see there.
 pub fn store(name: &(impl ToLabelIter + ?Sized)) -> StoredName {
     Name::from_octets(FlatName::new(name).name().as_slice().into()).expect("copied from a name")
 }

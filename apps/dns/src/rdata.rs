@@ -30,7 +30,9 @@ pub enum Rdata {
 
 /// Octets that are no data of their record's type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the data of this {0} record are malformed: give them as their type wants them, not as `\\#`")]
+#[error(
+    "the data of this {0} record are malformed: see to names with two dots together and to what follows `\\#`"
+)]
 pub struct Malformed(pub Rtype);
 
 impl Rdata {

@@ -85,7 +85,7 @@ fn every_type_is_served_and_hosts_come_with_their_addresses() {
         (
             "odd.example.org.",
             "TYPE65280",
-            &["NOERROR aa", "an odd.example.org. 300 TYPE65280 \\# 4 0A0B0C0D"],
+            &["NOERROR aa", "an odd.example.org. 300 TYPE65280 \\# 4 0a 0b 0c 0d"],
         ),
         (
             "example.org.",

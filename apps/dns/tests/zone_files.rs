@@ -3,6 +3,7 @@
 mod common;
 
 use common::{ask, name};
+use proptest::prelude::*;
 use std::collections::HashMap;
 use std::io;
 use std::path::Path;
@@ -113,11 +114,14 @@ fn problems_name_file_line_and_remedy() {
         ("b FOO 192.0.2.1\n", &["zones/main:3: not understood"]),
         ("$FOO\n", &["zones/main:3: not understood"]),
         ("a A 192.0.2.1\n$TTL 1h\nb A 192.0.2.1\n", &["zones/main:4: not understood"]),
-        ("b TXT (\n c\n", &["zones/main:3: "]),
-        ("b TXT \"c\n", &["zones/main:3: "]),
+        ("b TXT (\n c\n", &["zones/main:3: the file ends within an entry"]),
+        ("b TXT \"c\n", &["zones/main:3: the file ends within"]),
         ("a DNAME b\n", &["zones/main:3: DNAME records cannot be served as they must be: leave them out"]),
         ("a TYPE41 \\# 0\n", &["zones/main:3: OPT is no type of records in zones"]),
         ("a TYPE1 \\# 3 010203\n", &["zones/main:3: the data of this A record are malformed"]),
+        ("a..b A 192.0.2.1\n", &["zones/main:3: a name with an empty part"]),
+        ("$ORIGIN a..b\nc A 192.0.2.1\n", &["zones/main:4: a name with an empty part"]),
+        ("a MX 1 a..b\n", &["zones/main:3: the data of this MX record are malformed"]),
         ("$INCLUDE no\n", &["zones/no: cannot read it"]),
         // More than one at a time.
         (
@@ -172,4 +176,54 @@ fn times_of_one_set_are_the_lowest_and_equal_records_are_one() {
         ["NOERROR aa", "an a.example. 40 A 192.0.2.1", "an a.example. 40 A 192.0.2.2"]
     );
     assert_eq!(ask(&zones, "high.example.", "A")[1], "an high.example. 0 A 192.0.2.1");
+}
+
+/// Words that mean something in a master file, and some that do not.
+const WORDS: [&str; 34] = [
+    "@",
+    "a",
+    "b.example.",
+    "*",
+    "\\065",
+    "\\",
+    "\\.",
+    ".",
+    "..",
+    "$TTL",
+    "$ORIGIN",
+    "$INCLUDE",
+    "-",
+    "300",
+    "IN",
+    "CH",
+    "A",
+    "NS",
+    "SOA",
+    "TXT",
+    "MX",
+    "CAA",
+    "SRV",
+    "TYPE1",
+    "\\#",
+    "4",
+    "c0000201",
+    "192.0.2.1",
+    "\"",
+    "(",
+    ")",
+    ";",
+    "\n",
+    "\u{e9}",
+];
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 4000, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn no_text_breaks_the_reader(words in prop::collection::vec((prop::sample::select(&WORDS[..]), 0usize..4), 0..60)) {
+        let spaced = words.iter().map(|(word, space)| format!("{word}{}", ["", " ", " ", "\n"][*space]));
+        let text: String = spaced.collect();
+        // Any zone, or problems.
+        let _ = parse_zone(&name("example."), &text);
+        let _ = parse_zone(&name("example."), &format!("{HEAD}{text}"));
+    }
 }

@@ -10,6 +10,8 @@ pub struct Entry<'a> {
     pub line: usize,
     /// What it says, comments included.
     pub text: &'a [u8],
+    /// Whether all its parentheses and quotation marks are closed. Only the last entry of a file can be otherwise.
+    pub complete: bool,
 }
 
 impl Entry<'_> {
@@ -41,11 +43,11 @@ pub fn entries(mut text: &[u8]) -> impl Iterator<Item = Entry<'_>> {
     core::iter::from_fn(move || {
         while !text.is_empty() {
             let begins = line;
-            let Extent { len, lines, blank } = extent(text);
+            let Extent { len, lines, blank, complete } = extent(text);
             let (entry, rest) = text.split_at(len);
             (text, line) = (rest, line + lines);
             if !blank {
-                return Some(Entry { line: begins, text: entry });
+                return Some(Entry { line: begins, text: entry, complete });
             }
         }
         None
@@ -56,12 +58,13 @@ struct Extent {
     len: usize,
     lines: usize,
     blank: bool,
+    complete: bool,
 }
 
 /// How far the first entry of `text` reaches.
 fn extent(text: &[u8]) -> Extent {
     let (mut quoted, mut comment, mut escaped, mut depth) = (false, false, false, 0u32);
-    let mut extent = Extent { len: text.len(), lines: 0, blank: true };
+    let mut extent = Extent { len: text.len(), lines: 0, blank: true, complete: false };
     for (at, &octet) in text.iter().enumerate() {
         extent.lines += usize::from(octet == b'\n');
         if octet == b'\n' && depth == 0 && !quoted {
@@ -84,6 +87,7 @@ fn extent(text: &[u8]) -> Extent {
             _ => {}
         }
     }
+    extent.complete = depth == 0 && !quoted;
     extent
 }
 
@@ -101,6 +105,15 @@ mod tests {
         assert_eq!(lines("a (\n b ; )\n\n c )\nd"), [1, 5]);
         assert_eq!(lines("a \"(;\n\\\"\" x\nb \\( \\; (\n)\nc"), [1, 3, 5]);
         assert!(lines("").is_empty());
+    }
+
+    #[test]
+    fn an_entry_without_its_end_is_incomplete() {
+        let complete = |text: &str| entries(text.as_bytes()).map(|entry| entry.complete).collect::<Vec<_>>();
+        assert_eq!(complete("a (b)\nb"), [true, true]);
+        assert_eq!(complete("a\nb (\nc\n"), [true, false]);
+        assert_eq!(complete("b \"\nc\n"), [false]);
+        assert_eq!(complete("a ; ( \"\n"), [true]);
     }
 
     #[test]

@@ -59,12 +59,17 @@ pub enum Fault {
     /// No entry of a master file; the reader says why, after line and column.
     #[error("not understood: {0} (times are numbers of seconds, and relative names need a zone or $ORIGIN)")]
     Syntax(String),
-    /// The reader ended before the file did.
+    /// The file ends before an entry does.
     #[error("the file ends within an entry: close the parenthesis or the quotation mark")]
     Unfinished,
     /// A record of another class.
     #[error("class {0}: only IN is served")]
     Class(Class),
+    /// A name that is none.
+    #[error(
+        "a name with an empty part or of more than 255 octets: leave no two dots together, and shorten it"
+    )]
+    Name,
     /// Data that are not of their type.
     #[error(transparent)]
     Data(#[from] Malformed),

@@ -94,8 +94,14 @@ impl Reader<'_, '_> {
     }
 
     fn text(&mut self, path: &Path, mut text: Vec<u8>, context: &Context) {
-        // The reader takes an entry for unfinished that no line end follows.
+        // The reader takes an entry for unfinished that no line end follows, and must not see one that is.
         text.push(b'\n');
+        let unfinished = entries(&text).find(|entry| !entry.complete);
+        if let Some((line, len)) = unfinished.map(|entry| (Some(entry.line), entry.text.len())) {
+            let begins = text.len() - len;
+            self.blame(&Place { file: path.to_owned(), line }, Fault::Unfinished);
+            text.truncate(begins);
+        }
         let mut scanner = Zonefile::with_capacity(text.len());
         let inherited = context.ttl.map(|ttl| format!("$TTL {ttl}\n")).unwrap_or_default();
         scanner.extend_from_slice(inherited.as_bytes());
@@ -110,19 +116,23 @@ impl Reader<'_, '_> {
                 Ok(Some(inplace::Entry::Record(record))) => self.record(&place, &record),
                 Ok(Some(inplace::Entry::Include { path: included, origin })) => {
                     let origin = origin.or_else(|| scanner.origin().ok());
-                    let origin = origin.map_or_else(|| context.origin.clone(), |origin| store(&origin));
+                    let origin = match origin.as_ref().map(FlatName::alleged) {
+                        Some(Some(origin)) => store(origin.name()),
+                        Some(None) => return self.blame(&place, Fault::Name),
+                        None => context.origin.clone(),
+                    };
                     let beside = path.parent().unwrap_or(Path::new("")).join(PathBuf::from(&*included));
                     self.file(&place, &beside, &Context { origin, ttl, depth: context.depth + 1 });
                 }
-                Ok(None) if entry.is_none() => return,
-                Ok(None) => return self.blame(&place, Fault::Unfinished),
+                Ok(None) => return,
                 Err(error) => return self.blame(&syntax_place(place, &error, &inherited), syntax(&error)),
             }
         }
     }
 
     fn record(&mut self, place: &Place, record: &Record<ScannedDname, ScannedRecordData>) {
-        let (rtype, owner) = (record.data().rtype(), FlatName::new(record.owner()));
+        let rtype = record.data().rtype();
+        let Some(owner) = FlatName::alleged(record.owner()) else { return self.blame(place, Fault::Name) };
         if record.class() != Class::IN {
             return self.blame(place, Fault::Class(record.class()));
         }
@@ -131,7 +141,7 @@ impl Reader<'_, '_> {
         }
         if !owner.is_within(self.zone.origin()) {
             let zone = self.zone.apex().name().clone();
-            return self.blame(place, Fault::OutOfZone { owner: store(record.owner()), zone });
+            return self.blame(place, Fault::OutOfZone { owner: store(owner.name()), zone });
         }
         let mut wire = Vec::new();
         let Ok(()) = record.data().compose_rdata(&mut wire);
