@@ -13,12 +13,16 @@
 //! | [`spin`] | a client of the spin server | a request or a typed error; what decodes encodes back to the same bytes |
 //! | [`tcp_segment`] | another host | a segment or a typed error; what is read can be written; listeners and connections stand |
 //! | [`tcp_operations`] | a network, and forgers in it | invariants after each operation, bounded memory, every byte or an error, rest at the end |
+//! | [`dns_query`] | a client of the DNS server | an answer that parses, is no longer than allowed, and is about the question; or none for what is no query |
+//! | [`dns_zone`] | whoever wrote a master file | a zone with all of its names, or problems |
 
+mod dns;
 mod egress;
 mod messages;
 mod receive;
 pub mod seeds;
 
+pub use dns::{dns_query, dns_zone};
 pub use egress::egress;
 pub use messages::{control, spin};
 pub use receive::receive;
@@ -29,7 +33,7 @@ pub use tailwater_tcp::fuzzing::{operations as tcp_operations, segment as tcp_se
 pub type Target = fn(&[u8]);
 
 /// All targets by the name of their corpus.
-pub const TARGETS: [(&str, Target); 7] = [
+pub const TARGETS: [(&str, Target); 9] = [
     ("receive", receive),
     ("egress", egress),
     ("firewall", firewall),
@@ -37,4 +41,6 @@ pub const TARGETS: [(&str, Target); 7] = [
     ("spin", spin),
     ("tcp_segment", tcp_segment),
     ("tcp_operations", tcp_operations),
+    ("dns_query", dns_query),
+    ("dns_zone", dns_zone),
 ];

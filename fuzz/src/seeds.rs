@@ -25,8 +25,33 @@ pub fn of(target: &str) -> Vec<(&'static str, Vec<u8>)> {
         "spin" => spin(),
         "tcp_segment" => tcp_segment(),
         "tcp_operations" => tcp_operations(),
+        "dns_query" => dns_query(),
+        "dns_zone" => vec![("everything", crate::dns::ZONE.into()), ("include", b"$INCLUDE a b\n".to_vec())],
         other => panic!("there is no fuzz target {other}"),
     }
+}
+
+fn dns_query() -> Vec<(&'static str, Vec<u8>)> {
+    let query = |transport: u8, name: &[u8], rtype: u8, edns: &[u8]| {
+        let mut message = vec![transport, 0x12, 0x34, 1, 0, 0, 1, 0, 0, 0, 0, 0, u8::from(!edns.is_empty())];
+        message.extend(name);
+        message.extend([0, rtype, 0, 1]);
+        message.extend(edns);
+        message
+    };
+    let opt = [0, 0, 41, 0x10, 0, 0, 0, 0x80, 0, 0, 0];
+    vec![
+        ("address", query(0, b"\x03ns1\x07example\0", 1, &opt)),
+        ("alias", query(0, b"\x03wWw\x07eXample\0", 28, &[])),
+        ("loop", query(1, b"\x04loop\x07example\0", 1, &opt)),
+        ("wildcard", query(0, b"\x01x\x04wild\x07example\0", 16, &opt)),
+        ("referral", query(1, b"\x01x\x03sub\x07example\0", 1, &[])),
+        ("missing", query(0, b"\x02no\x07example\0", 15, &opt)),
+        ("any", query(1, b"\x07example\0", 255, &opt)),
+        ("transfer", query(1, b"\x07example\0", 252, &[])),
+        ("elsewhere", query(0, b"\0", 2, &opt)),
+        ("version", query(0, b"\x07example\0", 6, &[0, 0, 41, 2, 0, 0, 1, 0, 0, 0, 0])),
+    ]
 }
 
 fn tcp_segment() -> Vec<(&'static str, Vec<u8>)> {

@@ -39,6 +39,8 @@ enum App {
     Spin(tailwater_spin::cli::Options),
     /// Price swaptions
     Swaptions(tailwater_swaptions::cli::Options),
+    /// Serve zones
+    Dns(tailwater_dns::cli::Options),
     /// Send back what reaches UDP port 7
     Echo,
     Tcp(tcp::ServiceArgs),
@@ -73,6 +75,7 @@ pub fn run(args: &AppArgs) -> anyhow::Result<()> {
     match &args.app {
         App::Spin(options) => tailwater_spin::cli::run(options),
         App::Swaptions(options) => tailwater_swaptions::cli::run(options),
+        App::Dns(options) => tailwater_dns::cli::run(options),
         App::Echo => Ok(tailwater::Builder::new().run(echo)??),
         App::Tcp(args) => tcp::run_service(args),
         App::Threads(args) => threads::run_child(args),

@@ -51,6 +51,9 @@ enum Command {
     Run(Box<run::RunArgs>),
     Load(Box<load::LoadArgs>),
     Stats(stats::StatsArgs),
+    /// Serve zones: an authoritative DNS server over UDP and TCP
+    #[command(after_help = tailwater_dns::cli::EXAMPLES)]
+    Dns(tailwater_dns::cli::Options),
     Bench(bench::BenchArgs),
     Doctor(doctor::DoctorArgs),
     /// Simulate policies, allocators and machines
@@ -72,6 +75,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Load(args) => load::run(&args),
         Command::Stats(args) => stats::run(&args),
+        Command::Dns(options) => tailwater_dns::cli::run(&options),
         Command::Bench(args) => bench::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Sim(args) => tailwater_sim::cli::run_sim(&args),
