@@ -14,6 +14,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, bind, shutdown, socket_with, sockopt};
@@ -23,6 +24,12 @@ use crate::serve::{Shared, udp};
 
 /// Stack of a connection's thread: its buffers are on the heap.
 const CONNECTION_STACK: usize = 128 * 1024;
+
+/// Ports tried where any will do.
+const PORT_TRIES: u32 = 8;
+
+/// Pause after a connection could not be accepted: without descriptors the next try would fail as soon.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
 /// A running server; [`Server::stop`] ends it, and so does dropping it.
 #[derive(Debug)]
@@ -50,11 +57,14 @@ impl Server {
         Ok(server)
     }
 
-    fn listen(&mut self, mut address: SocketAddr, threads: usize, shared: &Arc<Shared>) -> io::Result<()> {
-        for _ in 0..threads {
-            let socket = reusable(address)?;
-            // The others share the port that the first was given.
-            address = socket.local_addr()?;
+    fn listen(&mut self, address: SocketAddr, threads: usize, shared: &Arc<Shared>) -> io::Result<()> {
+        let (first, listener) = bind_both(address)?;
+        let address = first.local_addr()?;
+        let mut sockets = vec![first];
+        for _ in 1..threads {
+            sockets.push(reusable(address)?);
+        }
+        for socket in sockets {
             self.sockets.push(socket.as_fd().try_clone_to_owned()?);
             let (shared, stop) = (Arc::clone(shared), Arc::clone(&self.stop));
             self.spawn("dns-udp", move || {
@@ -64,7 +74,6 @@ impl Server {
                 });
             })?;
         }
-        let listener = TcpListener::bind(address)?;
         self.sockets.push(listener.as_fd().try_clone_to_owned()?);
         let (shared, stop) = (Arc::clone(shared), Arc::clone(&self.stop));
         self.spawn("dns-tcp", move || accept(&listener, &shared, &stop))?;
@@ -102,6 +111,19 @@ impl Drop for Server {
     }
 }
 
+/// Sockets for both protocols on one port. The kernel chooses port 0 for UDP, and it may be taken for TCP: then another.
+fn bind_both(address: SocketAddr) -> io::Result<(UdpSocket, TcpListener)> {
+    let mut tries = if address.port() == 0 { PORT_TRIES } else { 1 };
+    loop {
+        let socket = reusable(address)?;
+        match TcpListener::bind(socket.local_addr()?) {
+            Ok(listener) => return Ok((socket, listener)),
+            Err(error) if tries == 1 => return Err(error),
+            Err(_) => tries -= 1,
+        }
+    }
+}
+
 /// A UDP socket that others may share the port of.
 fn reusable(address: SocketAddr) -> io::Result<UdpSocket> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
@@ -113,8 +135,11 @@ fn reusable(address: SocketAddr) -> io::Result<UdpSocket> {
 
 fn accept(listener: &TcpListener, shared: &Arc<Shared>, stop: &AtomicBool) {
     while !stop.load(Relaxed) {
-        // An error is about a connection that is gone already, or a lack of descriptors that other connections end.
-        let Ok((mut stream, _)) = listener.accept() else { continue };
+        // An error is about a connection that is gone already, or a lack of descriptors, which other connections' ends mend.
+        let Ok((mut stream, _)) = listener.accept() else {
+            std::thread::sleep(ACCEPT_PAUSE);
+            continue;
+        };
         let Some(permit) = Permit::take(shared) else { continue };
         let thread =
             std::thread::Builder::new().name("dns-connection".to_owned()).stack_size(CONNECTION_STACK);
