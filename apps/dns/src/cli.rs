@@ -41,7 +41,8 @@ pub struct Options {
     /// A zone and its master file; give as many as you like
     #[arg(long = "zone", value_name = "NAME=FILE", required = true)]
     zones: Vec<ZoneFile>,
-    /// Address and port for UDP and TCP, again for more; port 0 lets the system choose [default: port 53 of 0.0.0.0, with --linux of 127.0.0.1]
+    /// Address and port for UDP and TCP, again for more; port 0 lets the system choose [default: port 53 of
+    /// 0.0.0.0, with --linux of 127.0.0.1]
     #[arg(long, value_name = "ADDRESS")]
     listen: Vec<SocketAddr>,
     /// Read and check the zones, and end
@@ -170,7 +171,10 @@ fn print_problems(problems: &[Problem]) -> std::io::Result<()> {
 }
 
 fn print_zones(store: &Store) -> std::io::Result<()> {
-    for zone in store.zones().zones() {
+    let catalog = store.zones();
+    let mut zones: Vec<_> = catalog.zones().collect();
+    zones.sort_by(|a, b| a.apex().name().cmp(b.apex().name()));
+    for zone in zones {
         let records: usize =
             zone.nodes().iter().flat_map(|node| node.rrsets()).map(|rrset| rrset.data.len()).sum();
         let serial = zone.soa().and_then(|(soa, _)| soa.soa_serial()).unwrap_or_default();

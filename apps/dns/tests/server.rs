@@ -109,8 +109,9 @@ fn reloads_lose_nothing_on_linux() {
     assert!(asked > 100 && counts.udp == asked && counts.unsent == 0, "{asked} asked, {counts:?}");
 }
 
+/// Both in one test: a process has one runtime.
 #[test]
-fn reloads_lose_nothing_on_tailwater() {
+fn connections_carry_many_queries_and_reloads_lose_nothing_on_tailwater() {
     let (folder, shared) = shared(Limits::default());
     let (current, stop) = (Arc::new(AtomicU32::new(1)), Arc::new(AtomicBool::new(false)));
     let reloader = std::thread::spawn({
@@ -128,6 +129,9 @@ fn reloads_lose_nothing_on_tailwater() {
         .run(move || {
             let service = Service::start(&loopback(), &shared).unwrap();
             let address = service.addresses()[0];
+            let mut stream = tailwater::net::TcpStream::connect(address).unwrap();
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            talk(&mut stream);
             let clients = [(); 2].map(|()| {
                 let (current, stop) = (Arc::clone(&current), Arc::clone(&stop));
                 tailwater::thread::spawn(move || {
@@ -194,27 +198,14 @@ fn connections_carry_many_queries_on_linux() {
 }
 
 #[test]
-fn connections_carry_many_queries_on_tailwater() {
-    let (_folder, shared) = shared(Limits::default());
-    let run = tailwater::Builder::new().kthreads(2).run(move || {
-        let service = Service::start(&loopback(), &shared).unwrap();
-        let mut stream = tailwater::net::TcpStream::connect(service.addresses()[0]).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        talk(&mut stream);
-        assert_eq!(shared.counts().tcp, 55);
-    });
-    run.unwrap();
-}
-
-#[test]
 fn a_connection_without_a_whole_query_ends_however_busily_it_drips() {
     let idle = Duration::from_millis(200);
     let (_folder, shared) = shared(Limits { idle, ..Limits::default() });
     let server = Server::start(&loopback(), 1, &shared).unwrap();
     for drips in [false, true] {
+        let began = Instant::now();
         let mut stream = std::net::TcpStream::connect(server.addresses()[0]).unwrap();
         stream.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
-        let began = Instant::now();
         // A query of 65,535 octets that never comes to its end.
         stream.write_all(&[0xff, 0xff]).unwrap();
         loop {
