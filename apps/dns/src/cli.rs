@@ -21,6 +21,7 @@ use crate::name::store;
 use crate::serve::{Limits, Shared};
 use crate::service::Service;
 use crate::store::{Reloaded, Source, Store};
+use crate::zone::Node;
 use crate::zone::problem::Problem;
 
 /// Examples, for `after_help`.
@@ -175,8 +176,7 @@ fn print_zones(store: &Store) -> std::io::Result<()> {
     let mut zones: Vec<_> = catalog.zones().collect();
     zones.sort_by(|a, b| a.apex().name().cmp(b.apex().name()));
     for zone in zones {
-        let records: usize =
-            zone.nodes().iter().flat_map(|node| node.rrsets()).map(|rrset| rrset.data.len()).sum();
+        let records: usize = zone.nodes().iter().flat_map(Node::rrsets).map(|rrset| rrset.data.len()).sum();
         let serial = zone.soa().and_then(|(soa, _)| soa.soa_serial()).unwrap_or_default();
         let name = zone.apex().name().fmt_with_dot().to_string();
         writeln!(std::io::stdout(), "zone {name} serial {serial}, {records} records")?;

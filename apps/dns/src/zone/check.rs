@@ -47,7 +47,7 @@ fn check_types(zone: &Zone, node: &Node, blame: &mut impl FnMut(&Node, Rtype, Fa
         }
         match rtype {
             Rtype::SOA if !core::ptr::eq(node, zone.apex()) => {
-                blame(node, rtype, Fault::MisplacedSoa(name()))
+                blame(node, rtype, Fault::MisplacedSoa(name()));
             }
             Rtype::SOA if rrset.data.len() > 1 => blame(node, rtype, Fault::SecondSoa),
             Rtype::NS if *node.label == *b"*" => blame(node, rtype, Fault::WildcardNs(name())),
