@@ -182,9 +182,8 @@ mod tests {
 
     #[test]
     fn hosts_are_those_of_ns_mx_and_srv() {
-        let host = |rtype, wire: &[u8]| {
-            Rdata::from_wire(rtype, wire).unwrap().host(rtype).map(|name| name.to_string())
-        };
+        let host =
+            |rtype, wire: &[u8]| Rdata::from_wire(rtype, wire).unwrap().host(rtype).map(ToString::to_string);
         assert_eq!(host(Rtype::NS, b"\x01a\0").as_deref(), Some("a"));
         assert_eq!(host(Rtype::MX, b"\0\x05\x01a\0").as_deref(), Some("a"));
         assert_eq!(host(Rtype::SRV, b"\0\0\0\0\0\x50\x01a\0").as_deref(), Some("a"));

@@ -5,7 +5,7 @@
 //! however busily the client drips octets, when an answer is not taken for as long, or at a message that is no query.
 //!
 //! Memory of a connection: 512 octets, growing to the longest query (64 KiB at most), and as much for answers not sent yet, at
-//! most [`FLUSH_AT`] and one answer.
+//! most 16 KiB and one answer.
 
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
