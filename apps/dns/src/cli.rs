@@ -111,7 +111,9 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         let server = linux::Server::start(&listen, options.threads, &shared)?;
         announce(server.addresses())?;
         follow_signals(&mut signals, &shared)?;
+        // Afterwards every answer is counted.
         server.stop();
+        print_counts(&shared)?;
         return Ok(());
     }
     let (ready, started) = channel();
@@ -133,11 +135,13 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
 fn end_on_signal(started: &Receiver<Vec<SocketAddr>>, mut signals: Signals, shared: &Shared) {
     // The service failed to start: the other thread tells why.
     let Ok(addresses) = started.recv() else { return };
-    let printed = announce(&addresses).and_then(|()| follow_signals(&mut signals, shared));
+    let printed = announce(&addresses)
+        .and_then(|()| follow_signals(&mut signals, shared))
+        .and_then(|()| print_counts(shared));
     std::process::exit(i32::from(printed.is_err()));
 }
 
-/// Reloads on SIGHUP; returns at the other signals, after printing what was done.
+/// Reloads on SIGHUP; returns at the other signals.
 fn follow_signals(signals: &mut Signals, shared: &Shared) -> std::io::Result<()> {
     for signal in signals.forever() {
         if signal != SIGHUP {
@@ -151,6 +155,10 @@ fn follow_signals(signals: &mut Signals, shared: &Shared) -> std::io::Result<()>
         print_zones(&shared.store)?;
         writeln!(std::io::stdout(), "reloaded {loaded} zones, kept {kept}")?;
     }
+    Ok(())
+}
+
+fn print_counts(shared: &Shared) -> std::io::Result<()> {
     let counts = shared.counts();
     writeln!(
         std::io::stdout(),
