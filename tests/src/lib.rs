@@ -4,6 +4,7 @@
 //! starts ends with it, also when a test panics.
 
 pub mod clients;
+pub mod namespace;
 pub mod stream;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -90,7 +91,7 @@ impl Bench {
         self.stats.to_json()
     }
 
-    /// Starts a child that plays `role` under `name` and waits until it says it is ready.
+    /// Starts a child that plays `role` (a name, and words after it) under `name` and waits until it says it is ready.
     ///
     /// # Panics
     /// If it does not.
@@ -134,7 +135,7 @@ impl Bench {
     ) -> Role {
         let mut command = Command::new(role_binary());
         command
-            .arg(role)
+            .args(role.split(' '))
             .env("TAILWATER_IOKERNEL", &self.socket)
             .env("TAILWATER_NAME", name)
             .env("TAILWATER_CLASS", class)

@@ -5,9 +5,11 @@
 
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::os::fd::AsRawFd;
 use std::process::Command;
 use std::time::{Duration, Instant};
 use tailwater_iokernel::Config;
+use tailwater_iokernel::port::options::PortOptions;
 use tailwater_iokernel::port::{Port, tap::TapPort};
 use tailwater_tests::{Bench, PATIENCE, cpus};
 
@@ -100,6 +102,49 @@ fn linux_sockets_reach_a_service_and_get_their_answers() {
                 break;
             }
             assert!(Instant::now() < deadline, "a closed port was not refused");
+        }
+    });
+}
+
+#[test]
+fn bundles_of_datagrams_are_cut_into_the_datagrams_they_were_made_of() {
+    in_namespace(|| {
+        let options = PortOptions {
+            tap: Some("tw-test0,offload".to_owned()),
+            host_ip: Some(HOST),
+            ..PortOptions::default()
+        };
+        let bench = Bench::start(|c| c.managed_cores = Some(vec![1]), options.build().expect("one port"));
+        let service = bench.child("echo", "service", "latency-critical");
+        let client = UdpSocket::bind((HOST, 0)).expect("the host's side is configured");
+        client.set_read_timeout(Some(Duration::from_millis(500))).expect("a timeout");
+        client.connect((service.ip, 7)).expect("a route");
+        let size: libc::c_int = 1000;
+        // SAFETY: the option takes an int, which is passed with its size.
+        let set = unsafe {
+            let (value, len) = ((&raw const size).cast(), size_of::<libc::c_int>() as libc::socklen_t);
+            libc::setsockopt(client.as_raw_fd(), libc::IPPROTO_UDP, libc::UDP_SEGMENT, value, len)
+        };
+        if set != 0 {
+            return eprintln!("skipped: this kernel sends no bundles of datagrams (UDP_SEGMENT)");
+        }
+        // Nine datagrams of 1000 bytes and one of 500 in one call.
+        let bundle: Vec<u8> = (0..9_500u32).map(|i| (i * 7 % 251) as u8).collect();
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            client.send(&bundle).expect("send");
+            let mut buffer = [0; 2048];
+            let answers = std::iter::from_fn(|| {
+                let len = client.recv(&mut buffer).ok()?;
+                Some(buffer[..len].to_vec())
+            });
+            let mut answers: Vec<Vec<u8>> = answers.take(10).collect();
+            // User threads may answer in any order.
+            answers.sort_by_key(|answer| bundle.chunks(1000).position(|chunk| chunk == answer));
+            if answers.concat() == bundle {
+                break;
+            }
+            assert!(Instant::now() < deadline, "{} answers: {:#}", answers.len(), bench.stats());
         }
     });
 }

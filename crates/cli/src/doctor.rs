@@ -20,7 +20,7 @@ const LEAST_CORES: usize = 2;
 /// Check whether this machine has what Tailwater needs
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Example:
-  tailwater doctor            one line per requirement; exit code 2 when something is missing")]
+  tailwater doctor            one line per requirement; exit code 2 when something is missing that is not optional")]
 pub struct DoctorArgs {}
 
 /// The machine lacks something.
@@ -54,6 +54,10 @@ pub fn run(_args: &DoctorArgs) -> anyhow::Result<()> {
             Ok(what) => println!("ok       {name}: {what}"),
             Err(what) => println!("missing  {name}: {what}"),
         }
+    }
+    match tailwater_iokernel::port::xdp::probe() {
+        Ok(what) => println!("ok       AF_XDP (optional): {what}"),
+        Err(what) => println!("absent   AF_XDP (optional, for `iokernel --xdp`): {what}"),
     }
     check().map_err(Into::into)
 }

@@ -11,8 +11,7 @@ use std::sync::atomic::AtomicBool;
 use anyhow::Context;
 use clap::Args;
 use signal_hook::consts::{SIGINT, SIGTERM};
-use tailwater_iokernel::port::Port;
-use tailwater_iokernel::port::tap::TapPort;
+use tailwater_iokernel::port::options::PortOptions;
 use tailwater_iokernel::{Config, IoKernel};
 
 /// Start the IOKernel: switches packets and lends cores until it is interrupted
@@ -22,6 +21,9 @@ use tailwater_iokernel::{Config, IoKernel};
   tailwater iokernel --core 0 --managed-cores 2-7,10
   tailwater iokernel --config /etc/tailwater.toml --socket /run/tailwater.sock
   tailwater iokernel --tap tw0 --host-ip 10.77.0.1          ping and nc -u reach the services
+  tailwater iokernel --xdp eth1,gateway=10.77.0.1           an interface of its own, without Linux's network stack
+  tailwater iokernel --xdp eth1 --fault loss=1%,delay=5ms,rate=100mbit,seed=7
+  tailwater iokernel --pcap replay=in.pcap,record=out.pcap  a capture file in place of a network
   tailwater iokernel --print-config > tailwater.toml        every setting with its value
 
 Options win over the configuration file. Programs join with `tailwater run`; `tailwater stats` shows what goes on.")]
@@ -38,12 +40,25 @@ pub struct IokernelArgs {
     /// Cores to lend, for instance 1 or 2-7,10 [default: all others this process may use]
     #[arg(long, value_name = "LIST", value_parser = parse_cores)]
     managed_cores: Option<CoreList>,
-    /// Connect runtimes with this machine's Linux through a TAP device of this name (needs CAP_NET_ADMIN)
-    #[arg(long, value_name = "NAME", requires = "host_ip")]
+    /// Connect runtimes with this machine's Linux through a TAP device of this name (needs CAP_NET_ADMIN). After the name:
+    /// queues=N, napi, offload
+    #[arg(long, value_name = "NAME[,..]", requires = "host_ip")]
     tap: Option<String>,
     /// Linux's own address on the TAP device, an address of the runtimes' network such as 10.77.0.1
     #[arg(long, value_name = "IP", requires = "tap")]
     host_ip: Option<Ipv4Addr>,
+    /// Connect runtimes with the network behind an interface, through AF_XDP (needs CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF). After
+    /// the name: gateway=IP, mode=auto|native|skb, queues=N, zero-copy=auto|on|off, share (leave Linux the frames to the
+    /// interface's own MAC address), fill-checksums (for a veth pair whose other end Linux uses)
+    #[arg(long, value_name = "INTERFACE[,..]", conflicts_with = "tap")]
+    xdp: Option<String>,
+    /// Replay a capture file to runtimes and record what they send: replay=FILE, record=FILE, fast, gateway=IP
+    #[arg(long, value_name = "WORDS", conflicts_with_all = ["tap", "xdp"])]
+    pcap: Option<String>,
+    /// Make the network behind the port worse: loss=1%, duplicate=1%, corrupt=1%, reorder=1%, reorder-delay=1ms, delay=5ms,
+    /// jitter=1ms, rate=100mbit, queue=FRAMES, each also with in. (to runtimes) or out. before it; seed=N
+    #[arg(long, value_name = "WORDS")]
+    fault: Option<String>,
     /// What to log: error, warn, info, debug
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     log: tracing::Level,
@@ -85,7 +100,8 @@ pub fn run(args: &IokernelArgs) -> anyhow::Result<()> {
     for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot catch signals")?;
     }
-    let iokernel = IoKernel::new(config, ports(args))?;
+    let ports = config.ports.build()?;
+    let iokernel = IoKernel::new(config, ports)?;
     tracing::info!(socket = iokernel.config().socket, "ready");
     iokernel.run(&stop)?;
     tracing::info!("stopped");
@@ -106,16 +122,18 @@ fn configuration(args: &IokernelArgs) -> anyhow::Result<Config> {
     }
     config.iokernel_core = args.core.or(config.iokernel_core);
     config.managed_cores = args.managed_cores.clone().map(|list| list.0).or(config.managed_cores);
+    if args.tap.is_some() || args.xdp.is_some() || args.pcap.is_some() {
+        // Another port than the file's takes its place.
+        config.ports = PortOptions {
+            tap: args.tap.clone(),
+            host_ip: args.host_ip,
+            xdp: args.xdp.clone(),
+            pcap: args.pcap.clone(),
+            fault: config.ports.fault.take(),
+        };
+    }
+    config.ports.fault = args.fault.clone().or(config.ports.fault);
     Ok(config)
-}
-
-fn ports(args: &IokernelArgs) -> Vec<Box<dyn Port>> {
-    let tap = args
-        .tap
-        .iter()
-        .zip(args.host_ip)
-        .map(|(name, host)| Box::new(TapPort::new(name, host)) as Box<dyn Port>);
-    tap.collect()
 }
 
 #[cfg(test)]

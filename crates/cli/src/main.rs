@@ -11,6 +11,7 @@ use clap::{Parser, Subcommand};
 
 mod app;
 mod bench;
+mod capture;
 mod demo;
 mod doctor;
 mod interrupt;
@@ -54,6 +55,7 @@ enum Command {
     /// Serve zones: an authoritative DNS server over UDP and TCP
     #[command(after_help = tailwater_dns::cli::EXAMPLES)]
     Dns(tailwater_dns::cli::Options),
+    Capture(Box<capture::CaptureArgs>),
     Bench(bench::BenchArgs),
     Doctor(doctor::DoctorArgs),
     /// Simulate policies, allocators and machines
@@ -76,6 +78,7 @@ fn main() -> ExitCode {
         Command::Load(args) => load::run(&args),
         Command::Stats(args) => stats::run(&args),
         Command::Dns(options) => tailwater_dns::cli::run(&options),
+        Command::Capture(args) => capture::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Sim(args) => tailwater_sim::cli::run_sim(&args),

@@ -31,6 +31,7 @@ fn every_subcommand_has_help_with_examples() {
         &["run", "--help"],
         &["load", "--help"],
         &["stats", "--help"],
+        &["capture", "--help"],
         &["doctor", "--help"],
         &["bench", "--help"],
         &["bench", "handoff", "--help"],
@@ -55,6 +56,8 @@ fn misuse_is_explained() {
         (&["load", "127.0.0.1:1"], "--rate"),
         (&["iokernel", "--managed-cores", "x"], "core number"),
         (&["iokernel", "--tap", "tw0"], "--host-ip"),
+        (&["iokernel", "--xdp", "eth1", "--tap", "tw0", "--host-ip", "10.77.0.1"], "cannot be used with"),
+        (&["capture"], "--write"),
         (&["run"], "PROGRAM"),
         (&["bench", "threads", "--systems", "pthreads"], "tailwater-shared-tls"),
     ] {

@@ -12,6 +12,7 @@ use tailwater_shm::ring::{LINE, MAX_FRAME, MAX_LINES, MIN_LINES};
 
 use crate::firewall::FirewallConfig;
 use crate::frame::ETHERNET_HEADER;
+use crate::port::options::PortOptions;
 
 /// Longest IP packet in bytes that runtimes' stacks take.
 const LONGEST_MTU: u16 = 9000;
@@ -102,6 +103,9 @@ pub struct Config {
     pub max_ring_bytes: u32,
     /// How far to raise the priority of the polling thread.
     pub priority: Priority,
+    /// Where frames enter and leave, for programs that make their ports from the configuration
+    /// ([`PortOptions::build`]).
+    pub ports: PortOptions,
     /// Which packets pass between runtimes and the rest.
     pub firewall: FirewallConfig,
 }
@@ -130,6 +134,7 @@ impl Default for Config {
             max_kthreads: MAX_KTHREADS,
             max_ring_bytes: 4 << 20,
             priority: Priority::default(),
+            ports: PortOptions::default(),
             firewall: FirewallConfig::default(),
         }
     }
@@ -299,6 +304,15 @@ mod tests {
         config.check().unwrap();
         let text = toml::to_string(&config).unwrap();
         assert_eq!(Config::from_toml(&text).unwrap(), config);
+    }
+
+    #[test]
+    fn a_table_of_ports_is_read_and_survives() {
+        let text = "mtu = 9000\n[ports]\nxdp = \"eth1,mode=skb\"\nfault = \"loss=1%,delay=5ms,seed=7\"";
+        let config = Config::from_toml(text).unwrap();
+        assert_eq!(config.ports.xdp.as_deref(), Some("eth1,mode=skb"));
+        assert_eq!(Config::from_toml(&toml::to_string(&config).unwrap()).unwrap(), config);
+        assert!(Config::from_toml("[ports]\nxpd = \"eth1\"").unwrap_err().to_string().contains("xpd"));
     }
 
     #[test]

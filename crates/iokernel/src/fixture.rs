@@ -175,8 +175,8 @@ impl World {
         let lot = || ParkingLot::new(Mapping::new(&lot_file, "parking lot").unwrap()).unwrap();
         let recorder = Recorder::default();
         let (deeds, dead) = (Arc::clone(&recorder.deeds), Arc::clone(&recorder.dead));
-        let stats =
-            Arc::new(Stats::new(ports.iter().map(|port| port.name().to_owned()).collect(), &config.firewall));
+        let named = ports.iter().map(|port| (port.name().to_owned(), None)).collect();
+        let stats = Arc::new(Stats::new(named, &config.firewall));
         let parts = Parts {
             clock: Clock::from_hz(1_000_000_000),
             topology: Topology::uniform(cores, 1, 1).unwrap(),

@@ -104,7 +104,7 @@ impl Arena {
             policy: Box::new(CongestionDetection::new(Default::default())),
             lot,
             threads: Box::new(Nowhere),
-            stats: Arc::new(Stats::new(vec![port.name().to_owned()], &config.firewall)),
+            stats: Arc::new(Stats::new(vec![(port.name().to_owned(), None)], &config.firewall)),
         };
         let mut allocator = Allocator::new(&config, parts);
         let mut switch = Switch::new(vec![Box::new(port)], &config);

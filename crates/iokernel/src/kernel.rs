@@ -120,8 +120,8 @@ impl IoKernel {
             (Bell::new().map_err(system("make a bell"))?, Bell::new().map_err(system("make a bell"))?);
         let (command_sender, commands) = channel();
         let (notices, notice_receiver) = channel();
-        let names = ports.iter().map(|port| port.name().to_owned()).collect();
-        let stats = Arc::new(Stats::new(names, &config.firewall));
+        let named = ports.iter().map(|port| (port.name().to_owned(), port.account())).collect();
+        let stats = Arc::new(Stats::new(named, &config.firewall));
         let control = Control::new(control::Parts {
             config: config.clone(),
             surroundings: Surroundings {
@@ -395,6 +395,9 @@ impl Polling {
         let look = now >= self.next_death_check;
         if look {
             self.check_deaths();
+            while let Some(tap) = self.switch.captures.take_broken() {
+                self.tell(Notice::CaptureEnded(tap));
+            }
             self.next_death_check = now + self.death_check;
         }
         while let Some((id, reason)) = self.allocator.next_doomed() {
@@ -418,6 +421,16 @@ impl Polling {
                 Command::Attach(runtime) => self.attach(runtime, now),
                 Command::Begin(id) => self.allocator.begin(id),
                 Command::End(id, reason) => self.allocator.doom(id, reason),
+                Command::Capture(tap) => {
+                    let runtimes = self.allocator.runtimes.iter();
+                    let named = runtimes.map(|runtime| (runtime.stats.name.as_str(), runtime.id));
+                    self.switch.captures.add(tap, named);
+                }
+                Command::EndCapture(id) => {
+                    if let Some(tap) = self.switch.captures.remove(id) {
+                        self.tell(Notice::CaptureEnded(tap));
+                    }
+                }
             }
         }
     }

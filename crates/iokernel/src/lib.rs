@@ -3,7 +3,8 @@
 //! # What this crate owns
 //! * [`config`]: settings, their units, defaults and limits;
 //! * [`firewall`]: which packets pass between runtimes and the rest, and how many;
-//! * [`port`]: where frames enter and leave (in-memory pair, TAP; the load generator brings its own);
+//! * [`port`]: where frames enter and leave (in-memory pair, TAP, AF_XDP, capture files, a bad network around any of them; the
+//!   load generator brings its own);
 //! * [`stats`]: counters and hand-off histograms, readable from any thread;
 //! * [`IoKernel`]: registration, switch, core grants and hand-offs, adaptive polling.
 //!
@@ -18,6 +19,7 @@
 
 mod allocator;
 pub mod bench;
+mod capture;
 pub mod config;
 mod control;
 pub mod firewall;

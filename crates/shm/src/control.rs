@@ -11,7 +11,8 @@
 //!   ... the socket stays open; closing it, by exit or crash, ends the registration ...
 //! ```
 //!
-//! `Stats` asks for the IOKernel's counters as JSON instead. An address that begins with `@` is in Linux's abstract
+//! `Capture` asks for copies of frames instead, and is answered with `Capturing` and a memory file whose first ingress ring
+//! carries them, until the socket is closed. `Stats` asks for the IOKernel's counters as JSON, at any time. An address that begins with `@` is in Linux's abstract
 //! namespace and leaves nothing in the file system.
 //!
 //! Nothing here is fast or needs to be. The receiver bounds each message ([`MAX_MESSAGE`]); unknown fields are refused,
@@ -60,6 +61,47 @@ pub enum ClientMessage {
     },
     /// Any client wants the counters.
     Stats,
+    /// A client of the IOKernel's user, or of root, wants copies of frames.
+    Capture(CaptureRequest),
+}
+
+/// On which side of a runtime or port a frame is seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Direction {
+    /// Received: to the runtime, or in through the port.
+    Rx,
+    /// Sent: from the runtime, or out through the port.
+    Tx,
+}
+
+/// Which frames a watcher wants. With neither name, each frame once where it enters the switch; with both, the frames of either.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct CaptureRequest {
+    /// Frames from and to the runtime of this name, also when it registers later.
+    pub runtime: Option<String>,
+    /// Frames in and out through this port.
+    pub port: Option<String>,
+    /// Only those.
+    pub direction: Option<Direction>,
+    /// Most bytes of each frame, 14 to 9018.
+    pub snap: u16,
+    /// Bytes of the ring that the frames wait in, a power of two.
+    pub ring_bytes: u32,
+}
+
+/// What a watcher is told; the memory file travels with it. A record's flow hash is the frame's whole length, its stamp the time
+/// it was seen.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Capturing {
+    /// Number of the capture in the statistics.
+    pub id: u64,
+    /// A moment on the clock of the stamps.
+    pub cycles: u64,
+    /// The same moment in nanoseconds since 1970.
+    pub unix_ns: u64,
 }
 
 /// A runtime's wishes.
@@ -99,6 +141,8 @@ pub enum ServerMessage {
     },
     /// The counters, as a JSON document.
     Stats(serde_json::Value),
+    /// Frames are copied from now on.
+    Capturing(Capturing),
 }
 
 /// What a runtime is given.

@@ -12,6 +12,7 @@
 //! |---|---|---|
 //! | before `Register` | connection dropped | malformed: dropped |
 //! | after `Welcome` | place taken back | wrong threads: refused; silence: dropped after [`PATIENCE`] |
+//! | watching | the polling thread takes its tap out | impossible ring position: tap taken out, dropped |
 //! | registered | the polling thread frees its cores, then this one its memory | unexpected message: registration ends |
 
 pub(crate) mod directory;
@@ -32,6 +33,7 @@ use tailwater_sched::RuntimeId;
 use tailwater_shm::Clock;
 use tailwater_shm::control::{self, ControlError, ServerMessage};
 
+use crate::capture::Tap;
 use crate::config::Config;
 use crate::runtime::{EndReason, Runtime};
 use crate::stats::Stats;
@@ -51,6 +53,10 @@ pub(crate) enum Command {
     /// It has been told that it is ready: cores may be lent.
     Begin(RuntimeId),
     End(RuntimeId, EndReason),
+    /// Frames are copied for a watcher from now on.
+    Capture(Box<Tap>),
+    /// The watcher of this number is gone.
+    EndCapture(u64),
 }
 
 /// What the polling thread tells the control thread.
@@ -60,6 +66,8 @@ pub(crate) enum Notice {
     Attached(RuntimeId),
     /// The runtime's cores are back in the ledger and no ring of its is touched any more.
     Retired(Box<Runtime>, EndReason),
+    /// The tap's ring is not touched any more.
+    CaptureEnded(Box<Tap>),
     /// The polling thread ends.
     Stop,
 }
@@ -218,6 +226,11 @@ impl Control {
                     self.bury(runtime, &reason);
                     retired = true;
                 }
+                Notice::CaptureEnded(tap) => {
+                    self.parts.stats.remove_capture(tap.id);
+                    // Closed by the watcher, or it lied and is closed now.
+                    self.sessions.remove(&tap.id);
+                }
                 Notice::Stop => return false,
             }
         }
@@ -271,10 +284,11 @@ impl Control {
 
     /// Forgets a connection that is not registered, and takes back the place it was offered.
     fn drop_session(&mut self, token: u64) {
-        if let Some(session) = self.sessions.remove(&token)
-            && let State::Offered(offer) = session.state
-        {
-            self.parts.directory.release(offer.place.id);
+        let Some(session) = self.sessions.remove(&token) else { return };
+        match session.state {
+            State::Offered(offer) => self.parts.directory.release(offer.place.id),
+            State::Capturing => self.tell(Command::EndCapture(token)),
+            State::Fresh | State::Waiting(_) | State::Registered(_) => {}
         }
     }
 

@@ -5,6 +5,7 @@
 //! | `Fresh` | `Register`, granted | `Offered`: the place is reserved, `Welcome` and the files are sent |
 //! | `Fresh` | `Register`, its name or address is on the way out | `Waiting`: tried again when somebody leaves |
 //! | `Offered` | `Kthreads`, all of the peer's process | `Registered`: the polling thread is told, then `Ready` is sent |
+//! | `Fresh` | `Capture`, of the same user or root | `Capturing`: the polling thread copies frames until the connection ends |
 //! | any | `Stats` | the same: the document is sent |
 //! | any | anything else, or end of file | gone (`Registered`: the polling thread ends it first) |
 
@@ -15,15 +16,17 @@ use std::sync::Arc;
 use std::time::Instant;
 use tailwater_sched::RuntimeId;
 use tailwater_shm::control::{
-    self, ClientMessage, ControlError, Ipv6Place, Register, ServerMessage, Welcome,
+    self, CaptureRequest, Capturing, ClientMessage, ControlError, Ipv6Place, Register, ServerMessage, Welcome,
 };
 use tailwater_shm::layout::Region;
 use tailwater_shm::memory::{self, Mapping};
 
 use super::directory::{Place, Refusal};
 use super::{Command, Control, PATIENCE};
+use crate::capture::{MAX_CAPTURES, Tap};
 use crate::config::PREFIX_LEN6;
 use crate::firewall::Guard;
+use crate::port::pcap::unix_ns;
 use crate::runtime::{Admission, EndReason, Runtime};
 
 /// One connection.
@@ -42,6 +45,7 @@ pub(super) enum State {
     Waiting(Register),
     Offered(Box<Offer>),
     Registered(RuntimeId),
+    Capturing,
 }
 
 /// What was sent with `Welcome`.
@@ -80,6 +84,7 @@ impl Control {
                 }
             }
             (ClientMessage::Register(wish), State::Fresh) => self.register(token, &socket, wish),
+            (ClientMessage::Capture(request), State::Fresh) => self.capture(token, &socket, &request),
             (ClientMessage::Kthreads { tids }, State::Offered(offer)) => {
                 self.enlist(token, &socket, offer, &tids);
             }
@@ -110,7 +115,58 @@ impl Control {
         self.tell(Command::End(id, reason));
     }
 
-    fn tell(&self, command: Command) {
+    /// Starts a capture, or says why not.
+    fn capture(&mut self, token: u64, socket: &Arc<OwnedFd>, request: &CaptureRequest) {
+        match self.make_tap(token, socket, request) {
+            Ok(tap) => {
+                tracing::info!(?request, "a capture begins");
+                self.parts.stats.add_capture(Arc::clone(&tap.stats));
+                self.set_state(token, State::Capturing);
+                self.tell(Command::Capture(tap));
+            }
+            Err(why) => {
+                tracing::info!(why, "refused a capture");
+                // The peer may be gone; then nobody needs to know.
+                let _ = control::send(&**socket, &ServerMessage::Refused { why }, &[]);
+                self.drop_session(token);
+            }
+        }
+    }
+
+    /// A tap, whose ring the watcher has been given.
+    fn make_tap(&self, token: u64, socket: &OwnedFd, request: &CaptureRequest) -> Result<Box<Tap>, String> {
+        let peer = rustix::net::sockopt::socket_peercred(socket).map_err(|e| e.to_string())?;
+        let (theirs, ours) = (peer.uid, geteuid());
+        if !theirs.is_root() && theirs != ours {
+            let (theirs, ours) = (theirs.as_raw(), ours.as_raw());
+            return Err(format!(
+                "user {theirs} may not watch the traffic of user {ours}'s IOKernel; run as root"
+            ));
+        }
+        if self.parts.stats.captures().len() >= MAX_CAPTURES {
+            return Err(format!("{MAX_CAPTURES} captures are going on already; end one"));
+        }
+        let most = self.parts.config.max_ring_bytes;
+        if request.ring_bytes > most {
+            return Err(format!("a ring of {} bytes; at most {most} are possible", request.ring_bytes));
+        }
+        let ports = self.parts.stats.ports();
+        let number = |name: &String| ports.iter().position(|port| port.name == *name).map(|n| n as u16);
+        let port = request.port.as_ref().map(|name| {
+            number(name).ok_or_else(|| {
+                let there: Vec<&str> = ports.iter().map(|port| port.name.as_str()).collect();
+                format!("there is no port `{name}`; there are: {}", there.join(", "))
+            })
+        });
+        let clock = &self.parts.surroundings.clock;
+        let (tap, file) = Tap::new(token, request, port.transpose()?, clock)?;
+        let (cycles, unix_ns) = (tailwater_shm::clock::now(), unix_ns());
+        let welcome = ServerMessage::Capturing(Capturing { id: token, cycles, unix_ns });
+        control::send(socket, &welcome, &[file.as_fd()]).map_err(|e| e.to_string())?;
+        Ok(tap)
+    }
+
+    pub(super) fn tell(&self, command: Command) {
         // Fails only while the polling thread ends, when nothing needs to be told.
         let _ = self.parts.commands.send(command);
         self.parts.to_polling.ring();
@@ -141,7 +197,7 @@ impl Control {
     fn set_state(&mut self, token: u64, state: State) {
         if let Some(session) = self.sessions.get_mut(&token) {
             session.deadline = match state {
-                State::Registered(_) => None,
+                State::Registered(_) | State::Capturing => None,
                 _ => Some(Instant::now() + PATIENCE),
             };
             session.state = state;

@@ -1,8 +1,10 @@
 //! Ports: where frames enter and leave the IOKernel.
 //!
-//! Owns the [`Port`] trait and its implementations: [`memory`] (a pair for tests and embedding) and [`tap`] (a Linux network
-//! device). The load generator implements the trait in its own crate. A port knows nothing about runtimes, cores or
-//! rings: it hands frames to the switch through [`Inject`] and is handed frames through [`Port::transmit`].
+//! Owns the [`Port`] trait and its implementations: [`memory`] (a pair for tests and embedding), [`tap`] (a Linux network
+//! device), [`xdp`] (an interface through AF_XDP), [`pcap`] (a capture file), and [`fault`] (a bad network around another
+//! port); [`options`] makes them from words. The load generator implements the trait in its own crate. A port knows nothing
+//! about runtimes, cores or rings: it hands frames to the switch through [`Inject`] and is handed frames through
+//! [`Port::transmit`].
 //!
 //! All methods run on the polling thread, between other ports and hand-offs: none may block, and none should take longer
 //! than a few microseconds. Ports are trusted (they are code of this process or the administrator's device), so the switch
@@ -44,12 +46,19 @@
 //! }
 //! ```
 
+mod checksum;
+pub mod fault;
 pub mod memory;
+pub mod options;
+pub mod pcap;
 pub mod tap;
+mod tap_offload;
+pub mod xdp;
 
 use crate::frame::Mac;
 use rustix::fd::BorrowedFd;
 use std::net::{Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
 use tailwater_shm::{Clock, Cycles};
 
 /// Most frames a port may inject per [`Port::poll`], so that no port starves the rest of the loop.
@@ -128,6 +137,13 @@ pub struct PortError {
     pub why: String,
 }
 
+/// What a port knows about itself beyond the frames that the switch counts. Shared with the thread that answers questions about
+/// statistics, so it is asked at any time, also after the port has ended.
+pub trait Account: core::fmt::Debug + Send + Sync {
+    /// Mode and counters, as a JSON object.
+    fn to_json(&self) -> serde_json::Value;
+}
+
 /// A source and sink of frames. See the module documentation for the rules and an example.
 pub trait Port: Send {
     /// Name in statistics, unique among the ports of an IOKernel.
@@ -158,6 +174,11 @@ pub trait Port: Send {
     /// The next time at which [`poll`](Self::poll) would inject something even if nothing comes from outside; `None` when
     /// only outside events matter. The loop does not sleep past it.
     fn next_event(&self) -> Option<Cycles> {
+        None
+    }
+
+    /// What the statistics show beside the frames that went in and out. Asked once, after [`start`](Self::start).
+    fn account(&self) -> Option<Arc<dyn Account>> {
         None
     }
 

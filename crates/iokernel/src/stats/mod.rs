@@ -32,10 +32,11 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use tailwater_sched::RuntimeId;
-use tailwater_shm::control::Class;
+use tailwater_shm::control::{CaptureRequest, Class};
 
 use crate::firewall::FirewallConfig;
 use crate::frame::Mac;
+use crate::port::Account;
 
 /// A number that one thread increases.
 #[derive(Debug, Default)]
@@ -280,6 +281,27 @@ pub struct PortStats {
     pub refused: Counter,
     /// Set to 1 when it failed and was detached.
     pub failed: Counter,
+    /// What it says about itself.
+    pub account: Option<Arc<dyn Account>>,
+}
+
+/// Account of one capture.
+#[derive(Debug)]
+pub struct CaptureStats {
+    /// The number its watcher was told.
+    pub id: u64,
+    /// What the watcher asked for.
+    pub request: CaptureRequest,
+    /// Frames copied.
+    pub captured: Counter,
+    /// Frames not copied because the watcher was slow.
+    pub dropped: Counter,
+}
+
+impl CaptureStats {
+    pub(crate) fn new(id: u64, request: CaptureRequest) -> Self {
+        Self { id, request, captured: Counter::default(), dropped: Counter::default() }
+    }
 }
 
 /// Everything that is counted.
@@ -301,15 +323,18 @@ pub struct Stats {
     ports: Vec<PortStats>,
     /// Locked by the control thread and by readers; never by the polling thread.
     runtimes: Mutex<Vec<Arc<RuntimeStats>>>,
+    /// As `runtimes`.
+    captures: Mutex<Vec<Arc<CaptureStats>>>,
     /// Facts about this IOKernel that do not change once it runs: cores, policy, priorities.
     facts: Mutex<Value>,
 }
 
 impl Stats {
-    /// Accounts of ports of these names and of the rules of this firewall.
-    pub(crate) fn new(ports: Vec<String>, firewall: &FirewallConfig) -> Self {
-        let port = |name| PortStats {
+    /// Accounts of ports of these names, with what they say about themselves, and of the rules of this firewall.
+    pub(crate) fn new(ports: Vec<(String, Option<Arc<dyn Account>>)>, firewall: &FirewallConfig) -> Self {
+        let port = |(name, account)| PortStats {
             name,
+            account,
             injected: Counter::default(),
             transmitted: Counter::default(),
             refused: Counter::default(),
@@ -325,6 +350,7 @@ impl Stats {
             handoffs: Default::default(),
             ports: ports.into_iter().map(port).collect(),
             runtimes: Mutex::new(Vec::new()),
+            captures: Mutex::new(Vec::new()),
             facts: Mutex::new(Value::Null),
         }
     }
@@ -356,6 +382,19 @@ impl Stats {
         self.runtimes.lock().unwrap_or_else(PoisonError::into_inner).retain(|runtime| runtime.id != id);
     }
 
+    /// The captures that are going on.
+    pub fn captures(&self) -> Vec<Arc<CaptureStats>> {
+        self.captures.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn add_capture(&self, capture: Arc<CaptureStats>) {
+        self.captures.lock().unwrap_or_else(PoisonError::into_inner).push(capture);
+    }
+
+    pub(crate) fn remove_capture(&self, id: u64) {
+        self.captures.lock().unwrap_or_else(PoisonError::into_inner).retain(|capture| capture.id != id);
+    }
+
     /// Everything as one JSON document.
     pub fn to_json(&self) -> Value {
         let handoffs: Map<String, Value> = HandoffKind::ALL
@@ -373,7 +412,8 @@ impl Stats {
             .iter()
             .map(|p| {
                 json!({ "name": p.name, "injected": p.injected.get(), "transmitted": p.transmitted.get(),
-                        "refused": p.refused.get(), "failed": p.failed.get() != 0 })
+                        "refused": p.refused.get(), "failed": p.failed.get() != 0,
+                        "account": p.account.as_ref().map(|account| account.to_json()) })
             })
             .collect();
         let runtimes: Vec<Value> = self
@@ -383,6 +423,14 @@ impl Stats {
                 json!({ "id": r.id.0, "name": r.name, "pid": r.pid, "ip": r.ip, "ip6": r.ip6, "mac": r.mac.to_string(),
                         "class": r.class, "kthreads": r.kthreads, "guaranteed": r.guaranteed,
                         "counters": r.counters.to_json() })
+            })
+            .collect();
+        let captures: Vec<Value> = self
+            .captures()
+            .iter()
+            .map(|c| {
+                json!({ "id": c.id, "runtime": c.request.runtime, "port": c.request.port,
+                        "captured": c.captured.get(), "dropped": c.dropped.get() })
             })
             .collect();
         json!({
@@ -397,6 +445,7 @@ impl Stats {
             "handoff": handoffs,
             "ports": ports,
             "runtimes": runtimes,
+            "captures": captures,
         })
     }
 }
@@ -439,7 +488,7 @@ mod tests {
 
     #[test]
     fn the_document_names_every_part() {
-        let stats = Stats::new(vec!["load".to_owned()], &FirewallConfig::default());
+        let stats = Stats::new(vec![("load".to_owned(), None)], &FirewallConfig::default());
         stats.set_facts(json!({ "cores": [1] }));
         stats.switch.dropped_spoofed.add(3);
         stats.handoff(HandoffKind::Idle).running.record(700);

@@ -38,6 +38,7 @@ use tailwater_shm::Cycles;
 use tailwater_shm::ring::{FIRST_LINE_FRAME, FirstLine, FrameBuffer, MIN_FRAME, Record, ReserveError};
 
 use crate::allocator::Allocator;
+use crate::capture::{Captures, Point};
 use crate::config::Config;
 use crate::firewall::{Direction, Multicast, Ruling};
 use crate::frame::{ETHERNET_HEADER, Mac};
@@ -76,6 +77,7 @@ pub(crate) struct Switch {
     receivers: Vec<RuntimeId>,
     /// Copies made for broadcasts in the present batch.
     flooded: usize,
+    pub(crate) captures: Captures,
 }
 
 struct PortLine {
@@ -121,12 +123,14 @@ impl Switch {
             corked: Vec::new(),
             receivers: Vec::new(),
             flooded: 0,
+            captures: Captures::default(),
         }
     }
 
     pub(crate) fn attach(&mut self, runtime: &Runtime) {
         self.macs.insert(runtime.mac, Destination::Runtime(runtime.id));
         self.ips.insert(runtime.ip, runtime.mac);
+        self.captures.handle_attached(&runtime.stats.name, runtime.id);
         self.solicited.insert(runtime.id, runtime.identity.ipv6());
     }
 
@@ -138,6 +142,7 @@ impl Switch {
             self.ips.remove(&ip);
         }
         self.polled.retain(|egress| egress.owner.runtime != id);
+        self.captures.handle_detached(id);
     }
 
     /// The ports that still work.
@@ -203,9 +208,13 @@ impl Switch {
                 }
             };
             let first = egress.consumer.first_line(&record);
+            let source = FromRing { consumer: &egress.consumer, record: &record, first: &first };
+            if self.captures.is_on() {
+                // Also what is refused below: a capture shows what was sent.
+                self.capture(Point::FromRuntime(egress.owner.runtime), &source);
+            }
             match self.judge(&first, &record, egress) {
                 Verdict::Pass(heading) => {
-                    let source = FromRing { consumer: &egress.consumer, record: &record, first: &first };
                     self.send(egress, &source, heading, alloc, now);
                 }
                 Verdict::Inspect => self.send_whole(egress, &record, alloc, now),
@@ -223,6 +232,16 @@ impl Switch {
             alloc.stats.switch.from_runtimes.add(taken as u64);
         }
         taken
+    }
+
+    /// Copies a frame for those who watch.
+    #[cold]
+    fn capture<S: Source>(&mut self, point: Point, source: &S) {
+        if self.captures.wants(point)
+            && let Some(frame) = source.copy(&mut self.buffer)
+        {
+            self.captures.push(point, frame);
+        }
     }
 
     /// Shows the receivers what the batch brought them.
@@ -383,6 +402,9 @@ impl Switch {
                 runtime.stats.counters.rx_frames.add(1);
                 runtime.stats.counters.rx_bytes.add(source.len() as u64);
                 alloc.stats.switch.delivered.add(1);
+                if self.captures.is_on() {
+                    self.capture(Point::ToRuntime(id), source);
+                }
                 Delivery::Delivered
             }
             Err(ReserveError::Full) => {
@@ -410,6 +432,9 @@ impl Switch {
             line.dirty = true;
             stats.transmitted.add(1);
             alloc.stats.switch.to_ports.add(1);
+            if self.captures.is_on() {
+                self.captures.push(Point::ToPort(number), frame);
+            }
             Delivery::Delivered
         } else {
             stats.refused.add(1);
@@ -527,6 +552,9 @@ impl Inject for Injector<'_> {
         if !(MIN_FRAME..=self.switch.max_frame).contains(&frame.len()) {
             self.alloc.stats.switch.dropped_malformed.add(1);
             return Delivery::BadLength;
+        }
+        if self.switch.captures.is_on() {
+            self.switch.captures.push(Point::FromPort(self.origin), frame);
         }
         let mut head = [0; FIRST_LINE_FRAME];
         let shown = frame.len().min(FIRST_LINE_FRAME);

@@ -4,7 +4,10 @@
 
 #![allow(unsafe_code)]
 
+pub(crate) mod bpf;
+pub(crate) mod interface;
 pub(crate) mod tap;
+pub(crate) mod xsk;
 
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;

@@ -38,6 +38,33 @@ fn echo() {
     }
 }
 
+/// Asks the echo service of another machine until it has answered `count` times; says `answered COUNT` and how often it asked.
+fn ask(service: &str, count: u64) {
+    let socket = UdpSocket::bind((own_ip(), 9)).expect("port 9 is free");
+    socket.set_read_timeout(Some(Duration::from_millis(200))).expect("a timeout");
+    ready();
+    let service: Ipv4Addr = service.parse().expect("an address");
+    let (mut buffer, mut asked) = ([0; 2048], 0u64);
+    for number in 0..count {
+        // Of many lengths, so that a frame cut or padded on the way is noticed.
+        let request: Vec<u8> =
+            number.to_be_bytes().into_iter().cycle().take(8 + number as usize * 31 % 1400).collect();
+        loop {
+            asked += 1;
+            socket.send_to(&request, (service, 7)).expect("send");
+            // Older answers may come late.
+            let answered = std::iter::from_fn(|| socket.recv_from(&mut buffer).ok())
+                .take(8)
+                .find(|(_, from)| from.ip() == service)
+                .is_some_and(|(len, _)| buffer[..len] == request);
+            if answered {
+                break;
+            }
+        }
+    }
+    say(&format!("answered {count} asked {asked}"));
+}
+
 /// Sends datagrams to the address in PEER until one comes back, and says so.
 fn call() {
     let peer = std::env::var("PEER").expect("a peer to call");
@@ -208,6 +235,10 @@ fn main() {
         Some("hog") => burn(false),
         Some("soundness") => check_soundness(),
         Some("self") => talk_to_self(),
+        Some("ask") => {
+            let words: Vec<String> = std::env::args().skip(2).collect();
+            ask(&words[0], words[1].parse().expect("a number"));
+        }
         Some("spin") => spin(),
         Some("sleep") => sleeps_here(),
         Some("clutch") => clutch(),

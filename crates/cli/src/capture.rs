@@ -1,0 +1,308 @@
+//! `tailwater capture`: frames of a running IOKernel, into a file that tcpdump and Wireshark read.
+//!
+//! Owns the watcher's side of a capture: it empties the ring that the IOKernel fills, and writes files, with limits and
+//! rotation. The IOKernel never waits for it: when this program or its disk is slow, frames are missing, and the number is
+//! said at the end.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use clap::{Args, ValueEnum};
+use rustix::fd::{AsFd, OwnedFd};
+use tailwater_iokernel::port::pcap::format::{FILE_HEADER, RECORD_HEADER, Writer};
+use tailwater_shm::Clock;
+use tailwater_shm::control::{
+    CaptureRequest, Capturing, ClientMessage, Direction, ServerMessage, dial, receive, send,
+};
+use tailwater_shm::layout::Region;
+use tailwater_shm::memory::Mapping;
+use tailwater_shm::ring::{Consumer, FrameBuffer};
+
+use crate::interrupt::{Interrupt, Interrupted};
+
+/// How long the ring is left alone when it was empty. At 1 million small frames a second a ring of 4 MiB holds 32 ms.
+const PAUSE: Duration = Duration::from_millis(1);
+/// Most files of a rotation.
+const MAX_FILES: u32 = 1000;
+
+/// Write the frames that an IOKernel switches to a capture file
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Examples:
+  tailwater capture -w all.pcap                       every frame once, until interrupted
+  tailwater capture -w - | tcpdump -nr -              as they come
+  tailwater capture -w - | wireshark -k -i -
+  tailwater capture --runtime web --direction rx -w web.pcap --seconds 10
+  tailwater capture --port eth1 --snap 128 --count 1000 -w head.pcap
+  tailwater capture -w ring.pcap --rotate-mb 100 --files 5
+
+Stamps are in nanoseconds, taken when the IOKernel sees the frame. Needs the IOKernel's user, or root.")]
+pub struct CaptureArgs {
+    /// File to write; - is standard output
+    #[arg(short, long, value_name = "FILE")]
+    write: PathBuf,
+    /// Control socket of the IOKernel; @NAME is an abstract address
+    #[arg(long, value_name = "SOCKET", default_value = "@tailwater")]
+    iokernel: String,
+    /// Only frames from and to this program (its name in `tailwater stats`), also if it starts later
+    #[arg(long, value_name = "NAME")]
+    runtime: Option<String>,
+    /// Only frames through this port (its name in `tailwater stats --json`)
+    #[arg(long, value_name = "NAME")]
+    port: Option<String>,
+    /// Only received or only sent by the program; in or out through the port
+    #[arg(long, value_enum)]
+    direction: Option<Side>,
+    /// Keep at most this many bytes of each frame, 14 to 9018
+    #[arg(long, value_name = "BYTES", default_value_t = 9018, value_parser = clap::value_parser!(u16).range(14..=9018))]
+    snap: u16,
+    /// End after this many frames
+    #[arg(long, value_name = "N")]
+    count: Option<u64>,
+    /// End after this many seconds
+    #[arg(long, value_name = "S")]
+    seconds: Option<u64>,
+    /// Begin a new file (FILE.1, FILE.2, ...) before one grows beyond this many megabytes
+    #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u64).range(1..))]
+    rotate_mb: Option<u64>,
+    /// Keep at most this many files; the oldest is overwritten
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_FILES)))]
+    files: u32,
+    /// Memory in megabytes for frames that wait to be written: 1, 2, 4, 8 or 16
+    #[arg(long, value_name = "MB", default_value_t = 4, value_parser = parse_buffer)]
+    buffer: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Side {
+    Rx,
+    Tx,
+}
+
+fn parse_buffer(text: &str) -> Result<u32, String> {
+    text.parse().ok().filter(|mb| [1, 2, 4, 8, 16].contains(mb)).ok_or_else(|| "1, 2, 4, 8 or 16".to_owned())
+}
+
+/// Captures until told to stop.
+///
+/// # Errors
+/// When nobody listens at the socket, the request is refused, or the file cannot be written.
+pub fn run(args: &CaptureArgs) -> anyhow::Result<()> {
+    let interrupt = Interrupt::catch()?;
+    let mut watch = Watch::begin(args)?;
+    let mut output = Output::create(args)?;
+    let begun = Instant::now();
+    let limit = args.seconds.map(Duration::from_secs);
+    let mut frames = 0;
+    let full = |frames| args.count.is_some_and(|most| frames >= most);
+    let (mut connected, mut interrupted) = (true, false);
+    loop {
+        let over = interrupted || !connected || limit.is_some_and(|limit| begun.elapsed() >= limit);
+        let mut some = false;
+        while !full(frames)
+            && let Some(seen) = watch.next()?
+        {
+            some = true;
+            match output.write(&seen) {
+                Ok(()) => frames += 1,
+                // The reader of our output has seen enough.
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
+                Err(error) => return Err(error).context(args.write.display().to_string()),
+            }
+        }
+        // Whoever looks at the file sees what came.
+        match if some { output.writer.flush() } else { Ok(()) } {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
+            result => result.context(args.write.display().to_string())?,
+        }
+        if over || full(frames) {
+            break;
+        }
+        // The socket is readable when the IOKernel hangs up: it says nothing by itself.
+        match interrupt.wait_readable(Some(watch.socket.as_fd()), Instant::now() + PAUSE) {
+            Ok(readable) => connected = !readable,
+            Err(Interrupted) => interrupted = true,
+        }
+    }
+    let missing = if connected { watch.dropped() } else { None };
+    let missing = missing.map_or("an unknown number of".to_owned(), |n| n.to_string());
+    eprintln!("{frames} frames, {missing} missing because this program was slow");
+    anyhow::ensure!(connected, "the IOKernel ended the capture");
+    Ok(())
+}
+
+/// A frame in the watcher's hands.
+struct Seen<'a> {
+    unix_ns: u64,
+    original_len: u32,
+    frame: &'a [u8],
+}
+
+/// The connection and its ring.
+struct Watch {
+    socket: OwnedFd,
+    ring: Consumer,
+    buffer: FrameBuffer,
+    clock: Clock,
+    anchor: Capturing,
+    /// Keeps the ring's memory.
+    _region: Region,
+}
+
+impl Watch {
+    fn begin(args: &CaptureArgs) -> anyhow::Result<Self> {
+        let socket = dial(&args.iokernel)?;
+        let request = CaptureRequest {
+            runtime: args.runtime.clone(),
+            port: args.port.clone(),
+            direction: args.direction.map(|side| match side {
+                Side::Rx => Direction::Rx,
+                Side::Tx => Direction::Tx,
+            }),
+            snap: args.snap,
+            ring_bytes: args.buffer << 20,
+        };
+        send(&socket, &ClientMessage::Capture(request), &[])?;
+        let (answer, files) = receive::<ServerMessage>(&socket).context("the IOKernel did not answer")?;
+        let anchor = match answer {
+            ServerMessage::Capturing(anchor) => anchor,
+            ServerMessage::Refused { why } => anyhow::bail!("refused: {why}"),
+            other => anyhow::bail!("the IOKernel answered something else: {other:?}"),
+        };
+        let file = files.first().context("the IOKernel sent no memory")?;
+        let region = Region::attach(Mapping::new(file, "capture")?)?;
+        Ok(Self {
+            socket,
+            ring: Consumer::new(region.ingress(0)),
+            buffer: FrameBuffer::new(),
+            clock: Clock::from_hz(region.tsc_hz()),
+            anchor,
+            _region: region,
+        })
+    }
+
+    /// The next frame, if one waits.
+    fn next(&mut self) -> anyhow::Result<Option<Seen<'_>>> {
+        let Some(record) = self.ring.peek().context("the IOKernel wrote an impossible ring")? else {
+            return Ok(None);
+        };
+        let stamp = self.ring.stamp(&record);
+        let frame = self.ring.copy_frame(&record, &mut self.buffer);
+        // Copied: its place is free.
+        self.ring.advance(&record);
+        self.ring.publish();
+        let unix_ns = self.anchor.unix_ns + self.clock.to_ns(stamp.saturating_sub(self.anchor.cycles));
+        Ok(Some(Seen { unix_ns, original_len: record.hash, frame }))
+    }
+
+    /// How many frames found the ring full.
+    fn dropped(&self) -> Option<u64> {
+        send(&self.socket, &ClientMessage::Stats, &[]).ok()?;
+        let (ServerMessage::Stats(stats), _) = receive(&self.socket).ok()? else { return None };
+        let captures = stats["captures"].as_array()?;
+        captures.iter().find(|capture| capture["id"] == self.anchor.id)?["dropped"].as_u64()
+    }
+}
+
+/// The file, or the files of a rotation.
+struct Output {
+    path: PathBuf,
+    snap: u32,
+    /// Bytes of one file, and how many files.
+    rotation: Option<(u64, u32)>,
+    number: u32,
+    written: u64,
+    writer: Writer<Box<dyn Write>>,
+}
+
+impl Output {
+    fn create(args: &CaptureArgs) -> anyhow::Result<Self> {
+        let rotation = args.rotate_mb.map(|mb| (mb * 1_000_000, args.files));
+        anyhow::ensure!(
+            rotation.is_none() || args.write != Path::new("-"),
+            "standard output cannot be rotated"
+        );
+        let (path, snap) = (args.write.clone(), u32::from(args.snap));
+        let first = if rotation.is_some() { numbered(&path, 1) } else { path.clone() };
+        let writer = open(&first, snap).with_context(|| first.display().to_string())?;
+        Ok(Self { path, snap, rotation, number: 1, written: FILE_HEADER, writer })
+    }
+
+    fn write(&mut self, seen: &Seen<'_>) -> io::Result<()> {
+        if let Some((most, files)) = self.rotation
+            && self.written + RECORD_HEADER + seen.frame.len() as u64 > most
+        {
+            self.writer.flush()?;
+            self.number = self.number % files + 1;
+            self.writer = open(&numbered(&self.path, self.number), self.snap)?;
+            self.written = FILE_HEADER;
+        }
+        self.written += self.writer.write(seen.unix_ns, seen.original_len, seen.frame)?;
+        Ok(())
+    }
+}
+
+fn numbered(path: &Path, number: u32) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".{number}"));
+    name.into()
+}
+
+fn open(path: &Path, snap: u32) -> io::Result<Writer<Box<dyn Write>>> {
+    let out: Box<dyn Write> =
+        if path == Path::new("-") { Box::new(io::stdout()) } else { Box::new(File::create(path)?) };
+    Writer::new(Box::new(BufWriter::with_capacity(1 << 16, out)), snap)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: CaptureArgs,
+    }
+
+    #[test]
+    fn a_rotation_keeps_the_latest_files_each_a_capture_of_its_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ring.pcap");
+        let words = ["capture", "-w", path.to_str().unwrap(), "--rotate-mb", "1", "--files", "3"];
+        let mut output = Output::create(&Cli::parse_from(words).args).unwrap();
+        let frame = [7; 9000];
+        for i in 0..600u64 {
+            output.write(&Seen { unix_ns: i, original_len: 9000, frame: &frame }).unwrap();
+        }
+        output.writer.flush().unwrap();
+        let mut newest = Vec::new();
+        for number in 1..=4 {
+            let Ok(file) = File::open(numbered(&path, number)) else { continue };
+            assert!(file.metadata().unwrap().len() <= 1_000_000);
+            let mut reader = tailwater_iokernel::port::pcap::format::Reader::new(file).unwrap();
+            while let Some(packet) = reader.next_packet().unwrap() {
+                newest.push(packet.unix_ns);
+            }
+        }
+        newest.sort_unstable();
+        assert_eq!(newest.len() as u64, 600 - newest[0], "not the latest: {newest:?}");
+        assert!(newest.len() > 200, "{}", newest.len());
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 3);
+    }
+
+    #[test]
+    fn impossible_words_are_refused() {
+        for words in [
+            &["capture"][..],
+            &["capture", "-w", "x", "--snap", "13"],
+            &["capture", "-w", "x", "--buffer", "3"],
+            &["capture", "-w", "x", "--files", "0"],
+            &["capture", "-w", "x", "--direction", "up"],
+        ] {
+            assert!(Cli::try_parse_from(words).is_err(), "{words:?}");
+        }
+    }
+}

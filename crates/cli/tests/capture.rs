@@ -1,0 +1,157 @@
+//! A capture of a running IOKernel is what went through it, and neither a slow, nor a dead, nor an unwelcome watcher does harm.
+
+use std::fs::File;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use pcap_file::pcap::{PcapPacket, PcapReader, PcapWriter};
+use pcap_file::{DataLink, TsResolution};
+
+/// How long anything may take on a loaded machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn tailwater() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_tailwater"))
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A child that is killed when the test ends, however it ends.
+struct Guard(Child);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn stats(socket: &str) -> Option<serde_json::Value> {
+    let output = tailwater().args(["stats", "--iokernel", socket, "--json"]).output().unwrap();
+    output.status.success().then(|| serde_json::from_slice(&output.stdout).unwrap())
+}
+
+/// A UDP datagram that carries `number`, complete with checksums that tcpdump finds right.
+fn datagram(number: u32) -> Vec<u8> {
+    let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
+    frame.extend([0x45, 0, 0, 32, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 77, 0, 8, 10, 77, 0, 9]);
+    let sum: u32 = frame[14..].chunks(2).map(|w| u32::from(w[0]) * 256 + u32::from(w[1])).sum();
+    let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+    frame[24..26].copy_from_slice(&sum.to_be_bytes());
+    // No UDP checksum (RFC 768).
+    frame.extend([0x1f, 0x90, 0x1f, 0x91, 0, 12, 0, 0]);
+    frame.extend(number.to_be_bytes());
+    frame
+}
+
+/// An IOKernel that replays ten minutes of a datagram every millisecond.
+fn iokernel(folder: &Path, socket: &str) -> Guard {
+    let file = folder.join("in.pcap");
+    let mut writer = PcapWriter::new(File::create(&file).unwrap()).unwrap();
+    for number in 0..600_000u32 {
+        let stamp = Duration::from_millis(number.into());
+        let frame = datagram(number);
+        writer.write_packet(&PcapPacket::new(stamp, frame.len() as u32, &frame)).unwrap();
+    }
+    drop(writer);
+    let replay = format!("replay={}", file.display());
+    let words = ["iokernel", "--socket", socket, "--log", "warn", "--pcap", &replay];
+    let child = Guard(tailwater().args(words).spawn().unwrap());
+    eventually("the IOKernel answers", || stats(socket).is_some());
+    child
+}
+
+fn capture(socket: &str, words: &[&str]) -> Output {
+    tailwater().args(["capture", "--iokernel", socket]).args(words).output().unwrap()
+}
+
+#[test]
+fn a_capture_holds_what_passed_in_order_and_ends_by_its_limits() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = format!("@tailwater-capture-test-{}", std::process::id());
+    let _iokernel = iokernel(folder.path(), &socket);
+    let file = folder.path().join("out.pcap");
+    let name = file.to_str().unwrap();
+
+    let output = capture(&socket, &["-w", name, "--count", "50", "--snap", "46"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).starts_with("50 frames, 0 missing"), "{}", text(&output.stderr));
+    let mut reader = PcapReader::new(File::open(&file).unwrap()).unwrap();
+    assert_eq!(reader.header().datalink, DataLink::ETHERNET);
+    assert_eq!(reader.header().ts_resolution, TsResolution::NanoSecond);
+    assert_eq!(reader.header().snaplen, 46);
+    let mut frames = Vec::new();
+    while let Some(packet) = reader.next_packet() {
+        let packet = packet.unwrap();
+        frames.push((packet.timestamp, packet.data.into_owned()));
+    }
+    assert_eq!(frames.len(), 50);
+    let number = |frame: &[u8]| u32::from_be_bytes(frame[42..46].try_into().unwrap());
+    for pair in frames.windows(2) {
+        assert_eq!(number(&pair[1].1), number(&pair[0].1) + 1);
+        assert!(pair[1].0 >= pair[0].0);
+    }
+    assert_eq!(frames[0].1, datagram(number(&frames[0].1)));
+    let age = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH + frames[0].0).unwrap();
+    assert!(age < PATIENCE, "a stamp is {age:?} old");
+
+    match Command::new("tcpdump").args(["-nr", name, "--time-stamp-precision", "nano"]).output() {
+        Ok(output) => {
+            let shown = text(&output.stdout);
+            assert_eq!(shown.lines().count(), 50, "{shown}");
+            assert!(
+                shown.lines().all(|line| line.contains("10.77.0.8.8080 > 10.77.0.9.8081: UDP, length 4")),
+                "{shown}"
+            );
+        }
+        Err(error) => eprintln!("skipped: what tcpdump reads (Debian: tcpdump; {error})"),
+    }
+
+    // Nobody of this name: nothing, and the time limit ends it.
+    let output = capture(&socket, &["-w", name, "--runtime", "nobody", "--seconds", "1"]);
+    assert!(text(&output.stderr).starts_with("0 frames, 0 missing"), "{}", text(&output.stderr));
+    // Through the port inwards there is all, outwards nothing.
+    let output = capture(&socket, &["-w", name, "--port", "pcap", "--direction", "rx", "--count", "5"]);
+    assert!(text(&output.stderr).starts_with("5 frames"), "{}", text(&output.stderr));
+    let output = capture(&socket, &["-w", name, "--port", "pcap", "--direction", "tx", "--seconds", "1"]);
+    assert!(text(&output.stderr).starts_with("0 frames"), "{}", text(&output.stderr));
+    let output = capture(&socket, &["-w", name, "--port", "eth7"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("there are: pcap"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn watchers_that_stop_reading_or_die_or_are_too_many_do_no_harm() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = format!("@tailwater-watcher-test-{}", std::process::id());
+    let _iokernel = iokernel(folder.path(), &socket);
+    let watcher = || {
+        let mut command = tailwater();
+        command.args(["capture", "--iokernel", &socket, "-w", "-", "--buffer", "1"]);
+        // Nobody reads the pipe: the watcher stands still.
+        Guard(command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap())
+    };
+    let watchers: Vec<Guard> = (0..4).map(|_| watcher()).collect();
+    let captures = |socket: &str| stats(socket).unwrap()["captures"].as_array().unwrap().len();
+    eventually("four captures go on", || captures(&socket) == 4);
+    let output = capture(&socket, &["-w", "/dev/null"]);
+    assert!(text(&output.stderr).contains("4 captures are going on already"), "{}", text(&output.stderr));
+    let injected = || stats(&socket).unwrap()["ports"][0]["injected"].as_u64().unwrap();
+    let before = injected();
+    eventually("frames pass all the same", || injected() > before + 100);
+    drop(watchers);
+    eventually("the captures of the dead are ended", || captures(&socket) == 0);
+    let output = capture(&socket, &["-w", "/dev/null", "--count", "1"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+}

@@ -1,0 +1,411 @@
+//! An interface through AF_XDP as the uplink: frames go between a network card, or one end of a veth pair, and shared memory
+//! of this process, without Linux's network stack in between.
+//!
+//! Owns the sockets (one per receive queue), the program that redirects frames to them (module `program`), its attachment, and the
+//! interface's promiscuous mode. All are descriptors: they end with the port, or with the process however it dies, and
+//! nothing stays behind on the interface.
+//!
+//! The best of what the driver can do is tried first, and what was found is in the log and in the statistics:
+//!
+//! | step | first | else |
+//! |---|---|---|
+//! | where the program runs | in the driver (`native`) | on Linux's own packets (`skb`), any driver |
+//! | who copies | nobody (`zero-copy`): the card uses our memory | the kernel, once (`copy`) |
+//!
+//! A queue that was used a moment ago is still being taken down by the kernel: binding and attaching are tried again while
+//! they answer EBUSY, a hundred times within half a second.
+//!
+//! Frames are up to one memory chunk long: MTUs above [`LONGEST_MTU`] are refused.
+
+pub(crate) mod program;
+mod spec;
+
+pub use spec::{XdpMode, XdpSpec, ZeroCopy};
+
+use rustix::event::epoll;
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use serde_json::{Value, json};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tailwater_shm::Cycles;
+
+use super::{Account, Attachment, Context, Inject, Port, PortError, checksum};
+use crate::frame::ETHERNET_HEADER;
+use crate::sys::bpf::{self, Hook};
+use crate::sys::interface::{Interface, promiscuous};
+use crate::sys::xsk::{self, HEADROOM, OpenError, Queue};
+use program::{KERNEL, Owned};
+
+/// Most queues of one interface that are used: each has 8 MiB of frame memory.
+pub const MAX_QUEUES: u32 = 16;
+/// Longest IP packet in bytes: a page, less what the kernel keeps and the Ethernet header.
+pub const LONGEST_MTU: u16 = 4096 - HEADROOM as u16 - ETHERNET_HEADER as u16;
+/// How often binding or attaching is tried while the kernel still takes down who was there before. Up to 54 ms were seen.
+const BUSY_TRIES: u32 = 100;
+/// Pause between two tries.
+const BUSY_PAUSE: Duration = Duration::from_millis(5);
+
+/// See the module documentation.
+pub struct XdpPort {
+    spec: XdpSpec,
+    /// Before the queues: frames stop coming first.
+    attached: Option<Attached>,
+    queues: Vec<Queue>,
+    /// The queue that is asked first at the next poll.
+    first: usize,
+    events: Option<OwnedFd>,
+    account: Arc<XdpAccount>,
+}
+
+/// What keeps the frames coming.
+struct Attached {
+    _link: OwnedFd,
+    _map: OwnedFd,
+    _promiscuous: OwnedFd,
+}
+
+/// Mode and counters of an AF_XDP port.
+#[derive(Debug, Default)]
+struct XdpAccount {
+    facts: std::sync::OnceLock<Facts>,
+    /// Checksums completed.
+    completed: AtomicU64,
+    /// Frames that found all send memory in use.
+    send_full: AtomicU64,
+    /// Descriptors of the kernel's that made no sense.
+    senseless: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Facts {
+    mode: &'static str,
+    copy: &'static str,
+    sockets: Vec<Weak<OwnedFd>>,
+}
+
+impl Account for XdpAccount {
+    fn to_json(&self) -> Value {
+        let Some(facts) = self.facts.get() else { return Value::Null };
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let queues: Vec<Value> = facts
+            .sockets
+            .iter()
+            .filter_map(|socket| {
+                let k = xsk::counters(&*socket.upgrade()?).ok()?;
+                Some(json!({ "rx_dropped": k.rx_dropped, "rx_invalid": k.rx_invalid, "tx_invalid": k.tx_invalid,
+                             "rx_ring_full": k.rx_ring_full, "fill_ring_empty": k.fill_ring_empty,
+                             "tx_ring_empty": k.tx_ring_empty }))
+            })
+            .collect();
+        json!({ "kind": "af-xdp", "mode": facts.mode, "copy": facts.copy, "queues": queues,
+                "checksums_completed": load(&self.completed), "send_full": load(&self.send_full),
+                "senseless_descriptors": load(&self.senseless) })
+    }
+}
+
+impl XdpPort {
+    /// A port on the interface that `spec` names; sockets and program are made at [`start`](Port::start).
+    pub fn new(spec: XdpSpec) -> Self {
+        let account = Arc::new(XdpAccount::default());
+        Self { spec, attached: None, queues: Vec::new(), first: 0, events: None, account }
+    }
+
+    fn fail(&self, why: String) -> PortError {
+        PortError { port: self.spec.interface.clone(), why }
+    }
+
+    /// What to do about an error of the kernel's.
+    fn explain(&self, what: &str, error: Errno) -> PortError {
+        let name = &self.spec.interface;
+        self.fail(match error {
+            Errno::PERM | Errno::ACCESS => format!(
+                "cannot {what}: privilege is missing; run as root, or `setcap cap_net_raw,cap_net_admin,cap_bpf+ep` this program"
+            ),
+            Errno::NODEV => format!("cannot {what}: there is no interface {name} in this network namespace"),
+            Errno::BUSY | Errno::EXIST => format!(
+                "cannot {what}: another program has it; `ip link show {name}` tells which, `ip link set {name} xdp off` removes it"
+            ),
+            Errno::OPNOTSUPP => format!("cannot {what}: the driver of {name} cannot do this"),
+            Errno::AFNOSUPPORT => format!("cannot {what}: this kernel is built without AF_XDP (CONFIG_XDP_SOCKETS)"),
+            Errno::NOBUFS | Errno::NOMEM => {
+                format!("cannot {what}: out of locked memory; raise `ulimit -l`, or use fewer queues")
+            }
+            other => format!("cannot {what}: {other}"),
+        })
+    }
+
+    /// Attaches the program where the options and the driver allow; says where.
+    fn attach(&self, program: &OwnedFd, index: u32) -> Result<(OwnedFd, Hook), PortError> {
+        let attach = |hook| while_busy(|| bpf::attach_xdp(program, index, hook));
+        let what = "attach the redirect program";
+        match self.spec.mode {
+            XdpMode::Native => attach(Hook::Driver).map(|link| (link, Hook::Driver)),
+            XdpMode::Skb => attach(Hook::Generic).map(|link| (link, Hook::Generic)),
+            XdpMode::Auto => match attach(Hook::Driver) {
+                Ok(link) => Ok((link, Hook::Driver)),
+                Err(error @ (Errno::PERM | Errno::BUSY | Errno::EXIST)) => Err(error),
+                Err(error) => {
+                    let port = &self.spec.interface;
+                    tracing::warn!(port, %error, "the driver runs no XDP programs: using skb mode, which is slower");
+                    attach(Hook::Generic).map(|link| (link, Hook::Generic))
+                }
+            },
+        }
+        .map_err(|error| self.explain(what, error))
+    }
+
+    /// A socket on queue `number`.
+    fn open(&self, index: u32, number: u32, chunk: u32, hook: Hook) -> Result<Queue, PortError> {
+        let queue = Queue::open(chunk).map_err(|error| match error {
+            OpenError::Socket(e) => self.explain("make an AF_XDP socket", e),
+            OpenError::Register(e) => self.explain("register frame memory", e),
+            OpenError::Rings(e) => self.explain("set up rings", e),
+            OpenError::Memory(e) => self.fail(e.to_string()),
+        })?;
+        let bind = |how| while_busy(|| queue.bind(index, number, how | libc::XDP_USE_NEED_WAKEUP));
+        let what = format!("bind to queue {number}");
+        let zero_copy = self.spec.zero_copy;
+        if zero_copy == ZeroCopy::Required || (zero_copy == ZeroCopy::Auto && hook == Hook::Driver) {
+            match bind(libc::XDP_ZEROCOPY) {
+                Ok(()) => return Ok(queue),
+                Err(error) if zero_copy == ZeroCopy::Required => {
+                    return Err(self.explain(&format!("{what} without copying"), error));
+                }
+                Err(error @ (Errno::PERM | Errno::BUSY | Errno::NODEV)) => {
+                    return Err(self.explain(&what, error));
+                }
+                // The driver cannot: copy.
+                Err(_) => {}
+            }
+        }
+        bind(libc::XDP_COPY).map_err(|error| self.explain(&what, error))?;
+        Ok(queue)
+    }
+
+    fn code(&self, map: &OwnedFd, interface: &Interface, prefix_len: u8) -> Result<Vec<u64>, PortError> {
+        let map = map.as_raw_fd();
+        let Some(network) = self.spec.gateway.filter(|_| self.spec.share) else {
+            return Ok(program::redirect_all(map, KERNEL));
+        };
+        let mac = interface.mac().map_err(|e| self.explain("read its MAC address", e))?;
+        Ok(program::redirect_foreign(map, KERNEL, &Owned { mac, ip: interface.ip(), network, prefix_len }))
+    }
+
+    /// Checks what the interface is; gives its number and that of the queues to use.
+    fn examine(&self, interface: &Interface, mtu: u16) -> Result<(u32, u32), PortError> {
+        let name = &self.spec.interface;
+        let index = interface.index().map_err(|e| self.explain("find the interface", e))?;
+        if !interface.is_up() {
+            return Err(self.fail(format!("the interface is down; `ip link set {name} up`")));
+        }
+        let carries = interface.mtu().map_err(|e| self.explain("read its MTU", e))?;
+        if u32::from(mtu) > carries {
+            return Err(self.fail(format!(
+                "its MTU is {carries}, the IOKernel's {mtu}; `ip link set {name} mtu {mtu}`, or set mtu = {carries}"
+            )));
+        }
+        if mtu > LONGEST_MTU {
+            return Err(self.fail(format!(
+                "AF_XDP carries IP packets up to {LONGEST_MTU} bytes; set mtu = {LONGEST_MTU}"
+            )));
+        }
+        let there = interface.receive_queues();
+        let queues = self.spec.queues.unwrap_or(there).min(MAX_QUEUES);
+        if queues > there {
+            return Err(self.fail(format!("it has {there} receive queues, not {queues}")));
+        }
+        if queues < there {
+            tracing::warn!(port = name, there, queues, "frames on the other queues go to Linux");
+        }
+        Ok((index, queues))
+    }
+}
+
+/// Tries until something else than EBUSY comes, within [`BUSY_TRIES`].
+fn while_busy<T>(mut attempt: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    for _ in 1..BUSY_TRIES {
+        match attempt() {
+            Err(Errno::BUSY) => std::thread::sleep(BUSY_PAUSE),
+            other => return other,
+        }
+    }
+    attempt()
+}
+
+impl Port for XdpPort {
+    fn name(&self) -> &str {
+        &self.spec.interface
+    }
+
+    fn attachment(&self) -> Attachment {
+        Attachment::Uplink { gateway: self.spec.gateway }
+    }
+
+    fn start(&mut self, context: &Context) -> Result<(), PortError> {
+        let interface = Interface::new(&self.spec.interface).map_err(|e| self.explain("open a socket", e))?;
+        let (index, count) = self.examine(&interface, context.mtu)?;
+        let longest = u32::from(context.mtu) + ETHERNET_HEADER as u32 + HEADROOM;
+        let chunk = if longest <= 2048 { 2048 } else { 4096 };
+        let map = bpf::socket_map(count).map_err(|e| self.explain("make a socket map", e))?;
+        let code = self.code(&map, &interface, context.prefix_len)?;
+        let program = bpf::load_xdp(&code).map_err(|error| match error.errno {
+            Errno::PERM => self.explain("load the redirect program", Errno::PERM),
+            _ => self.fail(format!("cannot load the redirect program: {error}")),
+        })?;
+        // Without sockets in the map, frames still go to Linux.
+        let (link, hook) = self.attach(&program, index)?;
+        let promiscuous = promiscuous(index).map_err(|e| self.explain("set promiscuous mode", e))?;
+        let events =
+            epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| self.explain("watch sockets", e))?;
+        for number in 0..count {
+            let queue = self.open(index, number, chunk, hook)?;
+            let watched =
+                epoll::add(&events, &**queue.socket(), epoll::EventData::new_u64(0), epoll::EventFlags::IN);
+            watched.map_err(|e| self.explain("watch a socket", e))?;
+            bpf::set_socket(&map, number, &**queue.socket())
+                .map_err(|e| self.explain("enter a socket", e))?;
+            self.queues.push(queue);
+        }
+        let facts = Facts {
+            mode: if hook == Hook::Driver { "native" } else { "skb" },
+            copy: if self.queues.iter().all(Queue::is_zero_copy) { "zero-copy" } else { "copy" },
+            sockets: self.queues.iter().map(|queue| Arc::downgrade(queue.socket())).collect(),
+        };
+        let (mode, copy) = (facts.mode, facts.copy);
+        tracing::info!(port = self.spec.interface, mode, copy, queues = count, "AF_XDP");
+        // A port is started once.
+        let _ = self.account.facts.set(facts);
+        self.attached = Some(Attached { _link: link, _map: map, _promiscuous: promiscuous });
+        self.events = Some(events);
+        Ok(())
+    }
+
+    fn poll(&mut self, _now: Cycles, budget: usize, switch: &mut dyn Inject) -> Result<usize, PortError> {
+        let (mut frames, count) = (0, self.queues.len());
+        for i in 0..count {
+            let queue = &mut self.queues[(self.first + i) % count];
+            let (fill, account) = (self.spec.fill_checksums, &self.account);
+            let seen = queue.senseless;
+            let taken = queue.receive(budget - frames, |frame| {
+                if fill && checksum::complete(frame) {
+                    account.completed.fetch_add(1, Ordering::Relaxed);
+                }
+                switch.inject(frame);
+            });
+            frames += taken;
+            queue.wake_receiver();
+            if queue.has_unsent() {
+                queue.flush();
+            }
+            if queue.senseless != seen {
+                account.senseless.fetch_add(queue.senseless - seen, Ordering::Relaxed);
+            }
+        }
+        if frames == budget {
+            // The first queue must not starve the others.
+            self.first = (self.first + 1) % count.max(1);
+        }
+        Ok(frames)
+    }
+
+    fn transmit(&mut self, _now: Cycles, frame: &[u8]) -> bool {
+        let count = self.queues.len();
+        if count == 0 {
+            return false;
+        }
+        let sent = self.queues[flow(frame) % count].send(frame);
+        if !sent {
+            self.account.send_full.fetch_add(1, Ordering::Relaxed);
+        }
+        sent
+    }
+
+    fn flush(&mut self) {
+        self.queues.iter_mut().filter(|queue| queue.has_unsent()).for_each(Queue::flush);
+    }
+
+    fn account(&self) -> Option<Arc<dyn Account>> {
+        Some(Arc::clone(&self.account) as Arc<dyn Account>)
+    }
+
+    fn pollable(&self) -> Option<BorrowedFd<'_>> {
+        self.events.as_ref().map(AsFd::as_fd)
+    }
+}
+
+/// A number that all frames of a flow share: addresses and ports where IPv4 without options has them.
+fn flow(frame: &[u8]) -> usize {
+    let words = frame.get(26..38).unwrap_or_default().as_chunks::<4>().0;
+    let mixed = words.iter().fold(0u32, |mixed, word| mixed ^ u32::from_le_bytes(*word));
+    (mixed ^ (mixed >> 16)) as usize
+}
+
+/// Whether this process could use AF_XDP on some interface.
+///
+/// # Errors
+/// One line that says what is missing.
+pub fn probe() -> Result<String, String> {
+    let queue = Queue::open(2048).map_err(|error| match error {
+        OpenError::Socket(Errno::AFNOSUPPORT) => {
+            "this kernel is built without AF_XDP (CONFIG_XDP_SOCKETS)".to_owned()
+        }
+        OpenError::Socket(Errno::PERM | Errno::ACCESS) => "needs CAP_NET_RAW".to_owned(),
+        OpenError::Register(Errno::NOBUFS | Errno::NOMEM) => {
+            "too little locked memory; raise `ulimit -l`".to_owned()
+        }
+        other => other.to_string(),
+    })?;
+    drop(queue);
+    let map = bpf::socket_map(1).map_err(|error| match error {
+        Errno::PERM => "needs CAP_BPF and CAP_NET_ADMIN".to_owned(),
+        other => format!("no eBPF map for sockets: {other}"),
+    })?;
+    bpf::load_xdp(&program::redirect_all(map.as_raw_fd(), KERNEL)).map_err(|error| match error.errno {
+        Errno::PERM => "needs CAP_BPF and CAP_NET_ADMIN".to_owned(),
+        _ => format!("the redirect program is refused: {error}"),
+    })?;
+    Ok("sockets, maps and programs can be made".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_busy_kernel_is_asked_again_but_not_for_ever() {
+        let mut tries = 0;
+        let result = while_busy(|| {
+            tries += 1;
+            if tries < 3 { Err(Errno::BUSY) } else { Ok(tries) }
+        });
+        assert_eq!(result, Ok(3));
+        let mut tries = 0;
+        assert_eq!(
+            while_busy(|| -> Result<(), _> {
+                tries += 1;
+                Err(Errno::BUSY)
+            }),
+            Err(Errno::BUSY)
+        );
+        assert_eq!(tries, BUSY_TRIES);
+        assert_eq!(while_busy(|| Err::<(), _>(Errno::PERM)), Err(Errno::PERM));
+    }
+
+    #[test]
+    fn an_interface_that_is_not_there_is_named_with_what_to_do() {
+        let port = XdpPort::new("no-such-if".parse().unwrap());
+        let error = port.explain("find the interface", Errno::NODEV).to_string();
+        assert!(error.contains("no-such-if") && error.contains("namespace"), "{error}");
+        let error = port.explain("attach", Errno::PERM).to_string();
+        assert!(error.contains("cap_net_raw") && !error.contains('\n'), "{error}");
+    }
+
+    #[test]
+    fn the_probe_says_yes_or_one_line_of_what_is_missing() {
+        match probe() {
+            Ok(line) | Err(line) => assert!(!line.is_empty() && !line.contains('\n'), "{line}"),
+        }
+    }
+}

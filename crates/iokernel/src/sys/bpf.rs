@@ -1,0 +1,208 @@
+//! eBPF programs and maps through bpf(2), without a library.
+//!
+//! Owns the layouts of the few requests that AF_XDP needs (linux/bpf.h, `union bpf_attr`). All are descriptors: programs,
+//! maps and attachments end with the process that made them, however it ends.
+
+use core::ffi::{c_int, c_long};
+use rustix::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use rustix::io::Errno;
+
+use super::last_error;
+
+const MAP_CREATE: c_int = 0;
+const MAP_UPDATE_ELEM: c_int = 2;
+const PROG_LOAD: c_int = 5;
+#[cfg(test)]
+const PROG_TEST_RUN: c_int = 10;
+const LINK_CREATE: c_int = 28;
+const MAP_TYPE_XSKMAP: u32 = 17;
+const PROG_TYPE_XDP: u32 = 6;
+const ATTACH_TYPE_XDP: u32 = 37;
+/// Bytes kept of what the kernel's verifier says about a program it refuses.
+const LOG_BYTES: usize = 16 * 1024;
+
+/// Where on an interface's way in a program runs (linux/if_link.h, `XDP_FLAGS_*`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Hook {
+    /// After Linux has made its own packet of the frame; any driver.
+    Generic = 1 << 1,
+    /// In the driver.
+    Driver = 1 << 2,
+}
+
+/// A program was refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{errno}{}{log}", if log.is_empty() { "" } else { "; the verifier says: " })]
+pub(crate) struct LoadError {
+    pub(crate) errno: Errno,
+    /// The end of the verifier's log, on one line; empty when it was not asked.
+    pub(crate) log: String,
+}
+
+fn bpf<T>(command: c_int, attributes: &mut T) -> Result<c_long, Errno> {
+    // SAFETY: every caller passes the attributes of its command as a `repr(C)` structure without padding, with its size;
+    // pointers in it point to memory that outlives the call, with the length beside them.
+    let result = unsafe {
+        libc::syscall(libc::SYS_bpf, command, core::ptr::from_mut(attributes), size_of::<T>() as u32)
+    };
+    if result >= 0 { Ok(result) } else { Err(last_error()) }
+}
+
+fn descriptor(number: c_long) -> OwnedFd {
+    // SAFETY: the kernel has just made this descriptor for us; nobody else knows its number.
+    unsafe { OwnedFd::from_raw_fd(number as c_int) }
+}
+
+/// A map from queue number to AF_XDP socket.
+///
+/// # Errors
+/// [`Errno::PERM`] without `CAP_BPF` or `CAP_SYS_ADMIN`; [`Errno::INVAL`] when this kernel has no AF_XDP.
+pub(crate) fn socket_map(queues: u32) -> Result<OwnedFd, Errno> {
+    #[repr(C)]
+    struct Attributes {
+        map_type: u32,
+        key_size: u32,
+        value_size: u32,
+        max_entries: u32,
+    }
+    let mut attributes =
+        Attributes { map_type: MAP_TYPE_XSKMAP, key_size: 4, value_size: 4, max_entries: queues };
+    bpf(MAP_CREATE, &mut attributes).map(descriptor)
+}
+
+/// Enters `socket` as the receiver of queue `queue`.
+///
+/// # Errors
+/// What the kernel says: the socket is not bound, or the map is smaller.
+pub(crate) fn set_socket(map: impl AsFd, queue: u32, socket: impl AsFd) -> Result<(), Errno> {
+    #[repr(C)]
+    struct Attributes {
+        map: u32,
+        pad: u32,
+        key: u64,
+        value: u64,
+        flags: u64,
+    }
+    let value = socket.as_fd().as_raw_fd() as u32;
+    let mut attributes = Attributes {
+        map: map.as_fd().as_raw_fd() as u32,
+        pad: 0,
+        key: &raw const queue as u64,
+        value: &raw const value as u64,
+        flags: 0,
+    };
+    bpf(MAP_UPDATE_ELEM, &mut attributes).map(drop)
+}
+
+/// Loads an XDP program.
+///
+/// # Errors
+/// [`LoadError`] with the verifier's words when it is the program that is wrong.
+pub(crate) fn load_xdp(code: &[u64]) -> Result<OwnedFd, LoadError> {
+    #[repr(C)]
+    struct Attributes {
+        program_type: u32,
+        count: u32,
+        code: u64,
+        license: u64,
+        log_level: u32,
+        log_size: u32,
+        log: u64,
+    }
+    let mut log = Vec::new();
+    let load = |log: &mut Vec<u8>| {
+        let mut attributes = Attributes {
+            program_type: PROG_TYPE_XDP,
+            count: code.len() as u32,
+            code: code.as_ptr() as u64,
+            license: c"Apache-2.0".as_ptr() as u64,
+            log_level: u32::from(!log.is_empty()),
+            log_size: log.len() as u32,
+            log: if log.is_empty() { 0 } else { log.as_mut_ptr() as u64 },
+        };
+        bpf(PROG_LOAD, &mut attributes).map(descriptor)
+    };
+    // Without a log first: a good program must not fail because its log is long.
+    load(&mut log).or_else(|errno| {
+        if matches!(errno, Errno::PERM | Errno::NOSYS) {
+            return Err(LoadError { errno, log: String::new() });
+        }
+        log.resize(LOG_BYTES, 0);
+        load(&mut log).map_err(|errno| LoadError { errno, log: last_words(&log) })
+    })
+}
+
+/// The end of a NUL-terminated log, as one line.
+fn last_words(log: &[u8]) -> String {
+    let text = log.split(|&byte| byte == 0).next().unwrap_or_default();
+    let text = String::from_utf8_lossy(text);
+    let lines: Vec<&str> = text.lines().filter(|line| !line.is_empty()).collect();
+    lines[lines.len().saturating_sub(4)..].join(" | ")
+}
+
+/// Runs `program` on the frames that interface `index` receives, until the result is dropped.
+///
+/// # Errors
+/// [`Errno::BUSY`] when another program is attached, [`Errno::OPNOTSUPP`] when the driver has no such hook.
+pub(crate) fn attach_xdp(program: impl AsFd, index: u32, hook: Hook) -> Result<OwnedFd, Errno> {
+    #[repr(C)]
+    struct Attributes {
+        program: u32,
+        interface: u32,
+        attach_type: u32,
+        flags: u32,
+    }
+    let mut attributes = Attributes {
+        program: program.as_fd().as_raw_fd() as u32,
+        interface: index,
+        attach_type: ATTACH_TYPE_XDP,
+        flags: hook as u32,
+    };
+    bpf(LINK_CREATE, &mut attributes).map(descriptor)
+}
+
+/// Lets the kernel run a program once on `frame`, as if it came by queue 0 of the loopback interface; gives its verdict.
+///
+/// # Errors
+/// What the kernel says; [`Errno::PERM`] without the capability.
+#[cfg(test)]
+pub(crate) fn test_run(program: impl AsFd, frame: &[u8]) -> Result<u32, Errno> {
+    #[repr(C)]
+    struct Attributes {
+        program: u32,
+        verdict: u32,
+        size_in: u32,
+        size_out: u32,
+        data_in: u64,
+        data_out: u64,
+        repeat: u32,
+        duration: u32,
+    }
+    let mut attributes = Attributes {
+        program: program.as_fd().as_raw_fd() as u32,
+        verdict: 0,
+        size_in: frame.len() as u32,
+        size_out: 0,
+        data_in: frame.as_ptr() as u64,
+        data_out: 0,
+        repeat: 1,
+        duration: 0,
+    };
+    bpf(PROG_TEST_RUN, &mut attributes)?;
+    Ok(attributes.verdict)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_program_comes_with_the_verifiers_words() {
+        // `exit` alone: register 0 was never written.
+        match load_xdp(&[0x95]) {
+            Err(error) if error.errno == Errno::PERM => eprintln!("skipped: loading programs needs CAP_BPF"),
+            Err(error) => assert!(error.to_string().contains("R0 !read_ok"), "{error}"),
+            Ok(_) => panic!("a program without a verdict was loaded"),
+        }
+    }
+}

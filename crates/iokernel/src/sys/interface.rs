@@ -1,0 +1,230 @@
+//! Network interfaces: what they are, and how they are configured (netdevice(7), packet(7)).
+
+use core::ffi::{c_char, c_int, c_short, c_void};
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, Protocol, SocketFlags, SocketType, socket_with};
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use super::last_error;
+use crate::frame::Mac;
+
+/// Longest interface name in bytes.
+pub(crate) const MAX_NAME: usize = libc::IFNAMSIZ - 1;
+
+/// `ETHTOOL_GCHANNELS` (linux/ethtool.h): how many queues a device has.
+const ETHTOOL_GCHANNELS: u32 = 0x3c;
+
+/// A network interface by name.
+pub(crate) struct Interface {
+    socket: OwnedFd,
+    name: String,
+}
+
+impl Interface {
+    /// # Errors
+    /// When the kernel has no descriptor left.
+    pub(crate) fn new(name: &str) -> Result<Self, Errno> {
+        let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+        Ok(Self { socket, name: name.to_owned() })
+    }
+
+    /// Sets address, prefix and MTU, and brings the interface up.
+    ///
+    /// # Errors
+    /// [`Errno::PERM`] without `CAP_NET_ADMIN`, or what else the kernel says.
+    pub(crate) fn configure(&self, ip: Ipv4Addr, prefix_len: u8, mtu: u16) -> Result<(), Errno> {
+        let mut change = request(&self.name)?;
+        change.ifr_ifru.ifru_addr = address(ip);
+        ioctl(&self.socket, libc::SIOCSIFADDR, &mut change)?;
+        let mask = Ipv4Addr::from_bits(u32::MAX.checked_shl(32 - u32::from(prefix_len)).unwrap_or(0));
+        change.ifr_ifru.ifru_addr = address(mask);
+        ioctl(&self.socket, libc::SIOCSIFNETMASK, &mut change)?;
+        change.ifr_ifru.ifru_mtu = mtu.into();
+        ioctl(&self.socket, libc::SIOCSIFMTU, &mut change)?;
+        let flags = self.flags()? | (libc::IFF_UP | libc::IFF_RUNNING) as c_short;
+        change.ifr_ifru.ifru_flags = flags;
+        ioctl(&self.socket, libc::SIOCSIFFLAGS, &mut change)
+    }
+
+    /// Adds an IPv6 address; one that is there already stays.
+    ///
+    /// # Errors
+    /// [`Errno::PERM`] without `CAP_NET_ADMIN`, [`Errno::AFNOSUPPORT`] or [`Errno::ACCESS`] where IPv6 is switched off, or
+    /// what else the kernel says.
+    pub(crate) fn add_ip6(&self, ip: Ipv6Addr, prefix_len: u8) -> Result<(), Errno> {
+        let socket = socket_with(AddressFamily::INET6, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+        let mut query = request(&self.name)?;
+        ioctl(&self.socket, libc::SIOCGIFINDEX, &mut query)?;
+        let change = libc::in6_ifreq {
+            ifr6_addr: libc::in6_addr { s6_addr: ip.octets() },
+            ifr6_prefixlen: prefix_len.into(),
+            // SAFETY: SIOCGIFINDEX filled this member of the union; any bit pattern is an integer.
+            ifr6_ifindex: unsafe { query.ifr_ifru.ifru_ifindex },
+        };
+        // SAFETY: on an IPv6 socket this request reads an in6_ifreq, which lives across the call.
+        let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFADDR, &raw const change) };
+        match if result == 0 { Ok(()) } else { Err(last_error()) } {
+            Err(Errno::EXIST) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Its number.
+    ///
+    /// # Errors
+    /// [`Errno::NODEV`] when there is no interface of this name in this network namespace.
+    pub(crate) fn index(&self) -> Result<u32, Errno> {
+        let mut query = request(&self.name)?;
+        ioctl(&self.socket, libc::SIOCGIFINDEX, &mut query)?;
+        // SAFETY: SIOCGIFINDEX filled this member of the union; any bit pattern is an int.
+        Ok(unsafe { query.ifr_ifru.ifru_ifindex } as u32)
+    }
+
+    /// Its MAC address.
+    ///
+    /// # Errors
+    /// What the kernel says; [`Errno::NODEV`] when the interface is gone.
+    pub(crate) fn mac(&self) -> Result<Mac, Errno> {
+        let mut query = request(&self.name)?;
+        ioctl(&self.socket, libc::SIOCGIFHWADDR, &mut query)?;
+        // SAFETY: SIOCGIFHWADDR filled this member of the union; any bytes are a sockaddr.
+        let bytes = unsafe { query.ifr_ifru.ifru_hwaddr }.sa_data;
+        Ok(Mac([0, 1, 2, 3, 4, 5].map(|i: usize| bytes[i] as u8)))
+    }
+
+    /// Longest IP packet it carries, in bytes.
+    ///
+    /// # Errors
+    /// What the kernel says; [`Errno::NODEV`] when the interface is gone.
+    pub(crate) fn mtu(&self) -> Result<u32, Errno> {
+        let mut query = request(&self.name)?;
+        ioctl(&self.socket, libc::SIOCGIFMTU, &mut query)?;
+        // SAFETY: SIOCGIFMTU filled this member of the union; any bit pattern is an int.
+        Ok(unsafe { query.ifr_ifru.ifru_mtu } as u32)
+    }
+
+    /// Its IPv4 address, if Linux has given it one.
+    pub(crate) fn ip(&self) -> Option<Ipv4Addr> {
+        let mut query = request(&self.name).ok()?;
+        ioctl(&self.socket, libc::SIOCGIFADDR, &mut query).ok()?;
+        // SAFETY: SIOCGIFADDR filled this member of the union with an AF_INET address; any bytes are a sockaddr.
+        let bytes = unsafe { query.ifr_ifru.ifru_addr }.sa_data;
+        Some(Ipv4Addr::from_octets([2, 3, 4, 5].map(|i: usize| bytes[i] as u8)))
+    }
+
+    /// Whether it is up.
+    pub(crate) fn is_up(&self) -> bool {
+        self.flags().is_ok_and(|flags| flags & libc::IFF_UP as c_short != 0)
+    }
+
+    /// How many queues bring it frames; 1 when its driver does not say.
+    pub(crate) fn receive_queues(&self) -> u32 {
+        /// `struct ethtool_channels` (linux/ethtool.h).
+        #[repr(C)]
+        #[derive(Default)]
+        struct Channels {
+            cmd: u32,
+            max: [u32; 4],
+            receive: u32,
+            transmit: u32,
+            other: u32,
+            combined: u32,
+        }
+        let mut channels = Channels { cmd: ETHTOOL_GCHANNELS, ..Channels::default() };
+        let Ok(mut query) = request(&self.name) else { return 1 };
+        query.ifr_ifru.ifru_data = (&raw mut channels).cast::<c_char>();
+        let asked = ioctl(&self.socket, libc::SIOCETHTOOL as libc::Ioctl, &mut query);
+        if asked.is_ok() { (channels.receive + channels.combined).max(1) } else { 1 }
+    }
+
+    fn flags(&self) -> Result<c_short, Errno> {
+        let mut query = request(&self.name)?;
+        ioctl(&self.socket, libc::SIOCGIFFLAGS, &mut query)?;
+        // SAFETY: SIOCGIFFLAGS filled this member of the union; any bit pattern is a short.
+        Ok(unsafe { query.ifr_ifru.ifru_flags })
+    }
+
+    /// Whether somebody has brought it up and given it this address already.
+    pub(crate) fn is_configured(&self, ip: Ipv4Addr) -> bool {
+        self.ip() == Some(ip) && self.is_up()
+    }
+}
+
+/// Makes an interface hand up frames for every MAC address, until the result is dropped.
+///
+/// # Errors
+/// [`Errno::PERM`] without `CAP_NET_RAW`, [`Errno::NODEV`] when there is no such interface.
+pub(crate) fn promiscuous(index: u32) -> Result<OwnedFd, Errno> {
+    // Protocol 0: the socket receives nothing.
+    let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, None::<Protocol>)?;
+    let request = libc::packet_mreq {
+        mr_ifindex: index as c_int,
+        mr_type: libc::PACKET_MR_PROMISC as u16,
+        mr_alen: 0,
+        mr_address: [0; 8],
+    };
+    // SAFETY: the option takes a packet_mreq, which is passed with its size.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_PACKET,
+            libc::PACKET_ADD_MEMBERSHIP,
+            (&raw const request).cast::<c_void>(),
+            size_of::<libc::packet_mreq>() as libc::socklen_t,
+        )
+    };
+    if result == 0 { Ok(socket) } else { Err(last_error()) }
+}
+
+/// A request about the interface named `name`.
+pub(super) fn request(name: &str) -> Result<libc::ifreq, Errno> {
+    if name.is_empty() || name.len() > MAX_NAME || name.contains(['/', '\0', ' ']) {
+        return Err(Errno::INVAL);
+    }
+    // SAFETY: an all-zero ifreq is a valid one: integers and unions of integers.
+    let mut request: libc::ifreq = unsafe { core::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = from as c_char;
+    }
+    Ok(request)
+}
+
+/// A socket address of family AF_INET: two bytes of port, then the address.
+fn address(ip: Ipv4Addr) -> libc::sockaddr {
+    let mut data = [0 as c_char; 14];
+    for (to, from) in data[2..6].iter_mut().zip(ip.octets()) {
+        *to = from as c_char;
+    }
+    libc::sockaddr { sa_family: libc::AF_INET as libc::sa_family_t, sa_data: data }
+}
+
+pub(super) fn ioctl(fd: &OwnedFd, number: libc::Ioctl, request: &mut libc::ifreq) -> Result<(), Errno> {
+    // SAFETY: all requests of these modules take a pointer to an ifreq, which is valid for reading and writing; what
+    // SIOCETHTOOL's points to in turn outlives the call.
+    let result = unsafe { libc::ioctl(fd.as_raw_fd(), number, core::ptr::from_mut(request)) };
+    if result == 0 { Ok(()) } else { Err(last_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn impossible_names_are_refused_before_the_kernel_sees_them() {
+        for name in ["", "a/b", "a b", "sixteen-bytes-xx"] {
+            assert_eq!(request(name).err(), Some(Errno::INVAL), "{name:?}");
+        }
+        assert!(request("fifteen-bytes-x").is_ok());
+    }
+
+    #[test]
+    fn the_loopback_interface_is_configured_and_others_are_not() {
+        let lo = Interface::new("lo").unwrap();
+        // In a fresh network namespace it may be down; its flags can be read in any case.
+        let up = lo.is_up();
+        assert_eq!(lo.is_configured(Ipv4Addr::LOCALHOST), up);
+        assert!(!lo.is_configured(Ipv4Addr::new(127, 9, 9, 9)));
+        assert!(!Interface::new("no-such-if").unwrap().is_configured(Ipv4Addr::LOCALHOST));
+    }
+}

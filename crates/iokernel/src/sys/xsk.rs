@@ -1,0 +1,454 @@
+//! AF_XDP sockets: memory shared with the kernel, four rings, and who owns which frame (the kernel's af_xdp.rst).
+//!
+//! Owns [`Queue`], one socket on one queue of an interface. Its frame memory is cut into chunks that belong either to
+//! receiving or to sending, for ever; each chunk is at every moment owned by the kernel or by us:
+//!
+//! | ring | written by | entry means |
+//! |---|---|---|
+//! | fill | us | this receive chunk is the kernel's |
+//! | receive | kernel | this receive chunk is ours and holds a frame |
+//! | send | us | this send chunk is the kernel's and holds a frame |
+//! | completion | kernel | this send chunk is ours again |
+//!
+//! Per ring the producer's and the consumer's position have one writer each; the writer stores with Release after it is done
+//! with the entries, the reader loads with Acquire before it looks at them; the partner of each access is in the kernel
+//! (`smp_store_release`, `smp_load_acquire` in net/xdp/xsk_queue.h). What the kernel writes is trusted not to be hostile, but
+//! nothing is reached through it unchecked: a descriptor outside the receive chunks is counted and skipped, and a position
+//! that is ahead by more than a ring counts as a full ring.
+
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::{AtomicU32, Ordering};
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+use std::sync::Arc;
+use tailwater_shm::memory::{self, Mapping, MemoryError};
+
+use super::last_error;
+
+/// Entries of each ring, and chunks of each direction, so that no ring can overflow.
+pub(crate) const RING: u32 = 2048;
+/// Bytes at the start of a receive chunk that the kernel keeps for itself (`XDP_PACKET_HEADROOM`).
+pub(crate) const HEADROOM: u32 = 256;
+/// Most system calls per flush. In copy mode one sends 32 frames (`TX_BATCH_SIZE` in net/xdp/xsk.c).
+const KICKS: usize = 8;
+
+/// Why a queue could not be opened, by step.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum OpenError {
+    #[error("cannot make an AF_XDP socket: {0}")]
+    Socket(#[source] Errno),
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    #[error("cannot register frame memory: {0}")]
+    Register(#[source] Errno),
+    #[error("cannot set up the rings: {0}")]
+    Rings(#[source] Errno),
+}
+
+/// Counters of the kernel's, for one socket.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct KernelCounters {
+    pub(crate) rx_dropped: u64,
+    pub(crate) rx_invalid: u64,
+    pub(crate) tx_invalid: u64,
+    pub(crate) rx_ring_full: u64,
+    pub(crate) fill_ring_empty: u64,
+    pub(crate) tx_ring_empty: u64,
+}
+
+/// A ring in memory shared with the kernel.
+struct Ring<T> {
+    base: *mut c_void,
+    len: usize,
+    producer: *const AtomicU32,
+    consumer: *const AtomicU32,
+    flags: *const AtomicU32,
+    entries: *mut T,
+    /// Our own position: of the next entry to write or to read.
+    position: u32,
+}
+
+// SAFETY: the pointers lead into a mapping that the ring owns; whoever has the ring may use it from any one thread.
+unsafe impl<T: Send> Send for Ring<T> {}
+
+impl<T: Copy> Ring<T> {
+    fn map(socket: &OwnedFd, at: u64, offsets: &libc::xdp_ring_offset) -> Result<Self, Errno> {
+        let len = offsets.desc as usize + RING as usize * size_of::<T>();
+        let (access, how) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::POPULATE);
+        // SAFETY: a fresh mapping at an address the kernel chooses aliases nothing of ours.
+        let base = unsafe { mmap(core::ptr::null_mut(), len, access, how, socket, at) }?;
+        let word = |offset: u64| base.cast::<u8>().wrapping_add(offset as usize).cast::<AtomicU32>();
+        Ok(Self {
+            base,
+            len,
+            producer: word(offsets.producer),
+            consumer: word(offsets.consumer),
+            flags: word(offsets.flags),
+            entries: base.cast::<u8>().wrapping_add(offsets.desc as usize).cast::<T>(),
+            position: 0,
+        })
+    }
+
+    fn word(pointer: &*const AtomicU32) -> &AtomicU32 {
+        // SAFETY: the kernel gave this offset for the mapping, which lives as long as the ring; the word is only ever reached
+        // atomically, by us and by the kernel.
+        unsafe { &**pointer }
+    }
+
+    fn slot(&self) -> *mut T {
+        self.entries.wrapping_add((self.position & (RING - 1)) as usize)
+    }
+
+    /// Entries that the kernel has written and we have not read.
+    #[inline(always)]
+    fn readable(&self) -> u32 {
+        // Acquire: see the module documentation.
+        Self::word(&self.producer).load(Ordering::Acquire).wrapping_sub(self.position).min(RING)
+    }
+
+    /// Reads the next entry. Call only while [`readable`](Self::readable).
+    #[inline(always)]
+    fn read(&mut self) -> T {
+        // SAFETY: the index is masked, so it is inside the mapping; T is made of integers.
+        let entry = unsafe { self.slot().read_volatile() };
+        self.position = self.position.wrapping_add(1);
+        entry
+    }
+
+    /// Gives the entries read back to the kernel.
+    #[inline(always)]
+    fn release(&self) {
+        // Release: see the module documentation.
+        Self::word(&self.consumer).store(self.position, Ordering::Release);
+    }
+
+    /// Writes the next entry; there is room because a ring has as many entries as there are chunks.
+    #[inline(always)]
+    fn write(&mut self, entry: T) {
+        // SAFETY: as in `read`.
+        unsafe { self.slot().write_volatile(entry) };
+        self.position = self.position.wrapping_add(1);
+    }
+
+    /// Shows the entries written to the kernel.
+    #[inline(always)]
+    fn publish(&self) {
+        // Release: see the module documentation.
+        Self::word(&self.producer).store(self.position, Ordering::Release);
+    }
+
+    #[inline(always)]
+    fn needs_wakeup(&self) -> bool {
+        // Relaxed: the kernel sets it when it goes to sleep for want of entries, and looks at the ring once more after.
+        Self::word(&self.flags).load(Ordering::Relaxed) & libc::XDP_RING_NEED_WAKEUP != 0
+    }
+}
+
+impl<T> Drop for Ring<T> {
+    fn drop(&mut self) {
+        // SAFETY: base and len are those of the mapping made in `map`; nothing points into it after this.
+        let _ = unsafe { munmap(self.base, self.len) };
+    }
+}
+
+/// One socket on one queue. The order of the fields is that of the end: rings, memory, socket.
+pub(crate) struct Queue {
+    receive: Ring<libc::xdp_desc>,
+    send: Ring<libc::xdp_desc>,
+    fill: Ring<u64>,
+    completion: Ring<u64>,
+    memory: Mapping,
+    chunk: u32,
+    /// Send chunks that are ours.
+    free: Vec<u64>,
+    /// Frames were put on the send ring that the kernel has not taken, as far as we know.
+    pending: bool,
+    /// Descriptors of the kernel's that made no sense.
+    pub(crate) senseless: u64,
+    /// Held by nobody else but readers of the kernel's counters, weakly.
+    socket: Arc<OwnedFd>,
+}
+
+impl Queue {
+    /// A socket with frame memory of `chunk` bytes a frame, a power of two from 2048 to the page size, not yet bound.
+    ///
+    /// # Errors
+    /// [`OpenError`] by step.
+    pub(crate) fn open(chunk: u32) -> Result<Self, OpenError> {
+        let socket = socket_with(
+            AddressFamily::from_raw(libc::AF_XDP as u16),
+            SocketType::RAW,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+        .map_err(OpenError::Socket)?;
+        let len = 2 * RING as usize * chunk as usize;
+        let memory = Mapping::new(memory::create("tailwater-frames", len)?, "frame memory")?;
+        // SAFETY: an all-zero xdp_umem_reg is a valid one: integers.
+        let mut register: libc::xdp_umem_reg = unsafe { core::mem::zeroed() };
+        register.addr = memory.base() as u64;
+        register.len = len as u64;
+        register.chunk_size = chunk;
+        set(&socket, libc::XDP_UMEM_REG, &register).map_err(OpenError::Register)?;
+        for ring in
+            [libc::XDP_RX_RING, libc::XDP_TX_RING, libc::XDP_UMEM_FILL_RING, libc::XDP_UMEM_COMPLETION_RING]
+        {
+            set(&socket, ring, &RING).map_err(OpenError::Rings)?;
+        }
+        // SAFETY: integers, as above.
+        let mut offsets: libc::xdp_mmap_offsets = unsafe { core::mem::zeroed() };
+        get(&socket, libc::XDP_MMAP_OFFSETS, &mut offsets).map_err(OpenError::Rings)?;
+        let rings = |at, offsets| Ring::map(&socket, at, offsets).map_err(OpenError::Rings);
+        let addresses = |at, offsets| Ring::map(&socket, at, offsets).map_err(OpenError::Rings);
+        let mut queue = Self {
+            receive: rings(libc::XDP_PGOFF_RX_RING as u64, &offsets.rx)?,
+            send: rings(libc::XDP_PGOFF_TX_RING as u64, &offsets.tx)?,
+            fill: addresses(libc::XDP_UMEM_PGOFF_FILL_RING, &offsets.fr)?,
+            completion: addresses(libc::XDP_UMEM_PGOFF_COMPLETION_RING, &offsets.cr)?,
+            memory,
+            chunk,
+            free: (u64::from(RING)..2 * u64::from(RING)).map(|i| i * u64::from(chunk)).collect(),
+            pending: false,
+            senseless: 0,
+            socket: Arc::new(socket),
+        };
+        (0..u64::from(RING)).for_each(|i| queue.fill.write(i * u64::from(chunk)));
+        queue.fill.publish();
+        Ok(queue)
+    }
+
+    /// Binds the socket to queue `number` of interface `index`; `flags` are `XDP_*` of linux/if_xdp.h. May be tried again
+    /// after an error.
+    ///
+    /// # Errors
+    /// [`Errno::BUSY`] while another socket has the queue or its end is not complete, [`Errno::OPNOTSUPP`] when the driver
+    /// cannot do what the flags ask.
+    pub(crate) fn bind(&self, index: u32, number: u32, flags: u16) -> Result<(), Errno> {
+        let address = libc::sockaddr_xdp {
+            sxdp_family: libc::AF_XDP as u16,
+            sxdp_flags: flags,
+            sxdp_ifindex: index,
+            sxdp_queue_id: number,
+            sxdp_shared_umem_fd: 0,
+        };
+        // SAFETY: the address is a sockaddr_xdp, passed with its size.
+        let result = unsafe {
+            libc::bind(
+                self.socket.as_raw_fd(),
+                (&raw const address).cast(),
+                size_of::<libc::sockaddr_xdp>() as libc::socklen_t,
+            )
+        };
+        if result == 0 { Ok(()) } else { Err(last_error()) }
+    }
+
+    /// Whether the driver reads and writes our memory itself.
+    pub(crate) fn is_zero_copy(&self) -> bool {
+        let mut options = libc::xdp_options { flags: 0 };
+        get(&self.socket, libc::XDP_OPTIONS, &mut options).is_ok()
+            && options.flags & libc::XDP_OPTIONS_ZEROCOPY != 0
+    }
+
+    pub(crate) fn socket(&self) -> &Arc<OwnedFd> {
+        &self.socket
+    }
+
+    /// Hands up to `budget` received frames to `take` and their chunks back to the kernel. Returns how many.
+    #[inline]
+    pub(crate) fn receive(&mut self, budget: usize, mut take: impl FnMut(&mut [u8])) -> usize {
+        let count = self.receive.readable().min(budget as u32);
+        for _ in 0..count {
+            let descriptor = self.receive.read();
+            let Some((chunk, start)) = self.locate(&descriptor) else {
+                self.senseless += 1;
+                continue;
+            };
+            // SAFETY: `locate` checked that the range lies in one receive chunk, which is ours until it is put on the fill ring
+            // below; `&mut self` keeps everybody else of this process away.
+            take(unsafe {
+                core::slice::from_raw_parts_mut(self.memory.base().add(start), descriptor.len as usize)
+            });
+            self.fill.write(chunk);
+        }
+        if count > 0 {
+            self.receive.release();
+            self.fill.publish();
+        }
+        count as usize
+    }
+
+    /// The chunk that a received frame lies in, and where it begins; `None` when it does not lie in one receive chunk.
+    #[inline(always)]
+    fn locate(&self, descriptor: &libc::xdp_desc) -> Option<(u64, usize)> {
+        let chunk = descriptor.addr & !u64::from(self.chunk - 1);
+        let end = descriptor.addr.checked_add(descriptor.len.into())?;
+        let sound = chunk < u64::from(RING) * u64::from(self.chunk) && end <= chunk + u64::from(self.chunk);
+        sound.then_some((chunk, descriptor.addr as usize))
+    }
+
+    /// Puts a frame on the send ring; false when it is too long or all send chunks are the kernel's. Not sent before
+    /// [`flush`](Self::flush).
+    #[inline]
+    pub(crate) fn send(&mut self, frame: &[u8]) -> bool {
+        if frame.len() > self.chunk as usize {
+            return false;
+        }
+        if self.free.is_empty() {
+            self.reclaim();
+        }
+        let Some(addr) = self.free.pop() else { return false };
+        // SAFETY: a chunk on `free` is ours and inside the memory, and the frame fits a chunk; a frame of a caller's cannot
+        // overlap memory that only this queue hands out, and only mutably borrowed.
+        unsafe {
+            let to = self.memory.base().add(addr as usize);
+            core::ptr::copy_nonoverlapping(frame.as_ptr(), to, frame.len());
+        }
+        self.send.write(libc::xdp_desc { addr, len: frame.len() as u32, options: 0 });
+        self.pending = true;
+        true
+    }
+
+    /// Takes back what the kernel has sent.
+    fn reclaim(&mut self) {
+        let sending = u64::from(RING) * u64::from(self.chunk)..2 * u64::from(RING) * u64::from(self.chunk);
+        for _ in 0..self.completion.readable() {
+            let chunk = self.completion.read() & !u64::from(self.chunk - 1);
+            if sending.contains(&chunk) && self.free.len() < RING as usize {
+                self.free.push(chunk);
+            } else {
+                self.senseless += 1;
+            }
+        }
+        self.completion.release();
+    }
+
+    /// Tells the kernel what was put on the send ring.
+    pub(crate) fn flush(&mut self) {
+        self.send.publish();
+        self.pending = self.send.needs_wakeup() && !self.kick();
+        self.reclaim();
+    }
+
+    /// Whether frames were put on the send ring since the last flush, or the kernel would not take them then.
+    pub(crate) fn has_unsent(&self) -> bool {
+        self.pending
+    }
+
+    /// Has the kernel send; true when nothing is left to be sent.
+    fn kick(&self) -> bool {
+        for _ in 0..KICKS {
+            // SAFETY: no buffer and no address; the call touches no memory of ours.
+            let sent = unsafe {
+                libc::sendto(
+                    self.socket.as_raw_fd(),
+                    core::ptr::null(),
+                    0,
+                    libc::MSG_DONTWAIT,
+                    core::ptr::null(),
+                    0,
+                )
+            };
+            match if sent >= 0 { Ok(()) } else { Err(last_error()) } {
+                // Again: a batch was sent and more is there.
+                Err(Errno::AGAIN) => {}
+                Ok(()) => return true,
+                // Busy, no buffers: the device's queue is full. Others: the interface is down; it may come back.
+                Err(_) => return false,
+            }
+        }
+        false
+    }
+
+    /// Wakes the driver if it waits for receive chunks.
+    #[inline(always)]
+    pub(crate) fn wake_receiver(&self) {
+        if self.fill.needs_wakeup() {
+            // SAFETY: no buffer and no address; the call touches no memory of ours.
+            unsafe {
+                libc::recvfrom(
+                    self.socket.as_raw_fd(),
+                    core::ptr::null_mut(),
+                    0,
+                    libc::MSG_DONTWAIT,
+                    core::ptr::null_mut(),
+                    core::ptr::null_mut(),
+                );
+            }
+        }
+    }
+}
+
+/// What the kernel counted for a socket.
+///
+/// # Errors
+/// What the kernel says.
+pub(crate) fn counters(socket: impl AsFd) -> Result<KernelCounters, Errno> {
+    // SAFETY: an all-zero xdp_statistics is a valid one: integers.
+    let mut statistics: libc::xdp_statistics = unsafe { core::mem::zeroed() };
+    get(socket, libc::XDP_STATISTICS, &mut statistics)?;
+    Ok(KernelCounters {
+        rx_dropped: statistics.rx_dropped,
+        rx_invalid: statistics.rx_invalid_descs,
+        tx_invalid: statistics.tx_invalid_descs,
+        rx_ring_full: statistics.rx_ring_full,
+        fill_ring_empty: statistics.rx_fill_ring_empty_descs,
+        tx_ring_empty: statistics.tx_ring_empty_descs,
+    })
+}
+
+fn set<T>(socket: &OwnedFd, option: c_int, value: &T) -> Result<(), Errno> {
+    let (pointer, len) = (core::ptr::from_ref(value).cast(), size_of::<T>() as libc::socklen_t);
+    // SAFETY: all callers pass the option's own structure, with its size.
+    let result = unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_XDP, option, pointer, len) };
+    if result == 0 { Ok(()) } else { Err(last_error()) }
+}
+
+fn get<T>(socket: impl AsFd, option: c_int, value: &mut T) -> Result<(), Errno> {
+    let mut len = size_of::<T>() as libc::socklen_t;
+    let pointer = core::ptr::from_mut(value).cast();
+    // SAFETY: all callers pass the option's own structure, zeroed, with its size; the kernel writes at most that.
+    let result =
+        unsafe { libc::getsockopt(socket.as_fd().as_raw_fd(), libc::SOL_XDP, option, pointer, &raw mut len) };
+    if result == 0 { Ok(()) } else { Err(last_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn queue() -> Option<Queue> {
+        match Queue::open(2048) {
+            Ok(queue) => Some(queue),
+            Err(OpenError::Socket(error)) => {
+                eprintln!("skipped: no AF_XDP socket can be made here ({error})");
+                None
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    #[test]
+    fn descriptors_outside_the_receive_chunks_are_not_followed() {
+        let Some(queue) = queue() else { return };
+        let locate = |addr, len| queue.locate(&libc::xdp_desc { addr, len, options: 0 });
+        assert_eq!(locate(256, 60), Some((0, 256)));
+        assert_eq!(locate(2048 * 2047 + 256, 1792), Some((2048 * 2047, 2048 * 2047 + 256)));
+        assert_eq!(locate(256, 1793), None, "runs over the end of its chunk");
+        assert_eq!(locate(2048 * 2048 + 256, 60), None, "a send chunk");
+        assert_eq!(locate(u64::MAX - 10, 60), None);
+        assert_eq!(locate(u64::MAX - 10, 5), None);
+    }
+
+    #[test]
+    fn a_queue_takes_no_more_frames_than_it_has_chunks() {
+        let Some(mut queue) = queue() else { return };
+        assert!(!queue.send(&[0; 2049]));
+        let taken = (0..RING + 5).filter(|_| queue.send(&[0; 60])).count();
+        assert_eq!(taken, RING as usize);
+        // Not bound: nothing is sent and nothing comes back.
+        queue.flush();
+        assert!(!queue.send(&[0; 60]));
+    }
+}
