@@ -121,7 +121,6 @@ impl Connection {
             Verdict::Ignore => {}
             Verdict::Reply(_) => self.set.insert(Set::ACK_NOW),
             Verdict::Reopen { .. } => self.challenge(now),
-            Verdict::Close => return self.apply(Event::Expired),
         }
         Events::empty()
     }
@@ -371,7 +370,8 @@ impl Connection {
         self.window_ack = header.ack;
     }
 
-    /// Answers with an ACK, at most ten times a second (RFC 5961 section 7).
+    /// Answers with an ACK, at most ten times a second (RFC 5961 section 7), counted for this connection alone: see
+    /// [`Purpose::Challenge`](super::Purpose::Challenge).
     fn challenge(&mut self, now: Instant) {
         if self.challenges.take(now) {
             self.counters.challenge_acks += 1;

@@ -12,8 +12,7 @@
 //! - **Out.** After each call, `send` and `recv` included, while [`Connection::wants_transmit`] (or [`Events::TRANSMIT`] was among its events):
 //!   [`Connection::poll_transmit`], which hands out one segment a call. State advances only when the closure says `Ok`;
 //!   `Err(Full)` means that the same segment, or a better one, is offered again. A closure that answers `Ok` and sends
-//!   nothing has lost a segment on the way, which TCP survives: that is how a global limit of [challenge
-//!   ACKs](Purpose::Challenge) is had.
+//!   nothing has lost a segment on the way, which TCP survives.
 //! - **Data.** `send`, `recv`, `peek` copy from and to the connection's buffers. Neither blocks; [`Events`] say when to
 //!   try again.
 //! - **Ending.** [`Connection::close`] is `shutdown(Write)`, [`Connection::shutdown_read`] `shutdown(Read)`,

@@ -65,6 +65,23 @@ fn challenges_are_limited() {
 }
 
 #[test]
+fn challenges_to_one_connection_tell_nothing_about_another() {
+    // CVE-2016-5696: the attacker uses up its own, and counts what is left after forgeries to the victim.
+    let (mut victim, mut own) = (Pair::established(), Pair::established());
+    for forgeries in [0, 1, 1000] {
+        own.wait(Duration::from_secs(2));
+        victim.now = own.now;
+        let exact = victim.forged(0);
+        for _ in 0..forgeries {
+            let _ = victim.answer(1, Header { seq: exact.seq + 1, flags: Flags::RST, ..exact }, b"");
+        }
+        let exact = own.forged(0);
+        let reset = Header { seq: exact.seq + 1, flags: Flags::RST, ..exact };
+        assert_eq!((0..100).filter(|_| own.answer(1, reset, b"").is_some()).count(), 10);
+    }
+}
+
+#[test]
 fn an_old_timestamp_is_refused_though_its_number_is_right() {
     let mut pair = Pair::established();
     pair.wait(Duration::from_millis(100));
