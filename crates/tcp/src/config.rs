@@ -9,7 +9,8 @@ pub struct Config {
     /// Bytes received and not yet read, at most: bounds the window and the memory. 1 KiB to 1 GiB; more is taken as the
     /// nearer end.
     pub receive_buffer: u32,
-    /// Bytes handed over and not yet acknowledged, at most. 1 KiB to 1 GiB, as above.
+    /// Bytes handed over and not yet acknowledged, at most. 1 KiB to 1 GiB, as above. A connection takes 256 KiB of it at first,
+    /// and twice its congestion window when that is more: what is in flight, and as much again that waits for its turn.
     pub send_buffer: u32,
     /// Congestion control and retransmission.
     pub sender: sender::Config,
@@ -45,7 +46,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             receive_buffer: 1 << 20,
-            send_buffer: 256 << 10,
+            send_buffer: 4 << 20,
             sender: sender::Config::default(),
             nodelay: false,
             delayed_ack: Duration::from_millis(40),
@@ -64,6 +65,8 @@ impl Default for Config {
 
 /// Five minutes (RFC 9293 section 3.9.1.1).
 pub(crate) const DEFAULT_USER_TIMEOUT: Duration = Duration::from_mins(5);
+/// What a connection takes of its send buffer before its congestion window asks for more.
+pub(crate) const FIRST_SEND_ROOM: u32 = 256 << 10;
 /// Bounds of both buffers: RFC 7323 section 2.3 limits windows to 2^30.
 pub(crate) const BUFFER_BOUNDS: (u32, u32) = (1 << 10, 1 << 30);
 

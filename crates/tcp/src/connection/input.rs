@@ -324,7 +324,7 @@ impl Connection {
         }
         let mut events = Events::empty();
         let held = self.unacked.len();
-        if self.set.contains(Set::WANTS_ROOM) && held <= self.send_limit as usize / 4 * 3 {
+        if self.set.contains(Set::WANTS_ROOM) && held <= self.send_room() / 4 * 3 {
             self.set.remove(Set::WANTS_ROOM);
             events |= Events::WRITABLE;
         }

@@ -48,7 +48,7 @@ pub use icmp::IcmpError;
 pub use output::{Full, Outgoing, Purpose, Transmit};
 pub use stats::Stats;
 
-use crate::config::{BUFFER_BOUNDS, Config, Opening};
+use crate::config::{BUFFER_BOUNDS, Config, FIRST_SEND_ROOM, Opening};
 use crate::ring::Ring;
 use crate::segment::{Header, Options};
 use crate::sender::{Algorithm, Range, Sender};
@@ -311,9 +311,14 @@ impl Connection {
 
     /// A full buffer is told of when it has room again.
     fn note_room(&mut self) {
-        if self.unacked.len() >= self.send_limit as usize {
+        if self.unacked.len() >= self.send_room() {
             self.set.insert(Set::WANTS_ROOM);
         }
+    }
+
+    /// How much may be unacknowledged or unsent now: a window that outgrew the buffer would never be used.
+    fn send_room(&self) -> usize {
+        self.send_limit.min(self.sender.cwnd().saturating_mul(2).max(FIRST_SEND_ROOM)) as usize
     }
 
     /// Copies what was received into `out` and says how much it was; zero at the end of the stream, or if `out` is empty.
@@ -369,7 +374,7 @@ impl Connection {
         if !self.state.sends() || self.set.contains(Set::FIN_QUEUED) {
             return 0;
         }
-        (self.send_limit as usize).saturating_sub(self.unacked.len())
+        self.send_room().saturating_sub(self.unacked.len())
     }
 
     /// Bytes handed over and not yet acknowledged by the peer.

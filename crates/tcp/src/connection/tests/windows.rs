@@ -231,6 +231,29 @@ fn a_full_send_buffer_says_when_there_is_room() {
 }
 
 #[test]
+fn the_send_buffer_follows_the_congestion_window_up_to_its_limit() {
+    let mut pair = Pair::open(
+        &Config { send_buffer: 400_000, ..Config::default() },
+        &Config { receive_buffer: 4 << 20, ..Config::default() },
+    );
+    pair.delay = Duration::from_millis(20);
+    let first = crate::config::FIRST_SEND_ROOM as usize;
+    assert_eq!(pair.ends[0].writable_bytes(), first);
+    let (data, mut sent, mut most) = (pattern(20_000_000), 0, 0);
+    pair.until(|pair| {
+        let taken = pair.ends[0].send(&data[sent..]).unwrap_or(0);
+        sent += taken;
+        let _ = pair.read(1);
+        let (held, cwnd) = (pair.ends[0].unacknowledged_bytes(), pair.ends[0].stats().cwnd as usize);
+        assert!(taken == 0 || held <= first.max(2 * cwnd), "{held} bytes held with a window of {cwnd}");
+        most = most.max(held);
+        pair.pump();
+        sent == data.len()
+    });
+    assert_eq!(most, 400_000);
+}
+
+#[test]
 fn data_for_a_closed_window_is_not_forgotten() {
     let mut pair = Pair::established();
     let mut closed = pair.forged(1);
