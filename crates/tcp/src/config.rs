@@ -1,6 +1,7 @@
 //! What a connection is made with.
 
 use crate::{Seq, sender};
+use core::net::IpAddr;
 use core::time::Duration;
 
 /// How a connection behaves. Shared by as many as the caller likes: what is needed later is copied.
@@ -16,7 +17,7 @@ pub struct Config {
     pub sender: sender::Config,
     /// Small segments leave at once, instead of waiting for the ACK of those before (Nagle; RFC 9293 section 3.7.4).
     pub nodelay: bool,
-    /// An ACK waits at most so long for data to go with, at most 500 ms (RFC 9293 section 3.8.6.3). On paths with a round
+    /// An ACK waits at most so long for data to go with, less than 500 ms (RFC 9293 section 3.8.6.3; more is taken as 499). On paths with a round
     /// trip below four times that it waits for a quarter of the round trip, at least 2 ms: a peer's retransmission timer
     /// that follows its measurements down to 5 ms must not expire on it.
     pub delayed_ack: Duration,
@@ -99,6 +100,14 @@ pub struct Opening {
     /// The most that one segment can carry on the path, options included: the MTU less the IP header and 20 bytes (RFC 6691
     /// section 2).
     pub path_mss: u16,
+    /// What the peer takes if it does not say: see [`default_mss`].
+    pub default_mss: u16,
+}
+
+/// The segment size of a peer at `remote` that does not say, options included: 536 over IPv4, 1220 over IPv6 (RFC 9293 section
+/// 3.7.1).
+pub fn default_mss(remote: IpAddr) -> u16 {
+    if remote.is_ipv6() { 1220 } else { 536 }
 }
 
 /// Where a connection's sequence numbers and timestamps begin.

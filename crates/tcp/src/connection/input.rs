@@ -10,8 +10,6 @@ use crate::time_wait::Verdict;
 use crate::{Error, Instant, Seq, State};
 use core::time::Duration;
 
-/// A peer that does not say takes segments of this size (RFC 9293 section 3.7.1).
-const DEFAULT_MSS: u16 = 536;
 /// Timestamps are older than any clock after 24 days (RFC 7323 section 5.5).
 const TIMESTAMP_LIFE_S: u32 = 24 * 24 * 3600;
 
@@ -67,7 +65,8 @@ impl Connection {
         let options = &header.options;
         self.receive.start(header.seq);
         self.heard_at = now;
-        self.peer_mss = options.mss.unwrap_or(DEFAULT_MSS).max(MIN_MSS);
+        // Until now what the opening said of a peer that does not say.
+        self.peer_mss = options.mss.unwrap_or(self.peer_mss).max(MIN_MSS);
         match options.timestamps {
             Some(timestamps) => self.receive.note_timestamp(timestamps.value, now),
             None => self.set.remove(Set::TIMESTAMPS),

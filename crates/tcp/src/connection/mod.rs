@@ -211,7 +211,7 @@ impl Connection {
             error: None,
             set,
             path_mss,
-            peer_mss: u16::MAX,
+            peer_mss: opening.default_mss.max(MIN_MSS),
             window: 0,
             max_window: 0,
             window_seq: Seq(0),
@@ -224,7 +224,7 @@ impl Connection {
             early_ack: Seq(0),
             reset_seq: Seq(0),
             timestamp_offset: opening.numbers.timestamp_offset,
-            delayed_ack_us: micros(config.delayed_ack.min(Duration::from_millis(500))),
+            delayed_ack_us: micros(config.delayed_ack.min(MAX_ACK_DELAY)),
             user_timeout_ms: millis(config.user_timeout),
             time_wait_ms: millis(config.time_wait),
             fin_wait_ms: millis(config.fin_wait),
@@ -500,6 +500,9 @@ impl Connection {
 /// The least that is taken for a segment's size, whatever a peer or router says: smaller ones only serve to make us work
 /// (the reason for Linux's `tcp_min_snd_mss`). Forty bytes of options leave eight of data.
 pub(crate) const MIN_MSS: u16 = 48;
+
+/// An ACK waits less than half a second (RFC 9293 section 3.8.6.3).
+const MAX_ACK_DELAY: Duration = Duration::from_millis(499);
 
 #[inline]
 pub(crate) fn timestamp(now: Instant, offset: u32) -> u32 {

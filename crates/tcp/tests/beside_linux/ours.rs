@@ -17,7 +17,8 @@ pub struct Ours {
 impl Ours {
     pub fn new(config: &Config, seed: u64, now: Instant) -> Self {
         let numbers = InitialNumbers { seq: Seq(seed as u32), timestamp_offset: 7 };
-        let opening = Opening { local_port: 40_000, remote_port: PORT, numbers, path_mss: 1460 };
+        let opening =
+            Opening { local_port: 40_000, remote_port: PORT, numbers, path_mss: 1460, default_mss: 536 };
         Self { connection: Connection::connect(config, &opening, now), written: 0 }
     }
 

@@ -16,7 +16,7 @@ const PEER: Seq = Seq(5_000);
 
 fn opening() -> Opening {
     let numbers = InitialNumbers { seq: Seq(u32::MAX - 9_000), timestamp_offset: 0 };
-    Opening { local_port: 1_000, remote_port: 80, numbers, path_mss: 1_460 }
+    Opening { local_port: 1_000, remote_port: 80, numbers, path_mss: 1_460, default_mss: 536 }
 }
 
 /// A victim, and what its peer says next.

@@ -44,7 +44,7 @@ pub fn flow() -> Flow {
 
 pub fn opening(local_port: u16, remote_port: u16, seq: u32) -> Opening {
     let numbers = InitialNumbers { seq: Seq(seq), timestamp_offset: seq / 2 };
-    Opening { local_port, remote_port, numbers, path_mss: PATH_MSS }
+    Opening { local_port, remote_port, numbers, path_mss: PATH_MSS, default_mss: 536 }
 }
 
 pub fn start() -> Instant {
