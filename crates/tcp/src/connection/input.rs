@@ -189,8 +189,9 @@ impl Connection {
         if !self.set.contains(Set::TIMESTAMPS) || header.flags.contains(Flags::RST) {
             return true;
         }
-        // Once negotiated each segment has them; one without is dropped (RFC 7323 section 3.2).
-        let Some(timestamps) = header.options.timestamps else { return false };
+        // Once negotiated each segment has them; one without is dropped (RFC 7323 section 3.2). Not a SYN: whoever has forgotten the
+        // connection may have forgotten those too, and is to be challenged (RFC 5961 section 4.2).
+        let Some(timestamps) = header.options.timestamps else { return header.flags.contains(Flags::SYN) };
         let behind = timestamps.value.wrapping_sub(self.receive.recent_timestamp) as i32;
         if behind >= 0 || seconds(now).wrapping_sub(self.receive.recent_at_s) > TIMESTAMP_LIFE_S {
             return true;

@@ -42,6 +42,22 @@ fn a_syn_in_a_connection_is_challenged_wherever_it_is() {
 }
 
 #[test]
+fn a_peer_that_restarted_without_timestamps_is_challenged_and_resets() {
+    let mut pair = Pair::established();
+    let exact = pair.forged(0);
+    for offset in [0_u32, 1 << 25] {
+        let mut syn = Header { seq: exact.seq + offset, flags: Flags::SYN, ..exact };
+        syn.options.timestamps = None;
+        let answer = pair.answer(1, syn, b"").expect("a challenge");
+        assert_eq!((answer.flags, answer.ack), (Flags::ACK, exact.seq));
+    }
+    let mut reset = Header { seq: exact.seq, flags: Flags::RST, ..exact };
+    reset.options.timestamps = None;
+    assert_eq!(pair.answer(1, reset, b""), None);
+    assert_eq!(pair.ends[1].error(), Some(Error::Reset));
+}
+
+#[test]
 fn an_ack_of_what_was_not_sent_or_long_ago_brings_no_data_in() {
     for offset in [1_u32, 1 << 30, 0_u32.wrapping_sub(1 << 22)] {
         let mut pair = Pair::established();
