@@ -366,7 +366,8 @@ impl Connection {
         }
         self.window = window;
         self.max_window = self.max_window.max(window);
-        self.window_seq = header.seq;
+        // A segment ahead of its turn, perhaps a forgery, must not make all that come in turn look old.
+        self.window_seq = header.seq.min(self.receive.next);
         self.window_ack = header.ack;
     }
 

@@ -39,7 +39,7 @@ fn option(name: &str, default: u64) -> u64 {
 #[test]
 fn a_transfer_to_linux_over_a_bad_path_arrives_whole() {
     let links = links(Duration::from_millis(10), 10_000);
-    match transfer(&Peer::Ours(Config::default()), links, 1, Duration::from_millis(800)) {
+    match transfer(&Peer::Ours(Config::default()), &links, 1, Duration::from_millis(800)) {
         Ok(bytes) => assert!(bytes > 100_000, "{bytes} bytes"),
         Err(why) => eprintln!("skipped: {why}"),
     }
@@ -61,7 +61,7 @@ fn goodput_is_within_a_tenth_of_that_of_linux() {
         for seed in 1..=seeds {
             // Interleaved, so that what else the machine does meets both.
             for (peer, sum) in [Peer::Linux, Peer::Ours(Config::default())].iter().zip(&mut sums) {
-                match transfer(peer, links(rtt, loss), seed, time) {
+                match transfer(peer, &links(rtt, loss), seed, time) {
                     Ok(bytes) => {
                         print!(" {:.2}", mbits(bytes));
                         *sum += mbits(bytes) / seeds as f64;

@@ -46,7 +46,7 @@ pub fn pattern(from: u64, len: usize) -> Vec<u8> {
 ///
 /// # Errors
 /// What this machine does not have.
-pub fn transfer(peer: &Peer, plans: [LinkPlan; 2], seed: u64, time: Duration) -> Result<u64, String> {
+pub fn transfer(peer: &Peer, plans: &[LinkPlan; 2], seed: u64, time: Duration) -> Result<u64, String> {
     let shared = &Shared::default();
     std::thread::scope(|scope| {
         let (to_relay, devices) = channel();
@@ -64,7 +64,7 @@ pub fn transfer(peer: &Peer, plans: [LinkPlan; 2], seed: u64, time: Duration) ->
                     go.send(()).map_err(|error| error.to_string())?;
                 }
                 Peer::Ours(config) => {
-                    relay.sender = End::Ours(Box::new(Ours::new(config, seed, relay.now())))
+                    relay.sender = End::Ours(Box::new(Ours::new(config, seed, relay.now())));
                 }
             }
             Ok(relay)
@@ -186,7 +186,7 @@ impl Relay {
         let now = self.now();
         if let End::Linux(device) = &self.sender {
             read_all(device, &mut buffer, |segment| {
-                drop(self.links[0].send(now, segment, EcnCodepoint::NotEct))
+                drop(self.links[0].send(now, segment, EcnCodepoint::NotEct));
             })?;
         }
         read_all(&self.receiver, &mut buffer, |segment| {

@@ -58,6 +58,16 @@ fn a_peer_that_restarted_without_timestamps_is_challenged_and_resets() {
 }
 
 #[test]
+fn a_closed_window_from_the_future_does_not_shut_a_connection_up_for_ever() {
+    let mut pair = Pair::established();
+    let exact = pair.forged(0);
+    let forged = Header { seq: exact.seq + 150, window: 0, ..exact };
+    let _ = pair.answer(1, forged, b"ahead");
+    pair.ends[1].send(&pattern(5_000)).unwrap();
+    pair.until(|pair| pair.ends[0].readable_bytes() == 5_000);
+}
+
+#[test]
 fn an_ack_of_what_was_not_sent_or_long_ago_brings_no_data_in() {
     for offset in [1_u32, 1 << 30, 0_u32.wrapping_sub(1 << 22)] {
         let mut pair = Pair::established();
