@@ -1,5 +1,7 @@
 //! The first inputs of every target, built by code: one honest example of each kind, from which a fuzzer goes astray.
 
+mod dialogue;
+
 use crate::receive::{MAC, ip, ip6};
 use std::net::Ipv6Addr;
 use tailwater_iokernel::frame::Mac;
@@ -209,9 +211,13 @@ fn icmp6(hop_limit: u8, kind: u8, rest: &[u8]) -> Vec<u8> {
     packet6(58, hop_limit, &[&[kind, 0, 0, 0], rest].concat())
 }
 
-fn ipv6() -> Vec<(&'static str, Vec<u8>)> {
+/// Host 2 asks for host 1, and says where it is itself.
+fn solicitation() -> Vec<u8> {
     let link = [1, 1, 2, 0, 0, 0, 0, 2];
-    let solicitation = icmp6(255, 135, &[&[0; 4][..], &ip6(1).octets(), &link].concat());
+    icmp6(255, 135, &[&[0; 4][..], &ip6(1).octets(), &link].concat())
+}
+
+fn ipv6() -> Vec<(&'static str, Vec<u8>)> {
     let advertisement =
         icmp6(255, 136, &[&[0x60, 0, 0, 0][..], &ip6(2).octets(), &[2, 1, 2, 0, 0, 0, 0, 2]].concat());
     let datagram = |port: u8| [0, 9, 0, port, 0, 12, 0, 1, b'd', b'a', b't', b'a'];
@@ -228,7 +234,7 @@ fn ipv6() -> Vec<(&'static str, Vec<u8>)> {
         arrives(&packet6(44, 64, &[&[17, 0, 0, 8, 0, 0, 0, 7][..], &datagram(7)[8..]].concat()), true),
     ];
     vec![
-        ("nd-solicitation", arrives(&solicitation, true)),
+        ("nd-solicitation", arrives(&solicitation(), true)),
         ("nd-question", [&[193][..], &arrives(&advertisement, true), &[193, 140, 221, 223]].concat()),
         ("echo6", arrives(&icmp6(64, 128, b"\0\x01\0\x02ping"), true)),
         (
@@ -277,7 +283,7 @@ fn receive() -> Vec<(&'static str, Vec<u8>)> {
         ("question", question),
         ("pieces", pieces()),
     ];
-    ipv4.into_iter().chain(ipv6()).collect()
+    ipv4.into_iter().chain(ipv6()).chain(dialogue::seeds()).collect()
 }
 
 /// A step of [`crate::egress`] in which kthread 0 sends `frame`.

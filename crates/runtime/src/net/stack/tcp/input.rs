@@ -94,7 +94,7 @@ impl Stack {
     ) -> Result<(), Event> {
         let back = arrived.addresses.reversed();
         let iss = match self.tcp.time_waits.handle_segment(&Key::from(flow), segment, now) {
-            Some(Verdict::Ignore | Verdict::Close) => return Ok(()),
+            Some(Verdict::Ignore) => return Ok(()),
             Some(Verdict::Reply(header)) => {
                 self.send_header(outlet, back, &header);
                 return Ok(());
