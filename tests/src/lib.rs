@@ -170,15 +170,11 @@ impl Bench {
         let deadline = Instant::now() + timeout;
         loop {
             let frame = self.client.receive_timeout(deadline.saturating_duration_since(Instant::now()))?;
-            match (frame[12], frame[13]) {
-                (8, 6) if frame[21] == 1 && frame[38..42] == CLIENT.ip.octets() => {
-                    self.client.send(&arp_reply(&frame));
-                }
-                (8, 0) if frame.len() >= wire::UDP_HEADERS && frame[23] == 17 => {
-                    let len = usize::from(u16::from_be_bytes([frame[38], frame[39]])) - 8;
-                    return Some(frame[42..42 + len].to_vec());
-                }
-                _ => {}
+            if let Some(reply) = wire::answer_arp(&frame, CLIENT) {
+                self.client.send(&reply);
+            } else if frame[12..14] == [8, 0] && frame.len() >= wire::UDP_HEADERS && frame[23] == 17 {
+                let len = usize::from(u16::from_be_bytes([frame[38], frame[39]])) - 8;
+                return Some(frame[42..42 + len].to_vec());
             }
         }
     }
@@ -246,17 +242,6 @@ impl Drop for Bench {
     fn drop(&mut self) {
         self.stop();
     }
-}
-
-fn arp_reply(request: &[u8]) -> Vec<u8> {
-    let mut reply = request[..42].to_vec();
-    reply[0..6].copy_from_slice(&request[6..12]);
-    reply[6..12].copy_from_slice(&CLIENT.mac.0);
-    reply[21] = 2;
-    reply[22..28].copy_from_slice(&CLIENT.mac.0);
-    reply[28..32].copy_from_slice(&CLIENT.ip.octets());
-    reply[32..42].copy_from_slice(&request[22..32]);
-    reply
 }
 
 fn role_binary() -> std::path::PathBuf {

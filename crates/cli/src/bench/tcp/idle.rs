@@ -21,7 +21,8 @@ pub(super) fn measure(connections: u32, figures: &mut Figures, interrupt: &Inter
     open(&host, HOLD, FIRST)?;
     host.run(Order::Close { wait: WAIT })?;
     let before = resident_bytes(&service)?;
-    open(&host, HOLD, connections)?;
+    let opened = open(&host, HOLD, connections)?;
+    figures.add("idle_open_s", opened.elapsed.as_secs_f64());
     interrupt.check()?;
     // Buffers that lie empty are given back within two seconds.
     interrupt.sleep_until(std::time::Instant::now() + std::time::Duration::from_millis(2_500))?;
@@ -31,9 +32,11 @@ pub(super) fn measure(connections: u32, figures: &mut Figures, interrupt: &Inter
     let once = host.run(Order::EchoOnce { bytes: REQUEST, wait: WAIT * 2 })?;
     anyhow::ensure!(
         once.completed == u64::from(connections),
-        "{} of {connections} idle connections answered",
-        once.completed
+        "{} of {connections} idle connections answered: {:#}",
+        once.completed,
+        host.stats.to_json()
     );
+    figures.add("idle_answer_s", once.elapsed.as_secs_f64());
     figures.add("idle_answered", once.completed as f64);
     Ok(())
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use tailwater_loadgen::tcp::{Order, STAGES};
+use tailwater_loadgen::tcp::{Order, Outcome, STAGES};
 use tailwater_tcp::Config;
 
 use super::figures::Figures;
@@ -35,12 +35,12 @@ pub(super) fn config() -> Box<Config> {
     Box::new(Config { nodelay: true, time_wait: Duration::from_secs(1), ..Config::default() })
 }
 
-pub(super) fn open(host: &Host, port: u16, connections: u32) -> Result<()> {
+pub(super) fn open(host: &Host, port: u16, connections: u32) -> Result<Outcome> {
     open_lossy(host, port, connections, 0)
 }
 
 /// As [`open`], and loses so many of a million frames from now on.
-pub(super) fn open_lossy(host: &Host, port: u16, connections: u32, loss_per_million: u32) -> Result<()> {
+pub(super) fn open_lossy(host: &Host, port: u16, connections: u32, loss_per_million: u32) -> Result<Outcome> {
     let server = at(port);
     let order = Order::Open { server, connections, config: config(), loss_per_million, wait: WAIT };
     let outcome = host.run(order)?;
@@ -50,7 +50,7 @@ pub(super) fn open_lossy(host: &Host, port: u16, connections: u32, loss_per_mill
         outcome.completed,
         host.stats.to_json()
     );
-    Ok(())
+    Ok(outcome)
 }
 
 /// A client in a port, a service on the managed core.
@@ -97,6 +97,7 @@ pub(super) fn runtimes(figures: &mut Figures, interrupt: &Interrupt) -> Result<(
         let to = format!("{SERVICE_IP}:{DISCARD}");
         let mut sender = host.other(&["send", &to, &lasts])?;
         figures.add("bulk_gbps", value_of(&sender.read_line(interrupt)?, "gbps")?);
+        figures.add("bulk_retransmissions", value_of(&sender.read_line(interrupt)?, "again")?);
     }
     let host = Host::start()?;
     let mut one = host.other(&["loopback", &lasts])?;

@@ -190,7 +190,7 @@ fn answer(stream: &mut TcpStream) -> bool {
     }
 }
 
-/// Sends for `lasts` after a warm-up and prints `gbps NUMBER`.
+/// Sends for `lasts` after a warm-up and prints `gbps NUMBER`, then `again NUMBER`: segments sent again.
 fn send(to: SocketAddrV4, lasts: Duration) -> Result<()> {
     let mut stream = TcpStream::connect(to).with_context(|| format!("cannot connect to {to}"))?;
     let buffer = vec![0x5a; CHUNK];
@@ -205,5 +205,6 @@ fn send(to: SocketAddrV4, lasts: Duration) -> Result<()> {
     }
     let gbps = bytes as f64 * 8.0 / began.elapsed().as_nanos() as f64;
     say(&format!("gbps {gbps}"));
+    say(&format!("again {}", stream.stats().retransmissions));
     Ok(())
 }
