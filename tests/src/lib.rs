@@ -131,30 +131,7 @@ impl Bench {
         variables: &[(&str, &str)],
         stderr: Stdio,
     ) -> Role {
-        let mut command = Command::new(role_binary());
-        command
-            .arg(role)
-            .env("TAILWATER_IOKERNEL", &self.socket)
-            .env("TAILWATER_NAME", name)
-            .env("TAILWATER_CLASS", class)
-            .env("TAILWATER_KTHREADS", "1")
-            .envs(variables.iter().copied())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(stderr);
-        let mut process = command.spawn().expect("the role binary starts");
-        let mut lines = BufReader::new(process.stdout.take().expect("piped")).lines();
-        let ip = match lines.next() {
-            Some(Ok(line)) if line.starts_with("ready ") => {
-                line["ready ".len()..].parse().expect("an address")
-            }
-            other => {
-                let _ = process.kill();
-                let _ = process.wait();
-                panic!("{role} {name} did not get ready: {other:?}");
-            }
-        };
-        Role { process, lines, errors: Arc::default(), ip }
+        Role::spawn(&self.socket, role, name, class, variables, stderr)
     }
 
     /// A datagram from the client station to `to`; the answer that carries the same payload is waited for by the caller.
@@ -244,12 +221,16 @@ impl Drop for Bench {
     }
 }
 
-fn role_binary() -> std::path::PathBuf {
-    // target/PROFILE/deps/TEST -> target/PROFILE/role
+/// Where a program of this package is.
+///
+/// # Panics
+/// If this program has no path.
+pub fn binary(name: &str) -> std::path::PathBuf {
+    // target/PROFILE/deps/TEST -> target/PROFILE/name
     let mut path = std::env::current_exe().expect("own path");
     path.pop();
     path.pop();
-    path.join("role")
+    path.join(name)
 }
 
 /// A child process running a Tailwater program.
@@ -263,6 +244,49 @@ pub struct Role {
 }
 
 impl Role {
+    /// Starts a service that plays `role` under `name` at the IOKernel of `socket`, with these variables in its environment,
+    /// and waits until it says it is ready. [`Bench`] does so for its own.
+    ///
+    /// # Panics
+    /// If it does not get ready.
+    pub fn start(socket: &str, role: &str, name: &str, variables: &[(&str, &str)]) -> Self {
+        Self::spawn(socket, role, name, "latency-critical", variables, Stdio::inherit())
+    }
+
+    fn spawn(
+        socket: &str,
+        role: &str,
+        name: &str,
+        class: &str,
+        variables: &[(&str, &str)],
+        stderr: Stdio,
+    ) -> Self {
+        let mut command = Command::new(binary("role"));
+        command
+            .arg(role)
+            .env("TAILWATER_IOKERNEL", socket)
+            .env("TAILWATER_NAME", name)
+            .env("TAILWATER_CLASS", class)
+            .env("TAILWATER_KTHREADS", "1")
+            .envs(variables.iter().copied())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(stderr);
+        let mut process = command.spawn().expect("the role binary starts");
+        let mut lines = BufReader::new(process.stdout.take().expect("piped")).lines();
+        let ip = match lines.next() {
+            Some(Ok(line)) if line.starts_with("ready ") => {
+                line["ready ".len()..].parse().expect("an address")
+            }
+            other => {
+                let _ = process.kill();
+                let _ = process.wait();
+                panic!("{role} {name} did not get ready: {other:?}");
+            }
+        };
+        Self { process, lines, errors: Arc::default(), ip }
+    }
+
     /// Process id.
     pub fn pid(&self) -> u32 {
         self.process.id()
