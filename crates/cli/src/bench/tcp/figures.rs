@@ -76,7 +76,7 @@ const ROWS: [(&str, f64, &str, &str); 25] = [
     ("   port to runtime", 1.0, "bulk_upload_gbps", "kernel_bulk_gbps"),
     ("   runtime to port", 1.0, "bulk_download_gbps", "kernel_bulk_gbps"),
     ("   within one runtime", 1.0, "bulk_loopback_gbps", "kernel_bulk_gbps"),
-    ("connections made and closed, 1000/s", 1e3, "churn_cps", ""),
+    ("connections made and closed, 1000/s", 1e3, "churn_cps", "kernel_churn_cps"),
     ("cycles of a request: client's TCP out", 1.0, "cycles_client_tcp_out", ""),
     ("   switch, in (copy into the ring)", 1.0, "cycles_switch_in", ""),
     ("   ring, driver, TCP in, wake", 1.0, "cycles_ring_tcp_in_wake", ""),

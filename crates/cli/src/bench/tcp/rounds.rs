@@ -18,6 +18,9 @@ pub(super) const WARM_UP: Duration = Duration::from_millis(50);
 /// How long connecting and closing may take.
 pub(super) const WAIT: Duration = Duration::from_secs(60);
 
+/// The baseline's connections that come and go at a time: more threads are no faster.
+const CHURN_LANES: u32 = 16;
+
 /// Figures of the stages, in the order of [`tailwater_loadgen::tcp::STAGES`].
 const STAGE_KEYS: [&str; STAGES.len()] = [
     "cycles_client_tcp_out",
@@ -119,6 +122,7 @@ pub(super) fn kernel(figures: &mut Figures) -> Result<()> {
     figures.add("kernel_echo_rps", many.rate());
     figures.add("kernel_echo_p50_us", many.latency_us(0.5));
     figures.add("kernel_echo_p99_us", many.latency_us(0.99));
+    figures.add("kernel_churn_cps", kernel::churn(pair, CHURN_LANES, REQUEST, LASTS)?);
     figures.add("kernel_bulk_gbps", kernel::bulk(pair, WARM_UP, LASTS)?);
     Ok(())
 }
