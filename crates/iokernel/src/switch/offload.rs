@@ -99,7 +99,7 @@ mod tests {
             cut in 0usize..40,
         ) {
             let short = &bytes[..bytes.len().min(FIXED_HEADER - 1)];
-            let mut whole = frame(six, TCP, &vec![0; 40]);
+            let mut whole = frame(six, TCP, &[0; 40]);
             whole.truncate(whole.len() - cut.max(1));
             for mut frame in [bytes.clone(), frame(six, 17, &bytes), frame(six, TCP, short), whole] {
                 // Random bytes are an IP packet once in many centuries: twelve of them would have to be right.
