@@ -6,7 +6,7 @@ use tailwater_loadgen::tcp::Order;
 use super::REQUEST;
 use super::figures::Figures;
 use super::host::Host;
-use super::rounds::{WAIT, open};
+use super::rounds::{WAIT, WAIT_EACH, open};
 use super::service::HOLD;
 use crate::demo::child::ChildProcess;
 use crate::interrupt::Interrupt;
@@ -29,7 +29,7 @@ pub(super) fn measure(connections: u32, figures: &mut Figures, interrupt: &Inter
     let after = resident_bytes(&service)?;
     figures.add("idle_conn_bytes", (after as f64 - before as f64) / f64::from(connections));
     figures.add("idle_connections", connections.into());
-    let once = host.run(Order::EchoOnce { bytes: REQUEST, wait: WAIT * 2 })?;
+    let once = host.run(Order::EchoOnce { bytes: REQUEST, wait: WAIT + WAIT_EACH * connections })?;
     anyhow::ensure!(
         once.completed == u64::from(connections),
         "{} of {connections} idle connections answered: {:#}",

@@ -15,8 +15,9 @@ use crate::interrupt::Interrupt;
 /// Length of each measurement.
 pub(super) const LASTS: Duration = Duration::from_millis(300);
 pub(super) const WARM_UP: Duration = Duration::from_millis(50);
-/// How long connecting and closing may take.
+/// How long connecting and closing may take, and how much longer for each connection: a machine may have other things to do.
 pub(super) const WAIT: Duration = Duration::from_secs(60);
+pub(super) const WAIT_EACH: Duration = Duration::from_micros(500);
 
 /// The baseline's connections that come and go at a time: more threads are no faster.
 const CHURN_LANES: u32 = 16;
@@ -45,7 +46,8 @@ pub(super) fn open(host: &Host, port: u16, connections: u32) -> Result<Outcome> 
 /// As [`open`], and loses so many of a million frames from now on.
 pub(super) fn open_lossy(host: &Host, port: u16, connections: u32, loss_per_million: u32) -> Result<Outcome> {
     let server = at(port);
-    let order = Order::Open { server, connections, config: config(), loss_per_million, wait: WAIT };
+    let wait = WAIT + WAIT_EACH * connections;
+    let order = Order::Open { server, connections, config: config(), loss_per_million, wait };
     let outcome = host.run(order)?;
     anyhow::ensure!(
         outcome.completed == u64::from(connections),
