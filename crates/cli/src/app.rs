@@ -3,6 +3,7 @@
 //! Owns the conditions a child runs under: which cores, and that it dies with the process that started it.
 
 use std::ffi::OsString;
+use std::io::ErrorKind;
 use std::net::Ipv4Addr;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -93,6 +94,10 @@ fn echo() -> std::io::Result<()> {
     let mut datagram = [0; 2048];
     loop {
         let (len, client) = socket.recv_from(&mut datagram)?;
-        socket.send_to(&datagram[..len], client)?;
+        match socket.send_to(&datagram[..len], client) {
+            // One client that cannot be reached is no reason to leave the others without an answer.
+            Err(error) if error.kind() != ErrorKind::HostUnreachable => return Err(error),
+            _ => {}
+        }
     }
 }

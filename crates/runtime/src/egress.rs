@@ -19,7 +19,8 @@ pub enum EgressError {
     Down,
 }
 
-/// Sends a frame of `len` bytes that `fill` writes in place. Works on kthreads; frames from ordinary threads have no ring.
+/// Sends a frame of `len` bytes that `fill` writes in place, with the ring record's `flags`. Works on kthreads; frames from
+/// ordinary threads have no ring.
 ///
 /// # Errors
 /// [`EgressError`].
@@ -27,7 +28,7 @@ pub enum EgressError {
 /// # Panics
 /// If `len` is not a possible frame length.
 #[inline]
-pub fn transmit(len: usize, fill: impl FnOnce(&mut [u8])) -> Result<(), EgressError> {
+pub fn transmit(len: usize, flags: u8, fill: impl FnOnce(&mut [u8])) -> Result<(), EgressError> {
     let guard = NoPreempt::new();
     let Some(egress) = guard.kthread().and_then(|k| k.egress.as_ref()) else { return Err(EgressError::Down) };
     if !runtime().is_attached() {
@@ -43,7 +44,7 @@ pub fn transmit(len: usize, fill: impl FnOnce(&mut [u8])) -> Result<(), EgressEr
     };
     // SAFETY: `frame` is valid for writing `len` bytes until `commit`; the ring is initialised memory.
     fill(unsafe { core::slice::from_raw_parts_mut(slot.frame(), len) });
-    slot.commit(0, 0, 0);
+    slot.commit(0, flags, 0);
     Ok(())
 }
 

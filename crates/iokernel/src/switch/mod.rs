@@ -26,6 +26,7 @@ pub(crate) mod flow;
 mod inspect;
 pub(crate) mod mac;
 mod multicast;
+mod offload;
 pub(crate) mod packet;
 mod source;
 #[cfg(test)]
@@ -282,7 +283,10 @@ impl Switch {
         let Some(mut buffer) = self.whole.take() else { return };
         let frame = egress.consumer.copy_frame(record, &mut buffer);
         match inspect(frame, &egress.identity) {
-            Ok(heading) => self.send(egress, &Private(frame), heading, alloc, now),
+            Ok(heading) => {
+                let source = Private::from_ring(frame, record.flags);
+                self.send(egress, &source, heading, alloc, now);
+            }
             Err(offence) => count_offence(offence, egress, alloc),
         }
         self.whole = Some(buffer);
@@ -560,7 +564,8 @@ impl Inject for Injector<'_> {
         let shown = frame.len().min(FIRST_LINE_FRAME);
         head[..shown].copy_from_slice(&frame[..shown]);
         let heading = check::heading(&head, frame);
-        self.switch.route(Origin::Port(self.origin), &Private(frame), heading, self.alloc, self.now)
+        let source = Private::from_port(frame);
+        self.switch.route(Origin::Port(self.origin), &source, heading, self.alloc, self.now)
     }
 
     fn resolve(&self, ip: Ipv4Addr) -> Option<Mac> {

@@ -42,7 +42,7 @@ pub enum Order {
         /// For so long.
         lasts: Duration,
     },
-    /// Each connection sends one request and takes its echo, at most 256 of them at a time.
+    /// Each connection sends one request and takes its echo, at most 16,384 of them at a time.
     EchoOnce {
         /// Of each request.
         bytes: usize,

@@ -13,6 +13,7 @@ use core::hash::BuildHasher;
 use core::time::Duration;
 use std::sync::{Arc, OnceLock};
 use tailwater_shm::clock;
+use tailwater_shm::ring::FLAG_CHECKSUM_OWED;
 use tailwater_tcp::Secret;
 
 static STACK: OnceLock<Stack> = OnceLock::new();
@@ -49,6 +50,14 @@ pub fn stack() -> &'static Stack {
     STACK.get().expect("sockets need a runtime: use #[tailwater::main] or tailwater::Builder::run")
 }
 
+#[inline]
+fn transmit(len: usize, flags: u8, fill: impl FnOnce(&mut [u8])) -> Result<(), OutletError> {
+    egress::transmit(len, flags, fill).map_err(|error| match error {
+        EgressError::Full => OutletError::Full,
+        EgressError::Down => OutletError::Down,
+    })
+}
+
 /// The egress ring of whichever kthread the caller runs on.
 #[derive(Debug)]
 pub struct KthreadOutlet;
@@ -56,10 +65,17 @@ pub struct KthreadOutlet;
 impl Outlet for KthreadOutlet {
     #[inline]
     fn transmit(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> Result<(), OutletError> {
-        egress::transmit(len, fill).map_err(|error| match error {
-            EgressError::Full => OutletError::Full,
-            EgressError::Down => OutletError::Down,
-        })
+        transmit(len, 0, fill)
+    }
+
+    #[inline]
+    fn transmit_incomplete(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> Result<(), OutletError> {
+        transmit(len, FLAG_CHECKSUM_OWED, fill)
+    }
+
+    #[inline]
+    fn completes(&self) -> bool {
+        true
     }
 
     fn now(&self) -> Duration {
@@ -121,6 +137,16 @@ impl Outlet for Batch {
     #[inline]
     fn transmit(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> Result<(), OutletError> {
         KthreadOutlet.transmit(len, fill)
+    }
+
+    #[inline]
+    fn transmit_incomplete(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> Result<(), OutletError> {
+        KthreadOutlet.transmit_incomplete(len, fill)
+    }
+
+    #[inline]
+    fn completes(&self) -> bool {
+        KthreadOutlet.completes()
     }
 
     fn now(&self) -> Duration {

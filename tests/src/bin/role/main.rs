@@ -246,6 +246,8 @@ fn main() {
         Some("tcp-serve") => tcp::serve(),
         Some("tcp-call") => tcp::call(),
         Some("tcp-relay") => tcp::relay(),
+        Some("tcp-keep") => tcp::keep(),
+        Some("tcp-orphan") => tcp::orphan(),
         other => panic!("unknown role {other:?}"),
     }
 }
