@@ -17,7 +17,7 @@
 
 use tailwater_workload::random::{Prng, stream};
 use tailwater_workload::spin::{REQUEST_LEN, Reply, Request};
-use tailwater_workload::{Arrivals, LatencyRecorder};
+use tailwater_workload::{Arrivals, Interval, LatencyRecorder};
 
 use crate::noise::GapCounter;
 use crate::outstanding::{Answer, Outstanding, Sequence};
@@ -122,7 +122,11 @@ impl Generator {
             tag: draw_tag(seed),
             pending: None,
             outstanding: Outstanding::new(slots),
-            recorder: LatencyRecorder::new(measured.start),
+            recorder: if plan.intervals {
+                LatencyRecorder::with_intervals(measured.start, measured.end - measured.start)
+            } else {
+                LatencyRecorder::new(measured.start)
+            },
             oddities: Oddities::default(),
             gaps: GapCounter::new(start_ns),
             measured,
@@ -172,6 +176,13 @@ impl Generator {
     #[inline]
     pub fn skip_sleep(&mut self, now_ns: u64) {
         self.gaps.skip(now_ns);
+    }
+
+    /// The next interval that is over at clock reading `now_ns` and was not handed out yet. Always none unless the plan
+    /// asks for intervals.
+    #[inline]
+    pub fn poll_interval(&mut self, now_ns: u64) -> Option<&Interval> {
+        self.recorder.poll_interval(now_ns)
     }
 
     /// Takes in a datagram that had arrived by clock reading `now_ns`.

@@ -16,13 +16,11 @@ use rustix::event::epoll;
 use tailwater_workload::spin::{REPLY_LEN, Reply, Request};
 
 use crate::clock::Clock;
+use crate::control::Control;
 use crate::generator::{Generator, ReplyOutcome};
 use crate::pin::PinnedThread;
 use crate::plan::{Plan, PlanError};
 use crate::report::Measurement;
-
-/// Time between the start of the loop and the start of the schedule, so that the first request finds it warm.
-const LEAD_NS: u64 = 1_000_000;
 
 /// Most requests sent before the next look at the replies: behind schedule, neither direction starves the other.
 const SEND_BATCH: usize = 16;
@@ -82,18 +80,31 @@ fn system(attempt: &'static str) -> impl Fn(io::Error) -> UdpError {
 /// Runs `plan` against a spin server on the calling thread until it is over or `stop` is set. `seed` fixes every request.
 ///
 /// # Errors
-/// A [`UdpError`]: an unusable plan, no server, or a refusal of the kernel before the schedule started. Afterwards nothing
-/// is an error; what went wrong is counted in the measurement.
+/// As [`run_under`].
 pub fn run(plan: &Plan, seed: u64, target: &Target, stop: &AtomicBool) -> Result<Measurement, UdpError> {
+    run_under(plan, seed, target, &Control::new(stop))
+}
+
+/// Runs `plan` against a spin server on the calling thread until it is over, under `control`. `seed` fixes every request.
+///
+/// # Errors
+/// A [`UdpError`]: an unusable plan, no server, or a refusal of the kernel or of the control before the schedule started.
+/// Afterwards nothing is an error; what went wrong is counted in the measurement.
+pub fn run_under(
+    plan: &Plan,
+    seed: u64,
+    target: &Target,
+    control: &Control<'_>,
+) -> Result<Measurement, UdpError> {
     plan.check()?;
     let _pinned =
         target.core.map(PinnedThread::new).transpose().map_err(system("use the generator's core"))?;
-    contact_server(target.server, target.wait, stop)?;
+    contact_server(target.server, target.wait, control.stop)?;
     let mut flows = Flows::new(target.server, plan.flows)?;
     let clock = Clock::start();
-    let mut generator = Generator::new(plan.clone(), seed, clock.now_ns() + LEAD_NS)?;
-    while !generator.is_done() && !stop.load(Relaxed) {
-        generator.observe_spin(clock.now_ns());
+    let start_ns = control.start_ns(&clock).map_err(system("start together with the others"))?;
+    let mut generator = Generator::new(plan.clone(), seed, start_ns)?;
+    while control.turn(&mut generator, clock.now_ns()) {
         for _ in 0..SEND_BATCH {
             let Some(outgoing) = generator.poll_due(clock.now_ns()) else { break };
             if flows.sockets[usize::from(outgoing.flow)].send(&outgoing.bytes).is_err() {

@@ -28,7 +28,7 @@ pub struct Oddities {
 }
 
 /// One finished run, or several of the same configuration.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Measurement {
     /// Latencies and counts of the measured requests.
     pub summary: Summary,
@@ -46,6 +46,16 @@ impl Measurement {
     /// Adds another run of the same plan, for instance of the next round of an interleaved comparison.
     pub fn merge(&mut self, other: &Measurement) {
         self.summary.merge(&other.summary);
+        self.merge_rest(other);
+    }
+
+    /// Adds a run of a share of the same load that ran side by side with this one; see [`Summary::merge_parallel`].
+    pub fn merge_parallel(&mut self, other: &Measurement) {
+        self.summary.merge_parallel(&other.summary);
+        self.merge_rest(other);
+    }
+
+    fn merge_rest(&mut self, other: &Measurement) {
         let (mine, theirs) = (&mut self.oddities, &other.oddities);
         mine.duplicate += theirs.duplicate;
         mine.stale += theirs.stale;
