@@ -11,6 +11,7 @@ use clap::{Parser, Subcommand};
 
 mod app;
 mod bench;
+mod compare;
 mod demo;
 mod doctor;
 mod interrupt;
@@ -50,6 +51,7 @@ enum Command {
     Iokernel(Box<iokernel::IokernelArgs>),
     Run(Box<run::RunArgs>),
     Load(Box<load::LoadArgs>),
+    Compare(compare::CompareArgs),
     Stats(stats::StatsArgs),
     Bench(bench::BenchArgs),
     Doctor(doctor::DoctorArgs),
@@ -71,6 +73,7 @@ fn main() -> ExitCode {
         Command::Iokernel(args) => iokernel::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Load(args) => load::run(&args),
+        Command::Compare(args) => compare::run(&args),
         Command::Stats(args) => stats::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Doctor(args) => doctor::run(&args),
