@@ -1,7 +1,7 @@
 //! `tailwater load` and `tailwater compare` against a server in this process, over the loopback device.
 
-use std::io::{BufRead, BufReader};
-use std::net::{SocketAddr, UdpSocket};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
@@ -240,6 +240,73 @@ fn local_agents_share_the_load_and_show_it_live() {
     assert!(live.contains("p99.9 us"), "{live}");
 }
 
+/// A TCP server that sends back what it gets, a thread per connection; its threads end with the connections.
+fn echo_server() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            std::thread::spawn(move || {
+                let mut bytes = [0; 4096];
+                while let Ok(len @ 1..) = stream.read(&mut bytes) {
+                    if stream.write_all(&bytes[..len]).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    address
+}
+
+#[test]
+fn sweeps_searches_and_agents_work_with_other_protocols_over_tcp() {
+    let address = echo_server().to_string();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("echo.json");
+    let common = [
+        "load",
+        &address,
+        "--protocol",
+        "echo:64",
+        "--tcp",
+        "--connections",
+        "3",
+        "--warm-up",
+        "100ms",
+        "--timeout",
+        "20s",
+        "--arrivals",
+        "const",
+        "--json",
+        file.to_str().unwrap(),
+    ];
+    let sweep =
+        tailwater(&[&common[..], &["--rate", "500,1k", "--duration", "500ms", "--agents", "2"]].concat());
+    assert!(sweep.status.success(), "{}", text(&sweep.stderr));
+    let document = json(&file);
+    assert_eq!((&document["protocol"], &document["connections"]), (&"echo:64".into(), &3.into()));
+    for (point, completed) in document["points"].as_array().unwrap().iter().zip([200, 400]) {
+        assert_eq!(point["report"]["completed"], completed, "{point}");
+        assert_eq!(point["report"]["oddities"]["wrong"], 0);
+    }
+    let words =
+        ["--slo", "p50=10s", "--rate", "500", "--max-rate", "1k", "--duration", "200ms", "--repeats", "1"];
+    let search = tailwater(&[&common[..], &words].concat());
+    assert!(search.status.success(), "{}", text(&search.stderr));
+    assert_eq!(json(&file)["search"]["load"], 1000.0);
+}
+
+#[test]
+fn a_list_of_names_is_read_by_the_coordinator_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let missing = format!("dns:{}", folder.path().join("missing.txt").display());
+    let output = tailwater(&["load", "127.0.0.1:1", "--rate", "1k", "--protocol", &missing, "--agents", "1"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("missing.txt"), "{}", text(&output.stderr));
+}
+
 #[test]
 fn an_agent_serves_one_coordinator_after_the_other() {
     let server = Server::start();
@@ -301,7 +368,7 @@ fn an_agent_killed_in_the_run_fails_the_command_which_reports_the_rest() {
     errors.read_line(&mut line).unwrap();
     two.0.kill().unwrap();
     let mut rest = String::new();
-    std::io::Read::read_to_string(&mut errors, &mut rest).unwrap();
+    errors.read_to_string(&mut rest).unwrap();
     let output = std::io::read_to_string(command.0.stdout.take().unwrap()).unwrap();
     assert_eq!(command.0.wait().unwrap().code(), Some(1), "{rest}");
     assert!(rest.contains(&second) && rest.contains("share of the load is missing"), "{rest}");

@@ -2,7 +2,8 @@
 //!
 //! Owns: [service-time distributions](service), [arrival processes](arrival) over [load schedules](schedule),
 //! [load patterns](pattern) and [lists of rates](sweep) that become schedules, [latency summaries](summary) and
-//! latencies [by interval](intervals), the [spin protocol](spin) and the [human notation](units) of durations and rates.
+//! latencies [by interval](intervals), the [spin](spin) and [rocks](rocks) protocols, [key-value workloads](keyvalue) with
+//! [values that follow from their keys](content), and the [human notation](units) of durations and rates.
 //!
 //! Never: reads a clock, makes a system call, keeps hidden randomness. Times are nanoseconds since a start that the
 //! caller chose; every draw comes from a [`Prng`] that the caller passes in, so a seed fixes every number.
@@ -13,9 +14,12 @@
 #![forbid(unsafe_code)]
 
 pub mod arrival;
+pub mod content;
 pub mod intervals;
+pub mod keyvalue;
 pub mod pattern;
 pub mod random;
+pub mod rocks;
 pub mod schedule;
 pub mod service;
 pub mod spin;

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::Args;
 use tailwater_loadgen::Plan;
+use tailwater_loadgen::lanes::DEFAULT_PIPELINE;
 use tailwater_loadgen::search::{SearchPlan, Slo};
 use tailwater_workload::units::parse_duration_ns;
 use tailwater_workload::{ArrivalProcess, LoadPattern, Rate, RateList, ServiceTime};
@@ -18,11 +19,12 @@ const DURATION_NS: u64 = 10_000_000_000;
 /// How long a trial of a search takes if not told.
 const TRIAL_NS: u64 = 3_000_000_000;
 
-/// Generate open-loop load, measure latency, search for the highest load within a limit
+/// Generate open-loop load against a server over UDP or TCP, measure latency, search for the highest load within a limit
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
   tailwater load 127.0.0.1:5000 --rate 50k --duration 10s
   tailwater load 10.77.0.2:5000 --rate 20k --service bimodal:0.9*5us+0.1*55us --core 0 --json load.json
+  tailwater load 127.0.0.1:11211 --tcp --connections 64 --protocol memcached:usr,keys=100000 --rate 100k
 
 A load that changes over time, segments joined by commas:
   tailwater load 127.0.0.1:5000 --schedule 1s@10k,100ms@200k,1s@10k
@@ -47,6 +49,10 @@ Two versions of a server:
   tailwater load 127.0.0.1:5000 --rate 50k --runs 10 --json a.json
   tailwater compare a.json b.json
 
+PROTOCOL is one of spin, echo:64 (bytes), memcached:usr or memcached:etc (with keys=10000,get=0.998), dns:FILE (a name a
+line, and the address or nxdomain that is expected), rocks:keys=10000,value=64,scan=0.01,put=0,count=5000, or
+http:/,/index.html.
+
 Requests are due at times drawn beforehand, and latency counts from the time a request was due, not from when it was
 sent. SERVICE is one of const:10us, exp:10us, bimodal:0.9*5us+0.1*55us, lognormal:10us,sigma=1.5,
 pareto:10us,alpha=2.1.")]
@@ -54,6 +60,21 @@ pub struct LoadArgs {
     /// Address and port of the server
     #[arg(required_unless_present = "agent")]
     pub(super) server: Option<SocketAddr>,
+    /// What to ask, and how to check the answers
+    #[arg(long, default_value = "spin")]
+    pub(super) protocol: String,
+    /// Over TCP instead of UDP; http always is
+    #[arg(long)]
+    pub(super) tcp: bool,
+    /// TCP connections to spread requests over, of each generator
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(super) connections: u32,
+    /// Most requests unanswered on one TCP connection; further ones wait for one with room
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_PIPELINE)]
+    pub(super) pipeline: usize,
+    /// Do not store first what memcached and rocks read later
+    #[arg(long)]
+    pub(super) no_preload: bool,
     /// Requests per second: 50k, a list 10k,20k, or a range 10k..200k/10k or 1k..64k*2; where a search starts
     #[arg(long, value_name = "RATES", required_unless_present_any = ["schedule", "slo", "agent"], conflicts_with = "schedule")]
     pub(super) rate: Option<RateList>,
@@ -65,7 +86,7 @@ pub struct LoadArgs {
     schedule: Option<LoadPattern>,
     /// How long each request asks the server to work
     #[arg(long, default_value = "exp:10us")]
-    service: ServiceTime,
+    pub(super) service: ServiceTime,
     /// How arrivals are spread: poisson, const or onoff:on=1ms,off=9ms
     #[arg(long, default_value = "poisson")]
     arrivals: ArrivalProcess,
@@ -75,7 +96,7 @@ pub struct LoadArgs {
     /// A request without a reply for this long is lost
     #[arg(long, value_name = "DURATION", value_parser = parse_duration_ns, default_value = "200ms")]
     timeout: u64,
-    /// Source ports to send from
+    /// UDP source ports to send from, of each generator
     #[arg(long, value_name = "N", default_value_t = 1)]
     flows: u16,
     /// Fixes arrivals, service times and noise

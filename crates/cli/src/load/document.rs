@@ -30,6 +30,10 @@ pub struct Document {
     pub machine: serde_json::Value,
     /// The server's address.
     pub server: String,
+    /// What was asked, as it was written.
+    pub protocol: String,
+    /// TCP connections of each generator; 0 over UDP.
+    pub connections: u32,
     /// The seed all others derive from.
     pub seed: u64,
     /// How many agents generated; 0 when the command itself did.
@@ -103,6 +107,8 @@ impl Document {
             commit: commit(),
             machine: serde_json::to_value(Machine::describe()).unwrap_or_default(),
             server: args.server.map_or_else(String::new, |server| server.to_string()),
+            protocol: args.protocol.clone(),
+            connections: if args.tcp || args.protocol.starts_with("http") { args.connections } else { 0 },
             seed: args.seed,
             agents,
             points: Vec::new(),

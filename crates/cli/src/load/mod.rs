@@ -52,7 +52,7 @@ pub fn run(args: &LoadArgs) -> anyhow::Result<()> {
     let progress = Progress::new(args.live, args.quiet);
     let document = match args.task()? {
         Task::Points(points) => measure(args, &mut session, &points, &progress)?,
-        Task::Search(plan) => search(args, &mut session, plan, &progress)?,
+        Task::Search(plan) => search(args, &mut session, &plan, &progress)?,
     };
     output::finish(args, &document)?;
     let failed = document.failed_agents();
@@ -100,7 +100,7 @@ fn measure(
 fn search(
     args: &LoadArgs,
     session: &mut Session<'_>,
-    plan: args::SearchTask,
+    plan: &args::SearchTask,
     progress: &Progress,
 ) -> anyhow::Result<Document> {
     let mut document = Document::new(args, session.agents());

@@ -2,6 +2,11 @@
 //!
 //! Owns: what a job consists of beside its plan, seeds, and the thread that prints while this one spins.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::channel;
 use std::time::{Duration, SystemTime};
@@ -10,7 +15,9 @@ use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use tailwater_loadgen::coordinate::fleet::{AgentOutcome, Fleet};
 use tailwater_loadgen::coordinate::wire::Job;
-use tailwater_loadgen::kernel_udp::{self, Target};
+use tailwater_loadgen::kernel_tcp::{self, Connections};
+use tailwater_loadgen::kernel_udp::{self, Load, Target};
+use tailwater_loadgen::protocol::{Medium, from_name};
 use tailwater_loadgen::{Control, Measurement, Plan};
 use tailwater_workload::Interval;
 use tailwater_workload::intervals::interval_length_ns;
@@ -22,17 +29,63 @@ use super::live::Progress;
 /// How long a server may take to answer the first contact.
 const CONTACT_PATIENCE: Duration = Duration::from_secs(2);
 
+/// Longest file that a protocol reads, such as a list of names: agents get it with each job.
+const MAX_FILE: u64 = 16 << 20;
+
 /// What to talk to, and how: all that an agent must know beside the plan.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct JobTarget {
     /// The server.
-    pub server: std::net::SocketAddr,
+    pub server: SocketAddr,
+    /// The protocol as it was written.
+    pub protocol: String,
+    /// Files that the protocol names, by path: an agent reads none of its own.
+    pub files: BTreeMap<String, String>,
+    /// Over TCP instead of UDP.
+    pub tcp: bool,
+    /// TCP connections of each generator.
+    pub connections: u32,
+    /// Most requests unanswered on one of them.
+    pub pipeline: usize,
+    /// Whether to store first what the protocol reads.
+    pub preload: bool,
 }
 
 impl JobTarget {
     fn new(args: &LoadArgs) -> anyhow::Result<Self> {
-        Ok(Self { server: args.server.context("the server's address is missing")? })
+        let mut target = Self {
+            server: args.server.context("the server's address is missing")?,
+            protocol: args.protocol.clone(),
+            files: BTreeMap::new(),
+            tcp: args.tcp || args.protocol.split(':').next() == Some("http"),
+            connections: args.connections,
+            pipeline: args.pipeline,
+            preload: !args.no_preload,
+        };
+        let files = RefCell::new(BTreeMap::new());
+        // Here, where the files are and mistakes are seen before anything starts.
+        from_name(
+            &target.protocol,
+            target.medium(),
+            &args.service,
+            &target.server.to_string(),
+            |path: &str| {
+                let mut text = String::new();
+                File::open(path)?.take(MAX_FILE + 1).read_to_string(&mut text)?;
+                if text.len() as u64 > MAX_FILE {
+                    return Err(io::Error::other(format!("{path} is longer than {} MiB", MAX_FILE >> 20)));
+                }
+                files.borrow_mut().insert(path.to_owned(), text.clone());
+                Ok(text)
+            },
+        )?;
+        target.files = files.into_inner();
+        Ok(target)
+    }
+
+    fn medium(&self) -> Medium {
+        if self.tcp { Medium::Stream } else { Medium::Datagram }
     }
 
     /// Runs `plan` against it on the calling thread, bound to `core` if given.
@@ -46,8 +99,18 @@ impl JobTarget {
         core: Option<usize>,
         control: &Control<'_>,
     ) -> anyhow::Result<Measurement> {
+        let missing = || io::Error::from(io::ErrorKind::NotFound);
+        let read_file = |path: &str| self.files.get(path).cloned().ok_or_else(missing);
+        let host = self.server.to_string();
+        let protocol = from_name(&self.protocol, self.medium(), &plan.service, &host, read_file)?;
+        let load = Load { protocol, seed, preload: self.preload };
         let target = Target { server: self.server, core, wait: CONTACT_PATIENCE };
-        Ok(kernel_udp::run_under(plan, seed, &target, control)?)
+        if self.tcp {
+            let connections = Connections { count: self.connections, pipeline: self.pipeline };
+            Ok(kernel_tcp::run_under(plan, &load, connections, &target, control)?)
+        } else {
+            Ok(kernel_udp::run_under(plan, &load, &target, control)?)
+        }
     }
 }
 
@@ -109,22 +172,25 @@ impl<'a> Session<'a> {
         self.stop.load(Relaxed)
     }
 
-    /// Runs `plan` as run `number` of this session, of which each has its own seed.
+    /// Runs `plan` as run `number` of this session, of which each has its own seed. What the protocol reads is stored before
+    /// the first run only, by one generator.
     ///
     /// # Errors
     /// When it could not start, or no agent finished.
     pub fn measure(&mut self, plan: &Plan, number: u64, progress: &Progress) -> anyhow::Result<Done> {
         let seed = derived_seed(self.seed, number);
         let started = SystemTime::now();
+        let preload = std::mem::take(&mut self.target.preload);
+        let target = |first: bool| JobTarget { preload: preload && first, ..self.target.clone() };
         let (measurement, agents) = match &mut self.generators {
             Generators::Here { core } => {
-                (generate_here(&self.target, plan, seed, *core, self.stop, progress)?, Vec::new())
+                (generate_here(&target(true), plan, seed, *core, self.stop, progress)?, Vec::new())
             }
             Generators::Agents { fleet, .. } => {
                 let count = fleet.len() as u32;
                 let share = plan.share(count);
                 let job = |agent: u32| Job {
-                    target: self.target.clone(),
+                    target: target(agent == 0),
                     plan: share.clone(),
                     // A family of its own, so that no agent has the seed of another run.
                     seed: derived_seed(seed ^ AGENT_SEEDS, u64::from(agent)),

@@ -23,8 +23,8 @@ use crate::report::Measurement;
 /// How soon an agent notices that it is to stop.
 const GLANCE: Duration = Duration::from_millis(50);
 
-/// How long a prepared job waits for the order to start.
-pub const START_PATIENCE: Duration = Duration::from_secs(120);
+/// How long a prepared job waits for the order to start: for the slowest agent, and some.
+pub const START_PATIENCE: Duration = Duration::from_secs(660);
 
 /// Runs jobs. The message of an error says what was wrong to the coordinator's user.
 pub trait RunJob<T>: Fn(&Job<T>, &Control<'_>) -> Result<Measurement, String> + Sync {}
@@ -103,8 +103,9 @@ fn converse<T: DeserializeOwned + Send>(
     let (events, inbox) = channel();
     std::thread::scope(|scope| {
         let reader_events = events.clone();
-        let reader = scope.spawn(|| read_orders(stream, &clock, &writer, reader_events));
-        let result = obey(scope, &conversation, &events, &inbox, &clock, stop);
+        let (clock, writer) = (&clock, &writer);
+        let reader = scope.spawn(move || read_orders(stream, clock, writer, &reader_events));
+        let result = obey(scope, &conversation, &events, &inbox, clock, stop);
         // Wakes the reader.
         writer.close();
         let _ = reader.join();
@@ -117,7 +118,7 @@ fn read_orders<T: DeserializeOwned>(
     mut stream: &TcpStream,
     clock: &Clock,
     writer: &Writer,
-    events: Sender<Event<T>>,
+    events: &Sender<Event<T>>,
 ) {
     while let Ok(order) = read::<Order<T>>(&mut stream, MAX_ORDER) {
         let handled = match order {

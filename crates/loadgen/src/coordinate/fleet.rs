@@ -26,8 +26,8 @@ pub const MAX_AGENTS: usize = 256;
 /// How long an agent may take to answer a question that takes no time.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long an agent may take to get ready.
-const READY_PATIENCE: Duration = Duration::from_secs(60);
+/// How long an agent may take to get ready, which may include storing what is to be read.
+const READY_PATIENCE: Duration = Duration::from_secs(600);
 
 /// How much longer than its plan a job may take.
 const DONE_PATIENCE: Duration = Duration::from_secs(30);
@@ -179,9 +179,6 @@ impl Fleet {
 
     /// Gets all agents ready and starts them.
     fn prepare<T: Serialize>(&mut self, jobs: Vec<Job<T>>, stop: &AtomicBool) -> Result<(), FleetError> {
-        for index in 0..self.agents.len() {
-            self.compare_clocks(index, stop)?;
-        }
         for (agent, job) in self.agents.iter_mut().zip(jobs) {
             agent.order(&Order::Prepare(Box::new(job)))?;
             agent.busy = true;
@@ -206,6 +203,10 @@ impl Fleet {
                     return Err(agent.wrong(problem));
                 }
             }
+        }
+        // As late as possible: clocks drift apart.
+        for index in 0..self.agents.len() {
+            self.compare_clocks(index, stop)?;
         }
         let slowest_ns = self.agents.iter().map(|agent| agent.uncertainty_ns).max().unwrap_or(0);
         // The uncertainty is half a round trip.
@@ -352,8 +353,12 @@ impl Fleet {
                 self.next_event(deadline, stop).map_err(|problem| self.agents[index].wrong(problem))?;
             match event.what {
                 Err(problem) => self.agents[event.agent].gone = Some(problem),
+                Ok(Answer::Failed { message }) => {
+                    self.agents[event.agent].busy = false;
+                    return Err(self.agents[event.agent].wrong(message));
+                }
                 // What an earlier job still had to say.
-                Ok(Answer::Interval { .. } | Answer::Done(_) | Answer::Failed { .. }) => {}
+                Ok(Answer::Interval { .. } | Answer::Done(_)) => {}
                 Ok(answer) if event.agent == index => return Ok((event.at, answer)),
                 Ok(_) => {}
             }

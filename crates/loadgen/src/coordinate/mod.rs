@@ -5,10 +5,10 @@
 //! talks to is opaque here (any type that serialises), and how a job is run is the agent's user's business.
 //!
 //! # Start
-//! Each agent has its own monotonic clock. Before each job the coordinator asks each clock [`fleet::CLOCK_SAMPLES`] times
-//! and takes the answer with the shortest round trip; half of that round trip bounds the error (RFC 5905, section 8, has
-//! the same idea). Once all agents are ready (contact made, sockets open), it names one moment, in each agent's own clock,
-//! at which their schedules start.
+//! Each agent has its own monotonic clock. Once all agents are ready (contact made, sockets open), the coordinator asks each
+//! clock [`fleet::CLOCK_SAMPLES`] times and takes the answer with the shortest round trip; half of that round trip bounds
+//! the error (RFC 5905, section 8, has the same idea). Then it names one moment, in each agent's own clock, at which their
+//! schedules start.
 //!
 //! # What if
 //! | | then |

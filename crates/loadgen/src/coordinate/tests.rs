@@ -44,8 +44,10 @@ fn run_job(job: &Job<Behaviour>, control: &Control<'_>) -> Result<Measurement, S
         Generator::new(job.plan.clone(), job.seed, start_ns).map_err(|error| error.to_string())?;
     while control.turn(&mut generator, clock.now_ns()) {
         while let Some(outgoing) = generator.poll_due(clock.now_ns()) {
-            let request = Request::decode(&outgoing.bytes).unwrap();
-            generator.handle_reply(clock.now_ns(), &Reply { request, served_ns: 0 }.encode());
+            let mut bytes = Vec::new();
+            generator.encode(&outgoing, &mut bytes);
+            let request = Request::decode(&bytes).unwrap();
+            generator.handle_reply(clock.now_ns(), outgoing.flow, &Reply { request, served_ns: 0 }.encode());
         }
         // Not the whole of a core of the machine that runs tests.
         std::thread::sleep(Duration::from_micros(100));

@@ -16,8 +16,8 @@ use crate::report::Measurement;
 /// The messages' version; both sides must speak the same.
 pub const VERSION: u32 = 1;
 
-/// Longest order in bytes: a plan of as many segments as there may be.
-pub const MAX_ORDER: u32 = 4 << 20;
+/// Longest order in bytes: a plan of as many segments as there may be, and files of some MiB.
+pub const MAX_ORDER: u32 = 64 << 20;
 
 /// Longest answer in bytes: a measurement of as many intervals as there may be.
 pub const MAX_ANSWER: u32 = 1 << 30;

@@ -305,9 +305,9 @@ impl Client {
             let room = BURST.min(budget - sent);
             let mut outcome = Transmit::Sent;
             for _ in 0..room {
-                let lost = self.loss.draw();
                 outcome = connection.poll_transmit(now, |segment| {
-                    if lost {
+                    // Drawn for what leaves, not for each look whether something does.
+                    if self.loss.draw() {
                         return Ok(());
                     }
                     match switch.inject(self.template.fill(segment)) {
