@@ -12,6 +12,7 @@ use clap::{Parser, Subcommand};
 mod app;
 mod bench;
 mod capture;
+mod compare;
 mod demo;
 mod doctor;
 mod interrupt;
@@ -51,6 +52,7 @@ enum Command {
     Iokernel(Box<iokernel::IokernelArgs>),
     Run(Box<run::RunArgs>),
     Load(Box<load::LoadArgs>),
+    Compare(compare::CompareArgs),
     Stats(stats::StatsArgs),
     /// Serve zones: an authoritative DNS server over UDP and TCP
     #[command(after_help = tailwater_dns::cli::EXAMPLES)]
@@ -76,6 +78,7 @@ fn main() -> ExitCode {
         Command::Iokernel(args) => iokernel::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Load(args) => load::run(&args),
+        Command::Compare(args) => compare::run(&args),
         Command::Stats(args) => stats::run(&args),
         Command::Dns(options) => tailwater_dns::cli::run(&options),
         Command::Capture(args) => capture::run(&args),

@@ -30,6 +30,7 @@ fn every_subcommand_has_help_with_examples() {
         &["iokernel", "--help"],
         &["run", "--help"],
         &["load", "--help"],
+        &["compare", "--help"],
         &["stats", "--help"],
         &["capture", "--help"],
         &["doctor", "--help"],
