@@ -1,7 +1,7 @@
 //! Workload models shared by the load generator, the simulator and the services under test.
 //!
 //! Owns: [service-time distributions](service), [arrival processes](arrival) over [load schedules](schedule),
-//! [latency summaries](summary), the [spin](spin) and [rocks](rocks) protocols, [key-value workloads](keyvalue) with
+//! [latency summaries](summary), the protocols [`spin`] and [`rocks`], [key-value workloads](keyvalue) with
 //! [values that follow from their keys](content), and the [human notation](units) of durations and rates.
 //!
 //! Never: reads a clock, makes a system call, keeps hidden randomness. Times are nanoseconds since a start that the
