@@ -2,7 +2,7 @@
 //!
 //! Owns: [service-time distributions](service), [arrival processes](arrival) over [load schedules](schedule),
 //! [load patterns](pattern) and [lists of rates](sweep) that become schedules, [latency summaries](summary) and
-//! latencies [by interval](intervals), the [spin](spin) and [rocks](rocks) protocols, [key-value workloads](keyvalue) with
+//! latencies [by interval](intervals), the protocols [`spin`] and [`rocks`], [key-value workloads](keyvalue) with
 //! [values that follow from their keys](content), and the [human notation](units) of durations and rates.
 //!
 //! Never: reads a clock, makes a system call, keeps hidden randomness. Times are nanoseconds since a start that the

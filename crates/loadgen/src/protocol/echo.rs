@@ -31,7 +31,7 @@ impl Echo {
     /// Payloads of `bytes` bytes.
     ///
     /// # Errors
-    /// [`EchoError`] unless there are 8 to [`MAX_BYTES`].
+    /// [`EchoError`] unless there are 8 to [`MAX_ECHO`](super::MAX_ECHO).
     pub fn new(bytes: usize) -> Result<Self, EchoError> {
         if !(ID..=MAX_BYTES).contains(&bytes) {
             return Err(EchoError { bytes });

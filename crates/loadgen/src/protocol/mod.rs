@@ -23,9 +23,9 @@ mod rocks;
 mod spin;
 
 pub use dns::{Dns, DnsError};
-pub use echo::{Echo, EchoError};
+pub use echo::{Echo, EchoError, MAX_BYTES as MAX_ECHO};
 pub use http::{Http, HttpError};
-pub use memcached::Memcached;
+pub use memcached::{MAX_UDP_VALUE, Memcached};
 pub use name::{ProtocolError, from_name};
 pub use rocks::{Rocks, RocksError};
 pub use spin::Spin;

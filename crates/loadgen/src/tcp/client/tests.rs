@@ -1,7 +1,9 @@
 //! A client and a listener of `tailwater-tcp`, frames handed from one to the other in virtual time.
 
 use super::*;
+use crate::protocol::Echo;
 use crate::station::wire::put_u16;
+use crate::tcp::open_loop::{OpenLoop, TcpLoad};
 use std::collections::{HashMap, HashSet};
 use tailwater_iokernel::frame::IPV4_FRAME;
 use tailwater_tcp::listen::{Arrival, ListenConfig};
@@ -267,4 +269,64 @@ fn nothing_is_lost_while_nothing_is_sent() {
     client.send(0, &[1; 1000]).expect("room");
     assert_eq!(client.poll_transmit(Instant(1_000), 32, &mut wire), 1);
     assert_eq!((client.lost(), wire.frames.len()), (1, 0));
+}
+
+/// An open-loop run against the echo server, in virtual time; `disturb` may do something to both before each step.
+fn load(mut disturb: impl FnMut(&mut Server, u64)) -> crate::Measurement {
+    const CONNECTIONS: u32 = 5;
+    let (mut client, mut server) = (client(), Server::new());
+    (0..CONNECTIONS).for_each(|id| client.connect(id, Instant(0)));
+    run(&mut client, &mut server, Instant(0), 100);
+    let mut plan = crate::Plan::new("100ms@5k".parse().unwrap(), "const:0ns".parse().unwrap());
+    plan.timeout_ns = 200_000_000;
+    let protocol = std::sync::Arc::new(Echo::new(100).unwrap());
+    let load = TcpLoad { plan, protocol, seed: 1, pipeline: 4 };
+    let mut open_loop = OpenLoop::new(load, &client, CONNECTIONS, Instant(1_000)).unwrap();
+    // 50 us a step; the schedule, the timeout and some more.
+    for step in 0..10_000 {
+        let now = Instant(2_000 + 50_000 * step);
+        disturb(&mut server, step);
+        let mut expired = Vec::new();
+        client.handle_timeouts(now, 64, |id, events| expired.push((id, events)));
+        for (id, events) in expired {
+            open_loop.on_events(&mut client, id, events, now);
+        }
+        if open_loop.poll(&mut client, now, 32) {
+            return open_loop.finish(now);
+        }
+        assert!(open_loop.next_event() <= Instant(now.0 + 250_000_000));
+        let mut changed = run(&mut client, &mut server, now, 100);
+        for frame in server.poll(now) {
+            changed.extend(client.handle_frame(now, &frame));
+        }
+        for (id, events) in changed {
+            open_loop.on_events(&mut client, id, events, now);
+        }
+    }
+    panic!("the run does not end");
+}
+
+#[test]
+fn an_open_loop_run_asks_and_checks_over_all_connections() {
+    let measurement = load(|_, _| {});
+    let counts = measurement.summary.counts();
+    assert!((400..600).contains(&counts.offered), "{counts:?}");
+    assert_eq!((counts.completed, counts.lost), (counts.offered, 0));
+    assert_eq!((measurement.oddities.wrong, measurement.oddities.reconnects), (0, 0));
+}
+
+#[test]
+fn an_open_loop_run_opens_connections_again_that_the_server_has_forgotten() {
+    // Segments of connections that are not there are answered with resets.
+    let measurement = load(|server, step| {
+        if step == 600 {
+            server.connections.clear();
+        }
+    });
+    let (counts, oddities) = (measurement.summary.counts(), measurement.oddities);
+    assert_eq!(counts.completed + counts.lost, counts.offered);
+    assert_eq!(oddities.reconnects, 5, "{oddities:?}");
+    // 20 ms of 100 without a connection, and what was in flight.
+    assert!(counts.lost >= 1 && counts.completed > counts.offered * 6 / 10, "{counts:?}");
+    assert_eq!(oddities.wrong, 0);
 }
