@@ -3,6 +3,7 @@
 //! Everything is waited for by condition with a generous deadline ([`PATIENCE`]); nothing sleeps and hopes. What a bench
 //! starts ends with it, also when a test panics.
 
+pub mod clients;
 pub mod stream;
 
 use rustix::process::{Pid, Signal, kill_process};

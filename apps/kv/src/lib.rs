@@ -10,6 +10,9 @@
 #![forbid(unsafe_code)]
 
 pub mod cli;
+#[doc(hidden)]
+#[cfg(any(test, fuzzing, feature = "check"))]
+pub mod fuzzing;
 pub mod protocol;
 pub mod server;
 pub mod service;

@@ -37,6 +37,8 @@ pub struct AppArgs {
 enum App {
     /// Serve spin requests
     Spin(tailwater_spin::cli::Options),
+    /// Keep items in memory for clients of memcached
+    Kv(tailwater_kv::cli::Options),
     /// Price swaptions
     Swaptions(tailwater_swaptions::cli::Options),
     /// Send back what reaches UDP port 7
@@ -72,6 +74,7 @@ pub fn run(args: &AppArgs) -> anyhow::Result<()> {
     }
     match &args.app {
         App::Spin(options) => tailwater_spin::cli::run(options),
+        App::Kv(options) => tailwater_kv::cli::run(options),
         App::Swaptions(options) => tailwater_swaptions::cli::run(options),
         App::Echo => Ok(tailwater::Builder::new().run(echo)??),
         App::Tcp(args) => tcp::run_service(args),

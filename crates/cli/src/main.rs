@@ -7,7 +7,7 @@
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 
 mod app;
 mod bench;
@@ -36,6 +36,7 @@ static ALLOC: tailwater::Alloc = tailwater::Alloc;
   tailwater iokernel &                          start the IOKernel
   tailwater run --kthreads 1 -- spin            start a service on it
   tailwater stats                               see who has which core
+  tailwater kv -m 1024                          a store for clients of memcached
 
 Every subcommand has --help with examples."
 )]
@@ -51,6 +52,9 @@ enum Command {
     Run(Box<run::RunArgs>),
     Load(Box<load::LoadArgs>),
     Stats(stats::StatsArgs),
+    /// Keep items in memory for clients of memcached
+    #[command(after_help = tailwater_kv::cli::EXAMPLES)]
+    Kv(Box<KvArgs>),
     Bench(bench::BenchArgs),
     Doctor(doctor::DoctorArgs),
     /// Simulate policies, allocators and machines
@@ -59,6 +63,12 @@ enum Command {
     Reproduce(tailwater_sim::cli::ReproduceArgs),
     #[command(hide = true)]
     App(Box<app::AppArgs>),
+}
+
+#[derive(Debug, Args)]
+struct KvArgs {
+    #[command(flatten)]
+    options: tailwater_kv::cli::Options,
 }
 
 fn main() -> ExitCode {
@@ -72,6 +82,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Load(args) => load::run(&args),
         Command::Stats(args) => stats::run(&args),
+        Command::Kv(args) => tailwater_kv::cli::run(&args.options),
         Command::Bench(args) => bench::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Sim(args) => tailwater_sim::cli::run_sim(&args),

@@ -31,6 +31,7 @@ fn every_subcommand_has_help_with_examples() {
         &["run", "--help"],
         &["load", "--help"],
         &["stats", "--help"],
+        &["kv", "--help"],
         &["doctor", "--help"],
         &["bench", "--help"],
         &["bench", "handoff", "--help"],

@@ -60,7 +60,7 @@ impl DecodedKey {
 /// What base64 with padding stands for; `None` if it is not that, empty, or too long for a key.
 pub(super) fn decode_base64(text: &[u8]) -> Option<DecodedKey> {
     let mut key = DecodedKey { bytes: [0; MAX_KEY], len: 0 };
-    if text.is_empty() || text.len() % 4 != 0 || text.len() / 4 * 3 > MAX_KEY {
+    if text.is_empty() || !text.len().is_multiple_of(4) || text.len() / 4 * 3 > MAX_KEY {
         return None;
     }
     let groups = text.len() / 4;

@@ -105,6 +105,10 @@ pub(super) struct Block<'a> {
 }
 
 /// What follows a command.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it lives for a moment, on the stack; a key in base64 makes it large"
+)]
 pub(super) enum Next<'a> {
     Done,
     /// Keys, after the line's first `skip` bytes.
@@ -326,9 +330,7 @@ impl Connection {
         match next {
             Next::Send(pinned) => *state = State::Send { pinned, tail: b"\r\n", then: Some(keys) },
             Next::SkipLine => *state = State::SkipLine,
-            // Its end is met next, as that of a line without keys.
-            _ if last && !key.is_empty() => {}
-            _ if last => {
+            _ if last && key.is_empty() => {
                 text::say(&mut turn, "END");
                 *state = State::Command;
             }
@@ -422,7 +424,8 @@ fn offer(block: &Block, line: &[u8], rest: &[u8], turn: &mut Turn) -> Option<(us
     let (key, tail) = (block.decoded.as_ref().map_or(block.key, DecodedKey::as_bytes), block.reply.tail());
     let total = block.len + tail.len();
     let mut locked = turn.service.store.lock(key, turn.now);
-    if turn.service.store.fits(key.len(), block.len) && total <= buffer::MAX / 2 {
+    let fits_input = total <= buffer::MAX / 2 && line.len() < buffer::MAX / 2;
+    if turn.service.store.fits(key.len(), block.len) && fits_input {
         if rest.len() < total {
             return None;
         }

@@ -105,7 +105,9 @@ impl Flags {
 
 /// Carries out a meta command.
 pub(super) fn command<'a>(words: &Words<'a>, turn: &mut Turn) -> Next<'a> {
-    turn.service.meta_commands.fetch_add(1, Relaxed);
+    if words[0] != b"ms" {
+        turn.service.meta_commands.fetch_add(1, Relaxed);
+    }
     if words[0] == b"mn" {
         say(turn, "MN");
         return Next::Done;
@@ -288,6 +290,8 @@ const MAX_BLOCK: i32 = i32::MAX - 2;
 
 /// Answers to the block of an `ms` line.
 pub(super) fn stored(stored: Stored, line: &[u8], turn: &mut Turn) {
+    // Not when its line is read, which may happen several times until the block is there.
+    turn.service.meta_commands.fetch_add(1, Relaxed);
     let words = Words::of(line);
     let quiet = words[3..].iter().any(|word| word[0] == b'q');
     let (code, version) = match stored {

@@ -19,5 +19,8 @@ mod stats;
 mod text;
 mod udp;
 
+#[cfg(test)]
+mod tests;
+
 pub use connection::{Connection, Step};
 pub use udp::{MAX_DATAGRAM, UdpServer};

@@ -2,7 +2,7 @@
 
 use super::cells::{Cursor, HEADER};
 use super::shard::{Absent, state};
-use super::time::{Expiry, Now};
+use super::time::Expiry;
 use super::{Locked, Pinned};
 
 /// What a reading command does besides.
@@ -172,11 +172,5 @@ impl Locked<'_> {
         let mut cursor = Cursor::start(hit.item);
         self.shard.cells.skip(&mut cursor, self.key.len());
         Some(Pinned { shard: self.index, item: hit.item, cursor, left: hit.facts.value_len })
-    }
-
-    /// The present second.
-    #[must_use]
-    pub fn now(&self) -> Now {
-        self.now
     }
 }

@@ -225,6 +225,8 @@ impl Shard {
 
     /// All items stored until now are over, at once or at a later second, in which case the last call counts.
     pub fn flush(&mut self, at: Option<u32>, now: Now) {
+        // One that is due already is not forgotten for a later one.
+        self.begin_epoch_if_due(now);
         self.flush_at = Some(at.unwrap_or(now.seconds));
         self.begin_epoch_if_due(now);
     }

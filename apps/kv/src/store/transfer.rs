@@ -98,6 +98,7 @@ impl Store {
     }
 
     /// Gives an item up that will not be complete.
+    #[expect(clippy::needless_pass_by_value, reason = "nobody may use it afterwards")]
     pub fn abandon(&self, filling: Filling) {
         let Filling { shard, item, .. } = filling;
         self.shard(shard).unpin(item);
@@ -112,6 +113,7 @@ impl Store {
     }
 
     /// The item is sent, or will not be.
+    #[expect(clippy::needless_pass_by_value, reason = "nobody may use it afterwards")]
     pub fn release(&self, pinned: Pinned) {
         let Pinned { shard, item, .. } = pinned;
         self.shard(shard).unpin(item);

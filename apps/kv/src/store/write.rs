@@ -32,7 +32,7 @@ pub struct Put {
     pub flags: u32,
     /// Its end.
     pub expiry: Expiry,
-    /// Only if the version there is this (`cas`); 0 is none that exists.
+    /// Only if the version there is this (`cas`); none that exists is 0.
     pub compare: Option<u64>,
     /// With `compare`: an older version than the one there is stored too, as stale (flag I of meta set).
     pub invalidate: bool,
@@ -328,6 +328,7 @@ impl Store {
     ///
     /// # Panics
     /// When some of it is missing.
+    #[expect(clippy::needless_pass_by_value, reason = "nobody may use it afterwards")]
     pub fn commit(&self, filling: Filling, put: &Put, now: Now) -> Stored {
         assert_eq!(filling.left(), 0, "the caller has filled it");
         let Filling { shard: index, item: new, .. } = filling;
@@ -390,7 +391,6 @@ fn decide(shard: &mut Shard, old: Option<u32>, put: &Put) -> Decision {
     }
     let there = shard.item(old).cas;
     match compares {
-        Some(0) => Decision::Refuse(Stored::NotFound),
         Some(cas) if cas != there => {
             let stale = put.invalidate && cas < there && !joins;
             shard.counters.cas_badval += u64::from(!stale);

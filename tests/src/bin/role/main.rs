@@ -1,5 +1,6 @@
 //! Programs under test. `role NAME` plays one; all print `ready ADDRESS` when they serve.
 
+mod kv;
 mod tcp;
 
 use std::cell::RefCell;
@@ -210,6 +211,7 @@ fn main() {
         Some("spin") => spin(),
         Some("sleep") => sleeps_here(),
         Some("clutch") => clutch(),
+        Some("kv") => kv::serve(),
         Some("tcp-serve") => tcp::serve(),
         Some("tcp-call") => tcp::call(),
         Some("tcp-relay") => tcp::relay(),
