@@ -1,6 +1,6 @@
 //! A memcached-compatible key-value store.
 //!
-//! Owns: the [store](store) itself, the [protocols](protocol) as state machines over byte buffers, the [servers](server)
+//! Owns: the [store] itself, the [protocols](protocol) as state machines over byte buffers, the [servers](server)
 //! on Tailwater and on kernel sockets, and the [command line](cli). What is a matter of memcached's protocol follows
 //! memcached 1.6 and its protocol.txt to the byte; differences are listed in the book.
 //!

@@ -70,8 +70,10 @@ fn in_a_map(map: &mut HashMap<u8, Vec<u8>>, operation: &Operation) -> Outcome {
         Operation::Delete { key } => map.remove(key).map_or(Outcome::Not, |_| Outcome::Done),
         Operation::Count { up, key, delta } => {
             let Some(value) = map.get_mut(key) else { return Outcome::Not };
-            let text = std::str::from_utf8(value).ok().filter(|text| text.len() <= 20);
-            let number = text.and_then(|text| text.trim_ascii().parse::<u64>().ok());
+            let digits = value.trim_ascii_start().split(u8::is_ascii_whitespace).next();
+            let digits =
+                digits.filter(|_| value.len() <= 20).and_then(|digits| std::str::from_utf8(digits).ok());
+            let number = digits.and_then(|digits| digits.parse::<u64>().ok());
             let Some(number) = number else { return Outcome::NotNumeric };
             let number = if *up { number.wrapping_add(*delta) } else { number.saturating_sub(*delta) };
             *value = format!("{number:<width$}", width = value.len()).into_bytes();

@@ -106,7 +106,8 @@ fn simple(name: &[u8], words: &[&[u8]], turn: &mut Turn) {
         b"flush_all" => flush_all(words, turn),
         b"verbosity" => verbosity(words, turn),
         b"version" => {
-            say(turn, &["VERSION ", VERSION].concat());
+            turn.out.extend_from_slice(b"VERSION ");
+            say(turn, VERSION);
         }
         b"stats" => stats::text(&words[1..], turn),
         b"shutdown" => say(turn, "ERROR: shutdown not enabled"),

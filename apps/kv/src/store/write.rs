@@ -5,8 +5,10 @@ use super::shard::{Shard, state};
 use super::time::{Expiry, Now};
 use super::{Facts, Filling, Locked, MAX_KEY, Store};
 
-/// Longest number that can be counted with, in digits and padding: that of 2^64 - 1.
+/// Digits of 2^64 - 1.
 const MAX_NUMBER: usize = 20;
+/// Bytes of a value in which its number, and the space behind it if it is longer, must lie.
+const WINDOW: usize = 64;
 
 /// How an item is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -279,20 +281,21 @@ impl Locked<'_> {
         item.map_or(Counted::NotFound, |item| Counted::Value(value, self.facts(item)))
     }
 
-    /// The number in an item, between spaces.
+    /// The number at an item's beginning, up to its end or a space, as strtoull(3) reads it.
     fn number(&self, item: u32) -> Option<u64> {
-        let len = self.shard.item(item).value_len as usize;
-        if len > MAX_NUMBER {
-            return None;
-        }
-        let (mut bytes, mut filled) = ([0; MAX_NUMBER], 0);
+        let value_len = self.shard.item(item).value_len as usize;
+        let len = value_len.min(WINDOW);
+        let (mut bytes, mut filled) = ([0; WINDOW], 0);
         let mut cursor = Cursor::start(item);
         self.shard.cells.skip(&mut cursor, self.key.len());
         self.shard.cells.read(&mut cursor, len, |piece| {
             bytes[filled..filled + piece.len()].copy_from_slice(piece);
             filled += piece.len();
         });
-        std::str::from_utf8(bytes[..len].trim_ascii()).ok()?.parse().ok()
+        let rest = bytes[..len].trim_ascii_start();
+        let digits = rest.split(u8::is_ascii_whitespace).next()?;
+        let is_whole = digits.len() < rest.len() || len == value_len;
+        std::str::from_utf8(digits).ok().filter(|_| is_whole)?.parse().ok()
     }
 
     /// Writes a number into an item: in place, padded with spaces, unless it is longer than what is there or somebody reads
@@ -302,11 +305,15 @@ impl Locked<'_> {
         let digits = decimal(value, &mut digits);
         let (old_len, key_len) = (self.shard.item(item).value_len as usize, self.key.len());
         if digits.len() <= old_len && self.shard.item(item).pins == 0 {
-            let mut padded = [b' '; MAX_NUMBER];
-            padded[..digits.len()].copy_from_slice(digits);
             let mut cursor = Cursor::start(item);
             self.shard.cells.skip(&mut cursor, key_len);
-            self.shard.cells.write(&mut cursor, &padded[..old_len]);
+            self.shard.cells.write(&mut cursor, digits);
+            let mut spaces = old_len - digits.len();
+            while spaces > 0 {
+                let now = spaces.min(WINDOW);
+                self.shard.cells.write(&mut cursor, &[b' '; WINDOW][..now]);
+                spaces -= now;
+            }
             return Some(item);
         }
         let (flags, expiry, binary) = {
