@@ -166,7 +166,7 @@ fn scripts() -> Vec<String> {
         &format!("set k7 1 0 2\r\nhi\r\nset k1999 1 0 2\r\nho\r\nget {many}\r\n"),
         &format!("set a 0 0 1 {}\r\n{}\r\n", "x ".repeat(30), "x".repeat(1000)),
         "gat 100 a zz a\r\ngats 0 a\r\ngat 0 a b c d e f g h i j k l m n o p q r s t u v w x y z a\r\n",
-        "mn x\r\nmg\r\nmg a\r\nmg zz v\r\nmg a v k O1 q f t s u\r\nmg a v v\r\nmg a b\r\nmg a y\r\nmg a T\r\nmg a Tx\r\n",
+        "mg\r\nmg a\r\nmg zz v\r\nmg a v k O1 q f t s u\r\nmg a v v\r\nmg a b\r\nmg a y\r\nmg a T\r\nmg a Tx\r\n",
         "ms vv 2\r\nhi\r\nmg vv h\r\nmg vv h\r\nmg vv u h\r\nmg zz q k\r\nmg zz k O9 v\r\nms\r\nmd\r\nma\r\nme\r\nme zz\r\n",
         &format!("mg {k250} v\r\nmg {k251} v\r\nms {k251} 2\r\nhi\r\nmg a O{k250}\r\nms a 2 O{k250}\r\nhi\r\n"),
         "ms a 2 T0 F5 c k Oq b\r\nhi\r\nms YQ== 2 b k c\r\nhi\r\nmg YQ== b k v\r\nmg a k v\r\nms a\r\nms a x\r\nms a -1\r\n",

@@ -70,9 +70,11 @@ fn in_a_map(map: &mut HashMap<u8, Vec<u8>>, operation: &Operation) -> Outcome {
         Operation::Delete { key } => map.remove(key).map_or(Outcome::Not, |_| Outcome::Done),
         Operation::Count { up, key, delta } => {
             let Some(value) = map.get_mut(key) else { return Outcome::Not };
-            let digits = value.trim_ascii_start().split(u8::is_ascii_whitespace).next();
-            let digits =
-                digits.filter(|_| value.len() <= 20).and_then(|digits| std::str::from_utf8(digits).ok());
+            // Only the beginning is looked at.
+            let rest = value[..value.len().min(64)].trim_ascii_start();
+            let digits = rest.split(u8::is_ascii_whitespace).next();
+            let digits = digits.filter(|digits| digits.len() < rest.len() || value.len() <= 64);
+            let digits = digits.and_then(|digits| std::str::from_utf8(digits).ok());
             let number = digits.and_then(|digits| digits.parse::<u64>().ok());
             let Some(number) = number else { return Outcome::NotNumeric };
             let number = if *up { number.wrapping_add(*delta) } else { number.saturating_sub(*delta) };

@@ -334,8 +334,11 @@ fn count(store: &Store, model: &mut Model, key: u8, up: bool, delta: u64, now: N
     let counted = store.lock(&[key], now).arithmetic(&how);
     let Some(item) = model.items.get_mut(&key) else { return assert_eq!(counted, Counted::NotFound) };
     // All values of this test are either short or of one byte repeated.
-    let digits = item.0.trim_ascii_start().split(u8::is_ascii_whitespace).next();
-    let digits = digits.filter(|digits| digits.len() < 64).and_then(|digits| std::str::from_utf8(digits).ok());
+    // Only the beginning is looked at.
+    let rest = item.0[..item.0.len().min(64)].trim_ascii_start();
+    let digits = rest.split(u8::is_ascii_whitespace).next();
+    let digits = digits.filter(|digits| digits.len() < rest.len() || item.0.len() <= 64);
+    let digits = digits.and_then(|digits| std::str::from_utf8(digits).ok());
     let Some(number) = digits.and_then(|digits| digits.parse::<u64>().ok()) else {
         return assert_eq!(counted, Counted::NotNumeric);
     };

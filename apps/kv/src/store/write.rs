@@ -75,10 +75,17 @@ pub enum Stored {
     NoMemory,
 }
 
+/// What a stale item keeps of the newer one that it replaces.
+#[derive(Debug, Clone, Copy)]
+struct Kept {
+    expiry: u32,
+    token_sent: u8,
+}
+
 /// What to do with an item that the key may have already.
 enum Decision {
-    /// Store the new one, alone.
-    Alone { stale: bool },
+    /// Store the new one, alone; if it is stale, with what it keeps of the one there.
+    Alone { stale: Option<Kept> },
     /// Join both.
     Join(u32),
     /// Nothing.
@@ -166,14 +173,17 @@ impl Locked<'_> {
     }
 
     /// Links a new item whose key and value are written.
-    fn finish(&mut self, item: u32, put: &Put, stale: bool) -> Stored {
+    fn finish(&mut self, item: u32, put: &Put, stale: Option<Kept>) -> Stored {
         let cas = put.version.unwrap_or_else(|| self.store.next_cas());
         let joins = matches!(put.mode, Mode::Append | Mode::Prepend);
         let cell = self.shard.item_mut(item);
         (cell.cas, cell.flags) = (cas, put.flags);
         cell.expiry = if joins { put.vivify } else { Some(put.expiry) }.unwrap_or(Expiry::NEVER).to_raw();
-        cell.state =
-            if stale { state::STALE } else { 0 } | if put.binary_key { state::BINARY_KEY } else { 0 };
+        cell.state = if put.binary_key { state::BINARY_KEY } else { 0 };
+        if let Some(Kept { expiry, token_sent }) = stale {
+            cell.expiry = expiry;
+            cell.state |= state::STALE | token_sent;
+        }
         self.shard.link(item, self.now);
         Stored::Stored { cas }
     }
@@ -386,8 +396,8 @@ fn decide(shard: &mut Shard, old: Option<u32>, put: &Put) -> Decision {
                 shard.counters.cas_misses += 1;
                 Decision::Refuse(Stored::NotFound)
             }
-            (Mode::Set | Mode::Add, _) => Decision::Alone { stale: false },
-            _ if joins && put.vivify.is_some() => Decision::Alone { stale: false },
+            (Mode::Set | Mode::Add, _) => Decision::Alone { stale: None },
+            _ if joins && put.vivify.is_some() => Decision::Alone { stale: None },
             _ => Decision::Refuse(Stored::NotStored),
         };
     };
@@ -399,13 +409,17 @@ fn decide(shard: &mut Shard, old: Option<u32>, put: &Put) -> Decision {
     let there = shard.item(old).cas;
     match compares {
         Some(cas) if cas != there => {
-            let stale = put.invalidate && cas < there && !joins;
-            shard.counters.cas_badval += u64::from(!stale);
-            if stale { Decision::Alone { stale } } else { Decision::Refuse(Stored::Exists) }
+            if put.invalidate && cas < there && !joins {
+                let old = shard.item(old);
+                let token_sent = old.state & state::TOKEN_SENT;
+                return Decision::Alone { stale: Some(Kept { expiry: old.expiry, token_sent }) };
+            }
+            shard.counters.cas_badval += 1;
+            Decision::Refuse(Stored::Exists)
         }
         compared => {
             shard.counters.cas_hits += u64::from(compared.is_some());
-            if joins { Decision::Join(old) } else { Decision::Alone { stale: false } }
+            if joins { Decision::Join(old) } else { Decision::Alone { stale: None } }
         }
     }
 }
