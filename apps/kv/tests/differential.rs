@@ -14,7 +14,7 @@ use tailwater_kv::service::{Service, Settings, VERSION};
 use tailwater_kv::store::{Config, Store};
 
 const PATIENCE: Duration = Duration::from_secs(30);
-/// The version whose answers are known to be the same; others are compared, too.
+/// Ends a conversation; nothing else is answered like it.
 const END: &[u8] = b"mn\r\n";
 const ENDED: &[u8] = b"MN\r\n";
 
