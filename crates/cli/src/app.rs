@@ -38,6 +38,8 @@ pub struct AppArgs {
 enum App {
     /// Serve spin requests
     Spin(tailwater_spin::cli::Options),
+    /// Keep items in memory for clients of memcached
+    Kv(tailwater_kv::cli::Options),
     /// Price swaptions
     Swaptions(tailwater_swaptions::cli::Options),
     /// Serve zones
@@ -75,6 +77,7 @@ pub fn run(args: &AppArgs) -> anyhow::Result<()> {
     }
     match &args.app {
         App::Spin(options) => tailwater_spin::cli::run(options),
+        App::Kv(options) => tailwater_kv::cli::run(options),
         App::Swaptions(options) => tailwater_swaptions::cli::run(options),
         App::Dns(options) => tailwater_dns::cli::run(options),
         App::Echo => Ok(tailwater::Builder::new().run(echo)??),

@@ -7,7 +7,7 @@
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 
 mod app;
 mod bench;
@@ -38,6 +38,7 @@ static ALLOC: tailwater::Alloc = tailwater::Alloc;
   tailwater iokernel &                          start the IOKernel
   tailwater run --kthreads 1 -- spin            start a service on it
   tailwater stats                               see who has which core
+  tailwater kv -m 1024                          a store for clients of memcached
 
 Every subcommand has --help with examples."
 )]
@@ -58,6 +59,9 @@ enum Command {
     #[command(after_help = tailwater_dns::cli::EXAMPLES)]
     Dns(tailwater_dns::cli::Options),
     Capture(Box<capture::CaptureArgs>),
+    /// Keep items in memory for clients of memcached
+    #[command(after_help = tailwater_kv::cli::EXAMPLES)]
+    Kv(Box<KvArgs>),
     Bench(bench::BenchArgs),
     Doctor(doctor::DoctorArgs),
     /// Simulate policies, allocators and machines
@@ -66,6 +70,12 @@ enum Command {
     Reproduce(tailwater_sim::cli::ReproduceArgs),
     #[command(hide = true)]
     App(Box<app::AppArgs>),
+}
+
+#[derive(Debug, Args)]
+struct KvArgs {
+    #[command(flatten)]
+    options: tailwater_kv::cli::Options,
 }
 
 fn main() -> ExitCode {
@@ -82,6 +92,7 @@ fn main() -> ExitCode {
         Command::Stats(args) => stats::run(&args),
         Command::Dns(options) => tailwater_dns::cli::run(&options),
         Command::Capture(args) => capture::run(&args),
+        Command::Kv(args) => tailwater_kv::cli::run(&args.options),
         Command::Bench(args) => bench::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Sim(args) => tailwater_sim::cli::run_sim(&args),

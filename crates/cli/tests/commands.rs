@@ -33,6 +33,7 @@ fn every_subcommand_has_help_with_examples() {
         &["compare", "--help"],
         &["stats", "--help"],
         &["capture", "--help"],
+        &["kv", "--help"],
         &["doctor", "--help"],
         &["bench", "--help"],
         &["bench", "handoff", "--help"],

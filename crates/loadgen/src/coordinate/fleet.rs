@@ -255,7 +255,7 @@ impl Fleet {
             };
             match event.what {
                 Ok(Answer::Interval { length_ns, interval }) => {
-                    on_interval(event.agent, length_ns, &interval)
+                    on_interval(event.agent, length_ns, &interval);
                 }
                 Ok(Answer::Done(measurement)) => fates[event.agent] = Fate::Done(measurement),
                 Ok(Answer::Failed { message }) => fates[event.agent] = Fate::Failed(message),
