@@ -7,7 +7,8 @@
 //! | 0-127 | length (u16, little endian), then that many bytes | a frame arrives; odd: its checksums are vouched for |
 //! | 128-191 | - | timers run, (byte - 127)² ms later |
 //! | 192-223 | - | a socket sends to a host of the network: over IPv4 if even, IPv6 if odd; the last four, more than a packet holds |
-//! | 224-255 | - | a socket reads, closes, or is opened again |
+//! | 224-247 | - | a UDP socket reads, closes, or is opened again |
+//! | 248-255 | - | the youngest TCP connection is written to, read from, closed, or aborted, by the low two bits |
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -26,12 +27,14 @@ const MAX_ANSWERS: usize = 65_535 / 552 + 1 + 3;
 /// Steps in one run: more find nothing that fewer do not.
 const MAX_STEPS: usize = 256;
 
-struct Wire {
+struct Wire<'a> {
     now: Duration,
     sent: usize,
+    /// Sees each frame that leaves.
+    witness: &'a mut dyn FnMut(&[u8]),
 }
 
-impl Outlet for Wire {
+impl Outlet for Wire<'_> {
     fn transmit(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> Result<(), OutletError> {
         self.sent += 1;
         // Every eighth finds no room.
@@ -42,6 +45,7 @@ impl Outlet for Wire {
         let mut frame = vec![0xa5; len];
         fill(&mut frame);
         check(&frame);
+        (self.witness)(&frame);
         Ok(())
     }
 
@@ -123,8 +127,13 @@ fn stack() -> Stack {
 
 /// Arbitrary frames at a stack with sockets and neighbours.
 pub fn receive(data: &[u8]) {
+    run(data, &mut |_| {});
+}
+
+/// The same, and `witness` sees each frame that leaves.
+pub(crate) fn run(data: &[u8], witness: &mut dyn FnMut(&[u8])) {
     let stack = stack();
-    let mut wire = Wire { now: Duration::from_secs(1000), sent: 0 };
+    let mut wire = Wire { now: Duration::from_secs(1000), sent: 0, witness };
     let open =
         |port| stack.bind_udp(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port)).expect("a free port");
     let plain = open(7);
@@ -168,7 +177,18 @@ pub fn receive(data: &[u8]) {
                 let data = if step >= 220 { &long[..] } else { &data[..data.len().min(100)] };
                 let _ = stack.send_udp(&mut wire, plain, from, to, data);
             }
-            224..=255 => match third.take() {
+            248..=255 => {
+                let Some(stream) = streams.last() else { continue };
+                match step & 3 {
+                    // Refusals are as good.
+                    0 => drop(stream.lock().send(&[0x5a; 4000])),
+                    1 => drop(stream.lock().receive(&mut [0; 4000], false)),
+                    2 => drop(stream.lock().connection.close()),
+                    _ => stack.abort_tcp(&mut wire, stream),
+                }
+                stack.flush_tcp(&mut wire, stream);
+            }
+            224..=247 => match third.take() {
                 Some(endpoint) if step & 1 == 0 => {
                     let _ = endpoint.inbound().receive(&mut [0; 64], Take::Remove);
                     third = Some(endpoint);

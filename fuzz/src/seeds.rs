@@ -1,5 +1,7 @@
 //! The first inputs of every target, built by code: one honest example of each kind, from which a fuzzer goes astray.
 
+mod dialogue;
+
 use crate::receive::{MAC, ip, ip6};
 use std::net::Ipv6Addr;
 use tailwater_iokernel::frame::Mac;
@@ -23,10 +25,133 @@ pub fn of(target: &str) -> Vec<(&'static str, Vec<u8>)> {
         "firewall" => firewall(),
         "control" => control(),
         "spin" => spin(),
+        "kv_stream" => kv_stream(),
+        "kv_datagram" => kv_datagram(),
         "tcp_segment" => tcp_segment(),
         "tcp_operations" => tcp_operations(),
+        "dns_query" => dns_query(),
+        "dns_zone" => vec![("everything", crate::dns::ZONE.into()), ("include", b"$INCLUDE a b\n".to_vec())],
         other => panic!("there is no fuzz target {other}"),
     }
+}
+
+fn dns_query() -> Vec<(&'static str, Vec<u8>)> {
+    let query = |transport: u8, name: &[u8], rtype: u8, edns: &[u8]| {
+        let mut message = vec![transport, 0x12, 0x34, 1, 0, 0, 1, 0, 0, 0, 0, 0, u8::from(!edns.is_empty())];
+        message.extend(name);
+        message.extend([0, rtype, 0, 1]);
+        message.extend(edns);
+        message
+    };
+    let opt = [0, 0, 41, 0x10, 0, 0, 0, 0x80, 0, 0, 0];
+    vec![
+        ("address", query(0, b"\x03ns1\x07example\0", 1, &opt)),
+        ("alias", query(0, b"\x03wWw\x07eXample\0", 28, &[])),
+        ("loop", query(1, b"\x04loop\x07example\0", 1, &opt)),
+        ("wildcard", query(0, b"\x01x\x04wild\x07example\0", 16, &opt)),
+        ("referral", query(1, b"\x01x\x03sub\x07example\0", 1, &[])),
+        ("missing", query(0, b"\x02no\x07example\0", 15, &opt)),
+        ("any", query(1, b"\x07example\0", 255, &opt)),
+        ("transfer", query(1, b"\x07example\0", 252, &[])),
+        ("elsewhere", query(0, b"\0", 2, &opt)),
+        ("version", query(0, b"\x07example\0", 6, &[0, 0, 41, 2, 0, 0, 1, 0, 0, 0, 0])),
+    ]
+}
+
+/// What a client sends over a stream, behind the size of the pieces.
+fn kv_stream() -> Vec<(&'static str, Vec<u8>)> {
+    let script = |piece: u8, text: &str| [&[piece], text.as_bytes()].concat();
+    let large = "x".repeat(20_000);
+    vec![
+        (
+            "text",
+            script(
+                5,
+                "set a 1 0 2\r\nhi\r\nget a b\r\ngets a\r\ncas a 0 0 1 1\r\nx\r\ndelete a 0 noreply\r\nversion\r\n",
+            ),
+        ),
+        (
+            "numbers",
+            script(
+                1,
+                "set n 0 0 2\r\n99\r\nincr n 1\r\ndecr n 500\r\nget n\r\ntouch n 5\r\ngat 7 n\r\nflush_all 1\r\n",
+            ),
+        ),
+        (
+            "meta",
+            script(
+                3,
+                "ms YQ== 2 b k T30\r\nhi\r\nmg YQ== b k v t f O1\r\nmd a I\r\nmg a v\r\nma n N0 J5 v\r\nme a\r\nmn\r\n",
+            ),
+        ),
+        (
+            "large",
+            script(
+                255,
+                &format!(
+                    "set a 0 0 20000\r\n{large}\r\nappend a 0 0 1\r\nb\r\nget a a a\r\nms a 20000 MP\r\n{large}\r\n"
+                ),
+            ),
+        ),
+        (
+            "refused",
+            script(
+                40,
+                &format!(
+                    "set a 0 0 40000\r\n{large}{large}\r\nset a 0 0 2\r\nbcd\r\nget {}\r\n",
+                    "k".repeat(251)
+                ),
+            ),
+        ),
+        (
+            "stats",
+            script(
+                9,
+                "stats\r\nstats items\r\nstats slabs\r\nstats sizes\r\nstats settings\r\nstats conns\r\nstats reset\r\nquit\r\n",
+            ),
+        ),
+        ("packets", [&[7][..], &packets()].concat()),
+    ]
+}
+
+/// A packet of the binary protocol.
+fn kv_packet(opcode: u8, extras: &[u8], key: &[u8], value: &[u8]) -> Vec<u8> {
+    let body = (extras.len() + key.len() + value.len()) as u32;
+    let mut bytes = vec![0x80, opcode, 0, key.len() as u8, extras.len() as u8, 0, 0, 0];
+    bytes.extend(body.to_be_bytes());
+    bytes.extend([0; 12]);
+    [&bytes, extras, key, value].concat()
+}
+
+fn packets() -> Vec<u8> {
+    let counter = [&[0; 7][..], &[1], &[0; 7], &[9], &[0; 4]].concat();
+    [
+        kv_packet(1, &[0; 8], b"a", b"value"),
+        kv_packet(0, &[], b"a", b""),
+        kv_packet(0x0d, &[], b"a", b""),
+        kv_packet(0x0e, &[], b"a", b"more"),
+        kv_packet(5, &counter, b"n", b""),
+        kv_packet(0x1d, &[0; 4], b"a", b""),
+        kv_packet(1, &[0; 8], b"large", &[7; 20_000]),
+        kv_packet(0x0c, &[], b"large", b""),
+        kv_packet(4, &[], b"a", b""),
+        kv_packet(0x55, &[], b"a", b"unknown"),
+        kv_packet(0x0a, &[], b"", b""),
+        kv_packet(7, &[], b"", b""),
+    ]
+    .concat()
+}
+
+fn kv_datagram() -> Vec<(&'static str, Vec<u8>)> {
+    let datagram = |total: u8, bytes: &[u8]| [&[1, 2, 0, 0, 0, total, 0, 0], bytes].concat();
+    let large = [b"set a 0 0 5000\r\n".as_slice(), &[b'x'; 5000], b"\r\nget a a\r\n"].concat();
+    vec![
+        ("get", datagram(1, b"set a 0 0 1\r\nb\r\nget a\r\n")),
+        ("long-answer", datagram(1, &large)),
+        ("packet", datagram(1, &packets())),
+        ("several", datagram(2, b"get a\r\n")),
+        ("incomplete", datagram(1, b"set a 0 0 5000\r\nb")),
+    ]
 }
 
 fn tcp_segment() -> Vec<(&'static str, Vec<u8>)> {
@@ -184,9 +309,13 @@ fn icmp6(hop_limit: u8, kind: u8, rest: &[u8]) -> Vec<u8> {
     packet6(58, hop_limit, &[&[kind, 0, 0, 0], rest].concat())
 }
 
-fn ipv6() -> Vec<(&'static str, Vec<u8>)> {
+/// Host 2 asks for host 1, and says where it is itself.
+fn solicitation() -> Vec<u8> {
     let link = [1, 1, 2, 0, 0, 0, 0, 2];
-    let solicitation = icmp6(255, 135, &[&[0; 4][..], &ip6(1).octets(), &link].concat());
+    icmp6(255, 135, &[&[0; 4][..], &ip6(1).octets(), &link].concat())
+}
+
+fn ipv6() -> Vec<(&'static str, Vec<u8>)> {
     let advertisement =
         icmp6(255, 136, &[&[0x60, 0, 0, 0][..], &ip6(2).octets(), &[2, 1, 2, 0, 0, 0, 0, 2]].concat());
     let datagram = |port: u8| [0, 9, 0, port, 0, 12, 0, 1, b'd', b'a', b't', b'a'];
@@ -203,7 +332,7 @@ fn ipv6() -> Vec<(&'static str, Vec<u8>)> {
         arrives(&packet6(44, 64, &[&[17, 0, 0, 8, 0, 0, 0, 7][..], &datagram(7)[8..]].concat()), true),
     ];
     vec![
-        ("nd-solicitation", arrives(&solicitation, true)),
+        ("nd-solicitation", arrives(&solicitation(), true)),
         ("nd-question", [&[193][..], &arrives(&advertisement, true), &[193, 140, 221, 223]].concat()),
         ("echo6", arrives(&icmp6(64, 128, b"\0\x01\0\x02ping"), true)),
         (
@@ -252,7 +381,7 @@ fn receive() -> Vec<(&'static str, Vec<u8>)> {
         ("question", question),
         ("pieces", pieces()),
     ];
-    ipv4.into_iter().chain(ipv6()).collect()
+    ipv4.into_iter().chain(ipv6()).chain(dialogue::seeds()).collect()
 }
 
 /// A step of [`crate::egress`] in which kthread 0 sends `frame`.

@@ -3,6 +3,7 @@
 //! Everything is waited for by condition with a generous deadline ([`PATIENCE`]); nothing sleeps and hopes. What a bench
 //! starts ends with it, also when a test panics.
 
+pub mod clients;
 pub mod namespace;
 pub mod stream;
 
@@ -132,30 +133,7 @@ impl Bench {
         variables: &[(&str, &str)],
         stderr: Stdio,
     ) -> Role {
-        let mut command = Command::new(role_binary());
-        command
-            .args(role.split(' '))
-            .env("TAILWATER_IOKERNEL", &self.socket)
-            .env("TAILWATER_NAME", name)
-            .env("TAILWATER_CLASS", class)
-            .env("TAILWATER_KTHREADS", "1")
-            .envs(variables.iter().copied())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(stderr);
-        let mut process = command.spawn().expect("the role binary starts");
-        let mut lines = BufReader::new(process.stdout.take().expect("piped")).lines();
-        let ip = match lines.next() {
-            Some(Ok(line)) if line.starts_with("ready ") => {
-                line["ready ".len()..].parse().expect("an address")
-            }
-            other => {
-                let _ = process.kill();
-                let _ = process.wait();
-                panic!("{role} {name} did not get ready: {other:?}");
-            }
-        };
-        Role { process, lines, errors: Arc::default(), ip }
+        Role::spawn(&self.socket, role, name, class, variables, stderr)
     }
 
     /// A datagram from the client station to `to`; the answer that carries the same payload is waited for by the caller.
@@ -171,15 +149,11 @@ impl Bench {
         let deadline = Instant::now() + timeout;
         loop {
             let frame = self.client.receive_timeout(deadline.saturating_duration_since(Instant::now()))?;
-            match (frame[12], frame[13]) {
-                (8, 6) if frame[21] == 1 && frame[38..42] == CLIENT.ip.octets() => {
-                    self.client.send(&arp_reply(&frame));
-                }
-                (8, 0) if frame.len() >= wire::UDP_HEADERS && frame[23] == 17 => {
-                    let len = usize::from(u16::from_be_bytes([frame[38], frame[39]])) - 8;
-                    return Some(frame[42..42 + len].to_vec());
-                }
-                _ => {}
+            if let Some(reply) = wire::answer_arp(&frame, CLIENT) {
+                self.client.send(&reply);
+            } else if frame[12..14] == [8, 0] && frame.len() >= wire::UDP_HEADERS && frame[23] == 17 {
+                let len = usize::from(u16::from_be_bytes([frame[38], frame[39]])) - 8;
+                return Some(frame[42..42 + len].to_vec());
             }
         }
     }
@@ -249,23 +223,16 @@ impl Drop for Bench {
     }
 }
 
-fn arp_reply(request: &[u8]) -> Vec<u8> {
-    let mut reply = request[..42].to_vec();
-    reply[0..6].copy_from_slice(&request[6..12]);
-    reply[6..12].copy_from_slice(&CLIENT.mac.0);
-    reply[21] = 2;
-    reply[22..28].copy_from_slice(&CLIENT.mac.0);
-    reply[28..32].copy_from_slice(&CLIENT.ip.octets());
-    reply[32..42].copy_from_slice(&request[22..32]);
-    reply
-}
-
-fn role_binary() -> std::path::PathBuf {
-    // target/PROFILE/deps/TEST -> target/PROFILE/role
+/// Where a program of this package is.
+///
+/// # Panics
+/// If this program has no path.
+pub fn binary(name: &str) -> std::path::PathBuf {
+    // target/PROFILE/deps/TEST -> target/PROFILE/name
     let mut path = std::env::current_exe().expect("own path");
     path.pop();
     path.pop();
-    path.join("role")
+    path.join(name)
 }
 
 /// A child process running a Tailwater program.
@@ -279,6 +246,49 @@ pub struct Role {
 }
 
 impl Role {
+    /// Starts a service that plays `role` under `name` at the IOKernel of `socket`, with these variables in its environment,
+    /// and waits until it says it is ready. [`Bench`] does so for its own.
+    ///
+    /// # Panics
+    /// If it does not get ready.
+    pub fn start(socket: &str, role: &str, name: &str, variables: &[(&str, &str)]) -> Self {
+        Self::spawn(socket, role, name, "latency-critical", variables, Stdio::inherit())
+    }
+
+    fn spawn(
+        socket: &str,
+        role: &str,
+        name: &str,
+        class: &str,
+        variables: &[(&str, &str)],
+        stderr: Stdio,
+    ) -> Self {
+        let mut command = Command::new(binary("role"));
+        command
+            .args(role.split(' '))
+            .env("TAILWATER_IOKERNEL", socket)
+            .env("TAILWATER_NAME", name)
+            .env("TAILWATER_CLASS", class)
+            .env("TAILWATER_KTHREADS", "1")
+            .envs(variables.iter().copied())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(stderr);
+        let mut process = command.spawn().expect("the role binary starts");
+        let mut lines = BufReader::new(process.stdout.take().expect("piped")).lines();
+        let ip = match lines.next() {
+            Some(Ok(line)) if line.starts_with("ready ") => {
+                line["ready ".len()..].parse().expect("an address")
+            }
+            other => {
+                let _ = process.kill();
+                let _ = process.wait();
+                panic!("{role} {name} did not get ready: {other:?}");
+            }
+        };
+        Self { process, lines, errors: Arc::default(), ip }
+    }
+
     /// Process id.
     pub fn pid(&self) -> u32 {
         self.process.id()

@@ -1,49 +1,10 @@
 //! Programs that people use, as clients and servers of services over TAP. Each test skips, and says so, where its program is
 //! not installed.
 
-use rustix::thread::{UnshareFlags, unshare_unsafe};
-use std::io::Write;
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
-use tailwater_iokernel::port::{Port, tap::TapPort};
-use tailwater_tests::{Bench, PATIENCE, Role, cpus, eventually};
-
-const HOST: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
-
-/// Runs `test` on a thread in a fresh network namespace, if `program` is installed.
-fn with(program: &str, package: &str, test: impl FnOnce() + Send) {
-    if cpus() < 2 || !std::path::Path::new("/dev/net/tun").exists() {
-        return eprintln!("skipped: needs 2 CPUs and /dev/net/tun");
-    }
-    let installed = std::env::var_os("PATH")
-        .is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join(program).exists()));
-    if !installed {
-        return eprintln!("skipped: no `{program}` (Debian: {package})");
-    }
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            // SAFETY: a network namespace affects no memory; only this thread and those it starts are moved.
-            match unsafe { unshare_unsafe(UnshareFlags::NEWNET) } {
-                Ok(()) => {
-                    // By which servers of Linux's are reached while they start.
-                    let up = Command::new("ip").args(["link", "set", "lo", "up"]).status();
-                    if up.is_ok_and(|status| status.success()) {
-                        test();
-                    } else {
-                        eprintln!("skipped: `ip link set lo up` fails (Debian: iproute2)");
-                    }
-                }
-                Err(error) => eprintln!("skipped: no network namespace without CAP_SYS_ADMIN ({error})"),
-            }
-        });
-    });
-}
-
-fn bench_with_tap() -> Bench {
-    let tap: Box<dyn Port> = Box::new(TapPort::new("tw-cli0", HOST));
-    Bench::start(|config| config.managed_cores = Some(vec![1]), vec![tap])
-}
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use tailwater_tests::clients::{HOST, bench_with_tap, run, text, with};
+use tailwater_tests::{Bench, Role, eventually};
 
 /// A relay from its port 2222 to `port` of the host.
 fn relay(bench: &Bench, port: u16) -> Role {
@@ -80,42 +41,6 @@ fn free_port() -> u16 {
         .local_addr()
         .expect("bound")
         .port()
-}
-
-/// Runs a client with `input`, and fails if it takes longer than [`PATIENCE`].
-fn run(command: &mut Command, input: &[u8]) -> Output {
-    let mut child = command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the client starts");
-    let mut stdin = child.stdin.take().expect("piped");
-    let input = input.to_vec();
-    let writer = std::thread::spawn(move || stdin.write_all(&input));
-    let waiter = std::thread::spawn({
-        let id = child.id();
-        move || {
-            let (deadline, process) = (Instant::now() + PATIENCE, format!("/proc/{id}/stat"));
-            let alive = || std::fs::read_to_string(&process).is_ok_and(|stat| !stat.contains(") Z "));
-            while alive() && Instant::now() < deadline {
-                std::thread::sleep(Duration::from_millis(10));
-            }
-            if alive() {
-                let pid = rustix::process::Pid::from_raw(id as i32).expect("a process id");
-                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-            }
-        }
-    });
-    let output = child.wait_with_output().expect("the client ends");
-    // A client may end before it has read all.
-    let _ = writer.join();
-    waiter.join().expect("no panic");
-    output
-}
-
-fn text(output: &Output) -> String {
-    format!("{}\n{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
 #[test]

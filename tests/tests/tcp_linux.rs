@@ -2,7 +2,7 @@
 //!
 //! Each test has a network namespace of its own, made by `unshare(2)` on its thread; namespace and device go with the thread.
 //! Needs CAP_SYS_ADMIN and CAP_NET_ADMIN; says so and skips without. `TCP_LINUX_CONNECTIONS` sets how many
-//! connections are open at once (1,000; 10,000 takes some seconds).
+//! connections are open at once (10,000, which takes some ten seconds).
 
 use rustix::net::sockopt;
 use rustix::process::{Resource, Rlimit, setrlimit};
@@ -189,10 +189,35 @@ fn keepalives_of_linux_are_answered_until_the_service_is_gone() {
 }
 
 #[test]
+fn keepalives_of_a_program_are_answered_until_linux_falls_silent() {
+    in_namespace(|| {
+        let bench = bench_with_tap(1500);
+        let listener = TcpListener::bind((HOST, 0)).expect("a free port");
+        let peer = listener.local_addr().expect("bound").to_string();
+        let mut program = bench.child_with("tcp-keep", "keeper", "latency-critical", &[("PEER", &peer)]);
+        let (mut stream, _) = listener.accept().expect("the program calls");
+        // Three probes: had two gone unanswered, the connection would be gone.
+        stream.set_read_timeout(Some(Duration::from_millis(3500))).expect("a timeout");
+        let error = stream.read(&mut [0]).expect_err("nothing comes");
+        assert_eq!(error.kind(), ErrorKind::WouldBlock, "{error}");
+        stream.write_all(b"x").expect("still open");
+        stream.read_exact(&mut [0]).expect("still answered");
+        // From now on Linux has no way back.
+        let route = ["route", "add", "blackhole", &program.ip.to_string()];
+        match Command::new("ip").args(route).status() {
+            Ok(status) if status.success() => {
+                assert_eq!(program.line().as_deref(), Some("ended Some(TimedOut)"));
+            }
+            other => eprintln!("skipped: `ip route` fails (Debian: iproute2): {other:?}"),
+        }
+    });
+}
+
+#[test]
 fn many_connections_are_open_at_once_and_all_answer() {
     in_namespace(|| {
         let count: usize = std::env::var("TCP_LINUX_CONNECTIONS")
-            .map_or(1_000, |n| n.parse().expect("TCP_LINUX_CONNECTIONS is a number"));
+            .map_or(10_000, |n| n.parse().expect("TCP_LINUX_CONNECTIONS is a number"));
         let files = Some(count as u64 + 200);
         let enough =
             rustix::process::getrlimit(Resource::Nofile).maximum.is_none_or(|most| Some(most) >= files);

@@ -3,6 +3,7 @@
 //! Owns the conditions a child runs under: which cores, and that it dies with the process that started it.
 
 use std::ffi::OsString;
+use std::io::ErrorKind;
 use std::net::Ipv4Addr;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -37,8 +38,12 @@ pub struct AppArgs {
 enum App {
     /// Serve spin requests
     Spin(tailwater_spin::cli::Options),
+    /// Keep items in memory for clients of memcached
+    Kv(tailwater_kv::cli::Options),
     /// Price swaptions
     Swaptions(tailwater_swaptions::cli::Options),
+    /// Serve zones
+    Dns(tailwater_dns::cli::Options),
     /// Send back what reaches UDP port 7
     Echo,
     Tcp(tcp::ServiceArgs),
@@ -72,7 +77,9 @@ pub fn run(args: &AppArgs) -> anyhow::Result<()> {
     }
     match &args.app {
         App::Spin(options) => tailwater_spin::cli::run(options),
+        App::Kv(options) => tailwater_kv::cli::run(options),
         App::Swaptions(options) => tailwater_swaptions::cli::run(options),
+        App::Dns(options) => tailwater_dns::cli::run(options),
         App::Echo => Ok(tailwater::Builder::new().run(echo)??),
         App::Tcp(args) => tcp::run_service(args),
         App::Threads(args) => threads::run_child(args),
@@ -90,6 +97,10 @@ fn echo() -> std::io::Result<()> {
     let mut datagram = [0; 2048];
     loop {
         let (len, client) = socket.recv_from(&mut datagram)?;
-        socket.send_to(&datagram[..len], client)?;
+        match socket.send_to(&datagram[..len], client) {
+            // One client that cannot be reached is no reason to leave the others without an answer.
+            Err(error) if error.kind() != ErrorKind::HostUnreachable => return Err(error),
+            _ => {}
+        }
     }
 }

@@ -7,11 +7,12 @@
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 
 mod app;
 mod bench;
 mod capture;
+mod compare;
 mod demo;
 mod doctor;
 mod interrupt;
@@ -38,6 +39,7 @@ static ALLOC: tailwater::Alloc = tailwater::Alloc;
   tailwater iokernel &                          start the IOKernel
   tailwater run --kthreads 1 -- spin            start a service on it
   tailwater stats                               see who has which core
+  tailwater kv -m 1024                          a store for clients of memcached
 
 Every subcommand has --help with examples."
 )]
@@ -52,9 +54,16 @@ enum Command {
     Iokernel(Box<iokernel::IokernelArgs>),
     Run(Box<run::RunArgs>),
     Load(Box<load::LoadArgs>),
+    Compare(compare::CompareArgs),
     Stats(stats::StatsArgs),
+    /// Serve zones: an authoritative DNS server over UDP and TCP
+    #[command(after_help = tailwater_dns::cli::EXAMPLES)]
+    Dns(tailwater_dns::cli::Options),
     Capture(Box<capture::CaptureArgs>),
     Trace(Box<trace::TraceArgs>),
+    /// Keep items in memory for clients of memcached
+    #[command(after_help = tailwater_kv::cli::EXAMPLES)]
+    Kv(Box<KvArgs>),
     Bench(bench::BenchArgs),
     Doctor(doctor::DoctorArgs),
     /// Simulate policies, allocators and machines
@@ -63,6 +72,12 @@ enum Command {
     Reproduce(tailwater_sim::cli::ReproduceArgs),
     #[command(hide = true)]
     App(Box<app::AppArgs>),
+}
+
+#[derive(Debug, Args)]
+struct KvArgs {
+    #[command(flatten)]
+    options: tailwater_kv::cli::Options,
 }
 
 fn main() -> ExitCode {
@@ -75,9 +90,12 @@ fn main() -> ExitCode {
         Command::Iokernel(args) => iokernel::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Load(args) => load::run(&args),
+        Command::Compare(args) => compare::run(&args),
         Command::Stats(args) => stats::run(&args),
+        Command::Dns(options) => tailwater_dns::cli::run(&options),
         Command::Capture(args) => capture::run(&args),
         Command::Trace(args) => trace::run(&args),
+        Command::Kv(args) => tailwater_kv::cli::run(&args.options),
         Command::Bench(args) => bench::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Sim(args) => tailwater_sim::cli::run_sim(&args),

@@ -272,10 +272,10 @@ mod tests {
         let mut watcher = Consumer::new(region.ingress(0));
         let mut buffer = FrameBuffer::new();
         let first = watcher.peek().unwrap().unwrap();
-        assert_eq!((first.hash, watcher.copy_frame(&first, &mut buffer)), (1000, &[7; 100][..]));
+        assert_eq!((first.hash, &*watcher.copy_frame(&first, &mut buffer)), (1000, &[7; 100][..]));
         watcher.advance(&first);
         let second = watcher.peek().unwrap().unwrap();
-        assert_eq!((second.hash, watcher.copy_frame(&second, &mut buffer)), (60, &[8; 60][..]));
+        assert_eq!((second.hash, &*watcher.copy_frame(&second, &mut buffer)), (60, &[8; 60][..]));
         for _ in 0..1000 {
             tap.push(&[9; 1000]);
         }

@@ -128,10 +128,14 @@ impl Peer {
     }
 
     pub(crate) fn send(&mut self, k: u16, frame: &[u8]) {
+        self.send_flagged(k, frame, 0);
+    }
+
+    pub(crate) fn send_flagged(&mut self, k: u16, frame: &[u8], flags: u8) {
         let mut slot =
             self.kthreads[usize::from(k)].egress.reserve(frame.len()).expect("room in the egress ring");
         slot.write(0, frame);
-        slot.commit(0, 0, 0);
+        slot.commit(0, flags, 0);
     }
 
     /// A UDP frame of 60 bytes to `to` with this source port.
@@ -142,12 +146,17 @@ impl Peer {
 
     /// The next frame of kthread `k`.
     pub(crate) fn receive(&mut self, k: u16) -> Option<Vec<u8>> {
+        self.receive_flagged(k).map(|(frame, _)| frame)
+    }
+
+    /// The same with its record's flags.
+    pub(crate) fn receive_flagged(&mut self, k: u16) -> Option<(Vec<u8>, u8)> {
         let own = &mut self.kthreads[usize::from(k)];
         let record = own.ingress.peek().expect("the switch keeps the protocol")?;
         let frame = own.ingress.copy_frame(&record, &mut own.buffer).to_vec();
         own.ingress.advance(&record);
         own.ingress.publish();
-        Some(frame)
+        Some((frame, record.flags))
     }
 }
 

@@ -3,7 +3,7 @@
 //! It costs about 45 ns on a virtual machine with a TSC clock source (AMD EPYC, Linux 6.18), a third of the cheapest
 //! system call the loop makes anyway, so reading the TSC directly would gain nothing that can be measured.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Nanoseconds since the clock was made.
 #[derive(Debug, Clone, Copy)]
@@ -24,5 +24,17 @@ impl Clock {
     pub fn now_ns(&self) -> u64 {
         // Runs for 584 years.
         self.origin.elapsed().as_nanos() as u64
+    }
+
+    /// What this clock reads, or will read, at `time`; 0 for times before its start.
+    #[must_use]
+    pub fn reading_at(&self, time: Instant) -> u64 {
+        time.saturating_duration_since(self.origin).as_nanos() as u64
+    }
+
+    /// When this clock reads `reading_ns`; `None` beyond what an instant can say.
+    #[must_use]
+    pub fn instant_at(&self, reading_ns: u64) -> Option<Instant> {
+        self.origin.checked_add(Duration::from_nanos(reading_ns))
     }
 }

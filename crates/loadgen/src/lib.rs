@@ -1,9 +1,14 @@
 //! Open-loop load generator.
 //!
 //! Owns: a sans-IO [engine](generator) that decides when each request is due and what became of it, the
-//! [report], a [probe of the machine's own noise](noise), two transports, over [kernel UDP sockets](kernel_udp) and as a
+//! [report], a [probe of the machine's own noise](noise), [protocols](protocol), the [distribution of requests over
+//! connections](lanes), transports over kernel sockets for [UDP](kernel_udp) and [TCP](kernel_tcp) and as a
 //! [station] in an IOKernel's network, and the [ideal system](ideal) to compare with,
 //! with or without the machine's own [stalls].
+//!
+//! Around one run, whatever it talks to: what it is told while it runs ([control]), [live] figures, several generators
+//! [side by side](coordinate), the [search] for the highest load within a limit, histograms as [logs](log), and the
+//! [comparison](compare) of two measurements. They see plans and measurements only.
 //!
 //! *Open loop* means that requests are due at times drawn beforehand, whatever the system under test does, and that
 //! latency counts from the due time. A slow answer or a generator that was held up can therefore not hide the
@@ -15,18 +20,28 @@
 #![forbid(unsafe_code)]
 
 pub mod clock;
+pub mod compare;
+pub mod control;
+pub mod coordinate;
 pub mod generator;
 pub mod ideal;
+pub mod kernel_tcp;
 pub mod kernel_udp;
+pub mod lanes;
+pub mod live;
+pub mod log;
 pub mod noise;
 mod outstanding;
 pub mod pin;
 pub mod plan;
+pub mod protocol;
 pub mod report;
+pub mod search;
 pub mod stalls;
 pub mod station;
 pub mod tcp;
 
+pub use control::Control;
 pub use generator::{Generator, Outgoing, ReplyOutcome};
 pub use plan::{Plan, PlanError};
 pub use report::{Measurement, Report};

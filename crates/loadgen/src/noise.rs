@@ -26,7 +26,7 @@ pub struct GapCounter {
 }
 
 /// Gaps seen over a time. Counts add up over several measurements with [`Gaps::merge`].
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gaps {
     /// How long was looked, in nanoseconds.
     pub observed_ns: u64,

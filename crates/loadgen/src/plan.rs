@@ -41,6 +41,10 @@ pub struct Plan {
     /// Source ports to spread requests over in turn, 1 to [`MAX_FLOWS`].
     #[serde(default = "default_flows")]
     pub flows: u16,
+    /// Whether to keep latencies by interval too, for live views, logs, comparisons and joining generators that ran
+    /// side by side. Costs the generator about 5 ns a reply and 2 us ten times a second.
+    #[serde(default)]
+    pub intervals: bool,
 }
 
 fn default_timeout() -> u64 {
@@ -91,6 +95,7 @@ impl Plan {
             timeout_ns: DEFAULT_TIMEOUT_NS,
             late_after_ns: DEFAULT_LATE_AFTER_NS,
             flows: 1,
+            intervals: false,
         }
     }
 
@@ -110,6 +115,13 @@ impl Plan {
             return Err(PlanError::Flows { flows: self.flows });
         }
         Ok(())
+    }
+
+    /// The part of this plan that each of `count` generators takes, if all run side by side: the same schedule at an
+    /// equal share of the rate. Arrivals of equal gaps stay equal within each generator.
+    #[must_use]
+    pub fn share(&self, count: u32) -> Self {
+        Self { schedule: self.schedule.scaled(1.0 / f64::from(count.max(1))), ..self.clone() }
     }
 
     /// Slots for requests in flight: as many as fall due within the timeout at the plan's highest rate, half again for

@@ -20,7 +20,8 @@ pub enum EgressError {
     Down,
 }
 
-/// Sends a frame of `len` bytes that `fill` writes in place. Works on kthreads; frames from ordinary threads have no ring.
+/// Sends a frame of `len` bytes that `fill` writes in place, with the ring record's `flags`. Works on kthreads; frames from
+/// ordinary threads have no ring.
 ///
 /// # Errors
 /// [`EgressError`].
@@ -28,7 +29,7 @@ pub enum EgressError {
 /// # Panics
 /// If `len` is not a possible frame length.
 #[inline]
-pub fn transmit(len: usize, fill: impl FnOnce(&mut [u8])) -> Result<(), EgressError> {
+pub fn transmit(len: usize, flags: u8, fill: impl FnOnce(&mut [u8])) -> Result<(), EgressError> {
     let guard = NoPreempt::new();
     let Some(kthread) = guard.kthread() else { return Err(EgressError::Down) };
     let Some(egress) = &kthread.egress else { return Err(EgressError::Down) };
@@ -46,11 +47,11 @@ pub fn transmit(len: usize, fill: impl FnOnce(&mut [u8])) -> Result<(), EgressEr
     // SAFETY: `frame` is valid for writing `len` bytes until `commit`; the ring is initialised memory.
     let frame = unsafe { core::slice::from_raw_parts_mut(slot.frame(), len) };
     fill(frame);
-    let (flags, number) = match kthread.current() {
+    let (traced, number) = match kthread.current() {
         Some(me) if me.carried.is_some() => trace::reply(kthread, me, frame),
         _ => (0, 0),
     };
-    slot.commit(number, flags, 0);
+    slot.commit(number, flags | traced, 0);
     Ok(())
 }
 

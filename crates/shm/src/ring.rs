@@ -42,6 +42,13 @@ pub const MIN_LINES: u32 = 512;
 /// Largest ring: 16 MiB.
 pub const MAX_LINES: u32 = 1 << 18;
 
+/// Flag of a record for a runtime: whoever put the frame there vouches for all checksums in it: IPv4's, and those of the
+/// transport protocol, whichever it is (ICMP, ICMPv6, TCP, UDP).
+pub const FLAG_CHECKSUM_OK: u8 = 1 << 0;
+/// Flag of a record from a runtime: the checksum of its TCP segment is not filled in. The IOKernel does that if the frame
+/// leaves through a port; another runtime gets it as it is, vouched for. On anything else the flag means nothing.
+pub const FLAG_CHECKSUM_OWED: u8 = 1 << 1;
+
 /// One cache line of a ring.
 #[repr(C, align(64))]
 #[derive(Debug)]
@@ -530,12 +537,10 @@ impl Consumer {
     /// # Panics
     /// If `out` is shorter than the record's whole lines less the header; [`FRAME_BUFFER`] bytes are always enough.
     #[cfg(not(loom))]
-    pub fn copy_frame<'a>(&self, record: &Record, out: &'a mut FrameBuffer) -> &'a [u8] {
+    pub fn copy_frame<'a>(&self, record: &Record, out: &'a mut FrameBuffer) -> &'a mut [u8] {
         // SAFETY: `check` found all lines of the record inside the ring; the buffer holds the longest record.
-        unsafe {
-            copy_lines(self.memory.lines.add(record.index as usize), out.lines.as_ptr(), record.lines);
-            core::slice::from_raw_parts(out.lines.as_ptr().cast::<u8>().add(RECORD_HEADER), record.len)
-        }
+        unsafe { copy_lines(self.memory.lines.add(record.index as usize), out.lines.as_ptr(), record.lines) };
+        out.frame(record.len)
     }
 
     /// The frame of `record` in place, for a consumer that **trusts** the producer (a runtime reading what its IOKernel
@@ -590,6 +595,28 @@ impl FrameBuffer {
     pub fn new() -> Self {
         Self { lines: (0..FRAME_BUFFER).map(|_| Line::new()).collect() }
     }
+
+    /// A copy of `frame`.
+    ///
+    /// # Panics
+    /// If it is longer than [`MAX_FRAME`].
+    #[cfg(not(loom))]
+    pub fn hold(&mut self, frame: &[u8]) -> &mut [u8] {
+        let copy = self.frame(frame.len());
+        copy.copy_from_slice(frame);
+        copy
+    }
+
+    #[cfg(not(loom))]
+    #[inline(always)]
+    fn frame(&mut self, len: usize) -> &mut [u8] {
+        assert!(len <= MAX_FRAME, "a buffer cannot hold a frame of {len} bytes");
+        // SAFETY: the lines are ours alone while `self` is borrowed, any bytes are valid, and there is room for MAX_FRAME of
+        // them behind the record header.
+        unsafe {
+            core::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast::<u8>().add(RECORD_HEADER), len)
+        }
+    }
 }
 
 impl Default for FrameBuffer {
@@ -600,7 +627,7 @@ impl Default for FrameBuffer {
 
 /// Copies `record` from one ring into another: `first` is delivered as it was checked, further lines as they are now.
 /// The record keeps its place in `from`; call [`Consumer::advance`] when done (after several copies of a broadcast, say).
-/// Its flags are not forwarded: they are the sender's word, which nobody has checked.
+/// It gets `flags` of its own: the record's are the sender's word, which nobody has checked.
 ///
 /// # Errors
 /// As [`Producer::reserve`].
@@ -611,6 +638,7 @@ pub fn forward(
     first: &FirstLine,
     to: &mut Producer,
     hash: u32,
+    flags: u8,
     stamp: Cycles,
 ) -> Result<(), ReserveError> {
     let slot = to.reserve(record.len)?;
@@ -629,7 +657,7 @@ pub fn forward(
             );
         }
     }
-    slot.commit(hash, 0, stamp);
+    slot.commit(hash, flags, stamp);
     Ok(())
 }
 

@@ -1,6 +1,7 @@
 //! What a connection is made with.
 
 use crate::{Seq, sender};
+use core::net::IpAddr;
 use core::time::Duration;
 
 /// How a connection behaves. Shared by as many as the caller likes: what is needed later is copied.
@@ -9,13 +10,14 @@ pub struct Config {
     /// Bytes received and not yet read, at most: bounds the window and the memory. 1 KiB to 1 GiB; more is taken as the
     /// nearer end.
     pub receive_buffer: u32,
-    /// Bytes handed over and not yet acknowledged, at most. 1 KiB to 1 GiB, as above.
+    /// Bytes handed over and not yet acknowledged, at most. 1 KiB to 1 GiB, as above. A connection takes 256 KiB of it at first,
+    /// and twice its congestion window when that is more: what is in flight, and as much again that waits for its turn.
     pub send_buffer: u32,
     /// Congestion control and retransmission.
     pub sender: sender::Config,
     /// Small segments leave at once, instead of waiting for the ACK of those before (Nagle; RFC 9293 section 3.7.4).
     pub nodelay: bool,
-    /// An ACK waits at most so long for data to go with, at most 500 ms (RFC 9293 section 3.8.6.3). On paths with a round
+    /// An ACK waits at most so long for data to go with, less than 500 ms (RFC 9293 section 3.8.6.3; more is taken as 499). On paths with a round
     /// trip below four times that it waits for a quarter of the round trip, at least 2 ms: a peer's retransmission timer
     /// that follows its measurements down to 5 ms must not expire on it.
     pub delayed_ack: Duration,
@@ -45,7 +47,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             receive_buffer: 1 << 20,
-            send_buffer: 256 << 10,
+            send_buffer: 4 << 20,
             sender: sender::Config::default(),
             nodelay: false,
             delayed_ack: Duration::from_millis(40),
@@ -64,6 +66,8 @@ impl Default for Config {
 
 /// Five minutes (RFC 9293 section 3.9.1.1).
 pub(crate) const DEFAULT_USER_TIMEOUT: Duration = Duration::from_mins(5);
+/// What a connection takes of its send buffer before its congestion window asks for more.
+pub(crate) const FIRST_SEND_ROOM: u32 = 256 << 10;
 /// Bounds of both buffers: RFC 7323 section 2.3 limits windows to 2^30.
 pub(crate) const BUFFER_BOUNDS: (u32, u32) = (1 << 10, 1 << 30);
 
@@ -96,6 +100,14 @@ pub struct Opening {
     /// The most that one segment can carry on the path, options included: the MTU less the IP header and 20 bytes (RFC 6691
     /// section 2).
     pub path_mss: u16,
+    /// What the peer takes if it does not say: see [`default_mss`].
+    pub default_mss: u16,
+}
+
+/// The segment size of a peer at `remote` that does not say, options included: 536 over IPv4, 1220 over IPv6 (RFC 9293 section
+/// 3.7.1).
+pub fn default_mss(remote: IpAddr) -> u16 {
+    if remote.is_ipv6() { 1220 } else { 536 }
 }
 
 /// Where a connection's sequence numbers and timestamps begin.

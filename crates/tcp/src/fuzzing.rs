@@ -81,6 +81,7 @@ impl Model {
             remote_port,
             numbers: InitialNumbers { seq: Seq(seq), timestamp_offset: 0 },
             path_mss: 1000,
+            default_mss: 536,
         };
         let ends = [
             Connection::connect(&config, &opening(1, 2, u32::MAX - 5000), now),

@@ -36,7 +36,7 @@ pub mod time;
 mod time_wait;
 
 pub use closed::answer_closed;
-pub use config::{Config, InitialNumbers, Keepalive, Opening};
+pub use config::{Config, InitialNumbers, Keepalive, Opening, default_mss};
 pub use connection::{Connection, Events, Full, IcmpError, Outgoing, Purpose, Stats, Transmit};
 pub use ecn::EcnCodepoint;
 pub use error::{Error, RecvError, SendError};

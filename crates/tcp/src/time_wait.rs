@@ -39,8 +39,6 @@ pub enum Verdict {
         /// Beyond all numbers of the old connection.
         iss: Seq,
     },
-    /// The peer knows nothing any more: forget it.
-    Close,
 }
 
 /// How far behind the old connection's last number a new one begins: no window reaches there without scaling.
@@ -63,8 +61,8 @@ impl TimeWait {
         let newer = |(recent, _): (u32, u32)| value.map(|value| value.wrapping_sub(recent) as i32);
         let age = self.timestamps.and_then(newer);
         if header.flags.contains(Flags::RST) {
-            // Ending TIME-WAIT early is what RFC 1337 warns of; the exact number alone does it (RFC 5961 section 3.2).
-            return if header.seq == self.ack { Verdict::Close } else { Verdict::Ignore };
+            // Not even the exact number ends TIME-WAIT: an old duplicate, answered, brings back one (RFC 1337 section 3, fix F1).
+            return Verdict::Ignore;
         }
         if header.flags.contains(Flags::SYN) && !header.flags.contains(Flags::ACK) {
             // RFC 6191 section 2: a later timestamp, or, if the clocks say nothing, a later number.

@@ -12,6 +12,8 @@
 //! | `10s@50k` | 50,000 a second for 10 s |
 //! | `10s@10k..90k` | rising (or falling) linearly |
 //! | `10s@50k~40k/1s` | 50k + 40k sin(2 pi t / 1 s), t from the segment's start |
+//!
+//! [`crate::pattern`] reads more, stairs and noise, and turns it into these.
 
 use std::f64::consts::TAU;
 use std::fmt;
@@ -146,6 +148,24 @@ impl LoadSchedule {
         Self::new(rates.iter().map(|&r| Segment { length_ns: step_ns, shape: Shape::Constant(r) }).collect())
     }
 
+    /// The same schedule with all rates times `factor`, finite and at least 0.
+    #[must_use]
+    pub fn scaled(&self, factor: f64) -> Self {
+        // The product of two finite rates may overflow; a factor that is none leaves silence.
+        let scale = |rate: Rate| Rate::new((rate.per_second() * factor).min(f64::MAX)).unwrap_or(Rate::ZERO);
+        let scaled = |segment: &Segment| {
+            let shape = match segment.shape {
+                Shape::Constant(rate) => Shape::Constant(scale(rate)),
+                Shape::Slope { from, to } => Shape::Slope { from: scale(from), to: scale(to) },
+                Shape::Sine { mean, amplitude, period_ns } => {
+                    Shape::Sine { mean: scale(mean), amplitude: scale(amplitude), period_ns }
+                }
+            };
+            Segment { length_ns: segment.length_ns, shape }
+        };
+        Self { segments: self.segments.iter().map(scaled).collect() }
+    }
+
     /// The segments, in order.
     #[must_use]
     pub fn segments(&self) -> &[Segment] {
@@ -232,7 +252,7 @@ impl Segment {
 }
 
 impl Shape {
-    fn rate_at(self, at_ns: u64, length_ns: u64) -> Rate {
+    pub(crate) fn rate_at(self, at_ns: u64, length_ns: u64) -> Rate {
         let per_second = match self {
             Shape::Constant(rate) => rate.per_second(),
             Shape::Slope { from, to } => {
@@ -283,7 +303,7 @@ impl fmt::Display for LoadSchedule {
     }
 }
 
-fn parse_segment(text: &str) -> Result<Segment, ScheduleError> {
+pub(crate) fn parse_segment(text: &str) -> Result<Segment, ScheduleError> {
     let malformed = || ScheduleError::Segment { segment: text.to_owned() };
     let unit = |source| ScheduleError::Unit { segment: text.to_owned(), source };
     let (length, shape) = text.split_once('@').ok_or_else(malformed)?;
@@ -391,6 +411,16 @@ mod tests {
             let schedule = LoadSchedule::new(segments).unwrap();
             let text = schedule.to_string();
             prop_assert_eq!(text.parse::<LoadSchedule>(), Ok(schedule), "{}", text);
+        }
+
+        #[test]
+        fn shares_of_a_schedule_add_up(segments in prop::collection::vec(any_segment(), 1..5), count in 1u32..50) {
+            let schedule = LoadSchedule::new(segments).unwrap();
+            let share = schedule.scaled(1.0 / f64::from(count));
+            prop_assert_eq!(share.length_ns(), schedule.length_ns());
+            let sum = share.expected_arrivals() * f64::from(count);
+            prop_assert!((sum - schedule.expected_arrivals()).abs() <= 1e-9 * sum.max(1.0));
+            prop_assert_eq!(share.to_string().parse::<LoadSchedule>(), Ok(share));
         }
 
         #[test]

@@ -19,6 +19,7 @@ use std::collections::BinaryHeap;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
+use crate::intervals::{Interval, IntervalRecorder, Intervals};
 use crate::units::SECOND_NS;
 
 /// Length of a window.
@@ -49,6 +50,8 @@ pub struct LatencyRecorder {
     window_p999_ns: Vec<u64>,
     cut: CutWindows,
     counts: Counts,
+    /// Present when latencies are kept by interval.
+    intervals: Option<IntervalRecorder>,
 }
 
 /// What happened to the requests of a measurement, beside their latencies.
@@ -65,6 +68,27 @@ pub struct Counts {
     pub late: u64,
 }
 
+impl Counts {
+    /// Adds the counts of other requests.
+    pub fn add(&mut self, other: &Counts) {
+        self.offered += other.offered;
+        self.completed += other.completed;
+        self.lost += other.lost;
+        self.late += other.late;
+    }
+
+    /// What was counted since the same counts were `earlier`.
+    #[must_use]
+    pub fn since(&self, earlier: &Counts) -> Counts {
+        Counts {
+            offered: self.offered - earlier.offered,
+            completed: self.completed - earlier.completed,
+            lost: self.lost - earlier.lost,
+            late: self.late - earlier.late,
+        }
+    }
+}
+
 impl LatencyRecorder {
     /// A recorder for a measurement that starts at `start_ns` of the caller's clock; windows are counted from there.
     #[must_use]
@@ -76,7 +100,24 @@ impl LatencyRecorder {
             window_p999_ns: Vec::with_capacity(INITIAL_WINDOWS),
             cut: CutWindows::default(),
             counts: Counts::default(),
+            intervals: None,
         }
+    }
+
+    /// As [`LatencyRecorder::new`], and keeps latencies [by interval](crate::intervals) too. `length_ns`, how long will
+    /// be measured, decides how long the intervals are.
+    #[must_use]
+    pub fn with_intervals(start_ns: u64, length_ns: u64) -> Self {
+        Self { intervals: Some(IntervalRecorder::new(length_ns)), ..Self::new(start_ns) }
+    }
+
+    /// The next interval that is over at `now_ns` and was not handed out yet; call again until there is none. Always none
+    /// for a recorder without intervals. The last interval is never handed out.
+    #[inline]
+    pub fn poll_interval(&mut self, now_ns: u64) -> Option<&Interval> {
+        let intervals = self.intervals.as_mut()?;
+        intervals.roll(now_ns.saturating_sub(self.start_ns), &self.counts);
+        intervals.poll_closed()
     }
 
     /// Records a request that completed at `now_ns` with latency `latency_ns`, counted from its due time.
@@ -91,6 +132,10 @@ impl LatencyRecorder {
         }
         self.window.push(latency_ns);
         self.total.saturating_record(latency_ns.min(MAX_LATENCY_NS));
+        if let Some(intervals) = &mut self.intervals {
+            intervals.roll(now_ns.saturating_sub(self.start_ns), &self.counts);
+            intervals.record(latency_ns.min(MAX_LATENCY_NS));
+        }
         self.counts.completed += 1;
     }
 
@@ -133,6 +178,9 @@ impl LatencyRecorder {
             window_p999_ns: self.window_p999_ns,
             windows_cut: self.cut.count,
             counts: self.counts,
+            intervals: self
+                .intervals
+                .map_or_else(Intervals::default, |intervals| intervals.finish(&self.counts)),
         }
     }
 
@@ -208,19 +256,37 @@ impl CutWindows {
     }
 }
 
-fn empty_histogram() -> Histogram<u64> {
+pub(crate) fn empty_histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, MAX_LATENCY_NS, SIGNIFICANT_DIGITS)
         .expect("bounds of 1 ns to 60 s and 3 digits are valid for a histogram")
 }
 
-/// One finished measurement, or several joined.
-#[derive(Debug, Clone)]
+/// One finished measurement, or several joined. Written as its [`Parts`].
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(from = "Parts", into = "Parts")]
 pub struct Summary {
     duration_ns: u64,
     total: Histogram<u64>,
     window_p999_ns: Vec<u64>,
     windows_cut: u64,
     counts: Counts,
+    intervals: Intervals,
+}
+
+/// What a [`Summary`] with intervals consists of, to carry it from process to process. One without intervals loses its
+/// latencies on the way.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Parts {
+    /// How long was measured.
+    pub duration_ns: u64,
+    /// Each window's p99.9.
+    pub window_p999_ns: Vec<u64>,
+    /// Windows that a known stall fell into.
+    pub windows_cut: u64,
+    /// What happened to the requests.
+    pub counts: Counts,
+    /// Latencies by interval; all of them, so that the histogram of all can be made again.
+    pub intervals: Intervals,
 }
 
 impl Default for Summary {
@@ -242,10 +308,37 @@ impl Summary {
         let room = MAX_WINDOWS - self.window_p999_ns.len().min(MAX_WINDOWS);
         self.window_p999_ns.extend(other.window_p999_ns.iter().take(room));
         self.windows_cut += other.windows_cut;
-        self.counts.offered += other.counts.offered;
-        self.counts.completed += other.counts.completed;
-        self.counts.lost += other.counts.lost;
-        self.counts.late += other.counts.late;
+        self.counts.add(&other.counts);
+        self.intervals.append(&other.intervals);
+    }
+
+    /// Joins a measurement that ran side by side with this one, by another generator of the same load: requests add up,
+    /// time does not. Both must have recorded [by interval](crate::intervals), which are laid over each other; each
+    /// window's p99.9 is then that of the requests of both in that window, to 3 digits. Without intervals as long as
+    /// windows, which runs of over 6 minutes have not, no window is left. A window that was cut for either counts as
+    /// cut, twice if for both, up to the number of windows.
+    pub fn merge_parallel(&mut self, other: &Summary) {
+        self.duration_ns = self.duration_ns.max(other.duration_ns);
+        self.total.add(&other.total).expect("all summaries have histograms of the same bounds");
+        self.counts.add(&other.counts);
+        self.intervals.overlay(&other.intervals);
+        self.window_p999_ns = match self.intervals.length_ns {
+            WINDOW_NS => self.intervals.list.iter().filter_map(|i| i.latency_ns(0.999)).collect(),
+            _ => Vec::new(),
+        };
+        self.windows_cut = (self.windows_cut + other.windows_cut).min(self.window_p999_ns.len() as u64);
+    }
+
+    /// Latencies by interval; empty if the recorder did not keep them.
+    #[must_use]
+    pub fn intervals(&self) -> &Intervals {
+        &self.intervals
+    }
+
+    /// All latencies, for those who need more than quantiles.
+    #[must_use]
+    pub fn histogram(&self) -> &Histogram<u64> {
+        &self.total
     }
 
     /// What happened to the requests.
@@ -297,6 +390,33 @@ impl Summary {
             lost: self.counts.lost,
             late: self.counts.late,
             duration_s: seconds,
+        }
+    }
+}
+
+impl From<Summary> for Parts {
+    fn from(summary: Summary) -> Self {
+        Self {
+            duration_ns: summary.duration_ns,
+            window_p999_ns: summary.window_p999_ns,
+            windows_cut: summary.windows_cut,
+            counts: summary.counts,
+            intervals: summary.intervals,
+        }
+    }
+}
+
+impl From<Parts> for Summary {
+    fn from(parts: Parts) -> Self {
+        let mut total = empty_histogram();
+        parts.intervals.list.iter().for_each(|interval| interval.add_to(&mut total));
+        Self {
+            duration_ns: parts.duration_ns,
+            total,
+            window_p999_ns: parts.window_p999_ns,
+            windows_cut: parts.windows_cut,
+            counts: parts.counts,
+            intervals: parts.intervals,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! A port that sends one request at a time to an echo service and times the answers.
 //!
-//! Owns the schedule of a probe and its samples. Lives in the polling loop, so the time at which it injects is the very time
+//! Owns the schedule of a probe and its samples, and answers ARP: a service that has just registered may miss the request that
+//! introduces the port, and asks itself. Lives in the polling loop, so the time at which it injects is the very time
 //! at which the allocator decides.
 
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use tailwater_shm::{Clock, Cycles, clock};
 use super::BenchError;
 use crate::frame::Mac;
 use crate::port::{Attachment, Context, Inject, Port, PortError};
-use crate::testing::wire::{Endpoint, UDP_HEADERS, arp_request, udp};
+use crate::testing::wire::{Endpoint, UDP_HEADERS, answer_arp, arp_request, udp};
 
 const SELF: Endpoint =
     Endpoint { mac: Mac([2, 0, 0, 0, 0, 0xb]), ip: std::net::Ipv4Addr::new(10, 77, 255, 1), port: 7000 };
@@ -62,6 +63,8 @@ pub(super) struct Prober {
     pending: Arc<AtomicBool>,
     clock: Clock,
     running: Option<Run>,
+    /// The answer to the latest ARP request, until the next poll.
+    arp: Option<Vec<u8>>,
 }
 
 struct Run {
@@ -81,7 +84,7 @@ pub(super) fn prober() -> (Prober, Handle) {
     let pending = Arc::new(AtomicBool::new(false));
     // The clock is set at start.
     let clock = Clock::from_hz(1_000_000_000);
-    let port = Prober { orders, samples, pending: Arc::clone(&pending), clock, running: None };
+    let port = Prober { orders, samples, pending: Arc::clone(&pending), clock, running: None, arp: None };
     (port, Handle { orders: orders_out, samples: samples_in, pending })
 }
 
@@ -116,6 +119,9 @@ impl Port for Prober {
                 switch.inject(&arp_request(SELF, run.probe.target));
             }
         }
+        if let Some(answer) = self.arp.take() {
+            switch.inject(&answer);
+        }
         let Some(run) = &mut self.running else { return Ok(0) };
         let lost = self.clock.from_ns(LOST_AFTER_NS);
         let due = match run.sent {
@@ -134,8 +140,11 @@ impl Port for Prober {
 
     fn transmit(&mut self, _now: Cycles, frame: &[u8]) -> bool {
         let now = clock::now();
+        let Some((began, number)) = decode(frame) else {
+            self.arp = answer_arp(frame, SELF).or(self.arp.take());
+            return true;
+        };
         let Some(run) = &mut self.running else { return true };
-        let Some((began, number)) = decode(frame) else { return true };
         let Some((_, sent)) = run.sent.filter(|(expected, _)| *expected == number) else { return true };
         let ns = |at: Cycles| self.clock.to_ns(at.saturating_sub(sent));
         run.done.push(Sample { began: (began >= sent).then(|| ns(began)), answered: ns(now) });
@@ -151,11 +160,11 @@ impl Port for Prober {
     }
 
     fn next_event(&self) -> Option<Cycles> {
-        self.running.as_ref().map(|run| run.next)
+        if self.arp.is_some() { Some(0) } else { self.running.as_ref().map(|run| run.next) }
     }
 }
 
-/// The service's time stamp of its start, and the request's number.
+/// The service's time stamp of its start, and the request's number; `None` of what is too short to be an answer.
 fn decode(frame: &[u8]) -> Option<(Cycles, u64)> {
     let word = |at: usize| {
         Some(u64::from_le_bytes(frame.get(UDP_HEADERS + at..UDP_HEADERS + at + 8)?.try_into().ok()?))

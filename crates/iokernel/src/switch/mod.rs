@@ -26,6 +26,7 @@ pub(crate) mod flow;
 mod inspect;
 pub(crate) mod mac;
 mod multicast;
+mod offload;
 pub(crate) mod packet;
 mod source;
 #[cfg(test)]
@@ -307,7 +308,10 @@ impl Switch {
         let Some(mut buffer) = self.whole.take() else { return Delivery::Unknown };
         let frame = egress.consumer.copy_frame(record, &mut buffer);
         let delivery = match inspect(frame, &egress.identity) {
-            Ok(heading) => self.send(egress, &Private(frame), heading, alloc, now),
+            Ok(heading) => {
+                let source = Private::from_ring(frame, record.flags);
+                self.send(egress, &source, heading, alloc, now)
+            }
             Err(offence) => {
                 count_offence(offence, egress, alloc);
                 Delivery::Denied

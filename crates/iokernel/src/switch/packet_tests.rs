@@ -32,7 +32,7 @@ fn read(frame: &[u8]) -> Result<Packet<'_>, Malformed> {
     decode(frame, frame.len()).map(|packet| packet.expect("an IP packet"))
 }
 
-fn ipv4(source: u32, destination: u32, protocol: u8, options: &[u8], payload: &[u8]) -> Vec<u8> {
+pub(crate) fn ipv4(source: u32, destination: u32, protocol: u8, options: &[u8], payload: &[u8]) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
     frame.extend([0x40 | (5 + options.len() as u8 / 4), 0]);
     frame.extend(((20 + options.len() + payload.len()) as u16).to_be_bytes());

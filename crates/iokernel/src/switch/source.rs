@@ -2,10 +2,17 @@
 //!
 //! Owns the ways from a ring or a buffer into a receiver's ring. What is shown for judgement is private, and is what is
 //! delivered.
+//!
+//! # Checksums
+//! Between two runtimes a frame is only copied in memory: the IOKernel vouches for its checksums, and a sender that knows this
+//! leaves TCP's out (RFC 9293 section 3.1 wants it on the wire). What a runtime lies about there is its own data. A frame from
+//! a port is vouched for by nobody, and one that leaves through a port without its checksum gets it here.
 
+use super::offload::fill_checksum;
 use tailwater_shm::Cycles;
 use tailwater_shm::ring::{
-    Consumer, FIRST_LINE_FRAME, FirstLine, FrameBuffer, Producer, Record, ReserveError, forward,
+    Consumer, FIRST_LINE_FRAME, FLAG_CHECKSUM_OK, FLAG_CHECKSUM_OWED, FirstLine, FrameBuffer, Producer,
+    Record, ReserveError, forward,
 };
 use tailwater_shm::trace::FLAG_TRACED;
 
@@ -49,40 +56,69 @@ impl Source for FromRing<'_> {
 
     #[inline(always)]
     fn put(&self, to: &mut Producer, hash: u32, now: Cycles) -> Result<(), ReserveError> {
-        forward(self.consumer, self.record, self.first, to, hash, now)
+        forward(self.consumer, self.record, self.first, to, hash, FLAG_CHECKSUM_OK, now)
     }
 
     fn copy<'a>(&'a self, buffer: &'a mut FrameBuffer) -> Option<&'a [u8]> {
         let frame = self.consumer.copy_frame(self.record, buffer);
         let checked = frame.len().min(FIRST_LINE_FRAME);
-        (frame[..checked] == self.first.frame()[..checked]).then_some(frame)
+        if frame[..checked] != self.first.frame()[..checked] {
+            return None;
+        }
+        if self.record.flags & FLAG_CHECKSUM_OWED != 0 {
+            fill_checksum(frame);
+        }
+        Some(frame)
     }
 }
 
 /// A frame in memory that nobody else writes: from a port, or copied whole out of an egress ring.
-pub(super) struct Private<'a>(pub(super) &'a [u8]);
+pub(super) struct Private<'a> {
+    frame: &'a [u8],
+    /// Flags of the record it gets in a runtime's ring.
+    vouched: u8,
+    /// Its checksum is to be filled in before it leaves through a port.
+    owed: bool,
+}
+
+impl<'a> Private<'a> {
+    /// From a port: the wire may have damaged it.
+    fn from_port(frame: &'a [u8]) -> Self {
+        Self { frame, vouched: 0, owed: false }
+    }
+
+    /// A copy of what a runtime put into its ring with these flags.
+    pub(super) fn from_ring(frame: &'a [u8], flags: u8) -> Self {
+        Self { frame, vouched: FLAG_CHECKSUM_OK, owed: flags & FLAG_CHECKSUM_OWED != 0 }
+    }
+}
 
 impl Source for Private<'_> {
     #[inline(always)]
     fn len(&self) -> usize {
-        self.0.len()
+        self.frame.len()
     }
 
     #[inline]
     fn shown(&self) -> &[u8] {
-        self.0
+        self.frame
     }
 
     #[inline(always)]
     fn put(&self, to: &mut Producer, hash: u32, now: Cycles) -> Result<(), ReserveError> {
-        let mut slot = to.reserve(self.0.len())?;
-        slot.write(0, self.0);
-        slot.commit(hash, 0, now);
+        let mut slot = to.reserve(self.frame.len())?;
+        slot.write(0, self.frame);
+        slot.commit(hash, self.vouched, now);
         Ok(())
     }
 
-    fn copy<'a>(&'a self, _buffer: &'a mut FrameBuffer) -> Option<&'a [u8]> {
-        Some(self.0)
+    fn copy<'a>(&'a self, buffer: &'a mut FrameBuffer) -> Option<&'a [u8]> {
+        if !self.owed {
+            return Some(self.frame);
+        }
+        let frame = buffer.hold(self.frame);
+        fill_checksum(frame);
+        Some(frame)
     }
 }
 
@@ -105,7 +141,7 @@ impl Source for FromPort<'_> {
 
     #[inline(always)]
     fn put(&self, to: &mut Producer, hash: u32, now: Cycles) -> Result<(), ReserveError> {
-        Private(self.frame).put(to, hash, now)
+        Private::from_port(self.frame).put(to, hash, now)
     }
 
     #[inline(always)]

@@ -2,6 +2,7 @@ use core::sync::atomic::Ordering;
 use std::net::Ipv4Addr;
 use tailwater_sched::RuntimeId;
 use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
+use tailwater_shm::ring::{FLAG_CHECKSUM_OK, FLAG_CHECKSUM_OWED};
 use tailwater_shm::{Grant, KthreadState};
 
 use super::check::tests::{arp, udp};
@@ -50,6 +51,36 @@ fn a_frame_reaches_the_runtime_it_is_addressed_to_and_nobody_else() {
     assert_eq!(world.peer(0).receive(0), None);
     assert_eq!(world.peer(2).receive(0), None);
     assert_eq!(world.alloc.stats.switch.delivered.get(), 1);
+}
+
+#[test]
+fn checksums_are_vouched_for_between_runtimes_and_filled_in_where_a_frame_leaves() {
+    let mac = Mac([2, 0, 0, 0, 0, 0x99]);
+    let (port, wire) = station(mac, Some(ELSEWHERE));
+    let mut world = two_running(vec![port]);
+    let mut inside = udp(ip(0), ip(1), (5, 7), 1400);
+    // TCP, whose checksum is there or not.
+    inside[23] = 6;
+    let mut outside = inside.clone();
+    outside[..6].copy_from_slice(&mac.0);
+    outside[30..34].copy_from_slice(&ELSEWHERE.octets());
+    let mut filled = outside.clone();
+    super::offload::fill_checksum(&mut filled);
+    assert_ne!(filled, outside);
+    for flags in [0, FLAG_CHECKSUM_OK, FLAG_CHECKSUM_OWED, u8::MAX] {
+        world.peer(0).send_flagged(0, &inside, flags);
+        world.peer(0).send_flagged(0, &outside, flags);
+        world.pass(100);
+        // Whatever the sender says: the IOKernel's own word is all there is.
+        assert_eq!(world.peer(1).receive_flagged(0), Some((inside.clone(), FLAG_CHECKSUM_OK)));
+        let left = wire.receive().expect("it leaves");
+        assert!(left == if flags & FLAG_CHECKSUM_OWED != 0 { &filled[..] } else { &outside[..] });
+    }
+    let mut incoming = inside.clone();
+    incoming[6..12].copy_from_slice(&mac.0);
+    assert!(wire.send(&incoming));
+    world.pass(100);
+    assert_eq!(world.peer(1).receive_flagged(0), Some((incoming, 0)), "a wire may have damaged it");
 }
 
 #[test]

@@ -1,5 +1,4 @@
-//! Frames for tests and benchmarks: minimal Ethernet/IPv4/UDP, built and answered in place, and the ARP request that
-//! introduces their sender.
+//! Frames for tests and benchmarks: minimal Ethernet/IPv4/UDP, built and answered in place, and ARP for their sender.
 
 use std::net::Ipv4Addr;
 
@@ -59,6 +58,23 @@ pub fn arp_request(from: Endpoint, to: Endpoint) -> Vec<u8> {
     frame
 }
 
+/// The ARP reply of `own` to `frame`, if that asks for it.
+pub fn answer_arp(frame: &[u8], own: Endpoint) -> Option<Vec<u8>> {
+    let mut reply = frame.get(..UDP_HEADERS)?.to_vec();
+    // Ethernet and IPv4 addresses, their lengths, a request.
+    let asks = frame[12..14] == ETHERTYPE_ARP.to_be_bytes() && frame[14..22] == [0, 1, 8, 0, 6, 4, 0, 1];
+    if !asks || frame[38..42] != own.ip.octets() {
+        return None;
+    }
+    reply[..6].copy_from_slice(&frame[6..12]);
+    reply[6..12].copy_from_slice(&own.mac.0);
+    reply[21] = 2;
+    reply[22..28].copy_from_slice(&own.mac.0);
+    reply[28..32].copy_from_slice(&own.ip.octets());
+    reply[32..42].copy_from_slice(&frame[22..32]);
+    Some(reply)
+}
+
 /// The internet checksum of `bytes` (RFC 1071).
 fn checksum(bytes: &[u8]) -> u16 {
     let sum: u32 = bytes.chunks(2).map(|c| u32::from(c[0]) << 8 | u32::from(*c.get(1).unwrap_or(&0))).sum();
@@ -86,6 +102,20 @@ fn swap(frame: &mut [u8], a: usize, b: usize, len: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_is_asked_for_answers_and_nobody_else() {
+        let end = |n: u8| Endpoint { mac: Mac([2, 0, 0, 0, 0, n]), ip: Ipv4Addr::new(10, 77, 0, n), port: 0 };
+        let request = arp_request(end(1), end(2));
+        let reply = answer_arp(&request, end(2)).expect("it is asked for");
+        assert_eq!((&reply[..6], &reply[6..12]), (&end(1).mac.0[..], &end(2).mac.0[..]));
+        assert_eq!(reply[14..22], [0, 1, 8, 0, 6, 4, 0, 2]);
+        assert_eq!((&reply[22..28], &reply[28..32]), (&end(2).mac.0[..], &end(2).ip.octets()[..]));
+        assert_eq!((&reply[32..38], &reply[38..42]), (&end(1).mac.0[..], &end(1).ip.octets()[..]));
+        for (frame, own) in [(&request[..], end(3)), (&reply, end(1)), (&request[..41], end(2))] {
+            assert_eq!(answer_arp(frame, own), None);
+        }
+    }
 
     #[test]
     fn a_frame_turned_around_twice_is_itself_and_its_checksum_holds() {

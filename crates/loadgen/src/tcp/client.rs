@@ -20,7 +20,7 @@ use tailwater_iokernel::port::{Delivery, Inject};
 use tailwater_tcp::isn::initial_numbers;
 use tailwater_tcp::{
     Config, Connection, EcnCodepoint, Events, Flow, Full, Header, Instant, Opening, Outgoing, Purpose,
-    RecvError, Secret, Segment, SendError, Transmit, answer_closed,
+    RecvError, Secret, Segment, SendError, Transmit, answer_closed, default_mss,
 };
 
 use super::wire::{Template, decode};
@@ -147,7 +147,13 @@ impl Client {
             remote_port,
         };
         let numbers = initial_numbers(&self.secret, &flow, now);
-        let opening = Opening { local_port, remote_port, numbers, path_mss: self.path_mss };
+        let opening = Opening {
+            local_port,
+            remote_port,
+            numbers,
+            path_mss: self.path_mss,
+            default_mss: default_mss(flow.remote),
+        };
         let connection = Box::new(Connection::connect(&self.config, &opening, now));
         let index = id as usize;
         if self.slots.len() <= index {
@@ -305,9 +311,9 @@ impl Client {
             let room = BURST.min(budget - sent);
             let mut outcome = Transmit::Sent;
             for _ in 0..room {
-                let lost = self.loss.draw();
                 outcome = connection.poll_transmit(now, |segment| {
-                    if lost {
+                    // Drawn for what leaves, not for each look whether something does.
+                    if self.loss.draw() {
                         return Ok(());
                     }
                     match switch.inject(self.template.fill(segment)) {

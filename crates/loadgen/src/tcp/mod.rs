@@ -5,10 +5,12 @@
 //! with a client inside that carries out [orders](Order): open connections, send requests and await their echo, send or
 //! take as much as there is, open and close in turn.
 //!
-//! Closed loop: the next request of a connection leaves when its last one was answered, so the rates say what a service
-//! can do, and the latencies are those of that load; they are no substitute for the open-loop generator's.
+//! Orders are a closed loop: the next request of a connection leaves when its last one was answered, so the rates say what a service
+//! can do, and the latencies are those of that load; they are no substitute for the open-loop generator's. That runs over
+//! the same connections with [`TcpHandle::load`], in any protocol.
 
 pub mod client;
+mod open_loop;
 mod order;
 mod stages;
 pub mod station;
@@ -16,6 +18,7 @@ mod task;
 mod wire;
 
 pub use client::{Client, ConnectionId, Peer};
+pub use open_loop::TcpLoad;
 pub use order::{Order, Outcome, TcpError};
 pub use stages::{STAGES, Stages, Stamps};
 pub use station::{TcpHandle, TcpStation, tcp_station};

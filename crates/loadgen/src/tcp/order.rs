@@ -7,6 +7,7 @@ use hdrhistogram::Histogram;
 use tailwater_tcp::Config;
 
 use super::Stages;
+use crate::plan::PlanError;
 
 /// One thing to do. A station does one after the other; connections stay from order to order.
 #[derive(Debug, Clone)]
@@ -42,7 +43,7 @@ pub enum Order {
         /// For so long.
         lasts: Duration,
     },
-    /// Each connection sends one request and takes its echo, at most 256 of them at a time.
+    /// Each connection sends one request and takes its echo, at most 16,384 of them at a time.
     EchoOnce {
         /// Of each request.
         bytes: usize,
@@ -140,6 +141,9 @@ pub enum TcpError {
         /// Asked for.
         connections: u32,
     },
+    /// A load that cannot be made.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
     /// The IOKernel is gone, or did not carry out the order in time.
     #[error("the IOKernel ended or is stuck")]
     Ended,

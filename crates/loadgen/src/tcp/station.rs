@@ -6,7 +6,7 @@
 //!
 //! | shared field | written by | read by | ordering |
 //! |---|---|---|---|
-//! | `changed` | handle, after it queued an order | station, every poll | Release / Acquire |
+//! | `changed` | handle, after it queued a command | station, every poll | Release / Acquire |
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
@@ -19,19 +19,32 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use tailwater_iokernel::frame::{ARP_FRAME, Mac};
 use tailwater_iokernel::port::{Attachment, Context, Delivery, Inject, Port, PortError};
 use tailwater_shm::{Clock, Cycles, clock};
-use tailwater_tcp::{Config, Instant};
+use tailwater_tcp::{Config, Events, Instant};
 
-use super::client::{Client, PORTS, Peer};
+use super::client::{Client, ConnectionId, PORTS, Peer};
+use super::open_loop::{OpenLoop, TcpLoad};
 use super::order::{Order, Outcome, TcpError};
 use super::task::Task;
+use crate::report::Measurement;
 use crate::station::wire::{Host, answer_arp};
 
 /// Most ARP answers waiting to be sent; more are dropped, and asked for again.
 const MAX_ANSWERS: usize = 8;
 /// Timers that may expire in one iteration.
 const TIMERS: usize = 64;
+/// How long a station may take to end a run.
+const STOP_PATIENCE: Duration = Duration::from_secs(5);
 
 type Answer = Result<Outcome, TcpError>;
+type Measured = Result<Box<Measurement>, TcpError>;
+
+#[derive(Debug)]
+enum Command {
+    Order(Order),
+    Load(Box<TcpLoad>),
+    /// Ends a load.
+    Stop,
+}
 
 #[derive(Debug)]
 struct Signal {
@@ -52,6 +65,7 @@ pub fn tcp_station(name: &str, ip: Ipv4Addr, secret: [u8; 16]) -> std::io::Resul
     });
     let (to_station, orders) = channel();
     let (answers, from_station) = channel();
+    let (measured, measurements) = channel();
     let station = TcpStation {
         name: name.to_owned(),
         own: Host { mac: Mac::derived(ip), ip },
@@ -63,19 +77,21 @@ pub fn tcp_station(name: &str, ip: Ipv4Addr, secret: [u8; 16]) -> std::io::Resul
         signal: Arc::clone(&signal),
         orders,
         answers,
+        measured,
         stage: Stage::Idle,
         client: None,
         connections: 0,
         arp: Vec::with_capacity(MAX_ANSWERS),
     };
-    Ok((station, TcpHandle { to_station, from_station, signal }))
+    Ok((station, TcpHandle { to_station, from_station, measurements, signal }))
 }
 
 /// The measuring side.
 #[derive(Debug)]
 pub struct TcpHandle {
-    to_station: Sender<Order>,
+    to_station: Sender<Command>,
     from_station: Receiver<Answer>,
+    measurements: Receiver<Measured>,
     signal: Arc<Signal>,
 }
 
@@ -94,8 +110,12 @@ impl TcpHandle {
     /// # Errors
     /// [`TcpError::Ended`].
     pub fn start(&self, order: Order) -> Result<(), TcpError> {
-        self.to_station.send(order).map_err(|_| TcpError::Ended)?;
-        // Release: pairs with the Acquire in `TcpStation::take_order`; the order is queued before the flag shows.
+        self.command(Command::Order(order))
+    }
+
+    fn command(&self, command: Command) -> Result<(), TcpError> {
+        self.to_station.send(command).map_err(|_| TcpError::Ended)?;
+        // Release: pairs with the Acquire in `TcpStation::take_command`; it is queued before the flag shows.
         self.signal.changed.store(true, Ordering::Release);
         // Fails only when the counter is at its maximum, and then it is readable already.
         let _ = rustix::io::write(&self.signal.bell, &1u64.to_ne_bytes());
@@ -111,6 +131,22 @@ impl TcpHandle {
     }
 }
 
+impl TcpHandle {
+    /// Makes an open-loop run over the connections of the last [`Order::Open`] and waits for its measurement, at most
+    /// `patience`; then it is ended early, and what was measured is handed out.
+    ///
+    /// # Errors
+    /// [`TcpError::NotOpen`], [`TcpError::Plan`], or [`TcpError::Ended`].
+    pub fn load(&self, load: TcpLoad, patience: Duration) -> Result<Measurement, TcpError> {
+        self.command(Command::Load(Box::new(load)))?;
+        let measured = self.measurements.recv_timeout(patience).or_else(|_| {
+            self.command(Command::Stop)?;
+            self.measurements.recv_timeout(STOP_PATIENCE).map_err(|_| TcpError::Ended)
+        })?;
+        measured.map(|measurement| *measurement)
+    }
+}
+
 #[derive(Debug)]
 enum Stage {
     Idle,
@@ -123,6 +159,18 @@ enum Stage {
         until: Instant,
     },
     Working(Box<Task>),
+    Loading(Box<OpenLoop>),
+}
+
+impl Stage {
+    /// What a frame or a timeout has changed.
+    fn on_events(&mut self, client: &mut Client, id: ConnectionId, events: Events, now: Instant) {
+        match self {
+            Self::Working(task) => task.on_events(client, id, events, now),
+            Self::Loading(run) => run.on_events(client, id, events, now),
+            Self::Idle | Self::Looking { .. } => {}
+        }
+    }
 }
 
 /// A switch that stamps the first frame it is given.
@@ -157,8 +205,9 @@ pub struct TcpStation {
     /// Cycle count that is time zero.
     origin: Cycles,
     signal: Arc<Signal>,
-    orders: Receiver<Order>,
+    orders: Receiver<Command>,
     answers: Sender<Answer>,
+    measured: Sender<Measured>,
     stage: Stage,
     client: Option<Client>,
     connections: u32,
@@ -173,11 +222,42 @@ impl TcpStation {
     }
 
     #[cold]
-    fn take_order(&mut self, now: Instant) {
-        // Acquire: pairs with the Release in `TcpHandle::start`.
+    fn take_command(&mut self, now: Instant) {
+        // Acquire: pairs with the Release in `TcpHandle::command`.
         self.signal.changed.swap(false, Ordering::Acquire);
         let _ = rustix::io::read(&self.signal.bell, &mut [0u8; 8]);
-        let Ok(order) = self.orders.try_recv() else { return };
+        match self.orders.try_recv() {
+            Ok(Command::Order(order)) => self.take_order(order, now),
+            Ok(Command::Load(load)) => self.begin_load(*load, now),
+            Ok(Command::Stop) => self.end_load(now),
+            Err(_) => {}
+        }
+    }
+
+    fn begin_load(&mut self, load: TcpLoad, now: Instant) {
+        let begun = match &self.client {
+            Some(client) if self.connections > 0 => {
+                OpenLoop::new(load, client, self.connections, now).map_err(TcpError::Plan)
+            }
+            _ => Err(TcpError::NotOpen),
+        };
+        match begun {
+            Ok(open_loop) => self.stage = Stage::Loading(Box::new(open_loop)),
+            // Nobody may want it any more.
+            Err(error) => drop(self.measured.send(Err(error))),
+        }
+    }
+
+    /// Hands out the measurement of a run, if there is one.
+    fn end_load(&mut self, now: Instant) {
+        match core::mem::replace(&mut self.stage, Stage::Idle) {
+            // Nobody may want it any more.
+            Stage::Loading(run) => drop(self.measured.send(Ok(Box::new(run.finish(now))))),
+            stage => self.stage = stage,
+        }
+    }
+
+    fn take_order(&mut self, order: Order, now: Instant) {
         match order {
             Order::Open { server, connections, config, loss_per_million, wait } => {
                 let last = u32::from(server.port()) + connections.saturating_sub(1) / PORTS;
@@ -241,18 +321,20 @@ impl TcpStation {
         let (clock, origin) = (self.clock, self.origin);
         let mut read = || Instant(clock.to_ns(clock::now().saturating_sub(origin)));
         let Some(client) = &mut self.client else { return 0 };
-        let mut expired = [(0, tailwater_tcp::Events::empty()); TIMERS];
+        let mut expired = [(0, Events::empty()); TIMERS];
         let mut count = 0;
         client.handle_timeouts(now, TIMERS, |id, events| {
             expired[count] = (id, events);
             count += 1;
         });
         let mut done = false;
-        if let Stage::Working(task) = &mut self.stage {
-            for &(id, events) in &expired[..count] {
-                task.on_events(client, id, events, now);
-            }
-            done = task.poll(client, now, budget, &mut read);
+        for &(id, events) in &expired[..count] {
+            self.stage.on_events(client, id, events, now);
+        }
+        match &mut self.stage {
+            Stage::Working(task) => done = task.poll(client, now, budget, &mut read),
+            Stage::Loading(run) => done = run.poll(client, now, budget),
+            Stage::Idle | Stage::Looking { .. } => {}
         }
         let sent = match &mut self.stage {
             Stage::Working(task) if task.is_staged() => {
@@ -268,7 +350,9 @@ impl TcpStation {
             }
             _ => client.poll_transmit(now, budget, switch),
         };
-        if done && let Stage::Working(task) = core::mem::replace(&mut self.stage, Stage::Idle) {
+        if done && matches!(self.stage, Stage::Loading(_)) {
+            self.end_load(now);
+        } else if done && let Stage::Working(task) = core::mem::replace(&mut self.stage, Stage::Idle) {
             let outcome = task.outcome(client, now);
             self.answer(Ok(outcome));
         }
@@ -294,9 +378,11 @@ impl Port for TcpStation {
 
     fn poll(&mut self, now: Cycles, budget: usize, switch: &mut dyn Inject) -> Result<usize, PortError> {
         let now = self.instant(now);
-        // Relaxed: a hint; `take_order` has the Acquire.
-        if self.signal.changed.load(Ordering::Relaxed) && matches!(self.stage, Stage::Idle) {
-            self.take_order(now);
+        // Relaxed: a hint; `take_command` has the Acquire.
+        if self.signal.changed.load(Ordering::Relaxed)
+            && matches!(self.stage, Stage::Idle | Stage::Loading(_))
+        {
+            self.take_command(now);
         }
         let mut sent = self.arp.len();
         for answer in self.arp.drain(..) {
@@ -314,7 +400,9 @@ impl Port for TcpStation {
         if let Some(client) = &mut self.client
             && let Some((id, events)) = client.handle_frame(now, frame)
         {
-            if let Stage::Working(task) = &mut self.stage {
+            if let Stage::Loading(run) = &mut self.stage {
+                run.on_events(client, id, events, now);
+            } else if let Stage::Working(task) = &mut self.stage {
                 let before = task.finished();
                 task.on_events(client, id, events, now);
                 if task.is_staged()
@@ -343,6 +431,7 @@ impl Port for TcpStation {
             // There is no telling when a runtime will come.
             Stage::Looking { .. } => Some(Instant(0)),
             Stage::Working(task) => Some(task.next_event()),
+            Stage::Loading(run) => Some(run.next_event()),
         };
         let next = [client, stage].into_iter().flatten().min()?;
         Some(self.origin.saturating_add(self.clock.from_ns(next.0)))

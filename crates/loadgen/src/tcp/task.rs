@@ -13,8 +13,11 @@ use super::client::{Client, ConnectionId, PORTS};
 use super::order::{Order, Outcome};
 use super::stages::{Stages, Stamps};
 
-/// Connections that are opened or asked at a time: a listener's queue holds them.
+/// Connections that are opened or closed at a time: a listener's queue holds them.
 const WINDOW: u32 = 128;
+/// Connections that are asked once at a time. A service that looks at all of its connections in turn answers those of one
+/// turn, so that fewer would make the whole take as many turns as there are windows in it.
+const ASKED: u32 = 16_384;
 /// After its end an order waits for its last answers for at most so long.
 const GRACE: Duration = Duration::from_millis(500);
 /// Bytes taken or handed over at once.
@@ -239,12 +242,12 @@ impl Task {
         let ending = now > self.until;
         match self.order {
             Order::Open { .. } => {
-                self.begin_next(budget, |_, id| client.connect(id, now), clock);
+                self.begin_next(budget, WINDOW, |_, id| client.connect(id, now), clock);
                 ending || self.all_done()
             }
             Order::EchoOnce { bytes, .. } => {
                 self.due.clear();
-                self.begin_next(budget, |task, id| task.ask(client, id, bytes), clock);
+                self.begin_next(budget, ASKED, |task, id| task.ask(client, id, bytes), clock);
                 ending || self.all_done()
             }
             Order::Echo { bytes, .. } | Order::Stages { bytes, .. } => {
@@ -294,7 +297,7 @@ impl Task {
         let close = |_: &mut Self, id| {
             let _ = client.close(id);
         };
-        self.begin_next(budget, close, clock);
+        self.begin_next(budget, WINDOW, close, clock);
         for id in first..self.next {
             // Those that had failed before tell nothing any more.
             if is_over(client, id) && !self.progress[id as usize].done {
@@ -308,15 +311,16 @@ impl Task {
         self.next == self.count() && self.under_way == 0
     }
 
-    /// Begins connections that have not begun, [`WINDOW`] at a time.
+    /// Begins connections that have not begun, `window` at a time.
     fn begin_next(
         &mut self,
         budget: usize,
+        window: u32,
         mut begin: impl FnMut(&mut Self, ConnectionId),
         clock: &mut dyn FnMut() -> Instant,
     ) {
         for _ in 0..budget {
-            if self.next >= self.count() || self.under_way >= WINDOW {
+            if self.next >= self.count() || self.under_way >= window {
                 return;
             }
             let id = self.next;
@@ -346,7 +350,8 @@ impl Task {
 
     /// When [`poll`](Self::poll) has something to do.
     pub(super) fn next_event(&self) -> Instant {
-        let more = self.next < self.count() && self.under_way < WINDOW;
+        let window = if matches!(self.order, Order::EchoOnce { .. }) { ASKED } else { WINDOW };
+        let more = self.next < self.count() && self.under_way < window;
         if more || !self.due.is_empty() { Instant(0) } else { self.until + Duration::from_nanos(1) }
     }
 

@@ -14,6 +14,7 @@ use core::hash::BuildHasher;
 use core::time::Duration;
 use std::sync::{Arc, OnceLock};
 use tailwater_shm::clock;
+use tailwater_shm::ring::FLAG_CHECKSUM_OWED;
 use tailwater_tcp::Secret;
 
 static STACK: OnceLock<Stack> = OnceLock::new();
@@ -50,6 +51,14 @@ pub fn stack() -> &'static Stack {
     STACK.get().expect("sockets need a runtime: use #[tailwater::main] or tailwater::Builder::run")
 }
 
+#[inline]
+fn transmit(len: usize, flags: u8, fill: impl FnOnce(&mut [u8])) -> Result<(), OutletError> {
+    egress::transmit(len, flags, fill).map_err(|error| match error {
+        EgressError::Full => OutletError::Full,
+        EgressError::Down => OutletError::Down,
+    })
+}
+
 /// The egress ring of whichever kthread the caller runs on.
 #[derive(Debug)]
 pub struct KthreadOutlet;
@@ -57,10 +66,17 @@ pub struct KthreadOutlet;
 impl Outlet for KthreadOutlet {
     #[inline]
     fn transmit(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> Result<(), OutletError> {
-        egress::transmit(len, fill).map_err(|error| match error {
-            EgressError::Full => OutletError::Full,
-            EgressError::Down => OutletError::Down,
-        })
+        transmit(len, 0, fill)
+    }
+
+    #[inline]
+    fn transmit_incomplete(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> Result<(), OutletError> {
+        transmit(len, FLAG_CHECKSUM_OWED, fill)
+    }
+
+    #[inline]
+    fn completes(&self) -> bool {
+        true
     }
 
     fn now(&self) -> Duration {
@@ -132,6 +148,16 @@ impl Outlet for Batch {
     #[inline]
     fn transmit(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> Result<(), OutletError> {
         KthreadOutlet.transmit(len, fill)
+    }
+
+    #[inline]
+    fn transmit_incomplete(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> Result<(), OutletError> {
+        KthreadOutlet.transmit_incomplete(len, fill)
+    }
+
+    #[inline]
+    fn completes(&self) -> bool {
+        KthreadOutlet.completes()
     }
 
     fn now(&self) -> Duration {

@@ -39,14 +39,14 @@ pub(crate) use stack::tcp::DEFAULT_CONNECTIONS;
 use global::{KthreadOutlet, stack};
 
 /// Flag of a ring record: whoever put the frame into the ingress ring vouches for all checksums in it: IPv4's, and those of
-/// the transport protocol, whichever it is (ICMP, ICMPv6, TCP, UDP). That of a packet put together from fragments is looked
-/// at nevertheless.
+/// the transport protocol, whichever it is (ICMP, ICMPv6, TCP, UDP). The IOKernel does for what another runtime sent. The
+/// checksum of a packet put together from fragments is looked at nevertheless.
 ///
 /// # Examples
 /// ```
 /// assert!(tailwater::net::FLAG_CHECKSUM_OK.is_power_of_two());
 /// ```
-pub const FLAG_CHECKSUM_OK: u8 = 1 << 0;
+pub const FLAG_CHECKSUM_OK: u8 = tailwater_shm::ring::FLAG_CHECKSUM_OK;
 
 /// Says that the IOKernel is gone: sends to other hosts fail from now on.
 pub(crate) fn set_link_down() {

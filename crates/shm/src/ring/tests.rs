@@ -101,15 +101,15 @@ proptest! {
         let bytes = payload(len, seed);
         let mut slot = producer.reserve(len).unwrap();
         slot.write(0, &bytes);
-        slot.commit(0, 3, 0);
+        slot.commit(0, !FLAG_CHECKSUM_OK, 0);
         let record = from.peek().unwrap().unwrap();
         let first = from.first_line(&record);
         // A hostile producer rewrites the header part after it was checked.
         a.lines[0].words[2].store(u64::MAX, Ordering::Relaxed);
-        forward(&from, &record, &first, &mut to, 0x1234, 77).unwrap();
+        forward(&from, &record, &first, &mut to, 0x1234, FLAG_CHECKSUM_OK, 77).unwrap();
         let delivered = out.peek().unwrap().unwrap();
-        // Not the sender's flags (3): nobody has checked what they claim.
-        prop_assert_eq!((delivered.len, delivered.hash, delivered.flags), (len, 0x1234, 0));
+        // Not the sender's flags: nobody has checked what they claim.
+        prop_assert_eq!((delivered.len, delivered.hash, delivered.flags), (len, 0x1234, FLAG_CHECKSUM_OK));
         // SAFETY: nobody writes `b` any more.
         prop_assert_eq!(unsafe { out.frame(&delivered) }, &bytes[..]);
     }

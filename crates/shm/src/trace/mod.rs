@@ -27,5 +27,5 @@ pub use flow::FlowKeys;
 
 /// Flag of a ring record: the word of the flow hash holds the number of a trace.
 ///
-/// Bit 0 is the runtime's `FLAG_CHECKSUM_OK`.
-pub const FLAG_TRACED: u8 = 1 << 1;
+/// The bits below are about checksums ([`crate::ring`]).
+pub const FLAG_TRACED: u8 = 1 << 2;

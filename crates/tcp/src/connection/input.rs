@@ -10,8 +10,6 @@ use crate::time_wait::Verdict;
 use crate::{Error, Instant, Seq, State};
 use core::time::Duration;
 
-/// A peer that does not say takes segments of this size (RFC 9293 section 3.7.1).
-const DEFAULT_MSS: u16 = 536;
 /// Timestamps are older than any clock after 24 days (RFC 7323 section 5.5).
 const TIMESTAMP_LIFE_S: u32 = 24 * 24 * 3600;
 
@@ -67,7 +65,8 @@ impl Connection {
         let options = &header.options;
         self.receive.start(header.seq);
         self.heard_at = now;
-        self.peer_mss = options.mss.unwrap_or(DEFAULT_MSS).max(MIN_MSS);
+        // Until now what the opening said of a peer that does not say.
+        self.peer_mss = options.mss.unwrap_or(self.peer_mss).max(MIN_MSS);
         match options.timestamps {
             Some(timestamps) => self.receive.note_timestamp(timestamps.value, now),
             None => self.set.remove(Set::TIMESTAMPS),
@@ -121,7 +120,6 @@ impl Connection {
             Verdict::Ignore => {}
             Verdict::Reply(_) => self.set.insert(Set::ACK_NOW),
             Verdict::Reopen { .. } => self.challenge(now),
-            Verdict::Close => return self.apply(Event::Expired),
         }
         Events::empty()
     }
@@ -191,8 +189,9 @@ impl Connection {
         if !self.set.contains(Set::TIMESTAMPS) || header.flags.contains(Flags::RST) {
             return true;
         }
-        // Once negotiated each segment has them; one without is dropped (RFC 7323 section 3.2).
-        let Some(timestamps) = header.options.timestamps else { return false };
+        // Once negotiated each segment has them; one without is dropped (RFC 7323 section 3.2). Not a SYN: whoever has forgotten the
+        // connection may have forgotten those too, and is to be challenged (RFC 5961 section 4.2).
+        let Some(timestamps) = header.options.timestamps else { return header.flags.contains(Flags::SYN) };
         let behind = timestamps.value.wrapping_sub(self.receive.recent_timestamp) as i32;
         if behind >= 0 || seconds(now).wrapping_sub(self.receive.recent_at_s) > TIMESTAMP_LIFE_S {
             return true;
@@ -325,7 +324,7 @@ impl Connection {
         }
         let mut events = Events::empty();
         let held = self.unacked.len();
-        if self.set.contains(Set::WANTS_ROOM) && held <= self.send_limit as usize / 4 * 3 {
+        if self.set.contains(Set::WANTS_ROOM) && held <= self.send_room() / 4 * 3 {
             self.set.remove(Set::WANTS_ROOM);
             events |= Events::WRITABLE;
         }
@@ -367,11 +366,13 @@ impl Connection {
         }
         self.window = window;
         self.max_window = self.max_window.max(window);
-        self.window_seq = header.seq;
+        // A segment ahead of its turn, perhaps a forgery, must not make all that come in turn look old.
+        self.window_seq = header.seq.min(self.receive.next);
         self.window_ack = header.ack;
     }
 
-    /// Answers with an ACK, at most ten times a second (RFC 5961 section 7).
+    /// Answers with an ACK, at most ten times a second (RFC 5961 section 7), counted for this connection alone: see
+    /// [`Purpose::Challenge`](super::Purpose::Challenge).
     fn challenge(&mut self, now: Instant) {
         if self.challenges.take(now) {
             self.counters.challenge_acks += 1;

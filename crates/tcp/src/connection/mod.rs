@@ -12,8 +12,7 @@
 //! - **Out.** After each call, `send` and `recv` included, while [`Connection::wants_transmit`] (or [`Events::TRANSMIT`] was among its events):
 //!   [`Connection::poll_transmit`], which hands out one segment a call. State advances only when the closure says `Ok`;
 //!   `Err(Full)` means that the same segment, or a better one, is offered again. A closure that answers `Ok` and sends
-//!   nothing has lost a segment on the way, which TCP survives: that is how a global limit of [challenge
-//!   ACKs](Purpose::Challenge) is had.
+//!   nothing has lost a segment on the way, which TCP survives.
 //! - **Data.** `send`, `recv`, `peek` copy from and to the connection's buffers. Neither blocks; [`Events`] say when to
 //!   try again.
 //! - **Ending.** [`Connection::close`] is `shutdown(Write)`, [`Connection::shutdown_read`] `shutdown(Read)`,
@@ -49,7 +48,7 @@ pub use icmp::IcmpError;
 pub use output::{Full, Outgoing, Purpose, Transmit};
 pub use stats::Stats;
 
-use crate::config::{BUFFER_BOUNDS, Config, Opening};
+use crate::config::{BUFFER_BOUNDS, Config, FIRST_SEND_ROOM, Opening};
 use crate::ring::Ring;
 use crate::segment::{Header, Options};
 use crate::sender::{Algorithm, Range, Sender};
@@ -212,7 +211,7 @@ impl Connection {
             error: None,
             set,
             path_mss,
-            peer_mss: u16::MAX,
+            peer_mss: opening.default_mss.max(MIN_MSS),
             window: 0,
             max_window: 0,
             window_seq: Seq(0),
@@ -225,7 +224,7 @@ impl Connection {
             early_ack: Seq(0),
             reset_seq: Seq(0),
             timestamp_offset: opening.numbers.timestamp_offset,
-            delayed_ack_us: micros(config.delayed_ack.min(Duration::from_millis(500))),
+            delayed_ack_us: micros(config.delayed_ack.min(MAX_ACK_DELAY)),
             user_timeout_ms: millis(config.user_timeout),
             time_wait_ms: millis(config.time_wait),
             fin_wait_ms: millis(config.fin_wait),
@@ -312,9 +311,14 @@ impl Connection {
 
     /// A full buffer is told of when it has room again.
     fn note_room(&mut self) {
-        if self.unacked.len() >= self.send_limit as usize {
+        if self.unacked.len() >= self.send_room() {
             self.set.insert(Set::WANTS_ROOM);
         }
+    }
+
+    /// How much may be unacknowledged or unsent now: a window that outgrew the buffer would never be used.
+    fn send_room(&self) -> usize {
+        self.send_limit.min(self.sender.cwnd().saturating_mul(2).max(FIRST_SEND_ROOM)) as usize
     }
 
     /// Copies what was received into `out` and says how much it was; zero at the end of the stream, or if `out` is empty.
@@ -370,7 +374,7 @@ impl Connection {
         if !self.state.sends() || self.set.contains(Set::FIN_QUEUED) {
             return 0;
         }
-        (self.send_limit as usize).saturating_sub(self.unacked.len())
+        self.send_room().saturating_sub(self.unacked.len())
     }
 
     /// Bytes handed over and not yet acknowledged by the peer.
@@ -496,6 +500,9 @@ impl Connection {
 /// The least that is taken for a segment's size, whatever a peer or router says: smaller ones only serve to make us work
 /// (the reason for Linux's `tcp_min_snd_mss`). Forty bytes of options leave eight of data.
 pub(crate) const MIN_MSS: u16 = 48;
+
+/// An ACK waits less than half a second (RFC 9293 section 3.8.6.3).
+const MAX_ACK_DELAY: Duration = Duration::from_millis(499);
 
 #[inline]
 pub(crate) fn timestamp(now: Instant, offset: u32) -> u32 {

@@ -17,9 +17,11 @@ pub enum Purpose {
     Retransmission,
     /// Acknowledges, opens the window.
     Ack,
-    /// The answer to a segment that may be forged (RFC 5961). There are at most ten a second of a connection. A caller
-    /// that wants a global limit too answers `Ok` and sends nothing; it should draw that limit at random (a fixed one can
-    /// be counted from outside, and tells whether a guess was right).
+    /// The answer to a segment that may be forged (RFC 5961). There are at most ten a second of a connection, and there is
+    /// no limit across connections on purpose: whoever can provoke challenges on a connection of its own would see from how
+    /// many are left whether a forgery to somebody else's was answered, and find that connection's numbers in seconds
+    /// (CVE-2016-5696); drawing the limit at random only makes that slower. Each answers a segment that is at least as
+    /// large, so that nothing is amplified.
     Challenge,
     /// Asks for an ACK: the window is closed, or the peer was silent.
     Probe,

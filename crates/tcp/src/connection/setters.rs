@@ -54,7 +54,8 @@ impl Connection {
         self.send_limit
     }
 
-    /// Sets it, 1 KiB to 1 GiB (the nearer end is taken). What is queued stays queued.
+    /// Sets it, 1 KiB to 1 GiB (the nearer end is taken). What is queued stays queued. How much of it is taken: see
+    /// [`Config::send_buffer`](crate::Config::send_buffer).
     pub fn set_send_buffer(&mut self, bytes: u32) {
         self.send_limit = bytes.clamp(BUFFER_BOUNDS.0, BUFFER_BOUNDS.1);
         self.note_room();

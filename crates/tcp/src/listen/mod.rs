@@ -13,7 +13,7 @@
 
 mod cookie;
 
-use crate::config::{Config, InitialNumbers, Opening};
+use crate::config::{Config, InitialNumbers, Opening, default_mss};
 use crate::connection::{Events, MIN_MSS, timestamp};
 use crate::isn::{Flow, Secret, initial_numbers, timestamp_offset};
 use crate::segment::{Flags, Header, Options, Segment, Timestamps};
@@ -160,7 +160,7 @@ impl Listener {
         }
         if let Some(pending) = self.pending.get(&arrival.flow) {
             // Our answer was lost; if it is another client's number, the answer makes that client reset this one.
-            return Answer::Reply(self.syn_ack(pending, now));
+            return Answer::Reply(self.syn_ack(&arrival.flow, pending, now));
         }
         if !arrival.room {
             self.stats.overflows += 1;
@@ -191,7 +191,7 @@ impl Listener {
             sent_at: now,
             due,
         };
-        let answer = self.syn_ack(&pending, now);
+        let answer = self.syn_ack(flow, &pending, now);
         self.pending.insert(*flow, pending);
         self.due.insert((due, *flow));
         self.stats.syns += 1;
@@ -241,7 +241,7 @@ impl Listener {
         let sent_at = (pending.retries == 0).then_some(pending.sent_at);
         let connection = Connection::accept(
             &self.config.connection,
-            &opening(&pending.syn, pending.numbers, pending.path_mss),
+            &opening(&arrival.flow, pending.numbers, pending.path_mss),
             &pending.syn,
             sent_at,
             now,
@@ -261,19 +261,19 @@ impl Listener {
         Answer::Accept(Box::new(connection), events)
     }
 
-    fn syn_ack(&self, pending: &Pending, now: Instant) -> Header {
-        let opening = opening(&pending.syn, pending.numbers, pending.path_mss);
+    fn syn_ack(&self, flow: &Flow, pending: &Pending, now: Instant) -> Header {
+        let opening = opening(flow, pending.numbers, pending.path_mss);
         Connection::accept(&self.config.connection, &opening, &pending.syn, None, now).syn_ack(now)
     }
 
     fn cookie_answer(&self, now: Instant, arrival: &Arrival<'_>) -> Header {
         let (flow, syn) = (&arrival.flow, &arrival.segment.header);
-        let mss = syn.options.mss.unwrap_or(0);
+        let mss = syn.options.mss.unwrap_or(default_mss(flow.remote));
         let numbers = InitialNumbers {
             seq: cookie::make(&self.secret, flow, syn.seq, mss, now),
             timestamp_offset: timestamp_offset(&self.secret, flow),
         };
-        let opening = opening(syn, numbers, arrival.path_mss);
+        let opening = opening(flow, numbers, arrival.path_mss);
         let mut answer = Connection::accept(&self.config.connection, &opening, syn, None, now).syn_ack(now);
         match &mut answer.options.timestamps {
             Some(timestamps) => {
@@ -322,7 +322,7 @@ impl Listener {
             ..*header
         };
         let numbers = InitialNumbers { seq: iss, timestamp_offset: timestamp_offset(&self.secret, flow) };
-        let opening = opening(&syn, numbers, arrival.path_mss);
+        let opening = opening(flow, numbers, arrival.path_mss);
         Some(Connection::accept(&self.config.connection, &opening, &syn, None, now))
     }
 
@@ -350,7 +350,7 @@ impl Listener {
                 continue;
             }
             pending.retries += 1;
-            if emit(&flow, &self.syn_ack(&pending, now)).is_err() {
+            if emit(&flow, &self.syn_ack(&flow, &pending, now)).is_err() {
                 return;
             }
             self.stats.retransmissions += 1;
@@ -362,8 +362,9 @@ impl Listener {
     }
 }
 
-fn opening(syn: &Header, numbers: InitialNumbers, path_mss: u16) -> Opening {
-    Opening { local_port: syn.destination, remote_port: syn.source, numbers, path_mss }
+fn opening(flow: &Flow, numbers: InitialNumbers, path_mss: u16) -> Opening {
+    let (local_port, remote_port) = (flow.local_port, flow.remote_port);
+    Opening { local_port, remote_port, numbers, path_mss, default_mss: default_mss(flow.remote) }
 }
 
 #[cfg(test)]

@@ -210,3 +210,22 @@ fn without_cookies_a_full_queue_drops() {
     assert_eq!(reply(give(&mut listener, start(), second, stray, true)).flags, Flags::RST);
     assert_eq!(listener.stats().cookies_refused, 0, "no cookie is looked for where none was given");
 }
+
+#[test]
+fn a_client_that_names_no_segment_size_gets_the_least_its_protocol_promises() {
+    // RFC 9293 section 3.7.1, with and without an entry in the queue.
+    let six = Flow {
+        local: core::net::Ipv6Addr::LOCALHOST.into(),
+        remote: core::net::Ipv6Addr::LOCALHOST.into(),
+        ..flow(9)
+    };
+    for (flow, size) in [(flow(9), 536), (six, 1220)] {
+        for syn_queue in [0, 1] {
+            let mut listener = listener(ListenConfig { syn_queue, ..ListenConfig::default() });
+            let bare = header(&flow, Flags::SYN, Seq(7000), Seq(0));
+            let answer = reply(give(&mut listener, start(), flow, bare, true));
+            let connection = accepted(give(&mut listener, start(), flow, ack_of(&flow, &answer), true));
+            assert_eq!(connection.stats().mss, size, "with a queue of {syn_queue}");
+        }
+    }
+}

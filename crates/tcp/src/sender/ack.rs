@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use super::congestion::Delivery;
-use super::recovery::{Frto, Phase, Witness};
+use super::recovery::{Frto, Phase, Sign, Witness};
 use super::scoreboard::Sent;
 use super::{AckError, AckInfo, Acked, Forced, NO_TIMESTAMPS, Probe, Range, Sender};
 use crate::{Instant, Seq};
@@ -62,7 +62,8 @@ impl Sender {
             self.enter_recovery();
         }
         if (ack.ecn_echo || answered == Some(Answer::Repaired)) && !self.in_recovery() {
-            acked.send_cwr = self.cut(ack.ecn_echo) && ack.ecn_echo;
+            let sign = if ack.ecn_echo { Sign::Marked } else { Sign::Repaired };
+            acked.send_cwr = self.cut(sign) && ack.ecn_echo;
             self.congestion.cwnd = self.congestion.cwnd.min(self.congestion.ssthresh);
         }
         self.resize(ack, &acked, &news, duplicated, now);
@@ -83,7 +84,7 @@ impl Sender {
         Ok(acked)
     }
 
-    /// How long our newstamp clock stays at one value.
+    /// How long our timestamp clock stays at one value.
     pub(super) fn tick(&self) -> Duration {
         Duration::from_micros(u64::from(self.tick_us))
     }
@@ -120,7 +121,7 @@ impl Sender {
         (acked, news, Witness { dsacked, echoed, original, duplicate: false })
     }
 
-    /// Measures a round trip: by what was sent once, else by the newstamp (RFC 7323 section 4.1).
+    /// Measures a round trip: by what was sent once, else by the timestamp (RFC 7323 section 4.1).
     fn time(&mut self, acked: &Acked, news: &News, ack: &AckInfo<'_>, now: Instant) {
         let in_window = (self.board.outstanding() + acked.acked).div_ceil(2 * self.mss);
         let own = news.first.filter(|_| !news.ambiguous);

@@ -74,19 +74,22 @@ impl Sender {
     /// Something is lost, and nothing is being repaired: fast recovery.
     pub(super) fn enter_recovery(&mut self) {
         self.begin(Phase::Recovery);
-        self.cut(false);
+        self.cut(Sign::Lost);
         self.forced = Forced::Retransmission;
         self.recover = self.board.nxt();
     }
 
-    /// The threshold comes down, once for each window (RFC 3168 section 6.1.2 holds for losses and marks together).
-    pub(super) fn cut(&mut self, marked: bool) -> bool {
-        if self.board.una() < self.cut_until {
+    /// The threshold comes down, once for each window (RFC 3168 section 6.1.2 holds for losses and marks together). What is lost is not
+    /// before `una`; what was marked, or repaired by a probe, is, so an acknowledgement of exactly the cut window is still about that one.
+    pub(super) fn cut(&mut self, sign: Sign) -> bool {
+        let (una, until) = (self.board.una(), self.cut_until);
+        let known = if sign == Sign::Lost { una < until } else { una <= until };
+        if known {
             self.congestion.ssthresh = self.congestion.ssthresh.min(self.congestion.cwnd);
             return false;
         }
         let flight = self.board.outstanding();
-        self.congestion.on_congestion(flight, self.mss, marked);
+        self.congestion.on_congestion(flight, self.mss, sign == Sign::Marked);
         self.cut_until = self.board.nxt();
         true
     }
@@ -193,7 +196,8 @@ impl Sender {
         self.rtt.forget_back_off();
         self.forced = Forced::No;
         (self.duplicated, self.duplicates) = (0, 0);
-        self.cut_until = self.board.una();
+        // Whatever the next acknowledgement says is about a window that was not cut.
+        self.cut_until = self.board.una() + u32::MAX;
     }
 
     /// How much may go out in fast recovery after `delivered` more bytes arrived (RFC 6937 section 3).
@@ -242,6 +246,17 @@ impl Sender {
             }
         }
     }
+}
+
+/// What speaks of congestion.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Sign {
+    /// Something unacknowledged is lost.
+    Lost,
+    /// Something that a probe repaired, and that is acknowledged, was lost.
+    Repaired,
+    /// Something acknowledged was marked (ECN).
+    Marked,
 }
 
 /// What an acknowledgement says about copies.

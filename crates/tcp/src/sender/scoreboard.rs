@@ -236,10 +236,12 @@ impl Scoreboard {
         self.lost - before
     }
 
-    /// The first `bytes` are lost, if they are in flight and were sent once. Returns how many are.
+    /// The first `bytes` are lost, if they are in flight and were sent once; none if the first is delivered. Returns how many are.
     pub(super) fn mark_first_lost(&mut self, bytes: u32) -> u32 {
         let head = Range::new(self.una, bytes.min(self.outstanding()));
-        if head.is_empty() || self.first().is_none_or(|first| first.again) {
+        // What is delivered has forgotten whether it was sent again.
+        let not_it = |first: &Sent| first.fate == Fate::Delivered || first.again;
+        if head.is_empty() || self.first().is_none_or(not_it) {
             return 0;
         }
         let (from, to) = self.cut_out(head);

@@ -1,5 +1,7 @@
 //! Peers who want memory or time rather than data.
 
+use core::time::Duration;
+
 use tailwater_tcp::listen::{Arrival, ListenConfig};
 use tailwater_tcp::segment::{Options, SackBlock};
 use tailwater_tcp::{
@@ -14,7 +16,7 @@ const PEER: Seq = Seq(5_000);
 
 fn opening() -> Opening {
     let numbers = InitialNumbers { seq: Seq(u32::MAX - 9_000), timestamp_offset: 0 };
-    Opening { local_port: 1_000, remote_port: 80, numbers, path_mss: 1_460 }
+    Opening { local_port: 1_000, remote_port: 80, numbers, path_mss: 1_460, default_mss: 536 }
 }
 
 /// A victim, and what its peer says next.
@@ -141,6 +143,86 @@ fn resets_and_fins_with_wrong_numbers_neither_end_a_connection_nor_are_all_answe
     assert!(answers <= 50_000, "{answers}");
     assert!(victim.connection.stats().challenge_acks <= 10, "{:?}", victim.connection.stats());
     assert!(victim.connection.stats().heap_bytes < 64 << 10);
+}
+
+#[test]
+fn resets_fins_and_stray_acks_to_a_listener_leave_nothing_behind() {
+    let mut listener = Listener::new(ListenConfig::default(), Secret([3; 16]));
+    let kinds = [
+        Flags::RST,
+        Flags::RST | Flags::ACK,
+        Flags::FIN,
+        Flags::FIN | Flags::ACK,
+        Flags::SYN | Flags::FIN,
+        Flags::SYN | Flags::ACK,
+        Flags::ACK,
+        Flags::empty(),
+    ];
+    for number in 0..50_000 {
+        let (flow, flags) = (client(number / 8), kinds[number as usize % 8]);
+        let header = Header {
+            source: flow.remote_port,
+            destination: 80,
+            seq: Seq(number),
+            ack: Seq(number.wrapping_mul(2_654_435_761)),
+            flags,
+            window: 1_000,
+            options: Options::default(),
+        };
+        let segment = Segment { header, payload: &[] };
+        let arrival =
+            Arrival { flow, segment, ecn: EcnCodepoint::NotEct, path_mss: 1_460, room: true, iss: None };
+        match listener.handle_segment(NOW, &arrival) {
+            Answer::Ignore => {}
+            // Only what acknowledges something is told that there is nothing (RFC 9293 section 3.10.7.2).
+            Answer::Reply(answer) => {
+                assert!(
+                    answer.flags == Flags::RST && flags.contains(Flags::ACK) && !flags.contains(Flags::RST)
+                );
+            }
+            accepted @ Answer::Accept(..) => panic!("{flags:?}: {accepted:?}"),
+        }
+        assert_eq!((listener.pending(), listener.next_timeout()), (0, None));
+    }
+}
+
+#[test]
+fn peers_that_never_open_their_window_cost_what_was_queued_and_a_probe_a_minute() {
+    // Sockstress: many connections whose window stays closed, every probe answered, for an hour.
+    const QUEUED: usize = 10_000;
+    let mut victims: Vec<_> = (0..200).map(|_| Victim::new(&Config::default(), 0)).collect();
+    let end = NOW + Duration::from_hours(1);
+    for victim in &mut victims {
+        victim.connection.send(&[1; QUEUED]).expect("room");
+        victim.speak();
+        while let Some(at) = victim.connection.next_timeout().filter(|&at| at <= end) {
+            victim.now = victim.now.max(at);
+            let _ = victim.connection.handle_timeout(victim.now);
+            if victim.speak() > 0 {
+                victim.hear(victim.header(Flags::ACK, PEER + 1, 0), &[]);
+            }
+        }
+        // As long as it answers it is alive (RFC 9293 section 3.8.6.1).
+        assert_eq!((victim.connection.state(), victim.connection.error()), (State::Established, None));
+        assert!(victim.segments <= 100, "{} segments", victim.segments);
+    }
+    let heap: usize = victims.iter().map(|victim| victim.connection.stats().heap_bytes).sum();
+    assert!(heap <= victims.len() * (QUEUED.next_power_of_two() + 256), "{heap} bytes");
+    // Nobody waits for a peer whom no application here talks to any more.
+    for victim in &mut victims {
+        victim.now = end;
+        let _ = victim.connection.release(end);
+        while !victim.connection.is_closed() {
+            let at = victim.connection.next_timeout().expect("an end");
+            victim.now = victim.now.max(at);
+            assert!(victim.now <= end + Duration::from_mins(6), "{:?}", victim.connection.state());
+            let _ = victim.connection.handle_timeout(victim.now);
+            if victim.speak() > 0 {
+                victim.hear(victim.header(Flags::ACK, PEER + 1, 0), &[]);
+            }
+        }
+        assert_eq!(victim.connection.stats().heap_bytes, 0);
+    }
 }
 
 #[test]

@@ -107,6 +107,7 @@ impl World {
                 remote_port: PORTS[1 - side],
                 numbers,
                 path_mss: plan.path_mss,
+                default_mss: 536,
             };
             Connection::connect(&plan.configs[side], &opening, now)
         };

@@ -134,3 +134,47 @@ proptest! {
         prop_assert_eq!(merged.figures(), one.finish(2 * WINDOW_NS).figures());
     }
 }
+
+/// A recorder with intervals that has seen these requests: (completed at, latency).
+fn recorded(requests: &[(u64, u64)]) -> Summary {
+    let mut recorder = LatencyRecorder::with_intervals(0, SECOND_NS);
+    for &(now_ns, latency_ns) in requests {
+        recorder.count_offered();
+        recorder.record(now_ns, latency_ns);
+    }
+    recorder.finish(SECOND_NS)
+}
+
+proptest! {
+    #[test]
+    fn generators_side_by_side_report_what_one_would_have(
+        mut requests in prop::collection::vec((0..SECOND_NS, 1..50_000_000u64, any::<bool>()), 1..300)
+    ) {
+        requests.sort_unstable();
+        let of = |keep: &dyn Fn(bool) -> bool| {
+            let kept: Vec<(u64, u64)> =
+                requests.iter().filter(|r| keep(r.2)).map(|r| (r.0, r.1)).collect();
+            recorded(&kept)
+        };
+        let one = of(&|_| true);
+        let mut merged = of(&|side| side);
+        merged.merge_parallel(&of(&|side| !side));
+        prop_assert_eq!(merged.histogram(), one.histogram());
+        prop_assert_eq!(merged.counts(), one.counts());
+        prop_assert_eq!(merged.duration_ns(), one.duration_ns());
+        let (got, want) = (merged.windowed_p999_ns().unwrap(), one.windowed_p999_ns().unwrap());
+        prop_assert!(got <= want && want as f64 <= got as f64 * 1.001 + 1.0, "{} for {}", got, want);
+    }
+
+    #[test]
+    fn a_written_summary_reads_back(
+        mut requests in prop::collection::vec((0..SECOND_NS, 1..50_000_000u64), 0..300)
+    ) {
+        requests.sort_unstable();
+        let summary = recorded(&requests);
+        let text = serde_json::to_string(&summary).unwrap();
+        let back: Summary = serde_json::from_str(&text).unwrap();
+        prop_assert_eq!(back.histogram(), summary.histogram());
+        prop_assert_eq!(back.figures(), summary.figures());
+    }
+}

@@ -1,5 +1,7 @@
 //! Programs under test. `role NAME` plays one; all print `ready ADDRESS` when they serve.
 
+mod dns;
+mod kv;
 mod tcp;
 
 use std::cell::RefCell;
@@ -241,9 +243,13 @@ fn main() {
         Some("spin") => spin(),
         Some("sleep") => sleeps_here(),
         Some("clutch") => clutch(),
+        Some("dns") => dns::serve(),
+        Some("kv") => kv::serve(),
         Some("tcp-serve") => tcp::serve(),
         Some("tcp-call") => tcp::call(),
         Some("tcp-relay") => tcp::relay(),
+        Some("tcp-keep") => tcp::keep(),
+        Some("tcp-orphan") => tcp::orphan(),
         other => panic!("unknown role {other:?}"),
     }
 }

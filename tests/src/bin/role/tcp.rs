@@ -3,7 +3,8 @@
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::sync::Arc;
-use tailwater::net::{TcpListener, TcpStream};
+use std::time::Duration;
+use tailwater::net::{TcpKeepalive, TcpListener, TcpOptions, TcpStream};
 use tailwater::thread;
 use tailwater_tests::stream;
 
@@ -117,6 +118,48 @@ pub fn call() {
         Ok((sent, received)) => say(&format!("sent {sent} received {received}")),
         Err(error) => say(&format!("failed {:?}", error.kind())),
     }
+}
+
+/// Calls the address in PEER and echoes what comes, with a keepalive each second that gives up after two, and says how the
+/// connection ended.
+pub fn keep() {
+    let peer = std::env::var("PEER").expect("a peer to call");
+    let second = Duration::from_secs(1);
+    let keepalive = TcpKeepalive { idle: second, interval: second, probes: 2 };
+    ready();
+    let stream = TcpOptions::new().keepalive(Some(keepalive)).connect(&*peer).expect("the peer listens");
+    say(&format!("ended {:?}", echo(stream).map_err(|error| error.kind()).err()));
+}
+
+/// Talks to the address in PEER and to itself, and says what becomes of either when the IOKernel is killed.
+pub fn orphan() {
+    let peer = std::env::var("PEER").expect("a peer to call");
+    ready();
+    let mut remote = TcpStream::connect(&*peer).expect("the peer listens");
+    exchange(&mut remote).expect("the peer answers");
+    let listener = TcpListener::bind((crate::own_ip(), 0)).expect("a free port");
+    let own = listener.local_addr().expect("bound");
+    thread::spawn(move || listener.accept().and_then(|(stream, _)| echo(stream)));
+    let mut local = TcpStream::connect(own).expect("it listens");
+    exchange(&mut local).expect("an answer");
+    say("talking");
+    // Waits for what never comes.
+    let read = remote.read(&mut [0]).expect_err("the peer has nothing to say");
+    say(&format!("a waiting read failed {:?}", read.kind()));
+    let write = remote.write(b"x").expect_err("the connection is over");
+    say(&format!("a later write failed {:?}", write.kind()));
+    let again = TcpStream::connect(&*peer).expect_err("there is no way to the peer");
+    say(&format!("a new connection failed {:?}", again.kind()));
+    let answers = (0..1000).filter(|_| exchange(&mut local).is_ok()).count();
+    say(&format!("{answers} answers within the program"));
+}
+
+/// A request and its echo.
+fn exchange(stream: &mut TcpStream) -> io::Result<()> {
+    let (request, mut answer) = (*b"request!", [0; 8]);
+    stream.write_all(&request)?;
+    stream.read_exact(&mut answer)?;
+    if answer == request { Ok(()) } else { Err(ErrorKind::InvalidData.into()) }
 }
 
 /// Passes bytes between each client of port 2222 and a connection to PEER, both ways until both ends have closed.

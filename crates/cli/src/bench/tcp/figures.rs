@@ -63,7 +63,7 @@ impl Serialize for Figures {
 }
 
 /// Label, unit, and the names on either side.
-const ROWS: [(&str, f64, &str, &str); 22] = [
+const ROWS: [(&str, f64, &str, &str); 25] = [
     ("rr 64 B, p50 us (kernel: both spin)", 1.0, "rr_p50_us", "kernel_rr_p50_us"),
     ("   p99", 1.0, "rr_p99_us", "kernel_rr_p99_us"),
     ("rr 64 B, p50 us (kernel: both block)", 1.0, "rr_p50_us", "kernel_rr_blocking_p50_us"),
@@ -72,10 +72,11 @@ const ROWS: [(&str, f64, &str, &str); 22] = [
     ("   p50 us", 1.0, "echo_p50_us", "kernel_echo_p50_us"),
     ("   p99 us", 1.0, "echo_p99_us", "kernel_echo_p99_us"),
     ("bulk between two runtimes, Gbit/s", 1.0, "bulk_gbps", "kernel_bulk_gbps"),
+    ("   segments sent again", 1.0, "bulk_retransmissions", ""),
     ("   port to runtime", 1.0, "bulk_upload_gbps", "kernel_bulk_gbps"),
     ("   runtime to port", 1.0, "bulk_download_gbps", "kernel_bulk_gbps"),
     ("   within one runtime", 1.0, "bulk_loopback_gbps", "kernel_bulk_gbps"),
-    ("connections made and closed, 1000/s", 1e3, "churn_cps", ""),
+    ("connections made and closed, 1000/s", 1e3, "churn_cps", "kernel_churn_cps"),
     ("cycles of a request: client's TCP out", 1.0, "cycles_client_tcp_out", ""),
     ("   switch, in (copy into the ring)", 1.0, "cycles_switch_in", ""),
     ("   ring, driver, TCP in, wake", 1.0, "cycles_ring_tcp_in_wake", ""),
@@ -85,7 +86,9 @@ const ROWS: [(&str, f64, &str, &str); 22] = [
     ("   client's TCP in", 1.0, "cycles_client_tcp_in", ""),
     ("bytes per idle connection", 1.0, "idle_conn_bytes", ""),
     ("   connections established", 1.0, "idle_connections", ""),
+    ("   seconds to establish them", 1.0, "idle_open_s", ""),
     ("   of them answered afterwards", 1.0, "idle_answered", ""),
+    ("   seconds for that", 1.0, "idle_answer_s", ""),
 ];
 
 impl fmt::Display for Figures {

@@ -6,7 +6,7 @@ use tailwater_loadgen::tcp::Order;
 use super::REQUEST;
 use super::figures::Figures;
 use super::host::Host;
-use super::rounds::{WAIT, open};
+use super::rounds::{WAIT, WAIT_EACH, open};
 use super::service::HOLD;
 use crate::demo::child::ChildProcess;
 use crate::interrupt::Interrupt;
@@ -21,19 +21,22 @@ pub(super) fn measure(connections: u32, figures: &mut Figures, interrupt: &Inter
     open(&host, HOLD, FIRST)?;
     host.run(Order::Close { wait: WAIT })?;
     let before = resident_bytes(&service)?;
-    open(&host, HOLD, connections)?;
+    let opened = open(&host, HOLD, connections)?;
+    figures.add("idle_open_s", opened.elapsed.as_secs_f64());
     interrupt.check()?;
     // Buffers that lie empty are given back within two seconds.
     interrupt.sleep_until(std::time::Instant::now() + std::time::Duration::from_millis(2_500))?;
     let after = resident_bytes(&service)?;
     figures.add("idle_conn_bytes", (after as f64 - before as f64) / f64::from(connections));
     figures.add("idle_connections", connections.into());
-    let once = host.run(Order::EchoOnce { bytes: REQUEST, wait: WAIT * 2 })?;
+    let once = host.run(Order::EchoOnce { bytes: REQUEST, wait: WAIT + WAIT_EACH * connections })?;
     anyhow::ensure!(
         once.completed == u64::from(connections),
-        "{} of {connections} idle connections answered",
-        once.completed
+        "{} of {connections} idle connections answered: {:#}",
+        once.completed,
+        host.stats.to_json()
     );
+    figures.add("idle_answer_s", once.elapsed.as_secs_f64());
     figures.add("idle_answered", once.completed as f64);
     Ok(())
 }

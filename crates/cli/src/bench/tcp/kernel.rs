@@ -2,6 +2,8 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -214,6 +216,59 @@ pub(super) fn echo(
     // What it had not sent yet may find the connection reset.
     let _ = thread.join();
     Ok(count.outcome(bytes))
+}
+
+/// Connections a second that are opened, used for one request and closed, `lanes` at a time, by as many blocking threads on
+/// either side: the client closes first.
+pub(super) fn churn(pair: Pair, lanes: u32, bytes: usize, lasts: Duration) -> Result<f64> {
+    let done = Arc::new(AtomicBool::new(false));
+    let over = Arc::clone(&done);
+    let (address, thread) = serve(pair[1], move |listener| {
+        let lane = || -> std::io::Result<()> {
+            let mut buffer = vec![0; bytes];
+            loop {
+                let (mut stream, _) = listener.accept()?;
+                prepare(&stream, false)?;
+                if read_full(&mut stream, &mut buffer)? {
+                    stream.write_all(&buffer)?;
+                    read_full(&mut stream, &mut buffer)?;
+                } else if over.load(Ordering::Relaxed) {
+                    return Ok(());
+                }
+            }
+        };
+        // Threads inherit the core of the one that starts them.
+        std::thread::scope(|scope| join_all((0..lanes).map(|_| scope.spawn(lane)).collect()).map(drop))
+    })?;
+    let _pinned = PinnedThread::new(pair[0])?;
+    let until = Instant::now() + lasts;
+    let lane = || -> std::io::Result<u64> {
+        let (mut buffer, mut count) = (vec![0x5a; bytes], 0);
+        while Instant::now() < until {
+            let mut stream = TcpStream::connect(address)?;
+            prepare(&stream, false)?;
+            stream.write_all(&buffer)?;
+            count += u64::from(read_full(&mut stream, &mut buffer)?);
+        }
+        Ok(count)
+    };
+    let counts =
+        std::thread::scope(|scope| join_all((0..lanes).map(|_| scope.spawn(lane)).collect::<Vec<_>>()));
+    let elapsed = (Instant::now() - until) + lasts;
+    // Relaxed: the connections below come after it, by the kernel.
+    done.store(true, Ordering::Relaxed);
+    for _ in 0..lanes {
+        drop(TcpStream::connect(address)?);
+    }
+    end(thread)?;
+    Ok(counts?.iter().sum::<u64>() as f64 / elapsed.as_secs_f64())
+}
+
+fn join_all<T>(
+    threads: Vec<std::thread::ScopedJoinHandle<'_, std::io::Result<T>>>,
+) -> std::io::Result<Vec<T>> {
+    let panicked = |_| Err(std::io::Error::other("a thread of the baseline panicked"));
+    threads.into_iter().map(|thread| thread.join().unwrap_or_else(panicked)).collect()
 }
 
 /// One connection, as much as it takes, in Gbit/s.

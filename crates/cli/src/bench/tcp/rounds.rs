@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use tailwater_loadgen::tcp::{Order, STAGES};
+use tailwater_loadgen::tcp::{Order, Outcome, STAGES};
 use tailwater_tcp::Config;
 
 use super::figures::Figures;
@@ -15,8 +15,12 @@ use crate::interrupt::Interrupt;
 /// Length of each measurement.
 pub(super) const LASTS: Duration = Duration::from_millis(300);
 pub(super) const WARM_UP: Duration = Duration::from_millis(50);
-/// How long connecting and closing may take.
+/// How long connecting and closing may take, and how much longer for each connection: a machine may have other things to do.
 pub(super) const WAIT: Duration = Duration::from_secs(60);
+pub(super) const WAIT_EACH: Duration = Duration::from_micros(500);
+
+/// The baseline's connections that come and go at a time: more threads are no faster.
+const CHURN_LANES: u32 = 16;
 
 /// Figures of the stages, in the order of [`tailwater_loadgen::tcp::STAGES`].
 const STAGE_KEYS: [&str; STAGES.len()] = [
@@ -35,14 +39,15 @@ pub(super) fn config() -> Box<Config> {
     Box::new(Config { nodelay: true, time_wait: Duration::from_secs(1), ..Config::default() })
 }
 
-pub(super) fn open(host: &Host, port: u16, connections: u32) -> Result<()> {
+pub(super) fn open(host: &Host, port: u16, connections: u32) -> Result<Outcome> {
     open_lossy(host, port, connections, 0)
 }
 
 /// As [`open`], and loses so many of a million frames from now on.
-pub(super) fn open_lossy(host: &Host, port: u16, connections: u32, loss_per_million: u32) -> Result<()> {
+pub(super) fn open_lossy(host: &Host, port: u16, connections: u32, loss_per_million: u32) -> Result<Outcome> {
     let server = at(port);
-    let order = Order::Open { server, connections, config: config(), loss_per_million, wait: WAIT };
+    let wait = WAIT + WAIT_EACH * connections;
+    let order = Order::Open { server, connections, config: config(), loss_per_million, wait };
     let outcome = host.run(order)?;
     anyhow::ensure!(
         outcome.completed == u64::from(connections),
@@ -50,7 +55,7 @@ pub(super) fn open_lossy(host: &Host, port: u16, connections: u32, loss_per_mill
         outcome.completed,
         host.stats.to_json()
     );
-    Ok(())
+    Ok(outcome)
 }
 
 /// A client in a port, a service on the managed core.
@@ -97,6 +102,7 @@ pub(super) fn runtimes(figures: &mut Figures, interrupt: &Interrupt) -> Result<(
         let to = format!("{SERVICE_IP}:{DISCARD}");
         let mut sender = host.other(&["send", &to, &lasts])?;
         figures.add("bulk_gbps", value_of(&sender.read_line(interrupt)?, "gbps")?);
+        figures.add("bulk_retransmissions", value_of(&sender.read_line(interrupt)?, "again")?);
     }
     let host = Host::start()?;
     let mut one = host.other(&["loopback", &lasts])?;
@@ -118,6 +124,7 @@ pub(super) fn kernel(figures: &mut Figures) -> Result<()> {
     figures.add("kernel_echo_rps", many.rate());
     figures.add("kernel_echo_p50_us", many.latency_us(0.5));
     figures.add("kernel_echo_p99_us", many.latency_us(0.99));
+    figures.add("kernel_churn_cps", kernel::churn(pair, CHURN_LANES, REQUEST, LASTS)?);
     figures.add("kernel_bulk_gbps", kernel::bulk(pair, WARM_UP, LASTS)?);
     Ok(())
 }

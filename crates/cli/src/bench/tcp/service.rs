@@ -28,8 +28,9 @@ pub(super) const GENERATE: u16 = 19;
 pub(super) const HOLD: u16 = 6000;
 /// How many.
 const HOLD_PORTS: u16 = 5;
-/// Pause between two looks at the connections that are held.
+/// Pause between two looks at the connections that are held: so long, or so many times as long as a look took.
 const SWEEP: Duration = Duration::from_millis(5);
+const PAUSE: u32 = 3;
 /// Bytes handed over at once in bulk.
 const CHUNK: usize = 64 << 10;
 /// Before bulk is counted: slow start is over.
@@ -82,9 +83,7 @@ fn serve() -> std::io::Result<()> {
     listen(STAMP, stamp)?;
     listen(DISCARD, discard)?;
     listen(GENERATE, generate)?;
-    for port in HOLD..HOLD + HOLD_PORTS {
-        hold(port)?;
-    }
+    hold()?;
     say("ready");
     // Each line of input asks how many connections there are; its end is ours.
     while tailwater::blocking(|| std::io::stdin().read_line(&mut String::new()))? > 0 {
@@ -154,10 +153,32 @@ fn generate(mut stream: TcpStream) -> std::io::Result<()> {
     }
 }
 
-/// Two threads for any number of connections: one accepts, one looks at all of them every few milliseconds.
-fn hold(port: u16) -> std::io::Result<()> {
+/// Connections that nobody waits for.
+type Held = Arc<Mutex<Vec<TcpStream>>>;
+
+/// Threads for any number of connections: one for each port accepts, and one looks at all connections in turn. One, so that
+/// looking takes a bounded share of the core however many ports there are, and leaves the rest to handshakes.
+fn hold() -> std::io::Result<()> {
+    let ports: std::io::Result<Vec<Held>> = (HOLD..HOLD + HOLD_PORTS).map(accept_all).collect();
+    let ports = ports?;
+    thread::spawn(move || {
+        let mut took = Duration::ZERO;
+        loop {
+            thread::sleep(SWEEP.max(took * PAUSE));
+            let began = Instant::now();
+            for held in &ports {
+                held.lock().unwrap_or_else(PoisonError::into_inner).retain_mut(answer);
+            }
+            took = began.elapsed();
+        }
+    });
+    Ok(())
+}
+
+/// A thread that accepts on `port`.
+fn accept_all(port: u16) -> std::io::Result<Held> {
     let listener = TcpListener::bind((ANY, port))?;
-    let held = Arc::new(Mutex::new(Vec::new()));
+    let held = Held::default();
     let new = Arc::clone(&held);
     thread::spawn(move || {
         while let Ok((stream, _)) = listener.accept() {
@@ -166,17 +187,7 @@ fn hold(port: u16) -> std::io::Result<()> {
             }
         }
     });
-    thread::spawn(move || {
-        let mut took = Duration::ZERO;
-        loop {
-            thread::sleep(SWEEP.max(took));
-            let began = Instant::now();
-            held.lock().unwrap_or_else(PoisonError::into_inner).retain_mut(answer);
-            // As long as it took: who accepts needs the lock, too.
-            took = began.elapsed();
-        }
-    });
-    Ok(())
+    Ok(held)
 }
 
 /// Sends back what has come; false when the connection is over.
@@ -190,7 +201,7 @@ fn answer(stream: &mut TcpStream) -> bool {
     }
 }
 
-/// Sends for `lasts` after a warm-up and prints `gbps NUMBER`.
+/// Sends for `lasts` after a warm-up and prints `gbps NUMBER`, then `again NUMBER`: segments sent again.
 fn send(to: SocketAddrV4, lasts: Duration) -> Result<()> {
     let mut stream = TcpStream::connect(to).with_context(|| format!("cannot connect to {to}"))?;
     let buffer = vec![0x5a; CHUNK];
@@ -205,5 +216,6 @@ fn send(to: SocketAddrV4, lasts: Duration) -> Result<()> {
     }
     let gbps = bytes as f64 * 8.0 / began.elapsed().as_nanos() as f64;
     say(&format!("gbps {gbps}"));
+    say(&format!("again {}", stream.stats().retransmissions));
     Ok(())
 }

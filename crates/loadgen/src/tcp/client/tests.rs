@@ -1,7 +1,9 @@
 //! A client and a listener of `tailwater-tcp`, frames handed from one to the other in virtual time.
 
 use super::*;
+use crate::protocol::Echo;
 use crate::station::wire::put_u16;
+use crate::tcp::open_loop::{OpenLoop, TcpLoad};
 use std::collections::{HashMap, HashSet};
 use tailwater_iokernel::frame::IPV4_FRAME;
 use tailwater_tcp::listen::{Arrival, ListenConfig};
@@ -206,30 +208,125 @@ fn segments_of_unknown_connections_are_answered_with_a_reset() {
     assert!(client.handle_frame(Instant(0), &answers[0]).is_some());
 }
 
-#[test]
-fn what_is_lost_on_purpose_is_sent_again() {
+/// Sends 100 KB to the echo server, through the losses of `seed`, until all of it is back. The frames that were lost, and
+/// the virtual time that it took.
+fn echo_with_losses(seed: u64) -> (u64, Instant) {
+    const BYTES: usize = 100_000;
     let (mut client, mut server) = (client(), Server::new());
-    client.set_loss(200_000);
+    // The handshake is not what is tested: a timer of seconds decides how long a lost one takes.
     client.connect(0, Instant(0));
+    run(&mut client, &mut server, Instant(0), 100);
+    client.loss.state = seed;
+    client.set_loss(200_000);
     let (mut now, mut sent, mut received, mut buffer) = (Instant(0), 0, 0, [0; 4096]);
-    for _ in 0..100_000 {
-        run(&mut client, &mut server, now, 1_000);
+    for _ in 0..50_000 {
         while let Ok(len @ 1..) = client.recv(0, &mut buffer) {
             received += len;
         }
-        if received == 100_000 {
-            assert!(client.lost() > 10, "{} of the frames were lost", client.lost());
-            return;
+        if received == BYTES {
+            return (client.lost(), now);
         }
-        sent += client.send(0, &[7; 1000][..1000.min(100_000 - sent)]).unwrap_or(0);
+        let rest = BYTES - sent;
+        if rest > 0 {
+            sent += client.send(0, &[7; 1000][..rest.min(1000)]).unwrap_or(0);
+        }
+        run(&mut client, &mut server, now, 1_000);
         for frame in server.poll(now) {
             client.handle_frame(now, &frame);
         }
-        now = match client.next_event() {
-            Some(Instant(0)) | None => Instant(now.0 + 1_000_000),
-            Some(at) => at.max(Instant(now.0 + 1_000_000)),
-        };
+        // To whatever either side does next, 100 us at least.
+        let timers = server.connections.values().filter_map(|c| c.next_timeout()).chain(client.next_event());
+        let at = timers.min().unwrap_or(now);
+        now = at.max(Instant(now.0 + 100_000));
         client.handle_timeouts(now, 8, |_, _| {});
     }
-    panic!("{received} of 100000 bytes came back");
+    panic!("seed {seed}: {received} of {BYTES} bytes came back by {now:?}: {:?}", client.connection(0));
+}
+
+#[test]
+fn what_is_lost_on_purpose_is_sent_again() {
+    for seed in 1..=64 {
+        let (lost, at) = echo_with_losses(seed);
+        // 100 KB are 70 full segments each way; a fifth of them, less what chance takes off.
+        assert!((10..10_000).contains(&lost), "seed {seed}: {lost} frames were lost");
+        assert!(at < Instant(3_600_000_000_000), "seed {seed}: it took until {at:?}");
+    }
+}
+
+#[test]
+fn nothing_is_lost_while_nothing_is_sent() {
+    let (mut client, mut server) = (client(), Server::new());
+    client.connect(0, Instant(0));
+    run(&mut client, &mut server, Instant(0), 100);
+    client.set_loss(1_000_000);
+    let mut wire = Wire { room: 8, ..Wire::default() };
+    for _ in 0..100 {
+        // A look at what can be read marks the connection as one that may have something to send.
+        let _ = client.recv(0, &mut [0; 16]);
+        assert_eq!(client.poll_transmit(Instant(1_000), 32, &mut wire), 0);
+    }
+    assert_eq!(client.lost(), 0);
+    client.send(0, &[1; 1000]).expect("room");
+    assert_eq!(client.poll_transmit(Instant(1_000), 32, &mut wire), 1);
+    assert_eq!((client.lost(), wire.frames.len()), (1, 0));
+}
+
+/// An open-loop run against the echo server, in virtual time; `disturb` may do something to both before each step.
+fn load(mut disturb: impl FnMut(&mut Server, u64)) -> crate::Measurement {
+    const CONNECTIONS: u32 = 5;
+    let (mut client, mut server) = (client(), Server::new());
+    (0..CONNECTIONS).for_each(|id| client.connect(id, Instant(0)));
+    run(&mut client, &mut server, Instant(0), 100);
+    let mut plan = crate::Plan::new("100ms@5k".parse().unwrap(), "const:0ns".parse().unwrap());
+    plan.timeout_ns = 200_000_000;
+    let protocol = std::sync::Arc::new(Echo::new(100).unwrap());
+    let load = TcpLoad { plan, protocol, seed: 1, pipeline: 4 };
+    let mut open_loop = OpenLoop::new(load, &client, CONNECTIONS, Instant(1_000)).unwrap();
+    // 50 us a step; the schedule, the timeout and some more.
+    for step in 0..10_000 {
+        let now = Instant(2_000 + 50_000 * step);
+        disturb(&mut server, step);
+        let mut expired = Vec::new();
+        client.handle_timeouts(now, 64, |id, events| expired.push((id, events)));
+        for (id, events) in expired {
+            open_loop.on_events(&mut client, id, events, now);
+        }
+        if open_loop.poll(&mut client, now, 32) {
+            return open_loop.finish(now);
+        }
+        assert!(open_loop.next_event() <= Instant(now.0 + 250_000_000));
+        let mut changed = run(&mut client, &mut server, now, 100);
+        for frame in server.poll(now) {
+            changed.extend(client.handle_frame(now, &frame));
+        }
+        for (id, events) in changed {
+            open_loop.on_events(&mut client, id, events, now);
+        }
+    }
+    panic!("the run does not end");
+}
+
+#[test]
+fn an_open_loop_run_asks_and_checks_over_all_connections() {
+    let measurement = load(|_, _| {});
+    let counts = measurement.summary.counts();
+    assert!((400..600).contains(&counts.offered), "{counts:?}");
+    assert_eq!((counts.completed, counts.lost), (counts.offered, 0));
+    assert_eq!((measurement.oddities.wrong, measurement.oddities.reconnects), (0, 0));
+}
+
+#[test]
+fn an_open_loop_run_opens_connections_again_that_the_server_has_forgotten() {
+    // Segments of connections that are not there are answered with resets.
+    let measurement = load(|server, step| {
+        if step == 600 {
+            server.connections.clear();
+        }
+    });
+    let (counts, oddities) = (measurement.summary.counts(), measurement.oddities);
+    assert_eq!(counts.completed + counts.lost, counts.offered);
+    assert_eq!(oddities.reconnects, 5, "{oddities:?}");
+    // 20 ms of 100 without a connection, and what was in flight.
+    assert!(counts.lost >= 1 && counts.completed > counts.offered * 6 / 10, "{counts:?}");
+    assert_eq!(oddities.wrong, 0);
 }

@@ -95,6 +95,21 @@ pub trait Outlet {
     /// [`OutletError`]; then `fill` was not called.
     fn transmit(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> Result<(), OutletError>;
 
+    /// As [`transmit`](Self::transmit) of a frame that may lack its TCP checksum; only where [`completes`](Self::completes) says
+    /// so.
+    ///
+    /// # Errors
+    /// As [`transmit`](Self::transmit).
+    fn transmit_incomplete(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> Result<(), OutletError> {
+        self.transmit(len, fill)
+    }
+
+    /// Whether a missing TCP checksum is filled in before a frame leaves the machine.
+    #[inline]
+    fn completes(&self) -> bool {
+        false
+    }
+
     /// The time since any fixed moment. Asked on uncommon paths only.
     fn now(&self) -> Duration;
 

@@ -56,7 +56,7 @@ impl Default for TcpOptions {
 }
 
 impl TcpOptions {
-    /// The defaults: those of `std`'s sockets, CUBIC, a receive buffer of 1 MiB and a send buffer of 256 KiB, both taken only as they fill.
+    /// The defaults: those of `std`'s sockets, CUBIC, a receive buffer of 1 MiB and a send buffer of 4 MiB, both taken only as they fill, and of the latter 256 KiB until the congestion window asks for more.
     ///
     /// # Examples
     /// ```

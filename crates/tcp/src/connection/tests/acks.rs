@@ -3,7 +3,7 @@
 use super::pair::{Pair, pattern};
 use crate::segment::{Flags, SackBlock, Segment};
 use crate::sender::Algorithm;
-use crate::{Config, EcnCodepoint, Purpose, Seq};
+use crate::{Config, EcnCodepoint, Purpose, Seq, State};
 use core::time::Duration;
 use std::cell::Cell;
 use std::rc::Rc;
@@ -42,6 +42,18 @@ fn a_lone_segment_is_acknowledged_after_a_while_and_a_second_at_once() {
     let third = crate::Header { seq: second.seq + 1448, ..second };
     let ack = ack.or_else(|| pair.answer(1, third, &full)).expect("two full segments");
     assert!(ack.ack >= second.seq + 1448);
+}
+
+#[test]
+fn no_ack_waits_for_half_a_second_whatever_is_asked_for() {
+    // RFC 9293 section 3.8.6.3, on a path so long that a quarter of its round trip is more.
+    let config = Config { delayed_ack: Duration::from_secs(10), ..Config::default() };
+    let mut pair = Pair::crossing_with(&config, Duration::from_millis(2_400));
+    pair.until(|pair| pair.ends.iter().all(|end| end.state() == State::Established));
+    pair.ends[0].send(b"x").unwrap();
+    pair.wait(Duration::from_secs(20));
+    let wait = pair.ends[0].ack_delay();
+    assert!(wait > Duration::from_millis(490) && wait < Duration::from_millis(500), "{wait:?}");
 }
 
 #[test]

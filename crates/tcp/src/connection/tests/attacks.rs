@@ -42,6 +42,32 @@ fn a_syn_in_a_connection_is_challenged_wherever_it_is() {
 }
 
 #[test]
+fn a_peer_that_restarted_without_timestamps_is_challenged_and_resets() {
+    let mut pair = Pair::established();
+    let exact = pair.forged(0);
+    for offset in [0_u32, 1 << 25] {
+        let mut syn = Header { seq: exact.seq + offset, flags: Flags::SYN, ..exact };
+        syn.options.timestamps = None;
+        let answer = pair.answer(1, syn, b"").expect("a challenge");
+        assert_eq!((answer.flags, answer.ack), (Flags::ACK, exact.seq));
+    }
+    let mut reset = Header { seq: exact.seq, flags: Flags::RST, ..exact };
+    reset.options.timestamps = None;
+    assert_eq!(pair.answer(1, reset, b""), None);
+    assert_eq!(pair.ends[1].error(), Some(Error::Reset));
+}
+
+#[test]
+fn a_closed_window_from_the_future_does_not_shut_a_connection_up_for_ever() {
+    let mut pair = Pair::established();
+    let exact = pair.forged(0);
+    let forged = Header { seq: exact.seq + 150, window: 0, ..exact };
+    let _ = pair.answer(1, forged, b"ahead");
+    pair.ends[1].send(&pattern(5_000)).unwrap();
+    pair.until(|pair| pair.ends[0].readable_bytes() == 5_000);
+}
+
+#[test]
 fn an_ack_of_what_was_not_sent_or_long_ago_brings_no_data_in() {
     for offset in [1_u32, 1 << 30, 0_u32.wrapping_sub(1 << 22)] {
         let mut pair = Pair::established();
@@ -62,6 +88,23 @@ fn challenges_are_limited() {
     assert_eq!(pair.ends[1].stats().challenge_acks, 10);
     pair.wait(Duration::from_secs(2));
     assert!(pair.answer(1, reset, b"").is_some(), "and come back");
+}
+
+#[test]
+fn challenges_to_one_connection_tell_nothing_about_another() {
+    // CVE-2016-5696: the attacker uses up its own, and counts what is left after forgeries to the victim.
+    let (mut victim, mut own) = (Pair::established(), Pair::established());
+    for forgeries in [0, 1, 1000] {
+        own.wait(Duration::from_secs(2));
+        victim.now = own.now;
+        let exact = victim.forged(0);
+        for _ in 0..forgeries {
+            let _ = victim.answer(1, Header { seq: exact.seq + 1, flags: Flags::RST, ..exact }, b"");
+        }
+        let exact = own.forged(0);
+        let reset = Header { seq: exact.seq + 1, flags: Flags::RST, ..exact };
+        assert_eq!((0..100).filter(|_| own.answer(1, reset, b"").is_some()).count(), 10);
+    }
 }
 
 #[test]

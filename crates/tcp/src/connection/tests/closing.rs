@@ -1,7 +1,7 @@
 //! Ending: RFC 9293 sections 3.6 and 3.10.4, 3.10.5.
 
 use super::pair::{Pair, pattern};
-use crate::segment::Flags;
+use crate::segment::{Flags, Header};
 use crate::{Error, Events, RecvError, SendError, State, Verdict};
 use core::time::Duration;
 
@@ -164,9 +164,26 @@ fn time_wait_answers_a_fin_again_and_makes_room_for_a_new_connection() {
     assert!(matches!(judge(&mut value, syn), Verdict::Reply(_)), "nor is an earlier number");
     syn.seq = fin.seq + 2;
     assert!(matches!(judge(&mut value, syn), Verdict::Reopen { .. }));
-    let mut reset = fin;
-    reset.flags = Flags::RST;
-    assert_eq!(judge(&mut value, reset), Verdict::Ignore, "only the exact number ends it");
-    reset.seq = fin.seq + 1;
-    assert_eq!(judge(&mut value, reset), Verdict::Close);
+}
+
+#[test]
+fn no_reset_ends_time_wait() {
+    // RFC 1337 section 3, fix F1: neither the connection nor the value that takes its place.
+    let mut pair = Pair::established();
+    let _ = (pair.ends[0].close(), pair.wait(Duration::from_millis(1)));
+    let _ = pair.ends[1].close();
+    pair.until(|pair| pair.ends[0].state() == State::TimeWait);
+    let mut value = pair.ends[0].time_wait().unwrap();
+    let ends = value.expires_at();
+    let exact = pair.forged(1);
+    for offset in [0, 1, u32::MAX, 1 << 20] {
+        for flags in [Flags::RST, Flags::RST | Flags::ACK] {
+            let reset =
+                crate::Segment { header: Header { seq: exact.seq + offset, flags, ..exact }, payload: &[] };
+            assert_eq!(value.handle_segment(&reset, pair.now), Verdict::Ignore);
+            assert_eq!(pair.answer(0, reset.header, &[]), None);
+        }
+    }
+    assert_eq!((pair.ends[0].state(), value.expires_at()), (State::TimeWait, ends));
+    assert_eq!(pair.ends[0].next_timeout(), Some(ends));
 }

@@ -44,7 +44,7 @@ pub fn flow() -> Flow {
 
 pub fn opening(local_port: u16, remote_port: u16, seq: u32) -> Opening {
     let numbers = InitialNumbers { seq: Seq(seq), timestamp_offset: seq / 2 };
-    Opening { local_port, remote_port, numbers, path_mss: PATH_MSS }
+    Opening { local_port, remote_port, numbers, path_mss: PATH_MSS, default_mss: 536 }
 }
 
 pub fn start() -> Instant {
@@ -95,16 +95,21 @@ impl Pair {
 
     /// Two that know nothing of each other and open at once.
     pub fn crossing() -> Self {
+        Self::crossing_with(&Config::default(), DELAY)
+    }
+
+    /// The same on a path of that delay.
+    pub fn crossing_with(config: &Config, delay: Duration) -> Self {
         let now = start();
-        let a = Connection::connect(&Config::default(), &opening(40_000, 80, 1000), now);
-        let b = Connection::connect(&Config::default(), &opening(80, 40_000, 2000), now);
+        let a = Connection::connect(config, &opening(40_000, 80, 1000), now);
+        let b = Connection::connect(config, &opening(80, 40_000, 2000), now);
         Self {
             now,
             ends: [a, b],
             wires: [VecDeque::new(), VecDeque::new()],
             events: [Events::empty(); 2],
             script: Box::new(|_, _| true),
-            delay: DELAY,
+            delay,
         }
     }
 

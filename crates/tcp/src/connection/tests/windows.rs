@@ -117,6 +117,43 @@ fn a_reader_of_single_bytes_is_not_sent_single_bytes() {
 }
 
 #[test]
+fn a_writer_and_a_reader_of_single_bytes_do_not_make_segments_of_single_bytes() {
+    // The silly window syndrome from both sides (RFC 9293 section 3.8.6.2), with Nagle's algorithm on.
+    const LEN: usize = 20_000;
+    let mut pair = small_receiver(2048);
+    let counts = Rc::new(RefCell::new([0; 2]));
+    let seen = counts.clone();
+    pair.script = Box::new(move |side, flying| {
+        let empty = Segment::parse(&flying.bytes).unwrap().payload.is_empty();
+        if (side == 0) != empty {
+            seen.borrow_mut()[side] += 1;
+        }
+        true
+    });
+    let data = pattern(LEN);
+    let (mut sent, mut got, mut byte) = (0, Vec::new(), [0]);
+    for _ in 0..10_000 {
+        // Fifty of each in a round trip.
+        for _ in 0..50 {
+            sent += data.get(sent..=sent).map_or(0, |next| pair.ends[0].send(next).unwrap_or(0));
+            pair.pump();
+            got.extend(pair.ends[1].recv(&mut byte).is_ok().then_some(byte[0]));
+            pair.pump();
+        }
+        if got.len() == LEN {
+            break;
+        }
+        pair.wait(Duration::from_micros(100));
+    }
+    assert_eq!(got, data);
+    let [segments, acks] = *counts.borrow();
+    assert!(
+        segments <= LEN / 25 && acks <= segments + 20,
+        "{segments} segments, {acks} ACKs for {LEN} bytes"
+    );
+}
+
+#[test]
 fn an_advertised_window_is_never_taken_back() {
     let mut pair = small_receiver(100_000);
     let edge = Rc::new(RefCell::new(None::<crate::Seq>));
@@ -191,6 +228,29 @@ fn a_full_send_buffer_says_when_there_is_room() {
     pair.events[0] = crate::Events::empty();
     pair.until(|pair| pair.events[0].contains(crate::Events::WRITABLE));
     assert!(pair.ends[0].writable_bytes() >= 2500);
+}
+
+#[test]
+fn the_send_buffer_follows_the_congestion_window_up_to_its_limit() {
+    let mut pair = Pair::open(
+        &Config { send_buffer: 400_000, ..Config::default() },
+        &Config { receive_buffer: 4 << 20, ..Config::default() },
+    );
+    pair.delay = Duration::from_millis(20);
+    let first = crate::config::FIRST_SEND_ROOM as usize;
+    assert_eq!(pair.ends[0].writable_bytes(), first);
+    let (data, mut sent, mut most) = (pattern(20_000_000), 0, 0);
+    pair.until(|pair| {
+        let taken = pair.ends[0].send(&data[sent..]).unwrap_or(0);
+        sent += taken;
+        let _ = pair.read(1);
+        let (held, cwnd) = (pair.ends[0].unacknowledged_bytes(), pair.ends[0].stats().cwnd as usize);
+        assert!(taken == 0 || held <= first.max(2 * cwnd), "{held} bytes held with a window of {cwnd}");
+        most = most.max(held);
+        pair.pump();
+        sent == data.len()
+    });
+    assert_eq!(most, 400_000);
 }
 
 #[test]

@@ -81,16 +81,16 @@ fn apply(op: &Op, board: &mut Scoreboard, naive: &mut Naive, now: u64) -> Result
             }
             prop_assert_eq!(new, expected);
         }
-        // What is delivered forgets whether it was sent again: nobody asks this of it.
-        Op::LoseFirst(_) if naive.front().is_some_and(|byte| byte.0 == Fate::Delivered) => {}
-        Op::LoseFirst(bytes) => {
-            let again = naive.front().is_none_or(|byte| byte.2);
-            board.mark_first_lost(bytes);
-            for byte in naive.iter_mut().take(if again { 0 } else { bytes as usize }) {
+        Op::LoseFirst(most) => {
+            let applies = naive.front().is_some_and(|byte| byte.0 != Fate::Delivered && !byte.2);
+            let before = bytes(naive, Fate::Lost);
+            let new = board.mark_first_lost(most);
+            for byte in naive.iter_mut().take(if applies { most as usize } else { 0 }) {
                 if byte.0 == Fate::InFlight && !byte.2 {
                     byte.0 = Fate::Lost;
                 }
             }
+            prop_assert_eq!(new, bytes(naive, Fate::Lost) - before);
         }
         Op::Resend(bytes) => {
             let first = naive.iter().position(|byte| byte.0 == Fate::Lost);
@@ -121,35 +121,47 @@ fn apply(op: &Op, board: &mut Scoreboard, naive: &mut Naive, now: u64) -> Result
     Ok(())
 }
 
+/// Applies all, with each byte compared after each.
+fn run(iss: u32, ops: &[Op]) -> Result<(), TestCaseError> {
+    let mut board = Scoreboard::new(Seq(iss));
+    let mut naive = Naive::new();
+    for (now, op) in ops.iter().enumerate() {
+        apply(op, &mut board, &mut naive, now as u64)?;
+        board.check();
+        let fates: Vec<_> =
+            board.ranges().flat_map(|sent| (0..sent.len()).map(|_| (sent.fate, sent.again))).collect();
+        // What is delivered forgets whether it was sent again.
+        let expected = naive.iter().map(|byte| (byte.0, byte.2));
+        for (index, (got, expected)) in fates.iter().zip(expected).enumerate() {
+            prop_assert!(
+                got.0 == expected.0 && (got.0 == Fate::Delivered || got.1 == expected.1),
+                "byte {index} after {op:?}: {got:?}, not {expected:?}"
+            );
+        }
+        prop_assert_eq!(fates.len(), naive.len());
+        prop_assert_eq!(board.in_flight(), bytes(&naive, Fate::InFlight));
+        prop_assert_eq!(board.lost(), bytes(&naive, Fate::Lost));
+        prop_assert_eq!(board.delivered(), bytes(&naive, Fate::Delivered));
+    }
+    Ok(())
+}
+
 proptest! {
     #[test]
     fn every_byte_has_the_fate_the_naive_one_has(
         iss: u32,
         ops in prop::collection::vec(op(), 1..120),
     ) {
-        let mut board = Scoreboard::new(Seq(iss));
-        let mut naive = Naive::new();
-        for (now, op) in ops.iter().enumerate() {
-            apply(op, &mut board, &mut naive, now as u64)?;
-            board.check();
-            let fates: Vec<_> = board
-                .ranges()
-                .flat_map(|sent| (0..sent.len()).map(|_| (sent.fate, sent.again)))
-                .collect();
-            // What is delivered forgets whether it was sent again.
-            let expected = naive.iter().map(|byte| (byte.0, byte.2));
-            for (index, (got, expected)) in fates.iter().zip(expected).enumerate() {
-                prop_assert!(
-                    got.0 == expected.0 && (got.0 == Fate::Delivered || got.1 == expected.1),
-                    "byte {index} after {op:?}: {got:?}, not {expected:?}"
-                );
-            }
-            prop_assert_eq!(fates.len(), naive.len());
-            prop_assert_eq!(board.in_flight(), bytes(&naive, Fate::InFlight));
-            prop_assert_eq!(board.lost(), bytes(&naive, Fate::Lost));
-            prop_assert_eq!(board.delivered(), bytes(&naive, Fate::Delivered));
-        }
+        run(iss, &ops)?;
     }
+}
+
+#[test]
+fn what_was_dropped_and_reported_anew_beside_a_first_report_is_of_one_fate() {
+    // The joined range holds bytes sent again and one that was not, which then begins the window.
+    use Op::*;
+    let ops = [Push(37), Sack(16, 13), Ack(14), Push(1), Renege, Sack(2, 14), Ack(15), LoseFirst(2)];
+    run(0, &ops).expect("as byte by byte");
 }
 
 #[test]

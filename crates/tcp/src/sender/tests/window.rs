@@ -184,10 +184,28 @@ fn a_mark_cuts_the_window_once_in_a_round_trip() {
     };
     assert_eq!(marked(&mut bed, 1), (true, 4), "half of the nine segments in flight");
     assert_eq!(marked(&mut bed, 2), (false, 4));
-    bed.ack(10);
+    assert_eq!(
+        marked(&mut bed, 10),
+        (false, 4),
+        "the end of the window that was cut, whose peer has not seen CWR yet"
+    );
     bed.fill();
     bed.wait(ms(100));
     assert!(marked(&mut bed, 11).0, "a new round");
+}
+
+#[test]
+fn a_mark_counts_again_once_a_cut_was_taken_back() {
+    // RFC 3522: nothing was cut, so the first mark that follows is the first of its window.
+    let mut bed = Bed::new(Algorithm::NewReno, false, true);
+    let original = bed.now;
+    bed.fill();
+    bed.expire();
+    assert_eq!(bed.resend(), [0]);
+    bed.wait(ms(100));
+    assert!(bed.ack_with(at(1), &[], Some(original)).spurious);
+    let info = AckInfo { ack: at(1), sack: &[], echoed: None, ecn_echo: true, may_be_duplicate: false };
+    assert!(bed.sender.on_ack(&info, bed.now).expect("sent").send_cwr);
 }
 
 #[test]

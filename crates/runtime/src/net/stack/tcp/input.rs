@@ -40,27 +40,28 @@ impl Stack {
         let ecn = EcnCodepoint::from_bits(arrived.traffic_class);
         let now = instant(outlet.now());
         if let Some(socket) = self.tcp.table.get(&key)
-            && self.handle_own(outlet, &socket, &segment, ecn, now)
+            && self.handle_own(outlet, &socket, &segment, (ecn, arrived.checksums), now)
         {
             return Ok(());
         }
         self.handle_stranger(outlet, arrived, &flow, &segment, now)
     }
 
-    /// Gives a segment to its connection; false if that is over.
+    /// Gives a segment to its connection, with what else its packet said; false if that is over.
     #[inline]
     pub(super) fn handle_own(
         &self,
         outlet: &mut impl Outlet,
         socket: &Arc<Socket>,
         segment: &Segment<'_>,
-        ecn: EcnCodepoint,
+        (ecn, checksums): (EcnCodepoint, Checksums),
         now: Instant,
     ) -> bool {
         let inner = &mut *socket.lock();
         if !inner.in_table || inner.connection.is_closed() {
             return false;
         }
+        inner.vouched = checksums == Checksums::Trust;
         let events = inner.connection.handle_segment(now, segment, ecn);
         let traced = outlet.traced();
         if events.contains(Events::TRANSMIT)
@@ -98,7 +99,7 @@ impl Stack {
     ) -> Result<(), Event> {
         let back = arrived.addresses.reversed();
         let iss = match self.tcp.time_waits.handle_segment(&Key::from(flow), segment, now) {
-            Some(Verdict::Ignore | Verdict::Close) => return Ok(()),
+            Some(Verdict::Ignore) => return Ok(()),
             Some(Verdict::Reply(header)) => {
                 self.send_header(outlet, back, &header);
                 return Ok(());

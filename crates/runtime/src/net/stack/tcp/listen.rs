@@ -213,7 +213,7 @@ impl Stack {
         // Another kthread may have completed the handshake since the caller looked.
         if let Some(socket) = self.tcp.table.get(&key) {
             drop(inner);
-            return self.handle_own(outlet, &socket, segment, ecn, now);
+            return self.handle_own(outlet, &socket, segment, (ecn, arrived.checksums), now);
         }
         let room = inner.queue.len() < listening.backlog && self.tcp.has_room();
         let path_mss = self.path_mss(flow.remote);

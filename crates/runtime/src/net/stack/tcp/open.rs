@@ -12,7 +12,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
 use tailwater_tcp::isn::initial_numbers;
 use tailwater_tcp::listen::ListenConfig;
-use tailwater_tcp::{Config, Connection, Events, Flow, Opening};
+use tailwater_tcp::{Config, Connection, Events, Flow, Opening, default_mss};
 
 /// Why a connection was not begun.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -81,6 +81,7 @@ impl Stack {
             remote_port: flow.remote_port,
             numbers,
             path_mss: self.path_mss(flow.remote),
+            default_mss: default_mss(flow.remote),
         };
         let socket = self.adopt(flow, Connection::connect(config, &opening, now));
         let key = Key::from(&flow);

@@ -40,6 +40,8 @@ pub struct Inner {
     pub(super) armed: Instant,
     /// Whether the table has it.
     pub(super) in_table: bool,
+    /// Whether somebody vouched for the checksum of the last segment that came: the peer is on this machine.
+    pub(super) vouched: bool,
     /// Whether a kthread will send what is owed when it is through with its frames.
     pub(super) deferred: bool,
     /// Whether a call has reported the failure already.
@@ -211,6 +213,7 @@ impl Socket {
                 armed: NEVER,
                 in_table: true,
                 deferred: false,
+                vouched: false,
                 told: false,
                 lingers: false,
                 failure: None,

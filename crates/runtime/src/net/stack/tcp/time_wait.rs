@@ -90,7 +90,7 @@ impl TimeWaits {
     pub fn handle_segment(&self, key: &Key, segment: &Segment<'_>, now: Instant) -> Option<Verdict> {
         let mut shard = self.shard(key).lock();
         let verdict = shard.entries.get_mut(key)?.rest.handle_segment(segment, now);
-        if matches!(verdict, Verdict::Reopen { .. } | Verdict::Close) {
+        if matches!(verdict, Verdict::Reopen { .. }) {
             shard.entries.remove(key);
         }
         Some(verdict)

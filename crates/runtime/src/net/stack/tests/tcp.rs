@@ -219,6 +219,34 @@ fn frame_of(header: Header, data: &[u8]) -> Vec<u8> {
 }
 
 #[test]
+fn checksums_are_left_out_as_long_as_the_peers_are_vouched_for_and_somebody_fills_them_in() {
+    let mut hub = acquainted_hub(23);
+    let ends = pair(&mut hub, at(2, SERVER), &Config::default());
+    for (vouched, completes) in [(true, true), (true, false), (false, true), (true, true)] {
+        let frames = frames_of(&hub, &ends[0], &[7; 100]);
+        assert_eq!(frames.len(), 1);
+        let flags = if vouched { crate::net::FLAG_CHECKSUM_OK } else { 0 };
+        hub.with(2, |stack, catch| stack.input(catch, &frames[0], flags));
+        let mut catch = Catch { completes, ..Catch::at(hub.now) };
+        let now = Stack::tcp_now(&catch);
+        let mut inner = ends[1].lock();
+        assert_eq!(inner.send(&[8; 100]), Ok(100));
+        hub.hosts[1].settle(&mut catch, &ends[1], &mut inner, Events::empty(), now);
+        drop(inner);
+        let frame = catch.only();
+        let (left_out, checksum) = (vouched && completes, u16::from_be_bytes([frame[50], frame[51]]));
+        assert_eq!(
+            (checksum == 0, catch.incomplete),
+            (left_out, u32::from(left_out)),
+            "{vouched} {completes}"
+        );
+        hub.with(1, |stack, catch| stack.input(catch, &frame, flags));
+        hub.run(hub.now + Duration::from_millis(100));
+    }
+    assert_eq!(hub.hosts.iter().map(|host| host.counters().bad_checksums).sum::<u64>(), 0);
+}
+
+#[test]
 fn a_wrong_checksum_is_nobodys_segment() {
     let mut hub = acquainted_hub(4);
     listen(&mut hub, 2, everywhere(SERVER), ListenConfig::default());
@@ -300,6 +328,71 @@ fn a_batch_of_segments_is_acknowledged_once_and_a_gap_at_once() {
     let mut batch = Catch { deferred: Some(Vec::new()), ..Catch::at(hub.now) };
     hub.hosts[1].input(&mut batch, &frames[1], 0);
     assert_eq!((batch.frames.len(), batch.deferred.unwrap().len()), (1, 0), "the sender is to know at once");
+}
+
+/// Has host 1 send `data` and returns the frames, which nobody else sees.
+fn frames_of(hub: &Hub, socket: &Arc<Socket>, data: &[u8]) -> Vec<Vec<u8>> {
+    let mut catch = Catch::at(hub.now);
+    let now = Stack::tcp_now(&catch);
+    let mut inner = socket.lock();
+    assert_eq!(inner.send(data), Ok(data.len()));
+    hub.hosts[0].settle(&mut catch, socket, &mut inner, Events::empty(), now);
+    catch.frames
+}
+
+#[test]
+fn a_batch_taken_over_by_another_kthread_overtakes_the_rest_and_is_put_back_in_order() {
+    let mut hub = acquainted_hub(21);
+    let ends = pair(&mut hub, at(2, SERVER), &Config::default());
+    let data: Vec<u8> = (0..8 * 1448).map(|at| byte(at, 1)).collect();
+    let frames = frames_of(&hub, &ends[0], &data);
+    assert_eq!(frames.len(), 8);
+    for range in [4..8, 0..4] {
+        hub.with(2, |stack, catch| frames[range].iter().for_each(|frame| stack.input(catch, frame, 0)));
+    }
+    assert_eq!(read(&mut hub, 2, &ends[1]).unwrap(), data);
+    let counters = hub.hosts[1].counters();
+    assert_eq!((counters.tcp_out_of_order, counters.tcp_resequenced_bytes), (4, 4 * 1448));
+}
+
+#[test]
+fn segments_that_several_kthreads_process_at_once_come_out_in_order() {
+    const KTHREADS: usize = 4;
+    let mut hub = acquainted_hub(22);
+    let ends = pair(&mut hub, at(2, SERVER), &Config::default());
+    let (mut sent, mut received) = (0, 0);
+    for _ in 0..500 {
+        let data: Vec<u8> = (sent..sent + 8 * 1448).map(|at| byte(at, 1)).collect();
+        sent += data.len();
+        let frames = frames_of(&hub, &ends[0], &data);
+        let (stack, now) = (&hub.hosts[1], hub.now);
+        let start = std::sync::Barrier::new(KTHREADS);
+        let answers: Vec<Vec<u8>> = std::thread::scope(|scope| {
+            let kthread = |number: usize| {
+                let (frames, start) = (&frames, &start);
+                scope.spawn(move || {
+                    let mut catch = Catch::at(now);
+                    start.wait();
+                    frames
+                        .iter()
+                        .skip(number)
+                        .step_by(KTHREADS)
+                        .for_each(|it| stack.input(&mut catch, it, 0));
+                    catch.frames
+                })
+            };
+            let all: Vec<_> = (0..KTHREADS).map(kthread).collect();
+            all.into_iter().flat_map(|it| it.join().unwrap()).collect()
+        });
+        hub.with(1, |stack, catch| answers.iter().for_each(|frame| stack.input(catch, frame, 0)));
+        // What was taken for lost is sent again.
+        hub.run(hub.now + Duration::from_millis(20));
+        while let Ok(data) = read(&mut hub, 2, &ends[1]) {
+            assert!(data.iter().zip(received..).all(|(&b, at)| b == byte(at, 1)), "out of order");
+            received += data.len();
+        }
+        assert_eq!(received, sent);
+    }
 }
 
 #[test]

@@ -1,0 +1,125 @@
+//! From the octets of a query to the octets of its answer.
+//!
+//! Owns what an authoritative server says and when: RFC 1034, section 4.3.2, with RFC 2308 (negative answers), RFC 4592
+//! (wildcards), RFC 6604 (the code at the end of a chain of aliases), RFC 6891 (EDNS), RFC 8482 (ANY), RFC 9471 (glue) and
+//! RFC 9619 (one question). A function of zones and octets: no sockets, no clock, and no allocation once the buffer for
+//! the answer is large enough.
+//!
+//! | query | answer |
+//! |---|---|
+//! | shorter than a header, or itself an answer | none, so that two servers never talk to each other |
+//! | another operation than QUERY | NOTIMP |
+//! | not exactly one question, not parsable, more than one OPT record | FORMERR |
+//! | EDNS version above 0 | BADVERS |
+//! | class other than IN, a zone transfer, a name outside all zones | REFUSED |
+//! | any other type of questions or messages (RFC 6895, section 3.1) | NOTIMP |
+//!
+//! Bounds: [`MAX_CHAIN`] aliases, [`MAX_HOSTS`] hosts whose addresses go along, answers of [`MAX_UDP`] and 65,535 octets.
+
+mod request;
+mod write;
+
+pub use request::{Edns, Reject, Request};
+
+use domain::base::Message;
+use domain::base::header::Header;
+use domain::base::iana::{Class, Opcode, OptRcode, Rtype};
+
+use crate::catalog::Catalog;
+use write::{begin, finish};
+
+/// Most octets of an answer over UDP, and what we offer to receive: fits into the packets of every network in use, so none is
+/// fragmented (RFC 9715, section 3).
+pub const MAX_UDP: u16 = 1232;
+
+/// Octets of an answer to who does not say more (RFC 1035, section 4.2.1).
+pub const MIN_UDP: u16 = 512;
+
+/// Most aliases followed for one question.
+pub const MAX_CHAIN: usize = 16;
+
+/// Most hosts of an answer whose addresses are looked for. Glue of delegations has no such bound.
+pub const MAX_HOSTS: usize = 32;
+
+/// How a query came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transport {
+    /// In a datagram: the answer is cut off if it is too long.
+    Udp,
+    /// Over a connection.
+    Tcp,
+}
+
+/// What became of a query.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// The answer is in the buffer.
+    Reply,
+    /// Nothing must be sent.
+    Ignore,
+}
+
+/// Answers `query` from `zones` into `out`, whose contents are replaced.
+pub fn respond(zones: &Catalog, query: &[u8], transport: Transport, out: &mut Vec<u8>) -> Verdict {
+    out.clear();
+    let Ok(message) = Message::from_slice(query) else { return Verdict::Ignore };
+    let header = message.header();
+    if header.qr() {
+        return Verdict::Ignore;
+    }
+    if header.opcode() != Opcode::QUERY {
+        fail(header, None, OptRcode::NOTIMP, out);
+        return Verdict::Reply;
+    }
+    let request = match Request::parse(message) {
+        Ok(request) => request,
+        Err(reject) => {
+            fail(header, None, reject.rcode(), out);
+            return Verdict::Reply;
+        }
+    };
+    match refuse(&request) {
+        Some(rcode) => fail(header, Some(&request), rcode, out),
+        None => {
+            let name = &request.name;
+            // The parent speaks for the DS records of a zone, if it is here (RFC 4035, section 3.1.4.1).
+            let parent = (request.rtype == Rtype::DS && name.labels() > 0)
+                .then(|| zones.find(name, name.labels() - 1))
+                .flatten();
+            match parent.or_else(|| zones.find(name, name.labels())) {
+                Some(zone) => write::answer(zone, header, &request, transport, out),
+                None => fail(header, Some(&request), OptRcode::REFUSED, out),
+            }
+        }
+    }
+    Verdict::Reply
+}
+
+/// Why a question is not even looked up.
+fn refuse(request: &Request) -> Option<OptRcode> {
+    if request.edns.is_some_and(|edns| edns.version > 0) {
+        return Some(OptRcode::BADVERS);
+    }
+    match request.rtype {
+        _ if request.class != Class::IN => Some(OptRcode::REFUSED),
+        Rtype::AXFR | Rtype::IXFR => Some(OptRcode::REFUSED),
+        Rtype::ANY => None,
+        rtype if matches!(rtype.to_int(), 0 | 41 | 128..=255) => Some(OptRcode::NOTIMP),
+        _ => None,
+    }
+}
+
+/// An answer that says only what is wrong.
+fn fail(header: Header, request: Option<&Request>, rcode: OptRcode, out: &mut Vec<u8>) {
+    let builder = begin(header, out);
+    match request {
+        Some(request) => {
+            let question = write::question(builder, request);
+            finish(question.additional(), request, rcode);
+        }
+        None => {
+            let mut builder = builder;
+            builder.header_mut().set_rcode(rcode.rcode());
+        }
+    }
+}

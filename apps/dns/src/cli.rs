@@ -1,0 +1,193 @@
+//! The command line of `dns`, for its own binary and for programs that carry it inside.
+//!
+//! Owns: arguments, signals, and the few lines of output. Files are read and lines printed on ordinary threads only.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use domain::base::Name;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::linux;
+use crate::name::store;
+use crate::serve::{Limits, Shared};
+use crate::service::Service;
+use crate::store::{Reloaded, Source, Store};
+use crate::zone::Node;
+use crate::zone::problem::Problem;
+
+/// Examples, for `after_help`.
+pub const EXAMPLES: &str = "Examples:
+  dns --zone example.com=example.com.zone --check
+  tailwater run --name dns --kthreads 2 --ip 10.77.0.2 -- dns --zone example.com=example.com.zone
+  dns --linux --listen 127.0.0.1:5300 --zone example.com=example.com.zone
+  kill -HUP PID                                 read the zone files again
+
+Without --linux it runs on Tailwater; TAILWATER_* variables say how (see `tailwater run --help`).";
+
+/// Port of DNS (RFC 1035, section 4.2).
+const PORT: u16 = 53;
+
+/// What to serve, and on what.
+#[derive(Debug, Clone, Args)]
+pub struct Options {
+    /// A zone and its master file; give as many as you like
+    #[arg(long = "zone", value_name = "NAME=FILE", required = true)]
+    zones: Vec<ZoneFile>,
+    /// Address and port for UDP and TCP, again for more; port 0 lets the system choose [default: port 53 of
+    /// 0.0.0.0, with --linux of 127.0.0.1]
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Vec<SocketAddr>,
+    /// Read and check the zones, and end
+    #[arg(long)]
+    check: bool,
+    /// Most TCP connections at a time
+    #[arg(long, value_name = "N", default_value_t = Limits::default().connections)]
+    connections: usize,
+    /// Seconds after which a TCP connection without a whole query is closed
+    #[arg(long, value_name = "S", default_value_t = Limits::default().idle.as_secs(),
+        value_parser = clap::value_parser!(u64).range(1..=3600))]
+    idle: u64,
+    /// Serve on kernel sockets and ordinary threads instead of Tailwater
+    #[arg(long)]
+    linux: bool,
+    /// Threads for datagrams
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "linux")]
+    threads: usize,
+}
+
+/// `NAME=FILE`.
+#[derive(Debug, Clone)]
+struct ZoneFile(Source);
+
+impl FromStr for ZoneFile {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> anyhow::Result<Self> {
+        let (origin, file) =
+            text.split_once('=').context("give the zone's name and its file as NAME=FILE")?;
+        let name = Name::<Vec<u8>>::from_str(origin)
+            .map_err(|error| anyhow::anyhow!("`{origin}` is no domain name: {error}"))?;
+        Ok(Self(Source { origin: store(&name), file: PathBuf::from(file) }))
+    }
+}
+
+/// Serves until SIGINT or SIGTERM, and reads the zones again at SIGHUP; then prints what was done. On Tailwater it then ends
+/// the process, because user threads end with it; on Linux it returns.
+///
+/// # Errors
+/// When a zone has problems, which are printed, or the server cannot start.
+pub fn run(options: &Options) -> anyhow::Result<()> {
+    // Before anything starts, so that no signal is missed.
+    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).context("cannot catch signals")?;
+    let sources: Vec<_> = options.zones.iter().map(|zone| zone.0.clone()).collect();
+    let store = match Store::open(sources) {
+        Ok(store) => store,
+        Err(problems) => {
+            print_problems(&problems)?;
+            bail!("{} problems in the zones", problems.len());
+        }
+    };
+    print_zones(&store)?;
+    if options.check {
+        return Ok(());
+    }
+    let limits = Limits { connections: options.connections, idle: Duration::from_secs(options.idle) };
+    let shared = Arc::new(Shared::new(store, limits));
+    let default = if options.linux { [127, 0, 0, 1] } else { [0, 0, 0, 0] };
+    let listen = match &*options.listen {
+        [] => vec![SocketAddr::from((default, PORT))],
+        listen => listen.to_vec(),
+    };
+    if options.linux {
+        let server = linux::Server::start(&listen, options.threads, &shared)?;
+        announce(server.addresses())?;
+        follow_signals(&mut signals, &shared)?;
+        // Afterwards every answer is counted.
+        server.stop();
+        print_counts(&shared)?;
+        return Ok(());
+    }
+    let (ready, started) = channel();
+    let signalled = Arc::clone(&shared);
+    std::thread::Builder::new()
+        .name("dns-signals".to_owned())
+        .spawn(move || end_on_signal(&started, signals, &signalled))
+        .context("cannot start a thread")?;
+    tailwater::Builder::new().run(move || {
+        let service = Service::start(&listen, &shared)?;
+        // Fails only when the other thread cannot print, and then it ends the process.
+        let _ = ready.send(service.addresses().to_vec());
+        service.join()
+    })??;
+    Ok(())
+}
+
+/// Says where the service listens and ends the process on a signal.
+fn end_on_signal(started: &Receiver<Vec<SocketAddr>>, mut signals: Signals, shared: &Shared) {
+    // The service failed to start: the other thread tells why.
+    let Ok(addresses) = started.recv() else { return };
+    let printed = announce(&addresses)
+        .and_then(|()| follow_signals(&mut signals, shared))
+        .and_then(|()| print_counts(shared));
+    std::process::exit(i32::from(printed.is_err()));
+}
+
+/// Reloads on SIGHUP; returns at the other signals.
+fn follow_signals(signals: &mut Signals, shared: &Shared) -> std::io::Result<()> {
+    for signal in signals.forever() {
+        if signal != SIGHUP {
+            break;
+        }
+        let Reloaded { loaded, kept, problems } = shared.store.reload();
+        print_problems(&problems)?;
+        if kept > 0 {
+            writeln!(std::io::stderr(), "{kept} zones stay as they were until their files are right")?;
+        }
+        print_zones(&shared.store)?;
+        writeln!(std::io::stdout(), "reloaded {loaded} zones, kept {kept}")?;
+    }
+    Ok(())
+}
+
+fn print_counts(shared: &Shared) -> std::io::Result<()> {
+    let counts = shared.counts();
+    writeln!(
+        std::io::stdout(),
+        "{} answered over UDP, {} over TCP, {} ignored, {} unsent, {} connections too many",
+        counts.udp,
+        counts.tcp,
+        counts.ignored,
+        counts.unsent,
+        counts.refused
+    )
+}
+
+fn announce(addresses: &[SocketAddr]) -> std::io::Result<()> {
+    addresses.iter().try_for_each(|address| writeln!(std::io::stdout(), "listening on {address}"))
+}
+
+fn print_problems(problems: &[Problem]) -> std::io::Result<()> {
+    problems.iter().try_for_each(|problem| writeln!(std::io::stderr(), "{problem}"))
+}
+
+fn print_zones(store: &Store) -> std::io::Result<()> {
+    let catalog = store.zones();
+    let mut zones: Vec<_> = catalog.zones().collect();
+    zones.sort_by(|a, b| a.apex().name().cmp(b.apex().name()));
+    for zone in zones {
+        let records: usize = zone.nodes().iter().flat_map(Node::rrsets).map(|rrset| rrset.data.len()).sum();
+        let serial = zone.soa().and_then(|(soa, _)| soa.soa_serial()).unwrap_or_default();
+        let name = zone.apex().name().fmt_with_dot().to_string();
+        writeln!(std::io::stdout(), "zone {name} serial {serial}, {records} records")?;
+    }
+    Ok(())
+}

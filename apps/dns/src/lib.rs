@@ -1,0 +1,18 @@
+//! An authoritative DNS server over UDP and TCP, on Tailwater or on kernel sockets.
+//!
+//! Owns the pure part, [names](name), [record data](rdata), [zones](zone), [catalogs](catalog) and [answers](answer), which
+//! knows neither sockets nor clocks; the zones being served and their [reload](store); the [server](serve) of either kind of
+//! sockets; its [command line](cli). The wire format is the crate `domain`'s.
+
+#![forbid(unsafe_code)]
+
+pub mod answer;
+pub mod catalog;
+pub mod cli;
+pub mod linux;
+pub mod name;
+pub mod rdata;
+pub mod serve;
+pub mod service;
+pub mod store;
+pub mod zone;

@@ -1,0 +1,19 @@
+//! `dns`: serves zones until it is told to stop.
+
+use clap::Parser;
+use tailwater_dns::cli::{EXAMPLES, Options, run};
+
+#[global_allocator]
+static ALLOC: tailwater::Alloc = tailwater::Alloc;
+
+/// Serve zones: an authoritative DNS server over UDP and TCP
+#[derive(Debug, Parser)]
+#[command(version, after_help = EXAMPLES)]
+struct Command {
+    #[command(flatten)]
+    options: Options,
+}
+
+fn main() -> anyhow::Result<()> {
+    run(&Command::parse().options)
+}

@@ -1,0 +1,161 @@
+//! Domain names as look-ups want them.
+//!
+//! Owns [`FlatName`], a name in a buffer of its own with the positions of its labels and a copy in lower case, so that following a
+//! query costs no allocation, and [`StoredName`], a name that a zone keeps. Names compare without regard to the case of ASCII
+//! letters (RFC 4343); answers keep the case of the question, and otherwise that of the zone file.
+
+use domain::base::name::{Label, Name, ToLabelIter};
+
+/// A name that a zone keeps, uncompressed, in the case it was written in.
+pub type StoredName = Name<Box<[u8]>>;
+
+/// Longest name on the wire, with the root label (RFC 1035, section 2.3.4).
+const MAX_NAME: usize = 255;
+
+/// Most labels of a name, without the root label: each takes two octets at least.
+const MAX_LABELS: usize = 127;
+
+/// A name without compression, in place, with its labels found.
+#[derive(Clone, Copy)]
+pub struct FlatName {
+    wire: [u8; MAX_NAME],
+    lower: [u8; MAX_NAME],
+    len: usize,
+    /// Position of the length octet of each label, leftmost first.
+    starts: [u8; MAX_LABELS],
+    labels: usize,
+}
+
+impl FlatName {
+    /// Copies a name that was parsed, from a message or a [`StoredName`].
+    ///
+    /// # Panics
+    /// Never: those are within the limits of RFC 1035.
+    pub fn new(name: &(impl ToLabelIter + ?Sized)) -> Self {
+        Self::alleged(name).expect("parsed names are within the limits")
+    }
+
+    /// Copies what may be a name: the reader of master files lets some pass that are none. `None` if a label is empty before the end,
+    /// there is no end, or it is longer than 255 octets.
+    pub fn alleged(name: &(impl ToLabelIter + ?Sized)) -> Option<Self> {
+        let mut flat =
+            Self { wire: [0; MAX_NAME], lower: [0; MAX_NAME], len: 0, starts: [0; MAX_LABELS], labels: 0 };
+        let mut complete = false;
+        for label in name.iter_labels() {
+            if complete || flat.len + 1 + label.len() > MAX_NAME {
+                return None;
+            }
+            complete = label.is_root();
+            flat.push(label);
+        }
+        complete.then_some(flat)
+    }
+
+    fn push(&mut self, label: &Label) {
+        let (start, end) = (self.len, self.len + 1 + label.len());
+        self.wire[start] = label.len() as u8;
+        self.wire[start + 1..end].copy_from_slice(label.as_slice());
+        // Length octets are below 64, where there are no letters.
+        for (lower, octet) in self.lower[start..end].iter_mut().zip(&self.wire[start..end]) {
+            *lower = octet.to_ascii_lowercase();
+        }
+        self.len = end;
+        if !label.is_root() {
+            self.starts[self.labels] = start as u8;
+            self.labels += 1;
+        }
+    }
+
+    /// The name, for messages.
+    ///
+    /// # Panics
+    /// Never: it was a name when it was copied.
+    pub fn name(&self) -> &Name<[u8]> {
+        Name::from_slice(&self.wire[..self.len]).expect("copied from a name")
+    }
+
+    /// Number of labels, without the root label.
+    pub fn labels(&self) -> usize {
+        self.labels
+    }
+
+    /// The label at `index`, 0 being the leftmost, in lower case.
+    ///
+    /// # Panics
+    /// If there is no such label.
+    pub fn label(&self, index: usize) -> &[u8] {
+        let start = usize::from(self.starts[index]);
+        &self.lower[start + 1..][..usize::from(self.wire[start])]
+    }
+
+    /// The last `labels` labels and the root label as on the wire, in lower case.
+    ///
+    /// # Panics
+    /// If the name has fewer.
+    pub fn suffix(&self, labels: usize) -> &[u8] {
+        let start = match labels {
+            0 => self.len - 1,
+            _ => usize::from(self.starts[self.labels - labels]),
+        };
+        &self.lower[start..self.len]
+    }
+
+    /// Whether this is `other` or a name below it.
+    pub fn is_within(&self, other: &FlatName) -> bool {
+        self.labels >= other.labels && self.suffix(other.labels) == &other.lower[..other.len]
+    }
+}
+
+impl core::fmt::Debug for FlatName {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{}", self.name())
+    }
+}
+
+/// Copies a name to keep, as [`FlatName::new`].
+///
+/// # Panics
+/// Never: see there.
+pub fn store(name: &(impl ToLabelIter + ?Sized)) -> StoredName {
+    Name::from_octets(FlatName::new(name).name().as_slice().into()).expect("copied from a name")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flat(name: &str) -> FlatName {
+        FlatName::new(&Name::vec_from_str(name).unwrap())
+    }
+
+    #[test]
+    fn labels_and_suffixes_are_those_of_the_name_in_lower_case() {
+        let name = flat("WWW.Example.");
+        assert_eq!((name.labels(), name.label(0), name.label(1)), (2, &b"www"[..], &b"example"[..]));
+        assert_eq!(name.suffix(0), b"\0");
+        assert_eq!(name.suffix(1), b"\x07example\0");
+        assert_eq!(name.suffix(2), b"\x03www\x07example\0");
+        assert_eq!(name.name().as_slice(), b"\x03WWW\x07Example\0", "the case is kept");
+        assert_eq!((flat(".").labels(), flat(".").suffix(0)), (0, &b"\0"[..]));
+    }
+
+    #[test]
+    fn a_name_is_within_itself_its_ancestors_and_the_root_only() {
+        let name = flat("a.b.example.");
+        for ancestor in ["A.B.example.", "b.EXAMPLE.", "example.", "."] {
+            assert!(name.is_within(&flat(ancestor)), "{ancestor}");
+        }
+        for other in ["x.a.b.example.", "a.c.example.", "xample.", "a."] {
+            assert!(!name.is_within(&flat(other)), "{other}");
+        }
+    }
+
+    #[test]
+    fn the_longest_name_and_the_one_with_most_labels_fit() {
+        let most = flat(&"a.".repeat(MAX_LABELS));
+        assert_eq!((most.labels(), most.name().len()), (MAX_LABELS, MAX_NAME));
+        let long = format!("{0}.{0}.{0}.{1}.", "x".repeat(63), "y".repeat(61));
+        assert_eq!(flat(&long).name().len(), MAX_NAME);
+        assert_eq!(flat(&long).suffix(4).len(), MAX_NAME);
+    }
+}

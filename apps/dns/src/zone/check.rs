@@ -1,0 +1,86 @@
+//! What must hold for a zone before it is served.
+//!
+//! Owns the checks over whole names and the zone; those of single records are the [reader's](super::read). A zone that passes
+//! has exactly one SOA record, at its apex.
+
+use domain::base::iana::Rtype;
+
+use super::problem::Fault;
+use super::{Found, Node, Zone};
+use crate::name::{FlatName, StoredName, store};
+
+/// Most octets of the records of one name and type: a message over TCP with room for the question and EDNS.
+pub const MAX_RRSET: usize = 65_000;
+
+/// Everything wrong with a zone; each with the name and type whose record is to blame, if there is one.
+pub fn check(zone: &Zone) -> Vec<(Option<(StoredName, Rtype)>, Fault)> {
+    let mut faults = Vec::new();
+    let origin = zone.apex().name();
+    let mut blame = |node: &Node, rtype, fault| faults.push((Some((node.name().clone(), rtype)), fault));
+    for node in zone.nodes() {
+        check_types(zone, node, &mut blame);
+        if let Some(servers) = node.rrset(Rtype::NS) {
+            for server in servers.data.iter().filter_map(|data| data.target()) {
+                if let Some(fault) = check_server(zone, node, server) {
+                    blame(node, Rtype::NS, fault);
+                }
+            }
+        }
+    }
+    if zone.apex().rrset(Rtype::SOA).is_none() {
+        faults.push((None, Fault::NoSoa(origin.clone())));
+    }
+    if zone.apex().rrset(Rtype::NS).is_none() {
+        faults.push((None, Fault::NoNs(origin.clone())));
+    }
+    faults
+}
+
+/// The records of one name among each other.
+fn check_types(zone: &Zone, node: &Node, blame: &mut impl FnMut(&Node, Rtype, Fault)) {
+    let name = || node.name().clone();
+    for rrset in node.rrsets() {
+        let rtype = rrset.rtype;
+        let octets: usize = rrset.data.iter().map(|data| data.max_len() + 12).sum();
+        if octets > MAX_RRSET {
+            blame(node, rtype, Fault::TooLarge { owner: name(), rtype, limit: MAX_RRSET });
+        }
+        match rtype {
+            Rtype::SOA if !core::ptr::eq(node, zone.apex()) => {
+                blame(node, rtype, Fault::MisplacedSoa(name()));
+            }
+            Rtype::SOA if rrset.data.len() > 1 => blame(node, rtype, Fault::SecondSoa),
+            Rtype::NS if *node.label == *b"*" => blame(node, rtype, Fault::WildcardNs(name())),
+            Rtype::CNAME => {
+                if rrset.data.len() > 1 {
+                    blame(node, rtype, Fault::SeveralCnames(name()));
+                }
+                if let Some(other) = node.rrsets().iter().find(|other| other.rtype != Rtype::CNAME) {
+                    blame(node, rtype, Fault::CnameBesideOthers { owner: name(), other: other.rtype });
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Whether a name server of `node` that this zone speaks for can be found.
+fn check_server(zone: &Zone, node: &Node, server: &StoredName) -> Option<Fault> {
+    let flat = FlatName::new(server);
+    let has_address = |node: &Node| node.rrset(Rtype::A).is_some() || node.rrset(Rtype::AAAA).is_some();
+    let owner = node.name().clone();
+    let fault = Fault::NoAddress { owner: owner.clone(), server: store(server) };
+    if !flat.is_within(zone.origin()) {
+        return None;
+    }
+    match zone.find(&flat) {
+        Found::Exact(node) | Found::Wildcard(node) if node.rrset(Rtype::CNAME).is_some() => {
+            Some(Fault::AliasServer { owner, server: store(server) })
+        }
+        Found::Exact(node) | Found::Wildcard(node) => (!has_address(node)).then_some(fault),
+        // Another zone's server, whose addresses are needed here only if the delegation leads to it.
+        Found::Cut { node: cut, .. } if !core::ptr::eq(cut, node) => None,
+        Found::Cut { .. } => (!zone.glue(&flat).is_some_and(has_address)).then_some(fault),
+        Found::Missing => Some(fault),
+    }
+}

@@ -1,0 +1,150 @@
+//! What can be wrong with a zone, in words for whoever wrote its file.
+
+use core::fmt;
+use std::path::{Path, PathBuf};
+
+use domain::base::iana::{Class, Rtype};
+
+use crate::name::StoredName;
+use crate::rdata::Malformed;
+
+/// A place in a master file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// The file.
+    pub file: PathBuf,
+    /// The line, the first being 1; `None` if no line is to blame.
+    pub line: Option<usize>,
+}
+
+impl Place {
+    /// A file as a whole.
+    pub fn file(file: &Path) -> Self {
+        Self { file: file.to_owned(), line: None }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            Some(line) => write!(f, "{}:{line}", self.file.display()),
+            None => write!(f, "{}", self.file.display()),
+        }
+    }
+}
+
+/// Something wrong, and where.
+#[derive(Debug, thiserror::Error)]
+#[error("{place}: {fault}")]
+pub struct Problem {
+    /// Where.
+    pub place: Place,
+    /// What.
+    pub fault: Fault,
+}
+
+/// Something wrong with a zone.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Fault {
+    /// The file cannot be read.
+    #[error("cannot read it: {0}")]
+    Read(#[source] std::io::Error),
+    /// `$INCLUDE` in too many files within each other: likely a file that includes itself.
+    #[error("includes within includes, more than {0} deep: let no file include itself")]
+    Depth(usize),
+    /// Too many files in one zone.
+    #[error("the zone includes more than {0} files: put them together")]
+    Files(usize),
+    /// No entry of a master file; the reader says why, after line and column.
+    #[error("not understood: {0} (times are numbers of seconds, and relative names need a zone or $ORIGIN)")]
+    Syntax(String),
+    /// The file ends before an entry does.
+    #[error("the file ends within an entry: close the parenthesis or the quotation mark")]
+    Unfinished,
+    /// A record of another class.
+    #[error("class {0}: only IN is served")]
+    Class(Class),
+    /// A name that is none.
+    #[error(
+        "a name with an empty part or of more than 255 octets: leave no two dots together, and shorten it"
+    )]
+    Name,
+    /// Data that are not of their type.
+    #[error(transparent)]
+    Data(#[from] Malformed),
+    /// A type that an answer would need more than its records for.
+    #[error(
+        "{0} records cannot be served as they must be: leave them out (DNSSEC and DNAME are not supported)"
+    )]
+    Unsupported(Rtype),
+    /// A type of queries or of messages.
+    #[error("{0} is no type of records in zones: remove the record")]
+    Meta(Rtype),
+    /// A record of another zone.
+    #[error(
+        "{owner} is not within the zone {zone}: move the record, or end the name without a dot if it is relative"
+    )]
+    OutOfZone {
+        /// Whose record.
+        owner: StoredName,
+        /// The zone.
+        zone: StoredName,
+    },
+    /// The zone has no SOA record.
+    #[error("the zone {0} has no SOA record: begin with `@ SOA ...`")]
+    NoSoa(StoredName),
+    /// Two different ones.
+    #[error("a second SOA record: keep one")]
+    SecondSoa,
+    /// One that is not at the apex.
+    #[error("a SOA record at {0}, which is not the name of the zone: move it there or remove it")]
+    MisplacedSoa(StoredName),
+    /// The zone has no name servers.
+    #[error("the zone {0} has no NS record: name its servers with `@ NS ...`")]
+    NoNs(StoredName),
+    /// A CNAME record and something else at the same name (RFC 1034, section 3.6.2).
+    #[error(
+        "{owner} has a CNAME and other records ({other}): keep one or the other (RFC 1034, section 3.6.2)"
+    )]
+    CnameBesideOthers {
+        /// Whose records.
+        owner: StoredName,
+        /// Type of another record.
+        other: Rtype,
+    },
+    /// Two CNAME records at the same name.
+    #[error("{0} has several CNAME records: keep one (RFC 2181, section 10.1)")]
+    SeveralCnames(StoredName),
+    /// NS records at a wildcard, which nobody knows the meaning of.
+    #[error("NS records at the wildcard {0}: delegate names one by one (RFC 4592, section 4.2)")]
+    WildcardNs(StoredName),
+    /// A server of a zone or delegation that nobody can find.
+    #[error("{server}, a name server of {owner}, has no A or AAAA record: add one")]
+    NoAddress {
+        /// The zone or delegation.
+        owner: StoredName,
+        /// The server.
+        server: StoredName,
+    },
+    /// A server whose name is an alias (RFC 2181, section 10.3).
+    #[error(
+        "{server}, a name server of {owner}, is an alias: name the server itself (RFC 2181, section 10.3)"
+    )]
+    AliasServer {
+        /// The zone or delegation.
+        owner: StoredName,
+        /// The server.
+        server: StoredName,
+    },
+    /// More records than a message can hold.
+    #[error("the {rtype} records of {owner} fit into no message: have fewer (at most {limit} octets)")]
+    TooLarge {
+        /// Whose records.
+        owner: StoredName,
+        /// Their type.
+        rtype: Rtype,
+        /// Most octets.
+        limit: usize,
+    },
+}

@@ -1,0 +1,318 @@
+//! What the server says, beyond the examples of the standards.
+
+mod common;
+
+use common::{ask, catalog, edns_query, query, reply, show};
+use domain::base::Message;
+use tailwater_dns::answer::{MAX_UDP, Transport};
+use tailwater_dns::catalog::Catalog;
+use tailwater_dns::zone::check::MAX_RRSET;
+
+const ZONE: &str = r#"
+$TTL 300
+@        SOA ns1 hostmaster 7 3600 600 86400 60
+         NS  ns1
+         NS  ns.elsewhere.org.
+         MX  5 mail
+         MX  10 mail
+         CAA 0 issue "ca.example.net"
+ns1      A   192.0.2.1
+         AAAA 2001:db8::1
+mail     A   192.0.2.2
+www      CNAME web
+web      A   192.0.2.3
+loop1    CNAME loop2
+loop2    CNAME loop1
+self     CNAME self
+*.loops  CNAME x.loops
+_sip._udp SRV 1 2 5060 mail
+odd      TYPE65280 \# 4 0a0b0c0d
+sub      NS  ns.sub
+         NS  ns.elsewhere.org.
+         DS  1 8 2 000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f
+ns.sub   A   192.0.2.53
+deep.sub A   192.0.2.54
+alias    CNAME host.sub
+"#;
+
+const SOA: &str = "ns example.org. 60 SOA ns1.example.org. hostmaster.example.org. 7 3600 600 86400 60";
+
+fn zones() -> Catalog {
+    catalog(&[
+        ("example.org.", ZONE),
+        ("child.example.org.", "@ 60 SOA ns h 1 2 3 4 5\n NS ns\nns A 192.0.2.9\n"),
+    ])
+}
+
+#[test]
+fn every_type_is_served_and_hosts_come_with_their_addresses() {
+    let zones = zones();
+    let table: &[(&str, &str, &[&str])] = &[
+        ("web.example.org.", "A", &["NOERROR aa", "an web.example.org. 300 A 192.0.2.3"]),
+        ("ns1.example.org.", "AAAA", &["NOERROR aa", "an ns1.example.org. 300 AAAA 2001:db8::1"]),
+        (
+            "example.org.",
+            "NS",
+            &[
+                "NOERROR aa",
+                "an example.org. 300 NS ns1.example.org.",
+                "an example.org. 300 NS ns.elsewhere.org.",
+                "ar ns1.example.org. 300 A 192.0.2.1",
+                "ar ns1.example.org. 300 AAAA 2001:db8::1",
+            ],
+        ),
+        // Twice the same host, once its address.
+        (
+            "example.org.",
+            "MX",
+            &[
+                "NOERROR aa",
+                "an example.org. 300 MX 5 mail.example.org.",
+                "an example.org. 300 MX 10 mail.example.org.",
+                "ar mail.example.org. 300 A 192.0.2.2",
+            ],
+        ),
+        (
+            "_sip._udp.example.org.",
+            "SRV",
+            &[
+                "NOERROR aa",
+                "an _sip._udp.example.org. 300 SRV 1 2 5060 mail.example.org",
+                "ar mail.example.org. 300 A 192.0.2.2",
+            ],
+        ),
+        ("example.org.", "CAA", &["NOERROR aa", r#"an example.org. 300 CAA 0 issue "ca.example.net""#]),
+        (
+            "odd.example.org.",
+            "TYPE65280",
+            &["NOERROR aa", "an odd.example.org. 300 TYPE65280 \\# 4 0a 0b 0c 0d"],
+        ),
+        (
+            "example.org.",
+            "SOA",
+            &[
+                "NOERROR aa",
+                "an example.org. 300 SOA ns1.example.org. hostmaster.example.org. 7 3600 600 86400 60",
+            ],
+        ),
+        (
+            "www.example.org.",
+            "A",
+            &[
+                "NOERROR aa",
+                "an www.example.org. 300 CNAME web.example.org.",
+                "an web.example.org. 300 A 192.0.2.3",
+            ],
+        ),
+    ];
+    for (question, rtype, wanted) in table {
+        assert_eq!(ask(&zones, question, rtype), *wanted, "{question} {rtype}");
+    }
+}
+
+#[test]
+fn aliases_that_lead_back_end() {
+    let zones = zones();
+    let loops = |question| ask(&zones, question, "A").len() - 1;
+    assert_eq!(loops("loop1.example.org."), 2);
+    assert_eq!(loops("self.example.org."), 1);
+    assert_eq!(loops("y.loops.example.org."), 1);
+}
+
+#[test]
+fn delegated_names_are_referred_with_glue_and_the_ds_record_is_the_parents() {
+    let zones = zones();
+    let referral = [
+        "NOERROR",
+        "ns sub.example.org. 300 NS ns.sub.example.org.",
+        "ns sub.example.org. 300 NS ns.elsewhere.org.",
+        "ar ns.sub.example.org. 300 A 192.0.2.53",
+    ];
+    for question in ["sub.example.org.", "deep.sub.example.org.", "no.deep.sub.example.org."] {
+        assert_eq!(ask(&zones, question, "A"), referral, "{question}");
+    }
+    assert_eq!(ask(&zones, "sub.example.org.", "NS"), referral);
+    let ds = ask(&zones, "sub.example.org.", "DS");
+    assert!(ds[0] == "NOERROR aa" && ds[1].starts_with("an sub.example.org. 300 DS 1 "), "{ds:?}");
+    // The parent's word, though the child is here, too.
+    assert_eq!(ask(&zones, "child.example.org.", "DS"), ["NXDOMAIN aa", SOA]);
+    let aliased = ask(&zones, "alias.example.org.", "A");
+    assert_eq!(aliased[..2], ["NOERROR aa", "an alias.example.org. 300 CNAME host.sub.example.org."]);
+    assert_eq!(aliased[2..], referral[1..]);
+}
+
+#[test]
+fn the_zone_with_the_longest_name_answers_and_others_are_refused() {
+    let zones = zones();
+    let soa = "ns child.example.org. 5 SOA ns.child.example.org. h.child.example.org. 1 2 3 4 5";
+    assert_eq!(ask(&zones, "no.child.example.org.", "A"), ["NXDOMAIN aa", soa]);
+    assert_eq!(ask(&zones, "no.example.org.", "A"), ["NXDOMAIN aa", SOA]);
+    for question in ["org.", "example.com.", "xexample.org.", "."] {
+        assert_eq!(ask(&zones, question, "A"), ["REFUSED"], "{question}");
+    }
+    assert_eq!(ask(&Catalog::default(), "example.org.", "A"), ["REFUSED"]);
+}
+
+#[test]
+fn the_case_of_the_question_is_kept_and_does_not_matter() {
+    let zones = zones();
+    let answer = reply(&zones, &query("wWw.eXample.ORG.", "A"), Transport::Udp).unwrap();
+    let question = Message::from_slice(&answer).unwrap().sole_question().unwrap();
+    assert_eq!(question.qname().to_string(), "wWw.eXample.ORG");
+    let lines = show(&answer);
+    assert_eq!(lines[1], "an wWw.eXample.ORG. 300 CNAME web.eXample.ORG.");
+}
+
+#[test]
+fn transfers_are_refused_and_messages_types_not_implemented() {
+    let zones = zones();
+    for (rtype, code) in
+        [("AXFR", "REFUSED"), ("IXFR", "REFUSED"), ("MAILB", "NOTIMP"), ("TSIG", "NOTIMP"), ("OPT", "NOTIMP")]
+    {
+        assert_eq!(ask(&zones, "example.org.", rtype), [code], "{rtype}");
+    }
+    assert_eq!(ask(&zones, "example.org.", "ANY").len(), 2, "one set");
+    assert_eq!(ask(&zones, "x.loops.example.org.", "ANY")[0], "NOERROR aa");
+}
+
+#[test]
+fn malformed_messages_get_an_error_and_answers_get_none() {
+    let zones = zones();
+    let answer = |message: &[u8]| reply(&zones, message, Transport::Udp).map(|reply| show(&reply));
+    let good = query("web.example.org.", "A");
+    assert_eq!(answer(&good[..11]), None, "no header");
+    let mut response = good.clone();
+    response[2] |= 0x80;
+    assert_eq!(answer(&response), None, "an answer");
+    for count in [0, 2] {
+        let mut questions = good.clone();
+        questions[5] = count;
+        assert_eq!(answer(&questions).unwrap(), ["FORMERR"], "{count} questions");
+    }
+    assert_eq!(answer(&good[..good.len() - 1]).unwrap(), ["FORMERR"]);
+    assert_eq!(answer(&[&good[..], b"x"].concat()).unwrap(), ["FORMERR"], "something after it");
+    let mut update = good.clone();
+    update[2] |= 5 << 3;
+    let answer = reply(&zones, &update, Transport::Udp).unwrap();
+    assert_eq!(show(&answer), ["NOTIMP"]);
+    assert_eq!(answer[..2], update[..2], "the identifier");
+    let mut chaos = good.clone();
+    *chaos.last_mut().unwrap() = 3;
+    assert_eq!(show(&reply(&zones, &chaos, Transport::Udp).unwrap()), ["REFUSED"]);
+}
+
+#[test]
+fn flags_are_copied_or_cleared() {
+    let zones = zones();
+    let mut message = query("web.example.org.", "A");
+    // RD, and everything a query must not set.
+    message[2] |= 0x07;
+    message[3] = 0xff;
+    let answer = reply(&zones, &message, Transport::Udp).unwrap();
+    // QR AA RD; no RA, Z, AD, CD.
+    assert_eq!((answer[2], answer[3]), (0x85, 0));
+}
+
+#[test]
+fn edns_is_answered_with_edns() {
+    let zones = zones();
+    let answer = |message: &[u8]| show(&reply(&zones, message, Transport::Udp).unwrap());
+    let good = edns_query("web.example.org.", "A", 4096);
+    assert_eq!(answer(&good), ["NOERROR aa", "an web.example.org. 300 A 192.0.2.3", "ar OPT 1232"]);
+    assert_eq!(answer(&edns_query("example.com.", "A", 4096)), ["REFUSED", "ar OPT 1232"]);
+    let at = good.len() - 11;
+    let with = |change: &dyn Fn(&mut Vec<u8>)| {
+        let mut message = good.clone();
+        change(&mut message);
+        answer(&message)
+    };
+    assert_eq!(with(&|message| message[at + 6] = 1), ["BADVERS", "ar OPT 1232"]);
+    // An unknown option, and one that is longer than the record.
+    let option = |len: u8| {
+        move |message: &mut Vec<u8>| {
+            message[at + 10] = 6;
+            message.extend([0xfd, 0xe9, 0, len, 1, 2]);
+        }
+    };
+    assert_eq!(with(&option(2))[0], "NOERROR aa");
+    assert_eq!(with(&option(3)), ["FORMERR"]);
+    let second = |message: &mut Vec<u8>| {
+        message[11] = 2;
+        message.extend_from_within(at..);
+    };
+    assert_eq!(with(&second), ["FORMERR"]);
+    // DO comes back (RFC 3225, section 3).
+    let mut dnssec = good.clone();
+    dnssec[at + 7] = 0x80;
+    let reply = reply(&zones, &dnssec, Transport::Udp).unwrap();
+    assert_eq!(reply[reply.len() - 4], 0x80);
+}
+
+/// A zone with an answer of about `octets`, a referral with as much glue, and many mail hosts.
+fn large(records: usize) -> Catalog {
+    let mut text = "$TTL 60\n@ SOA ns h 1 2 3 4 5\n NS ns\nns A 192.0.2.1\n".to_owned();
+    for i in 0..records {
+        text += &format!("big A 10.0.{}.{}\n", i / 256, i % 256);
+        text += &format!("sub NS ns{i}.sub\nns{i}.sub A 10.1.{}.{}\n", i / 256, i % 256);
+        text += &format!("mail MX 1 m{i}\nm{i} A 10.2.{}.{}\n", i / 256, i % 256);
+    }
+    catalog(&[("example.", &text)])
+}
+
+#[test]
+fn what_is_too_long_for_a_datagram_is_empty_and_says_so() {
+    let zones = large(100);
+    for (question, rtype) in [("big.example.", "A"), ("x.sub.example.", "A")] {
+        let truncated = reply(&zones, &query(question, rtype), Transport::Udp).unwrap();
+        assert_eq!(show(&truncated).len(), 1, "{question}");
+        assert!(show(&truncated)[0].contains(" tc"), "{question}");
+        let question_kept = Message::from_slice(&truncated).unwrap().sole_question().is_ok();
+        assert!(question_kept);
+        let truncated = reply(&zones, &edns_query(question, rtype, 65535), Transport::Udp).unwrap();
+        assert_eq!(show(&truncated)[1..], ["ar OPT 1232"]);
+        let whole = reply(&zones, &edns_query(question, rtype, 512), Transport::Tcp).unwrap();
+        assert!(show(&whole).len() > 100 && !show(&whole)[0].contains(" tc"), "{question}");
+    }
+}
+
+#[test]
+fn addresses_that_are_not_needed_are_left_out_as_whole_sets() {
+    let zones = large(20);
+    let message = edns_query("mail.example.", "MX", 512);
+    let answer = reply(&zones, &message, Transport::Udp).unwrap();
+    let lines = show(&answer);
+    assert_eq!(lines[0], "NOERROR aa");
+    assert!(answer.len() <= 512);
+    let addresses = lines.iter().filter(|line| line.starts_with("ar m")).count();
+    assert!((1..20).contains(&addresses), "{addresses} addresses");
+}
+
+#[test]
+fn no_answer_is_longer_than_it_may_be_and_the_limit_is_used() {
+    let mut longest = 0;
+    for records in 1..90 {
+        let zones = large(records);
+        for payload in [0, 512, 700, 1231, 1232, 1400, 65535] {
+            for (question, rtype) in [("big.example.", "A"), ("x.sub.example.", "A"), ("mail.example.", "MX")]
+            {
+                let answer = reply(&zones, &edns_query(question, rtype, payload), Transport::Udp).unwrap();
+                assert!(answer.len() <= usize::from(payload.clamp(512, MAX_UDP)), "{question} {payload}");
+                longest = longest.max(answer.len());
+                // It parses, and the OPT record is there.
+                assert_eq!(show(&answer).last().unwrap(), "ar OPT 1232");
+            }
+        }
+    }
+    assert!(longest > usize::from(MAX_UDP) - 16, "{longest}");
+}
+
+#[test]
+fn the_largest_set_of_records_fits_into_a_message_over_tcp() {
+    let mut text = "$TTL 60\n@ SOA ns.example.net. h 1 2 3 4 5\n NS ns.example.net.\n".to_owned();
+    for i in 0..MAX_RRSET / 16 {
+        text += &format!("big A 10.0.{}.{}\n", i / 256, i % 256);
+    }
+    let zones = catalog(&[("example.", &text)]);
+    let answer = reply(&zones, &edns_query("big.example.", "A", 512), Transport::Tcp).unwrap();
+    assert_eq!(show(&answer).len(), MAX_RRSET / 16 + 2);
+}

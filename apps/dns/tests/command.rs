@@ -1,0 +1,89 @@
+//! The program: checks, reload by signal, and its end.
+
+mod common;
+
+use common::{query, show};
+use rustix::process::{Pid, Signal, kill_process};
+use std::io::{BufRead, BufReader, Read};
+use std::net::UdpSocket;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+const HEAD: &str = "$TTL 60\n@ SOA ns h 1 2 3 4 5\n NS ns\nns A 192.0.2.1\n";
+
+fn dns(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dns"));
+    command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn signal(child: &Child, signal: Signal) {
+    let pid = Pid::from_raw(child.id() as i32).expect("a process id");
+    kill_process(pid, signal).expect("the child is ours");
+}
+
+#[test]
+fn check_reports_all_problems_and_fails() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("zone");
+    let zone = format!("example={}", file.display());
+    std::fs::write(&file, HEAD).unwrap();
+    let output = dns(&["--zone", &zone, "--check"]).output().unwrap();
+    assert!(output.status.success());
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "zone example. serial 1, 3 records\n");
+    std::fs::write(&file, format!("{HEAD}a CNAME b\na A 192.0.2.1\nb A 1\n")).unwrap();
+    let output = dns(&["--zone", &zone, "--check"]).output().unwrap();
+    assert!(!output.status.success());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        said.contains("zone:5: a.example has a CNAME") && said.contains("zone:7: not understood"),
+        "{said}"
+    );
+}
+
+#[test]
+fn hangup_reloads_what_is_right_and_keeps_the_rest() {
+    let folder = tempfile::tempdir().unwrap();
+    let [one, two] = ["one", "two"].map(|file| folder.path().join(file));
+    for file in [&one, &two] {
+        std::fs::write(file, HEAD).unwrap();
+    }
+    let zones = [format!("one={}", one.display()), format!("two={}", two.display())];
+    let arguments = ["--linux", "--listen", "127.0.0.1:0", "--zone", &zones[0], "--zone", &zones[1]];
+    let mut child = dns(&arguments).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let mut line_with =
+        |what: &str| lines.find(|line| line.contains(what)).unwrap_or_else(|| panic!("no {what}"));
+    let address = line_with("listening on").rsplit(' ').next().unwrap().to_owned();
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.connect(&address).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let ask = |name: &str| {
+        let mut buf = [0; 512];
+        socket.send(&query(name, "A")).unwrap();
+        let len = socket.recv(&mut buf).unwrap();
+        show(&buf[..len])[0].clone()
+    };
+    assert_eq!([ask("new.one."), ask("new.two.")], ["NXDOMAIN aa"; 2]);
+    std::fs::write(&one, format!("{HEAD}new A 192.0.2.1\n")).unwrap();
+    std::fs::write(&two, format!("{HEAD}new A 192.0.2.1\nbad A no\n")).unwrap();
+    signal(&child, Signal::HUP);
+    assert_eq!(line_with("reloaded"), "reloaded 1 zones, kept 1");
+    assert_eq!([ask("new.one."), ask("new.two.")], ["NOERROR aa", "NXDOMAIN aa"]);
+    std::fs::write(&two, format!("{HEAD}new A 192.0.2.1\n")).unwrap();
+    signal(&child, Signal::HUP);
+    assert_eq!(line_with("reloaded"), "reloaded 2 zones, kept 0");
+    assert_eq!(ask("new.two."), "NOERROR aa");
+    signal(&child, Signal::TERM);
+    assert_eq!(
+        line_with("answered"),
+        "5 answered over UDP, 0 over TCP, 0 ignored, 0 unsent, 0 connections too many"
+    );
+    assert!(child.wait().unwrap().success());
+    let mut errors = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+    assert!(
+        errors.contains("two:6: not understood") && errors.contains("1 zones stay as they were"),
+        "{errors}"
+    );
+}

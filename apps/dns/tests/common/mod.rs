@@ -1,0 +1,92 @@
+//! Queries and answers as text.
+
+// Each test file uses what it needs.
+#![allow(dead_code)]
+
+use domain::base::iana::{Class, Opcode, Rtype};
+use domain::base::name::Name;
+use domain::base::{Message, MessageBuilder};
+use domain::rdata::AllRecordData;
+use std::str::FromStr;
+use std::sync::Arc;
+use tailwater_dns::answer::{Transport, Verdict, respond};
+use tailwater_dns::catalog::Catalog;
+use tailwater_dns::name::{StoredName, store};
+use tailwater_dns::zone::read::parse_zone;
+
+/// A name to keep.
+pub fn name(text: &str) -> StoredName {
+    store(&Name::vec_from_str(text).unwrap())
+}
+
+/// A catalog of zones by name and text.
+///
+/// # Panics
+/// If something is wrong with one.
+pub fn catalog(zones: &[(&str, &str)]) -> Catalog {
+    Catalog::new(zones.iter().map(|(origin, text)| match parse_zone(&name(origin), text) {
+        Ok(zone) => Arc::new(zone),
+        Err(problems) => panic!("{origin}: {problems:#?}"),
+    }))
+}
+
+/// A query without EDNS.
+pub fn query(question: &str, rtype: &str) -> Vec<u8> {
+    let mut builder = MessageBuilder::new_vec();
+    builder.header_mut().set_id(0x1234);
+    builder.header_mut().set_opcode(Opcode::QUERY);
+    let mut builder = builder.question();
+    builder.push((name(question), Rtype::from_str(rtype).unwrap(), Class::IN)).unwrap();
+    builder.finish()
+}
+
+/// A query with an OPT record.
+pub fn edns_query(question: &str, rtype: &str, payload: u16) -> Vec<u8> {
+    let mut message = query(question, rtype);
+    message[11] = 1;
+    let [high, low] = payload.to_be_bytes();
+    message.extend([0, 0, 41, high, low, 0, 0, 0, 0, 0, 0]);
+    message
+}
+
+/// The answer to a message; `None` if there is none.
+pub fn reply(zones: &Catalog, message: &[u8], transport: Transport) -> Option<Vec<u8>> {
+    let mut out = Vec::new();
+    (respond(zones, message, transport, &mut out) == Verdict::Reply).then_some(out)
+}
+
+/// The answer to a question over TCP, as [`show`] shows it.
+pub fn ask(zones: &Catalog, question: &str, rtype: &str) -> Vec<String> {
+    show(&reply(zones, &query(question, rtype), Transport::Tcp).expect("an answer"))
+}
+
+/// A message: code and flags, then a line for each record, with its section's first letter. Addresses and names are separated by
+/// single spaces; names end with dots.
+///
+/// # Panics
+/// If the message is malformed.
+pub fn show(message: &[u8]) -> Vec<String> {
+    let message = Message::from_slice(message).expect("a message");
+    let header = message.header();
+    let mut first = message.opt_rcode().to_string();
+    for (flag, set) in [(" aa", header.aa()), (" tc", header.tc()), (" ra", header.ra())] {
+        first += if set { flag } else { "" };
+    }
+    let mut lines = vec![first];
+    let (_, answer, authority, additional) = message.sections().expect("well-formed");
+    for (letter, section) in [("an", answer), ("ns", authority), ("ar", additional)] {
+        for record in section {
+            let record = record.expect("well-formed");
+            let data = record.to_any_record::<AllRecordData<_, _>>().expect("well-formed");
+            let (owner, ttl, rtype) = (record.owner(), record.ttl().as_secs(), record.rtype());
+            if rtype == Rtype::OPT {
+                lines.push(format!("{letter} OPT {}", record.class().to_int()));
+            } else {
+                use domain::base::name::ToName;
+                let shown = data.data().to_string();
+                lines.push(format!("{letter} {} {ttl} {rtype} {shown}", owner.to_vec().fmt_with_dot()));
+            }
+        }
+    }
+    lines
+}

@@ -1,0 +1,181 @@
+//! The command line of `kv`, for its own binary and for programs that carry it inside. Options have memcached's letters.
+//!
+//! Owns: arguments, signals, the secret of the hash function, and the few lines of output. Printing happens on ordinary
+//! threads: standard output's lock belongs to a thread of the kernel and must not be held over a switch of user threads.
+
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+
+use anyhow::Context;
+use clap::Args;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::server::{Clock, Listening, kernel, user_threads};
+use crate::service::{Service, Settings};
+use crate::store::{Config, Store};
+
+/// Examples, for `after_help`.
+pub const EXAMPLES: &str = "Examples:
+  kv -m 1024 -p 11211
+  tailwater run --name kv --kthreads 1 --ip 10.77.0.2 -- kv -U 11211
+  kv --linux -l 127.0.0.1
+
+Without --linux it runs on Tailwater; TAILWATER_* variables say how (see `tailwater run --help`).";
+
+/// What to store, and where to serve it.
+#[derive(Debug, Clone, Args)]
+pub struct Options {
+    /// Serve on kernel sockets and ordinary threads instead of Tailwater
+    #[arg(long)]
+    linux: bool,
+    /// TCP port; 0 lets the system choose
+    #[arg(short = 'p', long = "port", value_name = "PORT", default_value_t = 11211)]
+    port: u16,
+    /// UDP port; 0 for none
+    #[arg(short = 'U', long = "udp-port", value_name = "PORT", default_value_t = 0)]
+    udp_port: u16,
+    /// Address to listen on [default: 0.0.0.0, with --linux 127.0.0.1]
+    #[arg(short = 'l', long = "listen", value_name = "ADDRESS")]
+    listen: Option<String>,
+    /// Memory for items and hash tables, in mebibytes
+    #[arg(short = 'm', long = "memory-limit", value_name = "MIB", default_value_t = 64,
+          value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
+    memory: u64,
+    /// Largest item, in bytes or with k or m: 1k to 1024m
+    #[arg(short = 'I', long = "max-item-size", value_name = "SIZE", default_value = "1m", value_parser = size)]
+    max_item: usize,
+    /// Most connections
+    #[arg(short = 'c', long = "conn-limit", value_name = "N", default_value_t = 1024)]
+    connections: u32,
+    /// Cores to serve on at once: kthreads of the runtime, or threads on the UDP socket [default: what
+    /// TAILWATER_KTHREADS says, with --linux 1]
+    #[arg(short = 't', long = "threads", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
+    /// Fail to store when memory is full, instead of removing what was not used for longest
+    #[arg(short = 'M', long = "disable-evictions")]
+    no_evictions: bool,
+    /// Refuse flush_all
+    #[arg(short = 'F', long = "disable-flush-all")]
+    no_flush: bool,
+    /// Close connections that are silent for so many seconds; 0 for never
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    idle_timeout: u32,
+}
+
+/// A number of bytes as memcached's `-I` takes it.
+fn size(text: &str) -> Result<usize, String> {
+    let (digits, unit) = match text.as_bytes().last() {
+        Some(b'k' | b'K') => (&text[..text.len() - 1], 1 << 10),
+        Some(b'm' | b'M') => (&text[..text.len() - 1], 1 << 20),
+        _ => (text, 1),
+    };
+    let number: usize = digits.parse().map_err(|_| format!("`{text}` is no size; write 4096, 512k or 2m"))?;
+    let size = number.checked_mul(unit).filter(|size| Config::ITEM_BOUNDS.contains(size));
+    size.ok_or_else(|| format!("{text} is out of bounds; the limit is between 1k and 1024m"))
+}
+
+/// Serves until SIGINT or SIGTERM, then ends the process.
+///
+/// # Errors
+/// When the service cannot start, with the reason.
+pub fn run(options: &Options) -> anyhow::Result<()> {
+    // Before anything starts, so that no signal is missed.
+    let signals = Signals::new([SIGINT, SIGTERM]).context("cannot catch signals")?;
+    let service = service(options)?;
+    let clock = Clock::start();
+    if options.linux {
+        serve_linux(&service, clock, signals)
+    } else {
+        serve(options, service, clock, signals)
+    }
+}
+
+fn service(options: &Options) -> anyhow::Result<Arc<Service>> {
+    // The standard library's secrets are random, and differ from call to call.
+    let secret = || RandomState::new().build_hasher().finish();
+    let memory = usize::try_from(options.memory << 20).context("more memory than there are addresses")?;
+    let (evict, secret) = (!options.no_evictions, [secret(), secret()]);
+    let store = Store::new(Config { memory, max_item: options.max_item, evict, secret })?;
+    let default = if options.linux { "127.0.0.1" } else { "0.0.0.0" };
+    Ok(Service::new(
+        store,
+        Settings {
+            tcp_port: options.port,
+            udp_port: options.udp_port,
+            listen: options.listen.clone().unwrap_or_else(|| default.to_owned()),
+            max_connections: options.connections,
+            threads: options.threads.map_or(1, u32::from),
+            idle_timeout: options.idle_timeout,
+            flush: !options.no_flush,
+        },
+    ))
+}
+
+/// Serves on user threads.
+fn serve(options: &Options, service: Arc<Service>, clock: Clock, signals: Signals) -> anyhow::Result<()> {
+    let (ready, started) = channel();
+    std::thread::Builder::new()
+        .name("kv-signals".to_owned())
+        .spawn(move || end_on_signal(&started, signals))
+        .context("cannot start a thread")?;
+    let mut builder = tailwater::Builder::new();
+    if let Some(threads) = options.threads {
+        builder = builder.kthreads(threads);
+    }
+    builder.run(move || -> std::io::Result<()> {
+        // Fails only when the other thread cannot print, and then it ends the process.
+        let _ = ready.send(user_threads::start(&service, clock)?);
+        loop {
+            tailwater::thread::park();
+        }
+    })??;
+    Ok(())
+}
+
+/// Says where the service listens and ends the process on a signal.
+fn end_on_signal(started: &Receiver<Listening>, mut signals: Signals) {
+    // The service failed to start: the other thread tells why.
+    let Ok(listening) = started.recv() else { return };
+    let printed = announce(listening);
+    if printed.is_ok() {
+        let _ = signals.forever().next();
+    }
+    std::process::exit(i32::from(printed.is_err()));
+}
+
+/// Serves on kernel sockets.
+fn serve_linux(service: &Arc<Service>, clock: Clock, mut signals: Signals) -> anyhow::Result<()> {
+    let listening = kernel::start(service, clock)
+        .with_context(|| format!("cannot listen on {}", service.settings.listen))?;
+    announce(listening)?;
+    let _ = signals.forever().next();
+    Ok(())
+}
+
+fn announce(Listening { tcp, udp }: Listening) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "listening on {tcp}")?;
+    if let Some(udp) = udp {
+        writeln!(out, "listening on {udp} for datagrams")?;
+    }
+    out.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_units_and_bounds() {
+        assert_eq!(size("4096"), Ok(4096));
+        assert_eq!(size("512k"), Ok(512 << 10));
+        assert_eq!(size("1024m"), Ok(1 << 30));
+        for wrong in ["", "m", "1", "2000m", "1g", "-5k", "99999999999999999999m"] {
+            assert!(size(wrong).is_err(), "{wrong}");
+        }
+    }
+}

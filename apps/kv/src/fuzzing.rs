@@ -1,0 +1,109 @@
+//! Any bytes as a client's: one model for property tests and for fuzzing.
+//!
+//! Owns a small store behind a connection and a datagram server, and what must hold whatever is sent: nobody panics, the
+//! store's invariants and its memory limit hold, buffers are bounded, a connection that is gone leaves nothing pinned, and
+//! the pieces in which bytes arrive do not change the answer. No contract towards anybody outside this repository.
+
+use std::sync::Arc;
+
+use crate::protocol::{Connection, MAX_DATAGRAM, Step, UdpServer};
+use crate::service::{Service, Settings};
+use crate::store::{Config, Now, Store};
+
+const MEMORY: usize = 256 << 10;
+const MAX_ITEM: usize = 32 << 10;
+/// Output that a connection may gather: what it is told to write, and one value.
+const MAX_OUTPUT: usize = (32 << 10) + (16 << 10) + 1024;
+const NOW: Now = Now { seconds: 100, start_unix: 1_700_000_000 };
+
+/// A service over a store so small that items make way.
+#[must_use]
+pub fn service() -> Arc<Service> {
+    let config = Config { memory: MEMORY, max_item: MAX_ITEM, evict: true, secret: [1, 2] };
+    let settings = Settings {
+        tcp_port: 11211,
+        udp_port: 0,
+        listen: "127.0.0.1".to_owned(),
+        max_connections: 10,
+        threads: 1,
+        idle_timeout: 0,
+        flush: true,
+    };
+    Service::new(Store::new(config).expect("the configuration is within bounds"), settings)
+}
+
+/// Sends `bytes` in pieces of up to `piece` bytes over one connection, and returns what comes back.
+///
+/// # Panics
+/// When something does not hold.
+#[must_use]
+pub fn answers(service: &Arc<Service>, bytes: &[u8], piece: usize) -> Vec<u8> {
+    let mut connection = Connection::new(Arc::clone(service));
+    let (mut rest, mut answers) = (bytes, Vec::new());
+    while !rest.is_empty() {
+        let space = connection.space();
+        assert!(!space.is_empty(), "a connection that waits has space");
+        let len = rest.len().min(space.len()).min(piece.max(1));
+        space[..len].copy_from_slice(&rest[..len]);
+        rest = &rest[len..];
+        connection.received(len);
+        loop {
+            let step = connection.process(NOW);
+            assert!(connection.output().len() <= MAX_OUTPUT, "{} bytes of output", connection.output().len());
+            answers.extend_from_slice(connection.output());
+            connection.sent();
+            match step {
+                Step::Continue => {}
+                Step::Read => break,
+                Step::Close => return answers,
+            }
+        }
+    }
+    answers
+}
+
+/// A client over a stream, whose first byte says in which pieces the others arrive.
+///
+/// # Panics
+/// When something does not hold.
+pub fn stream(data: &[u8]) {
+    let Some((&first, bytes)) = data.split_first() else { return };
+    let (whole, pieces) = (service(), service());
+    let at_once = answers(&whole, bytes, usize::MAX);
+    let in_pieces = answers(&pieces, bytes, 1 + usize::from(first));
+    for service in [&whole, &pieces] {
+        service.store.check();
+        assert_eq!(service.store.totals(NOW).pinned_cells, 0);
+    }
+    // Counts of bytes and commands are the same in the end only.
+    let tells_counts = bytes.windows(5).any(|word| word == b"stats") || bytes.contains(&0x10);
+    // A line that is too long without an end in sight ends the connection, and whether it is in sight depends.
+    let lines_fit = bytes.split(|&c| c == b'\n').all(|line| line.len() <= 2048);
+    if !tells_counts && lines_fit {
+        assert!(at_once == in_pieces, "pieces change the answer");
+    }
+}
+
+/// A datagram, twice: the first may change what is stored.
+///
+/// # Panics
+/// When something does not hold.
+pub fn datagram(data: &[u8]) {
+    let service = service();
+    let mut server = UdpServer::new(&service);
+    for _ in 0..2 {
+        let (mut expected, mut total) = (0u16, None);
+        server.handle(data, NOW, |answer| {
+            assert!((9..=MAX_DATAGRAM).contains(&answer.len()));
+            assert_eq!(answer[..2], data[..2]);
+            assert_eq!(u16::from_be_bytes([answer[2], answer[3]]), expected);
+            let count = u16::from_be_bytes([answer[4], answer[5]]);
+            assert_eq!(*total.get_or_insert(count), count);
+            expected += 1;
+        });
+        assert_eq!(total.unwrap_or(0), expected);
+        service.store.check();
+    }
+    drop(server);
+    assert_eq!(service.store.totals(NOW).pinned_cells, 0);
+}

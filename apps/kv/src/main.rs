@@ -1,0 +1,19 @@
+//! `kv`: a memcached-compatible store until it is told to stop.
+
+use clap::Parser;
+use tailwater_kv::cli::{EXAMPLES, Options, run};
+
+#[global_allocator]
+static ALLOC: tailwater::Alloc = tailwater::Alloc;
+
+/// Keep items in memory for clients of memcached
+#[derive(Debug, Parser)]
+#[command(version, after_help = EXAMPLES)]
+struct Command {
+    #[command(flatten)]
+    options: Options,
+}
+
+fn main() -> anyhow::Result<()> {
+    run(&Command::parse().options)
+}

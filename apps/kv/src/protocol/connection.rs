@@ -1,0 +1,468 @@
+//! One client: takes bytes, gives bytes, in whatever pieces they come and go.
+//!
+//! The server puts what it reads into [`Connection::space`], calls [`Connection::process`], writes
+//! [`Connection::output`], and does as the [`Step`] says. Pipelined commands are answered into one output until it is full or the
+//! input is used up, so that a server writes once for many.
+//!
+//! Bounded: the input by [`buffer::MAX`], the output by [`OUTPUT`] and one value of up to [`INLINE`] bytes. Larger values and
+//! blocks lie in the store while they go through. Nothing is allocated per command once the buffers have grown.
+//!
+//! | state | waits for | left by |
+//! |---|---|---|
+//! | `Command` | a line, with its block if both fit the buffer; a packet | the command |
+//! | `Keys` | the next key of a retrieval, room for its value | the end of the line |
+//! | `Send` | room for the rest of a large value | its end; then `Keys` or `Command` |
+//! | `Fill` | the rest of a large block | its end |
+//! | `Swallow` | the rest of a refused block | its end |
+//! | `SkipLine` | the end of a line whose answer is complete | it |
+//! | `Closed` | nothing | - |
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::buffer::{self, Input};
+use super::bytes::DecodedKey;
+use super::{binary, meta, text};
+use crate::service::Service;
+use crate::store::{Expiry, Filling, MAX_KEY, Now, Pinned, Put, Refusal, Stored};
+
+/// Output at which a connection wants to write before it goes on.
+const OUTPUT: usize = 32 << 10;
+/// Largest value that goes to the output as a whole.
+const INLINE: usize = 16 << 10;
+/// Longest line; only those that list keys may be longer, and are then read key by key.
+const MAX_LINE: usize = 2048;
+
+/// What the server is to do next, after it has written the output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// Read.
+    Read,
+    /// Process again.
+    Continue,
+    /// Close.
+    Close,
+}
+
+/// What a command sees besides its own bytes.
+pub(super) struct Turn<'a> {
+    pub service: &'a Service,
+    pub out: &'a mut Vec<u8>,
+    pub now: Now,
+    /// Larger values are left to the connection.
+    pub inline_limit: usize,
+}
+
+impl Turn<'_> {
+    /// Flushes all items `delay` seconds from now, or at a Unix time. False if that is forbidden.
+    pub fn flush(&mut self, delay: i64) -> bool {
+        if !self.service.settings.flush {
+            return false;
+        }
+        self.service.flushes.fetch_add(1, Relaxed);
+        let at = if delay > 0 { Expiry::decode(delay, self.now).left(self.now) } else { None };
+        self.service.store.flush(at.map(|left| self.now.seconds.saturating_add(left)), self.now);
+        true
+    }
+}
+
+/// What the keys of a line are asked for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Keys {
+    pub with_cas: bool,
+    pub touch: Option<Expiry>,
+}
+
+/// How a block is answered.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Reply {
+    Text {
+        silent: bool,
+    },
+    /// From the flags of its line.
+    Meta,
+    Binary(binary::Header),
+}
+
+impl Reply {
+    /// What follows a block.
+    fn tail(self) -> &'static [u8] {
+        match self {
+            Self::Text { .. } | Self::Meta => b"\r\n",
+            Self::Binary(_) => b"",
+        }
+    }
+}
+
+/// A block of data that is to be stored.
+pub(super) struct Block<'a> {
+    pub key: &'a [u8],
+    /// The key, if it came in base64.
+    pub decoded: Option<DecodedKey>,
+    pub len: usize,
+    pub put: Put,
+    pub reply: Reply,
+}
+
+/// What follows a command.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it lives for a moment, on the stack; a key in base64 makes it large"
+)]
+pub(super) enum Next<'a> {
+    Done,
+    /// Keys, after the line's first `skip` bytes.
+    Keys {
+        skip: usize,
+        keys: Keys,
+    },
+    Block(Block<'a>),
+    /// So many bytes that mean nothing.
+    Swallow(usize),
+    /// A large value.
+    Send(Pinned),
+    SkipLine,
+    Close,
+}
+
+#[derive(Debug)]
+enum State {
+    Command,
+    Keys(Keys),
+    Send { pinned: Pinned, tail: &'static [u8], then: Option<Keys> },
+    Fill { filling: Filling, put: Put, reply: Reply, line: Vec<u8> },
+    Swallow(usize),
+    SkipLine,
+    Closed,
+}
+
+/// A client's connection.
+#[derive(Debug)]
+pub struct Connection {
+    service: Arc<Service>,
+    input: Input,
+    output: Vec<u8>,
+    state: State,
+    /// Decided by the first byte.
+    binary: Option<bool>,
+    output_limit: usize,
+    inline_limit: usize,
+}
+
+impl Connection {
+    /// A new client of a stream.
+    #[must_use]
+    pub fn new(service: Arc<Service>) -> Self {
+        Self::with_limits(service, OUTPUT, INLINE)
+    }
+
+    /// One whose answers are collected up to `output_limit` bytes, and values up to `inline_limit` within one turn.
+    pub(super) fn with_limits(service: Arc<Service>, output_limit: usize, inline_limit: usize) -> Self {
+        let (input, output, state) = (Input::new(), Vec::new(), State::Command);
+        Self { service, input, output, state, binary: None, output_limit, inline_limit }
+    }
+
+    /// Where to put what the client sends; empty only before [`process`](Self::process).
+    pub fn space(&mut self) -> &mut [u8] {
+        self.input.space()
+    }
+
+    /// `len` bytes have been put there.
+    ///
+    /// # Panics
+    /// When that is more than there was space for.
+    pub fn received(&mut self, len: usize) {
+        self.input.filled(len);
+    }
+
+    /// What the client is to get.
+    #[must_use]
+    pub fn output(&self) -> &[u8] {
+        &self.output
+    }
+
+    /// All output has been written.
+    pub fn sent(&mut self) {
+        self.output.clear();
+    }
+
+    /// As if the client had come anew.
+    pub(super) fn reset(&mut self) {
+        self.drop_state();
+        (self.state, self.binary) = (State::Command, None);
+        self.input.clear();
+        self.output.clear();
+    }
+
+    /// Gives back what the store keeps for this client.
+    fn drop_state(&mut self) {
+        match std::mem::replace(&mut self.state, State::Closed) {
+            State::Send { pinned, .. } => self.service.store.release(pinned),
+            State::Fill { filling, .. } => self.service.store.abandon(filling),
+            State::Command | State::Keys(_) | State::Swallow(_) | State::SkipLine | State::Closed => {}
+        }
+    }
+
+    /// Carries out what has arrived.
+    pub fn process(&mut self, now: Now) -> Step {
+        loop {
+            if self.output.len() >= self.output_limit {
+                return Step::Continue;
+            }
+            let goes_on = match &mut self.state {
+                State::Command => self.command(now),
+                State::Keys(keys) => {
+                    let keys = *keys;
+                    self.next_key(keys, now)
+                }
+                State::Send { .. } => self.send_more(),
+                State::Fill { .. } => self.fill_more(now),
+                State::Swallow(left) => {
+                    let len = self.input.get().len().min(*left);
+                    *left -= len;
+                    let complete = *left == 0;
+                    self.input.consume(len);
+                    if complete {
+                        self.state = State::Command;
+                    }
+                    complete
+                }
+                State::SkipLine => self.skip_line(),
+                State::Closed => return Step::Close,
+            };
+            if !goes_on {
+                return if matches!(self.state, State::Closed) { Step::Close } else { Step::Read };
+            }
+        }
+    }
+
+    /// Carries out a command. False if more input is needed.
+    #[inline]
+    fn command(&mut self, now: Now) -> bool {
+        let Some(&first) = self.input.get().first() else { return false };
+        if *self.binary.get_or_insert(first == binary::REQUEST) { self.packet(now) } else { self.line(now) }
+    }
+
+    #[inline]
+    fn line(&mut self, now: Now) -> bool {
+        let Self { service, input, output, state, inline_limit, .. } = self;
+        let buffered = input.get();
+        let Some(end) = buffered.iter().position(|&c| c == b'\n') else {
+            if buffered.len() > MAX_LINE {
+                self.long_line();
+                return true;
+            }
+            return false;
+        };
+        let line = buffered[..end].strip_suffix(b"\r").unwrap_or(&buffered[..end]);
+        let mut turn = Turn { service, out: output, now, inline_limit: *inline_limit };
+        let (consume, next) = match text::command(line, &mut turn) {
+            Next::Block(block) => match offer(&block, line, &buffered[end + 1..], &mut turn) {
+                Some((consume, next)) => (end + 1 + consume, next),
+                None => return false,
+            },
+            Next::Keys { skip, keys } => (skip, State::Keys(keys)),
+            next => (end + 1, next.into_state(b"\r\n")),
+        };
+        input.consume(consume);
+        *state = next;
+        true
+    }
+
+    /// A line without end is one that lists keys, or nonsense.
+    fn long_line(&mut self) {
+        let buffered = self.input.get();
+        let spaces = buffered.iter().take_while(|&&c| c == b' ').count();
+        let (skip, with_cas) = match &buffered[spaces..] {
+            name if name.starts_with(b"get ") => (spaces + 3, false),
+            name if name.starts_with(b"gets ") => (spaces + 4, true),
+            _ => return self.state = State::Closed,
+        };
+        self.input.consume(skip);
+        self.state = State::Keys(Keys { with_cas, touch: None });
+    }
+
+    fn packet(&mut self, now: Now) -> bool {
+        let Self { service, input, output, state, inline_limit, .. } = self;
+        let mut turn = Turn { service, out: output, now, inline_limit: *inline_limit };
+        let buffered = input.get();
+        let Some((head, next)) = binary::command(buffered, &mut turn) else { return false };
+        let (consume, next) = match next {
+            Next::Block(block) => match offer(&block, b"", &buffered[head..], &mut turn) {
+                Some((consume, next)) => (head + consume, next),
+                None => return false,
+            },
+            next => (head, next.into_state(b"")),
+        };
+        input.consume(consume);
+        *state = next;
+        true
+    }
+
+    /// Answers for the next key of a line. False if it is not complete.
+    #[inline]
+    fn next_key(&mut self, keys: Keys, now: Now) -> bool {
+        let Self { service, input, output, state, inline_limit, .. } = self;
+        let buffered = input.get();
+        let spaces = buffered.iter().take_while(|&&c| c == b' ').count();
+        let word = &buffered[spaces..];
+        let len = word.iter().take(MAX_KEY + 2).position(|&c| c == b' ' || c == b'\n');
+        let Some(len) = len else {
+            if word.len() > MAX_KEY + 1 {
+                text::say(&mut Turn { service, out: output, now, inline_limit: 0 }, text::BAD_LINE);
+                *state = State::SkipLine;
+                return true;
+            }
+            input.consume(spaces);
+            return false;
+        };
+        let last = word[len] == b'\n';
+        let key = if last { word[..len].strip_suffix(b"\r").unwrap_or(&word[..len]) } else { &word[..len] };
+        let mut turn = Turn { service, out: output, now, inline_limit: *inline_limit };
+        let next = match key.len() {
+            0 => Next::Done,
+            1..=MAX_KEY => text::value(key, &keys, &mut turn),
+            _ => {
+                text::say(&mut turn, text::BAD_LINE);
+                Next::SkipLine
+            }
+        };
+        match next {
+            Next::Send(pinned) => *state = State::Send { pinned, tail: b"\r\n", then: Some(keys) },
+            Next::SkipLine => *state = State::SkipLine,
+            _ if last && key.is_empty() => {
+                text::say(&mut turn, "END");
+                *state = State::Command;
+            }
+            _ => {}
+        }
+        // The end of the line stays until it is the only thing left of it.
+        let consume = spaces + if last && !key.is_empty() { key.len() } else { len + usize::from(last) };
+        input.consume(consume);
+        true
+    }
+
+    /// Sends more of a large value.
+    fn send_more(&mut self) -> bool {
+        let State::Send { pinned, tail, then } = &mut self.state else { return true };
+        let room = self.output_limit.saturating_sub(self.output.len());
+        self.output.reserve(room.min(pinned.left()) + tail.len());
+        self.service.store.drain(pinned, room, &mut self.output);
+        if pinned.left() == 0 {
+            self.output.extend_from_slice(tail);
+            let then = then.map_or(State::Command, State::Keys);
+            if let State::Send { pinned, .. } = std::mem::replace(&mut self.state, then) {
+                self.service.store.release(pinned);
+            }
+        }
+        true
+    }
+
+    /// Stores more of a large block, and answers when it is complete.
+    fn fill_more(&mut self, now: Now) -> bool {
+        let State::Fill { filling, reply, .. } = &mut self.state else { return true };
+        let buffered = self.input.get();
+        let len = buffered.len().min(filling.left());
+        self.service.store.fill(filling, &buffered[..len]);
+        let tail = reply.tail();
+        let complete = filling.left() == 0 && buffered.len() >= len + tail.len();
+        let valid = complete && buffered[len..].starts_with(tail);
+        self.input.consume(if complete { len + tail.len() } else { len });
+        if !complete {
+            return false;
+        }
+        let State::Fill { filling, put, reply, line } = std::mem::replace(&mut self.state, State::Command)
+        else {
+            return true;
+        };
+        let Self { service, output, inline_limit, .. } = self;
+        let mut turn = Turn { service, out: output, now, inline_limit: *inline_limit };
+        if valid {
+            let stored = service.store.commit(filling, &put, now);
+            answer(stored, reply, &line, &mut turn);
+        } else {
+            service.store.abandon(filling);
+            bad_chunk(reply, &mut turn);
+        }
+        true
+    }
+
+    fn skip_line(&mut self) -> bool {
+        let buffered = self.input.get();
+        let end = buffered.iter().position(|&c| c == b'\n');
+        self.input.consume(end.map_or(buffered.len(), |end| end + 1));
+        if end.is_some() {
+            self.state = State::Command;
+        }
+        end.is_some()
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.drop_state();
+    }
+}
+
+impl Next<'_> {
+    /// The state after a command that is consumed as a whole; `tail` follows a large value.
+    fn into_state(self, tail: &'static [u8]) -> State {
+        match self {
+            // The line is consumed already; the others have been dealt with.
+            Self::Done | Self::SkipLine | Self::Keys { .. } | Self::Block(_) => State::Command,
+            Self::Swallow(0) => State::Command,
+            Self::Swallow(len) => State::Swallow(len),
+            Self::Send(pinned) => State::Send { pinned, tail, then: None },
+            Self::Close => State::Closed,
+        }
+    }
+}
+
+/// Stores a block that is there, or prepares for one that does not fit the buffer. Says how much of `rest`, what follows the
+/// command, is used up; `None` if the block will fit and is not complete.
+fn offer(block: &Block, line: &[u8], rest: &[u8], turn: &mut Turn) -> Option<(usize, State)> {
+    let (key, tail) = (block.decoded.as_ref().map_or(block.key, DecodedKey::as_bytes), block.reply.tail());
+    let total = block.len + tail.len();
+    let mut locked = turn.service.store.lock(key, turn.now);
+    let fits_input = total <= buffer::MAX / 2 && line.len() < buffer::MAX / 2;
+    if turn.service.store.fits(key.len(), block.len) && fits_input {
+        if rest.len() < total {
+            return None;
+        }
+        if rest[block.len..].starts_with(tail) {
+            let stored = locked.put(&block.put, &rest[..block.len]);
+            drop(locked);
+            answer(stored, block.reply, line, turn);
+        } else {
+            drop(locked);
+            bad_chunk(block.reply, turn);
+        }
+        return Some((total, State::Command));
+    }
+    let reserved = locked.reserve(block.len);
+    drop(locked);
+    let state = match reserved {
+        Ok(filling) => State::Fill { filling, put: block.put, reply: block.reply, line: line.to_vec() },
+        Err(refusal) => {
+            let stored = if refusal == Refusal::TooLarge { Stored::TooLarge } else { Stored::NoMemory };
+            answer(stored, block.reply, line, turn);
+            State::Swallow(total)
+        }
+    };
+    Some((0, state))
+}
+
+fn answer(stored: Stored, reply: Reply, line: &[u8], turn: &mut Turn) {
+    match reply {
+        Reply::Text { silent } => text::stored(stored, silent, turn),
+        Reply::Meta => meta::stored(stored, line, turn),
+        Reply::Binary(header) => binary::stored(stored, &header, turn),
+    }
+}
+
+/// Only lines have what follows a block.
+fn bad_chunk(reply: Reply, turn: &mut Turn) {
+    if !matches!(reply, Reply::Text { silent: true }) {
+        text::say(turn, text::BAD_CHUNK);
+    }
+}

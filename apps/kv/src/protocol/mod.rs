@@ -1,0 +1,26 @@
+//! The protocols, as state machines between two byte buffers: no sockets, no clock.
+//!
+//! ```text
+//! Connection   input buffer, output buffer, what is half received or half sent     connection
+//! text, meta   lines                                                               text, meta, stats
+//! binary       packets                                                             binary
+//! udp          datagrams around either                                             udp
+//! ```
+//!
+//! What a client sends is hostile: every length is checked before it is used, every buffer has a bound, and nothing it
+//! can send ends more than its own connection.
+
+mod binary;
+mod buffer;
+mod bytes;
+mod connection;
+mod meta;
+mod stats;
+mod text;
+mod udp;
+
+#[cfg(test)]
+mod tests;
+
+pub use connection::{Connection, Step};
+pub use udp::{MAX_DATAGRAM, UdpServer};

@@ -1,0 +1,212 @@
+//! `stats` and its sub-commands: what people and their tools read.
+//!
+//! Names are memcached's. What has no meaning here is left out rather than invented; memory is of one class, that of cells of
+//! 128 bytes.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::connection::Turn;
+use super::text::say;
+use crate::service::{Service, VERSION};
+use crate::store::{CELL_BYTES, Now, Totals};
+
+/// Connections that are listed at most.
+const MOST_PEERS: usize = 1000;
+
+/// Answers to a line, of which `words` are those after `stats`.
+pub(super) fn text(words: &[&[u8]], turn: &mut Turn) {
+    let (service, now) = (turn.service, turn.now);
+    match words.first().copied().unwrap_or_default() {
+        b"reset" => {
+            service.reset_counters();
+            return say(turn, "RESET");
+        }
+        b"detail" => return say(turn, "CLIENT_ERROR usage: stats detail on|off|dump"),
+        b"cachedump" if words.len() < 3 => return say(turn, "CLIENT_ERROR bad command line"),
+        // Keys are not listed: that would take locks for as long as a client likes.
+        b"cachedump" => return say(turn, "END"),
+        _ => {}
+    }
+    let group = words.first().copied().unwrap_or_default();
+    let known = each(group, service, now, |name, value| {
+        for part in ["STAT ", name, " ", value, "\r\n"] {
+            turn.out.extend_from_slice(part.as_bytes());
+        }
+    });
+    say(turn, if known { "END" } else { "ERROR" });
+}
+
+/// Hands all statistics of a group to `take`, by name and value; false if there is no such group.
+pub(super) fn each(group: &[u8], service: &Service, now: Now, mut take: impl FnMut(&str, &str)) -> bool {
+    let take = &mut take;
+    match group {
+        b"" => general(service, now, take),
+        b"settings" => settings(service, take),
+        b"items" => items(service, now, take),
+        b"slabs" => slabs(service, now, take),
+        b"sizes" => {
+            for (size, count) in service.store.sizes(now) {
+                take(&size.to_string(), &count.to_string());
+            }
+        }
+        b"conns" => connections(service, now, take),
+        b"reset" => service.reset_counters(),
+        _ => return false,
+    }
+    true
+}
+
+fn general(service: &Service, now: Now, take: &mut dyn FnMut(&str, &str)) {
+    let totals = service.store.totals(now);
+    let counters = &totals.counters;
+    take("pid", &std::process::id().to_string());
+    take("version", VERSION);
+    let numbers = [
+        ("uptime", u64::from(now.seconds - Now::FIRST)),
+        ("time", now.unix() as u64),
+        ("pointer_size", 8 * size_of::<usize>() as u64),
+        ("max_connections", service.settings.max_connections.into()),
+        ("curr_connections", service.connections() as u64),
+        ("total_connections", service.total_connections.load(Relaxed)),
+        ("rejected_connections", service.rejected_connections.load(Relaxed)),
+        ("idle_kicks", service.idle_kicks.load(Relaxed)),
+        ("cmd_get", counters.cmd_get),
+        ("cmd_set", counters.cmd_set),
+        ("cmd_flush", service.flushes.load(Relaxed)),
+        ("cmd_touch", counters.cmd_touch),
+        ("cmd_meta", service.meta_commands.load(Relaxed)),
+        ("get_hits", counters.get_hits),
+        ("get_misses", counters.get_misses),
+        ("get_expired", counters.get_expired),
+        ("get_flushed", counters.get_flushed),
+        ("delete_misses", counters.delete_misses),
+        ("delete_hits", counters.delete_hits),
+        ("incr_misses", counters.incr_misses),
+        ("incr_hits", counters.incr_hits),
+        ("decr_misses", counters.decr_misses),
+        ("decr_hits", counters.decr_hits),
+        ("cas_misses", counters.cas_misses),
+        ("cas_hits", counters.cas_hits),
+        ("cas_badval", counters.cas_badval),
+        ("touch_hits", counters.touch_hits),
+        ("touch_misses", counters.touch_misses),
+        ("store_too_large", counters.too_large),
+        ("store_no_memory", counters.out_of_memory),
+        ("auth_cmds", 0),
+        ("auth_errors", 0),
+        ("bytes_read", service.bytes_read.load(Relaxed)),
+        ("bytes_written", service.bytes_written.load(Relaxed)),
+        ("limit_maxbytes", service.store.config().memory as u64),
+        ("accepting_conns", 1),
+        ("threads", service.settings.threads.into()),
+        ("hash_bytes", totals.buckets * 4),
+        ("bytes", totals.bytes),
+        ("curr_items", totals.items),
+        ("total_items", counters.total_items),
+        ("expired_unfetched", counters.expired_unfetched),
+        ("evicted_unfetched", counters.evicted_unfetched),
+        ("evicted_active", counters.evicted_active),
+        ("evictions", counters.evictions),
+        ("reclaimed", counters.reclaimed),
+        ("crawler_reclaimed", counters.crawler_reclaimed),
+        ("crawler_items_checked", counters.crawler_items_checked),
+        ("moves_to_warm", counters.promoted),
+    ];
+    for (name, value) in numbers {
+        take(name, &value.to_string());
+    }
+}
+
+fn settings(service: &Service, take: &mut dyn FnMut(&str, &str)) {
+    let (settings, config) = (&service.settings, service.store.config());
+    let on = |on: bool| if on { "on" } else { "off" };
+    let yes = |yes: bool| if yes { "yes" } else { "no" };
+    take("maxbytes", &config.memory.to_string());
+    take("maxconns", &settings.max_connections.to_string());
+    take("tcpport", &settings.tcp_port.to_string());
+    take("udpport", &settings.udp_port.to_string());
+    take("inter", &settings.listen);
+    take("verbosity", &service.verbosity.load(Relaxed).to_string());
+    take("evictions", on(config.evict));
+    take("domain_socket", "NULL");
+    take("shutdown_command", "no");
+    take("chunk_size", &CELL_BYTES.to_string());
+    take("num_threads", &settings.threads.to_string());
+    take("detail_enabled", "no");
+    take("cas_enabled", "yes");
+    take("binding_protocol", "auto-negotiate");
+    take("auth_enabled_sasl", "no");
+    take("auth_enabled_ascii", "no");
+    take("item_size_max", &config.max_item.to_string());
+    take("maxconns_fast", "yes");
+    take("lru_crawler", "yes");
+    take("flush_enabled", yes(settings.flush));
+    take("dump_enabled", "no");
+    take("hash_algorithm", "siphash13");
+    take("lru_segmented", "yes");
+    take("idle_timeout", &settings.idle_timeout.to_string());
+}
+
+fn items(service: &Service, now: Now, take: &mut dyn FnMut(&str, &str)) {
+    let totals = service.store.totals(now);
+    if totals.items == 0 {
+        return;
+    }
+    let counters = &totals.counters;
+    let numbers = [
+        ("number", totals.items),
+        ("number_warm", totals.protected),
+        ("number_cold", totals.items - totals.protected.min(totals.items)),
+        ("age_warm", totals.protected_age.into()),
+        ("age", totals.age.into()),
+        ("mem_requested", totals.bytes),
+        ("evicted", counters.evictions),
+        ("evicted_nonzero", counters.evicted_nonzero),
+        ("evicted_time", counters.evicted_time),
+        ("outofmemory", counters.out_of_memory),
+        ("reclaimed", counters.reclaimed),
+        ("expired_unfetched", counters.expired_unfetched),
+        ("evicted_unfetched", counters.evicted_unfetched),
+        ("evicted_active", counters.evicted_active),
+        ("crawler_reclaimed", counters.crawler_reclaimed),
+        ("crawler_items_checked", counters.crawler_items_checked),
+        ("moves_to_warm", counters.promoted),
+    ];
+    for (name, value) in numbers {
+        take(&format!("items:1:{name}"), &value.to_string());
+    }
+}
+
+fn slabs(service: &Service, now: Now, take: &mut dyn FnMut(&str, &str)) {
+    let totals = service.store.totals(now);
+    let Totals { counters, cells, free_cells, pinned_cells, .. } = &totals;
+    let numbers = [
+        ("chunk_size", CELL_BYTES as u64),
+        ("total_chunks", *cells),
+        ("used_chunks", cells - free_cells),
+        ("free_chunks", *free_cells),
+        ("pinned_chunks", *pinned_cells),
+        ("get_hits", counters.get_hits),
+        ("cmd_set", counters.cmd_set),
+        ("delete_hits", counters.delete_hits),
+        ("incr_hits", counters.incr_hits),
+        ("decr_hits", counters.decr_hits),
+        ("cas_hits", counters.cas_hits),
+        ("cas_badval", counters.cas_badval),
+        ("touch_hits", counters.touch_hits),
+    ];
+    for (name, value) in numbers {
+        take(&format!("1:{name}"), &value.to_string());
+    }
+    take("active_slabs", "1");
+    take("total_malloced", &totals.memory.to_string());
+}
+
+fn connections(service: &Service, now: Now, take: &mut dyn FnMut(&str, &str)) {
+    for (number, peer) in service.peers(MOST_PEERS) {
+        take(&format!("{number}:addr"), &format!("tcp:{}", peer.address));
+        take(&format!("{number}:state"), "conn_read");
+        let idle = now.seconds.saturating_sub(peer.last.load(Relaxed));
+        take(&format!("{number}:secs_since_last_cmd"), &idle.to_string());
+    }
+}

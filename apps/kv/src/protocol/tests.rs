@@ -1,0 +1,382 @@
+//! The same operations over all three protocols, and in a map: four times the same outcome.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use super::{Connection, Step, UdpServer};
+use crate::fuzzing::{answers, service};
+use crate::service::Service;
+use crate::store::Now;
+
+const NOW: Now = Now { seconds: 100, start_unix: 1_700_000_000 };
+
+#[derive(Debug, Clone)]
+enum Operation {
+    Store { mode: usize, key: u8, value: Vec<u8> },
+    Get { key: u8 },
+    Delete { key: u8 },
+    Count { up: bool, key: u8, delta: u64 },
+    Touch { key: u8, over: bool },
+    Flush,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Outcome {
+    Done,
+    Not,
+    Value(Vec<u8>),
+    Number(u64),
+    NotNumeric,
+}
+
+const MODES: [&str; 5] = ["set", "add", "replace", "append", "prepend"];
+
+fn operation() -> impl Strategy<Value = Operation> {
+    let value = prop_oneof![
+        any::<u32>().prop_map(|number| number.to_string().into_bytes()),
+        proptest::collection::vec(any::<u8>(), 0..50),
+        (0usize..12_000).prop_map(|len| vec![b'\n'; len]),
+    ];
+    prop_oneof![
+        4 => (0usize..5, 0u8..5, value).prop_map(|(mode, key, value)| Operation::Store { mode, key, value }),
+        4 => (0u8..5).prop_map(|key| Operation::Get { key }),
+        1 => (0u8..5).prop_map(|key| Operation::Delete { key }),
+        2 => (any::<bool>(), 0u8..5, any::<u64>()).prop_map(|(up, key, delta)| Operation::Count { up, key, delta }),
+        1 => (0u8..5, any::<bool>()).prop_map(|(key, over)| Operation::Touch { key, over }),
+        1 => Just(Operation::Flush),
+    ]
+}
+
+/// What a map does.
+fn in_a_map(map: &mut HashMap<u8, Vec<u8>>, operation: &Operation) -> Outcome {
+    match operation {
+        Operation::Store { mode, key, value } => {
+            let value = match (MODES[*mode], map.get(key)) {
+                ("add", Some(_)) | ("replace" | "append" | "prepend", None) => return Outcome::Not,
+                ("append", Some(old)) => [&old[..], value].concat(),
+                ("prepend", Some(old)) => [value, &old[..]].concat(),
+                _ => value.clone(),
+            };
+            // Larger than the store allows: nothing changes.
+            if value.len() > (32 << 10) - 50 - "k0".len() {
+                return Outcome::Not;
+            }
+            map.insert(*key, value);
+            Outcome::Done
+        }
+        Operation::Get { key } => map.get(key).cloned().map_or(Outcome::Not, Outcome::Value),
+        Operation::Delete { key } => map.remove(key).map_or(Outcome::Not, |_| Outcome::Done),
+        Operation::Count { up, key, delta } => {
+            let Some(value) = map.get_mut(key) else { return Outcome::Not };
+            // Only the beginning is looked at.
+            let rest = value[..value.len().min(64)].trim_ascii_start();
+            let digits = rest.split(u8::is_ascii_whitespace).next();
+            let digits = digits.filter(|digits| digits.len() < rest.len() || value.len() <= 64);
+            let digits = digits.and_then(|digits| std::str::from_utf8(digits).ok());
+            let number = digits.and_then(|digits| digits.parse::<u64>().ok());
+            let Some(number) = number else { return Outcome::NotNumeric };
+            let number = if *up { number.wrapping_add(*delta) } else { number.saturating_sub(*delta) };
+            *value = format!("{number:<width$}", width = value.len()).into_bytes();
+            Outcome::Number(number)
+        }
+        Operation::Touch { key, over } => {
+            let there = map.contains_key(key);
+            if *over {
+                map.remove(key);
+            }
+            if there { Outcome::Done } else { Outcome::Not }
+        }
+        Operation::Flush => {
+            map.clear();
+            Outcome::Done
+        }
+    }
+}
+
+fn as_text(operation: &Operation) -> Vec<u8> {
+    let line = |line: String| [line.as_bytes(), b"\r\n"].concat();
+    match operation {
+        Operation::Store { mode, key, value } => {
+            let head = line(format!("{} k{key} 7 0 {}", MODES[*mode], value.len()));
+            [&head, &value[..], b"\r\n"].concat()
+        }
+        Operation::Get { key } => line(format!("get k{key}")),
+        Operation::Delete { key } => line(format!("delete k{key}")),
+        Operation::Count { up, key, delta } => {
+            line(format!("{} k{key} {delta}", if *up { "incr" } else { "decr" }))
+        }
+        Operation::Touch { key, over } => line(format!("touch k{key} {}", if *over { -1 } else { 100 })),
+        Operation::Flush => line("flush_all".to_owned()),
+    }
+}
+
+fn from_text(answer: &[u8]) -> Outcome {
+    let line_end = answer.windows(2).position(|end| end == b"\r\n").expect("a line");
+    match std::str::from_utf8(&answer[..line_end]).expect("text") {
+        "STORED" | "DELETED" | "TOUCHED" | "OK" => Outcome::Done,
+        "NOT_STORED" | "NOT_FOUND" | "END" => Outcome::Not,
+        line if line.starts_with("VALUE ") => {
+            assert!(answer.ends_with(b"\r\nEND\r\n") && line.split(' ').nth(2) == Some("7"));
+            Outcome::Value(answer[line_end + 2..answer.len() - 7].to_vec())
+        }
+        line if line.starts_with("CLIENT_ERROR cannot") => Outcome::NotNumeric,
+        line => Outcome::Number(line.parse().expect("a number")),
+    }
+}
+
+fn as_meta(operation: &Operation) -> Vec<u8> {
+    let line = |line: String| [line.as_bytes(), b"\r\n"].concat();
+    match operation {
+        Operation::Store { mode, key, value } => {
+            let head = line(format!("ms k{key} {} F7 M{}", value.len(), ["S", "E", "R", "A", "P"][*mode]));
+            [&head, &value[..], b"\r\n"].concat()
+        }
+        Operation::Get { key } => line(format!("mg k{key} v f")),
+        Operation::Delete { key } => line(format!("md k{key}")),
+        Operation::Count { up, key, delta } => {
+            line(format!("ma k{key} v M{} D{delta}", if *up { "I" } else { "D" }))
+        }
+        Operation::Touch { key, over } => line(format!("mg k{key} T{}", if *over { -1 } else { 100 })),
+        Operation::Flush => line("flush_all".to_owned()),
+    }
+}
+
+fn from_meta(operation: &Operation, answer: &[u8]) -> Outcome {
+    let line_end = answer.windows(2).position(|end| end == b"\r\n").expect("a line");
+    match std::str::from_utf8(&answer[..line_end]).expect("text") {
+        "HD" | "OK" => Outcome::Done,
+        "NS" | "NF" | "EN" => Outcome::Not,
+        line if line.starts_with("VA ") => {
+            let value = &answer[line_end + 2..answer.len() - 2];
+            match operation {
+                Operation::Count { .. } => {
+                    Outcome::Number(std::str::from_utf8(value).expect("text").parse().expect("a number"))
+                }
+                _ => {
+                    assert!(line.ends_with(" f7"), "{line}");
+                    Outcome::Value(value.to_vec())
+                }
+            }
+        }
+        line => {
+            assert!(line.starts_with("CLIENT_ERROR cannot"), "{line}");
+            Outcome::NotNumeric
+        }
+    }
+}
+
+fn as_packet(operation: &Operation) -> Vec<u8> {
+    let packet = |opcode: u8, extras: &[u8], key: &str, value: &[u8]| {
+        let body = (extras.len() + key.len() + value.len()) as u32;
+        let mut bytes = vec![0x80, opcode, 0, key.len() as u8, extras.len() as u8, 0, 0, 0];
+        bytes.extend(body.to_be_bytes());
+        bytes.extend([0; 12]);
+        [&bytes, extras, key.as_bytes(), value].concat()
+    };
+    match operation {
+        Operation::Store { mode, key, value } => {
+            let extras: &[u8] = if *mode < 3 { &[0, 0, 0, 7, 0, 0, 0, 0] } else { &[] };
+            packet([1, 2, 3, 14, 15][*mode], extras, &format!("k{key}"), value)
+        }
+        Operation::Get { key } => packet(0, &[], &format!("k{key}"), b""),
+        Operation::Delete { key } => packet(4, &[], &format!("k{key}"), b""),
+        Operation::Count { up, key, delta } => {
+            let extras = [&delta.to_be_bytes()[..], &[0; 8], &[0xff; 4]].concat();
+            packet(if *up { 5 } else { 6 }, &extras, &format!("k{key}"), b"")
+        }
+        Operation::Touch { key, over } => {
+            let expiry = if *over { -1i32 } else { 100 };
+            packet(0x1c, &expiry.to_be_bytes(), &format!("k{key}"), b"")
+        }
+        Operation::Flush => packet(8, &[], "", b""),
+    }
+}
+
+fn from_packet(operation: &Operation, answer: &[u8]) -> Outcome {
+    assert_eq!(answer[0], 0x81);
+    let body = &answer[24..];
+    match (u16::from_be_bytes([answer[6], answer[7]]), operation) {
+        (0, Operation::Get { .. }) => {
+            assert_eq!(body[..4], [0, 0, 0, 7]);
+            Outcome::Value(body[4..].to_vec())
+        }
+        (0, Operation::Count { .. }) => {
+            Outcome::Number(u64::from_be_bytes(body.try_into().expect("eight bytes")))
+        }
+        (0, _) => Outcome::Done,
+        (1 | 2 | 5, _) => Outcome::Not,
+        (6, _) => Outcome::NotNumeric,
+        (status, _) => panic!("status {status} for {operation:?}"),
+    }
+}
+
+proptest! {
+    #[test]
+    fn all_protocols_do_the_same(
+        operations in proptest::collection::vec(operation(), 1..60),
+        piece in 1usize..5000,
+    ) {
+        let services = [service(), service(), service()];
+        let mut map = HashMap::new();
+        for operation in &operations {
+            let wanted = in_a_map(&mut map, operation);
+            let text = answers(&services[0], &as_text(operation), piece);
+            let meta = answers(&services[1], &as_meta(operation), piece);
+            let packet = answers(&services[2], &as_packet(operation), piece);
+            prop_assert_eq!(from_text(&text), wanted.clone(), "text, {:?}", operation);
+            prop_assert_eq!(from_meta(operation, &meta), wanted.clone(), "meta, {:?}", operation);
+            prop_assert_eq!(from_packet(operation, &packet), wanted, "binary, {:?}", operation);
+        }
+        services.iter().for_each(|service| service.store.check());
+    }
+
+    /// Words of the protocols in any order.
+    #[test]
+    fn nonsense_breaks_nothing(words in proptest::collection::vec(word(), 1..80), piece in any::<u8>()) {
+        let bytes: Vec<u8> = [&[piece][..], &words.concat()].concat();
+        crate::fuzzing::stream(&bytes);
+        crate::fuzzing::datagram(&[&[1, 2, 0, 0, 0, 1, 0, 0], &bytes[1..]].concat());
+    }
+}
+
+/// Pieces of commands, in any order.
+fn word() -> impl Strategy<Value = Vec<u8>> {
+    let words = [
+        "get ",
+        "gets ",
+        "gat 5 ",
+        "set ",
+        "append ",
+        "cas ",
+        "delete ",
+        "incr ",
+        "touch ",
+        "mg ",
+        "ms ",
+        "md ",
+        "ma ",
+        "me ",
+        "mn",
+        "flush_all",
+        "stats ",
+        "items",
+        "a",
+        "b",
+        " ",
+        "  ",
+        "\r\n",
+        "\r\n",
+        "\r\n",
+        "\n",
+        " 0",
+        " 1",
+        " 5",
+        " 40",
+        " 20000",
+        " -1",
+        " noreply",
+        " v",
+        " k",
+        " q",
+        " b",
+        " N5",
+        " T0",
+        " R9",
+        " MA",
+        " MS",
+        " I",
+        " C1",
+        " O1",
+        "YQ==",
+        "\u{80}",
+    ];
+    prop_oneof![
+        10 => (0..words.len()).prop_map(move |index| words[index].as_bytes().to_vec()),
+        1 => proptest::collection::vec(any::<u8>(), 0..30),
+        1 => (0usize..30_000).prop_map(|len| vec![b'x'; len]),
+        1 => (any::<u8>(), 0u8..30, 0u8..30).prop_map(|(opcode, key, extras)| {
+            let mut header = vec![0x80, opcode % 0x26, 0, key, extras, 0, 0, 0, 0, 0, 0, key + extras];
+            header.resize(24 + usize::from(key + extras), 0);
+            header
+        }),
+    ]
+}
+
+fn talk(service: &Arc<Service>, bytes: &str) -> String {
+    String::from_utf8(answers(service, bytes.as_bytes(), usize::MAX)).expect("text")
+}
+
+#[test]
+fn a_pipeline_is_answered_in_one_output() {
+    let service = service();
+    let mut connection = Connection::new(Arc::clone(&service));
+    let commands = b"set a 0 0 1\r\nx\r\nget a\r\nget b\r\nmn\r\n";
+    connection.space()[..commands.len()].copy_from_slice(commands);
+    connection.received(commands.len());
+    assert_eq!(connection.process(NOW), Step::Read);
+    assert_eq!(connection.output(), b"STORED\r\nVALUE a 0 1\r\nx\r\nEND\r\nEND\r\nMN\r\n");
+}
+
+#[test]
+fn a_client_that_leaves_in_the_middle_leaves_nothing_behind() {
+    let service = service();
+    let large = "x".repeat(20_000);
+    talk(&service, &format!("set a 0 0 20000\r\n{large}\r\n"));
+    for unfinished in ["set b 0 0 20000\r\nxyz", "get a a a a a a\r\n"] {
+        let mut connection = Connection::new(Arc::clone(&service));
+        connection.space()[..unfinished.len()].copy_from_slice(unfinished.as_bytes());
+        connection.received(unfinished.len());
+        connection.process(NOW);
+        assert!(service.store.totals(NOW).pinned_cells > 0, "{unfinished}");
+        drop(connection);
+        assert_eq!(service.store.totals(NOW).pinned_cells, 0);
+    }
+    service.store.check();
+}
+
+#[test]
+fn statistics_add_up() {
+    let service = service();
+    talk(&service, "set a 0 0 1\r\nx\r\nget a b\r\nincr a 1\r\nflush_all\r\nget a\r\nms c 1\r\ny\r\n");
+    let stats = talk(&service, "stats\r\n");
+    for line in [
+        "cmd_get 3",
+        "get_hits 1",
+        "get_misses 2",
+        "get_flushed 1",
+        "cmd_set 2",
+        "curr_items 1",
+        "cmd_flush 1",
+        "cmd_meta 1",
+    ] {
+        assert!(stats.contains(&format!("STAT {line}\r\n")), "{line} in {stats}");
+    }
+    assert!(talk(&service, "stats items\r\n").starts_with("STAT items:1:number 1\r\n"));
+    assert!(talk(&service, "stats slabs\r\n").contains("STAT 1:chunk_size 128\r\n"));
+    assert_eq!(talk(&service, "stats sizes\r\n"), "STAT 128 1\r\nEND\r\n");
+    assert_eq!(talk(&service, "stats reset\r\n"), "RESET\r\n");
+    assert!(talk(&service, "stats\r\n").contains("STAT cmd_get 0\r\n"));
+}
+
+#[test]
+fn appending_to_nothing_may_make_an_item() {
+    let service = service();
+    let answer = talk(
+        &service,
+        "ms a 1 MA N0\r\nx\r\nms a 1 MA N0\r\ny\r\nmg a v t\r\nms b 1 E77 c\r\nx\r\nmg b c\r\n",
+    );
+    assert_eq!(answer, "HD\r\nHD\r\nVA 2 t-1\r\nxy\r\nHD c77\r\nHD c77\r\n");
+}
+
+#[test]
+fn an_answer_too_long_for_datagrams_is_an_error() {
+    let service = service();
+    let value = "x".repeat(30_000);
+    talk(&service, &format!("set a 0 0 30000\r\n{value}\r\n"));
+    let mut answer = Vec::new();
+    let request = [&[0, 7, 0, 0, 0, 1, 0, 0], &b"get a a a a a\r\n"[..]].concat();
+    UdpServer::new(&service).handle(&request, NOW, |datagram| answer.push(datagram[8..].to_vec()));
+    assert_eq!(answer, [b"SERVER_ERROR out of memory writing get response\r\n"]);
+}

@@ -1,0 +1,130 @@
+//! Servers: one thread per connection, on [Tailwater](user_threads) or on the [kernel's sockets](kernel).
+//!
+//! Owns what both do alike: the life of a connection, the clock, the crawler's pace. A connection that misbehaves, or whose
+//! client is gone, ends alone.
+
+pub mod kernel;
+pub mod user_threads;
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use crate::protocol::{Connection, Step};
+use crate::service::{Registered, Service};
+use crate::store::{Crawl, Now};
+
+/// What a client is told that comes when there are too many; memcached's words.
+const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
+/// Longest datagram received: any.
+const MAX_REQUEST: usize = 64 << 10;
+/// Pause of the crawler between two pieces of work.
+const CRAWL_PAUSE: Duration = Duration::from_millis(100);
+/// Time for a round over all items.
+const CRAWL_ROUND: Duration = Duration::from_secs(60);
+
+/// Where a server listens, once it does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Listening {
+    /// With the port the system chose, if it was to.
+    pub tcp: SocketAddr,
+    /// If there is a UDP port.
+    pub udp: Option<SocketAddr>,
+}
+
+/// Tells the second. Cheap to copy; all threads of a server use the same.
+#[derive(Debug, Clone, Copy)]
+pub struct Clock {
+    start: Instant,
+    start_unix: i64,
+}
+
+impl Clock {
+    /// A clock whose first second is now.
+    #[must_use]
+    pub fn start() -> Self {
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        Self { start: Instant::now(), start_unix: unix as i64 - i64::from(Now::FIRST) }
+    }
+
+    /// The present second.
+    #[must_use]
+    pub fn now(&self) -> Now {
+        let seconds = u32::try_from(self.start.elapsed().as_secs()).unwrap_or(u32::MAX);
+        Now { seconds: seconds.saturating_add(Now::FIRST), start_unix: self.start_unix }
+    }
+}
+
+/// Serves one connection to its end.
+fn serve<S>(stream: &S, service: &Arc<Service>, registered: &Registered, clock: Clock)
+where
+    for<'a> &'a S: Read + Write,
+{
+    let mut connection = Connection::new(Arc::clone(service));
+    let (mut reader, mut writer) = (stream, stream);
+    loop {
+        let len = match reader.read(connection.space()) {
+            Ok(len @ 1..) => len,
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                service.idle_kicks.fetch_add(1, Relaxed);
+                return;
+            }
+            // The client is gone.
+            Ok(0) | Err(_) => return,
+        };
+        connection.received(len);
+        service.bytes_read.fetch_add(len as u64, Relaxed);
+        let now = clock.now();
+        registered.peer.last.store(now.seconds, Relaxed);
+        loop {
+            let step = connection.process(now);
+            if !connection.output().is_empty() {
+                if writer.write_all(connection.output()).is_err() {
+                    return;
+                }
+                service.bytes_written.fetch_add(connection.output().len() as u64, Relaxed);
+                connection.sent();
+            }
+            match step {
+                Step::Continue => {}
+                Step::Read => break,
+                Step::Close => return,
+            }
+        }
+    }
+}
+
+/// Seconds of silence after which a connection is closed.
+fn idle_timeout(service: &Service) -> Option<Duration> {
+    let seconds = service.settings.idle_timeout;
+    (seconds > 0).then(|| Duration::from_secs(seconds.into()))
+}
+
+/// Removes dead items for ever: a little at a time, everything within [`CRAWL_ROUND`].
+fn crawl(service: &Service, clock: Clock, sleep: impl Fn(Duration)) -> ! {
+    let pauses = (CRAWL_ROUND.as_millis() / CRAWL_PAUSE.as_millis()) as usize;
+    let steps = service.store.crawl_steps().div_ceil(pauses);
+    let mut progress = Crawl::default();
+    loop {
+        sleep(CRAWL_PAUSE);
+        for _ in 0..steps {
+            service.store.crawl(&mut progress, clock.now());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_clock_begins_at_the_first_second_and_knows_the_date() {
+        let now = Clock::start().now();
+        assert_eq!(now.seconds, Now::FIRST);
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() as i64;
+        assert!(unix - now.unix() <= 1);
+    }
+}

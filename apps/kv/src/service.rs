@@ -1,0 +1,144 @@
+//! What all connections of a server share: the store, what it was told at its start, and counts of connections and bytes.
+//!
+//! All counters are relaxed: they are read for people, and nothing follows from one for another.
+
+use std::net::SocketAddr;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::{collections::BTreeMap, sync::Arc};
+
+use tailwater::sync::Mutex;
+
+use crate::store::{Now, Store};
+
+/// What it says it is: the version of memcached whose protocol it speaks, for clients that ask before they use it.
+pub const VERSION: &str = "1.6.18-tailwater";
+
+/// What a server was told at its start, by memcached's names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// TCP port (`-p`).
+    pub tcp_port: u16,
+    /// UDP port, 0 for none (`-U`).
+    pub udp_port: u16,
+    /// Address (`-l`).
+    pub listen: String,
+    /// Most connections (`-c`).
+    pub max_connections: u32,
+    /// Threads of the machine that serve at once (`-t`).
+    pub threads: u32,
+    /// Seconds after which a silent connection is closed; 0 for never (`-o idle_timeout`).
+    pub idle_timeout: u32,
+    /// Whether clients may flush (off with `-F`).
+    pub flush: bool,
+}
+
+/// Shared by all connections.
+#[derive(Debug)]
+pub struct Service {
+    /// The items.
+    pub store: Store,
+    /// As started.
+    pub settings: Settings,
+    /// Level of talkativeness that a client last set; nothing depends on it.
+    pub verbosity: AtomicU32,
+    /// Connections accepted.
+    pub total_connections: AtomicU64,
+    /// Connections refused because there were too many.
+    pub rejected_connections: AtomicU64,
+    /// Connections closed because they were silent.
+    pub idle_kicks: AtomicU64,
+    /// Bytes received.
+    pub bytes_read: AtomicU64,
+    /// Bytes sent.
+    pub bytes_written: AtomicU64,
+    /// Commands to flush.
+    pub flushes: AtomicU64,
+    /// Meta commands.
+    pub meta_commands: AtomicU64,
+    /// By a number that is never used again, and that `stats reset` does not touch.
+    open: Mutex<BTreeMap<u64, Arc<Peer>>>,
+    next: AtomicU64,
+}
+
+/// A connection that is open.
+#[derive(Debug)]
+pub struct Peer {
+    /// The client.
+    pub address: SocketAddr,
+    /// Second of its last command.
+    pub last: AtomicU32,
+}
+
+/// Keeps a connection among those that are open.
+#[derive(Debug)]
+pub struct Registered {
+    service: Arc<Service>,
+    number: u64,
+    /// What is known of it.
+    pub peer: Arc<Peer>,
+}
+
+impl Service {
+    /// A service over `store`.
+    #[must_use]
+    pub fn new(store: Store, settings: Settings) -> Arc<Self> {
+        Arc::new(Self {
+            store,
+            settings,
+            verbosity: AtomicU32::new(0),
+            total_connections: AtomicU64::new(0),
+            rejected_connections: AtomicU64::new(0),
+            idle_kicks: AtomicU64::new(0),
+            bytes_read: AtomicU64::new(0),
+            bytes_written: AtomicU64::new(0),
+            flushes: AtomicU64::new(0),
+            meta_commands: AtomicU64::new(0),
+            open: Mutex::new(BTreeMap::new()),
+            next: AtomicU64::new(1),
+        })
+    }
+
+    /// Counts a new connection; `None` if there are too many.
+    pub fn register(self: &Arc<Self>, address: SocketAddr, now: Now) -> Option<Registered> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if open.len() >= self.settings.max_connections as usize {
+            self.rejected_connections.fetch_add(1, Relaxed);
+            return None;
+        }
+        self.total_connections.fetch_add(1, Relaxed);
+        let number = self.next.fetch_add(1, Relaxed);
+        let peer = Arc::new(Peer { address, last: AtomicU32::new(now.seconds) });
+        open.insert(number, Arc::clone(&peer));
+        Some(Registered { service: Arc::clone(self), number, peer })
+    }
+
+    /// Connections that are open.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    /// The oldest connections that are open, at most `most`, with their numbers.
+    #[must_use]
+    pub fn peers(&self, most: usize) -> Vec<(u64, Arc<Peer>)> {
+        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.iter().take(most).map(|(&number, peer)| (number, Arc::clone(peer))).collect()
+    }
+
+    /// Counts from zero again (`stats reset`).
+    pub fn reset_counters(&self) {
+        self.store.reset_counters();
+        let counters =
+            [&self.total_connections, &self.rejected_connections, &self.idle_kicks, &self.bytes_read];
+        for counter in counters.into_iter().chain([&self.bytes_written, &self.flushes, &self.meta_commands]) {
+            counter.store(0, Relaxed);
+        }
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        self.service.open.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.number);
+    }
+}

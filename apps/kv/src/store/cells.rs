@@ -1,0 +1,278 @@
+//! Memory of one shard: cells of 128 bytes, linked into chains; an item is a chain.
+//!
+//! Why neither slab classes nor segments: classes of different sizes leave memory in the wrong class when sizes change, and
+//! need many pages per shard to begin with; segments give up the order of use within them. With one size there is no
+//! fragmentation but the end of an item's last cell, every item can take the place of every other, and the limit is exact:
+//! cells are taken from one reservation that never grows. The price is that a large value is copied in pieces of 124 bytes.
+//!
+//! Owns the cells, the list of free ones and the positions within chains. Never looks at what the fields of an item mean.
+//! The reservation is virtual memory; a cell costs real memory from its first use on.
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// No cell.
+pub(super) const NONE: u32 = u32::MAX;
+/// Bytes of a cell: two cache lines.
+pub(super) const CELL: usize = 128;
+/// Bytes of an item's first cell before those of its key.
+pub(super) const HEADER: usize = 50;
+/// Where key and value begin.
+const FIRST_AT: usize = HEADER;
+/// Bytes of them in the first cell.
+const FIRST: usize = CELL - HEADER;
+/// Where they begin in the other cells: after the link.
+const REST_AT: usize = 4;
+
+/// A cell. All fields but `next` are those of an item, in its first cell; further cells hold data in their place.
+#[derive(Clone, IntoBytes, FromBytes, KnownLayout, Immutable)]
+#[repr(C, align(64))]
+pub(super) struct Cell {
+    /// Next cell of the item, or next free one.
+    pub next: u32,
+    /// Next item in the hash bucket.
+    pub chain: u32,
+    /// Neighbours in the order of use.
+    pub newer: u32,
+    pub older: u32,
+    /// Unique number of this version.
+    pub cas: u64,
+    /// The client's.
+    pub flags: u32,
+    /// See `Expiry`.
+    pub expiry: u32,
+    /// Second of the last access.
+    pub accessed: u32,
+    pub value_len: u32,
+    /// Low half of the key's hash.
+    pub hash: u32,
+    /// Which flush this item has outlived.
+    pub epoch: u16,
+    /// Connections that read or write this item piece by piece.
+    pub pins: u16,
+    pub key_len: u8,
+    /// Bits of `state`.
+    pub state: u8,
+    data: [u8; FIRST],
+}
+
+const _: () = assert!(size_of::<Cell>() == CELL && std::mem::offset_of!(Cell, data) == FIRST_AT);
+
+/// A place among the bytes of an item.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Cursor {
+    cell: u32,
+    at: usize,
+}
+
+impl Cursor {
+    /// Before the key.
+    pub fn start(item: u32) -> Self {
+        Self { cell: item, at: FIRST_AT }
+    }
+}
+
+/// All cells of a shard.
+pub(super) struct Cells {
+    /// Those used at least once; its capacity is the limit.
+    cells: Vec<Cell>,
+    limit: usize,
+    free: u32,
+    free_len: usize,
+}
+
+/// Cells of an item with so many bytes of key and value.
+pub(super) fn cells_of(bytes: usize) -> usize {
+    1 + bytes.saturating_sub(FIRST).div_ceil(CELL - REST_AT)
+}
+
+impl Cells {
+    /// Room for `limit` cells; `None` if the system refuses the address space.
+    pub fn new(limit: usize) -> Option<Self> {
+        let mut cells = Vec::new();
+        cells.try_reserve_exact(limit).ok()?;
+        Some(Self { cells, limit, free: NONE, free_len: 0 })
+    }
+
+    /// Cells that no item has.
+    pub fn free(&self) -> usize {
+        self.limit - self.cells.len() + self.free_len
+    }
+
+    /// Cells there are.
+    pub fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// Cells that were ever used.
+    pub fn touched(&self) -> usize {
+        self.cells.len()
+    }
+
+    #[inline]
+    pub fn get(&self, cell: u32) -> &Cell {
+        &self.cells[cell as usize]
+    }
+
+    #[inline]
+    pub fn get_mut(&mut self, cell: u32) -> &mut Cell {
+        &mut self.cells[cell as usize]
+    }
+
+    /// A chain of `len` cells, at least 1 and at most [`free`](Self::free).
+    pub fn take(&mut self, len: usize) -> u32 {
+        let first = self.take_one();
+        let mut last = first;
+        for _ in 1..len {
+            let next = self.take_one();
+            self.get_mut(last).next = next;
+            last = next;
+        }
+        self.get_mut(last).next = NONE;
+        first
+    }
+
+    fn take_one(&mut self) -> u32 {
+        if self.free == NONE {
+            assert!(self.cells.len() < self.limit, "more cells taken than there are");
+            self.cells.push(Cell::new_zeroed_cell());
+            return self.cells.len() as u32 - 1;
+        }
+        let cell = self.free;
+        self.free = self.get(cell).next;
+        self.free_len -= 1;
+        cell
+    }
+
+    /// Gives a chain back.
+    pub fn give(&mut self, first: u32) {
+        let (mut last, mut len) = (first, 1);
+        while self.get(last).next != NONE {
+            last = self.get(last).next;
+            len += 1;
+        }
+        self.get_mut(last).next = self.free;
+        self.free = first;
+        self.free_len += len;
+    }
+
+    /// Copies `bytes` to the cursor's place, which moves behind them. They fit the item.
+    #[inline]
+    pub fn write(&mut self, cursor: &mut Cursor, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            self.turn(cursor);
+            let len = bytes.len().min(CELL - cursor.at);
+            let (now, later) = bytes.split_at(len);
+            self.get_mut(cursor.cell).as_mut_bytes()[cursor.at..cursor.at + len].copy_from_slice(now);
+            (cursor.at, bytes) = (cursor.at + len, later);
+        }
+    }
+
+    /// Hands `len` bytes from the cursor's place on to `take`, in pieces, and moves behind them.
+    #[inline]
+    pub fn read(&self, cursor: &mut Cursor, mut len: usize, mut take: impl FnMut(&[u8])) {
+        while len > 0 {
+            self.turn(cursor);
+            let now = len.min(CELL - cursor.at);
+            take(&self.get(cursor.cell).as_bytes()[cursor.at..cursor.at + now]);
+            (cursor.at, len) = (cursor.at + now, len - now);
+        }
+    }
+
+    /// Moves the cursor over `len` bytes.
+    #[inline]
+    pub fn skip(&self, cursor: &mut Cursor, mut len: usize) {
+        while len > 0 {
+            self.turn(cursor);
+            let now = len.min(CELL - cursor.at);
+            (cursor.at, len) = (cursor.at + now, len - now);
+        }
+    }
+
+    /// From the end of a cell to the beginning of the next.
+    #[inline]
+    fn turn(&self, cursor: &mut Cursor) {
+        if cursor.at == CELL {
+            *cursor = Cursor { cell: self.get(cursor.cell).next, at: REST_AT };
+        }
+    }
+
+    /// Copies `len` bytes from one item to another.
+    pub fn copy(&mut self, from: &mut Cursor, to: &mut Cursor, mut len: usize) {
+        while len > 0 {
+            self.turn(from);
+            let now = len.min(CELL - from.at);
+            let mut piece = [0; CELL];
+            piece[..now].copy_from_slice(&self.get(from.cell).as_bytes()[from.at..from.at + now]);
+            self.write(to, &piece[..now]);
+            (from.at, len) = (from.at + now, len - now);
+        }
+    }
+
+    /// Whether the bytes from the item's beginning are `bytes`.
+    #[inline]
+    pub fn starts_with(&self, item: u32, bytes: &[u8]) -> bool {
+        if bytes.len() <= FIRST {
+            return self.get(item).as_bytes()[FIRST_AT..FIRST_AT + bytes.len()] == *bytes;
+        }
+        let (mut cursor, mut rest, mut equal) = (Cursor::start(item), bytes, true);
+        self.read(&mut cursor, bytes.len(), |piece| {
+            let (now, later) = rest.split_at(piece.len());
+            (equal, rest) = (equal && now == piece, later);
+        });
+        equal
+    }
+}
+
+impl Cell {
+    fn new_zeroed_cell() -> Self {
+        zerocopy::FromZeros::new_zeroed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(cells: &Cells, item: u32, len: usize) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        cells.read(&mut Cursor::start(item), len, |piece| bytes.extend_from_slice(piece));
+        bytes
+    }
+
+    #[test]
+    fn bytes_come_back_whatever_the_length_and_the_pieces() {
+        let mut cells = Cells::new(64).unwrap();
+        for len in [0, 1, 77, 78, 79, 201, 202, 203, 1000, 5000] {
+            let item = cells.take(cells_of(len));
+            let bytes: Vec<u8> = (0..len).map(|i| i as u8).collect();
+            let mut cursor = Cursor::start(item);
+            bytes.chunks(37).for_each(|piece| cells.write(&mut cursor, piece));
+            assert_eq!(read(&cells, item, len), bytes);
+            assert!(cells.starts_with(item, &bytes));
+            cells.give(item);
+            assert_eq!(cells.free(), 64);
+        }
+    }
+
+    #[test]
+    fn a_copy_is_equal_and_other_bytes_are_not() {
+        let mut cells = Cells::new(64).unwrap();
+        let (from, to) = (cells.take(cells_of(300)), cells.take(cells_of(310)));
+        cells.write(&mut Cursor::start(from), &[7; 300]);
+        let mut behind = Cursor::start(to);
+        cells.write(&mut behind, b"0123456789");
+        cells.copy(&mut Cursor::start(from), &mut behind, 300);
+        assert!(cells.starts_with(to, b"0123456789\x07\x07"));
+        assert!(!cells.starts_with(to, &[7; 200]));
+        assert_eq!(read(&cells, to, 310)[10..], [7; 300]);
+    }
+
+    #[test]
+    fn cells_are_used_again_before_new_ones() {
+        let mut cells = Cells::new(8).unwrap();
+        let item = cells.take(3);
+        cells.give(item);
+        cells.take(3);
+        assert_eq!((cells.touched(), cells.free()), (3, 5));
+    }
+}

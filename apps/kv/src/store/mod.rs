@@ -1,0 +1,284 @@
+//! The store: items under keys within a byte limit, shared by any number of threads.
+//!
+//! ```text
+//! Store       shards, each under its own lock; sums, flush, crawl        mod
+//! Locked      one key's shard, locked: what commands do                  read, write
+//! Filling     an item that arrives piece by piece; Pinned, one that      transfer
+//!             leaves so
+//! Shard       hash table, epochs of flush_all, pins                      shard
+//!             order of use, and who makes way                            evict
+//! Cells       memory                                                     cells
+//! ```
+//!
+//! It knows no socket, no protocol and no clock: the present second is an argument, and so is the secret of its hash
+//! function. Meanings are memcached 1.6's (protocol.txt): each method says which command it is.
+//!
+//! Memory: a store of `bytes` reserves that much address space at its beginning and never allocates again. Cells and hash
+//! tables together stay within `bytes`; what a client sends or receives piece by piece lies in cells too.
+
+mod cells;
+mod evict;
+mod read;
+mod shard;
+mod stats;
+mod time;
+mod transfer;
+mod write;
+
+#[cfg(test)]
+mod tests;
+
+pub use read::{Facts, Get, Hit, MetaGet};
+pub use stats::{Counters, Totals};
+pub use time::{Expiry, Now};
+pub use transfer::{Filling, Pinned, Refusal};
+pub use write::{Arithmetic, Counted, Delete, Deleted, Mode, Put, Stored};
+
+use std::hash::Hasher;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use siphasher::sip::SipHasher13;
+use tailwater::sync::{Mutex, MutexGuard};
+
+use cells::CELL;
+use shard::Shard;
+
+/// Longest key, in bytes.
+pub const MAX_KEY: usize = 250;
+/// Bytes of memory come in cells of this size.
+pub const CELL_BYTES: usize = CELL;
+/// Shards at most.
+const MAX_SHARDS: usize = 64;
+/// A shard holds at least so many items of the largest size.
+const LARGEST_PER_SHARD: usize = 8;
+
+/// What a store is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Config {
+    /// Memory for items and hash tables, in bytes; at least twice `max_item` and at least [`Config::MIN_MEMORY`].
+    pub memory: usize,
+    /// Most bytes of an item's key, value and header together; 1 KiB to 1 GiB.
+    pub max_item: usize,
+    /// Whether items make way for others when memory is full; otherwise storing fails then.
+    pub evict: bool,
+    /// Secret of the hash function, so that nobody can choose keys that collide.
+    pub secret: [u64; 2],
+}
+
+impl Config {
+    /// Least memory of a store.
+    pub const MIN_MEMORY: usize = 64 << 10;
+    /// Bounds of `max_item`, as of memcached's `-I`.
+    pub const ITEM_BOUNDS: std::ops::RangeInclusive<usize> = 1 << 10..=1 << 30;
+}
+
+/// Why there is no store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// Items would not fit.
+    #[error(
+        "{memory} bytes of memory are too few for items of {max_item} bytes; it takes twice as much, and 64 KiB"
+    )]
+    TooSmall {
+        /// As configured.
+        memory: usize,
+        /// As configured.
+        max_item: usize,
+    },
+    /// The largest item is out of bounds.
+    #[error("items of up to {0} bytes are not possible; the limit is between 1 KiB and 1 GiB")]
+    ItemSize(usize),
+    /// The system refuses.
+    #[error("the system gives no {0} bytes of address space")]
+    NoMemory(usize),
+}
+
+/// A store.
+pub struct Store {
+    shards: Box<[Mutex<Shard>]>,
+    config: Config,
+    /// Numbers of versions given out. Relaxed: only that they differ matters, and that they grow under one lock.
+    last_cas: AtomicU64,
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Store").field("shards", &self.shards.len()).finish_non_exhaustive()
+    }
+}
+
+impl Store {
+    /// An empty store.
+    ///
+    /// # Errors
+    /// When `config` is out of bounds, or the address space cannot be had.
+    pub fn new(config: Config) -> Result<Self, ConfigError> {
+        let Config { memory, max_item, .. } = config;
+        if !Config::ITEM_BOUNDS.contains(&max_item) {
+            return Err(ConfigError::ItemSize(max_item));
+        }
+        if memory < Config::MIN_MEMORY || memory / 2 < max_item {
+            return Err(ConfigError::TooSmall { memory, max_item });
+        }
+        let shards = (memory / max_item / LARGEST_PER_SHARD).clamp(1, MAX_SHARDS);
+        // The largest power of two that is not larger.
+        let shards = (shards + 1).next_power_of_two() / 2;
+        let shard = || Some(Mutex::new(Shard::new(memory / shards, config.evict)?));
+        let shards: Option<_> = (0..shards).map(|_| shard()).collect();
+        let shards = shards.ok_or(ConfigError::NoMemory(memory))?;
+        Ok(Self { shards, config, last_cas: AtomicU64::new(0) })
+    }
+
+    /// What it was made of.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Whether an item with such a key and value may be stored at all.
+    #[must_use]
+    pub fn fits(&self, key_len: usize, value_len: usize) -> bool {
+        value_len <= self.config.max_item && cells::HEADER + key_len + value_len <= self.config.max_item
+    }
+
+    /// The shard of `key`, locked, for one command.
+    ///
+    /// # Panics
+    /// If the key is longer than [`MAX_KEY`].
+    #[inline]
+    pub fn lock<'a>(&'a self, key: &'a [u8], now: Now) -> Locked<'a> {
+        assert!(key.len() <= MAX_KEY, "protocols refuse longer keys");
+        let [first, second] = self.config.secret;
+        let mut hasher = SipHasher13::new_with_keys(first, second);
+        hasher.write(key);
+        let hash = hasher.finish();
+        // The upper half chooses the shard, the lower one the bucket.
+        let index = (hash >> 32) as usize & (self.shards.len() - 1);
+        Locked { shard: self.shard(index), store: self, key, hash: hash as u32, index, now }
+    }
+
+    /// A panic with a lock held would be a bug in this module; other connections go on.
+    #[inline]
+    fn shard(&self, index: usize) -> MutexGuard<'_, Shard> {
+        self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn each(&self) -> impl Iterator<Item = MutexGuard<'_, Shard>> {
+        (0..self.shards.len()).map(|index| self.shard(index))
+    }
+
+    /// Number of a new version.
+    #[inline]
+    fn next_cas(&self) -> u64 {
+        self.last_cas.fetch_add(1, Relaxed) + 1
+    }
+
+    /// All items stored until now, or until the second `at` begins, are over then (`flush_all`).
+    pub fn flush(&self, at: Option<u32>, now: Now) {
+        self.each().for_each(|mut shard| shard.flush(at, now));
+    }
+
+    /// Sums over all shards.
+    #[must_use]
+    pub fn totals(&self, now: Now) -> Totals {
+        let mut totals = Totals::default();
+        for shard in self.each() {
+            totals.counters += shard.counters;
+            totals.items += shard.items;
+            totals.bytes += shard.bytes;
+            totals.memory += shard.memory();
+            totals.cells += shard.cells.limit() as u64;
+            totals.free_cells += shard.cells.free() as u64;
+            totals.pinned_cells += shard.pinned_cells as u64;
+            totals.protected += shard.lists[evict::PROTECTED].items;
+            totals.age = totals.age.max(shard.age(evict::PROBATION, now));
+            totals.protected_age = totals.protected_age.max(shard.age(evict::PROTECTED, now));
+            totals.buckets += shard.buckets() as u64;
+        }
+        totals
+    }
+
+    /// Counts from zero again (`stats reset`).
+    pub fn reset_counters(&self) {
+        self.each().for_each(|mut shard| shard.counters = Counters::default());
+    }
+
+    /// Numbers of living items by the bytes they take, in ascending order: cells of 128 bytes (`stats sizes`).
+    #[must_use]
+    pub fn sizes(&self, now: Now) -> std::collections::BTreeMap<usize, u64> {
+        let mut sizes = std::collections::BTreeMap::new();
+        for index in 0..self.shards.len() {
+            let buckets = self.shard(index).buckets();
+            for first in (0..buckets).step_by(CRAWL) {
+                // Locked for a few buckets at a time.
+                let shard = self.shard(index);
+                for item in (first..buckets.min(first + CRAWL)).flat_map(|bucket| shard.bucket_items(bucket))
+                {
+                    if shard.death(item, now).is_none() {
+                        *sizes.entry(shard.size(item) * CELL).or_default() += 1;
+                    }
+                }
+            }
+        }
+        sizes
+    }
+
+    /// Removes dead items at one step of `progress`, which begins at its default and goes round and round: a bounded piece
+    /// of work. True when a round is complete.
+    pub fn crawl(&self, progress: &mut Crawl, now: Now) -> bool {
+        let mut shard = self.shard(progress.shard);
+        shard.crawl(progress.bucket, CRAWL, now);
+        progress.bucket += CRAWL;
+        if progress.bucket >= shard.buckets() {
+            *progress = Crawl { shard: progress.shard + 1, bucket: 0 };
+        }
+        if progress.shard == self.shards.len() {
+            *progress = Crawl::default();
+        }
+        *progress == Crawl::default()
+    }
+
+    /// Steps of [`crawl`](Self::crawl) in a round.
+    #[must_use]
+    pub fn crawl_steps(&self) -> usize {
+        self.each().map(|shard| shard.buckets().div_ceil(CRAWL)).sum()
+    }
+
+    /// Everything that must hold between two operations.
+    ///
+    /// # Panics
+    /// When it does not.
+    #[cfg(any(test, fuzzing, feature = "check"))]
+    pub fn check(&self) {
+        self.each().for_each(|shard| shard.check());
+        let totals = self.totals(Now { seconds: Now::FIRST, start_unix: 0 });
+        assert!(totals.memory <= self.config.memory as u64, "{totals:?}");
+    }
+}
+
+/// Buckets that the crawler looks at under one lock.
+const CRAWL: usize = 256;
+
+/// How far the crawler is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Crawl {
+    shard: usize,
+    bucket: usize,
+}
+
+/// One key's shard, locked: a command's view of the store.
+pub struct Locked<'a> {
+    shard: MutexGuard<'a, Shard>,
+    store: &'a Store,
+    key: &'a [u8],
+    hash: u32,
+    index: usize,
+    now: Now,
+}
+
+impl std::fmt::Debug for Locked<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Locked").field("key", &self.key.escape_ascii().to_string()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,105 @@
+//! The memory of a whole process stays under its limit, whatever is stored.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+const LIMIT_MIB: u64 = 32;
+/// For a connection's buffers, its thread, and what the allocator keeps.
+const BESIDES_KIB: u64 = 2 << 10;
+
+struct Kv {
+    process: Child,
+    address: String,
+}
+
+impl Drop for Kv {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Kv {
+    fn start() -> Self {
+        let mut process = Command::new(env!("CARGO_BIN_EXE_kv"))
+            .args(["--linux", "-p", "0", "-m", &LIMIT_MIB.to_string()])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let address = line.trim_end().strip_prefix("listening on ").unwrap().to_owned();
+        Self { process, address }
+    }
+
+    /// Most memory it ever had, in kibibytes (proc_pid_status(5)).
+    fn peak_kib(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    }
+}
+
+/// Xorshift (Marsaglia 2003).
+fn random(state: &mut u64) -> u64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state >> 11
+}
+
+#[test]
+fn a_process_never_has_more_memory_than_it_was_given() {
+    let kv = Kv::start();
+    let mut stream = TcpStream::connect(&kv.address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let mut ask = |request: &[u8]| {
+        stream.write_all(&[request, b"mn\r\n"].concat()).unwrap();
+        let (mut answer, mut bytes) = (Vec::new(), vec![0; 1 << 16]);
+        while !answer.ends_with(b"MN\r\n") {
+            let len = stream.read(&mut bytes).unwrap();
+            assert!(len > 0, "closed");
+            answer.extend_from_slice(&bytes[..len]);
+        }
+        String::from_utf8_lossy(&answer).into_owned()
+    };
+    ask(b"get nothing\r\n");
+    let empty = kv.peak_kib();
+    let mut state = 0x2545_f491_4f6c_dd1d;
+    // Ten times what fits, in items of all sizes: many small, some large, keys of all lengths.
+    let mut stored = 0;
+    while stored < (10 * LIMIT_MIB) << 20 {
+        let mut request = Vec::new();
+        for _ in 0..50 {
+            let len = match random(&mut state) % 50 {
+                0 => random(&mut state) % 500_000,
+                1..=9 => random(&mut state) % 10_000,
+                _ => random(&mut state) % 300,
+            };
+            let key = random(&mut state) % 100_000;
+            let name = ["set", "set", "set", "append", "add"][(random(&mut state) % 5) as usize];
+            let width = 1 + (key % 250) as usize;
+            request.extend_from_slice(format!("{name} {key:0>width$} 0 0 {len} noreply\r\n").as_bytes());
+            request.resize(request.len() + len as usize, b'v');
+            request.extend_from_slice(b"\r\n");
+            stored += len;
+        }
+        assert_eq!(ask(&request), "MN\r\n");
+    }
+    let stats = ask(b"stats slabs\r\nstats\r\n");
+    let number = |name: &str| -> u64 {
+        let line = stats.lines().find(|line| line.split(' ').nth(1) == Some(name)).unwrap();
+        line.split(' ').nth(2).unwrap().parse().unwrap()
+    };
+    assert!(number("evictions") > 1000, "{stats}");
+    // All memory is in use, and no byte more.
+    assert!(
+        number("total_malloced") <= LIMIT_MIB << 20
+            && number("total_malloced") > ((LIMIT_MIB << 20) / 10) * 9
+    );
+    let grown = kv.peak_kib() - empty;
+    assert!(grown <= (LIMIT_MIB << 10) + BESIDES_KIB, "{grown} KiB more than when it was empty");
+    println!("{empty} KiB when empty, {grown} KiB more when full");
+}

@@ -1,0 +1,125 @@
+//! The store on a standalone runtime, asked over the runtime's own loopback network.
+
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tailwater::net::{TcpStream, UdpSocket};
+use tailwater_kv::server::{Clock, Listening, user_threads};
+use tailwater_kv::service::{Service, Settings};
+use tailwater_kv::store::{Config, Store};
+
+#[global_allocator]
+static ALLOC: tailwater::Alloc = tailwater::Alloc;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn start(max_connections: u32, idle_timeout: u32, udp_port: u16) -> (Arc<Service>, Listening) {
+    let config = Config { memory: 16 << 20, max_item: 1 << 20, evict: true, secret: [1, 2] };
+    let settings = Settings {
+        tcp_port: 0,
+        udp_port,
+        listen: "127.0.0.1".to_owned(),
+        max_connections,
+        threads: 1,
+        idle_timeout,
+        flush: true,
+    };
+    let service = Service::new(Store::new(config).unwrap(), settings);
+    let listening = user_threads::start(&service, Clock::start()).unwrap();
+    (service, listening)
+}
+
+fn connect(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+/// Sends `request` and checks what comes back.
+fn expect(stream: &mut TcpStream, request: &[u8], answer: &[u8]) {
+    let mut writer = stream.try_clone().unwrap();
+    let request = request.to_vec();
+    let sender = tailwater::thread::spawn(move || writer.write_all(&request));
+    let mut bytes = vec![0; answer.len()];
+    stream.read_exact(&mut bytes).unwrap();
+    assert!(bytes == answer);
+    sender.join().unwrap().unwrap();
+}
+
+/// A process has one runtime, so this is one test.
+#[test]
+fn the_store_serves_on_user_threads() {
+    let served = tailwater::Builder::new().kthreads(2).run(|| {
+        connections_and_datagrams_are_served();
+        bad_input_ends_its_own_connection_only();
+        one_connection_too_many_is_told_so_and_a_place_is_free_again();
+        a_silent_connection_is_closed();
+    });
+    served.unwrap();
+}
+
+fn connections_and_datagrams_are_served() {
+    let (service, listening) = start(1000, 0, 11211);
+    let clients: Vec<_> = (0..50)
+        .map(|client| {
+            tailwater::thread::spawn(move || {
+                let mut stream = connect(listening.tcp);
+                for round in 0..20 {
+                    let value = format!("{client} {round}").repeat(1 + round * 10);
+                    let set = format!("set k{client} 0 0 {}\r\n{value}\r\nget k{client}\r\n", value.len());
+                    let answer = format!("STORED\r\nVALUE k{client} 0 {}\r\n{value}\r\nEND\r\n", value.len());
+                    expect(&mut stream, set.as_bytes(), answer.as_bytes());
+                }
+            })
+        })
+        .collect();
+    clients.into_iter().for_each(|client| client.join().unwrap());
+    let large = "l".repeat(900_000);
+    let set = format!("set large 0 0 900000\r\n{large}\r\nget large large\r\n");
+    let item = format!("VALUE large 0 900000\r\n{large}\r\n");
+    expect(&mut connect(listening.tcp), set.as_bytes(), format!("STORED\r\n{item}{item}END\r\n").as_bytes());
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.send_to(b"\0\x07\0\0\0\x01\0\0mn\r\n", listening.udp.unwrap()).unwrap();
+    let mut bytes = [0; 100];
+    let len = socket.recv(&mut bytes).unwrap();
+    assert_eq!(&bytes[..len], b"\0\x07\0\0\0\x01\0\0MN\r\n");
+    assert_eq!(service.store.totals(Clock::start().now()).items, 51);
+}
+
+fn bad_input_ends_its_own_connection_only() {
+    let (_, listening) = start(1000, 0, 0);
+    let mut good = connect(listening.tcp);
+    for bad in [&b"x".repeat(5000)[..], b"\x80\x01\0\x05\x08\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"] {
+        let mut stream = connect(listening.tcp);
+        stream.write_all(bad).unwrap();
+        // Its end may be a reset: not all was read.
+        let _ = stream.read_to_end(&mut Vec::new());
+        expect(&mut good, b"mn\r\n", b"MN\r\n");
+    }
+}
+
+fn one_connection_too_many_is_told_so_and_a_place_is_free_again() {
+    let (service, listening) = start(2, 0, 0);
+    let mut streams = [connect(listening.tcp), connect(listening.tcp)];
+    streams.iter_mut().for_each(|stream| expect(stream, b"mn\r\n", b"MN\r\n"));
+    let mut refused = String::new();
+    connect(listening.tcp).read_to_string(&mut refused).unwrap();
+    assert_eq!(refused, "ERROR Too many open connections\r\n");
+    let [first, _second] = streams;
+    drop(first);
+    while service.connections() > 1 {
+        tailwater::thread::yield_now();
+    }
+    expect(&mut connect(listening.tcp), b"mn\r\n", b"MN\r\n");
+}
+
+fn a_silent_connection_is_closed() {
+    let (service, listening) = start(10, 1, 0);
+    let mut stream = connect(listening.tcp);
+    expect(&mut stream, b"mn\r\n", b"MN\r\n");
+    assert_eq!(stream.read(&mut [0; 10]).unwrap(), 0);
+    assert_eq!(service.idle_kicks.load(std::sync::atomic::Ordering::Relaxed), 1);
+}

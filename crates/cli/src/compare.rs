@@ -1,0 +1,201 @@
+//! `tailwater compare`: two files of `tailwater load --json` beside each other.
+//!
+//! Owns the pairing of loads, the choice between runs and windows, the table and the exit status. The statistics are
+//! `tailwater_loadgen::compare`'s.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+use tailwater_loadgen::compare::{Comparison, FEWEST_UNITS, MAX_RESAMPLES, Options, Verdict, compare};
+use tailwater_workload::Interval;
+
+use crate::load::document::{Document, Point};
+use crate::load::parse_percent;
+use crate::table::{Table, number};
+
+/// Compare two results of `tailwater load --json`, with confidence
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Examples:
+  tailwater compare before.json after.json
+  tailwater compare before.json after.json --fail-on worse --margin 10%     in a script: exit status 1 when worse
+  tailwater compare before.json after.json --by windows --json verdict.json
+
+The ratio of each percentile, B / A, with a bootstrap confidence interval. Resampled are runs when both files have at least
+5 of each load (`tailwater load --runs`), otherwise windows, which know nothing of what differs from run to run. B is worse
+when the whole interval lies above 1 by more than the margin. Loads of the same name are compared.
+
+Exit status: 0, or 1 with --fail-on when the verdict says so, and for errors.")]
+pub struct CompareArgs {
+    /// The measurement to compare with
+    #[arg(value_name = "A.json")]
+    a: PathBuf,
+    /// The measurement to judge
+    #[arg(value_name = "B.json")]
+    b: PathBuf,
+    /// What is resampled
+    #[arg(long, value_enum, default_value_t = By::Auto)]
+    by: By,
+    /// Differences up to this are none
+    #[arg(long, value_name = "PERCENT", default_value = "5%", value_parser = parse_percent)]
+    margin: f64,
+    /// With which all intervals of a load together contain the true ratios
+    #[arg(long, value_name = "PERCENT", default_value = "95%", value_parser = parse_percent)]
+    confidence: f64,
+    /// How often to resample
+    #[arg(long, value_name = "N", default_value_t = 4000, value_parser = clap::value_parser!(u32).range(100..=i64::from(MAX_RESAMPLES)))]
+    resamples: u32,
+    /// Fixes the resamples
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// When to end with exit status 1
+    #[arg(long, value_enum, value_name = "WHEN", default_value_t = FailOn::Never)]
+    fail_on: FailOn,
+    /// Write the comparison as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum By {
+    /// Runs if both have 5 of them, else windows
+    Auto,
+    /// Runs
+    Runs,
+    /// Windows of all runs
+    Windows,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum FailOn {
+    /// Whatever the verdict
+    Never,
+    /// When B is worse at any percentile of any load
+    Worse,
+    /// When B is better or worse at any percentile of any load
+    Difference,
+}
+
+#[derive(Debug, Serialize)]
+struct Compared {
+    load: String,
+    unit: &'static str,
+    #[serde(flatten)]
+    comparison: Comparison,
+}
+
+/// Compares, prints and writes.
+///
+/// # Errors
+/// When a file cannot be read or written, the files have no load in common or too little of it, or the verdict is one to
+/// fail on.
+pub fn run(args: &CompareArgs) -> anyhow::Result<()> {
+    let (a, b) = (Document::read(&args.a)?, Document::read(&args.b)?);
+    let options = Options {
+        resamples: args.resamples,
+        confidence: args.confidence,
+        margin: args.margin,
+        seed: args.seed,
+    };
+    let pairs = pairs(&a, &b);
+    anyhow::ensure!(!pairs.is_empty(), "no load is in both files: A has {}, B has {}", names(&a), names(&b));
+    let mut all = Vec::new();
+    for (point_a, point_b) in pairs {
+        let (unit, units_a, units_b) = units(args.by, point_a, point_b);
+        let comparison = compare(&units_a, &units_b, &options)
+            .map_err(|error| anyhow::anyhow!("{}: {error}", point_a.name))?;
+        let compared = Compared { load: point_a.name.clone(), unit, comparison };
+        print!("{}", describe(&compared, point_a, point_b));
+        all.push(compared);
+    }
+    for (document, other, name) in [(&a, &b, 'A'), (&b, &a, 'B')] {
+        let only: Vec<&str> = document
+            .points
+            .iter()
+            .filter(|point| !all.iter().any(|compared| compared.load == point.name))
+            .filter(|point| other.points.iter().all(|theirs| theirs.name != point.name))
+            .map(|point| point.name.as_str())
+            .collect();
+        if !only.is_empty() && other.points.len() + document.points.len() > 2 {
+            println!("only in {name}, not compared: {}", only.join(", "));
+        }
+    }
+    if let Some(path) = &args.json {
+        std::fs::write(path, serde_json::to_string_pretty(&all)? + "\n")
+            .map_err(|error| anyhow::anyhow!("cannot write {}: {error}", path.display()))?;
+    }
+    judge(args.fail_on, &all)
+}
+
+fn judge(fail_on: FailOn, all: &[Compared]) -> anyhow::Result<()> {
+    let fails = |verdict: Verdict| match fail_on {
+        FailOn::Never => false,
+        FailOn::Worse => matches!(verdict, Verdict::Worse | Verdict::Mixed),
+        FailOn::Difference => verdict != Verdict::NoDifference,
+    };
+    let failed: Vec<String> = all
+        .iter()
+        .filter(|compared| fails(compared.comparison.verdict))
+        .map(|compared| format!("{} at {}", compared.comparison.verdict, compared.load))
+        .collect();
+    anyhow::ensure!(failed.is_empty(), "B is {}", failed.join(", "));
+    Ok(())
+}
+
+/// Loads of the same name; the only load of each, whatever its name.
+fn pairs<'a>(a: &'a Document, b: &'a Document) -> Vec<(&'a Point, &'a Point)> {
+    if let ([a], [b]) = (&a.points[..], &b.points[..]) {
+        return vec![(a, b)];
+    }
+    a.points
+        .iter()
+        .filter_map(|point| Some((point, b.points.iter().find(|other| other.name == point.name)?)))
+        .collect()
+}
+
+fn names(document: &Document) -> String {
+    let names: Vec<&str> = document.points.iter().map(|point| point.name.as_str()).collect();
+    names.join(", ")
+}
+
+/// What is resampled, and its name.
+fn units(by: By, a: &Point, b: &Point) -> (&'static str, Vec<Interval>, Vec<Interval>) {
+    let enough = a.runs.len().min(b.runs.len()) >= FEWEST_UNITS;
+    if by == By::Runs || (by == By::Auto && enough) {
+        let runs = |point: &Point| -> Vec<Interval> {
+            let whole = |windows: &[Interval]| {
+                let mut whole = Interval::default();
+                windows.iter().for_each(|window| whole.merge(window));
+                whole
+            };
+            point.runs.iter().map(|run| whole(&run.windows.list)).collect()
+        };
+        return ("runs", runs(a), runs(b));
+    }
+    let windows =
+        |point: &Point| point.runs.iter().flat_map(|run| run.windows.list.iter().cloned()).collect();
+    ("windows", windows(a), windows(b))
+}
+
+fn describe(compared: &Compared, a: &Point, b: &Point) -> String {
+    let Compared { load, unit, comparison } = compared;
+    let head = if a.name == b.name { load.clone() } else { format!("{load} in A, {} in B", b.name) };
+    let mut table = Table::new(["latency", "A us", "B us", "B / A", "from", "to", "B is"]);
+    for ratio in &comparison.ratios {
+        table.row([
+            format!("p{}", (ratio.quantile * 1e6).round() / 1e4),
+            number(ratio.a_us),
+            number(ratio.b_us),
+            format!("{:.3}", ratio.ratio),
+            format!("{:.3}", ratio.low),
+            format!("{:.3}", ratio.high),
+            ratio.verdict.to_string(),
+        ]);
+    }
+    let [units_a, units_b] = comparison.units;
+    let mut text = format!("{head}, over {units_a} and {units_b} {unit}: {}\n{table}", comparison.verdict);
+    if *unit == "windows" {
+        text += "windows of few runs: what differs from run to run is not in the intervals; see `tailwater load --runs`\n";
+    }
+    text
+}

@@ -1,0 +1,253 @@
+//! What a person types, and the plans it means.
+//!
+//! Owns the arguments, their checks beyond what the parser does, and their examples.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap::Args;
+use tailwater_loadgen::Plan;
+use tailwater_loadgen::lanes::DEFAULT_PIPELINE;
+use tailwater_loadgen::search::{SearchPlan, Slo};
+use tailwater_workload::units::parse_duration_ns;
+use tailwater_workload::{ArrivalProcess, LoadPattern, Rate, RateList, ServiceTime};
+
+/// How long a load is measured if not told.
+const DURATION_NS: u64 = 10_000_000_000;
+
+/// How long a trial of a search takes if not told.
+const TRIAL_NS: u64 = 3_000_000_000;
+
+/// Generate open-loop load against a server over UDP or TCP, measure latency, search for the highest load within a limit
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Examples:
+  tailwater load 127.0.0.1:5000 --rate 50k --duration 10s
+  tailwater load 10.77.0.2:5000 --rate 20k --service bimodal:0.9*5us+0.1*55us --core 0 --json load.json
+  tailwater load 127.0.0.1:11211 --tcp --connections 64 --protocol memcached:usr,keys=100000 --rate 100k
+
+A load that changes over time, segments joined by commas:
+  tailwater load 127.0.0.1:5000 --schedule 1s@10k,100ms@200k,1s@10k
+  tailwater load 127.0.0.1:5000 --schedule 10s@10k..90k                        slope
+  tailwater load 127.0.0.1:5000 --schedule 10s@10k..50k/10k                    stairs of 2 s each
+  tailwater load 127.0.0.1:5000 --schedule 10s@50k~40k/1s+noise=5k/100ms       sine and noise
+
+Several loads, one row each:
+  tailwater load 127.0.0.1:5000 --rate 10k..200k/10k --duration 3s --runs 5 --csv sweep.csv
+  tailwater load 127.0.0.1:5000 --rate 1k..64k*2,100k --json sweep.json
+
+The highest load within a limit:
+  tailwater load 127.0.0.1:5000 --slo p99.9=200us
+  tailwater load 127.0.0.1:5000 --slo p50=30us,win-p99.9=150us --rate 20k --resolution 2%
+
+Several generators, here and on other machines:
+  tailwater load 127.0.0.1:5000 --rate 400k --agents 2 --core 0,1
+  tailwater load --agent 10.0.0.2:7171                                         on the other machine
+  tailwater load 10.0.0.9:5000 --rate 1M --coordinate 10.0.0.2:7171,10.0.0.3:7171
+
+Two versions of a server:
+  tailwater load 127.0.0.1:5000 --rate 50k --runs 10 --json a.json
+  tailwater compare a.json b.json
+
+PROTOCOL is one of spin, echo:64 (bytes), memcached:usr or memcached:etc (with keys=10000,get=0.998), dns:FILE (a name a
+line, and the address or nxdomain that is expected), rocks:keys=10000,value=64,scan=0.01,put=0,count=5000, or
+http:/,/index.html.
+
+Requests are due at times drawn beforehand, and latency counts from the time a request was due, not from when it was
+sent. SERVICE is one of const:10us, exp:10us, bimodal:0.9*5us+0.1*55us, lognormal:10us,sigma=1.5,
+pareto:10us,alpha=2.1.")]
+pub struct LoadArgs {
+    /// Address and port of the server
+    #[arg(required_unless_present = "agent")]
+    pub(super) server: Option<SocketAddr>,
+    /// What to ask, and how to check the answers
+    #[arg(long, default_value = "spin")]
+    pub(super) protocol: String,
+    /// Over TCP instead of UDP; http always is
+    #[arg(long)]
+    pub(super) tcp: bool,
+    /// TCP connections to spread requests over, of each generator
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(super) connections: u32,
+    /// Most requests unanswered on one TCP connection; further ones wait for one with room
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_PIPELINE)]
+    pub(super) pipeline: usize,
+    /// Do not store first what memcached and rocks read later
+    #[arg(long)]
+    pub(super) no_preload: bool,
+    /// Requests per second: 50k, a list 10k,20k, or a range 10k..200k/10k or 1k..64k*2; where a search starts
+    #[arg(long, value_name = "RATES", required_unless_present_any = ["schedule", "slo", "agent"], conflicts_with = "schedule")]
+    pub(super) rate: Option<RateList>,
+    /// How long each load takes, warm-up included [default: 10s, or 3s a trial with --slo]
+    #[arg(long, value_parser = parse_duration_ns, conflicts_with = "schedule")]
+    duration: Option<u64>,
+    /// Rates over time, instead of --rate and --duration
+    #[arg(long, value_name = "PATTERN", alias = "pattern")]
+    schedule: Option<LoadPattern>,
+    /// How long each request asks the server to work
+    #[arg(long, default_value = "exp:10us")]
+    pub(super) service: ServiceTime,
+    /// How arrivals are spread: poisson, const or onoff:on=1ms,off=9ms
+    #[arg(long, default_value = "poisson")]
+    arrivals: ArrivalProcess,
+    /// First part of the load, which is not counted
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration_ns, default_value = "500ms")]
+    warm_up: u64,
+    /// A request without a reply for this long is lost
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration_ns, default_value = "200ms")]
+    timeout: u64,
+    /// UDP source ports to send from, of each generator
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    flows: u16,
+    /// Fixes arrivals, service times and noise
+    #[arg(long, default_value_t = 1)]
+    pub(super) seed: u64,
+    /// Core to run on; with --agents, cores in turn
+    #[arg(long, value_name = "CORES", value_delimiter = ',')]
+    pub(super) core: Vec<usize>,
+    /// Measure each load this many times, all loads in turn
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000), conflicts_with = "slo")]
+    pub(super) runs: u32,
+
+    /// Search for the highest load within limits: p99.9=200us, several by commas, win-p99.9 for the windowed one
+    #[arg(long, value_name = "LIMITS", conflicts_with = "schedule", help_heading = "Search")]
+    slo: Option<Slo>,
+    /// The highest rate to try
+    #[arg(long, value_name = "RATE", default_value = "10M", help_heading = "Search")]
+    pub(super) max_rate: Rate,
+    /// How close the rates above and below the limit get
+    #[arg(long, value_name = "PERCENT", default_value = "5%", value_parser = parse_percent, help_heading = "Search")]
+    pub(super) resolution: f64,
+    /// Trials of which the majority decides whether a rate is within the limits; odd
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = parse_odd, help_heading = "Search")]
+    pub(super) repeats: u32,
+    /// Most trials
+    #[arg(long, value_name = "N", default_value_t = 80, value_parser = clap::value_parser!(u32).range(1..=10_000), help_heading = "Search")]
+    pub(super) max_trials: u32,
+
+    /// Generate from this many processes of this machine, started together
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64), help_heading = "Several generators")]
+    pub(super) agents: Option<u16>,
+    /// Generate from these agents too, started together
+    #[arg(long, value_name = "ADDRESSES", value_delimiter = ',', help_heading = "Several generators")]
+    pub(super) coordinate: Vec<SocketAddr>,
+    /// Be an agent: listen here and generate what coordinators order; anyone who reaches this port can order
+    #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["server", "rate", "schedule", "slo", "agents", "coordinate"], help_heading = "Several generators")]
+    pub(super) agent: Option<SocketAddr>,
+    /// As an agent, end when the first coordinator leaves or standard input ends
+    #[arg(long, hide = true, requires = "agent")]
+    pub(super) once: bool,
+
+    /// Print a line a second to standard error although standard output is no terminal
+    #[arg(long, conflicts_with = "quiet", help_heading = "Output")]
+    pub(super) live: bool,
+    /// Print nothing while running
+    #[arg(long, help_heading = "Output")]
+    pub(super) quiet: bool,
+    /// Length of the windows that --json and --hdr-log keep latencies by, in steps of 100 ms
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = parse_interval, help_heading = "Output")]
+    pub(super) interval: u64,
+    /// Write everything as JSON, for `tailwater compare` too
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub(super) json: Option<PathBuf>,
+    /// Write one row per load as CSV
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub(super) csv: Option<PathBuf>,
+    /// Write latencies as an HdrHistogram interval log, in nanoseconds
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub(super) hdr_log: Option<PathBuf>,
+}
+
+/// Reads `5%` as 0.05.
+pub fn parse_percent(text: &str) -> Result<f64, String> {
+    let number = text.trim().strip_suffix('%').and_then(|number| number.trim().parse::<f64>().ok());
+    match number {
+        Some(percent) if percent > 0.0 && percent <= 100.0 => Ok(percent / 100.0),
+        _ => Err(format!("`{text}` is no percentage above 0% and up to 100%, for instance 5%")),
+    }
+}
+
+fn parse_odd(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(number @ 1..=99) if number % 2 == 1 => Ok(number),
+        _ => Err(format!(
+            "`{text}` is no odd number from 1 to 99; the majority of an even number may be nobody"
+        )),
+    }
+}
+
+fn parse_interval(text: &str) -> Result<u64, String> {
+    let interval_ns = parse_duration_ns(text).map_err(|error| error.to_string())?;
+    let window_ns = tailwater_workload::summary::WINDOW_NS;
+    if interval_ns == 0 || !interval_ns.is_multiple_of(window_ns) {
+        return Err(format!("`{text}` is no multiple of 100ms, for instance 100ms, 1s or 1min"));
+    }
+    Ok(interval_ns)
+}
+
+/// A plan and what to call it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NamedPlan {
+    /// The rate or the pattern, as written.
+    pub name: String,
+    /// The whole load, not yet shared among agents.
+    pub plan: Plan,
+}
+
+/// A search and its limits.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SearchTask {
+    /// The limits.
+    pub slo: Slo,
+    /// How to search.
+    pub plan: SearchPlan,
+}
+
+/// What to do.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Task {
+    /// Measure these loads.
+    Points(Vec<NamedPlan>),
+    /// Search.
+    Search(SearchTask),
+}
+
+impl LoadArgs {
+    /// What to do.
+    ///
+    /// # Errors
+    /// When a plan cannot be run or the search makes no sense.
+    pub fn task(&self) -> anyhow::Result<Task> {
+        if let Some(slo) = &self.slo {
+            let plan = super::search_plan(self)?;
+            return Ok(Task::Search(SearchTask { slo: slo.clone(), plan }));
+        }
+        if let Some(pattern) = &self.schedule {
+            return Ok(Task::Points(vec![self.named(pattern.to_string(), pattern)?]));
+        }
+        let rates = self.rate.as_ref().context("--rate is missing")?;
+        Ok(Task::Points(rates.rates().iter().map(|&rate| self.plan_at(rate)).collect::<Result<_, _>>()?))
+    }
+
+    /// The plan at one constant rate.
+    ///
+    /// # Errors
+    /// When it cannot be run.
+    pub fn plan_at(&self, rate: Rate) -> anyhow::Result<NamedPlan> {
+        let default_ns = if self.slo.is_some() { TRIAL_NS } else { DURATION_NS };
+        self.named(rate.to_string(), &LoadPattern::constant(rate, self.duration.unwrap_or(default_ns)))
+    }
+
+    fn named(&self, name: String, pattern: &LoadPattern) -> anyhow::Result<NamedPlan> {
+        let plan = Plan {
+            arrivals: self.arrivals,
+            warm_up_ns: self.warm_up,
+            timeout_ns: self.timeout,
+            flows: self.flows,
+            intervals: true,
+            ..Plan::new(pattern.schedule(self.seed), self.service.clone())
+        };
+        plan.check()?;
+        Ok(NamedPlan { name, plan })
+    }
+}

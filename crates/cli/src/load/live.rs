@@ -1,0 +1,111 @@
+//! What shows while a load runs: a line a second, and a line for each trial or load.
+//!
+//! Owns when something is printed at all: to standard error, if standard output is a terminal or the user asks for it.
+
+use std::io::IsTerminal;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use tailwater_loadgen::live::{Line, Live};
+use tailwater_loadgen::search::slo::Limit;
+use tailwater_loadgen::search::{Judgement, Purpose, Slo, Verdict};
+use tailwater_workload::{Interval, Rate};
+
+use crate::table::number;
+
+/// Prints, or does not.
+#[derive(Debug)]
+pub struct Progress {
+    on: bool,
+    /// Whether the heads of the columns were printed.
+    headed: AtomicBool,
+}
+
+impl Progress {
+    /// `wanted` whatever standard output is; never when `quiet`.
+    pub fn new(wanted: bool, quiet: bool) -> Self {
+        Self { on: !quiet && (wanted || std::io::stdout().is_terminal()), headed: AtomicBool::new(false) }
+    }
+
+    /// Whether anything is printed.
+    pub fn is_on(&self) -> bool {
+        self.on
+    }
+
+    /// Prints a line.
+    pub fn note(&self, text: &str) {
+        if self.on {
+            eprintln!("{text}");
+        }
+    }
+
+    /// A view of one run of `generators`.
+    pub fn view(&self, generators: usize) -> View<'_> {
+        View { progress: self, live: Live::new(generators) }
+    }
+}
+
+/// The lines of one run.
+pub struct View<'a> {
+    progress: &'a Progress,
+    live: Live,
+}
+
+impl View<'_> {
+    /// Takes an interval of `length_ns` of generator `index` and prints the lines that it completes.
+    pub fn push(&mut self, index: usize, length_ns: u64, interval: &Interval) {
+        if !self.progress.on {
+            return;
+        }
+        for line in self.live.push(index, length_ns, interval) {
+            if !self.progress.headed.swap(true, Relaxed) {
+                eprintln!("{HEAD}");
+            }
+            eprintln!("{}", describe_line(&line));
+        }
+    }
+}
+
+const HEAD: &str = "     s     due/s  answered/s    p50 us    p99 us  p99.9 us      lost      late";
+
+/// One line under [`HEAD`].
+pub fn describe_line(line: &Line) -> String {
+    let per_second = |count: u64| number(count as f64 * 1e9 / line.length_ns as f64);
+    let us = |quantile| line.latency_us(quantile).map_or("-".to_owned(), number);
+    let counts = &line.interval.counts;
+    format!(
+        "{:>6}  {:>8}  {:>10}  {:>8}  {:>8}  {:>8}  {:>8}  {:>8}",
+        line.second,
+        per_second(counts.offered),
+        per_second(counts.completed),
+        us(0.5),
+        us(0.99),
+        us(0.999),
+        counts.lost,
+        counts.late
+    )
+}
+
+/// One trial of a search.
+pub fn describe_trial(number: u64, rate: Rate, purpose: Purpose, slo: &Slo, judgement: &Judgement) -> String {
+    let purpose = match purpose {
+        Purpose::Bracket => "bracket",
+        Purpose::Bisect => "bisect",
+        Purpose::Recheck => "recheck",
+        Purpose::Confirm => "confirm",
+    };
+    let verdict = match judgement.verdict {
+        Verdict::Met => "within",
+        Verdict::Missed => "over",
+        Verdict::GeneratorBehind => "over, and the generator ran behind",
+    };
+    let measured = |(limit, us): (&Limit, &Option<f64>)| {
+        let us = us.map_or("lost".to_owned(), |us| format!("{} us", crate::table::number(us)));
+        format!("{} {us}", limit.measure)
+    };
+    let measured: Vec<String> = slo.limits().iter().zip(&judgement.measured_us).map(measured).collect();
+    format!(
+        "trial {number:>2}, {purpose:<7} {:>8}/s: {}: {verdict}",
+        crate::table::number(rate.per_second()),
+        measured.join(", ")
+    )
+}

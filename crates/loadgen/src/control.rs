@@ -1,0 +1,121 @@
+//! What a run is told while it runs, and tells: one interface for all transports.
+//!
+//! Owns: stopping, the common start of generators that run side by side, and the hand-out of intervals as they close.
+//! Never knows what is sent or how.
+//!
+//! A transport prepares everything (contact, sockets, connections), asks [`Control::start_ns`] when its schedule starts,
+//! makes its generator with that, and loops while [`Control::turn`] says so.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Instant;
+
+use tailwater_workload::Interval;
+
+use crate::clock::Clock;
+use crate::generator::Generator;
+
+/// Time between the start of the loop and the start of the schedule, so that the first request finds it warm.
+pub const LEAD_NS: u64 = 1_000_000;
+
+/// Called when all is prepared; answers when the schedule starts, or why it never will.
+pub type Gate<'a> = &'a (dyn Fn() -> io::Result<Instant> + Sync);
+
+/// Takes an interval that closed. Called by the generator's own thread between two requests: it must not block, and
+/// every microsecond it takes makes requests late.
+pub type Observer<'a> = &'a (dyn Fn(&Interval) + Sync);
+
+/// See the [module](self).
+#[derive(Clone, Copy)]
+pub struct Control<'a> {
+    /// Ends the run when set.
+    pub stop: &'a AtomicBool,
+    gate: Option<Gate<'a>>,
+    observer: Option<Observer<'a>>,
+}
+
+impl<'a> Control<'a> {
+    /// Control over a run that starts when it is ready, and ends early only if `stop` is set.
+    #[must_use]
+    pub fn new(stop: &'a AtomicBool) -> Self {
+        Self { stop, gate: None, observer: None }
+    }
+
+    /// The run asks `gate` when to start.
+    #[must_use]
+    pub fn with_gate(self, gate: Gate<'a>) -> Self {
+        Self { gate: Some(gate), ..self }
+    }
+
+    /// The run hands its intervals to `observer`, if its plan has any.
+    #[must_use]
+    pub fn with_observer(self, observer: Observer<'a>) -> Self {
+        Self { observer: Some(observer), ..self }
+    }
+
+    /// The reading of `clock` at which the schedule starts. Waits for the others, where there are others.
+    ///
+    /// # Errors
+    /// The gate's, when the run is not to start at all.
+    pub fn start_ns(&self, clock: &Clock) -> io::Result<u64> {
+        match self.gate {
+            None => Ok(clock.now_ns() + LEAD_NS),
+            Some(gate) => Ok(clock.reading_at(gate()?)),
+        }
+    }
+
+    /// One turn of a spinning transport's loop at clock reading `now_ns`: false when the run is over.
+    #[inline]
+    #[must_use]
+    pub fn turn(&self, generator: &mut Generator, now_ns: u64) -> bool {
+        generator.observe_spin(now_ns);
+        if let Some(observer) = self.observer
+            && let Some(interval) = generator.poll_interval(now_ns)
+        {
+            observer(interval);
+        }
+        !generator.is_done() && !self.stop.load(Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Plan;
+    use std::sync::Mutex;
+    use std::time::Duration;
+
+    #[test]
+    fn a_run_starts_when_its_gate_says_and_not_at_all_if_it_refuses() {
+        let stop = AtomicBool::new(false);
+        let clock = Clock::start();
+        let at = Instant::now() + Duration::from_secs(1);
+        let gate = || Ok(at);
+        let start_ns = Control::new(&stop).with_gate(&gate).start_ns(&clock).unwrap();
+        assert!((1_000_000_000..3_000_000_000).contains(&start_ns), "{start_ns}");
+        let closed = || Err(io::Error::other("no"));
+        assert!(Control::new(&stop).with_gate(&closed).start_ns(&clock).is_err());
+        // A start that lies before the clock's own is now.
+        let past = || Ok(at - Duration::from_secs(100));
+        assert_eq!(Control::new(&stop).with_gate(&past).start_ns(&clock).unwrap(), 0);
+    }
+
+    #[test]
+    fn intervals_are_handed_out_as_they_close_and_a_stopped_run_ends() {
+        let mut plan = Plan::new("1s@100".parse().unwrap(), "const:0ns".parse().unwrap());
+        plan.arrivals = "const".parse().unwrap();
+        plan.intervals = true;
+        let mut generator = Generator::new(plan, 1, 0).unwrap();
+        let (stop, seen) = (AtomicBool::new(false), Mutex::new(Vec::new()));
+        let observer = |interval: &Interval| seen.lock().unwrap().push(interval.clone());
+        let control = Control::new(&stop).with_observer(&observer);
+        for ms in 0..250 {
+            while generator.poll_due(ms * 1_000_000).is_some() {}
+            assert!(control.turn(&mut generator, ms * 1_000_000));
+        }
+        let seen = seen.lock().unwrap();
+        assert_eq!(seen.iter().map(|i| (i.index, i.counts.offered)).collect::<Vec<_>>(), [(0, 10), (1, 10)]);
+        stop.store(true, Relaxed);
+        assert!(!control.turn(&mut generator, 250_000_000));
+    }
+}

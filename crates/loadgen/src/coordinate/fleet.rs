@@ -1,0 +1,426 @@
+//! The coordinator's side: a fleet of agents that run one load together.
+//!
+//! Owns the conversation with every agent, the comparison of clocks, the common start and the joining of measurements.
+//! Each agent has a thread that reads from it; everything else happens on the caller's thread.
+
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use tailwater_workload::Interval;
+
+use crate::clock::Clock;
+use crate::coordinate::wire::{Answer, Job, MAX_ANSWER, MAX_ORDER, Order, VERSION, Writer, read};
+use crate::report::Measurement;
+
+/// How often each agent is asked for the time before a job.
+pub const CLOCK_SAMPLES: u32 = 8;
+
+/// Most agents of a fleet.
+pub const MAX_AGENTS: usize = 256;
+
+/// How long an agent may take to answer a question that takes no time.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long an agent may take to get ready, which may include storing what is to be read.
+const READY_PATIENCE: Duration = Duration::from_secs(600);
+
+/// How much longer than its plan a job may take.
+const DONE_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Time between the order to start and the start, beside twice the longest round trip: enough for an agent's thread to
+/// be woken on a busy machine.
+const LEAD: Duration = Duration::from_millis(20);
+
+/// How soon the coordinator notices that it is to stop.
+const GLANCE: Duration = Duration::from_millis(50);
+
+/// An agent, and what is wrong with it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("agent {agent}: {problem}")]
+pub struct FleetError {
+    /// Its address.
+    pub agent: String,
+    /// In words.
+    pub problem: String,
+}
+
+/// How one agent fared in a job.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AgentOutcome {
+    /// Its address.
+    pub agent: String,
+    /// By how much its start may have been off, in microseconds.
+    pub start_uncertainty_us: f64,
+    /// Requests that fell due at this agent.
+    pub offered: u64,
+    /// Why its share is missing; none if it is there.
+    pub failure: Option<String>,
+}
+
+/// What a fleet measured.
+#[derive(Debug, Clone)]
+pub struct FleetOutcome {
+    /// Of all agents that finished, joined.
+    pub measurement: Measurement,
+    /// One for each agent.
+    pub agents: Vec<AgentOutcome>,
+}
+
+/// What arrived from an agent, and when; `Err` when it is gone.
+struct Event {
+    agent: usize,
+    at: Instant,
+    what: Result<Answer, String>,
+}
+
+struct Agent {
+    name: String,
+    writer: Arc<Writer>,
+    /// What must be added to a reading of our clock to get the agent's, and how far that may be off.
+    offset_ns: i128,
+    uncertainty_ns: u64,
+    /// Whether it has a job that it has not answered for.
+    busy: bool,
+    gone: Option<String>,
+}
+
+/// See the [module](self).
+pub struct Fleet {
+    clock: Clock,
+    agents: Vec<Agent>,
+    inbox: Receiver<Event>,
+}
+
+/// What became of the agents while a job ran.
+#[derive(Debug)]
+enum Fate {
+    Pending,
+    Done(Box<Measurement>),
+    Failed(String),
+}
+
+impl Fleet {
+    /// Connects to `addresses`, 1 to [`MAX_AGENTS`] of them.
+    ///
+    /// # Errors
+    /// The first agent that cannot be reached or speaks another version.
+    pub fn connect(addresses: &[SocketAddr]) -> Result<Self, FleetError> {
+        let (events, inbox) = channel();
+        let clock = Clock::start();
+        let mut agents = Vec::new();
+        for (index, address) in addresses.iter().take(MAX_AGENTS).enumerate() {
+            let agent = Agent::connect(*address, index, &events)
+                .map_err(|error| FleetError { agent: address.to_string(), problem: error.to_string() })?;
+            agents.push(agent);
+        }
+        let mut fleet = Self { clock, agents, inbox };
+        for index in 0..fleet.agents.len() {
+            fleet.agents[index].order::<()>(&Order::Hello { version: VERSION })?;
+            match fleet.await_answer(index, ANSWER_PATIENCE, &AtomicBool::new(false))?.1 {
+                Answer::Hello { version: VERSION, .. } => {}
+                Answer::Hello { version, .. } => {
+                    return Err(fleet.agents[index].wrong(format!(
+                        "it speaks version {version} of the agents' messages, we speak {VERSION}; use the same tailwater on both"
+                    )));
+                }
+                _ => return Err(fleet.agents[index].wrong("it is no agent")),
+            }
+        }
+        Ok(fleet)
+    }
+
+    /// How many agents there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.agents.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.agents.is_empty()
+    }
+
+    /// Runs `jobs`, one for each agent, from a common start until all are over or `stop` is set, handing out intervals as
+    /// they come: the agent's index, the interval's length and the interval.
+    ///
+    /// # Errors
+    /// When an agent is not ready to start, or none finishes. An agent that fails later is part of the outcome.
+    ///
+    /// # Panics
+    /// When there are not as many jobs as agents.
+    pub fn run<T: Serialize>(
+        &mut self,
+        jobs: Vec<Job<T>>,
+        stop: &AtomicBool,
+        mut on_interval: impl FnMut(usize, u64, &Interval),
+    ) -> Result<FleetOutcome, FleetError> {
+        assert_eq!(jobs.len(), self.agents.len(), "each agent needs a job");
+        let patience = jobs
+            .iter()
+            .map(|job| {
+                Duration::from_nanos(job.plan.schedule.length_ns().saturating_add(job.plan.timeout_ns))
+            })
+            .max()
+            .unwrap_or_default()
+            + DONE_PATIENCE;
+        if let Err(error) = self.prepare(jobs, stop) {
+            self.abandon();
+            return Err(error);
+        }
+        let fates = self.collect(patience, stop, &mut on_interval);
+        self.join(fates)
+    }
+
+    /// Gets all agents ready and starts them.
+    fn prepare<T: Serialize>(&mut self, jobs: Vec<Job<T>>, stop: &AtomicBool) -> Result<(), FleetError> {
+        for (agent, job) in self.agents.iter_mut().zip(jobs) {
+            agent.order(&Order::Prepare(Box::new(job)))?;
+            agent.busy = true;
+        }
+        let mut ready = vec![false; self.agents.len()];
+        let deadline = Instant::now() + READY_PATIENCE;
+        while ready.contains(&false) {
+            let event = self.next_event(deadline, stop).map_err(|problem| {
+                let slow = ready.iter().position(|&ready| !ready).unwrap_or(0);
+                self.agents[slow].wrong(format!("it is not ready: {problem}"))
+            })?;
+            let agent = &mut self.agents[event.agent];
+            match event.what {
+                Ok(Answer::Ready) => ready[event.agent] = true,
+                Ok(Answer::Failed { message }) => {
+                    agent.busy = false;
+                    return Err(agent.wrong(message));
+                }
+                Ok(_) => {}
+                Err(problem) => {
+                    agent.gone = Some(problem.clone());
+                    return Err(agent.wrong(problem));
+                }
+            }
+        }
+        // As late as possible: clocks drift apart.
+        for index in 0..self.agents.len() {
+            self.compare_clocks(index, stop)?;
+        }
+        let slowest_ns = self.agents.iter().map(|agent| agent.uncertainty_ns).max().unwrap_or(0);
+        // The uncertainty is half a round trip.
+        let start_ns = self.clock.now_ns() + LEAD.as_nanos() as u64 + 4 * slowest_ns;
+        for agent in &self.agents {
+            let at_ns = u64::try_from(i128::from(start_ns) + agent.offset_ns).unwrap_or(0);
+            agent.order::<()>(&Order::Start { at_ns })?;
+        }
+        Ok(())
+    }
+
+    /// Tells all agents to end, and waits until they have, so that the next job finds them idle.
+    fn abandon(&mut self) {
+        let stop = AtomicBool::new(true);
+        let _: Vec<Fate> = self.collect(ANSWER_PATIENCE, &stop, &mut |_, _, _| {});
+    }
+
+    /// Waits for all agents to finish.
+    fn collect(
+        &mut self,
+        patience: Duration,
+        stop: &AtomicBool,
+        on_interval: &mut dyn FnMut(usize, u64, &Interval),
+    ) -> Vec<Fate> {
+        let fate = |agent: &Agent| match &agent.gone {
+            Some(problem) => Fate::Failed(problem.clone()),
+            None if agent.busy => Fate::Pending,
+            None => Fate::Failed("it has no job".to_owned()),
+        };
+        let mut fates: Vec<Fate> = self.agents.iter().map(fate).collect();
+        let mut deadline = Instant::now() + patience;
+        let mut told = false;
+        while fates.iter().any(|fate| matches!(fate, Fate::Pending)) {
+            if stop.load(Relaxed) && !told {
+                told = true;
+                deadline = Instant::now() + ANSWER_PATIENCE.min(patience);
+                for agent in &self.agents {
+                    // One that cannot be told is gone, which its reader finds out.
+                    let _ = agent.order::<()>(&Order::Stop);
+                }
+            }
+            let event = match self.inbox.recv_timeout(GLANCE) {
+                Ok(event) => event,
+                Err(RecvTimeoutError::Timeout) if Instant::now() < deadline => continue,
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
+            };
+            match event.what {
+                Ok(Answer::Interval { length_ns, interval }) => {
+                    on_interval(event.agent, length_ns, &interval);
+                }
+                Ok(Answer::Done(measurement)) => fates[event.agent] = Fate::Done(measurement),
+                Ok(Answer::Failed { message }) => fates[event.agent] = Fate::Failed(message),
+                Ok(Answer::Hello { .. } | Answer::Time { .. } | Answer::Ready) => {}
+                Err(problem) => {
+                    self.agents[event.agent].gone = Some(problem.clone());
+                    if matches!(fates[event.agent], Fate::Pending) {
+                        fates[event.agent] = Fate::Failed(problem);
+                    }
+                }
+            }
+        }
+        for (agent, fate) in self.agents.iter_mut().zip(&mut fates) {
+            agent.busy = false;
+            if matches!(fate, Fate::Pending) {
+                let problem = "it did not finish in time".to_owned();
+                // What it sends later belongs to no job.
+                agent.writer.close();
+                agent.gone = Some(problem.clone());
+                *fate = Fate::Failed(problem);
+            }
+        }
+        fates
+    }
+
+    fn join(&self, fates: Vec<Fate>) -> Result<FleetOutcome, FleetError> {
+        let mut joined: Option<Measurement> = None;
+        let mut agents = Vec::new();
+        for (agent, fate) in self.agents.iter().zip(fates) {
+            let (offered, failure) = match fate {
+                Fate::Done(measurement) => {
+                    let offered = measurement.summary.counts().offered;
+                    match &mut joined {
+                        None => joined = Some(*measurement),
+                        Some(joined) => joined.merge_parallel(&measurement),
+                    }
+                    (offered, None)
+                }
+                Fate::Failed(problem) => (0, Some(problem)),
+                Fate::Pending => (0, Some("it did not finish".to_owned())),
+            };
+            agents.push(AgentOutcome {
+                agent: agent.name.clone(),
+                start_uncertainty_us: agent.uncertainty_ns as f64 / 1e3,
+                offered,
+                failure,
+            });
+        }
+        match joined {
+            Some(measurement) => Ok(FleetOutcome { measurement, agents }),
+            None => Err(agents
+                .into_iter()
+                .find_map(|agent| agent.failure.map(|problem| FleetError { agent: agent.agent, problem }))
+                .unwrap_or(FleetError { agent: "-".to_owned(), problem: "there is none".to_owned() })),
+        }
+    }
+
+    /// Asks agent `index` for the time, several times, and keeps what the quickest answer says.
+    fn compare_clocks(&mut self, index: usize, stop: &AtomicBool) -> Result<(), FleetError> {
+        let mut best: Option<(u64, i128)> = None;
+        for _ in 0..CLOCK_SAMPLES {
+            let asked_ns = self.clock.now_ns();
+            self.agents[index].order::<()>(&Order::Time)?;
+            let (at, answer) = self.await_answer(index, ANSWER_PATIENCE, stop)?;
+            let Answer::Time { now_ns } = answer else {
+                return Err(self.agents[index].wrong("it does not tell its time"));
+            };
+            let answered_ns = self.clock.reading_at(at);
+            let round_trip_ns = answered_ns.saturating_sub(asked_ns);
+            let middle_ns = i128::from(asked_ns) + i128::from(round_trip_ns / 2);
+            if best.is_none_or(|(shortest_ns, _)| round_trip_ns < shortest_ns) {
+                best = Some((round_trip_ns, i128::from(now_ns) - middle_ns));
+            }
+        }
+        if let Some((round_trip_ns, offset_ns)) = best {
+            self.agents[index].offset_ns = offset_ns;
+            self.agents[index].uncertainty_ns = round_trip_ns.div_ceil(2);
+        }
+        Ok(())
+    }
+
+    /// The next answer of agent `index`; an agent that is gone meanwhile is remembered.
+    fn await_answer(
+        &mut self,
+        index: usize,
+        patience: Duration,
+        stop: &AtomicBool,
+    ) -> Result<(Instant, Answer), FleetError> {
+        let deadline = Instant::now() + patience;
+        loop {
+            if let Some(problem) = &self.agents[index].gone {
+                return Err(self.agents[index].wrong(problem));
+            }
+            let event =
+                self.next_event(deadline, stop).map_err(|problem| self.agents[index].wrong(problem))?;
+            match event.what {
+                Err(problem) => self.agents[event.agent].gone = Some(problem),
+                Ok(Answer::Failed { message }) => {
+                    self.agents[event.agent].busy = false;
+                    return Err(self.agents[event.agent].wrong(message));
+                }
+                // What an earlier job still had to say.
+                Ok(Answer::Interval { .. } | Answer::Done(_)) => {}
+                Ok(answer) if event.agent == index => return Ok((event.at, answer)),
+                Ok(_) => {}
+            }
+        }
+    }
+
+    fn next_event(&self, deadline: Instant, stop: &AtomicBool) -> Result<Event, &'static str> {
+        loop {
+            match self.inbox.recv_timeout(GLANCE) {
+                Ok(event) => return Ok(event),
+                Err(RecvTimeoutError::Disconnected) => return Err("the connection ended"),
+                Err(RecvTimeoutError::Timeout) if stop.load(Relaxed) => return Err("interrupted"),
+                Err(RecvTimeoutError::Timeout) if Instant::now() >= deadline => {
+                    return Err("it does not answer");
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
+    }
+}
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        // Ends the readers, and the agents' conversations.
+        self.agents.iter().for_each(|agent| agent.writer.close());
+    }
+}
+
+impl Agent {
+    fn connect(address: SocketAddr, index: usize, events: &Sender<Event>) -> io::Result<Self> {
+        let stream = TcpStream::connect_timeout(&address, ANSWER_PATIENCE).map_err(|error| {
+            io::Error::new(error.kind(), format!("{error}; is `tailwater load --agent` running there?"))
+        })?;
+        stream.set_nodelay(true)?;
+        let writer = Arc::new(Writer::new(stream.try_clone()?, MAX_ORDER));
+        let events = events.clone();
+        std::thread::Builder::new().name(format!("agent {address}")).spawn(move || {
+            read_answers(&stream, index, &events);
+        })?;
+        let name = address.to_string();
+        Ok(Self { name, writer, offset_ns: 0, uncertainty_ns: 0, busy: false, gone: None })
+    }
+
+    fn order<T: Serialize>(&self, order: &Order<T>) -> Result<(), FleetError> {
+        self.writer.send(order).map_err(|error| self.wrong(error))
+    }
+
+    fn wrong(&self, problem: impl std::fmt::Display) -> FleetError {
+        FleetError { agent: self.name.clone(), problem: problem.to_string() }
+    }
+}
+
+/// Reads until the connection ends or nobody listens.
+fn read_answers(mut stream: &TcpStream, agent: usize, events: &Sender<Event>) {
+    loop {
+        let what = read::<Answer>(&mut stream, MAX_ANSWER).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => "it closed the connection".to_owned(),
+            _ => error.to_string(),
+        });
+        let last = what.is_err();
+        if events.send(Event { agent, at: Instant::now(), what }).is_err() || last {
+            return;
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! The open-loop generator over a client's connections: what a station does for [`TcpHandle::load`](super::TcpHandle::load).
+//!
+//! Owns the run: which connections are up, what of each request the client has taken, and the measurement. The polling loop
+//! may sleep, so gaps between its turns are not taken for disturbances of the machine. Sans-IO like the
+//! client. Which connection a request goes to is [`Lanes`](crate::lanes)', as over kernel sockets; so is what ends a
+//! connection, which is then reset and opened again after [`RETRY_NS`].
+
+use std::sync::Arc;
+
+use tailwater_tcp::{Events, Instant, State};
+
+use super::client::{Client, ConnectionId};
+use crate::generator::Generator;
+use crate::lanes::{LaneId, Lanes};
+use crate::plan::{Plan, PlanError};
+use crate::protocol::{Medium, Protocol};
+use crate::report::Measurement;
+
+/// Time between the order and the start of the schedule.
+const LEAD_NS: u64 = 1_000_000;
+/// How long after its end a connection is opened again.
+const RETRY_NS: u64 = 20_000_000;
+/// Bytes taken at once.
+const CHUNK: usize = 64 << 10;
+
+/// A run to make over the connections that were opened.
+#[derive(Debug, Clone)]
+pub struct TcpLoad {
+    /// When to send; its flows are not used.
+    pub plan: Plan,
+    /// What to send. The station does not preload: who measures a store fills it by other means.
+    pub protocol: Arc<dyn Protocol>,
+    /// Fixes every request.
+    pub seed: u64,
+    /// Most requests unanswered on one connection, 1 to [`MAX_PIPELINE`](crate::lanes::MAX_PIPELINE).
+    pub pipeline: usize,
+}
+
+/// A run. See the [module](self).
+#[derive(Debug)]
+pub(super) struct OpenLoop {
+    generator: Generator,
+    lanes: Lanes,
+    /// When each connection that is down is opened again; `None` while it is up or being opened.
+    retry_at_ns: Vec<Option<u64>>,
+    /// How many are down.
+    down: u32,
+    touched: Vec<LaneId>,
+    scratch: Vec<u8>,
+    /// The connection that is looked after next.
+    next: LaneId,
+}
+
+impl OpenLoop {
+    /// A run over the connections 0 to `connections` - 1, of which those that are established are used.
+    ///
+    /// # Errors
+    /// As [`Plan::check`](crate::Plan::check).
+    pub(super) fn new(
+        load: TcpLoad,
+        client: &Client,
+        connections: u32,
+        now: Instant,
+    ) -> Result<Self, PlanError> {
+        let ids = load.protocol.ids(Medium::Stream);
+        let start_ns = now.0 + LEAD_NS;
+        let generator =
+            Generator::with_protocol(load.plan, load.protocol, Medium::Stream, load.seed, start_ns)?;
+        let mut lanes = Lanes::new(connections, load.pipeline, ids);
+        let (mut retry_at_ns, mut down) = (vec![None; lanes.count() as usize], 0);
+        for id in 0..lanes.count() {
+            if client.connection(id).is_some_and(|connection| connection.state() == State::Established) {
+                lanes.handle_up(id);
+            } else {
+                retry_at_ns[id as usize] = Some(now.0);
+                down += 1;
+            }
+        }
+        let scratch = vec![0; CHUNK];
+        Ok(Self { generator, lanes, retry_at_ns, down, touched: Vec::new(), scratch, next: 0 })
+    }
+
+    /// What a frame or a timeout has changed. `now` is when it came.
+    pub(super) fn on_events(&mut self, client: &mut Client, id: ConnectionId, events: Events, now: Instant) {
+        if id >= self.lanes.count() || self.retry_at_ns[id as usize].is_some() {
+            return;
+        }
+        if events.intersects(Events::ERROR | Events::CLOSED) {
+            return self.end(client, id, now);
+        }
+        if events.contains(Events::ESTABLISHED) {
+            self.lanes.handle_up(id);
+        }
+        if events.contains(Events::READABLE) {
+            // Bounded by the receive buffer.
+            while let Ok(len @ 1..) = client.recv(id, &mut self.scratch) {
+                let taken = self.lanes.handle_bytes(id, now.0, &self.scratch[..len], &mut self.generator);
+                if taken.is_err() {
+                    return self.end(client, id, now);
+                }
+            }
+        }
+        if events.contains(Events::PEER_CLOSED) {
+            return self.end(client, id, now);
+        }
+        if events.intersects(Events::WRITABLE | Events::ESTABLISHED) {
+            self.flush(client, id);
+        }
+    }
+
+    /// Hands the client what connection `id` has to send, as far as it has room.
+    fn flush(&mut self, client: &mut Client, id: LaneId) {
+        while !self.lanes.to_send(id).is_empty() {
+            match client.send(id, self.lanes.to_send(id)) {
+                Ok(sent @ 1..) => self.lanes.handle_sent(id, sent),
+                // Again when there is room; a connection that has failed says so by its events.
+                Ok(0) | Err(_) => return,
+            }
+        }
+    }
+
+    #[cold]
+    fn end(&mut self, client: &mut Client, id: LaneId, now: Instant) {
+        self.generator.count_reconnect();
+        self.lanes.handle_down(id, &mut self.generator);
+        let _ = client.abort(id);
+        self.retry_at_ns[id as usize] = Some(now.0 + RETRY_NS);
+        self.down += 1;
+    }
+
+    /// Sends what is due, at most `budget` requests. True when the run is over.
+    pub(super) fn poll(&mut self, client: &mut Client, now: Instant, budget: usize) -> bool {
+        self.generator.skip_sleep(now.0);
+        let mut touched = std::mem::take(&mut self.touched);
+        self.lanes.poll_due(&mut self.generator, now.0, budget, |id| touched.push(id));
+        for id in touched.drain(..) {
+            self.flush(client, id);
+        }
+        self.touched = touched;
+        self.look_after_one(client, now);
+        self.generator.is_done()
+    }
+
+    /// Opens one connection again if it is time, or ends it if it is stuck; each in its turn.
+    fn look_after_one(&mut self, client: &mut Client, now: Instant) {
+        let id = self.next;
+        self.next = if id + 1 == self.lanes.count() { 0 } else { id + 1 };
+        match self.retry_at_ns[id as usize] {
+            Some(at_ns) if at_ns <= now.0 => {
+                self.retry_at_ns[id as usize] = None;
+                self.down -= 1;
+                client.connect(id, now);
+            }
+            None if self.lanes.is_stuck(id, now.0, &self.generator) => self.end(client, id, now),
+            _ => {}
+        }
+    }
+
+    /// When [`poll`](Self::poll) has something to do.
+    pub(super) fn next_event(&self) -> Instant {
+        // Connections that are down are looked at one by one, every time.
+        let now = self.down > 0 || self.generator.is_done();
+        Instant(self.generator.next_event_ns().filter(|_| !now).unwrap_or(0))
+    }
+
+    /// Ends the run at `now`.
+    pub(super) fn finish(self, now: Instant) -> Measurement {
+        self.generator.finish(now.0)
+    }
+}

@@ -1,0 +1,269 @@
+//! Conversations over TCP with the stack of [`crate::receive`]. What the stack says of itself, its initial numbers, is taken from a run of it:
+//! they follow from a fixed secret.
+
+use super::{arp, arrives, icmp, packet, packet6, solicitation};
+use crate::receive::{ip, run};
+use tailwater_tcp::segment::{Flags, Header, Options, SackBlock, Timestamps};
+use tailwater_tcp::{Segment, Seq};
+
+/// The port of the stack's listener, and that to which it connects.
+const LISTENER: u16 = 7;
+const REMOTE: u16 = 9;
+const FIRST: Seq = Seq(u32::MAX - 2);
+
+/// Steps of [`crate::receive`], spoken by host 2.
+struct Dialogue {
+    steps: Vec<u8>,
+    six: bool,
+    /// Both ports, the peer's number and the stack's that come next, and the stack's timestamp, if it has one.
+    ports: (u16, u16),
+    seq: Seq,
+    ack: Seq,
+    echo: Option<u32>,
+}
+
+impl Dialogue {
+    /// A client that has shaken hands with the listener.
+    fn accepted(six: bool, options: Options) -> Self {
+        let mut this = Self::from_port(5000, six);
+        this.opens(options);
+        this.says(Flags::ACK, b"");
+        this
+    }
+
+    fn from_port(port: u16, six: bool) -> Self {
+        let known = if six { solicitation() } else { arp(1, 2) };
+        let ports = (port, LISTENER);
+        Self { steps: arrives(&known, true), six, ports, seq: FIRST, ack: Seq(0), echo: None }
+    }
+
+    /// Sends a SYN and hears its answer.
+    fn opens(&mut self, options: Options) {
+        self.segment(Flags::SYN, options, b"");
+        self.seq += 1;
+        self.hears_syn();
+    }
+
+    /// A server that the stack's own connection has reached.
+    fn connected() -> Self {
+        // The stack has asked for its address.
+        let steps = arrives(&arp(2, 2), true);
+        let mut this = Self { steps, six: false, ports: (REMOTE, 0), seq: FIRST, ack: Seq(0), echo: None };
+        this.hears_syn();
+        this.segment(Flags::SYN | Flags::ACK, Options { mss: Some(1000), ..Options::default() }, b"");
+        this.seq += 1;
+        this
+    }
+
+    /// Learns from the last SYN that the stack sends from or to these ports.
+    fn hears_syn(&mut self) {
+        let (own, theirs) = self.ports;
+        let mut last = None;
+        run(&self.steps, &mut |frame| {
+            let header = if self.six { 54 } else { 34 };
+            let Some(Ok(segment)) = frame.get(header..).map(Segment::parse) else { return };
+            let syn = segment.header;
+            let ours = syn.destination == own && (theirs == 0 || syn.source == theirs);
+            if ours && syn.flags.contains(Flags::SYN) {
+                last = Some(syn);
+            }
+        });
+        let syn = last.expect("the stack sends a SYN");
+        self.ports.1 = syn.source;
+        self.ack = syn.seq + 1;
+        self.echo = syn.options.timestamps.map(|timestamps| timestamps.value);
+    }
+
+    fn says(&mut self, flags: Flags, payload: &[u8]) {
+        self.says_at(0, flags, payload);
+        self.seq += payload.len() as u32 + u32::from(flags.contains(Flags::FIN));
+    }
+
+    /// As [`says`](Self::says), `ahead` of its turn, and without taking numbers.
+    fn says_at(&mut self, ahead: u32, flags: Flags, payload: &[u8]) {
+        let before = self.seq;
+        self.seq += ahead;
+        self.segment(flags, Options::default(), payload);
+        self.seq = before;
+    }
+
+    fn segment(&mut self, flags: Flags, mut options: Options, payload: &[u8]) {
+        if let Some(echo) = self.echo {
+            options.timestamps = Some(Timestamps { value: 1_000_000, echo });
+        }
+        let (source, destination) = self.ports;
+        let header =
+            Header { source, destination, seq: self.seq, ack: self.ack, flags, window: 5000, options };
+        let mut bytes = vec![0; header.len()];
+        header.emit(&mut bytes);
+        bytes.extend(payload);
+        let frame = if self.six { packet6(6, 64, &bytes) } else { packet(6, &bytes) };
+        self.steps.extend(arrives(&frame, true));
+    }
+
+    /// A router's error about the stack's segment that begins before `ack`.
+    fn returns(&mut self, code: u8, rest: [u8; 4]) {
+        let (source, destination) = (self.ports.1.to_be_bytes(), self.ports.0.to_be_bytes());
+        let seq = (self.ack.0.wrapping_sub(1)).to_be_bytes();
+        let mut quoted = packet(6, &[&source[..], &destination, &seq].concat())[14..].to_vec();
+        quoted[12..16].copy_from_slice(&ip(1).octets());
+        quoted[16..20].copy_from_slice(&ip(2).octets());
+        self.steps.extend(arrives(&icmp(3, code, &[&rest[..], &quoted].concat()), true));
+    }
+}
+
+fn all_options() -> Options {
+    Options {
+        mss: Some(1460),
+        window_scale: Some(7),
+        sack_permitted: true,
+        timestamps: Some(Timestamps { value: 999_999, echo: 0 }),
+        ..Options::default()
+    }
+}
+
+/// Request, answer, and both close.
+fn whole(six: bool, options: Options) -> Vec<u8> {
+    let mut talk = Dialogue::accepted(six, options);
+    talk.says(Flags::ACK | Flags::PSH, b"question");
+    talk.steps.extend([249, 248]);
+    talk.ack += 4000;
+    talk.says(Flags::ACK, b"");
+    talk.says(Flags::ACK | Flags::FIN, b"");
+    talk.steps.push(250);
+    talk.ack += 1;
+    talk.says(Flags::ACK, b"");
+    talk.steps.push(191);
+    talk.steps
+}
+
+fn loss() -> Vec<u8> {
+    let mut talk = Dialogue::accepted(false, all_options());
+    talk.steps.push(248);
+    let sack = [SackBlock { start: talk.ack + 1448, end: talk.ack + 4000 }].into_iter().collect();
+    for _ in 0..3 {
+        talk.segment(Flags::ACK, Options { sack, ..Options::default() }, b"");
+    }
+    talk.steps.extend([140, 191]);
+    talk.ack += 4000;
+    talk.says_at(5, Flags::ACK, b"second");
+    talk.says(Flags::ACK, b"first");
+    talk.steps
+}
+
+fn forged() -> Vec<u8> {
+    let mut talk = Dialogue::accepted(false, Options::default());
+    let ack = talk.ack;
+    talk.says_at(1, Flags::RST, b"");
+    talk.says_at(100, Flags::SYN, b"");
+    for wrong in [ack + 1, ack + (1 << 31), ack + u32::MAX] {
+        talk.ack = wrong;
+        talk.says_at(0, Flags::ACK, b"evil");
+    }
+    talk.ack = ack;
+    talk.says_at(0, Flags::RST, b"");
+    talk.steps
+}
+
+/// Two handshakes fill the queue; the third is answered with a cookie, which comes back.
+fn cookie() -> Vec<u8> {
+    let mut talk = Dialogue::from_port(5000, false);
+    for port in [5000, 5001, 5002] {
+        (talk.ports, talk.seq, talk.ack, talk.echo) = ((port, LISTENER), FIRST, Seq(0), None);
+        talk.opens(all_options());
+    }
+    talk.says(Flags::ACK, b"after a cookie");
+    talk.steps
+}
+
+fn stray() -> Vec<u8> {
+    let mut talk = Dialogue::from_port(5000, false);
+    talk.ports.1 = 1;
+    for flags in [Flags::SYN, Flags::ACK, Flags::FIN, Flags::RST, Flags::SYN | Flags::ACK, Flags::empty()] {
+        talk.says_at(0, flags, b"x");
+    }
+    talk.steps
+}
+
+fn opened() -> Vec<u8> {
+    let mut talk = Dialogue::connected();
+    talk.says_at(4, Flags::ACK, b"late");
+    talk.says(Flags::ACK, b"soon");
+    talk.steps.extend([249, 248]);
+    // Fragmentation needed, 600 bytes; and later the port is said to be closed, which an established connection survives.
+    talk.returns(4, [0, 0, 2, 88]);
+    talk.ack += 1;
+    talk.returns(4, [0, 0, 2, 88]);
+    talk.returns(3, [0; 4]);
+    talk.steps.extend([180, 251]);
+    talk.steps
+}
+
+fn refused() -> Vec<u8> {
+    let mut talk = Dialogue {
+        steps: arrives(&arp(2, 2), true),
+        six: false,
+        ports: (REMOTE, 0),
+        seq: FIRST,
+        ack: Seq(0),
+        echo: None,
+    };
+    talk.hears_syn();
+    talk.returns(3, [0; 4]);
+    talk.steps
+}
+
+/// One of each kind.
+pub(super) fn seeds() -> Vec<(&'static str, Vec<u8>)> {
+    vec![
+        ("tcp-accepted", whole(false, Options::default())),
+        ("tcp-accepted-with-options", whole(false, all_options())),
+        ("tcp6-accepted", whole(true, all_options())),
+        ("tcp-connected", opened()),
+        ("tcp-cookie", cookie()),
+        ("tcp-forged", forged()),
+        ("tcp-loss", loss()),
+        ("tcp-refused", refused()),
+        ("tcp-stray", stray()),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The flags of all TCP segments the stack sends, in order.
+    fn answers(steps: &[u8], header: usize) -> Vec<Flags> {
+        let mut flags = Vec::new();
+        run(steps, &mut |frame| {
+            if let Some(Ok(segment)) = frame.get(header..).map(Segment::parse) {
+                flags.push(segment.header.flags);
+            }
+        });
+        flags
+    }
+
+    #[test]
+    fn a_whole_conversation_ends_without_a_reset() {
+        for (steps, header) in [
+            (whole(false, Options::default()), 34),
+            (whole(false, all_options()), 34),
+            (whole(true, all_options()), 54),
+        ] {
+            let flags = answers(&steps, header);
+            assert!(flags.contains(&(Flags::SYN | Flags::ACK)), "{flags:?}");
+            let fins = flags.iter().filter(|flags| flags.contains(Flags::FIN)).count();
+            assert_eq!(fins, 1, "{flags:?}");
+            // The connection that opens has no peer and goes with the stack.
+            let resets = flags.iter().filter(|flags| flags.contains(Flags::RST)).count();
+            assert_eq!(resets, 0, "{flags:?}");
+        }
+    }
+
+    #[test]
+    fn what_came_back_with_a_cookie_is_acknowledged() {
+        let flags = answers(&cookie(), 34);
+        assert_eq!(flags.iter().filter(|flags| **flags == Flags::SYN | Flags::ACK).count(), 3, "{flags:?}");
+        assert!(flags.contains(&Flags::ACK), "{flags:?}");
+    }
+}

@@ -1,0 +1,15 @@
+//! An IOKernel as a process of its own, for tests that kill it: `iokernel SOCKET` serves there, with one core to lend, until
+//! it is killed. Prints `ready` when programs can join.
+
+use std::io::Write;
+use std::sync::atomic::AtomicBool;
+use tailwater_iokernel::{Config, IoKernel};
+
+fn main() {
+    let socket = std::env::args().nth(1).expect("a control socket");
+    let config = Config { socket, managed_cores: Some(vec![1]), ..Config::default() };
+    let iokernel = IoKernel::new(config, vec![]).unwrap_or_else(|e| panic!("IOKernel: {e}"));
+    let mut out = std::io::stdout();
+    writeln!(out, "ready").and_then(|()| out.flush()).expect("the test reads our output");
+    iokernel.run(&AtomicBool::new(false)).expect("the IOKernel runs");
+}
