@@ -301,6 +301,8 @@ impl Connection {
         }
         let len = data.len().min(self.writable_bytes());
         if len == 0 && !data.is_empty() {
+            // There was room when it was last asked for: the congestion window has shrunk since.
+            self.set.insert(Set::WANTS_ROOM);
             return Err(SendError::WouldBlock);
         }
         self.unacked.push(&data[..len]);

@@ -254,6 +254,37 @@ fn the_send_buffer_follows_the_congestion_window_up_to_its_limit() {
 }
 
 #[test]
+fn a_buffer_that_shrank_with_the_congestion_window_says_when_there_is_room() {
+    let mut pair = Pair::open(&Config::default(), &Config { receive_buffer: 4 << 20, ..Config::default() });
+    pair.delay = Duration::from_millis(20);
+    let (data, grown) = (pattern(100_000), 2 * crate::config::FIRST_SEND_ROOM as usize);
+    pair.until(|pair| {
+        let room = pair.ends[0].writable_bytes() + pair.ends[0].unacknowledged_bytes();
+        if room < grown {
+            let _ = pair.ends[0].send(&data);
+        }
+        let _ = pair.read(1);
+        pair.pump();
+        room >= grown && pair.ends[0].unacknowledged_bytes() == 0
+    });
+    // Not full, so nobody is to be told; then all of it is lost.
+    assert_eq!(pair.ends[0].send(&pattern(grown - 1)), Ok(grown - 1));
+    pair.script = Box::new(|side, _| side == 1);
+    pair.until(|pair| {
+        pair.pump();
+        pair.ends[0].writable_bytes() == 0
+    });
+    assert_eq!(pair.ends[0].send(b"x"), Err(SendError::WouldBlock));
+    pair.events[0] = crate::Events::empty();
+    pair.script = Box::new(|_, _| true);
+    pair.until(|pair| {
+        let _ = pair.read(1);
+        pair.events[0].contains(crate::Events::WRITABLE)
+    });
+    assert!(pair.ends[0].send(b"x").is_ok());
+}
+
+#[test]
 fn data_for_a_closed_window_is_not_forgotten() {
     let mut pair = Pair::established();
     let mut closed = pair.forged(1);
