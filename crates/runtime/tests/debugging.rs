@@ -162,14 +162,18 @@ fn a_backtrace_goes_through_a_signal_handler() {
         while !IN_HANDLER.load(Ordering::Relaxed) {
             std::thread::yield_now();
         }
-        let dump = dump();
+        // A thread that does not answer in time, on a busy machine, has no backtrace; the next look may find it.
+        let seen = (0..20).find_map(|_| {
+            let threads = dump().threads;
+            let main = threads.into_iter().find(|info| info.thread.name() == Some("main"));
+            main.filter(|main| mentions(main, "spins_in_a_handler"))
+        });
         LEAVE_HANDLER.store(true, Ordering::Relaxed);
-        dump
+        seen
     });
     is_interrupted_here();
-    let dump = looker.join().unwrap();
-    let main = dump.threads.iter().find(|info| info.thread.name() == Some("main")).unwrap();
-    assert!(mentions(main, "spins_in_a_handler") && mentions(main, "is_interrupted_here"), "{main}");
+    let main = looker.join().unwrap().expect("one look of twenty sees the handler");
+    assert!(mentions(&main, "is_interrupted_here"), "{main}");
 }
 
 #[test]

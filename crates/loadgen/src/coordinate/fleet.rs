@@ -179,6 +179,12 @@ impl Fleet {
 
     /// Gets all agents ready and starts them.
     fn prepare<T: Serialize>(&mut self, jobs: Vec<Job<T>>, stop: &AtomicBool) -> Result<(), FleetError> {
+        // Their readers have ended and tell nothing more, and an order to a closed connection may seem to arrive.
+        if let Some((agent, problem)) =
+            self.agents.iter().find_map(|agent| Some((agent, agent.gone.clone()?)))
+        {
+            return Err(agent.wrong(problem));
+        }
         for (agent, job) in self.agents.iter_mut().zip(jobs) {
             agent.order(&Order::Prepare(Box::new(job)))?;
             agent.busy = true;
