@@ -17,7 +17,7 @@
 
 use tailwater_workload::random::{Prng, stream};
 use tailwater_workload::spin::{REQUEST_LEN, Reply, Request};
-use tailwater_workload::{Arrivals, LatencyRecorder};
+use tailwater_workload::{Arrivals, LatencyRecorder, SeriesRecorder};
 
 use crate::noise::GapCounter;
 use crate::outstanding::{Answer, Outstanding, Sequence};
@@ -59,6 +59,7 @@ pub struct Generator {
     pending: Option<Pending>,
     outstanding: Outstanding,
     recorder: LatencyRecorder,
+    series: Option<SeriesRecorder>,
     oddities: Oddities,
     gaps: GapCounter,
 }
@@ -123,6 +124,9 @@ impl Generator {
             pending: None,
             outstanding: Outstanding::new(slots),
             recorder: LatencyRecorder::new(measured.start),
+            series: (plan.series_window_ns > 0).then(|| {
+                SeriesRecorder::new(measured.start, plan.series_window_ns, measured.end - measured.start)
+            }),
             oddities: Oddities::default(),
             gaps: GapCounter::new(start_ns),
             measured,
@@ -193,6 +197,9 @@ impl Generator {
                 let latency_ns = now_ns.saturating_sub(request.sent_ns);
                 if self.is_measured(request.sent_ns) {
                     self.recorder.record(now_ns, latency_ns);
+                    if let Some(series) = &mut self.series {
+                        series.record(now_ns, latency_ns);
+                    }
                 }
                 ReplyOutcome::Completed { latency_ns }
             }
@@ -252,6 +259,7 @@ impl Generator {
             gaps: self.gaps.gaps(),
             late_after_ns: self.plan.late_after_ns,
             interrupted,
+            series: self.series.map(SeriesRecorder::finish).unwrap_or_default(),
         }
     }
 

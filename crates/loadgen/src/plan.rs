@@ -41,6 +41,9 @@ pub struct Plan {
     /// Source ports to spread requests over in turn, 1 to [`MAX_FLOWS`].
     #[serde(default = "default_flows")]
     pub flows: u16,
+    /// Length of the windows of a [series](tailwater_workload::series) over the measured part; 0 for none.
+    #[serde(default)]
+    pub series_window_ns: u64,
 }
 
 fn default_timeout() -> u64 {
@@ -91,6 +94,7 @@ impl Plan {
             timeout_ns: DEFAULT_TIMEOUT_NS,
             late_after_ns: DEFAULT_LATE_AFTER_NS,
             flows: 1,
+            series_window_ns: 0,
         }
     }
 

@@ -14,6 +14,7 @@
 pub mod arrival;
 pub mod random;
 pub mod schedule;
+pub mod series;
 pub mod service;
 pub mod spin;
 pub mod summary;
@@ -22,6 +23,7 @@ pub mod units;
 pub use arrival::{ArrivalProcess, Arrivals};
 pub use random::Prng;
 pub use schedule::LoadSchedule;
+pub use series::{SeriesRecorder, SeriesWindow};
 pub use service::ServiceTime;
 pub use summary::{Figures, LatencyRecorder, Summary};
 pub use units::Rate;
