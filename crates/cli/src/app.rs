@@ -16,6 +16,7 @@ use tailwater_shm::priority;
 
 use crate::bench::{tcp, threads};
 use crate::machine::cpu_set;
+use crate::testbed::tokio_spin;
 
 /// Run one of the services that `demo` and `bench` use
 #[derive(Debug, Args)]
@@ -41,6 +42,8 @@ enum App {
     Swaptions(tailwater_swaptions::cli::Options),
     /// Send back what reaches UDP port 7
     Echo,
+    /// Serve spin requests on Tokio
+    TokioSpin(tokio_spin::Options),
     Tcp(tcp::ServiceArgs),
     Threads(threads::ChildArgs),
     /// Become another program, under the same conditions
@@ -74,6 +77,7 @@ pub fn run(args: &AppArgs) -> anyhow::Result<()> {
         App::Spin(options) => tailwater_spin::cli::run(options),
         App::Swaptions(options) => tailwater_swaptions::cli::run(options),
         App::Echo => Ok(tailwater::Builder::new().run(echo)??),
+        App::TokioSpin(options) => tokio_spin::run(options),
         App::Tcp(args) => tcp::run_service(args),
         App::Threads(args) => threads::run_child(args),
         App::Exec { command } => {

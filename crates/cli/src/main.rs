@@ -20,6 +20,7 @@ mod machine;
 mod run;
 mod stats;
 mod table;
+mod testbed;
 
 // The services that `demo` starts are this same program.
 #[global_allocator]

@@ -1,8 +1,8 @@
-//! The processes of the demo: services and batch jobs, which are this same program.
+//! The processes of a testbed: services and batch jobs, which are this same program.
 //!
 //! Owns starting them, talking to them over pipes, and their end: a [`ChildProcess`] that is dropped is killed and waited
 //! for, and the kernel kills it if this process dies first (see [`crate::app`]). They have a process group of their own, so that
-//! Ctrl-C reaches the demo only, but stay in its session, so that Linux ranks them against each other (autogroup).
+//! Ctrl-C reaches this program only, but stay in its session, so that Linux ranks them against each other (autogroup).
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;

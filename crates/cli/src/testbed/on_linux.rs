@@ -1,4 +1,4 @@
-//! Linux in the demo: the same service and batch job as ordinary threads, the generator over kernel UDP.
+//! Linux: the same service and batch job as ordinary threads, the generator over kernel UDP.
 //!
 //! Owns the baseline's conditions, chosen in its favour: service and batch job pinned to the managed cores, the batch job in the
 //! `SCHED_IDLE` class, both in one scheduling group (with autogroup on, `SCHED_IDLE` ranks only within a session), and the
@@ -8,41 +8,64 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use serde::Serialize;
 use tailwater_loadgen::kernel_udp::{Target, contact_server, run as generate};
 use tailwater_loadgen::{Measurement, Plan};
-
-use super::child::{Batch, Service, Spec};
-use super::course::counted_part;
-use super::{Demo, Measured, START_TIMEOUT, stay_off_managed_cores};
 use tailwater_shm::priority::HIGHEST;
 
-/// How the server waits for requests.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Wait {
-    /// Blocked in the kernel.
-    Block,
-    /// Asking again and again.
-    Busy,
+use super::child::{Batch, Service, Spec};
+use super::wait::Wait;
+use super::{Companion, Measured, START_TIMEOUT, Testbed, counted_part};
+
+/// What serves, and beside what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Setting {
+    pub server: Server,
+    /// Whether a batch job runs on the same cores.
+    pub batch: bool,
 }
 
-/// One point.
-pub fn point(demo: &Demo, speed: u64, plan: &Plan, seed: u64, wait: Wait) -> anyhow::Result<Measured> {
-    let _off = stay_off_managed_cores(&demo.course)?;
+/// How the service is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Server {
+    /// One ordinary thread per core on one socket.
+    Threads(Wait),
+    /// One task per core on one socket of a Tokio runtime.
+    Tokio,
+}
+
+impl Setting {
+    /// Ordinary threads beside a batch job.
+    pub fn threads(wait: Wait) -> Self {
+        Self { server: Server::Threads(wait), batch: true }
+    }
+}
+
+/// One point. `plan`'s flows become one: on one machine nothing hashes flows to queues, and several would need epoll.
+///
+/// # Errors
+/// When a process does not start or ends, the plan cannot be run, or a signal came.
+pub fn point(
+    testbed: &Testbed,
+    speed: u64,
+    plan: &Plan,
+    seed: u64,
+    setting: Setting,
+) -> anyhow::Result<Measured> {
+    let _off = testbed.stay_off_managed_cores()?;
     // In this order: beside a server that polls, the batch job would take seconds to start.
-    let mut batch = start_batch(demo)?;
-    let before = demo.solo_rate(&mut batch)?;
-    let service = start_service(demo, speed, wait)?;
+    let mut batch = match setting.batch {
+        true => Some(Companion::new(testbed, start_batch(testbed)?)?),
+        false => None,
+    };
+    let service = start_service(testbed, speed, setting.server)?;
     let stop = AtomicBool::new(false);
     contact_server(service.address, START_TIMEOUT, &stop)?;
-    // One socket: on one machine nothing hashes flows to queues, and several would need epoll.
     let plan = Plan { flows: 1, ..plan.clone() };
-    let core = demo.course.cores.polling;
-    let (measurement, batch_rate) = std::thread::scope(|scope| {
+    let core = testbed.cores.polling;
+    let (measurement, beside) = std::thread::scope(|scope| {
         let generator = scope.spawn(|| generate_on(core, &plan, seed, service.address, &stop));
-        let (from, to) = counted_part(&plan, Instant::now());
-        let rate = demo.batch_rate(&mut batch, from, to);
+        let part = counted_part(&plan, Instant::now());
+        let rate = testbed.beside(batch.as_mut().map(|batch| &mut batch.job), part);
         if rate.is_err() {
             stop.store(true, Ordering::Relaxed);
         }
@@ -50,8 +73,8 @@ pub fn point(demo: &Demo, speed: u64, plan: &Plan, seed: u64, wait: Wait) -> any
         anyhow::Ok((measurement?, rate?))
     })?;
     drop(service);
-    let after = demo.solo_rate(&mut batch)?;
-    Ok(Measured { measurement, batch_rate, solo_rate: before.max(after) })
+    let batch = batch.as_mut().zip(beside).map(|(batch, beside)| batch.rates(testbed, beside)).transpose()?;
+    Ok(Measured { measurement, batch })
 }
 
 fn generate_on(
@@ -68,25 +91,25 @@ fn generate_on(
     Ok(generate(plan, seed, &target, stop)?)
 }
 
-fn start_service(demo: &Demo, speed: u64, wait: Wait) -> anyhow::Result<Service> {
-    let managed = &demo.course.cores.managed;
-    let wait = match wait {
-        Wait::Block => "block",
-        Wait::Busy => "busy",
-    };
+fn start_service(testbed: &Testbed, speed: u64, server: Server) -> anyhow::Result<Service> {
+    let managed = &testbed.cores.managed;
     let (threads, speed) = (managed.len().to_string(), speed.to_string());
-    let words =
-        ["--linux", "--listen", "127.0.0.1:0", "--wait", wait, "--threads", &threads, "--speed", &speed];
-    let arguments = words.map(str::to_owned).to_vec();
-    let spec = Spec { app: "spin", arguments, cores: managed.clone(), raise: true, ..Spec::default() };
-    Service::start(&spec, &demo.interrupt)
+    let common = ["--listen", "127.0.0.1:0", "--threads", &threads, "--speed", &speed];
+    let (app, own) = match server {
+        Server::Threads(Wait::Block) => ("spin", &["--linux", "--wait", "block"][..]),
+        Server::Threads(Wait::Busy) => ("spin", &["--linux", "--wait", "busy"][..]),
+        Server::Tokio => ("tokio-spin", &[][..]),
+    };
+    let arguments = common.iter().chain(own).map(|&word| word.to_owned()).collect();
+    let spec = Spec { app, arguments, cores: managed.clone(), raise: true, ..Spec::default() };
+    Service::start(&spec, &testbed.interrupt)
 }
 
-fn start_batch(demo: &Demo) -> anyhow::Result<Batch> {
-    let managed: Vec<String> = demo.course.cores.managed.iter().map(usize::to_string).collect();
+fn start_batch(testbed: &Testbed) -> anyhow::Result<Batch> {
+    let managed: Vec<String> = testbed.cores.managed.iter().map(usize::to_string).collect();
     let (threads, cores) = (managed.len().to_string(), managed.join(","));
     // Only the workers: what reports their progress stays off the cores under measurement, as on Tailwater.
     let words = ["--linux", "--threads", &threads, "--core", &cores, "--report-on-input", "--nice-idle"];
     let arguments = words.map(str::to_owned).to_vec();
-    Batch::start(&Spec { app: "swaptions", arguments, ..Spec::default() }, &demo.interrupt)
+    Batch::start(&Spec { app: "swaptions", arguments, ..Spec::default() }, &testbed.interrupt)
 }
