@@ -12,6 +12,7 @@
 //! How a point is measured is the [`testbed`](crate::testbed)'s.
 
 use std::io::Write;
+use std::sync::Arc;
 
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -44,7 +45,7 @@ pub fn run(args: &DemoArgs) -> anyhow::Result<()> {
     let machine = Machine::describe();
     let course = Course::new(args, machine.usable_cores.clone())?;
     print(&format!("{machine}\n{}\n", course.describe()))?;
-    let testbed = Testbed { cores: course.cores.clone(), interrupt, solo: course.solo };
+    let testbed = Testbed { cores: course.cores.clone(), interrupt: Arc::new(interrupt), solo: course.solo };
     let demo = Demo { course, testbed };
     let outcome = demo.measure(args, machine)?;
     print(&format!("\n{}", outcome.verdict.join("\n")))?;

@@ -13,6 +13,7 @@
 //! | [`handoffs`] | how fast cores changed hands meanwhile |
 //! | [`wait`] | how the Linux server waits for requests: both ways tried |
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -85,7 +86,7 @@ impl CorePlan {
 #[derive(Debug)]
 pub struct Testbed {
     pub cores: CorePlan,
-    pub interrupt: Interrupt,
+    pub interrupt: Arc<Interrupt>,
     /// How long the batch job runs alone before and again after each point.
     pub solo: Duration,
 }
