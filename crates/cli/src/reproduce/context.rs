@@ -12,6 +12,7 @@ use tailwater_loadgen::noise::GapFigures;
 use tailwater_loadgen::stalls::MachineStalls;
 use tailwater_workload::{LoadSchedule, Rate, ServiceTime};
 
+use super::figure::{Claim, Verdict};
 use crate::interrupt::Interrupt;
 use crate::machine::Machine;
 use crate::testbed::wait::{self, WaitChoice};
@@ -26,6 +27,9 @@ const TRIAL_LOAD: f64 = 30.0;
 /// Time a measured figure's points may take in all.
 const BUDGET: Duration = Duration::from_secs(200);
 const QUICK_BUDGET: Duration = Duration::from_secs(12);
+
+/// A machine that loses more than this part of a core by itself is busy with something else.
+const BUSY_MACHINE: f64 = 0.05;
 
 /// What starting and ending a system costs, measured on a 2-vCPU virtual machine, half again for slower ones.
 const OVERHEAD: Duration = Duration::from_millis(350);
@@ -125,6 +129,21 @@ impl Context {
         Ok(Rig { testbed, speed, wait, noise: gaps, stalls })
     }
 
+    /// Takes back the verdicts of a measured figure where the machine was busy with something else before it: then they are luck.
+    pub fn withhold_if_busy(&self, claims: &mut [Claim]) {
+        let lost = self.rig.get().map_or(0.0, Rig::lost_fraction);
+        if lost > BUSY_MACHINE {
+            for claim in claims {
+                claim.verdict = Verdict::NotComparable;
+                claim.ours = format!(
+                    "other programs or the host took {:.0} % of a core before the run, so this is no result: {}",
+                    100.0 * lost,
+                    claim.ours
+                );
+            }
+        }
+    }
+
     /// Fails if a signal has come since a measured figure began.
     ///
     /// # Errors
@@ -177,6 +196,11 @@ impl Pace {
 }
 
 impl Rig {
+    /// The largest part of a core that was taken away before anything ran.
+    fn lost_fraction(&self) -> f64 {
+        self.noise.iter().map(|(_, gaps)| gaps.lost_fraction).fold(0.0, f64::max)
+    }
+
     /// What a reader of any measured figure must know, a sentence per line.
     pub fn notes(&self, pace: &Pace, quick: bool) -> Vec<String> {
         let mut notes = vec![

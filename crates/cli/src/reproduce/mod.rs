@@ -93,7 +93,12 @@ pub fn run(args: &ReproduceArgs) -> anyhow::Result<()> {
     print(&format!("{}, commit {}\n", context.machine, commit()))?;
     let mut entries: Vec<Entry> = Vec::new();
     for figure in figures {
-        let outcome = figure.run(&context);
+        let mut outcome = figure.run(&context);
+        if let Ok(outcome) = &mut outcome
+            && figure.is_measured()
+        {
+            context.withhold_if_busy(&mut outcome.claims);
+        }
         if let Err(error) = &outcome
             && error.is::<Interrupted>()
         {

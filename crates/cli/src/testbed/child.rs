@@ -112,6 +112,17 @@ impl ChildProcess {
         }
     }
 
+    /// Fails if it has ended.
+    ///
+    /// # Errors
+    /// How it ended.
+    pub fn check(&mut self) -> anyhow::Result<()> {
+        match self.child.try_wait() {
+            Ok(None) => Ok(()),
+            Ok(Some(_)) | Err(_) => Err(self.explain_end()),
+        }
+    }
+
     fn explain_end(&mut self) -> anyhow::Error {
         match self.child.wait() {
             Ok(status) => anyhow::anyhow!("{} ended early ({status}); its own message is above", self.app),
@@ -133,7 +144,7 @@ impl Drop for ChildProcess {
 pub struct Service {
     /// Where it listens.
     pub address: SocketAddr,
-    _process: ChildProcess,
+    process: ChildProcess,
 }
 
 impl Service {
@@ -147,7 +158,15 @@ impl Service {
         let address = line.strip_prefix("listening on ").and_then(|address| address.parse().ok());
         let address =
             address.with_context(|| format!("{} did not say where it listens: {line}", spec.app))?;
-        Ok(Self { address, _process: process })
+        Ok(Self { address, process })
+    }
+
+    /// Ends it. One that was no longer there is an error: what it did not answer says nothing about its system.
+    ///
+    /// # Errors
+    /// How it ended.
+    pub fn end(mut self) -> anyhow::Result<()> {
+        self.process.check()
     }
 }
 

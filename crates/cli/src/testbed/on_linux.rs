@@ -72,7 +72,7 @@ pub fn point(
         let measurement = generator.join().expect("the generator does not panic");
         anyhow::Ok((measurement?, rate?))
     })?;
-    drop(service);
+    service.end()?;
     let batch = batch.as_mut().zip(beside).map(|(batch, beside)| batch.rates(testbed, beside)).transpose()?;
     Ok(Measured { measurement, batch })
 }

@@ -83,7 +83,7 @@ pub fn point(
     let beside = testbed.beside(batch.as_mut().map(|batch| &mut batch.job), part)?;
     let measurement = iokernel.wait_finished(testbed, plan)?;
     handoffs.add(&iokernel.stats);
-    drop(service);
+    service.end()?;
     let batch = batch.as_mut().zip(beside).map(|(batch, beside)| batch.rates(testbed, beside)).transpose()?;
     Ok(Measured { measurement, batch })
 }

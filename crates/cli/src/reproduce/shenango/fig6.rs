@@ -221,7 +221,7 @@ fn claims(ways: &[Measured]) -> Vec<Claim> {
             "`{more}` takes {} us more than `{less}` at the median{beside}; a few is up to {FEW_US}",
             text(own)
         );
-        Claim::new(paper, ours, own.is_some_and(|us| us <= FEW_US))
+        Claim::new(paper, ours, own.is_some_and(|us| us.abs() <= FEW_US))
     };
     vec![
         adds("traversing runtime and IOKernel adds little over raw packets", POLLING, RAW, [""; 2]),
