@@ -2,7 +2,7 @@
 
 use tailwater_sim::plot::draw;
 
-use super::super::contest::{Case, Contest, System, run};
+use super::super::contest::{Case, Contest, Point, System, run};
 use super::super::context::{Context, Pace, Rig};
 use super::super::figure::{Claim, Figure, Outcome};
 use super::super::spread::{Spread, cell};
@@ -90,7 +90,7 @@ fn differences(
     contest: &Contest,
     interval_us: u64,
     loads: &[f64],
-    value: impl Fn(&super::super::contest::Point) -> Option<Spread>,
+    value: impl Fn(&Point) -> Option<Spread>,
 ) -> Option<Spread> {
     let at = |interval_us: u64, load: f64| {
         let point = contest.at(SERVICE, &curve(interval_us), load).filter(|point| !point.saturated())?;
@@ -102,7 +102,7 @@ fn differences(
 fn claims(contest: &Contest, loads: &[f64]) -> Vec<Claim> {
     let longer = &INTERVALS_US[1..];
     let costs: Vec<_> =
-        longer.iter().map(|&us| (us, differences(contest, us, loads, |point| point.tail_us()))).collect();
+        longer.iter().map(|&us| (us, differences(contest, us, loads, Point::tail_us))).collect();
     let text = |costs: &[(u64, Option<Spread>)]| -> String {
         let each = costs.iter().map(|(us, spread)| format!("{}: {}", curve(*us), cell(*spread)));
         each.collect::<Vec<_>>().join("; ")
@@ -121,7 +121,7 @@ fn claims(contest: &Contest, loads: &[f64]) -> Vec<Claim> {
         ),
     ];
     let gains: Vec<_> =
-        longer[..3].iter().map(|&us| (us, differences(contest, us, loads, |point| point.share()))).collect();
+        longer[..3].iter().map(|&us| (us, differences(contest, us, loads, Point::share))).collect();
     let most = gains.iter().filter_map(|(_, spread)| Some(spread.as_ref()?.max)).fold(f64::MIN, f64::max);
     claims.push(Claim::new(
         "an interval of 5 us takes up to 6 % of its full speed from the batch job, compared with 25, 50 and 100 us",
@@ -133,7 +133,6 @@ fn claims(contest: &Contest, loads: &[f64]) -> Vec<Claim> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::contest::Point;
     use super::super::super::contest::tests::{contest, point};
     use super::super::super::figure::Verdict;
     use super::*;
