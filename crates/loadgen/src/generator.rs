@@ -2,8 +2,9 @@
 //!
 //! # Contract
 //! A transport makes a [`Generator`], then, in a loop on one thread: reads its clock, calls [`Generator::poll_due`] and
-//! sends what comes out at once, calls [`Generator::handle_reply`] for each datagram that arrived, with a clock reading
-//! taken after it arrived, and stops when [`Generator::is_done`]. Between, it either sleeps until
+//! sends what comes out at once, its bytes from [`Generator::encode`]; calls [`Generator::handle_reply`] for each datagram
+//! that arrived, or [`Generator::handle_answer`] for each answer of a stream whose request it knows, with a clock reading
+//! taken after it arrived; and stops when [`Generator::is_done`]. Between, it either sleeps until
 //! [`Generator::next_event_ns`], or spins and calls [`Generator::observe_spin`] on every turn.
 //! All times are nanoseconds of the transport's clock, which must not go back.
 //!
@@ -12,16 +13,19 @@
 //!
 //! # What is counted
 //! Only requests **due** in the measured part of the schedule, from the end of the warm-up to the end. Each of them ends
-//! as exactly one of: completed (first reply within the timeout), lost (no reply within the timeout, refused by the
-//! transport, or no room to track it), or, if the run was cut short, unfinished.
+//! as exactly one of: completed (first reply within the timeout, and the right one), lost (no reply within the timeout, a
+//! wrong one, refused by the server or by the transport, or no room to track it), or, if the run was cut short, unfinished.
+//! What the oddities count includes the warm-up.
+
+use std::sync::Arc;
 
 use tailwater_workload::random::{Prng, stream};
-use tailwater_workload::spin::{REQUEST_LEN, Reply, Request};
 use tailwater_workload::{Arrivals, LatencyRecorder};
 
 use crate::noise::GapCounter;
-use crate::outstanding::{Answer, Outstanding, Sequence};
+use crate::outstanding::{Answer, Outstanding};
 use crate::plan::{Plan, PlanError};
+use crate::protocol::{Ids, Medium, Protocol, Request, Spin, Ticket, Verdict};
 use crate::report::{Measurement, Oddities};
 
 /// Most requests given up on per call.
@@ -38,6 +42,9 @@ pub const STALL_NS: u64 = 200_000;
 /// taken for an answer.
 const SEQUENCE_BITS: u32 = 40;
 
+/// Requests that an id of 16 bits tells apart.
+const SHORT_IDS: usize = 1 << 16;
+
 /// Stream of the plan's seed for each purpose, see [`stream`].
 const ARRIVAL_STREAM: u32 = 0;
 const SERVICE_STREAM: u32 = 1;
@@ -47,6 +54,9 @@ const TAG_STREAM: u32 = 2;
 #[derive(Debug)]
 pub struct Generator {
     plan: Plan,
+    protocol: Arc<dyn Protocol>,
+    medium: Medium,
+    ids: Ids,
     /// Clock reading at the schedule's start.
     start_ns: u64,
     /// Clock readings between which a due request is counted.
@@ -66,22 +76,23 @@ pub struct Generator {
 #[derive(Debug, Clone, Copy)]
 struct Pending {
     due_ns: u64,
-    work_ns: u64,
+    ticket: Ticket,
 }
 
 /// A request to send now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outgoing {
-    /// The datagram's payload.
-    pub bytes: [u8; REQUEST_LEN],
     /// When it was due; not after the reading that was passed in.
     pub due_ns: u64,
     /// Which source port it goes out of, from 0 to the plan's `flows` - 1.
     pub flow: u16,
-    sequence: Sequence,
+    /// Its number within the run.
+    pub sequence: u64,
+    /// What it asks.
+    pub request: Request,
 }
 
-/// What a datagram turned out to be.
+/// What an answer turned out to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReplyOutcome {
     /// The first reply to a request of this run.
@@ -97,22 +108,53 @@ pub enum ReplyOutcome {
     Unknown,
     /// Not a reply at all.
     Malformed,
+    /// The first reply to a request, but not the right one.
+    Wrong,
+    /// The server says that it cannot.
+    Refused,
 }
 
 impl Generator {
-    /// A generator whose schedule starts at clock reading `start_ns`. `plan` and `seed` fix every due time, every service
-    /// time and every byte sent.
+    /// A generator of spin requests in datagrams, with the plan's service times, whose schedule starts at clock reading
+    /// `start_ns`. `plan` and `seed` fix every due time, every service time and every byte sent.
     ///
     /// # Errors
     /// As [`Plan::check`].
     pub fn new(plan: Plan, seed: u64, start_ns: u64) -> Result<Self, PlanError> {
+        let protocol = Arc::new(Spin::new(plan.service.clone()));
+        Self::with_protocol(plan, protocol, Medium::Datagram, seed, start_ns)
+    }
+
+    /// As [`Generator::new`], with requests of any protocol. With ids of 16 bits in datagrams at most 65,536 requests are in
+    /// flight for each flow.
+    ///
+    /// # Errors
+    /// As [`Plan::check`].
+    pub fn with_protocol(
+        plan: Plan,
+        protocol: Arc<dyn Protocol>,
+        medium: Medium,
+        seed: u64,
+        start_ns: u64,
+    ) -> Result<Self, PlanError> {
         plan.check()?;
-        let slots = plan.outstanding_slots();
-        Ok(Self::with_slots(plan, seed, start_ns, slots))
+        let mut slots = plan.outstanding_slots();
+        if protocol.ids(medium) == Ids::Short && medium == Medium::Datagram {
+            // More could not be told apart. A power of two for each flow, so one for any number of them.
+            slots = slots.min(SHORT_IDS << plan.flows.ilog2());
+        }
+        Ok(Self::with_slots(plan, protocol, medium, seed, start_ns, slots))
     }
 
     /// `plan` has been checked; `slots` is a power of two.
-    fn with_slots(plan: Plan, seed: u64, start_ns: u64, slots: usize) -> Self {
+    fn with_slots(
+        plan: Plan,
+        protocol: Arc<dyn Protocol>,
+        medium: Medium,
+        seed: u64,
+        start_ns: u64,
+        slots: usize,
+    ) -> Self {
         let measured = start_ns + plan.warm_up_ns..start_ns + plan.schedule.length_ns();
         let mut generator = Self {
             start_ns,
@@ -126,6 +168,9 @@ impl Generator {
             oddities: Oddities::default(),
             gaps: GapCounter::new(start_ns),
             measured,
+            ids: protocol.ids(medium),
+            protocol,
+            medium,
             plan,
         };
         generator.draw_next();
@@ -137,20 +182,20 @@ impl Generator {
     pub fn poll_due(&mut self, now_ns: u64) -> Option<Outgoing> {
         self.expire(now_ns);
         for _ in 0..OVERFLOW_BATCH {
-            let Pending { due_ns, work_ns } = self.pending.filter(|p| p.due_ns <= now_ns)?;
+            let Pending { due_ns, ticket } = self.pending.filter(|p| p.due_ns <= now_ns)?;
             self.draw_next();
             if self.is_measured(due_ns) {
                 self.recorder.count_offered();
             }
-            let Some(sequence) = self.outstanding.insert(due_ns) else {
+            let Some(sequence) = self.outstanding.insert(due_ns, ticket) else {
                 self.oddities.overflowed += 1;
                 self.count_lost(due_ns);
                 continue;
             };
             self.check_schedule(due_ns, now_ns);
-            let request = Request { id: self.tag | sequence, work_ns, sent_ns: due_ns };
+            let request = Request { id: self.id_of(sequence), ticket, due_ns };
             let flow = (sequence % u64::from(self.plan.flows)) as u16;
-            return Some(Outgoing { bytes: request.encode(), due_ns, flow, sequence });
+            return Some(Outgoing { due_ns, flow, sequence, request });
         }
         None
     }
@@ -174,27 +219,39 @@ impl Generator {
         self.gaps.skip(now_ns);
     }
 
-    /// Takes in a datagram that had arrived by clock reading `now_ns`.
+    /// Appends the bytes of a request.
     #[inline]
-    pub fn handle_reply(&mut self, now_ns: u64, bytes: &[u8]) -> ReplyOutcome {
-        let Ok(Reply { request, .. }) = Reply::decode(bytes) else {
+    pub fn encode(&self, outgoing: &Outgoing, out: &mut Vec<u8>) {
+        self.protocol.encode(&outgoing.request, self.medium, out);
+    }
+
+    /// The protocol that is spoken.
+    #[must_use]
+    pub fn protocol(&self) -> &Arc<dyn Protocol> {
+        &self.protocol
+    }
+
+    /// Takes in a datagram that had arrived at `flow` by clock reading `now_ns`.
+    #[inline]
+    pub fn handle_reply(&mut self, now_ns: u64, flow: u16, bytes: &[u8]) -> ReplyOutcome {
+        let Some(id) = self.protocol.id(bytes, self.medium) else {
             self.oddities.malformed += 1;
             return ReplyOutcome::Malformed;
         };
-        let sequence = request.id ^ self.tag;
-        let expired = request.sent_ns.saturating_add(self.plan.timeout_ns) < now_ns;
-        match self.outstanding.answer(sequence, request.sent_ns) {
-            Answer::First if expired => {
-                self.oddities.stale += 1;
-                self.count_lost(request.sent_ns);
-                ReplyOutcome::Stale
-            }
-            Answer::First => {
-                let latency_ns = now_ns.saturating_sub(request.sent_ns);
-                if self.is_measured(request.sent_ns) {
-                    self.recorder.record(now_ns, latency_ns);
-                }
-                ReplyOutcome::Completed { latency_ns }
+        let Some(sequence) = self.sequence_of(id, flow) else {
+            self.oddities.unknown += 1;
+            return ReplyOutcome::Unknown;
+        };
+        self.handle_answer(now_ns, sequence, bytes)
+    }
+
+    /// Takes in an answer to request `sequence` that had arrived by clock reading `now_ns`.
+    #[inline]
+    pub fn handle_answer(&mut self, now_ns: u64, sequence: u64, bytes: &[u8]) -> ReplyOutcome {
+        match self.outstanding.answer(sequence) {
+            Answer::First { due_ns, ticket } => {
+                let request = Request { id: self.id_of(sequence), ticket, due_ns };
+                self.settle(now_ns, &request, bytes)
             }
             Answer::Duplicate => {
                 self.oddities.duplicate += 1;
@@ -211,12 +268,113 @@ impl Generator {
         }
     }
 
+    /// The first answer to a request.
+    #[inline]
+    fn settle(&mut self, now_ns: u64, request: &Request, bytes: &[u8]) -> ReplyOutcome {
+        let due_ns = request.due_ns;
+        let verdict = self.protocol.check(request, bytes, self.medium);
+        match verdict {
+            Verdict::Right => {}
+            Verdict::Miss => self.oddities.missed += 1,
+            Verdict::Refused => self.oddities.refused += 1,
+            Verdict::Wrong => self.oddities.wrong += 1,
+        }
+        if due_ns.saturating_add(self.plan.timeout_ns) < now_ns {
+            self.oddities.stale += 1;
+            self.count_lost(due_ns);
+            return ReplyOutcome::Stale;
+        }
+        match verdict {
+            Verdict::Right | Verdict::Miss => {
+                let latency_ns = now_ns.saturating_sub(due_ns);
+                if self.is_measured(due_ns) {
+                    self.recorder.record(now_ns, latency_ns);
+                }
+                ReplyOutcome::Completed { latency_ns }
+            }
+            Verdict::Refused => {
+                self.count_lost(due_ns);
+                ReplyOutcome::Refused
+            }
+            Verdict::Wrong => {
+                self.count_lost(due_ns);
+                ReplyOutcome::Wrong
+            }
+        }
+    }
+
+    /// What the answer to request `sequence` returns.
+    #[inline]
+    fn id_of(&self, sequence: u64) -> u64 {
+        match (self.ids, self.medium) {
+            // A flow's own count, so that as many ids as possible lie between two that are the same.
+            (Ids::Short, Medium::Datagram) => sequence / u64::from(self.plan.flows),
+            _ => self.tag | sequence,
+        }
+    }
+
+    /// The request that a datagram at `flow` says it answers; of those with the same id the last.
+    #[inline]
+    fn sequence_of(&self, id: u64, flow: u16) -> Option<u64> {
+        let flows = u64::from(self.plan.flows);
+        let sequence = match self.ids {
+            Ids::Long => id ^ self.tag,
+            Ids::Order => return None,
+            Ids::Short => {
+                // How many requests went out of this flow.
+                let sent = (self.outstanding.next() + flows - 1).checked_sub(u64::from(flow))? / flows;
+                let back = sent.checked_sub(1)?.wrapping_sub(id) & (SHORT_IDS as u64 - 1);
+                (sent - 1).checked_sub(back)? * flows + u64::from(flow)
+            }
+        };
+        (sequence % flows == u64::from(flow)).then_some(sequence)
+    }
+
+    /// What an answer to request `sequence` returns on a stream.
+    #[inline]
+    #[must_use]
+    pub fn stream_id(&self, sequence: u64) -> u64 {
+        self.tag | sequence
+    }
+
+    /// Whether request `sequence` is neither answered nor given up on.
+    #[must_use]
+    pub fn is_waiting(&self, sequence: u64) -> bool {
+        self.outstanding.is_waiting(sequence)
+    }
+
+    /// How long an answer is waited for.
+    #[must_use]
+    pub fn timeout_ns(&self) -> u64 {
+        self.plan.timeout_ns
+    }
+
+    /// Counts bytes of a stream that are no answer.
+    pub fn count_malformed(&mut self) {
+        self.oddities.malformed += 1;
+    }
+
+    /// Counts a connection that ended and is opened again.
+    pub fn count_reconnect(&mut self) {
+        self.oddities.reconnects += 1;
+    }
+
+    /// Counts a request for which no connection had room.
+    pub fn count_held_back(&mut self) {
+        self.oddities.held_back += 1;
+    }
+
+    /// Tells that request `sequence` was sent and will not be answered, because its connection ended.
+    pub fn handle_connection_loss(&mut self, sequence: u64) {
+        if let Answer::First { due_ns, .. } = self.outstanding.answer(sequence) {
+            self.count_lost(due_ns);
+        }
+    }
+
     /// Tells that `outgoing` could not be sent: it counts as lost at once. It must come from this generator.
     pub fn handle_send_failure(&mut self, outgoing: &Outgoing) {
         self.oddities.send_failed += 1;
-        if self.outstanding.answer(outgoing.sequence, outgoing.due_ns) == Answer::First {
-            self.count_lost(outgoing.due_ns);
-        }
+        self.handle_connection_loss(outgoing.sequence);
     }
 
     /// When the next request is due; `None` when the schedule is over.
@@ -258,7 +416,7 @@ impl Generator {
     fn draw_next(&mut self) {
         self.pending = self.arrivals.next_ns(&mut self.arrival_prng).map(|offset_ns| Pending {
             due_ns: self.start_ns + offset_ns,
-            work_ns: self.plan.service.sample_ns(&mut self.service_prng),
+            ticket: self.protocol.draw(&mut self.service_prng),
         });
     }
 

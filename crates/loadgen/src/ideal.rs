@@ -54,17 +54,18 @@ pub fn run_with_stalls(
 ) -> Result<Ideal, PlanError> {
     let mut system = System::new(cores.clamp(1, MAX_CORES), plan.schedule.length_ns(), &stalls.working);
     let mut generator = Generator::new(plan.clone(), seed, 0)?;
-    let mut replies: BTreeMap<(u64, u64), [u8; REPLY_LEN]> = BTreeMap::new();
+    let mut replies: BTreeMap<(u64, u64), (u16, [u8; REPLY_LEN])> = BTreeMap::new();
     let mut now_ns = stalls.polling.resume_ns(0);
     loop {
         while let Some(outgoing) = generator.poll_due(now_ns) {
-            if let Ok(request) = Request::decode(&outgoing.bytes) {
-                let (done_ns, reply) = system.serve(request, now_ns);
-                replies.insert((done_ns, request.id), reply);
-            }
+            let asked = outgoing.request;
+            let request = Request { id: asked.id, work_ns: asked.ticket, sent_ns: asked.due_ns };
+            let (done_ns, reply) = system.serve(request, now_ns);
+            replies.insert((done_ns, request.id), (outgoing.flow, reply));
         }
         while let Some(first) = replies.first_entry().filter(|entry| entry.key().0 <= now_ns) {
-            generator.handle_reply(now_ns, &first.remove());
+            let (flow, reply) = first.remove();
+            generator.handle_reply(now_ns, flow, &reply);
         }
         let next_reply = replies.first_key_value().map(|((done_ns, _), _)| *done_ns);
         match generator.next_event_ns().into_iter().chain(next_reply).min() {

@@ -9,16 +9,18 @@
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
-use tailwater_workload::spin::{REPLY_LEN, Reply, Request};
+use tailwater_workload::ServiceTime;
 
 use crate::clock::Clock;
 use crate::generator::{Generator, ReplyOutcome};
 use crate::pin::PinnedThread;
 use crate::plan::{Plan, PlanError};
+use crate::protocol::{Medium, Protocol, Request, Spin, Verdict};
 use crate::report::Measurement;
 
 /// Time between the start of the loop and the start of the schedule, so that the first request finds it warm.
@@ -37,8 +39,28 @@ const RECEIVE_BUFFER: usize = 4 << 20;
 /// How often an unanswered first contact is repeated.
 const CONTACT_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Id of the first contact; a generator's ids are never below 2^40.
+/// Id of the first contact, which has a socket of its own.
 const CONTACT_ID: u64 = 0;
+
+/// Longest datagram that is taken in whole; a longer one is cut and so wrong.
+const MAX_DATAGRAM: usize = 1 << 16;
+
+/// Preloads that are asked for before their answers are awaited.
+const PRELOAD_WINDOW: u64 = 16;
+
+/// How often a window of preloads is asked for before the server is given up.
+const PRELOAD_TRIES: usize = 20;
+
+/// What to ask.
+#[derive(Debug, Clone)]
+pub struct Load {
+    /// The protocol.
+    pub protocol: Arc<dyn Protocol>,
+    /// Fixes every request.
+    pub seed: u64,
+    /// Whether to store first what the protocol reads later.
+    pub preload: bool,
+}
 
 /// Where to send and from which core.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,12 +80,22 @@ pub enum UdpError {
     #[error(transparent)]
     Plan(#[from] PlanError),
     /// Nothing answered.
-    #[error("no spin server answered at {server} within {} ms; is it running, and listening on this address?", waited.as_millis())]
+    #[error("no {protocol} server answered at {server} within {} ms; is it running, and listening on this address?", waited.as_millis())]
     NoServer {
+        /// What it was asked in.
+        protocol: &'static str,
         /// Where it was looked for.
         server: SocketAddr,
         /// For how long.
         waited: Duration,
+    },
+    /// What the protocol reads could not be stored.
+    #[error("the server did not take {missing} of the {all} requests before the measurement")]
+    Preload {
+        /// Requests without the right answer when it was given up.
+        missing: u64,
+        /// All of them.
+        all: u64,
     },
     /// The kernel refused something.
     #[error("cannot {attempt}: {source}")]
@@ -82,21 +114,44 @@ fn system(attempt: &'static str) -> impl Fn(io::Error) -> UdpError {
 /// Runs `plan` against a spin server on the calling thread until it is over or `stop` is set. `seed` fixes every request.
 ///
 /// # Errors
+/// As [`run_protocol`].
+pub fn run(plan: &Plan, seed: u64, target: &Target, stop: &AtomicBool) -> Result<Measurement, UdpError> {
+    let protocol = Arc::new(Spin::new(plan.service.clone()));
+    run_protocol(plan, &Load { protocol, seed, preload: false }, target, stop)
+}
+
+/// Runs `plan` against any server on the calling thread until it is over or `stop` is set.
+///
+/// # Errors
 /// A [`UdpError`]: an unusable plan, no server, or a refusal of the kernel before the schedule started. Afterwards nothing
 /// is an error; what went wrong is counted in the measurement.
-pub fn run(plan: &Plan, seed: u64, target: &Target, stop: &AtomicBool) -> Result<Measurement, UdpError> {
+pub fn run_protocol(
+    plan: &Plan,
+    load: &Load,
+    target: &Target,
+    stop: &AtomicBool,
+) -> Result<Measurement, UdpError> {
     plan.check()?;
     let _pinned =
         target.core.map(PinnedThread::new).transpose().map_err(system("use the generator's core"))?;
-    contact_server(target.server, target.wait, stop)?;
+    contact(&*load.protocol, target.server, target.wait, stop)?;
+    if load.preload {
+        preload(&*load.protocol, target.server, stop)?;
+    }
     let mut flows = Flows::new(target.server, plan.flows)?;
     let clock = Clock::start();
-    let mut generator = Generator::new(plan.clone(), seed, clock.now_ns() + LEAD_NS)?;
+    let start_ns = clock.now_ns() + LEAD_NS;
+    let protocol = Arc::clone(&load.protocol);
+    let mut generator =
+        Generator::with_protocol(plan.clone(), protocol, Medium::Datagram, load.seed, start_ns)?;
+    let mut bytes = Vec::with_capacity(MAX_DATAGRAM);
     while !generator.is_done() && !stop.load(Relaxed) {
         generator.observe_spin(clock.now_ns());
         for _ in 0..SEND_BATCH {
             let Some(outgoing) = generator.poll_due(clock.now_ns()) else { break };
-            if flows.sockets[usize::from(outgoing.flow)].send(&outgoing.bytes).is_err() {
+            bytes.clear();
+            generator.encode(&outgoing, &mut bytes);
+            if flows.sockets[usize::from(outgoing.flow)].send(&bytes).is_err() {
                 generator.handle_send_failure(&outgoing);
             }
         }
@@ -110,16 +165,26 @@ pub fn run(plan: &Plan, seed: u64, target: &Target, stop: &AtomicBool) -> Result
 /// # Errors
 /// [`UdpError::NoServer`], also when stopped; [`UdpError::System`] when no socket could be had.
 pub fn contact_server(server: SocketAddr, wait: Duration, stop: &AtomicBool) -> Result<(), UdpError> {
+    contact(&Spin::new(ServiceTime::constant(0)), server, wait, stop)
+}
+
+fn contact(
+    protocol: &dyn Protocol,
+    server: SocketAddr,
+    wait: Duration,
+    stop: &AtomicBool,
+) -> Result<(), UdpError> {
     let socket = connect(server)?;
     socket.set_read_timeout(Some(CONTACT_INTERVAL)).map_err(system("set a socket's timeout"))?;
-    let request = Request { id: CONTACT_ID, work_ns: 0, sent_ns: 0 }.encode();
+    let request = Request { id: CONTACT_ID, ticket: protocol.contact(), due_ns: 0 };
+    let (mut asked, mut bytes) = (Vec::new(), vec![0; MAX_DATAGRAM]);
+    protocol.encode(&request, Medium::Datagram, &mut asked);
     let start = Instant::now();
     while !stop.load(Relaxed) {
         // Nobody listening yet shows as a refused connection on either call: at once, so wait before the next try.
-        let sent = socket.send(&request);
-        let mut bytes = [0; REPLY_LEN + 1];
+        let sent = socket.send(&asked);
         match sent.and_then(|_| socket.recv(&mut bytes)) {
-            Ok(len) if Reply::decode(&bytes[..len]).is_ok_and(|r| r.request.id == CONTACT_ID) => {
+            Ok(len) if protocol.check(&request, &bytes[..len], Medium::Datagram) != Verdict::Wrong => {
                 return Ok(());
             }
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
@@ -131,7 +196,45 @@ pub fn contact_server(server: SocketAddr, wait: Duration, stop: &AtomicBool) -> 
             break;
         }
     }
-    Err(UdpError::NoServer { server, waited: start.elapsed() })
+    Err(UdpError::NoServer { protocol: protocol.name(), server, waited: start.elapsed() })
+}
+
+/// Has everything stored that the protocol reads, a window at a time; what is lost on the way is asked for again.
+fn preload(protocol: &dyn Protocol, server: SocketAddr, stop: &AtomicBool) -> Result<(), UdpError> {
+    let socket = connect(server)?;
+    socket.set_read_timeout(Some(CONTACT_INTERVAL)).map_err(system("set a socket's timeout"))?;
+    let all = protocol.preloads();
+    let (mut first, mut asked, mut bytes) = (0, Vec::new(), vec![0; MAX_DATAGRAM]);
+    while first < all && !stop.load(Relaxed) {
+        let mut window: Vec<Request> = (first..all.min(first + PRELOAD_WINDOW))
+            .map(|index| Request { id: index & 0xffff, ticket: protocol.preload(index), due_ns: 0 })
+            .collect();
+        first += window.len() as u64;
+        for _ in 0..PRELOAD_TRIES {
+            for request in &window {
+                asked.clear();
+                protocol.encode(request, Medium::Datagram, &mut asked);
+                // One that is not sent is not answered.
+                let _ = socket.send(&asked);
+            }
+            while !window.is_empty()
+                && let Ok(len) = socket.recv(&mut bytes)
+            {
+                let answer = &bytes[..len];
+                let id = protocol.id(answer, Medium::Datagram);
+                let right =
+                    |request: &Request| protocol.check(request, answer, Medium::Datagram) == Verdict::Right;
+                window.retain(|request| id != Some(request.id) || !right(request));
+            }
+            if window.is_empty() {
+                break;
+            }
+        }
+        if !window.is_empty() {
+            return Err(UdpError::Preload { missing: window.len() as u64 + all - first, all });
+        }
+    }
+    Ok(())
 }
 
 fn connect(server: SocketAddr) -> Result<UdpSocket, UdpError> {
@@ -149,6 +252,8 @@ struct Flows {
     sockets: Vec<UdpSocket>,
     /// Present with several flows; its data are indices into `sockets`.
     poll: Option<OwnedFd>,
+    /// Where a datagram is read to.
+    bytes: Box<[u8]>,
 }
 
 impl Flows {
@@ -160,13 +265,13 @@ impl Flows {
                 .map_err(|e| system("size a socket's buffer")(e.into()))?;
         }
         let poll = if count > 1 { Some(watch(&sockets).map_err(system("watch the sockets"))?) } else { None };
-        Ok(Self { sockets, poll })
+        Ok(Self { sockets, poll, bytes: vec![0; MAX_DATAGRAM].into_boxed_slice() })
     }
 
     /// Takes in what has arrived, at most [`RECEIVE_BATCH`] datagrams, fewer if a request falls due meanwhile.
     fn receive(&mut self, clock: &Clock, generator: &mut Generator) {
         let Some(poll) = &self.poll else {
-            drain(&self.sockets[0], clock, generator);
+            drain(&self.sockets[0], 0, &mut self.bytes, clock, generator);
             return;
         };
         let mut events =
@@ -175,7 +280,9 @@ impl Flows {
         let ready = epoll::wait(poll, &mut events, Some(&rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 }))
             .unwrap_or(0);
         for event in &events[..ready] {
-            drain(&self.sockets[event.data.u64() as usize], clock, generator);
+            // An index into `sockets`, of which there are at most `MAX_FLOWS`.
+            let flow = event.data.u64() as u16;
+            drain(&self.sockets[usize::from(flow)], flow, &mut self.bytes, clock, generator);
         }
     }
 }
@@ -188,14 +295,12 @@ fn watch(sockets: &[UdpSocket]) -> io::Result<OwnedFd> {
     Ok(poll)
 }
 
-fn drain(socket: &UdpSocket, clock: &Clock, generator: &mut Generator) {
-    // One byte more than a reply, so that a longer datagram is seen to be too long.
-    let mut bytes = [0; REPLY_LEN + 1];
+fn drain(socket: &UdpSocket, flow: u16, bytes: &mut [u8], clock: &Clock, generator: &mut Generator) {
     for _ in 0..RECEIVE_BATCH {
         // Errors other than "nothing there" report the fate of an earlier request, which its timeout settles.
-        let Ok(len) = socket.recv(&mut bytes) else { return };
+        let Ok(len) = socket.recv(bytes) else { return };
         let now_ns = clock.now_ns();
-        let _: ReplyOutcome = generator.handle_reply(now_ns, &bytes[..len]);
+        let _: ReplyOutcome = generator.handle_reply(now_ns, flow, &bytes[..len]);
         if generator.next_due_ns().is_some_and(|due_ns| due_ns <= now_ns) {
             return;
         }

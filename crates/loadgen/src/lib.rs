@@ -1,7 +1,8 @@
 //! Open-loop load generator.
 //!
 //! Owns: a sans-IO [engine](generator) that decides when each request is due and what became of it, the
-//! [report], a [probe of the machine's own noise](noise), two transports, over [kernel UDP sockets](kernel_udp) and as a
+//! [report], a [probe of the machine's own noise](noise), [protocols](protocol), the [distribution of requests over
+//! connections](lanes), transports over kernel sockets for [UDP](kernel_udp) and [TCP](kernel_tcp) and as a
 //! [station] in an IOKernel's network, and the [ideal system](ideal) to compare with,
 //! with or without the machine's own [stalls].
 //!
@@ -17,11 +18,14 @@
 pub mod clock;
 pub mod generator;
 pub mod ideal;
+pub mod kernel_tcp;
 pub mod kernel_udp;
+pub mod lanes;
 pub mod noise;
 mod outstanding;
 pub mod pin;
 pub mod plan;
+pub mod protocol;
 pub mod report;
 pub mod stalls;
 pub mod station;

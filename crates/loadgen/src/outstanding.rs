@@ -5,6 +5,8 @@
 //! Invariants: `oldest <= next <= oldest + slots`; if `oldest < next`, the slot of `oldest` is waiting.
 //! Bounded: a full table refuses; each slot is passed over once per use.
 
+use crate::protocol::Ticket;
+
 /// Number of a request within a run, from 0.
 pub(crate) type Sequence = u64;
 
@@ -20,15 +22,20 @@ pub(crate) struct Outstanding {
 
 #[derive(Debug, Clone, Copy)]
 enum Slot {
-    Waiting { due_ns: u64 },
-    Answered { due_ns: u64 },
+    Waiting { due_ns: u64, ticket: Ticket },
+    Answered,
 }
 
-/// What a reply's number and due time mean to the table.
+/// What a reply's number means to the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// The first reply to a request that was waited for.
-    First,
+    First {
+        /// When that was due.
+        due_ns: u64,
+        /// What it asked.
+        ticket: Ticket,
+    },
     /// Its request was answered before.
     Duplicate,
     /// Its number was settled so long ago that the table has forgotten how: given up on, or answered.
@@ -41,22 +48,22 @@ impl Outstanding {
     /// A table with `slots` slots, a power of two.
     pub(crate) fn new(slots: usize) -> Self {
         assert!(slots.is_power_of_two(), "slots are found by masking");
-        Self { slots: vec![Slot::Answered { due_ns: 0 }; slots].into_boxed_slice(), oldest: 0, next: 0 }
+        Self { slots: vec![Slot::Answered; slots].into_boxed_slice(), oldest: 0, next: 0 }
     }
 
     /// Enters the next request; `None` when the table is full.
-    pub(crate) fn insert(&mut self, due_ns: u64) -> Option<Sequence> {
+    pub(crate) fn insert(&mut self, due_ns: u64, ticket: Ticket) -> Option<Sequence> {
         if self.next - self.oldest == self.slots.len() as u64 {
             return None;
         }
         let sequence = self.next;
-        *self.slot_mut(sequence) = Slot::Waiting { due_ns };
+        *self.slot_mut(sequence) = Slot::Waiting { due_ns, ticket };
         self.next += 1;
         Some(sequence)
     }
 
     /// Settles what a reply says it answers.
-    pub(crate) fn answer(&mut self, sequence: Sequence, due_ns: u64) -> Answer {
+    pub(crate) fn answer(&mut self, sequence: Sequence) -> Answer {
         if sequence >= self.next {
             return Answer::Unknown;
         }
@@ -64,16 +71,24 @@ impl Outstanding {
             return Answer::Stale;
         }
         match *self.slot_mut(sequence) {
-            Slot::Waiting { due_ns: due } | Slot::Answered { due_ns: due } if due != due_ns => {
-                Answer::Unknown
-            }
-            Slot::Answered { .. } => Answer::Duplicate,
-            Slot::Waiting { .. } => {
-                *self.slot_mut(sequence) = Slot::Answered { due_ns };
+            Slot::Answered => Answer::Duplicate,
+            Slot::Waiting { due_ns, ticket } => {
+                *self.slot_mut(sequence) = Slot::Answered;
                 self.pass_answered();
-                Answer::First
+                Answer::First { due_ns, ticket }
             }
         }
+    }
+
+    /// The number of the next request.
+    pub(crate) fn next(&self) -> Sequence {
+        self.next
+    }
+
+    /// Whether `sequence` is still waited for.
+    pub(crate) fn is_waiting(&self, sequence: Sequence) -> bool {
+        (self.oldest..self.next).contains(&sequence)
+            && matches!(self.slots[self.index(sequence)], Slot::Waiting { .. })
     }
 
     /// Gives up on the oldest request if it was due before `before_ns`; returns its due time.
@@ -94,13 +109,14 @@ impl Outstanding {
             return None;
         }
         match self.slots[self.index(self.oldest)] {
-            Slot::Waiting { due_ns } | Slot::Answered { due_ns } => Some(due_ns),
+            Slot::Waiting { due_ns, .. } => Some(due_ns),
+            // Never: the oldest one is waited for.
+            Slot::Answered => None,
         }
     }
 
     fn pass_answered(&mut self) {
-        while self.oldest < self.next && matches!(self.slots[self.index(self.oldest)], Slot::Answered { .. })
-        {
+        while self.oldest < self.next && matches!(self.slots[self.index(self.oldest)], Slot::Answered) {
             self.oldest += 1;
         }
     }
@@ -123,15 +139,14 @@ mod tests {
     #[derive(Debug, Clone)]
     enum Step {
         Insert,
-        Answer { back: u64, right_due: bool },
+        Answer { back: u64 },
         Expire { age: u64 },
     }
 
     fn any_step() -> impl Strategy<Value = Step> {
         prop_oneof![
             3 => Just(Step::Insert),
-            4 => (0u64..12, prop::bool::weighted(0.9))
-                .prop_map(|(back, right_due)| Step::Answer { back, right_due }),
+            4 => (0u64..12).prop_map(|back| Step::Answer { back }),
             1 => (0u64..12).prop_map(|age| Step::Expire { age }),
         ]
     }
@@ -151,23 +166,21 @@ mod tests {
                 match step {
                     Step::Insert => {
                         let want = (sent - first < 8).then_some(sent);
-                        prop_assert_eq!(table.insert(now), want);
+                        prop_assert_eq!(table.insert(now, now + 1), want);
                         want.map(|n| model.insert(n, (now, true)));
                     }
-                    Step::Answer { back, right_due } => {
+                    Step::Answer { back } => {
                         let number = (sent + 2).saturating_sub(back);
-                        let due = model.get(&number).map_or(0, |m| m.0) + u64::from(!right_due);
                         let want = match model.get_mut(&number) {
                             None => Answer::Unknown,
                             Some(_) if number < first => Answer::Stale,
-                            Some(_) if !right_due => Answer::Unknown,
-                            Some((_, waiting @ true)) => {
+                            Some((due_ns, waiting @ true)) => {
                                 *waiting = false;
-                                Answer::First
+                                Answer::First { due_ns: *due_ns, ticket: *due_ns + 1 }
                             }
                             Some(_) => Answer::Duplicate,
                         };
-                        prop_assert_eq!(table.answer(number, due), want);
+                        prop_assert_eq!(table.answer(number), want);
                     }
                     Step::Expire { age } => {
                         let before = now.saturating_sub(age);
@@ -178,6 +191,9 @@ mod tests {
                         });
                         prop_assert_eq!(table.poll_expired(before), want);
                     }
+                }
+                for (number, (_, waiting)) in &model {
+                    prop_assert_eq!(table.is_waiting(*number), *waiting);
                 }
                 prop_assert_eq!(table.oldest_due(), model.get(&oldest(&model)).map(|m| m.0));
             }

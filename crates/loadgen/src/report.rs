@@ -23,8 +23,42 @@ pub struct Oddities {
     pub send_failed: u64,
     /// Requests dropped because too many were in flight; they are among the lost.
     pub overflowed: u64,
+    /// Requests whose answer was not the right one; they are among the lost.
+    #[serde(default)]
+    pub wrong: u64,
+    /// Requests that the server said it could not do; they are among the lost.
+    #[serde(default)]
+    pub refused: u64,
+    /// Requests completed by the answer that there is nothing under the key.
+    #[serde(default)]
+    pub missed: u64,
+    /// Connections that ended during the run and were opened again; their requests in flight are among the lost.
+    #[serde(default)]
+    pub reconnects: u64,
+    /// Requests that waited in the generator because no connection had room.
+    #[serde(default)]
+    pub held_back: u64,
     /// The latest that a late request was sent after its due time, in nanoseconds.
     pub worst_behind_ns: u64,
+}
+
+impl Oddities {
+    fn warn_of_answers(&self, warnings: &mut Vec<String>) {
+        for (count, what) in [
+            (self.wrong, "requests were answered wrongly; they count as lost"),
+            (self.refused, "requests were refused by the server; they count as lost"),
+            (self.missed, "requests found nothing under their key; they count as completed"),
+            (
+                self.reconnects,
+                "connections ended and were opened again; their requests in flight count as lost",
+            ),
+            (self.held_back, "requests waited because no connection had room; their latency includes that"),
+        ] {
+            if count > 0 {
+                warnings.push(format!("{count} {what}"));
+            }
+        }
+    }
 }
 
 /// One finished run, or several of the same configuration.
@@ -53,6 +87,11 @@ impl Measurement {
         mine.malformed += theirs.malformed;
         mine.send_failed += theirs.send_failed;
         mine.overflowed += theirs.overflowed;
+        mine.wrong += theirs.wrong;
+        mine.refused += theirs.refused;
+        mine.missed += theirs.missed;
+        mine.reconnects += theirs.reconnects;
+        mine.held_back += theirs.held_back;
         mine.worst_behind_ns = mine.worst_behind_ns.max(theirs.worst_behind_ns);
         self.gaps.merge(&other.gaps);
         self.interrupted |= other.interrupted;
@@ -99,6 +138,7 @@ impl Measurement {
                 self.oddities.overflowed
             ));
         }
+        self.oddities.warn_of_answers(&mut warnings);
         if counts.offered == 0 {
             warnings.push(
                 "no request fell due in the measured time: measure longer or raise the rate".to_owned(),

@@ -1,10 +1,10 @@
 //! The generator as a port of an IOKernel: a station in the machine's network that sends requests and takes replies.
 //!
-//! Owns the station's addresses, the wire format of what it sends, its first contact with the server, and the
+//! Owns the station's addresses, the headers of what it sends, its first contact with the server, and the
 //! exchange between the polling thread (which has the [`Station`]) and whoever measures (who has the [`StationHandle`]).
 //! Runs follow one another; each ends with its measurement handed out through the handle.
 //!
-//! On the polling thread nothing blocks and a request costs about 100 ns: draw, copy of 74 bytes, one injection. Frames
+//! On the polling thread nothing blocks and a spin request costs about 100 ns: draw, copy of 74 bytes, one injection. Frames
 //! are sent and received inside the IOKernel's own loop, as a network card would, so a request is due, sent and answered
 //! without a system call or a second core.
 //!
@@ -26,14 +26,14 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use tailwater_iokernel::frame::{ARP_FRAME, Mac};
 use tailwater_iokernel::port::{Attachment, Context, Delivery, Inject, Port, PortError};
 use tailwater_shm::{Clock, Cycles, clock};
-use tailwater_workload::spin::{Reply, Request};
 
 use crate::generator::Generator;
 use crate::plan::{Plan, PlanError};
+use crate::protocol::{Medium, Protocol, Request, Verdict};
 use crate::report::Measurement;
 
 pub(crate) mod wire;
-use wire::{Host, REQUEST_FRAME};
+use wire::Host;
 
 /// First source port; a plan's flows use this one and the following ones.
 const FIRST_PORT: u16 = 40_000;
@@ -44,8 +44,9 @@ const LEAD_NS: u64 = 1_000_000;
 /// How often an unanswered first contact is repeated.
 const CONTACT_INTERVAL_NS: u64 = 50_000_000;
 
-/// Id of the first contact; a generator's ids are never below 2^40.
+/// Id of the first contact. Its port is none of the run's, so that its answers are none either.
 const CONTACT_ID: u64 = 0;
+const CONTACT_PORT: u16 = FIRST_PORT - 1;
 
 /// After this long without a frame the IOKernel may sleep between two polls, and a gap between them says nothing about
 /// the machine. Below its shortest useful `idle-sleep-us`.
@@ -62,9 +63,11 @@ pub enum StationError {
     Plan(#[from] PlanError),
     /// Nothing answered.
     #[error(
-        "no spin server answered at {server} within {waited_ms} ms; is it attached to this IOKernel and listening on this port?"
+        "no {protocol} server answered at {server} within {waited_ms} ms; is it attached to this IOKernel and listening on this port?"
     )]
     NoServer {
+        /// What it was asked in.
+        protocol: &'static str,
         /// Where it was looked for.
         server: SocketAddrV4,
         /// For how long.
@@ -79,10 +82,12 @@ pub enum StationError {
 }
 
 /// One run: what to send, and to whom.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct Order {
-    /// What to generate.
+    /// When to send.
     pub plan: Plan,
+    /// What to send. The station does not preload: who measures a store fills it by other means.
+    pub protocol: Arc<dyn Protocol>,
     /// Fixes every request.
     pub seed: u64,
     /// The server.
@@ -223,7 +228,7 @@ struct Run {
     generator: Generator,
     server: SocketAddrV4,
     flows: u16,
-    frame: [u8; REQUEST_FRAME],
+    frame: Vec<u8>,
 }
 
 impl Station {
@@ -261,7 +266,9 @@ impl Station {
         let Stage::Contact { order, since_ns, ask_at_ns } = &mut self.stage else { return 0 };
         let waited_ns = now_ns.saturating_sub(*since_ns);
         if u128::from(waited_ns) > order.wait.as_nanos() {
-            let error = StationError::NoServer { server: order.server, waited_ms: waited_ns / 1_000_000 };
+            let protocol = order.protocol.name();
+            let waited_ms = waited_ns / 1_000_000;
+            let error = StationError::NoServer { protocol, server: order.server, waited_ms };
             self.report(Err(error));
             return 0;
         }
@@ -272,8 +279,9 @@ impl Station {
         let Some(mac) = switch.resolve(*order.server.ip()) else { return 0 };
         let to = Host { mac, ip: *order.server.ip() };
         let mut frame = wire::request_template(self.own, to, order.server.port());
-        let request = Request { id: CONTACT_ID, work_ns: 0, sent_ns: 0 };
-        wire::fill_request(&mut frame, FIRST_PORT, &request.encode());
+        let request = contact(&*order.protocol);
+        order.protocol.encode(&request, Medium::Datagram, &mut frame);
+        wire::complete(&mut frame, CONTACT_PORT);
         switch.inject(&frame);
         1
     }
@@ -284,7 +292,7 @@ impl Station {
         let (server, flows) = (order.server, order.plan.flows);
         let to = Host { mac, ip: *server.ip() };
         let start_ns = now_ns + LEAD_NS;
-        match Generator::new(order.plan, order.seed, start_ns) {
+        match Generator::with_protocol(order.plan, order.protocol, Medium::Datagram, order.seed, start_ns) {
             Ok(generator) => {
                 let frame = wire::request_template(self.own, to, server.port());
                 self.stage = Stage::Run(Box::new(Run { generator, server, flows, frame }));
@@ -363,11 +371,13 @@ impl Port for Station {
         self.last_frame_ns = now_ns;
         match &mut self.stage {
             Stage::Run(run) if run.is_answer(&datagram, self.own.ip) => {
-                run.generator.handle_reply(now_ns, datagram.payload);
+                let flow = datagram.to.port().wrapping_sub(FIRST_PORT);
+                run.generator.handle_reply(now_ns, flow, datagram.payload);
             }
             Stage::Contact { order, .. } if order.server == datagram.from => {
-                let contact = Reply::decode(datagram.payload).is_ok_and(|r| r.request.id == CONTACT_ID);
-                if contact {
+                let verdict =
+                    order.protocol.check(&contact(&*order.protocol), datagram.payload, Medium::Datagram);
+                if verdict != Verdict::Wrong && datagram.to.port() == CONTACT_PORT {
                     let source = [frame[6], frame[7], frame[8], frame[9], frame[10], frame[11]];
                     self.begin(now_ns, Mac(source));
                 }
@@ -394,6 +404,11 @@ impl Port for Station {
     }
 }
 
+/// The first contact's request.
+fn contact(protocol: &dyn Protocol) -> Request {
+    Request { id: CONTACT_ID, ticket: protocol.contact(), due_ns: 0 }
+}
+
 impl Run {
     #[inline]
     fn observe(&mut self, now_ns: u64, last_frame_ns: u64) {
@@ -408,7 +423,9 @@ impl Run {
     fn send_due(&mut self, now_ns: u64, budget: usize, switch: &mut dyn Inject) -> usize {
         for sent in 0..budget {
             let Some(outgoing) = self.generator.poll_due(now_ns) else { return sent };
-            wire::fill_request(&mut self.frame, FIRST_PORT + outgoing.flow, &outgoing.bytes);
+            self.frame.truncate(wire::PAYLOAD);
+            self.generator.encode(&outgoing, &mut self.frame);
+            wire::complete(&mut self.frame, FIRST_PORT + outgoing.flow);
             if switch.inject(&self.frame) != Delivery::Delivered {
                 self.generator.handle_send_failure(&outgoing);
             }

@@ -1,7 +1,8 @@
 //! Workload models shared by the load generator, the simulator and the services under test.
 //!
 //! Owns: [service-time distributions](service), [arrival processes](arrival) over [load schedules](schedule),
-//! [latency summaries](summary), the [spin protocol](spin) and the [human notation](units) of durations and rates.
+//! [latency summaries](summary), the [spin](spin) and [rocks](rocks) protocols, [key-value workloads](keyvalue) with
+//! [values that follow from their keys](content), and the [human notation](units) of durations and rates.
 //!
 //! Never: reads a clock, makes a system call, keeps hidden randomness. Times are nanoseconds since a start that the
 //! caller chose; every draw comes from a [`Prng`] that the caller passes in, so a seed fixes every number.
@@ -12,7 +13,10 @@
 #![forbid(unsafe_code)]
 
 pub mod arrival;
+pub mod content;
+pub mod keyvalue;
 pub mod random;
+pub mod rocks;
 pub mod schedule;
 pub mod service;
 pub mod spin;

@@ -14,6 +14,7 @@ use anyhow::Context;
 use tailwater_iokernel::config::Priority;
 use tailwater_iokernel::stats::StatsHandle;
 use tailwater_iokernel::{Config, IoKernel, StartError};
+use tailwater_loadgen::protocol::Spin;
 use tailwater_loadgen::station::{Order, Progress, Station, StationHandle, station};
 use tailwater_loadgen::{Measurement, Plan};
 
@@ -43,6 +44,7 @@ pub fn point(
     let service = iokernel.start_service(demo, speed)?;
     iokernel.station.start(Order {
         plan: plan.clone(),
+        protocol: Arc::new(Spin::new(plan.service.clone())),
         seed,
         server: SocketAddrV4::new(SERVICE_IP, SERVICE_PORT),
         wait: START_TIMEOUT,

@@ -1,6 +1,7 @@
 use super::*;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
+use tailwater_workload::spin::{Reply, Request};
 
 const MS: u64 = 1_000_000;
 
@@ -10,8 +11,13 @@ fn plan(schedule: &str, arrivals: &str, service: &str) -> Plan {
     plan
 }
 
+/// What a spin server makes of a request.
+fn asked(outgoing: &Outgoing) -> Request {
+    Request { id: outgoing.request.id, work_ns: outgoing.request.ticket, sent_ns: outgoing.due_ns }
+}
+
 fn reply(outgoing: &Outgoing) -> Vec<u8> {
-    Reply { request: Request::decode(&outgoing.bytes).unwrap(), served_ns: 0 }.encode().to_vec()
+    Reply { request: asked(outgoing), served_ns: 0 }.encode().to_vec()
 }
 
 /// Drives a plan in virtual time to its end. Each request is sent when it is due; `fate` says when its replies come, in
@@ -24,12 +30,14 @@ fn run(plan: Plan, seed: u64, mut fate: impl FnMut(Request) -> Vec<u64>) -> Meas
     loop {
         while let Some(outgoing) = generator.poll_due(now_ns) {
             assert_eq!(outgoing.due_ns, now_ns, "polled at each event, nothing is sent late");
-            for delay_ns in fate(Request::decode(&outgoing.bytes).unwrap()) {
+            let mut bytes = Vec::new();
+            generator.encode(&outgoing, &mut bytes);
+            for delay_ns in fate(Request::decode(&bytes).unwrap()) {
                 replies.entry(now_ns + delay_ns).or_default().push(reply(&outgoing));
             }
         }
         for bytes in replies.remove(&now_ns).unwrap_or_default() {
-            generator.handle_reply(now_ns, &bytes);
+            generator.handle_reply(now_ns, 0, &bytes);
         }
         let next_reply = replies.keys().next().copied();
         match generator.next_event_ns().into_iter().chain(next_reply).min() {
@@ -108,7 +116,7 @@ fn latency_counts_from_the_due_time_and_late_sending_shows() {
     generator.observe_spin(2 * MS);
     let first = generator.poll_due(2 * MS).unwrap();
     assert_eq!(first.due_ns, MS / 2);
-    let outcome = generator.handle_reply(2 * MS + 1_000, &reply(&first));
+    let outcome = generator.handle_reply(2 * MS + 1_000, 0, &reply(&first));
     assert_eq!(outcome, ReplyOutcome::Completed { latency_ns: 3 * MS / 2 + 1_000 });
     assert!(generator.poll_due(2 * MS).is_some());
     assert_eq!(generator.poll_due(2 * MS), None);
@@ -152,24 +160,21 @@ fn strange_datagrams_are_counted_and_change_nothing() {
     let mut other_run = Generator::new(plan("1s@1k", "const", "const:1us"), 2, 0).unwrap();
     let (first, second) = (generator.poll_due(2 * MS).unwrap(), generator.poll_due(2 * MS).unwrap());
     let foreign = other_run.poll_due(MS).unwrap();
-    let mut moved = second;
-    moved.bytes[24] ^= 1;
     for (outgoing, want) in [
         (&second, ReplyOutcome::Completed { latency_ns: MS / 2 }),
         (&second, ReplyOutcome::Duplicate),
-        (&moved, ReplyOutcome::Unknown),
         (&foreign, ReplyOutcome::Unknown),
         (&first, ReplyOutcome::Completed { latency_ns: 3 * MS / 2 }),
         (&first, ReplyOutcome::Stale),
     ] {
-        assert_eq!(generator.handle_reply(2 * MS, &reply(outgoing)), want);
+        assert_eq!(generator.handle_reply(2 * MS, 0, &reply(outgoing)), want);
     }
-    for bytes in [&[][..], &first.bytes, &[0; 40], &[0xff; 2000]] {
-        assert_eq!(generator.handle_reply(2 * MS, bytes), ReplyOutcome::Malformed);
+    for bytes in [&[][..], &asked(&first).encode(), &[0; 40], &[0xff; 2000]] {
+        assert_eq!(generator.handle_reply(2 * MS, 0, bytes), ReplyOutcome::Malformed);
     }
     let measurement = generator.finish(2 * MS);
     assert_eq!(measurement.summary.counts().completed, 2);
-    let want = Oddities { duplicate: 1, stale: 1, unknown: 2, malformed: 4, ..Oddities::default() };
+    let want = Oddities { duplicate: 1, stale: 1, unknown: 1, malformed: 4, ..Oddities::default() };
     assert_eq!(Oddities { worst_behind_ns: 0, ..measurement.oddities }, want);
 }
 
@@ -177,7 +182,8 @@ fn strange_datagrams_are_counted_and_change_nothing() {
 fn requests_beyond_the_table_are_lost_without_blocking() {
     let mut plan = plan("1s@1k", "const", "const:1us");
     plan.timeout_ns = 2_000 * MS;
-    let mut generator = Generator::with_slots(plan, 1, 0, 8);
+    let protocol = Arc::new(Spin::new(plan.service.clone()));
+    let mut generator = Generator::with_slots(plan, protocol, Medium::Datagram, 1, 0, 8);
     let mut poll_all = |now_ns| {
         let mut sent = Vec::new();
         // Each call drops at most a batch, so 1000 due requests are through after 16 fruitless ones.
@@ -191,7 +197,7 @@ fn requests_beyond_the_table_are_lost_without_blocking() {
     assert_eq!(poll_all(1_000 * MS), []);
     // Answering all frees the table for good.
     for outgoing in &sent {
-        generator.handle_reply(1_000 * MS, &reply(outgoing));
+        generator.handle_reply(1_000 * MS, 0, &reply(outgoing));
     }
     assert!(generator.is_done());
     let measurement = generator.finish(1_000 * MS);
@@ -207,12 +213,67 @@ fn a_request_that_cannot_be_sent_is_lost_once() {
     let first = generator.poll_due(MS).unwrap();
     generator.handle_send_failure(&first);
     let second = generator.poll_due(2 * MS).unwrap();
-    generator.handle_reply(2 * MS, &reply(&second));
+    generator.handle_reply(2 * MS, 0, &reply(&second));
     assert!(generator.is_done());
     let measurement = generator.finish(2 * MS);
     let counts = measurement.summary.counts();
     assert_eq!((counts.offered, counts.completed, counts.lost), (2, 1, 1));
     assert_eq!(measurement.oddities.send_failed, 1);
+}
+
+#[test]
+fn a_wrong_answer_is_counted_and_its_request_lost() {
+    let mut generator = Generator::new(plan("4ms@1k", "const", "const:1us"), 1, 0).unwrap();
+    let requests: Vec<Outgoing> = std::iter::from_fn(|| generator.poll_due(4 * MS)).collect();
+    for (outgoing, (work_ns, sent_ns)) in requests.iter().zip([(0, 0), (1, 0), (0, 1)]) {
+        let mut request = asked(outgoing);
+        (request.work_ns, request.sent_ns) = (request.work_ns + work_ns, request.sent_ns + sent_ns);
+        let bytes = Reply { request, served_ns: 0 }.encode();
+        let right = (work_ns, sent_ns) == (0, 0);
+        let outcome = generator.handle_reply(4 * MS, 0, &bytes);
+        assert_eq!(matches!(outcome, ReplyOutcome::Completed { .. }), right, "{outcome:?}");
+        assert_eq!(outcome == ReplyOutcome::Wrong, !right);
+        assert_eq!(
+            generator.handle_reply(4 * MS, 0, &bytes),
+            if generator.is_waiting(0) { ReplyOutcome::Duplicate } else { ReplyOutcome::Stale }
+        );
+    }
+    generator.handle_reply(4 * MS, 0, &reply(&requests[3]));
+    assert!(generator.is_done());
+    let measurement = generator.finish(4 * MS);
+    let counts = measurement.summary.counts();
+    assert_eq!((counts.offered, counts.completed, counts.lost), (4, 2, 2));
+    assert_eq!(measurement.oddities.wrong, 2);
+    assert!(measurement.report().warnings.iter().any(|w| w.contains("wrongly")));
+}
+
+#[test]
+fn ids_of_sixteen_bits_name_the_last_request_of_a_flow() {
+    let mut plan = plan("100s@10k", "const", "const:1us");
+    plan.flows = 3;
+    plan.timeout_ns = 1_000_000 * MS;
+    let protocol = protocol();
+    let mut generator = Generator::with_protocol(plan, protocol.clone(), Medium::Datagram, 1, 0).unwrap();
+    // As many as may be told apart, of 3 flows: 2 x 65536.
+    let requests: Vec<Outgoing> = std::iter::from_fn(|| generator.poll_due(100_000 * MS)).collect();
+    assert_eq!(requests.len(), 2 << 16);
+    for outgoing in requests.iter().rev().step_by(97).chain(&requests[..10]) {
+        let answer = [&(outgoing.request.id as u16).to_be_bytes()[..], &[0, 0, 0, 1, 0, 0], b"STORED\r\n"];
+        let outcome = generator.handle_reply(100_000 * MS, outgoing.flow, &answer.concat());
+        assert!(matches!(outcome, ReplyOutcome::Completed { .. }), "{outgoing:?}: {outcome:?}");
+    }
+}
+
+/// One that only stores.
+fn protocol() -> Arc<dyn Protocol> {
+    crate::protocol::from_name(
+        "memcached:usr,get=0",
+        Medium::Datagram,
+        &"exp:1us".parse().unwrap(),
+        "",
+        |_| unreachable!("no file"),
+    )
+    .unwrap()
 }
 
 #[test]
@@ -236,7 +297,7 @@ fn a_run_cut_short_reports_the_time_it_reached() {
     let mut generator = Generator::new(plan("10s@1k", "const", "const:1us"), 1, 0).unwrap();
     for now_ms in 1..=1_000 {
         while let Some(outgoing) = generator.poll_due(now_ms * MS) {
-            generator.handle_reply(now_ms * MS, &reply(&outgoing));
+            generator.handle_reply(now_ms * MS, 0, &reply(&outgoing));
         }
     }
     let measurement = generator.finish(1_000 * MS);
@@ -297,7 +358,7 @@ proptest! {
     fn any_datagram_is_taken_in(bytes in prop::collection::vec(any::<u8>(), 0..64), now_ns: u64) {
         let mut generator = Generator::new(plan("1s@1k", "const", "const:1us"), 1, 0).unwrap();
         generator.poll_due(MS);
-        generator.handle_reply(now_ns, &bytes);
+        generator.handle_reply(now_ns, 0, &bytes);
         prop_assert_eq!(generator.next_due_ns(), Some(3 * MS / 2));
     }
 }

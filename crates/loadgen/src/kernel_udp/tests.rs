@@ -1,6 +1,6 @@
 use super::*;
-use std::sync::Arc;
 use std::thread::JoinHandle;
+use tailwater_workload::spin::{Reply, Request};
 
 /// A server on the loopback device that answers every request for which `answers` says how often.
 struct Server {
@@ -116,4 +116,42 @@ fn a_stopped_run_reports_what_it_has() {
         Err(error) => assert!(matches!(error, UdpError::NoServer { .. }), "{error}"),
     }
     stopper.join().unwrap();
+}
+
+#[test]
+fn every_protocol_is_answered_and_checked() {
+    use crate::protocol::testing::{Fate, Server, protocols};
+    for protocol in protocols(Medium::Datagram) {
+        let server = Server::start(protocol.name(), |_| Fate::Answer);
+        let target = Target { server: server.address, core: None, wait: Duration::from_secs(10) };
+        let load = Load { protocol, seed: 2, preload: true };
+        for flows in [1, 3] {
+            let measurement = run_protocol(&plan(flows), &load, &target, &AtomicBool::new(false)).unwrap();
+            let counts = measurement.summary.counts();
+            assert_eq!((counts.offered, counts.completed), (200, 200), "{:?}", load.protocol);
+            assert_eq!((measurement.oddities.wrong, measurement.oddities.unknown), (0, 0));
+        }
+    }
+}
+
+#[test]
+fn a_server_that_lies_or_is_silent_is_found_out() {
+    use crate::protocol::testing::{Fate, Server, protocols};
+    let fate = |n| match n % 20 {
+        9 => Fate::Lie,
+        19 => Fate::Drop,
+        _ => Fate::Answer,
+    };
+    for protocol in protocols(Medium::Datagram) {
+        let server = Server::start(protocol.name(), fate);
+        let target = Target { server: server.address, core: None, wait: Duration::from_secs(10) };
+        let mut plan = plan(2);
+        plan.timeout_ns = 500_000_000;
+        let load = Load { protocol, seed: 2, preload: false };
+        let measurement = run_protocol(&plan, &load, &target, &AtomicBool::new(false)).unwrap();
+        let counts = measurement.summary.counts();
+        assert_eq!(measurement.oddities.wrong, 10, "{:?}", load.protocol);
+        // A stalled test machine may lose more, never fewer.
+        assert!(counts.lost >= 20 && counts.lost + counts.completed == 200, "{counts:?}");
+    }
 }

@@ -1,7 +1,9 @@
 //! The station against a switch that answers (or does not) in the same loop, on the real cycle clock.
 
 use super::*;
+use crate::protocol::Spin;
 use std::sync::atomic::AtomicUsize;
+use tailwater_workload::spin::{Reply, Request};
 
 const OWN: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 250);
 const SERVER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 77, 0, 2), 5000);
@@ -53,7 +55,8 @@ impl Inject for Echo {
 fn order(plan: &str) -> Order {
     let mut plan = Plan::new(plan.parse().unwrap(), "const:10us".parse().unwrap());
     plan.flows = 16;
-    Order { plan, seed: 1, server: SERVER, wait: Duration::from_millis(200) }
+    let protocol = Arc::new(Spin::new(plan.service.clone()));
+    Order { plan, protocol, seed: 1, server: SERVER, wait: Duration::from_millis(200) }
 }
 
 fn started() -> (Station, StationHandle) {

@@ -1,24 +1,19 @@
-//! Frames of the station: spin requests out, spin replies and ARP in.
+//! Frames of the station: requests out, replies and ARP in.
 //!
 //! Owns the byte offsets of the few headers that a generator needs, and nothing else of a network stack. A request's
-//! headers are the same for every request of a run except for the source port, so they are made once, checksum included, and
-//! copied. UDP checksums are left out (zero, RFC 768): the frame never leaves the machine's memory.
+//! headers are the same for every request of a run except for the source port and the lengths, so they are made once, and what
+//! differs is filled in. UDP checksums are left out (zero, RFC 768): the frame never leaves the machine's memory.
 //!
 //! Decoding is total: any bytes give a value or `None`, never a panic.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use tailwater_iokernel::frame::{ARP_FRAME, ETHERNET_HEADER, ETHERTYPE_ARP, ETHERTYPE_IPV4, IPV4_FRAME, Mac};
-use tailwater_workload::spin::REQUEST_LEN;
-
 /// Bytes of a UDP header.
 const UDP_HEADER: usize = 8;
 
 /// Where a datagram's data begins in a frame whose IP header has no options.
 pub(crate) const PAYLOAD: usize = IPV4_FRAME + UDP_HEADER;
-
-/// Bytes of a request's frame.
-pub(crate) const REQUEST_FRAME: usize = PAYLOAD + REQUEST_LEN;
 
 /// IP protocol number of UDP.
 const UDP: u8 = 17;
@@ -33,34 +28,41 @@ pub(crate) struct Host {
     pub(crate) ip: Ipv4Addr,
 }
 
-/// The frame of a request, complete but for source port and payload.
-pub(crate) fn request_template(from: Host, to: Host, port: u16) -> [u8; REQUEST_FRAME] {
-    let mut frame = [0; REQUEST_FRAME];
+/// The headers of a request, complete but for source port, lengths and checksum.
+pub(crate) fn request_template(from: Host, to: Host, port: u16) -> Vec<u8> {
+    let mut frame = vec![0; PAYLOAD];
     frame[..6].copy_from_slice(&to.mac.0);
     frame[6..12].copy_from_slice(&from.mac.0);
     put_u16(&mut frame, 12, ETHERTYPE_IPV4);
     let ip = &mut frame[ETHERNET_HEADER..IPV4_FRAME];
     // Version 4, five words of header.
     ip[0] = 0x45;
-    put_u16(ip, 2, (REQUEST_FRAME - ETHERNET_HEADER) as u16);
     // Don't fragment: then the identification may be zero (RFC 6864).
     put_u16(ip, 6, 0x4000);
     ip[8] = TIME_TO_LIVE;
     ip[9] = UDP;
     ip[12..16].copy_from_slice(&from.ip.octets());
     ip[16..20].copy_from_slice(&to.ip.octets());
-    let checksum = internet_checksum(ip);
-    put_u16(ip, 10, checksum);
     put_u16(&mut frame, IPV4_FRAME + 2, port);
-    put_u16(&mut frame, IPV4_FRAME + 4, (UDP_HEADER + REQUEST_LEN) as u16);
     frame
 }
 
-/// Completes a copy of a [`request_template`].
+/// Completes the headers before a payload that was appended to a [`request_template`]. One that is too long for a packet makes
+/// a frame that the switch refuses.
 #[inline]
-pub(crate) fn fill_request(frame: &mut [u8; REQUEST_FRAME], source_port: u16, payload: &[u8; REQUEST_LEN]) {
+pub(crate) fn complete(frame: &mut [u8], source_port: u16) {
+    let len = frame.len();
+    let ip = &mut frame[ETHERNET_HEADER..IPV4_FRAME];
+    // The casts cut lengths that no frame has.
+    let total = (len - ETHERNET_HEADER) as u16;
+    if get_u16(ip, 2) != total {
+        put_u16(ip, 2, total);
+        put_u16(ip, 10, 0);
+        let checksum = internet_checksum(ip);
+        put_u16(ip, 10, checksum);
+    }
     put_u16(frame, IPV4_FRAME, source_port);
-    frame[PAYLOAD..].copy_from_slice(payload);
+    put_u16(frame, IPV4_FRAME + 4, (len - IPV4_FRAME) as u16);
 }
 
 /// A UDP datagram that is not a fragment, with its addresses.
@@ -145,9 +147,18 @@ mod tests {
     const A: Host = Host { mac: Mac([2, 0, 0, 0, 0, 1]), ip: Ipv4Addr::new(10, 77, 0, 250) };
     const B: Host = Host { mac: Mac([2, 0, 0, 0, 0, 2]), ip: Ipv4Addr::new(10, 77, 0, 2) };
 
-    fn request() -> [u8; REQUEST_FRAME] {
+    /// Bytes of a payload, and of its frame.
+    const PAYLOAD_LEN: usize = 32;
+    const REQUEST_FRAME: usize = PAYLOAD + PAYLOAD_LEN;
+
+    fn request() -> Vec<u8> {
         let mut frame = request_template(A, B, 5000);
-        fill_request(&mut frame, 49_153, &[7; REQUEST_LEN]);
+        // A longer one first: nothing of it may stay.
+        frame.extend_from_slice(&[8; 1000]);
+        complete(&mut frame, 1);
+        frame.truncate(PAYLOAD);
+        frame.extend_from_slice(&[7; PAYLOAD_LEN]);
+        complete(&mut frame, 49_153);
         frame
     }
 
@@ -157,7 +168,7 @@ mod tests {
         let datagram = Datagram {
             from: SocketAddrV4::new(A.ip, 49_153),
             to: SocketAddrV4::new(B.ip, 5000),
-            payload: &[7; REQUEST_LEN],
+            payload: &[7; PAYLOAD_LEN],
         };
         assert_eq!(decode_datagram(&frame), Some(datagram));
         assert_eq!(&frame[..6], &B.mac.0);

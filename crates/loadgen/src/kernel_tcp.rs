@@ -1,0 +1,434 @@
+//! The generator over kernel TCP sockets: one thread that spins, many connections, any server anywhere.
+//!
+//! Owns: sockets, the loop, the first contact and what is stored before the measurement. Never blocks between start and end
+//! of a run: sockets are non-blocking, one epoll instance (level-triggered) says which have something, and a connection that
+//! ends is opened again without waiting for it. What goes on which connection is [`Lanes`]'.
+//!
+//! A request leaves with its own `send`, unless several are put on one connection in the same turn of the loop. `TCP_NODELAY`
+//! is set.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, ipproto, sockopt};
+
+use crate::clock::Clock;
+use crate::generator::Generator;
+pub use crate::kernel_udp::{Load, Target};
+use crate::lanes::{LaneId, Lanes, MAX_CONNECTIONS};
+use crate::pin::PinnedThread;
+use crate::plan::{Plan, PlanError};
+use crate::protocol::{Ids, MAX_ANSWER, Medium, Protocol, Request, Verdict};
+use crate::report::Measurement;
+
+/// Time between the start of the loop and the start of the schedule, so that the first request finds it warm.
+const LEAD_NS: u64 = 1_000_000;
+
+/// Most requests sent before the next look at the answers.
+const SEND_BATCH: usize = 16;
+
+/// Connections looked after in one turn of the loop.
+const EVENTS: usize = 64;
+
+/// Reads from one connection in one turn: a server that floods one does not keep the others waiting.
+const READS: usize = 4;
+
+/// Bytes of one read.
+const READ: usize = 64 << 10;
+
+/// How long after its end, or a failure to open it, a connection is opened again.
+const RETRY_NS: u64 = 20_000_000;
+
+/// How often an unanswered first contact is repeated.
+const CONTACT_INTERVAL: Duration = Duration::from_millis(50);
+
+/// How long a server may take over one request before the measurement.
+const PRELOAD_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Requests before the measurement that are sent before their answers are awaited.
+const PRELOAD_WINDOW: u64 = 64;
+
+/// How connections are used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Connections {
+    /// How many, 1 to [`MAX_CONNECTIONS`].
+    pub count: u32,
+    /// Most requests unanswered on one, 1 to [`MAX_PIPELINE`](crate::lanes::MAX_PIPELINE).
+    pub pipeline: usize,
+}
+
+/// Why a run could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum TcpLoadError {
+    /// The plan itself.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// No connections, or too many.
+    #[error("a generator has 1 to {MAX_CONNECTIONS} connections, not {count}")]
+    Count {
+        /// What was given.
+        count: u32,
+    },
+    /// Nothing answered.
+    #[error("no {protocol} server answered at {server} within {} ms: {source}", waited.as_millis())]
+    NoServer {
+        /// What it was asked in.
+        protocol: &'static str,
+        /// Where it was looked for.
+        server: SocketAddr,
+        /// For how long.
+        waited: Duration,
+        /// What went wrong last.
+        source: io::Error,
+    },
+    /// What the protocol reads could not be stored.
+    #[error("request {index} of the {all} before the measurement: {source}")]
+    Preload {
+        /// Its place.
+        index: u64,
+        /// All of them.
+        all: u64,
+        /// What was wrong.
+        source: io::Error,
+    },
+    /// The kernel refused something.
+    #[error("cannot {attempt}: {source}")]
+    System {
+        /// What was attempted.
+        attempt: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+fn system(attempt: &'static str) -> impl Fn(io::Error) -> TcpLoadError {
+    move |source| TcpLoadError::System { attempt, source }
+}
+
+/// Runs `plan` against any server on the calling thread until it is over or `stop` is set. The plan's flows are not used.
+///
+/// # Errors
+/// A [`TcpLoadError`]: an unusable plan, no server, or a refusal of the kernel before the schedule started. Afterwards
+/// nothing is an error; what went wrong is counted in the measurement.
+pub fn run(
+    plan: &Plan,
+    load: &Load,
+    connections: Connections,
+    target: &Target,
+    stop: &AtomicBool,
+) -> Result<Measurement, TcpLoadError> {
+    plan.check()?;
+    if !(1..=MAX_CONNECTIONS).contains(&connections.count) {
+        return Err(TcpLoadError::Count { count: connections.count });
+    }
+    let _pinned =
+        target.core.map(PinnedThread::new).transpose().map_err(system("use the generator's core"))?;
+    let protocol = &*load.protocol;
+    let mut first = contact(protocol, target, stop)?;
+    if load.preload {
+        preload(protocol, &mut first, stop)?;
+    }
+    drop(first);
+    let ids = protocol.ids(Medium::Stream);
+    let lanes = Lanes::new(connections.count, connections.pipeline, ids);
+    let mut pool = Pool::new(target.server, lanes).map_err(system("open the connections"))?;
+    let clock = Clock::start();
+    let start_ns = clock.now_ns() + LEAD_NS;
+    let shared = Arc::clone(&load.protocol);
+    let mut generator = Generator::with_protocol(plan.clone(), shared, Medium::Stream, load.seed, start_ns)?;
+    while !generator.is_done() && !stop.load(Relaxed) {
+        let now_ns = clock.now_ns();
+        generator.observe_spin(now_ns);
+        pool.send_due(&mut generator, now_ns);
+        pool.receive(&clock, &mut generator);
+        pool.look_after_one(&mut generator, now_ns);
+    }
+    Ok(generator.finish(clock.now_ns()))
+}
+
+/// Waits until the server answers a request, and hands out the connection.
+fn contact(protocol: &dyn Protocol, target: &Target, stop: &AtomicBool) -> Result<TcpStream, TcpLoadError> {
+    let start = Instant::now();
+    let mut source = io::Error::from(io::ErrorKind::Interrupted);
+    while !stop.load(Relaxed) {
+        let patience = target.wait.saturating_sub(start.elapsed()).max(CONTACT_INTERVAL);
+        match open_and_ask(protocol, target.server, patience) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => source = error,
+        }
+        if start.elapsed() >= target.wait {
+            break;
+        }
+        std::thread::sleep(CONTACT_INTERVAL);
+    }
+    let (server, waited) = (target.server, start.elapsed());
+    Err(TcpLoadError::NoServer { protocol: protocol.name(), server, waited, source })
+}
+
+fn open_and_ask(protocol: &dyn Protocol, server: SocketAddr, patience: Duration) -> io::Result<TcpStream> {
+    let mut stream = TcpStream::connect_timeout(&server, patience)?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(patience))?;
+    let request = Request { id: 0, ticket: protocol.contact(), due_ns: 0 };
+    match ask(protocol, &mut stream, &[request])?.first() {
+        Some(Verdict::Wrong) | None => {
+            Err(io::Error::new(io::ErrorKind::InvalidData, "what came is no answer of this protocol"))
+        }
+        Some(_) => Ok(stream),
+    }
+}
+
+/// Has everything stored that the protocol reads.
+fn preload(protocol: &dyn Protocol, stream: &mut TcpStream, stop: &AtomicBool) -> Result<(), TcpLoadError> {
+    let all = protocol.preloads();
+    stream.set_read_timeout(Some(PRELOAD_PATIENCE)).map_err(system("set a socket's timeout"))?;
+    let mut index = 0;
+    while index < all && !stop.load(Relaxed) {
+        let window: Vec<Request> = (index..all.min(index + PRELOAD_WINDOW))
+            .map(|id| Request { id, ticket: protocol.preload(id), due_ns: 0 })
+            .collect();
+        let failed = |index, source| TcpLoadError::Preload { index, all, source };
+        let verdicts = ask(protocol, stream, &window).map_err(|source| failed(index, source))?;
+        if let Some(place) = verdicts.iter().position(|verdict| *verdict != Verdict::Right) {
+            let source = io::Error::other(format!("the answer is {:?}", verdicts[place]));
+            return Err(failed(index + place as u64, source));
+        }
+        index += window.len() as u64;
+    }
+    Ok(())
+}
+
+/// Sends `requests`, whose ids are consecutive, on a blocking connection and awaits their answers.
+fn ask(protocol: &dyn Protocol, stream: &mut TcpStream, requests: &[Request]) -> io::Result<Vec<Verdict>> {
+    let mut bytes = Vec::new();
+    for request in requests {
+        protocol.encode(request, Medium::Stream, &mut bytes);
+    }
+    stream.write_all(&bytes)?;
+    let invalid = || io::Error::new(io::ErrorKind::InvalidData, "what came is no answer of this protocol");
+    let mut verdicts = vec![Verdict::Wrong; requests.len()];
+    let (mut input, mut piece, mut answered) = (Vec::new(), vec![0; READ], 0);
+    while answered < requests.len() {
+        while let Some(len) = protocol.split(&input).map_err(|_| invalid())? {
+            let answer: Vec<u8> = input.drain(..len).collect();
+            let mask = if protocol.ids(Medium::Stream) == Ids::Short { 0xffff } else { u64::MAX };
+            let place = match protocol.ids(Medium::Stream) {
+                Ids::Order => answered,
+                _ => {
+                    let id = protocol.id(&answer, Medium::Stream).ok_or_else(invalid)?;
+                    requests.iter().position(|request| request.id & mask == id).ok_or_else(invalid)?
+                }
+            };
+            let request = requests.get(place).ok_or_else(invalid)?;
+            verdicts[place] = protocol.check(request, &answer, Medium::Stream);
+            answered += 1;
+        }
+        if answered < requests.len() {
+            match stream.read(&mut piece)? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                len => input.extend_from_slice(&piece[..len]),
+            }
+            if input.len() > 2 * MAX_ANSWER {
+                return Err(invalid());
+            }
+        }
+    }
+    Ok(verdicts)
+}
+
+/// Where a connection stands.
+#[derive(Debug)]
+enum Socket {
+    /// To be opened at this clock reading.
+    Closed { retry_at_ns: u64 },
+    /// The handshake is under way.
+    Opening(OwnedFd),
+    /// In use; `blocked` while the kernel takes no more to send.
+    Open { fd: OwnedFd, blocked: bool },
+}
+
+/// The connections of a run.
+struct Pool {
+    server: SocketAddr,
+    lanes: Lanes,
+    sockets: Vec<Socket>,
+    epoll: OwnedFd,
+    touched: Vec<LaneId>,
+    bytes: Box<[u8]>,
+    /// The connection that is looked after next.
+    next: LaneId,
+}
+
+impl Pool {
+    fn new(server: SocketAddr, mut lanes: Lanes) -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let mut sockets = Vec::with_capacity(lanes.count() as usize);
+        for id in 0..lanes.count() {
+            let stream = TcpStream::connect(server)?;
+            stream.set_nodelay(true)?;
+            stream.set_nonblocking(true)?;
+            let fd = OwnedFd::from(stream);
+            epoll::add(&epoll, &fd, epoll::EventData::new_u64(id.into()), epoll::EventFlags::IN)?;
+            sockets.push(Socket::Open { fd, blocked: false });
+            lanes.handle_up(id);
+        }
+        let (touched, bytes) = (Vec::with_capacity(2 * SEND_BATCH), vec![0; READ].into_boxed_slice());
+        Ok(Self { server, lanes, sockets, epoll, touched, bytes, next: 0 })
+    }
+
+    #[inline]
+    fn send_due(&mut self, generator: &mut Generator, now_ns: u64) {
+        let touched = &mut self.touched;
+        self.lanes.poll_due(generator, now_ns, SEND_BATCH, |id| {
+            // Requests of one turn leave a connection together.
+            if touched.last() != Some(&id) {
+                touched.push(id);
+            }
+        });
+        while let Some(id) = self.touched.pop() {
+            self.flush(id, generator, now_ns);
+        }
+    }
+
+    /// Hands the kernel what connection `id` has to send.
+    fn flush(&mut self, id: LaneId, generator: &mut Generator, now_ns: u64) {
+        let Socket::Open { fd, blocked } = &mut self.sockets[id as usize] else { return };
+        // Each turn sends something or is the last.
+        while !self.lanes.to_send(id).is_empty() {
+            match rustix::net::send(&*fd, self.lanes.to_send(id), SendFlags::NOSIGNAL) {
+                Ok(sent) => self.lanes.handle_sent(id, sent),
+                Err(Errno::AGAIN) => {
+                    if !*blocked {
+                        *blocked = true;
+                        let flags = epoll::EventFlags::IN | epoll::EventFlags::OUT;
+                        // Cannot fail for a descriptor that was added; if it did, the timeout would end the connection.
+                        let _ = epoll::modify(&self.epoll, &*fd, epoll::EventData::new_u64(id.into()), flags);
+                    }
+                    return;
+                }
+                Err(Errno::INTR) => {}
+                Err(_) => return self.end(id, generator, now_ns),
+            }
+        }
+        if *blocked {
+            *blocked = false;
+            let data = epoll::EventData::new_u64(id.into());
+            // As above.
+            let _ = epoll::modify(&self.epoll, &*fd, data, epoll::EventFlags::IN);
+        }
+    }
+
+    /// Takes in what has arrived, on at most [`EVENTS`] connections.
+    #[inline]
+    fn receive(&mut self, clock: &Clock, generator: &mut Generator) {
+        let none = epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
+        let mut events = [none; EVENTS];
+        let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+        // An interrupted or empty look is repeated by the loop; level-triggered readiness is not lost.
+        let ready = epoll::wait(&self.epoll, &mut events, Some(&now)).unwrap_or(0);
+        for event in &events[..ready] {
+            // The number of a connection.
+            let id = event.data.u64() as LaneId;
+            let flags = event.flags;
+            if matches!(self.sockets[id as usize], Socket::Opening(_)) {
+                self.finish_opening(id, generator, clock.now_ns());
+                continue;
+            }
+            if flags.intersects(epoll::EventFlags::OUT) {
+                self.flush(id, generator, clock.now_ns());
+            }
+            if flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::HUP | epoll::EventFlags::ERR) {
+                self.read(id, clock, generator);
+            }
+        }
+    }
+
+    #[inline]
+    fn read(&mut self, id: LaneId, clock: &Clock, generator: &mut Generator) {
+        for _ in 0..READS {
+            let Socket::Open { fd, .. } = &self.sockets[id as usize] else { return };
+            match rustix::io::read(fd, &mut *self.bytes) {
+                Ok(0) => return self.end(id, generator, clock.now_ns()),
+                Ok(len) => {
+                    let now_ns = clock.now_ns();
+                    if self.lanes.handle_bytes(id, now_ns, &self.bytes[..len], generator).is_err() {
+                        return self.end(id, generator, now_ns);
+                    }
+                    if len < READ {
+                        // Nothing is left; had it come meanwhile, the next look would say so.
+                        return;
+                    }
+                }
+                Err(Errno::AGAIN | Errno::INTR) => return,
+                Err(_) => return self.end(id, generator, clock.now_ns()),
+            }
+        }
+    }
+
+    /// Connection `id` is of no more use: what is in flight on it is lost, and it is opened again later.
+    #[cold]
+    fn end(&mut self, id: LaneId, generator: &mut Generator, now_ns: u64) {
+        generator.count_reconnect();
+        self.lanes.handle_down(id, generator);
+        // Closing the descriptor takes it out of the epoll set.
+        self.sockets[id as usize] = Socket::Closed { retry_at_ns: now_ns + RETRY_NS };
+    }
+
+    /// Opens one connection again if it is time, or ends it if it is stuck; each in its turn.
+    #[inline]
+    fn look_after_one(&mut self, generator: &mut Generator, now_ns: u64) {
+        let id = self.next;
+        self.next = if id + 1 == self.lanes.count() { 0 } else { id + 1 };
+        match &self.sockets[id as usize] {
+            Socket::Closed { retry_at_ns } if *retry_at_ns <= now_ns => {
+                self.sockets[id as usize] = match begin_opening(self.server, &self.epoll, id) {
+                    Ok(fd) => Socket::Opening(fd),
+                    Err(_) => Socket::Closed { retry_at_ns: now_ns + RETRY_NS },
+                };
+            }
+            Socket::Open { .. } if self.lanes.is_stuck(id, now_ns, generator) => {
+                self.end(id, generator, now_ns);
+            }
+            _ => {}
+        }
+    }
+
+    #[cold]
+    fn finish_opening(&mut self, id: LaneId, generator: &mut Generator, now_ns: u64) {
+        let closed = Socket::Closed { retry_at_ns: now_ns + RETRY_NS };
+        let Socket::Opening(fd) = std::mem::replace(&mut self.sockets[id as usize], closed) else { return };
+        if !matches!(sockopt::socket_error(&fd), Ok(Ok(()))) {
+            return;
+        }
+        // Without it small requests would wait for acknowledgements; the connection works all the same.
+        let _ = sockopt::set_tcp_nodelay(&fd, true);
+        let data = epoll::EventData::new_u64(id.into());
+        if epoll::modify(&self.epoll, &fd, data, epoll::EventFlags::IN).is_ok() {
+            self.sockets[id as usize] = Socket::Open { fd, blocked: false };
+            self.lanes.handle_up(id);
+            self.flush(id, generator, now_ns);
+        }
+    }
+}
+
+/// Starts a handshake whose end epoll will tell.
+fn begin_opening(server: SocketAddr, epoll: &OwnedFd, id: LaneId) -> io::Result<OwnedFd> {
+    let family = if server.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let fd = rustix::net::socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))?;
+    match rustix::net::connect(&fd, &server) {
+        Ok(()) | Err(Errno::INPROGRESS) => {}
+        Err(error) => return Err(error.into()),
+    }
+    epoll::add(epoll, &fd, epoll::EventData::new_u64(id.into()), epoll::EventFlags::OUT)?;
+    Ok(fd)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,134 @@
+//! Against servers of `std` on the loopback device.
+
+use super::*;
+use crate::protocol::testing::{Fate, Server, protocols};
+use std::net::TcpListener;
+
+fn plan(schedule: &str) -> Plan {
+    let mut plan = Plan::new(schedule.parse().unwrap(), "const:0ns".parse().unwrap());
+    plan.arrivals = "const".parse().unwrap();
+    // Long enough for any machine that runs tests.
+    plan.timeout_ns = 10_000_000_000;
+    plan
+}
+
+fn load(name: &str) -> Load {
+    let all = protocols(Medium::Stream);
+    let protocol = all.into_iter().find(|protocol| protocol.name() == name).unwrap();
+    Load { protocol, seed: 1, preload: false }
+}
+
+fn target(server: &Server) -> Target {
+    Target { server: server.address, core: None, wait: Duration::from_secs(10) }
+}
+
+fn go(plan: &Plan, load: &Load, count: u32, pipeline: usize, server: &Server) -> Measurement {
+    let connections = Connections { count, pipeline };
+    run(plan, load, connections, &target(server), &AtomicBool::new(false)).unwrap()
+}
+
+#[test]
+fn every_protocol_is_answered_and_checked_on_every_connection() {
+    for protocol in protocols(Medium::Stream) {
+        let server = Server::start(protocol.name(), |_| Fate::Answer);
+        let load = Load { preload: true, protocol, seed: 2 };
+        for count in [1, 7] {
+            let measurement = go(&plan("60ms@2k"), &load, count, 4, &server);
+            let counts = measurement.summary.counts();
+            assert_eq!((counts.offered, counts.completed, counts.lost), (120, 120, 0), "{:?}", load.protocol);
+            let oddities = measurement.oddities;
+            assert_eq!(
+                (oddities.wrong, oddities.malformed, oddities.missed, oddities.reconnects),
+                (0, 0, 0, 0)
+            );
+        }
+        // Contacts, preloads and the schedule's, twice.
+        assert_eq!(server.requests.load(Relaxed), 2 * (1 + load.protocol.preloads() + 120));
+    }
+}
+
+#[test]
+fn a_server_that_lies_is_found_out() {
+    for protocol in protocols(Medium::Stream) {
+        let name = protocol.name();
+        let server = Server::start(name, |n| if n % 10 == 9 { Fate::Lie } else { Fate::Answer });
+        let load = Load { protocol, seed: 1, preload: false };
+        let measurement = go(&plan("50ms@2k"), &load, 3, 4, &server);
+        let (counts, oddities) = (measurement.summary.counts(), measurement.oddities);
+        assert_eq!((counts.offered, counts.completed, counts.lost), (100, 90, 10), "{name}");
+        assert_eq!((oddities.wrong, oddities.reconnects), (10, 0), "{name}");
+        assert!(measurement.report().warnings.iter().any(|warning| warning.contains("wrongly")));
+    }
+}
+
+#[test]
+fn an_answer_that_never_comes_is_lost_and_the_others_are_not() {
+    // By ids; the first request is the contact.
+    let server = Server::start("rocks", |n| if n % 10 == 9 { Fate::Drop } else { Fate::Answer });
+    let mut plan = plan("50ms@2k");
+    plan.timeout_ns = 1_000_000_000;
+    let measurement = go(&plan, &load("rocks"), 5, 100, &server);
+    let counts = measurement.summary.counts();
+    // A stalled test machine may lose more, never fewer.
+    assert!(counts.lost >= 10 && counts.lost + counts.completed == 100, "{counts:?}");
+}
+
+#[test]
+fn connections_that_end_are_opened_again_and_what_was_on_them_is_lost() {
+    let server = Server::start("echo", |n| if n % 50 == 49 { Fate::Close } else { Fate::Answer });
+    let measurement = go(&plan("300ms@2k"), &load("echo"), 4, 8, &server);
+    let (counts, oddities) = (measurement.summary.counts(), measurement.oddities);
+    assert_eq!(counts.lost + counts.completed, 600);
+    assert!(oddities.reconnects >= 5, "{oddities:?}");
+    // Each end costs what was in flight there, up to the pipeline.
+    assert!(counts.lost >= oddities.reconnects, "{counts:?} {oddities:?}");
+    assert!(counts.lost <= 8 * oddities.reconnects, "{counts:?} {oddities:?}");
+    assert!(counts.completed > 400, "{counts:?}");
+    assert_eq!((oddities.wrong, oddities.malformed), (0, 0));
+}
+
+#[test]
+fn a_connection_that_stays_silent_is_opened_again() {
+    // Without ids, an answer that is left out puts all later ones out of step.
+    let server = Server::start("echo", |n| if n == 20 { Fate::Drop } else { Fate::Answer });
+    let mut plan = plan("400ms@1k");
+    plan.timeout_ns = 30_000_000;
+    let measurement = go(&plan, &load("echo"), 1, 2, &server);
+    let (counts, oddities) = (measurement.summary.counts(), measurement.oddities);
+    assert!(oddities.reconnects >= 1, "{oddities:?}");
+    assert!(counts.lost >= 1 && counts.completed > 100, "{counts:?}");
+    assert_eq!(counts.lost + counts.completed, counts.offered);
+}
+
+#[test]
+fn without_room_requests_are_held_back_and_their_latency_shows_it() {
+    let server = Server::start("echo", |_| {
+        std::thread::sleep(Duration::from_millis(5));
+        Fate::Answer
+    });
+    let measurement = go(&plan("50ms@1k"), &load("echo"), 1, 1, &server);
+    let report = measurement.report();
+    assert!(report.oddities.held_back >= 40, "{report:?}");
+    assert_eq!((measurement.summary.counts().completed, report.figures.lost), (50, 0));
+    // 50 requests of 5 ms each; the last one was due at 50 ms.
+    assert!(report.figures.max_us.unwrap() > 190_000.0, "{report:?}");
+    assert!(report.warnings.iter().any(|warning| warning.contains("no connection had room")));
+}
+
+#[test]
+fn a_server_of_another_protocol_is_refused() {
+    let server = Server::start("echo", |_| Fate::Answer);
+    let target = Target { wait: Duration::from_millis(100), ..target(&server) };
+    let connections = Connections { count: 1, pipeline: 1 };
+    // 40 bytes are asked for, and come back; they are no reply.
+    let error =
+        run(&plan("1s@1"), &load("memcached"), connections, &target, &AtomicBool::new(true)).unwrap_err();
+    assert!(matches!(error, TcpLoadError::NoServer { .. }), "{error}");
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let target = Target { server: free, ..target };
+    let error = run(&plan("1s@1"), &load("spin"), connections, &target, &AtomicBool::new(false)).unwrap_err();
+    assert!(error.to_string().contains(&free.to_string()), "{error}");
+    let none = Connections { count: 0, pipeline: 1 };
+    let error = run(&plan("1s@1"), &load("spin"), none, &target, &AtomicBool::new(false)).unwrap_err();
+    assert!(matches!(error, TcpLoadError::Count { count: 0 }), "{error}");
+}

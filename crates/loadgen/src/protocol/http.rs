@@ -1,0 +1,233 @@
+//! HTTP/1.1: GET with keep-alive (RFC 9112).
+//!
+//! The status must be 200 and the body must be the one expected, by length and hash: the first that this run was given for
+//! the path, unless a body was given beforehand. Bodies are told by `Content-Length` or chunks; one that ends with the
+//! connection is malformed, since the connection is to be kept.
+//!
+//! A ticket is the place of the path in the list.
+
+use std::hash::{DefaultHasher, Hasher};
+use std::sync::OnceLock;
+
+use tailwater_workload::Prng;
+use tailwater_workload::random::unit_open_closed;
+
+use super::{Ids, MAX_ANSWER, Malformed, Medium, Protocol, Request, Ticket, Verdict};
+
+/// Longest head of an answer.
+const MAX_HEAD: usize = 16 << 10;
+/// Most chunks of one body.
+const MAX_CHUNKS: usize = 1 << 16;
+
+/// Why there is nothing to get.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum HttpError {
+    /// Not a path.
+    #[error("`{path}` is no path: it begins with a slash and has printable characters without blanks")]
+    Path {
+        /// What was given.
+        path: String,
+    },
+    /// Not a name of a host.
+    #[error("`{host}` is no host")]
+    Host {
+        /// What was given.
+        host: String,
+    },
+    /// No paths.
+    #[error("there is no path to get")]
+    Empty,
+}
+
+#[derive(Debug, Clone)]
+struct Page {
+    request: Vec<u8>,
+    /// Hash of the body that is expected.
+    body: OnceLock<u64>,
+}
+
+/// Gets pages, each equally often.
+#[derive(Debug, Clone)]
+pub struct Http {
+    pages: Vec<Page>,
+}
+
+impl Http {
+    /// Gets `paths` from a server that is told to be `host`.
+    ///
+    /// # Errors
+    /// [`HttpError`].
+    pub fn new(host: &str, paths: &[impl AsRef<str>]) -> Result<Self, HttpError> {
+        let graphic = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
+        if !graphic(host) {
+            return Err(HttpError::Host { host: host.to_owned() });
+        }
+        let pages = paths.iter().map(|path| {
+            let path = path.as_ref();
+            if !graphic(path) || !path.starts_with('/') {
+                return Err(HttpError::Path { path: path.to_owned() });
+            }
+            let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n").into_bytes();
+            Ok(Page { request, body: OnceLock::new() })
+        });
+        let pages = pages.collect::<Result<Vec<_>, _>>()?;
+        if pages.is_empty() { Err(HttpError::Empty) } else { Ok(Self { pages }) }
+    }
+
+    /// Expects `body` of the path at place `index`, instead of whatever comes first.
+    pub fn expect_body(&self, index: usize, body: &[u8]) {
+        if let Some(page) = self.pages.get(index) {
+            // The first expectation stays.
+            let _ = page.body.set(hash(body));
+        }
+    }
+}
+
+fn hash(body: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(body);
+    hasher.finish()
+}
+
+/// How the end of a body is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Framing {
+    Length(usize),
+    Chunked,
+}
+
+struct Head {
+    /// With the empty line after it.
+    len: usize,
+    status: u16,
+    framing: Framing,
+}
+
+/// Reads the head of an answer; `None` while it has not all come.
+fn read_head(stream: &[u8]) -> Result<Option<Head>, Malformed> {
+    let searched = &stream[..stream.len().min(MAX_HEAD)];
+    let Some(end) = searched.windows(4).position(|window| window == b"\r\n\r\n") else {
+        return if stream.len() >= MAX_HEAD { Err(Malformed) } else { Ok(None) };
+    };
+    let text = std::str::from_utf8(&stream[..end]).map_err(|_| Malformed)?;
+    let mut lines = text.split("\r\n");
+    let first = lines.next().ok_or(Malformed)?;
+    let rest = first.strip_prefix("HTTP/1.").ok_or(Malformed)?;
+    let status: u16 = rest.get(2..5).and_then(|code| code.parse().ok()).ok_or(Malformed)?;
+    let (mut length, mut chunked) = (None, false);
+    for line in lines {
+        let (name, value) = line.split_once(':').ok_or(Malformed)?;
+        if name.eq_ignore_ascii_case("content-length") {
+            let value: usize = value.trim().parse().map_err(|_| Malformed)?;
+            // Two that differ are an attack or a mistake (RFC 9112 section 6.3).
+            if length.is_some_and(|length| length != value) || value > MAX_ANSWER - MAX_HEAD {
+                return Err(Malformed);
+            }
+            length = Some(value);
+        } else if name.eq_ignore_ascii_case("transfer-encoding") {
+            chunked = value.trim().eq_ignore_ascii_case("chunked");
+            if !chunked {
+                return Err(Malformed);
+            }
+        }
+    }
+    let framing = match (chunked, length, status) {
+        (true, _, _) => Framing::Chunked,
+        (false, Some(length), _) => Framing::Length(length),
+        // These have no body (RFC 9112 section 6.3).
+        (false, None, 204 | 304) => Framing::Length(0),
+        (false, None, _) => return Err(Malformed),
+    };
+    Ok(Some(Head { len: end + 4, status, framing }))
+}
+
+/// Goes over the chunks at the beginning of `bytes` (RFC 9112 section 7.1) and hands each to `take`; where they end, `None`
+/// while that has not come. Trailers are not taken.
+fn read_chunks(bytes: &[u8], mut take: impl FnMut(&[u8])) -> Result<Option<usize>, Malformed> {
+    let mut at = 0;
+    for _ in 0..MAX_CHUNKS {
+        let rest = &bytes[at..];
+        let Some(end) = rest.iter().take(64).position(|byte| *byte == b'\n') else {
+            return if rest.len() >= 64 { Err(Malformed) } else { Ok(None) };
+        };
+        let line = std::str::from_utf8(&rest[..end]).map_err(|_| Malformed)?;
+        let line = line.strip_suffix('\r').ok_or(Malformed)?;
+        let digits = line.split(';').next().unwrap_or_default().trim();
+        let len = usize::from_str_radix(digits, 16).map_err(|_| Malformed)?;
+        if len > MAX_ANSWER || at > MAX_ANSWER {
+            return Err(Malformed);
+        }
+        let begin = end + 1;
+        let Some(chunk) = rest.get(begin..begin + len + 2) else { return Ok(None) };
+        let data = chunk.strip_suffix(b"\r\n").ok_or(Malformed)?;
+        at += begin + len + 2;
+        if len == 0 {
+            return Ok(Some(at));
+        }
+        take(data);
+    }
+    Err(Malformed)
+}
+
+impl Protocol for Http {
+    fn name(&self) -> &'static str {
+        "http"
+    }
+
+    fn ids(&self, _medium: Medium) -> Ids {
+        Ids::Order
+    }
+
+    fn draw(&self, prng: &mut Prng) -> Ticket {
+        let count = self.pages.len() as u64;
+        // The draw can be 1.
+        ((unit_open_closed(prng) * count as f64) as u64).min(count - 1)
+    }
+
+    fn encode(&self, request: &Request, _medium: Medium, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.pages[request.ticket as usize % self.pages.len()].request);
+    }
+
+    fn split(&self, stream: &[u8]) -> Result<Option<usize>, Malformed> {
+        let Some(head) = read_head(stream)? else { return Ok(None) };
+        match head.framing {
+            Framing::Length(length) => {
+                let len = head.len + length;
+                Ok((stream.len() >= len).then_some(len))
+            }
+            Framing::Chunked => Ok(read_chunks(&stream[head.len..], |_| {})?.map(|len| head.len + len)),
+        }
+    }
+
+    fn id(&self, _answer: &[u8], _medium: Medium) -> Option<u64> {
+        None
+    }
+
+    fn check(&self, request: &Request, answer: &[u8], _medium: Medium) -> Verdict {
+        let Ok(Some(head)) = read_head(answer) else { return Verdict::Wrong };
+        let Some(page) = self.pages.get(request.ticket as usize) else { return Verdict::Wrong };
+        match head.status {
+            200 => {}
+            429 | 500..=599 => return Verdict::Refused,
+            404 | 410 => return Verdict::Miss,
+            _ => return Verdict::Wrong,
+        }
+        let body = &answer[head.len..];
+        let got = match head.framing {
+            Framing::Length(length) if length == body.len() => hash(body),
+            Framing::Length(_) => return Verdict::Wrong,
+            Framing::Chunked => {
+                let mut hasher = DefaultHasher::new();
+                if !matches!(read_chunks(body, |chunk| hasher.write(chunk)), Ok(Some(_))) {
+                    return Verdict::Wrong;
+                }
+                hasher.finish()
+            }
+        };
+        if *page.body.get_or_init(|| got) == got { Verdict::Right } else { Verdict::Wrong }
+    }
+
+    fn contact(&self) -> Ticket {
+        0
+    }
+}
