@@ -35,6 +35,8 @@ pub struct AppArgs {
 
 #[derive(Debug, Subcommand)]
 enum App {
+    /// Serve GET, SCAN and PUT of a RocksDB store
+    Rocks(tailwater_rocks::cli::Options),
     /// Serve spin requests
     Spin(tailwater_spin::cli::Options),
     /// Price swaptions
@@ -71,6 +73,7 @@ pub fn run(args: &AppArgs) -> anyhow::Result<()> {
         let _ = setpriority_process(None, priority::HIGHEST);
     }
     match &args.app {
+        App::Rocks(options) => tailwater_rocks::cli::run(options),
         App::Spin(options) => tailwater_spin::cli::run(options),
         App::Swaptions(options) => tailwater_swaptions::cli::run(options),
         App::Echo => Ok(tailwater::Builder::new().run(echo)??),

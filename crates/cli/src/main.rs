@@ -55,6 +55,9 @@ enum Command {
     Capture(Box<capture::CaptureArgs>),
     Bench(bench::BenchArgs),
     Doctor(doctor::DoctorArgs),
+    /// Serve GET, SCAN and PUT of a RocksDB store
+    #[command(after_help = tailwater_rocks::cli::EXAMPLES)]
+    Rocks(Box<tailwater_rocks::cli::Options>),
     /// Simulate policies, allocators and machines
     Sim(Box<tailwater_sim::cli::SimArgs>),
     /// Reproduce the papers' simulated figures
@@ -77,6 +80,7 @@ fn main() -> ExitCode {
         Command::Capture(args) => capture::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Rocks(options) => tailwater_rocks::cli::run(&options),
         Command::Sim(args) => tailwater_sim::cli::run_sim(&args),
         Command::Reproduce(args) => tailwater_sim::cli::run_reproduce(&args),
         Command::App(args) => app::run(&args),
