@@ -53,7 +53,7 @@ pub struct Options {
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 20,
           value_parser = clap::value_parser!(u32).range(0..=1 << 20))]
     max_value: u32,
-    /// How long a request may keep others waiting; 0 is for as long as it takes
+    /// How long a request may keep others waiting; 0us is for as long as it takes
     #[arg(long, value_name = "DURATION", default_value = "15us", value_parser = parse_duration_ns,
           conflicts_with = "linux")]
     quantum: u64,
