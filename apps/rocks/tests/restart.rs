@@ -136,7 +136,7 @@ fn datagrams_and_bad_connections_are_handled_on_kernel_sockets() {
 fn the_program_on_tailwater_saves_and_ends_on_a_signal() {
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
     let path = folder.path().join("db");
-    for options in [&["--load", "1000"][..], &["--quantum", "0"]] {
+    for options in [&["--load", "1000"][..], &["--quantum", "0us"]] {
         let mut child = Command::new(env!("CARGO_BIN_EXE_rocks"))
             .args(["--listen", "127.0.0.1:0", "--path"])
             .arg(&path)
