@@ -37,6 +37,8 @@ pub struct AppArgs {
 
 #[derive(Debug, Subcommand)]
 enum App {
+    /// Serve GET, SCAN and PUT of a RocksDB store
+    Rocks(tailwater_rocks::cli::Options),
     /// Serve spin requests
     Spin(tailwater_spin::cli::Options),
     /// Keep items in memory for clients of memcached
@@ -79,6 +81,7 @@ pub fn run(args: &AppArgs) -> anyhow::Result<()> {
         let _ = setpriority_process(None, priority::HIGHEST);
     }
     match &args.app {
+        App::Rocks(options) => tailwater_rocks::cli::run(options),
         App::Spin(options) => tailwater_spin::cli::run(options),
         App::Kv(options) => tailwater_kv::cli::run(options),
         App::Swaptions(options) => tailwater_swaptions::cli::run(options),

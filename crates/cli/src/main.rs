@@ -68,6 +68,9 @@ enum Command {
     Kv(Box<KvArgs>),
     Bench(bench::BenchArgs),
     Doctor(doctor::DoctorArgs),
+    /// Serve GET, SCAN and PUT of a RocksDB store
+    #[command(after_help = tailwater_rocks::cli::EXAMPLES)]
+    Rocks(Box<tailwater_rocks::cli::Options>),
     /// Simulate policies, allocators and machines
     Sim(Box<tailwater_sim::cli::SimArgs>),
     Reproduce(reproduce::ReproduceArgs),
@@ -99,6 +102,7 @@ fn main() -> ExitCode {
         Command::Kv(args) => tailwater_kv::cli::run(&args.options),
         Command::Bench(args) => bench::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Rocks(options) => tailwater_rocks::cli::run(&options),
         Command::Sim(args) => tailwater_sim::cli::run_sim(&args),
         Command::Reproduce(args) => reproduce::run(&args),
         Command::App(args) => app::run(&args),

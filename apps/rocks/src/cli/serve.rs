@@ -1,0 +1,118 @@
+//! Serving as the command line says: opening and loading the store, signals, the few lines of output.
+//!
+//! Printing happens on ordinary threads: standard output's lock belongs to a thread of the kernel and must not be held over a switch
+//! of user threads. So does opening: see [`Store::open`].
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use super::Options;
+use crate::request::Limits;
+use crate::service::{self, CountsReader, Service};
+use crate::store::{self, Store, end_process};
+use crate::{Counts, linux};
+
+/// What the thread that awaits signals is told of a service that runs.
+type Started = (SocketAddr, CountsReader, Arc<Store>);
+
+/// See [`super::run`].
+pub fn run(options: &Options) -> anyhow::Result<()> {
+    // Before anything starts, so that no signal is missed.
+    let signals = Signals::new([SIGINT, SIGTERM]).context("cannot catch signals")?;
+    if options.linux { serve_linux(options, signals) } else { serve(options, signals) }
+}
+
+fn open(options: &Options) -> anyhow::Result<Arc<Store>> {
+    let config = store::Config { wal: options.wal, ..store::Config::new(&options.path) };
+    let store = Store::open(&config).with_context(|| format!("store {}", options.path.display()))?;
+    if let Some(keys) = options.load {
+        let began = Instant::now();
+        store.load(keys, options.value as usize)?;
+        let seconds = began.elapsed().as_secs_f64();
+        writeln!(std::io::stdout(), "loaded {keys} keys of {} bytes in {seconds:.1} s", options.value)?;
+    }
+    Ok(Arc::new(store))
+}
+
+fn limits(options: &Options) -> Limits {
+    Limits { scan: options.max_scan, value: options.max_value as usize }
+}
+
+/// Serves on user threads.
+fn serve(options: &Options, signals: Signals) -> anyhow::Result<()> {
+    let (ready, started) = channel();
+    std::thread::Builder::new()
+        .name("rocks-signals".to_owned())
+        .spawn(move || end_on_signal(&started, signals))
+        .context("cannot start a thread")?;
+    let mut builder = tailwater::Builder::new();
+    if options.quantum > 0 {
+        builder = builder.quantum(Duration::from_nanos(options.quantum));
+    }
+    let options = options.clone();
+    builder.run(move || -> anyhow::Result<()> {
+        // On a thread off the runtime's cores, where RocksDB's own threads then stay.
+        let store = tailwater::blocking(|| open(&options))?;
+        let config = service::Config {
+            listen: options.listen.unwrap_or(SocketAddr::from(([0, 0, 0, 0], 5001))),
+            workers: options.workers.into(),
+            limits: limits(&options),
+        };
+        let service = Service::start(&config, Arc::clone(&store))?;
+        // Fails only when the other thread cannot print, and then it ends the process.
+        let _ = ready.send((service.local_addr()?, service.counts_reader(), store));
+        Ok(service.join()?)
+    })?
+}
+
+/// Says where the service listens; on a signal, saves the store and ends the process.
+fn end_on_signal(started: &Receiver<Started>, mut signals: Signals) {
+    // The service failed to start: the other thread tells why.
+    let Ok((address, reader, store)) = started.recv() else { return };
+    let ended = announce(address).and_then(|()| {
+        let _ = signals.forever().next();
+        print_counts(reader.counts())?;
+        store.flush().map_err(std::io::Error::other)
+    });
+    end_process(i32::from(ended.is_err()))
+}
+
+/// Serves on kernel sockets.
+fn serve_linux(options: &Options, mut signals: Signals) -> anyhow::Result<()> {
+    let store = open(options)?;
+    let config = linux::Config {
+        listen: options.listen.unwrap_or(SocketAddr::from(([127, 0, 0, 1], 5001))),
+        threads: options.threads.into(),
+        core: options.core,
+        limits: limits(options),
+    };
+    let server = linux::Server::start(&config, Arc::clone(&store))?;
+    announce(server.local_addr())?;
+    let _ = signals.forever().next();
+    print_counts(server.stop())?;
+    store.flush().with_context(|| saving(&options.path))
+}
+
+fn saving(path: &Path) -> String {
+    format!("store {}", path.display())
+}
+
+fn announce(address: SocketAddr) -> std::io::Result<()> {
+    writeln!(std::io::stdout(), "listening on {address}")
+}
+
+fn print_counts(counts: Counts) -> std::io::Result<()> {
+    let Counts { served, refused, failed, malformed, unsent } = counts;
+    let line = format!(
+        "{served} served, {refused} refused, {failed} failed, {malformed} malformed, {unsent} unsent"
+    );
+    writeln!(std::io::stdout(), "{line}")
+}

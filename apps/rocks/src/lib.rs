@@ -1,0 +1,27 @@
+//! RocksDB service: GET, SCAN and PUT of an ordered store, the service of Shinjuku's evaluation (NSDI'19, section 5.3).
+//!
+//! Owns: the [`store`], what a request makes the service do ([`request`]), the [`service`] on Tailwater, the same on
+//! [kernel sockets](linux) for baselines, and their [command line](cli). The protocol is [`tailwater_workload::rocks`].
+//!
+//! Every system under comparison runs [`request::handle`], so they differ in what carries the request to it and nothing else.
+//!
+//! All but the command line needs the feature `rocksdb` and the system's librocksdb; without, [`cli::run`] says so.
+//!
+//! `unsafe` is in `store` and below, which calls C.
+
+#![deny(unsafe_code)]
+
+pub mod cli;
+#[cfg(feature = "rocksdb")]
+pub mod linux;
+#[cfg(feature = "rocksdb")]
+pub mod request;
+#[cfg(feature = "rocksdb")]
+pub mod service;
+#[cfg(feature = "rocksdb")]
+pub mod store;
+
+#[cfg(feature = "rocksdb")]
+pub use request::Counts;
+#[cfg(feature = "rocksdb")]
+pub use store::Store;

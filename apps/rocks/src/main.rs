@@ -1,0 +1,19 @@
+//! `rocks`: serves an ordered store until it is told to stop.
+
+use clap::Parser;
+use tailwater_rocks::cli::{EXAMPLES, Options, run};
+
+#[global_allocator]
+static ALLOC: tailwater::Alloc = tailwater::Alloc;
+
+/// Serve GET, SCAN and PUT of a RocksDB store
+#[derive(Debug, Parser)]
+#[command(version, after_help = EXAMPLES)]
+struct Command {
+    #[command(flatten)]
+    options: Options,
+}
+
+fn main() -> anyhow::Result<()> {
+    run(&Command::parse().options)
+}

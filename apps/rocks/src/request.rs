@@ -1,0 +1,186 @@
+//! What a request makes the service do, whatever carried it.
+//!
+//! Owns: [`handle`], the [limits](Limits) on what a client may ask, reading requests from a [stream](read_request), and
+//! the [counts](Tally). Bytes are a client's word until [`handle`] has decoded them; any bytes give a reply or [`NoRequest`].
+
+use std::io::{self, Read};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use tailwater_workload::rocks::{HEADER_LEN, Header, MAX_BODY, Operation, Status};
+
+use crate::Store;
+
+/// Longest message in a UDP datagram over IPv4, in bytes (RFC 768, RFC 791 section 3.1).
+pub const MAX_DATAGRAM: usize = 65_507;
+
+/// Longest message in bytes.
+pub const MAX_MESSAGE: usize = HEADER_LEN + MAX_BODY;
+
+/// What a client may ask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Most entries of a SCAN.
+    pub scan: u32,
+    /// Longest value of a PUT in bytes, at most [`MAX_BODY`].
+    pub value: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { scan: 1_000_000, value: MAX_BODY }
+    }
+}
+
+/// Bytes that are no request: no answer is due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NoRequest;
+
+/// Does what the message in `bytes` asks, and puts the reply into `reply`, replacing what is there. A SCAN calls `poll` about
+/// every microsecond. A reply longer than `longest` becomes *refused*.
+///
+/// # Errors
+/// [`NoRequest`]: nothing was done.
+pub fn handle(
+    bytes: &[u8],
+    store: &Store,
+    limits: &Limits,
+    longest: usize,
+    poll: &mut impl FnMut(),
+    reply: &mut Vec<u8>,
+) -> Result<Status, NoRequest> {
+    let request = Header::decode(bytes).map_err(|_| NoRequest)?;
+    let body = &bytes[HEADER_LEN..];
+    if request.status.is_some() || body.len() != request.body_len as usize {
+        return Err(NoRequest);
+    }
+    reply.clear();
+    reply.resize(HEADER_LEN, 0);
+    let (mut status, mut count) = execute(&request, body, store, limits, poll, reply);
+    if reply.len() > longest.min(MAX_MESSAGE) {
+        (status, count) = (Status::Refused, 0);
+    }
+    if status != Status::Done {
+        reply.truncate(HEADER_LEN);
+        count = 0;
+    }
+    let body_len = (reply.len() - HEADER_LEN) as u32;
+    let header = Header { status: Some(status), count, body_len, ..request };
+    reply[..HEADER_LEN].copy_from_slice(&header.encode());
+    Ok(status)
+}
+
+/// Appends the reply's body to `reply`; gives its status and count.
+fn execute(
+    request: &Header,
+    body: &[u8],
+    store: &Store,
+    limits: &Limits,
+    poll: &mut impl FnMut(),
+    reply: &mut Vec<u8>,
+) -> (Status, u32) {
+    let &Header { operation, key, count, .. } = request;
+    let fits = match operation {
+        Operation::Get => count == 0 && body.is_empty(),
+        Operation::Scan => count <= limits.scan && body.is_empty(),
+        Operation::Put => count == 0 && body.len() <= limits.value,
+    };
+    if !fits {
+        return (Status::Refused, 0);
+    }
+    let done = match operation {
+        Operation::Get => store.get(key, reply).map(|found| found.then_some(1)),
+        Operation::Put => store.put(key, body).map(|()| Some(1)),
+        Operation::Scan => store.scan(key, count, poll).map(|scan| {
+            reply.extend_from_slice(&scan.sum.encode());
+            Some(scan.entries)
+        }),
+    };
+    match done {
+        Ok(Some(count)) => (Status::Done, count),
+        Ok(None) => (Status::NotFound, 0),
+        Err(_) => (Status::Failed, 0),
+    }
+}
+
+/// Reads one message from a stream into `bytes`, replacing what is there; false at the end of the stream.
+///
+/// # Errors
+/// The stream's; `InvalidData` when what comes is no request, after which nothing on this stream can be told apart.
+pub fn read_request(stream: &mut impl Read, bytes: &mut Vec<u8>) -> io::Result<bool> {
+    bytes.clear();
+    bytes.resize(HEADER_LEN, 0);
+    if stream.read(&mut bytes[..1])? == 0 {
+        return Ok(false);
+    }
+    stream.read_exact(&mut bytes[1..])?;
+    let header = Header::decode(bytes).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
+    if header.status.is_some() {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "a reply came instead of a request"));
+    }
+    // At most MAX_BODY, by decoding.
+    bytes.resize(HEADER_LEN + header.body_len as usize, 0);
+    stream.read_exact(&mut bytes[HEADER_LEN..])?;
+    Ok(true)
+}
+
+/// What a server did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Requests answered with done or not found.
+    pub served: u64,
+    /// Requests refused.
+    pub refused: u64,
+    /// Requests that the store failed to do.
+    pub failed: u64,
+    /// Datagrams that are no requests, dropped, and connections closed because of such bytes.
+    pub malformed: u64,
+    /// Replies that could not be sent.
+    pub unsent: u64,
+}
+
+/// [`Counts`] in the making: added to by serving threads and read by any, in no particular order.
+#[derive(Debug, Default)]
+pub struct Tally {
+    served: AtomicU64,
+    refused: AtomicU64,
+    failed: AtomicU64,
+    malformed: AtomicU64,
+    unsent: AtomicU64,
+}
+
+impl Tally {
+    /// Counts a request by the status of its reply.
+    pub fn count(&self, status: Status) {
+        let count = match status {
+            Status::Done | Status::NotFound => &self.served,
+            Status::Refused => &self.refused,
+            Status::Failed => &self.failed,
+        };
+        count.fetch_add(1, Relaxed);
+    }
+
+    /// Counts bytes that are no request.
+    pub fn count_malformed(&self) {
+        self.malformed.fetch_add(1, Relaxed);
+    }
+
+    /// Counts a reply that could not be sent.
+    pub fn count_unsent(&self) {
+        self.unsent.fetch_add(1, Relaxed);
+    }
+
+    /// What was counted so far.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        Counts {
+            served: self.served.load(Relaxed),
+            refused: self.refused.load(Relaxed),
+            failed: self.failed.load(Relaxed),
+            malformed: self.malformed.load(Relaxed),
+            unsent: self.unsent.load(Relaxed),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,162 @@
+//! The `rocks` program: killed, ended and started again it still has what it should, on Tailwater and on kernel sockets.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use tailwater_workload::rocks::{HEADER_LEN, Header, Operation, ScanSum, Status};
+
+const WAIT: Duration = Duration::from_secs(60);
+
+/// A running program on kernel sockets; killed when dropped.
+struct Server {
+    child: Child,
+    lines: BufReader<std::process::ChildStdout>,
+    address: SocketAddr,
+}
+
+impl Server {
+    fn start(path: &Path, options: &[&str]) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_rocks"))
+            .args(["--linux", "--listen", "127.0.0.1:0", "--threads", "2", "--path"])
+            .arg(path)
+            .args(options)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap());
+        let mut address = None;
+        while address.is_none() {
+            let mut line = String::new();
+            assert!(lines.read_line(&mut line).unwrap() > 0, "it ended");
+            address = line.trim().strip_prefix("listening on ").map(|address| address.parse().unwrap());
+        }
+        Self { child, lines, address: address.unwrap() }
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(WAIT)).unwrap();
+        stream
+    }
+
+    /// Ends it as an operator does; gives the line that it ends with.
+    fn end(mut self) -> String {
+        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
+        let mut rest = String::new();
+        self.lines.read_to_string(&mut rest).unwrap();
+        assert!(self.child.wait().unwrap().success());
+        rest
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn request(operation: Operation, key: u64, count: u32, body: &[u8]) -> Vec<u8> {
+    let header = Header { body_len: body.len() as u32, ..Header::request(operation, key + 9, key, count) };
+    [&header.encode()[..], body].concat()
+}
+
+fn ask(stream: &mut TcpStream, request: &[u8]) -> (Header, Vec<u8>) {
+    stream.write_all(request).unwrap();
+    let mut header = [0; HEADER_LEN];
+    stream.read_exact(&mut header).unwrap();
+    let header = Header::decode(&header).unwrap();
+    let mut body = vec![0; header.body_len as usize];
+    stream.read_exact(&mut body).unwrap();
+    assert_eq!(header.id, header.key + 9);
+    (header, body)
+}
+
+fn put(stream: &mut TcpStream, key: u64, value: &[u8]) {
+    assert_eq!(ask(stream, &request(Operation::Put, key, 0, value)).0.status, Some(Status::Done));
+}
+
+#[test]
+fn what_was_put_is_there_after_an_end_and_with_a_log_after_a_kill() {
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = folder.path().join("db");
+    let server = Server::start(&path, &["--load", "1000", "--value", "32"]);
+    let mut stream = server.connect();
+    put(&mut stream, 5_000, b"ended");
+    assert_eq!(ask(&mut stream, &request(Operation::Scan, 0, 1_000, b"")).0.count, 1_000);
+    let last = server.end();
+    assert_eq!(last, "2 served, 0 refused, 0 failed, 0 malformed, 0 unsent\n");
+
+    let server = Server::start(&path, &["--wal"]);
+    put(&mut server.connect(), 6_000, b"killed");
+    drop(server);
+
+    let server = Server::start(&path, &[]);
+    let mut stream = server.connect();
+    assert_eq!(ask(&mut stream, &request(Operation::Get, 5_000, 0, b"")).1, b"ended");
+    assert_eq!(ask(&mut stream, &request(Operation::Get, 6_000, 0, b"")).1, b"killed");
+    let (header, body) = ask(&mut stream, &request(Operation::Scan, 10, 100, b""));
+    assert_eq!((header.count, ScanSum::decode(&body)), (100, Some(ScanSum::expected(10, 100, 32))));
+}
+
+#[test]
+fn datagrams_and_bad_connections_are_handled_on_kernel_sockets() {
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let server = Server::start(&folder.path().join("db"), &["--max-scan", "10", "--max-value", "10"]);
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.connect(server.address).unwrap();
+    socket.set_read_timeout(Some(WAIT)).unwrap();
+    let mut bytes = [0; 2_000];
+    let mut status = |request: Vec<u8>| {
+        socket.send(b"not a request").unwrap();
+        socket.send(&request).unwrap();
+        let len = socket.recv(&mut bytes).unwrap();
+        Header::decode(&bytes[..len]).unwrap().status.unwrap()
+    };
+    assert_eq!(status(request(Operation::Put, 1, 0, b"one")), Status::Done);
+    assert_eq!(status(request(Operation::Get, 1, 0, b"")), Status::Done);
+    assert_eq!(status(request(Operation::Get, 2, 0, b"")), Status::NotFound);
+    assert_eq!(status(request(Operation::Scan, 0, 11, b"")), Status::Refused);
+    assert_eq!(status(request(Operation::Put, 2, 0, b"longer than ten")), Status::Refused);
+    let mut stream = server.connect();
+    put(&mut stream, 3, b"three");
+    stream.write_all(&[0; HEADER_LEN]).unwrap();
+    assert_eq!(stream.read(&mut bytes).unwrap_or(0), 0, "the connection is closed");
+    let idle = server.connect();
+    let last = server.end();
+    drop(idle);
+    assert_eq!(last, "4 served, 2 refused, 0 failed, 6 malformed, 0 unsent\n");
+}
+
+#[test]
+fn the_program_on_tailwater_saves_and_ends_on_a_signal() {
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = folder.path().join("db");
+    for options in [&["--load", "1000"][..], &["--quantum", "0us"]] {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_rocks"))
+            .args(["--listen", "127.0.0.1:0", "--path"])
+            .arg(&path)
+            .args(options)
+            .env("TAILWATER_KTHREADS", "1")
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        while !line.starts_with("listening on ") {
+            line.clear();
+            assert!(lines.read_line(&mut line).unwrap() > 0, "it ended");
+        }
+        kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+        assert!(child.wait().unwrap().success());
+        let mut rest = String::new();
+        lines.read_to_string(&mut rest).unwrap();
+        assert_eq!(rest, "0 served, 0 refused, 0 failed, 0 malformed, 0 unsent\n");
+    }
+    let store = tailwater_rocks::Store::open(&tailwater_rocks::store::Config::new(&path)).unwrap();
+    assert_eq!(store.scan(0, 5_000, || ()).unwrap().sum, ScanSum::expected(0, 1_000, 64));
+}

@@ -1,0 +1,173 @@
+//! The service on a standalone runtime, asked over the runtime's own loopback network.
+
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tailwater::net::{TcpStream, UdpSocket};
+use tailwater_rocks::request::Limits;
+use tailwater_rocks::service::{Config, IN_FLIGHT, Service};
+use tailwater_rocks::{Store, store};
+use tailwater_workload::rocks::{HEADER_LEN, Header, Operation, ScanSum, Status, write_value};
+
+#[global_allocator]
+static ALLOC: tailwater::Alloc = tailwater::Alloc;
+
+const KEYS: u64 = 10_000;
+const VALUE: usize = 100;
+const WAIT: Duration = Duration::from_secs(60);
+
+fn loaded(folder: &tempfile::TempDir) -> Arc<Store> {
+    let store = Store::open(&store::Config::new(&folder.path().join("db"))).unwrap();
+    store.load(KEYS, VALUE).unwrap();
+    Arc::new(store)
+}
+
+fn start(store: Arc<Store>) -> Service {
+    let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let limits = Limits { scan: KEYS as u32, ..Limits::default() };
+    Service::start(&Config { listen, workers: 4, limits }, store).unwrap()
+}
+
+fn value(key: u64) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    write_value(key, VALUE, &mut bytes);
+    bytes
+}
+
+fn request(operation: Operation, id: u64, key: u64, count: u32, body: &[u8]) -> Vec<u8> {
+    let header = Header { body_len: body.len() as u32, ..Header::request(operation, id, key, count) };
+    [&header.encode()[..], body].concat()
+}
+
+/// Reads one reply: its header and its body.
+fn reply(stream: &mut impl Read) -> io::Result<(Header, Vec<u8>)> {
+    let mut header = [0; HEADER_LEN];
+    stream.read_exact(&mut header)?;
+    let header = Header::decode(&header).unwrap();
+    let mut body = vec![0; header.body_len as usize];
+    stream.read_exact(&mut body)?;
+    Ok((header, body))
+}
+
+#[test]
+fn the_service_answers() {
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let store = loaded(&folder);
+    let builder = tailwater::Builder::new().kthreads(2).quantum(Duration::from_micros(15));
+    let run = builder.run(move || {
+        let service = start(store);
+        let server = service.local_addr().unwrap();
+        let counts = service.counts_reader();
+        datagrams_are_answered_and_others_dropped(server);
+        assert_eq!(counts.counts().malformed, 200);
+        a_get_is_answered_before_the_scans_asked_for_earlier(server);
+        many_connections_read_what_they_wrote(server);
+        a_connection_with_something_else_is_closed(server);
+        a_client_that_does_not_read_holds_up_nobody_else(server);
+        assert_eq!(counts.counts().failed, 0);
+    });
+    run.unwrap();
+}
+
+fn datagrams_are_answered_and_others_dropped(server: SocketAddr) {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.connect(server).unwrap();
+    socket.set_read_timeout(Some(WAIT)).unwrap();
+    let mut bytes = vec![0; 2_000];
+    let mut ask = |request: Vec<u8>| {
+        socket.send(&request).unwrap();
+        let len = socket.recv(&mut bytes).unwrap();
+        reply(&mut &bytes[..len]).unwrap()
+    };
+    for id in 0..200u64 {
+        let key = id * 37 % KEYS;
+        socket.send(b"not a request").unwrap();
+        let (header, body) = ask(request(Operation::Get, id, key, 0, b""));
+        assert_eq!((header.id, header.key, header.status), (id, key, Some(Status::Done)));
+        assert_eq!(body, value(key));
+    }
+    let (header, body) = ask(request(Operation::Scan, 1, KEYS - 5, 100, b""));
+    assert_eq!((header.count, ScanSum::decode(&body)), (5, Some(ScanSum::expected(KEYS - 5, 5, VALUE))));
+    assert_eq!(ask(request(Operation::Put, 2, 1 << 50, 0, b"far")).0.status, Some(Status::Done));
+    assert_eq!(ask(request(Operation::Get, 3, 1 << 50, 0, b"")).1, b"far");
+    assert_eq!(ask(request(Operation::Get, 4, 1 << 51, 0, b"")).0.status, Some(Status::NotFound));
+    let (header, _) = ask(request(Operation::Scan, 5, 0, KEYS as u32 + 1, b""));
+    assert_eq!(header.status, Some(Status::Refused));
+}
+
+fn a_get_is_answered_before_the_scans_asked_for_earlier(server: SocketAddr) {
+    let mut stream = TcpStream::connect(server).unwrap();
+    stream.set_read_timeout(Some(WAIT)).unwrap();
+    // One worker is left for the GET. All arrive together, and the SCANs are begun first.
+    let scan = |id| request(Operation::Scan, id, 0, KEYS as u32, b"");
+    let requests = [scan(1), scan(2), scan(3), request(Operation::Get, 4, 4, 0, b"")].concat();
+    let mut early = 0;
+    for _ in 0..20 {
+        stream.write_all(&requests).unwrap();
+        let order: Vec<u64> = (0..4).map(|_| reply(&mut stream).unwrap().0.id).collect();
+        let mut sorted = order.clone();
+        sorted.sort_unstable();
+        assert_eq!(sorted, [1, 2, 3, 4]);
+        early += usize::from(order[0] == 4);
+    }
+    // A SCAN takes some hundred quanta; the machine may stall a few times.
+    assert!(early >= 15, "the GET came first {early} times of 20");
+}
+
+fn many_connections_read_what_they_wrote(server: SocketAddr) {
+    let clients: Vec<_> = (0..8u64)
+        .map(|client| {
+            tailwater::thread::spawn(move || {
+                let mut stream = TcpStream::connect(server).unwrap();
+                stream.set_read_timeout(Some(WAIT)).unwrap();
+                for round in 0..100u64 {
+                    let (key, body) =
+                        (KEYS + client * 1_000 + round, vec![client as u8; round as usize * 20]);
+                    stream.write_all(&request(Operation::Put, 2 * round, key, 0, &body)).unwrap();
+                    assert_eq!(reply(&mut stream).unwrap().0.status, Some(Status::Done));
+                    stream.write_all(&request(Operation::Get, 2 * round + 1, key, 0, b"")).unwrap();
+                    assert_eq!(reply(&mut stream).unwrap().1, body);
+                }
+            })
+        })
+        .collect();
+    for client in clients {
+        client.join().unwrap();
+    }
+}
+
+fn a_connection_with_something_else_is_closed(server: SocketAddr) {
+    let answer = Header { status: Some(Status::Done), ..Header::request(Operation::Get, 1, 2, 0) }.encode();
+    for bytes in [&b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"[..], &answer] {
+        let mut stream = TcpStream::connect(server).unwrap();
+        stream.set_read_timeout(Some(WAIT)).unwrap();
+        stream.write_all(bytes).unwrap();
+        // An end or a reset, not a timeout.
+        let end = stream.read(&mut [0; 1]);
+        assert!(
+            !matches!(&end, Err(e) if e.kind() == io::ErrorKind::WouldBlock || e.kind() == io::ErrorKind::TimedOut)
+        );
+        assert!(!matches!(end, Ok(1..)));
+    }
+}
+
+fn a_client_that_does_not_read_holds_up_nobody_else(server: SocketAddr) {
+    let mut other = TcpStream::connect(server).unwrap();
+    other.set_read_timeout(Some(WAIT)).unwrap();
+    let big = vec![7; 1 << 20];
+    other.write_all(&request(Operation::Put, 1, 1 << 40, 0, &big)).unwrap();
+    assert_eq!(reply(&mut other).unwrap().0.status, Some(Status::Done));
+    // More replies than any buffers between here and there hold, and more requests than workers.
+    let mut deaf = TcpStream::connect(server).unwrap();
+    let asks = (0..IN_FLIGHT as u64).flat_map(|id| request(Operation::Get, id, 1 << 40, 0, b""));
+    deaf.write_all(&asks.collect::<Vec<u8>>()).unwrap();
+    for key in 0..100 {
+        other.write_all(&request(Operation::Get, key, key, 0, b"")).unwrap();
+        assert_eq!(reply(&mut other).unwrap().1, value(key));
+    }
+    for _ in 0..IN_FLIGHT {
+        assert_eq!(reply(&mut deaf).unwrap().1, big);
+    }
+}
