@@ -39,7 +39,7 @@ fn spawn<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> tailwater
 }
 
 /// How long a thread runs before it makes room for others, at a poll point or by signal.
-const QUANTUM: Duration = Duration::from_micros(30);
+const QUANTUM: Duration = Duration::from_micros(5);
 
 fn loaded() -> (tempfile::TempDir, Arc<Store>) {
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();

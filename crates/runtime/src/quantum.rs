@@ -45,15 +45,20 @@ fn end_turns(quantum: Duration) {
     // SAFETY: prctl has no memory operands here. A refusal makes quanta longer.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, TIMER_SLACK_NS) };
     let runtime = runtime();
-    let mut seen = vec![None; runtime.kthreads.len()];
+    // Of each kthread, the turn in progress at the last look, and for how many looks it should have been over.
+    let mut seen = vec![(None, 0u32); runtime.kthreads.len()];
     loop {
         std::thread::sleep(quantum);
-        for (&kthread, seen) in runtime.kthreads.iter().zip(&mut seen) {
+        for (&kthread, (seen, overdue)) in runtime.kthreads.iter().zip(&mut seen) {
             let turn = turn_of(kthread);
-            if turn.is_some() && turn == *seen && worker::waits_for(kthread, runtime, clock::now()) {
+            let over = turn.is_some() && turn == *seen && worker::waits_for(kthread, runtime, clock::now());
+            *overdue = if over { overdue.saturating_add(1) } else { 0 };
+            *seen = turn;
+            // Ever more rarely while preemption stays off: delivering a signal takes longer than a short quantum, and one every
+            // quantum would interrupt each other's handlers until the stack is full.
+            if overdue.is_power_of_two() {
                 end_turn(kthread);
             }
-            *seen = turn;
         }
     }
 }
