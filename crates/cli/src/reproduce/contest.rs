@@ -151,10 +151,10 @@ impl Contest {
         self.curve(panel, curve).into_iter().find(|point| point.case.load == load)
     }
 
-    /// The highest load before the first that saturated the system; `None` when all did.
+    /// The highest load that did not saturate the system, whatever a lower one met with; `None` when all did.
     pub fn capacity(&self, panel: &str, curve: &str) -> Option<f64> {
         let points = self.curve(panel, curve);
-        points.iter().take_while(|point| !point.saturated()).last().map(|point| point.case.load)
+        points.iter().rfind(|point| !point.saturated()).map(|point| point.case.load)
     }
 
     /// Panels' titles and curves' names, each once, in order of their first point.
@@ -335,16 +335,20 @@ pub mod tests {
         let contest = contest(vec![
             point("a", 90.0, &[900.0], 0.1, true),
             point("a", 10.0, &[30.0, 10.0, 20.0], 0.9, false),
-            point("b", 10.0, &[50.0], 0.8, false),
+            point("b", 10.0, &[50.0], 0.8, true),
+            point("b", 20.0, &[50.0], 0.8, false),
         ]);
         let loads: Vec<f64> = contest.curve("exp", "a").iter().map(|p| p.case.load).collect();
         assert_eq!(loads, [10.0, 90.0]);
-        assert_eq!((contest.capacity("exp", "a"), contest.capacity("exp", "c")), (Some(10.0), None));
+        let capacity = |curve: &str| contest.capacity("exp", curve);
+        assert_eq!(capacity("a"), Some(10.0));
+        assert_eq!(capacity("b"), Some(20.0), "one disturbed point is not a limit");
+        assert_eq!(capacity("c"), None);
         let panel = contest.latency_panel("exp", Vec::new());
         assert_eq!(panel.lines[0].points, [(10.0, 20.0)]);
         assert_eq!(panel.y_range, Some((10.0, 100.0)));
         assert_eq!(contest.batch_panel("exp", Vec::new()).lines[0].points.len(), 2);
-        assert_eq!(contest.data().rows().len(), 5);
+        assert_eq!(contest.data().rows().len(), 6);
         assert_eq!(contest.summary().rows()[1][5], "20.0 (10.0 to 30.0)");
     }
 }

@@ -1,6 +1,6 @@
 //! Figure 4: a spin server under three service-time distributions beside a batch job; tail latency and batch throughput over load.
 
-use tailwater_loadgen::ideal;
+use tailwater_loadgen::ideal::{self, Ideal};
 use tailwater_sim::plot::{Line, Panel, draw};
 use tailwater_workload::ServiceTime;
 
@@ -97,20 +97,22 @@ fn cases(rig: &Rig, pace: &Pace, loads: &[f64]) -> anyhow::Result<Vec<Case>> {
     Ok(cases)
 }
 
-/// Latency above, batch job below, with the queue without overhead as reference.
+/// Latency above, batch job below, with queues without overhead as references.
 fn panels(contest: &Contest, rig: &Rig, seed: u64) -> anyhow::Result<Vec<Panel>> {
     let (mut above, mut below) = (Vec::new(), Vec::new());
     for panel in contest.names(|case| &case.panel) {
-        let (mut latency, mut share) = (Vec::new(), Vec::new());
-        for point in contest.curve(&panel, TAILWATER) {
-            let cores = rig.testbed.cores.managed.len();
-            let ideal = ideal::run_with_stalls(&point.case.plan, seed, cores, &rig.stalls)?;
-            let tail = ideal.measurement.report().figures.win_p999_us;
-            latency.extend(tail.map(|us| (point.case.load, us)));
-            share.push((point.case.load, ideal.idle_share));
+        let (mut latency, mut stalled, mut share) = (Vec::new(), Vec::new(), Vec::new());
+        let cores = rig.testbed.cores.managed.len();
+        for Point { case, .. } in contest.curve(&panel, TAILWATER) {
+            let at = |ideal: &Ideal| Some((case.load, ideal.measurement.report().figures.win_p999_us?));
+            let ideal = ideal::run(&case.plan, seed, cores)?;
+            latency.extend(at(&ideal));
+            stalled.extend(at(&ideal::run_with_stalls(&case.plan, seed, cores, &rig.stalls)?));
+            share.push((case.load, ideal.idle_share));
         }
-        let name = "ideal queue with this machine's stalls";
-        above.push(contest.latency_panel(&panel, vec![Line::new(name, latency).dashed()]));
+        let name = "ideal queue";
+        let under = Line::new("ideal queue under the stalls seen before the run", stalled).dashed();
+        above.push(contest.latency_panel(&panel, vec![Line::new(name, latency).dashed(), under]));
         below.push(contest.batch_panel(&panel, vec![Line::new(name, share).dashed()]));
     }
     above.append(&mut below);
