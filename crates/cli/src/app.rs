@@ -17,6 +17,7 @@ use tailwater_shm::priority;
 
 use crate::bench::{tcp, threads};
 use crate::machine::cpu_set;
+use crate::testbed::tokio_spin;
 
 /// Run one of the services that `demo` and `bench` use
 #[derive(Debug, Args)]
@@ -46,6 +47,8 @@ enum App {
     Dns(tailwater_dns::cli::Options),
     /// Send back what reaches UDP port 7
     Echo,
+    /// Serve spin requests on Tokio
+    TokioSpin(tokio_spin::Options),
     Tcp(tcp::ServiceArgs),
     Threads(threads::ChildArgs),
     /// Become another program, under the same conditions
@@ -81,6 +84,7 @@ pub fn run(args: &AppArgs) -> anyhow::Result<()> {
         App::Swaptions(options) => tailwater_swaptions::cli::run(options),
         App::Dns(options) => tailwater_dns::cli::run(options),
         App::Echo => Ok(tailwater::Builder::new().run(echo)??),
+        App::TokioSpin(options) => tokio_spin::run(options),
         App::Tcp(args) => tcp::run_service(args),
         App::Threads(args) => threads::run_child(args),
         App::Exec { command } => {

@@ -19,9 +19,11 @@ mod interrupt;
 mod iokernel;
 mod load;
 mod machine;
+mod reproduce;
 mod run;
 mod stats;
 mod table;
+mod testbed;
 
 // The services that `demo` starts are this same program.
 #[global_allocator]
@@ -66,8 +68,7 @@ enum Command {
     Doctor(doctor::DoctorArgs),
     /// Simulate policies, allocators and machines
     Sim(Box<tailwater_sim::cli::SimArgs>),
-    /// Reproduce the papers' simulated figures
-    Reproduce(tailwater_sim::cli::ReproduceArgs),
+    Reproduce(reproduce::ReproduceArgs),
     #[command(hide = true)]
     App(Box<app::AppArgs>),
 }
@@ -96,7 +97,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Sim(args) => tailwater_sim::cli::run_sim(&args),
-        Command::Reproduce(args) => tailwater_sim::cli::run_reproduce(&args),
+        Command::Reproduce(args) => reproduce::run(&args),
         Command::App(args) => app::run(&args),
     };
     match result {

@@ -65,6 +65,9 @@ pub struct RunArgs {
     /// How long a user thread may keep others waiting before it is made to let them run; 0us: for ever [default: 0us]
     #[arg(long, value_name = "DURATION", value_parser = parse_us)]
     quantum: Option<u64>,
+    /// Whether a kthread without work handles packets that wait for another one [default: true]
+    #[arg(long, value_name = "BOOL")]
+    packet_stealing: Option<bool>,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
@@ -123,6 +126,7 @@ fn settings(args: &RunArgs) -> Vec<(&'static str, String)> {
         ("TAILWATER_STALL_TIMEOUT_MS", args.stall_timeout.map(|n| n.to_string())),
         ("TAILWATER_DUMP_SIGNAL", args.dump_signal.clone()),
         ("TAILWATER_QUANTUM_US", args.quantum.map(|n| n.to_string())),
+        ("TAILWATER_PACKET_STEALING", args.packet_stealing.map(|steal| steal.to_string())),
     ];
     all.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
 }

@@ -59,7 +59,7 @@ fn is_alive(pid: u32) -> bool {
 
 /// Abstract sockets of a demo.
 fn sockets(pid: u32) -> Vec<String> {
-    let name = format!("@tailwater-demo-{pid}");
+    let name = format!("@tailwater-testbed-{pid}");
     let list = fs::read_to_string("/proc/net/unix").unwrap();
     list.lines().filter(|line| line.contains(&name)).map(str::to_owned).collect()
 }

@@ -20,7 +20,7 @@
 use std::sync::Arc;
 
 use tailwater_workload::random::{Prng, stream};
-use tailwater_workload::{Arrivals, Interval, LatencyRecorder};
+use tailwater_workload::{Arrivals, Interval, LatencyRecorder, SeriesRecorder};
 
 use crate::noise::GapCounter;
 use crate::outstanding::{Answer, Outstanding};
@@ -69,6 +69,7 @@ pub struct Generator {
     pending: Option<Pending>,
     outstanding: Outstanding,
     recorder: LatencyRecorder,
+    series: Option<SeriesRecorder>,
     oddities: Oddities,
     gaps: GapCounter,
 }
@@ -169,6 +170,9 @@ impl Generator {
             } else {
                 LatencyRecorder::new(measured.start)
             },
+            series: (plan.series_window_ns > 0).then(|| {
+                SeriesRecorder::new(measured.start, plan.series_window_ns, measured.end - measured.start)
+            }),
             oddities: Oddities::default(),
             gaps: GapCounter::new(start_ns),
             measured,
@@ -300,6 +304,9 @@ impl Generator {
                 let latency_ns = now_ns.saturating_sub(due_ns);
                 if self.is_measured(due_ns) {
                     self.recorder.record(now_ns, latency_ns);
+                    if let Some(series) = &mut self.series {
+                        series.record(now_ns, latency_ns);
+                    }
                 }
                 ReplyOutcome::Completed { latency_ns }
             }
@@ -421,6 +428,7 @@ impl Generator {
             gaps: self.gaps.gaps(),
             late_after_ns: self.plan.late_after_ns,
             interrupted,
+            series: self.series.map(SeriesRecorder::finish).unwrap_or_default(),
         }
     }
 

@@ -45,6 +45,9 @@ pub struct Plan {
     /// side by side. Costs the generator about 5 ns a reply and 2 us ten times a second.
     #[serde(default)]
     pub intervals: bool,
+    /// Length of the windows of a [series](tailwater_workload::series) over the measured part; 0 for none.
+    #[serde(default)]
+    pub series_window_ns: u64,
 }
 
 fn default_timeout() -> u64 {
@@ -96,6 +99,7 @@ impl Plan {
             late_after_ns: DEFAULT_LATE_AFTER_NS,
             flows: 1,
             intervals: false,
+            series_window_ns: 0,
         }
     }
 

@@ -40,6 +40,7 @@ struct Partial {
     shared_tls: bool,
     quantum_us: Option<u64>,
     tcp_connections: Option<u32>,
+    packet_stealing: Option<bool>,
 }
 
 impl Partial {
@@ -60,6 +61,7 @@ impl Partial {
             shared_tls: self.shared_tls || next.shared_tls,
             quantum_us: self.quantum_us.or(next.quantum_us),
             tcp_connections: self.tcp_connections.or(next.tcp_connections),
+            packet_stealing: self.packet_stealing.or(next.packet_stealing),
         }
     }
 
@@ -80,6 +82,7 @@ impl Partial {
             shared_tls: false,
             quantum_us: variable("TAILWATER_QUANTUM_US")?,
             tcp_connections: variable("TAILWATER_TCP_CONNECTIONS")?,
+            packet_stealing: variable("TAILWATER_PACKET_STEALING")?,
         })
     }
 
@@ -192,6 +195,8 @@ pub struct Config {
     pub quantum: Option<Duration>,
     /// Most TCP connections open at once.
     pub tcp_connections: u32,
+    /// Whether a kthread without work handles frames that wait for another one with a core.
+    pub packet_stealing: bool,
 }
 
 impl Config {
@@ -236,6 +241,7 @@ impl Config {
             shared_tls: partial.shared_tls,
             quantum: partial.quantum_us.map(Duration::from_micros).filter(|quantum| !quantum.is_zero()),
             tcp_connections: partial.tcp_connections.unwrap_or(crate::net::DEFAULT_CONNECTIONS),
+            packet_stealing: partial.packet_stealing.unwrap_or(true),
         })
     }
 }
@@ -277,6 +283,7 @@ fn program_name() -> String {
 /// | [`dump_signal`](Self::dump_signal) | `TAILWATER_DUMP_SIGNAL` | `quit` |
 /// | [`quantum`](Self::quantum) | `TAILWATER_QUANTUM_US` | 0: none |
 /// | [`tcp_connections`](Self::tcp_connections) | `TAILWATER_TCP_CONNECTIONS` | 1000000 |
+/// | [`packet_stealing`](Self::packet_stealing) | `TAILWATER_PACKET_STEALING` | true |
 #[derive(Debug, Clone, Default)]
 #[must_use = "a builder does nothing until `run`"]
 pub struct Builder {
@@ -497,6 +504,19 @@ impl Builder {
         self
     }
 
+    /// Whether a kthread without work handles packets that wait for another kthread (Shenango section 5.2); true unless set. Without,
+    /// each kthread handles its own flow groups' packets, as under receive-side scaling, and those of kthreads that have no
+    /// core at the time, which would wait for ever; user threads are stolen either way. For measuring what stealing is worth.
+    ///
+    /// # Examples
+    /// ```
+    /// let builder = tailwater::Builder::new().packet_stealing(false);
+    /// ```
+    pub fn packet_stealing(mut self, steal: bool) -> Self {
+        self.settings.packet_stealing = Some(steal);
+        self
+    }
+
     /// The configuration that [`run`](Self::run) would use.
     pub(crate) fn resolve(self) -> Result<Config, StartError> {
         Config::complete(self.settings.or(Partial::from_environment()?).or(Partial::from_file()?))
@@ -548,6 +568,16 @@ mod tests {
             assert_eq!((file.dump_signal, text.parse()), (Some(signal), Ok(signal)));
         }
         assert!("hup".parse::<DumpSignal>().is_err());
+    }
+
+    #[test]
+    fn packets_are_stolen_unless_that_is_turned_off() {
+        let stealing = |packet_stealing| {
+            Config::complete(Partial { packet_stealing, ..Partial::default() }).unwrap().packet_stealing
+        };
+        assert_eq!([None, Some(true), Some(false)].map(stealing), [true, true, false]);
+        let file: Partial = toml::from_str("packet_stealing = false").unwrap();
+        assert_eq!(file.packet_stealing, Some(false));
     }
 
     #[test]

@@ -83,6 +83,8 @@ pub struct Runtime {
     pub sleepers: Sleepers,
     /// The cycle clock.
     pub clock: Clock,
+    /// Whether frames of kthreads that have a core are taken too.
+    pub steals_packets: bool,
     idle_timeout: Cycles,
     injected: SpinLock<VecDeque<&'static Uthread>>,
     injected_len: AtomicUsize,
@@ -262,6 +264,7 @@ fn start(config: &Config) -> Result<&'static Runtime, StartError> {
         pollers: Pollers::default(),
         sleepers: Sleepers::default(),
         clock,
+        steals_packets: config.packet_stealing,
         idle_timeout: config.idle_timeout.map_or(Cycles::MAX, |t| clock.from_ns(t.as_nanos() as u64)),
         injected: SpinLock::new(VecDeque::new()),
         injected_len: AtomicUsize::new(0),

@@ -17,7 +17,7 @@
 
 use crate::arch;
 use crate::handover::offer;
-use crate::kthread::{Kthread, NoPreempt, count};
+use crate::kthread::{Kthread, NO_CORE, NoPreempt, count};
 use crate::net;
 use crate::runtime::{Runtime, runtime};
 use crate::stack::Stack;
@@ -340,8 +340,10 @@ fn steal(kthread: &Kthread, runtime: &Runtime, guard: &NoPreempt, now: Cycles) -
             }
             return Some(uthread);
         }
-        let frames = poll_ingress(victim, guard);
-        count(&kthread.counters.stolen_frames, frames);
+        if lets_take_frames(victim, runtime) {
+            let frames = poll_ingress(victim, guard);
+            count(&kthread.counters.stolen_frames, frames);
+        }
         fire_timers(victim, now);
         take_overflow(victim, kthread);
         if let Some(uthread) = kthread.runq.pop() {
@@ -354,7 +356,13 @@ fn steal(kthread: &Kthread, runtime: &Runtime, guard: &NoPreempt, now: Cycles) -
 /// Whether there is anything this kthread could do: what an idle kthread polls.
 pub fn work_visible(kthread: &Kthread, runtime: &Runtime, now: Cycles) -> bool {
     waits_for(kthread, runtime, now)
-        || (runtime.kthreads.len() > 1 && runtime.kthreads.iter().any(|k| has_work(k, now)))
+        || (runtime.kthreads.len() > 1 && runtime.kthreads.iter().any(|k| has_stealable(k, runtime, now)))
+}
+
+/// Whether others may handle the frames in this kthread's ring: unless that is turned off; and where the kthread has no core,
+/// always, for it may not get one while others idle.
+fn lets_take_frames(kthread: &Kthread, runtime: &Runtime) -> bool {
+    runtime.steals_packets || kthread.core.load(Relaxed) == NO_CORE
 }
 
 /// Whether something waits that this kthread would turn to by itself, before it looked at others.
@@ -363,8 +371,16 @@ pub fn waits_for(kthread: &Kthread, runtime: &Runtime, now: Cycles) -> bool {
 }
 
 fn has_work(kthread: &Kthread, now: Cycles) -> bool {
+    kthread.has_frame() || has_threads(kthread, now)
+}
+
+fn has_stealable(kthread: &Kthread, runtime: &Runtime, now: Cycles) -> bool {
+    (kthread.has_frame() && lets_take_frames(kthread, runtime)) || has_threads(kthread, now)
+}
+
+/// Whether user threads are runnable, or become so by a timer that is due.
+fn has_threads(kthread: &Kthread, now: Cycles) -> bool {
     !kthread.runq.is_empty()
-        || kthread.has_frame()
         || kthread.shared.status.overflow.load(Relaxed) > 0
         || kthread.shared.status.next_timer.load(Relaxed) <= now
 }

@@ -1,9 +1,9 @@
-//! `tailwater sim` and `tailwater reproduce` without the rest of the `tailwater` binary.
+//! `tailwater sim` without the rest of the `tailwater` binary.
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use tailwater_sim::cli::{ReproduceArgs, SimArgs, run_reproduce, run_sim};
+use tailwater_sim::cli::{SimArgs, run_sim};
 
 #[derive(Parser)]
 struct Cli {
@@ -15,14 +15,11 @@ struct Cli {
 enum Command {
     /// Simulate policies, allocators and machines.
     Sim(Box<SimArgs>),
-    /// Reproduce the papers' simulated figures.
-    Reproduce(ReproduceArgs),
 }
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Sim(args) => run_sim(&args),
-        Command::Reproduce(args) => run_reproduce(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,4 +1,4 @@
-//! Command lines `tailwater sim` and `tailwater reproduce`, ready to be mounted.
+//! The command line `tailwater sim`, ready to be mounted.
 //!
 //! Owns arguments, progress, and where results go. A scenario file gives a study's fields, options on the command line
 //! override them. Results are printed as a table; `--csv`, `--json` and `--svg` write files. Progress goes to
@@ -16,7 +16,6 @@ use crate::mix::Mix;
 use crate::notation::{parse_loads, parse_policies};
 use crate::plot::{Panel, draw};
 use crate::report::{Table, write_file};
-use crate::reproduce::{Figure, Options};
 use crate::study::allocators::{self, AllocatorStudy};
 use crate::study::beside::{self, MeasuredDemo};
 use crate::study::connections::{self, ConnectionStudy};
@@ -266,28 +265,6 @@ pub struct TheoryArgs {
     pub markdown: bool,
 }
 
-/// Arguments of `tailwater reproduce`.
-#[derive(Clone, Debug, Args)]
-#[command(after_help = "Example:
-  tailwater reproduce shinjuku-fig1 --out figures")]
-pub struct ReproduceArgs {
-    /// Figures to reproduce; all when none is named.
-    #[arg(value_enum)]
-    pub figures: Vec<Figure>,
-    /// Folder for NAME.svg, NAME.csv and NAME.json.
-    #[arg(long, value_name = "FOLDER", default_value = "figures")]
-    pub out: PathBuf,
-    /// A tenth of the work: the shape, with wider intervals.
-    #[arg(long)]
-    pub quick: bool,
-    /// Seed of everything random.
-    #[arg(long, default_value_t = 1)]
-    pub seed: u64,
-    /// Threads; 0 for all the machine has. Changes only the time it takes.
-    #[arg(long, default_value_t = 0)]
-    pub threads: usize,
-}
-
 /// Runs `tailwater sim`.
 ///
 /// # Errors
@@ -302,29 +279,6 @@ pub fn run_sim(args: &SimArgs) -> anyhow::Result<()> {
         SimCommand::Plan(args) => run_plan(args),
         SimCommand::Theory(args) => run_theory(args),
     }
-}
-
-/// Runs `tailwater reproduce`.
-///
-/// # Errors
-///
-/// Files that cannot be written.
-pub fn run_reproduce(args: &ReproduceArgs) -> anyhow::Result<()> {
-    let figures = if args.figures.is_empty() { Figure::all() } else { &args.figures };
-    let options = Options { quick: args.quick, seed: args.seed, threads: args.threads };
-    for figure in figures {
-        let progress = progress(figure.name(), figure.ticks(&options));
-        let result = figure.run(&options, &|| progress.inc(1));
-        progress.finish_and_clear();
-        let result = result?;
-        let file = |extension: &str| args.out.join(format!("{}.{extension}", figure.name()));
-        write_file(&file("svg"), &result.svg)?;
-        write_file(&file("csv"), &result.data.to_csv())?;
-        write_file(&file("json"), &json(&result.claims)?)?;
-        println!("{}\n{}", result.title, result.claims_text());
-        println!("  drawn in {}, numbers in {}\n", file("svg").display(), file("csv").display());
-    }
-    Ok(())
 }
 
 fn run_policies(args: &PolicyArgs) -> anyhow::Result<()> {

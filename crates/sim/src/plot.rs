@@ -1,11 +1,11 @@
-//! SVG line charts.
+//! SVG charts of lines and of bars.
 //!
 //! Owns the look of every plot: colours that stay apart for colour-blind readers (Okabe and Ito), one legend per figure, panels
 //! side by side. The plotting library is used here and nowhere else, so that it can be replaced.
 
 use std::sync::Arc;
 
-use kuva::plot::{LegendPosition, LinePlot};
+use kuva::plot::{BarPlot, LegendPosition, LinePlot};
 use kuva::prelude::*;
 use kuva::render::annotations::TextAnnotation;
 
@@ -34,6 +34,27 @@ impl Line {
     }
 }
 
+/// One bar.
+#[derive(Clone, Debug)]
+pub struct Bar {
+    /// Name below it.
+    pub name: String,
+    /// Its height.
+    pub value: f64,
+    /// Lower and upper end of its whisker.
+    pub range: (f64, f64),
+}
+
+/// Whole decades around all points of these curves that can be drawn on a logarithmic axis.
+#[must_use]
+pub fn decades(lines: &[Line]) -> (f64, f64) {
+    let values = || lines.iter().flat_map(|line| &line.points).map(|&(_, y)| y).filter(|y| y.is_finite());
+    let (low, high) = (values().fold(f64::MAX, f64::min), values().fold(1.0, f64::max));
+    let decade = |y: f64, round: fn(f64) -> f64| libm::pow(10.0, round(libm::log10(y.max(0.1))));
+    let (low, high) = (decade(low.min(high), f64::floor), decade(high, f64::ceil));
+    (low, high.max(low * 10.0))
+}
+
 /// One chart of a figure.
 #[derive(Clone, Debug, Default)]
 pub struct Panel {
@@ -51,6 +72,8 @@ pub struct Panel {
     pub y_range: Option<(f64, f64)>,
     /// The curves. The same position has the same colour in every panel.
     pub lines: Vec<Line>,
+    /// Bars instead of curves, with whiskers; the x axis is their names.
+    pub bars: Vec<Bar>,
     /// Small labels at points of the chart: x, y, text.
     pub labels: Vec<(f64, f64, String)>,
 }
@@ -68,7 +91,11 @@ pub fn draw(title: &str, panels: &[Panel]) -> String {
     let mut plots = Vec::new();
     let mut layouts = Vec::new();
     for panel in panels {
-        let lines: Vec<Plot> = panel.lines.iter().enumerate().map(|(i, l)| line_plot(panel, i, l)).collect();
+        let mut lines: Vec<Plot> =
+            panel.lines.iter().enumerate().map(|(i, l)| line_plot(panel, i, l)).collect();
+        if !panel.bars.is_empty() {
+            lines.push(bar_plot(&panel.bars));
+        }
         layouts.push(layout(panel, &lines));
         plots.push(lines);
     }
@@ -95,6 +122,13 @@ fn line_plot(panel: &Panel, index: usize, line: &Line) -> Plot {
         plot = plot.with_dashed();
     }
     plot.into()
+}
+
+fn bar_plot(bars: &[Bar]) -> Plot {
+    let coloured =
+        bars.iter().enumerate().map(|(i, bar)| (bar.name.clone(), bar.value, COLOURS[i % COLOURS.len()]));
+    let whiskers = bars.iter().map(|bar| (bar.value - bar.range.0, bar.range.1 - bar.value));
+    BarPlot::new().with_colored_bars(coloured).with_asymmetric_error(whiskers.collect::<Vec<_>>()).into()
 }
 
 /// Drops points that cannot be drawn and ends a curve where it crosses `top`.
@@ -141,6 +175,22 @@ mod tests {
     fn a_curve_ends_where_it_leaves_the_chart() {
         assert_eq!(clip(&[(0.0, 1.0), (1.0, 3.0), (2.0, 9.0)], 2.0), [(0.0, 1.0), (0.5, 2.0)]);
         assert_eq!(clip(&[(0.0, f64::NAN), (1.0, 3.0)], 9.0), [(1.0, 3.0)]);
+    }
+
+    #[test]
+    fn a_logarithmic_axis_begins_and_ends_at_whole_decades() {
+        let line = |points: &[(f64, f64)]| vec![Line::new("a", points.to_vec())];
+        assert_eq!(decades(&line(&[(0.0, 20.0), (1.0, 900.0)])), (10.0, 1000.0));
+        assert_eq!(decades(&line(&[(0.0, 100.0)])), (100.0, 1000.0));
+        assert_eq!(decades(&line(&[(0.0, f64::NAN)])), (1.0, 10.0));
+    }
+
+    #[test]
+    fn bars_reach_the_drawing_with_their_names() {
+        let bar = |name: &str, value| Bar { name: name.into(), value, range: (value * 0.5, value * 2.0) };
+        let panel = Panel { bars: vec![bar("polling", 3.0), bar("woken", 30.0)], ..Panel::default() };
+        let svg = draw("round trips", &[panel]);
+        assert!(svg.contains("polling") && svg.contains("woken") && svg.contains(COLOURS[1]), "{svg}");
     }
 
     #[test]

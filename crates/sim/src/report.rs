@@ -34,6 +34,18 @@ impl Table {
         self.rows.push(row);
     }
 
+    /// The column names.
+    #[must_use]
+    pub fn header(&self) -> &[String] {
+        &self.header
+    }
+
+    /// The rows, each as long as the header.
+    #[must_use]
+    pub fn rows(&self) -> &[Vec<String>] {
+        &self.rows
+    }
+
     /// Aligned text: the first column to the left, the others to the right.
     #[must_use]
     pub fn to_text(&self) -> String {
@@ -69,10 +81,11 @@ impl Table {
         std::iter::once(&self.header).chain(&self.rows).map(line).collect()
     }
 
-    /// A Markdown table.
+    /// A Markdown table; bars in cells are escaped.
     #[must_use]
     pub fn to_markdown(&self) -> String {
-        let line = |row: &Vec<String>| format!("| {} |\n", row.join(" | "));
+        let escaped = |row: &[String]| row.iter().map(|c| c.replace('|', "\\|")).collect::<Vec<_>>();
+        let line = |row: &Vec<String>| format!("| {} |\n", escaped(row).join(" | "));
         let rule = format!("|{}\n", "---|".repeat(self.header.len()));
         line(&self.header) + &rule + &self.rows.iter().map(line).collect::<String>()
     }

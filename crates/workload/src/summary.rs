@@ -201,20 +201,20 @@ impl LatencyRecorder {
 
 /// The largest values of the current window.
 #[derive(Debug, Clone)]
-struct Window {
-    index: u64,
-    count: u64,
+pub(crate) struct Window {
+    pub(crate) index: u64,
+    pub(crate) count: u64,
     /// At most [`TAIL_LEN`] values, the smallest on top.
     tail: BinaryHeap<Reverse<u64>>,
 }
 
 impl Window {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { index: 0, count: 0, tail: BinaryHeap::with_capacity(TAIL_LEN) }
     }
 
     #[inline]
-    fn push(&mut self, latency_ns: u64) {
+    pub(crate) fn push(&mut self, latency_ns: u64) {
         self.count += 1;
         if self.tail.len() < TAIL_LEN {
             self.tail.push(Reverse(latency_ns));
@@ -226,7 +226,7 @@ impl Window {
     }
 
     /// The smallest value that at least 99.9 % of the window's values do not exceed; `None` for an empty window.
-    fn take_p999(&mut self) -> Option<u64> {
+    pub(crate) fn take_p999(&mut self) -> Option<u64> {
         // As many values may lie strictly above it as fit into one thousandth.
         let above = (self.count / 1000).min(TAIL_LEN as u64 - 1) as usize;
         self.count = 0;

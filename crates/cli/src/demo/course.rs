@@ -12,14 +12,14 @@ use tailwater_loadgen::Plan;
 use tailwater_workload::units::format_duration_ns;
 use tailwater_workload::{LoadSchedule, Rate, ServiceTime};
 
+use crate::testbed::CorePlan;
+
 /// Time a full run may take.
 const FULL: Duration = Duration::from_secs(84);
 /// Time a quick run may take.
 const QUICK: Duration = Duration::from_secs(17);
 /// What starting and ending a system costs, measured on a 2-vCPU virtual machine, half again for slower ones.
 const OVERHEAD: Duration = Duration::from_millis(350);
-/// Most managed cores: the one generator, on kernel sockets, sends about 300,000 requests a second.
-const MOST_MANAGED: usize = 3;
 /// Most loads of one run.
 const MOST_LOADS: usize = 20;
 /// Source ports of the generator on Tailwater, so that flows spread over kthreads.
@@ -99,17 +99,6 @@ fn parse_load(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Which core does what.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CorePlan {
-    /// All that the demo may use.
-    pub usable: Vec<usize>,
-    /// The IOKernel's and the generator's.
-    pub polling: usize,
-    /// Those that service and batch job share.
-    pub managed: Vec<usize>,
-}
-
 /// See the [module](self).
 #[derive(Debug, Clone)]
 pub struct Course {
@@ -149,7 +138,6 @@ impl Course {
     /// # Errors
     /// When there are too many loads for the time.
     pub fn new(args: &DemoArgs, usable: Vec<usize>) -> anyhow::Result<Self> {
-        anyhow::ensure!(usable.len() >= 2, "the demo needs two cores");
         anyhow::ensure!(args.loads.len() <= MOST_LOADS, "at most {MOST_LOADS} loads fit into a run");
         let loads = match (args.loads.is_empty(), args.quick) {
             (false, _) => args.loads.clone(),
@@ -165,13 +153,8 @@ impl Course {
         let around = warm_up + OVERHEAD + 2 * solo;
         let left = total.saturating_sub(noise + 2 * (trial + around)) / points;
         let counted = left.saturating_sub(around).clamp(ms(300), ms(5_000));
-        let cores = CorePlan {
-            polling: usable[0],
-            managed: usable[1..].iter().copied().take(MOST_MANAGED).collect(),
-            usable,
-        };
         Ok(Self {
-            cores,
+            cores: CorePlan::new(usable)?,
             service: args.service.clone(),
             loads,
             guaranteed: args.guaranteed,
@@ -187,17 +170,10 @@ impl Course {
 
     /// What is going to happen, for a person.
     pub fn describe(&self) -> String {
-        let CorePlan { usable, polling, managed } = &self.cores;
-        let shared = if managed.len() == 1 {
-            format!("service and batch share core {}", managed[0])
-        } else {
-            format!("service (up to {} cores) and batch share cores {managed:?}", managed.len())
-        };
-        let unused = usable.len() - 1 - managed.len();
-        let rest = if unused > 0 { format!("; {unused} more cores are left alone") } else { String::new() };
         format!(
-            "core {polling} polls and generates load, {shared}{rest}\n{} of work per request, {} loads, {} counted per point \
+            "{}\n{} of work per request, {} loads, {} counted per point \
              and system, all in one session (one autogroup)",
+            self.cores.describe(),
             self.service_text(),
             self.loads.len(),
             format_duration_ns(self.counted.as_millis() as u64 * MS)
@@ -261,11 +237,6 @@ impl Course {
             ..Plan::new(LoadSchedule::constant(rate, length.as_nanos() as u64), self.service.clone())
         })
     }
-}
-
-/// Beginning and end of the counted part of a plan that starts at `start`.
-pub fn counted_part(plan: &Plan, start: std::time::Instant) -> (std::time::Instant, std::time::Instant) {
-    (start + Duration::from_nanos(plan.warm_up_ns), start + Duration::from_nanos(plan.schedule.length_ns()))
 }
 
 #[cfg(test)]

@@ -6,53 +6,34 @@
 //! | module | owns |
 //! |---|---|
 //! | [`course`] | options, cores, durations: everything fixed before the first measurement |
-//! | [`child`] | service and batch processes, and that none outlives the demo |
-//! | [`on_tailwater`], [`on_linux`] | one system each: start, measure, end |
 //! | [`outcome`] | what was found, as data and as `demo.json` |
 //! | [`verdict`], [`plot`] | what it means, in words and as a picture |
 //!
-//! Both systems get the same requests (plan and seed), the same calibration of work, the same cores, and start anew for
-//! every point. During the counted part of a point nothing of the demo runs but the generator: everybody else waits in the
-//! kernel for its end.
+//! How a point is measured is the [`testbed`](crate::testbed)'s.
 
 use std::io::Write;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
 
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
-use tailwater_loadgen::clock::Clock;
-use tailwater_loadgen::noise::{Probe, probe};
-use tailwater_loadgen::pin::PinnedThread;
+use tailwater_loadgen::ideal;
 use tailwater_loadgen::stalls::MachineStalls;
-use tailwater_loadgen::{Measurement, ideal};
-use tailwater_spin::Spinner;
 
+use crate::doctor;
 use crate::interrupt::Interrupt;
 use crate::machine::{Machine, commit};
-use crate::{doctor, machine};
+use crate::testbed::handoffs::HandoffRecord;
+use crate::testbed::wait::{self, Wait, WaitChoice};
+use crate::testbed::{Measured, Testbed, on_linux, on_tailwater};
 
-pub mod child;
 mod course;
-mod on_linux;
-mod on_tailwater;
 mod outcome;
 mod plot;
 mod verdict;
 
 pub use course::DemoArgs;
 use course::{Course, LinuxWait};
-use on_linux::Wait;
-use outcome::{HandoffRecord, IdealPoint, Noise, Outcome, Point, Solo, System, WaitChoice, WaitTrial};
-
-/// One measured point of either system, before it becomes figures.
-#[derive(Debug)]
-struct Measured {
-    measurement: Measurement,
-    /// Trials per second of the batch job over the counted time.
-    batch_rate: f64,
-    /// The same with nothing beside it, before or after.
-    solo_rate: f64,
-}
+use outcome::{IdealPoint, Noise, Outcome, Point, Solo, System};
 
 /// Runs the demo.
 ///
@@ -64,7 +45,8 @@ pub fn run(args: &DemoArgs) -> anyhow::Result<()> {
     let machine = Machine::describe();
     let course = Course::new(args, machine.usable_cores.clone())?;
     print(&format!("{machine}\n{}\n", course.describe()))?;
-    let demo = Demo { course, interrupt };
+    let testbed = Testbed { cores: course.cores.clone(), interrupt: Arc::new(interrupt), solo: course.solo };
+    let demo = Demo { course, testbed };
     let outcome = demo.measure(args, machine)?;
     print(&format!("\n{}", outcome.verdict.join("\n")))?;
     write(&args.json, &outcome.to_json()?)?;
@@ -84,7 +66,7 @@ fn write(path: &std::path::Path, text: &str) -> anyhow::Result<()> {
 /// What every step of the run needs.
 struct Demo {
     course: Course,
-    interrupt: Interrupt,
+    testbed: Testbed,
 }
 
 impl Demo {
@@ -93,7 +75,7 @@ impl Demo {
         steps.begin("noise of the machine");
         let (noise, stalls) = self.probe_noise()?;
         steps.print(&format!("noise: {}", outcome::describe_noise(&noise)))?;
-        let speed = self.calibrate()?;
+        let speed = self.testbed.calibrate()?;
         let wait = self.choose_wait(args.linux_wait, speed, &steps)?;
         steps.print(&format!("Linux service: {}", wait.why))?;
         steps.print(&outcome::table_head())?;
@@ -106,20 +88,22 @@ impl Demo {
             steps.print(&ideal.table_rows())?;
             steps.begin(&format!("Tailwater at {} %", self.course.loads[index]));
             let measured = on_tailwater::point(
-                self,
+                &self.testbed,
                 speed,
                 &self.course.plan(index)?,
                 self.course.seed(index),
+                on_tailwater::Setting { guaranteed: self.course.guaranteed, ..Default::default() },
                 &mut handoffs,
             )?;
-            let point = self.point(System::Tailwater, index, &measured);
+            let point = self.point(System::Tailwater, index, &measured)?;
             steps.print(&point.table_row())?;
             points.push(point);
             steps.begin(&format!("Linux at {} %", self.course.loads[index]));
             // Past saturation there is nothing to learn but that it is past saturation.
             let plan = if linux_saturated { self.course.short_plan(index) } else { self.course.plan(index) };
-            let measured = on_linux::point(self, speed, &plan?, self.course.seed(index), wait.mode())?;
-            let point = self.point(System::Linux, index, &measured);
+            let setting = on_linux::Setting::threads(wait.mode());
+            let measured = on_linux::point(&self.testbed, speed, &plan?, self.course.seed(index), setting)?;
+            let point = self.point(System::Linux, index, &measured)?;
             linux_saturated |= point.saturated;
             steps.print(&point.table_row())?;
             points.push(point);
@@ -145,35 +129,13 @@ impl Demo {
         Ok(outcome)
     }
 
-    /// Gaps of all cores at the same time, with nothing else of ours running.
+    /// The machine's noise before anything of the demo runs.
     fn probe_noise(&self) -> anyhow::Result<(Vec<Noise>, MachineStalls)> {
-        let clock = Clock::start();
-        let duration = self.course.noise;
-        let probe_on = |core: usize| -> anyhow::Result<Probe> {
-            let _pinned = PinnedThread::new(core)?;
-            Ok(probe(&clock, duration))
-        };
-        let managed = self.course.cores.managed.iter().copied();
-        let cores: Vec<usize> = [self.course.cores.polling].into_iter().chain(managed).collect();
-        let probes = std::thread::scope(|scope| {
-            let threads: Vec<_> = cores.iter().map(|&core| scope.spawn(move || probe_on(core))).collect();
-            let joined = threads.into_iter().map(|thread| thread.join().expect("probing does not panic"));
-            joined.collect::<anyhow::Result<Vec<_>>>()
-        })?;
-        self.interrupt.check()?;
-        let noise =
-            cores.iter().zip(&probes).map(|(&core, probe)| Noise { core, gaps: probe.gaps.figures() });
-        let mut stalls = probes.iter().map(|probe| probe.stalls.clone());
+        let probes = self.testbed.probe_noise(self.course.noise)?;
+        let noise = probes.iter().map(|(core, probe)| Noise { core: *core, gaps: probe.gaps.figures() });
+        let mut stalls = probes.iter().map(|(_, probe)| probe.stalls.clone());
         let polling = stalls.next().unwrap_or_default();
         Ok((noise.collect(), MachineStalls { polling, working: stalls.collect() }))
-    }
-
-    /// The speed of work on a managed core, for all servers of this run.
-    fn calibrate(&self) -> anyhow::Result<u64> {
-        let _pinned = PinnedThread::new(self.course.cores.managed[0])?;
-        // The fastest of three, for a stall may last as long as one of them.
-        let speeds = (0..3).map(|_| Spinner::calibrate().iterations_per_ms());
-        Ok(speeds.max().unwrap_or(1))
     }
 
     /// Blocking or polling sockets for the baseline, whichever serves it better.
@@ -184,14 +146,7 @@ impl Demo {
             LinuxWait::Auto => {}
         }
         let (load, plan) = self.course.trial()?;
-        let trial = |wait: Wait, name: &str| -> anyhow::Result<WaitTrial> {
-            steps.begin(name);
-            let measured = on_linux::point(self, speed, &plan, self.course.seed(0), wait)?;
-            Ok(WaitTrial::new(&measured))
-        };
-        let block = trial(Wait::Block, "Linux, blocking sockets")?;
-        let busy = trial(Wait::Busy, "Linux, polling sockets")?;
-        Ok(WaitChoice::between(load, block, busy))
+        wait::choose(&self.testbed, speed, load, &plan, self.course.seed(0), |what| steps.begin(what))
     }
 
     /// The queue without overhead, on cores that never stall and on this machine's.
@@ -203,41 +158,10 @@ impl Demo {
         IdealPoint::new(self.course.loads[index], &ideal, &stalled)
     }
 
-    fn point(&self, system: System, index: usize, measured: &Measured) -> Point {
-        Point::new(system, self.course.loads[index], &self.course.service, measured)
-    }
-
-    /// Measures a batch job that has its cores to itself: the median of several stretches, so that a stall in one of them
-    /// does not make every share that is compared with this rate too large. Goes on while other programs let it do nothing.
-    ///
-    /// Done right before and after each point, with the same process, and the larger counts: a host may run its cores at
-    /// 660,000 trials a second now and at 920,000 some seconds later, and a share of the slower one could exceed 1.
-    fn solo_rate(&self, batch: &mut child::Batch) -> anyhow::Result<f64> {
-        let stretch = self.course.solo / SOLO_STRETCHES;
-        let give_up = Instant::now() + START_TIMEOUT;
-        let mut rates = Vec::new();
-        while rates.len() < SOLO_STRETCHES as usize {
-            let from = Instant::now();
-            let rate = self.batch_rate(batch, from, from + stretch)?;
-            if rate > 0.0 {
-                rates.push(rate);
-            }
-            anyhow::ensure!(
-                Instant::now() < give_up,
-                "the batch job gets no core even alone: the machine is overloaded"
-            );
-        }
-        rates.sort_by(f64::total_cmp);
-        Ok(rates[rates.len() / 2])
-    }
-
-    /// Measures a system's batch job between two points in time, during which this thread sleeps.
-    fn batch_rate(&self, batch: &mut child::Batch, from: Instant, to: Instant) -> anyhow::Result<f64> {
-        self.interrupt.sleep_until(from)?;
-        let first = batch.progress(&self.interrupt)?;
-        self.interrupt.sleep_until(to)?;
-        let last = batch.progress(&self.interrupt)?;
-        Ok(last.rate_since(first))
+    fn point(&self, system: System, index: usize, measured: &Measured) -> anyhow::Result<Point> {
+        let batch = measured.batch.context("a point of the demo has a batch job")?;
+        let Course { loads, service, .. } = &self.course;
+        Ok(Point::new(system, loads[index], service, &measured.measurement, batch))
     }
 }
 
@@ -273,33 +197,5 @@ impl Steps {
 impl Drop for Steps {
     fn drop(&mut self) {
         self.end();
-    }
-}
-
-/// Stretches in which the batch job alone is measured.
-const SOLO_STRETCHES: u32 = 3;
-
-/// How long a started process may take until it answers.
-const START_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// Keeps the calling thread, and the processes it starts, off the cores under measurement while it lives.
-fn stay_off_managed_cores(course: &Course) -> anyhow::Result<OffManaged> {
-    let before = machine::usable_cores();
-    let elsewhere: Vec<usize> =
-        before.iter().copied().filter(|core| !course.cores.managed.contains(core)).collect();
-    rustix::thread::sched_setaffinity(None, &machine::cpu_set(&elsewhere))
-        .context("cannot leave the cores to measure")?;
-    Ok(OffManaged { before })
-}
-
-/// See [`stay_off_managed_cores`].
-struct OffManaged {
-    before: Vec<usize>,
-}
-
-impl Drop for OffManaged {
-    fn drop(&mut self) {
-        // Fails only if those cores went offline since.
-        let _ = rustix::thread::sched_setaffinity(None, &machine::cpu_set(&self.before));
     }
 }

@@ -3,28 +3,19 @@
 //! Owns the figures' definitions: a share of batch is its rate over its rate alone right before or after; a point is saturated
 //! when more than 1 % of its requests were lost. Every number here is finite: what cannot be one is an error when it is made.
 
-use std::collections::BTreeMap;
-
 use anyhow::Context;
-use hdrhistogram::Histogram;
 use serde::Serialize;
-use tailwater_iokernel::stats::{HandoffKind, StatsHandle};
+use tailwater_loadgen::Measurement;
 use tailwater_loadgen::ideal::Ideal;
 use tailwater_loadgen::noise::GapFigures;
-use tailwater_loadgen::plan::DEFAULT_TIMEOUT_NS;
 use tailwater_workload::ServiceTime;
 
-use super::Measured;
 use super::course::OptionRecord;
-use super::on_linux::Wait;
 use crate::machine::Machine;
 use crate::table::number;
-
-/// Losing more than this part of its requests, a system is saturated.
-const SATURATED_LOSS: f64 = 0.01;
-
-/// How much less of the batch job a polling server may leave and still be called better.
-const BATCH_TOLERANCE: f64 = 0.1;
+use crate::testbed::handoffs::HandoffFigures;
+use crate::testbed::wait::WaitChoice;
+use crate::testbed::{BatchRates, is_saturated, latency_or_timeout as latency};
 
 /// Everything a demo found.
 #[derive(Debug, Serialize)]
@@ -154,10 +145,14 @@ pub struct Point {
 
 impl Point {
     /// A measurement as figures.
-    pub fn new(system: System, load: f64, service: &ServiceTime, measured: &Measured) -> Self {
-        let figures = measured.measurement.report().figures;
-        let latency = |value: Option<f64>| value.unwrap_or(DEFAULT_TIMEOUT_NS as f64 / 1e3);
-        let offered = figures.completed + figures.lost;
+    pub fn new(
+        system: System,
+        load: f64,
+        service: &ServiceTime,
+        measurement: &Measurement,
+        batch: BatchRates,
+    ) -> Self {
+        let figures = measurement.report().figures;
         Self {
             system,
             service: service.to_string(),
@@ -168,11 +163,11 @@ impl Point {
             p99_us: latency(figures.p99_us),
             p999_us: latency(figures.p999_us),
             win_p999_us: latency(figures.win_p999_us),
-            batch_share: measured.batch_rate / measured.solo_rate,
-            solo_rate: measured.solo_rate,
+            batch_share: batch.share(),
+            solo_rate: batch.solo,
             lost: figures.lost,
             late: figures.late,
-            saturated: figures.lost as f64 > SATURATED_LOSS * offered as f64,
+            saturated: is_saturated(figures.completed, figures.lost),
             completed: figures.completed,
             windows: figures.windows,
             windows_cut: figures.windows_cut,
@@ -297,159 +292,11 @@ fn row(load: &str, system: &str, rates: (f64, f64), us: [f64; 4], batch: f64, lo
     )
 }
 
-/// How the Linux server waited, and why.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct WaitChoice {
-    mode: Wait,
-    pub why: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    block: Option<WaitTrial>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    busy: Option<WaitTrial>,
-}
-
-/// A short trial of one way to wait.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct WaitTrial {
-    pub p50_us: f64,
-    pub win_p999_us: f64,
-    pub batch_share: f64,
-}
-
-impl WaitTrial {
-    /// A measurement as a trial.
-    pub fn new(measured: &Measured) -> Self {
-        let figures = measured.measurement.report().figures;
-        let latency = |value: Option<f64>| value.unwrap_or(DEFAULT_TIMEOUT_NS as f64 / 1e3);
-        Self {
-            p50_us: latency(figures.p50_us),
-            win_p999_us: latency(figures.win_p999_us),
-            batch_share: measured.batch_rate / measured.solo_rate,
-        }
-    }
-}
-
-impl WaitChoice {
-    /// Chosen by an option.
-    pub fn told(mode: Wait) -> Self {
-        let name = name_of(mode);
-        Self { mode, why: format!("{name} sockets, as asked"), block: None, busy: None }
-    }
-
-    /// Chosen by trials at `load` percent. Polling must be faster and leave about as much to the batch job, which is the
-    /// point of sharing a core.
-    pub fn between(load: f64, block: WaitTrial, busy: WaitTrial) -> Self {
-        let faster = busy.win_p999_us < block.win_p999_us;
-        let leaves = busy.batch_share > block.batch_share - BATCH_TOLERANCE;
-        let mode = if faster && leaves { Wait::Busy } else { Wait::Block };
-        let of = |t: WaitTrial| {
-            format!(
-                "p50 {} us, windowed p99.9 {} us, batch {:.2}",
-                number(t.p50_us),
-                number(t.win_p999_us),
-                t.batch_share
-            )
-        };
-        let because = match (mode, faster) {
-            (Wait::Busy, _) => "polling is faster and leaves the batch job as much",
-            (Wait::Block, true) => "polling is faster but takes the batch job's time",
-            (Wait::Block, false) => "polling is not faster",
-        };
-        let why = format!(
-            "{} sockets, because in a trial at {load} % load {because} (blocking: {}; polling: {})",
-            name_of(mode),
-            of(block),
-            of(busy)
-        );
-        Self { mode, why, block: Some(block), busy: Some(busy) }
-    }
-
-    pub fn mode(&self) -> Wait {
-        self.mode
-    }
-}
-
-fn name_of(mode: Wait) -> &'static str {
-    match mode {
-        Wait::Block => "blocking",
-        Wait::Busy => "polling",
-    }
-}
-
-/// Collects hand-off latencies over the IOKernels of all points.
-#[derive(Debug, Default)]
-pub struct HandoffRecord {
-    kinds: BTreeMap<&'static str, Histogram<u64>>,
-}
-
-/// Time from the IOKernel's decision to the service's thread running, by how the core was freed.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct HandoffFigures {
-    /// From a busy, polling kthread: the median.
-    pub p50: f64,
-    /// Its 99th percentile.
-    pub p99: f64,
-    /// How often.
-    pub count: u64,
-    /// All kinds, this one included.
-    pub kinds: BTreeMap<&'static str, HandoffKindFigures>,
-}
-
-/// Latencies of one kind of hand-off in microseconds.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
-pub struct HandoffKindFigures {
-    p50: f64,
-    p99: f64,
-    count: u64,
-}
-
-impl HandoffRecord {
-    /// Adds what an IOKernel has seen.
-    pub fn add(&mut self, stats: &StatsHandle) {
-        for kind in HandoffKind::ALL {
-            let seen = stats.handoff(kind).running.snapshot();
-            match self.kinds.entry(kind.name()) {
-                std::collections::btree_map::Entry::Vacant(entry) => drop(entry.insert(seen)),
-                std::collections::btree_map::Entry::Occupied(mut entry) => {
-                    entry.get_mut().add(&seen).expect("all snapshots have the same bounds");
-                }
-            }
-        }
-    }
-
-    /// The figures; zeros where nothing was seen.
-    pub fn figures(&self) -> HandoffFigures {
-        let us = |histogram: &Histogram<u64>, quantile| histogram.value_at_quantile(quantile) as f64 / 1e3;
-        let kinds: BTreeMap<_, _> = self
-            .kinds
-            .iter()
-            .map(|(&name, h)| {
-                (name, HandoffKindFigures { p50: us(h, 0.5), p99: us(h, 0.99), count: h.len() })
-            })
-            .collect();
-        let polling = kinds.get(HandoffKind::Polling.name()).copied().unwrap_or_default();
-        HandoffFigures { p50: polling.p50, p99: polling.p99, count: polling.count, kinds }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use tailwater_loadgen::{Generator, Plan};
 
     use super::*;
-
-    #[test]
-    fn polling_sockets_must_be_faster_and_leave_time_for_the_batch_job() {
-        let trial = |win_p999_us, batch_share| WaitTrial { p50_us: 10.0, win_p999_us, batch_share };
-        let block = trial(180.0, 0.5);
-        let mode = |busy| WaitChoice::between(30.0, block, busy).mode;
-        assert_eq!(mode(trial(100.0, 0.45)), Wait::Busy);
-        assert_eq!(mode(trial(100.0, 0.01)), Wait::Block);
-        assert_eq!(mode(trial(200.0, 0.5)), Wait::Block);
-        assert!(
-            WaitChoice::between(30.0, block, trial(100.0, 0.0)).why.contains("takes the batch job's time")
-        );
-    }
 
     #[test]
     fn rows_stand_under_their_heads() {
@@ -464,8 +311,8 @@ mod tests {
         let share_and_solo = |batch_rate, solo_rate| {
             let plan = Plan::new("1s@1k".parse().unwrap(), "exp:10us".parse().unwrap());
             let measurement = Generator::new(plan, 1, 0).unwrap().finish(1_000_000_000);
-            let measured = Measured { measurement, batch_rate, solo_rate };
-            let point = Point::new(System::Linux, 10.0, &"exp:10us".parse().unwrap(), &measured);
+            let batch = BatchRates { beside: batch_rate, solo: solo_rate };
+            let point = Point::new(System::Linux, 10.0, &"exp:10us".parse().unwrap(), &measurement, batch);
             (point.batch_share, Solo::of(&[point]))
         };
         let (share, solo) = share_and_solo(450.0, 500.0);

@@ -4,7 +4,7 @@
 //! Owns which curves and axes there are; how they are drawn is the simulator's plotting module. A curve of latency ends where
 //! its system saturates: beyond, latency depends on how long the overload lasts.
 
-use tailwater_sim::plot::{Line, Panel, draw as draw_panels};
+use tailwater_sim::plot::{Line, Panel, decades, draw as draw_panels};
 
 use super::outcome::{IdealPoint, Outcome, Point, QueueFigures, System};
 
@@ -35,16 +35,12 @@ fn latency(
         Line::new("ideal queue", ideal(&|i| of_queue(&i.queue))).dashed(),
         Line::new("ideal with this machine's stalls", ideal(&|i| of_queue(&i.stalled))).dashed(),
     ];
-    let values = || lines.iter().flat_map(|line| &line.points).map(|&(_, us)| us);
-    let (low, high) = (values().fold(f64::MAX, f64::min), values().fold(1.0, f64::max));
-    // Whole decades around the curves.
-    let decade = |us: f64, round: fn(f64) -> f64| 10f64.powf(round(us.max(0.1).log10()));
     Panel {
         title: title.to_owned(),
         x_label: "load (%)".to_owned(),
         y_label: "latency (us)".to_owned(),
         log_y: true,
-        y_range: Some((decade(low.min(high), f64::floor), decade(high, f64::ceil))),
+        y_range: Some(decades(&lines)),
         lines,
         ..Panel::default()
     }

@@ -14,7 +14,7 @@ mod prober;
 mod switch;
 
 pub use handoff::{HandoffOptions, HandoffReport, handoff};
-pub use switch::{ECHO_NAME, SwitchOptions, SwitchReport, switch};
+pub use switch::{ECHO_NAME, SwitchOptions, SwitchReport, raw_round_trips, switch};
 
 pub(crate) use baseline::{BaselineOrder, live as live_baseline};
 

@@ -74,6 +74,8 @@ pub struct SwitchReport {
 
 /// Frames written, then read, per step of the pump: few enough to stay in the first-level cache.
 const BURST: usize = 32;
+/// From an answer to the next echo.
+const ECHO_GAP: Duration = Duration::from_micros(2);
 /// Bytes of each ring.
 const RING_BYTES: u32 = 1 << 16;
 
@@ -157,12 +159,24 @@ fn throughput(options: SwitchOptions, windows: &mut Vec<Window>) -> Result<(), B
 
 /// Round trips between a port and a service whose kthread runs all the time.
 fn raw_echo(options: SwitchOptions, into: &mut Histogram<u64>) -> Result<(), BenchError> {
+    raw_round_trips(options.echoes, ECHO_GAP)?.into_iter().for_each(|ns| into.saturating_record(ns));
+    Ok(())
+}
+
+/// Nanoseconds of `count` round trips, each begun `gap` after the last one's end, between a port and a bare kthread that runs all the
+/// time: what the IOKernel and shared memory take without sockets and user threads.
+///
+/// # Errors
+/// [`BenchError`] when something does not start or answer.
+pub fn raw_round_trips(count: usize, gap: Duration) -> Result<Vec<u64>, BenchError> {
     let (port, prober) = prober();
     let running = Running::start(vec![Box::new(port)])?;
     let spec = RawSpec { spin_us: 10_000_000, ..RawSpec::new("service") };
     let service = RawRuntime::start(&running.socket, &spec, |_| Box::<Echo>::default())?;
     let target = Endpoint { mac: service.mac(), ip: service.ip(), port: 7 };
-    round_trips(&prober, target, options, into)
+    let mut trips = Vec::with_capacity(count);
+    round_trips(&prober, target, count, gap, |ns| trips.push(ns))?;
+    Ok(trips)
 }
 
 /// The same with a service of the runtime library, in a process of its own.
@@ -177,20 +191,22 @@ fn echo(
     let registered = || running.stats.runtimes().into_iter().find(|runtime| runtime.name == ECHO_NAME);
     wait_for("the start of the echo service", || registered().is_some())?;
     let service = registered().ok_or_else(|| BenchError::Child("the echo service ended".to_owned()))?;
-    round_trips(&prober, Endpoint { mac: service.mac, ip: service.ip, port: 7 }, options, into)
+    let target = Endpoint { mac: service.mac, ip: service.ip, port: 7 };
+    round_trips(&prober, target, options.echoes, ECHO_GAP, |ns| into.saturating_record(ns))
 }
 
 fn round_trips(
     prober: &Handle,
     target: Endpoint,
-    options: SwitchOptions,
-    into: &mut Histogram<u64>,
+    count: usize,
+    gap: Duration,
+    mut record: impl FnMut(u64),
 ) -> Result<(), BenchError> {
-    let probe = |count| Probe { target, gap: Duration::from_micros(2), count };
+    let probe = |count| Probe { target, gap, count };
     // The first ones find caches cold, and a service that has just registered may not listen yet.
     prober.measure(probe(100))?;
-    for sample in prober.measure(probe(options.echoes))? {
-        into.saturating_record(sample.answered);
+    for sample in prober.measure(probe(count))? {
+        record(sample.answered);
     }
     Ok(())
 }

@@ -11,20 +11,15 @@ use serde::Serialize;
 use crate::report::Table;
 
 /// A figure that can be reproduced.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Figure {
     /// Shenango (NSDI'19) figure 1: CPU efficiency of core allocators at 1 ms and 5 us.
-    #[value(name = "shenango-fig1")]
     Shenango1,
     /// Shinjuku (NSDI'19) figure 1: four policies, three service-time distributions.
-    #[value(name = "shinjuku-fig1")]
     Shinjuku1,
     /// Shinjuku (NSDI'19) figure 2: short and long requests apart.
-    #[value(name = "shinjuku-fig2")]
     Shinjuku2,
     /// Shinjuku (NSDI'19) figure 4: connections needed for balance under RSS.
-    #[value(name = "shinjuku-fig4")]
     Shinjuku4,
 }
 
@@ -32,7 +27,7 @@ impl Figure {
     /// All figures.
     #[must_use]
     pub fn all() -> &'static [Self] {
-        <Self as clap::ValueEnum>::value_variants()
+        &[Self::Shenango1, Self::Shinjuku1, Self::Shinjuku2, Self::Shinjuku4]
     }
 
     /// Its name on the command line and in file names.
@@ -43,6 +38,28 @@ impl Figure {
             Self::Shinjuku1 => "shinjuku-fig1",
             Self::Shinjuku2 => "shinjuku-fig2",
             Self::Shinjuku4 => "shinjuku-fig4",
+        }
+    }
+
+    /// What it shows, in a line.
+    #[must_use]
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Shenango1 => "CPU efficiency of core allocators at 1 ms and 5 us",
+            Self::Shinjuku1 => "Four scheduling policies under three service-time distributions",
+            Self::Shinjuku2 => "Short and long requests apart",
+            Self::Shinjuku4 => "Connections needed for balance under RSS",
+        }
+    }
+
+    /// Paper, conference and number.
+    #[must_use]
+    pub fn paper(self) -> &'static str {
+        match self {
+            Self::Shenango1 => "Shenango (NSDI'19), figure 1",
+            Self::Shinjuku1 => "Shinjuku (NSDI'19), figure 1",
+            Self::Shinjuku2 => "Shinjuku (NSDI'19), figure 2",
+            Self::Shinjuku4 => "Shinjuku (NSDI'19), figure 4",
         }
     }
 

@@ -13,8 +13,8 @@ use tailwater_iokernel::{Config, IoKernel};
 use tailwater_loadgen::tcp::{Order, Outcome, TcpHandle, tcp_station};
 
 use super::patience;
-use crate::demo::child::{ChildProcess, Spec};
 use crate::interrupt::Interrupt;
+use crate::testbed::child::{ChildProcess, Spec};
 
 // Outside what the IOKernel gives to those that ask for none, which begins at .2.
 pub(super) const SERVICE_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 200);

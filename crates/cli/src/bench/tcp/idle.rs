@@ -8,8 +8,8 @@ use super::figures::Figures;
 use super::host::Host;
 use super::rounds::{WAIT, WAIT_EACH, open};
 use super::service::HOLD;
-use crate::demo::child::ChildProcess;
 use crate::interrupt::Interrupt;
+use crate::testbed::child::ChildProcess;
 
 /// Opened and closed first, so that tables and pools exist.
 const FIRST: u32 = 1_000;

@@ -15,8 +15,8 @@ use super::idle::resident_bytes;
 use super::rounds::{WAIT, open_lossy};
 use super::service::{DISCARD, ECHO, GENERATE};
 use super::{REQUEST, value_of};
-use crate::demo::child::ChildProcess;
 use crate::interrupt::Interrupt;
+use crate::testbed::child::ChildProcess;
 
 /// Length of each part of a round.
 const PART: Duration = Duration::from_secs(1);

@@ -18,6 +18,8 @@ mod rounds;
 mod system;
 
 pub use child::{ChildArgs, run as run_child};
+pub use operation::{Operation, SHENANGO};
+pub use rounds::Row;
 
 use crate::interrupt::Interrupt;
 use crate::machine::Machine;
@@ -25,6 +27,9 @@ use go::GoProgram;
 use report::{Report, idle_table, table};
 use rounds::Effort;
 use system::System;
+
+/// Rounds of a full run.
+const DEFAULT_ROUNDS: u16 = 31;
 
 /// Compare user threads with OS threads, Tokio, `may` and Go: mutex, switch, wake-up, creation, memory
 #[derive(Debug, Clone, clap::Args)]
@@ -44,7 +49,7 @@ pub struct ThreadsArgs {
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_enum)]
     systems: Vec<System>,
     /// Rounds of each operation and system
-    #[arg(long, value_name = "N", default_value_t = 31, value_parser = clap::value_parser!(u16).range(3..=1000))]
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_ROUNDS, value_parser = clap::value_parser!(u16).range(3..=1000))]
     rounds: u16,
     /// Three short rounds: a look, not a result
     #[arg(long, conflicts_with_all = ["rounds", "million"])]
@@ -87,6 +92,28 @@ pub fn run(args: &ThreadsArgs, machine: &Machine) -> Result<Report> {
     // A terminal's Ctrl-C ends the measured processes too, before this one looks.
     measure(args, machine, &interrupt)
         .or_else(|error| interrupt.check().map_or_else(|e| Err(e.into()), |()| Err(error)))
+}
+
+/// Measures all operations of all systems there are, without printing and without the idle threads; also which Go. `quick` as on the
+/// command line.
+///
+/// # Errors
+/// As [`run`].
+pub fn measure_rows(
+    quick: bool,
+    machine: &Machine,
+    interrupt: &Interrupt,
+) -> Result<(Vec<Row>, Option<String>)> {
+    let args = ThreadsArgs { systems: Vec::new(), rounds: DEFAULT_ROUNDS, quick, million: false, json: None };
+    let measure = || {
+        let go = GoProgram::build()?;
+        let mut systems = args.chosen();
+        systems.retain(|&system| system != System::Go || go.is_some());
+        let program = go.as_ref().map(GoProgram::path);
+        let rows = rounds::measure(&systems, args.effort(), machine, program.as_deref(), interrupt)?;
+        Ok((rows, go.map(|go| go.version)))
+    };
+    measure().or_else(|error| interrupt.check().map_or_else(|e| Err(e.into()), |()| Err(error)))
 }
 
 fn measure(args: &ThreadsArgs, machine: &Machine, interrupt: &Interrupt) -> Result<Report> {

@@ -1,8 +1,8 @@
-//! The processes of the demo: services and batch jobs, which are this same program.
+//! The processes of a testbed: services and batch jobs, which are this same program.
 //!
 //! Owns starting them, talking to them over pipes, and their end: a [`ChildProcess`] that is dropped is killed and waited
 //! for, and the kernel kills it if this process dies first (see [`crate::app`]). They have a process group of their own, so that
-//! Ctrl-C reaches the demo only, but stay in its session, so that Linux ranks them against each other (autogroup).
+//! Ctrl-C reaches this program only, but stay in its session, so that Linux ranks them against each other (autogroup).
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -112,6 +112,17 @@ impl ChildProcess {
         }
     }
 
+    /// Fails if it has ended.
+    ///
+    /// # Errors
+    /// How it ended.
+    pub fn check(&mut self) -> anyhow::Result<()> {
+        match self.child.try_wait() {
+            Ok(None) => Ok(()),
+            Ok(Some(_)) | Err(_) => Err(self.explain_end()),
+        }
+    }
+
     fn explain_end(&mut self) -> anyhow::Error {
         match self.child.wait() {
             Ok(status) => anyhow::anyhow!("{} ended early ({status}); its own message is above", self.app),
@@ -128,12 +139,12 @@ impl Drop for ChildProcess {
     }
 }
 
-/// A spin server.
+/// A server.
 #[derive(Debug)]
 pub struct Service {
     /// Where it listens.
     pub address: SocketAddr,
-    _process: ChildProcess,
+    process: ChildProcess,
 }
 
 impl Service {
@@ -147,7 +158,31 @@ impl Service {
         let address = line.strip_prefix("listening on ").and_then(|address| address.parse().ok());
         let address =
             address.with_context(|| format!("{} did not say where it listens: {line}", spec.app))?;
-        Ok(Self { address, _process: process })
+        Ok(Self { address, process })
+    }
+
+    /// Starts a server that will listen at `address` and does not say so.
+    ///
+    /// # Errors
+    /// When the kernel refuses a process.
+    pub fn start_at(spec: &Spec, address: SocketAddr) -> anyhow::Result<Self> {
+        Ok(Self { address, process: ChildProcess::start(spec)? })
+    }
+
+    /// Fails if it has ended.
+    ///
+    /// # Errors
+    /// How it ended.
+    pub fn check(&mut self) -> anyhow::Result<()> {
+        self.process.check()
+    }
+
+    /// Ends it. One that was no longer there is an error: what it did not answer says nothing about its system.
+    ///
+    /// # Errors
+    /// How it ended.
+    pub fn end(mut self) -> anyhow::Result<()> {
+        self.process.check()
     }
 }
 

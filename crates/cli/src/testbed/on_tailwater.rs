@@ -1,4 +1,4 @@
-//! Tailwater in the demo: an IOKernel in this process with the generator as its port, service and batch as children.
+//! Tailwater: an IOKernel in this process with the generator as its port, service and batch as children.
 //!
 //! Owns their start, one measurement, and their end, in that order for every point. The IOKernel's control socket is an
 //! abstract address, so nothing is left in the file system whatever happens.
@@ -14,14 +14,14 @@ use anyhow::Context;
 use tailwater_iokernel::config::Priority;
 use tailwater_iokernel::stats::StatsHandle;
 use tailwater_iokernel::{Config, IoKernel, StartError};
-use tailwater_loadgen::protocol::Spin;
+use tailwater_loadgen::kernel_udp::Load;
 use tailwater_loadgen::station::{Order, Progress, Station, StationHandle, station};
 use tailwater_loadgen::{Measurement, Plan};
 
 use super::child::{Batch, Service, Spec};
-use super::course::{Course, counted_part};
-use super::outcome::HandoffRecord;
-use super::{Demo, Measured, START_TIMEOUT, stay_off_managed_cores};
+use super::handoffs::HandoffRecord;
+use super::program::Program;
+use super::{Companion, CorePlan, Measured, START_TIMEOUT, Testbed, counted_part};
 use crate::machine::cpu_set;
 
 // Outside what the IOKernel gives to those that ask for none, which begins at .2.
@@ -29,37 +29,89 @@ const SERVICE_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 200);
 const GENERATOR_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 250);
 const SERVICE_PORT: u16 = 5000;
 
-/// One point.
+/// How the IOKernel and the service are set, where that is under study; the defaults are what they ship with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Setting {
+    /// Cores guaranteed to the service.
+    pub guaranteed: u16,
+    /// Microseconds between two looks of the allocator.
+    pub interval_us: u64,
+    /// How long an idle kthread of the service polls in microseconds; 0: for ever.
+    pub idle_timeout_us: u64,
+    /// Whether the service's kthreads take over each other's packets.
+    pub packet_stealing: bool,
+    /// Whether a batch job runs on the same cores.
+    pub batch: bool,
+}
+
+impl Default for Setting {
+    fn default() -> Self {
+        Self {
+            guaranteed: 0,
+            interval_us: Config::default().allocation_interval_us,
+            idle_timeout_us: 50,
+            packet_stealing: true,
+            batch: true,
+        }
+    }
+}
+
+/// One point of the spin server.
+///
+/// # Errors
+/// As [`measure`].
 pub fn point(
-    demo: &Demo,
+    testbed: &Testbed,
     speed: u64,
     plan: &Plan,
     seed: u64,
+    setting: Setting,
     handoffs: &mut HandoffRecord,
 ) -> anyhow::Result<Measured> {
-    let _off = stay_off_managed_cores(&demo.course)?;
-    let iokernel = Running::start(&demo.course)?;
-    let mut batch = iokernel.start_batch(demo)?;
-    let before = demo.solo_rate(&mut batch)?;
-    let service = iokernel.start_service(demo, speed)?;
+    let spin = Program::spin(speed, plan.service.clone());
+    let load = Load { protocol: Arc::clone(&spin.protocol), seed, preload: false };
+    measure(testbed, &spin, plan, &load, setting, handoffs)
+}
+
+/// One point of any program.
+///
+/// # Errors
+/// When a process does not start or ends, the plan cannot be run, or a signal came.
+pub fn measure(
+    testbed: &Testbed,
+    program: &Program,
+    plan: &Plan,
+    load: &Load,
+    setting: Setting,
+    handoffs: &mut HandoffRecord,
+) -> anyhow::Result<Measured> {
+    let _off = testbed.stay_off_managed_cores()?;
+    let iokernel = Running::start(&testbed.cores, setting)?;
+    let mut batch = match setting.batch {
+        true => Some(Companion::new(testbed, iokernel.start_batch(testbed)?)?),
+        false => None,
+    };
+    let service = iokernel.start_service(testbed, program)?;
     iokernel.station.start(Order {
         plan: plan.clone(),
-        protocol: Arc::new(Spin::new(plan.service.clone())),
-        seed,
+        protocol: Arc::clone(&load.protocol),
+        preload: load.preload,
+        seed: load.seed,
         server: SocketAddrV4::new(SERVICE_IP, SERVICE_PORT),
         wait: START_TIMEOUT,
     })?;
-    let (from, to) = counted_part(plan, iokernel.wait_started(demo)?);
-    let batch_rate = demo.batch_rate(&mut batch, from, to)?;
-    let measurement = iokernel.wait_finished(demo, plan)?;
+    let part = counted_part(plan, iokernel.wait_started(testbed)?);
+    let beside = testbed.beside(batch.as_mut().map(|batch| &mut batch.job), part)?;
+    let measurement = iokernel.wait_finished(testbed, plan)?;
     handoffs.add(&iokernel.stats);
-    drop(service);
-    let after = demo.solo_rate(&mut batch)?;
-    Ok(Measured { measurement, batch_rate, solo_rate: before.max(after) })
+    service.end()?;
+    let batch = batch.as_mut().zip(beside).map(|(batch, beside)| batch.rates(testbed, beside)).transpose()?;
+    Ok(Measured { measurement, batch })
 }
 
 /// An IOKernel on a thread of this process; dropping it ends it.
 struct Running {
+    setting: Setting,
     socket: String,
     stats: StatsHandle,
     station: StationHandle,
@@ -68,26 +120,27 @@ struct Running {
 }
 
 impl Running {
-    fn start(course: &Course) -> anyhow::Result<Self> {
+    fn start(cores: &CorePlan, setting: Setting) -> anyhow::Result<Self> {
         let (port, handle) = station("generator", GENERATOR_IP).context("cannot make the generator")?;
         let stop = Arc::new(AtomicBool::new(false));
-        let socket = format!("@tailwater-demo-{}", std::process::id());
+        let socket = format!("@tailwater-testbed-{}", std::process::id());
         let config = Config {
             socket: socket.clone(),
-            iokernel_core: Some(course.cores.polling as u16),
-            managed_cores: Some(course.cores.managed.iter().map(|&core| core as u16).collect()),
+            iokernel_core: Some(cores.polling as u16),
+            managed_cores: Some(cores.managed.iter().map(|&core| core as u16).collect()),
+            allocation_interval_us: setting.interval_us,
             // As kthreads do. With autogroup on, a session's weight is divided among cores by the weight of its threads
             // there: were only one side raised, a compiler in another session would leave the other next to nothing.
             priority: Priority::Thread,
             ..Config::default()
         };
         let (ready, started) = channel();
-        let (flag, usable) = (Arc::clone(&stop), course.cores.usable.clone());
+        let (flag, usable) = (Arc::clone(&stop), cores.usable.clone());
         let thread = std::thread::Builder::new()
             .name("iokernel".to_owned())
             .spawn(move || match make(config, port, &usable) {
                 Ok(iokernel) => {
-                    // Nobody waits any more only if the demo is ending.
+                    // Nobody waits any more only if this program is ending.
                     let _ = ready.send(Ok(iokernel.stats()));
                     if let Err(error) = iokernel.run(&flag) {
                         eprintln!("the IOKernel ended: {error}");
@@ -98,24 +151,25 @@ impl Running {
             .context("cannot start a thread")?;
         let stats =
             started.recv().context("the IOKernel's thread ended")?.context("the IOKernel does not start")?;
-        Ok(Self { socket, stats, station: handle, stop, thread: Some(thread) })
+        Ok(Self { setting, socket, stats, station: handle, stop, thread: Some(thread) })
     }
 
-    fn start_service(&self, demo: &Demo, speed: u64) -> anyhow::Result<Service> {
-        let course = &demo.course;
-        let words = ["--listen", &format!("0.0.0.0:{SERVICE_PORT}"), "--speed", &speed.to_string()]
-            .map(str::to_owned);
-        let mut settings = self.settings("spin", "latency-critical", course.cores.managed.len());
-        settings.push(("TAILWATER_GUARANTEED", course.guaranteed.to_string()));
+    fn start_service(&self, testbed: &Testbed, program: &Program) -> anyhow::Result<Service> {
+        let setting = &self.setting;
+        let mut settings = self.settings(program.app, "latency-critical", testbed.cores.managed.len());
+        settings.push(("TAILWATER_GUARANTEED", setting.guaranteed.to_string()));
+        settings.push(("TAILWATER_IDLE_TIMEOUT_US", setting.idle_timeout_us.to_string()));
+        settings.push(("TAILWATER_PACKET_STEALING", setting.packet_stealing.to_string()));
         settings.push(("TAILWATER_IP", SERVICE_IP.to_string()));
-        let spec = Spec { app: "spin", arguments: words.to_vec(), settings, ..Spec::default() };
-        Service::start(&spec, &demo.interrupt)
+        let arguments = program.arguments_at(SERVICE_PORT);
+        let spec = Spec { app: program.app, arguments, settings, ..Spec::default() };
+        Service::start(&spec, &testbed.interrupt)
     }
 
-    fn start_batch(&self, demo: &Demo) -> anyhow::Result<Batch> {
-        let settings = self.settings("swaptions", "best-effort", demo.course.cores.managed.len());
+    fn start_batch(&self, testbed: &Testbed) -> anyhow::Result<Batch> {
+        let settings = self.settings("swaptions", "best-effort", testbed.cores.managed.len());
         let arguments = vec!["--report-on-input".to_owned()];
-        Batch::start(&Spec { app: "swaptions", arguments, settings, ..Spec::default() }, &demo.interrupt)
+        Batch::start(&Spec { app: "swaptions", arguments, settings, ..Spec::default() }, &testbed.interrupt)
     }
 
     fn settings(&self, name: &str, class: &str, kthreads: usize) -> Vec<(&'static str, String)> {
@@ -127,9 +181,9 @@ impl Running {
         ]
     }
 
-    fn wait_started(&self, demo: &Demo) -> anyhow::Result<Instant> {
+    fn wait_started(&self, testbed: &Testbed) -> anyhow::Result<Instant> {
         loop {
-            demo.interrupt.check()?;
+            testbed.interrupt.check()?;
             match self.station.wait(Duration::from_millis(10))? {
                 Some(Progress::Started(at)) => return Ok(at),
                 Some(Progress::Finished(_)) => anyhow::bail!("the generator ended before it began"),
@@ -139,10 +193,10 @@ impl Running {
     }
 
     /// Waits for the generator's last replies and takes its measurement.
-    fn wait_finished(&self, demo: &Demo, plan: &Plan) -> anyhow::Result<Measurement> {
+    fn wait_finished(&self, testbed: &Testbed, plan: &Plan) -> anyhow::Result<Measurement> {
         let deadline = Instant::now() + Duration::from_nanos(plan.timeout_ns) + START_TIMEOUT;
         while Instant::now() < deadline {
-            demo.interrupt.check()?;
+            testbed.interrupt.check()?;
             if let Some(Progress::Finished(measurement)) = self.station.wait(Duration::from_millis(10))? {
                 return Ok(*measurement);
             }

@@ -1,0 +1,36 @@
+//! The list of figures, in the order in which they run: simulated ones first.
+
+use super::figure::Figure;
+use super::{ix, shenango, simulated};
+
+/// All figures.
+pub fn all() -> Vec<Box<dyn Figure>> {
+    let mut figures = simulated::all();
+    figures.extend([
+        Box::new(shenango::table2::Table2) as Box<dyn Figure>,
+        Box::new(shenango::fig3::Figure3),
+        Box::new(shenango::fig4::Figure4),
+        Box::new(shenango::fig5::Figure5),
+        Box::new(shenango::fig6::Figure6),
+        Box::new(shenango::fig7::Figure7),
+        Box::new(shenango::fig8::Figure8),
+        Box::new(ix::table3::Table3),
+    ]);
+    figures
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_figure_has_a_name_of_its_own_and_a_plan_that_says_how_to_run_it() {
+        let figures = all();
+        for (index, figure) in figures.iter().enumerate() {
+            let name = figure.name();
+            assert!(figures[..index].iter().all(|other| other.name() != name), "{name} is there twice");
+            assert!(figure.plan().contains(&format!("tailwater reproduce {name}")), "{name}");
+            assert!(figure.plan().contains("**Expected shape**"), "{name}");
+        }
+    }
+}

@@ -1,0 +1,365 @@
+//! Several systems under several loads, beside a batch job, in interleaved rounds: what figures of latency over load have in common.
+//!
+//! Owns the order: in each round every load is offered to all systems one right after the other, in the opposite order in every second
+//! round, so that a change of the machine's mood meets all of them alike. Every point is a system started anew.
+
+use tailwater_loadgen::Plan;
+use tailwater_sim::plot::{Line, Panel, decades};
+use tailwater_sim::report::Table;
+use tailwater_workload::Figures;
+
+use super::context::Context;
+use super::spread::{Spread, cell};
+use crate::table::number;
+use crate::testbed::handoffs::{HandoffFigures, HandoffRecord};
+use crate::testbed::program::Program;
+use crate::testbed::{BatchRates, Measured, is_saturated, latency_or_timeout, on_linux, on_tailwater};
+
+/// A system in a setting.
+#[derive(Debug, Clone)]
+pub enum System {
+    /// The spin server on Tailwater.
+    Tailwater(on_tailwater::Setting),
+    /// The spin server on Linux.
+    Linux(on_linux::Setting),
+    /// Another program, on the host that it is for.
+    Program(Program),
+}
+
+/// What loads are a percentage of, for axes and tables, unless a figure says otherwise.
+pub const PERCENT: &str = "% of the shared cores";
+
+/// One point of the figure.
+#[derive(Debug, Clone)]
+pub struct Case {
+    /// What all its systems have in common: the panel's title.
+    pub panel: String,
+    /// The system's name in the legend.
+    pub curve: String,
+    /// In the contest's unit.
+    pub load: f64,
+    pub plan: Plan,
+    pub system: System,
+}
+
+/// One point in one round.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sample {
+    pub figures: Figures,
+    pub batch: Option<BatchRates>,
+}
+
+/// A case and its rounds, of which there is at least one.
+#[derive(Debug, Clone)]
+pub struct Point {
+    pub case: Case,
+    pub samples: Vec<Sample>,
+}
+
+/// Everything that was measured.
+#[derive(Debug)]
+pub struct Contest {
+    pub points: Vec<Point>,
+    /// Of loads: [`PERCENT`] until a figure says otherwise.
+    pub unit: &'static str,
+    /// Hand-offs of cores on Tailwater, over all its points.
+    pub handoffs: HandoffRecord,
+}
+
+/// Runs `cases`, which list a load's systems side by side, `rounds` times.
+///
+/// # Errors
+/// When a process does not start or ends early, or a signal came.
+pub fn run(name: &str, context: &Context, cases: Vec<Case>, rounds: usize) -> anyhow::Result<Contest> {
+    let rig = context.rig()?;
+    let progress = context.progress(name, (cases.len() * rounds) as u64);
+    let mut points: Vec<Point> =
+        cases.into_iter().map(|case| Point { case, samples: Vec::with_capacity(rounds) }).collect();
+    let mut handoffs = HandoffRecord::default();
+    for round in 0..rounds {
+        let mut order: Vec<usize> = (0..points.len()).collect();
+        if round % 2 == 1 {
+            order.reverse();
+        }
+        for index in order {
+            let Point { case, samples } = &mut points[index];
+            let seed = context.options.seed.wrapping_add(round as u64);
+            let measured = match &case.system {
+                System::Tailwater(setting) => {
+                    on_tailwater::point(&rig.testbed, rig.speed, &case.plan, seed, *setting, &mut handoffs)
+                }
+                System::Linux(setting) => {
+                    on_linux::point(&rig.testbed, rig.speed, &case.plan, seed, *setting)
+                }
+                System::Program(program) => program.point(&rig.testbed, &case.plan, seed, &mut handoffs),
+            };
+            samples.push(Sample::new(&measured?));
+            progress.inc(1);
+        }
+    }
+    progress.finish_and_clear();
+    Ok(Contest { points, unit: PERCENT, handoffs })
+}
+
+impl Sample {
+    /// What a point gave.
+    pub fn new(measured: &Measured) -> Self {
+        Self { figures: measured.measurement.report().figures, batch: measured.batch }
+    }
+
+    /// Whether the system could not keep up.
+    pub fn saturated(&self) -> bool {
+        is_saturated(self.figures.completed, self.figures.lost)
+    }
+}
+
+impl Point {
+    /// A figure over the rounds.
+    pub fn spread(&self, value: impl Fn(&Sample) -> f64) -> Option<Spread> {
+        Spread::of(self.samples.iter().map(value))
+    }
+
+    /// Median latency over the rounds.
+    pub fn p50_us(&self) -> Option<Spread> {
+        self.spread(|sample| latency_or_timeout(sample.figures.p50_us))
+    }
+
+    /// Windowed 99.9th percentile over the rounds.
+    pub fn tail_us(&self) -> Option<Spread> {
+        self.spread(|sample| latency_or_timeout(sample.figures.win_p999_us))
+    }
+
+    /// What the batch job had of its full speed, over the rounds.
+    pub fn share(&self) -> Option<Spread> {
+        Spread::of(self.samples.iter().filter_map(|sample| sample.batch).map(BatchRates::share))
+    }
+
+    /// Whether it was saturated in most rounds.
+    pub fn saturated(&self) -> bool {
+        2 * self.samples.iter().filter(|sample| sample.saturated()).count() > self.samples.len()
+    }
+}
+
+impl Contest {
+    /// How fast cores changed hands, for the notes.
+    pub fn handoff_note(&self) -> String {
+        let HandoffFigures { p50, p99, count, .. } = self.handoffs.figures();
+        format!(
+            "On Tailwater a core went from the running batch job to the service {count} times, in {} us at the median and {} us at \
+             p99.",
+            number(p50),
+            number(p99)
+        )
+    }
+
+    /// Points of one curve, by load.
+    pub fn curve<'a>(&'a self, panel: &str, curve: &str) -> Vec<&'a Point> {
+        let own = |point: &&Point| point.case.panel == panel && point.case.curve == curve;
+        let mut points: Vec<&Point> = self.points.iter().filter(own).collect();
+        points.sort_by(|a, b| a.case.load.total_cmp(&b.case.load));
+        points
+    }
+
+    /// The point of a curve at a load.
+    pub fn at(&self, panel: &str, curve: &str, load: f64) -> Option<&Point> {
+        self.curve(panel, curve).into_iter().find(|point| point.case.load == load)
+    }
+
+    /// The highest load before the first that saturated the system; `None` when all did.
+    pub fn capacity(&self, panel: &str, curve: &str) -> Option<f64> {
+        let points = self.curve(panel, curve);
+        points.iter().take_while(|point| !point.saturated()).last().map(|point| point.case.load)
+    }
+
+    /// Panels' titles and curves' names, each once, in order of their first point.
+    pub fn names(&self, of: impl Fn(&Case) -> &str) -> Vec<String> {
+        let mut names: Vec<String> = Vec::new();
+        for point in &self.points {
+            let name = of(&point.case);
+            if !names.iter().any(|known| known == name) {
+                names.push(name.to_owned());
+            }
+        }
+        names
+    }
+
+    /// A row per point and round.
+    pub fn data(&self) -> Table {
+        let columns = [
+            "panel",
+            "system",
+            "load",
+            "round",
+            "offered_rps",
+            "achieved_rps",
+            "p50_us",
+            "p99_us",
+            "p999_us",
+            "win_p999_us",
+            "batch_share",
+            "batch_alone",
+            "completed",
+            "lost",
+            "late",
+            "windows",
+            "windows_cut",
+            "saturated",
+        ];
+        let mut table = Table::new(&columns);
+        for Point { case, samples } in &self.points {
+            for (round, sample) in samples.iter().enumerate() {
+                table.push(row(case, round, sample));
+            }
+        }
+        table
+    }
+
+    /// A row per point: medians with their extremes.
+    pub fn summary(&self) -> Table {
+        let load = format!("load ({})", self.unit);
+        let columns =
+            ["service", "system", &load, "achieved/s", "p50 us", "windowed p99.9 us", "batch share", ""];
+        let mut table = Table::new(&columns);
+        for point in &self.points {
+            let Case { panel, curve, load, .. } = &point.case;
+            let achieved =
+                point.spread(|sample| sample.figures.achieved_rps).map(|s| format!("{:.0}", s.median));
+            let note = if point.saturated() { "saturated" } else { "" };
+            table.push(vec![
+                panel.clone(),
+                curve.clone(),
+                load.to_string(),
+                achieved.unwrap_or_default(),
+                cell(point.p50_us()),
+                cell(point.tail_us()),
+                cell(point.share()),
+                note.to_owned(),
+            ]);
+        }
+        table
+    }
+
+    /// A panel of tail latency over load, logarithmic. A curve ends where its system saturates. `more` are references.
+    pub fn latency_panel(&self, panel: &str, more: Vec<Line>) -> Panel {
+        let line = |curve: &String| {
+            let sustained = self.curve(panel, curve).into_iter().take_while(|point| !point.saturated());
+            let points = sustained.filter_map(|p| Some((p.case.load, p.tail_us()?.median)));
+            Line::new(curve.clone(), points.collect())
+        };
+        let mut lines: Vec<Line> = self.names(|case| &case.curve).iter().map(line).collect();
+        lines.extend(more);
+        Panel {
+            title: panel.to_owned(),
+            x_label: format!("load ({})", self.unit),
+            y_label: "windowed p99.9 (us)".to_owned(),
+            log_y: true,
+            y_range: Some(decades(&lines)),
+            lines,
+            ..Panel::default()
+        }
+    }
+
+    /// A panel of the batch job's share over load. `more` are references.
+    pub fn batch_panel(&self, panel: &str, more: Vec<Line>) -> Panel {
+        let line = |curve: &String| {
+            let points = self.curve(panel, curve).into_iter();
+            let points = points.filter_map(|p| Some((p.case.load, p.share()?.median.min(1.0))));
+            Line::new(curve.clone(), points.collect())
+        };
+        let mut lines: Vec<Line> = self.names(|case| &case.curve).iter().map(line).collect();
+        lines.extend(more);
+        Panel {
+            title: panel.to_owned(),
+            x_label: format!("load ({})", self.unit),
+            y_label: "batch job (alone = 1)".to_owned(),
+            y_range: Some((0.0, 1.0)),
+            lines,
+            ..Panel::default()
+        }
+    }
+}
+
+fn row(case: &Case, round: usize, sample: &Sample) -> Vec<String> {
+    let figures = &sample.figures;
+    let us = |value: Option<f64>| value.map_or_else(String::new, |us| format!("{us:.3}"));
+    let batch = |value: &dyn Fn(BatchRates) -> f64, digits: usize| {
+        sample.batch.map_or_else(String::new, |rates| format!("{:.digits$}", value(rates)))
+    };
+    vec![
+        case.panel.clone(),
+        case.curve.clone(),
+        case.load.to_string(),
+        round.to_string(),
+        format!("{:.0}", figures.offered_rps),
+        format!("{:.0}", figures.achieved_rps),
+        us(figures.p50_us),
+        us(figures.p99_us),
+        us(figures.p999_us),
+        us(figures.win_p999_us),
+        batch(&|rates| rates.share(), 4),
+        batch(&|rates| rates.solo, 0),
+        figures.completed.to_string(),
+        figures.lost.to_string(),
+        figures.late.to_string(),
+        figures.windows.to_string(),
+        figures.windows_cut.to_string(),
+        sample.saturated().to_string(),
+    ]
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+
+    /// A point of `curve` at `load` with these windowed tails, a batch share of `share`, and a hundredth more than what may be lost
+    /// if it is saturated.
+    pub fn point(curve: &str, load: f64, tails_us: &[f64], share: f64, saturated: bool) -> Point {
+        let plan = Plan::new("1s@1k".parse().unwrap(), "exp:10us".parse().unwrap());
+        let setting = on_tailwater::Setting::default();
+        let (panel, curve) = ("exp".to_owned(), curve.to_owned());
+        let case = Case { panel, curve, load, plan, system: System::Tailwater(setting) };
+        let sample = |&tail_us: &f64| Sample {
+            figures: Figures {
+                offered_rps: load * 1e3,
+                achieved_rps: load * 1e3,
+                p50_us: Some(tail_us / 10.0),
+                p90_us: Some(tail_us / 5.0),
+                p99_us: Some(tail_us / 2.0),
+                p999_us: Some(tail_us),
+                max_us: Some(tail_us),
+                win_p999_us: Some(tail_us),
+                windows: 10,
+                windows_cut: 0,
+                completed: 98,
+                lost: if saturated { 2 } else { 0 },
+                late: 0,
+                duration_s: 1.0,
+            },
+            batch: Some(BatchRates { beside: share * 1e6, solo: 1e6 }),
+        };
+        Point { case, samples: tails_us.iter().map(sample).collect() }
+    }
+
+    /// A contest of these points.
+    pub fn contest(points: Vec<Point>) -> Contest {
+        Contest { points, unit: PERCENT, handoffs: HandoffRecord::default() }
+    }
+
+    #[test]
+    fn curves_are_sorted_and_end_where_they_saturate() {
+        let contest = contest(vec![
+            point("a", 90.0, &[900.0], 0.1, true),
+            point("a", 10.0, &[30.0, 10.0, 20.0], 0.9, false),
+            point("b", 10.0, &[50.0], 0.8, false),
+        ]);
+        let loads: Vec<f64> = contest.curve("exp", "a").iter().map(|p| p.case.load).collect();
+        assert_eq!(loads, [10.0, 90.0]);
+        assert_eq!((contest.capacity("exp", "a"), contest.capacity("exp", "c")), (Some(10.0), None));
+        let panel = contest.latency_panel("exp", Vec::new());
+        assert_eq!(panel.lines[0].points, [(10.0, 20.0)]);
+        assert_eq!(panel.y_range, Some((10.0, 100.0)));
+        assert_eq!(contest.batch_panel("exp", Vec::new()).lines[0].points.len(), 2);
+        assert_eq!(contest.data().rows().len(), 5);
+        assert_eq!(contest.summary().rows()[1][5], "20.0 (10.0 to 30.0)");
+    }
+}

@@ -1,0 +1,175 @@
+//! `tailwater reproduce`: figures and tables of the papers, run here, each claim beside what came out.
+//!
+//! Owns the command and the order of things: simulated figures first, for they need nothing of this machine; then the measured
+//! ones, one after the other. Each figure is done, judged and written before the next begins, so an interrupted run keeps what it
+//! has. A figure that fails is in the report with its error, and the others go on.
+//!
+//! | module | owns |
+//! |---|---|
+//! | [`figure`] | what a figure is, what it gives, and what a verdict may be |
+//! | [`catalogue`] | the list of figures |
+//! | [`context`] | what every measured figure needs: testbed, calibration, time |
+//! | [`contest`] | several systems under several loads, in interleaved rounds |
+//! | [`limit`] | the highest load within a latency limit, for several programs in turn |
+//! | [`spread`] | median and extremes over rounds |
+//! | [`pages`], [`html`] | the files |
+//! | `shenango`, `ix`, [`simulated`] | the figures |
+//!
+//! A new figure is one file that implements [`figure::Figure`], a line in the catalogue, and its plan in `experiments/`.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use clap::Args;
+use clap::builder::PossibleValuesParser;
+
+mod catalogue;
+mod contest;
+mod context;
+mod figure;
+mod html;
+mod ix;
+mod limit;
+mod pages;
+mod shenango;
+mod simulated;
+mod spread;
+
+use context::{Context, Options};
+use figure::Figure;
+use html::Entry;
+
+use crate::doctor;
+use crate::interrupt::Interrupted;
+use crate::machine::{Machine, commit};
+
+/// Word for all figures.
+const ALL: &str = "all";
+
+/// Reproduce the papers' figures, simulated and measured on this machine
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Examples:
+  tailwater reproduce                          everything: half an hour, an otherwise idle machine
+  tailwater reproduce shenango-fig4            one figure, about four minutes
+  tailwater reproduce all --quick              the shapes, in about two minutes
+  tailwater reproduce shinjuku-fig1 --out /tmp/figures
+
+Writes NAME.svg, NAME.csv, NAME.json and NAME.md for each figure and report.html over all. Measured figures need two cores and
+compare with Linux in the same run. What each figure runs and what the paper claims stands in experiments/.")]
+pub struct ReproduceArgs {
+    /// Figures to reproduce, or all (also when none is named)
+    #[arg(value_name = "FIGURE", value_parser = PossibleValuesParser::new(names()))]
+    figures: Vec<String>,
+    /// Folder for the results
+    #[arg(long, value_name = "FOLDER", default_value = "figures")]
+    out: PathBuf,
+    /// A fraction of the work: the shape, without spread
+    #[arg(long)]
+    quick: bool,
+    /// Seed of everything random
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Threads of the simulator; 0 for all the machine has. Changes only the time it takes
+    #[arg(long, default_value_t = 0)]
+    threads: usize,
+}
+
+fn names() -> Vec<&'static str> {
+    catalogue::all().iter().map(|figure| figure.name()).chain([ALL]).collect()
+}
+
+/// Runs the figures and writes what came out.
+///
+/// # Errors
+/// [`doctor::Unsupported`] when a measured figure is wanted and the machine lacks something; [`Interrupted`]; files that cannot be
+/// written; or, after all others were tried, that some figures failed.
+pub fn run(args: &ReproduceArgs) -> anyhow::Result<()> {
+    let figures = chosen(&args.figures);
+    if figures.iter().any(|figure| figure.is_measured()) {
+        doctor::check().inspect_err(|_| {
+            eprintln!("Figures that are simulated run anywhere: {}.", simulated_names().join(", "));
+        })?;
+    }
+    let options = Options { quick: args.quick, seed: args.seed, threads: args.threads };
+    let context = Context::new(options, Machine::describe());
+    print(&format!("{}, commit {}\n", context.machine, commit()))?;
+    let mut entries: Vec<Entry> = Vec::new();
+    for figure in figures {
+        let mut outcome = figure.run(&context);
+        if let Ok(outcome) = &mut outcome
+            && figure.is_measured()
+        {
+            context.withhold_if_busy(&mut outcome.claims);
+        }
+        if let Err(error) = &outcome
+            && error.is::<Interrupted>()
+        {
+            eprintln!("{} of the figures are complete, in {}", entries.len(), args.out.display());
+            return outcome.map(drop);
+        }
+        context.check()?;
+        let entry = Entry { figure, outcome };
+        report(&entry, &context, &args.out)?;
+        entries.push(entry);
+    }
+    let path = args.out.join("report.html");
+    write(&path, &html::report(&entries, &context))?;
+    print(&format!("report in {}", path.display()))?;
+    let failed: Vec<&str> = entries.iter().filter(|e| e.outcome.is_err()).map(|e| e.figure.name()).collect();
+    anyhow::ensure!(failed.is_empty(), "not reproduced: {}; the reasons are above", failed.join(", "));
+    Ok(())
+}
+
+/// Prints what came out and writes the figure's files.
+fn report(entry: &Entry, context: &Context, out: &Path) -> anyhow::Result<()> {
+    let figure = entry.figure.as_ref();
+    let outcome = match &entry.outcome {
+        Ok(outcome) => outcome,
+        Err(error) => {
+            eprintln!("{}: {error:#}", figure.name());
+            return Ok(());
+        }
+    };
+    let file = |extension: &str| out.join(format!("{}.{extension}", figure.name()));
+    write(&file("svg"), &outcome.svg)?;
+    write(&file("csv"), &outcome.data.to_csv())?;
+    write(&file("json"), &pages::json(figure, outcome, context)?)?;
+    write(&file("md"), &pages::markdown(figure, outcome, context))?;
+    print(&format!("{}: {}\n{}", figure.name(), figure.title(), outcome.summary.to_text()))?;
+    for claim in &outcome.claims {
+        print(&format!("  [{}] paper: {}\n      here: {}", claim.verdict, claim.paper, claim.ours))?;
+    }
+    print(&format!("  drawn in {}\n", file("svg").display()))
+}
+
+fn chosen(names: &[String]) -> Vec<Box<dyn Figure>> {
+    let all = names.is_empty() || names.iter().any(|name| name == ALL);
+    catalogue::all().into_iter().filter(|f| all || names.iter().any(|name| name == f.name())).collect()
+}
+
+fn simulated_names() -> Vec<&'static str> {
+    catalogue::all().iter().filter(|figure| !figure.is_measured()).map(|figure| figure.name()).collect()
+}
+
+fn print(line: &str) -> anyhow::Result<()> {
+    writeln!(std::io::stdout(), "{line}").context("cannot print")
+}
+
+fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+    tailwater_sim::report::write_file(path, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_names_or_with_all_every_figure_is_chosen_once() {
+        let count = catalogue::all().len();
+        assert_eq!(chosen(&[]).len(), count);
+        assert_eq!(chosen(&["shinjuku-fig4".to_owned(), ALL.to_owned()]).len(), count);
+        let twice = vec!["shinjuku-fig4".to_owned(); 2];
+        assert_eq!(chosen(&twice).iter().map(|f| f.name()).collect::<Vec<_>>(), ["shinjuku-fig4"]);
+    }
+}

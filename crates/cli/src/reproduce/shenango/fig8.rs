@@ -1,0 +1,169 @@
+//! Figure 8: the interval between core allocations; tail latency and batch throughput over load.
+
+use tailwater_sim::plot::draw;
+
+use super::super::contest::{Case, Contest, Point, System, run};
+use super::super::context::{Context, Pace, Rig};
+use super::super::figure::{Claim, Figure, Outcome};
+use super::super::spread::{Spread, cell};
+use crate::testbed::{on_linux, on_tailwater};
+
+const INTERVALS_US: [u64; 5] = [5, 25, 50, 100, 1_000];
+const SERVICE: &str = "exp:10us";
+const LINUX: &str = "Linux";
+const ROUNDS: usize = 3;
+/// The paper's: what each longer interval costs at the 99.9th percentile, in microseconds.
+const PAPER_COST_US: f64 = 150.0;
+/// The paper's: what an interval of 5 us takes from the batch job at most, in parts of its full speed.
+const PAPER_BATCH_COST: f64 = 0.06;
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct Figure8;
+
+impl Figure for Figure8 {
+    fn name(&self) -> &'static str {
+        "shenango-fig8"
+    }
+
+    fn title(&self) -> &'static str {
+        "Tail latency and batch throughput over the interval between core allocations"
+    }
+
+    fn paper(&self) -> &'static str {
+        "Shenango (NSDI'19), figure 8"
+    }
+
+    fn plan(&self) -> &'static str {
+        include_str!("../../../../../experiments/shenango-fig8.md")
+    }
+
+    fn run(&self, context: &Context) -> anyhow::Result<Outcome> {
+        let rig = context.rig()?;
+        let loads: &[f64] =
+            if context.options.quick { &[20.0, 60.0] } else { &[10.0, 30.0, 50.0, 70.0, 85.0] };
+        let pace = context.pace(loads.len() * (INTERVALS_US.len() + 1), ROUNDS);
+        let contest = run(self.name(), context, cases(rig, &pace, loads)?, pace.rounds)?;
+        let mut notes = rig.notes(&pace, context.options.quick);
+        notes.push(contest.handoff_note());
+        notes.push("Requests are UDP datagrams; the paper's are over TCP.".to_owned());
+        Ok(Outcome {
+            svg: draw(
+                self.title(),
+                &[contest.latency_panel(SERVICE, Vec::new()), contest.batch_panel(SERVICE, Vec::new())],
+            ),
+            data: contest.data(),
+            summary: contest.summary(),
+            claims: claims(&contest, loads),
+            notes,
+        })
+    }
+}
+
+fn curve(interval_us: u64) -> String {
+    if interval_us < 1_000 { format!("{interval_us} us") } else { format!("{} ms", interval_us / 1_000) }
+}
+
+fn cases(rig: &Rig, pace: &Pace, loads: &[f64]) -> anyhow::Result<Vec<Case>> {
+    let mut cases = Vec::new();
+    for &load in loads {
+        let plan = pace.plan(&SERVICE.parse()?, load, rig.testbed.cores.managed.len())?;
+        let case = |curve: String, system: System| Case {
+            panel: SERVICE.to_owned(),
+            curve,
+            load,
+            plan: plan.clone(),
+            system,
+        };
+        cases.extend(INTERVALS_US.map(|interval_us| {
+            let setting = on_tailwater::Setting { interval_us, ..Default::default() };
+            case(curve(interval_us), System::Tailwater(setting))
+        }));
+        let linux = on_linux::Setting::threads(rig.wait.mode());
+        cases.push(case(LINUX.to_owned(), System::Linux(linux)));
+    }
+    Ok(cases)
+}
+
+/// Differences of `value` between a curve and the one of 5 us, over the loads both sustain.
+fn differences(
+    contest: &Contest,
+    interval_us: u64,
+    loads: &[f64],
+    value: impl Fn(&Point) -> Option<Spread>,
+) -> Option<Spread> {
+    let at = |interval_us: u64, load: f64| {
+        let point = contest.at(SERVICE, &curve(interval_us), load).filter(|point| !point.saturated())?;
+        Some(value(point)?.median)
+    };
+    Spread::of(loads.iter().filter_map(|&load| Some(at(interval_us, load)? - at(INTERVALS_US[0], load)?)))
+}
+
+fn claims(contest: &Contest, loads: &[f64]) -> Vec<Claim> {
+    let longer = &INTERVALS_US[1..];
+    let costs: Vec<_> =
+        longer.iter().map(|&us| (us, differences(contest, us, loads, Point::tail_us))).collect();
+    let text = |costs: &[(u64, Option<Spread>)]| -> String {
+        let each = costs.iter().map(|(us, spread)| format!("{}: {}", curve(*us), cell(*spread)));
+        each.collect::<Vec<_>>().join("; ")
+    };
+    let medians: Vec<f64> = costs.iter().filter_map(|(_, spread)| Some(spread.as_ref()?.median)).collect();
+    let degrades = medians.len() == longer.len()
+        && medians.last().is_some_and(|&last| last > 0.0)
+        && medians.windows(2).all(|pair| pair[0] <= pair[1]);
+    let ours = format!("windowed p99.9 above that at 5 us, in us, over the loads: {}", text(&costs));
+    let mut claims = vec![
+        Claim::new("tail latency degrades with longer intervals", ours.clone(), degrades),
+        Claim::new(
+            "any interval longer than 5 us costs at least 150 us of tail latency",
+            ours,
+            medians.len() == longer.len() && medians.iter().all(|&median| median >= PAPER_COST_US),
+        ),
+    ];
+    let gains: Vec<_> =
+        longer[..3].iter().map(|&us| (us, differences(contest, us, loads, Point::share))).collect();
+    let most = gains.iter().filter_map(|(_, spread)| Some(spread.as_ref()?.max)).fold(f64::MIN, f64::max);
+    claims.push(Claim::new(
+        "an interval of 5 us takes up to 6 % of its full speed from the batch job, compared with 25, 50 and 100 us",
+        format!("batch share above that at 5 us, over the loads: {}", text(&gains)),
+        most <= PAPER_BATCH_COST,
+    ));
+    claims
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::contest::tests::{contest, point};
+    use super::super::super::figure::Verdict;
+    use super::*;
+
+    fn verdicts(tails: [f64; 5], shares: [f64; 5]) -> Vec<Verdict> {
+        let points: Vec<Point> = INTERVALS_US
+            .iter()
+            .zip(tails.iter().zip(shares))
+            .map(|(&us, (&tail, share))| {
+                let mut point = point(&curve(us), 50.0, &[tail], share, false);
+                point.case.panel = SERVICE.to_owned();
+                point
+            })
+            .collect();
+        claims(&contest(points), &[50.0]).iter().map(|claim| claim.verdict).collect()
+    }
+
+    #[test]
+    fn each_claim_follows_the_numbers() {
+        use Verdict::{NotReached, Reached};
+        let flat = [0.5; 5];
+        assert_eq!(verdicts([90.0, 250.0, 260.0, 300.0, 900.0], flat), [Reached; 3]);
+        assert_eq!(verdicts([90.0, 110.0, 140.0, 190.0, 900.0], flat), [Reached, NotReached, Reached]);
+        assert_eq!(verdicts([90.0, 80.0, 70.0, 60.0, 50.0], flat)[0], NotReached);
+        assert_eq!(verdicts([90.0; 5], [0.4, 0.5, 0.5, 0.5, 0.5])[2], NotReached);
+    }
+
+    #[test]
+    fn a_saturated_curve_is_compared_with_nothing() {
+        let points = vec![point("5 us", 50.0, &[9.0], 0.5, true), point("25 us", 50.0, &[9.0], 0.5, false)];
+        let claims = claims(&contest(points), &[50.0]);
+        assert_eq!(claims[0].verdict, Verdict::NotReached);
+    }
+}

@@ -1,0 +1,203 @@
+//! Table 2: thread operations, with the machinery of `tailwater bench threads`.
+
+use tailwater_sim::plot::{Bar, Panel, draw};
+use tailwater_sim::report::Table;
+
+use super::super::context::Context;
+use super::super::figure::{Claim, Figure, Outcome};
+use crate::bench::threads::{Operation, Row, SHENANGO, measure_rows};
+use crate::table::number;
+
+/// The paper's operations with its names for them.
+const OPERATIONS: [(Operation, &str); 4] = [
+    (Operation::Mutex, "uncontended mutex"),
+    (Operation::Yield, "yield ping pong"),
+    (Operation::Condvar, "condvar ping pong"),
+    (Operation::SpawnJoin, "spawn-join"),
+];
+const OWN: &str = "tailwater";
+/// Those of the paper's systems that are measured here.
+const OTHERS: [&str; 2] = ["std", "go"];
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct Table2;
+
+impl Figure for Table2 {
+    fn name(&self) -> &'static str {
+        "shenango-table2"
+    }
+
+    fn title(&self) -> &'static str {
+        "Nanoseconds of common thread operations"
+    }
+
+    fn paper(&self) -> &'static str {
+        "Shenango (NSDI'19), table 2"
+    }
+
+    fn plan(&self) -> &'static str {
+        include_str!("../../../../../experiments/shenango-table2.md")
+    }
+
+    fn run(&self, context: &Context) -> anyhow::Result<Outcome> {
+        let (rows, go) = measure_rows(context.options.quick, &context.machine, context.interrupt()?)?;
+        let rows: Vec<Row> = rows.into_iter().filter(|row| operation(row).is_some()).collect();
+        let go = go.map_or("No Go toolchain in PATH: goroutines are not measured.".to_owned(), |go| go + ".");
+        let mut notes = vec![
+            "One core; all systems in turn, round by round. The spread is the distance between the quartiles.".to_owned(),
+            "The paper's systems without a column of their own here (Arachne) were not run; its machine was a Xeon E5-2650v4 at \
+             2.2 GHz."
+                .to_owned(),
+            go,
+        ];
+        if context.options.quick {
+            notes.push("Quick run: three short rounds. A shape, not a result.".to_owned());
+        }
+        Ok(Outcome {
+            svg: draw(self.title(), &panels(&rows)),
+            data: data(&rows),
+            summary: summary(&rows),
+            claims: claims(&rows),
+            notes,
+        })
+    }
+}
+
+/// The paper's name of a row's operation, if it has one.
+fn operation(row: &Row) -> Option<(Operation, &'static str)> {
+    OPERATIONS.into_iter().find(|(op, _)| Some(*op) == row.operation)
+}
+
+fn published(op: Operation, system: &str) -> Option<f64> {
+    SHENANGO.iter().find(|p| p.op == op && p.system == system).map(|p| p.ns)
+}
+
+fn ns(rows: &[Row], op: Operation, system: &str) -> Option<f64> {
+    rows.iter().find(|row| row.operation == Some(op) && row.system == system).map(|row| row.ns)
+}
+
+fn panels(rows: &[Row]) -> Vec<Panel> {
+    let panel = |(op, title): (Operation, &str)| {
+        // Kernel threads are a hundred times slower where the kernel switches: they are in the table.
+        let own = rows.iter().filter(|row| row.operation == Some(op));
+        let drawn = own.filter(|row| op == Operation::Mutex || row.system != "std");
+        let bar = |row: &Row| {
+            let half = row.ns * row.spread / 2.0;
+            Bar { name: row.system.to_owned(), value: row.ns, range: (row.ns - half, row.ns + half) }
+        };
+        Panel {
+            title: title.to_owned(),
+            y_label: "ns".to_owned(),
+            bars: drawn.map(bar).collect(),
+            ..Panel::default()
+        }
+    };
+    OPERATIONS.into_iter().map(panel).collect()
+}
+
+fn data(rows: &[Row]) -> Table {
+    let mut table = Table::new(&["operation", "system", "ns", "best_ns", "spread", "paper_ns"]);
+    for row in rows {
+        let Some((op, _)) = operation(row) else { continue };
+        table.push(vec![
+            row.op.clone(),
+            row.system.to_owned(),
+            format!("{:.2}", row.ns),
+            format!("{:.2}", row.min_ns),
+            format!("{:.4}", row.spread),
+            published(op, row.system).map_or_else(String::new, |ns| ns.to_string()),
+        ]);
+    }
+    table
+}
+
+fn summary(rows: &[Row]) -> Table {
+    let mut table = Table::new(&["operation", "system", "ns", "spread", "the paper's ns"]);
+    for (op, name) in OPERATIONS {
+        for row in rows.iter().filter(|row| row.operation == Some(op)) {
+            // Shenango's own column stands beside the runtime that is made after it.
+            let theirs = published(op, if row.system == OWN { "shenango" } else { row.system });
+            table.push(vec![
+                name.to_owned(),
+                row.system.to_owned(),
+                number(row.ns),
+                format!("{:.0} %", 100.0 * row.spread),
+                theirs.map_or_else(String::new, |ns| format!("{ns:.0}")),
+            ]);
+        }
+    }
+    table
+}
+
+fn claims(rows: &[Row]) -> Vec<Claim> {
+    OPERATIONS.into_iter().filter_map(|(op, name)| claim(rows, op, name)).collect()
+}
+
+/// `None` only for an operation that the paper does not have.
+fn claim(rows: &[Row], op: Operation, name: &str) -> Option<Claim> {
+    let shenango = published(op, "shenango")?;
+    let theirs = |system: &str| published(op, system).map(|ns| (system.to_owned(), ns));
+    let mut paper: Vec<(String, f64)> = OTHERS.iter().filter_map(|system| theirs(system)).collect();
+    paper.sort_by(|a, b| a.1.total_cmp(&b.1));
+    let fastest = paper.first()?;
+    let others: Vec<(&str, f64)> =
+        OTHERS.iter().filter_map(|&system| Some((system, ns(rows, op, system)?))).collect();
+    let text = |systems: &[(&str, f64)]| -> String {
+        systems.iter().map(|(system, ns)| format!("{system} {}", number(*ns))).collect::<Vec<_>>().join(", ")
+    };
+    let listed: Vec<(&str, f64)> = paper.iter().map(|(system, ns)| (system.as_str(), *ns)).collect();
+    let is_first = shenango < fastest.1;
+    let judgement = if is_first {
+        "the fastest of those also measured here".to_owned()
+    } else {
+        format!("not the fastest, {:.2} times {}", shenango / fastest.1, fastest.0)
+    };
+    let paper_text = format!("{name}: Shenango {shenango:.0} ns, {judgement} ({})", text(&listed));
+    let Some(own) = ns(rows, op, OWN) else {
+        return Some(Claim::not_comparable(&paper_text, "not measured".to_owned()));
+    };
+    let Some(best) = others.iter().map(|(_, ns)| *ns).reduce(f64::min) else {
+        return Some(Claim::not_comparable(&paper_text, "none of the other systems was measured".to_owned()));
+    };
+    // Where the paper's is not first, it is no farther behind here than there.
+    let holds = own <= best * (shenango / fastest.1).max(1.0);
+    Some(Claim::new(&paper_text, format!("Tailwater {} ns ({})", number(own), text(&others)), holds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::figure::Verdict;
+    use super::*;
+
+    fn row(op: Operation, system: &'static str, ns: f64) -> Row {
+        Row { op: op.name().to_owned(), system, ns, min_ns: ns, spread: 0.1, kib: None, operation: Some(op) }
+    }
+
+    #[test]
+    fn each_claim_follows_the_numbers() {
+        let rows = [
+            row(Operation::Mutex, OWN, 14.0),
+            row(Operation::Mutex, "std", 10.0),
+            row(Operation::Yield, OWN, 20.0),
+            row(Operation::Yield, "std", 500.0),
+            row(Operation::Yield, "go", 90.0),
+            row(Operation::Condvar, OWN, 200.0),
+            row(Operation::Condvar, "go", 150.0),
+        ];
+        let verdicts: Vec<_> = claims(&rows).iter().map(|claim| claim.verdict).collect();
+        use Verdict::{NotComparable, NotReached, Reached};
+        // 1.4 times the fastest, where the paper is 37 to 24; the spawn was not measured.
+        assert_eq!(verdicts, [Reached, Reached, NotReached, NotComparable]);
+        let slow = [row(Operation::Mutex, OWN, 16.0), row(Operation::Mutex, "std", 10.0)];
+        assert_eq!(claims(&slow)[0].verdict, NotReached);
+    }
+
+    #[test]
+    fn the_papers_own_column_stands_beside_ours() {
+        let rows = [row(Operation::Yield, OWN, 20.0), row(Operation::Yield, "tokio", 60.0)];
+        let summary = summary(&rows);
+        assert_eq!((&summary.rows()[0][4][..], &summary.rows()[1][4][..]), ("52", ""));
+        assert_eq!(panels(&rows)[1].bars.len(), 2);
+    }
+}

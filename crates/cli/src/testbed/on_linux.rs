@@ -1,0 +1,181 @@
+//! Linux: the same service and batch job as ordinary threads, the generator over kernel UDP.
+//!
+//! Owns the baseline's conditions, chosen in its favour: service and batch job pinned to the managed cores, the batch job in the
+//! `SCHED_IDLE` class, both in one scheduling group (with autogroup on, `SCHED_IDLE` ranks only within a session), and the
+//! generator alone on its core. Service and generator have the priority that kthreads and IOKernel give themselves.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use tailwater_loadgen::kernel_udp::{Load, Target, contact_server, preload_server, run_protocol};
+use tailwater_loadgen::protocol::Spin;
+use tailwater_loadgen::{Measurement, Plan};
+use tailwater_shm::priority::HIGHEST;
+
+use super::child::{Batch, Service, Spec};
+use super::program::Program;
+use super::wait::Wait;
+use super::{Companion, Measured, START_TIMEOUT, Testbed, counted_part};
+
+/// How long a server is asked for an answer between two looks whether it still lives.
+const CONTACT_TURN: Duration = Duration::from_millis(500);
+
+/// What serves, and beside what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Setting {
+    pub server: Server,
+    /// Whether a batch job runs on the same cores.
+    pub batch: bool,
+}
+
+/// How the service is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Server {
+    /// One ordinary thread per core on one socket.
+    Threads(Wait),
+    /// One task per core on one socket of a Tokio runtime.
+    Tokio,
+}
+
+impl Setting {
+    /// Ordinary threads beside a batch job.
+    pub fn threads(wait: Wait) -> Self {
+        Self { server: Server::Threads(wait), batch: true }
+    }
+}
+
+/// One point of a spin server. `plan`'s flows become one: on one machine nothing hashes flows to queues, and several would
+/// need epoll.
+///
+/// # Errors
+/// When a process does not start or ends, the plan cannot be run, or a signal came.
+pub fn point(
+    testbed: &Testbed,
+    speed: u64,
+    plan: &Plan,
+    seed: u64,
+    setting: Setting,
+) -> anyhow::Result<Measured> {
+    let protocol = Arc::new(Spin::new(plan.service.clone()));
+    let load = Load { protocol, seed, preload: false };
+    measure(testbed, plan, &load, setting.batch, || start_service(testbed, speed, setting.server))
+}
+
+/// One point of any program, over one flow.
+///
+/// # Errors
+/// As [`point`].
+pub fn measure_program(
+    testbed: &Testbed,
+    program: &Program,
+    plan: &Plan,
+    load: &Load,
+) -> anyhow::Result<Measured> {
+    measure(testbed, plan, load, program.batch, || {
+        let address = free_address()?;
+        let arguments = program.arguments_at(address.port());
+        let cores = testbed.cores.managed.clone();
+        Service::start_at(
+            &Spec { app: program.app, arguments, cores, raise: true, ..Spec::default() },
+            address,
+        )
+    })
+}
+
+fn measure(
+    testbed: &Testbed,
+    plan: &Plan,
+    load: &Load,
+    has_batch: bool,
+    start: impl FnOnce() -> anyhow::Result<Service>,
+) -> anyhow::Result<Measured> {
+    let _off = testbed.stay_off_managed_cores()?;
+    // In this order: beside a server that polls, the batch job would take seconds to start.
+    let mut batch = match has_batch {
+        true => Some(Companion::new(testbed, start_batch(testbed)?)?),
+        false => None,
+    };
+    let mut service = start()?;
+    let stop = AtomicBool::new(false);
+    wait_ready(testbed, &mut service, load, &stop)?;
+    let plan = Plan { flows: 1, ..plan.clone() };
+    let core = testbed.cores.polling;
+    let (measurement, beside) = std::thread::scope(|scope| {
+        let generator = scope.spawn(|| generate_on(core, &plan, load, service.address, &stop));
+        let part = counted_part(&plan, Instant::now());
+        let rate = testbed.beside(batch.as_mut().map(|batch| &mut batch.job), part);
+        if rate.is_err() {
+            stop.store(true, Ordering::Relaxed);
+        }
+        let measurement = generator.join().expect("the generator does not panic");
+        anyhow::Ok((measurement?, rate?))
+    })?;
+    service.end()?;
+    let batch = batch.as_mut().zip(beside).map(|(batch, beside)| batch.rates(testbed, beside)).transpose()?;
+    Ok(Measured { measurement, batch })
+}
+
+/// Waits until the server answers and has stored what it is asked for later.
+fn wait_ready(
+    testbed: &Testbed,
+    service: &mut Service,
+    load: &Load,
+    stop: &AtomicBool,
+) -> anyhow::Result<()> {
+    let give_up = Instant::now() + START_TIMEOUT;
+    while let Err(error) = contact_server(&*load.protocol, service.address, CONTACT_TURN, stop) {
+        testbed.interrupt.check()?;
+        service.check()?;
+        anyhow::ensure!(Instant::now() < give_up, error);
+    }
+    if load.preload {
+        preload_server(&*load.protocol, service.address, stop)?;
+    }
+    Ok(())
+}
+
+/// An address for datagrams and connections that nobody had a moment ago.
+fn free_address() -> anyhow::Result<SocketAddr> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no address is free")?;
+    listener.local_addr().context("a listener has no address")
+}
+
+fn generate_on(
+    core: usize,
+    plan: &Plan,
+    load: &Load,
+    server: SocketAddr,
+    stop: &AtomicBool,
+) -> anyhow::Result<Measurement> {
+    // As the IOKernel and its kthreads do, and the service below; refused without the privilege, and then for all of them.
+    // Ends with this thread.
+    let _ = rustix::process::setpriority_process(None, HIGHEST);
+    let target = Target { server, core: Some(core), wait: START_TIMEOUT };
+    Ok(run_protocol(plan, &Load { preload: false, ..load.clone() }, &target, stop)?)
+}
+
+fn start_service(testbed: &Testbed, speed: u64, server: Server) -> anyhow::Result<Service> {
+    let managed = &testbed.cores.managed;
+    let (threads, speed) = (managed.len().to_string(), speed.to_string());
+    let common = ["--listen", "127.0.0.1:0", "--threads", &threads, "--speed", &speed];
+    let (app, own) = match server {
+        Server::Threads(Wait::Block) => ("spin", &["--linux", "--wait", "block"][..]),
+        Server::Threads(Wait::Busy) => ("spin", &["--linux", "--wait", "busy"][..]),
+        Server::Tokio => ("tokio-spin", &[][..]),
+    };
+    let arguments = common.iter().chain(own).map(|&word| word.to_owned()).collect();
+    let spec = Spec { app, arguments, cores: managed.clone(), raise: true, ..Spec::default() };
+    Service::start(&spec, &testbed.interrupt)
+}
+
+fn start_batch(testbed: &Testbed) -> anyhow::Result<Batch> {
+    let managed: Vec<String> = testbed.cores.managed.iter().map(usize::to_string).collect();
+    let (threads, cores) = (managed.len().to_string(), managed.join(","));
+    // Only the workers: what reports their progress stays off the cores under measurement, as on Tailwater.
+    let words = ["--linux", "--threads", &threads, "--core", &cores, "--report-on-input", "--nice-idle"];
+    let arguments = words.map(str::to_owned).to_vec();
+    Batch::start(&Spec { app: "swaptions", arguments, ..Spec::default() }, &testbed.interrupt)
+}

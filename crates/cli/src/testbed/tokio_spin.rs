@@ -1,0 +1,68 @@
+//! The spin service on Tokio: what a user who wants cheap tasks on Linux would write.
+//!
+//! Owns a multi-thread runtime with one worker per thread asked for and one task per worker, all on one socket. Handling is
+//! [`tailwater_spin::handle`], as everywhere. Ends with its process.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::Context;
+use clap::Args;
+use tailwater_spin::Spinner;
+use tailwater_workload::spin::REQUEST_LEN;
+use tokio::net::UdpSocket;
+
+/// What to serve.
+#[derive(Debug, Clone, Args)]
+pub struct Options {
+    /// Address and UDP port
+    #[arg(long)]
+    listen: SocketAddr,
+    /// Worker threads
+    #[arg(long)]
+    threads: usize,
+    /// Speed of the work in iterations per millisecond
+    #[arg(long)]
+    speed: u64,
+}
+
+/// Serves for ever, after a line that says where.
+///
+/// # Errors
+/// When the runtime or the socket cannot be had.
+pub fn run(options: &Options) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(options.threads.max(1))
+        .enable_io()
+        .build()
+        .context("cannot start Tokio")?;
+    runtime.block_on(async {
+        let socket = UdpSocket::bind(options.listen)
+            .await
+            .with_context(|| format!("cannot listen on {}", options.listen))?;
+        writeln!(std::io::stdout(), "listening on {}", socket.local_addr()?)?;
+        let (socket, spinner) = (Arc::new(socket), Spinner::with_speed(options.speed));
+        let tasks: Vec<_> =
+            (0..options.threads.max(1)).map(|_| tokio::spawn(serve(Arc::clone(&socket), spinner))).collect();
+        for task in tasks {
+            task.await.context("a task panicked")?;
+        }
+        Ok(())
+    })
+}
+
+async fn serve(socket: Arc<UdpSocket>, spinner: Spinner) {
+    let origin = Instant::now();
+    let now_ns = || origin.elapsed().as_nanos() as u64;
+    // One byte more than a request, so that a longer datagram is seen to be too long.
+    let mut bytes = [0; REQUEST_LEN + 1];
+    loop {
+        // An error tells the fate of an earlier reply, which its client notices by itself.
+        let Ok((len, client)) = socket.recv_from(&mut bytes).await else { continue };
+        if let Ok(reply) = tailwater_spin::handle(&bytes[..len], &spinner, now_ns, &mut || {}) {
+            let _ = socket.send_to(&reply, client).await;
+        }
+    }
+}

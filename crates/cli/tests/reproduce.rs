@@ -1,0 +1,281 @@
+//! Each figure as a person reproduces it, in its quick form: its files exist and agree with each other, and nothing is left behind.
+//!
+//! Verdicts are not judged: they depend on what else runs on the test machine.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// Runs take turns: two at a time would take each other's cores.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// Bound on everything here that waits.
+const PATIENCE: Duration = Duration::from_secs(240);
+
+fn turn() -> MutexGuard<'static, ()> {
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn command(folder: &Path, words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tailwater"));
+    command.arg("reproduce").args(words).arg("--out").arg(folder.join("figures"));
+    command
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn read(folder: &Path, file: &str) -> String {
+    let path = folder.join("figures").join(file);
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Runs one figure and checks its files against each other; its JSON.
+fn reproduce(name: &str, measured: bool) -> Value {
+    let _turn = turn();
+    let folder = tempfile::tempdir().unwrap();
+    let Output { status, stdout, stderr } = command(folder.path(), &[name, "--quick"]).output().unwrap();
+    let (shown, errors) = (text(&stdout), text(&stderr));
+    assert!(status.success(), "{status}\n{shown}\n{errors}");
+    let read = |extension: &str| read(folder.path(), &format!("{name}.{extension}"));
+    let json: Value = serde_json::from_str(&read("json")).unwrap();
+    let page = read("md");
+    let report = self::read(folder.path(), "report.html");
+    assert!(read("svg").contains("</svg>"));
+    assert_eq!(
+        (&json["name"], &json["measured"], &json["quick"]),
+        (&name.into(), &measured.into(), &true.into())
+    );
+    assert!(
+        json["machine"]["cpu_model"].is_string() && json["commit"].is_string() && json["paper"].is_string()
+    );
+    let rows = json["rows"].as_array().unwrap();
+    // A quoted cell may have a comma but no line feed: a line is a row.
+    assert_eq!(rows.len() + 1, read("csv").lines().count(), "a row for each line below the head");
+    assert!(!rows.is_empty());
+    let claims = json["claims"].as_array().unwrap();
+    assert!(!claims.is_empty());
+    for claim in claims {
+        let verdict = match claim["verdict"].as_str().unwrap() {
+            "reached" => "reached",
+            "not-reached" => "NOT REACHED",
+            "not-comparable" => "not comparable",
+            other => panic!("{other} is no verdict"),
+        };
+        let paper = claim["paper"].as_str().unwrap();
+        assert!(
+            page.contains(paper) && shown.contains(&format!("[{verdict}] paper: {paper}")),
+            "{paper}\n{shown}"
+        );
+        assert!(page.contains(claim["ours"].as_str().unwrap()), "{claim}\n{page}");
+    }
+    is_self_contained(&report);
+    assert!(report.contains(&format!("<h2 id=\"{name}\">")) && report.contains("<svg"));
+    assert_eq!(sockets(), [""; 0]);
+    json
+}
+
+/// No file, script or address outside the document is asked for; drawings do not share ids.
+fn is_self_contained(html: &str) {
+    for outside in ["<script", "<link", "<img", "<iframe", "@import", "src=", "<?xml"] {
+        assert!(!html.contains(outside), "{outside}");
+    }
+    for (_, rest) in html.match_indices("href=\"").map(|(at, found)| (at, &html[at + found.len()..])) {
+        assert!(rest.starts_with('#'), "a reference to {}", &rest[..rest.len().min(60)]);
+    }
+    let ids: Vec<&str> = html.split(" id=\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+    let distinct: BTreeSet<&str> = ids.iter().copied().collect();
+    assert_eq!(ids.len(), distinct.len(), "two elements share an id: {ids:?}");
+    assert!(html.trim_end().ends_with("</html>"));
+}
+
+/// Abstract sockets of testbeds and benches.
+fn sockets() -> Vec<String> {
+    let list = fs::read_to_string("/proc/net/unix").unwrap();
+    let ours = ["@tailwater-testbed-", "@tailwater-bench-"];
+    let is_ours = |line: &&str| ours.iter().any(|name| line.contains(name));
+    list.lines().filter(is_ours).filter(|line| owner_is_reproduce(line)).map(str::to_owned).collect()
+}
+
+/// Whether the process that a socket's name tells is one of `tailwater reproduce`; other tests have their own.
+fn owner_is_reproduce(line: &str) -> bool {
+    let pid =
+        line.rsplit('@').next().and_then(|name| name.split('-').find_map(|part| part.parse::<u32>().ok()));
+    let command = pid.and_then(|pid| fs::read(format!("/proc/{pid}/cmdline")).ok()).unwrap_or_default();
+    text(&command).contains("reproduce")
+}
+
+/// Values of `key` over the rows, each once.
+fn distinct(json: &Value, key: &str) -> BTreeSet<String> {
+    let rows = json["rows"].as_array().unwrap().iter();
+    rows.map(|row| row[key].as_str().map_or_else(|| row[key].to_string(), str::to_owned)).collect()
+}
+
+fn set(words: &[&str]) -> BTreeSet<String> {
+    words.iter().map(|&word| word.to_owned()).collect()
+}
+
+#[test]
+fn shinjuku_fig4_is_simulated() {
+    let json = reproduce("shinjuku-fig4", false);
+    assert!(json["claims"].as_array().unwrap().iter().all(|claim| claim["verdict"] == "reached"), "{json:#}");
+}
+
+#[test]
+fn shenango_fig4_has_three_systems_under_three_distributions() {
+    let json = reproduce("shenango-fig4", true);
+    assert_eq!(distinct(&json, "panel"), set(&["constant", "exponential", "bimodal"]));
+    assert_eq!(distinct(&json, "system"), set(&["Tailwater", "Linux", "Tokio on Linux"]));
+    for row in json["rows"].as_array().unwrap() {
+        assert!(row["batch_share"].as_f64().is_some_and(|share| share >= 0.0), "{row}");
+        assert!(row["completed"].as_f64().unwrap() + row["lost"].as_f64().unwrap() > 0.0, "{row}");
+    }
+}
+
+#[test]
+fn shenango_fig5_has_every_window_of_both_systems() {
+    let json = reproduce("shenango-fig5", true);
+    let rows = json["rows"].as_array().unwrap();
+    for system in ["Tailwater", "Linux"] {
+        let at: Vec<u64> = rows
+            .iter()
+            .filter(|row| row["system"] == system)
+            .map(|row| row["at_ms"].as_f64().unwrap() as u64)
+            .collect();
+        assert_eq!(at, (0..210).map(|window| window * 10).collect::<Vec<_>>(), "{system}");
+    }
+}
+
+#[test]
+fn shenango_fig6_has_seven_ways_to_answer() {
+    let json = reproduce("shenango-fig6", true);
+    assert_eq!(distinct(&json, "way").len(), 7);
+    assert!(
+        json["rows"].as_array().unwrap().iter().all(|row| row["p99_us"].as_f64() >= row["p50_us"].as_f64())
+    );
+}
+
+#[test]
+fn shenango_fig7_has_many_and_few_flows_with_and_without_stealing() {
+    assert_eq!(distinct(&reproduce("shenango-fig7", true), "system").len(), 5);
+}
+
+#[test]
+fn shenango_fig8_has_five_intervals_and_linux() {
+    let json = reproduce("shenango-fig8", true);
+    assert_eq!(distinct(&json, "system"), set(&["5 us", "25 us", "50 us", "100 us", "1 ms", "Linux"]));
+}
+
+#[test]
+fn shenango_table2_has_four_operations() {
+    let json = reproduce("shenango-table2", true);
+    assert_eq!(distinct(&json, "operation"), set(&["mutex", "yield", "condvar", "spawn_join"]));
+    assert!(distinct(&json, "system").is_superset(&set(&["tailwater", "std", "tokio", "may"])));
+}
+
+/// Services and batch jobs that `pid` started.
+fn children(pid: u32) -> BTreeSet<u32> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let lists = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+    lists
+        .flat_map(|list| list.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<_>>())
+        .collect()
+}
+
+fn first_children(run: &Child) -> BTreeSet<u32> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let started = children(run.id());
+        if !started.is_empty() {
+            return started;
+        }
+        assert!(Instant::now() < deadline, "no child process");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Whether a process exists that is more than a corpse.
+fn is_alive(pid: u32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/stat"))
+        .is_ok_and(|stat| !stat.rsplit(')').next().unwrap_or("").trim_start().starts_with('Z'))
+}
+
+fn signal(pid: u32, name: &str) {
+    assert!(Command::new("kill").args(["-s", name, &pid.to_string()]).status().unwrap().success());
+}
+
+#[test]
+fn an_interrupted_run_leaves_no_process_and_keeps_the_figures_it_has() {
+    let _turn = turn();
+    let folder = tempfile::tempdir().unwrap();
+    let mut run = command(folder.path(), &["shinjuku-fig4", "shenango-fig8", "--quick"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(run.stdout.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().contains("shinjuku-fig4.svg")), "the first figure never ended");
+    let started = first_children(&run);
+    signal(run.id(), "INT");
+    let output = run.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130));
+    assert!(text(&output.stderr).contains("1 of the figures are complete"), "{}", text(&output.stderr));
+    assert!(started.iter().all(|&child| !is_alive(child)), "left {started:?}");
+    assert!(read(folder.path(), "shinjuku-fig4.svg").contains("</svg>"));
+    assert!(!folder.path().join("figures/shenango-fig8.svg").exists());
+    assert_eq!(sockets(), [""; 0]);
+}
+
+#[test]
+fn a_service_that_dies_fails_its_figure_and_no_other() {
+    let _turn = turn();
+    let folder = tempfile::tempdir().unwrap();
+    let run = command(folder.path(), &["shinjuku-fig4", "shenango-fig8", "--quick"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let victim = first_children(&run).pop_first().unwrap();
+    signal(victim, "KILL");
+    let output = run.wait_with_output().unwrap();
+    let errors = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{errors}");
+    assert!(errors.contains("ended early") && errors.contains("not reproduced: shenango-fig8"), "{errors}");
+    let report = read(folder.path(), "report.html");
+    is_self_contained(&report);
+    assert!(report.contains("Failed: ") && report.contains("<h2 id=\"shinjuku-fig4\">"), "{report}");
+}
+
+#[test]
+fn one_core_is_enough_for_what_is_simulated_and_for_nothing_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let on_one_core = |name: &str| {
+        let binary = env!("CARGO_BIN_EXE_tailwater");
+        let out = folder.path().join("figures");
+        Command::new("taskset")
+            .args(["-c", "0", binary, "reproduce", name, "--quick", "--out"])
+            .arg(out)
+            .output()
+            .unwrap()
+    };
+    let refused = on_one_core("shenango-fig6");
+    let errors = text(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(2), "{errors}");
+    assert!(errors.contains("this process may use 1") && errors.contains("shinjuku-fig4"), "{errors}");
+    assert!(on_one_core("shinjuku-fig4").status.success());
+}
+
+#[test]
+fn an_unknown_figure_is_refused_with_the_names_there_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = command(folder.path(), &["shenango-fig99"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("shenango-fig8"), "{}", text(&output.stderr));
+}
