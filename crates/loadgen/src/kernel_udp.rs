@@ -14,7 +14,6 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
-use tailwater_workload::ServiceTime;
 
 use crate::clock::Clock;
 use crate::control::Control;
@@ -145,9 +144,9 @@ pub fn run_under(
     plan.check()?;
     let _pinned =
         target.core.map(PinnedThread::new).transpose().map_err(system("use the generator's core"))?;
-    contact(&*load.protocol, target.server, target.wait, control.stop)?;
+    contact_server(&*load.protocol, target.server, target.wait, control.stop)?;
     if load.preload {
-        preload(&*load.protocol, target.server, control.stop)?;
+        preload_server(&*load.protocol, target.server, control.stop)?;
     }
     let mut flows = Flows::new(target.server, plan.flows)?;
     let clock = Clock::start();
@@ -170,15 +169,11 @@ pub fn run_under(
     Ok(generator.finish(clock.now_ns()))
 }
 
-/// Waits until a spin server answers at `server`, asking again every 50 ms for at most `wait`, or until `stop`.
+/// Waits until a server answers at `server`, asking again every 50 ms for at most `wait`, or until `stop`.
 ///
 /// # Errors
 /// [`UdpError::NoServer`], also when stopped; [`UdpError::System`] when no socket could be had.
-pub fn contact_server(server: SocketAddr, wait: Duration, stop: &AtomicBool) -> Result<(), UdpError> {
-    contact(&Spin::new(ServiceTime::constant(0)), server, wait, stop)
-}
-
-fn contact(
+pub fn contact_server(
     protocol: &dyn Protocol,
     server: SocketAddr,
     wait: Duration,
@@ -209,8 +204,16 @@ fn contact(
     Err(UdpError::NoServer { protocol: protocol.name(), server, waited: start.elapsed() })
 }
 
-/// Has everything stored that the protocol reads, a window at a time; what is lost on the way is asked for again.
-fn preload(protocol: &dyn Protocol, server: SocketAddr, stop: &AtomicBool) -> Result<(), UdpError> {
+/// Has everything stored that the protocol reads, a window at a time; what is lost on the way is asked for again. Ends early
+/// on `stop`.
+///
+/// # Errors
+/// [`UdpError::Preload`] when the server does not take it, [`UdpError::System`] when no socket could be had.
+pub fn preload_server(
+    protocol: &dyn Protocol,
+    server: SocketAddr,
+    stop: &AtomicBool,
+) -> Result<(), UdpError> {
     let socket = connect(server)?;
     socket.set_read_timeout(Some(CONTACT_INTERVAL)).map_err(system("set a socket's timeout"))?;
     let all = protocol.preloads();

@@ -1,7 +1,7 @@
 //! The generator as a port of an IOKernel: a station in the machine's network that sends requests and takes replies.
 //!
-//! Owns the station's addresses, the headers of what it sends, its first contact with the server, and the
-//! exchange between the polling thread (which has the [`Station`]) and whoever measures (who has the [`StationHandle`]).
+//! Owns the station's addresses, the headers of what it sends, its first contact with the server, what the server must
+//! [store](preload) before, and the exchange between the polling thread (which has the [`Station`]) and whoever measures (who has the [`StationHandle`]).
 //! Runs follow one another; each ends with its measurement handed out through the handle.
 //!
 //! On the polling thread nothing blocks and a spin request costs about 100 ns: draw, copy of 74 bytes, one injection. Frames
@@ -32,7 +32,9 @@ use crate::plan::{Plan, PlanError};
 use crate::protocol::{Medium, Protocol, Request, Verdict};
 use crate::report::Measurement;
 
+mod preload;
 pub(crate) mod wire;
+use preload::Preload;
 use wire::Host;
 
 /// First source port; a plan's flows use this one and the following ones.
@@ -73,6 +75,14 @@ pub enum StationError {
         /// For how long.
         waited_ms: u64,
     },
+    /// What the protocol reads could not be stored.
+    #[error("the server did not take {missing} of the {all} requests before the measurement")]
+    Preload {
+        /// Requests without the right answer when it was given up.
+        missing: u64,
+        /// All of them.
+        all: u64,
+    },
     /// The handle's owner changed its mind.
     #[error("the run was stopped before it began")]
     Stopped,
@@ -86,8 +96,10 @@ pub enum StationError {
 pub struct Order {
     /// When to send.
     pub plan: Plan,
-    /// What to send. The station does not preload: who measures a store fills it by other means.
+    /// What to send.
     pub protocol: Arc<dyn Protocol>,
+    /// Whether to store first what the protocol reads later.
+    pub preload: bool,
     /// Fixes every request.
     pub seed: u64,
     /// The server.
@@ -220,6 +232,7 @@ pub struct Station {
 enum Stage {
     Idle,
     Contact { order: Box<Order>, since_ns: u64, ask_at_ns: u64 },
+    Preload(Box<Preload>),
     Run(Box<Run>),
 }
 
@@ -249,7 +262,9 @@ impl Station {
                 // A handle starts a run only after the last one ended; the newer order then replaces nothing.
                 (Command::Run(_), stage) => self.stage = stage,
                 (Command::Stop, Stage::Idle) => {}
-                (Command::Stop, Stage::Contact { .. }) => self.report(Err(StationError::Stopped)),
+                (Command::Stop, Stage::Contact { .. } | Stage::Preload(_)) => {
+                    self.report(Err(StationError::Stopped))
+                }
                 (Command::Stop, Stage::Run(run)) => self.report(Ok(run.generator.finish(now_ns))),
             }
         }
@@ -286,11 +301,36 @@ impl Station {
         1
     }
 
-    /// The server answered: fixes its address and starts the schedule.
+    /// The server answered: fixes its address, and has everything stored before the schedule starts.
     fn begin(&mut self, now_ns: u64, mac: Mac) {
         let Stage::Contact { order, .. } = core::mem::replace(&mut self.stage, Stage::Idle) else { return };
+        let to = Host { mac, ip: *order.server.ip() };
+        if order.preload && order.protocol.preloads() > 0 {
+            self.stage = Stage::Preload(Box::new(Preload::new(order, self.own, to, now_ns)));
+        } else {
+            self.schedule(now_ns, *order, to);
+        }
+    }
+
+    /// Takes a step of the preload; starts the schedule after the last.
+    fn poll_preload(&mut self, now_ns: u64, switch: &mut dyn Inject) -> usize {
+        let Stage::Preload(preload) = &mut self.stage else { return 0 };
+        if !preload.is_done() {
+            return preload.poll(now_ns, switch).unwrap_or_else(|error| {
+                self.report(Err(error));
+                0
+            });
+        }
+        if let Stage::Preload(preload) = core::mem::replace(&mut self.stage, Stage::Idle) {
+            let Preload { order, to, .. } = *preload;
+            self.schedule(now_ns, *order, to);
+        }
+        0
+    }
+
+    /// Starts the schedule.
+    fn schedule(&mut self, now_ns: u64, order: Order, to: Host) {
         let (server, flows) = (order.server, order.plan.flows);
-        let to = Host { mac, ip: *server.ip() };
         let start_ns = now_ns + LEAD_NS;
         match Generator::with_protocol(order.plan, order.protocol, Medium::Datagram, order.seed, start_ns) {
             Ok(generator) => {
@@ -341,6 +381,7 @@ impl Port for Station {
         match &mut self.stage {
             Stage::Idle => {}
             Stage::Contact { .. } => sent += self.poll_contact(now_ns, switch),
+            Stage::Preload(_) => sent += self.poll_preload(now_ns, switch),
             Stage::Run(run) => {
                 run.observe(now_ns, self.last_frame_ns);
                 let (origin, clock) = (self.origin, self.clock);
@@ -384,6 +425,11 @@ impl Port for Station {
                     self.begin(now_ns, Mac(source));
                 }
             }
+            Stage::Preload(preload)
+                if preload.order.server == datagram.from && datagram.to.port() == CONTACT_PORT =>
+            {
+                preload.handle(now_ns, datagram.payload);
+            }
             _ => {}
         }
         true
@@ -396,6 +442,7 @@ impl Port for Station {
         let at_ns = match &self.stage {
             Stage::Idle => None,
             Stage::Contact { ask_at_ns, .. } => Some(*ask_at_ns),
+            Stage::Preload(preload) => Some(preload.next_event_ns()),
             Stage::Run(run) => run.generator.next_event_ns(),
         };
         at_ns.map(|ns| self.origin.saturating_add(self.clock.from_ns(ns)))

@@ -1,18 +1,20 @@
 //! The list of figures, in the order in which they run: simulated ones first.
 
 use super::figure::Figure;
-use super::{shenango, simulated};
+use super::{ix, shenango, simulated};
 
 /// All figures.
 pub fn all() -> Vec<Box<dyn Figure>> {
     let mut figures = simulated::all();
     figures.extend([
         Box::new(shenango::table2::Table2) as Box<dyn Figure>,
+        Box::new(shenango::fig3::Figure3),
         Box::new(shenango::fig4::Figure4),
         Box::new(shenango::fig5::Figure5),
         Box::new(shenango::fig6::Figure6),
         Box::new(shenango::fig7::Figure7),
         Box::new(shenango::fig8::Figure8),
+        Box::new(ix::table3::Table3),
     ]);
     figures
 }

@@ -12,14 +12,22 @@ use super::context::Context;
 use super::spread::{Spread, cell};
 use crate::table::number;
 use crate::testbed::handoffs::{HandoffFigures, HandoffRecord};
+use crate::testbed::program::Program;
 use crate::testbed::{BatchRates, Measured, is_saturated, latency_or_timeout, on_linux, on_tailwater};
 
 /// A system in a setting.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub enum System {
+    /// The spin server on Tailwater.
     Tailwater(on_tailwater::Setting),
+    /// The spin server on Linux.
     Linux(on_linux::Setting),
+    /// Another program, on the host that it is for.
+    Program(Program),
 }
+
+/// What loads are a percentage of, for axes and tables, unless a figure says otherwise.
+pub const PERCENT: &str = "% of the shared cores";
 
 /// One point of the figure.
 #[derive(Debug, Clone)]
@@ -28,7 +36,7 @@ pub struct Case {
     pub panel: String,
     /// The system's name in the legend.
     pub curve: String,
-    /// Percent of the managed cores.
+    /// In the contest's unit.
     pub load: f64,
     pub plan: Plan,
     pub system: System,
@@ -52,6 +60,8 @@ pub struct Point {
 #[derive(Debug)]
 pub struct Contest {
     pub points: Vec<Point>,
+    /// Of loads: [`PERCENT`] until a figure says otherwise.
+    pub unit: &'static str,
     /// Hand-offs of cores on Tailwater, over all its points.
     pub handoffs: HandoffRecord,
 }
@@ -74,22 +84,26 @@ pub fn run(name: &str, context: &Context, cases: Vec<Case>, rounds: usize) -> an
         for index in order {
             let Point { case, samples } = &mut points[index];
             let seed = context.options.seed.wrapping_add(round as u64);
-            let measured = match case.system {
+            let measured = match &case.system {
                 System::Tailwater(setting) => {
-                    on_tailwater::point(&rig.testbed, rig.speed, &case.plan, seed, setting, &mut handoffs)
+                    on_tailwater::point(&rig.testbed, rig.speed, &case.plan, seed, *setting, &mut handoffs)
                 }
-                System::Linux(setting) => on_linux::point(&rig.testbed, rig.speed, &case.plan, seed, setting),
+                System::Linux(setting) => {
+                    on_linux::point(&rig.testbed, rig.speed, &case.plan, seed, *setting)
+                }
+                System::Program(program) => program.point(&rig.testbed, &case.plan, seed, &mut handoffs),
             };
             samples.push(Sample::new(&measured?));
             progress.inc(1);
         }
     }
     progress.finish_and_clear();
-    Ok(Contest { points, handoffs })
+    Ok(Contest { points, unit: PERCENT, handoffs })
 }
 
 impl Sample {
-    fn new(measured: &Measured) -> Self {
+    /// What a point gave.
+    pub fn new(measured: &Measured) -> Self {
         Self { figures: measured.measurement.report().figures, batch: measured.batch }
     }
 
@@ -202,8 +216,9 @@ impl Contest {
 
     /// A row per point: medians with their extremes.
     pub fn summary(&self) -> Table {
+        let load = format!("load ({})", self.unit);
         let columns =
-            ["service", "system", "load %", "achieved/s", "p50 us", "windowed p99.9 us", "batch share", ""];
+            ["service", "system", &load, "achieved/s", "p50 us", "windowed p99.9 us", "batch share", ""];
         let mut table = Table::new(&columns);
         for point in &self.points {
             let Case { panel, curve, load, .. } = &point.case;
@@ -235,7 +250,7 @@ impl Contest {
         lines.extend(more);
         Panel {
             title: panel.to_owned(),
-            x_label: "load (% of the shared cores)".to_owned(),
+            x_label: format!("load ({})", self.unit),
             y_label: "windowed p99.9 (us)".to_owned(),
             log_y: true,
             y_range: Some(decades(&lines)),
@@ -255,7 +270,7 @@ impl Contest {
         lines.extend(more);
         Panel {
             title: panel.to_owned(),
-            x_label: "load (% of the shared cores)".to_owned(),
+            x_label: format!("load ({})", self.unit),
             y_label: "batch job (alone = 1)".to_owned(),
             y_range: Some((0.0, 1.0)),
             lines,
@@ -327,7 +342,7 @@ pub mod tests {
 
     /// A contest of these points.
     pub fn contest(points: Vec<Point>) -> Contest {
-        Contest { points, handoffs: HandoffRecord::default() }
+        Contest { points, unit: PERCENT, handoffs: HandoffRecord::default() }
     }
 
     #[test]

@@ -185,13 +185,17 @@ impl Pace {
     /// # Errors
     /// When the load is no usable rate.
     pub fn plan(&self, service: &ServiceTime, percent: f64, cores: usize) -> anyhow::Result<Plan> {
-        let rate = Rate::for_load(percent / 100.0, cores as f64, service.mean_ns())?;
+        Ok(self.plan_at(Rate::for_load(percent / 100.0, cores as f64, service.mean_ns())?, service))
+    }
+
+    /// A point's plan at `rate`, spread over [`FLOWS`] flows.
+    pub fn plan_at(&self, rate: Rate, service: &ServiceTime) -> Plan {
         let length = self.warm_up + self.counted;
-        Ok(Plan {
+        Plan {
             warm_up_ns: self.warm_up.as_nanos() as u64,
             flows: FLOWS,
             ..Plan::new(LoadSchedule::constant(rate, length.as_nanos() as u64), service.clone())
-        })
+        }
     }
 }
 
@@ -212,7 +216,16 @@ impl Rig {
                 pace.counted.as_millis()
             ),
         ];
-        notes.extend(self.noise.iter().map(|(core, gaps)| {
+        notes.extend(self.noise_notes());
+        if quick {
+            notes.push("Quick run: one short round. A shape, not a result.".to_owned());
+        }
+        notes
+    }
+
+    /// What the machine did by itself before the run, a sentence per core.
+    pub fn noise_notes(&self) -> Vec<String> {
+        let note = |(core, gaps): &(usize, GapFigures)| {
             format!(
                 "Before the run core {core} stood still {:.0} times a second for over 50 us (longest {:.0} us, {:.1} % of its \
                  time).",
@@ -220,11 +233,8 @@ impl Rig {
                 gaps.longest_us,
                 100.0 * gaps.lost_fraction
             )
-        }));
-        if quick {
-            notes.push("Quick run: one short round. A shape, not a result.".to_owned());
-        }
-        notes
+        };
+        self.noise.iter().map(note).collect()
     }
 }
 

@@ -10,9 +10,10 @@
 //! | [`catalogue`] | the list of figures |
 //! | [`context`] | what every measured figure needs: testbed, calibration, time |
 //! | [`contest`] | several systems under several loads, in interleaved rounds |
+//! | [`limit`] | the highest load within a latency limit, for several programs in turn |
 //! | [`spread`] | median and extremes over rounds |
 //! | [`pages`], [`html`] | the files |
-//! | `shenango`, [`simulated`] | the figures |
+//! | `shenango`, `ix`, [`simulated`] | the figures |
 //!
 //! A new figure is one file that implements [`figure::Figure`], a line in the catalogue, and its plan in `experiments/`.
 
@@ -28,6 +29,8 @@ mod contest;
 mod context;
 mod figure;
 mod html;
+mod ix;
+mod limit;
 mod pages;
 mod shenango;
 mod simulated;

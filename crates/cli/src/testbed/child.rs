@@ -139,7 +139,7 @@ impl Drop for ChildProcess {
     }
 }
 
-/// A spin server.
+/// A server.
 #[derive(Debug)]
 pub struct Service {
     /// Where it listens.
@@ -159,6 +159,22 @@ impl Service {
         let address =
             address.with_context(|| format!("{} did not say where it listens: {line}", spec.app))?;
         Ok(Self { address, process })
+    }
+
+    /// Starts a server that will listen at `address` and does not say so.
+    ///
+    /// # Errors
+    /// When the kernel refuses a process.
+    pub fn start_at(spec: &Spec, address: SocketAddr) -> anyhow::Result<Self> {
+        Ok(Self { address, process: ChildProcess::start(spec)? })
+    }
+
+    /// Fails if it has ended.
+    ///
+    /// # Errors
+    /// How it ended.
+    pub fn check(&mut self) -> anyhow::Result<()> {
+        self.process.check()
     }
 
     /// Ends it. One that was no longer there is an error: what it did not answer says nothing about its system.

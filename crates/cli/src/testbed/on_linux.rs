@@ -4,17 +4,24 @@
 //! `SCHED_IDLE` class, both in one scheduling group (with autogroup on, `SCHED_IDLE` ranks only within a session), and the
 //! generator alone on its core. Service and generator have the priority that kthreads and IOKernel give themselves.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use tailwater_loadgen::kernel_udp::{Target, contact_server, run as generate};
+use anyhow::Context;
+use tailwater_loadgen::kernel_udp::{Load, Target, contact_server, preload_server, run_protocol};
+use tailwater_loadgen::protocol::Spin;
 use tailwater_loadgen::{Measurement, Plan};
 use tailwater_shm::priority::HIGHEST;
 
 use super::child::{Batch, Service, Spec};
+use super::program::Program;
 use super::wait::Wait;
 use super::{Companion, Measured, START_TIMEOUT, Testbed, counted_part};
+
+/// How long a server is asked for an answer between two looks whether it still lives.
+const CONTACT_TURN: Duration = Duration::from_millis(500);
 
 /// What serves, and beside what.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +47,8 @@ impl Setting {
     }
 }
 
-/// One point. `plan`'s flows become one: on one machine nothing hashes flows to queues, and several would need epoll.
+/// One point of a spin server. `plan`'s flows become one: on one machine nothing hashes flows to queues, and several would
+/// need epoll.
 ///
 /// # Errors
 /// When a process does not start or ends, the plan cannot be run, or a signal came.
@@ -51,19 +59,52 @@ pub fn point(
     seed: u64,
     setting: Setting,
 ) -> anyhow::Result<Measured> {
+    let protocol = Arc::new(Spin::new(plan.service.clone()));
+    let load = Load { protocol, seed, preload: false };
+    measure(testbed, plan, &load, setting.batch, || start_service(testbed, speed, setting.server))
+}
+
+/// One point of any program, over one flow.
+///
+/// # Errors
+/// As [`point`].
+pub fn measure_program(
+    testbed: &Testbed,
+    program: &Program,
+    plan: &Plan,
+    load: &Load,
+) -> anyhow::Result<Measured> {
+    measure(testbed, plan, load, program.batch, || {
+        let address = free_address()?;
+        let arguments = program.arguments_at(address.port());
+        let cores = testbed.cores.managed.clone();
+        Service::start_at(
+            &Spec { app: program.app, arguments, cores, raise: true, ..Spec::default() },
+            address,
+        )
+    })
+}
+
+fn measure(
+    testbed: &Testbed,
+    plan: &Plan,
+    load: &Load,
+    has_batch: bool,
+    start: impl FnOnce() -> anyhow::Result<Service>,
+) -> anyhow::Result<Measured> {
     let _off = testbed.stay_off_managed_cores()?;
     // In this order: beside a server that polls, the batch job would take seconds to start.
-    let mut batch = match setting.batch {
+    let mut batch = match has_batch {
         true => Some(Companion::new(testbed, start_batch(testbed)?)?),
         false => None,
     };
-    let service = start_service(testbed, speed, setting.server)?;
+    let mut service = start()?;
     let stop = AtomicBool::new(false);
-    contact_server(service.address, START_TIMEOUT, &stop)?;
+    wait_ready(testbed, &mut service, load, &stop)?;
     let plan = Plan { flows: 1, ..plan.clone() };
     let core = testbed.cores.polling;
     let (measurement, beside) = std::thread::scope(|scope| {
-        let generator = scope.spawn(|| generate_on(core, &plan, seed, service.address, &stop));
+        let generator = scope.spawn(|| generate_on(core, &plan, load, service.address, &stop));
         let part = counted_part(&plan, Instant::now());
         let rate = testbed.beside(batch.as_mut().map(|batch| &mut batch.job), part);
         if rate.is_err() {
@@ -77,10 +118,35 @@ pub fn point(
     Ok(Measured { measurement, batch })
 }
 
+/// Waits until the server answers and has stored what it is asked for later.
+fn wait_ready(
+    testbed: &Testbed,
+    service: &mut Service,
+    load: &Load,
+    stop: &AtomicBool,
+) -> anyhow::Result<()> {
+    let give_up = Instant::now() + START_TIMEOUT;
+    while let Err(error) = contact_server(&*load.protocol, service.address, CONTACT_TURN, stop) {
+        testbed.interrupt.check()?;
+        service.check()?;
+        anyhow::ensure!(Instant::now() < give_up, error);
+    }
+    if load.preload {
+        preload_server(&*load.protocol, service.address, stop)?;
+    }
+    Ok(())
+}
+
+/// An address for datagrams and connections that nobody had a moment ago.
+fn free_address() -> anyhow::Result<SocketAddr> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no address is free")?;
+    listener.local_addr().context("a listener has no address")
+}
+
 fn generate_on(
     core: usize,
     plan: &Plan,
-    seed: u64,
+    load: &Load,
     server: SocketAddr,
     stop: &AtomicBool,
 ) -> anyhow::Result<Measurement> {
@@ -88,7 +154,7 @@ fn generate_on(
     // Ends with this thread.
     let _ = rustix::process::setpriority_process(None, HIGHEST);
     let target = Target { server, core: Some(core), wait: START_TIMEOUT };
-    Ok(generate(plan, seed, &target, stop)?)
+    Ok(run_protocol(plan, &Load { preload: false, ..load.clone() }, &target, stop)?)
 }
 
 fn start_service(testbed: &Testbed, speed: u64, server: Server) -> anyhow::Result<Service> {

@@ -14,12 +14,13 @@ use anyhow::Context;
 use tailwater_iokernel::config::Priority;
 use tailwater_iokernel::stats::StatsHandle;
 use tailwater_iokernel::{Config, IoKernel, StartError};
-use tailwater_loadgen::protocol::Spin;
+use tailwater_loadgen::kernel_udp::Load;
 use tailwater_loadgen::station::{Order, Progress, Station, StationHandle, station};
 use tailwater_loadgen::{Measurement, Plan};
 
 use super::child::{Batch, Service, Spec};
 use super::handoffs::HandoffRecord;
+use super::program::Program;
 use super::{Companion, CorePlan, Measured, START_TIMEOUT, Testbed, counted_part};
 use crate::machine::cpu_set;
 
@@ -55,15 +56,32 @@ impl Default for Setting {
     }
 }
 
-/// One point.
+/// One point of the spin server.
 ///
 /// # Errors
-/// When a process does not start or ends, the plan cannot be run, or a signal came.
+/// As [`measure`].
 pub fn point(
     testbed: &Testbed,
     speed: u64,
     plan: &Plan,
     seed: u64,
+    setting: Setting,
+    handoffs: &mut HandoffRecord,
+) -> anyhow::Result<Measured> {
+    let spin = Program::spin(speed, plan.service.clone());
+    let load = Load { protocol: Arc::clone(&spin.protocol), seed, preload: false };
+    measure(testbed, &spin, plan, &load, setting, handoffs)
+}
+
+/// One point of any program.
+///
+/// # Errors
+/// When a process does not start or ends, the plan cannot be run, or a signal came.
+pub fn measure(
+    testbed: &Testbed,
+    program: &Program,
+    plan: &Plan,
+    load: &Load,
     setting: Setting,
     handoffs: &mut HandoffRecord,
 ) -> anyhow::Result<Measured> {
@@ -73,11 +91,12 @@ pub fn point(
         true => Some(Companion::new(testbed, iokernel.start_batch(testbed)?)?),
         false => None,
     };
-    let service = iokernel.start_service(testbed, speed)?;
+    let service = iokernel.start_service(testbed, program)?;
     iokernel.station.start(Order {
         plan: plan.clone(),
-        protocol: Arc::new(Spin::new(plan.service.clone())),
-        seed,
+        protocol: Arc::clone(&load.protocol),
+        preload: load.preload,
+        seed: load.seed,
         server: SocketAddrV4::new(SERVICE_IP, SERVICE_PORT),
         wait: START_TIMEOUT,
     })?;
@@ -135,16 +154,15 @@ impl Running {
         Ok(Self { setting, socket, stats, station: handle, stop, thread: Some(thread) })
     }
 
-    fn start_service(&self, testbed: &Testbed, speed: u64) -> anyhow::Result<Service> {
+    fn start_service(&self, testbed: &Testbed, program: &Program) -> anyhow::Result<Service> {
         let setting = &self.setting;
-        let words = ["--listen", &format!("0.0.0.0:{SERVICE_PORT}"), "--speed", &speed.to_string()]
-            .map(str::to_owned);
-        let mut settings = self.settings("spin", "latency-critical", testbed.cores.managed.len());
+        let mut settings = self.settings(program.app, "latency-critical", testbed.cores.managed.len());
         settings.push(("TAILWATER_GUARANTEED", setting.guaranteed.to_string()));
         settings.push(("TAILWATER_IDLE_TIMEOUT_US", setting.idle_timeout_us.to_string()));
         settings.push(("TAILWATER_PACKET_STEALING", setting.packet_stealing.to_string()));
         settings.push(("TAILWATER_IP", SERVICE_IP.to_string()));
-        let spec = Spec { app: "spin", arguments: words.to_vec(), settings, ..Spec::default() };
+        let arguments = program.arguments_at(SERVICE_PORT);
+        let spec = Spec { app: program.app, arguments, settings, ..Spec::default() };
         Service::start(&spec, &testbed.interrupt)
     }
 

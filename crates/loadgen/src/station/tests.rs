@@ -56,7 +56,7 @@ fn order(plan: &str) -> Order {
     let mut plan = Plan::new(plan.parse().unwrap(), "const:10us".parse().unwrap());
     plan.flows = 16;
     let protocol = Arc::new(Spin::new(plan.service.clone()));
-    Order { plan, protocol, seed: 1, server: SERVER, wait: Duration::from_millis(200) }
+    Order { plan, protocol, preload: false, seed: 1, server: SERVER, wait: Duration::from_millis(200) }
 }
 
 fn started() -> (Station, StationHandle) {

@@ -85,12 +85,12 @@ fn cases(rig: &Rig, pace: &Pace, loads: &[f64]) -> anyhow::Result<Vec<Case>> {
         let service: ServiceTime = notation.parse()?;
         for &load in loads {
             let plan = pace.plan(&service, load, rig.testbed.cores.managed.len())?;
-            cases.extend(systems.map(|(curve, system)| Case {
+            cases.extend(systems.iter().map(|(curve, system)| Case {
                 panel: panel.to_owned(),
-                curve: curve.to_owned(),
+                curve: (*curve).to_owned(),
                 load,
                 plan: plan.clone(),
-                system,
+                system: system.clone(),
             }));
         }
     }
