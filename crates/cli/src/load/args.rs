@@ -179,7 +179,8 @@ fn parse_server(text: &str) -> Result<SocketAddr, String> {
     if text.rsplit_once(':').is_none_or(|(_, port)| port.parse::<u16>().is_err()) {
         return Err(format!("`{text}` has no port; write address and port, {example}"));
     }
-    let mut found = text.to_socket_addrs().map_err(|error| format!("{error}; write its address, {example}"))?;
+    let mut found =
+        text.to_socket_addrs().map_err(|error| format!("{error}; write its address, {example}"))?;
     found.next().ok_or_else(|| format!("`{text}` has no address; write it, {example}"))
 }
 
@@ -285,10 +286,16 @@ impl LoadArgs {
     fn check_effects(&self) -> anyhow::Result<()> {
         let (spin, tcp) = (self.protocol_name() == "spin", self.is_tcp());
         let given = [
-            (self.connections.is_some() && !tcp, "--connections is for TCP: add --tcp, or use --flows over UDP"),
+            (
+                self.connections.is_some() && !tcp,
+                "--connections is for TCP: add --tcp, or use --flows over UDP",
+            ),
             (self.pipeline.is_some() && !tcp, "--pipeline is for TCP: add --tcp"),
             (self.flows.is_some() && tcp, "--flows is for UDP: over TCP use --connections"),
-            (self.service.is_some() && !spin, "--service is what spin servers are asked to do: leave it out, or use --protocol spin"),
+            (
+                self.service.is_some() && !spin,
+                "--service is what spin servers are asked to do: leave it out, or use --protocol spin",
+            ),
         ];
         match given.iter().find(|(useless, _)| *useless) {
             Some((_, advice)) => anyhow::bail!("{advice}"),
