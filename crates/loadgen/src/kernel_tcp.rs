@@ -74,7 +74,10 @@ pub enum TcpLoadError {
         count: u32,
     },
     /// Nothing answered.
-    #[error("no {protocol} server answered at {server} within {} ms: {source}", waited.as_millis())]
+    #[error(
+        "no {protocol} server answered at {server} within {} ms: {source}; does one listen there, on TCP?",
+        waited.as_millis()
+    )]
     NoServer {
         /// What it was asked in.
         protocol: &'static str,
@@ -86,7 +89,10 @@ pub enum TcpLoadError {
         source: io::Error,
     },
     /// What the protocol reads could not be stored.
-    #[error("request {index} of the {all} before the measurement: {source}")]
+    #[error(
+        "cannot store what is to be read: request {index} of {all}: {source}; has the server room for all keys? \
+         Ask for fewer, or preload nothing (--no-preload) to measure with what is there"
+    )]
     Preload {
         /// Its place.
         index: u64,

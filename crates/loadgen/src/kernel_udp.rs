@@ -77,7 +77,7 @@ pub enum UdpError {
     #[error(transparent)]
     Plan(#[from] PlanError),
     /// Nothing answered.
-    #[error("no {protocol} server answered at {server} within {} ms; is it running, and listening on this address?", waited.as_millis())]
+    #[error("no {protocol} server answered at {server} within {} ms; does one listen there, on UDP?", waited.as_millis())]
     NoServer {
         /// What it was asked in.
         protocol: &'static str,
@@ -87,7 +87,10 @@ pub enum UdpError {
         waited: Duration,
     },
     /// What the protocol reads could not be stored.
-    #[error("the server did not take {missing} of the {all} requests before the measurement")]
+    #[error(
+        "cannot store what is to be read: the server did not take {missing} of {all} requests; has it room for all keys? \
+         Ask for fewer, or preload nothing (--no-preload) to measure with what is there"
+    )]
     Preload {
         /// Requests without the right answer when it was given up.
         missing: u64,

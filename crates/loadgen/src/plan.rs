@@ -67,7 +67,8 @@ fn default_flows() -> u16 {
 pub enum PlanError {
     /// Nothing would be measured.
     #[error(
-        "the warm-up of {warm_up_ns} ns is not shorter than the schedule of {length_ns} ns: nothing would be measured"
+        "the warm-up of {} ms is not shorter than the schedule of {} ms: nothing would be measured; make one shorter or the other longer",
+        *warm_up_ns as f64 / 1e6, *length_ns as f64 / 1e6
     )]
     WarmUp {
         /// The warm-up.

@@ -2,19 +2,22 @@
 //!
 //! Owns the arguments, their checks beyond what the parser does, and their examples.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::Args;
 use tailwater_loadgen::Plan;
-use tailwater_loadgen::lanes::DEFAULT_PIPELINE;
+use tailwater_loadgen::lanes::{DEFAULT_PIPELINE, MAX_CONNECTIONS, MAX_PIPELINE};
 use tailwater_loadgen::search::{SearchPlan, Slo};
 use tailwater_workload::units::parse_duration_ns;
 use tailwater_workload::{ArrivalProcess, LoadPattern, Rate, RateList, ServiceTime};
 
 /// How long a load is measured if not told.
 const DURATION_NS: u64 = 10_000_000_000;
+
+/// How long the server works on a spin request if not told: exponentially distributed, 10 us on average.
+const SERVICE: &str = "exp:10us";
 
 /// How long a trial of a search takes if not told.
 const TRIAL_NS: u64 = 3_000_000_000;
@@ -57,8 +60,8 @@ Requests are due at times drawn beforehand, and latency counts from the time a r
 sent. SERVICE is one of const:10us, exp:10us, bimodal:0.9*5us+0.1*55us, lognormal:10us,sigma=1.5,
 pareto:10us,alpha=2.1.")]
 pub struct LoadArgs {
-    /// Address and port of the server
-    #[arg(required_unless_present = "agent")]
+    /// Address or name, and port, of the server
+    #[arg(required_unless_present = "agent", value_parser = parse_server)]
     pub(super) server: Option<SocketAddr>,
     /// What to ask, and how to check the answers
     #[arg(long, default_value = "spin")]
@@ -66,12 +69,12 @@ pub struct LoadArgs {
     /// Over TCP instead of UDP; http always is
     #[arg(long)]
     pub(super) tcp: bool,
-    /// TCP connections to spread requests over, of each generator
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub(super) connections: u32,
-    /// Most requests unanswered on one TCP connection; further ones wait for one with room
-    #[arg(long, value_name = "N", default_value_t = DEFAULT_PIPELINE)]
-    pub(super) pipeline: usize,
+    /// TCP connections to spread requests over, of each generator [default: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_CONNECTIONS)))]
+    connections: Option<u32>,
+    /// Most requests unanswered on one TCP connection; further ones wait for one with room [default: 4]
+    #[arg(long, value_name = "N", value_parser = parse_pipeline)]
+    pipeline: Option<usize>,
     /// Do not store first what memcached and rocks read later
     #[arg(long)]
     pub(super) no_preload: bool,
@@ -84,9 +87,9 @@ pub struct LoadArgs {
     /// Rates over time, instead of --rate and --duration
     #[arg(long, value_name = "PATTERN", alias = "pattern")]
     schedule: Option<LoadPattern>,
-    /// How long each request asks the server to work
-    #[arg(long, default_value = "exp:10us")]
-    pub(super) service: ServiceTime,
+    /// How long each spin request asks the server to work [default: exp:10us]
+    #[arg(long)]
+    service: Option<ServiceTime>,
     /// How arrivals are spread: poisson, const or onoff:on=1ms,off=9ms
     #[arg(long, default_value = "poisson")]
     arrivals: ArrivalProcess,
@@ -96,9 +99,9 @@ pub struct LoadArgs {
     /// A request without a reply for this long is lost
     #[arg(long, value_name = "DURATION", value_parser = parse_duration_ns, default_value = "200ms")]
     timeout: u64,
-    /// UDP source ports to send from, of each generator
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    flows: u16,
+    /// UDP source ports to send from, of each generator [default: 1]
+    #[arg(long, value_name = "N")]
+    flows: Option<u16>,
     /// Fixes arrivals, service times and noise
     #[arg(long, default_value_t = 1)]
     pub(super) seed: u64,
@@ -167,6 +170,27 @@ pub fn parse_percent(text: &str) -> Result<f64, String> {
     }
 }
 
+/// Reads an address or a name, and a port; of several addresses the first.
+fn parse_server(text: &str) -> Result<SocketAddr, String> {
+    if let Ok(address) = text.parse() {
+        return Ok(address);
+    }
+    let example = "for instance 127.0.0.1:5000 or [::1]:5000";
+    if text.rsplit_once(':').is_none_or(|(_, port)| port.parse::<u16>().is_err()) {
+        return Err(format!("`{text}` has no port; write address and port, {example}"));
+    }
+    let mut found =
+        text.to_socket_addrs().map_err(|error| format!("{error}; write its address, {example}"))?;
+    found.next().ok_or_else(|| format!("`{text}` has no address; write it, {example}"))
+}
+
+fn parse_pipeline(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(number) if (1..=MAX_PIPELINE).contains(&number) => Ok(number),
+        _ => Err(format!("`{text}` is no number of requests from 1 to {MAX_PIPELINE}")),
+    }
+}
+
 fn parse_odd(text: &str) -> Result<u32, String> {
     match text.parse() {
         Ok(number @ 1..=99) if number % 2 == 1 => Ok(number),
@@ -216,8 +240,9 @@ impl LoadArgs {
     /// What to do.
     ///
     /// # Errors
-    /// When a plan cannot be run or the search makes no sense.
+    /// When a plan cannot be run, the search makes no sense, or an option has no effect.
     pub fn task(&self) -> anyhow::Result<Task> {
+        self.check_effects()?;
         if let Some(slo) = &self.slo {
             let plan = super::search_plan(self)?;
             return Ok(Task::Search(SearchTask { slo: slo.clone(), plan }));
@@ -238,14 +263,55 @@ impl LoadArgs {
         self.named(rate.to_string(), &LoadPattern::constant(rate, self.duration.unwrap_or(default_ns)))
     }
 
+    /// Whether requests go over TCP.
+    pub fn is_tcp(&self) -> bool {
+        self.tcp || self.protocol_name() == "http"
+    }
+
+    /// TCP connections of each generator.
+    pub fn connections(&self) -> u32 {
+        self.connections.unwrap_or(1)
+    }
+
+    /// Most requests unanswered on one of them.
+    pub fn pipeline(&self) -> usize {
+        self.pipeline.unwrap_or(DEFAULT_PIPELINE)
+    }
+
+    fn protocol_name(&self) -> &str {
+        self.protocol.split(':').next().unwrap_or_default()
+    }
+
+    /// Refuses options that would have no effect here: who gives one means something by it.
+    fn check_effects(&self) -> anyhow::Result<()> {
+        let (spin, tcp) = (self.protocol_name() == "spin", self.is_tcp());
+        let given = [
+            (
+                self.connections.is_some() && !tcp,
+                "--connections is for TCP: add --tcp, or use --flows over UDP",
+            ),
+            (self.pipeline.is_some() && !tcp, "--pipeline is for TCP: add --tcp"),
+            (self.flows.is_some() && tcp, "--flows is for UDP: over TCP use --connections"),
+            (
+                self.service.is_some() && !spin,
+                "--service is what spin servers are asked to do: leave it out, or use --protocol spin",
+            ),
+        ];
+        match given.iter().find(|(useless, _)| *useless) {
+            Some((_, advice)) => anyhow::bail!("{advice}"),
+            None => Ok(()),
+        }
+    }
+
     fn named(&self, name: String, pattern: &LoadPattern) -> anyhow::Result<NamedPlan> {
+        let service = self.service.clone().map_or_else(|| SERVICE.parse(), Ok)?;
         let plan = Plan {
             arrivals: self.arrivals,
             warm_up_ns: self.warm_up,
             timeout_ns: self.timeout,
-            flows: self.flows,
+            flows: self.flows.unwrap_or(1),
             intervals: true,
-            ..Plan::new(pattern.schedule(self.seed), self.service.clone())
+            ..Plan::new(pattern.schedule(self.seed), service)
         };
         plan.check()?;
         Ok(NamedPlan { name, plan })

@@ -108,7 +108,7 @@ impl Document {
             machine: serde_json::to_value(Machine::describe()).unwrap_or_default(),
             server: args.server.map_or_else(String::new, |server| server.to_string()),
             protocol: args.protocol.clone(),
-            connections: if args.tcp || args.protocol.starts_with("http") { args.connections } else { 0 },
+            connections: if args.is_tcp() { args.connections() } else { 0 },
             seed: args.seed,
             agents,
             points: Vec::new(),

@@ -48,12 +48,16 @@ pub fn run(args: &LoadArgs) -> anyhow::Result<()> {
     if let Some(listen) = args.agent {
         return agents::serve(args, listen, &stop);
     }
+    // Before anything starts, so that mistakes are seen first.
+    let task = args.task()?;
     let mut session = Session::open(args, &stop)?;
     let progress = Progress::new(args.live, args.quiet);
-    let document = match args.task()? {
-        Task::Points(points) => measure(args, &mut session, &points, &progress)?,
-        Task::Search(plan) => search(args, &mut session, &plan, &progress)?,
+    let measured = match task {
+        Task::Points(points) => measure(args, &mut session, &points, &progress),
+        Task::Search(plan) => search(args, &mut session, &plan, &progress),
     };
+    // What a run that was interrupted before its start says is that nothing answered.
+    let document = if stop.load(Relaxed) { measured.map_err(|_| Interrupted)? } else { measured? };
     output::finish(args, &document)?;
     let failed = document.failed_agents();
     anyhow::ensure!(

@@ -19,8 +19,8 @@ use tailwater_loadgen::kernel_tcp::{self, Connections};
 use tailwater_loadgen::kernel_udp::{self, Load, Target};
 use tailwater_loadgen::protocol::{Medium, from_name};
 use tailwater_loadgen::{Control, Measurement, Plan};
-use tailwater_workload::Interval;
 use tailwater_workload::intervals::interval_length_ns;
+use tailwater_workload::{Interval, ServiceTime};
 
 use super::agents::LocalAgents;
 use super::args::LoadArgs;
@@ -58,9 +58,9 @@ impl JobTarget {
             server: args.server.context("the server's address is missing")?,
             protocol: args.protocol.clone(),
             files: BTreeMap::new(),
-            tcp: args.tcp || args.protocol.split(':').next() == Some("http"),
-            connections: args.connections,
-            pipeline: args.pipeline,
+            tcp: args.is_tcp(),
+            connections: args.connections(),
+            pipeline: args.pipeline(),
             preload: !args.no_preload,
         };
         let files = RefCell::new(BTreeMap::new());
@@ -68,7 +68,7 @@ impl JobTarget {
         from_name(
             &target.protocol,
             target.medium(),
-            &args.service,
+            &ServiceTime::constant(0),
             &target.server.to_string(),
             |path: &str| {
                 let mut text = String::new();

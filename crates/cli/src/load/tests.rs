@@ -37,6 +37,38 @@ fn what_is_typed_becomes_plans() {
 }
 
 #[test]
+fn an_option_that_would_have_no_effect_is_refused_with_advice() {
+    for (words, advice) in [
+        ("--connections 64", "add --tcp"),
+        ("--pipeline 8 --protocol memcached", "add --tcp"),
+        ("--tcp --flows 4", "use --connections"),
+        ("--protocol http --flows 1", "use --connections"),
+        ("--protocol echo:64 --service exp:1us", "leave it out"),
+    ] {
+        let error = args(&format!("127.0.0.1:1 --rate 1k {words}")).task().unwrap_err().to_string();
+        assert!(error.contains(advice), "{words}: {error}");
+    }
+    for words in ["--protocol http --connections 64", "--tcp --pipeline 1 --service exp:1us", "--flows 4"] {
+        args(&format!("127.0.0.1:1 --rate 1k {words}")).task().expect(words);
+    }
+    for words in ["--connections 0", "--tcp --pipeline 0", "--tcp --pipeline 1025"] {
+        let words = format!("load 127.0.0.1:1 --rate 1k {words}");
+        assert!(Words::try_parse_from(words.split(' ')).is_err(), "{words}");
+    }
+}
+
+#[test]
+fn a_server_is_an_address_or_a_name_with_a_port() {
+    let server = |text: &str| Words::try_parse_from(["load", text, "--rate", "1k"]).map(|w| w.args.server);
+    assert_eq!(server("127.0.0.1:7").unwrap(), "127.0.0.1:7".parse().ok());
+    assert_eq!(server("[::1]:7").unwrap(), "[::1]:7".parse().ok());
+    for without_port in ["127.0.0.1", "localhost", "localhost:", "127.0.0.1:99999"] {
+        let error = server(without_port).unwrap_err().to_string();
+        assert!(error.contains("for instance 127.0.0.1:5000"), "{error}");
+    }
+}
+
+#[test]
 fn a_search_starts_at_the_rate_given_and_has_shorter_trials() {
     let typed = args("127.0.0.1:1 --slo p99.9=200us --rate 20k --resolution 2%");
     let Task::Search(task) = typed.task().unwrap() else { panic!("no search") };

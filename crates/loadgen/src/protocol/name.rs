@@ -35,7 +35,7 @@ pub enum ProtocolError {
         name: String,
     },
     /// A parameter that this protocol does not have, or that cannot be read.
-    #[error("protocol `{name}`: `{parameter}` is not understood here")]
+    #[error("protocol `{name}`: `{parameter}` is not understood; use {usage}", usage = usage(name))]
     Parameter {
         /// The protocol.
         name: &'static str,
@@ -50,6 +50,9 @@ pub enum ProtocolError {
         /// What was wrong.
         source: std::io::Error,
     },
+    /// No list of names.
+    #[error("protocol `dns` needs a list of names, one a line: {usage}", usage = usage("dns"))]
+    NoFile,
     /// HTTP in datagrams.
     #[error("http needs TCP")]
     NeedsStream,
@@ -90,6 +93,7 @@ pub fn from_name(
             Ok(Arc::new(Echo::new(bytes)?))
         }
         "memcached" => memcached(rest, medium),
+        "dns" if rest.is_empty() => Err(ProtocolError::NoFile),
         "dns" => {
             let list =
                 read_file(rest).map_err(|source| ProtocolError::File { path: rest.to_owned(), source })?;
@@ -102,6 +106,18 @@ pub fn from_name(
             Ok(Arc::new(Http::new(host, &paths)?))
         }
         _ => Err(ProtocolError::Name { name: name.to_owned() }),
+    }
+}
+
+/// How protocol `name` is written.
+fn usage(name: &str) -> &'static str {
+    match name {
+        "spin" => "spin, and the service time beside it",
+        "echo" => "echo or echo:64 (bytes)",
+        "memcached" => "memcached:usr or memcached:etc, and keys=10000 or get=0.998 after commas",
+        "dns" => "dns:FILE",
+        "rocks" => "rocks:keys=10000,value=64,scan=0.01,put=0,count=5000, or some of these",
+        _ => "http:/,/index.html",
     }
 }
 

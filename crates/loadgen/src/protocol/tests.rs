@@ -126,13 +126,16 @@ fn names_and_parameters_are_read_or_refused_with_advice() {
     assert_eq!(make("memcached:etc,keys=5").unwrap().preloads(), 5);
     for (notation, fragment) in [
         ("gopher", "use spin"),
-        ("spin:1us", "`1us`"),
+        ("spin:1us", "`1us` is not understood; use spin"),
         ("echo:7", "8 to"),
         ("memcached:foo", "etc or usr"),
         ("memcached:keys=0", "1 to"),
         ("memcached:get=2", "0..=1"),
         ("rocks:scan=0.6,put=0.6", "sum to at most 1"),
-        ("rocks:depth=3", "depth=3"),
+        ("rocks:depth=3", "`depth=3` is not understood; use rocks:keys="),
+        ("memcached:usr,key=3", "and keys="),
+        ("dns", "dns:FILE"),
+        ("dns:", "dns:FILE"),
         ("dns:names.txt", "names.txt"),
         ("http", "TCP"),
     ] {
