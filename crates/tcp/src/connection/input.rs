@@ -137,6 +137,9 @@ impl Connection {
             return Events::empty();
         }
         if !self.is_in_window(segment) {
+            if self.is_recent_duplicate(segment) {
+                self.note_timestamp(header, now);
+            }
             self.on_unacceptable(segment, now);
             return Events::empty();
         }
@@ -151,13 +154,7 @@ impl Connection {
         if !header.flags.contains(Flags::ACK) {
             return Events::empty();
         }
-        if let Some(timestamps) = header.options.timestamps
-            && header.seq <= self.receive.acked
-            && self.set.contains(Set::TIMESTAMPS)
-        {
-            // RFC 7323 section 4.3, rule 2; older ones did not come here.
-            self.receive.note_timestamp(timestamps.value, now);
-        }
+        self.note_timestamp(header, now);
         let Some(events) = self.on_ack(segment, now) else { return Events::empty() };
         if self.is_closed() || self.state == State::TimeWait {
             return events;
@@ -199,6 +196,35 @@ impl Connection {
         self.counters.stale_timestamps += 1;
         self.on_unacceptable(segment, now);
         false
+    }
+
+    /// RFC 7323 section 4.3, rule 2, for a segment that [is fresh](Self::is_fresh).
+    fn note_timestamp(&mut self, header: &Header, now: Instant) {
+        if let Some(timestamps) = header.options.timestamps
+            && header.seq <= self.receive.acked
+            && self.set.contains(Set::TIMESTAMPS)
+        {
+            self.receive.note_timestamp(timestamps.value, now);
+        }
+    }
+
+    /// Whether a segment that is not in the window is something received before and sent again, because its ACK was lost.
+    /// The next ACK answers this copy and must echo its timestamp, as section 4.3 of RFC 7323 has it: with that of the first
+    /// copy the peer would take the time between the two for a round trip. Section 5.3 drops all that is out of the window
+    /// before that rule, which keeps forgers out; here they have to guess a number and an ACK that were good a window ago.
+    fn is_recent_duplicate(&self, segment: &Segment<'_>) -> bool {
+        let header = &segment.header;
+        let old = self.receive.next.distance(header.seq);
+        segment.sequence_len() > 0
+            && (1..=i64::from(self.receive.limit())).contains(&i64::from(old))
+            && header.flags & (Flags::RST | Flags::SYN | Flags::ACK) == Flags::ACK
+            && self.is_acceptable_ack(header.ack)
+    }
+
+    /// RFC 5961 section 5.2.
+    fn is_acceptable_ack(&self, ack: Seq) -> bool {
+        let una = self.sender.una();
+        ack <= self.sender.nxt() && (una.distance(ack) <= 0 || una - ack <= self.max_window)
     }
 
     /// Whether any of the segment is in the window (RFC 9293 section 3.10.7.4, first step). A closed window lets through
@@ -254,8 +280,7 @@ impl Connection {
             self.note_window(u32::from(header.window) << self.window_shift, header);
             events |= self.on_established(header, now, Event::SynAcked);
         }
-        // RFC 5961 section 5.2.
-        if header.ack > nxt || una.distance(header.ack) > 0 && una - header.ack > self.max_window {
+        if !self.is_acceptable_ack(header.ack) {
             self.challenge(now);
             return None;
         }

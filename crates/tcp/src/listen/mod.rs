@@ -97,7 +97,10 @@ struct Pending {
     syn: Header,
     numbers: InitialNumbers,
     path_mss: u16,
+    /// Answers that a timer repeated.
     retries: u8,
+    /// Whether the answer left more than once, for whatever reason.
+    repeated: bool,
     sent_at: Instant,
     due: Instant,
 }
@@ -158,9 +161,12 @@ impl Listener {
         if !flags.contains(Flags::SYN) || flags.contains(Flags::FIN) {
             return Answer::Ignore;
         }
-        if let Some(pending) = self.pending.get(&arrival.flow) {
-            // Our answer was lost; if it is another client's number, the answer makes that client reset this one.
-            return Answer::Reply(self.syn_ack(&arrival.flow, pending, now));
+        if let Some(pending) = self.pending.get_mut(&arrival.flow) {
+            // Our answer was lost; if it is another client's number, the answer makes that client reset this one. It is not
+            // counted as a retry: whoever repeats a SYN must not end the handshake sooner.
+            pending.repeated = true;
+            let pending = *pending;
+            return Answer::Reply(self.syn_ack(&arrival.flow, &pending, now));
         }
         if !arrival.room {
             self.stats.overflows += 1;
@@ -188,6 +194,7 @@ impl Listener {
             numbers,
             path_mss: arrival.path_mss,
             retries: 0,
+            repeated: false,
             sent_at: now,
             due,
         };
@@ -237,8 +244,8 @@ impl Listener {
             self.stats.overflows += 1;
             return Answer::Ignore;
         }
-        // A repeated answer leaves open which one is acknowledged (RFC 6298 section 3).
-        let sent_at = (pending.retries == 0).then_some(pending.sent_at);
+        // A repeated answer leaves open which one is acknowledged (RFC 6298 section 3); the first data is measured instead.
+        let sent_at = (!pending.repeated).then_some(pending.sent_at);
         let connection = Connection::accept(
             &self.config.connection,
             &opening(&arrival.flow, pending.numbers, pending.path_mss),
@@ -350,6 +357,7 @@ impl Listener {
                 continue;
             }
             pending.retries += 1;
+            pending.repeated = true;
             if emit(&flow, &self.syn_ack(&flow, &pending, now)).is_err() {
                 return;
             }

@@ -141,6 +141,28 @@ fn an_answer_that_was_lost_is_repeated_and_then_given_up() {
 }
 
 #[test]
+fn only_an_answer_that_left_once_measures_the_path() {
+    // RFC 6298 section 3, Karn's rule: at 3 s nobody knows whether the first or the last answer is acknowledged.
+    let by_timer = |listener: &mut Listener, at: Instant| listener.poll_transmit(at, |_, _| Ok(()));
+    for (repeats, timer) in [(0, false), (1, false), (2, false), (0, true)] {
+        let (mut listener, flow) = (listener(ListenConfig::default()), flow(1));
+        let mut answer = reply(give(&mut listener, start(), flow, syn(&flow), true));
+        for n in 0..repeats {
+            let at = start() + Duration::from_secs([1, 3][n]);
+            answer = reply(give(&mut listener, at, flow, syn(&flow), true));
+        }
+        if timer {
+            by_timer(&mut listener, start() + FIRST_WAIT);
+        }
+        let now = start() + Duration::from_millis(3020);
+        let stats = accepted(give(&mut listener, now, flow, ack_of(&flow, &answer), true)).stats();
+        let measured = (repeats == 0 && !timer).then_some(Duration::from_millis(3020));
+        assert_eq!(stats.srtt, measured, "{repeats} SYNs repeated, timer: {timer}");
+        assert!(measured.is_some() || stats.rto <= Duration::from_secs(3), "{:?}", stats.rto);
+    }
+}
+
+#[test]
 fn a_full_accept_queue_drops_syns_and_acks() {
     let (mut listener, flow, late) = (listener(ListenConfig::default()), flow(1), flow(2));
     let answer = reply(give(&mut listener, start(), flow, syn(&flow), true));

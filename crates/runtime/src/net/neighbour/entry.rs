@@ -2,13 +2,13 @@
 //!
 //! The states are those of RFC 4861 section 7.3.2 without DELAY; the timing is RFC 1122 section 2.3.2.1's for ARP.
 //!
-//! | state | a packet wants it | evidence of its MAC address | the timer runs out |
-//! |---|---|---|---|
-//! | Incomplete | waits | Reachable, packets go | asks again; the third time: Failed, packets fail |
-//! | Reachable | goes | stays, from now (another MAC: at most once a second) | Stale |
-//! | Stale | goes; Probe, asks that MAC | Reachable | forgotten |
-//! | Probe | goes | Reachable | asks again; the third time: forgotten |
-//! | Failed | fails | Reachable | forgotten |
+//! | state | a packet wants it | evidence of its MAC address | packets seem lost | the timer runs out |
+//! |---|---|---|---|---|
+//! | Incomplete | waits | Reachable, packets go | stays | asks again; the third time: Failed, packets fail |
+//! | Reachable | goes | stays, from now (another MAC: at most once a second) | Probe, asks that MAC (unless heard within a second) | Stale |
+//! | Stale | goes; Probe, asks that MAC | Reachable | stays: the next packet asks | forgotten |
+//! | Probe | goes | Reachable | stays | asks again; the third time: forgotten |
+//! | Failed | fails | Reachable | stays | forgotten |
 
 use crate::net::wire::MacAddr;
 use core::time::Duration;
@@ -115,6 +115,17 @@ impl Entry {
                 Use::Go(mac, Some(Ask::Station(mac)))
             }
             State::Failed { .. } => Use::Fail,
+        }
+    }
+
+    /// Packets to this neighbour seem to be lost. Whoever was heard within a second need not be asked.
+    pub fn doubt(&mut self, now: Duration) -> Option<Ask> {
+        match self.state {
+            State::Reachable { mac, until, .. } if until + RETRY <= now + REACHABLE => {
+                self.state = State::Probe { mac, tries: 1, retry_at: now + RETRY };
+                Some(Ask::Station(mac))
+            }
+            _ => None,
         }
     }
 

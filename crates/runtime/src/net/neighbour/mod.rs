@@ -158,6 +158,18 @@ impl<A: Address> NeighbourCache<A> {
         Heard::Known(pending)
     }
 
+    /// What is sent to `address` seems to be lost: a station that is known for certain is so no longer. The question, if there
+    /// is one, is to be asked.
+    pub fn doubt(&self, address: A, now: Duration) -> Option<Question<A>> {
+        let mut table = self.table.lock();
+        let Table { entries, writer } = &mut *table;
+        let entry = entries.get_mut(&address)?;
+        let ask = entry.doubt(now)?;
+        self.published.clear(writer, address);
+        self.expect_by(entry.deadline());
+        Some(Question { address, ask })
+    }
+
     /// When [`poll`](Self::poll) has something to do, if ever. No lock.
     #[inline]
     pub fn deadline(&self) -> Option<Duration> {

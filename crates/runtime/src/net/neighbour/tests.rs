@@ -68,6 +68,23 @@ fn an_answer_releases_the_latest_packets_in_order() {
 }
 
 #[test]
+fn a_doubted_neighbour_is_asked_once_and_used_meanwhile() {
+    let cache = knowing();
+    assert_eq!(cache.doubt(address(2), T0), None, "a stranger");
+    assert_eq!(cache.doubt(address(1), T0 + RETRY / 2), None, "heard a moment ago");
+    assert_eq!(cache.find(address(1)), Some(A));
+    let at = T0 + RETRY;
+    let probe = Question { address: address(1), ask: Ask::Station(A) };
+    assert_eq!(cache.doubt(address(1), at), Some(probe));
+    assert_eq!(cache.doubt(address(1), at), None, "one question a second is enough");
+    assert_eq!(cache.find(address(1)), None);
+    assert_eq!(cache.resolve(address(1), at, unused), (Resolution::Go(A), None));
+    assert_eq!(cache.poll(at + RETRY), [Due::Ask(probe)]);
+    assert_eq!(cache.hear(address(1), B, false, at + RETRY), Heard::Known(VecDeque::new()));
+    assert_eq!(cache.find(address(1)), Some(B), "it has moved");
+}
+
+#[test]
 fn a_known_neighbour_is_used_while_it_is_probed_and_forgotten_if_it_does_not_answer() {
     let cache = knowing();
     let aged = T0 + REACHABLE;

@@ -115,7 +115,7 @@ impl Stack {
         report: Report,
     ) {
         let Some((source, protocol, quote)) = self.answerable(addresses, link) else { return };
-        if !self.icmp_errors.lock().take(outlet.now()) {
+        if !self.icmp_errors.take(addresses.source(), outlet.now()) {
             self.counters.count(Event::UnreachableLimited);
             return;
         }

@@ -238,6 +238,23 @@ impl Stack {
         }
     }
 
+    /// Packets to `remote` seem to be lost (RFC 9293 section 3.8.3, R1): the neighbour that they go through may be at another
+    /// station by now, or gone, and is asked whether it is still there.
+    #[cold]
+    pub(super) fn doubt_neighbour(&self, outlet: &mut impl Outlet, remote: IpAddr) {
+        let Route::Via(neighbour) = self.addressing.route(remote) else { return };
+        let now = outlet.now();
+        match neighbour {
+            IpAddr::V4(ip) => {
+                self.neighbours.doubt(ip, now).into_iter().for_each(|question| self.ask(outlet, question));
+            }
+            IpAddr::V6(ip) => {
+                self.neighbours6.doubt(ip, now).into_iter().for_each(|question| self.ask6(outlet, question));
+            }
+        }
+        self.want_poll(outlet);
+    }
+
     /// What the pieces of a packet between `addresses` will have in common: a counter that begins elsewhere for each pair of
     /// addresses, so that who sees one pair's cannot guess another's (RFC 7739 section 5.1).
     fn identification(&self, addresses: &Addresses) -> u32 {

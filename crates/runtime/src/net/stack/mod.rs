@@ -64,7 +64,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use core::time::Duration;
 use counters::Cells;
-use limiter::TokenBucket;
+use limiter::PeerLimiter;
 use loopback::Loopback;
 use path_mtu::PathMtus;
 use reassembly::Reassembly;
@@ -72,7 +72,7 @@ use std::hash::DefaultHasher;
 use std::sync::Arc;
 use tcp::{Secrets, Socket, Tcp};
 
-/// ICMP errors sent at once, and per second after that: Linux's limits (icmp_msgs_burst, icmp_msgs_per_sec).
+/// ICMP errors sent to a peer at once, and per second after that: Linux's limits (icmp_msgs_burst, icmp_msgs_per_sec), which are for all together.
 const ICMP_ERRORS_BURST: u32 = 50;
 const ICMP_ERRORS_PER_SECOND: u32 = 1000;
 
@@ -146,7 +146,7 @@ pub struct Stack {
     udp: UdpTable,
     tcp: Tcp,
     counters: Cells,
-    icmp_errors: SpinLock<TokenBucket>,
+    icmp_errors: PeerLimiter,
     announcer: SpinLock<Announcer>,
     /// Whether frames can leave. Relaxed: a sender that sees an old value finds out at the outlet.
     link_up: AtomicBool,
@@ -183,7 +183,7 @@ impl Stack {
             identifications: AtomicU32::new(0),
             seed,
             counters: Cells::new(),
-            icmp_errors: SpinLock::new(TokenBucket::new(ICMP_ERRORS_BURST, ICMP_ERRORS_PER_SECOND)),
+            icmp_errors: PeerLimiter::new(ICMP_ERRORS_BURST, ICMP_ERRORS_PER_SECOND, seed),
             announcer: SpinLock::new(Announcer::new(attached)),
             link_up: AtomicBool::new(attached),
         })

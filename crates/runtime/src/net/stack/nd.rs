@@ -52,7 +52,7 @@ impl Stack {
             Icmpv6Message::EchoRequest { identity, data } => {
                 // To a group as well (RFC 4443 section 4.2), but then within the limit of errors: one question makes many answer.
                 let own = if link.to_all { self.addressing.source_for6(source) } else { destination };
-                if link.to_all && !self.icmp_errors.lock().take(outlet.now()) {
+                if link.to_all && !self.icmp_errors.take(source.into(), outlet.now()) {
                     return Err(Event::UnreachableLimited);
                 }
                 let back = Addresses::V6 { source: own, destination: source };

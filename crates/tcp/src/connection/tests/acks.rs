@@ -204,3 +204,46 @@ fn ecn_is_used_only_if_both_offer_it() {
         pair.transfer(1, &pattern(10_000));
     }
 }
+
+#[test]
+fn an_ack_of_a_copy_echoes_the_timestamp_of_that_copy() {
+    // RFC 7323 section 4.3, rule 2: else the time for which ACKs were lost counts as a round trip.
+    let mut pair = Pair::established();
+    pair.transfer(0, b"so that a round trip is known");
+    let before = pair.ends[0].stats().srtt.expect("measured");
+    pair.script = Box::new(|side, _| side == 0);
+    pair.ends[0].send(b"its ACK is lost").unwrap();
+    pair.wait(Duration::from_secs(25));
+    assert!(pair.ends[0].unacknowledged_bytes() > 0 && pair.ends[1].stats().duplicates > 5);
+    pair.script = Box::new(|_, _| true);
+    pair.until(|pair| pair.ends[0].unacknowledged_bytes() == 0);
+    let after = pair.ends[0].stats().srtt.expect("measured");
+    assert!(after < before + Duration::from_millis(2), "{before:?}, then {after:?}");
+}
+
+#[test]
+fn only_what_was_offered_lately_moves_the_echoed_timestamp() {
+    let mut pair = Pair::established();
+    pair.transfer(0, b"hello");
+    let copy = crate::Header { seq: Seq(pair.forged(0).seq.0.wrapping_sub(5)), ..pair.forged(0) };
+    let recent = pair.ends[1].receive.recent_timestamp;
+    let ahead = |header: crate::Header, by: u32| {
+        let mut header = header;
+        header.options.timestamps.as_mut().unwrap().value = recent + by;
+        header
+    };
+    let far = Seq(copy.seq.0.wrapping_sub(1 << 30));
+    let forgeries = [
+        crate::Header { seq: far, ..copy },
+        crate::Header { ack: copy.ack + 1, ..copy },
+        crate::Header { ack: far, ..copy },
+        crate::Header { flags: Flags::SYN | Flags::ACK, ..copy },
+        crate::Header { flags: Flags::empty(), ..copy },
+    ];
+    for forged in forgeries {
+        let _ = pair.answer(1, ahead(forged, 1 << 20), b"hello");
+        assert_eq!(pair.ends[1].receive.recent_timestamp, recent, "{forged:?}");
+    }
+    let answer = pair.answer(1, ahead(copy, 7), b"hello").expect("an ACK");
+    assert_eq!(answer.options.timestamps.unwrap().echo, recent + 7);
+}

@@ -114,7 +114,7 @@ impl Stack {
         }
         let Some(reset) = answer_closed(segment) else { return Err(Event::TcpNoConnection) };
         let link = matches!(arrived.origin, Origin::Link(_));
-        if link && !self.tcp.resets.lock().take(outlet.now()) {
+        if link && !self.tcp.resets.take(flow.remote, outlet.now()) {
             return Err(Event::TcpResetLimited);
         }
         self.counters.count(Event::TcpResetSent);

@@ -26,7 +26,7 @@
 //!
 //! # Bounds
 //! Connections: `NetConfig::tcp_connections`. Entries in TIME-WAIT: `MAX_TIME_WAITS`. Each connection's memory is bounded by its two
-//! buffers; each listener's by its SYN queue and its backlog. Answers to segments that belong to nobody: `RESETS_PER_SECOND`.
+//! buffers; each listener's by its SYN queue and its backlog. Answers to segments that belong to nobody: `RESETS_PER_SECOND` to each peer.
 
 mod input;
 mod key;
@@ -43,7 +43,7 @@ pub use listen::{DEFAULT_BACKLOG, ListenInner, Listening};
 pub use open::{ConnectError, ListenError};
 pub use socket::{Failure, Inner, Refusal, Socket};
 
-use super::limiter::TokenBucket;
+use super::limiter::PeerLimiter;
 use super::{Counters, Stack};
 use crate::sync::spin::SpinLock;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -59,9 +59,9 @@ use timers::Timers;
 const RETRY: Duration = Duration::from_micros(50);
 /// Segments of one connection that leave in one go. So many full ones are as much as most paths hold; it bounds how long the connection's lock is held.
 const BURST: usize = 64;
-/// Resets and the like for nobody's segments that leave at once, and per second after that.
+/// Resets and the like for nobody's segments that go to a peer at once, and per second after that.
 const RESETS_BURST: u32 = 1000;
-const RESETS_PER_SECOND: u32 = 10_000;
+const RESETS_PER_SECOND: u32 = 1000;
 /// Connections unless configured otherwise.
 pub const DEFAULT_CONNECTIONS: u32 = 1_000_000;
 /// Entries in TIME-WAIT: as many as Linux keeps on a machine of this size (tcp_max_tw_buckets).
@@ -100,7 +100,7 @@ pub struct Tcp {
     timers: Timers,
     ports: SpinLock<EphemeralPorts>,
     secrets: Secrets,
-    resets: SpinLock<TokenBucket>,
+    resets: PeerLimiter,
     /// Connections in the table. Relaxed: a limit, not a lock.
     connections: AtomicUsize,
     limit: usize,
@@ -144,7 +144,7 @@ impl Tcp {
             timers: Timers::new(),
             ports: SpinLock::new(EphemeralPorts::new(EPHEMERAL, secrets.ports)),
             secrets,
-            resets: SpinLock::new(TokenBucket::new(RESETS_BURST, RESETS_PER_SECOND)),
+            resets: PeerLimiter::new(RESETS_BURST, RESETS_PER_SECOND, seed),
             connections: AtomicUsize::new(0),
             limit: limit as usize,
             next_id: AtomicU64::new(0),

@@ -202,6 +202,9 @@ impl Stack {
                         let inner = &mut *socket.lock();
                         inner.armed = NEVER;
                         let events = inner.connection.handle_timeout(now);
+                        if events.contains(Events::SUSPECT_PATH) {
+                            self.doubt_neighbour(outlet, socket.flow.remote);
+                        }
                         self.settle(outlet, &socket, inner, events, now);
                     }
                     Due::Listening(listening) => self.poll_listening(outlet, &listening, now),

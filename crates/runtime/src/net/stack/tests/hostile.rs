@@ -132,20 +132,29 @@ fn check_answer(frame: &[u8]) {
                         .unwrap()
                         .verify_checksum(&source.into(), &destination.into())
                 ),
+                smol::IpProtocol::Tcp => {
+                    let tcp = smol::TcpPacket::new_checked(ip.payload()).unwrap();
+                    assert!(tcp.rst() && tcp.verify_checksum(&source.into(), &destination.into()));
+                }
                 other => panic!("nothing here is answered with {other}"),
             }
         }
         _ => {
             let ip = smol::Ipv4Packet::new_checked(ethernet.payload()).unwrap();
             assert!(ip.verify_checksum());
+            let (source, destination) = (ip.src_addr().into(), ip.dst_addr().into());
             match ip.next_header() {
                 smol::IpProtocol::Icmp => {
                     assert!(smol::Icmpv4Packet::new_checked(ip.payload()).unwrap().verify_checksum());
                 }
+                smol::IpProtocol::Tcp => {
+                    let tcp = smol::TcpPacket::new_checked(ip.payload()).unwrap();
+                    assert!(tcp.rst() && tcp.verify_checksum(&source, &destination));
+                }
                 _ => assert!(
                     smol::UdpPacket::new_checked(ip.payload())
                         .unwrap()
-                        .verify_checksum(&ip.src_addr().into(), &ip.dst_addr().into())
+                        .verify_checksum(&source, &destination)
                 ),
             }
         }

@@ -190,6 +190,28 @@ fn a_closed_port_refuses_and_a_flood_is_answered_within_the_limit() {
     assert_eq!((counters.tcp_resets_sent, counters.tcp_resets_limited), (1001, 2000));
 }
 
+#[test]
+fn silence_makes_a_connection_doubt_its_neighbour() {
+    // RFC 9293 section 3.8.3, R1: it is asked long before what is known of it gets old.
+    for to in [at(2, SERVER), at6(2, SERVER)] {
+        let mut hub = acquainted_hub(4);
+        let ends = pair(&mut hub, to, &Config::default());
+        hub.run(hub.now + Duration::from_secs(2));
+        let asked = |hub: &Hub| {
+            let counters = hub.hosts[0].counters();
+            counters.arp_solicited + counters.nd_solicited
+        };
+        let before = asked(&hub);
+        hub.loss_percent = 100;
+        write(&mut hub, 1, &ends[0], b"lost").unwrap();
+        hub.run(hub.now + Duration::from_millis(900));
+        assert_eq!(asked(&hub), before + 1, "{to}: once a second is enough");
+        hub.loss_percent = 0;
+        hub.run(hub.now + Duration::from_secs(5));
+        assert_eq!(read(&mut hub, 2, &ends[1]).unwrap(), b"lost");
+    }
+}
+
 fn header(port: u16, flags: Flags, seq: u32) -> Header {
     Header {
         source: port,
