@@ -263,7 +263,7 @@ impl Station {
                 (Command::Run(_), stage) => self.stage = stage,
                 (Command::Stop, Stage::Idle) => {}
                 (Command::Stop, Stage::Contact { .. } | Stage::Preload(_)) => {
-                    self.report(Err(StationError::Stopped))
+                    self.report(Err(StationError::Stopped));
                 }
                 (Command::Stop, Stage::Run(run)) => self.report(Ok(run.generator.finish(now_ns))),
             }

@@ -144,7 +144,7 @@ fn claims(all: &[Highest]) -> Vec<Claim> {
         if all.iter().any(|highest| highest.contender.asked == alone(workload)) {
             let paper =
                 format!("IX serves {ratio} times Linux's load under {workload} with a p99 of at most 500 us");
-            claims.push(times(all, &alone(workload), MEMCACHED, paper, ratio));
+            claims.push(times(all, &alone(workload), MEMCACHED, &paper, ratio));
         }
     }
     for (workload, _) in PAPERS_RATIOS {
@@ -162,7 +162,7 @@ pub fn beside_batch(all: &[Highest], asked: &str, rival: &str) -> [Claim; 2] {
     );
     let batch =
         format!("(this project's aim) {asked} at equal load: the batch job gets no less than beside {rival}");
-    [times(all, asked, rival, paper, AIM), shares(all, asked, rival, batch)]
+    [times(all, asked, rival, &paper, AIM), shares(all, asked, rival, &batch)]
 }
 
 fn pair<'a>(all: &'a [Highest], asked: &str, rival: &str) -> Option<(&'a Highest, &'a Highest)> {
@@ -171,9 +171,9 @@ fn pair<'a>(all: &'a [Highest], asked: &str, rival: &str) -> Option<(&'a Highest
 }
 
 /// Whether Tailwater's load is `ratio` times the rival's.
-fn times(all: &[Highest], asked: &str, rival: &str, paper: String, ratio: f64) -> Claim {
+fn times(all: &[Highest], asked: &str, rival: &str, paper: &str, ratio: f64) -> Claim {
     let Some((own, theirs)) = pair(all, asked, rival) else {
-        return Claim::not_comparable(&paper, format!("{rival} is not there"));
+        return Claim::not_comparable(paper, format!("{rival} is not there"));
     };
     let of = |highest: &Highest| format!("{:.0} (bound by {})", highest.load_rps(), highest.bound());
     let times = own.load_rps() / theirs.load_rps();
@@ -181,19 +181,19 @@ fn times(all: &[Highest], asked: &str, rival: &str, paper: String, ratio: f64) -
     let ours = format!("{} requests/s, {rival} {}{said}", of(own), of(theirs));
     // A rival that its generator held back may be better than it seems; nothing more can be said.
     match theirs.found.bound {
-        Bound::Generator => Claim::not_comparable(&paper, ours),
-        _ => Claim::new(&paper, ours, own.load_rps() > 0.0 && own.load_rps() >= ratio * theirs.load_rps()),
+        Bound::Generator => Claim::not_comparable(paper, ours),
+        _ => Claim::new(paper, ours, own.load_rps() > 0.0 && own.load_rps() >= ratio * theirs.load_rps()),
     }
 }
 
-fn shares(all: &[Highest], asked: &str, rival: &str, paper: String) -> Claim {
+fn shares(all: &[Highest], asked: &str, rival: &str, paper: &str) -> Claim {
     let share = |highest: &Highest| highest.at_equal_load(|sample| sample.batch.map(BatchRates::share));
     let shares = pair(all, asked, rival).and_then(|(own, theirs)| Some((share(own)?, share(theirs)?)));
     let Some((own, theirs)) = shares else {
-        return Claim::not_comparable(&paper, "there is no load that both serve within the limit".to_owned());
+        return Claim::not_comparable(paper, "there is no load that both serve within the limit".to_owned());
     };
     let ours = format!("of the shared cores {own} of its full speed, beside {rival} {theirs}");
-    Claim::new(&paper, ours, own.median + SAME_SHARE >= theirs.median)
+    Claim::new(paper, ours, own.median + SAME_SHARE >= theirs.median)
 }
 
 #[cfg(test)]

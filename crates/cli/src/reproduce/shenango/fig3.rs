@@ -149,7 +149,7 @@ fn latency(contest: &Contest) -> Claim {
             && point.p50_us().is_some_and(|p50| p50.median <= PAPER_P50_US)
             && point.tail_us().is_some_and(|tail| tail.median <= PAPER_P999_US)
     };
-    let kept = contest.curve(USR, TAILWATER).into_iter().filter(within).last();
+    let kept = contest.curve(USR, TAILWATER).into_iter().rfind(within);
     let Some(point) = kept else {
         return Claim::new(paper, "at no load were both within these bounds".to_owned(), false);
     };
