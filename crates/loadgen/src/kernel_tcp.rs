@@ -75,7 +75,7 @@ pub enum TcpLoadError {
     },
     /// Nothing answered.
     #[error(
-        "no {protocol} server answered at {server} within {} ms: {source}; does one listen there, on TCP?",
+        "no {protocol} server answered at {server} within {} ms: {reason}; does one listen there, on TCP?",
         waited.as_millis()
     )]
     NoServer {
@@ -86,11 +86,11 @@ pub enum TcpLoadError {
         /// For how long.
         waited: Duration,
         /// What went wrong last.
-        source: io::Error,
+        reason: io::Error,
     },
     /// What the protocol reads could not be stored.
     #[error(
-        "cannot store what is to be read: request {index} of {all}: {source}; has the server room for all keys? \
+        "cannot store what is to be read: request {index} of {all}: {reason}; has the server room for all keys? \
          Ask for fewer, or preload nothing (--no-preload) to measure with what is there"
     )]
     Preload {
@@ -99,20 +99,20 @@ pub enum TcpLoadError {
         /// All of them.
         all: u64,
         /// What was wrong.
-        source: io::Error,
+        reason: io::Error,
     },
     /// The kernel refused something.
-    #[error("cannot {attempt}: {source}")]
+    #[error("cannot {attempt}: {reason}")]
     System {
         /// What was attempted.
         attempt: &'static str,
         /// The kernel's answer.
-        source: io::Error,
+        reason: io::Error,
     },
 }
 
 fn system(attempt: &'static str) -> impl Fn(io::Error) -> TcpLoadError {
-    move |source| TcpLoadError::System { attempt, source }
+    move |reason| TcpLoadError::System { attempt, reason }
 }
 
 /// Runs `plan` against any server on the calling thread until it is over or `stop` is set. The plan's flows are not used.
@@ -165,7 +165,7 @@ pub fn run_under(
         if !control.turn(&mut generator, now_ns) {
             return Ok(generator.finish(clock.now_ns()));
         }
-        pool.send_due(&mut generator, now_ns);
+        pool.send_due(&clock, &mut generator, now_ns);
         pool.receive(&clock, &mut generator);
         pool.look_after_one(&mut generator, now_ns);
     }
@@ -174,12 +174,12 @@ pub fn run_under(
 /// Waits until the server answers a request, and hands out the connection.
 fn contact(protocol: &dyn Protocol, target: &Target, stop: &AtomicBool) -> Result<TcpStream, TcpLoadError> {
     let start = Instant::now();
-    let mut source = io::Error::from(io::ErrorKind::Interrupted);
+    let mut reason = io::Error::from(io::ErrorKind::Interrupted);
     while !stop.load(Relaxed) {
         let patience = target.wait.saturating_sub(start.elapsed()).max(CONTACT_INTERVAL);
         match open_and_ask(protocol, target.server, patience) {
             Ok(stream) => return Ok(stream),
-            Err(error) => source = error,
+            Err(error) => reason = error,
         }
         if start.elapsed() >= target.wait {
             break;
@@ -187,7 +187,7 @@ fn contact(protocol: &dyn Protocol, target: &Target, stop: &AtomicBool) -> Resul
         std::thread::sleep(CONTACT_INTERVAL);
     }
     let (server, waited) = (target.server, start.elapsed());
-    Err(TcpLoadError::NoServer { protocol: protocol.name(), server, waited, source })
+    Err(TcpLoadError::NoServer { protocol: protocol.name(), server, waited, reason })
 }
 
 fn open_and_ask(protocol: &dyn Protocol, server: SocketAddr, patience: Duration) -> io::Result<TcpStream> {
@@ -212,11 +212,11 @@ fn preload(protocol: &dyn Protocol, stream: &mut TcpStream, stop: &AtomicBool) -
         let window: Vec<Request> = (index..all.min(index + PRELOAD_WINDOW))
             .map(|id| Request { id, ticket: protocol.preload(id), due_ns: 0 })
             .collect();
-        let failed = |index, source| TcpLoadError::Preload { index, all, source };
-        let verdicts = ask(protocol, stream, &window).map_err(|source| failed(index, source))?;
+        let failed = |index, reason| TcpLoadError::Preload { index, all, reason };
+        let verdicts = ask(protocol, stream, &window).map_err(|reason| failed(index, reason))?;
         if let Some(place) = verdicts.iter().position(|verdict| *verdict != Verdict::Right) {
-            let source = io::Error::other(format!("the answer is {:?}", verdicts[place]));
-            return Err(failed(index + place as u64, source));
+            let reason = io::Error::other(format!("the answer is {:?}", verdicts[place]));
+            return Err(failed(index + place as u64, reason));
         }
         index += window.len() as u64;
     }
@@ -249,7 +249,7 @@ fn ask(protocol: &dyn Protocol, stream: &mut TcpStream, requests: &[Request]) ->
             answered += 1;
         }
         if answered < requests.len() {
-            match stream.read(&mut piece)? {
+            match stream.read(&mut piece).map_err(silent)? {
                 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
                 len => input.extend_from_slice(&piece[..len]),
             }
@@ -259,6 +259,14 @@ fn ask(protocol: &dyn Protocol, stream: &mut TcpStream, requests: &[Request]) ->
         }
     }
     Ok(verdicts)
+}
+
+/// Says what it means that a read timed out: the kernel reports that as "temporarily unavailable".
+fn silent(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::WouldBlock => io::Error::new(io::ErrorKind::TimedOut, "nothing came back"),
+        _ => error,
+    }
 }
 
 /// Where a connection stands.
@@ -301,17 +309,29 @@ impl Pool {
         Ok(Self { server, lanes, sockets, epoll, touched, bytes, next: 0 })
     }
 
+    /// Sends what is due, at most [`SEND_BATCH`] requests and as many held back.
     #[inline]
-    fn send_due(&mut self, generator: &mut Generator, now_ns: u64) {
-        let touched = &mut self.touched;
-        self.lanes.poll_due(generator, now_ns, SEND_BATCH, |id| {
-            // Requests of one turn leave a connection together.
-            if touched.last() != Some(&id) {
-                touched.push(id);
+    fn send_due(&mut self, clock: &Clock, generator: &mut Generator, mut now_ns: u64) {
+        // Connections take turns, so with this many no two requests of a batch could leave together. A send takes some
+        // microseconds on the loopback device: each request is then held against its own due time, and counts as late
+        // if the sends before it made it so.
+        let apart = self.lanes.count() as usize >= SEND_BATCH;
+        let (rounds, each) = if apart { (SEND_BATCH, 1) } else { (1, SEND_BATCH) };
+        for _ in 0..rounds {
+            let touched = &mut self.touched;
+            self.lanes.poll_due(generator, now_ns, each, |id| {
+                // Requests of one turn leave a connection together.
+                if touched.last() != Some(&id) {
+                    touched.push(id);
+                }
+            });
+            if self.touched.is_empty() {
+                return;
             }
-        });
-        while let Some(id) = self.touched.pop() {
-            self.flush(id, generator, now_ns);
+            while let Some(id) = self.touched.pop() {
+                self.flush(id, generator, now_ns);
+            }
+            now_ns = clock.now_ns();
         }
     }
 

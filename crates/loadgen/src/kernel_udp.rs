@@ -98,17 +98,17 @@ pub enum UdpError {
         all: u64,
     },
     /// The kernel refused something.
-    #[error("cannot {attempt}: {source}")]
+    #[error("cannot {attempt}: {reason}")]
     System {
         /// What was attempted.
         attempt: &'static str,
         /// The kernel's answer.
-        source: io::Error,
+        reason: io::Error,
     },
 }
 
 fn system(attempt: &'static str) -> impl Fn(io::Error) -> UdpError {
-    move |source| UdpError::System { attempt, source }
+    move |reason| UdpError::System { attempt, reason }
 }
 
 /// Runs `plan` against a spin server on the calling thread until it is over or `stop` is set. `seed` fixes every request.

@@ -256,7 +256,7 @@ impl Search {
         let (from, up_to) = (self.plan.from.per_second(), self.plan.up_to.per_second());
         (self.current, self.purpose) = match (self.met.last().copied(), self.missed.last()) {
             (Some(low), Some(high)) if high.rate > low * (1.0 + self.plan.resolution) => {
-                ((low * high.rate).sqrt(), Purpose::Bisect)
+                (between(low, high.rate), Purpose::Bisect)
             }
             (Some(_), Some(high)) if !high.rechecked => (high.rate, Purpose::Recheck),
             (Some(low), Some(_)) => (low, Purpose::Confirm),
@@ -269,6 +269,13 @@ impl Search {
             self.bound = Some(Bound::Nothing);
         }
     }
+}
+
+/// The geometric mean, in the three digits that a person reads if that is still between the two.
+fn between(low: f64, high: f64) -> f64 {
+    let mean = (low * high).sqrt();
+    let readable: f64 = format!("{mean:.2e}").parse().unwrap_or(mean);
+    if low < readable && readable < high { readable } else { mean }
 }
 
 #[cfg(test)]

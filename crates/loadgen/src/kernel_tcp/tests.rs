@@ -128,6 +128,12 @@ fn a_server_of_another_protocol_is_refused() {
     let target = Target { server: free, ..target };
     let error = run(&plan("1s@1"), &load("spin"), connections, &target, &AtomicBool::new(false)).unwrap_err();
     assert!(error.to_string().contains(&free.to_string()), "{error}");
+    // The reason is in the message, so it must not be said again by who prints the error's sources.
+    assert!(std::error::Error::source(&error).is_none());
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let target = Target { server: silent.local_addr().unwrap(), ..target };
+    let error = run(&plan("1s@1"), &load("spin"), connections, &target, &AtomicBool::new(false)).unwrap_err();
+    assert!(error.to_string().contains("nothing came back"), "{error}");
     let none = Connections { count: 0, pipeline: 1 };
     let error = run(&plan("1s@1"), &load("spin"), none, &target, &AtomicBool::new(false)).unwrap_err();
     assert!(matches!(error, TcpLoadError::Count { count: 0 }), "{error}");

@@ -43,12 +43,12 @@ pub enum ProtocolError {
         parameter: String,
     },
     /// A list of names that cannot be read.
-    #[error("protocol `dns`: cannot read {path}: {source}")]
+    #[error("protocol `dns`: cannot read {path}: {reason}")]
     File {
         /// Where it was looked for.
         path: String,
         /// What was wrong.
-        source: std::io::Error,
+        reason: std::io::Error,
     },
     /// No list of names.
     #[error("protocol `dns` needs a list of names, one a line: {usage}", usage = usage("dns"))]
@@ -96,7 +96,7 @@ pub fn from_name(
         "dns" if rest.is_empty() => Err(ProtocolError::NoFile),
         "dns" => {
             let list =
-                read_file(rest).map_err(|source| ProtocolError::File { path: rest.to_owned(), source })?;
+                read_file(rest).map_err(|reason| ProtocolError::File { path: rest.to_owned(), reason })?;
             Ok(Arc::new(Dns::from_list(&list)?))
         }
         "rocks" => rocks(rest),

@@ -59,6 +59,14 @@ fn quiet(capacity: f64) -> Queue {
 }
 
 #[test]
+fn rates_between_two_are_numbers_that_can_be_read() {
+    assert_eq!([between(2e3, 4e3), between(2830.0, 4e3), between(40.0, 50.0)], [2830.0, 3360.0, 44.7]);
+    // Three digits do not lie between these.
+    let tight = between(2830.0, 2831.0);
+    assert!(2830.0 < tight && tight < 2831.0, "{tight}");
+}
+
+#[test]
 fn without_noise_the_knee_is_found_to_the_resolution_and_confirmed() {
     let queue = quiet(200e3);
     let found = queue.search(1, plan());
