@@ -128,6 +128,39 @@ fn shinjuku_fig4_is_simulated() {
     assert!(json["claims"].as_array().unwrap().iter().all(|claim| claim["verdict"] == "reached"), "{json:#}");
 }
 
+/// Whether the system has memcached; where it has not, figures leave it out.
+fn has_memcached() -> bool {
+    let found = Command::new("memcached").arg("-V").output().is_ok();
+    if !found {
+        println!("memcached is not installed: its part is left out");
+    }
+    found
+}
+
+#[test]
+fn shenango_fig3_has_our_store_on_both_systems_and_memcached() {
+    let json = reproduce("shenango-fig3", true);
+    let mut systems = set(&["Tailwater, kv", "Linux, kv"]);
+    if has_memcached() {
+        systems.insert("Linux, memcached".to_owned());
+    }
+    assert_eq!(distinct(&json, "system"), systems);
+    for row in json["rows"].as_array().unwrap() {
+        assert!(row["completed"].as_f64().unwrap() + row["lost"].as_f64().unwrap() > 0.0, "{row}");
+    }
+}
+
+#[test]
+fn ix_table3_searches_for_both_systems() {
+    let json = reproduce("ix-table3", true);
+    let mut systems = set(&["Tailwater"]);
+    if has_memcached() {
+        systems.insert("memcached on Linux".to_owned());
+    }
+    assert_eq!(distinct(&json, "system"), systems);
+    assert!(distinct(&json, "verdict").is_subset(&set(&["Met", "Missed", "GeneratorBehind", "null"])));
+}
+
 #[test]
 fn shenango_fig4_has_three_systems_under_three_distributions() {
     let json = reproduce("shenango-fig4", true);

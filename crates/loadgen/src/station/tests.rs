@@ -98,6 +98,66 @@ fn every_request_of_a_run_is_sent_and_its_reply_counted() {
     assert_eq!(station.next_event(), None, "an idle station lets the IOKernel sleep");
 }
 
+/// A store behind the switch that loses one of its first requests, and notes what it was asked to store and when.
+#[derive(Default)]
+struct Store {
+    replies: Vec<Vec<u8>>,
+    frames: usize,
+    stored: std::collections::HashSet<Vec<u8>>,
+    stored_before_run: Option<usize>,
+}
+
+impl Inject for Store {
+    fn inject(&mut self, frame: &[u8]) -> Delivery {
+        self.frames += 1;
+        let datagram = wire::decode_datagram(frame).expect("a request");
+        if datagram.payload[8..].starts_with(b"set ")
+            && datagram.from.port() == CONTACT_PORT
+            && self.frames != 5
+        {
+            self.stored.insert(datagram.payload[8..].to_vec());
+        }
+        if datagram.from.port() != CONTACT_PORT {
+            self.stored_before_run.get_or_insert(self.stored.len());
+        }
+        if self.frames != 5 {
+            let server = Host { mac: Mac::derived(*SERVER.ip()), ip: *SERVER.ip() };
+            let client = Host { mac: Mac::derived(OWN), ip: OWN };
+            let mut back = wire::request_template(server, client, datagram.from.port());
+            back.extend(crate::protocol::testing::answer("memcached", Medium::Datagram, datagram.payload));
+            wire::complete(&mut back, SERVER.port());
+            self.replies.push(back);
+        }
+        Delivery::Delivered
+    }
+
+    fn resolve(&self, ip: Ipv4Addr) -> Option<Mac> {
+        Some(Mac::derived(ip))
+    }
+}
+
+#[test]
+fn everything_is_stored_before_the_first_request_of_the_run() {
+    use crate::protocol::Memcached;
+    use tailwater_workload::keyvalue::Workload;
+
+    const KEYS: u64 = 100;
+    let (mut station, handle) = started();
+    let protocol = Arc::new(Memcached::new(Workload::Usr, KEYS, Medium::Datagram).unwrap());
+    handle.start(Order { protocol, preload: true, ..order("20ms@20k") }).unwrap();
+    let (mut store, begin) = (Store::default(), Instant::now());
+    while begin.elapsed() < Duration::from_secs(20) {
+        station.poll(clock::now(), 32, &mut store).unwrap();
+        for reply in std::mem::take(&mut store.replies) {
+            assert!(station.transmit(clock::now(), &reply));
+        }
+        if let Some(Progress::Finished(_)) = handle.wait(Duration::ZERO).unwrap() {
+            break;
+        }
+    }
+    assert_eq!(store.stored_before_run, Some(KEYS as usize));
+}
+
 #[test]
 fn requests_that_the_switch_refuses_are_lost() {
     let (mut station, handle) = started();
