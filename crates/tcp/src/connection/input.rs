@@ -284,7 +284,11 @@ impl Connection {
             self.challenge(now);
             return None;
         }
-        self.heard_at = now;
+        if header.ack >= una || una == nxt {
+            // An old ACK says nothing of what is in flight: a peer that lacks what another's ACK took off our hands repeats it for
+            // ever, and must not keep a connection with a closed window.
+            self.heard_at = now;
+        }
         self.soft_error = None;
         if !self.has_unsent() {
             // Of keepalive; those of a closed window go on being further and further apart.
