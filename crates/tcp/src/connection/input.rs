@@ -347,6 +347,7 @@ impl Connection {
         let fin_acked = una.distance(self.data_end()) > 0;
         let data = una.min(self.data_end()).distance(self.data_start).max(0);
         self.unacked.consume(data as usize);
+        self.unacked.rewind();
         self.data_start += data as u32;
         if !self.set.contains(Set::TOUCHED) {
             self.give_back();
