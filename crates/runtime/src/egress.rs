@@ -55,6 +55,27 @@ pub fn transmit(len: usize, flags: u8, fill: impl FnOnce(&mut [u8])) -> Result<(
     Ok(())
 }
 
+/// Hides from the IOKernel what this kthread sends from now on, until [`uncork`]: see
+/// [`Producer::cork`](tailwater_shm::ring::Producer::cork). True if this call did it, and then the caller must uncork with
+/// preemption off since then.
+#[inline]
+pub fn cork() -> bool {
+    let guard = NoPreempt::new();
+    let Some(egress) = guard.kthread().and_then(|k| k.egress.as_ref()) else { return false };
+    // SAFETY: this kthread's ring, preemption off; nothing is called under the borrow that could reach the ring again.
+    unsafe { &mut *egress.get() }.cork()
+}
+
+/// Shows the IOKernel what was hidden since [`cork`].
+#[inline]
+pub fn uncork() {
+    let guard = NoPreempt::new();
+    if let Some(egress) = guard.kthread().and_then(|k| k.egress.as_ref()) {
+        // SAFETY: as in `cork`.
+        unsafe { &mut *egress.get() }.uncork();
+    }
+}
+
 /// Lets others run while the IOKernel empties the ring.
 pub fn wait_for_room() {
     worker::yield_now();

@@ -406,6 +406,12 @@ mod tests {
         })
     }
 
+    #[test]
+    fn old_acks_do_not_keep_a_connection_whose_window_is_closed() {
+        // A segment is lost; a forged ACK takes it off the sender's hands and closes the window.
+        operations(&[9, 0, 2, 0x65, 0x10, 0, 0xbe, 0xbe, 0x19, 0xd6, 0x39, 0, 0, 0x40]);
+    }
+
     proptest! {
         #[test]
         fn any_operations_leave_the_invariants(input in prop::collection::vec(any::<u8>(), 0..600)) {

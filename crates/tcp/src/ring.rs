@@ -98,6 +98,15 @@ impl Ring {
         }
     }
 
+    /// Begins at the start of the memory again if nothing is held, for what was used last is in the processor's cache. What
+    /// was written behind the end is gone.
+    #[inline]
+    pub fn rewind(&mut self) {
+        if self.len == 0 {
+            self.head = 0;
+        }
+    }
+
     /// Gives the memory back. What was held is gone.
     pub fn release(&mut self) {
         *self = Self::default();
@@ -138,11 +147,26 @@ mod tests {
         assert_eq!(ring.capacity(), 0);
     }
 
+    #[test]
+    fn what_fits_is_written_to_the_same_memory_again() {
+        let mut ring = Ring::default();
+        for _ in 0..10 {
+            ring.push(&[7; 200]);
+            assert_eq!(ring.slices(0, 200).1, [], "in one piece");
+            ring.consume(100);
+            ring.rewind();
+            assert_eq!(ring.len(), 100, "what is held stays");
+            ring.consume(100);
+            ring.rewind();
+        }
+    }
+
     #[derive(Debug, Clone)]
     enum Step {
         Push(usize),
         Gap(usize, usize),
         Consume(usize),
+        Rewind,
     }
 
     fn any_step() -> impl Strategy<Value = Step> {
@@ -150,6 +174,7 @@ mod tests {
             (0..600_usize).prop_map(Step::Push),
             (0..300_usize, 0..300_usize).prop_map(|(gap, len)| Step::Gap(gap, len)),
             (0..900_usize).prop_map(Step::Consume),
+            Just(Step::Rewind),
         ]
     }
 
@@ -179,6 +204,7 @@ mod tests {
                         ring.consume(len);
                         model.drain(..len);
                     }
+                    Step::Rewind => ring.rewind(),
                 }
                 let mut out = vec![0; model.len() + 1];
                 prop_assert_eq!(ring.copy_to(0, &mut out), model.len());

@@ -75,6 +75,16 @@ impl Outlet for KthreadOutlet {
     }
 
     #[inline]
+    fn cork(&mut self) -> bool {
+        egress::cork()
+    }
+
+    #[inline]
+    fn uncork(&mut self) {
+        egress::uncork();
+    }
+
+    #[inline]
     fn completes(&self) -> bool {
         true
     }
@@ -153,6 +163,16 @@ impl Outlet for Batch {
     #[inline]
     fn transmit_incomplete(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> Result<(), OutletError> {
         KthreadOutlet.transmit_incomplete(len, fill)
+    }
+
+    #[inline]
+    fn cork(&mut self) -> bool {
+        KthreadOutlet.cork()
+    }
+
+    #[inline]
+    fn uncork(&mut self) {
+        KthreadOutlet.uncork();
     }
 
     #[inline]

@@ -284,7 +284,11 @@ impl Connection {
             self.challenge(now);
             return None;
         }
-        self.heard_at = now;
+        if header.ack >= una || una == nxt {
+            // An old ACK says nothing of what is in flight: a peer that lacks what another's ACK took off our hands repeats it for
+            // ever, and must not keep a connection with a closed window.
+            self.heard_at = now;
+        }
         self.soft_error = None;
         if !self.has_unsent() {
             // Of keepalive; those of a closed window go on being further and further apart.
@@ -343,6 +347,7 @@ impl Connection {
         let fin_acked = una.distance(self.data_end()) > 0;
         let data = una.min(self.data_end()).distance(self.data_start).max(0);
         self.unacked.consume(data as usize);
+        self.unacked.rewind();
         self.data_start += data as u32;
         if !self.set.contains(Set::TOUCHED) {
             self.give_back();

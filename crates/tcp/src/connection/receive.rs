@@ -112,6 +112,10 @@ impl Receive {
 
     pub fn consume(&mut self, bytes: usize) {
         self.ring.consume(bytes);
+        if self.held.is_none() {
+            // Else what waits for a gap to be filled lies behind the end.
+            self.ring.rewind();
+        }
         self.target = self.limit.min(self.target.saturating_add(bytes as u32));
     }
 

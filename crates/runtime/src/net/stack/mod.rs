@@ -104,6 +104,17 @@ pub trait Outlet {
         self.transmit(len, fill)
     }
 
+    /// Keeps what is transmitted from now on until [`uncork`](Self::uncork), so that it leaves together. True if this call did
+    /// it, and then the caller uncorks before it returns.
+    #[inline]
+    fn cork(&mut self) -> bool {
+        false
+    }
+
+    /// Lets go what [`cork`](Self::cork) has kept.
+    #[inline]
+    fn uncork(&mut self) {}
+
     /// Whether a missing TCP checksum is filled in before a frame leaves the machine.
     #[inline]
     fn completes(&self) -> bool {

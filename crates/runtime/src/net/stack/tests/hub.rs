@@ -47,6 +47,7 @@ impl Hub {
         let from = usize::from(n) - 1;
         let mut catch = Catch::at(self.now);
         let result = act(&self.hosts[from], &mut catch);
+        assert_eq!(catch.corked, None, "frames were kept that nobody lets go");
         for frame in catch.frames {
             for to in (0..self.hosts.len()).filter(|&to| to != from) {
                 let copies = 1 + u64::from(self.random.percent(self.repeat_percent));

@@ -37,6 +37,9 @@ struct Catch {
     /// Whether TCP checksums may be left out, and in how many frames they may have been.
     completes: bool,
     incomplete: u32,
+    /// Frames caught when it was corked, while it is, and how many left together at each uncorking.
+    corked: Option<usize>,
+    together: Vec<usize>,
 }
 
 impl Catch {
@@ -50,6 +53,8 @@ impl Catch {
             deferred: None,
             completes: false,
             incomplete: 0,
+            corked: None,
+            together: Vec::new(),
         }
     }
 
@@ -79,6 +84,17 @@ impl Outlet for Catch {
     fn transmit_incomplete(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> Result<(), OutletError> {
         self.incomplete += 1;
         self.transmit(len, fill)
+    }
+
+    fn cork(&mut self) -> bool {
+        let open = self.corked.is_none();
+        self.corked.get_or_insert(self.frames.len());
+        open
+    }
+
+    fn uncork(&mut self) {
+        let before = self.corked.take().expect("corked before");
+        self.together.push(self.frames.len() - before);
     }
 
     fn completes(&self) -> bool {

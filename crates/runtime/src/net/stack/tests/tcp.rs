@@ -191,6 +191,26 @@ fn a_closed_port_refuses_and_a_flood_is_answered_within_the_limit() {
 }
 
 #[test]
+fn a_burst_leaves_in_batches_and_an_answer_at_once() {
+    let mut hub = acquainted_hub(5);
+    let ends = pair(&mut hub, at(2, SERVER), &Config::default());
+    let mut batches = |len: usize, room: usize| {
+        hub.run(hub.now + Duration::from_secs(2));
+        hub.with(1, |stack, catch| {
+            catch.room = room;
+            let (now, mut inner) = (Stack::tcp_now(catch), ends[0].lock());
+            inner.send(&vec![7; len]).unwrap();
+            stack.settle(catch, &ends[0], &mut inner, Events::empty(), now);
+            (catch.frames.len(), catch.together.clone())
+        })
+    };
+    assert_eq!(batches(100, usize::MAX), (1, vec![]));
+    // The initial window is ten segments (RFC 6928).
+    assert_eq!(batches(20_000, usize::MAX), (10, vec![8, 0]));
+    assert_eq!(batches(20_000, 5), (5, vec![3]), "what found room leaves");
+}
+
+#[test]
 fn silence_makes_a_connection_doubt_its_neighbour() {
     // RFC 9293 section 3.8.3, R1: it is asked long before what is known of it gets old.
     for to in [at(2, SERVER), at6(2, SERVER)] {
