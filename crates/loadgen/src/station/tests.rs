@@ -141,7 +141,8 @@ fn everything_is_stored_before_the_first_request_of_the_run() {
     use crate::protocol::Memcached;
     use tailwater_workload::keyvalue::Workload;
 
-    const KEYS: u64 = 100;
+    // What the server of the tests knows.
+    const KEYS: u64 = 50;
     let (mut station, handle) = started();
     let protocol = Arc::new(Memcached::new(Workload::Usr, KEYS, Medium::Datagram).unwrap());
     handle.start(Order { protocol, preload: true, ..order("20ms@20k") }).unwrap();
