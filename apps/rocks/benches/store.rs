@@ -59,8 +59,10 @@ fn main() {
     let path = folder.path().to_owned();
     let mut criterion = Criterion::default().configure_from_args();
     measure(&mut criterion, "ordinary_thread", &path.join("ordinary"));
+    criterion.final_summary();
     let run = tailwater::Builder::new().kthreads(1).run(move || {
         let measuring = tailwater::thread::Builder::new().stack_size(4 * STACK).spawn(move || {
+            let mut criterion = Criterion::default().configure_from_args();
             measure(&mut criterion, "user_thread", &path.join("user"));
             criterion.final_summary();
         });

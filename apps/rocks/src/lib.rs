@@ -1,9 +1,9 @@
 //! RocksDB service: GET, SCAN and PUT of an ordered store, the service of Shinjuku's evaluation (NSDI'19, section 5.3).
 //!
-//! Owns: the [`store`], what a request makes the service do ([`request`]), the [`service`] on Tailwater, the same on
-//! [kernel sockets](linux) for baselines, and their [command line](cli). The protocol is [`tailwater_workload::rocks`].
+//! Owns: the `store`, what a request makes the service do (`request`), the `service` on Tailwater, the same on kernel sockets
+//! (`linux`) for baselines, and their [command line](cli). The protocol is [`tailwater_workload::rocks`].
 //!
-//! Every system under comparison runs [`request::handle`], so they differ in what carries the request to it and nothing else.
+//! Every system under comparison runs `request::handle`, so they differ in what carries the request to it and nothing else.
 //!
 //! All but the command line needs the feature `rocksdb` and the system's librocksdb; without, [`cli::run`] says so.
 //!
