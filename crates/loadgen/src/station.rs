@@ -1,7 +1,7 @@
 //! The generator as a port of an IOKernel: a station in the machine's network that sends requests and takes replies.
 //!
 //! Owns the station's addresses, the headers of what it sends, its first contact with the server, what the server must
-//! [store](preload) before, and the exchange between the polling thread (which has the [`Station`]) and whoever measures (who has the [`StationHandle`]).
+//! store (`preload`) before, and the exchange between the polling thread (which has the [`Station`]) and whoever measures (who has the [`StationHandle`]).
 //! Runs follow one another; each ends with its measurement handed out through the handle.
 //!
 //! On the polling thread nothing blocks and a spin request costs about 100 ns: draw, copy of 74 bytes, one injection. Frames
