@@ -63,10 +63,18 @@ impl Host {
 
     /// Starts the services and waits until they listen. A core of theirs is polled for ever if `spins`.
     pub(super) fn serve(&self, spins: bool, interrupt: &Interrupt) -> Result<ChildProcess> {
+        let more: &[_] = if spins { &[("TAILWATER_IDLE_TIMEOUT_US", "0")] } else { &[] };
+        self.serve_with(more, interrupt)
+    }
+
+    /// The same with these variables in its environment.
+    pub(super) fn serve_with(
+        &self,
+        more: &[(&'static str, &str)],
+        interrupt: &Interrupt,
+    ) -> Result<ChildProcess> {
         let mut settings = self.settings("service", SERVICE_IP);
-        if spins {
-            settings.push(("TAILWATER_IDLE_TIMEOUT_US", "0".to_owned()));
-        }
+        settings.extend(more.iter().map(|&(name, value)| (name, value.to_owned())));
         let mut child = start(vec!["serve".to_owned()], settings)?;
         let line = child.read_line(interrupt)?;
         anyhow::ensure!(line == "ready", "the service said {line:?}");

@@ -32,10 +32,15 @@ const GONE: Duration = Duration::from_secs(20);
 /// How long buffers and TIME-WAIT may keep memory.
 const SETTLE: Duration = Duration::from_secs(3);
 
+/// The C allocator's thresholds, fixed at what they start at: left alone, they grow with the largest block that was freed, and
+/// megabytes of connections' buffers stay in the process that nobody has any more (mallopt(3), `M_MMAP_THRESHOLD`).
+const GIVES_BACK: [(&str, &str); 2] =
+    [("MALLOC_MMAP_THRESHOLD_", "131072"), ("MALLOC_TRIM_THRESHOLD_", "131072")];
+
 /// Soaks for `lasts`, prints a line a round, and says what was done.
 pub(super) fn run(lasts: Duration, interrupt: &Interrupt) -> Result<Figures> {
     let host = Host::start()?;
-    let mut service = host.serve(false, interrupt)?;
+    let mut service = host.serve_with(&GIVES_BACK, interrupt)?;
     let end = Instant::now() + lasts;
     let (mut figures, mut first, mut total) = (Figures::default(), None, Total::default());
     while first.is_none() || Instant::now() < end {
