@@ -52,7 +52,7 @@ use check::{Heading, Offence, Verdict, is_group};
 use inspect::inspect;
 use mac::{Destination, MacTable};
 use multicast::{Audience, SolicitedNodes, audience};
-use source::{FromPort, FromRing, Private, Source};
+use source::{FromRing, Private, Source};
 
 /// Most frames taken from one egress ring per iteration.
 const EGRESS_BATCH: usize = 32;
@@ -650,7 +650,7 @@ impl Injector<'_> {
         head[..shown].copy_from_slice(&frame[..shown]);
         let heading = check::heading(&head, frame);
         let arrival = Arrival { port: self.origin, due, polled: self.polled };
-        let source = FromPort { frame, arrival };
+        let source = Private::from_port(frame, arrival);
         self.switch.route(Origin::Port(self.origin), &source, heading, self.alloc, self.now)
     }
 }

@@ -79,17 +79,26 @@ pub(super) struct Private<'a> {
     vouched: u8,
     /// Its checksum is to be filled in before it leaves through a port.
     owed: bool,
+    arrival: Option<Arrival>,
 }
 
 impl<'a> Private<'a> {
     /// From a port: the wire may have damaged it.
-    fn from_port(frame: &'a [u8]) -> Self {
-        Self { frame, vouched: 0, owed: false }
+    pub(super) fn from_port(frame: &'a [u8], arrival: Arrival) -> Self {
+        Self { frame, vouched: 0, owed: false, arrival: Some(arrival) }
     }
 
     /// A copy of what a runtime put into its ring with these flags.
     pub(super) fn from_ring(frame: &'a [u8], flags: u8) -> Self {
-        Self { frame, vouched: FLAG_CHECKSUM_OK, owed: flags & FLAG_CHECKSUM_OWED != 0 }
+        Self { frame, vouched: FLAG_CHECKSUM_OK, owed: flags & FLAG_CHECKSUM_OWED != 0, arrival: None }
+    }
+
+    #[inline(always)]
+    fn put_flagged(&self, to: &mut Producer, word: u32, flags: u8, now: Cycles) -> Result<(), ReserveError> {
+        let mut slot = to.reserve(self.frame.len())?;
+        slot.write(0, self.frame);
+        slot.commit(word, flags, now);
+        Ok(())
     }
 }
 
@@ -106,10 +115,17 @@ impl Source for Private<'_> {
 
     #[inline(always)]
     fn put(&self, to: &mut Producer, hash: u32, now: Cycles) -> Result<(), ReserveError> {
-        let mut slot = to.reserve(self.frame.len())?;
-        slot.write(0, self.frame);
-        slot.commit(hash, self.vouched, now);
-        Ok(())
+        self.put_flagged(to, hash, self.vouched, now)
+    }
+
+    #[inline(always)]
+    fn arrival(&self) -> Option<Arrival> {
+        self.arrival
+    }
+
+    #[cold]
+    fn put_traced(&self, to: &mut Producer, id: u32, now: Cycles) -> Result<(), ReserveError> {
+        self.put_flagged(to, id, self.vouched | FLAG_TRACED, now)
     }
 
     fn copy<'a>(&'a self, buffer: &'a mut FrameBuffer) -> Option<&'a [u8]> {
@@ -119,45 +135,5 @@ impl Source for Private<'_> {
         let frame = buffer.hold(self.frame);
         fill_checksum(frame);
         Some(frame)
-    }
-}
-
-/// A frame in a port's buffer.
-pub(super) struct FromPort<'a> {
-    pub(super) frame: &'a [u8],
-    pub(super) arrival: Arrival,
-}
-
-impl Source for FromPort<'_> {
-    #[inline(always)]
-    fn len(&self) -> usize {
-        self.frame.len()
-    }
-
-    #[inline]
-    fn shown(&self) -> &[u8] {
-        self.frame
-    }
-
-    #[inline(always)]
-    fn put(&self, to: &mut Producer, hash: u32, now: Cycles) -> Result<(), ReserveError> {
-        Private::from_port(self.frame).put(to, hash, now)
-    }
-
-    #[inline(always)]
-    fn arrival(&self) -> Option<Arrival> {
-        Some(self.arrival)
-    }
-
-    #[cold]
-    fn put_traced(&self, to: &mut Producer, id: u32, now: Cycles) -> Result<(), ReserveError> {
-        let mut slot = to.reserve(self.frame.len())?;
-        slot.write(0, self.frame);
-        slot.commit(id, FLAG_TRACED, now);
-        Ok(())
-    }
-
-    fn copy<'a>(&'a self, _buffer: &'a mut FrameBuffer) -> Option<&'a [u8]> {
-        Some(self.frame)
     }
 }
