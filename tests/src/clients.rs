@@ -1,53 +1,28 @@
 //! Programs that people use, run against services over TAP: where they may run, and what they say.
 
-use crate::{Bench, PATIENCE, cpus};
-use rustix::thread::{UnshareFlags, unshare_unsafe};
+use crate::PATIENCE;
+use crate::tap::in_namespace;
 use std::io::Write;
-use std::net::Ipv4Addr;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
-use tailwater_iokernel::port::{Port, tap::TapPort};
-
-/// Linux's own address on the device.
-pub const HOST: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 
 /// Runs `test` on a thread in a fresh network namespace, if `program` is installed; else says why not, and with which Debian
 /// `package` it would be.
 pub fn with(program: &str, package: &str, test: impl FnOnce() + Send) {
-    if cpus() < 2 || !std::path::Path::new("/dev/net/tun").exists() {
-        return eprintln!("skipped: needs 2 CPUs and /dev/net/tun");
-    }
     let installed = std::env::var_os("PATH")
         .is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join(program).exists()));
     if !installed {
         return eprintln!("skipped: no `{program}` (Debian: {package})");
     }
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            // SAFETY: a network namespace affects no memory; only this thread and those it starts are moved.
-            match unsafe { unshare_unsafe(UnshareFlags::NEWNET) } {
-                Ok(()) => {
-                    // By which servers of Linux's are reached while they start.
-                    let up = Command::new("ip").args(["link", "set", "lo", "up"]).status();
-                    if up.is_ok_and(|status| status.success()) {
-                        test();
-                    } else {
-                        eprintln!("skipped: `ip link set lo up` fails (Debian: iproute2)");
-                    }
-                }
-                Err(error) => eprintln!("skipped: no network namespace without CAP_SYS_ADMIN ({error})"),
-            }
-        });
+    in_namespace(|| {
+        // By which servers of Linux's are reached while they start.
+        let up = Command::new("ip").args(["link", "set", "lo", "up"]).status();
+        if up.is_ok_and(|status| status.success()) {
+            test();
+        } else {
+            eprintln!("skipped: `ip link set lo up` fails (Debian: iproute2)");
+        }
     });
-}
-
-/// An IOKernel with a TAP device at [`HOST`].
-///
-/// # Panics
-/// If it cannot start.
-pub fn bench_with_tap() -> Bench {
-    let tap: Box<dyn Port> = Box::new(TapPort::new("tw-cli0", HOST));
-    Bench::start(|config| config.managed_cores = Some(vec![1]), vec![tap])
 }
 
 /// Runs a client with `input`; one that takes longer than [`PATIENCE`] is killed, and fails thereby.

@@ -6,6 +6,7 @@
 pub mod clients;
 pub mod namespace;
 pub mod stream;
+pub mod tap;
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader, Read};

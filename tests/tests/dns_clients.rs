@@ -3,7 +3,8 @@
 
 use std::fmt::Write as _;
 use std::process::Command;
-use tailwater_tests::clients::{bench_with_tap, run, text, with};
+use tailwater_tests::clients::{run, text, with};
+use tailwater_tests::tap::bench_with_tap;
 use tailwater_tests::{Bench, Role};
 
 /// Addresses of `big.example.`, too many for a datagram.
@@ -53,7 +54,7 @@ const QUESTIONS: &[(&[&str], &[&str])] = &[
 ];
 
 fn ask_all(program: &str) {
-    let bench = bench_with_tap();
+    let bench = bench_with_tap(1500);
     let (server, _folder) = server(&bench);
     for (arguments, wanted) in QUESTIONS {
         let said = ask(program, &server, arguments);
@@ -80,7 +81,7 @@ fn kdig_gets_its_answers() {
 #[test]
 fn many_queries_of_dig_share_a_connection() {
     with("dig", "bind9-dnsutils", || {
-        let bench = bench_with_tap();
+        let bench = bench_with_tap(1500);
         let (server, _folder) = server(&bench);
         let mut arguments = vec!["+tcp", "+keepopen", "+short"];
         let names: Vec<_> = (0..BIG).map(|i| format!("host{i}.example")).collect();
@@ -94,7 +95,7 @@ fn many_queries_of_dig_share_a_connection() {
 #[test]
 fn dnsperf_loses_nothing() {
     with("dnsperf", "dnsperf", || {
-        let bench = bench_with_tap();
+        let bench = bench_with_tap(1500);
         let (server, folder) = server(&bench);
         let queries = folder.path().join("queries");
         let mut lines = String::new();

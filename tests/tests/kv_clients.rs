@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use tailwater_tests::clients::{bench_with_tap, run, text, with};
+use tailwater_tests::clients::{run, text, with};
+use tailwater_tests::tap::bench_with_tap;
 use tailwater_tests::{Bench, Role};
 
 fn store(bench: &Bench) -> Role {
@@ -33,7 +34,7 @@ impl Drop for Folder {
 #[test]
 fn memcapable_finds_both_protocols_as_they_should_be() {
     with("memccapable", "libmemcached-tools", || {
-        let bench = bench_with_tap();
+        let bench = bench_with_tap(1500);
         let store = store(&bench);
         let ip = store.ip.to_string();
         let output = run(Command::new("memccapable").args(["-h", &ip, "-p", "11211", "-t", "20"]), b"");
@@ -45,7 +46,7 @@ fn memcapable_finds_both_protocols_as_they_should_be() {
 #[test]
 fn files_are_copied_there_and_back() {
     with("memccp", "libmemcached-tools", || {
-        let bench = bench_with_tap();
+        let bench = bench_with_tap(1500);
         let store = store(&bench);
         let folder = Folder::new("memccp");
         let contents: Vec<u8> = (0..500_000u32).map(|i| b'a' + (i.wrapping_mul(i) >> 9) as u8 % 26).collect();
@@ -72,7 +73,7 @@ fn files_are_copied_there_and_back() {
 #[test]
 fn a_load_generator_that_verifies_finds_every_value() {
     with("memcaslap", "libmemcached-tools", || {
-        let bench = bench_with_tap();
+        let bench = bench_with_tap(1500);
         let store = store(&bench);
         let servers = format!("{}:11211", store.ip);
         for protocol in [&[][..], &["--binary"]] {
@@ -95,7 +96,7 @@ fn python_programs_work() {
         return eprintln!("skipped: no pymemcache (Debian: python3-pymemcache)");
     }
     with("python3", "python3", || {
-        let bench = bench_with_tap();
+        let bench = bench_with_tap(1500);
         let store = store(&bench);
         let output = run(Command::new(python).arg(file("kv.py")).arg(store.ip.to_string()), b"");
         assert!(output.status.success(), "{}", text(&output));
@@ -114,7 +115,7 @@ fn go_programs_work() {
         return eprintln!("skipped: {why}");
     }
     with("go", "golang-go", || {
-        let bench = bench_with_tap();
+        let bench = bench_with_tap(1500);
         let store = store(&bench);
         let output = run(Command::new(&program).arg(format!("{}:11211", store.ip)), b"");
         assert!(output.status.success() && output.stdout == b"ok\n", "{}", text(&output));

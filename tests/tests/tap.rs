@@ -3,46 +3,14 @@
 //! The device lives in a network namespace of its own, made by `unshare(2)` on the test's thread; namespace and device go
 //! with the thread. Needs CAP_SYS_ADMIN and CAP_NET_ADMIN; says so and skips without.
 
-use rustix::thread::{UnshareFlags, unshare_unsafe};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::process::Command;
 use std::time::{Duration, Instant};
 use tailwater_iokernel::Config;
 use tailwater_iokernel::port::options::PortOptions;
-use tailwater_iokernel::port::{Port, tap::TapPort};
-use tailwater_tests::{Bench, PATIENCE, cpus};
-
-const HOST: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
-
-/// Runs `test` on a thread in a fresh network namespace.
-fn in_namespace(test: impl FnOnce() + Send) {
-    if cpus() < 2 {
-        return eprintln!("skipped: needs 2 CPUs, this machine lets us use {}", cpus());
-    }
-    if !std::path::Path::new("/dev/net/tun").exists() {
-        return eprintln!("skipped: this kernel has no /dev/net/tun");
-    }
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            // SAFETY: a network namespace affects no memory; only this thread and those it starts are moved.
-            match unsafe { unshare_unsafe(UnshareFlags::NEWNET) } {
-                Ok(()) => test(),
-                Err(error) => eprintln!("skipped: no network namespace without CAP_SYS_ADMIN ({error})"),
-            }
-        });
-    });
-}
-
-/// An IOKernel with a TAP device whose link carries packets of `mtu` bytes.
-fn bench_with_tap(mtu: u16) -> Bench {
-    let tap: Box<dyn Port> = Box::new(TapPort::new("tw-test0", HOST));
-    let configure = |config: &mut Config| {
-        config.managed_cores = Some(vec![1]);
-        config.mtu = mtu;
-    };
-    Bench::start(configure, vec![tap])
-}
+use tailwater_tests::tap::{HOST, bench_with_tap, in_namespace};
+use tailwater_tests::{Bench, PATIENCE};
 
 /// Sends datagrams of `len` bytes to the service `client` is connected to until one comes back.
 fn echo(client: &UdpSocket, len: usize) {

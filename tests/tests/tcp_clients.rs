@@ -3,7 +3,8 @@
 
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
-use tailwater_tests::clients::{HOST, bench_with_tap, run, text, with};
+use tailwater_tests::clients::{run, text, with};
+use tailwater_tests::tap::{HOST, bench_with_tap};
 use tailwater_tests::{Bench, Role, eventually};
 
 /// A relay from its port 2222 to `port` of the host.
@@ -46,7 +47,7 @@ fn free_port() -> u16 {
 #[test]
 fn curl_fetches_from_a_service() {
     with("curl", "curl", || {
-        let bench = bench_with_tap();
+        let bench = bench_with_tap(1500);
         let service = bench.child("tcp-serve", "service", "latency-critical");
         for len in [0usize, 1000, 10_000_000] {
             let url = format!("http://{}/{len}", service.ip);
@@ -61,7 +62,7 @@ fn curl_fetches_from_a_service() {
 #[test]
 fn netcat_gets_back_what_it_sends() {
     with("nc", "netcat-openbsd", || {
-        let bench = bench_with_tap();
+        let bench = bench_with_tap(1500);
         let service = bench.child("tcp-serve", "service", "latency-critical");
         let input: Vec<u8> = (0..1_000_000u32).map(|i| (i.wrapping_mul(i) >> 7) as u8).collect();
         // -N: closes its direction at the end of its input.
@@ -73,7 +74,7 @@ fn netcat_gets_back_what_it_sends() {
 #[test]
 fn a_tls_session_passes_through_a_relay() {
     with("openssl", "openssl", || {
-        let bench = bench_with_tap();
+        let bench = bench_with_tap(1500);
         let port = free_port();
         let folder = std::env::temp_dir().join(format!("tailwater-tls-{}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a folder");
@@ -110,7 +111,7 @@ fn a_tls_session_passes_through_a_relay() {
 #[test]
 fn iperf3_runs_through_a_relay_in_both_directions() {
     with("iperf3", "iperf3", || {
-        let bench = bench_with_tap();
+        let bench = bench_with_tap(1500);
         let port = free_port();
         let mut server = Command::new("iperf3");
         server.args(["--server", "--bind", &HOST.to_string(), "--port", &port.to_string()]);

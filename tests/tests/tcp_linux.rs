@@ -6,47 +6,16 @@
 
 use rustix::net::sockopt;
 use rustix::process::{Resource, Rlimit, setrlimit};
-use rustix::thread::{UnshareFlags, unshare_unsafe};
 use std::io::{ErrorKind, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 use std::time::{Duration, Instant};
 use tailwater_iokernel::Config;
-use tailwater_iokernel::port::{Port, tap::TapPort};
-use tailwater_tests::{Bench, PATIENCE, Role, cpus, stream};
+use tailwater_tests::tap::{HOST, bench_with_tap, in_namespace};
+use tailwater_tests::{Bench, PATIENCE, Role, stream};
 
-const HOST: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 /// Bytes of a bulk transfer: many windows.
 const BULK: u64 = 24 << 20;
-
-/// Runs `test` on a thread in a fresh network namespace.
-fn in_namespace(test: impl FnOnce() + Send) {
-    if cpus() < 2 {
-        return eprintln!("skipped: needs 2 CPUs, this machine lets us use {}", cpus());
-    }
-    if !std::path::Path::new("/dev/net/tun").exists() {
-        return eprintln!("skipped: this kernel has no /dev/net/tun");
-    }
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            // SAFETY: a network namespace affects no memory; only this thread and those it starts are moved.
-            match unsafe { unshare_unsafe(UnshareFlags::NEWNET) } {
-                Ok(()) => test(),
-                Err(error) => eprintln!("skipped: no network namespace without CAP_SYS_ADMIN ({error})"),
-            }
-        });
-    });
-}
-
-/// An IOKernel with a TAP device whose link carries packets of `mtu` bytes.
-fn bench_with_tap(mtu: u16) -> Bench {
-    let tap: Box<dyn Port> = Box::new(TapPort::new("tw-tcp0", HOST));
-    let configure = |config: &mut Config| {
-        config.managed_cores = Some(vec![1]);
-        config.mtu = mtu;
-    };
-    Bench::start(configure, vec![tap])
-}
 
 fn service(bench: &Bench) -> Role {
     bench.child("tcp-serve", "service", "latency-critical")
