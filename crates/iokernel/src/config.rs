@@ -18,8 +18,6 @@ use crate::port::options::PortOptions;
 const LONGEST_MTU: u16 = 9000;
 /// Every IPv6 link carries packets of this many bytes (RFC 8200 section 5).
 const LEAST_MTU_IPV6: u16 = 1280;
-/// Leading bits of the IPv6 network: what is left is an interface identifier (RFC 4291 section 2.5.1).
-pub const PREFIX_LEN6: u8 = 64;
 const _: () = assert!(LONGEST_MTU as usize + ETHERNET_HEADER <= MAX_FRAME);
 
 /// Which runtime gets which core.

@@ -14,6 +14,8 @@ pub const ARP_FRAME: usize = ETHERNET_HEADER + 28;
 pub const IPV4_FRAME: usize = ETHERNET_HEADER + 20;
 /// Bytes of an Ethernet header plus the fixed IPv6 header.
 pub const IPV6_FRAME: usize = ETHERNET_HEADER + 40;
+/// Leading bits of an IPv6 network: what is left is an interface identifier (RFC 4291 section 2.5.1).
+pub const PREFIX_LEN6: u8 = 64;
 /// EtherType of IPv4.
 pub const ETHERTYPE_IPV4: u16 = 0x0800;
 /// EtherType of ARP.

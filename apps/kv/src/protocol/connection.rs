@@ -18,13 +18,15 @@
 //! | `Closed` | nothing | - |
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 use super::buffer::{self, Input};
 use super::bytes::DecodedKey;
+use super::packet::REQUEST;
+use super::turn::{Block, Keys, Next, Reply, Turn};
+use super::words::{BAD_CHUNK, BAD_LINE};
 use super::{binary, meta, text};
 use crate::service::Service;
-use crate::store::{Expiry, Filling, MAX_KEY, Now, Pinned, Put, Refusal, Stored};
+use crate::store::{Filling, MAX_KEY, Now, Pinned, Put, Refusal, Stored};
 
 /// Output at which a connection wants to write before it goes on.
 const OUTPUT: usize = 32 << 10;
@@ -41,87 +43,6 @@ pub enum Step {
     /// Process again.
     Continue,
     /// Close.
-    Close,
-}
-
-/// What a command sees besides its own bytes.
-pub(super) struct Turn<'a> {
-    pub service: &'a Service,
-    pub out: &'a mut Vec<u8>,
-    pub now: Now,
-    /// Larger values are left to the connection.
-    pub inline_limit: usize,
-}
-
-impl Turn<'_> {
-    /// Flushes all items `delay` seconds from now, or at a Unix time. False if that is forbidden.
-    pub fn flush(&mut self, delay: i64) -> bool {
-        if !self.service.settings.flush {
-            return false;
-        }
-        self.service.flushes.fetch_add(1, Relaxed);
-        let at = if delay > 0 { Expiry::decode(delay, self.now).left(self.now) } else { None };
-        self.service.store.flush(at.map(|left| self.now.seconds.saturating_add(left)), self.now);
-        true
-    }
-}
-
-/// What the keys of a line are asked for.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Keys {
-    pub with_cas: bool,
-    pub touch: Option<Expiry>,
-}
-
-/// How a block is answered.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Reply {
-    Text {
-        silent: bool,
-    },
-    /// From the flags of its line.
-    Meta,
-    Binary(binary::Header),
-}
-
-impl Reply {
-    /// What follows a block.
-    fn tail(self) -> &'static [u8] {
-        match self {
-            Self::Text { .. } | Self::Meta => b"\r\n",
-            Self::Binary(_) => b"",
-        }
-    }
-}
-
-/// A block of data that is to be stored.
-pub(super) struct Block<'a> {
-    pub key: &'a [u8],
-    /// The key, if it came in base64.
-    pub decoded: Option<DecodedKey>,
-    pub len: usize,
-    pub put: Put,
-    pub reply: Reply,
-}
-
-/// What follows a command.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "it lives for a moment, on the stack; a key in base64 makes it large"
-)]
-pub(super) enum Next<'a> {
-    Done,
-    /// Keys, after the line's first `skip` bytes.
-    Keys {
-        skip: usize,
-        keys: Keys,
-    },
-    Block(Block<'a>),
-    /// So many bytes that mean nothing.
-    Swallow(usize),
-    /// A large value.
-    Send(Pinned),
-    SkipLine,
     Close,
 }
 
@@ -240,7 +161,7 @@ impl Connection {
     #[inline]
     fn command(&mut self, now: Now) -> bool {
         let Some(&first) = self.input.get().first() else { return false };
-        if *self.binary.get_or_insert(first == binary::REQUEST) { self.packet(now) } else { self.line(now) }
+        if *self.binary.get_or_insert(first == REQUEST) { self.packet(now) } else { self.line(now) }
     }
 
     #[inline]
@@ -309,7 +230,7 @@ impl Connection {
         let len = word.iter().take(MAX_KEY + 2).position(|&c| c == b' ' || c == b'\n');
         let Some(len) = len else {
             if word.len() > MAX_KEY + 1 {
-                text::say(&mut Turn { service, out: output, now, inline_limit: 0 }, text::BAD_LINE);
+                Turn { service, out: output, now, inline_limit: 0 }.say(BAD_LINE);
                 *state = State::SkipLine;
                 return true;
             }
@@ -323,7 +244,7 @@ impl Connection {
             0 => Next::Done,
             1..=MAX_KEY => text::value(key, &keys, &mut turn),
             _ => {
-                text::say(&mut turn, text::BAD_LINE);
+                turn.say(BAD_LINE);
                 Next::SkipLine
             }
         };
@@ -331,7 +252,7 @@ impl Connection {
             Next::Send(pinned) => *state = State::Send { pinned, tail: b"\r\n", then: Some(keys) },
             Next::SkipLine => *state = State::SkipLine,
             _ if last && key.is_empty() => {
-                text::say(&mut turn, "END");
+                turn.say("END");
                 *state = State::Command;
             }
             _ => {}
@@ -463,6 +384,6 @@ fn answer(stored: Stored, reply: Reply, line: &[u8], turn: &mut Turn) {
 /// Only lines have what follows a block.
 fn bad_chunk(reply: Reply, turn: &mut Turn) {
     if !matches!(reply, Reply::Text { silent: true }) {
-        text::say(turn, text::BAD_CHUNK);
+        turn.say(BAD_CHUNK);
     }
 }

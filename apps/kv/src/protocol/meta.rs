@@ -6,8 +6,8 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::bytes::{DecodedKey, client_flags, decode_base64, number, push_base64, push_number};
-use super::connection::{Block, Next, Reply, Turn};
-use super::text::{BAD_LINE, NO_MEMORY, TOO_LARGE, Words, say};
+use super::turn::{Block, Next, Reply, Turn};
+use super::words::{BAD_LINE, NO_MEMORY, TOO_LARGE, Words};
 use crate::store::{
     Arithmetic, Counted, Delete, Deleted, Expiry, Facts, Get, MAX_KEY, MetaGet, Mode, Now, Put, Stored,
 };
@@ -109,7 +109,7 @@ pub(super) fn command<'a>(words: &Words<'a>, turn: &mut Turn) -> Next<'a> {
         turn.service.meta_commands.fetch_add(1, Relaxed);
     }
     if words[0] == b"mn" {
-        say(turn, "MN");
+        turn.say("MN");
         return Next::Done;
     }
     if words[0] == b"me" {
@@ -117,13 +117,13 @@ pub(super) fn command<'a>(words: &Words<'a>, turn: &mut Turn) -> Next<'a> {
         return Next::Done;
     }
     let Some(&key) = words.get(1) else {
-        say(turn, "ERROR");
+        turn.say("ERROR");
         return Next::Done;
     };
     let problem =
         if key.len() > MAX_KEY { Some(BAD_LINE) } else { (words.len() > MOST_WORDS).then_some(TOO_MANY) };
     if let Some(problem) = problem {
-        say(turn, problem);
+        turn.say(problem);
         return Next::Done;
     }
     match words[0] {
@@ -135,7 +135,7 @@ pub(super) fn command<'a>(words: &Words<'a>, turn: &mut Turn) -> Next<'a> {
 }
 
 fn refuse<'a>(turn: &mut Turn, why: &str) -> Next<'a> {
-    say(turn, why);
+    turn.say(why);
     Next::Done
 }
 
@@ -259,7 +259,7 @@ fn set<'a>(words: &Words<'a>, turn: &mut Turn) -> Next<'a> {
     let flags = match flags {
         Ok(flags) => flags,
         Err(why) => {
-            say(turn, why);
+            turn.say(why);
             return swallow;
         }
     };
@@ -270,7 +270,7 @@ fn set<'a>(words: &Words<'a>, turn: &mut Turn) -> Next<'a> {
         Some(b'P' | b'p') => Mode::Prepend,
         Some(b'R' | b'r') => Mode::Replace,
         Some(_) => {
-            say(turn, "CLIENT_ERROR invalid mode for ms M token");
+            turn.say("CLIENT_ERROR invalid mode for ms M token");
             return swallow;
         }
     };
@@ -300,8 +300,8 @@ pub(super) fn stored(stored: Stored, line: &[u8], turn: &mut Turn) {
         Stored::NotStored => ("NS", 0),
         Stored::Exists => ("EX", 0),
         Stored::NotFound => ("NF", 0),
-        Stored::TooLarge => return say(turn, TOO_LARGE),
-        Stored::NoMemory => return say(turn, NO_MEMORY),
+        Stored::TooLarge => return turn.say(TOO_LARGE),
+        Stored::NoMemory => return turn.say(NO_MEMORY),
     };
     turn.out.extend_from_slice(code.as_bytes());
     let binary = words[3..].iter().any(|word| word[0] == b'b');
@@ -410,20 +410,20 @@ fn push_counted(
 /// `me KEY [b]`: what is known about an item.
 fn debug(words: &Words, turn: &mut Turn) {
     if !(2..=3).contains(&words.len()) || words[1].len() > MAX_KEY {
-        return say(turn, BAD_LINE);
+        return turn.say(BAD_LINE);
     }
     let decoded = if words.get(2).is_some_and(|&word| word == b"b") {
-        let Some(key) = decode_base64(words[1]) else { return say(turn, "CLIENT_ERROR error decoding key") };
+        let Some(key) = decode_base64(words[1]) else { return turn.say("CLIENT_ERROR error decoding key") };
         Some(key)
     } else {
         None
     };
     let key = decoded.as_ref().map_or(words[1], DecodedKey::as_bytes);
-    let Some(facts) = turn.service.store.lock(key, turn.now).peek() else { return say(turn, "EN") };
+    let Some(facts) = turn.service.store.lock(key, turn.now).peek() else { return turn.say("EN") };
     turn.out.extend_from_slice(b"ME ");
     turn.out.extend_from_slice(words[1]);
     let fetched = if facts.fetched { "yes" } else { "no" };
     let ttl = facts.ttl.map_or(-1, i64::from);
     let (idle, cas, size) = (facts.idle, facts.cas, facts.size);
-    say(turn, &format!(" exp={ttl} la={idle} cas={cas} fetch={fetched} cls=1 size={size}"));
+    turn.say(&format!(" exp={ttl} la={idle} cas={cas} fetch={fetched} cls=1 size={size}"));
 }

@@ -2,8 +2,9 @@
 //!
 //! ```text
 //! Connection   input buffer, output buffer, what is half received or half sent     connection
-//! text, meta   lines                                                               text, meta, stats
-//! binary       packets                                                             binary
+//! text, meta   lines                                                               text, meta, stats, words
+//! binary       packets                                                             binary, packet
+//! a turn       what a command is given, what it wants done next                    turn
 //! udp          datagrams around either                                             udp
 //! ```
 //!
@@ -15,9 +16,12 @@ mod buffer;
 mod bytes;
 mod connection;
 mod meta;
+mod packet;
 mod stats;
 mod text;
+mod turn;
 mod udp;
+mod words;
 
 #[cfg(test)]
 mod tests;

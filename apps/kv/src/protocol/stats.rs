@@ -5,8 +5,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::connection::Turn;
-use super::text::say;
+use super::turn::Turn;
 use crate::service::{Service, VERSION};
 use crate::store::{CELL_BYTES, Now, Totals};
 
@@ -19,12 +18,12 @@ pub(super) fn text(words: &[&[u8]], turn: &mut Turn) {
     match words.first().copied().unwrap_or_default() {
         b"reset" => {
             service.reset_counters();
-            return say(turn, "RESET");
+            return turn.say("RESET");
         }
-        b"detail" => return say(turn, "CLIENT_ERROR usage: stats detail on|off|dump"),
-        b"cachedump" if words.len() < 3 => return say(turn, "CLIENT_ERROR bad command line"),
+        b"detail" => return turn.say("CLIENT_ERROR usage: stats detail on|off|dump"),
+        b"cachedump" if words.len() < 3 => return turn.say("CLIENT_ERROR bad command line"),
         // Keys are not listed: that would take locks for as long as a client likes.
-        b"cachedump" => return say(turn, "END"),
+        b"cachedump" => return turn.say("END"),
         _ => {}
     }
     let group = words.first().copied().unwrap_or_default();
@@ -33,7 +32,7 @@ pub(super) fn text(words: &[&[u8]], turn: &mut Turn) {
             turn.out.extend_from_slice(part.as_bytes());
         }
     });
-    say(turn, if known { "END" } else { "ERROR" });
+    turn.say(if known { "END" } else { "ERROR" });
 }
 
 /// Hands all statistics of a group to `take`, by name and value; false if there is no such group.

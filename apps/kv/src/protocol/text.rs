@@ -6,61 +6,19 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::bytes::{client_flags, number, push_number};
-use super::connection::{Block, Keys, Next, Reply, Turn};
+use super::turn::{Block, Keys, Next, Reply, Turn};
+use super::words::{BAD_LINE, NO_MEMORY, TOO_LARGE, Words};
 use super::{meta, stats};
 use crate::service::VERSION;
 use crate::store::{Arithmetic, Counted, Delete, Deleted, Expiry, Get, MAX_KEY, Mode, Put, Stored};
 
-/// Words of a line that are looked at.
-pub(super) const MAX_WORDS: usize = 24;
-pub(super) const BAD_LINE: &str = "CLIENT_ERROR bad command line format";
-pub(super) const TOO_LARGE: &str = "SERVER_ERROR object too large for cache";
-pub(super) const NO_MEMORY: &str = "SERVER_ERROR out of memory storing object";
-pub(super) const BAD_CHUNK: &str = "CLIENT_ERROR bad data chunk";
 const NOT_NUMERIC: &str = "CLIENT_ERROR cannot increment or decrement non-numeric value";
 const BAD_EXPTIME: &str = "CLIENT_ERROR invalid exptime argument";
-
-/// The words of a line.
-pub(super) struct Words<'a> {
-    words: [&'a [u8]; MAX_WORDS],
-    len: usize,
-}
-
-impl<'a> Words<'a> {
-    /// Splits at spaces; further words than [`MAX_WORDS`] are left out.
-    #[inline]
-    pub fn of(line: &'a [u8]) -> Self {
-        let mut words: [&[u8]; MAX_WORDS] = [&[]; MAX_WORDS];
-        let (mut len, mut rest) = (0, line);
-        while len < MAX_WORDS {
-            let Some(start) = rest.iter().position(|&c| c != b' ') else { break };
-            rest = &rest[start..];
-            let end = rest.iter().position(|&c| c == b' ').unwrap_or(rest.len());
-            (words[len], rest) = rest.split_at(end);
-            len += 1;
-        }
-        Self { words, len }
-    }
-}
-
-impl<'a> std::ops::Deref for Words<'a> {
-    type Target = [&'a [u8]];
-
-    fn deref(&self) -> &[&'a [u8]] {
-        &self.words[..self.len]
-    }
-}
-
-/// Answers with one line.
-pub(super) fn say(turn: &mut Turn, line: &str) {
-    turn.out.extend_from_slice(line.as_bytes());
-    turn.out.extend_from_slice(b"\r\n");
-}
 
 /// Answers with one line unless the client wants none.
 fn say_unless(turn: &mut Turn, silent: bool, line: &str) {
     if !silent {
-        say(turn, line);
+        turn.say(line);
     }
 }
 
@@ -73,7 +31,7 @@ pub(super) fn command<'a>(line: &'a [u8], turn: &mut Turn) -> Next<'a> {
     }
     let words = Words::of(line);
     let Some(&name) = words.first() else {
-        say(turn, "ERROR");
+        turn.say("ERROR");
         return Next::Done;
     };
     match name {
@@ -107,11 +65,11 @@ fn simple(name: &[u8], words: &[&[u8]], turn: &mut Turn) {
         b"verbosity" => verbosity(words, turn),
         b"version" => {
             turn.out.extend_from_slice(b"VERSION ");
-            say(turn, VERSION);
+            turn.say(VERSION);
         }
         b"stats" => stats::text(&words[1..], turn),
-        b"shutdown" => say(turn, "ERROR: shutdown not enabled"),
-        _ => say(turn, "ERROR"),
+        b"shutdown" => turn.say("ERROR: shutdown not enabled"),
+        _ => turn.say("ERROR"),
     }
 }
 
@@ -129,8 +87,8 @@ fn get<'a>(line: &'a [u8], turn: &mut Turn, with_cas: bool) -> Next<'a> {
         longest = longest.max(Some(word.len()));
     }
     match longest {
-        None => say(turn, "ERROR"),
-        Some(len) if len > MAX_KEY => say(turn, BAD_LINE),
+        None => turn.say("ERROR"),
+        Some(len) if len > MAX_KEY => turn.say(BAD_LINE),
         Some(_) => {
             let name = line.iter().take_while(|&&c| c == b' ').count() + if with_cas { 4 } else { 3 };
             return Next::Keys { skip: name, keys: Keys { with_cas, touch: None } };
@@ -141,16 +99,16 @@ fn get<'a>(line: &'a [u8], turn: &mut Turn, with_cas: bool) -> Next<'a> {
 
 fn get_and_touch<'a>(line: &'a [u8], words: &Words<'a>, turn: &mut Turn, with_cas: bool) -> Next<'a> {
     let Some(&word) = words.get(1) else {
-        say(turn, "ERROR");
+        turn.say("ERROR");
         return Next::Done;
     };
     let Some(exptime) = number(word) else {
-        say(turn, BAD_EXPTIME);
+        turn.say(BAD_EXPTIME);
         return Next::Done;
     };
     let skip = word.as_ptr().addr() - line.as_ptr().addr() + word.len();
     if line[skip..].split(|&c| c == b' ').any(|key| key.len() > MAX_KEY) {
-        say(turn, BAD_LINE);
+        turn.say(BAD_LINE);
         return Next::Done;
     }
     Next::Keys { skip, keys: Keys { with_cas, touch: Some(Expiry::decode(exptime, turn.now)) } }
@@ -165,7 +123,7 @@ pub(super) fn value<'a>(key: &'a [u8], keys: &Keys, turn: &mut Turn) -> Next<'a>
     let pinned = if facts.value_len > turn.inline_limit {
         let Some(pinned) = locked.pin(&hit) else {
             drop(locked);
-            say(turn, "SERVER_ERROR out of memory writing get response");
+            turn.say("SERVER_ERROR out of memory writing get response");
             return Next::SkipLine;
         };
         Some(pinned)
@@ -197,7 +155,7 @@ pub(super) fn value<'a>(key: &'a [u8], keys: &Keys, turn: &mut Turn) -> Next<'a>
 /// `set KEY FLAGS EXPTIME BYTES [noreply]` and its kin.
 fn store<'a>(words: &Words<'a>, turn: &mut Turn, mode: Mode) -> Next<'a> {
     if !(5..=6).contains(&words.len()) {
-        say(turn, "ERROR");
+        turn.say("ERROR");
         return Next::Done;
     }
     block(words, turn, |flags, expiry| Put::new(mode, flags, expiry))
@@ -206,7 +164,7 @@ fn store<'a>(words: &Words<'a>, turn: &mut Turn, mode: Mode) -> Next<'a> {
 /// `cas KEY FLAGS EXPTIME BYTES VERSION [noreply]`.
 fn compare_and_store<'a>(words: &Words<'a>, turn: &mut Turn) -> Next<'a> {
     if !(6..=7).contains(&words.len()) {
-        say(turn, "ERROR");
+        turn.say("ERROR");
         return Next::Done;
     }
     let Some(cas) = number(words[5]) else {
@@ -251,7 +209,7 @@ pub(super) fn stored(stored: Stored, silent: bool, turn: &mut Turn) {
 /// `delete KEY [0] [noreply]`; the 0 is what is left of a time that once could be given.
 fn delete(words: &[&[u8]], turn: &mut Turn) {
     if !(2..=4).contains(&words.len()) {
-        return say(turn, "ERROR");
+        return turn.say("ERROR");
     }
     let silent = words.len() > 2 && noreply(words);
     let zero = words.get(2).is_some_and(|&word| word == b"0");
@@ -274,7 +232,7 @@ fn delete(words: &[&[u8]], turn: &mut Turn) {
 /// `incr KEY DELTA [noreply]`.
 fn arithmetic(words: &[&[u8]], turn: &mut Turn, up: bool) {
     if !(3..=4).contains(&words.len()) {
-        return say(turn, "ERROR");
+        return turn.say("ERROR");
     }
     let silent = noreply(words);
     if words[1].len() > MAX_KEY {
@@ -301,7 +259,7 @@ fn arithmetic(words: &[&[u8]], turn: &mut Turn, up: bool) {
 /// `touch KEY EXPTIME [noreply]`.
 fn touch(words: &[&[u8]], turn: &mut Turn) {
     if !(3..=4).contains(&words.len()) {
-        return say(turn, "ERROR");
+        return turn.say("ERROR");
     }
     let silent = noreply(words);
     if words[1].len() > MAX_KEY {
@@ -316,7 +274,7 @@ fn touch(words: &[&[u8]], turn: &mut Turn) {
 /// `flush_all [DELAY] [noreply]`.
 fn flush_all(words: &[&[u8]], turn: &mut Turn) {
     if words.len() > 3 {
-        return say(turn, "ERROR");
+        return turn.say("ERROR");
     }
     let silent = noreply(words);
     let delay = if words.len() > 1 + usize::from(silent) { number(words[1]) } else { Some(0) };
@@ -331,7 +289,7 @@ fn flush_all(words: &[&[u8]], turn: &mut Turn) {
 /// `verbosity LEVEL [noreply]`: kept and shown, and without effect.
 fn verbosity(words: &[&[u8]], turn: &mut Turn) {
     if !(2..=3).contains(&words.len()) {
-        return say(turn, "ERROR");
+        return turn.say("ERROR");
     }
     let silent = noreply(words);
     match number(words[1]) {

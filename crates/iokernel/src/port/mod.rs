@@ -48,6 +48,7 @@
 
 mod checksum;
 pub mod fault;
+mod grammar;
 pub mod memory;
 pub mod options;
 pub mod pcap;

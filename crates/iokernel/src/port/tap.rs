@@ -18,10 +18,10 @@ use std::str::FromStr;
 use tailwater_shm::Cycles;
 use tailwater_shm::ring::MAX_FRAME;
 
-use super::options::{OptionError, value, words};
+use super::grammar::{OptionError, value, words};
 use super::tap_offload::{Cutter, HEADER, LONGEST};
 use super::{Attachment, Context, Inject, Port, PortError};
-use crate::config::PREFIX_LEN6;
+use crate::frame::PREFIX_LEN6;
 use crate::sys::interface::{Interface, MAX_NAME};
 use crate::sys::tap::open_tap;
 

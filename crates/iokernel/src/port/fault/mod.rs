@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tailwater_shm::{Clock, Cycles};
 
-use super::options::{OptionError, duration_ns, rate_bps, share_ppb, value, words};
+use super::grammar::{OptionError, duration_ns, rate_bps, share_ppb, value, words};
 use super::{Account, Attachment, Context, Delivery, Inject, Port, PortError};
 use crate::frame::Mac;
 use link::{Link, LinkCounters, LinkSpec};

@@ -20,7 +20,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tailwater_shm::ring::MAX_FRAME;
 use tailwater_shm::{Clock, Cycles, clock};
 
-use super::options::{OptionError, value, words};
+use super::grammar::{OptionError, value, words};
 use super::{Account, Attachment, Context, Inject, Port, PortError};
 use format::{Packet, Reader, Writer};
 

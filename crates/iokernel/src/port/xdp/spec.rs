@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 use std::str::FromStr;
 
 use super::MAX_QUEUES;
-use crate::port::options::{OptionError, value, words};
+use crate::port::grammar::{OptionError, value, words};
 use crate::sys::interface::MAX_NAME;
 
 /// Where the program runs.

@@ -1,0 +1,95 @@
+//! Between a connection and the commands of any protocol: what a command is given, and what it wants done next.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::bytes::DecodedKey;
+use super::packet::Header;
+use crate::service::Service;
+use crate::store::{Expiry, Now, Pinned, Put};
+
+/// What a command sees besides its own bytes.
+pub(super) struct Turn<'a> {
+    pub service: &'a Service,
+    pub out: &'a mut Vec<u8>,
+    pub now: Now,
+    /// Larger values are left to the connection.
+    pub inline_limit: usize,
+}
+
+impl Turn<'_> {
+    /// Flushes all items `delay` seconds from now, or at a Unix time. False if that is forbidden.
+    pub fn flush(&mut self, delay: i64) -> bool {
+        if !self.service.settings.flush {
+            return false;
+        }
+        self.service.flushes.fetch_add(1, Relaxed);
+        let at = if delay > 0 { Expiry::decode(delay, self.now).left(self.now) } else { None };
+        self.service.store.flush(at.map(|left| self.now.seconds.saturating_add(left)), self.now);
+        true
+    }
+
+    /// Answers with one line.
+    pub fn say(&mut self, line: &str) {
+        self.out.extend_from_slice(line.as_bytes());
+        self.out.extend_from_slice(b"\r\n");
+    }
+}
+
+/// What the keys of a line are asked for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Keys {
+    pub with_cas: bool,
+    pub touch: Option<Expiry>,
+}
+
+/// How a block is answered.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Reply {
+    Text {
+        silent: bool,
+    },
+    /// From the flags of its line.
+    Meta,
+    Binary(Header),
+}
+
+impl Reply {
+    /// What follows the block.
+    pub fn tail(self) -> &'static [u8] {
+        match self {
+            Self::Text { .. } | Self::Meta => b"\r\n",
+            Self::Binary(_) => b"",
+        }
+    }
+}
+
+/// A block of data that is to be stored.
+pub(super) struct Block<'a> {
+    pub key: &'a [u8],
+    /// The key, if it came in base64.
+    pub decoded: Option<DecodedKey>,
+    pub len: usize,
+    pub put: Put,
+    pub reply: Reply,
+}
+
+/// What follows a command.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it lives for a moment, on the stack; a key in base64 makes it large"
+)]
+pub(super) enum Next<'a> {
+    Done,
+    /// Keys, after the line's first `skip` bytes.
+    Keys {
+        skip: usize,
+        keys: Keys,
+    },
+    Block(Block<'a>),
+    /// So many bytes that mean nothing.
+    Swallow(usize),
+    /// A large value.
+    Send(Pinned),
+    SkipLine,
+    Close,
+}
