@@ -14,7 +14,8 @@ pub use tailwater_shm::control::Class;
 pub(crate) const MIN_STACK: usize = 16 * 1024;
 const DEFAULT_STACK: usize = 256 * 1024;
 const DEFAULT_IDLE: Duration = Duration::from_micros(50);
-const DEFAULT_RING: u32 = 256 * 1024;
+/// Bytes of each packet ring unless configured otherwise.
+pub(crate) const DEFAULT_RING: u32 = 256 * 1024;
 const DEFAULT_STALL: Duration = Duration::from_millis(100);
 const DEFAULT_BLOCKING_THREADS: u16 = 256;
 const MAX_BLOCKING_THREADS: u16 = 4096;

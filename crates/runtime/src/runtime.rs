@@ -276,6 +276,7 @@ fn start(config: &Config) -> Result<&'static Runtime, StartError> {
     let own_ip = config.ip.unwrap_or(std::net::Ipv4Addr::LOCALHOST);
     let mut network = attachment.map_or_else(|| NetConfig::standalone(own_ip), Attachment::net_config);
     network.tcp_connections = config.tcp_connections;
+    network.ring_bytes = config.ring_bytes;
     net::init(network);
     assert!(RUNTIME.set(runtime).is_ok(), "STARTING lets one caller through");
     panics::install_hook();

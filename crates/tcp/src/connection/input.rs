@@ -307,6 +307,7 @@ impl Connection {
                 self.counters.duplicate_acks += 1;
             }
             if let Ok(acked) = self.sender.on_ack(&info, now) {
+                self.counters.spurious += u32::from(acked.spurious);
                 if acked.send_cwr {
                     self.set.insert(Set::CWR);
                 }

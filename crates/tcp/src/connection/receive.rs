@@ -24,6 +24,8 @@ pub(super) struct Receive {
     pub edge: Seq,
     limit: u32,
     target: u32,
+    /// The window is at most so large, whatever there is room for.
+    ceiling: u32,
     /// Where the peer's FIN is, if it was seen.
     pub fin: Option<Seq>,
     /// What arrived twice, for the next ACK to say (RFC 2883).
@@ -71,6 +73,7 @@ impl Receive {
             edge: Seq(0),
             limit,
             target: limit.min(INITIAL_WINDOW),
+            ceiling: u32::MAX,
             fin: None,
             duplicate: None,
             pending: 0,
@@ -211,7 +214,7 @@ impl Receive {
 
     /// How far the window could reach now.
     fn reach(&self) -> Seq {
-        self.next + self.target.saturating_sub(self.ring.len() as u32)
+        self.next + self.target.min(self.ceiling).saturating_sub(self.ring.len() as u32)
     }
 
     /// The edge to advertise: it moves only by as much as is worth a segment (RFC 9293 section 3.8.6.2.2).
@@ -249,6 +252,10 @@ impl Receive {
         // The window was never larger than `target`, and what was offered stays offered.
         self.limit = limit;
         self.target = self.target.min(limit);
+    }
+
+    pub fn set_ceiling(&mut self, bytes: u32) {
+        self.ceiling = bytes;
     }
 
     pub fn limit(&self) -> u32 {

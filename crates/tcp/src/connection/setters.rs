@@ -49,6 +49,14 @@ impl Connection {
         self.receive.set_limit(bytes.clamp(BUFFER_BOUNDS.0, BUFFER_BOUNDS.1));
     }
 
+    /// Offers the peer at most `bytes` from now on, whatever the buffer has room for; `u32::MAX` is no limit, as at the start.
+    /// For a receiver that knows of a queue in front of it which holds less than its buffer: what overflows there is lost. What
+    /// was offered before stays offered.
+    #[inline]
+    pub fn set_window_ceiling(&mut self, bytes: u32) {
+        self.receive.set_ceiling(bytes);
+    }
+
     /// The most that is kept unacknowledged, in bytes.
     pub fn send_buffer(&self) -> u32 {
         self.send_limit

@@ -20,6 +20,9 @@ pub(super) struct Counters {
     pub beyond_window: u32,
     pub stale_timestamps: u32,
     pub challenge_acks: u32,
+    pub timeouts: u32,
+    pub probes: u32,
+    pub spurious: u32,
 }
 
 /// A connection's counters and estimates at one moment. Counters of segments wrap at 2^32.
@@ -49,6 +52,12 @@ pub struct Stats {
     pub stale_timestamps: u32,
     /// Challenge ACKs (RFC 5961).
     pub challenge_acks: u32,
+    /// Times the retransmission timer expired (RFC 6298).
+    pub timeouts: u32,
+    /// Tail loss probes (RFC 8985 section 7).
+    pub tail_probes: u32,
+    /// Repairs that turned out to have been unnecessary: nothing was lost (RFC 3522, RFC 3708, RFC 5682).
+    pub spurious_repairs: u32,
     /// The smoothed round-trip time, once measured.
     pub srtt: Option<Duration>,
     /// Its variation.
@@ -88,6 +97,9 @@ impl Connection {
             beyond_window: c.beyond_window,
             stale_timestamps: c.stale_timestamps,
             challenge_acks: c.challenge_acks,
+            timeouts: c.timeouts,
+            tail_probes: c.probes,
+            spurious_repairs: c.spurious,
             srtt: self.sender.srtt(),
             rttvar: self.sender.rttvar(),
             min_rtt: self.sender.min_rtt(),

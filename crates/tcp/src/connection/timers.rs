@@ -93,12 +93,14 @@ impl Connection {
             }
             match self.sender.on_timeout(now) {
                 Timeout::Retransmission { consecutive } => {
+                    self.counters.timeouts += 1;
                     if !self.state.is_synchronized() && consecutive > self.syn_retries {
                         return self.give_up();
                     }
                     events.set(Events::SUSPECT_PATH, consecutive >= SUSPECT_AFTER);
                 }
-                Timeout::None | Timeout::Reordering { .. } | Timeout::Probe => {}
+                Timeout::Probe => self.counters.probes += 1,
+                Timeout::None | Timeout::Reordering { .. } => {}
             }
         }
         if self.receive.ack_at <= now {

@@ -63,7 +63,7 @@ impl Serialize for Figures {
 }
 
 /// Label, unit, and the names on either side.
-const ROWS: [(&str, f64, &str, &str); 25] = [
+const ROWS: [(&str, f64, &str, &str); 28] = [
     ("rr 64 B, p50 us (kernel: both spin)", 1.0, "rr_p50_us", "kernel_rr_p50_us"),
     ("   p99", 1.0, "rr_p99_us", "kernel_rr_p99_us"),
     ("rr 64 B, p50 us (kernel: both block)", 1.0, "rr_p50_us", "kernel_rr_blocking_p50_us"),
@@ -73,6 +73,9 @@ const ROWS: [(&str, f64, &str, &str); 25] = [
     ("   p99 us", 1.0, "echo_p99_us", "kernel_echo_p99_us"),
     ("bulk between two runtimes, Gbit/s", 1.0, "bulk_gbps", "kernel_bulk_gbps"),
     ("   segments sent again", 1.0, "bulk_retransmissions", ""),
+    ("   retransmission time-outs", 1.0, "bulk_timeouts", ""),
+    ("   tail loss probes", 1.0, "bulk_tail_probes", ""),
+    ("   frames dropped at full rings", 1.0, "bulk_ring_drops", ""),
     ("   port to runtime", 1.0, "bulk_upload_gbps", "kernel_bulk_gbps"),
     ("   runtime to port", 1.0, "bulk_download_gbps", "kernel_bulk_gbps"),
     ("   within one runtime", 1.0, "bulk_loopback_gbps", "kernel_bulk_gbps"),

@@ -33,6 +33,10 @@ const STAGE_KEYS: [&str; STAGES.len()] = [
     "cycles_client_tcp_in",
 ];
 
+/// What a sender tells of its connection after the rate, line by line.
+const BULK_COUNTERS: [(&str, &str); 3] =
+    [("bulk_retransmissions", "again"), ("bulk_timeouts", "timeouts"), ("bulk_tail_probes", "probes")];
+
 /// Requests leave at once, as those of a service with `TCP_NODELAY`.
 pub(super) fn config() -> Box<Config> {
     // A port can be used again soon: sequence numbers tell old segments from new.
@@ -102,7 +106,11 @@ pub(super) fn runtimes(figures: &mut Figures, interrupt: &Interrupt) -> Result<(
         let to = format!("{SERVICE_IP}:{DISCARD}");
         let mut sender = host.other(&["send", &to, &lasts])?;
         figures.add("bulk_gbps", value_of(&sender.read_line(interrupt)?, "gbps")?);
-        figures.add("bulk_retransmissions", value_of(&sender.read_line(interrupt)?, "again")?);
+        for (key, name) in BULK_COUNTERS {
+            figures.add(key, value_of(&sender.read_line(interrupt)?, name)?);
+        }
+        let dropped = host.stats.to_json()["switch"]["dropped_full"].as_u64();
+        figures.add("bulk_ring_drops", dropped.context("no count of frames dropped")? as f64);
     }
     let host = Host::start()?;
     let mut one = host.other(&["loopback", &lasts])?;

@@ -201,7 +201,8 @@ fn answer(stream: &mut TcpStream) -> bool {
     }
 }
 
-/// Sends for `lasts` after a warm-up and prints `gbps NUMBER`, then `again NUMBER`: segments sent again.
+/// Sends for `lasts` after a warm-up and prints `gbps NUMBER`, then how many segments were sent `again`, how often the
+/// retransmission timer expired (`timeouts`), and how many tail loss probes left (`probes`).
 fn send(to: SocketAddrV4, lasts: Duration) -> Result<()> {
     let mut stream = TcpStream::connect(to).with_context(|| format!("cannot connect to {to}"))?;
     let buffer = vec![0x5a; CHUNK];
@@ -216,6 +217,9 @@ fn send(to: SocketAddrV4, lasts: Duration) -> Result<()> {
     }
     let gbps = bytes as f64 * 8.0 / began.elapsed().as_nanos() as f64;
     say(&format!("gbps {gbps}"));
-    say(&format!("again {}", stream.stats().retransmissions));
+    let stats = stream.stats();
+    say(&format!("again {}", stats.retransmissions));
+    say(&format!("timeouts {}", stats.timeouts));
+    say(&format!("probes {}", stats.tail_probes));
     Ok(())
 }

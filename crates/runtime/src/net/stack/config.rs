@@ -1,6 +1,7 @@
 //! What a stack is made from: addresses, prefixes, gateways, sizes.
 
 use super::tcp::DEFAULT_CONNECTIONS;
+use crate::config::DEFAULT_RING;
 use crate::net::wire::{IPV6_MIN_MTU, MIN_REASSEMBLY, MacAddr};
 use core::net::{Ipv4Addr, Ipv6Addr};
 
@@ -48,6 +49,8 @@ pub struct NetConfig {
     pub mode: Mode,
     /// Bytes of datagrams that wait in one UDP socket; more are dropped and counted. 4 KiB to 1 GiB.
     pub udp_receive_bytes: usize,
+    /// Bytes of an ingress ring, which bound what TCP offers to peers on this machine. Meaningless standalone.
+    pub ring_bytes: u32,
     /// TCP connections open at once, those in TIME-WAIT not counted.
     pub tcp_connections: u32,
 }
@@ -64,6 +67,7 @@ impl NetConfig {
             mtu: 1500,
             mode: Mode::Standalone,
             udp_receive_bytes: DEFAULT_UDP_RECEIVE_BYTES,
+            ring_bytes: DEFAULT_RING,
             tcp_connections: DEFAULT_CONNECTIONS,
         }
     }
@@ -85,6 +89,7 @@ impl From<&tailwater_shm::control::Welcome> for NetConfig {
             mtu: welcome.mtu,
             mode: Mode::Attached,
             udp_receive_bytes: DEFAULT_UDP_RECEIVE_BYTES,
+            ring_bytes: DEFAULT_RING,
             tcp_connections: DEFAULT_CONNECTIONS,
         }
     }

@@ -47,6 +47,12 @@ macro_rules! counters {
             pub tcp_sent_bytes: u64,
             /// TCP: segments sent again.
             pub tcp_retransmitted: u64,
+            /// TCP: times a retransmission timer expired.
+            pub tcp_timeouts: u64,
+            /// TCP: tail loss probes (RFC 8985 section 7).
+            pub tcp_tail_probes: u64,
+            /// TCP: repairs that turned out to have been unnecessary.
+            pub tcp_spurious_repairs: u64,
             /// TCP: segments received ahead of others.
             pub tcp_out_of_order: u64,
             /// TCP: data bytes that had to wait for earlier ones.

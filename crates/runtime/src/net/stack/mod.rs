@@ -70,7 +70,7 @@ use path_mtu::PathMtus;
 use reassembly::Reassembly;
 use std::hash::DefaultHasher;
 use std::sync::Arc;
-use tcp::{Secrets, Socket, Tcp};
+use tcp::{Secrets, Socket, Tcp, window_of_ring};
 
 /// ICMP errors sent to a peer at once, and per second after that: Linux's limits (icmp_msgs_burst, icmp_msgs_per_sec), which are for all together.
 const ICMP_ERRORS_BURST: u32 = 50;
@@ -184,7 +184,12 @@ impl Stack {
         let attached = config.mode == Mode::Attached;
         Ok(Self {
             udp: UdpTable::new(config.udp_receive_bytes, seed),
-            tcp: Tcp::new(secrets, seed, config.tcp_connections),
+            tcp: Tcp::new(
+                secrets,
+                seed,
+                config.tcp_connections,
+                window_of_ring(config.ring_bytes, config.mtu),
+            ),
             addressing: Addressing::new(config)?,
             neighbours: NeighbourCache::new(),
             neighbours6: NeighbourCache::new(),

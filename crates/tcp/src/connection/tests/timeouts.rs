@@ -17,6 +17,21 @@ fn an_idle_connection_has_no_timer() {
 }
 
 #[test]
+fn probes_and_time_outs_are_counted() {
+    let mut pair = Pair::established();
+    pair.transfer(0, &pattern(100_000));
+    let before = pair.ends[0].stats();
+    assert_eq!((before.timeouts, before.tail_probes, before.spurious_repairs), (0, 0, 0));
+    pair.script = Box::new(|_, _| false);
+    pair.ends[0].send(&pattern(10_000)).unwrap();
+    pair.wait(Duration::from_secs(1));
+    let after = pair.ends[0].stats();
+    assert_eq!(after.tail_probes, 1, "one probe, then the timer");
+    assert!(after.timeouts > 1);
+    assert_eq!(after.retransmissions, after.timeouts + after.tail_probes);
+}
+
+#[test]
 fn keepalive_finds_a_peer_that_is_gone() {
     let mut pair = Pair::established();
     pair.ends[0].set_keepalive(Some(KEEPALIVE));

@@ -29,6 +29,33 @@ fn a_reader_that_sleeps_stops_the_sender_and_wakes_it() {
 }
 
 #[test]
+fn a_ceiling_bounds_the_window_until_it_is_lifted() {
+    let mut pair = Pair::open(&Config::default(), &Config::default());
+    let data = pattern(8 << 20);
+    let (mut sent, mut largest) = (0, [0; 2]);
+    for (lifted, largest) in largest.iter_mut().enumerate() {
+        let ceiling = if lifted == 0 { 100_000 } else { u32::MAX };
+        pair.ends[1].set_window_ceiling(ceiling);
+        let end = (lifted + 1) * data.len() / 2;
+        let mut read = sent;
+        pair.until(|pair| {
+            sent += pair.ends[0].send(&data[sent..end]).unwrap_or(0);
+            pair.pump();
+            let (got, _) = pair.read(1);
+            assert!(got == data[read..read + got.len()]);
+            read += got.len();
+            pair.pump();
+            *largest = pair.ends[0].stats().peer_window.max(*largest);
+            read == end
+        });
+    }
+    // The first window is offered before there is a ceiling, and is below it.
+    assert!((64 << 10..=100_000).contains(&largest[0]), "{largest:?}");
+    assert!(largest[1] > 900 << 10, "{largest:?}");
+    assert_eq!(pair.ends[0].stats().retransmissions, 0);
+}
+
+#[test]
 fn a_window_update_that_was_lost_is_asked_for() {
     let mut pair = small_receiver(4096);
     pair.ends[0].send(&pattern(10_000)).unwrap();

@@ -62,6 +62,8 @@ impl Stack {
             return false;
         }
         inner.vouched = checksums == Checksums::Trust;
+        let near = inner.vouched && !socket.local;
+        inner.connection.set_window_ceiling(if near { self.tcp.local_window } else { u32::MAX });
         let events = inner.connection.handle_segment(now, segment, ecn);
         let traced = outlet.traced();
         if events.contains(Events::TRANSMIT)

@@ -45,12 +45,15 @@ pub use socket::{Failure, Inner, Refusal, Socket};
 
 use super::limiter::PeerLimiter;
 use super::{Counters, Stack};
+use crate::net::wire::{ETHERNET_HEADER, IPV4_HEADER};
 use crate::sync::spin::SpinLock;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use core::time::Duration;
 use listen::Listeners;
 use table::Table;
+use tailwater_shm::ring::{LINE, RECORD_HEADER};
 use tailwater_tcp::ports::EphemeralPorts;
+use tailwater_tcp::segment::FIXED_HEADER;
 use tailwater_tcp::{Instant, Secret, Stats};
 use time_wait::TimeWaits;
 use timers::Timers;
@@ -104,6 +107,8 @@ pub struct Tcp {
     /// Connections in the table. Relaxed: a limit, not a lock.
     connections: AtomicUsize,
     limit: usize,
+    /// The most that a peer on this machine is offered: what an ingress ring holds. See [`window_of_ring`].
+    local_window: u32,
     /// Numbers sockets, for their timers. Relaxed: only that no two get the same matters.
     next_id: AtomicU64,
     /// What connections that are gone have counted.
@@ -116,6 +121,9 @@ struct Totals {
     received: u64,
     sent: u64,
     retransmitted: u64,
+    timeouts: u64,
+    tail_probes: u64,
+    spurious_repairs: u64,
     out_of_order: u64,
     resequenced: u64,
     bytes_received: u64,
@@ -127,6 +135,9 @@ impl Totals {
         self.received += u64::from(stats.segments_received);
         self.sent += u64::from(stats.segments_sent);
         self.retransmitted += u64::from(stats.retransmissions);
+        self.timeouts += u64::from(stats.timeouts);
+        self.tail_probes += u64::from(stats.tail_probes);
+        self.spurious_repairs += u64::from(stats.spurious_repairs);
         self.out_of_order += u64::from(stats.out_of_order);
         self.resequenced += stats.resequenced_bytes;
         self.bytes_received += stats.bytes_received;
@@ -135,8 +146,8 @@ impl Totals {
 }
 
 impl Tcp {
-    /// No connections, and room for `limit`.
-    pub fn new(secrets: Secrets, seed: u64, limit: u32) -> Self {
+    /// No connections, and room for `limit`; peers on this machine are offered at most `local_window` bytes.
+    pub fn new(secrets: Secrets, seed: u64, limit: u32, local_window: u32) -> Self {
         Self {
             table: Table::new(seed),
             time_waits: TimeWaits::new(seed),
@@ -147,6 +158,7 @@ impl Tcp {
             resets: PeerLimiter::new(RESETS_BURST, RESETS_PER_SECOND, seed),
             connections: AtomicUsize::new(0),
             limit: limit as usize,
+            local_window,
             next_id: AtomicU64::new(0),
             gone: SpinLock::new(Totals::default()),
         }
@@ -171,6 +183,9 @@ impl Tcp {
         counters.tcp_received_bytes = totals.bytes_received;
         counters.tcp_sent_bytes = totals.bytes_sent;
         counters.tcp_retransmitted = totals.retransmitted;
+        counters.tcp_timeouts = totals.timeouts;
+        counters.tcp_tail_probes = totals.tail_probes;
+        counters.tcp_spurious_repairs = totals.spurious_repairs;
         counters.tcp_out_of_order = totals.out_of_order;
         counters.tcp_resequenced_bytes = totals.resequenced;
         let listen = self.listeners.stats();
@@ -180,6 +195,18 @@ impl Tcp {
         counters.tcp_cookies_accepted = listen.cookies_accepted;
         counters.tcp_cookies_refused = listen.cookies_refused;
     }
+}
+
+/// Data bytes in as many full segments of packets of `mtu` bytes as take three quarters of a ring of `ring_bytes`; at least two
+/// segments. The last quarter is for other connections, and for acknowledgments of what is sent the other way.
+///
+/// A peer on this machine fills whatever window it is offered within microseconds, and while the receiver has no core all of it
+/// lies in the ring: of a larger window the rest would be dropped there, each time the congestion window has grown beyond the
+/// ring. Over a network it is the path that holds a window's data, and the ring a small part of it.
+pub fn window_of_ring(ring_bytes: u32, mtu: u16) -> u32 {
+    let frame = ETHERNET_HEADER + usize::from(mtu) + RECORD_HEADER;
+    let frames = ring_bytes / 4 * 3 / (frame.next_multiple_of(LINE) as u32);
+    frames.max(2) * (u32::from(mtu) - (IPV4_HEADER + FIXED_HEADER) as u32)
 }
 
 /// A point in time as TCP counts it.

@@ -30,6 +30,8 @@ pub(super) struct Hub {
     pub(super) random: Random,
     pub(super) loss_percent: u64,
     pub(super) repeat_percent: u64,
+    /// Flags of the ring records that frames come in.
+    pub(super) flags: u8,
 }
 
 /// More events than any test here needs: a storm ends the test.
@@ -39,7 +41,16 @@ impl Hub {
     pub(super) fn new(hosts: u8, seed: u64, loss_percent: u64, repeat_percent: u64) -> Self {
         let hosts = (1..=hosts).map(|n| Stack::new(config6(n), seed ^ u64::from(n)).unwrap()).collect();
         let random = Random(seed);
-        Self { now: T0, hosts, flying: BTreeMap::new(), sent: 0, random, loss_percent, repeat_percent }
+        Self {
+            now: T0,
+            hosts,
+            flying: BTreeMap::new(),
+            sent: 0,
+            random,
+            loss_percent,
+            repeat_percent,
+            flags: 0,
+        }
     }
 
     /// Lets host `n` (counted from one) do something, and takes what it sends.
@@ -75,7 +86,8 @@ impl Hub {
             self.now = self.now.max(next);
             if arrival == Some(next) {
                 let (_, (to, frame)) = self.flying.pop_first().unwrap();
-                self.with(to as u8 + 1, |stack, catch| stack.input(catch, &frame, 0));
+                let flags = self.flags;
+                self.with(to as u8 + 1, |stack, catch| stack.input(catch, &frame, flags));
             } else {
                 for n in 1..=self.hosts.len() as u8 {
                     self.with(n, Stack::poll_timers);

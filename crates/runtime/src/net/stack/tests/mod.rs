@@ -147,6 +147,7 @@ fn config(n: u8) -> NetConfig {
         mtu: 1500,
         mode: Mode::Attached,
         udp_receive_bytes: 16 * 1024,
+        ring_bytes: 256 * 1024,
         tcp_connections: 1000,
     }
 }

@@ -2,6 +2,7 @@
 
 use super::hub::Hub;
 use super::*;
+use crate::net::FLAG_CHECKSUM_OK;
 use crate::net::stack::tcp::{ConnectError, Failure, Listening, Refusal, Socket};
 use crate::net::wire::{Addresses, IcmpHeader, Ipv4Packet, PacketInfo, Report};
 use proptest::prelude::*;
@@ -123,6 +124,32 @@ fn exchange(hub: &mut Hub, ends: &[Arc<Socket>; 2], len: usize) {
         hub.run(hub.now + STEP);
     }
     panic!("stuck: {sent:?} sent, {received:?} received, {over:?}");
+}
+
+/// The largest window that host 2 offers host 1 during a transfer whose frames come in records with `flags`.
+fn largest_window(flags: u8) -> u32 {
+    let mut hub = acquainted_hub(41);
+    hub.flags = flags;
+    let ends = pair(&mut hub, at(2, SERVER), &Config::default());
+    let mut largest = 0;
+    for _ in 0..400 {
+        while write(&mut hub, 1, &ends[0], &[7; 50_000]).is_ok() {}
+        hub.run(hub.now + STEP);
+        while read(&mut hub, 2, &ends[1]).is_ok() {}
+        largest = largest.max(ends[0].lock().connection.stats().peer_window);
+    }
+    largest
+}
+
+#[test]
+fn a_peer_on_this_machine_is_offered_what_the_ring_holds_and_others_what_the_buffer_holds() {
+    let near = largest_window(FLAG_CHECKSUM_OK);
+    // A full frame takes 24 lines of 64 bytes.
+    let lines = near.div_ceil(1448) * 24;
+    assert!(lines * 64 <= 256 * 1024, "{near} bytes do not fit the ring and would be dropped there");
+    assert!(near >= 128 * 1024, "{near} bytes leave the ring empty");
+    let far = largest_window(0);
+    assert!(far > 900 * 1024, "{far} bytes: the ring is not the path");
 }
 
 #[test]
