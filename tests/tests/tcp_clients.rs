@@ -1,7 +1,9 @@
 //! Programs that people use, as clients and servers of services over TAP. Each test skips, and says so, where its program is
 //! not installed.
 
+use std::fs;
 use std::net::{TcpListener, TcpStream};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use tailwater_tests::clients::{run, text, with};
 use tailwater_tests::tap::{HOST, bench_with_tap};
@@ -76,9 +78,8 @@ fn a_tls_session_passes_through_a_relay() {
     with("openssl", "openssl", || {
         let bench = bench_with_tap(1500);
         let port = free_port();
-        let folder = std::env::temp_dir().join(format!("tailwater-tls-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).expect("a folder");
-        let (key, certificate) = (folder.join("key.pem"), folder.join("certificate.pem"));
+        let folder = tempfile::tempdir().expect("a folder");
+        let (key, certificate) = (folder.path().join("key.pem"), folder.path().join("certificate.pem"));
         let made = Command::new("openssl")
             .args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=tailwater"])
             .arg("-keyout")
@@ -98,13 +99,108 @@ fn a_tls_session_passes_through_a_relay() {
         client.args(["s_client", "-quiet", "-connect", &to, "-verify_return_error", "-CAfile"]);
         // The server ends the session at the second line.
         let output = run(client.arg(&certificate), b"through the relay\nCLOSE\n");
-        std::fs::remove_dir_all(&folder).expect("the folder is ours");
         assert_eq!(
             String::from_utf8_lossy(&output.stdout).trim_end(),
             "yaler eht hguorht",
             "{}",
             text(&output)
         );
+    });
+}
+
+/// Debian's, which the machine's own server runs too.
+const SSHD: &str = "/usr/sbin/sshd";
+
+/// Runs a program of which success is expected, and gives its standard output.
+fn ran(command: &mut Command) -> String {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(output.status.success(), "{command:?}: {}", text(&output));
+    String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
+}
+
+/// A fresh key without a passphrase in `file`; its public half.
+fn ssh_key(file: &Path) -> String {
+    ran(Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(file));
+    fs::read_to_string(file.with_extension("pub")).expect("ssh-keygen wrote it")
+}
+
+/// Starts an SSH server on `port` of the host that lets in who has the key in `folder`, and nobody else. All it reads is in there.
+fn sshd(folder: &Path, port: u16) -> Server {
+    let host_key = folder.join("host");
+    let known = format!("relay {}", ssh_key(&host_key));
+    fs::write(folder.join("known_hosts"), known).expect("the folder is ours");
+    fs::write(folder.join("authorized"), ssh_key(&folder.join("user"))).expect("the folder is ours");
+    let config = folder.join("config");
+    let lines = format!(
+        "ListenAddress {HOST}\nPort {port}\nHostKey {}\nAuthorizedKeysFile {}\nPidFile none\nStrictModes no\nUsePAM no\n\
+         AuthenticationMethods publickey\nPermitRootLogin prohibit-password\nPermitUserRC no\n",
+        host_key.display(),
+        folder.join("authorized").display()
+    );
+    fs::write(&config, lines).expect("the folder is ours");
+    // Debian's wants an empty /run/sshd, which there is only where the machine's own server runs: it gets a /run of its own.
+    let script = format!("mount -t tmpfs none /run && mkdir -m 755 /run/sshd && exec {SSHD} -D -f \"$0\"");
+    let mut server = Command::new("unshare");
+    Server::start(server.args(["--mount", "sh", "-c", &script]).arg(&config)).wait(port)
+}
+
+#[test]
+fn an_ssh_session_passes_through_a_relay() {
+    with("ssh", "openssh-client", || {
+        if !Path::new(SSHD).exists() {
+            return eprintln!("skipped: no {SSHD} (Debian: openssh-server)");
+        }
+        let user = ran(Command::new("id").arg("-un"));
+        let locked = format!("{user}:!");
+        if fs::read_to_string("/etc/shadow")
+            .is_ok_and(|all| all.lines().any(|line| line.starts_with(&locked)))
+        {
+            return eprintln!("skipped: sshd lets nobody in as {user}, whose account is locked");
+        }
+        let bench = bench_with_tap(1500);
+        let folder = tempfile::tempdir().expect("a folder");
+        let folder = folder.path();
+        let port = free_port();
+        let _server = sshd(folder, port);
+        let relay = relay(&bench, port);
+        let ssh = |command: &str, input: &[u8]| {
+            let mut client = Command::new("ssh");
+            // None of the user's own settings; new keys are agreed on in the midst of the data.
+            client.args([
+                "-F",
+                "none",
+                "-T",
+                "-p",
+                "2222",
+                "-o",
+                "BatchMode=yes",
+                "-o",
+                "IdentitiesOnly=yes",
+            ]);
+            client.args([
+                "-o",
+                "StrictHostKeyChecking=yes",
+                "-o",
+                "HostKeyAlias=relay",
+                "-o",
+                "RekeyLimit=1M",
+            ]);
+            client.arg("-o").arg(format!("UserKnownHostsFile={}", folder.join("known_hosts").display()));
+            client.arg("-i").arg(folder.join("user")).arg(format!("{user}@{}", relay.ip)).arg(command);
+            let output = run(&mut client, input);
+            assert!(output.status.success(), "ssh {command}: {}", text(&output));
+            output.stdout
+        };
+        let contents: Vec<u8> = (0..4_000_000u32).map(|i| (i.wrapping_mul(i) >> 11) as u8).collect();
+        let (sent, copy) = (folder.join("sent"), folder.join("copy"));
+        fs::write(&sent, &contents).expect("the folder is ours");
+        let sum = ran(Command::new("sha256sum").arg(&sent));
+        let sum = sum.split_whitespace().next().expect("a checksum");
+        let said = ssh(&format!("cat >{0} && sha256sum {0}", copy.display()), &contents);
+        // What the user's shell says when it starts may come first.
+        assert!(String::from_utf8_lossy(&said).contains(sum), "{}", String::from_utf8_lossy(&said));
+        let back = ssh(&format!("cat {}", copy.display()), b"");
+        assert!(back.ends_with(&contents), "{} bytes came back", back.len());
     });
 }
 

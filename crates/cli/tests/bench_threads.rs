@@ -1,27 +1,29 @@
 //! `bench threads` measures what it says, in processes that end with it.
 
-use std::process::{Command, Stdio};
+mod common;
+
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use common::{PATIENCE, children, is_alive, tailwater, text};
 use serde_json::Value;
 
 #[test]
 fn a_quick_run_has_a_row_for_every_operation_of_every_system() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("threads.json");
-    let output = Command::new(env!("CARGO_BIN_EXE_tailwater"))
-        .args(["bench", "threads", "--quick", "--systems", "tailwater,std", "--json"])
+    let output = tailwater(&["bench", "threads", "--quick", "--systems", "tailwater,std", "--json"])
         .arg(&file)
         .output()
         .unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
-    assert!(text.contains("(Shenango)") && text.contains("(Arachne)"), "{text}");
+    let shown = text(&output.stdout);
+    assert!(output.status.success(), "{shown}{}", text(&output.stderr));
+    assert!(shown.contains("(Shenango)") && shown.contains("(Arachne)"), "{shown}");
     let report: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
     let rows = report["rows"].as_array().unwrap();
     let row = |op: &str, system: &str| {
         let mut found = rows.iter().filter(|row| row["op"] == op && row["system"] == system);
-        let row = found.next().unwrap_or_else(|| panic!("no {op} of {system} in\n{text}"));
+        let row = found.next().unwrap_or_else(|| panic!("no {op} of {system} in\n{shown}"));
         assert!(found.next().is_none(), "two rows of {op} of {system}");
         let number = |key: &str| row[key].as_f64().unwrap_or_else(|| panic!("{key} of {row} is no number"));
         assert!(0.0 < number("min_ns") && number("min_ns") <= number("ns"), "{row}");
@@ -49,26 +51,13 @@ fn a_quick_run_has_a_row_for_every_operation_of_every_system() {
     );
 }
 
-/// Processes that `pid` has started.
-fn children(pid: u32) -> Vec<u32> {
-    let list = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
-    list.split_whitespace().map(|word| word.parse().unwrap()).collect()
-}
-
-/// Whether the process exists and has not ended.
-fn runs(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
-}
-
 #[test]
 fn the_measured_processes_end_with_one_that_is_killed() {
-    let mut bench = Command::new(env!("CARGO_BIN_EXE_tailwater"))
-        .args(["bench", "threads", "--rounds", "1000", "--systems", "tailwater"])
+    let mut bench = tailwater(&["bench", "threads", "--rounds", "1000", "--systems", "tailwater"])
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + PATIENCE;
     let started = loop {
         let started = children(bench.id());
         if started.len() >= 2 {
@@ -79,7 +68,7 @@ fn the_measured_processes_end_with_one_that_is_killed() {
     };
     bench.kill().unwrap();
     bench.wait().unwrap();
-    while let Some(pid) = started.iter().find(|&&pid| runs(pid)) {
+    while let Some(pid) = started.iter().find(|&&pid| is_alive(pid)) {
         assert!(Instant::now() < deadline, "process {pid} outlives the one that started it");
         std::thread::sleep(Duration::from_millis(5));
     }

@@ -1,46 +1,15 @@
 //! A capture of a running IOKernel is what went through it, and neither a slow, nor a dead, nor an unwelcome watcher does harm.
 
+mod common;
+
 use std::fs::File;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
+use common::{Guard, PATIENCE, eventually, stats, tailwater, text};
 use pcap_file::pcap::{PcapPacket, PcapReader, PcapWriter};
 use pcap_file::{DataLink, TsResolution};
-
-/// How long anything may take on a loaded machine.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-fn tailwater() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_tailwater"))
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// A child that is killed when the test ends, however it ends.
-struct Guard(Child);
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !condition() {
-        assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
-fn stats(socket: &str) -> Option<serde_json::Value> {
-    let output = tailwater().args(["stats", "--iokernel", socket, "--json"]).output().unwrap();
-    output.status.success().then(|| serde_json::from_slice(&output.stdout).unwrap())
-}
 
 /// A UDP datagram that carries `number`, complete with checksums that tcpdump finds right.
 fn datagram(number: u32) -> Vec<u8> {
@@ -67,13 +36,13 @@ fn iokernel(folder: &Path, socket: &str) -> Guard {
     drop(writer);
     let replay = format!("replay={}", file.display());
     let words = ["iokernel", "--socket", socket, "--log", "warn", "--pcap", &replay];
-    let child = Guard(tailwater().args(words).spawn().unwrap());
+    let child = Guard(tailwater(&words).spawn().unwrap());
     eventually("the IOKernel answers", || stats(socket).is_some());
     child
 }
 
 fn capture(socket: &str, words: &[&str]) -> Output {
-    tailwater().args(["capture", "--iokernel", socket]).args(words).output().unwrap()
+    tailwater(&["capture", "--iokernel", socket]).args(words).output().unwrap()
 }
 
 #[test]
@@ -137,8 +106,7 @@ fn watchers_that_stop_reading_or_die_or_are_too_many_do_no_harm() {
     let socket = format!("@tailwater-watcher-test-{}", std::process::id());
     let _iokernel = iokernel(folder.path(), &socket);
     let watcher = || {
-        let mut command = tailwater();
-        command.args(["capture", "--iokernel", &socket, "-w", "-", "--buffer", "1"]);
+        let mut command = tailwater(&["capture", "--iokernel", &socket, "-w", "-", "--buffer", "1"]);
         // Nobody reads the pipe: the watcher stands still.
         Guard(command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap())
     };

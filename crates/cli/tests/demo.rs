@@ -2,6 +2,8 @@
 //!
 //! Numbers are not judged: they depend on what else runs on the test machine.
 
+mod common;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -10,6 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use common::{children, is_alive, signal, tailwater};
 use serde_json::Value;
 
 /// Demos take turns: two at a time would take each other's cores.
@@ -19,13 +22,7 @@ static TURN: Mutex<()> = Mutex::new(());
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn start(folder: &Path, options: &[&str]) -> Child {
-    Command::new(env!("CARGO_BIN_EXE_tailwater"))
-        .arg("demo")
-        .args(options)
-        .current_dir(folder)
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap()
+    tailwater(&["demo"]).args(options).current_dir(folder).stdout(Stdio::piped()).spawn().unwrap()
 }
 
 fn wait(child: &mut Child) -> std::process::ExitStatus {
@@ -40,21 +37,6 @@ fn wait(child: &mut Child) -> std::process::ExitStatus {
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-}
-
-/// Processes whose parent is `pid`.
-fn children(pid: u32) -> BTreeSet<u32> {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let lists = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
-    lists
-        .flat_map(|list| list.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<_>>())
-        .collect()
-}
-
-/// Whether a process exists that is more than a corpse.
-fn is_alive(pid: u32) -> bool {
-    fs::read_to_string(format!("/proc/{pid}/stat"))
-        .is_ok_and(|stat| !stat.rsplit(')').next().unwrap_or("").trim_start().starts_with('Z'))
 }
 
 /// Abstract sockets of a demo.
@@ -128,7 +110,7 @@ fn a_quick_demo_runs_to_its_end_and_writes_what_it_found() {
 fn an_interrupted_demo_leaves_nothing_behind() {
     let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     // While the batch job runs alone, and in the middle of a point.
-    for (marker, signal) in [("noise:", "INT"), ("win p99.9", "TERM")] {
+    for (marker, name) in [("noise:", "INT"), ("win p99.9", "TERM")] {
         let folder = tempfile::tempdir().unwrap();
         let mut demo = start(folder.path(), &["--quick", "--loads", "50", "--linux-wait", "block"]);
         let pid = demo.id();
@@ -140,8 +122,7 @@ fn an_interrupted_demo_leaves_nothing_behind() {
             started = children(pid);
             assert!(Instant::now() < deadline && is_alive(pid), "no child process after `{marker}`");
         }
-        let kill = Command::new("kill").args(["-s", signal, &pid.to_string()]).status().unwrap();
-        assert!(kill.success());
+        signal(pid, name);
         let begin = Instant::now();
         let status = wait(&mut demo);
         assert_eq!(status.code(), Some(130), "after `{marker}`");

@@ -1,14 +1,17 @@
 //! `tailwater load` and `tailwater compare` against a server in this process, over the loopback device.
 
+mod common;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use common::{Guard, run, tailwater, text};
 use hdrhistogram::Histogram;
 use serde_json::Value;
 use tailwater_workload::spin::{Reply, Request};
@@ -48,29 +51,12 @@ impl Drop for Server {
     }
 }
 
-struct Guard(Child);
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn tailwater(words: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_tailwater")).args(words).stdin(Stdio::null()).output().unwrap()
-}
-
 /// `tailwater load` with a timeout that no busy test machine reaches.
 fn load(server: &Server, words: &[&str]) -> Output {
     let address = server.address.to_string();
     let mut all = vec!["load", &address, "--warm-up", "100ms", "--timeout", "20s", "--arrivals", "const"];
     all.extend(words);
-    tailwater(&all)
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
+    run(&all)
 }
 
 fn json(path: &Path) -> Value {
@@ -282,8 +268,7 @@ fn sweeps_searches_and_agents_work_with_other_protocols_over_tcp() {
         "--json",
         file.to_str().unwrap(),
     ];
-    let sweep =
-        tailwater(&[&common[..], &["--rate", "500,1k", "--duration", "500ms", "--agents", "2"]].concat());
+    let sweep = run(&[&common[..], &["--rate", "500,1k", "--duration", "500ms", "--agents", "2"]].concat());
     assert!(sweep.status.success(), "{}", text(&sweep.stderr));
     let document = json(&file);
     assert_eq!((&document["protocol"], &document["connections"]), (&"echo:64".into(), &3.into()));
@@ -293,7 +278,7 @@ fn sweeps_searches_and_agents_work_with_other_protocols_over_tcp() {
     }
     let words =
         ["--slo", "p50=10s", "--rate", "500", "--max-rate", "1k", "--duration", "200ms", "--repeats", "1"];
-    let search = tailwater(&[&common[..], &words].concat());
+    let search = run(&[&common[..], &words].concat());
     assert!(search.status.success(), "{}", text(&search.stderr));
     assert_eq!(json(&file)["search"]["load"], 1000.0);
 }
@@ -302,25 +287,26 @@ fn sweeps_searches_and_agents_work_with_other_protocols_over_tcp() {
 fn a_list_of_names_is_read_by_the_coordinator_only() {
     let folder = tempfile::tempdir().unwrap();
     let missing = format!("dns:{}", folder.path().join("missing.txt").display());
-    let output = tailwater(&["load", "127.0.0.1:1", "--rate", "1k", "--protocol", &missing, "--agents", "1"]);
+    let output = run(&["load", "127.0.0.1:1", "--rate", "1k", "--protocol", &missing, "--agents", "1"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("missing.txt"), "{}", text(&output.stderr));
+}
+
+/// An agent, and where it listens.
+fn agent() -> (Guard, String) {
+    let agent = tailwater(&["load", "--agent", "127.0.0.1:0"]).stdout(Stdio::piped()).spawn();
+    let mut agent = Guard(agent.unwrap());
+    let mut line = String::new();
+    BufReader::new(agent.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    let address =
+        line.trim().strip_prefix("agent listening on ").unwrap_or_else(|| panic!("{line}")).to_owned();
+    (agent, address)
 }
 
 #[test]
 fn an_agent_serves_one_coordinator_after_the_other() {
     let server = Server::start();
-    let mut agent = Guard(
-        Command::new(env!("CARGO_BIN_EXE_tailwater"))
-            .args(["load", "--agent", "127.0.0.1:0"])
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap(),
-    );
-    let mut line = String::new();
-    BufReader::new(agent.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-    let address =
-        line.trim().strip_prefix("agent listening on ").unwrap_or_else(|| panic!("{line}")).to_owned();
+    let (_agent, address) = agent();
     for _ in 0..2 {
         let output = load(&server, &["--rate", "1k", "--duration", "300ms", "--coordinate", &address]);
         assert!(output.status.success(), "{}", text(&output.stderr));
@@ -328,7 +314,7 @@ fn an_agent_serves_one_coordinator_after_the_other() {
     }
     // A server that is not there is the agent's finding, and the coordinator's message.
     let free = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-    let output = tailwater(&["load", &free, "--rate", "1k", "--coordinate", &address]);
+    let output = run(&["load", &free, "--rate", "1k", "--coordinate", &address]);
     assert_eq!(output.status.code(), Some(1));
     let message = text(&output.stderr);
     assert!(message.contains(&address) && message.contains(&free), "{message}");
@@ -337,31 +323,13 @@ fn an_agent_serves_one_coordinator_after_the_other() {
 #[test]
 fn an_agent_killed_in_the_run_fails_the_command_which_reports_the_rest() {
     let server = Server::start();
-    let start = || {
-        let mut agent = Guard(
-            Command::new(env!("CARGO_BIN_EXE_tailwater"))
-                .args(["load", "--agent", "127.0.0.1:0"])
-                .stdout(Stdio::piped())
-                .spawn()
-                .unwrap(),
-        );
-        let mut line = String::new();
-        BufReader::new(agent.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-        (agent, line.trim().strip_prefix("agent listening on ").unwrap().to_owned())
-    };
-    let ((_one, first), (mut two, second)) = (start(), start());
+    let ((_one, first), (mut two, second)) = (agent(), agent());
     let server_address = server.address.to_string();
     let both = format!("{first},{second}");
     let words =
         ["load", &server_address, "--rate", "1k", "--duration", "3s", "--coordinate", &both, "--live"];
-    let mut command = Guard(
-        Command::new(env!("CARGO_BIN_EXE_tailwater"))
-            .args(words)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap(),
-    );
+    let command = tailwater(&words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut command = Guard(command.unwrap());
     // The first line of the live view: it runs.
     let mut errors = BufReader::new(command.0.stderr.take().unwrap());
     let mut line = String::new();
@@ -410,8 +378,7 @@ fn a_comparison_tells_worse_from_no_difference_and_fails_on_demand() {
     let same = result(folder.path(), "same.json", 8, 20.0, 2);
     let slow = result(folder.path(), "slow.json", 8, 40.0, 3);
     let verdict = |a: &str, b: &str, fail_on: &str| {
-        let output =
-            tailwater(&["compare", a, b, "--margin", "10%", "--resamples", "500", "--fail-on", fail_on]);
+        let output = run(&["compare", a, b, "--margin", "10%", "--resamples", "500", "--fail-on", fail_on]);
         (output.status.code(), text(&output.stdout) + &text(&output.stderr))
     };
     let (code, printed) = verdict(&fast, &slow, "never");
@@ -436,7 +403,7 @@ fn misuse_is_explained() {
         (&["load", "--agent", "127.0.0.1:0", "--rate", "1k"], "--agent"),
         (&["compare", "a.json"], "B.json"),
     ] {
-        let output = tailwater(words);
+        let output = run(words);
         assert_eq!(output.status.code(), Some(2), "{words:?}");
         assert!(text(&output.stderr).contains(part), "{words:?}: {}", text(&output.stderr));
     }
@@ -450,7 +417,7 @@ fn misuse_is_explained() {
         (&["load", "127.0.0.1:1", "--rate", "1k", "--coordinate", "127.0.0.1:1"], "load --agent"),
         (&["compare", other, other], "tailwater load --json"),
     ] {
-        let output = tailwater(words);
+        let output = run(words);
         assert_eq!(output.status.code(), Some(1), "{words:?}");
         assert!(text(&output.stderr).contains(part), "{words:?}: {}", text(&output.stderr));
     }

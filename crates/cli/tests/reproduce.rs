@@ -2,6 +2,8 @@
 //!
 //! Verdicts are not judged: they depend on what else runs on the test machine.
 
+mod common;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -10,6 +12,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use common::{children, is_alive, signal, tailwater, text};
 use serde_json::Value;
 
 /// Runs take turns: two at a time would take each other's cores.
@@ -23,13 +26,9 @@ fn turn() -> MutexGuard<'static, ()> {
 }
 
 fn command(folder: &Path, words: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tailwater"));
-    command.arg("reproduce").args(words).arg("--out").arg(folder.join("figures"));
+    let mut command = tailwater(&["reproduce"]);
+    command.args(words).arg("--out").arg(folder.join("figures"));
     command
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }
 
 fn read(folder: &Path, file: &str) -> String {
@@ -213,15 +212,6 @@ fn shenango_table2_has_four_operations() {
     assert!(distinct(&json, "system").is_superset(&set(&["tailwater", "std", "tokio", "may"])));
 }
 
-/// Services and batch jobs that `pid` started.
-fn children(pid: u32) -> BTreeSet<u32> {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let lists = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
-    lists
-        .flat_map(|list| list.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<_>>())
-        .collect()
-}
-
 fn first_children(run: &Child) -> BTreeSet<u32> {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -232,16 +222,6 @@ fn first_children(run: &Child) -> BTreeSet<u32> {
         assert!(Instant::now() < deadline, "no child process");
         std::thread::sleep(Duration::from_millis(1));
     }
-}
-
-/// Whether a process exists that is more than a corpse.
-fn is_alive(pid: u32) -> bool {
-    fs::read_to_string(format!("/proc/{pid}/stat"))
-        .is_ok_and(|stat| !stat.rsplit(')').next().unwrap_or("").trim_start().starts_with('Z'))
-}
-
-fn signal(pid: u32, name: &str) {
-    assert!(Command::new("kill").args(["-s", name, &pid.to_string()]).status().unwrap().success());
 }
 
 #[test]

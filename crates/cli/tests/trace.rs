@@ -1,17 +1,17 @@
 //! A trace of a running service: every stage of real requests, and the reason why one that came behind a long one was slow.
 
+mod common;
+
 use std::fs::File;
 use std::path::Path;
-use std::process::{Child, Command};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use common::{Guard, eventually, run, stats, tailwater, text};
 use pcap_file::pcap::{PcapPacket, PcapWriter};
 use serde_json::Value;
 use tailwater_workload::spin::Request;
 
-/// How long anything may take on a loaded machine.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// The client's and the service's addresses.
 const CLIENT: [u8; 4] = [10, 77, 0, 8];
 const SERVICE: [u8; 4] = [10, 77, 0, 9];
@@ -20,37 +20,6 @@ const CLIENT_MAC: [u8; 6] = [2, 0, 0, 0, 0, 8];
 const SERVICE_MAC: [u8; 6] = [2, 0x74, 10, 77, 0, 9];
 /// How long every long request works.
 const LONG_NS: u64 = 2_000_000;
-
-fn tailwater() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_tailwater"))
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// A child that is killed when the test ends, however it ends.
-struct Guard(Child);
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !condition() {
-        assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
-fn stats(socket: &str) -> Option<Value> {
-    let output = tailwater().args(["stats", "--iokernel", socket, "--json"]).output().unwrap();
-    output.status.success().then(|| serde_json::from_slice(&output.stdout).unwrap())
-}
 
 /// A request for `work_ns` of work.
 fn request(id: u64, work_ns: u64) -> Vec<u8> {
@@ -91,14 +60,10 @@ fn start(folder: &Path, socket: &str, words: &[&str]) -> (Guard, Guard) {
     write_capture(&file);
     // What is sent is recorded: a port that records nothing takes nothing.
     let replay = format!("replay={},record={}", file.display(), folder.join("out.pcap").display());
-    let iokernel = tailwater()
-        .args(["iokernel", "--socket", socket, "--log", "warn", "--pcap", &replay])
-        .spawn()
-        .unwrap();
-    let iokernel = Guard(iokernel);
+    let iokernel = ["iokernel", "--socket", socket, "--log", "warn", "--pcap", &replay];
+    let iokernel = Guard(tailwater(&iokernel).spawn().unwrap());
     eventually("the IOKernel answers", || stats(socket).is_some());
-    let service = tailwater()
-        .args(["app", "spin", "--listen", "0.0.0.0:5000"])
+    let service = tailwater(&["app", "spin", "--listen", "0.0.0.0:5000"])
         .args(words)
         .env("TAILWATER_IOKERNEL", socket)
         .env("TAILWATER_NAME", "web")
@@ -115,11 +80,11 @@ fn start(folder: &Path, socket: &str, words: &[&str]) -> (Guard, Guard) {
 fn trace(socket: &str, words: &[&str]) -> (String, Value) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("trace.json");
-    let output = tailwater()
-        .args(["trace", "--iokernel", socket, "--slowest", "1000", "--out", file.to_str().unwrap()])
-        .args(words)
-        .output()
-        .unwrap();
+    let output =
+        tailwater(&["trace", "--iokernel", socket, "--slowest", "1000", "--out", file.to_str().unwrap()])
+            .args(words)
+            .output()
+            .unwrap();
     assert!(output.status.success(), "{}", text(&output.stderr));
     (text(&output.stdout), serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap())
 }
@@ -160,10 +125,9 @@ fn a_short_request_behind_a_long_one_says_what_it_waited_for() {
     }
 
     // One trace at a time, and the end of one makes room.
-    let first = tailwater().args(["trace", "--iokernel", &socket, "--duration", "60s"]).spawn().unwrap();
-    let first = Guard(first);
+    let first = Guard(tailwater(&["trace", "--iokernel", &socket, "--duration", "60s"]).spawn().unwrap());
     eventually("the first trace goes on", || !stats(&socket).unwrap()["trace"].is_null());
-    let second = tailwater().args(["trace", "--iokernel", &socket]).output().unwrap();
+    let second = run(&["trace", "--iokernel", &socket]);
     assert_eq!(second.status.code(), Some(1));
     assert!(text(&second.stderr).contains("a trace is going on already"), "{}", text(&second.stderr));
     drop(first);

@@ -3,46 +3,22 @@
 //! The interface is one end of a veth pair in a network namespace of the test's thread, which ends with it. Needs
 //! CAP_SYS_ADMIN and what AF_XDP needs; says so and skips without.
 
-use std::process::{Child, Command};
-use std::time::{Duration, Instant};
+mod common;
 
+use std::process::Command;
+
+use common::{Guard, eventually, run, stats, tailwater, text};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
-
-const PATIENCE: Duration = Duration::from_secs(60);
-
-struct Guard(Child);
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn tailwater(words: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tailwater"));
-    command.args(words);
-    command
-}
 
 fn ip(words: &[&str]) -> String {
     let output = Command::new("ip").args(words).output().expect("iproute2");
-    assert!(output.status.success(), "ip {words:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !condition() {
-        assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    assert!(output.status.success(), "ip {words:?}: {}", text(&output.stderr));
+    text(&output.stdout)
 }
 
 #[test]
 fn a_killed_iokernel_leaves_nothing_on_its_interface_and_the_next_one_starts_at_once() {
-    let doctor = tailwater(&["doctor"]).output().unwrap();
-    let doctor = String::from_utf8_lossy(&doctor.stdout).into_owned();
+    let doctor = text(&run(&["doctor"]).stdout);
     let line = doctor.lines().find(|line| line.contains("AF_XDP")).expect("the doctor speaks of AF_XDP");
     if !line.starts_with("ok ") {
         return eprintln!("skipped: {line}");
@@ -54,8 +30,7 @@ fn a_killed_iokernel_leaves_nothing_on_its_interface_and_the_next_one_starts_at_
     ip(&["link", "add", "a0", "type", "veth", "peer", "name", "b0"]);
     ip(&["link", "set", "b0", "up"]);
     let words = ["iokernel", "--socket", "@tailwater-xdp-test", "--log", "warn", "--xdp", "a0"];
-    let refused = tailwater(&words).output().unwrap();
-    let why = String::from_utf8_lossy(&refused.stderr).into_owned();
+    let why = text(&run(&words).stderr);
     assert!(why.contains("ip link set a0 up"), "{why}");
     ip(&["link", "set", "a0", "up"]);
     for _ in 0..5 {
@@ -63,7 +38,7 @@ fn a_killed_iokernel_leaves_nothing_on_its_interface_and_the_next_one_starts_at_
         eventually("the IOKernel has the interface", || {
             let ended = iokernel.0.try_wait().unwrap();
             assert!(ended.is_none(), "the IOKernel did not start: {ended:?}");
-            tailwater(&["stats", "--iokernel", "@tailwater-xdp-test"]).output().unwrap().status.success()
+            stats("@tailwater-xdp-test").is_some()
         });
         let shown = ip(&["-d", "link", "show", "a0"]);
         assert!(shown.contains("xdp") && !shown.contains("promiscuity 0"), "{shown}");

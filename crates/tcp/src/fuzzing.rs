@@ -31,6 +31,10 @@ const MAX_FLYING: usize = 64;
 /// Steps until two ends on a good network must have come to rest.
 const MAX_SETTLING: usize = 20_000;
 const BUFFER: u32 = 20_000;
+/// Data in the smallest full segment: the least MSS, 48, less 40 bytes of timestamps and three SACK blocks.
+const LEAST_DATA: u32 = 8;
+/// Segments that leave at once at most: everything again, everything new, and what carries no data.
+const MAX_BURST: u32 = 2 * BUFFER / LEAST_DATA + 100;
 
 struct Flying {
     bytes: Vec<u8>,
@@ -105,7 +109,7 @@ impl Model {
 
     fn pump(&mut self, side: usize) {
         for turn in 0.. {
-            assert!(turn < 1000, "side {side} never stops sending");
+            assert!(turn < MAX_BURST, "side {side} never stops sending");
             let mut left = None;
             let transmit = self.ends[side].poll_transmit(self.now, |outgoing| {
                 let mut bytes = vec![0xa5; outgoing.len()];

@@ -1,25 +1,29 @@
 //! Servers: one thread per connection, on [Tailwater](user_threads) or on the [kernel's sockets](kernel).
 //!
-//! Owns what both do alike: the life of a connection, the clock, the crawler's pace. A connection that misbehaves, or whose
-//! client is gone, ends alone.
+//! Owns all that both do: the threads, the life of a connection, the clock, the crawler's pace, over the few calls that the two
+//! kinds of threads and sockets have in common ([`System`]). A connection that misbehaves, or whose client is gone, ends alone.
 
 pub mod kernel;
+mod system;
 pub mod user_threads;
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::protocol::{Connection, Step};
+use crate::protocol::{Connection, Step, UdpServer};
 use crate::service::{Registered, Service};
 use crate::store::{Crawl, Now};
+use system::System;
 
 /// What a client is told that comes when there are too many; memcached's words.
 const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
 /// Longest datagram received: any.
 const MAX_REQUEST: usize = 64 << 10;
+/// Pause after a failure to accept, which is a lack of descriptors or memory.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 /// Pause of the crawler between two pieces of work.
 const CRAWL_PAUSE: Duration = Duration::from_millis(100);
 /// Time for a round over all items.
@@ -57,15 +61,70 @@ impl Clock {
     }
 }
 
-/// Serves one connection to its end.
-fn serve<S>(stream: &S, service: &Arc<Service>, registered: &Registered, clock: Clock)
-where
-    for<'a> &'a S: Read + Write,
-{
-    let mut connection = Connection::new(Arc::clone(service));
-    let (mut reader, mut writer) = (stream, stream);
+/// Opens the ports that the service's settings name and serves on them until the process ends.
+fn start<S: System>(service: &Arc<Service>, clock: Clock) -> io::Result<Listening> {
+    let settings = &service.settings;
+    let listen = settings.listen.as_str();
+    let (listener, tcp) = S::listen((listen, settings.tcp_port))?;
+    let mut listening = Listening { tcp, udp: None };
+    if settings.udp_port != 0 {
+        let (socket, udp) = S::bind((listen, settings.udp_port))?;
+        listening.udp = Some(udp);
+        let socket = Arc::new(socket);
+        for _ in 0..settings.threads.max(1) {
+            let (service, socket) = (Arc::clone(service), Arc::clone(&socket));
+            S::spawn("kv-udp", move || serve_udp::<S>(&service, &socket, clock))?;
+        }
+    }
+    let (crawled, accepted) = (Arc::clone(service), Arc::clone(service));
+    S::spawn("kv-crawler", move || crawl(&crawled, clock, S::sleep))?;
+    S::spawn("kv-accept", move || accept::<S>(&accepted, &listener, clock))?;
+    Ok(listening)
+}
+
+fn accept<S: System>(service: &Arc<Service>, listener: &S::Listener, clock: Clock) -> ! {
     loop {
-        let len = match reader.read(connection.space()) {
+        let Ok((mut stream, address)) = S::accept(listener) else {
+            S::sleep(ACCEPT_PAUSE);
+            continue;
+        };
+        let Some(registered) = service.register(address, clock.now()) else {
+            // The words fit the buffer of a new connection, so this does not wait; who does not read them has gone.
+            let _ = stream.write_all(TOO_MANY);
+            continue;
+        };
+        let of_thread = Arc::clone(service);
+        let started = S::spawn("kv-connection", move || {
+            // Fails only on a connection that is gone.
+            if S::prepare(&stream, idle_timeout(&of_thread)).is_ok() {
+                serve(&mut stream, &of_thread, &registered, clock);
+            }
+        });
+        if started.is_err() {
+            service.rejected_connections.fetch_add(1, Relaxed);
+        }
+    }
+}
+
+fn serve_udp<S: System>(service: &Arc<Service>, socket: &S::Datagrams, clock: Clock) -> ! {
+    let (mut server, mut request) = (UdpServer::new(service), vec![0; MAX_REQUEST]);
+    loop {
+        // Errors tell of earlier answers that reached nobody.
+        let Ok((len, client)) = S::recv_from(socket, &mut request) else { continue };
+        service.bytes_read.fetch_add(len as u64, Relaxed);
+        server.handle(&request[..len], clock.now(), |datagram| {
+            if let Ok(len) = S::send_to(socket, datagram, client) {
+                service.bytes_written.fetch_add(len as u64, Relaxed);
+            }
+        });
+    }
+}
+
+/// Serves one connection to its end.
+fn serve(stream: &mut (impl Read + Write), service: &Arc<Service>, registered: &Registered, clock: Clock) {
+    let mut connection = Connection::new(Arc::clone(service));
+    loop {
+        let len = match stream.read(connection.space()) {
             Ok(len @ 1..) => len,
             Err(error) if error.kind() == ErrorKind::Interrupted => continue,
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
@@ -82,7 +141,7 @@ where
         loop {
             let step = connection.process(now);
             if !connection.output().is_empty() {
-                if writer.write_all(connection.output()).is_err() {
+                if stream.write_all(connection.output()).is_err() {
                     return;
                 }
                 service.bytes_written.fetch_add(connection.output().len() as u64, Relaxed);

@@ -1,4 +1,4 @@
-//! The part of RocksDB's C API that the store uses, as declared in `rocksdb/c.h` (version 7.8; unchanged since 5.18).
+//! The part of RocksDB's C API that the store uses, as declared in `rocksdb/c.h` of version 7.8, the one it is tested with.
 //!
 //! Conventions of that header: an error is a string put into `*errptr`, which was null, and freed by `rocksdb_free`;
 //! booleans are `unsigned char`; what `create` made, `destroy` frees.

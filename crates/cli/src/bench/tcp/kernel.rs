@@ -14,11 +14,11 @@ use rustix::fd::OwnedFd;
 use tailwater_loadgen::pin::PinnedThread;
 use tailwater_loadgen::tcp::Outcome;
 
+use super::bulk;
+
 /// Cores of client and server.
 pub(super) type Pair = [usize; 2];
 
-/// Bytes handed over at once in bulk.
-const CHUNK: usize = 64 << 10;
 /// A peer that is silent for so long is taken for dead.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -275,23 +275,11 @@ fn join_all<T>(
 pub(super) fn bulk(pair: Pair, warm_up: Duration, lasts: Duration) -> Result<f64> {
     let (address, thread) = serve(pair[1], |listener| {
         let (mut stream, _) = listener.accept()?;
-        let mut buffer = vec![0; CHUNK];
-        while stream.read(&mut buffer)? > 0 {}
-        Ok(())
+        bulk::discard(&mut stream)
     })?;
     let _pinned = PinnedThread::new(pair[0])?;
     let mut stream = TcpStream::connect(address)?;
-    let buffer = vec![0x5a; CHUNK];
-    let begin = Instant::now() + warm_up;
-    while Instant::now() < begin {
-        stream.write_all(&buffer)?;
-    }
-    let (began, mut bytes) = (Instant::now(), 0u64);
-    while began.elapsed() < lasts {
-        stream.write_all(&buffer)?;
-        bytes += CHUNK as u64;
-    }
-    let gbps = bytes as f64 * 8.0 / began.elapsed().as_nanos() as f64;
+    let gbps = bulk::send(&mut stream, warm_up, lasts)?;
     drop(stream);
     end(thread)?;
     Ok(gbps)

@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use tailwater_loadgen::tcp::Order;
 
+mod bulk;
 mod figures;
 mod host;
 mod idle;

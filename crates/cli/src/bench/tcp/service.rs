@@ -14,7 +14,7 @@ use tailwater::thread;
 use tailwater_loadgen::tcp::Stamps;
 use tailwater_shm::clock;
 
-use super::{ANY, REQUEST};
+use super::{ANY, REQUEST, bulk};
 
 /// RFC 862.
 pub(super) const ECHO: u16 = 7;
@@ -31,8 +31,6 @@ const HOLD_PORTS: u16 = 5;
 /// Pause between two looks at the connections that are held: so long, or so many times as long as a look took.
 const SWEEP: Duration = Duration::from_millis(5);
 const PAUSE: u32 = 3;
-/// Bytes handed over at once in bulk.
-const CHUNK: usize = 64 << 10;
 /// Before bulk is counted: slow start is over.
 const WARM_UP: Duration = Duration::from_millis(100);
 
@@ -71,7 +69,7 @@ pub fn run(args: &ServiceArgs) -> Result<()> {
         Role::Serve => Ok(runtime.run(serve)??),
         Role::Send { to, lasts_ms } => runtime.run(move || send(to, Duration::from_millis(lasts_ms)))?,
         Role::Loopback { lasts_ms } => runtime.run(move || {
-            listen(DISCARD, discard)?;
+            listen(DISCARD, |mut stream| bulk::discard(&mut stream))?;
             let to = SocketAddrV4::new(tailwater::net::local_ip(), DISCARD);
             send(to, Duration::from_millis(lasts_ms))
         })?,
@@ -81,8 +79,8 @@ pub fn run(args: &ServiceArgs) -> Result<()> {
 fn serve() -> std::io::Result<()> {
     listen(ECHO, echo)?;
     listen(STAMP, stamp)?;
-    listen(DISCARD, discard)?;
-    listen(GENERATE, generate)?;
+    listen(DISCARD, |mut stream| bulk::discard(&mut stream))?;
+    listen(GENERATE, |mut stream| bulk::generate(&mut stream))?;
     hold()?;
     say("ready");
     // Each line of input asks how many connections there are; its end is ours.
@@ -140,19 +138,6 @@ fn stamp(mut stream: TcpStream) -> std::io::Result<()> {
     }
 }
 
-fn discard(mut stream: TcpStream) -> std::io::Result<()> {
-    let mut buffer = vec![0; CHUNK];
-    while stream.read(&mut buffer)? > 0 {}
-    Ok(())
-}
-
-fn generate(mut stream: TcpStream) -> std::io::Result<()> {
-    let buffer = vec![0x5a; CHUNK];
-    loop {
-        stream.write_all(&buffer)?;
-    }
-}
-
 /// Connections that nobody waits for.
 type Held = Arc<Mutex<Vec<TcpStream>>>;
 
@@ -205,17 +190,7 @@ fn answer(stream: &mut TcpStream) -> bool {
 /// retransmission timer expired (`timeouts`), and how many tail loss probes left (`probes`).
 fn send(to: SocketAddrV4, lasts: Duration) -> Result<()> {
     let mut stream = TcpStream::connect(to).with_context(|| format!("cannot connect to {to}"))?;
-    let buffer = vec![0x5a; CHUNK];
-    let begin = Instant::now() + WARM_UP;
-    while Instant::now() < begin {
-        stream.write_all(&buffer)?;
-    }
-    let (began, mut bytes) = (Instant::now(), 0u64);
-    while began.elapsed() < lasts {
-        stream.write_all(&buffer)?;
-        bytes += CHUNK as u64;
-    }
-    let gbps = bytes as f64 * 8.0 / began.elapsed().as_nanos() as f64;
+    let gbps = bulk::send(&mut stream, WARM_UP, lasts)?;
     say(&format!("gbps {gbps}"));
     let stats = stream.stats();
     say(&format!("again {}", stats.retransmissions));
