@@ -19,7 +19,6 @@ use tailwater_loadgen::kernel_tcp::{self, Connections};
 use tailwater_loadgen::kernel_udp::{self, Load, Target};
 use tailwater_loadgen::protocol::{Medium, from_name};
 use tailwater_loadgen::{Control, Measurement, Plan};
-use tailwater_workload::intervals::interval_length_ns;
 use tailwater_workload::{Interval, ServiceTime};
 
 use super::agents::LocalAgents;
@@ -220,7 +219,8 @@ fn generate_here(
     if !progress.is_on() {
         return target.run(plan, seed, core, &Control::new(stop));
     }
-    let length_ns = interval_length_ns(plan.schedule.length_ns().saturating_sub(plan.warm_up_ns));
+    // Of a plan without intervals none comes.
+    let length_ns = plan.interval_length_ns().unwrap_or(0);
     let (intervals, arriving) = channel::<Interval>();
     std::thread::scope(|scope| {
         scope.spawn(|| {

@@ -131,7 +131,7 @@ fn a_point_adds_up_its_runs() {
     let named = typed.plan_at(Rate::new(1e3).unwrap()).unwrap();
     let mut point = Point::new(&named.name, &named.plan);
     for run in 0..2 {
-        let mut recorder = LatencyRecorder::with_intervals(0, 1_000_000_000);
+        let mut recorder = LatencyRecorder::with_intervals(0, 100_000_000);
         (0..10u64).for_each(|i| recorder.record(i * 100_000_000, (1 + run) * 10_000));
         let mut generator = tailwater_loadgen::Generator::new(named.plan.clone(), 1, 0).unwrap().finish(1);
         generator.summary = recorder.finish(1_000_000_000);
