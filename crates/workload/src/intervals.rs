@@ -8,14 +8,14 @@
 //! thousand (about 2 ns each), into a vector of its own.
 //!
 //! Memory: 8 bytes a touched bucket and at most [`MAX_INTERVALS`] intervals; longer measurements get longer intervals. Intervals
-//! of [`WINDOW_NS`] unless a measurement wants others, from [`FINEST_NS`] on.
+//! of [100 ms](crate::summary::WINDOW_NS) unless a measurement wants others, from [`FINEST_NS`] on.
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-use crate::summary::{Counts, MAX_LATENCY_NS, WINDOW_NS, empty_histogram};
+use crate::summary::{Counts, MAX_LATENCY_NS, empty_histogram};
 
-/// Most intervals of a measurement: 6 minutes of [`WINDOW_NS`] each.
+/// Most intervals of a measurement: 6 minutes of 100 ms each.
 pub const MAX_INTERVALS: usize = 3_600;
 
 /// Most intervals of measurements that were put one behind the other; more are joined two by two.
@@ -394,6 +394,7 @@ impl IntervalRecorder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::summary::WINDOW_NS;
     use proptest::prelude::*;
 
     fn interval(index: u64, latencies: &[u64]) -> Interval {
