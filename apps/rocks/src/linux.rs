@@ -16,6 +16,7 @@ use std::thread::JoinHandle;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, recvfrom, sendto};
 use rustix::thread::{CpuSet, sched_setaffinity};
+use tailwater_placement::{explain, only_core};
 
 use crate::request::{Limits, MAX_DATAGRAM, MAX_MESSAGE, Tally, handle, read_request};
 use crate::{Counts, Store};
@@ -214,20 +215,4 @@ impl Shared {
         // The entry in the map keeps the stream for a moment; the client should not wait for that.
         let _ = stream.shutdown(std::net::Shutdown::Both);
     }
-}
-
-fn explain(error: &io::Error, attempt: &str) -> io::Error {
-    io::Error::new(error.kind(), format!("cannot {attempt}: {error}"))
-}
-
-/// The set with just `core`, after trying it on the calling thread.
-fn only_core(core: usize) -> io::Result<CpuSet> {
-    let mut only = CpuSet::new();
-    if core < CpuSet::MAX_CPU {
-        only.set(core);
-    }
-    let before = rustix::thread::sched_getaffinity(None)?;
-    sched_setaffinity(None, &only).map_err(|e| explain(&e.into(), &format!("use core {core}")))?;
-    sched_setaffinity(None, &before)?;
-    Ok(only)
 }

@@ -16,7 +16,8 @@ use std::time::Instant;
 
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, recvfrom, sendto};
-use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::thread::sched_setaffinity;
+use tailwater_placement::{explain, only_core};
 use tailwater_workload::spin::REQUEST_LEN;
 
 use crate::Counts;
@@ -126,22 +127,6 @@ impl Drop for Server {
     }
 }
 
-fn explain(error: &io::Error, attempt: &str) -> io::Error {
-    io::Error::new(error.kind(), format!("cannot {attempt}: {error}"))
-}
-
-/// The set with just `core`, after trying it on the calling thread.
-fn only_core(core: usize) -> io::Result<CpuSet> {
-    let mut only = CpuSet::new();
-    if core < CpuSet::MAX_CPU {
-        only.set(core);
-    }
-    let before = rustix::thread::sched_getaffinity(None)?;
-    sched_setaffinity(None, &only).map_err(|e| explain(&e.into(), &format!("use core {core}")))?;
-    sched_setaffinity(None, &before)?;
-    Ok(only)
-}
-
 /// One thread of the server.
 fn serve(socket: &UdpSocket, spinner: Spinner, stop: &AtomicBool) -> Counts {
     let origin = Instant::now();
@@ -172,6 +157,7 @@ fn serve(socket: &UdpSocket, spinner: Spinner, stop: &AtomicBool) -> Counts {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::thread::CpuSet;
     use std::time::Duration;
     use tailwater_workload::spin::{Reply, Request};
 

@@ -111,7 +111,7 @@ fn a_short_request_behind_a_long_one_says_what_it_waited_for() {
     let (report, document) = trace(&socket, &["--sample", "1", "--duration", "1s", "--runtime", "web"]);
     assert!(report.contains(" answered"), "{report}");
     // Where it waits is a matter of whether both came in one batch.
-    let ring = "us in the ingress ring: kthread 0 of web had a core and ran something else";
+    let ring = "bytes: kthread 0 of web had a core and ran something else";
     let queue = "us in its socket behind 1 others: no thread was waiting to receive";
     assert!(report.contains(ring) || report.contains(queue), "{report}");
     assert!(report.contains("to web: ") && report.contains("ran for "), "{report}");

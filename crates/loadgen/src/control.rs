@@ -69,10 +69,30 @@ impl<'a> Control<'a> {
     #[must_use]
     pub fn turn(&self, generator: &mut Generator, now_ns: u64) -> bool {
         generator.observe_spin(now_ns);
-        if let Some(observer) = self.observer
+        self.go_on(generator, now_ns)
+    }
+
+    /// As [`Control::turn`], of a transport that sleeps between two turns.
+    #[inline]
+    #[must_use]
+    pub fn turn_after_sleep(&self, generator: &mut Generator, now_ns: u64) -> bool {
+        generator.skip_sleep(now_ns);
+        self.go_on(generator, now_ns)
+    }
+
+    /// Hands an interval to the observer, if there is one.
+    pub fn hand_out(&self, interval: &Interval) {
+        if let Some(observer) = self.observer {
+            observer(interval);
+        }
+    }
+
+    #[inline]
+    fn go_on(&self, generator: &mut Generator, now_ns: u64) -> bool {
+        if self.observer.is_some()
             && let Some(interval) = generator.poll_interval(now_ns)
         {
-            observer(interval);
+            self.hand_out(interval);
         }
         !generator.is_done() && !self.stop.load(Relaxed)
     }

@@ -20,7 +20,7 @@
 use std::sync::Arc;
 
 use tailwater_workload::random::{Prng, stream};
-use tailwater_workload::{Arrivals, Interval, LatencyRecorder, SeriesRecorder};
+use tailwater_workload::{Arrivals, Interval, LatencyRecorder};
 
 use crate::noise::GapCounter;
 use crate::outstanding::{Answer, Outstanding};
@@ -69,7 +69,6 @@ pub struct Generator {
     pending: Option<Pending>,
     outstanding: Outstanding,
     recorder: LatencyRecorder,
-    series: Option<SeriesRecorder>,
     oddities: Oddities,
     gaps: GapCounter,
 }
@@ -165,14 +164,10 @@ impl Generator {
             tag: draw_tag(seed),
             pending: None,
             outstanding: Outstanding::new(slots),
-            recorder: if plan.intervals {
-                LatencyRecorder::with_intervals(measured.start, measured.end - measured.start)
-            } else {
-                LatencyRecorder::new(measured.start)
+            recorder: match plan.interval_length_ns() {
+                Some(interval_ns) => LatencyRecorder::with_intervals(measured.start, interval_ns),
+                None => LatencyRecorder::new(measured.start),
             },
-            series: (plan.series_window_ns > 0).then(|| {
-                SeriesRecorder::new(measured.start, plan.series_window_ns, measured.end - measured.start)
-            }),
             oddities: Oddities::default(),
             gaps: GapCounter::new(start_ns),
             measured,
@@ -304,9 +299,6 @@ impl Generator {
                 let latency_ns = now_ns.saturating_sub(due_ns);
                 if self.is_measured(due_ns) {
                     self.recorder.record(now_ns, latency_ns);
-                    if let Some(series) = &mut self.series {
-                        series.record(now_ns, latency_ns);
-                    }
                 }
                 ReplyOutcome::Completed { latency_ns }
             }
@@ -428,7 +420,6 @@ impl Generator {
             gaps: self.gaps.gaps(),
             late_after_ns: self.plan.late_after_ns,
             interrupted,
-            series: self.series.map(SeriesRecorder::finish).unwrap_or_default(),
         }
     }
 

@@ -1,31 +1,31 @@
 //! The generator over kernel TCP sockets: one thread that spins, many connections, any server anywhere.
 //!
-//! Owns: sockets, the loop, the first contact and what is stored before the measurement. Never blocks between start and end
-//! of a run: sockets are non-blocking, one epoll instance (level-triggered) says which have something, and a connection that
-//! ends is opened again without waiting for it. What goes on which connection is [`Lanes`]'.
+//! Owns: sockets and the loop. Never blocks between start and end of a run: sockets are non-blocking, one epoll instance
+//! (level-triggered) says which have something, and a connection that ends is opened again without waiting for it. What goes on which connection is [`Lanes`]'.
 //!
 //! A request leaves with its own `send`, unless several are put on one connection in the same turn of the loop. `TCP_NODELAY`
 //! is set.
 
-use std::io::{self, Read, Write};
+use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, ipproto, sockopt};
 
 use crate::clock::Clock;
+use crate::contact;
 use crate::control::Control;
 use crate::generator::Generator;
 pub use crate::kernel_udp::{Load, Target};
 use crate::lanes::{LaneId, Lanes, MAX_CONNECTIONS};
 use crate::pin::PinnedThread;
 use crate::plan::{Plan, PlanError};
-use crate::protocol::{Ids, MAX_ANSWER, Medium, Protocol, Request, Verdict};
+use crate::protocol::Medium;
 use crate::report::Measurement;
 
 /// Most requests sent before the next look at the answers.
@@ -42,15 +42,6 @@ const READ: usize = 64 << 10;
 
 /// How long after its end, or a failure to open it, a connection is opened again.
 const RETRY_NS: u64 = 20_000_000;
-
-/// How often an unanswered first contact is repeated.
-const CONTACT_INTERVAL: Duration = Duration::from_millis(50);
-
-/// How long a server may take over one request before the measurement.
-const PRELOAD_PATIENCE: Duration = Duration::from_secs(10);
-
-/// Requests before the measurement that are sent before their answers are awaited.
-const PRELOAD_WINDOW: u64 = 64;
 
 /// How connections are used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,7 +102,7 @@ pub enum TcpLoadError {
     },
 }
 
-fn system(attempt: &'static str) -> impl Fn(io::Error) -> TcpLoadError {
+pub(crate) fn system(attempt: &'static str) -> impl Fn(io::Error) -> TcpLoadError {
     move |reason| TcpLoadError::System { attempt, reason }
 }
 
@@ -148,9 +139,10 @@ pub fn run_under(
     let _pinned =
         target.core.map(PinnedThread::new).transpose().map_err(system("use the generator's core"))?;
     let protocol = &*load.protocol;
-    let mut first = contact(protocol, target, control.stop)?;
+    let open = |patience| open(target.server, patience);
+    let mut first = contact::find_by_stream(protocol, open, target.server, target.wait, control.stop)?;
     if load.preload {
-        preload(protocol, &mut first, control.stop)?;
+        contact::preload_by_stream(protocol, &mut first, control.stop)?;
     }
     drop(first);
     let ids = protocol.ids(Medium::Stream);
@@ -171,102 +163,11 @@ pub fn run_under(
     }
 }
 
-/// Waits until the server answers a request, and hands out the connection.
-fn contact(protocol: &dyn Protocol, target: &Target, stop: &AtomicBool) -> Result<TcpStream, TcpLoadError> {
-    let start = Instant::now();
-    let mut reason = io::Error::from(io::ErrorKind::Interrupted);
-    while !stop.load(Relaxed) {
-        let patience = target.wait.saturating_sub(start.elapsed()).max(CONTACT_INTERVAL);
-        match open_and_ask(protocol, target.server, patience) {
-            Ok(stream) => return Ok(stream),
-            Err(error) => reason = error,
-        }
-        if start.elapsed() >= target.wait {
-            break;
-        }
-        std::thread::sleep(CONTACT_INTERVAL);
-    }
-    let (server, waited) = (target.server, start.elapsed());
-    Err(TcpLoadError::NoServer { protocol: protocol.name(), server, waited, reason })
-}
-
-fn open_and_ask(protocol: &dyn Protocol, server: SocketAddr, patience: Duration) -> io::Result<TcpStream> {
-    let mut stream = TcpStream::connect_timeout(&server, patience)?;
+/// Opens a connection of the first contact.
+fn open(server: SocketAddr, patience: Duration) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect_timeout(&server, patience)?;
     stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(patience))?;
-    let request = Request { id: 0, ticket: protocol.contact(), due_ns: 0 };
-    match ask(protocol, &mut stream, &[request])?.first() {
-        Some(Verdict::Wrong) | None => {
-            Err(io::Error::new(io::ErrorKind::InvalidData, "what came is no answer of this protocol"))
-        }
-        Some(_) => Ok(stream),
-    }
-}
-
-/// Has everything stored that the protocol reads.
-fn preload(protocol: &dyn Protocol, stream: &mut TcpStream, stop: &AtomicBool) -> Result<(), TcpLoadError> {
-    let all = protocol.preloads();
-    stream.set_read_timeout(Some(PRELOAD_PATIENCE)).map_err(system("set a socket's timeout"))?;
-    let mut index = 0;
-    while index < all && !stop.load(Relaxed) {
-        let window: Vec<Request> = (index..all.min(index + PRELOAD_WINDOW))
-            .map(|id| Request { id, ticket: protocol.preload(id), due_ns: 0 })
-            .collect();
-        let failed = |index, reason| TcpLoadError::Preload { index, all, reason };
-        let verdicts = ask(protocol, stream, &window).map_err(|reason| failed(index, reason))?;
-        if let Some(place) = verdicts.iter().position(|verdict| *verdict != Verdict::Right) {
-            let reason = io::Error::other(format!("the answer is {:?}", verdicts[place]));
-            return Err(failed(index + place as u64, reason));
-        }
-        index += window.len() as u64;
-    }
-    Ok(())
-}
-
-/// Sends `requests`, whose ids are consecutive, on a blocking connection and awaits their answers.
-fn ask(protocol: &dyn Protocol, stream: &mut TcpStream, requests: &[Request]) -> io::Result<Vec<Verdict>> {
-    let mut bytes = Vec::new();
-    for request in requests {
-        protocol.encode(request, Medium::Stream, &mut bytes);
-    }
-    stream.write_all(&bytes)?;
-    let invalid = || io::Error::new(io::ErrorKind::InvalidData, "what came is no answer of this protocol");
-    let mut verdicts = vec![Verdict::Wrong; requests.len()];
-    let (mut input, mut piece, mut answered) = (Vec::new(), vec![0; READ], 0);
-    while answered < requests.len() {
-        while let Some(len) = protocol.split(&input).map_err(|_| invalid())? {
-            let answer: Vec<u8> = input.drain(..len).collect();
-            let mask = if protocol.ids(Medium::Stream) == Ids::Short { 0xffff } else { u64::MAX };
-            let place = match protocol.ids(Medium::Stream) {
-                Ids::Order => answered,
-                _ => {
-                    let id = protocol.id(&answer, Medium::Stream).ok_or_else(invalid)?;
-                    requests.iter().position(|request| request.id & mask == id).ok_or_else(invalid)?
-                }
-            };
-            let request = requests.get(place).ok_or_else(invalid)?;
-            verdicts[place] = protocol.check(request, &answer, Medium::Stream);
-            answered += 1;
-        }
-        if answered < requests.len() {
-            match stream.read(&mut piece).map_err(silent)? {
-                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                len => input.extend_from_slice(&piece[..len]),
-            }
-            if input.len() > 2 * MAX_ANSWER {
-                return Err(invalid());
-            }
-        }
-    }
-    Ok(verdicts)
-}
-
-/// Says what it means that a read timed out: the kernel reports that as "temporarily unavailable".
-fn silent(error: io::Error) -> io::Error {
-    match error.kind() {
-        io::ErrorKind::WouldBlock => io::Error::new(io::ErrorKind::TimedOut, "nothing came back"),
-        _ => error,
-    }
+    Ok(stream)
 }
 
 /// Where a connection stands.

@@ -1,6 +1,6 @@
 //! The generator over kernel UDP sockets: one thread that spins.
 //!
-//! Owns: sockets, the loop, and the first contact with the server. Never blocks between start and end of a run: sockets
+//! Owns: sockets and the loop. Never blocks between start and end of a run: sockets
 //! are non-blocking, and a request that the kernel refuses counts as lost.
 //!
 //! With one flow the loop asks its socket directly (150 ns per try on an AMD EPYC virtual CPU, Linux 6.18); with
@@ -10,17 +10,18 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use rustix::event::epoll;
 
 use crate::clock::Clock;
+use crate::contact::{self, MAX_DATAGRAM};
 use crate::control::Control;
 use crate::generator::{Generator, ReplyOutcome};
 use crate::pin::PinnedThread;
 use crate::plan::{Plan, PlanError};
-use crate::protocol::{Medium, Protocol, Request, Spin, Verdict};
+use crate::protocol::{Medium, Protocol, Spin};
 use crate::report::Measurement;
 
 /// Most requests sent before the next look at the replies: behind schedule, neither direction starves the other.
@@ -32,21 +33,6 @@ const RECEIVE_BATCH: usize = 16;
 /// Receive buffer asked of the kernel, which may grant less: room for the replies of several ms in which the generator's
 /// core was taken away.
 const RECEIVE_BUFFER: usize = 4 << 20;
-
-/// How often an unanswered first contact is repeated.
-const CONTACT_INTERVAL: Duration = Duration::from_millis(50);
-
-/// Id of the first contact, which has a socket of its own.
-const CONTACT_ID: u64 = 0;
-
-/// Longest datagram that is taken in whole; a longer one is cut and so wrong.
-const MAX_DATAGRAM: usize = 1 << 16;
-
-/// Preloads that are asked for before their answers are awaited.
-const PRELOAD_WINDOW: u64 = 16;
-
-/// How often a window of preloads is asked for before the server is given up.
-const PRELOAD_TRIES: usize = 20;
 
 /// What to ask.
 #[derive(Debug, Clone)]
@@ -107,7 +93,7 @@ pub enum UdpError {
     },
 }
 
-fn system(attempt: &'static str) -> impl Fn(io::Error) -> UdpError {
+pub(crate) fn system(attempt: &'static str) -> impl Fn(io::Error) -> UdpError {
     move |reason| UdpError::System { attempt, reason }
 }
 
@@ -182,29 +168,7 @@ pub fn contact_server(
     wait: Duration,
     stop: &AtomicBool,
 ) -> Result<(), UdpError> {
-    let socket = connect(server)?;
-    socket.set_read_timeout(Some(CONTACT_INTERVAL)).map_err(system("set a socket's timeout"))?;
-    let request = Request { id: CONTACT_ID, ticket: protocol.contact(), due_ns: 0 };
-    let (mut asked, mut bytes) = (Vec::new(), vec![0; MAX_DATAGRAM]);
-    protocol.encode(&request, Medium::Datagram, &mut asked);
-    let start = Instant::now();
-    while !stop.load(Relaxed) {
-        // Nobody listening yet shows as a refused connection on either call: at once, so wait before the next try.
-        let sent = socket.send(&asked);
-        match sent.and_then(|_| socket.recv(&mut bytes)) {
-            Ok(len) if protocol.check(&request, &bytes[..len], Medium::Datagram) != Verdict::Wrong => {
-                return Ok(());
-            }
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                std::thread::sleep(CONTACT_INTERVAL);
-            }
-            Ok(_) | Err(_) => {}
-        }
-        if start.elapsed() >= wait {
-            break;
-        }
-    }
-    Err(UdpError::NoServer { protocol: protocol.name(), server, waited: start.elapsed() })
+    contact::find_by_datagram(protocol, &connect_patient(server)?, server, wait, stop)
 }
 
 /// Has everything stored that the protocol reads, a window at a time; what is lost on the way is asked for again. Ends early
@@ -217,40 +181,14 @@ pub fn preload_server(
     server: SocketAddr,
     stop: &AtomicBool,
 ) -> Result<(), UdpError> {
+    contact::preload_by_datagram(protocol, &connect_patient(server)?, stop)
+}
+
+/// A socket that is asked before the measurement.
+fn connect_patient(server: SocketAddr) -> Result<UdpSocket, UdpError> {
     let socket = connect(server)?;
-    socket.set_read_timeout(Some(CONTACT_INTERVAL)).map_err(system("set a socket's timeout"))?;
-    let all = protocol.preloads();
-    let (mut first, mut asked, mut bytes) = (0, Vec::new(), vec![0; MAX_DATAGRAM]);
-    while first < all && !stop.load(Relaxed) {
-        let mut window: Vec<Request> = (first..all.min(first + PRELOAD_WINDOW))
-            .map(|index| Request { id: index & 0xffff, ticket: protocol.preload(index), due_ns: 0 })
-            .collect();
-        first += window.len() as u64;
-        for _ in 0..PRELOAD_TRIES {
-            for request in &window {
-                asked.clear();
-                protocol.encode(request, Medium::Datagram, &mut asked);
-                // One that is not sent is not answered.
-                let _ = socket.send(&asked);
-            }
-            while !window.is_empty()
-                && let Ok(len) = socket.recv(&mut bytes)
-            {
-                let answer = &bytes[..len];
-                let id = protocol.id(answer, Medium::Datagram);
-                let right =
-                    |request: &Request| protocol.check(request, answer, Medium::Datagram) == Verdict::Right;
-                window.retain(|request| id != Some(request.id) || !right(request));
-            }
-            if window.is_empty() {
-                break;
-            }
-        }
-        if !window.is_empty() {
-            return Err(UdpError::Preload { missing: window.len() as u64 + all - first, all });
-        }
-    }
-    Ok(())
+    socket.set_read_timeout(Some(contact::INTERVAL)).map_err(system("set a socket's timeout"))?;
+    Ok(socket)
 }
 
 fn connect(server: SocketAddr) -> Result<UdpSocket, UdpError> {

@@ -2,8 +2,8 @@
 //!
 //! Owns: a sans-IO [engine](generator) that decides when each request is due and what became of it, the
 //! [report], a [probe of the machine's own noise](noise), [protocols](protocol), the [distribution of requests over
-//! connections](lanes), transports over kernel sockets for [UDP](kernel_udp) and [TCP](kernel_tcp) and as a
-//! [station] in an IOKernel's network, and the [ideal system](ideal) to compare with,
+//! connections](lanes), transports over kernel sockets for [UDP](kernel_udp) and [TCP](kernel_tcp), over Tailwater's own
+//! sockets as an [attached] program, and as a [station] in an IOKernel's network, and the [ideal system](ideal) to compare with,
 //! with or without the machine's own [stalls].
 //!
 //! Around one run, whatever it talks to: what it is told while it runs ([control]), [live] figures, several generators
@@ -19,8 +19,10 @@
 
 #![forbid(unsafe_code)]
 
+pub mod attached;
 pub mod clock;
 pub mod compare;
+mod contact;
 pub mod control;
 pub mod coordinate;
 pub mod generator;
@@ -40,6 +42,11 @@ pub mod search;
 pub mod stalls;
 pub mod station;
 pub mod tcp;
+
+/// The runtime of [`attached`] needs it; here for its tests.
+#[cfg(test)]
+#[global_allocator]
+static ALLOC: tailwater::Alloc = tailwater::Alloc;
 
 pub use control::Control;
 pub use generator::{Generator, Outgoing, ReplyOutcome};

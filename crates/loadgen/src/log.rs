@@ -78,7 +78,7 @@ mod tests {
     use tailwater_workload::{LatencyRecorder, Summary};
 
     fn summary() -> Summary {
-        let mut recorder = LatencyRecorder::with_intervals(0, 1_000_000_000);
+        let mut recorder = LatencyRecorder::with_intervals(0, 100_000_000);
         for i in 0..1000u64 {
             recorder.record(i * 1_000_000, 1_000 + i * 977);
         }

@@ -1,6 +1,8 @@
 //! What to generate: a plan is data, checked before a generator takes it.
 
 use serde::{Deserialize, Serialize};
+use tailwater_workload::intervals::interval_length_ns;
+use tailwater_workload::summary::WINDOW_NS;
 use tailwater_workload::{ArrivalProcess, LoadSchedule, ServiceTime};
 
 /// Most requests that a generator keeps track of at a time (16 MiB of table). More are counted as lost when due.
@@ -45,9 +47,10 @@ pub struct Plan {
     /// side by side. Costs the generator about 5 ns a reply and 2 us ten times a second.
     #[serde(default)]
     pub intervals: bool,
-    /// Length of the windows of a [series](tailwater_workload::series) over the measured part; 0 for none.
-    #[serde(default)]
-    pub series_window_ns: u64,
+    /// How long these intervals are, in steps of 10 ms; 0 for windows of 100 ms. Long schedules have longer ones, see
+    /// [`Plan::interval_length_ns`].
+    #[serde(default, alias = "series_window_ns")]
+    pub interval_ns: u64,
 }
 
 fn default_timeout() -> u64 {
@@ -100,7 +103,7 @@ impl Plan {
             late_after_ns: DEFAULT_LATE_AFTER_NS,
             flows: 1,
             intervals: false,
-            series_window_ns: 0,
+            interval_ns: 0,
         }
     }
 
@@ -127,6 +130,14 @@ impl Plan {
     #[must_use]
     pub fn share(&self, count: u32) -> Self {
         Self { schedule: self.schedule.scaled(1.0 / f64::from(count.max(1))), ..self.clone() }
+    }
+
+    /// How long the intervals are that are kept; `None` if there are none.
+    #[must_use]
+    pub fn interval_length_ns(&self) -> Option<u64> {
+        let wanted_ns = if self.interval_ns > 0 { self.interval_ns } else { WINDOW_NS };
+        let measured_ns = self.schedule.length_ns().saturating_sub(self.warm_up_ns);
+        self.intervals.then(|| interval_length_ns(measured_ns, wanted_ns))
     }
 
     /// Slots for requests in flight: as many as fall due within the timeout at the plan's highest rate, half again for
@@ -171,6 +182,18 @@ mod tests {
         let mut bursty = plan("10s@100k");
         bursty.arrivals = "onoff:on=1ms,off=9ms".parse().unwrap();
         assert_eq!(bursty.outstanding_slots(), 1 << 19);
+    }
+
+    #[test]
+    fn intervals_are_as_long_as_is_wanted_and_memory_allows() {
+        let mut plan = plan("7s@10k");
+        assert_eq!(plan.interval_length_ns(), None);
+        plan.intervals = true;
+        assert_eq!(plan.interval_length_ns(), Some(WINDOW_NS));
+        plan.interval_ns = 10_000_000;
+        assert_eq!(plan.interval_length_ns(), Some(10_000_000));
+        plan.schedule = "1h@1k".parse().unwrap();
+        assert_eq!(plan.interval_length_ns(), Some(1_280_000_000));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! its warnings. A report never judges the system under test, only the measurement.
 
 use serde::{Deserialize, Serialize};
-use tailwater_workload::{Figures, SeriesWindow, Summary};
+use tailwater_workload::{Figures, Summary};
 
 use crate::noise::{GapFigures, Gaps};
 
@@ -74,8 +74,6 @@ pub struct Measurement {
     pub late_after_ns: u64,
     /// Whether the run was ended before its plan.
     pub interrupted: bool,
-    /// Latency over time, if the plan asked for it. Not joined with that of other runs.
-    pub series: Vec<SeriesWindow>,
 }
 
 impl Measurement {

@@ -26,6 +26,7 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use tailwater_iokernel::frame::{ARP_FRAME, Mac};
 use tailwater_iokernel::port::{Attachment, Context, Delivery, Inject, Port, PortError};
 use tailwater_shm::{Clock, Cycles, clock};
+use tailwater_workload::Interval;
 
 use crate::generator::Generator;
 use crate::plan::{Plan, PlanError};
@@ -119,6 +120,8 @@ enum Command {
 pub enum Progress {
     /// The server answered; the schedule starts at this time.
     Started(Instant),
+    /// An interval is over, of a run whose plan keeps them.
+    Interval(Box<Interval>),
     /// The run is over, or was stopped.
     Finished(Box<Measurement>),
 }
@@ -384,6 +387,10 @@ impl Port for Station {
             Stage::Preload(_) => sent += self.poll_preload(now_ns, switch),
             Stage::Run(run) => {
                 run.observe(now_ns, self.last_frame_ns);
+                if let Some(interval) = run.generator.poll_interval(now_ns) {
+                    // Nobody may want it any more.
+                    let _ = self.events.send(Ok(Progress::Interval(Box::new(interval.clone()))));
+                }
                 let (origin, clock) = (self.origin, self.clock);
                 let at = |due_ns| origin.saturating_add(clock.from_ns(due_ns));
                 sent += run.send_due(now_ns, budget.saturating_sub(sent), switch, at);

@@ -58,7 +58,11 @@ fn write(kthread: &Kthread, id: u32, step: Step) {
 #[cold]
 pub fn taken(id: u32, ring: u16, frame: &[u8]) -> Option<Request> {
     let guard = NoPreempt::new();
-    write(guard.kthread()?, id, Step::Taken { ring });
+    taken_by(guard.kthread()?, id, ring, frame)
+}
+
+fn taken_by(kthread: &Kthread, id: u32, ring: u16, frame: &[u8]) -> Option<Request> {
+    write(kthread, id, Step::Taken { ring });
     let back = FlowKeys::of(frame)?.back;
     (id != 0).then_some(Request { id, back })
 }
@@ -103,9 +107,19 @@ pub fn received(request: Option<Request>) {
 
 #[cold]
 fn adopt(me: &Uthread, request: Option<Request>) {
-    drop_request(me);
     let guard = NoPreempt::new();
-    if let (Some(request), Some(kthread)) = (request, guard.kthread()) {
+    if let Some(kthread) = guard.kthread() {
+        turn_to(kthread, me, request);
+    }
+}
+
+/// `me` turns from what it carried to `request`, or to something that is not traced.
+fn turn_to(kthread: &Kthread, me: &Uthread, request: Option<Request>) {
+    let former = me.carried.id.take();
+    if former != 0 {
+        write(kthread, former, Step::Ended);
+    }
+    if let Some(request) = request {
         me.carried.set(request);
         write(kthread, request.id, Step::Received);
     }
@@ -114,11 +128,7 @@ fn adopt(me: &Uthread, request: Option<Request>) {
 /// `me`, which runs, turns to something else.
 #[cold]
 pub fn drop_request(me: &Uthread) {
-    let guard = NoPreempt::new();
-    let id = me.carried.id.take();
-    if let (true, Some(kthread)) = (id != 0, guard.kthread()) {
-        write(kthread, id, Step::Ended);
-    }
+    adopt(me, None);
 }
 
 /// `me`, which runs, starts `child`: the request is the child's from now on.
@@ -139,8 +149,12 @@ pub fn leaves(kthread: &Kthread, me: &Uthread) {
 #[cold]
 pub fn returns(guard: &NoPreempt, me: &Uthread) {
     if let Some(kthread) = guard.kthread() {
-        write(kthread, me.carried.id.get(), Step::On);
+        runs_on(kthread, me);
     }
+}
+
+fn runs_on(kthread: &Kthread, me: &Uthread) {
+    write(kthread, me.carried.id.get(), Step::On);
 }
 
 /// Flags and hash word of a frame that `me` sends, while it carries a request.
@@ -153,3 +167,6 @@ pub fn reply(kthread: &Kthread, me: &Uthread, frame: &[u8]) -> (u8, u32) {
     write(kthread, id, Step::Sent);
     (FLAG_TRACED, id)
 }
+
+#[cfg(test)]
+mod tests;

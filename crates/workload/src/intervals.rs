@@ -7,14 +7,15 @@
 //! Cost: recording is two array accesses; closing an interval copies the buckets it touched, a few hundred to a few
 //! thousand (about 2 ns each), into a vector of its own.
 //!
-//! Memory: 8 bytes a touched bucket and at most [`MAX_INTERVALS`] intervals; longer measurements get longer intervals.
+//! Memory: 8 bytes a touched bucket and at most [`MAX_INTERVALS`] intervals; longer measurements get longer intervals. Intervals
+//! of [100 ms](crate::summary::WINDOW_NS) unless a measurement wants others, from [`FINEST_NS`] on.
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-use crate::summary::{Counts, MAX_LATENCY_NS, WINDOW_NS, empty_histogram};
+use crate::summary::{Counts, MAX_LATENCY_NS, empty_histogram};
 
-/// Most intervals of a measurement: 6 minutes of [`WINDOW_NS`] each.
+/// Most intervals of a measurement: 6 minutes of 100 ms each.
 pub const MAX_INTERVALS: usize = 3_600;
 
 /// Most intervals of measurements that were put one behind the other; more are joined two by two.
@@ -46,12 +47,25 @@ const fn lowest_in(bucket: u16) -> u64 {
     (bucket - shift * (EXACT / 2)) << shift
 }
 
-/// How long the intervals of a measurement of `length_ns` are: as many windows, a power of two, as keep them within
-/// [`MAX_INTERVALS`]. Of two such lengths the shorter always divides the longer.
+/// The shortest interval; all lengths are multiples of it.
+pub const FINEST_NS: u64 = 10_000_000;
+
+/// How long the intervals of a measurement of `length_ns` are that are to be `wanted_ns` long: a power of two times as long
+/// as keeps them within [`MAX_INTERVALS`]. What is wanted is rounded up to a multiple of [`FINEST_NS`].
 #[must_use]
-pub fn interval_length_ns(length_ns: u64) -> u64 {
-    // At most 2^26, for the longest of all schedules.
-    length_ns.div_ceil(WINDOW_NS * MAX_INTERVALS as u64).max(1).next_power_of_two() * WINDOW_NS
+pub fn interval_length_ns(length_ns: u64, wanted_ns: u64) -> u64 {
+    let wanted_ns = wanted_ns.clamp(1, MAX_LATENCY_NS).next_multiple_of(FINEST_NS);
+    // At most 2^29, for the longest of all schedules.
+    length_ns.div_ceil(wanted_ns * MAX_INTERVALS as u64).max(1).next_power_of_two() * wanted_ns
+}
+
+/// The shortest length that intervals of both lengths can be joined to; neither is zero.
+fn common_length_ns(one_ns: u64, other_ns: u64) -> u64 {
+    let (mut a, mut b) = (one_ns, other_ns);
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    (one_ns / a).saturating_mul(other_ns)
 }
 
 /// One interval. Written as its index, its counts, and one list of latencies: value, how often, value, how often...
@@ -163,7 +177,7 @@ pub enum IntervalError {
         index: u64,
     },
     /// Of no length, or with latencies but no length at all.
-    #[error("intervals of {length_ns} ns are not a whole number of windows of {WINDOW_NS} ns")]
+    #[error("intervals of {length_ns} ns are not a whole number of times {FINEST_NS} ns")]
     Length {
         /// The length.
         length_ns: u64,
@@ -226,7 +240,7 @@ impl TryFrom<WrittenIntervals> for Intervals {
     type Error = IntervalError;
     fn try_from(written: WrittenIntervals) -> Result<Self, IntervalError> {
         let WrittenIntervals { length_ns, list } = written;
-        if !length_ns.is_multiple_of(WINDOW_NS) || (length_ns == 0 && !list.is_empty()) {
+        if !length_ns.is_multiple_of(FINEST_NS) || (length_ns == 0 && !list.is_empty()) {
             return Err(IntervalError::Length { length_ns });
         }
         match list.windows(2).find(|pair| pair[0].index >= pair[1].index) {
@@ -238,9 +252,9 @@ impl TryFrom<WrittenIntervals> for Intervals {
 
 impl Intervals {
     /// Lays the intervals of a measurement that ran at the same time over these. Of different lengths, both become as
-    /// long as the longer ones.
+    /// long as both can.
     pub fn overlay(&mut self, other: &Intervals) {
-        let length_ns = self.length_ns.max(other.length_ns);
+        let length_ns = self.length_with(other);
         let theirs = other.coarsened(length_ns);
         let mut mine = self.coarsened(length_ns);
         for interval in theirs.list {
@@ -253,9 +267,9 @@ impl Intervals {
     }
 
     /// Puts the intervals of a measurement that ran later behind these. Of different lengths, both become as long as
-    /// the longer ones.
+    /// both can.
     pub fn append(&mut self, other: &Intervals) {
-        let length_ns = self.length_ns.max(other.length_ns);
+        let length_ns = self.length_with(other);
         let mut mine = self.coarsened(length_ns);
         let next = mine.list.last().map_or(0, |last| last.index + 1);
         mine.list.extend(
@@ -269,6 +283,13 @@ impl Intervals {
             mine = mine.coarsened(2 * mine.length_ns);
         }
         *self = mine;
+    }
+
+    fn length_with(&self, other: &Intervals) -> u64 {
+        match (self.length_ns, other.length_ns) {
+            (0, length_ns) | (length_ns, 0) => length_ns,
+            (one_ns, other_ns) => common_length_ns(one_ns, other_ns),
+        }
     }
 
     /// The same in intervals of at least `length_ns`: as many joined as that takes.
@@ -305,10 +326,10 @@ pub(crate) struct IntervalRecorder {
 }
 
 impl IntervalRecorder {
-    /// A recorder for a measurement of about `length_ns`.
+    /// A recorder of intervals of `length_ns`, at least 1.
     pub(crate) fn new(length_ns: u64) -> Self {
         Self {
-            length_ns: interval_length_ns(length_ns),
+            length_ns: length_ns.max(1),
             index: 0,
             counts: vec![0; BUCKETS],
             touched: Vec::with_capacity(BUCKETS),
@@ -373,6 +394,7 @@ impl IntervalRecorder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::summary::WINDOW_NS;
     use proptest::prelude::*;
 
     fn interval(index: u64, latencies: &[u64]) -> Interval {
@@ -388,11 +410,16 @@ mod tests {
 
     #[test]
     fn longer_measurements_have_longer_intervals() {
-        assert_eq!(interval_length_ns(1), WINDOW_NS);
-        assert_eq!(interval_length_ns(WINDOW_NS * 3_600), WINDOW_NS);
-        assert_eq!(interval_length_ns(WINDOW_NS * 3_600 + 1), 2 * WINDOW_NS);
-        assert_eq!(interval_length_ns(WINDOW_NS * 9_000), 4 * WINDOW_NS);
-        assert_eq!(interval_length_ns(u64::MAX / 2) % WINDOW_NS, 0);
+        let length_ns = |measured_ns| interval_length_ns(measured_ns, WINDOW_NS);
+        assert_eq!(length_ns(1), WINDOW_NS);
+        assert_eq!(length_ns(WINDOW_NS * 3_600), WINDOW_NS);
+        assert_eq!(length_ns(WINDOW_NS * 3_600 + 1), 2 * WINDOW_NS);
+        assert_eq!(length_ns(WINDOW_NS * 9_000), 4 * WINDOW_NS);
+        assert_eq!(length_ns(u64::MAX / 2) % WINDOW_NS, 0);
+        assert_eq!(interval_length_ns(FINEST_NS * 3_600, FINEST_NS), FINEST_NS);
+        assert_eq!(interval_length_ns(FINEST_NS * 3_601, FINEST_NS), 2 * FINEST_NS);
+        assert_eq!(interval_length_ns(1, 0), FINEST_NS, "no shorter ones");
+        assert_eq!(interval_length_ns(1, FINEST_NS + 1), 2 * FINEST_NS);
     }
 
     #[test]
@@ -440,6 +467,19 @@ mod tests {
         assert_eq!(one.list[2].counts.completed, 3);
         let all = one.coarsened(10 * WINDOW_NS);
         assert_eq!((all.length_ns, all.list.len(), all.list[0].counts.completed), (10 * WINDOW_NS, 1, 6));
+    }
+
+    #[test]
+    fn intervals_of_lengths_that_do_not_divide_each_other_meet_at_a_common_one() {
+        // 30 and 40 ms meet at 120 ms.
+        let mut one =
+            Intervals { length_ns: 3 * FINEST_NS, list: vec![interval(3, &[1]), interval(4, &[2])] };
+        let other = Intervals { length_ns: 4 * FINEST_NS, list: vec![interval(2, &[3]), interval(3, &[4])] };
+        one.overlay(&other);
+        let seen: Vec<_> = one.list.iter().map(|i| (i.index, i.counts.completed)).collect();
+        assert_eq!((one.length_ns, seen), (12 * FINEST_NS, vec![(0, 2), (1, 2)]));
+        one.overlay(&Intervals::default());
+        assert_eq!(one.length_ns, 12 * FINEST_NS);
     }
 
     #[test]

@@ -104,11 +104,11 @@ impl LatencyRecorder {
         }
     }
 
-    /// As [`LatencyRecorder::new`], and keeps latencies [by interval](crate::intervals) too. `length_ns`, how long will
-    /// be measured, decides how long the intervals are.
+    /// As [`LatencyRecorder::new`], and keeps latencies [by interval](crate::intervals) of `interval_ns` too; of a measurement
+    /// of some length, those of [`interval_length_ns`](crate::intervals::interval_length_ns) take bounded memory.
     #[must_use]
-    pub fn with_intervals(start_ns: u64, length_ns: u64) -> Self {
-        Self { intervals: Some(IntervalRecorder::new(length_ns)), ..Self::new(start_ns) }
+    pub fn with_intervals(start_ns: u64, interval_ns: u64) -> Self {
+        Self { intervals: Some(IntervalRecorder::new(interval_ns)), ..Self::new(start_ns) }
     }
 
     /// The next interval that is over at `now_ns` and was not handed out yet; call again until there is none. Always none
@@ -201,20 +201,20 @@ impl LatencyRecorder {
 
 /// The largest values of the current window.
 #[derive(Debug, Clone)]
-pub(crate) struct Window {
-    pub(crate) index: u64,
-    pub(crate) count: u64,
+struct Window {
+    index: u64,
+    count: u64,
     /// At most [`TAIL_LEN`] values, the smallest on top.
     tail: BinaryHeap<Reverse<u64>>,
 }
 
 impl Window {
-    pub(crate) fn new() -> Self {
+    fn new() -> Self {
         Self { index: 0, count: 0, tail: BinaryHeap::with_capacity(TAIL_LEN) }
     }
 
     #[inline]
-    pub(crate) fn push(&mut self, latency_ns: u64) {
+    fn push(&mut self, latency_ns: u64) {
         self.count += 1;
         if self.tail.len() < TAIL_LEN {
             self.tail.push(Reverse(latency_ns));
@@ -226,7 +226,7 @@ impl Window {
     }
 
     /// The smallest value that at least 99.9 % of the window's values do not exceed; `None` for an empty window.
-    pub(crate) fn take_p999(&mut self) -> Option<u64> {
+    fn take_p999(&mut self) -> Option<u64> {
         // As many values may lie strictly above it as fit into one thousandth.
         let above = (self.count / 1000).min(TAIL_LEN as u64 - 1) as usize;
         self.count = 0;
@@ -314,7 +314,7 @@ impl Summary {
 
     /// Joins a measurement that ran side by side with this one, by another generator of the same load: requests add up,
     /// time does not. Both must have recorded [by interval](crate::intervals), which are laid over each other; each
-    /// window's p99.9 is then that of the requests of both in that window, to 3 digits. Without intervals as long as
+    /// window's p99.9 is then that of the requests of both in that window, to 3 digits. Without intervals that make up
     /// windows, which runs of over 6 minutes have not, no window is left. A window that was cut for either counts as
     /// cut, twice if for both, up to the number of windows.
     pub fn merge_parallel(&mut self, other: &Summary) {
@@ -322,9 +322,11 @@ impl Summary {
         self.total.add(&other.total).expect("all summaries have histograms of the same bounds");
         self.counts.add(&other.counts);
         self.intervals.overlay(&other.intervals);
-        self.window_p999_ns = match self.intervals.length_ns {
-            WINDOW_NS => self.intervals.list.iter().filter_map(|i| i.latency_ns(0.999)).collect(),
-            _ => Vec::new(),
+        let length_ns = self.intervals.length_ns;
+        self.window_p999_ns = if length_ns > 0 && WINDOW_NS.is_multiple_of(length_ns) {
+            self.intervals.coarsened(WINDOW_NS).list.iter().filter_map(|i| i.latency_ns(0.999)).collect()
+        } else {
+            Vec::new()
         };
         self.windows_cut = (self.windows_cut + other.windows_cut).min(self.window_p999_ns.len() as u64);
     }

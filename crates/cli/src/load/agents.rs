@@ -17,6 +17,7 @@ use tailwater_loadgen::{Control, Measurement};
 
 use super::args::LoadArgs;
 use super::session::JobTarget;
+use super::transport::Transport;
 
 /// What an agent prints in front of its address.
 const LISTENING: &str = "agent listening on ";
@@ -39,9 +40,9 @@ pub fn serve(args: &LoadArgs, listen: SocketAddr, stop: &Arc<AtomicBool>) -> any
             stop.store(true, Relaxed);
         });
     }
-    let core = args.core.first().copied();
+    let transport = Transport::new(args.core.first().copied());
     let run_job = |job: &Job<JobTarget>, control: &Control<'_>| -> Result<Measurement, String> {
-        job.target.run(&job.plan, job.seed, core, control).map_err(|error| format!("{error:#}"))
+        job.target.run(&job.plan, job.seed, &transport, control).map_err(|error| format!("{error:#}"))
     };
     Ok(agent::serve(&listener, run_job, stop, args.once)?)
 }

@@ -13,11 +13,17 @@ use tailwater_loadgen::search::{SearchPlan, Slo};
 use tailwater_workload::units::parse_duration_ns;
 use tailwater_workload::{ArrivalProcess, LoadPattern, Rate, RateList, ServiceTime};
 
+use super::transport::{IOKERNEL, Over, Way};
+
 /// How long a load is measured if not told.
 const DURATION_NS: u64 = 10_000_000_000;
 
 /// How long the server works on a spin request if not told: exponentially distributed, 10 us on average.
 const SERVICE: &str = "exp:10us";
+
+/// How long the server may take to answer first if not told: it is there, or has to attach first.
+const WAIT_NS: u64 = 2_000_000_000;
+const PORT_WAIT_NS: u64 = 60_000_000_000;
 
 /// How long a trial of a search takes if not told.
 const TRIAL_NS: u64 = 3_000_000_000;
@@ -48,6 +54,11 @@ Several generators, here and on other machines:
   tailwater load --agent 10.0.0.2:7171                                         on the other machine
   tailwater load 10.0.0.9:5000 --rate 1M --coordinate 10.0.0.2:7171,10.0.0.3:7171
 
+A program on Tailwater, asked by another one on Tailwater; or from inside an IOKernel that is started for it:
+  tailwater load 10.77.0.9:5000 --over tailwater --rate 20k
+  tailwater load 10.77.0.9:5000 --over port --iokernel @load --core 0 --rate 200k &
+  tailwater run --iokernel @load --ip 10.77.0.9 -- spin
+
 Two versions of a server:
   tailwater load 127.0.0.1:5000 --rate 50k --runs 10 --json a.json
   tailwater compare a.json b.json
@@ -75,6 +86,16 @@ pub struct LoadArgs {
     /// Most requests unanswered on one TCP connection; further ones wait for one with room [default: 4]
     #[arg(long, value_name = "N", value_parser = parse_pipeline)]
     pipeline: Option<usize>,
+    /// How requests travel
+    #[arg(long, value_enum, default_value = "kernel", help_heading = "Transport")]
+    pub(super) over: Over,
+    /// Control socket of the IOKernel to attach to, or with --over port to start; @NAME is an abstract address [default:
+    /// @tailwater]
+    #[arg(long, value_name = "SOCKET", help_heading = "Transport")]
+    iokernel: Option<String>,
+    /// How long the server may take to answer first [default: 2s, 60s with --over port]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration_ns, help_heading = "Transport")]
+    wait: Option<u64>,
     /// Do not store first what memcached and rocks read later
     #[arg(long)]
     pub(super) no_preload: bool,
@@ -273,9 +294,19 @@ impl LoadArgs {
         self.connections.unwrap_or(1)
     }
 
-    /// Most requests unanswered on one of them.
-    pub fn pipeline(&self) -> usize {
-        self.pipeline.unwrap_or(DEFAULT_PIPELINE)
+    /// How to reach the server.
+    pub fn way(&self) -> Way {
+        let default_wait = if self.over == Over::Port { PORT_WAIT_NS } else { WAIT_NS };
+        let connections = (self.connections(), self.pipeline.unwrap_or(DEFAULT_PIPELINE));
+        Way {
+            over: self.over,
+            iokernel: match self.over {
+                Over::Port => Some(self.iokernel.clone().unwrap_or_else(|| IOKERNEL.to_owned())),
+                Over::Kernel | Over::Tailwater => self.iokernel.clone(),
+            },
+            connections: self.is_tcp().then_some(connections),
+            wait_ns: self.wait.unwrap_or(default_wait),
+        }
     }
 
     fn protocol_name(&self) -> &str {
@@ -285,7 +316,22 @@ impl LoadArgs {
     /// Refuses options that would have no effect here: who gives one means something by it.
     fn check_effects(&self) -> anyhow::Result<()> {
         let (spin, tcp) = (self.protocol_name() == "spin", self.is_tcp());
+        let agents = self.agents.is_some() || !self.coordinate.is_empty();
+        let stores = matches!(self.protocol_name(), "memcached" | "rocks") && !self.no_preload;
         let given = [
+            (
+                self.over == Over::Kernel && self.iokernel.is_some(),
+                "--iokernel is for --over tailwater and --over port",
+            ),
+            (
+                self.over == Over::Tailwater && !self.core.is_empty(),
+                "--core is for kernel sockets and for --over port: an IOKernel lends its cores as it sees fit",
+            ),
+            (self.over == Over::Port && agents, "--over port is one generator: leave agents out"),
+            (
+                self.over == Over::Port && tcp && stores,
+                "--over port stores nothing over TCP: store it by other means and add --no-preload, or leave --tcp out",
+            ),
             (
                 self.connections.is_some() && !tcp,
                 "--connections is for TCP: add --tcp, or use --flows over UDP",

@@ -14,6 +14,7 @@ use tailwater_workload::{Intervals, Rate};
 
 use super::args::LoadArgs;
 use super::session::Done;
+use super::transport::Over;
 use crate::machine::{Machine, commit};
 
 /// Name and version of the form.
@@ -32,6 +33,9 @@ pub struct Document {
     pub server: String,
     /// What was asked, as it was written.
     pub protocol: String,
+    /// How requests travelled.
+    #[serde(default = "kernel")]
+    pub over: Over,
     /// TCP connections of each generator; 0 over UDP.
     pub connections: u32,
     /// The seed all others derive from.
@@ -99,6 +103,11 @@ pub struct SearchOutcome {
     pub trials: Vec<Trial>,
 }
 
+/// What documents without the word were measured over.
+fn kernel() -> Over {
+    Over::Kernel
+}
+
 impl Document {
     /// A document without points.
     pub fn new(args: &LoadArgs, agents: usize) -> Self {
@@ -108,6 +117,7 @@ impl Document {
             machine: serde_json::to_value(Machine::describe()).unwrap_or_default(),
             server: args.server.map_or_else(String::new, |server| server.to_string()),
             protocol: args.protocol.clone(),
+            over: args.over,
             connections: if args.is_tcp() { args.connections() } else { 0 },
             seed: args.seed,
             agents,

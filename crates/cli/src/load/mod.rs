@@ -2,7 +2,7 @@
 //!
 //! Owns: which of four things is done (one load or several, a search, serving as an agent), and their order. The
 //! measurement is the `tailwater-loadgen` crate's. Neighbours: [`args`] has what a person types, [`session`] who
-//! generates (this thread, or agents), [`live`] what shows meanwhile, [`output`] what is written afterwards,
+//! generates (this process, or agents), [`transport`] and [`port`] how requests travel, [`live`] what shows meanwhile, [`output`] what is written afterwards,
 //! [`document`] the file that `tailwater compare` reads.
 
 use std::sync::Arc;
@@ -17,9 +17,11 @@ mod args;
 pub mod document;
 mod live;
 mod output;
+mod port;
 mod session;
 #[cfg(test)]
 mod tests;
+mod transport;
 
 pub use args::{LoadArgs, parse_percent};
 

@@ -9,25 +9,20 @@ use std::io::{self, Read};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::channel;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use tailwater_loadgen::coordinate::fleet::{AgentOutcome, Fleet};
 use tailwater_loadgen::coordinate::wire::Job;
-use tailwater_loadgen::kernel_tcp::{self, Connections};
-use tailwater_loadgen::kernel_udp::{self, Load, Target};
 use tailwater_loadgen::protocol::{Medium, from_name};
 use tailwater_loadgen::{Control, Measurement, Plan};
-use tailwater_workload::intervals::interval_length_ns;
 use tailwater_workload::{Interval, ServiceTime};
 
 use super::agents::LocalAgents;
 use super::args::LoadArgs;
 use super::live::Progress;
-
-/// How long a server may take to answer the first contact.
-const CONTACT_PATIENCE: Duration = Duration::from_secs(2);
+use super::transport::{Over, Question, Transport, Way};
 
 /// Longest file that a protocol reads, such as a list of names: agents get it with each job.
 const MAX_FILE: u64 = 16 << 20;
@@ -42,12 +37,8 @@ pub struct JobTarget {
     pub protocol: String,
     /// Files that the protocol names, by path: an agent reads none of its own.
     pub files: BTreeMap<String, String>,
-    /// Over TCP instead of UDP.
-    pub tcp: bool,
-    /// TCP connections of each generator.
-    pub connections: u32,
-    /// Most requests unanswered on one of them.
-    pub pipeline: usize,
+    /// How to reach the server.
+    pub way: Way,
     /// Whether to store first what the protocol reads.
     pub preload: bool,
 }
@@ -58,9 +49,7 @@ impl JobTarget {
             server: args.server.context("the server's address is missing")?,
             protocol: args.protocol.clone(),
             files: BTreeMap::new(),
-            tcp: args.is_tcp(),
-            connections: args.connections(),
-            pipeline: args.pipeline(),
+            way: args.way(),
             preload: !args.no_preload,
         };
         let files = RefCell::new(BTreeMap::new());
@@ -85,10 +74,10 @@ impl JobTarget {
     }
 
     fn medium(&self) -> Medium {
-        if self.tcp { Medium::Stream } else { Medium::Datagram }
+        if self.way.connections.is_some() { Medium::Stream } else { Medium::Datagram }
     }
 
-    /// Runs `plan` against it on the calling thread, bound to `core` if given.
+    /// Runs `plan` against it over `transport`.
     ///
     /// # Errors
     /// When the run could not start.
@@ -96,21 +85,15 @@ impl JobTarget {
         &self,
         plan: &Plan,
         seed: u64,
-        core: Option<usize>,
+        transport: &Transport,
         control: &Control<'_>,
     ) -> anyhow::Result<Measurement> {
         let missing = || io::Error::from(io::ErrorKind::NotFound);
         let read_file = |path: &str| self.files.get(path).cloned().ok_or_else(missing);
         let host = self.server.to_string();
         let protocol = from_name(&self.protocol, self.medium(), &plan.service, &host, read_file)?;
-        let load = Load { protocol, seed, preload: self.preload };
-        let target = Target { server: self.server, core, wait: CONTACT_PATIENCE };
-        if self.tcp {
-            let connections = Connections { count: self.connections, pipeline: self.pipeline };
-            Ok(kernel_tcp::run_under(plan, &load, connections, &target, control)?)
-        } else {
-            Ok(kernel_udp::run_under(plan, &load, &target, control)?)
-        }
+        let question = Question { server: self.server, protocol, preload: self.preload, seed, plan };
+        transport.run(&self.way, question, control)
     }
 }
 
@@ -136,9 +119,24 @@ pub struct Session<'a> {
 }
 
 enum Generators {
-    Here { core: Option<usize> },
+    Here(Transport),
     // In this order: the connections close before the processes are waited for.
     Agents { fleet: Fleet, _local: LocalAgents },
+}
+
+impl Generators {
+    /// This process, ready to send.
+    fn here(args: &LoadArgs, target: &JobTarget) -> anyhow::Result<Self> {
+        let transport = Transport::new(args.core.first().copied());
+        transport.prepare(&target.way)?;
+        if let (Over::Port, Some(socket), false) = (args.over, &target.way.iokernel, args.quiet) {
+            eprintln!(
+                "the server may attach now: tailwater run --iokernel {socket} --ip {} -- ...",
+                target.server.ip()
+            );
+        }
+        Ok(Self::Here(transport))
+    }
 }
 
 impl<'a> Session<'a> {
@@ -149,7 +147,7 @@ impl<'a> Session<'a> {
     pub fn open(args: &LoadArgs, stop: &'a AtomicBool) -> anyhow::Result<Self> {
         let target = JobTarget::new(args)?;
         let generators = if args.agents.is_none() && args.coordinate.is_empty() {
-            Generators::Here { core: args.core.first().copied() }
+            Generators::here(args, &target)?
         } else {
             let local = LocalAgents::start(usize::from(args.agents.unwrap_or(0)), &args.core)?;
             let mut addresses = local.addresses();
@@ -162,7 +160,7 @@ impl<'a> Session<'a> {
     /// How many agents there are; 0 when this thread generates.
     pub fn agents(&self) -> usize {
         match &self.generators {
-            Generators::Here { .. } => 0,
+            Generators::Here(_) => 0,
             Generators::Agents { fleet, .. } => fleet.len(),
         }
     }
@@ -183,8 +181,8 @@ impl<'a> Session<'a> {
         let preload = std::mem::take(&mut self.target.preload);
         let target = |first: bool| JobTarget { preload: preload && first, ..self.target.clone() };
         let (measurement, agents) = match &mut self.generators {
-            Generators::Here { core } => {
-                (generate_here(&target(true), plan, seed, *core, self.stop, progress)?, Vec::new())
+            Generators::Here(transport) => {
+                (generate_here(&target(true), plan, seed, transport, self.stop, progress)?, Vec::new())
             }
             Generators::Agents { fleet, .. } => {
                 let count = fleet.len() as u32;
@@ -213,14 +211,15 @@ fn generate_here(
     target: &JobTarget,
     plan: &Plan,
     seed: u64,
-    core: Option<usize>,
+    transport: &Transport,
     stop: &AtomicBool,
     progress: &Progress,
 ) -> anyhow::Result<Measurement> {
     if !progress.is_on() {
-        return target.run(plan, seed, core, &Control::new(stop));
+        return target.run(plan, seed, transport, &Control::new(stop));
     }
-    let length_ns = interval_length_ns(plan.schedule.length_ns().saturating_sub(plan.warm_up_ns));
+    // Of a plan without intervals none comes.
+    let length_ns = plan.interval_length_ns().unwrap_or(0);
     let (intervals, arriving) = channel::<Interval>();
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -235,7 +234,7 @@ fn generate_here(
             // The printing thread listens until this scope ends.
             let _ = intervals.send(interval.clone());
         };
-        target.run(plan, seed, core, &Control::new(stop).with_observer(&observer))
+        target.run(plan, seed, transport, &Control::new(stop).with_observer(&observer))
     })
 }
 

@@ -44,9 +44,20 @@ fn an_option_that_would_have_no_effect_is_refused_with_advice() {
         ("--tcp --flows 4", "use --connections"),
         ("--protocol http --flows 1", "use --connections"),
         ("--protocol echo:64 --service exp:1us", "leave it out"),
+        ("--iokernel @x", "--over tailwater"),
+        ("--over tailwater --core 1", "lends its cores"),
+        ("--over port --agents 2", "leave agents out"),
+        ("--over port --tcp --protocol memcached", "--no-preload"),
     ] {
         let error = args(&format!("127.0.0.1:1 --rate 1k {words}")).task().unwrap_err().to_string();
         assert!(error.contains(advice), "{words}: {error}");
+    }
+    for words in [
+        "--over port --core 0 --iokernel @x",
+        "--over port --tcp --protocol memcached --no-preload",
+        "--over tailwater --agents 2",
+    ] {
+        args(&format!("127.0.0.1:1 --rate 1k {words}")).task().expect(words);
     }
     for words in ["--protocol http --connections 64", "--tcp --pipeline 1 --service exp:1us", "--flows 4"] {
         args(&format!("127.0.0.1:1 --rate 1k {words}")).task().expect(words);
@@ -131,7 +142,7 @@ fn a_point_adds_up_its_runs() {
     let named = typed.plan_at(Rate::new(1e3).unwrap()).unwrap();
     let mut point = Point::new(&named.name, &named.plan);
     for run in 0..2 {
-        let mut recorder = LatencyRecorder::with_intervals(0, 1_000_000_000);
+        let mut recorder = LatencyRecorder::with_intervals(0, 100_000_000);
         (0..10u64).for_each(|i| recorder.record(i * 100_000_000, (1 + run) * 10_000));
         let mut generator = tailwater_loadgen::Generator::new(named.plan.clone(), 1, 0).unwrap().finish(1);
         generator.summary = recorder.finish(1_000_000_000);

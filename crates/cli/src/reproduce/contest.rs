@@ -241,41 +241,34 @@ impl Contest {
 
     /// A panel of tail latency over load, logarithmic. A curve ends where its system saturates. `more` are references.
     pub fn latency_panel(&self, panel: &str, more: Vec<Line>) -> Panel {
-        let line = |curve: &String| {
-            let sustained = self.curve(panel, curve).into_iter().take_while(|point| !point.saturated());
-            let points = sustained.filter_map(|p| Some((p.case.load, p.tail_us()?.median)));
-            Line::new(curve.clone(), points.collect())
-        };
-        let mut lines: Vec<Line> = self.names(|case| &case.curve).iter().map(line).collect();
-        lines.extend(more);
-        Panel {
-            title: panel.to_owned(),
-            x_label: format!("load ({})", self.unit),
-            y_label: "windowed p99.9 (us)".to_owned(),
-            log_y: true,
-            y_range: Some(decades(&lines)),
-            lines,
-            ..Panel::default()
-        }
+        let tail_us = |point: &Point| Some(point.tail_us()?.median);
+        let until_saturated = |point: &Point| !point.saturated();
+        let panel = self.panel(panel, "windowed p99.9 (us)", (&until_saturated, &tail_us), more);
+        Panel { log_y: true, y_range: Some(decades(&panel.lines)), ..panel }
     }
 
     /// A panel of the batch job's share over load. `more` are references.
     pub fn batch_panel(&self, panel: &str, more: Vec<Line>) -> Panel {
+        let share = |point: &Point| Some(point.share()?.median.min(1.0));
+        let panel = self.panel(panel, "batch job (alone = 1)", (&|_| true, &share), more);
+        Panel { y_range: Some((0.0, 1.0)), ..panel }
+    }
+
+    /// A panel of some value over load: each curve as far as it is to be drawn, and references.
+    fn panel(
+        &self,
+        panel: &str,
+        y_label: &str,
+        (drawn, value): (&dyn Fn(&Point) -> bool, &dyn Fn(&Point) -> Option<f64>),
+        more: Vec<Line>,
+    ) -> Panel {
         let line = |curve: &String| {
-            let points = self.curve(panel, curve).into_iter();
-            let points = points.filter_map(|p| Some((p.case.load, p.share()?.median.min(1.0))));
-            Line::new(curve.clone(), points.collect())
+            let points = self.curve(panel, curve).into_iter().take_while(|point| drawn(point));
+            Line::new(curve.clone(), points.filter_map(|p| Some((p.case.load, value(p)?))).collect())
         };
-        let mut lines: Vec<Line> = self.names(|case| &case.curve).iter().map(line).collect();
-        lines.extend(more);
-        Panel {
-            title: panel.to_owned(),
-            x_label: format!("load ({})", self.unit),
-            y_label: "batch job (alone = 1)".to_owned(),
-            y_range: Some((0.0, 1.0)),
-            lines,
-            ..Panel::default()
-        }
+        let lines = self.names(|case| &case.curve).iter().map(line).chain(more).collect();
+        let (title, x_label) = (panel.to_owned(), format!("load ({})", self.unit));
+        Panel { title, x_label, y_label: y_label.to_owned(), lines, ..Panel::default() }
     }
 }
 

@@ -187,7 +187,7 @@ impl Running {
             match self.station.wait(Duration::from_millis(10))? {
                 Some(Progress::Started(at)) => return Ok(at),
                 Some(Progress::Finished(_)) => anyhow::bail!("the generator ended before it began"),
-                None => {}
+                Some(Progress::Interval(_)) | None => {}
             }
         }
     }

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use tailwater_shm::Cycles;
+use tailwater_shm::ring::LINE;
 use tailwater_shm::trace::event::Undelivered;
 use tailwater_shm::trace::{Event, Step, Who};
 
@@ -32,7 +33,7 @@ pub enum Switched {
         who: Who,
         /// The runtime had no core when it came.
         unserved: bool,
-        /// Lines of 64 bytes before it.
+        /// Lines before it.
         lines: u32,
     },
     /// It was dropped.
@@ -52,8 +53,8 @@ pub struct Request {
     pub due: Cycles,
     /// When it came out of the port.
     pub arrived: Cycles,
-    /// When the port had been polled before.
-    pub polled: Cycles,
+    /// When the port had been polled before; `None` if that was before the trace.
+    pub polled: Option<Cycles>,
     /// What the switch did with it.
     pub switched: Option<Switched>,
     /// What the runtime alleges, in order of time.
@@ -75,11 +76,14 @@ pub struct Collector {
     pub not_kept: u64,
     /// Allegations that cannot be true.
     pub untrue: u64,
+    /// Time of the first event.
+    began: Option<Cycles>,
 }
 
 impl Collector {
     /// Takes in the event of time `at`.
     pub fn push(&mut self, at: Cycles, event: Event) {
+        self.began.get_or_insert(at);
         match event {
             Event::Arrived { id, port, len, due, polled } => self.arrived(at, id, (port, len), (due, polled)),
             Event::InRing { id, who, unserved, lines } => {
@@ -128,7 +132,8 @@ impl Collector {
             len,
             due: due.min(at),
             arrived: at,
-            polled,
+            // What was before the trace is not known.
+            polled: Some(polled).filter(|&polled| self.began.is_some_and(|began| began <= polled)),
             switched: None,
             steps: Vec::new(),
             seen: None,
@@ -164,6 +169,19 @@ impl Collector {
 }
 
 impl Request {
+    /// How long after the poll before it was found.
+    pub fn poll_gap(&self) -> Option<Cycles> {
+        Some(self.arrived.saturating_sub(self.polled?))
+    }
+
+    /// Bytes that lay in the ring before it.
+    pub fn bytes_before(&self) -> Option<u64> {
+        match self.switched? {
+            Switched::InRing { lines, .. } => Some(u64::from(lines) * LINE as u64),
+            Switched::Dropped(_) => None,
+        }
+    }
+
     /// Whose ring it was put into.
     pub fn who(&self) -> Option<Who> {
         match self.switched? {

@@ -37,7 +37,7 @@ const PAUSE: Duration = Duration::from_millis(5);
   tailwater trace --runtime spin --sample 100 --slowest 20
   tailwater trace --sample 1 --duration 200ms --out trace.json
                                                      every request; open the file in ui.perfetto.dev
-  tailwater trace --iokernel @tailwater-demo-4711    of a `tailwater demo` with this process id
+  tailwater trace --iokernel @tailwater-testbed-4711 of a `tailwater demo` with this process id
 
 Requests come from ports (load generator, TAP, AF_XDP). The reply is the next frame that the thread which read the request
 sends back. Times are taken when IOKernel and runtime see things, in nanoseconds. Needs the IOKernel's user, or root.")]

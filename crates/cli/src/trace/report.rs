@@ -40,7 +40,7 @@ impl<'a> Report<'a> {
             return text;
         }
         // Writing to a string does not fail.
-        let _ = write!(text, "\n{}\n{}", self.percentiles(), self.slowest(slowest));
+        let _ = write!(text, "\n{}{}\n{}", self.percentiles(), self.conditions(), self.slowest(slowest));
         text
     }
 
@@ -107,6 +107,23 @@ impl<'a> Report<'a> {
         table
     }
 
+    /// What requests found when they came: how regularly ports are polled, and how full rings were.
+    fn conditions(&self) -> String {
+        let requests = || self.collector.requests.values();
+        let mut gaps: Vec<Cycles> = requests().filter_map(Request::poll_gap).collect();
+        let mut before: Vec<u64> = requests().filter_map(Request::bytes_before).collect();
+        let mut text = String::new();
+        // Writing to a string does not fail.
+        if let Some([p50, p99, max]) = quantiles(&mut gaps) {
+            let [p50, p99, max] = [p50, p99, max].map(|gap| self.us(gap));
+            let _ = writeln!(text, "us since the poll of the port before: p50 {p50}, p99 {p99}, max {max}");
+        }
+        if let Some([p50, p99, max]) = quantiles(&mut before) {
+            let _ = writeln!(text, "bytes in the ingress ring before it: p50 {p50}, p99 {p99}, max {max}");
+        }
+        text
+    }
+
     fn slowest(&self, count: usize) -> String {
         let mut text = String::new();
         for breakdown in self.answered.iter().take(count) {
@@ -134,7 +151,13 @@ impl<'a> Report<'a> {
         let long = self.us(breakdown.in_stage(stage));
         let kthread = |who: Option<Who>| who.map_or("its kthread".to_owned(), |who| self.kthread(who));
         match stage {
-            Stage::Port => format!("waited {long} us for its port to be polled"),
+            Stage::Port => match request.poll_gap() {
+                Some(gap) => format!(
+                    "waited {long} us for its port to be polled: the poll before was {} us earlier",
+                    self.us(gap)
+                ),
+                None => format!("waited {long} us for its port to be polled"),
+            },
             Stage::Switch => format!("{long} us in the switch"),
             Stage::Detection => format!(
                 "waited {long} us for a core: {} had none, and none was granted yet{}",
@@ -149,7 +172,8 @@ impl<'a> Report<'a> {
             ),
             Stage::Ring => {
                 format!(
-                    "{long} us in the ingress ring: {} had a core and ran something else",
+                    "{long} us in the ingress ring behind {} bytes: {} had a core and ran something else",
+                    request.bytes_before().unwrap_or(0),
                     kthread(span.who)
                 )
             }
@@ -204,13 +228,30 @@ impl<'a> Report<'a> {
         format!("{} gave up core {} {how}", self.kthread(from), tenancy.core)
     }
 
-    /// Who got the core from the kthread that was preempted.
+    /// Who ran instead of a request that was preempted: whoever got the core, or others of its own program.
     fn taker(&self, span: &Span) -> String {
         let Some(loser) = span.who else { return String::new() };
         let tenancies = self.collector.cores.tenancies();
-        let taker = tenancies.iter().rev().find(|it| it.from == Some(loser) && it.decided < span.to);
-        taker.map_or(String::new(), |it| format!(", which went to {}", self.kthread(it.who)))
+        let during = |at: Cycles| (span.from..=span.to).contains(&at);
+        let taker = tenancies.iter().find(|it| it.from == Some(loser) && it.ceded.is_some_and(during));
+        let kept = tenancies.iter().any(|it| {
+            it.who == loser
+                && it.running.is_some_and(|at| at <= span.from)
+                && it.lost.is_none_or(|at| at >= span.to)
+        });
+        match taker {
+            Some(taker) => format!(", which went to {}", self.kthread(taker.who)),
+            None if kept => ": its time slice was over, and other threads of its program ran there".to_owned(),
+            None => String::new(),
+        }
     }
+}
+
+/// Median, 99th percentile and maximum.
+fn quantiles(values: &mut [u64]) -> Option<[u64; 3]> {
+    values.sort_unstable();
+    let last = values.len().checked_sub(1)?;
+    Some([0.5, 0.99, 1.0].map(|q| values[(last as f64 * q).ceil() as usize]))
 }
 
 fn times(request: &Request, is: impl Fn(Step) -> bool) -> String {

@@ -124,7 +124,7 @@ fn a_request_that_waits_behind_a_long_one_says_so() {
     story.step(90_200, Step::Received).replied(91_000, 91_100, 91_200);
     assert_eq!(
         story.reason(),
-        "89.9 us in the ingress ring: kthread 0 of web had a core and ran something else"
+        "89.9 us in the ingress ring behind 0 bytes: kthread 0 of web had a core and ran something else"
     );
     let mut story = undisturbed();
     story.arrives(0, 0, 100).step(200, Step::Taken { ring: 0 });
@@ -136,6 +136,34 @@ fn a_request_that_waits_behind_a_long_one_says_so() {
     story.step(300, Step::Delivered { woke: false, ahead: 3, queue: 0 });
     story.step(90_300, Step::Received).replied(91_000, 91_100, 91_200);
     assert_eq!(story.reason(), "90.0 us in its socket behind 3 others: no thread was waiting to receive");
+}
+
+#[test]
+fn how_late_a_port_was_polled_and_how_full_the_ring_was_is_said() {
+    let mut story = undisturbed();
+    let arrived = Event::Arrived { id: 1, port: 0, len: 60, due: 10_000, polled: 2_000 };
+    story.0.push(60_000, arrived);
+    story.0.push(60_100, Event::InRing { id: 1, who: SERVICE, unserved: false, lines: 30 });
+    story.step(60_200, Step::Taken { ring: 0 }).step(60_300, WOKEN).step(60_400, Step::Received);
+    story.replied(60_500, 60_600, 60_700);
+    assert_eq!(
+        story.reason(),
+        "waited 50.0 us for its port to be polled: the poll before was 58.0 us earlier"
+    );
+    let (names, clock) = (names(), clock());
+    let text = Report::new(&story.0, &names, &clock, Some(NONE)).text(5);
+    assert!(text.contains("us since the poll of the port before: p50 58.0, p99 58.0, max 58.0"), "{text}");
+    assert!(text.contains("bytes in the ingress ring before it: p50 1920, p99 1920, max 1920"), "{text}");
+}
+
+#[test]
+fn a_poll_before_the_trace_began_says_nothing() {
+    let mut story = Story::default();
+    story.core(5_000, CoreStep::Running, Handoff::Wake, SERVICE, None);
+    story.0.push(60_000, Event::Arrived { id: 1, port: 0, len: 60, due: 10_000, polled: 4_999 });
+    story.0.push(60_100, Event::InRing { id: 1, who: SERVICE, unserved: false, lines: 0 });
+    story.replied(60_500, 60_600, 60_700);
+    assert_eq!(story.reason(), "waited 50.0 us for its port to be polled");
 }
 
 #[test]
@@ -175,6 +203,27 @@ fn a_preempted_request_says_how_often_and_by_whom() {
     assert_eq!(breakdown.in_stage(Stage::Blocked), 1_000);
     assert_eq!(breakdown.in_stage(Stage::Run), 1_700 + 900 + 1_000);
     assert_eq!(story.reason(), "preempted once, 50.0 us off its core, which went to kthread 0 of batch");
+}
+
+#[test]
+fn a_request_whose_time_slice_was_over_says_that_its_own_program_ran() {
+    let mut story = Story::default();
+    // The core had been lost to the batch job once, and come back, before all this.
+    story.core(0, CoreStep::Running, Handoff::Wake, SERVICE, None);
+    story.core(100, CoreStep::Decided, Handoff::Polling, BATCH, Some(SERVICE));
+    story.core(200, CoreStep::Ceded, Handoff::Polling, SERVICE, None);
+    story.core(300, CoreStep::Running, Handoff::Polling, BATCH, None);
+    story.core(400, CoreStep::Decided, Handoff::Polling, SERVICE, Some(BATCH));
+    story.core(500, CoreStep::Ceded, Handoff::Polling, BATCH, None);
+    story.core(600, CoreStep::Running, Handoff::Polling, SERVICE, None);
+    story.arrives(1_000, 1_000, 1_100).step(1_200, Step::Taken { ring: 0 }).step(1_300, WOKEN);
+    story.step(1_400, Step::Received).step(16_400, Step::Off { asked: true }).step(60_400, Step::On);
+    story.step(61_000, Step::Off { asked: true }).step(62_000, Step::On);
+    story.replied(70_000, 70_100, 70_200);
+    assert_eq!(
+        story.reason(),
+        "preempted 2 times, 45.0 us off its core: its time slice was over, and other threads of its program ran there"
+    );
 }
 
 #[test]

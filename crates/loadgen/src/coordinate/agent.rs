@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
 use tailwater_workload::Interval;
-use tailwater_workload::intervals::interval_length_ns;
 
 use crate::clock::Clock;
 use crate::control::Control;
@@ -205,9 +204,10 @@ fn run_one<T, R: RunJob<T>>(
         // The sender ends only when the connection does, which ends the job too.
         let _ = intervals.send(interval.clone());
     };
-    let measured_ns = job.plan.schedule.length_ns().saturating_sub(job.plan.warm_up_ns);
+    // Of a plan without intervals none comes.
+    let length_ns = job.plan.interval_length_ns().unwrap_or(0);
     let answer = std::thread::scope(|scope| {
-        scope.spawn(|| send_intervals(conversation.writer, interval_length_ns(measured_ns), to_send));
+        scope.spawn(|| send_intervals(conversation.writer, length_ns, to_send));
         // Moved in, so that dropping it ends the thread above.
         let observer = observer;
         let control = Control::new(conversation.stop_job).with_gate(&gate);

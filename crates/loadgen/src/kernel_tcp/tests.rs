@@ -3,6 +3,7 @@
 use super::*;
 use crate::protocol::testing::{Fate, Server, protocols};
 use std::net::TcpListener;
+use std::sync::atomic::Ordering::Relaxed;
 
 fn plan(schedule: &str) -> Plan {
     let mut plan = Plan::new(schedule.parse().unwrap(), "const:0ns".parse().unwrap());

@@ -1,4 +1,5 @@
 use super::*;
+use std::sync::atomic::Ordering::Relaxed;
 use std::thread::JoinHandle;
 use tailwater_workload::spin::{Reply, Request};
 

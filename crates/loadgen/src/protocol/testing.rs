@@ -117,7 +117,7 @@ pub(crate) fn dns_answer(medium: Medium, request: &[u8]) -> Vec<u8> {
 }
 
 /// The length of the first request in `bytes`, if it is all there.
-fn request_len(name: &str, bytes: &[u8]) -> Option<usize> {
+pub(crate) fn request_len(name: &str, bytes: &[u8]) -> Option<usize> {
     let line = || bytes.windows(2).position(|window| window == b"\r\n").map(|at| at + 2);
     let len = match name {
         "echo" => 40,
@@ -204,7 +204,7 @@ impl Drop for Server {
 }
 
 /// The answer with one bit changed that matters, and that leaves its end where it was.
-fn lie(name: &str, medium: Medium, mut answer: Vec<u8>) -> Vec<u8> {
+pub(crate) fn lie(name: &str, medium: Medium, mut answer: Vec<u8>) -> Vec<u8> {
     let last = answer.len() - 1;
     let at = match name {
         // The work, and the key.

@@ -21,4 +21,4 @@ pub use client::{Client, ConnectionId, Peer};
 pub use open_loop::TcpLoad;
 pub use order::{Order, Outcome, TcpError};
 pub use stages::{STAGES, Stages, Stamps};
-pub use station::{TcpHandle, TcpStation, tcp_station};
+pub use station::{LoadProgress, TcpHandle, TcpStation, tcp_station};

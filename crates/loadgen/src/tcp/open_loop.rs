@@ -8,6 +8,7 @@
 use std::sync::Arc;
 
 use tailwater_tcp::{Events, Instant, State};
+use tailwater_workload::Interval;
 
 use super::client::{Client, ConnectionId};
 use crate::generator::Generator;
@@ -139,6 +140,12 @@ impl OpenLoop {
         self.touched = touched;
         self.look_after_one(client, now);
         self.generator.is_done()
+    }
+
+    /// The next interval that is over and was not handed out yet.
+    #[inline]
+    pub(super) fn poll_interval(&mut self, now: Instant) -> Option<&Interval> {
+        self.generator.poll_interval(now.0)
     }
 
     /// Opens one connection again if it is time, or ends it if it is stuck; each in its turn.

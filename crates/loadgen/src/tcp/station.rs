@@ -11,7 +11,7 @@
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
@@ -20,6 +20,7 @@ use tailwater_iokernel::frame::{ARP_FRAME, Mac};
 use tailwater_iokernel::port::{Attachment, Context, Delivery, Inject, Port, PortError};
 use tailwater_shm::{Clock, Cycles, clock};
 use tailwater_tcp::{Config, Events, Instant};
+use tailwater_workload::Interval;
 
 use super::client::{Client, ConnectionId, PORTS, Peer};
 use super::open_loop::{OpenLoop, TcpLoad};
@@ -36,7 +37,16 @@ const TIMERS: usize = 64;
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
 
 type Answer = Result<Outcome, TcpError>;
-type Measured = Result<Box<Measurement>, TcpError>;
+type Measured = Result<LoadProgress, TcpError>;
+
+/// How far a load has come.
+#[derive(Debug)]
+pub enum LoadProgress {
+    /// An interval is over, of a load whose plan keeps them.
+    Interval(Box<Interval>),
+    /// The load is over, or was stopped.
+    Finished(Box<Measurement>),
+}
 
 #[derive(Debug)]
 enum Command {
@@ -138,12 +148,49 @@ impl TcpHandle {
     /// # Errors
     /// [`TcpError::NotOpen`], [`TcpError::Plan`], or [`TcpError::Ended`].
     pub fn load(&self, load: TcpLoad, patience: Duration) -> Result<Measurement, TcpError> {
-        self.command(Command::Load(Box::new(load)))?;
-        let measured = self.measurements.recv_timeout(patience).or_else(|_| {
-            self.command(Command::Stop)?;
-            self.measurements.recv_timeout(STOP_PATIENCE).map_err(|_| TcpError::Ended)
-        })?;
-        measured.map(|measurement| *measurement)
+        self.start_load(load)?;
+        let (from, mut stopped) = (std::time::Instant::now(), false);
+        loop {
+            let limit = patience + if stopped { STOP_PATIENCE } else { Duration::ZERO };
+            match self.wait_load(limit.saturating_sub(from.elapsed()))? {
+                Some(LoadProgress::Finished(measurement)) => return Ok(*measurement),
+                Some(LoadProgress::Interval(_)) => {}
+                None if stopped => return Err(TcpError::Ended),
+                None => {
+                    self.stop_load()?;
+                    stopped = true;
+                }
+            }
+        }
+    }
+
+    /// Begins an open-loop run over the connections of the last [`Order::Open`]; [`wait_load`](Self::wait_load) tells how it
+    /// goes.
+    ///
+    /// # Errors
+    /// [`TcpError::Ended`].
+    pub fn start_load(&self, load: TcpLoad) -> Result<(), TcpError> {
+        self.command(Command::Load(Box::new(load)))
+    }
+
+    /// Ends the run that is going on; what was measured is still handed out.
+    ///
+    /// # Errors
+    /// [`TcpError::Ended`].
+    pub fn stop_load(&self) -> Result<(), TcpError> {
+        self.command(Command::Stop)
+    }
+
+    /// Waits at most `timeout` for the next step of a run; `None` when there was none.
+    ///
+    /// # Errors
+    /// [`TcpError::NotOpen`], [`TcpError::Plan`], or [`TcpError::Ended`].
+    pub fn wait_load(&self, timeout: Duration) -> Result<Option<LoadProgress>, TcpError> {
+        match self.measurements.recv_timeout(timeout) {
+            Ok(progress) => progress.map(Some),
+            Err(RecvTimeoutError::Timeout) => Ok(None),
+            Err(RecvTimeoutError::Disconnected) => Err(TcpError::Ended),
+        }
     }
 }
 
@@ -252,7 +299,9 @@ impl TcpStation {
     fn end_load(&mut self, now: Instant) {
         match core::mem::replace(&mut self.stage, Stage::Idle) {
             // Nobody may want it any more.
-            Stage::Loading(run) => drop(self.measured.send(Ok(Box::new(run.finish(now))))),
+            Stage::Loading(run) => {
+                let _ = self.measured.send(Ok(LoadProgress::Finished(Box::new(run.finish(now)))));
+            }
             stage => self.stage = stage,
         }
     }
@@ -333,7 +382,13 @@ impl TcpStation {
         }
         match &mut self.stage {
             Stage::Working(task) => done = task.poll(client, now, budget, &mut read),
-            Stage::Loading(run) => done = run.poll(client, now, budget),
+            Stage::Loading(run) => {
+                done = run.poll(client, now, budget);
+                if let Some(interval) = run.poll_interval(now) {
+                    // Nobody may want it any more.
+                    let _ = self.measured.send(Ok(LoadProgress::Interval(Box::new(interval.clone()))));
+                }
+            }
             Stage::Idle | Stage::Looking { .. } => {}
         }
         let sent = match &mut self.stage {

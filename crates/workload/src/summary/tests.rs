@@ -137,7 +137,7 @@ proptest! {
 
 /// A recorder with intervals that has seen these requests: (completed at, latency).
 fn recorded(requests: &[(u64, u64)]) -> Summary {
-    let mut recorder = LatencyRecorder::with_intervals(0, SECOND_NS);
+    let mut recorder = LatencyRecorder::with_intervals(0, WINDOW_NS);
     for &(now_ns, latency_ns) in requests {
         recorder.count_offered();
         recorder.record(now_ns, latency_ns);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tailwater_loadgen::Plan;
 use tailwater_sim::plot::{Line, Panel, decades, draw};
 use tailwater_sim::report::Table;
-use tailwater_workload::{LoadSchedule, Rate, SeriesWindow};
+use tailwater_workload::{Intervals, LoadSchedule, Rate};
 
 use super::super::context::{Context, FLOWS, Pace, Rig};
 use super::super::figure::{Claim, Figure, Outcome};
@@ -38,8 +38,16 @@ const MILLISECONDS_US: f64 = 1_000.0;
 #[derive(Debug)]
 pub struct Figure5;
 
-/// One system's series in one round.
-type Series = Vec<SeriesWindow>;
+/// What a system did in a window.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+struct Window {
+    completed: u64,
+    /// `None` when nothing was answered.
+    p999_us: Option<f64>,
+}
+
+/// One system's windows in one round.
+type Series = Vec<Window>;
 
 /// All rounds of both systems.
 #[derive(Debug, Default)]
@@ -91,7 +99,7 @@ impl Figure for Figure5 {
             (Duration::from_millis(if quick { 300 } else { 1_000 }), Duration::from_millis(150));
         let stages = stages(rig.testbed.cores.managed.len(), length);
         let plan = plan(&stages, length, warm_up)?;
-        let rounds = measure(self.name(), context, rig, &plan, if quick { 1 } else { ROUNDS })?;
+        let rounds = measure(self.name(), context, rig, (&plan, &stages), if quick { 1 } else { ROUNDS })?;
         let pace = Pace { rounds: rounds.series[0].len(), warm_up, counted: length * stages.len() as u32 };
         let mut notes = rig.notes(&pace, quick);
         notes.push(format!(
@@ -137,12 +145,19 @@ fn plan(stages: &[Stage], length: Duration, warm_up: Duration) -> anyhow::Result
     Ok(Plan {
         warm_up_ns,
         flows: FLOWS,
-        series_window_ns: WINDOW_NS,
+        intervals: true,
+        interval_ns: WINDOW_NS,
         ..Plan::new(LoadSchedule::new(segments)?, SERVICE.parse()?)
     })
 }
 
-fn measure(name: &str, context: &Context, rig: &Rig, plan: &Plan, rounds: usize) -> anyhow::Result<Rounds> {
+fn measure(
+    name: &str,
+    context: &Context,
+    rig: &Rig,
+    (plan, stages): (&Plan, &[Stage]),
+    rounds: usize,
+) -> anyhow::Result<Rounds> {
     let progress = context.progress(name, 2 * rounds as u64);
     let mut all = Rounds::default();
     for round in 0..rounds {
@@ -157,7 +172,8 @@ fn measure(name: &str, context: &Context, rig: &Rig, plan: &Plan, rounds: usize)
                 on_linux::point(&rig.testbed, rig.speed, plan, seed, setting)?
             };
             all.batch[system].extend(measured.batch.map(BatchRates::share));
-            all.series[system].push(measured.measurement.series);
+            let windows = stages.last().map_or(0, |stage| stage.to);
+            all.series[system].push(series(measured.measurement.summary.intervals(), windows));
             progress.inc(1);
         }
     }
@@ -165,19 +181,27 @@ fn measure(name: &str, context: &Context, rig: &Rig, plan: &Plan, rounds: usize)
     Ok(all)
 }
 
-fn tail_us(window: &SeriesWindow) -> Option<f64> {
-    window.p999_ns.map(|ns| ns as f64 / 1e3)
+/// The first so many windows, those without an answer too.
+fn series(intervals: &Intervals, windows: usize) -> Series {
+    let mut series = vec![Window::default(); windows];
+    for interval in &intervals.list {
+        if let Some(window) = usize::try_from(interval.index).ok().and_then(|index| series.get_mut(index)) {
+            window.completed = interval.counts.completed;
+            window.p999_us = interval.latency_ns(0.999).map(|ns| ns as f64 / 1e3);
+        }
+    }
+    series
 }
 
 /// Worst window of a stretch; `None` when nothing was answered in it.
-fn worst_us(windows: &[SeriesWindow]) -> Option<f64> {
-    windows.iter().filter_map(tail_us).reduce(f64::max)
+fn worst_us(windows: &[Window]) -> Option<f64> {
+    windows.iter().filter_map(|window| window.p999_us).reduce(f64::max)
 }
 
 /// `None` when in no round anything was answered.
 fn figures_of(rounds: &[Series], stage: Stage) -> Option<StageFigures> {
     let half = stage.from + (stage.to - stage.from) / 2;
-    let in_stage = |series: &Series, from: usize| -> Vec<SeriesWindow> {
+    let in_stage = |series: &Series, from: usize| -> Series {
         series.get(from.min(series.len())..stage.to.min(series.len())).unwrap_or_default().to_vec()
     };
     let median = |values: Vec<f64>| Spread::of(values).map(|spread| spread.median);
@@ -186,7 +210,7 @@ fn figures_of(rounds: &[Series], stage: Stage) -> Option<StageFigures> {
         let (whole, late) = (in_stage(series, stage.from), in_stage(series, half));
         let completed: u64 = late.iter().map(|window| window.completed).sum();
         achieved.push(completed as f64 * 1e9 / (late.len().max(1) as u64 * WINDOW_NS) as f64);
-        steady.extend(median(late.iter().filter_map(tail_us).collect()));
+        steady.extend(median(late.iter().filter_map(|window| window.p999_us).collect()));
         let later = median(late.chunks_exact(TRANSITION).filter_map(worst_us).collect());
         let first = worst_us(&whole[..TRANSITION.min(whole.len())]);
         extra.extend(first.zip(later).map(|(first, later)| first / later));
@@ -201,7 +225,7 @@ fn figures_of(rounds: &[Series], stage: Stage) -> Option<StageFigures> {
 fn panels(rounds: &Rounds, stages: &[Stage]) -> [Panel; 2] {
     let count = stages.last().map_or(0, |stage| stage.to);
     let second = |window: usize| window as f64 * WINDOW_NS as f64 / 1e9;
-    let line = |system: usize, value: &dyn Fn(&SeriesWindow) -> Option<f64>| {
+    let line = |system: usize, value: &dyn Fn(&Window) -> Option<f64>| {
         let median = |window: usize| {
             let values = rounds.series[system].iter().filter_map(|series| value(series.get(window)?));
             Some((second(window), Spread::of(values)?.median))
@@ -210,8 +234,8 @@ fn panels(rounds: &Rounds, stages: &[Stage]) -> [Panel; 2] {
     };
     let offered =
         stages.iter().flat_map(|stage| [stage.from, stage.to].map(|at| (second(at), stage.rate / 1e3)));
-    let tails: Vec<Line> = [0, 1].map(|system| line(system, &tail_us)).to_vec();
-    let rate = |window: &SeriesWindow| Some(window.completed as f64 * 1e6 / WINDOW_NS as f64);
+    let tails: Vec<Line> = [0, 1].map(|system| line(system, &|window| window.p999_us)).to_vec();
+    let rate = |window: &Window| Some(window.completed as f64 * 1e6 / WINDOW_NS as f64);
     let mut rates: Vec<Line> = [0, 1].map(|system| line(system, &rate)).to_vec();
     rates.push(Line::new("offered", offered.collect()).dashed());
     let panel = |title: &str, y_label: &str| Panel {
@@ -235,13 +259,13 @@ fn data(rounds: &Rounds) -> Table {
     let mut table = Table::new(&["system", "round", "at_ms", "completed", "p999_us"]);
     for (name, all) in SYSTEMS.iter().zip(&rounds.series) {
         for (round, series) in all.iter().enumerate() {
-            for window in series {
+            for (number, window) in series.iter().enumerate() {
                 table.push(vec![
                     (*name).to_owned(),
                     round.to_string(),
-                    (window.at_ns / 1_000_000).to_string(),
+                    (number as u64 * WINDOW_NS / 1_000_000).to_string(),
                     window.completed.to_string(),
-                    tail_us(window).map_or_else(String::new, |us| format!("{us:.3}")),
+                    window.p999_us.map_or_else(String::new, |us| format!("{us:.3}")),
                 ]);
             }
         }
@@ -319,15 +343,15 @@ fn claims(rounds: &Rounds, stages: &[Stage]) -> Vec<Claim> {
 mod tests {
     use super::super::super::figure::Verdict;
     use super::*;
+    use tailwater_workload::LatencyRecorder;
 
     /// A series of `stages` in which each window answers what is offered within `tail_us(stage, window in it)`.
-    fn series(stages: &[Stage], tail_us: impl Fn(usize, usize) -> u64) -> Series {
+    fn made_up(stages: &[Stage], tail_us: impl Fn(usize, usize) -> u64) -> Series {
         let windows = stages.iter().enumerate().flat_map(|(i, stage)| {
             let tail_us = &tail_us;
-            (stage.from..stage.to).map(move |window| SeriesWindow {
-                at_ns: window as u64 * WINDOW_NS,
+            (stage.from..stage.to).map(move |window| Window {
                 completed: (stage.rate * WINDOW_NS as f64 / 1e9) as u64,
-                p999_ns: Some(1_000 * tail_us(i, window - stage.from)),
+                p999_us: Some(tail_us(i, window - stage.from) as f64),
             })
         });
         windows.collect()
@@ -336,7 +360,7 @@ mod tests {
     fn verdicts(tailwater: impl Fn(usize, usize) -> u64, linux_us: u64) -> Vec<Verdict> {
         let stages = stages(1, Duration::from_secs(1));
         let rounds = Rounds {
-            series: [vec![series(&stages, tailwater)], vec![series(&stages, |_, _| linux_us)]],
+            series: [vec![made_up(&stages, tailwater)], vec![made_up(&stages, |_, _| linux_us)]],
             batch: Default::default(),
         };
         claims(&rounds, &stages).iter().map(|claim| claim.verdict).collect()
@@ -357,8 +381,19 @@ mod tests {
         assert_eq!((stages.len(), stages[6].to), (7, 210));
         let plan = plan(&stages, length, Duration::from_millis(150)).unwrap();
         assert_eq!(plan.schedule.length_ns(), 150_000_000 + 7 * 300_000_000);
-        assert_eq!(plan.check(), Ok(()));
+        assert_eq!((plan.check(), plan.interval_length_ns()), (Ok(()), Some(WINDOW_NS)));
         assert_eq!(super::stages(8, length)[5].rate, MOST);
+    }
+
+    #[test]
+    fn a_window_in_which_nothing_happened_is_there_and_empty() {
+        let mut recorder = LatencyRecorder::with_intervals(0, WINDOW_NS);
+        for (now_ns, latency_ns) in [(5, 2_000), (2 * WINDOW_NS, 3_000), (3 * WINDOW_NS, 4_000)] {
+            recorder.record(now_ns, latency_ns);
+        }
+        let seen = super::series(recorder.finish(4 * WINDOW_NS).intervals(), 3);
+        let answered = |us| Window { completed: 1, p999_us: Some(us) };
+        assert_eq!(seen, [answered(2.0), Window::default(), answered(3.0)]);
     }
 
     #[test]

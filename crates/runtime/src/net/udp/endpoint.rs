@@ -365,3 +365,6 @@ impl Endpoint {
         self.inbound.0.lock().binding.expect("the socket that asks is open")
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,149 @@
+//! How requests travel: over kernel sockets, over Tailwater's own, or as frames from inside an IOKernel.
+//!
+//! Owns what this process has of each: a runtime, or an IOKernel with the generator as its port. Both are made when the
+//! first run needs them and stay for the later ones.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+use tailwater_loadgen::attached::Attached;
+use tailwater_loadgen::kernel_tcp::{self, Connections};
+use tailwater_loadgen::kernel_udp::{self, Load, Target};
+use tailwater_loadgen::protocol::Protocol;
+use tailwater_loadgen::{Control, Measurement, Plan};
+
+use super::port::PortHost;
+
+/// Where an IOKernel is looked for, or started, if not told.
+pub const IOKERNEL: &str = "@tailwater";
+
+/// See the [module](self).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Over {
+    /// Sockets of this machine's kernel
+    Kernel,
+    /// Tailwater's own sockets, as a program of an IOKernel
+    Tailwater,
+    /// Frames, as a port of an IOKernel that is started in this process
+    Port,
+}
+
+/// How to reach the server, beside its address.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Way {
+    /// How requests travel.
+    pub over: Over,
+    /// Control socket of the IOKernel to attach to, or to start; none over kernel sockets.
+    pub iokernel: Option<String>,
+    /// TCP connections, and how many requests may be unanswered on each; `None` for UDP.
+    pub connections: Option<(u32, usize)>,
+    /// How long the server may take to answer first, in nanoseconds.
+    pub wait_ns: u64,
+}
+
+/// What to ask whom.
+pub struct Question<'a> {
+    /// The server.
+    pub server: SocketAddr,
+    /// In which protocol.
+    pub protocol: Arc<dyn Protocol>,
+    /// Whether to store first what the protocol reads.
+    pub preload: bool,
+    /// Fixes every request.
+    pub seed: u64,
+    /// When.
+    pub plan: &'a Plan,
+}
+
+/// What this process generates with.
+pub struct Transport {
+    core: Option<usize>,
+    made: Mutex<Made>,
+}
+
+enum Made {
+    Nothing,
+    Attached(Attached),
+    Port(PortHost),
+}
+
+impl Transport {
+    /// Nothing yet. `core` is where kernel sockets are polled from, or where the IOKernel polls.
+    pub fn new(core: Option<usize>) -> Self {
+        Self { core, made: Mutex::new(Made::Nothing) }
+    }
+
+    /// Makes what runs this `way` need.
+    ///
+    /// # Errors
+    /// When the IOKernel cannot be started or attached to.
+    pub fn prepare(&self, way: &Way) -> anyhow::Result<()> {
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        match (way.over, &*made) {
+            (Over::Tailwater, Made::Nothing | Made::Port(_)) => *made = Made::Attached(attach(way)?),
+            (Over::Port, Made::Nothing | Made::Attached(_)) => {
+                let socket = way.iokernel.as_deref().unwrap_or(IOKERNEL);
+                *made = Made::Port(PortHost::start(socket, self.core, way.connections.is_some())?);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Runs a plan on the calling thread, or while that waits.
+    ///
+    /// # Errors
+    /// When the run could not start.
+    pub fn run(
+        &self,
+        way: &Way,
+        question: Question<'_>,
+        control: &Control<'_>,
+    ) -> anyhow::Result<Measurement> {
+        self.prepare(way)?;
+        let made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let Question { server, protocol, preload, seed, plan } = question;
+        let load = Load { protocol, seed, preload };
+        let wait = Duration::from_nanos(way.wait_ns);
+        let target = Target { server, core: self.core, wait };
+        let connections = way.connections.map(|(count, pipeline)| Connections { count, pipeline });
+        Ok(match (&*made, connections) {
+            (Made::Attached(attached), None) if way.over == Over::Tailwater => {
+                attached.run_udp(plan, &load, &target, control)?
+            }
+            (Made::Attached(attached), Some(connections)) if way.over == Over::Tailwater => {
+                attached.run_tcp(plan, &load, connections, &target, control)?
+            }
+            (Made::Port(port), _) if way.over == Over::Port => {
+                port.run(plan, &load, connections, &target, control)?
+            }
+            (_, None) => kernel_udp::run_under(plan, &load, &target, control)?,
+            (_, Some(connections)) => kernel_tcp::run_under(plan, &load, connections, &target, control)?,
+        })
+    }
+}
+
+/// A runtime with one kthread that polls as long as nobody else wants its core; `TAILWATER_*` variables win.
+fn attach(way: &Way) -> anyhow::Result<Attached> {
+    let unset = |name: &str| std::env::var_os(name).is_none();
+    let mut builder = tailwater::Builder::new();
+    if way.iokernel.is_some() || unset("TAILWATER_IOKERNEL") {
+        builder = builder.iokernel(way.iokernel.as_deref().unwrap_or(IOKERNEL));
+    }
+    if unset("TAILWATER_NAME") {
+        builder = builder.name(format!("load-{}", std::process::id()));
+    }
+    if unset("TAILWATER_KTHREADS") {
+        builder = builder.kthreads(1);
+    }
+    if unset("TAILWATER_IDLE_TIMEOUT_US") {
+        builder = builder.idle_timeout(Duration::ZERO);
+    }
+    Attached::start(builder).context("cannot generate load over Tailwater")
+}

@@ -1,0 +1,129 @@
+//! `tailwater load --over tailwater` and `--over port` against services that are processes of their own.
+
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// How long anything may take on a loaded machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Two IOKernels on one machine would share its cores.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// A child that is killed when the test ends, however it ends.
+struct Guard(Child);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn tailwater(words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tailwater"));
+    command.args(words).stdin(Stdio::null());
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("TAILWATER_")) {
+        command.env_remove(name);
+    }
+    command
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A program with an address.
+fn service(socket: &str, ip: &str, words: &[&str]) -> Guard {
+    let settings = ["run", "--iokernel", socket, "--kthreads", "1", "--ip", ip, "--"];
+    let program = [env!("CARGO_BIN_EXE_tailwater")];
+    Guard(tailwater(&[&settings[..], &program, words].concat()).stdout(Stdio::null()).spawn().unwrap())
+}
+
+fn socket(name: &str) -> String {
+    format!("@tailwater-load-{name}-{}", std::process::id())
+}
+
+/// An IOKernel that programs can attach to.
+fn iokernel(socket: &str) -> Guard {
+    let started = Guard(tailwater(&["iokernel", "--socket", socket, "--log", "warn"]).spawn().unwrap());
+    await_iokernel(socket);
+    started
+}
+
+fn await_iokernel(socket: &str) {
+    let deadline = Instant::now() + PATIENCE;
+    while !tailwater(&["stats", "--iokernel", socket, "--json"]).output().unwrap().status.success() {
+        assert!(Instant::now() < deadline, "no IOKernel answers");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// What `tailwater load` measured of 200 requests. The timeout is one that no busy test machine reaches.
+fn load(server: &str, words: &[&str]) -> Value {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("load.json");
+    let fixed =
+        ["load", server, "--warm-up", "100ms", "--timeout", "20s", "--arrivals", "const", "--wait", "60s"];
+    let rate = ["--rate", "1k", "--duration", "300ms", "--json", file.to_str().unwrap()];
+    let output: Output = tailwater(&[&fixed[..], &rate, words].concat()).output().unwrap();
+    assert!(output.status.success(), "{words:?}: {}", text(&output.stderr));
+    serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap()
+}
+
+fn assert_all_answered(document: &Value, over: &str) {
+    assert_eq!(document["over"], over);
+    let report = &document["points"][0]["report"];
+    assert_eq!((&report["completed"], &report["lost"]), (&200.into(), &0.into()), "{report}");
+    assert_eq!(report["oddities"]["wrong"], 0, "{report}");
+}
+
+#[test]
+fn a_program_on_tailwater_is_asked_over_tailwater_by_udp_and_tcp() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let socket = socket("tailwater");
+    let _iokernel = iokernel(&socket);
+    let _service = service(&socket, "10.77.0.9", &["app", "kv", "-m", "16"]);
+    let over = ["--over", "tailwater", "--iokernel", &socket, "--protocol", "memcached:etc,keys=200,get=0.5"];
+    let server = "10.77.0.9:11211";
+    assert_all_answered(&load(server, &[&over[..], &["--tcp", "--connections", "5"]].concat()), "tailwater");
+    // Several runs of one process, and several processes, each a program of its own.
+    assert_all_answered(&load(server, &[&over[..], &["--tcp", "--agents", "2"]].concat()), "tailwater");
+    let _echo = service(&socket, "10.77.0.10", &["app", "spin", "--listen", "0.0.0.0:5000"]);
+    let spin = ["--over", "tailwater", "--iokernel", &socket, "--service", "const:1us", "--flows", "3"];
+    assert_all_answered(&load("10.77.0.10:5000", &spin), "tailwater");
+}
+
+#[test]
+fn a_service_that_attaches_to_the_generators_own_iokernel_is_measured_as_from_a_port() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    // Nothing is stored over TCP, so that each key is missing, which is an answer.
+    for (name, words) in [("udp", &["--flows", "3"][..]), ("tcp", &["--tcp", "--connections", "5", "--no-preload"])] {
+        let socket = socket(name);
+        let generator = std::thread::spawn({
+            let socket = socket.clone();
+            move || {
+                let over = ["--over", "port", "--iokernel", &socket, "--protocol", "memcached:usr,keys=100"];
+                load("10.77.0.9:11211", &[&over[..], words].concat())
+            }
+        });
+        await_iokernel(&socket);
+        let _service = service(&socket, "10.77.0.9", &["app", "kv", "-m", "16", "-U", "11211"]);
+        let document = generator.join().unwrap();
+        assert_all_answered(&document, "port");
+        let missed = document["points"][0]["report"]["oddities"]["missed"].as_u64().unwrap();
+        assert_eq!(missed > 0, name == "tcp", "{missed}");
+    }
+}
+
+#[test]
+fn without_an_iokernel_the_generator_says_so() {
+    let words =
+        ["load", "10.77.0.9:1", "--rate", "1k", "--over", "tailwater", "--iokernel", "@nobody-listens"];
+    let output = tailwater(&words).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let error = text(&output.stderr);
+    assert!(error.contains("cannot attach to the IOKernel"), "{error}");
+}

@@ -1,0 +1,134 @@
+//! The generator over Tailwater's own sockets: user threads of a runtime, attached to an IOKernel like any other program.
+//!
+//! Owns the runtime that the generator runs in ([`Attached`]), and the wait between two requests. [`udp`] and [`tcp`] are the transports: one user
+//! thread sends what is due and sleeps until the next request is, one for each flow or connection waits for answers. What is
+//! measured is what a program on Tailwater sees, its own wake-ups included. The engine is shared under a lock that is never held over a wait.
+//!
+//! Nobody spins: on a core that the generator shares with the service, that would be measured instead. Late requests are
+//! those for which no core was lent in time.
+
+use std::sync::mpsc::{Sender, channel};
+use std::time::{Duration, Instant};
+
+use tailwater::{Builder, StartError};
+
+use crate::clock::Clock;
+use crate::control::Control;
+use crate::generator::Generator;
+use crate::kernel_tcp::{Connections, TcpLoadError};
+use crate::kernel_udp::{Load, Target, UdpError};
+use crate::plan::Plan;
+use crate::report::Measurement;
+
+mod tcp;
+#[cfg(test)]
+mod tests;
+mod udp;
+
+/// Most requests sent before the lock is let go.
+const SEND_BATCH: usize = 16;
+
+/// How long a reader waits before it looks whether the run is over, and the sender at most.
+const GLANCE: Duration = Duration::from_millis(20);
+
+/// Write timeout of all sockets: shorter than any wait, so that a request for which there is no room is not waited for. Reads
+/// do wait, and whether a socket blocks at all cannot be said for one direction alone.
+const NO_WAIT: Duration = Duration::from_nanos(1);
+
+/// Why a run could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum AttachedError {
+    /// The runtime did not start.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// No thread for it.
+    #[error("cannot start a thread: {0}")]
+    Thread(std::io::Error),
+    /// Over UDP.
+    #[error(transparent)]
+    Udp(#[from] UdpError),
+    /// Over TCP.
+    #[error(transparent)]
+    Tcp(#[from] TcpLoadError),
+}
+
+/// The runtime of this process, there can be one. It ends with the process; dropping this lets its first thread end.
+#[derive(Debug)]
+pub struct Attached {
+    _end: Sender<()>,
+}
+
+impl Attached {
+    /// Starts a runtime as `builder` says.
+    ///
+    /// # Errors
+    /// [`AttachedError::Start`] when it cannot be had, [`AttachedError::Thread`].
+    pub fn start(builder: Builder) -> Result<Self, AttachedError> {
+        let (end, ended) = channel::<()>();
+        let (told, started) = channel();
+        let first = told.clone();
+        let main = move || {
+            // Both ends are there until this thread has told or ended.
+            let _ = first.send(None);
+            let _ = tailwater::blocking(move || ended.recv());
+        };
+        // An ordinary thread, since who calls this goes on.
+        std::thread::Builder::new()
+            .name("runtime".to_owned())
+            .spawn(move || drop(told.send(builder.run(main).err())))
+            .map_err(AttachedError::Thread)?;
+        match started.recv() {
+            Ok(Some(error)) => Err(error.into()),
+            // Its thread tells before it ends.
+            Ok(None) | Err(_) => Ok(Self { _end: end }),
+        }
+    }
+
+    /// Runs `plan` over UDP until it is over, under `control`. The target's core has no effect: cores are lent.
+    ///
+    /// # Errors
+    /// [`AttachedError::Udp`], as [`kernel_udp::run_under`](crate::kernel_udp::run_under).
+    pub fn run_udp(
+        &self,
+        plan: &Plan,
+        load: &Load,
+        target: &Target,
+        control: &Control<'_>,
+    ) -> Result<Measurement, AttachedError> {
+        Ok(in_user_thread(|| udp::run(plan, load, target, control))?)
+    }
+
+    /// Runs `plan` over TCP until it is over, under `control`. The target's core has no effect.
+    ///
+    /// # Errors
+    /// [`AttachedError::Tcp`], as [`kernel_tcp::run_under`](crate::kernel_tcp::run_under).
+    pub fn run_tcp(
+        &self,
+        plan: &Plan,
+        load: &Load,
+        connections: Connections,
+        target: &Target,
+        control: &Control<'_>,
+    ) -> Result<Measurement, AttachedError> {
+        Ok(in_user_thread(|| tcp::run(plan, load, connections, target, control))?)
+    }
+}
+
+/// Runs `f` as a user thread while the calling thread, an ordinary one, waits for it.
+fn in_user_thread<T: Send>(f: impl FnOnce() -> T + Send) -> T {
+    let joined = tailwater::thread::scope(|scope| scope.spawn(f).join());
+    joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// Waits for the others, where there are others, and says when the schedule starts.
+fn start_ns(control: &Control<'_>, clock: &Clock) -> std::io::Result<u64> {
+    // The gate may block in the kernel.
+    tailwater::blocking(|| control.start_ns(clock))
+}
+
+/// When the sender is to look again: when something is due, and after [`GLANCE`] at the latest.
+fn next_look(generator: &Generator, clock: &Clock) -> Instant {
+    let latest = Instant::now() + GLANCE;
+    let due = generator.next_event_ns().and_then(|due_ns| clock.instant_at(due_ns));
+    due.map_or(latest, |due| due.min(latest))
+}

@@ -1,0 +1,272 @@
+//! Before the schedule starts: whether the server answers, and what it must store first, over any blocking socket.
+//!
+//! Owns the questions, their repetition and the patience. Sockets of the kernel and of Tailwater are asked alike; waiting
+//! between two tries lets other user threads run where there are any.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use crate::kernel_tcp::TcpLoadError;
+use crate::kernel_udp::UdpError;
+use crate::protocol::{Ids, MAX_ANSWER, Medium, Protocol, Request, Verdict};
+
+/// How often an unanswered question is repeated; sockets that are asked have it as their read timeout.
+pub(crate) const INTERVAL: Duration = Duration::from_millis(50);
+
+/// Id of the first contact.
+const CONTACT_ID: u64 = 0;
+
+/// Longest datagram that is taken in whole; a longer one is cut and so wrong.
+pub(crate) const MAX_DATAGRAM: usize = 1 << 16;
+
+/// Bytes of one read of a stream.
+const READ: usize = 64 << 10;
+
+/// Preloads in datagrams that are asked for before their answers are awaited.
+const DATAGRAM_WINDOW: u64 = 16;
+
+/// How often a window of preloads in datagrams is asked for before the server is given up.
+const TRIES: usize = 20;
+
+/// How long a server may take over one request on a stream before the measurement.
+const STREAM_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Preloads on a stream that are sent before their answers are awaited.
+const STREAM_WINDOW: u64 = 64;
+
+/// A connected datagram socket that blocks, for [`INTERVAL`] at most.
+pub(crate) trait Datagrams {
+    fn send(&self, bytes: &[u8]) -> io::Result<usize>;
+    fn recv(&self, bytes: &mut [u8]) -> io::Result<usize>;
+}
+
+/// A connected stream that blocks.
+pub(crate) trait Stream: Read + Write {
+    fn set_patience(&self, patience: Duration) -> io::Result<()>;
+}
+
+impl Datagrams for UdpSocket {
+    fn send(&self, bytes: &[u8]) -> io::Result<usize> {
+        Self::send(self, bytes)
+    }
+
+    fn recv(&self, bytes: &mut [u8]) -> io::Result<usize> {
+        Self::recv(self, bytes)
+    }
+}
+
+impl Datagrams for tailwater::net::UdpSocket {
+    fn send(&self, bytes: &[u8]) -> io::Result<usize> {
+        Self::send(self, bytes)
+    }
+
+    fn recv(&self, bytes: &mut [u8]) -> io::Result<usize> {
+        Self::recv(self, bytes)
+    }
+}
+
+impl Stream for TcpStream {
+    fn set_patience(&self, patience: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(patience))
+    }
+}
+
+impl Stream for tailwater::net::TcpStream {
+    fn set_patience(&self, patience: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(patience))
+    }
+}
+
+/// Waits until a server answers on `socket`, which is connected to `server`, asking again and again for at most `wait`, or
+/// until `stop`.
+///
+/// # Errors
+/// [`UdpError::NoServer`], also when stopped.
+pub(crate) fn find_by_datagram(
+    protocol: &dyn Protocol,
+    socket: &impl Datagrams,
+    server: SocketAddr,
+    wait: Duration,
+    stop: &AtomicBool,
+) -> Result<(), UdpError> {
+    let request = Request { id: CONTACT_ID, ticket: protocol.contact(), due_ns: 0 };
+    let (mut asked, mut bytes) = (Vec::new(), vec![0; MAX_DATAGRAM]);
+    protocol.encode(&request, Medium::Datagram, &mut asked);
+    let start = Instant::now();
+    while !stop.load(Relaxed) {
+        let sent = socket.send(&asked);
+        match sent.and_then(|_| socket.recv(&mut bytes)) {
+            Ok(len) if protocol.check(&request, &bytes[..len], Medium::Datagram) != Verdict::Wrong => {
+                return Ok(());
+            }
+            // Nothing came in all the time.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            // Nobody listening, or attached, yet shows at once, so wait before the next try.
+            Err(_) => tailwater::thread::sleep(INTERVAL),
+            Ok(_) => {}
+        }
+        if start.elapsed() >= wait {
+            break;
+        }
+    }
+    Err(UdpError::NoServer { protocol: protocol.name(), server, waited: start.elapsed() })
+}
+
+/// Has everything stored that the protocol reads, a window at a time; what is lost on the way is asked for again. Ends early
+/// on `stop`.
+///
+/// # Errors
+/// [`UdpError::Preload`] when the server does not take it.
+pub(crate) fn preload_by_datagram(
+    protocol: &dyn Protocol,
+    socket: &impl Datagrams,
+    stop: &AtomicBool,
+) -> Result<(), UdpError> {
+    let all = protocol.preloads();
+    let (mut first, mut asked, mut bytes) = (0, Vec::new(), vec![0; MAX_DATAGRAM]);
+    while first < all && !stop.load(Relaxed) {
+        let mut window: Vec<Request> = (first..all.min(first + DATAGRAM_WINDOW))
+            .map(|index| Request { id: index & 0xffff, ticket: protocol.preload(index), due_ns: 0 })
+            .collect();
+        first += window.len() as u64;
+        for _ in 0..TRIES {
+            for request in &window {
+                asked.clear();
+                protocol.encode(request, Medium::Datagram, &mut asked);
+                // One that is not sent is not answered.
+                let _ = socket.send(&asked);
+            }
+            while !window.is_empty()
+                && let Ok(len) = socket.recv(&mut bytes)
+            {
+                let answer = &bytes[..len];
+                let id = protocol.id(answer, Medium::Datagram);
+                let right =
+                    |request: &Request| protocol.check(request, answer, Medium::Datagram) == Verdict::Right;
+                window.retain(|request| id != Some(request.id) || !right(request));
+            }
+            if window.is_empty() {
+                break;
+            }
+        }
+        if !window.is_empty() {
+            return Err(UdpError::Preload { missing: window.len() as u64 + all - first, all });
+        }
+    }
+    Ok(())
+}
+
+/// Waits until the server answers a request on a stream that `open` opens, asking again for at most `wait`, and hands out
+/// the stream. `open` is told how long it may take.
+///
+/// # Errors
+/// [`TcpLoadError::NoServer`], also when stopped.
+pub(crate) fn find_by_stream<S: Stream>(
+    protocol: &dyn Protocol,
+    open: impl Fn(Duration) -> io::Result<S>,
+    server: SocketAddr,
+    wait: Duration,
+    stop: &AtomicBool,
+) -> Result<S, TcpLoadError> {
+    let start = Instant::now();
+    let mut reason = io::Error::from(io::ErrorKind::Interrupted);
+    while !stop.load(Relaxed) {
+        let patience = wait.saturating_sub(start.elapsed()).max(INTERVAL);
+        match open(patience).and_then(|stream| first_answer(protocol, stream, patience)) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => reason = error,
+        }
+        if start.elapsed() >= wait {
+            break;
+        }
+        tailwater::thread::sleep(INTERVAL);
+    }
+    Err(TcpLoadError::NoServer { protocol: protocol.name(), server, waited: start.elapsed(), reason })
+}
+
+fn first_answer<S: Stream>(protocol: &dyn Protocol, mut stream: S, patience: Duration) -> io::Result<S> {
+    stream.set_patience(patience)?;
+    let request = Request { id: CONTACT_ID, ticket: protocol.contact(), due_ns: 0 };
+    match ask(protocol, &mut stream, &[request])?.first() {
+        Some(Verdict::Wrong) | None => Err(no_answer()),
+        Some(_) => Ok(stream),
+    }
+}
+
+/// Has everything stored that the protocol reads. Ends early on `stop`.
+///
+/// # Errors
+/// [`TcpLoadError::Preload`] when the server does not take it.
+pub(crate) fn preload_by_stream(
+    protocol: &dyn Protocol,
+    stream: &mut impl Stream,
+    stop: &AtomicBool,
+) -> Result<(), TcpLoadError> {
+    let all = protocol.preloads();
+    let failed = |index, reason| TcpLoadError::Preload { index, all, reason };
+    stream.set_patience(STREAM_PATIENCE).map_err(|reason| failed(0, reason))?;
+    let mut index = 0;
+    while index < all && !stop.load(Relaxed) {
+        let window: Vec<Request> = (index..all.min(index + STREAM_WINDOW))
+            .map(|id| Request { id, ticket: protocol.preload(id), due_ns: 0 })
+            .collect();
+        let verdicts = ask(protocol, stream, &window).map_err(|reason| failed(index, reason))?;
+        if let Some(place) = verdicts.iter().position(|verdict| *verdict != Verdict::Right) {
+            let reason = io::Error::other(format!("the answer is {:?}", verdicts[place]));
+            return Err(failed(index + place as u64, reason));
+        }
+        index += window.len() as u64;
+    }
+    Ok(())
+}
+
+fn no_answer() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "what came is no answer of this protocol")
+}
+
+/// Sends `requests`, whose ids are consecutive, and awaits their answers.
+fn ask(protocol: &dyn Protocol, stream: &mut impl Stream, requests: &[Request]) -> io::Result<Vec<Verdict>> {
+    let mut bytes = Vec::new();
+    for request in requests {
+        protocol.encode(request, Medium::Stream, &mut bytes);
+    }
+    stream.write_all(&bytes)?;
+    let mut verdicts = vec![Verdict::Wrong; requests.len()];
+    let (mut input, mut piece, mut answered) = (Vec::new(), vec![0; READ], 0);
+    while answered < requests.len() {
+        while let Some(len) = protocol.split(&input).map_err(|_| no_answer())? {
+            let answer: Vec<u8> = input.drain(..len).collect();
+            let mask = if protocol.ids(Medium::Stream) == Ids::Short { 0xffff } else { u64::MAX };
+            let place = match protocol.ids(Medium::Stream) {
+                Ids::Order => answered,
+                _ => {
+                    let id = protocol.id(&answer, Medium::Stream).ok_or_else(no_answer)?;
+                    requests.iter().position(|request| request.id & mask == id).ok_or_else(no_answer)?
+                }
+            };
+            let request = requests.get(place).ok_or_else(no_answer)?;
+            verdicts[place] = protocol.check(request, &answer, Medium::Stream);
+            answered += 1;
+        }
+        if answered < requests.len() {
+            match stream.read(&mut piece).map_err(silent)? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                len => input.extend_from_slice(&piece[..len]),
+            }
+            if input.len() > 2 * MAX_ANSWER {
+                return Err(no_answer());
+            }
+        }
+    }
+    Ok(verdicts)
+}
+
+/// Says what it means that a read timed out: that is reported as "temporarily unavailable".
+fn silent(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::WouldBlock => io::Error::new(io::ErrorKind::TimedOut, "nothing came back"),
+        _ => error,
+    }
+}
