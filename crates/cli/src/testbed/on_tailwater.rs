@@ -162,7 +162,9 @@ impl Running {
         settings.push(("TAILWATER_PACKET_STEALING", setting.packet_stealing.to_string()));
         settings.push(("TAILWATER_IP", SERVICE_IP.to_string()));
         let Prepared { arguments, folder } = program.prepare(SERVICE_PORT)?;
-        let spec = Spec { app: program.app, arguments, settings, ..Spec::default() };
+        // It reads what it serves beside the IOKernel that polls, which would leave it a hundredth of that core otherwise; its
+        // kthreads raise themselves anyway.
+        let spec = Spec { app: program.app, arguments, settings, raise: true, ..Spec::default() };
         Ok(Service::start(&spec, &testbed.interrupt)?.with_folder(folder))
     }
 
