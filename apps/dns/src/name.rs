@@ -27,6 +27,11 @@ pub struct FlatName {
 }
 
 impl FlatName {
+    /// The root.
+    pub const fn root() -> Self {
+        Self { wire: [0; MAX_NAME], lower: [0; MAX_NAME], len: 1, starts: [0; MAX_LABELS], labels: 0 }
+    }
+
     /// Copies a name that was parsed, from a message or a [`StoredName`].
     ///
     /// # Panics
@@ -38,17 +43,27 @@ impl FlatName {
     /// Copies what may be a name: the reader of master files lets some pass that are none. `None` if a label is empty before the end,
     /// there is no end, or it is longer than 255 octets.
     pub fn alleged(name: &(impl ToLabelIter + ?Sized)) -> Option<Self> {
-        let mut flat =
-            Self { wire: [0; MAX_NAME], lower: [0; MAX_NAME], len: 0, starts: [0; MAX_LABELS], labels: 0 };
+        let mut flat = Self::root();
+        flat.set(name).then_some(flat)
+    }
+
+    /// Copies what may be a name in place, without moving the whole of it about. False for what [`alleged`](Self::alleged) has `None`
+    /// for; then it is the root.
+    pub fn set(&mut self, name: &(impl ToLabelIter + ?Sized)) -> bool {
+        (self.len, self.labels) = (0, 0);
         let mut complete = false;
         for label in name.iter_labels() {
-            if complete || flat.len + 1 + label.len() > MAX_NAME {
-                return None;
+            if complete || self.len + 1 + label.len() > MAX_NAME {
+                complete = false;
+                break;
             }
             complete = label.is_root();
-            flat.push(label);
+            self.push(label);
         }
-        complete.then_some(flat)
+        if !complete {
+            *self = Self::root();
+        }
+        complete
     }
 
     fn push(&mut self, label: &Label) {
@@ -148,6 +163,16 @@ mod tests {
         for other in ["x.a.b.example.", "a.c.example.", "xample.", "a."] {
             assert!(!name.is_within(&flat(other)), "{other}");
         }
+    }
+
+    #[test]
+    fn a_name_is_replaced_as_a_whole() {
+        let mut name = flat("A.long.example.");
+        assert!(name.set(&Name::vec_from_str("b.").unwrap()));
+        assert_eq!(
+            (name.labels(), name.suffix(1), name.name().to_string()),
+            (1, &b"\x01b\0"[..], "b".to_owned())
+        );
     }
 
     #[test]

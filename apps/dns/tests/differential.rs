@@ -227,7 +227,7 @@ fn answers_are_those_of_nsd() {
             let folder = folder.display();
             format!(
                 "server:\n  ip-address: 127.0.0.1@{port}\n  username: \"\"\n  chroot: \"\"\n  zonesdir: \"{folder}\"\n  \
-                 database: \"\"\n  pidfile: \"{folder}/pid\"\n  xfrdfile: \"{folder}/xfrd\"\n  zonelistfile: \
+                 database: \"\"\n  xfrdir: \"{folder}\"\n  pidfile: \"{folder}/pid\"\n  xfrdfile: \"{folder}/xfrd\"\n  zonelistfile: \
                  \"{folder}/zones\"\n  server-count: 1\n  do-ip6: no\nremote-control:\n  control-enable: no\nzone:\n  \
                  name: example.\n  zonefile: example.zone\n"
             )

@@ -127,13 +127,33 @@ fn shinjuku_fig4_is_simulated() {
     assert!(json["claims"].as_array().unwrap().iter().all(|claim| claim["verdict"] == "reached"), "{json:#}");
 }
 
-/// Whether the system has memcached; where it has not, figures leave it out.
-fn has_memcached() -> bool {
-    let found = Command::new("memcached").arg("-V").output().is_ok();
+/// Whether the system has this program; where it has not, figures leave it out.
+fn is_installed(program: &str) -> bool {
+    let folders = ["/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin"];
+    let found = folders.iter().any(|folder| Path::new(folder).join(program).is_file());
     if !found {
-        println!("memcached is not installed: its part is left out");
+        println!("{program} is not installed: its part is left out");
     }
     found
+}
+
+fn has_memcached() -> bool {
+    is_installed("memcached")
+}
+
+#[test]
+fn dns_slo_searches_for_our_server_and_another() {
+    let json = reproduce("dns-slo", true);
+    let mut systems = set(&["Tailwater"]);
+    if is_installed("nsd") {
+        systems.insert("NSD on Linux".to_owned());
+    }
+    assert_eq!(distinct(&json, "system"), systems);
+    let rows = json["rows"].as_array().unwrap();
+    for system in &systems {
+        let answered = rows.iter().filter(|row| row["system"] == **system).any(|row| row["completed"] != 0.0);
+        assert!(answered, "{system} gave no right answer: {json:#}");
+    }
 }
 
 #[test]

@@ -25,6 +25,10 @@ use tailwater_shm::sync::spin_hint;
 /// Lines at the end of a stack that a new thread with a small closure uses before anything else.
 const FIRST_LINES: usize = 4;
 
+/// Looks at a thread that another kthread is leaving before Linux may run somebody else here: on a core that both have to share, that
+/// kthread, which otherwise would wait for the end of this one's time slice.
+const LOOKS_BEFORE_YIELD: u32 = 1000;
+
 /// What a new thread runs: two functions and a pointer to what they share, on the thread's own stack.
 #[derive(Debug, Clone, Copy)]
 pub struct Entry {
@@ -98,10 +102,25 @@ impl Uthread {
         Some(unsafe { self.rsp.as_ptr().read_volatile() })
     }
 
-    /// Waits until the thread that ended here has left its stack: a few instructions of a kthread with preemption off.
+    /// Waits until the kthread that runs the thread, or ran the one that ended here, has left its stack: a few instructions with
+    /// preemption off, unless Linux runs another program in that kthread's place.
+    #[inline]
     pub fn wait_until_left(&self) {
-        // Acquire: as in `claim`.
+        // Acquire: pairs with the store of 0 in `arch::switch` (x86 stores are releases): rsp and stack are whole.
+        if self.on_cpu.load(Ordering::Acquire) != 0 {
+            self.wait_for_kthread();
+        }
+    }
+
+    #[cold]
+    fn wait_for_kthread(&self) {
+        let mut looks: u32 = 0;
+        // Acquire: as in `wait_until_left`.
         while self.on_cpu.load(Ordering::Acquire) != 0 {
+            looks += 1;
+            if looks.is_multiple_of(LOOKS_BEFORE_YIELD) {
+                std::thread::yield_now();
+            }
             spin_hint();
         }
     }
@@ -126,14 +145,10 @@ impl Uthread {
         self.entry.take().expect("a thread is started once")
     }
 
-    /// Claims the thread for the calling kthread and returns its stack pointer. Waits while another kthread is still leaving
-    /// it: a few instructions with preemption off.
+    /// Claims the thread for the calling kthread and returns its stack pointer. Waits while another kthread is still leaving it.
     #[inline]
     pub fn claim(&self) -> usize {
-        // Acquire: pairs with the store of 0 in `arch::switch` (x86 stores are releases): rsp and stack are whole.
-        while self.on_cpu.load(Ordering::Acquire) != 0 {
-            spin_hint();
-        }
+        self.wait_until_left();
         // Relaxed: only who claimed it from a queue gets here.
         self.on_cpu.store(1, Ordering::Relaxed);
         self.rsp.get()

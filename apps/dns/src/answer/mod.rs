@@ -26,6 +26,7 @@ use domain::base::header::Header;
 use domain::base::iana::{Class, Opcode, OptRcode, Rtype};
 
 use crate::catalog::Catalog;
+use crate::name::FlatName;
 use write::{begin, finish};
 
 /// Most octets of an answer over UDP, and what we offer to receive: fits into the packets of every network in use, so none is
@@ -71,7 +72,8 @@ pub fn respond(zones: &Catalog, query: &[u8], transport: Transport, out: &mut Ve
         fail(header, None, OptRcode::NOTIMP, out);
         return Verdict::Reply;
     }
-    let request = match Request::parse(message) {
+    let mut name = FlatName::root();
+    let request = match Request::parse(message, &mut name) {
         Ok(request) => request,
         Err(reject) => {
             fail(header, None, reject.rcode(), out);
@@ -81,7 +83,7 @@ pub fn respond(zones: &Catalog, query: &[u8], transport: Transport, out: &mut Ve
     match refuse(&request) {
         Some(rcode) => fail(header, Some(&request), rcode, out),
         None => {
-            let name = &request.name;
+            let name = request.name;
             // The parent speaks for the DS records of a zone, if it is here (RFC 4035, section 3.1.4.1).
             let parent = (request.rtype == Rtype::DS && name.labels() > 0)
                 .then(|| zones.find(name, name.labels() - 1))
@@ -96,7 +98,7 @@ pub fn respond(zones: &Catalog, query: &[u8], transport: Transport, out: &mut Ve
 }
 
 /// Why a question is not even looked up.
-fn refuse(request: &Request) -> Option<OptRcode> {
+fn refuse(request: &Request<'_>) -> Option<OptRcode> {
     if request.edns.is_some_and(|edns| edns.version > 0) {
         return Some(OptRcode::BADVERS);
     }
@@ -110,7 +112,7 @@ fn refuse(request: &Request) -> Option<OptRcode> {
 }
 
 /// An answer that says only what is wrong.
-fn fail(header: Header, request: Option<&Request>, rcode: OptRcode, out: &mut Vec<u8>) {
+fn fail(header: Header, request: Option<&Request<'_>>, rcode: OptRcode, out: &mut Vec<u8>) {
     let builder = begin(header, out);
     match request {
         Some(request) => {

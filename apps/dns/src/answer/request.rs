@@ -8,9 +8,9 @@ use crate::name::FlatName;
 
 /// A question, and what the asker can take.
 #[derive(Debug, Clone, Copy)]
-pub struct Request {
+pub struct Request<'a> {
     /// The name, in the case it was written in.
-    pub name: FlatName,
+    pub name: &'a FlatName,
     /// The type.
     pub rtype: Rtype,
     /// The class.
@@ -51,13 +51,13 @@ impl Reject {
     }
 }
 
-impl Request {
-    /// Reads the one question and the OPT record; options within that are checked for their form and ignored, as are all
-    /// other records.
+impl<'a> Request<'a> {
+    /// Reads the one question, its name into `name`, and the OPT record; options within that are checked for their form and
+    /// ignored, as are all other records.
     ///
     /// # Errors
     /// When the message is no request.
-    pub fn parse(message: &Message<[u8]>) -> Result<Self, Reject> {
+    pub fn parse(message: &Message<[u8]>, name: &'a mut FlatName) -> Result<Self, Reject> {
         let count = message.header_counts().qdcount();
         if count != 1 {
             return Err(Reject::Questions(count));
@@ -85,7 +85,9 @@ impl Request {
                 None => return Err(Reject::Malformed),
             }
         }
-        let name = FlatName::new(question.qname());
+        if !name.set(question.qname()) {
+            return Err(Reject::Malformed);
+        }
         Ok(Self { name, rtype: question.qtype(), class: question.qclass(), edns })
     }
 }

@@ -10,6 +10,9 @@ use domain::base::iana::{Class, OptRcode, Rcode, Rtype};
 use domain::base::message_builder::{
     AdditionalBuilder, AnswerBuilder, AuthorityBuilder, QuestionBuilder, StaticCompressor,
 };
+use domain::base::rdata::ComposeRecordData;
+use domain::base::record::ComposeRecord;
+use domain::base::wire::Composer;
 
 use super::{MAX_CHAIN, MAX_HOSTS, MAX_UDP, MIN_UDP, Request, Transport};
 use crate::name::FlatName;
@@ -24,6 +27,28 @@ const RECORD_LEN: usize = 10;
 
 /// Where an answer is written, with compressed names.
 type Out<'a> = StaticCompressor<&'a mut Vec<u8>>;
+
+/// The question's name, as a name in a record: it stands behind the header of every answer (RFC 1035, sections 4.1.1 and 4.1.4).
+const QUESTION_NAME: [u8; 2] = [0xc0, 12];
+
+/// A record of the name that was asked for: what most answers consist of, and cheaper than to look for the name in the message.
+struct OfQuestion<'a>(u32, Typed<'a>);
+
+impl ComposeRecord for OfQuestion<'_> {
+    fn compose_record<Target: Composer + ?Sized>(
+        &self,
+        target: &mut Target,
+    ) -> Result<(), Target::AppendError> {
+        let Self(ttl, data) = self;
+        let mut front = [0; QUESTION_NAME.len() + RECORD_LEN - 2];
+        front[..2].copy_from_slice(&QUESTION_NAME);
+        front[2..4].copy_from_slice(&data.0.to_int().to_be_bytes());
+        front[4..6].copy_from_slice(&Class::IN.to_int().to_be_bytes());
+        front[6..].copy_from_slice(&ttl.to_be_bytes());
+        target.append_slice(&front)?;
+        data.compose_len_rdata(target)
+    }
+}
 
 /// There is no room for something that must be in the answer.
 struct Full;
@@ -54,7 +79,7 @@ pub fn begin(query: Header, out: &mut Vec<u8>) -> MessageBuilder<Out<'_>> {
 }
 
 /// Repeats the question.
-pub fn question<'a>(builder: MessageBuilder<Out<'a>>, request: &Request) -> QuestionBuilder<Out<'a>> {
+pub fn question<'a>(builder: MessageBuilder<Out<'a>>, request: &Request<'_>) -> QuestionBuilder<Out<'a>> {
     let mut question = builder.question();
     // One question of at most 259 octets fits into every answer.
     let _ = question.push((request.name.name(), request.rtype, request.class));
@@ -62,7 +87,7 @@ pub fn question<'a>(builder: MessageBuilder<Out<'a>>, request: &Request) -> Ques
 }
 
 /// Sets the code and adds an OPT record if the query had one (RFC 6891, section 6.1.1).
-pub fn finish(mut additional: AdditionalBuilder<Out<'_>>, request: &Request, rcode: OptRcode) {
+pub fn finish(mut additional: AdditionalBuilder<Out<'_>>, request: &Request<'_>, rcode: OptRcode) {
     additional.header_mut().set_rcode(rcode.rcode());
     let Some(edns) = request.edns else { return };
     additional.clear_push_limit();
@@ -76,7 +101,7 @@ pub fn finish(mut additional: AdditionalBuilder<Out<'_>>, request: &Request, rco
 }
 
 /// Answers a question that belongs to `zone`.
-pub fn answer(zone: &Zone, header: Header, request: &Request, transport: Transport, out: &mut Vec<u8>) {
+pub fn answer(zone: &Zone, header: Header, request: &Request<'_>, transport: Transport, out: &mut Vec<u8>) {
     let limit = limit(request, transport);
     let mut question = question(begin(header, out), request);
     // The builder's limit is the first length that is too long.
@@ -112,7 +137,7 @@ pub fn answer(zone: &Zone, header: Header, request: &Request, transport: Transpo
 }
 
 /// Octets for everything but the OPT record.
-fn limit(request: &Request, transport: Transport) -> usize {
+fn limit(request: &Request<'_>, transport: Transport) -> usize {
     let max = match transport {
         Transport::Udp => request.edns.map_or(MIN_UDP, |edns| edns.payload.clamp(MIN_UDP, MAX_UDP)),
         Transport::Tcp => u16::MAX,
@@ -123,13 +148,17 @@ fn limit(request: &Request, transport: Transport) -> usize {
 /// Goes where the question leads and writes what is found on the way.
 fn follow<'a>(
     zone: &'a Zone,
-    request: &Request,
+    request: &Request<'_>,
     answer: &mut AnswerBuilder<Out<'_>>,
 ) -> Result<End<'a>, Full> {
-    let mut name = request.name;
+    // Where an alias led.
+    let mut target: Option<FlatName> = None;
     let mut passed: [Option<&Node>; MAX_CHAIN] = [None; MAX_CHAIN];
     for step in 0..MAX_CHAIN {
-        let node = match zone.find(&name) {
+        let name = target.as_ref().unwrap_or(request.name);
+        // The root is shorter than a pointer to it.
+        let asked = target.is_none() && name.labels() > 0;
+        let node = match zone.find(name) {
             Found::Exact(node) | Found::Wildcard(node) => node,
             // Which zones are signed below is for this side to say (RFC 4035, section 3.1.4.1).
             Found::Cut { node, exact: true } if request.rtype == Rtype::DS => node,
@@ -142,7 +171,7 @@ fn follow<'a>(
             rtype => node.rrset(rtype),
         };
         if let Some(rrset) = wanted {
-            write_answer(&name, rrset, answer)?;
+            write_answer(name, asked, rrset, answer)?;
             return Ok(End::Records(rrset));
         }
         let Some(alias) = node.rrset(Rtype::CNAME) else { return Ok(End::NoData) };
@@ -150,20 +179,30 @@ fn follow<'a>(
             return Ok(End::Elsewhere);
         }
         passed[step] = Some(node);
-        write_answer(&name, alias, answer)?;
-        let Some(target) = alias.data.first().and_then(|data| data.target()) else { return Ok(End::NoData) };
-        name = FlatName::new(target);
-        if !name.is_within(zone.origin()) {
+        write_answer(name, asked, alias, answer)?;
+        let Some(next) = alias.data.first().and_then(|data| data.target()) else { return Ok(End::NoData) };
+        let next = target.insert(FlatName::new(next));
+        if !next.is_within(zone.origin()) {
             return Ok(End::Elsewhere);
         }
     }
     Ok(End::Elsewhere)
 }
 
-fn write_answer(owner: &FlatName, rrset: &RrSet, answer: &mut AnswerBuilder<Out<'_>>) -> Result<(), Full> {
+/// Writes records of `owner`, which is the name that was `asked` for or another.
+fn write_answer(
+    owner: &FlatName,
+    asked: bool,
+    rrset: &RrSet,
+    answer: &mut AnswerBuilder<Out<'_>>,
+) -> Result<(), Full> {
     for data in &rrset.data {
-        let record = (owner.name(), Class::IN, rrset.ttl, Typed(rrset.rtype, data));
-        answer.push(record).map_err(|_| Full)?;
+        let data = Typed(rrset.rtype, data);
+        let pushed = match asked {
+            true => answer.push(OfQuestion(rrset.ttl, data)),
+            false => answer.push((owner.name(), Class::IN, rrset.ttl, data)),
+        };
+        pushed.map_err(|_| Full)?;
     }
     Ok(())
 }
@@ -195,7 +234,7 @@ fn write_authority(
 /// Addresses of the hosts that the answer or the delegation names.
 fn write_additional(
     zone: &Zone,
-    request: &Request,
+    request: &Request<'_>,
     end: &End<'_>,
     limit: usize,
     additional: &mut AdditionalBuilder<Out<'_>>,

@@ -1,7 +1,7 @@
 //! The list of figures, in the order in which they run: simulated ones first.
 
 use super::figure::Figure;
-use super::{ix, shenango, simulated};
+use super::{ix, own, shenango, simulated};
 
 /// All figures.
 pub fn all() -> Vec<Box<dyn Figure>> {
@@ -15,6 +15,7 @@ pub fn all() -> Vec<Box<dyn Figure>> {
         Box::new(shenango::fig7::Figure7),
         Box::new(shenango::fig8::Figure8),
         Box::new(ix::table3::Table3),
+        Box::new(own::dns_slo::DnsSlo),
     ]);
     figures
 }

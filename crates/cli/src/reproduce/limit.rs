@@ -2,11 +2,12 @@
 //!
 //! Owns the order of trials: the searches take turns, a trial each, so that a change of the machine's mood meets all of them
 //! alike; then all are measured at the load that the slowest reached, in interleaved rounds. Every trial is a system started
-//! anew, with its store filled first.
+//! anew, with its store filled first. Also how searches are drawn, listed and explained.
 
 use std::time::Duration;
 
 use tailwater_loadgen::search::{Bound, Found, Search, SearchPlan, Slo};
+use tailwater_sim::plot::{Bar, Panel};
 use tailwater_sim::report::Table;
 use tailwater_workload::{Rate, ServiceTime};
 
@@ -220,6 +221,44 @@ pub fn summary(all: &[Highest]) -> Table {
         ]);
     }
     table
+}
+
+/// What a reader must know of any search.
+pub fn notes(quick: bool) -> Vec<String> {
+    let mut notes = vec![
+        "A load counts as within the limit when a majority of up to three trials of a second says so, and is tried afresh at \
+         the end; at most 1 % of the requests may be lost. Searches take turns, a trial each."
+            .to_owned(),
+        "win-p99.9 is the median over 100 ms windows of each one's p99.9, because a virtual machine's own stalls are in any \
+         raw p99.9; p99 is that of all requests."
+            .to_owned(),
+    ];
+    if quick {
+        notes.push("Quick run: five short trials, coarse steps. A shape, not a result.".to_owned());
+    }
+    notes
+}
+
+/// A chart per question.
+pub fn panels(all: &[Highest]) -> Vec<Panel> {
+    let mut panels: Vec<Panel> = Vec::new();
+    for highest in all {
+        let (title, load) = (&highest.contender.asked, highest.load_rps() / 1e3);
+        let sure = |rate: Option<Rate>| rate.map_or(load, |rate| rate.per_second() / 1e3);
+        let (low, high) = (sure(highest.found.always_met_up_to), sure(highest.found.never_met_from));
+        let range = (low.min(load), high.max(load));
+        let bar = Bar { name: highest.contender.name.clone(), value: load, range };
+        match panels.iter_mut().find(|panel| panel.title == *title) {
+            Some(panel) => panel.bars.push(bar),
+            None => panels.push(Panel {
+                title: title.clone(),
+                y_label: "thousand requests/s within the limit".to_owned(),
+                bars: vec![bar],
+                ..Panel::default()
+            }),
+        }
+    }
+    panels
 }
 
 #[cfg(test)]

@@ -11,9 +11,10 @@
 //! | [`context`] | what every measured figure needs: testbed, calibration, time |
 //! | [`contest`] | several systems under several loads, in interleaved rounds |
 //! | [`limit`] | the highest load within a latency limit, for several programs in turn |
+//! | [`aims`] | what this project aims at beside a batch job, and how that is judged |
 //! | [`spread`] | median and extremes over rounds |
 //! | [`pages`], [`html`] | the files |
-//! | `shenango`, `ix`, [`simulated`] | the figures |
+//! | `shenango`, `ix`, `own`, [`simulated`] | the figures |
 //!
 //! A new figure is one file that implements [`figure::Figure`], a line in the catalogue, and its plan in `experiments/`.
 
@@ -24,6 +25,7 @@ use anyhow::Context as _;
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 
+mod aims;
 mod catalogue;
 mod contest;
 mod context;
@@ -31,6 +33,7 @@ mod figure;
 mod html;
 mod ix;
 mod limit;
+mod own;
 mod pages;
 mod shenango;
 mod simulated;

@@ -2,7 +2,8 @@
 //!
 //! Owns starting them, talking to them over pipes, and their end: a [`ChildProcess`] that is dropped is killed and waited
 //! for, and the kernel kills it if this process dies first (see [`crate::app`]). They have a process group of their own, so that
-//! Ctrl-C reaches this program only, but stay in its session, so that Linux ranks them against each other (autogroup).
+//! Ctrl-C reaches this program only, and that what they started ends with them; but they stay in its session, so that Linux
+//! ranks them against each other (autogroup).
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -12,12 +13,17 @@ use std::time::Instant;
 
 use anyhow::Context;
 use rustix::fd::AsFd;
+use rustix::process::{Pid, Signal, kill_process_group};
+use tempfile::TempDir;
 
 use super::START_TIMEOUT;
 use crate::interrupt::Interrupt;
 
 /// Longest line a child may print.
 const LONGEST_LINE: usize = 4096;
+
+/// Most lines that a server prints before it says where it listens.
+const LINES_BEFORE_ADDRESS: usize = 4;
 
 /// What to start.
 #[derive(Debug, Default)]
@@ -133,8 +139,12 @@ impl ChildProcess {
 
 impl Drop for ChildProcess {
     fn drop(&mut self) {
-        // Both fail only when it has been waited for already.
-        let _ = self.child.kill();
+        // With its group: some servers are several processes. Until it is waited for, its id is no other's; afterwards `kill`
+        // fails, and of a server that ended by itself nothing is left.
+        if let (Ok(None), Some(group)) = (self.child.try_wait(), Pid::from_raw(self.child.id().cast_signed()))
+        {
+            let _ = kill_process_group(group, Signal::KILL);
+        }
         let _ = self.child.wait();
     }
 }
@@ -145,6 +155,8 @@ pub struct Service {
     /// Where it listens.
     pub address: SocketAddr,
     process: ChildProcess,
+    /// Its files; removed after it ended.
+    folder: Option<TempDir>,
 }
 
 impl Service {
@@ -154,11 +166,15 @@ impl Service {
     /// When it does not.
     pub fn start(spec: &Spec, interrupt: &Interrupt) -> anyhow::Result<Self> {
         let mut process = ChildProcess::start(spec)?;
-        let line = process.read_line(interrupt)?;
-        let address = line.strip_prefix("listening on ").and_then(|address| address.parse().ok());
-        let address =
-            address.with_context(|| format!("{} did not say where it listens: {line}", spec.app))?;
-        Ok(Self { address, process })
+        let mut said = Vec::new();
+        while said.len() < LINES_BEFORE_ADDRESS {
+            let line = process.read_line(interrupt)?;
+            if let Some(address) = line.strip_prefix("listening on ").and_then(|text| text.parse().ok()) {
+                return Ok(Self { address, process, folder: None });
+            }
+            said.push(line);
+        }
+        anyhow::bail!("{} did not say where it listens: {}", spec.app, said.join("; "))
     }
 
     /// Starts a server that will listen at `address` and does not say so.
@@ -166,23 +182,33 @@ impl Service {
     /// # Errors
     /// When the kernel refuses a process.
     pub fn start_at(spec: &Spec, address: SocketAddr) -> anyhow::Result<Self> {
-        Ok(Self { address, process: ChildProcess::start(spec)? })
+        Ok(Self { address, process: ChildProcess::start(spec)?, folder: None })
+    }
+
+    /// The same, with the folder of its files, which lives as long.
+    #[must_use]
+    pub fn with_folder(self, folder: Option<TempDir>) -> Self {
+        Self { folder, ..self }
     }
 
     /// Fails if it has ended.
     ///
     /// # Errors
-    /// How it ended.
+    /// How it ended, with what it wrote to a file `log` in its folder.
     pub fn check(&mut self) -> anyhow::Result<()> {
-        self.process.check()
+        let log = self.folder.as_ref().map(|folder| folder.path().join("log"));
+        self.process.check().map_err(|error| match log.map(std::fs::read_to_string) {
+            Some(Ok(log)) => error.context(format!("the server failed; its log:\n{log}")),
+            _ => error,
+        })
     }
 
     /// Ends it. One that was no longer there is an error: what it did not answer says nothing about its system.
     ///
     /// # Errors
-    /// How it ended.
+    /// As [`check`](Self::check).
     pub fn end(mut self) -> anyhow::Result<()> {
-        self.process.check()
+        self.check()
     }
 }
 

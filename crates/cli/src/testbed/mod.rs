@@ -10,6 +10,7 @@
 //! | [`child`] | service and batch processes, and that none outlives this one |
 //! | [`on_tailwater`], [`on_linux`] | one system each: start, measure, end |
 //! | [`program`] | programs with protocols of their own, ours and others' |
+//! | [`name_server`] | those that serve a zone |
 //! | [`tokio_spin`] | the service as a user of Tokio would write it |
 //! | [`handoffs`] | how fast cores changed hands meanwhile |
 //! | [`wait`] | how the Linux server waits for requests: both ways tried |
@@ -30,6 +31,7 @@ use crate::machine;
 
 pub mod child;
 pub mod handoffs;
+pub mod name_server;
 pub mod on_linux;
 pub mod on_tailwater;
 pub mod program;

@@ -16,7 +16,7 @@ use tailwater_loadgen::{Measurement, Plan};
 use tailwater_shm::priority::HIGHEST;
 
 use super::child::{Batch, Service, Spec};
-use super::program::Program;
+use super::program::{Prepared, Program};
 use super::wait::Wait;
 use super::{Companion, Measured, START_TIMEOUT, Testbed, counted_part};
 
@@ -76,12 +76,10 @@ pub fn measure_program(
 ) -> anyhow::Result<Measured> {
     measure(testbed, plan, load, program.batch, || {
         let address = free_address()?;
-        let arguments = program.arguments_at(address.port());
+        let Prepared { arguments, folder } = program.prepare(address.port())?;
         let cores = testbed.cores.managed.clone();
-        Service::start_at(
-            &Spec { app: program.app, arguments, cores, raise: true, ..Spec::default() },
-            address,
-        )
+        let spec = Spec { app: program.app, arguments, cores, raise: true, ..Spec::default() };
+        Ok(Service::start_at(&spec, address)?.with_folder(folder))
     })
 }
 

@@ -20,7 +20,7 @@ use tailwater_loadgen::{Measurement, Plan};
 
 use super::child::{Batch, Service, Spec};
 use super::handoffs::HandoffRecord;
-use super::program::Program;
+use super::program::{Prepared, Program};
 use super::{Companion, CorePlan, Measured, START_TIMEOUT, Testbed, counted_part};
 use crate::machine::cpu_set;
 
@@ -161,9 +161,11 @@ impl Running {
         settings.push(("TAILWATER_IDLE_TIMEOUT_US", setting.idle_timeout_us.to_string()));
         settings.push(("TAILWATER_PACKET_STEALING", setting.packet_stealing.to_string()));
         settings.push(("TAILWATER_IP", SERVICE_IP.to_string()));
-        let arguments = program.arguments_at(SERVICE_PORT);
-        let spec = Spec { app: program.app, arguments, settings, ..Spec::default() };
-        Service::start(&spec, &testbed.interrupt)
+        let Prepared { arguments, folder } = program.prepare(SERVICE_PORT)?;
+        // It reads what it serves beside the IOKernel that polls, which would leave it a hundredth of that core otherwise; its
+        // kthreads raise themselves anyway.
+        let spec = Spec { app: program.app, arguments, settings, raise: true, ..Spec::default() };
+        Ok(Service::start(&spec, &testbed.interrupt)?.with_folder(folder))
     }
 
     fn start_batch(&self, testbed: &Testbed) -> anyhow::Result<Batch> {

@@ -1,21 +1,27 @@
 //! Programs that are asked in a protocol of their own: ours on Tailwater, those of others on kernel sockets.
 //!
-//! Owns which arguments make each serve datagrams at one address with one thread per shared core, and that all are measured
-//! alike: what they serve is stored first, requests are UDP datagrams, a batch job runs beside.
+//! Owns which arguments make each serve datagrams at one address with one thread per shared core, the files that they read,
+//! which a folder of their own has from their start to their end, and that all are measured alike: what they serve is stored
+//! first, requests are UDP datagrams, a batch job runs beside.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use anyhow::Context;
 use tailwater_loadgen::Plan;
 use tailwater_loadgen::kernel_udp::Load;
 use tailwater_loadgen::protocol::{Protocol, Spin};
 use tailwater_workload::ServiceTime;
+use tempfile::TempDir;
 
 use super::handoffs::HandoffRecord;
 use super::{Measured, Testbed, on_linux, on_tailwater};
 
-/// Stands for the port in arguments.
+/// Stands for the port in arguments and files.
 pub const PORT: &str = "{port}";
+
+/// Stands for the folder of its own in arguments and files.
+pub const FOLDER: &str = "{folder}";
 
 /// Mebibytes that a store may use.
 const STORE_MIB: &str = "256";
@@ -27,23 +33,41 @@ pub enum Host {
     Linux,
 }
 
+/// A file that a program reads.
+#[derive(Debug, Clone)]
+pub struct File {
+    pub name: &'static str,
+    /// With [`PORT`] for the port and [`FOLDER`] for the folder.
+    pub text: Arc<str>,
+}
+
 /// A program and what it is asked.
 #[derive(Debug, Clone)]
 pub struct Program {
     pub host: Host,
     /// Its name inside this program.
     pub app: &'static str,
-    /// Its arguments, with [`PORT`] for the port.
+    /// Its arguments, with [`PORT`] for the port and [`FOLDER`] for the folder.
     pub arguments: Vec<String>,
+    /// What is in its folder when it starts; without any it has none.
+    pub files: Vec<File>,
     pub protocol: Arc<dyn Protocol>,
     /// Whether a batch job runs on the same cores.
     pub batch: bool,
 }
 
+/// A program that is about to start at some port.
+#[derive(Debug)]
+pub struct Prepared {
+    pub arguments: Vec<String>,
+    /// Of its own; removed with all that the program wrote there when this is dropped.
+    pub folder: Option<TempDir>,
+}
+
 impl Program {
-    fn new(host: Host, app: &'static str, words: &[&str], protocol: Arc<dyn Protocol>) -> Self {
+    pub(super) fn new(host: Host, app: &'static str, words: &[&str], protocol: Arc<dyn Protocol>) -> Self {
         let arguments = words.iter().map(|&word| word.to_owned()).collect();
-        Self { host, app, arguments, protocol, batch: true }
+        Self { host, app, arguments, files: Vec::new(), protocol, batch: true }
     }
 
     /// Tailwater's spin server.
@@ -75,7 +99,7 @@ impl Program {
         Some(Self::foreign(&path, &words, protocol))
     }
 
-    fn foreign(path: &std::path::Path, words: &[&str], protocol: Arc<dyn Protocol>) -> Self {
+    pub(super) fn foreign(path: &std::path::Path, words: &[&str], protocol: Arc<dyn Protocol>) -> Self {
         let path = path.display().to_string();
         let words: Vec<&str> = [path.as_str()].into_iter().chain(words.iter().copied()).collect();
         Self::new(Host::Linux, "exec", &words, protocol)
@@ -108,9 +132,22 @@ impl Program {
         }
     }
 
-    /// Its arguments with the port in its place.
-    pub fn arguments_at(&self, port: u16) -> Vec<String> {
-        self.arguments.iter().map(|word| word.replace(PORT, &port.to_string())).collect()
+    /// Writes its files for a start at `port`.
+    ///
+    /// # Errors
+    /// When they cannot be written.
+    pub fn prepare(&self, port: u16) -> anyhow::Result<Prepared> {
+        let folder = match self.files.is_empty() {
+            true => None,
+            false => Some(tempfile::tempdir().context("cannot make a temporary folder")?),
+        };
+        let path = folder.as_ref().map_or_else(String::new, |folder| folder.path().display().to_string());
+        let fill = |text: &str| text.replace(PORT, &port.to_string()).replace(FOLDER, &path);
+        for File { name, text } in &self.files {
+            let file = std::path::Path::new(&path).join(name);
+            std::fs::write(&file, fill(text)).with_context(|| format!("cannot write {}", file.display()))?;
+        }
+        Ok(Prepared { arguments: self.arguments.iter().map(|word| fill(word)).collect(), folder })
     }
 }
 
@@ -129,8 +166,23 @@ mod tests {
     #[test]
     fn the_port_stands_wherever_it_is_named() {
         let protocol = Arc::new(Echo::new(8).unwrap());
-        let arguments = Program::kv(2, protocol).arguments_at(5000);
-        assert_eq!(arguments.join(" "), "-l 0.0.0.0 -p 5000 -U 5000 -m 256 -t 2");
+        let prepared = Program::kv(2, protocol).prepare(5000).unwrap();
+        assert_eq!(prepared.arguments.join(" "), "-l 0.0.0.0 -p 5000 -U 5000 -m 256 -t 2");
+        assert!(prepared.folder.is_none());
+    }
+
+    #[test]
+    fn files_name_port_and_folder_and_go_with_them() {
+        let mut program = Program::kv(1, Arc::new(Echo::new(8).unwrap()));
+        program.arguments = vec![format!("{FOLDER}/config")];
+        program.files = vec![File { name: "config", text: format!("{PORT} {FOLDER}").into() }];
+        let prepared = program.prepare(5000).unwrap();
+        let folder = prepared.folder.as_ref().unwrap().path().to_owned();
+        let file = PathBuf::from(&prepared.arguments[0]);
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), format!("5000 {}", folder.display()));
+        std::fs::write(folder.join("more"), "").unwrap();
+        drop(prepared);
+        assert!(!folder.exists());
     }
 
     #[test]

@@ -1,30 +1,22 @@
 //! Table 3: the highest load of a key-value store within a latency limit, for the workloads ETC and USR; and the same beside a
 //! batch job, within a limit of our own.
 
-use tailwater_loadgen::search::{Bound, Slo};
-use tailwater_sim::plot::{Bar, Panel, draw};
+use tailwater_loadgen::search::Slo;
+use tailwater_sim::plot::draw;
 use tailwater_workload::keyvalue::Workload;
 
+use super::super::aims::{BESIDE_BATCH, TAILWATER, beside_batch, times};
 use super::super::context::Context;
 use super::super::figure::{Claim, Figure, Outcome};
-use super::super::limit::{Contender, Highest, data, highest, summary};
-use super::super::shenango::fig3::{asked, conditions};
-use crate::table::number;
-use crate::testbed::BatchRates;
+use super::super::limit::{Contender, Highest, data, highest, notes, panels, summary};
+use super::super::shenango::fig3::{self, asked};
 use crate::testbed::program::Program;
 
-pub const TAILWATER: &str = "Tailwater";
 const MEMCACHED: &str = "memcached on Linux";
-/// The limit beside a batch job.
-pub const BESIDE_BATCH: &str = "win-p99.9=200us";
 /// The paper's limit, with nothing beside.
 const PAPERS: &str = "p99=500us";
-/// How many times Linux's load this project aims at beside a batch job.
-pub const AIM: f64 = 4.0;
 /// What the paper reaches, in Linux's loads: 1,800 to 500 and 1,550 to 550 thousand requests per second.
 const PAPERS_RATIOS: [(&str, f64); 2] = [("USR", 3.6), ("ETC", 2.8)];
-/// Two batch shares within this of each other are the same.
-const SAME_SHARE: f64 = 0.02;
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -51,38 +43,22 @@ impl Figure for Table3 {
         let rig = context.rig()?;
         let contenders = contenders(rig.testbed.cores.managed.len(), context.options.quick)?;
         let all = highest(self.name(), context, contenders)?;
-        let mut notes = vec![format!("{}.", rig.testbed.cores.describe())];
-        notes.extend(rig.noise_notes());
-        notes.extend(conditions());
-        notes.push(
+        let mut conditions = vec![format!("{}.", rig.testbed.cores.describe())];
+        conditions.extend(rig.noise_notes());
+        conditions.extend(fig3::conditions());
+        conditions.push(
             "Values of ETC over 1,100 bytes, fewer than one in twenty, are cut to that: an answer must fit a datagram."
                 .to_owned(),
         );
-        notes.extend(limit_notes(context.options.quick));
+        conditions.extend(notes(context.options.quick));
         Ok(Outcome {
             svg: draw(self.title(), &panels(&all)),
             data: data(&all),
             summary: summary(&all),
             claims: claims(&all),
-            notes,
+            notes: conditions,
         })
     }
-}
-
-/// What a reader must know of any search.
-pub fn limit_notes(quick: bool) -> Vec<String> {
-    let mut notes = vec![
-        "A load counts as within the limit when a majority of up to three trials of a second says so, and is tried afresh at \
-         the end; at most 1 % of the requests may be lost. Searches take turns, a trial each."
-            .to_owned(),
-        "win-p99.9 is the median over 100 ms windows of each one's p99.9, because a virtual machine's own stalls are in any \
-         raw p99.9; p99 is that of all requests."
-            .to_owned(),
-    ];
-    if quick {
-        notes.push("Quick run: five short trials, coarse steps. A shape, not a result.".to_owned());
-    }
-    notes
 }
 
 /// The name of a search under the paper's own limit.
@@ -116,28 +92,6 @@ fn contenders(threads: usize, quick: bool) -> anyhow::Result<Vec<Contender>> {
     Ok(contenders)
 }
 
-/// A chart per question.
-pub fn panels(all: &[Highest]) -> Vec<Panel> {
-    let mut panels: Vec<Panel> = Vec::new();
-    for highest in all {
-        let (title, load) = (&highest.contender.asked, highest.load_rps() / 1e3);
-        let sure = |rate: Option<tailwater_workload::Rate>| rate.map_or(load, |rate| rate.per_second() / 1e3);
-        let (low, high) = (sure(highest.found.always_met_up_to), sure(highest.found.never_met_from));
-        let range = (low.min(load), high.max(load));
-        let bar = Bar { name: highest.contender.name.clone(), value: load, range };
-        match panels.iter_mut().find(|panel| panel.title == *title) {
-            Some(panel) => panel.bars.push(bar),
-            None => panels.push(Panel {
-                title: title.clone(),
-                y_label: "thousand requests/s within the limit".to_owned(),
-                bars: vec![bar],
-                ..Panel::default()
-            }),
-        }
-    }
-    panels
-}
-
 fn claims(all: &[Highest]) -> Vec<Claim> {
     let mut claims = Vec::new();
     for (workload, ratio) in PAPERS_RATIOS {
@@ -155,52 +109,12 @@ fn claims(all: &[Highest]) -> Vec<Claim> {
     claims
 }
 
-/// What this project aims at beside a batch job: load, and what is left for the batch job at equal load.
-pub fn beside_batch(all: &[Highest], asked: &str, rival: &str) -> [Claim; 2] {
-    let paper = format!(
-        "(this project's aim) {asked} beside a batch job, p99.9 at most 200 us: {AIM} times the load of {rival}"
-    );
-    let batch =
-        format!("(this project's aim) {asked} at equal load: the batch job gets no less than beside {rival}");
-    [times(all, asked, rival, &paper, AIM), shares(all, asked, rival, &batch)]
-}
-
-fn pair<'a>(all: &'a [Highest], asked: &str, rival: &str) -> Option<(&'a Highest, &'a Highest)> {
-    let of = |name: &str| all.iter().find(|h| h.contender.asked == asked && h.contender.name == name);
-    Some((of(TAILWATER)?, of(rival)?))
-}
-
-/// Whether Tailwater's load is `ratio` times the rival's.
-fn times(all: &[Highest], asked: &str, rival: &str, paper: &str, ratio: f64) -> Claim {
-    let Some((own, theirs)) = pair(all, asked, rival) else {
-        return Claim::not_comparable(paper, format!("{rival} is not there"));
-    };
-    let of = |highest: &Highest| format!("{:.0} (bound by {})", highest.load_rps(), highest.bound());
-    let times = own.load_rps() / theirs.load_rps();
-    let said = if theirs.load_rps() > 0.0 { format!(", {} times", number(times)) } else { String::new() };
-    let ours = format!("{} requests/s, {rival} {}{said}", of(own), of(theirs));
-    // A rival that its generator held back may be better than it seems; nothing more can be said.
-    match theirs.found.bound {
-        Bound::Generator => Claim::not_comparable(paper, ours),
-        _ => Claim::new(paper, ours, own.load_rps() > 0.0 && own.load_rps() >= ratio * theirs.load_rps()),
-    }
-}
-
-fn shares(all: &[Highest], asked: &str, rival: &str, paper: &str) -> Claim {
-    let share = |highest: &Highest| highest.at_equal_load(|sample| sample.batch.map(BatchRates::share));
-    let shares = pair(all, asked, rival).and_then(|(own, theirs)| Some((share(own)?, share(theirs)?)));
-    let Some((own, theirs)) = shares else {
-        return Claim::not_comparable(paper, "there is no load that both serve within the limit".to_owned());
-    };
-    let ours = format!("of the shared cores {own} of its full speed, beside {rival} {theirs}");
-    Claim::new(paper, ours, own.median + SAME_SHARE >= theirs.median)
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::super::figure::Verdict::{self, NotComparable, NotReached, Reached};
     use super::super::super::limit::tests::reached;
     use super::*;
+    use tailwater_loadgen::search::Bound;
 
     fn verdicts(own: (f64, f64), theirs: (f64, f64), bound: Bound) -> Vec<Verdict> {
         let all = vec![
