@@ -15,6 +15,7 @@ pub fn all() -> Vec<Box<dyn Figure>> {
         Box::new(shenango::fig7::Figure7),
         Box::new(shenango::fig8::Figure8),
         Box::new(ix::table3::Table3),
+        Box::new(ix::connections::Connections),
     ]);
     figures
 }

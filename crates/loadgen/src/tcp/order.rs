@@ -27,10 +27,12 @@ pub enum Order {
         /// For how long at most.
         wait: Duration,
     },
-    /// Each connection sends a request, waits until as many bytes have come back, and sends the next.
+    /// Connections take turns: each sends a request, waits until as many bytes have come back, and gets in line again.
     Echo {
         /// Of each request.
         bytes: usize,
+        /// Requests without an answer at any time, over all connections and one on each; at least 1.
+        outstanding: u32,
         /// Not counted.
         warm_up: Duration,
         /// Counted.

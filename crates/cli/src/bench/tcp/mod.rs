@@ -15,6 +15,7 @@ mod figures;
 mod host;
 mod idle;
 mod kernel;
+pub mod many;
 mod rounds;
 mod service;
 mod soak;

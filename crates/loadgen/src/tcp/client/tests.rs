@@ -3,8 +3,11 @@
 use super::*;
 use crate::protocol::Echo;
 use crate::station::wire::put_u16;
+use crate::tcp::Order;
 use crate::tcp::open_loop::{OpenLoop, TcpLoad};
+use crate::tcp::task::Task;
 use std::collections::{HashMap, HashSet};
+use std::time::Duration;
 use tailwater_iokernel::frame::IPV4_FRAME;
 use tailwater_tcp::listen::{Arrival, ListenConfig};
 use tailwater_tcp::{Answer, Listener, State};
@@ -329,4 +332,55 @@ fn an_open_loop_run_opens_connections_again_that_the_server_has_forgotten() {
     // 20 ms of 100 without a connection, and what was in flight.
     assert!(counts.lost >= 1 && counts.completed > counts.offered * 6 / 10, "{counts:?}");
     assert_eq!(oddities.wrong, 0);
+}
+
+/// Carries out an echo over connections of which those in `dead` take nothing, `steps` times; how often each was asked, and
+/// what the order says at its end.
+fn echo_in_turn(
+    connections: u32,
+    outstanding: u32,
+    dead: &[ConnectionId],
+    steps: u64,
+) -> (Vec<u32>, crate::tcp::Outcome) {
+    let (mut client, mut server) = (client(), Server::new());
+    (0..connections).for_each(|id| client.connect(id, Instant(0)));
+    run(&mut client, &mut server, Instant(0), 100);
+    dead.iter().for_each(|&id| drop(client.abort(id)));
+    let lasts = Duration::from_micros(50 * steps);
+    let order = Order::Echo { bytes: 64, outstanding, warm_up: Duration::ZERO, lasts };
+    let mut task = Task::new(order, connections, Instant(0));
+    let mut asked = vec![0; connections as usize];
+    let mut step = 0;
+    loop {
+        step += 1;
+        let now = Instant(50_000 * step);
+        if task.poll(&mut client, now, 64, &mut || now) {
+            return (asked, task.outcome(&mut client, now));
+        }
+        let changed = run(&mut client, &mut server, now, 100);
+        let answered: Vec<_> = changed.iter().filter(|(_, e)| e.contains(Events::READABLE)).collect();
+        assert!(answered.len() as u32 <= outstanding, "{} at a time", answered.len());
+        answered.iter().for_each(|&&(id, _)| asked[id as usize] += 1);
+        changed.into_iter().for_each(|(id, events)| task.on_events(&mut client, id, events, now));
+        assert!(step < 10_000, "the order does not end");
+    }
+}
+
+#[test]
+fn so_many_requests_wait_at_a_time_and_all_connections_get_their_turn() {
+    let (asked, outcome) = echo_in_turn(20, 3, &[], 100);
+    // Three a step, one connection after the other.
+    assert_eq!((outcome.failed, asked.iter().sum::<u32>()), (0, 300));
+    assert!(asked.iter().all(|&times| times == 15), "{asked:?}");
+    let (asked, _) = echo_in_turn(2, 3, &[], 10);
+    assert_eq!(asked, [10, 10], "one on each connection");
+}
+
+#[test]
+fn a_connection_that_takes_no_request_fails_once_and_holds_up_nobody() {
+    let (asked, outcome) = echo_in_turn(6, 2, &[1, 2, 5], 100);
+    assert_eq!(outcome.failed, 3);
+    assert_eq!([asked[1], asked[2], asked[5]], [0; 3]);
+    assert_eq!(asked.iter().sum::<u32>(), 200);
+    assert!([0, 3, 4].iter().all(|&id| asked[id] >= 40), "{asked:?}");
 }
