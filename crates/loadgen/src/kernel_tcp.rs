@@ -171,6 +171,32 @@ pub fn run_under(
     }
 }
 
+/// Waits until a server answers at `server`, asking again every 50 ms for at most `wait`, or until `stop`.
+///
+/// # Errors
+/// [`TcpLoadError::NoServer`], also when stopped.
+pub fn contact_server(
+    protocol: &dyn Protocol,
+    server: SocketAddr,
+    wait: Duration,
+    stop: &AtomicBool,
+) -> Result<(), TcpLoadError> {
+    contact(protocol, &Target { server, core: None, wait }, stop).map(drop)
+}
+
+/// Has everything stored that the protocol reads, over a connection of its own. Ends early on `stop`.
+///
+/// # Errors
+/// [`TcpLoadError::NoServer`] or [`TcpLoadError::Preload`].
+pub fn preload_server(
+    protocol: &dyn Protocol,
+    server: SocketAddr,
+    stop: &AtomicBool,
+) -> Result<(), TcpLoadError> {
+    let target = Target { server, core: None, wait: PRELOAD_PATIENCE };
+    preload(protocol, &mut contact(protocol, &target, stop)?, stop)
+}
+
 /// Waits until the server answers a request, and hands out the connection.
 fn contact(protocol: &dyn Protocol, target: &Target, stop: &AtomicBool) -> Result<TcpStream, TcpLoadError> {
     let start = Instant::now();

@@ -9,6 +9,7 @@
 //! |---|---|
 //! | [`child`] | service and batch processes, and that none outlives this one |
 //! | [`on_tailwater`], [`on_linux`] | one system each: start, measure, end |
+//! | [`port`] | the generator as the IOKernel's port, over datagrams or connections |
 //! | [`program`] | programs with protocols of their own, ours and others' |
 //! | [`tokio_spin`] | the service as a user of Tokio would write it |
 //! | [`handoffs`] | how fast cores changed hands meanwhile |
@@ -32,6 +33,7 @@ pub mod child;
 pub mod handoffs;
 pub mod on_linux;
 pub mod on_tailwater;
+pub mod port;
 pub mod program;
 pub mod tokio_spin;
 pub mod wait;

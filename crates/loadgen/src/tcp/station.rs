@@ -11,7 +11,7 @@
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
@@ -24,6 +24,7 @@ use tailwater_tcp::{Config, Events, Instant};
 use super::client::{Client, ConnectionId, PORTS, Peer};
 use super::open_loop::{OpenLoop, TcpLoad};
 use super::order::{Order, Outcome, TcpError};
+use super::preload::Preload;
 use super::task::Task;
 use crate::report::Measurement;
 use crate::station::wire::{Host, answer_arp};
@@ -132,13 +133,34 @@ impl TcpHandle {
 }
 
 impl TcpHandle {
+    /// Begins an open-loop run over the connections of the last [`Order::Open`]; its schedule starts 1 ms after the station
+    /// has taken the order. [`poll_load`](Self::poll_load) waits for its measurement.
+    ///
+    /// # Errors
+    /// [`TcpError::Ended`].
+    pub fn begin_load(&self, load: TcpLoad) -> Result<(), TcpError> {
+        self.command(Command::Load(Box::new(load)))
+    }
+
+    /// Waits for the measurement of the run that was begun, at most `timeout`; `None` when it goes on.
+    ///
+    /// # Errors
+    /// [`TcpError::NotOpen`], [`TcpError::Plan`], or [`TcpError::Ended`].
+    pub fn poll_load(&self, timeout: Duration) -> Result<Option<Measurement>, TcpError> {
+        match self.measurements.recv_timeout(timeout) {
+            Ok(measured) => measured.map(|measurement| Some(*measurement)),
+            Err(RecvTimeoutError::Timeout) => Ok(None),
+            Err(RecvTimeoutError::Disconnected) => Err(TcpError::Ended),
+        }
+    }
+
     /// Makes an open-loop run over the connections of the last [`Order::Open`] and waits for its measurement, at most
     /// `patience`; then it is ended early, and what was measured is handed out.
     ///
     /// # Errors
     /// [`TcpError::NotOpen`], [`TcpError::Plan`], or [`TcpError::Ended`].
     pub fn load(&self, load: TcpLoad, patience: Duration) -> Result<Measurement, TcpError> {
-        self.command(Command::Load(Box::new(load)))?;
+        self.begin_load(load)?;
         let measured = self.measurements.recv_timeout(patience).or_else(|_| {
             self.command(Command::Stop)?;
             self.measurements.recv_timeout(STOP_PATIENCE).map_err(|_| TcpError::Ended)
@@ -159,6 +181,7 @@ enum Stage {
         until: Instant,
     },
     Working(Box<Task>),
+    Storing(Box<Preload>),
     Loading(Box<OpenLoop>),
 }
 
@@ -167,6 +190,7 @@ impl Stage {
     fn on_events(&mut self, client: &mut Client, id: ConnectionId, events: Events, now: Instant) {
         match self {
             Self::Working(task) => task.on_events(client, id, events, now),
+            Self::Storing(preload) => preload.on_events(client, id, events),
             Self::Loading(run) => run.on_events(client, id, events, now),
             Self::Idle | Self::Looking { .. } => {}
         }
@@ -279,7 +303,26 @@ impl TcpStation {
             {
                 self.answer(Err(TcpError::Lanes { concurrent, open: self.connections }));
             }
+            Order::Preload { protocol, wait } => {
+                self.stage = Stage::Storing(Box::new(Preload::new(protocol, wait, now)));
+            }
             order => self.stage = Stage::Working(Box::new(Task::new(order, self.connections, now))),
+        }
+    }
+
+    /// What is done is over: hands out what came of it.
+    fn end(&mut self, now: Instant) {
+        let Some(client) = &mut self.client else { return };
+        match core::mem::replace(&mut self.stage, Stage::Idle) {
+            Stage::Working(task) => {
+                let outcome = task.outcome(client, now);
+                self.answer(Ok(outcome));
+            }
+            Stage::Storing(preload) => self.answer(Ok(preload.outcome(now))),
+            stage @ (Stage::Loading(_) | Stage::Idle | Stage::Looking { .. }) => {
+                self.stage = stage;
+                self.end_load(now);
+            }
         }
     }
 
@@ -334,6 +377,7 @@ impl TcpStation {
         match &mut self.stage {
             Stage::Working(task) => done = task.poll(client, now, budget, &mut read),
             Stage::Loading(run) => done = run.poll(client, now, budget),
+            Stage::Storing(preload) => done = preload.poll(client, now),
             Stage::Idle | Stage::Looking { .. } => {}
         }
         let sent = match &mut self.stage {
@@ -350,11 +394,8 @@ impl TcpStation {
             }
             _ => client.poll_transmit(now, budget, switch),
         };
-        if done && matches!(self.stage, Stage::Loading(_)) {
-            self.end_load(now);
-        } else if done && let Stage::Working(task) = core::mem::replace(&mut self.stage, Stage::Idle) {
-            let outcome = task.outcome(client, now);
-            self.answer(Ok(outcome));
+        if done {
+            self.end(now);
         }
         sent
     }
@@ -400,9 +441,7 @@ impl Port for TcpStation {
         if let Some(client) = &mut self.client
             && let Some((id, events)) = client.handle_frame(now, frame)
         {
-            if let Stage::Loading(run) = &mut self.stage {
-                run.on_events(client, id, events, now);
-            } else if let Stage::Working(task) = &mut self.stage {
+            if let Stage::Working(task) = &mut self.stage {
                 let before = task.finished();
                 task.on_events(client, id, events, now);
                 if task.is_staged()
@@ -412,6 +451,8 @@ impl Port for TcpStation {
                 {
                     stages.on_answered(stamps, returned, clock::now());
                 }
+            } else {
+                self.stage.on_events(client, id, events, now);
             }
         } else if self.arp.len() < MAX_ANSWERS
             && let Some(answer) = answer_arp(frame, self.own)
@@ -432,6 +473,7 @@ impl Port for TcpStation {
             Stage::Looking { .. } => Some(Instant(0)),
             Stage::Working(task) => Some(task.next_event()),
             Stage::Loading(run) => Some(run.next_event()),
+            Stage::Storing(preload) => Some(preload.next_event()),
         };
         let next = [client, stage].into_iter().flatten().min()?;
         Some(self.origin.saturating_add(self.clock.from_ns(next.0)))

@@ -66,9 +66,10 @@ impl Task {
             | Order::Upload { lasts }
             | Order::Download { lasts }
             | Order::Churn { lasts, .. } => (Duration::ZERO, *lasts),
-            Order::Open { wait, .. } | Order::EchoOnce { wait, .. } | Order::Close { wait } => {
-                (Duration::ZERO, *wait)
-            }
+            Order::Open { wait, .. }
+            | Order::EchoOnce { wait, .. }
+            | Order::Preload { wait, .. }
+            | Order::Close { wait } => (Duration::ZERO, *wait),
         };
         let count = match order {
             // All ports of the server's first one.
@@ -153,6 +154,8 @@ impl Task {
                     self.due.push_back(id);
                 }
             }
+            // `preload`'s.
+            Order::Preload { .. } => {}
             Order::Upload { .. } => {
                 if events.contains(Events::WRITABLE) {
                     self.due.push_back(id);
@@ -293,7 +296,7 @@ impl Task {
                 }
                 ending
             }
-            Order::Download { .. } => ending,
+            Order::Preload { .. } | Order::Download { .. } => ending,
             Order::Churn { concurrent, .. } => {
                 if self.next == 0 {
                     // Beside those that are open.

@@ -1,10 +1,11 @@
 //! A client and a listener of `tailwater-tcp`, frames handed from one to the other in virtual time.
 
 use super::*;
-use crate::protocol::Echo;
+use crate::protocol::{Echo, Ids, Malformed, Medium, Protocol, Request, Verdict};
 use crate::station::wire::put_u16;
 use crate::tcp::Order;
 use crate::tcp::open_loop::{OpenLoop, TcpLoad};
+use crate::tcp::preload::Preload;
 use crate::tcp::task::Task;
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -345,7 +346,9 @@ fn echo_in_turn(
     let (mut client, mut server) = (client(), Server::new());
     (0..connections).for_each(|id| client.connect(id, Instant(0)));
     run(&mut client, &mut server, Instant(0), 100);
-    dead.iter().for_each(|&id| drop(client.abort(id)));
+    for &id in dead {
+        let _ = client.abort(id);
+    }
     let lasts = Duration::from_micros(50 * steps);
     let order = Order::Echo { bytes: 64, outstanding, warm_up: Duration::ZERO, lasts };
     let mut task = Task::new(order, connections, Instant(0));
@@ -383,4 +386,91 @@ fn a_connection_that_takes_no_request_fails_once_and_holds_up_nobody() {
     assert_eq!([asked[1], asked[2], asked[5]], [0; 3]);
     assert_eq!(asked.iter().sum::<u32>(), 200);
     assert!([0, 3, 4].iter().all(|&id| asked[id] >= 40), "{asked:?}");
+}
+
+/// Has numbers echoed; the answer to `spoilt` is never right.
+#[derive(Debug)]
+struct Numbers {
+    count: u64,
+    spoilt: u64,
+}
+
+impl Protocol for Numbers {
+    fn name(&self) -> &'static str {
+        "numbers"
+    }
+
+    fn ids(&self, _medium: Medium) -> Ids {
+        Ids::Order
+    }
+
+    fn draw(&self, _prng: &mut tailwater_workload::Prng) -> u64 {
+        0
+    }
+
+    fn encode(&self, request: &Request, _medium: Medium, out: &mut Vec<u8>) {
+        out.extend_from_slice(&request.ticket.to_be_bytes());
+    }
+
+    fn split(&self, stream: &[u8]) -> Result<Option<usize>, Malformed> {
+        Ok((stream.len() >= 8).then_some(8))
+    }
+
+    fn id(&self, _answer: &[u8], _medium: Medium) -> Option<u64> {
+        None
+    }
+
+    fn check(&self, request: &Request, answer: &[u8], _medium: Medium) -> Verdict {
+        let right = answer == request.ticket.to_be_bytes() && request.ticket != self.spoilt;
+        if right { Verdict::Right } else { Verdict::Wrong }
+    }
+
+    fn contact(&self) -> u64 {
+        0
+    }
+
+    fn preloads(&self) -> u64 {
+        self.count
+    }
+}
+
+/// What of these numbers is stored in so many steps, and what is not; `disturb` may do something to the server before each.
+fn stored(numbers: Numbers, mut disturb: impl FnMut(&mut Server, u64)) -> (u64, u64) {
+    let (mut client, mut server) = (client(), Server::new());
+    client.connect(0, Instant(0));
+    run(&mut client, &mut server, Instant(0), 100);
+    let mut preload = Preload::new(std::sync::Arc::new(numbers), Duration::from_secs(1), Instant(0));
+    let mut step = 0;
+    loop {
+        step += 1;
+        let now = Instant(50_000 * step);
+        disturb(&mut server, step);
+        if preload.poll(&mut client, now) {
+            let outcome = preload.outcome(now);
+            return (outcome.completed, outcome.failed);
+        }
+        assert!(preload.next_event() <= Instant(1_000_000_001));
+        for (id, events) in run(&mut client, &mut server, now, 100) {
+            preload.on_events(&mut client, id, events);
+        }
+    }
+}
+
+#[test]
+fn everything_is_stored_before_a_run() {
+    for count in [0, 1, 64, 1_000] {
+        assert_eq!(stored(Numbers { count, spoilt: u64::MAX }, |_, _| {}), (count, 0));
+    }
+}
+
+#[test]
+fn storing_ends_at_the_first_wrong_answer_and_with_the_connection() {
+    assert_eq!(stored(Numbers { count: 500, spoilt: 200 }, |_, _| {}), (200, 300));
+    let forget = |server: &mut Server, step| {
+        if step == 3 {
+            server.connections.clear();
+        }
+    };
+    // Two windows of 64.
+    assert_eq!(stored(Numbers { count: 500, spoilt: u64::MAX }, forget), (128, 372));
 }
