@@ -24,6 +24,7 @@ use anyhow::Context as _;
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 
+mod arachne;
 mod catalogue;
 mod contest;
 mod context;
