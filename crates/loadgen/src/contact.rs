@@ -31,7 +31,7 @@ const DATAGRAM_WINDOW: u64 = 16;
 const TRIES: usize = 20;
 
 /// How long a server may take over one request on a stream before the measurement.
-const STREAM_PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const STREAM_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Preloads on a stream that are sent before their answers are awaited.
 const STREAM_WINDOW: u64 = 64;

@@ -163,6 +163,34 @@ pub fn run_under(
     }
 }
 
+/// Waits until a server answers at `server`, asking again every 50 ms for at most `wait`, or until `stop`.
+///
+/// # Errors
+/// [`TcpLoadError::NoServer`], also when stopped.
+pub fn contact_server(
+    protocol: &dyn Protocol,
+    server: SocketAddr,
+    wait: Duration,
+    stop: &AtomicBool,
+) -> Result<(), TcpLoadError> {
+    contact::find_by_stream(protocol, |patience| open(server, patience), server, wait, stop).map(drop)
+}
+
+/// Has everything stored that the protocol reads, over a connection of its own, which may take ten seconds to open. Ends early
+/// on `stop`.
+///
+/// # Errors
+/// [`TcpLoadError::NoServer`] or [`TcpLoadError::Preload`].
+pub fn preload_server(
+    protocol: &dyn Protocol,
+    server: SocketAddr,
+    stop: &AtomicBool,
+) -> Result<(), TcpLoadError> {
+    let open = |patience| open(server, patience);
+    let mut stream = contact::find_by_stream(protocol, open, server, contact::STREAM_PATIENCE, stop)?;
+    contact::preload_by_stream(protocol, &mut stream, stop)
+}
+
 /// Opens a connection of the first contact.
 fn open(server: SocketAddr, patience: Duration) -> io::Result<TcpStream> {
     let stream = TcpStream::connect_timeout(&server, patience)?;

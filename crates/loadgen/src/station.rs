@@ -53,7 +53,7 @@ const CONTACT_PORT: u16 = FIRST_PORT - 1;
 
 /// After this long without a frame the IOKernel may sleep between two polls, and a gap between them says nothing about
 /// the machine. Below its shortest useful `idle-sleep-us`.
-const MAY_SLEEP_NS: u64 = 500_000;
+pub(crate) const MAY_SLEEP_NS: u64 = 500_000;
 
 /// Most ARP answers waiting to be sent; more are dropped, and asked for again.
 const MAX_ANSWERS: usize = 8;

@@ -317,7 +317,6 @@ impl LoadArgs {
     fn check_effects(&self) -> anyhow::Result<()> {
         let (spin, tcp) = (self.protocol_name() == "spin", self.is_tcp());
         let agents = self.agents.is_some() || !self.coordinate.is_empty();
-        let stores = matches!(self.protocol_name(), "memcached" | "rocks") && !self.no_preload;
         let given = [
             (
                 self.over == Over::Kernel && self.iokernel.is_some(),
@@ -328,10 +327,6 @@ impl LoadArgs {
                 "--core is for kernel sockets and for --over port: an IOKernel lends its cores as it sees fit",
             ),
             (self.over == Over::Port && agents, "--over port is one generator: leave agents out"),
-            (
-                self.over == Over::Port && tcp && stores,
-                "--over port stores nothing over TCP: store it by other means and add --no-preload, or leave --tcp out",
-            ),
             (
                 self.connections.is_some() && !tcp,
                 "--connections is for TCP: add --tcp, or use --flows over UDP",

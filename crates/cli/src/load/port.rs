@@ -24,6 +24,9 @@ const GENERATOR_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 250);
 /// How often it is looked whether the user wants to end.
 const GLANCE: Duration = Duration::from_millis(10);
 
+/// How long the server may take over what is stored before the measurement.
+const PRELOAD_PATIENCE: Duration = Duration::from_secs(60);
+
 /// How soon connections are tried again while the server does not listen yet.
 const RETRY: Duration = Duration::from_millis(50);
 
@@ -90,6 +93,9 @@ impl PortHost {
             (Link::Udp(handle), _) => run_udp(handle, plan, load, (server, target.wait), control),
             (Link::Tcp(handle), Some(connections)) => {
                 open(handle, connections.count, (server, target.wait), control)?;
+                if load.preload {
+                    preload(handle, load)?;
+                }
                 let load = TcpLoad {
                     plan: plan.clone(),
                     protocol: Arc::clone(&load.protocol),
@@ -153,7 +159,8 @@ fn open(
         let order = tcp::Order::Open {
             server,
             connections,
-            config: Box::default(),
+            // Requests leave at once, as over the kernel's sockets.
+            config: Box::new(tailwater_tcp::Config { nodelay: true, ..tailwater_tcp::Config::default() }),
             loss_per_million: 0,
             wait: rest.max(RETRY),
         };
@@ -169,6 +176,14 @@ fn open(
         );
         std::thread::sleep(RETRY);
     }
+}
+
+/// Has everything stored that the protocol reads.
+fn preload(handle: &TcpHandle, load: &Load) -> anyhow::Result<()> {
+    let order = tcp::Order::Preload { protocol: Arc::clone(&load.protocol), wait: PRELOAD_PATIENCE };
+    let missing = handle.run(order, 2 * PRELOAD_PATIENCE)?.failed;
+    anyhow::ensure!(missing == 0, "the server did not take {missing} requests before the measurement");
+    Ok(())
 }
 
 fn run_tcp(handle: &TcpHandle, load: TcpLoad, control: &Control<'_>) -> anyhow::Result<Measurement> {

@@ -47,14 +47,13 @@ fn an_option_that_would_have_no_effect_is_refused_with_advice() {
         ("--iokernel @x", "--over tailwater"),
         ("--over tailwater --core 1", "lends its cores"),
         ("--over port --agents 2", "leave agents out"),
-        ("--over port --tcp --protocol memcached", "--no-preload"),
     ] {
         let error = args(&format!("127.0.0.1:1 --rate 1k {words}")).task().unwrap_err().to_string();
         assert!(error.contains(advice), "{words}: {error}");
     }
     for words in [
         "--over port --core 0 --iokernel @x",
-        "--over port --tcp --protocol memcached --no-preload",
+        "--over port --tcp --protocol memcached",
         "--over tailwater --agents 2",
     ] {
         args(&format!("127.0.0.1:1 --rate 1k {words}")).task().expect(words);

@@ -124,6 +124,11 @@ impl Point {
         self.spread(|sample| latency_or_timeout(sample.figures.p50_us))
     }
 
+    /// 99th percentile of all requests over the rounds.
+    pub fn p99_us(&self) -> Option<Spread> {
+        self.spread(|sample| latency_or_timeout(sample.figures.p99_us))
+    }
+
     /// Windowed 99.9th percentile over the rounds.
     pub fn tail_us(&self) -> Option<Spread> {
         self.spread(|sample| latency_or_timeout(sample.figures.win_p999_us))
@@ -217,8 +222,17 @@ impl Contest {
     /// A row per point: medians with their extremes.
     pub fn summary(&self) -> Table {
         let load = format!("load ({})", self.unit);
-        let columns =
-            ["service", "system", &load, "achieved/s", "p50 us", "windowed p99.9 us", "batch share", ""];
+        let columns = [
+            "service",
+            "system",
+            &load,
+            "achieved/s",
+            "p50 us",
+            "p99 us",
+            "windowed p99.9 us",
+            "batch share",
+            "",
+        ];
         let mut table = Table::new(&columns);
         for point in &self.points {
             let Case { panel, curve, load, .. } = &point.case;
@@ -231,6 +245,7 @@ impl Contest {
                 load.to_string(),
                 achieved.unwrap_or_default(),
                 cell(point.p50_us()),
+                cell(point.p99_us()),
                 cell(point.tail_us()),
                 cell(point.share()),
                 note.to_owned(),
@@ -241,9 +256,20 @@ impl Contest {
 
     /// A panel of tail latency over load, logarithmic. A curve ends where its system saturates. `more` are references.
     pub fn latency_panel(&self, panel: &str, more: Vec<Line>) -> Panel {
-        let tail_us = |point: &Point| Some(point.tail_us()?.median);
+        self.panel_of(panel, "windowed p99.9 (us)", Point::tail_us, more)
+    }
+
+    /// A panel of any latency over load, logarithmic. A curve ends where its system saturates. `more` are references.
+    pub fn panel_of(
+        &self,
+        panel: &str,
+        label: &str,
+        value: impl Fn(&Point) -> Option<Spread>,
+        more: Vec<Line>,
+    ) -> Panel {
+        let median = |point: &Point| Some(value(point)?.median);
         let until_saturated = |point: &Point| !point.saturated();
-        let panel = self.panel(panel, "windowed p99.9 (us)", (&until_saturated, &tail_us), more);
+        let panel = self.panel(panel, label, (&until_saturated, &median), more);
         Panel { log_y: true, y_range: Some(decades(&panel.lines)), ..panel }
     }
 
@@ -357,6 +383,6 @@ pub mod tests {
         assert_eq!(panel.y_range, Some((10.0, 100.0)));
         assert_eq!(contest.batch_panel("exp", Vec::new()).lines[0].points.len(), 2);
         assert_eq!(contest.data().rows().len(), 6);
-        assert_eq!(contest.summary().rows()[1][5], "20.0 (10.0 to 30.0)");
+        assert_eq!(contest.summary().rows()[1][6], "20.0 (10.0 to 30.0)");
     }
 }

@@ -26,6 +26,7 @@ use clap::Args;
 use clap::builder::PossibleValuesParser;
 
 mod aims;
+mod arachne;
 mod catalogue;
 mod contest;
 mod context;

@@ -9,6 +9,7 @@
 //! |---|---|
 //! | [`child`] | service and batch processes, and that none outlives this one |
 //! | [`on_tailwater`], [`on_linux`] | one system each: start, measure, end |
+//! | [`port`] | the generator as the IOKernel's port, over datagrams or connections |
 //! | [`program`] | programs with protocols of their own, ours and others' |
 //! | [`name_server`] | those that serve a zone |
 //! | [`tokio_spin`] | the service as a user of Tokio would write it |
@@ -34,6 +35,7 @@ pub mod handoffs;
 pub mod name_server;
 pub mod on_linux;
 pub mod on_tailwater;
+pub mod port;
 pub mod program;
 pub mod tokio_spin;
 pub mod wait;

@@ -10,12 +10,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use tailwater_loadgen::kernel_udp::{Load, Target, contact_server, preload_server, run_protocol};
-use tailwater_loadgen::protocol::Spin;
-use tailwater_loadgen::{Measurement, Plan};
+use tailwater_loadgen::kernel_udp::{Load, Target};
+use tailwater_loadgen::protocol::{Medium, Spin};
+use tailwater_loadgen::{Measurement, Plan, kernel_tcp, kernel_udp};
 use tailwater_shm::priority::HIGHEST;
 
 use super::child::{Batch, Service, Spec};
+use super::port::CONNECTIONS;
 use super::program::{Prepared, Program};
 use super::wait::Wait;
 use super::{Companion, Measured, START_TIMEOUT, Testbed, counted_part};
@@ -61,10 +62,12 @@ pub fn point(
 ) -> anyhow::Result<Measured> {
     let protocol = Arc::new(Spin::new(plan.service.clone()));
     let load = Load { protocol, seed, preload: false };
-    measure(testbed, plan, &load, setting.batch, || start_service(testbed, speed, setting.server))
+    measure(testbed, plan, &load, (Medium::Datagram, setting.batch), || {
+        start_service(testbed, speed, setting.server)
+    })
 }
 
-/// One point of any program, over one flow.
+/// One point of any program, over one flow or over [`CONNECTIONS`].
 ///
 /// # Errors
 /// As [`point`].
@@ -74,7 +77,7 @@ pub fn measure_program(
     plan: &Plan,
     load: &Load,
 ) -> anyhow::Result<Measured> {
-    measure(testbed, plan, load, program.batch, || {
+    measure(testbed, plan, load, (program.medium, program.batch), || {
         let address = free_address()?;
         let Prepared { arguments, folder } = program.prepare(address.port())?;
         let cores = testbed.cores.managed.clone();
@@ -87,7 +90,7 @@ fn measure(
     testbed: &Testbed,
     plan: &Plan,
     load: &Load,
-    has_batch: bool,
+    (medium, has_batch): (Medium, bool),
     start: impl FnOnce() -> anyhow::Result<Service>,
 ) -> anyhow::Result<Measured> {
     let _off = testbed.stay_off_managed_cores()?;
@@ -98,11 +101,11 @@ fn measure(
     };
     let mut service = start()?;
     let stop = AtomicBool::new(false);
-    wait_ready(testbed, &mut service, load, &stop)?;
+    wait_ready(testbed, &mut service, load, medium, &stop)?;
     let plan = Plan { flows: 1, ..plan.clone() };
     let core = testbed.cores.polling;
     let (measurement, beside) = std::thread::scope(|scope| {
-        let generator = scope.spawn(|| generate_on(core, &plan, load, service.address, &stop));
+        let generator = scope.spawn(|| generate_on(core, &plan, load, (service.address, medium), &stop));
         let part = counted_part(&plan, Instant::now());
         let rate = testbed.beside(batch.as_mut().map(|batch| &mut batch.job), part);
         if rate.is_err() {
@@ -121,16 +124,28 @@ fn wait_ready(
     testbed: &Testbed,
     service: &mut Service,
     load: &Load,
+    medium: Medium,
     stop: &AtomicBool,
 ) -> anyhow::Result<()> {
     let give_up = Instant::now() + START_TIMEOUT;
-    while let Err(error) = contact_server(&*load.protocol, service.address, CONTACT_TURN, stop) {
+    while let Err(error) = contact(load, medium, service.address, stop) {
         testbed.interrupt.check()?;
         service.check()?;
         anyhow::ensure!(Instant::now() < give_up, error);
     }
     if load.preload {
-        preload_server(&*load.protocol, service.address, stop)?;
+        match medium {
+            Medium::Datagram => kernel_udp::preload_server(&*load.protocol, service.address, stop)?,
+            Medium::Stream => kernel_tcp::preload_server(&*load.protocol, service.address, stop)?,
+        }
+    }
+    Ok(())
+}
+
+fn contact(load: &Load, medium: Medium, server: SocketAddr, stop: &AtomicBool) -> anyhow::Result<()> {
+    match medium {
+        Medium::Datagram => kernel_udp::contact_server(&*load.protocol, server, CONTACT_TURN, stop)?,
+        Medium::Stream => kernel_tcp::contact_server(&*load.protocol, server, CONTACT_TURN, stop)?,
     }
     Ok(())
 }
@@ -145,14 +160,18 @@ fn generate_on(
     core: usize,
     plan: &Plan,
     load: &Load,
-    server: SocketAddr,
+    (server, medium): (SocketAddr, Medium),
     stop: &AtomicBool,
 ) -> anyhow::Result<Measurement> {
     // As the IOKernel and its kthreads do, and the service below; refused without the privilege, and then for all of them.
     // Ends with this thread.
     let _ = rustix::process::setpriority_process(None, HIGHEST);
     let target = Target { server, core: Some(core), wait: START_TIMEOUT };
-    Ok(run_protocol(plan, &Load { preload: false, ..load.clone() }, &target, stop)?)
+    let load = Load { preload: false, ..load.clone() };
+    Ok(match medium {
+        Medium::Datagram => kernel_udp::run_protocol(plan, &load, &target, stop)?,
+        Medium::Stream => kernel_tcp::run(plan, &load, CONNECTIONS, &target, stop)?,
+    })
 }
 
 fn start_service(testbed: &Testbed, speed: u64, server: Server) -> anyhow::Result<Service> {

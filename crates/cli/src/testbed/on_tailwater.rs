@@ -8,20 +8,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use tailwater_iokernel::config::Priority;
+use tailwater_iokernel::port::Port;
 use tailwater_iokernel::stats::StatsHandle;
 use tailwater_iokernel::{Config, IoKernel, StartError};
+use tailwater_loadgen::Plan;
 use tailwater_loadgen::kernel_udp::Load;
-use tailwater_loadgen::station::{Order, Progress, Station, StationHandle, station};
-use tailwater_loadgen::{Measurement, Plan};
+use tailwater_loadgen::protocol::Medium;
 
 use super::child::{Batch, Service, Spec};
 use super::handoffs::HandoffRecord;
+use super::port::{self, Generator};
 use super::program::{Prepared, Program};
-use super::{Companion, CorePlan, Measured, START_TIMEOUT, Testbed, counted_part};
+use super::{Companion, CorePlan, Measured, Testbed, counted_part};
 use crate::machine::cpu_set;
 
 // Outside what the IOKernel gives to those that ask for none, which begins at .2.
@@ -86,23 +87,16 @@ pub fn measure(
     handoffs: &mut HandoffRecord,
 ) -> anyhow::Result<Measured> {
     let _off = testbed.stay_off_managed_cores()?;
-    let iokernel = Running::start(&testbed.cores, setting)?;
+    let iokernel = Running::start(&testbed.cores, setting, program.medium)?;
     let mut batch = match setting.batch {
         true => Some(Companion::new(testbed, iokernel.start_batch(testbed)?)?),
         false => None,
     };
     let service = iokernel.start_service(testbed, program)?;
-    iokernel.station.start(Order {
-        plan: plan.clone(),
-        protocol: Arc::clone(&load.protocol),
-        preload: load.preload,
-        seed: load.seed,
-        server: SocketAddrV4::new(SERVICE_IP, SERVICE_PORT),
-        wait: START_TIMEOUT,
-    })?;
-    let part = counted_part(plan, iokernel.wait_started(testbed)?);
+    let server = SocketAddrV4::new(SERVICE_IP, SERVICE_PORT);
+    let part = counted_part(plan, iokernel.generator.begin(testbed, plan, load, server)?);
     let beside = testbed.beside(batch.as_mut().map(|batch| &mut batch.job), part)?;
-    let measurement = iokernel.wait_finished(testbed, plan)?;
+    let measurement = iokernel.generator.finish(testbed, plan)?;
     handoffs.add(&iokernel.stats);
     service.end()?;
     let batch = batch.as_mut().zip(beside).map(|(batch, beside)| batch.rates(testbed, beside)).transpose()?;
@@ -114,14 +108,14 @@ struct Running {
     setting: Setting,
     socket: String,
     stats: StatsHandle,
-    station: StationHandle,
+    generator: Generator,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Running {
-    fn start(cores: &CorePlan, setting: Setting) -> anyhow::Result<Self> {
-        let (port, handle) = station("generator", GENERATOR_IP).context("cannot make the generator")?;
+    fn start(cores: &CorePlan, setting: Setting, medium: Medium) -> anyhow::Result<Self> {
+        let (port, generator) = port::port(medium, GENERATOR_IP)?;
         let stop = Arc::new(AtomicBool::new(false));
         let socket = format!("@tailwater-testbed-{}", std::process::id());
         let config = Config {
@@ -151,7 +145,7 @@ impl Running {
             .context("cannot start a thread")?;
         let stats =
             started.recv().context("the IOKernel's thread ended")?.context("the IOKernel does not start")?;
-        Ok(Self { setting, socket, stats, station: handle, stop, thread: Some(thread) })
+        Ok(Self { setting, socket, stats, generator, stop, thread: Some(thread) })
     }
 
     fn start_service(&self, testbed: &Testbed, program: &Program) -> anyhow::Result<Service> {
@@ -182,36 +176,13 @@ impl Running {
             ("TAILWATER_KTHREADS", kthreads.to_string()),
         ]
     }
-
-    fn wait_started(&self, testbed: &Testbed) -> anyhow::Result<Instant> {
-        loop {
-            testbed.interrupt.check()?;
-            match self.station.wait(Duration::from_millis(10))? {
-                Some(Progress::Started(at)) => return Ok(at),
-                Some(Progress::Finished(_)) => anyhow::bail!("the generator ended before it began"),
-                Some(Progress::Interval(_)) | None => {}
-            }
-        }
-    }
-
-    /// Waits for the generator's last replies and takes its measurement.
-    fn wait_finished(&self, testbed: &Testbed, plan: &Plan) -> anyhow::Result<Measurement> {
-        let deadline = Instant::now() + Duration::from_nanos(plan.timeout_ns) + START_TIMEOUT;
-        while Instant::now() < deadline {
-            testbed.interrupt.check()?;
-            if let Some(Progress::Finished(measurement)) = self.station.wait(Duration::from_millis(10))? {
-                return Ok(*measurement);
-            }
-        }
-        anyhow::bail!("the generator did not end in time");
-    }
 }
 
-fn make(config: Config, port: Station, usable: &[usize]) -> Result<IoKernel, StartError> {
+fn make(config: Config, port: Box<dyn Port>, usable: &[usize]) -> Result<IoKernel, StartError> {
     // This thread was started by one that keeps off the managed cores; the IOKernel must see them to lend them. What
     // cannot be had is reported by the IOKernel's own look at its cores.
     let _ = rustix::thread::sched_setaffinity(None, &cpu_set(usable));
-    IoKernel::new(config, vec![Box::new(port)])
+    IoKernel::new(config, vec![port])
 }
 
 impl Drop for Running {

@@ -1,8 +1,8 @@
 //! Programs that are asked in a protocol of their own: ours on Tailwater, those of others on kernel sockets.
 //!
-//! Owns which arguments make each serve datagrams at one address with one thread per shared core, the files that they read,
-//! which a folder of their own has from their start to their end, and that all are measured alike: what they serve is stored
-//! first, requests are UDP datagrams, a batch job runs beside.
+//! Owns which arguments make each serve datagrams and connections at one address with one thread per shared core, the files that
+//! they read, which a folder of their own has from their start to their end, and that all are measured alike: what they serve is
+//! stored first, requests come in the same medium, a batch job runs beside.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use tailwater_loadgen::Plan;
 use tailwater_loadgen::kernel_udp::Load;
-use tailwater_loadgen::protocol::{Protocol, Spin};
+use tailwater_loadgen::protocol::{Medium, Protocol, Spin};
 use tailwater_workload::ServiceTime;
 use tempfile::TempDir;
 
@@ -52,6 +52,8 @@ pub struct Program {
     /// What is in its folder when it starts; without any it has none.
     pub files: Vec<File>,
     pub protocol: Arc<dyn Protocol>,
+    /// What carries requests and answers: datagrams unless said otherwise.
+    pub medium: Medium,
     /// Whether a batch job runs on the same cores.
     pub batch: bool,
 }
@@ -67,7 +69,7 @@ pub struct Prepared {
 impl Program {
     pub(super) fn new(host: Host, app: &'static str, words: &[&str], protocol: Arc<dyn Protocol>) -> Self {
         let arguments = words.iter().map(|&word| word.to_owned()).collect();
-        Self { host, app, arguments, files: Vec::new(), protocol, batch: true }
+        Self { host, app, arguments, files: Vec::new(), protocol, medium: Medium::Datagram, batch: true }
     }
 
     /// Tailwater's spin server.
@@ -103,6 +105,12 @@ impl Program {
         let path = path.display().to_string();
         let words: Vec<&str> = [path.as_str()].into_iter().chain(words.iter().copied()).collect();
         Self::new(Host::Linux, "exec", &words, protocol)
+    }
+
+    /// The same over [`CONNECTIONS`](super::port::CONNECTIONS), or over datagrams.
+    #[must_use]
+    pub fn over(self, medium: Medium) -> Self {
+        Self { medium, ..self }
     }
 
     /// The same with nothing beside it.

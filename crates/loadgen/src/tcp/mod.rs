@@ -12,6 +12,7 @@
 pub mod client;
 mod open_loop;
 mod order;
+mod preload;
 mod stages;
 pub mod station;
 mod task;

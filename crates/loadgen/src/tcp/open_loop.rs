@@ -1,7 +1,7 @@
 //! The open-loop generator over a client's connections: what a station does for [`TcpHandle::load`](super::TcpHandle::load).
 //!
 //! Owns the run: which connections are up, what of each request the client has taken, and the measurement. The polling loop
-//! may sleep, so gaps between its turns are not taken for disturbances of the machine. Sans-IO like the
+//! may sleep where no frame came for a while, so gaps between its turns are taken for disturbances of the machine only after frames. Sans-IO like the
 //! client. Which connection a request goes to is [`Lanes`](crate::lanes)', as over kernel sockets; so is what ends a
 //! connection, which is then reset and opened again after [`RETRY_NS`].
 
@@ -16,6 +16,7 @@ use crate::lanes::{LaneId, Lanes};
 use crate::plan::{Plan, PlanError};
 use crate::protocol::{Medium, Protocol};
 use crate::report::Measurement;
+use crate::station::MAY_SLEEP_NS;
 
 /// Time between the order and the start of the schedule.
 const LEAD_NS: u64 = 1_000_000;
@@ -29,7 +30,7 @@ const CHUNK: usize = 64 << 10;
 pub struct TcpLoad {
     /// When to send; its flows are not used.
     pub plan: Plan,
-    /// What to send. The station does not preload: who measures a store fills it by other means.
+    /// What to send. What it reads is stored before, by [`Order::Preload`](super::Order::Preload).
     pub protocol: Arc<dyn Protocol>,
     /// Fixes every request.
     pub seed: u64,
@@ -50,6 +51,8 @@ pub(super) struct OpenLoop {
     scratch: Vec<u8>,
     /// The connection that is looked after next.
     next: LaneId,
+    /// When a frame came, or a request was sent.
+    last_frame_ns: u64,
 }
 
 impl OpenLoop {
@@ -78,11 +81,21 @@ impl OpenLoop {
             }
         }
         let scratch = vec![0; CHUNK];
-        Ok(Self { generator, lanes, retry_at_ns, down, touched: Vec::new(), scratch, next: 0 })
+        Ok(Self {
+            generator,
+            lanes,
+            retry_at_ns,
+            down,
+            touched: Vec::new(),
+            scratch,
+            next: 0,
+            last_frame_ns: now.0,
+        })
     }
 
     /// What a frame or a timeout has changed. `now` is when it came.
     pub(super) fn on_events(&mut self, client: &mut Client, id: ConnectionId, events: Events, now: Instant) {
+        self.last_frame_ns = now.0;
         if id >= self.lanes.count() || self.retry_at_ns[id as usize].is_some() {
             return;
         }
@@ -131,10 +144,15 @@ impl OpenLoop {
 
     /// Sends what is due, at most `budget` requests. True when the run is over.
     pub(super) fn poll(&mut self, client: &mut Client, now: Instant, budget: usize) -> bool {
-        self.generator.skip_sleep(now.0);
+        if now.0.saturating_sub(self.last_frame_ns) < MAY_SLEEP_NS {
+            self.generator.observe_spin(now.0);
+        } else {
+            self.generator.skip_sleep(now.0);
+        }
         let mut touched = std::mem::take(&mut self.touched);
         self.lanes.poll_due(&mut self.generator, now.0, budget, |id| touched.push(id));
         for id in touched.drain(..) {
+            self.last_frame_ns = now.0;
             self.flush(client, id);
         }
         self.touched = touched;

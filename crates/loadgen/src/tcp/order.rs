@@ -1,6 +1,7 @@
 //! What a TCP station is asked to do, and what it answers.
 
 use std::net::SocketAddrV4;
+use std::sync::Arc;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
@@ -8,6 +9,7 @@ use tailwater_tcp::Config;
 
 use super::Stages;
 use crate::plan::PlanError;
+use crate::protocol::Protocol;
 
 /// One thing to do. A station does one after the other; connections stay from order to order.
 #[derive(Debug, Clone)]
@@ -27,10 +29,12 @@ pub enum Order {
         /// For how long at most.
         wait: Duration,
     },
-    /// Each connection sends a request, waits until as many bytes have come back, and sends the next.
+    /// Connections take turns: each sends a request, waits until as many bytes have come back, and gets in line again.
     Echo {
         /// Of each request.
         bytes: usize,
+        /// Requests without an answer at any time, over all connections and one on each; at least 1.
+        outstanding: u32,
         /// Not counted.
         warm_up: Duration,
         /// Counted.
@@ -47,6 +51,14 @@ pub enum Order {
     EchoOnce {
         /// Of each request.
         bytes: usize,
+        /// For how long at most.
+        wait: Duration,
+    },
+    /// Has everything stored that a protocol reads, over the first connection: what is completed is stored, what fails is not.
+    /// Ends at the first answer that is not the right one.
+    Preload {
+        /// What is stored.
+        protocol: Arc<dyn Protocol>,
         /// For how long at most.
         wait: Duration,
     },

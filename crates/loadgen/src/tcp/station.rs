@@ -25,6 +25,7 @@ use tailwater_workload::Interval;
 use super::client::{Client, ConnectionId, PORTS, Peer};
 use super::open_loop::{OpenLoop, TcpLoad};
 use super::order::{Order, Outcome, TcpError};
+use super::preload::Preload;
 use super::task::Task;
 use crate::report::Measurement;
 use crate::station::wire::{Host, answer_arp};
@@ -164,8 +165,8 @@ impl TcpHandle {
         }
     }
 
-    /// Begins an open-loop run over the connections of the last [`Order::Open`]; [`wait_load`](Self::wait_load) tells how it
-    /// goes.
+    /// Begins an open-loop run over the connections of the last [`Order::Open`]; its schedule starts 1 ms after the station
+    /// has taken the order. [`wait_load`](Self::wait_load) tells how it goes.
     ///
     /// # Errors
     /// [`TcpError::Ended`].
@@ -206,6 +207,7 @@ enum Stage {
         until: Instant,
     },
     Working(Box<Task>),
+    Storing(Box<Preload>),
     Loading(Box<OpenLoop>),
 }
 
@@ -214,6 +216,7 @@ impl Stage {
     fn on_events(&mut self, client: &mut Client, id: ConnectionId, events: Events, now: Instant) {
         match self {
             Self::Working(task) => task.on_events(client, id, events, now),
+            Self::Storing(preload) => preload.on_events(client, id, events),
             Self::Loading(run) => run.on_events(client, id, events, now),
             Self::Idle | Self::Looking { .. } => {}
         }
@@ -328,7 +331,26 @@ impl TcpStation {
             {
                 self.answer(Err(TcpError::Lanes { concurrent, open: self.connections }));
             }
+            Order::Preload { protocol, wait } => {
+                self.stage = Stage::Storing(Box::new(Preload::new(protocol, wait, now)));
+            }
             order => self.stage = Stage::Working(Box::new(Task::new(order, self.connections, now))),
+        }
+    }
+
+    /// What is done is over: hands out what came of it.
+    fn end(&mut self, now: Instant) {
+        let Some(client) = &mut self.client else { return };
+        match core::mem::replace(&mut self.stage, Stage::Idle) {
+            Stage::Working(task) => {
+                let outcome = task.outcome(client, now);
+                self.answer(Ok(outcome));
+            }
+            Stage::Storing(preload) => self.answer(Ok(preload.outcome(now))),
+            stage @ (Stage::Loading(_) | Stage::Idle | Stage::Looking { .. }) => {
+                self.stage = stage;
+                self.end_load(now);
+            }
         }
     }
 
@@ -389,6 +411,7 @@ impl TcpStation {
                     let _ = self.measured.send(Ok(LoadProgress::Interval(Box::new(interval.clone()))));
                 }
             }
+            Stage::Storing(preload) => done = preload.poll(client, now),
             Stage::Idle | Stage::Looking { .. } => {}
         }
         let sent = match &mut self.stage {
@@ -405,11 +428,8 @@ impl TcpStation {
             }
             _ => client.poll_transmit(now, budget, switch),
         };
-        if done && matches!(self.stage, Stage::Loading(_)) {
-            self.end_load(now);
-        } else if done && let Stage::Working(task) = core::mem::replace(&mut self.stage, Stage::Idle) {
-            let outcome = task.outcome(client, now);
-            self.answer(Ok(outcome));
+        if done {
+            self.end(now);
         }
         sent
     }
@@ -455,9 +475,7 @@ impl Port for TcpStation {
         if let Some(client) = &mut self.client
             && let Some((id, events)) = client.handle_frame(now, frame)
         {
-            if let Stage::Loading(run) = &mut self.stage {
-                run.on_events(client, id, events, now);
-            } else if let Stage::Working(task) = &mut self.stage {
+            if let Stage::Working(task) = &mut self.stage {
                 let before = task.finished();
                 task.on_events(client, id, events, now);
                 if task.is_staged()
@@ -467,6 +485,8 @@ impl Port for TcpStation {
                 {
                     stages.on_answered(stamps, returned, clock::now());
                 }
+            } else {
+                self.stage.on_events(client, id, events, now);
             }
         } else if self.arp.len() < MAX_ANSWERS
             && let Some(answer) = answer_arp(frame, self.own)
@@ -487,6 +507,7 @@ impl Port for TcpStation {
             Stage::Looking { .. } => Some(Instant(0)),
             Stage::Working(task) => Some(task.next_event()),
             Stage::Loading(run) => Some(run.next_event()),
+            Stage::Storing(preload) => Some(preload.next_event()),
         };
         let next = [client, stage].into_iter().flatten().min()?;
         Some(self.origin.saturating_add(self.clock.from_ns(next.0)))

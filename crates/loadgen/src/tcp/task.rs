@@ -66,9 +66,10 @@ impl Task {
             | Order::Upload { lasts }
             | Order::Download { lasts }
             | Order::Churn { lasts, .. } => (Duration::ZERO, *lasts),
-            Order::Open { wait, .. } | Order::EchoOnce { wait, .. } | Order::Close { wait } => {
-                (Duration::ZERO, *wait)
-            }
+            Order::Open { wait, .. }
+            | Order::EchoOnce { wait, .. }
+            | Order::Preload { wait, .. }
+            | Order::Close { wait } => (Duration::ZERO, *wait),
         };
         let count = match order {
             // All ports of the server's first one.
@@ -153,6 +154,8 @@ impl Task {
                     self.due.push_back(id);
                 }
             }
+            // `preload`'s.
+            Order::Preload { .. } => {}
             Order::Upload { .. } => {
                 if events.contains(Events::WRITABLE) {
                     self.due.push_back(id);
@@ -166,7 +169,8 @@ impl Task {
             Order::Churn { bytes, .. } => {
                 if events.contains(Events::ESTABLISHED) {
                     let bytes = *bytes;
-                    self.ask(client, id, bytes);
+                    // One that has failed since says so by its events.
+                    let _ = self.ask(client, id, bytes);
                 }
                 if events.contains(Events::READABLE) && self.take(client, id) {
                     let _ = client.close(id);
@@ -223,11 +227,30 @@ impl Task {
         }
     }
 
-    /// Sends a request, which fits an empty send buffer.
-    fn ask(&mut self, client: &mut Client, id: ConnectionId, bytes: usize) {
+    /// Sends a request, which fits an empty send buffer; false on a connection that takes none.
+    fn ask(&mut self, client: &mut Client, id: ConnectionId, bytes: usize) -> bool {
         let bytes = bytes.min(CHUNK);
-        if client.send(id, &self.scratch[..bytes]).is_ok_and(|sent| sent == bytes) {
+        let sent = client.send(id, &self.scratch[..bytes]).is_ok_and(|sent| sent == bytes);
+        if sent {
             self.progress[id as usize].left = bytes;
+        }
+        sent
+    }
+
+    /// Sends a request; a connection that takes none has failed, and gives its turn to the next.
+    fn ask_or_fail(&mut self, client: &mut Client, id: ConnectionId, bytes: usize) {
+        if !self.ask(client, id, bytes) {
+            self.progress[id as usize].done = true;
+            self.failed += 1;
+            self.under_way = self.under_way.saturating_sub(1);
+        }
+    }
+
+    /// Most connections under way of an order whose connections take turns.
+    fn most_under_way(&self) -> u32 {
+        match self.order {
+            Order::Echo { outstanding, .. } => outstanding.max(1),
+            _ => u32::MAX,
         }
     }
 
@@ -247,7 +270,7 @@ impl Task {
             }
             Order::EchoOnce { bytes, .. } => {
                 self.due.clear();
-                self.begin_next(budget, ASKED, |task, id| task.ask(client, id, bytes), clock);
+                self.begin_next(budget, ASKED, |task, id| _ = task.ask(client, id, bytes), clock);
                 ending || self.all_done()
             }
             Order::Echo { bytes, .. } | Order::Stages { bytes, .. } => {
@@ -256,7 +279,7 @@ impl Task {
                     self.next = self.count();
                 }
                 if !ending {
-                    self.begin_due(budget, |task, id| task.ask(client, id, bytes), clock);
+                    self.begin_due(budget, |task, id| task.ask_or_fail(client, id, bytes), clock);
                 }
                 ending && (self.under_way == 0 || now > self.until + GRACE)
             }
@@ -273,7 +296,7 @@ impl Task {
                 }
                 ending
             }
-            Order::Download { .. } => ending,
+            Order::Preload { .. } | Order::Download { .. } => ending,
             Order::Churn { concurrent, .. } => {
                 if self.next == 0 {
                     // Beside those that are open.
@@ -336,7 +359,11 @@ impl Task {
         mut begin: impl FnMut(&mut Self, ConnectionId),
         clock: &mut dyn FnMut() -> Instant,
     ) {
+        let most = self.most_under_way();
         for _ in 0..budget {
+            if self.under_way >= most {
+                return;
+            }
             let Some(id) = self.due.pop_front() else { return };
             self.begin_one(id, clock);
             begin(self, id);
@@ -352,7 +379,8 @@ impl Task {
     pub(super) fn next_event(&self) -> Instant {
         let window = if matches!(self.order, Order::EchoOnce { .. }) { ASKED } else { WINDOW };
         let more = self.next < self.count() && self.under_way < window;
-        if more || !self.due.is_empty() { Instant(0) } else { self.until + Duration::from_nanos(1) }
+        let due = !self.due.is_empty() && self.under_way < self.most_under_way();
+        if more || due { Instant(0) } else { self.until + Duration::from_nanos(1) }
     }
 
     /// What came of it, at its end.

@@ -1,5 +1,6 @@
 //! The baseline: TCP over the kernel's loopback, client and server each a thread bound to a core of its own.
 
+use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -136,14 +137,14 @@ impl Count {
 }
 
 /// Non-blocking streams under one epoll instance, numbered.
-struct Polled {
+pub(super) struct Polled {
     epoll: OwnedFd,
     streams: Vec<TcpStream>,
     events: Vec<epoll::Event>,
 }
 
 impl Polled {
-    fn new(streams: Vec<TcpStream>) -> std::io::Result<Self> {
+    pub(super) fn new(streams: Vec<TcpStream>) -> std::io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         for (number, stream) in streams.iter().enumerate() {
             prepare(stream, true)?;
@@ -157,18 +158,66 @@ impl Polled {
     /// Waits, and calls `ready` for each stream that has something, until that says false.
     fn each(
         &mut self,
-        mut ready: impl FnMut(usize, &mut TcpStream) -> std::io::Result<bool>,
+        mut ready: impl FnMut(&mut [TcpStream], usize) -> std::io::Result<bool>,
     ) -> std::io::Result<bool> {
         let timeout = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
         epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut self.events), Some(&timeout))?;
         for event in self.events.drain(..) {
             let number = event.data.u64() as usize;
-            if !ready(number, &mut self.streams[number])? {
+            if !ready(&mut self.streams, number)? {
                 return Ok(false);
             }
         }
         Ok(true)
     }
+}
+
+/// Accepts `connections`, and sends back requests of `bytes` bytes until the first of them ends: one epoll thread.
+pub(super) fn serve_echo(listener: &TcpListener, connections: u32, bytes: usize) -> std::io::Result<()> {
+    let streams: std::io::Result<Vec<_>> =
+        (0..connections).map(|_| listener.accept().map(|(stream, _)| stream)).collect();
+    let mut polled = Polled::new(streams?)?;
+    let mut buffer = vec![0; bytes];
+    while polled.each(|streams, number| {
+        let more = read_full(&mut streams[number], &mut buffer)?;
+        if more {
+            streams[number].write_all(&buffer)?;
+        }
+        Ok(more)
+    })? {}
+    Ok(())
+}
+
+/// Sends requests of `bytes` bytes, at most `outstanding` at a time and one on each connection; connections take turns.
+pub(super) fn ask_in_turn(
+    polled: &mut Polled,
+    outstanding: u32,
+    bytes: usize,
+    (warm_up, lasts): (Duration, Duration),
+) -> Result<Outcome> {
+    let mut buffer = vec![0x5a; bytes];
+    let mut count = Count::new(warm_up, lasts);
+    let mut began = vec![Instant::now(); polled.streams.len()];
+    let mut waiting: VecDeque<usize> = (0..polled.streams.len()).collect();
+    for _ in 0..outstanding {
+        let Some(number) = waiting.pop_front() else { break };
+        began[number] = Instant::now();
+        polled.streams[number].write_all(&buffer)?;
+    }
+    while count.next().is_some() {
+        let open = polled.each(|streams, number| {
+            let open = read_full(&mut streams[number], &mut buffer)?;
+            count.answered(began[number]);
+            waiting.push_back(number);
+            if let Some(next) = waiting.pop_front() {
+                began[next] = Instant::now();
+                streams[next].write_all(&buffer)?;
+            }
+            Ok(open)
+        })?;
+        anyhow::ensure!(open, "the baseline's server is gone");
+    }
+    Ok(count.outcome(bytes))
 }
 
 /// Many connections with one request outstanding on each, one epoll thread on either side.
@@ -179,43 +228,16 @@ pub(super) fn echo(
     warm_up: Duration,
     lasts: Duration,
 ) -> Result<Outcome> {
-    let (address, thread) = serve(pair[1], move |listener| {
-        let streams: std::io::Result<Vec<_>> =
-            (0..connections).map(|_| listener.accept().map(|(stream, _)| stream)).collect();
-        let mut polled = Polled::new(streams?)?;
-        let mut buffer = vec![0; bytes];
-        while polled.each(|_, stream| {
-            let more = read_full(stream, &mut buffer)?;
-            if more {
-                stream.write_all(&buffer)?;
-            }
-            Ok(more)
-        })? {}
-        Ok(())
-    })?;
+    let (address, thread) = serve(pair[1], move |listener| serve_echo(listener, connections, bytes))?;
     let pinned = PinnedThread::new(pair[0])?;
     let streams: std::io::Result<Vec<_>> = (0..connections).map(|_| TcpStream::connect(address)).collect();
     let mut polled = Polled::new(streams?)?;
-    let mut buffer = vec![0x5a; bytes];
-    let mut count = Count::new(warm_up, lasts);
-    let mut began = vec![Instant::now(); connections as usize];
-    for stream in &mut polled.streams {
-        stream.write_all(&buffer)?;
-    }
-    while count.next().is_some() {
-        polled.each(|number, stream| {
-            let open = read_full(stream, &mut buffer)?;
-            count.answered(began[number]);
-            began[number] = Instant::now();
-            stream.write_all(&buffer)?;
-            Ok(open)
-        })?;
-    }
+    let outcome = ask_in_turn(&mut polled, connections, bytes, (warm_up, lasts))?;
     // The server ends at the first stream that ends: only when its answers are no longer wanted.
     drop((polled, pinned));
     // What it had not sent yet may find the connection reset.
     let _ = thread.join();
-    Ok(count.outcome(bytes))
+    Ok(outcome)
 }
 
 /// Connections a second that are opened, used for one request and closed, `lanes` at a time, by as many blocking threads on

@@ -16,6 +16,7 @@ mod figures;
 mod host;
 mod idle;
 mod kernel;
+pub mod many;
 mod rounds;
 mod service;
 mod soak;
@@ -100,7 +101,10 @@ fn at(port: u16) -> SocketAddrV4 {
 /// Longer than any order lasts.
 fn patience(order: &Order) -> Duration {
     let lasts = match order {
-        Order::Open { wait, .. } | Order::EchoOnce { wait, .. } | Order::Close { wait } => *wait,
+        Order::Open { wait, .. }
+        | Order::EchoOnce { wait, .. }
+        | Order::Preload { wait, .. }
+        | Order::Close { wait } => *wait,
         Order::Echo { warm_up, lasts, .. } => *warm_up + *lasts,
         Order::Stages { lasts, .. }
         | Order::Upload { lasts }

@@ -66,7 +66,7 @@ pub(super) fn open_lossy(host: &Host, port: u16, connections: u32, loss_per_mill
 pub(super) fn service(figures: &mut Figures, interrupt: &Interrupt) -> Result<()> {
     let host = Host::start()?;
     let _service = host.serve(true, interrupt)?;
-    let echo = Order::Echo { bytes: REQUEST, warm_up: WARM_UP, lasts: LASTS };
+    let echo = Order::Echo { bytes: REQUEST, outstanding: CONNECTIONS, warm_up: WARM_UP, lasts: LASTS };
     open(&host, ECHO, 1)?;
     let rr = host.run(echo.clone())?;
     figures.add("rr_p50_us", rr.latency_us(0.5));

@@ -26,8 +26,10 @@ pub(super) const DISCARD: u16 = 9;
 pub(super) const GENERATE: u16 = 19;
 /// Echo without a thread per connection: this port and the following ones, for 50,000 connections of one client each.
 pub(super) const HOLD: u16 = 6000;
-/// How many.
-const HOLD_PORTS: u16 = 5;
+/// Echo with a thread per connection: this port and the following ones.
+pub(super) const MANY: u16 = 6100;
+/// How many of each.
+const MANY_PORTS: u16 = 5;
 /// Pause between two looks at the connections that are held: so long, or so many times as long as a look took.
 const SWEEP: Duration = Duration::from_millis(5);
 const PAUSE: u32 = 3;
@@ -52,6 +54,11 @@ enum Role {
         /// For so many milliseconds
         lasts_ms: u64,
     },
+    /// Serve on kernel sockets with one epoll thread, until a connection ends
+    Linux {
+        /// So many, which all come first
+        connections: u32,
+    },
     /// Send within this program, and say how fast
     Loopback {
         /// For so many milliseconds
@@ -66,6 +73,7 @@ enum Role {
 pub fn run(args: &ServiceArgs) -> Result<()> {
     let runtime = tailwater::Builder::new();
     match args.role {
+        Role::Linux { connections } => super::many::serve_on_linux(connections),
         Role::Serve => Ok(runtime.run(serve)??),
         Role::Send { to, lasts_ms } => runtime.run(move || send(to, Duration::from_millis(lasts_ms)))?,
         Role::Loopback { lasts_ms } => runtime.run(move || {
@@ -78,6 +86,7 @@ pub fn run(args: &ServiceArgs) -> Result<()> {
 
 fn serve() -> std::io::Result<()> {
     listen(ECHO, echo)?;
+    (MANY..MANY + MANY_PORTS).try_for_each(|port| listen(port, echo))?;
     listen(STAMP, stamp)?;
     listen(DISCARD, |mut stream| bulk::discard(&mut stream))?;
     listen(GENERATE, |mut stream| bulk::generate(&mut stream))?;
@@ -144,7 +153,7 @@ type Held = Arc<Mutex<Vec<TcpStream>>>;
 /// Threads for any number of connections: one for each port accepts, and one looks at all connections in turn. One, so that
 /// looking takes a bounded share of the core however many ports there are, and leaves the rest to handshakes.
 fn hold() -> std::io::Result<()> {
-    let ports: std::io::Result<Vec<Held>> = (HOLD..HOLD + HOLD_PORTS).map(accept_all).collect();
+    let ports: std::io::Result<Vec<Held>> = (HOLD..HOLD + MANY_PORTS).map(accept_all).collect();
     let ports = ports?;
     thread::spawn(move || {
         let mut took = Duration::ZERO;

@@ -92,8 +92,8 @@ impl Total {
 fn round(host: &Host, total: &mut Total) -> Result<()> {
     let loss = if total.rounds % 2 == 1 { LOSS } else { 0 };
     open_lossy(host, ECHO, CONCURRENT, loss)?;
-    total
-        .add("requests", &host.run(Order::Echo { bytes: REQUEST, warm_up: Duration::ZERO, lasts: PART })?)?;
+    let echo = Order::Echo { bytes: REQUEST, outstanding: CONCURRENT, warm_up: Duration::ZERO, lasts: PART };
+    total.add("requests", &host.run(echo)?)?;
     let churn = host.run(Order::Churn { concurrent: CONCURRENT, bytes: REQUEST, lasts: PART })?;
     total.connections += churn.completed + u64::from(CONCURRENT + 2 * BULK);
     total.add("churn", &churn)?;

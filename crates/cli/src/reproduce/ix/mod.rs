@@ -1,3 +1,5 @@
-//! IX: A Protected Dataplane Operating System for High Throughput and Low Latency (OSDI'14).
+//! IX: the operating system of "The IX Operating System: Combining Low Latency, High Throughput, and Efficiency in a
+//! Protected Dataplane" (TOCS'17).
 
+pub mod connections;
 pub mod table3;

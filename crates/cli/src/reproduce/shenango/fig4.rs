@@ -231,7 +231,7 @@ fn batch(contest: &Contest) -> Claim {
     let less: Vec<String> = less.into_iter().map(|(_, text)| text).collect();
     let ours =
         format!("of the shared cores Linux leaves the batch job more than Tailwater at: {}", list(&less));
-    let paper = "the batch job gets more beside Shenango than on Linux at all but the lowest loads";
+    let paper = "(section 7.1, of memcached) the batch job gets more beside Shenango than on Linux at all but the lowest loads";
     Claim::new(paper, ours, holds)
 }
 

@@ -1,10 +1,14 @@
 //! A client and a listener of `tailwater-tcp`, frames handed from one to the other in virtual time.
 
 use super::*;
-use crate::protocol::Echo;
+use crate::protocol::{Echo, Ids, Malformed, Medium, Protocol, Request, Verdict};
 use crate::station::wire::put_u16;
+use crate::tcp::Order;
 use crate::tcp::open_loop::{OpenLoop, TcpLoad};
+use crate::tcp::preload::Preload;
+use crate::tcp::task::Task;
 use std::collections::{HashMap, HashSet};
+use std::time::Duration;
 use tailwater_iokernel::frame::IPV4_FRAME;
 use tailwater_tcp::listen::{Arrival, ListenConfig};
 use tailwater_tcp::{Answer, Listener, State};
@@ -329,4 +333,144 @@ fn an_open_loop_run_opens_connections_again_that_the_server_has_forgotten() {
     // 20 ms of 100 without a connection, and what was in flight.
     assert!(counts.lost >= 1 && counts.completed > counts.offered * 6 / 10, "{counts:?}");
     assert_eq!(oddities.wrong, 0);
+}
+
+/// Carries out an echo over connections of which those in `dead` take nothing, `steps` times; how often each was asked, and
+/// what the order says at its end.
+fn echo_in_turn(
+    connections: u32,
+    outstanding: u32,
+    dead: &[ConnectionId],
+    steps: u64,
+) -> (Vec<u32>, crate::tcp::Outcome) {
+    let (mut client, mut server) = (client(), Server::new());
+    (0..connections).for_each(|id| client.connect(id, Instant(0)));
+    run(&mut client, &mut server, Instant(0), 100);
+    for &id in dead {
+        let _ = client.abort(id);
+    }
+    let lasts = Duration::from_micros(50 * steps);
+    let order = Order::Echo { bytes: 64, outstanding, warm_up: Duration::ZERO, lasts };
+    let mut task = Task::new(order, connections, Instant(0));
+    let mut asked = vec![0; connections as usize];
+    let mut step = 0;
+    loop {
+        step += 1;
+        let now = Instant(50_000 * step);
+        if task.poll(&mut client, now, 64, &mut || now) {
+            return (asked, task.outcome(&mut client, now));
+        }
+        let changed = run(&mut client, &mut server, now, 100);
+        let answered: Vec<_> = changed.iter().filter(|(_, e)| e.contains(Events::READABLE)).collect();
+        assert!(answered.len() as u32 <= outstanding, "{} at a time", answered.len());
+        answered.iter().for_each(|&&(id, _)| asked[id as usize] += 1);
+        changed.into_iter().for_each(|(id, events)| task.on_events(&mut client, id, events, now));
+        assert!(step < 10_000, "the order does not end");
+    }
+}
+
+#[test]
+fn so_many_requests_wait_at_a_time_and_all_connections_get_their_turn() {
+    let (asked, outcome) = echo_in_turn(20, 3, &[], 100);
+    // Three a step, one connection after the other.
+    assert_eq!((outcome.failed, asked.iter().sum::<u32>()), (0, 300));
+    assert!(asked.iter().all(|&times| times == 15), "{asked:?}");
+    let (asked, _) = echo_in_turn(2, 3, &[], 10);
+    assert_eq!(asked, [10, 10], "one on each connection");
+}
+
+#[test]
+fn a_connection_that_takes_no_request_fails_once_and_holds_up_nobody() {
+    let (asked, outcome) = echo_in_turn(6, 2, &[1, 2, 5], 100);
+    assert_eq!(outcome.failed, 3);
+    assert_eq!([asked[1], asked[2], asked[5]], [0; 3]);
+    assert_eq!(asked.iter().sum::<u32>(), 200);
+    assert!([0, 3, 4].iter().all(|&id| asked[id] >= 40), "{asked:?}");
+}
+
+/// Has numbers echoed; the answer to `spoilt` is never right.
+#[derive(Debug)]
+struct Numbers {
+    count: u64,
+    spoilt: u64,
+}
+
+impl Protocol for Numbers {
+    fn name(&self) -> &'static str {
+        "numbers"
+    }
+
+    fn ids(&self, _medium: Medium) -> Ids {
+        Ids::Order
+    }
+
+    fn draw(&self, _prng: &mut tailwater_workload::Prng) -> u64 {
+        0
+    }
+
+    fn encode(&self, request: &Request, _medium: Medium, out: &mut Vec<u8>) {
+        out.extend_from_slice(&request.ticket.to_be_bytes());
+    }
+
+    fn split(&self, stream: &[u8]) -> Result<Option<usize>, Malformed> {
+        Ok((stream.len() >= 8).then_some(8))
+    }
+
+    fn id(&self, _answer: &[u8], _medium: Medium) -> Option<u64> {
+        None
+    }
+
+    fn check(&self, request: &Request, answer: &[u8], _medium: Medium) -> Verdict {
+        let right = answer == request.ticket.to_be_bytes() && request.ticket != self.spoilt;
+        if right { Verdict::Right } else { Verdict::Wrong }
+    }
+
+    fn contact(&self) -> u64 {
+        0
+    }
+
+    fn preloads(&self) -> u64 {
+        self.count
+    }
+}
+
+/// What of these numbers is stored in so many steps, and what is not; `disturb` may do something to the server before each.
+fn stored(numbers: Numbers, mut disturb: impl FnMut(&mut Server, u64)) -> (u64, u64) {
+    let (mut client, mut server) = (client(), Server::new());
+    client.connect(0, Instant(0));
+    run(&mut client, &mut server, Instant(0), 100);
+    let mut preload = Preload::new(std::sync::Arc::new(numbers), Duration::from_secs(1), Instant(0));
+    let mut step = 0;
+    loop {
+        step += 1;
+        let now = Instant(50_000 * step);
+        disturb(&mut server, step);
+        if preload.poll(&mut client, now) {
+            let outcome = preload.outcome(now);
+            return (outcome.completed, outcome.failed);
+        }
+        assert!(preload.next_event() <= Instant(1_000_000_001));
+        for (id, events) in run(&mut client, &mut server, now, 100) {
+            preload.on_events(&mut client, id, events);
+        }
+    }
+}
+
+#[test]
+fn everything_is_stored_before_a_run() {
+    for count in [0, 1, 64, 1_000] {
+        assert_eq!(stored(Numbers { count, spoilt: u64::MAX }, |_, _| {}), (count, 0));
+    }
+}
+
+#[test]
+fn storing_ends_at_the_first_wrong_answer_and_with_the_connection() {
+    assert_eq!(stored(Numbers { count: 500, spoilt: 200 }, |_, _| {}), (200, 300));
+    let forget = |server: &mut Server, step| {
+        if step == 3 {
+            server.connections.clear();
+        }
+    };
+    // Two windows of 64.
+    assert_eq!(stored(Numbers { count: 500, spoilt: u64::MAX }, forget), (128, 372));
 }

@@ -1,0 +1,3 @@
+//! Arachne: Core-Aware Thread Management (OSDI'18).
+
+pub mod fig3;
