@@ -202,11 +202,12 @@ impl Tcp {
 ///
 /// A peer on this machine fills whatever window it is offered within microseconds, and while the receiver has no core all of it
 /// lies in the ring: of a larger window the rest would be dropped there, each time the congestion window has grown beyond the
-/// ring. Over a network it is the path that holds a window's data, and the ring a small part of it.
+/// ring. Over a network it is the path that holds a window's data, and the ring a small part of it. Called before the
+/// configuration has been looked at: an impossible `mtu` gives zero.
 pub fn window_of_ring(ring_bytes: u32, mtu: u16) -> u32 {
     let frame = ETHERNET_HEADER + usize::from(mtu) + RECORD_HEADER;
     let frames = ring_bytes / 4 * 3 / (frame.next_multiple_of(LINE) as u32);
-    frames.max(2) * (u32::from(mtu) - (IPV4_HEADER + FIXED_HEADER) as u32)
+    frames.max(2) * u32::from(mtu).saturating_sub((IPV4_HEADER + FIXED_HEADER) as u32)
 }
 
 /// A point in time as TCP counts it.
