@@ -14,10 +14,12 @@ use std::time::Instant;
 use anyhow::Context;
 use rustix::fd::AsFd;
 use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tempfile::TempDir;
 
 use super::START_TIMEOUT;
 use crate::interrupt::Interrupt;
+use crate::machine::cpu_set;
 
 /// Longest line a child may print.
 const LONGEST_LINE: usize = 4096;
@@ -191,6 +193,14 @@ impl Service {
         Self { folder, ..self }
     }
 
+    /// Has its threads that run elsewhere run on `cores`: some servers choose cores by themselves.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn keep_to(&self, cores: &[usize]) -> anyhow::Result<()> {
+        keep_to(self.process.id(), cores)
+    }
+
     /// Fails if it has ended.
     ///
     /// # Errors
@@ -210,6 +220,22 @@ impl Service {
     pub fn end(mut self) -> anyhow::Result<()> {
         self.check()
     }
+}
+
+fn keep_to(process: u32, cores: &[usize]) -> anyhow::Result<()> {
+    let allowed = cpu_set(cores);
+    let threads = std::fs::read_dir(format!("/proc/{process}/task")).context("the server has ended")?;
+    for thread in threads.flatten() {
+        let id = thread.file_name().to_str().and_then(|id| id.parse().ok()).and_then(Pid::from_raw);
+        // A thread that has ended meanwhile needs no core.
+        let Some((id, now)) = id.and_then(|id| Some((id, sched_getaffinity(Some(id)).ok()?))) else {
+            continue;
+        };
+        if (0..CpuSet::MAX_CPU).any(|core| now.is_set(core) && !allowed.is_set(core)) {
+            let _ = sched_setaffinity(Some(id), &allowed);
+        }
+    }
+    Ok(())
 }
 
 /// A batch job.
@@ -266,6 +292,21 @@ impl Batch {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::machine::usable_cores;
+
+    #[test]
+    fn a_server_that_chose_another_core_is_kept_to_ours() {
+        let cores = usable_cores();
+        let (first, last) = (cores[0], cores[cores.len() - 1]);
+        let mut sleeper = Command::new("sleep").arg("60").spawn().unwrap();
+        let id = Pid::from_child(&sleeper);
+        sched_setaffinity(Some(id), &cpu_set(&[first])).unwrap();
+        keep_to(sleeper.id(), &[last]).unwrap();
+        let now = sched_getaffinity(Some(id)).unwrap();
+        sleeper.kill().unwrap();
+        sleeper.wait().unwrap();
+        assert!(now.is_set(last) && now.count() == 1);
+    }
 
     #[test]
     fn a_rate_is_trials_over_the_jobs_own_time() {

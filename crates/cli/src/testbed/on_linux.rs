@@ -102,6 +102,8 @@ fn measure(
     let mut service = start()?;
     let stop = AtomicBool::new(false);
     wait_ready(testbed, &mut service, load, medium, &stop)?;
+    // Knot DNS binds its workers to cores counted from 0, which is the generator's.
+    service.keep_to(&testbed.cores.managed)?;
     let plan = Plan { flows: 1, ..plan.clone() };
     let core = testbed.cores.polling;
     let (measurement, beside) = std::thread::scope(|scope| {
