@@ -1,7 +1,7 @@
 //! Servers: one thread per connection, on [Tailwater](user_threads) or on the [kernel's sockets](kernel).
 //!
 //! Owns all that both do: the threads, the life of a connection, the clock, the crawler's pace, over the few calls that the two
-//! kinds of threads and sockets have in common ([`System`]). A connection that misbehaves, or whose client is gone, ends alone.
+//! kinds of threads and sockets have in common (`System`). A connection that misbehaves, or whose client is gone, ends alone.
 
 pub mod kernel;
 mod system;
