@@ -27,8 +27,9 @@ const READ: usize = 64 << 10;
 /// Preloads in datagrams that are asked for before their answers are awaited.
 const DATAGRAM_WINDOW: u64 = 16;
 
-/// How often a window of preloads in datagrams is asked for before the server is given up.
-const TRIES: usize = 20;
+/// How often a window of preloads in datagrams is asked for before the server is given up: five seconds of silence, since one
+/// that has answered before may lack a core for long on a busy machine.
+const TRIES: usize = 100;
 
 /// How long a server may take over one request on a stream before the measurement.
 pub(crate) const STREAM_PATIENCE: Duration = Duration::from_secs(10);

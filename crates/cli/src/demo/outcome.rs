@@ -208,8 +208,9 @@ pub struct IdealPoint {
     /// On cores that always run.
     #[serde(flatten)]
     pub queue: QueueFigures,
-    /// On cores that stand still as this machine's did while they were probed. What an ideal system could have had here.
-    pub stalled: QueueFigures,
+    /// On cores that stand still as this machine's did while they were probed. What an ideal system could have had here;
+    /// `None` when they stood still for so long that it would have served nothing.
+    pub stalled: Option<QueueFigures>,
 }
 
 /// Figures of a queue without overhead.
@@ -233,19 +234,21 @@ impl IdealPoint {
     /// Both measurements as figures.
     ///
     /// # Errors
-    /// When one of them served nothing.
+    /// When the one on cores that always run served nothing.
     pub fn new(load: f64, ideal: &Ideal, stalled: &Ideal) -> anyhow::Result<Self> {
         let queue =
             QueueFigures::new(ideal).context("the load is too low: no request falls due in a point")?;
-        let stalled = QueueFigures::new(stalled)
-            .context("the machine stands still: not even an ideal system would serve")?;
-        Ok(Self { load, queue, stalled })
+        Ok(Self { load, queue, stalled: QueueFigures::new(stalled) })
     }
 
     /// Its rows of the table.
     pub fn table_rows(&self) -> String {
         let load = format!("{} %", self.load);
-        format!("{}\n{}", self.queue.table_row(&load, "ideal"), self.stalled.table_row("", "  stalled"))
+        let stalled = match &self.stalled {
+            Some(figures) => figures.table_row("", "  stalled"),
+            None => format!("{:>6}  {:<9} stood still while it was probed", "", "  stalled"),
+        };
+        format!("{}\n{stalled}", self.queue.table_row(&load, "ideal"))
     }
 }
 

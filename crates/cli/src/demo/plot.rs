@@ -26,14 +26,14 @@ fn latency(
     of_queue: impl Fn(&QueueFigures) -> f64,
 ) -> Panel {
     let sustained = |p: &Point| !p.saturated;
-    let ideal = |value: &dyn Fn(&IdealPoint) -> f64| -> Vec<(f64, f64)> {
-        outcome.ideal.iter().map(|i| (i.load, value(i))).collect()
+    let ideal = |figures: &dyn Fn(&IdealPoint) -> Option<&QueueFigures>| -> Vec<(f64, f64)> {
+        outcome.ideal.iter().filter_map(|i| Some((i.load, of_queue(figures(i)?)))).collect()
     };
     let lines = vec![
         line(outcome, System::Tailwater, of_point, sustained),
         line(outcome, System::Linux, of_point, sustained),
-        Line::new("ideal queue", ideal(&|i| of_queue(&i.queue))).dashed(),
-        Line::new("ideal with this machine's stalls", ideal(&|i| of_queue(&i.stalled))).dashed(),
+        Line::new("ideal queue", ideal(&|i| Some(&i.queue))).dashed(),
+        Line::new("ideal with this machine's stalls", ideal(&|i| i.stalled.as_ref())).dashed(),
     ];
     Panel {
         title: title.to_owned(),

@@ -72,20 +72,21 @@ fn quote(outcome: &Outcome, tailwater: &Point, linux: &Point) -> Vec<String> {
         ideal.map_or(0.0, |i| i.queue.batch_share)
     );
     let mut lines = vec![latency, batch];
-    lines.extend(ideal.map(bound));
+    lines.extend(ideal.and_then(bound));
     lines
 }
 
 /// What nothing that runs on this machine could have been better than.
-fn bound(ideal: &IdealPoint) -> String {
-    format!(
+fn bound(ideal: &IdealPoint) -> Option<String> {
+    let stalled = ideal.stalled.as_ref()?;
+    Some(format!(
         "An ideal system on this machine, with the stalls measured before the run, would have had {} us and {} us; on cores \
          that always run, {} us and {} us.",
-        number(ideal.stalled.p50_us),
-        number(ideal.stalled.win_p999_us),
+        number(stalled.p50_us),
+        number(stalled.win_p999_us),
         number(ideal.queue.p50_us),
         number(ideal.queue.win_p999_us)
-    )
+    ))
 }
 
 /// Who has the lower latency, and by how much.
@@ -248,8 +249,13 @@ mod tests {
             achieved_rps: 5e4,
             lost: 0,
         };
-        let text = bound(&IdealPoint { load: 50.0, queue: figures(132.0), stalled: figures(250.0) });
+        let mut point = IdealPoint { load: 50.0, queue: figures(132.0), stalled: Some(figures(250.0)) };
+        let text = bound(&point).unwrap();
         assert!(text.contains("measured before the run, would have had 13.9 us and 250 us"), "{text}");
         assert!(text.contains("that always run, 13.9 us and 132 us"), "{text}");
+        assert!(point.table_rows().contains("250"));
+        point.stalled = None;
+        assert_eq!(bound(&point), None);
+        assert!(point.table_rows().ends_with("stood still while it was probed"), "{}", point.table_rows());
     }
 }
