@@ -147,6 +147,15 @@ fn connections_carry_many_queries_and_reloads_lose_nothing_on_tailwater() {
     assert!(asked > 100, "{asked}");
 }
 
+#[test]
+fn a_kernel_socket_that_was_shut_down_is_an_error_and_no_panic() {
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    // ENOTCONN is Linux's answer, and the socket is shut down all the same.
+    let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Read);
+    let error = Datagrams::recv_from(&socket, &mut [0; 16]).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::NotConnected);
+}
+
 fn framed(messages: &[Vec<u8>]) -> Vec<u8> {
     messages
         .iter()

@@ -12,6 +12,8 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
+use rustix::net::{RecvFlags, recvfrom};
+
 use crate::store::Store;
 
 /// A UDP socket.
@@ -50,20 +52,37 @@ pub trait Stream: Read + Write {
     fn set_nodelay(&self) -> io::Result<()>;
 }
 
-macro_rules! sockets {
-    ($($udp:ty, $tcp:ty;)*) => {$(
-        impl Datagrams for $udp {
-            #[inline]
-            fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-                self.recv_from(buf)
-            }
+impl Datagrams for tailwater::net::UdpSocket {
+    #[inline]
+    fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        self.recv_from(buf)
+    }
 
-            #[inline]
-            fn send_to(&self, data: &[u8], to: SocketAddr) -> io::Result<usize> {
-                self.send_to(data, to)
-            }
-        }
+    #[inline]
+    fn send_to(&self, data: &[u8], to: SocketAddr) -> io::Result<usize> {
+        self.send_to(data, to)
+    }
+}
 
+impl Datagrams for std::net::UdpSocket {
+    /// Not `std`'s, which panics where there is no sender: so after a shutdown, by which [`crate::linux`] ends its threads. That
+    /// is [`NotConnected`](io::ErrorKind::NotConnected) here.
+    #[inline]
+    fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        let (len, _, from) = recvfrom(self, buf, RecvFlags::empty())?;
+        let from =
+            from.and_then(|from| SocketAddr::try_from(from).ok()).ok_or(io::ErrorKind::NotConnected)?;
+        Ok((len, from))
+    }
+
+    #[inline]
+    fn send_to(&self, data: &[u8], to: SocketAddr) -> io::Result<usize> {
+        self.send_to(data, to)
+    }
+}
+
+macro_rules! streams {
+    ($($tcp:ty),*) => {$(
         impl Stream for $tcp {
             fn set_read_timeout(&self, timeout: Duration) -> io::Result<()> {
                 self.set_read_timeout(Some(timeout))
@@ -80,10 +99,7 @@ macro_rules! sockets {
     )*};
 }
 
-sockets! {
-    tailwater::net::UdpSocket, tailwater::net::TcpStream;
-    std::net::UdpSocket, std::net::TcpStream;
-}
+streams!(tailwater::net::TcpStream, std::net::TcpStream);
 
 /// Bounds on connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
