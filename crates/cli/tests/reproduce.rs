@@ -181,6 +181,32 @@ fn ix_table3_searches_for_both_systems() {
 }
 
 #[test]
+fn arachne_fig3_has_both_stores_alone_and_beside_a_batch_job() {
+    let json = reproduce("arachne-fig3", true);
+    let mut systems = set(&["Tailwater, kv"]);
+    if has_memcached() {
+        systems.insert("Linux, memcached".to_owned());
+    }
+    assert_eq!(distinct(&json, "system"), systems);
+    assert_eq!(distinct(&json, "panel"), set(&["ETC, alone", "ETC, beside a batch job"]));
+    for row in json["rows"].as_array().unwrap() {
+        let is_beside = row["panel"] == "ETC, beside a batch job";
+        assert_eq!(row["batch_share"].is_number(), is_beside, "{row}");
+        assert!(row["completed"].as_f64().unwrap() + row["lost"].as_f64().unwrap() > 0.0, "{row}");
+    }
+}
+
+#[test]
+fn ix_connections_has_both_systems_under_every_number_of_connections() {
+    let json = reproduce("ix-connections", true);
+    assert_eq!(distinct(&json, "system"), set(&["Tailwater", "Linux"]));
+    assert_eq!(distinct(&json, "connections").len(), 3);
+    for row in json["rows"].as_array().unwrap() {
+        assert!(row["rate_rps"].as_f64().is_some_and(|rate| rate > 0.0), "{row}");
+    }
+}
+
+#[test]
 fn shenango_fig4_has_three_systems_under_three_distributions() {
     let json = reproduce("shenango-fig4", true);
     assert_eq!(distinct(&json, "panel"), set(&["constant", "exponential", "bimodal"]));
