@@ -100,7 +100,9 @@ fn a_program_on_tailwater_is_asked_over_tailwater_by_udp_and_tcp() {
 fn a_service_that_attaches_to_the_generators_own_iokernel_is_measured_as_from_a_port() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     // Nothing is stored over TCP, so that each key is missing, which is an answer.
-    for (name, words) in [("udp", &["--flows", "3"][..]), ("tcp", &["--tcp", "--connections", "5", "--no-preload"])] {
+    for (name, words) in
+        [("udp", &["--flows", "3"][..]), ("tcp", &["--tcp", "--connections", "5", "--no-preload"])]
+    {
         let socket = socket(name);
         let generator = std::thread::spawn({
             let socket = socket.clone();
