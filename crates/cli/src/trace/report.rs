@@ -241,7 +241,9 @@ impl<'a> Report<'a> {
         });
         match taker {
             Some(taker) => format!(", which went to {}", self.kthread(taker.who)),
-            None if kept => ": its time slice was over, and other threads of its program ran there".to_owned(),
+            None if kept => {
+                ": its time slice was over, and other threads of its program ran there".to_owned()
+            }
             None => String::new(),
         }
     }

@@ -1,6 +1,6 @@
 //! The generator over Tailwater's own sockets: user threads of a runtime, attached to an IOKernel like any other program.
 //!
-//! Owns the runtime that the generator runs in ([`Attached`]), and the wait between two requests. [`udp`] and [`tcp`] are the transports: one user
+//! Owns the runtime that the generator runs in ([`Attached`]), and the wait between two requests. `udp` and `tcp` are the transports: one user
 //! thread sends what is due and sleeps until the next request is, one for each flow or connection waits for answers. What is
 //! measured is what a program on Tailwater sees, its own wake-ups included. The engine is shared under a lock that is never held over a wait.
 //!
