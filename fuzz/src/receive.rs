@@ -121,6 +121,7 @@ fn stack() -> Stack {
         mode: Mode::Attached,
         udp_receive_bytes: 4096,
         tcp_connections: 1000,
+        ring_bytes: 256 * 1024,
     };
     Stack::new(config, 1).expect("a possible configuration")
 }

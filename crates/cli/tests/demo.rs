@@ -96,7 +96,11 @@ fn a_quick_demo_runs_to_its_end_and_writes_what_it_found() {
     assert_eq!(ideals.len(), 2);
     for ideal in ideals {
         // A machine that stood still for all of the probe has no such bound.
-        let keys = if ideal["stalled"].is_null() { &[][..] } else { &["p50_us", "p99_us", "p999_us", "win_p999_us"] };
+        let keys = if ideal["stalled"].is_null() {
+            &[][..]
+        } else {
+            &["p50_us", "p99_us", "p999_us", "win_p999_us"]
+        };
         for key in keys {
             let of = |figures: &Value| figures[key].as_f64().unwrap();
             assert!(of(&ideal["stalled"]) >= of(ideal), "{key}: stalls make nothing faster: {ideal}");

@@ -98,10 +98,10 @@ fn a_program_on_tailwater_is_asked_over_tailwater_by_udp_and_tcp() {
 
 #[test]
 fn a_service_that_attaches_to_the_generators_own_iokernel_is_measured_as_from_a_port() {
+    const TCP: [&str; 4] = ["--tcp", "--connections", "5", "--no-preload"];
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let tcp = ["--tcp", "--connections", "5", "--no-preload"];
     // What is not stored is missing, which is an answer.
-    for (name, words) in [("udp", &["--flows", "3"][..]), ("tcp", &tcp[..3]), ("tcp-missing", &tcp[..])] {
+    for (name, words) in [("udp", &["--flows", "3"][..]), ("tcp", &TCP[..3]), ("tcp-missing", &TCP[..])] {
         let socket = socket(name);
         let generator = std::thread::spawn({
             let socket = socket.clone();

@@ -139,10 +139,10 @@ pub fn pass_on(kthread: &Kthread, me: &Uthread, child: &Uthread) {
     write(kthread, request.id, Step::Passed);
 }
 
-/// `me` is about to leave its core.
+/// `me` is about to leave its core: because that or its time slice was `asked` back, or by itself.
 #[cold]
-pub fn leaves(kthread: &Kthread, me: &Uthread) {
-    write(kthread, me.carried.id.get(), Step::Off { asked: kthread.asked_to_yield() });
+pub fn leaves(kthread: &Kthread, me: &Uthread, asked: bool) {
+    write(kthread, me.carried.id.get(), Step::Off { asked });
 }
 
 /// `me` runs again.

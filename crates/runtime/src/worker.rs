@@ -101,12 +101,18 @@ fn publish_overflow(kthread: &Kthread, len: usize) {
 /// If the caller is not a user thread, or holds another spin lock.
 #[inline]
 pub fn block(guard: NoPreempt) {
+    leave_core(guard, false);
+}
+
+/// As [`block`]; `gives_up` because the core or the time slice was asked back, which may have been answered already.
+#[inline]
+fn leave_core(guard: NoPreempt, gives_up: bool) {
     let kthread = guard.kthread().expect("only a user thread can block here");
     let me = kthread.current().expect("the scheduler does not block");
     assert!(kthread.preempt_depth() == 1, "a user thread blocked while it held a spin lock");
     let traced = me.carried.is_some();
     if traced {
-        trace::leaves(kthread, me);
+        trace::leaves(kthread, me, gives_up || kthread.asked_to_yield());
     }
     leave(kthread, me);
     // From here on possibly on another kthread, whose count the guard now stands for.
@@ -180,7 +186,7 @@ pub fn give_up_core() {
     // What waits may be a timer or a frame, which only the scheduler notices.
     kthread.switch_budget.set(0);
     ready(me);
-    block(guard);
+    leave_core(guard, true);
 }
 
 /// First function of every user thread.

@@ -268,15 +268,14 @@ impl Contest {
         more: Vec<Line>,
     ) -> Panel {
         let median = |point: &Point| Some(value(point)?.median);
-        let until_saturated = |point: &Point| !point.saturated();
-        let panel = self.panel(panel, label, (&until_saturated, &median), more);
+        let panel = self.panel(panel, label, |point| !point.saturated(), median, more);
         Panel { log_y: true, y_range: Some(decades(&panel.lines)), ..panel }
     }
 
     /// A panel of the batch job's share over load. `more` are references.
     pub fn batch_panel(&self, panel: &str, more: Vec<Line>) -> Panel {
         let share = |point: &Point| Some(point.share()?.median.min(1.0));
-        let panel = self.panel(panel, "batch job (alone = 1)", (&|_| true, &share), more);
+        let panel = self.panel(panel, "batch job (alone = 1)", |_| true, share, more);
         Panel { y_range: Some((0.0, 1.0)), ..panel }
     }
 
@@ -285,7 +284,8 @@ impl Contest {
         &self,
         panel: &str,
         y_label: &str,
-        (drawn, value): (&dyn Fn(&Point) -> bool, &dyn Fn(&Point) -> Option<f64>),
+        drawn: impl Fn(&Point) -> bool,
+        value: impl Fn(&Point) -> Option<f64>,
         more: Vec<Line>,
     ) -> Panel {
         let line = |curve: &String| {

@@ -30,6 +30,12 @@ use watch::Watch;
 /// events, which is 10 ms of 100,000 requests and as many hand-offs a second, all of them traced.
 const PAUSE: Duration = Duration::from_millis(5);
 
+/// Events read before it is looked whether the time is over: a machine may make them faster than they are read.
+const EVENTS: usize = 16_384;
+
+/// Events read at the end: as many as the largest ring holds.
+const LAST_EVENTS: usize = 1 << 18;
+
 /// Trace single requests through the IOKernel and a service, and say why slow ones were slow
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
@@ -104,16 +110,22 @@ fn gather(
     let (mut connected, mut interrupted) = (true, false);
     loop {
         let over = interrupted || !connected || begun.elapsed() >= duration;
-        while let Some((at, event)) = watch.next()? {
+        let mut read = 0;
+        let most = if over { LAST_EVENTS } else { EVENTS };
+        while read < most
+            && let Some((at, event)) = watch.next()?
+        {
             collector.push(at, event);
+            read += 1;
         }
         // Names of programs that are gone at the end.
         watch.learn_names(collector.unknown(&watch.names));
         if over {
             return Ok(connected);
         }
+        let pause = if read < most { PAUSE } else { Duration::ZERO };
         // The socket is readable when the IOKernel hangs up: it says nothing by itself.
-        match interrupt.wait_readable(Some(watch.socket()), Instant::now() + PAUSE) {
+        match interrupt.wait_readable(Some(watch.socket()), Instant::now() + pause) {
             Ok(readable) => connected = !readable,
             Err(Interrupted) => interrupted = true,
         }

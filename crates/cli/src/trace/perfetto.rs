@@ -8,7 +8,7 @@
 //!
 //! Times are microseconds since the first event, with fractions to the nanosecond.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 use tailwater_shm::trace::{Handoff, Who};
@@ -44,7 +44,9 @@ pub fn document(collector: &Collector, names: &Names, clock: &Clock) -> Value {
     let end = end.max().unwrap_or(origin);
     let mut drawing = Drawing { names, clock, origin, events: Vec::new() };
     drawing.name_tracks(tenancies, &requests);
-    tenancies.iter().for_each(|tenancy| drawing.tenancy(tenancy, end));
+    for (tenancy, limits) in tenancies.iter().zip(limits(tenancies, end)) {
+        drawing.tenancy(tenancy, limits, end);
+    }
     requests.iter().for_each(|request| drawing.request(request));
     json!({
         "displayTimeUnit": "ns",
@@ -89,16 +91,18 @@ impl Drawing<'_> {
         }
     }
 
-    fn tenancy(&mut self, tenancy: &Tenancy, end: Cycles) {
+    /// At `limits` the next one on the same core was decided, and one of the next was seen running: what was not told of this
+    /// one's end, because events are missing or it never came to run, ends there at the latest.
+    fn tenancy(&mut self, tenancy: &Tenancy, (next_decided, next_runs): (Cycles, Cycles), end: Cycles) {
         let Tenancy { who, core, decided, running, lost, .. } = *tenancy;
         let program = self.names.runtime(who.runtime);
         let args = json!({ "program": program, "kthread": who.kthread });
         if let Some(running) = running {
-            let until = lost.unwrap_or(end).max(running);
+            let until = lost.unwrap_or(end).min(next_runs).max(running);
             let name = format!("{program} kthread {}", who.kthread);
             self.slice((CORES, core.into()), &name, (running, until), &args);
         }
-        let over = running.or(lost).unwrap_or(end).max(decided);
+        let over = running.or(lost).unwrap_or(end).min(next_decided).max(decided);
         if over > decided {
             let how = match tenancy.handoff {
                 Handoff::Polling => "cede at a poll point",
@@ -132,6 +136,22 @@ impl Drawing<'_> {
             json!({ "ph": phase, "cat": "request", "id": id, "pid": REQUESTS, "tid": 0, "name": name, "ts": ts }),
         );
     }
+}
+
+/// For each tenancy, when the next one on its core was decided, and when one of those after it was first seen running there.
+fn limits(tenancies: &[Tenancy], end: Cycles) -> Vec<(Cycles, Cycles)> {
+    let mut decided: BTreeMap<u16, Cycles> = BTreeMap::new();
+    let mut running: BTreeMap<u16, Cycles> = BTreeMap::new();
+    let mut limits = Vec::with_capacity(tenancies.len());
+    for tenancy in tenancies.iter().rev() {
+        let next_decided = decided.insert(tenancy.core, tenancy.decided).unwrap_or(end);
+        limits.push((next_decided, running.get(&tenancy.core).copied().unwrap_or(end)));
+        if let Some(at) = tenancy.running {
+            running.insert(tenancy.core, at);
+        }
+    }
+    limits.reverse();
+    limits
 }
 
 fn pid(runtime: u32) -> u32 {

@@ -308,6 +308,25 @@ fn the_json_is_what_the_trace_event_format_asks_for() {
     assert_eq!(named("to web: cede at a poll point")[0]["dur"], 2.0);
 }
 
+#[test]
+fn a_hand_off_of_which_no_end_was_told_ends_where_the_next_begins() {
+    let mut story = Story::default();
+    story.core(0, CoreStep::Running, Handoff::Wake, SERVICE, None);
+    // That the batch job ran is missing.
+    story.core(1_000, CoreStep::Decided, Handoff::Idle, BATCH, Some(SERVICE));
+    story.core(5_000, CoreStep::Decided, Handoff::Polling, SERVICE, Some(BATCH));
+    story.core(6_000, CoreStep::Ceded, Handoff::Polling, BATCH, None);
+    story.core(7_000, CoreStep::Running, Handoff::Polling, SERVICE, None);
+    story.core(9_000, CoreStep::Ceded, Handoff::Idle, SERVICE, None);
+    let document = perfetto::document(&story.0, &names(), &clock());
+    assert_is_a_trace(&document);
+    let events = document["traceEvents"].as_array().unwrap();
+    let slice = |name: &str| events.iter().find(|event| event["name"] == name).unwrap();
+    assert_eq!(slice("to batch: taken from an idle kthread")["dur"], 4.0);
+    assert_eq!(slice("to web: cede at a poll point")["ts"], 5.0);
+    assert_eq!(slice("web kthread 0")["dur"], 7.0, "until the service is seen running again");
+}
+
 fn any_step() -> impl Strategy<Value = Step> {
     prop_oneof![
         any::<u16>().prop_map(|ring| Step::Taken { ring }),

@@ -75,10 +75,9 @@ fn thread() -> &'static Uthread {
 fn a_request_leaves_every_step_and_its_reply_carries_its_number() {
     let (mut fixture, me) = (Fixture::new(), thread());
     fixture.receive(me, 7, 4000);
-    leaves(&fixture.kthread, me);
+    leaves(&fixture.kthread, me, false);
     runs_on(&fixture.kthread, me);
-    fixture.kthread.set_turn_over(true);
-    leaves(&fixture.kthread, me);
+    leaves(&fixture.kthread, me, true);
     runs_on(&fixture.kthread, me);
     assert_eq!(reply(&fixture.kthread, me, &reply_to(4000)), (FLAG_TRACED, 7));
     assert!(!me.carried.is_some(), "the next frame of the flow is no reply to it");
