@@ -296,7 +296,19 @@ impl Task {
                 }
                 ending
             }
-            Order::Preload { .. } | Order::Download { .. } => ending,
+            Order::Download { .. } => {
+                // What came before is told no more, and no more comes while it fills the window.
+                if self.next < self.count() {
+                    self.due.extend(0..self.count());
+                    self.next = self.count();
+                }
+                for _ in 0..self.due.len().min(budget) {
+                    let Some(id) = self.due.pop_front() else { break };
+                    self.take(client, id);
+                }
+                ending
+            }
+            Order::Preload { .. } => ending,
             Order::Churn { concurrent, .. } => {
                 if self.next == 0 {
                     // Beside those that are open.

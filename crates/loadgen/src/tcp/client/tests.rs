@@ -388,6 +388,33 @@ fn a_connection_that_takes_no_request_fails_once_and_holds_up_nobody() {
     assert!([0, 3, 4].iter().all(|&id| asked[id] >= 40), "{asked:?}");
 }
 
+#[test]
+fn what_filled_the_window_before_a_download_is_taken_and_more_comes() {
+    const ALL: usize = 200_000;
+    let (mut client, mut server) = (client(), Server::new());
+    client.connect(0, Instant(0));
+    run(&mut client, &mut server, Instant(0), 100);
+    let service = server.connections.values_mut().next().expect("it is open");
+    assert_eq!(service.send(&[7; ALL]), Ok(ALL));
+    for frame in server.poll(Instant(1_000)) {
+        client.handle_frame(Instant(1_000), &frame);
+    }
+    run(&mut client, &mut server, Instant(1_000), 100);
+    // Nobody took it, so that the server waits.
+    assert!(client.connection(0).is_some_and(|connection| connection.readable_bytes() < ALL));
+    let mut task = Task::new(Order::Download { lasts: Duration::from_millis(1) }, 1, Instant(2_000));
+    for step in 0.. {
+        let now = Instant(2_000 + step * 100_000);
+        if task.poll(&mut client, now, 64, &mut || now) {
+            break;
+        }
+        for (id, events) in run(&mut client, &mut server, now, 100) {
+            task.on_events(&mut client, id, events, now);
+        }
+    }
+    assert_eq!(task.outcome(&mut client, Instant(2_000_000)).bytes, ALL as u64);
+}
+
 /// Has numbers echoed; the answer to `spoilt` is never right.
 #[derive(Debug)]
 struct Numbers {
