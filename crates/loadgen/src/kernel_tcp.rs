@@ -25,7 +25,7 @@ pub use crate::kernel_udp::{Load, Target};
 use crate::lanes::{LaneId, Lanes, MAX_CONNECTIONS};
 use crate::pin::PinnedThread;
 use crate::plan::{Plan, PlanError};
-use crate::protocol::Medium;
+use crate::protocol::{Medium, Protocol};
 use crate::report::Measurement;
 
 /// Most requests sent before the next look at the answers.
