@@ -26,6 +26,7 @@ use core::sync::atomic::{
     AtomicBool, AtomicI32, AtomicPtr, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering,
 };
 use std::collections::VecDeque;
+use tailwater_shm::Cycles;
 use tailwater_shm::grant::{GRANT_KIND_BYTE, Generation, GrantWord, PREEMPT_SIGNAL};
 use tailwater_shm::layout::KthreadShared;
 use tailwater_shm::lot::Slot;
@@ -138,6 +139,8 @@ pub struct Kthread {
     pub sched_rsp: Cell<usize>,
     /// Scheduler visits are due after this many direct switches.
     pub switch_budget: Cell<u32>,
+    /// Direct switches until frames are looked for again, and the time at which they are in any case.
+    pub batch: Cell<(u32, Cycles)>,
     /// Tenancy in progress.
     pub generation: Cell<Generation>,
     /// What `arch::switch` clears when it leaves the scheduler context.
@@ -218,6 +221,7 @@ impl Kthread {
             own_fs: Cell::new(0),
             sched_rsp: Cell::new(0),
             switch_budget: Cell::new(0),
+            batch: Cell::new((0, 0)),
             generation: Cell::new(Generation(0)),
             unused_flag: Cell::new(0),
             index,

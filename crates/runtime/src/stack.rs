@@ -5,6 +5,10 @@
 //! is 65,530 by default). Memory is committed by use. A slot is never unmapped: a `Uthread` address stays that of a `Uthread`
 //! for the life of the process, which is what lets a late wake-up look at one safely.
 //!
+//! The upper end lies [`COLOUR`] bytes lower from one slot to the next, by up to a page: slots begin at page boundaries, and if all ended
+//! at one too, the lines that each switch touches (the record, the newest frames) would share one of 64 positions in a page and with it a
+//! small part of each cache's sets, so that a few hundred threads in turn would miss although the caches are mostly empty.
+//!
 //! Each kthread keeps up to [`CACHE`] free stacks without locking; the rest go to a shared list.
 
 use crate::custom_stacks::CustomStacks;
@@ -14,6 +18,7 @@ use crate::sync::spin::SpinLock;
 use crate::tls;
 use crate::uthread::Uthread;
 use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Stacks per mapping.
 const SLAB: usize = 32;
@@ -21,6 +26,8 @@ const SLAB: usize = 32;
 const CACHE: usize = 64;
 /// Size of a guard page.
 pub(crate) const PAGE: usize = 4096;
+/// How far apart the upper ends of neighbouring slots lie within their pages: a cache line.
+const COLOUR: usize = 64;
 /// `MADV_GUARD_INSTALL` (Linux 6.13): a guard page without splitting the mapping.
 const MADV_GUARD_INSTALL: i32 = 102;
 
@@ -73,6 +80,8 @@ pub struct StackCache(UnsafeCell<Vec<Stack>>);
 #[derive(Debug)]
 pub struct StackPool {
     slot: usize,
+    /// Slots cut so far, which gives each its colour. Relaxed: two of one colour do no harm.
+    cut: AtomicUsize,
     free: SpinLock<Vec<Stack>>,
     /// Stacks of threads that asked for another size.
     pub custom: CustomStacks,
@@ -83,7 +92,7 @@ pub(crate) fn slot_size(stack_size: usize, shape: &tls::Shape) -> usize {
     (stack_size + PAGE + size_of::<Uthread>() + shape.block_size()).next_multiple_of(PAGE)
 }
 
-/// Makes a stack of the `slot` zeroed bytes at `low`.
+/// Makes a stack of the `slot` zeroed bytes at `low`, a multiple of a cache line.
 ///
 /// # Safety
 /// 1. The slot is page-aligned, and the caller's for good.
@@ -108,7 +117,9 @@ impl StackPool {
     /// A pool of stacks of at least `stack_size` usable bytes.
     pub fn new(stack_size: usize, shape: &tls::Shape) -> Self {
         Self {
-            slot: slot_size(stack_size, shape),
+            // One page more, for the colours.
+            slot: slot_size(stack_size, shape) + PAGE,
+            cut: AtomicUsize::new(0),
             free: SpinLock::default(),
             custom: CustomStacks::default(),
         }
@@ -173,9 +184,10 @@ impl StackPool {
         let base = map(self.slot * SLAB)?;
         let shape = tls::shape().expect("the runtime is running");
         for number in 0..SLAB {
+            let used = self.slot - self.cut.fetch_add(1, Relaxed) * COLOUR % PAGE;
             // SAFETY: the slot lies in the mapping just made, zeroed and ours for good; this runs on the kthread's own
             // FS base with preemption off (`on_own_fs`).
-            free.push(unsafe { make_stack(base.add(number * self.slot), self.slot, shape, false) });
+            free.push(unsafe { make_stack(base.add(number * self.slot), used, shape, false) });
         }
         Ok(())
     }

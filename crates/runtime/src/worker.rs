@@ -14,6 +14,9 @@
 //! then threads readied from outside; then other kthreads: the one on the sibling hyperthread, a random one, all in turn, and
 //! of each its threads, its packets, its timers. A thread that blocks switches to the next local thread without
 //! visiting the scheduler as long as nothing of the above waits.
+//!
+//! Frames are an exception: those that a batch made runnable run before the next batch is taken, while their connections are in the
+//! cache (IX section 3.1), but not for longer than [`FRAME_DELAY_NS`]. Run queue and overflow list are one queue, first in, first out.
 
 use crate::arch;
 use crate::handover::offer;
@@ -34,6 +37,9 @@ use tailwater_shm::trace::FLAG_TRACED;
 const SWITCH_BUDGET: u32 = 64;
 /// Frames handled in one go (IX section 3: bounded batches keep latency low and locality high).
 const FRAME_BATCH: usize = 32;
+/// Frames that wait are looked at again after so long, whatever is left of the last batch: an acknowledgment should not wait for many
+/// threads that compute.
+const FRAME_DELAY_NS: u64 = 50_000;
 /// Timers fired in one go.
 const TIMER_BATCH: usize = 64;
 /// Threads moved from an overflow or injection list to a run queue in one go.
@@ -50,12 +56,22 @@ pub fn ready(uthread: &'static Uthread) {
     if hand_over(kthread, runtime, uthread) {
         return;
     }
-    if let Err(uthread) = kthread.runq.push(uthread) {
+    if let Err(uthread) = enqueue(kthread, uthread) {
         let mut overflow = kthread.overflow.lock();
         overflow.push_back(uthread);
         publish_overflow(kthread, overflow.len());
     }
     local::work_added(runtime);
+}
+
+/// Appends to the run queue, unless it is full or others that found it full wait for room: those came first.
+#[inline]
+fn enqueue(kthread: &Kthread, uthread: &'static Uthread) -> Result<(), &'static Uthread> {
+    // Relaxed: this kthread's own threads write it, and whoever takes from the list meanwhile only makes it less.
+    if kthread.shared.status.overflow.load(Relaxed) > 0 {
+        return Err(uthread);
+    }
+    kthread.runq.push(uthread)
 }
 
 /// Makes all `uthreads` runnable, as [`ready`] does with one: those that the run queue does not take overflow under one lock.
@@ -66,7 +82,7 @@ pub fn ready_all(uthreads: impl Iterator<Item = &'static Uthread>) {
     };
     let runtime = runtime();
     let mut left = uthreads
-        .skip_while(|uthread| hand_over(kthread, runtime, uthread) || kthread.runq.push(uthread).is_ok());
+        .skip_while(|uthread| hand_over(kthread, runtime, uthread) || enqueue(kthread, uthread).is_ok());
     if let Some(first) = left.next() {
         let mut overflow = kthread.overflow.lock();
         overflow.push_back(first);
@@ -131,6 +147,8 @@ fn leave(kthread: &Kthread, me: &'static Uthread) {
         Some(next) if core::ptr::eq(next, me) => {}
         Some(next) => {
             kthread.switch_budget.set(kthread.switch_budget.get() - 1);
+            let (left, until) = kthread.batch.get();
+            kthread.batch.set((left.saturating_sub(1), until));
             count(&kthread.counters.switches, 1);
             let rsp = next.claim();
             kthread.set_current(Some(next));
@@ -150,8 +168,16 @@ fn leave(kthread: &Kthread, me: &'static Uthread) {
 fn wants_scheduler(kthread: &Kthread) -> bool {
     kthread.switch_budget.get() == 0
         || kthread.asked_to_cede()
-        || kthread.has_frame()
+        || (kthread.has_frame() && is_batch_through(kthread))
         || runtime().injected() > 0
+}
+
+/// Whether the next frames may be taken: the threads that were queued when the last were have run, or have taken too long.
+#[inline]
+fn is_batch_through(kthread: &Kthread) -> bool {
+    let (left, until) = kthread.batch.get();
+    // Others may have taken what was queued.
+    left == 0 || kthread.runq.is_empty() || clock::now() >= until
 }
 
 /// Lets other threads run, then continues. Returns at once when there are none.
@@ -345,7 +371,10 @@ fn find_work(kthread: &Kthread, runtime: &Runtime, guard: &NoPreempt) -> Option<
     fire_timers(kthread, now);
     count(&kthread.counters.frames, poll_ingress(kthread, guard));
     refill(kthread, runtime);
-    kthread.runq.pop().or_else(|| steal(kthread, runtime, guard, now))
+    let found = kthread.runq.pop();
+    let until = now.saturating_add(runtime.clock.from_ns(FRAME_DELAY_NS));
+    kthread.batch.set((kthread.runq.len().min(FRAME_BATCH as u32), until));
+    found.or_else(|| steal(kthread, runtime, guard, now))
 }
 
 fn steal(kthread: &Kthread, runtime: &Runtime, guard: &NoPreempt, now: Cycles) -> Option<&'static Uthread> {

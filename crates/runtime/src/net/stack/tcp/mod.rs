@@ -22,7 +22,7 @@
 //! # Nothing is stuck
 //! * A segment that finds no room stays with its connection, whose timer is set `RETRY` ahead.
 //! * At most `BURST` segments of a connection leave at once; the rest is its timer's, too.
-//! * A timer that is in the heap earlier than needed is looked at and put back; one that is needed earlier replaces it.
+//! * A timer that fires earlier than needed is put back; one that is needed earlier replaces it.
 //!
 //! # Bounds
 //! Connections: `NetConfig::tcp_connections`. Entries in TIME-WAIT: `MAX_TIME_WAITS`. Each connection's memory is bounded by its two

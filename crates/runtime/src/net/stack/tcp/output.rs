@@ -71,10 +71,8 @@ impl Stack {
         {
             self.retire(outlet, socket, inner, now);
         }
-        let next = inner.connection.next_timeout().unwrap_or(NEVER).min(retry);
-        if next < inner.armed && inner.in_table {
-            self.arm(outlet, socket, inner, next);
-        }
+        inner.next = inner.connection.next_timeout().unwrap_or(NEVER).min(retry);
+        self.arm(outlet, socket, inner);
         inner.wake(events);
     }
 
@@ -200,7 +198,13 @@ impl Stack {
         }
     }
 
-    fn arm(&self, outlet: &mut impl Outlet, socket: &Arc<Socket>, inner: &mut Inner, at: Instant) {
+    /// Sets the timer if it is needed earlier than it is set for.
+    #[inline]
+    fn arm(&self, outlet: &mut impl Outlet, socket: &Arc<Socket>, inner: &mut Inner) {
+        let at = inner.next;
+        if at >= inner.armed || !inner.in_table {
+            return;
+        }
         let due = Due::Socket(Arc::clone(socket));
         if self.tcp.timers.insert(socket.id, inner.armed, at, due) {
             outlet.poll_by(duration(at));
@@ -222,6 +226,10 @@ impl Stack {
                     Due::Socket(socket) => {
                         let inner = &mut *socket.lock();
                         inner.armed = NEVER;
+                        if inner.next > now {
+                            self.arm(outlet, &socket, inner);
+                            continue;
+                        }
                         let events = inner.connection.handle_timeout(now);
                         if events.contains(Events::SUSPECT_PATH) {
                             self.doubt_neighbour(outlet, socket.flow.remote);

@@ -1,7 +1,8 @@
 //! When connections and listeners want to be looked at.
 //!
 //! A connection's deadline moves with every segment, mostly away. So one is in here at most once, under the earliest deadline it has had since it was last
-//! looked at: a later one costs nothing, and one that fires early is looked at and put back. A connection at rest has no deadline and is not here.
+//! looked at: a later one costs nothing, and one that fires early is put back for
+//! the time that the socket noted when it was settled last, without a look at the connection. A connection at rest has no deadline and is not here.
 //!
 //! Ordered maps rather than heaps, because a connection that ends has to be taken out: its timer may be hours away.
 
