@@ -27,8 +27,10 @@ pub const HOLD_DOWN: Duration = Duration::from_secs(3);
 /// A neighbour's MAC address changes at most once in this time, so that of two stations that fight for an address neither makes
 /// every packet change its way.
 pub const SETTLE: Duration = Duration::from_secs(1);
-/// Packets that wait for one neighbour; the oldest goes when another comes (RFC 1122 section 2.3.2.2 asks for at least one).
-pub const PENDING: usize = 3;
+/// Bytes of packets that wait for one neighbour; the oldest go when others come (RFC 1122 section 2.3.2.2 asks for at least one
+/// packet). Room for the handshakes of two hundred connections that begin at once, so that none has to wait for its
+/// repetition a second later.
+pub const PENDING_BYTES: usize = 16 << 10;
 
 /// A frame without its destination MAC address, which waits for it.
 pub type PendingFrame = Box<[u8]>;
@@ -129,18 +131,22 @@ impl Entry {
         }
     }
 
-    /// Keeps `frame` until the neighbour is known. True if that pushed out the oldest.
-    pub fn enqueue(&mut self, frame: PendingFrame) -> bool {
+    /// Keeps `frame` until the neighbour is known. How many older ones that pushed out.
+    pub fn enqueue(&mut self, frame: PendingFrame) -> usize {
         debug_assert!(
             matches!(self.state, State::Incomplete { .. }),
             "packets wait for unknown neighbours only"
         );
-        let full = self.pending.len() == PENDING;
-        if full {
-            self.pending.pop_front();
+        let mut bytes = frame.len() + self.pending.iter().map(|frame| frame.len()).sum::<usize>();
+        let mut dropped = 0;
+        while bytes > PENDING_BYTES
+            && let Some(oldest) = self.pending.pop_front()
+        {
+            bytes -= oldest.len();
+            dropped += 1;
         }
         self.pending.push_back(frame);
-        full
+        dropped
     }
 
     /// The neighbour was heard to have `mac`.

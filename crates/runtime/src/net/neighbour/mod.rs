@@ -4,7 +4,7 @@
 //! must be asked for comes back as a [`Question`], and the stack asks as that family does (IPv4 by ARP, RFC 826).
 //!
 //! # Bounds
-//! [`CAPACITY`] neighbours, [`entry::PENDING`] packets waiting for each, one question a second for each. Whom a packet of ours
+//! [`CAPACITY`] neighbours, [`entry::PENDING_BYTES`] of packets waiting for each, one question a second for each. Whom a packet of ours
 //! needs pushes out whoever is least needed; who merely speaks to us pushes out nobody, so that no flood of strangers can.
 //!
 //! # Locking
@@ -44,8 +44,8 @@ pub enum Resolution {
     Go(MacAddr),
     /// The cache has taken it and gives it back when the neighbour is known.
     Waits {
-        /// An older packet was dropped for it.
-        dropped: bool,
+        /// So many older packets were dropped for it.
+        dropped: usize,
     },
     /// The neighbour does not answer, or the cache is full of neighbours that packets wait for.
     Unreachable,

@@ -2,7 +2,7 @@
 
 use super::*;
 use core::net::Ipv4Addr;
-use entry::{FORGET, HOLD_DOWN, PENDING, REACHABLE, RETRY, SETTLE, TRIES};
+use entry::{FORGET, HOLD_DOWN, PENDING_BYTES, REACHABLE, RETRY, SETTLE, TRIES};
 
 const A: MacAddr = MacAddr([2, 0, 0, 0, 0, 0xa]);
 const B: MacAddr = MacAddr([2, 0, 0, 0, 0, 0xb]);
@@ -12,8 +12,9 @@ fn address(i: u32) -> Ipv4Addr {
     Ipv4Addr::from(0x0a00_0000 + i)
 }
 
+/// Three of them may wait.
 fn frame(i: u8) -> PendingFrame {
-    Box::new([i])
+    vec![i; PENDING_BYTES / 3].into()
 }
 
 fn unused() -> PendingFrame {
@@ -36,7 +37,7 @@ fn knowing() -> NeighbourCache<Ipv4Addr> {
 fn an_unknown_neighbour_is_asked_for_once_a_second_and_then_fails() {
     let cache = NeighbourCache::new();
     let (resolution, question) = cache.resolve(address(1), T0, || frame(1));
-    assert_eq!(resolution, Resolution::Waits { dropped: false });
+    assert_eq!(resolution, Resolution::Waits { dropped: 0 });
     assert_eq!(question, Some(Question { address: address(1), ask: Ask::All }));
     let (_, question) = cache.resolve(address(1), T0, || frame(2));
     assert_eq!(question, None, "one question a second is enough");
@@ -50,7 +51,7 @@ fn an_unknown_neighbour_is_asked_for_once_a_second_and_then_fails() {
     assert_eq!(cache.resolve(address(1), failed, unused), (Resolution::Unreachable, None));
     assert_eq!(cache.poll(failed + HOLD_DOWN), []);
     let (resolution, question) = cache.resolve(address(1), failed + HOLD_DOWN, || frame(3));
-    assert_eq!(resolution, Resolution::Waits { dropped: false });
+    assert_eq!(resolution, Resolution::Waits { dropped: 0 });
     assert!(question.is_some(), "after the hold-down it is asked for anew");
 }
 
@@ -59,7 +60,7 @@ fn an_answer_releases_the_latest_packets_in_order() {
     let cache = NeighbourCache::new();
     for i in 0..5u8 {
         let (resolution, _) = cache.resolve(address(1), T0, || frame(i));
-        assert_eq!(resolution, Resolution::Waits { dropped: usize::from(i) >= PENDING });
+        assert_eq!(resolution, Resolution::Waits { dropped: usize::from(i >= 3) });
     }
     let released = VecDeque::from([frame(2), frame(3), frame(4)]);
     assert_eq!(cache.hear(address(1), A, false, T0), Heard::Known(released));
@@ -97,7 +98,7 @@ fn a_known_neighbour_is_used_while_it_is_probed_and_forgotten_if_it_does_not_ans
     assert_eq!(cache.poll(aged + RETRY * 2), [Due::Ask(probe)]);
     assert_eq!(cache.poll(aged + RETRY * 3), []);
     let (resolution, question) = cache.resolve(address(1), aged + RETRY * 3, || frame(1));
-    assert_eq!(resolution, Resolution::Waits { dropped: false });
+    assert_eq!(resolution, Resolution::Waits { dropped: 0 });
     assert_eq!(question.map(|q| q.ask), Some(Ask::All));
 }
 
@@ -165,7 +166,7 @@ fn a_neighbour_that_a_packet_needs_pushes_out_the_oldest() {
     }
     let now = T0 + RETRY;
     let (resolution, _) = cache.resolve(address(9999), now, || frame(1));
-    assert_eq!(resolution, Resolution::Waits { dropped: false });
+    assert_eq!(resolution, Resolution::Waits { dropped: 0 });
     assert_eq!(cache.find(address(1)), None);
     assert_eq!(cache.hear(address(1), A, false, now), Heard::Stranger);
     assert_eq!(cache.find(address(CAPACITY as u32)), Some(B));

@@ -229,9 +229,7 @@ impl Stack {
                 Ok(self.transmit_to(outlet, mac, packet, fragmenting, len, fill)?)
             }
             Resolution::Waits { dropped } => {
-                if dropped {
-                    self.counters.count(Event::PendingDropped);
-                }
+                self.counters.add(Event::PendingDropped, dropped);
                 Ok(())
             }
             Resolution::Unreachable => Err(SendError::HostUnreachable),
