@@ -179,6 +179,9 @@ fn a_backtrace_goes_through_a_signal_handler() {
 #[test]
 fn a_signal_has_all_threads_printed_and_the_program_goes_on() {
     let main = || {
+        // A shell ignores it for what it starts in the background, and a handler that is there already is kept.
+        // SAFETY: nothing of this process has a handler for it yet.
+        unsafe { libc::signal(libc::SIGQUIT, libc::SIG_DFL) };
         let run = runtime(2).run(|| {
             let _parked = thread::Builder::new().name("parked").spawn(parks_here).unwrap();
             thread::yield_now();
