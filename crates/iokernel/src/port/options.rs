@@ -1,7 +1,6 @@
 //! Ports from words: `eth1,gateway=10.77.0.1,mode=native`, as on the command line and in the configuration file.
 //!
-//! Owns [`PortOptions`], the `[ports]` table of the configuration; each port reads its own words, by the common
-//! [`grammar`](super::grammar).
+//! Owns [`PortOptions`], the `[ports]` table of the configuration; each port reads its own words, by one common grammar.
 
 use serde::{Deserialize, Serialize};
 use std::net::Ipv4Addr;
