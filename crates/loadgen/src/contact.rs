@@ -4,12 +4,12 @@
 //! between two tries lets other user threads run where there are any.
 
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use crate::kernel_tcp::TcpLoadError;
-use crate::kernel_udp::UdpError;
+use crate::kernel_udp::{Load, Target, UdpError};
 use crate::protocol::{Ids, MAX_ANSWER, Medium, Protocol, Request, Verdict};
 
 /// How often an unanswered question is repeated; sockets that are asked have it as their read timeout.
@@ -185,6 +185,31 @@ pub(crate) fn find_by_stream<S: Stream>(
         tailwater::thread::sleep(INTERVAL);
     }
     Err(TcpLoadError::NoServer { protocol: protocol.name(), server, waited: start.elapsed(), reason })
+}
+
+/// Waits until the server answers on a stream that `open` opens, and has stored what the protocol reads if `load` asks for that.
+///
+/// # Errors
+/// [`TcpLoadError::NoServer`] or [`TcpLoadError::Preload`].
+pub(crate) fn prepare_by_stream<S: Stream>(
+    load: &Load,
+    open: impl Fn(Duration) -> io::Result<S>,
+    target: &Target,
+    stop: &AtomicBool,
+) -> Result<(), TcpLoadError> {
+    let mut first = find_by_stream(&*load.protocol, open, target.server, target.wait, stop)?;
+    if load.preload {
+        preload_by_stream(&*load.protocol, &mut first, stop)?;
+    }
+    Ok(())
+}
+
+/// Where a socket that is to be connected to `server` is bound.
+pub(crate) fn unspecified(server: SocketAddr) -> SocketAddr {
+    match server {
+        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+    }
 }
 
 fn first_answer<S: Stream>(protocol: &dyn Protocol, mut stream: S, patience: Duration) -> io::Result<S> {

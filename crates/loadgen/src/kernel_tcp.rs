@@ -52,6 +52,17 @@ pub struct Connections {
     pub pipeline: usize,
 }
 
+impl Connections {
+    /// Whether there can be so many.
+    pub(crate) fn check(self) -> Result<(), TcpLoadError> {
+        if (1..=MAX_CONNECTIONS).contains(&self.count) {
+            Ok(())
+        } else {
+            Err(TcpLoadError::Count { count: self.count })
+        }
+    }
+}
+
 /// Why a run could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum TcpLoadError {
@@ -133,19 +144,11 @@ pub fn run_under(
     control: &Control<'_>,
 ) -> Result<Measurement, TcpLoadError> {
     plan.check()?;
-    if !(1..=MAX_CONNECTIONS).contains(&connections.count) {
-        return Err(TcpLoadError::Count { count: connections.count });
-    }
+    connections.check()?;
     let _pinned =
         target.core.map(PinnedThread::new).transpose().map_err(system("use the generator's core"))?;
-    let protocol = &*load.protocol;
-    let open = |patience| open(target.server, patience);
-    let mut first = contact::find_by_stream(protocol, open, target.server, target.wait, control.stop)?;
-    if load.preload {
-        contact::preload_by_stream(protocol, &mut first, control.stop)?;
-    }
-    drop(first);
-    let ids = protocol.ids(Medium::Stream);
+    contact::prepare_by_stream(load, |patience| open(target.server, patience), target, control.stop)?;
+    let ids = load.protocol.ids(Medium::Stream);
     let lanes = Lanes::new(connections.count, connections.pipeline, ids);
     let mut pool = Pool::new(target.server, lanes).map_err(system("open the connections"))?;
     let clock = Clock::start();

@@ -7,7 +7,7 @@
 //! several it asks one epoll instance, so that the time to notice a reply does not grow with the number of flows.
 
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -192,11 +192,7 @@ fn connect_patient(server: SocketAddr) -> Result<UdpSocket, UdpError> {
 }
 
 fn connect(server: SocketAddr) -> Result<UdpSocket, UdpError> {
-    let any: SocketAddr = match server {
-        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
-        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
-    };
-    let socket = UdpSocket::bind(any).map_err(system("open a UDP socket"))?;
+    let socket = UdpSocket::bind(contact::unspecified(server)).map_err(system("open a UDP socket"))?;
     socket.connect(server).map_err(system("connect a UDP socket to the server"))?;
     Ok(socket)
 }

@@ -17,7 +17,7 @@ use crate::control::Control;
 use crate::generator::Generator;
 use crate::kernel_tcp::{Connections, TcpLoadError, system};
 use crate::kernel_udp::{Load, Target};
-use crate::lanes::{LaneId, Lanes, MAX_CONNECTIONS};
+use crate::lanes::{LaneId, Lanes};
 use crate::plan::Plan;
 use crate::protocol::Medium;
 use crate::report::Measurement;
@@ -68,27 +68,21 @@ pub(super) fn run(
     control: &Control<'_>,
 ) -> Result<Measurement, TcpLoadError> {
     plan.check()?;
-    if !(1..=MAX_CONNECTIONS).contains(&connections.count) {
-        return Err(TcpLoadError::Count { count: connections.count });
-    }
-    let (protocol, server) = (&*load.protocol, target.server);
+    connections.check()?;
+    let server = target.server;
     let open_first = |patience: Duration| -> io::Result<TcpStream> {
         let stream = TcpStream::connect_timeout(&server, patience)?;
         stream.set_nodelay(true)?;
         Ok(stream)
     };
-    let mut first = contact::find_by_stream(protocol, open_first, server, target.wait, control.stop)?;
-    if load.preload {
-        contact::preload_by_stream(protocol, &mut first, control.stop)?;
-    }
-    drop(first);
+    contact::prepare_by_stream(load, open_first, target, control.stop)?;
     let streams = (0..connections.count).map(|_| open(server)).collect::<io::Result<Vec<_>>>();
     let streams = streams.map_err(system("open the connections"))?;
     let clock = Clock::start();
     let start_ns = start_ns(control, &clock).map_err(system("start together with the others"))?;
     let shared = Arc::clone(&load.protocol);
     let generator = Generator::with_protocol(plan.clone(), shared, Medium::Stream, load.seed, start_ns)?;
-    let lanes = Lanes::new(connections.count, connections.pipeline, protocol.ids(Medium::Stream));
+    let lanes = Lanes::new(connections.count, connections.pipeline, load.protocol.ids(Medium::Stream));
     let state = State {
         generator,
         lanes,

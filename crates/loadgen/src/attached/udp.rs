@@ -1,6 +1,6 @@
 //! UDP: one connected socket and one receiving user thread for each flow.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -65,11 +65,7 @@ pub(super) fn run(
 }
 
 fn connect(server: SocketAddr) -> Result<UdpSocket, UdpError> {
-    let any: SocketAddr = match server {
-        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
-        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
-    };
-    let socket = UdpSocket::bind(any).map_err(system("open a UDP socket"))?;
+    let socket = UdpSocket::bind(contact::unspecified(server)).map_err(system("open a UDP socket"))?;
     socket.connect(server).map_err(system("connect a UDP socket to the server"))?;
     Ok(socket)
 }
