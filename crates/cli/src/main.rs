@@ -15,6 +15,7 @@ mod capture;
 mod compare;
 mod demo;
 mod doctor;
+mod embedded;
 mod interrupt;
 mod iokernel;
 mod load;

@@ -39,6 +39,7 @@ mod pages;
 mod shenango;
 mod simulated;
 mod spread;
+mod stores;
 
 use context::{Context, Options};
 use figure::Figure;

@@ -5,15 +5,9 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::channel;
-use std::thread::JoinHandle;
 
-use anyhow::Context;
+use tailwater_iokernel::Config;
 use tailwater_iokernel::config::Priority;
-use tailwater_iokernel::port::Port;
-use tailwater_iokernel::stats::StatsHandle;
-use tailwater_iokernel::{Config, IoKernel, StartError};
 use tailwater_loadgen::Plan;
 use tailwater_loadgen::kernel_udp::Load;
 use tailwater_loadgen::protocol::Medium;
@@ -23,7 +17,7 @@ use super::handoffs::HandoffRecord;
 use super::port::{self, Generator};
 use super::program::{Prepared, Program};
 use super::{Companion, CorePlan, Measured, Testbed, counted_part};
-use crate::machine::cpu_set;
+use crate::embedded::Embedded;
 
 // Outside what the IOKernel gives to those that ask for none, which begins at .2.
 const SERVICE_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 200);
@@ -97,26 +91,23 @@ pub fn measure(
     let part = counted_part(plan, iokernel.generator.begin(testbed, plan, load, server)?);
     let beside = testbed.beside(batch.as_mut().map(|batch| &mut batch.job), part)?;
     let measurement = iokernel.generator.finish(testbed, plan)?;
-    handoffs.add(&iokernel.stats);
+    handoffs.add(&iokernel.embedded.stats);
     service.end()?;
     let batch = batch.as_mut().zip(beside).map(|(batch, beside)| batch.rates(testbed, beside)).transpose()?;
     Ok(Measured { measurement, batch })
 }
 
-/// An IOKernel on a thread of this process; dropping it ends it.
+/// An IOKernel with the generator as its port.
 struct Running {
+    embedded: Embedded,
     setting: Setting,
     socket: String,
-    stats: StatsHandle,
     generator: Generator,
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
 }
 
 impl Running {
     fn start(cores: &CorePlan, setting: Setting, medium: Medium) -> anyhow::Result<Self> {
         let (port, generator) = port::port(medium, GENERATOR_IP)?;
-        let stop = Arc::new(AtomicBool::new(false));
         let socket = format!("@tailwater-testbed-{}", std::process::id());
         let config = Config {
             socket: socket.clone(),
@@ -128,24 +119,9 @@ impl Running {
             priority: Priority::Thread,
             ..Config::default()
         };
-        let (ready, started) = channel();
-        let (flag, usable) = (Arc::clone(&stop), cores.usable.clone());
-        let thread = std::thread::Builder::new()
-            .name("iokernel".to_owned())
-            .spawn(move || match make(config, port, &usable) {
-                Ok(iokernel) => {
-                    // Nobody waits any more only if this program is ending.
-                    let _ = ready.send(Ok(iokernel.stats()));
-                    if let Err(error) = iokernel.run(&flag) {
-                        eprintln!("the IOKernel ended: {error}");
-                    }
-                }
-                Err(error) => drop(ready.send(Err(error))),
-            })
-            .context("cannot start a thread")?;
-        let stats =
-            started.recv().context("the IOKernel's thread ended")?.context("the IOKernel does not start")?;
-        Ok(Self { setting, socket, stats, generator, stop, thread: Some(thread) })
+        // This thread may keep off the managed cores.
+        let embedded = Embedded::start(config, port, Some(cores.usable.clone()))?;
+        Ok(Self { embedded, setting, socket, generator })
     }
 
     fn start_service(&self, testbed: &Testbed, program: &Program) -> anyhow::Result<Service> {
@@ -175,22 +151,5 @@ impl Running {
             ("TAILWATER_CLASS", class.to_owned()),
             ("TAILWATER_KTHREADS", kthreads.to_string()),
         ]
-    }
-}
-
-fn make(config: Config, port: Box<dyn Port>, usable: &[usize]) -> Result<IoKernel, StartError> {
-    // This thread was started by one that keeps off the managed cores; the IOKernel must see them to lend them. What
-    // cannot be had is reported by the IOKernel's own look at its cores.
-    let _ = rustix::thread::sched_setaffinity(None, &cpu_set(usable));
-    IoKernel::new(config, vec![port])
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            // A panic there was reported by its own thread.
-            let _ = thread.join();
-        }
     }
 }

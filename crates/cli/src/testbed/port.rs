@@ -44,13 +44,22 @@ pub fn port(medium: Medium, ip: Ipv4Addr) -> anyhow::Result<(Box<dyn Port>, Gene
             Ok((Box::new(port), Generator::Datagrams(handle)))
         }
         Medium::Stream => {
-            let mut secret = [0; 16];
-            rustix::rand::getrandom(&mut secret, rustix::rand::GetRandomFlags::empty())
-                .context("no random numbers")?;
-            let (port, handle) = tcp_station("generator", ip, secret).context("cannot make the generator")?;
-            Ok((Box::new(port), Generator::Connections(handle)))
+            let (port, handle) = tcp_port("generator", ip)?;
+            Ok((port, Generator::Connections(handle)))
         }
     }
+}
+
+/// A TCP client at `ip`, and its port.
+///
+/// # Errors
+/// As [`port`].
+pub fn tcp_port(name: &str, ip: Ipv4Addr) -> anyhow::Result<(Box<dyn Port>, TcpHandle)> {
+    let mut secret = [0; 16];
+    rustix::rand::getrandom(&mut secret, rustix::rand::GetRandomFlags::empty())
+        .context("no random numbers")?;
+    let (port, handle) = tcp_station(name, ip, secret).context("cannot make the TCP client")?;
+    Ok((Box::new(port), handle))
 }
 
 impl Generator {
@@ -80,7 +89,7 @@ impl Generator {
             Self::Connections(handle) => {
                 open(handle, server)?;
                 if load.preload {
-                    preload(handle, load)?;
+                    preload(handle, load, START_TIMEOUT)?;
                 }
                 testbed.interrupt.check()?;
                 handle.start_load(TcpLoad {
@@ -132,11 +141,8 @@ fn wait_started(handle: &StationHandle, testbed: &Testbed) -> anyhow::Result<Ins
 }
 
 fn open(handle: &TcpHandle, server: SocketAddrV4) -> anyhow::Result<()> {
-    // Requests leave at once, as over the kernel's sockets.
-    let config = Box::new(Config { nodelay: true, ..Config::default() });
     let connections = CONNECTIONS.count;
-    let order = Order::Open { server, connections, config, loss_per_million: 0, wait: START_TIMEOUT };
-    let opened = handle.run(order, 2 * START_TIMEOUT)?.completed;
+    let opened = handle.run(opening(server, connections, START_TIMEOUT), 2 * START_TIMEOUT)?.completed;
     anyhow::ensure!(
         opened == u64::from(connections),
         "{opened} of {connections} connections to {server} were established"
@@ -144,9 +150,19 @@ fn open(handle: &TcpHandle, server: SocketAddrV4) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn preload(handle: &TcpHandle, load: &Load) -> anyhow::Result<()> {
-    let order = Order::Preload { protocol: load.protocol.clone(), wait: START_TIMEOUT };
-    let missing = handle.run(order, 2 * START_TIMEOUT)?.failed;
+/// Connections whose requests leave at once, as over the kernel's sockets.
+pub fn opening(server: SocketAddrV4, connections: u32, wait: Duration) -> Order {
+    let config = Box::new(Config { nodelay: true, ..Config::default() });
+    Order::Open { server, connections, config, loss_per_million: 0, wait }
+}
+
+/// Has everything stored that the protocol reads, within `wait`.
+///
+/// # Errors
+/// When the server does not take all of it, or the IOKernel is gone.
+pub fn preload(handle: &TcpHandle, load: &Load, wait: Duration) -> anyhow::Result<()> {
+    let order = Order::Preload { protocol: load.protocol.clone(), wait };
+    let missing = handle.run(order, 2 * wait)?.failed;
     anyhow::ensure!(missing == 0, "the server did not take {missing} requests before the measurement");
     Ok(())
 }

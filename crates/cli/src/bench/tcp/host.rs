@@ -3,56 +3,44 @@
 //! Owns their start and end. The control socket is an abstract address, so nothing is left in the file system.
 
 use std::net::Ipv4Addr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::thread::JoinHandle;
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
+use tailwater_iokernel::Config;
 use tailwater_iokernel::stats::StatsHandle;
-use tailwater_iokernel::{Config, IoKernel};
-use tailwater_loadgen::tcp::{Order, Outcome, TcpHandle, tcp_station};
+use tailwater_loadgen::tcp::{Order, Outcome, TcpHandle};
 
 use super::patience;
+use crate::embedded::Embedded;
 use crate::interrupt::Interrupt;
 use crate::testbed::child::{ChildProcess, Spec};
+use crate::testbed::port::tcp_port;
 
 // Outside what the IOKernel gives to those that ask for none, which begins at .2.
 pub(super) const SERVICE_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 200);
 const SENDER_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 201);
 const CLIENT_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 250);
 
-/// An IOKernel on a thread of this process; dropping it ends it.
+/// An IOKernel with the client as its port.
 pub(super) struct Host {
+    embedded: Embedded,
     socket: String,
-    pub(super) stats: StatsHandle,
     client: TcpHandle,
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
 }
 
 impl Host {
     pub(super) fn start() -> Result<Self> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let mut secret = [0; 16];
-        rustix::rand::getrandom(&mut secret, rustix::rand::GetRandomFlags::empty())
-            .context("no random numbers")?;
-        let (port, client) = tcp_station("client", CLIENT_IP, secret).context("cannot make the client")?;
+        let (port, client) = tcp_port("client", CLIENT_IP)?;
         let socket = format!("@tailwater-bench-tcp-{}-{number}", std::process::id());
         let config = Config { socket: socket.clone(), ..Config::default() };
-        let iokernel = IoKernel::new(config, vec![Box::new(port)]).context("the IOKernel does not start")?;
-        let stats = iokernel.stats();
-        let stop = Arc::new(AtomicBool::new(false));
-        let flag = Arc::clone(&stop);
-        let thread = std::thread::Builder::new()
-            .name("iokernel".to_owned())
-            .spawn(move || {
-                if let Err(error) = iokernel.run(&flag) {
-                    eprintln!("the IOKernel ended: {error}");
-                }
-            })
-            .context("cannot start a thread")?;
-        Ok(Self { socket, stats, client, stop, thread: Some(thread) })
+        Ok(Self { embedded: Embedded::start(config, port, None)?, socket, client })
+    }
+
+    /// The IOKernel's counters.
+    pub(super) fn stats(&self) -> &StatsHandle {
+        &self.embedded.stats
     }
 
     /// Has the client do something.
@@ -99,14 +87,4 @@ impl Host {
 
 fn start(arguments: Vec<String>, settings: Vec<(&'static str, String)>) -> Result<ChildProcess> {
     ChildProcess::start(&Spec { app: "tcp", arguments, settings, ..Spec::default() })
-}
-
-impl Drop for Host {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            // A panic there was reported by its own thread.
-            let _ = thread.join();
-        }
-    }
 }

@@ -34,7 +34,7 @@ pub(super) fn measure(connections: u32, figures: &mut Figures, interrupt: &Inter
         once.completed == u64::from(connections),
         "{} of {connections} idle connections answered: {:#}",
         once.completed,
-        host.stats.to_json()
+        host.stats().to_json()
     );
     figures.add("idle_answer_s", once.elapsed.as_secs_f64());
     figures.add("idle_answered", once.completed as f64);

@@ -57,7 +57,7 @@ pub(super) fn open_lossy(host: &Host, port: u16, connections: u32, loss_per_mill
         outcome.completed == u64::from(connections),
         "{} of {connections} connections to port {port} were established: {:#}",
         outcome.completed,
-        host.stats.to_json()
+        host.stats().to_json()
     );
     Ok(outcome)
 }
@@ -109,7 +109,7 @@ pub(super) fn runtimes(figures: &mut Figures, interrupt: &Interrupt) -> Result<(
         for (key, name) in BULK_COUNTERS {
             figures.add(key, value_of(&sender.read_line(interrupt)?, name)?);
         }
-        let dropped = host.stats.to_json()["switch"]["dropped_full"].as_u64();
+        let dropped = host.stats().to_json()["switch"]["dropped_full"].as_u64();
         figures.add("bulk_ring_drops", dropped.context("no count of frames dropped")? as f64);
     }
     let host = Host::start()?;

@@ -120,7 +120,7 @@ fn check_left(host: &Host, service: &mut ChildProcess, interrupt: &Interrupt) ->
         anyhow::ensure!(Instant::now() < deadline, "the service still has {open} connections");
         interrupt.sleep_until(Instant::now() + Duration::from_millis(20))?;
     }
-    let stats = host.stats.to_json();
+    let stats = host.stats().to_json();
     for counter in ["dropped_malformed", "dropped_spoofed"] {
         let refused = stats["switch"][counter].as_u64();
         anyhow::ensure!(refused == Some(0), "{counter} is {refused:?} in {stats:#}");

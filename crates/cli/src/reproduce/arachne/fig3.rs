@@ -8,18 +8,14 @@ use tailwater_workload::{Rate, ServiceTime};
 use super::super::contest::{Case, Contest, Point, System, run};
 use super::super::context::{Context, Pace, Rig};
 use super::super::figure::{Claim, Figure, Outcome};
-use super::super::shenango::fig3::{MEDIUM, asked, conditions};
 use super::super::spread::Spread;
+use super::super::stores::{MEDIUM, MEMCACHED, TAILWATER, UNIT, asked, conditions};
 use crate::table::number;
 use crate::testbed::program::Program;
 
 const ALONE: &str = "ETC, alone";
 const BESIDE: &str = "ETC, beside a batch job";
-const TAILWATER: &str = "Tailwater, kv";
-const MEMCACHED: &str = "Linux, memcached";
 const ROUNDS: usize = 3;
-/// Of the loads.
-const UNIT: &str = "thousand requests/s";
 /// The limit on the median at which the paper compares throughput, and what it finds: 1,100 to 800 thousand requests per second.
 const MEDIAN_LIMIT_US: f64 = 100.0;
 const PAPERS_MORE: f64 = 1.375;

@@ -9,7 +9,7 @@ use super::super::aims::{BESIDE_BATCH, TAILWATER, beside_batch, times};
 use super::super::context::Context;
 use super::super::figure::{Claim, Figure, Outcome};
 use super::super::limit::{Contender, Highest, data, highest, notes, panels, summary};
-use super::super::shenango::fig3::{self, MEDIUM, asked};
+use super::super::stores::{self, MEDIUM, asked};
 use crate::testbed::program::Program;
 
 const MEMCACHED: &str = "memcached on Linux";
@@ -45,7 +45,7 @@ impl Figure for Table3 {
         let all = highest(self.name(), context, contenders)?;
         let mut conditions = vec![format!("{}.", rig.testbed.cores.describe())];
         conditions.extend(rig.noise_notes());
-        conditions.extend(fig3::conditions());
+        conditions.extend(stores::conditions());
         conditions.extend(notes(context.options.quick));
         Ok(Outcome {
             svg: draw(self.title(), &panels(&all)),

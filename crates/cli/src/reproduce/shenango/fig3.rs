@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tailwater_loadgen::protocol::{Medium, Memcached, Protocol};
+use tailwater_loadgen::protocol::Protocol;
 use tailwater_sim::plot::draw;
 use tailwater_workload::keyvalue::Workload;
 use tailwater_workload::{Rate, ServiceTime};
@@ -10,21 +10,13 @@ use tailwater_workload::{Rate, ServiceTime};
 use super::super::contest::{Case, Contest, Point, System, run};
 use super::super::context::{Context, Pace, Rig};
 use super::super::figure::{Claim, Figure, Outcome};
+use super::super::stores::{MEDIUM, MEMCACHED, TAILWATER, UNIT, asked, conditions};
 use crate::table::number;
-use crate::testbed::port::CONNECTIONS;
 use crate::testbed::program::Program;
 
 const USR: &str = "USR";
-const TAILWATER: &str = "Tailwater, kv";
-const MEMCACHED: &str = "Linux, memcached";
 const KV_ON_LINUX: &str = "Linux, kv";
 const ROUNDS: usize = 3;
-/// Of the loads.
-const UNIT: &str = "thousand requests/s";
-/// What carries the requests of all figures with stores, as in the papers.
-pub const MEDIUM: Medium = Medium::Stream;
-/// Keys of the store, all of them stored before each point.
-pub const KEYS: u64 = 20_000;
 /// Section 7.1, at five million requests per second: median and 99.9th percentile.
 const PAPER_P50_US: f64 = 37.0;
 const PAPER_P999_US: f64 = 93.0;
@@ -78,31 +70,8 @@ impl Figure for Figure3 {
     }
 }
 
-/// What a reader must know of any comparison with memcached.
-pub fn conditions() -> [String; 3] {
-    [
-        format!(
-            "Requests of both are over TCP: {} connections, up to {} requests unanswered on each. {KEYS} keys are stored before \
-             each point, and every answer is checked.",
-            CONNECTIONS.count, CONNECTIONS.pipeline
-        ),
-        "On Linux the generator is on kernel sockets on the core that polls otherwise; memcached has one \
-         thread per shared core and the highest priority."
-            .to_owned(),
-        match Program::memcached(1, usr()) {
-            Some(_) => "The machine's own memcached, with its settings as they come.".to_owned(),
-            None => "memcached is not installed: it is left out.".to_owned(),
-        },
-    ]
-}
-
 fn usr() -> Arc<dyn Protocol> {
     asked(Workload::Usr)
-}
-
-/// What a generator asks of a store.
-pub fn asked(workload: Workload) -> Arc<dyn Protocol> {
-    Arc::new(Memcached::new(workload, KEYS, MEDIUM).expect("the number of keys is in bounds"))
 }
 
 fn cases(rig: &Rig, pace: &Pace, loads: &[f64]) -> anyhow::Result<Vec<Case>> {
