@@ -189,12 +189,20 @@ pub fn yield_now() {
     };
     let me = kthread.current().expect("the scheduler does not yield");
     assert!(kthread.preempt_depth() == 1, "a user thread yielded while it held a spin lock");
-    if kthread.runq.is_empty() && !wants_scheduler(kthread) {
+    if is_alone(kthread) && !wants_scheduler(kthread) {
+        // Only the scheduler notices timers, and this thread may wait for whom one wakes.
+        kthread.switch_budget.set(kthread.switch_budget.get() - 1);
         kthread.answer();
         return;
     }
     ready(me);
     block(guard);
+}
+
+/// Whether no other thread is runnable here.
+fn is_alone(kthread: &Kthread) -> bool {
+    // Relaxed: as in `enqueue`.
+    kthread.runq.is_empty() && kthread.shared.status.overflow.load(Relaxed) == 0
 }
 
 /// The poll point's slow path and the preempt signal's work: queues the running thread and gives the core up. Does nothing when

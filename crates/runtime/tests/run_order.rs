@@ -2,6 +2,8 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 use tailwater::sync::Mutex;
 use tailwater::thread;
 
@@ -21,6 +23,8 @@ fn threads_of_one_kthread_take_turns() {
         .run(|| {
             a_late_thread_runs_after_those_that_overflowed_the_run_queue();
             stacks_of_many_threads_share_no_set_of_a_cache();
+            who_yields_lets_run_what_overflowed_the_run_queue();
+            who_yields_lets_timers_fire();
         })
         .unwrap();
 }
@@ -56,4 +60,45 @@ fn stacks_of_many_threads_share_no_set_of_a_cache() {
     let threads: Vec<_> = (0..MANY).map(|_| thread::spawn(line_in_page)).collect();
     let lines: HashSet<usize> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
     assert!(lines.len() > PAGE / LINE * 3 / 4, "only at {lines:?}");
+}
+
+/// Yields until `done` says so, but not for ever.
+fn yield_until(done: impl Fn() -> bool, what: &str) {
+    const MOST: usize = 20_000_000;
+    for _ in 0..MOST {
+        if done() {
+            return;
+        }
+        thread::yield_now();
+    }
+    panic!("{what} after {MOST} yields");
+}
+
+fn who_yields_lets_run_what_overflowed_the_run_queue() {
+    const ROUNDS: usize = 100;
+    let arrived = Arc::new(AtomicUsize::new(0));
+    let threads: Vec<_> = (0..MANY)
+        .map(|_| {
+            let arrived = Arc::clone(&arrived);
+            thread::spawn(move || {
+                for round in 1..=ROUNDS {
+                    arrived.fetch_add(1, Ordering::Relaxed);
+                    let everybody = || arrived.load(Ordering::Relaxed) >= round * MANY;
+                    yield_until(everybody, "threads that could run have not");
+                }
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+}
+
+fn who_yields_lets_timers_fire() {
+    let woken = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&woken);
+    let sleeper = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(1));
+        flag.store(true, Ordering::Relaxed);
+    });
+    yield_until(|| woken.load(Ordering::Relaxed), "a sleeper was not woken");
+    sleeper.join().unwrap();
 }
