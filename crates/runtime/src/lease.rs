@@ -8,6 +8,7 @@
 
 use crate::handover::{self, Found};
 use crate::kthread::{Kthread, NO_CORE, count};
+use crate::net;
 use crate::runtime::Runtime;
 use crate::uthread::Uthread;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -93,6 +94,10 @@ pub fn cede(kthread: &Kthread, runtime: &Runtime) {
 /// Polls without work until there is some, the core is taken, or `idle_timeout` has passed and the kthread parks. Returns the
 /// thread that was handed over, if one was.
 pub fn idle(kthread: &Kthread, runtime: &Runtime) -> Option<&'static Uthread> {
+    // While the core is still ours: the IOKernel may take it as soon as it sees `Idle`.
+    if net::put_off_timers() {
+        return None;
+    }
     let generation = kthread.generation.get();
     let state = &kthread.shared.state.0;
     state.set_idle(generation);

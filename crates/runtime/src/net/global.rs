@@ -249,6 +249,26 @@ pub fn start_timers(stack: &Stack) {
     }
 }
 
+/// By how much the timer thread's timer must be too early for the thread to be run for it. Of a service whose connections are served in
+/// turn every request moves it by a little, and it is milliseconds ahead: retransmission timers are set for five or more.
+const WORTHWHILE: Duration = Duration::from_millis(1);
+
+/// Puts off what would wake this runtime for nothing: for a kthread that is about to give its core up, in the scheduler context.
+/// True if that made the timer thread runnable, to set its own timer anew.
+pub fn put_off_timers() -> bool {
+    let stack = stack();
+    stack.put_off_timers(&mut KthreadOutlet);
+    let set = TIMERS.lock().next;
+    let later = |deadline: Option<Duration>| deadline.is_none_or(|deadline| deadline > set + WORTHWHILE);
+    // The first question is cheap, and mostly decides.
+    if set == Duration::MAX || !later(stack.tcp_deadline()) || !later(stack.deadline()) {
+        return false;
+    }
+    let mut timers = TIMERS.lock();
+    // Or it runs already, or has been told of something earlier meanwhile.
+    timers.next == set && timers.sleeper.wake_one()
+}
+
 /// The timer thread: never ends.
 fn run_timers() {
     loop {

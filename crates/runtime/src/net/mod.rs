@@ -32,7 +32,7 @@ pub use stack::Counters;
 pub use tcp::{Congestion, Incoming, TcpKeepalive, TcpListener, TcpOptions, TcpStats, TcpStream};
 pub use udp::UdpSocket;
 
-pub(crate) use global::{Batch, init};
+pub(crate) use global::{Batch, init, put_off_timers};
 pub(crate) use stack::NetConfig;
 pub(crate) use stack::tcp::DEFAULT_CONNECTIONS;
 

@@ -22,12 +22,13 @@
 //! # Nothing is stuck
 //! * A segment that finds no room stays with its connection, whose timer is set `RETRY` ahead.
 //! * At most `BURST` segments of a connection leave at once; the rest is its timer's, too.
-//! * A timer that fires earlier than needed is put back; one that is needed earlier replaces it.
+//! * A timer that fires earlier than needed is put back (and put off before, if there is time: `expiry`); one that is needed earlier replaces it.
 //!
 //! # Bounds
 //! Connections: `NetConfig::tcp_connections`. Entries in TIME-WAIT: `MAX_TIME_WAITS`. Each connection's memory is bounded by its two
 //! buffers; each listener's by its SYN queue and its backlog. Answers to segments that belong to nobody: `RESETS_PER_SECOND` to each peer.
 
+mod expiry;
 mod input;
 mod key;
 mod listen;
@@ -43,8 +44,8 @@ pub use listen::{DEFAULT_BACKLOG, ListenInner, Listening};
 pub use open::{ConnectError, ListenError};
 pub use socket::{Failure, Inner, Refusal, Socket};
 
+use super::Counters;
 use super::limiter::PeerLimiter;
-use super::{Counters, Stack};
 use crate::net::wire::{ETHERNET_HEADER, IPV4_HEADER};
 use crate::sync::spin::SpinLock;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -218,11 +219,4 @@ fn instant(now: Duration) -> Instant {
 
 fn duration(at: Instant) -> Duration {
     Duration::from_nanos(at.0)
-}
-
-impl Stack {
-    /// When [`poll_tcp`](Self::poll_tcp) has something to do.
-    pub(super) fn tcp_deadline(&self) -> Option<Duration> {
-        self.tcp.timers.next().into_iter().chain(self.tcp.time_waits.next()).min().map(duration)
-    }
 }

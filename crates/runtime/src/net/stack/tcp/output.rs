@@ -14,11 +14,6 @@ use tailwater_tcp::{Error, Events, Full, Header, IcmpError, Instant, Outgoing, S
 
 /// Where a TCP header has its checksum (RFC 9293 section 3.1).
 const CHECKSUM_AT: usize = 16;
-/// Timers that are looked at before the table of those due is read again.
-const TIMER_BATCH: usize = 64;
-/// So often it is read in one call, some 100 us of work at most; what is left then is due at once.
-const TIMER_ROUNDS: usize = 4;
-
 /// Segments that leave together: from the third of a connection's in one go on, for answers are mostly one or two. The IOKernel
 /// polls the very line that each segment's record begins in, and a sender that shows it one at a time waits for that line
 /// each time; see `Producer::cork` in `tailwater_shm`.
@@ -200,7 +195,7 @@ impl Stack {
 
     /// Sets the timer if it is needed earlier than it is set for.
     #[inline]
-    fn arm(&self, outlet: &mut impl Outlet, socket: &Arc<Socket>, inner: &mut Inner) {
+    pub(super) fn arm(&self, outlet: &mut impl Outlet, socket: &Arc<Socket>, inner: &mut Inner) {
         let at = inner.next;
         if at >= inner.armed || !inner.in_table {
             return;
@@ -210,37 +205,6 @@ impl Stack {
             outlet.poll_by(duration(at));
         }
         inner.armed = at;
-    }
-
-    /// Lets the timers of connections, of handshakes and of TIME-WAIT expire.
-    pub(in crate::net::stack) fn poll_tcp(&self, outlet: &mut impl Outlet) {
-        let mut due = Vec::new();
-        for _ in 0..TIMER_ROUNDS {
-            self.tcp.timers.take(instant(outlet.now()), TIMER_BATCH, &mut due);
-            if due.is_empty() {
-                break;
-            }
-            for due in due.drain(..) {
-                let now = instant(outlet.now());
-                match due {
-                    Due::Socket(socket) => {
-                        let inner = &mut *socket.lock();
-                        inner.armed = NEVER;
-                        if inner.next > now {
-                            self.arm(outlet, &socket, inner);
-                            continue;
-                        }
-                        let events = inner.connection.handle_timeout(now);
-                        if events.contains(Events::SUSPECT_PATH) {
-                            self.doubt_neighbour(outlet, socket.flow.remote);
-                        }
-                        self.settle(outlet, &socket, inner, events, now);
-                    }
-                    Due::Listening(listening) => self.poll_listening(outlet, &listening, now),
-                }
-            }
-        }
-        self.tcp.time_waits.poll(instant(outlet.now()));
     }
 
     /// Fails all connections to other hosts: no frame can leave any more.

@@ -2,7 +2,8 @@
 //!
 //! A connection's deadline moves with every segment, mostly away. So one is in here at most once, under the earliest deadline it has had since it was last
 //! looked at: a later one costs nothing, and one that fires early is put back for
-//! the time that the socket noted when it was settled last, without a look at the connection. A connection at rest has no deadline and is not here.
+//! the time that the socket noted when it was settled last, without a look at the connection. A connection at rest needs no timer, and stays here until that
+//! fires or is put off, as is done while a kthread has nothing else to do.
 //!
 //! Ordered maps rather than heaps, because a connection that ends has to be taken out: its timer may be hours away.
 
@@ -79,6 +80,18 @@ impl Timers {
     pub fn next(&self) -> Option<Instant> {
         let next = self.shards.iter().map(|shard| shard.next.load(Relaxed)).min().unwrap_or(u64::MAX);
         (next != u64::MAX).then_some(Instant(next))
+    }
+
+    /// The earliest, if it is a connection's: when it is due, and whose it is.
+    pub fn first_socket(&self) -> Option<(Instant, Arc<Socket>)> {
+        let shard = self.shards.iter().min_by_key(|shard| shard.next.load(Relaxed))?;
+        if shard.next.load(Relaxed) == u64::MAX {
+            return None;
+        }
+        match shard.entries.lock().first_key_value()? {
+            (&(at, _), Due::Socket(socket)) => Some((at, Arc::clone(socket))),
+            (_, Due::Listening(_)) => None,
+        }
     }
 
     /// Moves up to `limit` of those whose time has come into `due`.

@@ -202,6 +202,27 @@ fn an_idle_connection_has_no_timer_and_takes_less_than_a_kibibyte() {
 }
 
 #[test]
+fn a_timer_is_put_off_when_what_it_was_set_for_has_come_and_not_before() {
+    let mut hub = acquainted_hub(4);
+    let ends = pair(&mut hub, at(2, SERVER), &Config::default());
+    hub.run(hub.now + Duration::from_secs(10));
+    write(&mut hub, 1, &ends[0], b"hello").unwrap();
+    let set = hub.hosts[0].tcp_deadline().expect("a timer for the retransmission");
+    hub.with(1, Stack::put_off_timers);
+    assert_eq!(hub.hosts[0].tcp_deadline(), Some(set), "nothing is acknowledged");
+    // The acknowledgment is delayed.
+    while ends[0].lock().connection.unacknowledged_bytes() > 0 {
+        assert!(hub.now < set, "acknowledged before the timer fires");
+        hub.run(hub.now + Duration::from_micros(100));
+    }
+    assert_eq!(hub.hosts[0].tcp_deadline(), Some(set), "a deadline that moves away costs nothing");
+    hub.with(1, Stack::put_off_timers);
+    let needed = ends[0].lock().connection.next_timeout().map(|at| Duration::from_nanos(at.0));
+    assert_eq!(hub.hosts[0].tcp_deadline(), needed);
+    assert!(needed.is_none_or(|needed| needed > set), "{needed:?} is not after {set:?}");
+}
+
+#[test]
 fn a_closed_port_refuses_and_a_flood_is_answered_within_the_limit() {
     let mut hub = acquainted_hub(3);
     let socket = connect(&mut hub, 1, at(2, SERVER), &Config::default());
