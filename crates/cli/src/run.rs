@@ -53,6 +53,9 @@ pub struct RunArgs {
     /// Bytes of each packet ring, a power of two [default: 262144]
     #[arg(long, value_name = "BYTES")]
     ring_bytes: Option<u32>,
+    /// Most TCP connections at a time [default: 1000000]
+    #[arg(long, value_name = "N")]
+    tcp_connections: Option<u32>,
     /// Most ordinary threads that run blocking calls at a time [default: 256]
     #[arg(long, value_name = "N")]
     blocking_threads: Option<u16>,
@@ -122,6 +125,7 @@ fn settings(args: &RunArgs) -> Vec<(&'static str, String)> {
         ("TAILWATER_STACK_SIZE", args.stack_size.map(|n| n.to_string())),
         ("TAILWATER_IDLE_TIMEOUT_US", args.idle_timeout.map(|n| n.to_string())),
         ("TAILWATER_RING_BYTES", args.ring_bytes.map(|n| n.to_string())),
+        ("TAILWATER_TCP_CONNECTIONS", args.tcp_connections.map(|n| n.to_string())),
         ("TAILWATER_BLOCKING_THREADS", args.blocking_threads.map(|n| n.to_string())),
         ("TAILWATER_STALL_TIMEOUT_MS", args.stall_timeout.map(|n| n.to_string())),
         ("TAILWATER_DUMP_SIGNAL", args.dump_signal.clone()),

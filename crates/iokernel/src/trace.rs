@@ -3,7 +3,8 @@
 //! Owns the ring to the tracer, the choice of frames and the numbers they get, and the reading of what runtimes have written down.
 //! The steps of a request in the IOKernel are events of the switch, those of cores events of the allocator; both call here.
 //! While nobody traces, each place pays one predicted branch. While somebody does, a frame that was chosen costs a few
-//! hundred nanoseconds, and the buffers of [`KTHREADS`] kthreads are looked at every interval.
+//! hundred nanoseconds, and up to [`STEPS`] steps in the buffers of [`KTHREADS`] kthreads are read every interval: of the traced
+//! program only, if one is named.
 //!
 //! | the tracer | what happens |
 //! |---|---|
@@ -21,16 +22,18 @@ use tailwater_shm::layout::{Region, RegionSpec};
 use tailwater_shm::memory::{self, Mapping};
 use tailwater_shm::ring::{Producer, ReserveError};
 use tailwater_shm::trace::buffer::Read;
-use tailwater_shm::trace::{CoreStep, Event, FlowKeys, Handoff, Who};
+use tailwater_shm::trace::{CoreStep, Event, FlowKeys, Handoff, TraceReader, Who};
 use tailwater_shm::{Clock, Cycles, clock};
 
 use crate::runtime::Runtimes;
 use crate::stats::{HandoffKind, TraceStats};
 
-/// Kthreads whose steps are read at each look, in turn.
+/// Kthreads that are looked at each time, in turn.
 const KTHREADS: usize = 64;
-/// Steps read from one kthread at each look.
-const STEPS: usize = 32;
+/// Steps read at each look, of all of them: some microseconds' work if their writers keep changing those lines.
+const STEPS: usize = 64;
+/// Of these, from one kthread: half of a look for whoever writes without end.
+const STEPS_OF_ONE: usize = 32;
 
 /// How a frame came to a port.
 #[derive(Debug, Clone, Copy)]
@@ -50,7 +53,7 @@ pub(crate) struct Tracer {
     every: u32,
     /// A name, and who has it now.
     runtime: Option<(String, Option<RuntimeId>)>,
-    /// Frames since the last that was chosen.
+    /// Frames with data since the last that was chosen.
     passed: u32,
     ring: Producer,
     broken: bool,
@@ -176,9 +179,10 @@ impl Trace {
         if tracer.runtime.as_ref().is_some_and(|(_, now)| *now != Some(id)) {
             return None;
         }
+        // What carries no data is no request.
+        FlowKeys::of(frame)?;
         tracer.passed = tracer.passed.saturating_add(1);
-        // The next with data after every `every` frames: what carries none is no request.
-        if tracer.passed < tracer.every || FlowKeys::of(frame).is_none() {
+        if tracer.passed < tracer.every {
             return None;
         }
         tracer.passed = 0;
@@ -194,22 +198,24 @@ impl Trace {
     /// Reads what kthreads have written down since the last look: bounded, in turn.
     pub(crate) fn collect(&mut self, runtimes: &mut Runtimes) {
         let Some(tracer) = &mut self.tracer else { return };
+        let only = tracer.runtime.as_ref().map(|(_, now)| *now);
         let (mut slot, mut index) = self.cursor;
         let slots = runtimes.slots();
-        let mut left = KTHREADS;
+        let (mut kthreads, mut steps, now) = (KTHREADS, STEPS, clock::now());
         for _ in 0..=slots {
-            if left == 0 {
-                break;
-            }
             let place = RuntimeId(slot as u32);
-            if let Some(runtime) = runtimes.get_mut(place) {
-                for (k, kthread) in runtime.kthreads.iter_mut().enumerate().skip(index).take(left) {
-                    read_steps(tracer, place, k as u16, &mut kthread.steps);
-                    left -= 1;
-                    index = k + 1;
-                }
-                if index < runtime.kthreads.len() {
-                    break;
+            if let Some(runtime) = runtimes.get_mut(place)
+                && only.is_none_or(|only| only == Some(place))
+            {
+                while let Some(kthread) = runtime.kthreads.get_mut(index) {
+                    if kthreads == 0 || steps == 0 {
+                        self.cursor = (slot, index);
+                        return;
+                    }
+                    let who = Who { runtime: slot as u32, kthread: index as u16 };
+                    steps -= read_steps(tracer, who, &mut kthread.steps, steps.min(STEPS_OF_ONE), now);
+                    kthreads -= 1;
+                    index += 1;
                 }
             }
             index = 0;
@@ -256,23 +262,19 @@ impl Trace {
     }
 }
 
-fn read_steps(
-    tracer: &mut Tracer,
-    id: RuntimeId,
-    kthread: u16,
-    steps: &mut tailwater_shm::trace::TraceReader,
-) {
-    let who = Who { runtime: id.0, kthread };
-    for _ in 0..STEPS {
+/// Passes on up to `most` steps of one kthread, all as read at `now`. Returns how many.
+fn read_steps(tracer: &mut Tracer, who: Who, steps: &mut TraceReader, most: usize, now: Cycles) -> usize {
+    for read in 0..most {
         match steps.read() {
-            Read::Nothing => break,
-            Read::Step(written) => tracer.push(clock::now(), &Event::Alleged { who, written }),
+            Read::Nothing => return read,
+            Read::Step(written) => tracer.push(now, &Event::Alleged { who, written }),
             Read::Lost(steps) => {
                 tracer.stats.lost.add(steps);
-                tracer.push(clock::now(), &Event::Lost { who, steps });
+                tracer.push(now, &Event::Lost { who, steps });
             }
         }
     }
+    most
 }
 
 /// A kthread as a tracer knows it.

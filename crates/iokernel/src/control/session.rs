@@ -167,21 +167,11 @@ impl Control {
         if self.parts.stats.trace().is_some() {
             return Err("a trace is going on already; end it".to_owned());
         }
-        self.check_ring(request.ring_bytes)?;
         let (tracer, file) = Tracer::new(token, request, &self.parts.surroundings.clock)?;
         let (cycles, unix_ns) = (tailwater_shm::clock::now(), unix_ns());
         let welcome = ServerMessage::Tracing(Capturing { id: token, cycles, unix_ns });
         control::send(socket, &welcome, &[file.as_fd()]).map_err(|e| e.to_string())?;
         Ok(tracer)
-    }
-
-    fn check_ring(&self, bytes: u32) -> Result<(), String> {
-        let most = self.parts.config.max_ring_bytes;
-        if bytes > most {
-            Err(format!("a ring of {bytes} bytes; at most {most} are possible"))
-        } else {
-            Ok(())
-        }
     }
 
     /// A tap, whose ring the watcher has been given.
@@ -190,7 +180,6 @@ impl Control {
         if self.parts.stats.captures().len() >= MAX_CAPTURES {
             return Err(format!("{MAX_CAPTURES} captures are going on already; end one"));
         }
-        self.check_ring(request.ring_bytes)?;
         let ports = self.parts.stats.ports();
         let number = |name: &String| ports.iter().position(|port| port.name == *name).map(|n| n as u16);
         let port = request.port.as_ref().map(|name| {

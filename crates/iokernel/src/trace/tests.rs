@@ -109,6 +109,65 @@ fn one_frame_of_so_many_is_chosen_and_carries_its_number_there_and_back() {
 }
 
 #[test]
+fn frames_without_data_do_not_count_for_the_choice() {
+    let (mut world, station, mut reader) = traced(&request(2));
+    reader.events();
+    for port in 0..8 {
+        assert!(station.send(&udp(STATION, ip(0), (port, 7), 42)), "no data");
+        send(&station, port);
+    }
+    world.pass(100);
+    assert_eq!(put(&reader.events()), [1, 2, 3, 4]);
+}
+
+#[test]
+fn a_look_reads_a_bounded_number_of_steps_and_only_of_the_program_that_is_traced() {
+    let (mut world, _station, mut reader) = traced(&request(1));
+    world.add(1, 8, 0, BestEffort);
+    let writers: Vec<_> = (0..8).map(|k| world.peer(1).region.trace_writer(k)).collect();
+    for id in 0..100 {
+        writers.iter().for_each(|writer| writer.write(id, Step::Received, 99));
+    }
+    let own = world.peer(0).region.trace_writer(0);
+    own.write(7, Step::Received, 99);
+    reader.events();
+    let alleged = |events: &[Event], runtime: u32| {
+        let of = |event: &&Event| matches!(event, Event::Alleged { who, .. } if who.runtime == runtime);
+        events.iter().filter(of).count()
+    };
+    let (mut others, mut looks) = (0, 0);
+    while others < 800 {
+        world.alloc.collect_trace();
+        let events = reader.events();
+        assert!(events.len() <= 64, "{} events of one look", events.len());
+        others += alleged(&events, 1);
+        looks += 1;
+        assert!(looks < 100, "{others} of 800 steps in {looks} looks");
+    }
+    // Whoever writes without end does not keep others from being read.
+    own.write(8, Step::Received, 99);
+    let mut seen = 0;
+    for _ in 0..8 {
+        for id in 0..100 {
+            writers.iter().for_each(|writer| writer.write(id, Step::Received, 99));
+        }
+        world.alloc.collect_trace();
+        seen += alleged(&reader.events(), 0);
+    }
+    assert_eq!(seen, 1);
+
+    let named = TraceRequest { runtime: Some("r1".to_owned()), ..request(1) };
+    let (mut world, _station, mut reader) = traced(&named);
+    world.add(1, 1, 0, BestEffort);
+    world.alloc.trace.handle_attached("r1", RuntimeId(1));
+    world.peer(0).region.trace_writer(0).write(7, Step::Received, 99);
+    world.peer(1).region.trace_writer(0).write(8, Step::Received, 99);
+    world.alloc.collect_trace();
+    let events = reader.events();
+    assert_eq!((alleged(&events, 0), alleged(&events, 1)), (0, 1));
+}
+
+#[test]
 fn frames_without_data_and_of_other_programs_are_not_chosen() {
     let (mut world, station, mut reader) =
         traced(&TraceRequest { runtime: Some("r1".to_owned()), ..request(1) });
