@@ -7,7 +7,7 @@
 //! # Which frame is the reply
 //! The next frame with data that the thread which carries the request sends on the request's flow, reversed. With one request to a
 //! datagram that is exact. Of TCP it is the first segment with data that leaves from the thread's own call after it read from
-//! the segment's connection. A request that a thread hands to another, other than by starting it, loses its reply.
+//! the segment's connection, and before it waits there for more. A request that a thread hands to another, other than by starting it, loses its reply.
 //!
 //! A thread carries one request at a time; it drops it when it receives another datagram, or ends. What is not traced pays one
 //! predicted branch at each place.
@@ -123,6 +123,21 @@ fn turn_to(kthread: &Kthread, me: &Uthread, request: Option<Request>) {
         me.carried.set(request);
         write(kthread, request.id, Step::Received);
     }
+}
+
+/// The running thread has read all there is of the stream whose replies have flow key `back`.
+#[cold]
+pub fn wants_more(back: u64) {
+    if let Some(me) = current_uthread()
+        && carries_of(me, back)
+    {
+        drop_request(me);
+    }
+}
+
+/// Whether `me` carries a request of the flow whose replies have the key `back`.
+fn carries_of(me: &Uthread, back: u64) -> bool {
+    me.carried.is_some() && me.carried.back.get() == back
 }
 
 /// `me`, which runs, turns to something else.

@@ -72,6 +72,16 @@ fn thread() -> &'static Uthread {
 }
 
 #[test]
+fn who_wants_more_of_a_stream_has_no_reply_for_its_request_but_one_that_asks_elsewhere_has() {
+    let (fixture, me) = (Fixture::new(), thread());
+    let back = |port| FlowKeys::of(&request_from(port)).expect("it has data").back;
+    assert!(!carries_of(me, back(4000)));
+    fixture.receive(me, 7, 4000);
+    assert!(carries_of(me, back(4000)));
+    assert!(!carries_of(me, back(4001)), "another connection");
+}
+
+#[test]
 fn a_request_leaves_every_step_and_its_reply_carries_its_number() {
     let (mut fixture, me) = (Fixture::new(), thread());
     fixture.receive(me, 7, 4000);

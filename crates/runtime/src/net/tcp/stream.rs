@@ -326,7 +326,7 @@ impl TcpStream {
                     self.open_window(&mut inner);
                     return Ok(len);
                 }
-                Err(Refusal::WouldBlock) => {}
+                Err(Refusal::WouldBlock) => inner.end_traced(),
                 Err(Refusal::Closed) => return Ok(0),
                 Err(Refusal::Failed(failure)) => return Err(failure.into()),
             }

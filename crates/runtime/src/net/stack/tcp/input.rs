@@ -76,7 +76,7 @@ impl Stack {
             self.settle(outlet, socket, inner, events, now);
         }
         if let Some(request) = traced {
-            inner.tag(request, events);
+            inner.tag(request, segment.payload.len(), events);
         }
         true
     }

@@ -36,6 +36,7 @@ mod open;
 mod output;
 mod socket;
 mod table;
+mod tag;
 mod time_wait;
 mod timers;
 

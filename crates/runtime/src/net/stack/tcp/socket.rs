@@ -9,6 +9,7 @@
 //! The table holds a reference until the connection is over, or small enough for TIME-WAIT; each handle of a program holds one and is counted besides, so
 //! that the last one closes the connection. The timers hold one while a timer is set.
 
+use super::tag::Tag;
 use super::timers::NEVER;
 use crate::net::wire::{Addresses, DEFAULT_TTL};
 use crate::sync::spin::{SpinGuard, SpinLock};
@@ -53,8 +54,8 @@ pub struct Inner {
     /// Whether somebody waits for all to be acknowledged.
     pub(super) lingers: bool,
     pub(super) failure: Option<Failure>,
-    /// The traced request that the next read takes.
-    traced: Option<Request>,
+    /// Where in the stream a traced request is.
+    traced: Option<Box<Tag>>,
 }
 
 /// What a call found that gave or took no data.
@@ -99,8 +100,11 @@ impl Inner {
         let result = if peek { self.connection.peek(buf) } else { self.connection.recv(buf) };
         match result {
             Ok(len) => {
-                if self.traced.is_some() && len > 0 && !peek {
-                    trace::received(self.traced.take());
+                if let Some(tag) = &mut self.traced
+                    && !peek
+                    && let Some(request) = tag.take(len)
+                {
+                    trace::received(Some(request));
                 }
                 Ok(len)
             }
@@ -110,12 +114,23 @@ impl Inner {
         }
     }
 
-    /// The segment that was handled last is a traced request, of which `events` came.
+    /// The segment that was handled last, with `len` bytes of data, is a traced request, of which `events` came.
     #[cold]
-    pub(super) fn tag(&mut self, request: Request, events: Events) {
-        self.traced = Some(request);
-        let woke = events.contains(Events::READABLE);
-        trace::delivered(request, Outcome::Queued { woke, ahead: 0 });
+    pub(super) fn tag(&mut self, request: Request, len: usize, events: Events) {
+        let ahead = self.connection.readable_bytes().saturating_sub(len);
+        // Otherwise something before it is missing.
+        let in_order = events.contains(Events::READABLE);
+        let tracked = in_order && self.traced.get_or_insert_default().put(ahead, request);
+        let outcome = if tracked { Outcome::Queued { woke: true, ahead: 0 } } else { Outcome::Untracked };
+        trace::delivered(request, outcome);
+    }
+
+    /// The calling thread wants more than has come: a request of this connection that it carries gets no reply of its own.
+    #[inline]
+    pub fn end_traced(&self) {
+        if let Some(tag) = &self.traced {
+            trace::wants_more(tag.back());
+        }
     }
 
     /// Takes as much of `data` as there is room for.
