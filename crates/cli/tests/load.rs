@@ -4,6 +4,7 @@ mod common;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
@@ -343,6 +344,29 @@ fn an_agent_killed_in_the_run_fails_the_command_which_reports_the_rest() {
     assert!(output.contains("windows of 100 ms") && output.contains(&second), "{output}");
 }
 
+#[test]
+fn an_interrupt_of_the_whole_process_group_keeps_what_local_agents_measured() {
+    let server = Server::start();
+    let server_address = server.address.to_string();
+    let words = ["load", &server_address, "--rate", "1k", "--duration", "1h", "--agents", "2", "--live"];
+    // As a terminal does it: the command leads a group, and Ctrl-C goes to all of it.
+    let command = tailwater(&words).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).spawn();
+    let mut command = Guard(command.unwrap());
+    let mut errors = BufReader::new(command.0.stderr.take().unwrap());
+    let mut line = String::new();
+    errors.read_line(&mut line).unwrap();
+    let group = rustix::process::Pid::from_child(&command.0);
+    rustix::process::kill_process_group(group, rustix::process::Signal::INT).unwrap();
+    let output = std::io::read_to_string(command.0.stdout.take().unwrap()).unwrap();
+    let rest = std::io::read_to_string(errors).unwrap();
+    assert_eq!(command.0.wait().unwrap().code(), Some(130), "{rest}");
+    assert!(
+        output.contains("windows of 100 ms") && output.contains("ended before its plan"),
+        "{output}{rest}"
+    );
+    assert!(!output.contains("share is missing"), "{output}{rest}");
+}
+
 /// A result as `tailwater load --json` writes it, of `runs` runs of exponential latencies with this mean.
 fn result(folder: &Path, name: &str, runs: u64, mean_us: f64, seed: u64) -> String {
     let mut prng = tailwater_workload::random::stream(seed, 0);
@@ -389,6 +413,63 @@ fn a_comparison_tells_worse_from_no_difference_and_fails_on_demand() {
     assert!(code == Some(0) && printed.contains("runs: better"), "{printed}");
     let (code, printed) = verdict(&fast, &same, "difference");
     assert!(code == Some(0) && printed.contains("runs: no difference"), "{printed}");
+}
+
+#[test]
+fn what_is_not_comparable_is_refused_unless_forced_and_warnings_are_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let good = result(folder.path(), "good.json", 5, 20.0, 1);
+    let changed = |name: &str, change: &dyn Fn(&mut Value)| {
+        let mut document = json(Path::new(&good));
+        change(&mut document);
+        let path = folder.path().join(name).to_str().unwrap().to_owned();
+        std::fs::write(&path, document.to_string()).unwrap();
+        path
+    };
+    let compared = |other: &str, more: &[&str]| {
+        let output = run(&[&["compare", &good, other, "--resamples", "200"], more].concat());
+        (output.status.code(), text(&output.stdout) + &text(&output.stderr))
+    };
+    let failed = serde_json::json!([
+        { "agent": "10.0.0.2:7171", "start_uncertainty_us": 1.0, "offered": 0, "failure": "it closed the connection" }
+    ]);
+    type Change<'a> = &'a dyn Fn(&mut Value);
+    let refused: [(&str, Change<'_>, &str); 5] = [
+        ("protocol", &|d| d["protocol"] = "echo:64".into(), "protocol: spin in A, echo:64 in B"),
+        ("timeout", &|d| d["points"][0]["plan"]["timeout_ns"] = 1.into(), "timeout: 20s in A, 1ns in B"),
+        ("arrivals", &|d| d["points"][0]["plan"]["arrivals"] = "poisson".into(), "arrivals: const in A"),
+        (
+            "cut",
+            &|d| d["points"][0]["runs"][2]["report"]["interrupted"] = true.into(),
+            "in B, run 3 was ended",
+        ),
+        ("agent", &|d| d["points"][0]["runs"][0]["agents"] = failed.clone(), "share of agent 10.0.0.2:7171"),
+    ];
+    for (name, change, part) in refused {
+        let other = changed(name, change);
+        let (code, printed) = compared(&other, &[]);
+        assert!(
+            code == Some(1) && printed.contains(part) && printed.contains("--force"),
+            "{name}: {printed}"
+        );
+        let (code, printed) = compared(&other, &["--force"]);
+        let shown = part.strip_prefix("in B, ").unwrap_or(part);
+        assert!(code == Some(0) && printed.contains(shown), "{name}: {printed}");
+    }
+    let other = changed("over", &|d| {
+        d["over"] = "tailwater".into();
+        d["warnings"] = serde_json::json!(["ended at 8k: no server answered"]);
+        d["points"][0]["report"]["warnings"] = serde_json::json!(["the generator ran behind"]);
+    });
+    let (code, printed) = compared(&other, &["--margin", "0%"]);
+    assert_eq!(code, Some(0), "{printed}");
+    for part in [
+        "not the same: over: kernel in A, tailwater in B",
+        "warning: B: ended at 8k: no server answered",
+        "warning: B: the generator ran behind",
+    ] {
+        assert!(printed.contains(part), "{part}: {printed}");
+    }
 }
 
 #[test]

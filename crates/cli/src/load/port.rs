@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use tailwater_iokernel::Config;
+use tailwater_loadgen::control::LEAD_NS;
 use tailwater_loadgen::kernel_tcp::Connections;
 use tailwater_loadgen::kernel_udp::{Load, Target};
 use tailwater_loadgen::protocol::Medium;
@@ -110,7 +111,8 @@ fn run_udp(
         match handle.wait(GLANCE)? {
             Some(Progress::Finished(measurement)) => return Ok(*measurement),
             Some(Progress::Interval(interval)) => control.hand_out(&interval),
-            Some(Progress::Started(_)) | None => {}
+            Some(Progress::Started(at)) => control.tell_start(at),
+            None => {}
         }
     }
 }
@@ -142,6 +144,8 @@ fn open(
 
 fn run_tcp(handle: &TcpHandle, load: TcpLoad, control: &Control<'_>) -> anyhow::Result<Measurement> {
     handle.start_load(load)?;
+    // A moment after the station has taken it.
+    control.tell_start(Instant::now() + Duration::from_nanos(LEAD_NS));
     loop {
         if control.stop.load(Relaxed) {
             handle.stop_load()?;
