@@ -7,10 +7,10 @@ use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime};
 
 use common::{Guard, run, tailwater, text};
 use hdrhistogram::Histogram;
@@ -26,16 +26,25 @@ struct Server {
 
 impl Server {
     fn start() -> Self {
+        Self::start_late(Duration::ZERO, Arc::default())
+    }
+
+    /// One that answers nothing for the first `delay` after it was first asked, and notes when it first did.
+    fn start_late(delay: Duration, first: Arc<Mutex<Option<SystemTime>>>) -> Self {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
         let address = socket.local_addr().unwrap();
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {
-            let mut bytes = [0; 64];
+            let (mut bytes, mut asked) = ([0; 64], None);
             while !stopped.load(Relaxed) {
                 let Ok((len, client)) = socket.recv_from(&mut bytes) else { continue };
                 let Ok(request) = Request::decode(&bytes[..len]) else { continue };
+                if asked.get_or_insert_with(Instant::now).elapsed() < delay {
+                    continue;
+                }
+                first.lock().unwrap().get_or_insert_with(SystemTime::now);
                 let _ = socket.send_to(&Reply { request, served_ns: 0 }.encode(), client);
             }
         });
@@ -117,6 +126,26 @@ fn a_sweep_writes_a_row_per_load_and_all_three_files() {
     assert!(log.contains("\nTag=2k,"), "{log}");
     // 2 runs of 3 loads, windows of 200 ms over 400 ms, and what was answered after the end.
     assert!(log.lines().filter(|line| line.starts_with("Tag=")).count() >= 12, "{log}");
+}
+
+#[test]
+fn a_run_starts_when_its_schedule_does_and_not_when_its_server_is_looked_for() {
+    for more in [&[][..], &["--agents", "1"]] {
+        let first = Arc::default();
+        let server = Server::start_late(Duration::from_millis(400), Arc::clone(&first));
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("late.json");
+        let words =
+            ["--rate", "1k", "--duration", "300ms", "--wait", "20s", "--json", file.to_str().unwrap()];
+        let output = load(&server, &[&words[..], more].concat());
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let ended = SystemTime::now();
+        let started = json(&file)["points"][0]["runs"][0]["started_unix_s"].as_f64().unwrap();
+        let started = SystemTime::UNIX_EPOCH + Duration::from_secs_f64(started);
+        let answered = first.lock().unwrap().unwrap();
+        assert!(answered < started, "{more:?}: {answered:?}, {started:?}");
+        assert!(started + Duration::from_millis(300) <= ended, "{more:?}: {started:?}, {ended:?}");
+    }
 }
 
 #[test]
