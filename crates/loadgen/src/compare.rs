@@ -252,9 +252,11 @@ pub fn compare(a: &[Interval], b: &[Interval], options: &Options) -> Result<Comp
         }
     }
     let tail = (1.0 - options.confidence) / QUANTILES.len() as f64 / 2.0;
+    let normal = student::upper_quantile(tail, student::MOST_FREEDOM);
     let ratios: Vec<Ratio> = (0..QUANTILES.len())
         .map(|i| {
-            let factor = widening(spreads[i].map(Spread::variance), [a.len(), b.len()], tail);
+            let reach = |freedom| student::upper_quantile(tail, freedom) / normal;
+            let factor = widening(spreads[i].map(Spread::variance), [a.len(), b.len()], reach);
             let whole = (whole_a[i], whole_b[i]);
             let interval = widened(middle(&mut ratios[i], tail), whole.1 as f64 / whole.0 as f64, factor);
             ratio(QUANTILES[i], whole, interval, options.margin)
@@ -270,9 +272,9 @@ pub fn compare(a: &[Interval], b: &[Interval], options: &Options) -> Result<Comp
     Ok(Comparison { units: [a.len(), b.len()], ratios, verdict })
 }
 
-/// How many times as wide as that of resamples an interval must be that leaves `tail` on either side, given how much
-/// resamples of each side vary and how many units it has, at least 2.
-fn widening(variances: [f64; 2], units: [usize; 2], tail: f64) -> f64 {
+/// How many times as wide as that of resamples an interval must be, given how much resamples of each side vary, how many units
+/// it has, at least 2, and how many times further than the normal distribution Student's t reaches.
+fn widening(variances: [f64; 2], units: [usize; 2], reach: impl Fn(u32) -> f64) -> f64 {
     let freedom = units.map(|units| (units - 1) as f64);
     let corrected = [0, 1].map(|side| variances[side] * units[side] as f64 / freedom[side]);
     let (sum, resampled) = (corrected[0] + corrected[1], variances[0] + variances[1]);
@@ -282,9 +284,7 @@ fn widening(variances: [f64; 2], units: [usize; 2], tail: f64) -> f64 {
     let welch =
         sum * sum / (corrected[0] * corrected[0] / freedom[0] + corrected[1] * corrected[1] / freedom[1]);
     // The cast saturates.
-    let few = student::upper_quantile(tail, welch as u32);
-    let many = student::upper_quantile(tail, student::MOST_FREEDOM);
-    (sum / resampled).sqrt() * (few / many).max(1.0)
+    (sum / resampled).sqrt() * reach(welch as u32).max(1.0)
 }
 
 /// The interval `factor` times as wide around `ratio`, on the scale of logarithms; never narrower at either end.

@@ -13,7 +13,7 @@ use tailwater_workload::spin::{Reply, Request};
 
 use super::agent::{HELLO_PATIENCE, serve_by};
 use super::fleet::Fleet;
-use super::wire::{Answer, Job, MAX_ANSWER, MAX_ORDER, Order, VERSION, read, write};
+use super::wire::{Answer, Job, MAX_ANSWER, MAX_ORDER, Order, SILENCE, VERSION, read, watch, write};
 use crate::clock::Clock;
 use crate::control::Control;
 use crate::generator::Generator;
@@ -133,6 +133,20 @@ fn two_agents_start_together_and_their_measurements_are_joined() {
             assert!(off.as_nanos() as f64 / 1e3 <= said.start_uncertainty_us, "{off:?} off: {said:?}");
         }
     }
+}
+
+#[test]
+fn a_watched_connection_asks_whether_its_peer_is_there_within_the_silence_it_allows() {
+    use rustix::net::sockopt;
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    watch(&stream).unwrap();
+    assert!(sockopt::socket_keepalive(&stream).unwrap());
+    let asked = sockopt::tcp_keepidle(&stream).unwrap()
+        + sockopt::tcp_keepintvl(&stream).unwrap() * sockopt::tcp_keepcnt(&stream).unwrap();
+    assert!(asked <= SILENCE, "{asked:?}");
+    assert_eq!(u128::from(sockopt::tcp_user_timeout(&stream).unwrap()), SILENCE.as_millis());
+    assert_eq!(stream.write_timeout().unwrap(), Some(SILENCE));
 }
 
 #[test]
