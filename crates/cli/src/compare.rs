@@ -1,7 +1,9 @@
 //! `tailwater compare`: two files of `tailwater load --json` beside each other.
 //!
 //! Owns the pairing of loads, the choice between runs and windows, the table and the exit status. The statistics are
-//! `tailwater_loadgen::compare`'s.
+//! `tailwater_loadgen::compare`'s, and [`trust`] knows what must not be compared.
+
+mod trust;
 
 use std::path::PathBuf;
 
@@ -11,8 +13,9 @@ use tailwater_loadgen::compare::{Comparison, FEWEST_UNITS, MAX_RESAMPLES, Option
 use tailwater_workload::Interval;
 
 use crate::load::document::{Document, Point};
-use crate::load::parse_percent;
+use crate::load::{parse_margin, parse_percent};
 use crate::table::{Table, number};
+use trust::{Side, broken_runs, differences};
 
 /// Compare two results of `tailwater load --json`, with confidence
 #[derive(Debug, Clone, Args)]
@@ -24,6 +27,9 @@ use crate::table::{Table, number};
 The ratio of each percentile, B / A, with a bootstrap confidence interval. Resampled are runs when both files have at least
 5 of each load (`tailwater load --runs`), otherwise windows, which know nothing of what differs from run to run. B is worse
 when the whole interval lies above 1 by more than the margin. Loads of the same name are compared.
+
+Refused are runs that were interrupted or that lack an agent's share, and loads of which other things were asked: another
+protocol, load, arrivals, service time, timeout or warm-up. Other differences and both sides' warnings are printed.
 
 Exit status: 0, or 1 with --fail-on when the verdict says so, and for errors.")]
 pub struct CompareArgs {
@@ -37,7 +43,7 @@ pub struct CompareArgs {
     #[arg(long, value_enum, default_value_t = By::Auto)]
     by: By,
     /// Differences up to this are none
-    #[arg(long, value_name = "PERCENT", default_value = "5%", value_parser = parse_percent)]
+    #[arg(long, value_name = "PERCENT", default_value = "5%", value_parser = parse_margin)]
     margin: f64,
     /// With which all intervals of a load together contain the true ratios
     #[arg(long, value_name = "PERCENT", default_value = "95%", value_parser = parse_percent)]
@@ -51,6 +57,9 @@ pub struct CompareArgs {
     /// When to end with exit status 1
     #[arg(long, value_enum, value_name = "WHEN", default_value_t = FailOn::Never)]
     fail_on: FailOn,
+    /// Compare what is refused otherwise: other questions, and runs that were interrupted or lack an agent's share
+    #[arg(long)]
+    force: bool,
     /// Write the comparison as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -80,6 +89,10 @@ enum FailOn {
 struct Compared {
     load: String,
     unit: &'static str,
+    /// In what the two differ beside the server.
+    differences: Vec<String>,
+    /// What each says against itself.
+    warnings: [Vec<String>; 2],
     #[serde(flatten)]
     comparison: Comparison,
 }
@@ -87,8 +100,8 @@ struct Compared {
 /// Compares, prints and writes.
 ///
 /// # Errors
-/// When a file cannot be read or written, the files have no load in common or too little of it, or the verdict is one to
-/// fail on.
+/// When a file cannot be read or written, the files have no load in common, too little of it or what is not to be compared,
+/// or the verdict is one to fail on.
 pub fn run(args: &CompareArgs) -> anyhow::Result<()> {
     let (a, b) = (Document::read(&args.a)?, Document::read(&args.b)?);
     let options = Options {
@@ -101,12 +114,17 @@ pub fn run(args: &CompareArgs) -> anyhow::Result<()> {
     anyhow::ensure!(!pairs.is_empty(), "no load is in both files: A has {}, B has {}", names(&a), names(&b));
     let mut all = Vec::new();
     for (point_a, point_b) in pairs {
+        let sides = [Side { document: &a, point: point_a }, Side { document: &b, point: point_b }];
+        let (differences, warnings) = (weighed(sides, args.force)?, [warnings(point_a), warnings(point_b)]);
         let (unit, units_a, units_b) = units(args.by, point_a, point_b);
         let comparison = compare(&units_a, &units_b, &options)
             .map_err(|error| anyhow::anyhow!("{}: {error}", point_a.name))?;
-        let compared = Compared { load: point_a.name.clone(), unit, comparison };
+        let compared = Compared { load: point_a.name.clone(), unit, differences, warnings, comparison };
         print!("{}", describe(&compared, point_a, point_b));
         all.push(compared);
+    }
+    for (document, name) in [(&a, 'A'), (&b, 'B')] {
+        document.warnings.iter().for_each(|warning| println!("warning: {name}: {warning}"));
     }
     for (document, other, name) in [(&a, &b, 'A'), (&b, &a, 'B')] {
         let only: Vec<&str> = document
@@ -125,6 +143,34 @@ pub fn run(args: &CompareArgs) -> anyhow::Result<()> {
             .map_err(|error| anyhow::anyhow!("cannot write {}: {error}", path.display()))?;
     }
     judge(args.fail_on, &all)
+}
+
+/// In what two loads differ.
+///
+/// # Errors
+/// When they must not be compared, unless that is `forced`.
+fn weighed([a, b]: [Side<'_>; 2], forced: bool) -> anyhow::Result<Vec<String>> {
+    let differences = differences(a, b);
+    let mut objections: Vec<String> =
+        differences.iter().filter(|difference| difference.is_grave).map(|d| d.text.clone()).collect();
+    for (side, name) in [(a, 'A'), (b, 'B')] {
+        objections.extend(broken_runs(side.point).into_iter().map(|broken| format!("in {name}, {broken}")));
+    }
+    anyhow::ensure!(
+        forced || objections.is_empty(),
+        "{} cannot be compared: {}; --force does it all the same",
+        a.point.name,
+        objections.join("; ")
+    );
+    Ok(differences.into_iter().map(|difference| difference.text).collect())
+}
+
+/// What a load says against itself.
+fn warnings(point: &Point) -> Vec<String> {
+    let report = point.report.as_ref().map_or_else(Vec::new, |report| report.warnings.clone());
+    let mut all = broken_runs(point);
+    all.extend(report);
+    all
 }
 
 fn judge(fail_on: FailOn, all: &[Compared]) -> anyhow::Result<()> {
@@ -178,7 +224,7 @@ fn units(by: By, a: &Point, b: &Point) -> (&'static str, Vec<Interval>, Vec<Inte
 }
 
 fn describe(compared: &Compared, a: &Point, b: &Point) -> String {
-    let Compared { load, unit, comparison } = compared;
+    let Compared { load, unit, differences, warnings, comparison } = compared;
     let head = if a.name == b.name { load.clone() } else { format!("{load} in A, {} in B", b.name) };
     let mut table = Table::new(["latency", "A us", "B us", "B / A", "from", "to", "B is"]);
     for ratio in &comparison.ratios {
@@ -194,6 +240,14 @@ fn describe(compared: &Compared, a: &Point, b: &Point) -> String {
     }
     let [units_a, units_b] = comparison.units;
     let mut text = format!("{head}, over {units_a} and {units_b} {unit}: {}\n{table}", comparison.verdict);
+    for difference in differences {
+        text += &format!("not the same: {difference}\n");
+    }
+    for (warnings, name) in warnings.iter().zip(["A", "B"]) {
+        for warning in warnings {
+            text += &format!("warning: {name}: {warning}\n");
+        }
+    }
     if *unit == "windows" {
         text += "windows of few runs: what differs from run to run is not in the intervals; see `tailwater load --runs`\n";
     }

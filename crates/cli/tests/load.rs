@@ -4,12 +4,13 @@ mod common;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime};
 
 use common::{Guard, run, tailwater, text};
 use hdrhistogram::Histogram;
@@ -25,16 +26,25 @@ struct Server {
 
 impl Server {
     fn start() -> Self {
+        Self::start_late(Duration::ZERO, Arc::default())
+    }
+
+    /// One that answers nothing for the first `delay` after it was first asked, and notes when it first did.
+    fn start_late(delay: Duration, first: Arc<Mutex<Option<SystemTime>>>) -> Self {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
         let address = socket.local_addr().unwrap();
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {
-            let mut bytes = [0; 64];
+            let (mut bytes, mut asked) = ([0; 64], None);
             while !stopped.load(Relaxed) {
                 let Ok((len, client)) = socket.recv_from(&mut bytes) else { continue };
                 let Ok(request) = Request::decode(&bytes[..len]) else { continue };
+                if asked.get_or_insert_with(Instant::now).elapsed() < delay {
+                    continue;
+                }
+                first.lock().unwrap().get_or_insert_with(SystemTime::now);
                 let _ = socket.send_to(&Reply { request, served_ns: 0 }.encode(), client);
             }
         });
@@ -116,6 +126,26 @@ fn a_sweep_writes_a_row_per_load_and_all_three_files() {
     assert!(log.contains("\nTag=2k,"), "{log}");
     // 2 runs of 3 loads, windows of 200 ms over 400 ms, and what was answered after the end.
     assert!(log.lines().filter(|line| line.starts_with("Tag=")).count() >= 12, "{log}");
+}
+
+#[test]
+fn a_run_starts_when_its_schedule_does_and_not_when_its_server_is_looked_for() {
+    for more in [&[][..], &["--agents", "1"]] {
+        let first = Arc::default();
+        let server = Server::start_late(Duration::from_millis(400), Arc::clone(&first));
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("late.json");
+        let words =
+            ["--rate", "1k", "--duration", "300ms", "--wait", "20s", "--json", file.to_str().unwrap()];
+        let output = load(&server, &[&words[..], more].concat());
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let ended = SystemTime::now();
+        let started = json(&file)["points"][0]["runs"][0]["started_unix_s"].as_f64().unwrap();
+        let started = SystemTime::UNIX_EPOCH + Duration::from_secs_f64(started);
+        let answered = first.lock().unwrap().unwrap();
+        assert!(answered < started, "{more:?}: {answered:?}, {started:?}");
+        assert!(started + Duration::from_millis(300) <= ended, "{more:?}: {started:?}, {ended:?}");
+    }
 }
 
 #[test]
@@ -343,6 +373,29 @@ fn an_agent_killed_in_the_run_fails_the_command_which_reports_the_rest() {
     assert!(output.contains("windows of 100 ms") && output.contains(&second), "{output}");
 }
 
+#[test]
+fn an_interrupt_of_the_whole_process_group_keeps_what_local_agents_measured() {
+    let server = Server::start();
+    let server_address = server.address.to_string();
+    let words = ["load", &server_address, "--rate", "1k", "--duration", "1h", "--agents", "2", "--live"];
+    // As a terminal does it: the command leads a group, and Ctrl-C goes to all of it.
+    let command = tailwater(&words).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).spawn();
+    let mut command = Guard(command.unwrap());
+    let mut errors = BufReader::new(command.0.stderr.take().unwrap());
+    let mut line = String::new();
+    errors.read_line(&mut line).unwrap();
+    let group = rustix::process::Pid::from_child(&command.0);
+    rustix::process::kill_process_group(group, rustix::process::Signal::INT).unwrap();
+    let output = std::io::read_to_string(command.0.stdout.take().unwrap()).unwrap();
+    let rest = std::io::read_to_string(errors).unwrap();
+    assert_eq!(command.0.wait().unwrap().code(), Some(130), "{rest}");
+    assert!(
+        output.contains("windows of 100 ms") && output.contains("ended before its plan"),
+        "{output}{rest}"
+    );
+    assert!(!output.contains("share is missing"), "{output}{rest}");
+}
+
 /// A result as `tailwater load --json` writes it, of `runs` runs of exponential latencies with this mean.
 fn result(folder: &Path, name: &str, runs: u64, mean_us: f64, seed: u64) -> String {
     let mut prng = tailwater_workload::random::stream(seed, 0);
@@ -389,6 +442,63 @@ fn a_comparison_tells_worse_from_no_difference_and_fails_on_demand() {
     assert!(code == Some(0) && printed.contains("runs: better"), "{printed}");
     let (code, printed) = verdict(&fast, &same, "difference");
     assert!(code == Some(0) && printed.contains("runs: no difference"), "{printed}");
+}
+
+#[test]
+fn what_is_not_comparable_is_refused_unless_forced_and_warnings_are_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let good = result(folder.path(), "good.json", 5, 20.0, 1);
+    let changed = |name: &str, change: &dyn Fn(&mut Value)| {
+        let mut document = json(Path::new(&good));
+        change(&mut document);
+        let path = folder.path().join(name).to_str().unwrap().to_owned();
+        std::fs::write(&path, document.to_string()).unwrap();
+        path
+    };
+    let compared = |other: &str, more: &[&str]| {
+        let output = run(&[&["compare", &good, other, "--resamples", "200"], more].concat());
+        (output.status.code(), text(&output.stdout) + &text(&output.stderr))
+    };
+    let failed = serde_json::json!([
+        { "agent": "10.0.0.2:7171", "start_uncertainty_us": 1.0, "offered": 0, "failure": "it closed the connection" }
+    ]);
+    type Change<'a> = &'a dyn Fn(&mut Value);
+    let refused: [(&str, Change<'_>, &str); 5] = [
+        ("protocol", &|d| d["protocol"] = "echo:64".into(), "protocol: spin in A, echo:64 in B"),
+        ("timeout", &|d| d["points"][0]["plan"]["timeout_ns"] = 1.into(), "timeout: 20s in A, 1ns in B"),
+        ("arrivals", &|d| d["points"][0]["plan"]["arrivals"] = "poisson".into(), "arrivals: const in A"),
+        (
+            "cut",
+            &|d| d["points"][0]["runs"][2]["report"]["interrupted"] = true.into(),
+            "in B, run 3 was ended",
+        ),
+        ("agent", &|d| d["points"][0]["runs"][0]["agents"] = failed.clone(), "share of agent 10.0.0.2:7171"),
+    ];
+    for (name, change, part) in refused {
+        let other = changed(name, change);
+        let (code, printed) = compared(&other, &[]);
+        assert!(
+            code == Some(1) && printed.contains(part) && printed.contains("--force"),
+            "{name}: {printed}"
+        );
+        let (code, printed) = compared(&other, &["--force"]);
+        let shown = part.strip_prefix("in B, ").unwrap_or(part);
+        assert!(code == Some(0) && printed.contains(shown), "{name}: {printed}");
+    }
+    let other = changed("over", &|d| {
+        d["over"] = "tailwater".into();
+        d["warnings"] = serde_json::json!(["ended at 8k: no server answered"]);
+        d["points"][0]["report"]["warnings"] = serde_json::json!(["the generator ran behind"]);
+    });
+    let (code, printed) = compared(&other, &["--margin", "0%"]);
+    assert_eq!(code, Some(0), "{printed}");
+    for part in [
+        "not the same: over: kernel in A, tailwater in B",
+        "warning: B: ended at 8k: no server answered",
+        "warning: B: the generator ran behind",
+    ] {
+        assert!(printed.contains(part), "{part}: {printed}");
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! `tailwater load --over tailwater` and `--over port` against services that are processes of their own.
 
+use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -116,6 +117,67 @@ fn a_service_that_attaches_to_the_generators_own_iokernel_is_measured_as_from_a_
         assert_all_answered(&document, "port");
         let missed = document["points"][0]["report"]["oddities"]["missed"].as_u64().unwrap();
         assert_eq!(missed > 0, name == "tcp-missing", "{name}: {missed}");
+    }
+}
+
+#[test]
+fn an_agent_that_is_attached_to_one_iokernel_refuses_another() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let socket = socket("one");
+    let _iokernel = iokernel(&socket);
+    let _service = service(&socket, "10.77.0.9", &["app", "spin", "--listen", "0.0.0.0:5000"]);
+    let mut agent =
+        Guard(tailwater(&["load", "--agent", "127.0.0.1:0"]).stdout(Stdio::piped()).spawn().unwrap());
+    let mut line = String::new();
+    BufReader::new(agent.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    let address = line.trim().strip_prefix("agent listening on ").unwrap();
+    let over = |socket| {
+        ["--over", "tailwater", "--service", "const:1us", "--coordinate", address, "--iokernel", socket]
+    };
+    assert_all_answered(&load("10.77.0.9:5000", &over(&socket)), "tailwater");
+    let elsewhere = ["load", "10.77.0.9:5000", "--rate", "1k"];
+    let output = tailwater(&[&elsewhere[..], &over("@elsewhere")].concat()).output().unwrap();
+    let message = text(&output.stderr);
+    assert!(
+        !output.status.success() && message.contains(&socket) && message.contains("@elsewhere"),
+        "{message}"
+    );
+}
+
+#[test]
+fn an_interrupt_ends_a_generator_that_waits_for_its_server() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let socket = socket("nobody");
+    for more in [&[][..], &["--tcp", "--connections", "3"]] {
+        let words = [
+            "load",
+            "10.77.0.9:5000",
+            "--rate",
+            "1k",
+            "--over",
+            "port",
+            "--wait",
+            "1h",
+            "--iokernel",
+            &socket,
+        ];
+        let mut command =
+            Guard(tailwater(&[&words[..], more].concat()).stderr(Stdio::piped()).spawn().unwrap());
+        // The IOKernel runs, and the server may attach.
+        let mut line = String::new();
+        BufReader::new(command.0.stderr.as_mut().unwrap()).read_line(&mut line).unwrap();
+        await_iokernel(&socket);
+        let pid = rustix::process::Pid::from_child(&command.0);
+        rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+        let deadline = Instant::now() + PATIENCE;
+        let status = loop {
+            if let Some(status) = command.0.try_wait().unwrap() {
+                break status;
+            }
+            assert!(Instant::now() < deadline, "{words:?} {more:?}");
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        assert_eq!(status.code(), Some(130), "{more:?}");
     }
 }
 

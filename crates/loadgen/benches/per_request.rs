@@ -92,7 +92,7 @@ fn measure(protocol: &Arc<dyn Protocol>, answer: &Answer, batches: usize) -> Dur
             let mut asked = Vec::new();
             twin.encode(outgoing, &mut asked);
             answers.extend(answer(&outgoing.request, &asked));
-            twin.handle_connection_loss(outgoing.sequence);
+            twin.handle_connection_loss(outgoing.sequence, now_ns);
         }
         let begin = Instant::now();
         lanes.handle_bytes(0, now_ns, black_box(&answers), &mut generator).expect("right answers");

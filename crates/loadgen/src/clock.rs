@@ -18,6 +18,12 @@ impl Clock {
         Self { origin: Instant::now() }
     }
 
+    /// A clock that started at `origin`, which is not in the future.
+    #[cfg(test)]
+    pub(crate) fn started_at(origin: Instant) -> Self {
+        Self { origin }
+    }
+
     /// Nanoseconds since the start; never goes back.
     #[inline]
     #[must_use]

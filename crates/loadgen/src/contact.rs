@@ -37,6 +37,15 @@ pub(crate) const STREAM_PATIENCE: Duration = Duration::from_secs(10);
 /// Preloads on a stream that are sent before their answers are awaited.
 const STREAM_WINDOW: u64 = 64;
 
+/// What to look at when the first request is answered wrongly.
+pub(crate) fn what_to_check(protocol: &str) -> &'static str {
+    match protocol {
+        "http" => "is its first page there, with status 200 and no redirection?",
+        "dns" => "is what the list says of its first name still true?",
+        _ => "does it speak this protocol?",
+    }
+}
+
 /// A connected datagram socket that blocks, for [`INTERVAL`] at most.
 pub(crate) trait Datagrams {
     fn send(&self, bytes: &[u8]) -> io::Result<usize>;
@@ -84,7 +93,7 @@ impl Stream for tailwater::net::TcpStream {
 /// until `stop`.
 ///
 /// # Errors
-/// [`UdpError::NoServer`], also when stopped.
+/// [`UdpError::NoServer`], also when stopped; [`UdpError::WrongAnswer`] when something came, but nothing right.
 pub(crate) fn find_by_datagram(
     protocol: &dyn Protocol,
     socket: &impl Datagrams,
@@ -95,7 +104,7 @@ pub(crate) fn find_by_datagram(
     let request = Request { id: CONTACT_ID, ticket: protocol.contact(), due_ns: 0 };
     let (mut asked, mut bytes) = (Vec::new(), vec![0; MAX_DATAGRAM]);
     protocol.encode(&request, Medium::Datagram, &mut asked);
-    let start = Instant::now();
+    let (start, mut wrong) = (Instant::now(), false);
     while !stop.load(Relaxed) {
         let sent = socket.send(&asked);
         match sent.and_then(|_| socket.recv(&mut bytes)) {
@@ -106,13 +115,21 @@ pub(crate) fn find_by_datagram(
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             // Nobody listening, or attached, yet shows at once, so wait before the next try.
             Err(_) => tailwater::thread::sleep(INTERVAL),
-            Ok(_) => {}
+            Ok(_) => {
+                wrong = true;
+                // Whoever answers at once is not asked all the time.
+                tailwater::thread::sleep(INTERVAL);
+            }
         }
         if start.elapsed() >= wait {
             break;
         }
     }
-    Err(UdpError::NoServer { protocol: protocol.name(), server, waited: start.elapsed() })
+    let protocol = protocol.name();
+    Err(match wrong {
+        true => UdpError::WrongAnswer { protocol, server },
+        false => UdpError::NoServer { protocol, server, waited: start.elapsed() },
+    })
 }
 
 /// Has everything stored that the protocol reads, a window at a time; what is lost on the way is asked for again. Ends early
@@ -163,7 +180,7 @@ pub(crate) fn preload_by_datagram(
 /// the stream. `open` is told how long it may take.
 ///
 /// # Errors
-/// [`TcpLoadError::NoServer`], also when stopped.
+/// [`TcpLoadError::NoServer`], also when stopped; [`TcpLoadError::WrongAnswer`] when something came, but nothing right.
 pub(crate) fn find_by_stream<S: Stream>(
     protocol: &dyn Protocol,
     open: impl Fn(Duration) -> io::Result<S>,
@@ -172,11 +189,12 @@ pub(crate) fn find_by_stream<S: Stream>(
     stop: &AtomicBool,
 ) -> Result<S, TcpLoadError> {
     let start = Instant::now();
-    let mut reason = io::Error::from(io::ErrorKind::Interrupted);
+    let (mut reason, mut wrong) = (io::Error::from(io::ErrorKind::Interrupted), false);
     while !stop.load(Relaxed) {
         let patience = wait.saturating_sub(start.elapsed()).max(INTERVAL);
         match open(patience).and_then(|stream| first_answer(protocol, stream, patience)) {
-            Ok(stream) => return Ok(stream),
+            Ok(Some(stream)) => return Ok(stream),
+            Ok(None) => wrong = true,
             Err(error) => reason = error,
         }
         if start.elapsed() >= wait {
@@ -184,13 +202,17 @@ pub(crate) fn find_by_stream<S: Stream>(
         }
         tailwater::thread::sleep(INTERVAL);
     }
-    Err(TcpLoadError::NoServer { protocol: protocol.name(), server, waited: start.elapsed(), reason })
+    let protocol = protocol.name();
+    Err(match wrong {
+        true => TcpLoadError::WrongAnswer { protocol, server },
+        false => TcpLoadError::NoServer { protocol, server, waited: start.elapsed(), reason },
+    })
 }
 
 /// Waits until the server answers on a stream that `open` opens, and has stored what the protocol reads if `load` asks for that.
 ///
 /// # Errors
-/// [`TcpLoadError::NoServer`] or [`TcpLoadError::Preload`].
+/// As [`find_by_stream`], or [`TcpLoadError::Preload`].
 pub(crate) fn prepare_by_stream<S: Stream>(
     load: &Load,
     open: impl Fn(Duration) -> io::Result<S>,
@@ -212,13 +234,16 @@ pub(crate) fn unspecified(server: SocketAddr) -> SocketAddr {
     }
 }
 
-fn first_answer<S: Stream>(protocol: &dyn Protocol, mut stream: S, patience: Duration) -> io::Result<S> {
+/// The stream on which the first request was answered; `None` if it was, but wrongly.
+fn first_answer<S: Stream>(
+    protocol: &dyn Protocol,
+    mut stream: S,
+    patience: Duration,
+) -> io::Result<Option<S>> {
     stream.set_patience(patience)?;
     let request = Request { id: CONTACT_ID, ticket: protocol.contact(), due_ns: 0 };
-    match ask(protocol, &mut stream, &[request])?.first() {
-        Some(Verdict::Wrong) | None => Err(no_answer()),
-        Some(_) => Ok(stream),
-    }
+    let verdicts = ask(protocol, &mut stream, &[request])?;
+    Ok(verdicts.iter().all(|verdict| *verdict != Verdict::Wrong).then_some(stream))
 }
 
 /// Has everything stored that the protocol reads. Ends early on `stop`.

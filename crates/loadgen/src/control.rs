@@ -1,6 +1,7 @@
 //! What a run is told while it runs, and tells: one interface for all transports.
 //!
-//! Owns: stopping, the common start of generators that run side by side, and the hand-out of intervals as they close.
+//! Owns: stopping, the common start of generators that run side by side, telling when that is, and the hand-out of intervals as
+//! they close.
 //! Never knows what is sent or how.
 //!
 //! A transport prepares everything (contact, sockets, connections), asks [`Control::start_ns`] when its schedule starts,
@@ -21,6 +22,9 @@ pub const LEAD_NS: u64 = 1_000_000;
 /// Called when all is prepared; answers when the schedule starts, or why it never will.
 pub type Gate<'a> = &'a (dyn Fn() -> io::Result<Instant> + Sync);
 
+/// Is told when the schedule starts, once that is settled.
+pub type StartObserver<'a> = &'a (dyn Fn(Instant) + Sync);
+
 /// Takes an interval that closed. Called by the generator's own thread between two requests: it must not block, and
 /// every microsecond it takes makes requests late.
 pub type Observer<'a> = &'a (dyn Fn(&Interval) + Sync);
@@ -31,6 +35,7 @@ pub struct Control<'a> {
     /// Ends the run when set.
     pub stop: &'a AtomicBool,
     gate: Option<Gate<'a>>,
+    start_observer: Option<StartObserver<'a>>,
     observer: Option<Observer<'a>>,
 }
 
@@ -38,13 +43,19 @@ impl<'a> Control<'a> {
     /// Control over a run that starts when it is ready, and ends early only if `stop` is set.
     #[must_use]
     pub fn new(stop: &'a AtomicBool) -> Self {
-        Self { stop, gate: None, observer: None }
+        Self { stop, gate: None, start_observer: None, observer: None }
     }
 
     /// The run asks `gate` when to start.
     #[must_use]
     pub fn with_gate(self, gate: Gate<'a>) -> Self {
         Self { gate: Some(gate), ..self }
+    }
+
+    /// The run tells `start_observer` when its schedule starts.
+    #[must_use]
+    pub fn with_start_observer(self, start_observer: StartObserver<'a>) -> Self {
+        Self { start_observer: Some(start_observer), ..self }
     }
 
     /// The run hands its intervals to `observer`, if its plan has any.
@@ -58,9 +69,21 @@ impl<'a> Control<'a> {
     /// # Errors
     /// The gate's, when the run is not to start at all.
     pub fn start_ns(&self, clock: &Clock) -> io::Result<u64> {
-        match self.gate {
-            None => Ok(clock.now_ns() + LEAD_NS),
-            Some(gate) => Ok(clock.reading_at(gate()?)),
+        let start_ns = match self.gate {
+            None => clock.now_ns() + LEAD_NS,
+            Some(gate) => clock.reading_at(gate()?),
+        };
+        // Any instant that a clock reads can be said.
+        if let Some(at) = clock.instant_at(start_ns) {
+            self.tell_start(at);
+        }
+        Ok(start_ns)
+    }
+
+    /// Tells when the schedule starts, for a run that does not ask [`Control::start_ns`].
+    pub fn tell_start(&self, at: Instant) {
+        if let Some(start_observer) = self.start_observer {
+            start_observer(at);
         }
     }
 
@@ -111,13 +134,50 @@ mod tests {
         let clock = Clock::start();
         let at = Instant::now() + Duration::from_secs(1);
         let gate = || Ok(at);
-        let start_ns = Control::new(&stop).with_gate(&gate).start_ns(&clock).unwrap();
+        let told = Mutex::new(None);
+        let tell = |at: Instant| *told.lock().unwrap() = Some(at);
+        let start_ns =
+            Control::new(&stop).with_gate(&gate).with_start_observer(&tell).start_ns(&clock).unwrap();
+        assert_eq!(*told.lock().unwrap(), Some(at));
         assert!((1_000_000_000..3_000_000_000).contains(&start_ns), "{start_ns}");
         let closed = || Err(io::Error::other("no"));
         assert!(Control::new(&stop).with_gate(&closed).start_ns(&clock).is_err());
         // A start that lies before the clock's own is now.
         let past = || Ok(at - Duration::from_secs(100));
         assert_eq!(Control::new(&stop).with_gate(&past).start_ns(&clock).unwrap(), 0);
+    }
+
+    /// The intervals of a run whose server answers nothing from 300 to 600 ms.
+    fn intervals_of_a_frozen_server(watched: bool) -> Vec<Interval> {
+        const MS: u64 = 1_000_000;
+        let mut plan = Plan::new("1s@1k".parse().unwrap(), "const:0ns".parse().unwrap());
+        plan.intervals = true;
+        plan.timeout_ns = 50 * MS;
+        let mut generator = Generator::new(plan, 1, 0).unwrap();
+        let stop = AtomicBool::new(false);
+        let observer = |_: &Interval| {};
+        let control = Control::new(&stop);
+        let control = if watched { control.with_observer(&observer) } else { control };
+        let mut now_ns = 0;
+        while control.turn(&mut generator, now_ns) {
+            while let Some(outgoing) = generator.poll_due(now_ns) {
+                let request =
+                    tailwater_workload::spin::Request { id: outgoing.request.id, work_ns: 0, sent_ns: 0 };
+                let reply = tailwater_workload::spin::Reply { request, served_ns: 0 }.encode();
+                if !(300 * MS..600 * MS).contains(&now_ns) {
+                    generator.handle_reply(now_ns, 0, &reply);
+                }
+            }
+            now_ns += MS / 4;
+        }
+        generator.finish(now_ns).summary.intervals().list.clone()
+    }
+
+    #[test]
+    fn intervals_are_the_same_whether_somebody_watches_or_not() {
+        let unwatched = intervals_of_a_frozen_server(false);
+        assert!(unwatched.iter().any(|i| i.counts.completed == 0 && i.counts.lost > 0), "{unwatched:?}");
+        assert_eq!(unwatched, intervals_of_a_frozen_server(true));
     }
 
     #[test]

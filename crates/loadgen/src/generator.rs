@@ -8,7 +8,7 @@
 //! [`Generator::next_event_ns`], or spins and calls [`Generator::observe_spin`] on every turn.
 //! All times are nanoseconds of the transport's clock, which must not go back.
 //!
-//! The engine never blocks, allocates nothing after it was made (but for one number per 100 ms window after
+//! The engine never blocks, allocates nothing after it was made (but for two numbers per 100 ms window after
 //! the first ten minutes), and does at most [`EXPIRE_BATCH`] + [`OVERFLOW_BATCH`] steps of housekeeping per call.
 //!
 //! # What is counted
@@ -158,7 +158,7 @@ impl Generator {
         let measured = start_ns + plan.warm_up_ns..start_ns + plan.schedule.length_ns();
         let mut generator = Self {
             start_ns,
-            arrivals: Arrivals::new(plan.arrivals, plan.schedule.clone()),
+            arrivals: Arrivals::new(plan.arrivals, plan.schedule.clone()).with_phase(plan.phase),
             arrival_prng: stream(seed, ARRIVAL_STREAM),
             service_prng: stream(seed, SERVICE_STREAM),
             tag: draw_tag(seed),
@@ -188,11 +188,11 @@ impl Generator {
             let Pending { due_ns, ticket } = self.pending.filter(|p| p.due_ns <= now_ns)?;
             self.draw_next();
             if self.is_measured(due_ns) {
-                self.recorder.count_offered();
+                self.recorder.count_offered(now_ns);
             }
             let Some(sequence) = self.outstanding.insert(due_ns, ticket) else {
                 self.oddities.overflowed += 1;
-                self.count_lost(due_ns);
+                self.count_lost(due_ns, now_ns);
                 continue;
             };
             self.check_schedule(due_ns, now_ns);
@@ -291,7 +291,7 @@ impl Generator {
         }
         if due_ns.saturating_add(self.plan.timeout_ns) < now_ns {
             self.oddities.stale += 1;
-            self.count_lost(due_ns);
+            self.count_lost(due_ns, now_ns);
             return ReplyOutcome::Stale;
         }
         match verdict {
@@ -303,11 +303,11 @@ impl Generator {
                 ReplyOutcome::Completed { latency_ns }
             }
             Verdict::Refused => {
-                self.count_lost(due_ns);
+                self.count_lost(due_ns, now_ns);
                 ReplyOutcome::Refused
             }
             Verdict::Wrong => {
-                self.count_lost(due_ns);
+                self.count_lost(due_ns, now_ns);
                 ReplyOutcome::Wrong
             }
         }
@@ -374,17 +374,19 @@ impl Generator {
         self.oddities.held_back += 1;
     }
 
-    /// Tells that request `sequence` was sent and will not be answered, because its connection ended.
-    pub fn handle_connection_loss(&mut self, sequence: u64) {
+    /// Tells that request `sequence` was sent and will not be answered, because its connection had ended by clock reading
+    /// `now_ns`.
+    pub fn handle_connection_loss(&mut self, sequence: u64, now_ns: u64) {
         if let Answer::First { due_ns, .. } = self.outstanding.answer(sequence) {
-            self.count_lost(due_ns);
+            self.count_lost(due_ns, now_ns);
         }
     }
 
-    /// Tells that `outgoing` could not be sent: it counts as lost at once. It must come from this generator.
-    pub fn handle_send_failure(&mut self, outgoing: &Outgoing) {
+    /// Tells that `outgoing`, which came from this generator, could not be sent at clock reading `now_ns`: it counts as
+    /// lost at once.
+    pub fn handle_send_failure(&mut self, outgoing: &Outgoing, now_ns: u64) {
         self.oddities.send_failed += 1;
-        self.handle_connection_loss(outgoing.sequence);
+        self.handle_connection_loss(outgoing.sequence, now_ns);
     }
 
     /// When the next request is due; `None` when the schedule is over.
@@ -434,7 +436,7 @@ impl Generator {
         let before_ns = now_ns.saturating_sub(self.plan.timeout_ns);
         for _ in 0..EXPIRE_BATCH {
             let Some(due_ns) = self.outstanding.poll_expired(before_ns) else { return };
-            self.count_lost(due_ns);
+            self.count_lost(due_ns, now_ns);
         }
     }
 
@@ -446,9 +448,9 @@ impl Generator {
         }
     }
 
-    fn count_lost(&mut self, due_ns: u64) {
+    fn count_lost(&mut self, due_ns: u64, now_ns: u64) {
         if self.is_measured(due_ns) {
-            self.recorder.count_lost();
+            self.recorder.count_lost(now_ns);
         }
     }
 

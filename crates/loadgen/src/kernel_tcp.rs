@@ -90,6 +90,17 @@ pub enum TcpLoadError {
         /// What went wrong last.
         reason: io::Error,
     },
+    /// What answered did not answer right.
+    #[error(
+        "the server at {server} answers the first {protocol} request, but wrongly: {}",
+        contact::what_to_check(protocol)
+    )]
+    WrongAnswer {
+        /// What it was asked in.
+        protocol: &'static str,
+        /// Where it is.
+        server: SocketAddr,
+    },
     /// What the protocol reads could not be stored.
     #[error(
         "cannot store what is to be read: request {index} of {all}: {reason}; has the server room for all keys? \
@@ -346,7 +357,7 @@ impl Pool {
     #[cold]
     fn end(&mut self, id: LaneId, generator: &mut Generator, now_ns: u64) {
         generator.count_reconnect();
-        self.lanes.handle_down(id, generator);
+        self.lanes.handle_down(id, now_ns, generator);
         // Closing the descriptor takes it out of the epoll set.
         self.sockets[id as usize] = Socket::Closed { retry_at_ns: now_ns + RETRY_NS };
     }

@@ -72,6 +72,17 @@ pub enum UdpError {
         /// For how long.
         waited: Duration,
     },
+    /// What answered did not answer right.
+    #[error(
+        "the server at {server} answers the first {protocol} request, but wrongly: {}",
+        contact::what_to_check(protocol)
+    )]
+    WrongAnswer {
+        /// What it was asked in.
+        protocol: &'static str,
+        /// Where it is.
+        server: SocketAddr,
+    },
     /// What the protocol reads could not be stored.
     #[error(
         "cannot store what is to be read: the server did not take {missing} of {all} requests; has it room for all keys? \
@@ -150,7 +161,7 @@ pub fn run_under(
             bytes.clear();
             generator.encode(&outgoing, &mut bytes);
             if flows.sockets[usize::from(outgoing.flow)].send(&bytes).is_err() {
-                generator.handle_send_failure(&outgoing);
+                generator.handle_send_failure(&outgoing, clock.now_ns());
             }
         }
         flows.receive(&clock, &mut generator);
@@ -161,7 +172,7 @@ pub fn run_under(
 /// Waits until a server answers at `server`, asking again every 50 ms for at most `wait`, or until `stop`.
 ///
 /// # Errors
-/// [`UdpError::NoServer`], also when stopped; [`UdpError::System`] when no socket could be had.
+/// [`UdpError::NoServer`], also when stopped; [`UdpError::WrongAnswer`]; [`UdpError::System`] when no socket could be had.
 pub fn contact_server(
     protocol: &dyn Protocol,
     server: SocketAddr,

@@ -113,8 +113,8 @@ impl Lanes {
         self.offer(id);
     }
 
-    /// Connection `id` has ended: what is in flight on it is lost.
-    pub fn handle_down(&mut self, id: LaneId, generator: &mut Generator) {
+    /// Connection `id` had ended by clock reading `now_ns`: what is in flight on it is lost.
+    pub fn handle_down(&mut self, id: LaneId, now_ns: u64, generator: &mut Generator) {
         let lane = &mut self.lanes[id as usize];
         lane.up = false;
         lane.out.clear();
@@ -122,7 +122,7 @@ impl Lanes {
         lane.input.clear();
         lane.wrong = 0;
         for sent in lane.unanswered.drain(..) {
-            generator.handle_connection_loss(sent.sequence);
+            generator.handle_connection_loss(sent.sequence, now_ns);
         }
     }
 

@@ -1,6 +1,7 @@
 //! What to generate: a plan is data, checked before a generator takes it.
 
 use serde::{Deserialize, Serialize};
+use tailwater_workload::arrival::HALF_A_GAP;
 use tailwater_workload::intervals::interval_length_ns;
 use tailwater_workload::summary::WINDOW_NS;
 use tailwater_workload::{ArrivalProcess, LoadSchedule, ServiceTime};
@@ -43,6 +44,9 @@ pub struct Plan {
     /// Source ports to spread requests over in turn, 1 to [`MAX_FLOWS`].
     #[serde(default = "default_flows")]
     pub flows: u16,
+    /// After which part of a gap the first of constant arrivals comes, at least 0 and below 1; other arrivals do without.
+    #[serde(default = "default_phase")]
+    pub phase: f64,
     /// Whether to keep latencies by interval too, for live views, logs, comparisons and joining generators that ran
     /// side by side. Costs the generator about 5 ns a reply and 2 us ten times a second.
     #[serde(default)]
@@ -59,6 +63,10 @@ fn default_timeout() -> u64 {
 
 fn default_late_after() -> u64 {
     DEFAULT_LATE_AFTER_NS
+}
+
+fn default_phase() -> f64 {
+    HALF_A_GAP
 }
 
 fn default_flows() -> u16 {
@@ -88,6 +96,9 @@ pub enum PlanError {
         /// What was given.
         flows: u16,
     },
+    /// Not a part of a gap.
+    #[error("the phase of arrivals is a part of a gap, at least 0 and below 1")]
+    Phase,
 }
 
 impl Plan {
@@ -102,6 +113,7 @@ impl Plan {
             timeout_ns: DEFAULT_TIMEOUT_NS,
             late_after_ns: DEFAULT_LATE_AFTER_NS,
             flows: 1,
+            phase: HALF_A_GAP,
             intervals: false,
             interval_ns: 0,
         }
@@ -122,14 +134,20 @@ impl Plan {
         if self.flows == 0 || self.flows > MAX_FLOWS {
             return Err(PlanError::Flows { flows: self.flows });
         }
+        if !(0.0..1.0).contains(&self.phase) {
+            return Err(PlanError::Phase);
+        }
         Ok(())
     }
 
-    /// The part of this plan that each of `count` generators takes, if all run side by side: the same schedule at an
-    /// equal share of the rate. Arrivals of equal gaps stay equal within each generator.
+    /// The part of this plan that generator `index` of `count` takes, if all run side by side: the same schedule at an
+    /// equal share of the rate. Of arrivals of equal gaps the generators take each in turn, so that together they are those
+    /// of this plan.
     #[must_use]
-    pub fn share(&self, count: u32) -> Self {
-        Self { schedule: self.schedule.scaled(1.0 / f64::from(count.max(1))), ..self.clone() }
+    pub fn share(&self, index: u32, count: u32) -> Self {
+        let count = f64::from(count.max(1));
+        let phase = (f64::from(index) + self.phase) / count;
+        Self { schedule: self.schedule.scaled(1.0 / count), phase, ..self.clone() }
     }
 
     /// How long the intervals are that are kept; `None` if there are none.
@@ -171,6 +189,23 @@ mod tests {
         assert!(matches!(refused(|p| p.warm_up_ns = 1_000_000_000), PlanError::WarmUp { .. }));
         assert_eq!(refused(|p| p.timeout_ns = 0), PlanError::Timeout);
         assert_eq!(refused(|p| p.flows = 0), PlanError::Flows { flows: 0 });
+        assert_eq!(refused(|p| p.phase = 1.0), PlanError::Phase);
+        assert_eq!(refused(|p| p.phase = f64::NAN), PlanError::Phase);
+    }
+
+    #[test]
+    fn shares_of_equal_gaps_take_turns() {
+        let mut whole = plan("10ms@4k");
+        whole.arrivals = "const".parse().unwrap();
+        let due = |plan: Plan| {
+            let mut generator = crate::Generator::new(plan, 1, 0).unwrap();
+            std::iter::from_fn(move || generator.poll_due(u64::MAX / 2))
+                .map(|out| out.due_ns)
+                .collect::<Vec<_>>()
+        };
+        let mut shared: Vec<u64> = (0..4).flat_map(|index| due(whole.share(index, 4))).collect();
+        shared.sort_unstable();
+        assert_eq!(shared, due(whole));
     }
 
     #[test]

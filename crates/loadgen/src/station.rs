@@ -76,6 +76,17 @@ pub enum StationError {
         /// For how long.
         waited_ms: u64,
     },
+    /// What answered did not answer right.
+    #[error(
+        "the server at {server} answers the first {protocol} request, but wrongly: {}",
+        crate::contact::what_to_check(protocol)
+    )]
+    WrongAnswer {
+        /// What it was asked in.
+        protocol: &'static str,
+        /// Where it is.
+        server: SocketAddrV4,
+    },
     /// What the protocol reads could not be stored.
     #[error("the server did not take {missing} of the {all} requests before the measurement")]
     Preload {
@@ -234,7 +245,13 @@ pub struct Station {
 #[derive(Debug)]
 enum Stage {
     Idle,
-    Contact { order: Box<Order>, since_ns: u64, ask_at_ns: u64 },
+    Contact {
+        order: Box<Order>,
+        since_ns: u64,
+        ask_at_ns: u64,
+        /// Something came from the server, but not the right answer.
+        wrong: bool,
+    },
     Preload(Box<Preload>),
     Run(Box<Run>),
 }
@@ -260,7 +277,7 @@ impl Station {
         while let Ok(command) = self.commands.try_recv() {
             match (command, core::mem::replace(&mut self.stage, Stage::Idle)) {
                 (Command::Run(order), Stage::Idle) => {
-                    self.stage = Stage::Contact { order, since_ns: now_ns, ask_at_ns: now_ns };
+                    self.stage = Stage::Contact { order, since_ns: now_ns, ask_at_ns: now_ns, wrong: false };
                 }
                 // A handle starts a run only after the last one ended; the newer order then replaces nothing.
                 (Command::Run(_), stage) => self.stage = stage,
@@ -281,12 +298,14 @@ impl Station {
 
     /// Asks the server for an answer, again and again, and gives up in the end.
     fn poll_contact(&mut self, now_ns: u64, switch: &mut dyn Inject) -> usize {
-        let Stage::Contact { order, since_ns, ask_at_ns } = &mut self.stage else { return 0 };
+        let Stage::Contact { order, since_ns, ask_at_ns, wrong } = &mut self.stage else { return 0 };
         let waited_ns = now_ns.saturating_sub(*since_ns);
         if u128::from(waited_ns) > order.wait.as_nanos() {
-            let protocol = order.protocol.name();
-            let waited_ms = waited_ns / 1_000_000;
-            let error = StationError::NoServer { protocol, server: order.server, waited_ms };
+            let (protocol, server, waited_ms) = (order.protocol.name(), order.server, waited_ns / 1_000_000);
+            let error = match wrong {
+                true => StationError::WrongAnswer { protocol, server },
+                false => StationError::NoServer { protocol, server, waited_ms },
+            };
             self.report(Err(error));
             return 0;
         }
@@ -424,10 +443,14 @@ impl Port for Station {
                 let flow = datagram.to.port().wrapping_sub(FIRST_PORT);
                 run.generator.handle_reply(now_ns, flow, datagram.payload);
             }
-            Stage::Contact { order, .. } if order.server == datagram.from => {
+            Stage::Contact { order, wrong, .. }
+                if order.server == datagram.from && datagram.to.port() == CONTACT_PORT =>
+            {
                 let verdict =
                     order.protocol.check(&contact(&*order.protocol), datagram.payload, Medium::Datagram);
-                if verdict != Verdict::Wrong && datagram.to.port() == CONTACT_PORT {
+                if verdict == Verdict::Wrong {
+                    *wrong = true;
+                } else {
                     let source = [frame[6], frame[7], frame[8], frame[9], frame[10], frame[11]];
                     self.begin(now_ns, Mac(source));
                 }
@@ -489,7 +512,7 @@ impl Run {
             self.generator.encode(&outgoing, &mut self.frame);
             wire::complete(&mut self.frame, FIRST_PORT + outgoing.flow);
             if switch.inject_due(&self.frame, at(outgoing.due_ns)) != Delivery::Delivered {
-                self.generator.handle_send_failure(&outgoing);
+                self.generator.handle_send_failure(&outgoing, now_ns);
             }
         }
         budget

@@ -24,7 +24,7 @@ pub enum ArrivalProcess {
     /// Independent exponential gaps.
     #[default]
     Poisson,
-    /// Equal gaps; the first arrival comes after half a gap.
+    /// Equal gaps; the first arrival comes after half a gap, unless [told otherwise](Arrivals::with_phase).
     Constant,
     /// Poisson bursts: each period of `on_ns + off_ns` squeezes its arrivals into its first `on_ns`. The long-run rate
     /// stays that of the schedule, the rate within a burst is `(on + off) / on` times as high.
@@ -121,6 +121,9 @@ impl From<ArrivalProcess> for String {
     }
 }
 
+/// After which part of a gap the first of constant arrivals comes if not told.
+pub const HALF_A_GAP: f64 = 0.5;
+
 /// The due times of one run, in order.
 ///
 /// Every time is below the schedule's length; after the last one, [`Arrivals::next_ns`] keeps answering `None`.
@@ -128,6 +131,8 @@ impl From<ArrivalProcess> for String {
 pub struct Arrivals {
     process: ArrivalProcess,
     schedule: LoadSchedule,
+    /// Where the first of constant arrivals lies on the axis of expected counts.
+    phase: f64,
     /// Index of the segment that holds the next arrival.
     segment: usize,
     /// Where that segment starts.
@@ -150,6 +155,7 @@ impl Arrivals {
         Self {
             process,
             schedule,
+            phase: HALF_A_GAP,
             segment: 0,
             segment_start_ns: 0,
             expected_before: 0.0,
@@ -159,11 +165,18 @@ impl Arrivals {
         }
     }
 
+    /// The same, but that the first of constant arrivals comes after the part `phase` of a gap, at least 0 and below 1, so
+    /// that those of several generators need not coincide. Other processes draw their first arrival.
+    #[must_use]
+    pub fn with_phase(self, phase: f64) -> Self {
+        Self { phase, ..self }
+    }
+
     /// The next due time, in nanoseconds from the schedule's start; not below any earlier one. `None` at the end.
     pub fn next_ns(&mut self, prng: &mut Prng) -> Option<u64> {
         // From the count, not by adding ones: exact up to 2^53 arrivals.
         self.position = match self.process {
-            ArrivalProcess::Constant => self.count as f64 + 0.5,
+            ArrivalProcess::Constant => self.count as f64 + self.phase,
             ArrivalProcess::Poisson | ArrivalProcess::OnOff { .. } => self.position + unit_exponential(prng),
         };
         while self.position - self.expected_before >= self.expected_in {
@@ -207,6 +220,7 @@ fn squeeze_into_burst(due_ns: u64, on_ns: u64, off_ns: u64) -> u64 {
 mod tests {
     use super::*;
     use crate::random::stream;
+    use crate::schedule::{Segment, Shape};
     use crate::units::{Rate, SECOND_NS};
     use proptest::prelude::*;
 
@@ -267,6 +281,32 @@ mod tests {
     }
 
     #[test]
+    fn constant_arrivals_of_several_phases_are_those_of_the_whole_rate() {
+        let whole: LoadSchedule = "100ms@1k,200ms@0..20k,100ms@5k~5k/30ms".parse().unwrap();
+        let mut shared: Vec<u64> = (0..4)
+            .flat_map(|index| {
+                let share = whole.scaled(0.25);
+                let phase = (f64::from(index) + HALF_A_GAP) / 4.0;
+                let mut arrivals = Arrivals::new(ArrivalProcess::Constant, share).with_phase(phase);
+                std::iter::from_fn(move || arrivals.next_ns(&mut stream(0, 0))).collect::<Vec<_>>()
+            })
+            .collect();
+        shared.sort_unstable();
+        let alone = times("const", &whole.to_string(), 0);
+        assert_eq!(shared.len(), alone.len());
+        assert!(shared.iter().zip(&alone).all(|(shared, alone)| shared.abs_diff(*alone) <= 1));
+    }
+
+    #[test]
+    fn a_slope_from_nothing_begins_with_what_falls_due_on_its_first_moment() {
+        // The first arrival lies exactly where the slope begins, and those of the slope come in its course.
+        let times = times("const", "500ms@1,10s@0..1k", 0);
+        assert_eq!(times[0], SECOND_NS / 2);
+        assert!((4990..=5000).contains(&times.len()), "{}", times.len());
+        assert!(times[1] < SECOND_NS, "{}", times[1]);
+    }
+
+    #[test]
     fn silence_between_segments_has_no_arrivals() {
         let times = times("poisson", "1s@1k,1s@0,1s@1k", 2);
         assert!(times.iter().all(|t| *t < SECOND_NS || *t >= 2 * SECOND_NS));
@@ -285,6 +325,17 @@ mod tests {
             let message = text.parse::<ArrivalProcess>().expect_err(text).to_string();
             assert!(message.contains(fragment), "{text}: {message}");
         }
+    }
+
+    /// 10 ms at rates that are often none, constant or a slope.
+    fn any_segment() -> impl Strategy<Value = Segment> {
+        let rate =
+            || prop_oneof![Just(Rate::ZERO), (0u32..200_000).prop_map(|r| Rate::new(f64::from(r)).unwrap())];
+        let shape = prop_oneof![
+            rate().prop_map(Shape::Constant),
+            (rate(), rate()).prop_map(|(from, to)| Shape::Slope { from, to }),
+        ];
+        shape.prop_map(|shape| Segment { length_ns: 10_000_000, shape })
     }
 
     fn any_process() -> impl Strategy<Value = ArrivalProcess> {
@@ -330,12 +381,11 @@ mod tests {
 
         #[test]
         fn due_times_never_go_back_and_stay_inside_the_schedule(
-            process in any_process(), rates in prop::collection::vec(0u32..200_000, 1..5), seed: u64
+            process in any_process(), segments in prop::collection::vec(any_segment(), 1..5), phase in 0.0..1.0f64, seed: u64
         ) {
-            let rates: Vec<Rate> = rates.into_iter().map(|r| Rate::new(f64::from(r)).unwrap()).collect();
-            let schedule = LoadSchedule::steps(&rates, 10_000_000).unwrap();
+            let schedule = LoadSchedule::new(segments).unwrap();
             let length_ns = schedule.length_ns();
-            let mut arrivals = Arrivals::new(process, schedule);
+            let mut arrivals = Arrivals::new(process, schedule).with_phase(phase);
             let mut prng = stream(seed, 0);
             let mut last_ns = 0;
             while let Some(due_ns) = arrivals.next_ns(&mut prng) {

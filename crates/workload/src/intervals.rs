@@ -13,7 +13,7 @@
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-use crate::summary::{Counts, MAX_LATENCY_NS, empty_histogram};
+use crate::summary::{Counts, MAX_LATENCY_NS, NEVER_NS, empty_histogram};
 
 /// Most intervals of a measurement: 6 minutes of 100 ms each.
 pub const MAX_INTERVALS: usize = 3_600;
@@ -120,14 +120,27 @@ impl Interval {
     /// nothing completed.
     #[must_use]
     pub fn latency_ns(&self, quantile: f64) -> Option<u64> {
+        self.latency_among(quantile, 0)
+    }
+
+    /// As [`Interval::latency_ns`], of the requests that were completed or lost in it; lost ones count as
+    /// [`NEVER_NS`]. `None` when there are none.
+    #[must_use]
+    pub fn settled_latency_ns(&self, quantile: f64) -> Option<u64> {
+        self.latency_among(quantile, self.counts.lost)
+    }
+
+    /// The latency at `quantile` of those recorded and `lost` that are longer than any.
+    fn latency_among(&self, quantile: f64, lost: u64) -> Option<u64> {
         let latencies = self.latencies();
-        let total: u64 = latencies.iter().map(|&(_, count)| count).sum();
+        let total = latencies.iter().map(|&(_, count)| count).sum::<u64>() + lost;
         let rank = ((quantile * total as f64).ceil() as u64).clamp(1, total.max(1));
         let mut below = 0;
-        latencies.into_iter().find_map(|(latency_ns, count)| {
+        let answered = latencies.into_iter().find_map(|(latency_ns, count)| {
             below += count;
             (below >= rank).then_some(latency_ns)
-        })
+        });
+        answered.or((total > 0).then_some(NEVER_NS))
     }
 
     /// Adds what happened in `other`; the index stays.
@@ -316,6 +329,8 @@ impl Intervals {
 pub(crate) struct IntervalRecorder {
     length_ns: u64,
     index: u64,
+    /// When the current interval is over, so that asking costs a comparison.
+    end_ns: u64,
     counts: Vec<u32>,
     touched: Vec<u16>,
     /// Counts of the whole measurement when the current interval began.
@@ -331,6 +346,7 @@ impl IntervalRecorder {
         Self {
             length_ns: length_ns.max(1),
             index: 0,
+            end_ns: length_ns.max(1),
             counts: vec![0; BUCKETS],
             touched: Vec::with_capacity(BUCKETS),
             before: Counts::default(),
@@ -354,9 +370,10 @@ impl IntervalRecorder {
     /// measurement has counted.
     #[inline]
     pub(crate) fn roll(&mut self, elapsed_ns: u64, counts: &Counts) {
-        if elapsed_ns / self.length_ns > self.index && self.closed.len() < MAX_INTERVALS {
+        if elapsed_ns >= self.end_ns && self.closed.len() < MAX_INTERVALS {
             self.close(counts);
             self.index = elapsed_ns / self.length_ns;
+            self.end_ns = (self.index + 1).saturating_mul(self.length_ns);
         }
     }
 

@@ -3,7 +3,8 @@
 //! Owns: a recorder with bounded memory, the figures taken from it, and the **windowed p99.9**. A virtual machine loses
 //! its core for milliseconds now and then, so the raw p99.9 of any system measures its host. The median over
 //! [`WINDOW_NS`] windows of each window's own p99.9 measures the system instead; both are reported, with the number of
-//! windows that a known stall fell into.
+//! windows that a known stall fell into. Percentiles are of the requests that were answered; the windowed p99.9 is also kept
+//! with the lost ones of each window counted as [never](NEVER_NS) answered, for those who judge a system by it.
 //!
 //! Never: averages latencies, drops a request silently (lost and late ones are counted beside the percentiles), or reads
 //! a clock: completion times are arguments.
@@ -38,6 +39,9 @@ pub const TAIL_LEN: usize = 1024;
 /// Windows whose p99.9 is kept, a day of them; later ones count in the total only.
 pub const MAX_WINDOWS: usize = 864_000;
 
+/// What a lost request's latency counts as where lost ones count: longer than any.
+pub const NEVER_NS: u64 = u64::MAX;
+
 /// Room for windows that is set aside at the start (10 minutes), so that recording does not allocate in ordinary runs.
 const INITIAL_WINDOWS: usize = 6_000;
 
@@ -47,7 +51,7 @@ pub struct LatencyRecorder {
     start_ns: u64,
     total: Histogram<u64>,
     window: Window,
-    window_p999_ns: Vec<u64>,
+    windows: WindowTails,
     cut: CutWindows,
     counts: Counts,
     /// Present when latencies are kept by interval.
@@ -97,7 +101,10 @@ impl LatencyRecorder {
             start_ns,
             total: empty_histogram(),
             window: Window::new(),
-            window_p999_ns: Vec::with_capacity(INITIAL_WINDOWS),
+            windows: WindowTails {
+                p999_ns: Vec::with_capacity(INITIAL_WINDOWS),
+                settled_p999_ns: Vec::with_capacity(INITIAL_WINDOWS),
+            },
             cut: CutWindows::default(),
             counts: Counts::default(),
             intervals: None,
@@ -125,32 +132,32 @@ impl LatencyRecorder {
     /// Completions should come in the order of time; one that comes with an earlier time joins the current window.
     #[inline]
     pub fn record(&mut self, now_ns: u64, latency_ns: u64) {
-        let index = self.window_index(now_ns);
-        if index > self.window.index {
-            self.close_window();
-            self.window.index = index;
-        }
+        self.turn_to_window(now_ns);
         self.window.push(latency_ns);
         self.total.saturating_record(latency_ns.min(MAX_LATENCY_NS));
+        self.roll_intervals(now_ns);
         if let Some(intervals) = &mut self.intervals {
-            intervals.roll(now_ns.saturating_sub(self.start_ns), &self.counts);
             intervals.record(latency_ns.min(MAX_LATENCY_NS));
         }
         self.counts.completed += 1;
     }
 
-    /// Notes that a request was due.
+    /// Notes at `now_ns` that a request was due.
     #[inline]
-    pub fn count_offered(&mut self) {
+    pub fn count_offered(&mut self, now_ns: u64) {
+        self.roll_intervals(now_ns);
         self.counts.offered += 1;
     }
 
-    /// Notes that a request was given up on.
-    pub fn count_lost(&mut self) {
+    /// Notes that a request was given up on at `now_ns`.
+    pub fn count_lost(&mut self, now_ns: u64) {
+        self.turn_to_window(now_ns);
+        self.window.lost += 1;
+        self.roll_intervals(now_ns);
         self.counts.lost += 1;
     }
 
-    /// Notes that a request was sent late.
+    /// Notes that a request was sent late, just after it was noted as due.
     pub fn count_late(&mut self) {
         self.counts.late += 1;
     }
@@ -175,7 +182,7 @@ impl LatencyRecorder {
         Summary {
             duration_ns,
             total: self.total,
-            window_p999_ns: self.window_p999_ns,
+            windows: self.windows,
             windows_cut: self.cut.count,
             counts: self.counts,
             intervals: self
@@ -188,14 +195,58 @@ impl LatencyRecorder {
         now_ns.saturating_sub(self.start_ns) / WINDOW_NS
     }
 
-    /// Keeps the current window's p99.9, unless nothing completed in it, and empties it.
+    #[inline]
+    fn roll_intervals(&mut self, now_ns: u64) {
+        if let Some(intervals) = &mut self.intervals {
+            intervals.roll(now_ns.saturating_sub(self.start_ns), &self.counts);
+        }
+    }
+
+    /// Closes the current window if it is over at `now_ns`.
+    #[inline]
+    fn turn_to_window(&mut self, now_ns: u64) {
+        let index = self.window_index(now_ns);
+        if index > self.window.index {
+            self.close_window();
+            self.window.index = index;
+        }
+    }
+
+    /// Keeps the current window's p99.9, unless nothing was settled in it, and empties it.
     #[cold]
     fn close_window(&mut self) {
-        if let Some(p999_ns) = self.window.take_p999()
-            && self.window_p999_ns.len() < MAX_WINDOWS
-        {
-            self.window_p999_ns.push(p999_ns);
-        }
+        let (p999_ns, settled_p999_ns) = self.window.take_p999();
+        self.windows.push(p999_ns, settled_p999_ns);
+    }
+}
+
+/// Each window's p99.9.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct WindowTails {
+    /// Of the windows in which something completed, of what completed.
+    p999_ns: Vec<u64>,
+    /// Of the windows in which something was settled, of what was: lost requests count as [`NEVER_NS`].
+    settled_p999_ns: Vec<u64>,
+}
+
+impl WindowTails {
+    fn push(&mut self, p999_ns: Option<u64>, settled_p999_ns: Option<u64>) {
+        let add = |list: &mut Vec<u64>, value: Option<u64>| {
+            if list.len() < MAX_WINDOWS {
+                list.extend(value);
+            }
+        };
+        add(&mut self.p999_ns, p999_ns);
+        add(&mut self.settled_p999_ns, settled_p999_ns);
+    }
+
+    fn append(&mut self, other: &WindowTails) {
+        let add = |list: &mut Vec<u64>, more: &[u64]| {
+            let room = MAX_WINDOWS - list.len().min(MAX_WINDOWS);
+            list.extend(more.iter().take(room));
+        };
+        add(&mut self.p999_ns, &other.p999_ns);
+        add(&mut self.settled_p999_ns, &other.settled_p999_ns);
     }
 }
 
@@ -204,13 +255,15 @@ impl LatencyRecorder {
 struct Window {
     index: u64,
     count: u64,
+    /// Requests given up on in it.
+    lost: u64,
     /// At most [`TAIL_LEN`] values, the smallest on top.
     tail: BinaryHeap<Reverse<u64>>,
 }
 
 impl Window {
     fn new() -> Self {
-        Self { index: 0, count: 0, tail: BinaryHeap::with_capacity(TAIL_LEN) }
+        Self { index: 0, count: 0, lost: 0, tail: BinaryHeap::with_capacity(TAIL_LEN) }
     }
 
     #[inline]
@@ -225,16 +278,24 @@ impl Window {
         }
     }
 
-    /// The smallest value that at least 99.9 % of the window's values do not exceed; `None` for an empty window.
-    fn take_p999(&mut self) -> Option<u64> {
-        // As many values may lie strictly above it as fit into one thousandth.
-        let above = (self.count / 1000).min(TAIL_LEN as u64 - 1) as usize;
-        self.count = 0;
+    /// The smallest value that at least 99.9 % of the window's values do not exceed, of what completed and of what was
+    /// settled; `None` where there is nothing.
+    fn take_p999(&mut self) -> (Option<u64>, Option<u64>) {
+        let (count, lost) = (std::mem::take(&mut self.count), std::mem::take(&mut self.lost));
         let mut tail = std::mem::take(&mut self.tail).into_vec();
-        let p999 = (above < tail.len()).then(|| tail.select_nth_unstable(above).1.0);
+        let mut below = |above: u64| {
+            let above = above.min(TAIL_LEN as u64 - 1) as usize;
+            (above < tail.len()).then(|| tail.select_nth_unstable(above).1.0)
+        };
+        // As many values may lie strictly above it as fit into one thousandth.
+        let p999_ns = below(count / 1000);
+        let settled_p999_ns = match ((count + lost) / 1000).checked_sub(lost) {
+            Some(above) => below(above),
+            None => Some(NEVER_NS),
+        };
         tail.clear();
         self.tail = BinaryHeap::from(tail);
-        p999
+        (p999_ns, settled_p999_ns)
     }
 }
 
@@ -267,7 +328,7 @@ pub(crate) fn empty_histogram() -> Histogram<u64> {
 pub struct Summary {
     duration_ns: u64,
     total: Histogram<u64>,
-    window_p999_ns: Vec<u64>,
+    windows: WindowTails,
     windows_cut: u64,
     counts: Counts,
     intervals: Intervals,
@@ -279,8 +340,10 @@ pub struct Summary {
 pub struct Parts {
     /// How long was measured.
     pub duration_ns: u64,
-    /// Each window's p99.9.
+    /// Each window's p99.9, of those in which something completed.
     pub window_p999_ns: Vec<u64>,
+    /// The same with the lost ones as [`NEVER_NS`], of those in which something was settled.
+    pub window_settled_p999_ns: Vec<u64>,
     /// Windows that a known stall fell into.
     pub windows_cut: u64,
     /// What happened to the requests.
@@ -305,8 +368,7 @@ impl Summary {
     pub fn merge(&mut self, other: &Summary) {
         self.duration_ns += other.duration_ns;
         self.total.add(&other.total).expect("all summaries have histograms of the same bounds");
-        let room = MAX_WINDOWS - self.window_p999_ns.len().min(MAX_WINDOWS);
-        self.window_p999_ns.extend(other.window_p999_ns.iter().take(room));
+        self.windows.append(&other.windows);
         self.windows_cut += other.windows_cut;
         self.counts.add(&other.counts);
         self.intervals.append(&other.intervals);
@@ -323,12 +385,13 @@ impl Summary {
         self.counts.add(&other.counts);
         self.intervals.overlay(&other.intervals);
         let length_ns = self.intervals.length_ns;
-        self.window_p999_ns = if length_ns > 0 && WINDOW_NS.is_multiple_of(length_ns) {
-            self.intervals.coarsened(WINDOW_NS).list.iter().filter_map(|i| i.latency_ns(0.999)).collect()
-        } else {
-            Vec::new()
-        };
-        self.windows_cut = (self.windows_cut + other.windows_cut).min(self.window_p999_ns.len() as u64);
+        self.windows = WindowTails::default();
+        if length_ns > 0 && WINDOW_NS.is_multiple_of(length_ns) {
+            for window in &self.intervals.coarsened(WINDOW_NS).list {
+                self.windows.push(window.latency_ns(0.999), window.settled_latency_ns(0.999));
+            }
+        }
+        self.windows_cut = (self.windows_cut + other.windows_cut).min(self.windows.p999_ns.len() as u64);
     }
 
     /// Latencies by interval; empty if the recorder did not keep them.
@@ -366,9 +429,15 @@ impl Summary {
     /// upper of the middle two. A window of fewer than 1000 requests contributes its largest latency.
     #[must_use]
     pub fn windowed_p999_ns(&self) -> Option<u64> {
-        let mut windows = self.window_p999_ns.clone();
-        let middle = windows.len() / 2;
-        (!windows.is_empty()).then(|| *windows.select_nth_unstable(middle).1)
+        upper_median(&self.windows.p999_ns)
+    }
+
+    /// As [`Summary::windowed_p999_ns`], of all requests that were settled: in its window a lost one counts as
+    /// [`NEVER_NS`], and a window in which all were lost counts too. [`NEVER_NS`] when a lost request is at that place;
+    /// `None` when nothing was settled.
+    #[must_use]
+    pub fn windowed_settled_p999_ns(&self) -> Option<u64> {
+        upper_median(&self.windows.settled_p999_ns)
     }
 
     /// The numbers that are printed and written to files.
@@ -386,7 +455,7 @@ impl Summary {
             p999_us: us(self.latency_ns(0.999)),
             max_us: us(self.latency_ns(1.0)),
             win_p999_us: us(self.windowed_p999_ns()),
-            windows: self.window_p999_ns.len() as u64,
+            windows: self.windows.p999_ns.len() as u64,
             windows_cut: self.windows_cut,
             completed: self.counts.completed,
             lost: self.counts.lost,
@@ -396,11 +465,18 @@ impl Summary {
     }
 }
 
+fn upper_median(windows: &[u64]) -> Option<u64> {
+    let mut windows = windows.to_vec();
+    let middle = windows.len() / 2;
+    (!windows.is_empty()).then(|| *windows.select_nth_unstable(middle).1)
+}
+
 impl From<Summary> for Parts {
     fn from(summary: Summary) -> Self {
         Self {
             duration_ns: summary.duration_ns,
-            window_p999_ns: summary.window_p999_ns,
+            window_p999_ns: summary.windows.p999_ns,
+            window_settled_p999_ns: summary.windows.settled_p999_ns,
             windows_cut: summary.windows_cut,
             counts: summary.counts,
             intervals: summary.intervals,
@@ -415,7 +491,10 @@ impl From<Parts> for Summary {
         Self {
             duration_ns: parts.duration_ns,
             total,
-            window_p999_ns: parts.window_p999_ns,
+            windows: WindowTails {
+                p999_ns: parts.window_p999_ns,
+                settled_p999_ns: parts.window_settled_p999_ns,
+            },
             windows_cut: parts.windows_cut,
             counts: parts.counts,
             intervals: parts.intervals,

@@ -5,6 +5,7 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpListener};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -69,6 +70,8 @@ impl LocalAgents {
             let mut child = command
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped())
+                // Ctrl-C in a terminal goes to its process group: what an agent measured is asked for first.
+                .process_group(0)
                 .spawn()
                 .context("cannot start a local agent")?;
             let address = first_address(&mut child);

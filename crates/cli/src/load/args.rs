@@ -9,7 +9,8 @@ use anyhow::Context;
 use clap::Args;
 use tailwater_loadgen::Plan;
 use tailwater_loadgen::lanes::{DEFAULT_PIPELINE, MAX_CONNECTIONS, MAX_PIPELINE};
-use tailwater_loadgen::search::{SearchPlan, Slo};
+use tailwater_loadgen::search::{Measure, SearchPlan, Slo};
+use tailwater_workload::summary::WINDOW_NS;
 use tailwater_workload::units::parse_duration_ns;
 use tailwater_workload::{ArrivalProcess, LoadPattern, Rate, RateList, ServiceTime};
 
@@ -24,6 +25,9 @@ const SERVICE: &str = "exp:10us";
 /// How long the server may take to answer first if not told: it is there, or has to attach first.
 const WAIT_NS: u64 = 2_000_000_000;
 const PORT_WAIT_NS: u64 = 60_000_000_000;
+
+/// How long the windows are that files have if not told.
+const INTERVAL_NS: u64 = 1_000_000_000;
 
 /// How long a trial of a search takes if not told.
 const TRIAL_NS: u64 = 3_000_000_000;
@@ -73,7 +77,7 @@ pareto:10us,alpha=2.1.")]
 pub struct LoadArgs {
     /// Address or name, and port, of the server
     #[arg(required_unless_present = "agent", value_parser = parse_server)]
-    pub(super) server: Option<SocketAddr>,
+    pub(super) server: Option<Server>,
     /// What to ask, and how to check the answers
     #[arg(long, default_value = "spin")]
     pub(super) protocol: String,
@@ -126,7 +130,7 @@ pub struct LoadArgs {
     /// Fixes arrivals, service times and noise
     #[arg(long, default_value_t = 1)]
     pub(super) seed: u64,
-    /// Core to run on; with --agents, cores in turn
+    /// Core to run on; with --agents, cores in turn; with --over port, the core that its IOKernel polls on
     #[arg(long, value_name = "CORES", value_delimiter = ',')]
     pub(super) core: Vec<usize>,
     /// Measure each load this many times, all loads in turn
@@ -137,16 +141,16 @@ pub struct LoadArgs {
     #[arg(long, value_name = "LIMITS", conflicts_with = "schedule", help_heading = "Search")]
     slo: Option<Slo>,
     /// The highest rate to try
-    #[arg(long, value_name = "RATE", default_value = "10M", help_heading = "Search")]
+    #[arg(long, value_name = "RATE", default_value = "10M", requires = "slo", help_heading = "Search")]
     pub(super) max_rate: Rate,
     /// How close the rates above and below the limit get
-    #[arg(long, value_name = "PERCENT", default_value = "5%", value_parser = parse_percent, help_heading = "Search")]
+    #[arg(long, value_name = "PERCENT", default_value = "5%", value_parser = parse_percent, requires = "slo", help_heading = "Search")]
     pub(super) resolution: f64,
     /// Trials of which the majority decides whether a rate is within the limits; odd
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = parse_odd, help_heading = "Search")]
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = parse_odd, requires = "slo", help_heading = "Search")]
     pub(super) repeats: u32,
     /// Most trials
-    #[arg(long, value_name = "N", default_value_t = 80, value_parser = clap::value_parser!(u32).range(1..=10_000), help_heading = "Search")]
+    #[arg(long, value_name = "N", default_value_t = 80, value_parser = clap::value_parser!(u32).range(1..=10_000), requires = "slo", help_heading = "Search")]
     pub(super) max_trials: u32,
 
     /// Generate from this many processes of this machine, started together
@@ -168,9 +172,9 @@ pub struct LoadArgs {
     /// Print nothing while running
     #[arg(long, help_heading = "Output")]
     pub(super) quiet: bool,
-    /// Length of the windows that --json and --hdr-log keep latencies by, in steps of 100 ms
-    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = parse_interval, help_heading = "Output")]
-    pub(super) interval: u64,
+    /// Length of the windows that --json and --hdr-log keep latencies by, in steps of 100 ms [default: 1s]
+    #[arg(long, value_name = "DURATION", value_parser = parse_interval, help_heading = "Output")]
+    interval: Option<u64>,
     /// Write everything as JSON, for `tailwater compare` too
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub(super) json: Option<PathBuf>,
@@ -182,17 +186,37 @@ pub struct LoadArgs {
     pub(super) hdr_log: Option<PathBuf>,
 }
 
-/// Reads `5%` as 0.05.
-pub fn parse_percent(text: &str) -> Result<f64, String> {
-    let number = text.trim().strip_suffix('%').and_then(|number| number.trim().parse::<f64>().ok());
-    match number {
-        Some(percent) if percent > 0.0 && percent <= 100.0 => Ok(percent / 100.0),
-        _ => Err(format!("`{text}` is no percentage above 0% and up to 100%, for instance 5%")),
-    }
+fn read_percent(text: &str) -> Option<f64> {
+    let percent: f64 = text.trim().strip_suffix('%')?.trim().parse().ok()?;
+    (0.0..=100.0).contains(&percent).then_some(percent / 100.0)
 }
 
-/// Reads an address or a name, and a port; of several addresses the first.
-fn parse_server(text: &str) -> Result<SocketAddr, String> {
+/// Reads `5%` as 0.05.
+pub fn parse_percent(text: &str) -> Result<f64, String> {
+    let advice = || format!("`{text}` is no percentage above 0% and up to 100%, for instance 5%");
+    read_percent(text).filter(|part| *part > 0.0).ok_or_else(advice)
+}
+
+/// As [`parse_percent`], of something that may be nothing.
+pub fn parse_margin(text: &str) -> Result<f64, String> {
+    read_percent(text).ok_or_else(|| format!("`{text}` is no percentage from 0% to 100%, for instance 5%"))
+}
+
+/// A server, as it was typed and where that is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Server {
+    /// Address or name, and port: what http calls its authority.
+    pub authority: String,
+    /// Of several addresses the first.
+    pub address: SocketAddr,
+}
+
+/// Reads an address or a name, and a port.
+fn parse_server(text: &str) -> Result<Server, String> {
+    resolve(text).map(|address| Server { authority: text.to_owned(), address })
+}
+
+fn resolve(text: &str) -> Result<SocketAddr, String> {
     if let Ok(address) = text.parse() {
         return Ok(address);
     }
@@ -223,8 +247,7 @@ fn parse_odd(text: &str) -> Result<u32, String> {
 
 fn parse_interval(text: &str) -> Result<u64, String> {
     let interval_ns = parse_duration_ns(text).map_err(|error| error.to_string())?;
-    let window_ns = tailwater_workload::summary::WINDOW_NS;
-    if interval_ns == 0 || !interval_ns.is_multiple_of(window_ns) {
+    if interval_ns == 0 || !interval_ns.is_multiple_of(WINDOW_NS) {
         return Err(format!("`{text}` is no multiple of 100ms, for instance 100ms, 1s or 1min"));
     }
     Ok(interval_ns)
@@ -265,7 +288,8 @@ impl LoadArgs {
     pub fn task(&self) -> anyhow::Result<Task> {
         self.check_effects()?;
         if let Some(slo) = &self.slo {
-            let plan = super::search_plan(self)?;
+            let plan = super::search::search_plan(self)?;
+            self.check_windows(slo, plan.from)?;
             return Ok(Task::Search(SearchTask { slo: slo.clone(), plan }));
         }
         if let Some(pattern) = &self.schedule {
@@ -282,6 +306,28 @@ impl LoadArgs {
     pub fn plan_at(&self, rate: Rate) -> anyhow::Result<NamedPlan> {
         let default_ns = if self.slo.is_some() { TRIAL_NS } else { DURATION_NS };
         self.named(rate.to_string(), &LoadPattern::constant(rate, self.duration.unwrap_or(default_ns)))
+    }
+
+    /// Refuses a limit on windows that trials would have none of.
+    fn check_windows(&self, slo: &Slo, from: Rate) -> anyhow::Result<()> {
+        let windowed = slo.limits().iter().any(|limit| limit.measure == Measure::WindowedP999);
+        let kept_ns = self.plan_at(from)?.plan.interval_length_ns().unwrap_or(WINDOW_NS);
+        anyhow::ensure!(
+            !(windowed && self.has_agents() && kept_ns > WINDOW_NS),
+            "agents keep windows of 100 ms, which win-p99.9 is about, for at most 6 minutes of measurement: choose a shorter \
+             --duration, or leave agents out"
+        );
+        Ok(())
+    }
+
+    /// Whether agents generate.
+    fn has_agents(&self) -> bool {
+        self.agents.is_some() || !self.coordinate.is_empty()
+    }
+
+    /// Length of the windows that files have.
+    pub fn interval_ns(&self) -> u64 {
+        self.interval.unwrap_or(INTERVAL_NS)
     }
 
     /// Whether requests go over TCP.
@@ -316,7 +362,8 @@ impl LoadArgs {
     /// Refuses options that would have no effect here: who gives one means something by it.
     fn check_effects(&self) -> anyhow::Result<()> {
         let (spin, tcp) = (self.protocol_name() == "spin", self.is_tcp());
-        let agents = self.agents.is_some() || !self.coordinate.is_empty();
+        let stores = matches!(self.protocol_name(), "memcached" | "rocks");
+        let agents = self.has_agents();
         let given = [
             (
                 self.over == Over::Kernel && self.iokernel.is_some(),
@@ -327,6 +374,19 @@ impl LoadArgs {
                 "--core is for kernel sockets and for --over port: an IOKernel lends its cores as it sees fit",
             ),
             (self.over == Over::Port && agents, "--over port is one generator: leave agents out"),
+            (self.core.len() > 1 && !agents, "one generator runs on one --core: give several with --agents"),
+            (
+                !self.core.is_empty() && agents && self.agents.is_none(),
+                "--core is for generators of this machine: give it to each `tailwater load --agent`",
+            ),
+            (
+                self.no_preload && !stores,
+                "--no-preload is for memcached and rocks: other protocols store nothing first",
+            ),
+            (
+                self.interval.is_some() && self.json.is_none() && self.hdr_log.is_none(),
+                "--interval is the length of the windows in --json and --hdr-log: write one of them",
+            ),
             (
                 self.connections.is_some() && !tcp,
                 "--connections is for TCP: add --tcp, or use --flows over UDP",

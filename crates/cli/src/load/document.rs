@@ -70,7 +70,7 @@ pub struct Point {
 pub struct Run {
     /// Its seed.
     pub seed: u64,
-    /// When it started, in seconds since 1970.
+    /// When its schedule started, in seconds since 1970.
     pub started_unix_s: f64,
     /// What was measured.
     pub report: Report,
@@ -115,7 +115,7 @@ impl Document {
             format: FORMAT.to_owned(),
             commit: commit(),
             machine: serde_json::to_value(Machine::describe()).unwrap_or_default(),
-            server: args.server.map_or_else(String::new, |server| server.to_string()),
+            server: args.server.as_ref().map_or_else(String::new, |server| server.address.to_string()),
             protocol: args.protocol.clone(),
             over: args.over,
             connections: if args.is_tcp() { args.connections() } else { 0 },

@@ -10,11 +10,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use tailwater_iokernel::Config;
+use tailwater_loadgen::control::LEAD_NS;
 use tailwater_loadgen::kernel_tcp::Connections;
 use tailwater_loadgen::kernel_udp::{Load, Target};
 use tailwater_loadgen::protocol::Medium;
 use tailwater_loadgen::station::{self, Progress, StationHandle};
-use tailwater_loadgen::tcp::{LoadProgress, TcpHandle, TcpLoad};
+use tailwater_loadgen::tcp::{LoadProgress, Order, Outcome, TcpError, TcpHandle, TcpLoad};
 use tailwater_loadgen::{Control, Measurement, Plan};
 
 use crate::embedded::Embedded;
@@ -28,6 +29,12 @@ const GLANCE: Duration = Duration::from_millis(10);
 
 /// How long the server may take over what is stored before the measurement.
 const PRELOAD_PATIENCE: Duration = Duration::from_secs(60);
+
+/// How much longer than it may take an order is waited for.
+const END_PATIENCE: Duration = Duration::from_secs(10);
+
+/// What a run says that the user ended early.
+const STOPPED: &str = "stopped before the run began";
 
 /// How soon connections are tried again while the server does not listen yet.
 const RETRY: Duration = Duration::from_millis(50);
@@ -71,7 +78,7 @@ impl PortHost {
             (Generator::Connections(handle), Some(connections)) => {
                 open(handle, connections.count, (server, target.wait), control)?;
                 if load.preload {
-                    port::preload(handle, load, PRELOAD_PATIENCE)?;
+                    preload(handle, load, control)?;
                 }
                 let load = TcpLoad {
                     plan: plan.clone(),
@@ -110,9 +117,41 @@ fn run_udp(
         match handle.wait(GLANCE)? {
             Some(Progress::Finished(measurement)) => return Ok(*measurement),
             Some(Progress::Interval(interval)) => control.hand_out(&interval),
-            Some(Progress::Started(_)) | None => {}
+            Some(Progress::Started(at)) => control.tell_start(at),
+            None => {}
         }
     }
+}
+
+/// Has everything stored that the protocol reads.
+fn preload(handle: &TcpHandle, load: &Load, control: &Control<'_>) -> anyhow::Result<()> {
+    let order = Order::Preload { protocol: Arc::clone(&load.protocol), wait: PRELOAD_PATIENCE };
+    let missing = carry_out(handle, order, PRELOAD_PATIENCE, control)?.failed;
+    anyhow::ensure!(missing == 0, "the server did not take {missing} requests before the measurement");
+    Ok(())
+}
+
+/// Has an order carried out that takes at most `wait`, unless the user wants to end.
+fn carry_out(
+    handle: &TcpHandle,
+    order: Order,
+    wait: Duration,
+    control: &Control<'_>,
+) -> anyhow::Result<Outcome> {
+    handle.start(order)?;
+    let deadline = Instant::now() + wait + END_PATIENCE;
+    while Instant::now() < deadline {
+        if control.stop.load(Relaxed) {
+            handle.stop_order();
+        }
+        match handle.poll_outcome(GLANCE) {
+            Ok(Some(outcome)) => return Ok(outcome),
+            Ok(None) => {}
+            Err(TcpError::Stopped) => anyhow::bail!(STOPPED),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(TcpError::Ended.into())
 }
 
 /// Opens the connections, again and again while nobody listens.
@@ -126,11 +165,11 @@ fn open(
     loop {
         let rest = give_up.saturating_duration_since(Instant::now());
         let order = port::opening(server, connections, rest.max(RETRY));
-        let outcome = handle.run(order, wait + Duration::from_secs(10))?;
+        let outcome = carry_out(handle, order, rest.max(RETRY), control)?;
         if outcome.completed == u64::from(connections) {
             return Ok(());
         }
-        anyhow::ensure!(!control.stop.load(Relaxed), "stopped before the run began");
+        anyhow::ensure!(!control.stop.load(Relaxed), STOPPED);
         anyhow::ensure!(
             Instant::now() < give_up,
             "{} of {connections} connections to {server} could be opened; does a server listen there, on TCP?",
@@ -142,6 +181,8 @@ fn open(
 
 fn run_tcp(handle: &TcpHandle, load: TcpLoad, control: &Control<'_>) -> anyhow::Result<Measurement> {
     handle.start_load(load)?;
+    // A moment after the station has taken it.
+    control.tell_start(Instant::now() + Duration::from_nanos(LEAD_NS));
     loop {
         if control.stop.load(Relaxed) {
             handle.stop_load()?;

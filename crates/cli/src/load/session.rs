@@ -9,7 +9,8 @@ use std::io::{self, Read};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::channel;
-use std::time::SystemTime;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Instant, SystemTime};
 
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
@@ -33,6 +34,8 @@ const MAX_FILE: u64 = 16 << 20;
 pub struct JobTarget {
     /// The server.
     pub server: SocketAddr,
+    /// The server as it was written, which http servers are told.
+    pub authority: String,
     /// The protocol as it was written.
     pub protocol: String,
     /// Files that the protocol names, by path: an agent reads none of its own.
@@ -45,8 +48,10 @@ pub struct JobTarget {
 
 impl JobTarget {
     fn new(args: &LoadArgs) -> anyhow::Result<Self> {
+        let server = args.server.as_ref().context("the server's address is missing")?;
         let mut target = Self {
-            server: args.server.context("the server's address is missing")?,
+            server: server.address,
+            authority: server.authority.clone(),
             protocol: args.protocol.clone(),
             files: BTreeMap::new(),
             way: args.way(),
@@ -58,7 +63,7 @@ impl JobTarget {
             &target.protocol,
             target.medium(),
             &ServiceTime::constant(0),
-            &target.server.to_string(),
+            &target.authority,
             |path: &str| {
                 let mut text = String::new();
                 File::open(path)?.take(MAX_FILE + 1).read_to_string(&mut text)?;
@@ -90,8 +95,7 @@ impl JobTarget {
     ) -> anyhow::Result<Measurement> {
         let missing = || io::Error::from(io::ErrorKind::NotFound);
         let read_file = |path: &str| self.files.get(path).cloned().ok_or_else(missing);
-        let host = self.server.to_string();
-        let protocol = from_name(&self.protocol, self.medium(), &plan.service, &host, read_file)?;
+        let protocol = from_name(&self.protocol, self.medium(), &plan.service, &self.authority, read_file)?;
         let question = Question { server: self.server, protocol, preload: self.preload, seed, plan };
         transport.run(&self.way, question, control)
     }
@@ -104,7 +108,7 @@ pub struct Done {
     pub measurement: Measurement,
     /// The run's seed.
     pub seed: u64,
-    /// When its schedule started, as far as the wall clock knows.
+    /// When its schedule started, by the wall clock.
     pub started: SystemTime,
     /// Its agents; empty without.
     pub agents: Vec<AgentOutcome>,
@@ -177,19 +181,21 @@ impl<'a> Session<'a> {
     /// When it could not start, or no agent finished.
     pub fn measure(&mut self, plan: &Plan, number: u64, progress: &Progress) -> anyhow::Result<Done> {
         let seed = derived_seed(self.seed, number);
-        let started = SystemTime::now();
         let preload = std::mem::take(&mut self.target.preload);
         let target = |first: bool| JobTarget { preload: preload && first, ..self.target.clone() };
-        let (measurement, agents) = match &mut self.generators {
+        let (measurement, started, agents) = match &mut self.generators {
             Generators::Here(transport) => {
-                (generate_here(&target(true), plan, seed, transport, self.stop, progress)?, Vec::new())
+                let started = Mutex::new(Instant::now());
+                let note = |at: Instant| *started.lock().unwrap_or_else(PoisonError::into_inner) = at;
+                let control = Control::new(self.stop).with_start_observer(&note);
+                let measurement = generate_here(&target(true), plan, seed, transport, control, progress)?;
+                (measurement, started.into_inner().unwrap_or_else(PoisonError::into_inner), Vec::new())
             }
             Generators::Agents { fleet, .. } => {
                 let count = fleet.len() as u32;
-                let share = plan.share(count);
                 let job = |agent: u32| Job {
                     target: target(agent == 0),
-                    plan: share.clone(),
+                    plan: plan.share(agent, count),
                     // A family of its own, so that no agent has the seed of another run.
                     seed: derived_seed(seed ^ AGENT_SEEDS, u64::from(agent)),
                     live: progress.is_on(),
@@ -199,11 +205,17 @@ impl<'a> Session<'a> {
                     fleet.run((0..count).map(job).collect(), self.stop, |agent, length_ns, interval| {
                         view.push(agent, length_ns, interval);
                     })?;
-                (outcome.measurement, outcome.agents)
+                (outcome.measurement, outcome.started, outcome.agents)
             }
         };
-        Ok(Done { measurement, seed, started, agents })
+        Ok(Done { measurement, seed, started: wall_clock_at(started), agents })
     }
+}
+
+/// What the wall clock read at `at`, which is past.
+fn wall_clock_at(at: Instant) -> SystemTime {
+    let now = SystemTime::now();
+    now.checked_sub(at.elapsed()).unwrap_or(now)
 }
 
 /// Generates on this thread; another one prints.
@@ -212,11 +224,11 @@ fn generate_here(
     plan: &Plan,
     seed: u64,
     transport: &Transport,
-    stop: &AtomicBool,
+    control: Control<'_>,
     progress: &Progress,
 ) -> anyhow::Result<Measurement> {
     if !progress.is_on() {
-        return target.run(plan, seed, transport, &Control::new(stop));
+        return target.run(plan, seed, transport, &control);
     }
     // Of a plan without intervals none comes.
     let length_ns = plan.interval_length_ns().unwrap_or(0);
@@ -234,7 +246,7 @@ fn generate_here(
             // The printing thread listens until this scope ends.
             let _ = intervals.send(interval.clone());
         };
-        target.run(plan, seed, transport, &Control::new(stop).with_observer(&observer))
+        target.run(plan, seed, transport, &control.with_observer(&observer))
     })
 }
 

@@ -1,5 +1,6 @@
 use clap::Parser;
-use tailwater_loadgen::search::{Judgement, Purpose, Verdict};
+use tailwater_loadgen::coordinate::fleet::AgentOutcome;
+use tailwater_loadgen::search::{Bound, Judgement, Purpose, Search, Verdict};
 use tailwater_workload::{LatencyRecorder, Rate};
 
 use super::args::NamedPlan;
@@ -47,6 +48,11 @@ fn an_option_that_would_have_no_effect_is_refused_with_advice() {
         ("--iokernel @x", "--over tailwater"),
         ("--over tailwater --core 1", "lends its cores"),
         ("--over port --agents 2", "leave agents out"),
+        ("--core 0,1", "with --agents"),
+        ("--coordinate 127.0.0.1:2 --core 0", "--agent`"),
+        ("--no-preload", "memcached and rocks"),
+        ("--protocol echo --no-preload", "memcached and rocks"),
+        ("--interval 200ms", "--hdr-log"),
     ] {
         let error = args(&format!("127.0.0.1:1 --rate 1k {words}")).task().unwrap_err().to_string();
         assert!(error.contains(advice), "{words}: {error}");
@@ -55,11 +61,22 @@ fn an_option_that_would_have_no_effect_is_refused_with_advice() {
         "--over port --core 0 --iokernel @x",
         "--over port --tcp --protocol memcached",
         "--over tailwater --agents 2",
+        "--agents 2 --core 0,1",
+        "--protocol rocks --no-preload",
+        "--interval 200ms --json x",
+        "--interval 200ms --hdr-log x",
     ] {
         args(&format!("127.0.0.1:1 --rate 1k {words}")).task().expect(words);
     }
     for words in ["--protocol http --connections 64", "--tcp --pipeline 1 --service exp:1us", "--flows 4"] {
         args(&format!("127.0.0.1:1 --rate 1k {words}")).task().expect(words);
+    }
+    for words in ["--max-rate 2M", "--resolution 2%", "--repeats 5", "--max-trials 9"] {
+        let typed = |rest: &str| {
+            Words::try_parse_from(format!("load 127.0.0.1:1 --rate 1k {words}{rest}").split(' ')).map(|_| ())
+        };
+        assert!(typed("").unwrap_err().to_string().contains("--slo"), "{words}");
+        typed(" --slo p99=1ms").expect(words);
     }
     for words in ["--connections 0", "--tcp --pipeline 0", "--tcp --pipeline 1025"] {
         let words = format!("load 127.0.0.1:1 --rate 1k {words}");
@@ -69,9 +86,13 @@ fn an_option_that_would_have_no_effect_is_refused_with_advice() {
 
 #[test]
 fn a_server_is_an_address_or_a_name_with_a_port() {
-    let server = |text: &str| Words::try_parse_from(["load", text, "--rate", "1k"]).map(|w| w.args.server);
+    let server = |text: &str| {
+        Words::try_parse_from(["load", text, "--rate", "1k"]).map(|w| w.args.server.map(|s| s.address))
+    };
     assert_eq!(server("127.0.0.1:7").unwrap(), "127.0.0.1:7".parse().ok());
     assert_eq!(server("[::1]:7").unwrap(), "[::1]:7".parse().ok());
+    let named = args("localhost:80 --rate 1k --protocol http:/").server.unwrap();
+    assert_eq!((named.authority.as_str(), named.address.port()), ("localhost:80", 80), "the name stays");
     for without_port in ["127.0.0.1", "localhost", "localhost:", "127.0.0.1:99999"] {
         let error = server(without_port).unwrap_err().to_string();
         assert!(error.contains("for instance 127.0.0.1:5000"), "{error}");
@@ -84,6 +105,80 @@ fn a_search_starts_at_the_rate_given_and_has_shorter_trials() {
     let Task::Search(task) = typed.task().unwrap() else { panic!("no search") };
     assert_eq!((task.plan.from, task.plan.resolution), (Rate::new(20e3).unwrap(), 0.02));
     assert_eq!(typed.plan_at(task.plan.from).unwrap().plan.schedule.to_string(), "3s@20k");
+}
+
+#[test]
+fn a_limit_on_windows_that_agents_would_not_keep_is_refused() {
+    let search = |words: &str| args(&format!("127.0.0.1:1 --slo win-p99.9=200us {words}")).task();
+    let error = search("--agents 2 --duration 7min").unwrap_err().to_string();
+    assert!(error.contains("6 minutes"), "{error}");
+    search("--agents 2 --duration 5min").unwrap();
+    search("--duration 7min").unwrap();
+}
+
+#[test]
+fn a_margin_may_be_nothing_and_a_resolution_may_not() {
+    assert_eq!((parse_margin("0%"), parse_percent("5%")), (Ok(0.0), Ok(0.05)));
+    for (text, read) in [
+        ("0%", parse_percent as fn(&str) -> _),
+        ("-1%", parse_margin),
+        ("NaN%", parse_margin),
+        ("5", parse_margin),
+    ] {
+        assert!(read(text).is_err(), "{text}");
+    }
+}
+
+/// A run of `plan` in which every request was answered within 10 us.
+fn answered(plan: &Plan, agents: Vec<AgentOutcome>) -> session::Done {
+    let mut recorder = LatencyRecorder::with_intervals(0, 100_000_000);
+    (0..1000u64).for_each(|i| recorder.record(i * 1_000_000, 10_000));
+    let mut measurement = tailwater_loadgen::Generator::new(plan.clone(), 1, 0).unwrap().finish(1);
+    measurement.summary = recorder.finish(1_000_000_000);
+    session::Done { measurement, seed: 1, started: std::time::SystemTime::now(), agents }
+}
+
+/// Searches, trial `number` being made by `trial`.
+fn searched(mut trial: impl FnMut(&Plan, u64) -> anyhow::Result<session::Done>) -> anyhow::Result<Measured> {
+    let typed = args("127.0.0.1:1 --slo p99.9=200us --rate 1k");
+    let Task::Search(task) = typed.task().unwrap() else { panic!("no search") };
+    search::search(&typed, 0, &task, &Progress::new(false, true), &mut trial, &|| false)
+}
+
+#[test]
+fn a_trial_that_cannot_be_made_ends_the_search_and_keeps_what_it_found() {
+    let fails_at = |fatal: u64| {
+        searched(|plan, number| {
+            anyhow::ensure!(number < fatal, "no server answered");
+            Ok(answered(plan, Vec::new()))
+        })
+    };
+    let measured = fails_at(3).unwrap();
+    let found = measured.document.search.as_ref().unwrap();
+    assert_eq!((found.load, found.bound, found.trials.len()), (Rate::new(4e3).ok(), Bound::Trials, 3));
+    assert_eq!(measured.document.points.len(), 3);
+    assert_eq!(measured.document.warnings, ["ended at 8k: no server answered"]);
+    assert_eq!(measured.ended.unwrap().to_string(), "no server answered");
+    assert!(fails_at(0).is_err(), "there is nothing to keep");
+}
+
+#[test]
+fn a_trial_without_an_agents_share_is_no_vote() {
+    let measured = searched(|plan, number| {
+        let failure = (number == 2).then(|| "it closed the connection".to_owned());
+        let agent = AgentOutcome {
+            agent: "10.0.0.2:7171".to_owned(),
+            start_uncertainty_us: 1.0,
+            offered: 1,
+            failure,
+        };
+        Ok(answered(plan, vec![agent]))
+    })
+    .unwrap();
+    let found = measured.document.search.as_ref().unwrap();
+    assert_eq!((found.load, found.trials.len()), (Rate::new(2e3).ok(), 2));
+    assert!(measured.document.warnings[0].contains("10.0.0.2:7171"), "{:?}", measured.document.warnings);
+    assert!(measured.ended.is_some());
 }
 
 #[test]

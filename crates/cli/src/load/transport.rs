@@ -69,7 +69,8 @@ pub struct Transport {
 
 enum Made {
     Nothing,
-    Attached(Attached),
+    /// And the socket of the IOKernel that it is attached to: a process attaches to one, once.
+    Attached(Attached, String),
     Port(PortHost),
 }
 
@@ -82,12 +83,22 @@ impl Transport {
     /// Makes what runs this `way` need.
     ///
     /// # Errors
-    /// When the IOKernel cannot be started or attached to.
+    /// When the IOKernel cannot be started or attached to, or this process is attached to another one.
     pub fn prepare(&self, way: &Way) -> anyhow::Result<()> {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         match (way.over, &*made) {
-            (Over::Tailwater, Made::Nothing | Made::Port(_)) => *made = Made::Attached(attach(way)?),
-            (Over::Port, Made::Nothing | Made::Attached(_)) => {
+            (Over::Tailwater, Made::Nothing | Made::Port(_)) => {
+                *made = Made::Attached(attach(way)?, socket_of(way));
+            }
+            (Over::Tailwater, Made::Attached(_, socket)) => {
+                let wanted = socket_of(way);
+                anyhow::ensure!(
+                    *socket == wanted,
+                    "this generator is attached to the IOKernel at {socket} and cannot change to the one at {wanted}: \
+                     start another one"
+                );
+            }
+            (Over::Port, Made::Nothing | Made::Attached(..)) => {
                 let socket = way.iokernel.as_deref().unwrap_or(IOKERNEL);
                 *made = Made::Port(PortHost::start(socket, self.core, way.connections.is_some())?);
             }
@@ -114,10 +125,10 @@ impl Transport {
         let target = Target { server, core: self.core, wait };
         let connections = way.connections.map(|(count, pipeline)| Connections { count, pipeline });
         Ok(match (&*made, connections) {
-            (Made::Attached(attached), None) if way.over == Over::Tailwater => {
+            (Made::Attached(attached, _), None) if way.over == Over::Tailwater => {
                 attached.run_udp(plan, &load, &target, control)?
             }
-            (Made::Attached(attached), Some(connections)) if way.over == Over::Tailwater => {
+            (Made::Attached(attached, _), Some(connections)) if way.over == Over::Tailwater => {
                 attached.run_tcp(plan, &load, connections, &target, control)?
             }
             (Made::Port(port), _) if way.over == Over::Port => {
@@ -129,12 +140,18 @@ impl Transport {
     }
 }
 
+/// The IOKernel's socket: the one asked for, the environment's, or the usual one.
+fn socket_of(way: &Way) -> String {
+    let named = way.iokernel.clone().or_else(|| std::env::var("TAILWATER_IOKERNEL").ok());
+    named.unwrap_or_else(|| IOKERNEL.to_owned())
+}
+
 /// A runtime with one kthread that polls as long as nobody else wants its core; `TAILWATER_*` variables win.
 fn attach(way: &Way) -> anyhow::Result<Attached> {
     let unset = |name: &str| std::env::var_os(name).is_none();
     let mut builder = tailwater::Builder::new();
     if way.iokernel.is_some() || unset("TAILWATER_IOKERNEL") {
-        builder = builder.iokernel(way.iokernel.as_deref().unwrap_or(IOKERNEL));
+        builder = builder.iokernel(socket_of(way));
     }
     if unset("TAILWATER_NAME") {
         builder = builder.name(format!("load-{}", std::process::id()));

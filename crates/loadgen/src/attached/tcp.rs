@@ -144,7 +144,7 @@ impl Run<'_> {
             if self.over.load(Relaxed) {
                 return;
             }
-            self.lock().handle_down(id);
+            self.lock().handle_down(id, self.clock.now_ns());
             stream = loop {
                 time::sleep(RETRY);
                 match open(self.server) {
@@ -186,9 +186,9 @@ impl State {
         self.lanes.handle_up(id);
     }
 
-    fn handle_down(&mut self, id: LaneId) {
+    fn handle_down(&mut self, id: LaneId, now_ns: u64) {
         self.generator.count_reconnect();
-        self.lanes.handle_down(id, &mut self.generator);
+        self.lanes.handle_down(id, now_ns, &mut self.generator);
         self.connections[id as usize].stream = None;
     }
 

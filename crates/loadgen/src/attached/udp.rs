@@ -84,7 +84,7 @@ impl Run<'_> {
                 bytes.clear();
                 generator.encode(&outgoing, &mut bytes);
                 if self.sockets[usize::from(outgoing.flow)].send(&bytes).is_err() {
-                    generator.handle_send_failure(&outgoing);
+                    generator.handle_send_failure(&outgoing, self.clock.now_ns());
                 }
             }
             let next = next_look(&generator, &self.clock);

@@ -16,11 +16,14 @@ use tailwater_workload::Interval;
 
 use crate::clock::Clock;
 use crate::control::Control;
-use crate::coordinate::wire::{Answer, Job, MAX_ANSWER, MAX_ORDER, Order, VERSION, Writer, read};
+use crate::coordinate::wire::{Answer, Job, MAX_ANSWER, MAX_ORDER, Order, VERSION, Writer, read, watch};
 use crate::report::Measurement;
 
 /// How soon an agent notices that it is to stop.
 const GLANCE: Duration = Duration::from_millis(50);
+
+/// How long whoever connects may take to greet: another coordinator may be waiting.
+pub const HELLO_PATIENCE: Duration = Duration::from_secs(3);
 
 /// How long a prepared job waits for the order to start: for the slowest agent, and some.
 pub const START_PATIENCE: Duration = Duration::from_secs(660);
@@ -41,12 +44,25 @@ pub fn serve<T: DeserializeOwned + Send>(
     stop: &AtomicBool,
     once: bool,
 ) -> io::Result<()> {
+    serve_by(listener, run_job, stop, once, Clock::start)
+}
+
+/// As [`serve`], each conversation by a clock that `start_clock` makes.
+pub(super) fn serve_by<T: DeserializeOwned + Send>(
+    listener: &TcpListener,
+    run_job: impl RunJob<T>,
+    stop: &AtomicBool,
+    once: bool,
+    start_clock: impl Fn() -> Clock,
+) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     while !stop.load(Relaxed) {
         match listener.accept() {
             Ok((stream, _)) => {
                 // A coordinator that leaves or talks nonsense is that coordinator's problem.
-                let _ = stream.set_nonblocking(false).and_then(|()| converse(&stream, &run_job, stop));
+                let _ = stream
+                    .set_nonblocking(false)
+                    .and_then(|()| converse(&stream, &run_job, start_clock(), stop));
                 if once {
                     return Ok(());
                 }
@@ -92,10 +108,10 @@ impl<R> Clone for Conversation<'_, R> {
 fn converse<T: DeserializeOwned + Send>(
     stream: &TcpStream,
     run_job: &impl RunJob<T>,
+    clock: Clock,
     stop: &AtomicBool,
 ) -> io::Result<()> {
-    stream.set_nodelay(true)?;
-    let clock = Clock::start();
+    watch(stream)?;
     let writer = Writer::new(stream.try_clone()?, MAX_ANSWER);
     let stop_job = AtomicBool::new(false);
     let conversation = Conversation { writer: &writer, run_job, stop_job: &stop_job };
@@ -142,29 +158,38 @@ fn obey<'scope, 'env: 'scope, T: DeserializeOwned + Send + 'scope, R: RunJob<T>>
     stop: &AtomicBool,
 ) -> io::Result<()> {
     let mut running: Option<Running<'scope>> = None;
+    let (mut greeted, greet_by) = (false, Instant::now() + HELLO_PATIENCE);
     let mut result = Ok(());
-    while result.is_ok() {
+    while result.is_ok() && (greeted || Instant::now() < greet_by) {
+        if stop.load(Relaxed) {
+            // A job that runs ends first, and its answer is sent.
+            conversation.stop_job.store(true, Relaxed);
+            if running.is_none() {
+                break;
+            }
+        }
         let event = match inbox.recv_timeout(GLANCE) {
             Ok(event) => event,
-            Err(RecvTimeoutError::Timeout) if !stop.load(Relaxed) => continue,
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
+            Err(RecvTimeoutError::Timeout) => continue,
+            Err(RecvTimeoutError::Disconnected) => break,
         };
         match event {
             Event::Gone => break,
             Event::JobOver => {
                 if let Some(job) = running.take() {
-                    // Its panic, if any, was reported as its failure.
+                    // When it has ended, its answer is sent. Its panic, if any, was reported as its failure.
                     let _ = job.thread.join();
                 }
             }
             Event::Order(Order::Hello { version }) => {
+                greeted = true;
                 result =
                     conversation.writer.send(&Answer::Hello { version: VERSION, pid: std::process::id() });
                 if version != VERSION {
                     break;
                 }
             }
-            Event::Order(Order::Prepare(job)) if running.is_none() => {
+            Event::Order(Order::Prepare(job)) if greeted && running.is_none() => {
                 conversation.stop_job.store(false, Relaxed);
                 let (start, started) = channel();
                 let (conversation, events) = (conversation.clone(), events.clone());

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use tailwater_workload::Interval;
 
 use crate::clock::Clock;
-use crate::coordinate::wire::{Answer, Job, MAX_ANSWER, MAX_ORDER, Order, VERSION, Writer, read};
+use crate::coordinate::wire::{Answer, Job, MAX_ANSWER, MAX_ORDER, Order, VERSION, Writer, read, watch};
 use crate::report::Measurement;
 
 /// How often each agent is asked for the time before a job.
@@ -67,6 +67,8 @@ pub struct AgentOutcome {
 pub struct FleetOutcome {
     /// Of all agents that finished, joined.
     pub measurement: Measurement,
+    /// When their schedules started, by the coordinator's clock.
+    pub started: Instant,
     /// One for each agent.
     pub agents: Vec<AgentOutcome>,
 }
@@ -116,22 +118,36 @@ impl Fleet {
         for (index, address) in addresses.iter().take(MAX_AGENTS).enumerate() {
             let agent = Agent::connect(*address, index, &events)
                 .map_err(|error| FleetError { agent: address.to_string(), problem: error.to_string() })?;
+            // At once: agents do not wait for long, and the next one may be slow to reach.
+            agent.order::<()>(&Order::Hello { version: VERSION })?;
             agents.push(agent);
         }
-        let mut fleet = Self { clock, agents, inbox };
-        for index in 0..fleet.agents.len() {
-            fleet.agents[index].order::<()>(&Order::Hello { version: VERSION })?;
-            match fleet.await_answer(index, ANSWER_PATIENCE, &AtomicBool::new(false))?.1 {
-                Answer::Hello { version: VERSION, .. } => {}
-                Answer::Hello { version, .. } => {
-                    return Err(fleet.agents[index].wrong(format!(
+        let fleet = Self { clock, agents, inbox };
+        fleet.await_greetings()?;
+        Ok(fleet)
+    }
+
+    /// Waits until all agents have greeted in our version.
+    fn await_greetings(&self) -> Result<(), FleetError> {
+        let deadline = Instant::now() + ANSWER_PATIENCE;
+        let mut greeted = vec![false; self.agents.len()];
+        while let Some(missing) = greeted.iter().position(|greeted| !greeted) {
+            let event = self
+                .next_event(deadline, &AtomicBool::new(false))
+                .map_err(|problem| self.agents[missing].wrong(problem))?;
+            let agent = &self.agents[event.agent];
+            match event.what {
+                Ok(Answer::Hello { version: VERSION, .. }) => greeted[event.agent] = true,
+                Ok(Answer::Hello { version, .. }) => {
+                    return Err(agent.wrong(format!(
                         "it speaks version {version} of the agents' messages, we speak {VERSION}; use the same tailwater on both"
                     )));
                 }
-                _ => return Err(fleet.agents[index].wrong("it is no agent")),
+                Ok(_) => return Err(agent.wrong("it is no agent")),
+                Err(problem) => return Err(agent.wrong(problem)),
             }
         }
-        Ok(fleet)
+        Ok(())
     }
 
     /// How many agents there are.
@@ -169,16 +185,19 @@ impl Fleet {
             .max()
             .unwrap_or_default()
             + DONE_PATIENCE;
-        if let Err(error) = self.prepare(jobs, stop) {
-            self.abandon();
-            return Err(error);
-        }
+        let started = match self.prepare(jobs, stop) {
+            Ok(started) => started,
+            Err(error) => {
+                self.abandon();
+                return Err(error);
+            }
+        };
         let fates = self.collect(patience, stop, &mut on_interval);
-        self.join(fates)
+        self.join(started, fates)
     }
 
-    /// Gets all agents ready and starts them.
-    fn prepare<T: Serialize>(&mut self, jobs: Vec<Job<T>>, stop: &AtomicBool) -> Result<(), FleetError> {
+    /// Gets all agents ready, starts them and says when.
+    fn prepare<T: Serialize>(&mut self, jobs: Vec<Job<T>>, stop: &AtomicBool) -> Result<Instant, FleetError> {
         // Their readers have ended and tell nothing more, and an order to a closed connection may seem to arrive.
         if let Some((agent, problem)) =
             self.agents.iter().find_map(|agent| Some((agent, agent.gone.clone()?)))
@@ -221,7 +240,8 @@ impl Fleet {
             let at_ns = u64::try_from(i128::from(start_ns) + agent.offset_ns).unwrap_or(0);
             agent.order::<()>(&Order::Start { at_ns })?;
         }
-        Ok(())
+        // Some milliseconds from now.
+        Ok(self.clock.instant_at(start_ns).unwrap_or_else(Instant::now))
     }
 
     /// Tells all agents to end, and waits until they have, so that the next job finds them idle.
@@ -287,7 +307,7 @@ impl Fleet {
         fates
     }
 
-    fn join(&self, fates: Vec<Fate>) -> Result<FleetOutcome, FleetError> {
+    fn join(&self, started: Instant, fates: Vec<Fate>) -> Result<FleetOutcome, FleetError> {
         let mut joined: Option<Measurement> = None;
         let mut agents = Vec::new();
         for (agent, fate) in self.agents.iter().zip(fates) {
@@ -311,7 +331,7 @@ impl Fleet {
             });
         }
         match joined {
-            Some(measurement) => Ok(FleetOutcome { measurement, agents }),
+            Some(measurement) => Ok(FleetOutcome { measurement, started, agents }),
             None => Err(agents
                 .into_iter()
                 .find_map(|agent| agent.failure.map(|problem| FleetError { agent: agent.agent, problem }))
@@ -398,7 +418,7 @@ impl Agent {
         let stream = TcpStream::connect_timeout(&address, ANSWER_PATIENCE).map_err(|error| {
             io::Error::new(error.kind(), format!("{error}; is `tailwater load --agent` running there?"))
         })?;
-        stream.set_nodelay(true)?;
+        watch(&stream)?;
         let writer = Arc::new(Writer::new(stream.try_clone()?, MAX_ORDER));
         let events = events.clone();
         std::thread::Builder::new().name(format!("agent {address}")).spawn(move || {

@@ -15,8 +15,11 @@
 //! |---|---|
 //! | an agent fails before the start | no agent starts; the error names it |
 //! | an agent fails or vanishes during the run | the others finish; its share is missing, and the result says whose |
-//! | the coordinator vanishes | its agents end the run and wait for the next coordinator |
+//! | an agent's user ends it during the run | it ends the run, and sends what it measured so far |
+//! | the coordinator vanishes, or its host or network does without a word | its agents end the run and wait for the next coordinator |
 //! | either sends garbage | the connection ends, as if the other had vanished |
+//! | whoever comes to an agent says nothing | it is left after [`agent::HELLO_PATIENCE`] |
+//! | either is silent, or takes nothing, although its host should answer | after [`wire::SILENCE`] it counts as vanished |
 //! | a second coordinator comes | it waits until the first has left |
 //!
 //! # Trust

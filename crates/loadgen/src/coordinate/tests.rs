@@ -3,17 +3,17 @@
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use tailwater_workload::spin::{Reply, Request};
 
-use super::agent::serve;
+use super::agent::{HELLO_PATIENCE, serve_by};
 use super::fleet::Fleet;
-use super::wire::{Answer, Job, MAX_ANSWER, MAX_ORDER, Order, VERSION, read, write};
+use super::wire::{Answer, Job, MAX_ANSWER, MAX_ORDER, Order, SILENCE, VERSION, read, watch, write};
 use crate::clock::Clock;
 use crate::control::Control;
 use crate::generator::Generator;
@@ -29,12 +29,18 @@ enum Behaviour {
     Panic,
 }
 
-fn run_job(job: &Job<Behaviour>, control: &Control<'_>) -> Result<Measurement, String> {
+/// Runs a job, and tells `starts` when its schedule starts.
+fn run_job(
+    job: &Job<Behaviour>,
+    control: &Control<'_>,
+    starts: &Mutex<Vec<Instant>>,
+) -> Result<Measurement, String> {
     if job.target == Behaviour::FailBeforeTheStart {
         return Err("no server answered".to_owned());
     }
     let clock = Clock::start();
-    let start_ns = control.start_ns(&clock).map_err(|error| error.to_string())?;
+    let note = |at: Instant| starts.lock().unwrap().push(at);
+    let start_ns = control.with_start_observer(&note).start_ns(&clock).map_err(|error| error.to_string())?;
     match job.target {
         Behaviour::FailAfterTheStart => return Err("the network is down".to_owned()),
         Behaviour::Panic => panic!("on purpose"),
@@ -58,17 +64,29 @@ fn run_job(job: &Job<Behaviour>, control: &Control<'_>) -> Result<Measurement, S
 struct TestAgent {
     address: SocketAddr,
     stop: Arc<AtomicBool>,
+    /// When the schedules of its jobs started.
+    starts: Arc<Mutex<Vec<Instant>>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl TestAgent {
     fn start() -> Self {
+        Self::start_ahead(Duration::ZERO)
+    }
+
+    /// An agent whose clocks read that much more than they would.
+    fn start_ahead(ahead: Duration) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
-        let thread = std::thread::spawn(move || serve(&listener, run_job, &stopped, false).unwrap());
-        Self { address, stop, thread: Some(thread) }
+        let starts = Arc::new(Mutex::new(Vec::new()));
+        let (stopped, told) = (Arc::clone(&stop), Arc::clone(&starts));
+        let thread = std::thread::spawn(move || {
+            let run_job = |job: &Job<Behaviour>, control: &Control<'_>| run_job(job, control, &told);
+            let clock = || Clock::started_at(Instant::now().checked_sub(ahead).unwrap());
+            serve_by(&listener, run_job, &stopped, false, clock).unwrap();
+        });
+        Self { address, stop, starts, thread: Some(thread) }
     }
 }
 
@@ -91,7 +109,8 @@ fn job(target: Behaviour, seed: u64) -> Job<Behaviour> {
 
 #[test]
 fn two_agents_start_together_and_their_measurements_are_joined() {
-    let agents = [TestAgent::start(), TestAgent::start()];
+    // Their clocks have nothing to do with each other, nor with the coordinator's.
+    let agents = [3, 7].map(|seconds| TestAgent::start_ahead(Duration::from_secs(seconds)));
     let mut fleet = Fleet::connect(&agents.each_ref().map(|agent| agent.address)).unwrap();
     let stop = AtomicBool::new(false);
     // Twice, as a sweep does.
@@ -107,8 +126,42 @@ fn two_agents_start_together_and_their_measurements_are_joined() {
         assert_eq!(outcome.measurement.summary.duration_ns(), 300_000_000);
         assert!(outcome.agents.iter().all(|agent| agent.failure.is_none() && agent.offered == 600));
         // The last interval is not live; on a busy machine more are closed by the end only.
-        assert!(live.iter().all(|&offered| offered <= 600), "{live:?}");
+        assert!(live.iter().all(|&offered| 0 < offered && offered <= 600), "{live:?}");
+        for (agent, said) in agents.iter().zip(&outcome.agents) {
+            let at = agent.starts.lock().unwrap()[round as usize];
+            let off = at.max(outcome.started) - at.min(outcome.started);
+            assert!(off.as_nanos() as f64 / 1e3 <= said.start_uncertainty_us, "{off:?} off: {said:?}");
+        }
     }
+}
+
+#[test]
+fn a_watched_connection_asks_whether_its_peer_is_there_within_the_silence_it_allows() {
+    use rustix::net::sockopt;
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    watch(&stream).unwrap();
+    assert!(sockopt::socket_keepalive(&stream).unwrap());
+    let asked = sockopt::tcp_keepidle(&stream).unwrap()
+        + sockopt::tcp_keepintvl(&stream).unwrap() * sockopt::tcp_keepcnt(&stream).unwrap();
+    assert!(asked <= SILENCE, "{asked:?}");
+    assert_eq!(u128::from(sockopt::tcp_user_timeout(&stream).unwrap()), SILENCE.as_millis());
+    assert_eq!(stream.write_timeout().unwrap(), Some(SILENCE));
+}
+
+#[test]
+fn whoever_says_nothing_does_not_keep_the_next_coordinator_waiting() {
+    let agent = TestAgent::start();
+    let silent = TcpStream::connect(agent.address).unwrap();
+    // Neither does who begins to speak and stops.
+    let mut halting = TcpStream::connect(agent.address).unwrap();
+    halting.write_all(&[0, 0]).unwrap();
+    let begin = Instant::now();
+    let mut fleet = Fleet::connect(&[agent.address]).unwrap();
+    assert!(begin.elapsed() >= HELLO_PATIENCE, "both were heard out first");
+    let outcome = fleet.run(vec![job(Behaviour::Answer, 1)], &AtomicBool::new(false), |_, _, _| {}).unwrap();
+    assert_eq!(outcome.measurement.summary.counts().offered, 600);
+    drop((silent, halting));
 }
 
 #[test]
@@ -179,6 +232,18 @@ fn a_stopped_fleet_reports_what_it_has() {
     let mut long = job(Behaviour::Answer, 1);
     long.plan.schedule = "1h@2k".parse().unwrap();
     let outcome = fleet.run(vec![long], &stop, |_, _, _| stop.store(true, Relaxed)).unwrap();
+    assert!(outcome.measurement.interrupted);
+    assert!(outcome.measurement.summary.counts().offered > 0);
+}
+
+#[test]
+fn an_agent_whose_user_ends_it_sends_what_it_has() {
+    let agent = TestAgent::start();
+    let mut fleet = Fleet::connect(&[agent.address]).unwrap();
+    let mut long = job(Behaviour::Answer, 1);
+    long.plan.schedule = "1h@2k".parse().unwrap();
+    let stop_agent = |_: usize, _: u64, _: &_| agent.stop.store(true, Relaxed);
+    let outcome = fleet.run(vec![long], &AtomicBool::new(false), stop_agent).unwrap();
     assert!(outcome.measurement.interrupted);
     assert!(outcome.measurement.summary.counts().offered > 0);
 }

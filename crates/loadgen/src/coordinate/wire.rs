@@ -5,7 +5,9 @@
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::sync::Mutex;
+use std::time::Duration;
 
+use rustix::net::sockopt;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tailwater_workload::Interval;
@@ -14,7 +16,16 @@ use crate::plan::Plan;
 use crate::report::Measurement;
 
 /// The messages' version; both sides must speak the same.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
+
+/// How long the other side may be silent in what TCP itself asks of it, or take nothing of what it is sent, before it counts as
+/// gone. A host that is switched off, or a network that is cut, says nothing.
+pub const SILENCE: Duration = Duration::from_secs(15);
+
+/// After how much silence TCP asks whether the other side is still there, and how often within [`SILENCE`].
+const ASK_AFTER: Duration = Duration::from_secs(5);
+const ASK_EVERY: Duration = Duration::from_secs(2);
+const ASK_TIMES: u32 = 5;
 
 /// Longest order in bytes: a plan of as many segments as there may be, and files of some MiB.
 pub const MAX_ORDER: u32 = 64 << 20;
@@ -128,6 +139,22 @@ pub fn read<M: DeserializeOwned>(mut input: impl Read, most: u32) -> io::Result<
         .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, format!("not a message: {error}")))
 }
 
+/// Makes a connection one that notices a peer which is gone without a word: keepalive and the user timeout (RFC 9293 sections
+/// 3.8.4 and 3.8.3), and a bound for writes that a peer does not read.
+///
+/// # Errors
+/// When the kernel refuses an option.
+pub(crate) fn watch(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    stream.set_write_timeout(Some(SILENCE))?;
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, ASK_AFTER)?;
+    sockopt::set_tcp_keepintvl(stream, ASK_EVERY)?;
+    sockopt::set_tcp_keepcnt(stream, ASK_TIMES)?;
+    sockopt::set_tcp_user_timeout(stream, SILENCE.as_millis() as u32)?;
+    Ok(())
+}
+
 /// The writing half of a connection, for several threads.
 #[derive(Debug)]
 pub(crate) struct Writer {
@@ -142,7 +169,10 @@ impl Writer {
 
     pub(crate) fn send<M: Serialize>(&self, message: &M) -> io::Result<()> {
         let mut stream = self.stream.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        write(&mut *stream, message, self.most)
+        write(&mut *stream, message, self.most).inspect_err(|_| {
+            // What was written may end within a message: nothing can follow it.
+            let _ = stream.shutdown(std::net::Shutdown::Both);
+        })
     }
 
     /// Ends the connection in both directions: whoever reads from it sees its end.

@@ -211,7 +211,7 @@ fn requests_beyond_the_table_are_lost_without_blocking() {
 fn a_request_that_cannot_be_sent_is_lost_once() {
     let mut generator = Generator::new(plan("2ms@1k", "const", "const:1us"), 1, 0).unwrap();
     let first = generator.poll_due(MS).unwrap();
-    generator.handle_send_failure(&first);
+    generator.handle_send_failure(&first, MS);
     let second = generator.poll_due(2 * MS).unwrap();
     generator.handle_reply(2 * MS, 0, &reply(&second));
     assert!(generator.is_done());

@@ -139,3 +139,25 @@ fn a_server_of_another_protocol_is_refused() {
     let error = run(&plan("1s@1"), &load("spin"), none, &target, &AtomicBool::new(false)).unwrap_err();
     assert!(matches!(error, TcpLoadError::Count { count: 0 }), "{error}");
 }
+
+#[test]
+fn a_first_page_that_redirects_is_an_answer_but_not_the_right_one() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let server = listener.local_addr().unwrap();
+    // Ends with the process.
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (mut stream, mut asked) = (stream.unwrap(), [0; 1024]);
+            let answer = b"HTTP/1.1 301 Moved\r\nLocation: https://example.com/\r\nContent-Length: 0\r\n\r\n";
+            // Once for the request, and once until the client has read and left.
+            while let Ok(1..) = std::io::Read::read(&mut stream, &mut asked) {
+                let _ = std::io::Write::write_all(&mut stream, answer);
+            }
+        }
+    });
+    let http = crate::protocol::Http::new("example.com", &["/"]).unwrap();
+    let wait = Duration::from_millis(500);
+    let error = contact_server(&http, server, wait, &AtomicBool::new(false)).unwrap_err();
+    assert!(matches!(error, TcpLoadError::WrongAnswer { protocol: "http", .. }), "{error}");
+    assert!(error.to_string().contains("redirection"), "{error}");
+}

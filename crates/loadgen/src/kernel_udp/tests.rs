@@ -94,6 +94,28 @@ fn a_missing_server_is_an_error_that_names_the_address() {
 }
 
 #[test]
+fn a_server_that_answers_wrongly_is_told_from_none() {
+    use crate::protocol::testing::{Fate, Server, protocols};
+    for protocol in protocols(Medium::Datagram) {
+        // A lie about a key that is not looked at first is none.
+        if protocol.name() == "memcached" {
+            continue;
+        }
+        let server = Server::start(protocol.name(), |_| Fate::Lie);
+        let (stop, wait) = (AtomicBool::new(false), Duration::from_millis(500));
+        let over_udp = contact_server(&*protocol, server.address, wait, &stop).unwrap_err();
+        assert!(matches!(over_udp, UdpError::WrongAnswer { .. }), "{over_udp}");
+        let over_tcp = crate::kernel_tcp::contact_server(&*protocol, server.address, wait, &stop)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            over_tcp.contains("but wrongly") && over_tcp.contains(&server.address.to_string()),
+            "{over_tcp}"
+        );
+    }
+}
+
+#[test]
 fn a_stopped_run_reports_what_it_has() {
     let server = Server::start(|_| 1);
     let mut plan = plan(1);

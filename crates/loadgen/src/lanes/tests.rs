@@ -102,7 +102,7 @@ fn answers_out_of_step_end_the_connection() {
     // The first one is left out.
     let result = lanes.handle_bytes(0, 10 * MS, &echoed[40..], &mut generator);
     assert_eq!(result, Err(Malformed));
-    lanes.handle_down(0, &mut generator);
+    lanes.handle_down(0, 10 * MS, &mut generator);
     lanes.check();
     let measurement = generator.finish(10 * MS);
     assert_eq!(measurement.oddities.wrong, u64::from(RESYNC));
@@ -177,7 +177,7 @@ proptest! {
                     prop_assert_eq!(lanes.handle_bytes(id, now_ns, &echoed, &mut generator), Ok(()));
                 }
                 Step::Down { id } => {
-                    lanes.handle_down(id, &mut generator);
+                    lanes.handle_down(id, now_ns, &mut generator);
                     server[id as usize].clear();
                     up[id as usize] = false;
                 }
@@ -191,7 +191,7 @@ proptest! {
         }
         // To the end of the schedule and of every timeout.
         for id in 0..3 {
-            lanes.handle_down(id, &mut generator);
+            lanes.handle_down(id, now_ns, &mut generator);
         }
         while !generator.is_done() {
             now_ns += 10 * MS;

@@ -2,7 +2,8 @@
 //!
 //! The status must be 200 and the body must be the one expected, by length and hash: the first that this run was given for
 //! the path, unless a body was given beforehand. Bodies are told by `Content-Length` or chunks; one that ends with the
-//! connection is malformed, since the connection is to be kept.
+//! connection is malformed, since the connection is to be kept. Interim answers (1xx) are part of the answer that follows
+//! them; 101 is malformed, since nobody asked for another protocol (RFC 9110 sections 15.2 and 15.2.2).
 //!
 //! A ticket is the place of the path in the list.
 
@@ -103,19 +104,36 @@ struct Head {
     framing: Framing,
 }
 
-/// Reads the head of an answer; `None` while it has not all come.
+/// Reads the head of an answer, and of all interim answers before it; `None` while it has not all come.
 fn read_head(stream: &[u8]) -> Result<Option<Head>, Malformed> {
     let searched = &stream[..stream.len().min(MAX_HEAD)];
-    let Some(end) = searched.windows(4).position(|window| window == b"\r\n\r\n") else {
-        return if stream.len() >= MAX_HEAD { Err(Malformed) } else { Ok(None) };
-    };
-    let text = std::str::from_utf8(&stream[..end]).map_err(|_| Malformed)?;
-    let mut lines = text.split("\r\n");
-    let first = lines.next().ok_or(Malformed)?;
-    let rest = first.strip_prefix("HTTP/1.").ok_or(Malformed)?;
-    let status: u16 = rest.get(2..5).and_then(|code| code.parse().ok()).ok_or(Malformed)?;
+    let mut begin = 0;
+    // Each turn goes further, within the longest head.
+    loop {
+        let Some(end) = searched[begin..].windows(4).position(|window| window == b"\r\n\r\n") else {
+            return if stream.len() >= MAX_HEAD { Err(Malformed) } else { Ok(None) };
+        };
+        let text = std::str::from_utf8(&searched[begin..begin + end]).map_err(|_| Malformed)?;
+        let (first, fields) = text.split_once("\r\n").unwrap_or((text, ""));
+        let rest = first.strip_prefix("HTTP/1.").ok_or(Malformed)?;
+        let status: u16 = rest.get(2..5).and_then(|code| code.parse().ok()).ok_or(Malformed)?;
+        begin += end + 4;
+        match status {
+            101 => return Err(Malformed),
+            100..=199 => {}
+            _ => return Ok(Some(Head { len: begin, status, framing: read_framing(status, fields)? })),
+        }
+    }
+}
+
+/// How the body after a head of this status and these fields ends (RFC 9112 section 6.3).
+fn read_framing(status: u16, fields: &str) -> Result<Framing, Malformed> {
+    if matches!(status, 204 | 304) {
+        // No body, whatever the fields say: a 304 may tell the length of what was not sent.
+        return Ok(Framing::Length(0));
+    }
     let (mut length, mut chunked) = (None, false);
-    for line in lines {
+    for line in fields.split("\r\n").filter(|line| !line.is_empty()) {
         let (name, value) = line.split_once(':').ok_or(Malformed)?;
         if name.eq_ignore_ascii_case("content-length") {
             let value: usize = value.trim().parse().map_err(|_| Malformed)?;
@@ -131,14 +149,11 @@ fn read_head(stream: &[u8]) -> Result<Option<Head>, Malformed> {
             }
         }
     }
-    let framing = match (chunked, length, status) {
-        (true, _, _) => Framing::Chunked,
-        (false, Some(length), _) => Framing::Length(length),
-        // These have no body (RFC 9112 section 6.3).
-        (false, None, 204 | 304) => Framing::Length(0),
-        (false, None, _) => return Err(Malformed),
-    };
-    Ok(Some(Head { len: end + 4, status, framing }))
+    match (chunked, length) {
+        (true, _) => Ok(Framing::Chunked),
+        (false, Some(length)) => Ok(Framing::Length(length)),
+        (false, None) => Err(Malformed),
+    }
 }
 
 /// Goes over the chunks at the beginning of `bytes` (RFC 9112 section 7.1) and hands each to `take`; where they end, `None`

@@ -99,8 +99,37 @@ fn what_servers_say_when_they_cannot_is_told_from_lies() {
 }
 
 #[test]
+fn interim_answers_are_skipped_and_answers_without_a_body_end_with_their_head() {
+    let http = Http::new("example.com:80", &["/"]).unwrap();
+    let request = Request { id: 9, ticket: 0, due_ns: 0 };
+    let mut asked = Vec::new();
+    http.encode(&request, Medium::Stream, &mut asked);
+    assert_eq!(asked, b"GET / HTTP/1.1\r\nHost: example.com:80\r\n\r\n");
+    let hints = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n".to_vec();
+    let last = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc";
+    let whole = [&hints[..], last].concat();
+    for len in 0..whole.len() {
+        assert_eq!(http.split(&whole[..len]), Ok(None), "{len} bytes");
+    }
+    assert_eq!(http.split(&[&whole[..], last].concat()), Ok(Some(whole.len())));
+    assert_eq!(http.check(&request, &whole, Medium::Stream), Verdict::Right);
+    assert_eq!(http.check(&request, last, Medium::Stream), Verdict::Right, "the same body");
+    for head in [
+        "HTTP/1.1 304 Not Modified\r\nContent-Length: 99999999999\r\n\r\n",
+        "HTTP/1.1 204 No Content\r\nContent-Length: 3\r\n\r\n",
+        "HTTP/1.1 204 No Content\r\n\r\n",
+    ] {
+        let followed = [head.as_bytes(), last].concat();
+        assert_eq!(http.split(&followed), Ok(Some(head.len())), "{head}");
+    }
+    // No end of them.
+    assert_eq!(http.split(&hints.repeat(300)), Err(Malformed));
+}
+
+#[test]
 fn streams_that_cannot_be_answers_are_refused() {
-    let streams: [(&str, &[u8]); 8] = [
+    let streams: [(&str, &[u8]); 9] = [
+        ("http", b"HTTP/1.1 101 Switching Protocols\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"),
         ("spin", &[0; 40]),
         ("rocks", &[0; 32]),
         ("memcached", b"VALUE a 0 99999999999999999999\r\n"),

@@ -3,7 +3,7 @@
 //! | limit | is about |
 //! |---|---|
 //! | `p99.9=200us` | 99.9 % of all requests, lost ones included, answered within 200 us |
-//! | `win-p99.9=200us` | the median over 100 ms windows of each one's p99.9: the machine's own stalls fall out |
+//! | `win-p99.9=200us` | the median over 100 ms windows of each one's p99.9, lost ones included: the machine's own stalls fall out |
 //!
 //! Several are joined by commas, and all must be kept. Whatever the limit, at most [`MOST_LOST`] of the requests may be lost.
 
@@ -12,6 +12,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use tailwater_workload::Summary;
+use tailwater_workload::summary::NEVER_NS;
 use tailwater_workload::units::{UnitError, format_duration_ns, parse_duration_ns};
 
 /// Part of the requests that may be lost in a trial that meets its limits.
@@ -25,7 +26,7 @@ pub const MOST_LATE: f64 = 0.1;
 pub enum Measure {
     /// The latency that this fraction of the requests, above 0 and below 1, does not exceed.
     Quantile(f64),
-    /// The median over windows of each one's p99.9.
+    /// The median over windows of each one's p99.9, where requests lost in a window count as longer than any.
     WindowedP999,
 }
 
@@ -120,7 +121,9 @@ impl Slo {
 impl Measure {
     /// In nanoseconds; `None` when nothing completed, or when the request at that quantile was lost.
     fn of(self, summary: &Summary) -> Option<u64> {
-        let Self::Quantile(quantile) = self else { return summary.windowed_p999_ns() };
+        let Self::Quantile(quantile) = self else {
+            return summary.windowed_settled_p999_ns().filter(|&ns| ns != NEVER_NS);
+        };
         let counts = summary.counts();
         // The same request's place among those that were answered.
         let among_completed =
@@ -200,12 +203,12 @@ mod tests {
     fn summary(lost: u64, late: u64) -> Summary {
         let mut recorder = LatencyRecorder::new(0);
         for us in 1..=1000 {
-            recorder.count_offered();
+            recorder.count_offered(us);
             recorder.record(us, us * 1000);
         }
         (0..lost).for_each(|_| {
-            recorder.count_offered();
-            recorder.count_lost();
+            recorder.count_offered(1000);
+            recorder.count_lost(1000);
         });
         (0..late).for_each(|_| recorder.count_late());
         recorder.finish(1_000_000_000)
@@ -234,6 +237,29 @@ mod tests {
         assert_eq!(verdict("p50=2ms", 5, 0), Verdict::Met);
         assert_eq!(verdict("p50=2ms", 50, 0), Verdict::Missed);
         assert_eq!("p50=1s".parse::<Slo>().unwrap().judge(&Summary::default()).verdict, Verdict::Missed);
+    }
+
+    #[test]
+    fn a_windowed_limit_sees_what_every_window_loses() {
+        // 9 of 1000 lost in each of 10 windows, less than may be lost in all; the others are answered in 50 us.
+        let overloaded = |lost: u64| {
+            let mut recorder = LatencyRecorder::new(0);
+            for request in 0..10_000u64 {
+                let now_ns = request * 100_000;
+                recorder.count_offered(now_ns);
+                if request % 1000 < lost {
+                    recorder.count_lost(now_ns);
+                } else {
+                    recorder.record(now_ns, 50_000);
+                }
+            }
+            recorder.finish(1_000_000_000)
+        };
+        let slo: Slo = "win-p99.9=200us".parse().unwrap();
+        let judged = slo.judge(&overloaded(9));
+        assert_eq!((judged.verdict, judged.measured_us), (Verdict::Missed, vec![None]));
+        let judged = slo.judge(&overloaded(1));
+        assert_eq!((judged.verdict, judged.measured_us), (Verdict::Met, vec![Some(50.0)]));
     }
 
     #[test]

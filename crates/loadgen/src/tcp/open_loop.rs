@@ -136,7 +136,7 @@ impl OpenLoop {
     #[cold]
     fn end(&mut self, client: &mut Client, id: LaneId, now: Instant) {
         self.generator.count_reconnect();
-        self.lanes.handle_down(id, &mut self.generator);
+        self.lanes.handle_down(id, now.0, &mut self.generator);
         let _ = client.abort(id);
         self.retry_at_ns[id as usize] = Some(now.0 + RETRY_NS);
         self.down += 1;

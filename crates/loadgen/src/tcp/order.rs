@@ -156,6 +156,9 @@ pub enum TcpError {
     /// A load that cannot be made.
     #[error(transparent)]
     Plan(#[from] PlanError),
+    /// The handle's owner changed its mind.
+    #[error("the order was stopped before it was carried out")]
+    Stopped,
     /// The IOKernel is gone, or did not carry out the order in time.
     #[error("the IOKernel ended or is stuck")]
     Ended,

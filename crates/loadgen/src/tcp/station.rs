@@ -6,7 +6,8 @@
 //!
 //! | shared field | written by | read by | ordering |
 //! |---|---|---|---|
-//! | `changed` | handle, after it queued a command | station, every poll | Release / Acquire |
+//! | `changed` | handle, after it queued a command or set `stop_order` | station, every poll | Release / Acquire |
+//! | `stop_order` | handle; cleared by the station | station, when `changed` | Relaxed, within `changed`'s pair |
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
@@ -60,6 +61,8 @@ enum Command {
 #[derive(Debug)]
 struct Signal {
     changed: AtomicBool,
+    /// The order that is being carried out is to end. No command, since those wait until it has.
+    stop_order: AtomicBool,
     /// Wakes an IOKernel that sleeps.
     bell: OwnedFd,
 }
@@ -72,6 +75,7 @@ struct Signal {
 pub fn tcp_station(name: &str, ip: Ipv4Addr, secret: [u8; 16]) -> std::io::Result<(TcpStation, TcpHandle)> {
     let signal = Arc::new(Signal {
         changed: AtomicBool::new(false),
+        stop_order: AtomicBool::new(false),
         bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
     });
     let (to_station, orders) = channel();
@@ -126,11 +130,33 @@ impl TcpHandle {
 
     fn command(&self, command: Command) -> Result<(), TcpError> {
         self.to_station.send(command).map_err(|_| TcpError::Ended)?;
-        // Release: pairs with the Acquire in `TcpStation::take_command`; it is queued before the flag shows.
+        self.ring();
+        Ok(())
+    }
+
+    fn ring(&self) {
+        // Release: pairs with the Acquire in `TcpStation::take_signal`; what is new is there before the flag shows.
         self.signal.changed.store(true, Ordering::Release);
         // Fails only when the counter is at its maximum, and then it is readable already.
         let _ = rustix::io::write(&self.signal.bell, &1u64.to_ne_bytes());
-        Ok(())
+    }
+
+    /// Ends the order that is being carried out, if there is one: its outcome is then [`TcpError::Stopped`].
+    pub fn stop_order(&self) {
+        self.signal.stop_order.store(true, Ordering::Relaxed);
+        self.ring();
+    }
+
+    /// The outcome of the last order, if it comes within `timeout`.
+    ///
+    /// # Errors
+    /// [`TcpError`].
+    pub fn poll_outcome(&self, timeout: Duration) -> Result<Option<Outcome>, TcpError> {
+        match self.from_station.recv_timeout(timeout) {
+            Ok(answer) => answer.map(Some),
+            Err(RecvTimeoutError::Timeout) => Ok(None),
+            Err(RecvTimeoutError::Disconnected) => Err(TcpError::Ended),
+        }
     }
 
     /// Waits for the outcome of the last order, at most `patience`.
@@ -272,10 +298,25 @@ impl TcpStation {
     }
 
     #[cold]
-    fn take_command(&mut self, now: Instant) {
-        // Acquire: pairs with the Release in `TcpHandle::command`.
+    fn take_signal(&mut self, now: Instant) {
+        // Acquire: pairs with the Release in `TcpHandle::ring`.
         self.signal.changed.swap(false, Ordering::Acquire);
         let _ = rustix::io::read(&self.signal.bell, &mut [0u8; 8]);
+        // Before the next command, which it is not about.
+        if self.signal.stop_order.swap(false, Ordering::Relaxed)
+            && matches!(self.stage, Stage::Looking { .. } | Stage::Working(_) | Stage::Storing(_))
+        {
+            self.answer(Err(TcpError::Stopped));
+        }
+        if matches!(self.stage, Stage::Idle | Stage::Loading(_)) {
+            self.take_command(now);
+        } else {
+            // A command that came early waits for its turn. Relaxed: this thread looks again.
+            self.signal.changed.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn take_command(&mut self, now: Instant) {
         match self.orders.try_recv() {
             Ok(Command::Order(order)) => self.take_order(order, now),
             Ok(Command::Load(load)) => self.begin_load(*load, now),
@@ -453,11 +494,9 @@ impl Port for TcpStation {
 
     fn poll(&mut self, now: Cycles, budget: usize, switch: &mut dyn Inject) -> Result<usize, PortError> {
         let now = self.instant(now);
-        // Relaxed: a hint; `take_command` has the Acquire.
-        if self.signal.changed.load(Ordering::Relaxed)
-            && matches!(self.stage, Stage::Idle | Stage::Loading(_))
-        {
-            self.take_command(now);
+        // Relaxed: a hint; `take_signal` has the Acquire.
+        if self.signal.changed.load(Ordering::Relaxed) {
+            self.take_signal(now);
         }
         let mut sent = self.arp.len();
         for answer in self.arp.drain(..) {
@@ -517,3 +556,6 @@ impl Port for TcpStation {
         Some(self.signal.bell.as_fd())
     }
 }
+
+#[cfg(test)]
+mod tests;
