@@ -61,7 +61,7 @@ pub struct Options {
     /// Refuse flush_all
     #[arg(short = 'F', long = "disable-flush-all")]
     no_flush: bool,
-    /// Close connections that are silent for so many seconds; 0 for never
+    /// Close connections that send nothing, or take nothing of their answers, for so many seconds; 0 for never
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     idle_timeout: u32,
 }

@@ -32,13 +32,21 @@ pub fn service() -> Arc<Service> {
     Service::new(Store::new(config).expect("the configuration is within bounds"), settings)
 }
 
-/// Sends `bytes` in pieces of up to `piece` bytes over one connection, and returns what comes back.
+/// Sends `bytes` in pieces of up to `piece` bytes over a new connection, and returns what comes back.
 ///
 /// # Panics
 /// When something does not hold.
 #[must_use]
 pub fn answers(service: &Arc<Service>, bytes: &[u8], piece: usize) -> Vec<u8> {
-    let mut connection = Connection::new(Arc::clone(service));
+    converse(&mut Connection::new(Arc::clone(service)), bytes, piece)
+}
+
+/// Sends `bytes` in pieces of up to `piece` bytes over a connection, and returns what comes back until it waits or closes.
+///
+/// # Panics
+/// When something does not hold.
+#[must_use]
+pub fn converse(connection: &mut Connection, bytes: &[u8], piece: usize) -> Vec<u8> {
     let (mut rest, mut answers) = (bytes, Vec::new());
     while !rest.is_empty() {
         let space = connection.space();
@@ -103,7 +111,6 @@ pub fn datagram(data: &[u8]) {
         });
         assert_eq!(total.unwrap_or(0), expected);
         service.store.check();
+        assert_eq!(service.store.totals(NOW).pinned_cells, 0, "a datagram leaves nothing pinned");
     }
-    drop(server);
-    assert_eq!(service.store.totals(NOW).pinned_cells, 0);
 }

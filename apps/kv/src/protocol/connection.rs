@@ -178,7 +178,7 @@ impl Connection {
         let line = buffered[..end].strip_suffix(b"\r").unwrap_or(&buffered[..end]);
         let mut turn = Turn { service, out: output, now, inline_limit: *inline_limit };
         let (consume, next) = match text::command(line, &mut turn) {
-            Next::Block(block) => match offer(&block, line, &buffered[end + 1..], &mut turn) {
+            Next::Block(block) => match offer(&block, line, buffered, end + 1, &mut turn) {
                 Some((consume, next)) => (end + 1 + consume, next),
                 None => return false,
             },
@@ -209,7 +209,7 @@ impl Connection {
         let buffered = input.get();
         let Some((head, next)) = binary::command(buffered, &mut turn) else { return false };
         let (consume, next) = match next {
-            Next::Block(block) => match offer(&block, b"", &buffered[head..], &mut turn) {
+            Next::Block(block) => match offer(&block, b"", buffered, head, &mut turn) {
                 Some((consume, next)) => (head + consume, next),
                 None => return false,
             },
@@ -339,13 +339,21 @@ impl Next<'_> {
     }
 }
 
-/// Stores a block that is there, or prepares for one that does not fit the buffer. Says how much of `rest`, what follows the
-/// command, is used up; `None` if the block will fit and is not complete.
-fn offer(block: &Block, line: &[u8], rest: &[u8], turn: &mut Turn) -> Option<(usize, State)> {
+/// Stores a block that is there, or prepares for one that does not fit the buffer together with its command, the first `head`
+/// bytes of what is `buffered`. Says how much of what follows the command is used up; `None` if the block will fit and is not
+/// complete.
+fn offer(
+    block: &Block,
+    line: &[u8],
+    buffered: &[u8],
+    head: usize,
+    turn: &mut Turn,
+) -> Option<(usize, State)> {
+    let rest = &buffered[head..];
     let (key, tail) = (block.decoded.as_ref().map_or(block.key, DecodedKey::as_bytes), block.reply.tail());
     let total = block.len + tail.len();
     let mut locked = turn.service.store.lock(key, turn.now);
-    let fits_input = total <= buffer::MAX / 2 && line.len() < buffer::MAX / 2;
+    let fits_input = total <= buffer::MAX / 2 && head + total <= buffer::MAX;
     if turn.service.store.fits(key.len(), block.len) && fits_input {
         if rest.len() < total {
             return None;
