@@ -12,6 +12,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, recvfrom, sendto};
@@ -23,6 +24,9 @@ use crate::{Counts, Store};
 
 /// Connections at a time; others are closed at once.
 pub const MAX_CONNECTIONS: usize = 1_024;
+
+/// Pause after a failure to accept, which is a lack of descriptors or memory.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
 /// What to run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -171,7 +175,10 @@ impl Shared {
     fn accept(self: &Arc<Self>) {
         let mut number = 0;
         while !self.stop.load(Relaxed) {
-            let Ok((stream, _)) = self.listener.accept() else { continue };
+            let Ok((stream, _)) = self.listener.accept() else {
+                std::thread::sleep(ACCEPT_PAUSE);
+                continue;
+            };
             // Locked until the entry is there: the thread may end at once, and takes it out.
             let mut connections = self.connections();
             if connections.len() >= MAX_CONNECTIONS {

@@ -15,6 +15,7 @@ use std::convert::Infallible;
 use std::io::{self, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tailwater::net::{TcpListener, TcpStream, UdpSocket};
 use tailwater::sync::{OwnedSemaphorePermit, Semaphore, channel, mpsc};
@@ -28,6 +29,9 @@ pub const IN_FLIGHT: usize = 32;
 
 /// Connections at a time; others are closed at once.
 pub const MAX_CONNECTIONS: usize = 4_096;
+
+/// Pause after a failure to accept, which is a lack of memory.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
 /// What to run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -178,9 +182,14 @@ impl Shared {
 
     fn accept(self: &Arc<Self>, listener: &TcpListener, jobs: &channel::Sender<Job>) -> ! {
         loop {
-            // A connection that ended before it was accepted is nobody's loss.
-            let Ok((stream, _)) = listener.accept() else { continue };
+            let Ok((stream, _)) = listener.accept() else {
+                thread::sleep(ACCEPT_PAUSE);
+                continue;
+            };
             let Some(permit) = self.connections.try_acquire_owned() else { continue };
+            // A reply is complete: it waits for no acknowledgement of the one before (RFC 9293 section 3.7.4). Fails only on a
+            // connection that is gone, which its threads notice.
+            let _ = stream.set_nodelay(true);
             let (shared, jobs, stream) = (Arc::clone(self), jobs.clone(), Arc::new(stream));
             let (to, replies) = mpsc::channel();
             let reader = Arc::clone(&stream);

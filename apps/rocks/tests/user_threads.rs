@@ -3,7 +3,7 @@
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tailwater::net::{TcpStream, UdpSocket};
 use tailwater_rocks::request::Limits;
@@ -17,6 +17,8 @@ static ALLOC: tailwater::Alloc = tailwater::Alloc;
 const KEYS: u64 = 10_000;
 const VALUE: usize = 100;
 const WAIT: Duration = Duration::from_secs(60);
+/// How long the runtime's stack delays an acknowledgement.
+const DELAYED_ACK: Duration = Duration::from_millis(40);
 
 fn loaded(folder: &tempfile::TempDir) -> Arc<Store> {
     let store = Store::open(&store::Config::new(&folder.path().join("db"))).unwrap();
@@ -63,6 +65,7 @@ fn the_service_answers() {
         datagrams_are_answered_and_others_dropped(server);
         assert_eq!(counts.counts().malformed, 200);
         a_get_is_answered_before_the_scans_asked_for_earlier(server);
+        replies_do_not_wait_for_the_acknowledgement_of_others(server);
         many_connections_read_what_they_wrote(server);
         a_connection_with_something_else_is_closed(server);
         a_client_that_does_not_read_holds_up_nobody_else(server);
@@ -114,6 +117,23 @@ fn a_get_is_answered_before_the_scans_asked_for_earlier(server: SocketAddr) {
     }
     // A SCAN takes some hundred quanta; the machine may stall a few times.
     assert!(early >= 15, "the GET came first {early} times of 20");
+}
+
+fn replies_do_not_wait_for_the_acknowledgement_of_others(server: SocketAddr) {
+    let mut stream = TcpStream::connect(server).unwrap();
+    stream.set_read_timeout(Some(WAIT)).unwrap();
+    let requests = [request(Operation::Get, 1, 1, 0, b""), request(Operation::Get, 2, 2, 0, b"")].concat();
+    let mut times: Vec<Duration> = (0..21)
+        .map(|_| {
+            let begin = Instant::now();
+            stream.write_all(&requests).unwrap();
+            (0..2).for_each(|_| drop(reply(&mut stream).unwrap()));
+            begin.elapsed()
+        })
+        .collect();
+    times.sort_unstable();
+    // Waiting, each round would take as long as this client delays its acknowledgement.
+    assert!(times[times.len() / 2] < DELAYED_ACK / 2, "{times:?}");
 }
 
 fn many_connections_read_what_they_wrote(server: SocketAddr) {
