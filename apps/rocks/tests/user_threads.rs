@@ -17,8 +17,8 @@ static ALLOC: tailwater::Alloc = tailwater::Alloc;
 const KEYS: u64 = 10_000;
 const VALUE: usize = 100;
 const WAIT: Duration = Duration::from_secs(60);
-/// How long the runtime's stack delays an acknowledgement.
-const DELAYED_ACK: Duration = Duration::from_millis(40);
+/// The runtime's stack delays an acknowledgement for at least so long.
+const DELAYED_ACK: Duration = Duration::from_millis(2);
 
 fn loaded(folder: &tempfile::TempDir) -> Arc<Store> {
     let store = Store::open(&store::Config::new(&folder.path().join("db"))).unwrap();
@@ -123,7 +123,7 @@ fn replies_do_not_wait_for_the_acknowledgement_of_others(server: SocketAddr) {
     let mut stream = TcpStream::connect(server).unwrap();
     stream.set_read_timeout(Some(WAIT)).unwrap();
     let requests = [request(Operation::Get, 1, 1, 0, b""), request(Operation::Get, 2, 2, 0, b"")].concat();
-    let mut times: Vec<Duration> = (0..21)
+    let times: Vec<Duration> = (0..50)
         .map(|_| {
             let begin = Instant::now();
             stream.write_all(&requests).unwrap();
@@ -131,9 +131,9 @@ fn replies_do_not_wait_for_the_acknowledgement_of_others(server: SocketAddr) {
             begin.elapsed()
         })
         .collect();
-    times.sort_unstable();
-    // Waiting, each round would take as long as this client delays its acknowledgement.
-    assert!(times[times.len() / 2] < DELAYED_ACK / 2, "{times:?}");
+    // The first segments of a connection are acknowledged at once. Waiting, each later round would take as long as this client
+    // delays its acknowledgement.
+    assert!(times[10..].iter().any(|&time| time < DELAYED_ACK), "{times:?}");
 }
 
 fn many_connections_read_what_they_wrote(server: SocketAddr) {
