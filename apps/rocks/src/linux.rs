@@ -7,7 +7,7 @@
 //! socket and on the listener Linux does that too, whatever it answers (`inet_shutdown` in net/ipv4/af_inet.c).
 
 use std::collections::HashMap;
-use std::io::{self, Write};
+use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,11 +19,15 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown, recvfrom, sendto};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use tailwater_placement::{explain, only_core};
 
-use crate::request::{Limits, MAX_DATAGRAM, MAX_MESSAGE, Tally, handle, read_request};
+use crate::request::{Limits, MAX_DATAGRAM, MAX_MESSAGE, Tally, handle};
+use crate::stream::{read_body, read_header, write_reply};
 use crate::{Counts, Store};
 
 /// Connections at a time; others are closed at once.
 pub const MAX_CONNECTIONS: usize = 1_024;
+
+/// Longest buffer that a connection keeps for its next request or reply.
+const KEPT: usize = 64 << 10;
 
 /// Pause after a failure to accept, which is a lack of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
@@ -198,26 +202,36 @@ impl Shared {
         }
     }
 
-    /// Serves a connection until it ends, fails, or something else than a request comes.
+    /// Serves a connection until it ends, fails, is silent for too long, or something else than a request comes.
     fn answer_stream(&self, stream: &TcpStream) {
+        let idle = self.limits.idle;
+        // They fail only on a connection that is gone.
         let _ = stream.set_nodelay(true);
+        let _ = stream.set_read_timeout(Some(idle));
+        let _ = stream.set_write_timeout(Some(idle));
         let (mut bytes, mut reply) = (Vec::new(), Vec::new());
         let mut stream = stream;
         loop {
-            match read_request(&mut stream, &mut bytes) {
-                Ok(true) => {}
+            let read = read_header(&mut stream, &mut bytes, idle, || false)
+                .and_then(|header| header.map(|h| read_body(&mut stream, &mut bytes, &h, idle)).transpose());
+            match read {
+                Ok(Some(())) => {}
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                     break self.tally.count_malformed();
                 }
-                Ok(false) | Err(_) => break,
+                Ok(None) | Err(_) => break,
             }
             match handle(&bytes, &self.store, &self.limits, MAX_MESSAGE, &mut || (), &mut reply) {
                 Ok(status) => self.tally.count(status),
                 Err(_) => break self.tally.count_malformed(),
             }
-            if stream.write_all(&reply).is_err() {
+            if write_reply(&mut stream, &reply, idle).is_err() {
                 break self.tally.count_unsent();
             }
+            bytes.clear();
+            reply.clear();
+            bytes.shrink_to(KEPT);
+            reply.shrink_to(KEPT);
         }
         // The entry in the map keeps the stream for a moment; the client should not wait for that.
         let _ = stream.shutdown(std::net::Shutdown::Both);

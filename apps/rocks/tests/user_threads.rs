@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use tailwater::net::{TcpStream, UdpSocket};
 use tailwater_rocks::request::Limits;
-use tailwater_rocks::service::{Config, IN_FLIGHT, Service};
+use tailwater_rocks::room::{IN_FLIGHT, PER_CONNECTION};
+use tailwater_rocks::service::{Config, CountsReader, Service};
 use tailwater_rocks::{Store, store};
 use tailwater_workload::rocks::{HEADER_LEN, Header, Operation, ScanSum, Status, write_value};
 
@@ -26,9 +27,9 @@ fn loaded(folder: &tempfile::TempDir) -> Arc<Store> {
     Arc::new(store)
 }
 
-fn start(store: Arc<Store>) -> Service {
+fn start(store: Arc<Store>, idle: Duration) -> Service {
     let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    let limits = Limits { scan: KEYS as u32, ..Limits::default() };
+    let limits = Limits { scan: KEYS as u32, idle, ..Limits::default() };
     Service::start(&Config { listen, workers: 4, limits }, store).unwrap()
 }
 
@@ -59,7 +60,7 @@ fn the_service_answers() {
     let store = loaded(&folder);
     let builder = tailwater::Builder::new().kthreads(2).quantum(Duration::from_micros(15));
     let run = builder.run(move || {
-        let service = start(store);
+        let service = start(Arc::clone(&store), WAIT);
         let server = service.local_addr().unwrap();
         let counts = service.counts_reader();
         datagrams_are_answered_and_others_dropped(server);
@@ -68,8 +69,10 @@ fn the_service_answers() {
         replies_do_not_wait_for_the_acknowledgement_of_others(server);
         many_connections_read_what_they_wrote(server);
         a_connection_with_something_else_is_closed(server);
-        a_client_that_does_not_read_holds_up_nobody_else(server);
+        a_client_that_does_not_read_holds_up_nobody_else(server, &counts);
         assert_eq!(counts.counts().failed, 0);
+        let impatient = start(store, Duration::from_millis(200));
+        who_takes_nothing_or_says_nothing_is_closed(&impatient);
     });
     run.unwrap();
 }
@@ -173,7 +176,7 @@ fn a_connection_with_something_else_is_closed(server: SocketAddr) {
     }
 }
 
-fn a_client_that_does_not_read_holds_up_nobody_else(server: SocketAddr) {
+fn a_client_that_does_not_read_holds_up_nobody_else(server: SocketAddr, counts: &CountsReader) {
     let mut other = TcpStream::connect(server).unwrap();
     other.set_read_timeout(Some(WAIT)).unwrap();
     let big = vec![7; 1 << 20];
@@ -187,7 +190,49 @@ fn a_client_that_does_not_read_holds_up_nobody_else(server: SocketAddr) {
         other.write_all(&request(Operation::Get, key, key, 0, b"")).unwrap();
         assert_eq!(reply(&mut other).unwrap().1, value(key));
     }
+    // What is read and not written is bounded, however much was asked for. The other connection's last reply is short.
+    let begin = Instant::now();
+    loop {
+        let held = counts.held();
+        assert!(held <= PER_CONNECTION + 4_096, "{held} bytes for one connection");
+        if held > 2 << 20 {
+            break;
+        }
+        assert!(begin.elapsed() < WAIT, "only {held} bytes are held for who does not read");
+        tailwater::thread::yield_now();
+    }
     for _ in 0..IN_FLIGHT {
         assert_eq!(reply(&mut deaf).unwrap().1, big);
+    }
+}
+
+/// The key that this stores has a value of 1 MiB already.
+fn who_takes_nothing_or_says_nothing_is_closed(service: &Service) {
+    let (server, counts) = (service.local_addr().unwrap(), service.counts_reader());
+    let asks: Vec<u8> =
+        (0..IN_FLIGHT as u64).flat_map(|id| request(Operation::Get, id, 1 << 40, 0, b"")).collect();
+    let drips = Header { body_len: 1 << 20, ..Header::request(Operation::Put, 1, 1, 0) }.encode();
+    for (said, answered) in [(&asks[..], true), (&drips, false), (b"", false)] {
+        let mut stream = TcpStream::connect(server).unwrap();
+        stream.set_read_timeout(Some(WAIT)).unwrap();
+        stream.write_all(said).unwrap();
+        let begin = Instant::now();
+        // Replies that are not taken are counted when they are given up.
+        while answered && counts.counts().unsent == 0 {
+            assert!(begin.elapsed() < WAIT, "it is still open");
+            tailwater::thread::sleep(Duration::from_millis(5));
+        }
+        // An end or a reset, not a timeout.
+        let mut taken = Vec::new();
+        let end = stream.read_to_end(&mut taken);
+        assert!(
+            !matches!(&end, Err(e) if e.kind() == io::ErrorKind::WouldBlock || e.kind() == io::ErrorKind::TimedOut)
+        );
+        assert_eq!(taken.is_empty(), !answered);
+    }
+    let begin = Instant::now();
+    while counts.held() > 0 {
+        assert!(begin.elapsed() < WAIT, "{} bytes are held for nobody", counts.held());
+        tailwater::thread::sleep(Duration::from_millis(5));
     }
 }

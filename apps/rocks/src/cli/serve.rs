@@ -43,7 +43,8 @@ fn open(options: &Options) -> anyhow::Result<Arc<Store>> {
 }
 
 fn limits(options: &Options) -> Limits {
-    Limits { scan: options.max_scan, value: options.max_value as usize }
+    let idle = Duration::from_secs(options.idle);
+    Limits { scan: options.max_scan, value: options.max_value as usize, idle }
 }
 
 /// Serves on user threads.
