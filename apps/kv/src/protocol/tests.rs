@@ -6,7 +6,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::{Connection, Step, UdpServer};
-use crate::fuzzing::{answers, converse, service};
+use crate::fuzzing::{answers, converse, peers, service};
 use crate::service::Service;
 use crate::store::Now;
 
@@ -413,6 +413,43 @@ fn a_datagram_that_promises_more_than_it_brings_keeps_nothing_of_the_store() {
     server.handle(&request, NOW, |_| panic!("nothing is to be said"));
     assert_eq!(service.store.totals(NOW).pinned_cells, 0);
     service.store.check();
+}
+
+#[test]
+fn flag_e_names_the_version_whatever_makes_one() {
+    let service = service();
+    let answer = talk(
+        &service,
+        "mg made N30 E500 c\r\nms a 1 c E70\r\n1\r\nma a E900 c v\r\nma b N0 E77 c\r\nmd a I E1000\r\nmg a c\r\nma a c\r\n",
+    );
+    let (told, last) = answer.trim_end().rsplit_once('\n').unwrap();
+    assert_eq!(told.replace('\r', ""), "HD c500 W\nHD c70\nVA 1 c900\n2\nHD c77\nHD\nHD c1000 X W");
+    // Without it versions are counted as ever.
+    let version: u64 = last.strip_prefix("HD c").unwrap().parse().unwrap();
+    assert!((1..70).contains(&version), "{answer}");
+}
+
+#[test]
+fn sizes_are_told_in_few_lines() {
+    let service = service();
+    talk(
+        &service,
+        &format!("set a 0 0 20000\r\n{}\r\nset b 0 0 20\r\n{}\r\n", "x".repeat(20_000), "y".repeat(20)),
+    );
+    // 162 cells, a multiple of eight above 128.
+    assert_eq!(talk(&service, "stats sizes\r\n"), format!("STAT 128 1\r\nSTAT {} 1\r\nEND\r\n", 168 * 128));
+}
+
+#[test]
+fn output_is_bounded_whatever_is_asked_for_and_a_long_one_keeps_no_memory() {
+    let service = service();
+    let _peers = peers(&service);
+    talk(&service, &format!("set a 0 0 16000\r\n{}\r\n", "x".repeat(16_000)));
+    // `converse` checks the bounds.
+    for conns in ["stats conns\r\n".to_owned(), "get a a\r\nstats conns\r\n".repeat(20)] {
+        let answer = talk(&service, &conns);
+        assert!(answer.ends_with("secs_since_last_cmd 0\r\nEND\r\n"));
+    }
 }
 
 #[test]

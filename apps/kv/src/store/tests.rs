@@ -244,6 +244,7 @@ fn two_threads_find_what_they_stored() {
                         vivify: Some((1, Expiry::NEVER)),
                         touch: None,
                         binary_key: false,
+                        version: None,
                     });
                 }
             });
@@ -372,7 +373,8 @@ fn agree(operations: &[Operation]) {
 }
 
 fn count(store: &Store, model: &mut Model, key: u8, up: bool, delta: u64, now: Now) {
-    let how = Arithmetic { up, delta, compare: 0, vivify: None, touch: None, binary_key: false };
+    let how =
+        Arithmetic { up, delta, compare: 0, vivify: None, touch: None, binary_key: false, version: None };
     let counted = store.lock(&[key], now).arithmetic(&how);
     let Some(item) = model.items.get_mut(&key) else { return assert_eq!(counted, Counted::NotFound) };
     // All values of this test are either short or of one byte repeated.
