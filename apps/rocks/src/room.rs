@@ -1,6 +1,6 @@
 //! Memory that clients may make the service hold: a budget for all connections, and an allowance for each.
 //!
-//! A request takes [`Room`] for itself and for the longest reply it can have before its body is read. When the reply is there,
+//! A request takes room for itself and for the longest reply it can have before its body is read. When the reply is there,
 //! what is not needed goes back; the rest does when the reply is written. Only the readers of connections wait for room, neither
 //! workers nor writers, so whatever holds some gets on without taking more, and a wait ends at the latest when clients that take
 //! nothing are closed.

@@ -6,7 +6,7 @@
 //! # RocksDB in user threads
 //! *Never preempted inside.* RocksDB takes locks of pthreads and forms queues of writers whose first works for the others. A user thread
 //! preempted inside would leave them taken, and whoever needs one sleeps in the kernel, with the core on which the holder should
-//! go on. So each call runs with preemption off ([`undisturbed`]). Then a holder is always a running thread or one of RocksDB's own, and
+//! go on. So each call runs with preemption off (`undisturbed`). Then a holder is always a running thread or one of RocksDB's own, and
 //! a wait is short. A GET or a PUT takes microseconds. A SCAN lets preemption in after every [`STEPS`] entries, so it gives way within a
 //! microsecond or two of being asked.
 //!
