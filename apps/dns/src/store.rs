@@ -3,7 +3,7 @@
 //! Owns which files the zones come from, and the [catalog](Catalog) that everybody answers from. A reload reads and checks
 //! everything before it replaces anything: a zone whose files are wrong stays as it was. Queries never wait for it, and do not
 //! free what it replaced, which takes long for many records: the store keeps a reference to each replaced catalog, and drops
-//! those that nobody else has in [`Store::sweep`], on the thread that reloads.
+//! those that nobody else has in [`Store::sweep`], which threads call that answer nothing.
 //!
 //! | field | written by | read by | ordering |
 //! |---|---|---|---|

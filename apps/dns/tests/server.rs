@@ -141,7 +141,9 @@ fn connections_carry_many_queries_and_reloads_lose_nothing_on_tailwater() {
                     ask_during_reloads(&socket, address, &current, &stop)
                 })
             });
-            clients.into_iter().map(|client| client.join().unwrap()).sum()
+            let asked = clients.into_iter().map(|client| client.join().unwrap()).sum();
+            all_replaced_zones_are_freed(&shared, tailwater::thread::sleep);
+            asked
         })
         .unwrap();
     reloader.join().unwrap();
@@ -309,10 +311,15 @@ fn threads_that_get_no_queries_let_go_of_replaced_zones() {
     for _ in 0..3 {
         shared.store.reload();
     }
+    all_replaced_zones_are_freed(&shared, std::thread::sleep);
+}
+
+/// Nobody asks any more.
+fn all_replaced_zones_are_freed(shared: &Shared, sleep: impl Fn(Duration)) {
     let deadline = Instant::now() + PATIENCE;
     while shared.store.sweep() > 0 {
         assert!(Instant::now() < deadline, "an idle thread keeps what was replaced");
-        std::thread::sleep(Duration::from_millis(20));
+        sleep(Duration::from_millis(20));
     }
 }
 

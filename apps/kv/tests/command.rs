@@ -3,6 +3,8 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
+use rustix::process::{Pid, Signal, kill_process};
+
 struct Kv(Child);
 
 impl Drop for Kv {
@@ -17,7 +19,7 @@ fn start(kthreads: &str, options: &[&str]) -> Kv {
     let process = Command::new(env!("CARGO_BIN_EXE_kv"))
         .args(["-p", "0", "-U", "11211"])
         .args(options)
-        .env("TAILWATER_KTHREADS", kthreads)
+        .envs([("TAILWATER_KTHREADS", kthreads), ("TAILWATER_DUMP_SIGNAL", "quit")])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -31,8 +33,7 @@ fn start(kthreads: &str, options: &[&str]) -> Kv {
 
 /// User threads of this name, from what the program prints when asked for all of them.
 fn user_threads(kv: &mut Kv, name: &str) -> usize {
-    let sent = Command::new("kill").args(["-QUIT", &kv.0.id().to_string()]).status().unwrap();
-    assert!(sent.success());
+    kill_process(Pid::from_child(&kv.0), Signal::QUIT).unwrap();
     let mut lines = BufReader::new(kv.0.stderr.take().unwrap()).lines().map_while(Result::ok);
     let count = lines.find_map(|line| {
         line.strip_prefix("tailwater: ")?.strip_suffix(" user threads")?.parse::<usize>().ok()
