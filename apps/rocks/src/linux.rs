@@ -26,6 +26,9 @@ use crate::{Counts, Store};
 /// Connections at a time; others are closed at once.
 pub const MAX_CONNECTIONS: usize = 1_024;
 
+/// Ports that are tried for both protocols when the kernel chooses.
+const PORT_TRIES: u32 = 10;
+
 /// Longest buffer that a connection keeps for its next request or reply.
 const KEPT: usize = 64 << 10;
 
@@ -79,9 +82,8 @@ impl Server {
     /// The kernel's, with what was attempted: the address is taken or not ours, the core does not exist, no more threads.
     pub fn start(config: &Config, store: Arc<Store>) -> io::Result<Self> {
         let listen = format!("listen on {}", config.listen);
-        let socket = UdpSocket::bind(config.listen).map_err(|e| explain(&e, &listen))?;
+        let (socket, listener) = bind_both(config.listen).map_err(|e| explain(&e, &listen))?;
         let address = socket.local_addr()?;
-        let listener = TcpListener::bind(address).map_err(|e| explain(&e, &listen))?;
         let cores = config.core.map(only_core).transpose()?;
         let (tally, stop) = (Tally::default(), AtomicBool::new(false));
         let (limits, connections) = (config.limits, Mutex::default());
@@ -132,6 +134,19 @@ impl Server {
         for (_, Connection { stream, thread }) in connections {
             let _ = stream.shutdown(std::net::Shutdown::Both);
             let _ = thread.join();
+        }
+    }
+}
+
+/// Sockets for both protocols on one port. The kernel chooses port 0 for UDP, and it may be taken for TCP: then another.
+fn bind_both(address: SocketAddr) -> io::Result<(UdpSocket, TcpListener)> {
+    let mut tries = if address.port() == 0 { PORT_TRIES } else { 1 };
+    loop {
+        let socket = UdpSocket::bind(address)?;
+        match TcpListener::bind(socket.local_addr()?) {
+            Ok(listener) => return Ok((socket, listener)),
+            Err(error) if tries == 1 => return Err(error),
+            Err(_) => tries -= 1,
         }
     }
 }
