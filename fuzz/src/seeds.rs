@@ -111,6 +111,7 @@ fn kv_stream() -> Vec<(&'static str, Vec<u8>)> {
             ),
         ),
         ("packets", [&[7][..], &packets()].concat()),
+        ("brimful", [&[255][..], &brimful()].concat()),
     ]
 }
 
@@ -142,6 +143,15 @@ fn packets() -> Vec<u8> {
     .concat()
 }
 
+/// A line and its block that are a byte more than the input of a connection, after two that make it grow and bring the line
+/// to its beginning.
+fn brimful() -> Vec<u8> {
+    let set = |spaces: usize, len: usize| {
+        [format!("set{}k 0 0 {len}\r\n", " ".repeat(spaces)).as_bytes(), &vec![b'x'; len], b"\r\n"].concat()
+    };
+    [set(1, 8190), set(1, 7000), set(8178, 8190)].concat()
+}
+
 fn kv_datagram() -> Vec<(&'static str, Vec<u8>)> {
     let datagram = |total: u8, bytes: &[u8]| [&[1, 2, 0, 0, 0, total, 0, 0], bytes].concat();
     let large = [b"set a 0 0 5000\r\n".as_slice(), &[b'x'; 5000], b"\r\nget a a\r\n"].concat();
@@ -151,6 +161,7 @@ fn kv_datagram() -> Vec<(&'static str, Vec<u8>)> {
         ("packet", datagram(1, &packets())),
         ("several", datagram(2, b"get a\r\n")),
         ("incomplete", datagram(1, b"set a 0 0 5000\r\nb")),
+        ("brimful", datagram(1, &brimful())),
     ]
 }
 

@@ -18,7 +18,7 @@ use signal_hook::iterator::Signals;
 
 use crate::linux;
 use crate::name::store;
-use crate::serve::{Limits, Shared};
+use crate::serve::{Limits, Shared, udp};
 use crate::service::Service;
 use crate::store::{Reloaded, Source, Store};
 use crate::zone::Node;
@@ -36,6 +36,9 @@ Without --linux it runs on Tailwater; TAILWATER_* variables say how (see `tailwa
 /// Port of DNS (RFC 1035, section 4.2).
 const PORT: u16 = 53;
 
+/// Tries to free what a reload has replaced, a [`udp::REFRESH`] apart: by the second each thread has looked at the new zones.
+const SWEEPS: u32 = 5;
+
 /// What to serve, and on what.
 #[derive(Debug, Clone, Args)]
 pub struct Options {
@@ -52,7 +55,7 @@ pub struct Options {
     /// Most TCP connections at a time
     #[arg(long, value_name = "N", default_value_t = Limits::default().connections)]
     connections: usize,
-    /// Seconds after which a TCP connection without a whole query is closed
+    /// Seconds after which a TCP connection is closed without a whole query, or with answers that are not taken
     #[arg(long, value_name = "S", default_value_t = Limits::default().idle.as_secs(),
         value_parser = clap::value_parser!(u64).range(1..=3600))]
     idle: u64,
@@ -132,7 +135,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
 }
 
 /// Says where the service listens and ends the process on a signal.
-fn end_on_signal(started: &Receiver<Vec<SocketAddr>>, mut signals: Signals, shared: &Shared) {
+fn end_on_signal(started: &Receiver<Vec<SocketAddr>>, mut signals: Signals, shared: &Arc<Shared>) {
     // The service failed to start: the other thread tells why.
     let Ok(addresses) = started.recv() else { return };
     let printed = announce(&addresses)
@@ -142,12 +145,13 @@ fn end_on_signal(started: &Receiver<Vec<SocketAddr>>, mut signals: Signals, shar
 }
 
 /// Reloads on SIGHUP; returns at the other signals.
-fn follow_signals(signals: &mut Signals, shared: &Shared) -> std::io::Result<()> {
+fn follow_signals(signals: &mut Signals, shared: &Arc<Shared>) -> std::io::Result<()> {
     for signal in signals.forever() {
         if signal != SIGHUP {
             break;
         }
         let Reloaded { loaded, kept, problems } = shared.store.reload();
+        sweep(shared);
         print_problems(&problems)?;
         if kept > 0 {
             writeln!(std::io::stderr(), "{kept} zones stay as they were until their files are right")?;
@@ -156,6 +160,21 @@ fn follow_signals(signals: &mut Signals, shared: &Shared) -> std::io::Result<()>
         writeln!(std::io::stdout(), "reloaded {loaded} zones, kept {kept}")?;
     }
     Ok(())
+}
+
+/// Frees what a reload has replaced, on a thread of its own, once nobody answers from it any more. What somebody still does after
+/// [`SWEEPS`] is left to the next reload.
+fn sweep(shared: &Arc<Shared>) {
+    let shared = Arc::clone(shared);
+    // Without a thread the next reload frees it.
+    drop(std::thread::Builder::new().name("dns-sweep".to_owned()).spawn(move || {
+        for _ in 0..SWEEPS {
+            std::thread::sleep(udp::REFRESH);
+            if shared.store.sweep() == 0 {
+                break;
+            }
+        }
+    }));
 }
 
 fn print_counts(shared: &Shared) -> std::io::Result<()> {

@@ -1,12 +1,15 @@
 //! The zones being served, and their replacement while they are.
 //!
 //! Owns which files the zones come from, and the [catalog](Catalog) that everybody answers from. A reload reads and checks
-//! everything before it replaces anything: a zone whose files are wrong stays as it was. Queries never wait for it.
+//! everything before it replaces anything: a zone whose files are wrong stays as it was. Queries never wait for it, and do not
+//! free what it replaced, which takes long for many records: the store keeps a reference to each replaced catalog, and drops
+//! those that nobody else has in [`Store::sweep`], which threads call that answer nothing.
 //!
 //! | field | written by | read by | ordering |
 //! |---|---|---|---|
 //! | `table` | [`Store::reload`] | a [`Reader`] when the generation has changed | the [`Rcu`]'s |
 //! | `generation` | [`Store::reload`] after `table`, Release | [`Reader::zones`] for each query, Acquire | who sees a new generation finds its table, or a later one |
+//! | `replaced` | [`Store::reload`], [`Store::sweep`] | the same | its lock's, held during a reload |
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -45,8 +48,8 @@ pub struct Store {
     sources: Vec<Source>,
     table: Rcu<Catalog>,
     generation: AtomicU64,
-    /// Held during a reload.
-    reloading: Mutex<()>,
+    /// Catalogs of earlier, as long as anybody may answer from them. Held during a reload.
+    replaced: Mutex<Vec<Arc<Catalog>>>,
 }
 
 /// What a reload did.
@@ -77,15 +80,15 @@ impl Store {
             return Err(problems);
         }
         let table = Rcu::new(Catalog::new(zones));
-        Ok(Self { sources, table, generation: AtomicU64::new(0), reloading: Mutex::new(()) })
+        Ok(Self { sources, table, generation: AtomicU64::new(0), replaced: Mutex::default() })
     }
 
     /// Reads all zones again and serves those that are right from now on. Reads files: call it on an ordinary thread.
     ///
     /// # Panics
-    /// If another reload has panicked.
+    /// If another reload has panicked, or a sweep.
     pub fn reload(&self) -> Reloaded {
-        let _turn = self.reloading.lock().expect("a reload panicked");
+        let mut replaced = self.replaced.lock().expect("a reload panicked");
         let (mut zones, mut done) = (Vec::new(), Reloaded::default());
         let before = self.table.get();
         for source in &self.sources {
@@ -104,7 +107,21 @@ impl Store {
         self.table.replace(Catalog::new(zones));
         // Release: pairs with the Acquire in `Reader::zones`.
         self.generation.fetch_add(1, Ordering::Release);
+        replaced.push(before);
+        drop_unused(&mut replaced);
         done
+    }
+
+    /// Frees the catalogs that reloads have replaced and nobody answers from any more; returns how many are left. Takes a while
+    /// for many records: call it on an ordinary thread. At most one is left for each [`Reader`] and for each connection that is
+    /// being answered.
+    ///
+    /// # Panics
+    /// If a reload has panicked.
+    pub fn sweep(&self) -> usize {
+        let mut replaced = self.replaced.lock().expect("a reload panicked");
+        drop_unused(&mut replaced);
+        replaced.len()
     }
 
     /// The zones as they are now.
@@ -120,8 +137,13 @@ impl Store {
     }
 }
 
+/// Nobody can get hold of a replaced catalog, so one with a single reference stays so.
+fn drop_unused(replaced: &mut Vec<Arc<Catalog>>) {
+    replaced.retain(|catalog| Arc::strong_count(catalog) > 1);
+}
+
 /// One thread's view of the zones: a look at a counter for each query, instead of a reference that all threads count.
-/// It keeps the zones of the thread's latest query alive until the next.
+/// It keeps the zones of the thread's latest query alive until the next call of [`zones`](Self::zones).
 #[derive(Debug)]
 pub struct Reader<'a> {
     store: &'a Store,
@@ -130,7 +152,7 @@ pub struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// The zones as they are now.
+    /// The zones as they are now. Lets go of those before.
     #[inline]
     pub fn zones(&mut self) -> &Catalog {
         // Acquire: pairs with the Release in `Store::reload`.

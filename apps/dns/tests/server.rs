@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use tailwater_dns::linux::Server;
-use tailwater_dns::serve::{Datagrams, Limits, Shared};
+use tailwater_dns::serve::tcp::Permit;
+use tailwater_dns::serve::{Datagrams, Limits, Shared, Stream};
 use tailwater_dns::service::Service;
 use tailwater_dns::store::{Source, Store};
 
@@ -30,7 +31,8 @@ fn write_zone(file: &Path, serial: u32) {
 
 /// A folder with zone `example.`, and a server of it without threads.
 fn shared(limits: Limits) -> (tempfile::TempDir, Arc<Shared>) {
-    let folder = tempfile::tempdir().expect("a temporary folder");
+    // In memory: a file that is written again and again waits for a busy disk.
+    let folder = tempfile::tempdir_in("/dev/shm").expect("a temporary folder");
     let file = folder.path().join("example.zone");
     write_zone(&file, 1);
     let store = Store::open(vec![Source { origin: name("example."), file }]).expect("the zone is right");
@@ -140,7 +142,9 @@ fn connections_carry_many_queries_and_reloads_lose_nothing_on_tailwater() {
                     ask_during_reloads(&socket, address, &current, &stop)
                 })
             });
-            clients.into_iter().map(|client| client.join().unwrap()).sum()
+            let asked = clients.into_iter().map(|client| client.join().unwrap()).sum();
+            all_replaced_zones_are_freed(&shared, tailwater::thread::sleep);
+            asked
         })
         .unwrap();
     reloader.join().unwrap();
@@ -229,6 +233,94 @@ fn a_connection_without_a_whole_query_ends_however_busily_it_drips() {
             }
         }
         assert!(began.elapsed() >= idle, "closed after {:?}", began.elapsed());
+    }
+}
+
+/// A client with one query, that takes an octet of the answer at a time, each only after a while.
+struct Dripping {
+    query: std::io::Cursor<Vec<u8>>,
+    taken: usize,
+}
+
+impl Read for Dripping {
+    fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
+        self.query.read(buf)
+    }
+}
+
+impl Write for Dripping {
+    fn write(&mut self, buf: &[u8]) -> std::io::Result<usize> {
+        std::thread::sleep(Duration::from_millis(20));
+        self.taken += 1;
+        Ok(buf.len().min(1))
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Stream for Dripping {
+    fn set_read_timeout(&self, _: Duration) -> std::io::Result<()> {
+        Ok(())
+    }
+
+    fn set_write_timeout(&self, timeout: Duration) -> std::io::Result<()> {
+        assert!(!timeout.is_zero());
+        Ok(())
+    }
+
+    fn set_nodelay(&self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_connection_whose_answer_is_not_taken_ends_however_busily_it_drips() {
+    let idle = Duration::from_millis(200);
+    let (_folder, shared) = shared(Limits { idle, connections: 1 });
+    let query = std::io::Cursor::new(framed(&[query("big.example.", "A")]));
+    let mut stream = Dripping { query, taken: 0 };
+    let ended = Permit::take(&shared).expect("a place").serve(&mut stream);
+    assert_eq!(ended.unwrap_err().kind(), std::io::ErrorKind::TimedOut);
+    assert!((1..=11).contains(&stream.taken), "{} octets of more than 3,000 were taken", stream.taken);
+    assert!(Permit::take(&shared).is_some(), "its place is free");
+}
+
+#[test]
+fn replaced_zones_are_freed_by_whoever_sweeps_and_not_by_whoever_answers() {
+    let (_folder, shared) = shared(Limits::default());
+    let mut reader = shared.store.reader();
+    let before = Arc::downgrade(&shared.store.zones());
+    shared.store.reload();
+    assert_eq!(shared.store.sweep(), 1, "the reader may be answering from them");
+    reader.zones();
+    assert!(before.upgrade().is_some(), "they are freed on the way of a query");
+    assert_eq!(shared.store.sweep(), 0);
+    assert!(before.upgrade().is_none());
+}
+
+#[test]
+fn threads_that_get_no_queries_let_go_of_replaced_zones() {
+    let (_folder, shared) = shared(Limits::default());
+    let server = Server::start(&loopback(), 2, &shared).unwrap();
+    // One thread answers, so that both have begun in all likelihood; it makes no difference if not.
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.send_to(&query("example.", "SOA"), server.addresses()[0]).unwrap();
+    socket.recv_from(&mut [0; 1500]).unwrap();
+    for _ in 0..3 {
+        shared.store.reload();
+    }
+    all_replaced_zones_are_freed(&shared, std::thread::sleep);
+}
+
+/// Nobody asks any more.
+fn all_replaced_zones_are_freed(shared: &Shared, sleep: impl Fn(Duration)) {
+    let deadline = Instant::now() + PATIENCE;
+    while shared.store.sweep() > 0 {
+        assert!(Instant::now() < deadline, "an idle thread keeps what was replaced");
+        sleep(Duration::from_millis(20));
     }
 }
 

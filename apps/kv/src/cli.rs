@@ -61,7 +61,7 @@ pub struct Options {
     /// Refuse flush_all
     #[arg(short = 'F', long = "disable-flush-all")]
     no_flush: bool,
-    /// Close connections that are silent for so many seconds; 0 for never
+    /// Close connections that send nothing, or take nothing of their answers, for so many seconds; 0 for never
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     idle_timeout: u32,
 }
@@ -85,38 +85,39 @@ fn size(text: &str) -> Result<usize, String> {
 pub fn run(options: &Options) -> anyhow::Result<()> {
     // Before anything starts, so that no signal is missed.
     let signals = Signals::new([SIGINT, SIGTERM]).context("cannot catch signals")?;
-    let service = service(options)?;
-    let clock = Clock::start();
+    let (store, clock) = (store(options)?, Clock::start());
     if options.linux {
+        let service = Service::new(store, settings(options, 1));
         serve_linux(&service, clock, signals)
     } else {
-        serve(options, service, clock, signals)
+        serve(options, store, clock, signals)
     }
 }
 
-fn service(options: &Options) -> anyhow::Result<Arc<Service>> {
+fn store(options: &Options) -> anyhow::Result<Store> {
     // The standard library's secrets are random, and differ from call to call.
     let secret = || RandomState::new().build_hasher().finish();
     let memory = usize::try_from(options.memory << 20).context("more memory than there are addresses")?;
     let (evict, secret) = (!options.no_evictions, [secret(), secret()]);
-    let store = Store::new(Config { memory, max_item: options.max_item, evict, secret })?;
+    Ok(Store::new(Config { memory, max_item: options.max_item, evict, secret })?)
+}
+
+/// The settings of a server that has `cores` to serve on unless the options say how many.
+fn settings(options: &Options, cores: u32) -> Settings {
     let default = if options.linux { "127.0.0.1" } else { "0.0.0.0" };
-    Ok(Service::new(
-        store,
-        Settings {
-            tcp_port: options.port,
-            udp_port: options.udp_port,
-            listen: options.listen.clone().unwrap_or_else(|| default.to_owned()),
-            max_connections: options.connections,
-            threads: options.threads.map_or(1, u32::from),
-            idle_timeout: options.idle_timeout,
-            flush: !options.no_flush,
-        },
-    ))
+    Settings {
+        tcp_port: options.port,
+        udp_port: options.udp_port,
+        listen: options.listen.clone().unwrap_or_else(|| default.to_owned()),
+        max_connections: options.connections,
+        threads: options.threads.map_or(cores, u32::from),
+        idle_timeout: options.idle_timeout,
+        flush: !options.no_flush,
+    }
 }
 
 /// Serves on user threads.
-fn serve(options: &Options, service: Arc<Service>, clock: Clock, signals: Signals) -> anyhow::Result<()> {
+fn serve(options: &Options, store: Store, clock: Clock, signals: Signals) -> anyhow::Result<()> {
     let (ready, started) = channel();
     std::thread::Builder::new()
         .name("kv-signals".to_owned())
@@ -126,7 +127,11 @@ fn serve(options: &Options, service: Arc<Service>, clock: Clock, signals: Signal
     if let Some(threads) = options.threads {
         builder = builder.kthreads(threads);
     }
+    let options = options.clone();
     builder.run(move || -> std::io::Result<()> {
+        // Only the runtime knows what it was configured to have.
+        let kthreads = tailwater::thread::available_parallelism()?.get();
+        let service = Service::new(store, settings(&options, u32::try_from(kthreads).unwrap_or(u32::MAX)));
         // Fails only when the other thread cannot print, and then it ends the process.
         let _ = ready.send(user_threads::start(&service, clock)?);
         loop {

@@ -4,16 +4,17 @@
 //! store's invariants and its memory limit hold, buffers are bounded, a connection that is gone leaves nothing pinned, and
 //! the pieces in which bytes arrive do not change the answer. No contract towards anybody outside this repository.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
-use crate::protocol::{Connection, MAX_DATAGRAM, Step, UdpServer};
-use crate::service::{Service, Settings};
+use crate::protocol::{Connection, KEPT, MAX_DATAGRAM, MAX_OUTPUT, Step, UdpServer};
+use crate::service::{Registered, Service, Settings};
 use crate::store::{Config, Now, Store};
 
 const MEMORY: usize = 256 << 10;
 const MAX_ITEM: usize = 32 << 10;
-/// Output that a connection may gather: what it is told to write, and one value.
-const MAX_OUTPUT: usize = (32 << 10) + (16 << 10) + 1024;
+/// Connections that there are besides: more than are listed.
+const PEERS: u16 = 300;
 const NOW: Now = Now { seconds: 100, start_unix: 1_700_000_000 };
 
 /// A service over a store so small that items make way.
@@ -24,7 +25,7 @@ pub fn service() -> Arc<Service> {
         tcp_port: 11211,
         udp_port: 0,
         listen: "127.0.0.1".to_owned(),
-        max_connections: 10,
+        max_connections: PEERS.into(),
         threads: 1,
         idle_timeout: 0,
         flush: true,
@@ -32,13 +33,27 @@ pub fn service() -> Arc<Service> {
     Service::new(Store::new(config).expect("the configuration is within bounds"), settings)
 }
 
-/// Sends `bytes` in pieces of up to `piece` bytes over one connection, and returns what comes back.
+/// Other clients, with addresses as long as can be.
+pub(crate) fn peers(service: &Arc<Service>) -> Vec<Registered> {
+    let address = |port| SocketAddr::from(([u16::MAX; 8], u16::MAX - port));
+    (0..PEERS).filter_map(|port| service.register(address(port), NOW)).collect()
+}
+
+/// Sends `bytes` in pieces of up to `piece` bytes over a new connection, and returns what comes back.
 ///
 /// # Panics
 /// When something does not hold.
 #[must_use]
 pub fn answers(service: &Arc<Service>, bytes: &[u8], piece: usize) -> Vec<u8> {
-    let mut connection = Connection::new(Arc::clone(service));
+    converse(&mut Connection::new(Arc::clone(service)), bytes, piece)
+}
+
+/// Sends `bytes` in pieces of up to `piece` bytes over a connection, and returns what comes back until it waits or closes.
+///
+/// # Panics
+/// When something does not hold.
+#[must_use]
+pub fn converse(connection: &mut Connection, bytes: &[u8], piece: usize) -> Vec<u8> {
     let (mut rest, mut answers) = (bytes, Vec::new());
     while !rest.is_empty() {
         let space = connection.space();
@@ -52,6 +67,7 @@ pub fn answers(service: &Arc<Service>, bytes: &[u8], piece: usize) -> Vec<u8> {
             assert!(connection.output().len() <= MAX_OUTPUT, "{} bytes of output", connection.output().len());
             answers.extend_from_slice(connection.output());
             connection.sent();
+            assert!(connection.output_memory() <= KEPT, "{} bytes are kept", connection.output_memory());
             match step {
                 Step::Continue => {}
                 Step::Read => break,
@@ -69,6 +85,7 @@ pub fn answers(service: &Arc<Service>, bytes: &[u8], piece: usize) -> Vec<u8> {
 pub fn stream(data: &[u8]) {
     let Some((&first, bytes)) = data.split_first() else { return };
     let (whole, pieces) = (service(), service());
+    let _peers = [peers(&whole), peers(&pieces)];
     let at_once = answers(&whole, bytes, usize::MAX);
     let in_pieces = answers(&pieces, bytes, 1 + usize::from(first));
     for service in [&whole, &pieces] {
@@ -90,6 +107,7 @@ pub fn stream(data: &[u8]) {
 /// When something does not hold.
 pub fn datagram(data: &[u8]) {
     let service = service();
+    let _peers = peers(&service);
     let mut server = UdpServer::new(&service);
     for _ in 0..2 {
         let (mut expected, mut total) = (0u16, None);
@@ -103,7 +121,6 @@ pub fn datagram(data: &[u8]) {
         });
         assert_eq!(total.unwrap_or(0), expected);
         service.store.check();
+        assert_eq!(service.store.totals(NOW).pinned_cells, 0, "a datagram leaves nothing pinned");
     }
-    drop(server);
-    assert_eq!(service.store.totals(NOW).pinned_cells, 0);
 }

@@ -27,7 +27,8 @@ pub struct Settings {
     pub max_connections: u32,
     /// Threads of the machine that serve at once (`-t`).
     pub threads: u32,
-    /// Seconds after which a silent connection is closed; 0 for never (`-o idle_timeout`).
+    /// Seconds after which a connection is closed that is silent, or that takes nothing of its answers; 0 for never
+    /// (`-o idle_timeout`).
     pub idle_timeout: u32,
     /// Whether clients may flush (off with `-F`).
     pub flush: bool,
@@ -46,7 +47,7 @@ pub struct Service {
     pub total_connections: AtomicU64,
     /// Connections refused because there were too many.
     pub rejected_connections: AtomicU64,
-    /// Connections closed because they were silent.
+    /// Connections closed because they were silent, or took nothing.
     pub idle_kicks: AtomicU64,
     /// Bytes received.
     pub bytes_read: AtomicU64,

@@ -56,6 +56,7 @@ fn the_store_serves_on_user_threads() {
         bad_input_ends_its_own_connection_only();
         one_connection_too_many_is_told_so_and_a_place_is_free_again();
         a_silent_connection_is_closed();
+        a_connection_that_takes_no_answers_is_closed();
     });
     served.unwrap();
 }
@@ -122,4 +123,21 @@ fn a_silent_connection_is_closed() {
     expect(&mut stream, b"mn\r\n", b"MN\r\n");
     assert_eq!(stream.read(&mut [0; 10]).unwrap(), 0);
     assert_eq!(service.idle_kicks.load(std::sync::atomic::Ordering::Relaxed), 1);
+}
+
+fn a_connection_that_takes_no_answers_is_closed() {
+    let (service, listening) = start(10, 1, 0);
+    let mut stream = connect(listening.tcp);
+    // More than the buffers on the way hold.
+    let large = "l".repeat(900_000);
+    let set = format!("set large 0 0 900000\r\n{large}\r\n");
+    expect(&mut stream, set.as_bytes(), b"STORED\r\n");
+    stream.write_all(format!("get{}\r\n", " large".repeat(50)).as_bytes()).unwrap();
+    let begin = std::time::Instant::now();
+    while service.connections() > 0 {
+        assert!(begin.elapsed() < PATIENCE, "it is still open");
+        tailwater::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(service.idle_kicks.load(std::sync::atomic::Ordering::Relaxed), 1);
+    assert_eq!(service.store.totals(Clock::start().now()).pinned_cells, 0);
 }

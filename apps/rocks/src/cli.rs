@@ -53,6 +53,9 @@ pub struct Options {
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 20,
           value_parser = clap::value_parser!(u32).range(0..=1 << 20))]
     max_value: u32,
+    /// Seconds after which a TCP connection is closed that sends nothing and waits for nothing, or whose request or reply takes longer
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    idle: u64,
     /// How long a request may keep others waiting; 0us is for as long as it takes
     #[arg(long, value_name = "DURATION", default_value = "15us", value_parser = parse_duration_ns,
           conflicts_with = "linux")]

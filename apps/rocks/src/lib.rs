@@ -1,7 +1,8 @@
 //! RocksDB service: GET, SCAN and PUT of an ordered store, the service of Shinjuku's evaluation (NSDI'19, section 5.3).
 //!
 //! Owns: the `store`, what a request makes the service do (`request`), the `service` on Tailwater, the same on kernel sockets
-//! (`linux`) for baselines, and their [command line](cli). The protocol is [`tailwater_workload::rocks`].
+//! (`linux`) for baselines, how bytes of a connection become messages (`stream`) and what memory they may take (`room`), and
+//! the [command line](cli). The protocol is [`tailwater_workload::rocks`].
 //!
 //! Every system under comparison runs `request::handle`, so they differ in what carries the request to it and nothing else.
 //!
@@ -17,9 +18,13 @@ pub mod linux;
 #[cfg(feature = "rocksdb")]
 pub mod request;
 #[cfg(feature = "rocksdb")]
+pub mod room;
+#[cfg(feature = "rocksdb")]
 pub mod service;
 #[cfg(feature = "rocksdb")]
 pub mod store;
+#[cfg(feature = "rocksdb")]
+pub mod stream;
 
 #[cfg(feature = "rocksdb")]
 pub use request::Counts;

@@ -7,22 +7,33 @@
 //! socket and on the listener Linux does that too, whatever it answers (`inet_shutdown` in net/ipv4/af_inet.c).
 
 use std::collections::HashMap;
-use std::io::{self, Write};
+use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, recvfrom, sendto};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use tailwater_placement::{explain, only_core};
 
-use crate::request::{Limits, MAX_DATAGRAM, MAX_MESSAGE, Tally, handle, read_request};
+use crate::request::{Limits, MAX_DATAGRAM, MAX_MESSAGE, Tally, handle};
+use crate::stream::{read_body, read_header, write_reply};
 use crate::{Counts, Store};
 
 /// Connections at a time; others are closed at once.
 pub const MAX_CONNECTIONS: usize = 1_024;
+
+/// Ports that are tried for both protocols when the kernel chooses.
+const PORT_TRIES: u32 = 10;
+
+/// Longest buffer that a connection keeps for its next request or reply.
+const KEPT: usize = 64 << 10;
+
+/// Pause after a failure to accept, which is a lack of descriptors or memory.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
 /// What to run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,9 +82,8 @@ impl Server {
     /// The kernel's, with what was attempted: the address is taken or not ours, the core does not exist, no more threads.
     pub fn start(config: &Config, store: Arc<Store>) -> io::Result<Self> {
         let listen = format!("listen on {}", config.listen);
-        let socket = UdpSocket::bind(config.listen).map_err(|e| explain(&e, &listen))?;
+        let (socket, listener) = bind_both(config.listen).map_err(|e| explain(&e, &listen))?;
         let address = socket.local_addr()?;
-        let listener = TcpListener::bind(address).map_err(|e| explain(&e, &listen))?;
         let cores = config.core.map(only_core).transpose()?;
         let (tally, stop) = (Tally::default(), AtomicBool::new(false));
         let (limits, connections) = (config.limits, Mutex::default());
@@ -128,6 +138,19 @@ impl Server {
     }
 }
 
+/// Sockets for both protocols on one port. The kernel chooses port 0 for UDP, and it may be taken for TCP: then another.
+fn bind_both(address: SocketAddr) -> io::Result<(UdpSocket, TcpListener)> {
+    let mut tries = if address.port() == 0 { PORT_TRIES } else { 1 };
+    loop {
+        let socket = UdpSocket::bind(address)?;
+        match TcpListener::bind(socket.local_addr()?) {
+            Ok(listener) => return Ok((socket, listener)),
+            Err(error) if tries == 1 => return Err(error),
+            Err(_) => tries -= 1,
+        }
+    }
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
         self.end();
@@ -171,7 +194,10 @@ impl Shared {
     fn accept(self: &Arc<Self>) {
         let mut number = 0;
         while !self.stop.load(Relaxed) {
-            let Ok((stream, _)) = self.listener.accept() else { continue };
+            let Ok((stream, _)) = self.listener.accept() else {
+                std::thread::sleep(ACCEPT_PAUSE);
+                continue;
+            };
             // Locked until the entry is there: the thread may end at once, and takes it out.
             let mut connections = self.connections();
             if connections.len() >= MAX_CONNECTIONS {
@@ -191,26 +217,36 @@ impl Shared {
         }
     }
 
-    /// Serves a connection until it ends, fails, or something else than a request comes.
+    /// Serves a connection until it ends, fails, is silent for too long, or something else than a request comes.
     fn answer_stream(&self, stream: &TcpStream) {
+        let idle = self.limits.idle;
+        // They fail only on a connection that is gone.
         let _ = stream.set_nodelay(true);
+        let _ = stream.set_read_timeout(Some(idle));
+        let _ = stream.set_write_timeout(Some(idle));
         let (mut bytes, mut reply) = (Vec::new(), Vec::new());
         let mut stream = stream;
         loop {
-            match read_request(&mut stream, &mut bytes) {
-                Ok(true) => {}
+            let read = read_header(&mut stream, &mut bytes, idle, || false)
+                .and_then(|header| header.map(|h| read_body(&mut stream, &mut bytes, &h, idle)).transpose());
+            match read {
+                Ok(Some(())) => {}
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                     break self.tally.count_malformed();
                 }
-                Ok(false) | Err(_) => break,
+                Ok(None) | Err(_) => break,
             }
             match handle(&bytes, &self.store, &self.limits, MAX_MESSAGE, &mut || (), &mut reply) {
                 Ok(status) => self.tally.count(status),
                 Err(_) => break self.tally.count_malformed(),
             }
-            if stream.write_all(&reply).is_err() {
+            if write_reply(&mut stream, &reply, idle).is_err() {
                 break self.tally.count_unsent();
             }
+            bytes.clear();
+            reply.clear();
+            bytes.shrink_to(KEPT);
+            reply.shrink_to(KEPT);
         }
         // The entry in the map keeps the stream for a moment; the client should not wait for that.
         let _ = stream.shutdown(std::net::Shutdown::Both);

@@ -1,10 +1,9 @@
 //! What a request makes the service do, whatever carried it.
 //!
-//! Owns: [`handle`], the [limits](Limits) on what a client may ask, reading requests from a [stream](read_request), and
-//! the [counts](Tally). Bytes are a client's word until [`handle`] has decoded them; any bytes give a reply or [`NoRequest`].
+//! Owns: [`handle`], the [limits](Limits) on what a client may ask, and the [counts](Tally). Bytes are a client's word until [`handle`] has decoded them; any bytes give a reply or [`NoRequest`].
 
-use std::io::{self, Read};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 use tailwater_workload::rocks::{HEADER_LEN, Header, MAX_BODY, Operation, Status};
 
@@ -23,11 +22,15 @@ pub struct Limits {
     pub scan: u32,
     /// Longest value of a PUT in bytes, at most [`MAX_BODY`].
     pub value: usize,
+    /// How long a connection may be silent while it waits for nothing, take for a request once it has begun, and leave a reply
+    /// that is there; then it is closed.
+    pub idle: Duration,
 }
 
 impl Default for Limits {
+    /// 1,000,000 entries, 1 MiB, a minute.
     fn default() -> Self {
-        Self { scan: 1_000_000, value: MAX_BODY }
+        Self { scan: 1_000_000, value: MAX_BODY, idle: Duration::from_secs(60) }
     }
 }
 
@@ -100,27 +103,6 @@ fn execute(
         Ok(None) => (Status::NotFound, 0),
         Err(_) => (Status::Failed, 0),
     }
-}
-
-/// Reads one message from a stream into `bytes`, replacing what is there; false at the end of the stream.
-///
-/// # Errors
-/// The stream's; `InvalidData` when what comes is no request, after which nothing on this stream can be told apart.
-pub fn read_request(stream: &mut impl Read, bytes: &mut Vec<u8>) -> io::Result<bool> {
-    bytes.clear();
-    bytes.resize(HEADER_LEN, 0);
-    if stream.read(&mut bytes[..1])? == 0 {
-        return Ok(false);
-    }
-    stream.read_exact(&mut bytes[1..])?;
-    let header = Header::decode(bytes).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
-    if header.status.is_some() {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "a reply came instead of a request"));
-    }
-    // At most MAX_BODY, by decoding.
-    bytes.resize(HEADER_LEN + header.body_len as usize, 0);
-    stream.read_exact(&mut bytes[HEADER_LEN..])?;
-    Ok(true)
 }
 
 /// What a server did.

@@ -7,27 +7,32 @@
 //! # TCP
 //! Each connection has two threads: one reads requests, one writes replies. A worker hands its reply to the second, so a client that does not
 //! read holds up nobody else; replies come as they are ready, a GET's before that of a SCAN asked for earlier. Memory is bounded: the
-//! reader takes a permit for each request, which its reply returns once written, [`IN_FLIGHT`] a connection.
+//! reader takes [room](crate::room) for each request and its reply, which the reply gives back once written. Connections that
+//! are silent, and those that take nothing, are closed after [`Limits::idle`].
 //!
 //! The service runs until its process ends: there is nothing to wind up, because the IOKernel takes back what a process held.
 
+use std::cell::Cell;
 use std::convert::Infallible;
-use std::io::{self, Write};
+use std::io;
 use std::net::{Shutdown, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tailwater::net::{TcpListener, TcpStream, UdpSocket};
-use tailwater::sync::{OwnedSemaphorePermit, Semaphore, channel, mpsc};
+use tailwater::sync::{Semaphore, channel, mpsc};
 use tailwater::thread;
 
-use crate::request::{Limits, MAX_DATAGRAM, MAX_MESSAGE, NoRequest, Tally, handle, read_request};
+use crate::request::{Limits, MAX_DATAGRAM, MAX_MESSAGE, NoRequest, Tally, handle};
+use crate::room::{Allowance, Budget, Room};
+use crate::stream::{read_body, read_header, write_reply};
 use crate::{Counts, Store, store};
-
-/// Requests of a connection that are read but whose replies are not written yet.
-pub const IN_FLIGHT: usize = 32;
 
 /// Connections at a time; others are closed at once.
 pub const MAX_CONNECTIONS: usize = 4_096;
+
+/// Pause after a failure to accept, which is a lack of memory.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
 /// What to run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,19 +59,20 @@ struct Shared {
     limits: Limits,
     tally: Tally,
     connections: Arc<Semaphore>,
+    memory: Budget,
 }
 
 /// A request read from a connection, on its way to a worker.
 struct Job {
     bytes: Vec<u8>,
     to: mpsc::Sender<Reply>,
-    permit: OwnedSemaphorePermit,
+    room: Room,
 }
 
 /// A reply on its way to the connection's writer.
 struct Reply {
     bytes: Vec<u8>,
-    _permit: OwnedSemaphorePermit,
+    _room: Room,
 }
 
 /// Reads a service's counts from any thread.
@@ -78,6 +84,12 @@ impl CountsReader {
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.0.tally.counts()
+    }
+
+    /// Bytes of requests and replies that there is room for at present, of at most [`MEMORY`](crate::room::MEMORY).
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.0.memory.held()
     }
 }
 
@@ -95,8 +107,8 @@ impl Service {
         let socket = UdpSocket::bind(config.listen).map_err(explain)?;
         let listener = TcpListener::bind(socket.local_addr()?).map_err(explain)?;
         let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-        let limits = config.limits;
-        let shared = Arc::new(Shared { store, socket, limits, tally: Tally::default(), connections });
+        let (limits, tally, memory) = (config.limits, Tally::default(), Budget::new());
+        let shared = Arc::new(Shared { store, socket, limits, tally, connections, memory });
         let workers = config.workers.max(1);
         let (jobs, queue) = channel::bounded(workers);
         let mut threads = Vec::with_capacity(2 * workers + 1);
@@ -165,12 +177,18 @@ impl Shared {
 
     fn answer_jobs(&self, queue: &channel::Receiver<Job>) -> ! {
         loop {
-            let Job { bytes, to, permit } = queue.recv().expect("the acceptor never drops its end");
+            let Job { bytes, to, mut room } = queue.recv().expect("the acceptor never drops its end");
             let mut reply = Vec::new();
             // Its header was decoded when it was read, so it is a request.
             if self.handle(&bytes, MAX_MESSAGE, &mut reply).is_err() {
                 self.tally.count_malformed();
-            } else if to.send(Reply { bytes: reply, _permit: permit }).is_err() {
+                continue;
+            }
+            drop(bytes);
+            // A refused one may have been long before.
+            reply.shrink_to_fit();
+            room.shrink(reply.len());
+            if to.send(Reply { bytes: reply, _room: room }).is_err() {
                 self.tally.count_unsent();
             }
         }
@@ -178,9 +196,16 @@ impl Shared {
 
     fn accept(self: &Arc<Self>, listener: &TcpListener, jobs: &channel::Sender<Job>) -> ! {
         loop {
-            // A connection that ended before it was accepted is nobody's loss.
-            let Ok((stream, _)) = listener.accept() else { continue };
+            let Ok((stream, _)) = listener.accept() else {
+                thread::sleep(ACCEPT_PAUSE);
+                continue;
+            };
             let Some(permit) = self.connections.try_acquire_owned() else { continue };
+            // A reply is complete: it waits for no acknowledgement of the one before (RFC 9293 section 3.7.4). Fails only on a
+            // connection that is gone, which its threads notice.
+            let _ = stream.set_nodelay(true);
+            let _ = stream.set_read_timeout(Some(self.limits.idle));
+            let _ = stream.set_write_timeout(Some(self.limits.idle));
             let (shared, jobs, stream) = (Arc::clone(self), jobs.clone(), Arc::new(stream));
             let (to, replies) = mpsc::channel();
             let reader = Arc::clone(&stream);
@@ -193,27 +218,44 @@ impl Shared {
         }
     }
 
-    /// Reads requests until the connection ends or something else comes.
+    /// Reads requests until the connection ends, is silent for too long, or something else comes.
     fn read(&self, stream: &TcpStream, jobs: &channel::Sender<Job>, to: &mpsc::Sender<Reply>) {
-        let in_flight = Arc::new(Semaphore::new(IN_FLIGHT));
-        let mut stream = stream;
+        let allowance = self.memory.allowance();
         loop {
-            let permit = in_flight.acquire_owned();
-            let mut bytes = Vec::new();
-            match read_request(&mut stream, &mut bytes) {
-                Ok(true) => {}
-                Ok(false) => return,
+            match self.read_request(stream, &allowance) {
+                Ok(Some((bytes, room))) => {
+                    jobs.send(Job { bytes, to: to.clone(), room }).expect("workers never end");
+                }
+                Ok(None) => return,
                 Err(error) => {
                     if error.kind() == io::ErrorKind::InvalidData {
                         self.tally.count_malformed();
-                        // Both ways: replies to what came before are lost with it, as the protocol says.
-                        let _ = stream.shutdown(Shutdown::Both);
                     }
+                    // Both ways: replies to what came before are lost with it, as the protocol says.
+                    let _ = stream.shutdown(Shutdown::Both);
                     return;
                 }
             }
-            jobs.send(Job { bytes, to: to.clone(), permit }).expect("workers never end");
         }
+    }
+
+    /// Reads a request, for which and for whose reply there is room then; `None` at the end of the stream.
+    fn read_request(
+        &self,
+        mut stream: &TcpStream,
+        allowance: &Allowance,
+    ) -> io::Result<Option<(Vec<u8>, Room)>> {
+        let (idle, mut bytes) = (self.limits.idle, Vec::new());
+        // Who waits for a reply may be silent, and from then on for a whole idle time.
+        let waited = Cell::new(!allowance.is_whole());
+        let waits = || {
+            let now = !allowance.is_whole();
+            waited.replace(now) || now
+        };
+        let Some(header) = read_header(&mut stream, &mut bytes, idle, waits)? else { return Ok(None) };
+        let room = allowance.take(&header);
+        read_body(&mut stream, &mut bytes, &header, idle)?;
+        Ok(Some((bytes, room)))
     }
 
     /// Writes replies until nobody is left who could send one. After an error it takes them all the same, so that the
@@ -222,7 +264,7 @@ impl Shared {
         let mut open = true;
         let mut writer = stream;
         for reply in replies {
-            if open && writer.write_all(&reply.bytes).is_err() {
+            if open && write_reply(&mut writer, &reply.bytes, self.limits.idle).is_err() {
                 open = false;
                 let _ = stream.shutdown(Shutdown::Both);
             }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 use tailwater_workload::rocks::{HEADER_LEN, Header, Operation, ScanSum, Status};
 
 const WAIT: Duration = Duration::from_secs(60);
@@ -14,7 +14,7 @@ const WAIT: Duration = Duration::from_secs(60);
 /// A running program on kernel sockets; killed when dropped.
 struct Server {
     child: Child,
-    lines: BufReader<std::process::ChildStdout>,
+    lines: Option<BufReader<std::process::ChildStdout>>,
     address: SocketAddr,
 }
 
@@ -34,7 +34,7 @@ impl Server {
             assert!(lines.read_line(&mut line).unwrap() > 0, "it ended");
             address = line.trim().strip_prefix("listening on ").map(|address| address.parse().unwrap());
         }
-        Self { child, lines, address: address.unwrap() }
+        Self { child, lines: Some(lines), address: address.unwrap() }
     }
 
     fn connect(&self) -> TcpStream {
@@ -43,11 +43,18 @@ impl Server {
         stream
     }
 
+    /// Ends it as an operator does who has gone away: nobody reads what it prints.
+    fn end_unseen(mut self) {
+        drop(self.lines.take());
+        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
+        assert!(self.child.wait().unwrap().success());
+    }
+
     /// Ends it as an operator does; gives the line that it ends with.
     fn end(mut self) -> String {
         kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
         let mut rest = String::new();
-        self.lines.read_to_string(&mut rest).unwrap();
+        self.lines.as_mut().unwrap().read_to_string(&mut rest).unwrap();
         assert!(self.child.wait().unwrap().success());
         rest
     }
@@ -91,6 +98,10 @@ fn what_was_put_is_there_after_an_end_and_with_a_log_after_a_kill() {
     let last = server.end();
     assert_eq!(last, "2 served, 0 refused, 0 failed, 0 malformed, 0 unsent\n");
 
+    let server = Server::start(&path, &[]);
+    put(&mut server.connect(), 5_001, b"ended unseen");
+    server.end_unseen();
+
     let server = Server::start(&path, &["--wal"]);
     put(&mut server.connect(), 6_000, b"killed");
     drop(server);
@@ -98,6 +109,7 @@ fn what_was_put_is_there_after_an_end_and_with_a_log_after_a_kill() {
     let server = Server::start(&path, &[]);
     let mut stream = server.connect();
     assert_eq!(ask(&mut stream, &request(Operation::Get, 5_000, 0, b"")).1, b"ended");
+    assert_eq!(ask(&mut stream, &request(Operation::Get, 5_001, 0, b"")).1, b"ended unseen");
     assert_eq!(ask(&mut stream, &request(Operation::Get, 6_000, 0, b"")).1, b"killed");
     let (header, body) = ask(&mut stream, &request(Operation::Scan, 10, 100, b""));
     assert_eq!((header.count, ScanSum::decode(&body)), (100, Some(ScanSum::expected(10, 100, 32))));
@@ -132,8 +144,39 @@ fn datagrams_and_bad_connections_are_handled_on_kernel_sockets() {
     assert_eq!(last, "4 served, 2 refused, 0 failed, 6 malformed, 0 unsent\n");
 }
 
+/// Ticks of 10 ms that a process has run (proc_pid_stat(5): utime and stime).
+fn ticks(process: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
+    let fields = stat.rsplit(')').next().unwrap().split_whitespace();
+    fields.skip(11).take(2).map(|field| field.parse::<u64>().unwrap()).sum()
+}
+
 #[test]
-fn the_program_on_tailwater_saves_and_ends_on_a_signal() {
+fn without_descriptors_the_server_waits_and_accepts_again_when_it_has_some() {
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let server = Server::start(&folder.path().join("db"), &[]);
+    let id = server.child.id();
+    put(&mut server.connect(), 1, b"one");
+    let highest = std::fs::read_dir(format!("/proc/{id}/fd")).unwrap().filter_map(|entry| {
+        let name = entry.unwrap().file_name();
+        name.to_str()?.parse::<u64>().ok()
+    });
+    let most = highest.max().unwrap() + 3;
+    let limit = Rlimit { current: Some(most), maximum: Some(most) };
+    prlimit(Some(Pid::from_child(&server.child)), Resource::Nofile, limit).unwrap();
+    // The kernel takes them all, the server cannot.
+    let mut connections: Vec<_> = (0..most).map(|_| server.connect()).collect();
+    put(&mut connections[0], 2, b"two");
+    let before = ticks(id);
+    std::thread::sleep(Duration::from_secs(1));
+    let used = ticks(id) - before;
+    assert!(used < 20, "it ran {used} of 100 ticks while there was nothing to do");
+    drop(connections);
+    put(&mut server.connect(), 3, b"three");
+}
+
+#[test]
+fn the_program_on_tailwater_ends_on_a_signal_and_keeps_what_was_loaded() {
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
     let path = folder.path().join("db");
     for options in [&["--load", "1000"][..], &["--quantum", "0us"]] {

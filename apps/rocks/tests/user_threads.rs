@@ -3,11 +3,12 @@
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tailwater::net::{TcpStream, UdpSocket};
 use tailwater_rocks::request::Limits;
-use tailwater_rocks::service::{Config, IN_FLIGHT, Service};
+use tailwater_rocks::room::{IN_FLIGHT, PER_CONNECTION};
+use tailwater_rocks::service::{Config, CountsReader, Service};
 use tailwater_rocks::{Store, store};
 use tailwater_workload::rocks::{HEADER_LEN, Header, Operation, ScanSum, Status, write_value};
 
@@ -17,6 +18,8 @@ static ALLOC: tailwater::Alloc = tailwater::Alloc;
 const KEYS: u64 = 10_000;
 const VALUE: usize = 100;
 const WAIT: Duration = Duration::from_secs(60);
+/// The runtime's stack delays an acknowledgement for at least so long.
+const DELAYED_ACK: Duration = Duration::from_millis(2);
 
 fn loaded(folder: &tempfile::TempDir) -> Arc<Store> {
     let store = Store::open(&store::Config::new(&folder.path().join("db"))).unwrap();
@@ -24,9 +27,9 @@ fn loaded(folder: &tempfile::TempDir) -> Arc<Store> {
     Arc::new(store)
 }
 
-fn start(store: Arc<Store>) -> Service {
+fn start(store: Arc<Store>, idle: Duration) -> Service {
     let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    let limits = Limits { scan: KEYS as u32, ..Limits::default() };
+    let limits = Limits { scan: KEYS as u32, idle, ..Limits::default() };
     Service::start(&Config { listen, workers: 4, limits }, store).unwrap()
 }
 
@@ -57,16 +60,19 @@ fn the_service_answers() {
     let store = loaded(&folder);
     let builder = tailwater::Builder::new().kthreads(2).quantum(Duration::from_micros(15));
     let run = builder.run(move || {
-        let service = start(store);
+        let service = start(Arc::clone(&store), WAIT);
         let server = service.local_addr().unwrap();
         let counts = service.counts_reader();
         datagrams_are_answered_and_others_dropped(server);
         assert_eq!(counts.counts().malformed, 200);
         a_get_is_answered_before_the_scans_asked_for_earlier(server);
+        replies_do_not_wait_for_the_acknowledgement_of_others(server);
         many_connections_read_what_they_wrote(server);
         a_connection_with_something_else_is_closed(server);
-        a_client_that_does_not_read_holds_up_nobody_else(server);
+        a_client_that_does_not_read_holds_up_nobody_else(server, &counts);
         assert_eq!(counts.counts().failed, 0);
+        let impatient = start(store, Duration::from_millis(200));
+        who_takes_nothing_or_says_nothing_is_closed(&impatient);
     });
     run.unwrap();
 }
@@ -116,6 +122,23 @@ fn a_get_is_answered_before_the_scans_asked_for_earlier(server: SocketAddr) {
     assert!(early >= 15, "the GET came first {early} times of 20");
 }
 
+fn replies_do_not_wait_for_the_acknowledgement_of_others(server: SocketAddr) {
+    let mut stream = TcpStream::connect(server).unwrap();
+    stream.set_read_timeout(Some(WAIT)).unwrap();
+    let requests = [request(Operation::Get, 1, 1, 0, b""), request(Operation::Get, 2, 2, 0, b"")].concat();
+    let times: Vec<Duration> = (0..50)
+        .map(|_| {
+            let begin = Instant::now();
+            stream.write_all(&requests).unwrap();
+            (0..2).for_each(|_| drop(reply(&mut stream).unwrap()));
+            begin.elapsed()
+        })
+        .collect();
+    // The first segments of a connection are acknowledged at once. Waiting, each later round would take as long as this client
+    // delays its acknowledgement.
+    assert!(times[10..].iter().any(|&time| time < DELAYED_ACK), "{times:?}");
+}
+
 fn many_connections_read_what_they_wrote(server: SocketAddr) {
     let clients: Vec<_> = (0..8u64)
         .map(|client| {
@@ -153,7 +176,7 @@ fn a_connection_with_something_else_is_closed(server: SocketAddr) {
     }
 }
 
-fn a_client_that_does_not_read_holds_up_nobody_else(server: SocketAddr) {
+fn a_client_that_does_not_read_holds_up_nobody_else(server: SocketAddr, counts: &CountsReader) {
     let mut other = TcpStream::connect(server).unwrap();
     other.set_read_timeout(Some(WAIT)).unwrap();
     let big = vec![7; 1 << 20];
@@ -167,7 +190,49 @@ fn a_client_that_does_not_read_holds_up_nobody_else(server: SocketAddr) {
         other.write_all(&request(Operation::Get, key, key, 0, b"")).unwrap();
         assert_eq!(reply(&mut other).unwrap().1, value(key));
     }
+    // What is read and not written is bounded, however much was asked for. The other connection's last reply is short.
+    let begin = Instant::now();
+    loop {
+        let held = counts.held();
+        assert!(held <= PER_CONNECTION + 4_096, "{held} bytes for one connection");
+        if held > 2 << 20 {
+            break;
+        }
+        assert!(begin.elapsed() < WAIT, "only {held} bytes are held for who does not read");
+        tailwater::thread::yield_now();
+    }
     for _ in 0..IN_FLIGHT {
         assert_eq!(reply(&mut deaf).unwrap().1, big);
+    }
+}
+
+/// The key that this stores has a value of 1 MiB already.
+fn who_takes_nothing_or_says_nothing_is_closed(service: &Service) {
+    let (server, counts) = (service.local_addr().unwrap(), service.counts_reader());
+    let asks: Vec<u8> =
+        (0..IN_FLIGHT as u64).flat_map(|id| request(Operation::Get, id, 1 << 40, 0, b"")).collect();
+    let drips = Header { body_len: 1 << 20, ..Header::request(Operation::Put, 1, 1, 0) }.encode();
+    for (said, answered) in [(&asks[..], true), (&drips, false), (b"", false)] {
+        let mut stream = TcpStream::connect(server).unwrap();
+        stream.set_read_timeout(Some(WAIT)).unwrap();
+        stream.write_all(said).unwrap();
+        let begin = Instant::now();
+        // Replies that are not taken are counted when they are given up.
+        while answered && counts.counts().unsent == 0 {
+            assert!(begin.elapsed() < WAIT, "it is still open");
+            tailwater::thread::sleep(Duration::from_millis(5));
+        }
+        // An end or a reset, not a timeout.
+        let mut taken = Vec::new();
+        let end = stream.read_to_end(&mut taken);
+        assert!(
+            !matches!(&end, Err(e) if e.kind() == io::ErrorKind::WouldBlock || e.kind() == io::ErrorKind::TimedOut)
+        );
+        assert_eq!(taken.is_empty(), !answered);
+    }
+    let begin = Instant::now();
+    while counts.held() > 0 {
+        assert!(begin.elapsed() < WAIT, "{} bytes are held for nobody", counts.held());
+        tailwater::thread::sleep(Duration::from_millis(5));
     }
 }

@@ -29,6 +29,12 @@ pub trait Datagrams {
     /// # Errors
     /// The socket's.
     fn send_to(&self, data: &[u8], to: SocketAddr) -> io::Result<usize>;
+
+    /// How long [`recv_from`](Self::recv_from) may wait.
+    ///
+    /// # Errors
+    /// The socket's; `timeout` must not be zero.
+    fn set_read_timeout(&self, timeout: Duration) -> io::Result<()>;
 }
 
 /// A TCP connection.
@@ -62,6 +68,10 @@ impl Datagrams for tailwater::net::UdpSocket {
     fn send_to(&self, data: &[u8], to: SocketAddr) -> io::Result<usize> {
         self.send_to(data, to)
     }
+
+    fn set_read_timeout(&self, timeout: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(timeout))
+    }
 }
 
 impl Datagrams for std::net::UdpSocket {
@@ -78,6 +88,10 @@ impl Datagrams for std::net::UdpSocket {
     #[inline]
     fn send_to(&self, data: &[u8], to: SocketAddr) -> io::Result<usize> {
         self.send_to(data, to)
+    }
+
+    fn set_read_timeout(&self, timeout: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(timeout))
     }
 }
 

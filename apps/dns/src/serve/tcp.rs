@@ -116,8 +116,31 @@ impl<S: Stream> Connection<'_, S> {
         self.flush()
     }
 
+    /// Sends the answers, all of them before one deadline, however slowly the client takes them. Between two calls a write may
+    /// wait for the idle time; only where one write is not enough, it is shortened.
     fn flush(&mut self) -> io::Result<()> {
-        self.stream.write_all(&self.answers)?;
+        let idle = self.shared.limits.idle;
+        let deadline = Instant::now() + idle;
+        let (mut rest, mut shortened) = (&self.answers[..], false);
+        while !rest.is_empty() {
+            match self.stream.write(rest) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(sent) => rest = &rest[sent..],
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+            if !rest.is_empty() {
+                let left = deadline.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    return Err(ErrorKind::TimedOut.into());
+                }
+                self.stream.set_write_timeout(left)?;
+                shortened = true;
+            }
+        }
+        if shortened {
+            self.stream.set_write_timeout(idle)?;
+        }
         self.answers.clear();
         Ok(())
     }

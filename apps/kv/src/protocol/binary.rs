@@ -88,7 +88,7 @@ fn simple<'a>(header: &Header, command: Command, quiet: bool, key: &'a [u8], tur
         }
         Command::Delete => {
             let compare = (header.cas != 0).then_some(header.cas);
-            let how = Delete { compare, invalidate: None };
+            let how = Delete { compare, ..Delete::default() };
             match turn.service.store.lock(key, turn.now).delete(&how) {
                 Deleted::Deleted if quiet => {}
                 Deleted::Deleted => header.succeed(out, 0, &[]),
@@ -157,7 +157,8 @@ fn count(
     quiet: bool,
     turn: &mut Turn,
 ) {
-    let how = Arithmetic { up, delta, compare: header.cas, vivify, touch: None, binary_key: false };
+    let how =
+        Arithmetic { up, delta, compare: header.cas, vivify, touch: None, binary_key: false, version: None };
     let counted = turn.service.store.lock(key, turn.now).arithmetic(&how);
     match counted {
         Counted::Value(..) if quiet => {}

@@ -4,8 +4,9 @@
 //! [`Connection::output`], and does as the [`Step`] says. Pipelined commands are answered into one output until it is full or the
 //! input is used up, so that a server writes once for many.
 //!
-//! Bounded: the input by [`buffer::MAX`], the output by [`OUTPUT`] and one value of up to [`INLINE`] bytes. Larger values and
-//! blocks lie in the store while they go through. Nothing is allocated per command once the buffers have grown.
+//! Bounded: the input by [`buffer::MAX`], the output by [`OUTPUT`] and the answer to one command, which is a value of up to
+//! [`INLINE`] bytes or [statistics](super::stats). Larger values and blocks lie in the store while they go through. Nothing is
+//! allocated per command once the buffers have grown; a buffer that grew for statistics is not kept.
 //!
 //! | state | waits for | left by |
 //! |---|---|---|
@@ -22,6 +23,8 @@ use std::sync::Arc;
 use super::buffer::{self, Input};
 use super::bytes::DecodedKey;
 use super::packet::REQUEST;
+#[cfg(any(test, fuzzing, feature = "check"))]
+use super::stats;
 use super::turn::{Block, Keys, Next, Reply, Turn};
 use super::words::{BAD_CHUNK, BAD_LINE};
 use super::{binary, meta, text};
@@ -32,6 +35,11 @@ use crate::store::{Filling, MAX_KEY, Now, Pinned, Put, Refusal, Stored};
 const OUTPUT: usize = 32 << 10;
 /// Largest value that goes to the output as a whole.
 const INLINE: usize = 16 << 10;
+/// Longest output.
+#[cfg(any(test, fuzzing, feature = "check"))]
+pub(crate) const MAX_OUTPUT: usize = OUTPUT + stats::LONGEST;
+/// Output buffers up to this size are kept: vectors at most double, so without statistics none is larger.
+pub(crate) const KEPT: usize = 2 * (OUTPUT + INLINE + 1024);
 /// Longest line; only those that list keys may be longer, and are then read key by key.
 const MAX_LINE: usize = 2048;
 
@@ -105,6 +113,13 @@ impl Connection {
     /// All output has been written.
     pub fn sent(&mut self) {
         self.output.clear();
+        self.output.shrink_to(KEPT);
+    }
+
+    /// Bytes of memory of the output.
+    #[cfg(any(test, fuzzing, feature = "check"))]
+    pub(crate) fn output_memory(&self) -> usize {
+        self.output.capacity()
     }
 
     /// As if the client had come anew.
@@ -178,7 +193,7 @@ impl Connection {
         let line = buffered[..end].strip_suffix(b"\r").unwrap_or(&buffered[..end]);
         let mut turn = Turn { service, out: output, now, inline_limit: *inline_limit };
         let (consume, next) = match text::command(line, &mut turn) {
-            Next::Block(block) => match offer(&block, line, &buffered[end + 1..], &mut turn) {
+            Next::Block(block) => match offer(&block, line, buffered, end + 1, &mut turn) {
                 Some((consume, next)) => (end + 1 + consume, next),
                 None => return false,
             },
@@ -209,7 +224,7 @@ impl Connection {
         let buffered = input.get();
         let Some((head, next)) = binary::command(buffered, &mut turn) else { return false };
         let (consume, next) = match next {
-            Next::Block(block) => match offer(&block, b"", &buffered[head..], &mut turn) {
+            Next::Block(block) => match offer(&block, b"", buffered, head, &mut turn) {
                 Some((consume, next)) => (head + consume, next),
                 None => return false,
             },
@@ -339,13 +354,21 @@ impl Next<'_> {
     }
 }
 
-/// Stores a block that is there, or prepares for one that does not fit the buffer. Says how much of `rest`, what follows the
-/// command, is used up; `None` if the block will fit and is not complete.
-fn offer(block: &Block, line: &[u8], rest: &[u8], turn: &mut Turn) -> Option<(usize, State)> {
+/// Stores a block that is there, or prepares for one that does not fit the buffer together with its command, the first `head`
+/// bytes of what is `buffered`. Says how much of what follows the command is used up; `None` if the block will fit and is not
+/// complete.
+fn offer(
+    block: &Block,
+    line: &[u8],
+    buffered: &[u8],
+    head: usize,
+    turn: &mut Turn,
+) -> Option<(usize, State)> {
+    let rest = &buffered[head..];
     let (key, tail) = (block.decoded.as_ref().map_or(block.key, DecodedKey::as_bytes), block.reply.tail());
     let total = block.len + tail.len();
     let mut locked = turn.service.store.lock(key, turn.now);
-    let fits_input = total <= buffer::MAX / 2 && line.len() < buffer::MAX / 2;
+    let fits_input = total <= buffer::MAX / 2 && head + total <= buffer::MAX;
     if turn.service.store.fits(key.len(), block.len) && fits_input {
         if rest.len() < total {
             return None;

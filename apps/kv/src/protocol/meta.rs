@@ -202,7 +202,7 @@ fn get<'a>(words: &Words<'a>, turn: &mut Turn) -> Next<'a> {
     }
     let key = flags.key.as_ref().map_or(words[1], DecodedKey::as_bytes);
     let vivify = flags.vivify.map(|expiry| (expiry, flags.key.is_some()));
-    let meta = Some(MetaGet { vivify, recache: flags.recache });
+    let meta = Some(MetaGet { vivify, version: flags.version, recache: flags.recache });
     let mut locked = turn.service.store.lock(key, turn.now);
     let hit = locked.get(&Get { touch: flags.touch, bump: !flags.no_bump, fetch: true, meta });
     let out = &mut *turn.out;
@@ -329,7 +329,8 @@ fn delete<'a>(words: &Words<'a>, turn: &mut Turn) -> Next<'a> {
         return refuse(turn, LONG_OPAQUE);
     }
     let key = flags.key.as_ref().map_or(words[1], DecodedKey::as_bytes);
-    let how = Delete { compare: flags.compare, invalidate: flags.invalidate.then_some(flags.touch) };
+    let invalidate = flags.invalidate.then_some(flags.touch);
+    let how = Delete { compare: flags.compare, invalidate, version: flags.version };
     let code = match turn.service.store.lock(key, turn.now).delete(&how) {
         Deleted::Deleted if flags.quiet => return Next::Done,
         Deleted::Deleted => "HD",
@@ -361,6 +362,7 @@ fn arithmetic<'a>(words: &Words<'a>, turn: &mut Turn) -> Next<'a> {
         vivify: flags.vivify.map(|expiry| (flags.initial, expiry)),
         touch: flags.touch,
         binary_key: flags.key.is_some(),
+        version: flags.version,
     };
     let counted = turn.service.store.lock(key, turn.now).arithmetic(&how);
     let code = match counted {

@@ -10,7 +10,12 @@ use crate::service::{Service, VERSION};
 use crate::store::{CELL_BYTES, Now, Totals};
 
 /// Connections that are listed at most.
-const MOST_PEERS: usize = 1000;
+const MOST_PEERS: usize = 200;
+/// Bytes about a connection at most: three statistics behind 24 bytes each in the binary protocol, with an IPv6 address and
+/// numbers of 20, 20, 20 and 10 digits.
+const PEER: usize = 240;
+/// Longest answer in bytes; the other groups' are shorter than half of it.
+pub(super) const LONGEST: usize = MOST_PEERS * PEER + 1024;
 
 /// Answers to a line, of which `words` are those after `stats`.
 pub(super) fn text(words: &[&[u8]], turn: &mut Turn) {
@@ -27,12 +32,14 @@ pub(super) fn text(words: &[&[u8]], turn: &mut Turn) {
         _ => {}
     }
     let group = words.first().copied().unwrap_or_default();
+    let before = turn.out.len();
     let known = each(group, service, now, |name, value| {
         for part in ["STAT ", name, " ", value, "\r\n"] {
             turn.out.extend_from_slice(part.as_bytes());
         }
     });
     turn.say(if known { "END" } else { "ERROR" });
+    debug_assert!(turn.out.len() - before <= LONGEST, "{group:?} tells too much");
 }
 
 /// Hands all statistics of a group to `take`, by name and value; false if there is no such group.

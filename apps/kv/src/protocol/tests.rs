@@ -6,7 +6,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::{Connection, Step, UdpServer};
-use crate::fuzzing::{answers, service};
+use crate::fuzzing::{answers, converse, peers, service};
 use crate::service::Service;
 use crate::store::Now;
 
@@ -368,6 +368,88 @@ fn appending_to_nothing_may_make_an_item() {
         "ms a 1 MA N0\r\nx\r\nms a 1 MA N0\r\ny\r\nmg a v t\r\nms b 1 E77 c\r\nx\r\nmg b c\r\n",
     );
     assert_eq!(answer, "HD\r\nHD\r\nVA 2 t-1\r\nxy\r\nHD c77\r\nHD c77\r\n");
+}
+
+/// A line of `line` bytes that stores a block of `block` bytes, each with its end.
+fn padded_set(line: usize, block: usize) -> Vec<u8> {
+    let words = format!("k 0 0 {block}");
+    let spaces = " ".repeat(line - "set".len() - words.len());
+    [format!("set{spaces}{words}\r\n").as_bytes(), &vec![b'x'; block], b"\r\n"].concat()
+}
+
+#[test]
+fn a_line_and_its_block_that_fill_the_input_to_the_byte_and_beyond_are_stored() {
+    for line in (8192 - 4)..(8192 + 4) {
+        for block in (8190 - 4)..(8190 + 4) {
+            let (service, wanted) = (service(), "x".repeat(block));
+            let mut connection = Connection::new(Arc::clone(&service));
+            // The buffer grows first, so that the whole line arrives at once.
+            assert_eq!(converse(&mut connection, &padded_set(50, 8190), usize::MAX), b"STORED\r\n");
+            let answer = converse(&mut connection, &padded_set(line, block), usize::MAX);
+            assert_eq!(answer, b"STORED\r\n", "line of {line}, block of {block}");
+            let answer = converse(&mut connection, b"get k\r\n", usize::MAX);
+            assert!(answer == format!("VALUE k 0 {block}\r\n{wanted}\r\nEND\r\n").as_bytes());
+        }
+    }
+}
+
+#[test]
+fn a_datagram_whose_line_and_block_exceed_the_input_is_answered() {
+    let service = service();
+    let mut server = UdpServer::new(&service);
+    for commands in [padded_set(16, 8190), padded_set(8191, 8190)] {
+        let mut answer = Vec::new();
+        let request = [&[0, 7, 0, 0, 0, 1, 0, 0], &commands[..]].concat();
+        server.handle(&request, NOW, |datagram| answer.extend_from_slice(&datagram[8..]));
+        assert_eq!(answer, b"STORED\r\n");
+    }
+}
+
+#[test]
+fn a_datagram_that_promises_more_than_it_brings_keeps_nothing_of_the_store() {
+    let service = service();
+    let mut server = UdpServer::new(&service);
+    let request = [&[0, 7, 0, 0, 0, 1, 0, 0], &b"set k 0 0 20000\r\nthe beginning"[..]].concat();
+    server.handle(&request, NOW, |_| panic!("nothing is to be said"));
+    assert_eq!(service.store.totals(NOW).pinned_cells, 0);
+    service.store.check();
+}
+
+#[test]
+fn flag_e_names_the_version_whatever_makes_one() {
+    let service = service();
+    let answer = talk(
+        &service,
+        "mg made N30 E500 c\r\nms a 1 c E70\r\n1\r\nma a E900 c v\r\nma b N0 E77 c\r\nmd a I E1000\r\nmg a c\r\nma a c\r\n",
+    );
+    let (told, last) = answer.trim_end().rsplit_once('\n').unwrap();
+    assert_eq!(told.replace('\r', ""), "HD c500 W\nHD c70\nVA 1 c900\n2\nHD c77\nHD\nHD c1000 X W");
+    // Without it versions are counted as ever.
+    let version: u64 = last.strip_prefix("HD c").unwrap().parse().unwrap();
+    assert!((1..70).contains(&version), "{answer}");
+}
+
+#[test]
+fn sizes_are_told_in_few_lines() {
+    let service = service();
+    talk(
+        &service,
+        &format!("set a 0 0 20000\r\n{}\r\nset b 0 0 20\r\n{}\r\n", "x".repeat(20_000), "y".repeat(20)),
+    );
+    // 162 cells, a multiple of eight above 128.
+    assert_eq!(talk(&service, "stats sizes\r\n"), format!("STAT 128 1\r\nSTAT {} 1\r\nEND\r\n", 168 * 128));
+}
+
+#[test]
+fn output_is_bounded_whatever_is_asked_for_and_a_long_one_keeps_no_memory() {
+    let service = service();
+    let _peers = peers(&service);
+    talk(&service, &format!("set a 0 0 16000\r\n{}\r\n", "x".repeat(16_000)));
+    // `converse` checks the bounds.
+    for conns in ["stats conns\r\n".to_owned(), "get a a\r\nstats conns\r\n".repeat(20)] {
+        let answer = talk(&service, &conns);
+        assert!(answer.ends_with("secs_since_last_cmd 0\r\nEND\r\n"));
+    }
 }
 
 #[test]

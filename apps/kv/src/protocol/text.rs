@@ -241,7 +241,8 @@ fn arithmetic(words: &[&[u8]], turn: &mut Turn, up: bool) {
     let Some(delta) = number(words[2]) else {
         return say_unless(turn, silent, "CLIENT_ERROR invalid numeric delta argument");
     };
-    let how = Arithmetic { up, delta, compare: 0, vivify: None, touch: None, binary_key: false };
+    let how =
+        Arithmetic { up, delta, compare: 0, vivify: None, touch: None, binary_key: false, version: None };
     let counted = turn.service.store.lock(words[1], turn.now).arithmetic(&how);
     match counted {
         Counted::Value(value, _) if !silent => {

@@ -44,26 +44,32 @@ impl UdpServer {
         if [total0, total1] != [0, 1] {
             return;
         }
+        let complete = self.carry_out(commands, now) && self.connection.output().len() <= self.limit;
+        let answer = if complete { self.connection.output() } else { TOO_LONG };
+        Self::send(&mut self.datagram, answer, [id0, id1], &mut send);
+        // At once: what an incomplete command keeps of the store is not kept until the next datagram.
         self.connection.reset();
-        let mut rest = commands;
-        loop {
+    }
+
+    /// Hands the commands to the connection, which is as new. False if they are answered with more than it gathers.
+    fn carry_out(&mut self, mut commands: &[u8], now: Now) -> bool {
+        while !commands.is_empty() {
             let space = self.connection.space();
-            let len = rest.len().min(space.len());
-            space[..len].copy_from_slice(&rest[..len]);
-            rest = &rest[len..];
+            if space.is_empty() {
+                // A command that waits for more than there is room for: not complete.
+                break;
+            }
+            let len = commands.len().min(space.len());
+            space[..len].copy_from_slice(&commands[..len]);
+            commands = &commands[len..];
             self.connection.received(len);
             match self.connection.process(now) {
-                Step::Read if !rest.is_empty() => {}
-                Step::Read | Step::Close => break,
-                Step::Continue => {
-                    return Self::send(&mut self.datagram, TOO_LONG, [id0, id1], &mut send);
-                }
+                Step::Read => {}
+                Step::Close => break,
+                Step::Continue => return false,
             }
         }
-        if self.connection.output().len() > self.limit {
-            return Self::send(&mut self.datagram, TOO_LONG, [id0, id1], &mut send);
-        }
-        Self::send(&mut self.datagram, self.connection.output(), [id0, id1], &mut send);
+        true
     }
 
     fn send(datagram: &mut Vec<u8>, answer: &[u8], id: [u8; 2], send: &mut impl FnMut(&[u8])) {

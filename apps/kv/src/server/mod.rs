@@ -127,12 +127,8 @@ fn serve(stream: &mut (impl Read + Write), service: &Arc<Service>, registered: &
         let len = match stream.read(connection.space()) {
             Ok(len @ 1..) => len,
             Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                service.idle_kicks.fetch_add(1, Relaxed);
-                return;
-            }
-            // The client is gone.
-            Ok(0) | Err(_) => return,
+            Ok(0) => return,
+            Err(error) => return count_end(&error, service),
         };
         connection.received(len);
         service.bytes_read.fetch_add(len as u64, Relaxed);
@@ -141,8 +137,8 @@ fn serve(stream: &mut (impl Read + Write), service: &Arc<Service>, registered: &
         loop {
             let step = connection.process(now);
             if !connection.output().is_empty() {
-                if stream.write_all(connection.output()).is_err() {
-                    return;
+                if let Err(error) = stream.write_all(connection.output()) {
+                    return count_end(&error, service);
                 }
                 service.bytes_written.fetch_add(connection.output().len() as u64, Relaxed);
                 connection.sent();
@@ -156,7 +152,14 @@ fn serve(stream: &mut (impl Read + Write), service: &Arc<Service>, registered: &
     }
 }
 
-/// Seconds of silence after which a connection is closed.
+/// Counts a connection that ends with `error`: the client sent or took nothing for too long, or is gone.
+fn count_end(error: &io::Error, service: &Service) {
+    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) {
+        service.idle_kicks.fetch_add(1, Relaxed);
+    }
+}
+
+/// Time after which a connection is closed that sends nothing, or takes nothing of its answers.
 fn idle_timeout(service: &Service) -> Option<Duration> {
     let seconds = service.settings.idle_timeout;
     (seconds > 0).then(|| Duration::from_secs(seconds.into()))

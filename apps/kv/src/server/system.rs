@@ -28,7 +28,7 @@ pub trait System: Sized + 'static {
     /// The next connection, and whose it is.
     fn accept(listener: &Self::Listener) -> io::Result<(Self::Stream, SocketAddr)>;
 
-    /// Has a connection send at once what is written, and a read of it fail after `timeout`.
+    /// Has a connection send at once what is written, and a read or write of it fail after `timeout` without a byte.
     fn prepare(stream: &Self::Stream, timeout: Option<Duration>) -> io::Result<()>;
 
     /// A socket there, and its address.
@@ -73,7 +73,8 @@ macro_rules! systems {
 
             fn prepare(stream: &Self::Stream, timeout: Option<Duration>) -> io::Result<()> {
                 stream.set_nodelay(true)?;
-                stream.set_read_timeout(timeout)
+                stream.set_read_timeout(timeout)?;
+                stream.set_write_timeout(timeout)
             }
 
             fn bind(address: (&str, u16)) -> io::Result<(Self::Datagrams, SocketAddr)> {

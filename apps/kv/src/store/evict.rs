@@ -5,6 +5,9 @@
 //! was, it moves to *protected*, which holds at most four fifths of the cells and gives its oldest back to probation. One
 //! pass over many keys thus displaces what was used once, and spares what was used again.
 //!
+//! An item whose memory somebody keeps waits in a third list, *pinned*: to let it go would free nothing, and to look at it
+//! would use up the looks. It returns to its own list, as the newest, with the last pin.
+//!
 //! Every look at a list is bounded by [`LOOKS`].
 
 use super::cells::NONE;
@@ -18,7 +21,10 @@ pub(super) const PROBATION: usize = 0;
 /// List of items used again.
 pub(super) const PROTECTED: usize = 1;
 
-/// One of the two lists.
+/// List of items whose memory is kept for somebody.
+pub(super) const PINNED: usize = 2;
+
+/// One of the lists.
 pub(super) struct List {
     newest: u32,
     oldest: u32,
@@ -34,13 +40,12 @@ impl Default for List {
 }
 
 impl Shard {
-    /// Puts an item into a list, as the newest.
-    pub(super) fn push(&mut self, list: usize, item: u32) {
+    /// Puts an item into the list it belongs to, as the newest.
+    pub(super) fn push(&mut self, item: u32) {
+        let list = self.list_of(item);
         let (cells, second) = (self.size(item), self.lists[list].newest);
         let cell = self.item_mut(item);
         (cell.newer, cell.older) = (NONE, second);
-        cell.state =
-            if list == PROTECTED { cell.state | state::PROTECTED } else { cell.state & !state::PROTECTED };
         match second {
             NONE => self.lists[list].oldest = item,
             second => self.item_mut(second).newer = item,
@@ -50,7 +55,12 @@ impl Shard {
     }
 
     fn list_of(&self, item: u32) -> usize {
-        if self.item(item).state & state::PROTECTED != 0 { PROTECTED } else { PROBATION }
+        let item = self.item(item);
+        match item.state & state::PROTECTED {
+            _ if item.pins > 0 => PINNED,
+            0 => PROBATION,
+            _ => PROTECTED,
+        }
     }
 
     /// Takes an item out of its list.
@@ -69,17 +79,24 @@ impl Shard {
         (list.items, list.cells) = (list.items - 1, list.cells - cells);
     }
 
-    /// Gives an item another place, as one not used since.
-    fn place(&mut self, item: u32, list: usize) {
+    /// Gives an item that nobody keeps another place, as one not used since.
+    fn place(&mut self, item: u32, protected: bool) {
         self.detach(item);
-        self.item_mut(item).state &= !state::ACTIVE;
-        self.push(list, item);
+        let cell = self.item_mut(item);
+        cell.state &= !(state::ACTIVE | state::PROTECTED);
+        cell.state |= if protected { state::PROTECTED } else { 0 };
+        self.push(item);
     }
 
-    /// The first to go, if there is any.
-    pub(super) fn oldest(&self) -> Option<u32> {
-        let [probation, protected] = [self.lists[PROBATION].oldest, self.lists[PROTECTED].oldest];
-        [probation, protected].into_iter().find(|&item| item != NONE)
+    /// The first to go, if any may.
+    fn oldest(&self) -> Option<u32> {
+        let [probation, protected, _] = &self.lists;
+        [probation.oldest, protected.oldest].into_iter().find(|&item| item != NONE)
+    }
+
+    /// An item of the table, if there is one.
+    pub(super) fn any(&self) -> Option<u32> {
+        self.lists.iter().map(|list| list.oldest).find(|&item| item != NONE)
     }
 
     /// Seconds since the oldest item of a list was used.
@@ -110,12 +127,9 @@ impl Shard {
         for look in 0..LOOKS {
             let Some(item) = self.oldest() else { return false };
             let (cell, death) = (self.item(item), self.death(item, now));
-            if cell.pins > 0 {
-                let list = self.list_of(item);
-                self.place(item, list);
-            } else if death.is_none() && cell.state & state::ACTIVE != 0 && look + 8 < LOOKS && self.evicts {
+            if death.is_none() && cell.state & state::ACTIVE != 0 && look + 8 < LOOKS && self.evicts {
                 self.counters.promoted += 1;
-                self.place(item, PROTECTED);
+                self.place(item, true);
             } else if death.is_none() && !self.evicts {
                 return false;
             } else {
@@ -135,7 +149,7 @@ impl Shard {
                 return;
             }
             let active = self.item(oldest).state & state::ACTIVE != 0;
-            self.place(oldest, if active { PROTECTED } else { PROBATION });
+            self.place(oldest, active);
         }
     }
 

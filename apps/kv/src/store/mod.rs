@@ -204,7 +204,8 @@ impl Store {
         self.each().for_each(|mut shard| shard.counters = Counters::default());
     }
 
-    /// Numbers of living items by the bytes they take, in ascending order: cells of 128 bytes (`stats sizes`).
+    /// Numbers of living items by the bytes they take, in ascending order: cells of 128 bytes (`stats sizes`). More than 64 cells
+    /// are rounded up, by less than a sixteenth, so there are at most some hundred sizes.
     #[must_use]
     pub fn sizes(&self, now: Now) -> std::collections::BTreeMap<usize, u64> {
         let mut sizes = std::collections::BTreeMap::new();
@@ -216,7 +217,7 @@ impl Store {
                 for item in (first..buckets.min(first + CRAWL)).flat_map(|bucket| shard.bucket_items(bucket))
                 {
                     if shard.death(item, now).is_none() {
-                        *sizes.entry(shard.size(item) * CELL).or_default() += 1;
+                        *sizes.entry(rounded(shard.size(item)) * CELL).or_default() += 1;
                     }
                 }
             }
@@ -255,6 +256,12 @@ impl Store {
         let totals = self.totals(Now { seconds: Now::FIRST, start_unix: 0 });
         assert!(totals.memory <= self.config.memory as u64, "{totals:?}");
     }
+}
+
+/// A number of cells up to 64, or the next above with only five significant bits.
+fn rounded(cells: usize) -> usize {
+    let step = if cells > 64 { 1 << (cells.ilog2() - 4) } else { 1 };
+    cells.next_multiple_of(step)
 }
 
 /// Buckets that the crawler looks at under one lock.

@@ -23,6 +23,8 @@ pub struct Get {
 pub struct MetaGet {
     /// An empty item is made where there is none, with this end; the key came in base64 (flag N).
     pub vivify: Option<(Expiry, bool)>,
+    /// Number of the version of an item that is made, instead of the next one (flag E).
+    pub version: Option<u64>,
     /// The first to ask for an item that ends before this is told to renew it (flag R).
     pub recache: Option<Expiry>,
 }
@@ -73,10 +75,9 @@ impl Locked<'_> {
     pub fn get(&mut self, get: &Get) -> Option<Hit> {
         let found = self.shard.find(self.key, self.hash, self.now);
         self.count_get(get, found.err());
-        let (item, created) = match (found, get.meta.and_then(|meta| meta.vivify)) {
-            (Ok(item), _) => (item, false),
-            (Err(_), Some((expiry, binary_key))) => (self.vivify(expiry, binary_key)?, true),
-            (Err(_), None) => return None,
+        let (item, created) = match found {
+            Ok(item) => (item, false),
+            Err(_) => (self.vivify(get.meta?)?, true),
         };
         let (now, won) = (self.now, created || get.meta.is_some_and(|meta| self.wins(item, meta)));
         if let Some(expiry) = get.touch {
@@ -110,10 +111,11 @@ impl Locked<'_> {
         }
     }
 
-    /// An empty item for this key, which has none.
-    fn vivify(&mut self, expiry: Expiry, binary_key: bool) -> Option<u32> {
+    /// An empty item for this key, which has none, if one is to be made.
+    fn vivify(&mut self, meta: MetaGet) -> Option<u32> {
+        let (expiry, binary_key) = meta.vivify?;
         let (item, _) = self.shard.create(self.key, self.hash, 0, self.now)?;
-        let cas = self.store.next_cas();
+        let cas = meta.version.unwrap_or_else(|| self.store.next_cas());
         let cell = self.shard.item_mut(item);
         (cell.expiry, cell.cas) = (expiry.to_raw(), cas);
         cell.state = if binary_key { state::BINARY_KEY } else { 0 };

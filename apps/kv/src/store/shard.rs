@@ -6,13 +6,13 @@
 //! | an item is | in the table and the order of use | its memory |
 //! |---|---|---|
 //! | reserved (being received) | no | pinned by its writer |
-//! | linked | yes | may be pinned by readers |
+//! | linked | yes | may be pinned by readers, and does not make way then |
 //! | unlinked | no | is given back with the last pin |
 //!
-//! Pinned cells are at most half of all, so that slow clients never keep others from storing.
+//! Pinned cells are at most half of all, and all others make way, so that slow clients never keep others from storing.
 
 use super::cells::{CELL, Cell, Cells, Cursor, HEADER, NONE, cells_of};
-use super::evict::{List, PROBATION};
+use super::evict::List;
 use super::stats::Counters;
 use super::time::{Expiry, Now};
 
@@ -20,7 +20,7 @@ use super::time::{Expiry, Now};
 pub(super) mod state {
     /// In the table.
     pub const LINKED: u8 = 1;
-    /// In the protected list.
+    /// In the protected list, or to return to it.
     pub const PROTECTED: u8 = 2;
     /// Used since it was put in its place in the order of use.
     pub const ACTIVE: u8 = 4;
@@ -51,7 +51,7 @@ pub(super) enum Absent {
 pub(super) struct Shard {
     pub cells: Cells,
     buckets: Box<[u32]>,
-    pub lists: [List; 2],
+    pub lists: [List; 3],
     pub counters: Counters,
     /// Items in the table, and their bytes of key, value and header.
     pub items: u64,
@@ -160,7 +160,7 @@ impl Shard {
         self.items += 1;
         self.bytes += bytes as u64;
         self.counters.total_items += 1;
-        self.push(PROBATION, item);
+        self.push(item);
     }
 
     /// Takes an item out of the table; its memory goes back unless somebody still reads it.
@@ -205,22 +205,36 @@ impl Shard {
             return false;
         }
         self.pinned_cells += cells;
+        let moves = cells > 0 && self.is_linked(item);
+        if moves {
+            self.detach(item);
+        }
         self.item_mut(item).pins += 1;
+        if moves {
+            self.push(item);
+        }
         true
     }
 
     /// Takes one pin away.
     pub fn unpin(&mut self, item: u32) {
-        let size = self.size(item);
-        let cell = self.item_mut(item);
-        cell.pins -= 1;
-        if cell.pins == 0 {
-            let linked = cell.state & state::LINKED != 0;
-            self.pinned_cells -= size;
-            if !linked {
-                self.cells.give(item);
-            }
+        if self.item(item).pins > 1 {
+            self.item_mut(item).pins -= 1;
+            return;
         }
+        self.pinned_cells -= self.size(item);
+        if self.is_linked(item) {
+            self.detach(item);
+            self.item_mut(item).pins = 0;
+            self.push(item);
+        } else {
+            self.item_mut(item).pins = 0;
+            self.cells.give(item);
+        }
+    }
+
+    fn is_linked(&self, item: u32) -> bool {
+        self.item(item).state & state::LINKED != 0
     }
 
     /// All items stored until now are over, at once or at a later second, in which case the last call counts.
@@ -237,7 +251,7 @@ impl Shard {
             self.epoch = self.epoch.wrapping_add(1);
             if self.epoch == 0 {
                 // Nobody may mistake an item of 65,536 epochs ago for one of this.
-                while let Some(item) = self.oldest() {
+                while let Some(item) = self.any() {
                     self.remove(item);
                 }
             }

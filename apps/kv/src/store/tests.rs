@@ -114,11 +114,19 @@ fn a_flush_that_is_due_is_not_forgotten_for_a_later_one() {
 fn no_item_comes_back_after_65536_flushes() {
     let store = store(1 << 16, 1 << 10);
     set(&store, b"old", b"1", NOW);
+    set(&store, b"being sent", b"2", NOW);
+    let mut locked = store.lock(b"being sent", NOW);
+    let hit = locked.get(&Get::PLAIN).unwrap();
+    let pinned = locked.pin(&hit).unwrap();
+    drop(locked);
     for _ in 0..=u16::MAX {
         store.flush(None, NOW);
     }
-    assert_eq!(get(&store, b"old", NOW), None);
+    assert_eq!((get(&store, b"old", NOW), get(&store, b"being sent", NOW)), (None, None));
     store.check();
+    store.release(pinned);
+    store.check();
+    assert_eq!(store.totals(NOW).pinned_cells, 0);
 }
 
 #[test]
@@ -144,6 +152,40 @@ fn an_item_being_read_stays_as_it_was() {
     assert!(read == value);
     store.check();
     assert_eq!(store.totals(NOW).pinned_cells, 0);
+}
+
+#[test]
+fn what_slow_readers_keep_does_not_stop_others_from_storing() {
+    let store = store(512 << 10, 64 << 10);
+    let mut kept = Vec::new();
+    for i in 0..5u32 {
+        let key = format!("large{i}");
+        set(&store, key.as_bytes(), &[1; 45_000], NOW);
+        let mut locked = store.lock(key.as_bytes(), NOW);
+        let hit = locked.get(&Get::PLAIN).unwrap();
+        kept.push(locked.pin(&hit).unwrap());
+    }
+    // All of it is used again, so that it becomes protected, and what is kept is alone on probation.
+    for i in 0..5000u32 {
+        let key = format!("other{i}");
+        let stored = set(&store, key.as_bytes(), &[2; 500], NOW);
+        assert!(matches!(stored, Stored::Stored { .. }), "{key}: {stored:?}");
+        assert!(get(&store, key.as_bytes(), NOW).is_some());
+        store.check();
+    }
+    for (i, pinned) in kept.into_iter().enumerate() {
+        assert!(get(&store, format!("large{i}").as_bytes(), NOW).is_some(), "what is being sent stays");
+        store.release(pinned);
+    }
+    store.check();
+    // They make way again.
+    for i in 0..5000u32 {
+        let key = format!("later{i}");
+        set(&store, key.as_bytes(), &[2; 500], NOW);
+        assert!(get(&store, key.as_bytes(), NOW).is_some());
+    }
+    assert!((0..5).any(|i| get(&store, format!("large{i}").as_bytes(), NOW).is_none()));
+    store.check();
 }
 
 #[test]
@@ -202,6 +244,7 @@ fn two_threads_find_what_they_stored() {
                         vivify: Some((1, Expiry::NEVER)),
                         touch: None,
                         binary_key: false,
+                        version: None,
                     });
                 }
             });
@@ -330,7 +373,8 @@ fn agree(operations: &[Operation]) {
 }
 
 fn count(store: &Store, model: &mut Model, key: u8, up: bool, delta: u64, now: Now) {
-    let how = Arithmetic { up, delta, compare: 0, vivify: None, touch: None, binary_key: false };
+    let how =
+        Arithmetic { up, delta, compare: 0, vivify: None, touch: None, binary_key: false, version: None };
     let counted = store.lock(&[key], now).arithmetic(&how);
     let Some(item) = model.items.get_mut(&key) else { return assert_eq!(counted, Counted::NotFound) };
     // All values of this test are either short or of one byte repeated.

@@ -99,6 +99,8 @@ pub struct Delete {
     pub compare: Option<u64>,
     /// Keep the item and call it stale, with another end if there is one.
     pub invalidate: Option<Option<Expiry>>,
+    /// With `invalidate`: number that the stale version gets instead of the next one (flag E).
+    pub version: Option<u64>,
 }
 
 /// What became of an item that was to be deleted.
@@ -127,6 +129,8 @@ pub struct Arithmetic {
     pub touch: Option<Expiry>,
     /// Whether the key came in base64.
     pub binary_key: bool,
+    /// Number that the new version gets instead of the next one (flag E).
+    pub version: Option<u64>,
 }
 
 /// What became of a number.
@@ -238,7 +242,7 @@ impl Locked<'_> {
             return Deleted::Exists;
         }
         if let Some(expiry) = delete.invalidate {
-            let cas = self.store.next_cas();
+            let cas = delete.version.unwrap_or_else(|| self.store.next_cas());
             let cell = self.shard.item_mut(item);
             cell.state = (cell.state | state::STALE) & !state::TOKEN_SENT;
             cell.cas = cas;
@@ -263,7 +267,7 @@ impl Locked<'_> {
         *if how.up { &mut counters.incr_hits } else { &mut counters.decr_hits } += 1;
         let value = if how.up { value.wrapping_add(how.delta) } else { value.saturating_sub(how.delta) };
         let Some(item) = self.write_number(item, value) else { return Counted::NoMemory };
-        let cas = self.store.next_cas();
+        let cas = how.version.unwrap_or_else(|| self.store.next_cas());
         let now = self.now;
         let cell = self.shard.item_mut(item);
         cell.state |= state::ACTIVE;
@@ -281,7 +285,7 @@ impl Locked<'_> {
             return Counted::NotFound;
         };
         let mut put = Put::new(Mode::Set, 0, how.touch.unwrap_or(expiry));
-        put.binary_key = how.binary_key;
+        (put.binary_key, put.version) = (how.binary_key, how.version);
         let mut digits = [0; MAX_NUMBER];
         if !matches!(self.put(&put, decimal(value, &mut digits)), Stored::Stored { .. }) {
             return Counted::NoMemory;

@@ -43,7 +43,8 @@ fn open(options: &Options) -> anyhow::Result<Arc<Store>> {
 }
 
 fn limits(options: &Options) -> Limits {
-    Limits { scan: options.max_scan, value: options.max_value as usize }
+    let idle = Duration::from_secs(options.idle);
+    Limits { scan: options.max_scan, value: options.max_value as usize, idle }
 }
 
 /// Serves on user threads.
@@ -51,7 +52,10 @@ fn serve(options: &Options, signals: Signals) -> anyhow::Result<()> {
     let (ready, started) = channel();
     std::thread::Builder::new()
         .name("rocks-signals".to_owned())
-        .spawn(move || end_on_signal(&started, signals))
+        .spawn({
+            let path = options.path.clone();
+            move || end_on_signal(&started, &path, signals)
+        })
         .context("cannot start a thread")?;
     let mut builder = tailwater::Builder::new();
     if options.quantum > 0 {
@@ -73,16 +77,23 @@ fn serve(options: &Options, signals: Signals) -> anyhow::Result<()> {
     })?
 }
 
-/// Says where the service listens; on a signal, saves the store and ends the process.
-fn end_on_signal(started: &Receiver<Started>, mut signals: Signals) {
+/// Says where the service listens; on a signal, or if that cannot be said, saves the store and ends the process.
+///
+/// Workers go on meanwhile: what they put before the store was saved is in it, and later PUTs fail.
+fn end_on_signal(started: &Receiver<Started>, path: &Path, mut signals: Signals) {
     // The service failed to start: the other thread tells why.
     let Ok((address, reader, store)) = started.recv() else { return };
-    let ended = announce(address).and_then(|()| {
+    let announced = announce(address);
+    if announced.is_ok() {
         let _ = signals.forever().next();
-        print_counts(reader.counts())?;
-        store.flush().map_err(std::io::Error::other)
-    });
-    end_process(i32::from(ended.is_err()))
+    }
+    let saved = store.finish();
+    print_counts(reader.counts());
+    if let Err(error) = &saved {
+        // Nobody may be there to read it.
+        let _ = writeln!(std::io::stderr(), "{}: {error}", saving(path));
+    }
+    end_process(i32::from(announced.is_err() || saved.is_err()))
 }
 
 /// Serves on kernel sockets.
@@ -97,8 +108,10 @@ fn serve_linux(options: &Options, mut signals: Signals) -> anyhow::Result<()> {
     let server = linux::Server::start(&config, Arc::clone(&store))?;
     announce(server.local_addr())?;
     let _ = signals.forever().next();
-    print_counts(server.stop())?;
-    store.flush().with_context(|| saving(&options.path))
+    let counts = server.stop();
+    let saved = store.finish().with_context(|| saving(&options.path));
+    print_counts(counts);
+    saved
 }
 
 fn saving(path: &Path) -> String {
@@ -109,10 +122,11 @@ fn announce(address: SocketAddr) -> std::io::Result<()> {
     writeln!(std::io::stdout(), "listening on {address}")
 }
 
-fn print_counts(counts: Counts) -> std::io::Result<()> {
+/// Prints what was done. That nobody is there any more to read it is no failure of the service.
+fn print_counts(counts: Counts) {
     let Counts { served, refused, failed, malformed, unsent } = counts;
     let line = format!(
         "{served} served, {refused} refused, {failed} failed, {malformed} malformed, {unsent} unsent"
     );
-    writeln!(std::io::stdout(), "{line}")
+    let _ = writeln!(std::io::stdout(), "{line}");
 }

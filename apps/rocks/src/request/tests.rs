@@ -16,7 +16,7 @@ impl Bench {
     fn new() -> Self {
         let folder = tempfile::tempdir_in("/dev/shm").unwrap();
         let store = Store::open(&Config::new(&folder.path().join("db"))).unwrap();
-        Self { store, limits: Limits { scan: 100, value: 70_000 }, _folder: folder }
+        Self { store, limits: Limits { scan: 100, value: 70_000, ..Limits::default() }, _folder: folder }
     }
 
     /// The reply's header without id and key, which are checked, and its body.
@@ -80,25 +80,6 @@ fn what_is_no_request_is_not_done() {
         assert_eq!(result, Err(NoRequest));
     }
     assert_eq!(bench.ask(Operation::Get, 2, 0, b"").0, Status::NotFound);
-}
-
-#[test]
-fn requests_are_read_from_a_stream_until_something_else_comes() {
-    let get = Header::request(Operation::Get, 1, 2, 0).encode();
-    let put =
-        [&Header { body_len: 3, ..Header::request(Operation::Put, 1, 2, 0) }.encode()[..], b"abc"].concat();
-    let stream = [&put[..], &get, b"GET / HTTP/1.1\r\nHost: not a request"].concat();
-    let mut stream = &stream[..];
-    let mut bytes = Vec::new();
-    assert!(read_request(&mut stream, &mut bytes).unwrap());
-    assert_eq!(bytes, put);
-    assert!(read_request(&mut stream, &mut bytes).unwrap());
-    assert_eq!(bytes, get);
-    let error = read_request(&mut stream, &mut bytes).unwrap_err();
-    assert_eq!(error.kind(), io::ErrorKind::InvalidData);
-    assert!(!read_request(&mut &b""[..], &mut bytes).unwrap());
-    let error = read_request(&mut &put[..34], &mut bytes).unwrap_err();
-    assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
 }
 
 #[test]

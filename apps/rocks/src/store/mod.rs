@@ -6,7 +6,7 @@
 //! # RocksDB in user threads
 //! *Never preempted inside.* RocksDB takes locks of pthreads and forms queues of writers whose first works for the others. A user thread
 //! preempted inside would leave them taken, and whoever needs one sleeps in the kernel, with the core on which the holder should
-//! go on. So each call runs with preemption off ([`undisturbed`]). Then a holder is always a running thread or one of RocksDB's own, and
+//! go on. So each call runs with preemption off (`undisturbed`). Then a holder is always a running thread or one of RocksDB's own, and
 //! a wait is short. A GET or a PUT takes microseconds. A SCAN lets preemption in after every [`STEPS`] entries, so it gives way within a
 //! microsecond or two of being asked.
 //!
@@ -35,7 +35,9 @@ use core::ptr::{self, NonNull};
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::PoisonError;
 
+use tailwater::sync::RwLock;
 use tailwater::sync::spin::SpinLock;
 use tailwater_workload::rocks::{ScanSum, write_value};
 
@@ -107,6 +109,9 @@ pub enum StoreError {
         /// Its length.
         len: usize,
     },
+    /// A PUT after [`Store::finish`].
+    #[error("the store takes nothing any more: it is being ended")]
+    Finished,
 }
 
 /// What a SCAN found.
@@ -128,6 +133,8 @@ pub struct Store {
     hasty: Owned<ffi::WriteOptions>,
     patient: Owned<ffi::WriteOptions>,
     unlogged: Owned<ffi::WriteOptions>,
+    /// Whether [`Store::finish`] was called. A PUT holds it for reading, so whoever sets it waits for those under way.
+    finished: RwLock<bool>,
 }
 
 /// Runs `call` with preemption off, on user threads and ordinary ones.
@@ -161,6 +168,7 @@ impl Store {
             hasty: write_options(config.wal, true),
             patient: write_options(config.wal, false),
             unlogged: write_options(false, false),
+            finished: RwLock::new(false),
         })
     }
 
@@ -201,8 +209,12 @@ impl Store {
     /// Stores `value` under `key`. When writers have to wait, this one does on a thread of [`tailwater::blocking`].
     ///
     /// # Errors
-    /// RocksDB's: no space, damaged files.
+    /// RocksDB's: no space, damaged files. [`StoreError::Finished`].
     pub fn put(&self, key: u64, value: &[u8]) -> Result<(), StoreError> {
+        let finished = self.finished.read().unwrap_or_else(PoisonError::into_inner);
+        if *finished {
+            return Err(StoreError::Finished);
+        }
         let hasty = undisturbed(|| self.write(&self.hasty, key, value));
         // Whatever it was: writing the same once more does no harm, and tells.
         hasty.or_else(|_| tailwater::blocking(|| self.write(&self.patient, key, value)))
@@ -302,6 +314,16 @@ impl Store {
             ffi::rocksdb_flush(self.db.get(), options.get(), failure.slot());
         }
         failure.result("flush the store")
+    }
+
+    /// Lets no PUT begin any more, waits for those under way, and writes what is in memory to tables: every PUT that was done is
+    /// in a file then. For ordinary threads.
+    ///
+    /// # Errors
+    /// As [`Self::flush`].
+    pub fn finish(&self) -> Result<(), StoreError> {
+        *self.finished.write().unwrap_or_else(PoisonError::into_inner) = true;
+        self.flush()
     }
 }
 

@@ -68,6 +68,56 @@ fn a_second_opener_and_an_impossible_path_are_told_why() {
     assert!(matches!(error, StoreError::Path(_)));
 }
 
+/// The files of a store that is open, as they are now.
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir(to).unwrap();
+    for file in std::fs::read_dir(from).unwrap() {
+        let file = file.unwrap();
+        std::fs::copy(file.path(), to.join(file.file_name())).unwrap();
+    }
+}
+
+#[test]
+fn whatever_was_put_before_the_end_is_in_a_file() {
+    let folder = folder();
+    let store = open(&folder);
+    let done = std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..4u64)
+            .map(|writer| {
+                let store = &store;
+                scope.spawn(move || {
+                    let keys = (0..).map(|i| writer << 32 | i);
+                    let done = keys.take_while(|&key| match store.put(key, &key.to_le_bytes()) {
+                        Ok(()) => true,
+                        Err(error) => {
+                            assert_eq!(error, StoreError::Finished);
+                            false
+                        }
+                    });
+                    done.count() as u64
+                })
+            })
+            .collect();
+        // In the middle of it.
+        while get(&store, 3 << 32 | 100).is_none() {
+            std::thread::yield_now();
+        }
+        store.finish().unwrap();
+        // What follows the end is not waited for: as if the process were gone now.
+        let gone = folder.path().join("gone");
+        copy(&folder.path().join("db"), &gone);
+        let done: Vec<_> = writers.into_iter().map(|writer| writer.join().unwrap()).collect();
+        (done, gone)
+    });
+    let (counts, gone) = done;
+    let left = Store::open(&Config::new(&gone)).unwrap();
+    for (writer, count) in (0u64..).zip(counts) {
+        let scan = left.scan(writer << 32, u32::try_from(count).unwrap(), || ()).unwrap();
+        let keys = (0..count).fold(0u64, |sum, i| sum.wrapping_add(writer << 32 | i));
+        assert_eq!((u64::from(scan.entries), scan.sum.keys), (count, keys), "writer {writer}");
+    }
+}
+
 #[test]
 fn no_thread_is_started_after_opening() {
     let folder = folder();
