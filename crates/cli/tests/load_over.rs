@@ -1,39 +1,24 @@
 //! `tailwater load --over tailwater` and `--over port` against services that are processes of their own.
 
+mod common;
+
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
+use common::{Guard, eventually, stats, text};
 use serde_json::Value;
-
-/// How long anything may take on a loaded machine.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Two IOKernels on one machine would share its cores.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// A child that is killed when the test ends, however it ends.
-struct Guard(Child);
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 fn tailwater(words: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tailwater"));
-    command.args(words).stdin(Stdio::null());
+    let mut command = common::tailwater(words);
+    command.stdin(Stdio::null());
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("TAILWATER_")) {
         command.env_remove(name);
     }
     command
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }
 
 /// A program with an address.
@@ -55,11 +40,7 @@ fn iokernel(socket: &str) -> Guard {
 }
 
 fn await_iokernel(socket: &str) {
-    let deadline = Instant::now() + PATIENCE;
-    while !tailwater(&["stats", "--iokernel", socket, "--json"]).output().unwrap().status.success() {
-        assert!(Instant::now() < deadline, "no IOKernel answers");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    eventually("an IOKernel answers", || stats(socket).is_some());
 }
 
 /// What `tailwater load` measured of 200 requests. The timeout is one that no busy test machine reaches.
@@ -120,6 +101,34 @@ fn a_service_that_attaches_to_the_generators_own_iokernel_is_measured_as_from_a_
     }
 }
 
+/// Frames that the only program has received, and cores it was lent.
+fn frames_and_grants(socket: &str) -> (u64, u64) {
+    let stats = stats(socket).expect("the IOKernel runs");
+    let counter = |name: &str| stats["runtimes"][0]["counters"][name].as_u64().unwrap_or(0);
+    (counter("rx_frames"), counter("grants"))
+}
+
+#[test]
+fn a_lone_request_over_tcp_costs_a_core_twice_and_not_for_a_timer_that_nobody_needs() {
+    const FRAMES: u64 = 160;
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let socket = socket("handoffs");
+    let server = "10.77.0.9:11211";
+    let plan = ["load", server, "--rate", "40", "--duration", "60s", "--arrivals", "const", "--quiet"];
+    let over = ["--over", "port", "--iokernel", &socket, "--protocol", "memcached:usr,keys=10", "--tcp"];
+    let _generator = Guard(tailwater(&[&plan[..], &over].concat()).stdout(Stdio::null()).spawn().unwrap());
+    await_iokernel(&socket);
+    let _service = service(&socket, "10.77.0.9", &["app", "kv", "-m", "16"]);
+    // Two frames for each request: itself, and the acknowledgment of its answer, 2 ms later.
+    eventually("requests come", || frames_and_grants(&socket).0 > 40);
+    let before = frames_and_grants(&socket);
+    eventually("a few seconds' requests come", || frames_and_grants(&socket).0 >= before.0 + FRAMES);
+    let after = frames_and_grants(&socket);
+    let (frames, grants) = (after.0 - before.0, after.1 - before.1);
+    // A timer for each answer would make it half as much again.
+    assert!(grants > 0 && grants * 5 < frames * 6, "{grants} grants for {frames} frames");
+}
+
 #[test]
 fn an_agent_that_is_attached_to_one_iokernel_refuses_another() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -169,15 +178,8 @@ fn an_interrupt_ends_a_generator_that_waits_for_its_server() {
         await_iokernel(&socket);
         let pid = rustix::process::Pid::from_child(&command.0);
         rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
-        let deadline = Instant::now() + PATIENCE;
-        let status = loop {
-            if let Some(status) = command.0.try_wait().unwrap() {
-                break status;
-            }
-            assert!(Instant::now() < deadline, "{words:?} {more:?}");
-            std::thread::sleep(Duration::from_millis(10));
-        };
-        assert_eq!(status.code(), Some(130), "{more:?}");
+        eventually("it ends", || command.0.try_wait().unwrap().is_some());
+        assert_eq!(command.0.wait().unwrap().code(), Some(130), "{more:?}");
     }
 }
 
