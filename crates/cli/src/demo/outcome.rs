@@ -167,7 +167,7 @@ impl Point {
             solo_rate: batch.solo,
             lost: figures.lost,
             late: figures.late,
-            saturated: is_saturated(figures.completed, figures.lost),
+            saturated: is_saturated(&figures, service),
             completed: figures.completed,
             windows: figures.windows,
             windows_cut: figures.windows_cut,

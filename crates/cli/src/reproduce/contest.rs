@@ -6,7 +6,7 @@
 use tailwater_loadgen::Plan;
 use tailwater_sim::plot::{Line, Panel, decades};
 use tailwater_sim::report::Table;
-use tailwater_workload::Figures;
+use tailwater_workload::{Figures, ServiceTime};
 
 use super::context::Context;
 use super::spread::{Spread, cell};
@@ -107,9 +107,9 @@ impl Sample {
         Self { figures: measured.measurement.report().figures, batch: measured.batch }
     }
 
-    /// Whether the system could not keep up.
-    pub fn saturated(&self) -> bool {
-        is_saturated(self.figures.completed, self.figures.lost)
+    /// Whether the system could not keep up with requests for `service`.
+    pub fn saturated(&self, service: &ServiceTime) -> bool {
+        is_saturated(&self.figures, service)
     }
 }
 
@@ -141,7 +141,8 @@ impl Point {
 
     /// Whether it was saturated in most rounds.
     pub fn saturated(&self) -> bool {
-        2 * self.samples.iter().filter(|sample| sample.saturated()).count() > self.samples.len()
+        2 * self.samples.iter().filter(|sample| sample.saturated(&self.case.plan.service)).count()
+            > self.samples.len()
     }
 }
 
@@ -322,7 +323,7 @@ fn row(case: &Case, round: usize, sample: &Sample) -> Vec<String> {
         figures.late.to_string(),
         figures.windows.to_string(),
         figures.windows_cut.to_string(),
-        sample.saturated().to_string(),
+        sample.saturated(&case.plan.service).to_string(),
     ]
 }
 

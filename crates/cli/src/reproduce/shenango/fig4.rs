@@ -8,7 +8,7 @@ use super::super::contest::{Case, Contest, Point, System, run};
 use super::super::context::{Context, Pace, Rig};
 use super::super::figure::{Claim, Figure, Outcome};
 use crate::table::number;
-use crate::testbed::on_linux::{Server, Setting};
+use crate::testbed::on_linux::{self, Server, Setting};
 use crate::testbed::on_tailwater;
 
 /// Shenango section 7.1: all with a mean of 10 us.
@@ -58,6 +58,7 @@ impl Figure for Figure4 {
         let contest = run(self.name(), context, cases, pace.rounds)?;
         let mut notes = rig.notes(&pace, context.options.quick);
         notes.push(contest.handoff_note());
+        notes.push(on_linux::queue_note());
         notes.push("Requests are UDP datagrams; the paper's are over TCP.".to_owned());
         notes.push(
             "The batch job's share is of the shared cores; the polling core is Tailwater's price and counts for neither."
