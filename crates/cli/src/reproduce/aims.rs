@@ -1,9 +1,11 @@
 //! What this project aims at beside a batch job: the load that a service carries within a latency limit, and what it leaves the
 //! batch job at equal load, both against a rival on kernel sockets.
 //!
-//! Owns the limit, the ratio, and how a claim about two searches is judged.
+//! Owns the limit, the ratio, and how a claim about two searches is judged: each gives an interval in which the load lies
+//! ([`between`]), and a ratio is reached, or not, only if it is so wherever in these intervals the loads lie.
 
 use tailwater_loadgen::search::Bound;
+use tailwater_workload::Rate;
 
 use super::figure::Claim;
 use super::limit::Highest;
@@ -43,11 +45,41 @@ pub fn times(all: &[Highest], asked: &str, rival: &str, paper: &str, ratio: f64)
     let times = own.load_rps() / theirs.load_rps();
     let said = if theirs.load_rps() > 0.0 { format!(", {} times", number(times)) } else { String::new() };
     let ours = format!("{} requests/s, {rival} {}{said}", of(own), of(theirs));
-    // A rival that its generator held back may be better than it seems; nothing more can be said.
-    match theirs.found.bound {
-        Bound::Generator => Claim::not_comparable(paper, ours),
-        _ => Claim::new(paper, ours, own.load_rps() > 0.0 && own.load_rps() >= ratio * theirs.load_rps()),
+    let confirmed = own.found.bound != Bound::Trials;
+    let (own, theirs) = (between(own), between(theirs));
+    // A rival of which no load is known says nothing, and what is at least nothing times its load neither.
+    if confirmed && theirs.at_most > 0.0 && own.at_least >= ratio * theirs.at_most {
+        Claim::new(paper, ours, true)
+    } else if theirs.at_least > 0.0 && own.at_most < ratio * theirs.at_least {
+        Claim::new(paper, ours, false)
+    } else {
+        Claim::not_comparable(paper, ours)
     }
+}
+
+/// Where a program's highest load lies, in requests per second.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Between {
+    at_least: f64,
+    at_most: f64,
+}
+
+/// What a search says about the highest load.
+fn between(highest: &Highest) -> Between {
+    let load = highest.load_rps();
+    let rate = |rate: Option<Rate>, otherwise: f64| rate.map_or(otherwise, Rate::per_second);
+    let (at_least, at_most) = match highest.found.bound {
+        Bound::Limit => (load, load),
+        // It may be better than it seems.
+        Bound::Generator | Bound::Ceiling => (load, f64::INFINITY),
+        // Not confirmed: it lies where trials with the same load met the limit and missed it.
+        Bound::Trials => {
+            (rate(highest.found.always_met_up_to, 0.0), rate(highest.found.never_met_from, f64::INFINITY))
+        }
+        // Less than was tried.
+        Bound::Nothing => (0.0, rate(highest.found.never_met_from, f64::INFINITY)),
+    };
+    Between { at_least, at_most }
 }
 
 fn shares(all: &[Highest], asked: &str, rival: &str, paper: &str) -> Claim {
@@ -83,6 +115,51 @@ mod tests {
     #[test]
     fn a_rival_that_its_generator_held_back_is_not_compared() {
         assert_eq!(verdicts((900e3, 0.5), (100e3, 0.4), Bound::Generator), [NotComparable, Reached]);
+    }
+
+    /// The verdict on `own` and the rival, each with bound, load and where trials begin to miss and to meet always.
+    fn ratio_of(searches: [(Bound, f64, Option<(f64, f64)>); 2]) -> Verdict {
+        let highest = [TAILWATER, "rival"].into_iter().zip(searches).map(|(name, (bound, load, chance))| {
+            let mut highest = reached("asked", name, load, bound, 0.5);
+            highest.found.always_met_up_to = chance.and_then(|(from, _)| Rate::new(from).ok());
+            highest.found.never_met_from = chance.and_then(|(_, to)| Rate::new(to).ok());
+            highest
+        });
+        let [times, _] = beside_batch(&highest.collect::<Vec<_>>(), "asked", "rival");
+        times.verdict
+    }
+
+    #[test]
+    fn a_load_that_was_not_confirmed_decides_only_where_its_whole_range_does() {
+        let own = (Bound::Limit, 400e3, None);
+        let rival = |from, to| (Bound::Trials, (from + to) / 2.0, Some((from, to)));
+        assert_eq!(ratio_of([own, rival(50e3, 100e3)]), Reached, "never met from a quarter on");
+        assert_eq!(ratio_of([own, rival(50e3, 150e3)]), NotComparable);
+        assert_eq!(ratio_of([own, rival(110e3, 150e3)]), NotReached);
+        assert_eq!(ratio_of([own, (Bound::Trials, 50e3, None)]), NotComparable, "no trial says where it ends");
+        let limit = (Bound::Limit, 100e3, None);
+        assert_eq!(ratio_of([rival(450e3, 500e3), limit]), NotComparable, "our own is not confirmed");
+        assert_eq!(ratio_of([rival(200e3, 390e3), limit]), NotReached);
+    }
+
+    #[test]
+    fn who_may_take_more_than_was_found_does_not_miss_the_ratio() {
+        let rival = (Bound::Limit, 100e3, None);
+        for bound in [Bound::Generator, Bound::Ceiling] {
+            assert_eq!(ratio_of([(bound, 300e3, None), rival]), NotComparable);
+            assert_eq!(ratio_of([(bound, 400e3, None), rival]), Reached);
+            assert_eq!(ratio_of([(Bound::Limit, 900e3, None), (bound, 100e3, None)]), NotComparable);
+            assert_eq!(ratio_of([(Bound::Limit, 300e3, None), (bound, 100e3, None)]), NotReached);
+        }
+    }
+
+    #[test]
+    fn a_rival_that_meets_the_limit_nowhere_is_not_compared() {
+        let none = (Bound::Nothing, 0.0, None);
+        assert_eq!(ratio_of([(Bound::Limit, 400e3, None), none]), NotComparable);
+        assert_eq!(ratio_of([none, none]), NotComparable);
+        let tried = (Bound::Nothing, 0.0, Some((0.0, 24.0)));
+        assert_eq!(ratio_of([tried, (Bound::Limit, 100e3, None)]), NotReached);
     }
 
     #[test]
