@@ -7,6 +7,7 @@
 use tailwater_loadgen::search::Bound;
 use tailwater_workload::Rate;
 
+use super::batch::{SAME_SHARE, speed, speed_text};
 use super::figure::Claim;
 use super::limit::Highest;
 use crate::table::number;
@@ -18,8 +19,6 @@ pub const TAILWATER: &str = "Tailwater";
 pub const BESIDE_BATCH: &str = "win-p99.9=200us";
 /// How many times Linux's load this project aims at beside a batch job.
 const AIM: f64 = 4.0;
-/// Two batch shares within this of each other are the same.
-const SAME_SHARE: f64 = 0.02;
 
 /// What this project aims at beside a batch job: load, and what is left for the batch job at equal load.
 pub fn beside_batch(all: &[Highest], asked: &str, rival: &str) -> [Claim; 2] {
@@ -82,14 +81,23 @@ fn between(highest: &Highest) -> Between {
     Between { at_least, at_most }
 }
 
-fn shares(all: &[Highest], asked: &str, rival: &str, paper: &str) -> Claim {
+fn shares<'a>(all: &'a [Highest], asked: &str, rival: &str, paper: &str) -> Claim {
     let share = |highest: &Highest| highest.at_equal_load(|sample| sample.batch.map(BatchRates::share));
-    let shares = pair(all, asked, rival).and_then(|(own, theirs)| Some((share(own)?, share(theirs)?)));
+    let pair = pair(all, asked, rival);
+    let shares = pair.and_then(|(own, theirs)| Some((share(own)?, share(theirs)?)));
+    let measured = |highest: &'a Highest| highest.samples.iter().chain(&highest.equal);
+    let speed = pair.and_then(|(own, theirs)| speed(measured(own), measured(theirs)));
     let Some((own, theirs)) = shares else {
         return Claim::not_comparable(paper, "there is no load that both serve within the limit".to_owned());
     };
-    let ours = format!("of the shared cores {own} of its full speed, beside {rival} {theirs}");
-    Claim::new(paper, ours, own.median + SAME_SHARE >= theirs.median)
+    let Some(speed) = speed else {
+        return Claim::not_comparable(paper, "how fast the job is alone is not known".to_owned());
+    };
+    let ours = format!(
+        "of the shared cores {own} of its full speed, beside {rival} {theirs}; {} ({rival})",
+        speed_text(speed)
+    );
+    Claim::new(paper, ours, speed * own.median + SAME_SHARE >= theirs.median)
 }
 
 #[cfg(test)]
@@ -117,6 +125,20 @@ mod tests {
         assert_eq!(verdicts((900e3, 0.5), (100e3, 0.4), Bound::Generator), [NotComparable, Reached]);
     }
 
+    #[test]
+    fn a_batch_job_that_is_slower_on_tailwater_even_alone_gets_less() {
+        let mut all = vec![
+            reached("asked", TAILWATER, 400e3, Bound::Limit, 0.5),
+            reached("asked", "rival", 100e3, Bound::Limit, 0.49),
+        ];
+        assert_eq!(beside_batch(&all, "asked", "rival")[1].verdict, Reached);
+        for sample in &mut all[0].equal {
+            let rates = sample.batch.as_mut().unwrap();
+            (rates.solo, rates.beside) = (0.9 * rates.solo, 0.9 * rates.beside);
+        }
+        assert_eq!(beside_batch(&all, "asked", "rival")[1].verdict, NotReached);
+    }
+
     /// The verdict on `own` and the rival, each with bound, load and where trials begin to miss and to meet always.
     fn ratio_of(searches: [(Bound, f64, Option<(f64, f64)>); 2]) -> Verdict {
         let highest = [TAILWATER, "rival"].into_iter().zip(searches).map(|(name, (bound, load, chance))| {
@@ -136,7 +158,11 @@ mod tests {
         assert_eq!(ratio_of([own, rival(50e3, 100e3)]), Reached, "never met from a quarter on");
         assert_eq!(ratio_of([own, rival(50e3, 150e3)]), NotComparable);
         assert_eq!(ratio_of([own, rival(110e3, 150e3)]), NotReached);
-        assert_eq!(ratio_of([own, (Bound::Trials, 50e3, None)]), NotComparable, "no trial says where it ends");
+        assert_eq!(
+            ratio_of([own, (Bound::Trials, 50e3, None)]),
+            NotComparable,
+            "no trial says where it ends"
+        );
         let limit = (Bound::Limit, 100e3, None);
         assert_eq!(ratio_of([rival(450e3, 500e3), limit]), NotComparable, "our own is not confirmed");
         assert_eq!(ratio_of([rival(200e3, 390e3), limit]), NotReached);

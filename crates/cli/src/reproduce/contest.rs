@@ -66,6 +66,11 @@ pub struct Contest {
     pub handoffs: HandoffRecord,
 }
 
+/// The order in which `count` systems are measured in a round: in every second one the opposite, so that nobody is always first.
+pub fn turns(count: usize, round: usize) -> impl Iterator<Item = usize> {
+    (0..count).map(move |place| if round % 2 == 1 { count - 1 - place } else { place })
+}
+
 /// Runs `cases`, which list a load's systems side by side, `rounds` times.
 ///
 /// # Errors
@@ -77,11 +82,7 @@ pub fn run(name: &str, context: &Context, cases: Vec<Case>, rounds: usize) -> an
         cases.into_iter().map(|case| Point { case, samples: Vec::with_capacity(rounds) }).collect();
     let mut handoffs = HandoffRecord::default();
     for round in 0..rounds {
-        let mut order: Vec<usize> = (0..points.len()).collect();
-        if round % 2 == 1 {
-            order.reverse();
-        }
-        for index in order {
+        for index in turns(points.len(), round) {
             let Point { case, samples } = &mut points[index];
             let seed = context.options.seed.wrapping_add(round as u64);
             let measured = match &case.system {
@@ -173,8 +174,12 @@ impl Contest {
 
     /// The highest load that did not saturate the system, whatever a lower one met with; `None` when all did.
     pub fn capacity(&self, panel: &str, curve: &str) -> Option<f64> {
-        let points = self.curve(panel, curve);
-        points.iter().rfind(|point| !point.saturated()).map(|point| point.case.load)
+        self.highest(panel, curve, |_| true).map(|point| point.case.load)
+    }
+
+    /// The point of the highest load that did not saturate the system and is as `holds` asks, whatever lower ones met with.
+    pub fn highest(&self, panel: &str, curve: &str, holds: impl Fn(&Point) -> bool) -> Option<&Point> {
+        self.curve(panel, curve).into_iter().rfind(|point| !point.saturated() && holds(point))
     }
 
     /// Panels' titles and curves' names, each once, in order of their first point.
@@ -363,6 +368,12 @@ pub mod tests {
     /// A contest of these points.
     pub fn contest(points: Vec<Point>) -> Contest {
         Contest { points, unit: PERCENT, handoffs: HandoffRecord::default() }
+    }
+
+    #[test]
+    fn every_second_round_is_in_the_opposite_order() {
+        let order = |round| turns(3, round).collect::<Vec<_>>();
+        assert_eq!([order(0), order(1), order(2)], [[0, 1, 2], [2, 1, 0], [0, 1, 2]]);
     }
 
     #[test]

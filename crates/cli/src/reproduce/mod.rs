@@ -12,9 +12,11 @@
 //! | [`contest`] | several systems under several loads, in interleaved rounds |
 //! | [`limit`] | the highest load within a latency limit, for several programs in turn |
 //! | [`aims`] | what this project aims at beside a batch job, and how that is judged |
+//! | [`batch`] | what two systems leave the batch job, compared |
+//! | [`stores`] | what the figures with key-value stores have in common |
 //! | [`spread`] | median and extremes over rounds |
 //! | [`pages`], [`html`] | the files |
-//! | `shenango`, `ix`, `own`, [`simulated`] | the figures |
+//! | `shenango`, `arachne`, `ix`, `own`, [`simulated`] | the figures |
 //!
 //! A new figure is one file that implements [`figure::Figure`], a line in the catalogue, and its plan in `experiments/`.
 
@@ -27,6 +29,7 @@ use clap::builder::PossibleValuesParser;
 
 mod aims;
 mod arachne;
+mod batch;
 mod catalogue;
 mod contest;
 mod context;
@@ -55,7 +58,7 @@ const ALL: &str = "all";
 /// Reproduce the papers' figures, simulated and measured on this machine
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
-  tailwater reproduce                          everything: half an hour, an otherwise idle machine
+  tailwater reproduce                          everything: three quarters of an hour, an otherwise idle machine
   tailwater reproduce shenango-fig4            one figure, about four minutes
   tailwater reproduce all --quick              the shapes, in about two minutes
   tailwater reproduce shinjuku-fig1 --out /tmp/figures

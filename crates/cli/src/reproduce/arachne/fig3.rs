@@ -129,12 +129,10 @@ fn claims(contest: &Contest) -> Vec<Claim> {
     ]
 }
 
-/// The highest load with nothing beside at which the median is within the limit, and all below are.
+/// The highest load with nothing beside at which the median is within the limit.
 fn within(contest: &Contest, curve: &str) -> f64 {
-    let kept = |point: &&Point| {
-        !point.saturated() && point.p50_us().is_some_and(|p50| p50.median <= MEDIAN_LIMIT_US)
-    };
-    contest.curve(ALONE, curve).into_iter().take_while(kept).last().map_or(0.0, |point| point.case.load)
+    let kept = |point: &Point| point.p50_us().is_some_and(|p50| p50.median <= MEDIAN_LIMIT_US);
+    contest.highest(ALONE, curve, kept).map_or(0.0, |point| point.case.load)
 }
 
 fn more(contest: &Contest, paper: &str) -> Claim {
@@ -144,7 +142,13 @@ fn more(contest: &Contest, paper: &str) -> Claim {
         number(own),
         number(theirs)
     );
-    Claim::new(paper, ours, own > 0.0 && own >= PAPERS_MORE * theirs)
+    let most = contest.points.iter().map(|point| point.case.load).fold(0.0, f64::max);
+    let holds = own >= PAPERS_MORE * theirs;
+    // Nothing is known of a rival that is within the limit nowhere, nor of what either does beyond the highest load tried.
+    if theirs == 0.0 || theirs >= most || (own >= most && !holds) {
+        return Claim::not_comparable(paper, ours);
+    }
+    Claim::new(paper, ours, holds)
 }
 
 /// Values of `value` by load, of two curves or panels where neither is saturated, as how many times the second is the first.
@@ -172,7 +176,10 @@ fn tail(contest: &Contest, paper: &str) -> Claim {
     let pair = [(ALONE, TAILWATER), (ALONE, MEMCACHED)];
     let ratios: Vec<_> = times(contest, pair, Point::p99_us).collect();
     let ours = format!("p99 in times of Tailwater's (thousand/s): {}", listed(&ratios));
-    Claim::new(paper, ours, !ratios.is_empty() && ratios.iter().all(|&(_, times)| times >= PAPERS_TAIL))
+    if ratios.is_empty() {
+        return Claim::not_comparable(paper, ours);
+    }
+    Claim::new(paper, ours, ratios.iter().all(|&(_, times)| times >= PAPERS_TAIL))
 }
 
 /// How a batch job beside `curve` changes its latencies, by the median over the loads.
@@ -224,7 +231,13 @@ mod tests {
         assert_eq!(verdicts(&GOOD), [Reached; 4]);
         let mut rival = GOOD;
         (rival[5].3, rival[5].4) = (450.0, false);
-        assert_eq!(verdicts(&rival)[0], NotReached, "memcached sustains as much");
+        assert_eq!(verdicts(&rival)[0], NotComparable, "memcached sustains the highest load tried");
+        let mut slow = GOOD;
+        slow[4].3 = 1500.0;
+        assert_eq!(verdicts(&slow)[0], NotReached, "within the limit at the same load");
+        let mut disturbed = GOOD;
+        (disturbed[0].3, disturbed[0].4) = (9000.0, true);
+        assert_eq!(verdicts(&disturbed)[0], Reached, "one disturbed load below is no limit");
         let mut close = GOOD;
         close[1].3 = 250.0;
         assert_eq!(verdicts(&close)[1], NotReached, "2.5 times the tail");

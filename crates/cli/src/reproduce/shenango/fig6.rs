@@ -8,6 +8,7 @@ use tailwater_sim::plot::{Bar, Panel, draw};
 use tailwater_sim::report::Table;
 use tailwater_workload::{ArrivalProcess, LoadSchedule, Rate};
 
+use super::super::contest::turns;
 use super::super::context::{Context, Pace, Rig};
 use super::super::figure::{Claim, Figure, Outcome};
 use super::super::spread::Spread;
@@ -129,7 +130,8 @@ fn measure(
     let requests = (pace.counted.as_nanos() / GAP.as_nanos()) as usize;
     for round in 0..pace.rounds {
         let seed = context.options.seed.wrapping_add(round as u64);
-        for Measured { way, rounds, .. } in ways.iter_mut() {
+        for index in turns(ways.len(), round) {
+            let Measured { way, rounds, .. } = &mut ways[index];
             rig.testbed.interrupt.check()?;
             rounds.push(match *way {
                 Way::Raw => raw(requests)?,
