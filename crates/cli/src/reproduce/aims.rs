@@ -139,8 +139,11 @@ mod tests {
         assert_eq!(beside_batch(&all, "asked", "rival")[1].verdict, NotReached);
     }
 
-    /// The verdict on `own` and the rival, each with bound, load and where trials begin to miss and to meet always.
-    fn ratio_of(searches: [(Bound, f64, Option<(f64, f64)>); 2]) -> Verdict {
+    /// What bounds a search, its load, and up to where all trials met the limit and from where on all missed it.
+    type Searched = (Bound, f64, Option<(f64, f64)>);
+
+    /// The verdict on our own search and the rival's.
+    fn ratio_of(searches: [Searched; 2]) -> Verdict {
         let highest = [TAILWATER, "rival"].into_iter().zip(searches).map(|(name, (bound, load, chance))| {
             let mut highest = reached("asked", name, load, bound, 0.5);
             highest.found.always_met_up_to = chance.and_then(|(from, _)| Rate::new(from).ok());

@@ -45,7 +45,7 @@ mod spread;
 mod stores;
 
 use context::{Context, Options};
-use figure::Figure;
+use figure::{Figure, Outcome};
 use html::Entry;
 
 use crate::doctor;
@@ -104,12 +104,7 @@ pub fn run(args: &ReproduceArgs) -> anyhow::Result<()> {
     print(&format!("{}, commit {}\n", context.machine, commit()))?;
     let mut entries: Vec<Entry> = Vec::new();
     for figure in figures {
-        let mut outcome = figure.run(&context);
-        if let Ok(outcome) = &mut outcome
-            && figure.is_measured()
-        {
-            context.withhold_if_busy(&mut outcome.claims);
-        }
+        let outcome = outcome(figure.as_ref(), &context);
         if let Err(error) = &outcome
             && error.is::<Interrupted>()
         {
@@ -127,6 +122,18 @@ pub fn run(args: &ReproduceArgs) -> anyhow::Result<()> {
     let failed: Vec<&str> = entries.iter().filter(|e| e.outcome.is_err()).map(|e| e.figure.name()).collect();
     anyhow::ensure!(failed.is_empty(), "not reproduced: {}; the reasons are above", failed.join(", "));
     Ok(())
+}
+
+/// Runs a figure and judges it, unless the machine was busy.
+fn outcome(figure: &dyn Figure, context: &Context) -> anyhow::Result<Outcome> {
+    if !figure.is_measured() {
+        return figure.run(context);
+    }
+    // Before the first of them, whether it needs a testbed or not: how busy the machine is by itself is found out here.
+    context.rig()?;
+    let mut outcome = figure.run(context)?;
+    context.withhold_if_busy(&mut outcome.claims);
+    Ok(outcome)
 }
 
 /// Prints what came out and writes the figure's files.
