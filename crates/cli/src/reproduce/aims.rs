@@ -40,7 +40,15 @@ pub fn times(all: &[Highest], asked: &str, rival: &str, paper: &str, ratio: f64)
     let Some((own, theirs)) = pair(all, asked, rival) else {
         return Claim::not_comparable(paper, format!("{rival} is not there"));
     };
-    let of = |highest: &Highest| format!("{:.0} (bound by {})", highest.load_rps(), highest.bound());
+    let of = |highest: &Highest| {
+        let Between { at_least, at_most } = between(highest);
+        let range = match highest.found.bound {
+            Bound::Trials if at_most.is_finite() => format!("; between {at_least:.0} and {at_most:.0}"),
+            Bound::Trials => format!("; at least {at_least:.0}"),
+            _ => String::new(),
+        };
+        format!("{:.0} (bound by {}{range})", highest.load_rps(), highest.bound())
+    };
     let times = own.load_rps() / theirs.load_rps();
     let said = if theirs.load_rps() > 0.0 { format!(", {} times", number(times)) } else { String::new() };
     let ours = format!("{} requests/s, {rival} {}{said}", of(own), of(theirs));
