@@ -6,14 +6,16 @@
 use tailwater_loadgen::Plan;
 use tailwater_sim::plot::{Line, Panel, decades};
 use tailwater_sim::report::Table;
-use tailwater_workload::{Figures, ServiceTime};
+use tailwater_workload::Figures;
 
 use super::context::Context;
 use super::spread::{Spread, cell};
 use crate::table::number;
 use crate::testbed::handoffs::{HandoffFigures, HandoffRecord};
 use crate::testbed::program::Program;
-use crate::testbed::{BatchRates, Measured, is_saturated, latency_or_timeout, on_linux, on_tailwater};
+use crate::testbed::{
+    BatchRates, Measured, is_saturated, latency_or_timeout, on_linux, on_tailwater, standing_queue_us,
+};
 
 /// A system in a setting.
 #[derive(Debug, Clone)]
@@ -108,9 +110,14 @@ impl Sample {
         Self { figures: measured.measurement.report().figures, batch: measured.batch }
     }
 
-    /// Whether the system could not keep up with requests for `service`.
-    pub fn saturated(&self, service: &ServiceTime) -> bool {
-        is_saturated(&self.figures, service)
+    /// Whether the system of `case` could not keep up.
+    pub fn saturated(&self, case: &Case) -> bool {
+        // Congestion detection takes two looks: so long may a request wait for a core without any queue.
+        let by_design_us = match &case.system {
+            System::Tailwater(setting) => 2.0 * setting.interval_us as f64,
+            System::Linux(_) | System::Program(_) => 0.0,
+        };
+        is_saturated(&self.figures, standing_queue_us(&case.plan.service) + by_design_us)
     }
 }
 
@@ -142,8 +149,7 @@ impl Point {
 
     /// Whether it was saturated in most rounds.
     pub fn saturated(&self) -> bool {
-        2 * self.samples.iter().filter(|sample| sample.saturated(&self.case.plan.service)).count()
-            > self.samples.len()
+        2 * self.samples.iter().filter(|sample| sample.saturated(&self.case)).count() > self.samples.len()
     }
 }
 
@@ -328,7 +334,7 @@ fn row(case: &Case, round: usize, sample: &Sample) -> Vec<String> {
         figures.late.to_string(),
         figures.windows.to_string(),
         figures.windows_cut.to_string(),
-        sample.saturated(&case.plan.service).to_string(),
+        sample.saturated(case).to_string(),
     ]
 }
 
@@ -368,6 +374,15 @@ pub mod tests {
     /// A contest of these points.
     pub fn contest(points: Vec<Point>) -> Contest {
         Contest { points, unit: PERCENT, handoffs: HandoffRecord::default() }
+    }
+
+    #[test]
+    fn a_standing_queue_saturates_and_a_long_interval_between_looks_is_none() {
+        let mut slow = point("a", 50.0, &[15_000.0], 0.5, false);
+        assert!(slow.saturated(), "a median of 1.5 ms, without loss");
+        slow.case.system =
+            System::Tailwater(on_tailwater::Setting { interval_us: 1_000, ..Default::default() });
+        assert!(!slow.saturated());
     }
 
     #[test]

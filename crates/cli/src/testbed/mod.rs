@@ -130,10 +130,15 @@ impl BatchRates {
     }
 }
 
-/// Whether a system did not keep up with requests for `service`: it lost over a hundredth of them, or half of them stood in a queue.
-pub fn is_saturated(figures: &Figures, service: &ServiceTime) -> bool {
+/// The median latency above which requests for `service` stand in a queue, in microseconds.
+pub fn standing_queue_us(service: &ServiceTime) -> f64 {
+    (STANDING_QUEUE_SERVICES * service.mean_ns() / 1e3).max(STANDING_QUEUE_US)
+}
+
+/// Whether a system did not keep up: it lost over a hundredth of the requests, or half of them took longer than `standing_us`, which is
+/// [`standing_queue_us`] and what the system waits by design.
+pub fn is_saturated(figures: &Figures, standing_us: f64) -> bool {
     let Figures { completed, lost, p50_us, .. } = *figures;
-    let standing_us = (STANDING_QUEUE_SERVICES * service.mean_ns() / 1e3).max(STANDING_QUEUE_US);
     lost as f64 > SATURATED_LOSS * (completed + lost) as f64 || p50_us.is_some_and(|us| us > standing_us)
 }
 
@@ -289,7 +294,7 @@ mod tests {
     fn more_than_a_hundredth_lost_or_a_standing_queue_is_saturated() {
         let saturated = |completed, lost, p50_us, service: &str| {
             let figures = Figures { completed, lost, p50_us, ..Summary::default().figures() };
-            is_saturated(&figures, &service.parse().unwrap())
+            is_saturated(&figures, standing_queue_us(&service.parse().unwrap()))
         };
         assert!(!saturated(99, 1, Some(900.0), "exp:10us") && saturated(98, 2, Some(10.0), "exp:10us"));
         assert!(!saturated(0, 0, None, "exp:10us") && saturated(0, 1, None, "exp:10us"));
