@@ -75,8 +75,8 @@ fn judge(all: &[Shares], speed: f64, paper: &str, lowest: f64, other: &str) -> C
     let more = listed(&|s| s.own > s.other + SAME_SHARE);
     let text = |list: &[String]| if list.is_empty() { "nowhere".to_owned() } else { list.join(", ") };
     let ours = format!(
-        "of the shared cores, in full speeds of the job on {other} ({}), at loads above {lowest} that {other} keeps up with: more for it beside \
-         Tailwater at {}; less at {}",
+        "of the shared cores, in full speeds of the job on {other} ({}), at loads above {lowest} that {other} keeps up with: it gets more beside \
+         Tailwater: {}; less: {}",
         speed_text(speed),
         text(&more),
         text(&less)
