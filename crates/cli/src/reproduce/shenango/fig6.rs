@@ -233,7 +233,10 @@ fn claims(ways: &[Measured]) -> Vec<Claim> {
             "`{more}` takes {} us more than `{less}` at the median{beside}; a few is up to {FEW_US}",
             text(own)
         );
-        Claim::new(paper, ours, own.is_some_and(|us| us.abs() <= FEW_US))
+        match own {
+            Some(us) => Claim::new(paper, ours, us.abs() <= FEW_US),
+            None => Claim::not_comparable(paper, ours),
+        }
     };
     vec![
         adds("traversing runtime and IOKernel adds little over raw packets", POLLING, RAW, [""; 2]),
@@ -286,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_measured_is_not_reached() {
-        assert!(claims(&ways()).iter().all(|claim| claim.verdict == Verdict::NotReached));
+    fn what_was_not_measured_is_not_judged() {
+        assert!(claims(&ways()).iter().all(|claim| claim.verdict == Verdict::NotComparable));
     }
 }
