@@ -1,7 +1,8 @@
 //! The server on kernel sockets and ordinary threads: what Tailwater is compared with, and what runs where there is no Tailwater.
 //!
-//! Owns a pool of threads for each address, each with a UDP socket of its own (SO_REUSEPORT spreads the clients over them), a
-//! thread that accepts connections, one for each connection, and their clean end.
+//! Owns a pool of threads for each address, each with a UDP socket of its own (SO_REUSEPORT spreads the clients over them), which
+//! holds as many queries as one of Tailwater's as far as the system allows ([`tailwater_placement::buffer`]), a thread that
+//! accepts connections, one for each connection, and their clean end.
 //!
 //! Ending: a flag, then `shutdown(2)` of the receiving side, which wakes threads that are blocked in it. On an unconnected
 //! UDP socket Linux answers ENOTCONN to that and wakes them all the same (`inet_shutdown` in net/ipv4/af_inet.c). Connections
@@ -18,6 +19,8 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, bind, shutdown, socket_with, sockopt};
+
+use tailwater_placement::buffer::hold_as_many;
 
 use crate::serve::tcp::Permit;
 use crate::serve::{Shared, udp};
@@ -129,6 +132,7 @@ fn reusable(address: SocketAddr) -> io::Result<UdpSocket> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
     sockopt::set_socket_reuseport(&socket, true)?;
+    hold_as_many(&socket)?;
     bind(&socket, &address)?;
     Ok(socket.into())
 }

@@ -1,10 +1,13 @@
-//! What the services share when they run on kernel sockets: one core for all threads, and errors that say what was tried.
+//! What the services share when they run on kernel sockets: one core for all threads, receive buffers as large as Tailwater's
+//! ([`buffer`]), and errors that say what was tried.
 //!
 //! Owns the check of a core before any thread is bound to it, so that a service with a wrong core does not start at all.
 
 #![forbid(unsafe_code)]
 
 use std::io;
+
+pub mod buffer;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 

@@ -1,7 +1,8 @@
 //! The spin service on kernel UDP sockets: what Tailwater is compared with.
 //!
 //! Owns: a pool of ordinary threads on one shared socket, blocking or spinning, and its clean end. Handling is
-//! [`crate::handle`], as everywhere. One system call per direction and request, nothing else on the path.
+//! [`crate::handle`], as everywhere. One system call per direction and request, nothing else on the path. The socket holds as many
+//! requests as one of Tailwater's does, as far as the system allows ([`tailwater_placement::buffer`]).
 //!
 //! Ending: a flag, then `shutdown(2)` of the receiving side. On an unconnected UDP socket Linux answers ENOTCONN to that but
 //! does mark the socket and wakes every thread that is blocked on it (`inet_shutdown` in net/ipv4/af_inet.c), so
@@ -17,6 +18,7 @@ use std::time::Instant;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, recvfrom, sendto};
 use rustix::thread::sched_setaffinity;
+use tailwater_placement::buffer::hold_as_many;
 use tailwater_placement::{explain, only_core};
 use tailwater_workload::spin::REQUEST_LEN;
 
@@ -65,6 +67,7 @@ impl Server {
     pub fn start(config: &Config) -> io::Result<Self> {
         let socket = UdpSocket::bind(config.listen)
             .map_err(|e| explain(&e, &format!("listen on {}", config.listen)))?;
+        hold_as_many(&socket).map_err(|e| explain(&e, "size the receive buffer"))?;
         socket.set_nonblocking(config.mode == Mode::BusyPoll)?;
         let (cores, spinner) = (config.core.map(only_core).transpose()?, config.spinner);
         let mut server = Self {
@@ -197,6 +200,15 @@ mod tests {
             assert_eq!((counts.served, counts.unsent), (20, 0), "{mode:?}");
             assert_eq!(counts.malformed, 20, "{mode:?}");
         }
+    }
+
+    #[test]
+    fn the_socket_holds_as_many_requests_as_tailwaters() {
+        let plain = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let expected = hold_as_many(&plain).unwrap();
+        let server = start(Mode::Blocking, 1);
+        let size = rustix::net::sockopt::socket_recv_buffer_size(&*server.socket).unwrap();
+        assert_eq!(size, rustix::net::sockopt::socket_recv_buffer_size(&plain).unwrap(), "{expected}");
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::machine::Machine;
 use crate::table::number;
 use crate::testbed::handoffs::HandoffFigures;
 use crate::testbed::wait::WaitChoice;
-use crate::testbed::{BatchRates, is_saturated, latency_or_timeout as latency};
+use crate::testbed::{BatchRates, is_saturated, latency_or_timeout as latency, standing_queue_us};
 
 /// Everything a demo found.
 #[derive(Debug, Serialize)]
@@ -167,7 +167,7 @@ impl Point {
             solo_rate: batch.solo,
             lost: figures.lost,
             late: figures.late,
-            saturated: is_saturated(figures.completed, figures.lost),
+            saturated: is_saturated(&figures, standing_queue_us(service)),
             completed: figures.completed,
             windows: figures.windows,
             windows_cut: figures.windows_cut,

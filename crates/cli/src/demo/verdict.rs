@@ -3,7 +3,7 @@
 //! Owns the rules: which load is quoted, and from when on a difference counts as one. Says where Linux was better as
 //! plainly as where Tailwater was. Pure.
 
-use super::outcome::{IdealPoint, Outcome, Point, System};
+use super::outcome::{IdealPoint, Outcome, Point, Solo, System};
 use crate::table::number;
 
 /// Two latencies within this factor of each other are the same.
@@ -30,7 +30,7 @@ pub fn verdict(outcome: &Outcome) -> Vec<String> {
         None => lines.push("At no load did both systems keep up, so there is nothing to compare.".to_owned()),
     }
     lines.push(capacity(&outcome.points));
-    lines.push(linux_better(&pairs));
+    lines.push(linux_better(&pairs, outcome.solo));
     let handoff = &outcome.handoff_us;
     if handoff.count > 0 {
         lines.push(format!(
@@ -120,7 +120,9 @@ fn capacity(points: &[Point]) -> String {
     format!("{}; {}.", limit(System::Tailwater), limit(System::Linux))
 }
 
-fn linux_better(pairs: &[(&Point, &Point)]) -> String {
+/// Batch shares are compared in the job's full speed on Linux: each is of its speed alone on its own system, which is not the same.
+fn linux_better(pairs: &[(&Point, &Point)], solo: Solo) -> String {
+    let speed = if solo.linux > 0.0 { solo.tailwater / solo.linux } else { 1.0 };
     let mut found = Vec::new();
     for (tailwater, linux) in pairs.iter().filter(|(_, linux)| !linux.saturated) {
         let mut better = Vec::new();
@@ -131,7 +133,7 @@ fn linux_better(pairs: &[(&Point, &Point)]) -> String {
         if lower(linux.win_p999_us, tailwater.win_p999_us) {
             better.push("windowed p99.9");
         }
-        if linux.batch_share > tailwater.batch_share + SAME_SHARE {
+        if linux.batch_share > speed * tailwater.batch_share + SAME_SHARE {
             better.push("batch share");
         }
         if !better.is_empty() {
@@ -232,9 +234,16 @@ mod tests {
     fn where_linux_is_better_it_is_said() {
         let tailwater = point(System::Tailwater, 10.0, 30.0, 0.80, false);
         let linux = point(System::Linux, 10.0, 10.0, 0.85, false);
-        let text = linux_better(&[(&tailwater, &linux)]);
+        let even = Solo { tailwater: 1e6, linux: 1e6 };
+        let text = linux_better(&[(&tailwater, &linux)], even);
         assert_eq!(text, "Linux was better at 10 % (p50, windowed p99.9, batch share).");
-        assert!(linux_better(&[(&linux, &tailwater)]).contains("nowhere"));
+        assert!(linux_better(&[(&linux, &tailwater)], even).contains("nowhere"));
+        let slower = Solo { tailwater: 0.8e6, linux: 1e6 };
+        let text = linux_better(&[(&linux, &tailwater)], slower);
+        assert_eq!(
+            text, "Linux was better at 10 % (batch share).",
+            "0.68 of its full speed there against 0.80"
+        );
     }
 
     #[test]

@@ -13,7 +13,9 @@ use super::spread::{Spread, cell};
 use crate::table::number;
 use crate::testbed::handoffs::{HandoffFigures, HandoffRecord};
 use crate::testbed::program::Program;
-use crate::testbed::{BatchRates, Measured, is_saturated, latency_or_timeout, on_linux, on_tailwater};
+use crate::testbed::{
+    BatchRates, Measured, is_saturated, latency_or_timeout, on_linux, on_tailwater, standing_queue_us,
+};
 
 /// A system in a setting.
 #[derive(Debug, Clone)]
@@ -66,6 +68,11 @@ pub struct Contest {
     pub handoffs: HandoffRecord,
 }
 
+/// The order in which `count` systems are measured in a round: in every second one the opposite, so that nobody is always first.
+pub fn turns(count: usize, round: usize) -> impl Iterator<Item = usize> {
+    (0..count).map(move |place| if round % 2 == 1 { count - 1 - place } else { place })
+}
+
 /// Runs `cases`, which list a load's systems side by side, `rounds` times.
 ///
 /// # Errors
@@ -77,11 +84,7 @@ pub fn run(name: &str, context: &Context, cases: Vec<Case>, rounds: usize) -> an
         cases.into_iter().map(|case| Point { case, samples: Vec::with_capacity(rounds) }).collect();
     let mut handoffs = HandoffRecord::default();
     for round in 0..rounds {
-        let mut order: Vec<usize> = (0..points.len()).collect();
-        if round % 2 == 1 {
-            order.reverse();
-        }
-        for index in order {
+        for index in turns(points.len(), round) {
             let Point { case, samples } = &mut points[index];
             let seed = context.options.seed.wrapping_add(round as u64);
             let measured = match &case.system {
@@ -107,9 +110,14 @@ impl Sample {
         Self { figures: measured.measurement.report().figures, batch: measured.batch }
     }
 
-    /// Whether the system could not keep up.
-    pub fn saturated(&self) -> bool {
-        is_saturated(self.figures.completed, self.figures.lost)
+    /// Whether the system of `case` could not keep up.
+    pub fn saturated(&self, case: &Case) -> bool {
+        // Congestion detection takes two looks: so long may a request wait for a core without any queue.
+        let by_design_us = match &case.system {
+            System::Tailwater(setting) => 2.0 * setting.interval_us as f64,
+            System::Linux(_) | System::Program(_) => 0.0,
+        };
+        is_saturated(&self.figures, standing_queue_us(&case.plan.service) + by_design_us)
     }
 }
 
@@ -141,7 +149,7 @@ impl Point {
 
     /// Whether it was saturated in most rounds.
     pub fn saturated(&self) -> bool {
-        2 * self.samples.iter().filter(|sample| sample.saturated()).count() > self.samples.len()
+        2 * self.samples.iter().filter(|sample| sample.saturated(&self.case)).count() > self.samples.len()
     }
 }
 
@@ -172,8 +180,12 @@ impl Contest {
 
     /// The highest load that did not saturate the system, whatever a lower one met with; `None` when all did.
     pub fn capacity(&self, panel: &str, curve: &str) -> Option<f64> {
-        let points = self.curve(panel, curve);
-        points.iter().rfind(|point| !point.saturated()).map(|point| point.case.load)
+        self.highest(panel, curve, |_| true).map(|point| point.case.load)
+    }
+
+    /// The point of the highest load that did not saturate the system and is as `holds` asks, whatever lower ones met with.
+    pub fn highest(&self, panel: &str, curve: &str, holds: impl Fn(&Point) -> bool) -> Option<&Point> {
+        self.curve(panel, curve).into_iter().rfind(|point| !point.saturated() && holds(point))
     }
 
     /// Panels' titles and curves' names, each once, in order of their first point.
@@ -322,7 +334,7 @@ fn row(case: &Case, round: usize, sample: &Sample) -> Vec<String> {
         figures.late.to_string(),
         figures.windows.to_string(),
         figures.windows_cut.to_string(),
-        sample.saturated().to_string(),
+        sample.saturated(case).to_string(),
     ]
 }
 
@@ -362,6 +374,21 @@ pub mod tests {
     /// A contest of these points.
     pub fn contest(points: Vec<Point>) -> Contest {
         Contest { points, unit: PERCENT, handoffs: HandoffRecord::default() }
+    }
+
+    #[test]
+    fn a_standing_queue_saturates_and_a_long_interval_between_looks_is_none() {
+        let mut slow = point("a", 50.0, &[15_000.0], 0.5, false);
+        assert!(slow.saturated(), "a median of 1.5 ms, without loss");
+        slow.case.system =
+            System::Tailwater(on_tailwater::Setting { interval_us: 1_000, ..Default::default() });
+        assert!(!slow.saturated());
+    }
+
+    #[test]
+    fn every_second_round_is_in_the_opposite_order() {
+        let order = |round| turns(3, round).collect::<Vec<_>>();
+        assert_eq!([order(0), order(1), order(2)], [[0, 1, 2], [2, 1, 0], [0, 1, 2]]);
     }
 
     #[test]

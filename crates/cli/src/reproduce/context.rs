@@ -1,4 +1,4 @@
-//! What every figure is given: options, machine, and for measured ones a testbed that is made when the first of them asks.
+//! What every figure is given: options, machine, and for measured ones a testbed, which is made before the first of them.
 //!
 //! Owns the division of time: a figure has a budget, and its points share it ([`Context::pace`]).
 

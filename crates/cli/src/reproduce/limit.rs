@@ -1,6 +1,6 @@
 //! The highest load that programs serve within a latency limit, found for all of them at once.
 //!
-//! Owns the order of trials: the searches take turns, a trial each, so that a change of the machine's mood meets all of them
+//! Owns the order of trials: the searches take turns, a trial each, in every second turn in the opposite order, so that a change of the machine's mood meets all of them
 //! alike; then all are measured at the load that the slowest reached, in interleaved rounds. Every trial is a system started
 //! anew, with its store filled first. Also how searches are drawn, listed and explained.
 
@@ -11,7 +11,7 @@ use tailwater_sim::plot::{Bar, Panel};
 use tailwater_sim::report::Table;
 use tailwater_workload::{Rate, ServiceTime};
 
-use super::contest::Sample;
+use super::contest::{Sample, turns};
 use super::context::{Context, Pace};
 use super::spread::Spread;
 use crate::table::number;
@@ -61,7 +61,8 @@ pub fn highest(name: &str, context: &Context, contenders: Vec<Contender>) -> any
     let mut searches: Vec<(Search, Vec<Sample>)> =
         contenders.iter().map(|_| (Search::new(plan), Vec::new())).collect();
     for turn in 0..u64::from(plan.max_trials) {
-        for (contender, (search, samples)) in contenders.iter().zip(&mut searches) {
+        for index in turns(contenders.len(), turn as usize) {
+            let (contender, (search, samples)) = (&contenders[index], &mut searches[index]);
             progress.inc(1);
             let Some((rate, _)) = search.next_rate() else { continue };
             let (sample, summary) = trial(&contender.program, rate, turn)?;
@@ -80,7 +81,7 @@ pub fn highest(name: &str, context: &Context, contenders: Vec<Contender>) -> any
         })
         .collect();
     for round in 0..if context.options.quick { 1 } else { ROUNDS } {
-        for index in 0..all.len() {
+        for index in turns(all.len(), round) {
             let Some(rate) = common_load(&all, &all[index].contender.asked) else { continue };
             let (sample, _) = trial(&all[index].contender.program, rate, round as u64)?;
             all[index].equal.push(sample);
@@ -153,6 +154,7 @@ pub fn data(all: &[Highest]) -> Table {
         "p999_us",
         "win_p999_us",
         "batch_share",
+        "batch_alone",
         "completed",
         "lost",
         "late",
@@ -187,6 +189,7 @@ fn row(highest: &Highest, part: &str, verdict: &str, sample: &Sample) -> Vec<Str
         us(figures.p999_us),
         us(figures.win_p999_us),
         sample.batch.map_or_else(String::new, |rates| format!("{:.4}", rates.share())),
+        sample.batch.map_or_else(String::new, |rates| format!("{:.0}", rates.solo)),
         figures.completed.to_string(),
         figures.lost.to_string(),
         figures.late.to_string(),
@@ -227,7 +230,8 @@ pub fn summary(all: &[Highest]) -> Table {
 pub fn notes(quick: bool) -> Vec<String> {
     let mut notes = vec![
         "A load counts as within the limit when a majority of up to three trials of a second says so, and is tried afresh at \
-         the end; at most 1 % of the requests may be lost. Searches take turns, a trial each."
+         the end; at most 1 % of the requests may be lost. Searches take turns, a trial each, \
+         in every second turn in the opposite order."
             .to_owned(),
         "win-p99.9 is the median over 100 ms windows of each one's p99.9, because a virtual machine's own stalls are in any \
          raw p99.9; p99 is that of all requests."

@@ -12,9 +12,11 @@
 //! | [`contest`] | several systems under several loads, in interleaved rounds |
 //! | [`limit`] | the highest load within a latency limit, for several programs in turn |
 //! | [`aims`] | what this project aims at beside a batch job, and how that is judged |
+//! | [`batch`] | what two systems leave the batch job, compared |
+//! | [`stores`] | what the figures with key-value stores have in common |
 //! | [`spread`] | median and extremes over rounds |
 //! | [`pages`], [`html`] | the files |
-//! | `shenango`, `ix`, `own`, [`simulated`] | the figures |
+//! | `shenango`, `arachne`, `ix`, `own`, [`simulated`] | the figures |
 //!
 //! A new figure is one file that implements [`figure::Figure`], a line in the catalogue, and its plan in `experiments/`.
 
@@ -27,6 +29,7 @@ use clap::builder::PossibleValuesParser;
 
 mod aims;
 mod arachne;
+mod batch;
 mod catalogue;
 mod contest;
 mod context;
@@ -42,7 +45,7 @@ mod spread;
 mod stores;
 
 use context::{Context, Options};
-use figure::Figure;
+use figure::{Figure, Outcome};
 use html::Entry;
 
 use crate::doctor;
@@ -55,7 +58,7 @@ const ALL: &str = "all";
 /// Reproduce the papers' figures, simulated and measured on this machine
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
-  tailwater reproduce                          everything: half an hour, an otherwise idle machine
+  tailwater reproduce                          everything: three quarters of an hour, an otherwise idle machine
   tailwater reproduce shenango-fig4            one figure, about four minutes
   tailwater reproduce all --quick              the shapes, in about two minutes
   tailwater reproduce shinjuku-fig1 --out /tmp/figures
@@ -101,12 +104,7 @@ pub fn run(args: &ReproduceArgs) -> anyhow::Result<()> {
     print(&format!("{}, commit {}\n", context.machine, commit()))?;
     let mut entries: Vec<Entry> = Vec::new();
     for figure in figures {
-        let mut outcome = figure.run(&context);
-        if let Ok(outcome) = &mut outcome
-            && figure.is_measured()
-        {
-            context.withhold_if_busy(&mut outcome.claims);
-        }
+        let outcome = outcome(figure.as_ref(), &context);
         if let Err(error) = &outcome
             && error.is::<Interrupted>()
         {
@@ -124,6 +122,18 @@ pub fn run(args: &ReproduceArgs) -> anyhow::Result<()> {
     let failed: Vec<&str> = entries.iter().filter(|e| e.outcome.is_err()).map(|e| e.figure.name()).collect();
     anyhow::ensure!(failed.is_empty(), "not reproduced: {}; the reasons are above", failed.join(", "));
     Ok(())
+}
+
+/// Runs a figure and judges it, unless the machine was busy.
+fn outcome(figure: &dyn Figure, context: &Context) -> anyhow::Result<Outcome> {
+    if !figure.is_measured() {
+        return figure.run(context);
+    }
+    // Before the first of them, whether it needs a testbed or not: how busy the machine is by itself is found out here.
+    context.rig()?;
+    let mut outcome = figure.run(context)?;
+    context.withhold_if_busy(&mut outcome.claims);
+    Ok(outcome)
 }
 
 /// Prints what came out and writes the figure's files.

@@ -26,6 +26,7 @@ use tailwater_loadgen::pin::PinnedThread;
 use tailwater_loadgen::plan::DEFAULT_TIMEOUT_NS;
 use tailwater_loadgen::{Measurement, Plan};
 use tailwater_spin::Spinner;
+use tailwater_workload::{Figures, ServiceTime};
 
 use crate::interrupt::Interrupt;
 use crate::machine;
@@ -40,8 +41,16 @@ pub mod program;
 pub mod tokio_spin;
 pub mod wait;
 
-/// Losing more than this part of its requests, a system is saturated.
+/// Losing more than this part of its requests, a system is saturated: it achieves less than 99 % of the rate that is offered.
 const SATURATED_LOSS: f64 = 0.01;
+
+/// A system whose median latency is longer has a standing queue and is saturated, whether or not its buffers hold that queue
+/// to the end of the point: loss alone would call the one with larger buffers the better. So many mean services: of a
+/// queue with random arrivals and services the median is that high from 99 % load on (M/M/1: ln 2 / (1 - load) services).
+const STANDING_QUEUE_SERVICES: f64 = 100.0;
+
+/// The same in microseconds, at least: for servers whose service is not known, and shorter than 10 us.
+const STANDING_QUEUE_US: f64 = 1_000.0;
 
 /// Most managed cores: the one generator, on kernel sockets, sends about 300,000 requests a second.
 const MOST_MANAGED: usize = 3;
@@ -121,9 +130,16 @@ impl BatchRates {
     }
 }
 
-/// Whether so many losses mean that the system was saturated.
-pub fn is_saturated(completed: u64, lost: u64) -> bool {
-    lost as f64 > SATURATED_LOSS * (completed + lost) as f64
+/// The median latency above which requests for `service` stand in a queue, in microseconds.
+pub fn standing_queue_us(service: &ServiceTime) -> f64 {
+    (STANDING_QUEUE_SERVICES * service.mean_ns() / 1e3).max(STANDING_QUEUE_US)
+}
+
+/// Whether a system did not keep up: it lost over a hundredth of the requests, or half of them took longer than `standing_us`, which is
+/// [`standing_queue_us`] and what the system waits by design.
+pub fn is_saturated(figures: &Figures, standing_us: f64) -> bool {
+    let Figures { completed, lost, p50_us, .. } = *figures;
+    lost as f64 > SATURATED_LOSS * (completed + lost) as f64 || p50_us.is_some_and(|us| us > standing_us)
 }
 
 /// A latency in microseconds; if nothing was answered, the time after which the generator gave up.
@@ -259,6 +275,8 @@ fn counted_part(plan: &Plan, start: Instant) -> (Instant, Instant) {
 
 #[cfg(test)]
 mod tests {
+    use tailwater_workload::Summary;
+
     use super::*;
 
     #[test]
@@ -273,8 +291,16 @@ mod tests {
     }
 
     #[test]
-    fn more_than_a_hundredth_lost_is_saturated() {
-        assert!(!is_saturated(99, 1) && is_saturated(98, 2) && !is_saturated(0, 0));
+    fn more_than_a_hundredth_lost_or_a_standing_queue_is_saturated() {
+        let saturated = |completed, lost, p50_us, service: &str| {
+            let figures = Figures { completed, lost, p50_us, ..Summary::default().figures() };
+            is_saturated(&figures, standing_queue_us(&service.parse().unwrap()))
+        };
+        assert!(!saturated(99, 1, Some(900.0), "exp:10us") && saturated(98, 2, Some(10.0), "exp:10us"));
+        assert!(!saturated(0, 0, None, "exp:10us") && saturated(0, 1, None, "exp:10us"));
+        // Ten milliseconds of requests wait in buffers that hold them all.
+        assert!(saturated(100, 0, Some(10_000.0), "exp:10us"));
+        assert!(!saturated(100, 0, Some(9_000.0), "exp:100us"), "ninety services are no standing queue");
     }
 
     #[test]

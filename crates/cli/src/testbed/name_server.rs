@@ -2,13 +2,15 @@
 //!
 //! Owns the zone, the list of names that a generator asks for, and each server's configuration: one process or thread for
 //! datagrams per shared core, everything it writes in the folder that goes with it, nothing that would answer fewer or longer
-//! than it must (rate limits off, no records that were not asked for). Those of others run from the system's programs, never as
+//! than it must (rate limits off, no records that were not asked for), and sockets that hold as many queries as Tailwater's where
+//! that can be set. Those of others run from the system's programs, never as
 //! the system's service.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
 
 use tailwater_loadgen::protocol::{Dns, Protocol};
+use tailwater_placement::buffer::BYTES;
 
 use super::program::{FOLDER, File, Host, PORT, Program, find};
 
@@ -87,6 +89,7 @@ pub fn nsd(threads: usize) -> Option<Program> {
   xfrdfile: ""
   zonelistfile: "{FOLDER}/zones"
   logfile: "{FOLDER}/log"
+  receive-buffer-size: {BYTES}
   do-ip6: no
   rrl-ratelimit: 0
   minimal-responses: yes

@@ -2,9 +2,10 @@
 //!
 //! Owns the baseline's conditions, chosen in its favour: service and batch job pinned to the managed cores, the batch job in the
 //! `SCHED_IDLE` class, both in one scheduling group (with autogroup on, `SCHED_IDLE` ranks only within a session), and the
-//! generator alone on its core. Service and generator have the priority that kthreads and IOKernel give themselves.
+//! generator alone on its core. Service and generator have the priority that kthreads and IOKernel give themselves. The UDP sockets of
+//! the spin servers and of `dns` hold as many requests as Tailwater's.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -13,6 +14,7 @@ use anyhow::Context;
 use tailwater_loadgen::kernel_udp::{Load, Target};
 use tailwater_loadgen::protocol::{Medium, Spin};
 use tailwater_loadgen::{Measurement, Plan, kernel_tcp, kernel_udp};
+use tailwater_placement::buffer::{DATAGRAMS, hold_as_many};
 use tailwater_shm::priority::HIGHEST;
 
 use super::child::{Batch, Service, Spec};
@@ -45,6 +47,18 @@ impl Setting {
     /// Ordinary threads beside a batch job.
     pub fn threads(wait: Wait) -> Self {
         Self { server: Server::Threads(wait), batch: true }
+    }
+}
+
+/// What a reader must know of the queues before servers of ours on UDP sockets; asks the system what it allows.
+pub fn queue_note() -> String {
+    let tried = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).and_then(hold_as_many);
+    match tried {
+        Ok(held) => format!(
+            "A UDP socket on Linux holds about {held} small datagrams, one of Tailwater's {DATAGRAMS}{}.",
+            if held < DATAGRAMS { ": net.core.rmem_max and the privileges allow no more" } else { "" }
+        ),
+        Err(error) => format!("How many datagrams a UDP socket on Linux holds is not known: {error}."),
     }
 }
 

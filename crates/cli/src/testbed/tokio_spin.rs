@@ -1,7 +1,8 @@
 //! The spin service on Tokio: what a user who wants cheap tasks on Linux would write.
 //!
 //! Owns a multi-thread runtime with one worker per thread asked for and one task per worker, all on one socket. Handling is
-//! [`tailwater_spin::handle`], as everywhere. Ends with its process.
+//! [`tailwater_spin::handle`], as everywhere. The socket holds as many requests as one of Tailwater's, as far as the system
+//! allows ([`tailwater_placement::buffer`]). Ends with its process.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -10,6 +11,7 @@ use std::time::Instant;
 
 use anyhow::Context;
 use clap::Args;
+use tailwater_placement::buffer::hold_as_many;
 use tailwater_spin::Spinner;
 use tailwater_workload::spin::REQUEST_LEN;
 use tokio::net::UdpSocket;
@@ -42,6 +44,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         let socket = UdpSocket::bind(options.listen)
             .await
             .with_context(|| format!("cannot listen on {}", options.listen))?;
+        hold_as_many(&socket).context("cannot size the receive buffer")?;
         writeln!(std::io::stdout(), "listening on {}", socket.local_addr()?)?;
         let (socket, spinner) = (Arc::new(socket), Spinner::with_speed(options.speed));
         let tasks: Vec<_> =

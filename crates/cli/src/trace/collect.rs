@@ -1,8 +1,8 @@
 //! Events put together: what is known of each request, and of each core.
 //!
 //! What runtimes allege is kept only where it can be true: the number was given to a frame for that runtime, the step exists, and its
-//! time lies between the frame's arrival and the moment at which the IOKernel read it. The rest is counted. Bounded by
-//! [`MAX_REQUESTS`], [`MAX_STEPS`] and [`MAX_CORE_EVENTS`].
+//! time lies between the frame's arrival and the moment at which the IOKernel read it. The rest is counted, and so is what is beyond
+//! [`MAX_REQUESTS`] and [`MAX_CORE_EVENTS`]; [`MAX_STEPS`] bounds what is believed of one request.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -66,7 +66,7 @@ pub struct Request {
 }
 
 /// See the module documentation.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Collector {
     /// By number, which is in order of arrival.
     pub requests: BTreeMap<u32, Request>,
@@ -74,13 +74,36 @@ pub struct Collector {
     pub cores: Cores,
     /// Requests beyond what is kept.
     pub not_kept: u64,
+    /// Events of cores beyond what is kept.
+    pub cores_not_kept: u64,
     /// Allegations that cannot be true.
     pub untrue: u64,
     /// Time of the first event.
     began: Option<Cycles>,
+    /// Events of cores kept.
+    most_core_events: usize,
+}
+
+impl Default for Collector {
+    fn default() -> Self {
+        Self::keeping(MAX_CORE_EVENTS)
+    }
 }
 
 impl Collector {
+    /// One that keeps so many events of cores.
+    pub fn keeping(most_core_events: usize) -> Self {
+        Self {
+            requests: BTreeMap::new(),
+            cores: Cores::default(),
+            not_kept: 0,
+            cores_not_kept: 0,
+            untrue: 0,
+            began: None,
+            most_core_events,
+        }
+    }
+
     /// Takes in the event of time `at`.
     pub fn push(&mut self, at: Cycles, event: Event) {
         self.began.get_or_insert(at);
@@ -105,8 +128,10 @@ impl Collector {
                 _ => self.untrue += 1,
             },
             Event::Core { core, step, handoff, who, from } => {
-                if self.cores.len() < MAX_CORE_EVENTS {
+                if self.cores.len() < self.most_core_events {
                     self.cores.push(at, core, step, handoff, (who, from));
+                } else {
+                    self.cores_not_kept += 1;
                 }
             }
             // Counted by the IOKernel.

@@ -1,4 +1,8 @@
 //! Who had which core when: tenancies, made from the IOKernel's events.
+//!
+//! Events may be missing, where the ring to this program was full. Two facts bound what that spoils: a kthread has one core at a time,
+//! so the last one was lost at the latest when it is granted another; and a core runs one kthread at a time, so whoever
+//! had it lost it at the latest when another is seen running there. Invariant: of a kthread's tenancies all but the last are over.
 
 use std::collections::BTreeMap;
 
@@ -28,12 +32,21 @@ pub struct Tenancy {
     pub lost: Option<Cycles>,
 }
 
+impl Tenancy {
+    /// It is over by `at` at the latest.
+    fn end(&mut self, at: Cycles) {
+        self.lost.get_or_insert(at.max(self.decided));
+    }
+}
+
 /// All tenancies.
 #[derive(Debug, Default)]
 pub struct Cores {
     tenancies: Vec<Tenancy>,
     /// By kthread, in order of time: places in `tenancies`.
     by_who: BTreeMap<Who, Vec<usize>>,
+    /// By core: the place of the tenancy that was seen running there last.
+    by_core: BTreeMap<u16, usize>,
     events: usize,
 }
 
@@ -72,24 +85,27 @@ impl Cores {
                     lost: None,
                 });
             }
-            CoreStep::Running => match self.latest(who) {
-                Some(tenancy) if tenancy.lost.is_none() && tenancy.core == core => {
-                    tenancy.running = Some(at);
-                    tenancy.handoff = handoff;
+            CoreStep::Running => {
+                match self.latest(who) {
+                    Some(tenancy) if tenancy.lost.is_none() && tenancy.core == core => {
+                        tenancy.running = Some(at);
+                        tenancy.handoff = handoff;
+                    }
+                    // It was there when the trace began.
+                    _ => self.begin(Tenancy {
+                        who,
+                        core,
+                        decided: at,
+                        from: None,
+                        signalled: None,
+                        ceded: None,
+                        running: Some(at),
+                        handoff,
+                        lost: None,
+                    }),
                 }
-                // It was there when the trace began.
-                _ => self.begin(Tenancy {
-                    who,
-                    core,
-                    decided: at,
-                    from: None,
-                    signalled: None,
-                    ceded: None,
-                    running: Some(at),
-                    handoff,
-                    lost: None,
-                }),
-            },
+                self.runs(at, core, who);
+            }
             CoreStep::Signalled => {
                 if let Some(next) = self.successor(core, who) {
                     next.signalled = Some(at);
@@ -109,7 +125,20 @@ impl Cores {
         }
     }
 
+    /// `who` was seen running on `core`: whoever was before is no longer.
+    fn runs(&mut self, at: Cycles, core: u16, who: Who) {
+        let Some(&place) = self.by_who.get(&who).and_then(|places| places.last()) else { return };
+        if let Some(before) = self.by_core.insert(core, place)
+            && before != place
+        {
+            self.tenancies[before].end(at);
+        }
+    }
+
     fn begin(&mut self, tenancy: Tenancy) {
+        if let Some(before) = self.latest(tenancy.who) {
+            before.end(tenancy.decided);
+        }
         self.by_who.entry(tenancy.who).or_default().push(self.tenancies.len());
         self.tenancies.push(tenancy);
     }

@@ -73,9 +73,15 @@ impl<'a> Report<'a> {
             }
         };
         let _ = writeln!(text, "; {missing}");
-        let (not_kept, untrue) = (self.collector.not_kept, self.collector.untrue);
+        let Collector { not_kept, cores_not_kept, untrue, .. } = *self.collector;
         if not_kept > 0 {
             let _ = writeln!(text, "{not_kept} more requests were traced than are kept");
+        }
+        if cores_not_kept > 0 {
+            let _ = writeln!(
+                text,
+                "{cores_not_kept} more events of cores came than are kept: what later requests waited for may be wrong"
+            );
         }
         if untrue > 0 {
             let _ = writeln!(

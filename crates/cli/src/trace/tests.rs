@@ -324,7 +324,55 @@ fn a_hand_off_of_which_no_end_was_told_ends_where_the_next_begins() {
     let slice = |name: &str| events.iter().find(|event| event["name"] == name).unwrap();
     assert_eq!(slice("to batch: taken from an idle kthread")["dur"], 4.0);
     assert_eq!(slice("to web: cede at a poll point")["ts"], 5.0);
-    assert_eq!(slice("web kthread 0")["dur"], 7.0, "until the service is seen running again");
+    assert_eq!(slice("web kthread 0")["dur"], 5.0, "until the service is granted a core again");
+}
+
+/// The service loses its core to the batch job and gets it back, without a word about the loss.
+fn a_loss_untold(story: &mut Story, batch_seen: bool) {
+    story.core(0, CoreStep::Running, Handoff::Wake, SERVICE, None);
+    story.core(1_000, CoreStep::Decided, Handoff::Polling, BATCH, Some(SERVICE));
+    if batch_seen {
+        story.core(2_000, CoreStep::Running, Handoff::Polling, BATCH, None);
+    }
+    story.core(5_000, CoreStep::Decided, Handoff::Polling, SERVICE, Some(BATCH));
+    story.core(6_000, CoreStep::Ceded, Handoff::Polling, BATCH, None);
+    story.core(7_000, CoreStep::Running, Handoff::Polling, SERVICE, None);
+}
+
+#[test]
+fn a_loss_that_was_not_told_spoils_no_later_wait_for_a_core() {
+    let mut story = Story::default();
+    a_loss_untold(&mut story, false);
+    story.core(8_000, CoreStep::Ceded, Handoff::Idle, SERVICE, None).arrives(10_000, 10_000, 10_000);
+    story.core(40_000, CoreStep::Decided, Handoff::Idle, SERVICE, None);
+    story.core(41_000, CoreStep::Running, Handoff::Idle, SERVICE, None);
+    story.step(42_000, Step::Taken { ring: 0 }).step(42_100, WOKEN).step(42_200, Step::Received);
+    story.replied(43_000, 43_100, 43_200);
+    let breakdown = story.breakdown();
+    assert_eq!(breakdown.in_stage(Stage::Detection), 30_000, "{}", story.reason());
+    assert_eq!(breakdown.in_stage(Stage::Ring), 1_000);
+}
+
+#[test]
+fn a_loss_that_was_not_told_is_over_when_another_is_seen_on_that_core() {
+    let mut story = Story::default();
+    story.arrives(0, 0, 2_500);
+    a_loss_untold(&mut story, true);
+    story.step(7_200, Step::Taken { ring: 0 }).step(7_300, WOKEN).step(7_400, Step::Received);
+    story.replied(8_000, 8_100, 8_200);
+    let breakdown = story.breakdown();
+    let stages = [Stage::Detection, Stage::Cede, Stage::Start, Stage::Ring].map(|it| breakdown.in_stage(it));
+    assert_eq!(stages, [2_500, 1_000, 1_000, 200]);
+}
+
+#[test]
+fn events_of_cores_that_are_not_kept_are_counted_and_said() {
+    let mut story = Story(Collector::keeping(2));
+    a_loss_untold(&mut story, true);
+    assert_eq!((story.0.cores.len(), story.0.cores_not_kept), (2, 4));
+    let (names, clock) = (names(), clock());
+    let text = Report::new(&story.0, &names, &clock, Some(NONE)).text(5);
+    assert!(text.contains("4 more events of cores came than are kept"), "{text}");
 }
 
 fn any_step() -> impl Strategy<Value = Step> {

@@ -129,12 +129,10 @@ fn claims(contest: &Contest) -> Vec<Claim> {
     ]
 }
 
-/// The highest load with nothing beside at which the median is within the limit, and all below are.
+/// The highest load with nothing beside at which the median is within the limit.
 fn within(contest: &Contest, curve: &str) -> f64 {
-    let kept = |point: &&Point| {
-        !point.saturated() && point.p50_us().is_some_and(|p50| p50.median <= MEDIAN_LIMIT_US)
-    };
-    contest.curve(ALONE, curve).into_iter().take_while(kept).last().map_or(0.0, |point| point.case.load)
+    let kept = |point: &Point| point.p50_us().is_some_and(|p50| p50.median <= MEDIAN_LIMIT_US);
+    contest.highest(ALONE, curve, kept).map_or(0.0, |point| point.case.load)
 }
 
 fn more(contest: &Contest, paper: &str) -> Claim {
@@ -144,35 +142,59 @@ fn more(contest: &Contest, paper: &str) -> Claim {
         number(own),
         number(theirs)
     );
-    Claim::new(paper, ours, own > 0.0 && own >= PAPERS_MORE * theirs)
+    let most = contest.points.iter().map(|point| point.case.load).fold(0.0, f64::max);
+    let holds = own >= PAPERS_MORE * theirs;
+    // Nothing is known of a rival that is within the limit nowhere, nor of what either does beyond the highest load tried.
+    if theirs == 0.0 || theirs >= most || (own >= most && !holds) {
+        return Claim::not_comparable(paper, ours);
+    }
+    Claim::new(paper, ours, holds)
 }
 
-/// Values of `value` by load, of two curves or panels where neither is saturated, as how many times the second is the first.
+/// Values of `value` by load, of two curves or panels where the first is not saturated, as how many times the second is the first; infinite
+/// where the second is saturated.
 fn times<'a>(
     contest: &'a Contest,
     [first, second]: [(&'a str, &'a str); 2],
     value: impl Fn(&Point) -> Option<Spread> + 'a,
 ) -> impl Iterator<Item = (f64, f64)> + 'a {
-    contest.curve(first.0, first.1).into_iter().filter_map(move |point| {
+    contest.curve(first.0, first.1).into_iter().filter(|point| !point.saturated()).filter_map(move |point| {
         let other = contest.at(second.0, second.1, point.case.load)?;
-        if point.saturated() || other.saturated() {
-            return None;
-        }
-        Some((point.case.load, value(other)?.median / value(point)?.median))
+        let times = match other.saturated() {
+            true => f64::INFINITY,
+            false => value(other)?.median / value(point)?.median,
+        };
+        Some((point.case.load, times))
     })
 }
 
 fn listed(times: &[(f64, f64)]) -> String {
-    let text: Vec<String> =
-        times.iter().map(|&(load, times)| format!("{} ({})", number(times), number(load))).collect();
+    let one = |&(load, times): &(f64, f64)| match times.is_finite() {
+        true => format!("{} ({})", number(times), number(load)),
+        false => format!("saturated ({})", number(load)),
+    };
+    let text: Vec<String> = times.iter().map(one).collect();
     if text.is_empty() { "no load that both sustain".to_owned() } else { text.join(", ") }
 }
 
 fn tail(contest: &Contest, paper: &str) -> Claim {
     let pair = [(ALONE, TAILWATER), (ALONE, MEMCACHED)];
-    let ratios: Vec<_> = times(contest, pair, Point::p99_us).collect();
-    let ours = format!("p99 in times of Tailwater's (thousand/s): {}", listed(&ratios));
-    Claim::new(paper, ours, !ratios.is_empty() && ratios.iter().all(|&(_, times)| times >= PAPERS_TAIL))
+    let mut ratios: Vec<_> = times(contest, pair, Point::p99_us).collect();
+    // At equal throughput: where memcached has none, there is nothing to compare, and where only Tailwater has none, the claim fails.
+    ratios.retain(|(_, times)| times.is_finite());
+    let [own, theirs] = pair;
+    let behind: Vec<String> = times(contest, [theirs, own], Point::p99_us)
+        .filter(|(_, times)| times.is_infinite())
+        .map(|(load, _)| number(load))
+        .collect();
+    let mut ours = format!("p99 in times of Tailwater's (thousand/s): {}", listed(&ratios));
+    if !behind.is_empty() {
+        ours += &format!("; Tailwater alone is saturated at: {}", behind.join(", "));
+    }
+    if ratios.is_empty() && behind.is_empty() {
+        return Claim::not_comparable(paper, ours);
+    }
+    Claim::new(paper, ours, behind.is_empty() && ratios.iter().all(|&(_, times)| times >= PAPERS_TAIL))
 }
 
 /// How a batch job beside `curve` changes its latencies, by the median over the loads.
@@ -180,7 +202,12 @@ fn affected(contest: &Contest, curve: &str, paper: &str, holds: impl Fn(f64) -> 
     let pair = [(ALONE, curve), (BESIDE, curve)];
     let p50: Vec<_> = times(contest, pair, Point::p50_us).collect();
     let p99: Vec<_> = times(contest, pair, Point::p99_us).collect();
-    let middle = |ratios: &[(f64, f64)]| Spread::of(ratios.iter().map(|&(_, times)| times)).map(|s| s.median);
+    // Not a spread, which leaves out what is infinite: a load that is sustained only without the batch job counts.
+    let middle = |ratios: &[(f64, f64)]| {
+        let mut times: Vec<f64> = ratios.iter().map(|&(_, times)| times).collect();
+        times.sort_by(f64::total_cmp);
+        times.get(times.len() / 2).copied()
+    };
     let ours = format!("times of alone (thousand/s): median {}; p99 {}", listed(&p50), listed(&p99));
     match middle(&p50).zip(middle(&p99)) {
         Some((p50, p99)) => Claim::new(paper, ours, holds(p50) && holds(p99)),
@@ -224,10 +251,24 @@ mod tests {
         assert_eq!(verdicts(&GOOD), [Reached; 4]);
         let mut rival = GOOD;
         (rival[5].3, rival[5].4) = (450.0, false);
-        assert_eq!(verdicts(&rival)[0], NotReached, "memcached sustains as much");
+        assert_eq!(verdicts(&rival)[0], NotComparable, "memcached sustains the highest load tried");
+        let mut slow = GOOD;
+        slow[4].3 = 1500.0;
+        assert_eq!(verdicts(&slow)[0], NotReached, "within the limit at the same load");
+        let mut disturbed = GOOD;
+        (disturbed[0].3, disturbed[0].4) = (9000.0, true);
+        assert_eq!(verdicts(&disturbed)[0], Reached, "one disturbed load below is no limit");
         let mut close = GOOD;
         close[1].3 = 250.0;
         assert_eq!(verdicts(&close)[1], NotReached, "2.5 times the tail");
+        let mut behind = GOOD;
+        (behind[0].3, behind[0].4) = (9000.0, true);
+        assert_eq!(verdicts(&behind)[1], NotReached, "only memcached sustains that load");
+        let mut broken = GOOD;
+        for row in [2, 6] {
+            (broken[row].3, broken[row].4) = (9000.0, true);
+        }
+        assert_eq!(verdicts(&broken)[3], NotReached, "Tailwater is saturated only beside the batch job");
         let mut bold = GOOD;
         (bold[3].3, bold[2].3, bold[6].3) = (500.0, 200.0, 300.0);
         assert_eq!(verdicts(&bold)[2..], [NotReached; 2]);

@@ -6,6 +6,7 @@ use tailwater_loadgen::tcp::Outcome as Echoed;
 use tailwater_sim::plot::{Line, Panel, draw};
 use tailwater_sim::report::Table;
 
+use super::super::contest::turns;
 use super::super::context::Context;
 use super::super::figure::{Claim, Figure, Outcome};
 use super::super::spread::{Spread, cell};
@@ -149,11 +150,7 @@ fn measure(
     }
     let progress = context.progress(name, (points.len() * rounds) as u64);
     for round in 0..rounds {
-        let mut order: Vec<usize> = (0..points.len()).collect();
-        if round % 2 == 1 {
-            order.reverse();
-        }
-        for index in order {
+        for index in turns(points.len(), round) {
             let point = &mut points[index];
             let echoed = match point.system {
                 TAILWATER => many::on_tailwater(point.connections, length, interrupt)?,

@@ -9,6 +9,7 @@ use super::super::context::Context;
 use super::super::figure::{Claim, Figure, Outcome};
 use super::super::limit::{Contender, Highest, data, highest, notes, panels, summary};
 use crate::testbed::name_server::{ABSENT, NAMES, dns, dns_on_linux, knot, nsd};
+use crate::testbed::on_linux;
 use crate::testbed::program::Program;
 
 const DNS: &str = "DNS";
@@ -85,6 +86,10 @@ fn conditions(threads: usize) -> Vec<String> {
         ),
         "On Linux the generator is on kernel sockets on the core that polls otherwise, over one flow; the servers have one \
          thread or process per shared core for datagrams and the highest priority."
+            .to_owned(),
+        on_linux::queue_note(),
+        "NSD's sockets are told to hold as much. Knot DNS has no such setting: its hold what net.core.rmem_default allows, about \
+         256 small datagrams where that is 212,992."
             .to_owned(),
         "Rate limits of NSD are off, and its answers have no records that were not asked for, as those of the others.".to_owned(),
     ];

@@ -7,6 +7,7 @@ use tailwater_sim::plot::{Line, Panel, decades, draw};
 use tailwater_sim::report::Table;
 use tailwater_workload::{Intervals, LoadSchedule, Rate};
 
+use super::super::contest::turns;
 use super::super::context::{Context, FLOWS, Pace, Rig};
 use super::super::figure::{Claim, Figure, Outcome};
 use super::super::spread::{Spread, cell};
@@ -102,6 +103,7 @@ impl Figure for Figure5 {
         let rounds = measure(self.name(), context, rig, (&plan, &stages), if quick { 1 } else { ROUNDS })?;
         let pace = Pace { rounds: rounds.series[0].len(), warm_up, counted: length * stages.len() as u32 };
         let mut notes = rig.notes(&pace, quick);
+        notes.push(on_linux::queue_note());
         notes.push(format!(
             "Rates are scaled to {} shared core(s), and UDP takes the place of TCP. A window of 10 ms has {:.0} requests at the lowest \
              rate, so its p99.9 is its slowest request, and a single stall of the machine shows.",
@@ -162,8 +164,7 @@ fn measure(
     let mut all = Rounds::default();
     for round in 0..rounds {
         let seed = context.options.seed.wrapping_add(round as u64);
-        let order = if round % 2 == 0 { [0, 1] } else { [1, 0] };
-        for system in order {
+        for system in turns(SYSTEMS.len(), round) {
             let measured = if system == 0 {
                 let mut handoffs = HandoffRecord::default();
                 on_tailwater::point(&rig.testbed, rig.speed, plan, seed, Default::default(), &mut handoffs)?
@@ -324,18 +325,19 @@ fn claims(rounds: &Rounds, stages: &[Stage]) -> Vec<Claim> {
         "even from 100,000 to 5 million requests a second",
         "the rates are those that the shared cores of this machine can serve".to_owned(),
     );
-    let base = of(1, stages[0]);
-    let linux = Claim::new(
-        "Linux (not drawn there) has milliseconds of tail latency even at the lowest load",
-        base.map_or("Linux answered nothing".to_owned(), |base| {
+    const LINUX_SLOW: &str =
+        "Linux (not drawn there) has milliseconds of tail latency even at the lowest load";
+    let linux = match of(1, stages[0]) {
+        None => Claim::not_comparable(LINUX_SLOW, "Linux answered nothing".to_owned()),
+        Some(base) => {
             let own = of(0, stages[0]).map_or("-".to_owned(), |own| number(own.steady_us.median));
-            format!(
+            let ours = format!(
                 "at {:.0}/s a typical window's p99.9 is {} us on Linux, {own} us on Tailwater",
                 stages[0].rate, base.steady_us
-            )
-        }),
-        base.is_none_or(|base| base.steady_us.median >= MILLISECONDS_US),
-    );
+            );
+            Claim::new(LINUX_SLOW, ours, base.steady_us.median >= MILLISECONDS_US)
+        }
+    };
     vec![reacts, range, linux]
 }
 
@@ -372,6 +374,14 @@ mod tests {
         assert_eq!(verdicts(|_, _| 20, 5_000), [Reached, NotComparable, Reached]);
         let backlog = |stage: usize, window: usize| if stage == 3 && window < 3 { 900 } else { 20 };
         assert_eq!(verdicts(backlog, 90), [NotReached, NotComparable, NotReached]);
+    }
+
+    #[test]
+    fn a_linux_that_answered_nothing_is_not_judged() {
+        let stages = stages(1, Duration::from_secs(1));
+        let own = vec![made_up(&stages, |_, _| 20)];
+        let rounds = Rounds { series: [own, Vec::new()], batch: Default::default() };
+        assert_eq!(claims(&rounds, &stages)[2].verdict, Verdict::NotComparable);
     }
 
     #[test]
