@@ -103,7 +103,7 @@ fn search_plan(quick: bool) -> anyhow::Result<SearchPlan> {
     Ok(if quick {
         SearchPlan { from, up_to, resolution: 0.5, repeats: 1, max_trials: 5 }
     } else {
-        SearchPlan { from, up_to, resolution: 0.06, repeats: 3, max_trials: 26 }
+        SearchPlan { from, up_to, resolution: 0.06, repeats: 3, max_trials: 40 }
     })
 }
 
