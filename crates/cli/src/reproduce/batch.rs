@@ -11,11 +11,11 @@ use super::spread::Spread;
 use crate::table::number;
 
 /// Two batch shares within this of each other are the same.
-pub const SAME_SHARE: f64 = 0.02;
+const SAME_SHARE: f64 = 0.02;
 
 /// How fast the batch job is alone on the system of `own`, in times of that on the system of `other`; `None` where it did not run.
 /// Medians over everything that was measured, for the two were not measured at the same time.
-pub fn speed<'a>(
+fn speed<'a>(
     own: impl IntoIterator<Item = &'a Sample>,
     other: impl IntoIterator<Item = &'a Sample>,
 ) -> Option<f64> {
@@ -26,7 +26,7 @@ pub fn speed<'a>(
 }
 
 /// How fast that is, in words.
-pub fn speed_text(speed: f64) -> String {
+fn speed_text(speed: f64) -> String {
     format!("alone the job runs at {} times its speed there", number(speed))
 }
 
@@ -40,14 +40,53 @@ struct Shares {
 
 /// Whether `own` leaves the batch job more than `other` at all loads above `lowest` that `other` keeps up with. Equal shares decide nothing,
 /// nor does a load at which one of them has none.
-pub fn more(contest: &Contest, [own, other]: [&str; 2], lowest: f64, unit: &str, paper: &str) -> Claim {
+pub fn more(contest: &Contest, pair: [&str; 2], lowest: f64, unit: &str, paper: &str) -> Claim {
+    judge(contest, pair, lowest, unit, paper, false)
+}
+
+/// Whether `own` leaves the batch job no less than `other` at any load that `other` keeps up with.
+pub fn no_less(contest: &Contest, pair: [&str; 2], unit: &str, paper: &str) -> Claim {
+    judge(contest, pair, 0.0, unit, paper, true)
+}
+
+fn judge(
+    contest: &Contest,
+    pair: [&str; 2],
+    lowest: f64,
+    unit: &str,
+    paper: &str,
+    equal_is_enough: bool,
+) -> Claim {
     let samples = |curve: &str| {
         let points = contest.points.iter().filter(move |point| point.case.curve == curve);
         points.flat_map(|point| &point.samples).collect::<Vec<_>>()
     };
-    let Some(speed) = speed(samples(own), samples(other)) else {
+    let other = pair[1];
+    let Some(speed) = speed(samples(pair[0]), samples(other)) else {
         return Claim::not_comparable(paper, "there was no batch job on both".to_owned());
     };
+    let all = compared(contest, pair, lowest, unit, speed);
+    let listed = |keep: &dyn Fn(&Shares) -> bool| -> Vec<String> {
+        let kept = all.iter().filter(|shares| keep(shares));
+        kept.map(|s| format!("{} ({:.2}, there {:.2})", s.place, s.own, s.other)).collect()
+    };
+    let less = listed(&|s| s.own + SAME_SHARE < s.other);
+    let more = listed(&|s| s.own > s.other + SAME_SHARE);
+    let text = |list: &[String]| if list.is_empty() { "nowhere".to_owned() } else { list.join(", ") };
+    let loads = if lowest > 0.0 { format!("at loads above {lowest} that") } else { "where".to_owned() };
+    let ours = format!(
+        "of the shared cores, in full speeds of the job on {other} ({}), {loads} {other} keeps up: it gets more beside Tailwater: {}; \
+         less: {}",
+        speed_text(speed),
+        text(&more),
+        text(&less)
+    );
+    let decided = if equal_is_enough { !all.is_empty() } else { !(less.is_empty() && more.is_empty()) };
+    if decided { Claim::new(paper, ours, less.is_empty()) } else { Claim::not_comparable(paper, ours) }
+}
+
+/// The shares at the loads above `lowest` that `other` keeps up with.
+fn compared(contest: &Contest, [own, other]: [&str; 2], lowest: f64, unit: &str, speed: f64) -> Vec<Shares> {
     let mut all = Vec::new();
     for panel in contest.names(|case| &case.panel) {
         for point in contest.curve(&panel, own).into_iter().filter(|point| point.case.load > lowest) {
@@ -63,28 +102,7 @@ pub fn more(contest: &Contest, [own, other]: [&str; 2], lowest: f64, unit: &str,
             });
         }
     }
-    judge(&all, speed, paper, lowest, other)
-}
-
-fn judge(all: &[Shares], speed: f64, paper: &str, lowest: f64, other: &str) -> Claim {
-    let listed = |keep: &dyn Fn(&Shares) -> bool| -> Vec<String> {
-        let kept = all.iter().filter(|shares| keep(shares));
-        kept.map(|s| format!("{} ({:.2}, there {:.2})", s.place, s.own, s.other)).collect()
-    };
-    let less = listed(&|s| s.own + SAME_SHARE < s.other);
-    let more = listed(&|s| s.own > s.other + SAME_SHARE);
-    let text = |list: &[String]| if list.is_empty() { "nowhere".to_owned() } else { list.join(", ") };
-    let ours = format!(
-        "of the shared cores, in full speeds of the job on {other} ({}), at loads above {lowest} that {other} keeps up with: it gets more beside \
-         Tailwater: {}; less: {}",
-        speed_text(speed),
-        text(&more),
-        text(&less)
-    );
-    if less.is_empty() && more.is_empty() {
-        return Claim::not_comparable(paper, ours);
-    }
-    Claim::new(paper, ours, less.is_empty())
+    all
 }
 
 #[cfg(test)]
@@ -117,6 +135,20 @@ mod tests {
         assert_eq!(with(&[(0.5, 0.4), (0.3, 0.41)]), NotReached);
         assert_eq!(with(&[(0.5, 0.5), (0.4, 0.41)]), NotComparable, "equal everywhere");
         assert_eq!(with(&[]), NotComparable, "only the lowest load");
+    }
+
+    #[test]
+    fn no_less_is_at_any_load_and_equal_is_enough() {
+        let verdict = |shares: &[(f64, f64)]| {
+            let points = shares.iter().enumerate().flat_map(|(index, &(own, other))| {
+                let load = 10.0 + index as f64;
+                [at("own", load, own), at("other", load, other)]
+            });
+            no_less(&contest(points.collect()), ["own", "other"], "%", "paper").verdict
+        };
+        assert_eq!(verdict(&[(0.5, 0.5), (0.4, 0.41)]), Reached);
+        assert_eq!(verdict(&[(0.5, 0.6), (0.4, 0.1)]), NotReached);
+        assert_eq!(verdict(&[]), NotComparable);
     }
 
     #[test]

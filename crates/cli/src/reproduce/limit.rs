@@ -16,8 +16,8 @@ use super::context::{Context, Pace};
 use super::spread::Spread;
 use crate::table::number;
 use crate::testbed::handoffs::HandoffRecord;
+use crate::testbed::latency_or_timeout;
 use crate::testbed::program::Program;
-use crate::testbed::{BatchRates, latency_or_timeout};
 
 /// Rounds at the load that all reached.
 const ROUNDS: usize = 3;
@@ -153,8 +153,6 @@ pub fn data(all: &[Highest]) -> Table {
         "p99_us",
         "p999_us",
         "win_p999_us",
-        "batch_share",
-        "batch_alone",
         "completed",
         "lost",
         "late",
@@ -188,8 +186,6 @@ fn row(highest: &Highest, part: &str, verdict: &str, sample: &Sample) -> Vec<Str
         us(figures.p99_us),
         us(figures.p999_us),
         us(figures.win_p999_us),
-        sample.batch.map_or_else(String::new, |rates| format!("{:.4}", rates.share())),
-        sample.batch.map_or_else(String::new, |rates| format!("{:.0}", rates.solo)),
         figures.completed.to_string(),
         figures.lost.to_string(),
         figures.late.to_string(),
@@ -206,7 +202,6 @@ pub fn summary(all: &[Highest]) -> Table {
         "bound by",
         "at equal load: windowed p99.9 us",
         "raw p99.9 us",
-        "batch share",
     ];
     let mut table = Table::new(&columns);
     for highest in all {
@@ -220,7 +215,6 @@ pub fn summary(all: &[Highest]) -> Table {
             highest.bound().to_owned(),
             cell(&|sample| Some(latency_or_timeout(sample.figures.win_p999_us))),
             cell(&|sample| Some(latency_or_timeout(sample.figures.p999_us))),
-            cell(&|sample| sample.batch.map(BatchRates::share)),
         ]);
     }
     table
@@ -273,27 +267,27 @@ pub mod tests {
     use super::*;
     use tailwater_loadgen::protocol::Echo;
 
-    /// What `name` reached, and its batch job's share at equal load.
-    pub fn reached(asked: &str, name: &str, load_rps: f64, bound: Bound, share: f64) -> Highest {
+    /// What `name` reached.
+    pub fn reached(asked: &str, name: &str, load_rps: f64, bound: Bound) -> Highest {
         let program = Program::kv(1, Arc::new(Echo::new(8).unwrap()));
         let contender = Contender {
             asked: asked.to_owned(),
             name: name.to_owned(),
             program,
-            slo: "win-p99.9=200us".parse().unwrap(),
+            slo: "p99=500us".parse().unwrap(),
         };
         let load = Rate::new(load_rps).ok();
         let found = Found { load, bound, always_met_up_to: None, never_met_from: None, trials: Vec::new() };
-        let equal = point(name, 10.0, &[100.0], share, false).samples;
+        let equal = point(name, 10.0, &[100.0], 0.5, false).samples;
         Highest { contender, found, samples: Vec::new(), equal }
     }
 
     #[test]
     fn all_are_compared_at_the_load_of_the_slowest() {
         let all = vec![
-            reached("usr", "a", 400e3, Bound::Limit, 0.5),
-            reached("usr", "b", 100e3, Bound::Limit, 0.5),
-            reached("etc", "a", 50e3, Bound::Limit, 0.5),
+            reached("usr", "a", 400e3, Bound::Limit),
+            reached("usr", "b", 100e3, Bound::Limit),
+            reached("etc", "a", 50e3, Bound::Limit),
         ];
         assert_eq!(common_load(&all, "usr").map(Rate::per_second), Some(100e3));
         assert_eq!(common_load(&all, "etc").map(Rate::per_second), Some(50e3));

@@ -39,6 +39,7 @@ mod ix;
 mod limit;
 mod own;
 mod pages;
+mod ratio;
 mod shenango;
 mod simulated;
 mod spread;

@@ -13,6 +13,8 @@ pub const TAILWATER: &str = "Tailwater, kv";
 pub const MEMCACHED: &str = "Linux, memcached";
 /// Of the loads.
 pub const UNIT: &str = "thousand requests/s";
+/// What the generator on kernel sockets sends at most, in these.
+pub const GENERATORS_MOST: f64 = 300.0;
 /// What carries the requests, as in the papers.
 pub const MEDIUM: Medium = Medium::Stream;
 /// Keys of the store, all of them stored before each point.

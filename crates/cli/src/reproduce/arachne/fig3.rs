@@ -5,11 +5,12 @@ use tailwater_sim::plot::{Panel, draw};
 use tailwater_workload::keyvalue::Workload;
 use tailwater_workload::{Rate, ServiceTime};
 
+use super::super::aims;
 use super::super::contest::{Case, Contest, Point, System, run};
 use super::super::context::{Context, Pace, Rig};
 use super::super::figure::{Claim, Figure, Outcome};
 use super::super::spread::Spread;
-use super::super::stores::{MEDIUM, MEMCACHED, TAILWATER, UNIT, asked, conditions};
+use super::super::stores::{GENERATORS_MOST, MEDIUM, MEMCACHED, TAILWATER, UNIT, asked, conditions};
 use crate::table::number;
 use crate::testbed::program::Program;
 
@@ -105,6 +106,12 @@ fn panels(contest: &Contest) -> Vec<Panel> {
 }
 
 fn claims(contest: &Contest) -> Vec<Claim> {
+    let mut claims = papers_claims(contest);
+    claims.extend(aims::claims(contest, BESIDE, [TAILWATER, MEMCACHED], GENERATORS_MOST, UNIT));
+    claims
+}
+
+fn papers_claims(contest: &Contest) -> Vec<Claim> {
     let paper_more = format!(
         "with a median of at most {MEDIAN_LIMIT_US} us Arachne's memcached supports {PAPERS_MORE} times the throughput (1,100 to 800 \
          thousand/s on 16 cores)"
@@ -232,7 +239,11 @@ mod tests {
         };
         let contest = contest(rows.iter().map(make).collect());
         assert_eq!(panels(&contest).len(), 4);
-        claims(&contest).iter().map(|claim| claim.verdict).collect()
+        // The last two are judged, and tested, in `aims`.
+        let mut claims = claims(&contest);
+        let aims = claims.split_off(claims.len() - 2);
+        assert!(aims.iter().all(|claim| claim.paper.contains("this project's aim")));
+        claims.iter().map(|claim| claim.verdict).collect()
     }
 
     const GOOD: [Row; 8] = [

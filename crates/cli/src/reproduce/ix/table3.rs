@@ -1,14 +1,13 @@
-//! Table 3: the highest load of a key-value store within a latency limit, for the workloads ETC and USR; and the same beside a
-//! batch job, within a limit of our own.
+//! Table 3: the highest load of a key-value store within a latency limit, for the workloads ETC and USR.
 
 use tailwater_loadgen::search::Slo;
 use tailwater_sim::plot::draw;
 use tailwater_workload::keyvalue::Workload;
 
-use super::super::aims::{BESIDE_BATCH, TAILWATER, beside_batch, times};
 use super::super::context::Context;
 use super::super::figure::{Claim, Figure, Outcome};
 use super::super::limit::{Contender, Highest, data, highest, notes, panels, summary};
+use super::super::ratio::{TAILWATER, times};
 use super::super::stores::{self, MEDIUM, asked};
 use crate::testbed::program::Program;
 
@@ -57,13 +56,8 @@ impl Figure for Table3 {
     }
 }
 
-/// The name of a search under the paper's own limit.
-fn alone(workload: &str) -> String {
-    format!("{workload} alone")
-}
-
 fn contenders(threads: usize, quick: bool) -> anyhow::Result<Vec<Contender>> {
-    let (beside, papers): (Slo, Slo) = (BESIDE_BATCH.parse()?, PAPERS.parse()?);
+    let slo: Slo = PAPERS.parse()?;
     let workloads: &[(&str, Workload)] =
         if quick { &[("USR", Workload::Usr)] } else { &[("USR", Workload::Usr), ("ETC", Workload::Etc)] };
     let mut contenders = Vec::new();
@@ -72,75 +66,56 @@ fn contenders(threads: usize, quick: bool) -> anyhow::Result<Vec<Contender>> {
             Some((TAILWATER, Program::kv(threads, asked(workload)))),
             Program::memcached(threads, asked(workload)).map(|program| (MEMCACHED, program)),
         ];
-        for (system, program) in programs.into_iter().flatten() {
-            let contender = |asked: String, program: Program, slo: &Slo| Contender {
-                asked,
-                name: system.to_owned(),
-                program,
-                slo: slo.clone(),
-            };
-            let program = program.over(MEDIUM);
-            contenders.push(contender(name.to_owned(), program.clone(), &beside));
-            if !quick {
-                contenders.push(contender(alone(name), program.alone(), &papers));
-            }
-        }
+        contenders.extend(programs.into_iter().flatten().map(|(system, program)| Contender {
+            asked: name.to_owned(),
+            name: system.to_owned(),
+            program: program.over(MEDIUM).alone(),
+            slo: slo.clone(),
+        }));
     }
     Ok(contenders)
 }
 
 fn claims(all: &[Highest]) -> Vec<Claim> {
-    let mut claims = Vec::new();
-    for (workload, ratio) in PAPERS_RATIOS {
-        if all.iter().any(|highest| highest.contender.asked == alone(workload)) {
+    let tried =
+        PAPERS_RATIOS.iter().filter(|(name, _)| all.iter().any(|highest| highest.contender.asked == *name));
+    tried
+        .map(|&(workload, ratio)| {
             let paper =
                 format!("IX serves {ratio} times Linux's load under {workload} with a p99 of at most 500 us");
-            claims.push(times(all, &alone(workload), MEMCACHED, &paper, ratio));
-        }
-    }
-    for (workload, _) in PAPERS_RATIOS {
-        if all.iter().any(|highest| highest.contender.asked == workload) {
-            claims.extend(beside_batch(all, workload, MEMCACHED));
-        }
-    }
-    claims
+            times(all, workload, MEMCACHED, &paper, ratio)
+        })
+        .collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::figure::Verdict::{self, NotComparable, NotReached, Reached};
+    use super::super::super::figure::Verdict::{NotComparable, NotReached, Reached};
     use super::super::super::limit::tests::reached;
     use super::*;
     use tailwater_loadgen::search::Bound;
 
-    fn verdicts(own: (f64, f64), theirs: (f64, f64), bound: Bound) -> Vec<Verdict> {
-        let all = vec![
-            reached("USR", TAILWATER, own.0, Bound::Limit, own.1),
-            reached("USR", MEMCACHED, theirs.0, bound, theirs.1),
-        ];
-        claims(&all).iter().map(|claim| claim.verdict).collect()
-    }
-
     #[test]
-    fn each_claim_follows_the_numbers() {
-        assert_eq!(verdicts((400e3, 0.5), (100e3, 0.5), Bound::Limit), [Reached; 2]);
-        assert_eq!(verdicts((399e3, 0.4), (100e3, 0.5), Bound::Limit), [NotReached; 2]);
-        assert_eq!(verdicts((900e3, 0.5), (100e3, 0.4), Bound::Generator), [NotComparable, Reached]);
+    fn each_workload_has_the_papers_ratio() {
+        let verdicts = |own: f64| {
+            let all: Vec<Highest> = ["USR", "ETC"]
+                .iter()
+                .flat_map(|asked| {
+                    [(TAILWATER, own), (MEMCACHED, 100e3)]
+                        .map(|(name, load)| reached(asked, name, load, Bound::Limit))
+                })
+                .collect();
+            assert_eq!(panels(&all)[0].bars.len(), 2);
+            claims(&all).iter().map(|claim| claim.verdict).collect::<Vec<_>>()
+        };
+        assert_eq!(verdicts(640e3), [Reached; 2]);
+        assert_eq!(verdicts(500e3), [NotReached, Reached]);
+        assert_eq!(verdicts(460e3), [NotReached; 2]);
     }
 
     #[test]
     fn without_the_rival_nothing_is_claimed() {
-        let all = vec![reached("USR", TAILWATER, 4e5, Bound::Limit, 0.5)];
-        assert!(claims(&all).iter().all(|claim| claim.verdict == NotComparable));
-    }
-
-    #[test]
-    fn the_papers_claim_is_judged_without_a_batch_job() {
-        let all = vec![
-            reached("ETC alone", TAILWATER, 470e3, Bound::Limit, 0.5),
-            reached("ETC alone", MEMCACHED, 100e3, Bound::Limit, 0.5),
-        ];
-        assert_eq!(claims(&all).iter().map(|claim| claim.verdict).collect::<Vec<_>>(), [Reached]);
-        assert_eq!(panels(&all)[0].bars.len(), 2);
+        let all = vec![reached("USR", TAILWATER, 4e5, Bound::Limit)];
+        assert_eq!(claims(&all).iter().map(|claim| claim.verdict).collect::<Vec<_>>(), [NotComparable]);
     }
 }

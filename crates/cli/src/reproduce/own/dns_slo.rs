@@ -1,23 +1,25 @@
-//! The highest load of an authoritative name server within a latency limit, beside a batch job: ours against those that many
-//! rely on.
+//! An authoritative name server beside a batch job, over load: ours against those that many rely on.
 
-use tailwater_loadgen::search::Slo;
 use tailwater_sim::plot::draw;
+use tailwater_workload::{Rate, ServiceTime};
 
-use super::super::aims::{BESIDE_BATCH, TAILWATER, beside_batch};
-use super::super::context::Context;
+use super::super::aims;
+use super::super::contest::{Case, Contest, System, run};
+use super::super::context::{Context, Pace};
 use super::super::figure::{Claim, Figure, Outcome};
-use super::super::limit::{Contender, Highest, data, highest, notes, panels, summary};
+use super::super::stores::{GENERATORS_MOST, UNIT};
 use crate::testbed::name_server::{ABSENT, NAMES, dns, dns_on_linux, knot, nsd};
 use crate::testbed::on_linux;
 use crate::testbed::program::Program;
 
 const DNS: &str = "DNS";
+const TAILWATER: &str = "Tailwater";
 const DNS_ON_LINUX: &str = "our dns on Linux";
 const NSD: &str = "NSD on Linux";
 const KNOT: &str = "Knot DNS on Linux";
 /// Who is compared with; our own server on Linux only shows what is the server's and what the system's.
 const RIVALS: [&str; 2] = [NSD, KNOT];
+const ROUNDS: usize = 3;
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -29,7 +31,7 @@ impl Figure for DnsSlo {
     }
 
     fn title(&self) -> &'static str {
-        "Highest load of a name server within a latency limit, beside a batch job"
+        "Tail latency of name servers beside a batch job"
     }
 
     fn paper(&self) -> &'static str {
@@ -41,41 +43,55 @@ impl Figure for DnsSlo {
     }
 
     fn run(&self, context: &Context) -> anyhow::Result<Outcome> {
-        let rig = context.rig()?;
+        let (rig, quick) = (context.rig()?, context.options.quick);
         let threads = rig.testbed.cores.managed.len();
-        let all = highest(self.name(), context, contenders(threads, context.options.quick)?)?;
-        let mut conditions = vec![format!("{}.", rig.testbed.cores.describe())];
-        conditions.extend(rig.noise_notes());
-        conditions.extend(self::conditions(threads));
-        conditions.extend(notes(context.options.quick));
+        let loads: &[f64] =
+            if quick { &[25.0] } else { &[5.0, 10.0, 25.0, 50.0, 100.0, 150.0, 200.0, 300.0] };
+        let programs = programs(threads, quick);
+        let pace = context.pace(loads.len() * programs.len(), ROUNDS);
+        let mut contest = run(self.name(), context, cases(&programs, &pace, loads)?, pace.rounds)?;
+        contest.unit = UNIT;
+        let mut notes = rig.notes(&pace, quick);
+        notes.push(contest.handoff_note());
+        notes.extend(conditions(threads));
         Ok(Outcome {
-            svg: draw(self.title(), &panels(&all)),
-            data: data(&all),
-            summary: summary(&all),
-            claims: claims(&all, context.options.quick),
-            notes: conditions,
+            svg: draw(
+                self.title(),
+                &[contest.latency_panel(DNS, Vec::new()), contest.batch_panel(DNS, Vec::new())],
+            ),
+            data: contest.data(),
+            summary: contest.summary(),
+            claims: claims(&contest, quick),
+            notes,
         })
     }
 }
 
-/// The programs, and whether a quick run has them too.
-fn contenders(threads: usize, quick: bool) -> anyhow::Result<Vec<Contender>> {
-    let slo: Slo = BESIDE_BATCH.parse()?;
-    let programs: [(&str, Option<Program>, bool); 4] = [
+/// The programs; a quick run has ours and at most one other.
+fn programs(threads: usize, quick: bool) -> Vec<(&'static str, Program)> {
+    let all = [
         (TAILWATER, Some(dns()), true),
         (NSD, nsd(threads), true),
         (KNOT, knot(threads), false),
         (DNS_ON_LINUX, Some(dns_on_linux(threads)), false),
     ];
-    let contender = |(name, program, in_quick): (&str, Option<Program>, bool)| {
-        program.filter(|_| in_quick || !quick).map(|program| Contender {
-            asked: DNS.to_owned(),
-            name: name.to_owned(),
-            program,
-            slo: slo.clone(),
-        })
-    };
-    Ok(programs.into_iter().filter_map(contender).collect())
+    let chosen = all.into_iter().filter(|&(.., in_quick)| in_quick || !quick);
+    chosen.filter_map(|(name, program, _)| Some((name, program?))).collect()
+}
+
+fn cases(programs: &[(&str, Program)], pace: &Pace, loads: &[f64]) -> anyhow::Result<Vec<Case>> {
+    let mut cases = Vec::new();
+    for &load in loads {
+        let plan = pace.plan_at(Rate::new(load * 1e3)?, &ServiceTime::constant(0));
+        cases.extend(programs.iter().map(|(curve, program)| Case {
+            panel: DNS.to_owned(),
+            curve: (*curve).to_owned(),
+            load,
+            plan: plan.clone(),
+            system: System::Program(program.clone()),
+        }));
+    }
+    Ok(cases)
 }
 
 fn conditions(threads: usize) -> Vec<String> {
@@ -101,42 +117,49 @@ fn conditions(threads: usize) -> Vec<String> {
     conditions
 }
 
-fn claims(all: &[Highest], quick: bool) -> Vec<Claim> {
+fn claims(contest: &Contest, quick: bool) -> Vec<Claim> {
     let rivals = RIVALS.iter().filter(|&&rival| !quick || rival == NSD);
-    rivals.flat_map(|rival| beside_batch(all, DNS, rival)).collect()
+    rivals.flat_map(|rival| aims::claims(contest, DNS, [TAILWATER, rival], GENERATORS_MOST, UNIT)).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use tailwater_loadgen::search::Bound;
-
+    use super::super::super::contest::tests::{contest, point};
     use super::super::super::figure::Verdict::{NotComparable, NotReached, Reached};
-    use super::super::super::limit::tests::reached;
     use super::*;
 
     #[test]
     fn each_rival_is_judged_by_itself() {
-        let all = vec![
-            reached(DNS, TAILWATER, 400e3, Bound::Limit, 0.5),
-            reached(DNS, NSD, 100e3, Bound::Limit, 0.5),
-            reached(DNS, KNOT, 110e3, Bound::Limit, 0.6),
+        let rows = [
+            (TAILWATER, 10.0, 100.0, 0.6),
+            (NSD, 10.0, 150.0, 0.6),
+            (KNOT, 10.0, 150.0, 0.7),
+            (TAILWATER, 20.0, 100.0, 0.5),
+            (NSD, 20.0, 300.0, 0.4),
+            (KNOT, 20.0, 150.0, 0.4),
+            (TAILWATER, 80.0, 100.0, 0.4),
+            (NSD, 80.0, 500.0, 0.3),
+            (KNOT, 80.0, 150.0, 0.3),
         ];
-        let verdicts =
-            |all: &[Highest]| claims(all, false).iter().map(|claim| claim.verdict).collect::<Vec<_>>();
-        assert_eq!(verdicts(&all), [Reached, Reached, NotReached, NotReached]);
-        assert_eq!(verdicts(&all[..2]), [Reached, Reached, NotComparable, NotComparable]);
+        let verdicts = |rows: &[(&str, f64, f64, f64)]| {
+            let make = |&(curve, load, tail, share): &(&str, f64, f64, f64)| {
+                let mut point = point(curve, load, &[tail], share, false);
+                point.case.panel = DNS.to_owned();
+                point
+            };
+            let contest = contest(rows.iter().map(make).collect());
+            claims(&contest, false).iter().map(|claim| claim.verdict).collect::<Vec<_>>()
+        };
+        assert_eq!(verdicts(&rows), [Reached, Reached, NotComparable, NotReached]);
+        let without_knot: Vec<_> = rows.into_iter().filter(|row| row.0 != KNOT).collect();
+        assert_eq!(verdicts(&without_knot), [Reached, Reached, NotComparable, NotComparable]);
     }
 
     #[test]
     fn a_quick_run_has_ours_and_at_most_one_other() {
-        let names = |quick| -> Vec<String> {
-            contenders(1, quick).unwrap().into_iter().map(|contender| contender.name).collect()
-        };
-        assert!(names(true).iter().all(|name| name == TAILWATER || name == NSD));
+        let names = |quick| -> Vec<&str> { programs(1, quick).into_iter().map(|(name, _)| name).collect() };
+        assert!(names(true).iter().all(|&name| name == TAILWATER || name == NSD));
         let full = names(false);
-        assert_eq!(
-            (full.first().unwrap().as_str(), full.last().unwrap().as_str()),
-            (TAILWATER, DNS_ON_LINUX)
-        );
+        assert_eq!((full.first(), full.last()), (Some(&TAILWATER), Some(&DNS_ON_LINUX)));
     }
 }
