@@ -170,14 +170,14 @@ fn has_memcached() -> bool {
 }
 
 #[test]
-fn dns_slo_searches_for_our_server_and_another() {
+fn dns_slo_has_our_server_and_another() {
     let json = reproduce("dns-slo", true);
     let mut systems = set(&["Tailwater"]);
     if is_installed("nsd") {
         systems.insert("NSD on Linux".to_owned());
     }
     assert_eq!(distinct(&json, "system"), systems);
-    all_answer_somewhere(&json, &systems);
+    all_answer(&json, &systems);
 }
 
 #[test]
@@ -206,9 +206,6 @@ fn ix_table3_searches_for_both_systems() {
     assert_eq!(distinct(&json, "system"), systems);
     assert!(distinct(&json, "verdict").is_subset(&set(&["Met", "Missed", "GeneratorBehind", "null"])));
     all_answer_somewhere(&json, &systems);
-    // Beside a batch job, whose full speed is in every row.
-    let rows = json["rows"].as_array().unwrap();
-    assert!(rows.iter().all(|row| number(row, "batch_alone") > 0.0), "{json:#}");
 }
 
 #[test]
