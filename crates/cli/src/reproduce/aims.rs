@@ -26,7 +26,7 @@ pub fn claims(
     unit: &str,
 ) -> [Claim; 2] {
     let paper = format!(
-        "(this project's aim) {panel} at equal load: the batch job gets no less than beside {}",
+        "(this project's aim) the batch job gets no less than beside {} at equal load ({panel})",
         pair[1]
     );
     [times(contest, panel, pair, generators_most, unit), batch::no_less(contest, pair, unit, &paper)]
@@ -34,7 +34,7 @@ pub fn claims(
 
 fn times(contest: &Contest, panel: &str, [own, rival]: [&str; 2], generators_most: f64, unit: &str) -> Claim {
     let paper = format!(
-        "(this project's aim) {panel}, beside a batch job, p99.9 at most {LIMIT_US} us: {AIM} times the load of {rival}"
+        "(this project's aim) {AIM} times the load of {rival} with a p99.9 of at most {LIMIT_US} us, both beside a batch job ({panel})"
     );
     if contest.curve(panel, rival).is_empty() {
         return Claim::not_comparable(&paper, format!("{rival} is not there"));

@@ -46,7 +46,7 @@ impl Figure for DnsSlo {
         let (rig, quick) = (context.rig()?, context.options.quick);
         let threads = rig.testbed.cores.managed.len();
         let loads: &[f64] =
-            if quick { &[25.0] } else { &[5.0, 10.0, 25.0, 50.0, 100.0, 150.0, 200.0, 300.0] };
+            if quick { &[25.0] } else { &[5.0, 10.0, 25.0, 50.0, 75.0, 100.0, 150.0, 200.0, 300.0, 400.0] };
         let programs = programs(threads, quick);
         let pace = context.pace(loads.len() * programs.len(), ROUNDS);
         let mut contest = run(self.name(), context, cases(&programs, &pace, loads)?, pace.rounds)?;
