@@ -96,7 +96,7 @@ impl Secrets {
     }
 }
 
-/// The TCP part of a [`Stack`].
+/// The TCP part of a [`Stack`](super::Stack).
 #[derive(Debug)]
 pub struct Tcp {
     table: Table,
