@@ -141,6 +141,8 @@ pub struct Kthread {
     pub switch_budget: Cell<u32>,
     /// Direct switches until frames are looked for again, and the time at which they are in any case.
     pub batch: Cell<(u32, Cycles)>,
+    /// From when on timers set for nothing are put off again, before a core is given up.
+    pub tidy_at: Cell<Cycles>,
     /// Tenancy in progress.
     pub generation: Cell<Generation>,
     /// What `arch::switch` clears when it leaves the scheduler context.
@@ -222,6 +224,7 @@ impl Kthread {
             sched_rsp: Cell::new(0),
             switch_budget: Cell::new(0),
             batch: Cell::new((0, 0)),
+            tidy_at: Cell::new(0),
             generation: Cell::new(Generation(0)),
             unused_flag: Cell::new(0),
             index,

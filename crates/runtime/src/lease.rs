@@ -18,6 +18,10 @@ use tailwater_shm::grant::{Generation, Grant};
 use tailwater_shm::lot::YIELDS;
 use tailwater_shm::sync::spin_hint;
 
+/// Timers are put off at most so often, in nanoseconds. It takes some hundreds of them, which a client that asks again at once would wait
+/// for; a kthread that idles so often is not about to sleep for long.
+const TIDY_NS: u64 = 20_000;
+
 /// Sleeps until the IOKernel grants this kthread its first core.
 pub fn wait_for_first_core(kthread: &Kthread, runtime: &Runtime) {
     wait_for_core(kthread, runtime, 0);
@@ -95,8 +99,12 @@ pub fn cede(kthread: &Kthread, runtime: &Runtime) {
 /// thread that was handed over, if one was.
 pub fn idle(kthread: &Kthread, runtime: &Runtime) -> Option<&'static Uthread> {
     // While the core is still ours: the IOKernel may take it as soon as it sees `Idle`.
-    if net::put_off_timers() {
-        return None;
+    let now = clock::now();
+    if now >= kthread.tidy_at.get() {
+        kthread.tidy_at.set(now.saturating_add(runtime.clock.from_ns(TIDY_NS)));
+        if net::put_off_timers() {
+            return None;
+        }
     }
     let generation = kthread.generation.get();
     let state = &kthread.shared.state.0;
