@@ -6,9 +6,9 @@
 use tailwater_loadgen::Plan;
 use tailwater_sim::plot::{Line, Panel, decades};
 use tailwater_sim::report::Table;
-use tailwater_workload::Figures;
+use tailwater_workload::{Figures, Rate, ServiceTime};
 
-use super::context::Context;
+use super::context::{Context, Pace};
 use super::spread::{Spread, cell};
 use crate::table::number;
 use crate::testbed::handoffs::{HandoffFigures, HandoffRecord};
@@ -66,6 +66,30 @@ pub struct Contest {
     pub unit: &'static str,
     /// Hand-offs of cores on Tailwater, over all its points.
     pub handoffs: HandoffRecord,
+}
+
+/// `programs` in `panel`, a curve each, at all `loads` in thousand requests per second.
+///
+/// # Errors
+/// When a load is no usable rate.
+pub fn program_cases(
+    panel: &str,
+    programs: &[(&str, Program)],
+    pace: &Pace,
+    loads: &[f64],
+) -> anyhow::Result<Vec<Case>> {
+    let mut cases = Vec::new();
+    for &load in loads {
+        let plan = pace.plan_at(Rate::new(load * 1e3)?, &ServiceTime::constant(0));
+        cases.extend(programs.iter().map(|(curve, program)| Case {
+            panel: panel.to_owned(),
+            curve: (*curve).to_owned(),
+            load,
+            plan: plan.clone(),
+            system: System::Program(program.clone()),
+        }));
+    }
+    Ok(cases)
 }
 
 /// The order in which `count` systems are measured in a round: in every second one the opposite, so that nobody is always first.

@@ -1,11 +1,10 @@
 //! An authoritative name server beside a batch job, over load: ours against those that many rely on.
 
 use tailwater_sim::plot::draw;
-use tailwater_workload::{Rate, ServiceTime};
 
 use super::super::aims;
-use super::super::contest::{Case, Contest, System, run};
-use super::super::context::{Context, Pace};
+use super::super::contest::{Contest, program_cases, run};
+use super::super::context::Context;
 use super::super::figure::{Claim, Figure, Outcome};
 use super::super::stores::{GENERATORS_MOST, UNIT};
 use crate::testbed::name_server::{ABSENT, NAMES, dns, dns_on_linux, knot, nsd};
@@ -49,7 +48,8 @@ impl Figure for DnsSlo {
             if quick { &[25.0] } else { &[5.0, 10.0, 25.0, 50.0, 75.0, 100.0, 150.0, 200.0, 300.0, 400.0] };
         let programs = programs(threads, quick);
         let pace = context.pace(loads.len() * programs.len(), ROUNDS);
-        let mut contest = run(self.name(), context, cases(&programs, &pace, loads)?, pace.rounds)?;
+        let mut contest =
+            run(self.name(), context, program_cases(DNS, &programs, &pace, loads)?, pace.rounds)?;
         contest.unit = UNIT;
         let mut notes = rig.notes(&pace, quick);
         notes.push(contest.handoff_note());
@@ -77,21 +77,6 @@ fn programs(threads: usize, quick: bool) -> Vec<(&'static str, Program)> {
     ];
     let chosen = all.into_iter().filter(|&(.., in_quick)| in_quick || !quick);
     chosen.filter_map(|(name, program, _)| Some((name, program?))).collect()
-}
-
-fn cases(programs: &[(&str, Program)], pace: &Pace, loads: &[f64]) -> anyhow::Result<Vec<Case>> {
-    let mut cases = Vec::new();
-    for &load in loads {
-        let plan = pace.plan_at(Rate::new(load * 1e3)?, &ServiceTime::constant(0));
-        cases.extend(programs.iter().map(|(curve, program)| Case {
-            panel: DNS.to_owned(),
-            curve: (*curve).to_owned(),
-            load,
-            plan: plan.clone(),
-            system: System::Program(program.clone()),
-        }));
-    }
-    Ok(cases)
 }
 
 fn conditions(threads: usize) -> Vec<String> {

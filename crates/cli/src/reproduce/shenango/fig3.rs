@@ -6,12 +6,11 @@ use std::sync::Arc;
 use tailwater_loadgen::protocol::Protocol;
 use tailwater_sim::plot::draw;
 use tailwater_workload::keyvalue::Workload;
-use tailwater_workload::{Rate, ServiceTime};
 
 use super::super::aims;
 use super::super::batch;
-use super::super::contest::{Case, Contest, Point, System, run};
-use super::super::context::{Context, Pace, Rig};
+use super::super::contest::{Contest, Point, program_cases, run};
+use super::super::context::Context;
 use super::super::figure::{Claim, Figure, Outcome};
 use super::super::spread::Spread;
 use super::super::stores::{GENERATORS_MOST, MEDIUM, MEMCACHED, TAILWATER, UNIT, asked, conditions};
@@ -63,7 +62,9 @@ impl Figure for Figure3 {
             &[5.0, 10.0, 25.0, 50.0, 100.0, 150.0, 200.0, 300.0, 400.0, 500.0, 600.0, 800.0]
         };
         let pace = context.pace(loads.len() * 4, ROUNDS);
-        let mut contest = run(self.name(), context, cases(rig, &pace, loads)?, pace.rounds)?;
+        let programs = programs(rig.testbed.cores.managed.len());
+        let cases = program_cases(USR, &programs, &pace, loads)?;
+        let mut contest = run(self.name(), context, cases, pace.rounds)?;
         contest.unit = UNIT;
         let mut notes = rig.notes(&pace, context.options.quick);
         notes.push(contest.handoff_note());
@@ -85,25 +86,13 @@ fn usr() -> Arc<dyn Protocol> {
     asked(Workload::Usr)
 }
 
-fn cases(rig: &Rig, pace: &Pace, loads: &[f64]) -> anyhow::Result<Vec<Case>> {
-    let threads = rig.testbed.cores.managed.len();
+fn programs(threads: usize) -> Vec<(&'static str, Program)> {
     let mut programs =
         vec![(TAILWATER, Program::kv(threads, usr())), (KV_ON_LINUX, Program::kv_on_linux(threads, usr()))];
     if let Some(program) = Program::memcached(threads, usr()) {
         programs.extend([(MEMCACHED, program.clone()), (MEMCACHED_ALONE, program.alone())]);
     }
-    let mut cases = Vec::new();
-    for &load in loads {
-        let plan = pace.plan_at(Rate::new(load * 1e3)?, &ServiceTime::constant(0));
-        cases.extend(programs.iter().map(|(curve, program)| Case {
-            panel: USR.to_owned(),
-            curve: (*curve).to_owned(),
-            load,
-            plan: plan.clone(),
-            system: System::Program(program.clone().over(MEDIUM)),
-        }));
-    }
-    Ok(cases)
+    programs.into_iter().map(|(curve, program)| (curve, program.over(MEDIUM))).collect()
 }
 
 fn claims(contest: &Contest, cores: usize) -> Vec<Claim> {
