@@ -6,10 +6,12 @@
 
 #[path = "../src/thread/join_word.rs"]
 mod join_word;
+#[allow(dead_code, reason = "the models use part of it")]
 #[path = "../src/mailbox.rs"]
 mod mailbox;
 #[path = "../src/sync/rcu/slot.rs"]
 mod slot;
+#[allow(dead_code, reason = "the models use part of it")]
 #[path = "../src/sync/rwlock/word.rs"]
 mod word;
 
