@@ -37,8 +37,20 @@ pub(crate) const STREAM_PATIENCE: Duration = Duration::from_secs(10);
 /// Preloads on a stream that are sent before their answers are awaited.
 const STREAM_WINDOW: u64 = 64;
 
-/// What to look at when the first request is answered wrongly.
-pub(crate) fn what_to_check(protocol: &str) -> &'static str {
+/// What answered the first request did not answer right.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the server at {server} answers the first {protocol} request, but wrongly: {}",
+    what_to_check(protocol)
+)]
+pub struct WrongAnswer {
+    /// What it was asked in.
+    pub protocol: &'static str,
+    /// Where it is.
+    pub server: SocketAddr,
+}
+
+fn what_to_check(protocol: &str) -> &'static str {
     match protocol {
         "http" => "is its first page there, with status 200 and no redirection?",
         "dns" => "is what the list says of its first name still true?",
@@ -127,7 +139,7 @@ pub(crate) fn find_by_datagram(
     }
     let protocol = protocol.name();
     Err(match wrong {
-        true => UdpError::WrongAnswer { protocol, server },
+        true => WrongAnswer { protocol, server }.into(),
         false => UdpError::NoServer { protocol, server, waited: start.elapsed() },
     })
 }
@@ -204,7 +216,7 @@ pub(crate) fn find_by_stream<S: Stream>(
     }
     let protocol = protocol.name();
     Err(match wrong {
-        true => TcpLoadError::WrongAnswer { protocol, server },
+        true => WrongAnswer { protocol, server }.into(),
         false => TcpLoadError::NoServer { protocol, server, waited: start.elapsed(), reason },
     })
 }

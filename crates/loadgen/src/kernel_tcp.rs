@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, ipproto, sockopt};
 
 use crate::clock::Clock;
-use crate::contact;
+use crate::contact::{self, WrongAnswer};
 use crate::control::Control;
 use crate::generator::Generator;
 pub use crate::kernel_udp::{Load, Target};
@@ -91,16 +91,8 @@ pub enum TcpLoadError {
         reason: io::Error,
     },
     /// What answered did not answer right.
-    #[error(
-        "the server at {server} answers the first {protocol} request, but wrongly: {}",
-        contact::what_to_check(protocol)
-    )]
-    WrongAnswer {
-        /// What it was asked in.
-        protocol: &'static str,
-        /// Where it is.
-        server: SocketAddr,
-    },
+    #[error(transparent)]
+    WrongAnswer(#[from] WrongAnswer),
     /// What the protocol reads could not be stored.
     #[error(
         "cannot store what is to be read: request {index} of {all}: {reason}; has the server room for all keys? \

@@ -16,7 +16,7 @@ use std::time::Duration;
 use rustix::event::epoll;
 
 use crate::clock::Clock;
-use crate::contact::{self, MAX_DATAGRAM};
+use crate::contact::{self, MAX_DATAGRAM, WrongAnswer};
 use crate::control::Control;
 use crate::generator::{Generator, ReplyOutcome};
 use crate::pin::PinnedThread;
@@ -73,16 +73,8 @@ pub enum UdpError {
         waited: Duration,
     },
     /// What answered did not answer right.
-    #[error(
-        "the server at {server} answers the first {protocol} request, but wrongly: {}",
-        contact::what_to_check(protocol)
-    )]
-    WrongAnswer {
-        /// What it was asked in.
-        protocol: &'static str,
-        /// Where it is.
-        server: SocketAddr,
-    },
+    #[error(transparent)]
+    WrongAnswer(#[from] WrongAnswer),
     /// What the protocol reads could not be stored.
     #[error(
         "cannot store what is to be read: the server did not take {missing} of {all} requests; has it room for all keys? \

@@ -48,6 +48,7 @@ pub mod tcp;
 #[global_allocator]
 static ALLOC: tailwater::Alloc = tailwater::Alloc;
 
+pub use contact::WrongAnswer;
 pub use control::Control;
 pub use generator::{Generator, Outgoing, ReplyOutcome};
 pub use plan::{Plan, PlanError};

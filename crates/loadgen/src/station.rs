@@ -28,6 +28,7 @@ use tailwater_iokernel::port::{Attachment, Context, Delivery, Inject, Port, Port
 use tailwater_shm::{Clock, Cycles, clock};
 use tailwater_workload::Interval;
 
+use crate::contact::WrongAnswer;
 use crate::generator::Generator;
 use crate::plan::{Plan, PlanError};
 use crate::protocol::{Medium, Protocol, Request, Verdict};
@@ -77,16 +78,8 @@ pub enum StationError {
         waited_ms: u64,
     },
     /// What answered did not answer right.
-    #[error(
-        "the server at {server} answers the first {protocol} request, but wrongly: {}",
-        crate::contact::what_to_check(protocol)
-    )]
-    WrongAnswer {
-        /// What it was asked in.
-        protocol: &'static str,
-        /// Where it is.
-        server: SocketAddrV4,
-    },
+    #[error(transparent)]
+    WrongAnswer(#[from] WrongAnswer),
     /// What the protocol reads could not be stored.
     #[error("the server did not take {missing} of the {all} requests before the measurement")]
     Preload {
@@ -303,7 +296,7 @@ impl Station {
         if u128::from(waited_ns) > order.wait.as_nanos() {
             let (protocol, server, waited_ms) = (order.protocol.name(), order.server, waited_ns / 1_000_000);
             let error = match wrong {
-                true => StationError::WrongAnswer { protocol, server },
+                true => WrongAnswer { protocol, server: server.into() }.into(),
                 false => StationError::NoServer { protocol, server, waited_ms },
             };
             self.report(Err(error));

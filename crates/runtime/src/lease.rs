@@ -109,7 +109,7 @@ pub fn idle(kthread: &Kthread, runtime: &Runtime) -> Option<&'static Uthread> {
     let generation = kthread.generation.get();
     let state = &kthread.shared.state.0;
     state.set_idle(generation);
-    let deadline = runtime.idle_deadline(clock::now());
+    let deadline = runtime.idle_deadline(now);
     let found =
         handover::poll(kthread, runtime, deadline, || kthread.asked_to_cede() || !runtime.is_attached());
     let resumed = state.try_resume(generation);

@@ -158,6 +158,6 @@ fn a_first_page_that_redirects_is_an_answer_but_not_the_right_one() {
     let http = crate::protocol::Http::new("example.com", &["/"]).unwrap();
     let wait = Duration::from_millis(500);
     let error = contact_server(&http, server, wait, &AtomicBool::new(false)).unwrap_err();
-    assert!(matches!(error, TcpLoadError::WrongAnswer { protocol: "http", .. }), "{error}");
+    assert!(matches!(error, TcpLoadError::WrongAnswer(WrongAnswer { protocol: "http", .. })), "{error}");
     assert!(error.to_string().contains("redirection"), "{error}");
 }

@@ -303,17 +303,16 @@ impl TcpStation {
         self.signal.changed.swap(false, Ordering::Acquire);
         let _ = rustix::io::read(&self.signal.bell, &mut [0u8; 8]);
         // Before the next command, which it is not about.
-        if self.signal.stop_order.swap(false, Ordering::Relaxed)
-            && matches!(self.stage, Stage::Looking { .. } | Stage::Working(_) | Stage::Storing(_))
-        {
+        if self.signal.stop_order.swap(false, Ordering::Relaxed) && !self.takes_commands() {
             self.answer(Err(TcpError::Stopped));
         }
-        if matches!(self.stage, Stage::Idle | Stage::Loading(_)) {
-            self.take_command(now);
-        } else {
-            // A command that came early waits for its turn. Relaxed: this thread looks again.
-            self.signal.changed.store(true, Ordering::Relaxed);
-        }
+        self.take_command(now);
+    }
+
+    /// Whether no order is being carried out.
+    #[inline]
+    fn takes_commands(&self) -> bool {
+        matches!(self.stage, Stage::Idle | Stage::Loading(_))
     }
 
     fn take_command(&mut self, now: Instant) {
@@ -494,8 +493,10 @@ impl Port for TcpStation {
 
     fn poll(&mut self, now: Cycles, budget: usize, switch: &mut dyn Inject) -> Result<usize, PortError> {
         let now = self.instant(now);
-        // Relaxed: a hint; `take_signal` has the Acquire.
-        if self.signal.changed.load(Ordering::Relaxed) {
+        // Relaxed: hints; `take_signal` has the Acquire. A command that came early waits for its turn.
+        if self.signal.changed.load(Ordering::Relaxed)
+            && (self.takes_commands() || self.signal.stop_order.load(Ordering::Relaxed))
+        {
             self.take_signal(now);
         }
         let mut sent = self.arp.len();
