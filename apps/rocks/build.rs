@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-/// Where Debian, Fedora, Arch and a local installation put it.
+/// Folders of the library in Debian, Fedora, Arch and a local installation.
 const FOLDERS: [&str; 4] = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib"];
 
 fn main() {

@@ -1,4 +1,5 @@
-//! Writes the seeds into `corpus/`, over what is there: `cargo run --example write_seeds --no-default-features`.
+//! Writes the seeds into `corpus/`, over what is there: `cargo run --example write_seeds
+//! --no-default-features`.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! The DNS server: queries of anybody, and master files of somebody careless.
+//! The DNS server: arbitrary queries and arbitrary master files.
 
 use domain::base::{Message, Name};
 use domain::rdata::AllRecordData;
@@ -37,10 +37,10 @@ fn read(text: &[u8]) -> Option<Zone> {
     read_zone(&origin(), Path::new("zone"), &mut |_| Ok(text.to_vec())).ok()
 }
 
-/// A message to the server: over UDP or TCP, as the first octet says, the rest.
+/// Runs a message through the server: the first octet chooses UDP or TCP, the rest is the message.
 ///
 /// # Panics
-/// When the answer is none.
+/// If the answer is malformed or inconsistent.
 pub fn dns_query(data: &[u8]) {
     static ZONES: LazyLock<Catalog> =
         LazyLock::new(|| Catalog::new([Arc::new(read(ZONE.as_bytes()).expect("the zone is right"))]));
@@ -79,10 +79,11 @@ pub fn dns_query(data: &[u8]) {
     assert_eq!(records, counts.ancount() + counts.nscount() + counts.arcount());
 }
 
-/// A master file: a zone or problems, in bounded time; a zone has what it must have, and every name of it is found.
+/// Reads a master file: a zone or problems, in bounded time; a zone has its required records, and
+/// every name of it is found.
 ///
 /// # Panics
-/// When it has not.
+/// If a property does not hold.
 pub fn dns_zone(data: &[u8]) {
     let Some(zone) = read(data) else { return };
     assert!(zone.soa().is_some());

@@ -1,6 +1,8 @@
-//! A runtime's shared memory, scribbled over, into the IOKernel's egress path, allocator and switch.
+//! A runtime's overwritten shared memory, as input of the IOKernel's egress path, allocator and
+//! switch.
 //!
-//! Input: a sequence of steps, each a control byte followed by its arguments (integers little endian).
+//! Input: a sequence of steps, each a control byte followed by its arguments (integers little
+//! endian).
 //!
 //! | control byte | arguments | step |
 //! |---|---|---|
@@ -11,20 +13,21 @@
 //! | 224-255 | length (u8), bytes | a frame arrives from the port 1, 2, 4 .. 128 times over: enough to fill a ring |
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use tailwater_iokernel::frame::Mac;
+use tailwater_iokernel::frame::MacAddr;
 use tailwater_iokernel::fuzzing::{Arena, HOSTILE, KTHREADS, RING_BYTES, STATION, ip6_of};
 
-/// Steps in one run.
+/// Maximum number of steps in one run.
 const MAX_STEPS: usize = 256;
-/// Where the words of kthread 0 begin, and bytes from one kthread's to the next (`tailwater_shm::layout`).
+/// Offset of the words of kthread 0, and the distance from one kthread's to the next
+/// (`tailwater_shm::layout`).
 const WORDS: usize = 4096;
 const WORDS_STRIDE: usize = 512;
-/// Where the rings begin: after two pages.
+/// Offset of the rings: after two pages.
 const RINGS: usize = 8192;
 const RECORD_HEADER: usize = 16;
 const LINE: usize = 64;
 
-/// Bytes that are read front to back; what is missing ends the run.
+/// Bytes read front to back; a missing byte ends the run.
 struct Input<'a>(&'a [u8]);
 
 impl<'a> Input<'a> {
@@ -51,24 +54,24 @@ impl<'a> Input<'a> {
     }
 }
 
-/// The hostile runtime's hands.
+/// The actions of the hostile runtime.
 struct Hostile {
     arena: Arena,
-    /// Lines written to each egress ring by the book.
+    /// Lines written to each egress ring according to the protocol.
     heads: [usize; KTHREADS as usize],
-    /// Its frames that reached somebody.
+    /// Number of its frames that were delivered.
     left: usize,
 }
 
 impl Hostile {
     fn store(&self, offset: usize, word: u64) {
         let offset = offset % self.arena.region.len() / 8 * 8;
-        // SAFETY: in bounds and aligned; the other side uses atomics only, and these bytes are all this process has to
-        // do with the region.
+        // SAFETY: in bounds and aligned; the other side uses atomics only, and this process
+        // accesses the region through nothing else.
         unsafe { &*self.arena.region.base().add(offset).cast::<AtomicU64>() }.store(word, Relaxed);
     }
 
-    /// A record as an honest producer would write it, but with any frame.
+    /// Writes a record as an honest producer would, but with any frame.
     fn send(&mut self, kthread: usize, frame: &[u8]) {
         let ring_lines = RING_BYTES as usize / LINE;
         let lines = (frame.len() + RECORD_HEADER).div_ceil(LINE);
@@ -95,7 +98,8 @@ impl Hostile {
                 self.store(offset as usize, word);
             }
             64..=95 => {
-                // Grant, state, three words of status, both tails, how many steps of traced requests.
+                // Grant, state, three words of status, both tails, how many steps of traced
+                // requests.
                 let field = [0, 64, 128, 136, 144, 192, 256, 320][usize::from(step) / 4 % 8];
                 self.store(WORDS + kthread * WORDS_STRIDE + field, input.u64()?);
             }
@@ -114,7 +118,8 @@ impl Hostile {
         Some(())
     }
 
-    /// What left the IOKernel is from whom it says. The port is trusted: the rest of its frames may say anything.
+    /// Checks that frames that left the IOKernel have their true source. The port is trusted: the
+    /// contents of its frames are arbitrary.
     fn check_outgoing(&mut self) {
         while let Some(frame) = self.arena.at_station() {
             check_sender(&frame);
@@ -130,11 +135,11 @@ impl Hostile {
 }
 
 fn check_sender(frame: &[u8]) {
-    assert_eq!(frame[6..12], Mac::derived(HOSTILE).0, "a frame left with a forged MAC address");
+    assert_eq!(frame[6..12], MacAddr::derived(HOSTILE).0, "a frame left with a forged MAC address");
     match frame[12..14] {
         [8, 0] => assert_eq!(frame[26..30], HOSTILE.octets(), "a forged IPv4 source left"),
         [8, 6] => {
-            assert_eq!(frame[22..28], Mac::derived(HOSTILE).0, "a forged ARP sender left");
+            assert_eq!(frame[22..28], MacAddr::derived(HOSTILE).0, "a forged ARP sender left");
             assert!(
                 frame[28..32] == HOSTILE.octets() || frame[28..32] == [0; 4],
                 "a forged ARP address left"
@@ -145,18 +150,19 @@ fn check_sender(frame: &[u8]) {
     }
 }
 
-/// What only routers say: listener query, router advertisement, redirect, renumbering.
+/// Messages that only routers send: listener query, router advertisement, redirect, renumbering.
 const OF_ROUTERS: [u8; 4] = [130, 134, 137, 138];
 
-/// An IPv6 packet comes from its sender and speaks for nobody else, whatever headers it has.
+/// Checks that an IPv6 packet has its true source and speaks only for its sender, whatever headers
+/// it has.
 fn check_ipv6(frame: &[u8]) {
-    let own = [Some(Mac::derived(HOSTILE).link_local()), ip6_of(HOSTILE)];
+    let own = [Some(MacAddr::derived(HOSTILE).link_local()), ip6_of(HOSTILE)];
     let own = own.map(|ip| ip.map(|ip| ip.octets()));
     let is_own = |address: &[u8]| own.iter().flatten().any(|ip| ip == address);
     let unspecified = frame[22..38] == [0; 16];
     assert!(unspecified || is_own(&frame[22..38]), "a forged IPv6 source left");
     let (mut next, mut at, mut fragmented) = (frame[20], 54, false);
-    // Every header takes eight bytes at least; what does not parse would panic here.
+    // Every header takes at least eight bytes; one that does not parse would panic here.
     while matches!(next, 0 | 43 | 44 | 51 | 60 | 135 | 139 | 140) {
         let units = usize::from(frame[at + 1]);
         let size = match next {
@@ -173,7 +179,7 @@ fn check_ipv6(frame: &[u8]) {
         assert!(next != 43 || frame[at + 3] == 0, "a source route left");
         (next, at) = (frame[at], at + size);
     }
-    assert!(!unspecified || next == 58, "a packet from nobody left");
+    assert!(!unspecified || next == 58, "a packet without a source left");
     if next != 58 {
         return;
     }
@@ -190,13 +196,13 @@ fn check_ipv6(frame: &[u8]) {
     let mut options = &message[if message[0] == 133 { 8 } else { 24 }..];
     while let [kind, units, ..] = *options {
         if matches!(kind, 1 | 2) {
-            assert_eq!(options[2..8], Mac::derived(HOSTILE).0, "a foreign MAC address was advertised");
+            assert_eq!(options[2..8], MacAddr::derived(HOSTILE).0, "a foreign MAC address was advertised");
         }
         options = &options[usize::from(units) * 8..];
     }
 }
 
-/// Arbitrary bytes in everything a runtime can write.
+/// Writes arbitrary bytes into everything that a runtime can write.
 pub fn egress(data: &[u8]) {
     run(data);
 }
@@ -211,7 +217,7 @@ fn run(data: &[u8]) -> Hostile {
         }
         hostile.check_outgoing();
     }
-    // Time passes: every watchdog gets its chance.
+    // Time passes, so that every watchdog may act.
     for _ in 0..8 {
         hostile.arena.pass(2_000_000, true);
         hostile.check_outgoing();
@@ -223,7 +229,7 @@ fn run(data: &[u8]) -> Hostile {
 mod tests {
     use super::*;
 
-    /// Frames that left, and whether the registration survived.
+    /// Returns the number of frames that left, and whether the registration survived.
     fn outcome(seed: &str) -> (usize, bool) {
         let seeds = crate::seeds::of("egress");
         let (_, bytes) = seeds.iter().find(|(name, _)| *name == seed).expect("a seed of this name");

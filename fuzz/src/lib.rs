@@ -1,22 +1,23 @@
 //! Fuzz targets over everything that reads bytes a peer wrote, as functions of those bytes.
 //!
-//! Owns what is fed where and what must hold afterwards. Each function takes any bytes, panics when a property is broken, and
-//! has no effect that outlives it. The binaries in `fuzz_targets/` hand them to libFuzzer; the test `fuzz_corpus` of the
-//! system tests replays `corpus/` and `regressions/` through them.
+//! Owns the inputs of each target and the properties that must hold afterwards. Each function takes
+//! any bytes, panics if a property is violated, and has no lasting effect. The binaries in
+//! `fuzz_targets/` pass them to libFuzzer; the test `fuzz_corpus` of the system tests replays
+//! `corpus/` and `regressions/` through them.
 //!
-//! | target | the liar | what must hold |
+//! | target | the untrusted side | what must hold |
 //! |---|---|---|
-//! | [`receive`] | another host | the stack stands, answers at most four frames, and what it sends parses |
-//! | [`egress`] | a runtime with its shared memory | the IOKernel stands, nothing forged leaves it, the neighbour keeps its registration |
+//! | [`receive`] | another host | the stack does not panic, answers with at most four frames, and what it sends parses |
+//! | [`egress`] | a runtime with its shared memory | the IOKernel does not panic, no forged frame leaves it, the neighbour keeps its registration |
 //! | [`firewall`] | rules and packets as operations | compiled rules decide and count as a naive evaluator does |
 //! | [`control`] | a client at the control socket | a message or a typed error; a message survives a round trip |
 //! | [`spin`] | a client of the spin server | a request or a typed error; what decodes encodes back to the same bytes |
 //! | [`kv_stream`] | a client of the store over TCP | invariants, memory limit, bounded buffers; pieces do not change answers |
 //! | [`kv_datagram`] | a client of the store over UDP | the same; answers are numbered messages |
-//! | [`tcp_segment`] | another host | a segment or a typed error; what is read can be written; listeners and connections stand |
-//! | [`tcp_operations`] | a network, and forgers in it | invariants after each operation, bounded memory, every byte or an error, rest at the end |
-//! | [`dns_query`] | a client of the DNS server | an answer that parses, is no longer than allowed, and is about the question; or none for what is no query |
-//! | [`dns_zone`] | whoever wrote a master file | a zone with all of its names, or problems |
+//! | [`tcp_segment`] | another host | a segment or a typed error; a parsed segment can be written; listeners and connections do not panic |
+//! | [`tcp_operations`] | a network, and forgers in it | invariants after each operation, bounded memory, every byte or an error, quiescence at the end |
+//! | [`dns_query`] | a client of the DNS server | an answer that parses, is within the length limit, and repeats the question; or none if the bytes are not a query |
+//! | [`dns_zone`] | the author of a master file | a zone with all of its names, or problems |
 
 mod dns;
 mod egress;

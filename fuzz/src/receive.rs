@@ -1,10 +1,11 @@
-//! Frames from the wire into a runtime's network stack, in any order and at any time. It has UDP sockets, a TCP listener and a connection that opens.
+//! Frames from the wire into a runtime's network stack, in any order and at any time. The stack has
+//! UDP sockets, a TCP listener and a connection being opened.
 //!
 //! Input: a sequence of steps, each a control byte followed by its argument.
 //!
 //! | control byte | argument | step |
 //! |---|---|---|
-//! | 0-127 | length (u16, little endian), then that many bytes | a frame arrives; odd: its checksums are vouched for |
+//! | 0-127 | length (u16, little endian), then that many bytes | a frame arrives; odd: with verified checksums |
 //! | 128-191 | - | timers run, (byte - 127)² ms later |
 //! | 192-223 | - | a socket sends to a host of the network: over IPv4 if even, IPv6 if odd; the last four, more than a packet holds |
 //! | 224-247 | - | a UDP socket reads, closes, or is opened again |
@@ -12,32 +13,33 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
-use tailwater::net::stack::{Ipv6Config, Mode, NetConfig, Outlet, OutletError, Stack};
-use tailwater::net::udp::{Endpoint, Take};
-use tailwater::net::wire::{
+use tailwater_net::udp::{Endpoint, Take};
+use tailwater_net::{Ipv6Config, Mode, NetConfig, Outlet, OutletError, Single, Stack};
+use tailwater_tcp::listen::ListenConfig;
+use tailwater_tcp::{Config, Segment};
+use tailwater_wire::{
     ArpPacket, Checksums, EtherType, EthernetHeader, IcmpMessage, Icmpv6Message, IpProtocol, Ipv4Packet,
     Ipv6Packet, UdpDatagram, upper_layer,
 };
-use tailwater_tcp::listen::ListenConfig;
-use tailwater_tcp::{Config, Segment};
 
-/// Frames of answer that one frame may cause: its own, which is in as many pieces as the longest packet over the narrowest
-/// path if it completes an echo request of that length; and three that waited for a neighbour.
+/// Maximum number of frames in answer to one frame: its own answer, which is in as many pieces as
+/// the longest packet over the narrowest path if it completes an echo request of that length; and
+/// three that waited for a neighbour.
 const MAX_ANSWERS: usize = 65_535 / 552 + 1 + 3;
-/// Steps in one run: more find nothing that fewer do not.
+/// Maximum number of steps in one run: more find nothing that fewer do not.
 const MAX_STEPS: usize = 256;
 
 struct Wire<'a> {
     now: Duration,
     sent: usize,
-    /// Sees each frame that leaves.
+    /// Called with each frame that is sent.
     witness: &'a mut dyn FnMut(&[u8]),
 }
 
-impl Outlet for Wire<'_> {
+impl Outlet<Single> for Wire<'_> {
     fn transmit(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> Result<(), OutletError> {
         self.sent += 1;
-        // Every eighth finds no room.
+        // Every eighth frame finds no room.
         if self.sent.is_multiple_of(8) {
             return Err(OutletError::Full);
         }
@@ -58,7 +60,7 @@ impl Outlet for Wire<'_> {
     fn poll_loopback(&mut self) {}
 }
 
-/// What this stack sends must be what it would accept.
+/// Checks that the stack accepts what it sends.
 fn check(frame: &[u8]) {
     let (header, payload) = EthernetHeader::parse(frame).expect("an Ethernet header");
     if header.ethertype == EtherType::ARP {
@@ -98,19 +100,19 @@ fn check(frame: &[u8]) {
     }
 }
 
-/// Addresses as the seeds use them: this host is number 1.
+/// Returns the IPv4 address of host `n` of the seeds; this host is number 1.
 pub(crate) fn ip(n: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, 0, n)
 }
 
-/// The same for IPv6.
+/// Returns the IPv6 address of host `n`.
 pub(crate) fn ip6(n: u8) -> Ipv6Addr {
     Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, n.into())
 }
 
 pub(crate) const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
-fn stack() -> Stack {
+fn stack() -> Stack<Single> {
     let config = NetConfig {
         ip: ip(1),
         prefix: 24,
@@ -121,17 +123,17 @@ fn stack() -> Stack {
         mode: Mode::Attached,
         udp_receive_bytes: 4096,
         tcp_connections: 1000,
-        ring_bytes: 256 * 1024,
+        local_window: 180_000,
     };
     Stack::new(config, 1).expect("a possible configuration")
 }
 
-/// Arbitrary frames at a stack with sockets and neighbours.
+/// Passes arbitrary frames to a stack with sockets and neighbours.
 pub fn receive(data: &[u8]) {
     run(data, &mut |_| {});
 }
 
-/// The same, and `witness` sees each frame that leaves.
+/// As [`receive`], and calls `witness` with each frame that is sent.
 pub(crate) fn run(data: &[u8], witness: &mut dyn FnMut(&[u8])) {
     let stack = stack();
     let mut wire = Wire { now: Duration::from_secs(1000), sent: 0, witness };
@@ -147,7 +149,7 @@ pub(crate) fn run(data: &[u8], witness: &mut dyn FnMut(&[u8])) {
         .connect_tcp(&mut wire, SocketAddr::new(ip(2).into(), 9), &Config::default())
         .into_iter()
         .collect();
-    let mut third: Option<&Endpoint> = Some(open(9));
+    let mut third: Option<&Endpoint<Single>> = Some(open(9));
     let mut rest = data;
     for _ in 0..MAX_STEPS {
         let Some((&step, tail)) = rest.split_first() else { break };
@@ -159,7 +161,8 @@ pub(crate) fn run(data: &[u8], witness: &mut dyn FnMut(&[u8])) {
                 let (frame, tail) = tail.split_at(length);
                 rest = tail;
                 let before = wire.sent;
-                stack.input(&mut wire, frame, step & 1);
+                let checksums = if step & 1 == 1 { Checksums::Trust } else { Checksums::Verify };
+                stack.input(&mut wire, frame, checksums);
                 streams.extend(listening.lock().accept());
                 assert!(wire.sent - before <= MAX_ANSWERS, "one frame caused {} answers", wire.sent - before);
             }
@@ -169,7 +172,7 @@ pub(crate) fn run(data: &[u8], witness: &mut dyn FnMut(&[u8])) {
                 stack.poll_timers(&mut wire);
             }
             192..=223 => {
-                // Refusals are as good: no neighbour yet, no room.
+                // A refusal is allowed: no neighbour yet, no room.
                 let n = step - 190;
                 let ip = if step & 1 == 0 { IpAddr::V4(ip(n)) } else { IpAddr::V6(ip6(n)) };
                 let to = SocketAddr::new(ip, 9);
@@ -181,7 +184,7 @@ pub(crate) fn run(data: &[u8], witness: &mut dyn FnMut(&[u8])) {
             248..=255 => {
                 let Some(stream) = streams.last() else { continue };
                 match step & 3 {
-                    // Refusals are as good.
+                    // A refusal is allowed.
                     0 => drop(stream.lock().send(&[0x5a; 4000])),
                     1 => drop(stream.lock().receive(&mut [0; 4000], false)),
                     2 => drop(stream.lock().connection.close()),

@@ -1,18 +1,20 @@
-//! What the ports cost: round trips and frames per second between each port and Linux, interleaved, medians.
+//! The cost of the ports: round trips and frames per second between each port and Linux,
+//! interleaved, medians.
 //!
-//! `cargo run --release -p tailwater-tests --example ports [ROUNDS]`, as root, on a quiet machine with 2 CPUs or more. The port is
-//! driven directly, on CPU 0, without an IOKernel around it; the other side is a spinning socket of Linux's on CPU 1.
+//! `cargo run --release -p tailwater-tests --example ports [ROUNDS]`, as root, on a quiet machine
+//! with 2 CPUs or more. The port is driven directly, on CPU 0, without an IOKernel around it; the
+//! other side is a spinning socket of Linux's on CPU 1.
 
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use tailwater_iokernel::frame::Mac;
+use tailwater_iokernel::frame::MacAddr;
 use tailwater_iokernel::port::options::PortOptions;
 use tailwater_iokernel::port::{Context, Delivery, Inject, PORT_BUDGET, Port};
 use tailwater_shm::{Clock, clock};
-use tailwater_tests::namespace::Namespace;
+use tailwater_testkit::namespace::Namespace;
 
 /// Length of one measurement.
 const SPAN: Duration = Duration::from_millis(250);
@@ -20,7 +22,7 @@ const LINUX: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 const SERVICE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 const SERVICE_MAC: &str = "02:74:0a:4d:00:02";
 
-/// Ports to compare: name, options, and the interface that Linux has on the other side.
+/// Ports to compare: name, options, and Linux's interface at the other end.
 const PORTS: [(&str, &str, &str); 6] = [
     ("TAP", "tw0", "tw0"),
     ("TAP, napi", "tw0,napi", "tw0"),
@@ -36,11 +38,11 @@ fn pin(cpu: usize) {
     sched_setaffinity(None, &set).expect("two CPUs");
 }
 
-/// In the switch's place: keeps UDP frames to be sent back.
+/// Stands in for the switch: keeps UDP frames to be sent back.
 #[derive(Default)]
 struct Echo {
     frames: u64,
-    /// Of frames of ordinary length.
+    /// Bytes of frames of ordinary length.
     bytes: u64,
     back: Vec<Vec<u8>>,
     echo: bool,
@@ -64,7 +66,7 @@ impl Inject for Echo {
         Delivery::Delivered
     }
 
-    fn resolve(&self, _: Ipv4Addr) -> Option<Mac> {
+    fn resolve(&self, _: Ipv4Addr) -> Option<MacAddr> {
         None
     }
 }
@@ -150,7 +152,8 @@ fn received(port: &mut dyn Port, namespace: &Namespace) -> f64 {
     echo.frames as f64 / begun.elapsed().as_secs_f64()
 }
 
-/// Bits per second of frames that the port takes in while Linux sends bundles of 44 datagrams of 1472 bytes.
+/// Bits per second of frames that the port takes in while Linux sends bundles of 44 datagrams of
+/// 1472 bytes.
 fn bulk(port: &mut dyn Port, namespace: &Namespace) -> f64 {
     let mut echo = Echo::default();
     let begun = Instant::now();
@@ -170,7 +173,8 @@ fn bulk(port: &mut dyn Port, namespace: &Namespace) -> f64 {
     echo.bytes as f64 * 8.0 / begun.elapsed().as_secs_f64()
 }
 
-/// Frames per second that the port sends and a socket of Linux's, which does nothing but receive, gets.
+/// Returns the frames per second that the port sends and a socket of Linux receives, which does
+/// nothing else.
 fn transmitted(port: &mut dyn Port, namespace: &Namespace, mac: &str) -> f64 {
     let bytes = |text: &str| text.split(':').map(|b| u8::from_str_radix(b, 16).unwrap()).collect::<Vec<u8>>();
     let mut frame = [bytes(mac), bytes(SERVICE_MAC), vec![8, 0]].concat();

@@ -1,56 +1,35 @@
-//! The bench system tests are built on: an IOKernel on a thread of the test, runtimes as child processes.
+//! The bench of the system tests: an IOKernel on a thread of the test, runtimes as child processes.
 //!
-//! Everything is waited for by condition with a generous deadline ([`PATIENCE`]); nothing sleeps and hopes. What a bench
-//! starts ends with it, also when a test panics.
+//! Tests wait for conditions, with a generous bound ([`PATIENCE`]). What a bench starts ends with
+//! it, also if a test panics.
 
+pub mod attack;
 pub mod clients;
-pub mod namespace;
 pub mod stream;
 pub mod tap;
 
-use rustix::process::{Pid, Signal, kill_process};
-use std::io::{BufRead, BufReader, Read};
+use rustix::process::Signal;
 use std::net::Ipv4Addr;
-use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use tailwater_iokernel::frame::Mac;
+use tailwater_iokernel::frame::MacAddr;
 use tailwater_iokernel::port::{Attachment, Port, memory};
 use tailwater_iokernel::stats::{HandoffKind, StatsHandle};
-use tailwater_iokernel::testing::wire::{self, Endpoint};
 use tailwater_iokernel::{Config, IoKernel};
-
-/// How long a condition may take on a machine that is busy with other tests.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+use tailwater_iokernel_testing::wire::{self, Endpoint};
+use tailwater_testkit::{PATIENCE, Program, binary, eventually, socket_name};
 
 /// Address of the test's own station on the IOKernel's network.
 pub const CLIENT: Endpoint =
-    Endpoint { mac: Mac([2, 0xc1, 0, 0, 0, 1]), ip: Ipv4Addr::new(10, 77, 200, 1), port: 4000 };
-
-/// Number of CPUs this process may use.
-pub fn cpus() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
-}
-
-/// Waits until `condition` gives a value.
-///
-/// # Panics
-/// When [`PATIENCE`] is exhausted.
-#[track_caller]
-pub fn eventually<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        if let Some(value) = condition() {
-            return value;
-        }
-        assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
+    Endpoint { mac: MacAddr([2, 0xc1, 0, 0, 0, 1]), ip: Ipv4Addr::new(10, 77, 200, 1), port: 4000 };
 
 /// An IOKernel with a client station, on a thread of the test.
+///
+/// A process has one at a time, and the tests of a file take turns: each IOKernel uses its cores as
+/// its own.
 #[derive(Debug)]
 pub struct Bench {
     socket: String,
@@ -58,20 +37,40 @@ pub struct Bench {
     stats: StatsHandle,
     client: memory::MemoryPeer,
     thread: Option<JoinHandle<()>>,
+    /// Released after the IOKernel has stopped.
+    turn: Option<MutexGuard<'static, ()>>,
+}
+
+/// Waits until no other IOKernel of this test program runs.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    // A test that failed in its turn does not affect the next.
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Bench {
-    /// Starts an IOKernel as `configure` wants it, with the client station and `ports`.
+    /// Starts an IOKernel configured by `configure`, with the client station and `ports`.
     ///
     /// # Panics
-    /// If it cannot start: on a machine with one CPU, say, where no test of this crate can run.
-    pub fn start(configure: impl FnOnce(&mut Config), mut ports: Vec<Box<dyn Port>>) -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let mut config = Config {
-            socket: format!("@tailwater-test-{}-{number}", std::process::id()),
-            ..Config::default()
-        };
+    /// If it cannot start, as on a machine with one CPU, where no test of this crate can run.
+    pub fn start(configure: impl FnOnce(&mut Config), ports: Vec<Box<dyn Port>>) -> Self {
+        let turn = turn();
+        let mut bench = Self::start_beside(configure, ports);
+        bench.turn = Some(turn);
+        bench
+    }
+
+    /// Starts one more IOKernel beside that of the present turn, as [`start`](Self::start) does.
+    ///
+    /// # Panics
+    /// As `start`.
+    pub fn start_beside(configure: impl FnOnce(&mut Config), mut ports: Vec<Box<dyn Port>>) -> Self {
+        // On a machine that other programs keep busy, consecutive evictions are no sign of a
+        // misbehaving program.
+        let mut config =
+            Config { socket: socket_name("test"), max_evictions: 1_000_000, ..Config::default() };
+        // Nor would best-effort kthreads run there, which Linux ranks below all others otherwise.
+        config.neighbour_share = 0;
         configure(&mut config);
         let socket = config.socket.clone();
         let station = Attachment::Station { mac: CLIENT.mac, ip: Some(CLIENT.ip) };
@@ -84,18 +83,19 @@ impl Bench {
             let stop = Arc::clone(&stop);
             move || iokernel.run(&stop).expect("the IOKernel runs")
         });
-        Self { socket, stop, stats, client, thread: Some(thread) }
+        Self { socket, stop, stats, client, thread: Some(thread), turn: None }
     }
 
-    /// Counters, as the `Stats` request gives them.
+    /// Returns the counters, as the `Stats` request does.
     pub fn stats(&self) -> serde_json::Value {
         self.stats.to_json()
     }
 
-    /// Starts a child that plays `role` (a name, and words after it) under `name` and waits until it says it is ready.
+    /// Starts a child that runs `role` (a name, and arguments after it) under `name` and waits
+    /// until it is ready.
     ///
     /// # Panics
-    /// If it does not.
+    /// If it does not become ready.
     pub fn child(&self, role: &str, name: &str, class: &str) -> Role {
         self.child_with(role, name, class, &[])
     }
@@ -103,49 +103,30 @@ impl Bench {
     /// As [`child`](Self::child), with more variables in its environment.
     ///
     /// # Panics
-    /// If it does not get ready.
+    /// If it does not become ready.
     pub fn child_with(&self, role: &str, name: &str, class: &str, variables: &[(&str, &str)]) -> Role {
-        self.start_child(role, name, class, variables, Stdio::inherit())
+        Role::spawn(&self.socket, role, name, class, variables, Stdio::inherit())
     }
 
-    /// As [`child_with`](Self::child_with); what it says on standard error is kept in [`Role::errors`].
+    /// As [`child_with`](Self::child_with); its standard error is readable through
+    /// [`Role::errors`].
     ///
     /// # Panics
-    /// If it does not get ready.
+    /// If it does not become ready.
     pub fn child_heard(&self, role: &str, name: &str, class: &str, variables: &[(&str, &str)]) -> Role {
-        let mut child = self.start_child(role, name, class, variables, Stdio::piped());
-        let mut pipe = child.process.stderr.take().expect("piped");
-        let errors = Arc::clone(&child.errors);
-        // Ends with the child.
-        std::thread::spawn(move || {
-            let mut bytes = [0; 4096];
-            while let Ok(len @ 1..) = pipe.read(&mut bytes) {
-                errors.lock().expect("nobody panics with it").extend_from_slice(&bytes[..len]);
-            }
-        });
-        child
+        Role::spawn(&self.socket, role, name, class, variables, Stdio::piped())
     }
 
-    fn start_child(
-        &self,
-        role: &str,
-        name: &str,
-        class: &str,
-        variables: &[(&str, &str)],
-        stderr: Stdio,
-    ) -> Role {
-        Role::spawn(&self.socket, role, name, class, variables, stderr)
-    }
-
-    /// A datagram from the client station to `to`; the answer that carries the same payload is waited for by the caller.
+    /// Sends a datagram from the client station to `to`; the caller waits for the answer, if any.
     pub fn send(&self, to: &Role, port: u16, payload: &[u8]) {
-        let to = Endpoint { mac: Mac::derived(to.ip), ip: to.ip, port };
+        let to = Endpoint { mac: MacAddr::derived(to.ip), ip: to.ip, port };
         eventually("room in the client port", || {
             self.client.send(&wire::udp(CLIENT, to, payload)).then_some(())
         });
     }
 
-    /// Next UDP payload that reaches the client station, answering ARP on the way; `None` after `timeout`.
+    /// Returns the next UDP payload that reaches the client station, answering ARP meanwhile;
+    /// `None` after `timeout`.
     pub fn receive(&self, timeout: Duration) -> Option<Vec<u8>> {
         let deadline = Instant::now() + timeout;
         loop {
@@ -159,10 +140,11 @@ impl Bench {
         }
     }
 
-    /// Sends `payload` and waits for its echo, sending again when none comes (a datagram may be lost to a victim's death).
+    /// Sends `payload` and waits for its echo, sending again if none arrives (a datagram may be
+    /// lost when a victim dies).
     ///
     /// # Panics
-    /// When [`PATIENCE`] is exhausted.
+    /// After [`PATIENCE`].
     pub fn echo(&self, to: &Role, payload: &[u8]) {
         let deadline = Instant::now() + PATIENCE;
         self.send(to, 7, payload);
@@ -184,7 +166,7 @@ impl Bench {
         }
     }
 
-    /// Number of runtimes registered.
+    /// Returns the number of runtimes registered.
     ///
     /// # Panics
     /// If the statistics have another shape.
@@ -192,7 +174,7 @@ impl Bench {
         self.stats()["runtimes"].as_array().expect("an array").len()
     }
 
-    /// Number of cores that a runtime holds; 0 when it is not registered.
+    /// Returns the number of cores that a runtime holds; 0 when it is not registered.
     ///
     /// # Panics
     /// If the statistics have another shape.
@@ -203,7 +185,8 @@ impl Bench {
         own.map_or(0, |runtime| runtime["counters"]["cores"].as_u64().expect("a number"))
     }
 
-    /// Cores that were lent and whose new owner was seen running, however they were freed.
+    /// Returns the number of cores that were lent and whose new owner was seen running, however
+    /// they were freed.
     pub fn handoffs(&self) -> u64 {
         HandoffKind::ALL.iter().map(|&kind| self.stats.handoff(kind).running.snapshot().len()).sum()
     }
@@ -221,37 +204,24 @@ impl Bench {
 impl Drop for Bench {
     fn drop(&mut self) {
         self.stop();
+        drop(self.turn.take());
     }
-}
-
-/// Where a program of this package is.
-///
-/// # Panics
-/// If this program has no path.
-pub fn binary(name: &str) -> std::path::PathBuf {
-    // target/PROFILE/deps/TEST -> target/PROFILE/name
-    let mut path = std::env::current_exe().expect("own path");
-    path.pop();
-    path.pop();
-    path.join(name)
 }
 
 /// A child process running a Tailwater program.
 #[derive(Debug)]
 pub struct Role {
-    process: Child,
-    lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
-    errors: Arc<Mutex<Vec<u8>>>,
+    program: Program,
     /// Its address on the IOKernel's network.
     pub ip: Ipv4Addr,
 }
 
 impl Role {
-    /// Starts a service that plays `role` under `name` at the IOKernel of `socket`, with these variables in its environment,
-    /// and waits until it says it is ready. [`Bench`] does so for its own.
+    /// Starts a service that runs `role` under `name` at the IOKernel of `socket`, with these
+    /// variables in its environment, and waits until it is ready. [`Bench`] does so for its own.
     ///
     /// # Panics
-    /// If it does not get ready.
+    /// If it does not become ready.
     pub fn start(socket: &str, role: &str, name: &str, variables: &[(&str, &str)]) -> Self {
         Self::spawn(socket, role, name, "latency-critical", variables, Stdio::inherit())
     }
@@ -264,7 +234,7 @@ impl Role {
         variables: &[(&str, &str)],
         stderr: Stdio,
     ) -> Self {
-        let mut command = Command::new(binary("role"));
+        let mut command = Command::new(binary("tailwater-tests", "role"));
         command
             .args(role.split(' '))
             .env("TAILWATER_IOKERNEL", socket)
@@ -272,40 +242,33 @@ impl Role {
             .env("TAILWATER_CLASS", class)
             .env("TAILWATER_KTHREADS", "1")
             .envs(variables.iter().copied())
+            // Stays open: some roles run until their input ends.
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(stderr);
-        let mut process = command.spawn().expect("the role binary starts");
-        let mut lines = BufReader::new(process.stdout.take().expect("piped")).lines();
-        let ip = match lines.next() {
-            Some(Ok(line)) if line.starts_with("ready ") => {
-                line["ready ".len()..].parse().expect("an address")
-            }
-            other => {
-                let _ = process.kill();
-                let _ = process.wait();
-                panic!("{role} {name} did not get ready: {other:?}");
-            }
-        };
-        Self { process, lines, errors: Arc::default(), ip }
+        let mut program = Program::spawn(&mut command);
+        let ip = program.line_after("ready ").parse().expect("an address");
+        Self { program, ip }
     }
 
     /// Process id.
     pub fn pid(&self) -> u32 {
-        self.process.id()
+        self.program.pid()
     }
 
-    /// Next line it prints; `None` at the end of its output.
-    pub fn line(&mut self) -> Option<String> {
-        self.lines.next()?.ok()
-    }
-
-    /// What it has said on standard error so far, if it is [heard](Bench::child_heard).
+    /// Returns the next line it prints; `None` at the end of its output.
     ///
     /// # Panics
-    /// If the thread that listens has panicked.
+    /// After [`PATIENCE`].
+    #[track_caller]
+    pub fn line(&mut self) -> Option<String> {
+        self.program.line()
+    }
+
+    /// Returns what it has written to its standard error so far, if that is
+    /// [kept](Bench::child_heard).
     pub fn errors(&self) -> String {
-        String::from_utf8_lossy(&self.errors.lock().expect("nobody panics with it")).into_owned()
+        self.program.errors()
     }
 
     /// Sends `signal`.
@@ -313,31 +276,20 @@ impl Role {
     /// # Panics
     /// If the process is gone already.
     pub fn signal(&self, signal: Signal) {
-        let pid = Pid::from_raw(self.process.id() as i32).expect("a process id");
-        kill_process(pid, signal).expect("the child is ours");
+        self.program.signal(signal);
     }
 
-    /// kill -9, and waits for the end.
-    ///
-    /// # Panics
-    /// If the kernel refuses.
+    /// Kills it and waits for its end.
     pub fn kill(&mut self) {
-        self.process.kill().expect("the child is ours");
-        self.process.wait().expect("the child is ours");
+        self.program.kill();
     }
 
-    /// Waits for its own end; true if it succeeded.
+    /// Waits for its end; returns whether it succeeded.
     ///
     /// # Panics
-    /// If it does not end within [`PATIENCE`].
+    /// After [`PATIENCE`].
+    #[track_caller]
     pub fn succeeded(&mut self) -> bool {
-        eventually("the child ends", || self.process.try_wait().expect("the child is ours")).success()
-    }
-}
-
-impl Drop for Role {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+        self.program.wait().success()
     }
 }

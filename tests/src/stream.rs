@@ -1,12 +1,13 @@
-//! Bytes that cannot be mistaken for others: a pseudo-random stream and a hash over it, for both ends of a connection.
+//! Streams whose bytes are recognisable: a pseudo-random stream and a hash over it, for both ends
+//! of a connection.
 
 use std::io::{self, Read, Write};
 
-/// Bytes handled at once.
+/// Bytes processed at once.
 const CHUNK: usize = 32 << 10;
 
-/// A hash of a stream, eight bytes at a time (FNV-1a's constants over 64-bit words): finds lost, repeated, exchanged and
-/// changed bytes; no protection against an adversary.
+/// A hash of a stream, eight bytes at a time (FNV-1a's constants over 64-bit words): finds lost,
+/// repeated, exchanged and changed bytes; no protection against an adversary.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Hash {
     state: u64,
@@ -15,7 +16,7 @@ pub struct Hash {
 }
 
 impl Hash {
-    /// Takes the stream's next bytes.
+    /// Adds the stream's next bytes.
     pub fn update(&mut self, bytes: &[u8]) {
         self.len += bytes.len() as u64;
         self.pending.extend_from_slice(bytes);
@@ -28,7 +29,7 @@ impl Hash {
         self.pending = rest;
     }
 
-    /// Hash and length of all that was taken, as text.
+    /// Returns hash and length of all bytes, as text.
     pub fn finish(mut self) -> String {
         let len = self.len;
         self.update(&[0; 8][..8 - (len % 8) as usize]);
@@ -36,10 +37,10 @@ impl Hash {
     }
 }
 
-/// Sends `len` pseudo-random bytes that `seed` fixes; their hash.
+/// Sends `len` pseudo-random bytes determined by `seed`; returns their hash.
 ///
 /// # Errors
-/// The writer's.
+/// The writer's error.
 pub fn send(to: &mut impl Write, seed: u64, len: u64) -> io::Result<String> {
     let (mut hash, mut state, mut left) = (Hash::default(), seed | 1, len);
     let mut chunk = vec![0; CHUNK];
@@ -59,10 +60,10 @@ pub fn send(to: &mut impl Write, seed: u64, len: u64) -> io::Result<String> {
     Ok(hash.finish())
 }
 
-/// Reads until the end of the stream; the hash of what came.
+/// Reads until the end of the stream; returns the hash of its bytes.
 ///
 /// # Errors
-/// The reader's.
+/// The reader's error.
 pub fn receive(from: &mut impl Read) -> io::Result<String> {
     let (mut hash, mut chunk) = (Hash::default(), vec![0; CHUNK]);
     loop {

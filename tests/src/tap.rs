@@ -1,37 +1,29 @@
-//! A network namespace with a TAP device, behind which is Linux's own network stack.
+//! An IOKernel with a TAP device in its own network namespace, with Linux's network stack at the
+//! other end.
 //!
-//! The namespace has no name: it is that of a thread, and it and the device go with the thread, also when the test is killed.
-//! Needs CAP_SYS_ADMIN and CAP_NET_ADMIN; says so and skips without.
+//! Namespace and device end with the test, also when it is killed. Needs CAP_SYS_ADMIN and
+//! CAP_NET_ADMIN; without them a message says so and the test is skipped.
 
-use crate::{Bench, cpus};
-use rustix::thread::{UnshareFlags, unshare_unsafe};
-use std::net::Ipv4Addr;
+use crate::Bench;
+use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
 use tailwater_iokernel::Config;
 use tailwater_iokernel::port::{Port, tap::TapPort};
+use tailwater_testkit::namespace::in_namespace;
+use tailwater_testkit::{has_two_cpus, until};
 
 /// Linux's own address on the device.
 pub const HOST: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 
-/// Runs `test` on a thread in a fresh network namespace.
-pub fn in_namespace(test: impl FnOnce() + Send) {
-    if cpus() < 2 {
-        return eprintln!("skipped: needs 2 CPUs, this machine lets us use {}", cpus());
-    }
+/// Runs `test` in a new network namespace, or prints why it is skipped.
+pub fn in_tap_namespace(test: impl FnOnce()) {
     if !std::path::Path::new("/dev/net/tun").exists() {
-        return eprintln!("skipped: this kernel has no /dev/net/tun");
+        eprintln!("skipped: this kernel has no /dev/net/tun");
+    } else if has_two_cpus() {
+        in_namespace(test);
     }
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            // SAFETY: a network namespace affects no memory; only this thread and those it starts are moved.
-            match unsafe { unshare_unsafe(UnshareFlags::NEWNET) } {
-                Ok(()) => test(),
-                Err(error) => eprintln!("skipped: no network namespace without CAP_SYS_ADMIN ({error})"),
-            }
-        });
-    });
 }
 
-/// An IOKernel with a TAP device at [`HOST`], whose link carries packets of `mtu` bytes.
+/// Returns an IOKernel with a TAP device at [`HOST`], whose link carries packets of `mtu` bytes.
 ///
 /// # Panics
 /// If it cannot start.
@@ -42,4 +34,17 @@ pub fn bench_with_tap(mtu: u16) -> Bench {
         config.mtu = mtu;
     };
     Bench::start(configure, vec![tap])
+}
+
+/// Returns Linux's own IPv6 address on the device, once Linux uses it.
+///
+/// It is tentative for a second (RFC 4862 section 5.4), in which a socket that connects gets the
+/// address of the loopback interface, to which no answer can be routed.
+///
+/// # Panics
+/// If the address stays tentative.
+pub fn settled_ip6() -> Ipv6Addr {
+    let ip6 = Config::default().ip6_of(HOST).expect("IPv6 is on by default");
+    until("the device has its IPv6 address", || UdpSocket::bind((ip6, 0)).is_ok());
+    ip6
 }

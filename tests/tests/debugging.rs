@@ -1,20 +1,21 @@
-//! The dump and the stall detector of programs whose cores come and go: processes, one managed core, the real IOKernel.
+//! The dump and the stall detector of programs whose cores come and go: processes, one managed
+//! core, the real IOKernel.
 
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
-use tailwater_tests::{Bench, PATIENCE, Role, cpus, eventually};
+use tailwater_testkit::{PATIENCE, eventually, has_two_cpus, until};
+use tailwater_tests::{Bench, Role};
 
-const STALL: Duration = Duration::from_millis(100);
-/// What each report of a stall begins with.
+/// Four looks for a stall happen in this time. A look that is late by two such quarters discards
+/// the observations before it: on a busy machine a short timeout would lead to that.
+const STALL: Duration = Duration::from_millis(500);
+/// Beginning of each report of a stall.
 const REPORT: &str = "tailwater: user thread ";
 
-/// An IOKernel with one core to lend; none where there is no second one to poll on.
+/// Returns an IOKernel with one core to lend; `None`, with the reason printed, if there is no
+/// second CPU to poll on.
 fn bench() -> Option<Bench> {
-    if cpus() < 2 {
-        eprintln!("skipped: needs 2 CPUs, this machine lets us use {}", cpus());
-        return None;
-    }
-    Some(Bench::start(|c| c.managed_cores = Some(vec![1]), vec![]))
+    has_two_cpus().then(|| Bench::start(|c| c.managed_cores = Some(vec![1]), vec![]))
 }
 
 /// Starts `role`, which reports stalls of `timeout`; 0 turns that off.
@@ -23,7 +24,7 @@ fn heard(bench: &Bench, role: &str, class: &str, timeout: Duration) -> Role {
     bench.child_heard(role, role, class, &[("TAILWATER_STALL_TIMEOUT_MS", &ms)])
 }
 
-/// The paragraph of a dump that is about the thread `name`.
+/// Returns the paragraph of a dump about the thread `name`.
 fn about<'a>(dump: &'a str, name: &str) -> Option<&'a str> {
     dump.split("\n\n").find(|paragraph| paragraph.starts_with(&format!("user thread '{name}' (")))
 }
@@ -33,15 +34,17 @@ fn a_dump_shows_where_threads_were_when_they_lost_the_core_to_a_signal() {
     let Some(bench) = bench() else { return };
     let spinners = heard(&bench, "spin", "best-effort", Duration::ZERO);
     let service = bench.child("echo", "service", "latency-critical");
-    // Each request takes the core from a thread that never polls, and gives it to the next one afterwards.
+    // Each request takes the core from a thread that never polls, and gives it to the next one
+    // afterwards.
     let (mut requests, deadline) = (0u32, Instant::now() + PATIENCE);
     while bench.stats()["cores"]["signals"].as_u64().expect("a number") < 10 {
         bench.echo(&service, &requests.to_be_bytes());
         requests += 1;
         assert!(Instant::now() < deadline, "{requests} requests and hardly a signal: {:#}", bench.stats());
     }
-    // Two of the three wait behind the one that runs, if the program has the core; a look may come while one is on its way.
-    eventually("a dump of two threads that were preempted in their loops", || {
+    // Two of the three wait behind the one that runs, if the program has the core; a look may fall
+    // into a switch.
+    until("a dump of two threads that were preempted in their loops", || {
         let before = spinners.errors().len();
         spinners.signal(Signal::QUIT);
         let dump = eventually("a whole dump", || {
@@ -58,32 +61,24 @@ fn a_dump_shows_where_threads_were_when_they_lost_the_core_to_a_signal() {
                 thread.contains(": runnable") && frames.iter().all(Option::is_some) && frames.is_sorted()
             })
         };
-        (["spinner-0", "spinner-1", "spinner-2"].iter().filter(|name| preempted(name)).count() >= 2)
-            .then_some(())
+        ["spinner-0", "spinner-1", "spinner-2"].iter().filter(|name| preempted(name)).count() >= 2
     });
     bench.echo(&service, b"all go on");
 }
 
-/// What `role` reports, once that names `function`.
-fn report(bench: &Bench, role: &Role, function: &str) -> String {
-    let deadline = Instant::now() + PATIENCE;
-    while !role.errors().contains(function) {
-        assert!(
-            Instant::now() < deadline,
-            "{function} is not reported: {:?} {:#}",
-            role.errors(),
-            bench.stats()
-        );
-        std::thread::sleep(STALL / 10);
-    }
-    role.errors()
+/// Returns the standard error of `role`, once that names `function`.
+fn report(role: &Role, function: &str) -> String {
+    eventually(&format!("a report that names {function}"), || {
+        let text = role.errors();
+        text.contains(function).then_some(text)
+    })
 }
 
 #[test]
 fn a_thread_that_spins_on_a_lent_core_is_reported() {
     let Some(bench) = bench() else { return };
     let spinners = heard(&bench, "spin", "best-effort", STALL);
-    let text = report(&bench, &spinners, "spins_here");
+    let text = report(&spinners, "spins_here");
     assert!(text.contains("tailwater: user thread 'spinner-") && text.contains("no poll point"), "{text}");
 }
 
@@ -91,7 +86,7 @@ fn a_thread_that_spins_on_a_lent_core_is_reported() {
 fn a_thread_that_sleeps_in_the_kernel_on_a_lent_core_is_reported() {
     let Some(bench) = bench() else { return };
     let sleeper = heard(&bench, "sleep", "best-effort", STALL);
-    let text = report(&bench, &sleeper, "sleeps_here");
+    let text = report(&sleeper, "sleeps_here");
     assert!(text.contains("user thread 'main' (1) has been in a blocking system call"), "{text}");
 }
 
@@ -104,13 +99,14 @@ fn a_kthread_whose_core_is_taken_is_not_reported() {
     let start = Instant::now();
     let mut requests = 0u32;
     let count = |what: &str| bench.stats()["cores"][what].as_u64().expect("a number");
-    // Cores given up when asked, for lack of work (the service's, after each request), and by force; and time for a false alarm.
+    // Cores ceded at a request, given up for lack of work (the service's, after each request), and
+    // taken by force; and enough time for a false report.
     while bench.handoffs() < 100 || count("evictions") < 3 || start.elapsed() < 10 * STALL {
         bench.echo(&service, &requests.to_be_bytes());
         requests += 1;
         assert!(start.elapsed() < 2 * PATIENCE, "cores are taken too seldom: {:#}", bench.stats());
     }
-    // Nor is one that Linux did not run at all.
+    // Nor is a kthread stalled that Linux does not run at all.
     polite.signal(Signal::STOP);
     std::thread::sleep(3 * STALL);
     polite.signal(Signal::CONT);

@@ -1,6 +1,7 @@
-//! Every input the fuzzers ever cared about, replayed through their targets on the stable compiler.
+//! Every input in the fuzzers' corpora, replayed through their targets on the stable compiler.
 //!
-//! `fuzz/corpus` holds the seeds, which code makes (`fuzz/src/seeds.rs`), and `fuzz/regressions` what once broke something.
+//! `fuzz/corpus` holds the seeds, which code makes (`fuzz/src/seeds/mod.rs`), and
+//! `fuzz/regressions` inputs that once violated a property.
 
 use std::path::{Path, PathBuf};
 use tailwater_fuzz::{TARGETS, seeds};
@@ -21,7 +22,7 @@ fn no_known_input_breaks_a_target() {
         assert!(!paths.is_empty(), "{name} has no corpus");
         for path in paths {
             let bytes = std::fs::read(&path).unwrap();
-            // The panic's own message says what broke; this says for which input.
+            // The panic's own message says what failed; this says for which input.
             let result = std::panic::catch_unwind(|| target(&bytes));
             assert!(result.is_ok(), "{name} broke on {}", path.display());
         }
@@ -45,7 +46,7 @@ fn the_committed_seeds_are_those_the_code_makes() {
     }
 }
 
-/// Truncations of the seeds: cheap, and what decoders get wrong first.
+/// Truncations of the seeds: cheap, and a common cause of decoder bugs.
 #[test]
 fn no_truncated_seed_breaks_a_target() {
     for (name, target) in TARGETS {

@@ -1,8 +1,10 @@
-//! Clients of memcached that people use, at the store over TAP. Each test skips, and says so, where its client is not installed.
+//! The store over TAP, used by third-party memcached clients. Each test is skipped, with a message,
+//! if its client is not installed.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use tailwater_tests::clients::{run, text, with};
+use tailwater_testkit::{PATIENCE, Program, is_installed, run};
+use tailwater_tests::clients::{text, with};
 use tailwater_tests::tap::bench_with_tap;
 use tailwater_tests::{Bench, Role};
 
@@ -12,23 +14,6 @@ fn store(bench: &Bench) -> Role {
 
 fn file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("clients").join(name)
-}
-
-/// A folder of this test's own, removed when it is dropped.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let folder = std::env::temp_dir().join(format!("tailwater-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).expect("a folder");
-        Self(folder)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }
 
 #[test]
@@ -48,9 +33,9 @@ fn files_are_copied_there_and_back() {
     with("memccp", "libmemcached-tools", || {
         let bench = bench_with_tap(1500);
         let store = store(&bench);
-        let folder = Folder::new("memccp");
+        let folder = tempfile::tempdir().expect("a folder");
         let contents: Vec<u8> = (0..500_000u32).map(|i| b'a' + (i.wrapping_mul(i) >> 9) as u8 % 26).collect();
-        let file = folder.0.join("contents");
+        let file = folder.path().join("contents");
         std::fs::write(&file, &contents).expect("room for a file");
         for binary in [false, true] {
             let servers = format!("--servers={}:11211", store.ip);
@@ -89,7 +74,7 @@ fn a_load_generator_that_verifies_finds_every_value() {
 
 #[test]
 fn python_programs_work() {
-    // Debian's, for which its package is.
+    // Debian's interpreter, for which its package is.
     let python = "/usr/bin/python3";
     let imports = Command::new(python).args(["-c", "import pymemcache"]).output();
     if !imports.is_ok_and(|output| output.status.success()) {
@@ -105,14 +90,17 @@ fn python_programs_work() {
 
 #[test]
 fn go_programs_work() {
-    let folder = Folder::new("kv-go");
-    let program = folder.0.join("kv-go");
-    // Outside the namespace, where the module proxy can be reached.
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join("kv-go");
+    if !is_installed("go", "golang-go") {
+        return;
+    }
+    // Outside the namespace, where the module proxy can be reached, if there is one.
     let mut build = Command::new("go");
     build.current_dir(file("kv-go")).args(["build", "-mod=readonly", "-o"]).arg(&program).arg(".");
-    let built = run_if_there(&mut build);
-    if let Err(why) = built {
-        return eprintln!("skipped: {why}");
+    let mut build = Program::start(&mut build);
+    if !build.wait_for(PATIENCE).is_some_and(|status| status.success()) {
+        return eprintln!("skipped: the Go client cannot be built here: {}", build.errors());
     }
     with("go", "golang-go", || {
         let bench = bench_with_tap(1500);
@@ -120,10 +108,4 @@ fn go_programs_work() {
         let output = run(Command::new(&program).arg(format!("{}:11211", store.ip)), b"");
         assert!(output.status.success() && output.stdout == b"ok\n", "{}", text(&output));
     });
-}
-
-fn run_if_there(command: &mut Command) -> Result<(), String> {
-    let output = command.output().map_err(|error| format!("no `go` ({error})"))?;
-    let reason = || format!("the Go client cannot be built here: {}", text(&output));
-    output.status.success().then_some(()).ok_or_else(reason)
 }

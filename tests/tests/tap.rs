@@ -1,16 +1,18 @@
-//! A service that Linux reaches through a TAP device: ARP, ping and UDP from the kernel's own stack.
+//! A service that Linux reaches through a TAP device: ARP, ping and UDP from the kernel's own
+//! stack.
 //!
-//! The device lives in a network namespace of its own, made by `unshare(2)` on the test's thread; namespace and device go
-//! with the thread. Needs CAP_SYS_ADMIN and CAP_NET_ADMIN; says so and skips without.
+//! The device is in its own network namespace, which ends with the test. Needs CAP_SYS_ADMIN and
+//! CAP_NET_ADMIN; without them the test is skipped with a message.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::process::Command;
 use std::time::{Duration, Instant};
 use tailwater_iokernel::Config;
 use tailwater_iokernel::port::options::PortOptions;
-use tailwater_tests::tap::{HOST, bench_with_tap, in_namespace};
-use tailwater_tests::{Bench, PATIENCE};
+use tailwater_testkit::{PATIENCE, is_installed, run, text};
+use tailwater_tests::Bench;
+use tailwater_tests::tap::{HOST, bench_with_tap, in_tap_namespace, settled_ip6};
 
 /// Sends datagrams of `len` bytes to the service `client` is connected to until one comes back.
 fn echo(client: &UdpSocket, len: usize) {
@@ -18,7 +20,7 @@ fn echo(client: &UdpSocket, len: usize) {
     let mut buffer = vec![0; 65_536];
     let deadline = Instant::now() + PATIENCE;
     loop {
-        // A route or an address may be tentative still.
+        // A route or an address may still be tentative.
         match client.send(&payload).and_then(|_| client.recv(&mut buffer)) {
             Ok(n) if buffer[..n] == payload => return,
             Ok(_) => {}
@@ -27,31 +29,27 @@ fn echo(client: &UdpSocket, len: usize) {
     }
 }
 
-/// Runs `ping` with `arguments` and checks that every request was answered. The first may go out before addresses are
-/// settled, so it is tried again.
+/// Runs `ping` with `arguments` and checks that every request was answered. The first attempt may
+/// be sent before addresses are settled, so it is repeated.
 fn ping(arguments: &[&str]) {
-    if Command::new("ping").arg("-V").output().is_err() {
-        return eprintln!("skipped: no `ping` (Debian: iputils-ping)");
+    if !is_installed("ping", "iputils-ping") {
+        return;
     }
     let deadline = Instant::now() + PATIENCE;
     loop {
-        let ping = Command::new("ping").args(["-c", "5", "-i", "0.2", "-W", "5"]).args(arguments).output();
-        let ping = ping.expect("ping runs");
-        let text = String::from_utf8_lossy(&ping.stdout);
-        if ping.status.success() && text.contains(" 0% packet loss") {
+        let mut ping = Command::new("ping");
+        let ping = run(ping.args(["-c", "5", "-i", "0.2", "-W", "5"]).args(arguments), b"");
+        let (printed, errors) = (text(&ping.stdout), text(&ping.stderr));
+        if ping.status.success() && printed.contains(" 0% packet loss") {
             return;
         }
-        assert!(
-            Instant::now() < deadline,
-            "ping {arguments:?}: {text}{}",
-            String::from_utf8_lossy(&ping.stderr)
-        );
+        assert!(Instant::now() < deadline, "ping {arguments:?}: {printed}{errors}");
     }
 }
 
 #[test]
 fn linux_sockets_reach_a_service_and_get_their_answers() {
-    in_namespace(|| {
+    in_tap_namespace(|| {
         let bench = bench_with_tap(1500);
         let service = bench.child("echo", "service", "latency-critical");
         let client = UdpSocket::bind((HOST, 0)).expect("the host's side is configured");
@@ -61,7 +59,8 @@ fn linux_sockets_reach_a_service_and_get_their_answers() {
         for len in [0, 1, 100, 1472, 1473, 9000, 20_000] {
             echo(&client, len);
         }
-        // A port nobody listens on is answered with ICMP port unreachable, which Linux reports to the socket.
+        // A datagram to a closed port is answered with ICMP port unreachable, which Linux reports
+        // to the socket.
         client.connect((service.ip, 9)).expect("a route");
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -76,7 +75,7 @@ fn linux_sockets_reach_a_service_and_get_their_answers() {
 
 #[test]
 fn bundles_of_datagrams_are_cut_into_the_datagrams_they_were_made_of() {
-    in_namespace(|| {
+    in_tap_namespace(|| {
         let options = PortOptions {
             tap: Some("tw-test0,offload".to_owned()),
             host_ip: Some(HOST),
@@ -119,18 +118,18 @@ fn bundles_of_datagrams_are_cut_into_the_datagrams_they_were_made_of() {
 
 #[test]
 fn a_service_answers_ping() {
-    in_namespace(|| {
+    in_tap_namespace(|| {
         let bench = bench_with_tap(1500);
         let service = bench.child("echo", "service", "latency-critical");
         ping(&[&service.ip.to_string()]);
-        // In pieces, there and back.
+        // In fragments, both ways.
         ping(&["-s", "4000", &service.ip.to_string()]);
     });
 }
 
 #[test]
 fn a_link_of_9000_bytes_carries_long_datagrams_whole() {
-    in_namespace(|| {
+    in_tap_namespace(|| {
         let bench = bench_with_tap(9000);
         let service = bench.child("echo", "service", "latency-critical");
         let client = UdpSocket::bind((HOST, 0)).expect("the host's side is configured");
@@ -143,24 +142,19 @@ fn a_link_of_9000_bytes_carries_long_datagrams_whole() {
     });
 }
 
-/// The IPv6 address that goes with `ip` by default.
-fn ip6_of(ip: Ipv4Addr) -> Ipv6Addr {
-    Config::default().ip6_of(ip).expect("IPv6 is on by default")
-}
-
 #[test]
 fn linux_and_a_service_reach_each_other_over_ipv6() {
-    in_namespace(|| {
+    in_tap_namespace(|| {
         if !std::path::Path::new("/proc/net/if_inet6").exists() {
             return eprintln!("skipped: this kernel has no IPv6");
         }
         let bench = bench_with_tap(1500);
         let mut service = bench.child("echo", "service", "latency-critical");
-        let ip6 = ip6_of(service.ip);
+        let ip6 = Config::default().ip6_of(service.ip).expect("IPv6 is on by default");
         assert_eq!(bench.stats()["runtimes"][0]["ip6"], ip6.to_string());
         ping(&["-6", &ip6.to_string()]);
         ping(&["-6", "-s", "4000", &ip6.to_string()]);
-        let client = UdpSocket::bind("[::]:0").expect("a free port");
+        let client = UdpSocket::bind((settled_ip6(), 0)).expect("a free port");
         client.set_read_timeout(Some(Duration::from_millis(500))).expect("a timeout");
         client.connect((ip6, 7)).expect("a route");
         for len in [0, 1452, 1453, 20_000] {
@@ -168,12 +162,12 @@ fn linux_and_a_service_reach_each_other_over_ipv6() {
         }
         drop(client);
         service.kill();
-        // The other way: a program calls a socket of Linux's, over both families.
+        // The other direction: a program sends to a socket of Linux, over both families.
         let server = UdpSocket::bind("[::]:0").expect("a free port");
         let port = server.local_addr().expect("bound").port();
         server.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         let mut buffer = vec![0; 65_536];
-        for (name, host) in [("six", ip6_of(HOST).into()), ("four", IpAddr::V4(HOST))] {
+        for (name, host) in [("six", settled_ip6().into()), ("four", IpAddr::V4(HOST))] {
             let peer = SocketAddr::new(host, port).to_string();
             let mut caller = bench.child_with("call", name, "latency-critical", &[("PEER", &peer)]);
             let (len, from) = server.recv_from(&mut buffer).expect("the program calls");

@@ -1,44 +1,32 @@
-//! Programs that people use, as clients and servers of services over TAP. Each test skips, and says so, where its program is
-//! not installed.
+//! Third-party client and server programs with services over TAP. Each test is skipped, with a
+//! message, if its program is not installed.
 
 use std::fs;
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use tailwater_tests::clients::{run, text, with};
+use std::process::Command;
+use tailwater_testkit::{Program, eventually, run};
+use tailwater_tests::clients::{text, with};
 use tailwater_tests::tap::{HOST, bench_with_tap};
-use tailwater_tests::{Bench, Role, eventually};
+use tailwater_tests::{Bench, Role};
 
-/// A relay from its port 2222 to `port` of the host.
+/// Returns a relay from its port 2222 to `port` of the host.
 fn relay(bench: &Bench, port: u16) -> Role {
     let peer = format!("{HOST}:{port}");
     bench.child_with("tcp-relay", "relay", "latency-critical", &[("PEER", &peer)])
 }
 
-/// A server of Linux's; killed when dropped.
-struct Server(Child);
-
-impl Server {
-    fn start(command: &mut Command) -> Self {
-        let quiet = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        Self(quiet.spawn().expect("the server starts"))
-    }
-
-    /// Waits until it listens.
-    fn wait(self, port: u16) -> Self {
-        eventually("the server listens", || TcpStream::connect((HOST, port)).ok());
-        self
-    }
+/// Starts a server on Linux's own sockets and waits until it listens on `port` of the host.
+fn server(command: &mut Command, port: u16) -> Program {
+    let mut server = Program::start(command);
+    eventually("the server listens", || {
+        assert!(server.is_running(), "it ended: {}{}", server.output(), server.errors());
+        TcpStream::connect((HOST, port)).ok()
+    });
+    server
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// A port that was free a moment ago; nobody else is in this namespace.
+/// Returns a port that was free a moment ago, and stays so: no other test is in this namespace.
 fn free_port() -> u16 {
     eventually("the device has its address", || TcpListener::bind((HOST, 0)).ok())
         .local_addr()
@@ -54,7 +42,7 @@ fn curl_fetches_from_a_service() {
         for len in [0usize, 1000, 10_000_000] {
             let url = format!("http://{}/{len}", service.ip);
             let output =
-                run(Command::new("curl").args(["-sS", "--noproxy", "*", "--max-time", "25", &url]), b"");
+                run(Command::new("curl").args(["-sS", "--noproxy", "*", "--max-time", "100", &url]), b"");
             assert!(output.status.success(), "curl {url}: {}", String::from_utf8_lossy(&output.stderr));
             assert_eq!(output.stdout.len(), len);
         }
@@ -80,19 +68,23 @@ fn a_tls_session_passes_through_a_relay() {
         let port = free_port();
         let folder = tempfile::tempdir().expect("a folder");
         let (key, certificate) = (folder.path().join("key.pem"), folder.path().join("certificate.pem"));
-        let made = Command::new("openssl")
-            .args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=tailwater"])
-            .arg("-keyout")
-            .arg(&key)
-            .arg("-out")
-            .arg(&certificate)
-            .output()
-            .expect("openssl runs");
-        assert!(made.status.success(), "{}", text(&made));
-        let mut server = Command::new("openssl");
+        let mut command = Command::new("openssl");
+        command.args([
+            "req",
+            "-x509",
+            "-newkey",
+            "rsa:2048",
+            "-nodes",
+            "-days",
+            "2",
+            "-subj",
+            "/CN=tailwater",
+        ]);
+        ran(command.arg("-keyout").arg(&key).arg("-out").arg(&certificate));
+        let mut command = Command::new("openssl");
         // -rev: sends each line back, last letter first.
-        server.args(["s_server", "-rev", "-quiet", "-accept", &port.to_string(), "-key"]);
-        let _server = Server::start(server.arg(&key).arg("-cert").arg(&certificate)).wait(port);
+        command.args(["s_server", "-rev", "-quiet", "-accept", &port.to_string(), "-key"]);
+        let _server = server(command.arg(&key).arg("-cert").arg(&certificate), port);
         let relay = relay(&bench, port);
         let to = format!("{}:2222", relay.ip);
         let mut client = Command::new("openssl");
@@ -108,24 +100,25 @@ fn a_tls_session_passes_through_a_relay() {
     });
 }
 
-/// Debian's, which the machine's own server runs too.
+/// Debian's path.
 const SSHD: &str = "/usr/sbin/sshd";
 
-/// Runs a program of which success is expected, and gives its standard output.
+/// Runs a program that must succeed; returns its standard output.
 fn ran(command: &mut Command) -> String {
-    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let output = run(command, b"");
     assert!(output.status.success(), "{command:?}: {}", text(&output));
     String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
 }
 
-/// A fresh key without a passphrase in `file`; its public half.
+/// Makes a key without a passphrase in `file`; returns its public half.
 fn ssh_key(file: &Path) -> String {
     ran(Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(file));
     fs::read_to_string(file.with_extension("pub")).expect("ssh-keygen wrote it")
 }
 
-/// Starts an SSH server on `port` of the host that lets in who has the key in `folder`, and nobody else. All it reads is in there.
-fn sshd(folder: &Path, port: u16) -> Server {
+/// Starts an SSH server on `port` of the host that accepts the key in `folder` and no other. All
+/// files it reads are there.
+fn sshd(folder: &Path, port: u16) -> Program {
     let host_key = folder.join("host");
     let known = format!("relay {}", ssh_key(&host_key));
     fs::write(folder.join("known_hosts"), known).expect("the folder is ours");
@@ -138,10 +131,10 @@ fn sshd(folder: &Path, port: u16) -> Server {
         folder.join("authorized").display()
     );
     fs::write(&config, lines).expect("the folder is ours");
-    // Debian's wants an empty /run/sshd, which there is only where the machine's own server runs: it gets a /run of its own.
+    // Debian's sshd needs an empty /run/sshd, which exists only if the machine's own server runs:
+    // this one gets its own /run.
     let script = format!("mount -t tmpfs none /run && mkdir -m 755 /run/sshd && exec {SSHD} -D -f \"$0\"");
-    let mut server = Command::new("unshare");
-    Server::start(server.args(["--mount", "sh", "-c", &script]).arg(&config)).wait(port)
+    server(Command::new("unshare").args(["--mount", "sh", "-c", &script]).arg(&config), port)
 }
 
 #[test]
@@ -155,7 +148,7 @@ fn an_ssh_session_passes_through_a_relay() {
         if fs::read_to_string("/etc/shadow")
             .is_ok_and(|all| all.lines().any(|line| line.starts_with(&locked)))
         {
-            return eprintln!("skipped: sshd lets nobody in as {user}, whose account is locked");
+            return eprintln!("skipped: sshd refuses {user}, whose account is locked");
         }
         let bench = bench_with_tap(1500);
         let folder = tempfile::tempdir().expect("a folder");
@@ -165,7 +158,7 @@ fn an_ssh_session_passes_through_a_relay() {
         let relay = relay(&bench, port);
         let ssh = |command: &str, input: &[u8]| {
             let mut client = Command::new("ssh");
-            // None of the user's own settings; new keys are agreed on in the midst of the data.
+            // Without the user's own settings; new keys are negotiated in the middle of the data.
             client.args([
                 "-F",
                 "none",
@@ -197,7 +190,7 @@ fn an_ssh_session_passes_through_a_relay() {
         let sum = ran(Command::new("sha256sum").arg(&sent));
         let sum = sum.split_whitespace().next().expect("a checksum");
         let said = ssh(&format!("cat >{0} && sha256sum {0}", copy.display()), &contents);
-        // What the user's shell says when it starts may come first.
+        // The user's shell may print something when it starts.
         assert!(String::from_utf8_lossy(&said).contains(sum), "{}", String::from_utf8_lossy(&said));
         let back = ssh(&format!("cat {}", copy.display()), b"");
         assert!(back.ends_with(&contents), "{} bytes came back", back.len());
@@ -209,20 +202,19 @@ fn iperf3_runs_through_a_relay_in_both_directions() {
     with("iperf3", "iperf3", || {
         let bench = bench_with_tap(1500);
         let port = free_port();
-        let mut server = Command::new("iperf3");
-        server.args(["--server", "--bind", &HOST.to_string(), "--port", &port.to_string()]);
-        let _server = Server::start(&mut server).wait(port);
+        let mut command = Command::new("iperf3");
+        command.args(["--server", "--bind", &HOST.to_string(), "--port", &port.to_string()]);
+        let _server = server(&mut command, port);
         let relay = relay(&bench, port);
         for direction in [&[][..], &["--reverse"], &["--bidir", "--parallel", "4"]] {
             let ip = relay.ip.to_string();
             let mut client = Command::new("iperf3");
-            client.args(["--client", &ip, "--port", "2222", "--time", "1", "--json"]).args(direction);
+            client.args(["--client", &ip, "--port", "2222", "--bytes", "10M", "--json"]).args(direction);
             let output = run(&mut client, b"");
             assert!(output.status.success(), "iperf3 {direction:?}: {}", text(&output));
             let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
-            let bits = report["end"]["sum_received"]["bits_per_second"].as_f64().expect("a rate");
-            println!("iperf3 {direction:?}: {:.2} Gbit/s", bits / 1e9);
-            assert!(bits > 1e6, "{report:#}");
+            let bytes = report["end"]["sum_received"]["bytes"].as_u64().expect("a number");
+            assert!(bytes >= 1 << 20, "{report:#}");
         }
     });
 }

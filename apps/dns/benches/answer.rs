@@ -1,7 +1,8 @@
-//! What an answer costs, in ns, without sockets: one core, warm caches, a zone of 100,000 names.
+//! The cost of an answer in ns, without sockets: one core, warm caches, a zone of 100,000 names.
 //!
-//! * `address`: one A record; `alias`: through a CNAME record; `missing`: NXDOMAIN with SOA; `wildcard`: made from one;
-//!   `referral`: two name servers with glue; `mail`: two MX records with addresses; `refused`: no zone of ours.
+//! * `address`: one A record; `alias`: through a CNAME record; `missing`: NXDOMAIN with SOA;
+//!   `wildcard`: synthesised from one; `referral`: two name servers with glue; `mail`: two MX
+//!   records with addresses; `refused`: a zone that is not served.
 //!
 //! Queries have an OPT record, as those of resolvers do.
 
@@ -54,7 +55,7 @@ fn answers(c: &mut Criterion) {
             b.iter(|| respond(black_box(&zones), black_box(&query), Transport::Udp, &mut out));
         });
     }
-    // Another name each time: caches are as cold as a zone of this size makes them.
+    // A different name each time: caches are as cold as a zone of this size makes them.
     let queries: Vec<_> =
         (0..HOSTS).map(|i| query(&format!("h{}.example.com.", i * 7919 % HOSTS), 1)).collect();
     let (mut next, mut out) = (0, Vec::with_capacity(usize::from(MAX_UDP)));

@@ -1,7 +1,8 @@
 //! The zones that are served together.
 //!
-//! Owns the choice of the zone a name belongs to: the one with the longest matching name (RFC 1034, section 4.3.2, step 2).
-//! A catalog does not change; a reload makes another one, which shares the zones that stay.
+//! Owns the choice of the zone a name belongs to: the one with the longest matching name (RFC 1034,
+//! section 4.3.2, step 2). A catalog does not change; a reload makes another one, which shares the
+//! unchanged zones.
 
 use std::sync::Arc;
 
@@ -14,12 +15,13 @@ use crate::zone::Zone;
 #[derive(Debug, Default)]
 pub struct Catalog {
     zones: HashMap<Box<[u8]>, Arc<Zone>>,
-    /// Bit `n` is set if some zone has a name of `n` labels: no other suffix of a name needs to be looked up.
+    /// Bit `n` is set if some zone has a name of `n` labels: no other suffix of a name needs to be
+    /// looked up.
     depths: u128,
 }
 
 impl Catalog {
-    /// A catalog of these zones; of several with one name the last counts.
+    /// Returns a catalog of these zones; if several have one name, the last is used.
     pub fn new(zones: impl IntoIterator<Item = Arc<Zone>>) -> Self {
         let mut catalog = Self::default();
         for zone in zones {
@@ -30,17 +32,17 @@ impl Catalog {
         catalog
     }
 
-    /// The zones, in no order.
+    /// Returns the zones, in no order.
     pub fn zones(&self) -> impl ExactSizeIterator<Item = &Arc<Zone>> {
         self.zones.values()
     }
 
-    /// The zone of exactly this name.
+    /// Returns the zone of exactly this name.
     pub fn zone(&self, origin: &FlatName) -> Option<&Arc<Zone>> {
         self.zones.get(origin.suffix(origin.labels()))
     }
 
-    /// The zone with the longest name that is the last `labels` labels of `name` or fewer.
+    /// Returns the zone with the longest name that is the last `labels` labels of `name` or fewer.
     #[inline]
     pub fn find(&self, name: &FlatName, labels: usize) -> Option<&Zone> {
         (0..=labels.min(name.labels()))

@@ -1,6 +1,7 @@
-//! The command line of `dns`, for its own binary and for programs that carry it inside.
+//! The command line of `dns`, for its own binary and for programs that include it.
 //!
-//! Owns: arguments, signals, and the few lines of output. Files are read and lines printed on ordinary threads only.
+//! Owns arguments, signals, and the few lines of output. Files are read and lines printed on
+//! ordinary threads only.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -26,9 +27,9 @@ use crate::zone::problem::Problem;
 
 /// Examples, for `after_help`.
 pub const EXAMPLES: &str = "Examples:
-  dns --zone example.com=example.com.zone --check
-  tailwater run --name dns --kthreads 2 --ip 10.77.0.2 -- dns --zone example.com=example.com.zone
-  dns --linux --listen 127.0.0.1:5300 --zone example.com=example.com.zone
+  tailwater-dns --zone example.com=example.com.zone --check
+  tailwater run --name dns --kthreads 2 --ip 10.77.0.2 -- tailwater-dns --zone example.com=example.com.zone
+  tailwater-dns --linux --listen 127.0.0.1:5300 --zone example.com=example.com.zone
   kill -HUP PID                                 read the zone files again
 
 Without --linux it runs on Tailwater; TAILWATER_* variables say how (see `tailwater run --help`).";
@@ -36,26 +37,28 @@ Without --linux it runs on Tailwater; TAILWATER_* variables say how (see `tailwa
 /// Port of DNS (RFC 1035, section 4.2).
 const PORT: u16 = 53;
 
-/// Tries to free what a reload has replaced, a [`udp::REFRESH`] apart: by the second each thread has looked at the new zones.
+/// Number of attempts to free what a reload has replaced, [`udp::REFRESH`] apart: by the second
+/// attempt each thread has used the new zones.
 const SWEEPS: u32 = 5;
 
-/// What to serve, and on what.
+/// Command-line arguments.
 #[derive(Debug, Clone, Args)]
 pub struct Options {
     /// A zone and its master file; give as many as you like
     #[arg(long = "zone", value_name = "NAME=FILE", required = true)]
     zones: Vec<ZoneFile>,
-    /// Address and port for UDP and TCP, again for more; port 0 lets the system choose [default: port 53 of
-    /// 0.0.0.0, with --linux of 127.0.0.1]
+    /// Address and port for UDP and TCP, again for more; port 0 lets the system choose [default:
+    /// port 53 of 0.0.0.0, with --linux of 127.0.0.1]
     #[arg(long, value_name = "ADDRESS")]
     listen: Vec<SocketAddr>,
-    /// Read and check the zones, and end
+    /// Read and check the zones, and exit
     #[arg(long)]
     check: bool,
-    /// Most TCP connections at a time
+    /// Maximum number of TCP connections
     #[arg(long, value_name = "N", default_value_t = Limits::default().connections)]
     connections: usize,
-    /// Seconds after which a TCP connection is closed without a whole query, or with answers that are not taken
+    /// Seconds after which a TCP connection is closed without a whole query, or with answers that
+    /// the client does not read
     #[arg(long, value_name = "S", default_value_t = Limits::default().idle.as_secs(),
         value_parser = clap::value_parser!(u64).range(1..=3600))]
     idle: u64,
@@ -78,16 +81,16 @@ impl FromStr for ZoneFile {
         let (origin, file) =
             text.split_once('=').context("give the zone's name and its file as NAME=FILE")?;
         let name = Name::<Vec<u8>>::from_str(origin)
-            .map_err(|error| anyhow::anyhow!("`{origin}` is no domain name: {error}"))?;
+            .map_err(|error| anyhow::anyhow!("`{origin}` is not a domain name: {error}"))?;
         Ok(Self(Source { origin: store(&name), file: PathBuf::from(file) }))
     }
 }
 
-/// Serves until SIGINT or SIGTERM, and reads the zones again at SIGHUP; then prints what was done. On Tailwater it then ends
-/// the process, because user threads end with it; on Linux it returns.
+/// Serves until SIGINT or SIGTERM, and reads the zones again at SIGHUP; then prints counters. On
+/// Tailwater it then ends the process, because user threads end with it; on Linux it returns.
 ///
 /// # Errors
-/// When a zone has problems, which are printed, or the server cannot start.
+/// If a zone has problems, which are printed, or the server cannot start.
 pub fn run(options: &Options) -> anyhow::Result<()> {
     // Before anything starts, so that no signal is missed.
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).context("cannot catch signals")?;
@@ -114,7 +117,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         let server = linux::Server::start(&listen, options.threads, &shared)?;
         announce(server.addresses())?;
         follow_signals(&mut signals, &shared)?;
-        // Afterwards every answer is counted.
+        // From here on every answer is counted.
         server.stop();
         print_counts(&shared)?;
         return Ok(());
@@ -127,16 +130,16 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         .context("cannot start a thread")?;
     tailwater::Builder::new().run(move || {
         let service = Service::start(&listen, &shared)?;
-        // Fails only when the other thread cannot print, and then it ends the process.
+        // Fails only if the other thread cannot print, and then it ends the process.
         let _ = ready.send(service.addresses().to_vec());
         service.join()
     })??;
     Ok(())
 }
 
-/// Says where the service listens and ends the process on a signal.
+/// Prints the addresses of the service, and ends the process on a signal.
 fn end_on_signal(started: &Receiver<Vec<SocketAddr>>, mut signals: Signals, shared: &Arc<Shared>) {
-    // The service failed to start: the other thread tells why.
+    // If the service failed to start, the other thread prints the reason.
     let Ok(addresses) = started.recv() else { return };
     let printed = announce(&addresses)
         .and_then(|()| follow_signals(&mut signals, shared))
@@ -162,8 +165,8 @@ fn follow_signals(signals: &mut Signals, shared: &Arc<Shared>) -> std::io::Resul
     Ok(())
 }
 
-/// Frees what a reload has replaced, on a thread of its own, once nobody answers from it any more. What somebody still does after
-/// [`SWEEPS`] is left to the next reload.
+/// Frees what a reload has replaced, on a thread of its own, once no thread answers from it any
+/// more. What is still in use after [`SWEEPS`] is left to the next reload.
 fn sweep(shared: &Arc<Shared>) {
     let shared = Arc::clone(shared);
     // Without a thread the next reload frees it.

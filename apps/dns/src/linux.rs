@@ -1,12 +1,14 @@
-//! The server on kernel sockets and ordinary threads: what Tailwater is compared with, and what runs where there is no Tailwater.
+//! The server on kernel sockets and ordinary threads: the baseline for Tailwater, and a server for
+//! machines without it.
 //!
-//! Owns a pool of threads for each address, each with a UDP socket of its own (SO_REUSEPORT spreads the clients over them), which
-//! holds as many queries as one of Tailwater's as far as the system allows ([`tailwater_placement::buffer`]), a thread that
-//! accepts connections, one for each connection, and their clean end.
+//! Owns a pool of threads for each address, each with a UDP socket of its own (SO_REUSEPORT spreads
+//! the clients over them), which holds as many queries as one of Tailwater's as far as the system
+//! allows ([`tailwater_placement::buffer`]), a thread that accepts connections, one thread for each
+//! connection, and their termination.
 //!
-//! Ending: a flag, then `shutdown(2)` of the receiving side, which wakes threads that are blocked in it. On an unconnected
-//! UDP socket Linux answers ENOTCONN to that and wakes them all the same (`inet_shutdown` in net/ipv4/af_inet.c). Connections
-//! end by themselves, within the idle time.
+//! Termination: a flag, then `shutdown(2)` of the receiving side, which wakes threads that are
+//! blocked in it. On an unconnected UDP socket Linux returns ENOTCONN and wakes them all the same
+//! (`inet_shutdown` in net/ipv4/af_inet.c). Connections end on their own, within the idle time.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
@@ -28,10 +30,11 @@ use crate::serve::{Shared, udp};
 /// Stack of a connection's thread: its buffers are on the heap.
 const CONNECTION_STACK: usize = 128 * 1024;
 
-/// Ports tried where any will do.
+/// Number of ports tried if any is acceptable.
 const PORT_TRIES: u32 = 8;
 
-/// Pause after a connection could not be accepted: without descriptors the next try would fail as soon.
+/// Pause after a connection could not be accepted: without descriptors the next attempt would fail
+/// as well.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
 /// A running server; [`Server::stop`] ends it, and so does dropping it.
@@ -44,10 +47,12 @@ pub struct Server {
 }
 
 impl Server {
-    /// Binds UDP and TCP at each address and starts the threads, `threads` for each address's datagrams, at least 1.
+    /// Binds UDP and TCP at each address and starts the threads, `threads` for each address's
+    /// datagrams, at least 1.
     ///
     /// # Errors
-    /// The kernel's, with what was attempted: an address is taken or not ours, no more threads.
+    /// The kernel's error, with what was attempted: the address is taken or not ours, or threads
+    /// cannot be started.
     pub fn start(listen: &[SocketAddr], threads: usize, shared: &Arc<Shared>) -> io::Result<Self> {
         // On failure, dropping `server` ends the threads that did start.
         let mut server =
@@ -89,13 +94,13 @@ impl Server {
         Ok(())
     }
 
-    /// Where it listens, with the ports that the kernel chose.
+    /// Returns the addresses it listens at, with the ports that the kernel chose.
     #[must_use]
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// Ends the threads, each after the query it is working on.
+    /// Ends the threads, each after its current query.
     pub fn stop(self) {
         drop(self);
     }
@@ -114,7 +119,8 @@ impl Drop for Server {
     }
 }
 
-/// Sockets for both protocols on one port. The kernel chooses port 0 for UDP, and it may be taken for TCP: then another.
+/// Binds sockets for both protocols to one port. If the kernel chooses the port for UDP, it may be
+/// taken for TCP: then another is tried.
 fn bind_both(address: SocketAddr) -> io::Result<(UdpSocket, TcpListener)> {
     let mut tries = if address.port() == 0 { PORT_TRIES } else { 1 };
     loop {
@@ -127,7 +133,7 @@ fn bind_both(address: SocketAddr) -> io::Result<(UdpSocket, TcpListener)> {
     }
 }
 
-/// A UDP socket that others may share the port of.
+/// Returns a UDP socket whose port other sockets may share.
 fn reusable(address: SocketAddr) -> io::Result<UdpSocket> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
@@ -139,7 +145,8 @@ fn reusable(address: SocketAddr) -> io::Result<UdpSocket> {
 
 fn accept(listener: &TcpListener, shared: &Arc<Shared>, stop: &AtomicBool) {
     while !stop.load(Relaxed) {
-        // An error is about a connection that is gone already, or a lack of descriptors, which other connections' ends mend.
+        // The error concerns a connection that is gone already, or a lack of descriptors, which
+        // passes when other connections end.
         let Ok((mut stream, _)) = listener.accept() else {
             std::thread::sleep(ACCEPT_PAUSE);
             continue;
@@ -147,7 +154,7 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>, stop: &AtomicBool) {
         let Some(permit) = Permit::take(shared) else { continue };
         let thread =
             std::thread::Builder::new().name("dns-connection".to_owned()).stack_size(CONNECTION_STACK);
-        // Without a thread the connection is closed; its end is the client's business.
+        // Without a thread the connection is closed; how it ends is the client's concern.
         drop(thread.spawn(move || permit.serve(&mut stream)));
     }
 }

@@ -1,10 +1,10 @@
-//! `dns`: serves zones until it is told to stop.
+//! `tailwater-dns`: serves zones until a signal ends it.
 
 use clap::Parser;
 use tailwater_dns::cli::{EXAMPLES, Options, run};
 
 #[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc;
+static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
 
 /// Serve zones: an authoritative DNS server over UDP and TCP
 #[derive(Debug, Parser)]

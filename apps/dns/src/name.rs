@@ -1,21 +1,22 @@
-//! Domain names as look-ups want them.
+//! Domain names in a form for look-ups.
 //!
-//! Owns [`FlatName`], a name in a buffer of its own with the positions of its labels and a copy in lower case, so that following a
-//! query costs no allocation, and [`StoredName`], a name that a zone keeps. Names compare without regard to the case of ASCII
-//! letters (RFC 4343); answers keep the case of the question, and otherwise that of the zone file.
+//! Owns [`FlatName`], a name in a buffer of its own with the positions of its labels and a copy in
+//! lower case, so that following a query needs no allocation, and [`StoredName`], a name that a
+//! zone keeps. Names compare without regard to the case of ASCII letters (RFC 4343); answers keep
+//! the case of the question, and otherwise that of the zone file.
 
 use domain::base::name::{Label, Name, ToLabelIter};
 
-/// A name that a zone keeps, uncompressed, in the case it was written in.
+/// A name that a zone keeps, uncompressed, in its original case.
 pub type StoredName = Name<Box<[u8]>>;
 
-/// Longest name on the wire, with the root label (RFC 1035, section 2.3.4).
+/// Maximum length of a name on the wire, with the root label (RFC 1035, section 2.3.4).
 const MAX_NAME: usize = 255;
 
-/// Most labels of a name, without the root label: each takes two octets at least.
+/// Maximum number of labels of a name, without the root label: each takes at least two octets.
 const MAX_LABELS: usize = 127;
 
-/// A name without compression, in place, with its labels found.
+/// A name without compression, in place, with the positions of its labels.
 #[derive(Clone, Copy)]
 pub struct FlatName {
     wire: [u8; MAX_NAME],
@@ -27,7 +28,7 @@ pub struct FlatName {
 }
 
 impl FlatName {
-    /// The root.
+    /// Returns the root.
     pub const fn root() -> Self {
         Self { wire: [0; MAX_NAME], lower: [0; MAX_NAME], len: 1, starts: [0; MAX_LABELS], labels: 0 }
     }
@@ -35,20 +36,20 @@ impl FlatName {
     /// Copies a name that was parsed, from a message or a [`StoredName`].
     ///
     /// # Panics
-    /// Never: those are within the limits of RFC 1035.
+    /// Never: parsed names are within the limits of RFC 1035.
     pub fn new(name: &(impl ToLabelIter + ?Sized)) -> Self {
-        Self::alleged(name).expect("parsed names are within the limits")
+        Self::try_new(name).expect("parsed names are within the limits")
     }
 
-    /// Copies what may be a name: the reader of master files lets some pass that are none. `None` if a label is empty before the end,
-    /// there is no end, or it is longer than 255 octets.
-    pub fn alleged(name: &(impl ToLabelIter + ?Sized)) -> Option<Self> {
+    /// Copies a possible name: the reader of master files accepts some that are not names. `None`
+    /// if a label is empty before the end, there is no end, or it is longer than 255 octets.
+    pub fn try_new(name: &(impl ToLabelIter + ?Sized)) -> Option<Self> {
         let mut flat = Self::root();
         flat.set(name).then_some(flat)
     }
 
-    /// Copies what may be a name in place, without moving the whole of it about. False for what [`alleged`](Self::alleged) has `None`
-    /// for; then it is the root.
+    /// Copies a possible name in place, without moving the whole value. Returns false if
+    /// [`try_new`](Self::try_new) would return `None`; then it is the root.
     pub fn set(&mut self, name: &(impl ToLabelIter + ?Sized)) -> bool {
         (self.len, self.labels) = (0, 0);
         let mut complete = false;
@@ -70,7 +71,7 @@ impl FlatName {
         let (start, end) = (self.len, self.len + 1 + label.len());
         self.wire[start] = label.len() as u8;
         self.wire[start + 1..end].copy_from_slice(label.as_slice());
-        // Length octets are below 64, where there are no letters.
+        // Length octets are below 64, so they are not letters.
         for (lower, octet) in self.lower[start..end].iter_mut().zip(&self.wire[start..end]) {
             *lower = octet.to_ascii_lowercase();
         }
@@ -81,7 +82,7 @@ impl FlatName {
         }
     }
 
-    /// The name, for messages.
+    /// Returns the name, for messages.
     ///
     /// # Panics
     /// Never: it was a name when it was copied.
@@ -89,12 +90,12 @@ impl FlatName {
         Name::from_slice(&self.wire[..self.len]).expect("copied from a name")
     }
 
-    /// Number of labels, without the root label.
+    /// Returns the number of labels, without the root label.
     pub fn labels(&self) -> usize {
         self.labels
     }
 
-    /// The label at `index`, 0 being the leftmost, in lower case.
+    /// Returns the label at `index`, from the left, in lower case; the leftmost has index 0.
     ///
     /// # Panics
     /// If there is no such label.
@@ -103,7 +104,7 @@ impl FlatName {
         &self.lower[start + 1..][..usize::from(self.wire[start])]
     }
 
-    /// The last `labels` labels and the root label as on the wire, in lower case.
+    /// Returns the last `labels` labels and the root label as on the wire, in lower case.
     ///
     /// # Panics
     /// If the name has fewer.
@@ -115,7 +116,7 @@ impl FlatName {
         &self.lower[start..self.len]
     }
 
-    /// Whether this is `other` or a name below it.
+    /// Returns whether this is `other` or a name below it.
     pub fn is_within(&self, other: &FlatName) -> bool {
         self.labels >= other.labels && self.suffix(other.labels) == &other.lower[..other.len]
     }
@@ -130,7 +131,7 @@ impl core::fmt::Debug for FlatName {
 /// Copies a name to keep, as [`FlatName::new`].
 ///
 /// # Panics
-/// Never: see there.
+/// Never: as for [`FlatName::new`].
 pub fn store(name: &(impl ToLabelIter + ?Sized)) -> StoredName {
     Name::from_octets(FlatName::new(name).name().as_slice().into()).expect("copied from a name")
 }

@@ -1,7 +1,8 @@
 //! The data of one record, ready to be written into a message.
 //!
-//! Owns which data hold names that are compressed in messages: those of RFC 1035 only (RFC 3597, section 4). Everything else is
-//! octets, so types nobody here has heard of are served as well as others. Data come in by [`Rdata::from_wire`], which checks them.
+//! Owns which data hold names that are compressed in messages: those of RFC 1035 only (RFC 3597,
+//! section 4). Everything else is octets, so unknown types are served as well as others. Data are
+//! made by [`Rdata::from_wire`], which checks them.
 
 use domain::base::iana::Rtype;
 use domain::base::name::{Name, ParsedName, ToName};
@@ -18,7 +19,7 @@ const SOA_NUMBERS: usize = 20;
 /// Data of a record, without its type.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Rdata {
-    /// Octets that go into the message as they are.
+    /// Octets that are copied into the message.
     Opaque(Box<[u8]>),
     /// One name: NS, CNAME, PTR.
     Name(StoredName),
@@ -28,7 +29,7 @@ pub enum Rdata {
     Soa(Box<(StoredName, StoredName, [u8; SOA_NUMBERS])>),
 }
 
-/// Octets that are no data of their record's type.
+/// Octets that are not valid data of their record's type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the data of this {0} record are malformed: see to names with two dots together and to what follows `\\#`"
@@ -36,17 +37,17 @@ pub enum Rdata {
 pub struct Malformed(pub Rtype);
 
 impl Rdata {
-    /// Data from uncompressed octets.
+    /// Parses data from uncompressed octets.
     ///
     /// # Errors
-    /// When the type is known and these are no data of it.
+    /// If the type is known and these are not valid data of it.
     pub fn from_wire(rtype: Rtype, wire: &[u8]) -> Result<Self, Malformed> {
         let malformed = Malformed(rtype);
         let mut parser = Parser::from_ref(wire);
         let parsed = ZoneRecordData::<&[u8], ParsedName<&[u8]>>::parse_rdata(rtype, &mut parser)
             .map_err(|_| malformed)?;
         let Some(data) = parsed else { return Ok(Self::Opaque(wire.into())) };
-        // What is left over, or a compressed name, makes a difference.
+        // Trailing octets, or a compressed name, make a difference.
         let mut again = Vec::with_capacity(wire.len());
         let Ok(()) = data.compose_rdata(&mut again);
         if again != wire {
@@ -65,7 +66,8 @@ impl Rdata {
         })
     }
 
-    /// The host that this record sends its readers to, whose addresses go along (RFC 1035, section 3.3; RFC 2782 for SRV).
+    /// Returns the host that this record refers to, whose addresses are added to an answer (RFC
+    /// 1035, section 3.3; RFC 2782 for SRV).
     pub fn host(&self, rtype: Rtype) -> Option<&Name<[u8]>> {
         match self {
             Self::Name(name) if rtype == Rtype::NS => Some(name.for_slice()),
@@ -75,7 +77,7 @@ impl Rdata {
         }
     }
 
-    /// The name of a CNAME, NS or PTR record.
+    /// Returns the name of a CNAME, NS or PTR record.
     pub fn target(&self) -> Option<&StoredName> {
         match self {
             Self::Name(name) => Some(name),
@@ -83,7 +85,7 @@ impl Rdata {
         }
     }
 
-    /// Octets without compression, an upper bound for those in a message.
+    /// Returns the length without compression in octets, an upper bound of the length in a message.
     pub fn max_len(&self) -> usize {
         match self {
             Self::Opaque(octets) => octets.len(),
@@ -93,20 +95,21 @@ impl Rdata {
         }
     }
 
-    /// Time for which names and types that do not exist may be remembered, in s: the last number of a SOA (RFC 2308, section 4).
+    /// Returns how long clients may cache that a name or type does not exist, in s: the last number
+    /// of a SOA (RFC 2308, section 4).
     pub fn soa_minimum(&self) -> Option<u32> {
         let Self::Soa(soa) = self else { return None };
         soa.2.last_chunk().map(|octets| u32::from_be_bytes(*octets))
     }
 
-    /// The serial number of a SOA.
+    /// Returns the serial number of a SOA.
     pub fn soa_serial(&self) -> Option<u32> {
         let Self::Soa(soa) = self else { return None };
         soa.2.first_chunk().map(|octets| u32::from_be_bytes(*octets))
     }
 }
 
-/// Data with their type, as messages want them.
+/// Data with their type, as messages need them.
 #[derive(Debug, Clone, Copy)]
 pub struct Typed<'a>(pub Rtype, pub &'a Rdata);
 

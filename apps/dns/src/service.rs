@@ -1,7 +1,7 @@
 //! The server on Tailwater: user threads and the runtime's own network.
 //!
-//! Owns the threads: several on each UDP socket, one that accepts connections, one for each connection. It runs until the
-//! process ends.
+//! Owns the threads: several on each UDP socket, one that accepts connections, one for each
+//! connection. It runs until the process ends.
 
 use std::convert::Infallible;
 use std::io;
@@ -15,7 +15,8 @@ use tailwater::thread::{self, JoinHandle};
 use crate::serve::tcp::Permit;
 use crate::serve::{Shared, udp};
 
-/// User threads on a UDP socket for each kthread: one waits while another's core is being taken.
+/// User threads on a UDP socket for each kthread: one receives while another's core is being taken
+/// away.
 const THREADS_PER_KTHREAD: usize = 2;
 
 /// A server whose sockets are bound and whose threads run.
@@ -29,7 +30,7 @@ impl Service {
     /// Binds UDP and TCP at each address and starts the threads. Call it on a user thread.
     ///
     /// # Errors
-    /// When an address is taken or not this runtime's.
+    /// If an address is taken or not this runtime's.
     ///
     /// # Panics
     /// Without a runtime.
@@ -56,16 +57,16 @@ impl Service {
         Ok(service)
     }
 
-    /// Where it listens, with the ports that the runtime chose.
+    /// Returns the addresses it listens at, with the ports that the runtime chose.
     #[must_use]
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// Waits, in vain unless a thread panicked.
+    /// Waits for ever, unless a thread panicked.
     ///
     /// # Errors
-    /// When a serving thread panicked.
+    /// If a serving thread panicked.
     pub fn join(self) -> io::Result<()> {
         for thread in self.threads {
             if thread.join().is_err() {
@@ -78,10 +79,10 @@ impl Service {
 
 fn accept(listener: &TcpListener, shared: &Arc<Shared>) -> ! {
     loop {
-        // An error is about a connection that is gone already.
+        // The error concerns a connection that is gone already.
         let Ok((mut stream, _)) = listener.accept() else { continue };
         let Some(permit) = Permit::take(shared) else { continue };
-        // Its end is the client's business.
+        // How the connection ends is the client's concern.
         drop(thread::spawn(move || permit.serve(&mut stream)));
     }
 }

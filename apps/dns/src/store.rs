@@ -1,14 +1,15 @@
-//! The zones being served, and their replacement while they are.
+//! The zones being served, and their replacement at run time.
 //!
-//! Owns which files the zones come from, and the [catalog](Catalog) that everybody answers from. A reload reads and checks
-//! everything before it replaces anything: a zone whose files are wrong stays as it was. Queries never wait for it, and do not
-//! free what it replaced, which takes long for many records: the store keeps a reference to each replaced catalog, and drops
-//! those that nobody else has in [`Store::sweep`], which threads call that answer nothing.
+//! Owns which files the zones come from, and the [catalog](Catalog) that all threads answer from. A
+//! reload reads and checks everything before it replaces anything: a zone whose files have errors
+//! stays as it was. Queries never wait for a reload, and do not free what it replaced, which takes
+//! long for many records: the store keeps a reference to each replaced catalog, and drops those
+//! without other references in [`Store::sweep`], which threads that answer no queries call.
 //!
 //! | field | written by | read by | ordering |
 //! |---|---|---|---|
 //! | `table` | [`Store::reload`] | a [`Reader`] when the generation has changed | the [`Rcu`]'s |
-//! | `generation` | [`Store::reload`] after `table`, Release | [`Reader::zones`] for each query, Acquire | who sees a new generation finds its table, or a later one |
+//! | `generation` | [`Store::reload`] after `table`, Release | [`Reader::zones`] for each query, Acquire | a thread that sees a new generation finds its table, or a later one |
 //! | `replaced` | [`Store::reload`], [`Store::sweep`] | the same | its lock's, held during a reload |
 
 use std::path::{Path, PathBuf};
@@ -23,7 +24,7 @@ use crate::zone::Zone;
 use crate::zone::problem::Problem;
 use crate::zone::read::read_zone;
 
-/// A zone and where it comes from.
+/// A zone and its file.
 #[derive(Debug, Clone)]
 pub struct Source {
     /// Name of the zone.
@@ -36,30 +37,30 @@ impl Source {
     /// Reads and checks the zone.
     ///
     /// # Errors
-    /// Everything that is wrong with it.
+    /// All problems of the zone.
     pub fn load(&self) -> Result<Arc<Zone>, Vec<Problem>> {
         read_zone(&self.origin, &self.file, &mut |path: &Path| std::fs::read(path)).map(Arc::new)
     }
 }
 
-/// The zones of a server. Share it among all threads; each that answers takes a [`Reader`].
+/// The zones of a server. Shared by all threads; each thread that answers takes a [`Reader`].
 #[derive(Debug)]
 pub struct Store {
     sources: Vec<Source>,
     table: Rcu<Catalog>,
     generation: AtomicU64,
-    /// Catalogs of earlier, as long as anybody may answer from them. Held during a reload.
+    /// Replaced catalogs that may still be in use. Locked during a reload.
     replaced: Mutex<Vec<Arc<Catalog>>>,
 }
 
-/// What a reload did.
+/// Result of a reload.
 #[derive(Debug, Default)]
 pub struct Reloaded {
-    /// Zones read anew.
+    /// Zones that were read again.
     pub loaded: usize,
-    /// Zones that stay as they were, because of the problems.
+    /// Zones that stay as they were, because of problems.
     pub kept: usize,
-    /// What is wrong with those.
+    /// Their problems.
     pub problems: Vec<Problem>,
 }
 
@@ -67,7 +68,7 @@ impl Store {
     /// Reads all zones.
     ///
     /// # Errors
-    /// Everything that is wrong with any of them.
+    /// All problems of all zones.
     pub fn open(sources: Vec<Source>) -> Result<Self, Vec<Problem>> {
         let (mut zones, mut problems) = (Vec::new(), Vec::new());
         for source in &sources {
@@ -83,7 +84,8 @@ impl Store {
         Ok(Self { sources, table, generation: AtomicU64::new(0), replaced: Mutex::default() })
     }
 
-    /// Reads all zones again and serves those that are right from now on. Reads files: call it on an ordinary thread.
+    /// Reads all zones again; those without problems are served from now on. Reads files: call it
+    /// on an ordinary thread.
     ///
     /// # Panics
     /// If another reload has panicked, or a sweep.
@@ -112,9 +114,9 @@ impl Store {
         done
     }
 
-    /// Frees the catalogs that reloads have replaced and nobody answers from any more; returns how many are left. Takes a while
-    /// for many records: call it on an ordinary thread. At most one is left for each [`Reader`] and for each connection that is
-    /// being answered.
+    /// Frees the catalogs that reloads have replaced and from which no thread answers any more;
+    /// returns how many are left. Takes a while for many records: call it on an ordinary thread. At
+    /// most one is left for each [`Reader`] and for each connection that is being answered.
     ///
     /// # Panics
     /// If a reload has panicked.
@@ -124,26 +126,28 @@ impl Store {
         replaced.len()
     }
 
-    /// The zones as they are now.
+    /// Returns the current zones.
     pub fn zones(&self) -> Arc<Catalog> {
         self.table.get()
     }
 
-    /// A view for one thread that answers.
+    /// Returns a view for one answering thread.
     pub fn reader(&self) -> Reader<'_> {
-        // Acquire, and before the table: a reload in between makes the reader look again.
+        // Acquire, and before the table: after a reload in between, the reader reads the table
+        // again.
         let generation = self.generation.load(Ordering::Acquire);
         Reader { store: self, generation, zones: self.table.get() }
     }
 }
 
-/// Nobody can get hold of a replaced catalog, so one with a single reference stays so.
+/// A replaced catalog gets no new references, so one with a single reference stays so.
 fn drop_unused(replaced: &mut Vec<Arc<Catalog>>) {
     replaced.retain(|catalog| Arc::strong_count(catalog) > 1);
 }
 
-/// One thread's view of the zones: a look at a counter for each query, instead of a reference that all threads count.
-/// It keeps the zones of the thread's latest query alive until the next call of [`zones`](Self::zones).
+/// One thread's view of the zones: it reads a counter for each query, instead of counting
+/// references that all threads share. It keeps the zones of the thread's latest query alive until
+/// the next call of [`zones`](Self::zones).
 #[derive(Debug)]
 pub struct Reader<'a> {
     store: &'a Store,
@@ -152,7 +156,7 @@ pub struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// The zones as they are now. Lets go of those before.
+    /// Returns the current zones. Drops the previous ones.
     #[inline]
     pub fn zones(&mut self) -> &Catalog {
         // Acquire: pairs with the Release in `Store::reload`.

@@ -1,4 +1,4 @@
-//! What the server says, beyond the examples of the standards.
+//! Answers of the server, beyond the examples of the standards.
 
 mod common;
 
@@ -61,7 +61,7 @@ fn every_type_is_served_and_hosts_come_with_their_addresses() {
                 "ar ns1.example.org. 300 AAAA 2001:db8::1",
             ],
         ),
-        // Twice the same host, once its address.
+        // The same host twice, and its address once.
         (
             "example.org.",
             "MX",
@@ -134,7 +134,7 @@ fn delegated_names_are_referred_with_glue_and_the_ds_record_is_the_parents() {
     assert_eq!(ask(&zones, "sub.example.org.", "NS"), referral);
     let ds = ask(&zones, "sub.example.org.", "DS");
     assert!(ds[0] == "NOERROR aa" && ds[1].starts_with("an sub.example.org. 300 DS 1 "), "{ds:?}");
-    // The parent's word, though the child is here, too.
+    // The parent is authoritative, although the child is served here too.
     assert_eq!(ask(&zones, "child.example.org.", "DS"), ["NXDOMAIN aa", SOA]);
     let aliased = ask(&zones, "alias.example.org.", "A");
     assert_eq!(aliased[..2], ["NOERROR aa", "an alias.example.org. 300 CNAME host.sub.example.org."]);
@@ -205,7 +205,7 @@ fn malformed_messages_get_an_error_and_answers_get_none() {
 fn flags_are_copied_or_cleared() {
     let zones = zones();
     let mut message = query("web.example.org.", "A");
-    // RD, and everything a query must not set.
+    // RD, and all bits that a query must not set.
     message[2] |= 0x07;
     message[3] = 0xff;
     let answer = reply(&zones, &message, Transport::Udp).unwrap();
@@ -241,14 +241,15 @@ fn edns_is_answered_with_edns() {
         message.extend_from_within(at..);
     };
     assert_eq!(with(&second), ["FORMERR"]);
-    // DO comes back (RFC 3225, section 3).
+    // DO is copied (RFC 3225, section 3).
     let mut dnssec = good.clone();
     dnssec[at + 7] = 0x80;
     let reply = reply(&zones, &dnssec, Transport::Udp).unwrap();
     assert_eq!(reply[reply.len() - 4], 0x80);
 }
 
-/// A zone with an answer of about `octets`, a referral with as much glue, and many mail hosts.
+/// Returns a zone with an answer of about `octets`, a referral with as much glue, and many mail
+/// hosts.
 fn large(records: usize) -> Catalog {
     let mut text = "$TTL 60\n@ SOA ns h 1 2 3 4 5\n NS ns\nns A 192.0.2.1\n".to_owned();
     for i in 0..records {

@@ -3,23 +3,17 @@
 mod common;
 
 use common::{query, show};
-use rustix::process::{Pid, Signal, kill_process};
-use std::io::{BufRead, BufReader, Read};
+use rustix::process::Signal;
 use std::net::UdpSocket;
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::process::Command;
+use tailwater_testkit::{PATIENCE, Program, run, text};
 
 const HEAD: &str = "$TTL 60\n@ SOA ns h 1 2 3 4 5\n NS ns\nns A 192.0.2.1\n";
 
 fn dns(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_dns"));
-    command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tailwater-dns"));
+    command.args(arguments);
     command
-}
-
-fn signal(child: &Child, signal: Signal) {
-    let pid = Pid::from_raw(child.id() as i32).expect("a process id");
-    kill_process(pid, signal).expect("the child is ours");
 }
 
 #[test]
@@ -28,11 +22,11 @@ fn check_reports_all_problems_and_fails() {
     let file = folder.path().join("zone");
     let zone = format!("example={}", file.display());
     std::fs::write(&file, HEAD).unwrap();
-    let output = dns(&["--zone", &zone, "--check"]).output().unwrap();
+    let output = run(&mut dns(&["--zone", &zone, "--check"]), b"");
     assert!(output.status.success());
     assert_eq!(String::from_utf8_lossy(&output.stdout), "zone example. serial 1, 3 records\n");
     std::fs::write(&file, format!("{HEAD}a CNAME b\na A 192.0.2.1\nb A 1\n")).unwrap();
-    let output = dns(&["--zone", &zone, "--check"]).output().unwrap();
+    let output = run(&mut dns(&["--zone", &zone, "--check"]), b"");
     assert!(!output.status.success());
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(
@@ -50,14 +44,11 @@ fn hangup_reloads_what_is_right_and_keeps_the_rest() {
     }
     let zones = [format!("one={}", one.display()), format!("two={}", two.display())];
     let arguments = ["--linux", "--listen", "127.0.0.1:0", "--zone", &zones[0], "--zone", &zones[1]];
-    let mut child = dns(&arguments).spawn().unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
-    let mut line_with =
-        |what: &str| lines.find(|line| line.contains(what)).unwrap_or_else(|| panic!("no {what}"));
-    let address = line_with("listening on").rsplit(' ').next().unwrap().to_owned();
+    let mut server = Program::start(&mut dns(&arguments));
+    let address = server.line_with("listening on").rsplit(' ').next().unwrap().to_owned();
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.connect(&address).unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
     let ask = |name: &str| {
         let mut buf = [0; 512];
         socket.send(&query(name, "A")).unwrap();
@@ -67,21 +58,21 @@ fn hangup_reloads_what_is_right_and_keeps_the_rest() {
     assert_eq!([ask("new.one."), ask("new.two.")], ["NXDOMAIN aa"; 2]);
     std::fs::write(&one, format!("{HEAD}new A 192.0.2.1\n")).unwrap();
     std::fs::write(&two, format!("{HEAD}new A 192.0.2.1\nbad A no\n")).unwrap();
-    signal(&child, Signal::HUP);
-    assert_eq!(line_with("reloaded"), "reloaded 1 zones, kept 1");
+    server.signal(Signal::HUP);
+    assert_eq!(server.line_with("reloaded"), "reloaded 1 zones, kept 1");
     assert_eq!([ask("new.one."), ask("new.two.")], ["NOERROR aa", "NXDOMAIN aa"]);
     std::fs::write(&two, format!("{HEAD}new A 192.0.2.1\n")).unwrap();
-    signal(&child, Signal::HUP);
-    assert_eq!(line_with("reloaded"), "reloaded 2 zones, kept 0");
+    server.signal(Signal::HUP);
+    assert_eq!(server.line_with("reloaded"), "reloaded 2 zones, kept 0");
     assert_eq!(ask("new.two."), "NOERROR aa");
-    signal(&child, Signal::TERM);
+    server.signal(Signal::TERM);
     assert_eq!(
-        line_with("answered"),
+        server.line_with("answered"),
         "5 answered over UDP, 0 over TCP, 0 ignored, 0 unsent, 0 connections too many"
     );
-    assert!(child.wait().unwrap().success());
-    let mut errors = String::new();
-    child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+    let output = server.finish();
+    assert!(output.status.success());
+    let errors = text(&output.stderr);
     assert!(
         errors.contains("two:6: not understood") && errors.contains("1 zones stay as they were"),
         "{errors}"

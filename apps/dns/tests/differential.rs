@@ -1,5 +1,5 @@
-//! The same zone and the same questions to this server and to servers that many rely on, on kernel sockets. Skips, and says so,
-//! where those are not installed.
+//! The same zone and the same questions to this server and to widely used servers, on kernel
+//! sockets. Skips, with a message, those that are not installed.
 
 mod common;
 
@@ -7,12 +7,13 @@ use common::{name, query, show};
 use std::fmt::Write as _;
 use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tailwater_dns::linux::Server;
 use tailwater_dns::serve::{Limits, Shared};
 use tailwater_dns::store::{Source, Store};
+use tailwater_testkit::{PATIENCE, Program, is_installed, loopback_address};
 
 const ZONE: &str = r#"
 $TTL 300
@@ -48,50 +49,19 @@ insub    CNAME host.sub
 x.y.z    A   192.0.2.6
 "#;
 
-/// A server that is compared with; killed when dropped.
-struct Other(Child);
-
-impl Drop for Other {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn installed(program: &str, package: &str) -> bool {
-    let folders = std::env::var_os("PATH").unwrap_or_default();
-    let mut folders: Vec<_> = std::env::split_paths(&folders).collect();
-    folders.push("/usr/sbin".into());
-    let installed = folders.iter().any(|folder| folder.join(program).exists());
-    if !installed {
-        eprintln!("skipped: no `{program}` (Debian: {package})");
-    }
-    installed
-}
-
-/// A port that was free for both a moment ago.
-fn free_port() -> u16 {
-    UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
-
-fn start(program: &str, arguments: &[&str], config: &str, folder: &Path) -> Other {
+fn start(program: &str, arguments: &[&str], config: &str, folder: &Path) -> Program {
     let file = folder.join("config");
     std::fs::write(&file, config).unwrap();
     let log = std::fs::File::create(folder.join("log")).unwrap();
     let path = format!("{}:/usr/sbin", std::env::var("PATH").unwrap_or_default());
-    let child = Command::new(program)
-        .env("PATH", path)
-        .args(arguments)
-        .arg(&file)
-        .stdin(Stdio::null())
-        .stdout(log.try_clone().unwrap())
-        .stderr(log)
-        .spawn();
-    Other(child.expect("it is installed"))
+    let mut command = Command::new(program);
+    let command = command.env("PATH", path).args(arguments).arg(&file).stdin(Stdio::null());
+    Program::spawn(command.stdout(log.try_clone().unwrap()).stderr(log))
 }
 
-/// The part of an answer that all authoritative servers agree on: code, AA, the answer in any order, and of the other sections
-/// what a resolver goes by: the SOA record of a negative answer, and the servers of a delegation with the addresses below it.
+/// Returns the part of an answer that all authoritative servers agree on: code, AA, the answer in
+/// any order, and of the other sections what a resolver uses: the SOA record of a negative answer,
+/// and the servers of a delegation with the addresses below it.
 fn essence(answer: &[u8]) -> Vec<String> {
     let mut lines: Vec<_> = show(answer).iter().map(|line| line.to_lowercase()).collect();
     let head = lines.remove(0);
@@ -101,7 +71,7 @@ fn essence(answer: &[u8]) -> Vec<String> {
             || negative && line.starts_with("ns ")
             || negative && line.starts_with("ar ns.sub.example. ")
     });
-    // A delegation's servers, not those of the zone that some add to complete answers.
+    // A delegation's servers, not those of the zone that some servers add to complete answers.
     lines.retain(|line| !line.starts_with("ns example. 300 ns "));
     lines.sort();
     lines.insert(0, head);
@@ -122,23 +92,20 @@ fn ask(server: SocketAddr, message: &[u8], patience: Duration) -> Option<Vec<u8>
     None
 }
 
-fn compare(program: &str, arguments: &[&str], config: impl FnOnce(&Path, u16) -> String) {
+fn compare(program: &str, arguments: &[&str], config: impl FnOnce(&Path, SocketAddr) -> String) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("example.zone");
     std::fs::write(&file, ZONE).unwrap();
     let store = Store::open(vec![Source { origin: name("example."), file }]).unwrap();
     let shared = Arc::new(Shared::new(store, Limits::default()));
     let ours = Server::start(&["127.0.0.1:0".parse().unwrap()], 1, &shared).unwrap();
-    let port = free_port();
-    let other = SocketAddr::from(([127, 0, 0, 1], port));
-    let _other = start(program, arguments, &config(folder.path(), port), folder.path());
-    // It refuses or fails until the zone is loaded.
+    let other = loopback_address();
+    let _other = start(program, arguments, &config(folder.path(), other), folder.path());
+    // The server refuses or fails until the zone is loaded.
     let began = Instant::now();
-    while ask(other, &query("example.", "SOA"), Duration::from_secs(20))
-        .is_none_or(|answer| answer[3] & 15 != 0)
-    {
+    while ask(other, &query("example.", "SOA"), PATIENCE).is_none_or(|answer| answer[3] & 15 != 0) {
         let log = std::fs::read_to_string(folder.path().join("log")).unwrap_or_default();
-        assert!(began.elapsed() < Duration::from_secs(20), "{program} does not serve:\n{log}");
+        assert!(began.elapsed() < PATIENCE, "{program} does not serve:\n{log}");
     }
     let mut differences = String::new();
     let mut asked = 0;
@@ -195,7 +162,7 @@ fn compare(program: &str, arguments: &[&str], config: impl FnOnce(&Path, u16) ->
         ] {
             let message = query(question, rtype);
             let [our, their] = [ours.addresses()[0], other]
-                .map(|server| essence(&ask(server, &message, Duration::from_secs(20)).expect("an answer")));
+                .map(|server| essence(&ask(server, &message, PATIENCE).expect("an answer")));
             asked += 1;
             if our != their {
                 let _ = writeln!(differences, "{question} {rtype}\n  ours:   {our:?}\n  theirs: {their:?}");
@@ -208,11 +175,11 @@ fn compare(program: &str, arguments: &[&str], config: impl FnOnce(&Path, u16) ->
 
 #[test]
 fn answers_are_those_of_knot() {
-    if installed("knotd", "knot") {
-        compare("knotd", &["-c"], |folder, port| {
-            let folder = folder.display();
+    if is_installed("knotd", "knot") {
+        compare("knotd", &["-c"], |folder, address| {
+            let (folder, ip, port) = (folder.display(), address.ip(), address.port());
             format!(
-                "server:\n  rundir: {folder}\n  listen: 127.0.0.1@{port}\n  udp-workers: 1\n  tcp-workers: 1\n  \
+                "server:\n  rundir: {folder}\n  listen: {ip}@{port}\n  udp-workers: 1\n  tcp-workers: 1\n  \
                  background-workers: 1\ndatabase:\n  storage: {folder}\nzone:\n- domain: example.\n  storage: {folder}\n  \
                  file: example.zone\n"
             )
@@ -222,11 +189,11 @@ fn answers_are_those_of_knot() {
 
 #[test]
 fn answers_are_those_of_nsd() {
-    if installed("nsd", "nsd") {
-        compare("nsd", &["-d", "-c"], |folder, port| {
-            let folder = folder.display();
+    if is_installed("nsd", "nsd") {
+        compare("nsd", &["-d", "-c"], |folder, address| {
+            let (folder, ip, port) = (folder.display(), address.ip(), address.port());
             format!(
-                "server:\n  ip-address: 127.0.0.1@{port}\n  username: \"\"\n  chroot: \"\"\n  zonesdir: \"{folder}\"\n  \
+                "server:\n  ip-address: {ip}@{port}\n  username: \"\"\n  chroot: \"\"\n  zonesdir: \"{folder}\"\n  \
                  database: \"\"\n  xfrdir: \"{folder}\"\n  pidfile: \"{folder}/pid\"\n  xfrdfile: \"{folder}/xfrd\"\n  zonelistfile: \
                  \"{folder}/zones\"\n  server-count: 1\n  do-ip6: no\nremote-control:\n  control-enable: no\nzone:\n  \
                  name: example.\n  zonefile: example.zone\n"

@@ -1,5 +1,5 @@
-//! Look-up against a model that knows nothing of trees: a list of records, and the definitions of RFC 1034 and RFC 4592 word
-//! for word.
+//! Look-up against a model without trees: a list of records, and the definitions of RFC 1034 and
+//! RFC 4592 word for word.
 
 mod common;
 
@@ -7,7 +7,7 @@ use common::{ask, catalog};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-/// What a name of the generated zone holds; names are labels, leftmost first, below `z.`.
+/// The contents of a name of the generated zone; names are labels, leftmost first, below `z.`.
 #[derive(Debug, Clone)]
 enum Holds {
     Address,
@@ -58,12 +58,13 @@ fn text(records: &Records) -> String {
     text
 }
 
-/// RFC 4592, section 2.2.2: a name exists if it or a name below it has records. The zone's own exists.
+/// RFC 4592, section 2.2.2: a name exists if it or a name below it has records. The zone's own
+/// exists.
 fn exists(records: &Records, name: &[&str]) -> bool {
     name.is_empty() || records.keys().any(|owner| owner.ends_with(name))
 }
 
-/// The answer as [`common::show`] shows it.
+/// Returns the answer as [`common::show`] shows it.
 fn model(records: &Records, question: &[&'static str], rtype: &str) -> Vec<String> {
     const SOA: &str = "ns z. 5 SOA ns.x. h.x. 1 2 3 4 5";
     let (mut name, mut answer, mut sources) = (question.to_vec(), Vec::new(), Vec::new());
@@ -107,7 +108,7 @@ fn model(records: &Records, question: &[&'static str], rtype: &str) -> Vec<Strin
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig::with_cases(500))]
     #[test]
     fn every_name_is_answered_as_the_definitions_say(
         records in records(),

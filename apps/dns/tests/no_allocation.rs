@@ -1,4 +1,5 @@
-//! Answering allocates nothing once the buffer has its size. In a file of its own, because it counts for the whole process.
+//! Answering allocates nothing once the buffer has its size. In a file of its own, because it
+//! counts the allocations of the whole process.
 
 mod common;
 
@@ -67,7 +68,8 @@ fn answering_allocates_nothing() {
             octets += out.len();
         }
     }
-    // The test harness may allocate beside us: once or twice, not for each of a thousand queries.
+    // The test harness may allocate at the same time: once or twice, not for each of a thousand
+    // queries.
     let allocations = ALLOCATIONS.load(Relaxed) - before;
     assert!(allocations < 5, "{allocations} allocations for {} queries", queries.len() * 10);
     assert!(octets > queries.len() * 200);

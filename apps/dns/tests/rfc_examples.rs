@@ -45,7 +45,7 @@ fn rfc_1034_section_6_2() {
             "A",
             &["NOERROR aa", "an SRI-NIC.ARPA. 86400 A 26.0.0.73", "an SRI-NIC.ARPA. 86400 A 10.0.0.51"],
         ),
-        // 6.2.2 wants everything; since RFC 8482 one set will do.
+        // 6.2.2 asks for everything; since RFC 8482 one set is enough.
         (
             "SRI-NIC.ARPA.",
             "ANY",
@@ -140,7 +140,8 @@ fn rfc_4592_section_2_2_1() {
             ],
         ),
         ("ghost.*.example.", "MX", &["NXDOMAIN aa", soa]),
-        // The wildcard asked for by its own name, and one whose closest encloser is an empty non-terminal.
+        // A query for the wildcard's own name, and one whose closest encloser is an empty
+        // non-terminal.
         ("*.example.", "MX", &["NOERROR aa", "an *.example. 3600 MX 10 host1.example.", host1]),
         ("_tcp.host2.example.", "TXT", &["NOERROR aa", soa]),
         ("x._tcp.host2.example.", "TXT", &["NXDOMAIN aa", soa]),
@@ -175,7 +176,7 @@ fn rfc_2308_negative_answers() {
         // 2.2: no data.
         ("ANOTHER.XX.", "A", &["NOERROR aa", soa]),
         ("ALIAS.XX.", "A", &["NOERROR aa", "an ALIAS.XX. 86400 CNAME ANOTHER.XX.", soa]),
-        // Another's to say.
+        // The target is in another zone.
         ("AWAY.XX.", "A", &["NOERROR aa", "an AWAY.XX. 86400 CNAME www.example."]),
     ];
     for (question, rtype, wanted) in table {

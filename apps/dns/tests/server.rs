@@ -16,9 +16,9 @@ use tailwater_dns::service::Service;
 use tailwater_dns::store::{Source, Store};
 
 #[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc;
+static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
 
-/// A busy machine may take its time.
+/// Maximum wait on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn write_zone(file: &Path, serial: u32) {
@@ -29,9 +29,9 @@ fn write_zone(file: &Path, serial: u32) {
     std::fs::write(file, text).expect("a temporary file");
 }
 
-/// A folder with zone `example.`, and a server of it without threads.
+/// Returns a folder with zone `example.`, and a server of it without threads.
 fn shared(limits: Limits) -> (tempfile::TempDir, Arc<Shared>) {
-    // In memory: a file that is written again and again waits for a busy disk.
+    // In memory: a file that is rewritten many times would wait for a busy disk.
     let folder = tempfile::tempdir_in("/dev/shm").expect("a temporary folder");
     let file = folder.path().join("example.zone");
     write_zone(&file, 1);
@@ -43,14 +43,15 @@ fn loopback() -> [SocketAddr; 1] {
     [SocketAddr::from(([127, 0, 0, 1], 0))]
 }
 
-/// The serial number of an answer to a question for the SOA record.
+/// Returns the serial number of an answer to a question for the SOA record.
 fn serial(answer: &[u8]) -> u32 {
     let lines = show(answer);
     let record = lines.get(1).unwrap_or_else(|| panic!("{lines:?}"));
     record.split(' ').nth(6).and_then(|serial| serial.parse().ok()).expect("a SOA record")
 }
 
-/// Asks until told to stop; each answer must be of the zones of a reload that was over, or later. Returns how often it asked.
+/// Queries until `stop` is set; each answer must be of the zones of a reload that was complete, or
+/// later. Returns how often it queried.
 fn ask_during_reloads(
     socket: &impl Datagrams,
     server: SocketAddr,
@@ -73,7 +74,7 @@ fn ask_during_reloads(
     asked
 }
 
-/// Reloads again and again, with a file that is wrong each third time.
+/// Reloads many times, with a file that has an error each third time.
 fn reload(file: &Path, shared: &Shared, current: &AtomicU32, times: u32) {
     for round in 2..times + 2 {
         if round % 3 == 0 {
@@ -154,7 +155,7 @@ fn connections_carry_many_queries_and_reloads_lose_nothing_on_tailwater() {
 #[test]
 fn a_kernel_socket_that_was_shut_down_is_an_error_and_no_panic() {
     let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-    // ENOTCONN is Linux's answer, and the socket is shut down all the same.
+    // Linux returns ENOTCONN and shuts the socket down all the same.
     let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Read);
     let error = Datagrams::recv_from(&socket, &mut [0; 16]).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::NotConnected);
@@ -175,7 +176,8 @@ fn read_message(stream: &mut impl Read) -> Vec<u8> {
     message
 }
 
-/// Several queries at once, one in single octets, and answers in order; the same for both kinds of sockets.
+/// Several queries at once, one in single octets, and answers in order; the same for both kinds of
+/// sockets.
 fn talk(stream: &mut (impl Read + Write)) {
     let queries = [query("example.", "SOA"), edns_query("big.example.", "A", 512), query("no.example.", "A")];
     stream.write_all(&framed(&queries)).unwrap();
@@ -186,13 +188,13 @@ fn talk(stream: &mut (impl Read + Write)) {
         stream.write_all(&[octet]).unwrap();
     }
     assert_eq!(serial(&read_message(stream)), 1);
-    // More answers than are collected, while nobody reads.
+    // More answers than are collected, while the client does not read.
     let many = vec![queries[1].clone(); 50];
     stream.write_all(&framed(&many)).unwrap();
     for _ in &many {
         assert_eq!(show(&read_message(stream)).len(), 202);
     }
-    // What is no query ends the connection, after the answers before it.
+    // A message that is not a query ends the connection, after the answers before it.
     let mut answer = queries[0].clone();
     answer[2] |= 0x80;
     stream.write_all(&framed(&[queries[2].clone(), answer])).unwrap();
@@ -219,7 +221,7 @@ fn a_connection_without_a_whole_query_ends_however_busily_it_drips() {
         let began = Instant::now();
         let mut stream = std::net::TcpStream::connect(server.addresses()[0]).unwrap();
         stream.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
-        // A query of 65,535 octets that never comes to its end.
+        // A query of 65,535 octets that never ends.
         stream.write_all(&[0xff, 0xff]).unwrap();
         loop {
             match stream.read(&mut [0; 1]) {
@@ -236,7 +238,7 @@ fn a_connection_without_a_whole_query_ends_however_busily_it_drips() {
     }
 }
 
-/// A client with one query, that takes an octet of the answer at a time, each only after a while.
+/// A client with one query that reads one octet of the answer at a time, each after a pause.
 struct Dripping {
     query: std::io::Cursor<Vec<u8>>,
     taken: usize,
@@ -304,7 +306,7 @@ fn replaced_zones_are_freed_by_whoever_sweeps_and_not_by_whoever_answers() {
 fn threads_that_get_no_queries_let_go_of_replaced_zones() {
     let (_folder, shared) = shared(Limits::default());
     let server = Server::start(&loopback(), 2, &shared).unwrap();
-    // One thread answers, so that both have begun in all likelihood; it makes no difference if not.
+    // One thread answers, so that both have probably begun; it makes no difference if not.
     let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     socket.send_to(&query("example.", "SOA"), server.addresses()[0]).unwrap();
@@ -315,7 +317,7 @@ fn threads_that_get_no_queries_let_go_of_replaced_zones() {
     all_replaced_zones_are_freed(&shared, std::thread::sleep);
 }
 
-/// Nobody asks any more.
+/// No query is sent any more.
 fn all_replaced_zones_are_freed(shared: &Shared, sleep: impl Fn(Duration)) {
     let deadline = Instant::now() + PATIENCE;
     while shared.store.sweep() > 0 {
@@ -344,7 +346,7 @@ fn connections_beyond_the_limit_are_closed_and_their_places_come_back() {
     drop(first);
     let deadline = Instant::now() + PATIENCE;
     while !asks(&mut connect()) {
-        assert!(Instant::now() < deadline, "no place comes back");
+        assert!(Instant::now() < deadline, "no place becomes free");
     }
-    assert!(asks(&mut second), "who was there stays");
+    assert!(asks(&mut second), "the earlier connection stays");
 }

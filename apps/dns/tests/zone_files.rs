@@ -1,4 +1,4 @@
-//! Master files: what is understood, and what is said about what is wrong.
+//! Master files: what is accepted, and the messages about errors.
 
 mod common;
 
@@ -12,10 +12,10 @@ use tailwater_dns::catalog::Catalog;
 use tailwater_dns::zone::Zone;
 use tailwater_dns::zone::read::{MAX_DEPTH, parse_zone, read_zone};
 
-/// What every zone needs; two lines.
+/// The records that every zone needs, in two lines.
 const HEAD: &str = "@ 60 SOA ns.example.net. h 1 2 3 4 5\n@ 60 NS ns.example.net.\n";
 
-/// Reads zone `example.` from the file `main` of some.
+/// Reads zone `example.` from the file `main` of `files`.
 fn read(files: &[(&str, &str)]) -> Result<Zone, Vec<String>> {
     let files: HashMap<&str, &str> = files.iter().copied().collect();
     let mut open = |path: &Path| {
@@ -117,13 +117,13 @@ fn problems_name_file_line_and_remedy() {
         ("b TXT (\n c\n", &["zones/main:3: the file ends within an entry"]),
         ("b TXT \"c\n", &["zones/main:3: the file ends within"]),
         ("a DNAME b\n", &["zones/main:3: DNAME records cannot be served as they must be: leave them out"]),
-        ("a TYPE41 \\# 0\n", &["zones/main:3: OPT is no type of records in zones"]),
+        ("a TYPE41 \\# 0\n", &["zones/main:3: OPT is not a record type of zones"]),
         ("a TYPE1 \\# 3 010203\n", &["zones/main:3: the data of this A record are malformed"]),
         ("a..b A 192.0.2.1\n", &["zones/main:3: a name with an empty part"]),
         ("$ORIGIN a..b\nc A 192.0.2.1\n", &["zones/main:4: a name with an empty part"]),
         ("a MX 1 a..b\n", &["zones/main:3: the data of this MX record are malformed"]),
         ("$INCLUDE no\n", &["zones/no: cannot read it"]),
-        // More than one at a time.
+        // Several at a time.
         (
             "a.org. A 192.0.2.1\nb CNAME c\nb A 192.0.2.1\n",
             &["zones/main:3: a.org is not", "zones/main:4: b.exam"],
@@ -217,7 +217,7 @@ const WORDS: [&str; 34] = [
 ];
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 4000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig::with_cases(4000))]
     #[test]
     fn no_text_breaks_the_reader(words in prop::collection::vec((prop::sample::select(&WORDS[..]), 0usize..4), 0..60)) {
         let spaced = words.iter().map(|(word, space)| format!("{word}{}", ["", " ", " ", "\n"][*space]));

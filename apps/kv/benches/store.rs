@@ -1,5 +1,5 @@
-//! What the store itself costs: finding, copying out and storing items, with many more of them than fit a cache; and a whole
-//! command from bytes to bytes, and over TCP.
+//! What the store itself costs: finding, copying out and storing items, with many more of them than
+//! fit a cache; and a whole command from bytes to bytes, and over TCP.
 
 use std::hint::black_box;
 use std::io::{Read, Write};

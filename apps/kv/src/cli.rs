@@ -1,7 +1,9 @@
-//! The command line of `kv`, for its own binary and for programs that carry it inside. Options have memcached's letters.
+//! The command line of `kv`, for its own binary and for programs that carry it inside. Options have
+//! memcached's letters.
 //!
-//! Owns: arguments, signals, the secret of the hash function, and the few lines of output. Printing happens on ordinary
-//! threads: standard output's lock belongs to a thread of the kernel and must not be held over a switch of user threads.
+//! Owns: arguments, signals, the secret of the hash function, and the few lines of output. Printing
+//! happens on ordinary threads: standard output's lock belongs to a thread of the kernel and must
+//! not be held over a switch of user threads.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -20,9 +22,9 @@ use crate::store::{Config, Store};
 
 /// Examples, for `after_help`.
 pub const EXAMPLES: &str = "Examples:
-  kv -m 1024 -p 11211
-  tailwater run --name kv --kthreads 1 --ip 10.77.0.2 -- kv -U 11211
-  kv --linux -l 127.0.0.1
+  tailwater-kv -m 1024 -p 11211
+  tailwater run --name kv --kthreads 1 --ip 10.77.0.2 -- tailwater-kv -U 11211
+  tailwater-kv --linux -l 127.0.0.1
 
 Without --linux it runs on Tailwater; TAILWATER_* variables say how (see `tailwater run --help`).";
 
@@ -48,11 +50,11 @@ pub struct Options {
     /// Largest item, in bytes or with k or m: 1k to 1024m
     #[arg(short = 'I', long = "max-item-size", value_name = "SIZE", default_value = "1m", value_parser = size)]
     max_item: usize,
-    /// Most connections
+    /// Maximum number of connections
     #[arg(short = 'c', long = "conn-limit", value_name = "N", default_value_t = 1024)]
     connections: u32,
-    /// Cores to serve on at once: kthreads of the runtime, or threads on the UDP socket [default: what
-    /// TAILWATER_KTHREADS says, with --linux 1]
+    /// Cores to serve on at once: kthreads of the runtime, or threads on the UDP socket [default:
+    /// TAILWATER_KTHREADS, with --linux 1]
     #[arg(short = 't', long = "threads", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
     /// Fail to store when memory is full, instead of removing what was not used for longest
@@ -61,19 +63,21 @@ pub struct Options {
     /// Refuse flush_all
     #[arg(short = 'F', long = "disable-flush-all")]
     no_flush: bool,
-    /// Close connections that send nothing, or take nothing of their answers, for so many seconds; 0 for never
+    /// Close connections that send nothing, or read none of their answers, for this many seconds;
+    /// 0 for never
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     idle_timeout: u32,
 }
 
-/// A number of bytes as memcached's `-I` takes it.
+/// Returns a number of bytes as memcached's `-I` takes it.
 fn size(text: &str) -> Result<usize, String> {
     let (digits, unit) = match text.as_bytes().last() {
         Some(b'k' | b'K') => (&text[..text.len() - 1], 1 << 10),
         Some(b'm' | b'M') => (&text[..text.len() - 1], 1 << 20),
         _ => (text, 1),
     };
-    let number: usize = digits.parse().map_err(|_| format!("`{text}` is no size; write 4096, 512k or 2m"))?;
+    let number: usize =
+        digits.parse().map_err(|_| format!("`{text}` is not a size; write 4096, 512k or 2m"))?;
     let size = number.checked_mul(unit).filter(|size| Config::ITEM_BOUNDS.contains(size));
     size.ok_or_else(|| format!("{text} is out of bounds; the limit is between 1k and 1024m"))
 }
@@ -81,7 +85,7 @@ fn size(text: &str) -> Result<usize, String> {
 /// Serves until SIGINT or SIGTERM, then ends the process.
 ///
 /// # Errors
-/// When the service cannot start, with the reason.
+/// If the service cannot start, with the reason.
 pub fn run(options: &Options) -> anyhow::Result<()> {
     // Before anything starts, so that no signal is missed.
     let signals = Signals::new([SIGINT, SIGTERM]).context("cannot catch signals")?;
@@ -102,7 +106,7 @@ fn store(options: &Options) -> anyhow::Result<Store> {
     Ok(Store::new(Config { memory, max_item: options.max_item, evict, secret })?)
 }
 
-/// The settings of a server that has `cores` to serve on unless the options say how many.
+/// Returns the settings of a server that serves on `cores` unless the options set another number.
 fn settings(options: &Options, cores: u32) -> Settings {
     let default = if options.linux { "127.0.0.1" } else { "0.0.0.0" };
     Settings {
@@ -141,9 +145,9 @@ fn serve(options: &Options, store: Store, clock: Clock, signals: Signals) -> any
     Ok(())
 }
 
-/// Says where the service listens and ends the process on a signal.
+/// Prints where the service listens and ends the process on a signal.
 fn end_on_signal(started: &Receiver<Listening>, mut signals: Signals) {
-    // The service failed to start: the other thread tells why.
+    // The service failed to start; the other thread reports why.
     let Ok(listening) = started.recv() else { return };
     let printed = announce(listening);
     if printed.is_ok() {

@@ -1,8 +1,9 @@
-//! Any bytes as a client's: one model for property tests and for fuzzing.
+//! Arbitrary bytes as a client's input: one model for property tests and for fuzzing.
 //!
-//! Owns a small store behind a connection and a datagram server, and what must hold whatever is sent: nobody panics, the
-//! store's invariants and its memory limit hold, buffers are bounded, a connection that is gone leaves nothing pinned, and
-//! the pieces in which bytes arrive do not change the answer. No contract towards anybody outside this repository.
+//! Owns a small store behind a connection and a datagram server, and the checks. Whatever is sent,
+//! nothing panics, the store's invariants and its memory limit hold, buffers are bounded, a closed
+//! connection leaves nothing pinned, and the pieces in which bytes arrive do not change the answer.
+//! The module is no stable interface for other repositories.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,11 +14,11 @@ use crate::store::{Config, Now, Store};
 
 const MEMORY: usize = 256 << 10;
 const MAX_ITEM: usize = 32 << 10;
-/// Connections that there are besides: more than are listed.
+/// Number of further connections: more than are listed.
 const PEERS: u16 = 300;
 const NOW: Now = Now { seconds: 100, start_unix: 1_700_000_000 };
 
-/// A service over a store so small that items make way.
+/// Returns a service over a store so small that items make way.
 #[must_use]
 pub fn service() -> Arc<Service> {
     let config = Config { memory: MEMORY, max_item: MAX_ITEM, evict: true, secret: [1, 2] };
@@ -33,25 +34,26 @@ pub fn service() -> Arc<Service> {
     Service::new(Store::new(config).expect("the configuration is within bounds"), settings)
 }
 
-/// Other clients, with addresses as long as can be.
+/// Registers other clients, with addresses as long as possible.
 pub(crate) fn peers(service: &Arc<Service>) -> Vec<Registered> {
     let address = |port| SocketAddr::from(([u16::MAX; 8], u16::MAX - port));
     (0..PEERS).filter_map(|port| service.register(address(port), NOW)).collect()
 }
 
-/// Sends `bytes` in pieces of up to `piece` bytes over a new connection, and returns what comes back.
+/// Sends `bytes` in pieces of up to `piece` bytes over a new connection; returns the answer.
 ///
 /// # Panics
-/// When something does not hold.
+/// If a check fails.
 #[must_use]
 pub fn answers(service: &Arc<Service>, bytes: &[u8], piece: usize) -> Vec<u8> {
     converse(&mut Connection::new(Arc::clone(service)), bytes, piece)
 }
 
-/// Sends `bytes` in pieces of up to `piece` bytes over a connection, and returns what comes back until it waits or closes.
+/// Sends `bytes` in pieces of up to `piece` bytes over a connection; returns the answer up to where
+/// it waits or closes.
 ///
 /// # Panics
-/// When something does not hold.
+/// If a check fails.
 #[must_use]
 pub fn converse(connection: &mut Connection, bytes: &[u8], piece: usize) -> Vec<u8> {
     let (mut rest, mut answers) = (bytes, Vec::new());
@@ -78,10 +80,10 @@ pub fn converse(connection: &mut Connection, bytes: &[u8], piece: usize) -> Vec<
     answers
 }
 
-/// A client over a stream, whose first byte says in which pieces the others arrive.
+/// Runs a client over a stream; the first byte selects the pieces in which the others arrive.
 ///
 /// # Panics
-/// When something does not hold.
+/// If a check fails.
 pub fn stream(data: &[u8]) {
     let Some((&first, bytes)) = data.split_first() else { return };
     let (whole, pieces) = (service(), service());
@@ -92,19 +94,20 @@ pub fn stream(data: &[u8]) {
         service.store.check();
         assert_eq!(service.store.totals(NOW).pinned_cells, 0);
     }
-    // Counts of bytes and commands are the same in the end only.
+    // Counts of bytes and commands are equal only at the end.
     let tells_counts = bytes.windows(5).any(|word| word == b"stats") || bytes.contains(&0x10);
-    // A line that is too long without an end in sight ends the connection, and whether it is in sight depends.
+    // A line that is too long ends the connection unless its end is in the buffer, which depends on
+    // the pieces.
     let lines_fit = bytes.split(|&c| c == b'\n').all(|line| line.len() <= 2048);
     if !tells_counts && lines_fit {
         assert!(at_once == in_pieces, "pieces change the answer");
     }
 }
 
-/// A datagram, twice: the first may change what is stored.
+/// Sends a datagram twice, because the first may change what is stored.
 ///
 /// # Panics
-/// When something does not hold.
+/// If a check fails.
 pub fn datagram(data: &[u8]) {
     let service = service();
     let _peers = peers(&service);

@@ -1,11 +1,11 @@
 //! A memcached-compatible key-value store.
 //!
-//! Owns: the [store] itself, the [protocols](protocol) as state machines over byte buffers, the [servers](server)
-//! on Tailwater and on kernel sockets, and the [command line](cli). What is a matter of memcached's protocol follows
-//! memcached 1.6 and its protocol.txt to the byte; differences are listed in the book.
+//! Owns the [store] itself, the [protocols](protocol) as state machines over byte buffers, the
+//! [servers](server) on Tailwater and on kernel sockets, and the [command line](cli). The protocol
+//! follows memcached 1.6 and its protocol.txt to the byte; differences are listed in the book.
 //!
-//! Both servers run the same [`protocol::Connection`] over the same [`store::Store`], one thread per connection; they differ
-//! in whose threads and sockets these are.
+//! Both servers run the same [`protocol::Connection`] over the same [`store::Store`], one thread
+//! per connection; they differ only in whose threads and sockets these are.
 
 #![forbid(unsafe_code)]
 

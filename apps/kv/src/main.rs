@@ -1,10 +1,10 @@
-//! `kv`: a memcached-compatible store until it is told to stop.
+//! `tailwater-kv`: a memcached-compatible store until a signal ends it.
 
 use clap::Parser;
 use tailwater_kv::cli::{EXAMPLES, Options, run};
 
 #[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc;
+static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
 
 /// Keep items in memory for clients of memcached
 #[derive(Debug, Parser)]

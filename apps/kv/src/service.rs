@@ -1,6 +1,7 @@
-//! What all connections of a server share: the store, what it was told at its start, and counts of connections and bytes.
+//! State shared by all connections of a server: the store, the settings, and counts of connections
+//! and bytes.
 //!
-//! All counters are relaxed: they are read for people, and nothing follows from one for another.
+//! All counters are relaxed: they are only reported, and no decision relates one to another.
 
 use std::net::SocketAddr;
 use std::sync::PoisonError;
@@ -11,10 +12,11 @@ use tailwater::sync::Mutex;
 
 use crate::store::{Now, Store};
 
-/// What it says it is: the version of memcached whose protocol it speaks, for clients that ask before they use it.
+/// Version reported to clients: that of the memcached whose protocol it speaks, for clients that
+/// check it.
 pub const VERSION: &str = "1.6.18-tailwater";
 
-/// What a server was told at its start, by memcached's names.
+/// The settings of a server, by memcached's names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// TCP port (`-p`).
@@ -23,31 +25,31 @@ pub struct Settings {
     pub udp_port: u16,
     /// Address (`-l`).
     pub listen: String,
-    /// Most connections (`-c`).
+    /// Maximum number of connections (`-c`).
     pub max_connections: u32,
-    /// Threads of the machine that serve at once (`-t`).
+    /// Threads that serve at once (`-t`).
     pub threads: u32,
-    /// Seconds after which a connection is closed that is silent, or that takes nothing of its answers; 0 for never
-    /// (`-o idle_timeout`).
+    /// Seconds after which an idle connection is closed, or one that does not read its answers; 0
+    /// for never (`-o idle_timeout`).
     pub idle_timeout: u32,
-    /// Whether clients may flush (off with `-F`).
+    /// True if clients may flush (off with `-F`).
     pub flush: bool,
 }
 
-/// Shared by all connections.
+/// The state shared by all connections.
 #[derive(Debug)]
 pub struct Service {
     /// The items.
     pub store: Store,
-    /// As started.
+    /// The settings.
     pub settings: Settings,
-    /// Level of talkativeness that a client last set; nothing depends on it.
+    /// The verbosity that a client last set, which has no effect.
     pub verbosity: AtomicU32,
     /// Connections accepted.
     pub total_connections: AtomicU64,
     /// Connections refused because there were too many.
     pub rejected_connections: AtomicU64,
-    /// Connections closed because they were silent, or took nothing.
+    /// Connections closed because they were idle.
     pub idle_kicks: AtomicU64,
     /// Bytes received.
     pub bytes_read: AtomicU64,
@@ -57,7 +59,7 @@ pub struct Service {
     pub flushes: AtomicU64,
     /// Meta commands.
     pub meta_commands: AtomicU64,
-    /// By a number that is never used again, and that `stats reset` does not touch.
+    /// Open connections by a number that is never reused and that `stats reset` does not change.
     open: Mutex<BTreeMap<u64, Arc<Peer>>>,
     next: AtomicU64,
 }
@@ -71,17 +73,17 @@ pub struct Peer {
     pub last: AtomicU32,
 }
 
-/// Keeps a connection among those that are open.
+/// Guard that keeps a connection in the list of open ones.
 #[derive(Debug)]
 pub struct Registered {
     service: Arc<Service>,
     number: u64,
-    /// What is known of it.
+    /// The connection's entry.
     pub peer: Arc<Peer>,
 }
 
 impl Service {
-    /// A service over `store`.
+    /// Creates a service over `store`.
     #[must_use]
     pub fn new(store: Store, settings: Settings) -> Arc<Self> {
         Arc::new(Self {
@@ -100,7 +102,7 @@ impl Service {
         })
     }
 
-    /// Counts a new connection; `None` if there are too many.
+    /// Registers a new connection; `None` if there are too many.
     pub fn register(self: &Arc<Self>, address: SocketAddr, now: Now) -> Option<Registered> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if open.len() >= self.settings.max_connections as usize {
@@ -114,20 +116,20 @@ impl Service {
         Some(Registered { service: Arc::clone(self), number, peer })
     }
 
-    /// Connections that are open.
+    /// Returns the number of open connections.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.open.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// The oldest connections that are open, at most `most`, with their numbers.
+    /// Returns the oldest connections that are open, at most `most`, with their numbers.
     #[must_use]
     pub fn peers(&self, most: usize) -> Vec<(u64, Arc<Peer>)> {
         let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         open.iter().take(most).map(|(&number, peer)| (number, Arc::clone(peer))).collect()
     }
 
-    /// Counts from zero again (`stats reset`).
+    /// Resets the counters (`stats reset`).
     pub fn reset_counters(&self) {
         self.store.reset_counters();
         let counters =

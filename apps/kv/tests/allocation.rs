@@ -69,7 +69,8 @@ fn commands_allocate_nothing() {
     round(&mut connection);
     let before = ALLOCATIONS.load(Relaxed);
     (0..1000).for_each(|_| round(&mut connection));
-    // The test's own threads may allocate a few times meanwhile, but not as often as there are commands.
+    // The test's own threads may allocate a few times meanwhile, but not as often as there are
+    // commands.
     let during = ALLOCATIONS.load(Relaxed) - before;
     assert!(during < 100, "{during} allocations in 1000 rounds");
 }

@@ -1,45 +1,36 @@
-//! The `kv` program: what its options make it do.
+//! The `tailwater-kv` program: what its options make it do.
 
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
+use tailwater_testkit::Program;
 
-struct Kv(Child);
-
-impl Drop for Kv {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// A standalone `kv` with a UDP port, once it listens.
-fn start(kthreads: &str, options: &[&str]) -> Kv {
-    let process = Command::new(env!("CARGO_BIN_EXE_kv"))
-        .args(["-p", "0", "-U", "11211"])
+/// Returns a standalone program with a UDP port, once it listens.
+fn start(kthreads: &str, options: &[&str]) -> Program {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tailwater-kv"));
+    command
+        .args(["-U", "11211"])
         .args(options)
-        .envs([("TAILWATER_KTHREADS", kthreads), ("TAILWATER_DUMP_SIGNAL", "quit")])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut kv = Kv(process);
-    let lines = BufReader::new(kv.0.stdout.take().unwrap()).lines();
-    let mut udp = lines.map_while(Result::ok).filter(|line| line.ends_with(" for datagrams"));
-    assert!(udp.next().is_some(), "it ended");
+        .envs([("TAILWATER_KTHREADS", kthreads), ("TAILWATER_DUMP_SIGNAL", "quit")]);
+    let mut kv = Program::start(&mut command);
+    kv.line_with(" for datagrams");
     kv
 }
 
-/// User threads of this name, from what the program prints when asked for all of them.
-fn user_threads(kv: &mut Kv, name: &str) -> usize {
-    kill_process(Pid::from_child(&kv.0), Signal::QUIT).unwrap();
-    let mut lines = BufReader::new(kv.0.stderr.take().unwrap()).lines().map_while(Result::ok);
-    let count = lines.find_map(|line| {
-        line.strip_prefix("tailwater: ")?.strip_suffix(" user threads")?.parse::<usize>().ok()
-    });
-    let all = lines.filter(|line| line.starts_with("user thread ")).take(count.expect("a dump"));
-    all.filter(|line| line.starts_with(&format!("user thread '{name}' "))).count()
+/// Returns the number of user threads of this name in the dump that the program prints on a signal.
+fn user_threads(kv: &mut Program, name: &str) -> usize {
+    kv.signal(Signal::QUIT);
+    let count = loop {
+        let line = kv.error_line().expect("a dump");
+        let count = line.strip_prefix("tailwater: ").and_then(|rest| rest.strip_suffix(" user threads"));
+        if let Some(count) = count.and_then(|count| count.parse::<usize>().ok()) {
+            break count;
+        }
+    };
+    (0..count)
+        .map(|_| kv.error_line_with("user thread '"))
+        .filter(|line| line.starts_with(&format!("user thread '{name}' ")))
+        .count()
 }
 
 #[test]
@@ -48,4 +39,13 @@ fn datagrams_are_served_on_as_many_cores_as_the_runtime_has() {
         let mut kv = start(kthreads, options);
         assert_eq!(user_threads(&mut kv, "kv-udp"), wanted, "{kthreads} kthreads, options {options:?}");
     }
+}
+
+#[test]
+fn a_standalone_service_says_once_that_no_other_process_reaches_it() {
+    let mut kv = start("1", &[]);
+    assert_eq!(user_threads(&mut kv, "main"), 1);
+    let said = kv.errors();
+    assert_eq!(said.matches("no other process reaches it").count(), 1, "{said}");
+    assert!(said.contains("tailwater run") && said.contains("--tap"), "{said}");
 }

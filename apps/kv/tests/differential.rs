@@ -1,66 +1,54 @@
 //! The same bytes to a real memcached and to the store, and the same bytes back.
 //!
-//! Skips, and says so, where memcached is not installed. Conversations end with a command whose answer is known, so nothing
-//! waits for time to pass; what depends on the second it happens in is not asked for. Random conversations print the seed that
-//! repeats them.
+//! Skipped, with a message, where memcached is not installed. Conversations end with a command
+//! whose answer is known, so no wait is for time to pass; answers that depend on the second are not
+//! compared. Random conversations have fixed seeds, and print the one that fails.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::process::Command;
 
 use tailwater_kv::server::{Clock, kernel};
 use tailwater_kv::service::{Service, Settings, VERSION};
 use tailwater_kv::store::{Config, Store};
+use tailwater_testkit::{PATIENCE, Program, is_installed, loopback_address, until};
 
-const PATIENCE: Duration = Duration::from_secs(30);
 /// Ends a conversation; nothing else is answered like it.
 const END: &[u8] = b"mn\r\n";
 const ENDED: &[u8] = b"MN\r\n";
 
 struct Memcached {
-    process: Child,
+    _program: Program,
     address: SocketAddr,
 }
 
-impl Drop for Memcached {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-/// A port that was free a moment ago.
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
-
+/// Starts memcached with the same address for TCP and UDP, which no other program uses; none if it
+/// is not installed.
 fn memcached() -> Option<Memcached> {
-    let port = free_port();
+    if !is_installed("memcached", "memcached") {
+        return None;
+    }
+    let address = loopback_address();
+    let (ip, port) = (address.ip().to_string(), address.port().to_string());
     let mut command = Command::new("memcached");
     // -u matters to root only.
-    command.args(["-u", "nobody", "-l", "127.0.0.1", "-p", &port.to_string(), "-U", &port.to_string()]);
-    let Ok(process) = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn() else {
-        eprintln!("skipped: no `memcached` (Debian: memcached)");
-        return None;
-    };
-    let address = SocketAddr::from(([127, 0, 0, 1], port));
-    let mut memcached = Memcached { process, address };
-    let deadline = Instant::now() + PATIENCE;
-    while TcpStream::connect(address).is_err() {
-        assert!(Instant::now() < deadline, "memcached does not listen");
-        assert!(memcached.process.try_wait().unwrap().is_none(), "memcached ended");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    Some(memcached)
+    command.args(["-u", "nobody", "-l", &ip, "-p", &port, "-U", &port]);
+    let mut program = Program::start(&mut command);
+    until("memcached listens", || {
+        assert!(program.is_running(), "memcached ended: {}", program.errors());
+        TcpStream::connect(address).is_ok()
+    });
+    Some(Memcached { _program: program, address })
 }
 
+/// Starts the store with the same address for TCP and UDP, which no other program uses.
 fn ours() -> SocketAddr {
     let config = Config { memory: 64 << 20, max_item: 1 << 20, evict: true, secret: [1, 2] };
+    let address = loopback_address();
     let settings = Settings {
-        tcp_port: 0,
-        udp_port: free_port(),
-        listen: "127.0.0.1".to_owned(),
+        tcp_port: address.port(),
+        udp_port: address.port(),
+        listen: address.ip().to_string(),
         max_connections: 1024,
         threads: 1,
         idle_timeout: 0,
@@ -68,16 +56,11 @@ fn ours() -> SocketAddr {
     };
     let service = Service::new(Store::new(config).unwrap(), settings);
     let listening = kernel::start(&service, Clock::start()).unwrap();
-    // Datagrams go to another port, which the caller asks for by `udp_of`.
-    UDP.with(|udp| udp.set(listening.udp));
-    listening.tcp
+    assert_eq!((listening.tcp, listening.udp), (address, Some(address)));
+    address
 }
 
-thread_local! {
-    static UDP: std::cell::Cell<Option<SocketAddr>> = const { std::cell::Cell::new(None) };
-}
-
-/// What comes back for `request`, up to the answer `ended` or the end of the connection.
+/// Returns what comes back for `request`, up to the answer `ended` or the end of the connection.
 fn converse(to: SocketAddr, request: &[u8], ended: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(to).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -211,8 +194,8 @@ impl Random {
         format!("key{}", self.below(6))
     }
 
-    /// A key that is counted with and never read: a number that shrinks is padded with spaces, but not by memcached while an
-    /// answer with the old value is on its way.
+    /// Returns a key that is counted with and never read: a number that shrinks is padded with
+    /// spaces, but not by memcached while an answer with the old value is on its way.
     fn counter(&mut self) -> String {
         format!("n{}", self.below(3))
     }
@@ -257,7 +240,8 @@ impl Random {
     }
 }
 
-/// Both begin empty and give out the same version numbers, so that answers are equal to the last byte.
+/// Both begin empty and give out the same version numbers, so that answers are equal to the last
+/// byte.
 #[test]
 fn random_lines_are_answered_as_memcached_answers_them() {
     let Some(memcached) = memcached() else { return };
@@ -270,7 +254,7 @@ fn random_lines_are_answered_as_memcached_answers_them() {
     }
 }
 
-/// A packet of the binary protocol.
+/// Returns a packet of the binary protocol.
 fn packet(opcode: u8, extras: &[u8], key: &[u8], value: &[u8], cas: u64) -> Vec<u8> {
     let mut bytes = vec![0x80, opcode];
     bytes.extend((key.len() as u16).to_be_bytes());
@@ -281,7 +265,7 @@ fn packet(opcode: u8, extras: &[u8], key: &[u8], value: &[u8], cas: u64) -> Vec<
     [&bytes, extras, key, value].concat()
 }
 
-/// A no-op that nothing else looks like, and its answer.
+/// Returns a no-op that nothing else looks like, and its answer.
 fn last_packet() -> (Vec<u8>, Vec<u8>) {
     let (mut request, mut answer) = (packet(10, &[], &[], &[], 0), packet(10, &[], &[], &[], 0));
     request[12..16].copy_from_slice(b"last");
@@ -362,7 +346,7 @@ fn packets() -> Vec<Vec<u8>> {
         packet(1, &flags, b"k", &huge, 0),
         packet(0x10, &[], b"foo", b"", 0),
         packet(0x10, &[], b"reset", b"", 0),
-        // SASL is off; and a command nobody knows.
+        // SASL is off; and an unknown command.
         packet(0x20, &[], b"", b"", 0),
         packet(0x55, &[], b"", b"", 0),
         // Wrong lengths, which end the connection.
@@ -410,10 +394,9 @@ fn ask(socket: &UdpSocket, to: SocketAddr, request: &[u8]) -> Vec<Vec<u8>> {
 #[test]
 fn datagrams_are_answered_as_memcached_answers_them() {
     let Some(memcached) = memcached() else { return };
-    let tcp = ours();
-    let ours = UDP.with(std::cell::Cell::get).unwrap();
+    let ours = ours();
     let large = format!("set big 0 0 5000\r\n{}\r\nset a 0 0 1\r\nb\r\nmn\r\n", "x".repeat(5000));
-    compare(memcached.address, tcp, large.as_bytes(), ENDED, "what is asked for");
+    compare(memcached.address, ours, large.as_bytes(), ENDED, "what is asked for");
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     let header = [0, 7, 0, 0, 0, 1, 0, 0];
@@ -433,7 +416,8 @@ fn datagrams_are_answered_as_memcached_answers_them() {
         let theirs = ask(&socket, memcached.address, &datagram);
         assert_eq!(ask(&socket, ours, &datagram), theirs, "{}", request.escape_ascii());
     }
-    // Neither answers what is no request of one datagram: the next answer is that of the next request.
+    // Neither answers what is no request of one datagram: the next answer is that of the next
+    // request.
     for wrong in [&[0, 7, 0, 0, 0, 2, 0, 0, b'm', b'n', b'\r', b'\n'][..], b"abc", &header] {
         for to in [memcached.address, ours] {
             socket.send_to(wrong, to).unwrap();

@@ -1,42 +1,31 @@
 //! The memory of a whole process stays under its limit, whatever is stored.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::process::Command;
+
+use tailwater_testkit::{PATIENCE, Program};
 
 const LIMIT_MIB: u64 = 32;
 /// For a connection's buffers, its thread, and what the allocator keeps.
 const BESIDES_KIB: u64 = 2 << 10;
 
 struct Kv {
-    process: Child,
+    program: Program,
     address: String,
-}
-
-impl Drop for Kv {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
 }
 
 impl Kv {
     fn start() -> Self {
-        let mut process = Command::new(env!("CARGO_BIN_EXE_kv"))
-            .args(["--linux", "-p", "0", "-m", &LIMIT_MIB.to_string()])
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let address = line.trim_end().strip_prefix("listening on ").unwrap().to_owned();
-        Self { process, address }
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tailwater-kv"));
+        let mut program = Program::start(command.args(["--linux", "-p", "0", "-m", &LIMIT_MIB.to_string()]));
+        let address = program.line_after("listening on ");
+        Self { program, address }
     }
 
-    /// Most memory it ever had, in kibibytes (proc_pid_status(5)).
+    /// Peak memory, in kibibytes (proc_pid_status(5)).
     fn peak_kib(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap();
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.program.pid())).unwrap();
         let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
         line.split_whitespace().nth(1).unwrap().parse().unwrap()
     }
@@ -54,7 +43,7 @@ fn random(state: &mut u64) -> u64 {
 fn a_process_never_has_more_memory_than_it_was_given() {
     let kv = Kv::start();
     let mut stream = TcpStream::connect(&kv.address).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut ask = |request: &[u8]| {
         stream.write_all(&[request, b"mn\r\n"].concat()).unwrap();
         let (mut answer, mut bytes) = (Vec::new(), vec![0; 1 << 16]);

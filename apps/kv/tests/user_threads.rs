@@ -11,7 +11,7 @@ use tailwater_kv::service::{Service, Settings};
 use tailwater_kv::store::{Config, Store};
 
 #[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc;
+static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
 
 const PATIENCE: Duration = Duration::from_secs(20);
 

@@ -1,29 +1,33 @@
-//! The receive buffer of a baseline's UDP socket: as many datagrams as Tailwater's sockets hold.
+//! The receive buffer of a baseline's UDP socket: it holds as many datagrams as Tailwater's
+//! sockets.
 //!
-//! Owns the number and what Linux charges for one. Linux's default of 212,992 bytes holds about 256 small datagrams, for each is
-//! charged with the memory of its buffers; a server that works 10 us on each loses requests after a stall of 3 ms, where one
-//! with 6,553 places answers all of them late. Compared like that, queues would differ, not systems.
+//! Owns the number and Linux's charge for each datagram. Linux's default of 212,992 bytes holds
+//! about 256 small datagrams, because each is charged the memory of its buffers; a server that
+//! works 10 us on each loses requests after a stall of 3 ms, where one with 6,553 places answers
+//! all of them late. Such a comparison would measure queues, not systems.
 
 use std::io;
 use std::os::fd::AsFd;
 
 use rustix::net::sockopt;
 
-/// Datagrams of 25 to 32 bytes that a UDP socket of Tailwater holds unless told otherwise: 256 KiB, of which each takes 40.
+/// Datagrams of 25 to 32 bytes that a UDP socket of Tailwater holds by default: 256 KiB, of which
+/// each takes 40 bytes.
 pub const DATAGRAMS: usize = 6_553;
 
-/// Bytes that Linux charges a receive buffer with for a datagram of up to some hundred bytes: 832 on Linux 6.18 over loopback
-/// (256 fit into 212,992), 768 on some before.
+/// Bytes that Linux charges to a receive buffer for a datagram of up to a few hundred bytes: 832 on
+/// Linux 6.18 over loopback (256 fit into 212,992), 768 on some earlier versions.
 const CHARGE: usize = 832;
 
-/// What to ask the kernel for; it doubles that, for its own bookkeeping (socket(7)).
+/// Buffer size to request from the kernel, which doubles it, for its own bookkeeping (socket(7)).
 pub const BYTES: usize = DATAGRAMS * CHARGE / 2;
 
-/// Gives `socket` room for [`DATAGRAMS`], or for as many as the system's limit (`net.core.rmem_max`) allows where this process may
-/// not exceed it (`CAP_NET_ADMIN`). Returns how many small datagrams it holds now.
+/// Gives `socket` room for [`DATAGRAMS`], or for as many as the system's limit
+/// (`net.core.rmem_max`) allows if this process may not exceed it (`CAP_NET_ADMIN`). Returns how
+/// many small datagrams it holds now.
 ///
 /// # Errors
-/// The kernel's; a limit is none.
+/// The kernel's error; reaching the limit is not one.
 pub fn hold_as_many(socket: impl AsFd) -> io::Result<usize> {
     if sockopt::set_socket_recv_buffer_size_force(&socket, BYTES).is_err() {
         sockopt::set_socket_recv_buffer_size(&socket, BYTES)?;
@@ -36,7 +40,7 @@ mod tests {
     use super::*;
     use std::net::UdpSocket;
 
-    /// Sends `sent` datagrams that nobody reads meanwhile; how many are there then.
+    /// Sends `sent` datagrams that are not read meanwhile; returns how many the socket then holds.
     fn held(socket: &UdpSocket, sent: usize) -> usize {
         let client = UdpSocket::bind("127.0.0.1:0").unwrap();
         for _ in 0..sent {

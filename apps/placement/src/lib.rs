@@ -1,7 +1,8 @@
-//! What the services share when they run on kernel sockets: one core for all threads, receive buffers as large as Tailwater's
-//! ([`buffer`]), and errors that say what was tried.
+//! What the services share when they run on kernel sockets: one core for all threads, receive
+//! buffers as large as Tailwater's ([`buffer`]), and errors that say what was attempted.
 //!
-//! Owns the check of a core before any thread is bound to it, so that a service with a wrong core does not start at all.
+//! Owns the check of a core before any thread is bound to it, so that a service with a wrong core
+//! does not start at all.
 
 #![forbid(unsafe_code)]
 
@@ -11,19 +12,20 @@ pub mod buffer;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// The same kind of error, with what was attempted in its message.
+/// Returns an error of the same kind, with what was attempted in its message.
 #[must_use]
 pub fn explain(error: &io::Error, attempt: &str) -> io::Error {
     io::Error::new(error.kind(), format!("cannot {attempt}: {error}"))
 }
 
-/// The set with just `core`, after trying it on the calling thread, whose own set is then as before.
+/// Returns the set with just `core`, after trying it on the calling thread, whose own set is then
+/// restored.
 ///
 /// # Errors
-/// The kernel's: the core does not exist, or this process may not use it.
+/// The kernel's error: the core does not exist, or this process may not use it.
 pub fn only_core(core: usize) -> io::Result<CpuSet> {
     let mut only = CpuSet::new();
-    // A set without any core is refused by the kernel, too.
+    // The kernel refuses an empty set too.
     if core < CpuSet::MAX_CPU {
         only.set(core);
     }

@@ -1,4 +1,5 @@
-//! What GET, SCAN and PUT cost inside: in a user thread on one core, without a network, and on an ordinary thread beside it.
+//! The cost of GET, SCAN and PUT in the store: in a user thread on one core, without a network, and
+//! on an ordinary thread for comparison.
 //!
 //! `cargo bench -p tailwater-rocks --features rocksdb`. In test mode each runs once.
 
@@ -9,12 +10,13 @@ use tailwater_rocks::Store;
 use tailwater_rocks::store::{Config, STACK};
 
 #[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc;
+static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
 
 const KEYS: u64 = 100_000;
 const VALUE: usize = 64;
 
-/// A walk over all keys in no order: an odd step visits each of a power of two, and those beyond are left out.
+/// Iterates over all keys in a scattered order: an odd step visits each number of a power of two,
+/// and those that are not keys are skipped.
 struct Keys(u64);
 
 impl Keys {

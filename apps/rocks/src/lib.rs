@@ -1,12 +1,16 @@
-//! RocksDB service: GET, SCAN and PUT of an ordered store, the service of Shinjuku's evaluation (NSDI'19, section 5.3).
+//! RocksDB service: GET, SCAN and PUT of an ordered store, the service of Shinjuku's evaluation
+//! (NSDI'19, section 5.3).
 //!
-//! Owns: the `store`, what a request makes the service do (`request`), the `service` on Tailwater, the same on kernel sockets
-//! (`linux`) for baselines, how bytes of a connection become messages (`stream`) and what memory they may take (`room`), and
-//! the [command line](cli). The protocol is [`tailwater_workload::rocks`].
+//! Owns the `store`, the execution of a request (`request`), the `service` on Tailwater, the same
+//! on kernel sockets (`linux`) for baselines, the conversion of a connection's bytes into messages
+//! (`stream`) and the limit of their memory (`room`), and the [command line](cli). The protocol is
+//! [`tailwater_workload::rocks`].
 //!
-//! Every system under comparison runs `request::handle`, so they differ in what carries the request to it and nothing else.
+//! Every system under comparison runs `request::handle`, so they differ only in what carries the
+//! request to it.
 //!
-//! All but the command line needs the feature `rocksdb` and the system's librocksdb; without, [`cli::run`] says so.
+//! Everything except the command line needs the feature `rocksdb` and the system's librocksdb;
+//! without them, [`cli::run`] returns an error that says so.
 //!
 //! `unsafe` is in `store` and below, which calls C.
 

@@ -1,10 +1,12 @@
-//! The service on kernel sockets and ordinary threads: what Tailwater is compared with.
+//! The service on kernel sockets and ordinary threads: the baseline for Tailwater.
 //!
-//! Owns: a pool of threads on one UDP socket, a thread per TCP connection, and their clean end. Handling is
-//! [`crate::request::handle`], as everywhere. Linux's scheduler is what puts a GET before a SCAN here.
+//! Owns a pool of threads on one UDP socket, a thread per TCP connection, and their termination.
+//! Requests are handled by [`crate::request::handle`], as everywhere. Here it is Linux's scheduler
+//! that runs a GET before a SCAN.
 //!
-//! Ending: a flag, then `shutdown(2)` of every socket, which wakes the threads that are blocked on it. On the unconnected UDP
-//! socket and on the listener Linux does that too, whatever it answers (`inet_shutdown` in net/ipv4/af_inet.c).
+//! Termination: a flag, then `shutdown(2)` of every socket, which wakes the threads that are
+//! blocked on it. On the unconnected UDP socket and on the listener Linux does that too, whatever
+//! it returns (`inet_shutdown` in net/ipv4/af_inet.c).
 
 use std::collections::HashMap;
 use std::io;
@@ -23,28 +25,28 @@ use crate::request::{Limits, MAX_DATAGRAM, MAX_MESSAGE, Tally, handle};
 use crate::stream::{read_body, read_header, write_reply};
 use crate::{Counts, Store};
 
-/// Connections at a time; others are closed at once.
+/// Maximum number of connections; others are closed at once.
 pub const MAX_CONNECTIONS: usize = 1_024;
 
-/// Ports that are tried for both protocols when the kernel chooses.
+/// Number of ports that are tried for both protocols if the kernel chooses.
 const PORT_TRIES: u32 = 10;
 
-/// Longest buffer that a connection keeps for its next request or reply.
+/// Maximum buffer that a connection keeps for its next request or reply.
 const KEPT: usize = 64 << 10;
 
 /// Pause after a failure to accept, which is a lack of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
-/// What to run.
+/// Configuration of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// Where to listen, over UDP and TCP; port 0 lets the kernel choose, one for both.
+    /// Address to listen at, over UDP and TCP; port 0 lets the kernel choose one for both.
     pub listen: SocketAddr,
     /// Threads on the UDP socket, at least 1.
     pub threads: usize,
-    /// Core that all threads are bound to; without it the kernel chooses.
+    /// Core that all threads are bound to; `None`: the kernel chooses.
     pub core: Option<usize>,
-    /// What a client may ask.
+    /// Limits of requests.
     pub limits: Limits,
 }
 
@@ -65,7 +67,8 @@ struct Shared {
     cores: Option<CpuSet>,
     tally: Tally,
     stop: AtomicBool,
-    /// By the number each got. The thread takes its entry out, or `stop` does and joins it.
+    /// By number of the connection. Its thread removes the entry, or `stop` does and joins the
+    /// thread.
     connections: Mutex<HashMap<u64, Connection>>,
 }
 
@@ -79,7 +82,8 @@ impl Server {
     /// Binds the sockets and starts the threads.
     ///
     /// # Errors
-    /// The kernel's, with what was attempted: the address is taken or not ours, the core does not exist, no more threads.
+    /// The kernel's error, with what was attempted: the address is taken or not ours, the core does
+    /// not exist, or threads cannot be started.
     pub fn start(config: &Config, store: Arc<Store>) -> io::Result<Self> {
         let listen = format!("listen on {}", config.listen);
         let (socket, listener) = bind_both(config.listen).map_err(|e| explain(&e, &listen))?;
@@ -108,13 +112,13 @@ impl Server {
         Ok(())
     }
 
-    /// Where it listens, with the port that the kernel chose.
+    /// Returns the address it listens at, with the port that the kernel chose.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.address
     }
 
-    /// Ends the threads, each after the request it is working on, and says what they did.
+    /// Ends the threads, each after its current request, and returns their counts.
     #[must_use]
     pub fn stop(mut self) -> Counts {
         self.end();
@@ -138,7 +142,8 @@ impl Server {
     }
 }
 
-/// Sockets for both protocols on one port. The kernel chooses port 0 for UDP, and it may be taken for TCP: then another.
+/// Binds sockets for both protocols to one port. If the kernel chooses the port for UDP, it may be
+/// taken for TCP: then another is tried.
 fn bind_both(address: SocketAddr) -> io::Result<(UdpSocket, TcpListener)> {
     let mut tries = if address.port() == 0 { PORT_TRIES } else { 1 };
     loop {
@@ -159,13 +164,14 @@ impl Drop for Server {
 
 impl Shared {
     fn connections(&self) -> std::sync::MutexGuard<'_, HashMap<u64, Connection>> {
-        // A map of handles is whole between any two operations.
+        // A map of handles is consistent between any two operations.
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn bind_to_core(&self) {
         if let Some(cores) = self.cores {
-            // Tried on the starting thread before; can fail only if the core goes away right now.
+            // Tried on the starting thread before; can fail only if the core goes offline right
+            // now.
             let _ = sched_setaffinity(None, &cores);
         }
     }
@@ -174,7 +180,8 @@ impl Shared {
         let mut bytes = vec![0; MAX_DATAGRAM];
         let mut reply = Vec::new();
         while !self.stop.load(Relaxed) {
-            // Not std's `recv_from`, which cannot express the receipt without a sender that `shutdown` ends with.
+            // Not std's `recv_from`, which cannot represent a receipt without a sender, with which
+            // `shutdown` ends the call.
             let Ok((len, _, Some(client))) = recvfrom(&self.socket, &mut bytes[..], RecvFlags::empty())
             else {
                 continue;
@@ -198,7 +205,7 @@ impl Shared {
                 std::thread::sleep(ACCEPT_PAUSE);
                 continue;
             };
-            // Locked until the entry is there: the thread may end at once, and takes it out.
+            // Locked until the entry is there: the thread may end at once, and then removes it.
             let mut connections = self.connections();
             if connections.len() >= MAX_CONNECTIONS {
                 continue;
@@ -217,10 +224,11 @@ impl Shared {
         }
     }
 
-    /// Serves a connection until it ends, fails, is silent for too long, or something else than a request comes.
+    /// Serves a connection until it ends, fails, is silent for too long, or sends something that is
+    /// not a request.
     fn answer_stream(&self, stream: &TcpStream) {
         let idle = self.limits.idle;
-        // They fail only on a connection that is gone.
+        // Fails only on a connection that is gone.
         let _ = stream.set_nodelay(true);
         let _ = stream.set_read_timeout(Some(idle));
         let _ = stream.set_write_timeout(Some(idle));

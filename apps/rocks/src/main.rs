@@ -1,10 +1,10 @@
-//! `rocks`: serves an ordered store until it is told to stop.
+//! `tailwater-rocks`: serves an ordered store until a signal ends it.
 
 use clap::Parser;
 use tailwater_rocks::cli::{EXAMPLES, Options, run};
 
 #[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc;
+static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
 
 /// Serve GET, SCAN and PUT of a RocksDB store
 #[derive(Debug, Parser)]

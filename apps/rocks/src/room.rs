@@ -1,12 +1,14 @@
-//! Memory that clients may make the service hold: a budget for all connections, and an allowance for each.
+//! Memory that clients may make the service hold: a budget for all connections, and an allowance
+//! for each.
 //!
-//! A request takes room for itself and for the longest reply it can have before its body is read. When the reply is there,
-//! what is not needed goes back; the rest does when the reply is written. Only the readers of connections wait for room, neither
-//! workers nor writers, so whatever holds some gets on without taking more, and a wait ends at the latest when clients that take
-//! nothing are closed.
+//! A request takes room for itself and for the longest reply it can have before its body is read.
+//! When the reply is complete, the unneeded room is returned; the rest is when the reply is
+//! written. Only the readers of connections wait for room, neither workers nor writers, so every
+//! holder of room makes progress without taking more, and a wait ends at the latest when clients
+//! that do not read are closed.
 //!
-//! One client cannot hold up another: its allowance is a small part of the budget. [`MEMORY`] / [`PER_CONNECTION`] clients
-//! together can, for as long as [`Limits::idle`](crate::request::Limits) lets them.
+//! One client cannot hold up another: its allowance is a small part of the budget. [`MEMORY`] /
+//! [`PER_CONNECTION`] clients together can, for at most [`Limits::idle`](crate::request::Limits).
 
 use std::sync::Arc;
 
@@ -15,16 +17,16 @@ use tailwater_workload::rocks::{HEADER_LEN, Header, Operation, SCAN_BODY};
 
 use crate::request::MAX_MESSAGE;
 
-/// Requests of a connection that are read but whose replies are not written yet.
+/// Maximum number of requests of a connection that are read but whose replies are not written yet.
 pub const IN_FLIGHT: usize = 32;
 
-/// Bytes of requests and replies of a connection at a time: four of the longest.
+/// Maximum bytes of requests and replies of a connection: four of the longest.
 pub const PER_CONNECTION: usize = 4 * (MAX_MESSAGE + HEADER_LEN);
 
-/// Bytes of requests and replies of all connections at a time: 256 MiB and 16 KiB.
+/// Maximum bytes of requests and replies of all connections: 256 MiB and 16 KiB.
 pub const MEMORY: usize = 64 * PER_CONNECTION;
 
-/// What a request and its reply take of a connection's allowance at least.
+/// Minimum that a request and its reply take of a connection's allowance.
 const LEAST: usize = PER_CONNECTION / IN_FLIGHT;
 
 /// The budget of a service.
@@ -38,7 +40,7 @@ pub(crate) struct Allowance {
     own: Arc<Semaphore>,
 }
 
-/// Room for a request and its reply; given back when dropped.
+/// Room for a request and its reply; returned on drop.
 #[derive(Debug)]
 pub(crate) struct Room {
     all: Arc<Semaphore>,
@@ -51,12 +53,12 @@ impl Budget {
         Self(Arc::new(Semaphore::new(MEMORY)))
     }
 
-    /// For a new connection.
+    /// Returns the allowance of a new connection.
     pub fn allowance(&self) -> Allowance {
         Allowance { all: Arc::clone(&self.0), own: Arc::new(Semaphore::new(PER_CONNECTION)) }
     }
 
-    /// Bytes taken.
+    /// Returns the number of bytes taken.
     pub fn held(&self) -> usize {
         MEMORY - self.0.available_permits()
     }
@@ -71,14 +73,14 @@ impl Allowance {
         Room { all: Arc::clone(&self.all), own: Arc::clone(&self.own), bytes }
     }
 
-    /// Whether nothing is held: all replies are written.
+    /// Returns whether nothing is held: all replies are written.
     pub fn is_whole(&self) -> bool {
         self.own.available_permits() == PER_CONNECTION
     }
 }
 
 impl Room {
-    /// Gives back what is not needed for `bytes`.
+    /// Returns the room that is not needed for `bytes`.
     pub fn shrink(&mut self, bytes: usize) {
         let bytes = bytes.min(self.bytes);
         self.own.add_permits(of_connection(self.bytes) - of_connection(bytes));
@@ -94,12 +96,12 @@ impl Drop for Room {
     }
 }
 
-/// What so many bytes take of a connection's allowance.
+/// Returns what this many bytes take of a connection's allowance.
 fn of_connection(bytes: usize) -> usize {
     bytes.max(LEAST)
 }
 
-/// Bytes of the longest reply that a request can have.
+/// Returns the length of the longest reply that a request can have.
 fn longest_reply(header: &Header) -> usize {
     match header.operation {
         Operation::Get if header.body_len == 0 => MAX_MESSAGE,
@@ -122,7 +124,7 @@ mod tests {
         let budget = Budget::new();
         let allowance = budget.allowance();
         for operation in [Operation::Get, Operation::Scan, Operation::Put] {
-            // Without anybody who gives back, more than this would be waited for.
+            // Nothing returns room here, so taking more than this would wait for ever.
             let rooms = [(); 3].map(|()| allowance.take(&request(operation, MAX_BODY)));
             assert!(!allowance.is_whole() && budget.held() > 3 * MAX_BODY);
             drop(rooms);

@@ -1,16 +1,21 @@
-//! The service on Tailwater: user threads on a UDP socket and on TCP connections of the runtime's own network stack.
+//! The service on Tailwater: user threads on a UDP socket and on TCP connections of the runtime's
+//! own network stack.
 //!
-//! Owns the threads. A bounded number of *workers* call the store, each of which may be in a SCAN while others go on with GETs: how many
-//! there are is how many SCANs may be under way before a GET has to wait for one. Half of them receive datagrams themselves; the others
-//! take what the connections' threads read. So the number of threads that ever call RocksDB is bounded ([`crate::store`] says why).
+//! Owns the threads. A bounded number of *workers* call the store, each of which may be in a SCAN
+//! while others go on with GETs: their number is the number of SCANs that may run before a GET has
+//! to wait for one. Half of them receive datagrams themselves; the others take what the
+//! connections' threads read. So the number of threads that ever call RocksDB is bounded
+//! ([`crate::store`] says why).
 //!
 //! # TCP
-//! Each connection has two threads: one reads requests, one writes replies. A worker hands its reply to the second, so a client that does not
-//! read holds up nobody else; replies come as they are ready, a GET's before that of a SCAN asked for earlier. Memory is bounded: the
-//! reader takes [room](crate::room) for each request and its reply, which the reply gives back once written. Connections that
-//! are silent, and those that take nothing, are closed after [`Limits::idle`].
+//! Each connection has two threads: one reads requests, one writes replies. A worker passes its
+//! reply to the second, so a client that does not read holds up no other; replies are sent as they
+//! are ready, a GET's before that of an earlier SCAN. Memory is bounded: the reader takes
+//! [room](crate::room) for each request and its reply, which is returned when the reply is written.
+//! Connections that are silent, and those that do not read, are closed after [`Limits::idle`].
 //!
-//! The service runs until its process ends: there is nothing to wind up, because the IOKernel takes back what a process held.
+//! The service runs until its process ends. No cleanup is needed, because the IOKernel reclaims
+//! what a process held.
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -28,20 +33,20 @@ use crate::room::{Allowance, Budget, Room};
 use crate::stream::{read_body, read_header, write_reply};
 use crate::{Counts, Store, store};
 
-/// Connections at a time; others are closed at once.
+/// Maximum number of connections; others are closed at once.
 pub const MAX_CONNECTIONS: usize = 4_096;
 
 /// Pause after a failure to accept, which is a lack of memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
-/// What to run.
+/// Configuration of a service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// Where to listen, over UDP and TCP; port 0 lets the runtime choose, one for both.
+    /// Address to listen at, over UDP and TCP; port 0 lets the runtime choose one for both.
     pub listen: SocketAddr,
     /// Threads that call the store, for UDP and for TCP each; at least 1.
     pub workers: usize,
-    /// What a client may ask.
+    /// Limits of requests.
     pub limits: Limits,
 }
 
@@ -62,14 +67,14 @@ struct Shared {
     memory: Budget,
 }
 
-/// A request read from a connection, on its way to a worker.
+/// A request read from a connection, passed to a worker.
 struct Job {
     bytes: Vec<u8>,
     to: mpsc::Sender<Reply>,
     room: Room,
 }
 
-/// A reply on its way to the connection's writer.
+/// A reply, passed to the connection's writer.
 struct Reply {
     bytes: Vec<u8>,
     _room: Room,
@@ -80,13 +85,14 @@ struct Reply {
 pub struct CountsReader(Arc<Shared>);
 
 impl CountsReader {
-    /// What the service did so far.
+    /// Returns the counters.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.0.tally.counts()
     }
 
-    /// Bytes of requests and replies that there is room for at present, of at most [`MEMORY`](crate::room::MEMORY).
+    /// Returns the bytes of requests and replies for which room is taken at present, at most
+    /// [`MEMORY`](crate::room::MEMORY).
     #[must_use]
     pub fn held(&self) -> usize {
         self.0.memory.held()
@@ -97,10 +103,10 @@ impl Service {
     /// Binds the sockets and starts the threads. Call it on a user thread.
     ///
     /// # Errors
-    /// When the address is taken or not this runtime's, or there is no memory for the threads.
+    /// If the address is taken or not this runtime's, or there is no memory for the threads.
     ///
     /// # Panics
-    /// Without a runtime.
+    /// If there is no runtime.
     pub fn start(config: &Config, store: Arc<Store>) -> io::Result<Self> {
         let explain =
             |e: io::Error| io::Error::new(e.kind(), format!("cannot listen on {}: {e}", config.listen));
@@ -122,7 +128,7 @@ impl Service {
         Ok(Self { shared, threads })
     }
 
-    /// Where it listens, with the port that the runtime chose.
+    /// Returns the address it listens at, with the port that the runtime chose.
     ///
     /// # Errors
     /// As `UdpSocket::local_addr`.
@@ -130,16 +136,16 @@ impl Service {
         self.shared.socket.local_addr()
     }
 
-    /// The counts, for other threads.
+    /// Returns a reader of the counts, for other threads.
     #[must_use]
     pub fn counts_reader(&self) -> CountsReader {
         CountsReader(Arc::clone(&self.shared))
     }
 
-    /// Waits, in vain unless a thread panicked.
+    /// Waits for ever, unless a thread panicked.
     ///
     /// # Errors
-    /// When a serving thread panicked.
+    /// If a serving thread panicked.
     pub fn join(self) -> io::Result<()> {
         for thread in self.threads {
             if thread.join().is_err() {
@@ -161,11 +167,11 @@ impl Shared {
     }
 
     fn answer_datagrams(&self) -> ! {
-        // As long as any datagram: none is cut and then taken for another.
+        // As long as any datagram: none is truncated and then taken for another request.
         let mut bytes = vec![0; MAX_DATAGRAM];
         let mut reply = Vec::new();
         loop {
-            // Errors report the fate of an earlier reply, which its client notices by itself.
+            // An error reports the fate of an earlier reply, which its client notices itself.
             let Ok((len, client)) = self.socket.recv_from(&mut bytes) else { continue };
             if self.handle(&bytes[..len], MAX_DATAGRAM, &mut reply).is_err() {
                 self.tally.count_malformed();
@@ -185,7 +191,7 @@ impl Shared {
                 continue;
             }
             drop(bytes);
-            // A refused one may have been long before.
+            // A refused reply may have been long before.
             reply.shrink_to_fit();
             room.shrink(reply.len());
             if to.send(Reply { bytes: reply, _room: room }).is_err() {
@@ -201,8 +207,9 @@ impl Shared {
                 continue;
             };
             let Some(permit) = self.connections.try_acquire_owned() else { continue };
-            // A reply is complete: it waits for no acknowledgement of the one before (RFC 9293 section 3.7.4). Fails only on a
-            // connection that is gone, which its threads notice.
+            // A reply is complete: it does not wait for the acknowledgement of the one before (RFC
+            // 9293 section 3.7.4). Fails only on a connection that is gone, which its threads
+            // notice.
             let _ = stream.set_nodelay(true);
             let _ = stream.set_read_timeout(Some(self.limits.idle));
             let _ = stream.set_write_timeout(Some(self.limits.idle));
@@ -218,7 +225,8 @@ impl Shared {
         }
     }
 
-    /// Reads requests until the connection ends, is silent for too long, or something else comes.
+    /// Reads requests until the connection ends, is silent for too long, or sends something that is
+    /// not a request.
     fn read(&self, stream: &TcpStream, jobs: &channel::Sender<Job>, to: &mpsc::Sender<Reply>) {
         let allowance = self.memory.allowance();
         loop {
@@ -231,7 +239,8 @@ impl Shared {
                     if error.kind() == io::ErrorKind::InvalidData {
                         self.tally.count_malformed();
                     }
-                    // Both ways: replies to what came before are lost with it, as the protocol says.
+                    // Both directions: replies to earlier requests are lost with it, as the
+                    // protocol specifies.
                     let _ = stream.shutdown(Shutdown::Both);
                     return;
                 }
@@ -239,14 +248,15 @@ impl Shared {
         }
     }
 
-    /// Reads a request, for which and for whose reply there is room then; `None` at the end of the stream.
+    /// Reads a request, with room taken for it and its reply; `None` at the end of the stream.
     fn read_request(
         &self,
         mut stream: &TcpStream,
         allowance: &Allowance,
     ) -> io::Result<Option<(Vec<u8>, Room)>> {
         let (idle, mut bytes) = (self.limits.idle, Vec::new());
-        // Who waits for a reply may be silent, and from then on for a whole idle time.
+        // A client that waits for a reply may be silent, and from the reply on for a whole idle
+        // time.
         let waited = Cell::new(!allowance.is_whole());
         let waits = || {
             let now = !allowance.is_whole();
@@ -258,8 +268,8 @@ impl Shared {
         Ok(Some((bytes, room)))
     }
 
-    /// Writes replies until nobody is left who could send one. After an error it takes them all the same, so that the
-    /// reader gets its permits back and sees the end.
+    /// Writes replies until no sender of replies is left. After an error it still receives them
+    /// all, so that the reader gets its permits back and sees the end.
     fn write(&self, stream: &TcpStream, replies: &mpsc::Receiver<Reply>) {
         let mut open = true;
         let mut writer = stream;

@@ -1,24 +1,26 @@
-//! Messages over a connection: requests are read and replies written, each within a time.
+//! Messages over a connection: requests are read and replies written, each within a time limit.
 //!
-//! Owns how the bytes of a message come together. The stream's timeouts, set by [`Limits::idle`](crate::request::Limits) once,
-//! end each single wait; a deadline of the same length, looked at in between, ends a message that comes or goes in drips. So a
-//! client keeps its place for at most twice that time. A buffer grows as a body arrives: memory follows what was sent, not what
-//! was announced.
+//! Owns the assembly of messages from bytes. The stream's timeouts, set once from
+//! [`Limits::idle`](crate::request::Limits), end each single wait; a deadline of the same length,
+//! checked in between, ends a message that is transferred slowly. So a client keeps its place for
+//! at most twice that time. A buffer grows as a body arrives: memory follows what was sent, not
+//! what was announced.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::time::{Duration, Instant};
 
 use tailwater_workload::rocks::{HEADER_LEN, Header};
 
-/// Bytes for which there is room before the first of a body has come.
+/// Initial room for a body in bytes, before any of it has arrived.
 const FIRST: usize = 16 << 10;
 
-/// Reads the header of a request into `bytes`, replacing what is there; `None` at the end of the stream. When the stream's
-/// timeout passes before anything has come, `waits` says whether to wait once more.
+/// Reads the header of a request into `bytes`, replacing the contents; `None` at the end of the
+/// stream. When the stream's timeout passes before anything has arrived, `waits` returns whether to
+/// wait once more.
 ///
 /// # Errors
-/// The stream's; `InvalidData` when what comes is no request, after which nothing on this stream can be told apart; `TimedOut`
-/// when it takes longer than `idle`.
+/// The stream's error; `InvalidData` if the bytes are not a request, after which no message on this
+/// stream can be recognised; `TimedOut` if it takes longer than `idle`.
 pub fn read_header(
     stream: &mut impl Read,
     bytes: &mut Vec<u8>,
@@ -47,10 +49,10 @@ pub fn read_header(
     Ok(Some(header))
 }
 
-/// Reads the body that `header`, which is all of `bytes`, has announced.
+/// Reads the body that `header`, which is all of `bytes`, announces.
 ///
 /// # Errors
-/// The stream's, its end included; `TimedOut` when it takes longer than `idle`.
+/// The stream's error, also its end; `TimedOut` if it takes longer than `idle`.
 pub fn read_body(
     stream: &mut impl Read,
     bytes: &mut Vec<u8>,
@@ -85,7 +87,7 @@ fn read_some(stream: &mut impl Read, buf: &mut [u8], deadline: Instant) -> io::R
 /// Writes a reply.
 ///
 /// # Errors
-/// The stream's; `TimedOut` when it is not taken within `idle`.
+/// The stream's error; `TimedOut` if the client does not read it within `idle`.
 pub fn write_reply(stream: &mut impl Write, mut reply: &[u8], idle: Duration) -> io::Result<()> {
     let deadline = Instant::now() + idle;
     loop {
@@ -106,7 +108,7 @@ fn check(deadline: Instant) -> io::Result<()> {
     if Instant::now() > deadline { Err(ErrorKind::TimedOut.into()) } else { Ok(()) }
 }
 
-/// Whether a stream's timeout has passed; on Linux that is `WouldBlock`.
+/// Returns whether a stream's timeout has passed; on Linux that is `WouldBlock`.
 fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
@@ -118,7 +120,7 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(60);
 
-    /// Whether there was a request.
+    /// Reads a request; returns whether there was one.
     fn read_request(stream: &mut impl Read, bytes: &mut Vec<u8>, idle: Duration) -> io::Result<bool> {
         let Some(header) = read_header(stream, bytes, idle, || false)? else { return Ok(false) };
         read_body(stream, bytes, &header, idle).map(|()| true)
@@ -129,7 +131,7 @@ mod tests {
         header.encode().to_vec()
     }
 
-    /// Gives and takes a byte at a time, each after a millisecond.
+    /// Transfers one byte at a time, each after a millisecond.
     struct Drips(Vec<u8>);
 
     impl Read for Drips {

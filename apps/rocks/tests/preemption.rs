@@ -1,4 +1,4 @@
-//! RocksDB in user threads that are preempted all the time: results and thread-local storage.
+//! RocksDB in user threads that are preempted frequently: results and thread-local storage.
 
 use std::collections::BTreeMap;
 use std::ffi::c_int;
@@ -11,7 +11,7 @@ use tailwater_rocks::store::{Config, STACK};
 use tailwater_workload::rocks::ScanSum;
 
 #[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc;
+static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
 
 const KEYS: u64 = 5_000;
 const VALUE: usize = 64;
@@ -38,19 +38,19 @@ fn spawn<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> tailwater
     tailwater::thread::Builder::new().stack_size(STACK).spawn(f).unwrap()
 }
 
-/// How long a thread runs before it makes room for others, at a poll point or by signal.
+/// How long a thread runs before it yields to others, at a poll point or by signal.
 const QUANTUM: Duration = Duration::from_micros(5);
 
 fn loaded() -> (tempfile::TempDir, Arc<Store>) {
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
-    // Small memory tables: flushes and compactions all the time, and writers who are held up.
+    // Small memory tables cause frequent flushes and compactions, and delayed writers.
     let config = Config { write_buffer: 256 << 10, ..Config::new(&folder.path().join("db")) };
     let store = Store::open(&config).unwrap();
     store.load(KEYS, VALUE).unwrap();
     (folder, Arc::new(store))
 }
 
-/// Puts keys of its own among those of others, and checks each against a map.
+/// Puts its own keys among those of other writers, and checks each against a map.
 fn write_and_check(store: &Store, writer: u64, rounds: u64) {
     let mut model = BTreeMap::new();
     for round in 0..rounds {
@@ -62,7 +62,7 @@ fn write_and_check(store: &Store, writer: u64, rounds: u64) {
         let mut got = Vec::new();
         assert!(store.get(key, &mut got).unwrap());
         assert_eq!(&got, want, "writer {writer}, round {round}, key {key}");
-        // What a signal interrupts: code that reaches no poll point.
+        // Code without poll points, which only a signal interrupts.
         let start = Instant::now();
         while start.elapsed() < Duration::from_micros(3) {}
     }
@@ -71,7 +71,7 @@ fn write_and_check(store: &Store, writer: u64, rounds: u64) {
 #[test]
 fn preempted_threads_see_their_own_entries_and_their_own_thread_locals() {
     let (_folder, store) = loaded();
-    // The last owner is outside: closing is for ordinary threads.
+    // The last owner is outside the runtime: closing is for ordinary threads.
     let inside = Arc::clone(&store);
     let run = tailwater::Builder::new().kthreads(2).quantum(QUANTUM).run(move || {
         scans_see_all_loaded_keys_and_writers_their_own(&inside);
@@ -118,7 +118,8 @@ fn thread_locals_of_the_library_belong_to_the_user_thread(store: &Arc<Store>) {
         .map(|thread| {
             let (store, turn) = (Arc::clone(store), Arc::clone(&turn));
             spawn(move || {
-                // SAFETY: the context is the calling thread's, which is what is tested; destroyed below.
+                // SAFETY: the context is the calling thread's, which is what is tested; destroyed
+                // below.
                 let context = unsafe {
                     rocksdb_set_perf_level(if thread == 0 { COUNT } else { 1 });
                     let context = rocksdb_perfcontext_create();
@@ -126,7 +127,7 @@ fn thread_locals_of_the_library_belong_to_the_user_thread(store: &Arc<Store>) {
                     context
                 };
                 for _ in 0..200 {
-                    // On whichever kthread, between the others.
+                    // On any kthread, between the other threads.
                     turn.fetch_add(1, Relaxed);
                     tailwater::thread::yield_now();
                     store.scan(thread * 10, 50, tailwater::poll).unwrap();

@@ -1,69 +1,36 @@
-//! The `rocks` program: killed, ended and started again it still has what it should, on Tailwater and on kernel sockets.
+//! The `rocks` program: killed or ended and then restarted, it still has the data it should, on
+//! Tailwater and on kernel sockets.
 
-use std::io::{BufRead, BufReader, Read, Write};
+mod common;
+
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
+use common::Rocks;
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use tailwater_workload::rocks::{HEADER_LEN, Header, Operation, ScanSum, Status};
 
 const WAIT: Duration = Duration::from_secs(60);
 
 /// A running program on kernel sockets; killed when dropped.
 struct Server {
-    child: Child,
-    lines: Option<BufReader<std::process::ChildStdout>>,
+    rocks: Rocks,
     address: SocketAddr,
 }
 
 impl Server {
     fn start(path: &Path, options: &[&str]) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_rocks"))
-            .args(["--linux", "--listen", "127.0.0.1:0", "--threads", "2", "--path"])
-            .arg(path)
-            .args(options)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap());
-        let mut address = None;
-        while address.is_none() {
-            let mut line = String::new();
-            assert!(lines.read_line(&mut line).unwrap() > 0, "it ended");
-            address = line.trim().strip_prefix("listening on ").map(|address| address.parse().unwrap());
-        }
-        Self { child, lines: Some(lines), address: address.unwrap() }
+        let words = ["--linux", "--listen", "127.0.0.1:0", "--threads", "2", "--path"];
+        let rocks = Rocks::start(|command| command.args(words).arg(path).args(options));
+        Self { address: rocks.address.parse().unwrap(), rocks }
     }
 
     fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.address).unwrap();
         stream.set_read_timeout(Some(WAIT)).unwrap();
         stream
-    }
-
-    /// Ends it as an operator does who has gone away: nobody reads what it prints.
-    fn end_unseen(mut self) {
-        drop(self.lines.take());
-        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
-        assert!(self.child.wait().unwrap().success());
-    }
-
-    /// Ends it as an operator does; gives the line that it ends with.
-    fn end(mut self) -> String {
-        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
-        let mut rest = String::new();
-        self.lines.as_mut().unwrap().read_to_string(&mut rest).unwrap();
-        assert!(self.child.wait().unwrap().success());
-        rest
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -95,12 +62,12 @@ fn what_was_put_is_there_after_an_end_and_with_a_log_after_a_kill() {
     let mut stream = server.connect();
     put(&mut stream, 5_000, b"ended");
     assert_eq!(ask(&mut stream, &request(Operation::Scan, 0, 1_000, b"")).0.count, 1_000);
-    let last = server.end();
+    let last = server.rocks.end();
     assert_eq!(last, "2 served, 0 refused, 0 failed, 0 malformed, 0 unsent\n");
 
     let server = Server::start(&path, &[]);
     put(&mut server.connect(), 5_001, b"ended unseen");
-    server.end_unseen();
+    server.rocks.end_unseen();
 
     let server = Server::start(&path, &["--wal"]);
     put(&mut server.connect(), 6_000, b"killed");
@@ -139,7 +106,7 @@ fn datagrams_and_bad_connections_are_handled_on_kernel_sockets() {
     stream.write_all(&[0; HEADER_LEN]).unwrap();
     assert_eq!(stream.read(&mut bytes).unwrap_or(0), 0, "the connection is closed");
     let idle = server.connect();
-    let last = server.end();
+    let last = server.rocks.end();
     drop(idle);
     assert_eq!(last, "4 served, 2 refused, 0 failed, 6 malformed, 0 unsent\n");
 }
@@ -155,7 +122,7 @@ fn ticks(process: u32) -> u64 {
 fn without_descriptors_the_server_waits_and_accepts_again_when_it_has_some() {
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
     let server = Server::start(&folder.path().join("db"), &[]);
-    let id = server.child.id();
+    let id = server.rocks.program.pid();
     put(&mut server.connect(), 1, b"one");
     let highest = std::fs::read_dir(format!("/proc/{id}/fd")).unwrap().filter_map(|entry| {
         let name = entry.unwrap().file_name();
@@ -163,8 +130,8 @@ fn without_descriptors_the_server_waits_and_accepts_again_when_it_has_some() {
     });
     let most = highest.max().unwrap() + 3;
     let limit = Rlimit { current: Some(most), maximum: Some(most) };
-    prlimit(Some(Pid::from_child(&server.child)), Resource::Nofile, limit).unwrap();
-    // The kernel takes them all, the server cannot.
+    prlimit(Pid::from_raw(id as i32), Resource::Nofile, limit).unwrap();
+    // The kernel accepts them all, the server cannot.
     let mut connections: Vec<_> = (0..most).map(|_| server.connect()).collect();
     put(&mut connections[0], 2, b"two");
     let before = ticks(id);
@@ -180,24 +147,11 @@ fn the_program_on_tailwater_ends_on_a_signal_and_keeps_what_was_loaded() {
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
     let path = folder.path().join("db");
     for options in [&["--load", "1000"][..], &["--quantum", "0us"]] {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_rocks"))
-            .args(["--listen", "127.0.0.1:0", "--path"])
-            .arg(&path)
-            .args(options)
-            .env("TAILWATER_KTHREADS", "1")
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap());
-        let mut line = String::new();
-        while !line.starts_with("listening on ") {
-            line.clear();
-            assert!(lines.read_line(&mut line).unwrap() > 0, "it ended");
-        }
-        kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
-        assert!(child.wait().unwrap().success());
-        let mut rest = String::new();
-        lines.read_to_string(&mut rest).unwrap();
+        let rocks = Rocks::start(|command| {
+            let command = command.args(["--listen", "127.0.0.1:0", "--path"]).arg(&path).args(options);
+            command.env("TAILWATER_KTHREADS", "1")
+        });
+        let rest = rocks.end();
         assert_eq!(rest, "0 served, 0 refused, 0 failed, 0 malformed, 0 unsent\n");
     }
     let store = tailwater_rocks::Store::open(&tailwater_rocks::store::Config::new(&path)).unwrap();

@@ -1,7 +1,8 @@
-//! The command line of `spin`, for its own binary and for programs that carry it inside.
+//! The command line of `spin`, for its own binary and for programs that include it.
 //!
-//! Owns: arguments, signals, and the few lines of output. Printing happens on ordinary threads: standard output's lock
-//! belongs to a thread of the kernel and must not be held over a switch of user threads.
+//! Owns arguments, signals, and the few lines of output. Printing happens on ordinary threads:
+//! standard output's lock belongs to a kernel thread and must not be held over a switch of user
+//! threads.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -17,23 +18,25 @@ use crate::{Counts, Spinner, linux};
 
 /// Examples, for `after_help`.
 pub const EXAMPLES: &str = "Examples:
-  spin --listen 0.0.0.0:5000
-  tailwater run --name spin --kthreads 1 --ip 10.77.0.2 -- spin --listen 0.0.0.0:5000
-  spin --linux --listen 127.0.0.1:5000
-  spin --linux --wait busy --core 1
+  tailwater-spin --listen 0.0.0.0:5000
+  tailwater run --name spin --kthreads 1 --ip 10.77.0.2 -- tailwater-spin --listen 0.0.0.0:5000
+  tailwater-spin --linux --listen 127.0.0.1:5000
+  tailwater-spin --linux --wait busy --core 1
 
 Without --linux it runs on Tailwater; TAILWATER_* variables say how (see `tailwater run --help`).";
 
-/// What to serve, and on what.
+/// Command-line arguments.
 #[derive(Debug, Clone, Args)]
 pub struct Options {
     /// Serve on kernel sockets and ordinary threads instead of Tailwater
     #[arg(long)]
     linux: bool,
-    /// Address and UDP port; port 0 lets the system choose [default: port 5000 of 0.0.0.0, with --linux of 127.0.0.1]
+    /// Address and UDP port; port 0 lets the system choose [default: port 5000 of 0.0.0.0, with
+    /// --linux of 127.0.0.1]
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
-    /// Speed of the work in iterations per millisecond, to give several servers the same [default: calibrate]
+    /// Speed of the work in iterations per millisecond, to give several servers the same [default:
+    /// calibrate]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     speed: Option<u64>,
     /// Make a user thread for every request
@@ -54,15 +57,15 @@ pub struct Options {
 enum Wait {
     /// Sleep in the kernel
     Block,
-    /// Ask again and again
+    /// Poll without sleeping
     Busy,
 }
 
-/// Serves until SIGINT or SIGTERM, then prints what was done. On Tailwater it then ends the process, because user
-/// threads end with it; on Linux it returns.
+/// Serves until SIGINT or SIGTERM, then prints counters. On Tailwater it then ends the process,
+/// because user threads end with it; on Linux it returns.
 ///
 /// # Errors
-/// When the service cannot start, with the reason.
+/// If the service cannot start, with the reason.
 pub fn run(options: &Options) -> anyhow::Result<()> {
     // Before anything starts, so that no signal is missed.
     let signals = Signals::new([SIGINT, SIGTERM]).context("cannot catch signals")?;
@@ -81,16 +84,16 @@ fn serve(options: &Options, spinner: Spinner, signals: Signals) -> anyhow::Resul
         .context("cannot start a thread")?;
     tailwater::Builder::new().run(move || {
         let service = Service::start(listen, dispatch, spinner)?;
-        // Fails only when the other thread cannot print, and then it ends the process.
+        // Fails only if the other thread cannot print, and then it ends the process.
         let _ = ready.send((service.local_addr()?, service.counts_reader()));
         service.join()
     })??;
     Ok(())
 }
 
-/// Says where the service listens and ends the process on a signal.
+/// Prints the address of the service, and ends the process on a signal.
 fn end_on_signal(started: &Receiver<(SocketAddr, CountsReader)>, mut signals: Signals) {
-    // The service failed to start: the other thread tells why.
+    // If the service failed to start, the other thread prints the reason.
     let Ok((address, reader)) = started.recv() else { return };
     let printed = announce(address).and_then(|()| {
         let _ = signals.forever().next();

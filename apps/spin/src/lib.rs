@@ -1,10 +1,11 @@
-//! Spin server: computes for as long as the request says, then answers.
+//! Spin server: computes for as long as the request asks, then answers.
 //!
-//! Owns: the [calibrated work](work), what a request makes the service do ([`handle`]), the [service] on Tailwater, the
-//! same on [kernel sockets](linux) for baselines, and their [command line](cli). The service is that of Shenango NSDI'19,
-//! section 7.1; the protocol is [`tailwater_workload::spin`].
+//! Owns the [calibrated work](work), the execution of a request ([`handle`]), the [service] on
+//! Tailwater, the same on [kernel sockets](linux) for baselines, and their [command line](cli). The
+//! service is that of Shenango NSDI'19, section 7.1; the protocol is [`tailwater_workload::spin`].
 //!
-//! Every system under comparison runs [`handle`], so they differ in what carries the request to it and nothing else.
+//! Every system under comparison runs [`handle`], so they differ only in what carries the request
+//! to it.
 
 #![forbid(unsafe_code)]
 
@@ -17,20 +18,22 @@ pub use work::Spinner;
 
 use tailwater_workload::spin::{DecodeError, REPLY_LEN, Reply, Request};
 
-/// What a server did.
+/// Counters of a server.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Requests answered.
     pub served: u64,
-    /// Datagrams that are no requests, ignored.
+    /// Datagrams that are not requests, ignored.
     pub malformed: u64,
     /// Replies that could not be sent.
     pub unsent: u64,
 }
 
-/// Does what the request in `bytes` asks: computes, calling `poll` at least every 200 ns, and returns the reply.
+/// Executes the request in `bytes`: computes, calling `poll` at least every 200 ns, and returns the
+/// reply.
 ///
-/// `now_ns` is any monotonic clock; it is read before and after the work. Give one that is cheap where this runs.
+/// `now_ns` is any monotonic clock; it is read before and after the work. Pass one that is cheap on
+/// the calling thread.
 ///
 /// # Errors
 /// What is wrong with the bytes; nothing was computed then, and no reply is due.

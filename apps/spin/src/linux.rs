@@ -1,12 +1,14 @@
-//! The spin service on kernel UDP sockets: what Tailwater is compared with.
+//! The spin service on kernel UDP sockets: the baseline for Tailwater.
 //!
-//! Owns: a pool of ordinary threads on one shared socket, blocking or spinning, and its clean end. Handling is
-//! [`crate::handle`], as everywhere. One system call per direction and request, nothing else on the path. The socket holds as many
-//! requests as one of Tailwater's does, as far as the system allows ([`tailwater_placement::buffer`]).
+//! Owns a pool of ordinary threads on one shared socket, blocking or spinning, and its termination.
+//! Requests are handled by [`crate::handle`], as everywhere. One system call per direction and
+//! request, nothing else on the path. The socket holds as many requests as one of Tailwater's does,
+//! as far as the system allows ([`tailwater_placement::buffer`]).
 //!
-//! Ending: a flag, then `shutdown(2)` of the receiving side. On an unconnected UDP socket Linux answers ENOTCONN to that but
-//! does mark the socket and wakes every thread that is blocked on it (`inet_shutdown` in net/ipv4/af_inet.c), so
-//! the threads need no timeout, which would cost the baseline a timer, and no second descriptor to poll.
+//! Termination: a flag, then `shutdown(2)` of the receiving side. On an unconnected UDP socket
+//! Linux returns ENOTCONN but does mark the socket and wakes every thread that is blocked on it
+//! (`inet_shutdown` in net/ipv4/af_inet.c), so the threads need no timeout, which would cost the
+//! baseline a timer, and no second descriptor to poll.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -28,25 +30,26 @@ use crate::work::Spinner;
 /// How threads wait for requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
-    /// Blocked in the kernel: the core is free meanwhile, and waking up costs 20 us and more when it went to sleep.
+    /// Blocked in the kernel: the core is free meanwhile, and waking up a sleeping core costs 20 us
+    /// and more.
     #[default]
     Blocking,
-    /// Asking again and again: fastest, and takes the whole core.
+    /// Polling without sleeping: fastest, and takes the whole core.
     BusyPoll,
 }
 
-/// What to run.
+/// Configuration of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// Where to listen; port 0 lets the kernel choose.
+    /// Address to listen at; port 0 lets the kernel choose.
     pub listen: SocketAddr,
     /// How threads wait.
     pub mode: Mode,
     /// Threads, at least 1.
     pub threads: usize,
-    /// Core that all threads are bound to; without it the kernel chooses.
+    /// Core that all threads are bound to; `None`: the kernel chooses.
     pub core: Option<usize>,
-    /// What a nanosecond of work is.
+    /// The calibrated work.
     pub spinner: Spinner,
 }
 
@@ -63,7 +66,8 @@ impl Server {
     /// Binds the socket and starts the threads.
     ///
     /// # Errors
-    /// The kernel's, with what was attempted: the address is taken or not ours, the core does not exist, no more threads.
+    /// The kernel's error, with what was attempted: the address is taken or not ours, the core does
+    /// not exist, or threads cannot be started.
     pub fn start(config: &Config) -> io::Result<Self> {
         let socket = UdpSocket::bind(config.listen)
             .map_err(|e| explain(&e, &format!("listen on {}", config.listen)))?;
@@ -80,7 +84,8 @@ impl Server {
             let (socket, stop) = (Arc::clone(&server.socket), Arc::clone(&server.stop));
             let thread = std::thread::Builder::new().name(format!("spin-{index}")).spawn(move || {
                 if let Some(cores) = cores {
-                    // Tried on the starting thread before; can fail only if the core goes away right now.
+                    // Tried on the starting thread before; can fail only if the core goes offline
+                    // right now.
                     let _ = sched_setaffinity(None, &cores);
                 }
                 serve(&socket, spinner, &stop)
@@ -91,16 +96,16 @@ impl Server {
         Ok(server)
     }
 
-    /// Where it listens, with the port that the kernel chose.
+    /// Returns the address it listens at, with the port that the kernel chose.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.address
     }
 
-    /// Ends the threads, each after the request it is working on, and adds up what they did.
+    /// Ends the threads, each after its current request, and returns the sum of their counts.
     ///
     /// # Panics
-    /// When a server thread panicked.
+    /// If a server thread panicked.
     #[must_use]
     pub fn stop(mut self) -> Counts {
         self.wake_to_end();
@@ -116,7 +121,8 @@ impl Server {
 
     fn wake_to_end(&self) {
         self.stop.store(true, Relaxed);
-        // ENOTCONN is the expected answer, see the module's header; it wakes the threads all the same.
+        // ENOTCONN is the expected answer, see the module's header; it wakes the threads all the
+        // same.
         let _: Result<(), Errno> = rustix::net::shutdown(&*self.socket, Shutdown::Read);
     }
 }
@@ -130,7 +136,7 @@ impl Drop for Server {
     }
 }
 
-/// One thread of the server.
+/// Runs one thread of the server.
 fn serve(socket: &UdpSocket, spinner: Spinner, stop: &AtomicBool) -> Counts {
     let origin = Instant::now();
     let now_ns = || origin.elapsed().as_nanos() as u64;
@@ -138,14 +144,15 @@ fn serve(socket: &UdpSocket, spinner: Spinner, stop: &AtomicBool) -> Counts {
     // One byte more than a request, so that a longer datagram is seen to be too long.
     let mut bytes = [0; REQUEST_LEN + 1];
     while !stop.load(Relaxed) {
-        // Not std's `recv_from`, which cannot express the receipt without a sender that `shutdown` ends with.
+        // Not std's `recv_from`, which cannot represent a receipt without a sender, with which
+        // `shutdown` ends the call.
         let (len, client) = match recvfrom(socket, &mut bytes, RecvFlags::empty()) {
             Ok((len, _, Some(client))) => (len, client),
             Err(Errno::AGAIN) => {
                 std::hint::spin_loop();
                 continue;
             }
-            // Ended, interrupted, or told that an earlier reply found nobody.
+            // Ended, interrupted, or an earlier reply found its port closed.
             Ok((_, _, None)) | Err(_) => continue,
         };
         match crate::handle(&bytes[..len], &spinner, now_ns, &mut || {}) {

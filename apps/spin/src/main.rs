@@ -1,10 +1,10 @@
-//! `spin`: serves spin requests until it is told to stop.
+//! `tailwater-spin`: serves spin requests until a signal ends it.
 
 use clap::Parser;
 use tailwater_spin::cli::{EXAMPLES, Options, run};
 
 #[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc;
+static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
 
 /// Serve spin requests: compute for as long as each asks, then answer
 #[derive(Debug, Parser)]

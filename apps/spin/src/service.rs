@@ -1,10 +1,12 @@
 //! The spin service on Tailwater: user threads on one socket of the runtime's own network stack.
 //!
-//! Owns the threads and their counts. Handling is [`crate::handle`], as everywhere, with [`tailwater::poll`] as its poll
-//! point, so that a long request lets the core go when the IOKernel wants it. The service runs until its process ends:
-//! there is nothing to wind up, because the IOKernel takes back what a process held.
+//! Owns the threads and their counts. Requests are handled by [`crate::handle`], as everywhere,
+//! with [`tailwater::poll`] as poll point, so that a long request yields the core when the IOKernel
+//! reclaims it. The service runs until its process ends. No cleanup is needed, because the IOKernel
+//! reclaims what a process held.
 //!
-//! `counts` is written by the serving threads with relaxed additions and may be read from any thread at any time.
+//! `counts` is written by the serving threads with relaxed additions and may be read from any
+//! thread at any time.
 
 use std::convert::Infallible;
 use std::io;
@@ -19,13 +21,14 @@ use tailwater_workload::spin::REQUEST_LEN;
 use crate::Counts;
 use crate::work::Spinner;
 
-/// Which user thread works on a request.
+/// Which user thread executes a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Dispatch {
     /// The one that received it: one thread per kthread.
     #[default]
     Workers,
-    /// One made for it, which ends with it: shows what thread creation costs, and lets the runtime balance requests.
+    /// A new one, which ends with the request: shows the cost of thread creation, and lets the
+    /// runtime balance requests.
     SpawnPerRequest,
 }
 
@@ -51,7 +54,7 @@ struct Shared {
 pub struct CountsReader(Arc<Shared>);
 
 impl CountsReader {
-    /// What the service did so far.
+    /// Returns the counters.
     #[must_use]
     pub fn counts(&self) -> Counts {
         Counts {
@@ -66,10 +69,10 @@ impl Service {
     /// Binds `listen` and starts the threads. Call it on a user thread.
     ///
     /// # Errors
-    /// When the address is taken or not this runtime's.
+    /// If the address is taken or not this runtime's.
     ///
     /// # Panics
-    /// Without a runtime.
+    /// If there is no runtime.
     pub fn start(listen: SocketAddr, dispatch: Dispatch, spinner: Spinner) -> io::Result<Self> {
         let socket = UdpSocket::bind(listen)
             .map_err(|e| io::Error::new(e.kind(), format!("cannot listen on {listen}: {e}")))?;
@@ -93,7 +96,7 @@ impl Service {
         Ok(Self { shared, threads })
     }
 
-    /// Where it listens, with the port that the runtime chose.
+    /// Returns the address it listens at, with the port that the runtime chose.
     ///
     /// # Errors
     /// As `UdpSocket::local_addr`.
@@ -101,16 +104,16 @@ impl Service {
         self.shared.socket.local_addr()
     }
 
-    /// The counts, for other threads.
+    /// Returns a reader of the counts, for other threads.
     #[must_use]
     pub fn counts_reader(&self) -> CountsReader {
         CountsReader(Arc::clone(&self.shared))
     }
 
-    /// Waits, in vain unless a thread panicked.
+    /// Waits for ever, unless a thread panicked.
     ///
     /// # Errors
-    /// When a serving thread panicked.
+    /// If a serving thread panicked.
     pub fn join(self) -> io::Result<()> {
         for thread in self.threads {
             if thread.join().is_err() {
@@ -137,7 +140,8 @@ impl Shared {
         }
     }
 
-    /// The next datagram. Errors report the fate of an earlier reply, which its client notices by itself.
+    /// Receives the next datagram. An error reports the fate of an earlier reply, which its client
+    /// notices itself.
     #[inline]
     fn receive(&self) -> ([u8; REQUEST_LEN + 1], usize, SocketAddr) {
         // One byte more than a request, so that a longer datagram is seen to be too long.

@@ -1,29 +1,42 @@
 //! Work that takes a given time of *computing*.
 //!
-//! Owns: a loop of dependent integer operations and its calibration. A number of nanoseconds becomes a number of
-//! iterations, so time during which the thread was preempted, or its virtual CPU was taken away, does not count as work: it
-//! is delay, which is what the experiments measure. Waiting for a clock instead would hide it.
+//! Owns a loop of dependent integer operations and its calibration. A number of nanoseconds becomes
+//! a number of iterations, so time during which the thread is preempted, or its virtual CPU is
+//! taken away, does not count as work: it is delay, which is what the experiments measure. Waiting
+//! for a clock instead would hide it.
+//!
+//! The value of the loop stays in a register from the first iteration of a request to the last,
+//! also across the calls of the poll point. An earlier loop passed it through memory and started
+//! anew in each chunk; on some processors the speed of that loop has two modes, depending on
+//! whether store-to-load forwarding is predicted: "10 us" took 8.5 us or 19 us there. The
+//! calibration times [`Spinner::work`] itself, with chunks and poll points, so all code that runs
+//! was timed.
 //!
 //! Touches no memory but its stack, so its speed does not depend on what ran on the core before.
 
 use std::hint::black_box;
 use std::time::Instant;
 
-/// Aimed-at computing time between two polls. The bound that services rely on is 200 ns; half of it leaves room for a
-/// core that runs slower than when it was calibrated.
+/// Target of computing time between two polls. Services rely on a bound of 200 ns; half of it
+/// leaves room for a core that runs slower than when it was calibrated.
 const POLL_NS: u64 = 100;
 
-/// Iterations timed at once: 20-40 us, short enough that some run is free of interruptions.
-const RUN_ITERATIONS: u64 = 20_000;
+/// Length of one run of a calibration, in nanoseconds: short enough that most runs are not
+/// interrupted, long enough that the two clock readings do not matter.
+const RUN_NS: u64 = 30_000;
 
-/// Runs of a calibration; the fastest counts. Together 5-10 ms, longer than the longest stall seen on the machines this was
-/// written on.
-const RUNS: u32 = 250;
+/// Number of runs of a calibration; the lower quartile counts. Together at least 7 ms, longer than
+/// the longest stall observed on the development machines. Stalls only lengthen runs, and a single
+/// fast run may be a burst of the clock frequency, so neither the mean nor the minimum is the
+/// speed.
+const RUNS: usize = 240;
 
-/// Speed is kept in iterations per 2^20 ns, about a millisecond, so that conversion is a product and a shift.
+/// Speed is kept in iterations per 2^20 ns, about a millisecond, so that conversion is a product
+/// and a shift.
 const SPEED_SHIFT: u32 = 20;
 
-/// A calibrated source of work. Copy it to every thread that works; all must use the same one to be comparable.
+/// A calibrated source of work. Copy it to every working thread; all must use the same one to be
+/// comparable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Spinner {
     /// Iterations per 2^[`SPEED_SHIFT`] ns.
@@ -33,21 +46,32 @@ pub struct Spinner {
 }
 
 impl Spinner {
-    /// Times the loop on the calling thread's core: the fastest of many short runs, so an interruption of one
-    /// of them does not matter. Takes 5-10 ms.
+    /// Times [`work`](Self::work) on the calling thread's core, in runs of about 30 us: first with
+    /// a guessed speed to find the chunk, then with that chunk. Takes 15 to 40 ms.
     #[must_use]
     pub fn calibrate() -> Self {
-        let mut fastest_ns = u64::MAX;
-        for _ in 0..RUNS {
-            let start = Instant::now();
-            iterate(RUN_ITERATIONS);
-            fastest_ns = fastest_ns.min(start.elapsed().as_nanos() as u64);
-        }
-        Self::with_scaled_speed((RUN_ITERATIONS << SPEED_SHIFT) / fastest_ns.max(1))
+        let guess = Self::with_speed(1_000_000).timed();
+        guess.timed()
     }
 
-    /// A spinner of a known speed, from 1 iteration per ms to 1,000 per ns: to repeat a run with the same work, or to
-    /// give several processes the same calibration.
+    /// Returns a spinner with the measured speed of this one's work.
+    fn timed(self) -> Self {
+        // Called through a pointer that is opaque to the compiler, as a poll point is: tested each
+        // chunk.
+        let mut poll: fn() = black_box(|| ());
+        let mut runs: Vec<u64> = (0..RUNS)
+            .map(|_| {
+                let start = Instant::now();
+                self.work(RUN_NS, &mut poll);
+                start.elapsed().as_nanos() as u64
+            })
+            .collect();
+        let (_, &mut taken_ns, _) = runs.select_nth_unstable(RUNS / 4);
+        Self::with_scaled_speed((scale(RUN_NS, self.speed) << SPEED_SHIFT) / taken_ns.max(1))
+    }
+
+    /// Returns a spinner of a known speed, from 1 iteration per ms to 1,000 per ns: to repeat a run
+    /// with the same work, or to give several processes the same calibration.
     #[must_use]
     pub fn with_speed(iterations_per_ms: u64) -> Self {
         let per_ms = iterations_per_ms.clamp(1, 1_000_000_000);
@@ -59,40 +83,44 @@ impl Spinner {
         Self { speed, chunk: scale(POLL_NS, speed).max(1) }
     }
 
-    /// Iterations per millisecond, to within 1.
+    /// Returns the speed in iterations per millisecond, to within 1.
     #[must_use]
     pub fn iterations_per_ms(&self) -> u64 {
         scale(1_000_000, self.speed)
     }
 
-    /// Computes for `work_ns` nanoseconds of an undisturbed core, calling `poll` once per started 100 ns of them.
+    /// Computes for `work_ns` nanoseconds of an undisturbed core, calling `poll` once per started
+    /// 100 ns of them.
     #[inline]
     pub fn work(&self, work_ns: u64, poll: &mut impl FnMut()) {
         let mut left = scale(work_ns, self.speed);
+        let mut x = left;
         while left > 0 {
             let now = left.min(self.chunk);
-            iterate(now);
+            x = iterate(x, now);
             poll();
             left -= now;
         }
+        black_box(x);
     }
 }
 
-/// Iterations that `ns` take, to the nearest.
+/// Returns the number of iterations that take `ns`, rounded to the nearest.
 fn scale(ns: u64, speed: u64) -> u64 {
     let product = u128::from(ns) * u128::from(speed);
     ((product + (1 << (SPEED_SHIFT - 1))) >> SPEED_SHIFT) as u64
 }
 
-/// The loop: each iteration needs the result of the one before (a multiplication and an addition), so no processor can
-/// run two at once. Not inlined, so that calibration and work run the same instructions.
+/// Runs the loop from `x` and returns its last value. Each iteration needs the result of the one
+/// before (a shift, an exclusive or and a multiplication), so no processor runs two at once, and no
+/// compiler combines two: the operations do not distribute over each other. Not inlined, so that
+/// calibration and work run the same instructions.
 #[inline(never)]
-fn iterate(iterations: u64) {
-    let mut x = black_box(0x9e37_79b9_7f4a_7c15u64);
+fn iterate(mut x: u64, iterations: u64) -> u64 {
     for _ in 0..iterations {
-        x = x.wrapping_mul(0xd129_42ab_1fe7_2b6d).wrapping_add(iterations);
-        x = black_box(x);
+        x = (x ^ (x >> 29)).wrapping_mul(0xd129_42ab_1fe7_2b6d).wrapping_add(1);
     }
+    x
 }
 
 #[cfg(test)]
@@ -107,8 +135,8 @@ mod tests {
 
     #[test]
     fn work_takes_about_the_time_asked_for_when_nothing_interferes() {
-        // Of many tries some are undisturbed; a factor of 2 allows for a changed clock frequency and would not
-        // hide a wrong unit.
+        // Of many tries some are undisturbed; a factor of 2 allows for a changed clock frequency
+        // and would not hide a wrong unit.
         let spinner = Spinner::calibrate();
         let fastest = (0..200).map(|_| {
             let start = Instant::now();

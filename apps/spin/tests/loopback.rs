@@ -1,5 +1,5 @@
-//! The Linux spin server under the load generator, over the loopback device: counts and lower bounds only, because
-//! upper bounds on time would measure the test machine.
+//! The Linux spin server under the load generator, over the loopback device: counts and lower
+//! bounds only, because upper bounds on time would measure the test machine.
 
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -24,10 +24,10 @@ fn every_request_is_worked_on_and_answered_once() {
         let counts = server.stop();
         assert!(report.figures.completed > 100, "{report:?}");
         assert_eq!(report.figures.lost, 0, "{mode:?}: {report:?}");
-        // The generator asks once or more for a first contact.
+        // The generator sends one or more requests to make contact.
         assert!(counts.served > report.figures.completed, "{counts:?}");
         assert_eq!((counts.malformed, counts.unsent), (0, 0));
-        // Half of the work asked for allows for a clock frequency that changed since calibration.
+        // Half of the requested work allows for a clock frequency that changed since calibration.
         assert!(report.figures.p50_us.unwrap() > 25.0, "{report:?}");
     }
 }

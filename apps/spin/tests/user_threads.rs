@@ -10,9 +10,10 @@ use tailwater_spin::service::{Dispatch, Service};
 use tailwater_workload::spin::{Reply, Request};
 
 #[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc;
+static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
 
-/// Sends `requests` one after the other, each behind a datagram that is none, and checks each reply.
+/// Sends `requests` one after the other, each after a datagram that is not a request, and checks
+/// each reply.
 fn ask(server: SocketAddr, requests: u64) -> io::Result<()> {
     let socket = UdpSocket::bind("127.0.0.1:0")?;
     socket.connect(server)?;
@@ -40,7 +41,7 @@ fn requests_are_answered_by_workers_and_by_threads_of_their_own() {
     });
     for reader in counts.unwrap() {
         let counts = reader.counts();
-        // The last of each may be counted a moment after its reply was sent.
+        // The last request of each may be counted a moment after its reply was sent.
         assert!((99..=100).contains(&counts.served), "{counts:?}");
         assert!((99..=100).contains(&counts.malformed) && counts.unsent == 0, "{counts:?}");
     }

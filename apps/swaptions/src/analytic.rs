@@ -1,22 +1,24 @@
-//! The price in closed form, where there is one: a single factor with exponentially decaying volatility.
+//! The price in closed form, where there is one: a single factor with exponentially decaying
+//! volatility.
 //!
-//! Owns: the decomposition of a swaption into bond options (Jamshidian, "An exact bond option formula", Journal of
-//! Finance 1989), written for the discrete model that [`crate::model`] simulates, so that it agrees with the Monte Carlo
-//! price up to the statistical error and nothing else. Shares with the pricer only today's bond prices.
+//! Owns the decomposition of a swaption into bond options (Jamshidian, "An exact bond option
+//! formula", Journal of Finance 1989), written for the discrete model that [`crate::model`]
+//! simulates, so that it agrees with the Monte Carlo price up to the statistical error only. Shares
+//! only today's bond prices with the pricer.
 //!
-//! Under one factor sigma exp(-a tau) the whole curve at expiry is a function of one normal variable x: every rate
-//! moves by x times exp(-a (T - expiry)). All bonds fall in x, so the swap changes sign at one x*, and the option
-//! is a sum of normal probabilities on one side of it.
+//! Under one factor sigma exp(-a tau) the whole curve at expiry is a function of one normal
+//! variable x: every rate moves by x times exp(-a (T - expiry)). All bonds fall in x, so the swap
+//! changes sign at one x*, and the option is a sum of normal probabilities on one side of it.
 
 use crate::spec::{Side, SpecError, SwaptionSpec};
 
 /// Why there is no closed form.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 pub enum AnalyticError {
-    /// The swaption is not usable at all.
+    /// The swaption's specification is invalid.
     #[error(transparent)]
     Spec(#[from] SpecError),
-    /// More than one factor, or a humped one.
+    /// More than one factor, or one with a hump.
     #[error(
         "a closed form needs exactly one factor, with slope 0 and a level above 0; this has {factors} factors, the first with slope {slope} and level {level}"
     )]
@@ -39,13 +41,13 @@ pub enum AnalyticError {
 /// One payment of the fixed leg (with the notional at the end), seen from expiry.
 struct Payment {
     amount: f64,
-    /// Its forward price: what 1 paid then is worth in units of 1 paid at expiry.
+    /// Its forward price: the value of 1 paid then, in units of 1 paid at expiry.
     forward: f64,
     /// Its logarithm falls by `beta` per unit of x.
     beta: f64,
 }
 
-/// The price of `spec` on a notional of 1.
+/// Returns the price of `spec` on a notional of 1.
 ///
 /// # Errors
 /// An [`AnalyticError`] that says what the model or contract lacks.
@@ -62,7 +64,8 @@ pub fn one_factor_price(spec: &SwaptionSpec) -> Result<f64, AnalyticError> {
     let h = spec.step_years;
     let grid = spec.grid();
     let to_expiry = grid.bond_price(spec.expiry_steps);
-    // x sums one normal per step, each decayed over the steps that remain from the step's start to expiry.
+    // x is the sum of one normal per step, each decayed over the steps that remain from the step's
+    // start to expiry.
     let variance = factor.level.powi(2)
         * h
         * (1..=spec.expiry_steps).map(|n| decay(factor.decay, n, h).powi(2)).sum::<f64>();
@@ -76,7 +79,8 @@ pub fn one_factor_price(spec: &SwaptionSpec) -> Result<f64, AnalyticError> {
         .collect();
     let deviation = variance.sqrt();
     let threshold = sign_change(&payments, variance);
-    // Each bond's expectation on one side of x*: its own lognormal weight moves the mean of x by -beta * variance.
+    // Each bond's expectation on one side of x*: its own lognormal weight moves the mean of x by
+    // -beta * variance.
     let sign = match spec.side {
         Side::Payer => 1.0,
         Side::Receiver => -1.0,
@@ -91,7 +95,8 @@ fn decay(rate: f64, steps: usize, h: f64) -> f64 {
     (-rate * steps as f64 * h).exp()
 }
 
-/// The x at which the fixed leg is worth exactly the notional. The leg falls from infinity to 0 in x.
+/// Returns the x at which the fixed leg is worth exactly the notional. The leg falls from infinity
+/// to 0 in x.
 fn sign_change(payments: &[Payment], variance: f64) -> f64 {
     let leg = |x: f64| -> f64 {
         payments.iter().map(|p| p.amount * p.forward * (-p.beta * (x + 0.5 * p.beta * variance)).exp()).sum()
@@ -113,7 +118,7 @@ fn sign_change(payments: &[Payment], variance: f64) -> f64 {
     0.5 * (low + high)
 }
 
-/// The standard normal distribution function, to full precision in both tails.
+/// Returns the standard normal distribution function, to full precision in both tails.
 fn normal_distribution(x: f64) -> f64 {
     0.5 * libm::erfc(-x * std::f64::consts::FRAC_1_SQRT_2)
 }
@@ -152,7 +157,8 @@ mod tests {
 
     #[test]
     fn an_at_the_money_price_nears_the_normal_model() {
-        // Bachelier: annuity * sigma_swap * sqrt(T / 2 pi). In Ho-Lee the swap rate moves about as much as every rate.
+        // Bachelier: annuity * sigma_swap * sqrt(T / 2 pi). In Ho-Lee the swap rate moves about as
+        // much as every rate.
         let spec = at_the_money(Side::Payer);
         let annuity: f64 = spec.payment_steps().map(|j| 0.5 * (-0.04 * 0.25 * j as f64).exp()).sum();
         let bachelier = annuity * 0.01 * (2.0 / std::f64::consts::TAU).sqrt();

@@ -1,7 +1,7 @@
-//! The command line of `swaptions`, for its own binary and for programs that carry it inside.
+//! The command line of `swaptions`, for its own binary and for programs that include it.
 //!
-//! Owns: arguments, the end of the job (time, signal, end of input), progress lines and the report. All of it happens
-//! on ordinary threads, which sleep while the workers work.
+//! Owns arguments, the end of the job (time, signal, end of input), progress lines and the report.
+//! All of it happens on ordinary threads, which sleep while the workers work.
 
 use std::io::{BufRead, Write};
 use std::sync::Arc;
@@ -19,17 +19,18 @@ use crate::user_threads::run_user_threads;
 
 /// Examples, for `after_help`.
 pub const EXAMPLES: &str = "Examples:
-  swaptions --seconds 10
-  tailwater run --name batch --class best-effort -- swaptions --report-every 1s
-  swaptions --linux --threads 1 --core 1 --nice-idle --seconds 30 --report-every 100ms
-  swaptions --linux --trials 20000 --json
+  tailwater-swaptions --seconds 10
+  tailwater run --name batch --class best-effort -- tailwater-swaptions --report-every 1s
+  tailwater-swaptions --linux --threads 1 --core 1 --nice-idle --seconds 30 --report-every 100ms
+  tailwater-swaptions --linux --trials 20000 --json
 
 Without --linux it runs on Tailwater; TAILWATER_* variables say how (see `tailwater run --help`).";
 
-/// How often the watching thread looks whether the job has ended. Sleeping, it takes nothing from the workers.
+/// Interval at which the watching thread checks whether the job has ended. While it sleeps it costs
+/// the workers nothing.
 const WATCH_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What to compute, on what, and for how long.
+/// Command-line arguments.
 #[derive(Debug, Clone, Args)]
 pub struct Options {
     /// Run on ordinary kernel threads instead of Tailwater
@@ -50,13 +51,14 @@ pub struct Options {
     /// Paths that count as one swaption priced, when --trials is not given
     #[arg(long, value_name = "T", default_value_t = 20_000)]
     trials_per_swaption: u64,
-    /// Decides the portfolio and every path
+    /// Seed of the portfolio and of every path
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Cores that the workers may use, for instance 1 or 1,3
     #[arg(long, value_name = "LIST", value_delimiter = ',', requires = "linux")]
     core: Vec<usize>,
-    /// Run the workers in the SCHED_IDLE class: only when nothing else in the session wants the core
+    /// Run the workers in the SCHED_IDLE class: only if no other thread in the session needs the
+    /// core
     #[arg(long, requires = "linux")]
     nice_idle: bool,
     /// Print a line of JSON with the trials so far at this interval, for instance 100ms
@@ -78,10 +80,11 @@ fn parse_interval(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Runs the job until it ends, its time is up, its input ends, or SIGINT or SIGTERM comes; then prints the report.
+/// Runs the job until it ends, its time is up, its input ends, or SIGINT or SIGTERM arrives; then
+/// prints the report.
 ///
 /// # Errors
-/// When the job cannot start, or its output cannot be printed.
+/// If the job cannot start, or its output cannot be printed.
 pub fn run(options: &Options) -> anyhow::Result<()> {
     anyhow::ensure!(
         options.seconds.is_none_or(|s| s.is_finite() && s > 0.0),
@@ -105,7 +108,8 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let tally =
         if options.linux { run_linux(options, &job)? } else { run_user_threads(&job, options.threads)? };
     finished.store(true, Relaxed);
-    // A watcher that waits for input does not notice the end of the job; the process ends without it.
+    // A watcher that waits for input does not notice the end of the job; the process ends without
+    // it.
     if !options.report_on_input {
         watcher.join().expect("watching does not panic")?;
     }
@@ -120,10 +124,11 @@ fn run_linux(options: &Options, job: &Arc<Job>) -> anyhow::Result<Tally> {
     Ok(run_threads(job, options.threads.unwrap_or(default_threads), &placement)?.join()?)
 }
 
-/// Waits until the job is to end, printing progress as asked for.
+/// Waits until the job ends, printing progress as configured.
 fn watch(options: &Options, job: &Job, start: Instant, finished: &AtomicBool) -> anyhow::Result<()> {
     if options.report_on_input {
-        // Signals keep their default action, which ends the process: nothing could interrupt the reading.
+        // Signals keep their default action, which ends the process: reading cannot be interrupted
+        // otherwise.
         return report_on_input(std::io::stdin().lock(), job, start);
     }
     let interrupted = Arc::new(AtomicBool::new(false));
@@ -163,7 +168,8 @@ fn print_progress(job: &Job, start: Instant) -> anyhow::Result<()> {
     writeln!(std::io::stdout(), "{line}").context("cannot print progress")
 }
 
-/// The time given by `--seconds`; what `Duration` cannot hold is as good as forever.
+/// Returns the time given by `--seconds`; a time that `Duration` cannot represent counts as
+/// unlimited.
 fn limit(options: &Options) -> Option<Duration> {
     options.seconds.map(|s| Duration::try_from_secs_f64(s).unwrap_or(Duration::MAX))
 }

@@ -1,16 +1,17 @@
-//! The batch job: a pile of independent blocks of trials that any number of workers carry off.
+//! The batch job: independent blocks of trials that any number of workers compute.
 //!
-//! Owns: who computes which block, how far the job is, and when it ends. Knows nothing of threads: [`Job::work`] runs on
-//! whatever calls it, an OS thread or a user thread, and polls through the closure that the caller gives.
+//! Owns the assignment of blocks to workers, the progress of the job, and its end. Independent of
+//! threads: [`Job::work`] runs on its caller, an OS thread or a user thread, and polls through the
+//! caller's closure.
 //!
-//! Shared fields, all relaxed: no field publishes other data, workers hand their sums back by value, and the join
-//! that collects them orders everything else.
+//! Shared fields, all relaxed: no field publishes other data, workers return their sums by value,
+//! and the join that collects them orders everything else.
 //!
 //! | field | written by | read by |
 //! |---|---|---|
 //! | `next_block` | workers, fetch-add | workers |
-//! | `trials_done` | workers, once per block | whoever measures the rate |
-//! | `stop` | whoever ends the job | workers, once per block |
+//! | `trials_done` | workers, once per block | threads that measure the rate |
+//! | `stop` | the thread that ends the job | workers, once per block |
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
@@ -33,8 +34,9 @@ pub struct Job {
 }
 
 impl Job {
-    /// A job that prices every swaption with `trials` paths, rounded up to whole blocks of [`BLOCK_TRIALS`]; `None`
-    /// refines all prices until [`Job::stop`]. Builds all tables; the workers allocate only when they start.
+    /// Returns a job that prices every swaption with `trials` paths, rounded up to whole blocks of
+    /// [`BLOCK_TRIALS`]; `None` refines all prices until [`Job::stop`]. Builds all tables; the
+    /// workers allocate only when they start.
     #[must_use]
     pub fn new(portfolio: &Portfolio, trials: Option<u64>, seed: u64) -> Self {
         let pricers: Vec<Pricer> = portfolio
@@ -54,8 +56,8 @@ impl Job {
         }
     }
 
-    /// Takes blocks until none are left or the job is stopped; returns what this worker computed. Calls `poll` at least
-    /// every 200 ns or so.
+    /// Takes blocks until none are left or the job is stopped; returns what this worker computed.
+    /// Calls `poll` about every 200 ns.
     ///
     /// Blocks go round the swaptions, so that all prices gain precision together.
     pub fn work(&self, poll: &mut impl FnMut()) -> Tally {
@@ -75,7 +77,8 @@ impl Job {
         tally
     }
 
-    /// Trials finished so far by all workers, in steps of [`BLOCK_TRIALS`]: the exact amount of work done.
+    /// Returns the trials finished so far by all workers, in steps of [`BLOCK_TRIALS`]: the exact
+    /// amount of work done.
     pub fn trials_done(&self) -> u64 {
         self.trials_done.load(Relaxed)
     }
@@ -85,16 +88,16 @@ impl Job {
         self.stop.store(true, Relaxed);
     }
 
-    /// Whether [`Job::stop`] was called or every block has been taken.
+    /// Returns whether [`Job::stop`] was called or every block has been taken.
     pub fn is_ending(&self) -> bool {
         self.stop.load(Relaxed) || self.next_block.load(Relaxed) >= self.blocks
     }
 }
 
-/// What one worker, or several together, computed.
+/// Results of one worker, or of several together.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Per swaption; empty stands for all zeros.
+    /// Per swaption; empty means all zeros.
     sums: Vec<Sums>,
 }
 
@@ -109,13 +112,14 @@ impl Tally {
         }
     }
 
-    /// The price of each swaption so far.
+    /// Returns the price of each swaption so far.
     #[must_use]
     pub fn estimates(&self) -> Vec<Estimate> {
         self.sums.iter().map(Sums::estimate).collect()
     }
 
-    /// What the job achieved in `seconds`, if pricing one swaption means `trials_per_swaption` trials.
+    /// Returns what the job achieved in `seconds`, if pricing one swaption means
+    /// `trials_per_swaption` trials.
     #[must_use]
     pub fn report(&self, seconds: f64, trials_per_swaption: u64) -> Report {
         let estimates = self.estimates();
@@ -133,7 +137,7 @@ impl Tally {
     }
 }
 
-/// What a job achieved.
+/// Results of a job.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
     /// Time it ran.

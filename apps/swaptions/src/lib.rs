@@ -1,12 +1,15 @@
-//! A batch job worth its cores: Monte Carlo prices of European swaptions.
+//! A realistic batch job: Monte Carlo prices of European swaptions.
 //!
-//! Owns: the [model] (multi-factor Gaussian Heath-Jarrow-Morton), the [contract](spec), the [pricer](price), an
-//! independent [closed form](analytic) for one factor, the [portfolio], the [job] that any kind of thread can work
-//! on, its runs on [user threads](user_threads) and on [ordinary threads](linux), and the [command line](cli). The problem is the one of PARSEC's *swaptions* (Bienia et al.,
-//! PACT'08), which the Shenango and Arachne papers use as their batch load; the code is our own.
+//! Owns the [model] (multi-factor Gaussian Heath-Jarrow-Morton), the [contract](spec), the
+//! [pricer](price), an independent [closed form](analytic) for one factor, the [portfolio], the
+//! [job] that any kind of thread can work on, its runs on [user threads](user_threads) and on
+//! [ordinary threads](linux), and the [command line](cli). The problem is the one of PARSEC's
+//! *swaptions* (Bienia et al., PACT'08), which the Shenango and Arachne papers use as their batch
+//! load; the code is our own.
 //!
-//! Rules: pricing allocates nothing after set-up, calls a `poll` closure at least every 200 ns or so, and gives the same
-//! numbers for a seed whatever the number of threads and however the work was split between them.
+//! Rules: pricing allocates nothing after set-up, calls a `poll` closure about every 200 ns, and
+//! gives the same numbers for a seed whatever the number of threads and the division of work among
+//! them.
 
 pub mod analytic;
 pub mod cli;

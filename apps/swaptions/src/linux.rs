@@ -1,7 +1,7 @@
-//! The job on ordinary threads of the kernel, the baseline that Tailwater is compared with.
+//! The job on ordinary kernel threads, the baseline for Tailwater.
 //!
-//! Owns: starting, placing and joining the threads. The one unsafe block of this crate is here: `sched_setscheduler`,
-//! which no safe library offers.
+//! Owns starting, placing and joining the threads. The one unsafe block of this crate is here:
+//! `sched_setscheduler`, which no safe library offers.
 
 use std::io;
 use std::sync::Arc;
@@ -11,21 +11,22 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::job::{Job, Tally};
 
-/// Where and how urgently worker threads run.
+/// Cores and scheduling class of worker threads.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Placement {
-    /// Cores they may use, numbered as the kernel does; empty for all.
+    /// Cores they may use, by the kernel's numbers; empty for all.
     pub cores: Vec<usize>,
-    /// Scheduling class `SCHED_IDLE` (sched(7)): run when nothing else in the same scheduling group wants the core. With
-    /// autogroup on, that is only the processes of the same session.
+    /// Use scheduling class `SCHED_IDLE` (sched(7)): run if no other thread in the same scheduling
+    /// group needs the core. With autogroup on, that is only the processes of the same session.
     pub idle_class: bool,
 }
 
 impl Placement {
-    /// Places the calling thread.
+    /// Applies this to the calling thread.
     ///
     /// # Errors
-    /// The kernel's, with what was attempted: a core that does not exist or that this process may not use.
+    /// The kernel's error, with what was attempted: a core that does not exist or that this process
+    /// may not use.
     pub fn apply(&self) -> io::Result<()> {
         if !self.cores.is_empty() {
             let mut set = CpuSet::new();
@@ -53,7 +54,8 @@ fn explain(error: &io::Error, attempt: &str) -> io::Error {
 
 fn enter_idle_class() -> io::Result<()> {
     let parameters = libc::sched_param { sched_priority: 0 };
-    // SAFETY: the kernel only reads `parameters`, which is initialised and outlives the call; 0 means this thread.
+    // SAFETY: the kernel only reads `parameters`, which is initialised and outlives the call; 0
+    // means this thread.
     let result = unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameters) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
@@ -68,8 +70,8 @@ pub struct Workers {
 /// Starts `count` threads on `job`, at least one.
 ///
 /// # Errors
-/// When a thread cannot be created; those already started are stopped and joined. Failing to place a thread is
-/// reported by [`Workers::join`].
+/// If a thread cannot be created; those already started are stopped and joined. [`Workers::join`]
+/// reports a failure to place a thread.
 pub fn run_threads(job: &Arc<Job>, count: usize, placement: &Placement) -> io::Result<Workers> {
     let mut workers = Workers { job: Arc::clone(job), threads: Vec::with_capacity(count) };
     for index in 0..count.max(1) {
@@ -91,19 +93,20 @@ pub fn run_threads(job: &Arc<Job>, count: usize, placement: &Placement) -> io::R
 }
 
 impl Workers {
-    /// Whether every worker has returned.
+    /// Returns whether every worker has returned.
     #[must_use]
     pub fn are_finished(&self) -> bool {
         self.threads.iter().all(JoinHandle::is_finished)
     }
 
-    /// Waits for the workers and adds up what they computed. Call [`Job::stop`] first if the job is endless.
+    /// Waits for the workers and returns the sum of their results. Call [`Job::stop`] first if the
+    /// job is endless.
     ///
     /// # Errors
-    /// The first worker's that could not be placed; the job is then stopped.
+    /// The error of the first worker that could not be placed; the job is then stopped.
     ///
     /// # Panics
-    /// When a worker panicked.
+    /// If a worker panicked.
     pub fn join(self) -> io::Result<Tally> {
         let mut tally = Tally::default();
         let mut failed = None;

@@ -1,10 +1,11 @@
-//! `swaptions`: prices a portfolio of swaptions for as long as it is told and says how fast that went.
+//! `tailwater-swaptions`: prices a portfolio of swaptions for a given time or number of trials and
+//! reports the speed.
 
 use clap::Parser;
 use tailwater_swaptions::cli::{EXAMPLES, Options, run};
 
 #[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc;
+static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
 
 /// Price a portfolio of European swaptions by Monte Carlo under a three-factor HJM model
 #[derive(Debug, Parser)]

@@ -1,18 +1,20 @@
 //! The interest-rate model: an initial forward curve and the factors that move it.
 //!
-//! Owns: the Gaussian HJM model in discrete time. Forward rates f(t, T) live on a grid of equal steps of h years; a step
-//! adds to each of them a drift and, per factor i, sigma_i(T - t) sqrt(h) Z_i with independent standard normals.
-//! The drift is not the continuous one but the one that makes every discounted bond an exact martingale *on the
-//! grid* (Glasserman, Monte Carlo Methods in Financial Engineering, section 3.6.2). So the grid has no bias: a price that
-//! is known in closed form for the discrete model must come out within the statistical error, and the tests ask for that.
+//! Owns the Gaussian HJM model in discrete time. Forward rates f(t, T) live on a grid of equal
+//! steps of h years; a step adds to each of them a drift and, per factor i, sigma_i(T - t) sqrt(h)
+//! Z_i with independent standard normals. The drift is not the continuous one but the one that
+//! makes every discounted bond an exact martingale *on the grid* (Glasserman, Monte Carlo Methods
+//! in Financial Engineering, section 3.6.2). So the grid has no bias: a price that is known in
+//! closed form for the discrete model must be reproduced within the statistical error, and the
+//! tests check that.
 //!
-//! Never: draws random numbers, knows contracts.
+//! Not here: random numbers and contracts.
 
-/// Most factors a model may have; PARSEC uses three.
+/// Maximum number of factors of a model; PARSEC uses three.
 pub const MAX_FACTORS: usize = 4;
 
-/// Initial instantaneous forward rates in the form of Nelson and Siegel (Journal of Business 1987): a long rate, a
-/// short-end spread and a hump, all continuously compounded per year.
+/// Initial instantaneous forward rates in the form of Nelson and Siegel (Journal of Business 1987):
+/// a long rate, a short-end spread and a hump, all continuously compounded per year.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ForwardCurve {
     /// Rate at the long end, for instance 0.03.
@@ -26,13 +28,13 @@ pub struct ForwardCurve {
 }
 
 impl ForwardCurve {
-    /// The same rate for all maturities.
+    /// Returns a curve with the same rate for all maturities.
     #[must_use]
     pub fn flat(rate: f64) -> Self {
         Self { long_rate: rate, short_spread: 0.0, hump: 0.0, decay_years: 1.0 }
     }
 
-    /// The forward rate for maturity `years` from now.
+    /// Returns the forward rate for maturity `years` from now.
     #[must_use]
     pub fn forward(&self, years: f64) -> f64 {
         let x = years / self.decay_years;
@@ -46,23 +48,24 @@ impl ForwardCurve {
     }
 }
 
-/// One source of randomness: its volatility sigma(tau) = (level + slope tau) exp(-decay tau), per square root of a year,
-/// for a rate that matures in tau years.
+/// One source of randomness: its volatility sigma(tau) = (level + slope tau) exp(-decay tau), per
+/// square root of a year, for a rate that matures in tau years.
 ///
-/// `slope` and `decay` of 0 give the Ho-Lee model, `slope` of 0 the Hull-White (extended Vasicek) model, all three
-/// a humped volatility (Ritchken and Chuang).
+/// `slope` and `decay` of 0 give the Ho-Lee model, `slope` of 0 the Hull-White (extended Vasicek)
+/// model, all three a humped volatility (Ritchken and Chuang).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Factor {
     /// Volatility of the shortest rate, for instance 0.01.
     pub level: f64,
-    /// Its change per year of maturity, before decay. Negative makes short and long rates move oppositely.
+    /// Its change per year of maturity, before decay. A negative slope makes short and long rates
+    /// move in opposite directions.
     pub slope: f64,
     /// Decay per year of maturity; at least 0.
     pub decay: f64,
 }
 
 impl Factor {
-    /// The volatility of a rate that matures in `years`.
+    /// Returns the volatility of a rate that matures in `years`.
     #[must_use]
     pub fn volatility(&self, years: f64) -> f64 {
         (self.level + self.slope * years) * (-self.decay * years).exp()
@@ -75,8 +78,9 @@ impl Factor {
 
 /// The model on a grid of `steps` steps, as tables that a simulation reads in order.
 ///
-/// All rates are stored multiplied by the step h, so that a sum of them is the logarithm of a bond price. Index e of a
-/// step's tables belongs to the rate that has e whole steps left when the step ends.
+/// All rates are stored multiplied by the step h, so that a sum of them is the logarithm of a bond
+/// price. Index e of a step's tables belongs to the rate that has e whole steps left when the step
+/// ends.
 #[derive(Debug, Clone)]
 pub(crate) struct GridModel {
     /// h f(0, t_j).
@@ -96,8 +100,8 @@ impl GridModel {
             factors.iter().map(|f| (0..steps).map(|e| h * h.sqrt() * sigma(f, e)).collect()).collect();
         let mut drift = vec![0.0; steps];
         for factor in factors {
-            // A(e) = h (sigma(0) + ... + sigma(e-1)); the drifts of the first e rates must sum to h A(e)^2 / 2, so
-            // that the bond they discount has the expectation that it has today.
+            // A(e) = h (sigma(0) + ... + sigma(e-1)); the drifts of the first e rates must sum to h
+            // A(e)^2 / 2, so that the bond they discount has the expectation that it has today.
             let mut bond_volatility = 0.0;
             for (e, drift) in drift.iter_mut().enumerate() {
                 let before = bond_volatility;
@@ -128,7 +132,8 @@ mod tests {
 
     #[test]
     fn the_drift_of_constant_volatility_nears_the_continuous_one() {
-        // Continuous HJM: drift = sigma^2 tau. On the grid: sigma^2 h (e + 1/2), and the rate is stored times h.
+        // Continuous HJM: drift = sigma^2 tau. On the grid: sigma^2 h (e + 1/2), and the rate is
+        // stored times h.
         let (sigma, h) = (0.01, 0.25);
         let factor = Factor { level: sigma, slope: 0.0, decay: 0.0 };
         let grid = GridModel::new(&ForwardCurve::flat(0.03), &[factor], h, 8);

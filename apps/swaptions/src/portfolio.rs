@@ -1,17 +1,19 @@
-//! A portfolio to price: many swaptions of one grid and one model, with terms spread around the market.
+//! A portfolio to price: many swaptions on one grid and one model, with terms spread around the
+//! market.
 //!
-//! Owns: the made-up but plausible market of the default portfolio. All its swaptions share one time grid, so a trial of
-//! any of them is the same amount of work: trials per second is an exact measure of the core time that the job got.
+//! Owns the fictitious but plausible market of the default portfolio. All its swaptions share one
+//! time grid, so a trial of any of them is the same amount of work: trials per second is an exact
+//! measure of the core time that the job got.
 
 use tailwater_workload::random::{stream, unit_open_closed};
 
 use crate::model::{Factor, ForwardCurve};
 use crate::spec::{Side, SpecError, SwaptionSpec};
 
-/// Most swaptions in one portfolio.
+/// Maximum number of swaptions in one portfolio.
 pub const MAX_SWAPTIONS: usize = 65_536;
 
-/// Swaptions to price; each usable, and at least one.
+/// Swaptions to price; each is valid, and there is at least one.
 #[derive(Debug, Clone)]
 pub struct Portfolio {
     swaptions: Vec<SwaptionSpec>,
@@ -26,7 +28,7 @@ pub enum PortfolioError {
         /// Swaptions given.
         count: usize,
     },
-    /// One of them is not usable.
+    /// One of them is invalid.
     #[error("swaption {index}: {source}")]
     Swaption {
         /// Its index, from 0.
@@ -37,10 +39,10 @@ pub enum PortfolioError {
 }
 
 impl Portfolio {
-    /// A portfolio of the given swaptions.
+    /// Returns a portfolio of the given swaptions.
     ///
     /// # Errors
-    /// A [`PortfolioError`] that names the first swaption that is not usable.
+    /// A [`PortfolioError`] that names the first invalid swaption.
     pub fn new(swaptions: Vec<SwaptionSpec>) -> Result<Self, PortfolioError> {
         if swaptions.is_empty() || swaptions.len() > MAX_SWAPTIONS {
             return Err(PortfolioError::Count { count: swaptions.len() });
@@ -51,8 +53,9 @@ impl Portfolio {
         Ok(Self { swaptions })
     }
 
-    /// `count` swaptions five years out on ten-year swaps with half-yearly coupons, quarterly steps, three factors.
-    /// `seed` decides strikes (up to 1 % around the par rate), sides, and each one's shift of the curve.
+    /// `count` swaptions five years out on ten-year swaps with half-yearly coupons, quarterly
+    /// steps, three factors. `seed` decides strikes (up to 1 % around the par rate), sides, and
+    /// each one's shift of the curve.
     ///
     /// # Errors
     /// [`PortfolioError::Count`].
@@ -88,15 +91,15 @@ impl Portfolio {
         Self::new(swaptions)
     }
 
-    /// The swaptions, in order.
+    /// Returns the swaptions, in order.
     #[must_use]
     pub fn swaptions(&self) -> &[SwaptionSpec] {
         &self.swaptions
     }
 }
 
-/// Level, slope and curvature, the three movements that explain nearly all of what curves do (Litterman and Scheinkman,
-/// Journal of Fixed Income 1991), in sizes of about 1 % a year.
+/// Level, slope and curvature, the three movements that explain nearly all of what curves do
+/// (Litterman and Scheinkman, Journal of Fixed Income 1991), in sizes of about 1 % a year.
 fn market_factors() -> Vec<Factor> {
     vec![
         Factor { level: 0.009, slope: 0.0, decay: 0.02 },

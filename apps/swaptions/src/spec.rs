@@ -1,31 +1,33 @@
 //! The contract: a European option to enter an interest-rate swap.
 //!
-//! Owns: the terms of a swaption together with the model it is valued in, and the checks that make it usable.
-//! Times are counted in steps of the model's grid, so that no cash flow falls between grid points.
+//! Owns the terms of a swaption together with the model it is valued in, and their checks. Times
+//! are counted in steps of the model's grid, so that no cash flow falls between grid points.
 
 use crate::model::{Factor, ForwardCurve, GridModel, MAX_FACTORS};
 
-/// Longest time grid in steps; it bounds the work between two polls and the memory of a worker (8 KiB).
+/// Maximum length of the time grid in steps; it bounds the work between two polls and the memory of
+/// a worker (8 KiB).
 pub const MAX_STEPS: usize = 1024;
 
-/// Most steps in one coupon period; it bounds the work between two polls.
+/// Maximum number of steps in one coupon period; it bounds the work between two polls.
 pub const MAX_PERIOD_STEPS: usize = 64;
 
 /// Which leg of the swap the option's holder would pay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
-    /// Pay the fixed rate: worth something when rates have risen.
+    /// Pay the fixed rate: valuable if rates have risen.
     Payer,
     /// Receive the fixed rate.
     Receiver,
 }
 
-/// A swaption on a notional of 1 and the model to value it in. [`SwaptionSpec::check`] tells whether it is usable.
+/// A swaption on a notional of 1 and the model to value it in. [`SwaptionSpec::check`] returns
+/// whether it is valid.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SwaptionSpec {
     /// Forward rates today.
     pub curve: ForwardCurve,
-    /// What moves them: 1 to [`MAX_FACTORS`].
+    /// Its factors: 1 to [`MAX_FACTORS`].
     pub factors: Vec<Factor>,
     /// Length of a grid step in years, above 0 and at most 10.
     pub step_years: f64,
@@ -58,10 +60,10 @@ pub enum SpecError {
         /// `curve`, `factors` or `strike`.
         part: &'static str,
     },
-    /// The step is not a usable length of time.
+    /// The length of a step is out of range.
     #[error("step_years must be above 0 and at most 10, not {step_years}")]
     Step {
-        /// What was given.
+        /// The given length.
         step_years: f64,
     },
     /// A count of steps or periods is out of range.
@@ -114,7 +116,7 @@ impl SwaptionSpec {
         self.strike * self.step_years * self.period_steps as f64
     }
 
-    /// The fixed rate at which the swap is worth nothing today.
+    /// Returns the fixed rate at which the swap is worth nothing today.
     ///
     /// # Errors
     /// As [`SwaptionSpec::check`].
@@ -126,13 +128,13 @@ impl SwaptionSpec {
         Ok((grid.bond_price(self.expiry_steps) - grid.bond_price(self.total_steps())) / annuity)
     }
 
-    /// The grid points at which the swap pays.
+    /// Returns the grid points at which the swap pays.
     pub(crate) fn payment_steps(&self) -> impl Iterator<Item = usize> {
         let (expiry, period) = (self.expiry_steps, self.period_steps);
         (1..=self.periods).map(move |i| expiry + i * period)
     }
 
-    /// The model on this swaption's grid.
+    /// Returns the model on this swaption's grid.
     pub(crate) fn grid(&self) -> GridModel {
         GridModel::new(&self.curve, &self.factors, self.step_years, self.total_steps())
     }

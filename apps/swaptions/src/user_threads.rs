@@ -1,20 +1,20 @@
-//! The job on user threads: one per kthread, on whatever cores the IOKernel lends.
+//! The job on user threads: one per kthread, on the cores that the IOKernel lends.
 //!
-//! Owns the threads. [`tailwater::poll`] is their poll point, so that a core is ceded within a fraction of a microsecond
-//! of being wanted elsewhere.
+//! Owns the threads. [`tailwater::poll`] is their poll point, so that a core is ceded within a
+//! fraction of a microsecond of a request.
 
 use std::sync::Arc;
 
 use crate::job::{Job, Tally};
 
-/// Runs `job` on `threads` user threads (`None`: one per kthread) of a new runtime, which the environment configures
-/// (`TAILWATER_*`), until the job ends; adds up what they computed.
+/// Runs `job` on `threads` user threads (`None`: one per kthread) of a new runtime, which the
+/// environment configures (`TAILWATER_*`), until the job ends; returns the sum of their results.
 ///
 /// # Errors
-/// When the runtime cannot start, with what is missing.
+/// If the runtime cannot start, with what is missing.
 ///
 /// # Panics
-/// When a worker panicked.
+/// If a worker panicked.
 pub fn run_user_threads(job: &Arc<Job>, threads: Option<usize>) -> Result<Tally, tailwater::StartError> {
     let job = Arc::clone(job);
     tailwater::Builder::new().run(move || {

@@ -6,7 +6,7 @@ use tailwater_swaptions::user_threads::run_user_threads;
 use tailwater_swaptions::{Job, Portfolio};
 
 #[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc;
+static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
 
 #[test]
 fn user_threads_compute_what_one_worker_computes() {

@@ -1,8 +1,9 @@
-//! `tailwater capture`: frames of a running IOKernel, into a file that tcpdump and Wireshark read.
+//! `tailwater capture`: writes frames of a running IOKernel to a file that tcpdump and Wireshark
+//! read.
 //!
-//! Owns the watcher's side of a capture: it empties the ring that the IOKernel fills, and writes files, with limits and
-//! rotation. The IOKernel never waits for it: when this program or its disk is slow, frames are missing, and the number is
-//! said at the end.
+//! Owns the watcher's side of a capture: it empties the ring that the IOKernel fills, and writes
+//! files, with limits and rotation. The IOKernel never waits: when this program or its disk is
+//! slow, frames are missing, and their number is printed at the end.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -21,11 +22,13 @@ use tailwater_shm::layout::Region;
 use tailwater_shm::memory::Mapping;
 use tailwater_shm::ring::{Consumer, FrameBuffer};
 
-use crate::interrupt::{Interrupt, Interrupted};
+use tailwater_testbed::interrupt::{Interrupt, Interrupted};
+use tailwater_testbed::note;
 
-/// How long the ring is left alone when it was empty. At 1 million small frames a second a ring of 4 MiB holds 32 ms.
+/// Pause after the ring was found empty. At 1 million small frames a second a ring of 4 MiB holds
+/// 32 ms of them.
 const PAUSE: Duration = Duration::from_millis(1);
-/// Most files of a rotation.
+/// Maximum number of files of a rotation.
 const MAX_FILES: u32 = 1000;
 
 /// Write the frames that an IOKernel switches to a capture file
@@ -46,7 +49,8 @@ pub struct CaptureArgs {
     /// Control socket of the IOKernel; @NAME is an abstract address
     #[arg(long, value_name = "SOCKET", default_value = "@tailwater")]
     iokernel: String,
-    /// Only frames from and to this program (its name in `tailwater stats`), also if it starts later
+    /// Only frames from and to this program (its name in `tailwater stats`), also if it starts
+    /// later
     #[arg(long, value_name = "NAME")]
     runtime: Option<String>,
     /// Only frames through this port (its name in `tailwater stats --json`)
@@ -85,10 +89,10 @@ fn parse_buffer(text: &str) -> Result<u32, String> {
     text.parse().ok().filter(|mb| [1, 2, 4, 8, 16].contains(mb)).ok_or_else(|| "1, 2, 4, 8 or 16".to_owned())
 }
 
-/// Captures until told to stop.
+/// Captures until a limit is reached or a signal arrives.
 ///
 /// # Errors
-/// When nobody listens at the socket, the request is refused, or the file cannot be written.
+/// If nothing listens at the socket, the request is refused, or the file cannot be written.
 pub fn run(args: &CaptureArgs) -> anyhow::Result<()> {
     let interrupt = Interrupt::catch()?;
     let mut watch = Watch::begin(args)?;
@@ -107,12 +111,12 @@ pub fn run(args: &CaptureArgs) -> anyhow::Result<()> {
             some = true;
             match output.write(&seen) {
                 Ok(()) => frames += 1,
-                // The reader of our output has seen enough.
+                // The reader of standard output has closed it.
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
                 Err(error) => return Err(error).context(args.write.display().to_string()),
             }
         }
-        // Whoever looks at the file sees what came.
+        // Readers of the file see all frames so far.
         match if some { output.writer.flush() } else { Ok(()) } {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
             result => result.context(args.write.display().to_string())?,
@@ -120,7 +124,7 @@ pub fn run(args: &CaptureArgs) -> anyhow::Result<()> {
         if over || full(frames) {
             break;
         }
-        // The socket is readable when the IOKernel hangs up: it says nothing by itself.
+        // The IOKernel sends nothing during a capture: a readable socket has been closed.
         match interrupt.wait_readable(Some(watch.socket.as_fd()), Instant::now() + PAUSE) {
             Ok(readable) => connected = !readable,
             Err(Interrupted) => interrupted = true,
@@ -128,12 +132,12 @@ pub fn run(args: &CaptureArgs) -> anyhow::Result<()> {
     }
     let missing = if connected { watch.dropped() } else { None };
     let missing = missing.map_or("an unknown number of".to_owned(), |n| n.to_string());
-    eprintln!("{frames} frames, {missing} missing because this program was slow");
+    note!("{frames} frames, {missing} missing because this program was slow");
     anyhow::ensure!(connected, "the IOKernel ended the capture");
     Ok(())
 }
 
-/// A frame in the watcher's hands.
+/// A frame that was taken out of the ring.
 struct Seen<'a> {
     unix_ns: u64,
     original_len: u32,
@@ -147,8 +151,6 @@ struct Watch {
     buffer: FrameBuffer,
     clock: Clock,
     anchor: Capturing,
-    /// Keeps the ring's memory.
-    _region: Region,
 }
 
 impl Watch {
@@ -169,35 +171,34 @@ impl Watch {
         let anchor = match answer {
             ServerMessage::Capturing(anchor) => anchor,
             ServerMessage::Refused { why } => anyhow::bail!("refused: {why}"),
-            other => anyhow::bail!("the IOKernel answered something else: {other:?}"),
+            other => anyhow::bail!("the IOKernel gave an answer of another kind: {other:?}"),
         };
         let file = files.first().context("the IOKernel sent no memory")?;
-        let region = Region::attach(Mapping::new(file, "capture")?)?;
+        let (region, ends) = Region::attach(Mapping::new(file, "capture")?)?;
         Ok(Self {
             socket,
-            ring: Consumer::new(region.ingress(0)),
+            ring: ends.into_iter().next().context("the IOKernel sent no ring")?.ingress,
             buffer: FrameBuffer::new(),
             clock: Clock::from_hz(region.tsc_hz()),
             anchor,
-            _region: region,
         })
     }
 
-    /// The next frame, if one waits.
+    /// Returns the next frame, if one waits.
     fn next(&mut self) -> anyhow::Result<Option<Seen<'_>>> {
         let Some(record) = self.ring.peek().context("the IOKernel wrote an impossible ring")? else {
             return Ok(None);
         };
-        let stamp = self.ring.stamp(&record);
-        let frame = self.ring.copy_frame(&record, &mut self.buffer);
-        // Copied: its place is free.
-        self.ring.advance(&record);
+        let (stamp, original_len) = (record.stamp(), record.hash());
+        let frame = record.copy_frame(&mut self.buffer);
+        // The frame has been copied: its place is free.
+        record.advance();
         self.ring.publish();
         let unix_ns = self.anchor.unix_ns + self.clock.to_ns(stamp.saturating_sub(self.anchor.cycles));
-        Ok(Some(Seen { unix_ns, original_len: record.hash, frame }))
+        Ok(Some(Seen { unix_ns, original_len, frame }))
     }
 
-    /// How many frames found the ring full.
+    /// Returns the number of frames that found the ring full; `None` if the IOKernel is gone.
     fn dropped(&self) -> Option<u64> {
         send(&self.socket, &ClientMessage::Stats, &[]).ok()?;
         let (ServerMessage::Stats(stats), _) = receive(&self.socket).ok()? else { return None };
@@ -210,7 +211,7 @@ impl Watch {
 struct Output {
     path: PathBuf,
     snap: u32,
-    /// Bytes of one file, and how many files.
+    /// Maximum bytes of one file, and number of files.
     rotation: Option<(u64, u32)>,
     number: u32,
     written: u64,
@@ -268,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rotation_keeps_the_latest_files_each_a_capture_of_its_own() {
+    fn a_rotation_keeps_the_latest_files_each_a_complete_capture() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ring.pcap");
         let words = ["capture", "-w", path.to_str().unwrap(), "--rotate-mb", "1", "--files", "3"];

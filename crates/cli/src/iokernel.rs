@@ -1,8 +1,9 @@
 //! `tailwater iokernel`: the daemon.
 //!
-//! Owns: configuration file and options, logging, and a clean end on SIGINT or SIGTERM. Everything it does is the
-//! `tailwater-iokernel` crate's.
+//! Owns the configuration from file and options, and a clean end on SIGINT or SIGTERM. What the
+//! daemon does is in the crate `tailwater-iokernel`.
 
+use std::io::{Write, stdout};
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,6 +14,8 @@ use clap::Args;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use tailwater_iokernel::port::options::PortOptions;
 use tailwater_iokernel::{Config, IoKernel};
+
+use crate::log::{self, LogFormat};
 
 /// Start the IOKernel: switches packets and lends cores until it is interrupted
 #[derive(Debug, Clone, Args)]
@@ -26,7 +29,7 @@ use tailwater_iokernel::{Config, IoKernel};
   tailwater iokernel --pcap replay=in.pcap,record=out.pcap  a capture file in place of a network
   tailwater iokernel --print-config > tailwater.toml        every setting with its value
 
-Options win over the configuration file. Programs join with `tailwater run`; `tailwater stats` shows what goes on.")]
+Options win over the configuration file. Programs join with `tailwater run`; `tailwater stats` shows them.")]
 pub struct IokernelArgs {
     /// Configuration file (TOML)
     #[arg(long, value_name = "FILE")]
@@ -40,28 +43,34 @@ pub struct IokernelArgs {
     /// Cores to lend, for instance 1 or 2-7,10 [default: all others this process may use]
     #[arg(long, value_name = "LIST", value_parser = parse_cores)]
     managed_cores: Option<CoreList>,
-    /// Connect runtimes with this machine's Linux through a TAP device of this name (needs CAP_NET_ADMIN). After the name:
-    /// queues=N, napi, offload
+    /// Connect runtimes with this machine's Linux through a TAP device of this name (needs
+    /// CAP_NET_ADMIN). After the name: queues=N, napi, offload
     #[arg(long, value_name = "NAME[,..]", requires = "host_ip")]
     tap: Option<String>,
     /// Linux's own address on the TAP device, an address of the runtimes' network such as 10.77.0.1
     #[arg(long, value_name = "IP", requires = "tap")]
     host_ip: Option<Ipv4Addr>,
-    /// Connect runtimes with the network behind an interface, through AF_XDP (needs CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF). After
-    /// the name: gateway=IP, mode=auto|native|skb, queues=N, zero-copy=auto|on|off, share (leave Linux the frames to the
-    /// interface's own MAC address), fill-checksums (for a veth pair whose other end Linux uses)
+    /// Connect runtimes with the network behind an interface, through AF_XDP (needs CAP_NET_RAW,
+    /// CAP_NET_ADMIN, CAP_BPF). After the name: gateway=IP, mode=auto|native|skb, queues=N,
+    /// zero-copy=auto|on|off, share (leave Linux the frames to the interface's own MAC address),
+    /// fill-checksums (for a veth pair whose other end Linux uses)
     #[arg(long, value_name = "INTERFACE[,..]", conflicts_with = "tap")]
     xdp: Option<String>,
-    /// Replay a capture file to runtimes and record what they send: replay=FILE, record=FILE, fast, gateway=IP
+    /// Replay a capture file to runtimes and record what they send: replay=FILE, record=FILE, fast,
+    /// gateway=IP
     #[arg(long, value_name = "WORDS", conflicts_with_all = ["tap", "xdp"])]
     pcap: Option<String>,
-    /// Make the network behind the port worse: loss=1%, duplicate=1%, corrupt=1%, reorder=1%, reorder-delay=1ms, delay=5ms,
-    /// jitter=1ms, rate=100mbit, queue=FRAMES, each also with in. (to runtimes) or out. before it; seed=N
+    /// Impair the network behind the port: loss=1%, duplicate=1%, corrupt=1%, reorder=1%,
+    /// reorder-delay=1ms, delay=5ms, jitter=1ms, rate=100mbit, queue=FRAMES, each also with in. (to
+    /// runtimes) or out. before it; seed=N
     #[arg(long, value_name = "WORDS")]
     fault: Option<String>,
-    /// What to log: error, warn, info, debug
+    /// Least severe events to log: error, warn, info or debug
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     log: tracing::Level,
+    /// Format of the log
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormat::Text)]
+    log_format: LogFormat,
     /// Print the configuration as TOML and end
     #[arg(long)]
     print_config: bool,
@@ -75,7 +84,7 @@ fn parse_cores(text: &str) -> Result<CoreList, String> {
     let number = |part: &str| {
         part.trim()
             .parse::<u16>()
-            .map_err(|_| format!("`{part}` is no core number; write for instance 1 or 2-7,10"))
+            .map_err(|_| format!("`{part}` is not a core number; write for instance 1 or 2-7,10"))
     };
     let mut cores = Vec::new();
     for part in text.split(',') {
@@ -85,24 +94,24 @@ fn parse_cores(text: &str) -> Result<CoreList, String> {
     if cores.is_empty() { Err(format!("`{text}` names no core")) } else { Ok(CoreList(cores)) }
 }
 
-/// Runs until a signal comes.
+/// Runs until SIGINT or SIGTERM.
 ///
 /// # Errors
-/// When it cannot start, with what is missing.
+/// If the IOKernel cannot start, with what is missing.
 pub fn run(args: &IokernelArgs) -> anyhow::Result<()> {
     let config = configuration(args)?;
     if args.print_config {
-        print!("{}", toml::to_string(&config)?);
+        write!(stdout(), "{}", toml::to_string(&config)?)?;
         return Ok(());
     }
-    tracing_subscriber::fmt().with_max_level(args.log).with_target(false).with_writer(std::io::stderr).init();
+    log::start(args.log, args.log_format)?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot catch signals")?;
     }
     let ports = config.ports.build()?;
     let iokernel = IoKernel::new(config, ports)?;
-    tracing::info!(socket = iokernel.config().socket, "ready");
+    tracing::info!(socket = iokernel.config().socket, other_programs_get = iokernel.neighbours(), "ready");
     iokernel.run(&stop)?;
     tracing::info!("stopped");
     Ok(())
@@ -123,7 +132,7 @@ fn configuration(args: &IokernelArgs) -> anyhow::Result<Config> {
     config.iokernel_core = args.core.or(config.iokernel_core);
     config.managed_cores = args.managed_cores.clone().map(|list| list.0).or(config.managed_cores);
     if args.tap.is_some() || args.xdp.is_some() || args.pcap.is_some() {
-        // Another port than the file's takes its place.
+        // A port on the command line replaces the file's.
         config.ports = PortOptions {
             tap: args.tap.clone(),
             host_ip: args.host_ip,

@@ -1,16 +1,17 @@
-//! `tailwater stats`: what an IOKernel has counted.
+//! `tailwater stats`: the counters of an IOKernel.
 //!
-//! Owns the question over the control socket and the tables made of the answer. A number that is missing from the answer,
-//! because the IOKernel is of another version, shows as a dash.
+//! Owns the tables. A number that the answer lacks, because the IOKernel is of another version, is
+//! shown as a dash.
 
-use anyhow::Context;
+use std::io::{Write, stdout};
+
 use clap::Args;
 use serde_json::Value;
-use tailwater_shm::control::{ClientMessage, ServerMessage, dial, receive, send};
+use tailwater_testbed::table::{Table, number};
 
-use crate::table::{Table, number};
+use crate::query;
 
-/// Show what an IOKernel has counted: cores, hand-offs, frames, runtimes
+/// Show an IOKernel's counters: cores, hand-offs, frames, runtimes
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
   tailwater stats
@@ -25,26 +26,22 @@ pub struct StatsArgs {
     json: bool,
 }
 
-/// Asks and prints.
+/// Asks the IOKernel and prints its answer.
 ///
 /// # Errors
-/// When nobody listens at the socket or the answer is none.
+/// If nothing listens at the socket, if the answer has another form, or if standard output is
+/// closed.
 pub fn run(args: &StatsArgs) -> anyhow::Result<()> {
-    let socket = dial(&args.iokernel)?;
-    send(&socket, &ClientMessage::Stats, &[])?;
-    let (answer, _) = receive::<ServerMessage>(&socket).context("the IOKernel did not answer")?;
-    let ServerMessage::Stats(stats) = answer else {
-        anyhow::bail!("the IOKernel answered something else: {answer:?}");
-    };
+    let stats = query::statistics(&args.iokernel)?;
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&stats)?);
+        writeln!(stdout(), "{}", serde_json::to_string_pretty(&stats)?)?;
     } else {
-        print!("{}", describe(&stats));
+        write!(stdout(), "{}", describe(&stats))?;
     }
     Ok(())
 }
 
-/// The tables.
+/// Returns the counters as tables.
 fn describe(stats: &Value) -> String {
     let facts = &stats["iokernel"];
     let mut text = format!(
@@ -121,7 +118,7 @@ fn describe(stats: &Value) -> String {
     text + "\n"
 }
 
-/// The rules of the firewall and how many packets each decided; nothing without rules.
+/// Returns the firewall's rules with the number of packets that each decided; empty without rules.
 fn firewall(stats: &Value) -> String {
     let rules = stats["rules"].as_array().map_or(&[][..], Vec::as_slice);
     let mut table = Table::new(["firewall rule", "runtime", "direction", "action", "packets"]);
@@ -152,7 +149,7 @@ fn cell(value: &Value) -> String {
     }
 }
 
-/// Both addresses of a runtime, or the one it has.
+/// Returns the addresses of a runtime.
 fn addresses(runtime: &Value) -> String {
     match &runtime["ip6"] {
         Value::Null => cell(&runtime["ip"]),

@@ -1,4 +1,5 @@
-//! A capture of a running IOKernel is what went through it, and neither a slow, nor a dead, nor an unwelcome watcher does harm.
+//! A capture of a running IOKernel holds what passed through it; slow, dead and refused watchers do
+//! no harm.
 
 mod common;
 
@@ -7,11 +8,12 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use common::{Guard, PATIENCE, eventually, stats, tailwater, text};
+use common::{stats, tailwater};
 use pcap_file::pcap::{PcapPacket, PcapReader, PcapWriter};
 use pcap_file::{DataLink, TsResolution};
+use tailwater_testkit::{PATIENCE, Program, is_installed, run, socket_name, text, until};
 
-/// A UDP datagram that carries `number`, complete with checksums that tcpdump finds right.
+/// Returns a UDP datagram that carries `number`, complete with checksums that tcpdump finds right.
 fn datagram(number: u32) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
     frame.extend([0x45, 0, 0, 32, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 77, 0, 8, 10, 77, 0, 9]);
@@ -24,32 +26,30 @@ fn datagram(number: u32) -> Vec<u8> {
     frame
 }
 
-/// An IOKernel that replays ten minutes of a datagram every millisecond.
-fn iokernel(folder: &Path, socket: &str) -> Guard {
+/// Returns an IOKernel that replays ten minutes of a datagram every `gap`.
+fn iokernel(folder: &Path, socket: &str, gap: Duration) -> Program {
     let file = folder.join("in.pcap");
     let mut writer = PcapWriter::new(File::create(&file).unwrap()).unwrap();
-    for number in 0..600_000u32 {
-        let stamp = Duration::from_millis(number.into());
+    let (mut number, mut stamp) = (0, Duration::ZERO);
+    while stamp < Duration::from_mins(10) {
         let frame = datagram(number);
         writer.write_packet(&PcapPacket::new(stamp, frame.len() as u32, &frame)).unwrap();
+        (number, stamp) = (number + 1, stamp + gap);
     }
     drop(writer);
     let replay = format!("replay={}", file.display());
-    let words = ["iokernel", "--socket", socket, "--log", "warn", "--pcap", &replay];
-    let child = Guard(tailwater(&words).spawn().unwrap());
-    eventually("the IOKernel answers", || stats(socket).is_some());
-    child
+    common::iokernel(socket, &["--pcap", &replay])
 }
 
 fn capture(socket: &str, words: &[&str]) -> Output {
-    tailwater(&["capture", "--iokernel", socket]).args(words).output().unwrap()
+    run(tailwater(&["capture", "--iokernel", socket]).args(words), b"")
 }
 
 #[test]
 fn a_capture_holds_what_passed_in_order_and_ends_by_its_limits() {
     let folder = tempfile::tempdir().unwrap();
-    let socket = format!("@tailwater-capture-test-{}", std::process::id());
-    let _iokernel = iokernel(folder.path(), &socket);
+    let socket = socket_name("capture");
+    let _iokernel = iokernel(folder.path(), &socket, Duration::from_millis(10));
     let file = folder.path().join("out.pcap");
     let name = file.to_str().unwrap();
 
@@ -75,51 +75,50 @@ fn a_capture_holds_what_passed_in_order_and_ends_by_its_limits() {
     let age = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH + frames[0].0).unwrap();
     assert!(age < PATIENCE, "a stamp is {age:?} old");
 
-    match Command::new("tcpdump").args(["-nr", name, "--time-stamp-precision", "nano"]).output() {
-        Ok(output) => {
-            let shown = text(&output.stdout);
-            assert_eq!(shown.lines().count(), 50, "{shown}");
-            assert!(
-                shown.lines().all(|line| line.contains("10.77.0.8.8080 > 10.77.0.9.8081: UDP, length 4")),
-                "{shown}"
-            );
-        }
-        Err(error) => eprintln!("skipped: what tcpdump reads (Debian: tcpdump; {error})"),
+    if is_installed("tcpdump", "tcpdump") {
+        let output = run(Command::new("tcpdump").args(["-nr", name, "--time-stamp-precision", "nano"]), b"");
+        let shown = text(&output.stdout);
+        assert_eq!(shown.lines().count(), 50, "{shown}");
+        assert!(
+            shown.lines().all(|line| line.contains("10.77.0.8.8080 > 10.77.0.9.8081: UDP, length 4")),
+            "{shown}"
+        );
     }
 
-    // Nobody of this name: nothing, and the time limit ends it.
-    let output = capture(&socket, &["-w", name, "--runtime", "nobody", "--seconds", "1"]);
+    // No runtime has this name: no frames, and the time limit ends the capture.
+    let output = capture(&socket, &["-w", name, "--runtime", "absent", "--seconds", "1"]);
     assert!(text(&output.stderr).starts_with("0 frames, 0 missing"), "{}", text(&output.stderr));
-    // Through the port inwards there is all, outwards nothing.
+    // All frames pass the port inwards, none outwards.
     let output = capture(&socket, &["-w", name, "--port", "pcap", "--direction", "rx", "--count", "5"]);
     assert!(text(&output.stderr).starts_with("5 frames"), "{}", text(&output.stderr));
     let output = capture(&socket, &["-w", name, "--port", "pcap", "--direction", "tx", "--seconds", "1"]);
     assert!(text(&output.stderr).starts_with("0 frames"), "{}", text(&output.stderr));
     let output = capture(&socket, &["-w", name, "--port", "eth7"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).contains("there are: pcap"), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("the ports are: pcap"), "{}", text(&output.stderr));
 }
 
 #[test]
 fn watchers_that_stop_reading_or_die_or_are_too_many_do_no_harm() {
     let folder = tempfile::tempdir().unwrap();
-    let socket = format!("@tailwater-watcher-test-{}", std::process::id());
-    let _iokernel = iokernel(folder.path(), &socket);
+    let socket = socket_name("watcher");
+    // So many that they fill the watchers' pipes.
+    let _iokernel = iokernel(folder.path(), &socket, Duration::from_millis(1));
     let watcher = || {
         let mut command = tailwater(&["capture", "--iokernel", &socket, "-w", "-", "--buffer", "1"]);
-        // Nobody reads the pipe: the watcher stands still.
-        Guard(command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap())
+        // The pipe is not read: the watcher stands still.
+        Program::spawn_unread(command.stdout(Stdio::piped()).stderr(Stdio::null()))
     };
-    let watchers: Vec<Guard> = (0..4).map(|_| watcher()).collect();
+    let watchers: Vec<Program> = (0..4).map(|_| watcher()).collect();
     let captures = |socket: &str| stats(socket).unwrap()["captures"].as_array().unwrap().len();
-    eventually("four captures go on", || captures(&socket) == 4);
+    until("four captures go on", || captures(&socket) == 4);
     let output = capture(&socket, &["-w", "/dev/null"]);
     assert!(text(&output.stderr).contains("4 captures are going on already"), "{}", text(&output.stderr));
     let injected = || stats(&socket).unwrap()["ports"][0]["injected"].as_u64().unwrap();
     let before = injected();
-    eventually("frames pass all the same", || injected() > before + 100);
+    until("frames pass all the same", || injected() > before + 100);
     drop(watchers);
-    eventually("the captures of the dead are ended", || captures(&socket) == 0);
+    until("the captures of the dead are ended", || captures(&socket) == 0);
     let output = capture(&socket, &["-w", "/dev/null", "--count", "1"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
 }

@@ -2,10 +2,11 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader};
-use std::process::Stdio;
-
-use common::{Guard, eventually, run, signal, stats, tailwater, text};
+use common::{iokernel, run, stats, tailwater};
+use rustix::process::Signal;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use tailwater_testkit::{PATIENCE, Program, children, socket_name, text, until};
 
 #[test]
 fn every_subcommand_has_help_with_examples() {
@@ -18,14 +19,7 @@ fn every_subcommand_has_help_with_examples() {
         &["compare", "--help"],
         &["stats", "--help"],
         &["capture", "--help"],
-        &["kv", "--help"],
         &["doctor", "--help"],
-        &["bench", "--help"],
-        &["bench", "handoff", "--help"],
-        &["bench", "switch", "--help"],
-        &["bench", "threads", "--help"],
-        &["sim", "--help"],
-        &["reproduce", "--help"],
     ] {
         let output = run(words);
         let help = text(&output.stdout);
@@ -46,13 +40,12 @@ fn misuse_is_explained() {
         (&["iokernel", "--xdp", "eth1", "--tap", "tw0", "--host-ip", "10.77.0.1"], "cannot be used with"),
         (&["capture"], "--write"),
         (&["run"], "PROGRAM"),
-        (&["bench", "threads", "--systems", "pthreads"], "tailwater-shared-tls"),
     ] {
         let output = run(words);
         assert_eq!(output.status.code(), Some(2), "{words:?}");
         assert!(text(&output.stderr).contains(part), "{words:?}: {}", text(&output.stderr));
     }
-    let output = run(&["stats", "--iokernel", "@tailwater-nobody-here"]);
+    let output = run(&["stats", "--iokernel", "@tailwater-is-not-here"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("start one with"), "{}", text(&output.stderr));
 }
@@ -70,25 +63,157 @@ fn the_printed_configuration_is_one_that_is_read() {
 
 #[test]
 fn a_started_service_shows_in_the_statistics_and_everything_ends_when_told() {
-    let socket = format!("@tailwater-test-{}", std::process::id());
-    let mut iokernel = Guard(tailwater(&["iokernel", "--socket", &socket, "--log", "warn"]).spawn().unwrap());
-    eventually("the IOKernel answers", || stats(&socket).is_some());
+    let socket = socket_name("commands");
+    let iokernel = iokernel(&socket, &[]);
     let exe = env!("CARGO_BIN_EXE_tailwater");
     let run_it = ["run", "--iokernel", &socket, "--name", "spin-under-test", "--kthreads", "1", "--", exe];
-    let service =
-        tailwater(&run_it).args(["app", "spin", "--listen", "0.0.0.0:5000"]).stdout(Stdio::piped()).spawn();
-    let mut service = Guard(service.unwrap());
-    let mut line = String::new();
-    BufReader::new(service.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-    assert!(line.starts_with("listening on "), "{line}");
+    let mut service = Program::start(tailwater(&run_it).args(["app", "spin", "--listen", "0.0.0.0:5000"]));
+    service.line_with("listening on ");
     let shown = text(&run(&["stats", "--iokernel", &socket]).stdout);
     assert!(shown.contains("spin-under-test") && shown.contains("latency-critical"), "{shown}");
     let json = stats(&socket).unwrap();
     assert_eq!(json["runtimes"][0]["name"], "spin-under-test");
-    for child in [&mut service.0, &mut iokernel.0] {
-        signal(child.id(), "TERM");
-        eventually("a process ends when told", || child.try_wait().unwrap().is_some());
-        let status = child.wait().unwrap();
-        assert!(status.success(), "{status}");
+    for program in [service, iokernel] {
+        program.signal(Signal::TERM);
+        let output = program.finish();
+        assert!(output.status.success(), "{}: {}", output.status, text(&output.stderr));
     }
+}
+
+/// `tailwater app spin`, started by `tailwater run` with these words.
+fn spin(words: &[&str]) -> Command {
+    let mut command = tailwater(&["run"]);
+    command.args(words).args(["--", env!("CARGO_BIN_EXE_tailwater"), "app", "spin"]);
+    command
+}
+
+#[test]
+fn a_log_that_is_no_terminals_has_neither_colours_nor_debug_forms_and_json_is_json() {
+    for format in ["text", "json"] {
+        let socket = socket_name("log");
+        let words = ["iokernel", "--socket", &socket, "--log-format", format];
+        let mut iokernel = Program::start(&mut tailwater(&words));
+        until("the IOKernel answers", || stats(&socket).is_some());
+        let capture = ["capture", "--iokernel", &socket, "-w", "-", "--port", "eth0", "--seconds", "1"];
+        assert_eq!(run(&capture).status.code(), Some(1), "there is no such port");
+        let capture = ["capture", "--iokernel", &socket, "-w", "-", "--runtime", "spin", "--seconds", "1"];
+        assert!(run(&capture).status.success());
+        let _service = Program::start(&mut spin(&["--iokernel", &socket, "--name", "spin"]));
+        let last = iokernel.error_line_with("registered");
+        let log = iokernel.errors();
+        assert!(!log.contains(['\x1b']) && !log.contains("Some(") && !log.contains("None"), "{log}");
+        assert!(log.contains("a capture begins") && log.contains("refused a capture"), "{log}");
+        if format == "json" {
+            let last: serde_json::Value = serde_json::from_str(&last).unwrap();
+            assert_eq!((&last["level"], &last["name"]), (&"INFO".into(), &"spin".into()), "{last}");
+        } else {
+            assert!(last.contains(" INFO registered id=") && last.contains(" name=spin ip=10.77."), "{last}");
+        }
+    }
+}
+
+#[test]
+fn a_program_that_does_not_register_is_named_after_a_second() {
+    let socket = socket_name("unmanaged");
+    let words = ["run", "--iokernel", &socket, "--class", "best-effort", "--", "sleep", "1000"];
+    let warning = "sleep (process ";
+    let mut alone = Program::start(&mut tailwater(&words));
+    alone.error_line_with(warning);
+    let errors = alone.errors();
+    assert!(errors.contains("no IOKernel to register with") && errors.contains(&socket), "{errors}");
+    let _iokernel = iokernel(&socket, &[]);
+    let mut beside = Program::start(&mut tailwater(&words));
+    beside.error_line_with(warning);
+    let errors = beside.errors();
+    assert!(errors.contains(&format!("not registered at {socket} after 1 s")), "{errors}");
+    assert!(errors.contains(&format!("(process {})", beside.pid())), "{errors}");
+}
+
+/// Processes of which one argument is `word`.
+fn with_argument(word: &str) -> usize {
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let lines = processes.filter_map(|process| std::fs::read(process.path().join("cmdline")).ok());
+    lines.filter(|line| line.split(|&byte| byte == 0).any(|argument| argument == word.as_bytes())).count()
+}
+
+#[test]
+fn a_program_that_registers_is_not_warned_of_and_has_no_children_of_tailwater_run() {
+    let socket = socket_name("managed");
+    let _iokernel = iokernel(&socket, &[]);
+    let deadline = Instant::now() + PATIENCE;
+    while Instant::now() < deadline {
+        let start = Instant::now();
+        let mut service = Program::start(&mut spin(&["--iokernel", &socket, "--kthreads", "1"]));
+        service.line_with("listening on ");
+        let in_time = start.elapsed() < Duration::from_secs(1);
+        assert!(children(service.pid()).is_empty(), "the watch is no child of the program's");
+        // The arguments of the watch contain the socket, as do the IOKernel's.
+        until("the watch has ended", || with_argument(&socket) == 1);
+        service.signal(Signal::KILL);
+        let errors = text(&service.finish().stderr);
+        if in_time {
+            return assert_eq!(errors, "");
+        }
+    }
+    eprintln!("skipped: this machine is too busy for a program to register within a second");
+}
+
+#[test]
+fn a_program_that_is_not_there_is_said_to_be_missing_and_where() {
+    let output = run(&["run", "--", "no-such-service"]);
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    let beside =
+        std::path::Path::new(env!("CARGO_BIN_EXE_tailwater")).parent().unwrap().display().to_string();
+    assert!(message.contains("no program no-such-service") && message.contains(&beside), "{message}");
+}
+
+#[test]
+fn a_reader_that_closes_the_output_ends_a_command_without_a_message() {
+    for words in [
+        &["doctor"][..],
+        &["doctor", "--json"],
+        &["iokernel", "--print-config"],
+        &["demo", "--quick"],
+        &["load", "--agent", "127.0.0.1:0"],
+    ] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = tailwater(words);
+        let command = command.stdin(Stdio::null()).stdout(writer).stderr(Stdio::piped());
+        let output = Program::spawn(command).finish();
+        assert_eq!((output.status.code(), text(&output.stderr)), (Some(141), String::new()), "{words:?}");
+    }
+}
+
+#[test]
+fn the_doctor_names_every_part_in_words_and_in_json() {
+    let shown = text(&run(&["doctor"]).stdout);
+    let document: serde_json::Value = serde_json::from_slice(&run(&["doctor", "--json"]).stdout).unwrap();
+    let parts = document["parts"].as_array().unwrap();
+    let names: Vec<&str> = parts.iter().map(|part| part["name"].as_str().unwrap()).collect();
+    for name in [
+        "cores",
+        "wrfsbase",
+        "CPU quota",
+        "TAP (optional)",
+        "AF_XDP (optional)",
+        "locked memory",
+        "hyperthreads",
+        "other programs",
+    ] {
+        assert!(names.contains(&name) && shown.contains(&format!(" {name}: ")), "{name}: {shown}");
+    }
+    for (part, line) in parts.iter().zip(shown.lines()) {
+        assert!(line.starts_with(part["status"].as_str().unwrap()), "{line}");
+    }
+    assert!(document["supported"].is_boolean() && document["machine"]["cpu_model"].is_string(), "{document}");
+}
+
+#[test]
+fn a_server_on_tailwater_that_linux_does_not_reach_is_explained() {
+    let output = run(&["load", "10.77.0.2:7", "--rate", "1k", "--wait", "100ms"]);
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    assert!(message.contains("--over tailwater") && message.contains("10.77.0.2"), "{message}");
 }

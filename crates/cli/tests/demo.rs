@@ -1,42 +1,28 @@
-//! The demo as a person runs it: to its end, and interrupted. Both leave nothing behind.
+//! The demo, run to its end and interrupted. Either way it leaves nothing behind.
 //!
 //! Numbers are not judged: they depend on what else runs on the test machine.
 
 mod common;
 
-use std::collections::BTreeSet;
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::Mutex;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use common::{children, is_alive, signal, tailwater};
+use common::tailwater;
+use rustix::process::Signal;
 use serde_json::Value;
+use tailwater_testkit::{Program, children, eventually, is_running, run, text, until};
 
 /// Demos take turns: two at a time would take each other's cores.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// Bound on everything here that waits.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// How long a whole demo may take on a busy machine.
+const BOUND: Duration = Duration::from_secs(600);
 
-fn start(folder: &Path, options: &[&str]) -> Child {
-    tailwater(&["demo"]).args(options).current_dir(folder).stdout(Stdio::piped()).spawn().unwrap()
-}
-
-fn wait(child: &mut Child) -> std::process::ExitStatus {
-    let start = Instant::now();
-    loop {
-        if let Some(status) = child.try_wait().unwrap() {
-            return status;
-        }
-        if start.elapsed() > PATIENCE {
-            child.kill().unwrap();
-            panic!("the demo does not end");
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
+fn start(folder: &Path, options: &[&str]) -> Program {
+    Program::start(tailwater(&["demo"]).args(options).current_dir(folder))
 }
 
 /// Abstract sockets of a demo.
@@ -57,21 +43,32 @@ fn all_finite(value: &Value, at: &str) {
     }
 }
 
+/// Removes the figures of cores with the machine's stalls if there are none: a machine whose cores
+/// stood still during the whole probe has no such bound.
+fn without_absent_stalls(json: &mut Value) {
+    for ideal in json["ideal"].as_array_mut().unwrap() {
+        let fields = ideal.as_object_mut().unwrap();
+        if fields["stalled"].is_null() {
+            fields.remove("stalled");
+        }
+    }
+}
+
 #[test]
 fn a_quick_demo_runs_to_its_end_and_writes_what_it_found() {
     let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let folder = tempfile::tempdir().unwrap();
-    let mut child = start(folder.path(), &["--quick", "--loads", "20,50"]);
-    let pid = child.id();
-    let status = wait(&mut child);
-    let mut text = String::new();
-    child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
-    assert!(status.success(), "{status}\n{text}");
+    let demo = start(folder.path(), &["--quick", "--loads", "20,50"]);
+    let pid = demo.pid();
+    let output = demo.finish_within(BOUND);
+    let text = text(&output.stdout);
+    assert!(output.status.success(), "{}\n{text}", output.status);
     for part in ["win p99.9", "Tailwater", "Linux", "ideal", "  stalled", "demo.json", "demo.svg"] {
         assert!(text.contains(part), "`{part}` is missing in\n{text}");
     }
-    let json: Value =
+    let mut json: Value =
         serde_json::from_str(&fs::read_to_string(folder.path().join("demo.json")).unwrap()).unwrap();
+    without_absent_stalls(&mut json);
     all_finite(&json, "demo");
     let points = json["points"].as_array().unwrap();
     let systems: Vec<_> = points.iter().map(|p| p["system"].as_str().unwrap()).collect();
@@ -95,15 +92,10 @@ fn a_quick_demo_runs_to_its_end_and_writes_what_it_found() {
     let ideals = json["ideal"].as_array().unwrap();
     assert_eq!(ideals.len(), 2);
     for ideal in ideals {
-        // A machine that stood still for all of the probe has no such bound.
-        let keys = if ideal["stalled"].is_null() {
-            &[][..]
-        } else {
-            &["p50_us", "p99_us", "p999_us", "win_p999_us"]
-        };
-        for key in keys {
+        let Some(stalled) = ideal.get("stalled") else { continue };
+        for key in ["p50_us", "p99_us", "p999_us", "win_p999_us"] {
             let of = |figures: &Value| figures[key].as_f64().unwrap();
-            assert!(of(&ideal["stalled"]) >= of(ideal), "{key}: stalls make nothing faster: {ideal}");
+            assert!(of(stalled) >= of(ideal), "{key}: stalls make nothing faster: {ideal}");
         }
     }
     assert!(json["handoff_us"]["p50"].is_f64() && json["handoff_us"]["p99"].is_f64());
@@ -112,28 +104,27 @@ fn a_quick_demo_runs_to_its_end_and_writes_what_it_found() {
     assert_eq!(sockets(pid), [""; 0]);
 }
 
+/// Children of a running demo, once it has some.
+fn first_children(demo: &mut Program) -> std::collections::BTreeSet<u32> {
+    eventually("the demo has a child process", || {
+        assert!(demo.is_running(), "it ended: {}{}", demo.output(), demo.errors());
+        Some(children(demo.pid())).filter(|children| !children.is_empty())
+    })
+}
+
 #[test]
 fn an_interrupted_demo_leaves_nothing_behind() {
     let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     // While the batch job runs alone, and in the middle of a point.
-    for (marker, name) in [("noise:", "INT"), ("win p99.9", "TERM")] {
+    for (marker, signal) in [("noise:", Signal::INT), ("win p99.9", Signal::TERM)] {
         let folder = tempfile::tempdir().unwrap();
         let mut demo = start(folder.path(), &["--quick", "--loads", "50", "--linux-wait", "block"]);
-        let pid = demo.id();
-        let mut lines = BufReader::new(demo.stdout.take().unwrap()).lines();
-        assert!(lines.by_ref().any(|line| line.unwrap().contains(marker)), "`{marker}` never came");
-        let deadline = Instant::now() + PATIENCE;
-        let mut started = BTreeSet::new();
-        while started.is_empty() {
-            started = children(pid);
-            assert!(Instant::now() < deadline && is_alive(pid), "no child process after `{marker}`");
-        }
-        signal(pid, name);
-        let begin = Instant::now();
-        let status = wait(&mut demo);
-        assert_eq!(status.code(), Some(130), "after `{marker}`");
-        assert!(begin.elapsed() < Duration::from_secs(20), "took {:?}", begin.elapsed());
-        assert!(started.iter().all(|&child| !is_alive(child)), "left {started:?}");
+        let pid = demo.pid();
+        demo.line_with(marker);
+        let started = first_children(&mut demo);
+        demo.signal(signal);
+        assert_eq!(demo.wait().code(), Some(130), "after `{marker}`");
+        assert!(started.iter().all(|&child| !is_running(child)), "left {started:?}");
         assert_eq!(sockets(pid), [""; 0]);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "an interrupted demo writes nothing");
     }
@@ -144,33 +135,21 @@ fn children_die_with_a_demo_that_is_killed() {
     let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let folder = tempfile::tempdir().unwrap();
     let mut demo = start(folder.path(), &["--quick", "--loads", "50", "--linux-wait", "block"]);
-    let pid = demo.id();
-    let mut lines = BufReader::new(demo.stdout.take().unwrap()).lines();
-    assert!(lines.by_ref().any(|line| line.unwrap().contains("win p99.9")));
-    let deadline = Instant::now() + PATIENCE;
-    let mut started = BTreeSet::new();
-    while started.is_empty() {
-        started = children(pid);
-        assert!(Instant::now() < deadline, "no child process");
-    }
-    demo.kill().unwrap();
-    demo.wait().unwrap();
-    while started.iter().any(|&child| is_alive(child)) {
-        assert!(Instant::now() < deadline, "{started:?} survive");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    let pid = demo.pid();
+    demo.line_with("win p99.9");
+    let started = first_children(&mut demo);
+    demo.kill();
+    until("its children end", || started.iter().all(|&child| !is_running(child)));
     assert_eq!(sockets(pid), [""; 0]);
 }
 
 #[test]
 fn one_core_is_not_enough_and_the_demo_says_so() {
     let folder = tempfile::tempdir().unwrap();
-    let output = Command::new("taskset")
-        .args(["-c", "0", env!("CARGO_BIN_EXE_tailwater"), "demo", "--quick"])
-        .current_dir(folder.path())
-        .output()
-        .unwrap();
+    let mut command = Command::new("taskset");
+    command.args(["-c", "0", env!("CARGO_BIN_EXE_tailwater"), "demo", "--quick"]).current_dir(folder.path());
+    let output = run(&mut command, b"");
     assert_eq!(output.status.code(), Some(2));
-    let errors = String::from_utf8(output.stderr).unwrap();
+    let errors = text(&output.stderr);
     assert!(errors.contains("this process may use 1"), "{errors}");
 }

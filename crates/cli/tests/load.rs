@@ -1,23 +1,26 @@
-//! `tailwater load` and `tailwater compare` against a server in this process, over the loopback device.
+//! `tailwater load` and `tailwater compare` against a server in this process, over the loopback
+//! device.
 
 mod common;
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
-use common::{Guard, run, tailwater, text};
+use common::{agent, run, tailwater};
 use hdrhistogram::Histogram;
+use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::Value;
+use tailwater_testkit::{Program, is_installed, loopback_address, text};
 use tailwater_workload::spin::{Reply, Request};
 
-/// A spin server that answers at once, whatever work was asked for.
+/// A spin server that answers at once, whatever the requested work.
 struct Server {
     address: SocketAddr,
     stop: Arc<AtomicBool>,
@@ -29,7 +32,8 @@ impl Server {
         Self::start_late(Duration::ZERO, Arc::default())
     }
 
-    /// One that answers nothing for the first `delay` after it was first asked, and notes when it first did.
+    /// Returns a server that answers nothing for `delay` after the first request, and stores the
+    /// time of its first answer.
     fn start_late(delay: Duration, first: Arc<Mutex<Option<SystemTime>>>) -> Self {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
@@ -124,7 +128,7 @@ fn a_sweep_writes_a_row_per_load_and_all_three_files() {
     let log = std::fs::read_to_string(&log_file).unwrap();
     assert!(log.starts_with("#[Histogram log format version 1.3]\n"), "{log}");
     assert!(log.contains("\nTag=2k,"), "{log}");
-    // 2 runs of 3 loads, windows of 200 ms over 400 ms, and what was answered after the end.
+    // 2 runs of 3 loads, windows of 200 ms over 400 ms, and answers after the end.
     assert!(log.lines().filter(|line| line.starts_with("Tag=")).count() >= 12, "{log}");
 }
 
@@ -172,10 +176,10 @@ while True:
     accumulated.add(histogram)
 print(accumulated.get_total_count())
 "#;
-    let Ok(python) = Command::new("python3").args(["-c", script]).arg(&log_file).output() else {
-        println!("skipped: no python3");
+    if !is_installed("python3", "python3") {
         return;
-    };
+    }
+    let python = tailwater_testkit::run(Command::new("python3").args(["-c", script]).arg(&log_file), b"");
     match text(&python.stdout).trim() {
         "missing" => println!("skipped: the Python package hdrhistogram is not installed"),
         count => assert_eq!(count, "1000", "{}", text(&python.stderr)),
@@ -242,7 +246,7 @@ fn local_agents_share_the_load_and_show_it_live() {
     assert!(output.status.success(), "{}", text(&output.stderr));
     let document = json(&file);
     let run = &document["points"][0]["runs"][0];
-    // Each has half of the rate; of equal gaps, 2 * 500 a second for 1.9 s.
+    // Each agent has half of the rate, with equal gaps: 2 * 500 requests a second for 1.9 s.
     assert_eq!(document["points"][0]["report"]["completed"], 1900);
     assert_eq!(document["agents"], 2);
     for agent in run["agents"].as_array().unwrap() {
@@ -256,7 +260,7 @@ fn local_agents_share_the_load_and_show_it_live() {
     assert!(live.contains("p99.9 us"), "{live}");
 }
 
-/// A TCP server that sends back what it gets, a thread per connection; its threads end with the connections.
+/// Returns a TCP echo server with a thread per connection; its threads end with the connections.
 fn echo_server() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -322,17 +326,6 @@ fn a_list_of_names_is_read_by_the_coordinator_only() {
     assert!(text(&output.stderr).contains("missing.txt"), "{}", text(&output.stderr));
 }
 
-/// An agent, and where it listens.
-fn agent() -> (Guard, String) {
-    let agent = tailwater(&["load", "--agent", "127.0.0.1:0"]).stdout(Stdio::piped()).spawn();
-    let mut agent = Guard(agent.unwrap());
-    let mut line = String::new();
-    BufReader::new(agent.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-    let address =
-        line.trim().strip_prefix("agent listening on ").unwrap_or_else(|| panic!("{line}")).to_owned();
-    (agent, address)
-}
-
 #[test]
 fn an_agent_serves_one_coordinator_after_the_other() {
     let server = Server::start();
@@ -342,8 +335,8 @@ fn an_agent_serves_one_coordinator_after_the_other() {
         assert!(output.status.success(), "{}", text(&output.stderr));
         assert!(text(&output.stdout).contains("achieved 1000/s"), "{}", text(&output.stdout));
     }
-    // A server that is not there is the agent's finding, and the coordinator's message.
-    let free = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    // The agent finds no server, and the coordinator reports it.
+    let free = loopback_address().to_string();
     let output = run(&["load", &free, "--rate", "1k", "--coordinate", &address]);
     assert_eq!(output.status.code(), Some(1));
     let message = text(&output.stderr);
@@ -356,21 +349,18 @@ fn an_agent_killed_in_the_run_fails_the_command_which_reports_the_rest() {
     let ((_one, first), (mut two, second)) = (agent(), agent());
     let server_address = server.address.to_string();
     let both = format!("{first},{second}");
+    // Long enough for the agent to be killed before the end on any machine.
     let words =
-        ["load", &server_address, "--rate", "1k", "--duration", "3s", "--coordinate", &both, "--live"];
-    let command = tailwater(&words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-    let mut command = Guard(command.unwrap());
-    // The first line of the live view: it runs.
-    let mut errors = BufReader::new(command.0.stderr.take().unwrap());
-    let mut line = String::new();
-    errors.read_line(&mut line).unwrap();
-    two.0.kill().unwrap();
-    let mut rest = String::new();
-    errors.read_to_string(&mut rest).unwrap();
-    let output = std::io::read_to_string(command.0.stdout.take().unwrap()).unwrap();
-    assert_eq!(command.0.wait().unwrap().code(), Some(1), "{rest}");
+        ["load", &server_address, "--rate", "1k", "--duration", "10s", "--coordinate", &both, "--live"];
+    let mut command = Program::start(&mut tailwater(&words));
+    // The first line of the live view shows that the run has begun.
+    command.error_line().expect("a live view");
+    two.kill();
+    let output = command.finish();
+    let (rest, printed) = (text(&output.stderr), text(&output.stdout));
+    assert_eq!(output.status.code(), Some(1), "{rest}");
     assert!(rest.contains(&second) && rest.contains("share of the load is missing"), "{rest}");
-    assert!(output.contains("windows of 100 ms") && output.contains(&second), "{output}");
+    assert!(printed.contains("windows of 100 ms") && printed.contains(&second), "{printed}");
 }
 
 #[test]
@@ -378,25 +368,23 @@ fn an_interrupt_of_the_whole_process_group_keeps_what_local_agents_measured() {
     let server = Server::start();
     let server_address = server.address.to_string();
     let words = ["load", &server_address, "--rate", "1k", "--duration", "1h", "--agents", "2", "--live"];
-    // As a terminal does it: the command leads a group, and Ctrl-C goes to all of it.
-    let command = tailwater(&words).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).spawn();
-    let mut command = Guard(command.unwrap());
-    let mut errors = BufReader::new(command.0.stderr.take().unwrap());
-    let mut line = String::new();
-    errors.read_line(&mut line).unwrap();
-    let group = rustix::process::Pid::from_child(&command.0);
-    rustix::process::kill_process_group(group, rustix::process::Signal::INT).unwrap();
-    let output = std::io::read_to_string(command.0.stdout.take().unwrap()).unwrap();
-    let rest = std::io::read_to_string(errors).unwrap();
-    assert_eq!(command.0.wait().unwrap().code(), Some(130), "{rest}");
+    // As in a terminal: the command leads a process group, and Ctrl-C goes to the whole group.
+    let mut command = Program::start(tailwater(&words).process_group(0));
+    command.error_line().expect("a live view");
+    let group = Pid::from_child(command.process());
+    kill_process_group(group, Signal::INT).unwrap();
+    let output = command.finish();
+    let (rest, printed) = (text(&output.stderr), text(&output.stdout));
+    assert_eq!(output.status.code(), Some(130), "{rest}");
     assert!(
-        output.contains("windows of 100 ms") && output.contains("ended before its plan"),
-        "{output}{rest}"
+        printed.contains("windows of 100 ms") && printed.contains("ended before its plan"),
+        "{printed}{rest}"
     );
-    assert!(!output.contains("share is missing"), "{output}{rest}");
+    assert!(!printed.contains("share is missing"), "{printed}{rest}");
 }
 
-/// A result as `tailwater load --json` writes it, of `runs` runs of exponential latencies with this mean.
+/// Returns a file as `tailwater load --json` writes it, with `runs` runs of exponential latencies
+/// with this mean.
 fn result(folder: &Path, name: &str, runs: u64, mean_us: f64, seed: u64) -> String {
     let mut prng = tailwater_workload::random::stream(seed, 0);
     let server = Server::start();
@@ -493,7 +481,7 @@ fn what_is_not_comparable_is_refused_unless_forced_and_warnings_are_shown() {
     let (code, printed) = compared(&other, &["--margin", "0%"]);
     assert_eq!(code, Some(0), "{printed}");
     for part in [
-        "not the same: over: kernel in A, tailwater in B",
+        "difference: over: kernel in A, tailwater in B",
         "warning: B: ended at 8k: no server answered",
         "warning: B: the generator ran behind",
     ] {

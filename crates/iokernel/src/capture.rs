@@ -1,9 +1,10 @@
-//! Captures: copies of frames for whoever watches, without making the polling thread wait.
+//! Captures: copies of frames for watchers, without making the polling thread wait.
 //!
-//! Owns the rings to watchers ([`Tap`]) and the choice of frames. A watcher gets a memory file with one ring; the switch copies
-//! the beginning of each chosen frame into it and never waits: when the ring is full the frame is counted as dropped. While
-//! nobody watches, the switch pays one predicted branch for each place a frame passes. Files, their rotation and their limits
-//! are the watcher's affair.
+//! Owns the rings to watchers ([`Tap`]) and the choice of frames. A watcher gets a memory file with
+//! one ring; the switch copies the beginning of each chosen frame into it and never waits: if the
+//! ring is full, the frame is counted as dropped. Without a watcher the switch pays one predicted
+//! branch for each place a frame passes. The watcher handles files, their rotation and their
+//! limits.
 //!
 //! | the watcher | what happens |
 //! |---|---|
@@ -14,7 +15,6 @@
 use tailwater_sched::RuntimeId;
 use tailwater_shm::control::{CaptureRequest, Direction};
 use tailwater_shm::layout::{Region, RegionSpec};
-use tailwater_shm::memory::{self, Mapping};
 use tailwater_shm::ring::{MAX_FRAME, MIN_FRAME, Producer, ReserveError};
 use tailwater_shm::{Clock, clock};
 
@@ -23,10 +23,10 @@ use std::sync::Arc;
 
 use crate::stats::CaptureStats;
 
-/// Most captures at a time.
+/// Maximum number of simultaneous captures.
 pub(crate) const MAX_CAPTURES: usize = 4;
 
-/// Where a frame is seen.
+/// Where a frame is captured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Point {
     FromRuntime(RuntimeId),
@@ -35,17 +35,18 @@ pub(crate) enum Point {
     ToPort(u16),
 }
 
-/// Which frames a watcher wants.
+/// Which frames are captured.
 #[derive(Debug)]
 struct Filter {
-    /// A name, and who has it now.
+    /// A name, and the runtime that has it now.
     runtime: Option<(String, Option<RuntimeId>)>,
     port: Option<u16>,
     direction: Option<Direction>,
 }
 
 impl Filter {
-    /// Without names each frame is taken once, where it enters the switch; with a direction, at the runtimes.
+    /// Returns whether frames at `point` are captured. Without names each frame is captured once,
+    /// where it enters the switch; with a direction, at the runtimes.
     fn takes(&self, point: Point) -> bool {
         let anything = self.runtime.is_none() && self.port.is_none();
         let runtime = |id| self.runtime.as_ref().is_some_and(|(_, now)| *now == Some(id));
@@ -65,22 +66,21 @@ impl Filter {
 /// One watcher's ring.
 #[derive(Debug)]
 pub(crate) struct Tap {
-    /// The number of the watcher's connection.
+    /// Number of the watcher's connection.
     pub(crate) id: u64,
     filter: Filter,
     snap: usize,
     ring: Producer,
     broken: bool,
     pub(crate) stats: Arc<CaptureStats>,
-    /// Keeps the ring's memory.
-    _region: Region,
 }
 
 impl Tap {
-    /// A ring as `request` wants it, and its memory file for the watcher. `port` is the number of the port that it names.
+    /// Returns a ring as `request` asks for, and its memory file for the watcher. `port` is the
+    /// number of the port that it names.
     ///
     /// # Errors
-    /// In words, when the sizes are impossible or there is no memory.
+    /// A message, if the sizes are out of range or there is no memory.
     pub(crate) fn new(
         id: u64,
         request: &CaptureRequest,
@@ -89,13 +89,11 @@ impl Tap {
     ) -> Result<(Box<Self>, OwnedFd), String> {
         let snap = usize::from(request.snap);
         if !(MIN_FRAME..=MAX_FRAME).contains(&snap) {
-            return Err(format!("a snap length of {snap} bytes; {MIN_FRAME} to {MAX_FRAME} are possible"));
+            return Err(format!("a snap length of {snap} bytes; {MIN_FRAME} to {MAX_FRAME} are allowed"));
         }
         let text = |error: &dyn core::fmt::Display| error.to_string();
         let spec = RegionSpec::new(1, request.ring_bytes).map_err(|e| text(&e))?;
-        let file = memory::create("tailwater-capture", spec.region_len()).map_err(|e| text(&e))?;
-        let mapping = Mapping::new(&file, "capture").map_err(|e| text(&e))?;
-        let region = Region::create(mapping, spec, clock.hz()).map_err(|e| text(&e))?;
+        let (_, ends, file) = Region::create("tailwater-capture", spec, clock.hz()).map_err(|e| text(&e))?;
         let tap = Self {
             id,
             filter: Filter {
@@ -104,10 +102,9 @@ impl Tap {
                 direction: request.direction,
             },
             snap,
-            ring: Producer::new(region.ingress(0)),
+            ring: ends.into_iter().next().expect("a region of one kthread").ingress,
             broken: false,
             stats: Arc::new(CaptureStats::new(id, request.clone())),
-            _region: region,
         };
         Ok((Box::new(tap), file))
     }
@@ -120,7 +117,7 @@ impl Tap {
         match self.ring.reserve(kept) {
             Ok(mut slot) => {
                 slot.write(0, &frame[..kept]);
-                // What the ring carries as the flow hash is the frame's whole length.
+                // The record's field for the flow hash carries the full length of the frame.
                 slot.commit(frame.len() as u32, 0, clock::now());
                 self.stats.captured.add(1);
             }
@@ -147,18 +144,18 @@ pub(crate) struct Captures {
 }
 
 impl Captures {
-    /// Whether anybody watches.
+    /// Returns whether a watcher is connected.
     #[inline(always)]
     pub(crate) fn is_on(&self) -> bool {
         !self.taps.is_empty()
     }
 
-    /// Whether somebody wants to see the frames that pass `point`.
+    /// Returns whether a watcher's filter takes frames that pass `point`.
     pub(crate) fn wants(&self, point: Point) -> bool {
         self.taps.iter().any(|tap| tap.filter.takes(point))
     }
 
-    /// Gives a frame to whoever wants it.
+    /// Copies a frame to the watchers whose filters take it.
     #[cold]
     pub(crate) fn push(&mut self, point: Point, frame: &[u8]) {
         self.taps.iter_mut().filter(|tap| tap.filter.takes(point)).for_each(|tap| tap.push(frame));
@@ -180,7 +177,7 @@ impl Captures {
         Some(self.taps.swap_remove(index))
     }
 
-    /// Takes out a capture whose watcher lies.
+    /// Takes out a capture whose watcher wrote an impossible position.
     pub(crate) fn take_broken(&mut self) -> Option<Box<Tap>> {
         let index = self.taps.iter().position(|tap| tap.broken)?;
         Some(self.taps.swap_remove(index))
@@ -204,7 +201,10 @@ impl Captures {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tailwater_shm::memory::Mapping;
     use tailwater_shm::ring::{Consumer, FrameBuffer};
+
+    use crate::fixture::{INGRESS_TAIL, scribble};
 
     const A: RuntimeId = RuntimeId(1);
     const B: RuntimeId = RuntimeId(2);
@@ -213,10 +213,13 @@ mod tests {
         CaptureRequest { runtime: None, port: None, direction: None, snap: 100, ring_bytes: 1 << 15 }
     }
 
-    fn tap(request: &CaptureRequest, port: Option<u16>) -> (Box<Tap>, Region) {
-        let clock = Clock::from_hz(1_000_000_000);
-        let (tap, file) = Tap::new(7, request, port, &clock).unwrap();
-        (tap, Region::attach(Mapping::new(&file, "capture").unwrap()).unwrap())
+    fn tap(request: &CaptureRequest, port: Option<u16>) -> (Box<Tap>, OwnedFd) {
+        Tap::new(7, request, port, &Clock::from_hz(1_000_000_000)).unwrap()
+    }
+
+    fn watch(file: &OwnedFd) -> Consumer {
+        let (_, ends) = Region::attach(Mapping::new(file, "capture").unwrap()).unwrap();
+        ends.into_iter().next().unwrap().ingress
     }
 
     const POINTS: [Point; 6] = [
@@ -254,7 +257,7 @@ mod tests {
 
     #[test]
     fn a_runtime_is_followed_through_its_restarts() {
-        let (tap, _region) = tap(&CaptureRequest { runtime: Some("a".to_owned()), ..request() }, None);
+        let (tap, _file) = tap(&CaptureRequest { runtime: Some("a".to_owned()), ..request() }, None);
         let mut captures = Captures::default();
         captures.add(tap, [("a", A), ("b", B)].into_iter());
         assert!(captures.wants(Point::FromRuntime(A)));
@@ -266,16 +269,15 @@ mod tests {
 
     #[test]
     fn a_watcher_sees_cut_frames_with_their_length_and_a_slow_one_loses_some() {
-        let (mut tap, region) = tap(&request(), None);
+        let (mut tap, file) = tap(&request(), None);
         tap.push(&[7; 1000]);
         tap.push(&[8; 60]);
-        let mut watcher = Consumer::new(region.ingress(0));
-        let mut buffer = FrameBuffer::new();
+        let (mut watcher, mut buffer) = (watch(&file), FrameBuffer::new());
         let first = watcher.peek().unwrap().unwrap();
-        assert_eq!((first.hash, &*watcher.copy_frame(&first, &mut buffer)), (1000, &[7; 100][..]));
-        watcher.advance(&first);
+        assert_eq!((first.hash(), &*first.copy_frame(&mut buffer)), (1000, &[7; 100][..]));
+        first.advance();
         let second = watcher.peek().unwrap().unwrap();
-        assert_eq!((second.hash, &*watcher.copy_frame(&second, &mut buffer)), (60, &[8; 60][..]));
+        assert_eq!((second.hash(), &*second.copy_frame(&mut buffer)), (60, &[8; 60][..]));
         for _ in 0..1000 {
             tap.push(&[9; 1000]);
         }
@@ -285,9 +287,9 @@ mod tests {
 
     #[test]
     fn a_watcher_that_lies_is_taken_out() {
-        let (tap, region) = tap(&request(), None);
-        // It claims to have read what was never written.
-        region.kthread(0).ingress_tail.0.store(u64::MAX / 2, core::sync::atomic::Ordering::Relaxed);
+        let (tap, file) = tap(&request(), None);
+        // A position ahead of every record written.
+        scribble(&file, INGRESS_TAIL, u64::MAX / 2);
         let mut captures = Captures::default();
         captures.add(tap, core::iter::empty());
         for _ in 0..1000 {

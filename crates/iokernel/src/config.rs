@@ -1,8 +1,9 @@
 //! The IOKernel's settings: names, units, defaults and limits.
 //!
-//! Owns [`Config`] and its check. Reads no file and no environment by itself: the daemon passes the text of its
-//! configuration file to [`Config::from_toml`], embedding programs fill the struct. Unknown keys are refused, so that a
-//! misspelt one is noticed. Every duration carries its unit in its name.
+//! Owns [`Config`] and its check. Reads no file and no environment: the daemon passes the text of
+//! its configuration file to [`Config::from_toml`], embedding programs fill the struct. Unknown
+//! keys are refused, so that a misspelt one is noticed. The name of every duration carries its
+//! unit.
 
 use serde::{Deserialize, Serialize};
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -14,41 +15,36 @@ use crate::firewall::FirewallConfig;
 use crate::frame::ETHERNET_HEADER;
 use crate::port::options::PortOptions;
 
-/// Longest IP packet in bytes that runtimes' stacks take.
-const LONGEST_MTU: u16 = 9000;
+/// Maximum length in bytes of an IP packet that the stacks of runtimes accept.
+const MAX_MTU: u16 = 9000;
 /// Every IPv6 link carries packets of this many bytes (RFC 8200 section 5).
-const LEAST_MTU_IPV6: u16 = 1280;
-const _: () = assert!(LONGEST_MTU as usize + ETHERNET_HEADER <= MAX_FRAME);
+const MIN_MTU_IPV6: u16 = 1280;
+const _: () = assert!(MAX_MTU as usize + ETHERNET_HEADER <= MAX_FRAME);
 
-/// Which runtime gets which core.
+/// The policy that decides which runtime gets which core: those of `tailwater-sched` that are
+/// tested on real machines. The simulator has the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PolicyKind {
-    /// Shenango's congestion detection: as few cores as avoid queueing, reconsidered every interval.
+    /// Shenango's congestion detection: as few cores as avoid queueing, reconsidered every
+    /// interval.
     #[default]
     CongestionDetection,
-    /// As congestion detection, with a bound on queueing delay (Caladan, OSDI'20) in place of two looks.
-    DelayThreshold,
-    /// Arachne's estimate of cores needed, by load factor and utilisation over 50 ms (OSDI'18 sections 4 and 6.2).
-    Arachne,
-    /// IX's control loop (TOCS'17 section 4.6), which adds cores for consolidation: one at a time.
-    IxConsolidation,
-    /// IX's control loop, adding cores in the order that saves energy.
-    IxEnergy,
     /// Fixed partitions, first come, first served.
     Static,
 }
 
-/// How far the IOKernel raises its priority over other programs on its core.
+/// How far the IOKernel raises its priority above other programs on its core.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Priority {
-    /// Not at all.
+    /// Unchanged.
     None,
-    /// The polling thread only. Ranks within one session where Linux groups sessions (autogroup).
+    /// The polling thread only. Effective within one session where Linux groups sessions
+    /// (autogroup).
     #[default]
     Thread,
-    /// The polling thread and the whole session it belongs to; taken back when the IOKernel ends.
+    /// The polling thread and the session it belongs to; restored when the IOKernel ends.
     Session,
 }
 
@@ -56,55 +52,70 @@ pub enum Priority {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Config {
-    /// Address of the control socket; `@name` is in the abstract namespace and leaves no file behind.
+    /// Address of the control socket; `@name` is in the abstract namespace and needs no file.
     pub socket: String,
-    /// Core of the polling thread; `None`: the first core this process may use.
+    /// Core of the polling thread; `None`: the first core that this process may use.
     pub iokernel_core: Option<u16>,
-    /// Cores lent to runtimes; `None`: all this process may use but the IOKernel's.
+    /// Cores lent to runtimes; `None`: all that this process may use except the IOKernel's.
     pub managed_cores: Option<Vec<u16>>,
-    /// Network of the runtimes.
+    /// IPv4 network of the runtimes.
     pub network: Ipv4Addr,
-    /// Leading bits that all its addresses share, 8 to 30.
+    /// Length of the network's prefix in bits, 8 to 30.
     pub prefix_len: u8,
-    /// Whether runtimes have an IPv6 address beside the IPv4 one. An `mtu` below 1280 leaves them without.
+    /// Whether runtimes have an IPv6 address beside the IPv4 one. With an `mtu` below 1280 they
+    /// have none.
     pub ipv6: bool,
-    /// IPv6 network of the runtimes, 64 leading bits (`fd00:7477::` is a unique local one, RFC 4193). An address in it is
-    /// the network with the host number of the IPv4 address: 10.77.0.2 goes with fd00:7477::2.
+    /// IPv6 network of the runtimes, a /64 (`fd00:7477::` is a unique local one, RFC 4193). A
+    /// runtime's address in it has the host number of its IPv4 address: 10.77.0.2 corresponds to
+    /// fd00:7477::2.
     pub network6: Ipv6Addr,
-    /// First address given to runtimes that ask for none; `None`: the second host of the network (the first is left for the
-    /// host's own side of an uplink).
+    /// First address given to runtimes that ask for none; `None`: the second host of the network
+    /// (the first is left for the host's own side of an uplink).
     pub pool_start: Option<Ipv4Addr>,
-    /// Longest IP packet in bytes, 576 to 9000.
+    /// Maximum length of an IP packet in bytes, 576 to 9000.
     pub mtu: u16,
-    /// Who gets a core.
+    /// Policy that allocates cores.
     pub policy: PolicyKind,
-    /// Time between two looks at all queues, in microseconds (Shenango section 4.1: 5). Congestion detection and static
-    /// partitions decide at each look; the other policies as often as they were published with.
+    /// Interval at which the allocator reads all queues and the policy decides, in microseconds
+    /// (Shenango section 4.1: 5).
     pub allocation_interval_us: u64,
-    /// How long a bursting runtime keeps a core before an equal with fewer cores may take it, in microseconds.
+    /// How long a bursting runtime keeps a core before a runtime of the same class with fewer cores
+    /// may take it, in microseconds.
     pub burst_quantum_us: u64,
-    /// How long a kthread may take to reach a poll point before it is sent the preempt signal, in microseconds.
+    /// How long a kthread may take to reach a poll point before it is sent the preempt signal, in
+    /// microseconds.
     pub cede_grace_us: u64,
-    /// How long it may take altogether before its thread is moved off the core, in microseconds.
+    /// Total time a kthread may take to cede before its thread is moved off the core, in
+    /// microseconds.
     pub cede_deadline_us: u64,
-    /// How long a kthread may take to start on a core it was lent before the core is taken back, in microseconds.
+    /// How long a kthread may take to start on a core it was lent before the core is taken back, in
+    /// microseconds.
     pub start_deadline_us: u64,
-    /// A runtime that was evicted this many times without ceding once in between loses its registration.
+    /// Number of evictions without a cede in between after which a runtime loses its registration.
     pub max_evictions: u32,
-    /// How long nothing must have happened before the polling thread sleeps, in microseconds; 0: never sleep.
+    /// Longest time that the polling thread polls with nothing to do before it sleeps, in
+    /// microseconds; 0: never sleep. It sleeps sooner when the times between the last events say
+    /// that waiting is in vain.
     pub idle_sleep_us: u64,
-    /// Most runtimes registered at a time.
+    /// How late a sleeping polling thread may notice what no doorbell reports, in microseconds: a
+    /// best-effort runtime whose turn it is on a core that another one holds.
+    pub max_wake_delay_us: u64,
+    /// Percentage of the polling thread's core that ordinary threads get which wait for it while it
+    /// must poll, 0 to 50. With 0, as on a dedicated machine, best-effort kthreads, too, rank above
+    /// other programs.
+    pub neighbour_share: u8,
+    /// Maximum number of registered runtimes.
     pub max_runtimes: u32,
-    /// Most kthreads of one runtime.
+    /// Maximum number of kthreads of one runtime.
     pub max_kthreads: u16,
-    /// Most bytes of one packet ring; a runtime has two per kthread.
+    /// Maximum size of one packet ring in bytes; a runtime has two per kthread.
     pub max_ring_bytes: u32,
     /// How far to raise the priority of the polling thread.
     pub priority: Priority,
-    /// Where frames enter and leave, for programs that make their ports from the configuration
+    /// Where frames enter and leave, for programs that build their ports from the configuration
     /// ([`PortOptions::build`]).
     pub ports: PortOptions,
-    /// Which packets pass between runtimes and the rest.
+    /// Which packets pass between runtimes, and between runtimes and ports.
     pub firewall: FirewallConfig,
 }
 
@@ -128,6 +139,8 @@ impl Default for Config {
             start_deadline_us: 20_000,
             max_evictions: 100,
             idle_sleep_us: 1_000,
+            max_wake_delay_us: 10_000,
+            neighbour_share: 0,
             max_runtimes: 256,
             max_kthreads: MAX_KTHREADS,
             max_ring_bytes: 4 << 20,
@@ -138,10 +151,10 @@ impl Default for Config {
     }
 }
 
-/// A setting has an impossible value, or the file is not a configuration.
+/// A setting is out of range, or the file is not a configuration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
-    /// Not TOML, an unknown key, or a value of the wrong type; the parser says where.
+    /// Not TOML, an unknown key, or a value of the wrong type; the parser names the place.
     #[error("configuration: {0}")]
     Syntax(String),
     /// A value out of range.
@@ -151,7 +164,7 @@ pub enum ConfigError {
         key: &'static str,
         /// Its value.
         value: String,
-        /// What is possible.
+        /// What is allowed.
         expected: String,
     },
 }
@@ -171,9 +184,11 @@ impl Config {
     /// [`ConfigError`] names the key, or the place in the text.
     ///
     /// ```
-    /// let config = tailwater_iokernel::Config::from_toml("cede-grace-us = 10\nmanaged-cores = [1]").unwrap();
+    /// use tailwater_iokernel::Config;
+    ///
+    /// let config = Config::from_toml("cede-grace-us = 10\nmanaged-cores = [1]").unwrap();
     /// assert_eq!(config.cede_grace_us, 10);
-    /// assert!(tailwater_iokernel::Config::from_toml("cede-grace = 10").is_err());
+    /// assert!(Config::from_toml("cede-grace = 10").is_err());
     /// ```
     pub fn from_toml(text: &str) -> Result<Self, ConfigError> {
         let config: Self = toml::from_str(text).map_err(|e| ConfigError::Syntax(e.to_string()))?;
@@ -181,13 +196,13 @@ impl Config {
         Ok(config)
     }
 
-    /// Checks every value that can be judged without looking at the machine.
+    /// Checks every value that can be checked without reading the machine's properties.
     ///
     /// # Errors
-    /// [`ConfigError::Value`] with the key and what is possible.
+    /// [`ConfigError::Value`] with the key and what is allowed.
     pub fn check(&self) -> Result<(), ConfigError> {
         if !(8..=30).contains(&self.prefix_len) {
-            return Err(out_of_range("prefix-len", self.prefix_len, "8 to 30 leading bits are possible"));
+            return Err(out_of_range("prefix-len", self.prefix_len, "8 to 30 leading bits are allowed"));
         }
         if self.network.to_bits() & !self.mask() != 0 {
             let network = Ipv4Addr::from_bits(self.network.to_bits() & self.mask());
@@ -203,7 +218,7 @@ impl Config {
             return Err(out_of_range(
                 "pool-start",
                 start,
-                format!("is no host of {}/{}", self.network, self.prefix_len),
+                format!("is not a host address of {}/{}", self.network, self.prefix_len),
             ));
         }
         let network6 = self.network6;
@@ -213,11 +228,11 @@ impl Config {
         }
         let link_local = network6.is_unicast_link_local();
         if network6.is_unspecified() || network6.is_multicast() || link_local {
-            let why = "is no network of unicast addresses beyond the link; fd00:7477:: is one";
+            let why = "is not a network of unicast addresses beyond the link; fd00:7477:: is one";
             return Err(out_of_range("network6", network6, why));
         }
-        if !(576..=LONGEST_MTU).contains(&self.mtu) {
-            return Err(out_of_range("mtu", self.mtu, format!("576 to {LONGEST_MTU} bytes are possible")));
+        if !(576..=MAX_MTU).contains(&self.mtu) {
+            return Err(out_of_range("mtu", self.mtu, format!("576 to {MAX_MTU} bytes are allowed")));
         }
         self.check_times()?;
         self.check_limits()?;
@@ -233,9 +248,10 @@ impl Config {
             ("cede-deadline-us", self.cede_deadline_us, self.cede_grace_us),
             ("start-deadline-us", self.start_deadline_us, 1_000),
             ("idle-sleep-us", self.idle_sleep_us, 0),
+            ("max-wake-delay-us", self.max_wake_delay_us, 100),
         ] {
             if !(least..=hour).contains(&value) {
-                return Err(out_of_range(key, value, format!("{least} to {hour} us are possible")));
+                return Err(out_of_range(key, value, format!("{least} to {hour} us are allowed")));
             }
         }
         Ok(())
@@ -257,6 +273,13 @@ impl Config {
                 format!("{least} to {most} bytes"),
             ));
         }
+        if self.neighbour_share > 50 {
+            return Err(out_of_range(
+                "neighbour-share",
+                self.neighbour_share,
+                "0 to 50 percent are possible",
+            ));
+        }
         if self.max_evictions == 0 {
             return Err(out_of_range("max-evictions", 0, "at least 1: any thread may be late once"));
         }
@@ -267,26 +290,28 @@ impl Config {
         u32::MAX << (32 - u32::from(self.prefix_len))
     }
 
-    /// The network's broadcast address.
+    /// Returns the network's broadcast address.
     pub fn broadcast(&self) -> Ipv4Addr {
         Ipv4Addr::from_bits(self.network.to_bits() | !self.mask())
     }
 
-    /// Whether `ip` is an address a host of the network can have: inside, not the network's own, not the broadcast.
+    /// Returns whether `ip` is a host address of the network: inside it, and neither the network's
+    /// own address nor the broadcast address.
     pub fn is_host(&self, ip: Ipv4Addr) -> bool {
         let inside = ip.to_bits() & self.mask() == self.network.to_bits();
         inside && ip != self.network && ip != self.broadcast()
     }
 
-    /// The IPv6 address that goes with `ip`, an address of the network; `None` without IPv6.
+    /// Returns the IPv6 address that corresponds to `ip`, an address of the network; `None` without
+    /// IPv6.
     pub fn ip6_of(&self, ip: Ipv4Addr) -> Option<Ipv6Addr> {
-        (self.ipv6 && self.mtu >= LEAST_MTU_IPV6).then(|| {
+        (self.ipv6 && self.mtu >= MIN_MTU_IPV6).then(|| {
             let host = ip.to_bits() & !self.mask();
             Ipv6Addr::from_bits(self.network6.to_bits() | u128::from(host))
         })
     }
 
-    /// First address of the pool.
+    /// Returns the first address of the pool.
     pub fn first_pool_address(&self) -> Ipv4Addr {
         self.pool_start.unwrap_or_else(|| Ipv4Addr::from_bits(self.network.to_bits() + 2))
     }
@@ -320,6 +345,17 @@ mod tests {
     }
 
     #[test]
+    fn a_policy_that_is_not_tested_live_is_refused_with_the_names_of_those_that_are() {
+        for name in ["arachne", "delay-threshold", "ix-energy"] {
+            let error = Config::from_toml(&format!("policy = \"{name}\"")).unwrap_err().to_string();
+            for accepted in ["congestion-detection", "static"] {
+                assert!(error.contains(name) && error.contains(accepted), "{error}");
+            }
+        }
+        assert_eq!(Config::from_toml("policy = \"static\"").unwrap().policy, PolicyKind::Static);
+    }
+
+    #[test]
     fn impossible_values_name_the_key_and_what_is_possible() {
         for (text, key) in [
             ("prefix-len = 31", "prefix-len"),
@@ -334,10 +370,12 @@ mod tests {
             ("mtu = 9001", "mtu"),
             ("allocation-interval-us = 0", "allocation-interval-us"),
             ("cede-grace-us = 10\ncede-deadline-us = 9", "cede-deadline-us"),
+            ("max-wake-delay-us = 99", "max-wake-delay-us"),
             ("max-runtimes = 100000", "max-runtimes"),
             ("max-kthreads = 0", "max-kthreads"),
             ("max-ring-bytes = 1000", "max-ring-bytes"),
             ("max-evictions = 0", "max-evictions"),
+            ("neighbour-share = 51", "neighbour-share"),
         ] {
             let error = Config::from_toml(text).unwrap_err();
             assert!(matches!(error, ConfigError::Value { key: k, .. } if k == key), "{text}: {error}");

@@ -1,7 +1,8 @@
-//! The machine as the IOKernel finds it: cores it may use, how they are related, and the priority it can have.
+//! The machine that the IOKernel runs on: cores it may use, their topology, and the priority it can
+//! have.
 //!
-//! Owns the one-time questions to Linux (affinity, sysfs, nice, autogroup) at start and their undoing at the end. Nothing
-//! here runs while frames are switched.
+//! Owns the queries and changes at start (affinity, sysfs, nice, autogroup) and their undoing at
+//! the end. Nothing here runs while frames are switched.
 
 use rustix::process::{getpriority_process, setpriority_process};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity, set_current_timer_slack};
@@ -16,20 +17,20 @@ use crate::config::{Config, Priority};
 /// The IOKernel cannot use the cores as configured.
 #[derive(Debug, thiserror::Error)]
 pub enum CoreError {
-    /// Fewer than two cores.
+    /// The process may use fewer than two cores.
     #[error(
         "this process may use {0} core; the IOKernel needs one for itself and at least one to lend. \
          Use a machine with 2 or more, or widen the affinity (taskset, cpuset)"
     )]
     TooFew(usize),
-    /// A configured core is outside of what the process may use.
+    /// A configured core is not among the cores that the process may use.
     #[error("core {core} ({key}) is not among the cores this process may use: {allowed}")]
     NotAllowed {
         /// The core.
         core: u16,
-        /// The key that names it.
+        /// The configuration key that names it.
         key: &'static str,
-        /// Those it may use.
+        /// The cores it may use.
         allowed: String,
     },
     /// The IOKernel's own core cannot be lent.
@@ -37,25 +38,26 @@ pub enum CoreError {
         "core {0} is the IOKernel's own and cannot be managed; take it out of managed-cores or set iokernel-core"
     )]
     OwnCore(u16),
-    /// Nothing to manage.
+    /// The list of managed cores is empty.
     #[error("managed-cores is empty; name at least one core to lend")]
     NoneManaged,
-    /// The kernel refused to say.
+    /// The kernel's error on reading the affinity.
     #[error("cannot read the affinity of this process: {0}")]
     Affinity(rustix::io::Errno),
-    /// sysfs describes an impossible machine, or a core is named twice.
+    /// sysfs describes an impossible machine, or a core is listed twice.
     #[error("cores of this machine: {0}")]
     Topology(#[from] TopologyError),
 }
 
-/// Which core does what.
+/// The use of each core.
 #[derive(Debug, Clone)]
 pub struct Cores {
-    /// The polling thread's.
+    /// The polling thread's core.
     pub iokernel: CoreId,
-    /// Those lent to runtimes.
+    /// The cores lent to runtimes.
     pub managed: Topology,
-    /// All that this process might use when it started; given back to threads that leave Tailwater.
+    /// All cores that this process might use when it started; restored to threads that leave
+    /// Tailwater.
     pub allowed: Vec<CoreId>,
 }
 
@@ -71,7 +73,7 @@ impl Cores {
         Self::choose(config, allowed, sysfs_core)
     }
 
-    /// The choice itself, with the machine's description as an argument.
+    /// Chooses the cores, with the machine's description as an argument.
     fn choose(
         config: &Config,
         allowed: Vec<CoreId>,
@@ -114,23 +116,41 @@ impl Cores {
         Ok(Self { iokernel, managed: Topology::new(described)?, allowed })
     }
 
-    /// The cores left to everybody else: where evicted threads and the control thread run.
+    /// Returns the cores left to all other threads: evicted threads and the control thread run on
+    /// them.
     pub(crate) fn unmanaged(&self) -> CpuSet {
         cpu_set(self.allowed.iter().filter(|&&core| self.managed.position(core).is_none()))
     }
 
-    /// All cores this process might use when it started.
+    /// Returns all cores this process might use when it started.
     pub(crate) fn all(&self) -> CpuSet {
         cpu_set(&self.allowed)
     }
 
-    /// Numbers of the managed cores.
+    /// Returns the numbers of the managed cores.
     pub(crate) fn managed_numbers(&self) -> Vec<u16> {
         self.managed.cores().iter().map(|core| core.id.0).collect()
     }
 }
 
-/// A set of cores for Linux.
+/// Returns in words what programs beside Tailwater get of these cores if `share` percent of the
+/// polled core are theirs.
+#[must_use]
+pub fn neighbours(polled: u16, managed: &[u16], share: u8) -> String {
+    let managed: Vec<CoreId> = managed.iter().copied().map(CoreId).collect();
+    let lent = list(&managed);
+    match share {
+        0 => format!(
+            "what is left: of core {polled} while nothing needs polling, of cores {lent} while no program of ours has work"
+        ),
+        _ => format!(
+            "core {polled} while nothing needs polling, else {share} % of it; cores {lent} before best-effort \
+             programs, after services"
+        ),
+    }
+}
+
+/// Returns a set of cores for Linux.
 pub(crate) fn cpu_set<'a>(cores: impl IntoIterator<Item = &'a CoreId>) -> CpuSet {
     let mut set = CpuSet::new();
     cores.into_iter().for_each(|core| set.set(core.0.into()));
@@ -141,18 +161,18 @@ fn list(cores: &[CoreId]) -> String {
     cores.iter().map(|core| core.0.to_string()).collect::<Vec<_>>().join(", ")
 }
 
-/// What sysfs says about a core; a core it does not describe stands alone.
+/// Reads a core's description from sysfs; a core without one has no siblings.
 fn sysfs_core(id: CoreId) -> Core {
     let read = |file: &str| {
         fs::read_to_string(format!("/sys/devices/system/cpu/cpu{}/topology/{file}", id.0)).unwrap_or_default()
     };
     let siblings = parse_list(&read("thread_siblings_list")).into_iter().filter(|&core| core != id).collect();
-    // -1 where the hypervisor does not tell.
+    // -1 if the hypervisor does not report it.
     let socket = read("physical_package_id").trim().parse::<u16>().unwrap_or(0);
     Core { id, socket, siblings }
 }
 
-/// Parses the kernel's list format: `0-3,8,10-11`. What is no list yields no cores.
+/// Parses the kernel's list format: `0-3,8,10-11`. Other text yields no cores.
 fn parse_list(text: &str) -> Vec<CoreId> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -161,13 +181,13 @@ fn parse_list(text: &str) -> Vec<CoreId> {
     text.trim().split(',').filter_map(range).flatten().map(CoreId).collect()
 }
 
-/// The polling thread's place among the machine's threads, undone on drop.
+/// Binding and priority of the polling thread, undone on drop.
 #[derive(Debug)]
 pub(crate) struct Pinned {
     before: CpuSet,
     nice_before: Option<i32>,
     autogroup_before: Option<i32>,
-    /// What was possible, for the statistics.
+    /// What succeeded, for the statistics.
     pub(crate) report: Value,
 }
 
@@ -177,16 +197,17 @@ impl Pinned {
     /// Binds the calling thread to the IOKernel's core and raises its priority as far as allowed.
     ///
     /// # Errors
-    /// When the kernel refuses the core; a refused priority is only reported.
+    /// If the kernel refuses the core; a refused priority is only reported.
     pub(crate) fn this_thread(cores: &Cores, priority: Priority) -> Result<Self, CoreError> {
         let before = sched_getaffinity(None).map_err(CoreError::Affinity)?;
         sched_setaffinity(None, &cpu_set([&cores.iokernel])).map_err(CoreError::Affinity)?;
-        // Timers of a sleeping IOKernel end on time instead of up to 50 us late (prctl(2), PR_SET_TIMERSLACK).
+        // Timers of a sleeping IOKernel end on time instead of up to 50 us late (prctl(2),
+        // PR_SET_TIMERSLACK).
         let _ = set_current_timer_slack(core::num::NonZeroU64::new(1));
         let mut pinned = Self { before, nice_before: None, autogroup_before: None, report: Value::Null };
-        let nice = if priority == Priority::None { "not asked for".to_owned() } else { pinned.raise_nice() };
+        let nice = if priority == Priority::None { "not requested".to_owned() } else { pinned.raise_nice() };
         let session =
-            if priority == Priority::Session { pinned.raise_session() } else { "not asked for".to_owned() };
+            if priority == Priority::Session { pinned.raise_session() } else { "not requested".to_owned() };
         let grouped = fs::read_to_string("/proc/sys/kernel/sched_autogroup_enabled")
             .is_ok_and(|text| text.trim() == "1");
         pinned.report = json!({ "thread": nice, "session": session, "autogroup": grouped });
@@ -223,7 +244,7 @@ impl Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        // On the pinned thread itself; what cannot be undone was refused in the first place.
+        // On the pinned thread itself; a change that cannot be undone was refused when it was made.
         if let Some(nice) = self.nice_before {
             let _ = setpriority_process(None, nice);
         }
@@ -272,6 +293,16 @@ mod tests {
         assert!(matches!(choose(&config, &[0, 1]), Err(CoreError::NotAllowed { core: 7, .. })));
         let config = Config { managed_cores: Some(Vec::new()), ..Config::default() };
         assert!(matches!(choose(&config, &[0, 1]), Err(CoreError::NoneManaged)));
+    }
+
+    #[test]
+    fn what_others_get_names_their_cores_and_their_share() {
+        let words = neighbours(0, &[1, 2], 10);
+        assert!(
+            words.contains("core 0") && words.contains("10 %") && words.contains("cores 1, 2"),
+            "{words}"
+        );
+        assert!(!neighbours(0, &[1], 0).contains('%'));
     }
 
     #[test]

@@ -1,9 +1,9 @@
-//! A registered runtime, as the polling thread knows it.
+//! A registered runtime, as the polling thread represents it.
 //!
-//! Owns the mapped region, both private ends of each ring, the thread ids and what was last granted to each kthread. Made by
-//! the control thread, used by the polling thread alone, and sent back to the control thread to be taken apart: mapping
-//! and unmapping never happen on the polling thread. Nothing here believes the region: generations, ring positions and
-//! identity are our own copies.
+//! Owns the mapped region, both private ends of each ring, the thread ids and the latest grant of
+//! each kthread. Made by the control thread, used by the polling thread alone, and returned to the
+//! control thread to be dropped: mapping and unmapping never happen on the polling thread. Nothing
+//! here trusts the region: generations, ring positions and identity are our own copies.
 
 use rustix::fd::OwnedFd;
 use std::net::Ipv4Addr;
@@ -11,15 +11,15 @@ use std::sync::Arc;
 use tailwater_sched::ledger::{Class, RuntimeSpec};
 use tailwater_sched::{CoreId, KthreadId, RuntimeId};
 use tailwater_shm::control::{self, Register};
-use tailwater_shm::layout::Region;
+use tailwater_shm::layout::{IoKernelEnds, Region};
 use tailwater_shm::ring::{Consumer, Producer, RingLie};
 use tailwater_shm::trace::TraceReader;
 use tailwater_shm::{Cycles, Generation, KthreadShared, SlotId};
 
 use crate::control::directory::Place;
-use crate::firewall::Guard;
-use crate::frame::Mac;
-use crate::stats::{RuntimeCounters, RuntimeStats};
+use crate::firewall::{Direction, Guard, Ruling};
+use crate::frame::MacAddr;
+use crate::stats::{RuntimeCounters, RuntimeStats, Stats};
 use crate::switch::check::Identity;
 use crate::switch::flow::FlowGroups;
 
@@ -49,12 +49,12 @@ pub enum EndReason {
         /// What was found.
         lie: RingLie,
     },
-    /// Its threads kept cores until they were moved off by force, too often.
+    /// Its threads had to be moved off their cores by force too often.
     #[error(
         "its threads had to be moved off their cores {0} times in a row; call `tailwater::poll()` in long loops"
     )]
     NeverYields(u32),
-    /// It sent a message that has no place in the conversation.
+    /// It sent a message that its conversation does not allow.
     #[error("{0}")]
     Protocol(String),
     /// The IOKernel ends.
@@ -62,10 +62,16 @@ pub enum EndReason {
     Shutdown,
 }
 
-/// The reading end of an egress ring, and whose it is: what the switch polls.
+/// The reading end of an egress ring and its owner, as the switch polls them.
 #[derive(Debug)]
 pub(crate) struct Egress {
     pub(crate) consumer: Consumer,
+    pub(crate) sender: Sender,
+}
+
+/// The kthread that an egress ring belongs to.
+#[derive(Debug)]
+pub(crate) struct Sender {
     pub(crate) owner: KthreadId,
     pub(crate) identity: Identity,
     /// Its runtime has a [`Guard`].
@@ -77,19 +83,20 @@ pub(crate) struct Egress {
 #[derive(Debug)]
 pub(crate) struct Kthread {
     pub(crate) ingress: Producer,
-    /// Here while nobody polls it; with the switch while somebody does.
+    /// `None` while the switch polls it.
     pub(crate) egress: Option<Egress>,
-    /// What it writes down about traced requests.
+    /// The steps that it writes about traced requests.
     pub(crate) steps: TraceReader,
     pub(crate) tid: i32,
     pub(crate) slot: SlotId,
-    /// It has a core, is promised one, or was evicted and still runs: its egress ring is polled even when empty.
+    /// It has a core, is promised one, or was evicted and still runs: its egress ring is polled
+    /// even when empty.
     pub(crate) may_run: bool,
-    /// Of the latest grant.
+    /// Generation of the latest grant.
     pub(crate) generation: Generation,
     /// The core its thread is bound to; `None` before the first grant and after an eviction.
     pub(crate) bound: Option<CoreId>,
-    /// Consecutive grants it did not start on; doubles the time before the next.
+    /// Consecutive grants it did not start on; each doubles the pause before the next.
     pub(crate) no_starts: u32,
 }
 
@@ -99,25 +106,28 @@ pub(crate) struct Runtime {
     pub(crate) id: RuntimeId,
     pub(crate) spec: RuntimeSpec,
     pub(crate) pid: i32,
-    pub(crate) mac: Mac,
+    pub(crate) mac: MacAddr,
     pub(crate) ip: Ipv4Addr,
     pub(crate) identity: Identity,
     pub(crate) region: Region,
     pub(crate) doorbell: OwnedFd,
-    /// The control socket: its hang-up is the runtime's death notice.
+    /// The control socket: its hang-up reports the runtime's death.
     pub(crate) socket: Arc<OwnedFd>,
-    /// Becomes readable when the process exits, even if a child of its keeps the socket open.
+    /// Becomes readable when the process exits, even if a child process keeps the socket open.
     pub(crate) process: Option<OwnedFd>,
     pub(crate) kthreads: Vec<Kthread>,
     pub(crate) groups: FlowGroups,
     /// Its firewall rules and rate limits, if there are any.
     pub(crate) guard: Option<Box<Guard>>,
     pub(crate) stats: Arc<RuntimeStats>,
+    /// Its session was given the lowest weight.
+    pub(crate) session_lowered: bool,
     /// Evictions since it last ceded a core.
     pub(crate) evictions: u32,
     /// Earliest timer of its kthreads, as of the last look.
     pub(crate) next_timer: Cycles,
-    /// The policy was told of work while the runtime has no core; it remembers, so a burst of frames tells it once.
+    /// The policy has been asked for a core for this runtime, which has none and has work; a burst
+    /// of frames asks once.
     pub(crate) woken: bool,
     /// Set when the registration is about to end: nothing is delivered or granted any more.
     pub(crate) doomed: bool,
@@ -128,6 +138,7 @@ pub(crate) struct Admission {
     pub(crate) place: Place,
     pub(crate) wish: Register,
     pub(crate) region: Region,
+    pub(crate) ends: Vec<IoKernelEnds>,
     pub(crate) doorbell: OwnedFd,
     pub(crate) pid: i32,
     pub(crate) socket: Arc<OwnedFd>,
@@ -136,9 +147,9 @@ pub(crate) struct Admission {
 }
 
 impl Runtime {
-    /// A runtime in its place, with a freshly laid out region and one thread per kthread.
+    /// Returns a runtime with a newly initialised region and one thread per kthread.
     pub(crate) fn new(admission: Admission, tids: &[i32]) -> Box<Self> {
-        let Admission { place, wish, region, doorbell, pid, socket, process, guard } = admission;
+        let Admission { place, wish, region, ends, doorbell, pid, socket, process, guard } = admission;
         let Place { id, ip, ip6, mac, slots, .. } = place;
         let count = wish.kthreads;
         let stats = Arc::new(RuntimeStats {
@@ -154,16 +165,18 @@ impl Runtime {
             counters: RuntimeCounters::default(),
         });
         let identity = Identity::new(mac, ip, ip6);
-        let kthread = |index: u16| Kthread {
-            ingress: Producer::new(region.ingress(index)),
+        let kthread = |(index, ends): (u16, IoKernelEnds)| Kthread {
+            ingress: ends.ingress,
             egress: Some(Egress {
-                consumer: Consumer::new(region.egress(index)),
-                owner: KthreadId::new(id, index),
-                identity,
-                guarded: guard.is_some(),
-                stats: Arc::clone(&stats),
+                consumer: ends.egress,
+                sender: Sender {
+                    owner: KthreadId::new(id, index),
+                    identity,
+                    guarded: guard.is_some(),
+                    stats: Arc::clone(&stats),
+                },
             }),
-            steps: region.trace_reader(index),
+            steps: ends.steps,
             tid: tids[usize::from(index)],
             slot: slots[usize::from(index)],
             may_run: false,
@@ -171,7 +184,7 @@ impl Runtime {
             bound: None,
             no_starts: 0,
         };
-        let kthreads = (0..count).map(kthread).collect();
+        let kthreads = (0..count).zip(ends).map(kthread).collect();
         let class = match wish.class {
             control::Class::LatencyCritical => Class::LatencyCritical,
             control::Class::BestEffort => Class::BestEffort,
@@ -191,6 +204,7 @@ impl Runtime {
             groups: FlowGroups::new(count),
             guard,
             stats,
+            session_lowered: false,
             evictions: 0,
             next_timer: Cycles::MAX,
             woken: false,
@@ -198,7 +212,36 @@ impl Runtime {
         })
     }
 
-    /// The shared words of one kthread.
+    /// Returns whether the firewall rules and rate limits let a frame pass; counts it if they do
+    /// not.
+    #[inline(never)]
+    pub(crate) fn permits(
+        &mut self,
+        direction: Direction,
+        shown: &[u8],
+        len: usize,
+        stats: &Stats,
+        now: Cycles,
+    ) -> bool {
+        let Some(guard) = &mut self.guard else { return true };
+        let ruling = guard.judge(direction, shown, len, now, &stats.firewall);
+        let counters = &self.stats.counters;
+        let egress = direction == Direction::Egress;
+        match ruling {
+            Ruling::Pass => return true,
+            Ruling::Denied => {
+                if egress { &counters.tx_denied } else { &counters.rx_denied }.add(1);
+                stats.switch.dropped_denied.add(1);
+            }
+            Ruling::Limited => {
+                if egress { &counters.tx_limited } else { &counters.rx_limited }.add(1);
+                stats.switch.dropped_limited.add(1);
+            }
+        }
+        false
+    }
+
+    /// Returns the shared words of one kthread.
     #[inline(always)]
     pub(crate) fn shared(&self, kthread: u16) -> &KthreadShared {
         self.region.kthread(kthread)
@@ -222,7 +265,7 @@ impl Runtimes {
         self.slots.get_mut(id.0 as usize)?.as_deref_mut()
     }
 
-    /// A kthread the ledger names.
+    /// Returns a kthread that the ledger names.
     ///
     /// # Panics
     /// If it does not exist: ledger and table contradict each other.
@@ -232,7 +275,7 @@ impl Runtimes {
         (runtime, &runtime.kthreads[usize::from(id.index)])
     }
 
-    /// The same, to be changed.
+    /// As [`Self::kthread`], mutably.
     ///
     /// # Panics
     /// As [`Self::kthread`].
@@ -255,7 +298,7 @@ impl Runtimes {
         self.slots.get_mut(id.0 as usize)?.take()
     }
 
-    /// Places in the table, taken or not: ids are below this.
+    /// Returns the number of slots, taken or not: ids are below this.
     pub(crate) fn slots(&self) -> usize {
         self.slots.len()
     }

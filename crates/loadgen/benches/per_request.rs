@@ -1,5 +1,6 @@
-//! What the generator itself costs for each request, by protocol, without sockets: to draw, encode and enter it, and to
-//! find, match and check its answer. Below a kernel's cost for sending and receiving, or the generator would measure itself.
+//! Cost of the generator itself per request, by protocol, without sockets: drawing, encoding and
+//! entering a request, and finding, matching and checking its answer. It must be below a kernel's
+//! cost of sending and receiving, or the generator would measure itself.
 //!
 //! `cargo bench -p tailwater-loadgen` prints a table; in test mode each protocol runs once.
 
@@ -16,10 +17,10 @@ use tailwater_workload::spin;
 
 /// Requests in flight at a time.
 const BATCH: usize = 64;
-/// Keys of the stores: few enough that the generator's own memory is what is touched.
+/// Keys of the stores: few enough that mainly the generator's own memory is touched.
 const KEYS: u64 = 10_000;
 
-/// What a server would answer.
+/// A server's answer to a request.
 type Answer = Box<dyn Fn(&Request, &[u8]) -> Vec<u8>>;
 
 fn cases() -> Vec<(&'static str, Arc<dyn Protocol>, Answer)> {
@@ -66,14 +67,14 @@ fn memcached_answer(workload: Workload) -> Answer {
     })
 }
 
-/// Time of `batches` batches over one connection.
+/// Returns the time of `batches` batches over one connection.
 fn measure(protocol: &Arc<dyn Protocol>, answer: &Answer, batches: usize) -> Duration {
     // A request each 1 us of virtual time.
     let mut plan = Plan::new("1000s@1M".parse().expect("a schedule"), "const:0ns".parse().expect("one"));
     plan.arrivals = "const".parse().expect("arrivals");
     let mut generator = Generator::with_protocol(plan.clone(), Arc::clone(protocol), Medium::Stream, 1, 0)
         .expect("a plan that can be run");
-    // The same requests once more, to know what to answer.
+    // The same requests once more, from which the answers are made.
     let mut twin =
         Generator::with_protocol(plan, Arc::clone(protocol), Medium::Stream, 1, 0).expect("the same");
     let mut lanes = Lanes::new(1, BATCH, protocol.ids(Medium::Stream));

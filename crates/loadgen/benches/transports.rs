@@ -1,10 +1,11 @@
-//! How many requests a second one generator thread sends and takes answers of over kernel sockets, before it runs behind.
+//! Highest request rate at which one generator thread keeps its schedule over kernel sockets.
 //!
-//! Raw echo of 64 bytes on the loopback device against one thread of this process, or any server given as
-//! `PROTOCOL ADDRESS` in the variable `LOAD_SERVER` (for instance `memcached:usr 127.0.0.1:11211`). The rate is raised by a
-//! quarter until less than 98 % of it is achieved or more than 5 % of the requests leave late; what is printed is the last
-//! rate before. On the loopback device the thread that sends also runs the kernel's receiving side, so this is a lower bound
-//! for a real network. In test mode each transport runs once, at a low rate.
+//! Raw echo of 64 bytes on the loopback device against one thread of this process, or any server
+//! given as `PROTOCOL ADDRESS` in the variable `LOAD_SERVER` (for instance
+//! `memcached:usr 127.0.0.1:11211`). The rate is raised by a quarter until less than 98 % of it is
+//! achieved or more than 5 % of the requests leave late; the last rate before that is printed. On
+//! the loopback device the sending thread also runs the kernel's receiving side, so this is a lower
+//! bound for a real network. In test mode each transport runs once, at a low rate.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
@@ -19,7 +20,7 @@ use tailwater_loadgen::{Plan, Report};
 /// Bytes of an echo.
 const ECHO: usize = 64;
 
-/// A thread that echoes datagrams, and one for each connection; they end with the process.
+/// Starts a thread that echoes datagrams, and one for each connection; they end with the process.
 fn echo_server() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");

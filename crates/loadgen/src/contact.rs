@@ -1,62 +1,41 @@
-//! Before the schedule starts: whether the server answers, and what it must store first, over any blocking socket.
+//! The phase before the schedule starts: whether the server answers, and the storing of what is
+//! read later, over any blocking socket.
 //!
-//! Owns the questions, their repetition and the patience. Sockets of the kernel and of Tailwater are asked alike; waiting
-//! between two tries lets other user threads run where there are any.
+//! Owns the requests, their repetition and the time limits. Kernel sockets and Tailwater's are used
+//! alike; waiting between two tries lets other user threads run if there are any.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use crate::kernel_tcp::TcpLoadError;
-use crate::kernel_udp::{Load, Target, UdpError};
 use crate::protocol::{Ids, MAX_ANSWER, Medium, Protocol, Request, Verdict};
+use crate::target::{Load, Target, TcpLoadError, UdpError, WrongAnswer};
 
-/// How often an unanswered question is repeated; sockets that are asked have it as their read timeout.
+/// Interval at which an unanswered request is repeated; it is also the sockets' read timeout.
 pub(crate) const INTERVAL: Duration = Duration::from_millis(50);
 
 /// Id of the first contact.
 const CONTACT_ID: u64 = 0;
 
-/// Longest datagram that is taken in whole; a longer one is cut and so wrong.
+/// Longest datagram received as a whole; a longer one is cut and so wrong.
 pub(crate) const MAX_DATAGRAM: usize = 1 << 16;
 
 /// Bytes of one read of a stream.
 const READ: usize = 64 << 10;
 
-/// Preloads in datagrams that are asked for before their answers are awaited.
+/// Preloads in datagrams sent before their answers are awaited.
 const DATAGRAM_WINDOW: u64 = 16;
 
-/// How often a window of preloads in datagrams is asked for before the server is given up: five seconds of silence, since one
-/// that has answered before may lack a core for long on a busy machine.
+/// Times a window of preloads in datagrams is sent before the preload fails: five seconds of
+/// silence, since a server that has answered before may lack a core for long on a busy machine.
 const TRIES: usize = 100;
 
-/// How long a server may take over one request on a stream before the measurement.
+/// Longest time for one request on a stream before the measurement.
 pub(crate) const STREAM_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Preloads on a stream that are sent before their answers are awaited.
+/// Preloads on a stream sent before their answers are awaited.
 const STREAM_WINDOW: u64 = 64;
-
-/// What answered the first request did not answer right.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "the server at {server} answers the first {protocol} request, but wrongly: {}",
-    what_to_check(protocol)
-)]
-pub struct WrongAnswer {
-    /// What it was asked in.
-    pub protocol: &'static str,
-    /// Where it is.
-    pub server: SocketAddr,
-}
-
-fn what_to_check(protocol: &str) -> &'static str {
-    match protocol {
-        "http" => "is its first page there, with status 200 and no redirection?",
-        "dns" => "is what the list says of its first name still true?",
-        _ => "does it speak this protocol?",
-    }
-}
 
 /// A connected datagram socket that blocks, for [`INTERVAL`] at most.
 pub(crate) trait Datagrams {
@@ -101,11 +80,12 @@ impl Stream for tailwater::net::TcpStream {
     }
 }
 
-/// Waits until a server answers on `socket`, which is connected to `server`, asking again and again for at most `wait`, or
-/// until `stop`.
+/// Waits until a server answers on `socket`, which is connected to `server`, repeating the request
+/// for at most `wait`, or until `stop`.
 ///
 /// # Errors
-/// [`UdpError::NoServer`], also when stopped; [`UdpError::WrongAnswer`] when something came, but nothing right.
+/// [`UdpError::NoServer`], also when stopped; [`UdpError::WrongAnswer`] if only wrong answers
+/// arrived.
 pub(crate) fn find_by_datagram(
     protocol: &dyn Protocol,
     socket: &impl Datagrams,
@@ -123,13 +103,14 @@ pub(crate) fn find_by_datagram(
             Ok(len) if protocol.check(&request, &bytes[..len], Medium::Datagram) != Verdict::Wrong => {
                 return Ok(());
             }
-            // Nothing came in all the time.
+            // No answer arrived within the timeout.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            // Nobody listening, or attached, yet shows at once, so wait before the next try.
+            // The error comes at once while no server listens or is attached, so wait before the
+            // next try.
             Err(_) => tailwater::thread::sleep(INTERVAL),
             Ok(_) => {
                 wrong = true;
-                // Whoever answers at once is not asked all the time.
+                // A server that answers at once is not asked without a pause.
                 tailwater::thread::sleep(INTERVAL);
             }
         }
@@ -144,11 +125,11 @@ pub(crate) fn find_by_datagram(
     })
 }
 
-/// Has everything stored that the protocol reads, a window at a time; what is lost on the way is asked for again. Ends early
+/// Stores everything that the protocol reads, a window at a time; repeats lost requests. Ends early
 /// on `stop`.
 ///
 /// # Errors
-/// [`UdpError::Preload`] when the server does not take it.
+/// [`UdpError::Preload`] if the server does not store it.
 pub(crate) fn preload_by_datagram(
     protocol: &dyn Protocol,
     socket: &impl Datagrams,
@@ -165,7 +146,7 @@ pub(crate) fn preload_by_datagram(
             for request in &window {
                 asked.clear();
                 protocol.encode(request, Medium::Datagram, &mut asked);
-                // One that is not sent is not answered.
+                // A request that is not sent is not answered, and is repeated.
                 let _ = socket.send(&asked);
             }
             while !window.is_empty()
@@ -188,11 +169,12 @@ pub(crate) fn preload_by_datagram(
     Ok(())
 }
 
-/// Waits until the server answers a request on a stream that `open` opens, asking again for at most `wait`, and hands out
-/// the stream. `open` is told how long it may take.
+/// Waits until the server answers a request on a stream that `open` opens, repeating it for at most
+/// `wait`; returns the stream. `open` is given its time limit.
 ///
 /// # Errors
-/// [`TcpLoadError::NoServer`], also when stopped; [`TcpLoadError::WrongAnswer`] when something came, but nothing right.
+/// [`TcpLoadError::NoServer`], also when stopped; [`TcpLoadError::WrongAnswer`] if only wrong
+/// answers arrived.
 pub(crate) fn find_by_stream<S: Stream>(
     protocol: &dyn Protocol,
     open: impl Fn(Duration) -> io::Result<S>,
@@ -221,7 +203,8 @@ pub(crate) fn find_by_stream<S: Stream>(
     })
 }
 
-/// Waits until the server answers on a stream that `open` opens, and has stored what the protocol reads if `load` asks for that.
+/// Waits until the server answers on a stream that `open` opens, and stores what the protocol reads
+/// if `load` says so.
 ///
 /// # Errors
 /// As [`find_by_stream`], or [`TcpLoadError::Preload`].
@@ -238,7 +221,7 @@ pub(crate) fn prepare_by_stream<S: Stream>(
     Ok(())
 }
 
-/// Where a socket that is to be connected to `server` is bound.
+/// Returns the address to bind a socket to that will be connected to `server`.
 pub(crate) fn unspecified(server: SocketAddr) -> SocketAddr {
     match server {
         SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
@@ -246,7 +229,7 @@ pub(crate) fn unspecified(server: SocketAddr) -> SocketAddr {
     }
 }
 
-/// The stream on which the first request was answered; `None` if it was, but wrongly.
+/// Returns the stream if the first request was answered on it; `None` if wrongly.
 fn first_answer<S: Stream>(
     protocol: &dyn Protocol,
     mut stream: S,
@@ -258,10 +241,10 @@ fn first_answer<S: Stream>(
     Ok(verdicts.iter().all(|verdict| *verdict != Verdict::Wrong).then_some(stream))
 }
 
-/// Has everything stored that the protocol reads. Ends early on `stop`.
+/// Stores everything that the protocol reads. Ends early on `stop`.
 ///
 /// # Errors
-/// [`TcpLoadError::Preload`] when the server does not take it.
+/// [`TcpLoadError::Preload`] if the server does not store it.
 pub(crate) fn preload_by_stream(
     protocol: &dyn Protocol,
     stream: &mut impl Stream,
@@ -286,7 +269,7 @@ pub(crate) fn preload_by_stream(
 }
 
 fn no_answer() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "what came is no answer of this protocol")
+    io::Error::new(io::ErrorKind::InvalidData, "the bytes received are not an answer of this protocol")
 }
 
 /// Sends `requests`, whose ids are consecutive, and awaits their answers.
@@ -326,7 +309,7 @@ fn ask(protocol: &dyn Protocol, stream: &mut impl Stream, requests: &[Request]) 
     Ok(verdicts)
 }
 
-/// Says what it means that a read timed out: that is reported as "temporarily unavailable".
+/// Replaces the error of a read that timed out, which would read "temporarily unavailable".
 fn silent(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::WouldBlock => io::Error::new(io::ErrorKind::TimedOut, "nothing came back"),

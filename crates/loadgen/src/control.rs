@@ -1,11 +1,11 @@
-//! What a run is told while it runs, and tells: one interface for all transports.
+//! Control of a run from outside, for all transports.
 //!
-//! Owns: stopping, the common start of generators that run side by side, telling when that is, and the hand-out of intervals as
-//! they close.
-//! Never knows what is sent or how.
+//! Owns stopping, the common start of generators that run side by side, the report of that start,
+//! and the delivery of intervals as they close. It never knows what is sent or how.
 //!
-//! A transport prepares everything (contact, sockets, connections), asks [`Control::start_ns`] when its schedule starts,
-//! makes its generator with that, and loops while [`Control::turn`] says so.
+//! A transport prepares everything (contact, sockets, connections), calls [`Control::start_ns`] for
+//! the start of its schedule, creates its generator with it, and loops while [`Control::turn`]
+//! returns true.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -16,17 +16,18 @@ use tailwater_workload::Interval;
 use crate::clock::Clock;
 use crate::generator::Generator;
 
-/// Time between the start of the loop and the start of the schedule, so that the first request finds it warm.
+/// Time between the start of the loop and the start of the schedule, so that the first request
+/// finds it warm.
 pub const LEAD_NS: u64 = 1_000_000;
 
-/// Called when all is prepared; answers when the schedule starts, or why it never will.
+/// Called when all is prepared; returns when the schedule starts, or why it never will.
 pub type Gate<'a> = &'a (dyn Fn() -> io::Result<Instant> + Sync);
 
-/// Is told when the schedule starts, once that is settled.
+/// Called with the start of the schedule once it is settled.
 pub type StartObserver<'a> = &'a (dyn Fn(Instant) + Sync);
 
-/// Takes an interval that closed. Called by the generator's own thread between two requests: it must not block, and
-/// every microsecond it takes makes requests late.
+/// Called with an interval that closed, by the generator's own thread between two requests. It must
+/// not block, and every microsecond it takes makes requests late.
 pub type Observer<'a> = &'a (dyn Fn(&Interval) + Sync);
 
 /// See the [module](self).
@@ -40,54 +41,57 @@ pub struct Control<'a> {
 }
 
 impl<'a> Control<'a> {
-    /// Control over a run that starts when it is ready, and ends early only if `stop` is set.
+    /// Creates the control of a run that starts when it is ready, and ends early only if `stop` is
+    /// set.
     #[must_use]
     pub fn new(stop: &'a AtomicBool) -> Self {
         Self { stop, gate: None, start_observer: None, observer: None }
     }
 
-    /// The run asks `gate` when to start.
+    /// Makes the run call `gate` for the start of its schedule.
     #[must_use]
     pub fn with_gate(self, gate: Gate<'a>) -> Self {
         Self { gate: Some(gate), ..self }
     }
 
-    /// The run tells `start_observer` when its schedule starts.
+    /// Makes the run call `start_observer` with the start of its schedule.
     #[must_use]
     pub fn with_start_observer(self, start_observer: StartObserver<'a>) -> Self {
         Self { start_observer: Some(start_observer), ..self }
     }
 
-    /// The run hands its intervals to `observer`, if its plan has any.
+    /// Makes the run pass its intervals to `observer`, if its plan has any.
     #[must_use]
     pub fn with_observer(self, observer: Observer<'a>) -> Self {
         Self { observer: Some(observer), ..self }
     }
 
-    /// The reading of `clock` at which the schedule starts. Waits for the others, where there are others.
+    /// Returns the reading of `clock` at which the schedule starts. Waits for other generators, if
+    /// there are any.
     ///
     /// # Errors
-    /// The gate's, when the run is not to start at all.
+    /// The gate's, if the run is not to start at all.
     pub fn start_ns(&self, clock: &Clock) -> io::Result<u64> {
         let start_ns = match self.gate {
             None => clock.now_ns() + LEAD_NS,
             Some(gate) => clock.reading_at(gate()?),
         };
-        // Any instant that a clock reads can be said.
+        // Any reading of the clock is an instant.
         if let Some(at) = clock.instant_at(start_ns) {
             self.tell_start(at);
         }
         Ok(start_ns)
     }
 
-    /// Tells when the schedule starts, for a run that does not ask [`Control::start_ns`].
+    /// Reports the start of the schedule, for a run that does not call [`Control::start_ns`].
     pub fn tell_start(&self, at: Instant) {
         if let Some(start_observer) = self.start_observer {
             start_observer(at);
         }
     }
 
-    /// One turn of a spinning transport's loop at clock reading `now_ns`: false when the run is over.
+    /// Performs one turn of a spinning transport's loop at clock reading `now_ns`; returns false
+    /// when the run is over.
     #[inline]
     #[must_use]
     pub fn turn(&self, generator: &mut Generator, now_ns: u64) -> bool {
@@ -95,7 +99,7 @@ impl<'a> Control<'a> {
         self.go_on(generator, now_ns)
     }
 
-    /// As [`Control::turn`], of a transport that sleeps between two turns.
+    /// Performs one turn as [`Control::turn`] does, for a transport that sleeps between turns.
     #[inline]
     #[must_use]
     pub fn turn_after_sleep(&self, generator: &mut Generator, now_ns: u64) -> bool {
@@ -103,7 +107,7 @@ impl<'a> Control<'a> {
         self.go_on(generator, now_ns)
     }
 
-    /// Hands an interval to the observer, if there is one.
+    /// Passes an interval to the observer, if there is one.
     pub fn hand_out(&self, interval: &Interval) {
         if let Some(observer) = self.observer {
             observer(interval);
@@ -147,7 +151,7 @@ mod tests {
         assert_eq!(Control::new(&stop).with_gate(&past).start_ns(&clock).unwrap(), 0);
     }
 
-    /// The intervals of a run whose server answers nothing from 300 to 600 ms.
+    /// Returns the intervals of a run whose server answers nothing from 300 to 600 ms.
     fn intervals_of_a_frozen_server(watched: bool) -> Vec<Interval> {
         const MS: u64 = 1_000_000;
         let mut plan = Plan::new("1s@1k".parse().unwrap(), "const:0ns".parse().unwrap());

@@ -1,13 +1,15 @@
-//! The ideal system: the plan's own requests through one queue and a number of cores, with no overhead of any kind.
+//! The ideal system: the plan's own requests through one queue and a number of cores, without any
+//! overhead.
 //!
-//! Owns: a transport of the generator in virtual time, first come first served. No system can do better under that
-//! order, so its figures are the floor to plot measurements over; for exponential service on one core they are those of
-//! M/M/1, and unlike a formula they exist for every distribution and schedule. Runs as fast as it computes.
+//! Owns a transport of the generator in virtual time, first come, first served. No system can do
+//! better under that order, so its figures are the floor to plot measurements over. For exponential
+//! service on one core they are those of M/M/1, and unlike a formula they exist for every
+//! distribution and schedule. It runs as fast as it computes.
 //!
-//! A host that takes cores away bounds every system that runs there. With [`run_with_stalls`] the same queue stands still
-//! where the machine stood still while it was probed: a stall of a working core stops its work, one of the polling core
-//! holds back the requests that fall due and the replies that are done until it ends. Latency still counts from when a
-//! request was due.
+//! A host that takes cores away bounds every system that runs there. With [`run_with_stalls`] the
+//! same queue stands still where the machine stood still while it was probed: a stall of a working
+//! core stops its work; a stall of the polling core holds back due requests and finished replies
+//! until it ends. Latency still counts from when a request was due.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -19,21 +21,22 @@ use crate::plan::{Plan, PlanError};
 use crate::report::Measurement;
 use crate::stalls::{MachineStalls, Stalls};
 
-/// Most cores of an ideal system.
+/// Maximum number of cores of an ideal system.
 pub const MAX_CORES: usize = 4096;
 
-/// What the ideal system makes of a plan.
+/// The result of the ideal system for a plan.
 #[derive(Debug, Clone)]
 pub struct Ideal {
-    /// The measurement, as of a real run. A request that waits beyond the plan's timeout is lost here too.
+    /// The measurement, as of a real run. A request that waits beyond the plan's timeout is lost
+    /// here too.
     pub measurement: Measurement,
-    /// The part of the time that the cores ran over the whole schedule that no request needed: what a batch job could
-    /// have at best, of what it has alone.
+    /// The part of the cores' running time over the whole schedule that no request needed: the most
+    /// that a batch job could have had, relative to running alone.
     pub idle_share: f64,
 }
 
-/// Runs `plan` on `cores` cores (brought into 1 to [`MAX_CORES`]). The same `seed` as in a real run gives the same
-/// requests. Time is virtual; nothing is random beside the plan.
+/// Runs `plan` on `cores` cores (brought into 1 to [`MAX_CORES`]). The same `seed` as in a real run
+/// gives the same requests. Time is virtual; nothing is random beside the plan.
 ///
 /// # Errors
 /// As [`Plan::check`].
@@ -41,8 +44,8 @@ pub fn run(plan: &Plan, seed: u64, cores: usize) -> Result<Ideal, PlanError> {
     run_with_stalls(plan, seed, cores, &MachineStalls::default())
 }
 
-/// As [`run`], on cores that stand still now and then. The queue has no foresight: a request is begun by the first core
-/// that is free and runs, and stays there when that core stalls.
+/// Runs as [`run`] does, on cores that stand still now and then. The queue has no foresight: a
+/// request is begun by the first core that is free and runs, and stays there when that core stalls.
 ///
 /// # Errors
 /// As [`Plan::check`].
@@ -76,9 +79,9 @@ pub fn run_with_stalls(
     Ok(Ideal { measurement: generator.finish(now_ns), idle_share: system.idle_share() })
 }
 
-/// The cores, known only by when each becomes free and when it stands still.
+/// The cores: when each becomes free and when it stands still.
 struct System {
-    /// When each core has nothing to do any more.
+    /// Time at which each core becomes free.
     free: BinaryHeap<Reverse<(u64, usize)>>,
     /// One for each.
     stalls: Vec<Stalls>,
@@ -105,11 +108,12 @@ impl System {
         (done_ns, Reply { request, served_ns: request.work_ns }.encode())
     }
 
-    /// Takes the core that is free and runs first, not before `arrival_ns`: when that is, and which.
+    /// Takes the core that is free and runs first, not before `arrival_ns`; returns that time and
+    /// the core.
     fn take_core(&mut self, arrival_ns: u64) -> (u64, usize) {
         let mut others = Vec::new();
         let mut best: Option<(u64, usize)> = None;
-        // Whoever becomes free after the best one begins cannot begin before it.
+        // A core that becomes free after the best one begins cannot begin before it.
         while let Some(&Reverse(next)) = self.free.peek()
             && best.is_none_or(|(start_ns, _)| next.0.max(arrival_ns) < start_ns)
         {
@@ -164,7 +168,8 @@ mod tests {
 
     #[test]
     fn with_constant_service_as_many_find_the_core_free_as_it_is_idle() {
-        // M/D/1 at 30 %: a request does not wait with probability 0.7, so p50 is the service itself and p90 is not.
+        // M/D/1 at 30 %: a request does not wait with probability 0.7, so p50 is the service itself
+        // and p90 is not.
         let figures = ideal("5s@30k", "const:10us", 1).measurement.report().figures;
         let (p50, p90) = (figures.p50_us.unwrap(), figures.p90_us.unwrap());
         assert!((p50 - 10.0).abs() < 0.02 && p90 > 11.0, "{p50} {p90}");
@@ -210,7 +215,8 @@ mod tests {
 
     #[test]
     fn a_stall_costs_those_that_it_meets_what_is_left_of_it() {
-        // From the middle of the request of 500.5 ms to the middle between those of 503.5 and 504.5 ms.
+        // From the middle of the request of 500.5 ms to the middle between those of 503.5 and 504.5
+        // ms.
         let gap = [500_505_000..504_000_000];
         let close = |got: Option<f64>, want: f64| {
             assert!((got.unwrap() / want - 1.0).abs() < 2e-3, "{got:?}, not {want}");
@@ -218,7 +224,8 @@ mod tests {
         // The working core has 5 us left to do, then serves those of 501.5, 502.5 and 503.5 ms.
         let working = stalled(&[], &gap).measurement.report().figures;
         close(working.max_us, 3_505.0);
-        // The polling core sees the finished reply at the stall's end, and sends the other three then.
+        // The polling core sees the finished reply at the stall's end, and sends the other three
+        // then.
         let polling = stalled(&gap, &[]).measurement.report().figures;
         close(polling.max_us, 3_500.0);
         for figures in [working, polling] {

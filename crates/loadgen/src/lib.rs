@@ -1,21 +1,24 @@
 //! Open-loop load generator.
 //!
-//! Owns: a sans-IO [engine](generator) that decides when each request is due and what became of it, the
-//! [report], a [probe of the machine's own noise](noise), [protocols](protocol), the [distribution of requests over
-//! connections](lanes), transports over kernel sockets for [UDP](kernel_udp) and [TCP](kernel_tcp), over Tailwater's own
-//! sockets as an [attached] program, and as a [station] in an IOKernel's network, and the [ideal system](ideal) to compare with,
-//! with or without the machine's own [stalls].
+//! Owns a sans-IO [engine](generator) that decides when each request is due and how it ended, the
+//! [report], a [probe of the machine's own noise](noise), [protocols](protocol), the [distribution
+//! of requests over connections](lanes), transports over kernel sockets for [UDP](kernel_udp) and
+//! [TCP](kernel_tcp), over Tailwater's own sockets as an [attached] program, and as a [station] in
+//! an IOKernel's network, and the [ideal system](ideal) for comparison, with or without the
+//! machine's own [stalls].
 //!
-//! Around one run, whatever it talks to: what it is told while it runs ([control]), [live] figures, several generators
-//! [side by side](coordinate), the [search] for the highest load within a limit, histograms as [logs](log), and the
-//! [comparison](compare) of two measurements. They see plans and measurements only.
+//! Around one run over any transport: its [control] from outside, [live] figures, several
+//! generators [side by side](coordinate), the [search] for the highest load within a limit,
+//! histograms as [logs](log), and the [comparison](compare) of two measurements. These see plans
+//! and measurements only.
 //!
-//! *Open loop* means that requests are due at times drawn beforehand, whatever the system under test does, and that
-//! latency counts from the due time. A slow answer or a generator that was held up can therefore not hide the
-//! requests that waited behind it (the "coordinated omission" of closed loops).
+//! *Open loop* means that requests are due at times drawn beforehand, whatever the system under
+//! test does, and that latency counts from the due time. So a slow answer or a delayed generator
+//! cannot hide the requests that waited behind it (the "coordinated omission" of closed loops).
 //!
-//! Never: draws from distributions of its own (they are in `tailwater-workload`), waits for an answer before sending the
-//! next request, or drops a request from the statistics without counting it.
+//! Never draws from distributions of its own (they are in `tailwater-workload`), waits for an
+//! answer before sending the next request, or drops a request from the statistics without counting
+//! it.
 
 #![forbid(unsafe_code)]
 
@@ -41,15 +44,16 @@ pub mod report;
 pub mod search;
 pub mod stalls;
 pub mod station;
+mod target;
 pub mod tcp;
 
 /// The runtime of [`attached`] needs it; here for its tests.
 #[cfg(test)]
 #[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc;
+static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
 
-pub use contact::WrongAnswer;
 pub use control::Control;
 pub use generator::{Generator, Outgoing, ReplyOutcome};
 pub use plan::{Plan, PlanError};
 pub use report::{Measurement, Report};
+pub use target::WrongAnswer;

@@ -1,37 +1,38 @@
 //! Figures of a run while it runs, second by second, from one generator or several side by side.
 //!
-//! Owns the joining of intervals into lines. Never prints, and never waits for a generator that has fallen silent: a line
-//! is made as soon as all generators have passed its second, or one is [`AHEAD_NS`] ahead of it.
+//! Owns the joining of intervals into lines. It never prints, and never waits for a silent
+//! generator: a line is complete as soon as all generators have passed its second, or one is
+//! [`AHEAD_NS`] ahead of it.
 
 use std::collections::BTreeMap;
 
 use tailwater_workload::Interval;
 
-/// What one line is about, in nanoseconds.
+/// Time covered by one line, in nanoseconds.
 pub const LINE_NS: u64 = 1_000_000_000;
 
-/// How far one generator runs ahead before the others are no longer waited for.
+/// Lead of one generator after which the others are no longer waited for.
 pub const AHEAD_NS: u64 = 2 * LINE_NS;
 
 /// One line.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Line {
-    /// Seconds from the start of the measured part to the end of what the line is about.
+    /// Seconds from the start of the measured part to the end of the line's time.
     pub second: u64,
-    /// Requests that were due, answered, given up on and sent late.
+    /// Requests due, answered, given up on and sent late.
     pub interval: Interval,
-    /// How long the line is about, in nanoseconds; more than a second in very long runs.
+    /// Time covered by the line, in nanoseconds; more than a second in very long runs.
     pub length_ns: u64,
 }
 
 impl Line {
-    /// Requests answered a second.
+    /// Returns the requests answered per second.
     #[must_use]
     pub fn achieved_rps(&self) -> f64 {
         self.interval.counts.completed as f64 * 1e9 / self.length_ns as f64
     }
 
-    /// A latency in microseconds, see [`Interval::latency_ns`].
+    /// Returns a latency in microseconds, see [`Interval::latency_ns`].
     #[must_use]
     pub fn latency_us(&self, quantile: f64) -> Option<f64> {
         self.interval.latency_ns(quantile).map(|ns| ns as f64 / 1e3)
@@ -41,23 +42,23 @@ impl Line {
 /// Joins intervals. All generators have intervals of one length.
 #[derive(Debug, Clone)]
 pub struct Live {
-    /// How far each generator has come, in nanoseconds.
+    /// Progress of each generator, in nanoseconds.
     passed_ns: Vec<u64>,
-    /// Lines that are not out yet, by their number.
+    /// Incomplete lines by their number.
     open: BTreeMap<u64, Interval>,
-    /// Lines below are out.
+    /// Number of lines returned.
     next: u64,
 }
 
 impl Live {
-    /// A view of `generators`, at least one.
+    /// Creates a view of `generators`, at least one.
     #[must_use]
     pub fn new(generators: usize) -> Self {
         Self { passed_ns: vec![0; generators.max(1)], open: BTreeMap::new(), next: 0 }
     }
 
-    /// Takes an interval of `length_ns` of generator `index`, and returns the lines that are complete now. What belongs
-    /// to lines that are out is left out.
+    /// Adds an interval of `length_ns` of generator `index`; returns the lines that are complete
+    /// now. Drops intervals of lines already returned.
     pub fn push(&mut self, index: usize, length_ns: u64, interval: &Interval) -> Vec<Line> {
         let line_ns = length_ns.max(1) * LINE_NS.div_ceil(length_ns.max(1));
         let end_ns = interval.index.saturating_add(1).saturating_mul(length_ns);

@@ -1,10 +1,11 @@
 //! The machine's own noise: times at which a spinning thread did not run.
 //!
-//! Owns: the definition of a gap, a counter that any polling loop can feed with its clock readings, and a probe that
-//! does nothing but feed it and keeps the trace. A virtual machine's host takes its cores away now and then; no system under test can be
-//! better than that, so every comparison reports it alongside.
+//! Owns the definition of a gap, a counter that any polling loop can feed with its clock readings,
+//! and a probe that only feeds it and keeps the trace. A virtual machine's host takes its cores
+//! away now and then; no system under test can be better than that, so every comparison reports it.
 //!
-//! A gap is attributed to the machine only as far as the loop that feeds the counter does nothing long itself.
+//! A gap is attributed to the machine only as far as the loop that feeds the counter does nothing
+//! long itself.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -28,7 +29,7 @@ pub struct GapCounter {
 /// Gaps seen over a time. Counts add up over several measurements with [`Gaps::merge`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gaps {
-    /// How long was looked, in nanoseconds.
+    /// Observed time in nanoseconds.
     pub observed_ns: u64,
     /// Gaps over [`GAP_NS`].
     pub count: u64,
@@ -39,7 +40,7 @@ pub struct Gaps {
 }
 
 impl GapCounter {
-    /// A counter that looks from clock reading `start_ns` on.
+    /// Creates a counter that observes from clock reading `start_ns` on.
     #[must_use]
     pub fn new(start_ns: u64) -> Self {
         Self { start_ns, last_ns: start_ns, gaps: Gaps::default() }
@@ -49,7 +50,7 @@ impl GapCounter {
     #[inline]
     pub fn observe(&mut self, now_ns: u64) -> Option<Range<u64>> {
         let gap = self.last_ns..now_ns;
-        // Before the start there is nothing to see: `start_ns` may lie in the future.
+        // Readings before the start are ignored: `start_ns` may lie in the future.
         self.last_ns = self.last_ns.max(now_ns);
         if now_ns.saturating_sub(gap.start) <= GAP_NS {
             return None;
@@ -61,7 +62,8 @@ impl GapCounter {
         Some(gap)
     }
 
-    /// Takes the next clock reading after a time in which the loop may have slept: what lies between is not looked at.
+    /// Takes the next clock reading after a time in which the loop may have slept, which is not
+    /// observed.
     #[inline]
     pub fn skip(&mut self, now_ns: u64) {
         let skipped_ns = now_ns.saturating_sub(self.last_ns);
@@ -69,7 +71,7 @@ impl GapCounter {
         self.last_ns += skipped_ns;
     }
 
-    /// What was seen up to the last reading.
+    /// Returns the gaps up to the last reading.
     #[must_use]
     pub fn gaps(&self) -> Gaps {
         Gaps { observed_ns: self.last_ns - self.start_ns, ..self.gaps }
@@ -85,7 +87,7 @@ impl Gaps {
         self.longest_ns = self.longest_ns.max(other.longest_ns);
     }
 
-    /// The numbers that are printed and written to files.
+    /// Returns the numbers that are printed and written to files.
     #[must_use]
     pub fn figures(&self) -> GapFigures {
         let seconds = self.observed_ns as f64 / 1e9;
@@ -98,7 +100,7 @@ impl Gaps {
     }
 }
 
-/// How much a core was disturbed.
+/// The disturbance of a core.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct GapFigures {
     /// Gaps over 50 us per second.
@@ -109,23 +111,25 @@ pub struct GapFigures {
     pub longest_us: f64,
 }
 
-/// What a probe saw of a core.
+/// A probe's observation of a core.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Probe {
     /// Its gaps, counted.
     pub gaps: Gaps,
-    /// When they were, by the probe's clock.
+    /// Their times, by the probe's clock.
     pub stalls: Stalls,
 }
 
-/// Spins on the core that the calling thread runs on until `clock` reads `until` and reports its gaps. Bind the thread to a
-/// core first, or the scheduler's moves count too. Probes of several cores at a time share a clock, so that stalls of the
-/// whole machine lie at the same place in all traces. Memory is bounded by [`MAX_STALLS`].
+/// Spins on the core that the calling thread runs on until `clock` reads `until` and reports its
+/// gaps. Bind the thread to a core first, or the scheduler's moves count too. Probes of several
+/// cores at a time share a clock, so that stalls of the whole machine lie at the same place in all
+/// traces. Memory is bounded by [`MAX_STALLS`].
 #[must_use]
 pub fn probe(clock: &Clock, until: Duration) -> Probe {
     let end_ns = u64::try_from(until.as_nanos()).unwrap_or(u64::MAX);
     let mut counter = GapCounter::new(clock.now_ns());
-    // One more than are kept tells where the last of them ends to count. Not grown while looking, which might take long.
+    // One stall more than the maximum shows where the kept part ends. The capacity is reserved,
+    // because growing it while watching might take long.
     let mut trace = Vec::with_capacity(MAX_STALLS + 1);
     loop {
         let now_ns = clock.now_ns();

@@ -1,9 +1,11 @@
 //! The table of requests in flight.
 //!
-//! Owns: which request numbers were sent and not yet answered or given up on. Requests are numbered in the order in
-//! which they fall due, so the table is a ring over a window of numbers and the oldest entry expires first.
-//! Invariants: `oldest <= next <= oldest + slots`; if `oldest < next`, the slot of `oldest` is waiting.
-//! Bounded: a full table refuses; each slot is passed over once per use.
+//! Owns the numbers of requests that were sent and not yet answered or given up on. Requests are
+//! numbered in the order in which they fall due, so the table is a ring over a window of numbers,
+//! and the oldest entry expires first.
+//!
+//! Invariants: `oldest <= next <= oldest + slots`; if `oldest < next`, the slot of `oldest` is
+//! waiting. A full table refuses entries; each slot is passed over once per use.
 
 use crate::protocol::Ticket;
 
@@ -14,7 +16,7 @@ pub(crate) type Sequence = u64;
 #[derive(Debug)]
 pub(crate) struct Outstanding {
     slots: Box<[Slot]>,
-    /// The first number that is still waited for.
+    /// The first number still waited for.
     oldest: Sequence,
     /// The number of the next request.
     next: Sequence,
@@ -26,26 +28,26 @@ enum Slot {
     Answered,
 }
 
-/// What a reply's number means to the table.
+/// The meaning of a reply's number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// The first reply to a request that was waited for.
     First {
         /// When that was due.
         due_ns: u64,
-        /// What it asked.
+        /// Its ticket.
         ticket: Ticket,
     },
     /// Its request was answered before.
     Duplicate,
-    /// Its number was settled so long ago that the table has forgotten how: given up on, or answered.
+    /// Its number was settled so long ago that its outcome is forgotten: given up on, or answered.
     Stale,
     /// No such request was sent.
     Unknown,
 }
 
 impl Outstanding {
-    /// A table with `slots` slots, a power of two.
+    /// Creates a table with `slots` slots, a power of two.
     pub(crate) fn new(slots: usize) -> Self {
         assert!(slots.is_power_of_two(), "slots are found by masking");
         Self { slots: vec![Slot::Answered; slots].into_boxed_slice(), oldest: 0, next: 0 }
@@ -62,7 +64,7 @@ impl Outstanding {
         Some(sequence)
     }
 
-    /// Settles what a reply says it answers.
+    /// Settles the request that a reply claims to answer.
     pub(crate) fn answer(&mut self, sequence: Sequence) -> Answer {
         if sequence >= self.next {
             return Answer::Unknown;
@@ -80,12 +82,12 @@ impl Outstanding {
         }
     }
 
-    /// The number of the next request.
+    /// Returns the number of the next request.
     pub(crate) fn next(&self) -> Sequence {
         self.next
     }
 
-    /// Whether `sequence` is still waited for.
+    /// Returns true if `sequence` is still waited for.
     pub(crate) fn is_waiting(&self, sequence: Sequence) -> bool {
         (self.oldest..self.next).contains(&sequence)
             && matches!(self.slots[self.index(sequence)], Slot::Waiting { .. })
@@ -103,7 +105,7 @@ impl Outstanding {
         }
     }
 
-    /// Due time of the oldest request that is waited for.
+    /// Returns the due time of the oldest request that is waited for.
     pub(crate) fn oldest_due(&self) -> Option<u64> {
         if self.oldest == self.next {
             return None;

@@ -4,7 +4,7 @@ use std::io;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// The calling thread runs on one core until this is dropped; then it may use the cores it could before.
+/// Guard that binds the calling thread to one core; dropping it restores the previous set of cores.
 #[derive(Debug)]
 pub struct PinnedThread {
     before: CpuSet,
@@ -16,7 +16,8 @@ impl PinnedThread {
     /// Binds the calling thread to `core`, numbered as the kernel does.
     ///
     /// # Errors
-    /// `InvalidInput` when the core does not exist or this process may not use it; otherwise the kernel's.
+    /// `InvalidInput` when the core does not exist or this process may not use it; otherwise the
+    /// kernel's.
     pub fn new(core: usize) -> io::Result<Self> {
         let before = sched_getaffinity(None)?;
         let mut only = CpuSet::new();

@@ -1,4 +1,4 @@
-//! What to generate: a plan is data, checked before a generator takes it.
+//! The plan of a run: data, checked before a generator takes it.
 
 use serde::{Deserialize, Serialize};
 use tailwater_workload::arrival::HALF_A_GAP;
@@ -6,19 +6,20 @@ use tailwater_workload::intervals::interval_length_ns;
 use tailwater_workload::summary::WINDOW_NS;
 use tailwater_workload::{ArrivalProcess, LoadSchedule, ServiceTime};
 
-/// Most requests that a generator keeps track of at a time (16 MiB of table). More are counted as lost when due.
+/// Maximum number of requests tracked at a time (16 MiB of table). Further ones count as lost when
+/// due.
 pub const MAX_OUTSTANDING: usize = 1 << 20;
 
 /// Fewest slots of the table, so that a short burst over a low rate never overflows it.
 pub const MIN_OUTSTANDING: usize = 1 << 12;
 
-/// Most flows (source ports) of one generator.
+/// Maximum number of flows (source ports) of one generator.
 pub const MAX_FLOWS: u16 = 1024;
 
-/// How late after its due time a request may be sent before it counts as late.
+/// Default lateness after which a request counts as sent late.
 pub const DEFAULT_LATE_AFTER_NS: u64 = 5_000;
 
-/// How long after its due time a reply is waited for.
+/// Default time after its due time for which a reply is awaited.
 pub const DEFAULT_TIMEOUT_NS: u64 = 200_000_000;
 
 /// One run of a load generator.
@@ -30,9 +31,10 @@ pub struct Plan {
     /// How arrivals are spread around that rate.
     #[serde(default)]
     pub arrivals: ArrivalProcess,
-    /// How long each request asks the service to work.
+    /// Work that each request asks of the service.
     pub service: ServiceTime,
-    /// Requests due in this first part of the schedule are sent but not counted. Shorter than the schedule.
+    /// Requests due in this first part of the schedule are sent but not counted. Shorter than the
+    /// schedule.
     #[serde(default)]
     pub warm_up_ns: u64,
     /// A request without a reply this long after its due time is lost; at least 1.
@@ -44,15 +46,17 @@ pub struct Plan {
     /// Source ports to spread requests over in turn, 1 to [`MAX_FLOWS`].
     #[serde(default = "default_flows")]
     pub flows: u16,
-    /// After which part of a gap the first of constant arrivals comes, at least 0 and below 1; other arrivals do without.
+    /// Part of a gap after which the first of constant arrivals comes, at least 0 and below 1;
+    /// other arrivals ignore it.
     #[serde(default = "default_phase")]
     pub phase: f64,
-    /// Whether to keep latencies by interval too, for live views, logs, comparisons and joining generators that ran
-    /// side by side. Costs the generator about 5 ns a reply and 2 us ten times a second.
+    /// True if latencies are also kept by interval, for live views, logs, comparisons and joining
+    /// generators that ran side by side. Costs the generator about 5 ns per reply and 2 us ten
+    /// times a second.
     #[serde(default)]
     pub intervals: bool,
-    /// How long these intervals are, in steps of 10 ms; 0 for windows of 100 ms. Long schedules have longer ones, see
-    /// [`Plan::interval_length_ns`].
+    /// Length of these intervals, in steps of 10 ms; 0 for windows of 100 ms. Long schedules have
+    /// longer ones, see [`Plan::interval_length_ns`].
     #[serde(default, alias = "series_window_ns")]
     pub interval_ns: u64,
 }
@@ -96,13 +100,13 @@ pub enum PlanError {
         /// What was given.
         flows: u16,
     },
-    /// Not a part of a gap.
+    /// The phase is not a part of a gap.
     #[error("the phase of arrivals is a part of a gap, at least 0 and below 1")]
     Phase,
 }
 
 impl Plan {
-    /// A plan of Poisson arrivals over one flow, without warm-up, with the default bounds.
+    /// Creates a plan of Poisson arrivals over one flow, without warm-up, with the default bounds.
     #[must_use]
     pub fn new(schedule: LoadSchedule, service: ServiceTime) -> Self {
         Self {
@@ -140,9 +144,9 @@ impl Plan {
         Ok(())
     }
 
-    /// The part of this plan that generator `index` of `count` takes, if all run side by side: the same schedule at an
-    /// equal share of the rate. Of arrivals of equal gaps the generators take each in turn, so that together they are those
-    /// of this plan.
+    /// Returns the share of generator `index` of `count`, if all run side by side: the same
+    /// schedule at an equal part of the rate. Of arrivals with equal gaps the generators take each
+    /// in turn, so that together they are those of this plan.
     #[must_use]
     pub fn share(&self, index: u32, count: u32) -> Self {
         let count = f64::from(count.max(1));
@@ -150,7 +154,7 @@ impl Plan {
         Self { schedule: self.schedule.scaled(1.0 / count), phase, ..self.clone() }
     }
 
-    /// How long the intervals are that are kept; `None` if there are none.
+    /// Returns the length of the intervals kept; `None` if there are none.
     #[must_use]
     pub fn interval_length_ns(&self) -> Option<u64> {
         let wanted_ns = if self.interval_ns > 0 { self.interval_ns } else { WINDOW_NS };
@@ -158,8 +162,9 @@ impl Plan {
         self.intervals.then(|| interval_length_ns(measured_ns, wanted_ns))
     }
 
-    /// Slots for requests in flight: as many as fall due within the timeout at the plan's highest rate, half again for
-    /// chance, within [`MIN_OUTSTANDING`] and [`MAX_OUTSTANDING`]. A power of two.
+    /// Returns the number of slots for requests in flight: as many as fall due within the timeout
+    /// at the plan's highest rate, half again for chance, within [`MIN_OUTSTANDING`] and
+    /// [`MAX_OUTSTANDING`]. A power of two.
     #[must_use]
     pub fn outstanding_slots(&self) -> usize {
         let peak_per_ns = self.schedule.peak_rate().per_second() * self.arrivals.burst_factor() / 1e9;

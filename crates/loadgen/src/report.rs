@@ -1,14 +1,15 @@
-//! What a run reports: latencies, what went missing, and whether the generator can be believed.
+//! The report of a run: latencies, lost requests, and whether the generator kept its schedule.
 //!
-//! Owns: joining the runs of one configuration ([`Measurement::merge`]), the serialised [`Report`], and the wording of
-//! its warnings. A report never judges the system under test, only the measurement.
+//! Owns the joining of runs of one configuration ([`Measurement::merge`]), the serialised
+//! [`Report`], and the wording of its warnings. A report never judges the system under test, only
+//! the measurement.
 
 use serde::{Deserialize, Serialize};
 use tailwater_workload::{Figures, Summary};
 
 use crate::noise::{GapFigures, Gaps};
 
-/// Things that should not happen, counted. Zero everywhere in a clean run.
+/// Counts of events that should not happen. Zero everywhere in a clean run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Oddities {
     /// Further replies to a request that was already answered.
@@ -26,19 +27,20 @@ pub struct Oddities {
     /// Requests whose answer was not the right one; they are among the lost.
     #[serde(default)]
     pub wrong: u64,
-    /// Requests that the server said it could not do; they are among the lost.
+    /// Requests that the server refused; they are among the lost.
     #[serde(default)]
     pub refused: u64,
-    /// Requests completed by the answer that there is nothing under the key.
+    /// Requests completed by the answer that the key has no value.
     #[serde(default)]
     pub missed: u64,
-    /// Connections that ended during the run and were opened again; their requests in flight are among the lost.
+    /// Connections that ended during the run and were opened again; their requests in flight are
+    /// among the lost.
     #[serde(default)]
     pub reconnects: u64,
     /// Requests that waited in the generator because no connection had room.
     #[serde(default)]
     pub held_back: u64,
-    /// The latest that a late request was sent after its due time, in nanoseconds.
+    /// Largest lateness of a request, in nanoseconds.
     pub worst_behind_ns: u64,
 }
 
@@ -72,18 +74,20 @@ pub struct Measurement {
     pub gaps: Gaps,
     /// The plan's bound for late requests.
     pub late_after_ns: u64,
-    /// Whether the run was ended before its plan.
+    /// True if the run was ended before its plan.
     pub interrupted: bool,
 }
 
 impl Measurement {
-    /// Adds another run of the same plan, for instance of the next round of an interleaved comparison.
+    /// Adds another run of the same plan, for instance of the next round of an interleaved
+    /// comparison.
     pub fn merge(&mut self, other: &Measurement) {
         self.summary.merge(&other.summary);
         self.merge_rest(other);
     }
 
-    /// Adds a run of a share of the same load that ran side by side with this one; see [`Summary::merge_parallel`].
+    /// Adds a run of a share of the same load that ran side by side with this one; see
+    /// [`Summary::merge_parallel`].
     pub fn merge_parallel(&mut self, other: &Measurement) {
         self.summary.merge_parallel(&other.summary);
         self.merge_rest(other);
@@ -107,7 +111,7 @@ impl Measurement {
         self.interrupted |= other.interrupted;
     }
 
-    /// The numbers, with a warning for everything that limits what they say.
+    /// Returns the figures, with a warning for everything that limits their meaning.
     #[must_use]
     pub fn report(&self) -> Report {
         Report {
@@ -161,7 +165,7 @@ impl Measurement {
     }
 }
 
-/// What is printed and written to files.
+/// The figures that are printed and written to files.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// Rates, latencies, lost and late requests.
@@ -169,10 +173,10 @@ pub struct Report {
     pub figures: Figures,
     /// What should not have happened.
     pub oddities: Oddities,
-    /// How much the generator's own core was disturbed.
+    /// Disturbances of the generator's own core.
     pub generator_core: GapFigures,
-    /// Whether the run was ended before its plan.
+    /// True if the run was ended before its plan.
     pub interrupted: bool,
-    /// In words, everything that limits what the numbers say; empty for a clean run.
+    /// Everything that limits the meaning of the figures, in words; empty for a clean run.
     pub warnings: Vec<String>,
 }

@@ -1,15 +1,16 @@
-//! When a core stood still, as a trace that can be replayed over virtual time.
+//! The stalls of a core, as a trace that can be replayed over virtual time.
 //!
-//! Owns: [`Stalls`], one core's trace repeated for ever, and its two questions: from when on does a core run again, and
-//! when is work done that was begun at some time. Never decides who is stalled by what: that is [`crate::ideal`]. Pure.
+//! Owns [`Stalls`], one core's trace repeated for ever, and two functions: when a core runs again,
+//! and when work begun at some time is done. [`crate::ideal`] decides what a stall delays. Pure.
 //!
-//! Both answers come from one monotone function, the time that the core has run until `t`, and its inverse; with the
-//! lost time summed up beforehand each costs a binary search.
+//! Both results come from one monotone function, the time that the core has run until `t`, and its
+//! inverse; with the lost time summed up beforehand each costs a binary search.
 
 use std::ops::Range;
 
-/// Most stalls of a trace. A longer one is cut there and repeats from there, so that the part of the time it takes stays
-/// right. Gaps are over 50 us each, so this holds at least 1.6 s.
+/// Maximum number of stalls of a trace. A longer one is cut there and repeats from there, so that
+/// the part of the time it takes stays right. Gaps are over 50 us each, so this holds at least 1.6
+/// s.
 pub const MAX_STALLS: usize = 1 << 15;
 
 /// A core's stalls, repeated for ever. The default has none.
@@ -36,7 +37,8 @@ struct Stall {
 pub struct MachineStalls {
     /// Of the core that sends requests and sees replies.
     pub polling: Stalls,
-    /// Of the cores that work, in order; they repeat if there are more cores, and an empty list stalls none.
+    /// Of the cores that work, in order; they repeat if there are more cores, and an empty list
+    /// stalls none.
     pub working: Vec<Stalls>,
 }
 
@@ -47,8 +49,9 @@ impl Default for Stalls {
 }
 
 impl Stalls {
-    /// The trace of a core that was watched for `observed_ns` and stood still during `gaps`, in order of time. What of them
-    /// lies beyond the end, or before the end of an earlier one, is left out; so is everything after [`MAX_STALLS`].
+    /// Creates the trace of a core that was watched for `observed_ns` and stood still during
+    /// `gaps`, in order of time. Parts beyond the end, or before the end of an earlier gap, are
+    /// dropped; so is everything after [`MAX_STALLS`].
     #[must_use]
     pub fn new(observed_ns: u64, gaps: &[Range<u64>]) -> Self {
         let period_ns = gaps.get(MAX_STALLS).map_or(observed_ns, |next| next.start.min(observed_ns));
@@ -77,7 +80,7 @@ impl Stalls {
         Self { period_ns, runs_ns: period_ns - lost_ns, stalls }
     }
 
-    /// `at_ns`, or the end of the stall that it lies in.
+    /// Returns `at_ns`, or the end of the stall that it lies in.
     #[must_use]
     pub fn resume_ns(&self, at_ns: u64) -> u64 {
         let in_period_ns = at_ns % self.period_ns;
@@ -91,14 +94,15 @@ impl Stalls {
         at_ns + (stall.end_ns() - in_period_ns) + next.map_or(0, |first| first.length_ns)
     }
 
-    /// When `work_ns` of work are done that the core begins at `at_ns`, or when it runs again after that.
+    /// Returns when `work_ns` of work are done that the core begins at `at_ns`, or when it runs
+    /// again after that.
     #[must_use]
     pub fn finish_ns(&self, at_ns: u64, work_ns: u64) -> u64 {
         let start_ns = self.resume_ns(at_ns);
         self.when_ran_ns(self.ran_ns(start_ns).saturating_add(work_ns)).max(start_ns)
     }
 
-    /// How long the core has run from 0 to `until_ns`.
+    /// Returns how long the core has run from 0 to `until_ns`.
     #[must_use]
     pub fn ran_ns(&self, until_ns: u64) -> u64 {
         let in_period_ns = until_ns % self.period_ns;
@@ -109,7 +113,7 @@ impl Stalls {
         until_ns / self.period_ns * self.runs_ns + in_period_ns - lost_ns
     }
 
-    /// The first time at which the core has run for `ran_ns`.
+    /// Returns the first time at which the core has run for `ran_ns`.
     fn when_ran_ns(&self, ran_ns: u64) -> u64 {
         let periods = ran_ns.saturating_sub(1) / self.runs_ns;
         let in_period_ns = ran_ns - periods * self.runs_ns;

@@ -1,50 +1,33 @@
 //! Procedural macros of the `tailwater` crate; use them through it.
 
-use proc_macro::TokenStream;
-use quote::quote;
-use syn::{ItemFn, parse_macro_input, spanned::Spanned};
+mod expand;
 
-/// Turns `fn main` into a Tailwater program: installs the allocator guard and runs the body as the first user thread of a
-/// runtime configured by `TAILWATER_*` variables (see `tailwater::Builder`).
+use proc_macro::TokenStream;
+
+/// Turns `fn main` into a Tailwater program: installs the allocator guard and runs the body as the
+/// first user thread of a runtime configured by `TAILWATER_*` variables (see `tailwater::Builder`).
 ///
 /// A runtime that cannot start ends the program with exit code 1 and the reason on standard error.
+///
+/// With `#[tailwater::main(allocator = ALLOC)]` the program declares the allocator guard itself, in
+/// the static `ALLOC`: see `tailwater::Alloc`.
 #[proc_macro_attribute]
 pub fn main(arguments: TokenStream, item: TokenStream) -> TokenStream {
-    if !arguments.is_empty() {
-        let message = "#[tailwater::main] takes no arguments: configure with tailwater::Builder or TAILWATER_* variables";
-        return error(proc_macro2::Span::call_site(), message);
-    }
-    let function = parse_macro_input!(item as ItemFn);
-    if function.sig.ident != "main" || !function.sig.inputs.is_empty() {
-        return error(function.sig.span(), "#[tailwater::main] belongs on `fn main()` without arguments");
-    }
-    if let Some(token) = function.sig.asyncness {
-        return error(
-            token.span(),
-            "user threads are not async: remove `async` and block where you would await",
-        );
-    }
-    let ItemFn { attrs, vis, sig, block, .. } = function;
-    let output = &sig.output;
-    quote! {
-        #[global_allocator]
-        static __TAILWATER_ALLOC: ::tailwater::Alloc = ::tailwater::Alloc;
-
-        #(#attrs)*
-        #vis fn main() -> ::std::process::ExitCode {
-            let body = move || #output #block;
-            match ::tailwater::Builder::new().run(move || ::std::process::Termination::report(body())) {
-                ::core::result::Result::Ok(code) => code,
-                ::core::result::Result::Err(error) => {
-                    ::std::eprintln!("tailwater: {error}");
-                    ::std::process::ExitCode::FAILURE
-                }
-            }
-        }
-    }
-    .into()
+    expand::main(arguments.into(), item.into()).unwrap_or_else(syn::Error::into_compile_error).into()
 }
 
-fn error(span: proc_macro2::Span, message: &str) -> TokenStream {
-    syn::Error::new(span, message).to_compile_error().into()
+/// Turns a function into a test whose body runs as a user thread.
+///
+/// A process has one runtime, and the tests of a binary run in one process: the first test starts
+/// the runtime (see `tailwater::testing`), and all share it. The test may return anything that
+/// implements `std::process::Termination`, and may have `#[ignore]` and `#[should_panic]`.
+///
+/// The test binary needs the allocator guard, once. A program with `#[tailwater::main]` has it; a
+/// library and a file in `tests/` declare it:
+/// `#[global_allocator] static ALLOC: tailwater::Alloc = tailwater::Alloc::new();`
+///
+/// The test harness does not capture the output of user threads.
+#[proc_macro_attribute]
+pub fn test(arguments: TokenStream, item: TokenStream) -> TokenStream {
+    expand::test(&arguments.into(), item.into()).unwrap_or_else(syn::Error::into_compile_error).into()
 }

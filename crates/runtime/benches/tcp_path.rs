@@ -1,37 +1,44 @@
-//! What TCP costs in the network stack, in ns, on one core with warm caches: both ends of a connection between two stacks, without threads or a scheduler.
+//! The cost of TCP in the network stack, in ns, on one core with warm caches: both ends of a
+//! connection between two stacks, without threads or a scheduler.
 //!
-//! * `round`: a request and its answer of so many bytes. Each side takes one segment in (look-up, lock, protocol, copy out) and sends one (copy in, protocol,
-//!   frame with checksum), so half of it is what a service pays for a request;
+//! * `round`: a request and its answer of a given size. Each side receives one segment (look-up,
+//!   lock, protocol, copy out) and sends one (copy in, protocol, frame with checksum), so a service
+//!   pays half of it for a request;
 //! * `bulk`: a full segment one way, acknowledgments included;
-//! * `overtaken`: batches of sixteen full segments, in order and with the second half first, as when another kthread takes over
-//!   a ring: the difference is what resequencing costs, the answers with SACK and what the sender makes of them included.
+//! * `overtaken`: batches of sixteen full segments, in order and with the second half first, as
+//!   when another kthread takes over a ring. The difference is the cost of resequencing, including
+//!   the answers with SACK and their processing by the sender.
 //!
-//! Runs on a user thread, so that turning preemption off costs what it does in service.
+//! Runs on a user thread, so that turning preemption off costs as much as in service.
+
+mod platform;
 
 use criterion::{BenchmarkId, Criterion, Throughput};
+use platform::{Kthreads, Stack};
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
-use tailwater::net::stack::tcp::Socket;
-use tailwater::net::stack::{Mode, NetConfig, Outlet, OutletError, Stack};
+use tailwater_net::tcp::Socket;
+use tailwater_net::{Mode, NetConfig, Outlet, OutletError};
 use tailwater_tcp::listen::ListenConfig;
 use tailwater_tcp::{Config, Events};
+use tailwater_wire::Checksums::Verify;
 
 #[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc;
+static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
 
 const IPS: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2)];
 const PORT: u16 = 7;
 
-/// Frames on their way from one host. Buffers are used again.
+/// Frames sent by one host. Buffers are reused.
 struct Wire {
     now: Duration,
     frames: VecDeque<Vec<u8>>,
     spare: Vec<Vec<u8>>,
 }
 
-impl Outlet for Wire {
+impl Outlet<Kthreads> for Wire {
     fn transmit(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> Result<(), OutletError> {
         let mut frame = self.spare.pop().unwrap_or_default();
         frame.resize(len, 0);
@@ -53,7 +60,7 @@ impl Outlet for Wire {
 struct Pair {
     hosts: [Stack; 2],
     wires: [Wire; 2],
-    ends: Vec<Arc<Socket>>,
+    ends: Vec<Arc<Socket<Kthreads>>>,
 }
 
 impl Pair {
@@ -76,23 +83,24 @@ impl Pair {
         pair
     }
 
-    /// Lets what host `from` has sent arrive; returns how many frames.
+    /// Delivers the frames that host `from` has sent; returns how many.
     fn deliver(&mut self, from: usize) -> usize {
         let mut count = 0;
         while let Some(frame) = self.wires[from].frames.pop_front() {
-            self.hosts[1 - from].input(&mut self.wires[1 - from], &frame, 0);
+            self.hosts[1 - from].input(&mut self.wires[1 - from], &frame, Verify);
             self.wires[from].spare.push(frame);
             count += 1;
         }
         count
     }
 
-    /// Lets what host 0 has sent arrive in two batches, the later one first if `swapped`, each acknowledged once.
+    /// Delivers the frames that host 0 has sent in two batches, the later one first if `swapped`,
+    /// each acknowledged once.
     fn deliver_halves(&mut self, swapped: bool) {
         let frames: Vec<_> = self.wires[0].frames.drain(..).collect();
         let (first, second) = frames.split_at(frames.len() / 2);
         for half in if swapped { [second, first] } else { [first, second] } {
-            half.iter().for_each(|frame| self.hosts[1].input(&mut self.wires[1], frame, 0));
+            half.iter().for_each(|frame| self.hosts[1].input(&mut self.wires[1], frame, Verify));
         }
         self.wires[0].spare.extend(frames);
     }
@@ -164,7 +172,8 @@ fn overtaken(c: &mut Criterion) {
             b.iter(|| {
                 let (mut left, mut swapped) = (data.len(), swapped);
                 pair.write(0, &data);
-                // Bounded by the congestion window's growth; what was taken for lost comes again after a while.
+                // Bounded by the congestion window's growth; segments that were considered lost are
+                // sent again after a while.
                 while left > 0 {
                     pair.pass(Duration::from_micros(100));
                     pair.hosts[0].poll_timers(&mut pair.wires[0]);
@@ -189,7 +198,7 @@ fn main() {
         overtaken(&mut c);
         c.final_summary();
     };
-    // Criterion's analysis wants a stack like an ordinary thread's.
+    // Criterion's analysis needs a stack like an ordinary thread's.
     if let Err(e) = tailwater::Builder::new().kthreads(1).stack_size(8 << 20).run(run) {
         panic!("{e}");
     }

@@ -1,68 +1,93 @@
-//! The timer heap with up to a million timers pending: what one wait costs that times out, and one that does not.
+//! The cost that a timeout adds to a wait while up to a million other timers are pending.
 //!
-//! The nodes lie as far apart as on stacks, in effect: none shares a cache line with another.
+//! Two threads on one kthread wake each other in turn. A wait with a timeout inserts a timer at a
+//! random place of the heap and removes it again; the difference from a wait without one is the
+//! cost of the timer.
 
-use core::cell::Cell;
-use core::hint::black_box;
-use core::ptr::NonNull;
-use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use tailwater::sync::Semaphore;
+use tailwater::thread;
 
-// Private to the crate, hence included. Its unit tests come along and are not run here.
-#[allow(dead_code)]
-#[path = "../src/timer.rs"]
-mod timer;
-use timer::{TimerHeap, TimerNode};
+#[global_allocator]
+static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
 
-#[repr(align(256))]
-struct Node(TimerNode);
+/// No timer fires while the benchmark runs.
+const HOUR: Duration = Duration::from_secs(3600);
+const ROUNDS: usize = 9;
+/// Turns of a round.
+const TURNS: u64 = 100_000;
+/// Rounds, turns and pending timers if it only checks that it runs.
+const LOOK: (usize, u64, &[u64]) = (1, 100, &[10]);
 
-thread_local! {
-    static FIRED: Cell<Option<NonNull<TimerNode>>> = const { Cell::new(None) };
-}
-
-unsafe fn remember(node: NonNull<TimerNode>) {
-    FIRED.set(Some(node));
-}
-
-/// Xorshift (Marsaglia 2003).
-fn random(state: &mut u64) -> u64 {
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    *state
-}
-
-fn pending(c: &mut Criterion) {
-    let mut group = c.benchmark_group("timers");
-    group.sample_size(20);
-    for pending in [1_000, 1_000_000] {
-        let nodes: Vec<Node> = (0..pending + 1).map(|_| Node(TimerNode::new(remember))).collect();
-        let (extra, rest) = nodes.split_last().expect("not empty");
-        let (mut heap, mut seed) = (TimerHeap::new(), 0x9e37_79b9_7f4a_7c15);
-        for node in rest {
-            // SAFETY: the nodes outlive the heap's use of them.
-            unsafe { heap.insert(&node.0, random(&mut seed) | 1 << 63) };
+fn main() {
+    // Cargo passes `--bench` to measure, and nothing or `--test` to run it once.
+    let (rounds, turns, sizes) = match std::env::args().any(|arg| arg == "--bench") {
+        true => (ROUNDS, TURNS, &[1_000, 1_000_000][..]),
+        false => LOOK,
+    };
+    let builder = tailwater::Builder::new().kthreads(1).stack_size(16 * 1024).stall_timeout(Duration::ZERO);
+    let run = builder.run(move || {
+        println!("{:>10} {:>16} {:>20}", "pending", "ns per wait", "ns with a timeout");
+        let mut pending = 0;
+        for &size in sizes {
+            sleepers(size - pending);
+            pending = size;
+            let median = |timeout| {
+                let mut ns: Vec<_> = (0..rounds).map(|_| turn_about(turns, timeout)).collect();
+                ns.sort_by(f64::total_cmp);
+                ns[rounds / 2]
+            };
+            println!("{pending:>10} {:>16.1} {:>20.1}", median(false), median(true));
         }
-        group.bench_function(BenchmarkId::new("set and cancel", pending), |b| {
-            b.iter(|| {
-                // SAFETY: as above; the node is in no heap.
-                unsafe { heap.insert(&extra.0, black_box(random(&mut seed) | 1 << 63)) };
-                heap.remove(&extra.0)
-            });
-        });
-        // A thread that sleeps again when it wakes, as in a server with a timer per connection: the earliest timer leaves, and
-        // comes back at a random place.
-        group.bench_function(BenchmarkId::new("fire and set again", pending), |b| {
-            b.iter(|| {
-                heap.fire_due(heap.next(), 1);
-                let fired = FIRED.get().expect("one was due");
-                // SAFETY: it is one of the nodes above, and left the heap when it fired.
-                unsafe { heap.insert(fired.as_ref(), black_box(random(&mut seed) | 1 << 63)) };
-            });
+    });
+    run.expect("nothing else is set");
+}
+
+/// Starts `count` threads that sleep for hours, and returns when all sleep.
+fn sleepers(count: u64) {
+    let asleep = Arc::new(AtomicU64::new(0));
+    for number in 0..count {
+        let asleep = Arc::clone(&asleep);
+        thread::spawn(move || {
+            asleep.fetch_add(1, Ordering::Relaxed);
+            thread::sleep(HOUR + Duration::from_micros(scatter(number)));
         });
     }
-    group.finish();
+    while asleep.load(Ordering::Relaxed) < count {
+        thread::yield_now();
+    }
 }
 
-criterion_group!(benches, pending);
-criterion_main!(benches);
+/// Spreads numbers over about nine hours of microseconds (Fibonacci hashing, Knuth 6.4).
+fn scatter(number: u64) -> u64 {
+    number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 29
+}
+
+/// Returns the nanoseconds per wait of two threads that wake each other `turns` times.
+fn turn_about(turns: u64, timeout: bool) -> f64 {
+    let ends = Arc::new([Semaphore::new(0), Semaphore::new(0)]);
+    let other = thread::spawn({
+        let ends = Arc::clone(&ends);
+        move || take_turns(&ends[0], &ends[1], turns, timeout)
+    });
+    let start = Instant::now();
+    ends[0].add_permits(1);
+    take_turns(&ends[1], &ends[0], turns, timeout);
+    let took = start.elapsed();
+    other.join().unwrap();
+    took.as_nanos() as f64 / (2 * turns) as f64
+}
+
+fn take_turns(mine: &Semaphore, other: &Semaphore, turns: u64, timeout: bool) {
+    for turn in 0..turns {
+        if timeout {
+            let limit = HOUR + Duration::from_micros(scatter(turn));
+            mine.acquire_timeout(limit).expect("the other thread returns the permit").forget();
+        } else {
+            mine.acquire().forget();
+        }
+        other.add_permits(1);
+    }
+}

@@ -1,31 +1,38 @@
-//! What a datagram costs on its way through the network stack, in ns, on one core with warm caches.
+//! The cost of a datagram on its way through the network stack, in ns, on one core with warm
+//! caches.
 //!
-//! * `receive`: a frame from the ring to the socket's queue to the reader's buffer, checksums verified;
+//! * `receive`: a frame from the ring to the socket's queue to the reader's buffer, checksums
+//!   verified;
 //! * `transmit`: from the caller's buffer to a frame in the egress ring, neighbour known;
 //! * `loopback`: `send_to` to `recv_from` between two sockets of the process;
 //! * `checksum`, `checksum_slices`: the Internet checksum alone, of one piece and of two.
 //!
-//! Runs on a user thread, so that turning preemption off costs what it does in service.
+//! Runs on a user thread, so that turning preemption off costs as much as in service.
+
+mod platform;
 
 use criterion::{BenchmarkId, Criterion, Throughput};
+use platform::{Kthreads, Stack};
 use std::hint::black_box;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 use tailwater::net::UdpSocket;
-use tailwater::net::stack::{Mode, NetConfig, Outlet, OutletError, Stack};
-use tailwater::net::udp::Take;
-use tailwater::net::wire::{Sum, checksum};
+use tailwater_net::udp::Take;
+use tailwater_net::{Mode, NetConfig, Outlet, OutletError};
+use tailwater_wire::Checksums::Verify;
+use tailwater_wire::{Sum, checksum};
 
 #[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc;
+static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
 
 const OWN: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const PEER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 const OWN_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
-/// Data bytes of a 64-byte frame (with its frame check sequence), of a spin reply, and of a full one.
+/// Data bytes of a 64-byte frame (with its frame check sequence), of a spin reply, and of a full
+/// one.
 const SIZES: [usize; 3] = [18, 40, 1472];
-/// Bytes of the pretended egress ring.
+/// Size of the simulated egress ring in bytes.
 const RING: usize = 256 * 1024;
 
 /// An egress ring that is always empty.
@@ -40,7 +47,7 @@ impl Ring {
     }
 }
 
-impl Outlet for Ring {
+impl Outlet<Kthreads> for Ring {
     fn transmit(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> Result<(), OutletError> {
         if self.at + len > RING {
             self.at = 0;
@@ -64,7 +71,7 @@ fn stack(ip: Ipv4Addr, mac: [u8; 6]) -> Stack {
     Stack::new(config, 1).expect("the configuration is possible")
 }
 
-/// Two stacks that know each other.
+/// Returns two stacks that have each other's addresses.
 fn pair() -> (Stack, Stack) {
     let (own, peer) = (stack(OWN, OWN_MAC), stack(PEER, PEER_MAC));
     let frame = |from: &Stack| {
@@ -78,8 +85,8 @@ fn pair() -> (Stack, Stack) {
     };
     let question = frame(&own);
     let mut answer = Ring::new();
-    peer.input(&mut answer, &question, 0);
-    own.input(&mut Ring::new(), &answer.memory[..42], 0);
+    peer.input(&mut answer, &question, Verify);
+    own.input(&mut Ring::new(), &answer.memory[..42], Verify);
     (own, peer)
 }
 
@@ -98,7 +105,7 @@ fn receive(c: &mut Criterion) {
         let mut buf = vec![0; 2048];
         group.bench_function(BenchmarkId::from_parameter(size), |b| {
             b.iter(|| {
-                own.input(&mut outlet, black_box(frame), 0);
+                own.input(&mut outlet, black_box(frame), Verify);
                 let received = endpoint.inbound().receive(&mut buf, Take::Remove);
                 assert!(received.is_ok_and(|r| r.is_some_and(|r| r.len == size)));
             });
@@ -150,7 +157,8 @@ fn checksums(c: &mut Criterion) {
     }
 }
 
-/// A full segment's data, in one piece and as a ring buffer gives it when it wraps round at an odd place.
+/// A full segment's data, in one piece and in the two pieces of a ring buffer that wraps at an odd
+/// place.
 fn slices(c: &mut Criterion) {
     let data = vec![7; 1460];
     let mut group = c.benchmark_group("checksum_slices");
@@ -173,7 +181,7 @@ fn main() {
         slices(&mut c);
         c.final_summary();
     };
-    // Criterion's analysis wants a stack like an ordinary thread's.
+    // Criterion's analysis needs a stack like an ordinary thread's.
     if let Err(e) = tailwater::Builder::new().kthreads(1).stack_size(8 << 20).run(run) {
         panic!("{e}");
     }

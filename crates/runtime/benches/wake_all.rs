@@ -1,6 +1,8 @@
-//! Waking everybody: what [`Event::set`] costs per waiting thread, and for how long at most nobody else gets the core meanwhile.
+//! Waking many threads: the cost of [`Event::set`] per waiting thread, and the longest time during
+//! which no other thread gets the core.
 //!
-//! One kthread with time slices, and an ordinary thread on another core that watches its count of switches while a wake is in progress.
+//! One kthread with time slices, and an ordinary thread on another core that watches its count of
+//! switches while a wake is in progress.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,15 +11,15 @@ use tailwater::sync::Event;
 use tailwater::{debug, thread};
 
 #[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc;
+static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
 
 const QUANTUM: Duration = Duration::from_micros(100);
 const ROUNDS: usize = 5;
-/// Rounds and waiting threads when it only has to run.
+/// Rounds and waiting threads if it only checks that it runs.
 const LOOK: (usize, &[u64]) = (1, &[100]);
 
 fn main() {
-    // Cargo passes `--bench` to measure and nothing, or `--test`, to have it run once.
+    // Cargo passes `--bench` to measure, and nothing or `--test` to run it once.
     let (rounds, sizes) = match std::env::args().any(|arg| arg == "--bench") {
         true => (ROUNDS, &[1_000, 100_000, 1_000_000][..]),
         false => LOOK,
@@ -35,7 +37,7 @@ fn main() {
     run.expect("nothing else is set");
 }
 
-/// Nanoseconds per thread of the call, and the longest time without a switch during it.
+/// Returns the nanoseconds per thread of the call, and the longest time without a switch during it.
 fn measure(waiters: u64) -> (f64, Duration) {
     let event = Arc::new(Event::new());
     let waiting = Arc::new(AtomicU64::new(0));
@@ -51,7 +53,7 @@ fn measure(waiters: u64) -> (f64, Duration) {
     while waiting.load(Ordering::Relaxed) < waiters {
         thread::yield_now();
     }
-    // The watcher sets it when it watches, and the wake ends it.
+    // The watcher sets it when it watches, and the wake clears it.
     let in_progress = Arc::new(AtomicBool::new(false));
     let watcher = std::thread::spawn({
         let in_progress = Arc::clone(&in_progress);

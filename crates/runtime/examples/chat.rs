@@ -1,12 +1,14 @@
-//! A chat over UDP with a thread per connection, where a connection is whatever comes from one peer's address.
+//! A chat over UDP with a thread per connection, where a connection is all datagrams from one
+//! peer's address.
 //!
 //! ```text
 //! TAILWATER_IOKERNEL=@tailwater cargo run -p tailwater --release --example chat -- serve
 //! cargo run -p tailwater --release --example chat
 //! ```
 //!
-//! The first serves whoever can reach this program's address (`nc -u ADDRESS 7777`); the second lets a server and three guests talk within
-//! one process. A guest's first datagram is its name, `/quit` is its last, and everything between goes to everybody.
+//! The first serves every host that can reach this program's address (`nc -u ADDRESS 7777`); the
+//! second runs a server and three guests within one process. A guest's first datagram is its name,
+//! `/quit` is its last, and everything between goes to all guests.
 
 use std::collections::HashMap;
 use std::io;
@@ -19,9 +21,9 @@ use tailwater::thread;
 use tailwater::time::Duration;
 
 const PORT: u16 = 7777;
-/// A guest that says nothing for this long is gone.
+/// Time after which a silent guest is removed.
 const SILENCE: Duration = Duration::from_secs(60);
-/// Datagrams that a connection may be behind; more are lost, as on any network.
+/// Maximum number of datagrams waiting for a connection's thread; more are lost, as on any network.
 const BEHIND: usize = 32;
 
 #[tailwater::main]
@@ -42,12 +44,12 @@ fn main() -> io::Result<()> {
 
 struct Room {
     socket: UdpSocket,
-    /// Where each connection's thread takes its datagrams from.
+    /// The queue of each connection's thread.
     guests: Mutex<HashMap<SocketAddr, Sender<String>>>,
 }
 
 impl Room {
-    /// Gives every datagram to the thread of its sender, and starts one for a sender who is new.
+    /// Passes every datagram to the thread of its sender, and starts one for a new sender.
     fn serve(self: &Arc<Self>) -> io::Result<()> {
         let mut buf = [0; 1500];
         loop {
@@ -60,12 +62,12 @@ impl Room {
                 thread::spawn(move || room.attend(peer, &inbox));
                 sender
             });
-            // One that is full loses the datagram; one that has just ended loses its last.
+            // A full queue loses the datagram; one that has just ended loses its last.
             let _ = inbox.try_send(text);
         }
     }
 
-    /// A connection's life, written as if there were no other.
+    /// Serves one connection to its end, written as if there were no other.
     fn attend(&self, peer: SocketAddr, inbox: &Receiver<String>) {
         if let Ok(name) = inbox.recv_timeout(SILENCE) {
             self.say(&format!("* {name} is here"));
@@ -89,7 +91,7 @@ impl Room {
     }
 }
 
-/// Has guests of these names greet each other; what the first of them heard.
+/// Makes guests of these names greet each other; returns what the first of them received.
 fn converse(names: &[&str]) -> io::Result<Vec<String>> {
     let all_here = Barrier::new(names.len());
     let all_heard = Barrier::new(names.len());

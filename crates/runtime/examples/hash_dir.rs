@@ -1,11 +1,13 @@
-//! Hashes all files below a directory, in parallel: a user thread per directory and per file, files read by `tailwater::blocking`.
+//! Hashes all files below a directory, in parallel: a user thread per directory and per file, files
+//! read by `tailwater::blocking`.
 //!
 //! ```text
 //! cargo run -p tailwater --release --example hash_dir -- /usr/include
 //! ```
 //!
-//! prints a line per file, sorted by path, with its FNV-1a hash. Threads are as many as there are files; what limits the files open at a
-//! time is a semaphore, and what limits the reads in the kernel is the pool that `blocking` uses. Symbolic links are not followed.
+//! prints a line per file, sorted by path, with its FNV-1a hash. There is a thread per file; a
+//! semaphore limits the files open at a time, and the pool of `blocking` limits the reads in the
+//! kernel. Symbolic links are not followed.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -14,12 +16,12 @@ use std::sync::Arc;
 use tailwater::sync::{Mutex, Semaphore, WaitGroup};
 use tailwater::{blocking, thread};
 
-/// Files open at a time: well below the usual limit of 1024 descriptors.
-const MOST_OPEN: usize = 128;
+/// Maximum number of open files: well below the usual limit of 1024 descriptors.
+const MAX_OPEN: usize = 128;
 /// Bytes read at a time.
 const CHUNK: usize = 64 * 1024;
 
-/// What all threads share.
+/// The state that all threads share.
 struct Walk {
     open: Semaphore,
     found: Mutex<Vec<(PathBuf, io::Result<u64>)>>,
@@ -29,11 +31,8 @@ struct Walk {
 #[tailwater::main]
 fn main() -> io::Result<()> {
     let root = std::env::args_os().nth(1).ok_or_else(|| io::Error::other("usage: hash_dir DIRECTORY"))?;
-    let walk = Arc::new(Walk {
-        open: Semaphore::new(MOST_OPEN),
-        found: Mutex::default(),
-        threads: WaitGroup::new(),
-    });
+    let walk =
+        Arc::new(Walk { open: Semaphore::new(MAX_OPEN), found: Mutex::default(), threads: WaitGroup::new() });
     walk.start(root.into(), Walk::directory);
     walk.threads.wait();
     let mut found = std::mem::take(&mut *walk.found.lock().unwrap());
@@ -51,7 +50,7 @@ fn main() -> io::Result<()> {
 }
 
 impl Walk {
-    /// Handles `path` in a thread of its own, which the wait group waits for.
+    /// Handles `path` in its own thread, which the wait group waits for.
     fn start(self: &Arc<Self>, path: PathBuf, handle: fn(&Arc<Self>, &Path) -> io::Result<()>) {
         let (walk, task) = (Arc::clone(self), self.threads.add());
         thread::spawn(move || {
@@ -84,7 +83,8 @@ impl Walk {
         let mut chunk = vec![0; CHUNK];
         let mut hash = Fnv::default();
         loop {
-            // The read waits in the kernel, on another thread; the hashing is this thread's, on this core.
+            // The read waits in the kernel, on another thread; the hashing runs on this thread, on
+            // this core.
             let len = blocking(|| file.read(&mut chunk))?;
             if len == 0 {
                 break;

@@ -1,24 +1,26 @@
-//! A pipeline: one thread reads lines, several work on them, one writes the results in the order of the input.
+//! A pipeline: one thread reads lines, several process them, one writes the results in the order of
+//! the input.
 //!
 //! ```text
 //! seq 1000000 | cargo run -p tailwater --release --example pipeline -- 4
 //! ```
 //!
-//! Each line, a number, comes out with its smallest prime factor. Reading and writing go through `tailwater::blocking`, in batches,
-//! since they wait in the kernel; everything between are user threads and channels. Channels are bounded, so a slow stage slows the
-//! reader down and memory stays small whatever the input.
+//! For each line, a number, the output has its smallest prime factor. Reading and writing go
+//! through `tailwater::blocking`, in batches, because they wait in the kernel; everything between
+//! is user threads and channels. Channels are bounded, so a slow stage slows the reader down and
+//! memory stays small whatever the input.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, Write};
 use tailwater::sync::channel::{Receiver, Sender, bounded};
 use tailwater::thread;
 
-/// Lines that travel together: makes the cost of a channel, and of `blocking`, small beside the work.
+/// Lines per batch: makes the cost of a channel, and of `blocking`, small compared with the work.
 const BATCH: usize = 256;
 /// Batches between two stages.
 const DEPTH: usize = 16;
 
-/// Lines and their place in the input.
+/// Lines and their position in the input.
 type Batch = (u64, Vec<String>);
 
 #[tailwater::main]
@@ -36,7 +38,8 @@ fn main() -> io::Result<()> {
             let (to_work, results) = (to_work.clone(), results.clone());
             s.spawn(move || work(&to_work, &results));
         }
-        // The writer ends when the last sender is gone, and a reader that nobody listens to any more ends as well.
+        // The writer ends when the last sender is dropped, and a reader without receivers ends as
+        // well.
         drop((to_work, results));
         let written = write(&to_write);
         drop(to_write);
@@ -74,7 +77,8 @@ fn answer(line: &str) -> String {
     format!("{number}: {}", factor.unwrap_or(number))
 }
 
-/// Writes batches in order; those that came early wait. There are never more than workers and channels hold.
+/// Writes batches in order; early ones wait. Their number is bounded by the workers and the
+/// channels' capacity.
 fn write(from: &Receiver<Batch>) -> io::Result<()> {
     let mut early = BTreeMap::new();
     let mut next = 0;

@@ -3,7 +3,7 @@
     tailwater threads     lists them: id, record, what each does
     tailwater bt ID       the backtrace of a suspended one
 
-Works on live processes, of any build: it reads the symbol TAILWATER_USER_THREADS (crates/runtime/src/registry.rs), which
+Works on live processes, of any build: it reads the symbol TAILWATER_USER_THREADS (crates/runtime/src/records/registry.rs), which
 holds the list's head and the offsets in a record. A thread that runs is one of gdb's own: `info threads`, `thread N`, `bt`.
 gdb cannot change registers of a core file, so `tailwater bt` works in none; `tailwater threads` does.
 """

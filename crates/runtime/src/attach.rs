@@ -1,57 +1,81 @@
-//! Attachment to an IOKernel: registration, the mapped memory, and the watch over the connection.
+//! The connection to an IOKernel: registration, and detection of its loss.
 //!
-//! Owns the control socket for the life of the process: the IOKernel knows a runtime is gone when this socket closes, and
-//! the other way round. All of it runs on ordinary OS threads.
+//! Owns the control socket for the life of the process: when this socket closes, the IOKernel ends
+//! the registration, and the runtime continues without the IOKernel. All of it runs on ordinary OS
+//! threads.
 
 use crate::config::Config;
-use crate::net::NetConfig;
-use crate::runtime::{Runtime, StartError};
-use core::sync::atomic::{Ordering, fence};
+use crate::error::{AttachError, StartError};
+use crate::net::{self, Ipv6Config, Mode, NetConfig};
+use crate::records::loan::Loan;
+use crate::records::runtime::Runtime;
 use rustix::fd::OwnedFd;
 use std::time::Duration;
 use tailwater_shm::control::{self, ClientMessage, ControlError, Register, ServerMessage, Welcome};
-use tailwater_shm::layout::{Region, VERSION};
+use tailwater_shm::layout::{Region, RuntimeEnds, VERSION};
 use tailwater_shm::lot::{ParkingLot, SlotId};
 use tailwater_shm::memory::Mapping;
-use tailwater_shm::ring::{Consumer, Producer};
-use tailwater_shm::trace::TraceWriter;
 
-/// How long the IOKernel may take to answer. Its control thread is never busy for long.
+/// Maximum time until the IOKernel answers. Its control thread is never busy for long.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What an IOKernel gave this process.
+/// A registration with an IOKernel.
 #[derive(Debug)]
-pub struct Attachment {
-    /// The runtime's region.
-    pub region: Region,
-    /// Everybody's parking slots.
-    pub lot: ParkingLot,
-    /// This runtime's slots, by kthread.
-    pub slots: Vec<SlotId>,
+pub struct Connection {
     welcome: Welcome,
-    doorbell: OwnedFd,
     control: OwnedFd,
     path: String,
 }
 
-fn failed(path: &str) -> impl Fn(&dyn std::fmt::Display) -> StartError {
-    move |e| StartError::Attach(format!("{path}: {e}"))
+/// Returns the error that a failed exchange with the IOKernel at `socket` is.
+fn failed(socket: &str) -> impl Fn(ControlError) -> AttachError {
+    move |error| {
+        let socket = socket.to_owned();
+        match error {
+            ControlError::Closed => AttachError::Closed { socket },
+            ControlError::WouldBlock => AttachError::NoAnswer { socket },
+            ControlError::System { action, source, hint, .. } => {
+                AttachError::Socket { socket, action, source: source.into(), hint }
+            }
+            error @ (ControlError::Malformed { .. } | ControlError::TooLong) => {
+                AttachError::Protocol { socket, what: error.to_string() }
+            }
+        }
+    }
 }
 
-impl Attachment {
-    /// Registers with the IOKernel at `path` and maps what it sends.
+fn broken(socket: &str, what: String) -> AttachError {
+    AttachError::Protocol { socket: socket.to_owned(), what }
+}
+
+fn unusable<E: std::error::Error + Send + Sync + 'static>(socket: &str) -> impl Fn(E) -> AttachError {
+    move |error| AttachError::Memory { socket: socket.to_owned(), source: Box::new(error) }
+}
+
+impl Connection {
+    /// Registers with the IOKernel at `path` and maps the memory it sends. Returns the connection,
+    /// the shared memory, and for each kthread its parking slot and the runtime's ends of its
+    /// rings.
     ///
     /// # Errors
-    /// Nobody listens there, the registration was refused (with the reason), or the memory is of another version.
-    pub fn register(path: &str, config: &Config) -> Result<Self, StartError> {
-        let failed = failed(path);
-        let control = control::dial(path).map_err(|e| StartError::Attach(e.to_string()))?;
+    /// If no IOKernel listens there, it refused the registration (with the reason), or the memory
+    /// has another version.
+    pub fn register(
+        path: &str,
+        config: &Config,
+    ) -> Result<(Self, Loan, Vec<SlotId>, Vec<RuntimeEnds>), AttachError> {
+        let control = control::dial(path).map_err(failed(path))?;
         rustix::net::sockopt::set_socket_timeout(
             &control,
             rustix::net::sockopt::Timeout::Recv,
             Some(ANSWER_TIMEOUT),
         )
-        .map_err(|e| failed(&e))?;
+        .map_err(|source| AttachError::Socket {
+            socket: path.to_owned(),
+            action: "limit how long an answer may take",
+            source: source.into(),
+            hint: "",
+        })?;
         let register = Register {
             version: VERSION,
             name: config.name.clone(),
@@ -62,74 +86,83 @@ impl Attachment {
             ip: config.ip,
             mac: None,
         };
-        control::send(&control, &ClientMessage::Register(register), &[]).map_err(|e| failed(&e))?;
+        control::send(&control, &ClientMessage::Register(register), &[]).map_err(failed(path))?;
         let (welcome, fds) = match answer(&control, path)? {
             (ServerMessage::Welcome(welcome), fds) => (welcome, fds),
-            (other, _) => return Err(failed(&format!("unexpected answer to the registration: {other:?}"))),
+            (other, _) => {
+                return Err(broken(path, format!("unexpected answer to the registration: {other:?}")));
+            }
         };
         let [region, lot, doorbell] = <[OwnedFd; 3]>::try_from(fds)
-            .map_err(|fds| failed(&format!("{} descriptors came with the welcome, 3 expected", fds.len())))?;
-        let region = Region::attach(Mapping::new(region, "region").map_err(|e| failed(&e))?)
-            .map_err(|e| failed(&e))?;
-        let lot = Mapping::new(lot, "parking lot").and_then(ParkingLot::new).map_err(|e| failed(&e))?;
+            .map_err(|fds| broken(path, format!("{} descriptors came with the welcome, not 3", fds.len())))?;
+        let region = Mapping::new(region, "region").map_err(unusable(path))?;
+        let (region, ends) = Region::attach(region).map_err(unusable(path))?;
+        let lot = Mapping::new(lot, "parking lot").and_then(ParkingLot::new).map_err(unusable(path))?;
         if region.spec().kthreads() != config.kthreads || welcome.slots.len() != usize::from(config.kthreads)
         {
-            return Err(failed(&"the region is not for as many kthreads as requested"));
+            return Err(broken(path, "the region is not for as many kthreads as requested".to_owned()));
         }
-        Ok(Self {
-            region,
-            lot,
-            slots: welcome.slots.clone(),
-            welcome,
-            doorbell,
-            control,
-            path: path.to_owned(),
-        })
+        let slots = welcome.slots.clone();
+        let path = path.to_owned();
+        let loan = Loan::new(region, lot, config.class, welcome.dedicated, doorbell);
+        Ok((Self { welcome, control, path }, loan, slots, ends))
     }
 
-    /// The ends of kthread `index`'s rings that belong to the runtime, and of its buffer of traced steps. Called once per
-    /// kthread.
-    pub fn ends(&self, index: u16) -> (Producer, Consumer, TraceWriter) {
-        let (egress, ingress) = (self.region.egress(index), self.region.ingress(index));
-        (Producer::new(egress), Consumer::new(ingress), self.region.trace_writer(index))
+    /// Returns the error for addresses that the network stack refuses.
+    pub fn refuse_network(&self, error: &net::ConfigError) -> AttachError {
+        broken(&self.path, format!("the addresses in the welcome: {error}"))
     }
 
-    /// Addresses for the network stack.
+    /// Returns the addresses for the network stack.
     pub fn net_config(&self) -> NetConfig {
-        NetConfig::from(&self.welcome)
+        let welcome = &self.welcome;
+        let ipv6 = welcome.ipv6.map(|place| Ipv6Config {
+            ip: place.ip,
+            prefix: place.prefix_len,
+            gateway: place.gateway,
+        });
+        NetConfig {
+            prefix: welcome.prefix_len,
+            gateway: welcome.gateway,
+            ipv6,
+            mac: welcome.mac,
+            mtu: welcome.mtu,
+            mode: Mode::Attached,
+            ..NetConfig::standalone(welcome.ip)
+        }
     }
 
-    /// Tells the IOKernel the thread ids of the kthreads, after which it may grant cores, and moves the process's other
-    /// threads off the managed cores.
+    /// Sends the thread ids of the kthreads to the IOKernel, which may grant cores from then on,
+    /// and moves the process's other threads off the managed cores.
     ///
     /// # Errors
-    /// The IOKernel refused the threads or went away.
-    pub fn announce(&self, tids: Vec<i32>) -> Result<(), StartError> {
+    /// If the IOKernel refused the threads or ended.
+    pub fn announce(&self, tids: Vec<i32>) -> Result<(), AttachError> {
         self.leave_managed_cores();
-        control::send(&self.control, &ClientMessage::Kthreads { tids }, &[])
-            .map_err(|e| failed(&self.path)(&e))?;
+        control::send(&self.control, &ClientMessage::Kthreads { tids }, &[]).map_err(failed(&self.path))?;
         match answer(&self.control, &self.path)? {
             (ServerMessage::Ready, _) => Ok(()),
-            (other, _) => Err(failed(&self.path)(&format!("unexpected answer to the kthreads: {other:?}"))),
+            (other, _) => Err(broken(&self.path, format!("unexpected answer to the kthreads: {other:?}"))),
         }
     }
 
-    /// Keeps the calling thread (and those it starts) off the managed cores, unless there are no others.
+    /// Keeps the calling thread (and those it starts) off the managed cores, unless there are no
+    /// others.
     fn leave_managed_cores(&self) {
         let Ok(mut cores) = rustix::thread::sched_getaffinity(None) else { return };
         for &core in &self.welcome.managed_cores {
             cores.unset(core as usize);
         }
         if cores.count() > 0 {
-            // A refusal only costs the kthreads some company.
+            // If this fails, the kthreads share their cores with this thread.
             let _ = rustix::thread::sched_setaffinity(None, &cores);
         }
     }
 
-    /// Starts the thread that notices the IOKernel's end.
+    /// Starts the thread that waits for the loss of the IOKernel.
     ///
     /// # Errors
-    /// No thread could be started.
+    /// If it cannot be started.
     pub fn watch(&'static self, runtime: &'static Runtime) -> Result<(), StartError> {
         let watch = move || {
             let _ = rustix::net::sockopt::set_socket_timeout(
@@ -137,7 +170,7 @@ impl Attachment {
                 rustix::net::sockopt::Timeout::Recv,
                 None,
             );
-            // The IOKernel says nothing more; whatever ends this call ends the loan.
+            // The IOKernel sends nothing more, so this call returns when the connection ends.
             let why = match control::receive::<ServerMessage>(&self.control) {
                 Ok((ServerMessage::Refused { why }, _)) => why,
                 Ok(_) => "it broke the protocol".to_owned(),
@@ -149,6 +182,9 @@ impl Attachment {
                 self.path
             );
             runtime.orphan();
+            // Last: it takes the locks of all connections, and a thread that holds one may have
+            // been parked.
+            net::set_link_down();
         };
         std::thread::Builder::new()
             .name("tailwater/watch".to_owned())
@@ -156,23 +192,11 @@ impl Attachment {
             .map(drop)
             .map_err(|source| StartError::System { action: "start the watch thread", source })
     }
-
-    /// Wakes the IOKernel if it sleeps. Called after work was published that it should grant a core for.
-    pub fn ring_doorbell(&self) {
-        // Store-load: our publication before its `asleep`; pairs with the IOKernel's fence before its last look.
-        fence(Ordering::SeqCst);
-        if self.region.asleep().load(Ordering::Relaxed) != 0 {
-            // A full counter means that it is ringing already.
-            let _ = rustix::io::write(&self.doorbell, &1u64.to_ne_bytes());
-        }
-    }
 }
 
-fn answer(control: &OwnedFd, path: &str) -> Result<(ServerMessage, Vec<OwnedFd>), StartError> {
-    match control::receive(control) {
-        Ok((ServerMessage::Refused { why }, _)) => Err(failed(path)(&why)),
-        Ok(answer) => Ok(answer),
-        Err(ControlError::WouldBlock) => Err(failed(path)(&"no answer within ten seconds")),
-        Err(e) => Err(failed(path)(&e)),
+fn answer(control: &OwnedFd, path: &str) -> Result<(ServerMessage, Vec<OwnedFd>), AttachError> {
+    match control::receive(control).map_err(failed(path))? {
+        (ServerMessage::Refused { why }, _) => Err(AttachError::Refused { socket: path.to_owned(), why }),
+        answer => Ok(answer),
     }
 }

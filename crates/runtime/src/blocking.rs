@@ -1,31 +1,47 @@
-//! [`blocking`]: work that blocks in the kernel, on ordinary threads, while the user thread waits without a core.
+//! [`blocking`]: work that blocks in the kernel, on ordinary threads, while the user thread waits
+//! without a core.
 //!
-//! Owns a pool of OS threads that run outside the managed cores. It begins with one thread, started where the runtime is started, and
-//! every other is started by one of them: a thread started from a kthread would inherit its core and its priority.
+//! Owns a pool of OS threads that run outside the managed cores. It begins with one thread, started
+//! where the runtime is started, and every other thread is started by one of them: a thread started
+//! from a kthread would inherit its core and its priority.
 //!
 //! # Invariants
-//! * A thread about to run a job while no other waits for one starts a successor first, up to the limit: so there is a thread for
-//!   the next job, and nobody but the pool starts threads.
-//! * A job lies on the stack of the user thread that waits for it, so the queue is bounded by the number of user threads. The job is
-//!   not touched after its packet is complete.
-//! * A thread without a job for [`KEEP`] ends, unless it is the last that waits.
+//! * A thread about to run a job while no other waits for one starts a successor first, up to the
+//!   limit: so there is a thread for the next job, and only the pool starts threads.
+//! * A job lies on the stack of the user thread that waits for it, so the queue is bounded by the
+//!   number of user threads. The job is not touched after its packet is complete.
+//! * A thread without a job for [`KEEP`] ends, unless it is the last waiting one.
 
-use crate::kthread::{self, NoPreempt};
-use crate::runtime::{deadline_after, runtime};
-use crate::sync::spin::SpinLock;
-use crate::sync::wait::{self, WaitList, WaitOutcome};
-use crate::thread::{Completion, JoinHandle, spawn};
+use crate::ground::guard::NoPreempt;
+use crate::ground::spin::SpinLock;
+use crate::records::kthread::current_uthread;
+use crate::records::runtime::deadline_after;
+use crate::verbs::completion::Completion;
+use crate::verbs::wait::{self, WaitList, WaitOutcome};
 use core::cell::Cell;
 use core::panic::AssertUnwindSafe;
 use std::collections::VecDeque;
 use std::io;
 use std::panic::{catch_unwind, resume_unwind};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 /// How long a thread waits for a job before it ends.
 const KEEP: Duration = Duration::from_secs(10);
 
-/// A call that somebody waits for.
+/// The process's pool.
+static POOL: OnceLock<BlockingPool> = OnceLock::new();
+
+/// Starts the process's pool of at most `limit` threads. Called from an ordinary thread off the
+/// managed cores.
+///
+/// # Errors
+/// If no thread can be started.
+pub fn start(limit: u16) -> io::Result<()> {
+    POOL.get_or_init(|| BlockingPool::new(limit)).start()
+}
+
+/// A call that a thread waits for.
 struct Job {
     run: unsafe fn(*const ()),
     call: *const (),
@@ -40,13 +56,14 @@ struct Call<F, T> {
 }
 
 /// # Safety
-/// `call` is a `Call<F, T>` that lives until it is complete, and nobody else runs it.
+/// `call` is a `Call<F, T>` that lives until it is complete, and no other thread runs it.
 unsafe fn run_call<F: FnOnce() -> T, T>(call: *const ()) {
     // SAFETY: by the caller's contract.
     let call = unsafe { &*call.cast::<Call<F, T>>() };
     let function = call.function.take().expect("a job runs once");
     let result = catch_unwind(AssertUnwindSafe(function));
-    // SAFETY: by the caller's contract this is the one completer; nothing of the call is used afterwards, abandoned it never is.
+    // SAFETY: by the caller's contract this is the one completer; nothing of the call is used
+    // afterwards, and it is never abandoned.
     unsafe {
         call.completion.store(result);
         Completion::complete(&raw const call.completion);
@@ -65,7 +82,7 @@ pub struct BlockingPool {
 struct State {
     jobs: VecDeque<Job>,
     waiting: WaitList,
-    /// Threads without a job, those being started included.
+    /// Threads without a job, including those being started.
     idle: usize,
     threads: usize,
 }
@@ -77,7 +94,7 @@ impl core::fmt::Debug for State {
 }
 
 impl BlockingPool {
-    /// A pool of at most `limit` threads; [`start`](Self::start) starts the first.
+    /// Returns a pool of at most `limit` threads; [`start`](Self::start) starts the first.
     pub fn new(limit: u16) -> Self {
         Self { limit: limit.into(), keep: KEEP, state: SpinLock::default() }
     }
@@ -85,7 +102,7 @@ impl BlockingPool {
     /// Starts the first thread. Call once, from an ordinary thread off the managed cores.
     ///
     /// # Errors
-    /// When no thread can be started.
+    /// If no thread can be started.
     pub fn start(&'static self) -> io::Result<()> {
         {
             let mut state = self.state.lock();
@@ -99,7 +116,7 @@ impl BlockingPool {
         std::thread::Builder::new().name("tailwater/blocking".to_owned()).spawn(move || self.work()).map(drop)
     }
 
-    /// A thread of the pool; counted as idle by who started it.
+    /// Runs a thread of the pool, which its starter has counted as idle.
     fn work(&'static self) {
         let mut state = self.state.lock();
         loop {
@@ -112,18 +129,20 @@ impl BlockingPool {
                 }
                 drop(state);
                 if needs_successor && self.start_thread().is_err() {
-                    // The next job waits for one of the threads there are.
+                    // If no successor can be started, the next job waits for an existing thread.
                     let mut state = self.state.lock();
                     state.threads -= 1;
                     state.idle -= 1;
                 }
-                // SAFETY: whoever queued the job waits for it.
+                // SAFETY: the thread that queued the job waits for it.
                 unsafe { (job.run)(job.call) };
                 state = self.state.lock();
                 state.idle += 1;
                 continue;
             }
-            let outcome = wait::wait(state, |s| &mut s.waiting, Some(deadline_after(self.keep)));
+            let deadline = Some(deadline_after(self.keep));
+            // SAFETY: `waiting` is the state's only list, and stays in it.
+            let outcome = unsafe { wait::wait(state, |s| &mut s.waiting, deadline) };
             state = self.state.lock();
             if outcome == WaitOutcome::TimedOut && state.jobs.is_empty() && state.idle > 1 {
                 state.idle -= 1;
@@ -142,20 +161,23 @@ impl BlockingPool {
             state.jobs.push_back(job);
             state.waiting.wake_one();
         }
-        // SAFETY: nobody else waits. The wait cannot end early, not even by panic (`blocking` has checked that it may block): the
-        // call stays where it is until it is complete.
+        // SAFETY: no other thread waits. The wait cannot end early, not even by panic (`blocking`
+        // has checked that it may block): the call stays where it is until it is complete.
         unsafe { call.completion.wait() }.unwrap_or_else(|panic| resume_unwind(panic))
     }
 }
 
-/// Runs `f` on an ordinary thread and waits for it without holding the core: for files, foreign libraries and whatever else blocks in
-/// the kernel. `f` may borrow. From an ordinary thread this simply calls `f`.
+/// Runs `f` on an ordinary thread and waits for it without holding the core: for files, foreign
+/// libraries and other calls that block in the kernel. `f` may borrow. On an ordinary thread this
+/// simply calls `f`.
 ///
-/// A pool of up to [`blocking_threads`](crate::Builder::blocking_threads) threads runs such calls, off the managed cores; more wait
-/// their turn. On those threads nothing is a user thread: thread-locals are the pool thread's.
+/// A pool of up to [`blocking_threads`](crate::Builder::blocking_threads) threads runs such calls,
+/// off the managed cores; further calls wait their turn. These threads are not user threads:
+/// thread-locals are the pool thread's.
 ///
 /// # Panics
-/// If `f` panics, with its payload; if the caller holds a [`SpinLock`](crate::sync::spin::SpinLock).
+/// If `f` panics, with its payload; if the caller holds a
+/// [`SpinLock`](crate::sync::spin::SpinLock).
 ///
 /// # Examples
 /// ```standalone_crate
@@ -171,34 +193,11 @@ where
     F: FnOnce() -> T + Send,
     T: Send,
 {
-    if kthread::current_uthread().is_none() {
+    if current_uthread().is_none() {
         return f();
     }
     wait::check_may_block(&NoPreempt::new());
-    runtime().blocking.run(f)
-}
-
-/// Starts `f` on an ordinary thread, as [`blocking`](crate::blocking); the handle's thread is the user thread that waits for it.
-///
-/// # Panics
-/// If there is no runtime, or no memory for a stack.
-///
-/// # Examples
-/// ```standalone_crate
-/// use tailwater::thread;
-///
-/// #[tailwater::main]
-/// fn main() {
-///     let name = thread::spawn_blocking(|| std::fs::read_to_string("/proc/self/comm"));
-///     assert!(!name.join().unwrap().unwrap().is_empty());
-/// }
-/// ```
-pub fn spawn_blocking<F, T>(f: F) -> JoinHandle<T>
-where
-    F: FnOnce() -> T + Send + 'static,
-    T: Send + 'static,
-{
-    spawn(move || blocking(f))
+    POOL.get().expect("the runtime starts the pool").run(f)
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
-//! Tailwater: user threads, synchronisation, timers and sockets for services that share a machine with batch work.
+//! Tailwater: user threads, synchronisation, timers and sockets for services that share a machine
+//! with batch work.
 //!
-//! The API mirrors `std`: [`thread`], [`sync`], [`time`], [`net`]; [`blocking`](fn@blocking) is for what has no
-//! counterpart here. A program becomes a Tailwater program with one attribute:
+//! The API mirrors `std`: [`thread`], [`sync`], [`time`], [`net`]; [`blocking`](fn@blocking) is for
+//! what has no counterpart here. A program becomes a Tailwater program with one attribute:
 //!
 //! ```no_run
 //! #[tailwater::main]
@@ -12,85 +13,96 @@
 //! }
 //! ```
 //!
-//! By itself it runs *standalone*, on its own OS threads with a loopback network. With `TAILWATER_IOKERNEL` naming the
-//! control socket of a `tailwater iokernel`, the same binary runs *attached*: on cores the IOKernel lends it from microsecond
-//! to microsecond, with an address of its own.
+//! Without further settings it runs *standalone*, on its own OS threads with a loopback network.
+//! With `TAILWATER_IOKERNEL` naming the control socket of a `tailwater iokernel`, the same binary
+//! runs *attached*: on cores the IOKernel lends it from microsecond to microsecond, with an address
+//! of its own.
+//!
+//! # Features
+//! All are on by default. With `default-features = false` a program builds half as many crates.
+//!
+//! | feature | has |
+//! |---|---|
+//! | `config-file` | settings from the TOML file that `TAILWATER_CONFIG` names |
+//! | `debug` | [dumps](dump) of all user threads, and backtraces in the stall detector's reports |
+//! | `tcp` | TCP sockets in [`net`] |
 //!
 //! # What a user thread may do
-//! Everything ordinary Rust does: `thread_local!`, panics, `HashMap`, allocation belong to the user thread even when it is
-//! preempted and continues on another OS thread. Two things cost more than they look: a blocking system call holds up the
-//! core's other threads, and so does waiting for a `std::sync::Mutex` whose holder is not running. Use [`sync`] and [`net`].
+//! Everything ordinary Rust does: `thread_local!`, panics, `HashMap` and allocation belong to the
+//! user thread even when it is preempted and continues on another OS thread. Two things cost more
+//! than they seem to: a blocking system call holds up the core's other threads, and so does waiting
+//! for a `std::sync::Mutex` whose holder is not running. Use [`sync`] and [`net`].
 //!
 //! # Poll points
-//! A thread gives its core up quickly when it reaches a poll point: every blocking call, every socket call, `spawn`, and [`poll`], which
-//! long loops should call every microsecond or so (it costs about a nanosecond). A thread that reaches none is interrupted by
-//! a signal a few microseconds later, when the IOKernel wants the core, or when a [`quantum`](Builder::quantum) is set and over.
+//! A thread gives its core up quickly when it reaches a poll point: every blocking call, every
+//! socket call, `spawn`, and [`poll`], which long loops should call every microsecond or so (it
+//! costs about a nanosecond). A thread that reaches none is interrupted by a signal a few
+//! microseconds later, if the IOKernel reclaims the core, or if a [`quantum`](Builder::quantum) is
+//! set and over.
 
-// Under loom only the algorithms are built, by `tests/loom_sync.rs`.
-#![cfg(not(loom))]
+// Under loom only the ground layer is built, for its models. The layers below do not ask for
+// features: without `debug`, a dump's accessors are left over.
+#![cfg_attr(any(loom, not(feature = "debug")), allow(dead_code, reason = "the layers above use it"))]
 
+#[cfg(not(all(
+    target_arch = "x86_64",
+    target_pointer_width = "64",
+    target_os = "linux",
+    target_env = "gnu"
+)))]
+compile_error!(
+    "Tailwater runs on x86_64-unknown-linux-gnu only: it switches stacks in x86-64 assembly and depends on glibc's thread-local storage"
+);
+
+mod ground;
+
+#[cfg(not(loom))]
 mod alloc;
-mod arch;
+#[cfg(not(loom))]
 mod attach;
+#[cfg(not(loom))]
 mod blocking;
+#[cfg(not(loom))]
+mod boot;
+#[cfg(not(loom))]
 mod config;
-mod custom_stacks;
+#[cfg(not(loom))]
 pub mod debug;
+#[cfg(not(loom))]
 mod egress;
-mod handover;
-mod kthread;
-mod lease;
-mod local;
-mod mailbox;
-#[cfg(not(any(fuzzing, sanitizing)))]
-mod malloc;
+#[cfg(not(loom))]
+mod error;
+#[cfg(not(loom))]
+mod ingress;
+#[cfg(not(loom))]
 pub mod net;
-mod overflow;
-mod preempt;
-mod quantum;
-mod random;
-mod registry;
-mod runq;
-mod runtime;
-mod stack;
+#[cfg(not(loom))]
+mod records;
+#[cfg(not(loom))]
 pub mod sync;
+#[cfg(not(loom))]
+pub mod testing;
+#[cfg(not(loom))]
 pub mod thread;
+#[cfg(not(loom))]
 pub mod time;
-mod timer;
-mod tls;
-mod trace;
-mod uthread;
-mod worker;
+#[cfg(not(loom))]
+mod verbs;
 
-pub use alloc::Alloc;
-pub use blocking::blocking;
-pub use config::{Builder, Class, DumpSignal};
-pub use debug::dump;
-pub use runtime::StartError;
-pub use stack::StackError;
-/// Runs `main` as the first user thread of a runtime configured by the environment, and installs the allocator guard.
+#[cfg(all(feature = "debug", not(loom)))]
+pub use debug::{DumpSignal, dump};
+/// Runs `main` as the first user thread of a runtime configured by the environment, and installs
+/// the allocator guard.
 pub use tailwater_macros::main;
-pub use tls::TlsError;
-
-pub(crate) use runtime::clock;
-
-/// Gives the core up if the IOKernel wants it back, or the thread's [`quantum`](Builder::quantum) is over; otherwise costs about a
-/// nanosecond. For long loops.
-///
-/// # Examples
-/// ```
-/// let mut sum = 0u64;
-/// for (i, n) in (0..100_000u64).enumerate() {
-///     sum += n;
-///     if i % 256 == 0 {
-///         tailwater::poll();
-///     }
-/// }
-/// assert_eq!(sum, 4_999_950_000);
-/// ```
-#[inline(always)]
-pub fn poll() {
-    if kthread::should_cede() {
-        worker::give_up_core();
-    }
-}
+/// Runs a test as a user thread of the runtime that the tests of a process share: see [`testing`].
+pub use tailwater_macros::test;
+#[cfg(not(loom))]
+pub use {
+    alloc::Alloc,
+    blocking::blocking,
+    config::{Builder, Class},
+    error::{AttachError, ConfigError, StartError},
+    ground::memory::StackError,
+    ground::tls::TlsError,
+    verbs::switch::poll,
+};

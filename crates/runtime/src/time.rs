@@ -1,20 +1,47 @@
 //! Time for threads: sleeping, intervals, deadlines. Resolution is 1 us while the kthread runs.
 //!
-//! [`Duration`] and [`Instant`] are those of `std`. Everything works on ordinary OS threads too, where Linux does the waiting.
+//! [`Duration`] and [`Instant`] are those of `std`. Everything works on ordinary OS threads too,
+//! where Linux waits.
 //!
 //! # Time-outs
-//! Every call that waits has a form with a limit: `wait_timeout`, `park_timeout`, `set_read_timeout` and so on. There is no
-//! `timeout(duration, closure)`: a thread cannot be stopped from outside without leaving its locks held and its destructors
-//! not run. To bound several waits by one limit, make a [`Deadline`] and pass what [remains](Deadline::remaining) to each.
+//! Every call that waits has a form with a limit: `wait_timeout`, `park_timeout`,
+//! `set_read_timeout` and so on. There is no `timeout(duration, closure)`: a thread cannot be
+//! stopped from outside without leaving its locks held and its destructors not run. To bound
+//! several waits by one limit, make a [`Deadline`] and pass what [remains](Deadline::remaining) to
+//! each.
 
-use crate::kthread;
-use crate::runtime::deadline_after;
-use crate::sync::wait;
-pub use crate::thread::sleep;
-use crate::worker;
+use crate::records::kthread::current_uthread;
+use crate::records::runtime::deadline_after;
+use crate::verbs::{switch, wait};
 pub use std::time::{Duration, Instant};
+use tailwater_shm::Cycles;
 
-/// Sleeps until `deadline`; when it has passed, lets other threads run first and returns. Other user threads run meanwhile.
+/// Sleeps for at least `duration`. Other user threads run meanwhile; on an ordinary thread this is
+/// `std::thread::sleep`.
+///
+/// # Examples
+/// ```standalone_crate
+/// use std::time::{Duration, Instant};
+///
+/// #[tailwater::main]
+/// fn main() {
+///     let start = Instant::now();
+///     tailwater::thread::sleep(Duration::from_micros(100));
+///     assert!(start.elapsed() >= Duration::from_micros(100));
+/// }
+/// ```
+pub fn sleep(duration: Duration) {
+    match Instant::now().checked_add(duration) {
+        Some(deadline) => sleep_until(deadline),
+        None if current_uthread().is_some() => loop {
+            wait::sleep_until(Cycles::MAX);
+        },
+        None => std::thread::sleep(duration),
+    }
+}
+
+/// Sleeps until `deadline`; if it has passed, yields to other threads and returns. Other user
+/// threads run meanwhile.
 ///
 /// # Examples
 /// ```standalone_crate
@@ -28,12 +55,13 @@ pub use std::time::{Duration, Instant};
 /// }
 /// ```
 pub fn sleep_until(deadline: Instant) {
-    let user_thread = kthread::current_uthread().is_some();
+    let user_thread = current_uthread().is_some();
     if user_thread && deadline <= Instant::now() {
-        // Who sleeps in a loop, even for no time, lets others run.
-        return worker::yield_now();
+        // A loop of sleeps must let other threads run, even if none of them waits.
+        return switch::yield_now();
     }
-    // Again for what is missing: the cycle clock was calibrated in a few milliseconds and may be a little fast.
+    // Sleeps again for the rest: the cycle clock was calibrated in a few milliseconds and may be
+    // slightly fast.
     loop {
         let rest = deadline.saturating_duration_since(Instant::now());
         if rest.is_zero() {
@@ -47,7 +75,7 @@ pub fn sleep_until(deadline: Instant) {
     }
 }
 
-/// What an [`Interval`] does when its thread came late by a period or more.
+/// What an [`Interval`] does after its thread was late by a period or more.
 ///
 /// # Examples
 /// ```
@@ -59,12 +87,13 @@ pub fn sleep_until(deadline: Instant) {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum MissedTicks {
-    /// Ticks that were missed come at once, one after the other, until the interval has caught up: as many ticks as periods.
+    /// Missed ticks follow at once, one after the other, until the interval has caught up: as many
+    /// ticks as periods.
     #[default]
     Burst,
-    /// The next tick comes a period after the late one: the schedule moves.
+    /// The next tick is a period after the late one: the schedule moves.
     Delay,
-    /// Ticks that were missed are left out: the schedule stays.
+    /// Missed ticks are skipped: the schedule stays.
     Skip,
 }
 
@@ -86,10 +115,11 @@ pub struct Interval {
     missed: MissedTicks,
 }
 
-/// An interval whose first tick comes at once and each other `period` after the one before.
+/// Returns an interval whose first tick is due at once and each other `period` after the one
+/// before.
 ///
-/// A thread that takes longer than a period for its work misses ticks; [`MissedTicks`] says what becomes of them, unless
-/// [chosen](Interval::missed_ticks) otherwise they are made up for.
+/// A thread whose work takes longer than a period misses ticks; [`MissedTicks`] has the ways to
+/// handle them, and unless [chosen](Interval::missed_ticks) otherwise they are made up for.
 ///
 /// # Panics
 /// If `period` is zero.
@@ -130,7 +160,7 @@ pub fn interval_at(start: Instant, period: Duration) -> Interval {
 }
 
 impl Interval {
-    /// Chooses what becomes of missed ticks.
+    /// Chooses what happens to missed ticks.
     ///
     /// # Examples
     /// ```
@@ -165,7 +195,7 @@ impl Interval {
         due
     }
 
-    /// Time between ticks.
+    /// Returns the time between ticks.
     ///
     /// # Examples
     /// ```
@@ -180,7 +210,7 @@ impl Interval {
         self.period
     }
 
-    /// The next tick comes a period from now.
+    /// Makes the next tick due a period from now.
     ///
     /// # Examples
     /// ```
@@ -196,7 +226,8 @@ impl Interval {
     }
 }
 
-/// When the tick after the one due at `due` comes, which the thread received at `now`.
+/// Returns when the tick after the one due at `due` is due, if the thread received that one at
+/// `now`.
 fn next_tick(due: Instant, now: Instant, period: Duration, missed: MissedTicks) -> Instant {
     let late = now.saturating_duration_since(due);
     if late < period {
@@ -242,7 +273,8 @@ impl Deadline {
     /// ```
     pub const NEVER: Self = Self(None);
 
-    /// `duration` from now; [`NEVER`](Self::NEVER) if that is beyond what the clock can say.
+    /// Returns the moment `duration` from now; [`NEVER`](Self::NEVER) if that is beyond the clock's
+    /// range.
     ///
     /// # Examples
     /// ```
@@ -255,7 +287,7 @@ impl Deadline {
         Self(Instant::now().checked_add(duration))
     }
 
-    /// At `instant`.
+    /// Returns the deadline at `instant`.
     ///
     /// # Examples
     /// ```
@@ -268,7 +300,7 @@ impl Deadline {
         Self(Some(instant))
     }
 
-    /// Time left; zero when it has passed, [`Duration::MAX`] when there is no limit.
+    /// Returns the time left; zero if it has passed, [`Duration::MAX`] if there is no limit.
     ///
     /// # Examples
     /// ```
@@ -281,7 +313,7 @@ impl Deadline {
         self.0.map_or(Duration::MAX, |at| at.saturating_duration_since(Instant::now()))
     }
 
-    /// Whether the moment has come.
+    /// Returns whether the moment has passed.
     ///
     /// # Examples
     /// ```
@@ -293,7 +325,7 @@ impl Deadline {
         self.remaining().is_zero()
     }
 
-    /// The moment, if there is a limit.
+    /// Returns the moment, if there is a limit.
     ///
     /// # Examples
     /// ```
@@ -303,7 +335,7 @@ impl Deadline {
         self.0
     }
 
-    /// The earlier of two.
+    /// Returns the earlier of two deadlines.
     ///
     /// # Examples
     /// ```

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tailwater::{blocking, thread};
 
 #[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc;
+static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
 
 const LIMIT: usize = 3;
 
@@ -42,8 +42,8 @@ fn values_borrows_and_panics_come_back() {
 }
 
 fn the_core_goes_to_other_threads_meanwhile() {
-    // With one kthread this only ends if the barrier's two sides run at once: the call on the pool, and the user
-    // thread that starts it while the first waits.
+    // With one kthread this only ends if the barrier's two sides run at the same time: the call on
+    // the pool, and the user thread that starts it while the first waits.
     let barrier = Arc::new(Barrier::new(2));
     let first = thread::spawn_blocking({
         let barrier = Arc::clone(&barrier);

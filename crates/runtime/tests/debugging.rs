@@ -1,62 +1,67 @@
-//! The dump and the stall detector. What they print is read from child processes, each of which is its test again.
+//! The dump and the stall detector. Their output is read from child processes, each of which runs
+//! its own test again.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::Read;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+
 use tailwater::debug::{ThreadInfo, ThreadState};
 use tailwater::{dump, thread};
+use tailwater_testkit::{PATIENCE, Program, text};
 
 #[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc;
+static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
 
 const CHILD: &str = "TAILWATER_TEST_CHILD";
-const STALL: Duration = Duration::from_millis(20);
-/// How long a child lives at most.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// What a child says when the machine did not let it run.
+/// Time after which a stall is reported where none may be.
+const SHORT: Duration = Duration::from_millis(20);
+/// Time after which a stall is reported where one must be. The watcher looks four times in it, and
+/// forgets what it saw if a look is two such quarters late: on a busy machine short ones would be.
+const LONG: Duration = Duration::from_millis(500);
+/// Line of a child that the machine did not let run.
 const PAUSED: &str = "the machine paused";
+/// Line of a report whose kthread did not run, and so did not answer, within 20 ms.
+const NO_BACKTRACE: &str = "no backtrace";
+/// Processes that may leave no backtrace, on a busy machine, before the test fails.
+const TRIES: usize = 100;
 
-/// Runs `main` in a process of its own and reads its standard error until `enough`; then closes its standard input and waits for
-/// its good end. Returns what was read.
+/// Runs `main` in its own process and reads its standard error until `enough`; then closes its
+/// standard input and waits for its successful end. Returns the output.
 fn in_child(test: &str, main: impl FnOnce(), enough: impl Fn(&str) -> bool) -> String {
     if std::env::var(CHILD).is_ok_and(|running| running == test) {
-        std::thread::spawn(|| {
-            std::thread::sleep(PATIENCE);
-            eprintln!("the parent has not read what it waits for");
-            std::process::exit(1);
-        });
         main();
         std::process::exit(0);
     }
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args([test, "--exact", "--nocapture"])
-        .env(CHILD, test)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut text = String::new();
-    let mut lines = BufReader::new(child.stderr.take().unwrap());
-    while !enough(&text) && lines.read_line(&mut text).unwrap() > 0 {}
-    drop(child.stdin.take());
-    lines.read_to_string(&mut text).unwrap();
-    assert!(child.wait().unwrap().success(), "{text}");
-    text
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args([test, "--exact", "--nocapture"]).env(CHILD, test);
+    let mut child =
+        Program::spawn(command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()));
+    let input = child.take_input();
+    while !enough(&child.errors()) && child.error_line().is_some() {}
+    drop(input);
+    let output = child.finish();
+    let written = text(&output.stderr);
+    assert!(output.status.success(), "{written}");
+    written
 }
 
-fn runtime(kthreads: u16) -> tailwater::Builder {
-    tailwater::Builder::new().kthreads(kthreads).stall_timeout(STALL)
+/// The report of a stall in `function`, which `main` causes, with its backtrace.
+fn report(test: &str, main: fn(), function: &str) -> String {
+    let is_whole = |text: &str| text.contains(function) || text.contains(NO_BACKTRACE);
+    (0..TRIES)
+        .map(|_| in_child(test, main, is_whole))
+        .find(|text| text.contains(function))
+        .unwrap_or_else(|| panic!("no report of {TRIES} names {function}"))
 }
 
-/// Until the parent has read enough.
+/// Returns when the parent has read enough, or has ended.
 fn wait_for_the_parent() {
     std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
 }
 
-/// Spins, without a poll point, until told to stop.
+/// Spins without a poll point until `stop` is set.
 #[inline(never)]
 fn spins_here(stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
@@ -77,7 +82,7 @@ fn mentions(info: &ThreadInfo, function: &str) -> bool {
 
 #[test]
 fn a_dump_says_what_each_thread_does_and_where() {
-    // One kthread, so that who is queued behind the spinning thread stays queued.
+    // One kthread, so that threads queued behind the spinning thread stay queued.
     tailwater::Builder::new()
         .kthreads(1)
         .stall_timeout(Duration::ZERO)
@@ -128,11 +133,13 @@ fn a_dump_says_what_each_thread_does_and_where() {
 
 /// Dumps until a dump shows the spinning thread with its backtrace; then lets it end.
 fn look_until_it_spins(stop: &AtomicBool) -> Vec<ThreadInfo> {
+    let deadline = Instant::now() + PATIENCE;
     loop {
         let dump = dump();
-        assert_eq!(dump.left_out, 0);
-        if dump.threads.iter().any(|info| mentions(info, "spins_here")) {
+        let is_seen = dump.threads.iter().any(|info| mentions(info, "spins_here"));
+        if is_seen || Instant::now() > deadline {
             stop.store(true, Ordering::Relaxed);
+            assert!(is_seen && dump.left_out == 0, "{dump}");
             return dump.threads;
         }
     }
@@ -154,7 +161,8 @@ fn is_interrupted_here() {
     std::hint::black_box(());
 }
 
-/// As a preempted thread's does: its youngest frames are those of the preempt signal's handler.
+/// Like a preempted thread's backtrace: its youngest frames are those of the preempt signal's
+/// handler.
 fn a_backtrace_goes_through_a_signal_handler() {
     // SAFETY: the handler is async-signal-safe, on the stack of the thread that it interrupts.
     unsafe { libc::signal(libc::SIGUSR1, spins_in_a_handler as *const () as usize) };
@@ -162,29 +170,35 @@ fn a_backtrace_goes_through_a_signal_handler() {
         while !IN_HANDLER.load(Ordering::Relaxed) {
             std::thread::yield_now();
         }
-        // A thread that does not answer in time, on a busy machine, has no backtrace; the next look may find it.
-        let seen = (0..20).find_map(|_| {
+        // A thread that does not answer in time, on a busy machine, has no backtrace; the next dump
+        // may find it.
+        let deadline = Instant::now() + PATIENCE;
+        let mut seen = None;
+        while seen.is_none() && Instant::now() < deadline {
             let threads = dump().threads;
             let main = threads.into_iter().find(|info| info.thread.name() == Some("main"));
-            main.filter(|main| mentions(main, "spins_in_a_handler"))
-        });
+            seen = main.filter(|main| mentions(main, "spins_in_a_handler"));
+        }
         LEAVE_HANDLER.store(true, Ordering::Relaxed);
         seen
     });
     is_interrupted_here();
-    let main = looker.join().unwrap().expect("one look of twenty sees the handler");
+    let main = looker.join().unwrap().expect("a look sees the handler");
     assert!(mentions(&main, "is_interrupted_here"), "{main}");
 }
 
 #[test]
 fn a_signal_has_all_threads_printed_and_the_program_goes_on() {
     let main = || {
-        // A shell ignores it for what it starts in the background, and a handler that is there already is kept.
-        // SAFETY: nothing of this process has a handler for it yet.
-        unsafe { libc::signal(libc::SIGQUIT, libc::SIG_DFL) };
-        let run = runtime(2).run(|| {
+        // As inherited by a program that a shell starts in the background. SAFETY: no handler is
+        // installed, and no code of this process depends on the disposition of this signal.
+        unsafe { libc::signal(libc::SIGQUIT, libc::SIG_IGN) };
+        let run = tailwater::Builder::new().kthreads(2).run(|| {
             let _parked = thread::Builder::new().name("parked").spawn(parks_here).unwrap();
-            thread::yield_now();
+            // Either kthread may run it.
+            while !dump().threads.iter().any(|info| mentions(info, "parks_here")) {
+                thread::yield_now();
+            }
             // SAFETY: a signal to this very process, which handles it.
             unsafe { libc::kill(libc::getpid(), libc::SIGQUIT) };
             tailwater::blocking(wait_for_the_parent);
@@ -199,7 +213,7 @@ fn a_signal_has_all_threads_printed_and_the_program_goes_on() {
 #[test]
 fn a_thread_without_poll_points_is_named_with_its_backtrace() {
     let main = || {
-        let run = runtime(2).run(|| {
+        let run = tailwater::Builder::new().kthreads(2).stall_timeout(LONG).run(|| {
             let stop = Arc::new(AtomicBool::new(false));
             let told = Arc::clone(&stop);
             let hog = thread::Builder::new().name("hog").spawn(move || spins_here(&told)).unwrap();
@@ -209,32 +223,35 @@ fn a_thread_without_poll_points_is_named_with_its_backtrace() {
         });
         run.unwrap();
     };
-    let enough = |text: &str| text.contains("spins_here");
-    let text = in_child("a_thread_without_poll_points_is_named_with_its_backtrace", main, enough);
+    let text = report("a_thread_without_poll_points_is_named_with_its_backtrace", main, "spins_here");
     assert!(text.contains("tailwater: user thread 'hog' ("), "{text}");
-    assert!(text.contains("has reached no poll point for ") && enough(&text), "{text}");
+    assert!(text.contains("has reached no poll point for "), "{text}");
     assert_eq!(text.matches("no poll point").count(), 1, "one stall, one report: {text}");
 }
 
 #[test]
 fn a_thread_in_a_blocking_system_call_is_told_of_blocking() {
-    let main = || runtime(1).run(wait_for_the_parent).unwrap();
-    let enough = |text: &str| text.contains("wait_for_the_parent");
-    let text = in_child("a_thread_in_a_blocking_system_call_is_told_of_blocking", main, enough);
+    let main = || {
+        let runtime = tailwater::Builder::new().kthreads(1).stall_timeout(LONG);
+        runtime.run(wait_for_the_parent).unwrap();
+    };
+    let test = "a_thread_in_a_blocking_system_call_is_told_of_blocking";
+    let text = report(test, main, "wait_for_the_parent");
     assert!(text.contains("user thread 'main' (1) has been in a blocking system call for "), "{text}");
-    assert!(text.contains("use tailwater::blocking") && enough(&text), "{text}");
+    assert!(text.contains("holds up kthread 0, the only one: use tailwater::sync, "), "{text}");
+    assert!(text.contains(" and tailwater::blocking for other calls"), "{text}");
 }
 
 #[test]
 fn threads_that_poll_or_yield_or_wait_are_not_reported() {
     let main = || {
-        let run = runtime(1).run(|| {
+        let run = tailwater::Builder::new().kthreads(1).stall_timeout(SHORT).run(|| {
             let for_a_while = |step: fn()| {
                 let (start, mut last) = (Instant::now(), Duration::ZERO);
-                while last < 8 * STALL {
+                while last < 8 * SHORT {
                     step();
                     let now = start.elapsed();
-                    if now - last > STALL / 2 {
+                    if now - last > SHORT / 2 {
                         eprintln!("{PAUSED}");
                     }
                     last = now;
@@ -242,12 +259,13 @@ fn threads_that_poll_or_yield_or_wait_are_not_reported() {
             };
             for_a_while(tailwater::poll);
             for_a_while(thread::yield_now);
-            thread::sleep(8 * STALL);
-            tailwater::blocking(|| std::thread::sleep(8 * STALL));
+            thread::sleep(8 * SHORT);
+            tailwater::blocking(|| std::thread::sleep(8 * SHORT));
         });
         run.unwrap();
     };
     let text = in_child("threads_that_poll_or_yield_or_wait_are_not_reported", main, |_| false);
-    // A virtual machine whose host takes a core away counts that as processor time of the thread that was running there.
+    // If the host takes a core away from a virtual machine, that counts as processor time of the
+    // thread that was running there.
     assert!(!text.contains("tailwater: user thread") || text.contains(PAUSED), "{text}");
 }

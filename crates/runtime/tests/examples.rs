@@ -5,7 +5,10 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-/// Cargo builds examples before it runs all tests of a package, but not for `--test examples` alone.
+use tailwater_testkit::{Program, run};
+
+/// Cargo builds examples before it runs all tests of a package, but not for `--test examples`
+/// alone.
 fn example(name: &str) -> Command {
     // target/PROFILE/deps/TEST -> target/PROFILE/examples/NAME
     let own = std::env::current_exe().unwrap();
@@ -16,11 +19,11 @@ fn example(name: &str) -> Command {
         path.display()
     );
     let mut command = Command::new(path);
-    command.env("TAILWATER_KTHREADS", "3").stdin(Stdio::null());
+    command.env("TAILWATER_KTHREADS", "3");
     command
 }
 
-/// Lines of its output; it must have ended well.
+/// Returns the lines of its output; it must have succeeded.
 fn lines(output: &Output) -> Vec<String> {
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout.clone()).unwrap().lines().map(str::to_owned).collect()
@@ -28,7 +31,7 @@ fn lines(output: &Output) -> Vec<String> {
 
 #[test]
 fn guests_of_the_chat_hear_each_other() {
-    let heard = lines(&example("chat").output().unwrap());
+    let heard = lines(&run(&mut example("chat"), b""));
     let greetings: HashSet<_> = heard.iter().map(String::as_str).collect();
     assert_eq!(heard.len(), 3);
     assert_eq!(
@@ -37,7 +40,7 @@ fn guests_of_the_chat_hear_each_other() {
     );
 }
 
-/// A directory that is removed again.
+/// A directory that is removed on drop.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -75,15 +78,15 @@ fn the_hasher_finds_every_file_once_and_in_order() {
         }
     }
     expected.sort();
-    // Followed, it would be found for ever.
+    // If it were followed, the walk would never end.
     std::os::unix::fs::symlink(&scratch.0, scratch.0.join("a/loop")).unwrap();
-    let found = lines(&example("hash_dir").arg(&scratch.0).output().unwrap());
+    let found = lines(&run(example("hash_dir").arg(&scratch.0), b""));
     assert_eq!(found, expected.into_iter().map(|(_, line)| line).collect::<Vec<_>>());
 }
 
 #[test]
 fn the_hasher_says_what_it_cannot_read() {
-    let output = example("hash_dir").arg("/nonexistent").output().unwrap();
+    let output = run(example("hash_dir").arg("/nonexistent"), b"");
     assert!(!output.status.success());
     assert!(String::from_utf8_lossy(&output.stderr).contains("/nonexistent: No such file"), "{output:?}");
 }
@@ -91,16 +94,8 @@ fn the_hasher_says_what_it_cannot_read() {
 #[test]
 fn the_pipeline_keeps_the_order_of_its_input() {
     const NUMBERS: u64 = 20_000;
-    let mut child =
-        example("pipeline").arg("4").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    let mut input = child.stdin.take().unwrap();
-    let writer = std::thread::spawn(move || {
-        let text: String = (2..NUMBERS).map(|n| format!("{n}\n")).collect();
-        input.write_all(text.as_bytes()).unwrap();
-        input.write_all(b"seven\n").unwrap();
-    });
-    let mut written = lines(&child.wait_with_output().unwrap());
-    writer.join().unwrap();
+    let input: String = (2..NUMBERS).map(|n| format!("{n}\n")).collect();
+    let mut written = lines(&run(example("pipeline").arg("4"), (input + "seven\n").as_bytes()));
     assert_eq!(written.pop().unwrap(), "seven: not a number");
     assert_eq!(written.len() as u64, NUMBERS - 2);
     for (n, line) in (2..).zip(written) {
@@ -111,15 +106,13 @@ fn the_pipeline_keeps_the_order_of_its_input() {
 
 #[test]
 fn the_pipeline_ends_when_nobody_reads_it() {
-    let mut child = example("pipeline")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    drop(child.stdout.take());
-    let mut input = child.stdin.take().unwrap();
-    // Until the program has closed its end.
-    while input.write_all(&b"12\n".repeat(1000)).is_ok() {}
-    assert!(!child.wait().unwrap().success());
+    let mut command = example("pipeline");
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = Program::spawn_unread(&mut command);
+    drop(child.process().stdout.take());
+    let mut input = child.take_input();
+    // Ends when the program has closed its end.
+    let writer = std::thread::spawn(move || while input.write_all(&b"12\n".repeat(1000)).is_ok() {});
+    assert!(!child.wait().success());
+    writer.join().unwrap();
 }

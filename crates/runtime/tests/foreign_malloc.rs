@@ -1,4 +1,5 @@
-//! Blocks that do not come through the global allocator: C code's, and those that `std` takes from `std::alloc::System` directly.
+//! Blocks that bypass the global allocator: C code's, and those that `std` takes from
+//! `std::alloc::System` directly.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::hint::black_box;
@@ -8,12 +9,13 @@ use std::time::{Duration, Instant};
 use tailwater::{debug, thread};
 
 #[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc;
+static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
 
 const QUANTUM: Duration = Duration::from_micros(25);
-/// Preemptions after which a thread would have been caught in `malloc` many times: it spends most of its time there.
+/// Number of preemptions after which a thread would have been interrupted in `malloc` many times:
+/// it spends most of its time there.
 const ENOUGH: u64 = 20_000;
-/// How long the machine may take for them.
+/// Maximum time for them on a slow machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Too large for the per-kthread caches, and for those of glibc, so that the heap's lock is taken.
 const LARGE: usize = 3000;
@@ -32,7 +34,7 @@ unsafe fn use_block(block: *mut u8, size: usize) {
     }
 }
 
-/// One of each function.
+/// Calls each function once.
 fn allocate_behind_the_allocators_back() {
     let layout = Layout::from_size_align(LARGE, 64).unwrap();
     // SAFETY: each block has the size that is used, and is freed once, by its own allocator.
@@ -68,7 +70,7 @@ fn a_thread_preempted_in_malloc_stops_nobody() {
             if now != last {
                 (last, since) = (now, Instant::now());
             } else if since.elapsed() > PATIENCE {
-                eprintln!("nobody has allocated for {PATIENCE:?}, after {now} rounds");
+                eprintln!("no thread has allocated for {PATIENCE:?}, after {now} rounds");
                 std::process::abort();
             }
         }

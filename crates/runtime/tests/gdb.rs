@@ -1,10 +1,13 @@
-//! The gdb script, on this very program. Passes without a word where there is no gdb, or where it may not trace.
+//! The gdb script, on this program itself. Passes with a message if gdb is not installed or may not
+//! trace.
 
 use std::process::{Command, Stdio};
+
 use tailwater::thread;
+use tailwater_testkit::{run, text};
 
 #[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc;
+static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
 
 const CHILD: &str = "TAILWATER_TEST_CHILD";
 const TEST: &str = "gdb_lists_user_threads_and_walks_the_stack_of_a_suspended_one";
@@ -39,19 +42,19 @@ fn gdb_lists_user_threads_and_walks_the_stack_of_a_suspended_one() {
         return eprintln!("no gdb here: nothing tested");
     }
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/gdb/tailwater.py");
-    // Ids 1 and up: the first thread, then a kthread's block, of which the parked thread is the first.
+    // Ids from 1: the first thread, then a kthread's block of ids, of which the parked thread has
+    // the first.
     let commands =
         ["run", "tailwater threads", "tailwater bt 2", "tailwater bt 1", "tailwater bt 999", "kill"];
-    let output = Command::new("gdb")
-        .args(["-nx", "-batch", "-ex", "set debuginfod enabled off", "-x", script])
+    let mut gdb = Command::new("gdb");
+    gdb.args(["-nx", "-batch", "-ex", "set debuginfod enabled off", "-x", script])
         .args(commands.iter().flat_map(|command| ["-ex", command]))
         .arg("--args")
         .arg(std::env::current_exe().unwrap())
         .args([TEST, "--exact", "--nocapture"])
-        .env(CHILD, "1")
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        .env(CHILD, "1");
+    let output = run(&mut gdb, b"");
+    let text = text(&output.stdout) + &text(&output.stderr);
     if text.contains("not permitted") {
         return eprintln!("gdb may not trace here: nothing tested");
     }

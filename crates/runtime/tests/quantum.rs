@@ -1,13 +1,14 @@
-//! Time slices: threads that never poll take turns, and no preemption happens where nobody waits.
+//! Time slices: threads that never poll take turns, and no preemption happens if no thread waits.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tailwater::{debug, thread, time};
 
 #[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc;
+static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
 
-/// A machine may stop this process for long; a runtime without time slices stands still for ever.
+/// Maximum wait: a machine may stop this process for long; a runtime without time slices would hang
+/// for ever.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]

@@ -1,4 +1,5 @@
-//! In which order the threads of a single kthread run, and where their stacks lie. One runtime per process, so one test function runs all.
+//! The order in which the threads of a single kthread run, and the positions of their stacks. One
+//! runtime per process, so one test function runs all.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -8,7 +9,7 @@ use tailwater::sync::Mutex;
 use tailwater::thread;
 
 #[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc;
+static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
 
 /// More than a run queue holds, so that some overflow.
 const MANY: usize = 400;
@@ -49,7 +50,7 @@ fn a_late_thread_runs_after_those_that_overflowed_the_run_queue() {
     assert!(order.lock().unwrap().iter().copied().eq(0..=MANY), "{order:?}");
 }
 
-/// Where in its page the caller's stack stands, to a line.
+/// Returns the position of the caller's stack in its page, in cache lines.
 #[inline(never)]
 fn line_in_page() -> usize {
     let here = 0_u8;
@@ -62,16 +63,16 @@ fn stacks_of_many_threads_share_no_set_of_a_cache() {
     assert!(lines.len() > PAGE / LINE * 3 / 4, "only at {lines:?}");
 }
 
-/// Yields until `done` says so, but not for ever.
+/// Yields until `done` returns true, with a bound.
 fn yield_until(done: impl Fn() -> bool, what: &str) {
-    const MOST: usize = 20_000_000;
-    for _ in 0..MOST {
+    const MAX_YIELDS: usize = 20_000_000;
+    for _ in 0..MAX_YIELDS {
         if done() {
             return;
         }
         thread::yield_now();
     }
-    panic!("{what} after {MOST} yields");
+    panic!("{what} after {MAX_YIELDS} yields");
 }
 
 fn who_yields_lets_run_what_overflowed_the_run_queue() {
@@ -83,8 +84,8 @@ fn who_yields_lets_run_what_overflowed_the_run_queue() {
             thread::spawn(move || {
                 for round in 1..=ROUNDS {
                     arrived.fetch_add(1, Ordering::Relaxed);
-                    let everybody = || arrived.load(Ordering::Relaxed) >= round * MANY;
-                    yield_until(everybody, "threads that could run have not");
+                    let all_arrived = || arrived.load(Ordering::Relaxed) >= round * MANY;
+                    yield_until(all_arrived, "threads that could run have not");
                 }
             })
         })

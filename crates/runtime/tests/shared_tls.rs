@@ -1,4 +1,5 @@
-//! User threads that share their kthread's thread-local storage: the library itself must work without blocks of their own.
+//! User threads that share their kthread's thread-local storage: the library itself must work
+//! without blocks of their own.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -9,13 +10,13 @@ use tailwater::sync::{Condvar, Mutex, channel};
 use tailwater::thread;
 
 #[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc;
+static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
 
 thread_local! {
     static COUNT: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Reads and writes in one go: no switch in between.
+/// Reads and writes without a switch in between.
 #[inline(never)]
 fn count() -> u32 {
     COUNT.with(|count| count.replace(count.get() + 1))
@@ -73,7 +74,8 @@ fn more_threads_than_a_queue_holds() {
 
 #[test]
 fn a_runtime_with_shared_thread_locals_does_all_that_needs_none() {
-    // SAFETY: the threads here use a thread-local within `count` only; what std keeps for a panic is used up before the next switch.
+    // SAFETY: the threads here use a thread-local within `count` only; what std keeps for a panic
+    // is used up before the next switch.
     let builder = unsafe { tailwater::Builder::new().kthreads(1).shared_tls() };
     builder
         .run(|| {

@@ -1,5 +1,5 @@
-//! TCP sockets on user threads, through the public API, standalone: both ends in one process, over the loopback queue. One runtime per process, so one test
-//! function runs all.
+//! TCP sockets on user threads, through the public API, standalone: both ends in one process, over
+//! the loopback queue. One runtime per process, so one test function runs all.
 
 use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::net::{Shutdown, SocketAddr};
@@ -8,7 +8,7 @@ use tailwater::net::{Congestion, TcpKeepalive, TcpListener, TcpOptions, TcpStrea
 use tailwater::thread;
 
 #[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc;
+static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
 
 #[test]
 fn streams_behave_like_those_of_std() {
@@ -52,7 +52,7 @@ fn listen() -> (TcpListener, SocketAddr) {
     (listener, address)
 }
 
-/// The two ends of a connection: client, server.
+/// Returns the two ends of a connection: client, server.
 fn pair() -> (TcpStream, TcpStream) {
     pair_with(&TcpOptions::new())
 }
@@ -66,7 +66,7 @@ fn pair_with(options: &TcpOptions) -> (TcpStream, TcpStream) {
     (client, server)
 }
 
-/// Bytes that tell where in the stream they are.
+/// Returns bytes that identify their position in the stream.
 fn pattern(from: usize, len: usize) -> Vec<u8> {
     (from..from + len).map(|i| (i ^ (i >> 8) ^ (i >> 16)) as u8).collect()
 }
@@ -208,7 +208,7 @@ fn a_linger_time_waits_for_the_peer() {
     let mut all = String::new();
     client.read_to_string(&mut all).unwrap();
     assert_eq!(all, "all of it");
-    // A peer that reads nothing: the time is up first.
+    // A peer that reads nothing: the timeout passes first.
     let options = TcpOptions::new().receive_buffer(4096);
     let (client, mut server) = pair_with(&options);
     server.set_linger(Some(Duration::from_millis(50))).unwrap();
@@ -254,14 +254,14 @@ fn a_non_blocking_stream_never_waits() {
     assert_eq!(kind((&client).read(&mut [0])), ErrorKind::WouldBlock);
     let mut sent = 0;
     let full = 'full: {
-        // The peer's buffer, this side's, and what is on its way between them.
+        // The peer's buffer, this side's, and the data in flight between them.
         for _ in 0..10_000 {
             match (&client).write(&[7; 1000]) {
                 Ok(len) => sent += len,
                 Err(error) => break 'full error,
             }
         }
-        panic!("{sent} bytes went into a connection that nobody reads");
+        panic!("{sent} bytes went into a connection that the peer does not read");
     };
     assert_eq!(full.kind(), ErrorKind::WouldBlock);
     drop(client);
@@ -334,7 +334,7 @@ fn a_full_accept_queue_makes_clients_wait() {
     let after = tailwater::net::counters();
     assert_eq!(after.tcp_accepted - before.tcp_accepted, 2);
     assert_eq!(after.tcp_listen_overflows - before.tcp_listen_overflows, 1);
-    // One that waits gets in when its SYN is repeated after there is room.
+    // A waiting client is accepted when its SYN is repeated after there is room.
     let late = thread::spawn(move || TcpStream::connect(address).unwrap());
     for client in &first {
         assert_eq!(listener.accept().unwrap().1, client.local_addr().unwrap());
@@ -346,7 +346,7 @@ fn a_full_accept_queue_makes_clients_wait() {
 fn a_closed_listener_resets_who_was_not_accepted() {
     let (listener, address) = listen();
     let mut client = TcpStream::connect(address).unwrap();
-    // Until the server's side has seen the handshake's end it knows of no connection.
+    // Until the server's side has seen the end of the handshake, it has no connection.
     let before = tailwater::net::counters().tcp_accepted;
     let another = TcpStream::connect(address).unwrap();
     while tailwater::net::counters().tcp_accepted == before {
@@ -423,7 +423,7 @@ fn reader_and_writer_threads_share_a_stream() {
     }
 }
 
-/// Copies one direction, then says so.
+/// Copies one direction, then closes it.
 fn forward(from: &TcpStream, to: &TcpStream) {
     let mut buf = [0; 8192];
     loop {
@@ -443,7 +443,7 @@ fn a_relay_between_two_streams_carries_everything() {
     let there = thread::spawn(move || forward(&front, &back));
     let home = thread::spawn(move || forward(&back2, &front2));
     let serving = thread::spawn(move || {
-        // Records: a length, then so many bytes, answered in kind, as TLS would.
+        // Records: a length, then that many bytes, answered in the same format, as TLS does.
         let mut stream = server;
         let mut length = [0; 2];
         while stream.read_exact(&mut length).is_ok() {

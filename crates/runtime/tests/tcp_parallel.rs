@@ -1,5 +1,5 @@
-//! TCP sockets under contention: more kthreads than cores, threads that are preempted by signal in the middle of anything, connections that are processed on
-//! one kthread and read on another.
+//! TCP sockets under contention: more kthreads than cores, threads that are preempted by signal at
+//! any point, connections that are processed on one kthread and read on another.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr};
@@ -10,7 +10,7 @@ use tailwater::net::{TcpListener, TcpOptions, TcpStream};
 use tailwater::thread;
 
 #[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc;
+static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
 
 #[test]
 fn streams_migrate_between_kthreads_and_lose_nothing() {
@@ -19,7 +19,7 @@ fn streams_migrate_between_kthreads_and_lose_nothing() {
         .quantum(Duration::from_micros(200))
         .run(|| {
             let stop = Arc::new(AtomicBool::new(false));
-            // Threads that never wait: without time slices nobody else would run.
+            // Threads that never wait: without time slices no other thread would run.
             let hogs: Vec<_> = (0..3)
                 .map(|_| {
                     let stop = Arc::clone(&stop);
@@ -120,7 +120,7 @@ fn connections_come_and_go_from_many_threads() {
                     let mut stream = options.connect(address).unwrap();
                     stream.write_all(&[client, round]).unwrap();
                     match round % 3 {
-                        // Closed in each way there is.
+                        // Closed in each possible way.
                         0 => {
                             let mut back = [0; 2];
                             stream.read_exact(&mut back).unwrap();
@@ -173,7 +173,7 @@ fn one_stream_is_written_by_many_and_read_by_many() {
     assert_eq!(total, [0, 2000, 2000, 2000, 2000]);
 }
 
-/// All connections are closed in the end, whoever closed first.
+/// Waits until all connections are closed, whichever side closed first.
 fn nothing_is_left() {
     for _ in 0..2000 {
         if tailwater::net::counters().tcp_connections == 0 {

@@ -1,4 +1,5 @@
-//! `tailwater::thread` through its public surface, in a standalone runtime. One runtime per process, so one test function runs all.
+//! `tailwater::thread` through its public surface, in a standalone runtime. One runtime per
+//! process, so one test function runs all.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant};
 use tailwater::thread;
 
 #[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc;
+static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -89,7 +90,7 @@ fn unpark_and_park_never_lose_each_other() {
         turn.store(2 * i + 1, Ordering::Release);
         other.thread().unpark();
         while turn.load(Ordering::Acquire) != 2 * i + 2 {
-            // Every third time with a timer that never matters, or fires at any moment.
+            // Every third time with a timer that has no effect, or fires at any moment.
             match i % 3 {
                 0 => thread::park(),
                 1 => thread::park_timeout(LONG),
@@ -238,7 +239,8 @@ fn results_of_detached_threads_may_use_thread_locals() {
     thread_local! {
         static LATE: RefCell<Option<Late>> = const { RefCell::new(None) };
     }
-    /// A result that fills a thread-local when it is dropped, after the thread's destructors have run.
+    /// A result that fills a thread-local when it is dropped, after the thread's destructors have
+    /// run.
     struct Fills;
     impl Drop for Fills {
         fn drop(&mut self) {
@@ -269,12 +271,12 @@ fn builders_choose_names_and_stacks() {
     if let Err(error) = unmappable {
         assert_eq!(error.kind(), std::io::ErrorKind::OutOfMemory, "{error}");
     }
-    // Deeper than the 256 KiB of other stacks by far.
+    // Far deeper than the 256 KiB of other stacks.
     let deep = thread::Builder::new().stack_size(16 << 20).spawn(|| depth(40_000)).unwrap();
     assert_eq!(deep.join().unwrap(), 40_000);
 }
 
-/// Uses more than 100 bytes of stack a level.
+/// Uses more than 100 bytes of stack per level.
 #[inline(never)]
 fn depth(levels: u64) -> u64 {
     let frame = std::hint::black_box([levels; 12]);
@@ -291,7 +293,8 @@ fn stacks_of_other_sizes_are_recycled() {
     };
     let places: HashSet<_> = (0..500).map(|_| here(1 << 20)).collect();
     assert!(places.len() <= 8, "{} mappings for threads that ran one at a time", places.len());
-    // Several at once, again and again, on all kthreads: a stack must not be taken while its last thread stands on it.
+    // Several at once, repeatedly, on all kthreads: a stack must not be taken while its last thread
+    // still uses it.
     for round in 0..200 {
         let threads: Vec<_> = (0..8u64)
             .map(|i| thread::Builder::new().stack_size(64 << 10).spawn(move || depth(i * 10)).unwrap())

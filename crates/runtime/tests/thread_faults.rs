@@ -1,27 +1,26 @@
-//! What a program prints when a user thread panics or overflows its stack. Each test runs itself in a child process.
+//! The output of a program when a user thread panics or overflows its stack. Each test runs itself
+//! in a child process.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output};
 use tailwater::thread;
 
 #[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc;
+static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
 
 const CHILD: &str = "TAILWATER_TEST_CHILD";
 
-/// Runs `main` in a process of its own, which is this test again, and returns how it ended and what it wrote to standard error.
+/// Runs `main` in its own process, which is this test again, and returns its status and standard
+/// error.
 fn in_child(test: &str, main: impl FnOnce()) -> (Output, String) {
     if std::env::var(CHILD).is_ok_and(|running| running == test) {
         main();
         std::process::exit(0);
     }
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args([test, "--exact", "--nocapture"])
-        .env(CHILD, test)
-        .env("RUST_BACKTRACE", "0")
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args([test, "--exact", "--nocapture"]).env(CHILD, test).env("RUST_BACKTRACE", "0");
+    let output = tailwater_testkit::run(&mut command, b"");
+    let text = tailwater_testkit::text(&output.stderr);
     (output, text)
 }
 

@@ -1,4 +1,5 @@
-//! User threads in a standalone runtime, through the public API. One runtime per process, so one test function runs all.
+//! User threads in a standalone runtime, through the public API. One runtime per process, so one
+//! test function runs all.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -9,7 +10,7 @@ use tailwater::sync::{Condvar, Mutex};
 use tailwater::thread;
 
 #[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc;
+static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
 
 thread_local! {
     static LOCAL: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
@@ -67,7 +68,8 @@ fn thread_locals_belong_to_the_user_thread_and_are_destroyed() {
                     assert!(v.is_empty(), "thread {i} inherited thread-locals");
                     for round in 0..20 {
                         v.push(i);
-                        // A borrow held over a switch: any mix-up of blocks panics here or corrupts the vector.
+                        // A borrow held over a switch: any mix-up of blocks panics here or corrupts
+                        // the vector.
                         thread::yield_now();
                         assert_eq!(v.len(), round + 1);
                     }
@@ -99,7 +101,8 @@ fn sleeping_threads_wake_in_order_of_their_deadlines() {
         })
         .collect();
     threads.into_iter().for_each(|t| t.join().unwrap());
-    // Deadlines 10 ms apart: a machine that stalls longer may legitimately swap them, and says so by its clock.
+    // Deadlines 10 ms apart: a machine that stalls longer may legitimately swap them, which its
+    // clock shows.
     if start.elapsed() < Duration::from_millis(40) {
         assert_eq!(*order.lock().unwrap(), [10, 20, 30]);
     }
@@ -187,7 +190,7 @@ fn ordinary_threads_wake_user_threads() {
                     *pair.0.lock().unwrap() += 1;
                     pair.1.notify_all();
                 }
-                // And the other way round: an OS thread waits for a user thread it starts.
+                // The other direction: an OS thread waits for a user thread that it starts.
                 thread::spawn(|| 7).join().unwrap()
             })
         })

@@ -4,7 +4,7 @@ use tailwater::thread;
 use tailwater::time::{Duration, Instant, MissedTicks, interval, sleep, sleep_until};
 
 #[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc;
+static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
 
 #[test]
 fn waits_are_never_short() {
@@ -28,7 +28,7 @@ fn a_sleep_lasts_at_least_as_long_as_asked() {
         assert!(Instant::now() >= deadline);
     }
     sleep_until(Instant::now() - Duration::from_millis(1));
-    // For ever is no overflow: the thread is still asleep when the runtime is asked to forget it.
+    // `Duration::MAX` does not overflow: the thread still sleeps when the runtime ends.
     let forever = thread::spawn(|| sleep(Duration::MAX));
     sleep(Duration::from_millis(1));
     assert!(!forever.is_finished());

@@ -1,5 +1,6 @@
-//! UDP sockets on user threads, through the public API, standalone. One kthread and no preemption: a thread runs until it blocks,
-//! so "all are waiting now" is a fact and not a hope. One runtime per process, so one test function runs all.
+//! UDP sockets on user threads, through the public API, standalone. One kthread and no preemption:
+//! a thread runs until it blocks, so "all are waiting now" is a fact and not a hope. One runtime
+//! per process, so one test function runs all.
 
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -11,7 +12,7 @@ use tailwater::sync::Mutex;
 use tailwater::thread;
 
 #[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc;
+static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
 
 #[test]
 fn sockets_behave_like_those_of_std() {
@@ -94,7 +95,7 @@ fn a_socket_for_both_families_shows_ipv4_as_mapped() {
     let (len, from) = both.recv_from(&mut buf).unwrap();
     let mapped = SocketAddr::new(Ipv4Addr::LOCALHOST.to_ipv6_mapped().into(), at_four.port());
     assert_eq!((&buf[..len], from), (&b"four"[..], mapped));
-    // Back to the address as it was shown, and connected to it.
+    // Sent to the address as it was reported, and connected to it.
     both.send_to(b"back", from).unwrap();
     assert_eq!(four.recv_from(&mut buf).unwrap().0, 4);
     both.connect(from).unwrap();
@@ -143,7 +144,7 @@ fn waiting_threads_are_served_in_order_one_datagram_each() {
     }
     for thread in threads {
         let (place, datagram) = thread.join().unwrap();
-        assert_eq!(place, datagram, "who waited longest gets the oldest");
+        assert_eq!(place, datagram, "the thread that waited longest gets the oldest");
     }
     b.set_nonblocking(true).unwrap();
     assert_eq!(b.recv(&mut [0; 8]).unwrap_err().kind(), ErrorKind::WouldBlock);
@@ -161,7 +162,7 @@ fn a_peek_leaves_the_datagram_and_passes_its_wake_up_on() {
             (buf[..len].to_vec(), from)
         })
     };
-    // Both peeks wait longer than the receiver; one datagram must do for all three.
+    // Both peeks wait longer than the receiver; one datagram must be enough for all three.
     let threads = [spawn(true), spawn(true), spawn(false)];
     let_others_block(&started, 3);
     a.send_to(b"one", at_b).unwrap();
@@ -205,7 +206,7 @@ fn a_non_blocking_socket_never_waits() {
     assert_eq!(b.recv(&mut [0; 8]).unwrap(), 3);
 }
 
-/// An address at which nobody listens.
+/// Returns an address without a listener.
 fn closed_port() -> SocketAddr {
     bind().1
 }

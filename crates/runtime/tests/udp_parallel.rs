@@ -1,4 +1,5 @@
-//! UDP sockets under contention: more kthreads than cores, threads that share sockets, timeouts that race datagrams.
+//! UDP sockets under contention: more kthreads than cores, threads that share sockets, timeouts
+//! that race datagrams.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -8,7 +9,7 @@ use tailwater::net::UdpSocket;
 use tailwater::thread;
 
 #[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc;
+static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
 
 #[test]
 fn sockets_shared_by_many_threads_lose_and_repeat_nothing() {
@@ -71,7 +72,8 @@ fn every_request_gets_its_own_reply() {
     assert_eq!(served.load(Ordering::Relaxed), CLIENTS * REQUESTS);
 }
 
-/// Readers give up after a few microseconds, about when datagrams come: each datagram is read by exactly one of them.
+/// Readers give up after a few microseconds, about when datagrams arrive: each datagram is read by
+/// exactly one of them.
 fn datagrams_and_timeouts_race_without_loss() {
     const DATAGRAMS: u64 = 5000;
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -85,7 +87,7 @@ fn datagrams_and_timeouts_race_without_loss() {
                 let mut read = Vec::new();
                 let mut buf = [0; 8];
                 loop {
-                    // Before the read: what was sent before `done` must still be found.
+                    // Before the read: a datagram sent before `done` must still be found.
                     let last = done.load(Ordering::Acquire);
                     match socket.recv(&mut buf) {
                         Ok(_) => read.push(u64::from_le_bytes(buf)),

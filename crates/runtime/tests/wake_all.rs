@@ -1,4 +1,5 @@
-//! Waking everybody: very many waiters, waits that time out meanwhile, and threads that come too late.
+//! Waking many threads: very many waiters, waits that time out meanwhile, and threads that arrive
+//! too late.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,14 +10,14 @@ use tailwater::sync::{Condvar, Event, Mutex, channel};
 use tailwater::thread;
 
 #[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc;
+static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
 
-/// How long the machine may take for what has to happen sooner or later.
+/// Maximum wait for events that must happen eventually.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]
 fn waking_everybody() {
-    // One kthread: whoever runs keeps all others from running.
+    // One kthread: a running thread keeps all others from running.
     let run = tailwater::Builder::new().kthreads(1).quantum(Duration::from_micros(50)).run(|| {
         whoever_wakes_very_many_can_be_interrupted();
         each_wait_ends_by_the_wake_or_by_its_timeout();
@@ -65,7 +66,7 @@ fn whoever_wakes_very_many_can_be_interrupted() {
         if passed_meanwhile > 0 {
             return;
         }
-        assert!(start.elapsed() < PATIENCE, "nobody has ever run while the wake was in progress");
+        assert!(start.elapsed() < PATIENCE, "no thread has ever run while the wake was in progress");
     }
 }
 
@@ -73,7 +74,7 @@ fn each_wait_ends_by_the_wake_or_by_its_timeout() {
     let clock = tailwater_shm::Clock::calibrate(5);
     let mut by_timeout = 0;
     let start = Instant::now();
-    // Until both kinds have been seen in plenty.
+    // Until both kinds have occurred often enough.
     while by_timeout < 500 {
         assert!(start.elapsed() < PATIENCE, "no wait times out");
         let gate = Arc::new(SpinLock::new(WaitList::new()));
@@ -82,17 +83,19 @@ fn each_wait_ends_by_the_wake_or_by_its_timeout() {
             .map(|i| {
                 let (gate, woken) = (Arc::clone(&gate), Arc::clone(&woken));
                 thread::spawn(move || {
-                    // Every second one, at about the time of the wake.
+                    // Every second wait has a timeout at about the time of the wake.
                     let timeout = clock.from_ns(100_000 + i * 37 % 800_000);
                     let deadline = (i % 2 == 0).then(|| tailwater_shm::clock::now() + timeout);
-                    if wait::wait(gate.lock(), |list| list, deadline) == WaitOutcome::Woken {
+                    // SAFETY: the list is all that the lock guards, and it stays there.
+                    let outcome = unsafe { wait::wait(gate.lock(), |list| list, deadline) };
+                    if outcome == WaitOutcome::Woken {
                         woken.fetch_add(1, Ordering::Relaxed);
                     }
                 })
             })
             .collect();
         let mut told = 0;
-        // Those without a deadline have to be woken.
+        // Waits without a deadline must be woken.
         while threads.iter().any(|thread| !thread.is_finished()) {
             told += wait::wake_all(gate.lock(), |list| list);
             thread::sleep(Duration::from_micros(300));
@@ -105,7 +108,7 @@ fn each_wait_ends_by_the_wake_or_by_its_timeout() {
 }
 
 fn who_waits_again_is_not_woken_twice() {
-    // How many threads have begun to wait, and how often one was woken.
+    // Number of threads that have begun to wait, and number of wakes.
     let shared = Arc::new((Mutex::new((0u64, 0u64)), Condvar::new()));
     let threads = waiters(1000, {
         let shared = Arc::clone(&shared);
@@ -127,7 +130,7 @@ fn who_waits_again_is_not_woken_twice() {
         while shared.0.lock().unwrap().1 < round * 1000 {
             thread::yield_now();
         }
-        assert_eq!(shared.0.lock().unwrap().1, round * 1000, "somebody was woken twice");
+        assert_eq!(shared.0.lock().unwrap().1, round * 1000, "a thread was woken twice");
     }
     join(threads);
 }

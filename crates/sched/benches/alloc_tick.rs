@@ -1,8 +1,8 @@
-//! What one look costs the IOKernel: every core and every kthread, on machines of 1, 16 and 128 cores.
+//! Cost of one look of the IOKernel at every core and kthread, on machines of 1, 16 and 128 cores.
 //!
-//! One runtime per four cores, with eight kthreads. `quiet`: all cores busy, nothing waits. `saturated`: every runtime is
-//! congested and there is no core to be had. Beside it, the two events that answer
-//! at once.
+//! The machines have one runtime per four cores, with eight kthreads each. `quiet`: all cores are
+//! busy and nothing waits. `saturated`: every runtime is congested and no core is available. Two
+//! further benchmarks measure the events that are answered at once.
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use std::hint::black_box;
@@ -21,7 +21,7 @@ struct Machine {
 }
 
 impl Machine {
-    /// All cores busy, one share for each runtime.
+    /// Creates a machine whose cores are all busy, shared evenly among the runtimes.
     fn busy(cores: u16) -> Self {
         let topology = Topology::uniform(cores, 2, 1).expect("1 to 128 cores");
         let mut ledger = Ledger::new(topology);
@@ -45,7 +45,7 @@ impl Machine {
         Self { ledger, obs, policy, now: Nanos::ZERO }
     }
 
-    /// Two user threads wait at each runtime's first kthread, for ever.
+    /// Makes two user threads wait at each runtime's first kthread, for ever.
     fn congested(mut self) -> Self {
         for &runtime in self.ledger.runtimes() {
             self.obs.kthread_mut(KthreadId::new(runtime, 0)).expect("attached").runq_tail = 2;
@@ -59,7 +59,7 @@ impl Machine {
         self.policy.tick(View { now: self.now, obs: &self.obs, ledger: &self.ledger }, actions);
     }
 
-    /// Carries the actions out at once: victims cede, successors run.
+    /// Carries the actions out at once: victims cede and their successors run.
     fn carry_out(&mut self, actions: &[Action]) {
         for action in actions {
             self.ledger.apply(action, self.now).expect("decided on this ledger");
@@ -84,7 +84,7 @@ fn alloc_tick(criterion: &mut Criterion) {
                 black_box(&actions);
             });
         });
-        // Latency-critical runtimes take what they may of the others first.
+        // Latency-critical runtimes first take the cores that they may preempt.
         let mut saturated = Machine::busy(cores).congested();
         for _ in 0..1000 {
             saturated.look(&mut actions);
@@ -100,8 +100,9 @@ fn alloc_tick(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// A core's round trip, as on the two-core machine: a packet wakes a service, which preempts a batch job, serves and idles;
-/// the batch job gets its core back. Two events and all that they enter into the ledger.
+/// Measures a core's round trip on a two-core machine. A packet wakes a service, which preempts a
+/// batch job, serves the packet and idles; then the batch job gets its core back. That is two
+/// events, with everything they enter into the ledger.
 fn alloc_round_trip(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("alloc_round_trip");
     let mut actions = Vec::with_capacity(4);

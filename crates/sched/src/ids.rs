@@ -1,11 +1,13 @@
 //! Names of cores, runtimes and kthreads, and the unit of time.
 //!
-//! Plain values without behaviour. They exist so that two integers of different meaning cannot change places.
+//! They are plain values without behaviour, so that two integers of different meaning cannot be
+//! exchanged by mistake.
 
 use core::fmt;
 use core::ops::{Add, Sub};
 
-/// A managed CPU by the number the operating system gives it, not by its position in a [`crate::topology::Topology`].
+/// A managed CPU by the number the operating system gives it, not by its position in a
+/// [`crate::topology::Topology`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CoreId(pub u16);
 
@@ -23,7 +25,7 @@ pub struct KthreadId {
 }
 
 impl KthreadId {
-    /// The `index`-th kthread of `runtime`.
+    /// Names the `index`-th kthread of `runtime`.
     #[must_use]
     pub const fn new(runtime: RuntimeId, index: u16) -> Self {
         Self { runtime, index }
@@ -48,9 +50,11 @@ impl fmt::Display for KthreadId {
     }
 }
 
-/// Nanoseconds: a point in time since an origin of the caller's choice, or the distance between two such points.
+/// Nanoseconds: a point in time since an origin of the caller's choice, or the distance between two
+/// such points.
 ///
-/// Arithmetic saturates: a clock that steps back yields a distance of zero, never a panic or a huge number.
+/// Arithmetic saturates: a clock that steps back yields a distance of zero, never a panic or a huge
+/// number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Nanos(pub u64);
 
@@ -58,19 +62,19 @@ impl Nanos {
     /// The origin, and the empty distance.
     pub const ZERO: Self = Self(0);
 
-    /// `micros` microseconds; saturates at the largest representable value.
+    /// Converts microseconds; saturates at the largest representable value.
     #[must_use]
     pub const fn from_micros(micros: u64) -> Self {
         Self(micros.saturating_mul(1_000))
     }
 
-    /// `millis` milliseconds; saturates at the largest representable value.
+    /// Converts milliseconds; saturates at the largest representable value.
     #[must_use]
     pub const fn from_millis(millis: u64) -> Self {
         Self(millis.saturating_mul(1_000_000))
     }
 
-    /// How long ago `earlier` was; zero when it lies in the future.
+    /// Returns how long ago `earlier` was; zero if it lies in the future.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Self {
         Self(self.0.saturating_sub(earlier.0))
@@ -102,6 +106,7 @@ impl fmt::Display for Nanos {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use heap::string::ToString;
 
     #[test]
     fn a_clock_that_steps_back_yields_no_time_at_all() {

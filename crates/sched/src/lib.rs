@@ -1,17 +1,24 @@
-//! Who gets a core, which core, and which request next: pure decisions.
+//! Pure decisions: which runtime gets a core, which core, and which request runs next.
 //!
-//! Owns the [`ledger`] of managed cores, the [`topology`] they form, the core-allocation policies in [`alloc`] and the
-//! request-dispatch policies in [`dispatch`].
+//! Owns the [`ledger`] of managed cores, the [`topology`] they form, the core-allocation policies
+//! in [`alloc`] and the request-dispatch policies in [`dispatch`].
 //!
-//! Never reads a clock, makes a system call, takes a lock or touches shared memory: the state, what was observed,
-//! the time and the random seed are arguments, so that the IOKernel, the simulator and the fuzzers drive the same code.
+//! Never reads a clock, makes a system call, takes a lock or touches shared memory. The state, the
+//! observation, the time and the random seed are arguments, so the IOKernel, the simulator and the
+//! fuzzers drive the same code. The crate is `no_std`: there is no clock or system call to reach.
 //!
-//! Neighbours: the IOKernel fills an [`alloc::Observation`] from what runtimes allege about themselves, asks a
-//! [`alloc::Policy`], and carries its [`alloc::Action`]s out on the [`ledger::Ledger`] and on shared memory.
-//! Nothing in this crate trusts an observation: garbage in one costs the runtime it came from, at most.
+//! Neighbours: the IOKernel fills an [`alloc::Observation`] from what runtimes report about
+//! themselves, asks an [`alloc::Policy`], enters the returned [`alloc::Action`]s into the
+//! [`ledger::Ledger`] and carries them out in shared memory. Nothing in this crate trusts an
+//! observation: a false one costs at most the runtime it came from.
 
+#![no_std]
 #![forbid(unsafe_code)]
 
+// Named `heap` because `alloc` is the module of core-allocation policies.
+extern crate alloc as heap;
+
+mod action;
 pub mod alloc;
 pub mod dispatch;
 pub mod ids;

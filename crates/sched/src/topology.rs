@@ -1,13 +1,19 @@
 //! Cores as data: which exist, which share a physical core, which share a socket.
 //!
-//! Owns nothing but the list. It never asks the operating system; whoever does passes the answer to [`Topology::new`].
-//! Invariants, established once by the constructors: cores are in ascending order of id and unique; the sibling relation
-//! is symmetric, transitive, never reflexive, stays inside the list and inside one socket.
+//! Owns only the list. It never asks the operating system; its caller does and passes the answer to
+//! [`Topology::new`].
+//!
+//! Invariants, established by the constructors: cores are in ascending order of id and unique; the
+//! sibling relation is symmetric, transitive, never reflexive, and stays inside the list and inside
+//! one socket.
 
 use crate::ids::CoreId;
+use heap::vec;
+use heap::vec::Vec;
 use thiserror::Error;
 
-/// The most cores one topology may have: far above any machine this runs on, and a bound for whoever sizes by it.
+/// Maximum number of cores in one topology: far above any machine this runs on, and a bound for
+/// tables sized by it.
 pub const MAX_CORES: usize = 1024;
 
 /// One core.
@@ -21,7 +27,7 @@ pub struct Core {
     pub siblings: Vec<CoreId>,
 }
 
-/// Why a list of cores is no topology.
+/// Why a list of cores is not a topology.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum TopologyError {
     /// The list is empty.
@@ -33,7 +39,7 @@ pub enum TopologyError {
     /// The same core is listed twice.
     #[error("{0} is listed twice")]
     Duplicate(CoreId),
-    /// A core is wanted that is not part of this machine.
+    /// A requested core is not part of this machine.
     #[error("{0} does not exist in this topology")]
     Unknown(CoreId),
     /// A core names itself as its sibling.
@@ -46,15 +52,16 @@ pub enum TopologyError {
     UnknownSibling {
         /// The core that names it.
         core: CoreId,
-        /// The one it names.
+        /// The sibling it names.
         sibling: CoreId,
     },
-    /// One core names the other as a sibling and the other disagrees, or their further siblings differ.
+    /// One core names the other as a sibling and the other disagrees, or their further siblings
+    /// differ.
     #[error("{core} and {sibling} disagree about the hyperthreads of their physical core")]
     Disagreement {
         /// The core that names the other.
         core: CoreId,
-        /// The one that disagrees.
+        /// The core that disagrees.
         sibling: CoreId,
     },
     /// Two hyperthreads of one physical core are said to sit on different sockets.
@@ -71,7 +78,8 @@ pub enum TopologyError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Topology {
     cores: Vec<Core>,
-    /// Position by core number, `NOWHERE` where there is none; as long as the largest number requires.
+    /// Position by core number, `NOWHERE` for numbers without a core; as long as the largest number
+    /// requires.
     positions: Vec<u16>,
 }
 
@@ -79,11 +87,11 @@ pub struct Topology {
 const NOWHERE: u16 = u16::MAX;
 
 impl Topology {
-    /// A topology from an explicit list, in any order.
+    /// Creates a topology from an explicit list, in any order.
     ///
     /// # Errors
-    /// [`TopologyError`] says which core is wrong: an empty or over-long list, duplicates, siblings that are unknown, not
-    /// mutual or on another socket.
+    /// [`TopologyError`] says which core is wrong: an empty or over-long list, duplicates, siblings
+    /// that are unknown, not mutual or on another socket.
     pub fn new(mut cores: Vec<Core>) -> Result<Self, TopologyError> {
         if cores.is_empty() {
             return Err(TopologyError::Empty);
@@ -104,12 +112,14 @@ impl Topology {
         Ok(topology)
     }
 
-    /// A made-up machine of cores `0..cores`, `smt` hyperthreads per physical core, physical cores dealt to `sockets`
-    /// in consecutive blocks. As on Linux, hyperthreads of one physical core are numbered `physical` apart:
-    /// on 8 cores with `smt` 2, core 0's sibling is core 4. A remainder that fills no physical core has no siblings.
+    /// Creates a made-up machine of cores `0..cores` with `smt` hyperthreads per physical core;
+    /// physical cores are dealt to `sockets` in consecutive blocks. As on Linux, hyperthreads of
+    /// one physical core are numbered `physical` apart: on 8 cores with `smt` 2, core 0's sibling
+    /// is core 4. A remainder that fills no physical core has no siblings.
     ///
     /// # Errors
-    /// [`TopologyError::Empty`] when `cores`, `smt` or `sockets` is 0, [`TopologyError::TooMany`] over [`MAX_CORES`].
+    /// [`TopologyError::Empty`] if `cores`, `smt` or `sockets` is 0, [`TopologyError::TooMany`]
+    /// over [`MAX_CORES`].
     pub fn uniform(cores: u16, smt: u16, sockets: u16) -> Result<Self, TopologyError> {
         if cores == 0 || smt == 0 || sockets == 0 {
             return Err(TopologyError::Empty);
@@ -129,11 +139,13 @@ impl Topology {
         Self::new((0..cores).map(core).collect())
     }
 
-    /// The part of this machine that consists of `managed` only; siblings outside of it are forgotten.
+    /// Returns the part of this machine that consists of `managed` only; siblings outside it are
+    /// dropped.
     ///
     /// # Errors
-    /// [`TopologyError::Unknown`] names a core that this topology lacks; [`TopologyError::Duplicate`] one named twice;
-    /// [`TopologyError::Empty`] when `managed` is empty.
+    /// [`TopologyError::Unknown`] names a core that this topology lacks;
+    /// [`TopologyError::Duplicate`] one named twice; [`TopologyError::Empty`] if `managed` is
+    /// empty.
     pub fn restrict(&self, managed: &[CoreId]) -> Result<Self, TopologyError> {
         let keep = |&id: &CoreId| {
             let mut core = self.core(id).ok_or(TopologyError::Unknown(id))?.clone();
@@ -143,32 +155,34 @@ impl Topology {
         Self::new(managed.iter().map(keep).collect::<Result<_, _>>()?)
     }
 
-    /// How many cores there are, at least 1.
+    /// Returns how many cores there are, at least 1.
     #[must_use]
     #[allow(clippy::len_without_is_empty)] // never empty
     pub fn len(&self) -> usize {
         self.cores.len()
     }
 
-    /// All cores, ascending by id.
+    /// Returns all cores, ascending by id.
     #[must_use]
     pub fn cores(&self) -> &[Core] {
         &self.cores
     }
 
-    /// One core by its id.
+    /// Returns a core by its id.
     #[must_use]
     pub fn core(&self, id: CoreId) -> Option<&Core> {
         self.cores.get(self.position(id)?)
     }
 
-    /// Where a core stands in [`Topology::cores`]: a dense index for tables that run parallel to it.
+    /// Returns where a core stands in [`Topology::cores`]: a dense index for tables that run
+    /// parallel to it.
     #[must_use]
     pub fn position(&self, id: CoreId) -> Option<usize> {
         self.positions.get(usize::from(id.0)).filter(|&&at| at != NOWHERE).map(|&at| usize::from(at))
     }
 
-    /// The other hyperthreads of the same physical core; empty for a core without, or one that does not exist.
+    /// Returns the other hyperthreads of the same physical core; empty if it has none or the core
+    /// does not exist.
     #[must_use]
     pub fn siblings(&self, id: CoreId) -> &[CoreId] {
         self.core(id).map_or(&[], |core| &core.siblings)
@@ -182,7 +196,8 @@ impl Topology {
             let Some(other) = self.core(sibling) else {
                 return Err(TopologyError::UnknownSibling { core: core.id, sibling });
             };
-            // Mutual and transitive: the group seen from either side is the same set.
+            // The relation is mutual and transitive if the group seen from either side is the same
+            // set.
             let same_group = group(core).eq(group(other));
             if !same_group {
                 return Err(TopologyError::Disagreement { core: core.id, sibling });
@@ -195,7 +210,7 @@ impl Topology {
     }
 }
 
-/// A core and its siblings, ascending; the siblings are sorted.
+/// Returns a core and its siblings, ascending; the siblings are sorted.
 fn group(core: &Core) -> impl Iterator<Item = CoreId> + '_ {
     let (below, above) = core.siblings.split_at(core.siblings.partition_point(|id| *id < core.id));
     below.iter().copied().chain([core.id]).chain(above.iter().copied())

@@ -1,8 +1,10 @@
-//! What core-allocation policies owe, whatever happens: random histories on made-up machines of 1 to 128 cores.
+//! The obligations of core-allocation policies under any history: random histories on made-up
+//! machines of 1 to 128 cores.
 //!
-//! The world asserts after every action: the ledger accepts it (so no core has two owners), a busy guaranteed core is
-//! never taken, best effort never takes a busy latency-critical core, nobody is their own victim, nobody on hold is served.
-//! A failing case prints the operations that reproduce it.
+//! The world asserts after every action that the ledger accepts it (so no core has two owners),
+//! that a busy guaranteed core is never taken, that best effort never takes a busy latency-critical
+//! core, that no runtime is its own victim, and that none on hold is served. A failing case prints
+//! the operations that reproduce it.
 
 mod world;
 
@@ -112,7 +114,7 @@ fn play<P: Policy>(policy: P, case: &Case, after_look: impl Fn(&World<P>)) -> Wo
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 192, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig::with_cases(192))]
 
     #[test]
     fn no_core_is_free_or_idled_on_while_a_runtime_is_in_need(case in case(false)) {
@@ -164,8 +166,8 @@ proptest! {
             world.work(slot, 1);
             RuntimeId(slot)
         }).collect();
-        // A turn: the quantum, the look that ends it, and the hand-off (looks). In the worst case on one core all others
-        // have theirs before.
+        // A turn: the quantum, the look that ends it, and the hand-off (looks). In the worst case
+        // on one core all others have theirs before.
         let turn = quantum + 1 + 3;
         let longest = turn * (runtimes.len() as u64 + 1);
         let mut waited = vec![0; runtimes.len()];

@@ -1,7 +1,8 @@
 //! The policies that think in targets (Arachne, IX, delay threshold) owe what every policy owes.
 //!
-//! Random histories in the world of `world`, which asserts after every action that the ledger accepts it, that no busy
-//! guaranteed core is taken, and that nobody on hold is served. A failing case prints its seed.
+//! Random histories in the world of `world`, which asserts after every action that the ledger
+//! accepts it, that no busy guaranteed core is taken, and that no runtime on hold is served. A
+//! failing case prints its seed.
 
 #[expect(dead_code, reason = "shared with the tests of congestion detection, which ask more of it")]
 mod world;
@@ -100,7 +101,8 @@ fn equal_histories_decide_equally() {
     }
 }
 
-/// Looks until a service whose backlog outgrows its cores has `want` of them; the batch job holds the rest.
+/// Looks until a service whose backlog outgrows its cores has `want` of them; the batch job holds
+/// the rest.
 fn looks_to_grow<P: Policy>(policy: P, want: u16) -> usize {
     let mut world = World::new(Topology::uniform(4, 1, 1).unwrap(), policy, 1);
     let spec = |max, class| RuntimeSpec { guaranteed: 0, max, kthreads: max, class };

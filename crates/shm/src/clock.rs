@@ -1,15 +1,18 @@
-//! The cycle clock: time stamps that cost a few nanoseconds and mean the same in every process of the machine.
+//! The cycle clock: time stamps that cost a few nanoseconds and mean the same in every process of
+//! the machine.
 //!
-//! Owns the reading of the time-stamp counter (TSC) and its calibration against `CLOCK_MONOTONIC`. The IOKernel
-//! calibrates once and publishes the frequency in each region's header, so that a deadline written by a runtime and read
-//! by the IOKernel is in one unit. Needs an invariant TSC (every x86-64 since 2008; [`Clock::invariant`] tells).
+//! Owns the reading of the time-stamp counter (TSC) and its calibration against `CLOCK_MONOTONIC`.
+//! The IOKernel calibrates once and publishes the frequency in each region's header, so that a
+//! deadline written by a runtime and read by the IOKernel is in one unit. Needs an invariant TSC
+//! (every x86-64 since 2008; [`Clock::invariant`] checks).
 
 use rustix::time::{ClockId, clock_gettime};
 
 /// A point in time or a length of time in TSC cycles.
 pub type Cycles = u64;
 
-/// Reads the time-stamp counter: about 10 ns on a VM. Not ordered against surrounding loads and stores.
+/// Reads the time-stamp counter: about 10 ns on a VM. Not ordered against surrounding loads and
+/// stores.
 #[inline(always)]
 pub fn now() -> Cycles {
     // SAFETY: RDTSC exists on every x86-64 processor and has no precondition in user mode.
@@ -24,7 +27,8 @@ pub fn monotonic_ns() -> u64 {
 
 /// Converts between cycles and nanoseconds.
 ///
-/// Conversions are multiply-and-shift with 32 fractional bits: relative error below 1e-8 for spans up to an hour.
+/// Conversions are multiply-and-shift with 32 fractional bits: relative error below 1e-8 for spans
+/// up to an hour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Clock {
     hz: u64,
@@ -33,10 +37,11 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// A clock of known frequency.
+    /// Returns a clock of known frequency.
     ///
     /// # Panics
-    /// If `hz` is outside 100 MHz to 100 GHz: no x86-64 TSC runs there, so the number came from a bug.
+    /// If `hz` is outside 100 MHz to 100 GHz: no x86-64 TSC runs there, so the number came from a
+    /// bug.
     pub fn from_hz(hz: u64) -> Self {
         assert!((100_000_000..=100_000_000_000).contains(&hz), "TSC frequency {hz} Hz is not plausible");
         let one = 1u128 << 32;
@@ -47,7 +52,8 @@ impl Clock {
         }
     }
 
-    /// Measures the TSC against `CLOCK_MONOTONIC` for about `span_ms` milliseconds (5 gives 1e-5, 50 gives 1e-6).
+    /// Measures the TSC against `CLOCK_MONOTONIC` for about `span_ms` milliseconds (5 gives 1e-5,
+    /// 50 gives 1e-6).
     pub fn calibrate(span_ms: u64) -> Self {
         let (c0, n0) = Self::pair();
         let end = n0 + span_ms.max(1) * 1_000_000;
@@ -59,7 +65,8 @@ impl Clock {
         Self::from_hz(hz as u64)
     }
 
-    /// One (cycles, nanoseconds) reading: the tightest of sixteen, so that a descheduled reading is not used.
+    /// One (cycles, nanoseconds) reading: the tightest of sixteen, so that a descheduled reading is
+    /// not used.
     fn pair() -> (Cycles, u64) {
         let mut best = (u64::MAX, 0, 0);
         for _ in 0..16 {
@@ -92,7 +99,8 @@ impl Clock {
         if c > u128::from(u64::MAX) { u64::MAX } else { c as u64 }
     }
 
-    /// Whether the processor promises a TSC that ticks at one rate in all power states (CPUID 8000_0007h, EDX bit 8).
+    /// Returns whether the processor promises a TSC that ticks at one rate in all power states
+    /// (CPUID 8000_0007h, EDX bit 8).
     pub fn invariant() -> bool {
         let highest = core::arch::x86_64::__cpuid(0x8000_0000).eax;
         highest >= 0x8000_0007 && core::arch::x86_64::__cpuid(0x8000_0007).edx & (1 << 8) != 0

@@ -1,22 +1,28 @@
 //! The control socket: how a runtime registers and gets its memory.
 //!
-//! A Unix `SOCK_SEQPACKET` socket carries one JSON message per packet. The conversation of a runtime is
+//! A Unix `SOCK_SEQPACKET` socket carries one JSON message per packet. The conversation of a
+//! runtime is
 //!
 //! ```text
 //! runtime                                   IOKernel
 //!   Register{name, kthreads, limits, ..} ->
-//!                                        <-  Welcome{addresses, slots} + [region, parking lot, doorbell]   or   Refused{why}
+//!                                        <-  Welcome{addresses, slots} +
+//!                                              [region, parking lot, doorbell]
+//!                                            or Refused{why}
 //!   Kthreads{tids}                       ->    (threads exist, bound nowhere, about to park)
-//!                                        <-  Ready                                                          or   Refused{why}
+//!                                        <-  Ready
+//!                                            or Refused{why}
 //!   ... the socket stays open; closing it, by exit or crash, ends the registration ...
 //! ```
 //!
-//! `Capture` asks for copies of frames instead, and is answered with `Capturing` and a memory file whose first ingress ring
-//! carries them, until the socket is closed. `Trace` asks for the steps of sampled requests in the same way, and is answered with `Tracing`. `Stats` asks for the IOKernel's counters as JSON, at any time. An address that begins with `@` is in Linux's abstract
-//! namespace and leaves nothing in the file system.
+//! `Capture` requests copies of frames instead, and is answered with `Capturing` and a memory file
+//! whose first ingress ring carries them, until the socket is closed. `Trace` requests the steps of
+//! sampled requests in the same way, and is answered with `Tracing`. `Stats` requests the
+//! IOKernel's counters as JSON, at any time. An address that begins with `@` is in Linux's abstract
+//! namespace and needs no file.
 //!
-//! Nothing here is fast or needs to be. The receiver bounds each message ([`MAX_MESSAGE`]); unknown fields are refused,
-//! so that a misspelt one is noticed.
+//! The conversation need not be fast. The receiver bounds each message ([`MAX_MESSAGE`]); unknown
+//! fields are refused, so that a misspelt one is noticed.
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -32,9 +38,9 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::lot::SlotId;
 
-/// Longest message in bytes.
+/// Maximum length of a message in bytes.
 pub const MAX_MESSAGE: usize = 192 * 1024;
-/// Most descriptors with one message.
+/// Maximum number of descriptors with one message.
 pub const MAX_FDS: usize = 3;
 
 /// How the allocator treats a runtime.
@@ -44,26 +50,26 @@ pub enum Class {
     /// May take burstable cores from best-effort runtimes at once.
     #[default]
     LatencyCritical,
-    /// Takes what is left over.
+    /// Gets the cores that are left.
     BestEffort,
 }
 
-/// What a client says.
+/// A message of a client.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum ClientMessage {
-    /// A runtime wants to register.
+    /// Registers a runtime.
     Register(Register),
     /// Linux thread ids of its kthreads, by index.
     Kthreads {
         /// One id per kthread.
         tids: Vec<i32>,
     },
-    /// Any client wants the counters.
+    /// Requests the counters; from any client.
     Stats,
-    /// A client of the IOKernel's user, or of root, wants copies of frames.
+    /// Requests copies of frames; from a client of the IOKernel's user, or of root.
     Capture(CaptureRequest),
-    /// A client of the IOKernel's user, or of root, wants single requests traced.
+    /// Requests a trace of single requests; from a client of the IOKernel's user, or of root.
     Trace(TraceRequest),
 }
 
@@ -77,7 +83,8 @@ pub enum Direction {
     Tx,
 }
 
-/// Which frames a watcher wants. With neither name, each frame once where it enters the switch; with both, the frames of either.
+/// Which frames are captured. With neither name, each frame once where it enters the switch; with
+/// both, the frames of either.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct CaptureRequest {
@@ -85,28 +92,29 @@ pub struct CaptureRequest {
     pub runtime: Option<String>,
     /// Frames in and out through this port.
     pub port: Option<String>,
-    /// Only those.
+    /// Only frames in this direction.
     pub direction: Option<Direction>,
-    /// Most bytes of each frame, 14 to 9018.
+    /// Maximum bytes of each frame, 14 to 9018.
     pub snap: u16,
-    /// Bytes of the ring that the frames wait in, a power of two.
+    /// Size in bytes of the ring that holds the frames, a power of two.
     pub ring_bytes: u32,
 }
 
-/// Which requests a tracer wants.
+/// Which requests are traced.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct TraceRequest {
-    /// Of so many frames with data that ports bring to the runtime, or to all, one is traced; at least 1.
+    /// Of this many frames with data that ports bring to the runtime, or to all, one is traced; at
+    /// least 1.
     pub every: u32,
     /// Only frames for the runtime of this name, also when it registers later.
     pub runtime: Option<String>,
-    /// Bytes of the ring that events wait in, a power of two.
+    /// Size in bytes of the ring that holds the events, a power of two.
     pub ring_bytes: u32,
 }
 
-/// What a watcher is told; the memory file travels with it. A record's flow hash is the frame's whole length, its stamp the time
-/// it was seen.
+/// The answer to a watcher; the memory file is sent with it. A record's flow hash is the frame's
+/// full length, its stamp the time at which the frame was seen.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Capturing {
@@ -118,7 +126,7 @@ pub struct Capturing {
     pub unix_ns: u64,
 }
 
-/// A runtime's wishes.
+/// A runtime's request for registration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Register {
@@ -126,25 +134,26 @@ pub struct Register {
     pub version: u32,
     /// Name in statistics; 1 to 64 printable characters, unique.
     pub name: String,
-    /// Kthreads the runtime makes: the most cores it can use at once.
+    /// Number of kthreads: the maximum number of cores it can use at once.
     pub kthreads: u16,
     /// Cores it is entitled to without being preempted.
     pub guaranteed: u16,
     /// Allocation class.
     pub class: Class,
-    /// Bytes of each packet ring.
+    /// Size of each packet ring in bytes.
     pub ring_bytes: u32,
-    /// Address it wants; `None` lets the IOKernel choose.
+    /// Requested address; `None` lets the IOKernel choose.
     pub ip: Option<Ipv4Addr>,
-    /// MAC address it wants; `None` derives one from the address.
+    /// Requested MAC address; `None` derives one from the address.
     pub mac: Option<[u8; 6]>,
 }
 
-/// What the IOKernel answers.
+/// A message of the IOKernel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum ServerMessage {
-    /// Registration accepted; region, parking lot and doorbell travel with this message, in this order.
+    /// Registration accepted; region, parking lot and doorbell are sent with this message, in this
+    /// order.
     Welcome(Welcome),
     /// Kthreads accepted: cores may be granted from now on.
     Ready,
@@ -157,11 +166,12 @@ pub enum ServerMessage {
     Stats(serde_json::Value),
     /// Frames are copied from now on.
     Capturing(Capturing),
-    /// Requests are traced from now on. Each record's frame is a [`crate::trace::Event`], its stamp the event's time.
+    /// Requests are traced from now on. Each record's frame is a [`crate::trace::Event`], its stamp
+    /// the event's time.
     Tracing(Capturing),
 }
 
-/// What a runtime is given.
+/// A granted registration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Welcome {
@@ -169,22 +179,25 @@ pub struct Welcome {
     pub ip: Ipv4Addr,
     /// Length of the network prefix, 0 to 32.
     pub prefix_len: u8,
-    /// Where frames for other networks go, when there is such a place.
+    /// The gateway to other networks, if there is one.
     pub gateway: Option<Ipv4Addr>,
     /// Its IPv6 addressing; `None` on a network without IPv6.
     pub ipv6: Option<Ipv6Place>,
     /// Its MAC address.
     pub mac: [u8; 6],
-    /// Longest IP packet in bytes.
+    /// Maximum length of an IP packet in bytes.
     pub mtu: u16,
     /// Parking slot of each kthread, by index.
     pub slots: Vec<SlotId>,
-    /// Cores under the IOKernel's management.
+    /// Cores that the IOKernel manages.
     pub managed_cores: Vec<u16>,
+    /// True if no other programs matter on this machine: kthreads of all classes rank above them.
+    pub dedicated: bool,
 }
 
-/// A runtime's place in the IPv6 network. Besides `ip` it has the link-local address with the interface identifier that
-/// RFC 4291 appendix A makes of its MAC address; the IOKernel lets it send from these two only.
+/// A runtime's place in the IPv6 network. Besides `ip` it has the link-local address with the
+/// interface identifier that RFC 4291 appendix A derives from its MAC address; the IOKernel lets it
+/// send from these two only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Ipv6Place {
@@ -192,7 +205,7 @@ pub struct Ipv6Place {
     pub ip: Ipv6Addr,
     /// Length of the network prefix, 0 to 128.
     pub prefix_len: u8,
-    /// Where frames for other networks go, when there is such a place.
+    /// The gateway to other networks, if there is one.
     pub gateway: Option<Ipv6Addr>,
 }
 
@@ -202,17 +215,17 @@ pub enum ControlError {
     /// The other side is gone.
     #[error("the connection was closed by the other side")]
     Closed,
-    /// Nothing waits on a non-blocking socket.
+    /// A non-blocking socket has no message.
     #[error("no message waits")]
     WouldBlock,
-    /// The kernel refused.
+    /// A system call failed.
     #[error("control socket {path}: cannot {action}: {source}{hint}")]
     System {
         /// Address concerned, empty when connected.
         path: String,
-        /// What was tried.
+        /// What was attempted.
         action: &'static str,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: Errno,
         /// What to do, empty or with a leading "; ".
         hint: &'static str,
@@ -222,7 +235,7 @@ pub enum ControlError {
     Malformed {
         /// Its length.
         len: usize,
-        /// What the parser said.
+        /// The parser's message.
         why: String,
     },
     /// More bytes than [`MAX_MESSAGE`].
@@ -253,7 +266,7 @@ fn address(path: &str) -> Result<SocketAddrUnix, ControlError> {
 /// Connects to the IOKernel that listens at `path`.
 ///
 /// # Errors
-/// When nobody listens there, or the kernel refuses.
+/// If no IOKernel listens there, or the kernel refuses.
 pub fn dial(path: &str) -> Result<OwnedFd, ControlError> {
     let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
         .map_err(system(path, "make a socket"))?;
@@ -264,7 +277,7 @@ pub fn dial(path: &str) -> Result<OwnedFd, ControlError> {
 /// Listens at `path`; connections are accepted without blocking.
 ///
 /// # Errors
-/// When the address is taken or the kernel refuses.
+/// If the address is taken or the kernel refuses.
 pub fn serve(path: &str) -> Result<OwnedFd, ControlError> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
@@ -277,7 +290,7 @@ pub fn serve(path: &str) -> Result<OwnedFd, ControlError> {
 /// Sends one message and up to [`MAX_FDS`] descriptors.
 ///
 /// # Errors
-/// [`ControlError::Closed`] when the peer is gone, [`ControlError::TooLong`], or the kernel's answer.
+/// [`ControlError::Closed`] if the peer is gone, [`ControlError::TooLong`], or the kernel's error.
 ///
 /// # Panics
 /// With more than [`MAX_FDS`] descriptors.
@@ -307,8 +320,8 @@ pub fn send<M: Serialize>(
 /// Receives one message and the descriptors that came with it.
 ///
 /// # Errors
-/// [`ControlError::Closed`], [`ControlError::WouldBlock`] on a non-blocking socket, [`ControlError::Malformed`],
-/// [`ControlError::TooLong`], or the kernel's answer.
+/// [`ControlError::Closed`], [`ControlError::WouldBlock`] on a non-blocking socket,
+/// [`ControlError::Malformed`], [`ControlError::TooLong`], or the kernel's error.
 pub fn receive<M: DeserializeOwned>(socket: impl AsFd) -> Result<(M, Vec<OwnedFd>), ControlError> {
     let mut bytes = vec![0; MAX_MESSAGE + 1];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
@@ -376,7 +389,7 @@ mod tests {
 
     #[test]
     fn a_missing_iokernel_is_named_with_the_remedy() {
-        let error = dial("@tailwater-nobody-listens-here").unwrap_err().to_string();
+        let error = dial("@tailwater-no-listener-here").unwrap_err().to_string();
         assert!(error.contains("tailwater iokernel"), "{error}");
     }
 

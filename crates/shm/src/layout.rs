@@ -7,21 +7,53 @@
 //! ...      steps of traced requests             4096 bytes each, per kthread
 //! ```
 //!
-//! The IOKernel creates and lays out the region; what it needs of the layout it keeps in its own [`RegionSpec`] and never reads
-//! back. A runtime checks the header against its own build before it trusts an offset. Changing anything here changes
-//! [`VERSION`].
+//! The IOKernel creates and lays out the region; it keeps its own [`RegionSpec`] and never reads
+//! the layout back. A runtime checks the header against its own build before it trusts an offset.
+//! Changing anything here changes [`VERSION`].
+//!
+//! # Ends of rings
+//! Each ring has one producer and one consumer, each buffer of steps one writer. That is so by
+//! construction: [`Region::create`] makes a new file and returns the IOKernel's ends with it,
+//! [`Region::attach`] returns the runtime's ends of a file that was never attached to before (a
+//! word of the header records it). Ends cannot be copied, and each keeps the mapping alive, so that
+//! they may outlive the [`Region`].
+//!
+//! A second producer of a ring cannot be had from the first,
+//!
+//! ```compile_fail,E0599
+//! fn misuse(ends: &tailwater_shm::layout::RuntimeEnds) {
+//!     let _second = ends.egress.clone();
+//! }
+//! ```
+//!
+//! and not from the region either:
+//!
+//! ```compile_fail,E0624
+//! fn misuse(region: &tailwater_shm::layout::Region) {
+//!     let _second = tailwater_shm::ring::Producer::new(region.egress(0));
+//! }
+//! ```
 
 use crate::grant::{GrantWord, StateWord};
-use crate::memory::{Mapping, MemoryError};
-use crate::ring::{Line, MAX_LINES, MIN_LINES, RingMemory, TailWord};
+use crate::memory::{self, Mapping, MemoryError};
+use crate::ring::{Consumer, Line, MAX_LINES, MIN_LINES, Producer, RingMemory, TailWord};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
-use crate::trace::{Slots, TraceReader, TraceWriter};
+use crate::trace::buffer::Slots;
+use crate::trace::{TraceReader, TraceWriter};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 /// Version of layout and protocols; both sides must agree.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 5;
 /// First word of a region: "tailwatr" in ASCII, little endian.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"tailwatr");
-/// Most kthreads a runtime may have.
+/// The polling thread polls.
+pub const AWAKE: u32 = 0;
+/// The polling thread sleeps, or is about to.
+pub const ASLEEP: u32 = 1;
+/// The same, and a core is free.
+pub const ASLEEP_BESIDE_FREE_CORES: u32 = 2;
+/// Maximum number of kthreads a runtime may have.
 pub const MAX_KTHREADS: u16 = 256;
 
 const PAGE: usize = 4096;
@@ -34,15 +66,17 @@ pub struct RegionHeader {
     version: AtomicU32,
     kthreads: AtomicU32,
     ring_lines: AtomicU32,
-    _reserved: AtomicU32,
+    /// 1 once a runtime has attached.
+    attached: AtomicU32,
     tsc_hz: AtomicU64,
     _line: [AtomicU64; 4],
-    /// Nonzero while the IOKernel sleeps and wants its doorbell rung; a line of its own.
+    /// [`AWAKE`], [`ASLEEP`] or [`ASLEEP_BESIDE_FREE_CORES`]; a line of its own.
     asleep: AtomicU32,
     _pad: [AtomicU32; 15],
 }
 
-/// What congestion detection looks at: one line, written by the runtime, read by the IOKernel every interval.
+/// The words that congestion detection reads: one line, written by the runtime, read by the
+/// IOKernel every interval.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct StatusLine {
@@ -52,9 +86,10 @@ pub struct StatusLine {
     pub runq_tail: AtomicU32,
     /// User threads that did not fit the run queue.
     pub overflow: AtomicU32,
-    /// User threads made runnable by ordinary OS threads; counts for the runtime, published in kthread 0's line.
+    /// User threads made runnable by ordinary OS threads; counts for the runtime, published in
+    /// kthread 0's line.
     pub injected: AtomicU32,
-    /// TSC time of the earliest timer, `u64::MAX` when there is none.
+    /// TSC time of the earliest timer, `u64::MAX` if there is none.
     pub next_timer: AtomicU64,
     _rest: [AtomicU64; 5],
 }
@@ -74,16 +109,17 @@ pub struct KthreadShared {
     pub state: Padded<StateWord>,
     /// Written by the runtime, sampled by the IOKernel.
     pub status: StatusLine,
-    /// How far the runtime has read its ingress ring; written by whichever kthread holds the consumer.
-    pub ingress_tail: Padded<TailWord>,
-    /// How far the IOKernel has read the egress ring.
-    pub egress_tail: Padded<TailWord>,
-    /// Steps of traced requests that the kthread has written down since it was made.
-    pub trace_head: Padded<AtomicU64>,
+    /// The runtime's position in its ingress ring; written by the kthread that holds the consumer.
+    ingress_tail: Padded<TailWord>,
+    /// The IOKernel's position in the egress ring.
+    egress_tail: Padded<TailWord>,
+    /// Steps of traced requests that the kthread has written since the region was made.
+    trace_head: Padded<AtomicU64>,
 }
 
 impl KthreadShared {
-    /// Words of a kthread that holds no core and has no work; for runtimes without an IOKernel, whose words are private.
+    /// Returns the words of a kthread that holds no core and has no work; for runtimes without an
+    /// IOKernel, whose words are private.
     pub fn new() -> Self {
         Self {
             grant: Padded(GrantWord::new()),
@@ -131,11 +167,11 @@ pub struct RegionSpec {
     ring_lines: u32,
 }
 
-/// A region cannot have this shape.
+/// The sizes are invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SpecError {
     /// Too few or too many kthreads.
-    #[error("{0} kthreads requested; 1 to {MAX_KTHREADS} are possible")]
+    #[error("{0} kthreads requested; 1 to {MAX_KTHREADS} are allowed")]
     Kthreads(u32),
     /// Not a power of two, or out of range.
     #[error("rings of {0} bytes requested; a power of two from {least} to {most} is needed", least = MIN_LINES * 64, most = MAX_LINES * 64)]
@@ -143,7 +179,7 @@ pub enum SpecError {
 }
 
 impl RegionSpec {
-    /// A region for `kthreads` kthreads with rings of `ring_bytes` bytes in each direction.
+    /// Returns a region for `kthreads` kthreads with rings of `ring_bytes` bytes in each direction.
     ///
     /// # Errors
     /// If either number is out of range.
@@ -158,7 +194,7 @@ impl RegionSpec {
         Ok(Self { kthreads, ring_lines })
     }
 
-    /// Number of kthreads.
+    /// Returns the number of kthreads.
     pub fn kthreads(&self) -> u16 {
         self.kthreads
     }
@@ -175,7 +211,7 @@ impl RegionSpec {
         self.rings_offset() + 2 * self.kthreads as usize * self.ring_bytes()
     }
 
-    /// Length of the region in bytes.
+    /// Returns the length of the region in bytes.
     pub fn region_len(&self) -> usize {
         self.traces_offset() + self.kthreads as usize * size_of::<Slots>()
     }
@@ -195,31 +231,59 @@ pub enum RegionError {
         /// Version (or magic) found.
         found: u64,
     },
-    /// Impossible numbers in the header.
+    /// Numbers in the header are out of range.
     #[error(transparent)]
     Spec(#[from] SpecError),
+    /// A runtime has this region's ends already.
+    #[error("this shared memory was attached to before: each registration attaches once; register again")]
+    AttachedBefore,
+}
+
+/// The IOKernel's ends of the rings and the steps of one kthread.
+#[derive(Debug)]
+pub struct IoKernelEnds {
+    /// Frames to the kthread.
+    pub ingress: Producer,
+    /// Frames from the kthread.
+    pub egress: Consumer,
+    /// Steps of traced requests that the kthread writes.
+    pub steps: TraceReader,
+}
+
+/// The runtime's ends of the rings and the steps of one kthread.
+#[derive(Debug)]
+pub struct RuntimeEnds {
+    /// Frames to the kthread.
+    pub ingress: Consumer,
+    /// Frames from the kthread.
+    pub egress: Producer,
+    /// Steps of traced requests that the kthread writes.
+    pub steps: TraceWriter,
 }
 
 /// A mapped region and the spec it was laid out by.
 #[derive(Debug)]
 pub struct Region {
-    mapping: Mapping,
+    mapping: Arc<Mapping>,
     spec: RegionSpec,
 }
 
 impl Region {
-    /// Lays out a fresh, zeroed region. IOKernel side.
+    /// Makes and lays out a region in its own memory file, named `name` in `/proc/PID/maps`.
+    /// IOKernel side. Returns the region, the IOKernel's ends by kthread, and the file for the
+    /// runtime.
     ///
     /// # Errors
-    /// If the mapping's length is not the spec's.
-    pub fn create(mapping: Mapping, spec: RegionSpec, tsc_hz: u64) -> Result<Self, MemoryError> {
-        let (expected, found) = (spec.region_len(), mapping.len());
-        if expected != found {
-            return Err(MemoryError::WrongSize { what: "region", expected, found });
-        }
-        let region = Self { mapping, spec };
+    /// If the kernel refuses the memory.
+    pub fn create(
+        name: &str,
+        spec: RegionSpec,
+        tsc_hz: u64,
+    ) -> Result<(Self, Vec<IoKernelEnds>, OwnedFd), MemoryError> {
+        let file = memory::create(name, spec.region_len())?;
+        let region = Self { mapping: Arc::new(Mapping::new(&file, "region")?), spec };
         let header = region.header();
-        // Relaxed: the peer learns of the region through a system call later.
+        // Relaxed: the peer gets the region through a system call later.
         header.kthreads.store(spec.kthreads.into(), Ordering::Relaxed);
         header.ring_lines.store(spec.ring_lines, Ordering::Relaxed);
         header.tsc_hz.store(tsc_hz, Ordering::Relaxed);
@@ -228,19 +292,34 @@ impl Region {
         for k in 0..spec.kthreads {
             region.kthread(k).status.next_timer.store(u64::MAX, Ordering::Relaxed);
         }
-        Ok(region)
+        let ends = |index| {
+            // SAFETY: the file was made above and is in no other hands yet, and this closure runs
+            // once per index: these are the only ends on the IOKernel's side.
+            unsafe {
+                IoKernelEnds {
+                    ingress: Producer::new(region.ingress(index)),
+                    egress: Consumer::new(region.egress(index)),
+                    steps: TraceReader::new(region.slots(index), region.trace_head(index), region.keep()),
+                }
+            }
+        };
+        let ends = (0..spec.kthreads).map(ends).collect();
+        Ok((region, ends, file))
     }
 
-    /// Checks and adopts a region the IOKernel laid out. Runtime side.
+    /// Checks and adopts a region the IOKernel laid out. Runtime side. Returns it and the runtime's
+    /// ends by kthread.
     ///
     /// # Errors
-    /// If version, numbers or length are not those this build expects.
-    pub fn attach(mapping: Mapping) -> Result<Self, RegionError> {
+    /// If version, numbers or length are not those this build expects, or a runtime has attached to
+    /// it before.
+    pub fn attach(mapping: Mapping) -> Result<(Self, Vec<RuntimeEnds>), RegionError> {
         if mapping.len() < PAGE {
             let found = mapping.len();
             return Err(MemoryError::WrongSize { what: "region", expected: PAGE, found }.into());
         }
-        let mut region = Self { mapping, spec: RegionSpec { kthreads: 1, ring_lines: MIN_LINES } };
+        let spec = RegionSpec { kthreads: 1, ring_lines: MIN_LINES };
+        let mut region = Self { mapping: Arc::new(mapping), spec };
         let header = region.header();
         let magic = header.magic.load(Ordering::Relaxed);
         let version = header.version.load(Ordering::Relaxed);
@@ -258,15 +337,36 @@ impl Region {
             return Err(MemoryError::WrongSize { what: "region", expected, found }.into());
         }
         region.spec = spec;
-        Ok(region)
+        // Relaxed: the word orders nothing; its only purpose is that one attachment finds it 0.
+        if region.header().attached.swap(1, Ordering::Relaxed) != 0 {
+            return Err(RegionError::AttachedBefore);
+        }
+        let ends = |index| {
+            // SAFETY: the word above was 0, so no other attachment has ends, and this closure runs
+            // once per index: these are the only ends on the runtime's side.
+            unsafe {
+                RuntimeEnds {
+                    ingress: Consumer::new(region.ingress(index)),
+                    egress: Producer::new(region.egress(index)),
+                    steps: TraceWriter::new(region.slots(index), region.trace_head(index), region.keep()),
+                }
+            }
+        };
+        let ends = (0..spec.kthreads).map(ends).collect();
+        Ok((region, ends))
+    }
+
+    fn keep(&self) -> Arc<Mapping> {
+        Arc::clone(&self.mapping)
     }
 
     fn header(&self) -> &RegionHeader {
-        // SAFETY: the mapping is at least a page, page aligned, and a header is atomics only: valid for any bytes.
+        // SAFETY: the mapping is at least a page, page aligned, and a header is atomics only: valid
+        // for any bytes.
         unsafe { &*self.mapping.base().cast::<RegionHeader>() }
     }
 
-    /// The spec the region was laid out by.
+    /// Returns the spec the region was laid out by.
     pub fn spec(&self) -> RegionSpec {
         self.spec
     }
@@ -276,73 +376,59 @@ impl Region {
         self.header().tsc_hz.load(Ordering::Relaxed)
     }
 
-    /// Nonzero while the IOKernel sleeps. Who has work for it then rings its doorbell. Both sides fence between their
-    /// write and their look at the other's word (store-load).
+    /// Not [`AWAKE`] while the IOKernel sleeps. A thread that has work for it then rings its
+    /// doorbell. Both sides fence between their write and their read of the other's word
+    /// (store-load).
     pub fn asleep(&self) -> &AtomicU32 {
         &self.header().asleep
     }
 
-    /// The words of kthread `index`.
+    /// Returns the words of kthread `index`.
     ///
     /// # Panics
     /// If the region has no such kthread.
     pub fn kthread(&self, index: u16) -> &KthreadShared {
         assert!(index < self.spec.kthreads, "the region has no kthread {index}");
-        // SAFETY: in bounds by the assertion and the spec; atomics only, valid for any bytes; 512-byte aligned.
+        // SAFETY: in bounds by the assertion and the spec; atomics only, valid for any bytes;
+        // 512-byte aligned.
         unsafe { &*self.mapping.base().add(PAGE).cast::<KthreadShared>().add(index as usize) }
     }
 
-    /// Memory of the ring that carries frames to kthread `index`. Point 2 of [`RingMemory::new`]'s contract passes on to the
-    /// caller: one producer (IOKernel) and one consumer (runtime) per ring.
-    ///
-    /// # Panics
-    /// If the region has no such kthread.
-    pub fn ingress(&self, index: u16) -> RingMemory {
+    /// Memory of the ring that carries frames to kthread `index`.
+    fn ingress(&self, index: u16) -> RingMemory {
         self.ring(2 * index as usize, &self.kthread(index).ingress_tail.0)
     }
 
-    /// Memory of the ring that carries frames from kthread `index`; as [`ingress`](Self::ingress) with the roles reversed.
-    ///
-    /// # Panics
-    /// If the region has no such kthread.
-    pub fn egress(&self, index: u16) -> RingMemory {
+    /// Memory of the ring that carries frames from kthread `index`.
+    fn egress(&self, index: u16) -> RingMemory {
         self.ring(2 * index as usize + 1, &self.kthread(index).egress_tail.0)
     }
 
-    /// The writing end of kthread `index`'s steps of traced requests. Point 2 of [`TraceWriter::new`]'s contract passes on to
-    /// the caller: one writer, in the runtime. The result must not outlive the region.
-    ///
-    /// # Panics
-    /// If the region has no such kthread.
-    pub fn trace_writer(&self, index: u16) -> TraceWriter {
-        let head = core::ptr::from_ref(&self.kthread(index).trace_head.0);
-        // SAFETY: `slots` and `head` lie in the region, which outlives the writer as it outlives its rings.
-        unsafe { TraceWriter::new(self.slots(index), head) }
+    fn trace_head(&self, index: u16) -> *const AtomicU64 {
+        core::ptr::from_ref(&self.kthread(index).trace_head.0)
     }
 
-    /// The reading end of the same.
-    ///
-    /// # Panics
-    /// If the region has no such kthread.
-    pub fn trace_reader(&self, index: u16) -> TraceReader {
-        let head = core::ptr::from_ref(&self.kthread(index).trace_head.0);
-        // SAFETY: as in `trace_writer`.
-        unsafe { TraceReader::new(self.slots(index), head) }
-    }
-
-    /// Only computed for an index that `kthread` has checked.
+    /// Steps of traced requests of kthread `index`.
     fn slots(&self, index: u16) -> *const Slots {
+        assert!(index < self.spec.kthreads, "the region has no kthread {index}");
         let offset = self.spec.traces_offset() + index as usize * size_of::<Slots>();
-        // SAFETY: in bounds by the spec: the caller has checked the index. Rings are whole pages, so the slots are page aligned.
+        // SAFETY: in bounds by the spec and the assertion. Rings are whole pages, so the slots are
+        // page aligned.
         unsafe { self.mapping.base().add(offset).cast::<Slots>() }
     }
 
+    /// Ring `number`, which the caller computed from a kthread's index that `kthread` has checked.
     fn ring(&self, number: usize, tail: &TailWord) -> RingMemory {
-        // SAFETY: the offset is in bounds by the spec, which `kthread` has checked the index against. The region outlives
-        // its rings: IOKernel and runtime keep both in one struct.
+        // SAFETY: the offset is in bounds by the spec; lines and tail lie in the mapping, which the
+        // result keeps.
         unsafe {
             let lines = self.mapping.base().add(self.spec.rings_offset() + number * self.spec.ring_bytes());
-            RingMemory::new(lines.cast::<Line>(), self.spec.ring_lines, core::ptr::from_ref(tail))
+            RingMemory::new(
+                lines.cast::<Line>(),
+                self.spec.ring_lines,
+                core::ptr::from_ref(tail),
+                self.keep(),
+            )
         }
     }
 }
@@ -350,20 +436,19 @@ impl Region {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::memory;
 
-    fn mapped(spec: RegionSpec) -> (Mapping, Mapping) {
-        let fd = memory::create("tailwater-test", spec.region_len()).unwrap();
-        (Mapping::new(&fd, "region").unwrap(), Mapping::new(&fd, "region").unwrap())
+    const HZ: u64 = 1_000_000_000;
+
+    fn map(file: &OwnedFd) -> Mapping {
+        Mapping::new(file, "region").unwrap()
     }
 
     #[test]
     fn a_runtime_sees_what_the_iokernel_laid_out() {
         let spec = RegionSpec::new(3, 1 << 16).unwrap();
-        let (a, b) = mapped(spec);
-        let iokernel = Region::create(a, spec, 2_700_000_000).unwrap();
-        let runtime = Region::attach(b).unwrap();
-        assert_eq!(runtime.spec(), spec);
+        let (iokernel, _, file) = Region::create("tailwater-test", spec, 2_700_000_000).unwrap();
+        let (runtime, ends) = Region::attach(map(&file)).unwrap();
+        assert_eq!((runtime.spec(), ends.len()), (spec, 3));
         assert_eq!(runtime.tsc_hz(), 2_700_000_000);
         iokernel.kthread(2).grant.0.store(crate::Grant::Run { core: 1 }, crate::Generation(5));
         assert_eq!(runtime.kthread(2).grant.0.load(), (crate::Grant::Run { core: 1 }, crate::Generation(5)));
@@ -373,18 +458,15 @@ mod tests {
     #[test]
     fn frames_cross_between_the_two_mappings() {
         let spec = RegionSpec::new(2, 1 << 15).unwrap();
-        let (a, b) = mapped(spec);
-        let (iokernel, runtime) =
-            (Region::create(a, spec, 1_000_000_000).unwrap(), Region::attach(b).unwrap());
-        let mut to = crate::ring::Producer::new(iokernel.ingress(1));
-        let mut from = crate::ring::Consumer::new(runtime.ingress(1));
-        let mut slot = to.reserve(100).unwrap();
+        let (_iokernel, mut to, file) = Region::create("tailwater-test", spec, HZ).unwrap();
+        let (_runtime, mut from) = Region::attach(map(&file)).unwrap();
+        let mut slot = to[1].ingress.reserve(100).unwrap();
         slot.write(0, &[7; 100]);
         slot.commit(0xabcd, 1, 99);
-        let record = from.peek().unwrap().unwrap();
-        assert_eq!((record.len, record.hash, record.flags, from.stamp(&record)), (100, 0xabcd, 1, 99));
+        let record = from[1].ingress.peek().unwrap().unwrap();
+        assert_eq!((record.len(), record.hash(), record.flags(), record.stamp()), (100, 0xabcd, 1, 99));
         // SAFETY: this test is the producer and does not write again.
-        assert_eq!(unsafe { from.frame(&record) }, &[7; 100]);
+        assert_eq!(unsafe { record.frame() }, &[7; 100]);
     }
 
     #[test]
@@ -392,27 +474,26 @@ mod tests {
         use crate::trace::Step;
         use crate::trace::buffer::Read;
         let spec = RegionSpec::new(2, 1 << 15).unwrap();
-        let (a, b) = mapped(spec);
-        let (iokernel, runtime) =
-            (Region::create(a, spec, 1_000_000_000).unwrap(), Region::attach(b).unwrap());
-        let (writer, mut reader) = (runtime.trace_writer(1), iokernel.trace_reader(1));
-        writer.write(5, Step::Received, 77);
-        let Read::Step(step) = reader.read() else { panic!("nothing came") };
+        let (_iokernel, mut readers, file) = Region::create("tailwater-test", spec, HZ).unwrap();
+        let (_runtime, writers) = Region::attach(map(&file)).unwrap();
+        writers[1].steps.write(5, Step::Received, 77);
+        let Read::Step(step) = readers[1].steps.read() else { panic!("no step was read") };
         assert_eq!((step.id, step.at), (5, 77));
-        assert_eq!(iokernel.trace_reader(0).read(), Read::Nothing);
+        assert_eq!(readers[0].steps.read(), Read::Nothing);
     }
 
     #[test]
     fn a_region_of_another_version_or_size_is_refused() {
         let spec = RegionSpec::new(1, 1 << 15).unwrap();
-        let (a, b) = mapped(spec);
-        let region = Region::create(a, spec, 1_000_000_000).unwrap();
+        let (region, _, file) = Region::create("tailwater-test", spec, HZ).unwrap();
         region.header().version.store(VERSION + 1, Ordering::Relaxed);
-        assert!(matches!(Region::attach(b), Err(RegionError::Version { .. })));
-        let (a, b) = mapped(spec);
-        let region = Region::create(a, spec, 1_000_000_000).unwrap();
+        assert!(matches!(Region::attach(map(&file)), Err(RegionError::Version { .. })));
+        let (region, _, file) = Region::create("tailwater-test", spec, HZ).unwrap();
         region.header().kthreads.store(200, Ordering::Relaxed);
-        assert!(matches!(Region::attach(b), Err(RegionError::Memory(MemoryError::WrongSize { .. }))));
+        assert!(matches!(
+            Region::attach(map(&file)),
+            Err(RegionError::Memory(MemoryError::WrongSize { .. }))
+        ));
     }
 
     #[test]

@@ -1,29 +1,35 @@
-//! The parking lot: one small memory file of futex words, mapped by the IOKernel and every runtime of the machine.
+//! The parking lot: one small memory file of futex words, mapped by the IOKernel and every runtime
+//! of the machine.
 //!
-//! A kthread without a core waits on its slot. Whoever hands it a core, the IOKernel or the kthread that cedes that very
-//! core, bumps the word and wakes it; waker and woken then share a core and no interrupt is sent.
+//! A kthread without a core waits on its slot. The IOKernel or the kthread that cedes that same
+//! core increments the word and wakes it; waker and woken then share a core and no interrupt is
+//! sent.
 //!
 //! # Awake or asleep
-//! A kthread that has just ceded its core to another one first stays runnable and lets Linux run the other
-//! ([`Slot::let_successor_run`]), [`YIELDS`] times at most: cores mostly go back and forth between two kthreads, and then
-//! neither ever sleeps. On a 2-vCPU VM a hand-off takes 0.6-0.8 us that way, 1.2-2.0 us by `FUTEX_WAKE` and `FUTEX_WAIT`, and
-//! 20-28 us across cores. A kthread that Linux resumes without a grant (a timer tick, a third one on the core) yields
-//! again; after [`YIELDS`] of those in a row it sleeps, and the next hand-off to it pays for a real wake. `asleep` tells the
-//! waker which of the two it is.
+//! A kthread that has just ceded its core to another one sleeps, or first stays runnable and lets
+//! Linux run the other ([`Slot::let_successor_run`]) a few times at most, by its rank
+//! ([`yields`](crate::priority::yields)): if it gets the core back soon, it needs no wake. On a
+//! 2-vCPU VM a hand-off between two processes takes 0.6-0.8 us by `sched_yield`, 1.2-2.0 us by
+//! `FUTEX_WAKE` and `FUTEX_WAIT`, and 20-28 us across cores. A kthread that Linux resumes without a
+//! grant (a timer tick, a third one on the core) yields again; after a few of those in a row it
+//! sleeps, and the next hand-off to it pays for a real wake. `asleep` tells the waker which of the
+//! two it is.
 //!
 //! # Crash and lie
-//! The file holds nothing else, so a hostile runtime can wake somebody, who looks at its own grant word and waits again; or keep
-//! somebody asleep, by resetting a word or by not waking its successor. The IOKernel, which follows every hand-off, then wakes the
-//! successor without asking the words ([`Slot::rouse`]).
+//! The file holds nothing else, so a hostile runtime can wake a kthread, which reads its own grant
+//! word and waits again; or keep one asleep, by resetting a word or by not waking its successor.
+//! The IOKernel, which follows every hand-off, then wakes the successor whatever the words contain
+//! ([`Slot::rouse`]).
 //!
 //! | word | written by | read by |
 //! |---|---|---|
 //! | `word` | any waker: add 1, Release | its kthread: Acquire, then its grant word, then `FUTEX_WAIT` on the value read |
 //! | `asleep` | its kthread: 1 before `FUTEX_WAIT`, 0 after | wakers, after the addition and a fence |
 //!
-//! No wake is lost: the waker publishes the grant before it adds; the sleeper reads the word before the grant. Reading the
-//! new word implies seeing the grant; reading the old one makes `FUTEX_WAIT` return at once or be woken. Of the waker's
-//! addition and the sleeper's `asleep`, each followed by a fence, at least one is seen by the other side.
+//! No wake is lost: the waker publishes the grant before it adds; the sleeper reads the word before
+//! the grant. Reading the new word implies seeing the grant; reading the old one makes `FUTEX_WAIT`
+//! return at once or be woken. Of the waker's addition and the sleeper's `asleep`, each followed by
+//! a fence, at least one is seen by the other side.
 
 use crate::memory::Mapping;
 use crate::sync::{AtomicU32, Ordering, fence};
@@ -33,13 +39,10 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct SlotId(pub u16);
 
-/// Slots in a lot. Bounds the kthreads of one machine.
+/// Number of slots in a lot. Bounds the kthreads of one machine.
 pub const SLOTS: usize = 4096;
 
-/// How often in a row a kthread that ceded its core may be resumed without a grant before it sleeps.
-pub const YIELDS: u32 = 2;
-
-/// One kthread's waiting place, on a cache line of its own.
+/// One kthread's parking place, on its own cache line.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct Slot {
@@ -50,7 +53,7 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// A slot nobody has been woken on.
+    /// Returns a slot without a wake.
     #[cfg_attr(loom, allow(clippy::new_without_default))]
     pub fn new() -> Self {
         Self {
@@ -61,14 +64,16 @@ impl Slot {
         }
     }
 
-    /// The value to sleep on. Read it **before** the condition that makes sleeping right.
+    /// Returns the value to sleep on. Read it **before** the condition for sleeping.
     #[inline]
     pub fn ticket(&self) -> u32 {
-        // Acquire: pairs with the Release in `bump`; a new ticket implies the grant that came with it.
+        // Acquire: pairs with the Release in `bump`; a new ticket implies the grant that came with
+        // it.
         self.word.load(Ordering::Acquire)
     }
 
-    /// Lets whoever else is runnable on this core run, in particular the kthread that was just woken there.
+    /// Lets other runnable threads on this core run, in particular the kthread that was just woken
+    /// there.
     pub fn let_successor_run(&self) {
         #[cfg(not(loom))]
         rustix::thread::sched_yield();
@@ -79,7 +84,8 @@ impl Slot {
     /// Sleeps until a wake that came after `ticket` was read, `timeout` passes, or spuriously.
     pub fn wait(&self, ticket: u32, timeout: Option<Duration>) {
         self.asleep.store(1, Ordering::Relaxed);
-        // Store-load: `asleep` before the kernel's look at the word. Pairs with the fence in `wake`.
+        // Store-load: `asleep` before the kernel's look at the word. Pairs with the fence in
+        // `wake`.
         fence(Ordering::SeqCst);
         self.futex_wait(ticket, timeout);
         self.asleep.store(0, Ordering::Relaxed);
@@ -101,7 +107,7 @@ impl Slot {
         let _ = futex::wait(&self.word, futex::Flags::empty(), ticket, timeout.as_ref());
     }
 
-    /// Makes every ticket handed out so far stale, and wakes the kthread if it sleeps.
+    /// Makes every earlier ticket stale, and wakes the kthread if it sleeps.
     #[inline]
     pub fn wake(&self) {
         // Release: pairs with `ticket`.
@@ -113,7 +119,8 @@ impl Slot {
         }
     }
 
-    /// As [`wake`](Self::wake), whatever the slot says: for when somebody may have tampered with it. Always a system call.
+    /// As [`wake`](Self::wake), whatever the slot contains: for a slot that a program may have
+    /// tampered with. Always a system call.
     pub fn rouse(&self) {
         // Release: pairs with `ticket`.
         self.word.fetch_add(1, Ordering::Release);
@@ -123,7 +130,7 @@ impl Slot {
     fn futex_wake(&self) {
         #[cfg(loom)]
         self.sleepers.wake_one();
-        // Cannot fail on a mapped, aligned word; nobody asleep is not an error.
+        // Cannot fail on a mapped, aligned word; a wake without a sleeper is not an error.
         #[cfg(not(loom))]
         let _ = rustix::thread::futex::wake(&self.word, rustix::thread::futex::Flags::empty(), 1);
     }
@@ -141,7 +148,7 @@ pub struct ParkingLot {
     mapping: Mapping,
 }
 
-/// Bytes of the lot's memory file.
+/// Length of the lot's memory file in bytes.
 pub const LOT_BYTES: usize = SLOTS * size_of::<Slot>();
 
 impl ParkingLot {
@@ -161,15 +168,15 @@ impl ParkingLot {
         }
     }
 
-    /// The slot `id`.
+    /// Returns the slot `id`.
     ///
     /// # Panics
-    /// If `id` is out of range; ids come from the IOKernel, which hands out valid ones only.
+    /// If `id` is out of range; the IOKernel assigns valid ids only.
     #[inline]
     pub fn slot(&self, id: SlotId) -> &Slot {
         assert!((id.0 as usize) < SLOTS, "parking slot {} is out of range", id.0);
-        // SAFETY: the mapping is LOT_BYTES long, page aligned and lives as long as self; a Slot is one atomic, valid for
-        // any bytes, and is only ever accessed atomically.
+        // SAFETY: the mapping is LOT_BYTES long, page aligned and lives as long as self; a Slot is
+        // one atomic, valid for any bytes, and is only ever accessed atomically.
         unsafe { &*self.mapping.base().cast::<Slot>().add(id.0 as usize) }
     }
 }

@@ -1,8 +1,9 @@
 //! Memory files and their mappings.
 //!
-//! The IOKernel creates every shared file as an anonymous memfd and seals it against shrinking and growing before anybody
-//! else sees it: a runtime that truncated its region would otherwise kill the IOKernel with SIGBUS. Anonymous files need no
-//! clean-up: they go with the last process that maps them.
+//! The IOKernel creates every shared file as an anonymous memfd and seals it against shrinking and
+//! growing before any other process sees it: a runtime that truncated its region would otherwise
+//! kill the IOKernel with SIGBUS. Anonymous files need no clean-up: they are freed with the last
+//! process that maps them.
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -11,14 +12,14 @@ use std::os::fd::{AsFd, OwnedFd};
 /// Why a memory file could not be made or used.
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryError {
-    /// The kernel refused.
+    /// A system call failed.
     #[error("cannot {action} a {len}-byte memory file: {source}; check the memory limit (ulimit -v, cgroup)")]
     System {
-        /// What was tried.
+        /// What was attempted.
         action: &'static str,
         /// Length concerned.
         len: usize,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: rustix::io::Errno,
     },
     /// The other side sent a file of the wrong length.
@@ -26,7 +27,7 @@ pub enum MemoryError {
         "the {what} is {found} bytes long, {expected} expected: the IOKernel and this program are of different versions"
     )]
     WrongSize {
-        /// Which file.
+        /// The file.
         what: &'static str,
         /// Length this build expects.
         expected: usize,
@@ -36,7 +37,7 @@ pub enum MemoryError {
     /// The other side sent a file that can still be resized.
     #[error("the {what} is not sealed against resizing; attach to a Tailwater IOKernel only")]
     NotSealed {
-        /// Which file.
+        /// The file.
         what: &'static str,
     },
 }
@@ -48,7 +49,8 @@ pub struct Mapping {
     len: usize,
 }
 
-// SAFETY: a Mapping is an address range; all access to it goes through atomics or documented copies by the types that own it.
+// SAFETY: a Mapping is an address range; all access to it goes through atomics or documented copies
+// by the types that own it.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -58,7 +60,7 @@ const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlag
 /// Creates a sealed memory file of `len` zero bytes; `name` shows in `/proc/PID/maps`.
 ///
 /// # Errors
-/// When the kernel refuses (no memory, too many files).
+/// If the kernel refuses (no memory, too many files).
 pub fn create(name: &str, len: usize) -> Result<OwnedFd, MemoryError> {
     let system = |action| move |source| MemoryError::System { action, len, source };
     let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).map_err(system("create"))?;
@@ -68,10 +70,11 @@ pub fn create(name: &str, len: usize) -> Result<OwnedFd, MemoryError> {
 }
 
 impl Mapping {
-    /// Maps all of `fd`, which must be sealed; pages are populated so that no page fault happens later.
+    /// Maps all of `fd`, which must be sealed; pages are populated so that no page fault happens
+    /// later.
     ///
     /// # Errors
-    /// When the kernel refuses, or the file is not sealed.
+    /// If the kernel refuses, or the file is not sealed.
     pub fn new(fd: impl AsFd, what: &'static str) -> Result<Self, MemoryError> {
         let system = |action, len| move |source| MemoryError::System { action, len, source };
         let len = fstat(&fd).map_err(system("inspect", 0))?.st_size as usize;
@@ -93,12 +96,12 @@ impl Mapping {
         Ok(Self { base: base.cast(), len })
     }
 
-    /// First byte; page aligned.
+    /// Returns the address of the first byte; page aligned.
     pub fn base(&self) -> *mut u8 {
         self.base
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     #[allow(clippy::len_without_is_empty, reason = "a mapping is never empty")]
     pub fn len(&self) -> usize {
         self.len
@@ -107,7 +110,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: base and len are those mmap returned, and the types built on the mapping do not outlive it.
+        // SAFETY: base and len are those mmap returned, and the types built on the mapping own it
+        // or share its ownership.
         let _ = unsafe { munmap(self.base.cast(), self.len) };
     }
 }

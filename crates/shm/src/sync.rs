@@ -1,14 +1,15 @@
 //! The atomics this crate is written against: `core`'s, or loom's when compiled with `--cfg loom`.
 //!
-//! Everything that crosses a process boundary is built from these names only, so that the loom models run the very code
-//! that ships. Spin hints go through [`spin_hint`], which loom must see as a yield.
+//! Everything that crosses a process boundary is built from these names only, so that the loom
+//! models run the very code that ships. Spin hints go through [`spin_hint`], which loom must see as
+//! a yield.
 
 #[cfg(not(loom))]
 pub use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(loom)]
 pub use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// Tells the processor (or loom's scheduler) that this is a spin loop.
+/// Marks a spin loop for the processor (or for loom's scheduler).
 #[inline(always)]
 pub fn spin_hint() {
     #[cfg(not(loom))]
@@ -17,8 +18,9 @@ pub fn spin_hint() {
     loom::thread::yield_now();
 }
 
-/// What the kernel does for [`crate::lot::Slot`], for loom: a queue of sleepers behind a lock, and a word compared under it
-/// (futex(2): "atomic with respect to other futex operations on the same word").
+/// The kernel's part of [`crate::lot::Slot`], for loom: a queue of sleepers behind a lock, and a
+/// word compared under it (futex(2): "atomic with respect to other futex operations on the same
+/// word").
 #[cfg(loom)]
 #[derive(Debug)]
 pub struct Sleepers {
@@ -28,7 +30,7 @@ pub struct Sleepers {
 
 #[cfg(loom)]
 impl Sleepers {
-    /// Nobody sleeps.
+    /// Returns an empty queue.
     #[allow(clippy::new_without_default, reason = "loom objects exist inside a model only")]
     pub fn new() -> Self {
         Self { queue: loom::sync::Mutex::new(()), woken: loom::sync::Condvar::new() }

@@ -1,4 +1,5 @@
-//! Cost of one simulated event: c-FCFS from 16 to 512 cores, a long queue, and the other policies at 16 cores.
+//! Cost of one simulated event: c-FCFS from 16 to 512 cores, a long queue, and the other policies
+//! at 16 cores.
 //!
 //! Criterion's "elements" are simulated events (arrivals, completions, expiries).
 
@@ -44,7 +45,7 @@ fn events(c: &mut Criterion) {
     group.finish();
 }
 
-/// 10^5 requests wait from the start: every hand-out pops a long queue.
+/// Measures hand-outs from a long queue: 10^5 requests wait from the start.
 fn backlog(c: &mut Criterion) {
     let mut group = c.benchmark_group("backlog-1e5");
     group.sample_size(10);

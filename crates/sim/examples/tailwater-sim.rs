@@ -1,4 +1,4 @@
-//! `tailwater sim` without the rest of the `tailwater` binary.
+//! `tailwater-lab sim` without the rest of the `tailwater` binary.
 
 use std::process::ExitCode;
 

@@ -1,9 +1,11 @@
-//! The command line `tailwater sim`, ready to be mounted.
+//! The command line `tailwater-lab sim`, ready to be mounted.
 //!
-//! Owns arguments, progress, and where results go. A scenario file gives a study's fields, options on the command line
-//! override them. Results are printed as a table; `--csv`, `--json` and `--svg` write files. Progress goes to
-//! standard error, as a bar on a terminal and as nothing otherwise, so standard output is the same bytes either way.
+//! Owns arguments, progress, and the output. A scenario file gives a study's fields; options on the
+//! command line override them. Results are printed as a table; `--csv`, `--json` and `--svg` write
+//! files. Progress goes to standard error, as a bar on a terminal and not at all otherwise, so
+//! standard output is the same in both cases.
 
+use std::io::{Write, stdout};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -14,7 +16,6 @@ use serde::{Serialize, de::DeserializeOwned};
 use crate::costs::Costs;
 use crate::mix::Mix;
 use crate::notation::{parse_loads, parse_policies};
-use crate::plot::{Panel, draw};
 use crate::report::{Table, write_file};
 use crate::study::allocators::{self, AllocatorStudy};
 use crate::study::beside::{self, MeasuredDemo};
@@ -23,17 +24,18 @@ use crate::study::demo;
 use crate::study::plan::{self, PlanStudy};
 use crate::study::policies::{self, PolicyStudy};
 use crate::validate;
+use tailwater_plot::{Panel, draw};
 
-/// Arguments of `tailwater sim`.
+/// Arguments of `tailwater-lab sim`.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "Examples:
-  tailwater sim policies --service bimodal:0.995*500ns+0.005*500us --policies c-fcfs,ps:100ns,sq:5us
-  tailwater sim policies --cores 64 --costs paper-2019 --loads 0.5..0.95/10 --svg tail.svg
-  tailwater sim allocators --cores 32 --services 4 --arrivals onoff:on=1ms,off=4ms
-  tailwater sim demo --beside demo.json
-  tailwater sim connections --queues 8,64
-  tailwater sim plan --service exp:10us --rate 500k --slo 'p99.9<100us' --cores 16
-  tailwater sim theory")]
+  tailwater-lab sim policies --service bimodal:0.995*500ns+0.005*500us --policies c-fcfs,ps:100ns,sq:5us
+  tailwater-lab sim policies --cores 64 --costs paper-2019 --loads 0.5..0.95/10 --svg tail.svg
+  tailwater-lab sim allocators --cores 32 --services 4 --arrivals onoff:on=1ms,off=4ms
+  tailwater-lab sim demo --beside demo.json
+  tailwater-lab sim connections --queues 8,64
+  tailwater-lab sim plan --service exp:10us --rate 500k --slo 'p99.9<100us' --cores 16
+  tailwater-lab sim theory")]
 pub struct SimArgs {
     /// What to simulate.
     #[command(subcommand)]
@@ -47,7 +49,8 @@ pub enum SimCommand {
     Policies(PolicyArgs),
     /// Compare core-allocation policies over load: several bursty services and a batch job.
     Allocators(AllocatorArgs),
-    /// The demo's scenario (one service and a batch job on one core), simulated, alone or beside a measured one.
+    /// The demo's scenario (one service and a batch job on one core), simulated, alone or beside a
+    /// measured one.
     Demo(DemoArgs),
     /// Connections that receive-side scaling needs to balance cores (Monte Carlo).
     Connections(ConnectionArgs),
@@ -265,11 +268,11 @@ pub struct TheoryArgs {
     pub markdown: bool,
 }
 
-/// Runs `tailwater sim`.
+/// Runs `tailwater-lab sim`.
 ///
 /// # Errors
 ///
-/// Bad arguments or scenario files, explained; files that cannot be read or written.
+/// If an argument or a scenario file is invalid, or a file cannot be read or written.
 pub fn run_sim(args: &SimArgs) -> anyhow::Result<()> {
     match &args.study {
         SimCommand::Policies(args) => run_policies(args),
@@ -299,8 +302,8 @@ fn run_policies(args: &PolicyArgs) -> anyhow::Result<()> {
     let rows = study.run(&|| progress.inc(1));
     progress.finish_and_clear();
     let (rows, mix) = (rows?, study.mix()?);
-    println!("{}, {} cores, {} costs", mix.describe(), study.cores, study.costs);
-    print!("{}", policies::table(&rows, &mix).to_text());
+    writeln!(stdout(), "{}, {} cores, {} costs", mix.describe(), study.cores, study.costs)?;
+    write!(stdout(), "{}", policies::table(&rows, &mix).to_text())?;
     let title = format!("{} on {} cores, {} costs", mix.describe(), study.cores, study.costs);
     args.output.write(&study, &rows, &policies::csv(&rows), &title, || policies::panels(&rows))
 }
@@ -325,8 +328,8 @@ fn run_allocators(args: &AllocatorArgs) -> anyhow::Result<()> {
         study.services, study.service, study.arrivals, study.cores, study.costs
     );
     let table = allocators::table(&rows);
-    println!("{title}");
-    print!("{}", table.to_text());
+    writeln!(stdout(), "{title}")?;
+    write!(stdout(), "{}", table.to_text())?;
     args.output.write(&study, &rows, &table, &title, || allocators::panels(&rows))
 }
 
@@ -344,8 +347,8 @@ fn run_demo(args: &DemoArgs) -> anyhow::Result<()> {
     let rows = rows?;
     let table = demo::table(&rows);
     let title = format!("{} and a batch job on one core, {} costs", mix.describe(), costs.name);
-    println!("{title}");
-    print!("{}", table.to_text());
+    writeln!(stdout(), "{title}")?;
+    write!(stdout(), "{}", table.to_text())?;
     let study = serde_json::json!({ "service": mix, "costs": costs, "effort": effort });
     args.output.write(&study, &rows, &table, &title, || demo::panels(&rows))
 }
@@ -367,8 +370,8 @@ fn run_beside(
         "{service} and a batch job on one core, measured at {commit} and simulated with {} costs",
         costs.name
     );
-    println!("{title}");
-    print!("{}", table.to_text());
+    writeln!(stdout(), "{title}")?;
+    write!(stdout(), "{}", table.to_text())?;
     let study = serde_json::json!({ "service": service, "commit": commit, "costs": costs, "effort": effort });
     output.write(&study, &rows, &table, &title, Vec::new)
 }
@@ -385,7 +388,7 @@ fn run_connections(args: &ConnectionArgs) -> anyhow::Result<()> {
     progress.finish_and_clear();
     let rows = rows?;
     let table = connections::table(&rows);
-    print!("{}", table.to_text());
+    write!(stdout(), "{}", table.to_text())?;
     args.output.write(&study, &rows, &table, "Connections needed for balance", || connections::panels(&rows))
 }
 
@@ -407,9 +410,9 @@ fn run_plan(args: &PlanArgs) -> anyhow::Result<()> {
     let plan = study.run(&|| progress.inc(1));
     progress.finish_and_clear();
     let plan = plan?;
-    println!("{}", plan::describe(&study));
-    print!("{}", plan::table(&plan, &study.slo).to_text());
-    println!("{}", plan.verdict);
+    writeln!(stdout(), "{}", plan::describe(&study))?;
+    write!(stdout(), "{}", plan::table(&plan, &study.slo).to_text())?;
+    writeln!(stdout(), "{}", plan.verdict)?;
     if let Some(path) = &args.json {
         write_file(path, &json(&serde_json::json!({ "study": study, "plan": plan }))?)?;
     }
@@ -423,7 +426,7 @@ fn run_theory(args: &TheoryArgs) -> anyhow::Result<()> {
     let rows = validate::run(args.requests.max(1_000), replications, threads, args.seed, &|| progress.inc(1));
     progress.finish_and_clear();
     let table = validate::table(&rows?);
-    print!("{}", if args.markdown { table.to_markdown() } else { table.to_text() });
+    write!(stdout(), "{}", if args.markdown { table.to_markdown() } else { table.to_text() })?;
     Ok(())
 }
 
@@ -467,7 +470,7 @@ fn load<T: DeserializeOwned + Default>(path: Option<&Path>) -> anyhow::Result<T>
     toml::from_str(&text).with_context(|| format!("scenario {}", path.display()))
 }
 
-/// A bar on a terminal, nothing elsewhere.
+/// Returns a progress bar, hidden unless standard error is a terminal.
 fn progress(what: &str, steps: u64) -> ProgressBar {
     let bar = ProgressBar::new(steps);
     let style = ProgressStyle::with_template("{msg:14} {wide_bar} {pos}/{len} {eta}");

@@ -1,8 +1,8 @@
-//! What a machine charges for each mechanism: named cost profiles, read from TOML.
+//! The costs of a machine's mechanisms: named profiles, read from TOML.
 //!
-//! Owns: the list of costs the simulators know, the three built-in profiles (`ideal`, `paper-2019`, `vm-2vcpu`; their
-//! files say where each number comes from) and reading a user's own file. Never decides when a cost is paid: that is in
-//! the simulators, beside the mechanism.
+//! Owns the list of costs that the simulators know, the three built-in profiles (`ideal`,
+//! `paper-2019`, `vm-2vcpu`; their files name the source of each number) and the reading of a
+//! user's own file. The simulators decide when a cost is paid.
 
 use std::path::Path;
 
@@ -19,7 +19,8 @@ pub struct Costs {
     /// Worker time per request for its packets and its protocol, in and out; paid once.
     #[serde(default)]
     pub packet_ns: u64,
-    /// Dispatcher time to take a request in (central policies only). The dispatcher does one thing at a time.
+    /// Dispatcher time to take a request in (central policies only). The dispatcher handles one
+    /// request at a time.
     #[serde(default)]
     pub intake_ns: u64,
     /// Dispatcher time to hand a request to a worker (central policies only).
@@ -40,16 +41,17 @@ pub struct Costs {
     /// Dispatcher time to preempt a worker.
     #[serde(default)]
     pub preempt_send_ns: u64,
-    /// From the allocator's decision to the new owner's thread running, when a busy core changes owner.
+    /// Time from the allocator's decision until the new owner's thread runs, if a busy core changes
+    /// owner.
     #[serde(default)]
     pub handoff_ns: u64,
-    /// The same when the core's owner has parked and the core goes back to work.
+    /// Time as `handoff_ns`, if the core's owner has parked and the core returns to work.
     #[serde(default)]
     pub handback_ns: u64,
-    /// The same when the core was free and its next owner sleeps.
+    /// Time as `handoff_ns`, if the core was free and its next owner sleeps.
     #[serde(default)]
     pub wake_parked_ns: u64,
-    /// How long a kthread without work looks for some before it offers its core.
+    /// Time for which a kthread without work looks for some before it offers its core.
     #[serde(default)]
     pub idle_spin_ns: u64,
 }
@@ -62,13 +64,13 @@ const BUILT_IN: [(&str, &str); 3] = [
 ];
 
 impl Costs {
-    /// A machine on which everything but the requests' own work is free.
+    /// Returns a machine on which everything but the requests' own work is free.
     #[must_use]
     pub fn ideal() -> Self {
         Self { name: "ideal".to_owned(), ..Self::default() }
     }
 
-    /// A built-in profile by name, or a profile file by path.
+    /// Returns a built-in profile by name, or a profile file by path.
     ///
     /// # Errors
     ///
@@ -88,7 +90,7 @@ impl Costs {
         Self::parse(&stem, &text)
     }
 
-    /// Names of the built-in profiles.
+    /// Returns the names of the built-in profiles.
     #[must_use]
     pub fn names() -> Vec<&'static str> {
         BUILT_IN.iter().map(|(name, _)| *name).collect()

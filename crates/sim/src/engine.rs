@@ -1,21 +1,23 @@
 //! One machine, one service, one dispatch policy: the discrete-event loop.
 //!
-//! Owns virtual time, the cores and the requests they run; the policy owns the requests that wait. Three kinds of event exist:
-//! the next arrival, the head of the dispatcher's inbox (central policies with a dispatcher cost), and one timer per core
-//! (its request ends, or its quantum does). Single-threaded and deterministic: equal times are ordered core timers first (in
-//! core order), then the inbox, then arrivals.
+//! Owns virtual time, the cores and the requests they run; the policy owns the requests that wait.
+//! There are three kinds of event: the next arrival, the head of the dispatcher's inbox (central
+//! policies with a dispatcher cost), and one timer per core (its request ends, or its quantum
+//! does). Single-threaded and deterministic: equal times are ordered core timers first (in core
+//! order), then the inbox, then arrivals.
 //!
 //! # How costs are charged
 //!
-//! A core pays context switch, stealing and (once per request) packet time before a request's own work begins. A preemption is
-//! paid before the core's next request. The dispatcher of a central policy is one server: taking a request in, handing one out
-//! and preempting each occupy it, and a core waits for its hand-out to finish. Decisions are made at the moment of the event; a
-//! busy dispatcher delays their effect, not their information.
+//! A core pays context switch, stealing and (once per request) packet time before a request's own
+//! work begins. A preemption is paid before the core's next request. The dispatcher of a central
+//! policy is one server: taking a request in, handing one out and preempting each occupy it, and a
+//! core waits for its hand-out to finish. Decisions are made at the time of the event; a busy
+//! dispatcher delays their effect, not their information.
 //!
 //! # Invariants, checked after every event in debug builds
 //!
-//! arrived = completed + waiting + in the inbox + running; a core runs at most one request; the policy's own
-//! [`Dispatch::check`].
+//! arrived = completed + waiting + in the inbox + running; a core runs at most one request; the
+//! policy's own [`Dispatch::check`].
 
 use std::collections::VecDeque;
 
@@ -29,18 +31,18 @@ use crate::measure::Measured;
 use crate::source::{Incoming, Source};
 use crate::timers::Timers;
 
-/// Most requests that may wait before a run is declared saturated and cut short.
+/// Maximum number of requests that may wait before a run is declared saturated and cut short.
 pub const MAX_BACKLOG: usize = 1 << 18;
 
-/// What a core is doing.
+/// The state of a core.
 #[derive(Clone, Copy, Debug)]
 enum Core {
     Idle,
     Running {
         request: Request,
-        /// When its own work begins, after the overheads.
+        /// Time at which its own work begins, after the overheads.
         begins_ns: u64,
-        /// When it would end if left alone.
+        /// Time at which it would end if left alone.
         ends_ns: u64,
     },
 }
@@ -68,11 +70,12 @@ pub struct Engine<'a, S> {
 }
 
 impl<'a, S: Source> Engine<'a, S> {
-    /// A machine with `cores` idle cores at time 0.
+    /// Creates a machine with `cores` idle cores at time 0.
     ///
     /// # Panics
     ///
-    /// If `cores` is 0, above [`MAX_CORES`](crate::timers::MAX_CORES), or differs from what the policy was built for.
+    /// If `cores` is 0, above [`MAX_CORES`](crate::timers::MAX_CORES), or differs from what the
+    /// policy was built for.
     pub fn new(
         policy: &'a mut dyn Dispatch,
         cores: usize,
@@ -101,8 +104,8 @@ impl<'a, S: Source> Engine<'a, S> {
         }
     }
 
-    /// Runs until the budget is used up, the source has ended and everything is served, or the backlog passes
-    /// [`MAX_BACKLOG`].
+    /// Runs until the budget is used up, the source has ended and everything is served, or the
+    /// backlog passes [`MAX_BACKLOG`].
     pub fn run(mut self) -> Measured {
         for core in 0..self.cores.len() {
             self.ask(core, 0);
@@ -158,7 +161,7 @@ impl<'a, S: Source> Engine<'a, S> {
             return false;
         }
         let request = Request {
-            // Policies never read the name; it carries the whole service time to the completion.
+            // Policies never read the id, so it carries the service time to the completion.
             id: RequestId(incoming.service_ns),
             arrived_ns: Nanos(incoming.at_ns),
             remaining_ns: Nanos(incoming.service_ns),
@@ -175,7 +178,7 @@ impl<'a, S: Source> Engine<'a, S> {
         true
     }
 
-    /// The dispatcher works for `ns`; returns when it is done.
+    /// Occupies the dispatcher for `ns`; returns when it is done.
     fn occupy_dispatcher(&mut self, ns: u64) -> u64 {
         self.dispatcher_free_ns = self.dispatcher_free_ns.max(self.now_ns) + ns;
         self.dispatcher_free_ns
@@ -271,7 +274,8 @@ impl<'a, S: Source> Engine<'a, S> {
         }
     }
 
-    /// Stops the core's request, gives it back and lets the core ask for another. Returns what the policy wants next.
+    /// Stops the core's request, returns it to the policy and lets the core ask for another.
+    /// Returns the policy's reaction.
     fn preempt(&mut self, core: usize) -> Reaction {
         let Core::Running { mut request, begins_ns, .. } = self.cores[core] else {
             unreachable!("a policy preempts only workers it gave a request to")
@@ -298,7 +302,7 @@ impl<'a, S: Source> Engine<'a, S> {
     ///
     /// # Panics
     ///
-    /// On the first that does not hold: a bug in the policy or in this module.
+    /// On the first that does not hold, which is a defect of the policy or of this module.
     fn check(&self) {
         let running = self.cores.iter().filter(|c| matches!(c, Core::Running { .. })).count();
         assert_eq!(running, self.running, "the count of running requests is off at {} ns", self.now_ns);

@@ -1,13 +1,15 @@
 //! Discrete-event simulator of the policies that the IOKernel and the runtime run.
 //!
-//! Owns virtual time, machine-cost profiles, measurement with confidence intervals, and the studies built on them. Never
-//! has a policy of its own: [`tailwater_sched`] decides, this crate plays the machine around it. Never reads a clock or the
-//! environment for anything a result depends on: the same seed gives the same numbers on any number of threads.
+//! Owns virtual time, machine-cost profiles, measurement with confidence intervals, and the studies
+//! built on them. It has no policy of its own: [`tailwater_sched`] decides, this crate simulates
+//! the machine around it. Results never depend on a clock or the environment: the same seed gives
+//! the same numbers on any number of threads.
 //!
-//! From the bottom up: [`timers`], [`source`], [`costs`] and [`measure`] serve the [`engine`]; a [`scenario`] is one point
-//! of a study, run many times in parallel; [`machine`] shares cores among several runtimes under a real allocation policy.
-//! [`study`] asks users' questions, [`reproduce`] the papers' figures, [`validate`] holds the results to [`theory`]; [`cli`]
-//! puts a command line on all of it.
+//! From the bottom up: [`timers`], [`source`], [`costs`] and [`measure`] serve the [`engine`]; a
+//! [`scenario`] is one point of a study, run many times in parallel; [`machine`] shares cores among
+//! several runtimes under a real allocation policy. [`study`] answers users' questions,
+//! [`reproduce`] computes the papers' figures, [`validate`] compares the results with [`theory`],
+//! and [`cli`] is the command line of all of them.
 
 #![forbid(unsafe_code)]
 
@@ -18,7 +20,6 @@ pub mod machine;
 pub mod measure;
 pub mod mix;
 pub mod notation;
-pub mod plot;
 pub mod report;
 pub mod reproduce;
 pub mod scenario;

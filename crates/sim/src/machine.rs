@@ -1,20 +1,24 @@
-//! A machine shared by several runtimes, whose cores a real allocation policy moves around.
+//! A machine shared by several runtimes, among which a real allocation policy moves the cores.
 //!
-//! Owns virtual time, what runs on each core, and the hand-offs under way. Who owns which core is the ledger's, who gets
-//! one is the policy's, which request runs next inside a service is its dispatch policy's: all three are `sched`'s own code. The
+//! Owns virtual time, the activity of each core, and the hand-offs under way. The ledger records
+//! which kthread owns which core, the allocation policy decides which runtime gets one, and the
+//! service's dispatch policy decides which request runs next: all three are `sched`'s own code. The
 //! allocator itself runs elsewhere (the IOKernel's core is not among the simulated ones).
 //!
-//! A *service* is an open-loop source and a dispatch policy over its kthreads, one per core it may use. A *batch* job has
-//! always something to run on every core it gets. A kthread that finds nothing looks for `idle_spin_ns`, then declares itself
-//! idle: the policy may take its core at once; else it keeps polling until it parks.
+//! A *service* is an open-loop source and a dispatch policy over its kthreads, one per core it may
+//! use. A *batch* job always has work on every core it gets. A kthread that finds nothing looks for
+//! `idle_spin_ns`, then declares itself idle. The policy may take its core at once; otherwise it
+//! keeps polling until it parks.
 //!
 //! # Costs of a core changing hands
 //!
-//! From the decision to the new owner's first instruction: `handoff_ns` if the owner was busy, `handback_ns` if it was idle,
-//! `wake_parked_ns` if the core was free. The old owner's request stops at the decision and returns to its queue.
+//! From the decision to the new owner's first instruction: `handoff_ns` if the owner was busy,
+//! `handback_ns` if it was idle, `wake_parked_ns` if the core was free. The old owner's request
+//! stops at the decision and returns to its queue.
 //!
-//! Events at one time are ordered: cores (lowest first), arrivals (by runtime), the policy's look. Invariants, checked after
-//! every event in debug builds: [`Ledger::check`], and arrived = completed + waiting + running for every service.
+//! Events at one time are ordered: cores (lowest first), arrivals (by runtime), the policy's tick.
+//! Invariants, checked after every event in debug builds: [`Ledger::check`], and arrived =
+//! completed + waiting + running for every service.
 
 use tailwater_sched::alloc::{Action, Activity, Observation, Policy, View};
 use tailwater_sched::dispatch::{ClassId, Dispatch, Reaction, Request, RequestId, WorkerId};
@@ -30,9 +34,10 @@ use crate::timers::Timers;
 
 /// A latency-critical runtime to put on the machine.
 pub struct Service {
-    /// Where its requests come from.
+    /// The source of its requests.
     pub source: Box<dyn Source>,
-    /// Which of its requests runs next; never a preemptive policy, for there is no quantum here.
+    /// The policy that orders its requests; never a preemptive one, because there is no quantum
+    /// here.
     pub dispatch: Box<dyn Dispatch + Send>,
     /// Cores it is guaranteed, the most it may have; it has one kthread for each.
     pub guaranteed: u16,
@@ -68,7 +73,7 @@ pub struct Outcome {
     pub cores: usize,
 }
 
-/// What happens on a core.
+/// The activity of a core.
 #[derive(Clone, Copy, Debug)]
 enum Occupant {
     Free,
@@ -82,7 +87,7 @@ enum Occupant {
     },
     /// Looks for work.
     Spinning(KthreadId),
-    /// Found none, polls.
+    /// Polls after it found none.
     Idle(KthreadId),
 }
 
@@ -94,23 +99,23 @@ struct Tenant {
     dequeued: u32,
     arrived: u64,
     completed: u64,
-    /// Where each kthread runs.
+    /// The core of each kthread.
     core_of: Vec<Option<usize>>,
 }
 
-/// How a machine is set up.
+/// The setup of a machine.
 pub struct Setup<'a> {
     /// Its cores.
     pub topology: Topology,
-    /// What it charges.
+    /// Its costs.
     pub costs: &'a Costs,
-    /// Who gets a core.
+    /// The allocation policy.
     pub policy: Box<dyn Policy>,
     /// The services, registered in this order.
     pub services: Vec<Service>,
-    /// Whether a best-effort batch job takes what is left.
+    /// True if a best-effort batch job takes what is left.
     pub batch: bool,
-    /// How long an idle kthread polls before it parks; `None` for ever.
+    /// Time for which an idle kthread polls before it parks; `None` for ever.
     pub park_after_ns: Option<u64>,
     /// Virtual time before measuring starts.
     pub warmup_ns: u64,
@@ -144,7 +149,8 @@ impl<'a> Machine<'a> {
     ///
     /// # Errors
     ///
-    /// If the ledger refuses a runtime (its message says why), or a service's dispatch policy is preemptive.
+    /// If the ledger refuses a runtime (its message says why), or a service's dispatch policy is
+    /// preemptive.
     pub fn new(setup: Setup<'a>) -> anyhow::Result<Self> {
         let cores = setup.topology.len();
         let mut machine = Self {
@@ -276,8 +282,8 @@ impl<'a> Machine<'a> {
         if only_if_idle && !idle {
             return;
         }
-        // One event's actions are independent of each other, so none can fail on account of an earlier one; an action that
-        // the ledger refuses is a bug in the policy.
+        // One event's actions are independent of each other, so none can fail because of an earlier
+        // one; an action that the ledger refuses is a defect of the policy.
         if let Err(refused) = self.ledger.apply(action, Nanos(self.now_ns)) {
             debug_assert!(false, "{} at {} ns: {refused}", self.policy.name(), self.now_ns);
             return;
@@ -294,7 +300,7 @@ impl<'a> Machine<'a> {
         self.vacate(before);
     }
 
-    /// What stops when a core is taken.
+    /// Stops the activity of a core that is taken.
     fn vacate(&mut self, before: Occupant) {
         match before {
             Occupant::Free => {}
@@ -319,7 +325,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// A service's kthread has nothing to run and loses its core.
+    /// Takes the core from a service's kthread that has nothing to run.
     fn leave(&mut self, kthread: KthreadId) {
         self.set_activity(kthread, Activity::Parked);
         let now = Nanos(self.now_ns);
@@ -483,7 +489,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Books the time since the core's last change on what ran there.
+    /// Accounts the time since the core's last change to its activity.
     fn account(&mut self, core: usize) {
         let spent_ns = self.now_ns.saturating_sub(self.since_ns[core].max(self.warm_ns));
         self.since_ns[core] = self.now_ns;
@@ -506,7 +512,7 @@ impl<'a> Machine<'a> {
     ///
     /// # Panics
     ///
-    /// On the first that does not hold: a bug in a policy or in this module.
+    /// On the first that does not hold, which is a defect of a policy or of this module.
     fn check(&self) {
         if let Err(wrong) = self.ledger.check() {
             panic!("{} at {} ns: {wrong}", self.policy.name(), self.now_ns);

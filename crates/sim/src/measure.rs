@@ -1,7 +1,9 @@
-//! What a run measures: latencies per class and slowdown, per batch and over all, and where the cores' time went.
+//! Measurements of a run: latencies per class and slowdown, per batch and over all, and the use of
+//! the cores' time.
 //!
-//! Owns the histograms. Recording costs two or three increments per request; everything else happens once per batch.
-//! Warm-up requests are counted, never recorded. Batches are consecutive completions.
+//! Owns the histograms. Recording costs two or three increments per request; everything else
+//! happens once per batch. Warm-up requests are counted, never recorded. Batches are consecutive
+//! completions.
 //!
 //! Percentiles come from HDR histograms with three significant digits (0.1 %).
 
@@ -10,7 +12,7 @@ use serde::Serialize;
 
 use crate::stats::Estimate;
 
-/// Largest latency told apart; larger ones count as this.
+/// Largest distinct latency; larger ones count as this.
 const MAX_NS: u64 = 1 << 40;
 /// Slowdowns are kept in thousandths.
 const SLOWDOWN_UNIT: f64 = 1000.0;
@@ -18,7 +20,7 @@ const SLOWDOWN_UNIT: f64 = 1000.0;
 /// The percentiles reported everywhere, with the mean first.
 pub const QUANTILES: [f64; 4] = [0.5, 0.9, 0.99, 0.999];
 
-/// How much to measure.
+/// The amount to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
     /// Completions before anything is recorded.
@@ -76,19 +78,19 @@ impl Series {
         self.rows.extend_from_slice(&other.rows);
     }
 
-    /// Number of values.
+    /// Returns the number of values.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.total.len()
     }
 
-    /// Mean, with its interval.
+    /// Returns the mean, with its interval.
     #[must_use]
     pub fn mean(&self) -> Estimate {
         self.estimate(0, self.sum / self.total.len().max(1) as f64)
     }
 
-    /// One of the [`QUANTILES`] by position, with its interval from the batches.
+    /// Returns one of the [`QUANTILES`] by position, with its interval from the batches.
     ///
     /// # Panics
     ///
@@ -98,7 +100,7 @@ impl Series {
         self.estimate(index + 1, self.total.value_at_quantile(QUANTILES[index]) as f64)
     }
 
-    /// Fraction of values above `value`.
+    /// Returns the fraction of values above `value`.
     #[must_use]
     pub fn fraction_above(&self, value: u64) -> f64 {
         let above = self.total.len() - self.total.count_between(0, value);
@@ -111,7 +113,7 @@ impl Series {
     }
 }
 
-/// Where the cores' time went, in core-nanoseconds, and how often what happened, over the measured part.
+/// Use of the cores' time, in core-nanoseconds, and counts of events, over the measured part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Spent {
     /// Virtual time measured, times the number of cores.
@@ -148,7 +150,8 @@ impl Spent {
     }
 }
 
-/// First two moments of the number in system that arrivals find (for Little's law and M/G/infinity).
+/// First two moments of the number in system that arrivals find (for Little's law and
+/// M/G/infinity).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FoundByArrivals {
     count: f64,
@@ -165,19 +168,19 @@ impl FoundByArrivals {
         self.squares += n * n;
     }
 
-    /// Arrivals counted.
+    /// Returns the number of arrivals.
     #[must_use]
     pub fn count(&self) -> f64 {
         self.count
     }
 
-    /// Mean number in system.
+    /// Returns the mean number in system.
     #[must_use]
     pub fn mean(&self) -> f64 {
         self.sum / self.count.max(1.0)
     }
 
-    /// Its variance.
+    /// Returns its variance.
     #[must_use]
     pub fn variance(&self) -> f64 {
         self.squares / self.count.max(1.0) - self.mean().powi(2)
@@ -199,7 +202,8 @@ pub struct Measured {
     pub spent: Spent,
     /// Number in system found by arrivals.
     pub found: FoundByArrivals,
-    /// The run was cut short because the backlog passed the limit: the offered load exceeds the capacity.
+    /// The run was cut short because the backlog passed the limit: the offered load exceeds the
+    /// capacity.
     pub saturated: bool,
     budget: Budget,
     seen: u64,
@@ -207,7 +211,7 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// Nothing measured yet, for this many classes.
+    /// Creates an empty measurement for this many classes.
     #[must_use]
     pub fn new(classes: usize, budget: Budget) -> Self {
         let per_class = if classes > 1 { classes } else { 0 };
@@ -226,14 +230,14 @@ impl Measured {
         }
     }
 
-    /// Whether warm-up is over.
+    /// Returns true if warm-up is over.
     #[inline]
     #[must_use]
     pub fn warm(&self) -> bool {
         self.seen >= self.budget.warmup
     }
 
-    /// Whether the budget is used up.
+    /// Returns true if the budget is used up.
     #[inline]
     #[must_use]
     pub fn complete(&self) -> bool {
@@ -261,7 +265,7 @@ impl Measured {
         }
     }
 
-    /// Ends the run: what is left of an unfinished batch counts in the totals only.
+    /// Ends the run: an unfinished batch counts in the totals only.
     pub fn finish(&mut self) {
         self.each_series(Series::absorb_batch);
     }
@@ -288,7 +292,7 @@ impl Measured {
         self.saturated |= other.saturated;
     }
 
-    /// One of the [`QUANTILES`] of latency over service time, by position.
+    /// Returns one of the [`QUANTILES`] of latency over service time, by position.
     #[must_use]
     pub fn slowdown(&self, index: usize) -> Estimate {
         let e = self.slowdown.quantile(index);

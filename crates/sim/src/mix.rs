@@ -1,8 +1,9 @@
-//! Request classes and what the simulated service is asked to do.
+//! Request classes of a simulated service.
 //!
-//! Owns: the mix of classes (share, service-time distribution, SLO) and its notation. The distributions themselves are
-//! `workload`'s. A mixture of constants (`bimodal:0.5*1us+0.5*100us`) becomes one class per mode, since that is how the papers
-//! report it (Shinjuku figure 2: short and long requests apart).
+//! Owns the mix of classes (share, service-time distribution, SLO) and its notation. The
+//! distributions themselves are `workload`'s. A mixture of constants (`bimodal:0.5*1us+0.5*100us`)
+//! becomes one class per mode, since the papers report it so (Shinjuku figure 2: short and long
+//! requests apart).
 
 use anyhow::{Context, bail, ensure};
 use serde::{Deserialize, Serialize};
@@ -20,9 +21,10 @@ pub struct Class {
     /// Share of all requests; the shares of a mix are normalised to 1.
     #[serde(default = "one")]
     pub share: f64,
-    /// How long it takes.
+    /// Its service time.
     pub service: ServiceTime,
-    /// Target tail latency in nanoseconds for the multi-queue policy; 0 stands for the default, the mean service time.
+    /// Target tail latency in nanoseconds for the multi-queue policy; 0 stands for the default, the
+    /// mean service time.
     #[serde(default)]
     pub slo_ns: u64,
 }
@@ -41,11 +43,12 @@ pub struct Mix {
 }
 
 impl Mix {
-    /// A mix of these classes.
+    /// Returns a mix of these classes.
     ///
     /// # Errors
     ///
-    /// If there are none or too many, a share is negative or not a number, all are 0, or a class never takes any time.
+    /// If there are none or too many, a share is negative or not a number, all are 0, or a class
+    /// never takes any time.
     pub fn new(mut classes: Vec<Class>) -> anyhow::Result<Self> {
         ensure!(!classes.is_empty(), "a workload needs at least one request class");
         ensure!(classes.len() <= MAX_CLASSES, "{} request classes: at most {MAX_CLASSES}", classes.len());
@@ -72,7 +75,7 @@ impl Mix {
         Ok(Self { classes, through })
     }
 
-    /// A single class, or one class per mode for `bimodal:` and `modes:` notations.
+    /// Returns a single class, or one class per mode for `bimodal:` and `modes:` notations.
     ///
     /// # Errors
     ///
@@ -88,19 +91,20 @@ impl Mix {
         }
     }
 
-    /// The classes.
+    /// Returns the classes.
     #[must_use]
     pub fn classes(&self) -> &[Class] {
         &self.classes
     }
 
-    /// Mean service time over all classes.
+    /// Returns the mean service time over all classes.
     #[must_use]
     pub fn mean_ns(&self) -> f64 {
         self.classes.iter().map(|c| c.share * c.service.mean_ns()).sum()
     }
 
-    /// Squared coefficient of variation over all classes; infinite for tails without a variance.
+    /// Returns the squared coefficient of variation over all classes; infinite for tails without a
+    /// variance.
     #[must_use]
     pub fn squared_cv(&self) -> f64 {
         let mean = self.mean_ns();
@@ -123,7 +127,7 @@ impl Mix {
         self.through.iter().position(|&t| uniform <= t).unwrap_or(self.through.len() - 1)
     }
 
-    /// What dispatch policies want to know about the classes.
+    /// Returns the properties of the classes that dispatch policies use.
     #[must_use]
     pub fn class_info(&self) -> Vec<ClassInfo> {
         let info = |c: &Class| {
@@ -134,7 +138,7 @@ impl Mix {
         self.classes.iter().map(info).collect()
     }
 
-    /// A short description for titles.
+    /// Returns a short description for titles.
     #[must_use]
     pub fn describe(&self) -> String {
         let each = |c: &Class| {

@@ -1,6 +1,7 @@
-//! How policies and lists of loads are written on a command line and in scenario files.
+//! The notation of policies and lists of loads, on a command line and in scenario files.
 //!
-//! Owns parsing, with errors that show what to write instead. Durations are `workload`'s notation.
+//! Owns parsing, with errors that show what to write instead. Durations are in `workload`'s
+//! notation.
 //!
 //! | policy | notation |
 //! |---|---|
@@ -18,7 +19,7 @@ use tailwater_sched::Nanos;
 use tailwater_sched::dispatch::{PolicySpec, Requeue};
 use tailwater_workload::units::parse_duration_ns;
 
-/// Most points in one list of loads.
+/// Maximum number of points in one list of loads.
 const MAX_POINTS: usize = 1_000;
 
 /// Reads one policy.
@@ -64,14 +65,14 @@ pub fn parse_policy(text: &str) -> anyhow::Result<PolicySpec> {
             quantum(Requeue::Head).map(|(quantum_ns, requeue)| PolicySpec::MultiQueue { quantum_ns, requeue })
         }
         _ => bail!(
-            "`{name}` is no dispatch policy; use d-fcfs, c-fcfs, steal[:N], ps:TIME, sq:TIME[,head|tail], \
+            "`{name}` is not a dispatch policy; use d-fcfs, c-fcfs, steal[:N], ps:TIME, sq:TIME[,head|tail], \
              mq:TIME[,head|tail], srpt or reserved"
         ),
     }
 }
 
-/// Reads a list of policies separated by spaces or semicolons (a comma belongs to a policy's parameters), or by commas where
-/// every part is a policy by itself.
+/// Reads a list of policies separated by spaces or semicolons (a comma belongs to a policy's
+/// parameters), or by commas where every part is a policy by itself.
 ///
 /// # Errors
 ///
@@ -108,7 +109,7 @@ pub fn parse_loads(text: &str) -> anyhow::Result<Vec<f64>> {
                 ensure!((2..=MAX_POINTS).contains(&points), "range `{part}`: use 2 to {MAX_POINTS} points");
                 let (from, to) = (fraction(from)?, fraction(to)?);
                 let step = (to - from) / (points - 1) as f64;
-                // Rounded so that a range prints as people wrote it: 0.3, not 0.30000000000000004.
+                // Rounded so that a range prints as it was written: 0.3, not 0.30000000000000004.
                 loads.extend((0..points).map(|i| ((from + step * i as f64) * 1e6).round() / 1e6));
             }
         }

@@ -1,7 +1,7 @@
 //! Tables for people (aligned text) and for programs (CSV), and writing result files.
 //!
-//! Owns formatting only. Numbers are formatted by the caller or by the helpers here, always the same way, so that equal
-//! results are equal bytes.
+//! Owns formatting only. Numbers are formatted by the caller or by the helpers here, always the
+//! same way, so that equal results are equal bytes.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -18,7 +18,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// An empty table with these column names.
+    /// Creates an empty table with these column names.
     #[must_use]
     pub fn new(columns: &[&str]) -> Self {
         Self { header: columns.iter().map(|&c| c.to_owned()).collect(), rows: Vec::new() }
@@ -34,19 +34,19 @@ impl Table {
         self.rows.push(row);
     }
 
-    /// The column names.
+    /// Returns the column names.
     #[must_use]
     pub fn header(&self) -> &[String] {
         &self.header
     }
 
-    /// The rows, each as long as the header.
+    /// Returns the rows, each as long as the header.
     #[must_use]
     pub fn rows(&self) -> &[Vec<String>] {
         &self.rows
     }
 
-    /// Aligned text: the first column to the left, the others to the right.
+    /// Returns aligned text: the first column to the left, the others to the right.
     #[must_use]
     pub fn to_text(&self) -> String {
         let width = |i: usize| {
@@ -67,7 +67,7 @@ impl Table {
         text
     }
 
-    /// Comma-separated values with a header line (RFC 4180 quoting, line feeds only).
+    /// Returns comma-separated values with a header line (RFC 4180 quoting, line feeds only).
     #[must_use]
     pub fn to_csv(&self) -> String {
         let quote = |cell: &String| {
@@ -81,7 +81,7 @@ impl Table {
         std::iter::once(&self.header).chain(&self.rows).map(line).collect()
     }
 
-    /// A Markdown table; bars in cells are escaped.
+    /// Returns a Markdown table; bars in cells are escaped.
     #[must_use]
     pub fn to_markdown(&self) -> String {
         let escaped = |row: &[String]| row.iter().map(|c| c.replace('|', "\\|")).collect::<Vec<_>>();
@@ -91,7 +91,7 @@ impl Table {
     }
 }
 
-/// Microseconds with three significant digits or more, from nanoseconds.
+/// Formats nanoseconds as microseconds with three significant digits or more.
 #[must_use]
 pub fn us(ns: f64) -> String {
     let us = ns / 1_000.0;
@@ -104,7 +104,7 @@ pub fn us(ns: f64) -> String {
     }
 }
 
-/// A value with its relative error in percent: `12.3 ±0.4%`.
+/// Returns a value with its relative error in percent: `12.3 ±0.4%`.
 #[must_use]
 pub fn us_with_error(e: &Estimate) -> String {
     if e.error.is_finite() && e.value > 0.0 {
@@ -114,7 +114,7 @@ pub fn us_with_error(e: &Estimate) -> String {
     }
 }
 
-/// A fraction as a percentage.
+/// Returns a fraction as a percentage.
 #[must_use]
 pub fn percent(fraction: f64) -> String {
     format!("{:.1}%", 100.0 * fraction)

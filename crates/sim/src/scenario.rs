@@ -1,8 +1,8 @@
 //! One point of a study: a machine, a workload, a load and a policy, run several times in parallel.
 //!
-//! Owns the description, its validation, and the fan-out over replications. Each replication has its own seed, derived from the
-//! scenario's and its index alone, and results are joined in order of index: the number of threads changes nothing but the
-//! time it takes.
+//! Owns the description, its validation, and the fan-out over replications. Each replication has
+//! its own seed, derived from the scenario's and its index alone, and results are joined in order
+//! of index: the number of threads changes nothing but the time it takes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,7 +22,7 @@ use crate::source::{Incoming, Recorded, Source, Synthetic};
 pub struct Scenario {
     /// Worker cores.
     pub cores: usize,
-    /// What is asked of them.
+    /// The request classes.
     pub mix: Mix,
     /// How requests arrive.
     pub arrivals: ArrivalProcess,
@@ -30,18 +30,18 @@ pub struct Scenario {
     pub load: f64,
     /// Flows the requests come by; `None` for unlimited.
     pub connections: Option<u32>,
-    /// Who runs next.
+    /// The dispatch policy.
     pub policy: PolicySpec,
-    /// What the machine charges.
+    /// The machine's costs.
     pub costs: Costs,
-    /// How much to measure, per replication.
+    /// The amount to measure, per replication.
     pub budget: Budget,
     /// Seed of everything random.
     pub seed: u64,
 }
 
 impl Scenario {
-    /// Offered requests per second.
+    /// Returns the offered requests per second.
     ///
     /// # Errors
     ///
@@ -59,14 +59,15 @@ impl Scenario {
     ///
     /// # Errors
     ///
-    /// If the load or the policy's parameters make no sense.
+    /// If the load or the policy's parameters are invalid.
     pub fn run_once(&self, replication: u32) -> anyhow::Result<Measured> {
         let seed = seed_of(self.seed, replication);
         let source = Synthetic::new(self.arrivals, self.rate()?, self.mix.clone(), self.connections, seed);
         self.run_source(source, seed)
     }
 
-    /// Runs a recorded trace through the machine instead of the synthetic workload; warm-up and load do not apply.
+    /// Runs a recorded trace through the machine instead of the synthetic workload; warm-up and
+    /// load do not apply.
     ///
     /// # Errors
     ///
@@ -84,8 +85,8 @@ impl Scenario {
     }
 }
 
-/// The seed of a replication: the scenario's seed and the index, mixed (SplitMix64's finaliser) so that neighbouring seeds
-/// do not share replications.
+/// Returns the seed of a replication: the scenario's seed and the index, mixed (SplitMix64's
+/// finaliser) so that neighbouring seeds do not share replications.
 #[must_use]
 pub fn seed_of(seed: u64, replication: u32) -> u64 {
     let mut z = seed.wrapping_add(u64::from(replication).wrapping_mul(0x9e37_79b9_7f4a_7c15));
@@ -125,7 +126,8 @@ pub fn run_all(
     Ok(joined)
 }
 
-/// Runs `work(0..jobs)` on `threads` threads (at least one) and returns the results in order of job.
+/// Runs `work(0..jobs)` on `threads` threads (at least one) and returns the results in order of
+/// job.
 pub fn parallel<T: Send>(
     jobs: usize,
     threads: usize,
@@ -156,7 +158,7 @@ pub fn parallel<T: Send>(
     indexed.into_iter().map(|(_, result)| result).collect()
 }
 
-/// Threads to use when the user does not say: all the machine has.
+/// Returns the default number of threads: all the machine has.
 #[must_use]
 pub fn default_threads() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)

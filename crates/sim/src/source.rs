@@ -1,7 +1,8 @@
-//! Where a simulated run's requests come from: a synthetic workload or a recorded trace.
+//! The source of a simulated run's requests: a synthetic workload or a recorded trace.
 //!
-//! Owns nothing that decides: it yields (time, class, service time, flow) in order of time. The workload draws each
-//! purpose from its own random stream (arrivals, services, flows), so that changing one leaves the others where they were.
+//! It yields (time, class, service time, flow) in order of time and decides nothing. The workload
+//! draws each purpose from its own random stream (arrivals, services, flows), so that changing one
+//! leaves the others in place.
 
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use crate::mix::Mix;
 /// A request on its way into the system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Incoming {
-    /// When it arrives.
+    /// Time of arrival.
     pub at_ns: u64,
     /// Its own work, at least 1.
     pub service_ns: u64,
@@ -28,7 +29,7 @@ pub struct Incoming {
 
 /// Yields requests with non-decreasing arrival times.
 pub trait Source {
-    /// The next request, or `None` at the end.
+    /// Returns the next request, or `None` at the end.
     fn next_request(&mut self) -> Option<Incoming>;
 }
 
@@ -43,7 +44,7 @@ pub struct Synthetic {
     flow_prng: Prng,
 }
 
-/// How requests map to flows.
+/// The mapping of requests to flows.
 #[derive(Clone, Debug)]
 enum Flows {
     /// So many flows that every request's hash is independent.
@@ -53,13 +54,13 @@ enum Flows {
 }
 
 impl Synthetic {
-    /// Requests of `mix` at `rate`, from `connections` flows (`None`: unlimited).
+    /// Creates requests of `mix` at `rate`, from `connections` flows (`None`: unlimited).
     #[must_use]
     pub fn new(process: ArrivalProcess, rate: Rate, mix: Mix, connections: Option<u32>, seed: u64) -> Self {
         Self::scheduled(process, LoadSchedule::constant(rate, MAX_LENGTH_NS), mix, connections, seed)
     }
 
-    /// Requests of `mix` under a load schedule; ends with it.
+    /// Creates requests of `mix` under a load schedule, which end with it.
     #[must_use]
     pub fn scheduled(
         process: ArrivalProcess,
@@ -106,7 +107,7 @@ pub struct Recorded {
 }
 
 impl Recorded {
-    /// Plays these requests, which must be in order of arrival.
+    /// Creates a source of these requests, which must be in order of arrival.
     #[must_use]
     pub fn new(requests: Arc<[Incoming]>) -> Self {
         debug_assert!(requests.is_sorted_by_key(|r| r.at_ns), "a trace must be in order of arrival");
@@ -122,9 +123,10 @@ impl Source for Recorded {
     }
 }
 
-/// Reads a trace: CSV lines of arrival time and service time in nanoseconds and, optionally, a class number. A first line that
-/// starts with a letter is a header; empty lines and lines that start with `#` are skipped. Arrivals may be in any order and
-/// are shifted to start at 0. Each request is its own flow.
+/// Reads a trace: CSV lines of arrival time and service time in nanoseconds and, optionally, a
+/// class number. A first line that starts with a letter is a header; empty lines and lines that
+/// start with `#` are skipped. Arrivals may be in any order and are shifted to start at 0. Each
+/// request is its own flow.
 ///
 /// # Errors
 ///

@@ -1,11 +1,13 @@
 //! Figures with their uncertainty: batch means and confidence intervals.
 //!
-//! Owns: a figure's value per batch and the interval they give. The requests of one run depend on each other (a long queue
-//! is long for many of them), so their spread says nothing about the error of the run's mean or percentile. Batches of
-//! thousands of requests are nearly independent; from their spread Student's t gives the interval (Law and Kelton,
-//! Simulation Modeling and Analysis, section 9.5.3).
+//! Owns a figure's value per batch and the interval they give. The requests of one run depend on
+//! each other (a long queue is long for many of them), so their spread says nothing about the error
+//! of the run's mean or percentile. Batches of thousands of requests are nearly independent; from
+//! their spread Student's t gives the interval (Law and Kelton, Simulation Modeling and Analysis,
+//! section 9.5.3).
 //!
-//! Never: takes a percentile of percentiles. The value comes from all requests together; the batches give its error.
+//! Never takes a percentile of percentiles: the value comes from all requests together; the batches
+//! give its error.
 
 use serde::Serialize;
 
@@ -24,7 +26,7 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// An estimate of `value` from its values in independent batches.
+    /// Creates an estimate of `value` from its values in independent batches.
     #[must_use]
     pub fn from_batches(value: f64, batches: &[f64]) -> Self {
         let n = batches.len() as f64;
@@ -36,21 +38,23 @@ impl Estimate {
         Self { value, error: student_t99(n - 1.0) * (variance / n).sqrt() }
     }
 
-    /// The error as a fraction of the value.
+    /// Returns the error as a fraction of the value.
     #[must_use]
     pub fn relative_error(&self) -> f64 {
         self.error / self.value.abs()
     }
 
-    /// Whether `truth` is compatible with the estimate: within the interval, or within `tolerance` (a fraction) of it.
+    /// Returns true if `truth` is compatible with the estimate: within the interval, or within
+    /// `tolerance` (a fraction) of it.
     #[must_use]
     pub fn agrees_with(&self, truth: f64, tolerance: f64) -> bool {
         (self.value - truth).abs() <= self.error.max(tolerance * truth.abs())
     }
 }
 
-/// Two-sided 99 % point of Student's t, by the expansion in 1/df (Abramowitz and Stegun 26.7.5). Within 0.1 % from 8
-/// degrees of freedom on; below that the expansion's slight underestimate stays under 5 % down to 4.
+/// Returns the two-sided 99 % point of Student's t, by the expansion in 1/df (Abramowitz and Stegun
+/// 26.7.5). Within 0.1 % from 8 degrees of freedom on; below that the expansion's slight
+/// underestimate stays under 5 % down to 4.
 fn student_t99(df: f64) -> f64 {
     let z = Z99;
     let (z3, z5, z7) = (z.powi(3), z.powi(5), z.powi(7));

@@ -1,13 +1,17 @@
-//! Closed-form results of queueing theory, to hold the simulator to.
+//! Closed-form results of queueing theory, with which the simulator is compared.
 //!
-//! Pure functions; nothing here knows about the simulator. Loads are per core (`rho`, below 1) or in erlangs (`offered`,
-//! arrival rate times mean service time). Times are in the unit of the mean that is passed in.
+//! Pure functions, independent of the simulator. Loads are per core (`rho`, below 1) or in erlangs
+//! (`offered`, arrival rate times mean service time). Times are in the unit of the mean that is
+//! passed in.
 //!
-//! Sources: Kleinrock, Queueing Systems volumes 1 and 2 (M/M/n 3.5, M/G/1 5.6, M/G/1-PS 4.4 of volume 2, M/G/infinity 3.4).
+//! Sources: Kleinrock, Queueing Systems volumes 1 and 2 (M/M/n 3.5, M/G/1 5.6, M/G/1-PS 4.4 of
+//! volume 2, M/G/infinity 3.4).
 
-/// Erlang's C formula: the probability that an arrival must wait in M/M/n, with `offered` erlangs on `servers`.
+/// Returns Erlang's C: the probability that an arrival must wait in M/M/n, with `offered` erlangs
+/// on `servers`.
 ///
-/// Computed by the recursion for Erlang B, which neither overflows nor cancels for any number of servers.
+/// Computed by the recursion for Erlang B, which neither overflows nor cancels for any number of
+/// servers.
 ///
 /// # Panics
 ///
@@ -26,46 +30,50 @@ pub fn erlang_c(servers: usize, offered: f64) -> f64 {
     blocking / (1.0 - rho * (1.0 - blocking))
 }
 
-/// P(wait > t) in M/M/n first come first served.
+/// Returns P(wait > t) in M/M/n, first come, first served.
 #[must_use]
 pub fn mmn_wait_beyond(servers: usize, offered: f64, mean_service: f64, t: f64) -> f64 {
     erlang_c(servers, offered) * libm::exp(-(servers as f64 - offered) * t / mean_service)
 }
 
-/// The waiting time not exceeded with probability `p` in M/M/n; 0 if an arrival waits with less than `1 - p`.
+/// Returns the waiting time not exceeded with probability `p` in M/M/n; 0 if an arrival waits with
+/// less than `1 - p`.
 #[must_use]
 pub fn mmn_wait_quantile(servers: usize, offered: f64, mean_service: f64, p: f64) -> f64 {
     let c = erlang_c(servers, offered);
     (mean_service / (servers as f64 - offered) * libm::log(c / (1.0 - p))).max(0.0)
 }
 
-/// Mean waiting time in M/M/n.
+/// Returns the mean waiting time in M/M/n.
 #[must_use]
 pub fn mmn_mean_wait(servers: usize, offered: f64, mean_service: f64) -> f64 {
     erlang_c(servers, offered) * mean_service / (servers as f64 - offered)
 }
 
-/// The latency (waiting and service) not exceeded with probability `p` in M/M/1 first come first served.
+/// Returns the latency (waiting and service) not exceeded with probability `p` in M/M/1 first come
+/// first served.
 #[must_use]
 pub fn mm1_latency_quantile(rho: f64, mean_service: f64, p: f64) -> f64 {
     -libm::log(1.0 - p) * mean_service / (1.0 - rho)
 }
 
-/// Pollaczek-Khinchine: mean waiting time in M/G/1 first come first served. `squared_cv` is the variance of the service
-/// time over its squared mean: 1 for exponential, 0 for constant (M/D/1).
+/// Returns the mean waiting time in M/G/1, first come, first served (Pollaczek-Khinchine).
+/// `squared_cv` is the variance of the service time over its squared mean: 1 for exponential, 0 for
+/// constant (M/D/1).
 #[must_use]
 pub fn mg1_mean_wait(rho: f64, mean_service: f64, squared_cv: f64) -> f64 {
     rho / (1.0 - rho) * mean_service * (1.0 + squared_cv) / 2.0
 }
 
-/// Mean latency in M/G/1 processor sharing of a request that needs `service`: depends on nothing but the load
-/// (insensitivity). With the mean service time it is the mean latency.
+/// Returns the mean latency in M/G/1 processor sharing of a request that needs `service`, which
+/// depends only on the load (insensitivity). With the mean service time it is the mean latency.
 #[must_use]
 pub fn mg1_ps_latency(rho: f64, service: f64) -> f64 {
     service / (1.0 - rho)
 }
 
-/// P(number in system <= k) in M/G/infinity: Poisson with mean `offered`, whatever the service times.
+/// Returns P(number in system <= k) in M/G/infinity: Poisson with mean `offered`, whatever the
+/// service times.
 #[must_use]
 pub fn mg_infinity_at_most(offered: f64, k: u32) -> f64 {
     let mut term = libm::exp(-offered);

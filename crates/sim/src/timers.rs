@@ -1,14 +1,16 @@
-//! The pending event of every core, as a tournament tree: the earliest in O(1), a change in O(log cores).
+//! The pending event of every core, as a tournament tree: the earliest in O(1), a change in O(log
+//! cores).
 //!
-//! A core has at most one pending event (its request ends, or its quantum does), so there is nothing to cancel and no
-//! stale entry to skip: setting a core's time overwrites the old one. Compared with a binary heap of (time, sequence number) this
-//! halves the cost of an event at 16 cores, and its depth is fixed by the number of cores, never by the number of requests.
+//! A core has at most one pending event (its request ends, or its quantum does), so there is
+//! nothing to cancel and no stale entry to skip: setting a core's time overwrites the old one.
+//! Compared with a binary heap of (time, sequence number) this halves the cost of an event at 16
+//! cores, and its depth is fixed by the number of cores, never by the number of requests.
 //!
 //! Ties go to the lower core number, which makes the order of events a function of the times alone.
 
 /// Bits of a key that hold the core number.
 const CORE_BITS: u32 = 12;
-/// Most cores a tree can hold.
+/// Maximum number of cores a tree can hold.
 pub const MAX_CORES: usize = 1 << CORE_BITS;
 /// Latest time a tree can hold: 52 days of virtual nanoseconds.
 pub const MAX_TIME_NS: u64 = (1 << (64 - CORE_BITS)) - 2;
@@ -16,13 +18,14 @@ pub const MAX_TIME_NS: u64 = (1 << (64 - CORE_BITS)) - 2;
 /// Earliest-event structure over a fixed number of cores.
 #[derive(Clone, Debug)]
 pub struct Timers {
-    /// Binary tree in an array: node `i` holds the smaller key of `2i` and `2i + 1`; leaves start at `leaves`.
+    /// Binary tree in an array: node `i` holds the smaller key of `2i` and `2i + 1`; leaves start
+    /// at `leaves`.
     tree: Vec<u64>,
     leaves: usize,
 }
 
 impl Timers {
-    /// No pending event for any of `cores` cores.
+    /// Creates timers for `cores` cores without pending events.
     ///
     /// # Panics
     ///
@@ -47,7 +50,7 @@ impl Timers {
         self.put(core, u64::MAX);
     }
 
-    /// The earliest event and its core.
+    /// Returns the earliest event and its core.
     #[inline]
     #[must_use]
     pub fn earliest(&self) -> Option<(u64, usize)> {

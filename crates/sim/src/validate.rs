@@ -1,7 +1,8 @@
-//! The simulator against queueing theory: one row per model and figure.
+//! The simulator compared with queueing theory: one row per model and figure.
 //!
-//! Owns the list of cases. Each is a [`Scenario`] on the ideal machine whose answer [`theory`] knows in closed
-//! form. `tailwater sim theory` prints the table; the crate's tests run it on a small budget.
+//! Owns the list of cases. Each is a [`Scenario`] on the ideal machine whose answer [`theory`]
+//! knows in closed form. `tailwater-lab sim theory` prints the table; the crate's tests run it on a
+//! small budget.
 
 use serde::Serialize;
 use tailwater_sched::Nanos;
@@ -21,7 +22,7 @@ use crate::theory;
 pub struct Row {
     /// Queueing model and load.
     pub model: String,
-    /// What is compared.
+    /// The figure compared.
     pub figure: String,
     /// Closed form; nanoseconds, or requests for numbers in system.
     pub theory: f64,
@@ -30,23 +31,24 @@ pub struct Row {
 }
 
 impl Row {
-    /// Relative difference, simulated over theory, less 1.
+    /// Returns the relative difference, simulated over theory, less 1.
     #[must_use]
     pub fn difference(&self) -> f64 {
         self.simulated.value / self.theory - 1.0
     }
 
-    /// Whether theory lies in the 99 % interval, or within `tolerance` (a fraction) of the simulated value.
+    /// Returns true if theory lies in the 99 % interval, or within `tolerance` (a fraction) of the
+    /// simulated value.
     #[must_use]
     pub fn agrees(&self, tolerance: f64) -> bool {
         self.simulated.agrees_with(self.theory, tolerance)
     }
 }
 
-/// What to read off a finished case.
+/// Reads the figures of a finished case.
 type Read = Box<dyn Fn(&Measured) -> Vec<(String, f64, Estimate)>>;
 
-/// A scenario and how to judge it.
+/// A scenario and its judgement.
 struct Case {
     model: String,
     scenario: Scenario,
@@ -57,8 +59,9 @@ const MEAN_NS: f64 = 10_000.0;
 /// 0.5 % of the mean service time: close enough to ideal sharing for 1 %.
 const PS_QUANTUM: Nanos = Nanos(50);
 
-/// Runs every case with `requests` measured requests per replication. M/M/n gets four times as many for its far tail,
-/// processor sharing a tenth, since a request there costs a hundred times the events.
+/// Runs every case with `requests` measured requests per replication. M/M/n gets four times as many
+/// for its far tail, processor sharing a tenth, since a request there costs a hundred times the
+/// events.
 ///
 /// # Errors
 ///
@@ -82,7 +85,7 @@ pub fn run(
     Ok(rows)
 }
 
-/// The rows as a table.
+/// Returns the rows as a table.
 #[must_use]
 pub fn table(rows: &[Row]) -> Table {
     let mut table = Table::new(&["model", "figure", "theory", "simulated", "difference", "99% interval"]);
@@ -128,7 +131,8 @@ fn cases(requests: u64, seed: u64) -> anyhow::Result<Vec<Case>> {
     }
     for (cores, load) in [(4, 0.8), (16, 0.9)] {
         let mut scenario = base(PolicySpec::CFcfs, cores, load, "exp:10us")?;
-        // The tail of the waiting time is made by few long busy periods, so these need the most requests.
+        // The tail of the waiting time is made by few long busy periods, so these need the most
+        // requests.
         scenario.budget.requests *= 4;
         cases.push(Case {
             model: format!("M/M/{cores}, load {load}"),
@@ -193,8 +197,9 @@ fn mmn_figures(m: &Measured, cores: usize, load: f64) -> Vec<(String, f64, Estim
     rows
 }
 
-/// Poisson with mean 25.6. Its intervals are the ones of exponential service times, whose number in system has autocovariance
-/// a exp(-t/s): over n arrivals the mean has variance 2a/n * a, the variance 2a/n * a^2.
+/// Returns the figures of the number in system, which is Poisson with mean 25.6. The intervals are
+/// those of exponential service times, whose number in system has autocovariance a exp(-t/s): over
+/// n arrivals the mean has variance 2a/n * a, the variance 2a/n * a^2.
 fn number_in_system(m: &Measured) -> Vec<(String, f64, Estimate)> {
     let a: f64 = 25.6;
     let spread = 2.576 * (2.0 * a / m.found.count()).sqrt();
@@ -211,7 +216,8 @@ fn pollaczek_khinchine(name: &str, scenario: Scenario) -> Case {
     Case { model, scenario, read }
 }
 
-/// Mean latency is insensitive to the distribution, and proportional to each class's service time.
+/// Returns the figures of processor sharing: mean latency is insensitive to the distribution, and
+/// proportional to each class's service time.
 fn sharing_figures(m: &Measured) -> Vec<(String, f64, Estimate)> {
     let mut rows = vec![("mean latency".to_owned(), theory::mg1_ps_latency(0.6, MEAN_NS), m.latency.mean())];
     for (series, service) in m.class_latency.iter().zip([5_000.0, 55_000.0]) {
@@ -229,9 +235,11 @@ mod tests {
     fn every_model_agrees_with_theory_on_a_small_budget() {
         let rows = run(60_000, 2, 2, 20, &|| ()).unwrap();
         assert!(rows.len() > 20, "rows are missing");
-        // A p99.9 of 120,000 requests rests on a few busy periods; `tailwater sim theory` has the budget for it.
+        // A p99.9 of 120,000 requests rests on a few busy periods; `tailwater-lab sim theory` has
+        // the budget for it.
         for row in rows.iter().filter(|r| !r.figure.starts_with("p99.9")) {
-            // 120,000 requests give about 5 % at 99 % for the heavier cases; figures without batches get 2 %.
+            // 120,000 requests give about 5 % at 99 % for the heavier cases; figures without
+            // batches get 2 %.
             assert!(
                 row.agrees(0.02),
                 "{} {}: {:?}, theory {}",

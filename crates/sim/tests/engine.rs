@@ -1,4 +1,5 @@
-//! The engine through its public surface: determinism, conservation, costs and policies on traces worked out by hand.
+//! The engine through its public surface: determinism, conservation, costs and policies on traces
+//! worked out by hand.
 
 use tailwater_sched::Nanos;
 use tailwater_sched::dispatch::{FlowHash, PolicySpec, Requeue};
@@ -110,8 +111,9 @@ fn preemption_charges_the_worker_and_the_dispatcher() {
     };
     let m = s.run_trace(&trace).unwrap();
     assert_eq!(m.spent.preemptions, 1);
-    // 0: assigned at 7, switched at 17, stopped at 5017. The dispatcher signals until 6017 and assigns until 6024; the
-    // preemption and the switch cost 110; the short one ends at 7134. Assign and switch again: 7151 + 5000 left.
+    // 0: assigned at 7, switched at 17, stopped at 5017. The dispatcher signals until 6017 and
+    // assigns until 6024; the preemption and the switch cost 110; the short one ends at 7134.
+    // Assign and switch again: 7151 + 5000 left.
     assert_eq!(m.latency.mean().value, f64::from((7_134 - 1_000) + 12_151) / 2.0);
 }
 

@@ -1,7 +1,7 @@
 //! Whole tables as assertions: the same seed gives the same bytes on any machine.
 //!
-//! A change of these numbers means that a policy, the engine, a cost profile or a random stream changed. If that was the
-//! intention, say so in the commit and paste the new table.
+//! A change of these numbers means that a policy, the engine, a cost profile or a random stream
+//! changed. If that was the intention, say so in the commit and paste the new table.
 
 use tailwater_sim::study::Effort;
 use tailwater_sim::study::policies::{PolicyStudy, table};

@@ -1,43 +1,45 @@
-//! Which bytes beyond the next expected one are there: ranges in order, none touching another, bounded in number.
+//! Bytes received beyond the next expected one: ranges in order, none touching another, bounded in
+//! number.
 //!
-//! Owns positions only; the bytes lie in the receive ring. A range that would be one too many is refused, and its segment
-//! counts as lost: a flood of small pieces costs the peer, not us. Remembers which ranges grew last, for SACK names those
-//! first (RFC 2018 section 4).
+//! Owns positions only; the bytes lie in the receive ring. A range beyond the bound is refused and
+//! its segment counts as lost, so a flood of small pieces costs the peer, not this side. The order
+//! of growth is kept, because SACK names the ranges that grew last first (RFC 2018 section 4).
 
 use crate::segment::{MAX_SACK_BLOCKS, SackBlock, SackBlocks};
-use crate::{Range, Seq};
+use crate::seq::{Range, Seq};
+use alloc::vec::Vec;
 
-/// Ranges remembered at most: a window of 1 MiB with every twentieth segment lost needs fewer.
+/// Most ranges remembered. A window of 1 MiB with every twentieth segment lost needs fewer.
 pub(crate) const MAX_RANGES: usize = 32;
 
 #[derive(Debug, Clone, Copy)]
 struct Held {
     range: Range,
-    /// Order of the last growth.
+    /// Rank of its last growth among all growths.
     stamp: u32,
 }
 
-/// What is held out of order.
+/// The ranges held out of order.
 #[derive(Debug, Default)]
 pub(crate) struct Assembler {
     held: Vec<Held>,
     clock: u32,
 }
 
-/// There are [`MAX_RANGES`] already.
+/// The range was refused: there are [`MAX_RANGES`] already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TooMany;
 
 impl Assembler {
-    /// Whether nothing is held.
+    /// Returns true if nothing is held.
     pub fn is_empty(&self) -> bool {
         self.held.is_empty()
     }
 
-    /// Adds `range`, which is not empty, to what is held, and returns the range it is part of now.
+    /// Adds `range`, which is not empty; returns the range it is now part of.
     pub fn insert(&mut self, range: Range) -> Result<Range, TooMany> {
         debug_assert!(!range.is_empty());
-        // Those that overlap or touch the new one become one with it.
+        // Ranges that overlap or touch the new one become one with it.
         let first = self.held.partition_point(|held| held.range.end < range.start);
         let behind = self.held.partition_point(|held| held.range.start <= range.end);
         if first == behind && self.held.len() >= MAX_RANGES {
@@ -52,12 +54,16 @@ impl Assembler {
         Ok(merged)
     }
 
-    /// Whether all of `range` is held already; then it is a duplicate (RFC 2883 section 4).
-    pub fn contains(&self, range: Range) -> bool {
-        self.held.iter().any(|held| held.range.start <= range.start && range.end <= held.range.end)
+    /// Returns the first gapless part of `range` that is held already, which its segment repeats
+    /// (RFC 2883 section 4).
+    pub fn overlap(&self, range: Range) -> Option<Range> {
+        let first = self.held.partition_point(|held| held.range.end <= range.start);
+        let held = self.held.get(first)?.range;
+        let again = Range { start: held.start.max(range.start), end: held.end.min(range.end) };
+        (!again.is_empty()).then_some(again)
     }
 
-    /// Forgets what is before `next` and returns up to where bytes are there without a gap from `next` on.
+    /// Forgets everything before `next`; returns the end of the gapless bytes that begin at `next`.
     pub fn advance(&mut self, next: Seq) -> Seq {
         let mut end = next;
         let mut passed = 0;
@@ -72,7 +78,7 @@ impl Assembler {
         end
     }
 
-    /// The ranges that grew last, most recent first.
+    /// Returns the ranges that grew last, most recent first.
     pub fn sack(&self) -> SackBlocks {
         let mut recent: [Option<Held>; MAX_SACK_BLOCKS] = [None; MAX_SACK_BLOCKS];
         for &held in &self.held {
@@ -80,14 +86,14 @@ impl Assembler {
             for slot in &mut recent {
                 let age = |h: &Held| self.clock.wrapping_sub(h.stamp);
                 if slot.as_ref().map_or(u32::MAX, age) > held.as_ref().map_or(u32::MAX, age) {
-                    std::mem::swap(slot, &mut held);
+                    core::mem::swap(slot, &mut held);
                 }
             }
         }
         recent.into_iter().flatten().map(|h| SackBlock { start: h.range.start, end: h.range.end }).collect()
     }
 
-    /// Bytes of memory behind the struct.
+    /// Returns the bytes of heap memory in use.
     pub fn heap_bytes(&self) -> usize {
         self.held.capacity() * size_of::<Held>()
     }
@@ -96,8 +102,8 @@ impl Assembler {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::collections::BTreeSet;
     use proptest::prelude::*;
-    use std::collections::BTreeSet;
 
     fn range(start: u32, end: u32) -> Range {
         Range { start: Seq(start), end: Seq(end) }
@@ -147,7 +153,12 @@ mod tests {
                     prop_assert_eq!(end, next);
                 } else {
                     let piece = Range { start: Seq(start) + from, end: Seq(start) + to };
-                    prop_assert_eq!(assembler.contains(piece), (from..to).all(|byte| model.contains(&byte)));
+                    let first = (from..to).find(|byte| model.contains(byte));
+                    let again = first.map(|first| {
+                        let end = (first..to).find(|byte| !model.contains(byte)).unwrap_or(to);
+                        Range { start: Seq(start) + first, end: Seq(start) + end }
+                    });
+                    prop_assert_eq!(assembler.overlap(piece), again);
                     if assembler.insert(piece).is_ok() {
                         model.extend(from..to);
                         let first = assembler.sack().as_slice()[0];

@@ -1,10 +1,11 @@
 //! Answers to segments that belong to no connection.
 
-use crate::Seq;
 use crate::segment::{Flags, Header, Options, Segment};
+use crate::seq::Seq;
 
-/// The reset that a segment to a closed port, or from before a restart, is answered with (RFC 9293 section 3.10.7.1);
-/// `None` if it is itself a reset. The caller limits how many leave: anybody can ask for them.
+/// Returns the reset that answers a segment to a closed port or from before a restart (RFC 9293
+/// section 3.10.7.1); `None` if the segment is itself a reset. The caller limits the number of
+/// resets sent, because any host can provoke them.
 pub fn answer_closed(segment: &Segment<'_>) -> Option<Header> {
     let header = &segment.header;
     if header.flags.contains(Flags::RST) {

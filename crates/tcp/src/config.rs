@@ -1,45 +1,51 @@
-//! What a connection is made with.
+//! The parameters of a connection.
 
-use crate::{Seq, sender};
+use crate::sender;
+use crate::seq::Seq;
 use core::net::IpAddr;
 use core::time::Duration;
 
-/// How a connection behaves. Shared by as many as the caller likes: what is needed later is copied.
+/// The behaviour of connections. One value may serve any number of them: a connection copies what
+/// it needs later.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Bytes received and not yet read, at most: bounds the window and the memory. 1 KiB to 1 GiB; more is taken as the
-    /// nearer end.
+    /// Most bytes received and not yet read; bounds the window and the memory. From 1 KiB to 1 GiB;
+    /// other values are clamped.
     pub receive_buffer: u32,
-    /// Bytes handed over and not yet acknowledged, at most. 1 KiB to 1 GiB, as above. A connection takes 256 KiB of it at first,
-    /// and twice its congestion window when that is more: what is in flight, and as much again that waits for its turn.
+    /// Most bytes handed over and not yet acknowledged; from 1 KiB to 1 GiB, clamped. A connection
+    /// uses 256 KiB of it at first, and twice its congestion window if that is more: the bytes in
+    /// flight, and as many again that wait for their turn.
     pub send_buffer: u32,
     /// Congestion control and retransmission.
     pub sender: sender::Config,
-    /// Small segments leave at once, instead of waiting for the ACK of those before (Nagle; RFC 9293 section 3.7.4).
+    /// Sends small segments at once instead of holding them until earlier ones are acknowledged
+    /// (Nagle; RFC 9293 section 3.7.4).
     pub nodelay: bool,
-    /// An ACK waits at most so long for data to go with, less than 500 ms (RFC 9293 section 3.8.6.3; more is taken as 499). On paths with a round
-    /// trip below four times that it waits for a quarter of the round trip, at least 2 ms: a peer's retransmission timer
-    /// that follows its measurements down to 5 ms must not expire on it.
+    /// Longest time an ACK waits for data to go with it, less than 500 ms (RFC 9293 section
+    /// 3.8.6.3; more counts as 499 ms). On paths with a round trip below four times that, the ACK
+    /// waits for a quarter of the round trip, at least 2 ms, so that it does not cause a peer's
+    /// retransmission timer to expire that follows its measurements down to 5 ms.
     pub delayed_ack: Duration,
-    /// Whether an idle connection is probed.
+    /// How an idle connection is probed, if at all.
     pub keepalive: Option<Keepalive>,
-    /// Without progress for so long while something is unacknowledged, the connection fails: R2 of RFC 9293 section 3.8.3,
-    /// and the local half of RFC 5482.
+    /// Time without progress, while something is unacknowledged, after which the connection fails:
+    /// R2 of RFC 9293 section 3.8.3, and the local half of RFC 5482.
     pub user_timeout: Duration,
-    /// How often a SYN or its answer is repeated before the attempt fails: seven times take three minutes with the default
-    /// timeouts, as RFC 9293 section 3.8.3 asks.
+    /// Times a SYN or its answer is repeated before the attempt fails. Seven repetitions take three
+    /// minutes with the default timeouts, as RFC 9293 section 3.8.3 asks.
     pub syn_retries: u8,
     /// Offers window scaling (RFC 7323 section 2).
     pub window_scaling: bool,
-    /// Offers timestamps (RFC 7323 section 3), which bring protection against wrapped sequence numbers.
+    /// Offers timestamps (RFC 7323 section 3), which protect against wrapped sequence numbers.
     pub timestamps: bool,
     /// Offers selective acknowledgment (RFC 2018).
     pub sack: bool,
     /// Offers explicit congestion notification (RFC 3168). DCTCP needs it.
     pub ecn: bool,
-    /// How long old duplicates are waited for: twice the maximum segment lifetime (RFC 9293 section 3.4.2); 60 s, as Linux.
+    /// Time for which old duplicates are waited for: twice the maximum segment lifetime (RFC 9293
+    /// section 3.4.2); 60 s, as in Linux.
     pub time_wait: Duration,
-    /// How long a connection that was released waits in FIN-WAIT-2 for the peer to close.
+    /// Time for which a released connection waits in FIN-WAIT-2 for the peer to close.
     pub fin_wait: Duration,
 }
 
@@ -66,7 +72,7 @@ impl Default for Config {
 
 /// Five minutes (RFC 9293 section 3.9.1.1).
 pub(crate) const DEFAULT_USER_TIMEOUT: Duration = Duration::from_mins(5);
-/// What a connection takes of its send buffer before its congestion window asks for more.
+/// Bytes of its send buffer that a connection uses before its congestion window calls for more.
 pub(crate) const FIRST_SEND_ROOM: u32 = 256 << 10;
 /// Bounds of both buffers: RFC 7323 section 2.3 limits windows to 2^30.
 pub(crate) const BUFFER_BOUNDS: (u32, u32) = (1 << 10, 1 << 30);
@@ -74,11 +80,11 @@ pub(crate) const BUFFER_BOUNDS: (u32, u32) = (1 << 10, 1 << 30);
 /// Probing of idle connections (RFC 9293 section 3.8.4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Keepalive {
-    /// Without anything from the peer for so long, the first probe goes out; 2 h by the RFC.
+    /// Time without a segment from the peer after which the first probe is sent; 2 h by the RFC.
     pub idle: Duration,
     /// Time between probes.
     pub interval: Duration,
-    /// So many unanswered and the connection fails.
+    /// Unanswered probes after which the connection fails.
     pub probes: u8,
 }
 
@@ -88,33 +94,34 @@ impl Default for Keepalive {
     }
 }
 
-/// What differs from one new connection to the next.
+/// The parameters that differ from one new connection to the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Opening {
     /// This side's port.
     pub local_port: u16,
     /// The peer's port.
     pub remote_port: u16,
-    /// Where the numbers begin: see [`isn`](crate::isn).
+    /// Its initial numbers: see [`isn`](crate::isn).
     pub numbers: InitialNumbers,
-    /// The most that one segment can carry on the path, options included: the MTU less the IP header and 20 bytes (RFC 6691
-    /// section 2).
+    /// Most bytes one segment can carry on the path, options included: the MTU less the IP header
+    /// and 20 bytes (RFC 6691 section 2).
     pub path_mss: u16,
-    /// What the peer takes if it does not say: see [`default_mss`].
+    /// Segment size that the peer accepts if it announces none: see [`default_mss`].
     pub default_mss: u16,
 }
 
-/// The segment size of a peer at `remote` that does not say, options included: 536 over IPv4, 1220 over IPv6 (RFC 9293 section
-/// 3.7.1).
+/// Returns the segment size, options included, of a peer at `remote` that announces none: 536 over
+/// IPv4, 1220 over IPv6 (RFC 9293 section 3.7.1).
 pub fn default_mss(remote: IpAddr) -> u16 {
     if remote.is_ipv6() { 1220 } else { 536 }
 }
 
-/// Where a connection's sequence numbers and timestamps begin.
+/// The initial sequence number and timestamp offset of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InitialNumbers {
     /// The number of the SYN (ISS).
     pub seq: Seq,
-    /// Added to the clock of timestamps, so that it tells nothing about the machine (RFC 7323 section 5.4).
+    /// Offset added to the timestamp clock, so that timestamps reveal nothing about the machine
+    /// (RFC 7323 section 5.4).
     pub timestamp_offset: u32,
 }

@@ -1,22 +1,23 @@
-//! The two bits of the IP header that say congestion without loss (RFC 3168 section 5).
+//! The two bits of the IP header that signal congestion without loss (RFC 3168 section 5).
 
-/// The ECN field of a packet's IP header: the low two bits of IPv4's type of service and IPv6's traffic class.
+/// The ECN field of a packet's IP header: the low two bits of IPv4's type of service and IPv6's
+/// traffic class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(u8)]
 pub enum EcnCodepoint {
     /// The endpoints do not take part.
     #[default]
     NotEct = 0,
-    /// They do; reserved for low-latency services (RFC 9331).
+    /// The endpoints take part; reserved for low-latency services (RFC 9331).
     Ect1 = 1,
-    /// They do.
+    /// The endpoints take part.
     Ect0 = 2,
-    /// A queue on the way was congested.
+    /// A queue on the path was congested.
     Ce = 3,
 }
 
 impl EcnCodepoint {
-    /// From the low two bits; the others are ignored.
+    /// Decodes the low two bits; ignores the others.
     #[inline]
     pub const fn from_bits(bits: u8) -> Self {
         match bits & 3 {
@@ -27,7 +28,7 @@ impl EcnCodepoint {
         }
     }
 
-    /// The two bits.
+    /// Returns the two bits.
     #[inline]
     pub const fn bits(self) -> u8 {
         self as u8

@@ -1,9 +1,10 @@
-//! Two connections and a hostile network as a list of operations, each a few bytes: one model for property tests and for
-//! fuzzing.
+//! Two connections and a hostile network driven by a list of operations of a few bytes each: one
+//! model for property tests and for fuzzing.
 //!
-//! Owns the pair, what is on the wire between them, and what must hold: after each operation the connections' invariants,
-//! bounded memory, bounded output; without forgeries, that what is read is what was written; at the end, on a network that
-//! is good again, that both come to rest. No contract towards anybody outside this repository.
+//! Owns the pair, the segments between them, and the checks. After each operation the connections'
+//! invariants hold, and memory and output are bounded. Without forgeries, the bytes read are the
+//! bytes written. At the end, on a network that is good again, both come to rest. The module is no
+//! stable interface for other repositories.
 //!
 //! | first byte | argument bytes | operation, on the side of its lowest bit |
 //! |---|---|---|
@@ -16,24 +17,32 @@
 //! | 176-187 | - | close, shut down reading, release or abort |
 //! | 188-255 | eight bytes | a forged segment arrives |
 
+use crate::closed::answer_closed;
+use crate::config::{Config, InitialNumbers, Keepalive, Opening};
+use crate::connection::{Connection, IcmpError, Transmit};
+use crate::ecn::EcnCodepoint;
+use crate::isn::{Flow, Secret};
+use crate::listen;
 use crate::segment::{Flags, Header, Options, SackBlock, Segment, Timestamps};
-use crate::{
-    Config, Connection, EcnCodepoint, Flow, IcmpError, InitialNumbers, Instant, Keepalive, Opening, Secret,
-    Seq, State, Transmit, answer_closed, listen,
-};
+use crate::seq::Seq;
+use crate::state::State;
+use crate::time::Instant;
+use alloc::collections::VecDeque;
+use alloc::vec;
+use alloc::vec::Vec;
 use core::time::Duration;
-use std::collections::VecDeque;
 
 /// Operations in one run: more find nothing that fewer do not.
 const MAX_OPERATIONS: usize = 400;
-/// Segments on the way in one direction at most; a network drops the rest.
+/// Most segments on the way in one direction; a network drops the rest.
 const MAX_FLYING: usize = 64;
-/// Steps until two ends on a good network must have come to rest.
+/// Steps after which two ends on a good network must have come to rest.
 const MAX_SETTLING: usize = 20_000;
 const BUFFER: u32 = 20_000;
-/// Data in the smallest full segment: the least MSS, 48, less 40 bytes of timestamps and three SACK blocks.
+/// Data in the smallest full segment: the least MSS, 48, less 40 bytes of timestamps and three SACK
+/// blocks.
 const LEAST_DATA: u32 = 8;
-/// Segments that leave at once at most: everything again, everything new, and what carries no data.
+/// Most segments sent at once: all data again, all new data, and segments without data.
 const MAX_BURST: u32 = 2 * BUFFER / LEAST_DATA + 100;
 
 struct Flying {
@@ -46,14 +55,15 @@ struct Model {
     ends: [Connection; 2],
     /// Segments on the way to each end.
     wires: [VecDeque<Flying>; 2],
-    /// Bytes each end has taken, and has given.
+    /// Bytes each end has accepted, and bytes it has returned.
     sent: [u64; 2],
     received: [u64; 2],
-    /// Whether a forgery arrived, or somebody stopped reading: then nothing is promised of the data.
+    /// True if a forgery arrived or an end stopped reading: then no property of the data is
+    /// checked.
     forged: bool,
 }
 
-/// The byte at a position of the stream from `side`.
+/// Returns the byte at a position of the stream from `side`.
 fn byte(side: usize, at: u64) -> u8 {
     (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8 ^ side as u8
 }
@@ -66,7 +76,8 @@ fn next(input: &mut &[u8]) -> u8 {
 }
 
 impl Model {
-    /// The first byte chooses what the two can do and how far they have come.
+    /// Creates the pair that the first byte of the input selects: its options and how far the
+    /// connections have come.
     fn new(kind: u8) -> Self {
         let config = Config {
             receive_buffer: BUFFER,
@@ -100,7 +111,7 @@ impl Model {
             forged: false,
         };
         if kind & 64 == 0 {
-            // Established, by opening at once.
+            // They become established by opening at once.
             model.settle();
             assert!(model.ends.iter().all(|end| end.state() == State::Established));
         }
@@ -131,7 +142,7 @@ impl Model {
     fn arrive(&mut self, to: usize, flying: &Flying) {
         let segment = Segment::parse(&flying.bytes).expect("what was sent parses");
         if self.ends[to].is_closed() {
-            // As a host does that knows of no such connection.
+            // A host without such a connection answers so.
             if let Some(reset) = answer_closed(&segment) {
                 let mut bytes = vec![0; reset.len()];
                 reset.emit(&mut bytes);
@@ -204,7 +215,7 @@ impl Model {
         }
     }
 
-    /// What networks do to segments.
+    /// Drops, delivers or repeats a segment on the way.
     fn misbehave(&mut self, side: usize, what: u8) {
         let wire = &mut self.wires[side];
         if wire.is_empty() {
@@ -238,7 +249,8 @@ impl Model {
         self.pump(side);
     }
 
-    /// A segment that nobody sent: numbers near to where the peer is, and everything else as the input says.
+    /// Delivers a forged segment: its numbers are close to the peer's state, everything else is as
+    /// the input says.
     fn forge(&mut self, to: usize, input: &mut &[u8]) {
         let bytes: [u8; 8] = core::array::from_fn(|_| next(input));
         let near = |base: Seq, by: u8| base + (i32::from(by as i8) * 150) as u32;
@@ -273,7 +285,8 @@ impl Model {
         self.pump(to);
     }
 
-    /// The network is good and both read: everything arrives, or a connection ends, and then nothing is left to do.
+    /// Runs a good network with both ends reading until everything has arrived or a connection has
+    /// ended, and checks that nothing is left to do.
     fn settle(&mut self) {
         (0..2).for_each(|side| self.pump(side));
         for _ in 0..MAX_SETTLING {
@@ -304,7 +317,7 @@ impl Model {
         panic!("no rest: {:?} and {:?}", self.ends[0].state(), self.ends[1].state());
     }
 
-    /// What must hold of two ends at rest that saw no forgery.
+    /// Checks two ends at rest that saw no forgery.
     fn check_delivery(&self) {
         if self.forged || self.ends.iter().any(|end| end.error().is_some()) {
             return;
@@ -319,10 +332,10 @@ impl Model {
     }
 }
 
-/// Runs the operations in `input`; the first byte chooses options.
+/// Runs the operations in `input`; the first byte selects options.
 ///
 /// # Panics
-/// If something does not hold: that is a bug in this crate.
+/// If a check fails, which is a defect of this crate.
 pub fn operations(mut input: &[u8]) {
     let mut model = Model::new(next(&mut input));
     for _ in 0..MAX_OPERATIONS {
@@ -336,10 +349,10 @@ pub fn operations(mut input: &[u8]) {
     model.check_delivery();
 }
 
-/// Gives `input` as a segment to the parser, to nobody, to a listener and to connections.
+/// Passes `input` as a segment to the parser, to a closed port, to a listener and to connections.
 ///
 /// # Panics
-/// If something does not hold: that is a bug in this crate.
+/// If a check fails, which is a defect of this crate.
 pub fn segment(input: &[u8]) {
     let Ok(segment) = Segment::parse(input) else { return };
     let mut bytes = vec![0; segment.header.len() + segment.payload.len()];
@@ -395,7 +408,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Operations with few forgeries, so that many runs say something about the data.
+    /// Generates operations with few forgeries, so that many runs check the data.
     fn honest() -> impl Strategy<Value = Vec<u8>> {
         let operation = prop_oneof![
             4 => (0..128_u8, any::<u8>()).prop_map(|(operation, argument)| vec![operation, argument]),
@@ -412,7 +425,7 @@ mod tests {
 
     #[test]
     fn old_acks_do_not_keep_a_connection_whose_window_is_closed() {
-        // A segment is lost; a forged ACK takes it off the sender's hands and closes the window.
+        // A segment is lost; a forged ACK acknowledges it and closes the window.
         operations(&[9, 0, 2, 0x65, 0x10, 0, 0xbe, 0xbe, 0x19, 0xd6, 0x39, 0, 0, 0x40]);
     }
 

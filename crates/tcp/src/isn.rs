@@ -1,16 +1,17 @@
-//! Initial sequence numbers that only the two ends know (RFC 6528), and the keyed hash under them.
+//! Initial sequence numbers that only the two ends know (RFC 6528), and the keyed hash behind them.
 //!
-//! Owns how a flow and a secret become a number. Never draws the secret: the caller does, once per start, from the
-//! system's random numbers.
+//! Owns the mapping from a flow and a secret to a number. It never draws the secret: the caller
+//! does so once per start, from the system's random numbers.
 
 use crate::config::InitialNumbers;
-use crate::{Instant, Seq};
+use crate::seq::Seq;
+use crate::time::Instant;
 use core::fmt;
 use core::hash::Hasher;
 use core::net::IpAddr;
 use siphasher::sip::SipHasher24;
 
-/// A key that nobody outside may learn.
+/// A key that must stay inside this host.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Secret(pub [u8; 16]);
 
@@ -20,7 +21,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// What a hash is for: numbers for different purposes tell nothing about each other.
+/// The purpose of a hash; numbers for one purpose reveal nothing about those for another.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Domain {
     Sequence = 1,
@@ -30,7 +31,7 @@ pub(crate) enum Domain {
     PortSlot = 5,
 }
 
-/// The four numbers that name a connection.
+/// The addresses and ports that identify a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Flow {
     /// This side's address.
@@ -44,7 +45,7 @@ pub struct Flow {
 }
 
 impl Secret {
-    /// SipHash-2-4 of the flow and a number, for one purpose.
+    /// Returns the SipHash-2-4 of the flow and a number, for one purpose.
     pub(crate) fn hash(&self, domain: Domain, flow: &Flow, more: u64) -> u64 {
         let mut hasher = SipHasher24::new_with_key(&self.0);
         hasher.write_u8(domain as u8);
@@ -61,10 +62,10 @@ impl Secret {
     }
 }
 
-/// A tick of the clock that initial numbers follow: 4 us (RFC 9293 section 3.4.1).
+/// Tick of the clock that initial numbers follow: 4 us (RFC 9293 section 3.4.1).
 const TICK_NS: u64 = 4_000;
 
-/// Where a new connection of `flow` begins at `now`.
+/// Returns the initial numbers of a new connection of `flow` at `now`.
 ///
 /// # Examples
 /// ```
@@ -88,7 +89,8 @@ pub fn initial_numbers(secret: &Secret, flow: &Flow, now: Instant) -> InitialNum
     }
 }
 
-/// The same for each connection of a flow, so that timestamps tell old connections from new (RFC 6191).
+/// Returns the timestamp offset of a flow. It is the same for each of its connections, so that
+/// timestamps distinguish old connections from new (RFC 6191).
 pub(crate) fn timestamp_offset(secret: &Secret, flow: &Flow) -> u32 {
     secret.hash(Domain::Timestamp, flow, 0) as u32
 }
@@ -96,6 +98,8 @@ pub(crate) fn timestamp_offset(secret: &Secret, flow: &Flow) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::format;
+    use alloc::vec::Vec;
 
     fn flow(remote_port: u16) -> Flow {
         Flow { local: [10, 0, 0, 1].into(), remote: [10, 0, 0, 2].into(), local_port: 80, remote_port }

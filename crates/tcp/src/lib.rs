@@ -1,22 +1,27 @@
 //! TCP (RFC 9293) as pure state machines.
 //!
-//! Never reads a clock, sends, blocks or touches memory that is not its own: segments, data, time and secrets are
-//! arguments, and what is to be sent is asked for. That is what lets the runtime, a virtual network and the fuzzers drive
-//! the same code.
+//! Never reads a clock, sends, blocks or touches memory that is not its own. Segments, data, time
+//! and secrets are arguments; the caller polls for segments to send. So the runtime, a virtual
+//! network and the fuzzers drive the same code. The crate is `no_std`: there is no clock or socket
+//! to reach.
 //!
 //! | module | is |
 //! |---|---|
 //! | [`segment`] | headers and options on the wire |
 //! | [`connection`] | one connection: states, buffers, the receiving half, all timers but the sender's |
 //! | [`sender`] | loss recovery and congestion control |
-//! | [`listen`] | what stands before a connection: SYN queue and cookies |
+//! | [`listen`] | handshakes before there is a connection: SYN queue and cookies |
 //! | [`state`] | the table of states |
 //! | [`isn`], [`ports`] | numbers that cannot be guessed |
 //! | [`closed`] | answers where there is no connection |
 
+#![no_std]
 #![forbid(unsafe_code)]
 
+extern crate alloc;
+
 mod assembler;
+mod challenge;
 pub mod closed;
 mod config;
 pub mod connection;
@@ -43,8 +48,8 @@ pub use error::{Error, RecvError, SendError};
 pub use isn::{Flow, Secret};
 pub use listen::{Answer, Listener};
 pub use segment::{Flags, Header, Segment};
-pub use sender::{Range, Sender};
-pub use seq::Seq;
+pub use sender::Sender;
+pub use seq::{Range, Seq};
 pub use state::State;
 pub use time::Instant;
 pub use time_wait::{TimeWait, Verdict};

@@ -1,11 +1,12 @@
-//! Ephemeral ports that cannot be guessed and are seldom used twice: double-hash port selection (RFC 6056 section 3.3.4).
+//! Ephemeral ports that cannot be guessed and are seldom reused soon: double-hash port selection
+//! (RFC 6056 section 3.3.4).
 //!
-//! Owns the counters. Never knows which ports are taken: the caller says.
+//! Owns the counters. It does not know which ports are taken: the caller passes a predicate.
 
 use crate::isn::{Domain, Flow, Secret};
 use core::ops::RangeInclusive;
 
-/// Counters: connections to different destinations seldom share one.
+/// Number of counters; connections to different destinations seldom share one.
 const SLOTS: usize = 64;
 
 /// Picks local ports for connections.
@@ -18,14 +19,16 @@ pub struct EphemeralPorts {
 }
 
 impl EphemeralPorts {
-    /// Ports from `range`; 49152 to 65535 are those that IANA leaves to it (RFC 6335 section 6), and 1024 to 65535 are
-    /// harder to guess (RFC 6056 section 3.2). An empty range never has a port.
+    /// Creates a selector of ports from `range`. Ports 49152 to 65535 are those that IANA sets
+    /// aside for this use (RFC 6335 section 6); 1024 to 65535 are harder to guess (RFC 6056 section
+    /// 3.2). An empty range never yields a port.
     pub fn new(range: RangeInclusive<u16>, secret: Secret) -> Self {
         let count = (u32::from(*range.end()) + 1).saturating_sub(u32::from(*range.start()));
         Self { secret, first: *range.start(), count, used: [0; SLOTS] }
     }
 
-    /// A port for a connection of `flow`, whose local port is ignored; `None` if `is_taken` says so of all.
+    /// Returns a port for a connection of `flow`, whose local port is ignored; `None` if `is_taken`
+    /// returns true for all.
     pub fn choose(&mut self, flow: &Flow, mut is_taken: impl FnMut(u16) -> bool) -> Option<u16> {
         let flow = Flow { local_port: 0, ..*flow };
         let offset = self.secret.hash(Domain::PortOffset, &flow, 0) as u32;
@@ -45,7 +48,7 @@ impl EphemeralPorts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::BTreeSet;
+    use alloc::collections::BTreeSet;
 
     fn flow(remote: u8) -> Flow {
         Flow {

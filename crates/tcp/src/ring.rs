@@ -1,15 +1,18 @@
-//! A ring of bytes that is only as large as it must be.
+//! A ring of bytes that is no larger than its content requires.
 //!
-//! Owns its memory: none while empty, then a power of two that doubles up to what the caller allows. Bytes may be written
-//! behind the end, where a gap is left to be filled (data that arrived out of order); only bytes before the end are read.
-//! Never decides how much is allowed, and never shrinks while it holds something.
+//! Owns its memory: none while empty, then a power of two that doubles up to the caller's limit.
+//! Bytes may be written behind the end, leaving a gap to be filled later (data that arrived out of
+//! order); only bytes before the end are read. It never decides how much is allowed, and never
+//! shrinks while it holds something.
 
+use alloc::boxed::Box;
+use alloc::vec;
 use core::fmt;
 
-/// The least that is allocated: room for a small request or answer.
+/// Smallest allocation: room for a small request or answer.
 const MIN_CAPACITY: usize = 256;
 
-/// Bytes in order, and perhaps some beyond.
+/// The bytes in order, and perhaps some behind them.
 #[derive(Default)]
 pub(crate) struct Ring {
     bytes: Box<[u8]>,
@@ -17,7 +20,7 @@ pub(crate) struct Ring {
     len: u32,
 }
 
-/// Not the bytes: they are the application's, and many.
+/// Omits the bytes, which are the application's and many.
 impl fmt::Debug for Ring {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Ring({} of {})", self.len, self.bytes.len())
@@ -25,22 +28,23 @@ impl fmt::Debug for Ring {
 }
 
 impl Ring {
-    /// Bytes in order.
+    /// Returns the number of bytes in order.
     #[inline]
     pub fn len(&self) -> usize {
         self.len as usize
     }
 
-    /// Bytes of memory held.
+    /// Returns the bytes of memory held.
     #[inline]
     pub fn capacity(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Copies `data` to `offset` bytes behind the end, growing as needed. The end stays where it is: see
-    /// [`extend`](Self::extend).
+    /// Copies `data` to `offset` bytes behind the end, growing as needed. The end stays where it
+    /// is: see [`extend`](Self::extend).
     ///
-    /// The caller bounds `offset` and `data` by its own limit; together with what is held they are below 2^31.
+    /// The caller bounds `offset` and `data` by its own limit; together with the content they are
+    /// below 2^31.
     pub fn write_behind(&mut self, offset: usize, data: &[u8]) {
         if data.is_empty() {
             return;
@@ -65,7 +69,7 @@ impl Ring {
         self.extend(data.len());
     }
 
-    /// `len` bytes from `offset` on, in two pieces where they go around.
+    /// Returns `len` bytes from `offset` on, in two pieces if they wrap around.
     ///
     /// # Panics
     /// If they are not all there.
@@ -80,7 +84,7 @@ impl Ring {
         (&self.bytes[at..at + first], &self.bytes[..len - first])
     }
 
-    /// Copies from `offset` on into `out`, as much as there is, and says how much.
+    /// Copies bytes from `offset` on into `out`, as many as there are; returns their number.
     pub fn copy_to(&self, offset: usize, out: &mut [u8]) -> usize {
         let len = out.len().min(self.len() - offset);
         let (a, b) = self.slices(offset, len);
@@ -89,7 +93,7 @@ impl Ring {
         len
     }
 
-    /// Forgets the first `bytes`.
+    /// Removes the first `bytes`.
     pub fn consume(&mut self, bytes: usize) {
         debug_assert!(bytes <= self.len());
         if bytes > 0 {
@@ -98,8 +102,8 @@ impl Ring {
         }
     }
 
-    /// Begins at the start of the memory again if nothing is held, for what was used last is in the processor's cache. What
-    /// was written behind the end is gone.
+    /// Starts again at the beginning of the memory if the ring is empty, because the memory used
+    /// last is in the processor's cache. Bytes written behind the end are lost.
     #[inline]
     pub fn rewind(&mut self) {
         if self.len == 0 {
@@ -107,7 +111,7 @@ impl Ring {
         }
     }
 
-    /// Gives the memory back. What was held is gone.
+    /// Frees the memory; the content is lost.
     pub fn release(&mut self) {
         *self = Self::default();
     }
@@ -122,8 +126,9 @@ impl Ring {
             return;
         }
         let capacity = need.next_power_of_two().max(MIN_CAPACITY);
-        let old = std::mem::replace(&mut self.bytes, vec![0; capacity].into_boxed_slice());
-        // All of the old memory, from the head on: behind the end there may be data out of order.
+        let old = core::mem::replace(&mut self.bytes, vec![0; capacity].into_boxed_slice());
+        // Copies all of the old memory from the head on: there may be out-of-order data behind the
+        // end.
         let (tail, front) = old.split_at(self.head as usize);
         self.bytes[..front.len()].copy_from_slice(front);
         self.bytes[front.len()..old.len()].copy_from_slice(tail);
@@ -134,6 +139,7 @@ impl Ring {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::vec::Vec;
     use proptest::prelude::*;
 
     #[test]
@@ -181,7 +187,7 @@ mod tests {
     proptest! {
         #[test]
         fn bytes_come_out_as_they_went_in(steps in prop::collection::vec(any_step(), 0..60)) {
-            let (mut ring, mut model, mut next) = (Ring::default(), std::collections::VecDeque::new(), 0_u8);
+            let (mut ring, mut model, mut next) = (Ring::default(), alloc::collections::VecDeque::new(), 0_u8);
             let mut bytes = |len| (0..len).map(|_| { next = next.wrapping_mul(5).wrapping_add(1); next }).collect::<Vec<_>>();
             for step in steps {
                 match step {
@@ -190,7 +196,7 @@ mod tests {
                         ring.push(&data);
                         model.extend(data);
                     }
-                    // The later piece first, then what is before it.
+                    // Writes the later piece first, then the one before it.
                     Step::Gap(gap, len) => {
                         let (first, second) = (bytes(gap), bytes(len));
                         ring.write_behind(gap, &second);

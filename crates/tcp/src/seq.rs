@@ -6,8 +6,9 @@ use core::ops::{Add, AddAssign, Sub};
 
 /// A point in one direction's stream of bytes. SYN and FIN take a number each.
 ///
-/// Two numbers are compared by the shorter way around: meaningful while they are less than 2^31 apart, which windows of at
-/// most 2^30 bytes (RFC 7323 section 2.3) ensure for all that a connection accepts.
+/// Two numbers are compared by the shorter way around. That is meaningful while they are less than
+/// 2^31 apart, which windows of at most 2^30 bytes (RFC 7323 section 2.3) ensure for everything
+/// that a connection accepts.
 ///
 /// # Examples
 /// ```
@@ -21,19 +22,19 @@ use core::ops::{Add, AddAssign, Sub};
 pub struct Seq(pub u32);
 
 impl Seq {
-    /// How far `self` is ahead of `other`; negative when it is behind.
+    /// Returns how far `self` is ahead of `other`; negative when it is behind.
     #[inline]
     pub fn distance(self, other: Self) -> i32 {
         self.0.wrapping_sub(other.0) as i32
     }
 
-    /// The later of two.
+    /// Returns the later of two.
     #[inline]
     pub fn max(self, other: Self) -> Self {
         if self < other { other } else { self }
     }
 
-    /// The earlier of two.
+    /// Returns the earlier of two.
     #[inline]
     pub fn min(self, other: Self) -> Self {
         if other < self { other } else { self }
@@ -46,7 +47,7 @@ impl fmt::Debug for Seq {
     }
 }
 
-/// By the shorter way around; not a total order, hence no `Ord`.
+/// Compares by the shorter way around, which is not a total order; hence no `Ord`.
 impl PartialOrd for Seq {
     #[inline]
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
@@ -69,13 +70,39 @@ impl AddAssign<u32> for Seq {
     }
 }
 
-/// Bytes from `other` up to `self`, which is not before it.
+/// The distance from `other` to `self`, which is not before it.
 impl Sub for Seq {
     type Output = u32;
     #[inline]
     fn sub(self, other: Self) -> u32 {
         debug_assert!(self >= other, "{self:?} is before {other:?}");
         self.0.wrapping_sub(other.0)
+    }
+}
+
+/// Sequence numbers from `start` up to, not including, `end`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Range {
+    /// The first number.
+    pub start: Seq,
+    /// The number after the last.
+    pub end: Seq,
+}
+
+impl Range {
+    /// Creates the range of `bytes` numbers from `start` on.
+    pub fn new(start: Seq, bytes: u32) -> Self {
+        Self { start, end: start + bytes }
+    }
+
+    /// Returns the number of sequence numbers; zero if `end` is not after `start`.
+    pub fn len(self) -> u32 {
+        u32::try_from(self.end.distance(self.start)).unwrap_or(0)
+    }
+
+    /// Returns true if there are none.
+    pub fn is_empty(self) -> bool {
+        self.len() == 0
     }
 }
 

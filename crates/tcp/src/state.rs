@@ -1,14 +1,16 @@
-//! The states of a connection and the one table of how they change (RFC 9293 section 3.3.2, figure 5).
+//! The states of a connection and the table of their transitions (RFC 9293 section 3.3.2, figure
+//! 5).
 //!
-//! LISTEN is not among them: a [listener](crate::listen) is no connection. Deciding that an event happened (that a FIN is
-//! in order, that an ACK covers ours) is the connection's; what follows from it is here.
+//! LISTEN is not among them: a [listener](crate::listen) is not a connection. The connection
+//! decides that an event happened (that a FIN is in order, that an ACK covers the FIN of this
+//! side); the table says what follows.
 
 /// A state of RFC 9293 section 3.3.2.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum State {
     /// A SYN is sent, or about to be.
     SynSent,
-    /// A SYN was received and one sent; neither side knows yet that the other has both.
+    /// A SYN was received and one sent; neither side knows yet that the other has received both.
     SynReceived,
     /// Data flows both ways.
     Established,
@@ -18,39 +20,39 @@ pub enum State {
     FinWait2,
     /// The peer closed; this side may go on sending.
     CloseWait,
-    /// Both closed at the same time; our FIN is not acknowledged.
+    /// Both closed at the same time; this side's FIN is not acknowledged.
     Closing,
-    /// The peer closed, then this side; our FIN is not acknowledged.
+    /// The peer closed, then this side; this side's FIN is not acknowledged.
     LastAck,
-    /// All is said; old duplicates may still arrive.
+    /// Both directions are closed; old duplicates may still arrive.
     TimeWait,
     /// No connection.
     Closed,
 }
 
-/// What can happen to a connection, as far as its state is concerned.
+/// An event that may change a connection's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Event {
-    /// A SYN without an ACK of ours: both sides open at the same time.
+    /// A SYN that does not acknowledge this side's: both sides open at the same time.
     Syn,
-    /// A SYN with an ACK of ours.
+    /// A SYN that acknowledges this side's.
     SynAck,
-    /// An ACK of our SYN.
+    /// An ACK of this side's SYN.
     SynAcked,
     /// The application closed its direction.
     Close,
-    /// A FIN, everything before it received.
+    /// A FIN with everything before it received.
     Fin,
-    /// An ACK of our FIN.
+    /// An ACK of this side's FIN.
     FinAcked,
-    /// A reset by either side, or giving up.
+    /// A reset by either side, or a time-out of the connection.
     Reset,
-    /// The time of a state that does not last is over.
+    /// The time limit of FIN-WAIT-2 or TIME-WAIT has passed.
     Expired,
 }
 
 impl State {
-    /// All of them.
+    /// All states.
     pub const ALL: [Self; 10] = [
         Self::SynSent,
         Self::SynReceived,
@@ -64,7 +66,7 @@ impl State {
         Self::Closed,
     ];
 
-    /// The state after `event`; `None` if it cannot happen or changes nothing.
+    /// Returns the state after `event`; `None` if it cannot happen or changes nothing.
     #[inline]
     pub const fn after(self, event: Event) -> Option<Self> {
         use Event as E;
@@ -72,9 +74,9 @@ impl State {
         Some(match (self, event) {
             (S::SynSent, E::Syn) => S::SynReceived,
             (S::SynSent, E::SynAck) | (S::SynReceived, E::SynAcked) => S::Established,
-            // Nothing was promised to anybody yet (RFC 9293 section 3.10.4).
+            // Nothing was promised to the peer yet (RFC 9293 section 3.10.4).
             (S::SynSent, E::Close) => S::Closed,
-            // In SYN-RECEIVED the FIN waits for ESTABLISHED, as the same section has it.
+            // In SYN-RECEIVED the FIN waits for ESTABLISHED, by the same section.
             (S::Established, E::Close) => S::FinWait1,
             (S::CloseWait, E::Close) => S::LastAck,
             (S::Established, E::Fin) => S::CloseWait,
@@ -90,25 +92,26 @@ impl State {
         })
     }
 
-    /// Whether both sides know that there is a connection (RFC 9293 section 3.5.2, group 3).
+    /// Returns true if both sides know that there is a connection (RFC 9293 section 3.5.2, group
+    /// 3).
     #[inline]
     pub const fn is_synchronized(self) -> bool {
         !matches!(self, Self::SynSent | Self::SynReceived | Self::Closed)
     }
 
-    /// Whether data of the peer is expected.
+    /// Returns true if data from the peer is expected.
     #[inline]
     pub const fn receives(self) -> bool {
         matches!(self, Self::Established | Self::FinWait1 | Self::FinWait2)
     }
 
-    /// Whether the application may hand over data.
+    /// Returns true if the application may hand over data.
     #[inline]
     pub const fn sends(self) -> bool {
         matches!(self, Self::SynSent | Self::SynReceived | Self::Established | Self::CloseWait)
     }
 
-    /// Whether the peer's FIN was received.
+    /// Returns true if the peer's FIN was received.
     #[inline]
     pub const fn peer_closed(self) -> bool {
         matches!(self, Self::CloseWait | Self::Closing | Self::LastAck | Self::TimeWait)
@@ -118,6 +121,8 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::format;
+    use alloc::string::String;
 
     const EVENTS: [Event; 8] = [
         Event::Syn,

@@ -1,9 +1,10 @@
-//! Points in time, as the caller counts them.
+//! Points in time on the caller's clock.
 
 use core::ops::{Add, Sub};
 use core::time::Duration;
 
-/// Nanoseconds since any moment the caller likes, the same for all calls: 584 years of them.
+/// Nanoseconds since an origin of the caller's choice, the same for all calls; 64 bits hold 584
+/// years.
 ///
 /// # Examples
 /// ```
@@ -17,9 +18,30 @@ use core::time::Duration;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Instant(pub u64);
 
+impl Instant {
+    /// A point in time that never comes; a timer set to it does not run.
+    pub(crate) const NEVER: Self = Self(u64::MAX);
+
+    /// Returns the value of a timestamp option: ticks of one millisecond, counted from `offset`
+    /// (RFC 7323 section 5.4 allows ticks of 1 ms to 1 s).
+    #[inline]
+    pub(crate) fn timestamp(self, offset: u32) -> u32 {
+        ((self.0 / TICK_NS) as u32).wrapping_add(offset)
+    }
+
+    /// Returns the whole seconds since the origin, modulo 2^32.
+    #[inline]
+    pub(crate) fn seconds(self) -> u32 {
+        (self.0 / 1_000_000_000) as u32
+    }
+}
+
+/// A tick of the timestamp clock.
+pub(crate) const TICK_NS: u64 = 1_000_000;
+
 impl Add<Duration> for Instant {
     type Output = Self;
-    /// The latest point there is, if the sum is beyond.
+    /// Adds a duration; saturates at the latest point.
     #[inline]
     fn add(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)))
@@ -28,7 +50,7 @@ impl Add<Duration> for Instant {
 
 impl Sub for Instant {
     type Output = Duration;
-    /// Time from `earlier` to `self`; zero if it is not earlier.
+    /// Returns the time from `earlier` to `self`; zero if `earlier` is later.
     #[inline]
     fn sub(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))

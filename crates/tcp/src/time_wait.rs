@@ -1,56 +1,60 @@
-//! TIME-WAIT without a connection: what must be remembered of one until its old duplicates have died out (RFC 9293 section
-//! 3.4.2).
+//! TIME-WAIT without a connection: the state that must be kept until a connection's old duplicates
+//! have died out (RFC 9293 section 3.4.2).
 //!
-//! Owns thirty-odd bytes where a connection has hundreds. Never sends data, and holds none.
+//! Owns at most 48 bytes, where a connection takes hundreds. Never sends data and holds none.
 
-use crate::connection::{Bucket, timestamp};
+use crate::challenge::Bucket;
 use crate::segment::{Flags, Header, Options, Segment, Timestamps};
-use crate::{Instant, Seq};
+use crate::seq::Seq;
+use crate::time::Instant;
 use core::time::Duration;
 
-/// What is left of a connection in TIME-WAIT: see [`Connection::time_wait`](crate::Connection::time_wait).
+/// The rest of a connection in TIME-WAIT: see
+/// [`Connection::time_wait`](crate::Connection::time_wait).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimeWait {
     pub(crate) local_port: u16,
     pub(crate) remote_port: u16,
-    /// The number behind our FIN.
+    /// The number after this side's FIN.
     pub(crate) seq: Seq,
-    /// The number behind the peer's FIN.
+    /// The number after the peer's FIN.
     pub(crate) ack: Seq,
     pub(crate) window: u16,
-    /// The peer's last timestamp and the offset of ours, if there are any.
+    /// The peer's last timestamp and the offset of this side's, if timestamps are used.
     pub(crate) timestamps: Option<(u32, u32)>,
     pub(crate) lasts_ms: u32,
     pub(crate) expires_at: Instant,
     pub(crate) challenges: Bucket,
 }
 
-/// What a segment does to a connection in TIME-WAIT.
+/// The response to a segment in TIME-WAIT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum Verdict {
     /// Nothing.
     Ignore,
-    /// This is the answer.
+    /// Send this header.
     Reply(Header),
-    /// It opens a new connection between the same ports, which nothing of the old one can be taken for (RFC 6191, RFC 9293
-    /// section 3.6.1): forget this one and hand the segment to the listener, with `iss` as the number to begin at.
+    /// The segment opens a new connection between the same ports, which cannot be confused with the
+    /// old one (RFC 6191, RFC 9293 section 3.6.1): drop this value and pass the segment to the
+    /// listener with `iss`.
     Reopen {
-        /// Beyond all numbers of the old connection.
+        /// The new connection's initial number, beyond all numbers of the old one.
         iss: Seq,
     },
 }
 
-/// How far behind the old connection's last number a new one begins: no window reaches there without scaling.
+/// Distance from the old connection's last number to a new one's first: farther than any unscaled
+/// window reaches.
 const REOPEN_DISTANCE: u32 = (1 << 16) + 2;
 
 impl TimeWait {
-    /// When it is to be forgotten.
+    /// Returns the time at which it is to be dropped.
     pub fn expires_at(&self) -> Instant {
         self.expires_at
     }
 
-    /// Takes a segment between the connection's ports.
+    /// Handles a segment between the connection's ports.
     pub fn handle_segment(&mut self, segment: &Segment<'_>, now: Instant) -> Verdict {
         self.judge(segment, now)
     }
@@ -61,11 +65,13 @@ impl TimeWait {
         let newer = |(recent, _): (u32, u32)| value.map(|value| value.wrapping_sub(recent) as i32);
         let age = self.timestamps.and_then(newer);
         if header.flags.contains(Flags::RST) {
-            // Not even the exact number ends TIME-WAIT: an old duplicate, answered, brings back one (RFC 1337 section 3, fix F1).
+            // Even a RST with the exact number does not end TIME-WAIT: the answer to an old
+            // duplicate can provoke one (RFC 1337 section 3, fix F1).
             return Verdict::Ignore;
         }
         if header.flags.contains(Flags::SYN) && !header.flags.contains(Flags::ACK) {
-            // RFC 6191 section 2: a later timestamp, or, if the clocks say nothing, a later number.
+            // RFC 6191 section 2: a later timestamp, or, if the timestamps do not decide, a later
+            // number.
             let later = match age {
                 Some(age) if age != 0 => age > 0,
                 _ => header.seq > self.ack,
@@ -91,7 +97,7 @@ impl TimeWait {
 
     fn ack(&self, now: Instant) -> Header {
         let timestamps =
-            self.timestamps.map(|(echo, offset)| Timestamps { value: timestamp(now, offset), echo });
+            self.timestamps.map(|(echo, offset)| Timestamps { value: now.timestamp(offset), echo });
         Header {
             source: self.local_port,
             destination: self.remote_port,

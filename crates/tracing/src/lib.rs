@@ -1,8 +1,9 @@
-//! Names of user threads in what `tracing_subscriber` prints.
+//! Names of user threads in the output of `tracing_subscriber`.
 //!
-//! Its `with_thread_names` prints `std`'s name of the thread, and `std` lets nobody name a thread that it did not start. Events are formatted
-//! on the thread they come from, though, and there [`tailwater::thread::current`] knows who it is. Owns one event format, which wraps another;
-//! never looks at events.
+//! The `with_thread_names` of `tracing_subscriber` prints `std`'s name of the thread, and `std`
+//! cannot name a thread that it did not start. But events are formatted on the thread they come
+//! from, and there [`tailwater::thread::current`] has the name. Owns one event format, which wraps
+//! another; never reads events.
 #![forbid(unsafe_code)]
 
 use core::fmt;
@@ -12,22 +13,25 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-/// An event format that puts the thread before what another format prints; see [`with_thread_names`].
+/// An event format that puts the thread before what another format prints; see
+/// [`with_thread_names`].
 ///
 /// # Examples
 /// ```
 /// use tailwater_tracing::{ThreadNames, with_thread_names};
 /// use tracing_subscriber::fmt::format::{Compact, Format};
 ///
-/// let format: ThreadNames<Format<Compact>> = with_thread_names(tracing_subscriber::fmt::format().compact());
+/// let compact = tracing_subscriber::fmt::format().compact();
+/// let format: ThreadNames<Format<Compact>> = with_thread_names(compact);
 /// tracing_subscriber::fmt().event_format(format).init();
 /// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ThreadNames<F>(F);
 
-/// Puts the name of the thread, user thread or ordinary one, before what `format` prints; the id, as in `ThreadId(7)`, if it has none.
+/// Puts the name of the thread, user thread or ordinary one, before the output of `format`; the id,
+/// as in `ThreadId(7)`, if it has none.
 ///
-/// For formats that print text. In those that print JSON the line would be none any more: put the name in a span there.
+/// For text formats. A JSON line would no longer be valid JSON: put the name into a span there.
 ///
 /// # Examples
 /// ```

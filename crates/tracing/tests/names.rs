@@ -1,4 +1,5 @@
-//! Each line carries the name of the thread that its event comes from, while threads are preempted and migrate.
+//! Each line has the name of the thread that its event comes from, while threads are preempted and
+//! migrate.
 
 use std::collections::HashMap;
 use std::hint::black_box;
@@ -9,12 +10,12 @@ use tailwater::{debug, thread};
 use tailwater_tracing::with_thread_names;
 
 #[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc;
+static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
 
 const THREADS: u64 = 12;
 const EVENTS: u64 = 200;
-/// Rounds until somebody has been preempted; more would mean that nobody ever is.
-const MOST_ROUNDS: usize = 200;
+/// Maximum number of rounds until a thread has been preempted; more would mean that none ever is.
+const MAX_ROUNDS: usize = 200;
 
 static OUTPUT: Mutex<Vec<u8>> = Mutex::new(Vec::new());
 
@@ -32,7 +33,7 @@ impl io::Write for Output {
     }
 }
 
-/// Long enough to be preempted in.
+/// Computes for long enough to be preempted.
 fn compute(seed: u64) -> u64 {
     (0..5000).fold(seed, |hash, i| (hash ^ i).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(17))
 }
@@ -67,11 +68,11 @@ fn an_event_carries_the_name_of_its_thread_under_preemption() {
         });
         let nameless = format!("{:?} nameless\n", id.join().unwrap());
         assert_eq!(String::from_utf8(std::mem::take(&mut *OUTPUT.lock().unwrap())).unwrap(), nameless);
-        let rounds = (1..=MOST_ROUNDS).find(|_| {
+        let rounds = (1..=MAX_ROUNDS).find(|_| {
             a_round();
             debug::counters().preemptions > 100
         });
-        rounds.expect("nobody is ever preempted")
+        rounds.expect("no thread is ever preempted")
     });
     let rounds = rounds.unwrap() as u64;
     let ordinary = std::thread::Builder::new().name("ordinary".into()).spawn(|| tracing::info!("ordinary"));

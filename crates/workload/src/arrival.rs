@@ -1,15 +1,20 @@
-//! Arrival processes: when requests are due.
+//! Arrival processes: the times at which requests are due.
 //!
-//! Owns: turning a [`LoadSchedule`] and a [`Prng`] into a non-decreasing sequence of due times. Never reads a clock:
-//! the sequence is the same however late its user runs, which is what makes a load *open loop*.
+//! Owns the conversion of a [`LoadSchedule`] and a [`Prng`] into a non-decreasing sequence of due
+//! times. It never reads a clock: the sequence is the same however late its user runs, which is
+//! what makes a load *open loop*.
 //!
-//! Method: arrivals of a process with rate 1 are mapped through the inverse of the schedule's integrated rate (time
-//! change of a Poisson process; Cinlar, Introduction to Stochastic Processes, section 4.7). A due time is computed from
-//! the whole count so far and never by adding rounded gaps, so nothing drifts: after n arrivals of the constant process
-//! the time is exact to half a nanosecond, whatever n.
+//! Method: arrivals of a process with rate 1 are mapped through the inverse of the schedule's
+//! integrated rate (time change of a Poisson process; Cinlar, Introduction to Stochastic Processes,
+//! section 4.7). A due time is computed from the whole count so far, never by adding rounded gaps,
+//! so it does not drift: after n arrivals of the constant process the time is exact to half a
+//! nanosecond for any n.
 
-use std::fmt;
-use std::str::FromStr;
+use alloc::borrow::ToOwned;
+use alloc::string::String;
+use alloc::string::ToString;
+use core::fmt;
+use core::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
@@ -17,17 +22,20 @@ use crate::random::{Prng, unit_exponential};
 use crate::schedule::LoadSchedule;
 use crate::units::{UnitError, format_duration_ns, parse_duration_ns};
 
-/// How arrivals are spread around the scheduled rate. Written `poisson`, `const` or `onoff:on=1ms,off=9ms`.
+/// How arrivals are spread around the scheduled rate. Written `poisson`, `const` or
+/// `onoff:on=1ms,off=9ms`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum ArrivalProcess {
     /// Independent exponential gaps.
     #[default]
     Poisson,
-    /// Equal gaps; the first arrival comes after half a gap, unless [told otherwise](Arrivals::with_phase).
+    /// Equal gaps; the first arrival comes after half a gap, unless [`Arrivals::with_phase`] sets
+    /// another phase.
     Constant,
-    /// Poisson bursts: each period of `on_ns + off_ns` squeezes its arrivals into its first `on_ns`. The long-run rate
-    /// stays that of the schedule, the rate within a burst is `(on + off) / on` times as high.
+    /// Poisson bursts: the arrivals of each period of `on_ns + off_ns` fall into its first `on_ns`.
+    /// The long-run rate is that of the schedule; the rate within a burst is `(on + off) / on`
+    /// times as high.
     OnOff {
         /// Length of a burst, at least 1.
         on_ns: u64,
@@ -40,7 +48,7 @@ pub enum ArrivalProcess {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ArrivalError {
     /// Not one of the three notations.
-    #[error("`{text}` is no arrival process; use poisson, const or onoff:on=1ms,off=9ms")]
+    #[error("`{text}` is not an arrival process; use poisson, const or onoff:on=1ms,off=9ms")]
     Unknown {
         /// What was given.
         text: String,
@@ -62,7 +70,7 @@ pub enum ArrivalError {
 }
 
 impl ArrivalProcess {
-    /// How much higher the rate within a burst is than the scheduled one; 1 without bursts.
+    /// Returns the ratio of the rate within a burst to the scheduled one; 1 without bursts.
     #[must_use]
     pub fn burst_factor(self) -> f64 {
         match self {
@@ -121,34 +129,35 @@ impl From<ArrivalProcess> for String {
     }
 }
 
-/// After which part of a gap the first of constant arrivals comes if not told.
+/// Default part of a gap after which the first of constant arrivals comes.
 pub const HALF_A_GAP: f64 = 0.5;
 
 /// The due times of one run, in order.
 ///
-/// Every time is below the schedule's length; after the last one, [`Arrivals::next_ns`] keeps answering `None`.
+/// Every time is below the schedule's length; after the last one, [`Arrivals::next_ns`] returns
+/// `None`.
 #[derive(Debug, Clone)]
 pub struct Arrivals {
     process: ArrivalProcess,
     schedule: LoadSchedule,
-    /// Where the first of constant arrivals lies on the axis of expected counts.
+    /// Position of the first of constant arrivals on the axis of expected counts.
     phase: f64,
     /// Index of the segment that holds the next arrival.
     segment: usize,
-    /// Where that segment starts.
+    /// Start of that segment.
     segment_start_ns: u64,
     /// Arrivals expected before that segment.
     expected_before: f64,
     /// Arrivals expected in that segment.
     expected_in: f64,
-    /// Arrivals handed out so far.
+    /// Returns the number of arrivals returned so far.
     count: u64,
     /// Position of the last arrival on the axis of expected counts.
     position: f64,
 }
 
 impl Arrivals {
-    /// The arrivals of `process` under `schedule`.
+    /// Creates the arrivals of `process` under `schedule`.
     #[must_use]
     pub fn new(process: ArrivalProcess, schedule: LoadSchedule) -> Self {
         let expected_in = schedule.segments()[0].expected();
@@ -165,16 +174,18 @@ impl Arrivals {
         }
     }
 
-    /// The same, but that the first of constant arrivals comes after the part `phase` of a gap, at least 0 and below 1, so
-    /// that those of several generators need not coincide. Other processes draw their first arrival.
+    /// Sets the phase of constant arrivals: the first one comes after the part `phase` of a gap, at
+    /// least 0 and below 1, so that those of several generators need not coincide. Other processes
+    /// draw their first arrival.
     #[must_use]
     pub fn with_phase(self, phase: f64) -> Self {
         Self { phase, ..self }
     }
 
-    /// The next due time, in nanoseconds from the schedule's start; not below any earlier one. `None` at the end.
+    /// Returns the next due time, in nanoseconds from the schedule's start; not below any earlier
+    /// one. `None` at the end.
     pub fn next_ns(&mut self, prng: &mut Prng) -> Option<u64> {
-        // From the count, not by adding ones: exact up to 2^53 arrivals.
+        // Computed from the count, not by adding ones: exact up to 2^53 arrivals.
         self.position = match self.process {
             ArrivalProcess::Constant => self.count as f64 + self.phase,
             ArrivalProcess::Poisson | ArrivalProcess::OnOff { .. } => self.position + unit_exponential(prng),
@@ -192,7 +203,7 @@ impl Arrivals {
         })
     }
 
-    /// Arrivals handed out so far.
+    /// Returns the number of arrivals returned so far.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.count
@@ -222,17 +233,19 @@ mod tests {
     use crate::random::stream;
     use crate::schedule::{Segment, Shape};
     use crate::units::{Rate, SECOND_NS};
+    use alloc::vec::Vec;
     use proptest::prelude::*;
 
     fn times(process: &str, schedule: &str, seed: u64) -> Vec<u64> {
         let mut arrivals = Arrivals::new(process.parse().unwrap(), schedule.parse().unwrap());
         let mut prng = stream(seed, 0);
-        std::iter::from_fn(|| arrivals.next_ns(&mut prng)).collect()
+        core::iter::from_fn(|| arrivals.next_ns(&mut prng)).collect()
     }
 
     #[test]
     fn constant_arrivals_do_not_drift_in_an_hour() {
-        // 3 does not divide a second: adding rounded gaps would lose 0.33 ns each, 1.2 us over these.
+        // 3 does not divide a second: adding rounded gaps would lose 0.33 ns each, 1.2 us over
+        // these.
         let rate = Rate::new(3e6).unwrap();
         let mut arrivals =
             Arrivals::new(ArrivalProcess::Constant, LoadSchedule::constant(rate, 3600 * SECOND_NS));
@@ -288,7 +301,7 @@ mod tests {
                 let share = whole.scaled(0.25);
                 let phase = (f64::from(index) + HALF_A_GAP) / 4.0;
                 let mut arrivals = Arrivals::new(ArrivalProcess::Constant, share).with_phase(phase);
-                std::iter::from_fn(move || arrivals.next_ns(&mut stream(0, 0))).collect::<Vec<_>>()
+                core::iter::from_fn(move || arrivals.next_ns(&mut stream(0, 0))).collect::<Vec<_>>()
             })
             .collect();
         shared.sort_unstable();
@@ -299,7 +312,8 @@ mod tests {
 
     #[test]
     fn a_slope_from_nothing_begins_with_what_falls_due_on_its_first_moment() {
-        // The first arrival lies exactly where the slope begins, and those of the slope come in its course.
+        // The first arrival lies exactly where the slope begins; the slope's own arrivals follow
+        // during its course.
         let times = times("const", "500ms@1,10s@0..1k", 0);
         assert_eq!(times[0], SECOND_NS / 2);
         assert!((4990..=5000).contains(&times.len()), "{}", times.len());
@@ -327,7 +341,7 @@ mod tests {
         }
     }
 
-    /// 10 ms at rates that are often none, constant or a slope.
+    /// Generates segments of 10 ms with rates that are often zero, constant or a slope.
     fn any_segment() -> impl Strategy<Value = Segment> {
         let rate =
             || prop_oneof![Just(Rate::ZERO), (0u32..200_000).prop_map(|r| Rate::new(f64::from(r)).unwrap())];

@@ -1,17 +1,19 @@
-//! Bytes that follow from a number, so that whoever reads them can tell whether they are the right ones.
+//! Bytes derived from a number, so that a reader can check them.
 //!
-//! Owns the one sequence of bytes that belongs to each key. A client that stores [`fill`]'s bytes under a key needs no
-//! memory of them to check what is read back. Sequences of different keys differ from their first bytes on, except by the
-//! chance that short ones leave.
+//! Owns the sequence of bytes that belongs to each key. A client that stores [`fill`]'s bytes under
+//! a key needs no copy of them to check the bytes it reads back. Sequences of different keys differ
+//! from their first bytes on, except for the coincidences possible between short ones.
 
-/// The `index`-th word of the bytes of `key`: the output function of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014),
-/// which is one-to-one, so the first words of two keys never agree.
+use alloc::vec::Vec;
+
+/// Returns the `index`-th word of the bytes of `key`: the output function of SplitMix64 (Steele,
+/// Lea and Flood, OOPSLA 2014), which is one-to-one, so the first words of two keys never agree.
 #[inline]
 fn word(key: u64, index: u64) -> [u8; 8] {
     mix(key.wrapping_add(index.wrapping_mul(0x9e37_79b9_7f4a_7c15))).to_le_bytes()
 }
 
-/// A number that looks random and belongs to `key` alone; one-to-one.
+/// Returns a number that looks random and depends on `key` alone; one-to-one.
 #[inline]
 #[must_use]
 pub fn mix(key: u64) -> u64 {
@@ -41,7 +43,7 @@ pub fn fill(key: u64, len: usize, out: &mut Vec<u8>) {
     }
 }
 
-/// Whether `bytes` are the first ones that belong to `key`.
+/// Returns true if `bytes` are the first ones that belong to `key`.
 #[inline]
 #[must_use]
 pub fn is_content(key: u64, bytes: &[u8]) -> bool {
@@ -57,7 +59,7 @@ mod tests {
     fn a_key_has_these_bytes_in_every_release() {
         let mut bytes = Vec::new();
         fill(1, 10, &mut bytes);
-        // Two clients of different releases may share a store.
+        // The bytes are fixed, because clients of different releases may share a store.
         assert_eq!(mix(0), 0xe220_a839_7b1d_cdaf, "the first output of SplitMix64 from 0");
         assert_eq!(bytes[..8], mix(1).to_le_bytes());
     }

@@ -1,33 +1,39 @@
-//! Latencies by interval: what a measurement looked like over time, in little memory.
+//! Latencies by interval: the course of a measurement over time, in little memory.
 //!
-//! Owns: the layout of buckets, which is that of a histogram of [`crate::summary`] (so that going from one to the other
-//! loses nothing), a recorder that closes an interval in time proportional to the buckets it touched, and joining
-//! intervals: of one length into longer ones, and of measurements that ran side by side. Never reads a clock.
+//! Owns the layout of buckets, which is that of the histograms of [`crate::summary`] (so that
+//! conversion between them loses nothing); a recorder that closes an interval in time proportional
+//! to the buckets it touched; and the joining of intervals, into longer ones and across
+//! measurements that ran side by side. It never reads a clock.
 //!
-//! Cost: recording is two array accesses; closing an interval copies the buckets it touched, a few hundred to a few
-//! thousand (about 2 ns each), into a vector of its own.
+//! Cost: recording is two array accesses. Closing an interval copies the buckets it touched, a few
+//! hundred to a few thousand (about 2 ns each), into a vector of its own.
 //!
-//! Memory: 8 bytes a touched bucket and at most [`MAX_INTERVALS`] intervals; longer measurements get longer intervals. Intervals
-//! of [100 ms](crate::summary::WINDOW_NS) unless a measurement wants others, from [`FINEST_NS`] on.
+//! Memory: 8 bytes per touched bucket and at most [`MAX_INTERVALS`] intervals; longer measurements
+//! have longer intervals. Intervals are [100 ms](crate::summary::WINDOW_NS) long unless a
+//! measurement sets another length, from [`FINEST_NS`] on.
 
+use alloc::vec;
+use alloc::vec::Vec;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-use crate::summary::{Counts, MAX_LATENCY_NS, NEVER_NS, empty_histogram};
+use crate::latency::{Counts, MAX_LATENCY_NS, NEVER_NS, empty_histogram};
 
-/// Most intervals of a measurement: 6 minutes of 100 ms each.
+/// Maximum number of intervals of a measurement: 6 minutes of 100 ms each.
 pub const MAX_INTERVALS: usize = 3_600;
 
-/// Most intervals of measurements that were put one behind the other; more are joined two by two.
+/// Maximum number of intervals of measurements appended to each other; beyond it they are joined in
+/// pairs.
 const MAX_APPENDED: usize = 4 * MAX_INTERVALS;
 
-/// Values told apart exactly; above, 1024 buckets for each doubling, which is what 3 significant digits need.
+/// Smallest value that is not exact. Above it there are 1024 buckets for each doubling, which 3
+/// significant digits require.
 const EXACT: u64 = 2_048;
 
 /// Buckets up to [`MAX_LATENCY_NS`].
 const BUCKETS: usize = bucket_of(MAX_LATENCY_NS) as usize + 1;
 
-/// The bucket of a latency of at most [`MAX_LATENCY_NS`].
+/// Returns the bucket of a latency of at most [`MAX_LATENCY_NS`].
 const fn bucket_of(latency_ns: u64) -> u16 {
     if latency_ns < EXACT {
         return latency_ns as u16;
@@ -37,7 +43,7 @@ const fn bucket_of(latency_ns: u64) -> u16 {
     (shift as u64 * (EXACT / 2) + (latency_ns >> shift)) as u16
 }
 
-/// The smallest latency in a bucket.
+/// Returns the smallest latency in a bucket.
 const fn lowest_in(bucket: u16) -> u64 {
     let bucket = bucket as u64;
     if bucket < EXACT {
@@ -50,8 +56,9 @@ const fn lowest_in(bucket: u16) -> u64 {
 /// The shortest interval; all lengths are multiples of it.
 pub const FINEST_NS: u64 = 10_000_000;
 
-/// How long the intervals of a measurement of `length_ns` are that are to be `wanted_ns` long: a power of two times as long
-/// as keeps them within [`MAX_INTERVALS`]. What is wanted is rounded up to a multiple of [`FINEST_NS`].
+/// Returns the length of the intervals of a measurement of `length_ns` for which `wanted_ns` was
+/// requested: the power of two times that which keeps their number within [`MAX_INTERVALS`]. The
+/// request is rounded up to a multiple of [`FINEST_NS`].
 #[must_use]
 pub fn interval_length_ns(length_ns: u64, wanted_ns: u64) -> u64 {
     let wanted_ns = wanted_ns.clamp(1, MAX_LATENCY_NS).next_multiple_of(FINEST_NS);
@@ -59,7 +66,7 @@ pub fn interval_length_ns(length_ns: u64, wanted_ns: u64) -> u64 {
     length_ns.div_ceil(wanted_ns * MAX_INTERVALS as u64).max(1).next_power_of_two() * wanted_ns
 }
 
-/// The shortest length that intervals of both lengths can be joined to; neither is zero.
+/// Returns the shortest length that intervals of both lengths can be joined to; neither is zero.
 fn common_length_ns(one_ns: u64, other_ns: u64) -> u64 {
     let (mut a, mut b) = (one_ns, other_ns);
     while b != 0 {
@@ -68,20 +75,23 @@ fn common_length_ns(one_ns: u64, other_ns: u64) -> u64 {
     (one_ns / a).saturating_mul(other_ns)
 }
 
-/// One interval. Written as its index, its counts, and one list of latencies: value, how often, value, how often...
+/// One interval. Serialised as its index, its counts, and one list of latencies: value, count,
+/// value, count...
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "WrittenInterval", into = "WrittenInterval")]
 pub struct Interval {
-    /// Which one: it began at `index` times the length of an interval after the measured part began.
+    /// Its number: it began at `index` times the length of an interval after the measured part
+    /// began.
     pub index: u64,
-    /// What happened in it. A request counts as offered, completed and lost when that happened.
+    /// The counts of requests in it. A request counts as offered, completed and lost when that
+    /// happened.
     pub counts: Counts,
-    /// Buckets and how often each; in any order, each at most once.
+    /// Buckets and their counts, in any order, each at most once.
     buckets: Vec<(u16, u32)>,
 }
 
 impl Interval {
-    /// An interval of these latencies.
+    /// Creates an interval with these latencies.
     #[must_use]
     pub fn of_histogram(index: u64, counts: Counts, histogram: &Histogram<u64>) -> Self {
         let mut interval = Self { index, counts, buckets: Vec::new() };
@@ -93,7 +103,7 @@ impl Interval {
         interval
     }
 
-    /// Its latencies as a histogram like those of [`crate::summary`].
+    /// Returns its latencies as a histogram like those of [`crate::summary`].
     #[must_use]
     pub fn histogram(&self) -> Histogram<u64> {
         let mut histogram = empty_histogram();
@@ -108,7 +118,8 @@ impl Interval {
         }
     }
 
-    /// Its latencies, ascending: the smallest of each bucket in nanoseconds, and how many.
+    /// Returns its latencies in ascending order: the smallest of each bucket in nanoseconds, and
+    /// their number.
     #[must_use]
     pub fn latencies(&self) -> Vec<(u64, u64)> {
         let mut sorted = self.buckets.clone();
@@ -116,21 +127,22 @@ impl Interval {
         sorted.into_iter().map(|(bucket, count)| (lowest_in(bucket), u64::from(count))).collect()
     }
 
-    /// The latency that the fraction `quantile` of its completed requests did not exceed, to 3 digits; `None` when
-    /// nothing completed.
+    /// Returns the latency that the fraction `quantile` of its completed requests did not exceed,
+    /// to 3 digits; `None` when nothing completed.
     #[must_use]
     pub fn latency_ns(&self, quantile: f64) -> Option<u64> {
         self.latency_among(quantile, 0)
     }
 
-    /// As [`Interval::latency_ns`], of the requests that were completed or lost in it; lost ones count as
-    /// [`NEVER_NS`]. `None` when there are none.
+    /// Returns the latency as [`Interval::latency_ns`] does, of the requests that were completed or
+    /// lost in it; lost ones count as [`NEVER_NS`]. `None` if there are none.
     #[must_use]
     pub fn settled_latency_ns(&self, quantile: f64) -> Option<u64> {
         self.latency_among(quantile, self.counts.lost)
     }
 
-    /// The latency at `quantile` of those recorded and `lost` that are longer than any.
+    /// Returns the latency at `quantile` of the recorded ones and of `lost` that are longer than
+    /// any.
     fn latency_among(&self, quantile: f64, lost: u64) -> Option<u64> {
         let latencies = self.latencies();
         let total = latencies.iter().map(|&(_, count)| count).sum::<u64>() + lost;
@@ -143,7 +155,7 @@ impl Interval {
         answered.or((total > 0).then_some(NEVER_NS))
     }
 
-    /// Adds what happened in `other`; the index stays.
+    /// Adds the counts and latencies of `other`; the index stays.
     pub fn merge(&mut self, other: &Interval) {
         self.counts.add(&other.counts);
         self.buckets.extend_from_slice(&other.buckets);
@@ -166,16 +178,16 @@ struct WrittenInterval {
     latencies_ns: Vec<u64>,
 }
 
-/// Why written intervals were refused: they are not what a recorder writes.
+/// Why serialised intervals were refused: a recorder does not write them so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum IntervalError {
-    /// Not pairs of a latency and a count, ascending, within the bounds.
+    /// The latencies are not pairs of a latency and a count, ascending, within the bounds.
     #[error("the latencies of interval {index} are not ascending pairs of a latency up to 60 s and a count")]
     Latencies {
         /// The interval.
         index: u64,
     },
-    /// Not as many latencies as completed requests.
+    /// The number of latencies differs from that of completed requests.
     #[error("interval {index} has other than {completed} latencies for as many completed requests")]
     Count {
         /// The interval.
@@ -183,14 +195,14 @@ pub enum IntervalError {
         /// Completed requests.
         completed: u64,
     },
-    /// Not ascending.
+    /// The intervals are not in ascending order.
     #[error("the intervals do not ascend at index {index}")]
     Order {
         /// The interval.
         index: u64,
     },
-    /// Of no length, or with latencies but no length at all.
-    #[error("intervals of {length_ns} ns are not a whole number of times {FINEST_NS} ns")]
+    /// The length is invalid, or zero although there are intervals.
+    #[error("intervals of {length_ns} ns are not a multiple of {FINEST_NS} ns")]
     Length {
         /// The length.
         length_ns: u64,
@@ -233,11 +245,11 @@ impl TryFrom<WrittenInterval> for Interval {
     }
 }
 
-/// Intervals of one length, ascending; those in which nothing happened may be missing.
+/// Intervals of one length in ascending order; empty ones may be missing.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "WrittenIntervals")]
 pub struct Intervals {
-    /// The length of each, in nanoseconds; 0 when nothing was recorded by interval.
+    /// The length of each in nanoseconds; 0 if latencies were not recorded by interval.
     pub length_ns: u64,
     /// The intervals.
     pub list: Vec<Interval>,
@@ -264,8 +276,8 @@ impl TryFrom<WrittenIntervals> for Intervals {
 }
 
 impl Intervals {
-    /// Lays the intervals of a measurement that ran at the same time over these. Of different lengths, both become as
-    /// long as both can.
+    /// Adds the intervals of a measurement that ran at the same time. If the lengths differ, both
+    /// are joined to the shortest common length.
     pub fn overlay(&mut self, other: &Intervals) {
         let length_ns = self.length_with(other);
         let theirs = other.coarsened(length_ns);
@@ -279,8 +291,8 @@ impl Intervals {
         *self = mine;
     }
 
-    /// Puts the intervals of a measurement that ran later behind these. Of different lengths, both become as long as
-    /// both can.
+    /// Appends the intervals of a measurement that ran later. If the lengths differ, both are
+    /// joined to the shortest common length.
     pub fn append(&mut self, other: &Intervals) {
         let length_ns = self.length_with(other);
         let mut mine = self.coarsened(length_ns);
@@ -305,7 +317,8 @@ impl Intervals {
         }
     }
 
-    /// The same in intervals of at least `length_ns`: as many joined as that takes.
+    /// Returns these latencies in intervals of at least `length_ns`, each joined from several of
+    /// these.
     #[must_use]
     pub fn coarsened(&self, length_ns: u64) -> Intervals {
         if self.length_ns == 0 {
@@ -329,19 +342,19 @@ impl Intervals {
 pub(crate) struct IntervalRecorder {
     length_ns: u64,
     index: u64,
-    /// When the current interval is over, so that asking costs a comparison.
+    /// End of the current interval, so that checking it costs one comparison.
     end_ns: u64,
     counts: Vec<u32>,
     touched: Vec<u16>,
     /// Counts of the whole measurement when the current interval began.
     before: Counts,
     closed: Vec<Interval>,
-    /// How many of `closed` were handed out.
+    /// Number of `closed` intervals already returned.
     handed_out: usize,
 }
 
 impl IntervalRecorder {
-    /// A recorder of intervals of `length_ns`, at least 1.
+    /// Creates a recorder of intervals of `length_ns`, at least 1.
     pub(crate) fn new(length_ns: u64) -> Self {
         Self {
             length_ns: length_ns.max(1),
@@ -366,8 +379,8 @@ impl IntervalRecorder {
         *count = count.saturating_add(1);
     }
 
-    /// Closes the current interval if `elapsed_ns` into the measurement it is over. `counts` is what the whole
-    /// measurement has counted.
+    /// Closes the current interval if it is over at `elapsed_ns` of the measurement. `counts` are
+    /// those of the whole measurement.
     #[inline]
     pub(crate) fn roll(&mut self, elapsed_ns: u64, counts: &Counts) {
         if elapsed_ns >= self.end_ns && self.closed.len() < MAX_INTERVALS {
@@ -385,7 +398,7 @@ impl IntervalRecorder {
         }
         self.before = *counts;
         let taken = self.touched.iter().map(|&bucket| {
-            let count = std::mem::take(&mut self.counts[usize::from(bucket)]);
+            let count = core::mem::take(&mut self.counts[usize::from(bucket)]);
             (bucket, count)
         });
         let buckets = taken.collect();
@@ -393,7 +406,7 @@ impl IntervalRecorder {
         self.closed.push(Interval { index: self.index, counts: delta, buckets });
     }
 
-    /// The next interval that was closed and not handed out yet.
+    /// Returns the next closed interval that was not returned yet.
     #[inline]
     pub(crate) fn poll_closed(&mut self) -> Option<&Interval> {
         let next = self.closed.get(self.handed_out)?;
@@ -401,7 +414,7 @@ impl IntervalRecorder {
         Some(next)
     }
 
-    /// All of them.
+    /// Closes the last interval and returns all of them.
     pub(crate) fn finish(mut self, counts: &Counts) -> Intervals {
         self.close(counts);
         Intervals { length_ns: self.length_ns, list: self.closed }
@@ -412,6 +425,8 @@ impl IntervalRecorder {
 mod tests {
     use super::*;
     use crate::summary::WINDOW_NS;
+    use alloc::format;
+    use alloc::string::ToString;
     use proptest::prelude::*;
 
     fn interval(index: u64, latencies: &[u64]) -> Interval {
@@ -488,7 +503,7 @@ mod tests {
 
     #[test]
     fn intervals_of_lengths_that_do_not_divide_each_other_meet_at_a_common_one() {
-        // 30 and 40 ms meet at 120 ms.
+        // The common length of 30 and 40 ms is 120 ms.
         let mut one =
             Intervals { length_ns: 3 * FINEST_NS, list: vec![interval(3, &[1]), interval(4, &[2])] };
         let other = Intervals { length_ns: 4 * FINEST_NS, list: vec![interval(2, &[3]), interval(3, &[4])] };
@@ -510,8 +525,8 @@ mod tests {
         };
         assert!(written(WINDOW_NS, 3, "[5,1,7,2]").is_ok());
         for (length_ns, completed, latencies, part) in [
-            (0, 0, "[]", "whole number"),
-            (7, 0, "[]", "whole number"),
+            (0, 0, "[]", "not a multiple"),
+            (7, 0, "[]", "not a multiple"),
             (WINDOW_NS, 3, "[5,1,7]", "ascending pairs"),
             (WINDOW_NS, 3, "[7,2,5,1]", "ascending pairs"),
             (WINDOW_NS, 0, "[7,0]", "ascending pairs"),

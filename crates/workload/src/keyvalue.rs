@@ -1,10 +1,11 @@
-//! What clients ask of a key-value store: the workloads ETC and USR of Facebook's memcached (Atikoglu, Xu, Frachtenberg,
-//! Jiang and Paleczny, *Workload Analysis of a Large-Scale Key-Value Store*, SIGMETRICS 2012), which Shenango (section 7.1,
-//! USR), IX (section 5.2.4, both) and Arachne (section 7.2, ETC) measure with.
+//! Requests to a key-value store: the workloads ETC and USR of Facebook's memcached (Atikoglu, Xu,
+//! Frachtenberg, Jiang and Paleczny, *Workload Analysis of a Large-Scale Key-Value Store*,
+//! SIGMETRICS 2012), with which Shenango (section 7.1, USR), IX (section 5.2.4, both) and Arachne
+//! (section 7.2, ETC) measure.
 //!
-//! Owns: how long keys and values are, how often a key is read and written, and which text and bytes a key has. The sizes
-//! of a key and of its value follow from the key's number alone, so a client can check what it reads without remembering what
-//! it wrote.
+//! Owns the lengths of keys and values, the shares of reads and writes, and the text and bytes of
+//! each key. The sizes of a key and of its value follow from the key's number alone, so a client
+//! can check what it reads without remembering what it wrote.
 //!
 //! | | ETC | USR |
 //! |---|---|---|
@@ -12,36 +13,42 @@
 //! | value | a table up to 14 bytes (44 %), above generalized Pareto from 15 bytes on, scale 214.476, shape 0.348238 | 2 bytes |
 //! | reads | 30 of 31 | 99.8 % |
 //!
-//! The numbers of ETC are the paper's statistical model, as the generator mutilate has it (`fb_key`, `fb_value`), with which IX and
-//! Arachne were measured. One thing is not the paper's: its Pareto distribution has location 0; here it begins at 15, where the table
-//! ends, so that no length is drawn from both. The published one restricted to 15 bytes and more would be location 15, scale
-//! 214.476 + 15 * 0.348238 = 219.7: a mean of 352 bytes instead of 344. Shares of reads are the published ones; Shenango has the same for USR and Arachne for ETC (3 %
-//! writes), while IX reads 75 % for ETC and 99 % for USR: ask for those with [`KeyValues::with_get_share`].
+//! The parameters of ETC are the paper's statistical model as implemented by the generator mutilate
+//! (`fb_key`, `fb_value`), with which IX and Arachne were measured. One parameter differs: the
+//! paper's Pareto distribution has location 0; here it begins at 15, where the table ends, so that
+//! no length is drawn from both. The published distribution restricted to 15 bytes and more would
+//! have location 15 and scale 214.476 + 15 * 0.348238 = 219.7: a mean of 352 bytes instead of 344.
+//! The shares of reads are the published ones; Shenango uses the same for USR and Arachne for ETC
+//! (3 % writes), while IX uses 75 % for ETC and 99 % for USR: see [`KeyValues::with_get_share`].
 //!
-//! Lengths are rounded down to whole bytes and kept within [`KEY_BYTES`] and the store's limit for values. All keys are asked
-//! for equally often: the paper draws popularity as a curve, which cannot be drawn from without its traces. Deletions, which it counts
-//! among the requests, are left out.
+//! Lengths are rounded down to whole bytes and kept within [`KEY_BYTES`] and the store's limit for
+//! values. All keys are equally popular: the paper shows popularity only as a curve, which cannot
+//! be reproduced without its traces. Deletions, which it counts among the requests, are left out.
 
-use std::str::FromStr;
+use alloc::borrow::ToOwned;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
 use crate::content;
 use crate::random::{Prng, unit_open_closed};
 
-/// Shortest and longest key, in bytes. memcached takes 250; the short end leaves room for the key's number.
-pub const KEY_BYTES: std::ops::RangeInclusive<usize> = 8..=250;
+/// Shortest and longest key in bytes. memcached accepts 250; the short end leaves room for the
+/// key's number.
+pub const KEY_BYTES: core::ops::RangeInclusive<usize> = 8..=250;
 
-/// Most keys of one store.
+/// Maximum number of keys of one store.
 pub const MAX_KEYS: u64 = 1 << 32;
 
-/// Longest value unless told otherwise: what memcached stores by default, 1 MiB, less an item's own head.
+/// Default bound of a value: memcached's item limit of 1 MiB, less an item's header.
 pub const MAX_VALUE_BYTES: usize = 1_000_000;
 
-/// Digits of a key's number; six of 64 kinds tell 2^36 keys apart.
+/// Digits of a key's number; six digits of 64 values distinguish 2^36 keys.
 const KEY_DIGITS: usize = 6;
 
-/// Which published workload.
+/// A published workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Workload {
@@ -51,22 +58,22 @@ pub enum Workload {
     Usr,
 }
 
-/// Why a workload cannot be had.
+/// Why a workload was refused.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum KeyValueError {
-    /// No such name.
-    #[error("`{name}` is no key-value workload; use etc or usr")]
+    /// The name is unknown.
+    #[error("`{name}` is not a key-value workload; use etc or usr")]
     Name {
         /// What was given.
         name: String,
     },
-    /// No keys, or too many.
+    /// The number of keys is zero or too large.
     #[error("a store has 1 to {MAX_KEYS} keys, not {keys}")]
     Keys {
         /// What was given.
         keys: u64,
     },
-    /// Not a share.
+    /// The value is not a share.
     #[error("the share of reads must be in 0..=1, not {share}")]
     Share {
         /// What was given.
@@ -97,13 +104,13 @@ pub struct ExtremeValue {
 }
 
 impl ExtremeValue {
-    /// The value that a share `unit` of all draws does not exceed; `unit` in (0, 1).
+    /// Returns the quantile at `unit`.
     #[must_use]
     pub fn quantile(&self, unit: f64) -> f64 {
         self.location + self.scale / self.shape * (libm::pow(-libm::log(unit), -self.shape) - 1.0)
     }
 
-    /// The mean, for shapes below 1.
+    /// Returns the mean, for shapes below 1.
     #[must_use]
     pub fn mean(&self) -> f64 {
         self.location + self.scale * (libm::tgamma(1.0 - self.shape) - 1.0) / self.shape
@@ -122,13 +129,13 @@ pub struct GeneralizedPareto {
 }
 
 impl GeneralizedPareto {
-    /// The value that a share `unit` of all draws does not exceed; `unit` in [0, 1).
+    /// Returns the quantile at `unit`.
     #[must_use]
     pub fn quantile(&self, unit: f64) -> f64 {
         self.location + self.scale / self.shape * (libm::pow(1.0 - unit, -self.shape) - 1.0)
     }
 
-    /// The mean, for shapes below 1.
+    /// Returns the mean, for shapes below 1.
     #[must_use]
     pub fn mean(&self) -> f64 {
         self.location + self.scale / (1.0 - self.shape)
@@ -154,16 +161,16 @@ const USR_KEY: usize = 16;
 /// Bytes of a USR value.
 const USR_VALUE: usize = 2;
 
-/// One thing to ask.
+/// One request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
     /// Read the value of a key.
     Get,
-    /// Store the value of a key, which is always the same one.
+    /// Store the value of a key, which is always the same.
     Set,
 }
 
-/// A store's keys, and how they are asked for. Valid by construction.
+/// A store's keys and the mix of requests. Valid by construction.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KeyValues {
     workload: Workload,
@@ -173,7 +180,8 @@ pub struct KeyValues {
 }
 
 impl KeyValues {
-    /// `keys` keys of `workload`, read as often as published, with values of at most `max_value` bytes.
+    /// Creates `keys` keys of `workload` with the published share of reads and values of at most
+    /// `max_value` bytes.
     ///
     /// # Errors
     /// [`KeyValueError::Keys`].
@@ -188,7 +196,7 @@ impl KeyValues {
         Ok(Self { workload, keys, get_share, max_value })
     }
 
-    /// The same with another share of reads, 0 to 1.
+    /// Sets the share of reads, 0 to 1.
     ///
     /// # Errors
     /// [`KeyValueError::Share`].
@@ -199,13 +207,13 @@ impl KeyValues {
         Ok(Self { get_share: share, ..self })
     }
 
-    /// How many keys there are; they are numbered from 0.
+    /// Returns the number of keys; they are numbered from 0.
     #[must_use]
     pub fn keys(&self) -> u64 {
         self.keys
     }
 
-    /// Draws what to ask, and of which key.
+    /// Draws a request and its key.
     #[inline]
     pub fn draw(&self, prng: &mut Prng) -> (Operation, u64) {
         let operation =
@@ -215,7 +223,7 @@ impl KeyValues {
         (operation, key.min(self.keys - 1))
     }
 
-    /// Bytes of the text of key `key`.
+    /// Returns the bytes of the text of key `key`.
     #[must_use]
     pub fn key_len(&self, key: u64) -> usize {
         match self.workload {
@@ -227,7 +235,7 @@ impl KeyValues {
         }
     }
 
-    /// Bytes of the value of key `key`.
+    /// Returns the bytes of the value of key `key`.
     #[must_use]
     pub fn value_len(&self, key: u64) -> usize {
         let len = match self.workload {
@@ -258,14 +266,14 @@ impl KeyValues {
         content::fill(key, self.value_len(key), out);
     }
 
-    /// Whether `value` is the value of key `key`.
+    /// Returns true if `value` is the value of key `key`.
     #[must_use]
     pub fn is_value(&self, key: u64, value: &[u8]) -> bool {
         value.len() == self.value_len(key) && content::is_content(key, value)
     }
 }
 
-/// A number in (0, 1) that belongs to `key` and a purpose.
+/// Returns a number in (0, 1) that depends on `key` and a purpose.
 fn unit(key: u64, purpose: u64) -> f64 {
     const SCALE: f64 = 1.0 / (1u64 << 52) as f64;
     ((content::mix(content::mix(key) ^ purpose) >> 12) as f64 + 0.5) * SCALE
@@ -279,7 +287,7 @@ fn etc_value_len(mut unit: f64) -> usize {
         unit -= share;
     }
     let above = 1.0 - ETC_SMALL_VALUES.iter().sum::<f64>();
-    // The cast saturates; the quotient is below 1 but for rounding.
+    // The cast saturates; the quotient is below 1 except for rounding.
     ETC_VALUE.quantile((unit / above).min(1.0 - f64::EPSILON)) as usize
 }
 
@@ -287,6 +295,7 @@ fn etc_value_len(mut unit: f64) -> usize {
 mod tests {
     use super::*;
     use crate::random::stream;
+    use alloc::string::ToString;
     use std::collections::HashSet;
 
     const KEYS: u64 = 200_000;

@@ -1,7 +1,8 @@
-//! Load patterns: what a person writes to describe a load over time; a seed turns it into a [`LoadSchedule`].
+//! Load patterns: the notation in which users describe a load over time; a seed turns it into a
+//! [`LoadSchedule`].
 //!
-//! Owns: one notation, that of schedules plus stairs and noise, and its expansion. Never draws except from the seed it
-//! is given: the same pattern and seed give the same schedule everywhere.
+//! Owns the notation, that of schedules plus stairs and noise, and its expansion. It draws only
+//! from the seed it is given: the same pattern and seed give the same schedule on every machine.
 //!
 //! | segment | rate |
 //! |---|---|
@@ -10,28 +11,35 @@
 //! | `10s@10k..50k/10k` | stairs, rising or falling: 10k, 20k, 30k, 40k, 50k, equally long, 10 s in all |
 //! | `10s@50k~40k/1s` | a sine: 50k + 40k sin(2 pi t / 1 s) |
 //! | `...+noise=5k/100ms` | every 100 ms the rate is off by another normal draw with standard deviation 5k |
-//! | `...+noise=10%/100ms` | the same, 10 % of what the rate would be |
+//! | `...+noise=10%/100ms` | the same, 10 % of the rate without noise |
 //!
-//! Segments are joined by commas; noise may follow any of them. A noisy slope or sine runs straight from one draw to
-//! the next, so let several draws fall into a period. A rate below 0 is 0.
+//! Segments are joined by commas; noise may follow any of them. A noisy slope or sine runs straight
+//! from one draw to the next, so a period should contain several draws. A rate below 0 is 0.
 
-use std::fmt;
-use std::str::FromStr;
+use alloc::borrow::ToOwned;
+use alloc::format;
+use alloc::string::String;
+use alloc::string::ToString;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::fmt;
+use core::str::FromStr;
 
 use crate::random::{Prng, standard_normal, stream};
 use crate::schedule::{LoadSchedule, MAX_SEGMENTS, ScheduleError, Segment, Shape, parse_segment};
 use crate::units::{Rate, UnitError, format_duration_ns, parse_duration_ns};
 
-/// The stream of the seed that noise is drawn from; a generator uses those below for other things.
+/// The stream of the seed from which noise is drawn; a generator uses lower ones for other
+/// purposes.
 const NOISE_STREAM: u32 = 3;
 
 /// Why a load pattern was refused.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum PatternError {
-    /// Something that schedules refuse too.
+    /// The schedule is invalid.
     #[error(transparent)]
     Schedule(#[from] ScheduleError),
-    /// Noise that could not be read.
+    /// The noise could not be read.
     #[error(
         "the noise of `{segment}` is not of the form +noise=SIZE/DURATION, for instance +noise=5k/100ms or +noise=10%/100ms"
     )]
@@ -47,25 +55,27 @@ pub enum PatternError {
         /// What was wrong.
         source: UnitError,
     },
-    /// Stairs without steps, or of steps that lead elsewhere.
-    #[error("the stairs of `{segment}` need steps above 0 of at most the way from one end to the other")]
+    /// The stairs have no steps, or their steps lead away from the end.
+    #[error(
+        "the stairs of `{segment}` need steps above 0 that are no larger than the distance between the two rates"
+    )]
     Stairs {
         /// The whole segment.
         segment: String,
     },
-    /// Too many steps or draws.
+    /// There are too many steps or draws.
     #[error(
-        "`{segment}` would become {count} pieces of its own; a pattern has at most {MAX_SEGMENTS} altogether: make steps or noise coarser"
+        "`{segment}` would become {count} segments; a pattern has at most {MAX_SEGMENTS} in all: make steps or noise coarser"
     )]
     Pieces {
         /// The whole segment.
         segment: String,
-        /// How many.
+        /// Their number.
         count: u64,
     },
 }
 
-/// How far the rate is off.
+/// The size of the noise.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum NoiseSize {
     /// Standard deviation in requests a second.
@@ -88,7 +98,7 @@ struct Stretch {
     noise: Option<Noise>,
 }
 
-/// A load over time as it is written, noise not drawn yet; valid by construction.
+/// A load over time as written, with its noise not drawn yet; valid by construction.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LoadPattern {
     stretches: Vec<Stretch>,
@@ -96,17 +106,17 @@ pub struct LoadPattern {
 }
 
 impl LoadPattern {
-    /// One constant rate; `length_ns` as in [`LoadSchedule::constant`].
+    /// Creates a pattern of one constant rate; `length_ns` as in [`LoadSchedule::constant`].
     #[must_use]
     pub fn constant(rate: Rate, length_ns: u64) -> Self {
         let schedule = LoadSchedule::constant(rate, length_ns);
         Self { text: format!("{}@{rate}", format_duration_ns(schedule.length_ns())), ..schedule.into() }
     }
 
-    /// The schedule that this pattern becomes with the noise of `seed`.
+    /// Returns the schedule of this pattern with the noise of `seed`.
     ///
     /// # Panics
-    /// Never: a pattern that no schedule can follow is refused when it is read.
+    /// Never: a pattern without a valid schedule is refused when it is read.
     #[must_use]
     pub fn schedule(&self, seed: u64) -> LoadSchedule {
         self.expand(seed)
@@ -168,7 +178,7 @@ fn parse_noise(text: &str, segment: &str) -> Result<Noise, PatternError> {
     Ok(Noise { size, every_ns })
 }
 
-/// The segments of `LENGTH@FROM..TO/STEP`.
+/// Returns the segments of `LENGTH@FROM..TO/STEP`.
 fn parse_stairs(length: &str, stairs: &str, text: &str) -> Result<Vec<Segment>, PatternError> {
     let unit = |source| PatternError::Unit { segment: text.to_owned(), source };
     let bad = || PatternError::Stairs { segment: text.to_owned() };
@@ -231,7 +241,7 @@ impl FromStr for LoadPattern {
             }
             stretches.push(parse_stretch(part.trim())?);
         }
-        // Checked as written first: a period of 0 has no rate to put noise on.
+        // Checked as written first: with a period of 0 there is no rate to add noise to.
         let written = stretches.iter().flat_map(|stretch| stretch.segments.iter().copied()).collect();
         LoadSchedule::new(written)?;
         let pattern = Self { stretches, text: text.trim().to_owned() };
@@ -247,7 +257,7 @@ impl From<LoadSchedule> for LoadPattern {
     }
 }
 
-/// As it was written.
+/// Writes the pattern as it was read.
 impl fmt::Display for LoadPattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)

@@ -1,8 +1,9 @@
-//! The one pseudo-random generator of all workload models, and how to get independent streams of it.
+//! The pseudo-random generator of all workload models, and its independent streams.
 //!
-//! Owns: the choice of generator (xoshiro256++, whose output for a seed never changes between releases, unlike
-//! `rand`'s `SmallRng`) and the conversion of its bits to reals of a few distributions, by functions of `libm`: the same seed gives
-//! the same bits on every machine, which the C library's functions, chosen by processor and version, do not promise. Never seeds
+//! Owns the choice of generator (xoshiro256++, whose output for a seed never changes between
+//! releases, unlike `rand`'s `SmallRng`) and the conversion of its bits to reals of a few
+//! distributions by functions of `libm`. So the same seed gives the same bits on every machine; the
+//! C library's functions, chosen by processor and version, do not guarantee that. Never seeds
 //! itself from the environment.
 
 use core::f64::consts::TAU;
@@ -12,11 +13,12 @@ use rand_xoshiro::rand_core::{Rng, SeedableRng};
 /// The generator that every model draws from.
 pub type Prng = Xoshiro256PlusPlus;
 
-/// Stream `index` of the family that belongs to `seed`.
+/// Returns stream `index` of the family of `seed`.
 ///
-/// Streams of one seed are 2^128 draws apart (`jump`), so they do not overlap in any run that ends. Use one stream per
-/// purpose, for instance 0 for arrivals and 1 for service times: then a change of the service-time distribution leaves
-/// every arrival where it was. Costs about 1 us per unit of `index`.
+/// Streams of one seed are 2^128 draws apart (`jump`), so they do not overlap in any run that ends.
+/// Use one stream per purpose, for instance 0 for arrivals and 1 for service times: then a change
+/// of the service-time distribution leaves every arrival in place. Costs about 1 us per unit of
+/// `index`.
 #[must_use]
 pub fn stream(seed: u64, index: u32) -> Prng {
     let mut prng = Prng::seed_from_u64(seed);
@@ -26,18 +28,21 @@ pub fn stream(seed: u64, index: u32) -> Prng {
     prng
 }
 
-/// A uniform draw from the open-closed interval (0, 1], safe to take the logarithm of. Resolution 2^-53.
+/// Returns a uniform draw from the open-closed interval (0, 1], safe to take the logarithm of.
+/// Resolution 2^-53.
 pub fn unit_open_closed(prng: &mut Prng) -> f64 {
     const SCALE: f64 = 1.0 / (1u64 << 53) as f64;
     ((prng.next_u64() >> 11) + 1) as f64 * SCALE
 }
 
-/// An exponential draw with mean 1, by inversion of the distribution function. At most 53 ln 2, about 36.7.
+/// Returns an exponential draw with mean 1, by inversion of the distribution function. At most 53
+/// ln 2, about 36.7.
 pub fn unit_exponential(prng: &mut Prng) -> f64 {
     -libm::log(unit_open_closed(prng))
 }
 
-/// A normal draw with mean 0 and variance 1 (Box and Muller 1958; the second of their two draws is not used).
+/// Returns a normal draw with mean 0 and variance 1 (Box and Muller 1958; the second of their two
+/// draws is not used).
 pub fn standard_normal(prng: &mut Prng) -> f64 {
     let radius = libm::sqrt(2.0 * unit_exponential(prng));
     radius * libm::cos(TAU * unit_open_closed(prng))
@@ -46,6 +51,7 @@ pub fn standard_normal(prng: &mut Prng) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::vec::Vec;
 
     #[test]
     fn normal_draws_have_the_moments_and_the_tails_of_the_distribution() {

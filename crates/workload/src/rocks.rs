@@ -1,8 +1,8 @@
 //! The rocks protocol: reads, scans and writes of an ordered store.
 //!
-//! Owns the layout on the wire, its checks, and which value belongs to a key. The mix of short reads and long scans is
-//! what Shinjuku measures with (NSDI'19, section 5.1: RocksDB). Decoding is total: any bytes give a message or a typed error,
-//! never a panic.
+//! Owns the layout on the wire, its checks, and the value of each key. Shinjuku measures with its
+//! mix of short reads and long scans (NSDI'19, section 5.1: RocksDB). Decoding is total: any bytes
+//! give a message or a typed error, never a panic.
 //!
 //! A message is a header of [`HEADER_LEN`] bytes and a body. All integers are little-endian.
 //!
@@ -18,10 +18,12 @@
 //! | 24 | 4 | requests: entries that a SCAN reads at most, else zero; replies: entries read or written |
 //! | 28 | 4 | length of the body, at most [`MAX_BODY`] |
 //!
-//! The body of a PUT is the value, that of a GET's reply too; that of a SCAN's reply is the sum of the keys read, and the
-//! sum of the lengths of their values, 8 bytes each, both modulo 2^64. All other bodies are empty.
+//! The body of a PUT, and of a GET's reply, is the value. The body of a SCAN's reply is the sum of
+//! the keys read, and the sum of the lengths of their values, 8 bytes each, both modulo 2^64. All
+//! other bodies are empty.
 
 use crate::content;
+use alloc::vec::Vec;
 
 /// First four bytes of every message: `TWrk`.
 pub const MAGIC: [u8; 4] = *b"TWrk";
@@ -36,25 +38,25 @@ pub const SCAN_BODY: usize = 16;
 /// Added to the operation of a reply.
 const REPLY: u8 = 0x80;
 
-/// What is asked.
+/// The operation of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
     /// The value of a key.
     Get,
     /// All entries from a key on, in the order of keys, up to a number of them.
     Scan,
-    /// Store a value.
+    /// Stores a value.
     Put,
 }
 
-/// How it went.
+/// The outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Status {
     /// Done.
     Done,
-    /// There is no such key.
+    /// The key does not exist.
     NotFound,
-    /// The request makes no sense to the server, or asks for too much.
+    /// The server does not accept the request, or it asks for too much.
     Refused,
     /// The store failed.
     Failed,
@@ -63,13 +65,14 @@ pub enum Status {
 /// A header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// What is asked, or was.
+    /// The operation.
     pub operation: Operation,
     /// `None` in a request.
     pub status: Option<Status>,
     /// Chosen by the client, returned unchanged.
     pub id: u64,
-    /// The key, or a SCAN's first; stored as 8 bytes big-endian, so that the store's order is that of the numbers.
+    /// The key, or a SCAN's first; stored as 8 bytes big-endian, so that the store's order is that
+    /// of the numbers.
     pub key: u64,
     /// A SCAN's most entries; in a reply the entries read or written.
     pub count: u32,
@@ -89,39 +92,40 @@ pub enum DecodeError {
     /// The first four bytes are not [`MAGIC`].
     #[error("not a rocks message: it starts with {found:02x?}, not {MAGIC:02x?}")]
     Magic {
-        /// What was there.
+        /// The value found.
         found: [u8; 4],
     },
     /// Another version of the protocol.
     #[error("rocks protocol version {found}; this side speaks {VERSION}")]
     Version {
-        /// What was there.
+        /// The value found.
         found: u8,
     },
     /// No such operation or status, or a reserved byte that is not zero.
-    #[error("byte {at} of a rocks message is {found:#04x}, which means nothing")]
+    #[error("byte {at} of a rocks message is {found:#04x}, which is not defined")]
     Field {
         /// Its offset.
         at: usize,
-        /// What was there.
+        /// The value found.
         found: u8,
     },
-    /// A longer body than anyone may send.
+    /// The body is longer than allowed.
     #[error("a body of {len} bytes was announced, more than the limit of {MAX_BODY}")]
     Body {
-        /// What was announced.
+        /// The announced length.
         len: u32,
     },
 }
 
 impl Header {
-    /// A request without a body.
+    /// Returns a request without a body.
     #[must_use]
     pub fn request(operation: Operation, id: u64, key: u64, count: u32) -> Self {
         Self { operation, status: None, id, key, count, body_len: 0 }
     }
 
-    /// The bytes of this header. `decode` gives it back if `body_len` is at most [`MAX_BODY`].
+    /// Returns the bytes of this header. `decode` gives it back if `body_len` is at most
+    /// [`MAX_BODY`].
     #[must_use]
     pub fn encode(&self) -> [u8; HEADER_LEN] {
         let mut bytes = [0; HEADER_LEN];
@@ -148,10 +152,10 @@ impl Header {
         bytes
     }
 
-    /// Reads the header at the beginning of `bytes`; what follows is not looked at.
+    /// Reads the header at the beginning of `bytes`; ignores what follows.
     ///
     /// # Errors
-    /// A [`DecodeError`] that names the first field that is wrong.
+    /// A [`DecodeError`] that names the first wrong field.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let bytes: &[u8; HEADER_LEN] = bytes.first_chunk().ok_or(DecodeError::Length { got: bytes.len() })?;
         let magic = [bytes[0], bytes[1], bytes[2], bytes[3]];
@@ -188,7 +192,7 @@ impl Header {
     }
 }
 
-/// What a SCAN read: the body of its reply.
+/// The summary of a SCAN: the body of its reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ScanSum {
     /// Sum of the keys, modulo 2^64.
@@ -198,7 +202,8 @@ pub struct ScanSum {
 }
 
 impl ScanSum {
-    /// What a scan of `count` keys from `first` on sums up to, if each has a value of `value_len` bytes.
+    /// Returns the summary of a scan of `count` keys from `first` on, if each has a value of
+    /// `value_len` bytes.
     #[must_use]
     pub fn expected(first: u64, count: u32, value_len: usize) -> Self {
         let count = u64::from(count);
@@ -210,7 +215,7 @@ impl ScanSum {
         }
     }
 
-    /// The bytes of this body.
+    /// Returns the bytes of this body.
     #[must_use]
     pub fn encode(&self) -> [u8; SCAN_BODY] {
         let mut bytes = [0; SCAN_BODY];
@@ -227,12 +232,12 @@ impl ScanSum {
     }
 }
 
-/// Appends the value of `key`, `len` bytes: what clients store and expect.
+/// Appends the value of `key`, `len` bytes, which clients store and expect.
 pub fn write_value(key: u64, len: usize, out: &mut Vec<u8>) {
     content::fill(key, len, out);
 }
 
-/// The integer at `at`; the caller has checked the length.
+/// Returns the integer at `at`; the caller has checked the length.
 fn get_u64(bytes: &[u8], at: usize) -> u64 {
     let mut word = [0; 8];
     word.copy_from_slice(&bytes[at..at + 8]);
@@ -246,6 +251,7 @@ fn get_u32(bytes: &[u8], at: usize) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::vec;
     use proptest::prelude::*;
 
     fn any_header() -> impl Strategy<Value = Header> {

@@ -1,9 +1,11 @@
 //! Load schedules: the offered rate as a function of time, as data.
 //!
-//! Owns: segments of constant, linearly changing and sinusoidal rate; their notation; the expected number of arrivals
-//! up to a time and its inverse. Never: draws anything; randomness belongs to [`crate::arrival`].
-//! Invariant: a schedule has 1 to [`MAX_SEGMENTS`] segments, no rate is ever negative, and the segments' lengths sum
-//! to less than 2^63 ns.
+//! Owns segments of constant, linearly changing and sinusoidal rate; their notation; and the
+//! expected number of arrivals up to a time, with its inverse. Draws nothing; randomness belongs to
+//! [`crate::arrival`].
+//!
+//! Invariant: a schedule has 1 to [`MAX_SEGMENTS`] segments, no rate is ever negative, and the
+//! segments' lengths sum to less than 2^63 ns.
 //!
 //! Notation, segments joined by commas:
 //!
@@ -15,21 +17,26 @@
 //!
 //! [`crate::pattern`] reads more, stairs and noise, and turns it into these.
 
-use std::f64::consts::TAU;
-use std::fmt;
-use std::str::FromStr;
+use alloc::borrow::ToOwned;
+use alloc::string::String;
+use alloc::string::ToString;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::f64::consts::TAU;
+use core::fmt;
+use core::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
 use crate::units::{Rate, SECOND_NS, UnitError, format_duration_ns, parse_duration_ns};
 
-/// Most segments in one schedule.
+/// Maximum number of segments in one schedule.
 pub const MAX_SEGMENTS: usize = 10_000;
 
 /// Longest schedule in nanoseconds (292 years), so that sums of times never overflow.
 pub const MAX_LENGTH_NS: u64 = u64::MAX / 2;
 
-/// How the rate runs over one segment.
+/// The course of the rate over one segment.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Shape {
     /// The same rate throughout.
@@ -86,15 +93,15 @@ pub enum ScheduleError {
         /// Segments given.
         count: usize,
     },
-    /// A segment of length 0, or all together too long.
+    /// A segment has length 0, or all together are too long.
     #[error(
-        "segment {index} makes no sense: its length must be at least 1 ns, and all together less than 292 years"
+        "segment {index} is invalid: its length must be at least 1 ns, and all together less than 292 years"
     )]
     Length {
         /// Index of the segment, from 0.
         index: usize,
     },
-    /// A sine that would go below 0, or with a period of 0.
+    /// A sine would go below 0, or has a period of 0.
     #[error("segment {index}: a sine needs a period of at least 1 ns and an amplitude of at most its mean")]
     Sine {
         /// Index of the segment, from 0.
@@ -102,7 +109,8 @@ pub enum ScheduleError {
     },
 }
 
-/// The offered rate over time; valid by construction. It ends: there is no load after the last segment.
+/// The offered rate over time; valid by construction. It ends: after the last segment there is no
+/// load.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct LoadSchedule {
@@ -110,10 +118,10 @@ pub struct LoadSchedule {
 }
 
 impl LoadSchedule {
-    /// A schedule of the given segments, one after the other.
+    /// Creates a schedule of the given segments in sequence.
     ///
     /// # Errors
-    /// A [`ScheduleError`] that names the first segment that is not usable.
+    /// A [`ScheduleError`] that names the first invalid segment.
     pub fn new(segments: Vec<Segment>) -> Result<Self, ScheduleError> {
         if segments.is_empty() || segments.len() > MAX_SEGMENTS {
             return Err(ScheduleError::SegmentCount { count: segments.len() });
@@ -133,14 +141,14 @@ impl LoadSchedule {
         Ok(Self { segments })
     }
 
-    /// One constant rate for `length_ns`, which is brought into `1..=MAX_LENGTH_NS`.
+    /// Creates a schedule of one constant rate for `length_ns`, clamped to `1..=MAX_LENGTH_NS`.
     #[must_use]
     pub fn constant(rate: Rate, length_ns: u64) -> Self {
         let length_ns = length_ns.clamp(1, MAX_LENGTH_NS);
         Self { segments: vec![Segment { length_ns, shape: Shape::Constant(rate) }] }
     }
 
-    /// The same rate for each of `rates` in turn, `step_ns` each.
+    /// Creates a schedule of `rates` in sequence, each for `step_ns`.
     ///
     /// # Errors
     /// As [`LoadSchedule::new`].
@@ -148,10 +156,10 @@ impl LoadSchedule {
         Self::new(rates.iter().map(|&r| Segment { length_ns: step_ns, shape: Shape::Constant(r) }).collect())
     }
 
-    /// The same schedule with all rates times `factor`, finite and at least 0.
+    /// Returns the same schedule with all rates times `factor`, finite and at least 0.
     #[must_use]
     pub fn scaled(&self, factor: f64) -> Self {
-        // The product of two finite rates may overflow; a factor that is none leaves silence.
+        // The product of two finite numbers may overflow; an invalid factor gives a rate of zero.
         let scale = |rate: Rate| Rate::new((rate.per_second() * factor).min(f64::MAX)).unwrap_or(Rate::ZERO);
         let scaled = |segment: &Segment| {
             let shape = match segment.shape {
@@ -166,19 +174,19 @@ impl LoadSchedule {
         Self { segments: self.segments.iter().map(scaled).collect() }
     }
 
-    /// The segments, in order.
+    /// Returns the segments, in order.
     #[must_use]
     pub fn segments(&self) -> &[Segment] {
         &self.segments
     }
 
-    /// Length of the whole schedule.
+    /// Returns the length of the whole schedule.
     #[must_use]
     pub fn length_ns(&self) -> u64 {
         self.segments.iter().map(|s| s.length_ns).sum()
     }
 
-    /// The rate at `at_ns` from the start; zero once the schedule has ended.
+    /// Returns the rate at `at_ns` from the start; zero once the schedule has ended.
     #[must_use]
     pub fn rate_at(&self, at_ns: u64) -> Rate {
         let mut start_ns = 0;
@@ -191,7 +199,7 @@ impl LoadSchedule {
         Rate::ZERO
     }
 
-    /// The highest rate at any time.
+    /// Returns the highest rate at any time.
     #[must_use]
     pub fn peak_rate(&self) -> Rate {
         let peak = |shape: Shape| match shape {
@@ -204,7 +212,7 @@ impl LoadSchedule {
         Rate::new(highest.min(f64::MAX)).unwrap_or(Rate::ZERO)
     }
 
-    /// Arrivals expected over the whole schedule.
+    /// Returns the number of arrivals expected over the segment.
     #[must_use]
     pub fn expected_arrivals(&self) -> f64 {
         self.segments.iter().map(Segment::expected).sum()
@@ -212,16 +220,17 @@ impl LoadSchedule {
 }
 
 impl Segment {
-    /// Arrivals expected over the segment.
+    /// Returns the number of arrivals expected over the segment.
     #[must_use]
     pub fn expected(&self) -> f64 {
         self.shape.expected_until(self.length_ns as f64, self.length_ns)
     }
 
-    /// The time in nanoseconds from the segment's start at which `expected` arrivals are expected;
-    /// `expected` must be in `0.0..=self.expected()`. The inverse of the shape's integral.
+    /// Returns the time in nanoseconds from the segment's start at which `expected` arrivals are
+    /// expected; `expected` is in `0.0..=self.expected()`. This is the inverse of the shape's
+    /// integral.
     pub(crate) fn time_of(&self, expected: f64) -> f64 {
-        // A slope from nothing would divide nothing by nothing.
+        // A slope that starts at zero would divide zero by zero.
         if expected <= 0.0 {
             return 0.0;
         }
@@ -229,18 +238,20 @@ impl Segment {
         let time = match self.shape {
             Shape::Constant(rate) => expected / rate.per_ns(),
             Shape::Slope { from, to } => {
-                // Root of from*t + (to-from)/(2*length)*t^2 = expected, in the form that stays exact for from == to.
+                // Root of from*t + (to-from)/(2*length)*t^2 = expected, in the form that stays
+                // exact for from == to.
                 let (a, b) = (from.per_ns(), to.per_ns());
-                let root = (a * a + 2.0 * (b - a) / length * expected).max(0.0).sqrt();
+                let root = libm::sqrt((a * a + 2.0 * (b - a) / length * expected).max(0.0));
                 2.0 * expected / (a + root)
             }
             Shape::Sine { .. } => self.bisect(expected),
         };
-        // Where the rate is 0 or rounding overshoots, the segment's end is the answer.
+        // If the rate is 0 or rounding overshoots, the result is the segment's end.
         if time <= length { time } else { length }
     }
 
-    /// Inverts an integral that has no closed inverse. 64 halvings leave less than a nanosecond of any schedule.
+    /// Inverts an integral that has no closed inverse. 64 halvings leave less than a nanosecond of
+    /// any schedule.
     fn bisect(&self, expected: f64) -> f64 {
         let (mut low, mut high) = (0.0, self.length_ns as f64);
         for _ in 0..64 {
@@ -269,7 +280,7 @@ impl Shape {
         Rate::new(per_second.max(0.0)).unwrap_or(Rate::ZERO)
     }
 
-    /// Integral of the rate over the first `t` nanoseconds.
+    /// Returns the integral of the rate over the first `t` nanoseconds.
     fn expected_until(self, t: f64, length_ns: u64) -> f64 {
         match self {
             Shape::Constant(rate) => rate.per_ns() * t,

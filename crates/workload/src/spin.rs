@@ -1,8 +1,8 @@
 //! The spin protocol: one request, one reply, one UDP datagram each.
 //!
-//! Owns: the layout on the wire and its checks. A request asks the server to compute for `work_ns` and to answer with
-//! what it was sent (the spin server of Shenango NSDI'19, section 7.1). Decoding is total: any bytes give a message or a
-//! typed error, never a panic.
+//! Owns the layout on the wire and its checks. A request asks the server to compute for `work_ns`
+//! and to return the request's fields (the spin server of Shenango NSDI'19, section 7.1). Decoding
+//! is total: any bytes give a message or a typed error, never a panic.
 //!
 //! All integers are little-endian.
 //!
@@ -25,30 +25,31 @@ pub const VERSION: u8 = 1;
 pub const REQUEST_LEN: usize = 32;
 /// Exact length of a reply in bytes.
 pub const REPLY_LEN: usize = 40;
-/// Longest work a server accepts: 10 s. A wild value must not take a server's core for centuries.
+/// Longest work a server accepts: 10 s, so that a wild value does not occupy a core for centuries.
 pub const MAX_WORK_NS: u64 = 10_000_000_000;
 
 const KIND_REQUEST: u8 = 1;
 const KIND_REPLY: u8 = 2;
 
-/// What a client asks for.
+/// A client's request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
     /// Chosen by the client, returned unchanged.
     pub id: u64,
-    /// How long to compute, in nanoseconds, at most [`MAX_WORK_NS`].
+    /// Time to compute in nanoseconds, at most [`MAX_WORK_NS`].
     pub work_ns: u64,
-    /// The client's clock when it meant to send, returned unchanged; means nothing to the server.
+    /// The client's clock at the intended time of sending, returned unchanged; the server does not
+    /// read it.
     pub sent_ns: u64,
 }
 
-/// What the server answers.
+/// The server's reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reply {
     /// The request, unchanged.
     pub request: Request,
-    /// Nanoseconds between the server taking up the request and answering, on its own clock: the work, plus whatever
-    /// interrupted it. 0 when the server has no clock.
+    /// Nanoseconds from the server's start of the request to its answer, on its own clock: the
+    /// work, plus any interruptions. 0 if the server has no clock.
     pub served_ns: u64,
 }
 
@@ -66,36 +67,37 @@ pub enum DecodeError {
     /// The first four bytes are not [`MAGIC`].
     #[error("not a spin message: it starts with {found:02x?}, not {MAGIC:02x?}")]
     Magic {
-        /// What was there.
+        /// The value found.
         found: [u8; 4],
     },
     /// Another version of the protocol.
     #[error("spin protocol version {found}; this side speaks {VERSION}")]
     Version {
-        /// What was there.
+        /// The value found.
         found: u8,
     },
-    /// A request where a reply was expected, or the other way round.
+    /// The message is a request where a reply was expected, or the reverse.
     #[error("spin message kind {found} where {want} was expected (1 is a request, 2 a reply)")]
     Kind {
-        /// What was there.
+        /// The value found.
         found: u8,
-        /// What was expected.
+        /// The value expected.
         want: u8,
     },
     /// The reserved bytes are not zero.
     #[error("the reserved bytes of a spin message are not zero")]
     Reserved,
-    /// More work than any server accepts.
-    #[error("{work_ns} ns of work were asked for, more than the limit of {MAX_WORK_NS}")]
+    /// The work exceeds the bound of all servers.
+    #[error("{work_ns} ns of work were requested, more than the limit of {MAX_WORK_NS}")]
     Work {
-        /// What was asked.
+        /// The requested work.
         work_ns: u64,
     },
 }
 
 impl Request {
-    /// The bytes of this request. `decode` gives it back if `work_ns` is at most [`MAX_WORK_NS`].
+    /// Returns the bytes of this request. `decode` gives it back if `work_ns` is at most
+    /// [`MAX_WORK_NS`].
     #[must_use]
     pub fn encode(&self) -> [u8; REQUEST_LEN] {
         let mut bytes = [0; REQUEST_LEN];
@@ -106,7 +108,7 @@ impl Request {
     /// Reads a request.
     ///
     /// # Errors
-    /// A [`DecodeError`] that names the first field that is wrong.
+    /// A [`DecodeError`] that names the first wrong field.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let bytes: &[u8; REQUEST_LEN] =
             bytes.try_into().map_err(|_| DecodeError::Length { got: bytes.len(), want: REQUEST_LEN })?;
@@ -115,7 +117,8 @@ impl Request {
 }
 
 impl Reply {
-    /// The bytes of this reply. `decode` gives it back if the work is at most [`MAX_WORK_NS`].
+    /// Returns the bytes of this reply. `decode` gives it back if the work is at most
+    /// [`MAX_WORK_NS`].
     #[must_use]
     pub fn encode(&self) -> [u8; REPLY_LEN] {
         let mut bytes = [0; REPLY_LEN];
@@ -127,7 +130,7 @@ impl Reply {
     /// Reads a reply.
     ///
     /// # Errors
-    /// A [`DecodeError`] that names the first field that is wrong.
+    /// A [`DecodeError`] that names the first wrong field.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let bytes: &[u8; REPLY_LEN] =
             bytes.try_into().map_err(|_| DecodeError::Length { got: bytes.len(), want: REPLY_LEN })?;
@@ -168,7 +171,7 @@ fn get_header(bytes: &[u8], want: u8) -> Result<Request, DecodeError> {
     Ok(request)
 }
 
-/// The integer at `offset`; the caller has checked the length.
+/// Returns the integer at `offset`; the caller has checked the length.
 fn get_u64(bytes: &[u8], offset: usize) -> u64 {
     let mut word = [0; 8];
     word.copy_from_slice(&bytes[offset..offset + 8]);

@@ -1,13 +1,18 @@
-//! Lists of rates to try one after the other: `10k`, `10k..200k/10k`, `1k..64k*2`, or several of these by commas.
+//! Lists of rates to try in sequence: `10k`, `10k..200k/10k`, `1k..64k*2`, or several of these
+//! joined by commas.
 //!
-//! Owns the notation. Never says how long or in which order they are tried.
+//! Owns the notation. It does not say for how long or in which order the rates are tried.
 
-use std::fmt;
-use std::str::FromStr;
+use alloc::borrow::ToOwned;
+use alloc::string::String;
+use alloc::string::ToString;
+use alloc::vec::Vec;
+use core::fmt;
+use core::str::FromStr;
 
 use crate::units::{Rate, UnitError};
 
-/// Most rates of one list.
+/// Maximum number of rates of one list.
 pub const MAX_RATES: usize = 1_000;
 
 /// Why a list of rates was refused.
@@ -21,27 +26,27 @@ pub enum RateListError {
         /// What was wrong.
         source: UnitError,
     },
-    /// A range without a step.
+    /// A range has no step.
     #[error("range `{text}` has no step; write for instance 10k..200k/10k (by 10k) or 1k..64k*2 (doubling)")]
     Step {
         /// The part in question.
         text: String,
     },
-    /// A range that leads nowhere.
+    /// A range contains no rates.
     #[error(
-        "range `{text}` leads nowhere; write LOW..HIGH/STEP with a step above 0, or LOW..HIGH*FACTOR with LOW above 0 and a factor above 1"
+        "range `{text}` contains no rates; write LOW..HIGH/STEP with a step above 0, or LOW..HIGH*FACTOR with LOW above 0 and a factor above 1"
     )]
     Empty {
         /// The part in question.
         text: String,
     },
-    /// A rate of 0.
+    /// A rate is 0.
     #[error("`{text}` contains the rate 0, at which nothing would be measured; leave it out")]
     Zero {
         /// The part in question.
         text: String,
     },
-    /// Too many of them.
+    /// There are too many rates.
     #[error("`{text}` makes more than {MAX_RATES} rates; use larger steps")]
     TooMany {
         /// The part in question.
@@ -56,13 +61,13 @@ pub struct RateList {
 }
 
 impl RateList {
-    /// The rates.
+    /// Returns the rates.
     #[must_use]
     pub fn rates(&self) -> &[Rate] {
         &self.rates
     }
 
-    /// The rate, if it is only one.
+    /// Returns the rate, if it is only one.
     #[must_use]
     pub fn single(&self) -> Option<Rate> {
         if let [rate] = self.rates[..] { Some(rate) } else { None }
@@ -99,8 +104,9 @@ impl RateList {
         if high < low || step <= 0.0 || (multiply && (step <= 1.0 || low <= 0.0)) {
             return Err(RateListError::Empty { text: text.to_owned() });
         }
-        // A hair beyond the end, so that rounding does not lose the last one. The exponent stays below MAX_RATES + 1.
-        let at = |i: i32| if multiply { low * step.powi(i) } else { low + step * f64::from(i) };
+        // Slightly beyond the end, so that rounding does not lose the last rate. The exponent stays
+        // below MAX_RATES + 1.
+        let at = |i: i32| if multiply { low * power(step, i) } else { low + step * f64::from(i) };
         let mut i = 0;
         while at(i) <= high * (1.0 + 1e-9) {
             self.push(at(i), text)?;
@@ -108,6 +114,19 @@ impl RateList {
         }
         Ok(())
     }
+}
+
+/// Returns `base` to the power of `exponent`, which is not negative, by repeated squaring.
+fn power(mut base: f64, mut exponent: i32) -> f64 {
+    let mut result = 1.0;
+    while exponent > 0 {
+        if exponent % 2 == 1 {
+            result *= base;
+        }
+        exponent /= 2;
+        base *= base;
+    }
+    result
 }
 
 impl FromStr for RateList {
@@ -121,7 +140,7 @@ impl FromStr for RateList {
     }
 }
 
-/// The rates by commas; reads back to the same.
+/// Writes the rates joined by commas; the text reads back as an equal list.
 impl fmt::Display for RateList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let texts: Vec<String> = self.rates.iter().map(Rate::to_string).collect();
@@ -132,6 +151,7 @@ impl fmt::Display for RateList {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::string::ToString;
     use proptest::prelude::*;
 
     fn rates(text: &str) -> Vec<f64> {
@@ -162,10 +182,10 @@ mod tests {
             ("", "50k or 1.2M"),
             ("10k,,20k", "50k or 1.2M"),
             ("10k..200k", "10k..200k/10k"),
-            ("200k..10k/10k", "leads nowhere"),
-            ("10k..20k/0", "leads nowhere"),
-            ("10k..20k*1", "leads nowhere"),
-            ("0..20k*2", "leads nowhere"),
+            ("200k..10k/10k", "contains no rates"),
+            ("10k..20k/0", "contains no rates"),
+            ("10k..20k*1", "contains no rates"),
+            ("0..20k*2", "contains no rates"),
             ("0..20k/10k", "leave it out"),
             ("1..1M/1", "larger steps"),
         ] {

@@ -1,10 +1,14 @@
-//! Durations and rates as people write them: `10us`, `1.5ms`, `50k`, `1.2M`.
+//! Durations and rates in the notation of users: `10us`, `1.5ms`, `50k`, `1.2M`.
 //!
-//! Owns: parsing with errors that say what to write instead, and formatting that parses back to the same value.
-//! Never rounds: a duration finer than a nanosecond is refused.
+//! Owns parsing, with errors that say what to write instead, and formatting that parses back to the
+//! same value. It never rounds: a duration finer than a nanosecond is refused.
 
-use std::fmt;
-use std::str::FromStr;
+use alloc::borrow::ToOwned;
+use alloc::format;
+use alloc::string::String;
+use alloc::string::ToString;
+use core::fmt;
+use core::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
@@ -32,28 +36,28 @@ pub enum UnitError {
         /// A text that would have been accepted.
         example: &'static str,
     },
-    /// A duration without a unit: refused, because the reader cannot know which one was meant.
+    /// A duration has no unit.
     #[error("duration `{text}` has no unit; add one of ns, us, ms, s, min, h")]
     MissingTimeUnit {
         /// What was given.
         text: String,
     },
     /// The text after the number is not a unit of time.
-    #[error("`{unit}` in `{text}` is no unit of time; use one of ns, us, ms, s, min, h")]
+    #[error("`{unit}` in `{text}` is not a unit of time; use one of ns, us, ms, s, min, h")]
     TimeUnit {
         /// What was given.
         text: String,
-        /// The part that was not understood.
+        /// The unknown unit.
         unit: String,
     },
     /// The text after the number is not a multiplier of a rate.
     #[error(
-        "`{unit}` in `{text}` is no multiplier of a rate; use nothing, k or M, then optionally rps or /s"
+        "`{unit}` in `{text}` is not a multiplier of a rate; use nothing, k or M, then optionally rps or /s"
     )]
     RateUnit {
         /// What was given.
         text: String,
-        /// The part that was not understood.
+        /// The unknown unit.
         unit: String,
     },
     /// The duration is not a whole number of nanoseconds.
@@ -76,7 +80,8 @@ pub enum UnitError {
     },
 }
 
-/// Splits `text` into a plain decimal number (digits, at most one point, no sign) and the rest, both trimmed.
+/// Splits `text` into a plain decimal number (digits, at most one point, no sign) and the rest,
+/// both trimmed.
 fn split_number(text: &str) -> Option<(&str, &str)> {
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -86,11 +91,12 @@ fn split_number(text: &str) -> Option<(&str, &str)> {
     valid.then_some((number, unit.trim()))
 }
 
-/// Reads a duration such as `10us`, `1.5ms`, `2 s` or `1min` as exact nanoseconds. `µs` is accepted for `us`.
+/// Reads a duration such as `10us`, `1.5ms`, `2 s` or `1min` as exact nanoseconds. `µs` is accepted
+/// for `us`.
 ///
 /// # Errors
-/// A [`UnitError`] when the number or the unit is missing or unknown, when the duration is not a whole number of
-/// nanoseconds, or when it exceeds `u64`.
+/// A [`UnitError`] when the number or the unit is missing or unknown, when the duration is not a
+/// whole number of nanoseconds, or when it exceeds `u64`.
 pub fn parse_duration_ns(text: &str) -> Result<u64, UnitError> {
     let (number, unit) = split_number(text)
         .ok_or_else(|| UnitError::Number { text: text.to_owned(), example: "10us or 1.5ms" })?;
@@ -109,8 +115,9 @@ pub fn parse_duration_ns(text: &str) -> Result<u64, UnitError> {
         digits => digits.parse::<u64>().map_err(|_| too_long())?.checked_mul(unit_ns).ok_or_else(too_long)?,
     };
     let fraction = fraction.trim_end_matches('0');
-    // An hour is 2^13 * 3^2 * 5^11 ns, so a fraction that ends in another digit than 0 and has more than 13 digits is
-    // never a whole number of nanoseconds; up to there the product below stays far inside u128.
+    // An hour is 2^13 * 3^2 * 5^11 ns, so a fraction that ends in another digit than 0 and has more
+    // than 13 digits is never a whole number of nanoseconds; up to there the product below stays
+    // far inside u128.
     if fraction.len() > 13 {
         return Err(UnitError::TooFine { text: text.to_owned() });
     }
@@ -119,12 +126,12 @@ pub fn parse_duration_ns(text: &str) -> Result<u64, UnitError> {
     if !numerator.is_multiple_of(scale) {
         return Err(UnitError::TooFine { text: text.to_owned() });
     }
-    // Less than one unit, so it fits.
+    // The fraction is less than one unit, so it fits.
     whole_ns.checked_add((numerator / scale) as u64).ok_or_else(too_long)
 }
 
-/// Writes a duration in the longest of s, ms, us, ns that is not longer than it; [`parse_duration_ns`] reads it back
-/// to the same value.
+/// Writes a duration in the longest of s, ms, us, ns that is not longer than it;
+/// [`parse_duration_ns`] reads it back to the same value.
 #[must_use]
 pub fn format_duration_ns(duration_ns: u64) -> String {
     let (name, unit_ns) = TIME_UNITS
@@ -141,19 +148,20 @@ pub fn format_duration_ns(duration_ns: u64) -> String {
     format!("{whole}.{}{name}", fraction.trim_end_matches('0'))
 }
 
-/// Events per second: finite and at least 0. Reads and writes as `50k`, `1.2M` or `1234.5`; `rps` and `/s` may follow.
+/// Events per second: finite and at least 0. Read and written as `50k`, `1.2M` or `1234.5`; `rps`
+/// or `/s` may follow.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Serialize, Deserialize)]
 #[serde(try_from = "f64", into = "f64")]
 pub struct Rate(f64);
 
 impl Rate {
-    /// No events at all.
+    /// A rate of zero.
     pub const ZERO: Rate = Rate(0.0);
 
-    /// A rate of `per_second` events a second.
+    /// Creates a rate of `per_second` events a second.
     ///
     /// # Errors
-    /// [`UnitError::RateRange`] when it is negative, infinite or not a number.
+    /// [`UnitError::RateRange`] if it is negative, infinite or not a number.
     pub fn new(per_second: f64) -> Result<Self, UnitError> {
         if per_second.is_finite() && per_second >= 0.0 {
             Ok(Self(per_second))
@@ -162,17 +170,18 @@ impl Rate {
         }
     }
 
-    /// Events per second.
+    /// Returns the events per second.
     #[must_use]
     pub fn per_second(self) -> f64 {
         self.0
     }
 
-    /// The arrival rate that keeps `cores` cores busy for the fraction `load` of the time, if each arrival needs
-    /// `mean_service_ns` of one core.
+    /// Creates the arrival rate that keeps `cores` cores busy for the fraction `load` of the time,
+    /// if each arrival needs `mean_service_ns` of one core.
     ///
     /// # Errors
-    /// [`UnitError::RateRange`] when the arguments give no finite rate of at least 0, for instance a service time of 0.
+    /// [`UnitError::RateRange`] if the arguments give no finite rate of at least 0, for instance
+    /// a service time of 0.
     pub fn for_load(load: f64, cores: f64, mean_service_ns: f64) -> Result<Self, UnitError> {
         Self::new(load * cores * SECOND_NS as f64 / mean_service_ns)
     }
@@ -211,7 +220,8 @@ impl FromStr for Rate {
 
 impl fmt::Display for Rate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Only values that are short with a multiplier get one; the shortest decimal of an f64 reads back exactly.
+        // A multiplier is written only if it makes the text short; the shortest decimal of an f64
+        // reads back exactly.
         match self.0 {
             v if v >= 1e6 && v % 1e4 == 0.0 => write!(f, "{}M", v / 1e6),
             v if v >= 1e3 && v % 10.0 == 0.0 => write!(f, "{}k", v / 1e3),

@@ -1,5 +1,5 @@
-//! Conversations over TCP with the stack of [`crate::receive`]. What the stack says of itself, its initial numbers, is taken from a run of it:
-//! they follow from a fixed secret.
+//! Conversations over TCP with the stack of [`crate::receive`]. The stack's initial sequence
+//! numbers are taken from a run of it: they follow from a fixed secret.
 
 use super::{arp, arrives, icmp, packet, packet6, solicitation};
 use crate::receive::{ip, run};
@@ -11,11 +11,12 @@ const LISTENER: u16 = 7;
 const REMOTE: u16 = 9;
 const FIRST: Seq = Seq(u32::MAX - 2);
 
-/// Steps of [`crate::receive`], spoken by host 2.
+/// Steps of [`crate::receive`] as sent by host 2.
 struct Dialogue {
     steps: Vec<u8>,
     six: bool,
-    /// Both ports, the peer's number and the stack's that come next, and the stack's timestamp, if it has one.
+    /// Both ports, the next sequence numbers of the peer and of the stack, and the stack's
+    /// timestamp, if it has one.
     ports: (u16, u16),
     seq: Seq,
     ack: Seq,
@@ -23,7 +24,7 @@ struct Dialogue {
 }
 
 impl Dialogue {
-    /// A client that has shaken hands with the listener.
+    /// Returns a client that has completed the handshake with the listener.
     fn accepted(six: bool, options: Options) -> Self {
         let mut this = Self::from_port(5000, six);
         this.opens(options);
@@ -37,16 +38,16 @@ impl Dialogue {
         Self { steps: arrives(&known, true), six, ports, seq: FIRST, ack: Seq(0), echo: None }
     }
 
-    /// Sends a SYN and hears its answer.
+    /// Sends a SYN and reads its answer.
     fn opens(&mut self, options: Options) {
         self.segment(Flags::SYN, options, b"");
         self.seq += 1;
         self.hears_syn();
     }
 
-    /// A server that the stack's own connection has reached.
+    /// Returns a server to which the stack's own connection has been made.
     fn connected() -> Self {
-        // The stack has asked for its address.
+        // The stack has sent an ARP request for this address.
         let steps = arrives(&arp(2, 2), true);
         let mut this = Self { steps, six: false, ports: (REMOTE, 0), seq: FIRST, ack: Seq(0), echo: None };
         this.hears_syn();
@@ -55,7 +56,7 @@ impl Dialogue {
         this
     }
 
-    /// Learns from the last SYN that the stack sends from or to these ports.
+    /// Reads the last SYN that the stack sends from or to these ports.
     fn hears_syn(&mut self) {
         let (own, theirs) = self.ports;
         let mut last = None;
@@ -79,7 +80,7 @@ impl Dialogue {
         self.seq += payload.len() as u32 + u32::from(flags.contains(Flags::FIN));
     }
 
-    /// As [`says`](Self::says), `ahead` of its turn, and without taking numbers.
+    /// As [`says`](Self::says), but `ahead` in the sequence, and without advancing it.
     fn says_at(&mut self, ahead: u32, flags: Flags, payload: &[u8]) {
         let before = self.seq;
         self.seq += ahead;
@@ -122,7 +123,7 @@ fn all_options() -> Options {
     }
 }
 
-/// Request, answer, and both close.
+/// Returns a request, an answer, and the close of both sides.
 fn whole(six: bool, options: Options) -> Vec<u8> {
     let mut talk = Dialogue::accepted(six, options);
     talk.says(Flags::ACK | Flags::PSH, b"question");
@@ -165,7 +166,8 @@ fn forged() -> Vec<u8> {
     talk.steps
 }
 
-/// Two handshakes fill the queue; the third is answered with a cookie, which comes back.
+/// Returns two handshakes that fill the queue, and a third that is answered with a cookie, which is
+/// returned.
 fn cookie() -> Vec<u8> {
     let mut talk = Dialogue::from_port(5000, false);
     for port in [5000, 5001, 5002] {
@@ -190,7 +192,8 @@ fn opened() -> Vec<u8> {
     talk.says_at(4, Flags::ACK, b"late");
     talk.says(Flags::ACK, b"soon");
     talk.steps.extend([249, 248]);
-    // Fragmentation needed, 600 bytes; and later the port is said to be closed, which an established connection survives.
+    // Fragmentation needed, 600 bytes; later port unreachable, which an established connection
+    // survives.
     talk.returns(4, [0, 0, 2, 88]);
     talk.ack += 1;
     talk.returns(4, [0, 0, 2, 88]);
@@ -213,7 +216,7 @@ fn refused() -> Vec<u8> {
     talk.steps
 }
 
-/// One of each kind.
+/// Returns one conversation of each kind.
 pub(super) fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     vec![
         ("tcp-accepted", whole(false, Options::default())),
@@ -232,7 +235,7 @@ pub(super) fn seeds() -> Vec<(&'static str, Vec<u8>)> {
 mod tests {
     use super::*;
 
-    /// The flags of all TCP segments the stack sends, in order.
+    /// Returns the flags of all TCP segments the stack sends, in order.
     fn answers(steps: &[u8], header: usize) -> Vec<Flags> {
         let mut flags = Vec::new();
         run(steps, &mut |frame| {
@@ -254,7 +257,7 @@ mod tests {
             assert!(flags.contains(&(Flags::SYN | Flags::ACK)), "{flags:?}");
             let fins = flags.iter().filter(|flags| flags.contains(Flags::FIN)).count();
             assert_eq!(fins, 1, "{flags:?}");
-            // The connection that opens has no peer and goes with the stack.
+            // The connection being opened has no peer and ends with the stack.
             let resets = flags.iter().filter(|flags| flags.contains(Flags::RST)).count();
             assert_eq!(resets, 0, "{flags:?}");
         }

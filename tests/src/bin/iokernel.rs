@@ -1,5 +1,5 @@
-//! An IOKernel as a process of its own, for tests that kill it: `iokernel SOCKET` serves there, with one core to lend, until
-//! it is killed. Prints `ready` when programs can join.
+//! An IOKernel in its own process, for tests that kill it: `iokernel SOCKET` serves at that socket,
+//! with one core to lend, until it is killed. Prints `ready` when programs can register.
 
 use std::io::Write;
 use std::sync::atomic::AtomicBool;

@@ -1,9 +1,9 @@
 //! From the octets of a query to the octets of its answer.
 //!
-//! Owns what an authoritative server says and when: RFC 1034, section 4.3.2, with RFC 2308 (negative answers), RFC 4592
-//! (wildcards), RFC 6604 (the code at the end of a chain of aliases), RFC 6891 (EDNS), RFC 8482 (ANY), RFC 9471 (glue) and
-//! RFC 9619 (one question). A function of zones and octets: no sockets, no clock, and no allocation once the buffer for
-//! the answer is large enough.
+//! Owns the rules of an authoritative server: RFC 1034, section 4.3.2, with RFC 2308 (negative
+//! answers), RFC 4592 (wildcards), RFC 6604 (the code at the end of a chain of aliases), RFC 6891
+//! (EDNS), RFC 8482 (ANY), RFC 9471 (glue) and RFC 9619 (one question). A function of zones and
+//! octets: no sockets, no clock, and no allocation once the buffer for the answer is large enough.
 //!
 //! | query | answer |
 //! |---|---|
@@ -14,7 +14,8 @@
 //! | class other than IN, a zone transfer, a name outside all zones | REFUSED |
 //! | any other type of questions or messages (RFC 6895, section 3.1) | NOTIMP |
 //!
-//! Bounds: [`MAX_CHAIN`] aliases, [`MAX_HOSTS`] hosts whose addresses go along, answers of [`MAX_UDP`] and 65,535 octets.
+//! Bounds: [`MAX_CHAIN`] aliases, [`MAX_HOSTS`] hosts whose addresses are included, answers of
+//! [`MAX_UDP`] and 65,535 octets.
 
 mod request;
 mod write;
@@ -29,29 +30,31 @@ use crate::catalog::Catalog;
 use crate::name::FlatName;
 use write::{begin, finish};
 
-/// Most octets of an answer over UDP, and what we offer to receive: fits into the packets of every network in use, so none is
-/// fragmented (RFC 9715, section 3).
+/// Maximum length of an answer over UDP in octets, and the receive size we announce: it fits into
+/// the packets of every network in use, so none is fragmented (RFC 9715, section 3).
 pub const MAX_UDP: u16 = 1232;
 
-/// Octets of an answer to who does not say more (RFC 1035, section 4.2.1).
+/// Maximum length of an answer to a client that announces no size, in octets (RFC 1035, section
+/// 4.2.1).
 pub const MIN_UDP: u16 = 512;
 
-/// Most aliases followed for one question.
+/// Maximum number of aliases followed for one question.
 pub const MAX_CHAIN: usize = 16;
 
-/// Most hosts of an answer whose addresses are looked for. Glue of delegations has no such bound.
+/// Maximum number of hosts of an answer whose addresses are looked up. Glue of delegations has no
+/// such bound.
 pub const MAX_HOSTS: usize = 32;
 
-/// How a query came.
+/// How a query arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transport {
-    /// In a datagram: the answer is cut off if it is too long.
+    /// In a datagram: the answer is truncated if it is too long.
     Udp,
     /// Over a connection.
     Tcp,
 }
 
-/// What became of a query.
+/// Result of a query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// The answer is in the buffer.
@@ -84,7 +87,8 @@ pub fn respond(zones: &Catalog, query: &[u8], transport: Transport, out: &mut Ve
         Some(rcode) => fail(header, Some(&request), rcode, out),
         None => {
             let name = request.name;
-            // The parent speaks for the DS records of a zone, if it is here (RFC 4035, section 3.1.4.1).
+            // The parent zone is authoritative for the DS records of a zone, if it is served here
+            // (RFC 4035, section 3.1.4.1).
             let parent = (request.rtype == Rtype::DS && name.labels() > 0)
                 .then(|| zones.find(name, name.labels() - 1))
                 .flatten();
@@ -97,7 +101,7 @@ pub fn respond(zones: &Catalog, query: &[u8], transport: Transport, out: &mut Ve
     Verdict::Reply
 }
 
-/// Why a question is not even looked up.
+/// Returns the error code of a question that is not looked up.
 fn refuse(request: &Request<'_>) -> Option<OptRcode> {
     if request.edns.is_some_and(|edns| edns.version > 0) {
         return Some(OptRcode::BADVERS);
@@ -111,7 +115,7 @@ fn refuse(request: &Request<'_>) -> Option<OptRcode> {
     }
 }
 
-/// An answer that says only what is wrong.
+/// Writes an answer that holds only an error code.
 fn fail(header: Header, request: Option<&Request<'_>>, rcode: OptRcode, out: &mut Vec<u8>) {
     let builder = begin(header, out);
     match request {

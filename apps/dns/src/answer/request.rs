@@ -1,4 +1,4 @@
-//! What a query asks.
+//! The contents of a query.
 
 use domain::base::Message;
 use domain::base::iana::{Class, OptRcode, Rtype};
@@ -6,7 +6,7 @@ use domain::base::opt::Opt;
 
 use crate::name::FlatName;
 
-/// A question, and what the asker can take.
+/// A question, and the client's limits.
 #[derive(Debug, Clone, Copy)]
 pub struct Request<'a> {
     /// The name, in the case it was written in.
@@ -15,25 +15,25 @@ pub struct Request<'a> {
     pub rtype: Rtype,
     /// The class.
     pub class: Class,
-    /// What its OPT record says, if there is one.
+    /// The contents of the OPT record, if there is one.
     pub edns: Option<Edns>,
 }
 
 /// The fixed part of an OPT record (RFC 6891, section 6.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Edns {
-    /// Octets of the largest datagram that the asker takes.
+    /// Length in octets of the largest datagram that the client accepts.
     pub payload: u16,
     /// Version; there is only 0.
     pub version: u8,
-    /// The asker wants DNSSEC records.
+    /// The client asks for DNSSEC records.
     pub dnssec_ok: bool,
 }
 
-/// Why a message is no request.
+/// Why a message is not a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Reject {
-    /// It holds another number of questions (RFC 9619).
+    /// It does not hold exactly one question (RFC 9619).
     #[error("{0} questions instead of one")]
     Questions(u16),
     /// It does not hold what its header promises, or more.
@@ -45,18 +45,18 @@ pub enum Reject {
 }
 
 impl Reject {
-    /// The code to answer with.
+    /// Returns the code to answer with.
     pub fn rcode(self) -> OptRcode {
         OptRcode::FORMERR
     }
 }
 
 impl<'a> Request<'a> {
-    /// Reads the one question, its name into `name`, and the OPT record; options within that are checked for their form and
-    /// ignored, as are all other records.
+    /// Parses the one question, its name into `name`, and the OPT record; the options within it are
+    /// checked for their form and ignored, as are all other records.
     ///
     /// # Errors
-    /// When the message is no request.
+    /// If the message is not a request.
     pub fn parse(message: &Message<[u8]>, name: &'a mut FlatName) -> Result<Self, Reject> {
         let count = message.header_counts().qdcount();
         if count != 1 {

@@ -1,8 +1,9 @@
 //! The sections of an answer.
 //!
-//! Owns their contents and their order of importance when room is short: the answer, the reason why there is none or the
-//! delegation, and the glue it needs must all go in, or the answer is empty and says that it is truncated (RFC 2181,
-//! section 9; RFC 9471, section 3); other addresses go in as whole sets as long as there is room.
+//! Owns their contents and their order of importance when room is short: the answer, or the reason
+//! why there is none or the delegation, and the glue it needs must all be included, or the answer
+//! is empty and marked as truncated (RFC 2181, section 9; RFC 9471, section 3); other addresses are
+//! added as whole sets as long as there is room.
 
 use domain::base::MessageBuilder;
 use domain::base::header::Header;
@@ -19,19 +20,21 @@ use crate::name::FlatName;
 use crate::rdata::Typed;
 use crate::zone::{Found, Node, RrSet, Zone};
 
-/// Octets of our OPT record, which has no options.
+/// Length of our OPT record, which has no options, in octets.
 const OPT_LEN: usize = 11;
 
-/// Octets of a record's type, class, time and length.
+/// Length of a record's type, class, time and length, in octets.
 const RECORD_LEN: usize = 10;
 
-/// Where an answer is written, with compressed names.
+/// The buffer of an answer, with compressed names.
 type Out<'a> = StaticCompressor<&'a mut Vec<u8>>;
 
-/// The question's name, as a name in a record: it stands behind the header of every answer (RFC 1035, sections 4.1.1 and 4.1.4).
+/// The question's name as a record's name: a pointer to the octets behind the header of every
+/// answer (RFC 1035, sections 4.1.1 and 4.1.4).
 const QUESTION_NAME: [u8; 2] = [0xc0, 12];
 
-/// A record of the name that was asked for: what most answers consist of, and cheaper than to look for the name in the message.
+/// A record of the name in the question: most records of answers are, and this is cheaper than
+/// searching the message for the name.
 struct OfQuestion<'a>(u32, Typed<'a>);
 
 impl ComposeRecord for OfQuestion<'_> {
@@ -50,24 +53,24 @@ impl ComposeRecord for OfQuestion<'_> {
     }
 }
 
-/// There is no room for something that must be in the answer.
+/// There is no room for something that the answer must contain.
 struct Full;
 
-/// Where following a question through a zone ended.
+/// The end of following a question through a zone.
 enum End<'a> {
-    /// At these records, which are in the answer.
+    /// These records, which are in the answer.
     Records(&'a RrSet),
-    /// At an alias for a name of another zone, or one that leads back.
+    /// An alias for a name of another zone, or one that leads back.
     Elsewhere,
-    /// At a name without records of the type.
+    /// A name without records of the type.
     NoData,
-    /// At a name that does not exist.
+    /// A name that does not exist.
     NxDomain,
-    /// At a delegation.
+    /// A delegation.
     Referral(&'a Node),
 }
 
-/// An answer without anything in it.
+/// Returns an answer without anything in it.
 pub fn begin(query: Header, out: &mut Vec<u8>) -> MessageBuilder<Out<'_>> {
     let Ok(mut builder) = MessageBuilder::from_target(StaticCompressor::new(out));
     let header = builder.header_mut();
@@ -78,7 +81,7 @@ pub fn begin(query: Header, out: &mut Vec<u8>) -> MessageBuilder<Out<'_>> {
     builder
 }
 
-/// Repeats the question.
+/// Writes the question.
 pub fn question<'a>(builder: MessageBuilder<Out<'a>>, request: &Request<'_>) -> QuestionBuilder<Out<'a>> {
     let mut question = builder.question();
     // One question of at most 259 octets fits into every answer.
@@ -91,7 +94,7 @@ pub fn finish(mut additional: AdditionalBuilder<Out<'_>>, request: &Request<'_>,
     additional.header_mut().set_rcode(rcode.rcode());
     let Some(edns) = request.edns else { return };
     additional.clear_push_limit();
-    // Room was kept for it.
+    // Room was reserved for it.
     let _ = additional.opt(|opt| {
         opt.set_udp_payload_size(MAX_UDP);
         opt.set_dnssec_ok(edns.dnssec_ok);
@@ -110,7 +113,8 @@ pub fn answer(zone: &Zone, header: Header, request: &Request<'_>, transport: Tra
     let mut rcode = Rcode::NOERROR;
     let (mut additional, full) = match follow(zone, request, &mut answer) {
         Ok(end) => {
-            // Delegated names are another's to answer for, unless one of ours led there (RFC 1034, section 4.3.1).
+            // The answer for a delegated name is not authoritative, unless one of our aliases led
+            // there (RFC 1034, section 4.3.1).
             let delegated = matches!(end, End::Referral(_)) && answer.counts().ancount() == 0;
             answer.header_mut().set_aa(!delegated);
             if matches!(end, End::NxDomain) {
@@ -136,7 +140,7 @@ pub fn answer(zone: &Zone, header: Header, request: &Request<'_>, transport: Tra
     finish(additional, request, rcode.into());
 }
 
-/// Octets for everything but the OPT record.
+/// Returns the maximum number of octets for everything except the OPT record.
 fn limit(request: &Request<'_>, transport: Transport) -> usize {
     let max = match transport {
         Transport::Udp => request.edns.map_or(MIN_UDP, |edns| edns.payload.clamp(MIN_UDP, MAX_UDP)),
@@ -145,13 +149,13 @@ fn limit(request: &Request<'_>, transport: Transport) -> usize {
     usize::from(max) - if request.edns.is_some() { OPT_LEN } else { 0 }
 }
 
-/// Goes where the question leads and writes what is found on the way.
+/// Follows the question through the zone and writes the records found on the way.
 fn follow<'a>(
     zone: &'a Zone,
     request: &Request<'_>,
     answer: &mut AnswerBuilder<Out<'_>>,
 ) -> Result<End<'a>, Full> {
-    // Where an alias led.
+    // The target of an alias.
     let mut target: Option<FlatName> = None;
     let mut passed: [Option<&Node>; MAX_CHAIN] = [None; MAX_CHAIN];
     for step in 0..MAX_CHAIN {
@@ -160,7 +164,8 @@ fn follow<'a>(
         let asked = target.is_none() && name.labels() > 0;
         let node = match zone.find(name) {
             Found::Exact(node) | Found::Wildcard(node) => node,
-            // Which zones are signed below is for this side to say (RFC 4035, section 3.1.4.1).
+            // The parent side of a delegation is authoritative for its DS records (RFC 4035,
+            // section 3.1.4.1).
             Found::Cut { node, exact: true } if request.rtype == Rtype::DS => node,
             Found::Cut { node, .. } => return Ok(End::Referral(node)),
             Found::Missing => return Ok(End::NxDomain),
@@ -189,7 +194,7 @@ fn follow<'a>(
     Ok(End::Elsewhere)
 }
 
-/// Writes records of `owner`, which is the name that was `asked` for or another.
+/// Writes records of `owner`, which is the name in the question (`asked`) or another.
 fn write_answer(
     owner: &FlatName,
     asked: bool,
@@ -231,7 +236,7 @@ fn write_authority(
     }
 }
 
-/// Addresses of the hosts that the answer or the delegation names.
+/// Writes the addresses of the hosts that the answer or the delegation names.
 fn write_additional(
     zone: &Zone,
     request: &Request<'_>,
@@ -243,7 +248,7 @@ fn write_additional(
         End::Referral(cut) => {
             let Some(servers) = cut.rrset(Rtype::NS) else { return Ok(()) };
             let below = FlatName::new(cut.name());
-            // First what nobody can do without.
+            // First the addresses that must be included.
             for needed in [true, false] {
                 for host in servers.data.iter().filter_map(|data| data.host(Rtype::NS)).map(FlatName::new) {
                     if host.is_within(&below) == needed
@@ -273,7 +278,7 @@ fn write_additional(
     }
 }
 
-/// The addresses of a host: whole sets, or, of those that are not needed, none.
+/// Writes the addresses of a host: whole sets, or, if they are not needed, none.
 fn write_addresses(
     node: &Node,
     needed: bool,

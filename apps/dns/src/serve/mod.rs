@@ -1,8 +1,9 @@
-//! Answering over sockets, of either kind.
+//! Serving queries over sockets of either kind.
 //!
-//! Owns the loops over [datagrams](udp) and [connections](tcp), and the counts of what they did. They are written against the few
-//! calls that Tailwater's sockets and the kernel's have in common ([`Datagrams`], [`Stream`]), so both servers run the same
-//! code. The threads are the callers': [`crate::service`] and [`crate::linux`].
+//! Owns the loops over [datagrams](udp) and [connections](tcp), and their counters. They use only
+//! the few calls that Tailwater's sockets and the kernel's have in common ([`Datagrams`],
+//! [`Stream`]), so both servers run the same code. The threads are the callers': [`crate::service`]
+//! and [`crate::linux`].
 
 pub mod tcp;
 pub mod udp;
@@ -18,43 +19,43 @@ use crate::store::Store;
 
 /// A UDP socket.
 pub trait Datagrams {
-    /// The next datagram; what does not fit into `buf` is lost.
+    /// Receives the next datagram; what does not fit into `buf` is lost.
     ///
     /// # Errors
-    /// The socket's.
+    /// The socket's error.
     fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)>;
 
     /// Sends a datagram.
     ///
     /// # Errors
-    /// The socket's.
+    /// The socket's error.
     fn send_to(&self, data: &[u8], to: SocketAddr) -> io::Result<usize>;
 
-    /// How long [`recv_from`](Self::recv_from) may wait.
+    /// Sets how long [`recv_from`](Self::recv_from) may wait.
     ///
     /// # Errors
-    /// The socket's; `timeout` must not be zero.
+    /// The socket's error; `timeout` must not be zero.
     fn set_read_timeout(&self, timeout: Duration) -> io::Result<()>;
 }
 
 /// A TCP connection.
 pub trait Stream: Read + Write {
-    /// How long a read may wait.
+    /// Sets how long a read may wait.
     ///
     /// # Errors
-    /// The socket's; `timeout` must not be zero.
+    /// The socket's error; `timeout` must not be zero.
     fn set_read_timeout(&self, timeout: Duration) -> io::Result<()>;
 
-    /// How long a write may wait.
+    /// Sets how long a write may wait.
     ///
     /// # Errors
     /// As [`set_read_timeout`](Self::set_read_timeout).
     fn set_write_timeout(&self, timeout: Duration) -> io::Result<()>;
 
-    /// Sends what is written at once.
+    /// Makes writes send without delay.
     ///
     /// # Errors
-    /// The socket's.
+    /// The socket's error.
     fn set_nodelay(&self) -> io::Result<()>;
 }
 
@@ -75,8 +76,8 @@ impl Datagrams for tailwater::net::UdpSocket {
 }
 
 impl Datagrams for std::net::UdpSocket {
-    /// Not `std`'s, which panics where there is no sender: so after a shutdown, by which [`crate::linux`] ends its threads. That
-    /// is [`NotConnected`](io::ErrorKind::NotConnected) here.
+    /// Not `std`'s, which panics if there is no sender: that is the case after a shutdown, by which
+    /// [`crate::linux`] ends its threads. Here it is [`NotConnected`](io::ErrorKind::NotConnected).
     #[inline]
     fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         let (len, _, from) = recvfrom(self, buf, RecvFlags::empty())?;
@@ -118,20 +119,21 @@ streams!(tailwater::net::TcpStream, std::net::TcpStream);
 /// Bounds on connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Most connections at a time; one more is closed at once.
+    /// Maximum number of connections at a time; further ones are closed at once.
     pub connections: usize,
-    /// Longest time from one query on a connection to the end of the next, and for an answer to be taken.
+    /// Maximum time from one query on a connection to the end of the next, and for the client to
+    /// read an answer.
     pub idle: Duration,
 }
 
 impl Default for Limits {
-    /// 1,000 connections; 10 s, of the "few seconds" that RFC 7766, section 6.2.3, wants.
+    /// 1,000 connections; 10 s, one of the "few seconds" that RFC 7766, section 6.2.3, recommends.
     fn default() -> Self {
         Self { connections: 1_000, idle: Duration::from_secs(10) }
     }
 }
 
-/// What all threads of a server share.
+/// The state that all threads of a server share.
 #[derive(Debug)]
 pub struct Shared {
     /// The zones.
@@ -142,7 +144,7 @@ pub struct Shared {
     counters: Counters,
 }
 
-/// Written by whoever answers, with relaxed additions; read at any time.
+/// Written by the answering threads, with relaxed additions; read at any time.
 #[derive(Debug, Default)]
 struct Counters {
     udp: AtomicU64,
@@ -152,28 +154,28 @@ struct Counters {
     refused: AtomicU64,
 }
 
-/// What a server did.
+/// Counters of a server.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Queries answered over UDP.
     pub udp: u64,
     /// Queries answered over TCP.
     pub tcp: u64,
-    /// Messages that get no answer.
+    /// Messages without an answer.
     pub ignored: u64,
     /// Answers that could not be sent.
     pub unsent: u64,
-    /// Connections closed at once, because there were too many.
+    /// Connections closed at once because there were too many.
     pub refused: u64,
 }
 
 impl Shared {
-    /// A server of these zones, without threads yet.
+    /// Returns a server of these zones, without threads yet.
     pub fn new(store: Store, limits: Limits) -> Self {
         Self { store, limits, connections: AtomicUsize::new(0), counters: Counters::default() }
     }
 
-    /// What was done so far.
+    /// Returns the counters.
     pub fn counts(&self) -> Counts {
         let Counters { udp, tcp, ignored, unsent, refused } = &self.counters;
         Counts {

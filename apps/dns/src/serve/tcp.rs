@@ -1,11 +1,13 @@
-//! Connections: queries one after the other, each behind its length (RFC 1035, section 4.2.2; RFC 7766).
+//! Connections: queries one after the other, each preceded by its length (RFC 1035, section 4.2.2;
+//! RFC 7766).
 //!
-//! Owns a connection from its acceptance to its end. Queries that have arrived together are answered together, in their order.
-//! A connection ends when the client closes it, when no whole query has arrived for the [idle time](super::Limits::idle),
-//! however busily the client drips octets, when an answer is not taken for as long, or at a message that is no query.
+//! Owns a connection from its acceptance to its end. Queries that have arrived together are
+//! answered together, in their order. A connection ends when the client closes it, when no whole
+//! query has arrived for the [idle time](super::Limits::idle), even if single octets arrive, when
+//! the client does not read an answer for as long, or at a message that is not a query.
 //!
-//! Memory of a connection: 512 octets, growing to the longest query (64 KiB at most), and as much for answers not sent yet, at
-//! most 16 KiB and one answer.
+//! Memory of a connection: 512 octets, growing to the longest query (at most 64 KiB), and as much
+//! for unsent answers, at most 16 KiB and one answer.
 
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
@@ -15,13 +17,13 @@ use std::time::Instant;
 use super::{Shared, Stream};
 use crate::answer::{Transport, Verdict, respond};
 
-/// Octets of a message's length.
+/// Length of a message's length field in octets.
 const PREFIX: usize = 2;
 
-/// Octets read at a time at least.
+/// Minimum number of octets read at a time.
 const READ_LEN: usize = 512;
 
-/// Octets of answers that are sent without waiting for more queries.
+/// Octets of answers at which they are sent without waiting for more queries.
 const FLUSH_AT: usize = 16 * 1024;
 
 /// A place among the connections of a server.
@@ -29,7 +31,7 @@ const FLUSH_AT: usize = 16 * 1024;
 pub struct Permit(Arc<Shared>);
 
 impl Permit {
-    /// A place; `None`, and counted, if all are taken: close the connection then.
+    /// Takes a place; `None`, and counted, if all are taken: close the connection then.
     pub fn take(shared: &Arc<Shared>) -> Option<Self> {
         // Relaxed: the number guards nothing but itself.
         let free = |taken: usize| (taken < shared.limits.connections).then_some(taken + 1);
@@ -43,7 +45,7 @@ impl Permit {
     /// Serves a connection to its end.
     ///
     /// # Errors
-    /// Why it ended, unless the client closed it after its last query; nobody needs to know.
+    /// Why it ended, unless the client closed it after its last query; callers may ignore it.
     pub fn serve(&self, stream: &mut impl Stream) -> io::Result<()> {
         stream.set_nodelay()?;
         stream.set_write_timeout(self.0.limits.idle)?;
@@ -68,12 +70,12 @@ impl Drop for Permit {
 struct Connection<'a, S> {
     shared: &'a Shared,
     stream: &'a mut S,
-    /// What has come in; answered up to `begin`.
+    /// Received octets; answered up to `begin`.
     received: Vec<u8>,
     begin: usize,
-    /// Not sent yet.
+    /// Answers not sent yet.
     answers: Vec<u8>,
-    /// One answer in the making.
+    /// Buffer for one answer.
     answer: Vec<u8>,
 }
 
@@ -92,12 +94,12 @@ impl<S: Stream> Connection<'_, S> {
         }
     }
 
-    /// Answers all queries that are here as a whole.
+    /// Answers all queries that have arrived completely.
     fn answer_all(&mut self) -> io::Result<()> {
         while let Some((length, rest)) = self.received[self.begin..].split_first_chunk::<PREFIX>()
             && let Some(query) = rest.get(..usize::from(u16::from_be_bytes(*length)))
         {
-            // No view is kept between queries: a connection that idles would keep replaced zones.
+            // No view is kept between queries: an idle connection would keep replaced zones alive.
             let zones = self.shared.store.zones();
             if respond(&zones, query, Transport::Tcp, &mut self.answer) == Verdict::Ignore {
                 self.shared.counters.ignored.fetch_add(1, Relaxed);
@@ -105,7 +107,7 @@ impl<S: Stream> Connection<'_, S> {
                 return Err(ErrorKind::InvalidData.into());
             }
             self.begin += PREFIX + query.len();
-            // An answer is no longer than 65,535 octets.
+            // An answer has at most 65,535 octets.
             self.answers.extend_from_slice(&(self.answer.len() as u16).to_be_bytes());
             self.answers.extend_from_slice(&self.answer);
             self.shared.counters.tcp.fetch_add(1, Relaxed);
@@ -116,8 +118,9 @@ impl<S: Stream> Connection<'_, S> {
         self.flush()
     }
 
-    /// Sends the answers, all of them before one deadline, however slowly the client takes them. Between two calls a write may
-    /// wait for the idle time; only where one write is not enough, it is shortened.
+    /// Sends the answers, all of them before one deadline, however slowly the client reads them.
+    /// Between two calls a write may wait for the idle time; the timeout is shortened only if one
+    /// write is not enough.
     fn flush(&mut self) -> io::Result<()> {
         let idle = self.shared.limits.idle;
         let deadline = Instant::now() + idle;
@@ -145,7 +148,7 @@ impl<S: Stream> Connection<'_, S> {
         Ok(())
     }
 
-    /// Reads some; false at the end.
+    /// Reads some octets; returns false at the end.
     fn receive(&mut self, deadline: Instant) -> io::Result<bool> {
         self.received.drain(..self.begin);
         self.begin = 0;

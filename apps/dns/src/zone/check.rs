@@ -1,7 +1,7 @@
 //! What must hold for a zone before it is served.
 //!
-//! Owns the checks over whole names and the zone; those of single records are the [reader's](super::read). A zone that passes
-//! has exactly one SOA record, at its apex.
+//! Owns the checks over whole names and the zone; those of single records are the
+//! [reader's](super::read). A zone that passes has exactly one SOA record, at its apex.
 
 use domain::base::iana::Rtype;
 
@@ -9,10 +9,11 @@ use super::problem::Fault;
 use super::{Found, Node, Zone};
 use crate::name::{FlatName, StoredName, store};
 
-/// Most octets of the records of one name and type: a message over TCP with room for the question and EDNS.
+/// Maximum length of the records of one name and type in octets: a message over TCP with room for
+/// the question and EDNS.
 pub const MAX_RRSET: usize = 65_000;
 
-/// Everything wrong with a zone; each with the name and type whose record is to blame, if there is one.
+/// Returns all faults of a zone, each with the name and type of the faulty record, if there is one.
 pub fn check(zone: &Zone) -> Vec<(Option<(StoredName, Rtype)>, Fault)> {
     let mut faults = Vec::new();
     let origin = zone.apex().name();
@@ -36,7 +37,7 @@ pub fn check(zone: &Zone) -> Vec<(Option<(StoredName, Rtype)>, Fault)> {
     faults
 }
 
-/// The records of one name among each other.
+/// Checks the records of one name against each other.
 fn check_types(zone: &Zone, node: &Node, blame: &mut impl FnMut(&Node, Rtype, Fault)) {
     let name = || node.name().clone();
     for rrset in node.rrsets() {
@@ -64,7 +65,7 @@ fn check_types(zone: &Zone, node: &Node, blame: &mut impl FnMut(&Node, Rtype, Fa
     }
 }
 
-/// Whether a name server of `node` that this zone speaks for can be found.
+/// Checks that a name server of `node` has an address, if this zone is authoritative for its name.
 fn check_server(zone: &Zone, node: &Node, server: &StoredName) -> Option<Fault> {
     let flat = FlatName::new(server);
     let has_address = |node: &Node| node.rrset(Rtype::A).is_some() || node.rrset(Rtype::AAAA).is_some();
@@ -78,7 +79,8 @@ fn check_server(zone: &Zone, node: &Node, server: &StoredName) -> Option<Fault> 
             Some(Fault::AliasServer { owner, server: store(server) })
         }
         Found::Exact(node) | Found::Wildcard(node) => (!has_address(node)).then_some(fault),
-        // Another zone's server, whose addresses are needed here only if the delegation leads to it.
+        // The server of another zone, whose addresses are needed here only if the delegation leads
+        // to it.
         Found::Cut { node: cut, .. } if !core::ptr::eq(cut, node) => None,
         Found::Cut { .. } => (!zone.glue(&flat).is_some_and(has_address)).then_some(fault),
         Found::Missing => Some(fault),

@@ -1,27 +1,30 @@
-//! Where the entries of a master file begin.
+//! The beginnings of the entries of a master file.
 //!
-//! Owns the lines that messages name: the reader of `domain` tells no positions of what it has read. An entry ends with its
-//! line, or with the line in which its last parenthesis closes (RFC 1035, section 5.1).
+//! Owns the line numbers in messages: the reader of `domain` reports no positions of what it has
+//! read. An entry ends with its line, or with the line in which its last parenthesis closes (RFC
+//! 1035, section 5.1).
 
 /// An entry that is not blank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// Line it begins in; the first is 1.
+    /// The line in which it begins, from 1.
     pub line: usize,
-    /// What it says, comments included.
+    /// Its text, with comments.
     pub text: &'a [u8],
-    /// Whether all its parentheses and quotation marks are closed. Only the last entry of a file can be otherwise.
+    /// Whether all its parentheses and quotation marks are closed. False only for the last entry of
+    /// a file.
     pub complete: bool,
 }
 
 impl Entry<'_> {
-    /// Whether the reader keeps it to itself: `$ORIGIN` and `$TTL`, which change how others are read.
+    /// Returns whether the reader does not return it: `$ORIGIN` and `$TTL`, which only change how
+    /// others are read.
     pub fn is_setting(&self) -> bool {
         self.word(0)
             .is_some_and(|word| word.eq_ignore_ascii_case(b"$ORIGIN") || word.eq_ignore_ascii_case(b"$TTL"))
     }
 
-    /// The time that a `$TTL` sets (RFC 2308, section 4).
+    /// Returns the time that a `$TTL` sets (RFC 2308, section 4).
     pub fn ttl(&self) -> Option<u32> {
         if !self.word(0)?.eq_ignore_ascii_case(b"$TTL") {
             return None;
@@ -37,7 +40,7 @@ impl Entry<'_> {
     }
 }
 
-/// The entries of a file in order.
+/// Returns the entries of a file in order.
 pub fn entries(mut text: &[u8]) -> impl Iterator<Item = Entry<'_>> {
     let mut line = 1;
     core::iter::from_fn(move || {
@@ -61,7 +64,7 @@ struct Extent {
     complete: bool,
 }
 
-/// How far the first entry of `text` reaches.
+/// Returns the extent of the first entry of `text`.
 fn extent(text: &[u8]) -> Extent {
     let (mut quoted, mut comment, mut escaped, mut depth) = (false, false, false, 0u32);
     let mut extent = Extent { len: text.len(), lines: 0, blank: true, complete: false };

@@ -1,13 +1,14 @@
-//! One zone: its names as a tree, and the way through it that a query takes.
+//! One zone: its names as a tree, and the path of a query through it.
 //!
-//! Owns the nodes and the algorithm of RFC 1034, section 4.3.2, step 3, with the wildcards of RFC 4592. A zone does not change
-//! once it is built ([`read`], [`check`]); a reload builds another one.
+//! Owns the nodes and the algorithm of RFC 1034, section 4.3.2, step 3, with the wildcards of RFC
+//! 4592. A zone does not change once it is built ([`read`], [`check`]); a reload builds another
+//! one.
 //!
 //! # Invariants
-//! * Node 0 is the apex. A node's parent stands before it, and every name between a record's owner and the apex has a node, so
-//!   empty non-terminals (RFC 4592, section 2.2.2) need no care.
-//! * The children of all nodes are in one hash table by parent and label: a step down is one probe. Whoever asks cannot put
-//!   anything into it.
+//! * Node 0 is the apex. A node's parent stands before it, and every name between a record's owner
+//!   and the apex has a node, so empty non-terminals (RFC 4592, section 2.2.2) need no care.
+//! * The children of all nodes are in one hash table by parent and label: a step down is one probe.
+//!   Queries cannot add to it.
 
 pub mod check;
 pub mod entries;
@@ -27,7 +28,8 @@ use crate::rdata::Rdata;
 pub struct RrSet {
     /// The type.
     pub rtype: Rtype,
-    /// Time to live in s, the lowest that any of the records was given (they must agree, RFC 2181, section 5.2).
+    /// Time to live in s, the lowest that any of the records was given (they must agree, RFC 2181,
+    /// section 5.2).
     pub ttl: u32,
     /// The data, one for each record, in the order of the file.
     pub data: Vec<Rdata>,
@@ -47,17 +49,17 @@ pub struct Node {
 }
 
 impl Node {
-    /// The name.
+    /// Returns the name.
     pub fn name(&self) -> &StoredName {
         &self.name
     }
 
-    /// The records of a type.
+    /// Returns the records of a type.
     pub fn rrset(&self, rtype: Rtype) -> Option<&RrSet> {
         self.rrsets.iter().find(|rrset| rrset.rtype == rtype)
     }
 
-    /// All records; none at an empty non-terminal.
+    /// Returns all records; none at an empty non-terminal.
     pub fn rrsets(&self) -> &[RrSet] {
         &self.rrsets
     }
@@ -94,7 +96,7 @@ pub struct Zone {
 const APEX: u32 = 0;
 
 impl Zone {
-    /// A zone with nothing in it.
+    /// Returns a zone with nothing in it.
     fn empty(origin: &StoredName) -> Self {
         let apex = Node {
             parent: APEX,
@@ -111,23 +113,23 @@ impl Zone {
         }
     }
 
-    /// Name of the apex.
+    /// Returns the name of the apex.
     pub fn origin(&self) -> &FlatName {
         &self.origin
     }
 
-    /// The node at the top, with the SOA and NS records.
+    /// Returns the node at the top, with the SOA and NS records.
     pub fn apex(&self) -> &Node {
         &self.nodes[APEX as usize]
     }
 
-    /// All nodes, parents before children.
+    /// Returns all nodes, parents before children.
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
     }
 
-    /// The SOA record and how long answers that something does not exist may be kept, in s: the lower of its TTL and its last
-    /// number (RFC 2308, section 5). A checked zone has one.
+    /// Returns the SOA record and how long answers that something does not exist may be kept, in s:
+    /// the lower of its TTL and its last number (RFC 2308, section 5). A checked zone has one.
     pub fn soa(&self) -> Option<(&Rdata, u32)> {
         let rrset = self.apex().rrset(Rtype::SOA)?;
         let soa = rrset.data.first()?;
@@ -157,7 +159,7 @@ impl Zone {
         Found::Exact(node)
     }
 
-    /// The node of a name, below delegations too: for glue.
+    /// Returns the node of a name, below delegations too: for glue.
     pub fn glue(&self, name: &FlatName) -> Option<&Node> {
         if !name.is_within(&self.origin) {
             return None;
@@ -178,7 +180,7 @@ impl Zone {
         self.children.find(self.hasher.hash_one((parent, label)), same).copied()
     }
 
-    /// The node of a name within the zone, made if there is none, with all above it.
+    /// Returns the node of a name within the zone, made if there is none, with all above it.
     fn node_mut(&mut self, name: &FlatName) -> &mut Node {
         let mut number = APEX;
         for index in (0..name.labels() - self.origin.labels()).rev() {
@@ -208,7 +210,8 @@ impl Zone {
         number
     }
 
-    /// Adds a record whose owner is within the zone. The same data again change nothing (RFC 2181, section 5).
+    /// Adds a record whose owner is within the zone. The same data again change nothing (RFC 2181,
+    /// section 5).
     fn insert(&mut self, owner: &FlatName, rtype: Rtype, ttl: u32, data: Rdata) {
         let rrsets = &mut self.node_mut(owner).rrsets;
         let Some(rrset) = rrsets.iter_mut().find(|rrset| rrset.rtype == rtype) else {

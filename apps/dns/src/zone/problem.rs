@@ -1,4 +1,4 @@
-//! What can be wrong with a zone, in words for whoever wrote its file.
+//! The problems of a zone, with messages for the author of its file.
 
 use core::fmt;
 use std::path::{Path, PathBuf};
@@ -13,12 +13,12 @@ use crate::rdata::Malformed;
 pub struct Place {
     /// The file.
     pub file: PathBuf,
-    /// The line, the first being 1; `None` if no line is to blame.
+    /// The line, from 1; `None` if the fault is in no line.
     pub line: Option<usize>,
 }
 
 impl Place {
-    /// A file as a whole.
+    /// Returns the place of a fault of a whole file.
     pub fn file(file: &Path) -> Self {
         Self { file: file.to_owned(), line: None }
     }
@@ -33,30 +33,30 @@ impl fmt::Display for Place {
     }
 }
 
-/// Something wrong, and where.
+/// A fault and its place.
 #[derive(Debug, thiserror::Error)]
 #[error("{place}: {fault}")]
 pub struct Problem {
-    /// Where.
+    /// The place.
     pub place: Place,
-    /// What.
+    /// The fault.
     pub fault: Fault,
 }
 
-/// Something wrong with a zone.
+/// A fault of a zone.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {
     /// The file cannot be read.
     #[error("cannot read it: {0}")]
     Read(#[source] std::io::Error),
-    /// `$INCLUDE` in too many files within each other: likely a file that includes itself.
+    /// `$INCLUDE` is nested too deeply: likely a file that includes itself.
     #[error("includes within includes, more than {0} deep: let no file include itself")]
     Depth(usize),
     /// Too many files in one zone.
     #[error("the zone includes more than {0} files: put them together")]
     Files(usize),
-    /// No entry of a master file; the reader says why, after line and column.
+    /// Not an entry of a master file; the reader's message says why, after line and column.
     #[error("not understood: {0} (times are numbers of seconds, and relative names need a zone or $ORIGIN)")]
     Syntax(String),
     /// The file ends before an entry does.
@@ -65,28 +65,28 @@ pub enum Fault {
     /// A record of another class.
     #[error("class {0}: only IN is served")]
     Class(Class),
-    /// A name that is none.
+    /// A name that is not valid.
     #[error(
         "a name with an empty part or of more than 255 octets: leave no two dots together, and shorten it"
     )]
     Name,
-    /// Data that are not of their type.
+    /// Data that are not valid for their type.
     #[error(transparent)]
     Data(#[from] Malformed),
-    /// A type that an answer would need more than its records for.
+    /// A type whose answers would need more than its records.
     #[error(
         "{0} records cannot be served as they must be: leave them out (DNSSEC and DNAME are not supported)"
     )]
     Unsupported(Rtype),
-    /// A type of queries or of messages.
-    #[error("{0} is no type of records in zones: remove the record")]
+    /// A type for queries or messages only.
+    #[error("{0} is not a record type of zones: remove the record")]
     Meta(Rtype),
     /// A record of another zone.
     #[error(
         "{owner} is not within the zone {zone}: move the record, or end the name without a dot if it is relative"
     )]
     OutOfZone {
-        /// Whose record.
+        /// The name of the record.
         owner: StoredName,
         /// The zone.
         zone: StoredName,
@@ -94,10 +94,10 @@ pub enum Fault {
     /// The zone has no SOA record.
     #[error("the zone {0} has no SOA record: begin with `@ SOA ...`")]
     NoSoa(StoredName),
-    /// Two different ones.
+    /// Two different SOA records.
     #[error("a second SOA record: keep one")]
     SecondSoa,
-    /// One that is not at the apex.
+    /// A SOA record that is not at the apex.
     #[error("a SOA record at {0}, which is not the name of the zone: move it there or remove it")]
     MisplacedSoa(StoredName),
     /// The zone has no name servers.
@@ -108,7 +108,7 @@ pub enum Fault {
         "{owner} has a CNAME and other records ({other}): keep one or the other (RFC 1034, section 3.6.2)"
     )]
     CnameBesideOthers {
-        /// Whose records.
+        /// The name of the records.
         owner: StoredName,
         /// Type of another record.
         other: Rtype,
@@ -116,10 +116,10 @@ pub enum Fault {
     /// Two CNAME records at the same name.
     #[error("{0} has several CNAME records: keep one (RFC 2181, section 10.1)")]
     SeveralCnames(StoredName),
-    /// NS records at a wildcard, which nobody knows the meaning of.
+    /// NS records at a wildcard, which have no defined meaning.
     #[error("NS records at the wildcard {0}: delegate names one by one (RFC 4592, section 4.2)")]
     WildcardNs(StoredName),
-    /// A server of a zone or delegation that nobody can find.
+    /// A server of a zone or delegation that has no address.
     #[error("{server}, a name server of {owner}, has no A or AAAA record: add one")]
     NoAddress {
         /// The zone or delegation.
@@ -140,11 +140,11 @@ pub enum Fault {
     /// More records than a message can hold.
     #[error("the {rtype} records of {owner} fit into no message: have fewer (at most {limit} octets)")]
     TooLarge {
-        /// Whose records.
+        /// The name of the records.
         owner: StoredName,
         /// Their type.
         rtype: Rtype,
-        /// Most octets.
+        /// Maximum length in octets.
         limit: usize,
     },
 }

@@ -1,10 +1,11 @@
-//! Zones from master files (RFC 1035, section 5; RFC 2308, section 4 for `$TTL`; RFC 3597 for unknown types).
+//! Zones from master files (RFC 1035, section 5; RFC 2308, section 4 for `$TTL`; RFC 3597 for
+//! unknown types).
 //!
-//! Owns the files of a zone, with what they include, and the checks of single records. Files come through a function, so that this
-//! module needs no file system. Everything wrong is reported, not only the first; only what the reader does not understand
-//! ends a file.
+//! Owns the files of a zone, with the files they include, and the checks of single records. Files
+//! are read by a function argument, so that this module needs no file system. All problems are
+//! reported, not only the first; only a syntax error ends a file.
 //!
-//! Bounds: [`MAX_DEPTH`] files within each other, [`MAX_FILES`] in a zone.
+//! Bounds: [`MAX_DEPTH`] nested files, [`MAX_FILES`] in a zone.
 
 use std::collections::HashMap;
 use std::io;
@@ -24,20 +25,21 @@ use super::problem::{Fault, Place, Problem};
 use crate::name::{FlatName, StoredName, store};
 use crate::rdata::Rdata;
 
-/// Most files within each other.
+/// Maximum depth of nested files.
 pub const MAX_DEPTH: usize = 8;
 
-/// Most files of a zone.
+/// Maximum number of files of a zone.
 pub const MAX_FILES: usize = 1000;
 
-/// How files are read.
+/// The function that reads files.
 pub type Open<'a> = dyn FnMut(&Path) -> io::Result<Vec<u8>> + 'a;
 
-/// Reads and checks the zone `origin` from `file`, which `open` reads, as it does what the file includes. Paths in `$INCLUDE`
-/// are relative to the folder of the file they stand in; times that nobody gave are an hour.
+/// Reads and checks the zone `origin` from `file`, which `open` reads, as well as the files it
+/// includes. Paths in `$INCLUDE` are relative to the folder of the including file; the default TTL
+/// is an hour.
 ///
 /// # Errors
-/// Everything that is wrong with the zone.
+/// All problems of the zone.
 pub fn read_zone(origin: &StoredName, file: &Path, open: &mut Open<'_>) -> Result<Zone, Vec<Problem>> {
     let mut reader =
         Reader { zone: Zone::empty(origin), open, files: 0, problems: Vec::new(), places: HashMap::new() };
@@ -57,7 +59,7 @@ pub fn parse_zone(origin: &StoredName, text: &str) -> Result<Zone, Vec<Problem>>
     })
 }
 
-/// What a file inherits from the one that includes it.
+/// What an included file inherits.
 struct Context {
     origin: StoredName,
     ttl: Option<u32>,
@@ -69,7 +71,7 @@ struct Reader<'a, 'b> {
     open: &'a mut Open<'b>,
     files: usize,
     problems: Vec<Problem>,
-    /// Where the latest record of each name and type stands.
+    /// The place of the latest record of each name and type.
     places: HashMap<(Box<[u8]>, Rtype), Place>,
 }
 
@@ -78,7 +80,7 @@ impl Reader<'_, '_> {
         self.problems.push(Problem { place: place.clone(), fault });
     }
 
-    /// Reads one file; `place` is where it was asked for.
+    /// Reads one file; `place` is where it is included.
     fn file(&mut self, place: &Place, path: &Path, context: &Context) {
         if context.depth >= MAX_DEPTH {
             return self.blame(place, Fault::Depth(MAX_DEPTH));
@@ -94,7 +96,8 @@ impl Reader<'_, '_> {
     }
 
     fn text(&mut self, path: &Path, mut text: Vec<u8>, context: &Context) {
-        // The reader takes an entry for unfinished that no line end follows, and must not see one that is.
+        // The reader treats an entry without a line end as unfinished, and must not get an
+        // unfinished one.
         text.push(b'\n');
         let unfinished = entries(&text).find(|entry| !entry.complete);
         if let Some((line, len)) = unfinished.map(|entry| (Some(entry.line), entry.text.len())) {
@@ -116,7 +119,7 @@ impl Reader<'_, '_> {
                 Ok(Some(inplace::Entry::Record(record))) => self.record(&place, &record),
                 Ok(Some(inplace::Entry::Include { path: included, origin })) => {
                     let origin = origin.or_else(|| scanner.origin().ok());
-                    let origin = match origin.as_ref().map(FlatName::alleged) {
+                    let origin = match origin.as_ref().map(FlatName::try_new) {
                         Some(Some(origin)) => store(origin.name()),
                         Some(None) => return self.blame(&place, Fault::Name),
                         None => context.origin.clone(),
@@ -132,7 +135,7 @@ impl Reader<'_, '_> {
 
     fn record(&mut self, place: &Place, record: &Record<ScannedDname, ScannedRecordData>) {
         let rtype = record.data().rtype();
-        let Some(owner) = FlatName::alleged(record.owner()) else { return self.blame(place, Fault::Name) };
+        let Some(owner) = FlatName::try_new(record.owner()) else { return self.blame(place, Fault::Name) };
         if record.class() != Class::IN {
             return self.blame(place, Fault::Class(record.class()));
         }
@@ -147,7 +150,7 @@ impl Reader<'_, '_> {
         let Ok(()) = record.data().compose_rdata(&mut wire);
         match Rdata::from_wire(rtype, &wire) {
             Ok(data) => {
-                // A time with the highest bit set is none (RFC 2181, section 8).
+                // A time with the highest bit set is treated as zero (RFC 2181, section 8).
                 let ttl = i32::try_from(record.ttl().as_secs()).map_or(0, i32::cast_unsigned);
                 self.zone.insert(&owner, rtype, ttl, data);
                 self.places.insert((owner.suffix(owner.labels()).into(), rtype), place.clone());
@@ -157,7 +160,7 @@ impl Reader<'_, '_> {
     }
 
     fn finish(mut self, file: &Path) -> Result<Zone, Vec<Problem>> {
-        // What is missing may stand in lines that were not understood.
+        // What seems missing may be in lines with errors.
         let complete = self.problems.is_empty();
         for (owner, fault) in check(&self.zone) {
             let place = owner.and_then(|(name, rtype)| {
@@ -172,7 +175,7 @@ impl Reader<'_, '_> {
     }
 }
 
-/// The next entry that the reader will give to us, following `$TTL` on the way.
+/// Returns the next entry that the reader will return to us, applying `$TTL` on the way.
 fn next_entry<'a>(lines: &mut impl Iterator<Item = Entry<'a>>, ttl: &mut Option<u32>) -> Option<Entry<'a>> {
     lines.find(|entry| {
         *ttl = entry.ttl().or(*ttl);
@@ -184,13 +187,15 @@ fn as_bytes(name: &StoredName) -> Name<Bytes> {
     Name::from_octets(Bytes::copy_from_slice(name.as_slice())).expect("copied from a name")
 }
 
-/// The reader says `LINE:COLUMN: WHY`, and may have gone on to the next line before it noticed.
+/// Parses the reader's `LINE:COLUMN: WHY`. The reader may have gone on to the next line before it
+/// noticed.
 fn syntax(error: &inplace::Error) -> Fault {
     let text = error.to_string();
     Fault::Syntax(text.splitn(3, ':').nth(2).map_or(text.clone(), |why| why.trim().to_owned()))
 }
 
-/// The line of the entry; where the reader stopped at a setting, which we did not count, the line that it says.
+/// Returns the place of an error: the line of the entry, or, if the reader stopped at a setting,
+/// which is not counted, the line in its message.
 fn syntax_place(place: Place, error: &inplace::Error, inherited: &str) -> Place {
     let said = error.to_string().split(':').next().and_then(|line| line.parse::<usize>().ok());
     let said = said.map(|line| line.saturating_sub(inherited.lines().count()).max(1));
@@ -201,13 +206,14 @@ fn syntax_place(place: Place, error: &inplace::Error, inherited: &str) -> Place 
     Place { line, ..place }
 }
 
-/// Types that no zone of ours may hold.
+/// Returns the fault of a type that no zone may hold.
 fn check_type(rtype: Rtype) -> Option<Fault> {
     match rtype {
         Rtype::RRSIG | Rtype::DNSKEY | Rtype::NSEC | Rtype::NSEC3 | Rtype::NSEC3PARAM | Rtype::DNAME => {
             Some(Fault::Unsupported(rtype))
         }
-        // RFC 6895, section 3.1: 128 to 255 are for questions and messages; 0 and OPT never stand in zones.
+        // RFC 6895, section 3.1: 128 to 255 are for questions and messages; 0 and OPT never occur
+        // in zones.
         _ if matches!(rtype.to_int(), 0 | 41 | 128..=255) => Some(Fault::Meta(rtype)),
         _ => None,
     }

@@ -14,12 +14,12 @@ use tailwater_dns::catalog::Catalog;
 use tailwater_dns::name::{StoredName, store};
 use tailwater_dns::zone::read::parse_zone;
 
-/// A name to keep.
+/// Returns a name to keep.
 pub fn name(text: &str) -> StoredName {
     store(&Name::vec_from_str(text).unwrap())
 }
 
-/// A catalog of zones by name and text.
+/// Returns a catalog of zones by name and text.
 ///
 /// # Panics
 /// If something is wrong with one.
@@ -30,7 +30,7 @@ pub fn catalog(zones: &[(&str, &str)]) -> Catalog {
     }))
 }
 
-/// A query without EDNS.
+/// Returns a query without EDNS.
 pub fn query(question: &str, rtype: &str) -> Vec<u8> {
     let mut builder = MessageBuilder::new_vec();
     builder.header_mut().set_id(0x1234);
@@ -40,7 +40,7 @@ pub fn query(question: &str, rtype: &str) -> Vec<u8> {
     builder.finish()
 }
 
-/// A query with an OPT record.
+/// Returns a query with an OPT record.
 pub fn edns_query(question: &str, rtype: &str, payload: u16) -> Vec<u8> {
     let mut message = query(question, rtype);
     message[11] = 1;
@@ -49,19 +49,19 @@ pub fn edns_query(question: &str, rtype: &str, payload: u16) -> Vec<u8> {
     message
 }
 
-/// The answer to a message; `None` if there is none.
+/// Returns the answer to a message; `None` if there is none.
 pub fn reply(zones: &Catalog, message: &[u8], transport: Transport) -> Option<Vec<u8>> {
     let mut out = Vec::new();
     (respond(zones, message, transport, &mut out) == Verdict::Reply).then_some(out)
 }
 
-/// The answer to a question over TCP, as [`show`] shows it.
+/// Returns the answer to a question over TCP, as [`show`] shows it.
 pub fn ask(zones: &Catalog, question: &str, rtype: &str) -> Vec<String> {
     show(&reply(zones, &query(question, rtype), Transport::Tcp).expect("an answer"))
 }
 
-/// A message: code and flags, then a line for each record, with its section's first letter. Addresses and names are separated by
-/// single spaces; names end with dots.
+/// Returns a message: code and flags, then a line for each record, with its section's first letter.
+/// Addresses and names are separated by single spaces; names end with dots.
 ///
 /// # Panics
 /// If the message is malformed.

@@ -1,8 +1,9 @@
-//! The binary protocol (memcached's protocol_binary.h and its wiki page "BinaryProtocolRevamped"), for clients that still use
-//! it: all commands, quiet ones included; SASL is an unknown command, as in a memcached that was started without it.
+//! The binary protocol (memcached's protocol_binary.h and its wiki page "BinaryProtocolRevamped"),
+//! for clients that still use it: all commands, quiet ones included. SASL is an unknown command, as
+//! in a memcached that was started without it.
 //!
-//! A packet that contradicts itself ends the connection, after an error if its command is known: nothing says where the next
-//! one would begin.
+//! A packet that contradicts itself ends the connection, after an error if its command is known,
+//! because the start of the next packet is unknown.
 
 use super::packet::{Command, HEADER, Header, REQUEST, status};
 use super::stats;
@@ -12,11 +13,11 @@ use crate::store::{Arithmetic, Counted, Delete, Deleted, Expiry, Get, Locked, Mo
 
 /// Longest extras of any command.
 const MAX_EXTRAS: usize = 20;
-/// Expiration time that says: do not create a counter.
+/// Expiration time that forbids creating a counter.
 const NO_CREATE: u32 = u32::MAX;
 
-/// Carries out the packet at the beginning of `buffered`, and says how many bytes of it are used up: all but the value of what
-/// is to be stored. `None` if there is too little.
+/// Executes the packet at the beginning of `buffered`; returns the bytes consumed, which exclude
+/// the value of an item to be stored, and the next step. `None` if the packet is incomplete.
 pub(super) fn command<'a>(buffered: &'a [u8], turn: &mut Turn) -> Option<(usize, Next<'a>)> {
     let header = buffered.first_chunk::<HEADER>()?;
     let header = Header::decode(header);
@@ -72,7 +73,8 @@ pub(super) fn command<'a>(buffered: &'a [u8], turn: &mut Turn) -> Option<(usize,
     Some((HEADER + head, next))
 }
 
-/// Expiration times are signed in the text protocol; here negative ones are large.
+/// Converts an expiration time. Those of the text protocol are signed; here negative ones are large
+/// numbers.
 fn signed(time: u32) -> i64 {
     i64::from(time as i32)
 }
@@ -170,7 +172,7 @@ fn count(
     }
 }
 
-/// Answers to what was to be stored.
+/// Answers a storing command.
 pub(super) fn stored(stored: Stored, header: &Header, turn: &mut Turn) {
     let Some((Command::Store(mode), quiet)) = header.command() else { return };
     let status = match stored {

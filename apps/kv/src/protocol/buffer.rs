@@ -2,7 +2,8 @@
 
 /// Bytes at first.
 const FIRST: usize = 2 << 10;
-/// Most bytes: a command with its data block is taken at once if it fits, otherwise the block goes to the store in pieces.
+/// Maximum number of bytes: a command with its data block is taken at once if it fits, otherwise
+/// the block goes to the store in pieces.
 pub(super) const MAX: usize = 16 << 10;
 
 /// A buffer that grows to [`MAX`].
@@ -18,7 +19,7 @@ impl Input {
         Self { bytes: vec![0; FIRST], start: 0, end: 0 }
     }
 
-    /// What is there.
+    /// Returns the bytes received and not consumed.
     #[inline]
     pub fn get(&self) -> &[u8] {
         &self.bytes[self.start..self.end]
@@ -33,7 +34,7 @@ impl Input {
         }
     }
 
-    /// Where to put what arrives next, never empty unless [`MAX`] bytes wait.
+    /// Returns the space for the bytes that arrive next; never empty unless [`MAX`] bytes wait.
     pub fn space(&mut self) -> &mut [u8] {
         if self.bytes.len() - self.end < self.bytes.len() / 2 && self.start > 0 {
             self.bytes.copy_within(self.start..self.end, 0);
@@ -45,7 +46,7 @@ impl Input {
         &mut self.bytes[self.end..]
     }
 
-    /// `len` bytes have arrived there.
+    /// Records that `len` bytes arrived in that space.
     pub fn filled(&mut self, len: usize) {
         self.end += len;
         assert!(self.end <= self.bytes.len(), "more arrived than there was space for");

@@ -1,4 +1,4 @@
-//! Numbers and base64 as they stand in commands and answers.
+//! Numbers and base64 in commands and answers.
 
 use crate::store::MAX_KEY;
 
@@ -19,12 +19,12 @@ pub(super) fn push_number(out: &mut Vec<u8>, mut value: u64) {
     }
 }
 
-/// A token as a number; `None` if it is none, or out of the type's range.
+/// Parses a token as a number; `None` if it is none, or out of the type's range.
 pub(super) fn number<T: std::str::FromStr>(token: &[u8]) -> Option<T> {
     std::str::from_utf8(token).ok()?.parse().ok()
 }
 
-/// Client flags: of numbers beyond 32 bits the lower ones, as memcached takes them.
+/// Parses client flags; of numbers beyond 32 bits it takes the lower ones, as memcached does.
 pub(super) fn client_flags(token: &[u8]) -> Option<u32> {
     number::<u64>(token).map(|flags| flags as u32)
 }
@@ -57,7 +57,7 @@ impl DecodedKey {
     }
 }
 
-/// What base64 with padding stands for; `None` if it is not that, empty, or too long for a key.
+/// Decodes base64 with padding; `None` if the text is not base64, empty, or too long for a key.
 pub(super) fn decode_base64(text: &[u8]) -> Option<DecodedKey> {
     let mut key = DecodedKey { bytes: [0; MAX_KEY], len: 0 };
     if text.is_empty() || !text.len().is_multiple_of(4) || text.len() / 4 * 3 > MAX_KEY {

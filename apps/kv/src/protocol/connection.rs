@@ -1,12 +1,13 @@
-//! One client: takes bytes, gives bytes, in whatever pieces they come and go.
+//! One client's connection: bytes in, bytes out, in any pieces.
 //!
-//! The server puts what it reads into [`Connection::space`], calls [`Connection::process`], writes
-//! [`Connection::output`], and does as the [`Step`] says. Pipelined commands are answered into one output until it is full or the
-//! input is used up, so that a server writes once for many.
+//! The server puts received bytes into [`Connection::space`], calls [`Connection::process`], writes
+//! [`Connection::output`], and does as the [`Step`] says. Pipelined commands are answered into one
+//! output until it is full or the input is used up, so that a server writes once for many.
 //!
-//! Bounded: the input by [`buffer::MAX`], the output by [`OUTPUT`] and the answer to one command, which is a value of up to
-//! [`INLINE`] bytes or [statistics](super::stats). Larger values and blocks lie in the store while they go through. Nothing is
-//! allocated per command once the buffers have grown; a buffer that grew for statistics is not kept.
+//! Bounds: the input by [`buffer::MAX`], the output by [`OUTPUT`] plus the answer to one command,
+//! which is a value of up to [`INLINE`] bytes or [statistics](super::stats). Larger values and
+//! blocks stay in the store while they are transferred. No memory is allocated per command once the
+//! buffers have grown; a buffer that grew for statistics is not kept.
 //!
 //! | state | waits for | left by |
 //! |---|---|---|
@@ -31,19 +32,20 @@ use super::{binary, meta, text};
 use crate::service::Service;
 use crate::store::{Filling, MAX_KEY, Now, Pinned, Put, Refusal, Stored};
 
-/// Output at which a connection wants to write before it goes on.
+/// Bytes of output after which a connection has it written before it continues.
 const OUTPUT: usize = 32 << 10;
 /// Largest value that goes to the output as a whole.
 const INLINE: usize = 16 << 10;
 /// Longest output.
 #[cfg(any(test, fuzzing, feature = "check"))]
-pub(crate) const MAX_OUTPUT: usize = OUTPUT + stats::LONGEST;
-/// Output buffers up to this size are kept: vectors at most double, so without statistics none is larger.
+pub(crate) const MAX_OUTPUT: usize = OUTPUT + stats::MAX_LEN;
+/// Output buffers up to this size are kept: vectors at most double, so without statistics none is
+/// larger.
 pub(crate) const KEPT: usize = 2 * (OUTPUT + INLINE + 1024);
 /// Longest line; only those that list keys may be longer, and are then read key by key.
 const MAX_LINE: usize = 2048;
 
-/// What the server is to do next, after it has written the output.
+/// The server's next step, after it has written the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// Read.
@@ -72,57 +74,58 @@ pub struct Connection {
     input: Input,
     output: Vec<u8>,
     state: State,
-    /// Decided by the first byte.
+    /// True for the binary protocol; set by the first byte.
     binary: Option<bool>,
     output_limit: usize,
     inline_limit: usize,
 }
 
 impl Connection {
-    /// A new client of a stream.
+    /// Creates the connection of a new client.
     #[must_use]
     pub fn new(service: Arc<Service>) -> Self {
         Self::with_limits(service, OUTPUT, INLINE)
     }
 
-    /// One whose answers are collected up to `output_limit` bytes, and values up to `inline_limit` within one turn.
+    /// Creates a connection that collects answers of up to `output_limit` bytes, and values of up
+    /// to `inline_limit` within one turn.
     pub(super) fn with_limits(service: Arc<Service>, output_limit: usize, inline_limit: usize) -> Self {
         let (input, output, state) = (Input::new(), Vec::new(), State::Command);
         Self { service, input, output, state, binary: None, output_limit, inline_limit }
     }
 
-    /// Where to put what the client sends; empty only before [`process`](Self::process).
+    /// Returns the space for the client's bytes; empty only before [`process`](Self::process).
     pub fn space(&mut self) -> &mut [u8] {
         self.input.space()
     }
 
-    /// `len` bytes have been put there.
+    /// Records that `len` bytes were put there.
     ///
     /// # Panics
-    /// When that is more than there was space for.
+    /// If that is more than there was space for.
     pub fn received(&mut self, len: usize) {
         self.input.filled(len);
     }
 
-    /// What the client is to get.
+    /// Returns the bytes to write to the client.
     #[must_use]
     pub fn output(&self) -> &[u8] {
         &self.output
     }
 
-    /// All output has been written.
+    /// Records that all output was written.
     pub fn sent(&mut self) {
         self.output.clear();
         self.output.shrink_to(KEPT);
     }
 
-    /// Bytes of memory of the output.
+    /// Returns the bytes of memory of the output.
     #[cfg(any(test, fuzzing, feature = "check"))]
     pub(crate) fn output_memory(&self) -> usize {
         self.output.capacity()
     }
 
-    /// As if the client had come anew.
+    /// Resets the connection to that of a new client.
     pub(super) fn reset(&mut self) {
         self.drop_state();
         (self.state, self.binary) = (State::Command, None);
@@ -130,7 +133,7 @@ impl Connection {
         self.output.clear();
     }
 
-    /// Gives back what the store keeps for this client.
+    /// Releases everything that the store holds for this client.
     fn drop_state(&mut self) {
         match std::mem::replace(&mut self.state, State::Closed) {
             State::Send { pinned, .. } => self.service.store.release(pinned),
@@ -139,7 +142,7 @@ impl Connection {
         }
     }
 
-    /// Carries out what has arrived.
+    /// Executes the commands that have arrived; returns the server's next step.
     pub fn process(&mut self, now: Now) -> Step {
         loop {
             if self.output.len() >= self.output_limit {
@@ -172,7 +175,7 @@ impl Connection {
         }
     }
 
-    /// Carries out a command. False if more input is needed.
+    /// Executes a command; returns false if more input is needed.
     #[inline]
     fn command(&mut self, now: Now) -> bool {
         let Some(&first) = self.input.get().first() else { return false };
@@ -205,7 +208,7 @@ impl Connection {
         true
     }
 
-    /// A line without end is one that lists keys, or nonsense.
+    /// Handles a line that fills the buffer without an end: it lists keys, or is invalid.
     fn long_line(&mut self) {
         let buffered = self.input.get();
         let spaces = buffered.iter().take_while(|&&c| c == b' ').count();
@@ -235,7 +238,7 @@ impl Connection {
         true
     }
 
-    /// Answers for the next key of a line. False if it is not complete.
+    /// Answers the next key of a line; returns false if the key is not complete.
     #[inline]
     fn next_key(&mut self, keys: Keys, now: Now) -> bool {
         let Self { service, input, output, state, inline_limit, .. } = self;
@@ -341,10 +344,10 @@ impl Drop for Connection {
 }
 
 impl Next<'_> {
-    /// The state after a command that is consumed as a whole; `tail` follows a large value.
+    /// Returns the state after a command that is consumed as a whole; `tail` follows a large value.
     fn into_state(self, tail: &'static [u8]) -> State {
         match self {
-            // The line is consumed already; the others have been dealt with.
+            // The line is consumed already, and the other cases were handled before.
             Self::Done | Self::SkipLine | Self::Keys { .. } | Self::Block(_) => State::Command,
             Self::Swallow(0) => State::Command,
             Self::Swallow(len) => State::Swallow(len),
@@ -354,9 +357,9 @@ impl Next<'_> {
     }
 }
 
-/// Stores a block that is there, or prepares for one that does not fit the buffer together with its command, the first `head`
-/// bytes of what is `buffered`. Says how much of what follows the command is used up; `None` if the block will fit and is not
-/// complete.
+/// Stores a block that has arrived, or prepares for one that does not fit the buffer together with
+/// its command, which is the first `head` bytes of `buffered`. Returns the bytes consumed after the
+/// command; `None` if the block will fit and is not complete.
 fn offer(
     block: &Block,
     line: &[u8],
@@ -404,7 +407,7 @@ fn answer(stored: Stored, reply: Reply, line: &[u8], turn: &mut Turn) {
     }
 }
 
-/// Only lines have what follows a block.
+/// Only the text protocol has an end of line after a block.
 fn bad_chunk(reply: Reply, turn: &mut Turn) {
     if !matches!(reply, Reply::Text { silent: true }) {
         turn.say(BAD_CHUNK);

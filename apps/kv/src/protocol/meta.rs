@@ -1,7 +1,8 @@
 //! Meta commands: `mg`, `ms`, `md`, `ma`, `mn`, `me` (protocol.txt, "Meta Commands").
 //!
-//! A line is a command, a key, for `ms` a length, and flags: single letters, some with a token behind. Flags are looked at
-//! once for what they make the command do ([`Flags::parse`]) and once more for what they want to be told, in their order.
+//! A line is a command, a key, for `ms` a length, and flags: single letters, some followed by a
+//! token. The flags are parsed once for the actions they request ([`Flags::parse`]), and read a
+//! second time for the values they ask to return, in their order.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -12,8 +13,8 @@ use crate::store::{
     Arithmetic, Counted, Delete, Deleted, Expiry, Facts, Get, MAX_KEY, MetaGet, Mode, Now, Put, Stored,
 };
 
-/// Words of a line at most.
-const MOST_WORDS: usize = 19;
+/// Maximum number of words of a line.
+const MAX_META_WORDS: usize = 19;
 /// Longest opaque token.
 const MAX_OPAQUE: usize = 32;
 const TOO_MANY: &str = "CLIENT_ERROR options flags are too long";
@@ -21,7 +22,7 @@ const BAD_TOKEN: &str = "CLIENT_ERROR bad token in command line format";
 const BAD_FLAG: &str = "CLIENT_ERROR invalid or duplicate flag";
 const LONG_OPAQUE: &str = "CLIENT_ERROR opaque token too long";
 
-/// What the flags of a line ask for.
+/// The actions that the flags of a line request.
 struct Flags {
     key: Option<DecodedKey>,
     value: bool,
@@ -40,6 +41,8 @@ struct Flags {
 }
 
 impl Flags {
+    /// Parses the flags of a line.
+    ///
     /// # Errors
     /// The line to answer with.
     fn parse(key: &[u8], words: &[&[u8]], now: Now) -> Result<Self, &'static str> {
@@ -77,7 +80,7 @@ impl Flags {
         error.map_or(Ok(flags), Err)
     }
 
-    /// Takes one flag; false if there is none of that name.
+    /// Applies one flag; returns false if there is none of that name.
     fn take(&mut self, flag: u8, token: &[u8], key: &[u8], now: Now) -> Result<bool, &'static str> {
         let time = || number(token).map(|time| Expiry::decode(time, now)).ok_or(BAD_TOKEN);
         match flag {
@@ -121,7 +124,7 @@ pub(super) fn command<'a>(words: &Words<'a>, turn: &mut Turn) -> Next<'a> {
         return Next::Done;
     };
     let problem =
-        if key.len() > MAX_KEY { Some(BAD_LINE) } else { (words.len() > MOST_WORDS).then_some(TOO_MANY) };
+        if key.len() > MAX_KEY { Some(BAD_LINE) } else { (words.len() > MAX_META_WORDS).then_some(TOO_MANY) };
     if let Some(problem) = problem {
         turn.say(problem);
         return Next::Done;
@@ -139,12 +142,12 @@ fn refuse<'a>(turn: &mut Turn, why: &str) -> Next<'a> {
     Next::Done
 }
 
-/// An opaque token longer than it may be.
+/// Returns true if an opaque token is too long.
 fn long_opaque(words: &[&[u8]]) -> bool {
     words.iter().any(|word| word[0] == b'O' && word.len() > MAX_OPAQUE)
 }
 
-/// Appends a key as it came.
+/// Appends a key in the encoding in which it was received.
 fn push_key(out: &mut Vec<u8>, key: &[u8], binary: bool) {
     out.extend_from_slice(b" k");
     if binary {
@@ -155,7 +158,7 @@ fn push_key(out: &mut Vec<u8>, key: &[u8], binary: bool) {
     }
 }
 
-/// Appends what the flags want to be told even where there is no item.
+/// Appends the values that flags ask to return even without an item.
 fn push_echo(out: &mut Vec<u8>, words: &[&[u8]], key: &[u8], binary: bool) {
     for word in words {
         match word[0] {
@@ -169,7 +172,7 @@ fn push_echo(out: &mut Vec<u8>, words: &[&[u8]], key: &[u8], binary: bool) {
     }
 }
 
-/// Appends what the flags want to be told about an item.
+/// Appends the values that flags ask to return about an item.
 fn push_facts(out: &mut Vec<u8>, words: &[&[u8]], key: &[u8], facts: &Facts) {
     let field = |out: &mut Vec<u8>, name: u8, value: u64| {
         out.extend_from_slice(&[b' ', name]);
@@ -288,9 +291,9 @@ fn set<'a>(words: &Words<'a>, turn: &mut Turn) -> Next<'a> {
 /// Longest block that can be announced.
 const MAX_BLOCK: i32 = i32::MAX - 2;
 
-/// Answers to the block of an `ms` line.
+/// Answers the block of an `ms` line.
 pub(super) fn stored(stored: Stored, line: &[u8], turn: &mut Turn) {
-    // Not when its line is read, which may happen several times until the block is there.
+    // Counted here, because the line may be read several times until the block has arrived.
     turn.service.meta_commands.fetch_add(1, Relaxed);
     let words = Words::of(line);
     let quiet = words[3..].iter().any(|word| word[0] == b'q');
@@ -311,7 +314,7 @@ pub(super) fn stored(stored: Stored, line: &[u8], turn: &mut Turn) {
                 turn.out.extend_from_slice(b" c");
                 push_number(turn.out, version);
             }
-            // As it came: in base64, if it did.
+            // In the received encoding, which may be base64.
             b'k' => {
                 push_key(turn.out, words[1], false);
                 turn.out.extend_from_slice(if binary { b" b" } else { b"" });
@@ -384,7 +387,7 @@ fn arithmetic<'a>(words: &Words<'a>, turn: &mut Turn) -> Next<'a> {
     Next::Done
 }
 
-/// Appends what `ma` answers when it has counted. It tells of no size, flags or uses.
+/// Appends the answer of a successful `ma`, which has no size, client flags or uses.
 fn push_counted(
     out: &mut Vec<u8>,
     value: u64,
@@ -409,7 +412,7 @@ fn push_counted(
     }
 }
 
-/// `me KEY [b]`: what is known about an item.
+/// `me KEY [b]`: returns the facts about an item.
 fn debug(words: &Words, turn: &mut Turn) {
     if !(2..=3).contains(&words.len()) || words[1].len() > MAX_KEY {
         return turn.say(BAD_LINE);

@@ -1,15 +1,15 @@
 //! The protocols, as state machines between two byte buffers: no sockets, no clock.
 //!
 //! ```text
-//! Connection   input buffer, output buffer, what is half received or half sent     connection
-//! text, meta   lines                                                               text, meta, stats, words
-//! binary       packets                                                             binary, packet
-//! a turn       what a command is given, what it wants done next                    turn
-//! udp          datagrams around either                                             udp
+//! Connection   input and output buffers, partly received or sent items   connection
+//! text, meta   lines                                                     text, meta, stats, words
+//! binary       packets                                                   binary, packet
+//! a turn       the input of a command, and its next step                 turn
+//! udp          datagrams around either                                   udp
 //! ```
 //!
-//! What a client sends is hostile: every length is checked before it is used, every buffer has a bound, and nothing it
-//! can send ends more than its own connection.
+//! A client's input is hostile: every length is checked before it is used, every buffer has a
+//! bound, and no input ends more than its own connection.
 
 mod binary;
 mod buffer;

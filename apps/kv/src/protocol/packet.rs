@@ -1,4 +1,4 @@
-//! Headers of the binary protocol: what a request's says, what an answer's is made of.
+//! Headers of the binary protocol: requests are decoded, answers are written.
 
 use crate::store::{MAX_KEY, Mode};
 
@@ -28,14 +28,14 @@ pub(super) struct Header {
     opcode: u8,
     pub key_len: usize,
     pub extras_len: usize,
-    /// Of extras, key and value together.
+    /// Bytes of extras, key and value together.
     pub body_len: usize,
     opaque: [u8; 4],
-    /// Of the item that is meant; 0: any.
+    /// Version of the intended item; 0 means any.
     pub cas: u64,
 }
 
-/// What a request asks for.
+/// The command of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Command {
     Get { key: bool, touch: bool },
@@ -51,7 +51,7 @@ pub(super) enum Command {
 }
 
 impl Header {
-    /// Reads a header, whatever it says.
+    /// Decodes a header without checking it.
     pub fn decode(bytes: &[u8; HEADER]) -> Self {
         let two = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
         let four = |at: usize| [bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]];
@@ -66,7 +66,7 @@ impl Header {
         }
     }
 
-    /// The command, and whether it is quiet.
+    /// Returns the command, and true if it is quiet.
     pub fn command(&self) -> Option<(Command, bool)> {
         use Command::{Count, Delete, Flush, Get, Noop, Quit, Stat, Store, Touch, Version};
         let get = |key, touch| Get { key, touch };
@@ -107,7 +107,7 @@ impl Header {
         })
     }
 
-    /// Whether the lengths are those of the command; extras and key are no longer than the body.
+    /// Returns true if the lengths fit the command; extras and key are no longer than the body.
     pub fn is_valid(&self, command: Command) -> bool {
         let value = self.body_len - self.key_len - self.extras_len;
         let key = (1..=MAX_KEY).contains(&self.key_len);
@@ -123,7 +123,8 @@ impl Header {
         }
     }
 
-    /// Appends an answer's header and the parts of its body that are at hand; `value_len` more bytes follow.
+    /// Appends an answer's header and the available parts of its body; `value_len` more bytes
+    /// follow.
     pub fn answer(&self, out: &mut Vec<u8>, status: u16, cas: u64, parts: [&[u8]; 2], value_len: usize) {
         let [extras, key] = parts;
         let body_len = (extras.len() + key.len() + value_len) as u32;
@@ -138,13 +139,13 @@ impl Header {
         out.extend_from_slice(key);
     }
 
-    /// Success, with a value.
+    /// Appends a success answer with a value.
     pub fn succeed(&self, out: &mut Vec<u8>, cas: u64, value: &[u8]) {
         self.answer(out, status::OK, cas, [&[], &[]], value.len());
         out.extend_from_slice(value);
     }
 
-    /// An error, with its text.
+    /// Appends an error answer with its text.
     pub fn fail(&self, out: &mut Vec<u8>, status: u16) {
         let text = match status {
             status::NOT_FOUND => "Not found",
@@ -160,7 +161,7 @@ impl Header {
         out.extend_from_slice(text.as_bytes());
     }
 
-    /// One statistic; an empty one is the end.
+    /// Appends one statistic; an empty one marks the end.
     pub fn statistic(&self, out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
         self.answer(out, status::OK, 0, [&[], name], value.len());
         out.extend_from_slice(value);

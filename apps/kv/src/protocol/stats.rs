@@ -1,7 +1,7 @@
-//! `stats` and its sub-commands: what people and their tools read.
+//! `stats` and its sub-commands.
 //!
-//! Names are memcached's. What has no meaning here is left out rather than invented; memory is of one class, that of cells of
-//! 128 bytes.
+//! The names are memcached's. Statistics without a meaning here are left out rather than invented;
+//! memory has one class, that of cells of 128 bytes.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -9,15 +9,15 @@ use super::turn::Turn;
 use crate::service::{Service, VERSION};
 use crate::store::{CELL_BYTES, Now, Totals};
 
-/// Connections that are listed at most.
-const MOST_PEERS: usize = 200;
-/// Bytes about a connection at most: three statistics behind 24 bytes each in the binary protocol, with an IPv6 address and
-/// numbers of 20, 20, 20 and 10 digits.
+/// Maximum number of connections listed.
+const MAX_PEERS: usize = 200;
+/// Maximum bytes per connection: three statistics behind 24 bytes each in the binary protocol, with
+/// an IPv6 address and numbers of 20, 20, 20 and 10 digits.
 const PEER: usize = 240;
 /// Longest answer in bytes; the other groups' are shorter than half of it.
-pub(super) const LONGEST: usize = MOST_PEERS * PEER + 1024;
+pub(super) const MAX_LEN: usize = MAX_PEERS * PEER + 1024;
 
-/// Answers to a line, of which `words` are those after `stats`.
+/// Answers a line; `words` are those after `stats`.
 pub(super) fn text(words: &[&[u8]], turn: &mut Turn) {
     let (service, now) = (turn.service, turn.now);
     match words.first().copied().unwrap_or_default() {
@@ -27,7 +27,7 @@ pub(super) fn text(words: &[&[u8]], turn: &mut Turn) {
         }
         b"detail" => return turn.say("CLIENT_ERROR usage: stats detail on|off|dump"),
         b"cachedump" if words.len() < 3 => return turn.say("CLIENT_ERROR bad command line"),
-        // Keys are not listed: that would take locks for as long as a client likes.
+        // Keys are not listed, because that would hold locks for as long as a client likes.
         b"cachedump" => return turn.say("END"),
         _ => {}
     }
@@ -39,10 +39,11 @@ pub(super) fn text(words: &[&[u8]], turn: &mut Turn) {
         }
     });
     turn.say(if known { "END" } else { "ERROR" });
-    debug_assert!(turn.out.len() - before <= LONGEST, "{group:?} tells too much");
+    debug_assert!(turn.out.len() - before <= MAX_LEN, "{group:?} writes too much");
 }
 
-/// Hands all statistics of a group to `take`, by name and value; false if there is no such group.
+/// Calls `take` for each statistic of a group, with name and value; returns false if there is no
+/// such group.
 pub(super) fn each(group: &[u8], service: &Service, now: Now, mut take: impl FnMut(&str, &str)) -> bool {
     let take = &mut take;
     match group {
@@ -209,7 +210,7 @@ fn slabs(service: &Service, now: Now, take: &mut dyn FnMut(&str, &str)) {
 }
 
 fn connections(service: &Service, now: Now, take: &mut dyn FnMut(&str, &str)) {
-    for (number, peer) in service.peers(MOST_PEERS) {
+    for (number, peer) in service.peers(MAX_PEERS) {
         take(&format!("{number}:addr"), &format!("tcp:{}", peer.address));
         take(&format!("{number}:state"), "conn_read");
         let idle = now.seconds.saturating_sub(peer.last.load(Relaxed));

@@ -1,7 +1,9 @@
-//! The text protocol: lines and data blocks (protocol.txt, "Commands"). Meta commands are in [`super::meta`].
+//! The text protocol: lines and data blocks (protocol.txt, "Commands"). Meta commands are in
+//! [`super::meta`].
 //!
-//! Decides what a line means and writes answers; buffering is [`super::connection`]'s. Error strings are memcached's. A line
-//! that ends with `noreply` silences even errors, as there, except that of a command that does not exist.
+//! Owns the meaning of lines and writes answers; [`super::connection`] buffers. Error strings are
+//! memcached's. A line that ends with `noreply` silences even errors, as in memcached, except that
+//! of an unknown command.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -15,14 +17,14 @@ use crate::store::{Arithmetic, Counted, Delete, Deleted, Expiry, Get, MAX_KEY, M
 const NOT_NUMERIC: &str = "CLIENT_ERROR cannot increment or decrement non-numeric value";
 const BAD_EXPTIME: &str = "CLIENT_ERROR invalid exptime argument";
 
-/// Answers with one line unless the client wants none.
+/// Answers with one line unless the client requested silence.
 fn say_unless(turn: &mut Turn, silent: bool, line: &str) {
     if !silent {
         turn.say(line);
     }
 }
 
-/// Carries out a line, without its end.
+/// Executes a line, given without its end.
 #[inline]
 pub(super) fn command<'a>(line: &'a [u8], turn: &mut Turn) -> Next<'a> {
     // The most frequent command, without looking at each of its words twice.
@@ -73,12 +75,13 @@ fn simple(name: &[u8], words: &[&[u8]], turn: &mut Turn) {
     }
 }
 
-/// Whether the last word asks for silence.
+/// Returns true if the last word asks for silence.
 fn noreply(words: &[&[u8]]) -> bool {
     words.last() == Some(&&b"noreply"[..])
 }
 
-/// Looks at the length of all keys in advance, so that the answer to a wrong line is an error and nothing else.
+/// Handles a retrieval. Checks the lengths of all keys first, so that the answer to an invalid line
+/// is only an error.
 fn get<'a>(line: &'a [u8], turn: &mut Turn, with_cas: bool) -> Next<'a> {
     let mut words = line.split(|&c| c == b' ').filter(|word| !word.is_empty());
     words.next();
@@ -193,7 +196,7 @@ fn block<'a>(words: &Words<'a>, turn: &mut Turn, put: impl FnOnce(u32, Expiry) -
 /// Longest data block that can be announced.
 const MAX_BLOCK: i32 = i32::MAX - 2;
 
-/// Answers to a block.
+/// Answers a storing command.
 pub(super) fn stored(stored: Stored, silent: bool, turn: &mut Turn) {
     let line = match stored {
         Stored::Stored { .. } => "STORED",
@@ -206,7 +209,7 @@ pub(super) fn stored(stored: Stored, silent: bool, turn: &mut Turn) {
     say_unless(turn, silent, line);
 }
 
-/// `delete KEY [0] [noreply]`; the 0 is what is left of a time that once could be given.
+/// `delete KEY [0] [noreply]`; the 0 is the remainder of a time argument that was once allowed.
 fn delete(words: &[&[u8]], turn: &mut Turn) {
     if !(2..=4).contains(&words.len()) {
         return turn.say("ERROR");
@@ -250,7 +253,7 @@ fn arithmetic(words: &[&[u8]], turn: &mut Turn, up: bool) {
             turn.out.extend_from_slice(b"\r\n");
         }
         Counted::Value(..) => {}
-        // No version was asked for.
+        // The command names no version.
         Counted::NotFound | Counted::Exists => say_unless(turn, silent, "NOT_FOUND"),
         Counted::NotNumeric => say_unless(turn, silent, NOT_NUMERIC),
         Counted::NoMemory => say_unless(turn, silent, "SERVER_ERROR out of memory"),
@@ -287,7 +290,7 @@ fn flush_all(words: &[&[u8]], turn: &mut Turn) {
     }
 }
 
-/// `verbosity LEVEL [noreply]`: kept and shown, and without effect.
+/// `verbosity LEVEL [noreply]`: stored and shown, without effect.
 fn verbosity(words: &[&[u8]], turn: &mut Turn) {
     if !(2..=3).contains(&words.len()) {
         return turn.say("ERROR");

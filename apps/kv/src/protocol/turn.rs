@@ -1,4 +1,5 @@
-//! Between a connection and the commands of any protocol: what a command is given, and what it wants done next.
+//! The interface between a connection and the commands of any protocol: a command's input and its
+//! next step.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -7,7 +8,7 @@ use super::packet::Header;
 use crate::service::Service;
 use crate::store::{Expiry, Now, Pinned, Put};
 
-/// What a command sees besides its own bytes.
+/// The input of a command besides its own bytes.
 pub(super) struct Turn<'a> {
     pub service: &'a Service,
     pub out: &'a mut Vec<u8>,
@@ -17,7 +18,8 @@ pub(super) struct Turn<'a> {
 }
 
 impl Turn<'_> {
-    /// Flushes all items `delay` seconds from now, or at a Unix time. False if that is forbidden.
+    /// Flushes all items `delay` seconds from now, or at a Unix time; returns false if that is
+    /// forbidden.
     pub fn flush(&mut self, delay: i64) -> bool {
         if !self.service.settings.flush {
             return false;
@@ -35,7 +37,7 @@ impl Turn<'_> {
     }
 }
 
-/// What the keys of a line are asked for.
+/// The command that the keys of a line belong to.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Keys {
     pub with_cas: bool,
@@ -54,7 +56,7 @@ pub(super) enum Reply {
 }
 
 impl Reply {
-    /// What follows the block.
+    /// Returns the bytes that follow the block.
     pub fn tail(self) -> &'static [u8] {
         match self {
             Self::Text { .. } | Self::Meta => b"\r\n",
@@ -63,17 +65,17 @@ impl Reply {
     }
 }
 
-/// A block of data that is to be stored.
+/// A block of data to be stored.
 pub(super) struct Block<'a> {
     pub key: &'a [u8],
-    /// The key, if it came in base64.
+    /// The key, if it was received in base64.
     pub decoded: Option<DecodedKey>,
     pub len: usize,
     pub put: Put,
     pub reply: Reply,
 }
 
-/// What follows a command.
+/// The step after a command.
 #[expect(
     clippy::large_enum_variant,
     reason = "it lives for a moment, on the stack; a key in base64 makes it large"
@@ -86,7 +88,7 @@ pub(super) enum Next<'a> {
         keys: Keys,
     },
     Block(Block<'a>),
-    /// So many bytes that mean nothing.
+    /// The number of bytes to discard.
     Swallow(usize),
     /// A large value.
     Send(Pinned),

@@ -1,8 +1,9 @@
 //! Datagrams around either protocol (protocol.txt, "UDP protocol").
 //!
-//! Each datagram is a complete conversation: its commands are carried out, and all their answers together are one message
-//! in as many datagrams as it takes. Requests of several datagrams are dropped without an answer, as memcached 1.6 does, and so
-//! are datagrams too short for a header, and commands that are not complete.
+//! Each datagram is a complete conversation: its commands are executed, and all their answers form
+//! one message in as many datagrams as necessary. Requests of several datagrams are dropped without
+//! an answer, as in memcached 1.6, and so are datagrams too short for a header, and incomplete
+//! commands.
 
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use crate::store::Now;
 pub const MAX_DATAGRAM: usize = 1400;
 const HEADER: usize = 8;
 const PAYLOAD: usize = MAX_DATAGRAM - HEADER;
-/// Answers beyond an item of the largest size: the rest of what a datagram asks for.
+/// Bytes of answers beyond an item of the largest size.
 const BESIDES: usize = 64 << 10;
 const TOO_LONG: &[u8] = b"SERVER_ERROR out of memory writing get response\r\n";
 
@@ -27,7 +28,7 @@ pub struct UdpServer {
 }
 
 impl UdpServer {
-    /// For `service`.
+    /// Creates a server for `service`.
     #[must_use]
     pub fn new(service: &Arc<Service>) -> Self {
         let most = (usize::from(u16::MAX) - 1) * PAYLOAD;
@@ -36,8 +37,8 @@ impl UdpServer {
         Self { connection, datagram: Vec::with_capacity(MAX_DATAGRAM), limit }
     }
 
-    /// Carries out what is in `request` and hands the datagrams to be sent back to `send`, in their order. An answer longer
-    /// than the largest item and 64 KiB is replaced by an error.
+    /// Executes the commands in `request` and passes the answer's datagrams to `send` in order. An
+    /// answer longer than the largest item and 64 KiB is replaced by an error.
     pub fn handle(&mut self, request: &[u8], now: Now, mut send: impl FnMut(&[u8])) {
         let Some((header, commands)) = request.split_first_chunk::<HEADER>() else { return };
         let [id0, id1, _, _, total0, total1, _, _] = *header;
@@ -47,16 +48,18 @@ impl UdpServer {
         let complete = self.carry_out(commands, now) && self.connection.output().len() <= self.limit;
         let answer = if complete { self.connection.output() } else { TOO_LONG };
         Self::send(&mut self.datagram, answer, [id0, id1], &mut send);
-        // At once: what an incomplete command keeps of the store is not kept until the next datagram.
+        // Reset now, so that an incomplete command does not hold memory of the store until the next
+        // datagram.
         self.connection.reset();
     }
 
-    /// Hands the commands to the connection, which is as new. False if they are answered with more than it gathers.
+    /// Passes the commands to the connection, which is in its initial state. Returns false if the
+    /// answers exceed its limit.
     fn carry_out(&mut self, mut commands: &[u8], now: Now) -> bool {
         while !commands.is_empty() {
             let space = self.connection.space();
             if space.is_empty() {
-                // A command that waits for more than there is room for: not complete.
+                // A command that needs more than there is room for is not complete.
                 break;
             }
             let len = commands.len().min(space.len());

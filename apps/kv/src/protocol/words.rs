@@ -1,6 +1,7 @@
-//! Lines of the text protocol: their words, and the errors that all commands share, word for word memcached's.
+//! Lines of the text protocol: their words, and the errors that all commands share, in memcached's
+//! wording.
 
-/// Words of a line that are looked at.
+/// Maximum number of words of a line that are used.
 const MAX_WORDS: usize = 24;
 pub(super) const BAD_LINE: &str = "CLIENT_ERROR bad command line format";
 pub(super) const TOO_LARGE: &str = "SERVER_ERROR object too large for cache";
@@ -14,7 +15,7 @@ pub(super) struct Words<'a> {
 }
 
 impl<'a> Words<'a> {
-    /// Splits at spaces; further words than [`MAX_WORDS`] are left out.
+    /// Splits at spaces; drops words beyond [`MAX_WORDS`].
     #[inline]
     pub fn of(line: &'a [u8]) -> Self {
         let mut words: [&[u8]; MAX_WORDS] = [&[]; MAX_WORDS];

@@ -1,7 +1,9 @@
-//! Servers: one thread per connection, on [Tailwater](user_threads) or on the [kernel's sockets](kernel).
+//! Servers: one thread per connection, on [Tailwater](user_threads) or on the
+//! [kernel's sockets](kernel).
 //!
-//! Owns all that both do: the threads, the life of a connection, the clock, the crawler's pace, over the few calls that the two
-//! kinds of threads and sockets have in common (`System`). A connection that misbehaves, or whose client is gone, ends alone.
+//! Owns what both share: the threads, the life of a connection, the clock, and the crawler's pace,
+//! over the few calls that the two kinds of threads and sockets have in common (`System`). A
+//! connection that misbehaves, or whose client is gone, ends alone.
 
 pub mod kernel;
 mod system;
@@ -18,9 +20,9 @@ use crate::service::{Registered, Service};
 use crate::store::{Crawl, Now};
 use system::System;
 
-/// What a client is told that comes when there are too many; memcached's words.
+/// Answer to a client that exceeds the connection limit, in memcached's words.
 const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
-/// Longest datagram received: any.
+/// Size of the receive buffer: the longest possible datagram.
 const MAX_REQUEST: usize = 64 << 10;
 /// Pause after a failure to accept, which is a lack of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
@@ -29,16 +31,16 @@ const CRAWL_PAUSE: Duration = Duration::from_millis(100);
 /// Time for a round over all items.
 const CRAWL_ROUND: Duration = Duration::from_secs(60);
 
-/// Where a server listens, once it does.
+/// Addresses on which a server listens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Listening {
-    /// With the port the system chose, if it was to.
+    /// The TCP address, with the port that the system chose if none was given.
     pub tcp: SocketAddr,
-    /// If there is a UDP port.
+    /// The UDP address, if there is one.
     pub udp: Option<SocketAddr>,
 }
 
-/// Tells the second. Cheap to copy; all threads of a server use the same.
+/// Clock of whole seconds. Cheap to copy; all threads of a server use the same.
 #[derive(Debug, Clone, Copy)]
 pub struct Clock {
     start: Instant,
@@ -46,14 +48,14 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// A clock whose first second is now.
+    /// Returns a clock whose first second is now.
     #[must_use]
     pub fn start() -> Self {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         Self { start: Instant::now(), start_unix: unix as i64 - i64::from(Now::FIRST) }
     }
 
-    /// The present second.
+    /// Returns the present second.
     #[must_use]
     pub fn now(&self) -> Now {
         let seconds = u32::try_from(self.start.elapsed().as_secs()).unwrap_or(u32::MAX);
@@ -89,7 +91,8 @@ fn accept<S: System>(service: &Arc<Service>, listener: &S::Listener, clock: Cloc
             continue;
         };
         let Some(registered) = service.register(address, clock.now()) else {
-            // The words fit the buffer of a new connection, so this does not wait; who does not read them has gone.
+            // The answer fits the buffer of a new connection, so this does not wait; a client that
+            // does not read it has gone.
             let _ = stream.write_all(TOO_MANY);
             continue;
         };
@@ -109,7 +112,7 @@ fn accept<S: System>(service: &Arc<Service>, listener: &S::Listener, clock: Cloc
 fn serve_udp<S: System>(service: &Arc<Service>, socket: &S::Datagrams, clock: Clock) -> ! {
     let (mut server, mut request) = (UdpServer::new(service), vec![0; MAX_REQUEST]);
     loop {
-        // Errors tell of earlier answers that reached nobody.
+        // Errors report earlier answers that were not delivered.
         let Ok((len, client)) = S::recv_from(socket, &mut request) else { continue };
         service.bytes_read.fetch_add(len as u64, Relaxed);
         server.handle(&request[..len], clock.now(), |datagram| {
@@ -152,14 +155,15 @@ fn serve(stream: &mut (impl Read + Write), service: &Arc<Service>, registered: &
     }
 }
 
-/// Counts a connection that ends with `error`: the client sent or took nothing for too long, or is gone.
+/// Counts a connection that ends with `error`: the client was idle for too long, or is gone.
 fn count_end(error: &io::Error, service: &Service) {
     if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) {
         service.idle_kicks.fetch_add(1, Relaxed);
     }
 }
 
-/// Time after which a connection is closed that sends nothing, or takes nothing of its answers.
+/// Returns the time after which a connection is closed that sends nothing, or does not read its
+/// answers.
 fn idle_timeout(service: &Service) -> Option<Duration> {
     let seconds = service.settings.idle_timeout;
     (seconds > 0).then(|| Duration::from_secs(seconds.into()))

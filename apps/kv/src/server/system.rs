@@ -1,47 +1,53 @@
-//! What a server needs of threads and sockets, Tailwater's or the kernel's.
+//! The threads and sockets that a server needs, Tailwater's or the kernel's.
 //!
-//! Owns no behaviour: each function is the call of the same name. Waiting in one blocks the thread that called it, whichever
-//! kind that is.
+//! Owns no behaviour: each function is the call of the same name. A call that waits blocks the
+//! calling thread, of either kind.
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::time::Duration;
 
+/// Stack of a kernel thread, in bytes; a connection's uses a few kibibytes.
+const STACK: usize = 128 << 10;
+
 /// Threads, and sockets that block them.
 pub trait System: Sized + 'static {
-    /// Listens for connections.
+    /// A socket that listens for connections.
     type Listener: Send;
     /// A TCP connection.
     type Stream: Read + Write + Send;
     /// A UDP socket.
     type Datagrams: Send + Sync;
 
-    /// Starts a thread that nobody waits for.
+    /// Starts a detached thread.
     fn spawn(name: &str, main: impl FnOnce() + Send + 'static) -> io::Result<()>;
 
-    /// Waits.
+    /// Blocks the thread for `time`.
     fn sleep(time: Duration);
 
-    /// A listener there, and its address with the port that the system chose if it was to.
+    /// Listens on `address`; returns the listener and its address, with the port that the system
+    /// chose if none was given.
     fn listen(address: (&str, u16)) -> io::Result<(Self::Listener, SocketAddr)>;
 
-    /// The next connection, and whose it is.
+    /// Returns the next connection and its client's address.
     fn accept(listener: &Self::Listener) -> io::Result<(Self::Stream, SocketAddr)>;
 
-    /// Has a connection send at once what is written, and a read or write of it fail after `timeout` without a byte.
+    /// Configures a connection to send written bytes at once, and to fail a read or write after
+    /// `timeout` without a byte.
     fn prepare(stream: &Self::Stream, timeout: Option<Duration>) -> io::Result<()>;
 
-    /// A socket there, and its address.
+    /// Binds a socket to `address`; returns the socket and its address.
     fn bind(address: (&str, u16)) -> io::Result<(Self::Datagrams, SocketAddr)>;
 
-    /// The next datagram, and from whom.
+    /// Returns the length of the next datagram and its sender's address.
     fn recv_from(socket: &Self::Datagrams, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)>;
 
     /// Sends a datagram.
     fn send_to(socket: &Self::Datagrams, data: &[u8], to: SocketAddr) -> io::Result<usize>;
 }
 
-/// A [`System`] of the `net` and the `thread` of a crate, whose threads are built as said.
+/// Implements [`System`] by the `net` and `thread` modules of a crate, with threads from the given
+/// builder.
 macro_rules! systems {
     ($($(#[$doc:meta])* $name:ident: $root:ident, $builder:expr;)*) => {$(
         $(#[$doc])*
@@ -100,5 +106,5 @@ systems! {
     /// User threads on sockets of the runtime's own network stack.
     Tailwater: tailwater, tailwater::thread::Builder::new();
     /// The kernel's threads and sockets.
-    Kernel: std, std::thread::Builder::new().stack_size(super::kernel::STACK);
+    Kernel: std, std::thread::Builder::new().stack_size(STACK);
 }

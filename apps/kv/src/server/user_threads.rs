@@ -1,8 +1,9 @@
 //! The store on Tailwater: user threads on sockets of the runtime's own network stack.
 //!
-//! A user thread per connection: it waits in `read` without holding a core, and the runtime steals it like any other. Every
-//! socket call is a poll point, and between two of them lies at most a batch of requests that fit a connection's buffers. The
-//! service runs until its process ends: the IOKernel takes back what a process held.
+//! A user thread per connection: it waits in `read` without holding a core, and the runtime steals
+//! it like any other. Every socket call is a poll point, and between two of them lies at most a
+//! batch of requests that fit a connection's buffers. The service runs until its process ends: the
+//! IOKernel takes back what a process held.
 
 use std::io;
 use std::sync::Arc;
@@ -11,11 +12,11 @@ use super::system::Tailwater;
 use super::{Clock, Listening};
 use crate::service::Service;
 
-/// Opens the ports that the service's settings name and serves on them until the process ends. Call it on
-/// a user thread.
+/// Opens the ports that the service's settings name and serves on them until the process ends. Call
+/// it on a user thread.
 ///
 /// # Errors
-/// When an address is taken or not ours, or no thread can be started.
+/// If an address is in use or not local, or no thread can be started.
 pub fn start(service: &Arc<Service>, clock: Clock) -> io::Result<Listening> {
     super::start::<Tailwater>(service, clock)
 }

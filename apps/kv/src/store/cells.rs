@@ -1,29 +1,31 @@
 //! Memory of one shard: cells of 128 bytes, linked into chains; an item is a chain.
 //!
-//! Why neither slab classes nor segments: classes of different sizes leave memory in the wrong class when sizes change, and
-//! need many pages per shard to begin with; segments give up the order of use within them. With one size there is no
-//! fragmentation but the end of an item's last cell, every item can take the place of every other, and the limit is exact:
-//! cells are taken from one reservation that never grows. The price is that a large value is copied in pieces of 124 bytes.
+//! Why neither slab classes nor segments: classes of different sizes leave memory in the wrong
+//! class when sizes change, and need many pages per shard to begin with; segments give up the order
+//! of use within them. With one size the only fragmentation is the end of an item's last cell, any
+//! item can take any other's place, and the limit is exact: cells are taken from one reservation
+//! that never grows. The price is that a large value is copied in pieces of 124 bytes.
 //!
-//! Owns the cells, the list of free ones and the positions within chains. Never looks at what the fields of an item mean.
-//! The reservation is virtual memory; a cell costs real memory from its first use on.
+//! Owns the cells, the free list and the positions within chains. It never interprets an item's
+//! fields. The reservation is virtual memory; a cell costs real memory from its first use on.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// No cell.
+/// Marks the absence of a cell.
 pub(super) const NONE: u32 = u32::MAX;
 /// Bytes of a cell: two cache lines.
 pub(super) const CELL: usize = 128;
 /// Bytes of an item's first cell before those of its key.
 pub(super) const HEADER: usize = 50;
-/// Where key and value begin.
+/// Offset of key and value in the first cell.
 const FIRST_AT: usize = HEADER;
-/// Bytes of them in the first cell.
+/// Bytes of key and value in the first cell.
 const FIRST: usize = CELL - HEADER;
-/// Where they begin in the other cells: after the link.
+/// Offset of data in the other cells, after the link.
 const REST_AT: usize = 4;
 
-/// A cell. All fields but `next` are those of an item, in its first cell; further cells hold data in their place.
+/// A cell. All fields but `next` are those of an item, in its first cell; further cells hold data
+/// in their place.
 #[derive(Clone, IntoBytes, FromBytes, KnownLayout, Immutable)]
 #[repr(C, align(64))]
 pub(super) struct Cell {
@@ -36,7 +38,7 @@ pub(super) struct Cell {
     pub older: u32,
     /// Unique number of this version.
     pub cas: u64,
-    /// The client's.
+    /// The client's flags.
     pub flags: u32,
     /// See `Expiry`.
     pub expiry: u32,
@@ -45,7 +47,7 @@ pub(super) struct Cell {
     pub value_len: u32,
     /// Low half of the key's hash.
     pub hash: u32,
-    /// Which flush this item has outlived.
+    /// Flush epoch in which the item was linked.
     pub epoch: u16,
     /// Connections that read or write this item piece by piece.
     pub pins: u16,
@@ -65,7 +67,7 @@ pub(super) struct Cursor {
 }
 
 impl Cursor {
-    /// Before the key.
+    /// Returns the position before the key.
     pub fn start(item: u32) -> Self {
         Self { cell: item, at: FIRST_AT }
     }
@@ -73,37 +75,61 @@ impl Cursor {
 
 /// All cells of a shard.
 pub(super) struct Cells {
-    /// Those used at least once; its capacity is the limit.
+    /// Cells used at least once; the capacity is the limit.
     cells: Vec<Cell>,
     limit: usize,
     free: u32,
     free_len: usize,
 }
 
-/// Cells of an item with so many bytes of key and value.
+/// Bits of an item's `state`.
+pub(super) mod state {
+    /// In the table.
+    pub const LINKED: u8 = 1;
+    /// In the protected list, or to return to it.
+    pub const PROTECTED: u8 = 2;
+    /// Used since it was put in its place in the order of use.
+    pub const ACTIVE: u8 = 4;
+    /// Used since it was stored.
+    pub const FETCHED: u8 = 8;
+    /// Invalidated by a meta command.
+    pub const STALE: u8 = 16;
+    /// A client has been asked to renew it (flag R).
+    pub const TOKEN_SENT: u8 = 32;
+    /// Its key was received in base64 and is returned so.
+    pub const BINARY_KEY: u8 = 64;
+}
+
+/// Returns the number of cells of an item with `bytes` of key and value.
 pub(super) fn cells_of(bytes: usize) -> usize {
     1 + bytes.saturating_sub(FIRST).div_ceil(CELL - REST_AT)
 }
 
 impl Cells {
-    /// Room for `limit` cells; `None` if the system refuses the address space.
+    /// Returns the number of cells of an item.
+    pub fn size(&self, item: u32) -> usize {
+        let item = self.get(item);
+        cells_of(usize::from(item.key_len) + item.value_len as usize)
+    }
+
+    /// Reserves memory for `limit` cells; `None` if the system refuses the address space.
     pub fn new(limit: usize) -> Option<Self> {
         let mut cells = Vec::new();
         cells.try_reserve_exact(limit).ok()?;
         Some(Self { cells, limit, free: NONE, free_len: 0 })
     }
 
-    /// Cells that no item has.
+    /// Returns the number of free cells.
     pub fn free(&self) -> usize {
         self.limit - self.cells.len() + self.free_len
     }
 
-    /// Cells there are.
+    /// Returns the number of cells.
     pub fn limit(&self) -> usize {
         self.limit
     }
 
-    /// Cells that were ever used.
+    /// Returns the number of cells ever used.
     pub fn touched(&self) -> usize {
         self.cells.len()
     }
@@ -118,7 +144,7 @@ impl Cells {
         &mut self.cells[cell as usize]
     }
 
-    /// A chain of `len` cells, at least 1 and at most [`free`](Self::free).
+    /// Returns a chain of `len` cells, at least 1 and at most [`free`](Self::free).
     pub fn take(&mut self, len: usize) -> u32 {
         let first = self.take_one();
         let mut last = first;
@@ -143,7 +169,7 @@ impl Cells {
         cell
     }
 
-    /// Gives a chain back.
+    /// Frees a chain.
     pub fn give(&mut self, first: u32) {
         let (mut last, mut len) = (first, 1);
         while self.get(last).next != NONE {
@@ -155,7 +181,7 @@ impl Cells {
         self.free_len += len;
     }
 
-    /// Copies `bytes` to the cursor's place, which moves behind them. They fit the item.
+    /// Copies `bytes` to the cursor's position and moves it behind them. They fit the item.
     #[inline]
     pub fn write(&mut self, cursor: &mut Cursor, mut bytes: &[u8]) {
         while !bytes.is_empty() {
@@ -167,7 +193,8 @@ impl Cells {
         }
     }
 
-    /// Hands `len` bytes from the cursor's place on to `take`, in pieces, and moves behind them.
+    /// Passes `len` bytes from the cursor's position to `take`, in pieces, and moves it behind
+    /// them.
     #[inline]
     pub fn read(&self, cursor: &mut Cursor, mut len: usize, mut take: impl FnMut(&[u8])) {
         while len > 0 {
@@ -188,7 +215,7 @@ impl Cells {
         }
     }
 
-    /// From the end of a cell to the beginning of the next.
+    /// Moves the cursor from the end of a cell to the beginning of the next.
     #[inline]
     fn turn(&self, cursor: &mut Cursor) {
         if cursor.at == CELL {
@@ -208,7 +235,7 @@ impl Cells {
         }
     }
 
-    /// Whether the bytes from the item's beginning are `bytes`.
+    /// Returns true if the bytes from the item's beginning are `bytes`.
     #[inline]
     pub fn starts_with(&self, item: u32, bytes: &[u8]) -> bool {
         if bytes.len() <= FIRST {

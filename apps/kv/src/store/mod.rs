@@ -2,22 +2,26 @@
 //!
 //! ```text
 //! Store       shards, each under its own lock; sums, flush, crawl        mod
-//! Locked      one key's shard, locked: what commands do                  read, write
+//! Locked      one key's shard, locked: the commands                      read, write
 //! Filling     an item that arrives piece by piece; Pinned, one that      transfer
 //!             leaves so
 //! Shard       hash table, epochs of flush_all, pins                      shard
-//!             order of use, and who makes way                            evict
+//!             eviction                                                   evict
+//! Order       lists in the order of use                                  order
 //! Cells       memory                                                     cells
 //! ```
 //!
-//! It knows no socket, no protocol and no clock: the present second is an argument, and so is the secret of its hash
-//! function. Meanings are memcached 1.6's (protocol.txt): each method says which command it is.
+//! It has no socket, protocol or clock: the present second is an argument, and so is the secret of
+//! its hash function. The semantics are memcached 1.6's (protocol.txt): each method names its
+//! command.
 //!
-//! Memory: a store of `bytes` reserves that much address space at its beginning and never allocates again. Cells and hash
-//! tables together stay within `bytes`; what a client sends or receives piece by piece lies in cells too.
+//! Memory: a store of `bytes` reserves that much address space at its creation and never allocates
+//! again. Cells and hash tables together stay within `bytes`; items that clients send or receive
+//! piece by piece are in cells too.
 
 mod cells;
 mod evict;
+mod order;
 mod read;
 mod shard;
 mod stats;
@@ -48,21 +52,22 @@ use shard::Shard;
 pub const MAX_KEY: usize = 250;
 /// Bytes of memory come in cells of this size.
 pub const CELL_BYTES: usize = CELL;
-/// Shards at most.
+/// Maximum number of shards.
 const MAX_SHARDS: usize = 64;
-/// A shard holds at least so many items of the largest size.
+/// Items of the largest size that a shard holds at least.
 const LARGEST_PER_SHARD: usize = 8;
 
-/// What a store is made of.
+/// The configuration of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Config {
-    /// Memory for items and hash tables, in bytes; at least twice `max_item` and at least [`Config::MIN_MEMORY`].
+    /// Memory for items and hash tables, in bytes; at least twice `max_item` and at least
+    /// [`Config::MIN_MEMORY`].
     pub memory: usize,
-    /// Most bytes of an item's key, value and header together; 1 KiB to 1 GiB.
+    /// Maximum bytes of an item's key, value and header together; 1 KiB to 1 GiB.
     pub max_item: usize,
-    /// Whether items make way for others when memory is full; otherwise storing fails then.
+    /// True if items make way for others when memory is full; otherwise storing fails then.
     pub evict: bool,
-    /// Secret of the hash function, so that nobody can choose keys that collide.
+    /// Secret of the hash function, so that clients cannot choose keys that collide.
     pub secret: [u64; 2],
 }
 
@@ -73,7 +78,7 @@ impl Config {
     pub const ITEM_BOUNDS: std::ops::RangeInclusive<usize> = 1 << 10..=1 << 30;
 }
 
-/// Why there is no store.
+/// Why a store was not created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
     /// Items would not fit.
@@ -89,8 +94,8 @@ pub enum ConfigError {
     /// The largest item is out of bounds.
     #[error("items of up to {0} bytes are not possible; the limit is between 1 KiB and 1 GiB")]
     ItemSize(usize),
-    /// The system refuses.
-    #[error("the system gives no {0} bytes of address space")]
+    /// The system refused the memory.
+    #[error("the system has no {0} bytes of address space")]
     NoMemory(usize),
 }
 
@@ -98,7 +103,8 @@ pub enum ConfigError {
 pub struct Store {
     shards: Box<[Mutex<Shard>]>,
     config: Config,
-    /// Numbers of versions given out. Relaxed: only that they differ matters, and that they grow under one lock.
+    /// The last version number issued. Relaxed, because numbers must only differ, and grow under
+    /// one lock.
     last_cas: AtomicU64,
 }
 
@@ -109,10 +115,10 @@ impl std::fmt::Debug for Store {
 }
 
 impl Store {
-    /// An empty store.
+    /// Creates an empty store.
     ///
     /// # Errors
-    /// When `config` is out of bounds, or the address space cannot be had.
+    /// If `config` is out of bounds, or the address space cannot be reserved.
     pub fn new(config: Config) -> Result<Self, ConfigError> {
         let Config { memory, max_item, .. } = config;
         if !Config::ITEM_BOUNDS.contains(&max_item) {
@@ -122,7 +128,7 @@ impl Store {
             return Err(ConfigError::TooSmall { memory, max_item });
         }
         let shards = (memory / max_item / LARGEST_PER_SHARD).clamp(1, MAX_SHARDS);
-        // The largest power of two that is not larger.
+        // The largest power of two that is not greater.
         let shards = (shards + 1).next_power_of_two() / 2;
         let shard = || Some(Mutex::new(Shard::new(memory / shards, config.evict)?));
         let shards: Option<_> = (0..shards).map(|_| shard()).collect();
@@ -130,19 +136,19 @@ impl Store {
         Ok(Self { shards, config, last_cas: AtomicU64::new(0) })
     }
 
-    /// What it was made of.
+    /// Returns the configuration.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// Whether an item with such a key and value may be stored at all.
+    /// Returns true if an item with such a key and value may be stored at all.
     #[must_use]
     pub fn fits(&self, key_len: usize, value_len: usize) -> bool {
         value_len <= self.config.max_item && cells::HEADER + key_len + value_len <= self.config.max_item
     }
 
-    /// The shard of `key`, locked, for one command.
+    /// Returns the shard of `key`, locked, for one command.
     ///
     /// # Panics
     /// If the key is longer than [`MAX_KEY`].
@@ -158,7 +164,8 @@ impl Store {
         Locked { shard: self.shard(index), store: self, key, hash: hash as u32, index, now }
     }
 
-    /// A panic with a lock held would be a bug in this module; other connections go on.
+    /// Locks a shard. A panic with a lock held would be a defect of this module; other connections
+    /// continue.
     #[inline]
     fn shard(&self, index: usize) -> MutexGuard<'_, Shard> {
         self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
@@ -168,18 +175,18 @@ impl Store {
         (0..self.shards.len()).map(|index| self.shard(index))
     }
 
-    /// Number of a new version.
+    /// Returns the number of a new version.
     #[inline]
     fn next_cas(&self) -> u64 {
         self.last_cas.fetch_add(1, Relaxed) + 1
     }
 
-    /// All items stored until now, or until the second `at` begins, are over then (`flush_all`).
+    /// Expires all items stored until now, or until the second `at` begins (`flush_all`).
     pub fn flush(&self, at: Option<u32>, now: Now) {
         self.each().for_each(|mut shard| shard.flush(at, now));
     }
 
-    /// Sums over all shards.
+    /// Returns the sums over all shards.
     #[must_use]
     pub fn totals(&self, now: Now) -> Totals {
         let mut totals = Totals::default();
@@ -191,21 +198,23 @@ impl Store {
             totals.cells += shard.cells.limit() as u64;
             totals.free_cells += shard.cells.free() as u64;
             totals.pinned_cells += shard.pinned_cells as u64;
-            totals.protected += shard.lists[evict::PROTECTED].items;
-            totals.age = totals.age.max(shard.age(evict::PROBATION, now));
-            totals.protected_age = totals.protected_age.max(shard.age(evict::PROTECTED, now));
+            totals.protected += shard.order.list(order::PROTECTED).items;
+            totals.age = totals.age.max(shard.order.age(&shard.cells, order::PROBATION, now));
+            totals.protected_age =
+                totals.protected_age.max(shard.order.age(&shard.cells, order::PROTECTED, now));
             totals.buckets += shard.buckets() as u64;
         }
         totals
     }
 
-    /// Counts from zero again (`stats reset`).
+    /// Resets the counters (`stats reset`).
     pub fn reset_counters(&self) {
         self.each().for_each(|mut shard| shard.counters = Counters::default());
     }
 
-    /// Numbers of living items by the bytes they take, in ascending order: cells of 128 bytes (`stats sizes`). More than 64 cells
-    /// are rounded up, by less than a sixteenth, so there are at most some hundred sizes.
+    /// Returns the number of living items by their size, ascending: cells of 128 bytes
+    /// (`stats sizes`). Sizes of more than 64 cells are rounded up, by less than a sixteenth, so
+    /// there are at most some hundred.
     #[must_use]
     pub fn sizes(&self, now: Now) -> std::collections::BTreeMap<usize, u64> {
         let mut sizes = std::collections::BTreeMap::new();
@@ -217,7 +226,7 @@ impl Store {
                 for item in (first..buckets.min(first + CRAWL)).flat_map(|bucket| shard.bucket_items(bucket))
                 {
                     if shard.death(item, now).is_none() {
-                        *sizes.entry(rounded(shard.size(item)) * CELL).or_default() += 1;
+                        *sizes.entry(rounded(shard.cells.size(item)) * CELL).or_default() += 1;
                     }
                 }
             }
@@ -225,8 +234,8 @@ impl Store {
         sizes
     }
 
-    /// Removes dead items at one step of `progress`, which begins at its default and goes round and round: a bounded piece
-    /// of work. True when a round is complete.
+    /// Removes the dead items of one step of `progress`, a bounded piece of work that goes round
+    /// all buckets; returns true when a round is complete.
     pub fn crawl(&self, progress: &mut Crawl, now: Now) -> bool {
         let mut shard = self.shard(progress.shard);
         shard.crawl(progress.bucket, CRAWL, now);
@@ -240,16 +249,16 @@ impl Store {
         *progress == Crawl::default()
     }
 
-    /// Steps of [`crawl`](Self::crawl) in a round.
+    /// Returns the number of steps of [`crawl`](Self::crawl) in a round.
     #[must_use]
     pub fn crawl_steps(&self) -> usize {
         self.each().map(|shard| shard.buckets().div_ceil(CRAWL)).sum()
     }
 
-    /// Everything that must hold between two operations.
+    /// Checks the invariants that hold between two operations.
     ///
     /// # Panics
-    /// When it does not.
+    /// If one does not hold.
     #[cfg(any(test, fuzzing, feature = "check"))]
     pub fn check(&self) {
         self.each().for_each(|shard| shard.check());
@@ -258,16 +267,16 @@ impl Store {
     }
 }
 
-/// A number of cells up to 64, or the next above with only five significant bits.
+/// Returns a number of cells up to 64, or the next above with only five significant bits.
 fn rounded(cells: usize) -> usize {
     let step = if cells > 64 { 1 << (cells.ilog2() - 4) } else { 1 };
     cells.next_multiple_of(step)
 }
 
-/// Buckets that the crawler looks at under one lock.
+/// Buckets that the crawler checks under one lock.
 const CRAWL: usize = 256;
 
-/// How far the crawler is.
+/// The crawler's progress.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Crawl {
     shard: usize,

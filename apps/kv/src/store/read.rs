@@ -1,40 +1,42 @@
 //! Commands that read: get, gat, touch, and meta get.
 
-use super::cells::{Cursor, HEADER};
-use super::shard::{Absent, state};
+use super::cells::{Cursor, HEADER, state};
+use super::shard::Absent;
 use super::time::Expiry;
 use super::{Locked, Pinned};
 
-/// What a reading command does besides.
+/// The side effects of a reading command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Get {
-    /// The item lives until then from now on.
+    /// The item's new expiration, if it changes.
     pub touch: Option<Expiry>,
-    /// Whether this is a use of the item, which keeps it longer.
+    /// True if this is a use of the item, which keeps it longer.
     pub bump: bool,
-    /// Whether the item is asked for, and not just touched: what is counted.
+    /// True if the item is fetched and not just touched, which is counted.
     pub fetch: bool,
-    /// What to do for the caches of meta get; `None` for other commands, which do not see them.
+    /// Options of meta get; `None` for other commands.
     pub meta: Option<MetaGet>,
 }
 
 /// Flags of meta get that renew items.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MetaGet {
-    /// An empty item is made where there is none, with this end; the key came in base64 (flag N).
+    /// If there is no item, an empty one is created with this expiration; true if the key is in
+    /// base64 (flag N).
     pub vivify: Option<(Expiry, bool)>,
-    /// Number of the version of an item that is made, instead of the next one (flag E).
+    /// Version of a created item, instead of the next one (flag E).
     pub version: Option<u64>,
-    /// The first to ask for an item that ends before this is told to renew it (flag R).
+    /// The first client that fetches an item that expires before this is asked to renew it (flag
+    /// R).
     pub recache: Option<Expiry>,
 }
 
 impl Get {
-    /// `get`, without anything besides.
+    /// A plain `get`.
     pub const PLAIN: Self = Self { touch: None, bump: true, fetch: true, meta: None };
 }
 
-/// What is known about an item.
+/// Facts about an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Facts {
     /// The client's flags.
@@ -47,25 +49,25 @@ pub struct Facts {
     pub ttl: Option<u32>,
     /// Seconds since it was used, before this command.
     pub idle: u32,
-    /// Whether it had been used before this command.
+    /// True if it had been used before this command.
     pub fetched: bool,
-    /// Whether it has been invalidated.
+    /// True if it has been invalidated.
     pub stale: bool,
-    /// Whether somebody else has been told to renew it.
+    /// True if another client has been asked to renew it.
     pub token_sent: bool,
-    /// Whether this client is told to renew it.
+    /// True if this client is asked to renew it.
     pub won: bool,
-    /// Whether its key came in base64.
+    /// True if its key was received in base64.
     pub binary_key: bool,
     /// Bytes of the item altogether.
     pub size: usize,
 }
 
-/// An item that was found, for as long as its shard is locked.
+/// An item that was found; valid while its shard is locked.
 #[derive(Debug)]
 pub struct Hit {
     item: u32,
-    /// What is known about it.
+    /// Facts about it.
     pub facts: Facts,
 }
 
@@ -111,7 +113,7 @@ impl Locked<'_> {
         }
     }
 
-    /// An empty item for this key, which has none, if one is to be made.
+    /// Creates an empty item for this key, which has none, if the options say so.
     fn vivify(&mut self, meta: MetaGet) -> Option<u32> {
         let (expiry, binary_key) = meta.vivify?;
         let (item, _) = self.shard.create(self.key, self.hash, 0, self.now)?;
@@ -123,7 +125,7 @@ impl Locked<'_> {
         Some(item)
     }
 
-    /// Whether the client that asks now is to renew the item.
+    /// Returns true if the requesting client is to renew the item.
     fn wins(&self, item: u32, meta: MetaGet) -> bool {
         let item = self.shard.item(item);
         let wanted = item.state & state::STALE != 0
@@ -131,7 +133,7 @@ impl Locked<'_> {
         wanted && item.state & state::TOKEN_SENT == 0
     }
 
-    /// What is known about an item, before it is used.
+    /// Returns the facts about an item, before it is used.
     #[inline]
     pub(super) fn facts(&self, item: u32) -> Facts {
         let (item, now) = (self.shard.item(item), self.now);
@@ -151,7 +153,7 @@ impl Locked<'_> {
         }
     }
 
-    /// What is known about the key's item, without using it (`me`).
+    /// Returns the facts about the key's item, without using it (`me`).
     pub fn peek(&mut self) -> Option<Facts> {
         let item = self.shard.find(self.key, self.hash, self.now).ok()?;
         Some(self.facts(item))
@@ -165,7 +167,8 @@ impl Locked<'_> {
         self.shard.cells.read(&mut cursor, hit.facts.value_len, |piece| out.extend_from_slice(piece));
     }
 
-    /// Keeps the value as it is, to be [read](super::Store::drain) piece by piece. `None` when too much is kept already.
+    /// Pins the value, to be [read](super::Store::drain) piece by piece; `None` if too much is
+    /// pinned already.
     pub fn pin(&mut self, hit: &Hit) -> Option<Pinned> {
         if !self.shard.pin(hit.item) {
             self.shard.counters.out_of_memory += 1;

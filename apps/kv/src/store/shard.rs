@@ -1,57 +1,40 @@
-//! One shard: a hash table over the items in its cells, and what they count.
+//! One shard: a hash table over the items in its cells, and its counters.
 //!
-//! Owns finding, linking and unlinking, and the moment an item is over: expired, or flushed. Dead items are removed when
-//! somebody comes across them, by the [crawler](Shard::crawl), or as the least recently used.
+//! Owns lookup, linking and unlinking, and the death of items by expiry or flush. Dead items are
+//! removed when a lookup meets them, by the [crawler](Shard::crawl), or as the least recently used.
 //!
 //! | an item is | in the table and the order of use | its memory |
 //! |---|---|---|
 //! | reserved (being received) | no | pinned by its writer |
-//! | linked | yes | may be pinned by readers, and does not make way then |
-//! | unlinked | no | is given back with the last pin |
+//! | linked | yes | may be pinned by readers, and is not evicted then |
+//! | unlinked | no | is freed with the last pin |
 //!
-//! Pinned cells are at most half of all, and all others make way, so that slow clients never keep others from storing.
+//! Pinned cells are at most half of all, and all others can be evicted, so slow clients never keep
+//! others from storing.
 
-use super::cells::{CELL, Cell, Cells, Cursor, HEADER, NONE, cells_of};
-use super::evict::List;
+use super::cells::{CELL, Cell, Cells, HEADER, NONE, state};
+use super::order::Order;
 use super::stats::Counters;
 use super::time::{Expiry, Now};
 
-/// Bits of an item's `state`.
-pub(super) mod state {
-    /// In the table.
-    pub const LINKED: u8 = 1;
-    /// In the protected list, or to return to it.
-    pub const PROTECTED: u8 = 2;
-    /// Used since it was put in its place in the order of use.
-    pub const ACTIVE: u8 = 4;
-    /// Used since it was stored.
-    pub const FETCHED: u8 = 8;
-    /// Invalidated by a meta command.
-    pub const STALE: u8 = 16;
-    /// Somebody has been told to renew it.
-    pub const TOKEN_SENT: u8 = 32;
-    /// Its key came in base64 and goes out so.
-    pub const BINARY_KEY: u8 = 64;
-}
-
-/// Bytes for a bucket of the hash table.
+/// Bytes of a bucket of the hash table.
 const BUCKET: usize = size_of::<u32>();
 
-/// Why there is no item.
+/// Why an item was not found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Absent {
-    /// None was stored, or it made way.
+    /// None was stored, or it was evicted.
     Unknown,
-    /// It was there until just now.
+    /// It had expired or been flushed, and was just removed.
     Expired,
-    /// It was there until just now.
+    /// It had expired or been flushed, and was just removed.
     Flushed,
 }
 
 pub(super) struct Shard {
     pub cells: Cells,
     buckets: Box<[u32]>,
-    pub lists: [List; 3],
+    pub order: Order,
     pub counters: Counters,
     /// Items in the table, and their bytes of key, value and header.
     pub items: u64,
@@ -59,23 +42,23 @@ pub(super) struct Shard {
     pub pinned_cells: usize,
     /// Items of earlier epochs are dead.
     epoch: u16,
-    /// When the next one begins.
+    /// Second in which the next epoch begins.
     flush_at: Option<u32>,
-    /// Whether items make way for others.
+    /// True if items may be evicted.
     pub evicts: bool,
 }
 
 impl Shard {
-    /// A shard of at most `bytes` with everything in it; `None` if the system refuses the address space.
+    /// Creates a shard of at most `bytes` in all; `None` if the system refuses the address space.
     pub fn new(bytes: usize, evicts: bool) -> Option<Self> {
-        // A bucket for two cells: few items are smaller than two.
+        // One bucket per two cells: few items are smaller than two.
         let buckets = (bytes / CELL / 2).max(1).next_power_of_two() / 2;
         let buckets = buckets.max(1);
         let limit = ((bytes - buckets * BUCKET) / CELL).min(NONE as usize);
         Some(Self {
             cells: Cells::new(limit)?,
             buckets: vec![NONE; buckets].into(),
-            lists: Default::default(),
+            order: Order::default(),
             counters: Counters::default(),
             items: 0,
             bytes: 0,
@@ -86,12 +69,12 @@ impl Shard {
         })
     }
 
-    /// Bytes of real memory in use, the hash table counted as a whole.
+    /// Returns the bytes of real memory in use, the whole hash table included.
     pub fn memory(&self) -> u64 {
         (self.cells.touched() * CELL + self.buckets.len() * BUCKET) as u64
     }
 
-    /// Buckets of the hash table.
+    /// Returns the number of buckets.
     pub fn buckets(&self) -> usize {
         self.buckets.len()
     }
@@ -106,17 +89,11 @@ impl Shard {
         self.cells.get_mut(item)
     }
 
-    /// Cells of an item.
-    pub fn size(&self, item: u32) -> usize {
-        let item = self.item(item);
-        cells_of(usize::from(item.key_len) + item.value_len as usize)
-    }
-
     fn bucket(&self, hash: u32) -> usize {
         hash as usize & (self.buckets.len() - 1)
     }
 
-    /// The living item with this key. A dead one is removed on the way.
+    /// Returns the living item with this key; removes a dead one on the way.
     #[inline]
     pub fn find(&mut self, key: &[u8], hash: u32, now: Now) -> Result<u32, Absent> {
         self.begin_epoch_if_due(now);
@@ -138,7 +115,7 @@ impl Shard {
         Err(Absent::Unknown)
     }
 
-    /// Why an item is over, if it is.
+    /// Returns why an item is dead, if it is.
     #[inline]
     pub fn death(&self, item: u32, now: Now) -> Option<Absent> {
         let item = self.item(item);
@@ -149,7 +126,7 @@ impl Shard {
         }
     }
 
-    /// Puts a filled item into the table, as the most recent. Nobody else has its key.
+    /// Links a filled item into the table as the most recent. No other item has its key.
     pub fn link(&mut self, item: u32, now: Now) {
         let (epoch, bucket) = (self.epoch, self.bucket(self.item(item).hash));
         let next = std::mem::replace(&mut self.buckets[bucket], item);
@@ -160,10 +137,10 @@ impl Shard {
         self.items += 1;
         self.bytes += bytes as u64;
         self.counters.total_items += 1;
-        self.push(item);
+        self.order.push(&mut self.cells, item);
     }
 
-    /// Takes an item out of the table; its memory goes back unless somebody still reads it.
+    /// Unlinks an item; frees its memory unless it is pinned.
     pub fn remove(&mut self, item: u32) {
         let (hash, chain) = (self.item(item).hash, self.item(item).chain);
         let bucket = self.bucket(hash);
@@ -176,7 +153,7 @@ impl Shard {
             }
             self.item_mut(before).chain = chain;
         }
-        self.detach(item);
+        self.order.detach(&mut self.cells, item);
         let cell = self.item_mut(item);
         cell.state &= !state::LINKED;
         let bytes = HEADER + usize::from(cell.key_len) + cell.value_len as usize;
@@ -187,46 +164,36 @@ impl Shard {
         }
     }
 
-    /// A new item outside the table with its key written, and the place of its value. `None` when there is no room.
-    pub fn create(&mut self, key: &[u8], hash: u32, value_len: usize, now: Now) -> Option<(u32, Cursor)> {
-        let item = self.take(cells_of(key.len() + value_len), now)?;
-        let cell = self.item_mut(item);
-        (cell.hash, cell.value_len, cell.key_len) = (hash, value_len as u32, key.len() as u8);
-        (cell.flags, cell.expiry, cell.pins, cell.state) = (0, 0, 0, 0);
-        let mut cursor = Cursor::start(item);
-        self.cells.write(&mut cursor, key);
-        Some((item, cursor))
-    }
-
-    /// Keeps an item's memory, whatever happens to the item. False when too much is kept already.
+    /// Pins an item's memory, whatever happens to the item; returns false if too much is pinned
+    /// already.
     pub fn pin(&mut self, item: u32) -> bool {
-        let cells = if self.item(item).pins == 0 { self.size(item) } else { 0 };
+        let cells = if self.item(item).pins == 0 { self.cells.size(item) } else { 0 };
         if self.item(item).pins == u16::MAX || (self.pinned_cells + cells) * 2 > self.cells.limit() {
             return false;
         }
         self.pinned_cells += cells;
         let moves = cells > 0 && self.is_linked(item);
         if moves {
-            self.detach(item);
+            self.order.detach(&mut self.cells, item);
         }
         self.item_mut(item).pins += 1;
         if moves {
-            self.push(item);
+            self.order.push(&mut self.cells, item);
         }
         true
     }
 
-    /// Takes one pin away.
+    /// Removes one pin.
     pub fn unpin(&mut self, item: u32) {
         if self.item(item).pins > 1 {
             self.item_mut(item).pins -= 1;
             return;
         }
-        self.pinned_cells -= self.size(item);
+        self.pinned_cells -= self.cells.size(item);
         if self.is_linked(item) {
-            self.detach(item);
+            self.order.detach(&mut self.cells, item);
             self.item_mut(item).pins = 0;
-            self.push(item);
+            self.order.push(&mut self.cells, item);
         } else {
             self.item_mut(item).pins = 0;
             self.cells.give(item);
@@ -237,9 +204,10 @@ impl Shard {
         self.item(item).state & state::LINKED != 0
     }
 
-    /// All items stored until now are over, at once or at a later second, in which case the last call counts.
+    /// Expires all items stored until now, at once or at a later second; of later seconds the last
+    /// call counts.
     pub fn flush(&mut self, at: Option<u32>, now: Now) {
-        // One that is due already is not forgotten for a later one.
+        // A flush that is due already is not replaced by a later one.
         self.begin_epoch_if_due(now);
         self.flush_at = Some(at.unwrap_or(now.seconds));
         self.begin_epoch_if_due(now);
@@ -250,8 +218,8 @@ impl Shard {
             self.flush_at = None;
             self.epoch = self.epoch.wrapping_add(1);
             if self.epoch == 0 {
-                // Nobody may mistake an item of 65,536 epochs ago for one of this.
-                while let Some(item) = self.any() {
+                // An item of 65,536 epochs ago must not count as one of this epoch.
+                while let Some(item) = self.order.any() {
                     self.remove(item);
                 }
             }
@@ -275,7 +243,7 @@ impl Shard {
         }
     }
 
-    /// The items of a bucket.
+    /// Returns the items of a bucket.
     pub fn bucket_items(&self, bucket: usize) -> impl Iterator<Item = u32> + '_ {
         let first = self.buckets[bucket];
         std::iter::successors((first != NONE).then_some(first), |&item| {
@@ -284,10 +252,10 @@ impl Shard {
         })
     }
 
-    /// Everything that must hold between two operations.
+    /// Checks the invariants that hold between two operations.
     ///
     /// # Panics
-    /// When it does not.
+    /// If one does not hold.
     #[cfg(any(test, fuzzing, feature = "check"))]
     pub fn check(&self) {
         let (mut items, mut bytes, mut cells, mut pinned) = (0, 0, 0, 0);
@@ -297,14 +265,14 @@ impl Shard {
                 assert!(item.state & state::LINKED != 0 && self.bucket(item.hash) == bucket);
                 items += 1;
                 bytes += u64::from(item.key_len) + u64::from(item.value_len) + HEADER as u64;
-                cells += self.size(at);
-                pinned += usize::from(item.pins > 0) * self.size(at);
+                cells += self.cells.size(at);
+                pinned += usize::from(item.pins > 0) * self.cells.size(at);
             }
         }
         assert_eq!((items, bytes), (self.items, self.bytes));
         assert!(self.pinned_cells >= pinned);
-        // What is pinned and not linked is all that is neither free nor in the table.
+        // Items that are pinned and not linked are all that is neither free nor in the table.
         assert_eq!(cells + self.cells.free() + self.pinned_cells - pinned, self.cells.limit());
-        self.check_lists(items, cells);
+        self.order.check(&self.cells, items, cells);
     }
 }

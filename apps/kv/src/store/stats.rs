@@ -1,4 +1,4 @@
-//! What a store counts.
+//! The counters of a store.
 
 use std::ops::AddAssign;
 
@@ -12,7 +12,7 @@ macro_rules! counters {
 
         impl AddAssign for Counters {
             fn add_assign(&mut self, other: Self) {
-                // `evicted_time` is a time and not a count: the latest known.
+                // `evicted_time` is a time, not a count: the latest known.
                 let evicted_time = self.evicted_time.max(other.evicted_time);
                 $(self.$name += other.$name;)*
                 self.evicted_time = evicted_time;
@@ -22,11 +22,11 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Keys asked for.
+    /// Keys fetched.
     cmd_get,
     /// Items offered to be stored.
     cmd_set,
-    /// Keys touched, with or without being asked for.
+    /// Keys touched, fetched or not.
     cmd_touch,
     /// Found.
     get_hits,
@@ -60,48 +60,48 @@ counters! {
     touch_misses,
     /// Larger than an item may be.
     too_large,
-    /// No room, and nothing that might have made way.
+    /// Failures for lack of room with nothing to evict.
     out_of_memory,
     /// Items that were ever in the table.
     total_items,
-    /// Living items that made way.
+    /// Living items that were evicted.
     evictions,
-    /// Of these, how many nobody had asked for.
+    /// Those among them that were never fetched.
     evicted_unfetched,
-    /// Of these, how many had a time to live.
+    /// Those among them that had a time to live.
     evicted_nonzero,
-    /// Of these, how many had been used since they got their place.
+    /// Those among them that had been used since they got their place.
     evicted_active,
-    /// Seconds since the last of them had been used.
+    /// Seconds since the last of them was used.
     evicted_time,
-    /// Dead items that made way.
+    /// Dead items that were removed for room.
     reclaimed,
-    /// Of these, how many nobody had asked for.
+    /// Those among them that were never fetched.
     expired_unfetched,
     /// Dead items the crawler removed.
     crawler_reclaimed,
-    /// Items the crawler looked at.
+    /// Items the crawler checked.
     crawler_items_checked,
     /// Items that moved to the protected list.
     promoted,
 }
 
-/// A store at some moment: sums over its shards, each taken at a slightly different time.
+/// Sums over a store's shards, each taken at a slightly different time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Totals {
     /// Counts.
     pub counters: Counters,
-    /// Items, those not yet known to be dead included.
+    /// Items, including dead ones not yet detected.
     pub items: u64,
     /// Bytes of their keys, values and headers.
     pub bytes: u64,
     /// Bytes of real memory: cells used so far, and the hash tables.
     pub memory: u64,
-    /// Cells there are, and how many of them no item has.
+    /// Number of cells, and of free ones.
     pub cells: u64,
     /// See `cells`.
     pub free_cells: u64,
-    /// Cells that clients keep while they send or receive an item piece by piece.
+    /// Cells pinned by clients that send or receive an item piece by piece.
     pub pinned_cells: u64,
     /// Items used again and protected from passing traffic.
     pub protected: u64,

@@ -65,7 +65,7 @@ fn without_evictions_storing_fails_when_memory_is_full() {
     for i in 0..stored {
         assert!(get(&store, format!("key{i}").as_bytes(), NOW).is_some());
     }
-    // What is over makes way nevertheless.
+    // Dead items are removed for room nevertheless.
     store.flush(None, NOW);
     assert!(matches!(set(&store, b"another", &[0; 500], NOW), Stored::Stored { .. }));
 }
@@ -165,7 +165,8 @@ fn what_slow_readers_keep_does_not_stop_others_from_storing() {
         let hit = locked.get(&Get::PLAIN).unwrap();
         kept.push(locked.pin(&hit).unwrap());
     }
-    // All of it is used again, so that it becomes protected, and what is kept is alone on probation.
+    // All of it is used again, so that it becomes protected, and what is kept is alone on
+    // probation.
     for i in 0..5000u32 {
         let key = format!("other{i}");
         let stored = set(&store, key.as_bytes(), &[2; 500], NOW);
@@ -282,7 +283,7 @@ fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
-/// The naive store: nothing makes way, and everything is looked at anew.
+/// The naive store: nothing is evicted, and everything is looked up anew.
 #[derive(Default)]
 struct Model {
     items: HashMap<u8, (Vec<u8>, Expiry, u64)>,
@@ -316,7 +317,7 @@ impl Model {
     }
 }
 
-/// Does `operations` with both and compares every result.
+/// Performs `operations` on both and compares every result.
 fn agree(operations: &[Operation]) {
     let store = store(4 << 20, 64 << 10);
     let (mut model, mut now) = (Model::default(), NOW);
@@ -377,8 +378,8 @@ fn count(store: &Store, model: &mut Model, key: u8, up: bool, delta: u64, now: N
         Arithmetic { up, delta, compare: 0, vivify: None, touch: None, binary_key: false, version: None };
     let counted = store.lock(&[key], now).arithmetic(&how);
     let Some(item) = model.items.get_mut(&key) else { return assert_eq!(counted, Counted::NotFound) };
-    // All values of this test are either short or of one byte repeated.
-    // Only the beginning is looked at.
+    // All values of this test are either short or of one byte repeated. Only the beginning is
+    // looked at.
     let rest = item.0[..item.0.len().min(64)].trim_ascii_start();
     let digits = rest.split(u8::is_ascii_whitespace).next();
     let digits = digits.filter(|digits| digits.len() < rest.len() || item.0.len() <= 64);

@@ -1,10 +1,11 @@
 //! Time as the store sees it: whole seconds since its own beginning, given by the caller.
 //!
-//! Expiration times come in three kinds (memcached's protocol.txt, "Expiration times"): relative, absolute and negative.
-//! [`Expiry::decode`] turns all into seconds of the store, once, when a command is read.
+//! Expiration times come in three kinds (memcached's protocol.txt, "Expiration times"): relative,
+//! absolute and negative. [`Expiry::decode`] turns all into seconds of the store, once, when a
+//! command is read.
 
 /// Longest relative expiration time, 30 days; larger numbers are Unix times.
-const LONGEST_RELATIVE: i64 = 60 * 60 * 24 * 30;
+const MAX_RELATIVE: i64 = 60 * 60 * 24 * 30;
 
 /// The present second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,33 +17,34 @@ pub struct Now {
 }
 
 impl Now {
-    /// The store's first second. Earlier ones are for what is over before it began.
+    /// The store's first second. Earlier ones denote expirations before it began.
     pub const FIRST: u32 = 2;
 
-    /// The present as Unix time, in seconds.
+    /// Returns the present as Unix time, in seconds.
     #[must_use]
     pub fn unix(self) -> i64 {
         self.start_unix + i64::from(self.seconds)
     }
 }
 
-/// When an item ceases to be: a second of the store, or never.
+/// The expiration of an item: a second of the store, or never.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Expiry(u32);
 
 impl Expiry {
-    /// No end.
+    /// Never.
     pub const NEVER: Self = Self(0);
     /// Before the store's first second.
     const PAST: Self = Self(1);
 
-    /// What a client means by `wire`: 0 never, negative at once, up to 30 days from now, otherwise a Unix time.
+    /// Decodes a client's expiration time: 0 never, negative at once, up to 30 days from now,
+    /// otherwise a Unix time.
     #[must_use]
     pub fn decode(wire: i64, now: Now) -> Self {
         let seconds = match wire {
             0 => return Self::NEVER,
             ..0 => return Self::PAST,
-            1..=LONGEST_RELATIVE => i64::from(now.seconds) + wire,
+            1..=MAX_RELATIVE => i64::from(now.seconds) + wire,
             unix => unix - now.start_unix,
         };
         if seconds < i64::from(Now::FIRST) {
@@ -52,30 +54,30 @@ impl Expiry {
         }
     }
 
-    /// Whether the end has come.
+    /// Returns true if the item has expired.
     #[must_use]
     pub fn is_over(self, now: Now) -> bool {
         self != Self::NEVER && self.0 <= now.seconds
     }
 
-    /// Seconds left, 0 when it is over; `None` when there is no end.
+    /// Returns the seconds left, 0 after the expiration; `None` without one.
     #[must_use]
     pub fn left(self, now: Now) -> Option<u32> {
         (self != Self::NEVER).then(|| self.0.saturating_sub(now.seconds))
     }
 
-    /// Whether the end is earlier than that of `other`; no end is not earlier than anything.
+    /// Returns true if it is earlier than `other`; never is not earlier than anything.
     #[must_use]
     pub fn is_before(self, other: Self) -> bool {
         self != Self::NEVER && self.0 < other.0
     }
 
-    /// As it lies in an item.
+    /// Converts to or from the form stored in an item.
     pub(super) fn to_raw(self) -> u32 {
         self.0
     }
 
-    /// As it lies in an item.
+    /// Converts to or from the form stored in an item.
     pub(super) fn from_raw(raw: u32) -> Self {
         Self(raw)
     }
@@ -102,7 +104,7 @@ mod tests {
 
     #[test]
     fn up_to_thirty_days_is_from_now() {
-        for wire in [1, 60, LONGEST_RELATIVE] {
+        for wire in [1, 60, MAX_RELATIVE] {
             let expiry = Expiry::decode(wire, NOW);
             assert_eq!(expiry.left(NOW), Some(wire as u32));
             assert!(!expiry.is_over(Now { seconds: 99 + wire as u32, ..NOW }));
@@ -115,7 +117,7 @@ mod tests {
         assert_eq!(Expiry::decode(1_700_000_150, NOW).left(NOW), Some(50));
         // In the past, before the beginning, and beyond what an item can hold.
         assert!(Expiry::decode(1_700_000_100, NOW).is_over(NOW));
-        assert!(Expiry::decode(LONGEST_RELATIVE + 1, NOW).is_over(NOW));
+        assert!(Expiry::decode(MAX_RELATIVE + 1, NOW).is_over(NOW));
         assert!(!Expiry::decode(i64::MAX, NOW).is_over(NOW));
     }
 }

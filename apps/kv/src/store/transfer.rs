@@ -1,8 +1,9 @@
 //! Items larger than a connection's buffer: received and sent piece by piece.
 //!
-//! An item that arrives gets its cells first and enters the table when it is complete, so that nobody sees half of it; one
-//! that leaves keeps its cells until all is sent, even if it is replaced meanwhile. Whoever holds a [`Filling`] or a
-//! [`Pinned`] gives it back by exactly one of the methods that take it; connections do so when they end.
+//! An item that is received gets its cells first and enters the table when it is complete, so that
+//! other clients never see half of it. One that is sent keeps its cells until all is sent, even if
+//! it is replaced meanwhile. The holder of a [`Filling`] or a [`Pinned`] returns it by exactly one
+//! of the methods that take it; connections do so when they end.
 
 use super::cells::Cursor;
 use super::shard::Shard;
@@ -29,17 +30,17 @@ pub struct Pinned {
     pub(super) left: usize,
 }
 
-/// Why no item can be received.
+/// Why an item cannot be received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
     /// It is larger than an item may be.
     TooLarge,
-    /// There is no room, and nothing makes way.
+    /// There is no room, and nothing to evict.
     NoMemory,
 }
 
 impl Pinned {
-    /// Bytes not read yet.
+    /// Returns the number of bytes not read yet.
     #[must_use]
     pub fn left(&self) -> usize {
         self.left
@@ -47,7 +48,7 @@ impl Pinned {
 }
 
 impl Filling {
-    /// Bytes that are missing.
+    /// Returns the number of missing bytes.
     #[must_use]
     pub fn left(&self) -> usize {
         self.left
@@ -55,10 +56,11 @@ impl Filling {
 }
 
 impl Locked<'_> {
-    /// Room for an item of this key that will arrive piece by piece.
+    /// Reserves room for an item of this key that arrives piece by piece.
     ///
     /// # Errors
-    /// When it is too large or there is no room. An item that the key has is removed then: its owner meant to replace it.
+    /// If it is too large or there is no room. The key's present item is then removed, because the
+    /// client meant to replace it.
     pub fn reserve(&mut self, value_len: usize) -> Result<Filling, Refusal> {
         self.reserve_or_refuse(value_len).inspect_err(|_| self.remove_refused())
     }
@@ -78,7 +80,7 @@ impl Locked<'_> {
         Ok(Filling { shard: self.index, item, cursor, left: value_len })
     }
 
-    /// Removes what was to be replaced, so that nobody takes it for the new value.
+    /// Removes the item that was to be replaced, so that it is not taken for the new value.
     pub(super) fn remove_refused(&mut self) {
         if let Ok(item) = self.shard.find(self.key, self.hash, self.now) {
             self.shard.remove(item);
@@ -87,18 +89,18 @@ impl Locked<'_> {
 }
 
 impl Store {
-    /// Adds what has arrived.
+    /// Appends the bytes that have arrived.
     ///
     /// # Panics
-    /// When it is more than is missing.
+    /// If they are more than are missing.
     pub fn fill(&self, filling: &mut Filling, bytes: &[u8]) {
         assert!(bytes.len() <= filling.left, "the caller knows the length");
         filling.left -= bytes.len();
         self.shard(filling.shard).cells.write(&mut filling.cursor, bytes);
     }
 
-    /// Gives an item up that will not be complete.
-    #[expect(clippy::needless_pass_by_value, reason = "nobody may use it afterwards")]
+    /// Drops an item that will not be completed.
+    #[expect(clippy::needless_pass_by_value, reason = "must not be used afterwards")]
     pub fn abandon(&self, filling: Filling) {
         let Filling { shard, item, .. } = filling;
         self.shard(shard).unpin(item);
@@ -112,8 +114,8 @@ impl Store {
         shard.cells.read(&mut pinned.cursor, len, |piece| out.extend_from_slice(piece));
     }
 
-    /// The item is sent, or will not be.
-    #[expect(clippy::needless_pass_by_value, reason = "nobody may use it afterwards")]
+    /// Releases an item that was sent or will not be.
+    #[expect(clippy::needless_pass_by_value, reason = "must not be used afterwards")]
     pub fn release(&self, pinned: Pinned) {
         let Pinned { shard, item, .. } = pinned;
         self.shard(shard).unpin(item);

@@ -1,53 +1,56 @@
 //! Commands that write: set and its kin, delete, incr and decr, and their meta forms.
 
-use super::cells::Cursor;
-use super::shard::{Shard, state};
+use super::cells::{Cursor, state};
+use super::shard::Shard;
 use super::time::{Expiry, Now};
 use super::{Facts, Filling, Locked, MAX_KEY, Store};
 
 /// Digits of 2^64 - 1.
 const MAX_NUMBER: usize = 20;
-/// Bytes of a value in which its number, and the space behind it if it is longer, must lie.
+/// Bytes of a value within which its number, and the space after it if the value is longer, must
+/// lie.
 const WINDOW: usize = 64;
 
 /// How an item is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// In any case.
+    /// Unconditionally.
     Set,
     /// Only if the key has none.
     Add,
     /// Only if the key has one.
     Replace,
-    /// Behind the value that is there.
+    /// After the present value.
     Append,
-    /// Before the value that is there.
+    /// Before the present value.
     Prepend,
 }
 
-/// What is stored besides key and value.
+/// The parameters of a storing command besides key and value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Put {
-    /// How.
+    /// The mode.
     pub mode: Mode,
-    /// The client's flags. Not for `Append` and `Prepend`, which keep those that are there; so with `expiry`.
+    /// The client's flags. `Append` and `Prepend` keep the present ones, and the present `expiry`.
     pub flags: u32,
-    /// Its end.
+    /// Its expiration.
     pub expiry: Expiry,
-    /// Only if the version there is this (`cas`); none that exists is 0.
+    /// Stores only if this is the present version (`cas`); 0 matches none.
     pub compare: Option<u64>,
-    /// With `compare`: an older version than the one there is stored too, as stale (flag I of meta set).
+    /// With `compare`: stores an older version than the present one too, as stale (flag I of meta
+    /// set).
     pub invalidate: bool,
-    /// `Append` and `Prepend` store an item with this end where there is none (flag N of meta set).
+    /// `Append` and `Prepend` store an item with this expiration if there is none (flag N of meta
+    /// set).
     pub vivify: Option<Expiry>,
-    /// Whether the key came in base64.
+    /// True if the key was received in base64.
     pub binary_key: bool,
-    /// Number that the new version gets instead of the next one (flag E of meta commands).
+    /// Number of the new version, instead of the next one (flag E of meta commands).
     pub version: Option<u64>,
 }
 
 impl Put {
-    /// As `mode` says, without conditions.
+    /// Creates the parameters of an unconditional command.
     #[must_use]
     pub fn new(mode: Mode, flags: u32, expiry: Expiry) -> Self {
         let (compare, invalidate, vivify, binary_key, version) = (None, false, None, false, None);
@@ -55,62 +58,62 @@ impl Put {
     }
 }
 
-/// What became of an item that was to be stored.
+/// The result of a storing command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stored {
-    /// It is there.
+    /// It is stored.
     Stored {
         /// Number of its version.
         cas: u64,
     },
     /// The mode's condition was not met.
     NotStored,
-    /// Another version is there.
+    /// Another version is present.
     Exists,
-    /// No version is there to compare with.
+    /// There is no item to compare with.
     NotFound,
-    /// It is larger than an item may be; what the key had is gone.
+    /// It is larger than an item may be; the key's item was removed.
     TooLarge,
-    /// There is no room, and nothing makes way; what the key had is gone.
+    /// There is no room, and nothing to evict; the key's item was removed.
     NoMemory,
 }
 
-/// What a stale item keeps of the newer one that it replaces.
+/// The fields that a stale item keeps of the newer one it replaces.
 #[derive(Debug, Clone, Copy)]
 struct Kept {
     expiry: u32,
     token_sent: u8,
 }
 
-/// What to do with an item that the key may have already.
+/// How a new item is stored beside the key's present one.
 enum Decision {
-    /// Store the new one, alone; if it is stale, with what it keeps of the one there.
+    /// Store the new one alone; if it is stale, with these fields of the present one.
     Alone { stale: Option<Kept> },
     /// Join both.
     Join(u32),
-    /// Nothing.
+    /// Store nothing.
     Refuse(Stored),
 }
 
 /// `delete` and meta delete.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Delete {
-    /// Only this version; 0 is none that exists.
+    /// Deletes only this version; 0 matches none.
     pub compare: Option<u64>,
-    /// Keep the item and call it stale, with another end if there is one.
+    /// Keeps the item as stale, with another expiration if one is given.
     pub invalidate: Option<Option<Expiry>>,
-    /// With `invalidate`: number that the stale version gets instead of the next one (flag E).
+    /// With `invalidate`: number of the stale version, instead of the next one (flag E).
     pub version: Option<u64>,
 }
 
-/// What became of an item that was to be deleted.
+/// The result of a deleting command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Deleted {
-    /// It is gone, or stale.
+    /// It was deleted, or is stale.
     Deleted,
     /// The key has none.
     NotFound,
-    /// Another version is there.
+    /// Another version is present.
     Exists,
 }
 
@@ -119,30 +122,30 @@ pub enum Deleted {
 pub struct Arithmetic {
     /// Up, modulo 2^64, or down, to 0.
     pub up: bool,
-    /// By how much.
+    /// The difference.
     pub delta: u64,
-    /// Only this version; 0 stands for any.
+    /// Changes only this version; 0 stands for any.
     pub compare: u64,
-    /// Where there is none: this number, with this end.
+    /// If there is no item, one is created with this number and expiration.
     pub vivify: Option<(u64, Expiry)>,
-    /// On success the item lives until then.
+    /// New expiration on success.
     pub touch: Option<Expiry>,
-    /// Whether the key came in base64.
+    /// True if the key was received in base64.
     pub binary_key: bool,
-    /// Number that the new version gets instead of the next one (flag E).
+    /// Number of the new version, instead of the next one (flag E of meta commands).
     pub version: Option<u64>,
 }
 
-/// What became of a number.
+/// The result of an arithmetic command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Counted {
-    /// Its new value, and what is known about the item.
+    /// The new value, and facts about the item.
     Value(u64, Facts),
     /// The key has none.
     NotFound,
-    /// Another version is there.
+    /// Another version is present.
     Exists,
-    /// The value is no decimal number of 64 bits.
+    /// The value is not a decimal number of 64 bits.
     NotNumeric,
     /// The result is longer than the old one and there is no room.
     NoMemory,
@@ -165,7 +168,7 @@ impl Locked<'_> {
             }
             Decision::Alone { stale } => stale,
         };
-        // First, so that its cells, which are in the cache, are taken again.
+        // Removed first, so that its cells, which are in the cache, are reused.
         if let Some(old) = old {
             self.shard.remove(old);
         }
@@ -192,7 +195,7 @@ impl Locked<'_> {
         Stored::Stored { cas }
     }
 
-    /// Replaces `old` by itself with `len` more bytes, which `write` puts at the cursor.
+    /// Replaces `old` by a copy with `len` more bytes, which `write` puts at the cursor.
     fn join(
         &mut self,
         put: &Put,
@@ -201,7 +204,7 @@ impl Locked<'_> {
         write: impl FnOnce(&mut Shard, &mut Cursor),
     ) -> Stored {
         let (old_len, key_len) = (self.shard.item(old).value_len as usize, self.key.len());
-        // While it is copied it must not make way for its own successor.
+        // It must not be evicted for its own successor while it is copied.
         if !self.store.fits(key_len, old_len + len) || !self.shard.pin(old) {
             return Stored::NotStored;
         }
@@ -291,11 +294,12 @@ impl Locked<'_> {
             return Counted::NoMemory;
         }
         let item = self.shard.find(self.key, self.hash, self.now);
-        // An end in the past.
+        // The new expiration is in the past.
         item.map_or(Counted::NotFound, |item| Counted::Value(value, self.facts(item)))
     }
 
-    /// The number at an item's beginning, up to its end or a space, as strtoull(3) reads it.
+    /// Returns the number at an item's beginning, up to its end or a space, as strtoull(3) reads
+    /// it.
     fn number(&self, item: u32) -> Option<u64> {
         let value_len = self.shard.item(item).value_len as usize;
         let len = value_len.min(WINDOW);
@@ -312,8 +316,8 @@ impl Locked<'_> {
         std::str::from_utf8(digits).ok().filter(|_| is_whole)?.parse().ok()
     }
 
-    /// Writes a number into an item: in place, padded with spaces, unless it is longer than what is there or somebody reads
-    /// that. Then the item is another one.
+    /// Writes a number into an item, in place and padded with spaces, unless it is longer than the
+    /// present value or the item is pinned; then it creates another item. Returns the item.
     fn write_number(&mut self, item: u32, value: u64) -> Option<u32> {
         let mut digits = [0; MAX_NUMBER];
         let digits = decimal(value, &mut digits);
@@ -345,11 +349,11 @@ impl Locked<'_> {
 }
 
 impl Store {
-    /// Stores an item that has arrived completely, as [`Locked::put`].
+    /// Stores a completely received item, as [`Locked::put`] does.
     ///
     /// # Panics
-    /// When some of it is missing.
-    #[expect(clippy::needless_pass_by_value, reason = "nobody may use it afterwards")]
+    /// If some of it is missing.
+    #[expect(clippy::needless_pass_by_value, reason = "must not be used afterwards")]
     pub fn commit(&self, filling: Filling, put: &Put, now: Now) -> Stored {
         assert_eq!(filling.left(), 0, "the caller has filled it");
         let Filling { shard: index, item: new, .. } = filling;
@@ -379,16 +383,17 @@ impl Store {
                 locked.finish(new, put, stale)
             }
         };
-        // Gives the memory back unless the item is in the table now.
+        // Frees the memory unless the item is in the table now.
         locked.shard.unpin(new);
         stored
     }
 }
 
-/// Whether and how a new item is stored beside `old` (memcached's protocol.txt, "Storage commands" and "Meta Set").
+/// Decides whether and how a new item is stored beside `old` (memcached's protocol.txt, "Storage
+/// commands" and "Meta Set").
 fn decide(shard: &mut Shard, old: Option<u32>, put: &Put) -> Decision {
     let joins = matches!(put.mode, Mode::Append | Mode::Prepend);
-    // Adding does not compare, and joining compares only if asked to with a version that can exist.
+    // `Add` does not compare; `Append` and `Prepend` compare only with a version that can exist.
     let compares = match put.mode {
         Mode::Set | Mode::Replace => put.compare,
         Mode::Append | Mode::Prepend => put.compare.filter(|&cas| cas != 0),
@@ -406,7 +411,7 @@ fn decide(shard: &mut Shard, old: Option<u32>, put: &Put) -> Decision {
         };
     };
     if put.mode == Mode::Add {
-        // Somebody wants it: that counts as a use.
+        // A client requested the item, which counts as a use.
         shard.item_mut(old).state |= state::ACTIVE;
         return Decision::Refuse(Stored::NotStored);
     }
@@ -428,7 +433,7 @@ fn decide(shard: &mut Shard, old: Option<u32>, put: &Put) -> Decision {
     }
 }
 
-/// The digits of a number.
+/// Returns the digits of a number.
 pub(crate) fn decimal(mut value: u64, digits: &mut [u8; MAX_NUMBER]) -> &[u8] {
     let mut at = MAX_NUMBER;
     loop {

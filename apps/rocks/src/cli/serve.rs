@@ -1,7 +1,8 @@
-//! Serving as the command line says: opening and loading the store, signals, the few lines of output.
+//! Serving as configured on the command line: opening and loading the store, signals, the few lines
+//! of output.
 //!
-//! Printing happens on ordinary threads: standard output's lock belongs to a thread of the kernel and must not be held over a switch
-//! of user threads. So does opening: see [`Store::open`].
+//! Printing happens on ordinary threads: standard output's lock belongs to a thread of the kernel
+//! and must not be held over a switch of user threads. So does opening: see [`Store::open`].
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -20,7 +21,7 @@ use crate::service::{self, CountsReader, Service};
 use crate::store::{self, Store, end_process};
 use crate::{Counts, linux};
 
-/// What the thread that awaits signals is told of a service that runs.
+/// What the thread that waits for signals gets about a running service.
 type Started = (SocketAddr, CountsReader, Arc<Store>);
 
 /// See [`super::run`].
@@ -71,17 +72,19 @@ fn serve(options: &Options, signals: Signals) -> anyhow::Result<()> {
             limits: limits(&options),
         };
         let service = Service::start(&config, Arc::clone(&store))?;
-        // Fails only when the other thread cannot print, and then it ends the process.
+        // Fails only if the other thread cannot print, and then it ends the process.
         let _ = ready.send((service.local_addr()?, service.counts_reader(), store));
         Ok(service.join()?)
     })?
 }
 
-/// Says where the service listens; on a signal, or if that cannot be said, saves the store and ends the process.
+/// Prints the address of the service; on a signal, or if that cannot be printed, saves the store
+/// and ends the process.
 ///
-/// Workers go on meanwhile: what they put before the store was saved is in it, and later PUTs fail.
+/// Workers continue meanwhile: what they put before the store was saved is in it, and later PUTs
+/// fail.
 fn end_on_signal(started: &Receiver<Started>, path: &Path, mut signals: Signals) {
-    // The service failed to start: the other thread tells why.
+    // If the service failed to start, the other thread prints the reason.
     let Ok((address, reader, store)) = started.recv() else { return };
     let announced = announce(address);
     if announced.is_ok() {
@@ -90,7 +93,7 @@ fn end_on_signal(started: &Receiver<Started>, path: &Path, mut signals: Signals)
     let saved = store.finish();
     print_counts(reader.counts());
     if let Err(error) = &saved {
-        // Nobody may be there to read it.
+        // Standard error may be closed.
         let _ = writeln!(std::io::stderr(), "{}: {error}", saving(path));
     }
     end_process(i32::from(announced.is_err() || saved.is_err()))
@@ -122,7 +125,7 @@ fn announce(address: SocketAddr) -> std::io::Result<()> {
     writeln!(std::io::stdout(), "listening on {address}")
 }
 
-/// Prints what was done. That nobody is there any more to read it is no failure of the service.
+/// Prints counters. A closed standard output is not a failure of the service.
 fn print_counts(counts: Counts) {
     let Counts { served, refused, failed, malformed, unsent } = counts;
     let line = format!(

@@ -1,4 +1,4 @@
-//! Every operation and every way to ask wrongly.
+//! Every operation, and every kind of invalid request.
 
 use proptest::prelude::*;
 use tailwater_workload::rocks::ScanSum;
@@ -19,7 +19,7 @@ impl Bench {
         Self { store, limits: Limits { scan: 100, value: 70_000, ..Limits::default() }, _folder: folder }
     }
 
-    /// The reply's header without id and key, which are checked, and its body.
+    /// Returns the reply's header without id and key, which are checked, and its body.
     fn ask(&self, operation: Operation, key: u64, count: u32, body: &[u8]) -> (Status, u32, Vec<u8>) {
         let header = Header { body_len: body.len() as u32, ..Header::request(operation, 77, key, count) };
         let bytes = [&header.encode()[..], body].concat();
@@ -61,7 +61,7 @@ fn what_is_too_much_or_makes_no_sense_is_refused() {
     assert_eq!(bench.ask(Put, 0, 1, b"x"), refused);
     assert_eq!(bench.ask(Put, 0, 0, &vec![1; 70_001]), refused);
     assert_eq!(bench.ask(Get, 0, 0, b"").0, Status::NotFound, "nothing was stored");
-    // Stored by TCP, say; no datagram holds it.
+    // Stored over TCP, for example; no datagram holds it.
     assert_eq!(bench.ask(Put, 1, 0, &vec![1; MAX_DATAGRAM - HEADER_LEN + 1]).0, Status::Done);
     assert_eq!(bench.ask(Get, 1, 0, b""), refused);
 }

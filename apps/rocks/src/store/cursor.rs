@@ -1,6 +1,7 @@
 //! An iterator of RocksDB over the entries from a key on.
 //!
-//! Belongs to the database by a borrow, and to no thread: its user may go on another kthread between two calls.
+//! Bound to the database by a borrow, and to no thread: its user may continue on another kthread
+//! between two calls.
 
 use core::ptr;
 
@@ -15,10 +16,11 @@ pub struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    /// At the first entry whose key is `first` or more.
+    /// Returns a cursor at the first entry whose key is at least `first`.
     pub fn new(db: &'a Owned<ffi::Db>, options: &Owned<ffi::ReadOptions>, first: u64) -> Self {
         let first = first.to_be_bytes();
-        // SAFETY: an open database, which outlives the cursor; the options are copied. A slice with its length, copied too.
+        // SAFETY: an open database, which outlives the cursor; the options are copied. A slice with
+        // its length, copied too.
         unsafe {
             let iterator = Owned::new(
                 made(ffi::rocksdb_create_iterator(db.get(), options.get())),
@@ -29,10 +31,10 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Reads entries until `scan` has `until`; false if there are no more.
+    /// Reads entries until `scan` has `until`; returns false if there are no more.
     ///
     /// # Errors
-    /// RocksDB's; [`StoreError::Key`].
+    /// RocksDB's error; [`StoreError::Key`].
     pub fn read(&mut self, scan: &mut Scan, until: u32) -> Result<bool, StoreError> {
         while scan.entries < until {
             let Some((key, value_len)) = self.entry()? else { return Ok(false) };
@@ -45,7 +47,7 @@ impl<'a> Cursor<'a> {
         Ok(true)
     }
 
-    /// The key here and the length of its value.
+    /// Returns the current key and the length of its value.
     fn entry(&self) -> Result<Option<(u64, usize)>, StoreError> {
         let iterator = self.iterator.get();
         // SAFETY: an iterator of this cursor.
@@ -56,11 +58,11 @@ impl<'a> Cursor<'a> {
             return failure.result("scan the store").map(|()| None);
         }
         let (mut key_len, mut value_len) = (0, 0);
-        // SAFETY: a valid position; what is returned may be read until the iterator moves.
+        // SAFETY: a valid position; the key may be read until the iterator moves.
         let key = unsafe {
             let key: *const u8 = ffi::rocksdb_iter_key(iterator, &raw mut key_len).cast();
             let value = ffi::rocksdb_iter_value(iterator, &raw mut value_len);
-            // The value is part of the scan: its first byte is looked at, which brings it into the cache.
+            // The value is part of the scan: reading its first byte brings it into the cache.
             if value_len > 0 {
                 ptr::read_volatile(value);
             }

@@ -1,7 +1,9 @@
-//! The part of RocksDB's C API that the store uses, as declared in `rocksdb/c.h` of version 7.8, the one it is tested with.
+//! The part of RocksDB's C API that the store uses, as declared in `rocksdb/c.h` of version 7.8,
+//! with which it is tested.
 //!
-//! Conventions of that header: an error is a string put into `*errptr`, which was null, and freed by `rocksdb_free`;
-//! booleans are `unsigned char`; what `create` made, `destroy` frees.
+//! Conventions of that header: an error is a string stored into `*errptr`, which was null, and
+//! freed by `rocksdb_free`; booleans are `unsigned char`; an object made by a `create` function is
+//! freed by `destroy`.
 
 use core::ffi::{c_char, c_int, c_uchar};
 

@@ -1,4 +1,4 @@
-//! Ownership of what RocksDB's C API hands out: objects and error strings.
+//! Ownership of what RocksDB's C API returns: objects and error strings.
 
 use core::ffi::{CStr, c_char};
 use core::ptr::{self, NonNull};
@@ -12,8 +12,9 @@ pub struct Owned<T> {
     destroy: unsafe extern "C" fn(*mut T),
 }
 
-// SAFETY: options and databases belong to no thread, and are only read, or synchronised by RocksDB, when shared (`rocksdb/c.h`, `db.h`:
-// thread safety). What is not, iterators and batches, is used through `&mut` of its owner or on one thread.
+// SAFETY: options and databases belong to no thread, and are only read, or synchronised by RocksDB,
+// when shared (`rocksdb/c.h`, `db.h`: thread safety). What is not, iterators and batches, is used
+// through `&mut` of its owner or on one thread.
 unsafe impl<T> Send for Owned<T> {}
 // SAFETY: as above.
 unsafe impl Sync for Owned<ffi::Db> {}
@@ -24,13 +25,13 @@ unsafe impl Sync for Owned<ffi::WriteOptions> {}
 
 impl<T> Owned<T> {
     /// # Safety
-    /// 1. `object` was made by RocksDB and nobody else destroys it.
+    /// 1. `object` was made by RocksDB and no other code destroys it.
     /// 2. `destroy` is its destructor.
     pub unsafe fn new(object: NonNull<T>, destroy: unsafe extern "C" fn(*mut T)) -> Self {
         Self { object, destroy }
     }
 
-    /// The object, for calls while `self` lives.
+    /// Returns the object, for calls while `self` lives.
     pub fn get(&self) -> *mut T {
         self.object.as_ptr()
     }
@@ -43,7 +44,7 @@ impl<T> Drop for Owned<T> {
     }
 }
 
-/// Where RocksDB puts what went wrong.
+/// The error argument of a call of RocksDB.
 #[derive(Debug)]
 pub struct Failure(*mut c_char);
 
@@ -54,12 +55,12 @@ impl Default for Failure {
 }
 
 impl Failure {
-    /// The `errptr` argument of one call.
+    /// Returns the `errptr` argument of one call.
     pub fn slot(&mut self) -> *mut *mut c_char {
         &raw mut self.0
     }
 
-    /// How the call went.
+    /// Returns the result of the call.
     pub fn result(self, attempt: &'static str) -> Result<(), StoreError> {
         if self.0.is_null() {
             return Ok(());

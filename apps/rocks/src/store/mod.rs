@@ -1,28 +1,35 @@
-//! The store: a RocksDB database of 8-byte keys, in plain tables that are read where they are mapped.
+//! The store: a RocksDB database of 8-byte keys, in plain tables that are memory-mapped and read in
+//! place.
 //!
-//! Owns the database, its settings, and how RocksDB's code runs in a user thread. Every call may be made from user threads
-//! and from ordinary ones alike. All `unsafe` of this crate is here and in `ffi`.
+//! Owns the database, its settings, and how RocksDB's code runs in a user thread. Every call may be
+//! made from user threads and from ordinary ones. All `unsafe` code of this crate is here and in
+//! `ffi`.
 //!
 //! # RocksDB in user threads
-//! *Never preempted inside.* RocksDB takes locks of pthreads and forms queues of writers whose first works for the others. A user thread
-//! preempted inside would leave them taken, and whoever needs one sleeps in the kernel, with the core on which the holder should
-//! go on. So each call runs with preemption off (`undisturbed`). Then a holder is always a running thread or one of RocksDB's own, and
-//! a wait is short. A GET or a PUT takes microseconds. A SCAN lets preemption in after every [`STEPS`] entries, so it gives way within a
-//! microsecond or two of being asked.
+//! *Never preempted inside.* RocksDB takes pthread locks and forms queues of writers whose first
+//! works for the others. A user thread preempted inside would leave them locked, and a thread that
+//! needs one sleeps in the kernel, on the core on which the holder should continue. So each call
+//! runs with preemption off (`undisturbed`). Then a holder is always a running thread or one of
+//! RocksDB's own, and a wait is short. A GET or a PUT takes microseconds. A SCAN enables preemption
+//! after every [`STEPS`] entries, so it yields within a microsecond or two of a request.
 //!
-//! *A PUT that would wait does so elsewhere.* When memory tables fill faster than they are flushed, RocksDB holds writers up for
-//! milliseconds. Writes are asked to fail instead (`no_slowdown`), and then repeated by [`tailwater::blocking`].
+//! *A PUT that would wait does so elsewhere.* If memory tables fill faster than they are flushed,
+//! RocksDB makes writers wait for milliseconds. Writes are configured to fail instead
+//! (`no_slowdown`), and then repeated by [`tailwater::blocking`].
 //!
-//! *Thread-local storage* is the user thread's own, C++'s `thread_local` too. RocksDB keeps there a pointer to a record, with the version
-//! of the database that the thread read last; it would be freed by a destructor of `pthread_key_create`, which user threads do not run.
-//! So each user thread that ever calls leaves some 100 bytes behind: let a bounded number of threads call, not one per request.
+//! *Thread-local storage* is the user thread's own, including C++'s `thread_local`. RocksDB keeps
+//! there a pointer to a record, with the version of the database that the thread read last; a
+//! destructor of `pthread_key_create` would free it, which user threads do not run. So each user
+//! thread that ever calls leaves about 100 bytes behind: let a bounded number of threads call, not
+//! one per request.
 //!
 //! *Stacks*: [`STACK`].
 //!
-//! # Values are copied before their table can go
-//! In mapped plain tables a value is found without being copied, and after `rocksdb_get` has let the version go nothing keeps the
-//! table from being compacted away and unmapped, while that function still copies. `rocksdb_multi_get` copies first, so a GET is
-//! one of those, with one key. An iterator holds its version until it is destroyed.
+//! # Values are copied before their table can be unmapped
+//! In mapped plain tables a value is found without being copied, and after `rocksdb_get` has
+//! released the version nothing keeps the table from being compacted away and unmapped, while that
+//! function still copies. `rocksdb_multi_get` copies first, so a GET is one of those, with one key.
+//! An iterator holds its version until it is destroyed.
 
 #![allow(unsafe_code)]
 
@@ -44,77 +51,80 @@ use tailwater_workload::rocks::{ScanSum, write_value};
 use cursor::Cursor;
 use handle::{Failure, Owned};
 
-/// Bytes of a key.
+/// Length of a key in bytes.
 const KEY_LEN: usize = 8;
 
 /// Entries that a SCAN reads with preemption off: about a microsecond.
 pub const STEPS: u32 = 8;
 
-/// Stack in bytes that a user thread needs which calls: the deepest call seen took less than 16 KiB (opening excepted, which is
-/// for ordinary threads), a preempt signal's frame comes on top, and librocksdb is not ours, so there is ample room.
-/// Memory is committed as it is touched.
+/// Stack size in bytes that a calling user thread needs: the deepest call observed took less than
+/// 16 KiB (except opening, which is for ordinary threads), a preempt signal's frame comes on top,
+/// and librocksdb is not ours, so there is ample room. Memory is committed as it is touched.
 pub const STACK: usize = 256 * 1024;
 
-/// Background jobs of RocksDB at a time: one flush and one compaction.
+/// Maximum number of background jobs of RocksDB: one flush and one compaction.
 const BACKGROUND_JOBS: i32 = 2;
 
-/// Bits per key of a table's Bloom filter: 1 % false positives (the usual choice of RocksDB's documentation).
+/// Bits per key of a table's Bloom filter: 1 % false positives (the usual choice of RocksDB's
+/// documentation).
 const BLOOM_BITS: i32 = 10;
 
-/// Keys between two entries of a table's index, which is searched in halves; the rest of the way is searched in line.
+/// Keys between two entries of a table's index: the index is searched in halves, the keys between
+/// two entries linearly.
 const INDEX_SPARSENESS: usize = 16;
 
-/// Log files kept.
+/// Number of log files kept.
 const LOG_FILES: usize = 2;
 
-/// Entries written at once when loading.
+/// Number of entries per batch when loading.
 const LOAD_BATCH: u64 = 1_000;
 
-/// How to open a store.
+/// Configuration of a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// Its folder; made if there is none, in a folder that exists.
+    /// The store's folder; made if there is none, in an existing folder.
     pub path: PathBuf,
-    /// Keep a write-ahead log. Without, a process that dies without [`Store::flush`] loses what was put since the last one.
+    /// Keep a write-ahead log. Without it, a process that dies without [`Store::flush`] loses what
+    /// was put since the last one.
     pub wal: bool,
-    /// Bytes of a memory table, after which it is written to a file.
+    /// Size of a memory table in bytes, at which it is written to a file.
     pub write_buffer: usize,
 }
 
 impl Config {
-    /// In folder `path`, without a log, memory tables of 64 MiB.
+    /// Returns a configuration for folder `path`, without a log, with memory tables of 64 MiB.
     #[must_use]
     pub fn new(path: &Path) -> Self {
         Self { path: path.to_owned(), wal: false, write_buffer: 64 << 20 }
     }
 }
 
-/// Why the store did not do something.
+/// Why an operation failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
-    /// RocksDB's answer.
+    /// RocksDB reported an error.
     #[error("cannot {attempt}: {answer}")]
     RocksDb {
         /// What was attempted.
         attempt: &'static str,
-        /// Its words.
+        /// RocksDB's message.
         answer: String,
     },
-    /// No path: it holds a zero byte.
+    /// Not a valid path: it holds a zero byte.
     #[error("{} cannot be a path: it holds a zero byte", .0.display())]
     Path(PathBuf),
-    /// An entry whose key has not the 8 bytes that all keys of this service have.
+    /// An entry whose key does not have the 8 bytes that all keys of this service have.
     #[error("the store holds a key of {len} bytes, not {KEY_LEN}: another program wrote it")]
     Key {
         /// Its length.
         len: usize,
     },
     /// A PUT after [`Store::finish`].
-    #[error("the store takes nothing any more: it is being ended")]
+    #[error("the store accepts no more writes: it is shutting down")]
     Finished,
 }
 
-/// What a SCAN found.
+/// Result of a SCAN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Scan {
     /// Entries read.
@@ -123,35 +133,38 @@ pub struct Scan {
     pub sum: ScanSum,
 }
 
-/// An open store; dropping it closes it. Share it in an `Arc`.
+/// An open store; dropping it closes it. Shared in an `Arc`.
 #[derive(Debug)]
 pub struct Store {
     // Before the options: fields are dropped in this order.
     db: Owned<ffi::Db>,
     read: Owned<ffi::ReadOptions>,
-    /// Fails instead of waiting.
+    /// Makes a write fail instead of waiting.
     hasty: Owned<ffi::WriteOptions>,
     patient: Owned<ffi::WriteOptions>,
     unlogged: Owned<ffi::WriteOptions>,
-    /// Whether [`Store::finish`] was called. A PUT holds it for reading, so whoever sets it waits for those under way.
+    /// Whether [`Store::finish`] was called. A PUT holds the lock for reading, so setting it waits
+    /// for those in progress.
     finished: RwLock<bool>,
 }
 
 /// Runs `call` with preemption off, on user threads and ordinary ones.
 #[inline]
 fn undisturbed<R>(call: impl FnOnce() -> R) -> R {
-    // Its own lock, which nobody else can hold: only what it does to preemption is wanted.
+    // A lock of its own, which no other thread can hold: only its effect on preemption is wanted.
     let lock = SpinLock::new(());
     let _preemption_is_off = lock.lock();
     call()
 }
 
 impl Store {
-    /// Opens the store, or makes it. Call on an ordinary thread, in a runtime by [`tailwater::blocking`]: it takes milliseconds and
-    /// much stack, and the threads that RocksDB starts inherit the caller's cores, which must not be a kthread's.
+    /// Opens the store, or makes it. Call on an ordinary thread, in a runtime by
+    /// [`tailwater::blocking`]: it takes milliseconds and much stack, and the threads that RocksDB
+    /// starts inherit the caller's cores, which must not be a kthread's.
     ///
     /// # Errors
-    /// RocksDB's: the folder cannot be made or read, another process has it open, the files are damaged.
+    /// RocksDB's: the folder cannot be made or read, another process has it open, the files are
+    /// damaged.
     pub fn open(config: &Config) -> Result<Self, StoreError> {
         let path = CString::new(config.path.as_os_str().as_bytes())
             .map_err(|_| StoreError::Path(config.path.clone()))?;
@@ -198,7 +211,8 @@ impl Store {
         });
         failure.result("get a value")?;
         let Some(found) = NonNull::new(found) else { return Ok(false) };
-        // SAFETY: a block of so many bytes that the call above made for us; it is freed by whom the header of the C API says.
+        // SAFETY: a block of this many bytes that the call above made for us; it is freed as the
+        // header of the C API says.
         unsafe {
             value.extend_from_slice(core::slice::from_raw_parts(found.as_ptr().cast(), found_len));
             ffi::rocksdb_free(found.as_ptr().cast());
@@ -206,7 +220,8 @@ impl Store {
         Ok(true)
     }
 
-    /// Stores `value` under `key`. When writers have to wait, this one does on a thread of [`tailwater::blocking`].
+    /// Stores `value` under `key`. When writers have to wait, this one does on a thread of
+    /// [`tailwater::blocking`].
     ///
     /// # Errors
     /// RocksDB's: no space, damaged files. [`StoreError::Finished`].
@@ -216,7 +231,7 @@ impl Store {
             return Err(StoreError::Finished);
         }
         let hasty = undisturbed(|| self.write(&self.hasty, key, value));
-        // Whatever it was: writing the same once more does no harm, and tells.
+        // Whatever failed: repeating the write does no harm, and reports the error.
         hasty.or_else(|_| tailwater::blocking(|| self.write(&self.patient, key, value)))
     }
 
@@ -238,8 +253,8 @@ impl Store {
         failure.result("put a value")
     }
 
-    /// Reads up to `count` entries from key `first` on, as of when it began. Calls `poll` between any two groups of
-    /// [`STEPS`] entries, with preemption on.
+    /// Reads up to `count` entries from key `first` on, as of when it began. Calls `poll` between
+    /// any two groups of [`STEPS`] entries, with preemption on.
     ///
     /// # Errors
     /// RocksDB's, about damaged files; [`StoreError::Key`].
@@ -261,8 +276,9 @@ impl Store {
         read
     }
 
-    /// Writes the keys 0 to `keys`-1 with the values that the load generator expects, of `value_len` bytes each, without a log; then
-    /// sorts everything into tables of one level, so that what was put before is not in the way. For ordinary threads.
+    /// Writes the keys 0 to `keys`-1 with the values that the load generator expects, of
+    /// `value_len` bytes each, without a log; then sorts everything into tables of one level, so
+    /// that what was put before is not in the way. For ordinary threads.
     ///
     /// # Errors
     /// RocksDB's.
@@ -316,8 +332,8 @@ impl Store {
         failure.result("flush the store")
     }
 
-    /// Lets no PUT begin any more, waits for those under way, and writes what is in memory to tables: every PUT that was done is
-    /// in a file then. For ordinary threads.
+    /// Lets no PUT begin any more, waits for those under way, and writes what is in memory to
+    /// tables: every PUT that was done is in a file then. For ordinary threads.
     ///
     /// # Errors
     /// As [`Self::flush`].
@@ -327,7 +343,8 @@ impl Store {
     }
 }
 
-/// Ends the process at once, without the destructors of C++'s global objects, which other threads are still using.
+/// Ends the process at once, without the destructors of C++'s global objects, which other threads
+/// are still using.
 pub fn end_process(status: i32) -> ! {
     // SAFETY: has no operands in memory and does not return.
     unsafe { libc::_exit(status) }
@@ -340,7 +357,8 @@ fn options(config: &Config) -> Owned<ffi::Options> {
         let raw = options.get();
         ffi::rocksdb_options_set_create_if_missing(raw, 1);
         ffi::rocksdb_options_set_allow_mmap_reads(raw, 1);
-        // Without a prefix extractor and without a hash table the index is in total order, which SCANs need.
+        // Without a prefix extractor and without a hash table the index is in total order, which
+        // SCANs need.
         ffi::rocksdb_options_set_plain_table_factory(raw, KEY_LEN as u32, BLOOM_BITS, 0.0, INDEX_SPARSENESS);
         ffi::rocksdb_options_set_compression(raw, ffi::NO_COMPRESSION);
         ffi::rocksdb_options_set_max_background_jobs(raw, BACKGROUND_JOBS);

@@ -135,7 +135,8 @@ fn no_thread_is_started_after_opening() {
         store.put(key % 500, &[key as u8; 1_000]).unwrap();
     }
     store.flush().unwrap();
-    // Other tests of this process open stores as well, but the pool of threads is one for all of them.
+    // Other tests of this process open stores as well, but the pool of threads is one for all of
+    // them.
     assert_eq!(threads(), before);
 }
 
@@ -171,7 +172,7 @@ fn expected(model: &BTreeMap<u64, Vec<u8>>, first: u64, count: u32) -> Scan {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig::with_cases(48))]
     #[test]
     fn the_store_is_a_map(steps in prop::collection::vec(step(), 1..120), wal: bool) {
         let folder = folder();

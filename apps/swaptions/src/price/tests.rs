@@ -3,7 +3,7 @@ use crate::analytic::one_factor_price;
 use crate::model::{Factor, ForwardCurve};
 use proptest::prelude::*;
 
-/// A swaption two years out on a four-year swap, small enough for a test.
+/// Returns a swaption two years out on a four-year swap, small enough for a test.
 fn spec(factors: Vec<Factor>, strike: f64, side: Side) -> SwaptionSpec {
     SwaptionSpec {
         curve: ForwardCurve { long_rate: 0.045, short_spread: -0.02, hump: 0.01, decay_years: 2.0 },
@@ -17,8 +17,8 @@ fn spec(factors: Vec<Factor>, strike: f64, side: Side) -> SwaptionSpec {
     }
 }
 
-// Volatilities of several times the market's: the drift grows with their square, the statistical error only with
-// their first power, so that a wrong drift stands out.
+// Volatilities of several times the market's: the drift grows with their square, the statistical
+// error only with their first power, so that a wrong drift stands out.
 const HULL_WHITE: Factor = Factor { level: 0.06, slope: 0.0, decay: 0.15 };
 const HO_LEE: Factor = Factor { level: 0.05, slope: 0.0, decay: 0.0 };
 
@@ -57,7 +57,7 @@ fn one_factor_prices_agree_with_the_closed_form() {
 
 #[test]
 fn factors_of_the_same_shape_act_as_one() {
-    // Variances add: 0.6 and 0.8 of a factor are the whole one.
+    // Variances add: factors of 0.6 and 0.8 equal the whole one.
     let part = |share: f64| Factor { level: HULL_WHITE.level * share, ..HULL_WHITE };
     let split = price(&spec(vec![part(0.6), part(0.8)], 0.04, Side::Payer), 40_000, 3);
     let want = one_factor_price(&spec(vec![HULL_WHITE], 0.04, Side::Payer)).unwrap();
@@ -66,7 +66,8 @@ fn factors_of_the_same_shape_act_as_one() {
 
 #[test]
 fn payer_less_receiver_is_the_swap_under_three_factors() {
-    // The same paths price both, and the swap's value today is known whatever the model: a check of the drift.
+    // The same paths price both, and the swap's value today is known for any model: a check of the
+    // drift.
     let (payer, receiver) =
         (spec(three_factors(), 0.04, Side::Payer), spec(three_factors(), 0.04, Side::Receiver));
     let (p, r) = (price(&payer, 60_000, 4), price(&receiver, 60_000, 4));

@@ -1,32 +1,33 @@
-//! Whether two measurements may be laid beside each other.
+//! Whether two measurements may be compared.
 //!
-//! Owns: in what they differ beside the server, and what a measurement says against itself. Percentiles know neither: a run that
-//! an agent left half way looks faster, and a server that was asked something else is not the same server.
+//! Owns the differences between them beside the server, and the defects of one. Percentiles show
+//! neither: a run that lost an agent half way looks faster, and other requests make another load.
 
 use clap::ValueEnum;
 use tailwater_workload::units::format_duration_ns;
 
 use crate::load::document::{Document, Point};
 
-/// One side.
+/// One of the two measurements.
 #[derive(Debug, Clone, Copy)]
 pub struct Side<'a> {
     /// The file.
     pub document: &'a Document,
-    /// The load in it.
+    /// The load in the file.
     pub point: &'a Point,
 }
 
-/// Something that was not the same.
+/// A difference between two measurements.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
     /// In words.
     pub text: String,
-    /// Whether other things were asked, or at other times: then the latencies are of different questions.
+    /// Whether the requests or their times differ, so that the latencies are of different loads.
     pub is_grave: bool,
 }
 
-/// In what `a` and `b` differ beside the server, its machine, the seed and the commit.
+/// Lists the differences between `a` and `b` beside the server, its machine, the seed and the
+/// commit.
 pub fn differences(a: Side<'_>, b: Side<'_>) -> Vec<Difference> {
     let described = |side: Side<'_>| {
         let (document, plan) = (side.document, &side.point.plan);
@@ -57,7 +58,7 @@ pub fn differences(a: Side<'_>, b: Side<'_>) -> Vec<Difference> {
         .collect()
 }
 
-/// Runs of `point` that are not what they were to be.
+/// Describes the runs of `point` that are incomplete.
 pub fn broken_runs(point: &Point) -> Vec<String> {
     let mut broken = Vec::new();
     for (number, run) in (1..).zip(&point.runs) {

@@ -1,7 +1,7 @@
 //! The course of a demo: everything that is fixed before the first measurement.
 //!
-//! Owns: options, which core does what, how long each point takes so that the whole fits its time, and the plan and seed
-//! of each point. Pure but for reading the list of cores, which is an argument.
+//! Owns the options, the cores, the length of each point such that the whole run fits its time, and
+//! the plan and seed of each point. Pure: the list of usable cores is an argument.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,22 +12,23 @@ use tailwater_loadgen::Plan;
 use tailwater_workload::units::format_duration_ns;
 use tailwater_workload::{LoadSchedule, Rate, ServiceTime};
 
-use crate::testbed::CorePlan;
+use tailwater_testbed::CorePlan;
 
 /// Time a full run may take.
 const FULL: Duration = Duration::from_secs(84);
 /// Time a quick run may take.
 const QUICK: Duration = Duration::from_secs(17);
-/// What starting and ending a system costs, measured on a 2-vCPU virtual machine, half again for slower ones.
+/// Time to start and end a system: as measured on a virtual machine with 2 vCPUs, and half again
+/// for slower machines.
 const OVERHEAD: Duration = Duration::from_millis(350);
-/// Most loads of one run.
-const MOST_LOADS: usize = 20;
-/// Source ports of the generator on Tailwater, so that flows spread over kthreads.
+/// Maximum number of loads of one run.
+const MAX_LOADS: usize = 20;
+/// Source ports of the generator on Tailwater: enough for flows to spread over kthreads.
 const FLOWS: u16 = 64;
 
 const MS: u64 = 1_000_000;
 
-/// Show what Tailwater is for: a service and a batch job on the same cores, next to Linux
+/// Run a service and a batch job on the same cores, on Tailwater and on Linux, and compare
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
   tailwater demo
@@ -41,13 +42,14 @@ pub struct DemoArgs {
     /// At most 20 seconds, with fewer loads
     #[arg(long)]
     pub quick: bool,
-    /// Where the numbers go
+    /// File for the numbers
     #[arg(long, value_name = "FILE", default_value = "demo.json")]
     pub json: PathBuf,
-    /// Where the plot goes
+    /// File for the plot
     #[arg(long, value_name = "FILE", default_value = "demo.svg")]
     pub svg: PathBuf,
-    /// Work per request: exponential, constant or bimodal, all 10 us on average, or as in lognormal:10us,sigma=1.5
+    /// Service time: exponential, constant or bimodal, all 10 us on average, or a distribution such
+    /// as lognormal:10us,sigma=1.5
     #[arg(long, default_value = "exponential", value_parser = parse_service)]
     pub service: ServiceTime,
     /// Loads in percent of the shared cores [default: 10,20,..,90; with --quick 20,50,80]
@@ -59,7 +61,7 @@ pub struct DemoArgs {
     /// Cores guaranteed to the service on Tailwater
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=1))]
     pub guaranteed: u16,
-    /// Fixes arrivals and service times
+    /// Seed of arrivals and service times
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 }
@@ -71,7 +73,7 @@ pub enum LinuxWait {
     Auto,
     /// Blocked in the kernel
     Block,
-    /// Asking again and again
+    /// Polling its socket
     Busy,
 }
 
@@ -84,7 +86,8 @@ fn parse_service(text: &str) -> Result<ServiceTime, String> {
     };
     let service: ServiceTime =
         notation.parse().map_err(|e: tailwater_workload::service::ServiceTimeError| e.to_string())?;
-    // Below, the generator is what is measured; above, a point has too few requests for its percentiles.
+    // Below, the generator would be measured; above, a point has too few requests for its
+    // percentiles.
     if (1_000.0..=200_000.0).contains(&service.mean_ns()) {
         Ok(service)
     } else {
@@ -99,12 +102,12 @@ fn parse_load(text: &str) -> Result<f64, String> {
     }
 }
 
-/// See the [module](self).
+/// A run: its cores, loads and durations.
 #[derive(Debug, Clone)]
 pub struct Course {
     pub cores: CorePlan,
     pub service: ServiceTime,
-    /// Percent of all managed cores.
+    /// Loads in percent of all managed cores.
     pub loads: Vec<f64>,
     pub guaranteed: u16,
     seed: u64,
@@ -113,9 +116,9 @@ pub struct Course {
     warm_up: Duration,
     /// Counted part of a point.
     counted: Duration,
-    /// How long the batch job runs alone before and again after each point.
+    /// How long the batch job runs alone before each point, and again after it.
     pub solo: Duration,
-    /// How long the machine's noise is probed.
+    /// How long the machine's noise is measured.
     pub noise: Duration,
     trial: Duration,
 }
@@ -133,12 +136,12 @@ pub struct OptionRecord {
 }
 
 impl Course {
-    /// Lays out a run over `usable` cores, of which there are at least two.
+    /// Plans a run on the `usable` cores.
     ///
     /// # Errors
-    /// When there are too many loads for the time.
+    /// If there are fewer than two cores, or too many loads for the time.
     pub fn new(args: &DemoArgs, usable: Vec<usize>) -> anyhow::Result<Self> {
-        anyhow::ensure!(args.loads.len() <= MOST_LOADS, "at most {MOST_LOADS} loads fit into a run");
+        anyhow::ensure!(args.loads.len() <= MAX_LOADS, "at most {MAX_LOADS} loads fit into a run");
         let loads = match (args.loads.is_empty(), args.quick) {
             (false, _) => args.loads.clone(),
             (true, true) => vec![20.0, 50.0, 80.0],
@@ -148,7 +151,7 @@ impl Course {
         let solo = ms(150);
         let (total, noise, trial, warm_up) =
             if args.quick { (QUICK, ms(400), ms(400), ms(150)) } else { (FULL, ms(1_000), ms(700), ms(300)) };
-        // Linux tried in two ways, and two systems at every load; around each the batch job alone.
+        // Two trials of Linux, and two systems at every load; around each the batch job runs alone.
         let points = 2 * loads.len() as u32;
         let around = warm_up + OVERHEAD + 2 * solo;
         let left = total.saturating_sub(noise + 2 * (trial + around)) / points;
@@ -168,7 +171,7 @@ impl Course {
         })
     }
 
-    /// What is going to happen, for a person.
+    /// Returns the run in words.
     pub fn describe(&self) -> String {
         format!(
             "{}\n{} of work per request, {} loads, {} counted per point \
@@ -180,12 +183,12 @@ impl Course {
         )
     }
 
-    /// The service time in its notation.
+    /// Returns the service time in its notation.
     pub fn service_text(&self) -> String {
         self.service.to_string()
     }
 
-    /// The options, for `demo.json`.
+    /// Returns the options, for `demo.json`.
     pub fn options(&self) -> OptionRecord {
         OptionRecord {
             quick: self.quick,
@@ -198,15 +201,15 @@ impl Course {
         }
     }
 
-    /// The plan of the point at `loads[index]`; the same for both systems.
+    /// Returns the plan of the point at `loads[index]`; the same for both systems.
     ///
     /// # Errors
-    /// When the load is no usable rate.
+    /// If the load is no possible rate.
     pub fn plan(&self, index: usize) -> anyhow::Result<Plan> {
         self.plan_for(self.loads[index], self.counted)
     }
 
-    /// The plan of a point whose system is known to be saturated.
+    /// Returns the plan of a point whose system is known to be saturated.
     ///
     /// # Errors
     /// As [`Course::plan`].
@@ -214,7 +217,8 @@ impl Course {
         self.plan_for(self.loads[index], (self.counted / 3).max(Duration::from_millis(300)))
     }
 
-    /// Load and plan of the trial that chooses how the Linux server waits: at a third, where both ways work.
+    /// Returns the load and the plan of the trial that chooses how the Linux server waits. At this
+    /// load both ways keep up.
     ///
     /// # Errors
     /// As [`Course::plan`].
@@ -223,7 +227,7 @@ impl Course {
         Ok((LOAD, self.plan_for(LOAD, self.trial)?))
     }
 
-    /// The seed of the point at `loads[index]`; the same for both systems.
+    /// Returns the seed of the point at `loads[index]`; the same for both systems.
     pub fn seed(&self, index: usize) -> u64 {
         self.seed.wrapping_add(index as u64)
     }

@@ -1,46 +1,49 @@
 //! `tailwater demo`: a service and a batch job share cores, on Tailwater and on Linux, in one run.
 //!
-//! Owns the course of the run: checks, noise, calibration, then load by load both systems
-//! in turn, so that a change of the machine's mood meets both; the table as it goes; verdict, file and plot.
+//! Owns the order of the run: checks, noise, calibration, then both systems in turn at each load,
+//! so that a change of the machine's speed affects both. Prints the table meanwhile, then the
+//! verdict, and writes file and plot. [`tailwater_testbed`] measures the points.
 //!
 //! | module | owns |
 //! |---|---|
 //! | [`course`] | options, cores, durations: everything fixed before the first measurement |
-//! | [`outcome`] | what was found, as data and as `demo.json` |
-//! | [`verdict`], [`plot`] | what it means, in words and as a picture |
-//!
-//! How a point is measured is the [`testbed`](crate::testbed)'s.
+//! | [`outcome`] | the results as data, as table rows and as `demo.json` |
+//! | [`verdict`], [`plot`] | the results in words and as a picture |
+//! | [`progress`] | the line that shows the current step |
 
 use std::io::Write;
 use std::sync::Arc;
 
 use anyhow::Context;
-use indicatif::{ProgressBar, ProgressStyle};
 use tailwater_loadgen::ideal;
 use tailwater_loadgen::stalls::MachineStalls;
 
-use crate::doctor;
-use crate::interrupt::Interrupt;
-use crate::machine::{Machine, commit};
-use crate::testbed::handoffs::HandoffRecord;
-use crate::testbed::wait::{self, Wait, WaitChoice};
-use crate::testbed::{Measured, Testbed, on_linux, on_tailwater};
+use tailwater_testbed::handoffs::HandoffRecord;
+use tailwater_testbed::interrupt::Interrupt;
+use tailwater_testbed::machine::{Machine, commit};
+use tailwater_testbed::on_linux::Wait;
+use tailwater_testbed::requirements;
+use tailwater_testbed::wait::{self, WaitChoice};
+use tailwater_testbed::{Measured, Testbed, on_linux, on_tailwater};
 
 mod course;
 mod outcome;
 mod plot;
+mod progress;
 mod verdict;
 
 pub use course::DemoArgs;
 use course::{Course, LinuxWait};
 use outcome::{IdealPoint, Noise, Outcome, Point, Solo, System};
+use progress::Progress;
 
 /// Runs the demo.
 ///
 /// # Errors
-/// [`doctor::Unsupported`], [`crate::interrupt::Interrupted`], or what went wrong with a process or a file.
+/// [`requirements::Unsupported`], [`tailwater_testbed::interrupt::Interrupted`], or the failure of
+/// a process or a file.
 pub fn run(args: &DemoArgs) -> anyhow::Result<()> {
-    doctor::check()?;
+    requirements::check()?;
     let interrupt = Interrupt::catch()?;
     let machine = Machine::describe();
     let course = Course::new(args, machine.usable_cores.clone())?;
@@ -48,15 +51,14 @@ pub fn run(args: &DemoArgs) -> anyhow::Result<()> {
     let testbed = Testbed { cores: course.cores.clone(), interrupt: Arc::new(interrupt), solo: course.solo };
     let demo = Demo { course, testbed };
     let outcome = demo.measure(args, machine)?;
-    print(&format!("\n{}", outcome.verdict.join("\n")))?;
     write(&args.json, &outcome.to_json()?)?;
     write(&args.svg, &plot::draw(&outcome))?;
-    print(&format!("\nnumbers in {}, plot in {}", args.json.display(), args.svg.display()))
+    print(&format!("\n{}", outcome.verdict.join("\n")))?;
+    Ok(print(&format!("\nnumbers in {}, plot in {}", args.json.display(), args.svg.display()))?)
 }
 
-/// Prints a line; whoever read it may be gone (`tailwater demo | head`), which is an error like any other.
-fn print(line: &str) -> anyhow::Result<()> {
-    writeln!(std::io::stdout(), "{line}").context("cannot print")
+fn print(line: &str) -> std::io::Result<()> {
+    writeln!(std::io::stdout(), "{line}")
 }
 
 fn write(path: &std::path::Path, text: &str) -> anyhow::Result<()> {
@@ -71,7 +73,7 @@ struct Demo {
 
 impl Demo {
     fn measure(&self, args: &DemoArgs, machine: Machine) -> anyhow::Result<Outcome> {
-        let steps = Steps::new(3 + 2 * self.course.loads.len() as u64);
+        let steps = Progress::new(3 + 2 * self.course.loads.len());
         steps.begin("noise of the machine");
         let (noise, stalls) = self.probe_noise()?;
         steps.print(&format!("noise: {}", outcome::describe_noise(&noise)))?;
@@ -99,7 +101,7 @@ impl Demo {
             steps.print(&point.table_row())?;
             points.push(point);
             steps.begin(&format!("Linux at {} %", self.course.loads[index]));
-            // Past saturation there is nothing to learn but that it is past saturation.
+            // Of a load past saturation only the saturation is shown.
             let plan = if linux_saturated { self.course.short_plan(index) } else { self.course.plan(index) };
             let setting = on_linux::Setting::threads(wait.mode());
             let measured = on_linux::point(&self.testbed, speed, &plan?, self.course.seed(index), setting)?;
@@ -111,7 +113,7 @@ impl Demo {
         }
         let solo = Solo::of(&points);
         steps.print(&solo.describe())?;
-        steps.end();
+        drop(steps);
         let mut outcome = Outcome {
             machine,
             commit: commit(),
@@ -129,7 +131,7 @@ impl Demo {
         Ok(outcome)
     }
 
-    /// The machine's noise before anything of the demo runs.
+    /// Measures the machine's noise before any other process of the demo runs.
     fn probe_noise(&self) -> anyhow::Result<(Vec<Noise>, MachineStalls)> {
         let probes = self.testbed.probe_noise(self.course.noise)?;
         let noise = probes.iter().map(|(core, probe)| Noise { core: *core, gaps: probe.gaps.figures() });
@@ -138,18 +140,19 @@ impl Demo {
         Ok((noise.collect(), MachineStalls { polling, working: stalls.collect() }))
     }
 
-    /// Blocking or polling sockets for the baseline, whichever serves it better.
-    fn choose_wait(&self, asked: LinuxWait, speed: u64, steps: &Steps) -> anyhow::Result<WaitChoice> {
+    /// Chooses blocking or polling sockets for the Linux server.
+    fn choose_wait(&self, asked: LinuxWait, speed: u64, steps: &Progress) -> anyhow::Result<WaitChoice> {
         match asked {
-            LinuxWait::Block => return Ok(WaitChoice::told(Wait::Block)),
-            LinuxWait::Busy => return Ok(WaitChoice::told(Wait::Busy)),
+            LinuxWait::Block => return Ok(WaitChoice::given(Wait::Block)),
+            LinuxWait::Busy => return Ok(WaitChoice::given(Wait::Busy)),
             LinuxWait::Auto => {}
         }
         let (load, plan) = self.course.trial()?;
         wait::choose(&self.testbed, speed, load, &plan, self.course.seed(0), |what| steps.begin(what))
     }
 
-    /// The queue without overhead, on cores that never stall and on this machine's.
+    /// Runs the queue without overhead, on cores that never stall and on cores with this machine's
+    /// stalls.
     fn ideal(&self, index: usize, stalls: &MachineStalls) -> anyhow::Result<IdealPoint> {
         let plan = self.course.plan(index)?;
         let (seed, cores) = (self.course.seed(index), self.course.cores.managed.len());
@@ -162,40 +165,5 @@ impl Demo {
         let batch = measured.batch.context("a point of the demo has a batch job")?;
         let Course { loads, service, .. } = &self.course;
         Ok(Point::new(system, loads[index], service, &measured.measurement, batch))
-    }
-}
-
-/// Progress for a person: a bar under the growing table on a terminal, plain lines elsewhere.
-struct Steps {
-    bar: ProgressBar,
-}
-
-impl Steps {
-    fn new(count: u64) -> Self {
-        // Hidden by itself when standard error is no terminal.
-        let bar = ProgressBar::new(count);
-        let style = ProgressStyle::with_template("{bar:24} {pos}/{len} {elapsed} {msg}");
-        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-        Self { bar }
-    }
-
-    /// Starts the next step. Draws once: a bar that moved during a measurement would disturb it.
-    fn begin(&self, what: &str) {
-        self.bar.inc(1);
-        self.bar.set_message(what.to_owned());
-    }
-
-    fn print(&self, line: &str) -> anyhow::Result<()> {
-        self.bar.suspend(|| print(line))
-    }
-
-    fn end(&self) {
-        self.bar.finish_and_clear();
-    }
-}
-
-impl Drop for Steps {
-    fn drop(&mut self) {
-        self.end();
     }
 }

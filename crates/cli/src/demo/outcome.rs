@@ -1,7 +1,8 @@
-//! What a demo found: points, and what is needed to believe them. Also the rows of its table and `demo.json`.
+//! The results of a demo: its points, the machine's noise, the table's rows and `demo.json`.
 //!
-//! Owns the figures' definitions: a share of batch is its rate over its rate alone right before or after; a point is saturated
-//! when more than 1 % of its requests were lost. Every number here is finite: what cannot be one is an error when it is made.
+//! Owns the definitions of the figures: a batch share is the batch job's rate over its rate alone
+//! right before or after; a point is saturated when more than 1 % of its requests were lost. Every
+//! number is finite: a figure that would not be is an error.
 
 use anyhow::Context;
 use serde::Serialize;
@@ -11,23 +12,23 @@ use tailwater_loadgen::noise::GapFigures;
 use tailwater_workload::ServiceTime;
 
 use super::course::OptionRecord;
-use crate::machine::Machine;
-use crate::table::number;
-use crate::testbed::handoffs::HandoffFigures;
-use crate::testbed::wait::WaitChoice;
-use crate::testbed::{BatchRates, is_saturated, latency_or_timeout as latency, standing_queue_us};
+use tailwater_testbed::handoffs::HandoffFigures;
+use tailwater_testbed::machine::Machine;
+use tailwater_testbed::table::number;
+use tailwater_testbed::wait::WaitChoice;
+use tailwater_testbed::{BatchRates, is_saturated, latency_or_timeout as latency, standing_queue_us};
 
-/// Everything a demo found.
+/// All results of a demo.
 #[derive(Debug, Serialize)]
 pub struct Outcome {
     pub machine: Machine,
     pub commit: String,
     pub options: OptionRecord,
-    /// Disturbances of both kinds of core, with nothing of ours running.
+    /// Noise of each core before any other process of the demo ran.
     pub noise: Vec<Noise>,
     /// Iterations per millisecond of the service's work.
     pub speed: u64,
-    /// The batch job alone.
+    /// The batch job's rates alone.
     pub solo: Solo,
     pub linux_wait: WaitChoice,
     pub points: Vec<Point>,
@@ -37,7 +38,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// The text of `demo.json`.
+    /// Returns the text of `demo.json`.
     ///
     /// # Errors
     /// Never, unless a field cannot be written as JSON.
@@ -46,7 +47,7 @@ impl Outcome {
     }
 }
 
-/// What is compared.
+/// The systems that are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum System {
@@ -71,7 +72,7 @@ pub struct Noise {
     pub gaps: GapFigures,
 }
 
-/// Noise in one line.
+/// Returns the noise of all cores in one line.
 pub fn describe_noise(noise: &[Noise]) -> String {
     let each = noise.iter().map(|Noise { core, gaps }| {
         format!(
@@ -84,7 +85,8 @@ pub fn describe_noise(noise: &[Noise]) -> String {
     each.collect::<Vec<_>>().join(", ")
 }
 
-/// The batch job's rates alone, on all managed cores, in trials per second: medians over the points.
+/// The batch job's rates alone, on all managed cores, in trials per second: medians over the
+/// points.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Solo {
     pub tailwater: f64,
@@ -92,7 +94,7 @@ pub struct Solo {
 }
 
 impl Solo {
-    /// Of these points; 0 for a system that has none.
+    /// Returns the medians over these points; 0 for a system without points.
     pub fn of(points: &[Point]) -> Self {
         let median = |system: System| {
             let mut rates: Vec<f64> =
@@ -103,7 +105,7 @@ impl Solo {
         Self { tailwater: median(System::Tailwater), linux: median(System::Linux) }
     }
 
-    /// In words.
+    /// Returns the rates in words.
     pub fn describe(self) -> String {
         let Self { tailwater, linux } = self;
         format!(
@@ -113,13 +115,13 @@ impl Solo {
     }
 }
 
-/// One system under one load. Latencies are of the requests that were answered; if none was, they are the time after which
-/// the generator gave up.
+/// One system under one load. Latencies are those of answered requests; without any, the
+/// generator's timeout.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Point {
     pub system: System,
     pub service: String,
-    /// Percent of the managed cores.
+    /// Load in percent of the managed cores.
     pub load: f64,
     pub offered_rps: f64,
     pub achieved_rps: f64,
@@ -128,9 +130,9 @@ pub struct Point {
     pub p999_us: f64,
     /// Median over 100 ms windows of each window's p99.9.
     pub win_p999_us: f64,
-    /// Of the managed cores: 1 is as fast as alone.
+    /// Speed of the batch job; 1 is its speed alone.
     pub batch_share: f64,
-    /// Trials per second of the batch job alone, right before or after, whichever is more.
+    /// Trials per second of the batch job alone, the larger of the rates right before and after.
     pub solo_rate: f64,
     pub lost: u64,
     /// Requests that the generator sent late.
@@ -138,13 +140,13 @@ pub struct Point {
     pub saturated: bool,
     pub completed: u64,
     pub windows: u64,
-    /// Windows that a stall of the generator's core fell into.
+    /// Windows that contain a stall of the generator's core.
     pub windows_cut: u64,
     pub duration_s: f64,
 }
 
 impl Point {
-    /// A measurement as figures.
+    /// Returns a measurement as figures.
     pub fn new(
         system: System,
         load: f64,
@@ -175,12 +177,12 @@ impl Point {
         }
     }
 
-    /// Part of the requests that the generator sent late.
+    /// Share of the requests that the generator sent late.
     pub fn late_part(&self) -> f64 {
         self.late as f64 / (self.completed + self.lost).max(1) as f64
     }
 
-    /// Its row of the table.
+    /// Returns the point's row of the table.
     pub fn table_row(&self) -> String {
         let late = if self.late_part() > 0.001 {
             format!("  {:.1} % late", 100.0 * self.late_part())
@@ -201,15 +203,15 @@ impl Point {
     }
 }
 
-/// The same requests through a queue without any overhead.
+/// The same requests through a queue without overhead.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct IdealPoint {
     pub load: f64,
-    /// On cores that always run.
+    /// Figures on cores that always run.
     #[serde(flatten)]
     pub queue: QueueFigures,
-    /// On cores that stand still as this machine's did while they were probed. What an ideal system could have had here;
-    /// `None` when they stood still for so long that it would have served nothing.
+    /// Figures on cores with the stalls that were measured on this machine, which an ideal system
+    /// would have here; `None` when no request would have been served.
     pub stalled: Option<QueueFigures>,
 }
 
@@ -220,7 +222,7 @@ pub struct QueueFigures {
     pub p99_us: f64,
     pub p999_us: f64,
     pub win_p999_us: f64,
-    /// What no request needed, of the time that the cores ran.
+    /// Share of the cores' running time that no request needed.
     pub batch_share: f64,
     #[serde(skip)]
     pub offered_rps: f64,
@@ -234,14 +236,13 @@ impl IdealPoint {
     /// Both measurements as figures.
     ///
     /// # Errors
-    /// When the one on cores that always run served nothing.
+    /// If no request is due in a point.
     pub fn new(load: f64, ideal: &Ideal, stalled: &Ideal) -> anyhow::Result<Self> {
-        let queue =
-            QueueFigures::new(ideal).context("the load is too low: no request falls due in a point")?;
+        let queue = QueueFigures::new(ideal).context("the load is too low: no request is due in a point")?;
         Ok(Self { load, queue, stalled: QueueFigures::new(stalled) })
     }
 
-    /// Its rows of the table.
+    /// Returns the rows of the table.
     pub fn table_rows(&self) -> String {
         let load = format!("{} %", self.load);
         let stalled = match &self.stalled {
@@ -253,7 +254,7 @@ impl IdealPoint {
 }
 
 impl QueueFigures {
-    /// `None` when nothing was served.
+    /// Figures of a run; `None` when no request was served.
     fn new(ideal: &Ideal) -> Option<Self> {
         let figures = ideal.measurement.report().figures;
         Some(Self {
@@ -274,7 +275,7 @@ impl QueueFigures {
     }
 }
 
-/// The two lines above the table.
+/// Returns the two header lines of the table.
 pub fn table_head() -> String {
     let head = |cells: [&str; 10]| {
         let [load, system, a, b, c, d, e, f, g, h] = cells;

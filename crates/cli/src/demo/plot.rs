@@ -1,14 +1,14 @@
-//! The demo's picture: latency over load, and what the batch job gets, for both systems and the ideal
+//! The demo's picture: latency over load, and the batch job's speed, for both systems and the ideal
 //! queue, with and without the machine's stalls.
 //!
-//! Owns which curves and axes there are; how they are drawn is the simulator's plotting module. A curve of latency ends where
-//! its system saturates: beyond, latency depends on how long the overload lasts.
+//! Owns the curves and axes; [`tailwater_plot`] draws them. A curve of latency ends where its
+//! system saturates: beyond, latency depends on the length of the overload.
 
-use tailwater_sim::plot::{Line, Panel, decades, draw as draw_panels};
+use tailwater_plot::{Line, Panel, decades, draw as draw_panels};
 
 use super::outcome::{IdealPoint, Outcome, Point, QueueFigures, System};
 
-/// The plot as SVG text.
+/// Returns the plot as SVG text.
 pub fn draw(outcome: &Outcome) -> String {
     let panels = [
         latency("Median", outcome, |p| p.p50_us, |q| q.p50_us),

@@ -1,10 +1,10 @@
-//! What a demo's numbers mean, in words.
+//! The results of a demo in words.
 //!
-//! Owns the rules: which load is quoted, and from when on a difference counts as one. Says where Linux was better as
-//! plainly as where Tailwater was. Pure.
+//! Owns which load is quoted, and the thresholds of a difference. Where Linux was better is
+//! reported as plainly as where Tailwater was. Pure.
 
 use super::outcome::{IdealPoint, Outcome, Point, Solo, System};
-use crate::table::number;
+use tailwater_testbed::table::number;
 
 /// Two latencies within this factor of each other are the same.
 const SAME_LATENCY: f64 = 1.05;
@@ -12,14 +12,14 @@ const SAME_LATENCY: f64 = 1.05;
 /// Two batch shares within this of each other are the same.
 const SAME_SHARE: f64 = 0.02;
 
-/// A machine that loses more than this part of a core by itself is busy with something else; quiet virtual machines were
-/// seen to lose 1 to 2.3 %.
+/// A machine on which an idle core loses more than this part of its time is busy with other
+/// programs; quiet virtual machines lost 1 to 2.3 %.
 const BUSY_MACHINE: f64 = 0.05;
 
 /// The load that is quoted, if both systems sustain it.
 const QUOTED_LOAD: f64 = 50.0;
 
-/// The verdict, a sentence or two per line.
+/// Returns the verdict, a sentence or two per line.
 pub fn verdict(outcome: &Outcome) -> Vec<String> {
     let pairs = pairs(&outcome.points);
     let mut lines = Vec::new();
@@ -76,7 +76,7 @@ fn quote(outcome: &Outcome, tailwater: &Point, linux: &Point) -> Vec<String> {
     lines
 }
 
-/// What nothing that runs on this machine could have been better than.
+/// Returns the latency of an ideal system, as a bound for any system on this machine.
 fn bound(ideal: &IdealPoint) -> Option<String> {
     let stalled = ideal.stalled.as_ref()?;
     Some(format!(
@@ -89,7 +89,7 @@ fn bound(ideal: &IdealPoint) -> Option<String> {
     ))
 }
 
-/// Who has the lower latency, and by how much.
+/// Returns which system has the lower latency, and by how much.
 fn compare(tailwater_us: f64, linux_us: f64) -> String {
     let ratio = linux_us / tailwater_us;
     if ratio > SAME_LATENCY {
@@ -101,7 +101,7 @@ fn compare(tailwater_us: f64, linux_us: f64) -> String {
     }
 }
 
-/// Up to where each system keeps up.
+/// Returns the highest load that each system keeps up with.
 fn capacity(points: &[Point]) -> String {
     let limit = |system: System| {
         let mut own: Vec<&Point> = points.iter().filter(|p| p.system == system).collect();
@@ -120,7 +120,8 @@ fn capacity(points: &[Point]) -> String {
     format!("{}; {}.", limit(System::Tailwater), limit(System::Linux))
 }
 
-/// Batch shares are compared in the job's full speed on Linux: each is of its speed alone on its own system, which is not the same.
+/// Lists where Linux was better. Each batch share is of the speed alone on its own system; both are
+/// converted to the speed alone on Linux to be compared.
 fn linux_better(pairs: &[(&Point, &Point)], solo: Solo) -> String {
     let speed = if solo.linux > 0.0 { solo.tailwater / solo.linux } else { 1.0 };
     let mut found = Vec::new();
@@ -148,14 +149,14 @@ fn linux_better(pairs: &[(&Point, &Point)], solo: Solo) -> String {
     }
 }
 
-/// What limits the other sentences.
+/// Cautions that limit the other sentences.
 fn caveats(outcome: &Outcome) -> Vec<String> {
     let mut lines = Vec::new();
     let taken = outcome.noise.iter().max_by(|a, b| a.gaps.lost_fraction.total_cmp(&b.gaps.lost_fraction));
     if let Some(noise) = taken.filter(|noise| noise.gaps.lost_fraction > BUSY_MACHINE) {
         lines.push(format!(
-            "Caution: before anything of the demo ran, other programs or the host took {:.0} % of core {}. Run it again when \
-             they are done; what stands here compares little but luck.",
+            "Caution: before anything of the demo ran, other programs or the host took {:.0} % of core {}. Run it again on a \
+             quiet machine; these figures compare little but luck.",
             100.0 * noise.gaps.lost_fraction,
             noise.core
         ));
@@ -176,7 +177,7 @@ fn caveats(outcome: &Outcome) -> Vec<String> {
     if cut * 2 > windows {
         lines.push(format!(
             "Caution: this machine is noisy. {cut} of {windows} windows of 100 ms were cut by stalls of over 200 us, so even \
-             the windowed p99.9 says something about the machine."
+             the windowed p99.9 contains the machine's noise."
         ));
     }
     lines

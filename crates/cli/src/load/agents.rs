@@ -1,9 +1,9 @@
-//! Agents: this process as one, and processes of this program as some.
+//! Agents: this process as an agent, and local agents as child processes.
 //!
-//! Owns the start and the end of local agents. An agent that was started here ends when its coordinator leaves, and when
-//! its standard input ends, which it does even if the coordinator is killed.
+//! Owns the start and the end of local agents. A local agent ends when its coordinator leaves, and
+//! when its standard input is closed, as it also is when the coordinator is killed.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write, stdout};
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
@@ -17,26 +17,26 @@ use tailwater_loadgen::coordinate::wire::Job;
 use tailwater_loadgen::{Control, Measurement};
 
 use super::args::LoadArgs;
-use super::session::JobTarget;
+use super::job::JobTarget;
 use super::transport::Transport;
 
-/// What an agent prints in front of its address.
+/// What an agent prints before its address.
 const LISTENING: &str = "agent listening on ";
 
-/// How long a local agent may take to end once its coordinator has left.
+/// How long a local agent may take to end after its coordinator has left.
 const END_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Serves coordinators until told to end.
+/// Serves coordinators until `stop`.
 ///
 /// # Errors
-/// When the address cannot be listened on.
+/// If the address cannot be listened on.
 pub fn serve(args: &LoadArgs, listen: SocketAddr, stop: &Arc<AtomicBool>) -> anyhow::Result<()> {
     let listener = TcpListener::bind(listen).with_context(|| format!("cannot listen on {listen}"))?;
-    println!("{LISTENING}{}", listener.local_addr()?);
+    writeln!(stdout(), "{LISTENING}{}", listener.local_addr()?)?;
     if args.once {
         let stop = Arc::clone(stop);
         std::thread::spawn(move || {
-            // Nothing is ever written to it: it ends with whoever holds the other end.
+            // Nothing is written to it: the read returns when the coordinator's end is closed.
             let _ = std::io::stdin().read(&mut [0]);
             stop.store(true, Relaxed);
         });
@@ -48,16 +48,16 @@ pub fn serve(args: &LoadArgs, listen: SocketAddr, stop: &Arc<AtomicBool>) -> any
     Ok(agent::serve(&listener, run_job, stop, args.once)?)
 }
 
-/// Agents that are processes of this program.
+/// Agents that are child processes.
 pub struct LocalAgents {
     agents: Vec<(Child, SocketAddr)>,
 }
 
 impl LocalAgents {
-    /// Starts `count` agents, on `cores` in turn if there are any.
+    /// Starts `count` agents, on `cores` in turn unless there are none.
     ///
     /// # Errors
-    /// When one does not start.
+    /// If an agent does not start.
     pub fn start(count: usize, cores: &[usize]) -> anyhow::Result<Self> {
         let exe = std::env::current_exe().context("cannot find this program's own file")?;
         let mut local = Self { agents: Vec::new() };
@@ -70,7 +70,8 @@ impl LocalAgents {
             let mut child = command
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped())
-                // Ctrl-C in a terminal goes to its process group: what an agent measured is asked for first.
+                // Ctrl-C goes to the terminal's process group: the coordinator first collects what
+                // agents measured.
                 .process_group(0)
                 .spawn()
                 .context("cannot start a local agent")?;
@@ -83,7 +84,7 @@ impl LocalAgents {
         Ok(local)
     }
 
-    /// Where they listen.
+    /// Returns where they listen.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.agents.iter().map(|&(_, address)| address).collect()
     }
@@ -103,14 +104,14 @@ fn first_address(child: &mut Child) -> anyhow::Result<SocketAddr> {
     address.context("a local agent did not start; its own message is above")
 }
 
-/// Lets an agent end by itself, and ends it if it does not.
+/// Waits for an agent's own end, and kills it after [`END_PATIENCE`].
 fn end(child: &mut Child) {
     drop(child.stdin.take());
     let deadline = Instant::now() + END_PATIENCE;
     while matches!(child.try_wait(), Ok(None)) && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(5));
     }
-    // Of one that has ended, both say so and do nothing.
+    // On an agent that has ended, both calls do nothing.
     let _ = child.kill();
     let _ = child.wait();
 }

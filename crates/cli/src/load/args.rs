@@ -1,6 +1,6 @@
-//! What a person types, and the plans it means.
+//! The command line of `tailwater load`, and the plans it means.
 //!
-//! Owns the arguments, their checks beyond what the parser does, and their examples.
+//! Owns the arguments, their examples, and the checks that the parser does not make.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
@@ -16,23 +16,28 @@ use tailwater_workload::{ArrivalProcess, LoadPattern, Rate, RateList, ServiceTim
 
 use super::transport::{IOKERNEL, Over, Way};
 
-/// How long a load is measured if not told.
+/// Length of a load, unless given.
 const DURATION_NS: u64 = 10_000_000_000;
 
-/// How long the server works on a spin request if not told: exponentially distributed, 10 us on average.
+/// Service time of spin requests, unless given: exponentially distributed, 10 us on average.
 const SERVICE: &str = "exp:10us";
 
-/// How long the server may take to answer first if not told: it is there, or has to attach first.
+/// How long the server may take to give its first answer, unless given: it is running, or has to
+/// attach first.
 const WAIT_NS: u64 = 2_000_000_000;
 const PORT_WAIT_NS: u64 = 60_000_000_000;
 
-/// How long the windows are that files have if not told.
+/// The first rate that a search tries, unless given.
+const FIRST_RATE: f64 = 1_000.0;
+
+/// Length of the windows in files, unless given.
 const INTERVAL_NS: u64 = 1_000_000_000;
 
-/// How long a trial of a search takes if not told.
+/// Length of a trial of a search, unless given.
 const TRIAL_NS: u64 = 3_000_000_000;
 
-/// Generate open-loop load against a server over UDP or TCP, measure latency, search for the highest load within a limit
+/// Generate open-loop load against a server over UDP or TCP, measure latency, search for the
+/// highest load within a limit
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
   tailwater load 127.0.0.1:5000 --rate 50k --duration 10s
@@ -58,7 +63,7 @@ Several generators, here and on other machines:
   tailwater load --agent 10.0.0.2:7171                                         on the other machine
   tailwater load 10.0.0.9:5000 --rate 1M --coordinate 10.0.0.2:7171,10.0.0.3:7171
 
-A program on Tailwater, asked by another one on Tailwater; or from inside an IOKernel that is started for it:
+A program on Tailwater, asked by another program on Tailwater, or from inside an IOKernel that is started for it:
   tailwater load 10.77.0.9:5000 --over tailwater --rate 20k
   tailwater load 10.77.0.9:5000 --over port --iokernel @load --core 0 --rate 200k &
   tailwater run --iokernel @load --ip 10.77.0.9 -- spin
@@ -78,44 +83,46 @@ pub struct LoadArgs {
     /// Address or name, and port, of the server
     #[arg(required_unless_present = "agent", value_parser = parse_server)]
     pub(super) server: Option<Server>,
-    /// What to ask, and how to check the answers
+    /// Protocol of requests and answers; see PROTOCOL below
     #[arg(long, default_value = "spin")]
     pub(super) protocol: String,
-    /// Over TCP instead of UDP; http always is
+    /// Use TCP instead of UDP; http always does
     #[arg(long)]
     pub(super) tcp: bool,
-    /// TCP connections to spread requests over, of each generator [default: 1]
+    /// TCP connections of each generator, over which requests are spread [default: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_CONNECTIONS)))]
     connections: Option<u32>,
-    /// Most requests unanswered on one TCP connection; further ones wait for one with room [default: 4]
+    /// Maximum number of unanswered requests on one TCP connection; further requests wait for a
+    /// connection with room [default: 4]
     #[arg(long, value_name = "N", value_parser = parse_pipeline)]
     pipeline: Option<usize>,
     /// How requests travel
     #[arg(long, value_enum, default_value = "kernel", help_heading = "Transport")]
     pub(super) over: Over,
-    /// Control socket of the IOKernel to attach to, or with --over port to start; @NAME is an abstract address [default:
-    /// @tailwater]
+    /// Control socket of the IOKernel to attach to, or with --over port to start; @NAME is an
+    /// abstract address [default: @tailwater]
     #[arg(long, value_name = "SOCKET", help_heading = "Transport")]
     iokernel: Option<String>,
-    /// How long the server may take to answer first [default: 2s, 60s with --over port]
+    /// How long the server may take to give its first answer [default: 2s, 60s with --over port]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration_ns, help_heading = "Transport")]
     wait: Option<u64>,
-    /// Do not store first what memcached and rocks read later
+    /// Do not first store the items that memcached and rocks read later
     #[arg(long)]
     pub(super) no_preload: bool,
-    /// Requests per second: 50k, a list 10k,20k, or a range 10k..200k/10k or 1k..64k*2; where a search starts
+    /// Requests per second: 50k, a list 10k,20k, or a range 10k..200k/10k or 1k..64k*2; the first
+    /// rate of a search
     #[arg(long, value_name = "RATES", required_unless_present_any = ["schedule", "slo", "agent"], conflicts_with = "schedule")]
     pub(super) rate: Option<RateList>,
-    /// How long each load takes, warm-up included [default: 10s, or 3s a trial with --slo]
+    /// Length of each load, warm-up included [default: 10s, or 3s a trial with --slo]
     #[arg(long, value_parser = parse_duration_ns, conflicts_with = "schedule")]
     duration: Option<u64>,
     /// Rates over time, instead of --rate and --duration
     #[arg(long, value_name = "PATTERN", alias = "pattern")]
     schedule: Option<LoadPattern>,
-    /// How long each spin request asks the server to work [default: exp:10us]
+    /// Service time of spin requests [default: exp:10us]
     #[arg(long)]
     service: Option<ServiceTime>,
-    /// How arrivals are spread: poisson, const or onoff:on=1ms,off=9ms
+    /// Arrival process: poisson, const or onoff:on=1ms,off=9ms
     #[arg(long, default_value = "poisson")]
     arrivals: ArrivalProcess,
     /// First part of the load, which is not counted
@@ -124,58 +131,61 @@ pub struct LoadArgs {
     /// A request without a reply for this long is lost
     #[arg(long, value_name = "DURATION", value_parser = parse_duration_ns, default_value = "200ms")]
     timeout: u64,
-    /// UDP source ports to send from, of each generator [default: 1]
+    /// UDP source ports of each generator [default: 1]
     #[arg(long, value_name = "N")]
     flows: Option<u16>,
-    /// Fixes arrivals, service times and noise
+    /// Seed of arrivals, service times and noise
     #[arg(long, default_value_t = 1)]
     pub(super) seed: u64,
-    /// Core to run on; with --agents, cores in turn; with --over port, the core that its IOKernel polls on
+    /// Core to run on; with --agents, cores in turn; with --over port, the core that the IOKernel
+    /// polls on
     #[arg(long, value_name = "CORES", value_delimiter = ',')]
     pub(super) core: Vec<usize>,
-    /// Measure each load this many times, all loads in turn
+    /// Runs of each load, all loads in turn
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000), conflicts_with = "slo")]
     pub(super) runs: u32,
 
-    /// Search for the highest load within limits: p99.9=200us, several by commas, win-p99.9 for the windowed one
+    /// Search for the highest load within limits, as in p99.9=200us,p50=30us; win-p99.9 is the
+    /// windowed percentile
     #[arg(long, value_name = "LIMITS", conflicts_with = "schedule", help_heading = "Search")]
     slo: Option<Slo>,
     /// The highest rate to try
     #[arg(long, value_name = "RATE", default_value = "10M", requires = "slo", help_heading = "Search")]
     pub(super) max_rate: Rate,
-    /// How close the rates above and below the limit get
+    /// Distance at which the rates above and below the limit are close enough
     #[arg(long, value_name = "PERCENT", default_value = "5%", value_parser = parse_percent, requires = "slo", help_heading = "Search")]
     pub(super) resolution: f64,
     /// Trials of which the majority decides whether a rate is within the limits; odd
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = parse_odd, requires = "slo", help_heading = "Search")]
     pub(super) repeats: u32,
-    /// Most trials
+    /// Maximum number of trials
     #[arg(long, value_name = "N", default_value_t = 80, value_parser = clap::value_parser!(u32).range(1..=10_000), requires = "slo", help_heading = "Search")]
     pub(super) max_trials: u32,
 
     /// Generate from this many processes of this machine, started together
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64), help_heading = "Several generators")]
     pub(super) agents: Option<u16>,
-    /// Generate from these agents too, started together
+    /// Generate from these agents, started together
     #[arg(long, value_name = "ADDRESSES", value_delimiter = ',', help_heading = "Several generators")]
     pub(super) coordinate: Vec<SocketAddr>,
-    /// Be an agent: listen here and generate what coordinators order; anyone who reaches this port can order
+    /// Be an agent: listen here and generate what coordinators order. Every program that reaches
+    /// this port can order
     #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["server", "rate", "schedule", "slo", "agents", "coordinate"], help_heading = "Several generators")]
     pub(super) agent: Option<SocketAddr>,
     /// As an agent, end when the first coordinator leaves or standard input ends
     #[arg(long, hide = true, requires = "agent")]
     pub(super) once: bool,
 
-    /// Print a line a second to standard error although standard output is no terminal
+    /// Print a line a second to standard error even if standard output is no terminal
     #[arg(long, conflicts_with = "quiet", help_heading = "Output")]
     pub(super) live: bool,
     /// Print nothing while running
     #[arg(long, help_heading = "Output")]
     pub(super) quiet: bool,
-    /// Length of the windows that --json and --hdr-log keep latencies by, in steps of 100 ms [default: 1s]
+    /// Length of the windows in --json and --hdr-log, in steps of 100 ms [default: 1s]
     #[arg(long, value_name = "DURATION", value_parser = parse_interval, help_heading = "Output")]
     interval: Option<u64>,
-    /// Write everything as JSON, for `tailwater compare` too
+    /// Write everything as JSON, as `tailwater compare` reads it
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub(super) json: Option<PathBuf>,
     /// Write one row per load as CSV
@@ -193,21 +203,21 @@ fn read_percent(text: &str) -> Option<f64> {
 
 /// Reads `5%` as 0.05.
 pub fn parse_percent(text: &str) -> Result<f64, String> {
-    let advice = || format!("`{text}` is no percentage above 0% and up to 100%, for instance 5%");
+    let advice = || format!("`{text}` is not a percentage above 0% and up to 100%, for instance 5%");
     read_percent(text).filter(|part| *part > 0.0).ok_or_else(advice)
 }
 
-/// As [`parse_percent`], of something that may be nothing.
+/// Reads a percentage that may be 0%.
 pub fn parse_margin(text: &str) -> Result<f64, String> {
-    read_percent(text).ok_or_else(|| format!("`{text}` is no percentage from 0% to 100%, for instance 5%"))
+    read_percent(text).ok_or_else(|| format!("`{text}` is not a percentage from 0% to 100%, for instance 5%"))
 }
 
-/// A server, as it was typed and where that is.
+/// A server, as it was written and resolved.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Server {
-    /// Address or name, and port: what http calls its authority.
+    /// Address or name, and port: the authority of HTTP.
     pub authority: String,
-    /// Of several addresses the first.
+    /// The first of its addresses.
     pub address: SocketAddr,
 }
 
@@ -232,33 +242,31 @@ fn resolve(text: &str) -> Result<SocketAddr, String> {
 fn parse_pipeline(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(number) if (1..=MAX_PIPELINE).contains(&number) => Ok(number),
-        _ => Err(format!("`{text}` is no number of requests from 1 to {MAX_PIPELINE}")),
+        _ => Err(format!("`{text}` is not a number of requests from 1 to {MAX_PIPELINE}")),
     }
 }
 
 fn parse_odd(text: &str) -> Result<u32, String> {
     match text.parse() {
         Ok(number @ 1..=99) if number % 2 == 1 => Ok(number),
-        _ => Err(format!(
-            "`{text}` is no odd number from 1 to 99; the majority of an even number may be nobody"
-        )),
+        _ => Err(format!("`{text}` is not an odd number from 1 to 99; an even number may have no majority")),
     }
 }
 
 fn parse_interval(text: &str) -> Result<u64, String> {
     let interval_ns = parse_duration_ns(text).map_err(|error| error.to_string())?;
     if interval_ns == 0 || !interval_ns.is_multiple_of(WINDOW_NS) {
-        return Err(format!("`{text}` is no multiple of 100ms, for instance 100ms, 1s or 1min"));
+        return Err(format!("`{text}` is not a multiple of 100ms, for instance 100ms, 1s or 1min"));
     }
     Ok(interval_ns)
 }
 
-/// A plan and what to call it.
+/// A plan and its name.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NamedPlan {
     /// The rate or the pattern, as written.
     pub name: String,
-    /// The whole load, not yet shared among agents.
+    /// The whole load, before it is divided among agents.
     pub plan: Plan,
 }
 
@@ -271,24 +279,24 @@ pub struct SearchTask {
     pub plan: SearchPlan,
 }
 
-/// What to do.
+/// The task of a command.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Task {
     /// Measure these loads.
     Points(Vec<NamedPlan>),
-    /// Search.
+    /// Search for a load.
     Search(SearchTask),
 }
 
 impl LoadArgs {
-    /// What to do.
+    /// Returns the task that the arguments mean.
     ///
     /// # Errors
-    /// When a plan cannot be run, the search makes no sense, or an option has no effect.
+    /// If a plan or a search is impossible, or an option has no effect.
     pub fn task(&self) -> anyhow::Result<Task> {
         self.check_effects()?;
         if let Some(slo) = &self.slo {
-            let plan = super::search::search_plan(self)?;
+            let plan = self.search_plan()?;
             self.check_windows(slo, plan.from)?;
             return Ok(Task::Search(SearchTask { slo: slo.clone(), plan }));
         }
@@ -299,16 +307,39 @@ impl LoadArgs {
         Ok(Task::Points(rates.rates().iter().map(|&rate| self.plan_at(rate)).collect::<Result<_, _>>()?))
     }
 
-    /// The plan at one constant rate.
+    /// Returns the plan at one constant rate.
     ///
     /// # Errors
-    /// When it cannot be run.
+    /// If the plan is impossible.
     pub fn plan_at(&self, rate: Rate) -> anyhow::Result<NamedPlan> {
         let default_ns = if self.slo.is_some() { TRIAL_NS } else { DURATION_NS };
         self.named(rate.to_string(), &LoadPattern::constant(rate, self.duration.unwrap_or(default_ns)))
     }
 
-    /// Refuses a limit on windows that trials would have none of.
+    /// Returns the plan of a search.
+    ///
+    /// # Errors
+    /// If it starts at several rates, or above the highest.
+    pub fn search_plan(&self) -> anyhow::Result<SearchPlan> {
+        let from = match &self.rate {
+            None => Rate::new(FIRST_RATE)?,
+            Some(list) => list.single().context("a search starts at one --rate, not at several")?,
+        };
+        anyhow::ensure!(
+            self.max_rate >= from,
+            "the search starts at {from} requests a second, above --max-rate {}",
+            self.max_rate
+        );
+        Ok(SearchPlan {
+            from,
+            up_to: self.max_rate,
+            resolution: self.resolution,
+            repeats: self.repeats,
+            max_trials: self.max_trials,
+        })
+    }
+
+    /// Refuses a limit on windows in trials that have no such windows.
     fn check_windows(&self, slo: &Slo, from: Rate) -> anyhow::Result<()> {
         let windowed = slo.limits().iter().any(|limit| limit.measure == Measure::WindowedP999);
         let kept_ns = self.plan_at(from)?.plan.interval_length_ns().unwrap_or(WINDOW_NS);
@@ -320,17 +351,17 @@ impl LoadArgs {
         Ok(())
     }
 
-    /// Whether agents generate.
+    /// Returns whether agents generate.
     fn has_agents(&self) -> bool {
         self.agents.is_some() || !self.coordinate.is_empty()
     }
 
-    /// Length of the windows that files have.
+    /// Returns the length of the windows in files.
     pub fn interval_ns(&self) -> u64 {
         self.interval.unwrap_or(INTERVAL_NS)
     }
 
-    /// Whether requests go over TCP.
+    /// Returns whether requests go over TCP.
     pub fn is_tcp(&self) -> bool {
         self.tcp || self.protocol_name() == "http"
     }
@@ -359,7 +390,7 @@ impl LoadArgs {
         self.protocol.split(':').next().unwrap_or_default()
     }
 
-    /// Refuses options that would have no effect here: who gives one means something by it.
+    /// Refuses options that would have no effect here.
     fn check_effects(&self) -> anyhow::Result<()> {
         let (spin, tcp) = (self.protocol_name() == "spin", self.is_tcp());
         let stores = matches!(self.protocol_name(), "memcached" | "rocks");
@@ -371,7 +402,7 @@ impl LoadArgs {
             ),
             (
                 self.over == Over::Tailwater && !self.core.is_empty(),
-                "--core is for kernel sockets and for --over port: an IOKernel lends its cores as it sees fit",
+                "--core is for kernel sockets and for --over port: an IOKernel lends its cores itself",
             ),
             (self.over == Over::Port && agents, "--over port is one generator: leave agents out"),
             (self.core.len() > 1 && !agents, "one generator runs on one --core: give several with --agents"),
@@ -395,7 +426,7 @@ impl LoadArgs {
             (self.flows.is_some() && tcp, "--flows is for UDP: over TCP use --connections"),
             (
                 self.service.is_some() && !spin,
-                "--service is what spin servers are asked to do: leave it out, or use --protocol spin",
+                "--service is for spin servers: leave it out, or use --protocol spin",
             ),
         ];
         match given.iter().find(|(useless, _)| *useless) {

@@ -1,6 +1,7 @@
 //! The file that `--json` writes and `tailwater compare` reads.
 //!
-//! Owns its form. Each load is a point, each point has runs, each run its report and its latencies by window.
+//! Owns its format. Each load is a point, each point has runs, each run its report and its
+//! latencies by window.
 
 use std::path::Path;
 use std::time::SystemTime;
@@ -15,38 +16,38 @@ use tailwater_workload::{Intervals, Rate};
 use super::args::LoadArgs;
 use super::session::Done;
 use super::transport::Over;
-use crate::machine::{Machine, commit};
+use tailwater_testbed::machine::{Machine, commit};
 
-/// Name and version of the form.
+/// Name and version of the format.
 pub const FORMAT: &str = "tailwater-load 1";
 
-/// All that one command measured.
+/// The measurements of one command.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Document {
     /// [`FORMAT`].
     pub format: String,
     /// The commit this program was built from.
     pub commit: String,
-    /// The machine that ran this program, as `tailwater doctor` would describe it.
+    /// The machine that ran this program, as in `tailwater doctor --json`.
     pub machine: serde_json::Value,
     /// The server's address.
     pub server: String,
-    /// What was asked, as it was written.
+    /// The protocol, as it was written.
     pub protocol: String,
     /// How requests travelled.
     #[serde(default = "kernel")]
     pub over: Over,
     /// TCP connections of each generator; 0 over UDP.
     pub connections: u32,
-    /// The seed all others derive from.
+    /// The seed from which all others are derived.
     pub seed: u64,
-    /// How many agents generated; 0 when the command itself did.
+    /// Number of agents; 0 when the command itself generated.
     pub agents: usize,
     /// The loads, in order.
     pub points: Vec<Point>,
-    /// What a search found.
+    /// The outcome of a search.
     pub search: Option<SearchOutcome>,
-    /// What went wrong beside the measurements.
+    /// Problems outside the measurements.
     pub warnings: Vec<String>,
 }
 
@@ -55,9 +56,9 @@ pub struct Document {
 pub struct Point {
     /// Its rate or pattern as it was written; points of two files with the same name are compared.
     pub name: String,
-    /// What was offered, by all generators together.
+    /// The offered load of all generators together.
     pub plan: Plan,
-    /// Of all its runs together; none before the first.
+    /// The report of all its runs together; none before the first.
     pub report: Option<Report>,
     /// Its runs.
     pub runs: Vec<Run>,
@@ -72,44 +73,44 @@ pub struct Run {
     pub seed: u64,
     /// When its schedule started, in seconds since 1970.
     pub started_unix_s: f64,
-    /// What was measured.
+    /// Its figures.
     pub report: Report,
-    /// Its agents; empty without.
+    /// Its agents, if there were any.
     pub agents: Vec<AgentOutcome>,
-    /// Latencies by window: values in nanoseconds and how often each.
+    /// Latencies by window: values in nanoseconds, and the number of each.
     pub windows: Intervals,
 }
 
-/// What a search found.
+/// The outcome of a search.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct SearchOutcome {
     /// The limits.
     pub slo: Slo,
-    /// How it was searched.
+    /// The parameters of the search.
     pub plan: SearchPlan,
     /// The highest load within the limits.
     pub load: Option<Rate>,
-    /// What kept it from being higher.
+    /// What bounds it.
     pub bound: Bound,
-    /// Up to here every trial was within the limits.
+    /// The highest rate up to which every trial was within the limits.
     pub always_met_up_to: Option<Rate>,
-    /// From here on no trial was.
+    /// The lowest rate from which on no trial was within the limits.
     pub never_met_from: Option<Rate>,
-    /// What the limited latencies were in the trials at the load found, one list per limit, in microseconds.
+    /// The limited latencies in the trials at that load in microseconds, one list per limit.
     pub measured_us: Vec<Vec<f64>>,
-    /// The name of the point of the load found.
+    /// The name of that load's point.
     pub point: Option<String>,
     /// All trials, in order.
     pub trials: Vec<Trial>,
 }
 
-/// What documents without the word were measured over.
+/// Returns the transport of documents that do not name one.
 fn kernel() -> Over {
     Over::Kernel
 }
 
 impl Document {
-    /// A document without points.
+    /// Returns a document without points.
     pub fn new(args: &LoadArgs, agents: usize) -> Self {
         Self {
             format: FORMAT.to_owned(),
@@ -130,7 +131,7 @@ impl Document {
     /// Reads the file at `path`.
     ///
     /// # Errors
-    /// When it cannot be read or is of another form.
+    /// If it cannot be read or has another format.
     pub fn read(path: &Path) -> anyhow::Result<Self> {
         let text =
             std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -138,13 +139,13 @@ impl Document {
             serde_json::from_str(&text).with_context(|| format!("{} is no JSON", path.display()))?;
         anyhow::ensure!(
             head["format"] == FORMAT,
-            "{} is not of the form `{FORMAT}`; write it with `tailwater load --json`",
+            "{} does not have the format `{FORMAT}`; write it with `tailwater load --json`",
             path.display()
         );
         serde_json::from_value(head).with_context(|| format!("{} is damaged", path.display()))
     }
 
-    /// Without points that were not measured.
+    /// Returns the document without points that were not measured.
     pub fn pruned(mut self) -> Self {
         self.points.retain(Point::is_measured);
         self
@@ -164,17 +165,17 @@ impl Document {
 }
 
 impl Point {
-    /// A point without runs.
+    /// Returns a point without runs.
     pub fn new(name: &str, plan: &Plan) -> Self {
         Self { name: name.to_owned(), plan: plan.clone(), report: None, runs: Vec::new(), merged: None }
     }
 
-    /// Whether it has a run.
+    /// Returns whether it has a run.
     pub fn is_measured(&self) -> bool {
         !self.runs.is_empty()
     }
 
-    /// The rate of its schedule, averaged over time.
+    /// Returns the rate of its schedule, averaged over time.
     pub fn offered_rps(&self) -> f64 {
         self.plan.schedule.expected_arrivals() * 1e9 / self.plan.schedule.length_ns() as f64
     }
@@ -211,7 +212,7 @@ impl Point {
 }
 
 impl SearchOutcome {
-    /// The outcome `found`, of a search that made `points`.
+    /// Returns the outcome of a search that measured `points` and found `found`.
     pub fn new(slo: &Slo, plan: SearchPlan, found: Found, points: &[Point]) -> Self {
         let at_load: Vec<&Trial> =
             found.trials.iter().filter(|trial| Some(trial.rate) == found.load).collect();
@@ -235,7 +236,8 @@ impl SearchOutcome {
         }
     }
 
-    /// How many trials of those at the load found were within the limits, and how many there were.
+    /// Returns the number of trials at the load found that were within the limits, and number of
+    /// trials there.
     pub fn votes(&self) -> (usize, usize) {
         let at_load = || self.trials.iter().filter(|trial| Some(trial.rate) == self.load);
         (at_load().filter(|trial| trial.judgement.verdict == Verdict::Met).count(), at_load().count())

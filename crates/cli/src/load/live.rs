@@ -1,6 +1,7 @@
-//! What shows while a load runs: a line a second, and a line for each trial or load.
+//! What is printed while a load runs: a line a second, and a line for each trial or load.
 //!
-//! Owns when something is printed at all: to standard error, if standard output is a terminal or the user asks for it.
+//! Owns whether anything is printed: to standard error, if standard output is a terminal or with
+//! `--live`.
 
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -10,23 +11,24 @@ use tailwater_loadgen::search::slo::Limit;
 use tailwater_loadgen::search::{Judgement, Purpose, Slo, Verdict};
 use tailwater_workload::{Interval, Rate};
 
-use crate::table::number;
+use tailwater_testbed::note;
+use tailwater_testbed::table::number;
 
-/// Prints, or does not.
+/// Prints progress if it is on.
 #[derive(Debug)]
 pub struct Progress {
     on: bool,
-    /// Whether the heads of the columns were printed.
+    /// Whether the table's header was printed.
     headed: AtomicBool,
 }
 
 impl Progress {
-    /// `wanted` whatever standard output is; never when `quiet`.
+    /// On if `wanted` or if standard output is a terminal, unless `quiet`.
     pub fn new(wanted: bool, quiet: bool) -> Self {
         Self { on: !quiet && (wanted || std::io::stdout().is_terminal()), headed: AtomicBool::new(false) }
     }
 
-    /// Whether anything is printed.
+    /// Returns whether anything is printed.
     pub fn is_on(&self) -> bool {
         self.on
     }
@@ -34,11 +36,11 @@ impl Progress {
     /// Prints a line.
     pub fn note(&self, text: &str) {
         if self.on {
-            eprintln!("{text}");
+            note!("{text}");
         }
     }
 
-    /// A view of one run of `generators`.
+    /// Returns a view of one run of `generators`.
     pub fn view(&self, generators: usize) -> View<'_> {
         View { progress: self, live: Live::new(generators) }
     }
@@ -51,16 +53,16 @@ pub struct View<'a> {
 }
 
 impl View<'_> {
-    /// Takes an interval of `length_ns` of generator `index` and prints the lines that it completes.
+    /// Adds an interval of `length_ns` of generator `index` and prints the lines that it completes.
     pub fn push(&mut self, index: usize, length_ns: u64, interval: &Interval) {
         if !self.progress.on {
             return;
         }
         for line in self.live.push(index, length_ns, interval) {
             if !self.progress.headed.swap(true, Relaxed) {
-                eprintln!("{HEAD}");
+                note!("{HEAD}");
             }
-            eprintln!("{}", describe_line(&line));
+            note!("{}", describe_line(&line));
         }
     }
 }
@@ -99,13 +101,13 @@ pub fn describe_trial(number: u64, rate: Rate, purpose: Purpose, slo: &Slo, judg
         Verdict::GeneratorBehind => "over, and the generator ran behind",
     };
     let measured = |(limit, us): (&Limit, &Option<f64>)| {
-        let us = us.map_or("lost".to_owned(), |us| format!("{} us", crate::table::number(us)));
+        let us = us.map_or("lost".to_owned(), |us| format!("{} us", tailwater_testbed::table::number(us)));
         format!("{} {us}", limit.measure)
     };
     let measured: Vec<String> = slo.limits().iter().zip(&judgement.measured_us).map(measured).collect();
     format!(
         "trial {number:>2}, {purpose:<7} {:>8}/s: {}: {verdict}",
-        crate::table::number(rate.per_second()),
+        tailwater_testbed::table::number(rate.per_second()),
         measured.join(", ")
     )
 }

@@ -1,9 +1,17 @@
-//! `tailwater load`: the open-loop generator as a tool, against any server.
+//! `tailwater load`: the open-loop generator as a command, against any server.
 //!
-//! Owns: which of four things is done (one load or several, a [`search`], serving as an agent), and their order. The
-//! measurement is the `tailwater-loadgen` crate's. Neighbours: [`args`] has what a person types, [`session`] who
-//! generates (this process, or agents), [`transport`] and [`port`] how requests travel, [`live`] what shows meanwhile, [`output`] what is written afterwards,
-//! [`document`] the file that `tailwater compare` reads.
+//! Owns the choice between one load or several, a search, and an agent, and the order of the runs.
+//! The measurement is in the crate `tailwater-loadgen`.
+//!
+//! | module | owns |
+//! |---|---|
+//! | [`args`] | the command line and the plans it means |
+//! | [`session`], [`agents`] | the generator: this process, or a fleet of agents |
+//! | [`job`] | the server and how to ask it, as agents get it |
+//! | [`transport`], [`port`], [`hint`] | how requests travel, and advice when none arrives |
+//! | [`search`] | the search for the highest load within limits |
+//! | [`live`] | what is printed while a load runs |
+//! | [`document`], [`measured`], [`output`] | the measurements, complete or not, and the files made of them |
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -15,7 +23,10 @@ use tailwater_loadgen::Plan;
 mod agents;
 mod args;
 pub mod document;
+mod hint;
+mod job;
 mod live;
+mod measured;
 mod output;
 mod port;
 mod search;
@@ -26,42 +37,22 @@ mod transport;
 
 pub use args::{LoadArgs, parse_margin, parse_percent};
 
-use crate::interrupt::Interrupted;
 use args::Task;
 use document::{Document, Point};
 use live::Progress;
+use measured::Measured;
 use session::Session;
-
-/// What was measured, and why there is not more of it.
-#[derive(Debug)]
-struct Measured {
-    document: Document,
-    /// What ended it early; it is among the document's warnings.
-    ended: Option<anyhow::Error>,
-}
-
-impl Measured {
-    /// All that was to be measured.
-    fn whole(document: Document) -> Self {
-        Self { document, ended: None }
-    }
-
-    /// What was measured before `error` came while measuring the load `name`.
-    fn until(mut document: Document, name: &str, error: anyhow::Error) -> Self {
-        document.warnings.push(format!("ended at {name}: {error:#}"));
-        Self { document, ended: Some(error) }
-    }
-}
+use tailwater_testbed::interrupt::Interrupted;
 
 /// Generates, prints and writes; or serves as an agent.
 ///
 /// # Errors
-/// When no server answers, the plan cannot be run, an agent fails, or a file cannot be written. What was measured
-/// before is printed and written all the same.
+/// If no server answers, if the plan cannot be run, if an agent fails, or if a file cannot
+/// be written. Earlier measurements are printed and written all the same.
 pub fn run(args: &LoadArgs) -> anyhow::Result<()> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
-        // In this order: a second signal ends the process at once.
+        // The order matters: a second signal ends the process at once.
         signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&stop))
             .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)))
             .context("cannot catch signals")?;
@@ -69,7 +60,7 @@ pub fn run(args: &LoadArgs) -> anyhow::Result<()> {
     if let Some(listen) = args.agent {
         return agents::serve(args, listen, &stop);
     }
-    // Before anything starts, so that mistakes are seen first.
+    // Checked before anything starts.
     let task = args.task()?;
     let mut session = Session::open(args, &stop)?;
     let (agents, progress) = (session.agents(), Progress::new(args.live, args.quiet));
@@ -80,7 +71,7 @@ pub fn run(args: &LoadArgs) -> anyhow::Result<()> {
             search::search(args, agents, &plan, &progress, &mut trial, &|| stop.load(Relaxed))
         }
     };
-    // What a run that was interrupted before its start says is that nothing answered.
+    // The error of a run that was interrupted before its start is that no server answered.
     let Measured { document, ended } =
         if stop.load(Relaxed) { measured.map_err(|_| Interrupted)? } else { measured? };
     output::finish(args, &document)?;
@@ -97,7 +88,7 @@ pub fn run(args: &LoadArgs) -> anyhow::Result<()> {
     }
 }
 
-/// Measures every point as often as asked for, all of them before any of them again.
+/// Measures every point as often as the options say: all points once before any point again.
 fn measure(
     args: &LoadArgs,
     session: &mut Session<'_>,
@@ -114,7 +105,7 @@ fn measure(
             }
             match session.measure(&named.plan, run * count + index as u64, progress) {
                 Ok(done) => document.points[index].add(done, args.interval_ns()),
-                // What was measured before is not lost.
+                // Earlier measurements are kept.
                 Err(error) if document.points.iter().any(Point::is_measured) => {
                     return Ok(Measured::until(document.pruned(), &named.name, error));
                 }

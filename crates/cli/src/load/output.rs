@@ -1,9 +1,10 @@
-//! What is printed and written when a load is over.
+//! What is printed and written after a load.
 //!
-//! Owns tables, CSV columns and the sections of the HDR log. Files are written even if a later one fails.
+//! Owns tables, CSV columns and the sections of the HDR log. A file that cannot be written keeps no
+//! other from being written.
 
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::{BufWriter, Write, stdout};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
@@ -14,20 +15,21 @@ use tailwater_workload::Figures;
 
 use super::args::LoadArgs;
 use super::document::{Document, Point, SearchOutcome};
-use crate::table::{Table, number};
+use tailwater_testbed::table::{Table, number};
 
-/// Prints and writes everything that `args` asks for.
+/// Writes the files that `args` name, and prints the result.
 ///
 /// # Errors
-/// The first file that could not be written.
+/// The first file that could not be written, or a closed standard output.
 pub fn finish(args: &LoadArgs, document: &Document) -> anyhow::Result<()> {
-    print!("{}", describe(document));
     let json = |path: &Path| write(path, |out| Ok(serde_json::to_writer_pretty(out, document)?));
     let csv = |path: &Path| write(path, |out| Ok(out.write_all(csv(document).as_bytes())?));
     let hdr_log = |path: &Path| write(path, |out| write_hdr_log(out, document));
     let json = args.json.as_deref().map_or(Ok(()), json);
     let csv = args.csv.as_deref().map_or(Ok(()), csv);
     let hdr_log = args.hdr_log.as_deref().map_or(Ok(()), hdr_log);
+    // Last: a closed standard output must not cost a file.
+    write!(stdout(), "{}", describe(document))?;
     json.and(csv).and(hdr_log)
 }
 
@@ -40,7 +42,7 @@ fn write(path: &Path, content: impl FnOnce(&mut dyn Write) -> anyhow::Result<()>
     attempt().with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Everything in words and tables.
+/// Returns the document in words and tables.
 pub fn describe(document: &Document) -> String {
     let mut text = match (&document.search, &document.points[..]) {
         (Some(search), points) => describe_points(points) + &describe_search(search),
@@ -124,7 +126,7 @@ fn describe_points(points: &[Point]) -> String {
     format!("{table}{warnings}")
 }
 
-/// What a search found, in sentences.
+/// Returns the outcome of a search, in sentences.
 pub fn describe_search(search: &SearchOutcome) -> String {
     let rate = |rate: tailwater_workload::Rate| format!("{}/s", number(rate.per_second()));
     let Some(load) = search.load else {
@@ -141,7 +143,9 @@ pub fn describe_search(search: &SearchOutcome) -> String {
         (Some(met), Some(missed)) => {
             format!("; always within up to {}, never from {}", rate(met), rate(missed))
         }
-        (None, Some(missed)) => format!("; at times over at any rate, never within from {}", rate(missed)),
+        (None, Some(missed)) => {
+            format!("; at any rate some trials exceeded the limits, from {} on all", rate(missed))
+        }
         (Some(met), None) => format!("; always within up to {}", rate(met)),
         (None, None) => String::new(),
     };
@@ -157,19 +161,19 @@ pub fn describe_search(search: &SearchOutcome) -> String {
     match search.bound {
         Bound::Limit | Bound::Nothing => {}
         Bound::Generator => {
-            text += "warning: above this the generator ran behind: the server may take more; use --agents, or another machine\n";
+            text += "warning: above this load the generator ran behind, and the server may take more; use --agents, or another machine\n";
         }
         Bound::Ceiling => {
-            text += "warning: this is the highest rate that was to be tried: raise --max-rate\n";
+            text += "warning: this is the highest rate that the search may try; raise --max-rate\n";
         }
         Bound::Trials => {
-            text += "warning: the search was ended before this was confirmed; raise --max-trials\n";
+            text += "warning: the search ended before this was confirmed; raise --max-trials\n";
         }
     }
     text
 }
 
-/// One row per load.
+/// Returns the document as CSV, one row per load.
 pub fn csv(document: &Document) -> String {
     let mut text =
         "load,runs,rate_rps,offered_rps,achieved_rps,p50_us,p90_us,p99_us,p999_us,max_us,win_p999_us,\
@@ -186,7 +190,7 @@ pub fn csv(document: &Document) -> String {
 fn csv_row(point: &Point, figures: &Figures) -> String {
     let number = |value: Option<f64>| value.map_or(String::new(), |value| value.to_string());
     let cells = [
-        // Patterns contain commas, never quotes.
+        // Patterns contain commas but no quotes.
         format!("\"{}\"", point.name),
         point.runs.len().to_string(),
         point.offered_rps().to_string(),
@@ -208,7 +212,7 @@ fn csv_row(point: &Point, figures: &Figures) -> String {
     cells.join(",") + "\n"
 }
 
-/// One section per run, tagged with the load's name when there are several loads.
+/// Writes one section per run, tagged with the load's name if there are several loads.
 fn write_hdr_log(out: &mut dyn Write, document: &Document) -> anyhow::Result<()> {
     let mut sections: Vec<Section<'_>> = Vec::new();
     for point in &document.points {

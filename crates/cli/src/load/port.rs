@@ -1,7 +1,7 @@
 //! `--over port`: an IOKernel in this process, with the generator as its port.
 //!
-//! Owns the IOKernel's start and end, and the conversation with the station inside it. The server is a program that
-//! attaches to this IOKernel; it may come after the generator.
+//! Owns the IOKernel's start and end, and the orders to the station inside it. The server is a
+//! program that attaches to this IOKernel, before or after the generator starts.
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::sync::Arc;
@@ -18,25 +18,25 @@ use tailwater_loadgen::station::{self, Progress, StationHandle};
 use tailwater_loadgen::tcp::{LoadProgress, Order, Outcome, TcpError, TcpHandle, TcpLoad};
 use tailwater_loadgen::{Control, Measurement, Plan};
 
-use crate::embedded::Embedded;
-use crate::testbed::port::{self, Generator};
+use tailwater_testbed::embedded::Embedded;
+use tailwater_testbed::port::{self, Generator};
 
-/// The generator's own address; programs that ask for none get theirs from .2 on.
+/// The generator's address; the IOKernel chooses addresses from .2 on.
 const GENERATOR_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 250);
 
-/// How often it is looked whether the user wants to end.
-const GLANCE: Duration = Duration::from_millis(10);
+/// Time between two checks for an interrupt.
+const TURN: Duration = Duration::from_millis(10);
 
-/// How long the server may take over what is stored before the measurement.
+/// How long the server may take to store what is read later.
 const PRELOAD_PATIENCE: Duration = Duration::from_secs(60);
 
-/// How much longer than it may take an order is waited for.
+/// How long an order is waited for beyond its own limit.
 const END_PATIENCE: Duration = Duration::from_secs(10);
 
-/// What a run says that the user ended early.
+/// The error of a run that is interrupted before its schedule starts.
 const STOPPED: &str = "stopped before the run began";
 
-/// How soon connections are tried again while the server does not listen yet.
+/// Pause between two attempts to connect while the server does not listen.
 const RETRY: Duration = Duration::from_millis(50);
 
 /// An IOKernel with the generator as its port.
@@ -46,10 +46,10 @@ pub struct PortHost {
 }
 
 impl PortHost {
-    /// Starts an IOKernel that programs attach to at `socket`, polling on `core`.
+    /// Starts an IOKernel that polls on `core` and that programs attach to at `socket`.
     ///
     /// # Errors
-    /// When it does not start.
+    /// If it does not start.
     pub fn start(socket: &str, core: Option<usize>, tcp: bool) -> anyhow::Result<Self> {
         let medium = if tcp { Medium::Stream } else { Medium::Datagram };
         let (port, generator) = port::port(medium, GENERATOR_IP)?;
@@ -58,10 +58,10 @@ impl PortHost {
         Ok(Self { _embedded: Embedded::start(config, port, None)?, generator })
     }
 
-    /// Runs `plan` until it is over, under `control`. The schedule's start is no others' to choose.
+    /// Runs `plan` until its end, under `control`, which cannot choose the schedule's start here.
     ///
     /// # Errors
-    /// When the server does not come or the run could not start.
+    /// If the server does not answer or the run could not start.
     pub fn run(
         &self,
         plan: &Plan,
@@ -71,7 +71,7 @@ impl PortHost {
         control: &Control<'_>,
     ) -> anyhow::Result<Measurement> {
         let SocketAddr::V4(server) = target.server else {
-            anyhow::bail!("the generator as a port speaks IPv4, and {} is none", target.server)
+            anyhow::bail!("the generator as a port uses IPv4, and {} is no IPv4 address", target.server)
         };
         match (&self.generator, connections) {
             (Generator::Datagrams(handle), _) => run_udp(handle, plan, load, (server, target.wait), control),
@@ -114,7 +114,7 @@ fn run_udp(
         if control.stop.load(Relaxed) {
             handle.stop();
         }
-        match handle.wait(GLANCE)? {
+        match handle.wait(TURN)? {
             Some(Progress::Finished(measurement)) => return Ok(*measurement),
             Some(Progress::Interval(interval)) => control.hand_out(&interval),
             Some(Progress::Started(at)) => control.tell_start(at),
@@ -123,7 +123,7 @@ fn run_udp(
     }
 }
 
-/// Has everything stored that the protocol reads.
+/// Makes the server store the items that the protocol reads.
 fn preload(handle: &TcpHandle, load: &Load, control: &Control<'_>) -> anyhow::Result<()> {
     let order = Order::Preload { protocol: Arc::clone(&load.protocol), wait: PRELOAD_PATIENCE };
     let missing = carry_out(handle, order, PRELOAD_PATIENCE, control)?.failed;
@@ -131,7 +131,7 @@ fn preload(handle: &TcpHandle, load: &Load, control: &Control<'_>) -> anyhow::Re
     Ok(())
 }
 
-/// Has an order carried out that takes at most `wait`, unless the user wants to end.
+/// Carries out an order that takes at most `wait`, or stops it on an interrupt.
 fn carry_out(
     handle: &TcpHandle,
     order: Order,
@@ -144,7 +144,7 @@ fn carry_out(
         if control.stop.load(Relaxed) {
             handle.stop_order();
         }
-        match handle.poll_outcome(GLANCE) {
+        match handle.poll_outcome(TURN) {
             Ok(Some(outcome)) => return Ok(outcome),
             Ok(None) => {}
             Err(TcpError::Stopped) => anyhow::bail!(STOPPED),
@@ -154,7 +154,7 @@ fn carry_out(
     Err(TcpError::Ended.into())
 }
 
-/// Opens the connections, again and again while nobody listens.
+/// Opens the connections; repeats the attempt while the server does not listen.
 fn open(
     handle: &TcpHandle,
     connections: u32,
@@ -181,13 +181,13 @@ fn open(
 
 fn run_tcp(handle: &TcpHandle, load: TcpLoad, control: &Control<'_>) -> anyhow::Result<Measurement> {
     handle.start_load(load)?;
-    // A moment after the station has taken it.
+    // The station starts the schedule this long after it has taken the order.
     control.tell_start(Instant::now() + Duration::from_nanos(LEAD_NS));
     loop {
         if control.stop.load(Relaxed) {
             handle.stop_load()?;
         }
-        match handle.wait_load(GLANCE)? {
+        match handle.wait_load(TURN)? {
             Some(LoadProgress::Finished(measurement)) => return Ok(*measurement),
             Some(LoadProgress::Interval(interval)) => control.hand_out(&interval),
             None => {}

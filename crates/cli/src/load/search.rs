@@ -1,29 +1,26 @@
-//! The search for the highest load within limits: one trial after the other, and what is written of them.
+//! The search for the highest load within limits: one trial after another, and the document of
+//! them.
 //!
-//! Owns what a trial that could not be made, or that was not made at the whole rate, means for the search: it ends, and what it
-//! found so far stays. Which rates are tried is `tailwater_loadgen::search`'s, how they are measured the session's.
+//! Owns the end of a search by a trial that fails, or that lacks an agent's share of the rate;
+//! earlier trials stay in the document. `tailwater_loadgen::search` chooses the rates, the session
+//! measures them.
 
-use anyhow::Context;
 use tailwater_loadgen::Plan;
-use tailwater_loadgen::search::{Search, SearchPlan};
-use tailwater_workload::Rate;
+use tailwater_loadgen::search::Search;
 
-use super::Measured;
 use super::args::{LoadArgs, SearchTask};
 use super::document::{Document, Point, SearchOutcome};
 use super::live::{Progress, describe_trial};
+use super::measured::Measured;
 use super::session::Done;
 
-/// The first rate that a search tries when none is given.
-const FIRST_RATE: f64 = 1_000.0;
-
-/// Measures a plan as trial of this number.
+/// Measures a plan as the trial of this number.
 pub type Trial<'a> = &'a mut dyn FnMut(&Plan, u64) -> anyhow::Result<Done>;
 
 /// Searches for the highest load within the limits, by `trial`, until it is found or `stopped`.
 ///
 /// # Errors
-/// When the first trial could not be made. What comes later ends the search.
+/// If the first trial fails. A later failure ends the search and is in the result.
 pub fn search(
     args: &LoadArgs,
     agents: usize,
@@ -72,7 +69,7 @@ pub fn search(
     })
 }
 
-/// Refuses a trial at a part of the rate: it says nothing about the whole.
+/// Refuses a trial that lacks an agent's share: it is no trial at the whole rate.
 fn all_generated(done: Done) -> anyhow::Result<Done> {
     let failed = done.agents.iter().find_map(|agent| Some((&agent.agent, agent.failure.as_ref()?)));
     match failed {
@@ -81,27 +78,4 @@ fn all_generated(done: Done) -> anyhow::Result<Done> {
         }
         None => Ok(done),
     }
-}
-
-/// The plan of a search, from what was typed.
-///
-/// # Errors
-/// When it starts at several rates, or above the highest.
-pub fn search_plan(args: &LoadArgs) -> anyhow::Result<SearchPlan> {
-    let from = match &args.rate {
-        None => Rate::new(FIRST_RATE)?,
-        Some(list) => list.single().context("a search starts at one --rate, not at several")?,
-    };
-    anyhow::ensure!(
-        args.max_rate >= from,
-        "the search starts at {from} requests a second, above --max-rate {}",
-        args.max_rate
-    );
-    Ok(SearchPlan {
-        from,
-        up_to: args.max_rate,
-        resolution: args.resolution,
-        repeats: args.repeats,
-        max_trials: args.max_trials,
-    })
 }

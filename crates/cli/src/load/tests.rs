@@ -25,7 +25,7 @@ fn points(words: &str) -> Vec<NamedPlan> {
 }
 
 #[test]
-fn what_is_typed_becomes_plans() {
+fn arguments_become_plans() {
     let one = points("127.0.0.1:1 --rate 50k --duration 2s");
     assert_eq!(one[0].name, "50k");
     assert_eq!(one[0].plan.schedule.to_string(), "2s@50k");
@@ -108,7 +108,7 @@ fn a_search_starts_at_the_rate_given_and_has_shorter_trials() {
 }
 
 #[test]
-fn a_limit_on_windows_that_agents_would_not_keep_is_refused() {
+fn a_limit_on_windows_that_agents_do_not_keep_is_refused() {
     let search = |words: &str| args(&format!("127.0.0.1:1 --slo win-p99.9=200us {words}")).task();
     let error = search("--agents 2 --duration 7min").unwrap_err().to_string();
     assert!(error.contains("6 minutes"), "{error}");
@@ -117,7 +117,7 @@ fn a_limit_on_windows_that_agents_would_not_keep_is_refused() {
 }
 
 #[test]
-fn a_margin_may_be_nothing_and_a_resolution_may_not() {
+fn a_margin_may_be_zero_and_a_resolution_may_not() {
     assert_eq!((parse_margin("0%"), parse_percent("5%")), (Ok(0.0), Ok(0.05)));
     for (text, read) in [
         ("0%", parse_percent as fn(&str) -> _),
@@ -129,7 +129,7 @@ fn a_margin_may_be_nothing_and_a_resolution_may_not() {
     }
 }
 
-/// A run of `plan` in which every request was answered within 10 us.
+/// Returns a run of `plan` in which every request was answered within 10 us.
 fn answered(plan: &Plan, agents: Vec<AgentOutcome>) -> session::Done {
     let mut recorder = LatencyRecorder::with_intervals(0, 100_000_000);
     (0..1000u64).for_each(|i| recorder.record(i * 1_000_000, 10_000));
@@ -138,7 +138,7 @@ fn answered(plan: &Plan, agents: Vec<AgentOutcome>) -> session::Done {
     session::Done { measurement, seed: 1, started: std::time::SystemTime::now(), agents }
 }
 
-/// Searches, trial `number` being made by `trial`.
+/// Searches with `trial`, which gets the trial's number.
 fn searched(mut trial: impl FnMut(&Plan, u64) -> anyhow::Result<session::Done>) -> anyhow::Result<Measured> {
     let typed = args("127.0.0.1:1 --slo p99.9=200us --rate 1k");
     let Task::Search(task) = typed.task().unwrap() else { panic!("no search") };
@@ -189,7 +189,7 @@ fn every_run_and_every_agent_has_a_seed_of_its_own() {
     assert_eq!(distinct.len(), seeds.len());
 }
 
-/// A search whose trials are as given: rate, purpose, verdict, p99.9 in microseconds.
+/// Returns a search with these trials: rate, verdict, p99.9 in microseconds.
 fn outcome(trials: &[(f64, Verdict, f64)], repeats: u32, max_rate: &str) -> SearchOutcome {
     let words = format!(
         "127.0.0.1:1 --slo p99.9=200us --repeats {repeats} --max-rate {max_rate} --max-trials {}",
@@ -205,7 +205,7 @@ fn outcome(trials: &[(f64, Verdict, f64)], repeats: u32, max_rate: &str) -> Sear
 }
 
 #[test]
-fn what_a_search_found_is_said_in_words() {
+fn the_outcome_of_a_search_is_described_in_words() {
     let met = |rate, us| (rate, Verdict::Met, us);
     let ceiling =
         output::describe_search(&outcome(&[met(1e3, 20.0), met(2e3, 30.0), met(2e3, 40.0)], 1, "2k"));
@@ -213,7 +213,7 @@ fn what_a_search_found_is_said_in_words() {
         ceiling,
         "highest load within p99.9=200us: 2000/s; always within up to 2000/s\n\
          2 of 2 trials there within, p99.9 30.0 to 40.0 us; 3 trials in all\n\
-         warning: this is the highest rate that was to be tried: raise --max-rate\n"
+         warning: this is the highest rate that the search may try; raise --max-rate\n"
     );
     let nothing = output::describe_search(&outcome(&[(1e3, Verdict::Missed, 900.0)], 1, "2k"));
     assert!(nothing.contains("no load within p99.9=200us: the search ended"), "{nothing}");

@@ -1,7 +1,8 @@
-//! How requests travel: over kernel sockets, over Tailwater's own, or as frames from inside an IOKernel.
+//! How requests travel: over kernel sockets, over Tailwater's sockets, or as frames from inside an
+//! IOKernel.
 //!
-//! Owns what this process has of each: a runtime, or an IOKernel with the generator as its port. Both are made when the
-//! first run needs them and stay for the later ones.
+//! Owns this process's runtime, or its IOKernel with the generator as a port. Each is made for the
+//! first run that needs it and stays for later runs.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,7 +19,7 @@ use tailwater_loadgen::{Control, Measurement, Plan};
 
 use super::port::PortHost;
 
-/// Where an IOKernel is looked for, or started, if not told.
+/// Control socket of the IOKernel to attach to or to start, unless given.
 pub const IOKERNEL: &str = "@tailwater";
 
 /// See the [module](self).
@@ -41,27 +42,27 @@ pub struct Way {
     pub over: Over,
     /// Control socket of the IOKernel to attach to, or to start; none over kernel sockets.
     pub iokernel: Option<String>,
-    /// TCP connections, and how many requests may be unanswered on each; `None` for UDP.
+    /// Number of TCP connections, and most unanswered requests on each; `None` for UDP.
     pub connections: Option<(u32, usize)>,
-    /// How long the server may take to answer first, in nanoseconds.
+    /// How long the server may take to give its first answer, in nanoseconds.
     pub wait_ns: u64,
 }
 
-/// What to ask whom.
+/// A run: which requests, to which server, when.
 pub struct Question<'a> {
     /// The server.
     pub server: SocketAddr,
-    /// In which protocol.
+    /// The protocol of the requests.
     pub protocol: Arc<dyn Protocol>,
-    /// Whether to store first what the protocol reads.
+    /// Whether the server first stores what the protocol reads.
     pub preload: bool,
-    /// Fixes every request.
+    /// The seed of all requests.
     pub seed: u64,
-    /// When.
+    /// When requests are due.
     pub plan: &'a Plan,
 }
 
-/// What this process generates with.
+/// The runtime or the IOKernel that this process generates with.
 pub struct Transport {
     core: Option<usize>,
     made: Mutex<Made>,
@@ -69,21 +70,22 @@ pub struct Transport {
 
 enum Made {
     Nothing,
-    /// And the socket of the IOKernel that it is attached to: a process attaches to one, once.
+    /// A runtime, and the socket of its IOKernel: a process attaches to one IOKernel, once.
     Attached(Attached, String),
     Port(PortHost),
 }
 
 impl Transport {
-    /// Nothing yet. `core` is where kernel sockets are polled from, or where the IOKernel polls.
+    /// Returns a transport that polls kernel sockets, or has its IOKernel poll, on `core`.
     pub fn new(core: Option<usize>) -> Self {
         Self { core, made: Mutex::new(Made::Nothing) }
     }
 
-    /// Makes what runs this `way` need.
+    /// Makes what runs over this `way` need.
     ///
     /// # Errors
-    /// When the IOKernel cannot be started or attached to, or this process is attached to another one.
+    /// If the IOKernel cannot be started or attached to, or this process is attached to another
+    /// one.
     pub fn prepare(&self, way: &Way) -> anyhow::Result<()> {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         match (way.over, &*made) {
@@ -107,10 +109,10 @@ impl Transport {
         Ok(())
     }
 
-    /// Runs a plan on the calling thread, or while that waits.
+    /// Runs a plan; generates on the calling thread, or lets it wait.
     ///
     /// # Errors
-    /// When the run could not start.
+    /// If the run could not start.
     pub fn run(
         &self,
         way: &Way,
@@ -140,13 +142,14 @@ impl Transport {
     }
 }
 
-/// The IOKernel's socket: the one asked for, the environment's, or the usual one.
+/// Returns the IOKernel's socket: the option's, the environment's, or the default.
 fn socket_of(way: &Way) -> String {
     let named = way.iokernel.clone().or_else(|| std::env::var("TAILWATER_IOKERNEL").ok());
     named.unwrap_or_else(|| IOKERNEL.to_owned())
 }
 
-/// A runtime with one kthread that polls as long as nobody else wants its core; `TAILWATER_*` variables win.
+/// Returns a runtime with one kthread that polls until another program gets its core; `TAILWATER_*`
+/// variables win.
 fn attach(way: &Way) -> anyhow::Result<Attached> {
     let unset = |name: &str| std::env::var_os(name).is_none();
     let mut builder = tailwater::Builder::new();

@@ -1,8 +1,9 @@
-//! Events put together: what is known of each request, and of each core.
+//! Collects events into requests and tenancies of cores.
 //!
-//! What runtimes allege is kept only where it can be true: the number was given to a frame for that runtime, the step exists, and its
-//! time lies between the frame's arrival and the moment at which the IOKernel read it. The rest is counted, and so is what is beyond
-//! [`MAX_REQUESTS`] and [`MAX_CORE_EVENTS`]; [`MAX_STEPS`] bounds what is believed of one request.
+//! A step that a runtime reports is kept only if it is possible: the IOKernel gave the number to a
+//! frame for that runtime, and the time lies between the frame's arrival and the IOKernel's reading
+//! of the step. Other steps are counted. So are requests beyond [`MAX_REQUESTS`] and events beyond
+//! [`MAX_CORE_EVENTS`]; a request has at most [`MAX_STEPS`] steps.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -22,66 +23,66 @@ const MAX_STEPS: usize = 1024;
 /// Events of cores kept.
 const MAX_CORE_EVENTS: usize = 1 << 23;
 
-/// What became of a frame in the switch.
+/// What the switch did with a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Switched {
-    /// It lies in a ring since this time.
+    /// Put the frame into a ring.
     InRing {
-        /// When.
+        /// Time of the copy.
         at: Cycles,
-        /// Whose ring.
+        /// The kthread of the ring.
         who: Who,
-        /// The runtime had no core when it came.
+        /// Whether the runtime had no core at that time.
         unserved: bool,
-        /// Lines before it.
+        /// Cache lines in the ring before the frame.
         lines: u32,
     },
-    /// It was dropped.
+    /// Dropped the frame.
     Dropped(Undelivered),
 }
 
-/// What is known of one request.
+/// The events of one request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
     /// Its number.
     pub id: u32,
-    /// The port it came through.
+    /// The port that the frame came through.
     pub port: u16,
     /// Bytes of the frame.
     pub len: u16,
-    /// When it was due: its time begins here.
+    /// The time at which the request was due, from which its latency counts.
     pub due: Cycles,
-    /// When it came out of the port.
+    /// The time at which the frame came out of the port.
     pub arrived: Cycles,
-    /// When the port had been polled before; `None` if that was before the trace.
+    /// The time of the port's previous poll; `None` if that was before the trace.
     pub polled: Option<Cycles>,
     /// What the switch did with it.
     pub switched: Option<Switched>,
-    /// What the runtime alleges, in order of time.
+    /// The steps that the runtime reported, in order of time.
     pub steps: Vec<(Cycles, Who, Step)>,
-    /// When the reply was found in an egress ring.
+    /// The time at which the IOKernel found the reply in an egress ring.
     pub seen: Option<Cycles>,
-    /// When the reply had been passed on, and whether somebody took it.
+    /// The time after which the reply had been passed on, and whether it was delivered.
     pub left: Option<(Cycles, bool)>,
 }
 
-/// See the module documentation.
+/// See the [module](self).
 #[derive(Debug)]
 pub struct Collector {
-    /// By number, which is in order of arrival.
+    /// Requests by number, in order of arrival.
     pub requests: BTreeMap<u32, Request>,
-    /// Who had which core when.
+    /// Which kthread had which core when.
     pub cores: Cores,
-    /// Requests beyond what is kept.
+    /// Number of requests beyond [`MAX_REQUESTS`].
     pub not_kept: u64,
-    /// Events of cores beyond what is kept.
+    /// Number of events of cores beyond those kept.
     pub cores_not_kept: u64,
-    /// Allegations that cannot be true.
+    /// Number of impossible steps.
     pub untrue: u64,
     /// Time of the first event.
     began: Option<Cycles>,
-    /// Events of cores kept.
-    most_core_events: usize,
+    /// Maximum number of events of cores that are kept.
+    max_core_events: usize,
 }
 
 impl Default for Collector {
@@ -91,8 +92,8 @@ impl Default for Collector {
 }
 
 impl Collector {
-    /// One that keeps so many events of cores.
-    pub fn keeping(most_core_events: usize) -> Self {
+    /// Returns a collector that keeps this many events of cores.
+    pub fn keeping(max_core_events: usize) -> Self {
         Self {
             requests: BTreeMap::new(),
             cores: Cores::default(),
@@ -100,11 +101,11 @@ impl Collector {
             cores_not_kept: 0,
             untrue: 0,
             began: None,
-            most_core_events,
+            max_core_events,
         }
     }
 
-    /// Takes in the event of time `at`.
+    /// Adds the event of time `at`.
     pub fn push(&mut self, at: Cycles, event: Event) {
         self.began.get_or_insert(at);
         match event {
@@ -113,9 +114,9 @@ impl Collector {
                 self.switched(id, Switched::InRing { at, who, unserved, lines });
             }
             Event::Undelivered { id, why, .. } => self.switched(id, Switched::Dropped(why)),
-            Event::Alleged { who, written } => {
+            Event::Claimed { who, written } => {
                 let step = Step::from_bits(written.kind, written.argument);
-                if !step.is_some_and(|step| self.alleged(at, who, written.id, written.at, step)) {
+                if !step.is_some_and(|step| self.add_step(at, who, written.id, written.at, step)) {
                     self.untrue += 1;
                 }
             }
@@ -128,20 +129,20 @@ impl Collector {
                 _ => self.untrue += 1,
             },
             Event::Core { core, step, handoff, who, from } => {
-                if self.cores.len() < self.most_core_events {
+                if self.cores.len() < self.max_core_events {
                     self.cores.push(at, core, step, handoff, (who, from));
                 } else {
                     self.cores_not_kept += 1;
                 }
             }
-            // Counted by the IOKernel.
+            // The IOKernel counts these.
             Event::Lost { .. } => {}
         }
     }
 
-    /// Whether a runtime has been seen whose name is not known.
+    /// Returns whether a runtime without a known name occurs.
     pub fn unknown(&self, names: &Names) -> bool {
-        // The newest request tells: runtimes register seldom.
+        // The newest request is enough to check: runtimes register seldom.
         let newest = self.requests.values().next_back().and_then(Request::who);
         newest.is_some_and(|who| !names.runtimes.contains_key(&who.runtime))
     }
@@ -157,7 +158,7 @@ impl Collector {
             len,
             due: due.min(at),
             arrived: at,
-            // What was before the trace is not known.
+            // Polls before the trace are unknown.
             polled: Some(polled).filter(|&polled| self.began.is_some_and(|began| began <= polled)),
             switched: None,
             steps: Vec::new(),
@@ -175,18 +176,18 @@ impl Collector {
         }
     }
 
-    /// The request of this number, if it went to the runtime that speaks of it.
+    /// Returns the request of this number, if it went to the runtime of `who`.
     fn of(&mut self, id: u32, who: Who) -> Option<&mut Request> {
         self.requests.get_mut(&id).filter(|request| request.who().is_some_and(|it| it.runtime == who.runtime))
     }
 
-    /// False if it cannot be true.
-    fn alleged(&mut self, read: Cycles, who: Who, id: u32, at: Cycles, step: Step) -> bool {
+    /// Adds a step that a runtime reported; false if it is impossible.
+    fn add_step(&mut self, read: Cycles, who: Who, id: u32, at: Cycles, step: Step) -> bool {
         let Some(request) = self.of(id, who) else { return false };
         if at < request.arrived || at > read || request.steps.len() >= MAX_STEPS {
             return false;
         }
-        // Kthreads are read one after the other, so that steps may come out of order.
+        // The IOKernel reads kthreads one after another, so steps may arrive out of order.
         let place = request.steps.partition_point(|&(earlier, ..)| earlier <= at);
         request.steps.insert(place, (at, who, step));
         true
@@ -194,12 +195,12 @@ impl Collector {
 }
 
 impl Request {
-    /// How long after the poll before it was found.
+    /// Returns the time from the port's previous poll to the poll that found the frame.
     pub fn poll_gap(&self) -> Option<Cycles> {
         Some(self.arrived.saturating_sub(self.polled?))
     }
 
-    /// Bytes that lay in the ring before it.
+    /// Returns the bytes in the ring before the frame.
     pub fn bytes_before(&self) -> Option<u64> {
         match self.switched? {
             Switched::InRing { lines, .. } => Some(u64::from(lines) * LINE as u64),
@@ -207,7 +208,7 @@ impl Request {
         }
     }
 
-    /// Whose ring it was put into.
+    /// Returns the kthread whose ring the frame was put into.
     pub fn who(&self) -> Option<Who> {
         match self.switched? {
             Switched::InRing { who, .. } => Some(who),
@@ -215,7 +216,7 @@ impl Request {
         }
     }
 
-    /// The first step that `is` accepts.
+    /// Returns the first step for which `is` returns a value.
     pub fn step<T>(&self, is: impl Fn(Step) -> Option<T>) -> Option<(Cycles, Who, T)> {
         self.steps.iter().find_map(|&(at, who, step)| Some((at, who, is(step)?)))
     }

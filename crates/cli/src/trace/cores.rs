@@ -1,8 +1,9 @@
-//! Who had which core when: tenancies, made from the IOKernel's events.
+//! Which kthread had which core when: tenancies, made from the IOKernel's events.
 //!
-//! Events may be missing, where the ring to this program was full. Two facts bound what that spoils: a kthread has one core at a time,
-//! so the last one was lost at the latest when it is granted another; and a core runs one kthread at a time, so whoever
-//! had it lost it at the latest when another is seen running there. Invariant: of a kthread's tenancies all but the last are over.
+//! Events are missing where the ring to this program was full. Two facts bound the damage. A
+//! kthread has one core at a time, so it has lost the last one at the latest when it is granted
+//! another. A core runs one kthread at a time, so its tenant has lost it at the latest when another
+//! kthread is seen running there. Invariant: all but the last of a kthread's tenancies have ended.
 
 use std::collections::BTreeMap;
 
@@ -12,28 +13,28 @@ use tailwater_shm::trace::{CoreStep, Handoff, Who};
 /// One kthread's time on a core, from the decision to the loss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tenancy {
-    /// Who.
+    /// The kthread.
     pub who: Who,
-    /// Where.
+    /// The core.
     pub core: u16,
-    /// When it was decided; when the trace began, for those that were there already.
+    /// The time of the decision; the beginning of the trace for earlier decisions.
     pub decided: Cycles,
-    /// Who had the core then.
+    /// The kthread that had the core at the decision.
     pub from: Option<Who>,
-    /// When that one was sent the preempt signal.
+    /// The time at which that kthread was sent the preempt signal.
     pub signalled: Option<Cycles>,
-    /// When that one gave it up, or was moved off it.
+    /// The time at which that kthread gave the core up or was moved off it.
     pub ceded: Option<Cycles>,
-    /// When it was seen running.
+    /// The time at which the new kthread was seen running.
     pub running: Option<Cycles>,
-    /// How the core came to it.
+    /// The kind of hand-off.
     pub handoff: Handoff,
-    /// When it gave the core up, or was moved off it.
+    /// The time at which the new kthread gave the core up or was moved off it.
     pub lost: Option<Cycles>,
 }
 
 impl Tenancy {
-    /// It is over by `at` at the latest.
+    /// Ends the tenancy at `at` unless it ended before.
     fn end(&mut self, at: Cycles) {
         self.lost.get_or_insert(at.max(self.decided));
     }
@@ -43,25 +44,26 @@ impl Tenancy {
 #[derive(Debug, Default)]
 pub struct Cores {
     tenancies: Vec<Tenancy>,
-    /// By kthread, in order of time: places in `tenancies`.
+    /// Indices into `tenancies` by kthread, in order of time.
     by_who: BTreeMap<Who, Vec<usize>>,
-    /// By core: the place of the tenancy that was seen running there last.
+    /// By core, the index of the tenancy that was last seen running there.
     by_core: BTreeMap<u16, usize>,
     events: usize,
 }
 
 impl Cores {
-    /// Events taken in.
+    /// Returns the number of events.
     pub fn len(&self) -> usize {
         self.events
     }
 
-    /// All of them, in order of their decisions.
+    /// Returns all tenancies, in order of their decisions.
     pub fn tenancies(&self) -> &[Tenancy] {
         &self.tenancies
     }
 
-    /// Takes in an event of time `at` that concerns `who`; of a decision, with who had the core.
+    /// Adds an event of time `at` that concerns `who`; a decision comes with the kthread that had
+    /// the core.
     pub fn push(
         &mut self,
         at: Cycles,
@@ -91,7 +93,7 @@ impl Cores {
                         tenancy.running = Some(at);
                         tenancy.handoff = handoff;
                     }
-                    // It was there when the trace began.
+                    // A tenancy from before the trace.
                     _ => self.begin(Tenancy {
                         who,
                         core,
@@ -125,7 +127,7 @@ impl Cores {
         }
     }
 
-    /// `who` was seen running on `core`: whoever was before is no longer.
+    /// Ends the tenancy of the kthread that was seen on `core` before `who`.
     fn runs(&mut self, at: Cycles, core: u16, who: Who) {
         let Some(&place) = self.by_who.get(&who).and_then(|places| places.last()) else { return };
         if let Some(before) = self.by_core.insert(core, place)
@@ -148,13 +150,15 @@ impl Cores {
         self.tenancies.get_mut(place)
     }
 
-    /// The tenancy that waits for `who` to give `core` up. Hand-offs of one core follow one another, so it is among the last few.
+    /// Returns the tenancy that waits for `who` to give `core` up. Hand-offs of one core do not
+    /// overlap, so it is among the last.
     fn successor(&mut self, core: u16, who: Who) -> Option<&mut Tenancy> {
         let mut recent = self.tenancies.iter_mut().rev().take(256);
         recent.find(|t| t.core == core && t.from == Some(who) && t.running.is_none() && t.lost.is_none())
     }
 
-    /// The tenancies of `who` that are not over before `from` and were decided before `to`, in order of time.
+    /// Returns the tenancies of `who` that end after `from` and were decided before `to`, in order
+    /// of time.
     pub fn of(&self, who: Who, from: Cycles, to: Cycles) -> impl Iterator<Item = &Tenancy> {
         let places = self.by_who.get(&who).map_or(&[][..], Vec::as_slice);
         let first =

@@ -1,8 +1,15 @@
-//! `tailwater trace`: the way of single requests through ports, rings, cores and threads, and why the slow ones were slow.
+//! `tailwater trace`: follows single requests through ports, rings, cores and threads, and explains
+//! the slow ones.
 //!
-//! Owns arguments, the conversation with the IOKernel ([`watch`]) and what is printed ([`report`]). What was seen is put together by
-//! [`collect`], divided into stages by [`stages`], and drawn by [`perfetto`]. The IOKernel never waits for this program:
-//! when it is slow, events are missing, and the number is said at the end.
+//! Owns the arguments and the reading of events. The IOKernel never waits for this program: when it
+//! is slow, events are missing, and their number is printed at the end.
+//!
+//! | module | owns |
+//! |---|---|
+//! | [`watch`] | the connection to the IOKernel and its ring of events |
+//! | [`collect`], [`cores`] | requests and tenancies of cores, made from events |
+//! | [`stages`] | a request divided into stages |
+//! | [`report`], [`perfetto`] | the text and the JSON document made of them |
 
 mod collect;
 mod cores;
@@ -13,6 +20,7 @@ mod stages;
 mod tests;
 mod watch;
 
+use std::io::{Write, stdout};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -21,22 +29,24 @@ use clap::Args;
 use tailwater_shm::control::TraceRequest;
 use tailwater_workload::units::parse_duration_ns;
 
-use crate::interrupt::{Interrupt, Interrupted};
 use collect::Collector;
 use report::Report;
+use tailwater_testbed::interrupt::{Interrupt, Interrupted};
 use watch::Watch;
 
-/// How long the ring is left alone when it was empty. Short stays on a core disturb less than many; a ring of 4 MiB holds 65,000
-/// events, which is 10 ms of 100,000 requests and as many hand-offs a second, all of them traced.
+/// Pause after the ring was found empty: few wake-ups disturb the traced programs less than many. A
+/// ring of 4 MiB holds 65,000 events, 10 ms of 100,000 traced requests and as many hand-offs a
+/// second.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Events read before it is looked whether the time is over: a machine may make them faster than they are read.
+/// Maximum number of events read between two checks of the time: events may arrive faster than they
+/// are read.
 const EVENTS: usize = 16_384;
 
-/// Events read at the end: as many as the largest ring holds.
+/// Maximum number of events read at the end: as many as the largest ring holds.
 const LAST_EVENTS: usize = 1 << 18;
 
-/// Trace single requests through the IOKernel and a service, and say why slow ones were slow
+/// Trace single requests through the IOKernel and a service, and explain the slow ones
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
   tailwater trace                                    5 s, one request of 1000
@@ -45,22 +55,23 @@ const LAST_EVENTS: usize = 1 << 18;
                                                      every request; open the file in ui.perfetto.dev
   tailwater trace --iokernel @tailwater-testbed-4711 of a `tailwater demo` with this process id
 
-Requests come from ports (load generator, TAP, AF_XDP). The reply is the next frame that the thread which read the request
-sends back. Times are taken when IOKernel and runtime see things, in nanoseconds. Needs the IOKernel's user, or root.")]
+Requests come from ports (load generator, TAP, AF_XDP). The reply is the next frame that is sent back by the thread
+which read the request. Times are those at which the IOKernel and the runtime see an event, in nanoseconds. Needs the
+IOKernel's user, or root.")]
 pub struct TraceArgs {
     /// Control socket of the IOKernel; @NAME is an abstract address
     #[arg(long, value_name = "SOCKET", default_value = "@tailwater")]
     iokernel: String,
-    /// Trace one of so many requests
+    /// Trace one request of N
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     sample: u32,
-    /// How long
+    /// Length of the trace
     #[arg(long, value_parser = parse_duration_ns, default_value = "5s")]
     duration: u64,
     /// Only requests to this program (its name in `tailwater stats`), also if it starts later
     #[arg(long, value_name = "NAME")]
     runtime: Option<String>,
-    /// How many of the slowest requests are shown
+    /// Number of the slowest requests to show
     #[arg(long, value_name = "K", default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=1000))]
     slowest: u16,
     /// Write all requests and cores as JSON for ui.perfetto.dev or chrome://tracing
@@ -75,10 +86,10 @@ fn parse_buffer(text: &str) -> Result<u32, String> {
     text.parse().ok().filter(|mb| [1, 2, 4, 8, 16].contains(mb)).ok_or_else(|| "1, 2, 4, 8 or 16".to_owned())
 }
 
-/// Traces until told to stop, then prints and writes.
+/// Traces until the time is over or a signal arrives, then prints and writes.
 ///
 /// # Errors
-/// When nobody listens at the socket, the request is refused, or the file cannot be written.
+/// If nothing listens at the socket, the request is refused, or the file cannot be written.
 pub fn run(args: &TraceArgs) -> anyhow::Result<()> {
     let interrupt = Interrupt::catch()?;
     let request =
@@ -88,7 +99,7 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<()> {
     let connected = gather(&mut watch, &mut collector, &interrupt, Duration::from_nanos(args.duration))?;
     let losses = if connected { watch.losses() } else { None };
     let report = Report::new(&collector, &watch.names, &watch.clock, losses);
-    print!("{}", report.text(args.slowest.into()));
+    write!(stdout(), "{}", report.text(args.slowest.into()))?;
     if let Some(path) = &args.out {
         let document = perfetto::document(&collector, &watch.names, &watch.clock);
         let file = std::fs::File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
@@ -99,7 +110,8 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reads events until the time is over, somebody interrupts, or the IOKernel hangs up: then false.
+/// Reads events until the time is over, a signal arrives, or the IOKernel ends the trace; false in
+/// the last case.
 fn gather(
     watch: &mut Watch,
     collector: &mut Collector,
@@ -118,13 +130,13 @@ fn gather(
             collector.push(at, event);
             read += 1;
         }
-        // Names of programs that are gone at the end.
+        // Now: at the end of the trace the program may be gone.
         watch.learn_names(collector.unknown(&watch.names));
         if over {
             return Ok(connected);
         }
         let pause = if read < most { PAUSE } else { Duration::ZERO };
-        // The socket is readable when the IOKernel hangs up: it says nothing by itself.
+        // The IOKernel sends nothing unasked: a readable socket has been closed.
         match interrupt.wait_readable(Some(watch.socket()), Instant::now() + pause) {
             Ok(readable) => connected = !readable,
             Err(Interrupted) => interrupted = true,

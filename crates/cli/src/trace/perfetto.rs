@@ -2,9 +2,9 @@
 //!
 //! | process | threads |
 //! |---|---|
-//! | 1, "cores" | one for each core: whose it was; and one for its hand-offs |
-//! | 2, "requests" | each request is an asynchronous slice, its stages are slices within |
-//! | 100 and on, programs | one for each kthread: which traced request it ran |
+//! | 1, "cores" | one for each core, with its tenants, and one for its hand-offs |
+//! | 2, "requests" | none: each request is an asynchronous slice, its stages are slices within |
+//! | from 100 on, programs | one for each kthread, with the traced requests that it ran |
 //!
 //! Times are microseconds since the first event, with fractions to the nanosecond.
 
@@ -21,9 +21,9 @@ use super::watch::Names;
 
 const CORES: u32 = 1;
 const REQUESTS: u32 = 2;
-/// Of the program with id 0.
+/// Process id of the program with id 0.
 const PROGRAMS: u32 = 100;
-/// Threads of hand-offs come after those of the cores.
+/// Id of the first thread of hand-offs, above those of the cores.
 const HANDOFFS: u32 = 1 << 16;
 
 struct Drawing<'a> {
@@ -33,7 +33,7 @@ struct Drawing<'a> {
     events: Vec<Value>,
 }
 
-/// Everything that was collected.
+/// Returns the document of everything that was collected.
 pub fn document(collector: &Collector, names: &Names, clock: &Clock) -> Value {
     let requests: Vec<Breakdown> =
         collector.requests.values().filter_map(|request| Breakdown::of(request, &collector.cores)).collect();
@@ -60,7 +60,7 @@ impl Drawing<'_> {
         self.clock.to_ns(at.saturating_sub(self.origin)) as f64 / 1000.0
     }
 
-    /// A slice on a track of its own, where slices do not overlap.
+    /// Adds a slice to a track whose slices do not overlap.
     fn slice(&mut self, (pid, tid): (u32, u32), name: &str, (from, to): (Cycles, Cycles), args: &Value) {
         let (ts, dur) = (self.us(from), self.us(to) - self.us(from));
         self.events.push(
@@ -91,8 +91,9 @@ impl Drawing<'_> {
         }
     }
 
-    /// At `limits` the next one on the same core was decided, and one of the next was seen running: what was not told of this
-    /// one's end, because events are missing or it never came to run, ends there at the latest.
+    /// Adds a tenancy. The limits are the decision of the next tenancy on the core, and the first
+    /// run of a later one: a tenancy without an end, because events are missing or it never ran,
+    /// ends there.
     fn tenancy(&mut self, tenancy: &Tenancy, (next_decided, next_runs): (Cycles, Cycles), end: Cycles) {
         let Tenancy { who, core, decided, running, lost, .. } = *tenancy;
         let program = self.names.runtime(who.runtime);
@@ -109,6 +110,7 @@ impl Drawing<'_> {
                 Handoff::Idle => "taken from an idle kthread",
                 Handoff::Wake => "wake",
                 Handoff::Signal => "preempt signal",
+                Handoff::Bypass => "bypass",
                 Handoff::Evict => "eviction",
             };
             let name = format!("to {program}: {how}");
@@ -138,7 +140,8 @@ impl Drawing<'_> {
     }
 }
 
-/// For each tenancy, when the next one on its core was decided, and when one of those after it was first seen running there.
+/// For each tenancy, the decision of the next one on its core, and the first run of a later one
+/// there.
 fn limits(tenancies: &[Tenancy], end: Cycles) -> Vec<(Cycles, Cycles)> {
     let mut decided: BTreeMap<u16, Cycles> = BTreeMap::new();
     let mut running: BTreeMap<u16, Cycles> = BTreeMap::new();

@@ -1,4 +1,5 @@
-//! What is printed: how many requests, how long each stage took, and the slowest requests with the reason in words.
+//! The text of a trace: the number of requests, the time in each stage, and the slowest requests
+//! with their reasons.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -10,9 +11,9 @@ use tailwater_shm::{Clock, Cycles};
 use super::collect::{Collector, Request, Switched};
 use super::stages::{Breakdown, Span, Stage};
 use super::watch::{Losses, Names};
-use crate::table::{Table, number};
+use tailwater_testbed::table::{Table, number};
 
-/// Requests put together, and what is needed to speak of them.
+/// The requests of a trace, with the names and the clock to describe them.
 pub struct Report<'a> {
     collector: &'a Collector,
     names: &'a Names,
@@ -23,7 +24,8 @@ pub struct Report<'a> {
 }
 
 impl<'a> Report<'a> {
-    /// Of everything that was collected. `losses` is what the IOKernel says is missing.
+    /// Returns the report of everything that was collected. `losses` are the events that the
+    /// IOKernel counts as missing.
     pub fn new(collector: &'a Collector, names: &'a Names, clock: &'a Clock, losses: Option<Losses>) -> Self {
         let requests = collector.requests.values();
         let mut answered: Vec<_> =
@@ -32,14 +34,14 @@ impl<'a> Report<'a> {
         Self { collector, names, clock, losses, answered }
     }
 
-    /// All of it, with the `slowest` requests.
+    /// Returns the text, with the `slowest` requests.
     pub fn text(&self, slowest: usize) -> String {
         let mut text = self.counts();
         if self.answered.is_empty() {
             text += "No request was answered. Requests are sampled as they come from ports; see docs, guide, Tracing requests.\n";
             return text;
         }
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = write!(text, "\n{}{}\n{}", self.percentiles(), self.conditions(), self.slowest(slowest));
         text
     }
@@ -80,13 +82,13 @@ impl<'a> Report<'a> {
         if cores_not_kept > 0 {
             let _ = writeln!(
                 text,
-                "{cores_not_kept} more events of cores came than are kept: what later requests waited for may be wrong"
+                "{cores_not_kept} more events of cores arrived than are kept: the reasons of later requests may be wrong"
             );
         }
         if untrue > 0 {
             let _ = writeln!(
                 text,
-                "{untrue} steps were left out: they belong to requests from before, or are not true"
+                "{untrue} steps were left out: they belong to earlier requests, or are impossible"
             );
         }
         text
@@ -113,16 +115,17 @@ impl<'a> Report<'a> {
         table
     }
 
-    /// What requests found when they came: how regularly ports are polled, and how full rings were.
+    /// Returns the conditions at the requests' arrival: time since the port's previous poll, and
+    /// bytes in the ring.
     fn conditions(&self) -> String {
         let requests = || self.collector.requests.values();
         let mut gaps: Vec<Cycles> = requests().filter_map(Request::poll_gap).collect();
         let mut before: Vec<u64> = requests().filter_map(Request::bytes_before).collect();
         let mut text = String::new();
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         if let Some([p50, p99, max]) = quantiles(&mut gaps) {
             let [p50, p99, max] = [p50, p99, max].map(|gap| self.us(gap));
-            let _ = writeln!(text, "us since the poll of the port before: p50 {p50}, p99 {p99}, max {max}");
+            let _ = writeln!(text, "us since the port's previous poll: p50 {p50}, p99 {p99}, max {max}");
         }
         if let Some([p50, p99, max]) = quantiles(&mut before) {
             let _ = writeln!(text, "bytes in the ingress ring before it: p50 {p50}, p99 {p99}, max {max}");
@@ -151,7 +154,7 @@ impl<'a> Report<'a> {
         text
     }
 
-    /// Why it was slow: what it spent most of its time with.
+    /// Returns the reason of the latency: the stage in which the request spent most of its time.
     pub fn reason(&self, request: &Request, breakdown: &Breakdown) -> String {
         let Some((stage, span)) = breakdown.longest() else { return "it took no time".to_owned() };
         let long = self.us(breakdown.in_stage(stage));
@@ -159,7 +162,7 @@ impl<'a> Report<'a> {
         match stage {
             Stage::Port => match request.poll_gap() {
                 Some(gap) => format!(
-                    "waited {long} us for its port to be polled: the poll before was {} us earlier",
+                    "waited {long} us for its port to be polled: the previous poll was {} us earlier",
                     self.us(gap)
                 ),
                 None => format!("waited {long} us for its port to be polled"),
@@ -201,7 +204,9 @@ impl<'a> Report<'a> {
             Stage::Blocked => format!(
                 "waited {long} us for something in the program (a lock, a channel, a timer, another host), or yielded"
             ),
-            Stage::Egress => format!("the reply lay {long} us in the egress ring of {}", kthread(span.who)),
+            Stage::Egress => {
+                format!("the reply waited {long} us in the egress ring of {}", kthread(span.who))
+            }
             Stage::Out => format!("the reply took {long} us through the switch"),
         }
     }
@@ -210,7 +215,7 @@ impl<'a> Report<'a> {
         format!("kthread {} of {}", who.kthread, self.names.runtime(who.runtime))
     }
 
-    /// How the core came at last.
+    /// Returns where the core came from in the end.
     fn granted(&self, span: &Span) -> String {
         let Some(tenancy) = span.tenancy else { return String::new() };
         match tenancy.from {
@@ -219,10 +224,10 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// How long somebody took to give a core up, and what it took.
+    /// Returns which kthread gave the core up, and how.
     fn cession(&self, span: &Span) -> String {
         let Some((tenancy, from)) = span.tenancy.and_then(|it| Some((it, it.from?))) else {
-            return "somebody had to give it up".to_owned();
+            return "another kthread had to give it up".to_owned();
         };
         let signalled = tenancy.signalled.map(|at| self.us(at.saturating_sub(tenancy.decided)));
         let how = match (tenancy.handoff, signalled) {
@@ -234,7 +239,8 @@ impl<'a> Report<'a> {
         format!("{} gave up core {} {how}", self.kthread(from), tenancy.core)
     }
 
-    /// Who ran instead of a request that was preempted: whoever got the core, or others of its own program.
+    /// Returns what ran instead of a preempted request: the kthread that got the core, or other
+    /// threads of the program.
     fn taker(&self, span: &Span) -> String {
         let Some(loser) = span.who else { return String::new() };
         let tenancies = self.collector.cores.tenancies();
@@ -269,7 +275,7 @@ fn times(request: &Request, is: impl Fn(Step) -> bool) -> String {
     }
 }
 
-/// How a request that was not answered ended.
+/// Returns the end of a request that was not answered.
 fn fate(request: &Request) -> Option<&'static str> {
     match request.switched {
         Some(Switched::Dropped(Undelivered::Full)) => return Some("dropped at a full ingress ring"),
@@ -278,7 +284,7 @@ fn fate(request: &Request) -> Option<&'static str> {
     }
     let ended = |step| match step {
         Step::Refused => Some("dropped at a full socket"),
-        Step::Untracked => Some("lost from sight: too many traced requests in one socket"),
+        Step::Untracked => Some("not followed: too many traced requests in one socket"),
         Step::Ended => Some("without a reply from their thread"),
         _ => None,
     };

@@ -1,7 +1,9 @@
-//! A request divided into stages: what it waited for, from the moment it was due to the moment its reply had left.
+//! A request divided into stages, from the time at which it was due to the time at which its reply
+//! had left.
 //!
-//! Pure: what was collected in, stages out. Stages follow one another without gap or overlap, so that their durations sum to the
-//! total; a time that lies before the one that must precede it is moved to it.
+//! Pure: a function of the collected events. Stages follow one another without gap or overlap, so
+//! their durations sum to the total; a time before the one that must precede it is moved to that
+//! one.
 
 use tailwater_shm::Cycles;
 use tailwater_shm::trace::{Step, Who};
@@ -12,38 +14,38 @@ use super::cores::{Cores, Tenancy};
 /// What a request does or waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Stage {
-    /// For its port to be polled.
+    /// Waits for its port to be polled.
     Port,
-    /// In the switch, until it lies in a ring.
+    /// In the switch, until it is in a ring.
     Switch,
-    /// For the decision that its kthread gets a core.
+    /// Waits for the decision that its kthread gets a core.
     Detection,
-    /// For whoever has that core to give it up.
+    /// Waits for the kthread that has the core to give it up.
     Cede,
-    /// For its kthread to start on it.
+    /// Waits for its kthread to start on the core.
     Start,
     /// In the ingress ring of a kthread that has a core.
     Ring,
     /// In the network stack.
     Stack,
-    /// In its socket, where nobody waited for it.
+    /// In its socket, on which no thread waits.
     Socket,
-    /// For the thread that was made runnable for it, or that was started for it.
+    /// Waits for its thread, which is runnable or has been started.
     RunQueue,
     /// Its thread runs.
     Run,
     /// Its thread had to leave the core.
     Preempted,
-    /// Its thread waits for something, or yielded.
+    /// Its thread waits, or has yielded.
     Blocked,
-    /// The reply lies in the egress ring.
+    /// The reply is in the egress ring.
     Egress,
-    /// The reply is on its way to whom it is for.
+    /// The reply is in the switch.
     Out,
 }
 
 impl Stage {
-    /// In the order of a request's way.
+    /// All stages in the order of a request's path.
     pub const ALL: [Self; 14] = [
         Self::Port,
         Self::Switch,
@@ -61,7 +63,7 @@ impl Stage {
         Self::Out,
     ];
 
-    /// Name in tables and drawings.
+    /// Returns the name in tables and drawings.
     pub fn name(self) -> &'static str {
         match self {
             Self::Port => "port",
@@ -85,15 +87,15 @@ impl Stage {
 /// One stage of one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
-    /// Which.
+    /// The stage.
     pub stage: Stage,
-    /// From when.
+    /// Its beginning.
     pub from: Cycles,
-    /// To when; not before `from`.
+    /// Its end, not before `from`.
     pub to: Cycles,
-    /// On or for which kthread, where that is known.
+    /// The kthread that it concerns, where that is known.
     pub who: Option<Who>,
-    /// The hand-off it waited for.
+    /// The hand-off that was waited for.
     pub tenancy: Option<Tenancy>,
 }
 
@@ -102,20 +104,20 @@ pub struct Span {
 pub struct Breakdown {
     /// Its number.
     pub id: u32,
-    /// When it was due.
+    /// The time at which it was due.
     pub from: Cycles,
-    /// When its reply had left.
+    /// The time at which its reply had left.
     pub to: Cycles,
     /// Its stages in order; those without duration are left out.
     pub spans: Vec<Span>,
     /// Datagrams before it in the socket.
     pub ahead: u32,
-    /// Threads in the run queue when its own was put there, that one included.
+    /// Threads in the run queue after its thread was put there.
     pub queue: u32,
 }
 
 impl Breakdown {
-    /// The stages of a request, if it was answered.
+    /// Returns the stages of a request, if it was answered.
     pub fn of(request: &Request, cores: &Cores) -> Option<Self> {
         let (left, _) = request.left?;
         let seen = request.seen?;
@@ -124,7 +126,7 @@ impl Breakdown {
         cut.to(Stage::Port, request.arrived, None);
         cut.to(Stage::Switch, in_ring, Some(target));
         let (mut ahead, mut queue) = (0, 0);
-        // Who has it, and in which stage it will have been when the next step comes.
+        // The kthread that has the request, and the stage that the next step ends.
         let (mut who, mut stage) = (target, Stage::Ring);
         for &(at, by, step) in &request.steps {
             match step {
@@ -159,17 +161,17 @@ impl Breakdown {
         })
     }
 
-    /// Cycles it took.
+    /// Cycles from due to gone.
     pub fn total(&self) -> Cycles {
         self.to - self.from
     }
 
-    /// Cycles it spent in `stage`.
+    /// Cycles spent in `stage`.
     pub fn in_stage(&self, stage: Stage) -> Cycles {
         self.spans.iter().filter(|span| span.stage == stage).map(|span| span.to - span.from).sum()
     }
 
-    /// The stage in which it spent most, and the longest of its spans.
+    /// Returns the stage with the most cycles, and the longest span in it.
     pub fn longest(&self) -> Option<(Stage, &Span)> {
         let stage = Stage::ALL.into_iter().rev().max_by_key(|&stage| self.in_stage(stage))?;
         let spans = self.spans.iter().filter(|span| span.stage == stage);
@@ -186,7 +188,7 @@ struct Cutter<'a> {
 }
 
 impl Cutter<'_> {
-    /// Everything up to `to` was `stage`.
+    /// Adds a span of `stage` that ends at `to`.
     fn to(&mut self, stage: Stage, to: Cycles, who: Option<Who>) {
         self.span(stage, to, who, None);
     }
@@ -199,7 +201,8 @@ impl Cutter<'_> {
         }
     }
 
-    /// Up to `to` it was in the hands of kthread `who`: in `stage` while that one had a core, and else waiting for one.
+    /// Adds spans up to `to` in which kthread `who` had the request: of `stage` while it had a
+    /// core, else of waiting for one.
     fn waiting(&mut self, stage: Stage, to: Cycles, who: Who) {
         let mut known = false;
         for &tenancy in self.cores.of(who, self.at, to) {
@@ -214,7 +217,8 @@ impl Cutter<'_> {
             self.span(Stage::Start, running, who, Some(tenancy));
             self.span(stage, lost, who, None);
         }
-        // Without a word about its cores nothing is known but that it waited; after the last, it had lost its core.
+        // Without events of its cores only the waiting is known; after the last event the kthread
+        // had lost its core.
         let rest = if known { Stage::Detection } else { stage };
         self.to(rest, to, Some(who));
     }

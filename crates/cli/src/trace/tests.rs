@@ -1,9 +1,9 @@
-//! Made-up events, on a clock of 1 GHz: a cycle is a nanosecond.
+//! Traces of made-up events, on a clock of 1 GHz: a cycle is a nanosecond.
 
 use proptest::prelude::*;
 use serde_json::Value;
 use tailwater_shm::Clock;
-use tailwater_shm::trace::buffer::Written;
+use tailwater_shm::trace::Written;
 use tailwater_shm::trace::{CoreStep, Event, Handoff, Step, Who};
 
 use super::collect::Collector;
@@ -27,7 +27,7 @@ fn clock() -> Clock {
     Clock::from_hz(1_000_000_000)
 }
 
-/// A story of request 1 of the service.
+/// Events of request 1 of the service.
 #[derive(Default)]
 struct Story(Collector);
 
@@ -44,13 +44,13 @@ impl Story {
     }
 
     fn step(&mut self, at: u64, step: Step) -> &mut Self {
-        self.alleged(at, SERVICE, 1, step);
+        self.claimed(at, SERVICE, 1, step);
         self
     }
 
-    fn alleged(&mut self, at: u64, who: Who, id: u32, step: Step) {
+    fn claimed(&mut self, at: u64, who: Who, id: u32, step: Step) {
         let (kind, argument) = step.to_bits();
-        self.0.push(at + 5_000, Event::Alleged { who, written: Written { id, kind, at, argument } });
+        self.0.push(at + 5_000, Event::Claimed { who, written: Written { id, kind, at, argument } });
     }
 
     fn replied(&mut self, sent: u64, seen: u64, left: u64) -> &mut Self {
@@ -72,7 +72,7 @@ impl Story {
     }
 }
 
-/// Stages follow one another and sum to the total.
+/// Checks that stages follow one another and sum to the total.
 fn check(breakdown: &Breakdown) {
     let mut at = breakdown.from;
     for span in &breakdown.spans {
@@ -95,7 +95,7 @@ fn undisturbed() -> Story {
 const WOKEN: Step = Step::Delivered { woke: true, ahead: 0, queue: 1 };
 
 #[test]
-fn every_stage_of_a_plain_request_is_told_apart() {
+fn every_stage_of_a_plain_request_is_distinguished() {
     let mut story = undisturbed();
     story.arrives(1_000, 1_100, 1_300).step(1_400, Step::Taken { ring: 0 }).step(1_500, WOKEN);
     story.step(1_700, Step::Received).replied(11_700, 12_200, 12_400);
@@ -118,7 +118,7 @@ fn every_stage_of_a_plain_request_is_told_apart() {
 }
 
 #[test]
-fn a_request_that_waits_behind_a_long_one_says_so() {
+fn a_request_behind_a_long_one_names_the_wait() {
     let mut story = undisturbed();
     story.arrives(0, 0, 100).step(90_000, Step::Taken { ring: 0 }).step(90_100, WOKEN);
     story.step(90_200, Step::Received).replied(91_000, 91_100, 91_200);
@@ -139,7 +139,7 @@ fn a_request_that_waits_behind_a_long_one_says_so() {
 }
 
 #[test]
-fn how_late_a_port_was_polled_and_how_full_the_ring_was_is_said() {
+fn the_ports_poll_and_the_rings_bytes_are_reported() {
     let mut story = undisturbed();
     let arrived = Event::Arrived { id: 1, port: 0, len: 60, due: 10_000, polled: 2_000 };
     story.0.push(60_000, arrived);
@@ -148,16 +148,16 @@ fn how_late_a_port_was_polled_and_how_full_the_ring_was_is_said() {
     story.replied(60_500, 60_600, 60_700);
     assert_eq!(
         story.reason(),
-        "waited 50.0 us for its port to be polled: the poll before was 58.0 us earlier"
+        "waited 50.0 us for its port to be polled: the previous poll was 58.0 us earlier"
     );
     let (names, clock) = (names(), clock());
     let text = Report::new(&story.0, &names, &clock, Some(NONE)).text(5);
-    assert!(text.contains("us since the poll of the port before: p50 58.0, p99 58.0, max 58.0"), "{text}");
+    assert!(text.contains("us since the port's previous poll: p50 58.0, p99 58.0, max 58.0"), "{text}");
     assert!(text.contains("bytes in the ingress ring before it: p50 1920, p99 1920, max 1920"), "{text}");
 }
 
 #[test]
-fn a_poll_before_the_trace_began_says_nothing() {
+fn a_poll_before_the_trace_is_ignored() {
     let mut story = Story::default();
     story.core(5_000, CoreStep::Running, Handoff::Wake, SERVICE, None);
     story.0.push(60_000, Event::Arrived { id: 1, port: 0, len: 60, due: 10_000, polled: 4_999 });
@@ -167,7 +167,7 @@ fn a_poll_before_the_trace_began_says_nothing() {
 }
 
 #[test]
-fn a_request_that_waited_for_a_core_says_for_whom_and_how() {
+fn a_request_that_waited_for_a_core_names_the_kthread_that_had_it() {
     let mut story = Story::default();
     story.core(0, CoreStep::Running, Handoff::Wake, BATCH, None).arrives(1_000, 1_000, 1_100);
     story.core(6_100, CoreStep::Decided, Handoff::Polling, SERVICE, Some(BATCH));
@@ -186,7 +186,7 @@ fn a_request_that_waited_for_a_core_says_for_whom_and_how() {
 }
 
 #[test]
-fn a_preempted_request_says_how_often_and_by_whom() {
+fn a_preempted_request_names_how_often_and_what_ran_instead() {
     let mut story = undisturbed();
     story.arrives(0, 0, 100).step(200, Step::Taken { ring: 0 }).step(300, WOKEN).step(400, Step::Received);
     story.core(2_000, CoreStep::Decided, Handoff::Polling, BATCH, Some(SERVICE));
@@ -206,9 +206,9 @@ fn a_preempted_request_says_how_often_and_by_whom() {
 }
 
 #[test]
-fn a_request_whose_time_slice_was_over_says_that_its_own_program_ran() {
+fn a_request_whose_time_slice_ended_names_its_own_program() {
     let mut story = Story::default();
-    // The core had been lost to the batch job once, and come back, before all this.
+    // Earlier the core had been lost to the batch job and had come back.
     story.core(0, CoreStep::Running, Handoff::Wake, SERVICE, None);
     story.core(100, CoreStep::Decided, Handoff::Polling, BATCH, Some(SERVICE));
     story.core(200, CoreStep::Ceded, Handoff::Polling, SERVICE, None);
@@ -227,22 +227,22 @@ fn a_request_whose_time_slice_was_over_says_that_its_own_program_ran() {
 }
 
 #[test]
-fn steps_that_cannot_be_true_are_counted_and_left_out() {
+fn impossible_steps_are_counted_and_left_out() {
     let mut story = undisturbed();
     story.arrives(1_000, 1_000, 1_100);
-    story.alleged(900, SERVICE, 1, Step::Received);
-    story.alleged(1_200, SERVICE, 2, Step::Received);
-    story.alleged(1_200, BATCH, 1, Step::Received);
+    story.claimed(900, SERVICE, 1, Step::Received);
+    story.claimed(1_200, SERVICE, 2, Step::Received);
+    story.claimed(1_200, BATCH, 1, Step::Received);
     let future = Written { id: 1, kind: 5, at: 9_000, argument: 0 };
-    story.0.push(2_000, Event::Alleged { who: SERVICE, written: future });
-    story.0.push(2_000, Event::Alleged { who: SERVICE, written: Written { kind: 77, at: 1_500, ..future } });
+    story.0.push(2_000, Event::Claimed { who: SERVICE, written: future });
+    story.0.push(2_000, Event::Claimed { who: SERVICE, written: Written { kind: 77, at: 1_500, ..future } });
     story.0.push(2_000, Event::Seen { id: 1, who: BATCH });
     story.0.push(2_000, Event::Left { id: 7, who: SERVICE, taken: true });
     assert_eq!((story.0.untrue, story.0.requests[&1].steps.len()), (7, 0));
 }
 
 #[test]
-fn what_is_missing_is_said() {
+fn missing_events_are_reported() {
     let mut story = undisturbed();
     story.arrives(0, 0, 100).step(200, Step::Taken { ring: 0 }).step(300, Step::Refused);
     let (names, clock) = (names(), clock());
@@ -257,7 +257,7 @@ fn what_is_missing_is_said() {
     assert!(text.contains("an unknown number of events"), "{text}");
 }
 
-/// What the Trace Event Format asks of each phase that is used, and that slices are whole.
+/// Checks what the Trace Event Format requires of each phase, and that slices are complete.
 pub(super) fn assert_is_a_trace(document: &Value) {
     let events = document["traceEvents"].as_array().expect("traceEvents");
     assert!(!events.is_empty());
@@ -290,7 +290,7 @@ pub(super) fn assert_is_a_trace(document: &Value) {
 }
 
 #[test]
-fn the_json_is_what_the_trace_event_format_asks_for() {
+fn the_json_is_in_the_trace_event_format() {
     let mut story = Story::default();
     story.core(0, CoreStep::Running, Handoff::Wake, BATCH, None).arrives(1_000, 1_000, 1_100);
     story.core(2_000, CoreStep::Decided, Handoff::Polling, SERVICE, Some(BATCH));
@@ -309,10 +309,10 @@ fn the_json_is_what_the_trace_event_format_asks_for() {
 }
 
 #[test]
-fn a_hand_off_of_which_no_end_was_told_ends_where_the_next_begins() {
+fn a_tenancy_without_an_end_ends_where_the_next_begins() {
     let mut story = Story::default();
     story.core(0, CoreStep::Running, Handoff::Wake, SERVICE, None);
-    // That the batch job ran is missing.
+    // The event that the batch job ran is missing.
     story.core(1_000, CoreStep::Decided, Handoff::Idle, BATCH, Some(SERVICE));
     story.core(5_000, CoreStep::Decided, Handoff::Polling, SERVICE, Some(BATCH));
     story.core(6_000, CoreStep::Ceded, Handoff::Polling, BATCH, None);
@@ -327,7 +327,7 @@ fn a_hand_off_of_which_no_end_was_told_ends_where_the_next_begins() {
     assert_eq!(slice("web kthread 0")["dur"], 5.0, "until the service is granted a core again");
 }
 
-/// The service loses its core to the batch job and gets it back, without a word about the loss.
+/// The service loses its core to the batch job and gets it back; the event of the loss is missing.
 fn a_loss_untold(story: &mut Story, batch_seen: bool) {
     story.core(0, CoreStep::Running, Handoff::Wake, SERVICE, None);
     story.core(1_000, CoreStep::Decided, Handoff::Polling, BATCH, Some(SERVICE));
@@ -340,7 +340,7 @@ fn a_loss_untold(story: &mut Story, batch_seen: bool) {
 }
 
 #[test]
-fn a_loss_that_was_not_told_spoils_no_later_wait_for_a_core() {
+fn a_missing_loss_does_not_spoil_later_waits_for_a_core() {
     let mut story = Story::default();
     a_loss_untold(&mut story, false);
     story.core(8_000, CoreStep::Ceded, Handoff::Idle, SERVICE, None).arrives(10_000, 10_000, 10_000);
@@ -354,7 +354,7 @@ fn a_loss_that_was_not_told_spoils_no_later_wait_for_a_core() {
 }
 
 #[test]
-fn a_loss_that_was_not_told_is_over_when_another_is_seen_on_that_core() {
+fn a_missing_loss_is_inferred_when_another_kthread_runs_on_the_core() {
     let mut story = Story::default();
     story.arrives(0, 0, 2_500);
     a_loss_untold(&mut story, true);
@@ -366,13 +366,13 @@ fn a_loss_that_was_not_told_is_over_when_another_is_seen_on_that_core() {
 }
 
 #[test]
-fn events_of_cores_that_are_not_kept_are_counted_and_said() {
+fn events_of_cores_that_are_not_kept_are_counted_and_reported() {
     let mut story = Story(Collector::keeping(2));
     a_loss_untold(&mut story, true);
     assert_eq!((story.0.cores.len(), story.0.cores_not_kept), (2, 4));
     let (names, clock) = (names(), clock());
     let text = Report::new(&story.0, &names, &clock, Some(NONE)).text(5);
-    assert!(text.contains("4 more events of cores came than are kept"), "{text}");
+    assert!(text.contains("4 more events of cores arrived than are kept"), "{text}");
 }
 
 fn any_step() -> impl Strategy<Value = Step> {
@@ -403,7 +403,7 @@ fn any_event() -> impl Strategy<Value = Event> {
         (0..4u32, who.clone()).prop_map(|(id, who)| Event::InRing { id, who, unserved: false, lines: 0 }),
         (0..4u32, who.clone(), any_step(), 0..3000u64).prop_map(|(id, who, step, at)| {
             let (kind, argument) = step.to_bits();
-            Event::Alleged { who, written: Written { id, kind, at, argument } }
+            Event::Claimed { who, written: Written { id, kind, at, argument } }
         }),
         (0..4u32, who.clone()).prop_map(|(id, who)| Event::Seen { id, who }),
         (0..4u32, who.clone(), any::<bool>()).prop_map(|(id, who, taken)| Event::Left { id, who, taken }),
@@ -415,7 +415,7 @@ fn any_event() -> impl Strategy<Value = Event> {
 
 proptest! {
     #[test]
-    fn whatever_is_alleged_stages_sum_to_the_total_and_the_json_is_whole(
+    fn for_any_reported_steps_stages_sum_to_the_total_and_the_json_is_complete(
         events in prop::collection::vec((0..3000u64, any_event()), 0..300),
         sorted in any::<bool>(),
     ) {

@@ -1,6 +1,6 @@
 //! The connection to the IOKernel: its ring of events, and the names behind the numbers.
 //!
-//! The IOKernel is trusted to be the IOKernel, but a ring or an event that cannot be is an error and no panic.
+//! An impossible ring or event is an error, never a panic.
 
 use std::collections::BTreeMap;
 
@@ -16,20 +16,20 @@ use tailwater_shm::{Clock, Cycles};
 /// Names of runtimes and ports by their numbers.
 #[derive(Debug, Clone, Default)]
 pub struct Names {
-    /// By id.
+    /// Names of runtimes by id.
     pub runtimes: BTreeMap<u32, String>,
-    /// By place.
+    /// Names of ports by index.
     pub ports: Vec<String>,
 }
 
 impl Names {
-    /// A runtime's name, or what is known of it.
+    /// Returns the name of a runtime; its id if the name is unknown.
     pub fn runtime(&self, id: u32) -> String {
         self.runtimes.get(&id).cloned().unwrap_or_else(|| format!("runtime {id}"))
     }
 }
 
-/// What did not arrive.
+/// Events that did not arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Losses {
     /// Events that found this program's ring full.
@@ -43,20 +43,18 @@ pub struct Watch {
     socket: OwnedFd,
     ring: Consumer,
     buffer: FrameBuffer,
-    /// Of the events' times.
+    /// The clock of the events' times.
     pub clock: Clock,
     anchor: Capturing,
-    /// As far as they are known.
+    /// The names learnt so far.
     pub names: Names,
-    /// Keeps the ring's memory.
-    _region: Region,
 }
 
 impl Watch {
     /// Asks the IOKernel at `address` for a trace.
     ///
     /// # Errors
-    /// Nobody listens, or the request was refused.
+    /// If nothing listens, or the request was refused.
     pub fn begin(address: &str, request: TraceRequest) -> anyhow::Result<Self> {
         let socket = dial(address)?;
         send(&socket, &ClientMessage::Trace(request), &[])?;
@@ -64,39 +62,38 @@ impl Watch {
         let anchor = match answer {
             ServerMessage::Tracing(anchor) => anchor,
             ServerMessage::Refused { why } => anyhow::bail!("refused: {why}"),
-            other => anyhow::bail!("the IOKernel answered something else: {other:?}"),
+            other => anyhow::bail!("the IOKernel gave an answer of another kind: {other:?}"),
         };
         let file = files.first().context("the IOKernel sent no memory")?;
-        let region = Region::attach(Mapping::new(file, "trace")?)?;
+        let (region, ends) = Region::attach(Mapping::new(file, "trace")?)?;
         let mut watch = Self {
             socket,
-            ring: Consumer::new(region.ingress(0)),
+            ring: ends.into_iter().next().context("the IOKernel sent no ring")?.ingress,
             buffer: FrameBuffer::new(),
             clock: Clock::from_hz(region.tsc_hz()),
             anchor,
             names: Names::default(),
-            _region: region,
         };
         watch.learn_names(true);
         Ok(watch)
     }
 
-    /// What hangs up when the IOKernel ends.
+    /// Returns the socket, which is closed when the IOKernel ends.
     pub fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
-    /// The next event and its time, if one waits.
+    /// Returns the next event and its time; `None` if the ring is empty.
     ///
     /// # Errors
-    /// The ring is impossible.
+    /// If the ring or the event is impossible.
     pub fn next(&mut self) -> anyhow::Result<Option<(Cycles, Event)>> {
         let Some(record) = self.ring.peek().context("the IOKernel wrote an impossible ring")? else {
             return Ok(None);
         };
-        let at = self.ring.stamp(&record);
-        let event = Event::decode(self.ring.copy_frame(&record, &mut self.buffer));
-        self.ring.advance(&record);
+        let at = record.stamp();
+        let event = Event::decode(record.copy_frame(&mut self.buffer));
+        record.advance();
         self.ring.publish();
         Ok(Some((at, event.context("the IOKernel wrote an impossible event")?)))
     }
@@ -121,7 +118,7 @@ impl Watch {
         self.names.ports = ports.map(|port| port["name"].as_str().unwrap_or("?").to_owned()).collect();
     }
 
-    /// How much did not arrive, as far as the IOKernel says.
+    /// Returns the events that did not arrive, as the IOKernel counts them; `None` if it is gone.
     pub fn losses(&self) -> Option<Losses> {
         let stats = self.stats()?;
         let trace = &stats["trace"];

@@ -1,55 +1,27 @@
-//! What tests of the command share: running it, its children, and waiting by condition.
+//! What tests of the command share: running it, an IOKernel, an agent.
 
 #![allow(dead_code, reason = "no test uses all of it")]
 
-use std::collections::BTreeSet;
-use std::fs;
-use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Output};
 
 use serde_json::Value;
+use tailwater_testkit::{Program, until};
 
-/// How long anything may take on a loaded machine.
-pub const PATIENCE: Duration = Duration::from_secs(60);
-
-/// The command, with these words.
+/// Returns the command, with these words and none of the settings in the environment of the test.
 pub fn tailwater(words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tailwater"));
     command.args(words);
+    for (name, _) in
+        std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"TAILWATER_"))
+    {
+        command.env_remove(name);
+    }
     command
 }
 
 /// Runs the command to its end, without input.
 pub fn run(words: &[&str]) -> Output {
-    tailwater(words).stdin(Stdio::null()).output().unwrap()
-}
-
-/// What a program printed.
-pub fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// A child that is killed when the test ends, however it ends.
-pub struct Guard(pub Child);
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// Waits until `condition` holds.
-///
-/// # Panics
-/// When [`PATIENCE`] is exhausted.
-#[track_caller]
-pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !condition() {
-        assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    tailwater_testkit::run(&mut tailwater(words), b"")
 }
 
 /// Statistics of the IOKernel at this socket, if it answers.
@@ -58,22 +30,20 @@ pub fn stats(socket: &str) -> Option<Value> {
     output.status.success().then(|| serde_json::from_slice(&output.stdout).unwrap())
 }
 
-/// Sends a signal, by its name without SIG.
-pub fn signal(pid: u32, name: &str) {
-    assert!(Command::new("kill").args(["-s", name, &pid.to_string()]).status().unwrap().success());
+/// Starts an IOKernel at `socket` with more `words` and waits until it answers.
+pub fn iokernel(socket: &str, words: &[&str]) -> Program {
+    let mut iokernel =
+        Program::start(tailwater(&["iokernel", "--socket", socket, "--log", "warn"]).args(words));
+    until("the IOKernel answers", || {
+        assert!(iokernel.is_running(), "the IOKernel did not start: {}", iokernel.errors());
+        stats(socket).is_some()
+    });
+    iokernel
 }
 
-/// Processes whose parent is `pid`.
-pub fn children(pid: u32) -> BTreeSet<u32> {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let lists = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
-    lists
-        .flat_map(|list| list.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<_>>())
-        .collect()
-}
-
-/// Whether a process exists that is more than a corpse.
-pub fn is_alive(pid: u32) -> bool {
-    fs::read_to_string(format!("/proc/{pid}/stat"))
-        .is_ok_and(|stat| !stat.rsplit(')').next().unwrap_or("").trim_start().starts_with(['Z', 'X']))
+/// Starts an agent of the load generator; returns it and its address.
+pub fn agent() -> (Program, String) {
+    let mut agent = Program::start(&mut tailwater(&["load", "--agent", "127.0.0.1:0"]));
+    let address = agent.line_after("agent listening on ");
+    (agent, address)
 }

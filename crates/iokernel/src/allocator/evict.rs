@@ -1,139 +1,205 @@
-//! Kthreads without a core that are not to be lent one: moved off it by force, or late to start on it.
+//! Kthreads without a core that are not to be lent one: moved off it by force, bypassed, or late to
+//! start on it.
 //!
 //! Owns the list of withdrawn kthreads and their way back.
 //!
 //! | how | left alone until |
 //! |---|---|
 //! | `ByForce`: it did not cede and was moved to unmanaged cores | it parks |
+//! | `Bypassed`: it did not cede, and its successor was woken beside it | it parks; no offence as long as Linux has not run it for `cede_deadline_us` since |
 //! | `BeforeStart`: it was not seen running in the tenancy that was taken back (stopped, or starved by another program) | a pause has passed; no offence |
-//! | `Late`: it began that tenancy after all | it cedes as anybody must: signal, then force |
+//! | `Late`: it began that tenancy after all | it cedes like any other: signal, then force |
 
+use core::sync::atomic::{Ordering, fence};
 use tailwater_sched::KthreadId;
 use tailwater_sched::alloc::Activity;
-use tailwater_sched::ledger::Parked;
+use tailwater_sched::ledger::{Class, Parked};
 use tailwater_shm::trace::CoreStep;
 use tailwater_shm::{Cycles, Grant, KthreadState, clock};
 
-use super::{Allocator, NO_START_DOUBLINGS};
+use super::Allocator;
+use super::phase::{How, NO_START_DOUBLINGS, Withdrawn};
 use crate::runtime::EndReason;
 use crate::stats::HandoffKind;
-
-/// A kthread that may be lent nothing for now.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Withdrawn {
-    pub(super) kthread: KthreadId,
-    how: How,
-    not_before: Cycles,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum How {
-    ByForce,
-    BeforeStart,
-    Late { since: Cycles, signalled: bool },
-}
+use crate::world::World;
 
 impl Allocator {
-    /// The last resort: moves the thread to unmanaged cores and gives its core to whom it was promised.
-    pub(super) fn evict(&mut self, at: usize, from: KthreadId, decided: Cycles, now: Cycles) {
+    /// Moves the thread to unmanaged cores and lends its core to the kthread it was promised to.
+    pub(super) fn evict(
+        &mut self,
+        world: &mut World,
+        at: usize,
+        from: KthreadId,
+        decided: Cycles,
+        now: Cycles,
+    ) {
         let core = self.cores[at].id;
-        let (runtime, kthread) = self.runtimes.kthread(from);
+        let (runtime, kthread) = world.runtimes.kthread(from);
         runtime.shared(from.index).grant.0.store(Grant::Cede { next: None }, kthread.generation);
-        self.trace.core(clock::now(), core, CoreStep::Ceded, HandoffKind::Evict, (from, None));
-        self.account_core_time(at, from, now);
+        world.trace.core(clock::now(), core, CoreStep::Ceded, HandoffKind::Evict, (from, None));
+        self.account_core_time(world, at, from, now);
         self.set_activity(from, Activity::Parked);
-        self.stats.handoff(HandoffKind::Evict).ceded.record(self.clock.to_ns(now.saturating_sub(decided)));
+        world.stats.handoff(HandoffKind::Evict).ceded.record(self.clock.to_ns(now.saturating_sub(decided)));
         let became = self.ledger.evict(from, self.nanos(now));
         self.withdrawn.push(Withdrawn { kthread: from, how: How::ByForce, not_before: now });
-        self.follow(at, became, HandoffKind::Evict, decided, now);
-        if let Some(runtime) = self.runtimes.get_mut(from.runtime) {
+        self.follow(world, at, became, HandoffKind::Evict, decided, now);
+        if let Some(runtime) = world.runtimes.get_mut(from.runtime) {
             runtime.groups.lose(from.index);
         }
-        self.force_off(from);
+        self.force_off(world, from);
         if let Ok(Parked::HandedOn { to, .. }) = became {
-            self.lot.slot(self.runtimes.kthread(to).1.slot).wake();
+            self.lot.slot(world.runtimes.kthread(to).1.slot).wake();
         }
-        self.look_at(from.runtime, now);
+        self.look_at(world, from.runtime, now);
         if matches!(became, Ok(Parked::Freed(_))) {
-            self.core_fell_free(core, now);
+            self.core_fell_free(world, core, now);
         }
     }
 
-    /// Moves a thread to unmanaged cores, and ends the registration of a runtime to which that happens again and again.
-    fn force_off(&mut self, id: KthreadId) {
-        let (runtime, kthread) = self.runtimes.kthread(id);
-        // Fails when the thread is dead, which serves as well.
+    /// Moves a thread to unmanaged cores, and ends the registration of a runtime after too many
+    /// evictions.
+    fn force_off(&mut self, world: &mut World, id: KthreadId) {
+        let (runtime, kthread) = world.runtimes.kthread(id);
+        // Fails if the thread is dead, and then it is off the core as well.
         let _ = self.threads.bind(runtime.pid, kthread.tid, &self.unmanaged);
-        self.runtimes.kthread_mut(id).bound = None;
-        self.stats.cores.evictions.add(1);
+        world.runtimes.kthread_mut(id).bound = None;
+        world.stats.cores.evictions.add(1);
         let limit = self.max_evictions;
-        let Some(runtime) = self.runtimes.get_mut(id.runtime) else { return };
+        let Some(runtime) = world.runtimes.get_mut(id.runtime) else { return };
         runtime.stats.counters.evictions.add(1);
         runtime.evictions += 1;
         let times = runtime.evictions;
         if times >= limit {
-            self.doom(id.runtime, EndReason::NeverYields(times));
+            world.doom(id.runtime, EndReason::NeverYields(times));
         }
     }
 
-    /// A kthread never started on the core it was lent: the core is free, and the kthread is left alone for a while.
-    pub(super) fn take_back(&mut self, at: usize, kthread: KthreadId, now: Cycles) {
-        let (runtime, line) = self.runtimes.kthread(kthread);
-        runtime.shared(kthread.index).grant.0.store(Grant::Cede { next: None }, line.generation);
-        let pause = self.timing.no_start_pause << line.no_starts.min(NO_START_DOUBLINGS);
-        self.runtimes.kthread_mut(kthread).no_starts += 1;
-        self.stats.cores.no_starts.add(1);
+    /// The owner did not cede in time and has been signalled: Linux may have descheduled it, and
+    /// then it sees neither. Wakes the successor beside it, whose rank is at least its own; the
+    /// owner cedes when Linux resumes it.
+    pub(super) fn bypass(
+        &mut self,
+        world: &mut World,
+        at: usize,
+        from: KthreadId,
+        decided: Cycles,
+        now: Cycles,
+    ) {
         let core = self.cores[at].id;
-        self.trace.core(clock::now(), core, CoreStep::Ceded, HandoffKind::Evict, (kthread, None));
+        let (runtime, kthread) = world.runtimes.kthread(from);
+        runtime.shared(from.index).grant.0.store(Grant::Cede { next: None }, kthread.generation);
+        let how = match self.threads.processor_time(runtime.pid, kthread.tid) {
+            Some(had_ns) => How::Bypassed { had_ns, checked: now },
+            None => How::Late { since: decided, signalled: true },
+        };
+        let kind = HandoffKind::Bypass;
+        world.trace.core(clock::now(), core, CoreStep::Ceded, kind, (from, None));
+        self.account_core_time(world, at, from, now);
+        self.set_activity(from, Activity::Parked);
+        world.stats.handoff(kind).ceded.record(self.clock.to_ns(now.saturating_sub(decided)));
+        let became = self.ledger.evict(from, self.nanos(now));
+        self.withdrawn.push(Withdrawn { kthread: from, how, not_before: now });
+        self.follow(world, at, became, kind, decided, now);
+        if let Some(runtime) = world.runtimes.get_mut(from.runtime) {
+            runtime.groups.lose(from.index);
+        }
+        if let Ok(Parked::HandedOn { to, .. }) = became {
+            self.lot.slot(world.runtimes.kthread(to).1.slot).wake();
+        }
+        self.look_at(world, from.runtime, now);
+    }
+
+    /// Until when a kthread that has not started on its core is left alone. A best-effort one has
+    /// waited behind ordinary programs, so its pause does not grow.
+    pub(super) fn end_of_pause(&self, world: &mut World, id: KthreadId, now: Cycles) -> Cycles {
+        let kthread = world.runtimes.kthread_mut(id);
+        let doublings = match self.class_of(id.runtime) {
+            Class::LatencyCritical => kthread.no_starts.min(NO_START_DOUBLINGS),
+            Class::BestEffort => 0,
+        };
+        kthread.no_starts += 1;
+        now.saturating_add(self.timing.no_start_pause << doublings)
+    }
+
+    /// A kthread has not started on the core it was lent: the core is free, and the kthread is left
+    /// alone until `not_before`.
+    pub(super) fn take_back(
+        &mut self,
+        world: &mut World,
+        at: usize,
+        kthread: KthreadId,
+        not_before: Cycles,
+        now: Cycles,
+    ) {
+        let (runtime, line) = world.runtimes.kthread(kthread);
+        runtime.shared(kthread.index).grant.0.store(Grant::Cede { next: None }, line.generation);
+        // Store-load: the grant before the look at the state in `watch_withdrawn`. Pairs with the
+        // fence of a kthread that begins the tenancy (the runtime's `lease::begin`): it sees that
+        // the grant is withdrawn, or is seen running.
+        fence(Ordering::SeqCst);
+        world.stats.cores.no_starts.add(1);
+        let core = self.cores[at].id;
+        world.trace.core(clock::now(), core, CoreStep::Ceded, HandoffKind::Evict, (kthread, None));
         let became = self.ledger.evict(kthread, self.nanos(now));
-        let not_before = now.saturating_add(pause);
         self.withdrawn.push(Withdrawn { kthread, how: How::BeforeStart, not_before });
-        self.look_at(kthread.runtime, now);
-        if let Some(runtime) = self.runtimes.get_mut(kthread.runtime) {
+        self.look_at(world, kthread.runtime, now);
+        if let Some(runtime) = world.runtimes.get_mut(kthread.runtime) {
             runtime.groups.lose(kthread.index);
         }
-        self.follow(at, became, HandoffKind::Evict, now, now);
+        self.follow(world, at, became, HandoffKind::Evict, now, now);
     }
 
-    /// Withdrawn kthreads that park are normal again.
-    pub(super) fn watch_withdrawn(&mut self, now: Cycles) {
+    /// Readmits withdrawn kthreads that have parked and whose pause has passed; takes the next step
+    /// against those that run.
+    pub(super) fn watch_withdrawn(&mut self, world: &mut World, now: Cycles) {
         let mut i = 0;
         while i < self.withdrawn.len() {
             let Withdrawn { kthread, how, not_before } = self.withdrawn[i];
-            let (runtime, line) = self.runtimes.kthread(kthread);
+            let (runtime, line) = world.runtimes.kthread(kthread);
             let (state, generation) = runtime.shared(kthread.index).state.0.load();
             let parked = state == KthreadState::Parked;
             let began = generation == line.generation;
             let back = parked && (began || how == How::BeforeStart);
             if back && now >= not_before {
                 self.withdrawn.swap_remove(i);
-                self.leave(kthread);
+                self.leave(world, kthread);
                 if let Err(error) = self.ledger.readmit(kthread, self.nanos(now)) {
-                    self.refused(&error, ());
+                    self.refused(world, &error, ());
                 }
                 continue;
             }
             if began && !parked {
-                self.withdrawn[i].how = self.urge(kthread, how, now);
+                self.withdrawn[i].how = self.escalate(world, kthread, how, now);
             }
             i += 1;
         }
     }
 
-    /// A withdrawn kthread runs in a tenancy that was taken back: it was told to cede when that happened.
-    fn urge(&mut self, kthread: KthreadId, how: How, now: Cycles) -> How {
+    /// Takes the next step against a withdrawn kthread that runs in a tenancy that was taken back,
+    /// when its grant became `Cede`.
+    fn escalate(&mut self, world: &mut World, kthread: KthreadId, how: How, now: Cycles) -> How {
         match how {
             How::ByForce => how,
+            How::Bypassed { had_ns, checked } if now.saturating_sub(checked) > self.timing.deadline => {
+                let (runtime, line) = world.runtimes.kthread(kthread);
+                let has = self.threads.processor_time(runtime.pid, line.tid).unwrap_or(had_ns);
+                if self.clock.from_ns(has.saturating_sub(had_ns)) > self.timing.deadline {
+                    self.force_off(world, kthread);
+                    return How::ByForce;
+                }
+                How::Bypassed { had_ns, checked: now }
+            }
+            How::Bypassed { .. } => how,
             How::BeforeStart => How::Late { since: now, signalled: false },
             How::Late { since, signalled } if now.saturating_sub(since) > self.timing.deadline => {
                 if !signalled {
-                    self.signal(kthread);
+                    self.signal(world, kthread);
                 }
-                self.force_off(kthread);
+                self.force_off(world, kthread);
                 How::ByForce
             }
             How::Late { since, signalled: false } if now.saturating_sub(since) > self.timing.grace => {
-                self.signal(kthread);
+                self.signal(world, kthread);
                 How::Late { since, signalled: true }
             }
             How::Late { .. } => how,

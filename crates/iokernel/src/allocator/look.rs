@@ -1,7 +1,8 @@
-//! Looking at what runtimes allege about their queues.
+//! The look at the queues of runtimes, as their status words describe them.
 //!
-//! Owns the copying from shared memory into the policy's observation, and the 5 us look itself. Bounded: runtimes with cores
-//! are always looked at, of the others as many as [`COLD_KTHREADS`] allows, in turn.
+//! Owns the copying from shared memory into the policy's observation, and the 5 us look itself.
+//! Bounded: runtimes with cores are always looked at, of the others as many as [`COLD_KTHREADS`]
+//! allows, in turn.
 
 use core::sync::atomic::Ordering;
 use tailwater_sched::RuntimeId;
@@ -10,52 +11,55 @@ use tailwater_sched::ledger::Class;
 use tailwater_shm::Cycles;
 
 use super::Allocator;
+use crate::world::{Lender, World};
 
-/// Kthreads of runtimes without cores looked at each time: about 0.3 us. Frames wake such a runtime by themselves, so only
-/// doorbells and timers wait for their turn.
+/// Maximum number of kthreads of runtimes without cores read per look: about 0.3 us. Frames wake
+/// such a runtime directly, so only doorbells and timers wait for their turn.
 const COLD_KTHREADS: usize = 64;
 
 impl Allocator {
-    /// The regular look at all queues, which wakes runtimes without a core that have work; and, when its interval has passed,
-    /// the policy's answer to it. A look that comes early, for a timer, is none of the policy's: congestion is what waits
-    /// through a whole interval.
-    pub(crate) fn tick(&mut self, now: Cycles) {
-        self.stats.cores.ticks.add(1);
-        self.look(now, COLD_KTHREADS);
+    /// Looks at all queues and wakes runtimes without a core that have work; and, if the policy's
+    /// interval has passed, runs the policy. A look that comes early, for a timer, does not run it:
+    /// congestion is work that waits through a whole interval.
+    pub(crate) fn tick(&mut self, world: &mut World, now: Cycles) {
+        world.stats.cores.ticks.add(1);
+        self.look(world, now, COLD_KTHREADS);
         if now >= self.next_policy {
             self.next_policy = now + self.timing.policy;
-            self.decide(now, |policy, view, actions| policy.tick(view, actions));
+            self.decide(world, now, |policy, view, actions| policy.tick(view, actions));
         } else if !self.stranded.is_empty() {
-            self.wake_stranded(now);
+            self.wake_stranded(world, now);
         }
     }
 
-    /// Tells the policy of runtimes that have work and no core, in the order in which it would serve them.
-    fn wake_stranded(&mut self, now: Cycles) {
+    /// Wakes runtimes that have work and no core, in the order in which the policy would serve
+    /// them.
+    fn wake_stranded(&mut self, world: &mut World, now: Cycles) {
         let stranded = core::mem::take(&mut self.stranded);
         for class in [Class::LatencyCritical, Class::BestEffort] {
             for &id in &stranded {
                 if self.ledger.account(id).is_some_and(|account| account.spec().class == class) {
-                    self.wakeup(id, now);
+                    self.wakeup(world, id, now);
                 }
             }
         }
         self.stranded = stranded;
     }
 
-    /// When a tick must come earlier than its interval says: a timer of a runtime without a core.
+    /// Returns when a tick must come earlier than its interval: at a timer of a runtime without a
+    /// core.
     #[inline(always)]
     pub(crate) fn earliest_timer(&self) -> Cycles {
         self.earliest_timer
     }
 
-    /// Looks at everybody, however many.
-    pub(crate) fn look_at_all(&mut self, now: Cycles) {
+    /// Looks at all runtimes without a bound.
+    pub(crate) fn look_at_all(&mut self, world: &mut World, now: Cycles) {
         self.earliest_timer = Cycles::MAX;
-        self.look(now, usize::MAX);
+        self.look(world, now, usize::MAX);
     }
 
-    fn look(&mut self, now: Cycles, mut budget: usize) {
+    fn look(&mut self, world: &mut World, now: Cycles, mut budget: usize) {
         if self.earliest_timer <= now {
             self.earliest_timer = Cycles::MAX;
         }
@@ -67,38 +71,39 @@ impl Allocator {
             let place = (self.cursor + step) % count;
             let id = self.ledger.runtimes()[place];
             if self.has_core(id) {
-                self.look_at(id, now);
+                self.look_at(world, id, now);
             } else if budget > 0 {
-                budget = budget.saturating_sub(self.look_at(id, now));
+                budget = budget.saturating_sub(self.look_at(world, id, now));
                 if self.observation.runtime(id).is_some_and(RuntimeLook::has_work) {
                     self.stranded.push(id);
                 }
-                self.note_timer(id, now);
+                self.note_timer(world, id, now);
                 next = (place + 1) % count;
             }
         }
         self.cursor = next;
     }
 
-    /// Remembers when a runtime without a core wants to be woken. What is due already is work, and seen as such at each look.
-    pub(super) fn note_timer(&mut self, id: RuntimeId, now: Cycles) {
-        if let Some(runtime) = self.runtimes.get(id)
+    /// Records when a timer of a runtime without a core is due. A timer that is due already counts
+    /// as work at each look.
+    pub(super) fn note_timer(&mut self, world: &World, id: RuntimeId, now: Cycles) {
+        if let Some(runtime) = world.runtimes.get(id)
             && runtime.next_timer > now
         {
             self.earliest_timer = self.earliest_timer.min(runtime.next_timer);
         }
     }
 
-    /// Copies what one runtime says about its queues into the observation; returns its number of kthreads.
-    pub(super) fn look_at(&mut self, id: RuntimeId, now: Cycles) -> usize {
-        let (Some(runtime), Some(look)) = (self.runtimes.get_mut(id), self.observation.runtime_mut(id))
+    /// Copies the status words of one runtime into the observation; returns its number of kthreads.
+    pub(super) fn look_at(&mut self, world: &mut World, id: RuntimeId, now: Cycles) -> usize {
+        let (Some(runtime), Some(look)) = (world.runtimes.get_mut(id), self.observation.runtime_mut(id))
         else {
             return 0;
         };
         let mut earliest = Cycles::MAX;
         for (index, (kthread, look)) in runtime.kthreads.iter().zip(&mut look.kthreads).enumerate() {
             let status = &runtime.region.kthread(index as u16).status;
-            // Relaxed: hints; a value read a moment too early is read again at the next look.
+            // Relaxed: hints; a stale value is read again at the next look.
             look.runq_head = status.runq_head.load(Ordering::Relaxed);
             look.runq_tail = status.runq_tail.load(Ordering::Relaxed);
             look.overflow = status
@@ -108,7 +113,7 @@ impl Allocator {
             let timer = status.next_timer.load(Ordering::Relaxed);
             look.timer_due = timer <= now;
             earliest = earliest.min(timer);
-            look.ingress_head = kthread.ingress.alleged_tail();
+            look.ingress_head = kthread.ingress.unchecked_tail();
             look.ingress_tail = kthread.ingress.head();
         }
         runtime.next_timer = earliest;

@@ -1,10 +1,12 @@
-//! The control thread: registration, statistics and the burial of runtimes.
+//! The control thread: registration, statistics and the release of runtimes that have ended.
 //!
-//! Owns the control socket, its conversations (`tailwater_shm::control` has the protocol) and the [`directory`]. All slow work
-//! of a registration happens here: memory files, mapping and populating them, `/proc` checks; and unmapping at the end.
-//! Finished registrations go to the polling thread as [`Command`]s, ended ones come back as [`Notice`]s. The polling
-//! thread never waits for this one: it looks at one flag per iteration, and watches the sockets of registered runtimes for
-//! their end by itself, so that a dead runtime is noticed even when this thread gets no processor time.
+//! Owns the control socket, its conversations (`tailwater_shm::control` has the protocol) and the
+//! [`directory`]. All slow work of a registration happens here: memory files, mapping and
+//! populating them, `/proc` checks; and unmapping at the end. Finished registrations go to the
+//! polling thread as [`Command`]s, ended ones come back as [`Notice`]s. The polling thread never
+//! waits for this one: it reads one flag per iteration, and itself watches the sockets of
+//! registered runtimes for their end, so that a dead runtime is noticed even if this thread gets no
+//! processor time.
 //!
 //! # Crash and lie
 //!
@@ -15,7 +17,9 @@
 //! | watching, tracing | the polling thread takes its ring out | impossible ring position: taken out, dropped |
 //! | registered | the polling thread frees its cores, then this one its memory | unexpected message: registration ends |
 
+mod conversation;
 pub(crate) mod directory;
+mod rank;
 mod session;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -41,45 +45,46 @@ use crate::trace::Tracer;
 use directory::{Directory, Refusal};
 use session::{Session, State};
 
-/// How long a connection may take from one step of its registration to the next.
+/// Maximum time from one step of a registration to the next.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Most connections that are not registered runtimes.
+/// Maximum number of connections that are not registered runtimes.
 const MAX_STRANGERS: usize = 256;
 
-/// What the control thread tells the polling thread.
+/// A message from the control thread to the polling thread.
 #[derive(Debug)]
 pub(crate) enum Command {
-    /// Frames for it are taken from now on; it is lent nothing yet.
+    /// Attaches a runtime: its frames are taken from now on, and it is lent no core yet.
     Attach(Box<Runtime>),
-    /// It has been told that it is ready: cores may be lent.
+    /// The runtime has been sent `Ready`: it may be lent cores.
     Begin(RuntimeId),
     End(RuntimeId, EndReason),
-    /// Frames are copied for a watcher from now on.
+    /// Starts copying frames for a watcher.
     Capture(Box<Tap>),
-    /// The watcher of this number is gone.
+    /// The watcher with this number is gone.
     EndCapture(u64),
-    /// Requests are traced from now on.
+    /// Starts tracing requests.
     Trace(Box<Tracer>),
-    /// The tracer of this number is gone.
+    /// The tracer with this number is gone.
     EndTrace(u64),
 }
 
-/// What the polling thread tells the control thread.
+/// A message from the polling thread to the control thread.
 #[derive(Debug)]
 pub(crate) enum Notice {
-    /// Its address is known to the switch.
+    /// The switch has the runtime's address.
     Attached(RuntimeId),
-    /// The runtime's cores are back in the ledger and no ring of its is touched any more.
+    /// The runtime's cores are back in the ledger, and its rings are no longer accessed.
     Retired(Box<Runtime>, EndReason),
-    /// The tap's ring is not touched any more.
+    /// The tap's ring is no longer accessed.
     CaptureEnded(Box<Tap>),
-    /// The tracer's ring is not touched any more.
+    /// The tracer's ring is no longer accessed.
     TraceEnded(Box<Tracer>),
     /// The polling thread ends.
     Stop,
 }
 
-/// One direction of the mail between the two threads: a queue, and what wakes or warns the other side.
+/// The signal of one direction of messages between the two threads: a flag for the running side, a
+/// descriptor that wakes the sleeping one.
 #[derive(Debug)]
 pub(crate) struct Bell {
     fd: OwnedFd,
@@ -93,20 +98,21 @@ impl Bell {
     }
 
     pub(crate) fn ring(&self) {
-        // Release: pairs with the Acquire in `take`: what was queued before is seen by who sees the flag.
+        // Release: pairs with the Acquire in `take`: a thread that sees the flag sees what was
+        // queued before.
         self.rung.store(true, Ordering::Release);
-        // Fails only when the counter is at its maximum, and then it is readable already.
+        // Fails only if the counter is at its maximum, and then the descriptor is readable already.
         let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
     }
 
-    /// Whether it was rung since the last call: one load when it was not.
+    /// Returns whether it was rung since the last call: one load if it was not.
     #[inline(always)]
     pub(crate) fn take(&self) -> bool {
         // Relaxed: a hint. Acquire in the swap: pairs with the Release in `ring`.
         self.rung.load(Ordering::Relaxed) && self.rung.swap(false, Ordering::Acquire)
     }
 
-    /// Makes the descriptor silent again, after it woke the reader.
+    /// Makes the descriptor unreadable again, after it woke the reader.
     pub(crate) fn silence(&self) {
         let _ = rustix::io::read(&self.fd, &mut [0u8; 8]);
     }
@@ -116,7 +122,7 @@ impl Bell {
     }
 }
 
-/// What runtimes are told about the network and the machine.
+/// What a runtime is sent about the network and the machine.
 #[derive(Debug, Clone)]
 pub(crate) struct Surroundings {
     pub(crate) clock: Clock,
@@ -127,7 +133,7 @@ pub(crate) struct Surroundings {
     pub(crate) lot: Arc<OwnedFd>,
 }
 
-/// Everything the control thread works with.
+/// The state of the control thread.
 pub(crate) struct Control {
     parts: Parts,
     epoll: OwnedFd,
@@ -155,7 +161,7 @@ pub(crate) struct Parts {
 
 impl Control {
     /// # Errors
-    /// When the kernel has no descriptor left.
+    /// If the kernel has no descriptor left.
     pub(crate) fn new(parts: Parts) -> Result<Self, Errno> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &parts.listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
@@ -163,7 +169,7 @@ impl Control {
         Ok(Self { parts, epoll, sessions: HashMap::new(), next_token: BELL + 1 })
     }
 
-    /// Serves until the polling thread says stop.
+    /// Serves until the polling thread sends [`Notice::Stop`].
     pub(crate) fn run(mut self) {
         let mut events = Vec::with_capacity(64);
         loop {
@@ -177,7 +183,7 @@ impl Control {
                     return;
                 }
             }
-            // Hang-ups first: a runtime that is started again at once finds its name free.
+            // Hang-ups first: a runtime that is restarted at once finds its name free.
             events.sort_by_key(|event: &epoll::Event| {
                 let flags = event.flags;
                 !flags.contains(EventFlags::HUP)
@@ -198,7 +204,8 @@ impl Control {
     }
 
     fn accept(&mut self) {
-        // Bounded by the backlog; an error means that nobody waits, or no descriptor is left: tried again on the next event.
+        // Bounded by the backlog; an error means that no connection waits, or no descriptor is
+        // left: retried on the next event.
         while let Ok(socket) = accept_with(&self.parts.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
         {
             let strangers = self.sessions.values().filter(|session| session.deadline.is_some()).count();
@@ -218,11 +225,11 @@ impl Control {
     fn refuse(&self, socket: impl AsFd, refusal: &Refusal) {
         self.parts.stats.polling.refused.add(1);
         tracing::info!(%refusal, "refused a registration");
-        // The peer may be gone; then nobody needs to know.
+        // Fails if the peer is gone and needs no answer.
         let _ = control::send(socket, &ServerMessage::Refused { why: refusal.to_string() }, &[]);
     }
 
-    /// Takes back what the polling thread has let go of. False when it is time to stop.
+    /// Takes back what the polling thread has released. Returns false if the thread must stop.
     fn read_notices(&mut self) -> bool {
         self.parts.to_control.silence();
         let mut retired = false;
@@ -235,7 +242,7 @@ impl Control {
                 }
                 Notice::CaptureEnded(tap) => {
                     self.parts.stats.remove_capture(tap.id);
-                    // Closed by the watcher, or it lied and is closed now.
+                    // Closed by the watcher, or to be closed for what it wrote.
                     self.sessions.remove(&tap.id);
                 }
                 Notice::TraceEnded(tracer) => {
@@ -246,7 +253,7 @@ impl Control {
             }
         }
         if retired {
-            // Somebody may have waited for a name or an address that is free now.
+            // A registration may have waited for a name or an address that is free now.
             let waiting: Vec<u64> = self
                 .sessions
                 .iter()
@@ -258,14 +265,15 @@ impl Control {
         true
     }
 
-    /// The last rites: tells the runtime why if it lives, gives its threads their cores back, unmaps its memory.
+    /// Releases an ended runtime: sends the reason if it lives, lets its threads use all cores
+    /// again, unmaps its memory.
     fn bury(&mut self, runtime: Box<Runtime>, reason: &EndReason) {
         let (id, name) = (runtime.id, runtime.stats.name.clone());
         tracing::info!(%id, name, %reason, "a registration ended");
         if *reason != EndReason::Departed {
             let _ = control::send(&*runtime.socket, &ServerMessage::Refused { why: reason.to_string() }, &[]);
         }
-        // At the end of the IOKernel all cores are Linux's again; before that only the unmanaged ones.
+        // When the IOKernel ends, all cores are Linux's again; before that only the unmanaged ones.
         let cores = match reason {
             EndReason::Shutdown => &self.parts.surroundings.all_cores,
             _ => &self.parts.surroundings.unmanaged,
@@ -274,6 +282,9 @@ impl Control {
             // Fails for dead threads.
             let _ = crate::sys::bind_thread(runtime.pid, kthread.tid, cores);
         }
+        if runtime.session_lowered {
+            rank::restore_session(runtime.pid);
+        }
         self.parts.stats.remove_runtime(id);
         self.sessions.retain(|_, session| !matches!(session.state, State::Registered(other) if other == id));
         self.parts.directory.release(id);
@@ -281,7 +292,7 @@ impl Control {
         drop(runtime);
     }
 
-    /// Ends conversations that came to a halt.
+    /// Ends conversations whose deadline has passed.
     fn drop_the_silent(&mut self) {
         let now = Instant::now();
         let late: Vec<u64> = self
@@ -293,7 +304,7 @@ impl Control {
         late.into_iter().for_each(|token| self.drop_session(token));
     }
 
-    /// Forgets a connection that is not registered, and takes back the place it was offered.
+    /// Removes a connection that is not registered, and takes back the place it was offered.
     fn drop_session(&mut self, token: u64) {
         let Some(session) = self.sessions.remove(&token) else { return };
         match session.state {

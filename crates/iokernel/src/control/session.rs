@@ -1,50 +1,27 @@
-//! One conversation on the control socket: a state machine from connection to registered runtime.
-//!
-//! | state | message | next |
-//! |---|---|---|
-//! | `Fresh` | `Register`, granted | `Offered`: the place is reserved, `Welcome` and the files are sent |
-//! | `Fresh` | `Register`, its name or address is on the way out | `Waiting`: tried again when somebody leaves |
-//! | `Offered` | `Kthreads`, all of the peer's process | `Registered`: the polling thread is told, then `Ready` is sent |
-//! | `Fresh` | `Capture`, of the same user or root | `Capturing`: the polling thread copies frames until the connection ends |
-//! | `Fresh` | `Trace`, likewise | `Tracing`: the polling thread traces requests until the connection ends |
-//! | any | `Stats` | the same: the document is sent |
-//! | any | anything else, or end of file | gone (`Registered`: the polling thread ends it first) |
+//! A connection and its state; [`super::conversation`] has the transitions.
 
-use rustix::event::{EventfdFlags, eventfd};
-use rustix::fd::{AsFd, OwnedFd};
-use rustix::process::{Pid, PidfdFlags, geteuid, pidfd_open};
+use rustix::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 use tailwater_sched::RuntimeId;
-use tailwater_shm::control::{
-    self, CaptureRequest, Capturing, ClientMessage, ControlError, Ipv6Place, Register, ServerMessage,
-    TraceRequest, Welcome,
-};
-use tailwater_shm::layout::Region;
-use tailwater_shm::memory::{self, Mapping};
+use tailwater_shm::control::Register;
+use tailwater_shm::layout::{IoKernelEnds, Region};
 
-use super::directory::{Place, Refusal};
-use super::{Command, Control, PATIENCE};
-use crate::capture::{MAX_CAPTURES, Tap};
-use crate::firewall::Guard;
-use crate::frame::PREFIX_LEN6;
-use crate::port::pcap::unix_ns;
-use crate::runtime::{Admission, EndReason, Runtime};
-use crate::trace::Tracer;
+use super::directory::Place;
 
 /// One connection.
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) socket: Arc<OwnedFd>,
     pub(super) state: State,
-    /// When patience ends; `None` once registered.
+    /// When the connection is dropped for silence; `None` once registered.
     pub(super) deadline: Option<Instant>,
 }
 
 #[derive(Debug)]
 pub(super) enum State {
     Fresh,
-    /// A wish that could be granted once somebody who is leaving has left.
+    /// A registration that can be granted once a leaving runtime has left.
     Waiting(Register),
     Offered(Box<Offer>),
     Registered(RuntimeId),
@@ -56,305 +33,15 @@ pub(super) enum State {
 #[derive(Debug)]
 pub(super) struct Offer {
     pub(super) place: Place,
-    wish: Register,
-    region: Region,
-    doorbell: OwnedFd,
-    pid: i32,
+    pub(super) wish: Register,
+    pub(super) region: Region,
+    pub(super) ends: Vec<IoKernelEnds>,
+    pub(super) doorbell: OwnedFd,
+    pub(super) pid: i32,
 }
 
 impl Session {
     pub(super) fn new(socket: OwnedFd, deadline: Instant) -> Self {
         Self { socket: Arc::new(socket), state: State::Fresh, deadline: Some(deadline) }
     }
-}
-
-impl Control {
-    /// Something happened on a connection.
-    pub(super) fn serve(&mut self, token: u64) {
-        let Some(session) = self.sessions.get(&token) else { return };
-        let socket = Arc::clone(&session.socket);
-        let message = match control::receive::<ClientMessage>(&*socket) {
-            Ok((message, _)) => message,
-            Err(ControlError::WouldBlock) => return,
-            Err(error) => return self.end(token, &error),
-        };
-        let session = self.sessions.get_mut(&token).expect("looked up above");
-        match (message, core::mem::replace(&mut session.state, State::Fresh)) {
-            (ClientMessage::Stats, state) => {
-                session.state = state;
-                let document = ServerMessage::Stats(self.parts.stats.to_json());
-                if control::send(&*socket, &document, &[]).is_err() {
-                    self.end(token, &ControlError::Closed);
-                }
-            }
-            (ClientMessage::Register(wish), State::Fresh) => self.register(token, &socket, wish),
-            (ClientMessage::Capture(request), State::Fresh) => self.capture(token, &socket, &request),
-            (ClientMessage::Trace(request), State::Fresh) => self.trace(token, &socket, &request),
-            (ClientMessage::Kthreads { tids }, State::Offered(offer)) => {
-                self.enlist(token, &socket, offer, &tids);
-            }
-            (_, state) => {
-                session.state = state;
-                let why = "the message has no place in this conversation".to_owned();
-                self.end(token, &ControlError::Malformed { len: 0, why });
-            }
-        }
-    }
-
-    /// A conversation cannot go on.
-    fn end(&mut self, token: u64, error: &ControlError) {
-        let Some(session) = self.sessions.get(&token) else { return };
-        let State::Registered(id) = session.state else {
-            if !Self::is_closed(error) {
-                tracing::info!(%error, "dropped a connection");
-                let why = error.to_string();
-                let _ = control::send(&*session.socket, &ServerMessage::Refused { why }, &[]);
-            }
-            return self.drop_session(token);
-        };
-        // The polling thread sees the hang-up by itself; saying it twice does no harm.
-        let closed = Self::is_closed(error);
-        let reason = if closed { EndReason::Departed } else { EndReason::Protocol(error.to_string()) };
-        // No event until the retired runtime comes back and the session goes: it would be the same one for ever.
-        let _ = rustix::event::epoll::delete(&self.epoll, &*session.socket);
-        self.tell(Command::End(id, reason));
-    }
-
-    /// Starts a capture, or says why not.
-    fn capture(&mut self, token: u64, socket: &Arc<OwnedFd>, request: &CaptureRequest) {
-        match self.make_tap(token, socket, request) {
-            Ok(tap) => {
-                tracing::info!(?request, "a capture begins");
-                self.parts.stats.add_capture(Arc::clone(&tap.stats));
-                self.set_state(token, State::Capturing);
-                self.tell(Command::Capture(tap));
-            }
-            Err(why) => {
-                tracing::info!(why, "refused a capture");
-                // The peer may be gone; then nobody needs to know.
-                let _ = control::send(&**socket, &ServerMessage::Refused { why }, &[]);
-                self.drop_session(token);
-            }
-        }
-    }
-
-    /// Starts a trace, or says why not.
-    fn trace(&mut self, token: u64, socket: &Arc<OwnedFd>, request: &TraceRequest) {
-        match self.make_tracer(token, socket, request) {
-            Ok(tracer) => {
-                tracing::info!(?request, "a trace begins");
-                self.parts.stats.set_trace(Some(Arc::clone(&tracer.stats)));
-                self.set_state(token, State::Tracing);
-                self.tell(Command::Trace(tracer));
-            }
-            Err(why) => {
-                tracing::info!(why, "refused a trace");
-                // As for a capture.
-                let _ = control::send(&**socket, &ServerMessage::Refused { why }, &[]);
-                self.drop_session(token);
-            }
-        }
-    }
-
-    /// A tracer, whose ring the peer has been given.
-    fn make_tracer(
-        &self,
-        token: u64,
-        socket: &OwnedFd,
-        request: &TraceRequest,
-    ) -> Result<Box<Tracer>, String> {
-        may_watch(socket)?;
-        if self.parts.stats.trace().is_some() {
-            return Err("a trace is going on already; end it".to_owned());
-        }
-        let (tracer, file) = Tracer::new(token, request, &self.parts.surroundings.clock)?;
-        let (cycles, unix_ns) = (tailwater_shm::clock::now(), unix_ns());
-        let welcome = ServerMessage::Tracing(Capturing { id: token, cycles, unix_ns });
-        control::send(socket, &welcome, &[file.as_fd()]).map_err(|e| e.to_string())?;
-        Ok(tracer)
-    }
-
-    /// A tap, whose ring the watcher has been given.
-    fn make_tap(&self, token: u64, socket: &OwnedFd, request: &CaptureRequest) -> Result<Box<Tap>, String> {
-        may_watch(socket)?;
-        if self.parts.stats.captures().len() >= MAX_CAPTURES {
-            return Err(format!("{MAX_CAPTURES} captures are going on already; end one"));
-        }
-        let ports = self.parts.stats.ports();
-        let number = |name: &String| ports.iter().position(|port| port.name == *name).map(|n| n as u16);
-        let port = request.port.as_ref().map(|name| {
-            number(name).ok_or_else(|| {
-                let there: Vec<&str> = ports.iter().map(|port| port.name.as_str()).collect();
-                format!("there is no port `{name}`; there are: {}", there.join(", "))
-            })
-        });
-        let clock = &self.parts.surroundings.clock;
-        let (tap, file) = Tap::new(token, request, port.transpose()?, clock)?;
-        let (cycles, unix_ns) = (tailwater_shm::clock::now(), unix_ns());
-        let welcome = ServerMessage::Capturing(Capturing { id: token, cycles, unix_ns });
-        control::send(socket, &welcome, &[file.as_fd()]).map_err(|e| e.to_string())?;
-        Ok(tap)
-    }
-
-    pub(super) fn tell(&self, command: Command) {
-        // Fails only while the polling thread ends, when nothing needs to be told.
-        let _ = self.parts.commands.send(command);
-        self.parts.to_polling.ring();
-    }
-
-    /// Tries a waiting wish again.
-    pub(super) fn retry(&mut self, token: u64) {
-        let Some(session) = self.sessions.get_mut(&token) else { return };
-        let socket = Arc::clone(&session.socket);
-        if let State::Waiting(wish) = core::mem::replace(&mut session.state, State::Fresh) {
-            self.register(token, &socket, wish);
-        }
-    }
-
-    fn register(&mut self, token: u64, socket: &Arc<OwnedFd>, wish: Register) {
-        match self.offer(socket, &wish) {
-            Ok(offer) => self.set_state(token, State::Offered(offer)),
-            Err(refusal) if is_about_others(&refusal) && self.somebody_leaves() => {
-                self.set_state(token, State::Waiting(wish));
-            }
-            Err(refusal) => {
-                self.refuse(&**socket, &refusal);
-                self.drop_session(token);
-            }
-        }
-    }
-
-    fn set_state(&mut self, token: u64, state: State) {
-        if let Some(session) = self.sessions.get_mut(&token) {
-            session.deadline = match state {
-                State::Registered(_) | State::Capturing | State::Tracing => None,
-                _ => Some(Instant::now() + PATIENCE),
-            };
-            session.state = state;
-        }
-    }
-
-    /// Whether a registered runtime has hung up and is not buried yet.
-    fn somebody_leaves(&self) -> bool {
-        let mut closed =
-            self.sessions.values().filter(|session| matches!(session.state, State::Registered(_)));
-        closed.any(|session| {
-            let mut fd = [rustix::event::PollFd::new(&*session.socket, rustix::event::PollFlags::RDHUP)];
-            let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-            rustix::event::poll(&mut fd, Some(&now)).is_ok_and(|ready| ready > 0)
-        })
-    }
-
-    /// Reserves a place, makes the memory and sends the welcome.
-    fn offer(&mut self, socket: &OwnedFd, wish: &Register) -> Result<Box<Offer>, Refusal> {
-        let resources = |error: &dyn core::fmt::Display| Refusal::Resources(error.to_string());
-        let peer = rustix::net::sockopt::socket_peercred(socket).map_err(|e| resources(&e))?;
-        let (theirs, ours) = (peer.uid.as_raw(), geteuid().as_raw());
-        if ours != 0 && theirs != ours {
-            return Err(Refusal::OtherUser { theirs, ours });
-        }
-        let place = self.parts.directory.admit(wish)?;
-        let id = place.id;
-        self.make_offer(socket, wish, place, peer.pid.as_raw_nonzero().get()).map_err(|why| {
-            self.parts.directory.release(id);
-            Refusal::Resources(why)
-        })
-    }
-
-    fn make_offer(
-        &self,
-        socket: &OwnedFd,
-        wish: &Register,
-        place: Place,
-        pid: i32,
-    ) -> Result<Box<Offer>, String> {
-        let text = |error: &dyn core::fmt::Display| error.to_string();
-        let file = memory::create("tailwater-region", place.region.region_len()).map_err(|e| text(&e))?;
-        let mapping = Mapping::new(&file, "region").map_err(|e| text(&e))?;
-        let region = Region::create(mapping, place.region, self.parts.surroundings.clock.hz())
-            .map_err(|e| text(&e))?;
-        let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|e| text(&e))?;
-        let welcome = Welcome {
-            ip: place.ip,
-            prefix_len: self.parts.config.prefix_len,
-            gateway: self.parts.surroundings.gateway,
-            ipv6: place.ip6.map(|ip| Ipv6Place {
-                ip,
-                prefix_len: PREFIX_LEN6,
-                gateway: self
-                    .parts
-                    .surroundings
-                    .gateway
-                    .and_then(|gateway| self.parts.config.ip6_of(gateway)),
-            }),
-            mac: place.mac.0,
-            mtu: self.parts.config.mtu,
-            slots: place.slots.clone(),
-            managed_cores: self.parts.surroundings.managed_cores.clone(),
-        };
-        let files = [file.as_fd(), self.parts.surroundings.lot.as_fd(), doorbell.as_fd()];
-        control::send(socket, &ServerMessage::Welcome(welcome), &files).map_err(|e| text(&e))?;
-        Ok(Box::new(Offer { place, wish: wish.clone(), region, doorbell, pid }))
-    }
-
-    fn enlist(&mut self, token: u64, socket: &Arc<OwnedFd>, offer: Box<Offer>, tids: &[i32]) {
-        let (id, pid) = (offer.place.id, offer.pid);
-        let belongs = |tid: i32| std::path::Path::new(&format!("/proc/{pid}/task/{tid}")).exists();
-        if let Err(refusal) = self.parts.directory.enlist(id, pid, tids, belongs) {
-            self.refuse(&**socket, &refusal);
-            self.set_state(token, State::Offered(offer));
-            return self.drop_session(token);
-        }
-        self.set_state(token, State::Registered(id));
-        let Offer { place, wish, region, doorbell, pid } = *offer;
-        // Names a process that may be gone by now: then its socket has hung up as well.
-        let process = Pid::from_raw(pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-        let socket = Arc::clone(socket);
-        let (config, hz) = (&self.parts.config, self.parts.surroundings.clock.hz());
-        let guard = Guard::compile(&config.firewall, &wish.name, hz);
-        let admission = Admission { place, wish, region, doorbell, pid, socket, process, guard };
-        let runtime = Runtime::new(admission, tids);
-        tracing::info!(%id, name = runtime.stats.name, ip = %runtime.ip, ip6 = ?runtime.stats.ip6, kthreads = tids.len(), "registered");
-        self.parts.stats.polling.registered.add(1);
-        self.parts.stats.add_runtime(Arc::clone(&runtime.stats));
-        self.tell(Command::Attach(runtime));
-    }
-
-    /// The switch knows the runtime: tells it so, then lets it have cores. Whoever hears that a runtime is ready can reach it.
-    pub(super) fn greet(&mut self, id: RuntimeId) {
-        let mut sessions = self.sessions.values();
-        let Some(session) =
-            sessions.find(|session| matches!(session.state, State::Registered(other) if other == id))
-        else {
-            return;
-        };
-        // When the peer is gone, the polling thread notices by itself.
-        let _ = control::send(&*session.socket, &ServerMessage::Ready, &[]);
-        self.tell(Command::Begin(id));
-    }
-}
-
-/// Whether the peer may see what goes through this IOKernel.
-fn may_watch(socket: &OwnedFd) -> Result<(), String> {
-    let peer = rustix::net::sockopt::socket_peercred(socket).map_err(|e| e.to_string())?;
-    let (theirs, ours) = (peer.uid, geteuid());
-    if theirs.is_root() || theirs == ours {
-        return Ok(());
-    }
-    let (theirs, ours) = (theirs.as_raw(), ours.as_raw());
-    Err(format!("user {theirs} may not watch the traffic of user {ours}'s IOKernel; run as root"))
-}
-
-/// Whether the refusal would go away if somebody left.
-fn is_about_others(refusal: &Refusal) -> bool {
-    matches!(
-        refusal,
-        Refusal::NameTaken(_)
-            | Refusal::AddressTaken { .. }
-            | Refusal::MacTaken { .. }
-            | Refusal::GuaranteeOversubscribed { .. }
-            | Refusal::PoolExhausted
-            | Refusal::TooManyRuntimes(_)
-            | Refusal::NoSlots { .. }
-    )
 }

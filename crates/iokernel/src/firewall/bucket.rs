@@ -1,45 +1,44 @@
-//! Token buckets: so many frames or bits a second, and so many at once.
+//! Token buckets: a rate in frames or bits per second, and a burst.
 //!
-//! Owns the arithmetic, which is exact: a level is counted in units times cycles a second, so that a cycle adds exactly the
-//! rate and a unit costs exactly the clock's frequency. Nothing is rounded and nothing drifts. Takes the time as an argument; a
-//! clock that stands or goes back adds nothing.
+//! Owns the arithmetic, which is exact: a level is counted in units times cycles per second, so
+//! that a cycle adds exactly the rate and a unit costs exactly the clock's frequency. Nothing is
+//! rounded and nothing drifts. Takes the time as an argument; a clock that stands still or goes
+//! back adds nothing.
 
 use tailwater_shm::Cycles;
 
-use super::config::Limit;
+use super::config::{Limit, MAX_BURST, MAX_RATE};
 
-/// Highest rate: a million million units a second.
-pub(super) const MAX_RATE: u64 = 1_000_000_000_000;
-/// Largest burst in units (bits, 64 MiB). With clocks below [`MAX_HZ`] a full level stays below 2^63.
-pub(super) const MAX_BURST: u64 = 1 << 29;
+/// Fastest clock, in Hz: with bursts up to [`MAX_BURST`] a full level stays below 2^63.
 const MAX_HZ: u64 = 1 << 34;
 
-/// One bucket. Full when made.
+/// One bucket. New buckets are full.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bucket {
-    /// Units a second.
+    /// Units per second.
     rate: u64,
     hz: u64,
     /// Level of a full bucket, and how many cycles fill it.
     full: u64,
     filled_in: Cycles,
     level: u64,
-    /// When the level was reckoned. `None`: before the first packet.
+    /// Time of the level. `None`: before the first packet.
     at: Option<Cycles>,
 }
 
 impl Bucket {
-    /// `rate` units a second, at most [`MAX_RATE`], and `burst` at once, at most [`MAX_BURST`].
+    /// Returns a full bucket of `rate` units per second, at most [`MAX_RATE`], with bursts of
+    /// `burst`, at most [`MAX_BURST`].
     pub(super) fn new(rate: u64, burst: u64, hz: u64) -> Self {
         let (rate, hz) = (rate.clamp(1, MAX_RATE), hz.clamp(1, MAX_HZ));
         let full = burst.min(MAX_BURST) * hz;
         Self { rate, hz, full, filled_in: full.div_ceil(rate), level: full, at: None }
     }
 
-    /// Adds what has come in since the last time.
+    /// Adds the units of the time since the last call.
     fn refill(&mut self, now: Cycles) {
         let elapsed = now.saturating_sub(self.at.unwrap_or(now)).min(self.filled_in);
-        // No overflow: filled_in * rate is below full + rate.
+        // No overflow: elapsed is below full / rate + 1, so the product is below full + rate.
         self.level = self.level.saturating_add(elapsed * self.rate).min(self.full);
         self.at = Some(self.at.map_or(now, |at| at.max(now)));
     }
@@ -73,7 +72,7 @@ impl Limiter {
         self.frames.is_none() && self.bits.is_none()
     }
 
-    /// Whether a frame of `len` bytes may pass at `now`. One that may not takes nothing.
+    /// Returns whether a frame of `len` bytes may pass at `now`. One that may not takes nothing.
     #[inline]
     pub(super) fn take(&mut self, len: usize, now: Cycles) -> bool {
         let bits = len as u64 * 8;
@@ -132,7 +131,8 @@ mod tests {
     }
 
     proptest! {
-        /// Over any time, no more than burst plus rate times time passes, and, asked often enough, no less but for one frame.
+        /// Over any time, at most burst plus rate times time passes; if frames are offered often
+        /// enough, at least that less one frame.
         #[test]
         fn what_passes_is_bounded_by_rate_and_burst(rate in 1u64..=MAX_RATE, burst in 9_018u64 * 8..=MAX_BURST,
             hz in prop::sample::select(vec![1_000_000u64, 2_794_748_123, MAX_HZ]), start in any::<u32>(),
@@ -143,7 +143,8 @@ mod tests {
                 now += step;
                 bucket.refill(now);
                 let units = len as u64 * 8;
-                // What an accountant with unlimited paper would say is left, had nothing ever overflowed.
+                // The level that an account with unlimited range would have if the bucket had never
+                // been full.
                 let allowed = u128::from(burst) * u128::from(hz)
                     + u128::from(rate) * u128::from(now - u64::from(start));
                 if bucket.holds(units) {

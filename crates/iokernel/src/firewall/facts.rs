@@ -1,7 +1,8 @@
-//! What rules may look at.
+//! The properties of a packet that rules test.
 //!
-//! Owns the reduction of a frame to its two ends, protocol and ports. Reads the frame as [`crate::switch::packet`] does, so that
-//! rules see what the anti-spoofing checks and the flow hash see.
+//! Owns the reduction of a frame to its two ends, protocol and ports. Parses the frame as
+//! [`crate::switch::packet`] does, so that rules see what the anti-spoofing checks and the flow
+//! hash see.
 
 use super::config::Direction;
 use crate::switch::packet::{Family, ICMPV6, Packet, Part, decode};
@@ -10,10 +11,11 @@ use crate::frame::ETHERTYPE_ARP;
 
 /// Has an upper-layer header with ports.
 pub(super) const PORTS: u8 = 1;
-/// A segment of a TCP connection that is not the first: ACK or RST is set (RFC 9293 section 3.10.7).
+/// A segment of a TCP connection that is not the first: ACK or RST is set (RFC 9293 section
+/// 3.10.7).
 pub(super) const ESTABLISHED: u8 = 2;
 
-/// TCP's flags RST and ACK.
+/// The flags RST and ACK of TCP.
 const RST_ACK: u8 = 0x14;
 
 /// One packet, from the runtime's point of view.
@@ -21,27 +23,27 @@ const RST_ACK: u8 = 0x14;
 pub(super) struct Packet5 {
     pub(super) v6: bool,
     pub(super) protocol: u8,
-    /// [`PORTS`], [`ESTABLISHED`].
+    /// [`PORTS`] and [`ESTABLISHED`].
     pub(super) traits: u8,
     pub(super) local_port: u16,
     pub(super) remote_port: u16,
-    /// As big-endian numbers, an IPv4 address in the low 32 bits.
+    /// Addresses as big-endian numbers, an IPv4 address in the low 32 bits.
     pub(super) local: u128,
     pub(super) remote: u128,
 }
 
-/// What a frame is to the firewall.
+/// How the firewall classifies a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Facts {
     /// ARP, neighbour discovery, listener reports: passes.
     Housekeeping,
-    /// Cannot be read, or hides its upper-layer header from whoever judges fragments one by one: denied.
+    /// Cannot be parsed, or hides its upper-layer header from a reader of single fragments: denied.
     Opaque,
     Packet(Packet5),
 }
 
 impl Facts {
-    /// The facts of a frame of `len` bytes that begins with `shown`.
+    /// Returns the facts of a frame of `len` bytes that begins with `shown`.
     #[inline]
     pub(super) fn read(shown: &[u8], len: usize, direction: Direction) -> Self {
         match decode(shown, len) {
@@ -71,7 +73,8 @@ impl Facts {
     }
 }
 
-/// Neighbour and router discovery, which never leave the link (hop limit 255), and listener queries and reports.
+/// Neighbour and router discovery, which never leave the link (hop limit 255), and listener queries
+/// and reports.
 fn is_housekeeping(packet: &Packet<'_>) -> bool {
     packet.family == Family::V6
         && packet.protocol == ICMPV6

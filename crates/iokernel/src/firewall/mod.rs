@@ -1,12 +1,15 @@
-//! The firewall: which packets pass between a runtime and the rest, and how many.
+//! The firewall: which packets pass between a runtime and the rest, and at which rate.
 //!
-//! Owns the settings ([`FirewallConfig`], [`Rule`], [`Limit`]), their compiled form (`Guard`: rules and token buckets of one
-//! runtime) and the judgement. Stateless: every packet is judged by itself, in a linear search of at most [`MAX_TESTS`] tests,
-//! the first of which that matches decides. Pure: the packet and the time are arguments. The switch asks it after the
-//! anti-spoofing checks, which no rule turns off; a runtime without rules and limits has no guard and costs one branch.
+//! Owns the settings ([`FirewallConfig`], [`Rule`], [`Limit`]), their compiled form (`Guard`: rules
+//! and token buckets of one runtime) and the ruling. Stateless: every packet is judged
+//! independently, in a linear search of at most [`MAX_TESTS`] tests, of which the first that
+//! matches decides. Pure: the packet and the time are arguments. The switch calls it after the
+//! anti-spoofing checks, which no rule turns off; a runtime without rules and limits has no guard
+//! and costs one branch.
 //!
-//! ARP, neighbour discovery and listener reports are not subject to rules, for without them no rule about packets could ever be
-//! used; who may say what in them is decided by the anti-spoofing checks. They count towards limits.
+//! ARP, neighbour discovery and listener reports are not subject to rules, because without them no
+//! other packet could be sent; the anti-spoofing checks limit what they may contain. They count
+//! towards limits.
 //!
 //! | what | where |
 //! |---|---|
@@ -14,32 +17,35 @@
 //! | what a rule may look at | `facts` |
 //! | compiled rules | `rules` |
 //! | rate limits | `bucket` |
+//! | counters | `stats` |
 
 mod bucket;
 mod config;
 mod facts;
+#[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod model;
 mod rules;
+pub(crate) mod stats;
 mod text;
 
-pub use config::{Action, Direction, FirewallConfig, Limit, Multicast, Rule};
-pub use rules::MAX_TESTS;
+pub use config::{Action, Direction, FirewallConfig, Limit, MAX_TESTS, Multicast, Rule};
 pub use text::{PortRange, Prefix, Protocol};
 
 use tailwater_shm::Cycles;
 
-use crate::stats::FirewallStats;
 use bucket::Limiter;
 use facts::Facts;
 use rules::Rules;
+use stats::FirewallStats;
 
-/// What becomes of a packet.
+/// What happens to a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ruling {
+pub enum Ruling {
+    /// It passes.
     Pass,
-    /// By a rule or the default.
+    /// Dropped by a rule or the default.
     Denied,
-    /// By a rate limit.
+    /// Dropped by a rate limit.
     Limited,
 }
 
@@ -53,15 +59,15 @@ struct Side {
 
 /// Rules and limits of one runtime.
 #[derive(Debug)]
-pub(crate) struct Guard {
+pub struct Guard {
     egress: Side,
     ingress: Side,
 }
 
 impl Guard {
-    /// What `config` says about the runtime of this name, on a clock of `hz` cycles a second; `None` if that is nothing.
-    /// Takes a few microseconds per hundred rules.
-    pub(crate) fn compile(config: &FirewallConfig, runtime: &str, hz: u64) -> Option<Box<Self>> {
+    /// Compiles the rules and limits of `config` for the runtime of this name, on a clock of `hz`
+    /// cycles per second; `None` if there are none. Takes a few microseconds per hundred rules.
+    pub fn compile(config: &FirewallConfig, runtime: &str, hz: u64) -> Option<Box<Self>> {
         let side = |direction| Side {
             rules: Rules::compile(config, runtime, direction),
             limiter: Limiter::new(config.limit(runtime, direction), hz),
@@ -72,10 +78,10 @@ impl Guard {
         (!idle).then(|| Box::new(guard))
     }
 
-    /// Judges a frame of `len` bytes that begins with `shown` and goes in this direction. A frame that the rules deny takes
-    /// nothing from the limits.
+    /// Returns the ruling on a frame of `len` bytes that begins with `shown` and goes in this
+    /// direction. A frame that the rules deny takes nothing from the limits.
     #[inline]
-    pub(crate) fn judge(
+    pub fn judge(
         &mut self,
         direction: Direction,
         shown: &[u8],

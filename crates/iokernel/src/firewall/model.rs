@@ -1,7 +1,9 @@
-//! The firewall beside a naive evaluator, driven by a list of operations that bytes describe: property test and fuzz target.
+//! The firewall beside a naive evaluator, driven by a list of operations that bytes describe:
+//! property test and fuzz target.
 //!
-//! Owns the operations, the packets they build and the evaluator, which judges the packet's description, not its bytes, by going
-//! through the rules as they are written. Addresses and ports come from a few values, so that rules and packets meet.
+//! Owns the operations, the packets they build and the evaluator, which judges the packet's
+//! description, not its bytes, against the uncompiled rules. Addresses and ports are drawn from a
+//! few values, so that rules and packets often match.
 //!
 //! | control byte | arguments | operation |
 //! |---|---|---|
@@ -12,14 +14,14 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use super::stats::FirewallStats;
 use super::{Action, Direction, FirewallConfig, Guard, PortRange, Prefix, Protocol, Rule, Ruling};
-use crate::stats::FirewallStats;
 
-/// Operations in one run.
+/// Maximum number of operations in one run.
 const MAX_OPERATIONS: usize = 256;
-/// Rules in one run; a rule comes to eight tests at most.
+/// Maximum number of rules in one run; a rule expands to at most eight tests.
 const MAX_RULES: usize = 24;
-/// The runtimes that there are.
+/// Names of the runtimes.
 const NAMES: [&str; 2] = ["kv", "batch"];
 const V4: [Ipv4Addr; 4] = [
     Ipv4Addr::new(10, 77, 0, 2),
@@ -31,12 +33,12 @@ const V6: [Ipv6Addr; 4] = [
     Ipv6Addr::new(0xfd00, 0x7477, 0, 0, 0, 0, 0, 2),
     Ipv6Addr::new(0xfd00, 0x7477, 0, 0, 0, 0, 0, 3),
     Ipv6Addr::new(0xfd00, 0x7478, 0, 0, 0, 0, 1, 2),
-    // The number of 10.77.0.2, in the other family.
+    // The host number of 10.77.0.2, in IPv6.
     Ipv6Addr::new(0, 0, 0, 0, 0, 0, 0x0a4d, 2),
 ];
 const PROTOCOLS: [u8; 6] = [6, 17, 1, 58, 6, 132];
 
-/// Bytes that are read front to back; what is missing ends the run.
+/// Bytes read front to back; a missing byte ends the run.
 struct Input<'a>(&'a [u8]);
 
 impl<'a> Input<'a> {
@@ -54,7 +56,7 @@ impl<'a> Input<'a> {
     }
 }
 
-/// What a packet is, as its builder knows it.
+/// A packet as its builder describes it.
 #[derive(Debug, Clone, Copy)]
 struct Description {
     direction: Direction,
@@ -63,7 +65,7 @@ struct Description {
     protocol: u8,
     local_port: u16,
     remote_port: u16,
-    /// TCP's flags.
+    /// The flags of TCP.
     flags: u8,
     /// Not the first fragment of its datagram.
     later: bool,
@@ -138,7 +140,7 @@ impl Description {
         matches!(self.protocol, 6 | 17) && !self.later
     }
 
-    /// The frame, without addresses of Ethernet: rules do not look at them.
+    /// Returns the frame, without addresses of Ethernet: rules do not look at them.
     fn frame(&self) -> Vec<u8> {
         let out = self.direction == Direction::Egress;
         let swap = |local, remote| if out { (local, remote) } else { (remote, local) };
@@ -188,7 +190,7 @@ impl Description {
         [frame, chain, upper.to_vec()].concat()
     }
 
-    /// Whether a rule about `runtime` says something about this packet.
+    /// Returns whether a rule about `runtime` matches this packet.
     fn meets(&self, rule: &Rule, runtime: &str) -> bool {
         let about = rule.runtime.as_deref().is_none_or(|name| name == runtime)
             && (rule.direction == Direction::Both || rule.direction == self.direction);
@@ -211,21 +213,21 @@ struct Model {
     config: FirewallConfig,
     stats: FirewallStats,
     guards: [Option<Box<Guard>>; 2],
-    /// What the counters must say.
+    /// The expected counters.
     matched: Vec<u64>,
     by_default: u64,
 }
 
 impl Model {
     fn compile(&mut self) {
-        self.config.check().expect("the rules are possible");
+        self.config.check().expect("the rules are valid");
         self.guards = NAMES.map(|name| Guard::compile(&self.config, name, 1_000_000_000));
         self.stats = FirewallStats::new(&self.config);
         self.matched = vec![0; self.config.rules.len()];
         self.by_default = 0;
     }
 
-    /// What becomes of a packet of the `who`-th runtime, by the book.
+    /// Returns whether a packet of the `who`-th runtime passes, by the uncompiled rules.
     fn expect(&mut self, packet: &Description, who: usize) -> bool {
         let decides = self.config.rules.iter().position(|rule| packet.meets(rule, NAMES[who]));
         if let Some(number) = decides {
@@ -287,7 +289,7 @@ impl Model {
     }
 }
 
-/// Does what `data` says.
+/// Runs the operations in `data`.
 ///
 /// # Panics
 /// If the compiled rules and the naive evaluator disagree about a packet or a counter.

@@ -1,22 +1,20 @@
 //! Compiled rules of one runtime in one direction.
 //!
-//! Owns the translation of rules into tests, one for each combination of the prefixes and port ranges a rule lists, and the
-//! search. A test is a handful of masks and comparisons without memory of its own, and there are [`MAX_TESTS`] at most, so
-//! that a rule set cannot hold up the polling thread; `tailwater bench switch` prints what 1, 10 and 100 cost.
+//! Owns the translation of rules into tests, one for each combination of the prefixes and port
+//! ranges a rule lists, and the search. A test is a handful of masks and comparisons without memory
+//! of its own, and there are [`MAX_TESTS`](super::MAX_TESTS) at most, so that a rule set cannot
+//! hold up the polling thread; `tailwater-lab bench switch` prints the cost of 1, 10 and 100 rules.
 
 use super::config::{Action, Direction, FirewallConfig, Rule};
 use super::facts::{ESTABLISHED, Facts, PORTS, Packet5};
+use super::stats::FirewallStats;
 use super::text::{PortRange, Prefix};
-use crate::stats::FirewallStats;
-
-/// Most tests that the rules about one runtime may come to in one direction.
-pub const MAX_TESTS: usize = 256;
 
 /// Bits of [`Test::families`].
 const V4: u8 = 1;
 const V6: u8 = 2;
 
-/// A range of ports: the least, and how many follow it.
+/// A range of ports: the first, and how many follow it.
 #[derive(Debug, Clone, Copy)]
 struct Ports {
     least: u16,
@@ -53,13 +51,13 @@ impl Net {
     }
 }
 
-/// One combination of what a rule lists.
+/// One combination of the conditions that a rule lists.
 #[derive(Debug, Clone, Copy)]
 struct Test {
     families: u8,
-    /// Required of [`Packet5::traits`].
+    /// Bits required in [`Packet5::traits`].
     traits: u8,
-    /// A protocol number under a mask: 0 takes any.
+    /// A protocol number under a mask: 0 matches any.
     protocol: u8,
     protocol_mask: u8,
     local_port: Ports,
@@ -87,25 +85,19 @@ impl Test {
 #[derive(Debug)]
 pub(super) struct Rules {
     tests: Box<[Test]>,
-    /// When none matches.
+    /// The action if no test matches is to allow.
     allow: bool,
 }
 
-/// How many tests a rule comes to.
-pub(super) fn count(rule: &Rule) -> usize {
-    [rule.remote.len(), rule.local.len(), rule.remote_port.len(), rule.local_port.len()]
-        .iter()
-        .fold(1, |product: usize, &n| product.saturating_mul(n.max(1)))
-}
-
-/// The items of a list; one `None` if it is empty, which stands for any.
+/// Returns the items of a list; one `None` for an empty list, which means any.
 fn any_of<T: Copy>(list: &[T]) -> impl Iterator<Item = Option<T>> + Clone {
     let any = list.is_empty().then_some(None);
     any.into_iter().chain(list.iter().copied().map(Some))
 }
 
 impl Rules {
-    /// The rules of `config` about the runtime of this name, in their order; `None` if they allow everything.
+    /// Compiles the rules of `config` that apply to the runtime of this name, in their order;
+    /// `None` if they allow everything.
     pub(super) fn compile(config: &FirewallConfig, runtime: &str, direction: Direction) -> Option<Self> {
         let mut tests = Vec::new();
         for (rule, number) in config.rules.iter().zip(0u16..) {
@@ -116,11 +108,11 @@ impl Rules {
             }
         }
         let allow = config.default_of(direction) == Action::Allow;
-        // Rules that allow are kept although the default does too: they count.
+        // Rules that allow are kept even if the default allows too: they are counted.
         (!tests.is_empty() || !allow).then(|| Self { tests: tests.into_boxed_slice(), allow })
     }
 
-    /// Whether a packet passes; counts the rule that decided.
+    /// Returns whether a packet passes; counts the rule that decided.
     #[inline]
     pub(super) fn admit(&self, facts: Facts, stats: &FirewallStats) -> bool {
         match facts {

@@ -23,7 +23,7 @@ proptest! {
     }
 }
 
-/// An IPv4 frame with a TCP header that has these flags.
+/// Returns an IPv4 frame with a TCP header that has these flags.
 fn tcp(source: [u8; 4], destination: [u8; 4], ports: (u16, u16), flags: u8) -> Vec<u8> {
     let mut frame = vec![0; 54];
     frame[12..14].copy_from_slice(&[8, 0]);

@@ -1,6 +1,7 @@
-//! Prefixes, port ranges and protocols as they are written in a configuration.
+//! Prefixes, port ranges and protocols as written in a configuration.
 //!
-//! Owns their types, parsing and printing. Every refusal says what was wrong and gives an example; the TOML parser adds the line.
+//! Owns their types, parsing and printing. Every error says what was wrong and gives an example;
+//! the TOML parser adds the line.
 
 use core::fmt;
 use core::marker::PhantomData;
@@ -20,10 +21,11 @@ pub struct Prefix {
 }
 
 impl Prefix {
-    /// The prefix of the first `len` bits of `network`.
+    /// Returns the prefix of the first `len` bits of `network`.
     ///
     /// # Errors
-    /// A text that says what is wrong, when `len` is longer than an address or `network` has bits after it.
+    /// A message that says what is wrong, if `len` is longer than an address or `network` has bits
+    /// after it.
     pub fn new(network: IpAddr, len: u8) -> Result<Self, String> {
         let most = if network.is_ipv4() { 32 } else { 128 };
         if len > most {
@@ -42,22 +44,22 @@ impl Prefix {
         Ok(prefix)
     }
 
-    /// Whether it is one of IPv6.
+    /// Returns whether it is an IPv6 prefix.
     pub fn is_ipv6(self) -> bool {
         self.network.is_ipv6()
     }
 
-    /// Whether `address` is of its family and begins with it.
+    /// Returns whether `address` is of its family and begins with it.
     pub fn contains(self, address: IpAddr) -> bool {
         address.is_ipv6() == self.is_ipv6() && number(address) & self.mask() == self.value()
     }
 
-    /// The network as a big-endian number, an IPv4 address in the low 32 bits.
+    /// Returns the network as a big-endian number, an IPv4 address in the low 32 bits.
     pub(super) fn value(self) -> u128 {
         number(self.network)
     }
 
-    /// Ones where an address must agree; of IPv4, within the low 32 bits.
+    /// Returns the mask of the prefix; of IPv4, within the low 32 bits.
     pub(super) fn mask(self) -> u128 {
         let (bits, all) = if self.is_ipv6() { (128, u128::MAX) } else { (32, u128::from(u32::MAX)) };
         all & u128::MAX.checked_shl(bits - u32::from(self.len)).unwrap_or(0)
@@ -76,7 +78,7 @@ impl FromStr for Prefix {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong =
-            || format!("`{text}` is no prefix; write for instance 10.77.0.0/16, fd00::/8 or 10.77.0.2");
+            || format!("`{text}` is not a prefix; write for instance 10.77.0.0/16, fd00::/8 or 10.77.0.2");
         let (network, len) = text.split_once('/').map_or((text, None), |(network, len)| (network, Some(len)));
         let network: IpAddr = network.parse().map_err(|_| wrong())?;
         let whole = if network.is_ipv4() { 32 } else { 128 };
@@ -91,12 +93,12 @@ impl fmt::Display for Prefix {
     }
 }
 
-/// Ports from the first to the last of them.
+/// A range of ports, both ends included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PortRange {
-    /// The least.
+    /// The lowest port.
     pub first: u16,
-    /// The greatest, no less than `first`.
+    /// The highest port, not below `first`.
     pub last: u16,
 }
 
@@ -105,7 +107,7 @@ impl FromStr for PortRange {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong =
-            || format!("`{text}` is no port or range of ports; write for instance 80 or \"8000-8099\"");
+            || format!("`{text}` is not a port or range of ports; write for instance 80 or \"8000-8099\"");
         let (first, last) = text.split_once('-').unwrap_or((text, text));
         let port = |text: &str| text.trim().parse::<u16>().map_err(|_| wrong());
         let (first, last) = (port(first)?, port(last)?);
@@ -126,8 +128,8 @@ impl fmt::Display for PortRange {
     }
 }
 
-/// An upper-layer protocol by its number (IANA "Assigned Internet Protocol Numbers"), written as that or as `tcp`, `udp`, `icmp`
-/// or `icmpv6`.
+/// An upper-layer protocol number (IANA "Assigned Internet Protocol Numbers"), written as a number
+/// or as `tcp`, `udp`, `icmp` or `icmpv6`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Protocol(pub u8);
 
@@ -147,7 +149,7 @@ impl FromStr for Protocol {
         let named = PROTOCOLS.iter().find(|(name, _)| *name == text).map(|&(_, number)| number);
         let number = named.or_else(|| text.parse().ok());
         number.map(Self).ok_or_else(|| {
-            format!("`{text}` is no protocol; write tcp, udp, icmp, icmpv6 or a number from 0 to 255")
+            format!("`{text}` is not a protocol; write tcp, udp, icmp, icmpv6 or a number from 0 to 255")
         })
     }
 }
@@ -161,7 +163,7 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// Reads and writes a value as text, or as a plain number.
+/// Serialises a value as text, and deserialises it from text or a plain number.
 macro_rules! as_text {
     ($($type:ty, $expected:literal;)*) => {$(
         impl Serialize for $type {

@@ -1,93 +1,122 @@
-//! Adaptive polling: sleep when the machine is idle, without losing a wake-up.
+//! Adaptive polling: sleep while nothing needs polling, without losing a wake-up.
 //!
-//! Owns the handshake with runtimes and ports. The polling thread sleeps when for `idle_sleep` no frame moved and no runtime
-//! had or wanted a core. Two sides write one word and read the other's:
+//! Owns the handshake with runtimes and ports. The polling thread sleeps when for a while
+//! ([`Patience`](super::patience::Patience)) no frame moved and no service had or wanted a core.
+//! Best-effort runtimes may hold cores meanwhile. Two sides write one word and read the other's:
 //!
 //! | polling thread | a thread of a runtime that has work for it |
 //! |---|---|
-//! | `asleep` = 1, in every region | queue the work |
+//! | `asleep`, in every region: [`ASLEEP`], or [`ASLEEP_BESIDE_FREE_CORES`] | queue the work |
 //! | `fence(SeqCst)` | `fence(SeqCst)` |
 //! | look at all queues; sleep only if they are empty | look at `asleep`; ring the doorbell if it is set |
 //!
-//! At least one side sees the other's write. Ports wake it through their descriptors and their next event, the control
-//! thread through its bell, dying runtimes through their sockets. A hostile doorbell costs the processor time of an
-//! otherwise idle core, no more.
+//! At least one side sees the other's write. A runtime rings for work that an ordinary thread made
+//! runnable; for frames that a best-effort kthread sends (while a service's kthread has a core, the
+//! polling thread does not sleep); for a kthread that parks, because of its core and its timers;
+//! and, beside free cores, for threads that a best-effort runtime could run on one more core. What
+//! no doorbell reports is found at a look every `max-wake-delay-us`: a best-effort runtime that
+//! waits for its turn on a core. Ports wake the polling thread through their descriptors and their
+//! next event, the control thread through its bell, dying runtimes through their sockets.
+//!
+//! # Doorbells
+//! A doorbell is an eventfd(2) that the runtime shares, flags and counter included: `O_NONBLOCK`
+//! belongs to the open file and can be cleared by either side, and a reader can empty the counter
+//! first. So the polling thread never reads or writes one. An edge-triggered epoll(7) reports each
+//! write since the last look, without a read. A hostile doorbell costs only the processor time of a
+//! core that no service uses.
 
 use core::sync::atomic::{AtomicBool, Ordering, fence};
+use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::AsFd;
+use tailwater_shm::layout::{ASLEEP, ASLEEP_BESIDE_FREE_CORES, AWAKE};
 use tailwater_shm::{Cycles, clock};
 
 use super::Polling;
+use crate::allocator::Attention;
 use crate::port::Port;
 
-/// How long before a timer or a port's next event the sleep ends, in microseconds: the wake of a halted core takes 20 to 52
-/// (2-vCPU VM), and an event must not be late because nobody was awake.
+/// How long before a timer or a port's next event the sleep ends, in microseconds: waking a halted
+/// core takes 20 to 52 (2-vCPU VM), and sleeping must not delay an event.
 pub(super) const WAKE_MARGIN_US: u64 = 60;
-/// Longest sleep, so that the stop flag is noticed; ten wakes a second cost under 0.1 % of a core.
-const LONGEST_NS: u64 = 100_000_000;
+/// Maximum sleep, so that the stop flag is noticed; ten wakes a second cost under 0.1 % of a core.
+const MAX_SLEEP_NS: u64 = 100_000_000;
 
 impl Polling {
-    /// Sleeps until something happens, unless something just did.
+    /// Sleeps until an event, unless one has just happened.
     #[cold]
     pub(super) fn sleep(&mut self, stop: &AtomicBool, now: Cycles) {
         if self.time_left(now).is_none() {
             return;
         }
-        self.set_asleep(1);
-        // SeqCst: pairs with the fence between a runtime's queueing and its look at `asleep` (see the table above).
+        self.set_asleep(if self.allocator.has_free_core() { ASLEEP_BESIDE_FREE_CORES } else { ASLEEP });
+        // SeqCst: pairs with the fence between a runtime's queueing and its look at `asleep` (see
+        // the table above).
         fence(Ordering::SeqCst);
-        self.allocator.look_at_all(now);
-        let quiet = self.allocator.is_quiet() && !self.switch.has_egress() && !stop.load(Ordering::Relaxed);
+        self.allocator.progress(&mut self.world, now);
+        self.allocator.look_at_all(&mut self.world, now);
+        self.attention = self.allocator.attention(now);
+        let quiet = self.may_sleep() && !self.switch.has_egress() && !stop.load(Ordering::Relaxed);
         if quiet && let Some(timeout) = self.time_left(clock::now()) {
-            self.stats.polling.sleeps.add(1);
+            self.world.stats.polling.sleeps.add(1);
             self.wait(timeout);
             let slept = clock::now().saturating_sub(now);
-            self.stats.polling.slept_ns.add(self.clock.to_ns(slept));
+            self.world.stats.polling.slept_ns.add(self.clock.to_ns(slept));
         }
-        self.set_asleep(0);
-        // Whatever woke us shows at a look.
+        self.set_asleep(AWAKE);
+        // A look finds the reason for the wake.
         self.next_tick = 0;
         self.next_death_check = 0;
     }
 
     fn set_asleep(&self, value: u32) {
-        for runtime in self.allocator.runtimes.iter() {
+        for runtime in self.world.runtimes.iter() {
             // Relaxed: ordered by the fence in `sleep`; clearing it late costs a needless ring.
             runtime.region.asleep().store(value, Ordering::Relaxed);
         }
     }
 
-    /// Nanoseconds that may be slept; `None` when the next event is too near.
+    /// Returns the nanoseconds to sleep; `None` if the next event is too near.
     fn time_left(&self, now: Cycles) -> Option<u64> {
         let event = self.switch.ports().filter_map(Port::next_event).min().unwrap_or(Cycles::MAX);
-        let next = event.min(self.allocator.earliest_timer());
+        let look = match self.attention {
+            Attention::None => Cycles::MAX,
+            _ => now + self.margin + self.max_wake_delay,
+        };
+        let next = event.min(self.allocator.earliest_timer()).min(look);
         let left = next.saturating_sub(now).checked_sub(self.margin)?;
-        // Too short a nap is worth neither its system call nor the halt.
-        (left > self.margin).then(|| self.clock.to_ns(left).min(LONGEST_NS))
+        // A shorter sleep is not worth its system call and the halt.
+        (left > self.margin).then(|| self.clock.to_ns(left).min(MAX_SLEEP_NS))
     }
 
     fn wait(&mut self, timeout_ns: u64) {
         let mut fds = vec![
             PollFd::from_borrowed_fd(self.from_control.fd(), PollFlags::IN),
+            PollFd::new(&self.doorbells, PollFlags::IN),
             PollFd::new(&self.deaths, PollFlags::IN),
         ];
-        let fixed = fds.len();
-        fds.extend(self.allocator.runtimes.iter().map(|r| PollFd::new(&r.doorbell, PollFlags::IN)));
-        let bells = fds.len();
+        // Polled directly: poll(2) is what asks a driver of an XDP socket to look at its rings.
         let ports = self.switch.ports().filter_map(Port::pollable);
         fds.extend(ports.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
         let timeout = Timespec {
             tv_sec: (timeout_ns / 1_000_000_000) as i64,
             tv_nsec: (timeout_ns % 1_000_000_000) as i64,
         };
-        // Interrupted by a signal: look again, as after any other wake.
+        // Interrupted by a signal: continue, as after any other wake.
         let _ = poll(&mut fds, Some(&timeout));
         if fds[0].revents().contains(PollFlags::IN) {
             self.from_control.silence();
         }
-        for fd in fds[fixed..bells].iter().filter(|fd| fd.revents().contains(PollFlags::IN)) {
-            let _ = rustix::io::read(fd.as_fd(), &mut [0u8; 8]);
+        if fds[1].revents().contains(PollFlags::IN) {
+            self.world.stats.polling.rung.add(1);
+            self.forget_rings();
         }
+    }
+
+    /// Takes the edges of doorbells that have rung, so that they do not end the next sleep. What
+    /// they announce shows at a look at all queues.
+    fn forget_rings(&self) {
+        let mut events = [epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; 64];
+        // More than fit end the next sleep at once, and are taken then.
+        let _ = epoll::wait(&self.doorbells, &mut events, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
     }
 }

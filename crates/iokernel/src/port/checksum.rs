@@ -1,71 +1,54 @@
-//! Transport checksums that a sender left to its network card (RFC 1071, RFC 768, RFC 9293 section 3.1).
+//! Transport checksums that a sender left to its network card (RFC 1071, RFC 768, RFC 9293 section
+//! 3.1).
 //!
-//! Owns [`complete`]. Linux hands a frame for a virtual interface over before the sum is made: the field holds the sum of the
-//! pseudo header only, because a card would do the rest. On a veth pair there is no card. Completing touches a frame only if
-//! its field holds exactly that partial sum, so a sum that was made, right or wrong, stays as it is (but for one wrong sum in
-//! 65535). Fragments are left alone: their sum spans frames.
+//! Owns [`complete`]. Linux may hand a frame to a virtual interface before it has computed the
+//! transport checksum: the field then holds the sum of the pseudo header only, and a network card
+//! would add the rest. On a veth pair there is no card. `complete` changes a frame only if the
+//! field holds exactly that partial sum, so a finished checksum, right or wrong, stays as it is
+//! (but for one wrong checksum in 65535). Fragments are left alone: their checksum spans frames.
 
 use crate::frame::{ETHERNET_HEADER, ETHERTYPE_IPV4, ETHERTYPE_IPV6};
+use tailwater_wire::{IPV6_HEADER, IpProtocol, Sum};
 
-const TCP: u8 = 6;
-const UDP: u8 = 17;
-const IPV6_HEADER: usize = 40;
-
-/// The ones' complement sum of `bytes`, not folded; a last odd byte counts as the high one.
-pub(super) fn sum(bytes: &[u8]) -> u64 {
-    let (words, rest) = bytes.as_chunks::<2>();
-    let last = rest.first().map_or(0, |&byte| u64::from(byte) << 8);
-    words.iter().map(|word| u64::from(u16::from_be_bytes(*word))).sum::<u64>() + last
-}
-
-/// A sum as 16 bits, carries added (RFC 1071).
-pub(super) fn fold(mut sum: u64) -> u16 {
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    sum as u16
-}
-
-/// Protocol, addresses, and where the transport's part begins and ends.
-fn transport(frame: &[u8]) -> Option<(u8, core::ops::Range<usize>, core::ops::Range<usize>)> {
+/// Returns the upper-layer protocol, the range of the addresses, and the range of the transport
+/// segment.
+fn transport(frame: &[u8]) -> Option<(IpProtocol, core::ops::Range<usize>, core::ops::Range<usize>)> {
     let ip = frame.get(ETHERNET_HEADER..)?;
     match u16::from_be_bytes([*frame.get(12)?, *frame.get(13)?]) {
         ETHERTYPE_IPV4 if ip.len() >= 20 && ip[0] >> 4 == 4 => {
             let (header, total) =
                 (usize::from(ip[0] & 15) * 4, usize::from(u16::from_be_bytes([ip[2], ip[3]])));
-            // Neither "more fragments" nor an offset (RFC 791).
+            // A whole packet: "more fragments" is not set and the offset is 0 (RFC 791).
             let whole = u16::from_be_bytes([ip[6], ip[7]]) & 0x3fff == 0;
             let sound = header >= 20 && header <= total && total <= ip.len() && whole;
-            sound.then_some((ip[9], 12..20, header..total))
+            sound.then_some((IpProtocol(ip[9]), 12..20, header..total))
         }
         ETHERTYPE_IPV6 if ip.len() >= IPV6_HEADER => {
             let end = IPV6_HEADER + usize::from(u16::from_be_bytes([ip[4], ip[5]]));
-            (end <= ip.len()).then_some((ip[6], 8..40, IPV6_HEADER..end))
+            (end <= ip.len()).then_some((IpProtocol(ip[6]), 8..40, IPV6_HEADER..end))
         }
         _ => None,
     }
 }
 
-/// Makes the sum of a UDP datagram or TCP segment whose sender left it to a card. True if it did.
+/// Completes the checksum of a UDP datagram or TCP segment whose sender left it to a card; returns
+/// whether it did.
 pub(super) fn complete(frame: &mut [u8]) -> bool {
     let Some((protocol, addresses, body)) = transport(frame) else { return false };
-    let at = match protocol {
-        TCP => 16,
-        UDP => 6,
-        _ => return false,
-    };
+    let Some(at) = protocol.checksum_offset() else { return false };
     let ip = &mut frame[ETHERNET_HEADER..];
     if body.len() < at + 2 {
         return false;
     }
-    let pseudo = sum(&ip[addresses]) + u64::from(protocol) + body.len() as u64;
+    let pseudo = Sum::new().bytes(&ip[addresses]).word(protocol.0.into()).word(body.len() as u16);
     let field = body.start + at;
-    if ip[field..field + 2] != fold(pseudo).to_be_bytes() {
+    if ip[field..field + 2] != pseudo.partial().to_be_bytes() {
         return false;
     }
-    // The field counts as the pseudo header that it holds.
-    let made = match !fold(sum(&ip[body])) {
-        0 if protocol == UDP => 0xffff,
+    // The field already holds the pseudo header's sum, so summing the segment with it gives the
+    // checksum.
+    let made = match Sum::new().bytes(&ip[body]).finish() {
+        0 if protocol == IpProtocol::UDP => 0xffff,
         made => made,
     };
     ip[field..field + 2].copy_from_slice(&made.to_be_bytes());
@@ -76,6 +59,9 @@ pub(super) fn complete(frame: &mut [u8]) -> bool {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    const TCP: u8 = IpProtocol::TCP.0;
+    const UDP: u8 = IpProtocol::UDP.0;
 
     fn frame(v6: bool, protocol: u8, body: &[u8]) -> Vec<u8> {
         let mut frame = vec![2; 12];
@@ -93,7 +79,8 @@ mod tests {
         frame
     }
 
-    /// The pseudo header's sum, written down again from the RFCs: 16-bit words, end-around carry.
+    /// Returns the sum of the pseudo header, computed independently from the RFCs: 16-bit words,
+    /// end-around carry.
     fn pseudo(frame: &[u8], v6: bool, protocol: u8, len: usize) -> u16 {
         let addresses = if v6 { &frame[22..54] } else { &frame[26..34] };
         let mut words: Vec<u16> =
@@ -120,10 +107,10 @@ mod tests {
             other[start + at..start + at + 2].copy_from_slice(&first.wrapping_add(wrong).to_be_bytes());
             let before = other.clone();
             prop_assert!(complete(&mut partial));
-            // A receiver sums everything, and gets all ones.
-            let all = fold(u64::from(first) + sum(&partial[start..]));
+            // A receiver that sums the whole segment gets all ones.
+            let all = Sum::new().word(first).bytes(&partial[start..]).partial();
             prop_assert_eq!(all, 0xffff);
-            // Ones' complement has two zeros; only the very same bits are a partial sum.
+            // Ones' complement has two zeros; only the identical bits are a partial sum.
             prop_assert!(!complete(&mut other));
             prop_assert_eq!(other, before);
         }

@@ -1,13 +1,13 @@
-//! The grammar that the options of all ports share: words separated by commas, each `key` or `key=value`, and quantities
-//! with units. An unknown word is refused with the words there are.
+//! The grammar that the options of all ports share: words separated by commas, each `key` or
+//! `key=value`, and quantities with units. The error for an unknown word lists the known ones.
 
-/// A word that cannot be understood.
+/// A word of the options that cannot be parsed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{word}`: {expected}")]
 pub struct OptionError {
-    /// As it was written.
+    /// The word as written.
     pub word: String,
-    /// What is possible.
+    /// What is allowed.
     pub expected: String,
 }
 
@@ -17,7 +17,7 @@ impl OptionError {
     }
 }
 
-/// The words of `text`, each with what follows its `=`. Empty words are skipped.
+/// Returns the words of `text`, each with its value after `=`. Empty words are skipped.
 pub(super) fn words(text: &str) -> impl Iterator<Item = (&str, Option<&str>)> {
     text.split(',').map(str::trim).filter(|word| !word.is_empty()).map(|word| match word.split_once('=') {
         Some((key, value)) => (key.trim(), Some(value.trim())),
@@ -25,7 +25,8 @@ pub(super) fn words(text: &str) -> impl Iterator<Item = (&str, Option<&str>)> {
     })
 }
 
-/// The value of `key`, read by `read`.
+/// Parses the value of `key` with `read`; without a value, or with one that `read` refuses, an
+/// error with `expected`.
 pub(super) fn value<T>(
     key: &str,
     value: Option<&str>,
@@ -36,7 +37,7 @@ pub(super) fn value<T>(
     value.and_then(read).ok_or_else(|| OptionError::new(&word(), expected))
 }
 
-/// A number and its unit, the first of `units` whose name ends `text`.
+/// Returns the number in `text`, scaled by its unit: the first of `units` that `text` ends with.
 fn quantity(text: &str, units: &[(&str, f64)]) -> Option<f64> {
     let (number, factor) =
         units.iter().find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, *factor)))?;
@@ -44,19 +45,19 @@ fn quantity(text: &str, units: &[(&str, f64)]) -> Option<f64> {
     (number.is_finite() && number >= 0.0).then_some(number * factor)
 }
 
-/// `5ms`, `250us`, `80ns`, `1.5s`: nanoseconds, at most an hour.
+/// Parses `5ms`, `250us`, `80ns`, `1.5s` into nanoseconds; at most an hour.
 pub(super) fn duration_ns(text: &str) -> Option<u64> {
     let ns = quantity(text, &[("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9)])?;
     (ns <= 3.6e12).then_some(ns.round() as u64)
 }
 
-/// `1%`, `0.5%`: parts in a thousand million.
+/// Parses `1%`, `0.5%` into parts per billion.
 pub(super) fn share_ppb(text: &str) -> Option<u32> {
     let ppb = quantity(text, &[("%", 1e7)])?;
     (ppb <= 1e9).then_some(ppb.round() as u32)
 }
 
-/// `100mbit`, `2gbit`, `64kbit`: bits per second, 1000 to 10^12.
+/// Parses `100mbit`, `2gbit`, `64kbit` into bits per second, from 1000 to 10^12.
 pub(super) fn rate_bps(text: &str) -> Option<u64> {
     let bps = quantity(text, &[("kbit", 1e3), ("mbit", 1e6), ("gbit", 1e9)])?;
     (1e3..=1e12).contains(&bps).then_some(bps.round() as u64)

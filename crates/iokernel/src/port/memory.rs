@@ -1,7 +1,9 @@
-//! A port whose other end is an object in the same process: for tests, and for programs that embed an IOKernel.
+//! A port whose other end is an object in the same process: for tests, and for programs that embed
+//! an IOKernel.
 //!
-//! Owns two bounded queues and an event descriptor that lets the loop sleep. Frames are copied into heap buffers: this port
-//! is about convenience, not speed. A full queue drops, as a wire would.
+//! Owns two bounded queues and an event descriptor that lets the loop sleep. Frames are copied into
+//! heap buffers: this port is built for convenience, not for speed. A full queue drops frames, as a
+//! wire would.
 
 use super::{Attachment, Context, Inject, Port, PortError};
 use rustix::event::{EventfdFlags, eventfd};
@@ -12,7 +14,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::time::Duration;
 use tailwater_shm::Cycles;
 
-/// Frames each direction holds.
+/// Capacity of each direction, in frames.
 pub const QUEUE: usize = 4096;
 
 /// The IOKernel's end.
@@ -25,7 +27,7 @@ pub struct MemoryPort {
     bell: Arc<Bell>,
 }
 
-/// The program's end. Dropping it leaves the port silent.
+/// The program's end. After it is dropped, the port delivers no more frames.
 #[derive(Debug)]
 pub struct MemoryPeer {
     incoming: Receiver<Vec<u8>>,
@@ -36,14 +38,15 @@ pub struct MemoryPeer {
 #[derive(Debug)]
 struct Bell {
     fd: OwnedFd,
-    /// Frames on their way to the IOKernel. The peer adds before it sends, the port subtracts what it took.
+    /// Frames queued for the IOKernel. The peer adds one before it sends; the port subtracts what
+    /// it took.
     waiting: AtomicUsize,
 }
 
-/// A connected pair.
+/// Returns a connected pair.
 ///
 /// # Errors
-/// When the kernel has no event descriptor left.
+/// If the kernel has no event descriptor left.
 pub fn pair(name: &str, attachment: Attachment) -> Result<(MemoryPort, MemoryPeer), PortError> {
     let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|e| PortError {
         port: name.to_owned(),
@@ -63,12 +66,14 @@ pub fn pair(name: &str, attachment: Attachment) -> Result<(MemoryPort, MemoryPee
 }
 
 impl MemoryPeer {
-    /// Sends a frame into the IOKernel; false when the queue is full or the IOKernel is gone.
+    /// Sends a frame into the IOKernel; returns false if the queue is full or the IOKernel is gone.
     pub fn send(&self, frame: &[u8]) -> bool {
-        // Count, ring, send: counted after the sending, a frame the port took at once would leave the bell ringing.
-        // AcqRel: pairs with the port's subtraction; whoever brings the count up from zero rings.
+        // In the order count, ring, send: if the count came after the send, the port could take the
+        // frame first and leave the event descriptor readable. AcqRel: pairs with the port's
+        // subtraction; the side that raises the count from zero rings.
         if self.bell.waiting.fetch_add(1, Ordering::AcqRel) == 0 {
-            // Fails only when the counter is at its maximum, and then the bell is ringing already.
+            // Fails only if the counter is at its maximum, and then the descriptor is readable
+            // already.
             let _ = rustix::io::write(&self.bell.fd, &1u64.to_ne_bytes());
         }
         let sent = self.outgoing.try_send(frame.to_vec()).is_ok();
@@ -78,7 +83,7 @@ impl MemoryPeer {
         sent
     }
 
-    /// The next frame that was sent to the port, if there is one.
+    /// Returns the next frame that was sent to the port, if there is one.
     pub fn receive(&self) -> Option<Vec<u8>> {
         self.incoming.try_recv().ok()
     }
@@ -114,7 +119,8 @@ impl Port for MemoryPort {
             }
         }
         if taken > 0 {
-            // Silence the bell before the count goes down, so that a ring that comes after is not swallowed.
+            // The descriptor is cleared before the count goes down, so that a later ring is not
+            // lost.
             let _ = rustix::io::read(&self.bell.fd, &mut [0u8; 8]);
             // AcqRel: pairs with the peer's addition.
             let left = self.bell.waiting.fetch_sub(taken, Ordering::AcqRel).wrapping_sub(taken);
@@ -137,7 +143,7 @@ impl Port for MemoryPort {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frame::Mac;
+    use crate::frame::MacAddr;
     use crate::port::Delivery;
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     use std::net::Ipv4Addr;
@@ -149,7 +155,7 @@ mod tests {
             self.0.push(frame.to_vec());
             Delivery::Delivered
         }
-        fn resolve(&self, _: Ipv4Addr) -> Option<Mac> {
+        fn resolve(&self, _: Ipv4Addr) -> Option<MacAddr> {
             None
         }
     }
@@ -169,7 +175,7 @@ mod tests {
         }
         assert!(readable(&port));
         assert_eq!(port.poll(0, 3, &mut seen).unwrap(), 3);
-        assert!(readable(&port), "two frames wait and the bell is silent");
+        assert!(readable(&port), "two frames wait and the descriptor is not readable");
         assert_eq!(port.poll(0, 3, &mut seen).unwrap(), 2);
         assert!(!readable(&port));
         assert_eq!(seen.0, (0..5u8).map(|i| vec![i; 20]).collect::<Vec<_>>());

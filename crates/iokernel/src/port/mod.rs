@@ -1,14 +1,16 @@
 //! Ports: where frames enter and leave the IOKernel.
 //!
-//! Owns the [`Port`] trait and its implementations: [`memory`] (a pair for tests and embedding), [`tap`] (a Linux network
-//! device), [`xdp`] (an interface through AF_XDP), [`pcap`] (a capture file), and [`fault`] (a bad network around another
-//! port); [`options`] makes them from words. The load generator implements the trait in its own crate. A port knows nothing
-//! about runtimes, cores or rings: it hands frames to the switch through [`Inject`] and is handed frames through
+//! Owns the [`Port`] trait and its implementations: [`memory`] (a pair for tests and embedding),
+//! [`tap`] (a Linux network device), [`xdp`] (an interface through AF_XDP), [`pcap`] (a capture
+//! file), and [`fault`] (a bad network around another port); [`options`] builds them from words.
+//! The load generator implements the trait in its own crate. A port knows nothing about runtimes,
+//! cores or rings: it passes frames to the switch through [`Inject`] and receives frames through
 //! [`Port::transmit`].
 //!
-//! All methods run on the polling thread, between other ports and hand-offs: none may block, and none should take longer
-//! than a few microseconds. Ports are trusted (they are code of this process or the administrator's device), so the switch
-//! checks what they inject for length only.
+//! All methods run on the polling thread, between other ports and hand-offs: none may block, and
+//! none should take longer than a few microseconds. Ports are trusted (they are code of this
+//! process or the administrator's device), so the switch checks only the length of frames they
+//! inject.
 //!
 //! # Example
 //!
@@ -16,7 +18,7 @@
 //!
 //! ```
 //! use std::net::Ipv4Addr;
-//! use tailwater_iokernel::frame::Mac;
+//! use tailwater_iokernel::frame::MacAddr;
 //! use tailwater_iokernel::port::{Attachment, Context, Inject, Port, PortError};
 //! use tailwater_shm::Cycles;
 //!
@@ -25,13 +27,19 @@
 //! impl Port for Metronome {
 //!     fn name(&self) -> &str { "metronome" }
 //!     fn attachment(&self) -> Attachment {
-//!         Attachment::Station { mac: Mac([2, 0, 0, 0, 0, 1]), ip: Some(Ipv4Addr::new(10, 77, 0, 250)) }
+//!         let ip = Some(Ipv4Addr::new(10, 77, 0, 250));
+//!         Attachment::Station { mac: MacAddr([2, 0, 0, 0, 0, 1]), ip }
 //!     }
 //!     fn start(&mut self, context: &Context) -> Result<(), PortError> {
 //!         self.period = context.clock.from_ns(1_000_000);
 //!         Ok(())
 //!     }
-//!     fn poll(&mut self, now: Cycles, budget: usize, switch: &mut dyn Inject) -> Result<usize, PortError> {
+//!     fn poll(
+//!         &mut self,
+//!         now: Cycles,
+//!         budget: usize,
+//!         switch: &mut dyn Inject,
+//!     ) -> Result<usize, PortError> {
 //!         let mut sent = 0;
 //!         while sent < budget && now >= self.next {
 //!             switch.inject(&self.frame);
@@ -56,63 +64,67 @@ pub mod tap;
 mod tap_offload;
 pub mod xdp;
 
-use crate::frame::Mac;
+use crate::frame::MacAddr;
 use rustix::fd::BorrowedFd;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use tailwater_shm::{Clock, Cycles};
 
-/// Most frames a port may inject per [`Port::poll`], so that no port starves the rest of the loop.
+/// Maximum number of frames that a port may inject per [`Port::poll`], so that no port starves the
+/// rest of the loop.
 pub const PORT_BUDGET: usize = 32;
 
 /// Where a port sits in the network of the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Attachment {
-    /// One host with this address, like a runtime: it gets the frames sent to `mac`, and broadcasts.
+    /// One host with this address, like a runtime: it receives the frames sent to `mac`, and
+    /// broadcasts.
     Station {
-        /// Its MAC address. Must be unique on this IOKernel and no group address.
-        mac: Mac,
-        /// Its IPv4 address, kept free for it in the address pool.
+        /// The station's MAC address. Must be unique on this IOKernel and not a group address.
+        mac: MacAddr,
+        /// The station's IPv4 address, which is kept out of the address pool.
         ip: Option<Ipv4Addr>,
     },
-    /// The rest of the world: gets every frame whose destination nobody else has, and broadcasts. At most one port.
+    /// The rest of the world: receives every frame whose destination belongs to no runtime or other
+    /// port, and broadcasts. At most one port.
     Uplink {
-        /// What runtimes are told to send frames for other networks to.
+        /// The address that runtimes use as their gateway to other networks.
         gateway: Option<Ipv4Addr>,
     },
 }
 
-/// What a port learns about the IOKernel it belongs to.
+/// What a port is given about its IOKernel.
 #[derive(Debug, Clone, Copy)]
 pub struct Context {
-    /// The clock of all [`Cycles`] arguments, and of the time stamps in the rings.
+    /// The clock of all [`Cycles`] arguments, and of the timestamps in the rings.
     pub clock: Clock,
-    /// Longest IP packet in bytes; frames are up to 14 bytes longer.
+    /// Maximum length of an IP packet in bytes; frames are up to 14 bytes longer.
     pub mtu: u16,
-    /// Number of leading bits that all addresses of the network share.
+    /// Length of the network prefix in bits.
     pub prefix_len: u8,
-    /// The IPv6 network, of 64 leading bits, if there is one.
+    /// The IPv6 network, a /64, if there is one.
     pub network6: Option<Ipv6Addr>,
 }
 
 impl Context {
-    /// The IPv6 address that goes with `ip`, an address of the network: the IPv6 network with the same host number.
+    /// Returns the IPv6 address that corresponds to `ip`, an address of the network: the same host
+    /// number in the IPv6 network.
     pub fn ip6_of(&self, ip: Ipv4Addr) -> Option<Ipv6Addr> {
         let host = ip.to_bits() & u32::MAX.checked_shr(self.prefix_len.into()).unwrap_or(0);
         self.network6.map(|network| Ipv6Addr::from_bits(network.to_bits() | u128::from(host)))
     }
 }
 
-/// What became of an injected frame.
+/// Outcome of an injected frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Delivery {
-    /// It lies in at least one receiver's ingress ring (or was taken by another port).
+    /// It is in the ingress ring of at least one receiver, or was taken by another port.
     Delivered,
     /// The receiver's ingress ring is full.
     Full,
-    /// Nobody has the destination address.
+    /// No runtime or port has the destination address.
     Unknown,
-    /// A firewall rule or a rate limit of the receiver refuses it.
+    /// A firewall rule or a rate limit of the receiver dropped it.
     Denied,
     /// Shorter than an Ethernet header, or longer than the MTU allows.
     BadLength,
@@ -120,22 +132,24 @@ pub enum Delivery {
 
 /// The switch, as a port sees it while it is polled.
 pub trait Inject {
-    /// Copies `frame` (Ethernet header first, no checksum trailer) once, straight into the ingress ring of whoever has the
-    /// destination address, and wakes that runtime if it has no core.
+    /// Copies `frame` (beginning with the Ethernet header, without the frame check sequence) once,
+    /// directly into the ingress ring of the runtime that has the destination address, and wakes
+    /// that runtime if it has no core.
     fn inject(&mut self, frame: &[u8]) -> Delivery;
 
-    /// The same for a frame that was due at `due`, as ports that make frames know: a trace then shows how long it waited for
-    /// the port to be polled.
+    /// As [`inject`](Self::inject), for a frame that was due at `due`: a trace then shows how long
+    /// it waited for the port to be polled. For ports that generate frames.
     fn inject_due(&mut self, frame: &[u8], due: Cycles) -> Delivery {
         let _ = due;
         self.inject(frame)
     }
 
-    /// The MAC address of the runtime or station that has `ip`, for ports that do without ARP.
-    fn resolve(&self, ip: Ipv4Addr) -> Option<Mac>;
+    /// Returns the MAC address of the runtime or station that has `ip`, for ports that do not use
+    /// ARP.
+    fn resolve(&self, ip: Ipv4Addr) -> Option<MacAddr>;
 }
 
-/// A port failed for good: it is detached and its name and this error are shown in the statistics.
+/// A port failed permanently: it is detached, and the statistics show its name and this error.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("port {port}: {why}")]
 pub struct PortError {
@@ -145,53 +159,56 @@ pub struct PortError {
     pub why: String,
 }
 
-/// What a port knows about itself beyond the frames that the switch counts. Shared with the thread that answers questions about
-/// statistics, so it is asked at any time, also after the port has ended.
+/// What a port reports beyond the frames that the switch counts. Shared with the thread that serves
+/// statistics, so it may be read at any time, also after the port has ended.
 pub trait Account: core::fmt::Debug + Send + Sync {
-    /// Mode and counters, as a JSON object.
+    /// Returns mode and counters as a JSON object.
     fn to_json(&self) -> serde_json::Value;
 }
 
-/// A source and sink of frames. See the module documentation for the rules and an example.
+/// A source and sink of frames. The module documentation has the rules and an example.
 pub trait Port: Send {
-    /// Name in statistics, unique among the ports of an IOKernel.
+    /// Returns the name shown in statistics, unique among the ports of an IOKernel.
     fn name(&self) -> &str;
 
-    /// Where it sits in the network. Asked once, before [`start`](Self::start).
+    /// Returns where the port sits in the network. Called once, before [`start`](Self::start).
     fn attachment(&self) -> Attachment;
 
-    /// Called once before the first poll, on the thread that makes the IOKernel.
+    /// Starts the port. Called once before the first poll, on the thread that makes the IOKernel.
     ///
     /// # Errors
-    /// When the port cannot work; the IOKernel then does not start.
+    /// If the port cannot work; the IOKernel then does not start.
     fn start(&mut self, context: &Context) -> Result<(), PortError>;
 
-    /// Injects up to `budget` frames that are due at `now`, and says how many. Called on every iteration of the loop.
+    /// Injects up to `budget` frames that are due at `now`, and returns how many. Called on every
+    /// iteration of the loop.
     ///
     /// # Errors
-    /// When the port cannot go on; it is detached.
+    /// If the port cannot go on; it is detached.
     fn poll(&mut self, now: Cycles, budget: usize, switch: &mut dyn Inject) -> Result<usize, PortError>;
 
-    /// Takes a frame that was sent to this port; false when it had to be dropped, which is counted. `frame` is a private
-    /// copy. May be held back until [`flush`](Self::flush).
+    /// Takes a frame that was sent to this port; returns false if it was dropped, which is counted.
+    /// `frame` is a private copy. May be held back until [`flush`](Self::flush).
     fn transmit(&mut self, now: Cycles, frame: &[u8]) -> bool;
 
-    /// The batch is over: sends what [`transmit`](Self::transmit) held back. Called only after at least one transmit.
+    /// Sends what [`transmit`](Self::transmit) held back: the batch is complete. Called only after
+    /// at least one transmit.
     fn flush(&mut self) {}
 
-    /// The next time at which [`poll`](Self::poll) would inject something even if nothing comes from outside; `None` when
-    /// only outside events matter. The loop does not sleep past it.
+    /// Returns the next time at which [`poll`](Self::poll) would inject something without an
+    /// outside event; `None` if only outside events matter. The loop does not sleep past it.
     fn next_event(&self) -> Option<Cycles> {
         None
     }
 
-    /// What the statistics show beside the frames that went in and out. Asked once, after [`start`](Self::start).
+    /// Returns what the statistics show beside the frames in and out. Called once, after
+    /// [`start`](Self::start).
     fn account(&self) -> Option<Arc<dyn Account>> {
         None
     }
 
-    /// A descriptor that becomes readable when there is something to poll, so that the loop may sleep. A port without
-    /// outside events needs none.
+    /// Returns a descriptor that is readable when there is something to poll, so that the loop may
+    /// sleep. A port without outside events needs none.
     fn pollable(&self) -> Option<BorrowedFd<'_>> {
         None
     }

@@ -1,6 +1,8 @@
-//! Ports from words: `eth1,gateway=10.77.0.1,mode=native`, as on the command line and in the configuration file.
+//! Ports built from words: `eth1,gateway=10.77.0.1,mode=native`, as on the command line and in the
+//! configuration file.
 //!
-//! Owns [`PortOptions`], the `[ports]` table of the configuration; each port reads its own words, by one common grammar.
+//! Owns [`PortOptions`], the `[ports]` table of the configuration; each port parses its own words,
+//! in one common grammar.
 
 use serde::{Deserialize, Serialize};
 use std::net::Ipv4Addr;
@@ -12,14 +14,14 @@ use super::tap::{TapPort, TapSpec};
 use super::xdp::{XdpPort, XdpSpec};
 use super::{Port, PortError};
 
-/// The `[ports]` table: which ports the IOKernel has. At most one of `tap`, `xdp` and `pcap`, because each is the way to
-/// the rest of the world.
+/// The `[ports]` table: which ports the IOKernel has. At most one of `tap`, `xdp` and `pcap`,
+/// because each is the uplink.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct PortOptions {
     /// A TAP device; see [`TapSpec`] for the words.
     pub tap: Option<String>,
-    /// Linux's own address on the TAP device.
+    /// Linux's address on the TAP device.
     pub host_ip: Option<Ipv4Addr>,
     /// An interface through AF_XDP; see [`XdpSpec`] for the words.
     pub xdp: Option<String>,
@@ -30,10 +32,10 @@ pub struct PortOptions {
 }
 
 impl PortOptions {
-    /// The ports, not yet started.
+    /// Returns the ports, not yet started.
     ///
     /// # Errors
-    /// [`PortError`] names the port and the word that is wrong, or the ports that exclude each other.
+    /// [`PortError`] names the port and the wrong word, or the ports that exclude each other.
     pub fn build(&self) -> Result<Vec<Box<dyn Port>>, PortError> {
         let fail = |port: &str, why: String| PortError { port: port.to_owned(), why };
         let wrong = |port: &'static str| move |error: OptionError| fail(port, error.to_string());
@@ -41,7 +43,7 @@ impl PortOptions {
         if let Some(text) = &self.tap {
             let spec: TapSpec = text.parse().map_err(wrong("tap"))?;
             let host = self.host_ip.ok_or_else(|| {
-                fail("tap", "Linux's address on the device is missing; say host-ip".to_owned())
+                fail("tap", "Linux's address on the device is missing; set host-ip".to_owned())
             })?;
             ports.push(Box::new(TapPort::with_spec(spec, host)));
         }
@@ -58,7 +60,10 @@ impl PortOptions {
         let Some(text) = &self.fault else { return Ok(ports) };
         let spec: FaultSpec = text.parse().map_err(wrong("fault"))?;
         let Some(inner) = ports.pop() else {
-            return Err(fail("fault", "there is no port to make worse: say tap, xdp or pcap".to_owned()));
+            return Err(fail(
+                "fault",
+                "there is no port to apply faults to: set tap, xdp or pcap".to_owned(),
+            ));
         };
         Ok(vec![Box::new(FaultPort::new(inner, spec))])
     }

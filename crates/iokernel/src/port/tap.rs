@@ -1,13 +1,15 @@
-//! A TAP device as the uplink: Linux on this machine, and what it routes to, talks to runtimes.
+//! A TAP device as the uplink: Linux on this machine, and the networks it routes to, exchange
+//! frames with runtimes.
 //!
-//! Owns the device and its interface's addresses, which are the gateways of the runtimes: the IPv4 address it was made with
-//! and, on a network with IPv6, the one that goes with it. Linux does neighbour discovery for both by itself. Frames cross
-//! by one `read` or `write` each (about 0.4 million a second, 4.3 us round trip on a 2-vCPU VM). What runtimes see is
-//! complete: checksums are made by Linux, or with `offload` here, where long segments of Linux's are cut as well. ARP and
-//! ICMP are answered by the runtimes' own stacks.
+//! Owns the device and its interface's addresses, which are the gateways of the runtimes: the IPv4
+//! address it was made with and, on a network with IPv6, the corresponding IPv6 address. Linux
+//! itself does neighbour discovery for both. Each frame takes one `read` or `write` (about 0.4
+//! million a second, 4.3 us round trip on a 2-vCPU VM). Runtimes receive complete frames: Linux
+//! computes the checksums, or with `offload` this port does, which then also cuts Linux's long
+//! segments. The runtimes' own stacks answer ARP and ICMP.
 //!
-//! Reading an empty device costs a system call (0.2 us), so after an empty read the device is left alone for
-//! `RECHECK_NS`; while the IOKernel sleeps, its descriptor wakes it.
+//! Reading an empty device costs a system call (0.2 us), so after an empty read the device is not
+//! read for `RECHECK_NS`; while the IOKernel sleeps, the device's descriptor wakes it.
 
 use rustix::event::epoll;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,29 +21,32 @@ use tailwater_shm::Cycles;
 use tailwater_shm::ring::MAX_FRAME;
 
 use super::grammar::{OptionError, value, words};
-use super::tap_offload::{Cutter, HEADER, LONGEST};
+use super::tap_offload::{Cutter, HEADER, MAX_READ};
 use super::{Attachment, Context, Inject, Port, PortError};
 use crate::frame::PREFIX_LEN6;
 use crate::sys::interface::{Interface, MAX_NAME};
 use crate::sys::tap::open_tap;
 
-/// Pause after an empty read: at most 7 % of the loop's time, and 3 us of latency beside the 4.3 us that a TAP round trip
-/// takes anyway.
+/// Pause after an empty read: at most 7 % of the loop's time, and 3 us of latency beside the 4.3 us
+/// that a TAP round trip takes anyway.
 const RECHECK_NS: u64 = 3_000;
 
-/// Most queues of one device.
+/// Maximum number of queues of one device.
 pub const MAX_QUEUES: u32 = 8;
 
-/// Which device, and how. From words: its name first, then any of `queues=N`, `napi`, `offload`.
+/// Which device, and how. Parsed from words: its name first, then any of `queues=N`, `napi`,
+/// `offload`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TapSpec {
     /// Name of the device.
     pub name: String,
-    /// Queues, 1 to [`MAX_QUEUES`]: Linux spreads flows over them, so that its cores do not wait for each other.
+    /// Number of queues, 1 to [`MAX_QUEUES`]: Linux spreads flows over them, so that its cores do
+    /// not contend for one.
     pub queues: u32,
-    /// Linux takes what we send through its polled receive path, in batches.
+    /// Linux takes frames through its polled receive path, in batches.
     pub napi: bool,
-    /// Linux hands over segments of up to 64 KiB, which are cut here: fewer system calls for bulk data from Linux.
+    /// Linux passes segments of up to 64 KiB, which are cut here: fewer system calls for bulk data
+    /// from Linux.
     pub offload: bool,
 }
 
@@ -51,7 +56,7 @@ impl FromStr for TapSpec {
     fn from_str(text: &str) -> Result<Self, OptionError> {
         let mut words = words(text);
         let Some((name, None)) = words.next() else {
-            return Err(OptionError::new(text, "the name of the device comes first"));
+            return Err(OptionError::new(text, "the name of the device must come first"));
         };
         let mut spec = Self { name: name.to_owned(), queues: 1, napi: false, offload: false };
         for (key, given) in words {
@@ -62,7 +67,7 @@ impl FromStr for TapSpec {
                 }
                 "napi" => spec.napi = true,
                 "offload" => spec.offload = true,
-                _ => return Err(OptionError::new(key, "there are queues=N, napi and offload")),
+                _ => return Err(OptionError::new(key, "known words are queues=N, napi and offload")),
             }
         }
         Ok(spec)
@@ -74,24 +79,24 @@ impl FromStr for TapSpec {
 pub struct TapPort {
     spec: TapSpec,
     host: Ipv4Addr,
-    /// A descriptor for each queue.
+    /// One descriptor per queue.
     devices: Vec<OwnedFd>,
-    /// Watches all of them, when there are several.
+    /// An epoll descriptor over all queues, if there are several.
     events: Option<OwnedFd>,
-    /// The queue that is read first.
+    /// The queue to read first.
     first: usize,
     recheck: Cycles,
     next_read: Cycles,
     buffer: Vec<u8>,
-    /// What was read and is not handed on yet: its length, and where cutting is.
+    /// What was read and is not yet injected: its length, and the state of the cutter.
     rest: Option<(usize, Cutter)>,
-    /// Where frames are made.
+    /// Buffer for frames cut from a segment.
     cut: Vec<u8>,
 }
 
 impl TapPort {
-    /// A port on the TAP device `name`, whose interface gets address `host`; both are made or changed at
-    /// [`start`](Port::start).
+    /// Returns a port on the TAP device `name`, whose interface gets address `host`; both are made
+    /// or changed at [`start`](Port::start).
     pub fn new(name: &str, host: Ipv4Addr) -> Self {
         let name = name.to_owned();
         Self::with_spec(TapSpec { name, queues: 1, napi: false, offload: false }, host)
@@ -99,7 +104,7 @@ impl TapPort {
 
     /// As [`new`](Self::new), with several queues or Linux's polled receive path.
     pub fn with_spec(spec: TapSpec, host: Ipv4Addr) -> Self {
-        let longest = if spec.offload { LONGEST } else { MAX_FRAME };
+        let longest = if spec.offload { MAX_READ } else { MAX_FRAME };
         Self {
             spec,
             host,
@@ -114,8 +119,8 @@ impl TapPort {
         }
     }
 
-    /// Hands on what was read before, up to `budget` frames. Returns how many.
-    fn hand_on(&mut self, budget: usize, switch: &mut dyn Inject) -> usize {
+    /// Injects frames of the segment read before, up to `budget`. Returns how many.
+    fn inject_rest(&mut self, budget: usize, switch: &mut dyn Inject) -> usize {
         let Some((len, cutter)) = &mut self.rest else { return 0 };
         for count in 0..budget {
             match cutter.next(&self.buffer[..*len], &mut self.cut) {
@@ -135,7 +140,7 @@ impl TapPort {
         PortError { port: self.spec.name.clone(), why }
     }
 
-    /// What to do about an error of the kernel's.
+    /// Returns an error that says what to do about `error`.
     fn explain(&self, what: &str, error: Errno, prefix_len: u8) -> PortError {
         let (name, host) = (&self.spec.name, self.host);
         self.fail(match error {
@@ -178,14 +183,15 @@ impl Port for TapPort {
         let interface = Interface::new(name).map_err(|e| self.explain("open a socket", e, prefix_len))?;
         match interface.configure(self.host, prefix_len, context.mtu) {
             Ok(()) => {}
-            // An administrator did it for us.
+            // An administrator has configured the interface already.
             Err(Errno::PERM | Errno::ACCESS) if interface.is_configured(self.host) => {}
             Err(error) => return Err(self.explain("set its address", error, prefix_len)),
         }
         if let Some(ip6) = context.ip6_of(self.host)
             && let Err(error) = interface.add_ip6(ip6, PREFIX_LEN6)
         {
-            // IPv4 works, which is what most have come for: a kernel without IPv6 must not cost them that.
+            // IPv4 works, and most networks need only that: a kernel without IPv6 must not prevent
+            // the start.
             tracing::warn!(port = name, %ip6, %error, "the interface has no IPv6 address; runtimes keep theirs");
         }
         if devices.len() > 1 {
@@ -201,15 +207,16 @@ impl Port for TapPort {
             return Ok(0);
         }
         let (mut empty, queues) = (0, self.devices.len());
-        let mut frames = self.hand_on(budget, switch);
+        let mut frames = self.inject_rest(budget, switch);
         for i in 0..queues {
             let queue = (self.first + i) % queues;
             while frames < budget {
                 match read(&self.devices[queue], &mut self.buffer) {
                     Ok(len) if self.spec.offload => {
                         self.rest = Cutter::new(&mut self.buffer[..len]).map(|cutter| (len, cutter));
-                        // At least one: a header that makes no sense, though the kernel's word, must not keep us here.
-                        frames += self.hand_on(budget - frames, switch).max(1);
+                        // Counts at least one frame, so that segments with invalid headers cannot
+                        // hold the loop here.
+                        frames += self.inject_rest(budget - frames, switch).max(1);
                     }
                     Ok(len) => {
                         switch.inject(&self.buffer[..len]);
@@ -229,25 +236,25 @@ impl Port for TapPort {
         if empty == queues {
             self.next_read = now.saturating_add(self.recheck);
         } else if frames == budget {
-            // The first queue must not starve the others.
+            // Another queue is first next time, so that the first does not starve the others.
             self.first = (self.first + 1) % queues;
         }
         Ok(frames)
     }
 
     fn transmit(&mut self, _now: Cycles, frame: &[u8]) -> bool {
-        // Linux does not care which queue brings a frame; one flow on one queue keeps its order.
-        // A full queue, or an interface that is down: dropped, as on any wire.
+        // Linux accepts a frame on any queue; using one queue keeps the order of each flow. If the
+        // queue is full or the interface is down, the frame is dropped, as on any wire.
         let Some(device) = self.devices.first() else { return false };
         if self.spec.offload {
-            // An all-zero header: nothing is left to be done.
+            // An all-zero header: the frame is complete.
             return writev(device, &[IoSlice::new(&[0; HEADER]), IoSlice::new(frame)]).is_ok();
         }
         write(device, frame).is_ok()
     }
 
     fn next_event(&self) -> Option<Cycles> {
-        // What is left of a long segment: at once.
+        // The rest of a long segment is due at once.
         self.rest.is_some().then_some(0)
     }
 
@@ -256,7 +263,7 @@ impl Port for TapPort {
     }
 }
 
-/// A descriptor that is readable when one of `devices` is.
+/// Returns a descriptor that is readable when one of `devices` is.
 fn watch(devices: &[OwnedFd]) -> Result<OwnedFd, Errno> {
     let events = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     for device in devices {

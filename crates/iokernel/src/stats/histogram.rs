@@ -1,7 +1,8 @@
 //! A latency histogram that one thread writes and any thread reads.
 //!
-//! Owns the buckets: log-linear as in HdrHistogram, 64 per octave, so a value is known to 1.6 % or better. Recording is one
-//! multiplication-free index computation and one plain addition (no locked instruction: there is one writer), about 3 ns.
+//! Owns the buckets: log-linear as in HdrHistogram, 64 per octave, so a value is known to 1.6 % or
+//! better. Recording is one index computation without multiplication and one plain addition (no
+//! locked instruction: there is one writer), about 3 ns.
 
 use hdrhistogram::Histogram;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,12 +20,13 @@ pub struct SharedHistogram {
 }
 
 impl SharedHistogram {
-    /// An empty histogram.
+    /// Returns an empty histogram.
     pub fn new() -> Self {
         Self { buckets: (0..BUCKETS).map(|_| AtomicU64::new(0)).collect() }
     }
 
-    /// Counts one value. Only ever called by the one writing thread: concurrent writers would lose counts, nothing worse.
+    /// Counts one value. Called by the one writing thread only: concurrent writers would lose
+    /// counts, nothing worse.
     #[inline]
     pub fn record(&self, ns: u64) {
         let bucket = &self.buckets[index(ns)];
@@ -32,8 +34,8 @@ impl SharedHistogram {
         bucket.store(bucket.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
-    /// What was recorded so far, in nanoseconds, to two significant digits. Two snapshots can be subtracted to see the time
-    /// between them.
+    /// Returns the values recorded so far, in nanoseconds, to two significant digits. The
+    /// difference of two snapshots is the distribution between them.
     pub fn snapshot(&self) -> Histogram<u64> {
         let mut histogram =
             Histogram::new_with_bounds(1, 1 << MAX_BITS, 2).expect("constant bounds are in range");
@@ -64,7 +66,7 @@ fn index(ns: u64) -> usize {
     (exponent - SUB_BITS + 1) as usize * SUB + sub
 }
 
-/// The middle of a bucket.
+/// Returns the middle of a bucket.
 fn middle(index: usize) -> u64 {
     if index < SUB {
         return index as u64;

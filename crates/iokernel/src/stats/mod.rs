@@ -1,68 +1,30 @@
 //! Counters and histograms of the IOKernel.
 //!
-//! Owns [`Stats`], written by the polling thread with plain relaxed additions (one writer, no locked instruction) and read
-//! by anybody through a [`StatsHandle`]. The list of runtimes is behind a lock that the polling thread never takes: the
-//! control thread keeps it. Numbers read together may be a few nanoseconds apart; none goes backwards.
+//! Owns [`Stats`], written by the polling thread with plain relaxed additions (one writer, no
+//! locked instruction) and read by any thread through a [`StatsHandle`]. The list of runtimes is
+//! behind a lock that only the control thread and readers take, never the polling thread. Numbers
+//! read together may be a few nanoseconds apart; no counter goes backwards.
 
-/// A struct of counters, and its document.
-macro_rules! counters {
-    ($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $field:ident,)* }) => {
-        $(#[$meta])*
-        #[derive(Debug, Default)]
-        pub struct $name { $($(#[$doc])* pub $field: Counter,)* }
-
-        impl $name {
-            fn to_json(&self) -> Value {
-                let mut map = Map::new();
-                $(map.insert(stringify!($field).to_owned(), self.$field.get().into());)*
-                Value::Object(map)
-            }
-        }
-    };
-}
-
-mod firewall;
+pub(crate) mod counter;
 mod histogram;
 
-pub use firewall::{FirewallCounters, FirewallStats, RuleStats};
+pub use crate::firewall::stats::{FirewallCounters, FirewallStats, RuleStats};
+pub use counter::Counter;
 pub use histogram::SharedHistogram;
 
 use serde_json::{Map, Value, json};
 use std::net::{Ipv4Addr, Ipv6Addr};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use tailwater_sched::RuntimeId;
 use tailwater_shm::control::{CaptureRequest, Class, TraceRequest};
 
 use crate::firewall::FirewallConfig;
-use crate::frame::Mac;
+use crate::frame::MacAddr;
 use crate::port::Account;
-
-/// A number that one thread increases.
-#[derive(Debug, Default)]
-pub struct Counter(AtomicU64);
-
-impl Counter {
-    /// Adds `n`. One thread only.
-    #[inline(always)]
-    pub(crate) fn add(&self, n: u64) {
-        // Relaxed: a statistic.
-        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
-    }
-
-    /// Replaces the value (for gauges). One thread only.
-    pub(crate) fn set(&self, n: u64) {
-        self.0.store(n, Ordering::Relaxed);
-    }
-
-    /// The value now.
-    pub fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
+use counter::counters;
 
 counters! {
-    /// What the switch did.
+    /// Counters of the switch.
     SwitchCounters {
         /// Frames taken from egress rings.
         from_runtimes,
@@ -76,9 +38,10 @@ counters! {
         flooded,
         /// Dropped: the receiver's ingress ring was full.
         dropped_full,
-        /// Dropped: nobody has the destination address, and there is no uplink.
+        /// Dropped: no runtime or port has the destination address, and there is no uplink.
         dropped_unknown,
-        /// Dropped: source MAC, source IP, ARP sender, advertised or probed address was not the runtime's own.
+        /// Dropped: source MAC, source IP, ARP sender, or advertised or probed address was not the
+        /// runtime's own.
         dropped_spoofed,
         /// Dropped: truncated, or lengths that contradict one another.
         dropped_malformed,
@@ -86,8 +49,9 @@ counters! {
         dropped_ethertype,
         /// Dropped: a runtime sent a VLAN tag.
         dropped_tagged,
-        /// Dropped: a runtime sent what is for routers (advertisements, redirects, queries), a source route, neighbour discovery in
-        /// fragments or with a hop limit other than 255, or ARP that is neither request nor reply.
+        /// Dropped: a runtime sent a message of routers (advertisement, redirect, query), a source
+        /// route, neighbour discovery in fragments or with a hop limit other than 255, or ARP that
+        /// is neither request nor reply.
         dropped_refused,
         /// Dropped: a firewall rule, or the firewall's default, denied it.
         dropped_denied,
@@ -95,17 +59,17 @@ counters! {
         dropped_limited,
         /// Dropped: the sender changed the frame while it was copied to a port.
         dropped_torn,
-        /// Dropped: a port would not take it.
+        /// Dropped: the port refused it.
         dropped_port,
     }
 }
 
 counters! {
-    /// What the allocator and the hand-off machinery did.
+    /// Counters of the allocator and of hand-offs.
     CoreCounters {
         /// Looks at all queues.
         ticks,
-        /// Cores lent that were free.
+        /// Free cores lent.
         grants,
         /// Cores taken from a busy kthread.
         preemptions,
@@ -115,7 +79,7 @@ counters! {
         idle_lost,
         /// Decisions dropped because the victim had not started yet.
         not_started,
-        /// Cores given up of a kthread's own accord.
+        /// Cores that a kthread gave up without being asked.
         parks,
         /// Affinity changes before a grant.
         rebinds,
@@ -129,13 +93,14 @@ counters! {
         no_starts,
         /// Transitions the ledger refused: defects of the IOKernel, never of a runtime.
         ledger_refusals,
-        /// Successors woken by the IOKernel because their predecessor did not, or its wake was lost.
+        /// Successors woken by the IOKernel because their predecessor did not, or its wake was
+        /// lost.
         rewakes,
     }
 }
 
 counters! {
-    /// The polling loop and the control plane.
+    /// Counters of the polling loop and the control thread.
     LoopCounters {
         /// Iterations.
         iterations,
@@ -143,39 +108,46 @@ counters! {
         sleeps,
         /// Nanoseconds asleep.
         slept_ns,
+        /// Sleeps that a program's doorbell ended.
+        rung,
+        /// Slices of its core that the polling thread left to ordinary threads.
+        slices,
+        /// Nanoseconds of them.
+        sliced_ns,
         /// Runtimes registered.
         registered,
         /// Registrations refused.
         refused,
         /// Registrations ended by the runtime: exit, crash or close.
         departed,
-        /// Registrations ended by the IOKernel for cause.
+        /// Registrations ended by the IOKernel because of what the runtime did.
         expelled,
     }
 }
 
 counters! {
-    /// One runtime's account.
+    /// Counters of one runtime.
     RuntimeCounters {
         /// Frames put into its ingress rings.
         rx_frames,
-        /// Bytes of them.
+        /// Bytes of these frames.
         rx_bytes,
         /// Frames dropped because an ingress ring was full.
         rx_full,
         /// Frames taken from its egress rings.
         tx_frames,
-        /// Bytes of them.
+        /// Bytes of these frames.
         tx_bytes,
-        /// Frames of its dropped because a source address was not its own.
+        /// Its frames dropped because a source address was not its own.
         tx_spoofed,
-        /// Frames of its dropped because they made no sense.
+        /// Its frames dropped because they were malformed.
         tx_malformed,
-        /// Frames of its dropped because no runtime may send their kind: other EtherTypes, VLAN tags, messages of routers.
+        /// Its frames dropped because no runtime may send their kind: other EtherTypes, VLAN tags,
+        /// messages of routers.
         tx_refused,
-        /// Frames of its dropped by a firewall rule or the default.
+        /// Its frames dropped by a firewall rule or the default.
         tx_denied,
-        /// Frames of its dropped because they were over its rate limit.
+        /// Its frames dropped because they were over its rate limit.
         tx_limited,
         /// Frames for it dropped by a firewall rule or the default.
         rx_denied,
@@ -194,7 +166,7 @@ counters! {
     }
 }
 
-/// How a core came to a kthread.
+/// How a core was handed to a kthread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum HandoffKind {
     /// From a busy kthread that reached a poll point.
@@ -205,27 +177,32 @@ pub enum HandoffKind {
     Wake,
     /// From a busy kthread that needed the preempt signal.
     Signal,
+    /// From a kthread that ceded neither when asked nor when signalled, because Linux had
+    /// descheduled it: the IOKernel woke the successor beside it.
+    Bypass,
     /// From a kthread that was evicted.
     Evict,
 }
 
 impl HandoffKind {
     /// All kinds.
-    pub const ALL: [Self; 5] = [Self::Polling, Self::Idle, Self::Wake, Self::Signal, Self::Evict];
+    pub const ALL: [Self; 6] =
+        [Self::Polling, Self::Idle, Self::Wake, Self::Signal, Self::Bypass, Self::Evict];
 
-    /// Name in the JSON document.
+    /// Returns the name in the JSON document.
     pub fn name(self) -> &'static str {
         match self {
             Self::Polling => "polling",
             Self::Idle => "idle",
             Self::Wake => "wake",
             Self::Signal => "signal",
+            Self::Bypass => "bypass",
             Self::Evict => "evict",
         }
     }
 }
 
-/// Latencies of one kind of hand-off, both from the IOKernel's decision.
+/// Latencies of one kind of hand-off, from the IOKernel's decision.
 #[derive(Debug, Default)]
 pub struct HandoffHistograms {
     /// Until the core was seen ceded.
@@ -234,16 +211,17 @@ pub struct HandoffHistograms {
     pub running: SharedHistogram,
 }
 
-/// How long the core of a runtime that died took to be free or lent again, one value for each core that it held.
+/// How long it took until the core of a dead runtime was free or lent again, one value for each
+/// core that it held.
 #[derive(Debug, Default)]
 pub struct ReclaimHistograms {
-    /// Since the IOKernel was told of the death.
+    /// Since the IOKernel noticed the death.
     pub since_notice: SharedHistogram,
-    /// Since the last look that did not find the runtime dead: at least as long as the dead had the core.
+    /// Since the last look that found the runtime alive: an upper bound from the death itself.
     pub since_alive: SharedHistogram,
 }
 
-/// Identity and account of one registered runtime.
+/// Identity and counters of one registered runtime.
 #[derive(Debug)]
 pub struct RuntimeStats {
     /// Its slot.
@@ -257,40 +235,40 @@ pub struct RuntimeStats {
     /// Its IPv6 address, if it has one.
     pub ip6: Option<Ipv6Addr>,
     /// Its MAC address.
-    pub mac: Mac,
+    pub mac: MacAddr,
     /// Its class.
     pub class: Class,
     /// Its kthreads.
     pub kthreads: u16,
     /// Cores guaranteed to it.
     pub guaranteed: u16,
-    /// What happened to it.
+    /// Its counters.
     pub counters: RuntimeCounters,
 }
 
-/// Account of one port.
+/// Counters of one port.
 #[derive(Debug)]
 pub struct PortStats {
     /// Its name.
     pub name: String,
     /// Frames it injected.
     pub injected: Counter,
-    /// Frames it was handed.
+    /// Frames it took.
     pub transmitted: Counter,
-    /// Frames it would not take.
+    /// Frames it refused.
     pub refused: Counter,
     /// Set to 1 when it failed and was detached.
     pub failed: Counter,
-    /// What it says about itself.
+    /// Its own report.
     pub account: Option<Arc<dyn Account>>,
 }
 
-/// Account of one capture.
+/// Counters of one capture.
 #[derive(Debug)]
 pub struct CaptureStats {
-    /// The number its watcher was told.
+    /// Number of the capture, as sent to its watcher.
     pub id: u64,
-    /// What the watcher asked for.
+    /// The watcher's request.
     pub request: CaptureRequest,
     /// Frames copied.
     pub captured: Counter,
@@ -304,20 +282,20 @@ impl CaptureStats {
     }
 }
 
-/// Account of a trace of single requests.
+/// Counters of a trace of single requests.
 #[derive(Debug)]
 pub struct TraceStats {
-    /// The number its tracer was told.
+    /// Number of the trace, as sent to its tracer.
     pub id: u64,
-    /// What the tracer asked for.
+    /// The tracer's request.
     pub request: TraceRequest,
     /// Frames chosen.
     pub sampled: Counter,
-    /// Events told.
+    /// Events sent.
     pub events: Counter,
-    /// Events not told because the tracer was slow.
+    /// Events not sent because the tracer was slow.
     pub dropped: Counter,
-    /// Steps that kthreads allegedly overwrote before the IOKernel read them.
+    /// Steps that kthreads claim to have overwritten before the IOKernel read them.
     pub lost: Counter,
 }
 
@@ -328,20 +306,20 @@ impl TraceStats {
     }
 }
 
-/// Everything that is counted.
+/// All counters.
 #[derive(Debug)]
 pub struct Stats {
-    /// The switch.
+    /// Counters of the switch.
     pub switch: SwitchCounters,
-    /// The allocator.
+    /// Counters of the allocator.
     pub cores: CoreCounters,
-    /// The loop.
+    /// Counters of the loop.
     pub polling: LoopCounters,
-    /// IOKernel time per hand-off in nanoseconds: carrying out the decision and noticing its end.
+    /// IOKernel time per hand-off in nanoseconds: to carry out the decision and to notice its end.
     pub apply: SharedHistogram,
     /// Cores taken back from runtimes that died.
     pub reclaim: ReclaimHistograms,
-    /// The firewall.
+    /// Counters of the firewall.
     pub firewall: FirewallStats,
     handoffs: [HandoffHistograms; HandoffKind::ALL.len()],
     ports: Vec<PortStats>,
@@ -356,7 +334,8 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// Accounts of ports of these names, with what they say about themselves, and of the rules of this firewall.
+    /// Returns zeroed counters for ports of these names, with their own reports, and for the rules
+    /// of this firewall.
     pub(crate) fn new(ports: Vec<(String, Option<Arc<dyn Account>>)>, firewall: &FirewallConfig) -> Self {
         let port = |(name, account)| PortStats {
             name,
@@ -382,17 +361,17 @@ impl Stats {
         }
     }
 
-    /// Latencies of one kind of hand-off.
+    /// Returns the latencies of one kind of hand-off.
     pub fn handoff(&self, kind: HandoffKind) -> &HandoffHistograms {
         &self.handoffs[kind as usize]
     }
 
-    /// Accounts of the ports, in the order they were given.
+    /// Returns the ports' counters, in the order the ports were given.
     pub fn ports(&self) -> &[PortStats] {
         &self.ports
     }
 
-    /// The registered runtimes.
+    /// Returns the registered runtimes.
     pub fn runtimes(&self) -> Vec<Arc<RuntimeStats>> {
         self.runtimes.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -409,7 +388,7 @@ impl Stats {
         self.runtimes.lock().unwrap_or_else(PoisonError::into_inner).retain(|runtime| runtime.id != id);
     }
 
-    /// The captures that are going on.
+    /// Returns the active captures.
     pub fn captures(&self) -> Vec<Arc<CaptureStats>> {
         self.captures.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -422,7 +401,7 @@ impl Stats {
         self.captures.lock().unwrap_or_else(PoisonError::into_inner).retain(|capture| capture.id != id);
     }
 
-    /// The trace that is going on.
+    /// Returns the active trace.
     pub fn trace(&self) -> Option<Arc<TraceStats>> {
         self.trace.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -431,7 +410,7 @@ impl Stats {
         *self.trace.lock().unwrap_or_else(PoisonError::into_inner) = trace;
     }
 
-    /// Everything as one JSON document.
+    /// Returns everything as one JSON document.
     pub fn to_json(&self) -> Value {
         let handoffs: Map<String, Value> = HandoffKind::ALL
             .iter()
@@ -551,7 +530,7 @@ mod tests {
             pid: 1,
             ip: Ipv4Addr::LOCALHOST,
             ip6: None,
-            mac: Mac::default(),
+            mac: MacAddr::default(),
             class: Class::LatencyCritical,
             kthreads: 2,
             guaranteed: 1,

@@ -1,9 +1,9 @@
-//! What a runtime's frame says about itself, and whether it may.
+//! The checks of a runtime's frame that its first line is enough for.
 //!
-//! Owns the anti-spoofing rules of the first line: one private copy of the frame's first 48 bytes, which is exactly what is
-//! delivered, so nothing can change between check and use. That is enough for ARP and for IPv4 without options; other IP
-//! packets, and ICMP, are left to [`super::inspect`], which gets a copy of the whole frame. Everything is *alleged* until
-//! [`check`] or `inspect` has returned.
+//! Owns the anti-spoofing rules of the first line: one private copy of the frame's first 48 bytes,
+//! which is exactly what is delivered, so nothing can change between check and use. That is enough
+//! for ARP and for IPv4 without options; [`super::inspect`] checks other IP packets, and ICMP, on a
+//! copy of the whole frame. Every field is unverified until [`check`] or `inspect` has returned.
 //!
 //! | field | rule |
 //! |---|---|
@@ -23,32 +23,32 @@ use super::flow::mix;
 use super::packet::{self, ICMP, TCP, UDP};
 use crate::frame::{
     ARP_FRAME, ETHERNET_HEADER, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPES_VLAN, IPV4_FRAME,
-    Mac,
+    MacAddr,
 };
 
 /// The addresses a runtime may send from.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Identity {
-    /// [`Mac::key`] of its MAC address.
+    /// [`MacAddr::key`] of its MAC address.
     pub(crate) mac: u64,
-    /// Its address as it stands in a frame, read as a big-endian number.
+    /// Its IPv4 address as a big-endian number.
     pub(crate) ip: u32,
-    /// Its link-local IPv6 address, which its MAC address implies, and the one it was given, if any.
+    /// Its link-local IPv6 address, which its MAC address implies, and the assigned one, if any.
     ipv6: [Option<u128>; 2],
 }
 
 impl Identity {
-    pub(crate) fn new(mac: Mac, ip: std::net::Ipv4Addr, ipv6: Option<Ipv6Addr>) -> Self {
+    pub(crate) fn new(mac: MacAddr, ip: std::net::Ipv4Addr, ipv6: Option<Ipv6Addr>) -> Self {
         let ipv6 = [Some(mac.link_local().to_bits()), ipv6.map(Ipv6Addr::to_bits)];
         Self { mac: mac.key(), ip: ip.to_bits(), ipv6 }
     }
 
-    /// Whether this IPv6 address is its own.
+    /// Returns whether this IPv6 address is the runtime's own.
     pub(crate) fn owns(&self, address: u128) -> bool {
         self.ipv6.contains(&Some(address))
     }
 
-    /// Its IPv6 addresses.
+    /// Returns the runtime's IPv6 addresses.
     pub(crate) fn ipv6(&self) -> impl Iterator<Item = Ipv6Addr> {
         self.ipv6.into_iter().flatten().map(Ipv6Addr::from_bits)
     }
@@ -61,15 +61,15 @@ pub(crate) enum Offence {
     Spoofed,
     /// Truncated, or lengths that contradict one another.
     Malformed,
-    /// A protocol that the switch does not carry.
+    /// A protocol that the switch does not forward.
     Ethertype,
     /// A VLAN tag: runtimes are on one network.
     Tagged,
-    /// Well formed and honest, but nothing a host may send.
+    /// Well formed and not spoofed, but a kind of frame that no host may send.
     Refused,
 }
 
-/// What a checked frame is about.
+/// Destination and flow of a checked frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Heading {
     /// Key of the destination MAC address.
@@ -78,12 +78,12 @@ pub(crate) struct Heading {
     pub(crate) hash: u32,
 }
 
-/// What the first line says.
+/// Result of the check of the first line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Pass(Heading),
     Offence(Offence),
-    /// It does not say enough: the whole frame is to be inspected.
+    /// The first line is not enough: the whole frame must be inspected.
     Inspect,
 }
 
@@ -109,24 +109,24 @@ fn u64_at(head: &Head, at: usize) -> u64 {
 
 const LOW_48: u64 = (1 << 48) - 1;
 
-/// Key of the MAC address at `at`.
+/// Returns the key of the MAC address at `at`.
 #[inline(always)]
 fn mac_at(head: &Head, at: usize) -> u64 {
     u64::from_le_bytes(head[at..at + 8].try_into().expect("eight bytes")) & LOW_48
 }
 
-/// Key of the MAC address at `at`, if there are so many bytes.
+/// Returns the key of the MAC address at `at`; `None` if there are too few bytes.
 pub(crate) fn mac_key(bytes: &[u8], at: usize) -> Option<u64> {
-    Some(Mac(*bytes.get(at..)?.first_chunk()?).key())
+    Some(MacAddr(*bytes.get(at..)?.first_chunk()?).key())
 }
 
-/// The I/G bit of a MAC key.
+/// Returns whether the key is that of a group address (the I/G bit).
 #[inline(always)]
 pub(crate) fn is_group(key: u64) -> bool {
     key & 1 != 0
 }
 
-/// Judges a frame of `len` bytes that begins with `head` and was sent by `sender`.
+/// Checks a frame of `len` bytes that begins with `head` and was sent by `sender`.
 #[inline(always)]
 pub(crate) fn check(head: &Head, len: usize, sender: &Identity) -> Verdict {
     if mac_at(head, 6) != sender.mac {
@@ -146,7 +146,7 @@ pub(crate) fn check(head: &Head, len: usize, sender: &Identity) -> Verdict {
     }
 }
 
-/// Judges an IPv4 packet without options.
+/// Checks an IPv4 packet without options; returns its flow hash.
 #[inline(always)]
 fn check_ipv4(head: &Head, len: usize, sender: &Identity) -> Result<u32, Offence> {
     let total = usize::from(u16_at(head, 16));
@@ -159,7 +159,8 @@ fn check_ipv4(head: &Head, len: usize, sender: &Identity) -> Result<u32, Offence
     Ok(ipv4_hash(head, len))
 }
 
-/// [`packet::Packet::hash`] of an IPv4 packet without options that is not ICMP, from its first line.
+/// Returns [`packet::Packet::hash`] of an IPv4 packet without options that is not ICMP, from its
+/// first line.
 #[inline(always)]
 fn ipv4_hash(head: &Head, len: usize) -> u32 {
     const FRAGMENT: u16 = 0x3fff;
@@ -178,7 +179,7 @@ fn check_arp(head: &Head, len: usize, sender: &Identity) -> Result<u32, Offence>
     if !matches!(operation, 1 | 2) {
         return Err(Offence::Refused);
     }
-    // A probe for somebody else's address would keep its owner from using it.
+    // A probe for a foreign address would keep its owner from using it.
     let own = from == sender.ip || (from == 0 && operation == 1 && target == sender.ip);
     if mac_at(head, 22) != sender.mac || !own {
         return Err(Offence::Spoofed);
@@ -186,7 +187,8 @@ fn check_arp(head: &Head, len: usize, sender: &Identity) -> Result<u32, Offence>
     Ok(0)
 }
 
-/// Heading of a frame from a port, which is trusted as to who it is from. `head` is its first line, zero beyond its end.
+/// Returns the heading of a frame from a port, whose source is trusted. `head` is its first line,
+/// zero beyond its end.
 #[inline(always)]
 pub(crate) fn heading(head: &Head, frame: &[u8]) -> Heading {
     let hash = match u16_at(head, 12) {
@@ -197,7 +199,7 @@ pub(crate) fn heading(head: &Head, frame: &[u8]) -> Heading {
     Heading { destination: mac_at(head, 0), hash }
 }
 
-/// Flow hash of any frame: 0 of what is no IP packet.
+/// Returns the flow hash of any frame: 0 if it is not an IP packet.
 fn packet_hash(frame: &[u8]) -> u32 {
     packet::decode(frame, frame.len()).ok().flatten().map_or(0, |packet| packet.hash())
 }
@@ -213,14 +215,14 @@ pub(crate) mod tests {
     const YOU: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 3);
 
     fn me() -> Identity {
-        Identity::new(Mac::derived(ME), ME, None)
+        Identity::new(MacAddr::derived(ME), ME, None)
     }
 
-    /// A minimal UDP frame of `len` bytes.
+    /// Returns a minimal UDP frame of `len` bytes.
     pub(crate) fn udp(from: Ipv4Addr, to: Ipv4Addr, ports: (u16, u16), len: usize) -> Vec<u8> {
         let mut f = vec![0; len];
-        f[..6].copy_from_slice(&Mac::derived(to).0);
-        f[6..12].copy_from_slice(&Mac::derived(from).0);
+        f[..6].copy_from_slice(&MacAddr::derived(to).0);
+        f[6..12].copy_from_slice(&MacAddr::derived(from).0);
         f[12..14].copy_from_slice(&ETHERTYPE_IPV4.to_be_bytes());
         f[14] = 0x45;
         f[16..18].copy_from_slice(&((len - 14) as u16).to_be_bytes());
@@ -234,13 +236,13 @@ pub(crate) mod tests {
         f
     }
 
-    /// An ARP request.
+    /// Returns an ARP request.
     pub(crate) fn arp(from: Ipv4Addr, to: Ipv4Addr) -> Vec<u8> {
         let mut f = vec![0; ARP_FRAME];
-        f[..6].copy_from_slice(&Mac::BROADCAST.0);
-        f[6..12].copy_from_slice(&Mac::derived(from).0);
+        f[..6].copy_from_slice(&MacAddr::BROADCAST.0);
+        f[6..12].copy_from_slice(&MacAddr::derived(from).0);
         f[12..22].copy_from_slice(&[8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
-        f[22..28].copy_from_slice(&Mac::derived(from).0);
+        f[22..28].copy_from_slice(&MacAddr::derived(from).0);
         f[28..32].copy_from_slice(&from.octets());
         f[38..42].copy_from_slice(&to.octets());
         f
@@ -253,7 +255,8 @@ pub(crate) mod tests {
         head
     }
 
-    /// What the switch makes of a frame: first line, and the whole if that is not enough.
+    /// Checks a frame as the switch does: the first line, and the whole frame if that is not
+    /// enough.
     fn judge(frame: &[u8]) -> Result<Heading, Offence> {
         match check(&head(frame), frame.len(), &me()) {
             Verdict::Pass(heading) => Ok(heading),
@@ -265,16 +268,16 @@ pub(crate) mod tests {
     #[test]
     fn an_honest_frame_passes_with_its_destination() {
         let heading = judge(&udp(ME, YOU, (1000, 53), 60)).unwrap();
-        assert_eq!(heading.destination, Mac::derived(YOU).key());
-        assert_eq!(judge(&arp(ME, YOU)).unwrap().destination, Mac::BROADCAST.key());
-        assert!(is_group(Mac::BROADCAST.key()) && !is_group(heading.destination));
+        assert_eq!(heading.destination, MacAddr::derived(YOU).key());
+        assert_eq!(judge(&arp(ME, YOU)).unwrap().destination, MacAddr::BROADCAST.key());
+        assert!(is_group(MacAddr::BROADCAST.key()) && !is_group(heading.destination));
     }
 
     #[test]
     fn foreign_source_addresses_are_spoofed() {
         let mut frame = udp(YOU, ME, (1, 2), 60);
         assert_eq!(judge(&frame), Err(Offence::Spoofed), "MAC and IP");
-        frame[6..12].copy_from_slice(&Mac::derived(ME).0);
+        frame[6..12].copy_from_slice(&MacAddr::derived(ME).0);
         assert_eq!(judge(&frame), Err(Offence::Spoofed), "IP only");
         let mut frame = arp(ME, YOU);
         frame[22] ^= 4;
@@ -283,11 +286,11 @@ pub(crate) mod tests {
         frame[31] ^= 1;
         assert_eq!(judge(&frame), Err(Offence::Spoofed), "ARP sender IP");
         frame[28..32].fill(0);
-        assert_eq!(judge(&frame), Err(Offence::Spoofed), "an ARP probe for somebody else's address");
+        assert_eq!(judge(&frame), Err(Offence::Spoofed), "an ARP probe for a foreign address");
         frame[38..42].copy_from_slice(&ME.octets());
         assert!(judge(&frame).is_ok(), "an ARP probe has no sender IP");
         frame[21] = 2;
-        assert_eq!(judge(&frame), Err(Offence::Spoofed), "an ARP reply from nobody");
+        assert_eq!(judge(&frame), Err(Offence::Spoofed), "an ARP reply without a sender");
         let mut frame = arp(ME, YOU);
         frame[21] = 3;
         assert_eq!(judge(&frame), Err(Offence::Refused), "reverse ARP");
@@ -342,11 +345,11 @@ pub(crate) mod tests {
             own_mac in any::<bool>(), ethertype in prop_oneof![Just([8, 0]), Just([8, 6]), any::<[u8; 2]>()]) {
             let mut bytes = bytes;
             if own_mac {
-                bytes[6..12].copy_from_slice(&Mac::derived(ME).0);
+                bytes[6..12].copy_from_slice(&MacAddr::derived(ME).0);
             }
             bytes[12..14].copy_from_slice(&ethertype);
             if let Verdict::Pass(_) = check(&bytes, len, &me()) {
-                prop_assert_eq!(&bytes[6..12], &Mac::derived(ME).0);
+                prop_assert_eq!(&bytes[6..12], &MacAddr::derived(ME).0);
                 if ethertype == [8, 0] {
                     prop_assert_eq!(&bytes[26..30], &ME.octets());
                 }

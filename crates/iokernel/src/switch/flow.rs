@@ -1,11 +1,13 @@
-//! Flow groups: which kthread of a runtime gets which flow.
+//! Flow groups: which kthread of a runtime serves which flow.
 //!
-//! Owns the map from 128 groups to kthreads of one runtime. Groups follow cores: a kthread that gets a core takes its share
-//! from the others, one that loses its core leaves its groups to them (Shenango section 4.2). When
-//! nobody has a core the groups stay where they were, so that a frame still has a ring to go to.
+//! Owns the map from 128 groups to kthreads of one runtime. Groups follow cores: a kthread that
+//! gets a core takes its share from the others, one that loses its core leaves its groups to them
+//! (Shenango section 4.2). If no kthread has a core, the groups stay where they were, so that a
+//! frame still has a ring to go to.
 //!
-//! Invariants ([`FlowGroups::check`]): while any kthread has a core, every group belongs to one that has; and the shares
-//! differ by at most one more than what minimal movement forces, never by more than a factor of two.
+//! Invariants ([`FlowGroups::check`]): while any kthread has a core, every group belongs to one
+//! that has; and the shares differ by at most one more than minimal movement forces, never by more
+//! than a factor of two.
 
 /// Groups per runtime.
 pub(crate) const GROUPS: usize = 128;
@@ -22,24 +24,24 @@ pub(crate) struct FlowGroups {
 const _: () = assert!(tailwater_shm::layout::MAX_KTHREADS as usize <= 1 << 8);
 
 impl FlowGroups {
-    /// All groups with kthread 0, which has no core.
+    /// Returns a map with all groups at kthread 0, which has no core.
     pub(crate) fn new(kthreads: u16) -> Self {
         Self { map: [0; GROUPS], serving: Vec::with_capacity(kthreads.into()) }
     }
 
-    /// The kthread that gets frames with this flow hash.
+    /// Returns the kthread that gets frames with this flow hash.
     #[inline(always)]
     pub(crate) fn kthread(&self, hash: u32) -> u16 {
         self.map[hash as usize % GROUPS].into()
     }
 
-    /// Whether no kthread has a core or is promised one.
+    /// Returns whether no kthread has a core or is promised one.
     #[inline(always)]
     pub(crate) fn is_unserved(&self) -> bool {
         self.serving.is_empty()
     }
 
-    /// `kthread` has a core or is promised one: it takes its share of the groups.
+    /// Gives `kthread`, which has a core or is promised one, its share of the groups.
     pub(crate) fn gain(&mut self, kthread: u16) {
         let kthread = kthread as u8;
         if self.serving.contains(&kthread) {
@@ -52,7 +54,8 @@ impl FlowGroups {
             }
             return;
         }
-        // Take from whoever has more than the new share, group by group, until this kthread has its own.
+        // Take from kthreads that have more than the new share, group by group, until this kthread
+        // has its own.
         let share = GROUPS / self.serving.len();
         let mut counts = [0u16; 256];
         self.map.iter().for_each(|&k| counts[k as usize] += 1);
@@ -69,7 +72,7 @@ impl FlowGroups {
         }
     }
 
-    /// `kthread` lost its core, or the promise of one: the others take its groups.
+    /// Gives the groups of `kthread`, which lost its core or the promise of one, to the others.
     pub(crate) fn lose(&mut self, kthread: u16) {
         let kthread = kthread as u8;
         let Some(at) = self.serving.iter().position(|&k| k == kthread) else { return };
@@ -81,7 +84,7 @@ impl FlowGroups {
         self.map.iter().for_each(|&k| counts[k as usize] += 1);
         for group in self.map.iter_mut().filter(|group| **group == kthread) {
             let poorest = self.serving.iter().copied().min_by_key(|&k| counts[k as usize]);
-            *group = poorest.expect("somebody serves");
+            *group = poorest.expect("a kthread serves");
             counts[*group as usize] += 1;
         }
     }
@@ -106,8 +109,9 @@ impl FlowGroups {
     }
 }
 
-/// Mixes addresses and ports of a frame into a flow hash: two multiplications, about 2 ns. Not symmetric, and no defence
-/// against a sender who wants collisions: those cost only that flow's receiver its balance.
+/// Mixes addresses and ports of a frame into a flow hash: two multiplications, about 2 ns. Not
+/// symmetric, and no defence against a sender that causes collisions: those cost only its flow's
+/// receiver its balance.
 #[inline(always)]
 pub(crate) fn mix(addresses: u64, ports: u64) -> u32 {
     let h = (addresses ^ 0x9e37_79b9_7f4a_7c15).wrapping_mul(0xff51_afd7_ed55_8ccd);
@@ -115,7 +119,7 @@ pub(crate) fn mix(addresses: u64, ports: u64) -> u32 {
     (h >> 32) as u32
 }
 
-/// The same for IPv6 addresses: every bit of both reaches the hash, about 4 ns.
+/// As [`mix`], for IPv6 addresses: every bit of both affects the hash; about 4 ns.
 pub(crate) fn mix_ipv6(source: u128, destination: u128, ports: u64) -> u32 {
     let fold = |h: u64, word: u64| {
         let h = (h ^ word).wrapping_mul(0xff51_afd7_ed55_8ccd);

@@ -1,13 +1,13 @@
 //! Which runtime or port has a MAC address.
 //!
-//! Owns an open-addressing hash table with linear probing, at most a quarter full, so that a look-up is one multiplication
-//! and nearly always one cache line. Changed on registration only.
+//! Owns an open-addressing hash table with linear probing, at most a quarter full, so that a
+//! look-up is one multiplication and nearly always one cache line. Changed on registration only.
 
 use tailwater_sched::RuntimeId;
 
-use crate::frame::Mac;
+use crate::frame::MacAddr;
 
-/// Who has an address.
+/// The owner of an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Destination {
     Runtime(RuntimeId),
@@ -22,7 +22,7 @@ pub(crate) struct MacTable {
     used: usize,
 }
 
-/// No MAC address: those are below 2^48.
+/// Key of an unused entry; keys of MAC addresses are below 2^48.
 const EMPTY: u64 = u64::MAX;
 const LEAST: usize = 64;
 
@@ -36,7 +36,7 @@ impl MacTable {
         (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize & (self.entries.len() - 1)
     }
 
-    /// Who has the address with this key ([`Mac::key`]).
+    /// Returns the owner of the address with this key ([`MacAddr::key`]).
     #[inline(always)]
     pub(crate) fn find(&self, key: u64) -> Option<Destination> {
         let mut at = self.start(key);
@@ -53,8 +53,8 @@ impl MacTable {
         }
     }
 
-    /// Adds an address; the first owner keeps one that is there already.
-    pub(crate) fn insert(&mut self, mac: Mac, destination: Destination) {
+    /// Adds an address; an address that is in the table keeps its owner.
+    pub(crate) fn insert(&mut self, mac: MacAddr, destination: Destination) {
         if (self.used + 1) * 4 > self.entries.len() {
             let bigger = vec![(EMPTY, Destination::Port(0)); self.entries.len() * 2];
             let old = core::mem::replace(&mut self.entries, bigger);
@@ -98,7 +98,7 @@ mod tests {
     #[test]
     fn behaves_like_a_map_through_growth_and_removal() {
         let (mut table, mut model) = (MacTable::new(), HashMap::new());
-        let mac = |i: u32| Mac::derived(Ipv4Addr::from_bits(0x0a4d_0000 + i));
+        let mac = |i: u32| MacAddr::derived(Ipv4Addr::from_bits(0x0a4d_0000 + i));
         for i in 0..500u32 {
             let destination = Destination::Runtime(RuntimeId(i % 100));
             table.insert(mac(i), destination);
@@ -116,8 +116,8 @@ mod tests {
     #[test]
     fn the_first_owner_keeps_an_address() {
         let mut table = MacTable::new();
-        table.insert(Mac::BROADCAST, Destination::Port(1));
-        table.insert(Mac::BROADCAST, Destination::Port(2));
-        assert_eq!(table.find(Mac::BROADCAST.key()), Some(Destination::Port(1)));
+        table.insert(MacAddr::BROADCAST, Destination::Port(1));
+        table.insert(MacAddr::BROADCAST, Destination::Port(2));
+        assert_eq!(table.find(MacAddr::BROADCAST.key()), Some(Destination::Port(1)));
     }
 }

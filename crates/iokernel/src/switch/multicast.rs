@@ -1,8 +1,9 @@
-//! Who gets frames for a group.
+//! Which receivers get frames for a group.
 //!
-//! Owns the table of solicited-node groups and the rule by group. Reports of listeners (RFC 3810) are not followed: a runtime
-//! gets what its addresses imply, and the rest by the configured policy. A group is known by its MAC address, which holds 32 of
-//! its 128 bits; what falls together is delivered to a runtime that drops it.
+//! Owns the table of solicited-node groups and the rule by group. Listener reports (RFC 3810) are
+//! not evaluated: a runtime gets the groups that its addresses imply, and the others by the
+//! configured policy. A group is identified by its MAC address, which holds 32 of its 128 bits; a
+//! frame for another group with the same MAC address is delivered too, and the runtime drops it.
 //!
 //! | group | runtimes | ports |
 //! |---|---|---|
@@ -21,21 +22,21 @@ use crate::firewall::Multicast;
 /// Which runtimes get a frame for a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Audience {
-    Everybody,
-    /// Those with an address that ends in these 24 bits.
+    AllRuntimes,
+    /// Runtimes with an address that ends in these 24 bits.
     Solicited(u32),
-    Nobody,
+    PortsOnly,
 }
 
-/// The audience of the group with this MAC key.
+/// Returns the audience of the group with this MAC key.
 pub(super) fn audience(key: u64, others: Multicast) -> Audience {
-    let [0x33, 0x33, a, b, c, d, ..] = key.to_le_bytes() else { return Audience::Everybody };
+    let [0x33, 0x33, a, b, c, d, ..] = key.to_le_bytes() else { return Audience::AllRuntimes };
     match u32::from_be_bytes([a, b, c, d]) {
-        1 => Audience::Everybody,
-        2 | 0x16 => Audience::Nobody,
+        1 => Audience::AllRuntimes,
+        2 | 0x16 => Audience::PortsOnly,
         group @ 0xff00_0000.. => Audience::Solicited(group & 0x00ff_ffff),
-        _ if others == Multicast::Drop => Audience::Nobody,
-        _ => Audience::Everybody,
+        _ if others == Multicast::Drop => Audience::PortsOnly,
+        _ => Audience::AllRuntimes,
     }
 }
 
@@ -68,24 +69,24 @@ impl SolicitedNodes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frame::Mac;
+    use crate::frame::MacAddr;
 
     fn of(group: &str, others: Multicast) -> Audience {
-        audience(Mac::of_ipv6_group(group.parse().unwrap()).key(), others)
+        audience(MacAddr::of_group(group.parse().unwrap()).key(), others)
     }
 
     #[test]
     fn each_group_has_its_audience() {
         for others in [Multicast::Flood, Multicast::Drop] {
-            assert_eq!(audience(Mac::BROADCAST.key(), others), Audience::Everybody);
-            assert_eq!(audience(Mac([1, 0, 0x5e, 0, 0, 251]).key(), others), Audience::Everybody);
-            assert_eq!(of("ff02::1", others), Audience::Everybody);
-            assert_eq!(of("ff02::2", others), Audience::Nobody);
-            assert_eq!(of("ff02::16", others), Audience::Nobody);
+            assert_eq!(audience(MacAddr::BROADCAST.key(), others), Audience::AllRuntimes);
+            assert_eq!(audience(MacAddr([1, 0, 0x5e, 0, 0, 251]).key(), others), Audience::AllRuntimes);
+            assert_eq!(of("ff02::1", others), Audience::AllRuntimes);
+            assert_eq!(of("ff02::2", others), Audience::PortsOnly);
+            assert_eq!(of("ff02::16", others), Audience::PortsOnly);
             assert_eq!(of("ff02::1:ff12:3456", others), Audience::Solicited(0x12_3456));
         }
-        assert_eq!(of("ff02::fb", Multicast::Flood), Audience::Everybody);
-        assert_eq!(of("ff02::fb", Multicast::Drop), Audience::Nobody);
+        assert_eq!(of("ff02::fb", Multicast::Flood), Audience::AllRuntimes);
+        assert_eq!(of("ff02::fb", Multicast::Drop), Audience::PortsOnly);
     }
 
     #[test]

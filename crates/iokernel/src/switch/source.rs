@@ -1,94 +1,104 @@
-//! A frame to be delivered, wherever it comes from.
+//! A frame to be delivered, from a ring or from private memory.
 //!
-//! Owns the ways from a ring or a buffer into a receiver's ring. What is shown for judgement is private, and is what is
-//! delivered.
+//! Owns the ways from a ring or a buffer into a receiver's ring. The bytes that are checked are
+//! private, and are what is delivered.
 //!
 //! # Checksums
-//! Between two runtimes a frame is only copied in memory: the IOKernel vouches for its checksums, and a sender that knows this
-//! leaves TCP's out (RFC 9293 section 3.1 wants it on the wire). What a runtime lies about there is its own data. A frame from
-//! a port is vouched for by nobody, and one that leaves through a port without its checksum gets it here.
+//! Between two runtimes a frame is only copied in memory: the IOKernel guarantees that it is
+//! undamaged, and a sender that knows this leaves out the checksum of TCP (RFC 9293 section 3.1
+//! requires it on the wire). A wrong claim of the sender damages only its own data. A frame from a
+//! port carries no such guarantee, and a frame that leaves through a port without its checksum gets
+//! it here.
 
 use super::offload::fill_checksum;
+use tailwater_sched::RuntimeId;
 use tailwater_shm::Cycles;
 use tailwater_shm::ring::{
-    Consumer, FIRST_LINE_FRAME, FLAG_CHECKSUM_OK, FLAG_CHECKSUM_OWED, FirstLine, FrameBuffer, Producer,
-    Record, ReserveError, forward,
+    FIRST_LINE_FRAME, FLAG_CHECKSUM_OK, FLAG_CHECKSUM_OWED, FirstLine, FrameBuffer, Producer, Record,
+    ReserveError, forward,
 };
 use tailwater_shm::trace::FLAG_TRACED;
 
 use crate::trace::Arrival;
 
+/// Where a frame comes from, so that it is not sent back there.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Origin {
+    Runtime(RuntimeId),
+    Port(u16),
+}
+
 pub(super) trait Source {
     fn len(&self) -> usize;
-    /// What may be judged: the first line, or the whole frame.
+    /// Returns the bytes that may be checked: the first line, or the whole frame.
     fn shown(&self) -> &[u8];
     fn put(&self, to: &mut Producer, hash: u32, now: Cycles) -> Result<(), ReserveError>;
-    /// How it came from a port, if it did: such frames may be traced.
+    /// Returns how the frame came from a port, if it did: such frames may be traced.
     #[inline(always)]
     fn arrival(&self) -> Option<Arrival> {
         None
     }
-    /// Puts a frame that is traced, which has an [`arrival`](Self::arrival): its number takes the place of the flow hash.
+    /// Puts a traced frame, which has an [`arrival`](Self::arrival): its trace number takes the
+    /// place of the flow hash.
     fn put_traced(&self, to: &mut Producer, id: u32, now: Cycles) -> Result<(), ReserveError> {
         self.put(to, id, now)
     }
-    /// A private copy for a port; `None` when the sender changed what was checked.
+    /// Returns a private copy for a port; `None` if the sender changed what was checked.
     fn copy<'a>(&'a self, buffer: &'a mut FrameBuffer) -> Option<&'a [u8]>;
 }
 
 /// A frame in an egress ring, of which the first line has been copied and checked.
-pub(super) struct FromRing<'a> {
-    pub(super) consumer: &'a Consumer,
-    pub(super) record: &'a Record,
+pub(super) struct FromRing<'a, 'ring> {
+    pub(super) record: &'a Record<'ring>,
     pub(super) first: &'a FirstLine,
 }
 
-impl Source for FromRing<'_> {
+impl Source for FromRing<'_, '_> {
     #[inline(always)]
     fn len(&self) -> usize {
-        self.record.len
+        self.record.len()
     }
 
     #[inline]
     fn shown(&self) -> &[u8] {
-        &self.first.frame()[..self.record.len.min(FIRST_LINE_FRAME)]
+        &self.first.frame()[..self.record.len().min(FIRST_LINE_FRAME)]
     }
 
     #[inline(always)]
     fn put(&self, to: &mut Producer, hash: u32, now: Cycles) -> Result<(), ReserveError> {
-        forward(self.consumer, self.record, self.first, to, hash, FLAG_CHECKSUM_OK, now)
+        forward(self.record, self.first, to, hash, FLAG_CHECKSUM_OK, now)
     }
 
     fn copy<'a>(&'a self, buffer: &'a mut FrameBuffer) -> Option<&'a [u8]> {
-        let frame = self.consumer.copy_frame(self.record, buffer);
+        let frame = self.record.copy_frame(buffer);
         let checked = frame.len().min(FIRST_LINE_FRAME);
         if frame[..checked] != self.first.frame()[..checked] {
             return None;
         }
-        if self.record.flags & FLAG_CHECKSUM_OWED != 0 {
+        if self.record.flags() & FLAG_CHECKSUM_OWED != 0 {
             fill_checksum(frame);
         }
         Some(frame)
     }
 }
 
-/// A frame in memory that nobody else writes: from a port, or copied whole out of an egress ring.
+/// A frame in private memory: from a port, or copied whole out of an egress ring.
 pub(super) struct Private<'a> {
     frame: &'a [u8],
-    /// Flags of the record it gets in a runtime's ring.
+    /// Flags of its record in a runtime's ring.
     vouched: u8,
-    /// Its checksum is to be filled in before it leaves through a port.
+    /// Its checksum must be filled in before it leaves through a port.
     owed: bool,
     arrival: Option<Arrival>,
 }
 
 impl<'a> Private<'a> {
-    /// From a port: the wire may have damaged it.
+    /// Returns a frame from a port: the wire may have damaged it.
     pub(super) fn from_port(frame: &'a [u8], arrival: Arrival) -> Self {
         Self { frame, vouched: 0, owed: false, arrival: Some(arrival) }
     }
 
-    /// A copy of what a runtime put into its ring with these flags.
+    /// Returns a copy of a frame that a runtime put into its ring with these flags.
     pub(super) fn from_ring(frame: &'a [u8], flags: u8) -> Self {
         Self { frame, vouched: FLAG_CHECKSUM_OK, owed: flags & FLAG_CHECKSUM_OWED != 0, arrival: None }
     }

@@ -1,7 +1,8 @@
 //! eBPF programs and maps through bpf(2), without a library.
 //!
-//! Owns the layouts of the few requests that AF_XDP needs (linux/bpf.h, `union bpf_attr`). All are descriptors: programs,
-//! maps and attachments end with the process that made them, however it ends.
+//! Owns the layouts of the few requests that AF_XDP needs (linux/bpf.h, `union bpf_attr`). All
+//! results are descriptors: programs, maps and attachments end with the process that made them,
+//! however it ends.
 
 use core::ffi::{c_int, c_long};
 use rustix::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -18,13 +19,13 @@ const LINK_CREATE: c_int = 28;
 const MAP_TYPE_XSKMAP: u32 = 17;
 const PROG_TYPE_XDP: u32 = 6;
 const ATTACH_TYPE_XDP: u32 = 37;
-/// Bytes kept of what the kernel's verifier says about a program it refuses.
+/// Bytes kept of the verifier's log about a program it refuses.
 const LOG_BYTES: usize = 16 * 1024;
 
-/// Where on an interface's way in a program runs (linux/if_link.h, `XDP_FLAGS_*`).
+/// Where in an interface's receive path a program runs (linux/if_link.h, `XDP_FLAGS_*`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Hook {
-    /// After Linux has made its own packet of the frame; any driver.
+    /// After Linux has made its own packet of the frame; works with any driver.
     Generic = 1 << 1,
     /// In the driver.
     Driver = 1 << 2,
@@ -35,13 +36,14 @@ pub(crate) enum Hook {
 #[error("{errno}{}{log}", if log.is_empty() { "" } else { "; the verifier says: " })]
 pub(crate) struct LoadError {
     pub(crate) errno: Errno,
-    /// The end of the verifier's log, on one line; empty when it was not asked.
+    /// The end of the verifier's log, on one line; empty if the verifier did not run.
     pub(crate) log: String,
 }
 
 fn bpf<T>(command: c_int, attributes: &mut T) -> Result<c_long, Errno> {
-    // SAFETY: every caller passes the attributes of its command as a `repr(C)` structure without padding, with its size;
-    // pointers in it point to memory that outlives the call, with the length beside them.
+    // SAFETY: every caller passes the attributes of its command as a `repr(C)` structure without
+    // padding, with its size; pointers in it point to memory that outlives the call, with the
+    // length beside them.
     let result = unsafe {
         libc::syscall(libc::SYS_bpf, command, core::ptr::from_mut(attributes), size_of::<T>() as u32)
     };
@@ -49,14 +51,15 @@ fn bpf<T>(command: c_int, attributes: &mut T) -> Result<c_long, Errno> {
 }
 
 fn descriptor(number: c_long) -> OwnedFd {
-    // SAFETY: the kernel has just made this descriptor for us; nobody else knows its number.
+    // SAFETY: the kernel has just made this descriptor for us; no other code knows its number.
     unsafe { OwnedFd::from_raw_fd(number as c_int) }
 }
 
-/// A map from queue number to AF_XDP socket.
+/// Returns a map from queue number to AF_XDP socket.
 ///
 /// # Errors
-/// [`Errno::PERM`] without `CAP_BPF` or `CAP_SYS_ADMIN`; [`Errno::INVAL`] when this kernel has no AF_XDP.
+/// [`Errno::PERM`] without `CAP_BPF` or `CAP_SYS_ADMIN`; [`Errno::INVAL`] if this kernel has no
+/// AF_XDP.
 pub(crate) fn socket_map(queues: u32) -> Result<OwnedFd, Errno> {
     #[repr(C)]
     struct Attributes {
@@ -70,10 +73,10 @@ pub(crate) fn socket_map(queues: u32) -> Result<OwnedFd, Errno> {
     bpf(MAP_CREATE, &mut attributes).map(descriptor)
 }
 
-/// Enters `socket` as the receiver of queue `queue`.
+/// Enters `socket` into the map as the receiver of queue `queue`.
 ///
 /// # Errors
-/// What the kernel says: the socket is not bound, or the map is smaller.
+/// The kernel's error: the socket is not bound, or the map is smaller.
 pub(crate) fn set_socket(map: impl AsFd, queue: u32, socket: impl AsFd) -> Result<(), Errno> {
     #[repr(C)]
     struct Attributes {
@@ -97,7 +100,7 @@ pub(crate) fn set_socket(map: impl AsFd, queue: u32, socket: impl AsFd) -> Resul
 /// Loads an XDP program.
 ///
 /// # Errors
-/// [`LoadError`] with the verifier's words when it is the program that is wrong.
+/// [`LoadError`], with the end of the verifier's log if the program is wrong.
 pub(crate) fn load_xdp(code: &[u64]) -> Result<OwnedFd, LoadError> {
     #[repr(C)]
     struct Attributes {
@@ -122,18 +125,18 @@ pub(crate) fn load_xdp(code: &[u64]) -> Result<OwnedFd, LoadError> {
         };
         bpf(PROG_LOAD, &mut attributes).map(descriptor)
     };
-    // Without a log first: a good program must not fail because its log is long.
+    // The first attempt has no log: a valid program must not fail because its log is long.
     load(&mut log).or_else(|errno| {
         if matches!(errno, Errno::PERM | Errno::NOSYS) {
             return Err(LoadError { errno, log: String::new() });
         }
         log.resize(LOG_BYTES, 0);
-        load(&mut log).map_err(|errno| LoadError { errno, log: last_words(&log) })
+        load(&mut log).map_err(|errno| LoadError { errno, log: log_tail(&log) })
     })
 }
 
-/// The end of a NUL-terminated log, as one line.
-fn last_words(log: &[u8]) -> String {
+/// Returns the end of a NUL-terminated log, as one line.
+fn log_tail(log: &[u8]) -> String {
     let text = log.split(|&byte| byte == 0).next().unwrap_or_default();
     let text = String::from_utf8_lossy(text);
     let lines: Vec<&str> = text.lines().filter(|line| !line.is_empty()).collect();
@@ -143,7 +146,8 @@ fn last_words(log: &[u8]) -> String {
 /// Runs `program` on the frames that interface `index` receives, until the result is dropped.
 ///
 /// # Errors
-/// [`Errno::BUSY`] when another program is attached, [`Errno::OPNOTSUPP`] when the driver has no such hook.
+/// [`Errno::BUSY`] if another program is attached, [`Errno::OPNOTSUPP`] if the driver has no such
+/// hook.
 pub(crate) fn attach_xdp(program: impl AsFd, index: u32, hook: Hook) -> Result<OwnedFd, Errno> {
     #[repr(C)]
     struct Attributes {
@@ -161,10 +165,11 @@ pub(crate) fn attach_xdp(program: impl AsFd, index: u32, hook: Hook) -> Result<O
     bpf(LINK_CREATE, &mut attributes).map(descriptor)
 }
 
-/// Lets the kernel run a program once on `frame`, as if it came by queue 0 of the loopback interface; gives its verdict.
+/// Runs a program in the kernel once on `frame`, as if received on queue 0 of the loopback
+/// interface; returns its verdict.
 ///
 /// # Errors
-/// What the kernel says; [`Errno::PERM`] without the capability.
+/// The kernel's error; [`Errno::PERM`] without the capability.
 #[cfg(test)]
 pub(crate) fn test_run(program: impl AsFd, frame: &[u8]) -> Result<u32, Errno> {
     #[repr(C)]

@@ -1,4 +1,4 @@
-//! Network interfaces: what they are, and how they are configured (netdevice(7), packet(7)).
+//! Network interfaces: reading their properties and configuring them (netdevice(7), packet(7)).
 
 use core::ffi::{c_char, c_int, c_short, c_void};
 use rustix::fd::{AsRawFd, OwnedFd};
@@ -7,12 +7,12 @@ use rustix::net::{AddressFamily, Protocol, SocketFlags, SocketType, socket_with}
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::last_error;
-use crate::frame::Mac;
+use crate::frame::MacAddr;
 
-/// Longest interface name in bytes.
+/// Maximum length of an interface name in bytes.
 pub(crate) const MAX_NAME: usize = libc::IFNAMSIZ - 1;
 
-/// `ETHTOOL_GCHANNELS` (linux/ethtool.h): how many queues a device has.
+/// `ETHTOOL_GCHANNELS` (linux/ethtool.h): reads the number of queues of a device.
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
 
 /// A network interface by name.
@@ -23,7 +23,7 @@ pub(crate) struct Interface {
 
 impl Interface {
     /// # Errors
-    /// When the kernel has no descriptor left.
+    /// If the kernel has no descriptor left.
     pub(crate) fn new(name: &str) -> Result<Self, Errno> {
         let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
         Ok(Self { socket, name: name.to_owned() })
@@ -32,7 +32,7 @@ impl Interface {
     /// Sets address, prefix and MTU, and brings the interface up.
     ///
     /// # Errors
-    /// [`Errno::PERM`] without `CAP_NET_ADMIN`, or what else the kernel says.
+    /// [`Errno::PERM`] without `CAP_NET_ADMIN`, or another error of the kernel.
     pub(crate) fn configure(&self, ip: Ipv4Addr, prefix_len: u8, mtu: u16) -> Result<(), Errno> {
         let mut change = request(&self.name)?;
         change.ifr_ifru.ifru_addr = address(ip);
@@ -50,8 +50,8 @@ impl Interface {
     /// Adds an IPv6 address; one that is there already stays.
     ///
     /// # Errors
-    /// [`Errno::PERM`] without `CAP_NET_ADMIN`, [`Errno::AFNOSUPPORT`] or [`Errno::ACCESS`] where IPv6 is switched off, or
-    /// what else the kernel says.
+    /// [`Errno::PERM`] without `CAP_NET_ADMIN`, [`Errno::AFNOSUPPORT`] or [`Errno::ACCESS`] if IPv6
+    /// is disabled, or another error of the kernel.
     pub(crate) fn add_ip6(&self, ip: Ipv6Addr, prefix_len: u8) -> Result<(), Errno> {
         let socket = socket_with(AddressFamily::INET6, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
         let mut query = request(&self.name)?;
@@ -70,10 +70,10 @@ impl Interface {
         }
     }
 
-    /// Its number.
+    /// Returns the interface's index.
     ///
     /// # Errors
-    /// [`Errno::NODEV`] when there is no interface of this name in this network namespace.
+    /// [`Errno::NODEV`] if there is no interface of this name in this network namespace.
     pub(crate) fn index(&self) -> Result<u32, Errno> {
         let mut query = request(&self.name)?;
         ioctl(&self.socket, libc::SIOCGIFINDEX, &mut query)?;
@@ -81,22 +81,22 @@ impl Interface {
         Ok(unsafe { query.ifr_ifru.ifru_ifindex } as u32)
     }
 
-    /// Its MAC address.
+    /// Returns the interface's MAC address.
     ///
     /// # Errors
-    /// What the kernel says; [`Errno::NODEV`] when the interface is gone.
-    pub(crate) fn mac(&self) -> Result<Mac, Errno> {
+    /// The kernel's error; [`Errno::NODEV`] if the interface is gone.
+    pub(crate) fn mac(&self) -> Result<MacAddr, Errno> {
         let mut query = request(&self.name)?;
         ioctl(&self.socket, libc::SIOCGIFHWADDR, &mut query)?;
         // SAFETY: SIOCGIFHWADDR filled this member of the union; any bytes are a sockaddr.
         let bytes = unsafe { query.ifr_ifru.ifru_hwaddr }.sa_data;
-        Ok(Mac([0, 1, 2, 3, 4, 5].map(|i: usize| bytes[i] as u8)))
+        Ok(MacAddr([0, 1, 2, 3, 4, 5].map(|i: usize| bytes[i] as u8)))
     }
 
-    /// Longest IP packet it carries, in bytes.
+    /// Returns the maximum length of an IP packet on the interface, in bytes.
     ///
     /// # Errors
-    /// What the kernel says; [`Errno::NODEV`] when the interface is gone.
+    /// The kernel's error; [`Errno::NODEV`] if the interface is gone.
     pub(crate) fn mtu(&self) -> Result<u32, Errno> {
         let mut query = request(&self.name)?;
         ioctl(&self.socket, libc::SIOCGIFMTU, &mut query)?;
@@ -104,21 +104,22 @@ impl Interface {
         Ok(unsafe { query.ifr_ifru.ifru_mtu } as u32)
     }
 
-    /// Its IPv4 address, if Linux has given it one.
+    /// Returns the interface's IPv4 address, if Linux has given it one.
     pub(crate) fn ip(&self) -> Option<Ipv4Addr> {
         let mut query = request(&self.name).ok()?;
         ioctl(&self.socket, libc::SIOCGIFADDR, &mut query).ok()?;
-        // SAFETY: SIOCGIFADDR filled this member of the union with an AF_INET address; any bytes are a sockaddr.
+        // SAFETY: SIOCGIFADDR filled this member of the union with an AF_INET address; any bytes
+        // are a sockaddr.
         let bytes = unsafe { query.ifr_ifru.ifru_addr }.sa_data;
         Some(Ipv4Addr::from_octets([2, 3, 4, 5].map(|i: usize| bytes[i] as u8)))
     }
 
-    /// Whether it is up.
+    /// Returns whether the interface is up.
     pub(crate) fn is_up(&self) -> bool {
         self.flags().is_ok_and(|flags| flags & libc::IFF_UP as c_short != 0)
     }
 
-    /// How many queues bring it frames; 1 when its driver does not say.
+    /// Returns the number of receive queues; 1 if the driver does not report it.
     pub(crate) fn receive_queues(&self) -> u32 {
         /// `struct ethtool_channels` (linux/ethtool.h).
         #[repr(C)]
@@ -145,16 +146,16 @@ impl Interface {
         Ok(unsafe { query.ifr_ifru.ifru_flags })
     }
 
-    /// Whether somebody has brought it up and given it this address already.
+    /// Returns whether the interface is up and has this address already.
     pub(crate) fn is_configured(&self, ip: Ipv4Addr) -> bool {
         self.ip() == Some(ip) && self.is_up()
     }
 }
 
-/// Makes an interface hand up frames for every MAC address, until the result is dropped.
+/// Puts an interface into promiscuous mode until the result is dropped.
 ///
 /// # Errors
-/// [`Errno::PERM`] without `CAP_NET_RAW`, [`Errno::NODEV`] when there is no such interface.
+/// [`Errno::PERM`] without `CAP_NET_RAW`, [`Errno::NODEV`] if there is no such interface.
 pub(crate) fn promiscuous(index: u32) -> Result<OwnedFd, Errno> {
     // Protocol 0: the socket receives nothing.
     let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, None::<Protocol>)?;
@@ -177,7 +178,7 @@ pub(crate) fn promiscuous(index: u32) -> Result<OwnedFd, Errno> {
     if result == 0 { Ok(socket) } else { Err(last_error()) }
 }
 
-/// A request about the interface named `name`.
+/// Returns a request about the interface named `name`.
 pub(super) fn request(name: &str) -> Result<libc::ifreq, Errno> {
     if name.is_empty() || name.len() > MAX_NAME || name.contains(['/', '\0', ' ']) {
         return Err(Errno::INVAL);
@@ -190,7 +191,7 @@ pub(super) fn request(name: &str) -> Result<libc::ifreq, Errno> {
     Ok(request)
 }
 
-/// A socket address of family AF_INET: two bytes of port, then the address.
+/// Returns a socket address of family AF_INET: two bytes of port, then the address.
 fn address(ip: Ipv4Addr) -> libc::sockaddr {
     let mut data = [0 as c_char; 14];
     for (to, from) in data[2..6].iter_mut().zip(ip.octets()) {
@@ -200,8 +201,8 @@ fn address(ip: Ipv4Addr) -> libc::sockaddr {
 }
 
 pub(super) fn ioctl(fd: &OwnedFd, number: libc::Ioctl, request: &mut libc::ifreq) -> Result<(), Errno> {
-    // SAFETY: all requests of these modules take a pointer to an ifreq, which is valid for reading and writing; what
-    // SIOCETHTOOL's points to in turn outlives the call.
+    // SAFETY: all requests of these modules take a pointer to an ifreq, which is valid for reading
+    // and writing; what SIOCETHTOOL's points to in turn outlives the call.
     let result = unsafe { libc::ioctl(fd.as_raw_fd(), number, core::ptr::from_mut(request)) };
     if result == 0 { Ok(()) } else { Err(last_error()) }
 }
@@ -221,7 +222,8 @@ mod tests {
     #[test]
     fn the_loopback_interface_is_configured_and_others_are_not() {
         let lo = Interface::new("lo").unwrap();
-        // In a fresh network namespace it may be down; its flags can be read in any case.
+        // In a fresh network namespace the interface may be down; its flags can be read in any
+        // case.
         let up = lo.is_up();
         assert_eq!(lo.is_configured(Ipv4Addr::LOCALHOST), up);
         assert!(!lo.is_configured(Ipv4Addr::new(127, 9, 9, 9)));

@@ -7,15 +7,16 @@ use rustix::io::Errno;
 use super::interface::{ioctl, request};
 use super::last_error;
 
-/// Opens a queue of a TAP device by name, making the device if there is none; frames carry no packet information header.
-/// Non-blocking. With `several` it may be opened again for another queue; with `napi` Linux takes frames from it by its
-/// polled receive path; with `offload` it hands over long segments, and each frame has a `virtio_net_hdr` of 10 bytes before
-/// it in both directions.
+/// Opens a queue of a TAP device by name, making the device if there is none; frames carry no
+/// packet information header. Non-blocking. With `several` it may be opened again for another
+/// queue; with `napi` Linux takes frames from it through its polled receive path; with `offload`
+/// Linux passes long segments, and each frame is preceded by a `virtio_net_hdr` of 10 bytes in both
+/// directions.
 ///
 /// # Errors
-/// [`Errno::PERM`] without `CAP_NET_ADMIN` (unless the device exists and belongs to this user), [`Errno::NOENT`] without the
-/// tun driver, [`Errno::BUSY`] when another program has it, [`Errno::INVAL`] for an impossible name or a device of another
-/// kind.
+/// [`Errno::PERM`] without `CAP_NET_ADMIN` (unless the device exists and belongs to this user),
+/// [`Errno::NOENT`] without the tun driver, [`Errno::BUSY`] when another program has it,
+/// [`Errno::INVAL`] for an impossible name or a device of another kind.
 pub(crate) fn open_tap(name: &str, several: bool, napi: bool, offload: bool) -> Result<OwnedFd, Errno> {
     let fd = open("/dev/net/tun", OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?;
     let mut request = request(name)?;
@@ -35,7 +36,7 @@ pub(crate) fn open_tap(name: &str, several: bool, napi: bool, offload: bool) -> 
     Ok(fd)
 }
 
-/// Says what Linux need not do before it hands frames over.
+/// Sets which work Linux may leave undone in the frames it passes.
 fn set_offload(fd: &OwnedFd, what: u32) -> Result<(), Errno> {
     // SAFETY: the request takes a number and touches no memory of ours.
     let result = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETOFFLOAD, libc::c_ulong::from(what)) };

@@ -1,7 +1,9 @@
-//! AF_XDP sockets: memory shared with the kernel, four rings, and who owns which frame (the kernel's af_xdp.rst).
+//! AF_XDP sockets: memory shared with the kernel, four rings, and the ownership of each chunk (the
+//! kernel's af_xdp.rst).
 //!
-//! Owns [`Queue`], one socket on one queue of an interface. Its frame memory is cut into chunks that belong either to
-//! receiving or to sending, for ever; each chunk is at every moment owned by the kernel or by us:
+//! Owns [`Queue`], one socket on one queue of an interface. Its frame memory is cut into chunks,
+//! each permanently for receiving or for sending; at every moment a chunk is owned by the kernel or
+//! by us:
 //!
 //! | ring | written by | entry means |
 //! |---|---|---|
@@ -10,11 +12,12 @@
 //! | send | us | this send chunk is the kernel's and holds a frame |
 //! | completion | kernel | this send chunk is ours again |
 //!
-//! Per ring the producer's and the consumer's position have one writer each; the writer stores with Release after it is done
-//! with the entries, the reader loads with Acquire before it looks at them; the partner of each access is in the kernel
-//! (`smp_store_release`, `smp_load_acquire` in net/xdp/xsk_queue.h). What the kernel writes is trusted not to be hostile, but
-//! nothing is reached through it unchecked: a descriptor outside the receive chunks is counted and skipped, and a position
-//! that is ahead by more than a ring counts as a full ring.
+//! In each ring the producer's and the consumer's position have one writer each; the writer stores
+//! with Release after it is done with the entries, the reader loads with Acquire before it reads
+//! them; the partner of each access is in the kernel (`smp_store_release`, `smp_load_acquire` in
+//! net/xdp/xsk_queue.h). The kernel is trusted not to be hostile, but its entries are checked
+//! before use: a descriptor outside the receive chunks is counted and skipped, and a position that
+//! is ahead by more than a ring counts as a full ring.
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -29,9 +32,10 @@ use super::last_error;
 
 /// Entries of each ring, and chunks of each direction, so that no ring can overflow.
 pub(crate) const RING: u32 = 2048;
-/// Bytes at the start of a receive chunk that the kernel keeps for itself (`XDP_PACKET_HEADROOM`).
+/// Bytes at the start of a receive chunk that the kernel reserves (`XDP_PACKET_HEADROOM`).
 pub(crate) const HEADROOM: u32 = 256;
-/// Most system calls per flush. In copy mode one sends 32 frames (`TX_BATCH_SIZE` in net/xdp/xsk.c).
+/// Maximum number of system calls per flush. In copy mode one call sends 32 frames (`TX_BATCH_SIZE`
+/// in net/xdp/xsk.c).
 const KICKS: usize = 8;
 
 /// Why a queue could not be opened, by step.
@@ -47,7 +51,7 @@ pub(crate) enum OpenError {
     Rings(#[source] Errno),
 }
 
-/// Counters of the kernel's, for one socket.
+/// The kernel's counters of one socket.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct KernelCounters {
     pub(crate) rx_dropped: u64,
@@ -66,11 +70,12 @@ struct Ring<T> {
     consumer: *const AtomicU32,
     flags: *const AtomicU32,
     entries: *mut T,
-    /// Our own position: of the next entry to write or to read.
+    /// Our own position: the next entry to write or to read.
     position: u32,
 }
 
-// SAFETY: the pointers lead into a mapping that the ring owns; whoever has the ring may use it from any one thread.
+// SAFETY: the pointers lead into a mapping that the ring owns; the owner of the ring uses it from
+// one thread at a time.
 unsafe impl<T: Send> Send for Ring<T> {}
 
 impl<T: Copy> Ring<T> {
@@ -92,8 +97,8 @@ impl<T: Copy> Ring<T> {
     }
 
     fn word(pointer: &*const AtomicU32) -> &AtomicU32 {
-        // SAFETY: the kernel gave this offset for the mapping, which lives as long as the ring; the word is only ever reached
-        // atomically, by us and by the kernel.
+        // SAFETY: the kernel gave this offset for the mapping, which lives as long as the ring; the
+        // word is only ever reached atomically, by us and by the kernel.
         unsafe { &**pointer }
     }
 
@@ -101,14 +106,14 @@ impl<T: Copy> Ring<T> {
         self.entries.wrapping_add((self.position & (RING - 1)) as usize)
     }
 
-    /// Entries that the kernel has written and we have not read.
+    /// Returns the number of entries that the kernel has written and we have not read.
     #[inline(always)]
     fn readable(&self) -> u32 {
         // Acquire: see the module documentation.
         Self::word(&self.producer).load(Ordering::Acquire).wrapping_sub(self.position).min(RING)
     }
 
-    /// Reads the next entry. Call only while [`readable`](Self::readable).
+    /// Reads the next entry. Call only while [`readable`](Self::readable) is above 0.
     #[inline(always)]
     fn read(&mut self) -> T {
         // SAFETY: the index is masked, so it is inside the mapping; T is made of integers.
@@ -117,7 +122,7 @@ impl<T: Copy> Ring<T> {
         entry
     }
 
-    /// Gives the entries read back to the kernel.
+    /// Returns the entries read to the kernel.
     #[inline(always)]
     fn release(&self) {
         // Release: see the module documentation.
@@ -132,7 +137,7 @@ impl<T: Copy> Ring<T> {
         self.position = self.position.wrapping_add(1);
     }
 
-    /// Shows the entries written to the kernel.
+    /// Makes the written entries visible to the kernel.
     #[inline(always)]
     fn publish(&self) {
         // Release: see the module documentation.
@@ -141,19 +146,21 @@ impl<T: Copy> Ring<T> {
 
     #[inline(always)]
     fn needs_wakeup(&self) -> bool {
-        // Relaxed: the kernel sets it when it goes to sleep for want of entries, and looks at the ring once more after.
+        // Relaxed: the kernel sets the flag before it sleeps for lack of entries, and then reads
+        // the ring once more.
         Self::word(&self.flags).load(Ordering::Relaxed) & libc::XDP_RING_NEED_WAKEUP != 0
     }
 }
 
 impl<T> Drop for Ring<T> {
     fn drop(&mut self) {
-        // SAFETY: base and len are those of the mapping made in `map`; nothing points into it after this.
+        // SAFETY: base and len are those of the mapping made in `map`; nothing points into it after
+        // this.
         let _ = unsafe { munmap(self.base, self.len) };
     }
 }
 
-/// One socket on one queue. The order of the fields is that of the end: rings, memory, socket.
+/// One socket on one queue. Fields are dropped in their order: rings, memory, socket.
 pub(crate) struct Queue {
     receive: Ring<libc::xdp_desc>,
     send: Ring<libc::xdp_desc>,
@@ -163,19 +170,20 @@ pub(crate) struct Queue {
     chunk: u32,
     /// Send chunks that are ours.
     free: Vec<u64>,
-    /// Frames were put on the send ring that the kernel has not taken, as far as we know.
+    /// The send ring holds frames that the kernel may not have taken yet.
     pending: bool,
-    /// Descriptors of the kernel's that made no sense.
-    pub(crate) senseless: u64,
-    /// Held by nobody else but readers of the kernel's counters, weakly.
+    /// Invalid descriptors in the kernel's rings.
+    pub(crate) invalid: u64,
+    /// The only strong reference; readers of the kernel's counters hold weak ones.
     socket: Arc<OwnedFd>,
 }
 
 impl Queue {
-    /// A socket with frame memory of `chunk` bytes a frame, a power of two from 2048 to the page size, not yet bound.
+    /// Returns a socket, not yet bound, with frame memory of `chunk` bytes a frame, a power of two
+    /// from 2048 to the page size.
     ///
     /// # Errors
-    /// [`OpenError`] by step.
+    /// [`OpenError`] names the step that failed.
     pub(crate) fn open(chunk: u32) -> Result<Self, OpenError> {
         let socket = socket_with(
             AddressFamily::from_raw(libc::AF_XDP as u16),
@@ -211,7 +219,7 @@ impl Queue {
             chunk,
             free: (u64::from(RING)..2 * u64::from(RING)).map(|i| i * u64::from(chunk)).collect(),
             pending: false,
-            senseless: 0,
+            invalid: 0,
             socket: Arc::new(socket),
         };
         (0..u64::from(RING)).for_each(|i| queue.fill.write(i * u64::from(chunk)));
@@ -219,12 +227,12 @@ impl Queue {
         Ok(queue)
     }
 
-    /// Binds the socket to queue `number` of interface `index`; `flags` are `XDP_*` of linux/if_xdp.h. May be tried again
-    /// after an error.
+    /// Binds the socket to queue `number` of interface `index`; `flags` are `XDP_*` of
+    /// linux/if_xdp.h. May be retried after an error.
     ///
     /// # Errors
-    /// [`Errno::BUSY`] while another socket has the queue or its end is not complete, [`Errno::OPNOTSUPP`] when the driver
-    /// cannot do what the flags ask.
+    /// [`Errno::BUSY`] while another socket has the queue or is being taken down,
+    /// [`Errno::OPNOTSUPP`] if the driver does not support what the flags ask.
     pub(crate) fn bind(&self, index: u32, number: u32, flags: u16) -> Result<(), Errno> {
         let address = libc::sockaddr_xdp {
             sxdp_family: libc::AF_XDP as u16,
@@ -244,7 +252,7 @@ impl Queue {
         if result == 0 { Ok(()) } else { Err(last_error()) }
     }
 
-    /// Whether the driver reads and writes our memory itself.
+    /// Returns whether the driver reads and writes our memory directly.
     pub(crate) fn is_zero_copy(&self) -> bool {
         let mut options = libc::xdp_options { flags: 0 };
         get(&self.socket, libc::XDP_OPTIONS, &mut options).is_ok()
@@ -255,18 +263,20 @@ impl Queue {
         &self.socket
     }
 
-    /// Hands up to `budget` received frames to `take` and their chunks back to the kernel. Returns how many.
+    /// Passes up to `budget` received frames to `take` and returns their chunks to the kernel.
+    /// Returns how many.
     #[inline]
     pub(crate) fn receive(&mut self, budget: usize, mut take: impl FnMut(&mut [u8])) -> usize {
         let count = self.receive.readable().min(budget as u32);
         for _ in 0..count {
             let descriptor = self.receive.read();
             let Some((chunk, start)) = self.locate(&descriptor) else {
-                self.senseless += 1;
+                self.invalid += 1;
                 continue;
             };
-            // SAFETY: `locate` checked that the range lies in one receive chunk, which is ours until it is put on the fill ring
-            // below; `&mut self` keeps everybody else of this process away.
+            // SAFETY: `locate` checked that the range lies in one receive chunk, which is ours
+            // until it is put on the fill ring below; `&mut self` keeps all other code of this
+            // process away.
             take(unsafe {
                 core::slice::from_raw_parts_mut(self.memory.base().add(start), descriptor.len as usize)
             });
@@ -279,7 +289,8 @@ impl Queue {
         count as usize
     }
 
-    /// The chunk that a received frame lies in, and where it begins; `None` when it does not lie in one receive chunk.
+    /// Returns the chunk of a received frame and the frame's offset; `None` if the frame is not
+    /// inside one receive chunk.
     #[inline(always)]
     fn locate(&self, descriptor: &libc::xdp_desc) -> Option<(u64, usize)> {
         let chunk = descriptor.addr & !u64::from(self.chunk - 1);
@@ -288,8 +299,8 @@ impl Queue {
         sound.then_some((chunk, descriptor.addr as usize))
     }
 
-    /// Puts a frame on the send ring; false when it is too long or all send chunks are the kernel's. Not sent before
-    /// [`flush`](Self::flush).
+    /// Puts a frame on the send ring; returns false if it is too long or the kernel owns all send
+    /// chunks. The frame is not sent before [`flush`](Self::flush).
     #[inline]
     pub(crate) fn send(&mut self, frame: &[u8]) -> bool {
         if frame.len() > self.chunk as usize {
@@ -299,8 +310,9 @@ impl Queue {
             self.reclaim();
         }
         let Some(addr) = self.free.pop() else { return false };
-        // SAFETY: a chunk on `free` is ours and inside the memory, and the frame fits a chunk; a frame of a caller's cannot
-        // overlap memory that only this queue hands out, and only mutably borrowed.
+        // SAFETY: a chunk on `free` is ours and inside the memory, and the frame fits a chunk; a
+        // frame of a caller's cannot overlap memory that only this queue hands out, and only
+        // mutably borrowed.
         unsafe {
             let to = self.memory.base().add(addr as usize);
             core::ptr::copy_nonoverlapping(frame.as_ptr(), to, frame.len());
@@ -310,7 +322,7 @@ impl Queue {
         true
     }
 
-    /// Takes back what the kernel has sent.
+    /// Takes back the chunks of sent frames.
     fn reclaim(&mut self) {
         let sending = u64::from(RING) * u64::from(self.chunk)..2 * u64::from(RING) * u64::from(self.chunk);
         for _ in 0..self.completion.readable() {
@@ -318,25 +330,26 @@ impl Queue {
             if sending.contains(&chunk) && self.free.len() < RING as usize {
                 self.free.push(chunk);
             } else {
-                self.senseless += 1;
+                self.invalid += 1;
             }
         }
         self.completion.release();
     }
 
-    /// Tells the kernel what was put on the send ring.
+    /// Makes the kernel send what was put on the send ring.
     pub(crate) fn flush(&mut self) {
         self.send.publish();
         self.pending = self.send.needs_wakeup() && !self.kick();
         self.reclaim();
     }
 
-    /// Whether frames were put on the send ring since the last flush, or the kernel would not take them then.
+    /// Returns whether frames were put on the send ring since the last flush, or the last flush
+    /// left some.
     pub(crate) fn has_unsent(&self) -> bool {
         self.pending
     }
 
-    /// Has the kernel send; true when nothing is left to be sent.
+    /// Makes the kernel send; returns true if nothing is left to send.
     fn kick(&self) -> bool {
         for _ in 0..KICKS {
             // SAFETY: no buffer and no address; the call touches no memory of ours.
@@ -351,10 +364,11 @@ impl Queue {
                 )
             };
             match if sent >= 0 { Ok(()) } else { Err(last_error()) } {
-                // Again: a batch was sent and more is there.
+                // A batch was sent and the ring holds more.
                 Err(Errno::AGAIN) => {}
                 Ok(()) => return true,
-                // Busy, no buffers: the device's queue is full. Others: the interface is down; it may come back.
+                // Busy, no buffers: the device's queue is full. Other errors: the interface is
+                // down, and may come back up.
                 Err(_) => return false,
             }
         }
@@ -380,10 +394,10 @@ impl Queue {
     }
 }
 
-/// What the kernel counted for a socket.
+/// Returns the kernel's counters of a socket.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub(crate) fn counters(socket: impl AsFd) -> Result<KernelCounters, Errno> {
     // SAFETY: an all-zero xdp_statistics is a valid one: integers.
     let mut statistics: libc::xdp_statistics = unsafe { core::mem::zeroed() };
@@ -408,7 +422,8 @@ fn set<T>(socket: &OwnedFd, option: c_int, value: &T) -> Result<(), Errno> {
 fn get<T>(socket: impl AsFd, option: c_int, value: &mut T) -> Result<(), Errno> {
     let mut len = size_of::<T>() as libc::socklen_t;
     let pointer = core::ptr::from_mut(value).cast();
-    // SAFETY: all callers pass the option's own structure, zeroed, with its size; the kernel writes at most that.
+    // SAFETY: all callers pass the option's own structure, zeroed, with its size; the kernel writes
+    // at most that.
     let result =
         unsafe { libc::getsockopt(socket.as_fd().as_raw_fd(), libc::SOL_XDP, option, pointer, &raw mut len) };
     if result == 0 { Ok(()) } else { Err(last_error()) }
@@ -447,7 +462,7 @@ mod tests {
         assert!(!queue.send(&[0; 2049]));
         let taken = (0..RING + 5).filter(|_| queue.send(&[0; 60])).count();
         assert_eq!(taken, RING as usize);
-        // Not bound: nothing is sent and nothing comes back.
+        // Not bound: nothing is sent and no chunk returns.
         queue.flush();
         assert!(!queue.send(&[0; 60]));
     }

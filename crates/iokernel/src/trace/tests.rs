@@ -1,4 +1,4 @@
-use core::sync::atomic::Ordering;
+use rustix::fd::OwnedFd;
 use std::net::Ipv4Addr;
 use tailwater_sched::RuntimeId;
 use tailwater_shm::Clock;
@@ -10,8 +10,8 @@ use tailwater_shm::ring::{Consumer, FrameBuffer};
 use tailwater_shm::trace::{CoreStep, Event, FLAG_TRACED, Step, Who};
 
 use super::Tracer;
-use crate::fixture::World;
-use crate::frame::Mac;
+use crate::fixture::{INGRESS_TAIL, Sandbox, TRACE_HEAD, scribble};
+use crate::frame::MacAddr;
 use crate::port::memory::{MemoryPeer, pair};
 use crate::port::{Attachment, Port};
 use crate::switch::check::tests::{arp, udp};
@@ -27,15 +27,15 @@ fn ip(id: u32) -> Ipv4Addr {
 struct Reader {
     ring: Consumer,
     buffer: FrameBuffer,
-    region: Region,
+    file: OwnedFd,
 }
 
 impl Reader {
     fn events(&mut self) -> Vec<Event> {
         let mut events = Vec::new();
         while let Some(record) = self.ring.peek().unwrap() {
-            events.push(Event::decode(self.ring.copy_frame(&record, &mut self.buffer)).unwrap());
-            self.ring.advance(&record);
+            events.push(Event::decode(record.copy_frame(&mut self.buffer)).unwrap());
+            record.advance();
         }
         self.ring.publish();
         events
@@ -46,27 +46,28 @@ fn request(every: u32) -> TraceRequest {
     TraceRequest { every, runtime: None, ring_bytes: 1 << 15 }
 }
 
-/// A service that runs, a station at a port, and a trace of one frame of `every`.
-fn traced(request: &TraceRequest) -> (World, MemoryPeer, Reader) {
-    let attachment = Attachment::Station { mac: Mac::derived(STATION), ip: Some(STATION) };
+/// Returns a service that runs, a station at a port, and a trace of one frame of `every`.
+fn traced(request: &TraceRequest) -> (Sandbox, MemoryPeer, Reader) {
+    let attachment = Attachment::Station { mac: MacAddr::derived(STATION), ip: Some(STATION) };
     let (port, station) = pair("station", attachment).unwrap();
-    let mut world = World::new(2, vec![Box::new(port) as Box<dyn Port>]);
-    world.add(0, 1, 1, LatencyCritical);
-    world.peer(0).queue(0, 1);
-    world.settle();
+    let mut sandbox = Sandbox::new(2, vec![Box::new(port) as Box<dyn Port>]);
+    sandbox.add(0, 1, 1, LatencyCritical);
+    sandbox.peer(0).queue(0, 1);
+    sandbox.settle();
     let (tracer, file) = Tracer::new(7, request, &Clock::from_hz(1_000_000_000)).unwrap();
-    let region = Region::attach(Mapping::new(&file, "trace").unwrap()).unwrap();
-    let now = world.now;
-    world.alloc.begin_trace(tracer, now);
-    let reader = Reader { ring: Consumer::new(region.ingress(0)), buffer: FrameBuffer::new(), region };
-    (world, station, reader)
+    let (_, ends) = Region::attach(Mapping::new(&file, "trace").unwrap()).unwrap();
+    let now = sandbox.now;
+    sandbox.alloc.begin_trace(&mut sandbox.world, tracer, now);
+    let ring = ends.into_iter().next().unwrap().ingress;
+    let reader = Reader { ring, buffer: FrameBuffer::new(), file };
+    (sandbox, station, reader)
 }
 
 fn send(station: &MemoryPeer, port: u16) {
     assert!(station.send(&udp(STATION, ip(0), (port, 7), 60)));
 }
 
-/// Numbers of the frames that were put into a ring.
+/// Returns the numbers of the frames that were put into a ring.
 fn put(events: &[Event]) -> Vec<u32> {
     let number = |event: &Event| match event {
         Event::InRing { id, .. } => Some(*id),
@@ -77,26 +78,26 @@ fn put(events: &[Event]) -> Vec<u32> {
 
 #[test]
 fn one_frame_of_so_many_is_chosen_and_carries_its_number_there_and_back() {
-    let (mut world, station, mut reader) = traced(&request(4));
+    let (mut sandbox, station, mut reader) = traced(&request(4));
     for port in 0..12 {
         send(&station, port);
     }
-    world.pass(100);
-    let (mut numbers, peer) = (Vec::new(), world.peer(0));
+    sandbox.pass(100);
+    let (mut numbers, peer) = (Vec::new(), sandbox.peer(0));
     let own = &mut peer.kthreads[0];
     for _ in 0..12 {
         let record = own.ingress.peek().unwrap().unwrap();
-        if record.flags & FLAG_TRACED != 0 {
-            numbers.push(record.hash);
+        if record.flags() & FLAG_TRACED != 0 {
+            numbers.push(record.hash());
         }
-        own.ingress.advance(&record);
+        record.advance();
     }
     assert_eq!(numbers, [1, 2, 3]);
     let frame = udp(ip(0), STATION, (7, 3), 60);
     let mut slot = own.egress.reserve(frame.len()).unwrap();
     slot.write(0, &frame);
     slot.commit(2, FLAG_TRACED, 0);
-    world.pass(100);
+    sandbox.pass(100);
     assert_eq!(station.receive().as_deref(), Some(&frame[..]));
     let events = reader.events();
     assert_eq!(put(&events), [1, 2, 3]);
@@ -110,95 +111,94 @@ fn one_frame_of_so_many_is_chosen_and_carries_its_number_there_and_back() {
 
 #[test]
 fn frames_without_data_do_not_count_for_the_choice() {
-    let (mut world, station, mut reader) = traced(&request(2));
+    let (mut sandbox, station, mut reader) = traced(&request(2));
     reader.events();
     for port in 0..8 {
         assert!(station.send(&udp(STATION, ip(0), (port, 7), 42)), "no data");
         send(&station, port);
     }
-    world.pass(100);
+    sandbox.pass(100);
     assert_eq!(put(&reader.events()), [1, 2, 3, 4]);
 }
 
 #[test]
 fn a_look_reads_a_bounded_number_of_steps_and_only_of_the_program_that_is_traced() {
-    let (mut world, _station, mut reader) = traced(&request(1));
-    world.add(1, 8, 0, BestEffort);
-    let writers: Vec<_> = (0..8).map(|k| world.peer(1).region.trace_writer(k)).collect();
-    for id in 0..100 {
-        writers.iter().for_each(|writer| writer.write(id, Step::Received, 99));
-    }
-    let own = world.peer(0).region.trace_writer(0);
-    own.write(7, Step::Received, 99);
+    let (mut sandbox, _station, mut reader) = traced(&request(1));
+    sandbox.add(1, 8, 0, BestEffort);
+    let write_all = |sandbox: &mut Sandbox| {
+        for id in 0..100 {
+            sandbox.peer(1).kthreads.iter().for_each(|own| own.steps.write(id, Step::Received, 99));
+        }
+    };
+    write_all(&mut sandbox);
+    sandbox.peer(0).kthreads[0].steps.write(7, Step::Received, 99);
     reader.events();
-    let alleged = |events: &[Event], runtime: u32| {
-        let of = |event: &&Event| matches!(event, Event::Alleged { who, .. } if who.runtime == runtime);
+    let claimed = |events: &[Event], runtime: u32| {
+        let of = |event: &&Event| matches!(event, Event::Claimed { who, .. } if who.runtime == runtime);
         events.iter().filter(of).count()
     };
     let (mut others, mut looks) = (0, 0);
     while others < 800 {
-        world.alloc.collect_trace();
+        sandbox.world.collect_trace();
         let events = reader.events();
         assert!(events.len() <= 64, "{} events of one look", events.len());
-        others += alleged(&events, 1);
+        others += claimed(&events, 1);
         looks += 1;
         assert!(looks < 100, "{others} of 800 steps in {looks} looks");
     }
-    // Whoever writes without end does not keep others from being read.
-    own.write(8, Step::Received, 99);
+    // A kthread that writes without end does not keep others from being read.
+    sandbox.peer(0).kthreads[0].steps.write(8, Step::Received, 99);
     let mut seen = 0;
     for _ in 0..8 {
-        for id in 0..100 {
-            writers.iter().for_each(|writer| writer.write(id, Step::Received, 99));
-        }
-        world.alloc.collect_trace();
-        seen += alleged(&reader.events(), 0);
+        write_all(&mut sandbox);
+        sandbox.world.collect_trace();
+        seen += claimed(&reader.events(), 0);
     }
     assert_eq!(seen, 1);
 
     let named = TraceRequest { runtime: Some("r1".to_owned()), ..request(1) };
-    let (mut world, _station, mut reader) = traced(&named);
-    world.add(1, 1, 0, BestEffort);
-    world.alloc.trace.handle_attached("r1", RuntimeId(1));
-    world.peer(0).region.trace_writer(0).write(7, Step::Received, 99);
-    world.peer(1).region.trace_writer(0).write(8, Step::Received, 99);
-    world.alloc.collect_trace();
+    let (mut sandbox, _station, mut reader) = traced(&named);
+    sandbox.add(1, 1, 0, BestEffort);
+    sandbox.world.trace.handle_attached("r1", RuntimeId(1));
+    sandbox.peer(0).kthreads[0].steps.write(7, Step::Received, 99);
+    sandbox.peer(1).kthreads[0].steps.write(8, Step::Received, 99);
+    sandbox.world.collect_trace();
     let events = reader.events();
-    assert_eq!((alleged(&events, 0), alleged(&events, 1)), (0, 1));
+    assert_eq!((claimed(&events, 0), claimed(&events, 1)), (0, 1));
 }
 
 #[test]
 fn frames_without_data_and_of_other_programs_are_not_chosen() {
-    let (mut world, station, mut reader) =
+    let (mut sandbox, station, mut reader) =
         traced(&TraceRequest { runtime: Some("r1".to_owned()), ..request(1) });
     send(&station, 1);
-    world.pass(100);
+    sandbox.pass(100);
     assert!(put(&reader.events()).is_empty());
-    world.add(1, 1, 0, BestEffort);
-    world.alloc.trace.handle_attached("r1", RuntimeId(1));
+    sandbox.add(1, 1, 0, BestEffort);
+    sandbox.world.trace.handle_attached("r1", RuntimeId(1));
     assert!(station.send(&arp(STATION, ip(1))));
     assert!(station.send(&udp(STATION, ip(1), (1, 7), 42)), "no data");
     assert!(station.send(&udp(STATION, ip(1), (1, 7), 60)));
     send(&station, 1);
-    world.pass(100);
+    sandbox.pass(100);
     assert_eq!(put(&reader.events()), [1]);
-    world.alloc.trace.handle_detached(RuntimeId(1));
+    sandbox.world.trace.handle_detached(RuntimeId(1));
     assert!(station.send(&udp(STATION, ip(1), (1, 7), 60)));
-    world.pass(100);
+    sandbox.pass(100);
     assert!(put(&reader.events()).is_empty());
 }
 
 #[test]
 fn hand_offs_are_told_in_the_order_in_which_they_happen() {
-    let (mut world, station, mut reader) = traced(&request(1));
+    let (mut sandbox, station, mut reader) = traced(&request(1));
     reader.events();
-    world.peer(0).queue(0, 0);
-    world.peer(0).park(0);
-    world.pass(100);
+    sandbox.peer(0).queue(0, 0);
+    sandbox.peer(0).park(0);
+    sandbox.pass(100);
     send(&station, 1);
-    world.pass(100);
-    world.obey();
-    world.pass(100);
+    sandbox.pass(100);
+    sandbox.obey();
+    sandbox.pass(100);
     let step = |event: &Event| match event {
         Event::Core { step, who: SERVICE, .. } => Some(*step),
         _ => None,
@@ -209,58 +209,57 @@ fn hand_offs_are_told_in_the_order_in_which_they_happen() {
 
 #[test]
 fn what_kthreads_write_is_passed_on_with_their_true_names_and_losses_are_counted() {
-    let (mut world, _station, mut reader) = traced(&request(1));
+    let (mut sandbox, _station, mut reader) = traced(&request(1));
     reader.events();
-    let writer = world.peer(0).region.trace_writer(0);
-    writer.write(5, Step::Received, 99);
-    world.alloc.collect_trace();
+    sandbox.peer(0).kthreads[0].steps.write(5, Step::Received, 99);
+    sandbox.world.collect_trace();
     let events = reader.events();
-    let [Event::Alleged { who: SERVICE, written }] = events[..] else { panic!("{events:?}") };
+    let [Event::Claimed { who: SERVICE, written }] = events[..] else { panic!("{events:?}") };
     assert_eq!((written.id, written.at), (5, 99));
     for id in 0..1000 {
-        writer.write(id, Step::Received, 99);
+        sandbox.peer(0).kthreads[0].steps.write(id, Step::Received, 99);
     }
     for _ in 0..10 {
-        world.alloc.collect_trace();
+        sandbox.world.collect_trace();
     }
     let events = reader.events();
     assert!(matches!(events[0], Event::Lost { who: SERVICE, steps: 872 }), "{:?}", events[0]);
     assert_eq!(events.len(), 129);
     // Garbage in the words of the buffer costs nothing but itself.
     for word in [u64::MAX, 0, 1 << 63, 17] {
-        world.peer(0).region.kthread(0).trace_head.0.store(word, Ordering::Relaxed);
-        world.alloc.collect_trace();
+        sandbox.peer(0).scribble(TRACE_HEAD, word);
+        sandbox.world.collect_trace();
     }
-    world.check();
+    sandbox.check();
 }
 
 #[test]
 fn a_slow_tracer_loses_events_and_a_lying_one_its_trace() {
-    let (mut world, station, mut reader) = traced(&request(1));
+    let (mut sandbox, station, mut reader) = traced(&request(1));
     for _ in 0..40 {
         for port in 0..30 {
             send(&station, port);
         }
-        world.pass(100);
-        while world.peer(0).receive(0).is_some() {}
+        sandbox.pass(100);
+        while sandbox.peer(0).receive(0).is_some() {}
     }
-    let trace = world.alloc.trace.end(7).expect("it goes on");
+    let trace = sandbox.world.trace.end(7).expect("it goes on");
     assert_eq!(trace.stats.sampled.get(), 1200);
     assert!(trace.stats.dropped.get() > 1000, "{}", trace.stats.dropped.get());
     assert_eq!(reader.events().len() as u64, trace.stats.events.get());
-    assert!(!world.alloc.trace.is_on());
+    assert!(!sandbox.world.trace.is_on());
 
-    let (mut world, station, reader) = traced(&request(1));
-    reader.region.kthread(0).ingress_tail.0.store(u64::MAX / 2, Ordering::Relaxed);
+    let (mut sandbox, station, reader) = traced(&request(1));
+    scribble(&reader.file, INGRESS_TAIL, u64::MAX / 2);
     for _ in 0..40 {
         for port in 0..30 {
             send(&station, port);
         }
-        world.pass(100);
-        while world.peer(0).receive(0).is_some() {}
+        sandbox.pass(100);
+        while sandbox.peer(0).receive(0).is_some() {}
     }
-    assert_eq!(world.alloc.trace.take_broken().map(|tracer| tracer.id), Some(7));
-    assert!(!world.alloc.trace.is_on());
+    assert_eq!(sandbox.world.trace.take_broken().map(|tracer| tracer.id), Some(7));
+    assert!(!sandbox.world.trace.is_on());
 }
 
 #[test]

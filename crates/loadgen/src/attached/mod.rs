@@ -1,11 +1,14 @@
-//! The generator over Tailwater's own sockets: user threads of a runtime, attached to an IOKernel like any other program.
+//! The generator over Tailwater's own sockets: user threads of a runtime, attached to an IOKernel
+//! like any other program.
 //!
-//! Owns the runtime that the generator runs in ([`Attached`]), and the wait between two requests. `udp` and `tcp` are the transports: one user
-//! thread sends what is due and sleeps until the next request is, one for each flow or connection waits for answers. What is
-//! measured is what a program on Tailwater sees, its own wake-ups included. The engine is shared under a lock that is never held over a wait.
+//! Owns the runtime that the generator runs in ([`Attached`]), and the wait between two requests.
+//! `udp` and `tcp` are the transports: one user thread sends due requests and sleeps until the next
+//! one, and one thread per flow or connection waits for answers. The measurement includes what a
+//! program on Tailwater experiences, its own wake-ups too. The engine is shared under a lock that
+//! is never held during a wait.
 //!
-//! Nobody spins: on a core that the generator shares with the service, that would be measured instead. Late requests are
-//! those for which no core was lent in time.
+//! No thread spins: on a core shared with the service, the spinning would be measured instead. A
+//! request is late if no core was lent in time.
 
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
@@ -25,14 +28,14 @@ mod tcp;
 mod tests;
 mod udp;
 
-/// Most requests sent before the lock is let go.
+/// Maximum number of requests sent before the lock is released.
 const SEND_BATCH: usize = 16;
 
-/// How long a reader waits before it looks whether the run is over, and the sender at most.
+/// Longest wait of a reader, and of the sender, before it checks whether the run is over.
 const GLANCE: Duration = Duration::from_millis(20);
 
-/// Write timeout of all sockets: shorter than any wait, so that a request for which there is no room is not waited for. Reads
-/// do wait, and whether a socket blocks at all cannot be said for one direction alone.
+/// Write timeout of all sockets: shorter than any wait, so that a request without room is not
+/// waited for. Reads do wait, and blocking cannot be set for one direction alone.
 const NO_WAIT: Duration = Duration::from_nanos(1);
 
 /// Why a run could not be made.
@@ -41,7 +44,7 @@ pub enum AttachedError {
     /// The runtime did not start.
     #[error(transparent)]
     Start(#[from] StartError),
-    /// No thread for it.
+    /// The runtime's thread could not be started.
     #[error("cannot start a thread: {0}")]
     Thread(std::io::Error),
     /// Over UDP.
@@ -52,7 +55,8 @@ pub enum AttachedError {
     Tcp(#[from] TcpLoadError),
 }
 
-/// The runtime of this process, there can be one. It ends with the process; dropping this lets its first thread end.
+/// The runtime of this process, of which there can be one. It ends with the process; dropping this
+/// lets its first thread end.
 #[derive(Debug)]
 pub struct Attached {
     _end: Sender<()>,
@@ -62,29 +66,30 @@ impl Attached {
     /// Starts a runtime as `builder` says.
     ///
     /// # Errors
-    /// [`AttachedError::Start`] when it cannot be had, [`AttachedError::Thread`].
+    /// [`AttachedError::Start`] if it cannot be had, [`AttachedError::Thread`].
     pub fn start(builder: Builder) -> Result<Self, AttachedError> {
         let (end, ended) = channel::<()>();
         let (told, started) = channel();
         let first = told.clone();
         let main = move || {
-            // Both ends are there until this thread has told or ended.
+            // Both ends exist until this thread has reported or ended.
             let _ = first.send(None);
             let _ = tailwater::blocking(move || ended.recv());
         };
-        // An ordinary thread, since who calls this goes on.
+        // An ordinary thread, since the caller continues.
         std::thread::Builder::new()
             .name("runtime".to_owned())
             .spawn(move || drop(told.send(builder.run(main).err())))
             .map_err(AttachedError::Thread)?;
         match started.recv() {
             Ok(Some(error)) => Err(error.into()),
-            // Its thread tells before it ends.
+            // Its thread reports before it ends.
             Ok(None) | Err(_) => Ok(Self { _end: end }),
         }
     }
 
-    /// Runs `plan` over UDP until it is over, under `control`. The target's core has no effect: cores are lent.
+    /// Runs `plan` over UDP until it is over, under `control`. The target's core has no effect:
+    /// cores are lent.
     ///
     /// # Errors
     /// [`AttachedError::Udp`], as [`kernel_udp::run_under`](crate::kernel_udp::run_under).
@@ -120,13 +125,15 @@ fn in_user_thread<T: Send>(f: impl FnOnce() -> T + Send) -> T {
     joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// Waits for the others, where there are others, and says when the schedule starts.
+/// Waits for the other generators, if there are any; returns the reading at which the schedule
+/// starts.
 fn start_ns(control: &Control<'_>, clock: &Clock) -> std::io::Result<u64> {
     // The gate may block in the kernel.
     tailwater::blocking(|| control.start_ns(clock))
 }
 
-/// When the sender is to look again: when something is due, and after [`GLANCE`] at the latest.
+/// Returns when the sender must check again: when a request is due, and after [`GLANCE`] at the
+/// latest.
 fn next_look(generator: &Generator, clock: &Clock) -> Instant {
     let latest = Instant::now() + GLANCE;
     let due = generator.next_event_ns().and_then(|due_ns| clock.instant_at(due_ns));

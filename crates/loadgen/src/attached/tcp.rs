@@ -1,4 +1,5 @@
-//! TCP: one user thread for each connection, which opens it, reads it, and opens it again when it has ended.
+//! TCP: one user thread for each connection, which opens it, reads it, and opens it again when it
+//! has ended.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::SocketAddr;
@@ -25,16 +26,16 @@ use crate::report::Measurement;
 /// Bytes of one read.
 const READ: usize = 16 << 10;
 
-/// How long after its end, or a failure to open it, a connection is opened again.
+/// Time after its end, or a failure to open it, at which a connection is opened again.
 const RETRY: Duration = Duration::from_millis(20);
 
-/// How long a handshake may take: the end of a run waits for it.
+/// Longest handshake; the end of a run waits for it.
 const HANDSHAKE: Duration = Duration::from_secs(1);
 
-/// How soon the sender looks again at connections that took no more.
+/// Time after which the sender retries connections without room.
 const BLOCKED_LOOK: Duration = Duration::from_micros(200);
 
-/// What the threads of a run share.
+/// State shared by the threads of a run.
 struct Run<'a> {
     state: Mutex<State>,
     server: SocketAddr,
@@ -47,7 +48,7 @@ struct State {
     generator: Generator,
     lanes: Lanes,
     connections: Vec<Connection>,
-    /// Connections that took no more, each once.
+    /// Connections without room, each once.
     blocked: Vec<LaneId>,
     touched: Vec<LaneId>,
 }
@@ -59,7 +60,7 @@ struct Connection {
     is_blocked: bool,
 }
 
-/// A run on the calling user thread and others.
+/// Runs on the calling user thread and further ones.
 pub(super) fn run(
     plan: &Plan,
     load: &Load,
@@ -157,7 +158,7 @@ impl Run<'_> {
         }
     }
 
-    /// Returns when the connection is of no more use, or the run is over.
+    /// Reads the connection until it ends or the run is over.
     fn read_to_its_end(&self, id: LaneId, mut stream: &TcpStream, bytes: &mut [u8]) {
         while !self.over.load(Relaxed) {
             let read = stream.read(bytes);
@@ -199,7 +200,7 @@ impl State {
         bytes: &[u8],
     ) -> Result<(), crate::protocol::Malformed> {
         self.lanes.handle_bytes(id, now_ns, bytes, &mut self.generator)?;
-        // What was held back for want of room goes now.
+        // Requests held back for lack of room are sent now.
         self.send_due(now_ns);
         Ok(())
     }
@@ -220,7 +221,7 @@ impl State {
         }
     }
 
-    /// Hands over what connection `id` has to send, as far as there is room.
+    /// Writes the bytes of connection `id` that wait, as far as there is room.
     fn flush(&mut self, id: LaneId) {
         let Connection { stream: Some(stream), is_blocked } = &mut self.connections[id as usize] else {
             return;
@@ -234,7 +235,7 @@ impl State {
                     }
                     return;
                 }
-                // Whoever reads it comes across the end, too.
+                // The thread that reads it sees the end, too.
                 Err(_) => return,
             }
         }

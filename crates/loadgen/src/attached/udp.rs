@@ -18,7 +18,7 @@ use crate::plan::Plan;
 use crate::protocol::Medium;
 use crate::report::Measurement;
 
-/// What the threads of a run share.
+/// State shared by the threads of a run.
 struct Run<'a> {
     generator: Mutex<Generator>,
     sockets: Vec<UdpSocket>,
@@ -27,7 +27,7 @@ struct Run<'a> {
     over: AtomicBool,
 }
 
-/// A run on the calling user thread and others.
+/// Runs on the calling user thread and further ones.
 pub(super) fn run(
     plan: &Plan,
     load: &Load,
@@ -93,11 +93,12 @@ impl Run<'_> {
         }
     }
 
-    /// Takes in what comes to `flow` until the run is over.
+    /// Receives the answers of `flow` until the run is over.
     fn receive(&self, flow: u16) {
         let mut bytes = vec![0; MAX_DATAGRAM];
         while !self.over.load(Relaxed) {
-            // Errors report the fate of an earlier request, which its timeout settles, or that nothing came for a while.
+            // An error reports the fate of an earlier request, which its timeout settles, or that
+            // nothing arrived for a while.
             let Ok(len) = self.sockets[usize::from(flow)].recv(&mut bytes) else { continue };
             let now_ns = self.clock.now_ns();
             let mut generator = self.generator.lock().unwrap_or_else(PoisonError::into_inner);

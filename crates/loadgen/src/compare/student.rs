@@ -1,23 +1,26 @@
 //! Quantiles of Student's t distribution, for intervals from few units.
 //!
-//! Owns the distribution for whole degrees of freedom, by its finite sums (Abramowitz and Stegun, Handbook of Mathematical
-//! Functions, 26.7.3 and 26.7.4), and its inversion by halving.
+//! Owns the distribution for whole degrees of freedom, by its finite sums (Abramowitz and Stegun,
+//! Handbook of Mathematical Functions, 26.7.3 and 26.7.4), and its inversion by halving.
 
 use std::f64::consts::FRAC_2_PI;
 
-/// Most degrees of freedom that are told apart: there t differs from the normal distribution by 0.02 % where intervals end.
-pub const MOST_FREEDOM: u32 = 10_000;
+/// Maximum number of degrees of freedom distinguished: there t differs from the normal distribution
+/// by 0.02 % at the ends of intervals.
+pub const MAX_FREEDOM: u32 = 10_000;
 
-/// Halvings of an inversion: far below any figure that is printed.
+/// Halvings of an inversion: more precise than any printed figure.
 const HALVINGS: u32 = 60;
 
-/// With which probability a t of `freedom` degrees lies between `-t` and `t`, which is not negative.
+/// Returns the probability that a t of `freedom` degrees lies between `-t` and `t`, which is not
+/// negative.
 fn within(t: f64, freedom: u32) -> f64 {
-    let freedom = freedom.clamp(1, MOST_FREEDOM);
+    let freedom = freedom.clamp(1, MAX_FREEDOM);
     let nu = f64::from(freedom);
     let theta = (t / nu.sqrt()).atan();
     let (sin, cos_squared) = (theta.sin(), theta.cos().powi(2));
-    // Terms of the sum: 1, then each the one before times cos² and (k - 1) / k, for k = 2, 4, ... or 3, 5, ...
+    // Terms of the sum: 1, then each the one before times cos² and (k - 1) / k, for k = 2, 4, ...
+    // or 3, 5, ...
     let first = if freedom % 2 == 1 { 3 } else { 2 };
     let (mut sum, mut term) = (1.0, 1.0);
     for k in (first..freedom.saturating_sub(1)).step_by(2) {
@@ -31,13 +34,13 @@ fn within(t: f64, freedom: u32) -> f64 {
     }
 }
 
-/// The value that a t of `freedom` degrees, from 1 to [`MOST_FREEDOM`], exceeds with probability `tail`, above 0 and at
-/// most a half.
+/// Returns the value that a t of `freedom` degrees, from 1 to [`MAX_FREEDOM`], exceeds with
+/// probability `tail`, above 0 and at most a half.
 #[must_use]
 pub fn upper_quantile(tail: f64, freedom: u32) -> f64 {
     let wanted = 1.0 - 2.0 * tail;
     let mut high = 1.0;
-    // At most as far as a double goes.
+    // Bounded by the range of a double.
     while within(high, freedom) < wanted && high < 1e300 {
         high *= 2.0;
     }
@@ -65,7 +68,7 @@ mod tests {
             (0.005, 8, 3.355),
             (0.025, 29, 2.045),
             (0.005, 30, 2.750),
-            (0.025, MOST_FREEDOM, 1.960),
+            (0.025, MAX_FREEDOM, 1.960),
             (0.025, u32::MAX, 1.960),
         ] {
             let got = upper_quantile(tail, freedom);

@@ -1,7 +1,7 @@
 //! The agent's side: one coordinator at a time, one job at a time.
 //!
-//! Owns the conversation and its threads: one reads orders and answers for the time, one runs the job, one sends its
-//! intervals. All of them end with the conversation.
+//! Owns the conversation and its threads: one reads orders and answers clock queries, one runs the
+//! job, one sends its intervals. All of them end with the conversation.
 
 use std::io;
 use std::net::{TcpListener, TcpStream};
@@ -19,25 +19,25 @@ use crate::control::Control;
 use crate::coordinate::wire::{Answer, Job, MAX_ANSWER, MAX_ORDER, Order, VERSION, Writer, read, watch};
 use crate::report::Measurement;
 
-/// How soon an agent notices that it is to stop.
+/// Interval at which an agent checks whether it is to stop.
 const GLANCE: Duration = Duration::from_millis(50);
 
-/// How long whoever connects may take to greet: another coordinator may be waiting.
+/// Longest time until a peer that connects has greeted: another coordinator may be waiting.
 pub const HELLO_PATIENCE: Duration = Duration::from_secs(3);
 
-/// How long a prepared job waits for the order to start: for the slowest agent, and some.
+/// Longest time a prepared job waits for the order to start: for the slowest agent, and some more.
 pub const START_PATIENCE: Duration = Duration::from_secs(660);
 
-/// Runs jobs. The message of an error says what was wrong to the coordinator's user.
+/// Runs jobs. An error's message is shown to the coordinator's user.
 pub trait RunJob<T>: Fn(&Job<T>, &Control<'_>) -> Result<Measurement, String> + Sync {}
 
 impl<T, F: Fn(&Job<T>, &Control<'_>) -> Result<Measurement, String> + Sync> RunJob<T> for F {}
 
-/// Serves coordinators that come to `listener`, one after the other, until `stop` is set or, with `once`, the first has
-/// left. Jobs are run by `run_job`.
+/// Serves coordinators that connect to `listener`, one after the other, until `stop` is set or,
+/// with `once`, the first has left. `run_job` runs the jobs.
 ///
 /// # Errors
-/// When the listener fails. What goes wrong in a conversation ends that conversation only.
+/// If the listener fails. An error in a conversation ends that conversation only.
 pub fn serve<T: DeserializeOwned + Send>(
     listener: &TcpListener,
     run_job: impl RunJob<T>,
@@ -47,7 +47,7 @@ pub fn serve<T: DeserializeOwned + Send>(
     serve_by(listener, run_job, stop, once, Clock::start)
 }
 
-/// As [`serve`], each conversation by a clock that `start_clock` makes.
+/// Serves as [`serve`] does, each conversation by a clock that `start_clock` creates.
 pub(super) fn serve_by<T: DeserializeOwned + Send>(
     listener: &TcpListener,
     run_job: impl RunJob<T>,
@@ -59,7 +59,7 @@ pub(super) fn serve_by<T: DeserializeOwned + Send>(
     while !stop.load(Relaxed) {
         match listener.accept() {
             Ok((stream, _)) => {
-                // A coordinator that leaves or talks nonsense is that coordinator's problem.
+                // A coordinator that leaves or sends garbage affects only its own conversation.
                 let _ = stream
                     .set_nonblocking(false)
                     .and_then(|()| converse(&stream, &run_job, start_clock(), stop));
@@ -78,20 +78,20 @@ pub(super) fn serve_by<T: DeserializeOwned + Send>(
 
 enum Event<T> {
     Order(Order<T>),
-    /// The job's thread is done.
+    /// The job's thread has ended.
     JobOver,
     /// The coordinator left.
     Gone,
 }
 
-/// A job that runs.
+/// A running job.
 struct Running<'scope> {
-    /// Tells it when to start.
+    /// Sends it the time to start.
     start: Sender<Instant>,
     thread: ScopedJoinHandle<'scope, ()>,
 }
 
-/// What the threads of a conversation share.
+/// State shared by the threads of a conversation.
 struct Conversation<'a, R> {
     writer: &'a Writer,
     run_job: &'a R,
@@ -128,7 +128,7 @@ fn converse<T: DeserializeOwned + Send>(
     })
 }
 
-/// Reads orders until the connection ends, answering for the time at once.
+/// Reads orders until the connection ends; answers clock queries at once.
 fn read_orders<T: DeserializeOwned>(
     mut stream: &TcpStream,
     clock: &Clock,
@@ -144,11 +144,12 @@ fn read_orders<T: DeserializeOwned>(
             break;
         }
     }
-    // Nobody listens when the conversation is over already.
+    // The receiver is gone if the conversation is over already.
     let _ = events.send(Event::Gone);
 }
 
-/// The conversation itself: ends with an error or when the coordinator or the agent's user wants it to.
+/// Conducts the conversation; ends with an error, or when the coordinator or the agent's user ends
+/// it.
 fn obey<'scope, 'env: 'scope, T: DeserializeOwned + Send + 'scope, R: RunJob<T>>(
     scope: &'scope Scope<'scope, 'env>,
     conversation: &Conversation<'env, R>,
@@ -177,7 +178,8 @@ fn obey<'scope, 'env: 'scope, T: DeserializeOwned + Send + 'scope, R: RunJob<T>>
             Event::Gone => break,
             Event::JobOver => {
                 if let Some(job) = running.take() {
-                    // When it has ended, its answer is sent. Its panic, if any, was reported as its failure.
+                    // Its answer is sent before it ends. Its panic, if any, was reported as its
+                    // failure.
                     let _ = job.thread.join();
                 }
             }
@@ -197,13 +199,14 @@ fn obey<'scope, 'env: 'scope, T: DeserializeOwned + Send + 'scope, R: RunJob<T>>
                 running = Some(Running { start, thread });
             }
             Event::Order(Order::Start { at_ns }) if running.is_some() => {
-                // A job that failed meanwhile does not listen, and an instant beyond all time is none.
+                // A job that failed meanwhile does not listen, and a time beyond the clock's range
+                // is ignored.
                 if let (Some(job), Some(at)) = (&running, clock.instant_at(at_ns)) {
                     let _ = job.start.send(at);
                 }
             }
             Event::Order(Order::Stop) => conversation.stop_job.store(true, Relaxed),
-            // Out of turn: whoever sends this does not speak our language.
+            // An order out of turn: the peer does not speak this protocol.
             Event::Order(Order::Prepare(_) | Order::Start { .. } | Order::Time) => break,
         }
     }
@@ -212,7 +215,7 @@ fn obey<'scope, 'env: 'scope, T: DeserializeOwned + Send + 'scope, R: RunJob<T>>
     result
 }
 
-/// Runs one job and answers with what came out of it.
+/// Runs one job and sends its result.
 fn run_one<T, R: RunJob<T>>(
     conversation: &Conversation<'_, R>,
     job: &Job<T>,
@@ -229,7 +232,7 @@ fn run_one<T, R: RunJob<T>>(
         // The sender ends only when the connection does, which ends the job too.
         let _ = intervals.send(interval.clone());
     };
-    // Of a plan without intervals none comes.
+    // A plan without intervals sends none.
     let length_ns = job.plan.interval_length_ns().unwrap_or(0);
     let answer = std::thread::scope(|scope| {
         scope.spawn(|| send_intervals(conversation.writer, length_ns, to_send));
@@ -245,8 +248,8 @@ fn run_one<T, R: RunJob<T>>(
             Err(_) => Answer::Failed { message: "the generator panicked; see the agent's output".to_owned() },
         }
     });
-    // In this order: the coordinator may send its next job as soon as it has the answer. That the connection has ended is
-    // the reader's to find out.
+    // The order matters: the coordinator may send its next job as soon as it has the answer. The
+    // reader detects the end of the connection.
     let _ = events.send(Event::JobOver);
     let _ = conversation.writer.send(&answer);
 }

@@ -1,7 +1,8 @@
 //! The coordinator's side: a fleet of agents that run one load together.
 //!
-//! Owns the conversation with every agent, the comparison of clocks, the common start and the joining of measurements.
-//! Each agent has a thread that reads from it; everything else happens on the caller's thread.
+//! Owns the conversation with every agent, the comparison of clocks, the common start and the
+//! joining of measurements. Each agent has a thread that reads from it; everything else happens on
+//! the caller's thread.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -17,63 +18,63 @@ use crate::clock::Clock;
 use crate::coordinate::wire::{Answer, Job, MAX_ANSWER, MAX_ORDER, Order, VERSION, Writer, read, watch};
 use crate::report::Measurement;
 
-/// How often each agent is asked for the time before a job.
+/// Clock readings requested from each agent before a job.
 pub const CLOCK_SAMPLES: u32 = 8;
 
-/// Most agents of a fleet.
+/// Maximum number of agents of a fleet.
 pub const MAX_AGENTS: usize = 256;
 
-/// How long an agent may take to answer a question that takes no time.
+/// Longest time for an answer that needs no work.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long an agent may take to get ready, which may include storing what is to be read.
+/// Longest time for an agent to get ready, which may include storing data.
 const READY_PATIENCE: Duration = Duration::from_secs(600);
 
-/// How much longer than its plan a job may take.
+/// Longest time a job may exceed its plan.
 const DONE_PATIENCE: Duration = Duration::from_secs(30);
 
-/// Time between the order to start and the start, beside twice the longest round trip: enough for an agent's thread to
-/// be woken on a busy machine.
+/// Time between the order to start and the start, beside twice the longest round trip: enough for
+/// an agent's thread to be woken on a busy machine.
 const LEAD: Duration = Duration::from_millis(20);
 
-/// How soon the coordinator notices that it is to stop.
+/// Interval at which the coordinator checks whether it is to stop.
 const GLANCE: Duration = Duration::from_millis(50);
 
-/// An agent, and what is wrong with it.
+/// An agent's failure.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("agent {agent}: {problem}")]
 pub struct FleetError {
     /// Its address.
     pub agent: String,
-    /// In words.
+    /// The problem in words.
     pub problem: String,
 }
 
-/// How one agent fared in a job.
+/// One agent's outcome of a job.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct AgentOutcome {
     /// Its address.
     pub agent: String,
-    /// By how much its start may have been off, in microseconds.
+    /// Error bound of its start, in microseconds.
     pub start_uncertainty_us: f64,
     /// Requests that fell due at this agent.
     pub offered: u64,
-    /// Why its share is missing; none if it is there.
+    /// Why its share is missing; none if it is included.
     pub failure: Option<String>,
 }
 
-/// What a fleet measured.
+/// The outcome of a fleet's job.
 #[derive(Debug, Clone)]
 pub struct FleetOutcome {
-    /// Of all agents that finished, joined.
+    /// The joined measurement of all agents that finished.
     pub measurement: Measurement,
-    /// When their schedules started, by the coordinator's clock.
+    /// Start of the schedules, by the coordinator's clock.
     pub started: Instant,
     /// One for each agent.
     pub agents: Vec<AgentOutcome>,
 }
 
-/// What arrived from an agent, and when; `Err` when it is gone.
+/// A message from an agent, with its time of arrival; `Err` if the agent is gone.
 struct Event {
     agent: usize,
     at: Instant,
@@ -83,10 +84,10 @@ struct Event {
 struct Agent {
     name: String,
     writer: Arc<Writer>,
-    /// What must be added to a reading of our clock to get the agent's, and how far that may be off.
+    /// Offset from this clock to the agent's, and its error bound.
     offset_ns: i128,
     uncertainty_ns: u64,
-    /// Whether it has a job that it has not answered for.
+    /// True if it has a job without an answer.
     busy: bool,
     gone: Option<String>,
 }
@@ -98,7 +99,7 @@ pub struct Fleet {
     inbox: Receiver<Event>,
 }
 
-/// What became of the agents while a job ran.
+/// The state of an agent during a job.
 #[derive(Debug)]
 enum Fate {
     Pending,
@@ -127,7 +128,7 @@ impl Fleet {
         Ok(fleet)
     }
 
-    /// Waits until all agents have greeted in our version.
+    /// Waits until all agents have greeted in this version.
     fn await_greetings(&self) -> Result<(), FleetError> {
         let deadline = Instant::now() + ANSWER_PATIENCE;
         let mut greeted = vec![false; self.agents.len()];
@@ -143,33 +144,35 @@ impl Fleet {
                         "it speaks version {version} of the agents' messages, we speak {VERSION}; use the same tailwater on both"
                     )));
                 }
-                Ok(_) => return Err(agent.wrong("it is no agent")),
+                Ok(_) => return Err(agent.wrong("it is not an agent")),
                 Err(problem) => return Err(agent.wrong(problem)),
             }
         }
         Ok(())
     }
 
-    /// How many agents there are.
+    /// Returns how many agents there are.
     #[must_use]
     pub fn len(&self) -> usize {
         self.agents.len()
     }
 
-    /// Whether there are none.
+    /// Returns true if there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.agents.is_empty()
     }
 
-    /// Runs `jobs`, one for each agent, from a common start until all are over or `stop` is set, handing out intervals as
-    /// they come: the agent's index, the interval's length and the interval.
+    /// Runs `jobs`, one for each agent, from a common start until all are over or `stop` is set.
+    /// Passes intervals on as they arrive: the agent's index, the interval's length and the
+    /// interval.
     ///
     /// # Errors
-    /// When an agent is not ready to start, or none finishes. An agent that fails later is part of the outcome.
+    /// If an agent is not ready to start, or none finishes. An agent that fails later is part of
+    /// the outcome.
     ///
     /// # Panics
-    /// When there are not as many jobs as agents.
+    /// If there are not as many jobs as agents.
     pub fn run<T: Serialize>(
         &mut self,
         jobs: Vec<Job<T>>,
@@ -196,9 +199,10 @@ impl Fleet {
         self.join(started, fates)
     }
 
-    /// Gets all agents ready, starts them and says when.
+    /// Prepares and starts all agents; returns the start.
     fn prepare<T: Serialize>(&mut self, jobs: Vec<Job<T>>, stop: &AtomicBool) -> Result<Instant, FleetError> {
-        // Their readers have ended and tell nothing more, and an order to a closed connection may seem to arrive.
+        // Their readers have ended and report nothing more, and an order to a closed connection may
+        // seem to arrive.
         if let Some((agent, problem)) =
             self.agents.iter().find_map(|agent| Some((agent, agent.gone.clone()?)))
         {
@@ -244,7 +248,7 @@ impl Fleet {
         Ok(self.clock.instant_at(start_ns).unwrap_or_else(Instant::now))
     }
 
-    /// Tells all agents to end, and waits until they have, so that the next job finds them idle.
+    /// Ends all agents' jobs and waits for them, so that the next job finds them idle.
     fn abandon(&mut self) {
         let stop = AtomicBool::new(true);
         let _: Vec<Fate> = self.collect(ANSWER_PATIENCE, &stop, &mut |_, _, _| {});
@@ -270,7 +274,7 @@ impl Fleet {
                 told = true;
                 deadline = Instant::now() + ANSWER_PATIENCE.min(patience);
                 for agent in &self.agents {
-                    // One that cannot be told is gone, which its reader finds out.
+                    // An agent that cannot be reached is gone, which its reader detects.
                     let _ = agent.order::<()>(&Order::Stop);
                 }
             }
@@ -298,7 +302,7 @@ impl Fleet {
             agent.busy = false;
             if matches!(fate, Fate::Pending) {
                 let problem = "it did not finish in time".to_owned();
-                // What it sends later belongs to no job.
+                // Later messages of this agent belong to no job.
                 agent.writer.close();
                 agent.gone = Some(problem.clone());
                 *fate = Fate::Failed(problem);
@@ -339,7 +343,7 @@ impl Fleet {
         }
     }
 
-    /// Asks agent `index` for the time, several times, and keeps what the quickest answer says.
+    /// Reads the clock of agent `index` several times and keeps the quickest answer.
     fn compare_clocks(&mut self, index: usize, stop: &AtomicBool) -> Result<(), FleetError> {
         let mut best: Option<(u64, i128)> = None;
         for _ in 0..CLOCK_SAMPLES {
@@ -363,7 +367,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// The next answer of agent `index`; an agent that is gone meanwhile is remembered.
+    /// Returns the next answer of agent `index`; remembers agents that are gone meanwhile.
     fn await_answer(
         &mut self,
         index: usize,
@@ -383,7 +387,7 @@ impl Fleet {
                     self.agents[event.agent].busy = false;
                     return Err(self.agents[event.agent].wrong(message));
                 }
-                // What an earlier job still had to say.
+                // A late message of an earlier job.
                 Ok(Answer::Interval { .. } | Answer::Done(_)) => {}
                 Ok(answer) if event.agent == index => return Ok((event.at, answer)),
                 Ok(_) => {}
@@ -437,7 +441,7 @@ impl Agent {
     }
 }
 
-/// Reads until the connection ends or nobody listens.
+/// Reads until the connection ends or the receiver is gone.
 fn read_answers(mut stream: &TcpStream, agent: usize, events: &Sender<Event>) {
     loop {
         let what = read::<Answer>(&mut stream, MAX_ANSWER).map_err(|error| match error.kind() {

@@ -1,6 +1,7 @@
 //! Messages between coordinator and agents: a length in four bytes, big endian, then as much JSON.
 //!
-//! Owns the messages, their framing and their bounds. Memory grows with what has arrived, never with what was announced.
+//! Owns the messages, their framing and their bounds. Memory grows with the bytes that arrived,
+//! never with the announced length.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -18,11 +19,12 @@ use crate::report::Measurement;
 /// The messages' version; both sides must speak the same.
 pub const VERSION: u32 = 2;
 
-/// How long the other side may be silent in what TCP itself asks of it, or take nothing of what it is sent, before it counts as
-/// gone. A host that is switched off, or a network that is cut, says nothing.
+/// Time after which a silent peer counts as gone: one that does not answer TCP's probes, or reads
+/// nothing of what it is sent. A host that is switched off, or a network that is cut, reports
+/// nothing.
 pub const SILENCE: Duration = Duration::from_secs(15);
 
-/// After how much silence TCP asks whether the other side is still there, and how often within [`SILENCE`].
+/// Time of silence after which TCP probes the peer, and the number of probes within [`SILENCE`].
 const ASK_AFTER: Duration = Duration::from_secs(5);
 const ASK_EVERY: Duration = Duration::from_secs(2);
 const ASK_TIMES: u32 = 5;
@@ -33,20 +35,20 @@ pub const MAX_ORDER: u32 = 64 << 20;
 /// Longest answer in bytes: a measurement of as many intervals as there may be.
 pub const MAX_ANSWER: u32 = 1 << 30;
 
-/// What an agent is to do.
+/// A job of an agent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Job<T> {
-    /// What to talk to, and how.
+    /// The server, and how to reach it.
     pub target: T,
     /// The agent's own share of the load.
     pub plan: Plan,
     /// The agent's own seed.
     pub seed: u64,
-    /// Whether to send intervals as they close.
+    /// True if intervals are sent as they close.
     pub live: bool,
 }
 
-/// From the coordinator.
+/// A message from the coordinator.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Order<T> {
@@ -55,7 +57,7 @@ pub enum Order<T> {
         /// See [`VERSION`].
         version: u32,
     },
-    /// What time is it? Answered at once, also during a run.
+    /// Requests the clock reading; answered at once, also during a run.
     Time,
     /// Get ready for a job.
     Prepare(Box<Job<T>>),
@@ -68,7 +70,7 @@ pub enum Order<T> {
     Stop,
 }
 
-/// From an agent.
+/// A message from an agent.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Answer {
@@ -90,7 +92,7 @@ pub enum Answer {
     Interval {
         /// Its length.
         length_ns: u64,
-        /// What happened in it.
+        /// Its content.
         interval: Interval,
     },
     /// The job is over.
@@ -105,7 +107,7 @@ pub enum Answer {
 /// Writes one message of at most `most` bytes.
 ///
 /// # Errors
-/// When it is longer, or the connection refuses.
+/// If it is longer, or the connection fails.
 pub fn write<M: Serialize>(mut out: impl Write, message: &M, most: u32) -> io::Result<()> {
     let mut bytes = vec![0; 4];
     serde_json::to_writer(&mut bytes, message)?;
@@ -120,7 +122,7 @@ pub fn write<M: Serialize>(mut out: impl Write, message: &M, most: u32) -> io::R
 /// Reads one message of at most `most` bytes.
 ///
 /// # Errors
-/// `UnexpectedEof` at the end of the connection; `InvalidData` for anything that is no message.
+/// `UnexpectedEof` at the end of the connection; `InvalidData` for anything that is not a message.
 pub fn read<M: DeserializeOwned>(mut input: impl Read, most: u32) -> io::Result<M> {
     let mut length = [0; 4];
     input.read_exact(&mut length)?;
@@ -139,11 +141,11 @@ pub fn read<M: DeserializeOwned>(mut input: impl Read, most: u32) -> io::Result<
         .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, format!("not a message: {error}")))
 }
 
-/// Makes a connection one that notices a peer which is gone without a word: keepalive and the user timeout (RFC 9293 sections
-/// 3.8.4 and 3.8.3), and a bound for writes that a peer does not read.
+/// Configures a connection to detect a peer that vanished silently: keepalive and the user timeout
+/// (RFC 9293 sections 3.8.4 and 3.8.3), and a bound for writes that a peer does not read.
 ///
 /// # Errors
-/// When the kernel refuses an option.
+/// If the kernel refuses an option.
 pub(crate) fn watch(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     stream.set_write_timeout(Some(SILENCE))?;
@@ -170,12 +172,12 @@ impl Writer {
     pub(crate) fn send<M: Serialize>(&self, message: &M) -> io::Result<()> {
         let mut stream = self.stream.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         write(&mut *stream, message, self.most).inspect_err(|_| {
-            // What was written may end within a message: nothing can follow it.
+            // The bytes written may end within a message, so nothing can follow.
             let _ = stream.shutdown(std::net::Shutdown::Both);
         })
     }
 
-    /// Ends the connection in both directions: whoever reads from it sees its end.
+    /// Ends the connection in both directions: its reader sees the end.
     pub(crate) fn close(&self) {
         let stream = self.stream.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         // The other side may have closed it already.

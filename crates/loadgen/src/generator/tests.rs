@@ -11,7 +11,7 @@ fn plan(schedule: &str, arrivals: &str, service: &str) -> Plan {
     plan
 }
 
-/// What a spin server makes of a request.
+/// Returns the request as a spin server decodes it.
 fn asked(outgoing: &Outgoing) -> Request {
     Request { id: outgoing.request.id, work_ns: outgoing.request.ticket, sent_ns: outgoing.due_ns }
 }
@@ -20,8 +20,8 @@ fn reply(outgoing: &Outgoing) -> Vec<u8> {
     Reply { request: asked(outgoing), served_ns: 0 }.encode().to_vec()
 }
 
-/// Drives a plan in virtual time to its end. Each request is sent when it is due; `fate` says when its replies come, in
-/// nanoseconds after its due time.
+/// Drives a plan in virtual time to its end. Each request is sent when it is due; `fate` returns
+/// the arrival times of its replies, in nanoseconds after its due time.
 fn run(plan: Plan, seed: u64, mut fate: impl FnMut(Request) -> Vec<u64>) -> Measurement {
     let start_ns = 5 * MS;
     let mut generator = Generator::new(plan, seed, start_ns).unwrap();
@@ -47,7 +47,7 @@ fn run(plan: Plan, seed: u64, mut fate: impl FnMut(Request) -> Vec<u64>) -> Meas
     }
 }
 
-/// A server with one queue and one core: replies after the work in front and its own.
+/// Returns a server with one queue and one core: replies after the work in front and its own.
 fn one_core() -> impl FnMut(Request) -> Vec<u64> {
     let mut free_ns = 0;
     move |request| {
@@ -186,7 +186,8 @@ fn requests_beyond_the_table_are_lost_without_blocking() {
     let mut generator = Generator::with_slots(plan, protocol, Medium::Datagram, 1, 0, 8);
     let mut poll_all = |now_ns| {
         let mut sent = Vec::new();
-        // Each call drops at most a batch, so 1000 due requests are through after 16 fruitless ones.
+        // Each call drops at most a batch, so 1000 due requests are through after 16 fruitless
+        // ones.
         for _ in 0..8 + 1_000 / OVERFLOW_BATCH + 1 {
             sent.extend(generator.poll_due(now_ns));
         }
@@ -195,7 +196,7 @@ fn requests_beyond_the_table_are_lost_without_blocking() {
     let sent = poll_all(100 * MS);
     assert_eq!(sent.len(), 8);
     assert_eq!(poll_all(1_000 * MS), []);
-    // Answering all frees the table for good.
+    // Answering all frees the table.
     for outgoing in &sent {
         generator.handle_reply(1_000 * MS, 0, &reply(outgoing));
     }
@@ -254,7 +255,7 @@ fn ids_of_sixteen_bits_name_the_last_request_of_a_flow() {
     plan.timeout_ns = 1_000_000 * MS;
     let protocol = protocol();
     let mut generator = Generator::with_protocol(plan, protocol.clone(), Medium::Datagram, 1, 0).unwrap();
-    // As many as may be told apart, of 3 flows: 2 x 65536.
+    // The number of distinguishable requests of 3 flows: 2 x 65536.
     let requests: Vec<Outgoing> = std::iter::from_fn(|| generator.poll_due(100_000 * MS)).collect();
     assert_eq!(requests.len(), 2 << 16);
     for outgoing in requests.iter().rev().step_by(97).chain(&requests[..10]) {
@@ -264,7 +265,7 @@ fn ids_of_sixteen_bits_name_the_last_request_of_a_flow() {
     }
 }
 
-/// One that only stores.
+/// Returns a protocol that only stores.
 fn protocol() -> Arc<dyn Protocol> {
     crate::protocol::from_name(
         "memcached:usr,get=0",

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::protocol::testing::{Fate, Server, protocols};
+use crate::target::WrongAnswer;
 use std::net::TcpListener;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -9,7 +10,7 @@ fn plan(schedule: &str) -> Plan {
     let mut plan = Plan::new(schedule.parse().unwrap(), "const:0ns".parse().unwrap());
     plan.arrivals = "const".parse().unwrap();
     // Long enough for any machine that runs tests.
-    plan.timeout_ns = 10_000_000_000;
+    plan.timeout_ns = 60_000_000_000;
     plan
 }
 
@@ -20,7 +21,7 @@ fn load(name: &str) -> Load {
 }
 
 fn target(server: &Server) -> Target {
-    Target { server: server.address, core: None, wait: Duration::from_secs(10) }
+    Target { server: server.address, core: None, wait: Duration::from_secs(120) }
 }
 
 fn go(plan: &Plan, load: &Load, count: u32, pipeline: usize, server: &Server) -> Measurement {
@@ -129,7 +130,7 @@ fn a_server_of_another_protocol_is_refused() {
     let target = Target { server: free, ..target };
     let error = run(&plan("1s@1"), &load("spin"), connections, &target, &AtomicBool::new(false)).unwrap_err();
     assert!(error.to_string().contains(&free.to_string()), "{error}");
-    // The reason is in the message, so it must not be said again by who prints the error's sources.
+    // The reason is in the message, so it must not be repeated as the error's source.
     assert!(std::error::Error::source(&error).is_none());
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let target = Target { server: silent.local_addr().unwrap(), ..target };

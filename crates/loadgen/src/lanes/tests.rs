@@ -1,4 +1,4 @@
-//! Lanes and a generator in virtual time, with a server that answers what it is told to.
+//! Lanes and a generator in virtual time, with a scripted server.
 
 use super::*;
 use crate::plan::Plan;
@@ -87,7 +87,11 @@ fn answers_with_ids_may_come_in_any_order_and_others_may_not() {
     for at in [2, 0, 1] {
         lanes.handle_bytes(0, 3 * MS, &answers[at], &mut generator).unwrap();
     }
-    assert_eq!(lanes.handle_bytes(0, 3 * MS, &answers[0], &mut generator), Err(Malformed), "nobody asked");
+    assert_eq!(
+        lanes.handle_bytes(0, 3 * MS, &answers[0], &mut generator),
+        Err(Malformed),
+        "an unsolicited answer"
+    );
     let measurement = generator.finish(3 * MS);
     assert_eq!((measurement.summary.counts().completed, measurement.oddities.wrong), (3, 0));
 }
@@ -146,7 +150,8 @@ fn any_step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Whatever happens to connections, each request ends exactly once, and nothing is answered wrongly by an honest server.
+    /// Whatever happens to connections, each request ends exactly once, and no answer of an honest
+    /// server counts as wrong.
     #[test]
     fn every_request_ends_once_whatever_connections_do(
         steps in prop::collection::vec(any_step(), 1..200),

@@ -1,10 +1,12 @@
-//! DNS: A queries over UDP and TCP (RFC 1035; over TCP with a length of two bytes before each message, section 4.2.2).
+//! DNS: A queries over UDP and TCP (RFC 1035; over TCP with a length of two bytes before each
+//! message, section 4.2.2).
 //!
-//! Names come from a list, one a line: `NAME`, `NAME ADDRESS` or `NAME nxdomain`. An answer must repeat the question and give
-//! at least one address, the named one among them if there is one; or say that there is no such name, if that is expected.
-//! Names are compared without regard to case (RFC 4343).
+//! Names come from a list, one per line: `NAME`, `NAME ADDRESS` or `NAME nxdomain`. An answer must
+//! repeat the question and give at least one address, including the listed one if there is one; or
+//! it must deny the name, if that is expected. Names are compared without regard to case (RFC
+//! 4343).
 //!
-//! A ticket is the place of the name in the list.
+//! A ticket is the index of the name in the list.
 
 use std::net::Ipv4Addr;
 
@@ -24,15 +26,15 @@ const IN: u16 = 1;
 /// Response codes (section 4.1.1).
 const NO_ERROR: u16 = 0;
 const NAME_ERROR: u16 = 3;
-/// Most names of a list.
+/// Maximum number of names of a list.
 pub const MAX_NAMES: usize = 1 << 20;
 
-/// Why a list cannot be asked for.
+/// Why a list of names was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DnsError {
-    /// A name that cannot be asked for.
+    /// A name that cannot be queried.
     #[error(
-        "line {line}: `{name}` is no domain name (labels of 1 to {MAX_LABEL} bytes, {MAX_NAME} together)"
+        "line {line}: `{name}` is not a domain name (labels of 1 to {MAX_LABEL} bytes, {MAX_NAME} together)"
     )]
     Name {
         /// Its line, from 1.
@@ -70,14 +72,14 @@ struct Question {
     expected: Expected,
 }
 
-/// Asks for the addresses of names, each equally often.
+/// Queries the addresses of names, each equally often.
 #[derive(Debug, Clone)]
 pub struct Dns {
     questions: Vec<Question>,
 }
 
 impl Dns {
-    /// Reads a list. Empty lines and lines that begin with `#` are passed over.
+    /// Reads a list. Skips empty lines and lines that begin with `#`.
     ///
     /// # Errors
     /// [`DnsError`].
@@ -132,7 +134,8 @@ impl Dns {
     }
 }
 
-/// Whether the expected address, or any, is among `count` records from `at` on; `None` if they are not well-formed.
+/// Returns true if the expected address, or any, is among `count` records from `at` on; `None` if
+/// they are not well-formed.
 fn addresses(message: &[u8], mut at: usize, count: u16, expected: Expected) -> Option<bool> {
     let mut found = false;
     for _ in 0..count {
@@ -152,7 +155,7 @@ fn addresses(message: &[u8], mut at: usize, count: u16, expected: Expected) -> O
     Some(found)
 }
 
-/// Where the name at `at` ends (RFC 1035 section 4.1.4: a pointer ends it).
+/// Returns where the name at `at` ends (RFC 1035 section 4.1.4: a pointer ends it).
 fn skip_name(message: &[u8], mut at: usize) -> Option<usize> {
     for _ in 0..MAX_NAME {
         match *message.get(at)? {
@@ -165,7 +168,7 @@ fn skip_name(message: &[u8], mut at: usize) -> Option<usize> {
     None
 }
 
-/// A name, type A and class IN as they stand in a question.
+/// Returns a name, type A and class IN as they stand in a question.
 fn wire_question(name: &str) -> Option<Vec<u8>> {
     let mut wire = Vec::with_capacity(name.len() + 6);
     for label in name.strip_suffix('.').unwrap_or(name).split('.') {
@@ -181,12 +184,12 @@ fn wire_question(name: &str) -> Option<Vec<u8>> {
     Some(wire)
 }
 
-/// The integer at `at`; the caller has checked the length.
+/// Returns the integer at `at`; the caller has checked the length.
 fn get_u16(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([bytes[at], bytes[at + 1]])
 }
 
-/// The message in what came, without the length before it.
+/// Returns the message in an answer, without the length before it.
 fn message(answer: &[u8], medium: Medium) -> &[u8] {
     match medium {
         Medium::Datagram => answer,

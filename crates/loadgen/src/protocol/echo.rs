@@ -1,7 +1,8 @@
-//! Raw echo: the same bytes come back.
+//! Raw echo: the server returns the same bytes.
 //!
-//! A payload begins with the request's id and goes on with bytes that follow from it, so a swapped, cut or changed echo is
-//! seen. In a stream the payload's length is the frame; nothing marks its end.
+//! A payload begins with the request's id and continues with bytes derived from it, so a swapped,
+//! cut or changed echo is detected. In a stream the payload's length is the frame; nothing marks
+//! its end.
 
 use tailwater_workload::{Prng, content};
 
@@ -13,7 +14,7 @@ const ID: usize = 8;
 /// Longest payload; one UDP datagram over IPv4 holds it.
 pub const MAX_BYTES: usize = 65_507;
 
-/// Why there is no such echo.
+/// The length of an echo is out of range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("an echo has {ID} to {MAX_BYTES} bytes, not {bytes}")]
 pub struct EchoError {
@@ -21,14 +22,14 @@ pub struct EchoError {
     pub bytes: usize,
 }
 
-/// Sends bytes and wants them back.
+/// Sends bytes and expects the same.
 #[derive(Debug, Clone)]
 pub struct Echo {
     bytes: usize,
 }
 
 impl Echo {
-    /// Payloads of `bytes` bytes.
+    /// Creates a protocol with payloads of `bytes` bytes.
     ///
     /// # Errors
     /// [`EchoError`] unless there are 8 to [`MAX_ECHO`](super::MAX_ECHO).
@@ -48,7 +49,7 @@ impl Protocol for Echo {
     fn ids(&self, medium: Medium) -> Ids {
         match medium {
             Medium::Datagram => Ids::Long,
-            // A stream that skips or repeats bytes is wrong, whatever ids stand in it.
+            // A stream that skips or repeats bytes is wrong, whatever ids it contains.
             Medium::Stream => Ids::Order,
         }
     }

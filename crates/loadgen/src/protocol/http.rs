@@ -1,11 +1,12 @@
 //! HTTP/1.1: GET with keep-alive (RFC 9112).
 //!
-//! The status must be 200 and the body must be the one expected, by length and hash: the first that this run was given for
-//! the path, unless a body was given beforehand. Bodies are told by `Content-Length` or chunks; one that ends with the
-//! connection is malformed, since the connection is to be kept. Interim answers (1xx) are part of the answer that follows
-//! them; 101 is malformed, since nobody asked for another protocol (RFC 9110 sections 15.2 and 15.2.2).
+//! The status must be 200 and the body must be the expected one, by length and hash: the first that
+//! this run received for the path, unless a body was set beforehand. Bodies are delimited by
+//! `Content-Length` or chunks; one that ends with the connection is malformed, since the connection
+//! must be kept. Interim answers (1xx) belong to the answer that follows them; 101 is malformed,
+//! since no other protocol was requested (RFC 9110 sections 15.2 and 15.2.2).
 //!
-//! A ticket is the place of the path in the list.
+//! A ticket is the index of the path in the list.
 
 use std::hash::{DefaultHasher, Hasher};
 use std::sync::OnceLock;
@@ -17,20 +18,20 @@ use super::{Ids, MAX_ANSWER, Malformed, Medium, Protocol, Request, Ticket, Verdi
 
 /// Longest head of an answer.
 const MAX_HEAD: usize = 16 << 10;
-/// Most chunks of one body.
+/// Maximum number of chunks of one body.
 const MAX_CHUNKS: usize = 1 << 16;
 
-/// Why there is nothing to get.
+/// Why paths were refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HttpError {
     /// Not a path.
-    #[error("`{path}` is no path: it begins with a slash and has printable characters without blanks")]
+    #[error("`{path}` is not a path: it begins with a slash and has printable characters without blanks")]
     Path {
         /// What was given.
         path: String,
     },
     /// Not a name of a host.
-    #[error("`{host}` is no host")]
+    #[error("`{host}` is not a host")]
     Host {
         /// What was given.
         host: String,
@@ -54,7 +55,7 @@ pub struct Http {
 }
 
 impl Http {
-    /// Gets `paths` from a server that is told to be `host`.
+    /// Creates a client that gets `paths` with `host` as the host name.
     ///
     /// # Errors
     /// [`HttpError`].
@@ -75,7 +76,7 @@ impl Http {
         if pages.is_empty() { Err(HttpError::Empty) } else { Ok(Self { pages }) }
     }
 
-    /// Expects `body` of the path at place `index`, instead of whatever comes first.
+    /// Sets the expected body of the path at `index`, instead of the first one received.
     pub fn expect_body(&self, index: usize, body: &[u8]) {
         if let Some(page) = self.pages.get(index) {
             // The first expectation stays.
@@ -90,7 +91,7 @@ fn hash(body: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// How the end of a body is told.
+/// The delimitation of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Framing {
     Length(usize),
@@ -104,11 +105,11 @@ struct Head {
     framing: Framing,
 }
 
-/// Reads the head of an answer, and of all interim answers before it; `None` while it has not all come.
+/// Reads the head of an answer and of all interim answers before it; `None` while it is incomplete.
 fn read_head(stream: &[u8]) -> Result<Option<Head>, Malformed> {
     let searched = &stream[..stream.len().min(MAX_HEAD)];
     let mut begin = 0;
-    // Each turn goes further, within the longest head.
+    // Each turn advances, within the longest head.
     loop {
         let Some(end) = searched[begin..].windows(4).position(|window| window == b"\r\n\r\n") else {
             return if stream.len() >= MAX_HEAD { Err(Malformed) } else { Ok(None) };
@@ -126,10 +127,11 @@ fn read_head(stream: &[u8]) -> Result<Option<Head>, Malformed> {
     }
 }
 
-/// How the body after a head of this status and these fields ends (RFC 9112 section 6.3).
+/// Returns the delimitation of the body after a head of this status and these fields (RFC 9112
+/// section 6.3).
 fn read_framing(status: u16, fields: &str) -> Result<Framing, Malformed> {
     if matches!(status, 204 | 304) {
-        // No body, whatever the fields say: a 304 may tell the length of what was not sent.
+        // There is no body, whatever the fields say: a 304 may state the length of the omitted one.
         return Ok(Framing::Length(0));
     }
     let (mut length, mut chunked) = (None, false);
@@ -156,8 +158,8 @@ fn read_framing(status: u16, fields: &str) -> Result<Framing, Malformed> {
     }
 }
 
-/// Goes over the chunks at the beginning of `bytes` (RFC 9112 section 7.1) and hands each to `take`; where they end, `None`
-/// while that has not come. Trailers are not taken.
+/// Walks the chunks at the beginning of `bytes` (RFC 9112 section 7.1) and passes each to `take`;
+/// returns where they end, `None` while the end has not arrived. Trailers are ignored.
 fn read_chunks(bytes: &[u8], mut take: impl FnMut(&[u8])) -> Result<Option<usize>, Malformed> {
     let mut at = 0;
     for _ in 0..MAX_CHUNKS {

@@ -1,8 +1,8 @@
 //! memcached's text protocol: `get` and `set` (protocol.txt of memcached).
 //!
-//! Over UDP each message has a head of 8 bytes: request id, datagram number, number of datagrams and zero, each 16 bits
-//! big-endian. A request must fit one datagram there, so values are kept short enough that the answer does too:
-//! [`MAX_UDP_VALUE`].
+//! Over UDP each message has a head of 8 bytes: request id, datagram number, number of datagrams
+//! and zero, each 16 bits big-endian. A request must fit one datagram there, so values are kept
+//! short enough that the answer does too: [`MAX_UDP_VALUE`].
 //!
 //! A ticket is the operation in its lowest bit (1 for `set`) and the key's number above.
 
@@ -14,8 +14,8 @@ use super::{Ids, MAX_ANSWER, Malformed, Medium, Protocol, Request, Ticket, Verdi
 /// Bytes of the head of a datagram.
 const UDP_HEAD: usize = 8;
 
-/// Longest value over UDP: memcached cuts its answers into datagrams of 1400 bytes, of which a key of 250 bytes, the words
-/// around it and the head leave so much.
+/// Longest value over UDP: memcached cuts its answers into datagrams of 1400 bytes, of which a key
+/// of 250 bytes, the words around it and the head leave so much.
 pub const MAX_UDP_VALUE: usize = 1_100;
 
 /// Longest first line of an answer: `VALUE`, a key, two numbers.
@@ -28,7 +28,8 @@ pub struct Memcached {
 }
 
 impl Memcached {
-    /// `keys` keys of a published workload. Over UDP values are kept to [`MAX_UDP_VALUE`].
+    /// Creates a client with `keys` keys of a published workload. Over UDP values are limited to
+    /// [`MAX_UDP_VALUE`].
     ///
     /// # Errors
     /// As [`KeyValues::new`].
@@ -40,7 +41,7 @@ impl Memcached {
         Ok(Self { store: KeyValues::new(workload, keys, max_value)? })
     }
 
-    /// The same with another share of `get`, 0 to 1.
+    /// Sets the share of `get`, 0 to 1.
     ///
     /// # Errors
     /// As [`KeyValues::with_get_share`].
@@ -69,7 +70,7 @@ impl Memcached {
         out.extend_from_slice(b"\r\n");
     }
 
-    /// Whether `text` is a whole answer to a `get` that found `key`.
+    /// Returns true if `text` is a whole answer to a `get` that found `key`.
     fn is_found(&self, key: u64, text: &[u8]) -> bool {
         let mut head = Vec::with_capacity(MAX_LINE);
         head.extend_from_slice(b"VALUE ");
@@ -109,7 +110,7 @@ fn write_decimal(number: usize, out: &mut Vec<u8>) {
     out.extend_from_slice(&digits[at..]);
 }
 
-/// The number that ends the line `VALUE <key> <flags> <bytes>`.
+/// Returns the number that ends the line `VALUE <key> <flags> <bytes>`.
 fn value_len(line: &[u8]) -> Option<usize> {
     let mut words = line.split(|byte| *byte == b' ');
     let (_value, _key, _flags) = (words.next()?, words.next()?, words.next()?);
@@ -118,7 +119,7 @@ fn value_len(line: &[u8]) -> Option<usize> {
     (len <= MAX_ANSWER / 2).then_some(len)
 }
 
-/// The answer in a datagram, if it is a whole one with a head.
+/// Returns the answer in a datagram, if it is a whole one with a head.
 fn datagram_text(answer: &[u8]) -> Option<(u16, &[u8])> {
     let (head, text) = answer.split_first_chunk::<UDP_HEAD>()?;
     let number = |at: usize| u16::from_be_bytes([head[at], head[at + 1]]);

@@ -1,14 +1,16 @@
-//! What is asked, and whether the answer is right: protocols, without transports.
+//! Protocols: requests and the checks of their answers, without transports.
 //!
-//! Owns: drawing the next request, its bytes, where an answer ends in a stream, which request it belongs to, and the check of
-//! everything in it. Pure: a protocol changes nothing while it is used (but for http, which
-//! remembers the first body of each page), so threads share one; randomness is an argument, and time and connections are the [generator](crate::generator)'s and the [lanes](crate::lanes)'.
+//! Owns the drawing of the next request, its bytes, the end of an answer in a stream, the request
+//! it belongs to, and the check of everything in it. A protocol is pure: it does not change while
+//! it is used (except http, which remembers the first body of each page), so threads share one.
+//! Randomness is an argument; time belongs to the [generator](crate::generator), connections to the
+//! [lanes](crate::lanes).
 //!
-//! A request is remembered as one number, its [`Ticket`]: what the protocol needs to make the request and to check the answer.
-//! Values follow from keys, so nothing else is remembered.
+//! A request is remembered as one number, its [`Ticket`], from which the protocol makes the request
+//! and checks the answer. Values are derived from keys, so nothing else is remembered.
 //!
-//! Answers are *alleged*: [`Protocol::split`] and [`Protocol::id`] are total, and [`Protocol::check`] alone decides that an
-//! answer is right. None of them panics on any bytes.
+//! Answers are untrusted: [`Protocol::split`] and [`Protocol::id`] are total, and only
+//! [`Protocol::check`] decides that an answer is right. None of them panics on any bytes.
 
 use std::fmt::Debug;
 
@@ -30,13 +32,13 @@ pub use name::{ProtocolError, from_name};
 pub use rocks::{Rocks, RocksError};
 pub use spin::Spin;
 
-/// What one request asks, as its protocol numbers it.
+/// The content of one request, as its protocol numbers it.
 pub type Ticket = u64;
 
-/// Longest answer that is waited for on a stream; one that announces more is malformed.
+/// Longest answer accepted on a stream; one that announces more is malformed.
 pub const MAX_ANSWER: usize = 4 << 20;
 
-/// What carries the messages.
+/// The carrier of messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Medium {
     /// One message in each datagram.
@@ -45,12 +47,12 @@ pub enum Medium {
     Stream,
 }
 
-/// How an answer names its request.
+/// How an answer identifies its request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ids {
-    /// Not at all: answers come in the order of requests.
+    /// Not at all: answers arrive in the order of requests.
     Order,
-    /// By 16 bits of it.
+    /// By 16 bits of its id.
     Short,
     /// By 64 bits.
     Long,
@@ -59,67 +61,69 @@ pub enum Ids {
 /// A request to make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
-    /// What an answer returns, as far as the protocol has room.
+    /// The id that an answer returns, as far as the protocol has room.
     pub id: u64,
-    /// What to ask.
+    /// What to request.
     pub ticket: Ticket,
     /// When it was due, on the generator's clock.
     pub due_ns: u64,
 }
 
-/// What an answer is worth.
+/// The verdict on an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// Everything in it is as it must be.
+    /// Everything in it is right.
     Right,
-    /// There is nothing under that key; which a cache may say.
+    /// The key has no value, which is legal for a cache.
     Miss,
-    /// The server says that it could not.
+    /// The server refused the request.
     Refused,
-    /// Something in it is not as it must be.
+    /// Something in it is wrong.
     Wrong,
 }
 
-/// A stream from which no further answer can be told.
+/// A stream in which no further answer can be found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("what came is no answer of this protocol")]
+#[error("the bytes received are not an answer of this protocol")]
 pub struct Malformed;
 
 /// One kind of request and answer. See the [module](self).
 pub trait Protocol: Debug + Send + Sync {
-    /// What it is called on the command line.
+    /// Returns its name on the command line.
     fn name(&self) -> &'static str;
 
-    /// How answers name their requests.
+    /// Returns how answers identify their requests.
     fn ids(&self, medium: Medium) -> Ids;
 
-    /// Draws what to ask next.
+    /// Draws the next request.
     fn draw(&self, prng: &mut Prng) -> Ticket;
 
     /// Appends the bytes of a request.
     fn encode(&self, request: &Request, medium: Medium, out: &mut Vec<u8>);
 
-    /// The length of the first answer in `stream`, at most `stream.len()`; `None` while its end has not come.
+    /// Returns the length of the first answer in `stream`, at most `stream.len()`; `None` while its
+    /// end has not arrived.
     ///
     /// # Errors
-    /// [`Malformed`] when no answer can begin like this.
+    /// [`Malformed`] if no answer can begin like this.
     fn split(&self, stream: &[u8]) -> Result<Option<usize>, Malformed>;
 
-    /// What an answer says it answers; `None` if it is no answer at all. Unused with [`Ids::Order`].
+    /// Returns the id in an answer; `None` if it is no answer. Unused with [`Ids::Order`].
     fn id(&self, answer: &[u8], medium: Medium) -> Option<u64>;
 
-    /// Whether `answer` is the right one to `request`.
+    /// Checks `answer` as the answer to `request`.
     fn check(&self, request: &Request, answer: &[u8], medium: Medium) -> Verdict;
 
-    /// A request that does no harm and that any server answers: the first contact.
+    /// Returns a harmless request that any server answers, used for the first contact.
     fn contact(&self) -> Ticket;
 
-    /// Requests that must be answered before the measurement, for instance to store what is read later.
+    /// Returns the number of requests that must be answered before the measurement, for instance to
+    /// store data that is read later.
     fn preloads(&self) -> u64 {
         0
     }
 
-    /// What the `index`-th of them asks, for an index below [`Protocol::preloads`].
+    /// Returns the `index`-th of them, for an index below [`Protocol::preloads`].
     fn preload(&self, index: u64) -> Ticket {
         index
     }

@@ -18,18 +18,18 @@ use super::{
     Dns, DnsError, Echo, EchoError, Http, HttpError, Medium, Memcached, Protocol, Rocks, RocksError, Spin,
 };
 
-/// Keys of a store unless told otherwise.
+/// Default number of keys of a store.
 pub const DEFAULT_KEYS: u64 = 10_000;
-/// Bytes of an echo unless told otherwise.
+/// Default length of an echo.
 const DEFAULT_ECHO: usize = 64;
-/// Bytes of a rocks value unless told otherwise.
+/// Default length of a rocks value.
 const DEFAULT_VALUE: usize = 64;
 
-/// Why there is no such protocol.
+/// Why a protocol's notation was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum ProtocolError {
     /// The word before the colon names none.
-    #[error("`{name}` is no protocol; use spin, echo, memcached, dns, rocks or http")]
+    #[error("`{name}` is not a protocol; use spin, echo, memcached, dns, rocks or http")]
     Name {
         /// What was given.
         name: String,
@@ -73,7 +73,8 @@ pub enum ProtocolError {
     Http(#[from] HttpError),
 }
 
-/// The protocol that `notation` names, over `medium`. `service` is for spin, `host` for http; `read_file` reads a list of names.
+/// Returns the protocol that `notation` names, over `medium`. `service` is for spin, `host` for
+/// http; `read_file` reads a list of names.
 ///
 /// # Errors
 /// [`ProtocolError`].
@@ -109,7 +110,7 @@ pub fn from_name(
     }
 }
 
-/// How protocol `name` is written.
+/// Returns the notation of protocol `name`.
 fn usage(name: &str) -> &'static str {
     match name {
         "spin" => "spin, and the service time beside it",

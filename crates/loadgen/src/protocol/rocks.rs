@@ -1,7 +1,7 @@
 //! The rocks protocol as a [`Protocol`]; its layout is in `tailwater_workload::rocks`.
 //!
-//! The store has the keys 0 to `keys` - 1, each with a value of the same length that follows from the key. So a GET's value
-//! and a SCAN's sums are known without asking.
+//! The store has the keys 0 to `keys` - 1, each with a value of the same length derived from the
+//! key. So a GET's value and a SCAN's sums are known in advance.
 //!
 //! A ticket is the operation in its two lowest bits and the key above.
 
@@ -14,7 +14,7 @@ use super::{Ids, Malformed, Medium, Protocol, Request, Ticket, Verdict};
 /// Longest value: with its header it fits the datagrams of any network.
 pub const MAX_VALUE: usize = 1_400;
 
-/// Why there is no such mix.
+/// Why a mix of requests was refused.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 pub enum RocksError {
     /// No keys, or too many.
@@ -29,7 +29,7 @@ pub enum RocksError {
         /// What was given.
         bytes: usize,
     },
-    /// Shares that are none, or are more than everything.
+    /// Shares that are invalid or sum to more than 1.
     #[error("the shares of SCAN and PUT must be in 0..=1 and sum to at most 1, not {scan} and {put}")]
     Shares {
         /// Of SCAN.
@@ -50,7 +50,7 @@ pub struct Rocks {
 }
 
 impl Rocks {
-    /// `keys` keys with values of `value_len` bytes.
+    /// Creates a client of `keys` keys with values of `value_len` bytes.
     ///
     /// # Errors
     /// [`RocksError::Keys`] and [`RocksError::Value`].
@@ -65,7 +65,7 @@ impl Rocks {
         Ok(Self { keys, value_len, scan_share: 0.0, put_share: 0.0, scan_count: 5_000 })
     }
 
-    /// So large parts of the requests are scans and writes, the others reads.
+    /// Sets the shares of scans and writes; the other requests are reads.
     ///
     /// # Errors
     /// [`RocksError::Shares`].
@@ -77,7 +77,7 @@ impl Rocks {
         Ok(Self { scan_share: scan, put_share: put, ..self })
     }
 
-    /// Scans read so many entries at most.
+    /// Sets the number of entries that a scan reads at most.
     #[must_use]
     pub fn with_scan_count(self, scan_count: u32) -> Self {
         Self { scan_count, ..self }
@@ -101,7 +101,7 @@ impl Rocks {
         (operation, ticket >> 2)
     }
 
-    /// Whether `body` is what the store holds.
+    /// Returns true if `body` is what the store holds.
     fn is_body(&self, operation: Operation, key: u64, count: u32, body: &[u8]) -> bool {
         match operation {
             Operation::Get => count == 1 && body.len() == self.value_len && content::is_content(key, body),

@@ -7,14 +7,14 @@ use tailwater_workload::{Prng, ServiceTime};
 
 use super::{Ids, Malformed, Medium, Protocol, Request, Ticket, Verdict};
 
-/// Asks a server to compute for a time.
+/// Requests that a server compute for a time.
 #[derive(Debug, Clone)]
 pub struct Spin {
     service: ServiceTime,
 }
 
 impl Spin {
-    /// Work is drawn from `service`.
+    /// Creates a client whose work is drawn from `service`.
     #[must_use]
     pub fn new(service: ServiceTime) -> Self {
         Self { service }

@@ -1,4 +1,5 @@
-//! Servers for tests: what an honest one answers, and one on the loopback device that is honest, or not.
+//! Servers for tests: the answers of an honest server, and one on the loopback device that is
+//! honest or not.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -30,7 +31,7 @@ pub(crate) fn protocols(medium: Medium) -> Vec<Arc<dyn Protocol>> {
     notations.iter().map(make).collect()
 }
 
-/// What an honest server answers to the bytes of one request.
+/// Returns what an honest server answers to the bytes of one request.
 pub(crate) fn answer(name: &str, medium: Medium, request: &[u8]) -> Vec<u8> {
     match name {
         "echo" => request.to_vec(),
@@ -59,7 +60,7 @@ pub(crate) fn answer(name: &str, medium: Medium, request: &[u8]) -> Vec<u8> {
     }
 }
 
-/// The server stored what the clients of both workloads would; it finds the key by its text.
+/// Returns the value that a client of either workload stored; finds the key by its text.
 fn memcached_value(get: &[u8]) -> Vec<u8> {
     let asked = get.strip_prefix(b"get ").unwrap().strip_suffix(b"\r\n").unwrap();
     let mut out = [b"VALUE ", asked].concat();
@@ -116,7 +117,7 @@ pub(crate) fn dns_answer(medium: Medium, request: &[u8]) -> Vec<u8> {
     if medium == Medium::Stream { [&len[..], &message].concat() } else { message }
 }
 
-/// The length of the first request in `bytes`, if it is all there.
+/// Returns the length of the first request in `bytes`, if it is all there.
 pub(crate) fn request_len(name: &str, bytes: &[u8]) -> Option<usize> {
     let line = || bytes.windows(2).position(|window| window == b"\r\n").map(|at| at + 2);
     let len = match name {
@@ -135,19 +136,20 @@ pub(crate) fn request_len(name: &str, bytes: &[u8]) -> Option<usize> {
     (bytes.len() >= len).then_some(len)
 }
 
-/// What a server does with a request.
+/// The fate of a request at the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
     Answer,
-    /// Answers with something changed.
+    /// It is answered with a changed bit.
     Lie,
-    /// Says nothing.
+    /// It is not answered.
     Drop,
     /// Ends the connection.
     Close,
 }
 
-/// A server on the loopback device, over UDP and TCP on the same port. `fate` is given the number of each request, from 0.
+/// A server on the loopback device, over UDP and TCP on the same port. `fate` is given the number
+/// of each request, from 0.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     pub(crate) requests: Arc<AtomicU64>,
@@ -195,7 +197,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.stop.store(true, Relaxed);
-        // Wakes who accepts.
+        // Wakes the thread that accepts.
         let _ = TcpStream::connect(self.address);
         for thread in self.threads.drain(..) {
             let _ = thread.join();
@@ -203,7 +205,7 @@ impl Drop for Server {
     }
 }
 
-/// The answer with one bit changed that matters, and that leaves its end where it was.
+/// Returns the answer with one bit changed that matters, and that leaves its end where it was.
 pub(crate) fn lie(name: &str, medium: Medium, mut answer: Vec<u8>) -> Vec<u8> {
     let last = answer.len() - 1;
     let at = match name {

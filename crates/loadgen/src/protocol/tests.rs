@@ -247,7 +247,8 @@ proptest! {
     }
 }
 
-/// Whether a server may say there what it likes: its time in spin, flags and all but the address in dns, the head of http.
+/// Returns true if a server may say there what it likes: its time in spin, flags and all but the
+/// address in dns, the head of http.
 fn is_free(name: &str, medium: Medium, at: usize, bit: u8, answer: &[u8]) -> bool {
     match name {
         "spin" => at >= 32,
@@ -256,7 +257,8 @@ fn is_free(name: &str, medium: Medium, at: usize, bit: u8, answer: &[u8]) -> boo
         "dns" => {
             let at = at.saturating_sub(if medium == Medium::Stream { 2 } else { 0 });
             let gone = answer.windows(3).any(|window| window.eq_ignore_ascii_case(b"one"));
-            // The length, recursion bits, counts that do not matter, the case of letters, what is said of addresses.
+            // The length, recursion bits, counts that do not matter, the case of letters, what is
+            // said of addresses.
             matches!(at, 0 | 2 | 3 | 8..12) || gone && matches!(at, 6 | 7) || bit == 5 || at > 28
         }
         // The two last of a datagram's head are reserved.

@@ -5,7 +5,8 @@
 //! | `p99.9=200us` | 99.9 % of all requests, lost ones included, answered within 200 us |
 //! | `win-p99.9=200us` | the median over 100 ms windows of each one's p99.9, lost ones included: the machine's own stalls fall out |
 //!
-//! Several are joined by commas, and all must be kept. Whatever the limit, at most [`MOST_LOST`] of the requests may be lost.
+//! Several are joined by commas, and all must be kept. Whatever the limit, at most [`MAX_LOST`] of
+//! the requests may be lost.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,17 +17,18 @@ use tailwater_workload::summary::NEVER_NS;
 use tailwater_workload::units::{UnitError, format_duration_ns, parse_duration_ns};
 
 /// Part of the requests that may be lost in a trial that meets its limits.
-pub const MOST_LOST: f64 = 0.01;
+pub const MAX_LOST: f64 = 0.01;
 
 /// Part of the requests sent late above which a miss is blamed on the generator.
-pub const MOST_LATE: f64 = 0.1;
+pub const MAX_LATE: f64 = 0.1;
 
 /// What is limited.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Measure {
     /// The latency that this fraction of the requests, above 0 and below 1, does not exceed.
     Quantile(f64),
-    /// The median over windows of each one's p99.9, where requests lost in a window count as longer than any.
+    /// The median over windows of each one's p99.9, where requests lost in a window count as longer
+    /// than any.
     WindowedP999,
 }
 
@@ -67,7 +69,7 @@ pub enum SloError {
     },
 }
 
-/// How a trial ended.
+/// The verdict on a trial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
@@ -79,23 +81,23 @@ pub enum Verdict {
     GeneratorBehind,
 }
 
-/// What a trial says about the limits.
+/// The judgement of a trial by its limits.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Judgement {
-    /// In a word.
+    /// The verdict.
     pub verdict: Verdict,
     /// What was measured for each limit in microseconds; none where too many requests were lost.
     pub measured_us: Vec<Option<f64>>,
 }
 
 impl Slo {
-    /// The limits.
+    /// Returns the limits.
     #[must_use]
     pub fn limits(&self) -> &[Limit] {
         &self.limits
     }
 
-    /// Whether `summary` keeps them.
+    /// Judges whether `summary` keeps the limits.
     #[must_use]
     pub fn judge(&self, summary: &Summary) -> Judgement {
         let counts = summary.counts();
@@ -105,10 +107,10 @@ impl Slo {
             |(limit, measured): (&Limit, &Option<u64>)| measured.is_some_and(|ns| ns <= limit.at_most_ns);
         let all_kept = self.limits.iter().zip(&measured).all(kept)
             && settled > 0.0
-            && counts.lost as f64 <= MOST_LOST * settled;
+            && counts.lost as f64 <= MAX_LOST * settled;
         let verdict = if all_kept {
             Verdict::Met
-        } else if counts.late as f64 > MOST_LATE * counts.offered.max(1) as f64 {
+        } else if counts.late as f64 > MAX_LATE * counts.offered.max(1) as f64 {
             Verdict::GeneratorBehind
         } else {
             Verdict::Missed
@@ -119,7 +121,8 @@ impl Slo {
 }
 
 impl Measure {
-    /// In nanoseconds; `None` when nothing completed, or when the request at that quantile was lost.
+    /// Returns the limited quantity in nanoseconds; `None` if no request completed, or the request
+    /// at that quantile was lost.
     fn of(self, summary: &Summary) -> Option<u64> {
         let Self::Quantile(quantile) = self else {
             return summary.windowed_settled_p999_ns().filter(|&ns| ns != NEVER_NS);
@@ -241,7 +244,8 @@ mod tests {
 
     #[test]
     fn a_windowed_limit_sees_what_every_window_loses() {
-        // 9 of 1000 lost in each of 10 windows, less than may be lost in all; the others are answered in 50 us.
+        // 9 of 1000 lost in each of 10 windows, less than may be lost in all; the others are
+        // answered in 50 us.
         let overloaded = |lost: u64| {
             let mut recorder = LatencyRecorder::new(0);
             for request in 0..10_000u64 {

@@ -2,8 +2,9 @@ use super::*;
 use proptest::prelude::*;
 use tailwater_workload::random::{standard_normal, stream, unit_open_closed};
 
-/// An M/M/1 queue seen through a noisy machine: the p99.9 of its sojourn time is ln(1000) / (capacity - rate), each trial
-/// is off by a lognormal factor, and some meet a stall that no load caused.
+/// An M/M/1 queue seen through a noisy machine: the p99.9 of its sojourn time is ln(1000) /
+/// (capacity - rate), each trial is off by a lognormal factor, and some meet a stall that no load
+/// caused.
 struct Queue {
     capacity: f64,
     limit_s: f64,

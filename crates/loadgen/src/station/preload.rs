@@ -1,10 +1,11 @@
-//! What a server must store before a run reads it: requests in a closed loop, a window at a time.
+//! Storing the data that a run reads: requests in a closed loop, a window at a time.
 //!
-//! Owns one preload between the first contact and the schedule. A window is asked for at once, what is not answered is
-//! asked for again, and the next window follows when everything of this one was answered rightly. Its port is the first
-//! contact's, so a straggler is no answer to a request of the run.
+//! Owns one preload between the first contact and the schedule. A window is sent at once,
+//! unanswered requests are repeated, and the next window follows when every request of this one was
+//! answered rightly. Its port is the first contact's, so a late answer is not taken for an answer
+//! to the run.
 //!
-//! Answers are alleged: the protocol alone decides that one is right.
+//! Answers are untrusted: only the protocol decides that one is right.
 
 use tailwater_iokernel::port::Inject;
 
@@ -12,11 +13,11 @@ use super::wire::{self, Host};
 use super::{CONTACT_INTERVAL_NS, CONTACT_PORT, Order, StationError};
 use crate::protocol::{Medium, Request, Verdict};
 
-/// Requests that are asked for before their answers are awaited: a fraction of any ring.
+/// Requests sent before their answers are awaited: a fraction of any ring.
 const WINDOW: u64 = 32;
 
-/// How often a window is asked for before the server is given up.
-const MOST_TRIES: u32 = 20;
+/// Times a window is sent before the preload fails.
+const MAX_TRIES: u32 = 20;
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -33,7 +34,7 @@ pub(super) struct Preload {
 }
 
 impl Preload {
-    /// Everything that `order` stores, on the server at `to`.
+    /// Creates the preload of `order`, on the server at `to`.
     pub(super) fn new(order: Box<Order>, own: Host, to: Host, now_ns: u64) -> Self {
         let frame = wire::request_template(own, to, order.server.port());
         let mut preload = Self { order, to, frame, next: 0, window: Vec::new(), tries: 0, ask_at_ns: now_ns };
@@ -41,25 +42,25 @@ impl Preload {
         preload
     }
 
-    /// Whether every request was answered.
+    /// Returns true if every request was answered.
     pub(super) fn is_done(&self) -> bool {
         self.window.is_empty()
     }
 
-    /// When it asks next.
+    /// Returns when it sends next.
     pub(super) fn next_event_ns(&self) -> u64 {
         self.ask_at_ns
     }
 
-    /// Asks for what is due; the number of frames.
+    /// Sends the requests that are due; returns the number of frames.
     ///
     /// # Errors
-    /// [`StationError::Preload`] when a window was asked for too often.
+    /// [`StationError::Preload`] if a window was sent too often.
     pub(super) fn poll(&mut self, now_ns: u64, switch: &mut dyn Inject) -> Result<usize, StationError> {
         if now_ns < self.ask_at_ns {
             return Ok(0);
         }
-        if self.tries == MOST_TRIES {
+        if self.tries == MAX_TRIES {
             let all = self.order.protocol.preloads();
             return Err(StationError::Preload { missing: all - self.next + self.window.len() as u64, all });
         }
@@ -69,13 +70,13 @@ impl Preload {
             self.frame.truncate(wire::PAYLOAD);
             self.order.protocol.encode(request, Medium::Datagram, &mut self.frame);
             wire::complete(&mut self.frame, CONTACT_PORT);
-            // One that is not delivered is not answered.
+            // A frame that is not delivered is not answered, and is repeated.
             switch.inject(&self.frame);
         }
         Ok(self.window.len())
     }
 
-    /// Takes in a datagram of the server.
+    /// Handles a datagram of the server.
     pub(super) fn handle(&mut self, now_ns: u64, answer: &[u8]) {
         let protocol = &self.order.protocol;
         let Some(id) = protocol.id(answer, Medium::Datagram) else { return };
@@ -89,7 +90,7 @@ impl Preload {
     fn fill(&mut self, now_ns: u64) {
         let end = self.order.protocol.preloads().min(self.next + WINDOW);
         for index in self.next..end {
-            // As many as an id of 16 bits tells apart, many times a window.
+            // An id of 16 bits distinguishes many times a window.
             let ticket = self.order.protocol.preload(index);
             self.window.push(Request { id: index & 0xffff, ticket, due_ns: 0 });
         }

@@ -1,4 +1,5 @@
-//! The station against a switch that answers (or does not) in the same loop, on the real cycle clock.
+//! The station against a switch that answers (or does not) in the same loop, on the real cycle
+//! clock.
 
 use super::*;
 use crate::protocol::Spin;
@@ -47,8 +48,8 @@ impl Inject for Echo {
         Delivery::Delivered
     }
 
-    fn resolve(&self, ip: Ipv4Addr) -> Option<Mac> {
-        (ip == *SERVER.ip()).then(|| Mac::derived(ip))
+    fn resolve(&self, ip: Ipv4Addr) -> Option<MacAddr> {
+        (ip == *SERVER.ip()).then(|| MacAddr::derived(ip))
     }
 }
 
@@ -98,7 +99,8 @@ fn every_request_of_a_run_is_sent_and_its_reply_counted() {
     assert_eq!(station.next_event(), None, "an idle station lets the IOKernel sleep");
 }
 
-/// A store behind the switch that loses one of its first requests, and notes what it was asked to store and when.
+/// A store behind the switch that loses one of its first requests, and notes what it was asked to
+/// store and when.
 #[derive(Default)]
 struct Store {
     replies: Vec<Vec<u8>>,
@@ -121,8 +123,8 @@ impl Inject for Store {
             self.stored_before_run.get_or_insert(self.stored.len());
         }
         if self.frames != 5 {
-            let server = Host { mac: Mac::derived(*SERVER.ip()), ip: *SERVER.ip() };
-            let client = Host { mac: Mac::derived(OWN), ip: OWN };
+            let server = Host { mac: MacAddr::derived(*SERVER.ip()), ip: *SERVER.ip() };
+            let client = Host { mac: MacAddr::derived(OWN), ip: OWN };
             let mut back = wire::request_template(server, client, datagram.from.port());
             back.extend(crate::protocol::testing::answer("memcached", Medium::Datagram, datagram.payload));
             wire::complete(&mut back, SERVER.port());
@@ -131,8 +133,8 @@ impl Inject for Store {
         Delivery::Delivered
     }
 
-    fn resolve(&self, ip: Ipv4Addr) -> Option<Mac> {
-        Some(Mac::derived(ip))
+    fn resolve(&self, ip: Ipv4Addr) -> Option<MacAddr> {
+        Some(MacAddr::derived(ip))
     }
 }
 
@@ -182,7 +184,7 @@ fn a_server_that_does_not_answer_is_named() {
     let mut echo = Echo::new(usize::MAX);
     handle.start(elsewhere).unwrap();
     assert!(turn(&mut station, &handle, &mut echo).is_err());
-    assert_eq!(*echo.frames.get_mut(), 0, "nobody has the address, so nothing is sent");
+    assert_eq!(*echo.frames.get_mut(), 0, "no host has the address, so nothing is sent");
 }
 
 #[test]
@@ -222,13 +224,13 @@ fn a_question_for_the_stations_address_is_answered_at_the_next_poll() {
             self.0.push(frame.to_vec());
             Delivery::Delivered
         }
-        fn resolve(&self, _: Ipv4Addr) -> Option<Mac> {
+        fn resolve(&self, _: Ipv4Addr) -> Option<MacAddr> {
             None
         }
     }
     let (mut station, _handle) = started();
     let mut question = vec![0; ARP_FRAME];
-    question[..6].copy_from_slice(&Mac::BROADCAST.0);
+    question[..6].copy_from_slice(&MacAddr::BROADCAST.0);
     question[12..22].copy_from_slice(&[8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
     question[38..42].copy_from_slice(&OWN.octets());
     assert!(station.transmit(0, &question));
@@ -236,5 +238,5 @@ fn a_question_for_the_stations_address_is_answered_at_the_next_poll() {
     let mut sink = Sink(Vec::new());
     assert_eq!(station.poll(clock::now(), 32, &mut sink).unwrap(), 1);
     assert_eq!(sink.0.len(), 1);
-    assert_eq!(&sink.0[0][22..28], &Mac::derived(OWN).0);
+    assert_eq!(&sink.0[0][22..28], &MacAddr::derived(OWN).0);
 }

@@ -1,34 +1,33 @@
 //! Frames of the station: requests out, replies and ARP in.
 //!
-//! Owns the byte offsets of the few headers that a generator needs, and nothing else of a network stack. A request's
-//! headers are the same for every request of a run except for the source port and the lengths, so they are made once, and what
-//! differs is filled in. UDP checksums are left out (zero, RFC 768): the frame never leaves the machine's memory.
+//! Owns the byte offsets of the few headers that a generator needs, and nothing else of a network
+//! stack. A request's headers are the same for every request of a run except for the source port
+//! and the lengths, so they are made once, and what differs is filled in. UDP checksums are left
+//! out (zero, RFC 768): the frame never leaves the machine's memory.
 //!
 //! Decoding is total: any bytes give a value or `None`, never a panic.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
+use tailwater_wire::{
+    ArpOperation, ArpPacket, Checksums, DEFAULT_TTL, EtherType, EthernetHeader, IpProtocol, Ipv4Packet,
+    UDP_HEADER, UdpDatagram, checksum,
+};
 
-use tailwater_iokernel::frame::{ARP_FRAME, ETHERNET_HEADER, ETHERTYPE_ARP, ETHERTYPE_IPV4, IPV4_FRAME, Mac};
-/// Bytes of a UDP header.
-const UDP_HEADER: usize = 8;
+use tailwater_iokernel::frame::{
+    ARP_FRAME, ETHERNET_HEADER, ETHERTYPE_ARP, ETHERTYPE_IPV4, IPV4_FRAME, MacAddr,
+};
 
 /// Where a datagram's data begins in a frame whose IP header has no options.
 pub(crate) const PAYLOAD: usize = IPV4_FRAME + UDP_HEADER;
 
-/// IP protocol number of UDP.
-const UDP: u8 = 17;
-
-/// Hops that a packet may make; the customary initial value (RFC 1700).
-pub(crate) const TIME_TO_LIVE: u8 = 64;
-
 /// One end of a conversation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Host {
-    pub(crate) mac: Mac,
+    pub(crate) mac: MacAddr,
     pub(crate) ip: Ipv4Addr,
 }
 
-/// The headers of a request, complete but for source port, lengths and checksum.
+/// Returns the headers of a request, complete but for source port, lengths and checksum.
 pub(crate) fn request_template(from: Host, to: Host, port: u16) -> Vec<u8> {
     let mut frame = vec![0; PAYLOAD];
     frame[..6].copy_from_slice(&to.mac.0);
@@ -39,16 +38,16 @@ pub(crate) fn request_template(from: Host, to: Host, port: u16) -> Vec<u8> {
     ip[0] = 0x45;
     // Don't fragment: then the identification may be zero (RFC 6864).
     put_u16(ip, 6, 0x4000);
-    ip[8] = TIME_TO_LIVE;
-    ip[9] = UDP;
+    ip[8] = DEFAULT_TTL;
+    ip[9] = IpProtocol::UDP.0;
     ip[12..16].copy_from_slice(&from.ip.octets());
     ip[16..20].copy_from_slice(&to.ip.octets());
     put_u16(&mut frame, IPV4_FRAME + 2, port);
     frame
 }
 
-/// Completes the headers before a payload that was appended to a [`request_template`]. One that is too long for a packet makes
-/// a frame that the switch refuses.
+/// Completes the headers before a payload that was appended to a [`request_template`]. One that is
+/// too long for a packet makes a frame that the switch refuses.
 #[inline]
 pub(crate) fn complete(frame: &mut [u8], source_port: u16) {
     let len = frame.len();
@@ -58,7 +57,7 @@ pub(crate) fn complete(frame: &mut [u8], source_port: u16) {
     if get_u16(ip, 2) != total {
         put_u16(ip, 2, total);
         put_u16(ip, 10, 0);
-        let checksum = internet_checksum(ip);
+        let checksum = checksum(ip);
         put_u16(ip, 10, checksum);
     }
     put_u16(frame, IPV4_FRAME, source_port);
@@ -73,58 +72,49 @@ pub(crate) struct Datagram<'a> {
     pub(crate) payload: &'a [u8],
 }
 
-/// Reads the datagram in `frame`, if there is one. Checksums are not verified: nothing lies between the rings.
+/// Reads the datagram in `frame`, if there is one. Checksums are not verified: nothing lies between
+/// the rings.
 #[inline]
 pub(crate) fn decode_datagram(frame: &[u8]) -> Option<Datagram<'_>> {
-    if frame.len() < PAYLOAD || get_u16(frame, 12) != ETHERTYPE_IPV4 {
+    let (ethernet, packet) = EthernetHeader::parse(frame).ok()?;
+    if ethernet.ethertype != EtherType::IPV4 {
         return None;
     }
-    let packet = &frame[ETHERNET_HEADER..];
-    let header = usize::from(packet[0] & 0xf) * 4;
-    let total = usize::from(get_u16(packet, 2));
-    let is_fragment = get_u16(packet, 6) & 0x3fff != 0;
-    if packet[0] >> 4 != 4 || header < 20 || packet[9] != UDP || is_fragment {
+    let Ipv4Packet { header, payload, .. } = Ipv4Packet::parse(packet, Checksums::Trust).ok()?;
+    if header.protocol() != IpProtocol::UDP || header.is_fragment() {
         return None;
     }
-    let udp = packet.get(header..total)?;
-    if udp.len() < UDP_HEADER {
-        return None;
-    }
-    let payload = udp.get(UDP_HEADER..usize::from(get_u16(udp, 4)))?;
+    let udp = UdpDatagram::parse(payload, &header.addresses(), Checksums::Trust).ok()?;
     Some(Datagram {
-        from: SocketAddrV4::new(get_ip(packet, 12), get_u16(udp, 0)),
-        to: SocketAddrV4::new(get_ip(packet, 16), get_u16(udp, 2)),
-        payload,
+        from: SocketAddrV4::new(header.source(), udp.header.source_port()),
+        to: SocketAddrV4::new(header.destination(), udp.header.destination_port()),
+        payload: udp.payload,
     })
 }
 
-/// If `frame` is an ARP request for `own.ip`, the reply to it (RFC 826).
+/// Returns the reply to `frame` if it is an ARP request for `own.ip` (RFC 826).
 pub(crate) fn answer_arp(frame: &[u8], own: Host) -> Option<[u8; ARP_FRAME]> {
-    // Ethernet and IPv4 addresses of 6 and 4 bytes; operation 1, a request.
-    const REQUEST: [u8; 8] = [0, 1, 8, 0, 6, 4, 0, 1];
-    let frame = frame.get(..ARP_FRAME)?;
-    let arp = &frame[ETHERNET_HEADER..];
-    if get_u16(frame, 12) != ETHERTYPE_ARP || arp[..8] != REQUEST || get_ip(arp, 24) != own.ip {
+    let (ethernet, packet) = EthernetHeader::parse(frame).ok()?;
+    if ethernet.ethertype != EtherType::ARP {
         return None;
     }
+    let request = ArpPacket::parse(packet).ok()?;
+    if request.operation != ArpOperation::Request || request.target_ip != own.ip {
+        return None;
+    }
+    let answer = ArpPacket {
+        operation: ArpOperation::Reply,
+        sender_mac: own.mac,
+        sender_ip: own.ip,
+        target_mac: request.sender_mac,
+        target_ip: request.sender_ip,
+    };
     let mut reply = [0; ARP_FRAME];
-    reply[..6].copy_from_slice(&arp[8..14]);
+    reply[..6].copy_from_slice(&request.sender_mac.0);
     reply[6..12].copy_from_slice(&own.mac.0);
-    reply[12..14].copy_from_slice(&frame[12..14]);
-    let answer = &mut reply[ETHERNET_HEADER..];
-    answer[..8].copy_from_slice(&REQUEST);
-    answer[7] = 2;
-    answer[8..14].copy_from_slice(&own.mac.0);
-    answer[14..18].copy_from_slice(&own.ip.octets());
-    answer[18..28].copy_from_slice(&arp[8..18]);
+    reply[12..ETHERNET_HEADER].copy_from_slice(&ETHERTYPE_ARP.to_be_bytes());
+    reply[ETHERNET_HEADER..].copy_from_slice(&answer.encode());
     Some(reply)
-}
-
-/// The checksum of a header whose checksum field is zero (RFC 1071). `header` has an even length.
-pub(crate) fn internet_checksum(header: &[u8]) -> u16 {
-    let sum: u32 = header.chunks_exact(2).map(|pair| u32::from(get_u16(pair, 0))).sum();
-    let folded = (sum & 0xffff) + (sum >> 16);
-    !((folded & 0xffff) + (folded >> 16)) as u16
 }
 
 pub(crate) fn put_u16(bytes: &mut [u8], at: usize, value: u16) {
@@ -135,17 +125,13 @@ pub(crate) fn get_u16(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([bytes[at], bytes[at + 1]])
 }
 
-pub(crate) fn get_ip(bytes: &[u8], at: usize) -> Ipv4Addr {
-    Ipv4Addr::new(bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3])
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const A: Host = Host { mac: Mac([2, 0, 0, 0, 0, 1]), ip: Ipv4Addr::new(10, 77, 0, 250) };
-    const B: Host = Host { mac: Mac([2, 0, 0, 0, 0, 2]), ip: Ipv4Addr::new(10, 77, 0, 2) };
+    const A: Host = Host { mac: MacAddr([2, 0, 0, 0, 0, 1]), ip: Ipv4Addr::new(10, 77, 0, 250) };
+    const B: Host = Host { mac: MacAddr([2, 0, 0, 0, 0, 2]), ip: Ipv4Addr::new(10, 77, 0, 2) };
 
     /// Bytes of a payload, and of its frame.
     const PAYLOAD_LEN: usize = 32;
@@ -178,8 +164,8 @@ mod tests {
     #[test]
     fn a_correct_header_sums_to_zero() {
         // The example of RFC 1071 section 3, and our own header with its checksum in place.
-        assert_eq!(internet_checksum(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]), !0xddf2);
-        assert_eq!(internet_checksum(&request()[ETHERNET_HEADER..IPV4_FRAME]), 0);
+        assert_eq!(checksum(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]), !0xddf2);
+        assert_eq!(checksum(&request()[ETHERNET_HEADER..IPV4_FRAME]), 0);
     }
 
     #[test]
@@ -199,7 +185,7 @@ mod tests {
     #[test]
     fn only_questions_for_the_own_address_are_answered() {
         let mut question = [0; 60];
-        question[..6].copy_from_slice(&Mac::BROADCAST.0);
+        question[..6].copy_from_slice(&MacAddr::BROADCAST.0);
         question[6..12].copy_from_slice(&B.mac.0);
         question[12..22].copy_from_slice(&[8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
         question[22..28].copy_from_slice(&B.mac.0);

@@ -1,13 +1,16 @@
-//! TCP from inside an IOKernel's polling loop: many connections to a service, without a system call or a second core.
+//! TCP from inside an IOKernel's polling loop: many connections to a service, without a system call
+//! or a second core.
 //!
-//! Two layers. The [`Client`] is sans-IO: the connections of one station to one server, over `tailwater-tcp`; frames,
-//! time and a place to send are arguments, so whoever speaks a protocol over TCP builds on it. The [station] is a port
-//! with a client inside that carries out [orders](Order): open connections, send requests and await their echo, send or
-//! take as much as there is, open and close in turn.
+//! There are two layers. The [`Client`] is sans-IO: the connections of one station to one server,
+//! over `tailwater-tcp`; frames, time and a place to send are arguments, so any protocol over TCP
+//! can build on it. The [station] is a port with a client inside that carries out [orders](Order):
+//! open connections, send requests and await their echo, send or receive as much as possible, open
+//! and close in turn.
 //!
-//! Orders are a closed loop: the next request of a connection leaves when its last one was answered, so the rates say what a service
-//! can do, and the latencies are those of that load; they are no substitute for the open-loop generator's. That runs over
-//! the same connections with [`TcpHandle::load`], in any protocol.
+//! Orders are a closed loop: the next request of a connection is sent when its last one was
+//! answered. So the rates show a service's capacity, and the latencies are those of that load; they
+//! do not replace the open-loop generator's. That runs over the same connections with
+//! [`TcpHandle::load`], in any protocol.
 
 pub mod client;
 mod open_loop;

@@ -1,9 +1,11 @@
-//! The open-loop generator over a client's connections: what a station does for [`TcpHandle::load`](super::TcpHandle::load).
+//! The open-loop generator over a client's connections, for
+//! [`TcpHandle::load`](super::TcpHandle::load).
 //!
-//! Owns the run: which connections are up, what of each request the client has taken, and the measurement. The polling loop
-//! may sleep where no frame came for a while, so gaps between its turns are taken for disturbances of the machine only after frames. Sans-IO like the
-//! client. Which connection a request goes to is [`Lanes`](crate::lanes)', as over kernel sockets; so is what ends a
-//! connection, which is then reset and opened again after [`RETRY_NS`].
+//! Owns the run: which connections are up, how much of each request the client has accepted, and
+//! the measurement. The polling loop may sleep after a time without frames, so gaps between its
+//! turns count as disturbances of the machine only after frames. Sans-IO like the client.
+//! [`Lanes`](crate::lanes) assigns requests to connections, as over kernel sockets, and decides
+//! what ends a connection, which is then reset and opened again after [`RETRY_NS`].
 
 use std::sync::Arc;
 
@@ -20,7 +22,7 @@ use crate::station::MAY_SLEEP_NS;
 
 /// Time between the order and the start of the schedule.
 const LEAD_NS: u64 = 1_000_000;
-/// How long after its end a connection is opened again.
+/// Time after its end at which a connection is opened again.
 const RETRY_NS: u64 = 20_000_000;
 /// Bytes taken at once.
 const CHUNK: usize = 64 << 10;
@@ -34,7 +36,8 @@ pub struct TcpLoad {
     pub protocol: Arc<dyn Protocol>,
     /// Fixes every request.
     pub seed: u64,
-    /// Most requests unanswered on one connection, 1 to [`MAX_PIPELINE`](crate::lanes::MAX_PIPELINE).
+    /// Maximum number of requests unanswered on one connection, 1 to
+    /// [`MAX_PIPELINE`](crate::lanes::MAX_PIPELINE).
     pub pipeline: usize,
 }
 
@@ -51,12 +54,13 @@ pub(super) struct OpenLoop {
     scratch: Vec<u8>,
     /// The connection that is looked after next.
     next: LaneId,
-    /// When a frame came, or a request was sent.
+    /// Time of the last frame or request.
     last_frame_ns: u64,
 }
 
 impl OpenLoop {
-    /// A run over the connections 0 to `connections` - 1, of which those that are established are used.
+    /// Creates a run over the connections 0 to `connections` - 1, of which those that are
+    /// established are used.
     ///
     /// # Errors
     /// As [`Plan::check`](crate::Plan::check).
@@ -93,7 +97,7 @@ impl OpenLoop {
         })
     }
 
-    /// What a frame or a timeout has changed. `now` is when it came.
+    /// Handles the events of a frame or a timeout at `now`.
     pub(super) fn on_events(&mut self, client: &mut Client, id: ConnectionId, events: Events, now: Instant) {
         self.last_frame_ns = now.0;
         if id >= self.lanes.count() || self.retry_at_ns[id as usize].is_some() {
@@ -122,12 +126,12 @@ impl OpenLoop {
         }
     }
 
-    /// Hands the client what connection `id` has to send, as far as it has room.
+    /// Passes the bytes of connection `id` that wait to the client, as far as it has room.
     fn flush(&mut self, client: &mut Client, id: LaneId) {
         while !self.lanes.to_send(id).is_empty() {
             match client.send(id, self.lanes.to_send(id)) {
                 Ok(sent @ 1..) => self.lanes.handle_sent(id, sent),
-                // Again when there is room; a connection that has failed says so by its events.
+                // Repeated when there is room; a failed connection reports itself by its events.
                 Ok(0) | Err(_) => return,
             }
         }
@@ -142,7 +146,7 @@ impl OpenLoop {
         self.down += 1;
     }
 
-    /// Sends what is due, at most `budget` requests. True when the run is over.
+    /// Sends due requests, at most `budget`; returns true when the run is over.
     pub(super) fn poll(&mut self, client: &mut Client, now: Instant, budget: usize) -> bool {
         if now.0.saturating_sub(self.last_frame_ns) < MAY_SLEEP_NS {
             self.generator.observe_spin(now.0);
@@ -160,13 +164,14 @@ impl OpenLoop {
         self.generator.is_done()
     }
 
-    /// The next interval that is over and was not handed out yet.
+    /// Returns the next interval that is over and was not returned yet.
     #[inline]
     pub(super) fn poll_interval(&mut self, now: Instant) -> Option<&Interval> {
         self.generator.poll_interval(now.0)
     }
 
-    /// Opens one connection again if it is time, or ends it if it is stuck; each in its turn.
+    /// Opens one connection again if it is time, or ends it if it is stuck; takes connections in
+    /// turn.
     fn look_after_one(&mut self, client: &mut Client, now: Instant) {
         let id = self.next;
         self.next = if id + 1 == self.lanes.count() { 0 } else { id + 1 };
@@ -181,7 +186,7 @@ impl OpenLoop {
         }
     }
 
-    /// When [`poll`](Self::poll) has something to do.
+    /// Returns when [`poll`](Self::poll) has work to do.
     pub(super) fn next_event(&self) -> Instant {
         // Connections that are down are looked at one by one, every time.
         let now = self.down > 0 || self.generator.is_done();

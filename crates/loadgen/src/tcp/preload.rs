@@ -1,10 +1,10 @@
-//! What a server must store before a run reads it: requests over one connection, a window at a time.
+//! Storing the data that a run reads: requests over one connection, a window at a time.
 //!
-//! Owns one [`Order::Preload`](super::Order::Preload), over connection 0, which is one of those that the run has later. Sans-IO like the client. TCP
-//! brings what is sent, so nothing is asked for twice: an answer that is not the right one ends the order, and so does the end of
-//! the connection.
+//! Owns one [`Order::Preload`](super::Order::Preload), over connection 0, which the run uses later.
+//! Sans-IO like the client. TCP delivers what is sent, so nothing is repeated: a wrong answer ends
+//! the order, and so does the end of the connection.
 //!
-//! Answers are alleged: the protocol alone decides that one is right.
+//! Answers are untrusted: only the protocol decides that one is right.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,7 +44,7 @@ pub(super) struct Preload {
 }
 
 impl Preload {
-    /// Everything that `protocol` stores, within `wait`.
+    /// Creates the preload of `protocol`, within `wait`.
     pub(super) fn new(protocol: Arc<dyn Protocol>, wait: Duration, now: Instant) -> Self {
         Self {
             protocol,
@@ -61,7 +61,7 @@ impl Preload {
         }
     }
 
-    /// What a frame or a timeout has changed.
+    /// Handles the events of a frame or a timeout.
     pub(super) fn on_events(&mut self, client: &mut Client, id: ConnectionId, events: Events) {
         if id != CONNECTION {
             return;
@@ -97,7 +97,7 @@ impl Preload {
         if self.input.len() > MAX_ANSWER { Err(Malformed) } else { Ok(()) }
     }
 
-    /// Which request of the window is answered: the first, where there are no ids.
+    /// Returns which request of the window is answered: the first, where there are no ids.
     fn place_of(&self, answer: &[u8]) -> Option<usize> {
         let mask = match self.protocol.ids(Medium::Stream) {
             Ids::Order => return (!self.window.is_empty()).then_some(0),
@@ -108,7 +108,7 @@ impl Preload {
         self.window.iter().position(|request| (request.id ^ id) & mask == 0)
     }
 
-    /// Asks for the next window when this one was answered. True when the order is done.
+    /// Sends the next window when this one was answered; returns true when the order is done.
     pub(super) fn poll(&mut self, client: &mut Client, now: Instant) -> bool {
         if self.failed || now > self.until {
             return true;
@@ -130,7 +130,7 @@ impl Preload {
         false
     }
 
-    /// Hands the client what is to be sent, as far as it has room.
+    /// Passes the bytes to send to the client, as far as it has room.
     fn flush(&mut self, client: &mut Client) {
         while self.sent < self.out.len() {
             match client.send(CONNECTION, &self.out[self.sent..]) {
@@ -141,13 +141,13 @@ impl Preload {
         }
     }
 
-    /// When [`poll`](Self::poll) has something to do.
+    /// Returns when [`poll`](Self::poll) has work to do.
     pub(super) fn next_event(&self) -> Instant {
         let now = self.failed || self.window.is_empty();
         if now { Instant(0) } else { self.until + Duration::from_nanos(1) }
     }
 
-    /// What came of it, at its end.
+    /// Returns the outcome at its end.
     pub(super) fn outcome(self, now: Instant) -> Outcome {
         Outcome {
             completed: self.stored,

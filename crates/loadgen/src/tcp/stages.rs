@@ -1,13 +1,14 @@
-//! Where the time of a request goes: stamps at each boundary that can be seen without touching what is measured.
+//! The stages of a request's time: stamps at each boundary that can be seen without touching the
+//! measured system.
 //!
-//! Owns the stamps that a service writes into its echo ([`Stamps`]) and the histograms of the parts ([`Stages`]). All
-//! stamps are readings of one time-stamp counter, shared by all processes of a machine. A reading takes some 20 cycles, and
-//! is part of the stage it ends.
+//! Owns the stamps that a service writes into its echo ([`Stamps`]) and the histograms of the parts
+//! ([`Stages`]). All stamps are readings of one time-stamp counter, shared by all processes of a
+//! machine. A reading takes some 20 cycles, and is part of the stage it ends.
 
 use hdrhistogram::Histogram;
 use tailwater_shm::Cycles;
 
-/// What a service tells in the first 24 bytes of an echo.
+/// The stamps that a service writes into the first 24 bytes of an echo.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stamps {
     /// When the request had been read.
@@ -19,7 +20,7 @@ pub struct Stamps {
 }
 
 impl Stamps {
-    /// Bytes of them.
+    /// Their length in bytes.
     pub const LEN: usize = 24;
 
     /// Writes them into the beginning of `payload`.
@@ -56,7 +57,8 @@ pub const STAGES: [&str; 7] = [
 #[derive(Debug, Clone)]
 pub struct Stages {
     cycles: [Histogram<u64>; STAGES.len()],
-    /// Of the request under way: handed to the client's TCP, and its frame given to the switch and taken by it.
+    /// Of the request under way: handed to the client's TCP, and its frame given to the switch and
+    /// taken by it.
     asked: Cycles,
     injected: [Cycles; 2],
     /// When the last echo's frame came back, and was handed over.
@@ -78,7 +80,7 @@ impl Default for Stages {
 }
 
 impl Stages {
-    /// Median of stage `number` in cycles; 0 if nothing was measured.
+    /// Returns the median of stage `number` in cycles; 0 if nothing was measured.
     pub fn median(&self, number: usize) -> u64 {
         let histogram = &self.cycles[number];
         if histogram.is_empty() { 0 } else { histogram.value_at_quantile(0.5) }

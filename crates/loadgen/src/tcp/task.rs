@@ -1,7 +1,7 @@
-//! What a station is doing: one order being carried out over a client's connections.
+//! The order that a station carries out over a client's connections.
 //!
-//! Owns how far each connection is with its request. Sans-IO like the client: frames and time come in through
-//! [`Task::on_events`], what to do next is asked for by [`Task::poll`].
+//! Owns the progress of each connection with its request. Sans-IO like the client: frames and time
+//! come in through [`Task::on_events`]; [`Task::poll`] returns the next steps.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -15,12 +15,9 @@ use super::stages::{Stages, Stamps};
 
 /// Connections that are opened or closed at a time: a listener's queue holds them.
 const WINDOW: u32 = 128;
-/// Connections that are asked once at a time. A service that looks at all of its connections in turn answers those of one
-/// turn, so that fewer would make the whole take as many turns as there are windows in it.
-const ASKED: u32 = 16_384;
-/// After its end an order waits for its last answers for at most so long.
+/// Maximum time for which an order waits for its last answers after its end.
 const GRACE: Duration = Duration::from_millis(500);
-/// Bytes taken or handed over at once.
+/// Bytes read or written at once.
 const CHUNK: usize = 64 << 10;
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -98,30 +95,30 @@ impl Task {
         }
     }
 
-    /// Whether stages are wanted.
+    /// Returns true if stages are wanted.
     #[inline]
     pub(super) fn is_staged(&self) -> bool {
         self.stages.is_some()
     }
 
-    /// For the stamps of a request's stages, if they are wanted.
+    /// Returns the stages, if they are wanted.
     #[inline]
     pub(super) fn stages(&mut self) -> Option<&mut Stages> {
         self.stages.as_deref_mut()
     }
 
-    /// Requests answered, counted or not.
+    /// Returns the number of requests answered, counted or not.
     #[inline]
     pub(super) fn finished(&self) -> u64 {
         self.finished
     }
 
-    /// When the first connection's last request was handed over.
+    /// Returns when the first connection's last request was written.
     pub(super) fn begun_at(&self) -> Instant {
         Instant(self.progress.first().map_or(0, |progress| progress.began_ns))
     }
 
-    /// What a service wrote into the echo that was read last.
+    /// Returns the stamps in the echo that was read last.
     pub(super) fn stamps(&self) -> Option<Stamps> {
         Stamps::decode(&self.scratch)
     }
@@ -130,7 +127,7 @@ impl Task {
         self.progress.len() as u32
     }
 
-    /// What a frame or a timeout has changed. `now` is when it came.
+    /// Handles the events of a frame or a timeout at `now`.
     pub(super) fn on_events(&mut self, client: &mut Client, id: ConnectionId, events: Events, now: Instant) {
         let Some(progress) = self.progress.get_mut(id as usize) else { return };
         if events.contains(Events::ERROR) && !progress.done {
@@ -169,7 +166,7 @@ impl Task {
             Order::Churn { bytes, .. } => {
                 if events.contains(Events::ESTABLISHED) {
                     let bytes = *bytes;
-                    // One that has failed since says so by its events.
+                    // Fails on a connection that has failed since, which its events report.
                     let _ = self.ask(client, id, bytes);
                 }
                 if events.contains(Events::READABLE) && self.take(client, id) {
@@ -195,8 +192,8 @@ impl Task {
         }
     }
 
-    /// The next connection of the same lane: as many ports later as there are lanes, so that all are used before one is used
-    /// again.
+    /// Opens the next connection of the same lane: as many ports later as there are lanes, so that
+    /// all are used before one is used again.
     fn begin_again(&mut self, id: ConnectionId) {
         let Order::Churn { concurrent, .. } = self.order else { return };
         let next = id + concurrent;
@@ -204,7 +201,7 @@ impl Task {
         self.due.push_back(if next < self.count() { next } else { first });
     }
 
-    /// Reads all there is; true if it completes an echo.
+    /// Reads all that has arrived; returns true if it completes an echo.
     fn take(&mut self, client: &mut Client, id: ConnectionId) -> bool {
         let progress = &mut self.progress[id as usize];
         let asked = progress.left > 0;
@@ -227,7 +224,8 @@ impl Task {
         }
     }
 
-    /// Sends a request, which fits an empty send buffer; false on a connection that takes none.
+    /// Sends a request, which fits an empty send buffer; returns false if the connection does not
+    /// accept it.
     fn ask(&mut self, client: &mut Client, id: ConnectionId, bytes: usize) -> bool {
         let bytes = bytes.min(CHUNK);
         let sent = client.send(id, &self.scratch[..bytes]).is_ok_and(|sent| sent == bytes);
@@ -246,15 +244,17 @@ impl Task {
         }
     }
 
-    /// Most connections under way of an order whose connections take turns.
-    fn most_under_way(&self) -> u32 {
+    /// Returns the maximum number of connections in flight.
+    fn max_in_flight(&self) -> u32 {
         match self.order {
-            Order::Echo { outstanding, .. } => outstanding.max(1),
+            Order::Echo { outstanding, .. } | Order::EchoOnce { outstanding, .. } => outstanding.max(1),
+            Order::Open { .. } | Order::Close { .. } => WINDOW,
             _ => u32::MAX,
         }
     }
 
-    /// Begins what is due, at most `budget` of it; `clock` is read once for each request. True when the order is done.
+    /// Begins due requests, at most `budget`; reads `clock` once for each. Returns true when the
+    /// order is done.
     pub(super) fn poll(
         &mut self,
         client: &mut Client,
@@ -265,12 +265,12 @@ impl Task {
         let ending = now > self.until;
         match self.order {
             Order::Open { .. } => {
-                self.begin_next(budget, WINDOW, |_, id| client.connect(id, now), clock);
+                self.begin_next(budget, |_, id| client.connect(id, now), clock);
                 ending || self.all_done()
             }
             Order::EchoOnce { bytes, .. } => {
                 self.due.clear();
-                self.begin_next(budget, ASKED, |task, id| _ = task.ask(client, id, bytes), clock);
+                self.begin_next(budget, |task, id| task.ask_or_fail(client, id, bytes), clock);
                 ending || self.all_done()
             }
             Order::Echo { bytes, .. } | Order::Stages { bytes, .. } => {
@@ -297,7 +297,8 @@ impl Task {
                 ending
             }
             Order::Download { .. } => {
-                // What came before is told no more, and no more comes while it fills the window.
+                // Data that arrived before causes no event, and no more arrives while it fills the
+                // window.
                 if self.next < self.count() {
                     self.due.extend(0..self.count());
                     self.next = self.count();
@@ -332,9 +333,9 @@ impl Task {
         let close = |_: &mut Self, id| {
             let _ = client.close(id);
         };
-        self.begin_next(budget, WINDOW, close, clock);
+        self.begin_next(budget, close, clock);
         for id in first..self.next {
-            // Those that had failed before tell nothing any more.
+            // Connections that had failed before report nothing any more.
             if is_over(client, id) && !self.progress[id as usize].done {
                 let now = clock();
                 self.finish_one(id, now);
@@ -346,16 +347,16 @@ impl Task {
         self.next == self.count() && self.under_way == 0
     }
 
-    /// Begins connections that have not begun, `window` at a time.
+    /// Begins connections that have not begun.
     fn begin_next(
         &mut self,
         budget: usize,
-        window: u32,
         mut begin: impl FnMut(&mut Self, ConnectionId),
         clock: &mut dyn FnMut() -> Instant,
     ) {
+        let most = self.max_in_flight();
         for _ in 0..budget {
-            if self.next >= self.count() || self.under_way >= window {
+            if self.next >= self.count() || self.under_way >= most {
                 return;
             }
             let id = self.next;
@@ -371,7 +372,7 @@ impl Task {
         mut begin: impl FnMut(&mut Self, ConnectionId),
         clock: &mut dyn FnMut() -> Instant,
     ) {
-        let most = self.most_under_way();
+        let most = self.max_in_flight();
         for _ in 0..budget {
             if self.under_way >= most {
                 return;
@@ -387,15 +388,17 @@ impl Task {
         self.progress[id as usize] = Progress { began_ns: clock().0, left: 0, done: false };
     }
 
-    /// When [`poll`](Self::poll) has something to do.
+    /// Returns when [`poll`](Self::poll) has work to do.
     pub(super) fn next_event(&self) -> Instant {
-        let window = if matches!(self.order, Order::EchoOnce { .. }) { ASKED } else { WINDOW };
-        let more = self.next < self.count() && self.under_way < window;
-        let due = !self.due.is_empty() && self.under_way < self.most_under_way();
-        if more || due { Instant(0) } else { self.until + Duration::from_nanos(1) }
+        let more = self.next < self.count() || !self.due.is_empty();
+        if more && self.under_way < self.max_in_flight() {
+            Instant(0)
+        } else {
+            self.until + Duration::from_nanos(1)
+        }
     }
 
-    /// What came of it, at its end.
+    /// Returns the outcome at its end.
     pub(super) fn outcome(mut self, client: &mut Client, now: Instant) -> Outcome {
         let mut retransmissions = 0;
         for id in 0..self.count() {
@@ -432,7 +435,7 @@ impl Task {
     }
 }
 
-/// Whether both sides have closed.
+/// Returns true if both sides have closed.
 fn is_over(client: &Client, id: ConnectionId) -> bool {
     client
         .connection(id)

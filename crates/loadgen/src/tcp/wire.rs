@@ -1,25 +1,29 @@
 //! Frames of a TCP client: Ethernet, IPv4 without options, one segment.
 //!
-//! Owns the offsets and the checksums of what is sent. Checksums of what comes in are not verified: nothing lies between
-//! the rings, and a port of an IOKernel trusts its own process. Decoding is total.
+//! Owns the offsets and the checksums of sent frames. Checksums of received frames are not
+//! verified: nothing lies between the rings, and a port of an IOKernel trusts its own process.
+//! Decoding is total.
 
 use tailwater_iokernel::frame::{ETHERNET_HEADER, ETHERTYPE_IPV4, IPV4_FRAME};
 use tailwater_tcp::{EcnCodepoint, Outgoing};
+use tailwater_wire::{
+    Checksums, DEFAULT_TTL, EtherType, EthernetHeader, IpProtocol, Ipv4Packet, Sum, checksum,
+};
 
 use super::Peer;
-use crate::station::wire::{Host, TIME_TO_LIVE, get_ip, get_u16, internet_checksum, put_u16};
+use crate::station::wire::{Host, put_u16};
 
 /// IP protocol number of TCP.
-const TCP: u8 = 6;
-/// Offset of the checksum in a TCP header (RFC 9293 section 3.1).
-const CHECKSUM: usize = 16;
+const TCP: u8 = IpProtocol::TCP.0;
+/// Offset of the checksum in a TCP header.
+const CHECKSUM: usize = IpProtocol::TCP.checksum_offset().expect("TCP has a checksum");
 
 /// A frame buffer with the headers that all segments to one peer share.
 #[derive(Debug)]
 pub(super) struct Template {
     frame: Vec<u8>,
-    /// Sum of the pseudo header's addresses and protocol (RFC 9293 section 3.1), as [`sum`] gives it.
-    pseudo: u64,
+    /// Sum of the pseudo-header's addresses and protocol (RFC 9293 section 3.1).
+    pseudo: Sum,
 }
 
 impl Template {
@@ -33,15 +37,15 @@ impl Template {
         ip[0] = 0x45;
         // Don't fragment: then the identification may be zero (RFC 6864).
         put_u16(ip, 6, 0x4000);
-        ip[8] = TIME_TO_LIVE;
+        ip[8] = DEFAULT_TTL;
         ip[9] = TCP;
         ip[12..16].copy_from_slice(&own.ip.octets());
         ip[16..20].copy_from_slice(&peer.ip.octets());
-        let pseudo = sum(&ip[12..20]) + sum(&[0, TCP]);
+        let pseudo = Sum::new().bytes(&ip[12..20]).word(TCP.into());
         Self { frame, pseudo }
     }
 
-    /// The frame that carries `segment`, which fits the MTU.
+    /// Returns the frame that carries `segment`, which fits the MTU.
     #[inline]
     pub(super) fn fill(&mut self, segment: &Outgoing<'_>) -> &[u8] {
         let end = IPV4_FRAME + segment.len();
@@ -49,53 +53,32 @@ impl Template {
         ip[1] = segment.ecn.bits();
         put_u16(ip, 2, (end - ETHERNET_HEADER) as u16);
         put_u16(ip, 10, 0);
-        let header = internet_checksum(ip);
+        let header = checksum(ip);
         put_u16(ip, 10, header);
         let bytes = &mut self.frame[IPV4_FRAME..end];
         segment.emit(bytes);
-        let len = (bytes.len() as u16).to_be_bytes();
-        let checksum = !fold(self.pseudo + sum(&len) + sum(bytes));
-        bytes[CHECKSUM..CHECKSUM + 2].copy_from_slice(&checksum.to_ne_bytes());
+        let checksum = self.pseudo.word(bytes.len() as u16).bytes(bytes).finish();
+        bytes[CHECKSUM..CHECKSUM + 2].copy_from_slice(&checksum.to_be_bytes());
         &self.frame[..end]
     }
 }
 
-/// Sum of 16-bit words in any byte order (RFC 1071 section 2 (B)), in lanes of 32 bits that 64 bits cannot overflow.
-#[inline]
-fn sum(bytes: &[u8]) -> u64 {
-    let (words, rest) = bytes.as_chunks::<4>();
-    let total: u64 = words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum();
-    let mut last = [0; 4];
-    last[..rest.len()].copy_from_slice(rest);
-    total + u64::from(u32::from_ne_bytes(last))
-}
-
-#[inline]
-fn fold(sum: u64) -> u16 {
-    let mut sum = (sum & 0xffff_ffff) + (sum >> 32);
-    for _ in 0..3 {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    sum as u16
-}
-
-/// The bytes of the TCP segment in `frame`, if it is one from `peer` to `own`, and what its IP header says of congestion.
+/// Returns the bytes of the TCP segment in `frame`, if it is one from `peer` to `own`, and the
+/// congestion bits of its IP header.
 #[inline]
 pub(super) fn decode<'a>(frame: &'a [u8], own: Host, peer: &Peer) -> Option<(&'a [u8], EcnCodepoint)> {
-    if frame.len() < IPV4_FRAME || get_u16(frame, 12) != ETHERTYPE_IPV4 {
+    let (ethernet, packet) = EthernetHeader::parse(frame).ok()?;
+    if ethernet.ethertype != EtherType::IPV4 {
         return None;
     }
-    let packet = &frame[ETHERNET_HEADER..];
-    let header = usize::from(packet[0] & 0xf) * 4;
-    let total = usize::from(get_u16(packet, 2));
-    let is_fragment = get_u16(packet, 6) & 0x3fff != 0;
-    if packet[0] >> 4 != 4 || header < 20 || packet[9] != TCP || is_fragment {
+    let Ipv4Packet { header, payload, .. } = Ipv4Packet::parse(packet, Checksums::Trust).ok()?;
+    if header.protocol() != IpProtocol::TCP || header.is_fragment() {
         return None;
     }
-    if get_ip(packet, 12) != peer.ip || get_ip(packet, 16) != own.ip {
+    if header.source() != peer.ip || header.destination() != own.ip {
         return None;
     }
-    Some((packet.get(header..total)?, EcnCodepoint::from_bits(packet[1])))
+    Some((payload, EcnCodepoint::from_bits(header.traffic_class())))
 }
 
 #[cfg(test)]
@@ -103,12 +86,12 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::net::Ipv4Addr;
-    use tailwater_iokernel::frame::Mac;
+    use tailwater_iokernel::frame::MacAddr;
     use tailwater_tcp::segment::Options;
     use tailwater_tcp::{Flags, Header, Purpose, Segment, Seq};
 
-    const A: Host = Host { mac: Mac([2, 0, 0, 0, 0, 1]), ip: Ipv4Addr::new(10, 77, 0, 250) };
-    const B: Host = Host { mac: Mac([2, 0, 0, 0, 0, 2]), ip: Ipv4Addr::new(10, 77, 0, 2) };
+    const A: Host = Host { mac: MacAddr([2, 0, 0, 0, 0, 1]), ip: Ipv4Addr::new(10, 77, 0, 250) };
+    const B: Host = Host { mac: MacAddr([2, 0, 0, 0, 0, 2]), ip: Ipv4Addr::new(10, 77, 0, 2) };
 
     fn peer(host: Host) -> Peer {
         Peer { mac: host.mac, ip: host.ip, port: 7 }
@@ -135,14 +118,14 @@ mod tests {
             let (bytes, ecn) = decode(&frame, B, &peer(A)).expect("it is for B");
             assert_eq!(ecn, EcnCodepoint::Ect0);
             assert_eq!(Segment::parse(bytes).expect("a segment").payload, [a, b].concat());
-            assert_eq!(internet_checksum(&frame[ETHERNET_HEADER..IPV4_FRAME]), 0);
+            assert_eq!(checksum(&frame[ETHERNET_HEADER..IPV4_FRAME]), 0);
             // RFC 9293 section 3.1: over the pseudo header and the whole segment, word by word.
             let mut covered = [A.ip.octets(), B.ip.octets()].concat();
             covered.extend([0, TCP]);
             covered.extend((bytes.len() as u16).to_be_bytes());
             covered.extend(bytes);
             covered.resize(covered.len().next_multiple_of(2), 0);
-            assert_eq!(internet_checksum(&covered), 0, "{a:?} {b:?}");
+            assert_eq!(checksum(&covered), 0, "{a:?} {b:?}");
         }
     }
 

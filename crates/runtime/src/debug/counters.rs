@@ -1,7 +1,7 @@
-//! What the runtime has counted, for whoever wants to know how it fares.
+//! Counters of the runtime, for programs that monitor it.
 
-use crate::kthread;
-use crate::runtime;
+use crate::records::kthread;
+use crate::records::runtime;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 /// Events since the runtime started, over all kthreads; see [`counters`].
@@ -16,22 +16,22 @@ use core::sync::atomic::{AtomicU64, Ordering};
 pub struct Counters {
     /// User threads resumed.
     pub switches: u64,
-    /// User threads that one kthread took from another.
+    /// User threads that a kthread took from another.
     pub stolen_threads: u64,
     /// User threads interrupted by the preempt signal.
     pub preemptions: u64,
-    /// Cores given up because the IOKernel asked.
+    /// Cores given up at the request of the IOKernel.
     pub cedes: u64,
     /// Cores given up for lack of work.
     pub parks: u64,
     /// Frames received.
     pub frames: u64,
-    /// Of these, frames that one kthread took from another's ring.
+    /// Frames, of those received, that a kthread took from another's ring.
     pub stolen_frames: u64,
 }
 
-/// What the runtime has counted so far; zeros without a runtime. Each number is exact, but they are read one after another while
-/// threads go on.
+/// Returns the runtime's counters; zeros without a runtime. Each number is exact, but they are read
+/// one after another while threads run.
 ///
 /// # Examples
 /// ```standalone_crate

@@ -1,14 +1,16 @@
-//! From a [`Snapshot`] to a backtrace: call-frame information by `framehop`, names and lines by `backtrace`.
+//! From a [`Snapshot`] to a backtrace: call-frame information by `framehop`, names and lines by
+//! `backtrace`.
 //!
-//! Works without frame pointers: it uses `.eh_frame`, which every Rust program carries for panics. Runs on ordinary OS threads
-//! only: it allocates and reads files.
+//! Works without frame pointers: it uses `.eh_frame`, which every Rust program carries for panics.
+//! Runs on ordinary OS threads only: it allocates and reads files.
 //!
 //! # Limits
 //! * Names need symbols, lines need debug information (`debug = "line-tables-only"` will do).
-//! * Frames of code without call-frame information (hand-written assembly, just-in-time compilers) end the backtrace.
+//! * Frames of code without call-frame information (hand-written assembly, just-in-time compilers)
+//!   end the backtrace.
 //! * The copy of a stack ends after 32 KiB: the oldest frames of a deeper one are missing.
 
-use crate::debug::snapshot::Snapshot;
+use crate::verbs::snapshot::Snapshot;
 use core::fmt;
 use core::mem::offset_of;
 use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
@@ -18,24 +20,25 @@ use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 use tailwater_shm::grant::PREEMPT_SIGNAL;
 
-/// Most frames of a backtrace.
+/// Maximum number of frames of a backtrace.
 const MAX_FRAMES: usize = 128;
 
-/// One function on a stack, inlined ones included.
+/// One function on a stack; inlined functions have frames of their own.
 ///
 /// # Examples
 /// ```standalone_crate
 /// #[tailwater::main]
 /// fn main() {
 ///     let dump = tailwater::dump();
-///     let names: Vec<_> = dump.threads[0].backtrace.iter().filter_map(|f| f.function.as_deref()).collect();
+///     let frames = dump.threads[0].backtrace.iter();
+///     let names: Vec<_> = frames.filter_map(|f| f.function.as_deref()).collect();
 ///     assert!(names.iter().any(|name| name.ends_with("dump")), "{names:?}");
 /// }
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Frame {
-    /// Where it continues.
+    /// Address at which it continues.
     pub address: usize,
     /// Name of the function, if there are symbols.
     pub function: Option<String>,
@@ -43,7 +46,7 @@ pub struct Frame {
     pub location: Option<(String, u32)>,
 }
 
-/// `function` and on a line of its own `at file:line`.
+/// Writes `function`, and `at file:line` on a line of its own.
 impl fmt::Display for Frame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.function {
@@ -57,30 +60,31 @@ impl fmt::Display for Frame {
     }
 }
 
-/// Unwinds and names; knows the libraries loaded when it was made.
+/// Unwinds stacks and finds names, with the libraries that were loaded when it was made.
 pub struct Unwinder {
     unwinder: UnwinderX86_64<Vec<u8>>,
     cache: CacheX86_64,
-    /// Where signal handlers return to: the mark of a signal frame.
+    /// Return address of signal handlers: it identifies a signal frame.
     restorer: u64,
     names: HashMap<usize, Arc<[Frame]>>,
 }
 
 impl Unwinder {
-    /// Reads the call-frame information of everything that is loaded.
+    /// Reads the call-frame information of all loaded objects.
     pub fn new() -> Self {
         let mut unwinder = UnwinderX86_64::new();
-        // SAFETY: the callback gets what it expects; dl_iterate_phdr holds the loader's lock, so nothing is unloaded meanwhile.
+        // SAFETY: the callback gets what it expects; dl_iterate_phdr holds the loader's lock, so
+        // nothing is unloaded meanwhile.
         unsafe { libc::dl_iterate_phdr(Some(add_module), (&raw mut unwinder).cast()) };
         Self { unwinder, cache: CacheX86_64::new(), restorer: restorer(), names: HashMap::new() }
     }
 
-    /// The frames of a snapshot, youngest first.
+    /// Returns the frames of a snapshot, youngest first.
     pub fn backtrace(&mut self, snapshot: &Snapshot) -> Vec<Frame> {
         self.addresses(snapshot).into_iter().flat_map(|address| self.name(address).to_vec()).collect()
     }
 
-    /// Where each function on the stack is.
+    /// Returns the address in each function on the stack.
     fn addresses(&mut self, snapshot: &Snapshot) -> Vec<usize> {
         let mut read = |address: u64| {
             let offset = address.checked_sub(snapshot.sp).ok_or(())?;
@@ -92,7 +96,8 @@ impl Unwinder {
         while addresses.len() < MAX_FRAMES {
             addresses.push(match at {
                 FrameAddress::InstructionPointer(address) => address as usize,
-                // The call, not the instruction after it: that may belong to another line, or another function.
+                // The address of the call, not of the instruction after it, which may belong to
+                // another line or function.
                 FrameAddress::ReturnAddress(address) => address.get() as usize - 1,
             });
             let caller = self.unwinder.unwind_frame(at, &mut registers, &mut self.cache, &mut read);
@@ -133,7 +138,8 @@ impl Unwinder {
     }
 }
 
-/// The function to which the C library has signal handlers return; 0 if the kernel does not say.
+/// Returns the function to which the C library has signal handlers return; 0 if the kernel does not
+/// report it.
 fn restorer() -> u64 {
     /// The kernel's `struct sigaction` (arch/x86/include/uapi/asm/signal.h), not the C library's.
     #[repr(C)]
@@ -150,7 +156,8 @@ fn restorer() -> u64 {
     action.restorer
 }
 
-/// What a signal interrupted: when its handler has returned, the stack pointer points to a ucontext (Linux, struct `rt_sigframe`).
+/// Returns the registers that a signal interrupted: after its handler has returned, the stack
+/// pointer points to a ucontext (Linux, struct `rt_sigframe`).
 fn interrupted(context: u64, read: &mut impl FnMut(u64) -> Result<u64, ()>) -> Option<UnwindRegsX86_64> {
     const REGISTERS: u64 =
         (offset_of!(libc::ucontext_t, uc_mcontext) + offset_of!(libc::mcontext_t, gregs)) as u64;
@@ -158,7 +165,7 @@ fn interrupted(context: u64, read: &mut impl FnMut(u64) -> Result<u64, ()>) -> O
     Some(UnwindRegsX86_64::new(register(libc::REG_RIP)?, register(libc::REG_RSP)?, register(libc::REG_RBP)?))
 }
 
-/// `dl_iterate_phdr`'s callback: adds one loaded object.
+/// Adds one loaded object: the callback of `dl_iterate_phdr`.
 ///
 /// # Safety
 /// `info` describes a loaded object; `data` is an `UnwinderX86_64<Vec<u8>>`.
@@ -175,15 +182,16 @@ unsafe extern "C" fn add_module(info: *mut libc::dl_phdr_info, _: usize, data: *
     let hdr = header.p_vaddr..header.p_vaddr + header.p_memsz;
     // SAFETY: `.eh_frame_hdr` is a loaded, readable part of the object.
     let eh_frame_hdr = unsafe { bytes(base, &hdr) };
-    // Linux Standard Base 10.6.2: version 1, then the encoding of the pointer to .eh_frame. All linkers write 0x1b: a signed
-    // 32-bit distance from the field itself.
+    // Linux Standard Base 10.6.2: version 1, then the encoding of the pointer to .eh_frame. All
+    // linkers write 0x1b: a signed 32-bit distance from the field itself.
     if eh_frame_hdr.len() < 8 || eh_frame_hdr[..2] != [1, 0x1b] {
         return 0;
     }
     let distance = i32::from_le_bytes(eh_frame_hdr[4..8].try_into().expect("four bytes"));
     let start = (hdr.start + 4).wrapping_add_signed(distance.into());
     let end_of = |h: &libc::Elf64_Phdr| h.p_vaddr + h.p_memsz;
-    // The section's own end is not in memory; it ends with a zero word, and the table in the header leads to each entry.
+    // The section's own end is not in memory; it ends with a zero word, and the table in the header
+    // leads to each entry.
     let Some(segment) = loaded().find(|h| (h.p_vaddr..end_of(h)).contains(&start)) else { return 0 };
     let eh_frame = start..segment.p_vaddr + segment.p_filesz;
     let (Some(low), Some(high)) = (loaded().map(|h| h.p_vaddr).min(), loaded().map(end_of).max()) else {

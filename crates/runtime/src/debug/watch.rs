@@ -1,46 +1,48 @@
-//! The watcher: one ordinary thread that looks for stalls, and prints a dump when the signal for one came.
+//! The watcher: one ordinary thread that looks for stalls, and prints a dump when the dump signal
+//! has been received.
 //!
-//! It looks four times per timeout while threads run, and once per timeout while none do. Between two looks a running thread is noticed to
-//! make progress by its kthread's count of switches, or, when it runs alone, by the question ([`Kthread::ask`]) that its next poll
-//! point answers: poll points cost the same whether somebody watches or not.
+//! It looks four times per timeout while threads run, and once per timeout while none do. Between
+//! two looks the progress of a running thread shows in its kthread's count of switches, or, if it
+//! runs alone, in the flag ([`Head::expect_poll`](crate::ground::guard::Head::expect_poll)) that
+//! its next poll point answers: poll points cost the same whether the watcher runs or not.
 //!
-//! A thread that stalls in a system call while others wait for its kthread is interrupted and queued behind them; the call goes on
-//! when its turn comes. Else two threads that share a lock of `std`'s would stop a program with one kthread for good: the one sleeps in
-//! the kernel until the other, switched away while it held the lock, lets go.
+//! A thread that stalls in a system call while others wait for its kthread is interrupted and
+//! queued behind them; the call continues when its turn comes. Otherwise two threads that share a
+//! lock of `std`'s would deadlock a program with one kthread: one sleeps in the kernel until the
+//! other, switched away while it held the lock, unlocks it.
 
-use crate::config::{Config, DumpSignal};
+#[cfg(feature = "debug")]
+use super::{dump::write_backtrace, signal, unwind::Unwinder};
+use crate::config::Config;
 use crate::debug::stall::{Cause, Look, Stall, Verdict};
-use crate::debug::{Unwinder, dump, snapshot, write_backtrace};
-use crate::kthread::Kthread;
-use crate::quantum;
-use crate::runtime::{Runtime, runtime};
+use crate::ground::stderr::print;
+use crate::records::kthread::Kthread;
+use crate::records::runtime::{Runtime, runtime};
+use crate::records::uthread::Uthread;
 use crate::thread::UserThread;
-use crate::uthread::Uthread;
-use crate::worker;
-use core::fmt::Write;
-use core::sync::atomic::{AtomicBool, Ordering};
+#[cfg(feature = "debug")]
+use crate::verbs::snapshot;
+use crate::verbs::{look, quantum};
+use core::sync::atomic::Ordering;
 use std::io;
 use std::time::{Duration, Instant};
 use tailwater_shm::clock;
 
 /// Shortest time between two reports, however many threads stall.
 const BETWEEN_REPORTS: Duration = Duration::from_secs(1);
-/// How often the watcher looks for the dump signal when it does not look for stalls.
+/// Interval at which the watcher checks for the dump signal if it does not look for stalls.
 const DUMP_ONLY_TICK: Duration = Duration::from_millis(100);
 
-static DUMP_WANTED: AtomicBool = AtomicBool::new(false);
-
-extern "C" fn on_dump_signal(_: i32) {
-    DUMP_WANTED.store(true, Ordering::Relaxed);
-}
-
-/// Installs the dump signal's handler and starts the watcher, as far as they are wanted. Call from an ordinary thread off the
-/// managed cores.
+/// Installs the dump signal's handler and starts the watcher, as far as they are configured. Call
+/// from an ordinary thread off the managed cores.
 ///
 /// # Errors
-/// When no thread can be started.
+/// If no thread can be started.
 pub fn start(config: &Config) -> io::Result<()> {
-    let on_signal = install(config.dump_signal);
+    #[cfg(feature = "debug")]
+    let on_signal = signal::install(config.dump_signal);
+    #[cfg(not(feature = "debug"))]
+    let on_signal = false;
     if config.stall_timeout.is_none() && !on_signal {
         return Ok(());
     }
@@ -48,35 +50,18 @@ pub fn start(config: &Config) -> io::Result<()> {
     std::thread::Builder::new().name("tailwater/stalls".to_owned()).spawn(move || watch(timeout)).map(drop)
 }
 
-/// True if the signal is handled: a program that handles it already keeps it.
-fn install(signal: DumpSignal) -> bool {
-    let Some(number) = signal.number() else { return false };
-    // SAFETY: all-zero sigactions are valid; the handler stores one flag.
-    unsafe {
-        let mut present: libc::sigaction = core::mem::zeroed();
-        if libc::sigaction(number, core::ptr::null(), &raw mut present) != 0
-            || present.sa_sigaction != libc::SIG_DFL
-        {
-            return false;
-        }
-        let mut action: libc::sigaction = core::mem::zeroed();
-        action.sa_sigaction = on_dump_signal as *const () as usize;
-        action.sa_flags = libc::SA_RESTART | libc::SA_ONSTACK;
-        libc::sigaction(number, &raw const action, core::ptr::null_mut()) == 0
-    }
-}
-
 fn watch(timeout: Option<Duration>) {
-    // It runs for microseconds at a time, perhaps on the core that an IOKernel polls on, which would keep it waiting for longer than
-    // it may sleep.
-    tailwater_shm::priority::raise_kthread();
+    // The watcher runs for microseconds at a time, perhaps on the core that an IOKernel polls on; a
+    // low priority would keep it waiting for longer than it may sleep.
+    tailwater_shm::priority::raise_thread();
     let runtime = runtime();
     let mut stalls: Vec<Stall> = runtime.kthreads.iter().map(|_| Stall::default()).collect();
     let mut reports = Reports::default();
     let start = Instant::now();
     loop {
-        if DUMP_WANTED.swap(false, Ordering::Relaxed) {
-            print(&dump().to_string());
+        #[cfg(feature = "debug")]
+        if signal::take() {
+            print(&super::dump().to_string());
         }
         let tick = match timeout {
             None => DUMP_ONLY_TICK,
@@ -88,13 +73,14 @@ fn watch(timeout: Option<Duration>) {
         let before = Instant::now();
         std::thread::sleep(tick);
         if before.elapsed() > 2 * tick {
-            // The process was stopped, or the machine is overloaded: what looks like a stall would be ours.
+            // The process was stopped, or the machine is overloaded: an apparent stall may be the
+            // watcher's own.
             stalls.iter_mut().for_each(|stall| *stall = Stall::default());
         }
     }
 }
 
-/// True if some kthread runs a thread.
+/// Looks for stalls; returns whether some kthread runs a thread.
 fn look_for_stalls(
     runtime: &Runtime,
     stalls: &mut [Stall],
@@ -108,11 +94,11 @@ fn look_for_stalls(
         busy |= look.running.is_some();
         match stall.judge(look, timeout) {
             Verdict::Wait => {}
-            Verdict::Ask if look.running.is_some() => kthread.ask(),
+            Verdict::Ask if look.running.is_some() => kthread.head().expect_poll(),
             Verdict::Ask => {}
             Verdict::Stalled(cause, age) => {
-                reports.report(kthread, cause, age);
-                if cause == Cause::SystemCall && worker::waits_for(kthread, runtime, clock::now()) {
+                reports.report(kthread, runtime.kthreads.len(), cause, age);
+                if cause == Cause::SystemCall && look::waits_for(kthread, runtime, clock::now()) {
                     // What it waits for in the kernel may be a thread that waits for this kthread.
                     quantum::end_turn(kthread);
                 }
@@ -129,15 +115,16 @@ fn look_at(kthread: &Kthread, start: Instant) -> Look {
     Look {
         at: start.elapsed(),
         running,
-        answered: kthread.has_answered(),
+        answered: kthread.head().has_polled(),
         cpu: if running.is_some() { processor_time(tid) } else { Duration::ZERO },
         asleep: running.is_some() && sleeps(tid),
     }
 }
 
-/// Processor time of a thread of this process.
+/// Returns the processor time of a thread of this process.
 fn processor_time(tid: i32) -> Duration {
-    // Linux: the clock of a thread's scheduling time is ~tid << 3 | 6 (CPUCLOCK_PERTHREAD_MASK | CPUCLOCK_SCHED).
+    // Linux: the clock of a thread's scheduling time is ~tid << 3 | 6 (CPUCLOCK_PERTHREAD_MASK |
+    // CPUCLOCK_SCHED).
     let clock = (!tid << 3) | 6;
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the kernel fills the timespec, or says that there is no such thread.
@@ -145,7 +132,8 @@ fn processor_time(tid: i32) -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Whether a thread sleeps in the kernel (proc(5): the state follows the name, which is in parentheses and may contain any).
+/// Returns whether a thread sleeps in the kernel (proc(5): the state follows the name, which is in
+/// parentheses and may contain any).
 fn sleeps(tid: i32) -> bool {
     std::fs::read_to_string(format!("/proc/self/task/{tid}/stat"))
         .ok()
@@ -153,7 +141,7 @@ fn sleeps(tid: i32) -> bool {
         .is_some_and(|state| matches!(state, 'S' | 'D'))
 }
 
-/// Prints stalls, not too many.
+/// Prints stalls, at a limited rate.
 #[derive(Debug, Default)]
 struct Reports {
     last: Option<Instant>,
@@ -161,13 +149,13 @@ struct Reports {
 }
 
 impl Reports {
-    fn report(&mut self, kthread: &Kthread, cause: Cause, age: Duration) {
+    fn report(&mut self, kthread: &Kthread, kthreads: usize, cause: Cause, age: Duration) {
         if self.last.is_some_and(|last| last.elapsed() < BETWEEN_REPORTS) {
             self.left_out += 1;
             return;
         }
         self.last = Some(Instant::now());
-        let Some(text) = describe(kthread, cause, age) else { return };
+        let Some(text) = describe(kthread, kthreads, cause, age) else { return };
         print(&text);
         if self.left_out > 0 {
             print(&format!("tailwater: {} more stalls before this one were left out\n", self.left_out));
@@ -176,42 +164,46 @@ impl Reports {
     }
 }
 
-/// Writes to standard error without `std`'s lock: the thread that stalls may hold it.
-fn print(text: &str) {
-    let mut rest = text.as_bytes();
-    while !rest.is_empty() {
-        // SAFETY: the bytes are `rest`.
-        let written = unsafe { libc::write(libc::STDERR_FILENO, rest.as_ptr().cast(), rest.len()) };
-        match usize::try_from(written) {
-            Ok(written @ 1..) => rest = &rest[written..],
-            // There is nobody to tell.
-            _ => return,
-        }
-    }
-}
-
-/// The report; `None` if the thread has moved on meanwhile.
-fn describe(kthread: &Kthread, cause: Cause, age: Duration) -> Option<String> {
+/// Returns the report; `None` if the thread has moved on meanwhile. The program has `kthreads`
+/// kthreads.
+fn describe(kthread: &Kthread, kthreads: usize, cause: Cause, age: Duration) -> Option<String> {
     let record: &'static Uthread = kthread.current()?;
     let thread = UserThread::of_record(record)?;
+    #[cfg(feature = "debug")]
     let sample = snapshot::of_running(kthread).filter(|(sampled, _)| core::ptr::eq(*sampled, record));
+    let (ms, index) = (age.as_millis(), kthread.index);
     let what = match cause {
         Cause::NoPollPoint => "has reached no poll point",
         Cause::SystemCall => "has been in a blocking system call",
     };
-    let remedy = match cause {
-        Cause::NoPollPoint => "call tailwater::poll() in long loops",
-        Cause::SystemCall => "use tailwater::blocking",
-    };
-    let mut text = format!(
-        "tailwater: user thread {thread} {what} for {} ms and holds up kthread {}: {remedy}\n",
-        age.as_millis(),
-        kthread.index
+    let only = if kthreads == 1 { ", the only one" } else { "" };
+    let remedy = remedy(cause);
+    let text = format!(
+        "tailwater: user thread {thread} {what} for {ms} ms and holds up kthread {index}{only}: {remedy}\n"
     );
-    let written = match sample {
-        Some((_, snapshot)) => write_backtrace(&mut text, &Unwinder::new().backtrace(&snapshot)),
-        None => text.write_str("   no backtrace: it did not answer the signal\n"),
+    #[cfg(feature = "debug")]
+    let text = {
+        use core::fmt::Write;
+        let mut text = text;
+        match sample {
+            Some((_, snapshot)) => write_backtrace(&mut text, &Unwinder::new().backtrace(&snapshot)),
+            None => text.write_str("   no backtrace: it did not answer the signal\n"),
+        }
+        .expect("a string takes all");
+        text
     };
-    written.expect("a string takes all");
     Some(text)
+}
+
+fn remedy(cause: Cause) -> &'static str {
+    match cause {
+        Cause::NoPollPoint => {
+            "call tailwater::poll() in long loops, and tailwater::thread::yield_now() where a loop waits for another \
+             thread: std's yield_now lets no user thread run"
+        }
+        Cause::SystemCall => {
+            "use tailwater::sync, tailwater::net and tailwater::time instead of what blocks in std, and \
+             tailwater::blocking for other calls"
+        }
+    }
 }

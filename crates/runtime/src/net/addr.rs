@@ -1,31 +1,32 @@
-//! Addresses as callers write them.
+//! Conversion of addresses in the forms that callers write.
 
 use super::hosts;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::io;
 
-/// Something that stands for socket addresses, as `std::net::ToSocketAddrs` but without name servers, which may take seconds
-/// to answer: literal addresses, `localhost`, and the names in /etc/hosts are understood. The file is read once, when the
-/// first name is looked up.
+/// A value that can be converted to socket addresses, as `std::net::ToSocketAddrs` but without name
+/// servers, which may take seconds to answer: literal addresses, `localhost`, and the names in
+/// /etc/hosts are understood. The file is read once, when the first name is looked up.
 ///
 /// # Examples
 /// ```
 /// use tailwater::net::ToSocketAddrs;
 ///
-/// let address = "10.0.0.1:53".to_socket_addrs().unwrap().next().unwrap();
-/// assert_eq!(address, (std::net::Ipv4Addr::new(10, 0, 0, 1), 53).to_socket_addrs().unwrap().next().unwrap());
+/// let text: Vec<_> = "10.0.0.1:53".to_socket_addrs().unwrap().collect();
+/// let pair = (std::net::Ipv4Addr::new(10, 0, 0, 1), 53);
+/// assert_eq!(text, pair.to_socket_addrs().unwrap().collect::<Vec<_>>());
 /// assert_eq!("localhost:53".to_socket_addrs().unwrap().count(), 2);
 /// assert!("no-such-host.invalid:53".to_socket_addrs().is_err());
 /// ```
 pub trait ToSocketAddrs {
-    /// The addresses, in the order in which they are to be tried.
+    /// Iterator over the addresses, in the order in which they are tried.
     type Iter: Iterator<Item = SocketAddr>;
 
-    /// The addresses.
+    /// Returns the addresses.
     ///
     /// # Errors
-    /// [`InvalidInput`](io::ErrorKind::InvalidInput) for text that is no address, [`NotFound`](io::ErrorKind::NotFound) for
-    /// a name that is not known.
+    /// [`InvalidInput`](io::ErrorKind::InvalidInput) for text that is not an address,
+    /// [`NotFound`](io::ErrorKind::NotFound) for an unknown name.
     ///
     /// # Examples
     /// ```
@@ -127,7 +128,8 @@ fn not_an_address(text: &str, why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, format!("{text:?} is not a socket address: {why}"))
 }
 
-/// An address as a socket writes it: one that is bound to an IPv6 address writes IPv4 ones as IPv4-mapped.
+/// Returns an address in a socket's notation: a socket bound to an IPv6 address reports IPv4 ones
+/// as IPv4-mapped.
 pub fn shown(address: SocketAddr, mapped: bool) -> SocketAddr {
     match address.ip() {
         IpAddr::V4(ip) if mapped => SocketAddr::new(ip.to_ipv6_mapped().into(), address.port()),
@@ -135,7 +137,7 @@ pub fn shown(address: SocketAddr, mapped: bool) -> SocketAddr {
     }
 }
 
-/// What a call says that was given no address to try.
+/// Returns the error of a call that was given no address.
 pub fn no_addresses() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, "no addresses were given")
 }
@@ -143,7 +145,7 @@ pub fn no_addresses() -> io::Error {
 /// Calls `f` with the addresses until it succeeds.
 ///
 /// # Errors
-/// That of the last call, or of the addresses.
+/// The error of the last call, or of the conversion.
 pub fn try_each<T>(
     addresses: impl ToSocketAddrs,
     mut f: impl FnMut(SocketAddr) -> io::Result<T>,

@@ -1,8 +1,9 @@
 //! Names of the hosts file (hosts(5)), read once.
 //!
-//! Owns what /etc/hosts said when the first name was looked up; later changes are not noticed. Never asks a name server:
-//! that blocks for seconds, and a program that wants it can do so on an ordinary thread ([`crate::blocking`]). `localhost`
-//! and what ends in `.localhost` are the loopback addresses whatever the file says (RFC 6761 section 6.3).
+//! Owns the contents of /etc/hosts as of the first lookup of a name; later changes are not noticed.
+//! Never queries a name server: that blocks for seconds, and a program that needs it can do so on
+//! an ordinary thread ([`crate::blocking`]). `localhost` and names that end in `.localhost` are the
+//! loopback addresses whatever the file contains (RFC 6761 section 6.3).
 //!
 //! # Bounds
 //! [`MAX_BYTES`] of the file are read.
@@ -14,16 +15,17 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 const PATH: &str = "/etc/hosts";
-/// As much of the file as is looked at: some twenty thousand lines.
+/// Maximum number of bytes read from the file: about twenty thousand lines.
 const MAX_BYTES: u64 = 1 << 20;
 
 /// Addresses by name, in lower case.
 type Hosts = HashMap<String, Vec<IpAddr>>;
 
-/// The addresses of `name`, in the order of the file; none if it is not there. The first name that is not `localhost` makes
-/// the calling thread wait for the file to be read.
+/// Returns the addresses of `name`, in the order of the file; none if it is not there. The first
+/// name that is not `localhost` makes the calling thread wait for the file to be read.
 pub fn look_up(name: &str) -> Vec<IpAddr> {
-    // A set OnceLock costs a load; two user threads that come first together both read, and one result is kept.
+    // A set OnceLock costs a load; two user threads that arrive first at the same time both read,
+    // and one result is kept.
     static HOSTS: OnceLock<Hosts> = OnceLock::new();
     let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
     if name == "localhost" || name.ends_with(".localhost") {
@@ -34,23 +36,23 @@ pub fn look_up(name: &str) -> Vec<IpAddr> {
     }
     let hosts = crate::blocking(|| read(Path::new(PATH)));
     let found = hosts.get(&name).cloned().unwrap_or_default();
-    // Somebody was faster: theirs is as good.
+    // Fails if another thread was faster, with the same result.
     let _ = HOSTS.set(hosts);
     found
 }
 
-/// A file that cannot be read names nobody.
+/// Returns the names of a file; none if it cannot be read.
 fn read(path: &Path) -> Hosts {
     let mut bytes = Vec::new();
     if let Ok(file) = std::fs::File::open(path) {
-        // What was read before an error is as good as the rest of the file would have been.
+        // What was read before an error is used.
         let _ = file.take(MAX_BYTES).read_to_end(&mut bytes);
     }
     parse(&String::from_utf8_lossy(&bytes))
 }
 
-/// Lines of an address and its names; `#` begins a comment. Lines without an address are skipped, as every reader of this
-/// file does.
+/// Parses lines of an address and its names; `#` begins a comment. Lines without an address are
+/// skipped, as other readers of this file do.
 fn parse(text: &str) -> Hosts {
     let mut hosts = Hosts::new();
     for line in text.lines() {

@@ -1,59 +1,52 @@
-//! The network: UDP sockets over IPv4 and IPv6, over a stack of our own, which runs on the kthreads and never makes a system call.
+//! The network: UDP and TCP sockets over IPv4 and IPv6, over a stack of our own, which runs on the
+//! kthreads and never makes a system call. TCP needs the feature `tcp`, which is on by default.
 //!
 //! ```text
 //! UdpSocket          blocks, times out, speaks std::io           udp::socket
 //! Stack              frames and time in, frames and data out     stack, neighbour, udp
-//! wire               bytes <-> headers                           wire
+//! headers            bytes <-> headers                           tailwater_wire
 //! global             one Stack per process, its clock and outlet global
 //! ```
 //!
-//! The scheduler hands every frame of an ingress ring to `input`, in place and with preemption off; what a socket call sends is
-//! built in place in the egress ring of the kthread it runs on. Standalone there are no rings, and a datagram from one
-//! socket of the process to another goes straight from the sender's buffer into the receiver's queue, as it does attached.
+//! The scheduler passes every frame of an ingress ring to `input`, in place and with preemption
+//! off; a socket call builds its packets in place in the egress ring of the kthread it runs on.
+//! Standalone there are no rings, and a datagram from one socket of the process to another goes
+//! directly from the sender's buffer into the receiver's queue, as it does attached.
 //!
-//! Never here: scheduling, steering of flows (the IOKernel's), asking name servers (it blocks).
-//!
-//! The modules below are public for benchmarks and fuzzing, without a promise of stability.
+//! Not here: scheduling, steering of flows (the IOKernel's), queries to name servers (they block).
 
 mod addr;
-mod global;
+mod driver;
+mod error;
 mod hosts;
-mod neighbour;
-#[doc(hidden)]
-pub mod stack;
-pub mod tcp;
-#[doc(hidden)]
-pub mod udp;
-#[doc(hidden)]
-pub mod wire;
+mod platform;
+mod settings;
+#[cfg(feature = "tcp")]
+mod tcp;
+mod udp;
 
 pub use addr::ToSocketAddrs;
-pub use stack::Counters;
+pub use tailwater_net::Counters;
+#[cfg(feature = "tcp")]
 pub use tcp::{Congestion, Incoming, TcpKeepalive, TcpListener, TcpOptions, TcpStats, TcpStream};
 pub use udp::UdpSocket;
 
-pub(crate) use global::{Batch, init, put_off_timers};
-pub(crate) use stack::NetConfig;
-pub(crate) use stack::tcp::DEFAULT_CONNECTIONS;
+pub(crate) use driver::{Batch, init, put_off_timers};
+#[cfg(feature = "tcp")]
+pub(crate) use tailwater_net::DEFAULT_CONNECTIONS;
+pub(crate) use tailwater_net::{ConfigError, Ipv6Config, Mode, NetConfig};
+#[cfg(feature = "tcp")]
+pub(crate) use tcp::window_of_ring;
 
-use global::{KthreadOutlet, stack};
+use driver::{KthreadOutlet, stack};
 
-/// Flag of a ring record: whoever put the frame into the ingress ring vouches for all checksums in it: IPv4's, and those of
-/// the transport protocol, whichever it is (ICMP, ICMPv6, TCP, UDP). The IOKernel does for what another runtime sent. The
-/// checksum of a packet put together from fragments is looked at nevertheless.
-///
-/// # Examples
-/// ```
-/// assert!(tailwater::net::FLAG_CHECKSUM_OK.is_power_of_two());
-/// ```
-pub const FLAG_CHECKSUM_OK: u8 = tailwater_shm::ring::FLAG_CHECKSUM_OK;
-
-/// Says that the IOKernel is gone: sends to other hosts fail from now on.
+/// Records that the IOKernel is gone: sends to other hosts fail from now on.
 pub(crate) fn set_link_down() {
     stack().set_link_down(&mut KthreadOutlet);
 }
 
-/// This runtime's own IPv4 address: the one its IOKernel gave it, or the configured one (127.0.0.1 by default) standalone.
+/// Returns this runtime's own IPv4 address: attached, the one the IOKernel assigned; standalone,
+/// the configured one (127.0.0.1 by default).
 ///
 /// # Panics
 /// If no runtime has been started.
@@ -70,7 +63,8 @@ pub fn local_ip() -> std::net::Ipv4Addr {
     stack().ip()
 }
 
-/// This runtime's own IPv6 address, if its IOKernel gave it one. `::1` can be reached in any case.
+/// Returns this runtime's own IPv6 address, if the IOKernel assigned one. `::1` can be reached in
+/// any case.
 ///
 /// # Panics
 /// If no runtime has been started.
@@ -86,7 +80,7 @@ pub fn local_ip6() -> Option<std::net::Ipv6Addr> {
     stack().ip6()
 }
 
-/// What the process's network stack has counted since it started.
+/// Returns the counters of the process's network stack.
 ///
 /// # Panics
 /// If no runtime has been started.

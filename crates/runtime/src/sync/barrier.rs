@@ -1,7 +1,8 @@
 //! A barrier, as `std::sync::Barrier`.
 
-use crate::sync::spin::SpinLock;
-use crate::sync::wait::{self, WaitList};
+use crate::ground::spin::SpinLock;
+use crate::verbs::switch::poll;
+use crate::verbs::wait::{self, WaitList};
 use core::panic::{RefUnwindSafe, UnwindSafe};
 
 #[derive(Debug)]
@@ -10,7 +11,7 @@ struct Arrivals {
     waiters: WaitList,
 }
 
-/// Lets a number of threads wait until all of them have come; then it can be used again.
+/// Makes a number of threads wait until all of them have arrived; then it can be used again.
 ///
 /// # Examples
 /// ```
@@ -42,7 +43,7 @@ impl RefUnwindSafe for Barrier {}
 pub struct BarrierWaitResult(bool);
 
 impl BarrierWaitResult {
-    /// True for exactly one of the threads of each meeting: the last to come.
+    /// Returns true for exactly one of the threads of each meeting: the last to arrive.
     ///
     /// # Examples
     /// ```
@@ -61,11 +62,11 @@ impl BarrierWaitResult {
 }
 
 impl Barrier {
-    /// A barrier for `threads` threads; 0 means the same as 1.
+    /// Returns a barrier for `threads` threads; 0 means the same as 1.
     ///
     /// # Examples
     /// ```
-    /// // Nobody else to wait for.
+    /// // A single thread does not wait.
     /// assert!(tailwater::sync::Barrier::new(1).wait().is_leader());
     /// ```
     pub const fn new(threads: usize) -> Self {
@@ -86,7 +87,7 @@ impl Barrier {
     /// assert_eq!(leaders, 1);
     /// ```
     pub fn wait(&self) -> BarrierWaitResult {
-        crate::poll();
+        poll();
         let mut arrivals = self.arrivals.lock();
         arrivals.count += 1;
         let leader = arrivals.count >= self.threads;
@@ -94,7 +95,8 @@ impl Barrier {
             arrivals.count = 0;
             wait::wake_all(arrivals, |a| &mut a.waiters);
         } else {
-            wait::wait(arrivals, |a| &mut a.waiters, None);
+            // SAFETY: `waiters` is the state's only list, and stays in it.
+            unsafe { wait::wait(arrivals, |a| &mut a.waiters, None) };
         }
         BarrierWaitResult(leader)
     }

@@ -1,11 +1,12 @@
 //! A condition variable, as `std::sync::Condvar`.
 //!
-//! A waiter joins the wait list before it unlocks the mutex, so a notification between the two is not lost.
+//! A waiter joins the wait list before it unlocks the mutex, so a notification between the two is
+//! not lost.
 
-use crate::runtime::deadline_after;
+use crate::ground::spin::SpinLock;
+use crate::records::runtime::deadline_after;
 use crate::sync::mutex::MutexGuard;
-use crate::sync::spin::SpinLock;
-use crate::sync::wait::{self, WaitList, WaitOutcome};
+use crate::verbs::wait::{self, WaitList, WaitOutcome};
 use core::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::{LockResult, PoisonError};
 use std::time::Duration;
@@ -45,14 +46,15 @@ impl RefUnwindSafe for Condvar {}
 /// use tailwater::sync::{Condvar, Mutex};
 ///
 /// let (lock, condition) = (Mutex::new(()), Condvar::new());
-/// let (_guard, result) = condition.wait_timeout(lock.lock().unwrap(), Duration::from_millis(1)).unwrap();
+/// let guard = lock.lock().unwrap();
+/// let (_guard, result) = condition.wait_timeout(guard, Duration::from_millis(1)).unwrap();
 /// assert!(result.timed_out());
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WaitTimeoutResult(bool);
 
 impl WaitTimeoutResult {
-    /// True if the time passed without a notification.
+    /// Returns true if the time passed without a notification.
     ///
     /// # Examples
     /// ```
@@ -60,7 +62,8 @@ impl WaitTimeoutResult {
     /// use tailwater::sync::{Condvar, Mutex};
     ///
     /// let (lock, condition) = (Mutex::new(()), Condvar::new());
-    /// let (_guard, result) = condition.wait_timeout(lock.lock().unwrap(), Duration::from_millis(1)).unwrap();
+    /// let guard = lock.lock().unwrap();
+    /// let (_guard, result) = condition.wait_timeout(guard, Duration::from_millis(1)).unwrap();
     /// assert!(result.timed_out());
     /// ```
     pub fn timed_out(&self) -> bool {
@@ -69,7 +72,7 @@ impl WaitTimeoutResult {
 }
 
 impl Condvar {
-    /// A condition variable nobody waits for.
+    /// Returns a condition variable without waiting threads.
     ///
     /// # Examples
     /// ```
@@ -80,8 +83,9 @@ impl Condvar {
         Self { waiters: SpinLock::new(WaitList::new()) }
     }
 
-    /// Unlocks, waits for a notification, locks again. There are no spurious wake-ups, but the condition may have changed
-    /// again before the mutex was locked: test it in a loop, or use [`wait_while`](Self::wait_while).
+    /// Unlocks, waits for a notification, and locks again. There are no spurious wake-ups, but the
+    /// condition may have changed again before the mutex was locked: test it in a loop, or use
+    /// [`wait_while`](Self::wait_while).
     ///
     /// # Errors
     /// If the mutex is poisoned when it is locked again; the error holds the guard.
@@ -147,7 +151,8 @@ impl Condvar {
     /// use tailwater::sync::{Condvar, Mutex};
     ///
     /// let (lock, condition) = (Mutex::new(()), Condvar::new());
-    /// let (_guard, result) = condition.wait_timeout(lock.lock().unwrap(), Duration::from_millis(1)).unwrap();
+    /// let guard = lock.lock().unwrap();
+    /// let (_guard, result) = condition.wait_timeout(guard, Duration::from_millis(1)).unwrap();
     /// assert!(result.timed_out());
     /// ```
     pub fn wait_timeout<'a, T>(
@@ -163,8 +168,8 @@ impl Condvar {
         }
     }
 
-    /// Waits while `condition` is true, for at most `timeout` in all. The result says that the time passed only if the condition
-    /// still was true then.
+    /// Waits while `condition` is true, for at most `timeout` in all. The result is a timeout only
+    /// if the condition was still true then.
     ///
     /// # Errors
     /// As [`wait`](Self::wait).
@@ -207,7 +212,8 @@ impl Condvar {
         let mutex = guard.mutex();
         let waiters = self.waiters.lock();
         drop(guard);
-        let outcome = wait::wait(waiters, |list| list, deadline);
+        // SAFETY: the list is all that the lock guards, and it stays there.
+        let outcome = unsafe { wait::wait(waiters, |list| list, deadline) };
         (mutex.lock(), outcome)
     }
 

@@ -1,14 +1,15 @@
 //! A manual-reset event: a flag that threads can wait for.
 
-use crate::runtime::deadline_after;
-use crate::sync::spin::SpinLock;
-use crate::sync::wait::{self, WaitList, WaitOutcome};
+use crate::ground::spin::SpinLock;
+use crate::records::runtime::deadline_after;
+use crate::verbs::switch::poll;
+use crate::verbs::wait::{self, WaitList, WaitOutcome};
 use core::panic::{RefUnwindSafe, UnwindSafe};
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tailwater_shm::Cycles;
 
-/// A flag that threads can wait for: once it is set, everybody passes until it is reset.
+/// A flag that threads can wait for: while it is set, all threads pass.
 ///
 /// # Examples
 /// ```
@@ -24,7 +25,7 @@ use tailwater_shm::Cycles;
 /// ```
 #[derive(Debug)]
 pub struct Event {
-    /// Changed under the lock; read outside it too.
+    /// Changed under the lock; also read outside it.
     set: AtomicBool,
     waiters: SpinLock<WaitList>,
 }
@@ -39,7 +40,7 @@ impl Default for Event {
 }
 
 impl Event {
-    /// An event that is not set.
+    /// Returns an event that is not set.
     ///
     /// # Examples
     /// ```
@@ -50,7 +51,8 @@ impl Event {
         Self { set: AtomicBool::new(false), waiters: SpinLock::new(WaitList::new()) }
     }
 
-    /// Sets the event and wakes everybody who waits: all of them pass, even if it is reset right afterwards.
+    /// Sets the event and wakes all waiting threads: all of them pass, even if it is reset right
+    /// afterwards.
     ///
     /// # Examples
     /// ```
@@ -68,7 +70,7 @@ impl Event {
         wait::wake_all(waiters, |list| list);
     }
 
-    /// Makes threads wait again.
+    /// Resets the event: threads wait again.
     ///
     /// # Examples
     /// ```
@@ -80,11 +82,12 @@ impl Event {
     /// ```
     pub fn reset(&self) {
         let _waiters = self.waiters.lock();
-        // Relaxed: it carries nothing.
+        // Relaxed: publishes nothing.
         self.set.store(false, Ordering::Relaxed);
     }
 
-    /// Whether the event is set. What was done before it was set is then visible to the caller.
+    /// Returns whether the event is set. What was done before it was set is then visible to the
+    /// caller.
     ///
     /// # Examples
     /// ```
@@ -116,7 +119,7 @@ impl Event {
         self.wait_until(None);
     }
 
-    /// As [`wait`](Self::wait), for at most `timeout`; false when the time passed first.
+    /// As [`wait`](Self::wait), for at most `timeout`; false if the time passed first.
     ///
     /// # Examples
     /// ```
@@ -129,11 +132,15 @@ impl Event {
     }
 
     fn wait_until(&self, deadline: Option<Cycles>) -> bool {
-        crate::poll();
+        poll();
         if self.is_set() {
             return true;
         }
         let waiters = self.waiters.lock();
-        self.is_set() || wait::wait(waiters, |list| list, deadline) == WaitOutcome::Woken
+        if self.is_set() {
+            return true;
+        }
+        // SAFETY: the list is all that the lock guards, and it stays there.
+        unsafe { wait::wait(waiters, |list| list, deadline) == WaitOutcome::Woken }
     }
 }

@@ -6,20 +6,21 @@ use core::fmt;
 use core::ops::Deref;
 use core::panic::{RefUnwindSafe, UnwindSafe};
 
-/// A value computed by whoever needs it first, while others that need it wait.
+/// A value that the first thread to need it computes, while others that need it wait.
 ///
 /// # Examples
 /// ```
 /// use std::collections::HashMap;
 /// use tailwater::sync::LazyLock;
 ///
-/// static PORTS: LazyLock<HashMap<&str, u16>> = LazyLock::new(|| HashMap::from([("echo", 7), ("ntp", 123)]));
+/// static PORTS: LazyLock<HashMap<&str, u16>> =
+///     LazyLock::new(|| HashMap::from([("echo", 7), ("ntp", 123)]));
 ///
 /// assert_eq!(PORTS["echo"], 7);
 /// ```
 pub struct LazyLock<T, F = fn() -> T> {
     value: OnceLock<T>,
-    /// Taken by the initialiser; gone and no value means that it panicked.
+    /// Taken by the initialiser; `None` without a value means that it panicked.
     init: Cell<Option<F>>,
 }
 
@@ -29,7 +30,7 @@ impl<T: UnwindSafe, F: UnwindSafe> UnwindSafe for LazyLock<T, F> {}
 impl<T: RefUnwindSafe + UnwindSafe, F: UnwindSafe> RefUnwindSafe for LazyLock<T, F> {}
 
 impl<T, F: FnOnce() -> T> LazyLock<T, F> {
-    /// A value that `init` computes when it is needed.
+    /// Returns a value that `init` computes on first use.
     ///
     /// # Examples
     /// ```
@@ -42,11 +43,11 @@ impl<T, F: FnOnce() -> T> LazyLock<T, F> {
         Self { value: OnceLock::new(), init: Cell::new(Some(init)) }
     }
 
-    /// The value; computes it if nobody has. The same as `&**this`.
+    /// Returns the value, computed by this call if it is the first. The same as `&**this`.
     ///
     /// # Panics
-    /// If the initialiser panics, or did so for an earlier caller: the value is poisoned for good. An initialiser that needs
-    /// its own value waits for itself, for ever.
+    /// If the initialiser panics, or did so for an earlier caller: the value is poisoned
+    /// permanently. An initialiser that uses its own value waits for itself, for ever.
     ///
     /// # Examples
     /// ```
@@ -65,7 +66,7 @@ impl<T, F: FnOnce() -> T> LazyLock<T, F> {
 }
 
 impl<T, F> LazyLock<T, F> {
-    /// The value, if it has been computed.
+    /// Returns the value, if it has been computed.
     ///
     /// # Examples
     /// ```
@@ -79,7 +80,7 @@ impl<T, F> LazyLock<T, F> {
         this.value.get()
     }
 
-    /// The value, if it has been computed, to be changed.
+    /// Returns the value mutably, if it has been computed.
     ///
     /// # Examples
     /// ```

@@ -1,7 +1,7 @@
 //! Synchronisation between user threads (and with ordinary OS threads).
 //!
-//! The types mirror `std::sync`: same names, same guards, same poisoning. A thread that waits gives its core to the next
-//! runnable user thread; nothing here makes a system call on a lent core.
+//! The types mirror `std::sync`: same names, same guards, same poisoning. A thread that waits gives
+//! its core to the next runnable user thread; nothing here makes a system call on a lent core.
 //!
 //! | for | use |
 //! |---|---|
@@ -10,20 +10,20 @@
 //! | messages | [`channel`] (many receivers, select), [`mpsc`] (as in `std`) |
 //! | a limit on how many at once | [`Semaphore`] |
 //! | waiting for one another | [`Barrier`], [`WaitGroup`] |
-//! | telling that something happened | [`Notify`] (one thread, once), [`Event`] (everybody, until it is reset) |
+//! | signalling an event | [`Notify`] (one thread, once), [`Event`] (all threads, until it is reset) |
 //! | initialising once | [`Once`], [`OnceLock`], [`LazyLock`] |
 //! | a few dozen instructions | [`spin::SpinLock`] |
 //!
-//! All of them may be used from user threads and from ordinary OS threads, also mixed on one object, and whether or not a
-//! runtime has been started. Whoever waits is served first come, first served unless a type says otherwise. To wait for
-//! anything here while holding a [`SpinLock`](spin::SpinLock), or inside [`Rcu::with`], is a bug, and panics on a user thread.
+//! All of them may be used from user threads and from ordinary OS threads, also mixed on one
+//! object, and whether or not a runtime has been started. Waiting threads are served first come,
+//! first served unless a type says otherwise. To wait for anything here while holding a
+//! [`SpinLock`](spin::SpinLock), or inside [`Rcu::with`], is a bug, and panics on a user thread.
 
 mod barrier;
 pub mod channel;
 mod condvar;
 mod event;
 mod lazy_lock;
-mod list;
 pub mod mpsc;
 mod mutex;
 mod notify;
@@ -34,10 +34,10 @@ mod queue;
 mod rcu;
 mod rwlock;
 mod semaphore;
-pub mod spin;
-pub mod wait;
 mod wait_group;
 
+pub use crate::ground::spin;
+pub use crate::verbs::wait;
 pub use barrier::{Barrier, BarrierWaitResult};
 pub use condvar::{Condvar, WaitTimeoutResult};
 pub use event::Event;
@@ -52,38 +52,6 @@ pub use semaphore::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 pub use std::sync::{Arc, LockResult, PoisonError, TryLockError, TryLockResult, Weak, atomic};
 pub use wait_group::{WaitGroup, WaitGroupTask};
 
-/// What `std`'s types are, ours are: compiled, never run.
-#[cfg(test)]
-mod like_std {
-    use super::*;
-    use core::fmt::{Debug, Display};
-    use core::panic::{RefUnwindSafe, UnwindSafe};
-
-    fn shared<T: Send + Sync + UnwindSafe + RefUnwindSafe + Debug>() {}
-    fn made<T: Default + From<u8>>() {}
-    fn shown<T: Sync + Debug + Display>() {}
-
-    #[allow(dead_code)]
-    fn traits() {
-        shared::<Mutex<u8>>();
-        shared::<RwLock<u8>>();
-        shared::<Condvar>();
-        shared::<Barrier>();
-        shared::<Once>();
-        shared::<OnceLock<u8>>();
-        shared::<LazyLock<u8>>();
-        shared::<mpsc::Sender<u8>>();
-        shared::<mpsc::SyncSender<u8>>();
-        shared::<crate::thread::Thread>();
-        made::<Mutex<u8>>();
-        made::<RwLock<u8>>();
-        made::<OnceLock<u8>>();
-        shown::<MutexGuard<'_, u8>>();
-        shown::<RwLockReadGuard<'_, u8>>();
-        shown::<RwLockWriteGuard<'_, u8>>();
-    }
-}
-
 #[cfg(test)]
 mod test_support {
     use std::time::{Duration, Instant};
@@ -97,3 +65,6 @@ mod test_support {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

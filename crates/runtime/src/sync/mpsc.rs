@@ -1,18 +1,19 @@
 //! Channels with one receiver, with the API of `std::sync::mpsc`.
 //!
-//! The ends wrap those of [`sync::channel`](crate::sync::channel), which says how they behave; its
-//! [`Select`](crate::sync::channel::Select) takes them too.
+//! The ends wrap those of [`sync::channel`](crate::sync::channel), which documents their behaviour;
+//! its [`Select`](crate::sync::channel::Select) takes them too.
 
 use crate::sync::channel::{self, Channel, ReceivingEnd, SendingEnd};
 use core::cell::Cell;
 use core::fmt;
+use core::iter::FusedIterator;
 use core::marker::PhantomData;
+use core::panic::RefUnwindSafe;
 use std::time::Duration;
 
-pub use channel::{IntoIter, Iter, TryIter};
 pub use std::sync::mpsc::{RecvError, RecvTimeoutError, SendError, TryRecvError, TrySendError};
 
-/// A channel without a bound: sends never wait.
+/// Returns an unbounded channel: sends never wait.
 ///
 /// # Examples
 /// ```
@@ -25,7 +26,7 @@ pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
     (Sender { inner: sender }, Receiver::new(receiver))
 }
 
-/// A channel that holds at most `bound` messages; with 0 every send waits for its receive.
+/// Returns a channel that holds at most `bound` messages; with 0 every send waits for its receive.
 ///
 /// # Examples
 /// ```
@@ -68,7 +69,8 @@ pub struct SyncSender<T> {
     inner: channel::Sender<T>,
 }
 
-/// Receives from a [`channel`](channel()) or [`sync_channel`]. There is one per channel; it can be moved to another thread, but not shared.
+/// Receives from a [`channel`](channel()) or [`sync_channel`]. There is one per channel; it can be
+/// moved to another thread, but not shared.
 ///
 /// # Examples
 /// ```
@@ -148,6 +150,9 @@ impl<T> SyncSender<T> {
     }
 }
 
+// As for `std`'s: a panic cannot leave a receiver inconsistent.
+impl<T> RefUnwindSafe for Receiver<T> {}
+
 impl<T> Receiver<T> {
     fn new(inner: channel::Receiver<T>) -> Self {
         Self { inner, _not_sync: PhantomData }
@@ -173,7 +178,7 @@ impl<T> Receiver<T> {
         self.inner.recv()
     }
 
-    /// Receives if a message is there, or somebody waits to send one.
+    /// Receives without waiting: a message in the channel, or that of a thread that waits to send.
     ///
     /// # Errors
     /// `Empty` or `Disconnected`.
@@ -209,7 +214,7 @@ impl<T> Receiver<T> {
         self.inner.recv_timeout(timeout)
     }
 
-    /// The messages, waiting for each, until all senders are gone.
+    /// Returns an iterator over the messages, which waits for each until all senders are gone.
     ///
     /// # Examples
     /// ```
@@ -219,10 +224,10 @@ impl<T> Receiver<T> {
     /// assert_eq!(receiver.iter().sum::<i32>(), 3);
     /// ```
     pub fn iter(&self) -> Iter<'_, T> {
-        self.inner.iter()
+        Iter { receiver: self }
     }
 
-    /// The messages that are there, without waiting.
+    /// Returns an iterator over the messages in the channel, without waiting.
     ///
     /// # Examples
     /// ```
@@ -231,7 +236,7 @@ impl<T> Receiver<T> {
     /// assert_eq!(receiver.try_iter().collect::<Vec<_>>(), [1]);
     /// ```
     pub fn try_iter(&self) -> TryIter<'_, T> {
-        self.inner.try_iter()
+        TryIter { receiver: self }
     }
 }
 
@@ -259,7 +264,7 @@ impl<T> IntoIterator for Receiver<T> {
     type Item = T;
     type IntoIter = IntoIter<T>;
     fn into_iter(self) -> IntoIter<T> {
-        self.inner.into_iter()
+        IntoIter { receiver: self }
     }
 }
 
@@ -301,3 +306,70 @@ impl<T> fmt::Debug for Receiver<T> {
         f.debug_struct("Receiver").finish_non_exhaustive()
     }
 }
+
+/// Iterator over the messages of a [`Receiver`], which waits for each; see [`Receiver::iter`].
+///
+/// # Examples
+/// ```
+/// let (sender, receiver) = tailwater::sync::mpsc::channel();
+/// sender.send(1).unwrap();
+/// drop(sender);
+/// assert_eq!(receiver.iter().collect::<Vec<_>>(), [1]);
+/// ```
+#[derive(Debug)]
+pub struct Iter<'a, T> {
+    receiver: &'a Receiver<T>,
+}
+
+/// Iterator over the messages in a [`Receiver`]'s channel, without waiting; see
+/// [`Receiver::try_iter`].
+///
+/// # Examples
+/// ```
+/// let (_sender, receiver) = tailwater::sync::mpsc::channel::<u8>();
+/// assert_eq!(receiver.try_iter().next(), None);
+/// ```
+#[derive(Debug)]
+pub struct TryIter<'a, T> {
+    receiver: &'a Receiver<T>,
+}
+
+/// Iterator over the messages of a [`Receiver`], which it owns, waiting for each.
+///
+/// # Examples
+/// ```
+/// let (sender, receiver) = tailwater::sync::mpsc::channel();
+/// std::thread::spawn(move || (0..3).for_each(|n| sender.send(n).unwrap()));
+/// for (expected, n) in receiver.into_iter().enumerate() {
+///     assert_eq!(expected, n);
+/// }
+/// ```
+#[derive(Debug)]
+pub struct IntoIter<T> {
+    receiver: Receiver<T>,
+}
+
+impl<T> Iterator for Iter<'_, T> {
+    type Item = T;
+    fn next(&mut self) -> Option<T> {
+        self.receiver.recv().ok()
+    }
+}
+
+impl<T> FusedIterator for Iter<'_, T> {}
+
+impl<T> Iterator for TryIter<'_, T> {
+    type Item = T;
+    fn next(&mut self) -> Option<T> {
+        self.receiver.try_recv().ok()
+    }
+}
+
+impl<T> Iterator for IntoIter<T> {
+    type Item = T;
+    fn next(&mut self) -> Option<T> {
+        self.receiver.recv().ok()
+    }
+}
+
+impl<T> FusedIterator for IntoIter<T> {}

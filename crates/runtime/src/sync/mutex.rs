@@ -1,19 +1,21 @@
-//! A mutex whose waiters give their core away.
+//! A mutex whose waiters release their core.
 //!
-//! One word says free, held, or held with waiters; the uncontended paths are a compare-and-swap each. A contended unlock hands
-//! the mutex to the thread that has waited longest, so no waiter starves.
+//! One word is free, held, or held with waiters; the uncontended paths are a compare-and-swap each.
+//! A contended unlock hands the mutex to the thread that has waited longest, so no waiter starves.
 //!
 //! | state | meaning | left by |
 //! |---|---|---|
 //! | 0 | free | `lock`: to 1 |
 //! | 1 | held | `unlock`: to 0; a waiter, under the list lock: to 2 |
-//! | 2 | held, somebody waits | `unlock`, under the list lock: stays held for the waiter woken; to 1 when it was the last |
+//! | 2 | held, threads wait | `unlock`, under the list lock: stays held for the waiter woken; to 1 when it was the last |
 
+use crate::ground::spin::SpinLock;
 use crate::sync::poison::{PanickingBefore, Poison};
-use crate::sync::spin::SpinLock;
-use crate::sync::wait::{self, WaitList};
+use crate::verbs::switch::poll;
+use crate::verbs::wait::{self, WaitList};
 use core::cell::UnsafeCell;
 use core::fmt;
+use core::marker::PhantomData;
 use core::ops::{Deref, DerefMut};
 use core::panic::{RefUnwindSafe, UnwindSafe};
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -48,7 +50,7 @@ impl<T: ?Sized> UnwindSafe for Mutex<T> {}
 impl<T: ?Sized> RefUnwindSafe for Mutex<T> {}
 
 impl<T> Mutex<T> {
-    /// An unlocked mutex.
+    /// Returns an unlocked mutex.
     ///
     /// # Examples
     /// ```
@@ -64,7 +66,7 @@ impl<T> Mutex<T> {
         }
     }
 
-    /// Takes the value out.
+    /// Consumes the mutex and returns the value.
     ///
     /// # Errors
     /// If the mutex is poisoned; the error holds the value.
@@ -125,7 +127,7 @@ impl<T: ?Sized> Mutex<T> {
         }
     }
 
-    /// Whether a thread panicked while it held the mutex.
+    /// Returns whether a thread panicked while it held the mutex.
     ///
     /// # Examples
     /// ```
@@ -147,7 +149,7 @@ impl<T: ?Sized> Mutex<T> {
         self.poison.is_set()
     }
 
-    /// Declares the value good again.
+    /// Clears the poisoning.
     ///
     /// # Examples
     /// ```
@@ -169,7 +171,7 @@ impl<T: ?Sized> Mutex<T> {
         self.poison.clear();
     }
 
-    /// The value, without locking.
+    /// Returns the value mutably, without locking.
     ///
     /// # Errors
     /// If the mutex is poisoned; the error holds the reference.
@@ -185,19 +187,23 @@ impl<T: ?Sized> Mutex<T> {
     }
 
     fn guard(&self) -> LockResult<MutexGuard<'_, T>> {
-        self.poison.check(MutexGuard { mutex: self, panicking: PanickingBefore::now() })
+        self.poison.check(MutexGuard {
+            mutex: self,
+            panicking: PanickingBefore::now(),
+            _not_send: PhantomData,
+        })
     }
 
     #[cold]
     fn lock_slowly(&self) {
-        crate::poll();
+        poll();
         let waiters = self.waiters.lock();
         loop {
             // Acquire: as in `lock`.
             match self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => return,
                 Err(CONTENDED) => break,
-                // Relaxed: only says that somebody waits; the list lock orders the rest.
+                // Relaxed: only records that a thread waits; the list lock orders the rest.
                 Err(_) => {
                     match self.state.compare_exchange(HELD, CONTENDED, Ordering::Relaxed, Ordering::Relaxed) {
                         Ok(_) | Err(CONTENDED) => break,
@@ -207,7 +213,8 @@ impl<T: ?Sized> Mutex<T> {
             }
         }
         // The mutex is ours when this returns: `unlock_slowly` leaves it held.
-        wait::wait(waiters, |list| list, None);
+        // SAFETY: the list is all that the lock guards, and it stays there.
+        unsafe { wait::wait(waiters, |list| list, None) };
     }
 
     #[inline]
@@ -227,8 +234,8 @@ impl<T: ?Sized> Mutex<T> {
             // Release: as in `unlock`.
             self.state.store(FREE, Ordering::Release);
         } else if waiters.is_empty() {
-            // Relaxed: the holder is the thread just woken, which unlocks through the list lock we hold or by a
-            // compare-and-swap from HELD, which it cannot see before this store.
+            // Relaxed: the holder is the thread just woken, which unlocks through the list lock we
+            // hold or by a compare-and-swap from HELD, which it cannot see before this store.
             self.state.store(HELD, Ordering::Relaxed);
         }
     }
@@ -247,13 +254,15 @@ impl<T: ?Sized> Mutex<T> {
 pub struct MutexGuard<'a, T: ?Sized> {
     mutex: &'a Mutex<T>,
     panicking: PanickingBefore,
+    /// Like `std`'s guard, it stays on the thread that locked.
+    _not_send: PhantomData<*const ()>,
 }
 
 // SAFETY: a shared guard gives shared access to the value only.
 unsafe impl<T: ?Sized + Sync> Sync for MutexGuard<'_, T> {}
 
 impl<'a, T: ?Sized> MutexGuard<'a, T> {
-    /// The mutex this guard holds.
+    /// Returns the mutex that this guard holds.
     pub(crate) fn mutex(&self) -> &'a Mutex<T> {
         self.mutex
     }

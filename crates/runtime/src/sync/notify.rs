@@ -1,22 +1,24 @@
 //! A notification without data.
 
-use crate::runtime::deadline_after;
-use crate::sync::spin::SpinLock;
-use crate::sync::wait::{self, WaitList, WaitOutcome};
+use crate::ground::spin::SpinLock;
+use crate::records::runtime::deadline_after;
+use crate::verbs::switch::poll;
+use crate::verbs::wait::{self, WaitList, WaitOutcome};
 use core::panic::{RefUnwindSafe, UnwindSafe};
 use std::time::Duration;
 use tailwater_shm::Cycles;
 
 #[derive(Debug)]
 struct State {
-    /// A notification nobody has waited for yet; then nobody waits.
+    /// A notification that no thread has waited for yet; then no thread waits.
     permit: bool,
     waiters: WaitList,
 }
 
-/// Tells one waiting thread, or the next to wait, that there is something to do: a semaphore of at most one permit.
+/// Signals one waiting thread, or the next to wait, that there is something to do: a semaphore of
+/// at most one permit.
 ///
-/// For everybody who waits, now and later, use [`Event`](crate::sync::Event).
+/// To signal all threads that wait, now and later, use [`Event`](crate::sync::Event).
 ///
 /// # Examples
 /// ```
@@ -41,7 +43,7 @@ impl Default for Notify {
 }
 
 impl Notify {
-    /// Nobody was notified.
+    /// Returns a notification without waiting threads or stored permit.
     ///
     /// # Examples
     /// ```
@@ -53,8 +55,8 @@ impl Notify {
         Self { state: SpinLock::new(State { permit: false, waiters: WaitList::new() }) }
     }
 
-    /// Wakes the thread that has waited longest. If nobody waits, the next to wait returns at once; several notifications that
-    /// nobody waits for are one.
+    /// Wakes the thread that has waited longest. If no thread waits, the next to wait returns at
+    /// once; several notifications without a waiting thread count as one.
     ///
     /// # Examples
     /// ```
@@ -71,7 +73,7 @@ impl Notify {
         }
     }
 
-    /// Wakes all threads that wait now. Stores nothing for those that come later.
+    /// Wakes all threads that wait now. Stores nothing for later waits.
     ///
     /// # Examples
     /// ```
@@ -83,7 +85,7 @@ impl Notify {
         wait::wake_all(self.state.lock(), |s| &mut s.waiters);
     }
 
-    /// Waits for a notification, or takes the one that is stored.
+    /// Waits for a notification, or takes the stored one.
     ///
     /// # Examples
     /// ```
@@ -97,7 +99,7 @@ impl Notify {
         self.wait_until(None);
     }
 
-    /// As [`wait`](Self::wait), for at most `timeout`; false when the time passed first.
+    /// As [`wait`](Self::wait), for at most `timeout`; false if the time passed first.
     ///
     /// # Examples
     /// ```
@@ -108,7 +110,7 @@ impl Notify {
         self.wait_until(Some(deadline_after(timeout)))
     }
 
-    /// Takes the stored notification, if there is one.
+    /// Takes the stored notification; returns whether there was one.
     ///
     /// # Examples
     /// ```
@@ -121,9 +123,12 @@ impl Notify {
     }
 
     fn wait_until(&self, deadline: Option<Cycles>) -> bool {
-        crate::poll();
+        poll();
         let mut state = self.state.lock();
-        core::mem::take(&mut state.permit)
-            || wait::wait(state, |s| &mut s.waiters, deadline) == WaitOutcome::Woken
+        if core::mem::take(&mut state.permit) {
+            return true;
+        }
+        // SAFETY: `waiters` is the state's only list, and stays in it.
+        unsafe { wait::wait(state, |s| &mut s.waiters, deadline) == WaitOutcome::Woken }
     }
 }

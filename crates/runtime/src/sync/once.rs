@@ -5,13 +5,17 @@
 //! | `INCOMPLETE` | the first caller, under the lock: to `RUNNING` |
 //! | `RUNNING` | that caller, under the lock: to `COMPLETE`, or to `POISONED` if it panics; wakes all |
 //! | `POISONED` | a forcing caller, under the lock: to `RUNNING` |
-//! | `COMPLETE` | nobody |
+//! | `COMPLETE` | final |
 //!
-//! The state is changed under the lock only. Outside it is read for `COMPLETE`, which publishes what the initialiser did.
+//! The state is changed under the lock only. Outside the lock it is read for `COMPLETE`, which
+//! publishes what the initialiser did.
 
-use crate::sync::spin::SpinLock;
-use crate::sync::wait::{self, WaitList};
+use crate::ground::spin::SpinLock;
+use crate::verbs::switch::poll;
+use crate::verbs::wait::{self, WaitList};
+use core::cell::Cell;
 use core::fmt;
+use core::marker::PhantomData;
 use core::panic::{RefUnwindSafe, UnwindSafe};
 use core::sync::atomic::{AtomicU8, Ordering};
 
@@ -20,7 +24,7 @@ const RUNNING: u8 = 1;
 const POISONED: u8 = 2;
 const COMPLETE: u8 = 3;
 
-/// Runs an initialiser once, whoever comes first; everybody else waits until it has run.
+/// Runs an initialiser once: the first caller runs it, all others wait until it has run.
 ///
 /// # Examples
 /// ```
@@ -38,7 +42,7 @@ pub struct Once {
 impl UnwindSafe for Once {}
 impl RefUnwindSafe for Once {}
 
-/// What [`Once::call_once_force`] tells its initialiser.
+/// The argument of an initialiser of [`Once::call_once_force`].
 ///
 /// # Examples
 /// ```
@@ -47,10 +51,12 @@ impl RefUnwindSafe for Once {}
 #[derive(Debug)]
 pub struct OnceState {
     poisoned: bool,
+    /// Like `std`'s, the state stays with the initialiser's thread.
+    _not_sync: PhantomData<Cell<()>>,
 }
 
 impl OnceState {
-    /// Whether an earlier initialiser panicked.
+    /// Returns whether an earlier initialiser panicked.
     ///
     /// # Examples
     /// ```
@@ -61,7 +67,7 @@ impl OnceState {
     }
 }
 
-/// Ends `RUNNING`, also when the initialiser unwinds.
+/// Ends `RUNNING` on drop, also if the initialiser unwinds.
 struct Finish<'a> {
     once: &'a Once,
     state: u8,
@@ -77,7 +83,7 @@ impl Drop for Finish<'_> {
 }
 
 impl Once {
-    /// Not run yet.
+    /// Returns a `Once` whose initialiser has not run.
     ///
     /// # Examples
     /// ```
@@ -96,7 +102,8 @@ impl Once {
     /// Runs `init` unless an initialiser has run already; waits for one that is running.
     ///
     /// # Panics
-    /// If an earlier initialiser panicked. A call from within the initialiser waits for itself, for ever.
+    /// If an earlier initialiser panicked. A call from within the initialiser waits for itself, for
+    /// ever.
     ///
     /// # Examples
     /// ```
@@ -115,7 +122,7 @@ impl Once {
         }
     }
 
-    /// As [`call_once`](Self::call_once), but tries again where an earlier initialiser panicked.
+    /// As [`call_once`](Self::call_once), but also runs `init` if an earlier initialiser panicked.
     ///
     /// # Examples
     /// ```
@@ -134,7 +141,7 @@ impl Once {
         }
     }
 
-    /// Whether an initialiser has run to its end. What it did is then visible to the caller.
+    /// Returns whether an initialiser has completed. What it did is then visible to the caller.
     ///
     /// # Examples
     /// ```
@@ -170,7 +177,8 @@ impl Once {
         self.wait_completed(false);
     }
 
-    /// As [`wait`](Self::wait), but goes on waiting where an initialiser panicked, until a later one has run.
+    /// As [`wait`](Self::wait), but if an initialiser panicked, continues to wait until a later one
+    /// has run.
     ///
     /// # Examples
     /// ```
@@ -195,14 +203,15 @@ impl Once {
                     drop(waiters);
                     poisoned();
                 }
-                _ => wait::wait(waiters, |list| list, None),
+                // SAFETY: the list is all that the lock guards, and it stays there.
+                _ => unsafe { wait::wait(waiters, |list| list, None) },
             };
         }
     }
 
     #[cold]
     fn run(&self, ignore_poison: bool, init: impl FnOnce(&OnceState)) {
-        crate::poll();
+        poll();
         let was_poisoned = loop {
             let waiters = self.waiters.lock();
             // Relaxed: changed under the lock we hold, here and below.
@@ -216,11 +225,12 @@ impl Once {
                     self.state.store(RUNNING, Ordering::Relaxed);
                     break state == POISONED;
                 }
-                _ => wait::wait(waiters, |list| list, None),
+                // SAFETY: the list is all that the lock guards, and it stays there.
+                _ => unsafe { wait::wait(waiters, |list| list, None) },
             };
         };
         let mut finish = Finish { once: self, state: POISONED };
-        init(&OnceState { poisoned: was_poisoned });
+        init(&OnceState { poisoned: was_poisoned, _not_sync: PhantomData });
         finish.state = COMPLETE;
     }
 }

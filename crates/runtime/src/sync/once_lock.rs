@@ -22,14 +22,14 @@ pub struct OnceLock<T> {
     value: UnsafeCell<MaybeUninit<T>>,
 }
 
-// SAFETY: the value is written by one thread, before `once` completes, and shared after. It may be dropped by another thread
-// than set it, hence `T: Send`.
+// SAFETY: the value is written by one thread, before `once` completes, and shared after. It may be
+// dropped by another thread than set it, hence `T: Send`.
 unsafe impl<T: Send + Sync> Sync for OnceLock<T> {}
 impl<T: UnwindSafe> UnwindSafe for OnceLock<T> {}
 impl<T: UnwindSafe + RefUnwindSafe> RefUnwindSafe for OnceLock<T> {}
 
 impl<T> OnceLock<T> {
-    /// An empty cell.
+    /// Returns an empty cell.
     ///
     /// # Examples
     /// ```
@@ -40,7 +40,7 @@ impl<T> OnceLock<T> {
         Self { once: Once::new(), value: UnsafeCell::new(MaybeUninit::uninit()) }
     }
 
-    /// The value, if it is set. Never waits.
+    /// Returns the value, if it is set. Never waits.
     ///
     /// # Examples
     /// ```
@@ -55,7 +55,7 @@ impl<T> OnceLock<T> {
         self.once.is_completed().then(|| unsafe { (*self.value.get()).assume_init_ref() })
     }
 
-    /// The value, if it is set.
+    /// Returns the value mutably, if it is set.
     ///
     /// # Examples
     /// ```
@@ -68,7 +68,7 @@ impl<T> OnceLock<T> {
         self.once.is_completed().then(|| unsafe { self.value.get_mut().assume_init_mut() })
     }
 
-    /// Waits until the value is set.
+    /// Waits until the value is set, and returns it.
     ///
     /// # Examples
     /// ```
@@ -99,10 +99,12 @@ impl<T> OnceLock<T> {
         value.map_or(Ok(()), Err)
     }
 
-    /// The value; sets it to what `init` returns if the cell is empty. Of several callers one initialises, the others wait.
+    /// Returns the value; if the cell is empty, sets it to the result of `init`. Of several callers
+    /// one initialises, the others wait.
     ///
     /// # Panics
-    /// If `init` panics: the cell stays empty and the next caller tries. A call from within `init` waits for itself, for ever.
+    /// If `init` panics: the cell stays empty and the next caller tries. A call from within `init`
+    /// waits for itself, for ever.
     ///
     /// # Examples
     /// ```
@@ -117,13 +119,13 @@ impl<T> OnceLock<T> {
         }
         self.once.call_once_force(|_| {
             let value = init();
-            // SAFETY: `once` lets one initialiser run, and nobody reads before it has completed.
+            // SAFETY: `once` lets one initialiser run, and no thread reads before it has completed.
             unsafe { (*self.value.get()).write(value) };
         });
         self.get().expect("initialised")
     }
 
-    /// Takes the value out.
+    /// Consumes the cell and returns the value.
     ///
     /// # Examples
     /// ```
@@ -133,7 +135,7 @@ impl<T> OnceLock<T> {
         self.take()
     }
 
-    /// Takes the value out and leaves the cell empty.
+    /// Returns the value and leaves the cell empty.
     ///
     /// # Examples
     /// ```
@@ -146,7 +148,7 @@ impl<T> OnceLock<T> {
         }
         self.once = Once::new();
         let value = mem::replace(self.value.get_mut(), MaybeUninit::uninit());
-        // SAFETY: `once` had completed, and says so no more: the value is taken once.
+        // SAFETY: `once` had completed and was replaced by a new one: the value is taken once.
         Some(unsafe { value.assume_init() })
     }
 }

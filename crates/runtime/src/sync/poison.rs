@@ -1,6 +1,6 @@
-//! Whether a thread panicked while it held a lock, as `std`'s locks remember it.
+//! Poisoning: whether a thread panicked while it held a lock, as for `std`'s locks.
 //!
-//! Relaxed throughout: the lock orders the value, and the mark is a hint to people.
+//! Relaxed throughout: the lock orders the value, and the mark is only advisory.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{LockResult, PoisonError};
@@ -9,12 +9,12 @@ use std::sync::{LockResult, PoisonError};
 #[derive(Debug, Default)]
 pub(crate) struct Poison(AtomicBool);
 
-/// Whether the thread was panicking when it locked: then its guard's drop says nothing about the value.
+/// Whether the thread was panicking when it locked: then dropping its guard does not poison.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PanickingBefore(bool);
 
 impl PanickingBefore {
-    /// For a guard that is made now.
+    /// Returns the state of this thread, for a guard that is made now.
     #[inline]
     pub(crate) fn now() -> Self {
         Self(std::thread::panicking())
@@ -22,23 +22,24 @@ impl PanickingBefore {
 }
 
 impl Poison {
-    /// Of a lock nobody has panicked with.
+    /// Returns the mark of a lock that is not poisoned.
     pub(crate) const fn new() -> Self {
         Self(AtomicBool::new(false))
     }
 
-    /// Whether somebody has.
+    /// Returns whether the lock is poisoned.
     #[inline]
     pub(crate) fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Forgets it.
+    /// Clears the mark.
     pub(crate) fn clear(&self) {
         self.0.store(false, Ordering::Relaxed);
     }
 
-    /// An exclusive guard is dropped: marks the lock if its thread has begun to panic since it locked.
+    /// Marks the lock if its thread has begun to panic since it locked. Called when an exclusive
+    /// guard is dropped.
     #[inline]
     pub(crate) fn unlocking(&self, before: PanickingBefore) {
         if !before.0 && std::thread::panicking() {
@@ -46,7 +47,7 @@ impl Poison {
         }
     }
 
-    /// `access` to the value, as an error if the lock is marked.
+    /// Returns `access` to the value, as an error if the lock is poisoned.
     #[inline]
     pub(crate) fn check<G>(&self, access: G) -> LockResult<G> {
         if self.is_set() { Err(PoisonError::new(access)) } else { Ok(access) }

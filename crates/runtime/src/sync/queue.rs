@@ -1,11 +1,13 @@
-//! First-in first-out queues of blocked calls that say what they wait for.
+//! First-in first-out queues of blocked calls, with what each call waits for.
 //!
-//! A [`WaitList`] knows that threads wait; a [`Queue`] also knows for what: each [`Entry`] carries a payload that the two
-//! sides exchange under the queue's lock (a message, a number of permits). Whoever makes room pops the oldest entry,
-//! does the waiter's work for it and wakes it: what is handed over cannot be snatched by a third thread, so queues
-//! are fair by construction. Entries lie on the stacks of the threads that wait; nothing allocates.
+//! A [`WaitList`] only records that threads wait; each [`Entry`] of a [`Queue`] also carries a
+//! payload that the two sides exchange under the queue's lock (a message, a number of permits). The
+//! thread that makes room pops the oldest entry, does the waiter's work for it and wakes it: no
+//! third thread can take what is handed over, so queues are fair by construction. Entries lie on
+//! the stacks of the waiting threads; nothing allocates.
 //!
-//! One blocked call may have entries in several queues (a select). Its [`Sleeper`] lets exactly one of them be granted.
+//! One blocked call may have entries in several queues (a select). Its [`Sleeper`] lets exactly one
+//! of them be granted.
 //!
 //! | event | holds | does |
 //! |---|---|---|
@@ -14,13 +16,14 @@
 //! | time-out | sleeper's lock | `Open` to `Abandoned`, unless granted |
 //! | the call returns | queue locks, one by one | unlinks the entries that were not granted |
 //!
-//! Locks are taken in that order only: queue, then sleeper. An entry outlives every access: one that was granted is last
-//! touched under the sleeper's lock, which `sleep` takes once more before it returns; every other one is touched under
-//! its queue's lock, which its owner takes to unlink it.
+//! Locks are taken in that order only: queue, then sleeper. An entry outlives every access: one
+//! that was granted is last touched under the sleeper's lock, which `sleep` takes once more before
+//! it returns; every other one is touched under its queue's lock, which its owner takes to unlink
+//! it.
 
-use crate::sync::list::{Linked, Links, List};
-use crate::sync::spin::{SpinGuard, SpinLock};
-use crate::sync::wait::{self, WaitList};
+use crate::ground::list::{Linked, Links, List};
+use crate::ground::spin::{SpinGuard, SpinLock};
+use crate::verbs::wait::{self, WaitList};
 use core::cell::UnsafeCell;
 use tailwater_shm::Cycles;
 
@@ -40,7 +43,7 @@ struct SleepState {
     list: WaitList,
 }
 
-/// One blocked call, of whose entries at most one is granted.
+/// One blocked call, at most one of whose entries is granted.
 #[derive(Debug)]
 pub(crate) struct Sleeper(SpinLock<SleepState>);
 
@@ -49,12 +52,13 @@ impl Sleeper {
         Self(SpinLock::new(SleepState { phase: Phase::Open, list: WaitList::new() }))
     }
 
-    /// Waits until an entry is granted, and returns its case number; `None` when `deadline` passed first, after which no
-    /// entry will be granted. The caller holds no lock.
+    /// Waits until an entry is granted, and returns its case number; `None` if `deadline` passed
+    /// first, after which no entry will be granted. The caller holds no lock.
     pub(crate) fn sleep(&self, deadline: Option<Cycles>) -> Option<usize> {
         let state = self.0.lock();
         if state.phase == Phase::Open {
-            wait::wait(state, |s| &mut s.list, deadline);
+            // SAFETY: `list` is the state's only list, and stays in it.
+            unsafe { wait::wait(state, |s| &mut s.list, deadline) };
         } else {
             drop(state);
         }
@@ -70,7 +74,7 @@ impl Sleeper {
     }
 }
 
-/// What one blocked call waits for in one queue.
+/// A blocked call's place in one queue.
 #[derive(Debug)]
 pub(crate) struct Entry<P> {
     payload: UnsafeCell<P>,
@@ -86,19 +90,20 @@ impl<P> Linked for Entry<P> {
 }
 
 impl<P> Entry<P> {
-    /// An entry in no queue; `case` is what [`Sleeper::sleep`] returns when it is granted.
+    /// Returns an entry in no queue; `case` is what [`Sleeper::sleep`] returns when it is granted.
     pub(crate) const fn new(payload: P, sleeper: *const Sleeper, case: usize) -> Self {
         Self { payload: UnsafeCell::new(payload), sleeper, case, links: Links::new() }
     }
 
-    /// The payload, when the entry is in no queue any more.
+    /// Returns the payload of an entry that has left its queue.
     pub(crate) fn into_payload(self) -> P {
         debug_assert!(!self.links.are_linked(), "an entry left its frame while it was queued");
         self.payload.into_inner()
     }
 }
 
-/// A call that is about to return: wakes its thread when dropped, which may be after the queue was unlocked.
+/// A call that is about to return: wakes its thread when dropped, which may be after the queue was
+/// unlocked.
 #[must_use = "the payload has to be exchanged before the waiter is woken"]
 pub(crate) struct Grant<'g, P> {
     entry: *const Entry<P>,
@@ -106,9 +111,10 @@ pub(crate) struct Grant<'g, P> {
 }
 
 impl<P> Grant<'_, P> {
-    /// What the waiter brought, and what it will find.
+    /// Returns the payload: first what the waiter brought, then what it will find.
     pub(crate) fn payload(&mut self) -> &mut P {
-        // SAFETY: the entry is unlinked and its owner waits for the sleeper's lock, which `self` holds: nobody else uses it.
+        // SAFETY: the entry is unlinked and its owner waits for the sleeper's lock, which `self`
+        // holds: no other thread uses it.
         unsafe { &mut *(*self.entry).payload.get() }
     }
 }
@@ -126,7 +132,8 @@ pub(crate) struct Queue<P> {
     len: usize,
 }
 
-// SAFETY: entries are reached only under the lock the queue lies in; their payloads go from thread to thread.
+// SAFETY: entries are reached only under the lock the queue lies in; their payloads go from thread
+// to thread.
 unsafe impl<P: Send> Send for Queue<P> {}
 
 impl<P> Queue<P> {
@@ -134,7 +141,8 @@ impl<P> Queue<P> {
         Self { entries: List::new(), len: 0 }
     }
 
-    /// How many entries are queued, those of calls that have just given up included.
+    /// Returns the number of queued entries, including those of calls whose deadline has just
+    /// passed.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
@@ -143,18 +151,18 @@ impl<P> Queue<P> {
         self.len == 0
     }
 
-    /// What the entries wait for, oldest first.
+    /// Returns the payloads, oldest first.
     fn payloads(&self) -> impl Iterator<Item = &P> {
         // SAFETY: payloads of linked entries are touched under the lock that `&self` implies.
         self.entries.iter().map(|entry| unsafe { &*entry.payload.get() })
     }
 
-    /// What the oldest entry waits for.
+    /// Returns the payload of the oldest entry.
     pub(crate) fn front(&self) -> Option<&P> {
         self.payloads().next()
     }
 
-    /// How many entries from the front on fulfil `condition` without a gap; `limit` at most.
+    /// Returns how many entries at the front fulfil `condition` without a gap; at most `limit`.
     pub(crate) fn count_front(&self, limit: usize, condition: impl Fn(&P) -> bool) -> usize {
         self.payloads().take(limit).take_while(|payload| condition(payload)).count()
     }
@@ -162,15 +170,16 @@ impl<P> Queue<P> {
     /// Appends `entry`.
     ///
     /// # Safety
-    /// The entry is in no queue, its sleeper is alive, and neither moves nor dies before the entry was granted and
-    /// [`Sleeper::sleep`] has returned, or [`remove`](Self::remove) was called for it.
+    /// The entry is in no queue, its sleeper is alive, and neither moves nor dies before the entry
+    /// was granted and [`Sleeper::sleep`] has returned, or [`remove`](Self::remove) was called for
+    /// it.
     pub(crate) unsafe fn push_back(&mut self, entry: &Entry<P>) {
         // SAFETY: by the caller's contract: a grant takes the entry out as well.
         unsafe { self.entries.push_back(entry) };
         self.len += 1;
     }
 
-    /// Takes the oldest entry whose call has not ended otherwise.
+    /// Grants and returns the oldest entry whose call is still open.
     pub(crate) fn pop<'g>(&mut self) -> Option<Grant<'g, P>>
     where
         P: 'g,
@@ -178,7 +187,7 @@ impl<P> Queue<P> {
         self.pop_if(|_| true)
     }
 
-    /// As [`pop`](Self::pop), as long as what the entry at the front waits for fulfils `condition`.
+    /// As [`pop`](Self::pop), while the payload of the entry at the front fulfils `condition`.
     pub(crate) fn pop_if<'g>(&mut self, condition: impl Fn(&P) -> bool) -> Option<Grant<'g, P>>
     where
         P: 'g,
@@ -187,10 +196,12 @@ impl<P> Queue<P> {
         while self.front().is_some_and(&condition) {
             let entry = self.entries.pop_front()?;
             self.len -= 1;
-            // SAFETY: an entry that was not granted is alive as long as we hold the queue's lock: its owner takes that to remove it.
+            // SAFETY: an entry that was not granted is alive as long as we hold the queue's lock:
+            // its owner takes that to remove it.
             let entry = unsafe { entry.as_ref() };
-            // SAFETY: the sleeper lives as long as its entry. Should this call win, the frame both lie in is not left before
-            // the guard is dropped, because `sleep` takes the lock again; otherwise the guard is dropped right here.
+            // SAFETY: the sleeper lives as long as its entry. Should this call win, the frame both
+            // lie in is not left before the guard is dropped, because `sleep` takes the lock again;
+            // otherwise the guard is dropped right here.
             let mut sleeper = unsafe { (*entry.sleeper).0.lock() };
             if sleeper.phase == Phase::Open {
                 sleeper.phase = Phase::Granted(entry.case);
@@ -200,20 +211,30 @@ impl<P> Queue<P> {
         None
     }
 
-    /// Takes `entry` out, if it is still in.
-    pub(crate) fn remove(&mut self, entry: &Entry<P>) {
-        if self.entries.remove(entry) {
+    /// Unlinks `entry`, if it is still in the queue.
+    ///
+    /// # Safety
+    /// The entry is in this queue, or in none.
+    pub(crate) unsafe fn remove(&mut self, entry: &Entry<P>) {
+        // SAFETY: by the caller's contract.
+        if unsafe { self.entries.remove(entry) } {
             self.len -= 1;
         }
     }
 }
 
-/// Blocks the calling thread in the queue that `queue` finds in the guarded state, until it is granted (true) or `deadline`
-/// passes; returns the payload as it then is. Unlocks the state while it waits and does not lock it again for the caller.
+/// Blocks the calling thread in the queue that `queue` returns from the guarded state, until its
+/// entry is granted (true) or `deadline` passes; returns the final payload. Unlocks the state while
+/// it waits and does not lock it again for the caller.
+///
+/// # Safety
+/// 1. Whenever `queue` is called it returns the same queue, which is part of the value that the
+///    lock guards.
+/// 2. While calls wait in the queue it is not moved, and no other queue is put in its place.
 ///
 /// # Panics
 /// On a user thread that holds another spin lock.
-pub(crate) fn wait_in<S, P>(
+pub(crate) unsafe fn wait_in<S, P>(
     mut guard: SpinGuard<'_, S>,
     queue: impl Fn(&mut S) -> &mut Queue<P>,
     payload: P,
@@ -228,7 +249,8 @@ pub(crate) fn wait_in<S, P>(
     drop(guard);
     let granted = sleeper.sleep(deadline).is_some();
     if !granted {
-        queue(&mut lock.lock()).remove(&entry);
+        // SAFETY: it was put into this queue above, and a grant takes it out.
+        unsafe { queue(&mut lock.lock()).remove(&entry) };
     }
     (granted, entry.into_payload())
 }

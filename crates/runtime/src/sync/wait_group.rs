@@ -1,11 +1,13 @@
-//! A wait group: waits until a changing number of tasks has ended.
+//! A wait group: waits until all of a changing number of tasks have ended.
 //!
-//! Go counts with `add` and `done`, which a panic between the two breaks. Here a task is a value: made by
-//! [`WaitGroup::add`], cloned for a task that starts another, done when it is dropped, by unwinding too.
+//! Go counts with `add` and `done`, and a panic between the two breaks the count. Here a task is a
+//! value: made by [`WaitGroup::add`], cloned for a task that starts another, and done when it is
+//! dropped, also by unwinding.
 
-use crate::runtime::deadline_after;
-use crate::sync::spin::SpinLock;
-use crate::sync::wait::{self, WaitList};
+use crate::ground::spin::SpinLock;
+use crate::records::runtime::deadline_after;
+use crate::verbs::switch::poll;
+use crate::verbs::wait::{self, WaitList};
 use core::fmt;
 use core::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
@@ -44,7 +46,7 @@ impl UnwindSafe for WaitGroup {}
 impl RefUnwindSafe for WaitGroup {}
 
 impl WaitGroup {
-    /// A group without tasks.
+    /// Returns a group without tasks.
     ///
     /// # Examples
     /// ```
@@ -55,8 +57,8 @@ impl WaitGroup {
         Self::default()
     }
 
-    /// Adds a task, which is done when the value returned is dropped. Add it before you start the task, not in it:
-    /// otherwise the group may be found empty too early.
+    /// Adds a task, which is done when the returned value is dropped. Add it before you start the
+    /// task, not in it: otherwise the group may be found empty too early.
     ///
     /// # Examples
     /// ```
@@ -72,7 +74,7 @@ impl WaitGroup {
         WaitGroupTask { state: Arc::clone(&self.state) }
     }
 
-    /// How many tasks are not done.
+    /// Returns the number of tasks that are not done.
     ///
     /// # Examples
     /// ```
@@ -102,7 +104,7 @@ impl WaitGroup {
         self.wait_until(None);
     }
 
-    /// As [`wait`](Self::wait), for at most `timeout`; false when the time passed first.
+    /// As [`wait`](Self::wait), for at most `timeout`; false if the time passed first.
     ///
     /// # Examples
     /// ```
@@ -119,13 +121,18 @@ impl WaitGroup {
     }
 
     fn wait_until(&self, deadline: Option<Cycles>) -> bool {
-        crate::poll();
+        poll();
         let state = self.state.lock();
-        state.tasks == 0 || wait::wait(state, |s| &mut s.waiters, deadline) == wait::WaitOutcome::Woken
+        if state.tasks == 0 {
+            return true;
+        }
+        // SAFETY: `waiters` is the state's only list, and stays in it.
+        unsafe { wait::wait(state, |s| &mut s.waiters, deadline) == wait::WaitOutcome::Woken }
     }
 }
 
-/// A task a [`WaitGroup`] waits for: done when dropped. A clone is one more task of the same group.
+/// A task that a [`WaitGroup`] waits for: done when dropped. A clone is one more task of the same
+/// group.
 ///
 /// # Examples
 /// ```

@@ -1,12 +1,11 @@
 //! [`Builder`]: a thread's name and stack size.
 
-use crate::config::MIN_STACK;
-use crate::custom_stacks::MAX_STACK;
+use crate::records::stack::{MAX_STACK, MIN_STACK};
 use crate::thread::scope::{Scope, ScopedJoinHandle};
 use crate::thread::spawn::{JoinHandle, Options, start};
 use std::io;
 
-/// Chooses the name and the stack size of a thread before it is spawned.
+/// Sets the name and the stack size of a thread before it is spawned.
 ///
 /// # Examples
 /// ```standalone_crate
@@ -28,7 +27,7 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// A builder that has chosen nothing.
+    /// Returns a builder without settings.
     ///
     /// # Examples
     /// ```
@@ -38,7 +37,8 @@ impl Builder {
         Self::default()
     }
 
-    /// Names the thread, for panic messages, dumps and [`Thread::name`](crate::thread::Thread::name).
+    /// Names the thread, for panic messages, dumps and
+    /// [`Thread::name`](crate::thread::Thread::name).
     ///
     /// # Examples
     /// ```
@@ -49,8 +49,8 @@ impl Builder {
         self
     }
 
-    /// Usable bytes of the thread's stack: 16 KiB to 128 GiB, rounded up. Memory is committed as it is touched, and kept for
-    /// the next thread of the same size.
+    /// Sets the usable bytes of the thread's stack: 16 KiB to 128 GiB, rounded up. Memory is
+    /// committed as it is touched, and kept for the next thread of the same size.
     ///
     /// # Examples
     /// ```
@@ -64,7 +64,8 @@ impl Builder {
     /// Starts the thread, as [`spawn`](crate::thread::spawn).
     ///
     /// # Errors
-    /// `InvalidInput` for a stack size out of range, `OutOfMemory` when there is no memory for the stack.
+    /// `InvalidInput` for a stack size out of range, `OutOfMemory` if there is no memory for the
+    /// stack.
     ///
     /// # Panics
     /// If there is no runtime.
@@ -105,7 +106,8 @@ impl Builder {
     /// fn main() {
     ///     let text = String::from("borrowed");
     ///     let length = thread::scope(|s| {
-    ///         thread::Builder::new().name("reader").spawn_scoped(s, || text.len()).unwrap().join().unwrap()
+    ///         let reader = thread::Builder::new().name("reader");
+    ///         reader.spawn_scoped(s, || text.len()).unwrap().join().unwrap()
     ///     });
     ///     assert_eq!(length, text.len());
     /// }

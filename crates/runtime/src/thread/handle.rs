@@ -1,17 +1,17 @@
 //! [`Thread`] and [`ThreadId`]: handles to threads, running or ended.
 
-use crate::kthread;
-use crate::thread::identity::Identity;
-use crate::uthread::Uthread;
-use crate::worker;
+use crate::records::identity::Identity;
+use crate::records::kthread::current_uthread;
+use crate::records::uthread::{Runnable, Uthread};
+use crate::verbs::ready::ready;
 use core::fmt;
 use core::num::NonZeroU64;
 use core::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 
-/// A handle to a thread. Keeps its name, not the thread.
+/// A handle to a thread. Keeps its name alive, not the thread.
 ///
-/// Handles to ordinary OS threads ([`current`] on one) pass everything on to `std::thread`.
+/// Handles to ordinary OS threads ([`current`] on one) delegate to `std::thread`.
 ///
 /// # Examples
 /// ```standalone_crate
@@ -28,7 +28,8 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub struct Thread(Inner);
 
-// What a panic could leave half done behind a handle, its records, changes with preemption off and never unwinds.
+// The thread's records, which a panic might leave inconsistent, change with preemption off and
+// without unwinding.
 impl UnwindSafe for Thread {}
 impl RefUnwindSafe for Thread {}
 
@@ -47,23 +48,23 @@ pub(crate) struct UserThread {
 }
 
 impl UserThread {
-    /// The thread the caller runs in.
+    /// Returns the thread that the caller runs in.
     pub fn current() -> Option<Self> {
-        Self::of_record(kthread::current_uthread()?)
+        Self::of_record(current_uthread()?)
     }
 
-    /// The thread that runs on `record`, if any.
+    /// Returns the thread that runs on `record`, if any.
     pub fn of_record(record: &'static Uthread) -> Option<Self> {
         Some(Self { record, id: record.identity.id()?, name: record.identity.name() })
     }
 
-    /// The record's identity, which may be another thread's by now.
+    /// Returns the record's identity, which may be another thread's by now.
     pub fn identity(&self) -> &'static Identity {
         &self.record.identity
     }
 }
 
-/// `'name' (id)`, or the id alone.
+/// Writes `'name' (id)`, or the id alone.
 impl fmt::Display for UserThread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.name {
@@ -80,7 +81,7 @@ impl From<UserThread> for Thread {
 }
 
 impl Thread {
-    /// The thread's identifier.
+    /// Returns the thread's identifier.
     ///
     /// # Examples
     /// ```
@@ -94,7 +95,7 @@ impl Thread {
         })
     }
 
-    /// The thread's name; `main` for the first user thread.
+    /// Returns the thread's name; `main` for the first user thread.
     ///
     /// # Examples
     /// ```standalone_crate
@@ -112,8 +113,9 @@ impl Thread {
         }
     }
 
-    /// Gives the thread its token: [`park`](crate::thread::park) returns, now or the next time it is called. Tokens do not add up.
-    /// Does nothing when the thread has ended. May be called from any thread, ordinary ones included.
+    /// Gives the thread its token: [`park`](crate::thread::park) returns, now or at its next call.
+    /// A thread has at most one token. Does nothing if the thread has ended. May be called from any
+    /// thread, also ordinary ones.
     ///
     /// # Examples
     /// ```standalone_crate
@@ -130,7 +132,9 @@ impl Thread {
         match &self.0 {
             Inner::User(thread) => {
                 if thread.identity().give_token(thread.id) {
-                    worker::ready(thread.record);
+                    // SAFETY: 1. it parks with preemption off since `PARKED`. 2. `give_token` is
+                    // true once a wait.
+                    ready(unsafe { Runnable::new(thread.record) });
                 }
             }
             Inner::Os(thread) => thread.unpark(),
@@ -174,7 +178,7 @@ impl fmt::Debug for ThreadId {
     }
 }
 
-/// The thread that calls.
+/// Returns the calling thread.
 ///
 /// # Examples
 /// ```

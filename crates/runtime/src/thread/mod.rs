@@ -1,44 +1,43 @@
-//! User threads, with the names and the meaning of `std::thread`.
+//! User threads, with the names and semantics of `std::thread`.
 //!
-//! Everything here works on ordinary OS threads too: [`spawn`] and [`scope`] start user threads from there, and what concerns the
-//! calling thread ([`current`], [`park`], [`sleep`], [`yield_now`]) is passed on to `std::thread`.
+//! Everything here works on ordinary OS threads too: [`spawn`] and [`scope`] start user threads
+//! from there, and functions that concern the calling thread ([`current`], [`park`], [`sleep`],
+//! [`yield_now`]) call those of `std::thread`.
 //!
 //! # Differences from `std::thread`
-//! * A thread starts when a kthread gets to it, not when Linux does; a stack is 256 KiB unless
+//! * A thread starts when a kthread runs it, not when Linux does; a stack is 256 KiB unless
 //!   [configured](crate::Builder::stack_size) or [chosen](Builder::stack_size).
 //! * [`scope`] waits for thread-local destructors too.
-//! * [`std::thread::current`] in a user thread is a thread of its own, but without a name: use [`current`].
+//! * [`std::thread::current`] in a user thread is a thread of its own, but without a name: use
+//!   [`current`].
 //! * A user thread that overflows its stack ends the process with a message that names it.
 
 mod builder;
 mod handle;
-pub(crate) mod identity;
-mod join_word;
 mod packet;
 pub(crate) mod panics;
 mod park;
 mod scope;
+mod scope_data;
 mod spawn;
+mod spawn_blocking;
 
-pub use crate::blocking::spawn_blocking;
+pub use crate::time::sleep;
 pub use builder::Builder;
 pub(crate) use handle::UserThread;
 pub use handle::{Thread, ThreadId, current};
-pub(crate) use packet::Completion;
 pub use park::{park, park_timeout};
 pub use scope::{Scope, ScopedJoinHandle, scope};
 pub use spawn::{JoinHandle, spawn};
 pub(crate) use spawn::{Options, prepare};
+pub use spawn_blocking::spawn_blocking;
 pub use std::thread::{AccessError, LocalKey, Result, panicking};
 
-use crate::kthread;
-use crate::runtime;
-use crate::sync::wait;
-use crate::worker;
+use crate::records::kthread::current_uthread;
+use crate::records::runtime;
+use crate::verbs::switch;
 use core::num::NonZero;
 use std::io;
-use std::time::{Duration, Instant};
-use tailwater_shm::Cycles;
 
 /// Lets other runnable threads run first. Also a poll point.
 ///
@@ -53,33 +52,10 @@ use tailwater_shm::Cycles;
 /// }
 /// ```
 pub fn yield_now() {
-    worker::yield_now();
+    switch::yield_now();
 }
 
-/// Sleeps for at least `duration`. Other user threads run meanwhile; on an ordinary thread this is `std::thread::sleep`.
-///
-/// # Examples
-/// ```standalone_crate
-/// use std::time::{Duration, Instant};
-///
-/// #[tailwater::main]
-/// fn main() {
-///     let start = Instant::now();
-///     tailwater::thread::sleep(Duration::from_micros(100));
-///     assert!(start.elapsed() >= Duration::from_micros(100));
-/// }
-/// ```
-pub fn sleep(duration: Duration) {
-    match Instant::now().checked_add(duration) {
-        Some(deadline) => crate::time::sleep_until(deadline),
-        None if is_user_thread() => loop {
-            wait::sleep_until(Cycles::MAX);
-        },
-        None => std::thread::sleep(duration),
-    }
-}
-
-/// Whether the caller is a user thread (and not an ordinary OS thread).
+/// Returns whether the caller is a user thread (and not an ordinary OS thread).
 ///
 /// # Examples
 /// ```standalone_crate
@@ -90,13 +66,14 @@ pub fn sleep(duration: Duration) {
 /// }
 /// ```
 pub fn is_user_thread() -> bool {
-    kthread::current_uthread().is_some()
+    current_uthread().is_some()
 }
 
-/// The most user threads that run at once: the number of kthreads of the runtime. Without a runtime, what `std` says.
+/// Returns the maximum number of user threads that run at once: the number of kthreads of the
+/// runtime. Without a runtime, `std`'s answer.
 ///
 /// # Errors
-/// As `std::thread::available_parallelism`; never with a runtime.
+/// Those of `std::thread::available_parallelism`; none with a runtime.
 ///
 /// # Examples
 /// ```standalone_crate
@@ -107,7 +84,7 @@ pub fn is_user_thread() -> bool {
 /// }
 ///
 /// #[global_allocator]
-/// static ALLOC: tailwater::Alloc = tailwater::Alloc;
+/// static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
 /// ```
 pub fn available_parallelism() -> io::Result<NonZero<usize>> {
     match runtime::started() {

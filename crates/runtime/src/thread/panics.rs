@@ -1,12 +1,13 @@
-//! Panics of user threads name the thread.
+//! Panic messages of user threads with the thread's name.
 //!
-//! `std` knows a user thread only as one it did not start, so its message says `<unnamed>`. A line with the name goes before it; then
-//! the hook that was there does what it does.
+//! `std` did not start a user thread, so its message says `<unnamed>`. A line with the name is
+//! printed before it; then the previous hook runs.
 
 use crate::thread::handle::UserThread;
 use std::panic;
 
-/// Puts the hook before the present one. A hook that the program sets later replaces both, as always.
+/// Installs the hook before the present one. A hook that the program sets later replaces both, as
+/// usual.
 pub fn install_hook() {
     let previous = panic::take_hook();
     panic::set_hook(Box::new(move |info| {

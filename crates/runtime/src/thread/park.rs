@@ -1,18 +1,22 @@
-//! [`park`] and [`park_timeout`]: the table of states is in [`identity`](crate::thread::identity).
+//! [`park`] and [`park_timeout`]: the table of states is in [`identity`](crate::records::identity).
 
-use crate::kthread::{self, NoPreempt};
-use crate::runtime::deadline_after;
-use crate::sync::wait::check_may_block;
-use crate::thread::identity::{EMPTY, PARKED, TOKEN};
-use crate::timer::TimerNode;
-use crate::uthread::Uthread;
-use crate::worker;
+use crate::ground::guard::NoPreempt;
+use crate::ground::timer::TimerNode;
+use crate::records::identity::{EMPTY, PARKED, TOKEN};
+use crate::records::kthread::current_uthread;
+use crate::records::runtime::deadline_after;
+use crate::records::uthread::{Runnable, Uthread};
+use crate::verbs::ready::ready;
+use crate::verbs::switch::{block, poll};
+use crate::verbs::timers::arm;
+use crate::verbs::wait::check_may_block;
 use core::num::NonZeroU64;
 use core::ptr::NonNull;
 use std::time::Duration;
 use tailwater_shm::Cycles;
 
-/// Waits for the caller's token and takes it. As `std::thread::park`, may also return without one: test the condition in a loop.
+/// Waits for the caller's token and takes it. As `std::thread::park`, may also return without one:
+/// test the condition in a loop.
 ///
 /// # Examples
 /// ```standalone_crate
@@ -37,7 +41,7 @@ use tailwater_shm::Cycles;
 /// }
 /// ```
 pub fn park() {
-    match kthread::current_uthread() {
+    match current_uthread() {
         Some(me) => park_user(me, None),
         None => std::thread::park(),
     }
@@ -58,13 +62,14 @@ pub fn park() {
 /// }
 /// ```
 pub fn park_timeout(timeout: Duration) {
-    match kthread::current_uthread() {
+    match current_uthread() {
         Some(me) => park_user(me, Some(deadline_after(timeout))),
         None => std::thread::park_timeout(timeout),
     }
 }
 
-/// The timer of a thread parked for a limited time. The timer comes first: its address is the node's.
+/// The timer of a thread parked for a limited time. The timer comes first: its address is the
+/// node's.
 #[repr(C)]
 struct ParkNode {
     timer: TimerNode,
@@ -73,7 +78,7 @@ struct ParkNode {
 }
 
 fn park_user(me: &'static Uthread, deadline: Option<Cycles>) {
-    crate::poll();
+    poll();
     let id = me.identity.id().expect("a running thread has an id");
     if me.identity.change(id, TOKEN, EMPTY) {
         return;
@@ -81,22 +86,22 @@ fn park_user(me: &'static Uthread, deadline: Option<Cycles>) {
     let guard = NoPreempt::new();
     check_may_block(&guard);
     if !me.identity.change(id, EMPTY, PARKED) {
-        // The only other state is a token that came just now.
+        // The only other state is a token, which has just been given.
         me.identity.change(id, TOKEN, EMPTY);
         return;
     }
-    // From here on another kthread may queue this thread; it waits in `claim` until we have left the stack.
+    // From here on another kthread may queue this thread; that kthread waits in `claim` until the
+    // stack is no longer in use.
     let node = ParkNode { timer: TimerNode::new(time_out), record: me, id };
-    // SAFETY: the node leaves this frame only after `disarm`.
-    let timer = deadline.map(|deadline| unsafe { worker::arm(&guard, &node.timer, deadline) });
-    worker::block(guard);
-    if let Some(kthread) = timer {
-        worker::disarm(kthread, &node.timer);
-    }
+    let kthread = guard.kthread().expect("user threads run on kthreads");
+    // SAFETY: 1. it is a new node. 2. Dropped below.
+    let timer = deadline.map(|deadline| unsafe { arm(kthread, &node.timer, deadline) });
+    block(guard);
+    drop(timer);
     me.identity.change(id, TOKEN, EMPTY);
 }
 
-/// A timer fired: `TimerNode::fire` of every park node.
+/// Wakes a parked thread whose time is over: the function of every park node's timer.
 ///
 /// # Safety
 /// `node` is the timer of a live [`ParkNode`].
@@ -105,6 +110,8 @@ unsafe fn time_out(node: NonNull<TimerNode>) {
     let node = unsafe { node.cast::<ParkNode>().as_ref() };
     let record = node.record;
     if record.identity.change(node.id, PARKED, EMPTY) {
-        worker::ready(record);
+        // SAFETY: 1. it parks with preemption off since `PARKED`. 2. `PARKED` was left by this
+        // change alone.
+        ready(unsafe { Runnable::new(record) });
     }
 }

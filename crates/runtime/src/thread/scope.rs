@@ -1,17 +1,17 @@
-//! [`scope`]: threads that borrow from the stack of who starts them.
+//! [`scope`]: threads that borrow from the stack of the thread that starts them.
 //!
-//! Sound because [`scope`] does not return, not even by panic, before `running` is zero, and a thread counts as running until its
-//! closure, its result (unless a handle has it) and its thread-local destructors are gone. Handles cannot leave the scope: they carry
-//! its lifetime.
+//! Sound because [`scope`] does not return, not even by panic, before `running` is zero, and a
+//! thread counts as running until its closure, its result (unless a handle has it) and its
+//! thread-local destructors are gone. Handles cannot leave the scope: they carry its lifetime.
 
 use crate::thread::handle::{Thread, current};
 use crate::thread::packet::Joiner;
 use crate::thread::park::park;
+use crate::thread::scope_data::ScopeData;
 use crate::thread::spawn::{Options, start};
 use core::fmt;
 use core::marker::PhantomData;
 use core::panic::AssertUnwindSafe;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::io;
 use std::panic::{catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -45,35 +45,13 @@ pub struct Scope<'scope, 'env: 'scope> {
     env: PhantomData<&'env mut &'env ()>,
 }
 
-/// What a scope and its threads share.
-#[derive(Debug)]
-pub(crate) struct ScopeData {
-    running: AtomicUsize,
-    panicked: AtomicBool,
-    owner: Thread,
-}
-
-impl ScopeData {
-    /// A thread's panic was not taken by a `join`.
-    pub fn set_panicked(&self) {
-        self.panicked.store(true, Ordering::Relaxed);
-    }
-
-    /// A thread is gone with everything it borrowed.
-    pub fn thread_ended(&self) {
-        // Release: pairs with the Acquire in `scope`.
-        if self.running.fetch_sub(1, Ordering::Release) == 1 {
-            self.owner.unpark();
-        }
-    }
-}
-
-/// Lets threads borrow: all threads spawned in the scope have ended, thread-local destructors included, when this returns.
+/// Starts threads that may borrow: all threads spawned in the scope have ended, including their
+/// thread-local destructors, when this returns.
 ///
 /// Works on user threads and on ordinary ones.
 ///
 /// # Panics
-/// If `f` panics, or a thread panicked that was not joined; after all have ended.
+/// If `f` panics, or a thread panicked that was not joined; after all threads have ended.
 ///
 /// # Examples
 /// ```standalone_crate
@@ -94,20 +72,15 @@ pub fn scope<'env, F, T>(f: F) -> T
 where
     F: for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> T,
 {
-    let data = Arc::new(ScopeData {
-        running: AtomicUsize::new(0),
-        panicked: AtomicBool::new(false),
-        owner: current(),
-    });
+    let data = Arc::new(ScopeData::new(current()));
     let scope = Scope { data, scope: PhantomData, env: PhantomData };
     let result = catch_unwind(AssertUnwindSafe(|| f(&scope)));
-    // Acquire: pairs with the Release in `thread_ended`.
-    while scope.data.running.load(Ordering::Acquire) != 0 {
+    while !scope.data.all_have_ended() {
         park();
     }
     match result {
         Err(panic) => resume_unwind(panic),
-        Ok(_) if scope.data.panicked.load(Ordering::Relaxed) => panic!("a scoped thread panicked"),
+        Ok(_) if scope.data.has_panicked() => panic!("a scoped thread panicked"),
         Ok(result) => result,
     }
 }
@@ -150,9 +123,9 @@ impl<'scope> Scope<'scope, '_> {
         F: FnOnce() -> T + Send + 'scope,
         T: Send + 'scope,
     {
-        // Relaxed: the thread ends after it was started, by us. Limited by memory for stacks.
-        self.data.running.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: `scope` waits until the thread has called `thread_ended`, after which it uses neither `F` nor `T`.
+        self.data.thread_starts();
+        // SAFETY: `scope` waits until the thread has called `thread_ended`, after which it uses
+        // neither `F` nor `T`.
         match unsafe { start(main, options, Some(Arc::clone(&self.data))) } {
             Ok(joiner) => Ok(ScopedJoinHandle { joiner, scope: PhantomData }),
             Err(e) => {
@@ -165,11 +138,11 @@ impl<'scope> Scope<'scope, '_> {
 
 impl fmt::Debug for Scope<'_, '_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Scope").field("running", &self.data.running).finish_non_exhaustive()
+        f.debug_struct("Scope").field("data", &self.data).finish_non_exhaustive()
     }
 }
 
-/// Waits for a scoped thread and takes its result.
+/// Handle of a scoped thread: waits for the thread and returns its result.
 ///
 /// # Examples
 /// ```standalone_crate
@@ -178,7 +151,9 @@ impl fmt::Debug for Scope<'_, '_> {
 /// #[tailwater::main]
 /// fn main() {
 ///     let words = ["user", "threads"];
-///     let lengths = thread::scope(|s| words.map(|w| s.spawn(move || w.len())).map(|t| t.join().unwrap()));
+///     let lengths = thread::scope(|s| {
+///         words.map(|w| s.spawn(move || w.len())).map(|thread| thread.join().unwrap())
+///     });
 ///     assert_eq!(lengths, [4, 7]);
 /// }
 /// ```
@@ -189,7 +164,8 @@ pub struct ScopedJoinHandle<'scope, T> {
 }
 
 impl<T> ScopedJoinHandle<'_, T> {
-    /// Waits until the thread has ended, thread-local destructors included.
+    /// Waits until the thread has ended, including its thread-local destructors, and returns its
+    /// result.
     ///
     /// # Errors
     /// The payload of the panic that ended the thread.
@@ -209,7 +185,7 @@ impl<T> ScopedJoinHandle<'_, T> {
         self.joiner.join()
     }
 
-    /// Whether the thread has ended; `join` then returns at once.
+    /// Returns whether the thread has ended; `join` then returns at once.
     ///
     /// # Examples
     /// ```standalone_crate
@@ -229,7 +205,7 @@ impl<T> ScopedJoinHandle<'_, T> {
         self.joiner.is_finished()
     }
 
-    /// A handle to the thread.
+    /// Returns a handle to the thread.
     ///
     /// # Examples
     /// ```standalone_crate

@@ -1,23 +1,30 @@
-//! How a thread starts and ends, and who joins it.
+//! How a thread starts, ends and is joined.
 //!
-//! A thread's captures lie at the upper end of its own stack (Shenango section 6.2), so spawning allocates only what the
-//! two sides share: see [`packet`](crate::thread::packet).
+//! A thread's captures lie at the upper end of its own stack (Shenango section 6.2), so spawning
+//! allocates only what the two sides share: see [`packet`](crate::thread::packet).
 //!
 //! # The end of a thread
-//! 1. the closure returns or panics, its captures are dropped, its result is stored; 2. thread-local destructors run; 3. who joins is told;
-//! 4. the result is dropped if nobody can join any more, and with it destructors it registered; 5. the scope is told; 6. handles go stale;
-//! 7. the stack is given back.
+//! 1. the closure returns or panics, its captures are dropped, its result is stored;
+//! 2. thread-local destructors run;
+//! 3. the joiner is woken;
+//! 4. if the joiner is gone, the result is dropped, and then the destructors that this registered
+//!    run;
+//! 5. the scope counts the thread out;
+//! 6. handles go stale;
+//! 7. the stack is freed.
 
-use crate::kthread::{self, NoPreempt};
-use crate::runtime::runtime;
-use crate::stack::StackError;
+use crate::ground::guard::NoPreempt;
+use crate::ground::memory::StackError;
+use crate::records::identity;
+use crate::records::kthread::current_uthread;
+use crate::records::runtime::runtime;
+use crate::records::uthread::{Entry, Runnable, Uthread};
 use crate::thread::handle::{Thread, UserThread};
-use crate::thread::identity;
 use crate::thread::packet::{Completer, Joiner, packet};
-use crate::thread::scope::ScopeData;
-use crate::trace;
-use crate::uthread::{Entry, Uthread};
-use crate::worker;
+use crate::thread::scope_data::ScopeData;
+use crate::verbs::ready::ready;
+use crate::verbs::switch::{poll, uthread_main};
+use crate::verbs::trace;
 use core::panic::AssertUnwindSafe;
 use std::io;
 use std::panic::catch_unwind;
@@ -26,7 +33,7 @@ use std::sync::Arc;
 /// Captures larger than this are boxed rather than put on the new stack.
 const INLINE_CAPTURES: usize = 2048;
 
-/// What lies at the upper end of a new thread's stack.
+/// The contents of the upper end of a new thread's stack.
 struct Start<F, T> {
     main: Option<F>,
     completer: Completer<T>,
@@ -47,19 +54,20 @@ unsafe fn run<F: FnOnce() -> T, T>(data: *mut u8) {
 unsafe fn finish<F, T>(data: *mut u8) {
     // SAFETY: by the caller's contract; nothing uses the Start after this.
     let Start { completer, .. } = unsafe { data.cast::<Start<F, T>>().read() };
-    let me = kthread::current_uthread().expect("runs on the thread that ends");
+    let me = current_uthread().expect("runs on the thread that ends");
     // SAFETY: `run` stored a result.
     unsafe {
         completer.finish(
             #[cold]
-            // SAFETY: on the thread that owns them; its closure has returned. The result's destructor may have registered some.
+            // SAFETY: on the thread that owns them; its closure has returned. The result's
+            // destructor may have registered some.
             || me.destructors.run(),
         );
     }
     me.identity.end();
 }
 
-/// What a thread may choose.
+/// Settings of a thread.
 #[derive(Debug, Default)]
 pub(crate) struct Options {
     pub name: Option<Arc<str>>,
@@ -70,7 +78,7 @@ pub(crate) struct Options {
 /// Makes a thread that will run `main`; the caller queues it.
 ///
 /// # Errors
-/// When there is no memory for a stack.
+/// If there is no memory for a stack.
 ///
 /// # Safety
 /// `F` and `T` outlive the thread, or `scope` waits for it.
@@ -78,7 +86,7 @@ pub(crate) unsafe fn prepare<F, T>(
     main: F,
     options: Options,
     scope: Option<Arc<ScopeData>>,
-) -> Result<(Joiner<T>, &'static Uthread), StackError>
+) -> Result<(Joiner<T>, Runnable), StackError>
 where
     F: FnOnce() -> T + Send,
     T: Send,
@@ -91,7 +99,10 @@ where
         Some(bytes) => stacks.custom.take(bytes, &guard)?,
     };
     let record: &'static Uthread = stack.uthread();
-    let id = identity::new_id(&guard);
+    let id = match guard.kthread() {
+        Some(kthread) => kthread.private().thread_ids.next(),
+        None => identity::new_id(),
+    };
     record.identity.begin(id, options.name.as_ref());
     if let Some(kthread) = guard.kthread()
         && let Some(me) = kthread.current()
@@ -102,15 +113,15 @@ where
     let (completer, joiner) = packet(UserThread { record, id, name: options.name }.into(), scope);
     let data = (record.top() as usize - size_of::<Start<F, T>>()) & !63;
     let data = data as *mut Start<F, T>;
-    // SAFETY: the stack is free; `data` lies at its upper end, aligned, with room for the Start (`start` boxes large captures,
-    // and stacks have 16 KiB at least); the Start is used by `run` and `finish` of the same types only, while both live by the
-    // caller's contract.
-    unsafe {
+    // SAFETY: the stack is free; `data` lies at its upper end, aligned, with room for the Start
+    // (`start` boxes large captures, and stacks have 16 KiB at least); the Start is used by `run`
+    // and `finish` of the same types only, while both live by the caller's contract.
+    let runnable = unsafe {
         data.write(Start { main: Some(main), completer });
         let entry = Entry { run: run::<F, T>, finish: finish::<F, T>, data: data.cast() };
-        record.prepare(entry, data.cast(), worker::uthread_main);
-    }
-    Ok((joiner, record))
+        record.prepare(entry, data.cast(), uthread_main)
+    };
+    Ok((joiner, runnable))
 }
 
 /// Makes a thread and queues it.
@@ -130,7 +141,7 @@ where
     F: FnOnce() -> T + Send,
     T: Send,
 {
-    crate::poll();
+    poll();
     // SAFETY: the caller's contract is the callee's.
     let made = unsafe {
         if size_of::<F>() <= INLINE_CAPTURES {
@@ -139,15 +150,16 @@ where
             prepare(Box::new(main), options, scope)
         }
     };
-    let (joiner, record) = made.map_err(|e| io::Error::new(io::ErrorKind::OutOfMemory, e))?;
-    worker::ready(record);
+    let (joiner, runnable) = made.map_err(|e| io::Error::new(io::ErrorKind::OutOfMemory, e))?;
+    ready(runnable);
     Ok(joiner)
 }
 
 /// Starts a user thread.
 ///
-/// The thread runs when a kthread gets to it; it is detached if the handle is dropped. May be called from ordinary OS
-/// threads once the runtime runs. [`Builder`](crate::thread::Builder) chooses a name and a stack size.
+/// The thread runs when a kthread is free for it; it is detached if the handle is dropped. May be
+/// called from ordinary OS threads once the runtime runs. [`Builder`](crate::thread::Builder) sets
+/// a name and a stack size.
 ///
 /// # Panics
 /// If there is no runtime, or no memory for a stack.
@@ -172,7 +184,7 @@ where
     }
 }
 
-/// Waits for a user thread and takes its result.
+/// Handle of a user thread: waits for the thread and returns its result.
 ///
 /// # Examples
 /// ```standalone_crate
@@ -188,8 +200,14 @@ where
 #[derive(Debug)]
 pub struct JoinHandle<T>(pub(super) Joiner<T>);
 
+// SAFETY: `spawn` makes handles for results that are `Send` only; see `Joiner`.
+unsafe impl<T> Send for JoinHandle<T> {}
+// SAFETY: as above.
+unsafe impl<T> Sync for JoinHandle<T> {}
+
 impl<T> JoinHandle<T> {
-    /// Waits until the thread has ended, thread-local destructors included.
+    /// Waits until the thread has ended, including its thread-local destructors, and returns its
+    /// result.
     ///
     /// # Errors
     /// The payload of the panic that ended the thread.
@@ -209,7 +227,7 @@ impl<T> JoinHandle<T> {
         self.0.join()
     }
 
-    /// Whether the thread has ended; `join` then returns at once.
+    /// Returns whether the thread has ended; `join` then returns at once.
     ///
     /// # Examples
     /// ```standalone_crate
@@ -228,7 +246,7 @@ impl<T> JoinHandle<T> {
         self.0.is_finished()
     }
 
-    /// A handle to the thread.
+    /// Returns a handle to the thread.
     ///
     /// # Examples
     /// ```standalone_crate

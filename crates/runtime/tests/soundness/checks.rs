@@ -1,5 +1,6 @@
-//! What a session checks: each function uses something that Rust or the C library keeps per thread, over a computation that is long
-//! enough to be preempted, and fails when it finds another thread's.
+//! The checks of a session: each function uses something that Rust or the C library keeps per
+//! thread, over a computation that is long enough to be preempted, and fails if it finds another
+//! thread's.
 
 use crate::{lines, spans};
 use rand::RngExt;
@@ -15,7 +16,7 @@ use std::time::Duration;
 use tailwater::sync::Mutex;
 use tailwater::thread;
 
-/// Rounds of all checks in a session's life.
+/// Rounds of all checks per session.
 const ROUNDS: u64 = 6;
 /// Bytes of the largest allocation.
 const LARGEST: usize = 100_000;
@@ -27,10 +28,10 @@ static HOOKED: AtomicU64 = AtomicU64::new(0);
 static EVENTS: AtomicU64 = AtomicU64::new(0);
 /// First words of the sessions' random streams.
 static RANDOM: Mutex<Vec<u64>> = Mutex::new(Vec::new());
-/// Blocks that sessions hand to each other: allocated by one thread, checked and freed by another.
+/// Blocks that sessions exchange: allocated by one thread, checked and freed by another.
 static BLOCKS: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
 
-/// Counts its destruction.
+/// Counts its drops.
 struct Mine {
     id: u64,
     notes: Vec<u64>,
@@ -50,7 +51,8 @@ thread_local! {
     static LAZY: RefCell<HashMap<u64, String>> = RefCell::default();
 }
 
-/// Computes for some tens of microseconds in vector and general registers; the result depends on `seed` only.
+/// Computes for a few tens of microseconds in vector and general registers; the result depends on
+/// `seed` only.
 #[inline(never)]
 fn compute(seed: u64) -> u64 {
     let mut lanes = [1.0f64, 2.0, 3.0, 4.0];
@@ -64,7 +66,7 @@ fn compute(seed: u64) -> u64 {
     hash ^ lanes.iter().sum::<f64>().to_bits()
 }
 
-/// One user thread's life.
+/// One user thread.
 #[derive(Debug)]
 pub struct Session {
     id: u64,
@@ -82,12 +84,12 @@ impl Session {
         Self { id, std_id: std::thread::current().id(), own_id: thread::current().id() }
     }
 
-    /// Whether session `id` ends by panic.
+    /// Returns whether session `id` ends by panic.
     pub fn panics(id: u64) -> bool {
         id % 5 == 3
     }
 
-    /// What session `id` returns.
+    /// Returns the result of session `id`.
     pub fn result(id: u64) -> u64 {
         compute(id)
     }
@@ -170,7 +172,7 @@ impl Session {
         let caught = catch_unwind(|| panic_any(self.id)).unwrap_err();
         assert_eq!(caught.downcast_ref(), Some(&self.id), "another thread's panic");
         let nested = catch_unwind(|| {
-            // A destructor that computes and checks while its thread unwinds.
+            // Its destructor computes and checks while its thread unwinds.
             struct WhileUnwinding(u64);
             impl Drop for WhileUnwinding {
                 fn drop(&mut self) {
@@ -221,7 +223,8 @@ impl Session {
         );
     }
 
-    /// Capturing unwinds; printing reads symbols, which is slow, so few sessions do.
+    /// Captures a backtrace, which unwinds; printing reads symbols, which is slow, so few sessions
+    /// do.
     #[inline(never)]
     fn check_backtrace(&self) {
         let backtrace = Backtrace::force_capture();
@@ -237,14 +240,14 @@ pub fn count_hooked_panic() {
     HOOKED.fetch_add(1, Ordering::Relaxed);
 }
 
-/// What a panic says.
+/// Returns the message of a panic.
 pub fn message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(ToString::to_string);
     text.or_else(|| panic.downcast_ref::<String>().cloned())
         .unwrap_or_else(|| "a panic without a text".into())
 }
 
-/// Nothing was lost, counted twice, or mixed up over the lives of `sessions` sessions.
+/// Checks that nothing was lost, counted twice, or mixed up over `sessions` sessions.
 pub fn check_totals(sessions: u64) -> Result<(), String> {
     let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let (events, wrong_spans) = spans::totals();

@@ -1,12 +1,18 @@
-//! Lines that sessions print, and how the parent recognises them: each carries the sum of its own bytes.
+//! Lines that sessions print, and how the parent recognises them: each carries a checksum of its
+//! own bytes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
-/// What precedes the first line; before it the test harness may print.
+/// The line before the first one; before it the test harness may print.
 const BEGIN: &str = "=== sessions\n";
-/// What the last line begins with; then: how many lines there were on standard output and error, and a summary.
+/// Prefix of the last line; then the number of lines on standard output and error, and a summary.
 const TOTAL: &str = "total ";
+
+/// Prefix of a report of the stall detector; a backtrace follows, each line indented. On a busy
+/// machine three sessions may wait in the kernel for the lock of standard output, whose holder is
+/// runnable and has no kthread: the detector resolves that, and reports it.
+const REPORT: &str = "tailwater: ";
 
 static PRINTED: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
 
@@ -17,7 +23,8 @@ pub fn begin() {
 
 /// Prints one line to standard output and, now and then, one to standard error.
 pub fn print(id: u64, round: u64) {
-    // Long ones too: a pipe takes 4096 bytes at once and no more (pipe(7), PIPE_BUF); standard output flushes at 1024.
+    // Long lines too: a pipe takes at most 4096 bytes atomically (pipe(7), PIPE_BUF); standard
+    // output flushes at 1024.
     let filler = "x".repeat(((id * 31 + round * 17) % 200) as usize);
     let text = format!("{id} {round} {filler}");
     println!("{text} {}", sum(&text));
@@ -42,14 +49,14 @@ fn is_whole(line: &str) -> bool {
     line.rsplit_once(' ').is_some_and(|(text, last)| last.parse() == Ok(sum(text)))
 }
 
-/// What came through one pipe.
+/// Contents of one pipe.
 #[derive(Debug, Default)]
 pub struct Found {
     /// Whole lines.
     pub lines: u64,
-    /// Lines that the child says it printed.
+    /// Number of lines that the child reports to have printed.
     pub expected: u64,
-    /// What it says of itself.
+    /// The child's summary.
     pub summary: String,
     /// Everything else.
     pub other: String,
@@ -75,7 +82,12 @@ fn sort(text: &str) -> Found {
     let Some((_, text)) = text.split_once(BEGIN) else {
         return Found { other: text.to_owned(), ..found };
     };
+    let mut in_report = false;
     for line in text.lines() {
+        in_report = line.starts_with(REPORT) || in_report && line.starts_with(' ');
+        if in_report {
+            continue;
+        }
         if let Some(total) = line.strip_prefix(TOTAL) {
             let (expected, summary) = total.split_once(' ').unwrap();
             (found.expected, found.summary) = (expected.parse().unwrap(), summary.to_owned());
@@ -97,4 +109,13 @@ fn torn_lines_are_found() {
         sort(&format!("noise{BEGIN}{line}\n{line}{line}\n{}\n{TOTAL}3 all\n", &line[..line.len() - 1]));
     assert_eq!((found.lines, found.expected, found.summary.as_str()), (1, 3, "all"));
     assert_eq!(found.other.lines().count(), 2);
+}
+
+#[test]
+fn a_report_of_a_stall_is_no_torn_line() {
+    let text = "1 2 xxx";
+    let line = format!("{text} {}", sum(text));
+    let found =
+        sort(&format!("{BEGIN}{line}\ntailwater: a stall\n   0: main\n{line}\n   torn\n{TOTAL}2 all\n"));
+    assert_eq!((found.lines, found.expected, found.other.as_str()), (2, 2, "   torn\n"));
 }

@@ -1,14 +1,16 @@
-//! What belongs to a thread stays with it: everything ordinary Rust keeps per thread, used at once by many user threads that are
-//! preempted by signal some twenty thousand times a second and migrate between three kthreads.
+//! A thread's data stays its own: everything ordinary Rust keeps per thread, used concurrently by
+//! many user threads that are preempted by signal about twenty thousand times a second and migrate
+//! between three kthreads.
 //!
-//! The program under test is this test again, in a child process: its output goes through pipes, and each line is checked. It runs for
-//! three seconds, or for `TAILWATER_SOUNDNESS_SECONDS`:
+//! The program under test is this test again, in a child process: its output goes through pipes,
+//! and each line is checked. It runs for three seconds, or for `TAILWATER_SOUNDNESS_SECONDS`:
 //!
 //! ```text
 //! TAILWATER_SOUNDNESS_SECONDS=60 cargo test -p tailwater --test soundness
 //! ```
 //!
-//! A session is a user thread that goes through all [`checks`] in turn, ends well or by panic, and is replaced by the next.
+//! A session is a user thread that runs all [`checks`] in turn, returns or panics, and is replaced
+//! by the next.
 
 mod checks;
 mod lines;
@@ -23,7 +25,7 @@ use std::time::{Duration, Instant};
 use tailwater::{debug, thread};
 
 #[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc;
+static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
 
 const CHILD: &str = "TAILWATER_TEST_CHILD";
 const SECONDS: &str = "TAILWATER_SOUNDNESS_SECONDS";
@@ -31,7 +33,7 @@ const SECONDS: &str = "TAILWATER_SOUNDNESS_SECONDS";
 const SESSIONS: u64 = 24;
 /// A thread that does not switch is interrupted one to two quanta after it began.
 const QUANTUM: Duration = Duration::from_micros(25);
-/// How long the child may take for its last sessions.
+/// Maximum time for the child's last sessions.
 const PATIENCE: Duration = Duration::from_secs(100);
 
 fn duration() -> Duration {
@@ -43,7 +45,7 @@ fn duration() -> Duration {
 fn what_belongs_to_a_thread_stays_with_it_under_preemption_and_migration() {
     if std::env::var_os(CHILD).is_some() {
         let seen = tailwater::Builder::new().kthreads(3).quantum(QUANTUM).run(run_sessions).unwrap();
-        // Past the test harness, which has lines of its own to print.
+        // Without the test harness, which would print lines of its own.
         std::process::exit(seen);
     }
     let mut child = Command::new(std::env::current_exe().unwrap())
@@ -76,7 +78,7 @@ fn what_belongs_to_a_thread_stays_with_it_under_preemption_and_migration() {
     eprintln!("{}", out.summary);
 }
 
-/// False if the child had to be ended; then it was made to dump its threads first.
+/// Returns false if the child had to be killed; it was made to dump its threads first.
 fn wait_for(child: &mut Child) -> bool {
     let deadline = Instant::now() + duration() + PATIENCE;
     while child.try_wait().unwrap().is_none() {
@@ -92,11 +94,11 @@ fn wait_for(child: &mut Child) -> bool {
     true
 }
 
-/// The child's main thread. Returns the exit code.
+/// Runs the child's main thread. Returns the exit code.
 fn run_sessions() -> i32 {
     static STOP: AtomicBool = AtomicBool::new(false);
     spans::install();
-    // Silent, but counting: the default one's report is as long as all sessions' lines together.
+    // Silent, but counting: the default hook's reports are as long as all sessions' lines together.
     std::panic::set_hook(Box::new(|_| checks::count_hooked_panic()));
     lines::begin();
     let start = Instant::now();
@@ -134,7 +136,7 @@ fn run_sessions() -> i32 {
     0
 }
 
-/// Runs one session in a thread of its own and checks how it ends.
+/// Runs one session in its own thread and checks how it ends.
 fn run_session(id: u64) {
     let handle = thread::spawn(move || Session::new(id).run());
     match handle.join() {

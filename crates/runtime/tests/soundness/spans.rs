@@ -1,4 +1,5 @@
-//! `tracing` spans: a subscriber that checks each event's span, and its parent, against what the event says they are.
+//! `tracing` spans: a subscriber that checks each event's span, and its parent, against the event's
+//! own fields.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use tracing::field::{Field, Visit};
@@ -48,7 +49,7 @@ pub fn install() {
     tracing::subscriber::set_global_default(tracing_subscriber::registry().with(Checks)).unwrap();
 }
 
-/// An event in two spans of session `id`, each entered over a computation.
+/// Emits an event in two spans of session `id`, each entered over a computation.
 pub fn check(id: u64, compute: impl Fn()) {
     let outer = tracing::info_span!("outer", id);
     let _outer = outer.enter();

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tailwater::sync::{Event, Rcu};
 use tailwater::thread;
 
-/// A value that says so when it was used after it was dropped, and counts what lives.
+/// A value that detects use after drop, and counts live values.
 struct Watched {
     alive: Arc<AtomicUsize>,
     numbers: [usize; 4],
@@ -106,7 +106,7 @@ fn a_writer_waits_for_a_reader_that_has_the_old_value() {
             flags.2.set();
         })
     };
-    // The new value is there at once; the old one is not given back before its reader has gone.
+    // The new value is visible at once; the old one is not returned before its reader has ended.
     until(|| *cell.get() == 2);
     assert!(!flags.2.is_set());
     flags.1.store(true, Ordering::SeqCst);

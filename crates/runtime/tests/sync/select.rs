@@ -24,7 +24,7 @@ fn a_select_takes_what_is_there_and_waits_for_what_is_not() {
             let select = Select::new()
                 .recv(&from_numbers, |n| n.unwrap().to_string())
                 .recv(&from_words, |w| w.unwrap().to_owned())
-                .send(&full, &mut slot, |_| unreachable!("nobody receives"));
+                .send(&full, &mut slot, |_| unreachable!("no thread receives"));
             match thread {
                 Some(thread) => {
                     assert_eq!(
@@ -107,8 +107,8 @@ fn blocking_under_a_spin_lock_is_refused_and_leaves_the_channel_whole() {
     refused.join().unwrap();
 }
 
-/// Everybody selects over sends and receives on all channels at once, so that selects meet selects, with buffers and
-/// without; what was sent is what was received.
+/// All threads select over sends and receives on all channels at once, so that selects meet
+/// selects, with buffers and without; exactly the sent messages are received.
 #[test]
 fn selects_that_meet_selects_complete_one_operation_each() {
     const THREADS: usize = 9;
@@ -159,7 +159,7 @@ fn workers_that_select_between_jobs_and_stop_do_all_jobs() {
                 while let Some(job) = Select::new().recv(&work, Result::ok).recv(&stopped, |_| None).wait() {
                     sum += job;
                 }
-                // Stopped with jobs left: whoever is last takes them.
+                // Stopped with jobs left: the last worker takes them.
                 sum + work.try_iter().sum::<u64>()
             })
         })

@@ -54,7 +54,7 @@ fn all_who_wait_are_woken_at_once() {
             })
         })
         .collect();
-    // Those that had not begun to wait need another round.
+    // Threads that had not begun to wait need another round.
     until(|| {
         shared.0.notify_waiters();
         shared.1.load(Ordering::SeqCst) == 9

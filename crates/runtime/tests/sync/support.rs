@@ -28,7 +28,7 @@ impl<T> Handle<T> {
     pub fn join(self) -> std::thread::Result<T> {
         match self {
             Self::User(handle) => handle.join(),
-            // From a user thread, waits in a way that leaves the core to others.
+            // On a user thread, waits without holding the core.
             Self::Os(handle) => {
                 while !handle.is_finished() {
                     thread::sleep(Duration::from_micros(200));
@@ -67,7 +67,7 @@ pub fn until(condition: impl Fn() -> bool) {
     }
 }
 
-/// The message of the panic that `main` ends with.
+/// Returns the message of the panic that `main` ends with.
 pub fn panic_message<T: std::fmt::Debug>(main: impl FnOnce() -> T) -> String {
     let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(main)).unwrap_err();
     match panic.downcast::<String>() {

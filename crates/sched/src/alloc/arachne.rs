@@ -1,20 +1,27 @@
-//! Arachne's allocation (OSDI'18 sections 4 and 6.2): applications estimate how many cores they need, an arbiter divides.
+//! Arachne's allocation (OSDI'18 sections 4 and 6.2): each application estimates how many cores it
+//! needs, and an arbiter divides the cores.
 //!
-//! Owns each runtime's estimate. What Arachne's runtime measures in its dispatch loop is sampled here from the observation:
-//! *load factor*, runnable threads per core, and *utilisation*, busy kthreads. Every [`ArachneConfig::averaging`]:
-//! - load factor at or above the threshold: ask for one core more, and remember the utilisation at which that happened;
-//! - utilisation below the one remembered for the present count, less the hysteresis: ask for one less.
+//! Owns each runtime's estimate. Arachne's runtime measures in its dispatch loop; this policy
+//! samples the same quantities from the observation: *load factor*, the runnable threads per core,
+//! and *utilisation*, the number of busy kthreads. Once per [`ArachneConfig::averaging`]:
+//! - if the load factor is at or above the threshold, request one core more and remember the
+//!   utilisation at which that happened;
+//! - if the utilisation is below the one remembered for the present count by more than the
+//!   hysteresis, request one core less.
 //!
-//! Requests carry one of eight priorities, 0 first; a level that does not fit is divided evenly. Without
-//! [`Arachne::set_priority`] a latency-critical runtime asks at 0 and a best-effort one, for as many cores as it may have, at 7.
-//! Guarantees rank before everything. Idle cores stay where they are until the next decision: that is the policy's point of
-//! comparison with Shenango.
+//! Requests carry one of eight priorities, 0 first; a level that does not fit is divided evenly. By
+//! default a latency-critical runtime requests at priority 0, and a best-effort runtime requests
+//! all the cores it may have at priority 7; [`Arachne::set_priority`] changes that. Guarantees rank
+//! before all priorities. Idle cores stay where they are until the next decision; Shenango's
+//! policy, in contrast, takes them at once.
 
 use super::per_runtime::PerRuntime;
 use super::target::Arbiter;
 use super::{Action, Activity, KthreadLook, Policy, View};
 use crate::ids::{CoreId, Nanos, RuntimeId};
 use crate::ledger::{Class, Ledger};
+use heap::vec;
+use heap::vec::Vec;
 
 /// Number of priority levels (Arachne section 4).
 pub const PRIORITIES: u8 = 8;
@@ -28,7 +35,8 @@ pub struct ArachneConfig {
     pub averaging: Nanos,
     /// Runnable threads per core above which one more core is requested; 1.5 in Arachne.
     pub load_factor: f64,
-    /// How far utilisation must fall below the level at which the core was added, in cores; 0.09 in Arachne.
+    /// How far utilisation must fall below the level at which the core was added, in cores; 0.09 in
+    /// Arachne.
     pub hysteresis: f64,
 }
 
@@ -61,21 +69,22 @@ pub struct Arachne {
 }
 
 impl Arachne {
-    /// No runtimes yet.
+    /// Creates a policy with no runtimes attached.
     #[must_use]
     pub fn new(config: ArachneConfig) -> Self {
         let (runtimes, arbiter) = (PerRuntime::default(), Arbiter::default());
         Self { config, runtimes, decided: Nanos::ZERO, arbiter }
     }
 
-    /// Requests of `runtime` are made at this priority, 0 first; values above 7 count as 7. Ignored for unknown runtimes.
+    /// Sets the priority of a runtime's requests, 0 first; values above 7 count as 7. Ignores
+    /// unknown runtimes.
     pub fn set_priority(&mut self, runtime: RuntimeId, priority: u8) {
         if let Some(estimate) = self.runtimes.get_mut(runtime) {
             estimate.priority = Some(priority.min(PRIORITIES - 1));
         }
     }
 
-    /// Cores the runtime asks for at present; `None` for an unknown one.
+    /// Returns the number of cores the runtime requests at present; `None` for an unknown runtime.
     #[must_use]
     pub fn requested(&self, runtime: RuntimeId) -> Option<u16> {
         self.runtimes.get(runtime).map(|e| e.requested)
@@ -110,7 +119,7 @@ impl Arachne {
                 Class::LatencyCritical => (0, estimate.requested),
                 Class::BestEffort => (PRIORITIES - 1, spec.max),
             };
-            self.arbiter.wish(runtime, account, 1 + estimate.priority.unwrap_or(default), asks);
+            self.arbiter.request(runtime, account, 1 + estimate.priority.unwrap_or(default), asks);
         }
         self.arbiter.grant(view, actions);
     }
@@ -133,7 +142,7 @@ impl Estimate {
     }
 }
 
-/// User threads and packets that wait at a kthread.
+/// Returns how many user threads wait at a kthread, plus one if packets wait.
 fn waiting(look: &KthreadLook) -> u64 {
     let ends = |head: u32, tail: u32| u64::from(tail.wrapping_sub(head)) & u64::from(i32::MAX as u32);
     let queued = |head, tail| if super::observe::queued(head, tail) { ends(head, tail) } else { 0 };
@@ -177,7 +186,8 @@ impl Policy for Arachne {
         self.grant(view, actions);
     }
 
-    /// A free core is given out by the standing targets; an idle owner keeps its core until the next decision.
+    /// Gives a free core out by the standing targets. An idle owner keeps its core until the next
+    /// decision.
     fn idle(&mut self, view: View<'_>, _core: CoreId, actions: &mut Vec<Action>) {
         self.grant(view, actions);
     }

@@ -1,25 +1,32 @@
-//! Shenango's core allocation: as few cores as avoid congestion, given at once and taken from those that burst.
+//! Shenango's core allocation: as few cores as avoid congestion, granted at once and taken from
+//! runtimes that burst.
 //!
-//! Owns, per runtime, the memory of the last look and whether its demand was met. A runtime wants one more core when
-//! - it has none and anything waits for it, or it was woken;
-//! - or something has waited through two looks (algorithm 1), and no help is under way: more things have waited than
-//!   it has kthreads that idle, and will take them, or were granted a core and have yet to start. Help that does not
-//!   help within [`HELP_PATIENCE`] looks is no longer relied on;
-//! - or a core was taken from it while it was busy: until it got one back, or has no more work.
+//! Owns, per runtime, the memory of the last look and whether its demand was met. A runtime wants
+//! one more core in three cases:
+//! - It has no core, and either something waits for it or it was woken.
+//! - Something has waited through two looks (algorithm 1) and no help is under way. Help is a
+//!   kthread of the same runtime that idles, and will take the work, or that was granted a core and
+//!   has yet to start; it suffices if there are at least as many such kthreads as waiting things.
+//!   Help that has not taken the work within [`HELP_PATIENCE`] looks no longer counts.
+//! - A core was taken from it while it was busy. This lasts until it gets a core back or has no
+//!   more work.
 //!
-//! Wants are served one core per runtime and event, in this order: runtimes below their guarantee, then
-//! `LatencyCritical`, then `BestEffort`; among equals the one with the fewest cores over its guarantee, then the one
-//! served longest ago. Which core: see `select`. What cannot be served is remembered, and gets the next core that
-//! idles or falls free without waiting for another look ([`Policy::idle`]).
+//! One event grants at most one core per runtime. Runtimes below their guarantee are served first,
+//! then `LatencyCritical`, then `BestEffort`; among equals the runtime with the fewest cores over
+//! its guarantee, then the runtime served longest ago. `select` chooses the core. A demand that
+//! cannot be met is remembered and gets the next core that idles or falls free, without waiting for
+//! another look ([`Policy::idle`]).
 //!
-//! What follows from it, and is tested:
-//! - *Work conservation*: no want is unmet while a core is free.
-//! - *Guarantees*: a busy core is taken only from a runtime that keeps its guarantee without it; a runtime below its
-//!   guarantee gets a core at the same event, whoever bursts on it.
-//! - *No starvation* among bursting runtimes of one class: [`Config::burst_quantum`] bounds how long the richer keeps a
-//!   core the poorer wants. `BestEffort` may starve under `LatencyCritical` load by design: guarantee it a core if not.
+//! Consequences, all tested:
+//! - *Work conservation*: no demand is unmet while a core is free.
+//! - *Guarantees*: a busy core is taken only from a runtime that keeps its guarantee without it. A
+//!   runtime below its guarantee gets a core at the same event, whichever runtime bursts on it.
+//! - *No starvation* among bursting runtimes of one class: [`Config::burst_quantum`] bounds how
+//!   long the richer keeps a core that the poorer wants. `BestEffort` may starve under
+//!   `LatencyCritical` load by design; a guaranteed core prevents that.
 //!
-//! Never trusts an observation: a runtime that claims to be congested competes within its class and limit, no more.
+//! The policy never trusts an observation: a runtime that claims to be congested competes within
+//! its class and limit, no more.
 
 use super::detect::{Detector, Found};
 use super::per_runtime::PerRuntime;
@@ -27,10 +34,12 @@ use super::select::{Choice, Claim, Rank, Selector, spare};
 use super::{Action, Activity, KthreadLook, Policy, RuntimeLook, View};
 use crate::ids::{CoreId, KthreadId, Nanos, RuntimeId};
 use crate::ledger::{Class, CoreState, KthreadState, Ledger};
+use heap::vec::Vec;
 
-/// Consecutive looks at which things wait though enough of the runtime's own kthreads idle or are starting, before those
-/// are no longer relied on. An idle kthread that polls takes work within 1 us, a hand-off takes 4 us, but the wake of a
-/// halted core 20-28 us (2-vCPU VM): 6 looks of 5 us let one core suffice for a packet that needs one.
+/// Consecutive looks at which work waits although enough of the runtime's own kthreads idle or are
+/// starting, before those kthreads no longer count as help. An idle kthread that polls takes work
+/// within 1 us and a hand-off takes 4 us, but the wake of a halted core takes 20-28 us (2-vCPU VM):
+/// 6 looks of 5 us let one core suffice for a packet that needs one.
 pub const HELP_PATIENCE: u8 = 6;
 
 /// Settings of [`CongestionDetection`].
@@ -38,8 +47,9 @@ pub const HELP_PATIENCE: u8 = 6;
 pub struct Config {
     /// Time between looks; 5 us in Shenango.
     pub interval: Nanos,
-    /// How long a bursting runtime keeps a core before an equally ranked one with fewer may preempt it. Long enough that the
-    /// hand-off (a few microseconds, and cold caches) does not matter.
+    /// Time for which a bursting runtime keeps a core before an equally ranked one with fewer cores
+    /// may preempt it. Long enough that the cost of a hand-off (a few microseconds, and cold
+    /// caches) does not matter.
     pub burst_quantum: Nanos,
     /// Seed of the choice among equally good victims.
     pub seed: u64,
@@ -51,21 +61,21 @@ impl Default for Config {
     }
 }
 
-/// What is remembered of one runtime.
+/// The policy's memory of one runtime.
 #[derive(Clone, Debug)]
 struct Tracked {
     detector: Detector,
-    /// It wants a core and got none yet.
+    /// True if it needs a core and has not got one yet.
     unmet: bool,
-    /// A core was taken from it while it was busy.
+    /// True if a core was taken from it while it was busy.
     preempted: bool,
-    /// It was woken and has not had a core since.
+    /// True if it was woken and has not had a core since.
     woken: bool,
-    /// Consecutive looks at which things waited though enough help was under way.
-    helpless: u8,
-    /// When it last got a core, or lost one while busy.
+    /// Consecutive looks at which work waited although enough help was under way.
+    looks_without_relief: u8,
+    /// Time at which it last got a core, or lost one while busy.
     last_served: Nanos,
-    /// Whether it has anything queued, as of the survey numbered `work_seen`.
+    /// True if it has anything queued, as of the event numbered `work_seen`.
     work: bool,
     work_seen: u64,
 }
@@ -76,14 +86,14 @@ pub struct CongestionDetection {
     config: Config,
     selector: Selector,
     runtimes: PerRuntime<Tracked>,
-    /// Numbers events, to tell whether `Tracked::work` is of this one.
+    /// Number of the current event, by which `Tracked::work` is known to be current or stale.
     event: u64,
-    /// Those that want a core at this look, in the order in which they are served.
+    /// Runtimes that need a core at this look, in the order in which they are served.
     queue: Vec<(Rank, i32, Nanos, RuntimeId)>,
 }
 
 impl CongestionDetection {
-    /// No runtimes yet.
+    /// Creates a policy with no runtimes attached.
     #[must_use]
     pub fn new(config: Config) -> Self {
         Self {
@@ -95,13 +105,13 @@ impl CongestionDetection {
         }
     }
 
-    /// Whether `runtime` wants a core that it could not be given yet.
+    /// Returns true if `runtime` needs a core that it could not be given yet.
     #[must_use]
     pub fn is_unmet(&self, runtime: RuntimeId) -> bool {
         self.runtimes.get(runtime).is_some_and(|tracked| tracked.unmet)
     }
 
-    /// Looks at one runtime and decides whether it wants a core.
+    /// Looks at one runtime and decides whether it needs a core.
     fn look(&mut self, view: View<'_>, runtime: RuntimeId) {
         let event = self.event;
         let (Some(account), Some(look)) = (view.ledger.account(runtime), view.obs.runtime(runtime)) else {
@@ -114,22 +124,23 @@ impl CongestionDetection {
             tracked.preempted = false;
         }
         let helped = waiting > 0 && waiting <= help_under_way(view, runtime, look);
-        tracked.helpless = if helped { tracked.helpless.saturating_add(1) } else { 0 };
-        let congested = waiting > 0 && (!helped || tracked.helpless > HELP_PATIENCE);
+        tracked.looks_without_relief =
+            if helped { tracked.looks_without_relief.saturating_add(1) } else { 0 };
+        let congested = waiting > 0 && (!helped || tracked.looks_without_relief > HELP_PATIENCE);
         let stranded = account.cores() == 0 && (work || tracked.woken);
         tracked.unmet = stranded || congested || tracked.preempted;
     }
 
-    /// The claim of a runtime whose demand is unmet and that could be lent a core now. `spare` is what it has over its
-    /// guarantee.
+    /// Returns the runtime's claim if its demand is unmet and it could be lent a core now. `spare`
+    /// is the number of cores it has over its guarantee.
     fn claim(&self, view: View<'_>, runtime: RuntimeId, spare: i32) -> Option<Claim> {
         let account = view.ledger.account(runtime)?;
         let claims = self.is_unmet(runtime) && account.room() > 0 && !view.obs.runtime(runtime)?.on_hold;
         claims.then_some(Claim { runtime, class: account.spec().class, spare })
     }
 
-    /// Where a claim stands in the queue.
-    fn turn(&self, claim: &Claim) -> (Rank, i32, Nanos, RuntimeId) {
+    /// Returns the sort key of a claim; the least is served first.
+    fn queue_key(&self, claim: &Claim) -> (Rank, i32, Nanos, RuntimeId) {
         let last_served = self.runtimes.get(claim.runtime).map_or(Nanos::ZERO, |tracked| tracked.last_served);
         (claim.rank(), claim.spare, last_served, claim.runtime)
     }
@@ -146,7 +157,7 @@ impl CongestionDetection {
         });
     }
 
-    /// Gives a surveyed runtime the core its claim deserves, if any.
+    /// Grants a surveyed runtime the core its claim deserves, if any.
     fn serve(&mut self, view: View<'_>, runtime: RuntimeId, actions: &mut Vec<Action>) {
         let Some(claim) = self.claim(view, runtime, self.selector.spare(runtime)) else { return };
         if let Some(choice) = self.selector.choose(view, &claim) {
@@ -169,14 +180,14 @@ impl CongestionDetection {
         actions.push(Action::Grant { runtime, kthread, core, victim, only_if_idle });
     }
 
-    /// The best claim to one particular core, which is free or has this holder.
+    /// Returns the best claim to one core, which is free or has this holder.
     fn best_claim(&self, view: View<'_>, holder: Option<&Holder>) -> Option<Claim> {
         let others = view.ledger.runtimes().iter().copied();
         others
             .filter(|&runtime| self.is_unmet(runtime) && holder.is_none_or(|h| h.kthread.runtime != runtime))
             .filter_map(|runtime| self.claim(view, runtime, spare(view.ledger.account(runtime)?)))
             .filter(|claim| holder.is_none_or(|h| !h.has_work || self.may_preempt(claim, h)))
-            .min_by_key(|claim| self.turn(claim))
+            .min_by_key(|claim| self.queue_key(claim))
     }
 
     fn may_preempt(&self, claim: &Claim, holder: &Holder) -> bool {
@@ -184,13 +195,13 @@ impl CongestionDetection {
     }
 }
 
-/// Who has the core that is there for the taking.
+/// The kthread that holds the core a claim is about.
 struct Holder {
     kthread: KthreadId,
     class: Class,
     spare: i32,
     tenure: Nanos,
-    /// Its runtime has something queued after all, so it is about to be busy.
+    /// True if its runtime has something queued, so that the kthread is about to be busy.
     has_work: bool,
 }
 
@@ -223,7 +234,7 @@ impl Policy for CongestionDetection {
             unmet: false,
             preempted: false,
             woken: false,
-            helpless: 0,
+            looks_without_relief: 0,
             last_served: Nanos::ZERO,
             work: false,
             work_seen: 0,
@@ -246,7 +257,7 @@ impl Policy for CongestionDetection {
         for &runtime in view.ledger.runtimes() {
             self.look(view, runtime);
             let spare = view.ledger.account(runtime).map_or(0, spare);
-            queue.extend(self.claim(view, runtime, spare).map(|claim| self.turn(&claim)));
+            queue.extend(self.claim(view, runtime, spare).map(|claim| self.queue_key(&claim)));
         }
         if !queue.is_empty() {
             queue.sort_unstable();
@@ -285,8 +296,9 @@ impl Policy for CongestionDetection {
     }
 }
 
-/// How many kthreads of the runtime are about to take work: idle ones that keep their core, those that have not started on
-/// the core they were granted, and those whose core has yet to be ceded.
+/// Returns how many kthreads of the runtime are about to take work: idle ones that keep their core,
+/// those that have not started on the core they were granted, and those whose core has yet to be
+/// ceded.
 fn help_under_way(view: View<'_>, runtime: RuntimeId, look: &RuntimeLook) -> u32 {
     let Some(account) = view.ledger.account(runtime) else { return 0 };
     let about_to_run = |(state, look): &(KthreadState, &KthreadLook)| match *state {

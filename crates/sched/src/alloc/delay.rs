@@ -1,13 +1,17 @@
-//! Queueing-delay threshold (Caladan, OSDI'20 section 4): one more core for whoever's oldest item has waited too long.
+//! Queueing-delay threshold (Caladan, OSDI'20 section 4): one more core for a runtime whose oldest
+//! item has waited too long.
 //!
-//! Owns, per kthread queue, when its entries were first seen. Where congestion detection asks "did anything wait through two
-//! looks", this asks "for how long has the head waited", so the threshold can differ from the interval between looks: a
-//! longer one trades tail latency for fewer hand-offs.
+//! Owns, per kthread queue, the times at which its entries were first seen. Congestion detection
+//! tests whether anything waited through two looks; this policy tests for how long the head has
+//! waited, so the threshold can differ from the interval between looks. A longer threshold trades
+//! tail latency for fewer hand-offs.
 //!
-//! A runtime keeps the cores it uses, is given one more while its delay is over the threshold, and loses idle ones to whoever
-//! needs them. Best-effort runtimes with work share what is left.
+//! A runtime keeps the cores it uses, is given one more while its delay is over the threshold, and
+//! loses idle cores to runtimes that need them. Best-effort runtimes with work share what is left.
 
-use std::collections::VecDeque;
+use heap::collections::VecDeque;
+use heap::vec;
+use heap::vec::Vec;
 
 use super::per_runtime::PerRuntime;
 use super::target::Arbiter;
@@ -15,8 +19,8 @@ use super::{Action, Activity, Policy, RuntimeLook, View};
 use crate::ids::{CoreId, Nanos, RuntimeId};
 use crate::ledger::{Class, CoreState, Ledger};
 
-/// Most distinct tails remembered per queue. Beyond it the newest is merged with its successor, which makes young entries look
-/// younger, never old ones.
+/// Maximum number of distinct tails remembered per queue. Beyond it the newest is merged with its
+/// successor, which makes young entries look younger and never affects old ones.
 const HISTORY: usize = 64;
 
 /// Settings of [`DelayThreshold`].
@@ -34,14 +38,14 @@ impl Default for DelayConfig {
     }
 }
 
-/// When the entries of one queue were first seen: (tail, time), ascending.
+/// Times at which the entries of one queue were first seen: (tail, time), ascending.
 #[derive(Clone, Debug, Default)]
 struct Ages {
     seen: VecDeque<(u32, Nanos)>,
 }
 
 impl Ages {
-    /// How long the head entry has waited since it was first seen.
+    /// Returns how long the head entry has waited since it was first seen.
     fn look(&mut self, head: u32, tail: u32, now: Nanos) -> Nanos {
         while self.seen.front().is_some_and(|(seen, _)| !super::observe::queued(head, *seen)) {
             self.seen.pop_front();
@@ -90,7 +94,7 @@ pub struct DelayThreshold {
 }
 
 impl DelayThreshold {
-    /// No runtimes yet.
+    /// Creates a policy with no runtimes attached.
     #[must_use]
     pub fn new(config: DelayConfig) -> Self {
         Self { config, runtimes: PerRuntime::default(), arbiter: Arbiter::default() }
@@ -111,13 +115,13 @@ impl DelayThreshold {
                 Class::BestEffort if look.has_work() => (2, spec.max),
                 Class::BestEffort => (2, account.cores()),
             };
-            self.arbiter.wish(runtime, account, rank, asks);
+            self.arbiter.request(runtime, account, rank, asks);
         }
         self.arbiter.grant(view, actions);
     }
 }
 
-/// Kthreads of the runtime that idle on a core they keep.
+/// Returns the number of kthreads of the runtime that idle on a core they keep.
 fn idle_kthreads(view: View<'_>, runtime: RuntimeId) -> u16 {
     let idles = |state: &&CoreState| {
         matches!(state, CoreState::Owned { kthread, .. }

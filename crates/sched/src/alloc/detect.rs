@@ -1,15 +1,17 @@
 //! Congestion detection: Shenango, algorithm 1.
 //!
-//! Owns what a look must remember of the one before. A runtime is congested when any item waited through two looks: in
-//! rings with free-running ends that is one comparison, the head now against the tail then. How *long* something
-//! waits is the signal, not how much waits (Shenango section 4.1.1).
+//! Owns the memory of the previous look. A runtime is congested if any item waited through two
+//! looks. In rings with free-running ends that is one comparison, of the head now with the tail
+//! then. The signal is how *long* something waits, not how much waits (Shenango section 4.1.1).
 
 use super::observe::{KthreadLook, RuntimeLook, queued};
+use heap::vec;
+use heap::vec::Vec;
 
-/// What is remembered of one kthread's last look.
+/// The previous look at one kthread.
 #[derive(Clone, Copy, Debug, Default)]
 struct Then {
-    /// Whether anything was queued: the rest is stale when not.
+    /// True if anything was queued; if not, the other fields are stale.
     work: bool,
     runq_tail: u32,
     ingress_tail: u32,
@@ -20,7 +22,7 @@ struct Then {
 }
 
 impl Then {
-    /// To be called for a kthread with work only.
+    /// Remembers a look at a kthread with work.
     fn of(look: &KthreadLook) -> Self {
         Self {
             work: true,
@@ -33,9 +35,10 @@ impl Then {
         }
     }
 
-    /// How many things seen then still wait: user threads one by one, a ring, an overflow list and a timer as one each.
-    /// The overflow list has no order to go by: that it was in use at both looks is taken for it. So is a timer's being
-    /// due, for the one due now may be another.
+    /// Returns how many things seen at the previous look still wait. User threads count one by one;
+    /// a ring, an overflow list and a timer count as one each. The overflow list has no order, so a
+    /// list in use at both looks counts as waiting. So does a timer that is due at both looks,
+    /// although it may be another one.
     fn waiting_in(&self, look: &KthreadLook) -> u32 {
         let in_runq = self.runq_queued && queued(look.runq_head, self.runq_tail);
         let in_ingress = self.ingress_queued && queued(look.ingress_head, self.ingress_tail);
@@ -46,12 +49,13 @@ impl Then {
     }
 }
 
-/// What one look at a runtime found.
+/// The result of one look at a runtime.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Found {
-    /// Something is queued.
+    /// True if something is queued.
     pub(super) work: bool,
-    /// How many things have been queued since the last look: congestion, when there are any. A lower bound.
+    /// Number of things that have been queued since the last look, a lower bound. Any at all is
+    /// congestion.
     pub(super) waiting: u32,
 }
 
@@ -62,12 +66,14 @@ pub(super) struct Detector {
 }
 
 impl Detector {
-    /// For a runtime never looked at. Nothing has waited at the first look.
+    /// Creates the memory of a runtime never looked at, so that nothing has waited at the first
+    /// look.
     pub(super) fn new(kthreads: u16) -> Self {
         Self { then: vec![Then::default(); usize::from(kthreads)] }
     }
 
-    /// Looks at every kthread, parked ones too, and remembers. Kthreads beyond those registered are ignored.
+    /// Compares every kthread, parked ones too, with its previous look and remembers this one.
+    /// Ignores kthreads beyond those registered.
     pub(super) fn look(&mut self, look: &RuntimeLook) -> Found {
         let mut found = Found::default();
         for (then, now) in self.then.iter_mut().zip(&look.kthreads) {
@@ -136,7 +142,7 @@ mod tests {
     fn counters_that_run_backwards_are_no_panic_and_at_most_a_false_alarm() {
         let [_, found] = looks([runq(9, 3), runq(2, 1)]);
         assert_eq!(found, Found { work: false, waiting: 0 });
-        // Old items claimed to be back: an alarm, at this runtime's expense.
+        // Old items reported again raise an alarm, at this runtime's expense.
         assert_eq!(looks([runq(5, 8), runq(1, 8)])[1].waiting, 7);
         let garbage = RuntimeLook { on_hold: false, kthreads: vec![runq(0, u32::MAX / 2); 8] };
         let mut detector = Detector::new(8);
@@ -158,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn kthreads_nobody_registered_are_ignored() {
+    fn kthreads_beyond_the_registered_ones_are_ignored() {
         let mut detector = Detector::new(1);
         let look = RuntimeLook { on_hold: false, kthreads: vec![KthreadLook::default(), runq(0, 5)] };
         detector.look(&look);

@@ -1,30 +1,33 @@
-//! Fixed partitions, for benchmarks: what a machine does whose administrator pins every program.
+//! Fixed partitions, for benchmarks: a machine whose administrator pins every program.
 //!
-//! Owns a table of which core belongs to which runtime, written when a runtime is attached: first come, first served, in
-//! the topology's order; as many cores as it is guaranteed, or as many as it may have when it is guaranteed none. No
-//! core ever serves anybody else, however idle. Attach runtimes with guarantees first: latecomers get what is left,
-//! which may be nothing ([`Static::assigned`] tells), and then never run.
+//! Owns the table of which core belongs to which runtime, written when a runtime is attached. Cores
+//! are dealt first come, first served, in the topology's order; a runtime gets as many as it is
+//! guaranteed, or as many as it may have if it is guaranteed none. No core ever serves another
+//! runtime, however idle it is. Runtimes with guarantees should be attached first: latecomers get
+//! what is left. A runtime for which nothing is left ([`Static::assigned`] returns 0) never runs.
 
 use super::{Action, Policy, View};
 use crate::ids::{CoreId, KthreadId, Nanos, RuntimeId};
 use crate::ledger::{CoreState, Ledger};
+use heap::vec::Vec;
 
 /// Each runtime has its own cores and gets them as soon as it has work. See the module header.
 #[derive(Clone, Debug)]
 pub struct Static {
     interval: Nanos,
-    /// Whose each core is, parallel to the topology's cores; sized when the first runtime is attached.
+    /// The runtime that each core belongs to, parallel to the topology's cores; sized when the
+    /// first runtime is attached.
     assigned: Vec<Option<RuntimeId>>,
 }
 
 impl Static {
-    /// No runtimes yet; `interval` between looks.
+    /// Creates a policy with no runtimes attached and `interval` between looks.
     #[must_use]
     pub fn new(interval: Nanos) -> Self {
         Self { interval, assigned: Vec::new() }
     }
 
-    /// How many cores belong to `runtime`.
+    /// Returns how many cores belong to `runtime`.
     #[must_use]
     pub fn assigned(&self, runtime: RuntimeId) -> usize {
         self.assigned.iter().filter(|owner| **owner == Some(runtime)).count()
@@ -38,7 +41,8 @@ impl Static {
             .zip(&self.assigned)
             .filter(|((_, state), owner)| **owner == Some(runtime) && **state == CoreState::Free)
             .map(|((core, _), _)| core.id);
-        // Kthreads in order: the n-th parked one for the n-th free core. Partitions never move, caches stay warm anyway.
+        // Pairs the n-th free core with the n-th parked kthread. Partitions never move, so caches
+        // stay warm with any pairing.
         let room = account.room().min(limit);
         for (core, index) in own.zip(account.parked()).take(usize::from(room)) {
             let kthread = KthreadId::new(runtime, index);
@@ -88,7 +92,7 @@ impl Policy for Static {
         }
     }
 
-    /// A partition has nobody else to give a core to.
+    /// Does nothing: a partition's core has no other runtime to go to.
     fn idle(&mut self, _view: View<'_>, _core: CoreId, _actions: &mut Vec<Action>) {}
 }
 

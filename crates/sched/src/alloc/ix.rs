@@ -1,14 +1,18 @@
-//! IX's control loop (TOCS'17 sections 4.6 and 5.4): a bound on queueing delay, resources added and removed in a fixed sequence.
+//! IX's control loop (TOCS'17 sections 4.6 and 5.4): a bound on queueing delay; resources are added
+//! and removed in a fixed sequence.
 //!
-//! Owns, per latency-critical runtime, smoothed queue depth and idle time. Every [`IxConfig::period`] (10 Hz):
-//! - estimated queueing delay above the bound: the next step of the sequence;
-//! - else idle time above what the last step adds: one step back. Shallow queues say nothing about removing, idle time does.
+//! Owns, per latency-critical runtime, the smoothed queue depth and idle time. Once per
+//! [`IxConfig::period`] (10 Hz):
+//! - if the estimated queueing delay is above the bound, take the next step of the sequence;
+//! - else, if idle time exceeds the capacity that the last step added, take one step back. A
+//!   shallow queue does not show that a core can be removed; idle time does.
 //!
-//! The delay is the backlog divided by the rate at which it was served while the cores were busy; IX writes it as iterations of
-//! bounded batches, which is the same number. Two smoothing factors run in parallel: a fast one raises, a slow one lowers.
+//! The delay is the backlog divided by the rate at which it was served while the cores were busy.
+//! IX writes it as iterations of bounded batches, which is the same number. Two smoothing factors
+//! run in parallel: the fast average raises, the slow average lowers.
 //!
-//! [`Sequence`] orders the steps. IX's frequency steps (Turbo Boost, clock rates) are outside a core allocator's reach.
-//! Best-effort runtimes share what is left.
+//! [`Sequence`] orders the steps. IX's frequency steps (Turbo Boost, clock rates) are outside a
+//! core allocator's reach. Best-effort runtimes share what is left.
 
 use super::per_runtime::PerRuntime;
 use super::target::Arbiter;
@@ -16,20 +20,24 @@ use super::{Action, Activity, KthreadLook, Policy, RuntimeLook, View};
 use crate::ids::{CoreId, Nanos, RuntimeId};
 use crate::ledger::{Class, Ledger};
 use crate::topology::Topology;
+use heap::vec;
+use heap::vec::Vec;
 
-/// In which order a runtime is given cores (IX section 5.4).
+/// The order in which a runtime is given cores (IX section 5.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sequence {
     /// Whole physical cores, both hyperthreads at once: leaves whole cores to batch work.
     Consolidation,
-    /// One hyperthread of each physical core, then all second hyperthreads in one step: least energy.
+    /// One hyperthread of each physical core, then all second hyperthreads in one step: least
+    /// energy.
     Energy,
 }
 
 /// Settings of [`IxControl`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct IxConfig {
-    /// Time between samples of the metrics; IX computes them every 10 ms, here they are averaged from finer samples.
+    /// Time between samples of the metrics; IX computes them every 10 ms, here they are averaged
+    /// from finer samples.
     pub sample: Nanos,
     /// Time between decisions; 100 ms in IX.
     pub period: Nanos,
@@ -69,13 +77,13 @@ pub struct IxControl {
     runtimes: PerRuntime<Loop>,
     sampled: Nanos,
     decided: Nanos,
-    /// Cores a runtime has after each step.
+    /// Number of cores a runtime has after each step.
     steps: Vec<u16>,
     arbiter: Arbiter,
 }
 
 impl IxControl {
-    /// No runtimes yet.
+    /// Creates a policy with no runtimes attached.
     #[must_use]
     pub fn new(config: IxConfig) -> Self {
         let (runtimes, steps, arbiter) = (PerRuntime::default(), Vec::new(), Arbiter::default());
@@ -112,7 +120,7 @@ impl IxControl {
                 Class::LatencyCritical => (1, self.steps[control.step].min(spec.max)),
                 Class::BestEffort => (2, spec.max),
             };
-            self.arbiter.wish(runtime, account, rank, asks);
+            self.arbiter.request(runtime, account, rank, asks);
         }
         self.arbiter.grant(view, actions);
     }
@@ -140,7 +148,8 @@ impl Loop {
         if delay(self.depth_fast) > bound.0 as f64 {
             self.step = (self.step + 1).min(reachable);
         } else if self.step > 0 && delay(self.depth_slow) < bound.0 as f64 {
-            // The step back must leave as much idle time as it takes to not be wanted again at once: a tenth of a core.
+            // After the step back a tenth of a core must still be idle, so that the step is not
+            // taken again at once.
             let removed = f64::from(steps[self.step] - steps[self.step - 1]);
             self.step -= usize::from(idle > removed * 1.1);
         }
@@ -151,17 +160,18 @@ fn depth(head: u32, tail: u32) -> u32 {
     if super::observe::queued(head, tail) { tail.wrapping_sub(head) } else { 0 }
 }
 
-/// Core positions in the order of the sequence, and the number of cores after each step.
+/// Returns the core positions in the order of the sequence, and the number of cores after each
+/// step.
 fn steps(topology: &Topology, sequence: Sequence) -> (Vec<usize>, Vec<u16>) {
     let mut firsts = Vec::new();
     let mut seconds: Vec<Vec<usize>> = Vec::new();
     let mut seen = vec![false; topology.len()];
     for (at, core) in topology.cores().iter().enumerate() {
-        if std::mem::replace(&mut seen[at], true) {
+        if core::mem::replace(&mut seen[at], true) {
             continue;
         }
         let siblings = topology.siblings(core.id).iter().filter_map(|s| topology.position(*s));
-        let others: Vec<usize> = siblings.filter(|s| !std::mem::replace(&mut seen[*s], true)).collect();
+        let others: Vec<usize> = siblings.filter(|s| !core::mem::replace(&mut seen[*s], true)).collect();
         firsts.push(at);
         seconds.push(others);
     }
@@ -226,7 +236,8 @@ impl Policy for IxControl {
         self.grant(view, actions);
     }
 
-    /// A free core is given out by the standing targets; an idle owner keeps its core until the next decision.
+    /// Gives a free core out by the standing targets. An idle owner keeps its core until the next
+    /// decision.
     fn idle(&mut self, view: View<'_>, _core: CoreId, actions: &mut Vec<Action>) {
         self.grant(view, actions);
     }

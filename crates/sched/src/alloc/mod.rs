@@ -1,22 +1,31 @@
 //! Core-allocation policies: an [`Observation`] in, [`Action`]s out.
 //!
-//! Owns the [`Policy`] trait and the policies: [`CongestionDetection`] (Shenango), [`Static`] (fixed partitions),
-//! [`DelayThreshold`] (Caladan), [`Arachne`] and [`IxControl`]; and, as a bound for simulations, [`optimal`].
-//! A policy keeps what it remembers between looks; it changes neither the ledger nor shared memory. Whoever calls it
-//! enters each action into the ledger with [`Ledger::apply`], then carries it out.
+//! Owns the [`Policy`] trait and the policies: [`CongestionDetection`] (Shenango), [`Static`]
+//! (fixed partitions), [`DelayThreshold`] (Caladan), [`Arachne`] and [`IxControl`]; and, as a bound
+//! for simulations, [`optimal`]. A policy keeps its memory between events. It changes neither the
+//! ledger nor shared memory: its caller enters each action into the ledger with [`Ledger::apply`],
+//! then carries it out.
+//!
+//! A *look* is one reading of every runtime's published state, taken once per [`Policy::interval`].
 //!
 //! Contract with the caller, the same for every policy:
-//! - [`Policy::attach`] after a runtime is registered, [`Policy::detach`] after it is unregistered;
-//! - [`Policy::tick`] every [`Policy::interval`] with a fresh observation; late ticks cost reaction time only;
-//! - [`Policy::wakeup`] as soon as work arrives for a runtime without a core;
-//! - [`Policy::idle`] as soon as a core's owner declares itself idle, **and** as soon as a core falls free (parked,
-//!   evicted or unregistered owner). This is what keeps a core from waiting for the next look, and what keeps a runtime
-//!   that parks and wakes quickly from jumping the queue of those that wait for its core;
-//! - one event, then its actions applied, then the next event: a policy must see its decisions in the ledger;
-//! - the actions of one event are independent: each core and each kthread occurs at most once, and any of them may be
-//!   dropped without making another wrong. A dropped demand is found again at the next look.
+//! - Call [`Policy::attach`] after a runtime is registered and [`Policy::detach`] after it is
+//!   unregistered.
+//! - Call [`Policy::tick`] every [`Policy::interval`] with a fresh observation. A late tick costs
+//!   reaction time only.
+//! - Call [`Policy::wakeup`] as soon as work arrives for a runtime without a core.
+//! - Call [`Policy::idle`] as soon as a core's owner declares itself idle, **and** as soon as a
+//!   core falls free because its owner parked, was evicted or was unregistered. This keeps a core
+//!   from waiting for the next look, and keeps a runtime that parks and wakes quickly from
+//!   overtaking the runtimes that wait for its core.
+//! - Deliver one event, apply its actions, then deliver the next event: a policy must see its
+//!   decisions in the ledger.
+//! - The actions of one event are independent. Each core and each kthread occurs at most once, and
+//!   any action may be dropped without making another wrong. A dropped demand is found again at the
+//!   next look.
 //!
-//! Neighbours: [`crate::ledger`] for who owns what; the IOKernel and the simulator call.
+//! Neighbours: [`crate::ledger`] records which kthread owns which core; the IOKernel and the
+//! simulator call.
 
 mod arachne;
 mod congestion;
@@ -33,6 +42,7 @@ mod target;
 #[cfg(test)]
 mod tests;
 
+pub use crate::action::Action;
 pub use arachne::{Arachne, ArachneConfig, PRIORITIES};
 pub use congestion::{Config, CongestionDetection, HELP_PATIENCE};
 pub use delay::{DelayConfig, DelayThreshold};
@@ -41,61 +51,45 @@ pub use ix::{IxConfig, IxControl, Sequence};
 pub use named::{NAMES, NameError, by_name};
 pub use observe::{Activity, KthreadLook, Observation, RuntimeLook};
 
-use crate::ids::{CoreId, KthreadId, Nanos, RuntimeId};
+use crate::ids::{CoreId, Nanos, RuntimeId};
 use crate::ledger::Ledger;
+use heap::vec::Vec;
 
-/// What a policy decides on: the time, what was observed, and who owns what.
+/// The input of a decision: the time, the observation and the ledger.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     /// Now, on the clock of the ledger's time stamps.
     pub now: Nanos,
-    /// What runtimes allege about themselves, as of the latest look.
+    /// What the runtimes report about themselves, as of the latest look.
     pub obs: &'a Observation,
-    /// Who owns what.
+    /// Which kthread owns which core.
     pub ledger: &'a Ledger,
 }
 
-/// One decision.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
-    /// Lend a core to a kthread.
-    Grant {
-        /// The runtime that gets the core; always that of `kthread`.
-        runtime: RuntimeId,
-        /// The kthread to run there, parked until now.
-        kthread: KthreadId,
-        /// The core.
-        core: CoreId,
-        /// Who has to give it up first; `None` when it is free.
-        victim: Option<KthreadId>,
-        /// The victim may lose the core only while it is idle: were it running, it would be entitled to keep it. When
-        /// it turns out to have found work in the meantime, drop this action.
-        only_if_idle: bool,
-    },
-}
-
-/// Decides which runtime gets which core. See the module header for what a caller owes.
+/// Decides which runtime gets which core. The module header states the caller's obligations.
 pub trait Policy {
-    /// A short name for tables and configuration files.
+    /// Returns a short name for tables and configuration files.
     fn name(&self) -> &'static str;
 
-    /// How often [`Policy::tick`] wants to be called.
+    /// Returns the interval at which [`Policy::tick`] is to be called.
     fn interval(&self) -> Nanos;
 
-    /// A runtime was registered; its kthreads are parked. May allocate memory.
+    /// Adds a registered runtime, whose kthreads are all parked. May allocate memory.
     fn attach(&mut self, runtime: RuntimeId, ledger: &Ledger);
 
-    /// A runtime was unregistered. Its former cores are reported by [`Policy::idle`]. Unknown ones are ignored.
+    /// Forgets an unregistered runtime; ignores an unknown one. Its former cores are reported by
+    /// [`Policy::idle`].
     fn detach(&mut self, runtime: RuntimeId);
 
-    /// A regular look at everything. Appends to `actions`.
+    /// Looks at every runtime; appends to `actions`.
     fn tick(&mut self, view: View<'_>, actions: &mut Vec<Action>);
 
-    /// A packet, a doorbell or a timer is due for `runtime`, which has no core. Appends to `actions`. Does nothing for a
-    /// runtime that has cores, or is not attached.
+    /// Handles a packet, a doorbell or a due timer for `runtime`, which has no core; appends to
+    /// `actions`. Does nothing for a runtime that has cores or is not attached.
     fn wakeup(&mut self, view: View<'_>, runtime: RuntimeId, actions: &mut Vec<Action>);
 
-    /// `core` is there for the taking: its owner declared itself idle, whatever the observation says, or nobody has
-    /// it. Appends to `actions`. Does nothing for a core that is moving, or not managed.
+    /// Handles a core that became available: its owner declared itself idle, whatever the
+    /// observation says, or the core has no owner. Appends to `actions`. Does nothing for a core
+    /// that is moving or not managed.
     fn idle(&mut self, view: View<'_>, core: CoreId, actions: &mut Vec<Action>);
 }

@@ -1,4 +1,4 @@
-//! Policies by name, for configuration files: the IOKernel's and the simulator's names are the same.
+//! Policies by name, for configuration files; the IOKernel and the simulator use the same names.
 //!
 //! Owns the names and the default settings behind them, nothing else.
 
@@ -7,18 +7,21 @@ use super::{
     Policy, Sequence, Static,
 };
 use crate::ids::Nanos;
+use heap::borrow::ToOwned;
+use heap::boxed::Box;
+use heap::string::String;
 
-/// The names that [`by_name`] knows.
+/// The names that [`by_name`] accepts.
 pub const NAMES: [&str; 6] = ["congestion", "delay", "arachne", "ix", "ix-energy", "static"];
 
-/// A name, or a name with a time, that is no policy.
+/// Why a name, or a name with a time, selects no policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NameError {
     /// No policy has this name.
     Unknown(String),
-    /// This policy has no time to set.
+    /// The policy has no time to set.
     NoTime(String),
-    /// A time of 0.
+    /// The time is 0.
     ZeroTime(String),
 }
 
@@ -26,23 +29,26 @@ impl core::fmt::Display for NameError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             Self::Unknown(name) => {
-                write!(f, "`{name}` is no core-allocation policy; use one of {}", NAMES.join(", "))
+                write!(f, "`{name}` is not a core-allocation policy; use one of {}", NAMES.join(", "))
             }
             Self::NoTime(name) => {
                 write!(f, "policy `{name}` takes no parameter; only congestion and delay do")
             }
-            Self::ZeroTime(name) => write!(f, "policy `{name}`: a time of 0 is no interval; use 5us or more"),
+            Self::ZeroTime(name) => {
+                write!(f, "policy `{name}`: a time of 0 is not an interval; use 5us or more")
+            }
         }
     }
 }
 
 impl core::error::Error for NameError {}
 
-/// The policy called `name` with its paper's settings. `time` replaces the interval between looks of `congestion` (default
-/// 5 us), or the threshold of `delay` (default 10 us). `seed` orders choices among equals.
+/// Returns the policy called `name` with its paper's settings. `time` replaces the interval between
+/// looks of `congestion` (default 5 us), or the threshold of `delay` (default 10 us). `seed` orders
+/// choices among equals.
 ///
 /// # Errors
-/// [`NameError`] when there is no such policy, or none with a time.
+/// [`NameError`] if the name is unknown, the policy takes no time, or the time is 0.
 pub fn by_name(name: &str, time: Option<Nanos>, seed: u64) -> Result<Box<dyn Policy>, NameError> {
     if time == Some(Nanos::ZERO) {
         return Err(NameError::ZeroTime(name.to_owned()));
@@ -73,6 +79,7 @@ pub fn by_name(name: &str, time: Option<Nanos>, seed: u64) -> Result<Box<dyn Pol
 #[cfg(test)]
 mod tests {
     use super::*;
+    use heap::string::ToString;
 
     #[test]
     fn every_name_is_a_policy_and_other_names_are_refused_with_the_list() {
@@ -84,6 +91,6 @@ mod tests {
         let refused = |name, time: Option<u64>| by_name(name, time.map(Nanos), 1).err().unwrap().to_string();
         assert!(refused("borg", None).contains("ix-energy, static"));
         assert!(refused("static", Some(5)).contains("no parameter"));
-        assert!(refused("delay", Some(0)).contains("0 is no interval"));
+        assert!(refused("delay", Some(0)).contains("0 is not an interval"));
     }
 }

@@ -1,45 +1,50 @@
-//! What runtimes allege about themselves, copied out of shared memory for one look.
+//! What runtimes report about themselves, copied out of shared memory for one look.
 //!
-//! Owns a table that the caller keeps and overwrites in place: no memory is allocated except when a runtime is attached.
-//! Nothing in it is trusted. Counters are free-running and wrap; every bit pattern is a legal observation, and the worst
-//! a false one can do is to get its own runtime a core it does not need or no core.
+//! Owns a table that the caller keeps and overwrites in place; only attaching a runtime allocates
+//! memory. Nothing in it is trusted. Counters are free-running and wrap. Every bit pattern is a
+//! legal observation: a false one can at worst get its own runtime a core it does not need, or no
+//! core.
 
 use super::per_runtime::PerRuntime;
 use crate::ids::{KthreadId, RuntimeId};
+use heap::vec;
+use heap::vec::Vec;
 
-/// What a kthread says it is doing.
+/// What a kthread reports to be doing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Activity {
-    /// Runs a user thread, or looks for one.
+    /// It runs a user thread or looks for one.
     Running,
-    /// Found nothing to do; still polls, and its core may be taken at once.
+    /// It found nothing to do. It still polls, and its core may be taken at once.
     Idle,
-    /// Asleep, or not yet awake on the core it was granted.
+    /// It is asleep, or not yet awake on the core it was granted.
     #[default]
     Parked,
 }
 
-/// One kthread, at one look. Work queued at a parked kthread is load like any other.
+/// One kthread at one look. Work queued at a parked kthread is load like any other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KthreadLook {
-    /// Run queue: entries taken out so far, modulo 2^32.
+    /// Entries taken out of the run queue so far, modulo 2^32.
     pub runq_head: u32,
-    /// Run queue: entries put in so far, modulo 2^32.
+    /// Entries put into the run queue so far, modulo 2^32.
     pub runq_tail: u32,
-    /// User threads on the overflow list now.
+    /// Number of user threads on the overflow list.
     pub overflow: u32,
-    /// Ingress ring: position up to which the runtime consumed, modulo 2^32.
+    /// Position in the ingress ring up to which the runtime has consumed, modulo 2^32.
     pub ingress_head: u32,
-    /// Ingress ring: position up to which frames were put in, modulo 2^32. The ring is the caller's own: this is true.
+    /// Position in the ingress ring up to which frames were put in, modulo 2^32. The IOKernel
+    /// writes the ring, so this value is true.
     pub ingress_tail: u32,
-    /// Whether its earliest timer has expired.
+    /// True if its earliest timer has expired.
     pub timer_due: bool,
-    /// What it says it is doing.
+    /// What it reports to be doing.
     pub activity: Activity,
 }
 
 impl KthreadLook {
-    /// Whether anything waits: a user thread, a frame or an expired timer. A head ahead of its tail counts as empty.
+    /// Returns true if anything waits: a user thread, a frame or an expired timer. A head ahead of
+    /// its tail counts as empty.
     #[must_use]
     pub fn has_work(&self) -> bool {
         let queued = queued(self.runq_head, self.runq_tail) || queued(self.ingress_head, self.ingress_tail);
@@ -47,42 +52,45 @@ impl KthreadLook {
     }
 }
 
-/// Whether a queue with these free-running ends holds anything: the tail is ahead of the head, in wrapping arithmetic.
+/// Returns true if a queue with these free-running ends holds anything: the tail is ahead of the
+/// head, in wrapping arithmetic.
 pub(super) fn queued(head: u32, tail: u32) -> bool {
     tail.wrapping_sub(head) as i32 > 0
 }
 
-/// One runtime, at one look.
+/// One runtime at one look.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuntimeLook {
-    /// Set by the caller: lend this runtime no more cores, for it is not ready yet or about to be removed.
+    /// True if the runtime must be lent no more cores, because it is not ready yet or is about to
+    /// be removed. Set by the caller.
     pub on_hold: bool,
     /// Its kthreads, by index.
     pub kthreads: Vec<KthreadLook>,
 }
 
 impl RuntimeLook {
-    /// Whether anything waits at any of its kthreads.
+    /// Returns true if anything waits at any of its kthreads.
     #[must_use]
     pub fn has_work(&self) -> bool {
         self.kthreads.iter().any(KthreadLook::has_work)
     }
 }
 
-/// The latest look at every runtime. Kept by the caller from look to look.
+/// The latest look at every runtime. The caller keeps it from look to look.
 #[derive(Clone, Debug, Default)]
 pub struct Observation {
     runtimes: PerRuntime<RuntimeLook>,
 }
 
 impl Observation {
-    /// An observation of nothing.
+    /// Creates an observation of nothing.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Makes room for a runtime of `kthreads` kthreads, all parked with nothing queued. Replaces what was in the slot.
+    /// Makes room for a runtime of `kthreads` kthreads, all parked with nothing queued. Replaces
+    /// the slot's previous content.
     pub fn attach(&mut self, runtime: RuntimeId, kthreads: u16) {
         let kthreads = vec![KthreadLook::default(); usize::from(kthreads)];
         self.runtimes.insert(runtime, RuntimeLook { on_hold: false, kthreads });
@@ -93,29 +101,29 @@ impl Observation {
         self.runtimes.remove(runtime);
     }
 
-    /// The look at one runtime; `None` when it is not attached.
+    /// Returns the look at one runtime; `None` when it is not attached.
     #[must_use]
     pub fn runtime(&self, runtime: RuntimeId) -> Option<&RuntimeLook> {
         self.runtimes.get(runtime)
     }
 
-    /// The same, to be overwritten.
+    /// Returns the mutable form of the method above.
     pub fn runtime_mut(&mut self, runtime: RuntimeId) -> Option<&mut RuntimeLook> {
         self.runtimes.get_mut(runtime)
     }
 
-    /// The look at one kthread; `None` when it is not attached.
+    /// Returns the look at one kthread; `None` when it is not attached.
     #[must_use]
     pub fn kthread(&self, kthread: KthreadId) -> Option<&KthreadLook> {
         self.runtime(kthread.runtime)?.kthreads.get(usize::from(kthread.index))
     }
 
-    /// The same, to be overwritten.
+    /// Returns the mutable form of the method above.
     pub fn kthread_mut(&mut self, kthread: KthreadId) -> Option<&mut KthreadLook> {
         self.runtime_mut(kthread.runtime)?.kthreads.get_mut(usize::from(kthread.index))
     }
 
-    /// What a kthread says it is doing; a kthread that is not attached says it is parked.
+    /// Returns what a kthread reports to be doing; a kthread that is not attached is parked.
     #[must_use]
     pub fn activity(&self, kthread: KthreadId) -> Activity {
         self.kthread(kthread).map_or(Activity::Parked, |look| look.activity)

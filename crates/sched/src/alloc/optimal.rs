@@ -1,36 +1,41 @@
-//! The best a core allocator could do with perfect knowledge, per interval: the reference of Shenango (NSDI'19) figure 1.
+//! The best a core allocator could do with perfect knowledge, per interval: the reference of
+//! Shenango (NSDI'19) figure 1.
 //!
-//! Owns the question "what is the smallest number of cores for the coming interval with which every request can still meet its
-//! deadline", answered by trial and error over an exact simulation of the interval. Not a [`Policy`](super::Policy): it needs to
-//! know arrivals and service times in advance, which no observation holds. Simulators use it as a bound.
+//! Owns the search for the smallest number of cores with which every request of the coming interval
+//! can still meet its deadline, by trial over an exact simulation of the interval. It is not a
+//! [`Policy`](super::Policy): it needs arrivals and service times in advance, which no observation
+//! holds. Simulators use it as a bound.
 //!
-//! Two forms: [`Clairvoyant`] carries requests from interval to interval (the 5 us allocator); [`fewest_for_tail`] is the
-//! paper's simplification for 1 ms, where every interval starts empty.
+//! There are two forms: [`Clairvoyant`] carries requests from interval to interval (the 5 us
+//! allocator); [`fewest_for_tail`] is the paper's simplification for 1 ms, where every interval
+//! starts empty.
 
 use crate::ids::Nanos;
+use heap::vec::Vec;
 
-/// The deadline a trial gives a request that cannot meet its own.
+/// Deadline that a trial assigns to a request that cannot meet its own.
 const NEVER: Nanos = Nanos(u64::MAX);
 
 /// A request as a clairvoyant allocator knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Known {
-    /// When it arrives.
+    /// Time of arrival.
     pub arrived: Nanos,
-    /// When it must be done.
+    /// Time by which it must be finished.
     pub deadline: Nanos,
     /// Work left.
     pub remaining: Nanos,
 }
 
 impl Known {
-    /// The latest time at which it can start and still be done in time, if it then runs without a break.
+    /// Returns the latest time at which it can start and still finish in time if it runs without a
+    /// break.
     fn latest_start(&self) -> Nanos {
         self.deadline - self.remaining
     }
 }
 
-/// What one interval came to.
+/// The result of one interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Interval {
     /// Cores allocated.
@@ -39,11 +44,12 @@ pub struct Interval {
     pub busy: Nanos,
 }
 
-/// Allocates the fewest cores per interval for which nothing becomes late that need not.
+/// Allocates the fewest cores per interval for which no request becomes late unnecessarily.
 ///
-/// Requests run by latest possible start, preemptively at interval boundaries. A number of cores is enough if after the
-/// interval every unfinished request could still meet its deadline on a core of its own. A request that cannot meet its deadline in
-/// any case (its service alone is too long) gets a core at once and delays nobody's judgement.
+/// Requests run in the order of their latest possible start and are preempted at interval
+/// boundaries. A number of cores is enough if, after the interval, every unfinished request could
+/// still meet its deadline on a core of its own. A request that cannot meet its deadline in any
+/// case, because its service alone takes too long, gets a core at once and does not count as late.
 #[derive(Clone, Debug, Default)]
 pub struct Clairvoyant {
     pending: Vec<Known>,
@@ -52,14 +58,15 @@ pub struct Clairvoyant {
 }
 
 impl Clairvoyant {
-    /// Nothing pending.
+    /// Creates an allocator with nothing pending.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Plans and runs the interval from `start` to `end`. `arrivals` are those of the interval; `done` receives every request
-    /// finished in it with the time it was. At most `limit` cores are used.
+    /// Plans and runs the interval from `start` to `end` on at most `limit` cores. `arrivals` are
+    /// the requests that arrive in the interval; every request finished in it is appended to `done`
+    /// with the time at which it finished.
     pub fn run(
         &mut self,
         start: Nanos,
@@ -94,7 +101,8 @@ impl Clairvoyant {
         execute(&mut self.trial, &mut self.cursors, cores, start, end, |request, _, finished| {
             late |= finished.is_some_and(|at| at > request.deadline);
         });
-        // What is unfinished must fit on a core of its own afterwards; the hopeless must at least be running.
+        // Every unfinished request must fit on a core of its own afterwards; one that cannot meet
+        // its deadline must at least be running.
         let unfinished =
             self.trial.iter().zip(&self.pending).filter(|(after, _)| after.remaining > Nanos::ZERO);
         let mut strands = unfinished.filter(|(after, before)| match after.deadline {
@@ -105,8 +113,8 @@ impl Clairvoyant {
     }
 }
 
-/// List scheduling of `requests`, in their order, on `cores` cores. Calls `each` for every request that ran with the time
-/// it got and, if it finished, when.
+/// Runs `requests`, in their order, on `cores` cores (list scheduling). Calls `each` for every
+/// request that ran, with the time it got and, if it finished, the time at which it did.
 fn execute(
     requests: &mut [Known],
     cursors: &mut Vec<Nanos>,
@@ -131,9 +139,11 @@ fn execute(
     }
 }
 
-/// The fewest cores, from `least` up to `most`, for which `tail(cores)` stays within `limit`; `None` if not even `most` do.
+/// Returns the fewest cores, from `least` up to `most`, for which `tail(cores)` stays within
+/// `limit`; `None` if `most` do not suffice.
 ///
-/// `tail` measures the tail latency with that many cores for whole intervals that start empty (Shenango section 2).
+/// `tail` measures the tail latency with that many cores over whole intervals that start empty
+/// (Shenango section 2).
 pub fn fewest_for_tail(
     least: usize,
     most: usize,
@@ -146,6 +156,7 @@ pub fn fewest_for_tail(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use heap::vec;
 
     fn known(arrived: u64, deadline: u64, remaining: u64) -> Known {
         Known { arrived: Nanos(arrived), deadline: Nanos(deadline), remaining: Nanos(remaining) }

@@ -1,9 +1,10 @@
 //! One value for each attached runtime, found by its number in one step.
 //!
-//! Owns the slots. Whoever registers runtimes numbers them densely and uses numbers again, so there are as many slots as
-//! there were runtimes at a time.
+//! Owns the slots. Runtimes are numbered densely and their numbers are used again, so there are as
+//! many slots as there were runtimes at one time.
 
 use crate::ids::RuntimeId;
+use heap::vec::Vec;
 
 /// See the module header.
 #[derive(Clone, Debug)]
@@ -18,7 +19,7 @@ impl<T> Default for PerRuntime<T> {
 }
 
 impl<T> PerRuntime<T> {
-    /// Puts in a runtime's value, in place of what was there.
+    /// Stores a runtime's value in place of the previous one.
     pub(super) fn insert(&mut self, runtime: RuntimeId, value: T) {
         let slot = runtime.0 as usize;
         if slot >= self.slots.len() {
@@ -46,12 +47,12 @@ impl<T> PerRuntime<T> {
         self.slots.iter_mut().flatten()
     }
 
-    /// One more than the highest number that was ever put in.
+    /// Returns one more than the highest number ever stored.
     pub(super) fn slots(&self) -> usize {
         self.slots.len()
     }
 
-    /// Room without allocating, for tests.
+    /// Returns the number of slots that fit without allocating; for tests.
     #[cfg(test)]
     pub(super) fn capacity(&self) -> usize {
         self.slots.capacity()

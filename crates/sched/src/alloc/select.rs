@@ -1,32 +1,36 @@
 //! Core selection: Shenango, algorithm 2, with classes and idle kthreads.
 //!
-//! Owns the survey of one event: what each core is good for, and how far each runtime is over its guarantee, both updated
-//! as cores are chosen so that one event never chooses a core twice. Algorithm 2 knows idle and busy cores, and one kind
-//! of runtime. Here the cores a claimant may take fall into pools, least harm first, and algorithm 2's preferences
-//! (sibling hyperthread, most recent core, any) hold inside each pool:
+//! Owns the survey of one event: the use of each core, and how far each runtime is over its
+//! guarantee. Both are updated as cores are chosen, so that one event never chooses a core twice.
+//! Algorithm 2 knows idle and busy cores and one kind of runtime. Here the cores a claimant may
+//! take fall into pools, least harm first, and algorithm 2's preferences (sibling hyperthread, most
+//! recent core, any) hold inside each pool:
 //!
 //! 1. free cores, and cores on which a `BestEffort` kthread idles;
-//! 2. cores on which a `LatencyCritical` kthread idles: it may want its core back any moment;
-//! 3. busy cores of bursting `BestEffort` runtimes that the claimant [may preempt](Claim::may_preempt);
+//! 2. cores on which a `LatencyCritical` kthread idles, which may want its core back at any moment;
+//! 3. busy cores of bursting `BestEffort` runtimes that the claimant
+//!    [may preempt](Claim::may_preempt);
 //! 4. busy cores of bursting `LatencyCritical` runtimes that the claimant may preempt.
 //!
-//! In pool 1 a `LatencyCritical` claimant prefers an idling core, which still polls, to a free one, which may be halted:
-//! measured on a 2-vCPU VM, a hand-off takes 3.6 us and the wake of a halted core 20-28 us. A `BestEffort` claimant prefers
-//! the free one. In pools 3 and 4 "any" is a random one, so that no bursting runtime is singled out.
+//! In pool 1 a `LatencyCritical` claimant prefers an idling core, which still polls, to a free one,
+//! which may be halted: on a 2-vCPU VM a hand-off takes 3.6 us and the wake of a halted core 20-28
+//! us. A `BestEffort` claimant prefers the free one. In pools 3 and 4 "any" is a random core, so
+//! that no bursting runtime is singled out.
 
 use super::View;
 use super::observe::{Activity, Observation};
 use crate::ids::{KthreadId, Nanos, RuntimeId};
 use crate::ledger::{Account, Class, CoreState, KthreadState, Ledger};
+use heap::vec::Vec;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
-/// How urgently a runtime claims one more core. Ordered: the lesser is served first.
+/// How urgently a runtime claims one more core; the lesser is served first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Rank {
-    /// It has fewer cores than it is guaranteed.
+    /// The runtime has fewer cores than it is guaranteed.
     Entitled,
-    /// It would burst.
+    /// The runtime would burst.
     Burst(Class),
 }
 
@@ -35,7 +39,7 @@ pub(super) enum Rank {
 pub(super) struct Claim {
     pub(super) runtime: RuntimeId,
     pub(super) class: Class,
-    /// Cores it has over its guarantee; negative when it is entitled to more.
+    /// Cores it has over its guarantee; negative if it is entitled to more.
     pub(super) spare: i32,
 }
 
@@ -44,13 +48,15 @@ impl Claim {
         if self.spare < 0 { Rank::Entitled } else { Rank::Burst(self.class) }
     }
 
-    /// Whether the claim justifies preempting a busy kthread of a runtime of class `owner` that is `owner_spare` cores
-    /// over its guarantee, after it has had the core for `tenure`.
+    /// Returns true if the claim justifies preempting a busy kthread that has had its core for
+    /// `tenure`. Its runtime is of class `owner` and has `owner_spare` cores over its guarantee.
     ///
     /// - A runtime that is not bursting is never preempted (Shenango section 4.1.1).
-    /// - A guarantee, and `LatencyCritical` against `BestEffort`, take effect at once; never the reverse.
-    /// - Between bursting runtimes of one class the poorer takes from the richer, no sooner than the core has been
-    ///   used for `quantum`. So equal shares are left alone, an odd core goes round, and no one waits for ever.
+    /// - A guarantee takes effect at once, and so does `LatencyCritical` against `BestEffort`,
+    ///   never the reverse.
+    /// - Between bursting runtimes of one class the poorer takes from the richer, no sooner than
+    ///   the core has been used for `quantum`. So equal shares are left alone, an odd core goes
+    ///   round, and no runtime waits for ever.
     pub(super) fn may_preempt(&self, owner: Class, owner_spare: i32, tenure: Nanos, quantum: Nanos) -> bool {
         let allowed = match (self.rank(), owner) {
             (Rank::Entitled, _) | (Rank::Burst(Class::LatencyCritical), Class::BestEffort) => true,
@@ -61,20 +67,20 @@ impl Claim {
     }
 }
 
-/// Cores a runtime has over its guarantee.
+/// Returns the number of cores a runtime has over its guarantee.
 pub(super) fn spare(account: &Account) -> i32 {
     i32::from(account.cores()) - i32::from(account.spec().guaranteed)
 }
 
-/// What a core is good for.
+/// The use of a core, as the survey sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Use {
     Free,
-    /// Its owner, of this class, idles and has nothing queued either.
+    /// Its owner, of this class, idles and has nothing queued.
     Idle(Class),
-    /// Its owner, of this class, is busy, or is about to be.
+    /// Its owner, of this class, is busy or about to be.
     Busy(Class),
-    /// On its way to somebody, or chosen already.
+    /// On its way to another kthread, or already chosen.
     Taken,
 }
 
@@ -84,25 +90,27 @@ pub(super) struct Choice {
     /// Its position in the topology.
     pub(super) at: usize,
     pub(super) victim: Option<KthreadId>,
-    /// The victim was busy, and stays in need of a core.
+    /// True if the victim was busy and remains in need of a core.
     pub(super) preempts: bool,
-    /// The claim would not justify preempting the victim.
+    /// True if the claim does not justify preempting the victim.
     pub(super) only_if_idle: bool,
 }
 
-/// The survey of one event, and the random state. Allocates in [`Selector::reserve`] only.
+/// The survey of one event, and the random state. Only [`Selector::reserve`] allocates.
 #[derive(Clone, Debug)]
 pub(super) struct Selector {
     quantum: Nanos,
     random: Xoshiro256PlusPlus,
     /// Parallel to the topology's cores.
     uses: Vec<Use>,
-    /// How many of `uses` are `Free` or `Idle`.
+    /// Number of `uses` that are `Free` or `Idle`.
     available: usize,
-    /// By runtime slot: cores over its guarantee, less those chosen from it since the survey.
+    /// By runtime slot: cores over its guarantee, less the cores chosen from it since the survey.
     spares: Vec<i32>,
-    /// A claim found nothing to preempt. Claims come by rank, then by growing `spare`, so what one may preempt includes
-    /// what any later one may: no need to search again. (A claimant that lost a core in between is looked at 5 us later.)
+    /// True if a claim found nothing to preempt. Claims are served by rank, then by growing
+    /// `spare`, so the cores that one claim may preempt include those that any later one may, and
+    /// no further search is needed. A claimant that lost a core in between is served at the next
+    /// look, 5 us later.
     exhausted: bool,
     eligible: Vec<usize>,
 }
@@ -120,7 +128,8 @@ impl Selector {
         }
     }
 
-    /// Makes room for a machine of `cores` cores and runtimes in slots below `slots`, so that no survey allocates.
+    /// Makes room for a machine of `cores` cores and runtimes in slots below `slots`, so that no
+    /// survey allocates.
     pub(super) fn reserve(&mut self, cores: usize, slots: usize) {
         self.uses.clear();
         self.uses.reserve(cores);
@@ -130,8 +139,8 @@ impl Selector {
         self.spares.reserve(slots);
     }
 
-    /// Looks at every core. `has_work` tells whether a runtime has anything queued: then its idle kthreads are about to be
-    /// busy, and count as such.
+    /// Classifies every core. If `has_work` returns true for a runtime, something is queued there:
+    /// its idle kthreads are about to be busy and count as busy.
     pub(super) fn survey(&mut self, view: View<'_>, mut has_work: impl FnMut(RuntimeId) -> bool) {
         let View { obs, ledger, .. } = view;
         let slots = ledger.runtimes().last().map_or(0, |runtime| runtime.0 as usize + 1);
@@ -157,12 +166,13 @@ impl Selector {
         self.exhausted = false;
     }
 
-    /// Cores over its guarantee that a runtime has left, after what was chosen from it since the survey.
+    /// Returns the cores over its guarantee that a runtime has left after the choices made since
+    /// the survey.
     pub(super) fn spare(&self, runtime: RuntimeId) -> i32 {
         self.spares[runtime.0 as usize]
     }
 
-    /// The core for this claim, marked as taken; `None` when there is none it may have.
+    /// Returns the core for this claim and marks it as taken; `None` if the claim may have none.
     pub(super) fn choose(&mut self, view: View<'_>, claim: &Claim) -> Option<Choice> {
         let at = self.choose_available(view, claim).or_else(|| self.choose_busy(view, claim))?;
         let used = core::mem::replace(&mut self.uses[at], Use::Taken);
@@ -179,7 +189,7 @@ impl Selector {
         Some(Choice { at, victim: Some(kthread), preempts, only_if_idle: !entitled })
     }
 
-    /// Pools 1 and 2.
+    /// Returns a core of pool 1 or 2.
     fn choose_available(&self, view: View<'_>, claim: &Claim) -> Option<usize> {
         if self.available == 0 {
             return None;
@@ -199,7 +209,7 @@ impl Selector {
             .or_else(|| first(critical))
     }
 
-    /// Pools 3 and 4.
+    /// Returns a core of pool 3 or 4.
     fn choose_busy(&mut self, view: View<'_>, claim: &Claim) -> Option<usize> {
         if self.exhausted {
             return None;
@@ -214,7 +224,8 @@ impl Selector {
         None
     }
 
-    /// Whether this is a busy core of a runtime of this class, and one that the claim may preempt.
+    /// Returns true if this core is busy, belongs to a runtime of this class, and may be preempted
+    /// for the claim.
     fn is_eligible(&self, view: View<'_>, claim: &Claim, class: Class, at: usize) -> bool {
         if self.uses[at] != Use::Busy(class) {
             return false;
@@ -224,7 +235,7 @@ impl Selector {
             && claim.may_preempt(class, self.spare(kthread.runtime), view.now.since(since), self.quantum)
     }
 
-    /// A random one of them.
+    /// Returns a random core among the eligible ones.
     fn any_eligible(&mut self, view: View<'_>, claim: &Claim, class: Class) -> Option<usize> {
         let mut eligible = core::mem::take(&mut self.eligible);
         eligible.clear();
@@ -234,13 +245,13 @@ impl Selector {
         chosen
     }
 
-    /// A random number below `bound`, which is not 0. The bias, under 2^-50, matters to nobody.
+    /// Returns a random number below `bound`, which is not 0. The bias is under 2^-50.
     fn below(&mut self, bound: usize) -> usize {
         ((u128::from(self.random.next_u64()) * bound as u128) >> 64) as usize
     }
 }
 
-/// Whether a kthread says it idles.
+/// Returns true if a kthread reports to be idle.
 fn idles(obs: &Observation, kthread: KthreadId) -> bool {
     obs.activity(kthread) == Activity::Idle
 }
@@ -256,8 +267,8 @@ fn owner(ledger: &Ledger, at: usize) -> Option<RuntimeId> {
     }
 }
 
-/// The first suitable core near the claimant: a hyperthread sibling of a core it uses and keeps, else the core it gave up
-/// last (algorithm 2, lines 9 to 15).
+/// Returns the first suitable core near the claimant: a hyperthread sibling of a core it uses and
+/// keeps, else the core it gave up last (algorithm 2, lines 9 to 15).
 fn near(view: View<'_>, claim: &Claim, suits: impl Fn(usize) -> bool) -> Option<usize> {
     let topology = view.ledger.topology();
     let account = view.ledger.account(claim.runtime)?;
@@ -277,7 +288,7 @@ fn is_leaving(ledger: &Ledger, runtime: RuntimeId, core: crate::ids::CoreId) -> 
 
 #[cfg(test)]
 impl Selector {
-    /// Capacities of everything on the heap.
+    /// Returns the capacities of everything on the heap.
     pub(super) fn capacities(&self) -> [usize; 3] {
         [self.uses.capacity(), self.spares.capacity(), self.eligible.capacity()]
     }

@@ -1,70 +1,75 @@
-//! From "how many cores each runtime should have" to grants: shared by the policies that think in targets.
+//! Grants that follow from a target number of cores per runtime; shared by the policies that
+//! compute targets.
 //!
-//! Owns the division of cores by rank and the choice of cores; remembers nothing from event to event. Arachne's arbiter, IX's controller and the
-//! delay threshold differ in how they find the targets, not in what follows from them.
+//! Owns the division of cores by rank and the choice of cores; keeps nothing from event to event.
+//! Arachne's arbiter, IX's controller and the delay threshold differ in how they find the targets,
+//! not in how they reach them.
 //!
-//! A runtime is never brought below its guarantee by force, whatever its target: busy kthreads are taken only from runtimes
-//! above both.
+//! A runtime is never brought below its guarantee by force, whatever its target: busy kthreads are
+//! taken only from runtimes that are above both.
 
 use super::{Action, Activity, View};
 use crate::ids::{KthreadId, RuntimeId};
 use crate::ledger::{Account, CoreState};
+use heap::vec::Vec;
 
-/// Collects the wishes of one event, then grants what follows from them.
+/// Collects the requests of one event, then grants the cores that follow from them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Arbiter {
-    wishes: Vec<Wish>,
+    requests: Vec<Request>,
     targets: Vec<(RuntimeId, u16)>,
     /// Core positions in order of preference.
     order: Vec<usize>,
 }
 
 impl Arbiter {
-    /// Core positions in order of preference from now on.
+    /// Sets the order of preference of core positions.
     pub(super) fn set_order(&mut self, order: Vec<usize>) {
         self.order = order;
     }
 
-    /// `runtime` asks for `cores`: for its guarantee before all others, for the rest at `rank`, 1 or more.
-    pub(super) fn wish(&mut self, runtime: RuntimeId, account: &Account, rank: u8, cores: u16) {
+    /// Requests `cores` for `runtime`: its guarantee before all other requests, the rest at `rank`,
+    /// which is at least 1.
+    pub(super) fn request(&mut self, runtime: RuntimeId, account: &Account, rank: u8, cores: u16) {
         let guaranteed = account.spec().guaranteed.min(cores);
-        self.wishes.push(Wish { runtime, rank: 0, cores: guaranteed });
-        self.wishes.push(Wish { runtime, rank, cores: cores - guaranteed });
+        self.requests.push(Request { runtime, rank: 0, cores: guaranteed });
+        self.requests.push(Request { runtime, rank, cores: cores - guaranteed });
     }
 
-    /// Appends the grants that bring everybody up to what it asked for, as far as the cores suffice.
+    /// Appends the grants that bring every runtime up to its request, as far as the cores suffice.
     pub(super) fn grant(&mut self, view: View<'_>, actions: &mut Vec<Action>) {
-        divide(view.ledger.topology().len(), &mut self.wishes, &mut self.targets);
-        self.wishes.clear();
-        pursue(view, &self.targets, &self.order, actions);
+        divide(view.ledger.topology().len(), &mut self.requests, &mut self.targets);
+        self.requests.clear();
+        grant_targets(view, &self.targets, &self.order, actions);
     }
 }
 
-/// One runtime's wish at one rank.
+/// One runtime's request at one rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Wish {
-    /// Who.
+struct Request {
+    /// The runtime.
     runtime: RuntimeId,
     /// Lower ranks are served first.
     rank: u8,
-    /// Cores wished for at this rank.
+    /// Cores requested at this rank.
     cores: u16,
 }
 
-/// Divides `total` cores among the wishes: lower ranks first, evenly within a rank when they do not suffice (Arachne
-/// section 4). A runtime may have wishes at several ranks; its target is their sum.
-fn divide(total: usize, wishes: &mut [Wish], targets: &mut Vec<(RuntimeId, u16)>) {
-    wishes.sort_by_key(|w| (w.rank, w.runtime));
+/// Divides `total` cores among the requests: lower ranks first, evenly within a rank that does not
+/// fit (Arachne section 4). A runtime may have requests at several ranks; its target is their sum.
+fn divide(total: usize, requests: &mut [Request], targets: &mut Vec<(RuntimeId, u16)>) {
+    requests.sort_by_key(|w| (w.rank, w.runtime));
     targets.clear();
     let mut left = total;
-    for level in wishes.chunk_by_mut(|a, b| a.rank == b.rank) {
+    for level in requests.chunk_by_mut(|a, b| a.rank == b.rank) {
         let mut open: u16 = level.iter().map(|w| w.cores).max().unwrap_or(0);
         let given = targets.len();
         targets.extend(level.iter().map(|w| (w.runtime, 0)));
-        // One core each per round, so that nobody is more than one core ahead of another that wants more.
+        // Each round gives one core to each runtime that needs more, so that no such runtime is
+        // more than one core behind another.
         while open > 0 && left > 0 {
-            for (wish, target) in level.iter().zip(&mut targets[given..]) {
-                if target.1 < wish.cores && left > 0 {
+            for (request, target) in level.iter().zip(&mut targets[given..]) {
+                if target.1 < request.cores && left > 0 {
                     target.1 += 1;
                     left -= 1;
                 }
@@ -80,9 +85,10 @@ fn divide(total: usize, wishes: &mut [Wish], targets: &mut Vec<(RuntimeId, u16)>
     });
 }
 
-/// Appends the grants that bring every runtime up to its target. Cores come from the free ones first, then from runtimes above
-/// their targets, idle kthreads before busy ones. `order` lists core positions in order of preference.
-fn pursue(view: View<'_>, targets: &[(RuntimeId, u16)], order: &[usize], actions: &mut Vec<Action>) {
+/// Appends the grants that bring every runtime up to its target. Cores come from the free ones
+/// first, then from runtimes above their targets, idle kthreads before busy ones. `order` lists
+/// core positions in order of preference.
+fn grant_targets(view: View<'_>, targets: &[(RuntimeId, u16)], order: &[usize], actions: &mut Vec<Action>) {
     let first_new = actions.len();
     let mut excess: Vec<(RuntimeId, i32)> = Vec::with_capacity(targets.len());
     for &(runtime, target) in targets {
@@ -98,13 +104,15 @@ fn pursue(view: View<'_>, targets: &[(RuntimeId, u16)], order: &[usize], actions
         let missing = target.saturating_sub(account.cores()).min(account.room());
         let mut parked = account.parked();
         for _ in 0..missing {
-            let Some((at, victim)) = source(view, runtime, order, &mut excess, &actions[first_new..]) else {
+            let Some((at, victim)) = find_core(view, runtime, order, &mut excess, &actions[first_new..])
+            else {
                 break;
             };
             let Some(index) = parked.next() else { break };
             let core = view.ledger.topology().cores()[at].id;
             let kthread = KthreadId::new(runtime, index);
-            // A best-effort runtime takes a latency-critical core between requests only, unless it is entitled to it.
+            // A best-effort runtime takes a latency-critical core only while it idles, unless it is
+            // entitled to it.
             let entitled = account.cores() < account.spec().guaranteed;
             let class_of = |k: KthreadId| view.ledger.account(k.runtime).map(|a| a.spec().class);
             let up = victim.and_then(class_of).is_some_and(|class| class < account.spec().class);
@@ -113,8 +121,9 @@ fn pursue(view: View<'_>, targets: &[(RuntimeId, u16)], order: &[usize], actions
     }
 }
 
-/// A core for `runtime`: free, else idle in a runtime above its target, else busy there.
-fn source(
+/// Returns a core for `runtime` and its holder: a free core, else an idle core of a runtime above
+/// its target, else a busy one of such a runtime.
+fn find_core(
     view: View<'_>,
     runtime: RuntimeId,
     order: &[usize],
@@ -130,7 +139,8 @@ fn source(
         return Some((at, None));
     }
     for must_idle in [true, false] {
-        // From the far end of the order: the cores a runtime would be given last are taken from it first.
+        // Starts at the far end of the order: the cores a runtime would be given last are taken
+        // from it first.
         for at in order.iter().rev().copied().filter(untaken) {
             let CoreState::Owned { kthread, .. } = view.ledger.cores()[at] else { continue };
             if kthread.runtime == runtime || must_idle != (view.obs.activity(kthread) == Activity::Idle) {
@@ -149,11 +159,11 @@ fn source(
 mod tests {
     use super::*;
 
-    fn shares(total: usize, wishes: &[(u32, u8, u16)]) -> Vec<u16> {
-        let wish = |&(r, rank, cores): &(u32, u8, u16)| Wish { runtime: RuntimeId(r), rank, cores };
-        let mut wishes: Vec<Wish> = wishes.iter().map(wish).collect();
+    fn shares(total: usize, requests: &[(u32, u8, u16)]) -> Vec<u16> {
+        let request = |&(r, rank, cores): &(u32, u8, u16)| Request { runtime: RuntimeId(r), rank, cores };
+        let mut requests: Vec<Request> = requests.iter().map(request).collect();
         let mut targets = Vec::new();
-        divide(total, &mut wishes, &mut targets);
+        divide(total, &mut requests, &mut targets);
         targets.into_iter().map(|(_, cores)| cores).collect()
     }
 
@@ -163,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_level_that_does_not_fit_is_divided_evenly_and_nobody_gets_more_than_asked() {
+    fn a_level_that_does_not_fit_is_divided_evenly_and_no_runtime_gets_more_than_asked() {
         assert_eq!(shares(8, &[(0, 1, 8), (1, 1, 8), (2, 1, 1)]), [4, 3, 1]);
     }
 

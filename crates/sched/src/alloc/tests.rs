@@ -1,12 +1,16 @@
-//! Congestion detection by scenario. What holds for every history is in `tests/allocation.rs`.
+//! Congestion detection by scenario. Properties that hold for every history are in
+//! `tests/allocation.rs`.
 
 use super::*;
+use crate::ids::KthreadId;
 use crate::ledger::{Class, CoreState, Parked, RuntimeSpec};
 use crate::topology::Topology;
 use Activity::{Idle, Running};
 use Class::{BestEffort, LatencyCritical};
+use heap::vec::Vec;
 
-/// Cores, runtimes that do as they are told, and the policy. Time passes only by [`Machine::look`] and [`Machine::wait`].
+/// Cores, runtimes that follow requests, and the policy. Time passes only in [`Machine::look`]
+/// and [`Machine::wait`].
 struct Machine {
     ledger: Ledger,
     obs: Observation,
@@ -49,7 +53,7 @@ impl Machine {
         actions
     }
 
-    /// One look, 5 us after the last.
+    /// Takes one look, 5 us after the last, and applies its actions.
     fn look(&mut self) -> Vec<Action> {
         self.now = self.now + Nanos::from_micros(5);
         self.event(Policy::tick)
@@ -85,7 +89,7 @@ impl Machine {
         kthread
     }
 
-    /// `items` user threads wait at the runtime's first kthread, until [`Machine::drain`].
+    /// Makes `items` user threads wait at the runtime's first kthread until [`Machine::drain`].
     fn queue(&mut self, runtime: RuntimeId, items: u32) {
         let kthread = self.obs.kthread_mut(KthreadId::new(runtime, 0)).unwrap();
         kthread.runq_tail = kthread.runq_tail.wrapping_add(items);
@@ -97,7 +101,7 @@ impl Machine {
         }
     }
 
-    /// The kthread that was asked to cede this core does, and the next one starts.
+    /// Makes the kthread that was asked to cede this core do so, and the next one start.
     fn cedes(&mut self, core: u16) {
         let (from, to) = self.ledger.complete_move(CoreId(core), self.now).unwrap();
         self.obs.kthread_mut(from).unwrap().activity = Activity::Parked;
@@ -109,7 +113,7 @@ impl Machine {
     }
 }
 
-/// The parts of a grant that scenarios are about: core, victim, `only_if_idle`.
+/// Returns the parts of a grant that the scenarios check: core, victim, `only_if_idle`.
 fn grants(actions: &[Action]) -> Vec<(u16, Option<KthreadId>, bool)> {
     let parts = |action: &Action| {
         let Action::Grant { core, victim, only_if_idle, .. } = *action;
@@ -130,7 +134,7 @@ fn on_one_core_a_packet_preempts_the_batch_job_which_gets_the_core_back_as_soon_
             let service = KthreadId::new(spin, 0);
             assert_eq!(grants(&machine.wakeup(spin)), [(0, Some(batch), false)]);
             machine.cedes(0);
-            // Its user thread was saved: it is queued.
+            // Its user thread was preempted and is queued again.
             machine.queue(swaptions, 1);
             assert_eq!(machine.look(), [], "the batch job never takes a core from the busy service");
 
@@ -149,7 +153,7 @@ fn a_batch_job_that_has_not_ceded_yet_gets_its_core_back_by_the_next_look() {
     let swaptions = machine.runtime(BestEffort, 0, 1);
     machine.runs(swaptions, 0);
     machine.wakeup(spin);
-    assert_eq!(machine.idle(0), [], "a moving core is nobody's to give");
+    assert_eq!(machine.idle(0), [], "a moving core cannot be given");
     assert!(machine.policy.is_unmet(swaptions));
     machine.cedes(0);
     machine.obs.kthread_mut(KthreadId::new(spin, 0)).unwrap().activity = Idle;
@@ -240,7 +244,7 @@ fn the_sibling_hyperthread_comes_first_then_the_most_recent_core_then_any() {
     machine.queue(a, 100);
     machine.look();
     let order: Vec<u16> = (0..3).map(|_| grants(&machine.look())[0].0).collect();
-    // 1's sibling; the one it gave up; that one's sibling.
+    // Core 1's sibling; the core it gave up; that core's sibling.
     assert_eq!(order, [5, 6, 2]);
     assert_eq!(grants(&machine.look())[0].0, 0);
 }
@@ -371,7 +375,7 @@ fn an_odd_core_goes_round() {
 }
 
 #[test]
-fn a_core_that_falls_free_goes_to_whoever_waits_most_urgently() {
+fn a_core_that_falls_free_goes_to_the_most_urgent_claim() {
     let mut machine = Machine::of_cores(1);
     let owner = machine.runtime(LatencyCritical, 0, 1);
     let kthread = machine.runs(owner, 0);
@@ -386,7 +390,7 @@ fn a_core_that_falls_free_goes_to_whoever_waits_most_urgently() {
         })
         .collect();
     assert_eq!(served, [waiting[1], waiting[0]]);
-    assert_eq!(machine.idle(0), [], "nobody waits any more");
+    assert_eq!(machine.idle(0), [], "no runtime waits any more");
 }
 
 #[test]
@@ -494,7 +498,7 @@ fn equals_that_wait_for_the_same_core_are_served_in_turn() {
     let mut holder = machine.runs(equals[2], 0);
     let mut turns = Vec::new();
     for _ in 0..6 {
-        // Whoever does not have the core waits for it; the holder parks of its own accord.
+        // The two without the core wait for it; the holder parks without a request.
         for runtime in equals {
             assert_eq!(machine.wakeup(runtime), []);
         }

@@ -1,7 +1,7 @@
-//! Who of the workers idles, and who was named by a reaction and has not asked yet: what every policy keeps that may give a
-//! request to any worker.
+//! Idle workers, and workers that a reaction named and that have not asked yet: the state shared by
+//! every policy that may give a request to any worker.
 //!
-//! Owns the two sets and the steps between them. Never looks at a queue.
+//! Owns the two sets and the steps between them. It never looks at a queue.
 //!
 //! | a worker | `idle` | `called` |
 //! |---|---|---|
@@ -21,7 +21,8 @@ pub(super) struct Crew {
 }
 
 impl Crew {
-    /// For workers `0..workers`, all of them busy elsewhere. Panics as [`WorkerSet::new`].
+    /// Creates the sets for workers `0..workers`, none of them idle. Panics as [`WorkerSet::new`]
+    /// does.
     pub(super) fn new(workers: usize) -> Self {
         Self { idle: WorkerSet::new(workers), called: WorkerSet::new(workers) }
     }
@@ -39,12 +40,12 @@ impl Crew {
         Reaction::Run(worker)
     }
 
-    /// A busy worker is named, to be preempted.
+    /// Records that a reaction names a busy worker, to be preempted.
     pub(super) fn call(&mut self, worker: WorkerId) {
         self.called.insert(worker);
     }
 
-    /// A worker asks, and this is what it is given.
+    /// Records that a worker asked and what it was given; returns what it was given.
     pub(super) fn asked(&mut self, worker: WorkerId, given: Option<Assignment>) -> Option<Assignment> {
         self.called.remove(worker);
         if given.is_some() {
@@ -68,7 +69,8 @@ impl Crew {
         self.called.len()
     }
 
-    /// The sets are whole, and nobody idles while one of `queued` requests waits that no worker was called for.
+    /// Verifies that the sets are sound, and that no worker idles while one of the `queued`
+    /// requests waits without a worker called for it.
     pub(super) fn check(&self, queued: usize) -> Result<(), Broken> {
         self.idle.check()?;
         self.called.check()?;

@@ -1,10 +1,14 @@
-//! First come, first served, without preemption: one queue per worker (d-FCFS) or one for all (c-FCFS).
+//! First come, first served, without preemption: one queue per worker (d-FCFS) or one for all
+//! (c-FCFS).
 //!
-//! Owns the queues. d-FCFS is what receive-side scaling gives a dataplane such as IX: a request waits for the worker its
-//! flow hashes to, even while others idle. c-FCFS is the ideal that ZygOS and Shenango approximate by stealing, and
-//! optimal for light-tailed service times (Shinjuku section 2).
+//! Owns the queues. d-FCFS is the result of receive-side scaling in a dataplane such as IX: a
+//! request waits for the worker its flow hashes to, even while others idle. c-FCFS is the ideal
+//! that ZygOS and Shenango approximate by stealing, and is optimal for light-tailed service times
+//! (Shinjuku section 2).
 
-use std::collections::VecDeque;
+use heap::collections::VecDeque;
+use heap::vec;
+use heap::vec::Vec;
 
 use super::{
     Assignment, Broken, Crew, Dispatch, Nanos, Origin, Properties, Reaction, Request, WorkerId, WorkerSet,
@@ -18,7 +22,7 @@ pub struct CentralFcfs {
 }
 
 impl CentralFcfs {
-    /// A policy for workers `0..workers`.
+    /// Creates a policy for workers `0..workers`.
     ///
     /// # Panics
     ///
@@ -82,7 +86,7 @@ pub struct DistributedFcfs {
 }
 
 impl DistributedFcfs {
-    /// A policy for workers `0..workers`.
+    /// Creates a policy for workers `0..workers`.
     ///
     /// # Panics
     ///
@@ -123,14 +127,15 @@ impl Dispatch for DistributedFcfs {
         }
     }
 
-    /// The request stays with the worker that gave it back: d-FCFS never moves work.
+    /// Puts the request back into its worker's queue: d-FCFS never moves work.
     fn on_preempt(&mut self, worker: WorkerId, _now: Nanos, request: Request) -> Reaction {
         self.queues[worker.index()].push_front(request);
         self.queued += 1;
         Reaction::Queue
     }
 
-    /// The worker's queue waits for it to return: steering flows elsewhere is the driver's business.
+    /// Leaves the worker's queue as it is until the worker returns; steering flows elsewhere is the
+    /// driver's task.
     fn on_leave(&mut self, worker: WorkerId, _now: Nanos) {
         self.idle.remove(worker);
     }

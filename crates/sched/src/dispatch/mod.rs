@@ -1,13 +1,13 @@
-//! Request dispatch: which request does a worker run next, and when does it give it back?
+//! Request dispatch: which request a worker runs next, and when the worker gives it back.
 //!
-//! Owns the queues of waiting requests and the knowledge of which workers are idle. Never reads a clock, runs a
-//! request, sends a signal or takes a lock: time comes in as an argument, decisions go out as values. That is what lets
-//! a runtime's scheduler, a dispatcher thread and the simulator drive the very same code.
+//! Owns the queues of waiting requests and the set of idle workers. Never reads a clock, runs a
+//! request, sends a signal or takes a lock: time is an argument and decisions are return values. So
+//! a runtime's scheduler, a dispatcher thread and the simulator drive the same code.
 //!
 //! # Protocol
 //!
-//! A *worker* is one lane of execution (a kthread with a core). The driver owns the request a worker is running;
-//! the policy owns every request that waits. Per worker the calls alternate:
+//! A *worker* is one lane of execution (a kthread with a core). The driver owns the request that a
+//! worker is running; the policy owns every request that waits. Per worker the calls alternate:
 //!
 //! ```text
 //!   next_for -> Some(assignment)      the worker runs it
@@ -16,21 +16,25 @@
 //!   next_for -> None                  the worker is idle until `Reaction::Run(worker)` names it
 //! ```
 //!
-//! [`Dispatch::on_arrival`] may come at any time and answers with what the driver must do at once: nothing, let an idle
-//! worker call `next_for`, or preempt a busy one. A worker that never called `next_for` does not exist for the policy;
-//! one that loses its core calls [`Dispatch::on_leave`].
+//! [`Dispatch::on_arrival`] may be called at any time and returns what the driver must do at once:
+//! nothing, let an idle worker call `next_for`, or preempt a busy one. A policy does not know a
+//! worker that has never called `next_for`; a worker that loses its core calls
+//! [`Dispatch::on_leave`].
 //!
 //! # Invariants ([`Dispatch::check`])
 //!
 //! - A request is owned by exactly one side: it is queued here, or handed out.
-//! - Where [`Properties::work_conserving`] is claimed, no worker is idle while a request is queued, except between a
-//!   `Reaction::Run` and the `next_for` it asks for.
-//! - Every call costs at most O(log n) in workers and queued requests, for a bounded number of classes.
+//! - If [`Properties::work_conserving`] is true, no worker is idle while a request is queued,
+//!   except between a `Reaction::Run` and the `next_for` that follows it.
+//! - Every call costs at most O(log n) in workers and queued requests, for a bounded number of
+//!   classes.
 //!
-//! Neighbours: [`WorkerSet`] is the set both kinds of queue share; `spec` builds a policy from its name.
+//! Neighbours: [`WorkerSet`] is the set that all queues share; `spec` builds a policy from its
+//! parameters.
 //!
-//! Sources: Shinjuku (NSDI'19) sections 2 and 3.4; Shenango (NSDI'19) section 5; ZygOS (SOSP'17) for stealing;
-//! Persephone (SOSP'21) for reserved cores; Schrage and Miller 1966 for shortest remaining time.
+//! Sources: Shinjuku (NSDI'19) sections 2 and 3.4; Shenango (NSDI'19) section 5; ZygOS (SOSP'17)
+//! for stealing; Persephone (SOSP'21) for reserved cores; Schrage and Miller 1966 for shortest
+//! remaining time.
 
 mod crew;
 mod fcfs;
@@ -56,7 +60,8 @@ pub use worker_set::{MAX_WORKERS, WorkerSet};
 use crate::ids::Nanos;
 use crew::Crew;
 
-/// Most request classes a policy distinguishes; keeps per-class loops bounded and class sets in one word.
+/// Maximum number of request classes a policy distinguishes; keeps per-class loops bounded and
+/// class sets in one word.
 pub const MAX_CLASSES: usize = 64;
 
 /// One lane of execution, numbered from 0 within the dispatcher that serves it.
@@ -64,7 +69,7 @@ pub const MAX_CLASSES: usize = 64;
 pub struct WorkerId(pub u32);
 
 impl WorkerId {
-    /// The worker's number as an index.
+    /// Returns the worker's number as an index.
     #[must_use]
     pub fn index(self) -> usize {
         self.0 as usize
@@ -75,24 +80,27 @@ impl WorkerId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
 
-/// Hash of the flow a request came by (receive-side scaling). Uniform over all 32-bit values for many flows.
+/// Hash of the flow that a request belongs to (receive-side scaling). Uniform over all 32-bit
+/// values for many flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FlowHash(pub u32);
 
 impl FlowHash {
-    /// The worker, out of `workers`, this flow is steered to. Multiply-shift: as even as the hash for any count.
+    /// Returns the one of `workers` workers that this flow is steered to. Multiply-shift
+    /// distributes as evenly as the hash, for any number of workers.
     #[must_use]
     pub fn home(self, workers: usize) -> WorkerId {
         WorkerId(((u64::from(self.0) * workers as u64) >> 32) as u32)
     }
 }
 
-/// The kind of a request (GET, SCAN, ...), below [`MAX_CLASSES`]. Policies that do not use classes ignore it.
+/// The kind of a request (GET, SCAN, ...), below [`MAX_CLASSES`]. Policies that do not use classes
+/// ignore it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ClassId(pub u16);
 
 impl ClassId {
-    /// The class's number as an index.
+    /// Returns the class's number as an index.
     #[must_use]
     pub fn index(self) -> usize {
         usize::from(self.0)
@@ -104,11 +112,12 @@ impl ClassId {
 pub struct Request {
     /// The driver's own name for it.
     pub id: RequestId,
-    /// When it entered the system. Ages are measured from here, over all its preemptions.
+    /// Time at which it entered the system. Its age is measured from here, over all its
+    /// preemptions.
     pub arrived_ns: Nanos,
     /// Work still to be done, where known; zero means unknown. Only [`ShortestRemaining`] reads it.
     pub remaining_ns: Nanos,
-    /// Flow it came by.
+    /// Flow it belongs to.
     pub flow: FlowHash,
     /// Its kind.
     pub class: ClassId,
@@ -119,13 +128,14 @@ pub struct Request {
 pub enum Reaction {
     /// Nothing: the request waits.
     Queue,
-    /// This idle worker has work now: let it call [`Dispatch::next_for`].
+    /// Work exists for this idle worker: let it call [`Dispatch::next_for`].
     Run(WorkerId),
-    /// Stop this worker, return its request through [`Dispatch::on_preempt`], then let it call `next_for`.
+    /// Stop this worker, return its request through [`Dispatch::on_preempt`], then let it call
+    /// `next_for`.
     Preempt(WorkerId),
 }
 
-/// Where an assigned request came from; the driver may charge a cost for it.
+/// The queue that an assigned request was in; the driver may charge a cost for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// The worker's own queue.
@@ -161,7 +171,8 @@ pub enum Verdict {
 /// What a policy promises and needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Properties {
-    /// All decisions pass through one place (a dispatcher), which is a serial resource in a real machine.
+    /// All decisions pass through one place (a dispatcher), which is a serial resource in a real
+    /// machine.
     pub central: bool,
     /// No worker idles while a request waits.
     pub work_conserving: bool,
@@ -169,26 +180,28 @@ pub struct Properties {
     pub preemptive: bool,
 }
 
-/// Where a preempted request goes back to (Shinjuku section 3.4: head for light tails, tail for heavy ones).
+/// Where a preempted request goes back to (Shinjuku section 3.4: head for light tails, tail for
+/// heavy ones).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Requeue {
     /// Next to run: approximates c-FCFS.
     Head,
-    /// Behind everyone: approximates processor sharing.
+    /// Behind all others: approximates processor sharing.
     Tail,
 }
 
-/// An invariant of a policy's state that does not hold; a bug in the policy or a driver that broke the protocol.
+/// An invariant of a policy's state that does not hold: a defect of the policy, or of a driver that
+/// broke the protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Broken(pub &'static str);
 
-impl std::fmt::Display for Broken {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl core::fmt::Display for Broken {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(f, "dispatch policy invariant broken: {}", self.0)
     }
 }
 
-impl std::error::Error for Broken {}
+impl core::error::Error for Broken {}
 
 /// A request-dispatch policy. See the [module documentation](self) for the order of calls.
 ///
@@ -196,19 +209,20 @@ impl std::error::Error for Broken {}
 ///
 /// Every method may panic on a worker number at or above the count given at construction.
 pub trait Dispatch {
-    /// The policy's short name in the field's terms, for tables and plots.
+    /// Returns the policy's short name in the field's terms, for tables and plots.
     fn name(&self) -> &'static str;
 
-    /// What the policy promises.
+    /// Returns what the policy promises.
     fn properties(&self) -> Properties;
 
-    /// A request entered the system.
+    /// Queues a request that entered the system; returns what the driver must do at once.
     fn on_arrival(&mut self, now: Nanos, request: Request) -> Reaction;
 
-    /// A worker without a request asks for one. `None` makes it idle.
+    /// Returns the next request for a worker that has none. `None` makes the worker idle.
     fn next_for(&mut self, worker: WorkerId, now: Nanos) -> Option<Assignment>;
 
-    /// The slice of `worker`'s assignment ran out while it was running `running`.
+    /// Decides what happens when the slice of `worker`'s assignment has run out while it runs
+    /// `running`.
     ///
     /// Policies that never set a slice keep this default, which lets the request run.
     fn on_quantum(&mut self, worker: WorkerId, now: Nanos, running: &Request) -> Verdict {
@@ -216,23 +230,25 @@ pub trait Dispatch {
         Verdict::RunOn
     }
 
-    /// `worker` gives back an unfinished request (quantum, `Reaction::Preempt`, a yield, or a lost core), with
-    /// `remaining_ns` brought up to date. The worker has nothing afterwards; if it keeps its core it calls `next_for`.
-    /// [`Reaction::Run`] names another worker that can take the request at once.
+    /// Takes back an unfinished request from `worker` (quantum, `Reaction::Preempt`, a yield, or a
+    /// lost core), with `remaining_ns` brought up to date. The worker has nothing afterwards; if it
+    /// keeps its core it calls `next_for`. [`Reaction::Run`] names another worker that can take the
+    /// request at once.
     fn on_preempt(&mut self, worker: WorkerId, now: Nanos, request: Request) -> Reaction;
 
-    /// `worker` finished its request.
+    /// Records that `worker` finished its request.
     fn on_done(&mut self, worker: WorkerId, now: Nanos) {
         let _ = (worker, now);
     }
 
-    /// `worker` has nothing to run and loses its core: it must not be named until it calls `next_for` again.
+    /// Removes `worker`, which has nothing to run and loses its core. The policy must not name it
+    /// until it calls `next_for` again.
     fn on_leave(&mut self, worker: WorkerId, now: Nanos);
 
-    /// Requests waiting now.
+    /// Returns the number of requests waiting.
     fn queued(&self) -> usize;
 
-    /// Workers idle now.
+    /// Returns the number of idle workers.
     fn idle(&self) -> usize;
 
     /// Verifies the whole state; costs time linear in it, meant for tests and debug builds.

@@ -1,14 +1,16 @@
-//! Shinjuku's multi-queue policy (c-PRE-MQ): one queue per request class, chosen by age relative to the class's SLO.
+//! Shinjuku's multi-queue policy (c-PRE-MQ): one queue per request class, chosen by age relative to
+//! the class's SLO.
 //!
-//! Owns the queues. The next request is the head of the queue whose head has the largest (time in system / SLO), after
-//! borrowed virtual time (Shinjuku section 3.4, algorithm 1): short-SLO requests win at first, long ones age into their turn.
-//! On an expired quantum the running request competes by the same ratio, so it is only stopped for somebody who would
-//! be chosen before it.
+//! Owns the queues. The next request is the head with the largest ratio of time in system to SLO,
+//! after borrowed virtual time (Shinjuku section 3.4, algorithm 1): short-SLO requests win at
+//! first, and long ones age into their turn. When its quantum expires, the running request competes
+//! by the same ratio, so it is stopped only for a request that would be chosen before it.
 //!
 //! Time is linear in the number of classes, at most [`MAX_CLASSES`].
 
-use std::cmp::Ordering;
-use std::collections::VecDeque;
+use core::cmp::Ordering;
+use heap::collections::VecDeque;
+use heap::vec::Vec;
 
 use super::{
     Assignment, Broken, ClassId, Crew, Dispatch, MAX_CLASSES, Nanos, Origin, Properties, Reaction, Request,
@@ -32,13 +34,13 @@ pub struct MultiQueue {
 }
 
 impl MultiQueue {
-    /// A policy for workers `0..workers` and one class per entry of `slo_ns` (target tail latency of the class, above
-    /// 0). A request of a class beyond the last is treated as the last.
+    /// Creates a policy for workers `0..workers` and one class per entry of `slo_ns` (target tail
+    /// latency of the class, above 0). A request of a class beyond the last is treated as the last.
     ///
     /// # Panics
     ///
-    /// If `workers` is 0 or above [`MAX_WORKERS`](super::MAX_WORKERS), if there is no class or more than
-    /// [`MAX_CLASSES`], or if an SLO or the quantum is 0.
+    /// If `workers` is 0 or above [`MAX_WORKERS`](super::MAX_WORKERS), if there is no class or more
+    /// than [`MAX_CLASSES`], or if an SLO or the quantum is 0.
     #[must_use]
     pub fn new(workers: usize, slo_ns: &[Nanos], quantum_ns: Nanos, requeue: Requeue) -> Self {
         assert!(
@@ -56,7 +58,7 @@ impl MultiQueue {
         class.index().min(self.classes.len() - 1)
     }
 
-    /// Index of the queue whose head is most urgent; ties go to the lower class.
+    /// Returns the index of the queue whose head is most urgent; ties go to the lower class.
     fn most_urgent(&self, now: Nanos) -> Option<usize> {
         let mut best: Option<(usize, Nanos, Nanos)> = None;
         for (i, class) in self.classes.iter().enumerate() {

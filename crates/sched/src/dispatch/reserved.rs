@@ -1,20 +1,23 @@
 //! Reserved cores for short requests, without preemption, after Persephone's DARC (SOSP'21).
 //!
-//! Owns one queue per class and the reservation. Classes are ordered by mean service time; each gets workers in proportion to
-//! the share of the machine's work it brings (at least one). A worker serves its own class and every *shorter* one, shortest
-//! first, never a longer one: so a burst of long requests cannot take the workers that short ones need. The price is that the
-//! policy is deliberately not work conserving.
+//! Owns one queue per class and the reservation. Classes are ordered by mean service time. Each
+//! class gets workers in proportion to its share of the machine's work, at least one. A worker
+//! serves its own class and every *shorter* one, shortest first, never a longer one, so a burst of
+//! long requests cannot take the workers that short ones need. The price is that the policy is
+//! deliberately not work conserving.
 //!
 //! Time is linear in the number of classes, at most [`MAX_CLASSES`].
 
-use std::collections::VecDeque;
+use heap::collections::VecDeque;
+use heap::vec;
+use heap::vec::Vec;
 
 use super::{
     Assignment, Broken, ClassId, Dispatch, MAX_CLASSES, Nanos, Origin, Properties, Reaction, Request,
     WorkerId, WorkerSet,
 };
 
-/// What one class asks of the machine.
+/// The load that one class puts on the machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ClassDemand {
     /// Mean service time, above 0.
@@ -37,8 +40,8 @@ pub enum ReservedError {
     NoDemand,
 }
 
-impl std::fmt::Display for ReservedError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl core::fmt::Display for ReservedError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             Self::Classes(n) => write!(f, "{n} request classes: reserved cores need 1 to {MAX_CLASSES}"),
             Self::Demand { class } => {
@@ -52,9 +55,9 @@ impl std::fmt::Display for ReservedError {
     }
 }
 
-impl std::error::Error for ReservedError {}
+impl core::error::Error for ReservedError {}
 
-/// Reserved cores per class, shorter classes may use longer classes' cores.
+/// Reserved cores per class; shorter classes may use the cores of longer ones.
 #[derive(Clone, Debug)]
 pub struct Reserved {
     /// Queues in order of mean service time, shortest first.
@@ -69,12 +72,12 @@ pub struct Reserved {
 }
 
 impl Reserved {
-    /// A reservation for workers `0..workers` and one class per entry of `demand`.
-    /// A request of a class beyond the last is treated as the last.
+    /// Creates a reservation for workers `0..workers` and one class per entry of `demand`. A
+    /// request of a class beyond the last is treated as the last.
     ///
     /// # Errors
     ///
-    /// If the classes' demands make no sense; see [`ReservedError`].
+    /// [`ReservedError`] if the number of classes or their demands are out of range.
     ///
     /// # Panics
     ///
@@ -109,7 +112,7 @@ impl Reserved {
         })
     }
 
-    /// How many workers are reserved for each class, in the order given at construction.
+    /// Returns how many workers are reserved for each class, in the order given at construction.
     #[must_use]
     pub fn cores_per_class(&self) -> Vec<usize> {
         self.rank_of.iter().map(|&rank| self.reserved_for.iter().filter(|&&r| r == rank).count()).collect()
@@ -119,7 +122,8 @@ impl Reserved {
         self.rank_of[class.index().min(self.rank_of.len() - 1)]
     }
 
-    /// An idle worker for a request of this rank: its own reservation first, then the next longer ones.
+    /// Calls an idle worker for a request of this rank: one of its own reservation, else of the
+    /// next longer ones.
     fn call_idle(&mut self, rank: usize) -> Reaction {
         for set in &mut self.idle[rank..] {
             if let Some(worker) = set.first() {
@@ -131,15 +135,16 @@ impl Reserved {
     }
 }
 
-/// Hands `workers` to the ranks in proportion to their share of the work, in rank order, so that rounding cannot
-/// add up. Each class keeps at least one; with fewer workers than classes the shortest go without, and use the others'.
+/// Hands `workers` to the ranks in proportion to their share of the work. Rounds the running sum in
+/// rank order, so that rounding errors cannot add up. Each class keeps at least one worker; if
+/// there are fewer workers than classes, the shortest classes get none and use the others'.
 fn reservation(workers: usize, work: &[f64]) -> Vec<usize> {
     let last = work.len() - 1;
     let mut result = Vec::with_capacity(workers);
     let mut through = 0.0;
     for (rank, share) in work.iter().enumerate() {
         through += share;
-        let fair = (through * workers as f64).round() as usize;
+        let fair = (through * workers as f64 + 0.5) as usize;
         let one_for_each_longer = workers.saturating_sub(last - rank);
         let upto = fair.max(result.len() + 1).min(one_for_each_longer).max(result.len());
         result.resize(if rank == last { workers } else { upto }, rank);

@@ -1,13 +1,18 @@
-//! One preemptive queue: processor sharing with a quantum, and Shinjuku's single-queue policy (c-PRE-SQ).
+//! One preemptive queue: processor sharing with a quantum, and Shinjuku's single-queue policy
+//! (c-PRE-SQ).
 //!
-//! Owns the queue and the list of *overdue* workers: those whose request has used up its quantum while nobody waited.
-//! Such a worker gets no further timer; the next arrival that finds no idle worker preempts the one overdue longest. That is
-//! what a polling dispatcher does (Shinjuku section 3.4: preempt any request beyond the quantum, if the queue is not
-//! empty), and it spares an event per quantum on an unloaded machine.
+//! Owns the queue and the list of *overdue* workers, whose requests used up their quantum while no
+//! other request waited. Such a worker gets no further timer; the next arrival that finds no idle
+//! worker preempts the one overdue longest. A polling dispatcher does the same (Shinjuku section
+//! 3.4: preempt any request beyond the quantum if the queue is not empty), and on an unloaded
+//! machine it saves one event per quantum.
 //!
-//! Invariant (tail re-queue): a worker is overdue only while every queued request has already called a worker.
+//! Invariant (tail re-queue): a worker is overdue only while every queued request has already
+//! called a worker.
 
-use std::collections::{BTreeSet, VecDeque};
+use heap::collections::{BTreeSet, VecDeque};
+use heap::vec;
+use heap::vec::Vec;
 
 use super::{
     Assignment, Broken, Crew, Dispatch, Nanos, Origin, Properties, Reaction, Request, Requeue, Verdict,
@@ -19,7 +24,7 @@ use super::{
 pub struct SingleQueue {
     queue: VecDeque<Request>,
     crew: Crew,
-    /// Overdue workers by the time their quantum ran out.
+    /// Overdue workers, ordered by the time at which their quantum ran out.
     overdue: BTreeSet<(Nanos, WorkerId)>,
     overdue_since: Vec<Option<Nanos>>,
     quantum_ns: Nanos,
@@ -28,7 +33,7 @@ pub struct SingleQueue {
 }
 
 impl SingleQueue {
-    /// Processor sharing: a quantum, then to the tail.
+    /// Creates processor sharing: a request runs for a quantum, then goes to the tail.
     ///
     /// # Panics
     ///
@@ -38,7 +43,7 @@ impl SingleQueue {
         Self::named(workers, quantum_ns, Requeue::Tail, "PS")
     }
 
-    /// Shinjuku's single queue; the paper uses quanta of 5 to 15 us.
+    /// Creates Shinjuku's single queue; the paper uses quanta of 5 to 15 us.
     ///
     /// # Panics
     ///
@@ -108,8 +113,9 @@ impl Dispatch for SingleQueue {
         Verdict::RunOn
     }
 
-    /// Back to the tail, or to the head: there it goes behind the one request its own worker takes instead, since a
-    /// preemption that hands the same request back would be for nothing.
+    /// Queues the request at the tail or at the head. At the head it goes behind the one request
+    /// that its own worker takes instead, because a preemption that hands the same request back
+    /// would be useless.
     fn on_preempt(&mut self, worker: WorkerId, _now: Nanos, request: Request) -> Reaction {
         self.clear_overdue(worker);
         match self.requeue {
@@ -119,8 +125,8 @@ impl Dispatch for SingleQueue {
                 self.queue.insert(behind_first, request);
             }
         }
-        // At the tail it is one more waiting request: the next overdue worker must make room, as a polling dispatcher
-        // would see to at once. At the head it is next in line anyway.
+        // At the tail it is one more waiting request, and the next overdue worker must make room,
+        // as under a polling dispatcher. At the head it is next in line anyway.
         match self.requeue {
             Requeue::Head => self.crew.call_idle(),
             Requeue::Tail => self.call_someone(),

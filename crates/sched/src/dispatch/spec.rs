@@ -1,14 +1,17 @@
-//! Policies by name, for configuration files and command lines: `c-fcfs`, `ps:0.1us`-style texts are the caller's affair,
-//! this is the typed form.
+//! A policy's kind and parameters as a value, for configuration files and command lines. Callers
+//! parse texts such as `c-fcfs` or `ps:0.1us` into it.
 //!
-//! Owns the choice and its parameters; [`PolicySpec::build`] turns it into a policy for a given number of workers and
-//! classes. Never parses durations: this crate has no text formats of its own beyond the plain names.
+//! Owns the choice and its parameters; [`PolicySpec::build`] turns it into a policy for a given
+//! number of workers and classes. Never parses durations: this crate has no text formats beyond
+//! plain names.
 
 use super::{
     CentralFcfs, ClassDemand, Dispatch, DistributedFcfs, MultiQueue, Requeue, Reserved, ReservedError,
     ShortestRemaining, SingleQueue, WorkStealing, worker_set::MAX_WORKERS,
 };
 use crate::ids::Nanos;
+use heap::boxed::Box;
+use heap::vec::Vec;
 
 /// A policy and its parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -19,12 +22,12 @@ pub enum PolicySpec {
     CFcfs,
     /// A queue per worker, idle workers steal up to `batch` requests ([`WorkStealing`]).
     Stealing {
-        /// Most requests one steal takes.
+        /// Maximum number of requests one steal takes.
         batch: usize,
     },
     /// Processor sharing with this quantum ([`SingleQueue::processor_sharing`]).
     ProcessorSharing {
-        /// Time a request runs before another gets its turn.
+        /// Time a request runs before the next one gets its turn.
         quantum_ns: Nanos,
     },
     /// Shinjuku's single queue ([`SingleQueue::shinjuku`]).
@@ -47,7 +50,7 @@ pub enum PolicySpec {
     Reserved,
 }
 
-/// What is known about one request class.
+/// Known properties of one request class.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ClassInfo {
     /// Target tail latency, above 0; multi-queue only.
@@ -56,7 +59,7 @@ pub struct ClassInfo {
     pub demand: ClassDemand,
 }
 
-/// The place a policy is built for.
+/// The environment a policy is built for.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setup {
     /// Number of workers, 1 to [`MAX_WORKERS`].
@@ -74,14 +77,15 @@ pub enum SpecError {
     Workers(usize),
     /// A quantum of 0.
     Quantum,
-    /// The policy needs classes with an SLO above 0, at most [`MAX_CLASSES`](super::MAX_CLASSES) of them.
+    /// The policy needs classes with an SLO above 0, at most [`MAX_CLASSES`](super::MAX_CLASSES) of
+    /// them.
     Slo,
     /// The reservation is impossible.
     Reserved(ReservedError),
 }
 
-impl std::fmt::Display for SpecError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl core::fmt::Display for SpecError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             Self::Workers(n) => write!(f, "{n} workers: a dispatcher serves 1 to {MAX_WORKERS}"),
             Self::Quantum => write!(f, "a quantum of 0 never lets a request run: use 100 ns or more"),
@@ -93,14 +97,14 @@ impl std::fmt::Display for SpecError {
     }
 }
 
-impl std::error::Error for SpecError {}
+impl core::error::Error for SpecError {}
 
 impl PolicySpec {
     /// Builds the policy.
     ///
     /// # Errors
     ///
-    /// [`SpecError`], when the setup or a parameter is out of range.
+    /// [`SpecError`] if the setup or a parameter is out of range.
     pub fn build(self, setup: &Setup) -> Result<Box<dyn Dispatch + Send>, SpecError> {
         let workers = setup.workers;
         if !(1..=MAX_WORKERS).contains(&workers) {

@@ -1,18 +1,24 @@
-//! Shortest remaining processing time, preemptive: the reference that knows every request's length in advance.
+//! Shortest remaining processing time, preemptive: the reference that knows every request's length
+//! in advance.
 //!
-//! Owns a heap of waiting requests by remaining work, and an ordered index of the running ones by finishing time. Optimal for
-//! mean latency on one worker (Schrage and Miller 1966) and unfair to long requests; no real system can know the lengths, so
-//! this is a bound to compare with, not a policy to run. A request with `remaining_ns` 0 (unknown) sorts first.
+//! Owns a heap of waiting requests by remaining work, and an ordered index of the running ones by
+//! finishing time. The policy is optimal for mean latency on one worker (Schrage and Miller 1966)
+//! and unfair to long requests. A real system cannot know the lengths, so this is a bound to
+//! compare with, not a policy to run. A request with `remaining_ns` 0 (unknown) sorts first.
 //!
-//! The index assumes that a request started at `t` with remaining `r` ends at `t + r`; a driver that charges overheads makes
-//! it slightly early, which costs optimality, never correctness.
+//! The index assumes that a request started at `t` with remaining work `r` ends at `t + r`. A
+//! driver that charges overheads makes that slightly early, which costs optimality, never
+//! correctness.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap};
+use core::cmp::Reverse;
+use heap::collections::{BTreeSet, BinaryHeap};
+use heap::vec;
+use heap::vec::Vec;
 
 use super::{Assignment, Broken, Crew, Dispatch, Nanos, Origin, Properties, Reaction, Request, WorkerId};
 
-/// Heap entry: remaining work, then order of insertion, so that equal requests are first come first served.
+/// Heap entry: remaining work, then order of insertion, so that equal requests run first come,
+/// first served.
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
     remaining_ns: Nanos,
@@ -27,12 +33,12 @@ impl PartialEq for Waiting {
 }
 impl Eq for Waiting {}
 impl PartialOrd for Waiting {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+    fn partial_cmp(&self, other: &Self) -> Option<core::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 impl Ord for Waiting {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+    fn cmp(&self, other: &Self) -> core::cmp::Ordering {
         (self.remaining_ns, self.order).cmp(&(other.remaining_ns, other.order))
     }
 }
@@ -41,7 +47,7 @@ impl Ord for Waiting {
 #[derive(Clone, Debug)]
 pub struct ShortestRemaining {
     waiting: BinaryHeap<Reverse<Waiting>>,
-    /// Running requests by expected end; the last is the one to preempt.
+    /// Running requests by expected end; the last one is preempted first.
     running: BTreeSet<(Nanos, WorkerId)>,
     ends: Vec<Option<Nanos>>,
     crew: Crew,
@@ -49,7 +55,7 @@ pub struct ShortestRemaining {
 }
 
 impl ShortestRemaining {
-    /// A policy for workers `0..workers`.
+    /// Creates a policy for workers `0..workers`.
     ///
     /// # Panics
     ///

@@ -1,24 +1,28 @@
-//! Work stealing: a queue per worker, and idle workers take from the others (ZygOS; Shenango section 5).
+//! Work stealing: a queue per worker, and idle workers take from the others (ZygOS; Shenango
+//! section 5).
 //!
-//! Owns the queues and a small generator for the order of victims, seeded by the caller, so that a run repeats.
-//! Approximates c-FCFS: no worker idles while work waits, but service is first come first served only per queue.
-//! A thief takes one request, or up to half of the victim's queue (Shenango's runtime), at most [`STEAL_MAX`] at once
-//! so that one steal is a constant amount of work.
+//! Owns the queues and a small generator for the order of victims, seeded by the caller so that a
+//! run repeats. It approximates c-FCFS: no worker idles while work waits, but service is first
+//! come, first served only per queue. A thief takes one request, or up to half of the victim's
+//! queue (Shenango's runtime), at most [`STEAL_MAX`] at once so that one steal is a constant amount
+//! of work.
 
-use std::collections::VecDeque;
+use heap::collections::VecDeque;
+use heap::vec;
+use heap::vec::Vec;
 
 use super::{
     Assignment, Broken, Crew, Dispatch, Nanos, Origin, Properties, Reaction, Request, WorkerId, WorkerSet,
 };
 
-/// Most requests one steal moves.
+/// Maximum number of requests one steal moves.
 pub const STEAL_MAX: usize = 16;
 
 /// Work stealing over one FCFS queue per worker.
 #[derive(Clone, Debug)]
 pub struct WorkStealing {
     queues: Vec<VecDeque<Request>>,
-    /// Workers whose queue holds something.
+    /// Workers whose queue is not empty.
     loaded: WorkerSet,
     crew: Crew,
     queued: usize,
@@ -27,8 +31,9 @@ pub struct WorkStealing {
 }
 
 impl WorkStealing {
-    /// A policy for workers `0..workers`. `batch` is the most a thief takes at once, clamped to 1..=[`STEAL_MAX`]
-    /// (and never more than half of the victim's queue, rounded up). `seed` orders the search for victims.
+    /// Creates a policy for workers `0..workers`. `batch` is the most a thief takes at once,
+    /// clamped to 1..=[`STEAL_MAX`] (and never more than half of the victim's queue, rounded up).
+    /// `seed` orders the search for victims.
     ///
     /// # Panics
     ///
@@ -54,11 +59,13 @@ impl WorkStealing {
         }
         self.loaded.insert(home);
         self.queued += 1;
-        // The home worker if it is idle, else the nearest idle one: it is polling its neighbours' queues.
+        // The home worker if it is idle, else the nearest idle one, which is polling its
+        // neighbours' queues.
         self.crew.call_idle_from(home)
     }
 
-    /// SplitMix64 step (Steele, Lea and Flood, OOPSLA'14): enough to scatter thieves, cheap enough for a steal.
+    /// Returns a random worker by a SplitMix64 step (Steele, Lea and Flood, OOPSLA'14): random
+    /// enough to scatter thieves, cheap enough for a steal.
     fn random_worker(&mut self) -> WorkerId {
         self.rng = self.rng.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.rng;
@@ -120,7 +127,7 @@ impl Dispatch for WorkStealing {
         self.push(worker, request, true)
     }
 
-    /// The worker's queue stays: the others steal it empty.
+    /// Leaves the worker's queue to the thieves, who empty it.
     fn on_leave(&mut self, worker: WorkerId, _now: Nanos) {
         self.crew.leave(worker);
     }

@@ -1,6 +1,11 @@
-//! Behaviour of each policy on small hand-made cases, and one random driver that checks every policy's protocol.
+//! Behaviour of each policy in small hand-made cases, and a random driver that checks every
+//! policy's protocol.
 
-use std::collections::BTreeMap;
+use heap::boxed::Box;
+use heap::collections::BTreeMap;
+use heap::string::ToString;
+use heap::vec;
+use heap::vec::Vec;
 
 use super::*;
 
@@ -143,7 +148,7 @@ fn multi_queue_serves_the_largest_age_to_slo_ratio_and_lets_long_requests_age() 
     p.on_arrival(Nanos(0), request(1, 0, 100, 1));
     p.on_arrival(Nanos(90), request(2, 90, 1, 0));
     p.on_arrival(Nanos(91), request(3, 91, 1, 0));
-    // At 95: the long one is at 95/1000, the short ones at 5/10 and 4/10.
+    // At 95 the long one has the ratio 95/1000, the short ones 5/10 and 4/10.
     assert_eq!(ids(&mut p, 0, 95), Some(2));
     // At 5000 a short request of age 10 (ratio 1) loses against the long one (ratio 5).
     p.on_arrival(Nanos(4_990), request(4, 4_990, 1, 0));
@@ -226,13 +231,14 @@ fn bad_parameters_are_refused_with_the_reason() {
     assert!(reason(PolicySpec::Reserved, &without).contains("0 request classes"));
 }
 
-/// A driver with nothing but the protocol: random arrivals, completions, expiries, yields and lost cores.
-/// Verifies that every request runs to its end exactly once, and `check()` after every step.
+/// A driver that follows the protocol and nothing else: random arrivals, completions, expiries,
+/// yields and lost cores. Verifies that every request runs to its end exactly once, and calls
+/// `check()` after every step.
 struct Driver {
     policy: Box<dyn Dispatch + Send>,
     running: Vec<Option<Request>>,
     present: Vec<bool>,
-    /// Request -> completed?
+    /// Every request, with true if it has completed.
     seen: BTreeMap<u64, bool>,
     done: usize,
     now: u64,

@@ -1,13 +1,18 @@
-//! A set of workers as a two-level bitmap: constant-time insert, remove, and "first one at or after".
+//! A set of workers as a two-level bitmap: constant-time insert, remove, and "first one at or
+//! after".
 //!
-//! Owns nothing but bits. Used for "who is idle" and "whose queue holds something", both asked on every event, so the
-//! answer must not scan: one summary word says which of up to 64 words are non-zero.
+//! Owns only the bits. Policies use it for idle workers and for workers whose queue holds
+//! something. Both are read at every event, so a lookup must not scan: one summary word says which
+//! of up to 64 words are non-zero.
 //!
-//! Invariants: bit `i` of the summary is set exactly when word `i` is non-zero; `len` is the number of set bits.
+//! Invariants: bit `i` of the summary is set exactly when word `i` is non-zero; `len` is the number
+//! of set bits.
 
 use super::{Broken, WorkerId};
+use heap::vec;
+use heap::vec::Vec;
 
-/// Most workers one dispatcher can serve: 64 words of 64 bits.
+/// Maximum number of workers one dispatcher can serve: 64 words of 64 bits.
 pub const MAX_WORKERS: usize = 64 * 64;
 
 /// A set of workers below a fixed capacity.
@@ -20,7 +25,7 @@ pub struct WorkerSet {
 }
 
 impl WorkerSet {
-    /// An empty set for workers `0..capacity`.
+    /// Creates an empty set for workers `0..capacity`.
     ///
     /// # Panics
     ///
@@ -31,25 +36,25 @@ impl WorkerSet {
         Self { words: vec![0; capacity.div_ceil(64)], summary: 0, len: 0, capacity }
     }
 
-    /// Number of workers in the set.
+    /// Returns the number of workers in the set.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether no worker is in the set.
+    /// Returns true if no worker is in the set.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Number of workers the set was made for.
+    /// Returns the number of workers the set was made for.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Adds a worker; returns whether it was absent.
+    /// Adds a worker; returns true if it was absent.
     ///
     /// # Panics
     ///
@@ -65,7 +70,7 @@ impl WorkerSet {
         absent
     }
 
-    /// Removes a worker; returns whether it was present.
+    /// Removes a worker; returns true if it was present.
     ///
     /// # Panics
     ///
@@ -83,14 +88,14 @@ impl WorkerSet {
         present
     }
 
-    /// Whether a worker is in the set.
+    /// Returns true if a worker is in the set.
     #[must_use]
     pub fn contains(&self, worker: WorkerId) -> bool {
         let i = worker.index();
         i < self.capacity && self.words[i / 64] & (1 << (i % 64)) != 0
     }
 
-    /// The lowest-numbered worker.
+    /// Returns the lowest-numbered worker.
     #[must_use]
     pub fn first(&self) -> Option<WorkerId> {
         if self.summary == 0 {
@@ -100,7 +105,7 @@ impl WorkerSet {
         Some(WorkerId(word * 64 + self.words[word as usize].trailing_zeros()))
     }
 
-    /// The first worker at or after `start`, wrapping around to 0.
+    /// Returns the first worker at or after `start`, wrapping around to 0.
     #[must_use]
     pub fn first_from(&self, start: WorkerId) -> Option<WorkerId> {
         let (word, shift) = (start.index() / 64, start.index() % 64);
@@ -138,7 +143,7 @@ impl WorkerSet {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use heap::collections::BTreeSet;
 
     use super::*;
 

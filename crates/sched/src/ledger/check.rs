@@ -1,13 +1,14 @@
-//! The ledger audits itself: every invariant of the module header, recounted from nothing.
+//! The ledger's check of itself: every invariant of the module header, recounted from scratch.
 
 use super::{CoreState, Inconsistency, KthreadState, Ledger};
 use crate::ids::{CoreId, KthreadId, RuntimeId};
 
 impl Ledger {
-    /// Verifies every invariant of the [module](super). For tests and the simulator, after every step: O(cores + kthreads).
+    /// Verifies every invariant of the [module](super). For tests and the simulator, after every
+    /// step; O(cores + kthreads).
     ///
     /// # Errors
-    /// The first [`Inconsistency`] found: a defect in the ledger, no operation can cause one.
+    /// The first [`Inconsistency`] found. It is a defect of the ledger; no operation can cause one.
     pub fn check(&self) -> Result<(), Inconsistency> {
         self.check_live_list()?;
         for (core, &state) in self.topology.cores().iter().zip(&self.cores) {

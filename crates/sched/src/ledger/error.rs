@@ -1,10 +1,11 @@
-//! Why the ledger refused: one enum per kind of operation, each naming the guilty ids and the state they were in.
+//! The ledger's errors: one enum per kind of operation, each naming the ids involved and their
+//! states.
 
 use super::{CoreState, KthreadState};
 use crate::ids::{CoreId, KthreadId, RuntimeId};
 use thiserror::Error;
 
-/// Why a runtime was not registered. Meant to be shown to whoever started it.
+/// Why a runtime was not registered. The message is for the user that started it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum RegisterError {
     /// The slot is beyond [`super::MAX_RUNTIMES`].
@@ -16,14 +17,14 @@ pub enum RegisterError {
     /// A runtime that may never have a core cannot run.
     #[error("{0} asks for a limit of 0 cores; ask for at least 1")]
     NoCores(RuntimeId),
-    /// It wants more cores guaranteed than it may have at all.
+    /// It requests more guaranteed cores than it may have at all.
     #[error("{runtime} asks for {guaranteed} guaranteed cores but for a limit of {max}; raise the limit")]
     GuaranteeOverLimit {
         /// The runtime that asks.
         runtime: RuntimeId,
-        /// Guaranteed cores it asks for.
+        /// Guaranteed cores it requests.
         guaranteed: u16,
-        /// The most cores it says it may have.
+        /// The most cores it may have, as it states.
         max: u16,
     },
     /// It may have more cores than it has threads to run on them.
@@ -31,19 +32,20 @@ pub enum RegisterError {
     TooFewKthreads {
         /// The runtime that asks.
         runtime: RuntimeId,
-        /// The most cores it says it may have.
+        /// The most cores it may have, as it states.
         max: u16,
         /// Kthreads it brings.
         kthreads: u16,
     },
-    /// The guarantees of all runtimes together would exceed the managed cores (Shenango section 4.1.1: no oversubscription).
+    /// The guarantees of all runtimes together would exceed the managed cores (Shenango section
+    /// 4.1.1: no oversubscription).
     #[error(
         "{runtime} asks for {guaranteed} guaranteed cores; {already} of {managed} managed cores are guaranteed already"
     )]
     Oversubscribed {
         /// The runtime that asks.
         runtime: RuntimeId,
-        /// Guaranteed cores it asks for.
+        /// Guaranteed cores it requests.
         guaranteed: u16,
         /// Cores guaranteed to the runtimes registered already.
         already: usize,
@@ -66,7 +68,7 @@ pub enum TransitionError {
     UnknownKthread {
         /// The kthread named.
         kthread: KthreadId,
-        /// How many kthreads its runtime has.
+        /// Number of kthreads its runtime has.
         kthreads: u16,
     },
     /// Only a free core can be granted.
@@ -74,17 +76,17 @@ pub enum TransitionError {
     CoreNotFree {
         /// The core.
         core: CoreId,
-        /// What it is instead.
+        /// Its actual state.
         state: CoreState,
     },
-    /// The core is not owned, or no longer owned, by the kthread that was to give it up, or is moving already.
+    /// The core is not owned by the kthread that was to give it up, or is already moving.
     #[error("{core} cannot be taken from {owner}: it is {state}")]
     CoreNotOwned {
         /// The core.
         core: CoreId,
-        /// The kthread believed to own it.
+        /// The kthread that the caller assumed to own it.
         owner: KthreadId,
-        /// What it is instead.
+        /// Its actual state.
         state: CoreState,
     },
     /// The core is not on its way from one kthread to another.
@@ -92,7 +94,7 @@ pub enum TransitionError {
     CoreNotMoving {
         /// The core.
         core: CoreId,
-        /// What it is instead.
+        /// Its actual state.
         state: CoreState,
     },
     /// Only a parked kthread can be lent a core.
@@ -100,7 +102,7 @@ pub enum TransitionError {
     KthreadNotParked {
         /// The kthread.
         kthread: KthreadId,
-        /// What it is instead.
+        /// Its actual state.
         state: KthreadState,
     },
     /// The kthread has no core to give up.
@@ -108,7 +110,7 @@ pub enum TransitionError {
     KthreadHasNoCore {
         /// The kthread.
         kthread: KthreadId,
-        /// What it is instead.
+        /// Its actual state.
         state: KthreadState,
     },
     /// The kthread was not evicted, so it cannot be readmitted.
@@ -116,10 +118,10 @@ pub enum TransitionError {
     KthreadNotEvicted {
         /// The kthread.
         kthread: KthreadId,
-        /// What it is instead.
+        /// Its actual state.
         state: KthreadState,
     },
-    /// The core it was to be released from is promised to another kthread: the move must be completed instead.
+    /// The core is promised to another kthread: the move must be completed instead.
     #[error("{core} of {kthread} is promised to {to}; complete the move instead of releasing the core")]
     PromisedAway {
         /// The core.
@@ -139,7 +141,7 @@ pub enum TransitionError {
         /// The most it may have.
         max: u16,
     },
-    /// Moving a core between kthreads of one runtime: that is the runtime's own business.
+    /// A core does not move between kthreads of one runtime; the runtime does that itself.
     #[error("{core} would move from {from} to {to} of the same runtime")]
     SameRuntime {
         /// The core.
@@ -151,35 +153,35 @@ pub enum TransitionError {
     },
 }
 
-/// What [`super::Ledger::check`] found: a defect of the ledger itself, whatever its caller did.
+/// A defect of the ledger itself, found by [`super::Ledger::check`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Inconsistency {
     /// A core names a kthread that does not have it.
-    #[error("{core} says it is {state}, but {kthread} is {held:?}")]
+    #[error("{core} is recorded as {state}, but {kthread} is {held:?}")]
     CoreWithoutKthread {
         /// The core.
         core: CoreId,
-        /// What the core says.
+        /// The core's state.
         state: CoreState,
         /// The kthread it names.
         kthread: KthreadId,
-        /// What that kthread is, when it exists.
+        /// The state of that kthread, if it exists.
         held: Option<KthreadState>,
     },
     /// A kthread has a core that does not name it.
-    #[error("{kthread} says it is {state}, but that core is {core_state:?}")]
+    #[error("{kthread} is recorded as {state}, but that core is {core_state:?}")]
     KthreadWithoutCore {
         /// The kthread.
         kthread: KthreadId,
-        /// What the kthread says.
+        /// The kthread's state.
         state: KthreadState,
-        /// What its core is, when it exists.
+        /// The state of its core, if it exists.
         core_state: Option<CoreState>,
     },
     /// A counter kept for speed disagrees with a recount.
     #[error("counter `{counter}` is {kept}, a recount gives {counted}")]
     Counter {
-        /// Which one.
+        /// Name of the counter.
         counter: &'static str,
         /// What the ledger keeps.
         kept: usize,

@@ -1,20 +1,21 @@
-//! The one truth about who owns which managed core.
+//! The only record of which kthread owns which managed core.
 //!
-//! Owns the state of every managed core and of every kthread of every registered runtime, and the counters derived from
-//! them. It decides nothing: policies propose, whoever carries a proposal out enters it here first, and an impossible
-//! one is refused with a [`TransitionError`] that leaves everything as it was. What a runtime writes into shared memory
-//! never gets here.
+//! Owns the state of every managed core and of every kthread of every registered runtime, and the
+//! counters derived from them. It decides nothing. Policies propose; the program that carries a
+//! proposal out enters it here first, and an impossible one is refused with a [`TransitionError`]
+//! that changes nothing. Nothing that a runtime writes into shared memory gets here.
 //!
 //! Invariants, all verified by [`Ledger::check`]:
-//! - a core and the kthreads it names agree: `Owned` and `Moving::from` with `Granted`, `Moving::to` with `Incoming`;
-//!   so a core never has two owners, a kthread never two cores;
-//! - a core moves between different runtimes only;
-//! - no runtime holds more cores than its limit, cores it is giving up included;
-//! - the guarantees of all runtimes together fit the managed cores;
-//! - the counters (per runtime, and free cores) equal a recount.
+//! - A core and the kthreads it names agree: `Owned` and `Moving::from` with `Granted`,
+//!   `Moving::to` with `Incoming`. So a core never has two owners, and a kthread never two cores.
+//! - A core moves between different runtimes only.
+//! - No runtime holds more cores than its limit, including cores it is giving up.
+//! - The guarantees of all runtimes together fit the managed cores.
+//! - The counters (per runtime, and free cores) equal a recount.
 //!
-//! Every operation is O(1) in cores and runtimes, except registration, [`Ledger::unregister`] (cores) and the check.
-//! Equal histories give equal ledgers. The heap is used by registration and `unregister` only.
+//! Every operation is O(1) in cores and runtimes, except registration, [`Ledger::unregister`]
+//! (linear in cores) and the check. Equal histories give equal ledgers. Only registration and
+//! `unregister` use the heap.
 //!
 //! Neighbours: [`crate::alloc`] reads it to decide; the IOKernel and the simulator write it.
 
@@ -27,15 +28,17 @@ mod tests;
 pub use error::{Inconsistency, RegisterError, TransitionError};
 pub use state::{Account, Class, CoreState, KthreadState, RuntimeSpec};
 
-use crate::alloc::Action;
+use crate::action::Action;
 use crate::ids::{CoreId, KthreadId, Nanos, RuntimeId};
 use crate::topology::Topology;
+use heap::vec;
+use heap::vec::Vec;
 use state::Kthread;
 
-/// Slots for runtimes. Bounds the tables that are indexed by [`RuntimeId`].
+/// Number of slots for runtimes; bounds the tables that are indexed by [`RuntimeId`].
 pub const MAX_RUNTIMES: u32 = 1024;
 
-/// The ledger. See the module header for its invariants.
+/// The state of all managed cores and kthreads. The module header lists its invariants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ledger {
     topology: Topology,
@@ -65,17 +68,19 @@ pub enum Parked {
 /// What became of one core of a runtime that was unregistered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// The runtime owned it: it is free.
+    /// The runtime owned it; it is free now.
     Freed(CoreId),
-    /// The runtime was giving it up: the move is complete. The new owner must be woken, for the old one cannot.
+    /// The runtime was giving it up, and the move is complete. The new owner must be woken, because
+    /// the old one can no longer do it.
     HandedOn {
         /// The core.
         core: CoreId,
         /// Its owner from now on.
         to: KthreadId,
     },
-    /// It was promised to the runtime: the move is cancelled and `from` keeps it. The request to cede must be withdrawn.
-    /// When `from` had ceded already, it is parked: [`Ledger::release`] it as soon as that is seen.
+    /// It was promised to the runtime: the move is cancelled and `from` keeps it. The request to
+    /// cede must be withdrawn. If `from` has already ceded, it is parked; call [`Ledger::release`]
+    /// for it as soon as that is seen.
     Returned {
         /// The core.
         core: CoreId,
@@ -85,68 +90,68 @@ pub enum Fate {
 }
 
 impl Ledger {
-    /// A ledger of these cores, all free, without runtimes.
+    /// Creates a ledger of these cores, all free, without runtimes.
     #[must_use]
     pub fn new(topology: Topology) -> Self {
         let cores = vec![CoreState::Free; topology.len()];
         Self { free: cores.len(), topology, cores, slots: Vec::new(), live: Vec::new(), guaranteed: 0 }
     }
 
-    /// The managed cores.
+    /// Returns the managed cores.
     #[must_use]
     pub fn topology(&self) -> &Topology {
         &self.topology
     }
 
-    /// Who has `core`; `None` when it is not managed.
+    /// Returns the state of `core`; `None` if it is not managed.
     #[must_use]
     pub fn core(&self, core: CoreId) -> Option<CoreState> {
         self.topology.position(core).map(|at| self.cores[at])
     }
 
-    /// Who has each core, parallel to [`Topology::cores`].
+    /// Returns the state of each core, parallel to [`Topology::cores`].
     #[must_use]
     pub fn cores(&self) -> &[CoreState] {
         &self.cores
     }
 
-    /// How many cores are free.
+    /// Returns how many cores are free.
     #[must_use]
     pub fn free_cores(&self) -> usize {
         self.free
     }
 
-    /// How many cores the registered runtimes are guaranteed together.
+    /// Returns the sum of the registered runtimes' guarantees.
     #[must_use]
     pub fn guaranteed_cores(&self) -> usize {
         self.guaranteed
     }
 
-    /// The registered runtimes, ascending.
+    /// Returns the registered runtimes, ascending.
     #[must_use]
     pub fn runtimes(&self) -> &[RuntimeId] {
         &self.live
     }
 
-    /// The page of a registered runtime.
+    /// Returns the account of a registered runtime.
     #[must_use]
     pub fn account(&self, runtime: RuntimeId) -> Option<&Account> {
         self.slots.get(runtime.0 as usize)?.as_ref()
     }
 
-    /// What a kthread has; `None` when it does not exist.
+    /// Returns the state of a kthread; `None` if it does not exist.
     #[must_use]
     pub fn kthread(&self, kthread: KthreadId) -> Option<KthreadState> {
-        self.line(kthread).ok().map(|line| line.state)
+        self.entry(kthread).ok().map(|entry| entry.state)
     }
 
-    /// The core a kthread runs on or ran on last, to which it is therefore still bound.
+    /// Returns the core that a kthread runs on or ran on last, to which its thread is still bound.
     #[must_use]
     pub fn last_core(&self, kthread: KthreadId) -> Option<CoreId> {
-        self.line(kthread).ok()?.last_core
+        self.entry(kthread).ok()?.last_core
     }
 
-    /// The lowest slot without a runtime; `None` when all [`MAX_RUNTIMES`] are taken.
+    /// Returns the lowest slot without a runtime; `None` if all [`MAX_RUNTIMES`] are taken.
     #[must_use]
     pub fn vacant_slot(&self) -> Option<RuntimeId> {
         let gap = (0u32..).zip(&self.live).find(|(slot, runtime)| *slot != runtime.0);
@@ -157,7 +162,7 @@ impl Ledger {
     /// Registers a runtime in a vacant slot; all its kthreads count as parked since `now`.
     ///
     /// # Errors
-    /// [`RegisterError`]: the slot, the spec, or the sum of guaranteed cores.
+    /// [`RegisterError`] if the slot, the spec, or the sum of guaranteed cores is not acceptable.
     pub fn register(
         &mut self,
         runtime: RuntimeId,
@@ -195,7 +200,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// Removes a runtime, dead or leaving, and settles every core it was part of; `fates` says how, ascending by core.
+    /// Removes a runtime, dead or leaving, and settles every core it was part of. Returns the fates
+    /// of those cores, ascending by core.
     ///
     /// # Errors
     /// [`TransitionError::UnknownRuntime`].
@@ -230,7 +236,8 @@ impl Ledger {
     /// Lends a free core to a parked kthread.
     ///
     /// # Errors
-    /// The core is not free, the kthread is not parked, its runtime is at its limit, or one of them does not exist.
+    /// The core is not free, the kthread is not parked, its runtime is at its limit, or one of them
+    /// does not exist.
     pub fn grant(&mut self, core: CoreId, kthread: KthreadId, now: Nanos) -> Result<(), TransitionError> {
         let at = self.position(core)?;
         let state = self.cores[at];
@@ -244,11 +251,11 @@ impl Ledger {
         Ok(())
     }
 
-    /// Promises `to` the core that `from` runs on: `from` is to be asked to cede.
+    /// Promises `to` the core that `from` runs on. The caller then asks `from` to cede.
     ///
     /// # Errors
-    /// `from` does not own the core or is giving it up already, `to` is not parked or its runtime is at its limit, both
-    /// belong to one runtime, or one of them does not exist.
+    /// `from` does not own the core or is already giving it up, `to` is not parked or its runtime
+    /// is at its limit, both belong to one runtime, or one of them does not exist.
     pub fn begin_move(
         &mut self,
         core: CoreId,
@@ -273,7 +280,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// `from` gave its core up: `to` owns it. Returns the two.
+    /// Completes a move after `from` gave its core up: `to` owns it. Returns `from` and `to`.
     ///
     /// # Errors
     /// The core is not moving, or does not exist.
@@ -287,8 +294,8 @@ impl Ledger {
         Ok((from, to))
     }
 
-    /// Takes the promise back: `from` keeps its core as if it had never been asked to cede, `to` is parked since `now`.
-    /// Returns the two.
+    /// Cancels a move: `from` keeps its core as if it had never been asked to cede, `to` is parked
+    /// since `now`. Returns `from` and `to`.
     ///
     /// # Errors
     /// The core is not moving, or does not exist.
@@ -306,10 +313,11 @@ impl Ledger {
         Ok((from, to))
     }
 
-    /// A kthread parked of its own accord: its core is free. Returns the core.
+    /// Frees the core of a kthread that parked without a request; returns the core.
     ///
     /// # Errors
-    /// The kthread has no core, has promised it to another ([`TransitionError::PromisedAway`]), or does not exist.
+    /// The kthread has no core, has promised it to another ([`TransitionError::PromisedAway`]), or
+    /// does not exist.
     pub fn release(&mut self, kthread: KthreadId, now: Nanos) -> Result<CoreId, TransitionError> {
         let core = self.core_to_give_up(kthread)?;
         let at = self.position(core)?;
@@ -322,8 +330,8 @@ impl Ledger {
         Ok(core)
     }
 
-    /// A kthread was seen parked, for whichever reason: completes its move when it was giving its core up, releases the
-    /// core when not.
+    /// Records that a kthread was seen parked, for any reason. Completes its move if it was giving
+    /// its core up, else releases the core.
     ///
     /// # Errors
     /// The kthread has no core, or does not exist.
@@ -336,8 +344,8 @@ impl Ledger {
         self.release(kthread, now).map(Parked::Freed)
     }
 
-    /// A kthread did not give its core up in time, and was moved off it by force. It can be lent no core until
-    /// [`Ledger::readmit`]. Says what became of the core.
+    /// Records that a kthread did not give its core up in time and was moved off it by force. It
+    /// can be lent no core until [`Ledger::readmit`]. Returns what became of the core.
     ///
     /// # Errors
     /// The kthread has no core, or does not exist.
@@ -355,12 +363,12 @@ impl Ledger {
         Ok(Parked::Freed(core))
     }
 
-    /// An evicted kthread was seen parked: it can be lent cores again.
+    /// Makes an evicted kthread that was seen parked eligible for cores again.
     ///
     /// # Errors
     /// The kthread was not evicted, or does not exist.
     pub fn readmit(&mut self, kthread: KthreadId, now: Nanos) -> Result<(), TransitionError> {
-        let state = self.line(kthread)?.state;
+        let state = self.entry(kthread)?.state;
         if !matches!(state, KthreadState::Evicted { .. }) {
             return Err(TransitionError::KthreadNotEvicted { kthread, state });
         }
@@ -372,11 +380,11 @@ impl Ledger {
         Ok(())
     }
 
-    /// Enters a policy's decision: all of it, or nothing.
+    /// Enters a policy's decision, as a whole or not at all.
     ///
     /// # Errors
-    /// As [`Ledger::grant`] without, as [`Ledger::begin_move`] with a victim. A policy that worked on this very ledger
-    /// causes none.
+    /// As [`Ledger::grant`] without a victim, as [`Ledger::begin_move`] with one. A policy that
+    /// decided on this ledger's present state causes none.
     pub fn apply(&mut self, action: &Action, now: Nanos) -> Result<(), TransitionError> {
         match *action {
             Action::Grant { core, kthread, victim: None, .. } => self.grant(core, kthread, now),
@@ -390,7 +398,7 @@ impl Ledger {
         self.topology.position(core).ok_or(TransitionError::UnknownCore(core))
     }
 
-    fn line(&self, kthread: KthreadId) -> Result<&Kthread, TransitionError> {
+    fn entry(&self, kthread: KthreadId) -> Result<&Kthread, TransitionError> {
         let account =
             self.account(kthread.runtime).ok_or(TransitionError::UnknownRuntime(kthread.runtime))?;
         account
@@ -399,16 +407,16 @@ impl Ledger {
             .ok_or(TransitionError::UnknownKthread { kthread, kthreads: account.spec.kthreads })
     }
 
-    /// The page of a runtime that a core or a checked kthread names.
+    /// Returns the account of a runtime that a core or a checked kthread names.
     ///
     /// # Panics
-    /// When it does not exist: the ledger contradicts itself.
+    /// If it does not exist, in which case the ledger contradicts itself.
     fn account_mut(&mut self, runtime: RuntimeId) -> &mut Account {
         self.slots[runtime.0 as usize].as_mut().expect("a core or kthread names an unregistered runtime")
     }
 
     fn check_can_be_lent(&self, kthread: KthreadId) -> Result<(), TransitionError> {
-        let state = self.line(kthread)?.state;
+        let state = self.entry(kthread)?.state;
         if !matches!(state, KthreadState::Parked { .. }) {
             return Err(TransitionError::KthreadNotParked { kthread, state });
         }
@@ -422,7 +430,7 @@ impl Ledger {
     }
 
     fn core_to_give_up(&self, kthread: KthreadId) -> Result<CoreId, TransitionError> {
-        match self.line(kthread)?.state {
+        match self.entry(kthread)?.state {
             KthreadState::Granted { core } => Ok(core),
             state => Err(TransitionError::KthreadHasNoCore { kthread, state }),
         }

@@ -1,9 +1,12 @@
-//! What a core, a kthread and a runtime are to the ledger: the states, and what a runtime registers with.
+//! The states of a core, a kthread and a runtime in the ledger, and the parameters of a
+//! registration.
 
 use crate::ids::{CoreId, KthreadId, Nanos};
 use core::fmt;
+use heap::vec;
+use heap::vec::Vec;
 
-/// Who has a core. At most one kthread may be runnable on it, whatever the state.
+/// The state of a core. At most one kthread may be runnable on it, whatever the state.
 ///
 /// | state  | grant | begin_move | complete_move | cancel_move | release | evict |
 /// |--------|-------|------------|---------------|-------------|---------|-------|
@@ -12,86 +15,89 @@ use core::fmt;
 /// | Moving | –     | –          | Owned by `to` | Owned by `from` | –   | Owned by `to` |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CoreState {
-    /// Nobody: it may halt.
+    /// It has no owner and may halt.
     Free,
     /// Lent to one kthread.
     Owned {
-        /// The one.
+        /// The kthread that holds it.
         kthread: KthreadId,
-        /// When it was granted, or when the kthread before it had given it up.
+        /// Time at which it was granted, or at which the kthread before it had given it up.
         since: Nanos,
     },
     /// `from` was asked to cede and still runs; `to` runs next.
     Moving {
-        /// Runs until it cedes.
+        /// The kthread that runs until it cedes.
         from: KthreadId,
-        /// Runs next.
+        /// The kthread that runs next.
         to: KthreadId,
-        /// When `from` was asked to cede.
+        /// Time at which `from` was asked to cede.
         since: Nanos,
-        /// When `from` got the core.
+        /// Time at which `from` got the core.
         owned_since: Nanos,
     },
 }
 
-/// What a kthread has. A kthread that is being asked to cede stays `Granted`; its core's state tells.
+/// The state of a kthread. A kthread that is asked to cede stays `Granted`; its core's state shows
+/// the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KthreadState {
-    /// No core; it can be lent one.
+    /// It has no core and can be lent one.
     Parked {
-        /// Since when; the time of registration at first.
+        /// Start of this state; at first the time of registration.
         since: Nanos,
     },
     /// It is promised a core that another kthread has yet to give up.
     Incoming {
-        /// That core.
+        /// The core.
         core: CoreId,
     },
     /// It runs on a core.
     Granted {
-        /// That core.
+        /// The core.
         core: CoreId,
     },
-    /// It would not give its core up, so the core was taken from under it: it runs on unmanaged cores and can be lent
-    /// none until it is readmitted.
+    /// It did not give its core up, so it was moved off it. It runs on unmanaged cores and can be
+    /// lent none until it is readmitted.
     Evicted {
-        /// Since when.
+        /// Start of this state.
         since: Nanos,
     },
 }
 
-/// How a runtime ranks among those that want more cores than they are guaranteed.
+/// The rank of a runtime among those that need more cores than they are guaranteed.
 ///
 /// Ordered by rank: `LatencyCritical` is served first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
-    /// Its requests wait for cores: it takes burstable cores from `BestEffort` runtimes at once.
+    /// It takes burstable cores from `BestEffort` runtimes at once, because its requests wait for
+    /// cores.
     LatencyCritical,
-    /// Gets what the others leave: never takes a core that a `LatencyCritical` runtime is using.
+    /// It gets the cores that the others leave, and never takes a core that a `LatencyCritical`
+    /// runtime is using.
     BestEffort,
 }
 
-/// What a runtime registers with.
+/// The parameters with which a runtime registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RuntimeSpec {
     /// Cores it is entitled to whenever it has work for them; 0 is legal.
     pub guaranteed: u16,
-    /// The most cores it may hold at a time, guaranteed ones included: 1 up to `kthreads`.
+    /// The most cores it may hold at a time, guaranteed ones included: 1 to `kthreads`.
     pub max: u16,
-    /// How many kthreads it brings.
+    /// Number of its kthreads.
     pub kthreads: u16,
     /// Its rank for cores beyond the guaranteed ones.
     pub class: Class,
 }
 
-/// One kthread's line in the ledger.
+/// One kthread's entry in the ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Kthread {
     pub(super) state: KthreadState,
     pub(super) last_core: Option<CoreId>,
 }
 
-/// One runtime's page in the ledger.
+/// One runtime's account in the ledger.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Account {
     pub(super) spec: RuntimeSpec,
@@ -117,62 +123,65 @@ impl Account {
         }
     }
 
-    /// What it registered with.
+    /// Returns the parameters it registered with.
     #[must_use]
     pub fn spec(&self) -> &RuntimeSpec {
         &self.spec
     }
 
-    /// Cores it will have once every hand-off under way is done: what guarantees and fair shares are about.
+    /// Returns the number of cores it will have once every hand-off under way is done. Guarantees
+    /// and fair shares count these.
     #[must_use]
     pub fn cores(&self) -> u16 {
         self.granted - self.leaving + self.arriving
     }
 
-    /// Cores its kthreads run on or are promised, those being given up included: what its limit is about.
+    /// Returns the number of cores its kthreads run on or are promised, including those being given
+    /// up. Its limit counts these.
     #[must_use]
     pub fn held(&self) -> u16 {
         self.granted + self.arriving
     }
 
-    /// Cores it was asked to cede and still runs on.
+    /// Returns the number of cores it was asked to cede and still runs on.
     #[must_use]
     pub fn leaving(&self) -> u16 {
         self.leaving
     }
 
-    /// Cores it is promised and not yet running on.
+    /// Returns the number of cores it is promised and does not run on yet.
     #[must_use]
     pub fn arriving(&self) -> u16 {
         self.arriving
     }
 
-    /// How many more cores it could be lent now: what its limit and its parked kthreads allow.
+    /// Returns how many more cores it could be lent now, by its limit and its parked kthreads.
     #[must_use]
     pub fn room(&self) -> u16 {
         let parked = self.spec.kthreads - self.held() - self.evicted;
         parked.min(self.spec.max - self.held())
     }
 
-    /// The core it gave up last (Shenango section 4.1.2: its caches may still hold this runtime's state).
+    /// Returns the core it gave up last (Shenango section 4.1.2: its caches may still hold this
+    /// runtime's state).
     #[must_use]
     pub fn recent_core(&self) -> Option<CoreId> {
         self.recent_core
     }
 
-    /// The states of its kthreads, by index.
+    /// Returns the states of its kthreads, by index.
     pub fn kthreads(&self) -> impl ExactSizeIterator<Item = KthreadState> + '_ {
         self.kthreads.iter().map(|kthread| kthread.state)
     }
 
-    /// The indices of its parked kthreads, ascending.
+    /// Returns the indices of its parked kthreads, ascending.
     pub fn parked(&self) -> impl Iterator<Item = u16> + '_ {
         let parked = |state: &KthreadState| matches!(state, KthreadState::Parked { .. });
         (0u16..).zip(self.kthreads()).filter(move |(_, state)| parked(state)).map(|(index, _)| index)
     }
 
-    /// The kthread to run on `core`: a parked one that ran there last, else the one parked longest, lowest index
-    /// first (Shenango section 4.1.2). `None` when no kthread is parked.
+    /// Returns the kthread to run on `core`: a parked one that ran there last, else the one parked
+    /// longest, lowest index first (Shenango section 4.1.2). `None` if no kthread is parked.
     #[must_use]
     pub fn kthread_for(&self, core: CoreId) -> Option<u16> {
         let mut best: Option<((bool, Nanos), u16)> = None;

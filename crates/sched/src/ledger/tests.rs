@@ -1,8 +1,9 @@
 //! The ledger by example, and against a model under random operations.
 
 use super::*;
+use heap::collections::BTreeMap;
+use heap::vec::Vec;
 use proptest::prelude::*;
-use std::collections::BTreeMap;
 
 const T0: Nanos = Nanos(100);
 const T1: Nanos = Nanos(200);
@@ -16,7 +17,8 @@ fn k(runtime: u32, index: u16) -> KthreadId {
     KthreadId::new(RuntimeId(runtime), index)
 }
 
-/// `cores` cores and runtimes 0, 1, 2 with two kthreads each, up to two cores, nothing guaranteed.
+/// Creates a machine of `cores` cores and runtimes 0, 1, 2 with two kthreads each, up to two cores,
+/// nothing guaranteed.
 fn machine(cores: u16) -> Ledger {
     let mut ledger = Ledger::new(Topology::uniform(cores, 1, 1).unwrap());
     for slot in 0..3 {
@@ -25,7 +27,7 @@ fn machine(cores: u16) -> Ledger {
     ledger
 }
 
-/// Core 0 on its way from kthread 0.0 to kthread 1.0 since `T1`.
+/// Creates a ledger with core 0 on its way from kthread 0.0 to kthread 1.0 since `T1`.
 fn moving() -> Ledger {
     let mut ledger = machine(2);
     ledger.grant(CoreId(0), k(0, 0), T0).unwrap();
@@ -229,7 +231,8 @@ enum Op {
     Unregister(u32),
     Grant(u16, KthreadId),
     BeginMove(u16, KthreadId, KthreadId),
-    /// As [`Op::BeginMove`] from whoever owns the core, so that random lists get anywhere.
+    /// As [`Op::BeginMove`] from the kthread that owns the core, so that random lists make
+    /// progress.
     MoveFromOwner(u16, KthreadId),
     CompleteMove(u16),
     CancelMove(u16),
@@ -261,7 +264,8 @@ fn ops() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// The same truth told by kthreads alone: who runs on, and who waits for, each core. No counters, no core table.
+/// A model of the same state by kthreads alone: which runs on, and which waits for, each core. It
+/// has no counters and no core table.
 #[derive(Default)]
 struct Model {
     runs: BTreeMap<KthreadId, u16>,
@@ -277,7 +281,7 @@ impl Model {
         self.waits.iter().find(|(_, on)| **on == core).map(|(kthread, _)| *kthread)
     }
 
-    /// `kthread` no longer runs on its core; whoever waited for it does.
+    /// Takes `kthread` off its core; a kthread that waited for the core runs on it.
     fn stop(&mut self, kthread: KthreadId) {
         let Some(core) = self.runs.remove(&kthread) else { return };
         if let Some(next) = self.waiter(core) {
@@ -298,7 +302,7 @@ impl Model {
     }
 }
 
-/// Runs one operation on both; says whether the ledger accepted it.
+/// Runs one operation on both; returns true if the ledger accepted it.
 fn step(ledger: &mut Ledger, model: &mut Model, op: &Op, now: Nanos) -> bool {
     let accepted = match op.clone() {
         Op::Register(slot, spec) => ledger.register(RuntimeId(slot), spec, now).is_ok(),
@@ -322,7 +326,7 @@ fn step(ledger: &mut Ledger, model: &mut Model, op: &Op, now: Nanos) -> bool {
     match *op {
         Op::Register(..) | Op::Readmit(_) => {}
         Op::Grant(core, kthread) => {
-            assert_eq!(model.runner(core), None, "granted a core somebody runs on");
+            assert_eq!(model.runner(core), None, "granted a core on which a kthread runs");
             assert_eq!(model.runs.insert(kthread, core), None, "granted two cores to {kthread}");
         }
         Op::BeginMove(core, _, to) | Op::MoveFromOwner(core, to) => {

@@ -1,7 +1,9 @@
-//! A small machine for policies to run: kthreads that run, idle, park, cede after a while or never, and runtimes that lie.
+//! A small machine for policies to run: kthreads that run, idle, park, cede after a while or never,
+//! and runtimes that lie.
 //!
-//! Owns the reality of which observations tell, or do not. Time passes in looks of 5 us. Every action is entered into the
-//! ledger, which must accept it; every rule a policy owes is asserted on the way, on reality, not on what it remembers.
+//! Owns the true state, which observations may or may not report. Time passes in looks of 5 us.
+//! Every action is entered into the ledger, which must accept it; every rule of a policy is
+//! asserted at each step, against the true state, not against the policy's memory.
 
 use std::collections::{BTreeMap, VecDeque};
 use tailwater_sched::alloc::{Action, Activity, KthreadLook, Observation, Policy, View};
@@ -29,7 +31,7 @@ pub enum Temper {
     Greedy(u64),
     /// Reports the truth and never cedes.
     Stubborn,
-    /// Reports whatever its random state says; cedes after that many looks.
+    /// Reports random states; cedes after that many looks.
     Liar(u64),
 }
 
@@ -95,7 +97,7 @@ impl<P: Policy> World<P> {
         Nanos(self.look * LOOK.0)
     }
 
-    /// Registers a runtime; says whether the ledger would have it.
+    /// Registers a runtime; returns whether the ledger accepts it.
     pub fn register(&mut self, slot: u32, spec: RuntimeSpec, temper: Temper) -> bool {
         let runtime = RuntimeId(slot);
         if self.ledger.register(runtime, spec, self.now()).is_err() {
@@ -165,8 +167,9 @@ impl<P: Policy> World<P> {
         self.event(Policy::tick);
     }
 
-    /// Runtimes that tell the truth, are not on hold, could be lent a core, got none by this look, and lack one: without any
-    /// while user threads wait, or with more user threads that waited through two looks than kthreads about to take them.
+    /// Returns the runtimes that report truthfully, are not on hold, could be lent a core, got none
+    /// by this look, and lack one: without any while user threads wait, or with more user threads
+    /// that waited through two looks than kthreads about to take them.
     pub fn in_need(&self) -> Vec<RuntimeId> {
         let in_need = |(&slot, runtime): (&u32, &Runtime)| {
             let id = RuntimeId(slot);
@@ -183,7 +186,8 @@ impl<P: Policy> World<P> {
         self.runtimes.iter().filter_map(in_need).collect()
     }
 
-    /// Cores that another runtime than this could be lent at once: free, or idled on with nothing queued.
+    /// Cores that another runtime than this could be lent at once: free, or idled on with nothing
+    /// queued.
     pub fn spare_cores_for(&self, runtime: RuntimeId) -> usize {
         let usable = |state: &&CoreState| match state {
             CoreState::Free => true,
@@ -275,7 +279,8 @@ impl<P: Policy> World<P> {
         }
     }
 
-    /// The kthread was woken on its core. Until it runs, at the next look, it says it is parked.
+    /// Wakes the kthread on its core. Until it runs, at the next look, it reports that it is
+    /// parked.
     fn start(&mut self, kthread: KthreadId) {
         self.become_(kthread, Activity::Parked);
     }
@@ -287,7 +292,8 @@ impl<P: Policy> World<P> {
         }
     }
 
-    /// Kthreads that were asked to cede do so in their own time, or are evicted; evicted ones are readmitted.
+    /// Kthreads that were asked to cede do so in their own time, or are evicted; evicted ones are
+    /// readmitted.
     fn settle_moves(&mut self) {
         let cores: Vec<CoreId> = self.ledger.topology().cores().iter().map(|core| core.id).collect();
         for core in cores {
@@ -361,7 +367,7 @@ impl<P: Policy> World<P> {
         }
     }
 
-    /// Writes into the observation what the runtime says.
+    /// Writes the runtime's report into the observation.
     fn report(&mut self, slot: u32) {
         let runtime = &self.runtimes[&slot];
         let lies = !runtime.tells_the_truth();

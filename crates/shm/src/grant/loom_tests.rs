@@ -1,11 +1,14 @@
-//! The grant protocol under every interleaving loom can make: `RUSTFLAGS="--cfg loom" cargo test -p tailwater-shm --lib`.
+//! The grant protocol under every interleaving loom can make: `RUSTFLAGS="--cfg loom" cargo test -p
+//! tailwater-shm --lib`.
 //!
-//! The words and slots are those that ship. The two parties are the steps of the runtime's `lease` module and of the
-//! IOKernel's `allocator`, without clocks: a watchdog may fire at any moment after the condition it watches.
+//! The words and slots are those that ship. The two parties are the steps of the runtime's `lease`
+//! module and of the IOKernel's `allocator`, without clocks: a watchdog may fire at any moment
+//! after the condition it watches.
 //!
-//! [`Core`] is memory that only the owner of the core may touch. Loom reports an access that another one does not happen
-//! before, so every model that touches it shows that the core never has two owners **and** that the next one sees all the last
-//! one did; and it reports a kthread that sleeps for ever, which is what a lost wake looks like.
+//! [`Core`] is memory that only the owner of the core may touch. Loom reports an access that
+//! another one does not happen before, so every model that touches it shows that the core never has
+//! two owners **and** that the next one sees all the last one did; and it reports a kthread that
+//! sleeps for ever, which is what a lost wake looks like.
 
 use super::*;
 use crate::lot::Slot;
@@ -17,20 +20,20 @@ use std::sync::Arc;
 const G0: Generation = Generation(0);
 const G1: Generation = Generation(1);
 const G2: Generation = Generation(2);
-/// The tenancy that tells a model's kthread to stop.
+/// The tenancy at which a model's kthread stops.
 const END: Generation = Generation(3);
 
-/// What only the owner of the core may touch: counts the tenancies that ran on it.
+/// Memory that only the owner of the core may touch: counts the tenancies that ran on it.
 struct Core(UnsafeCell<u32>);
 
 impl Core {
     fn run(&self) {
-        // SAFETY: that nobody else is in here is what loom checks.
+        // SAFETY: loom checks that no other thread is in here.
         self.0.with_mut(|runs| unsafe { *runs += 1 });
     }
 }
 
-/// One kthread's words, and its bed.
+/// One kthread's words and its parking slot.
 struct Kthread {
     grant: GrantWord,
     state: StateWord,
@@ -42,7 +45,7 @@ impl Kthread {
         Self { grant: GrantWord::new(), state: StateWord::new(), slot: Slot::new() }
     }
 
-    /// In the tenancy `G1`.
+    /// Returns a kthread in the tenancy `G1`.
     fn running() -> Self {
         let this = Self::parked();
         this.grant.store(Grant::Run { core: 1 }, G1);
@@ -103,7 +106,7 @@ impl Machine {
         }
     }
 
-    /// The kthread that gets the core: is asleep, or in the system call that puts it to sleep; runs; and is done.
+    /// Starts the kthread that gets the core: it sleeps, or is about to; runs; and ends.
     fn successor(self: &Arc<Self>) -> thread::JoinHandle<()> {
         let machine = Arc::clone(self);
         let ticket = machine.new.slot.ticket();
@@ -190,8 +193,9 @@ fn a_busy_core_goes_to_its_successor_and_no_wake_is_lost() {
     });
 }
 
-/// The kthread idles past its timeout while the IOKernel decides to take the core. It may park without having seen the request;
-/// then nobody has woken the successor, and the IOKernel's watchdog does (`Starting`, `rewake`).
+/// The kthread idles past its timeout while the IOKernel decides to take the core. It may park
+/// without having seen the request; then the successor was not woken, and the IOKernel's watchdog
+/// wakes it (`Starting`, `rewake`).
 #[test]
 fn a_voluntary_park_that_crosses_a_request_to_cede_still_starts_the_successor() {
     model(3, || {
@@ -219,10 +223,11 @@ fn a_voluntary_park_that_crosses_a_request_to_cede_still_starts_the_successor() 
     });
 }
 
-/// Every process maps the parking lot, so anybody may wake anybody at any time; and a kthread that said `Parked` may not have
-/// looked at its grant for the last time. Without a grant neither starts anybody. Between the grant and the cede both let the
-/// successor run early, beside the old owner, until that reaches its poll point: both are bound to the core and Linux
-/// shares it between them. So here the core itself is not touched.
+/// Every process maps the parking lot, so any process may wake any kthread at any time; and a
+/// kthread whose word is `Parked` may not have read its grant for the last time. Without a grant
+/// neither starts a kthread. Between the grant and the cede both let the successor run early,
+/// beside the old owner, until that reaches its poll point: both are bound to the core and Linux
+/// shares it between them. So this model does not touch the core itself.
 #[test]
 fn hostile_wakes_start_nobody_without_a_grant_and_cost_nobody_a_wake() {
     model(2, || {
@@ -249,7 +254,7 @@ fn hostile_wakes_start_nobody_without_a_grant_and_cost_nobody_a_wake() {
     });
 }
 
-/// The next tenancy is not ended by words that speak of the last one, and the other way round.
+/// Words of one tenancy do not end the next, nor the other way round.
 #[test]
 fn words_of_another_generation_neither_take_nor_end_a_tenancy() {
     model(3, || {
@@ -284,9 +289,10 @@ fn words_of_another_generation_neither_take_nor_end_a_tenancy() {
     });
 }
 
-/// A kthread reads its grant and is descheduled before it says `Running`. The IOKernel gives up waiting (`take_back`), finds the
-/// kthread still parked in its last tenancy, and lends it a core again. The kthread must not run on in a tenancy that the
-/// IOKernel has forgotten: it would ignore every word that is meant for it.
+/// A kthread reads its grant and is descheduled before it stores `Running`. The IOKernel gives up
+/// waiting (`take_back`), finds the kthread still parked in its last tenancy, and lends it a core
+/// again. The kthread must not run on in the tenancy that was taken back: it would ignore every
+/// word of the new one.
 #[test]
 fn a_kthread_that_starts_too_late_ends_in_the_tenancy_the_iokernel_means() {
     model(2, || {
@@ -305,7 +311,7 @@ fn a_kthread_that_starts_too_late_ends_in_the_tenancy_the_iokernel_means() {
         old.grant.store(Grant::Run { core: 1 }, G1);
         old.slot.wake();
         old.grant.store(Grant::Cede { next: None }, G1);
-        // The pause before the next try (10 ms) does what this fence does.
+        // The pause before the next attempt (10 ms) has the effect of this fence.
         fence(Ordering::SeqCst);
         while old.state.load().0 != KthreadState::Parked {
             spin_hint();
@@ -321,8 +327,9 @@ fn a_kthread_that_starts_too_late_ends_in_the_tenancy_the_iokernel_means() {
     });
 }
 
-/// The doorbell (`Region::asleep`): the runtime publishes work and then looks whether the IOKernel sleeps; the IOKernel says that
-/// it sleeps and then looks for work. With a fence between the two steps on both sides one of them sees the other.
+/// The doorbell (`Region::asleep`): the runtime publishes work and then reads whether the IOKernel
+/// sleeps; the IOKernel stores that it sleeps and then looks for work. With a fence between the two
+/// steps on both sides one of them sees the other.
 #[test]
 fn a_sleeping_iokernel_hears_of_work_or_has_seen_it() {
     model(4, || {

@@ -1,5 +1,7 @@
-//! The ring under every interleaving loom can make of two threads: `RUSTFLAGS="--cfg loom" cargo test -p tailwater-shm --lib`.
+//! The ring under every interleaving loom can make of two threads: `RUSTFLAGS="--cfg loom" cargo
+//! test -p tailwater-shm --lib`.
 
+use super::private::PrivateRing;
 use super::*;
 use loom::thread;
 use std::sync::Arc;
@@ -27,12 +29,9 @@ fn no_record_is_lost_torn_or_seen_early() {
         let mut next = 0;
         while next < 3 {
             if let Some(record) = consumer.peek().unwrap() {
-                assert_eq!(record.hash, next);
-                assert_eq!(
-                    consumer.memory.line(record.index).words[2].load(Ordering::Relaxed),
-                    u64::from(next) + 100
-                );
-                consumer.advance(&record);
+                assert_eq!(record.hash(), next);
+                assert_eq!(record.line().words[2].load(Ordering::Relaxed), u64::from(next) + 100);
+                record.advance();
                 consumer.publish();
                 next += 1;
             } else {
@@ -63,15 +62,15 @@ fn a_corked_batch_appears_at_once() {
         });
         let first = loop {
             if let Some(record) = consumer.peek().unwrap() {
-                break record;
+                let hash = record.hash();
+                record.advance();
+                break hash;
             }
             thread::yield_now();
         };
-        consumer.advance(&first);
         let second = consumer.peek().unwrap().expect("the batch was not published at once");
-        assert_eq!((first.hash, second.hash), (0, 1));
-        let payload = consumer.memory.line(second.index).words[2].load(Ordering::Relaxed);
-        assert_eq!(payload, 101);
+        assert_eq!((first, second.hash()), (0, 1));
+        assert_eq!(second.line().words[2].load(Ordering::Relaxed), 101);
         writer.join().unwrap();
         drop(ring);
     });

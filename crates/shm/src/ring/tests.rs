@@ -1,8 +1,9 @@
+use super::private::PrivateRing;
 use super::*;
 use proptest::prelude::*;
 use std::collections::VecDeque;
 
-/// What the property test and the hostile test do to a ring.
+/// The operations of the property test and the hostile test.
 #[derive(Debug, Clone)]
 enum Operation {
     Push { len: usize, seed: u8 },
@@ -67,15 +68,15 @@ proptest! {
                     let record = consumer.peek().unwrap();
                     prop_assert_eq!(record.is_some(), !model.is_empty());
                     if let (Some(record), Some((bytes, tag))) = (record, model.pop_front()) {
-                        prop_assert_eq!(record.hash, tag);
-                        prop_assert_eq!(consumer.stamp(&record), u64::from(tag));
+                        prop_assert_eq!(record.hash(), tag);
+                        prop_assert_eq!(record.stamp(), u64::from(tag));
                         // SAFETY: this thread is the producer and writes nothing meanwhile.
-                        prop_assert_eq!(unsafe { consumer.frame(&record) }, &bytes[..]);
-                        prop_assert_eq!(consumer.copy_frame(&record, &mut buffer), &bytes[..]);
-                        let first = consumer.first_line(&record);
+                        prop_assert_eq!(unsafe { record.frame() }, &bytes[..]);
+                        prop_assert_eq!(record.copy_frame(&mut buffer), &bytes[..]);
+                        let first = record.first_line();
                         let shown = bytes.len().min(FIRST_LINE_FRAME);
                         prop_assert_eq!(&first.frame()[..shown], &bytes[..shown]);
-                        consumer.advance(&record);
+                        record.advance();
                     }
                 }
                 Operation::Publish => consumer.publish(),
@@ -103,15 +104,16 @@ proptest! {
         slot.write(0, &bytes);
         slot.commit(0, !FLAG_CHECKSUM_OK, 0);
         let record = from.peek().unwrap().unwrap();
-        let first = from.first_line(&record);
+        let first = record.first_line();
         // A hostile producer rewrites the header part after it was checked.
         a.lines[0].words[2].store(u64::MAX, Ordering::Relaxed);
-        forward(&from, &record, &first, &mut to, 0x1234, FLAG_CHECKSUM_OK, 77).unwrap();
+        forward(&record, &first, &mut to, 0x1234, FLAG_CHECKSUM_OK, 77).unwrap();
         let delivered = out.peek().unwrap().unwrap();
-        // Not the sender's flags: nobody has checked what they claim.
-        prop_assert_eq!((delivered.len, delivered.hash, delivered.flags), (len, 0x1234, FLAG_CHECKSUM_OK));
-        // SAFETY: nobody writes `b` any more.
-        prop_assert_eq!(unsafe { out.frame(&delivered) }, &bytes[..]);
+        // The sender's flags are unchecked and not passed on.
+        let numbers = (delivered.len(), delivered.hash(), delivered.flags());
+        prop_assert_eq!(numbers, (len, 0x1234, FLAG_CHECKSUM_OK));
+        // SAFETY: `b` is not written any more.
+        prop_assert_eq!(unsafe { delivered.frame() }, &bytes[..]);
     }
 
     #[test]
@@ -134,8 +136,8 @@ proptest! {
             for _ in 0..MIN_LINES {
                 let Ok(Some(record)) = consumer.peek() else { break };
                 prop_assert!(record.index + record.lines <= MIN_LINES);
-                prop_assert_eq!(consumer.copy_frame(&record, &mut buffer).len(), record.len);
-                consumer.advance(&record);
+                prop_assert_eq!(record.copy_frame(&mut buffer).len(), record.len());
+                record.advance();
             }
         }
     }
@@ -178,7 +180,8 @@ fn frames_cross_between_two_threads_in_order_and_whole() {
                 let len = MIN_FRAME + number as usize % 300;
                 let bytes = payload(len, number as u8);
                 let mut slot = loop {
-                    // The borrow checker wants the retry decided before the slot is kept.
+                    // The borrow checker requires that the retry is decided before the slot is
+                    // kept.
                     if producer.reserve(len).is_ok() {
                         break producer.reserve(len).unwrap();
                     }
@@ -195,11 +198,11 @@ fn frames_cross_between_two_threads_in_order_and_whole() {
                 std::thread::yield_now();
                 continue;
             };
-            assert_eq!(record.hash, number);
-            // SAFETY: the producer keeps the protocol; the record is the latest peeked.
-            let frame = unsafe { consumer.frame(&record) };
+            assert_eq!(record.hash(), number);
+            // SAFETY: the producer keeps the protocol.
+            let frame = unsafe { record.frame() };
             assert_eq!(frame, &payload(MIN_FRAME + number as usize % 300, number as u8)[..]);
-            consumer.advance(&record);
+            record.advance();
             number += 1;
             if number % 32 == 0 {
                 consumer.publish();

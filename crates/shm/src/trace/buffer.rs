@@ -1,4 +1,5 @@
-//! A kthread's buffer of steps: one writer, one reader that distrusts it, overwritten when nobody reads.
+//! A kthread's buffer of steps: one writer, one reader that does not trust it; a full buffer is
+//! overwritten.
 //!
 //! | field | written by | ordering | read by |
 //! |---|---|---|---|
@@ -6,144 +7,137 @@
 //! | other words of a slot | writer | Relaxed, between the two | reader, Relaxed, between the two |
 //! | head | writer | Release, after the slot | reader, Acquire |
 //!
-//! The reader keeps its position to itself, so that no lie makes it read outside the slots or more than it was asked to.
+//! The reader keeps its position private, so that no lie makes it read outside the slots or more
+//! than requested.
 
-use super::event::Step;
+use super::step::{Step, Written};
 use crate::clock::Cycles;
+use crate::memory::Mapping;
 use crate::sync::{AtomicU64, Ordering, fence};
 use core::cell::Cell;
+use std::sync::Arc;
 
-/// Steps that a kthread's buffer holds. A traced request leaves about eight; the IOKernel looks every few microseconds.
+/// Number of steps that a kthread's buffer holds. A traced request leaves about eight; the IOKernel
+/// reads every few microseconds.
 pub const SLOTS: usize = 128;
 
 /// One step: its place plus one, kind and number of the trace, time, argument.
 #[repr(C, align(32))]
 #[derive(Debug)]
-pub struct Slot {
+struct Slot {
     words: [AtomicU64; 4],
 }
 
 /// The steps of one kthread.
 #[repr(C, align(4096))]
 #[derive(Debug)]
-pub struct Slots([Slot; SLOTS]);
+pub(crate) struct Slots([Slot; SLOTS]);
 
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<Slots>() == 4096);
 
-impl Slots {
-    /// Steps in private memory, for tests.
-    #[cfg_attr(loom, allow(clippy::new_without_default))]
-    pub fn new() -> Self {
-        Self(core::array::from_fn(|_| Slot { words: core::array::from_fn(|_| AtomicU64::new(0)) }))
-    }
-}
-
-impl Default for Slots {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-/// A step as it lies in a buffer. The kind is not looked at by the reader: see [`Step::from_bits`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Written {
-    /// Number of the trace.
-    pub id: u32,
-    /// [`Step::to_bits`], if the writer behaves.
-    pub kind: u32,
-    /// When.
-    pub at: Cycles,
-    /// What belongs to the kind.
-    pub argument: u64,
-}
-
-/// The writing end of a kthread's buffer. One at a time: the kthread's OS thread, with preemption off.
+/// The address of a buffer, and the mapping that holds it.
 #[derive(Debug)]
-pub struct TraceWriter {
+struct BufferMemory {
     slots: *const Slots,
     head: *const AtomicU64,
+    _mapping: Arc<Mapping>,
+}
+
+// SAFETY: two addresses that stay valid by the contract of the ends' `new` and are accessed through
+// atomics only.
+unsafe impl Send for BufferMemory {}
+
+impl BufferMemory {
+    #[inline(always)]
+    fn slots(&self) -> &Slots {
+        // SAFETY: valid by the contract of the ends' `new`; atomics, valid for any bytes.
+        unsafe { &*self.slots }
+    }
+
+    #[inline(always)]
+    fn head(&self) -> &AtomicU64 {
+        // SAFETY: as in `slots`.
+        unsafe { &*self.head }
+    }
+}
+
+/// The writing end of a kthread's buffer; used by the kthread's OS thread with preemption off.
+#[derive(Debug)]
+pub struct TraceWriter {
+    memory: BufferMemory,
     next: Cell<u64>,
 }
 
-// SAFETY: two addresses that stay valid by `new`'s contract and are accessed through atomics; `next` is used by one thread at a
-// time, as the type's documentation demands.
-unsafe impl Send for TraceWriter {}
-
 impl TraceWriter {
-    /// The writing end of a zeroed buffer.
+    /// Returns the writing end of a zeroed buffer.
     ///
     /// # Safety
-    /// 1. Both pointers stay valid for as long as the result is used.
-    /// 2. At most one writer is made of a buffer.
-    pub unsafe fn new(slots: *const Slots, head: *const AtomicU64) -> Self {
-        Self { slots, head, next: Cell::new(0) }
+    /// Both pointers stay valid for as long as `mapping` exists.
+    pub(crate) unsafe fn new(slots: *const Slots, head: *const AtomicU64, mapping: Arc<Mapping>) -> Self {
+        Self { memory: BufferMemory { slots, head, _mapping: mapping }, next: Cell::new(0) }
     }
 
-    /// Writes down a step of trace `id`, over the oldest if the buffer is full.
+    /// Writes a step of trace `id`, over the oldest if the buffer is full.
     pub fn write(&self, id: u32, step: Step, at: Cycles) {
         let place = self.next.get();
-        // SAFETY: valid by point 1 of `new`'s contract; atomics only.
-        let (slots, head) = unsafe { (&*self.slots, &*self.head) };
-        let words = &slots.0[place as usize % SLOTS].words;
+        let words = &self.memory.slots().0[place as usize % SLOTS].words;
         words[0].store(0, Ordering::Relaxed);
-        // Release: the slot is marked as changing before it changes; pairs with the Acquire fence in `read`.
+        // Release: the slot is marked as changing before it changes; pairs with the Acquire fence
+        // in `read`.
         fence(Ordering::Release);
         let (kind, argument) = step.to_bits();
         words[1].store(u64::from(id) << 32 | u64::from(kind), Ordering::Relaxed);
         words[2].store(at, Ordering::Relaxed);
         words[3].store(argument, Ordering::Relaxed);
-        // Release: pairs with the Acquire in `read`: the whole step is visible to who sees its place.
+        // Release: pairs with the Acquire in `read`: a reader that sees the place sees the whole
+        // step.
         words[0].store(place + 1, Ordering::Release);
         // Release: pairs with the Acquire in `read`.
-        head.store(place + 1, Ordering::Release);
+        self.memory.head().store(place + 1, Ordering::Release);
         self.next.set(place + 1);
     }
 }
 
-/// What a look at a buffer found.
+/// Result of one read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Read {
     /// The next step.
     Step(Written),
-    /// So many steps were overwritten before they were read, allegedly.
+    /// This many steps were overwritten before they were read, according to the writer.
     Lost(u64),
     /// Nothing new.
     Nothing,
 }
 
-/// The reading end of a kthread's buffer, which believes nothing that is in it.
+/// The reading end of a kthread's buffer, which trusts none of its contents.
 #[derive(Debug)]
 pub struct TraceReader {
-    slots: *const Slots,
-    head: *const AtomicU64,
+    memory: BufferMemory,
     position: u64,
 }
 
-// SAFETY: as for `TraceWriter`.
-unsafe impl Send for TraceReader {}
-
 impl TraceReader {
-    /// The reading end of a zeroed buffer.
+    /// Returns the reading end of a zeroed buffer.
     ///
     /// # Safety
-    /// Both pointers stay valid for as long as the result is used.
-    pub unsafe fn new(slots: *const Slots, head: *const AtomicU64) -> Self {
-        Self { slots, head, position: 0 }
+    /// Both pointers stay valid for as long as `mapping` exists.
+    pub(crate) unsafe fn new(slots: *const Slots, head: *const AtomicU64, mapping: Arc<Mapping>) -> Self {
+        Self { memory: BufferMemory { slots, head, _mapping: mapping }, position: 0 }
     }
 
     #[inline]
     fn head(&self) -> u64 {
-        // SAFETY: valid by `new`'s contract. Acquire: pairs with the Release in `write`.
-        unsafe { &*self.head }.load(Ordering::Acquire)
+        // Acquire: pairs with the Release in `write`.
+        self.memory.head().load(Ordering::Acquire)
     }
 
-    /// Passes over all that was written so far.
+    /// Skips all steps written so far.
     pub fn skip(&mut self) {
         self.position = self.head();
     }
 
-    /// The next step, if there is one.
+    /// Returns the next step, if there is one.
     #[inline]
     pub fn read(&mut self) -> Read {
         let head = self.head();
@@ -152,19 +146,18 @@ impl TraceReader {
         }
         let waiting = head.wrapping_sub(self.position);
         if waiting > SLOTS as u64 {
-            // Overwritten, or a lie: a writer that went backwards is believed to have lost nothing.
+            // Overwritten, or a lie: a writer that went backwards counts as having lost nothing.
             let kept = if waiting > u64::MAX / 2 { 0 } else { SLOTS as u64 };
             self.position = head.wrapping_sub(kept);
             return Read::Lost(if kept == 0 { 0 } else { waiting - kept });
         }
-        // SAFETY: valid by `new`'s contract; atomics only.
-        let slots = unsafe { &*self.slots };
-        let words = &slots.0[self.position as usize % SLOTS].words;
+        let words = &self.memory.slots().0[self.position as usize % SLOTS].words;
         self.position = self.position.wrapping_add(1);
         // Acquire: pairs with the Release of the place in `write`.
         let before = words[0].load(Ordering::Acquire);
         let [kind, at, argument] = [1, 2, 3].map(|i| words[i].load(Ordering::Relaxed));
-        // Acquire: pairs with the Release fence in `write`: a copy that saw a change sees the place change, too.
+        // Acquire: pairs with the Release fence in `write`: a copy that saw a change sees the place
+        // change, too.
         fence(Ordering::Acquire);
         let after = words[0].load(Ordering::Relaxed);
         if before != self.position || after != self.position {
@@ -179,14 +172,24 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn zeroed() -> (Slots, AtomicU64) {
+        let slot = |_| Slot { words: core::array::from_fn(|_| AtomicU64::new(0)) };
+        (Slots(core::array::from_fn(slot)), AtomicU64::new(0))
+    }
+
     fn ends(slots: &Slots, head: &AtomicU64) -> (TraceWriter, TraceReader) {
-        // SAFETY: the caller keeps both for longer; one writer.
-        unsafe { (TraceWriter::new(slots, head), TraceReader::new(slots, head)) }
+        // The buffer lies in the caller's frame: the mapping that the ends keep is a stand-in.
+        let file = crate::memory::create("tailwater-test", 4096).unwrap();
+        let mapping = Arc::new(Mapping::new(file, "stand-in").unwrap());
+        // SAFETY: the caller keeps both for longer.
+        unsafe {
+            (TraceWriter::new(slots, head, Arc::clone(&mapping)), TraceReader::new(slots, head, mapping))
+        }
     }
 
     #[test]
     fn steps_come_in_order_and_only_once() {
-        let (slots, head) = (Slots::new(), AtomicU64::new(0));
+        let (slots, head) = zeroed();
         let (writer, mut reader) = ends(&slots, &head);
         for id in 0..1000 {
             writer.write(id, Step::Received, u64::from(id) * 10);
@@ -202,7 +205,7 @@ mod tests {
 
     #[test]
     fn what_nobody_reads_is_overwritten_and_counted() {
-        let (slots, head) = (Slots::new(), AtomicU64::new(0));
+        let (slots, head) = zeroed();
         let (writer, mut reader) = ends(&slots, &head);
         for id in 0..1000 {
             writer.write(id, Step::Sent, 1);
@@ -220,7 +223,7 @@ mod tests {
 
     #[test]
     fn a_step_is_never_torn_while_its_writer_overtakes_the_reader() {
-        let (slots, head) = (Slots::new(), AtomicU64::new(0));
+        let (slots, head) = zeroed();
         let (writer, mut reader) = ends(&slots, &head);
         let done = core::sync::atomic::AtomicBool::new(false);
         let (mut read, mut lost) = (0u64, 0);
@@ -256,7 +259,7 @@ mod tests {
             writes in prop::collection::vec((0..SLOTS, 0..4usize, any::<u64>()), 0..200),
             heads in prop::collection::vec(any::<u64>(), 1..20),
         ) {
-            let (slots, head) = (Slots::new(), AtomicU64::new(0));
+            let (slots, head) = zeroed();
             let (_, mut reader) = ends(&slots, &head);
             for (slot, word, value) in writes {
                 slots.0[slot].words[word].store(value, Ordering::Relaxed);

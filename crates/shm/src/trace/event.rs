@@ -1,89 +1,11 @@
-//! What is written down: the steps of a traced request in a runtime, and the events that a tracer is sent.
+//! The records of a trace: the steps of a traced request in a runtime, and the events sent to a
+//! tracer.
 //!
-//! Pure values and their two encodings: two words in a kthread's buffer ([`Step::to_bits`]), [`EVENT_BYTES`] bytes in a tracer's
-//! ring ([`Event::encode`]), whose record carries the time. Decoding refuses what no encoder makes.
+//! Pure values and their two encodings: two words in a kthread's buffer (`Step::to_bits`),
+//! [`EVENT_BYTES`] bytes in a tracer's ring ([`Event::encode`]), whose record carries the time.
+//! Decoding refuses what no encoder makes.
 
-use super::buffer::Written;
-
-/// A step of a traced request in a runtime.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
-    /// A kthread took the frame from the ingress ring of kthread `ring`.
-    Taken {
-        /// Whose ring it was in.
-        ring: u16,
-    },
-    /// The data lies in its socket.
-    Delivered {
-        /// A user thread that waited for it was made runnable.
-        woke: bool,
-        /// Datagrams before it in the socket; 0 for TCP.
-        ahead: u32,
-        /// User threads in the kthread's run queue afterwards.
-        queue: u32,
-    },
-    /// The socket had no room for it: the request is lost.
-    Refused,
-    /// More traced requests wait in one socket than can be told apart: this one is followed no further.
-    Untracked,
-    /// A user thread has read it.
-    Received,
-    /// That thread left its core.
-    Off {
-        /// The core or its time slice was asked back; otherwise it waits for something, or yielded.
-        asked: bool,
-    },
-    /// It runs again.
-    On,
-    /// The request passed to a thread that this one started.
-    Passed,
-    /// The reply lies in the egress ring.
-    Sent,
-    /// The thread turned to something else, or ended, without a reply.
-    Ended,
-}
-
-impl Step {
-    /// Kind and argument, as a buffer holds them.
-    pub fn to_bits(self) -> (u32, u64) {
-        match self {
-            Self::Taken { ring } => (1, ring.into()),
-            Self::Delivered { woke, ahead, queue } => {
-                (2 | u32::from(woke) << 8, u64::from(ahead) << 32 | u64::from(queue))
-            }
-            Self::Refused => (3, 0),
-            Self::Untracked => (4, 0),
-            Self::Received => (5, 0),
-            Self::Off { asked } => (6 | u32::from(asked) << 8, 0),
-            Self::On => (7, 0),
-            Self::Passed => (8, 0),
-            Self::Sent => (9, 0),
-            Self::Ended => (10, 0),
-        }
-    }
-
-    /// The step with these bits, if there is one.
-    pub fn from_bits(kind: u32, argument: u64) -> Option<Self> {
-        let flag = match kind >> 8 {
-            0 => false,
-            1 => true,
-            _ => return None,
-        };
-        Some(match (kind & 0xff, flag) {
-            (1, false) => Self::Taken { ring: argument.try_into().ok()? },
-            (2, woke) => Self::Delivered { woke, ahead: (argument >> 32) as u32, queue: argument as u32 },
-            (3, false) => Self::Refused,
-            (4, false) => Self::Untracked,
-            (5, false) => Self::Received,
-            (6, asked) => Self::Off { asked },
-            (7, false) => Self::On,
-            (8, false) => Self::Passed,
-            (9, false) => Self::Sent,
-            (10, false) => Self::Ended,
-            _ => return None,
-        })
-    }
-}
+use super::step::Written;
 
 /// A kthread of a runtime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -101,16 +23,19 @@ pub enum Handoff {
     Polling,
     /// It is taken from an idle kthread.
     Idle,
-    /// Nobody had it.
+    /// The core was free.
     Wake,
     /// A busy kthread needed the preempt signal.
     Signal,
+    /// A busy kthread ceded in time neither when asked nor when signalled; its successor was woken
+    /// beside it.
+    Bypass,
     /// A kthread was moved off it by force.
     Evict,
 }
 
-const HANDOFFS: [Handoff; 5] =
-    [Handoff::Polling, Handoff::Idle, Handoff::Wake, Handoff::Signal, Handoff::Evict];
+const HANDOFFS: [Handoff; 6] =
+    [Handoff::Polling, Handoff::Idle, Handoff::Wake, Handoff::Signal, Handoff::Bypass, Handoff::Evict];
 
 /// A step in the life of a core.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -137,7 +62,7 @@ pub enum Undelivered {
     Gone,
 }
 
-/// What a tracer is told. Times are those of the ring's records, but where a field says so.
+/// One record of a tracer's ring. Its time is the record's stamp, unless a field says otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
     /// A frame was chosen as it came from a port.
@@ -148,9 +73,10 @@ pub enum Event {
         port: u16,
         /// Bytes of the frame.
         len: u16,
-        /// When it was due, as ports that make frames know; otherwise the time of the event.
+        /// When it was due, if the port reports that; otherwise the time of the event.
         due: u64,
-        /// When the port had been polled before: the frame cannot have waited there longer than since then.
+        /// When the port had been polled before: the frame cannot have waited there longer than
+        /// since then.
         polled: u64,
     },
     /// It lies in an ingress ring.
@@ -173,57 +99,57 @@ pub enum Event {
         /// Why.
         why: Undelivered,
     },
-    /// What a kthread alleges.
-    Alleged {
-        /// Whose buffer it lay in.
+    /// A step as written by a kthread, unverified.
+    Claimed {
+        /// The kthread whose buffer it was in.
         who: Who,
-        /// What lay there.
+        /// The step.
         written: Written,
     },
-    /// The reply was found in an egress ring; the number is the runtime's word.
+    /// The reply was found in an egress ring; the number is the runtime's claim.
     Seen {
-        /// Number of the trace, allegedly.
+        /// Number of the trace, unverified.
         id: u32,
         /// Whose ring.
         who: Who,
     },
     /// The reply was passed on.
     Left {
-        /// Number of the trace, allegedly.
+        /// Number of the trace, unverified.
         id: u32,
         /// Whose ring it came from.
         who: Who,
-        /// Somebody took it: a port, or another runtime's ring.
+        /// A port or another runtime's ring took it.
         taken: bool,
     },
     /// Something happened to a core.
     Core {
         /// The core.
         core: u16,
-        /// What.
+        /// What happened.
         step: CoreStep,
         /// How it changes hands.
         handoff: Handoff,
-        /// To which kthread it happened.
+        /// The kthread concerned.
         who: Who,
-        /// Of a decision: who had the core.
+        /// For a decision: the previous holder.
         from: Option<Who>,
     },
-    /// So many steps of a kthread were overwritten unread, allegedly.
+    /// This many steps of a kthread were overwritten unread, according to the kthread.
     Lost {
-        /// Whose.
+        /// The kthread.
         who: Who,
-        /// How many.
+        /// Number of steps.
         steps: u64,
     },
 }
 
-/// Bytes of an event.
+/// Length of an event in bytes.
 pub const EVENT_BYTES: usize = 40;
 
 /// Not an event of this version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{0} bytes that are no trace event of this version")]
+#[error("{0} bytes that are not a trace event of this version")]
 pub struct NotAnEvent(usize);
 
 /// Head (tag, flag or small number, number of the trace), whose, and three words.
@@ -241,11 +167,11 @@ fn who(word: u64) -> Option<Who> {
     Some(Who { runtime: (word >> 16).try_into().ok()?, kthread: word as u16 })
 }
 
-/// Word that stands for nobody.
-const NOBODY: u64 = u64::MAX;
+/// The word for no kthread.
+const NO_KTHREAD: u64 = u64::MAX;
 
 impl Event {
-    /// The event as a tracer's ring carries it.
+    /// Returns the event as a tracer's ring carries it.
     pub fn encode(&self) -> [u8; EVENT_BYTES] {
         let words: Words = match *self {
             Self::Arrived { id, port, len, due, polled } => {
@@ -255,14 +181,14 @@ impl Event {
                 [head(2, unserved.into(), 0, id), whose(who), lines.into(), 0, 0]
             }
             Self::Undelivered { id, who, why } => [head(3, why as u8, 0, id), whose(who), 0, 0, 0],
-            Self::Alleged { who, written } => {
+            Self::Claimed { who, written } => {
                 let Written { id, kind, at, argument } = written;
                 [head(4, 0, 0, id), whose(who), kind.into(), at, argument]
             }
             Self::Seen { id, who } => [head(5, 0, 0, id), whose(who), 0, 0, 0],
             Self::Left { id, who, taken } => [head(6, taken.into(), 0, id), whose(who), 0, 0, 0],
             Self::Core { core, step, handoff, who, from } => {
-                [head(7, step as u8, core, handoff as u32), whose(who), from.map_or(NOBODY, whose), 0, 0]
+                [head(7, step as u8, core, handoff as u32), whose(who), from.map_or(NO_KTHREAD, whose), 0, 0]
             }
             Self::Lost { who, steps } => [head(8, 0, 0, 0), whose(who), steps, 0, 0],
         };
@@ -273,7 +199,7 @@ impl Event {
         bytes
     }
 
-    /// The event in `bytes`.
+    /// Returns the event in `bytes`.
     ///
     /// # Errors
     /// [`NotAnEvent`].
@@ -301,7 +227,7 @@ impl Event {
             }
             4 => {
                 let written = Written { id, kind: a.try_into().ok()?, at: b, argument: c };
-                Self::Alleged { who: who(owner)?, written }
+                Self::Claimed { who: who(owner)?, written }
             }
             5 => Self::Seen { id, who: who(owner)? },
             6 => Self::Left { id, who: who(owner)?, taken: flag? },
@@ -310,7 +236,7 @@ impl Event {
                 step: *CORE_STEPS.get(usize::from(small))?,
                 handoff: *HANDOFFS.get(id as usize)?,
                 who: who(owner)?,
-                from: if a == NOBODY { None } else { Some(who(a)?) },
+                from: if a == NO_KTHREAD { None } else { Some(who(a)?) },
             },
             8 => Self::Lost { who: who(owner)?, steps: a },
             _ => return None,
@@ -333,7 +259,7 @@ mod tests {
             Event::InRing { id: 1, who: WHO, unserved: true, lines: 70_000 },
             Event::Undelivered { id: 1, who: WHO, why: Undelivered::Full },
             Event::Undelivered { id: 1, who: WHO, why: Undelivered::Gone },
-            Event::Alleged { who: WHO, written },
+            Event::Claimed { who: WHO, written },
             Event::Seen { id: 5, who: WHO },
             Event::Left { id: 5, who: WHO, taken: false },
             Event::Lost { who: WHO, steps: u64::MAX },
@@ -348,30 +274,6 @@ mod tests {
         for event in events {
             assert_eq!(Event::decode(&event.encode()), Ok(event));
         }
-    }
-
-    #[test]
-    fn every_step_survives_its_encoding() {
-        for step in [
-            Step::Taken { ring: 255 },
-            Step::Delivered { woke: true, ahead: u32::MAX, queue: 3 },
-            Step::Delivered { woke: false, ahead: 0, queue: u32::MAX },
-            Step::Refused,
-            Step::Untracked,
-            Step::Received,
-            Step::Off { asked: true },
-            Step::Off { asked: false },
-            Step::On,
-            Step::Passed,
-            Step::Sent,
-            Step::Ended,
-        ] {
-            let (kind, argument) = step.to_bits();
-            assert_eq!(Step::from_bits(kind, argument), Some(step));
-            assert_eq!(Step::from_bits(kind | 1 << 9, argument), None);
-        }
-        assert_eq!(Step::from_bits(0, 0), None);
-        assert_eq!(Step::from_bits(11, 0), None);
     }
 
     proptest! {

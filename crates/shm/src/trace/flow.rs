@@ -1,15 +1,15 @@
-//! Which frame answers which: a key of a frame's flow, and that of the way back.
+//! Which frame answers which: a key of a frame's flow, and one of the reverse direction.
 //!
-//! Pure functions of bytes. A frame with data of UDP or TCP over IPv4 or IPv6 has a key; fragments but the first, extension headers
-//! and whatever is cut short have none. Keys are 64 bits mixed from addresses, ports and protocol: of two flows at a time
-//! one in 2^64 is taken for the other.
+//! Pure functions of bytes. A frame with data of UDP or TCP over IPv4 or IPv6 has a key; fragments
+//! other than the first, extension headers and truncated frames have none. Keys are 64 bits mixed
+//! from addresses, ports and protocol: two flows are confused with probability 2^-64.
 
 /// Keys of a frame's own flow and of the frames that answer it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FlowKeys {
-    /// Of the frame itself.
+    /// Key of the frame itself.
     pub there: u64,
-    /// Of a frame from its receiver to its sender.
+    /// Key of a frame from its receiver to its sender.
     pub back: u64,
 }
 
@@ -17,7 +17,8 @@ const TCP: u8 = 6;
 const UDP: u8 = 17;
 
 impl FlowKeys {
-    /// The keys of an Ethernet frame that carries data; `None` if it carries none or is of another protocol.
+    /// Returns the keys of an Ethernet frame that carries data; `None` if it carries none or is of
+    /// another protocol.
     pub fn of(frame: &[u8]) -> Option<Self> {
         let ethertype = u16::from_be_bytes([*frame.get(12)?, *frame.get(13)?]);
         let packet = frame.get(14..)?;
@@ -62,7 +63,7 @@ fn ipv4(packet: &[u8]) -> Option<(u8, Address, Address, &[u8])> {
     Some((packet[9], (0, word(12)), (0, word(16)), transport))
 }
 
-/// The same after RFC 8200 section 3, without extension headers.
+/// Returns the same after RFC 8200 section 3, without extension headers.
 fn ipv6(packet: &[u8]) -> Option<(u8, Address, Address, &[u8])> {
     let (header, rest) = packet.split_first_chunk::<40>()?;
     if header[0] >> 4 != 6 {

@@ -1,7 +1,8 @@
-//! The papers' simulated figures: run, draw, and judge claim by claim.
+//! The papers' simulated figures: run, drawn, and judged claim by claim.
 //!
-//! Owns the parameters of each figure and the claims the paper makes about it, as predicates over our numbers. A claim that does
-//! not hold is printed as such: the point is to know, not to pass.
+//! Owns the parameters of each figure and the claims of the paper about it, as predicates over the
+//! simulated numbers. A claim that does not hold is printed as such: the aim is to know, not to
+//! pass.
 
 mod shenango;
 mod shinjuku;
@@ -24,13 +25,13 @@ pub enum Figure {
 }
 
 impl Figure {
-    /// All figures.
+    /// Returns all figures.
     #[must_use]
     pub fn all() -> &'static [Self] {
         &[Self::Shenango1, Self::Shinjuku1, Self::Shinjuku2, Self::Shinjuku4]
     }
 
-    /// Its name on the command line and in file names.
+    /// Returns its name on the command line and in file names.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -41,7 +42,7 @@ impl Figure {
         }
     }
 
-    /// What it shows, in a line.
+    /// Returns its title.
     #[must_use]
     pub fn title(self) -> &'static str {
         match self {
@@ -52,7 +53,7 @@ impl Figure {
         }
     }
 
-    /// Paper, conference and number.
+    /// Returns its paper, conference and number.
     #[must_use]
     pub fn paper(self) -> &'static str {
         match self {
@@ -77,7 +78,7 @@ impl Figure {
         }
     }
 
-    /// How many times `tick` is called at most.
+    /// Returns the most calls of `tick`.
     #[must_use]
     pub fn ticks(self, options: &Options) -> u64 {
         let replications = u64::from(options.effort().replications);
@@ -90,7 +91,7 @@ impl Figure {
     }
 }
 
-/// How to run a figure.
+/// The options of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// A tenth of the work: enough to see the shape.
@@ -102,7 +103,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// The effort per point these options stand for.
+    /// Returns the effort per point these options stand for.
     #[must_use]
     pub fn effort(&self) -> crate::study::Effort {
         let (requests, replications) = if self.quick { (40_000, 2) } else { (200_000, 4) };
@@ -110,7 +111,7 @@ impl Options {
     }
 }
 
-/// What came out.
+/// The result of a reproduction.
 #[derive(Clone, Debug)]
 pub struct Reproduction {
     /// Title of the figure.
@@ -119,18 +120,18 @@ pub struct Reproduction {
     pub data: Table,
     /// The drawing.
     pub svg: String,
-    /// What the paper says, and whether it holds here.
+    /// The paper's claims, and whether they hold here.
     pub claims: Vec<Claim>,
 }
 
-/// One statement of a paper against our numbers.
+/// One claim of a paper, compared with the simulated numbers.
 #[derive(Clone, Debug, Serialize)]
 pub struct Claim {
-    /// What the paper says.
+    /// The paper's statement.
     pub paper: String,
-    /// What came out here.
+    /// The result here.
     pub ours: String,
-    /// Whether it agrees.
+    /// True if it agrees.
     pub holds: bool,
 }
 
@@ -141,7 +142,7 @@ impl Claim {
 }
 
 impl Reproduction {
-    /// The claims as text, one block each.
+    /// Returns the claims as text, one block each.
     #[must_use]
     pub fn claims_text(&self) -> String {
         let block = |c: &Claim| {

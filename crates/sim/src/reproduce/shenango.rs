@@ -1,10 +1,12 @@
-//! Shenango (NSDI'19) figure 1: CPU efficiency of an optimal 1 ms allocator against reallocation every 5 us.
+//! Shenango (NSDI'19) figure 1: CPU efficiency of an optimal 1 ms allocator against reallocation
+//! every 5 us.
 //!
-//! M/M/n, mean service 10 us, latency limit 100 us at the 99.9th percentile, efficiency = core time used / core time allocated.
-//! The optimal 1 ms allocator is the paper's: every interval starts empty, what is pending at its end is served at once, and the
-//! number of cores is found by trial and error per load. Beside Shenango's own policy (congestion detection, with and without
-//! overheads) stand the curves the reproduction report wished for: an optimal 5 us allocator, which knows
-//! arrivals and service times in advance, and Shenango's policy at 1 ms.
+//! M/M/n, mean service 10 us, latency limit 100 us at the 99.9th percentile, efficiency = core time
+//! used / core time allocated. The optimal 1 ms allocator is the paper's: every interval starts
+//! empty, what is pending at its end is served at once, and the number of cores is found by trial
+//! and error per load. Beside Shenango's own policy (congestion detection, with and without
+//! overheads) stand the curves the reproduction report wished for: an optimal 5 us allocator, which
+//! knows arrivals and service times in advance, and Shenango's policy at 1 ms.
 
 use tailwater_sched::Nanos;
 use tailwater_sched::alloc::optimal::{Clairvoyant, Known, fewest_for_tail};
@@ -13,15 +15,15 @@ use tailwater_workload::random::{Prng, stream, unit_exponential};
 use super::{Claim, Options, Reproduction};
 use crate::costs::Costs;
 use crate::mix::Mix;
-use crate::plot::{Line, Panel, draw};
 use crate::report::Table;
 use crate::scenario::{parallel, seed_of};
 use crate::study::Effort;
 use crate::study::allocators::AllocatorStudy;
+use tailwater_plot::{Line, Panel, draw};
 
 const SERVICE_NS: f64 = 10_000.0;
 const LIMIT_NS: u64 = 100_000;
-/// Cores of the machine; the load never comes near.
+/// Cores of the machine; the load never comes near this number.
 const CORES: u16 = 16;
 /// Loads in steps of an eighth of a core, up to this many.
 pub(super) const POINTS: usize = 56;
@@ -159,7 +161,8 @@ impl Poisson {
     }
 }
 
-/// The paper's simulation: the fewest cores whose pooled p99.9 over independent 1 ms intervals is within the limit.
+/// Runs the paper's simulation: the fewest cores whose pooled p99.9 over independent 1 ms intervals
+/// is within the limit.
 fn optimal_1ms(busy: f64, requests: u64, seed: u64) -> Point {
     const INTERVAL_NS: u64 = 1_000_000;
     let mut tails = std::collections::BTreeMap::new();
@@ -187,7 +190,8 @@ fn optimal_1ms(busy: f64, requests: u64, seed: u64) -> Point {
     Point { efficiency: busy / cores as f64, p999_ns: tails[&cores] as f64, cores: Some(cores) }
 }
 
-/// A clairvoyant allocator that decides every 5 us; `allowance` is the latency a request of a given service time may have.
+/// Runs a clairvoyant allocator that decides every 5 us; `allowance` is the latency allowed to a
+/// request of a given service time.
 fn optimal_5us(busy: f64, requests: u64, seed: u64, allowance: impl Fn(u64) -> u64) -> Point {
     const INTERVAL_NS: u64 = 5_000;
     let mut source = Poisson::new(busy, seed);
@@ -215,7 +219,7 @@ fn optimal_5us(busy: f64, requests: u64, seed: u64, allowance: impl Fn(u64) -> u
     Point { efficiency: used_ns as f64 / allocated_ns.max(1) as f64, p999_ns, cores: None }
 }
 
-/// Shenango's own policy on the simulated machine; kthreads park as soon as they find nothing.
+/// Runs Shenango's own policy on the simulated machine; kthreads park as soon as they find nothing.
 fn shenango(allocator: &str, costs: &Costs, busy: f64, requests: u64, seed: u64) -> anyhow::Result<Point> {
     let study = AllocatorStudy {
         cores: CORES,

@@ -1,14 +1,15 @@
 //! Shinjuku (NSDI'19): the policy simulations of section 2 and the connection count of section 3.5.
 //!
-//! The paper does not state the number of cores of its simulation; we use 16, its server's hyperthreads. Processor sharing
-//! has the paper's slice of 0.1 us, preemption the shortest quantum it evaluates, 5 us. Preempted requests go to the
-//! head for the light tail and to the tail otherwise (the paper's rule of thumb, section 3.4).
+//! The paper does not state the number of cores of its simulation; we use 16, its server's
+//! hyperthreads. Processor sharing has the paper's slice of 0.1 us, preemption the shortest quantum
+//! it evaluates, 5 us. Preempted requests go to the head for the light tail and to the tail
+//! otherwise (the paper's rule of thumb, section 3.4).
 
 use super::{Claim, Options, Reproduction};
-use crate::plot::{Line, Panel, draw};
 use crate::report::Table;
 use crate::study::connections::{ConnectionRow, ConnectionStudy};
 use crate::study::policies::{PolicyRow, PolicyStudy, curves};
+use tailwater_plot::{Line, Panel, draw};
 
 /// Loads per curve.
 pub(super) const LOADS: usize = 10;
@@ -26,13 +27,13 @@ fn study(options: &Options, policies: &str, service: &str) -> PolicyStudy {
     }
 }
 
-/// The row of a policy (by the start of its notation) at a load.
+/// Returns the row of a policy (by the start of its notation) at a load.
 fn at<'a>(rows: &'a [PolicyRow], policy: &str, load: f64) -> &'a PolicyRow {
     let found = rows.iter().find(|r| r.policy.starts_with(policy) && (r.load - load).abs() < 1e-9);
     found.expect("the figure runs this policy at this load")
 }
 
-/// p99 in microseconds; infinite where there is no steady state.
+/// Returns the p99 in microseconds; infinite without a steady state.
 fn p99(row: &PolicyRow) -> f64 {
     if row.saturated { f64::INFINITY } else { row.latency_ns[2].value / 1e3 }
 }

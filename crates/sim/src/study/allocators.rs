@@ -1,6 +1,8 @@
-//! Core-allocation policies compared: tail latency, efficiency and batch share of several services over load.
+//! Core-allocation policies compared: tail latency, efficiency and batch share of several services
+//! over load.
 //!
-//! Owns the description and the fan-out; the machine is [`machine`](crate::machine), the policies are `sched::alloc`'s.
+//! Owns the description and the fan-out; the machine is [`machine`](crate::machine), the policies
+//! are `sched::alloc`'s.
 
 use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
@@ -17,17 +19,19 @@ use crate::machine::{Machine, Outcome, Service, Setup};
 use crate::measure::{Budget, Measured};
 use crate::mix::Mix;
 use crate::notation::parse_loads;
-use crate::plot::{Line, Panel};
 use crate::report::{Table, percent, us, us_with_error};
 use crate::scenario::{parallel, seed_of};
 use crate::source::Synthetic;
 use crate::stats::Estimate;
+use tailwater_plot::{Line, Panel};
 
-/// What to compare. Every field has a default, so a scenario file states only what differs.
+/// The comparison's parameters. Every field has a default, so a scenario file states only the
+/// differences.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AllocatorStudy {
-    /// Allocators, separated by commas: `congestion[:INTERVAL]`, `delay[:THRESHOLD]`, `arachne`, `ix`, `ix-energy`, `static`.
+    /// Allocators, separated by commas: `congestion[:INTERVAL]`, `delay[:THRESHOLD]`, `arachne`,
+    /// `ix`, `ix-energy`, `static`.
     pub allocators: String,
     /// Service time of every service.
     pub service: String,
@@ -37,10 +41,10 @@ pub struct AllocatorStudy {
     pub smt: u16,
     /// Latency-critical services, each of which may use all cores.
     pub services: u16,
-    /// Cores guaranteed to each service; all together at most `cores`. The static allocator uses them as partitions, or even
-    /// shares when they are 0.
+    /// Cores guaranteed to each service; all together at most `cores`. The static allocator uses
+    /// them as partitions, or even shares when they are 0.
     pub guaranteed: u16,
-    /// Whether a batch job takes what is left.
+    /// True if a batch job takes what is left.
     pub batch: bool,
     /// Loads of all services together, as a fraction of all cores.
     pub loads: String,
@@ -48,9 +52,9 @@ pub struct AllocatorStudy {
     pub arrivals: ArrivalProcess,
     /// Cost profile: a built-in name or a file.
     pub costs: String,
-    /// How long an idle kthread polls before it parks, as in `50us`; `never` for never.
+    /// Time for which an idle kthread polls before it parks, as in `50us`; `never` for never.
     pub park_after: String,
-    /// How much to run: `requests` are those of all services together.
+    /// The amount to run: `requests` are those of all services together.
     pub effort: Effort,
 }
 
@@ -86,7 +90,8 @@ pub struct AllocatorRow {
     pub p99_ns: Estimate,
     /// Latency p99.9.
     pub p999_ns: Estimate,
-    /// Requests' own work as a fraction of the core time the services held (Shenango's CPU efficiency).
+    /// Requests' own work as a fraction of the core time the services held (Shenango's CPU
+    /// efficiency).
     pub efficiency: f64,
     /// Core time of the batch job as a fraction of all.
     pub batch_share: f64,
@@ -94,7 +99,7 @@ pub struct AllocatorRow {
     pub handoff_share: f64,
     /// Hand-offs per second.
     pub handoffs_per_s: f64,
-    /// No steady state.
+    /// True if there was no steady state.
     pub saturated: bool,
 }
 
@@ -125,7 +130,7 @@ impl AllocatorStudy {
         Ok(names)
     }
 
-    /// All points: every allocator at every load.
+    /// Returns all points: every allocator at every load.
     ///
     /// # Errors
     ///
@@ -174,7 +179,7 @@ impl AllocatorStudy {
         Ok(rows)
     }
 
-    /// One run of one allocator at one load.
+    /// Runs one allocator at one load.
     ///
     /// # Errors
     ///
@@ -207,7 +212,8 @@ impl AllocatorStudy {
         }
         let never = self.park_after.trim() == "never";
         let park_after_ns = if never { None } else { Some(parse_duration_ns(&self.park_after)?) };
-        // A policy that keeps idle cores must see its kthreads stay: they would park and be woken all the time.
+        // Under a policy that keeps idle cores the kthreads must not park, or they would park and
+        // be woken all the time.
         let keeps_idle_cores = matches!(name, "arachne" | "ix" | "ix-energy" | "static");
         let setup = Setup {
             topology: Topology::uniform(self.cores, self.smt, 1)?,
@@ -223,7 +229,8 @@ impl AllocatorStudy {
         Ok(Machine::new(setup)?.run())
     }
 
-    /// Cores of service `i` when the machine is divided evenly, the batch job counting as one more if there is room.
+    /// Returns the cores of service `i` if the machine is divided evenly, the batch job counting as
+    /// one more if there is room.
     fn share(&self, i: u16) -> u16 {
         let parts = self.services + u16::from(self.batch && self.cores > self.services);
         (self.cores / parts + u16::from(i < self.cores % parts)).max(1)
@@ -251,7 +258,7 @@ fn row(name: &str, load: f64, outcomes: &[&Outcome]) -> AllocatorRow {
     }
 }
 
-/// The rows as a table.
+/// Returns the rows as a table.
 #[must_use]
 pub fn table(rows: &[AllocatorRow]) -> Table {
     let mut table = Table::new(&[

@@ -1,12 +1,12 @@
-//! A measured demo beside the simulated one, load by load.
+//! A measured demo compared with the simulated one, load by load.
 //!
-//! Owns reading what is needed of a `demo.json`, and the table of differences. It judges nothing: a difference may come from
-//! a cost of the profile, from something the simulator does not have (stalls of the host), or from a bad day of the machine,
-//! and a table cannot tell which.
+//! Owns the reading of a `demo.json` and the table of differences. It judges nothing: a difference
+//! may come from a cost of the profile, from something the simulator does not have (stalls of the
+//! host), or from a disturbed machine, and a table cannot tell which.
 //!
-//! The simulated p99.9 stands beside the measured *windowed* p99.9, because the simulated host never stalls. Where a window
-//! of 100 ms holds few requests the two are not quite the same: of 1000 exponential ones the median of the largest is 5 %
-//! above the p99.9.
+//! The simulated p99.9 is compared with the measured *windowed* p99.9, because the simulated host
+//! never stalls. If a window of 100 ms holds few requests the two differ slightly: of 1000
+//! exponential ones the median of the largest is 5 % above the p99.9.
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ use crate::costs::Costs;
 use crate::mix::Mix;
 use crate::report::{Table, percent, us};
 
-/// What is read of a `demo.json`; everything else in it is left alone.
+/// The fields read from a `demo.json`; others are ignored.
 #[derive(Clone, Debug, Deserialize)]
 struct DemoFile {
     #[serde(default)]
@@ -67,16 +67,16 @@ pub struct MeasuredPoint {
     pub win_p999_ns: f64,
     /// Speed of the batch job; alone it is 1.
     pub batch_share: f64,
-    /// It did not keep up.
+    /// True if the system did not keep up.
     pub saturated: bool,
 }
 
 /// One load, measured and simulated.
 #[derive(Clone, Debug, Serialize)]
 pub struct BesideRow {
-    /// What was measured.
+    /// The measurement.
     pub measured: MeasuredPoint,
-    /// What the profile makes of it.
+    /// The simulation with the profile's costs.
     pub simulated: DemoRow,
     /// Simulated over measured, minus 1; `None` where one of them is saturated or 0.
     pub p50_difference: Option<f64>,
@@ -91,7 +91,8 @@ impl MeasuredDemo {
     ///
     /// # Errors
     ///
-    /// If it cannot be read, is no such file, or holds nothing that the simulated scenario could stand beside.
+    /// If it cannot be read, is no such file, or holds nothing that the simulated scenario could
+    /// stand beside.
     pub fn read(path: &Path) -> anyhow::Result<Self> {
         let shown = path.display();
         let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {shown}"))?;
@@ -99,7 +100,7 @@ impl MeasuredDemo {
     }
 
     fn parse(text: &str) -> anyhow::Result<Self> {
-        let file: DemoFile = serde_json::from_str(text).context("this is no demo.json")?;
+        let file: DemoFile = serde_json::from_str(text).context("this is not a demo.json")?;
         let cores = file.options.managed_cores.len();
         anyhow::ensure!(cores == 1, "measured on {cores} managed cores, and the simulated scenario has one");
         let own: Vec<DemoPoint> = file.points.into_iter().filter(|p| p.system == "tailwater").collect();
@@ -118,7 +119,7 @@ impl MeasuredDemo {
         Ok(Self { commit: file.commit, service, points })
     }
 
-    /// The loads, as fractions of the core.
+    /// Returns the loads, as fractions of the core.
     #[must_use]
     pub fn loads(&self) -> Vec<f64> {
         self.points.iter().map(|p| p.load).collect()
@@ -158,7 +159,7 @@ fn difference(simulated: f64, measured: f64) -> Option<f64> {
     (measured > 0.0).then(|| simulated / measured - 1.0)
 }
 
-/// The rows as a table: three figures, each measured, simulated and the difference.
+/// Returns the rows as a table: three figures, each measured, simulated and the difference.
 #[must_use]
 pub fn table(rows: &[BesideRow]) -> Table {
     let mut table = Table::new(&[
@@ -228,7 +229,7 @@ mod tests {
     #[test]
     fn a_file_that_cannot_stand_beside_the_scenario_is_explained() {
         let why = |text: &str| format!("{:#}", MeasuredDemo::parse(text).unwrap_err());
-        assert!(why("{}").contains("no demo.json"));
+        assert!(why("{}").contains("not a demo.json"));
         assert!(why(&FILE.replace("[1]", "[1, 2]")).contains("2 managed cores"));
         assert!(why(&FILE.replace("\"tailwater\"", "\"other\"")).contains("no point of Tailwater"));
         let missing = MeasuredDemo::read(Path::new("/nonexistent/demo.json")).unwrap_err();

@@ -1,18 +1,20 @@
-//! How many connections receive-side scaling needs to balance cores (Shinjuku section 3.5, figure 4).
+//! The number of connections that receive-side scaling needs to balance cores (Shinjuku section
+//! 3.5, figure 4).
 //!
-//! Monte Carlo: connections hash to queues at random; the imbalance is how far the fullest queue is above the mean.
-//! The answer is the smallest number of connections for which the imbalance stays below a bound with a given probability.
+//! Monte Carlo: connections hash to queues at random; the imbalance is the excess of the fullest
+//! queue over the mean. The answer is the smallest number of connections for which the imbalance
+//! stays below a bound with a given probability.
 
 use anyhow::ensure;
 use serde::{Deserialize, Serialize};
 use tailwater_sched::dispatch::FlowHash;
 use tailwater_workload::random::{stream, unit_open_closed};
 
-use crate::plot::{Line, Panel};
 use crate::report::Table;
 use crate::scenario::{parallel, seed_of};
+use tailwater_plot::{Line, Panel};
 
-/// What to find.
+/// The parameters of the study.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ConnectionStudy {
@@ -93,7 +95,8 @@ impl ConnectionStudy {
         self.balanced(queues, connections) >= self.probability
     }
 
-    /// Fraction of random assignments of `connections` to `queues` whose imbalance stays below the bound.
+    /// Returns the fraction of random assignments of `connections` to `queues` whose imbalance
+    /// stays below the bound.
     #[must_use]
     pub fn balanced(&self, queues: usize, connections: u64) -> f64 {
         let mut prng = stream(seed_of(self.seed, queues as u32), 0);
@@ -113,7 +116,7 @@ impl ConnectionStudy {
     }
 }
 
-/// The rows as a table.
+/// Returns the rows as a table.
 #[must_use]
 pub fn table(rows: &[ConnectionRow]) -> Table {
     let mut table = Table::new(&["queues", "connections"]);
@@ -151,8 +154,8 @@ mod tests {
 
     #[test]
     fn two_queues_agree_with_the_normal_approximation() {
-        // The fuller of two queues exceeds the mean by 10 % when |X - n/2| > n/20; 1.645 sigma of a binomial is
-        // 1.645 * sqrt(n)/2, so n is about (1.645 * 10)^2 = 271.
+        // The fuller of two queues exceeds the mean by 10 % when |X - n/2| > n/20; 1.645 sigma of a
+        // binomial is 1.645 * sqrt(n)/2, so n is about (1.645 * 10)^2 = 271.
         let study =
             ConnectionStudy { queues: vec![2], trials: 4_000, threads: 1, ..ConnectionStudy::default() };
         let n = study.run(&|| ()).unwrap()[0].connections;

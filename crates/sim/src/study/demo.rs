@@ -1,7 +1,9 @@
-//! The demo's scenario, simulated: one service and a batch job on one managed core, to lay beside the measured run.
+//! The demo's scenario, simulated: one service and a batch job on one managed core, for comparison
+//! with the measured run.
 //!
-//! Owns the parameters (exponential 10 us service, loads 10 to 90 %) and the table. The ideal columns are the same queue
-//! without any overhead (M/M/1 in closed form) and the core time it leaves.
+//! Owns the parameters (exponential 10 us service, loads 10 to 90 %) and the table. The ideal
+//! columns are the same queue without any overhead (M/M/1 in closed form) and the core time it
+//! leaves.
 
 use serde::Serialize;
 use tailwater_sched::alloc::{Config, CongestionDetection};
@@ -14,12 +16,12 @@ use crate::costs::Costs;
 use crate::machine::{Machine, Outcome, Service, Setup};
 use crate::measure::{Budget, Measured};
 use crate::mix::Mix;
-use crate::plot::{Line, Panel};
 use crate::report::{Table, percent, us, us_with_error};
 use crate::scenario::{parallel, seed_of};
 use crate::source::Synthetic;
 use crate::stats::Estimate;
 use crate::theory;
+use tailwater_plot::{Line, Panel};
 
 /// One load.
 #[derive(Clone, Debug, Serialize)]
@@ -38,13 +40,14 @@ pub struct DemoRow {
     pub handoff_share: f64,
     /// Times the core changed hands, per second.
     pub handoffs_per_s: f64,
-    /// No steady state.
+    /// True if there was no steady state.
     pub saturated: bool,
     /// The same queue without overheads: p50, p99, p99.9.
     pub ideal_ns: [f64; 3],
 }
 
-/// Simulates the demo at each load with congestion detection and the given costs. `tick` is called once per load and replication.
+/// Simulates the demo at each load with congestion detection and the given costs. `tick` is called
+/// once per load and replication.
 ///
 /// # Errors
 ///
@@ -118,7 +121,8 @@ fn row(load: f64, mean_ns: f64, outcomes: &[&Outcome]) -> DemoRow {
     }
 }
 
-/// The rows as a table; the ideal columns are M/M/1, which is right for an exponential service time only.
+/// Returns the rows as a table; the ideal columns are M/M/1, which is right for an exponential
+/// service time only.
 #[must_use]
 pub fn table(rows: &[DemoRow]) -> Table {
     let mut table = Table::new(&[

@@ -1,7 +1,8 @@
-//! Studies: questions users ask, answered by many simulated points.
+//! Studies: users' questions, answered by many simulated points.
 //!
-//! Each study owns its description (readable from TOML), its defaults, and turning results into tables, JSON rows and
-//! plots. Neighbours: `cli` parses arguments into descriptions; `reproduce` runs them with the papers' parameters.
+//! Each study owns its description (readable from TOML), its defaults, and the conversion of
+//! results into tables, JSON rows and plots. Neighbours: `cli` parses arguments into descriptions;
+//! `reproduce` runs them with the papers' parameters.
 
 pub mod allocators;
 pub mod beside;
@@ -14,11 +15,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::measure::Budget;
 
-/// How much to run, shared by all studies.
+/// The amount to run, shared by all studies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Effort {
-    /// Requests measured per replication of each point, at least 100; a fifth as many warm up before.
+    /// Requests measured per replication of each point, at least 100; a fifth as many warm up
+    /// before.
     pub requests: u64,
     /// Independent replications of each point.
     pub replications: u32,
@@ -35,14 +37,14 @@ impl Default for Effort {
 }
 
 impl Effort {
-    /// The measuring budget of one replication.
+    /// Returns the measuring budget of one replication.
     #[must_use]
     pub fn budget(&self) -> Budget {
         let requests = self.requests.max(100);
         Budget { warmup: requests / 5, requests, batches: 10 }
     }
 
-    /// Threads to use.
+    /// Returns the number of threads to use.
     #[must_use]
     pub fn threads(&self) -> usize {
         if self.threads == 0 { crate::scenario::default_threads() } else { self.threads }

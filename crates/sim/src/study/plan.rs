@@ -1,9 +1,11 @@
-//! Capacity planning: my service has this workload and this SLO; which policy, how many cores, what is left for batch?
+//! Capacity planning: for a service's workload and SLO, the policy, the number of cores, and what
+//! is left for batch work.
 //!
-//! Owns the search. For each dispatch policy it finds the fewest cores that meet the SLO (latency falls with cores, so halving
-//! works), then asks what a batch job gets on the whole machine: the cores left over if the service's are set aside for it, and
-//! the core time left over if cores are lent by congestion detection with those cores as the limit.
-//! The workload is a rate and a distribution, or a recorded trace of arrivals and service times.
+//! Owns the search. For each dispatch policy it finds the fewest cores that meet the SLO (latency
+//! falls with cores, so halving works), then computes what a batch job gets on the whole machine:
+//! the cores left over if the service's are set aside for it, and the core time left over if cores
+//! are lent by congestion detection with those cores as the limit. The workload is a rate and a
+//! distribution, or a recorded trace of arrivals and service times.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,7 +28,8 @@ use crate::report::{Table, percent, us};
 use crate::scenario::{Scenario, parallel, run_all};
 use crate::source::{Incoming, Recorded, Source, Synthetic, parse_trace};
 
-/// What is asked. Every field has a default, so a scenario file states only what differs.
+/// The question's parameters. Every field has a default, so a scenario file states only the
+/// differences.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PlanStudy {
@@ -53,7 +56,7 @@ pub struct PlanStudy {
     /// Flows; absent for unlimited.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connections: Option<u32>,
-    /// How much to run per candidate.
+    /// The amount to run per candidate.
     pub effort: Effort,
 }
 
@@ -113,7 +116,7 @@ pub struct PlanRow {
     pub left_static: f64,
 }
 
-/// What a batch job gets if the cores of the best policy are lent, not set aside.
+/// The result for a batch job if the cores of the best policy are lent, not set aside.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Lending {
     /// Limit of the service's cores.
@@ -122,7 +125,7 @@ pub struct Lending {
     pub latency_ns: f64,
     /// Share of the whole machine's core time the batch job got.
     pub batch_share: f64,
-    /// Whether the SLO still holds.
+    /// True if the SLO still holds.
     pub meets_slo: bool,
 }
 
@@ -168,7 +171,8 @@ impl PlanStudy {
     ///
     /// # Errors
     ///
-    /// If a field does not make sense or the trace cannot be read; the message says which and what to write.
+    /// If a field does not make sense or the trace cannot be read; the message says which and what
+    /// to write.
     pub fn run(&self, tick: &(dyn Fn() + Sync)) -> anyhow::Result<Plan> {
         ensure!((1..=4096).contains(&self.cores), "{} cores: use 1 to 4096", self.cores);
         let (slo, costs, workload) = (parse_slo(&self.slo)?, Costs::load(&self.costs)?, self.workload()?);
@@ -249,7 +253,8 @@ impl PlanStudy {
         Ok(row(Some(high), &best))
     }
 
-    /// Lends the service up to `limit` of the machine's cores by congestion detection; a batch job has the rest.
+    /// Lends the service up to `limit` of the machine's cores by congestion detection; a batch job
+    /// has the rest.
     fn lend(&self, limit: usize, slo: Slo, costs: &Costs, w: &Workload) -> anyhow::Result<Lending> {
         let (cores, max) = (u16::try_from(self.cores)?, u16::try_from(limit)?);
         let requests = w.trace.as_ref().map_or(self.effort.requests.max(100), |t| t.len() as u64);
@@ -317,7 +322,7 @@ impl PlanStudy {
     }
 }
 
-/// Classes of a trace, for the policies that want to know means and shares.
+/// Returns the classes of a trace, for policies that use means and shares.
 fn mix_of(trace: &[Incoming]) -> anyhow::Result<Mix> {
     let classes = trace.iter().map(|r| usize::from(r.class)).max().unwrap_or(0) + 1;
     ensure!(classes <= 64, "the trace has class number {}: use 0 to 63", classes - 1);
@@ -337,7 +342,7 @@ fn mix_of(trace: &[Incoming]) -> anyhow::Result<Mix> {
     Mix::new(sums.iter().enumerate().map(class).collect())
 }
 
-/// The answer as a table.
+/// Returns the answer as a table.
 #[must_use]
 pub fn table(plan: &Plan, slo: &str) -> Table {
     let percentile = slo.split('<').next().unwrap_or("").trim();
@@ -355,7 +360,7 @@ pub fn table(plan: &Plan, slo: &str) -> Table {
     table
 }
 
-/// What was asked, in words.
+/// Returns the question in words.
 #[must_use]
 pub fn describe(study: &PlanStudy) -> String {
     let work = match &study.trace {
@@ -380,7 +385,8 @@ mod tests {
 
     #[test]
     fn a_shared_queue_needs_fewer_cores_than_separate_ones_and_lending_leaves_more() {
-        // 4 cores of work; M/M/n needs one or two spare cores for p99.9 < 100 us, separate queues many more.
+        // 4 cores of work; M/M/n needs one or two spare cores for p99.9 < 100 us, separate queues
+        // many more.
         let plan = PlanStudy { rate: "400k".parse().unwrap(), cores: 24, ..study() }.run(&|| ()).unwrap();
         let [d, c] = &plan.rows[..] else { panic!("two rows") };
         assert!(c.cores.unwrap() <= 6 && d.cores.unwrap() >= 9, "{d:?} {c:?}");

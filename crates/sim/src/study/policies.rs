@@ -9,12 +9,13 @@ use crate::costs::Costs;
 use crate::measure::Measured;
 use crate::mix::Mix;
 use crate::notation::{parse_loads, parse_policies};
-use crate::plot::{Line, Panel};
 use crate::report::{Table, percent, us, us_with_error};
 use crate::scenario::{Scenario, run_all};
 use crate::stats::Estimate;
+use tailwater_plot::{Line, Panel};
 
-/// What to compare. Every field has a default, so a scenario file states only what differs.
+/// The comparison's parameters. Every field has a default, so a scenario file states only the
+/// differences.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PolicyStudy {
@@ -36,7 +37,7 @@ pub struct PolicyStudy {
     /// Flows the requests come by; absent for unlimited.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connections: Option<u32>,
-    /// How much to run.
+    /// The amount to run.
     pub effort: Effort,
 }
 
@@ -67,7 +68,7 @@ pub struct PolicyRow {
     pub offered_rps: f64,
     /// Completed requests per second of virtual time.
     pub achieved_rps: f64,
-    /// The backlog grew past the limit: no steady state.
+    /// True if the backlog grew past the limit: there is no steady state.
     pub saturated: bool,
     /// Mean latency.
     pub mean_ns: Estimate,
@@ -90,7 +91,7 @@ pub struct PolicyRow {
 }
 
 impl PolicyStudy {
-    /// The classes asked for.
+    /// Returns the request classes.
     ///
     /// # Errors
     ///
@@ -99,7 +100,7 @@ impl PolicyStudy {
         self.class.clone().map_or_else(|| Mix::parse(&self.service), Ok)
     }
 
-    /// All points: every policy at every load.
+    /// Returns all points: every policy at every load.
     ///
     /// # Errors
     ///
@@ -163,7 +164,7 @@ fn row(name: &str, scenario: &Scenario, m: &Measured) -> anyhow::Result<PolicyRo
     })
 }
 
-/// The rows as a table, with the width of each 99 % interval beside p99.
+/// Returns the rows as a table, with the width of each 99 % interval beside p99.
 #[must_use]
 pub fn table(rows: &[PolicyRow], mix: &Mix) -> Table {
     let mut columns =
@@ -192,7 +193,7 @@ pub fn table(rows: &[PolicyRow], mix: &Mix) -> Table {
     table
 }
 
-/// The rows as plain numbers, for CSV.
+/// Returns the rows as plain numbers, for CSV.
 #[must_use]
 pub fn csv(rows: &[PolicyRow]) -> Table {
     let mut table = Table::new(&[
@@ -240,7 +241,7 @@ pub fn csv(rows: &[PolicyRow]) -> Table {
     table
 }
 
-/// One curve per policy of some figure over load; saturated points are left out.
+/// Returns one curve per policy of a figure over load; leaves saturated points out.
 #[must_use]
 pub fn curves(rows: &[PolicyRow], figure: impl Fn(&PolicyRow) -> f64) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();

@@ -1,7 +1,10 @@
-//! What routers say about a connection: hints, for anybody can forge them (RFC 5927).
+//! ICMP errors about a connection. They are hints only, because any host can forge them (RFC 5927).
 
 use super::{Connection, Events, MIN_MSS};
-use crate::{Error, Instant, Seq, State};
+use crate::error::Error;
+use crate::seq::Seq;
+use crate::state::State;
+use crate::time::Instant;
 
 /// An ICMP error that quotes a segment of the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -21,33 +24,35 @@ pub enum IcmpError {
 }
 
 impl Connection {
-    /// Takes an ICMP error that quoted `seq` of a segment of ours; those whose number is not in flight are ignored (RFC
-    /// 5927 section 4.1).
+    /// Handles an ICMP error that quotes a segment of this side with number `seq`; ignores it if
+    /// that number is not in flight (RFC 5927 section 4.1).
     ///
-    /// Hard errors end a connection that is not yet established. Otherwise all are soft (RFC 5927 section 5.2, RFC 5461):
-    /// remembered, and the reason given should the connection time out.
+    /// An attempt to connect fails at once, as in Linux (RFC 5461 section 4.1): the caller may have
+    /// another address to try. An established connection continues (RFC 5927 section 5.2): the
+    /// error is remembered until the peer is heard, and becomes the reason if the connection times
+    /// out.
     pub fn handle_icmp(&mut self, error: IcmpError, seq: Seq) -> Events {
         if !self.is_in_flight(seq) {
             return Events::empty();
         }
-        let connecting = matches!(self.state, State::SynSent | State::SynReceived);
-        match error {
-            IcmpError::NetworkUnreachable => self.soft_error = Some(Error::NetworkUnreachable),
-            IcmpError::HostUnreachable => self.soft_error = Some(Error::HostUnreachable),
-            IcmpError::ProtocolUnreachable | IcmpError::PortUnreachable | IcmpError::Prohibited
-                if connecting =>
-            {
-                return self.fail(Error::Refused);
-            }
-            _ => {}
+        let error = match error {
+            IcmpError::NetworkUnreachable => Error::NetworkUnreachable,
+            IcmpError::HostUnreachable | IcmpError::Prohibited | IcmpError::Other => Error::HostUnreachable,
+            IcmpError::ProtocolUnreachable | IcmpError::PortUnreachable => Error::Refused,
+        };
+        if matches!(self.state, State::SynSent | State::SynReceived) {
+            return self.fail(error);
         }
+        self.soft_error = Some(error);
         Events::empty()
     }
 
-    /// The path takes segments of at most `path_mss` bytes behind the fixed header (the MTU less the IP header and 20
-    /// bytes; RFC 1191, RFC 8201). A router's word comes with the number it `quoted`, which must be in flight (RFC 5927
-    /// section 7.2), and only ever lowers the size; without one the caller vouches for it, a route's new MTU say, and it
-    /// may rise.
+    /// Sets the most bytes a segment may carry behind the fixed header on this path: the MTU less
+    /// the IP header and 20 bytes (RFC 1191, RFC 8201).
+    ///
+    /// A router's report comes with the number it `quoted`, which must be in flight (RFC 5927
+    /// section 7.2), and can only lower the size. Without `quoted` the caller vouches for the
+    /// value, for example for the MTU of a new route, and it may rise.
     pub fn set_path_mtu(&mut self, path_mss: u16, quoted: Option<Seq>, now: Instant) -> Events {
         let path_mss = path_mss.max(MIN_MSS);
         let believed = quoted.is_none_or(|seq| self.is_in_flight(seq) && path_mss < self.path_mss);
@@ -58,13 +63,15 @@ impl Connection {
         self.finish(Events::empty(), now)
     }
 
-    /// Data in a full segment without SACK blocks, as [`Negotiated::mss`](crate::sender::Negotiated::mss) counts it.
+    /// Returns the bytes of data in a full segment without SACK blocks, as
+    /// [`Negotiated::mss`](crate::sender::Negotiated::mss) counts them.
     pub(super) fn segment_mss(&self) -> u32 {
         let timestamps = if self.set.contains(super::Set::TIMESTAMPS) { 12 } else { 0 };
         u32::from(self.path_mss.min(self.peer_mss)).saturating_sub(timestamps).max(1)
     }
 
-    /// Whether `seq` was sent and is not acknowledged: what an ICMP error must quote to be believed (RFC 5927 section 4.1).
+    /// Returns true if `seq` was sent and is not acknowledged. An ICMP error must quote such a
+    /// number to be believed (RFC 5927 section 4.1).
     pub fn is_in_flight(&self, seq: Seq) -> bool {
         self.sender.una() <= seq && seq < self.sender.nxt()
     }

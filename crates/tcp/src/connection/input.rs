@@ -1,20 +1,24 @@
-//! What a segment does to a connection: the steps of RFC 9293 section 3.10.7, in its order, with the checks of RFC 7323
-//! and RFC 5961.
+//! Input of segments: the steps of RFC 9293 section 3.10.7, in its order, with the checks of RFC
+//! 7323 and RFC 5961.
 
-use super::{Connection, Events, MIN_MSS, NEVER, Set, TICK_NS};
+use super::{Connection, Events, MIN_MSS, Set};
+use crate::challenge::Bucket;
 use crate::ecn::EcnCodepoint;
+use crate::error::Error;
 use crate::segment::{Flags, Header, MAX_SACK_BLOCKS, MAX_WINDOW_SCALE, SackBlock, Segment};
-use crate::sender::{AckInfo, Negotiated, Range};
+use crate::sender::{AckInfo, Negotiated};
+use crate::seq::{Range, Seq};
 use crate::state::Event;
+use crate::state::State;
+use crate::time::{Instant, TICK_NS};
 use crate::time_wait::Verdict;
-use crate::{Error, Instant, Seq, State};
 use core::time::Duration;
 
-/// Timestamps are older than any clock after 24 days (RFC 7323 section 5.5).
+/// Age after which a timestamp says nothing any more: 24 days (RFC 7323 section 5.5).
 const TIMESTAMP_LIFE_S: u32 = 24 * 24 * 3600;
 
 impl Connection {
-    /// Takes a segment that is this connection's. `ecn` is from its IP header.
+    /// Handles a segment of this connection. `ecn` is from its IP header.
     pub fn handle_segment(&mut self, now: Instant, segment: &Segment<'_>, ecn: EcnCodepoint) -> Events {
         self.counters.segments_received += 1;
         let events = match self.state {
@@ -28,13 +32,40 @@ impl Connection {
         self.finish(events, now)
     }
 
-    /// Adds what can be seen from the state.
+    /// Handles a segment of a handshake that a listener keeps, whose SYN was answered: returns the
+    /// answer, taken from `challenges` if it is one to a possible forgery, and the events.
+    pub(crate) fn in_handshake(
+        &mut self,
+        segment: &Segment<'_>,
+        ecn: EcnCodepoint,
+        challenges: &mut Bucket,
+        now: Instant,
+    ) -> (Option<Header>, Events) {
+        self.challenges = *challenges;
+        let mut events = Events::empty();
+        if segment.header.flags.contains(Flags::SYN) && !segment.header.flags.contains(Flags::RST) {
+            self.challenge(now);
+        } else {
+            events = self.handle_segment(now, segment, ecn);
+        }
+        *challenges = self.challenges;
+        let mut reply = None;
+        if self.state == State::SynReceived {
+            let _ = self.poll_transmit(now, |outgoing| {
+                reply = Some(outgoing.header);
+                Ok(())
+            });
+        }
+        (reply, events)
+    }
+
+    /// Adds the events that follow from the state.
     pub(super) fn finish(&self, mut events: Events, now: Instant) -> Events {
         events.set(Events::TRANSMIT, self.wants_transmit(now));
         events
     }
 
-    /// RFC 9293 section 3.10.7.3.
+    /// Handles a segment in SYN-SENT (RFC 9293 section 3.10.7.3).
     fn in_syn_sent(&mut self, header: &Header, now: Instant) -> Events {
         let acknowledges = header.flags.contains(Flags::ACK);
         let acceptable = header.ack == self.data_start && self.sender.nxt() == self.data_start;
@@ -60,12 +91,12 @@ impl Connection {
         }
     }
 
-    /// Takes from the peer's SYN what both sides can do.
+    /// Takes over the options of the peer's SYN that both sides support.
     pub(super) fn negotiate(&mut self, header: &Header, now: Instant) {
         let options = &header.options;
         self.receive.start(header.seq);
         self.heard_at = now;
-        // Until now what the opening said of a peer that does not say.
+        // Until now the default of a peer that announces none.
         self.peer_mss = options.mss.unwrap_or(self.peer_mss).max(MIN_MSS);
         match options.timestamps {
             Some(timestamps) => self.receive.note_timestamp(timestamps.value, now),
@@ -81,7 +112,7 @@ impl Connection {
                 self.receive.shift = 0;
             }
         }
-        // A SYN offers with both bits, its answer accepts with one (RFC 3168 section 6.1.1).
+        // A SYN offers ECN with both bits, its answer accepts with one (RFC 3168 section 6.1.1).
         let expected = if header.flags.contains(Flags::ACK) { Flags::ECE } else { Flags::ECE | Flags::CWR };
         if header.flags & (Flags::ECE | Flags::CWR) != expected {
             self.set.remove(Set::ECN);
@@ -89,11 +120,11 @@ impl Connection {
         self.note_window(u32::from(header.window), header);
     }
 
-    /// The handshake is complete with the ACK in `header`.
+    /// Completes the handshake with the ACK in `header`.
     fn on_established(&mut self, header: &Header, now: Instant, event: Event) -> Events {
         let mut events = self.apply(event) | Events::ESTABLISHED | Events::WRITABLE;
         let timestamps = self.set.contains(Set::TIMESTAMPS);
-        // Refused only if it acknowledges what was not sent, which was looked at.
+        // The ACK is refused only if it acknowledges unsent data, which was checked before.
         let _ = self.sender.on_ack(&ack_info(header, &[], self.echoed(header, now)), now);
         self.progress_at = now;
         self.sender.on_established(
@@ -110,8 +141,9 @@ impl Connection {
         events
     }
 
-    /// RFC 9293 section 3.10.7.4 for TIME-WAIT. A SYN that would open a new connection is answered as a stray one: only the
-    /// [small value](crate::TimeWait) makes room for it.
+    /// Handles a segment in TIME-WAIT (RFC 9293 section 3.10.7.4). A SYN that would open a new
+    /// connection is answered as a stray one: only the [small value](crate::TimeWait) makes room
+    /// for it.
     fn in_time_wait(&mut self, segment: &Segment<'_>, now: Instant) -> Events {
         let Some(mut value) = self.time_wait() else { return Events::empty() };
         let verdict = value.judge(segment, now);
@@ -124,7 +156,7 @@ impl Connection {
         Events::empty()
     }
 
-    /// RFC 9293 section 3.10.7.4.
+    /// Handles a segment in a state other than SYN-SENT and TIME-WAIT (RFC 9293 section 3.10.7.4).
     fn in_other_states(&mut self, segment: &Segment<'_>, ecn: EcnCodepoint, now: Instant) -> Events {
         let header = &segment.header;
         if self.state == State::SynReceived
@@ -147,14 +179,13 @@ impl Connection {
             return self.on_reset(header, now);
         }
         if header.flags.contains(Flags::SYN) {
-            // Whatever its number (RFC 5961 section 4.2).
+            // A SYN is challenged whatever its number (RFC 5961 section 4.2).
             self.challenge(now);
             return Events::empty();
         }
         if !header.flags.contains(Flags::ACK) {
             return Events::empty();
         }
-        self.note_timestamp(header, now);
         let Some(events) = self.on_ack(segment, now) else { return Events::empty() };
         if self.is_closed() || self.state == State::TimeWait {
             return events;
@@ -162,8 +193,9 @@ impl Connection {
         events | self.on_text(segment, ecn, now)
     }
 
-    /// The peer's SYN in SYN-RECEIVED: both opened at once (RFC 9293 section 3.5, figure 7). With an ACK it completes the
-    /// handshake; without, our answer was lost.
+    /// Handles the peer's SYN in SYN-RECEIVED: both sides opened at once (RFC 9293 section 3.5,
+    /// figure 7). With an ACK it completes the handshake; without one, the answer to the first SYN
+    /// was lost.
     fn on_crossed_syn(&mut self, header: &Header, now: Instant) -> Events {
         if header.flags.contains(Flags::RST) {
             return Events::empty();
@@ -180,17 +212,19 @@ impl Connection {
         Events::empty()
     }
 
-    /// Protection against wrapped sequence numbers (RFC 7323 section 5.3, rule 1).
+    /// Returns true if the segment's timestamp is not older than the last one: protection against
+    /// wrapped sequence numbers (RFC 7323 section 5.3, rule 1).
     fn is_fresh(&mut self, segment: &Segment<'_>, now: Instant) -> bool {
         let header = &segment.header;
         if !self.set.contains(Set::TIMESTAMPS) || header.flags.contains(Flags::RST) {
             return true;
         }
-        // Once negotiated each segment has them; one without is dropped (RFC 7323 section 3.2). Not a SYN: whoever has forgotten the
-        // connection may have forgotten those too, and is to be challenged (RFC 5961 section 4.2).
+        // After timestamps were negotiated, a segment without one is dropped (RFC 7323 section
+        // 3.2), except a SYN: a peer that forgot the connection may have forgotten timestamps too,
+        // and must be challenged (RFC 5961 section 4.2).
         let Some(timestamps) = header.options.timestamps else { return header.flags.contains(Flags::SYN) };
         let behind = timestamps.value.wrapping_sub(self.receive.recent_timestamp) as i32;
-        if behind >= 0 || seconds(now).wrapping_sub(self.receive.recent_at_s) > TIMESTAMP_LIFE_S {
+        if behind >= 0 || now.seconds().wrapping_sub(self.receive.recent_at_s) > TIMESTAMP_LIFE_S {
             return true;
         }
         self.counters.stale_timestamps += 1;
@@ -198,7 +232,8 @@ impl Connection {
         false
     }
 
-    /// RFC 7323 section 4.3, rule 2, for a segment that [is fresh](Self::is_fresh).
+    /// Remembers the timestamp of a segment that [is fresh](Self::is_fresh) (RFC 7323 section 4.3,
+    /// rule 2).
     fn note_timestamp(&mut self, header: &Header, now: Instant) {
         if let Some(timestamps) = header.options.timestamps
             && header.seq <= self.receive.acked
@@ -208,10 +243,14 @@ impl Connection {
         }
     }
 
-    /// Whether a segment that is not in the window is something received before and sent again, because its ACK was lost.
-    /// The next ACK answers this copy and must echo its timestamp, as section 4.3 of RFC 7323 has it: with that of the first
-    /// copy the peer would take the time between the two for a round trip. Section 5.3 drops all that is out of the window
-    /// before that rule, which keeps forgers out; here they have to guess a number and an ACK that were good a window ago.
+    /// Returns true if a segment outside the window repeats one received before, because its ACK
+    /// was lost.
+    ///
+    /// The next ACK answers this copy and must echo its timestamp (RFC 7323 section 4.3). With the
+    /// first copy's timestamp the peer would take the time between the two copies for a round trip.
+    /// RFC 7323 section 5.3 drops everything outside the window before that rule applies, which
+    /// keeps forgers out; here a forger must guess a number and an ACK that were valid a window
+    /// ago.
     fn is_recent_duplicate(&self, segment: &Segment<'_>) -> bool {
         let header = &segment.header;
         let old = self.receive.next.distance(header.seq);
@@ -221,14 +260,18 @@ impl Connection {
             && self.is_acceptable_ack(header.ack)
     }
 
-    /// RFC 5961 section 5.2.
+    /// Returns true if the ACK is in the acceptable range of RFC 5961 section 5.2, and not below
+    /// the number of this side's SYN.
     fn is_acceptable_ack(&self, ack: Seq) -> bool {
         let una = self.sender.una();
-        ack <= self.sender.nxt() && (una.distance(ack) <= 0 || una - ack <= self.max_window)
+        let ever = || u32::try_from(self.counters.bytes_sent + 1).unwrap_or(u32::MAX);
+        ack <= self.sender.nxt()
+            && (una.distance(ack) <= 0 || (una - ack <= self.max_window && una - ack <= ever()))
     }
 
-    /// Whether any of the segment is in the window (RFC 9293 section 3.10.7.4, first step). A closed window lets through
-    /// what carries an ACK; its data is cut off later.
+    /// Returns true if any part of the segment is in the window (RFC 9293 section 3.10.7.4, first
+    /// step). If the window is closed, a segment that carries an ACK passes; its data is cut off
+    /// later.
     fn is_in_window(&self, segment: &Segment<'_>) -> bool {
         let (start, len) = (segment.header.seq, segment.sequence_len());
         let end = start + len;
@@ -241,19 +284,23 @@ impl Connection {
         if header.flags.contains(Flags::RST) {
             return;
         }
-        if segment.sequence_len() == 0 || header.flags.contains(Flags::SYN) {
-            // A probe, or a forgery: answered, but not without end.
+        if segment.sequence_len() == 0
+            || header.flags.contains(Flags::SYN)
+            || self.state == State::SynReceived
+        {
+            // This is a window probe or a forgery: it is answered, at a limited rate. In
+            // SYN-RECEIVED an ACK that is due repeats the SYN, which is no answer to it.
             return self.challenge(now);
         }
         self.counters.duplicates += 1;
-        let end = (header.seq + segment.payload.len() as u32).min(self.receive.next);
+        let end = (header.seq + segment.sequence_len()).min(self.receive.next);
         if header.seq < end {
-            self.receive.duplicate = Some(SackBlock { start: header.seq, end });
+            self.receive.note_duplicate(SackBlock { start: header.seq, end });
         }
         self.set.insert(Set::ACK_NOW);
     }
 
-    /// RFC 5961 section 3.2: only the very next number resets.
+    /// Handles a RST: only one with exactly the next expected number resets (RFC 5961 section 3.2).
     fn on_reset(&mut self, header: &Header, now: Instant) -> Events {
         if header.seq != self.receive.next {
             self.challenge(now);
@@ -261,13 +308,13 @@ impl Connection {
         }
         match self.state {
             State::SynReceived => self.fail(Error::Refused),
-            // Nothing is lost: all was said and heard.
+            // Nothing is lost: both sides have sent and received everything.
             State::Closing | State::LastAck => self.apply(Event::Reset),
             _ => self.fail(Error::Reset),
         }
     }
 
-    /// The fifth step: `None` if the segment ends here.
+    /// Performs the fifth step, the ACK field; returns `None` if the segment ends here.
     fn on_ack(&mut self, segment: &Segment<'_>, now: Instant) -> Option<Events> {
         let header = &segment.header;
         let (una, nxt) = (self.sender.una(), self.sender.nxt());
@@ -284,20 +331,26 @@ impl Connection {
             self.challenge(now);
             return None;
         }
+        // Not before: a segment whose ACK is unacceptable is dropped as a whole.
+        self.note_timestamp(header, now);
         if header.ack >= una || una == nxt {
-            // An old ACK says nothing of what is in flight: a peer that lacks what another's ACK took off our hands repeats it for
-            // ever, and must not keep a connection with a closed window.
+            // An old ACK says nothing about the data in flight. A peer that never received data
+            // which another host's forged ACK removed from the send buffer repeats such an ACK for
+            // ever, and must not keep a connection with a closed window alive.
             self.heard_at = now;
         }
         self.soft_error = None;
         if !self.has_unsent() {
-            // Of keepalive; those of a closed window go on being further and further apart.
+            // This counts keepalive probes; probes of a closed window keep backing off.
             self.probes = 0;
         }
-        if header.ack >= una {
+        // An ACK that was overtaken by a later one may still report data that later ones do not
+        // (RFC 2018 section 5, RFC 6675 section 5).
+        let overtaken = header.ack < una;
+        if !overtaken || (self.set.contains(Set::SACK) && !header.options.sack.is_empty()) {
             let window = u32::from(header.window) << self.window_shift;
             let info = |blocks| AckInfo {
-                ecn_echo: self.set.contains(Set::ECN) && header.flags.contains(Flags::ECE),
+                ecn_echo: !overtaken && self.set.contains(Set::ECN) && header.flags.contains(Flags::ECE),
                 may_be_duplicate: segment.sequence_len() == 0 && window == self.window,
                 ..ack_info(header, blocks, self.echoed(header, now))
             };
@@ -332,16 +385,16 @@ impl Connection {
         (blocks, said.len())
     }
 
-    /// When the segment that `header` answers was sent, by the timestamp it echoes.
+    /// Returns when the segment that `header` answers was sent, by the timestamp it echoes.
     fn echoed(&self, header: &Header, now: Instant) -> Option<Instant> {
         let timestamps = header.options.timestamps.filter(|_| self.set.contains(Set::TIMESTAMPS))?;
         let ticks = self.timestamp(now).wrapping_sub(timestamps.echo);
-        // Not from the future, and not from before the clock began.
+        // The echo is neither from the future nor from before the clock began.
         let sent = (now.0 / TICK_NS).checked_sub(u64::from(ticks))?;
         (ticks < 1 << 31).then_some(Instant(sent * TICK_NS))
     }
 
-    /// Something was acknowledged: its memory is free, and perhaps the FIN has arrived.
+    /// Frees the memory of acknowledged data and handles the ACK of the FIN.
     fn on_progress(&mut self, now: Instant) -> Events {
         self.progress_at = now;
         let una = self.sender.una();
@@ -366,7 +419,7 @@ impl Connection {
         events
     }
 
-    /// Starts the clock of a state that does not last.
+    /// Starts the timer of a state that does not last.
     pub(super) fn on_waiting_state(&mut self, now: Instant) {
         match self.state {
             State::TimeWait => {
@@ -380,7 +433,8 @@ impl Connection {
         }
     }
 
-    /// Takes the window of a segment that is not older than the one it was last taken from (RFC 9293 section 3.10.7.4).
+    /// Takes the window from a segment that is not older than the one it was last taken from (RFC
+    /// 9293 section 3.10.7.4).
     fn update_window(&mut self, header: &Header) {
         let newer = self.window_seq < header.seq
             || (self.window_seq == header.seq && self.window_ack <= header.ack)
@@ -392,18 +446,19 @@ impl Connection {
 
     fn note_window(&mut self, window: u32, header: &Header) {
         if window > self.window {
-            self.persist_at = NEVER;
+            self.persist_at = Instant::NEVER;
             self.probes = 0;
         }
         self.window = window;
         self.max_window = self.max_window.max(window);
-        // A segment ahead of its turn, perhaps a forgery, must not make all that come in turn look old.
+        // A segment ahead of its turn, perhaps a forgery, must not make the segments that arrive in
+        // order look old.
         self.window_seq = header.seq.min(self.receive.next);
         self.window_ack = header.ack;
     }
 
-    /// Answers with an ACK, at most ten times a second (RFC 5961 section 7), counted for this connection alone: see
-    /// [`Purpose::Challenge`](super::Purpose::Challenge).
+    /// Answers with an ACK, at most ten times a second (RFC 5961 section 7), counted per
+    /// connection: see [`Purpose::Challenge`](super::Purpose::Challenge).
     fn challenge(&mut self, now: Instant) {
         if self.challenges.take(now) {
             self.counters.challenge_acks += 1;
@@ -420,9 +475,4 @@ impl Connection {
 
 fn ack_info<'a>(header: &Header, sack: &'a [Range], echoed: Option<Instant>) -> AckInfo<'a> {
     AckInfo { ack: header.ack, sack, echoed, ecn_echo: false, may_be_duplicate: false }
-}
-
-/// Whole seconds of `now`.
-pub(super) fn seconds(now: Instant) -> u32 {
-    (now.0 / 1_000_000_000) as u32
 }

@@ -1,39 +1,49 @@
 //! One TCP connection.
 //!
-//! Owns everything between two ports: both buffers, the states, what is acknowledged and offered, options, and all timers
-//! but those of loss recovery, which are the [`sender`](crate::sender)'s. Never reads a clock, computes a checksum, knows
-//! an address or sends: the caller does.
+//! Owns everything between two ports: both buffers, the state, the acknowledged and offered
+//! numbers, options, and all timers except those of loss recovery, which belong to the
+//! [`sender`](crate::sender). It never reads a clock, computes a checksum, handles an address or
+//! sends a packet: the caller does.
 //!
 //! # Contract
-//! - **Who calls.** One caller at a time; the runtime holds the connection's lock. `now` never goes back from call to call.
-//! - **In.** Each segment that parsed, whose checksum is right and whose addresses and ports are this connection's, goes to
-//!   [`Connection::handle_segment`], in the order of arrival. Any segment is survived.
-//! - **Time.** At [`Connection::next_timeout`] or later: [`Connection::handle_timeout`]. Ask again after each other call.
-//! - **Out.** After each call, `send` and `recv` included, while [`Connection::wants_transmit`] (or [`Events::TRANSMIT`] was among its events):
-//!   [`Connection::poll_transmit`], which hands out one segment a call. State advances only when the closure says `Ok`;
-//!   `Err(Full)` means that the same segment, or a better one, is offered again. A closure that answers `Ok` and sends
-//!   nothing has lost a segment on the way, which TCP survives.
-//! - **Data.** `send`, `recv`, `peek` copy from and to the connection's buffers. Neither blocks; [`Events`] say when to
-//!   try again.
-//! - **Ending.** [`Connection::close`] is `shutdown(Write)`, [`Connection::shutdown_read`] `shutdown(Read)`,
-//!   [`Connection::release`] what a dropped socket does, [`Connection::abort`] the same with a linger time of zero. When
-//!   the state is [`State::TimeWait`], [`Connection::time_wait`] gives a small value that can take the connection's place.
-//!   When it is [`State::Closed`] and nothing is to be transmitted any more, it can be dropped.
-//! - **Memory.** The struct, a ring per direction that grows with what is in it up to the configured limit and is given
-//!   back within two seconds of being empty, at most 32 ranges out of order, and the sender's scoreboard.
+//! - **Caller.** One caller at a time; the runtime holds the connection's lock. `now` never goes
+//!   back from call to call.
+//! - **Input.** Pass each segment that parsed, whose checksum is right and whose addresses and
+//!   ports are this connection's, to [`Connection::handle_segment`], in order of arrival. The
+//!   connection survives any segment.
+//! - **Time.** Call [`Connection::handle_timeout`] at [`Connection::next_timeout`] or later. Read
+//!   `next_timeout` again after every other call.
+//! - **Output.** After each call, `send` and `recv` included, call [`Connection::poll_transmit`]
+//!   while [`Connection::wants_transmit`] returns true or [`Events::TRANSMIT`] was among the
+//!   events. Each call hands out one segment. The state advances only if the closure returns `Ok`;
+//!   after `Err(Full)` the same segment, or a better one, is offered again. A closure that returns
+//!   `Ok` and sends nothing has lost a segment, which TCP survives.
+//! - **Data.** `send`, `recv` and `peek` copy from and to the connection's buffers. They do not
+//!   block; [`Events`] say when to try again.
+//! - **Ending.** [`Connection::close`] is `shutdown(Write)`, [`Connection::shutdown_read`] is
+//!   `shutdown(Read)`, [`Connection::release`] is the drop of a socket, and [`Connection::abort`]
+//!   is a close with a linger time of zero. In [`State::TimeWait`], [`Connection::time_wait`]
+//!   returns a small value that can take the connection's place. In [`State::Closed`], with nothing
+//!   left to transmit, the connection can be dropped.
+//! - **Memory.** The struct; one ring per direction, which grows with its content up to the
+//!   configured limit and is freed within two seconds of becoming empty; at most 32 out-of-order
+//!   ranges; the sender's scoreboard.
 //!
 //! # Invariants (`check`)
-//! - `una <= nxt`, and `nxt` is at most one (the FIN) beyond what is queued.
-//! - What is received, in order or not, lies before the edge of the advertised window, which never goes back.
-//! - An ACK is due, or its timer runs, while something received is unacknowledged.
-//! - While something is unsent or unacknowledged a timer runs, or something wants to leave now: nothing waits for ever.
+//! - `una <= nxt`, and `nxt` is at most one (the FIN) beyond the queued data.
+//! - Received data, in order or not, lies before the edge of the advertised window, which never
+//!   goes back.
+//! - While something received is unacknowledged, an ACK is due or its timer runs.
+//! - While something is unsent or unacknowledged, a timer runs or a segment is ready to leave:
+//!   nothing waits for ever.
 //!
-//! # Deliberately so
-//! - Urgent data is delivered in line and the pointer ignored (RFC 6093 section 3.1); URG is never sent.
-//! - Data on a SYN is not taken, so that nothing is stored for a peer that may not exist; it is sent again after the
-//!   handshake.
-//! - A window probe carries nothing and lies before the window, where each TCP must answer it (RFC 9293 section 3.10.7.4):
-//!   no byte beyond the window needs remembering.
+//! # Deliberate choices
+//! - Urgent data is delivered in line and the pointer ignored (RFC 6093 section 3.1); URG is never
+//!   sent.
+//! - Data on a SYN is not accepted, so that nothing is stored for a peer that may not exist; the
+//!   peer sends it again after the handshake.
+//! - A window probe carries no data and lies before the window, where every TCP must answer it (RFC
+//!   9293 section 3.10.7.4), so no byte beyond the window has to be remembered.
 
 mod icmp;
 mod input;
@@ -48,95 +58,103 @@ pub use icmp::IcmpError;
 pub use output::{Full, Outgoing, Purpose, Transmit};
 pub use stats::Stats;
 
+use crate::challenge::Bucket;
 use crate::config::{BUFFER_BOUNDS, Config, FIRST_SEND_ROOM, Opening};
+use crate::error::{Error, RecvError, SendError};
 use crate::ring::Ring;
 use crate::segment::{Header, Options};
-use crate::sender::{Algorithm, Range, Sender};
+use crate::sender::{Algorithm, Sender};
+use crate::seq::{Range, Seq};
 use crate::state::Event;
-use crate::{Error, Instant, RecvError, SendError, Seq, State, TimeWait};
+use crate::state::State;
+use crate::time::Instant;
+use crate::time_wait::TimeWait;
+use alloc::boxed::Box;
 use core::time::Duration;
 use receive::Receive;
 use stats::Counters;
-pub(crate) use timers::Bucket;
 
 bitflags::bitflags! {
-    /// What a call has changed for those who wait.
+    /// Changes made by a call that waiting threads must learn of.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     #[must_use]
     pub struct Events: u16 {
-        /// There is more to read than before, or the end of the stream.
+        /// More bytes can be read than before, or the end of the stream was reached.
         const READABLE = 1;
-        /// There is room to write again.
+        /// The send buffer has room again.
         const WRITABLE = 1 << 1;
         /// The handshake is complete.
         const ESTABLISHED = 1 << 2;
-        /// The peer has closed its direction, and all it sent is there to read.
+        /// The peer has closed its direction, and all it sent can be read.
         const PEER_CLOSED = 1 << 3;
         /// The connection has failed: see [`Connection::error`].
         const ERROR = 1 << 4;
         /// The state is [`State::Closed`] now.
         const CLOSED = 1 << 5;
-        /// Something wants to leave: call [`Connection::poll_transmit`].
+        /// A segment is ready to leave: call [`Connection::poll_transmit`].
         const TRANSMIT = 1 << 6;
         /// The state is [`State::TimeWait`] now.
         const TIME_WAIT = 1 << 7;
-        /// Three retransmissions went unanswered (R1 of RFC 9293 section 3.8.3): doubt the route and the neighbour.
+        /// Three retransmissions went unanswered (R1 of RFC 9293 section 3.8.3): check the route
+        /// and the neighbour.
         const SUSPECT_PATH = 1 << 8;
     }
 }
 
 bitflags::bitflags! {
-    /// What is negotiated, asked for or due.
+    /// Options in force and actions due.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     struct Set: u32 {
         const NODELAY = 1;
-        /// Negotiated, or offered while the handshake lasts.
+        /// Negotiated, or offered during the handshake.
         const TIMESTAMPS = 1 << 1;
         const SACK = 1 << 2;
         const ECN = 1 << 3;
         const SCALING = 1 << 4;
-        /// The receiver echoes each mark (RFC 8257 section 3.2) instead of until CWR (RFC 3168 section 6.1.3).
+        /// The receiver echoes each mark separately (RFC 8257 section 3.2) instead of repeating it
+        /// until CWR (RFC 3168 section 6.1.3).
         const DCTCP = 1 << 5;
-        /// The application closed its direction: a FIN follows what is queued.
+        /// The application closed its direction: a FIN follows the queued data.
         const FIN_QUEUED = 1 << 6;
-        /// The application reads no more.
+        /// The application closed its reading direction.
         const READ_CLOSED = 1 << 7;
-        /// Nor does it do anything else.
+        /// The application dropped the socket.
         const RELEASED = 1 << 8;
         const ACK_NOW = 1 << 9;
         const CHALLENGE = 1 << 10;
-        /// Our ACKs carry ECE.
+        /// ACKs of this side carry ECE.
         const ECHO = 1 << 11;
-        /// An ACK up to `early_ack` with the opposite of `ECHO` goes first.
+        /// An ACK up to `early_ack` with the opposite of `ECHO` is sent first.
         const EARLY_ACK = 1 << 12;
         /// The next new data carries CWR.
         const CWR = 1 << 13;
-        /// A RST with number `reset_seq` goes out.
+        /// A RST with number `reset_seq` is due.
         const RESET = 1 << 14;
-        /// That RST acknowledges nothing.
+        /// That RST carries no acknowledgment.
         const RESET_BARE = 1 << 15;
-        /// Silly windows are used: the override timer expired (RFC 9293 section 3.8.6.2.1).
+        /// Small windows are used: the override timer expired (RFC 9293 section 3.8.6.2.1).
         const OVERRIDE = 1 << 16;
-        /// A probe of the window or of the peer's life goes out.
+        /// A window or keepalive probe is due.
         const PROBE = 1 << 17;
-        /// A buffer was used since its timer was started last.
+        /// A buffer was used since the trim timer was last started.
         const TOUCHED = 1 << 18;
-        /// The send buffer was full.
+        /// The send buffer was full, so `WRITABLE` is due once it has room.
         const WANTS_ROOM = 1 << 19;
         /// Both sides opened at once, or the connection was accepted: the SYN carries an ACK.
         const SYN_ACK = 1 << 20;
+        /// The application waits for the peer: small segments that Nagle's algorithm holds leave.
+        const FLUSH = 1 << 21;
+        /// The last small segment left for that reason.
+        const FLUSHED = 1 << 22;
     }
 }
-
-/// A moment that never comes: what a timer that does not run is set to.
-const NEVER: Instant = Instant(u64::MAX);
 
 /// A connection. See the [module's documentation](self) for the contract.
 #[derive(Debug)]
 pub struct Connection {
     sender: Sender,
     receive: Receive,
-    /// Bytes from `data_start` on: unacknowledged, then unsent.
+    /// Bytes from `data_start` on: first the unacknowledged, then the unsent.
     unacked: Ring,
     /// Number of the first byte in `unacked`.
     data_start: Seq,
@@ -146,23 +164,23 @@ pub struct Connection {
     state: State,
     error: Option<Error>,
     set: Set,
-    /// Bytes a segment may have behind the fixed header: for the path, and for the peer.
+    /// Most bytes a segment may carry behind the fixed header: on the path, and for the peer.
     path_mss: u16,
     peer_mss: u16,
-    /// The peer's window: in bytes, and the largest it ever was.
+    /// The peer's window in bytes, and the largest it ever was.
     window: u32,
     max_window: u32,
-    /// Number and acknowledgment of the segment that last told the window (SND.WL1, SND.WL2).
+    /// Number and acknowledgment of the segment that last set the window (SND.WL1, SND.WL2).
     window_seq: Seq,
     window_ack: Seq,
     /// Shift of the peer's windows.
     window_shift: u8,
     syn_retries: u8,
-    /// Probes of either kind without an answer.
+    /// Unanswered probes of either kind.
     probes: u8,
-    /// What routers said while nothing else was heard.
+    /// The last ICMP error since the peer was last heard.
     soft_error: Option<Error>,
-    /// End of the last segment that was smaller than could be (Nagle).
+    /// End of the last segment that was smaller than possible (Nagle).
     small_end: Seq,
     early_ack: Seq,
     reset_seq: Seq,
@@ -172,22 +190,22 @@ pub struct Connection {
     time_wait_ms: u32,
     fin_wait_ms: u32,
     keepalive: Option<Box<crate::config::Keepalive>>,
-    /// When the peer was last heard.
+    /// Time at which the peer was last heard.
     heard_at: Instant,
-    /// When something was last acknowledged, or sent into silence.
+    /// Time at which data was last acknowledged, or sent when nothing was in flight.
     progress_at: Instant,
-    /// Window probes and the silly window's override.
+    /// Deadline of the window probe or the silly window override.
     persist_at: Instant,
     /// End of FIN-WAIT-2 or TIME-WAIT.
     expires_at: Instant,
-    /// When buffers that lie empty are given back.
+    /// Time at which empty buffers are freed.
     trim_at: Instant,
     challenges: Bucket,
     counters: Counters,
 }
 
 impl Connection {
-    /// A connection that opens: its SYN wants to leave.
+    /// Creates a connection that opens actively: its SYN is ready to leave.
     pub fn connect(config: &Config, opening: &Opening, now: Instant) -> Self {
         let (least, most) = BUFFER_BOUNDS;
         let mut set = Set::empty();
@@ -231,15 +249,16 @@ impl Connection {
             keepalive: config.keepalive.map(Box::new),
             heard_at: now,
             progress_at: now,
-            persist_at: NEVER,
-            expires_at: NEVER,
-            trim_at: NEVER,
+            persist_at: Instant::NEVER,
+            expires_at: Instant::NEVER,
+            trim_at: Instant::NEVER,
             challenges: Bucket::new(now),
             counters: Counters::default(),
         }
     }
 
-    /// A connection in SYN-RECEIVED, whose `syn` was answered at `sent_at`; not measured if that is `None`.
+    /// Creates a connection in SYN-RECEIVED whose `syn` was answered at `sent_at`; with `None` the
+    /// handshake gives no round-trip time.
     pub(crate) fn accept(
         config: &Config,
         opening: &Opening,
@@ -259,36 +278,36 @@ impl Connection {
         connection
     }
 
-    /// The state.
+    /// Returns the state.
     #[inline]
     pub fn state(&self) -> State {
         self.state
     }
 
-    /// Whether the connection is over: [`State::Closed`]. A reset may still want to leave.
+    /// Returns true in [`State::Closed`]. A reset may still be ready to leave.
     #[inline]
     pub fn is_closed(&self) -> bool {
         self.state == State::Closed
     }
 
-    /// Why the connection failed, if it did.
+    /// Returns why the connection failed, if it did.
     #[inline]
     pub fn error(&self) -> Option<Error> {
         self.error
     }
 
-    /// This side's port.
+    /// Returns this side's port.
     pub fn local_port(&self) -> u16 {
         self.local_port
     }
 
-    /// The peer's port.
+    /// Returns the peer's port.
     pub fn remote_port(&self) -> u16 {
         self.remote_port
     }
 
-    /// Takes as much of `data` as there is room for, and says how much: at least one byte unless `data` is empty. It may
-    /// be called before the handshake is complete.
+    /// Queues as much of `data` as there is room for; returns the number of bytes, which is at
+    /// least one unless `data` is empty. May be called before the handshake is complete.
     ///
     /// # Errors
     /// [`SendError`].
@@ -301,7 +320,8 @@ impl Connection {
         }
         let len = data.len().min(self.writable_bytes());
         if len == 0 && !data.is_empty() {
-            // There was room when it was last asked for: the congestion window has shrunk since.
+            // There may have been room when the caller last asked, because the congestion window
+            // has shrunk since.
             self.set.insert(Set::WANTS_ROOM);
             return Err(SendError::WouldBlock);
         }
@@ -311,24 +331,36 @@ impl Connection {
         Ok(len)
     }
 
-    /// A full buffer is told of when it has room again.
+    /// Requests [`Events::WRITABLE`] for later if the buffer is full.
     fn note_room(&mut self) {
         if self.unacked.len() >= self.send_room() {
             self.set.insert(Set::WANTS_ROOM);
         }
     }
 
-    /// How much may be unacknowledged or unsent now: a window that outgrew the buffer would never be used.
+    /// Returns how many bytes may be unacknowledged or unsent. The bound follows the congestion
+    /// window, because more buffered data would never be in flight.
     fn send_room(&self) -> usize {
         self.send_limit.min(self.sender.cwnd().saturating_mul(2).max(FIRST_SEND_ROOM)) as usize
     }
 
-    /// Copies what was received into `out` and says how much it was; zero at the end of the stream, or if `out` is empty.
+    /// Moves received bytes into `out`; returns their number, which is zero at the end of the
+    /// stream or if `out` is empty.
+    ///
+    /// An application that has nothing to read waits for the peer, which may wait for the rest of a
+    /// request: data that Nagle's algorithm holds is released, at most one small segment beside the
+    /// one it waits for. See [`is_flushing`](Self::is_flushing).
     ///
     /// # Errors
     /// [`RecvError`].
     pub fn recv(&mut self, out: &mut [u8]) -> Result<usize, RecvError> {
-        let len = self.peek(out)?;
+        let len = match self.peek(out) {
+            Ok(len) => len,
+            Err(error) => {
+                self.flush();
+                return Err(error);
+            }
+        };
         self.receive.consume(len);
         self.give_back();
         if self.state.receives() && self.receive.update_is_worth_it() {
@@ -337,31 +369,45 @@ impl Connection {
         Ok(len)
     }
 
-    /// As [`recv`](Self::recv), and leaves it there.
+    /// Releases a small segment that Nagle's algorithm holds, unless the last one it released is
+    /// still unacknowledged.
+    fn flush(&mut self) {
+        let held = self.small_end > self.sender.una() && self.data_end() > self.sender.nxt();
+        if held && !self.set.intersects(Set::NODELAY | Set::FLUSHED) {
+            self.set.insert(Set::FLUSH);
+        }
+    }
+
+    /// Returns true if [`recv`](Self::recv) has released data that may be ready to leave now.
+    #[inline]
+    pub fn is_flushing(&self) -> bool {
+        self.set.contains(Set::FLUSH)
+    }
+
+    /// Copies received bytes into `out` as [`recv`](Self::recv) does, without removing them.
     ///
     /// # Errors
     /// [`RecvError`].
     pub fn peek(&self, out: &mut [u8]) -> Result<usize, RecvError> {
-        if self.set.contains(Set::READ_CLOSED) || out.is_empty() {
-            return Ok(0);
-        }
-        if self.receive.readable() > 0 {
+        if self.receive.readable() > 0 || out.is_empty() {
             return Ok(self.receive.peek(out));
         }
         match self.error {
+            _ if self.set.contains(Set::READ_CLOSED) => Ok(0),
             Some(error) => Err(error.into()),
             None if self.state.peer_closed() || self.is_closed() => Ok(0),
             None => Err(RecvError::WouldBlock),
         }
     }
 
-    /// Bytes that [`recv`](Self::recv) would give now.
+    /// Returns the number of bytes that [`recv`](Self::recv) can return now.
     #[inline]
     pub fn readable_bytes(&self) -> usize {
-        if self.set.contains(Set::READ_CLOSED) { 0 } else { self.receive.readable() }
+        self.receive.readable()
     }
 
-    /// Whether [`recv`](Self::recv) would not answer [`RecvError::WouldBlock`].
+    /// Returns true if [`recv`](Self::recv) would return something other than
+    /// [`RecvError::WouldBlock`].
     #[inline]
     pub fn is_readable(&self) -> bool {
         self.readable_bytes() > 0
@@ -370,7 +416,7 @@ impl Connection {
             || self.is_closed()
     }
 
-    /// Bytes that [`send`](Self::send) would take now.
+    /// Returns the number of bytes that [`send`](Self::send) would accept now.
     #[inline]
     pub fn writable_bytes(&self) -> usize {
         if !self.state.sends() || self.set.contains(Set::FIN_QUEUED) {
@@ -379,35 +425,36 @@ impl Connection {
         self.send_room().saturating_sub(self.unacked.len())
     }
 
-    /// Bytes handed over and not yet acknowledged by the peer.
+    /// Returns the number of bytes handed over and not yet acknowledged by the peer.
     #[inline]
     pub fn unacknowledged_bytes(&self) -> usize {
         self.unacked.len()
     }
 
-    /// Closes this direction: what is queued is sent, then a FIN. Does nothing if it was closed before.
+    /// Closes this direction: the queued data is sent, then a FIN. Does nothing if it was closed
+    /// before.
     pub fn close(&mut self) -> Events {
         if self.set.contains(Set::FIN_QUEUED) || self.is_closed() {
             return Events::empty();
         }
         self.set.insert(Set::FIN_QUEUED);
-        // A SYN that was not answered is not waited for; in SYN-RECEIVED the FIN waits.
+        // An unanswered SYN is not waited for; in SYN-RECEIVED the FIN waits.
         self.apply(Event::Close)
     }
 
-    /// Reads no more: what is unread is dropped, and what still arrives is acknowledged and dropped.
+    /// Closes the reading direction as Linux does: with nothing to read, [`recv`](Self::recv)
+    /// returns the end of the stream instead of [`RecvError::WouldBlock`]. Unread data stays, data
+    /// that still arrives can be read too, and the peer learns nothing. If this side has closed the
+    /// other direction as well, data that arrives resets the connection (RFC 9293 section 3.6.1).
     pub fn shutdown_read(&mut self) {
         self.set.insert(Set::READ_CLOSED);
-        self.receive.discard();
-        self.give_back();
-        if self.state.receives() && self.receive.update_is_worth_it() {
-            self.set.insert(Set::ACK_NOW);
-        }
     }
 
-    /// The application is gone and calls nothing of the kind any more. Closes both directions; if something received was
-    /// never read, resets the connection instead, so that the peer learns that it was lost (RFC 2525 section 2.17, RFC
-    /// 9293 section 3.6.1). Data that arrives later resets it too, and FIN-WAIT-2 ends after a while.
+    /// Closes both directions for an application that has dropped the socket.
+    ///
+    /// If received data was never read, resets the connection instead, so that the peer learns of
+    /// the loss (RFC 2525 section 2.17, RFC 9293 section 3.6.1). Data that arrives later resets it
+    /// too. FIN-WAIT-2 ends after [`Config::fin_wait`].
     pub fn release(&mut self, now: Instant) -> Events {
         let unread = self.readable_bytes() > 0;
         self.set.insert(Set::READ_CLOSED | Set::RELEASED);
@@ -421,8 +468,8 @@ impl Connection {
         self.close()
     }
 
-    /// Ends the connection at once, with a reset if the peer may know of it (RFC 9293 section 3.10.5). Unsent data is
-    /// dropped.
+    /// Ends the connection at once, with a reset if the peer may know of it (RFC 9293 section
+    /// 3.10.5). Unsent data is dropped.
     pub fn abort(&mut self) -> Events {
         if self.is_closed() {
             return Events::empty();
@@ -434,7 +481,8 @@ impl Connection {
         self.fail(Error::Aborted)
     }
 
-    /// The small value that can take the place of a connection in TIME-WAIT; `None` in other states.
+    /// Returns the small value that can take the place of a connection in TIME-WAIT; `None` in
+    /// other states.
     pub fn time_wait(&self) -> Option<TimeWait> {
         (self.state == State::TimeWait).then(|| TimeWait {
             local_port: self.local_port,
@@ -452,7 +500,7 @@ impl Connection {
         })
     }
 
-    /// Lets `event` change the state, and what goes with the new one.
+    /// Applies `event` to the state and performs the actions of entering the new one.
     fn apply(&mut self, event: Event) -> Events {
         let Some(state) = self.state.after(event) else { return Events::empty() };
         self.state = state;
@@ -475,7 +523,14 @@ impl Connection {
         self.apply(Event::Reset) | Events::ERROR | Events::READABLE | Events::WRITABLE
     }
 
-    /// Number behind the last byte queued: that of the FIN.
+    /// Returns the number of this side's SYN. Meaningful until the SYN is acknowledged:
+    /// `data_start` moves on with the bytes that are acknowledged after it.
+    #[inline]
+    fn iss(&self) -> Seq {
+        self.data_start + u32::MAX
+    }
+
+    /// Returns the number after the last queued byte, which is the FIN's.
     #[inline]
     fn data_end(&self) -> Seq {
         self.data_start + self.unacked.len() as u32
@@ -486,33 +541,26 @@ impl Connection {
         self.sender.nxt().distance(self.data_end()) > 0
     }
 
-    /// Ticks of a millisecond (RFC 7323 section 5.4 allows 1 ms to 1 s).
+    /// Returns the timestamp of this side at `now`.
     #[inline]
     fn timestamp(&self, now: Instant) -> u32 {
-        timestamp(now, self.timestamp_offset)
+        now.timestamp(self.timestamp_offset)
     }
 
-    /// Bytes of data in a segment with these options.
+    /// Returns the bytes of data that fit in a segment with these options.
     #[inline]
     fn mss_with(&self, options: &Options) -> usize {
         usize::from(self.path_mss.min(self.peer_mss)).saturating_sub(options.len()).max(1)
     }
 }
 
-/// The least that is taken for a segment's size, whatever a peer or router says: smaller ones only serve to make us work
-/// (the reason for Linux's `tcp_min_snd_mss`). Forty bytes of options leave eight of data.
+/// Least segment size used, whatever a peer or router reports: smaller ones would only make this
+/// side work (the reason for Linux's `tcp_min_snd_mss`). Forty bytes of options leave eight of
+/// data.
 pub(crate) const MIN_MSS: u16 = 48;
 
-/// An ACK waits less than half a second (RFC 9293 section 3.8.6.3).
+/// Longest delay of an ACK: less than half a second (RFC 9293 section 3.8.6.3).
 const MAX_ACK_DELAY: Duration = Duration::from_millis(499);
-
-#[inline]
-pub(crate) fn timestamp(now: Instant, offset: u32) -> u32 {
-    ((now.0 / TICK_NS) as u32).wrapping_add(offset)
-}
-
-/// A tick of the timestamp clock.
-pub(crate) const TICK_NS: u64 = 1_000_000;
 
 fn millis(duration: Duration) -> u32 {
     u32::try_from(duration.as_millis()).unwrap_or(u32::MAX)

@@ -1,59 +1,64 @@
-//! What leaves a connection: which segment is next, and what changes when it is gone.
+//! Output of segments: which segment is next, and what changes once it has left.
 
-use super::{Connection, NEVER, Set};
+use super::{Connection, Set};
 use crate::ecn::EcnCodepoint;
 use crate::segment::{Flags, Header, Options, Timestamps};
-use crate::sender::Range;
-use crate::{Instant, Seq, State};
+use crate::seq::{Range, Seq};
+use crate::state::State;
+use crate::time::Instant;
 
-/// What a segment is for. A caller that has no room, or a global limit, may treat them differently.
+/// The purpose of a segment. A caller without room, or with a global limit, may treat purposes
+/// differently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Purpose {
     /// Opens the connection: SYN, with or without an ACK.
     Open,
     /// New data, a FIN, or both.
     Data,
-    /// What was sent before and is taken for lost; a SYN or FIN too.
+    /// Data sent before and taken for lost, or a SYN or FIN.
     Retransmission,
-    /// Acknowledges, opens the window.
+    /// An ACK, or a window update.
     Ack,
-    /// The answer to a segment that may be forged (RFC 5961). There are at most ten a second of a connection, and there is
-    /// no limit across connections on purpose: whoever can provoke challenges on a connection of its own would see from how
-    /// many are left whether a forgery to somebody else's was answered, and find that connection's numbers in seconds
-    /// (CVE-2016-5696); drawing the limit at random only makes that slower. Each answers a segment that is at least as
-    /// large, so that nothing is amplified.
+    /// The answer to a segment that may be forged (RFC 5961), at most ten a second per connection.
+    ///
+    /// There is deliberately no limit across connections. With a common limit, an attacker that
+    /// provokes challenges on its own connection would see from the number left whether a forgery
+    /// to another connection was answered, and would find that connection's numbers in seconds
+    /// (CVE-2016-5696); a randomised limit only slows that down. Each challenge answers a segment
+    /// that is at least as large, so nothing is amplified.
     Challenge,
-    /// Asks for an ACK: the window is closed, or the peer was silent.
+    /// Requests an ACK: the window is closed, or the peer was silent.
     Probe,
     /// Ends the connection.
     Reset,
 }
 
-/// A segment that leaves.
+/// A segment to send.
 #[derive(Debug, Clone, Copy)]
 pub struct Outgoing<'a> {
-    /// The header; its checksum is the caller's.
+    /// The header; the caller computes its checksum.
     pub header: Header,
-    /// The data, in two pieces where it goes around the end of the buffer.
+    /// The data, in two pieces if it wraps around the end of the buffer.
     pub payload: (&'a [u8], &'a [u8]),
-    /// For the IP header.
+    /// The ECN field of the IP header.
     pub ecn: EcnCodepoint,
-    /// What for.
+    /// The segment's purpose.
     pub purpose: Purpose,
 }
 
 impl Outgoing<'_> {
-    /// Bytes of header and data.
+    /// Returns the bytes of header and data.
     pub fn len(&self) -> usize {
         self.header.len() + self.payload.0.len() + self.payload.1.len()
     }
 
-    /// Never: there is a header.
+    /// Returns false: there is always a header.
     pub fn is_empty(&self) -> bool {
         false
     }
 
-    /// Writes header and data into the beginning of `out`, checksum zero, and returns the length.
+    /// Writes header and data to the beginning of `out`, with a checksum of zero; returns their
+    /// length.
     ///
     /// # Panics
     /// If `out` is shorter than [`len`](Self::len).
@@ -66,18 +71,18 @@ impl Outgoing<'_> {
     }
 }
 
-/// The caller could not take a segment; it is offered again.
+/// The caller had no room for a segment, which is offered again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 #[error("there is no room for a segment")]
 pub struct Full;
 
-/// What [`Connection::poll_transmit`] did.
+/// The result of [`Connection::poll_transmit`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[must_use]
 pub enum Transmit {
     /// A segment left; there may be more.
     Sent,
-    /// Nothing wants to leave.
+    /// There was nothing to send.
     Nothing,
     /// The closure had no room.
     Full,
@@ -90,7 +95,7 @@ enum Choice {
     Challenge,
     EarlyAck,
     Syn,
-    /// Our SYN, now with an ACK: both sides opened at once.
+    /// The SYN of this side, now with an ACK: both sides opened at once.
     SynAgain,
     Again(Range),
     New {
@@ -103,14 +108,14 @@ enum Choice {
 }
 
 impl Connection {
-    /// Whether [`poll_transmit`](Self::poll_transmit) has something to do: a segment wants to leave, or the timer of a closed
-    /// window is to be started.
+    /// Returns true if [`poll_transmit`](Self::poll_transmit) has work to do: a segment is ready to
+    /// leave, or the timer of a closed window must be started.
     #[inline]
     pub fn wants_transmit(&self, now: Instant) -> bool {
-        self.choose(now).is_some() || (self.persist_at == NEVER && self.is_stuck(now))
+        self.choose(now).is_some() || (self.persist_at == Instant::NEVER && self.is_stuck(now))
     }
 
-    /// Whether nothing is due but an ACK of what came in order: one that stands for the segments behind it, too, does as well.
+    /// Returns true if only a plain ACK is due, which a later ACK may cover.
     #[inline]
     pub fn only_acknowledges(&self, now: Instant) -> bool {
         !self.receive.has_sack() && self.choose(now) == Some(Choice::Ack)
@@ -123,7 +128,7 @@ impl Connection {
         emit: impl FnOnce(&Outgoing<'_>) -> Result<(), Full>,
     ) -> Transmit {
         let Some(choice) = self.choose(now) else {
-            // Data that was just handed over may have to wait for the peer's window.
+            // Data handed over since the last call may have to wait for the peer's window.
             self.arm_persist(now);
             return Transmit::Nothing;
         };
@@ -140,7 +145,7 @@ impl Connection {
             if matches!(choice, Choice::New { .. }) {
                 self.receive.on_piggyback();
             }
-            // The window of a SYN is not scaled, and no other than the one at the start.
+            // A SYN advertises the initial window, unscaled.
             self.receive.on_ack_sent(if syn { 0 } else { window });
             self.set.remove(Set::ACK_NOW);
         }
@@ -167,7 +172,7 @@ impl Connection {
             return Some(Choice::Again(range));
         }
         if matches!(self.state, State::SynSent | State::SynReceived) {
-            let unsent = self.sender.nxt() == self.data_start + u32::MAX;
+            let unsent = self.sender.nxt() == self.iss();
             let acknowledge = self.state == State::SynReceived && self.set.contains(Set::ACK_NOW);
             return if unsent { Some(Choice::Syn) } else { acknowledge.then_some(Choice::SynAgain) };
         }
@@ -180,12 +185,13 @@ impl Connection {
         (self.set.contains(Set::ACK_NOW) || self.receive.ack_at <= now).then_some(Choice::Ack)
     }
 
-    /// Whether new data or the FIN may leave.
+    /// Returns true if new data or the FIN may leave.
     pub(super) fn may_send(&self, now: Instant) -> bool {
         self.next_data(now).is_some()
     }
 
-    /// New data or the FIN, if windows, Nagle and silly window avoidance (RFC 9293 section 3.8.6.2.1) let it go.
+    /// Chooses new data or the FIN, if the windows, Nagle and silly window avoidance (RFC 9293
+    /// section 3.8.6.2.1) allow it.
     fn next_data(&self, now: Instant) -> Option<Choice> {
         if matches!(self.state, State::SynSent | State::SynReceived) {
             return None;
@@ -207,7 +213,7 @@ impl Connection {
         }
         let all = len == unsent;
         // Nagle as refined by Minshall: a small segment waits only for an earlier small one.
-        let alone = self.set.contains(Set::NODELAY) || fin || self.small_end <= una;
+        let alone = self.set.intersects(Set::NODELAY | Set::FLUSH) || fin || self.small_end <= una;
         let worth_it = len == mss
             || (all && alone)
             || len >= self.max_window.div_ceil(2).max(1)
@@ -229,7 +235,11 @@ impl Connection {
                 let bare = self.set.contains(Set::RESET_BARE);
                 let flags = if bare { Flags::RST } else { Flags::RST | Flags::ACK };
                 let mut outgoing = plain(self.reset_seq, flags, Purpose::Reset);
-                outgoing.header.options = Options::default();
+                // RFC 7323 section 3.2: the echo means nothing without ACK.
+                let agreed = self.set.contains(Set::TIMESTAMPS) && self.state != State::SynSent;
+                let echo = if bare { 0 } else { self.receive.recent_timestamp };
+                let timestamps = agreed.then(|| Timestamps { echo, ..self.timestamps(now) });
+                outgoing.header.options = Options { timestamps, ..Options::default() };
                 outgoing.header.ack = if bare { Seq(0) } else { self.receive.next };
                 outgoing.header.window = 0;
                 outgoing
@@ -242,9 +252,7 @@ impl Connection {
                 outgoing
             }
             Choice::Syn | Choice::SynAgain => self.syn(now, Purpose::Open),
-            Choice::Again(range) if range.start == self.data_start + u32::MAX => {
-                self.syn(now, Purpose::Retransmission)
-            }
+            Choice::Again(range) if range.start == self.iss() => self.syn(now, Purpose::Retransmission),
             Choice::Again(range) => {
                 let len = range.len().min((self.data_end() - range.start).min(range.len()));
                 self.data_segment(range.start, len, range, now)
@@ -267,7 +275,7 @@ impl Connection {
         }
     }
 
-    /// A retransmission: never marked as capable of ECN (RFC 3168 section 6.1.5).
+    /// Returns a retransmission, which is never marked as ECN-capable (RFC 3168 section 6.1.5).
     fn data_segment(&self, start: Seq, len: u32, range: Range, now: Instant) -> Outgoing<'_> {
         let mut header = self.header(start, Flags::ACK, now);
         let len = (len as usize).min(self.mss_with(&header.options));
@@ -284,7 +292,7 @@ impl Connection {
 
     fn syn(&self, now: Instant, purpose: Purpose) -> Outgoing<'_> {
         let answer = self.set.contains(Set::SYN_ACK);
-        let mut header = self.header(self.data_start + u32::MAX, Flags::SYN, now);
+        let mut header = self.header(self.iss(), Flags::SYN, now);
         let timestamps = self.set.contains(Set::TIMESTAMPS);
         header.options = Options {
             mss: Some(self.path_mss),
@@ -293,11 +301,11 @@ impl Connection {
             timestamps: timestamps.then(|| self.timestamps(now)),
             ..Options::default()
         };
-        // Not scaled yet (RFC 7323 section 2.2).
+        // The window of a SYN is not scaled (RFC 7323 section 2.2).
         header.window = self.receive.initial_window();
         header.flags.set(Flags::ACK, answer);
-        // The first SYN offers ECN; a repeated one does not, for some routers drop what they do not know (RFC 3168 section
-        // 6.1.1.1).
+        // The first SYN offers ECN. A repeated one does not, because some routers drop packets with
+        // unknown bits (RFC 3168 section 6.1.1.1).
         let ecn = self.set.contains(Set::ECN) && purpose == Purpose::Open;
         header.flags.set(Flags::ECE, ecn || (answer && self.set.contains(Set::ECN)));
         header.flags.set(Flags::CWR, ecn && !answer);
@@ -307,7 +315,7 @@ impl Connection {
         Outgoing { header, payload: (&[], &[]), ecn: EcnCodepoint::NotEct, purpose }
     }
 
-    /// The answer to a SYN.
+    /// Returns the header of the answer to a SYN.
     pub(crate) fn syn_ack(&self, now: Instant) -> Header {
         self.syn(now, Purpose::Open).header
     }
@@ -316,7 +324,7 @@ impl Connection {
         Timestamps { value: self.timestamp(now), echo: self.receive.recent_timestamp }
     }
 
-    /// The options of a segment after the handshake.
+    /// Returns the options of a segment after the handshake.
     fn options(&self, now: Instant) -> Options {
         let mut options = Options::default();
         if self.set.contains(Set::TIMESTAMPS) {
@@ -328,7 +336,7 @@ impl Connection {
         options
     }
 
-    /// Bytes of data in a full segment that leaves now.
+    /// Returns the bytes of data in a full segment that leaves now.
     #[inline]
     fn mss_now(&self, now: Instant) -> usize {
         if self.receive.has_sack() { self.mss_with(&self.options(now)) } else { self.segment_mss() as usize }
@@ -347,7 +355,7 @@ impl Connection {
         }
     }
 
-    /// The segment of `choice`, which took `numbers` sequence numbers, has left.
+    /// Updates the state after the segment of `choice` left, which took `numbers` sequence numbers.
     fn commit(&mut self, choice: Choice, numbers: u32, now: Instant) {
         match choice {
             Choice::Reset => self.set.remove(Set::RESET | Set::RESET_BARE),
@@ -360,14 +368,14 @@ impl Connection {
                 self.sender.on_sent(Range::new(self.sender.nxt(), 1), now);
             }
             Choice::Again(range) => {
-                let numbers = if range.start == self.data_start + u32::MAX { 1 } else { numbers };
+                let numbers = if range.start == self.iss() { 1 } else { numbers };
                 self.counters.retransmissions += 1;
                 self.sender.on_retransmitted(Range::new(range.start, numbers), now);
             }
-            Choice::New { len, .. } => {
+            Choice::New { len, push, .. } => {
                 let nxt = self.sender.nxt();
                 if nxt == self.sender.una() {
-                    // Until now there was nothing to wait for.
+                    // Nothing was in flight until now, so the user timeout starts here.
                     self.progress_at = now;
                 }
                 if len > 0 {
@@ -376,8 +384,13 @@ impl Connection {
                 self.counters.bytes_sent += u64::from(len);
                 if (len as usize) < self.mss_now(now) {
                     self.small_end = nxt + numbers;
+                    let flush = self.set.contains(Set::FLUSH);
+                    self.set.set(Set::FLUSHED, flush);
                 }
-                self.persist_at = NEVER;
+                if push {
+                    self.set.remove(Set::FLUSH);
+                }
+                self.persist_at = Instant::NEVER;
                 self.sender.on_sent(Range::new(nxt, numbers), now);
             }
         }

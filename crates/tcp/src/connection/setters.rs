@@ -1,75 +1,86 @@
-//! Options of a socket that can change while the connection lives.
+//! Socket options that can change during a connection's life.
 
 use super::{Connection, Events, Set, millis};
 use crate::config::{BUFFER_BOUNDS, DEFAULT_USER_TIMEOUT, Keepalive};
-use crate::{Instant, State};
+use crate::state::State;
+use crate::time::Instant;
+use alloc::boxed::Box;
 use core::time::Duration;
 
 impl Connection {
-    /// Whether small segments leave at once (TCP_NODELAY).
+    /// Returns true if small segments are sent at once (TCP_NODELAY).
     pub fn nodelay(&self) -> bool {
         self.set.contains(Set::NODELAY)
     }
 
-    /// Lets small segments leave at once, or not. What waits may leave now: see [`wants_transmit`](Self::wants_transmit).
+    /// Sets whether small segments are sent at once. Data that waits may be ready to leave now: see
+    /// [`wants_transmit`](Self::wants_transmit).
     pub fn set_nodelay(&mut self, nodelay: bool) {
         self.set.set(Set::NODELAY, nodelay);
     }
 
-    /// How an idle connection is probed, if it is.
+    /// Returns how an idle connection is probed, if it is.
     pub fn keepalive(&self) -> Option<Keepalive> {
         self.keepalive.as_deref().copied()
     }
 
-    /// Probes an idle connection, or not. Idle time counts from when the peer was last heard, so a probe may be due at once.
+    /// Sets whether and how an idle connection is probed. Idle time counts from when the peer was
+    /// last heard, so a probe may be due at once.
     pub fn set_keepalive(&mut self, keepalive: Option<Keepalive>) {
         self.keepalive = keepalive.map(Box::new);
         self.probes = 0;
     }
 
-    /// How long nothing may be acknowledged before the connection fails.
+    /// Returns the time without progress after which the connection fails.
     pub fn user_timeout_limit(&self) -> Duration {
         Duration::from_millis(self.user_timeout_ms.into())
     }
 
-    /// Sets it (TCP_USER_TIMEOUT; RFC 5482, without telling the peer), in whole milliseconds up to 49 days; `None` is the
-    /// default, five minutes.
+    /// Sets the user timeout (TCP_USER_TIMEOUT; RFC 5482, without announcing it to the peer), in
+    /// whole milliseconds up to 49 days; `None` is the default, five minutes.
     pub fn set_user_timeout(&mut self, timeout: Option<Duration>) {
         self.user_timeout_ms = millis(timeout.unwrap_or(DEFAULT_USER_TIMEOUT)).max(1);
     }
 
-    /// The most that is kept unread, in bytes.
+    /// Returns the size of the receive buffer in bytes.
     pub fn receive_buffer(&self) -> u32 {
         self.receive.limit()
     }
 
-    /// Sets it, 1 KiB to 1 GiB (the nearer end is taken). What was offered to the peer before stays offered, and beyond
-    /// what the window's scale can express, which the handshake fixed, more does not help.
+    /// Sets the size of the receive buffer, clamped to 1 KiB to 1 GiB. The window offered before
+    /// stays offered. A size beyond what the window scale can express, which the handshake fixed,
+    /// has no further effect.
     pub fn set_receive_buffer(&mut self, bytes: u32) {
         self.receive.set_limit(bytes.clamp(BUFFER_BOUNDS.0, BUFFER_BOUNDS.1));
     }
 
-    /// Offers the peer at most `bytes` from now on, whatever the buffer has room for; `u32::MAX` is no limit, as at the start.
-    /// For a receiver that knows of a queue in front of it which holds less than its buffer: what overflows there is lost. What
-    /// was offered before stays offered.
+    /// Limits the window offered from now on to `bytes`, whatever room the buffer has; `u32::MAX`
+    /// is no limit, the initial setting. For a receiver behind a queue that holds less than its
+    /// buffer, where the overflow would be lost. The window offered before stays offered.
     #[inline]
     pub fn set_window_ceiling(&mut self, bytes: u32) {
         self.receive.set_ceiling(bytes);
     }
 
-    /// The most that is kept unacknowledged, in bytes.
+    /// Sets the longest time for which the peer delays acknowledgements: see
+    /// [`sender::Config::max_ack_delay`](crate::sender::Config::max_ack_delay).
+    pub fn set_peer_ack_delay(&mut self, delay: Duration) {
+        self.sender.set_max_ack_delay(delay);
+    }
+
+    /// Returns the size of the send buffer in bytes.
     pub fn send_buffer(&self) -> u32 {
         self.send_limit
     }
 
-    /// Sets it, 1 KiB to 1 GiB (the nearer end is taken). What is queued stays queued. How much of it is taken: see
-    /// [`Config::send_buffer`](crate::Config::send_buffer).
+    /// Sets the size of the send buffer, clamped to 1 KiB to 1 GiB. Queued data stays queued.
+    /// [`Config::send_buffer`](crate::Config::send_buffer) says how much of it is used.
     pub fn set_send_buffer(&mut self, bytes: u32) {
         self.send_limit = bytes.clamp(BUFFER_BOUNDS.0, BUFFER_BOUNDS.1);
         self.note_room();
     }
 
-    /// Asks the peer for a sign of life now, as a keepalive would.
+    /// Sends a keepalive probe now.
     pub fn probe(&mut self, now: Instant) -> Events {
         if self.state.is_synchronized() && self.state != State::TimeWait {
             self.set.insert(Set::PROBE);

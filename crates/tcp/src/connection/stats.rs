@@ -1,11 +1,12 @@
-//! What a connection can tell about itself.
+//! A connection's counters and estimates, and the check of its invariants.
 
-use super::{Connection, NEVER, Set};
-use crate::Seq;
+use super::{Connection, Set};
 use crate::assembler::MAX_RANGES;
+use crate::seq::Seq;
+use crate::time::Instant;
 use core::time::Duration;
 
-/// Counters as they are kept: small, for there are many connections.
+/// The counters as stored: small, because there are many connections.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Counters {
     pub bytes_sent: u64,
@@ -28,17 +29,17 @@ pub(super) struct Counters {
 /// A connection's counters and estimates at one moment. Counters of segments wrap at 2^32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stats {
-    /// Bytes of data sent, each once.
+    /// Bytes of data sent, not counting retransmissions.
     pub bytes_sent: u64,
     /// Bytes of data received in order.
     pub bytes_received: u64,
-    /// Those among them that had to wait for earlier ones.
+    /// Bytes among them that had to wait for earlier ones.
     pub resequenced_bytes: u64,
-    /// Segments that left.
+    /// Segments sent.
     pub segments_sent: u32,
-    /// Segments that arrived.
+    /// Segments received.
     pub segments_received: u32,
-    /// Segments that left again.
+    /// Segments retransmitted.
     pub retransmissions: u32,
     /// Segments that arrived ahead of others.
     pub out_of_order: u32,
@@ -46,7 +47,7 @@ pub struct Stats {
     pub duplicates: u32,
     /// ACKs that acknowledged nothing new while something was unacknowledged.
     pub duplicate_acks: u32,
-    /// Segments of which something had no place: beyond the window, or one range too many.
+    /// Segments with data outside the window, or with one range too many.
     pub beyond_window: u32,
     /// Segments refused for an old timestamp (PAWS).
     pub stale_timestamps: u32,
@@ -56,13 +57,14 @@ pub struct Stats {
     pub timeouts: u32,
     /// Tail loss probes (RFC 8985 section 7).
     pub tail_probes: u32,
-    /// Repairs that turned out to have been unnecessary: nothing was lost (RFC 3522, RFC 3708, RFC 5682).
+    /// Repairs that turned out to have been unnecessary: nothing was lost (RFC 3522, RFC 3708, RFC
+    /// 5682).
     pub spurious_repairs: u32,
     /// The smoothed round-trip time, once measured.
     pub srtt: Option<Duration>,
-    /// Its variation.
+    /// The variation of the round-trip time.
     pub rttvar: Option<Duration>,
-    /// The least of late.
+    /// The least recent round-trip time.
     pub min_rtt: Option<Duration>,
     /// The retransmission timeout.
     pub rto: Duration,
@@ -76,12 +78,12 @@ pub struct Stats {
     pub mss: u32,
     /// The peer's window in bytes.
     pub peer_window: u32,
-    /// Bytes of memory behind the struct, without the sender's scoreboard.
+    /// Bytes of heap memory, without the sender's scoreboard.
     pub heap_bytes: usize,
 }
 
 impl Connection {
-    /// Counters and estimates.
+    /// Returns the counters and estimates.
     pub fn stats(&self) -> Stats {
         let c = &self.counters;
         Stats {
@@ -113,7 +115,8 @@ impl Connection {
         }
     }
 
-    /// The next number expected, and the next to be sent: what a forger would like to know.
+    /// Returns the next number expected and the next number to send, which a forger would have to
+    /// guess.
     pub(crate) fn numbers(&self) -> (Seq, Seq) {
         (self.receive.next, self.sender.nxt())
     }
@@ -123,10 +126,10 @@ impl Connection {
         self.unacked.capacity() + self.receive.heap_bytes() + keepalive
     }
 
-    /// Checks the invariants that can be seen from here, for tests, simulations and fuzzing.
+    /// Checks the connection's invariants, for tests, simulations and fuzzing.
     ///
     /// # Panics
-    /// If one does not hold: that is a bug in this crate.
+    /// If one does not hold, which is a defect of this crate.
     pub fn check(&self) {
         let (una, nxt) = (self.sender.una(), self.sender.nxt());
         assert!(una <= nxt);
@@ -138,7 +141,7 @@ impl Connection {
         let bound = (self.receive.limit().max(1 << 16) as usize).next_power_of_two() * 2;
         assert!(self.receive.capacity() <= bound, "{} bytes of receive buffer", self.receive.capacity());
         assert!(self.receive.heap_bytes() <= bound + 64 * MAX_RANGES + 64);
-        let acks = self.set.contains(Set::ACK_NOW) || self.receive.ack_at != NEVER;
+        let acks = self.set.contains(Set::ACK_NOW) || self.receive.ack_at != Instant::NEVER;
         assert!(acks || !self.receive.owes_ack(), "an ACK is owed for ever");
         if self.state.is_synchronized() && self.state != crate::State::TimeWait {
             let waits = una != nxt || self.data_end() > nxt;
@@ -149,7 +152,7 @@ impl Connection {
         }
     }
 
-    /// Whether something would leave whatever the time is.
+    /// Returns true if a segment would leave whatever the time is.
     fn next_timeout_is_due(&self) -> bool {
         self.wants_transmit(crate::Instant(0))
     }

@@ -1,14 +1,16 @@
-//! What a segment brings: data, a FIN, and marks of congestion (RFC 9293 section 3.10.7.4, seventh and eighth step).
+//! The content of a segment: data, a FIN, and congestion marks (RFC 9293 section 3.10.7.4, seventh
+//! and eighth step).
 
 use super::receive::Stored;
-use super::{Connection, Events, NEVER, Set};
+use super::{Connection, Events, Set};
 use crate::ecn::EcnCodepoint;
 use crate::segment::{Flags, Header, SackBlock, Segment};
+use crate::seq::Seq;
 use crate::state::Event;
-use crate::{Instant, Seq};
+use crate::time::Instant;
 
 impl Connection {
-    /// The seventh and eighth step: data and FIN.
+    /// Handles data and FIN, the seventh and eighth step.
     pub(super) fn on_text(&mut self, segment: &Segment<'_>, ecn: EcnCodepoint, now: Instant) -> Events {
         if !self.state.receives() {
             return Events::empty();
@@ -20,15 +22,17 @@ impl Connection {
                 self.note_congestion(header, ecn);
             }
             let (start, payload) = self.cut(header.seq, segment.payload);
-            if self.set.contains(Set::RELEASED) && !payload.is_empty() {
-                // Nobody will ever read it (RFC 9293 section 3.6.1).
+            let both_closed = self.set.contains(Set::READ_CLOSED | Set::FIN_QUEUED);
+            if (both_closed || self.set.contains(Set::RELEASED)) && !payload.is_empty() {
+                // The application is gone, or has closed both directions, so the data would never
+                // be read (RFC 9293 section 3.6.1).
                 return self.abort();
             }
             events |= self.take(start, payload, now);
         }
         if header.flags.contains(Flags::FIN) {
             let fin = header.seq + segment.payload.len() as u32;
-            // What is beyond the window is sent again.
+            // A FIN beyond the window is ignored; the peer sends it again.
             if fin <= self.receive.edge.max(self.receive.next) {
                 self.receive.fin.get_or_insert(fin);
             }
@@ -43,12 +47,13 @@ impl Connection {
         events
     }
 
-    /// What of `payload` is new, in the window and before the peer's FIN.
+    /// Returns the part of `payload` that is new, in the window and before the peer's FIN, with its
+    /// number.
     fn cut<'a>(&mut self, seq: Seq, payload: &'a [u8]) -> (Seq, &'a [u8]) {
         let (mut start, mut payload) = (seq, payload);
         if start < self.receive.next {
             let old = ((self.receive.next - start) as usize).min(payload.len());
-            self.receive.duplicate = Some(SackBlock { start, end: start + old as u32 });
+            self.receive.note_duplicate(SackBlock { start, end: start + old as u32 });
             (start, payload) = (start + old as u32, &payload[old..]);
             self.counters.duplicates += 1;
             self.set.insert(Set::ACK_NOW);
@@ -67,19 +72,18 @@ impl Connection {
         if payload.is_empty() {
             return Events::empty();
         }
-        let keep = !self.set.contains(Set::READ_CLOSED);
         let had_gap = self.receive.has_gap();
         self.set.insert(Set::TOUCHED);
-        match self.receive.store(start, payload, keep) {
+        match self.receive.store(start, payload) {
             Stored::InOrder { readable, resequenced } => {
                 self.counters.bytes_received += u64::from(readable);
                 self.counters.resequenced_bytes += u64::from(resequenced);
                 if had_gap || self.receive.ack_at_once() {
                     self.set.insert(Set::ACK_NOW);
-                } else if self.receive.ack_at == NEVER {
+                } else if self.receive.ack_at == Instant::NEVER {
                     self.receive.ack_at = now + self.ack_delay();
                 }
-                return if keep { Events::READABLE } else { Events::empty() };
+                return Events::READABLE;
             }
             Stored::Ahead => self.counters.out_of_order += 1,
             Stored::Duplicate => self.counters.duplicates += 1,
@@ -89,11 +93,12 @@ impl Connection {
         Events::empty()
     }
 
-    /// A data segment and what its IP header says about queues.
+    /// Records the congestion marks of a data segment and of its IP header.
     fn note_congestion(&mut self, header: &Header, ecn: EcnCodepoint) {
         let marked = ecn == EcnCodepoint::Ce;
         if self.set.contains(Set::DCTCP) {
-            // RFC 8257 section 3.2: an ACK speaks of segments that were all marked, or all not.
+            // RFC 8257 section 3.2: the segments that one ACK covers are all marked, or all
+            // unmarked.
             if marked != self.set.contains(Set::ECHO) {
                 if self.receive.owes_ack() {
                     self.early_ack = self.receive.next;
@@ -104,7 +109,7 @@ impl Connection {
             }
             return;
         }
-        // RFC 3168 section 6.1.3: until the sender says that it has slowed down.
+        // RFC 3168 section 6.1.3: the echo lasts until the sender reports that it has slowed down.
         if header.flags.contains(Flags::CWR) {
             self.set.remove(Set::ECHO);
         }

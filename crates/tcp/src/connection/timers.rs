@@ -1,65 +1,34 @@
-//! The timers of a connection: delayed ACK, window probe, keepalive, user timeout, FIN-WAIT-2, TIME-WAIT and giving memory
-//! back, beside those of the sender.
+//! The timers of a connection: delayed ACK, window probe, keepalive, user timeout, FIN-WAIT-2,
+//! TIME-WAIT and the freeing of memory. The sender has its own.
 //!
-//! A timer that is not kept as a moment is computed: keepalive from when the peer was last heard, the user timeout from when
-//! something was last acknowledged. So the common path, a segment, moves two numbers and no timer.
+//! Some deadlines are not stored but computed: keepalive from when the peer was last heard, the
+//! user timeout from when data was last acknowledged. So the common path, a segment, updates two
+//! times and no timer.
 
-use super::{Connection, Events, NEVER, Set};
+use super::{Connection, Events, Set};
+use crate::error::Error;
 use crate::sender::Timeout;
 use crate::state::Event;
-use crate::{Error, Instant, State};
+use crate::state::State;
+use crate::time::Instant;
 use core::time::Duration;
 
-/// Buffers that lie empty are given back after one to two of these: soon enough for idle connections to be small, seldom
-/// enough for busy ones not to pay.
+/// Empty buffers are freed after one to two of these periods: soon enough for idle connections to
+/// be small, seldom enough to cost busy ones nothing.
 const TRIM: Duration = Duration::from_secs(1);
-/// Window probes are at most so far apart (RFC 9293 section 3.8.6.1 wants back-off; the bound is RFC 6298's for
-/// retransmissions).
+/// Longest time between window probes (RFC 9293 section 3.8.6.1 asks for back-off; the bound is RFC
+/// 6298's for retransmissions).
 const MAX_PERSIST: Duration = Duration::from_secs(60);
-/// R1 of RFC 9293 section 3.8.3: at least three.
+/// Retransmissions after which the path is suspected: R1 of RFC 9293 section 3.8.3, at least three.
 const SUSPECT_AFTER: u8 = 3;
-/// The least delay of an ACK on short paths: see [`Config::delayed_ack`](crate::Config::delayed_ack).
+/// Shortest delay of an ACK on short paths: see
+/// [`Config::delayed_ack`](crate::Config::delayed_ack).
 const MIN_ACK_DELAY: Duration = Duration::from_millis(2);
 
-/// Ten at once, then ten a second.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Bucket {
-    /// When the bucket was, or will be, empty, in units of 100 ms.
-    empty_at: u32,
-}
-
-impl Bucket {
-    const SIZE: u32 = 10;
-    const UNIT_NS: u64 = 100_000_000;
-
-    /// A full one.
-    pub fn new(now: Instant) -> Self {
-        Self { empty_at: Self::units(now) }
-    }
-
-    /// Whether there is one left, which is taken.
-    pub fn take(&mut self, now: Instant) -> bool {
-        let filled_since = Self::units(now);
-        // At most full; each one taken moves the moment on by what it takes to fill one.
-        if self.empty_at.wrapping_sub(filled_since) as i32 <= 0 {
-            self.empty_at = filled_since;
-        }
-        let used = self.empty_at.wrapping_sub(filled_since);
-        if used >= Self::SIZE {
-            return false;
-        }
-        self.empty_at = self.empty_at.wrapping_add(1);
-        true
-    }
-
-    fn units(now: Instant) -> u32 {
-        (now.0 / Self::UNIT_NS) as u32
-    }
-}
-
 impl Connection {
-    /// When [`handle_timeout`](Self::handle_timeout) is to be called at the latest; `None` if never. It may be earlier
-    /// than needed, and lies in the past when a timer is still to be started.
+    /// Returns the time at which to call [`handle_timeout`](Self::handle_timeout); `None` if no
+    /// timer runs. The time may be earlier than necessary, and lies in the past if a timer has yet
+    /// to be started.
     #[inline]
     pub fn next_timeout(&self) -> Option<Instant> {
         if self.state == State::Closed {
@@ -75,10 +44,10 @@ impl Connection {
         if self.is_shut_out() {
             next = Instant(0);
         }
-        (next != NEVER).then_some(next)
+        (next != Instant::NEVER).then_some(next)
     }
 
-    /// Lets the timers expire whose time has come. Earlier calls do nothing.
+    /// Runs all expired timers. A call before the deadline does nothing.
     pub fn handle_timeout(&mut self, now: Instant) -> Events {
         if self.state == State::Closed {
             return Events::empty();
@@ -104,7 +73,7 @@ impl Connection {
             }
         }
         if self.receive.ack_at <= now {
-            self.receive.ack_at = NEVER;
+            self.receive.ack_at = Instant::NEVER;
             self.set.insert(Set::ACK_NOW);
         }
         if self.persist_at <= now && self.on_persist(now)
@@ -119,10 +88,12 @@ impl Connection {
         self.finish(events, now)
     }
 
-    /// A window probe is due, or a small segment has waited long enough for company. True if the peer is given up.
+    /// Handles the expired persist timer: a window probe is due, or a small segment has waited long
+    /// enough. Returns true if the connection gives up.
     fn on_persist(&mut self, now: Instant) -> bool {
-        self.persist_at = NEVER;
-        // A peer that answers keeps a connection for ever (RFC 9293 section 3.8.6.1), unless nobody here wants it any more.
+        self.persist_at = Instant::NEVER;
+        // A peer that answers keeps a connection for ever (RFC 9293 section 3.8.6.1), unless the
+        // application has dropped it.
         let since = if self.set.contains(Set::RELEASED) { self.progress_at } else { self.heard_at };
         if self.probes > 0 && since + self.user_timeout() <= now {
             return true;
@@ -133,7 +104,7 @@ impl Connection {
         false
     }
 
-    /// True if the peer is given up.
+    /// Handles the expired keepalive timer; returns true if the connection gives up.
     fn on_keepalive(&mut self) -> bool {
         let probes = self.keepalive.as_ref().map_or(0, |keepalive| keepalive.probes);
         if self.probes >= probes {
@@ -144,10 +115,10 @@ impl Connection {
         false
     }
 
-    /// Gives back what lay empty since the timer was started. What is not empty yet goes when it becomes so, for then no timer
-    /// runs: see [`give_back`](Self::give_back).
+    /// Frees buffers that stayed empty since the timer was started. Other buffers are freed when
+    /// they become empty, because no timer runs then: see [`give_back`](Self::give_back).
     fn on_trim(&mut self, now: Instant) {
-        self.trim_at = NEVER;
+        self.trim_at = Instant::NEVER;
         if self.set.contains(Set::TOUCHED) {
             self.set.remove(Set::TOUCHED);
             self.trim_at = now + TRIM;
@@ -156,30 +127,32 @@ impl Connection {
         }
     }
 
-    /// Gives the memory of empty buffers back, unless they are in use: then a timer runs.
+    /// Frees empty buffers, unless they are in use, in which case a timer runs.
     #[inline]
     pub(super) fn give_back(&mut self) {
-        if self.trim_at == NEVER {
+        if self.trim_at == Instant::NEVER {
             self.receive.trim();
             if self.unacked.len() == 0 {
                 self.unacked.release();
+                self.sender.trim();
             }
         }
     }
 
     #[inline]
     pub(super) fn arm_trim(&mut self, now: Instant) {
-        if self.trim_at == NEVER && self.set.contains(Set::TOUCHED) && !self.is_closed() {
+        if self.trim_at == Instant::NEVER && self.set.contains(Set::TOUCHED) && !self.is_closed() {
             self.set.remove(Set::TOUCHED);
             self.trim_at = now + TRIM;
         }
     }
 
-    /// Whether data was handed over for a closed window, and its timer not started: `send` does not know the time.
+    /// Returns true if data was handed over while the window was closed and the persist timer was
+    /// not started, since `send` does not know the time.
     #[inline]
     fn is_shut_out(&self) -> bool {
         let (una, nxt) = (self.sender.una(), self.sender.nxt());
-        self.persist_at == NEVER
+        self.persist_at == Instant::NEVER
             && una == nxt
             && self.window == 0
             && self.state.is_synchronized()
@@ -187,7 +160,8 @@ impl Connection {
             && !self.set.contains(Set::PROBE)
     }
 
-    /// Whether nothing else would ever let what is queued go: nothing is in flight, and what is unsent may not leave.
+    /// Returns true if the queued data would wait for ever without the persist timer: nothing is in
+    /// flight, and the unsent data may not leave.
     #[inline]
     pub(super) fn is_stuck(&self, now: Instant) -> bool {
         self.state.is_synchronized()
@@ -198,18 +172,18 @@ impl Connection {
             && !self.may_send(now)
     }
 
-    /// Starts the window probe's timer if it is needed, and stops it if it is not.
+    /// Starts the persist timer if it is needed, and stops it if it is not.
     #[inline]
     pub(super) fn arm_persist(&mut self, now: Instant) {
         if !self.is_stuck(now) {
-            self.persist_at = NEVER;
-        } else if self.persist_at == NEVER {
+            self.persist_at = Instant::NEVER;
+        } else if self.persist_at == Instant::NEVER {
             let backed_off = self.sender.rto().saturating_mul(1 << self.probes.min(20));
             self.persist_at = now + backed_off.min(MAX_PERSIST);
         }
     }
 
-    /// Whether data or a FIN has never left.
+    /// Returns true if data or a FIN has not been sent yet.
     pub(super) fn has_unsent(&self) -> bool {
         let unsent = self.data_end().distance(self.sender.nxt());
         unsent > 0 || (unsent == 0 && self.set.contains(Set::FIN_QUEUED))
@@ -219,36 +193,37 @@ impl Connection {
         Duration::from_millis(self.user_timeout_ms.into())
     }
 
-    /// When what is unacknowledged has been so for too long. While the peer keeps its window closed and answers, it does
-    /// not count.
+    /// Returns the deadline of the user timeout. While the peer keeps its window closed and
+    /// answers, there is none.
     fn gives_up_at(&self) -> Instant {
         let closed = self.window == 0 && self.state.is_synchronized() && !self.set.contains(Set::RELEASED);
         let since = if closed { self.heard_at.max(self.progress_at) } else { self.progress_at };
         since + self.user_timeout()
     }
 
-    /// When the next keepalive probe is due: only if nothing else would find out that the peer is gone.
+    /// Returns the time of the next keepalive probe, if nothing else would detect that the peer is
+    /// gone.
     fn keepalive_at(&self) -> Option<Instant> {
         let keepalive = self.keepalive.as_ref()?;
         let idle = self.state.is_synchronized()
             && self.state != State::TimeWait
             && self.sender.una() == self.sender.nxt()
-            && self.persist_at == NEVER
+            && self.persist_at == Instant::NEVER
             && !self.set.contains(Set::PROBE);
         idle.then(|| self.heard_at + keepalive.idle + keepalive.interval.saturating_mul(self.probes.into()))
     }
 
-    /// How long an ACK may wait.
+    /// Returns the longest time an ACK may wait.
     pub(super) fn ack_delay(&self) -> Duration {
         let configured = Duration::from_micros(self.delayed_ack_us.into());
         self.sender.srtt().map_or(configured, |srtt| (srtt / 4).max(MIN_ACK_DELAY).min(configured))
     }
 
-    /// The peer has not answered for too long.
+    /// Fails the connection because the peer has not answered for too long.
     fn give_up(&mut self) -> Events {
         if self.state.is_synchronized() {
-            // It may still be there, and then it should know (RFC 9293 section 3.8.3 leaves it open; RFC 1122 section
-            // 4.2.3.5 too).
+            // The peer may still exist, and then it should learn of this (RFC 9293 section 3.8.3
+            // and RFC 1122 section 4.2.3.5 leave it open).
             self.set.insert(Set::RESET);
             self.reset_seq = self.sender.nxt();
         }
@@ -258,26 +233,10 @@ impl Connection {
     }
 
     pub(super) fn stop_timers(&mut self) {
-        self.receive.ack_at = NEVER;
-        self.persist_at = NEVER;
-        self.expires_at = NEVER;
-        self.trim_at = NEVER;
+        self.receive.ack_at = Instant::NEVER;
+        self.persist_at = Instant::NEVER;
+        self.expires_at = Instant::NEVER;
+        self.trim_at = Instant::NEVER;
         self.set.remove(Set::PROBE | Set::OVERRIDE);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_bucket_gives_ten_and_then_ten_a_second() {
-        let start = Instant(7_000_000_000);
-        let mut bucket = Bucket::new(start);
-        let take = |bucket: &mut Bucket, now| (0..100).filter(|_| bucket.take(now)).count();
-        assert_eq!(take(&mut bucket, start), 10);
-        assert_eq!(take(&mut bucket, start + Duration::from_millis(100)), 1);
-        assert_eq!(take(&mut bucket, start + Duration::from_secs(1)), 9);
-        assert_eq!(take(&mut bucket, start + Duration::from_hours(1)), 10);
     }
 }

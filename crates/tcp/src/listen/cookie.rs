@@ -1,27 +1,29 @@
-//! SYN cookies (RFC 4987 section 3.6): what a SYN said, kept by the client.
+//! SYN cookies (RFC 4987 section 3.6): the content of a SYN, kept by the client.
 //!
-//! The number of our SYN-ACK holds one bit of the clock, three of the segment size, and 28 of a keyed hash over the flow,
-//! the client's number and these; the low six bits of our timestamp, which the client echoes, hold the rest. A cookie is
-//! good for one to two periods, so for at least 64 s and less than 128.
+//! The number of the SYN-ACK holds one bit of the clock, three of the segment size, and 28 of a
+//! keyed hash over the flow, the client's number and these four bits. The low six bits of this
+//! side's timestamp, which the client echoes, hold the remaining options. A cookie is valid for one
+//! to two periods: at least 64 s and less than 128 s.
 
 use crate::isn::{Domain, Flow, Secret};
 use crate::segment::MAX_WINDOW_SCALE;
-use crate::{Instant, Seq};
+use crate::seq::Seq;
+use crate::time::Instant;
 
-/// Time in which the clock of cookies stands still.
+/// Period of the cookie clock.
 const PERIOD_NS: u64 = 64_000_000_000;
-/// For so long after it was sent a cookie may come back.
+/// Time for which a cookie may be returned after it was sent.
 pub(super) const LIFE_NS: u64 = 2 * PERIOD_NS;
-/// Segment sizes that can be remembered: the largest not above the peer's is. The common ones of Ethernet, tunnels, IPv6
-/// and large frames.
+/// Segment sizes that a cookie can hold; the largest one not above the peer's is used. They are the
+/// common ones of Ethernet, tunnels, IPv6 and large frames.
 const SIZES: [u16; 8] = [64, 536, 1220, 1300, 1380, 1440, 1460, 8940];
 const HASH_BITS: u32 = 28;
-/// Low bits of the timestamp.
+/// Low bits of the timestamp that hold options.
 const OPTION_BITS: u32 = 6;
-/// No window scaling: not a shift.
+/// Marks the absence of window scaling; no legal shift.
 const NO_SCALE: u32 = 15;
 
-/// What a timestamp's low bits remember.
+/// The options held in a timestamp's low bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Remembered {
     pub window_scale: Option<u8>,
@@ -39,13 +41,14 @@ fn compose(secret: &Secret, flow: &Flow, irs: Seq, period: u64, size: usize) -> 
     Seq(clock | (size as u32) << HASH_BITS | hash(secret, flow, irs, period, size))
 }
 
-/// The number to answer a SYN with number `irs` and segments of `mss` with.
+/// Returns the number that answers a SYN with number `irs` and segment size `mss`.
 pub(super) fn make(secret: &Secret, flow: &Flow, irs: Seq, mss: u16, now: Instant) -> Seq {
     let size = SIZES.iter().rposition(|&size| size <= mss).unwrap_or(0);
     compose(secret, flow, irs, now.0 / PERIOD_NS, size)
 }
 
-/// The segment size behind `cookie`, if we made it for this client in this period or the last.
+/// Returns the segment size in `cookie`, if this side made it for this client in this period or the
+/// last.
 pub(super) fn open(secret: &Secret, flow: &Flow, irs: Seq, cookie: Seq, now: Instant) -> Option<u16> {
     let this = now.0 / PERIOD_NS;
     let period = if (this as u32 & 1) << 31 == cookie.0 & 1 << 31 { this } else { this.checked_sub(1)? };
@@ -53,16 +56,16 @@ pub(super) fn open(secret: &Secret, flow: &Flow, irs: Seq, cookie: Seq, now: Ins
     (compose(secret, flow, irs, period, size) == cookie).then(|| SIZES[size])
 }
 
-/// `timestamp` or one shortly before it, with `options` in its low bits.
+/// Returns `timestamp`, or one shortly before it, with `options` in its low bits.
 pub(super) fn hide(timestamp: u32, options: Remembered) -> u32 {
     let scale = options.window_scale.map_or(NO_SCALE, u32::from);
     let bits = scale << 2 | u32::from(options.sack) << 1 | u32::from(options.ecn);
     let hidden = timestamp & !((1 << OPTION_BITS) - 1) | bits;
-    // Never from the future: later timestamps of the connection must not be smaller.
+    // The result is never from the future: later timestamps of the connection must not be smaller.
     if bits > timestamp & ((1 << OPTION_BITS) - 1) { hidden.wrapping_sub(1 << OPTION_BITS) } else { hidden }
 }
 
-/// What [`hide`] put into a timestamp.
+/// Returns the options that [`hide`] put into a timestamp.
 pub(super) fn reveal(echo: u32) -> Remembered {
     let scale = echo >> 2 & 15;
     Remembered {

@@ -1,36 +1,46 @@
-//! Listening: from a SYN to a connection, remembering as little as possible of clients that may not exist.
+//! Listening: from a SYN to a connection, storing as little as possible for clients that may not
+//! exist.
 //!
-//! Owns the handshakes under way: a bounded queue of SYNs, their answers' retransmission, and cookies for the SYNs that
-//! find the queue full (RFC 4987). Never holds a connection: it hands one out when the handshake's ACK has come. Never
-//! counts connections that wait to be accepted: the caller does, and says with each segment whether there is room for one
-//! more; without room SYNs and the handshake's ACKs are dropped, as Linux does, and clients try again.
+//! Owns the handshakes under way: a bounded queue of SYNs, the retransmission of their answers, and
+//! cookies for SYNs that find the queue full (RFC 4987). It never holds a connection: it returns
+//! one when the handshake's ACK has arrived. It does not count connections that wait to be
+//! accepted: the caller does, and passes with each segment whether there is room for one more.
+//! Without room, SYNs and the handshake's ACKs are dropped, as in Linux, and clients try again.
 //!
 //! # A hostile client
-//! A SYN costs an entry of the queue or, beyond, nothing but its answer. Entries leave after
-//! [`ListenConfig::syn_ack_retries`] answers, or with a reset of exactly the right number. An ACK without an entry is
-//! looked at as a cookie only while cookies are out; guessing one takes 2^28 tries. What a client may lie about in its
-//! timestamp is about itself.
+//! A SYN costs an entry of the queue; beyond the queue's bound it costs only its answer. An entry
+//! is removed after [`ListenConfig::syn_ack_retries`] answers, or by a reset with exactly the right
+//! number; other segments of a handshake that may be forged are challenged, at most ten a second
+//! (RFC 5961). An ACK without an entry is checked as a cookie only while cookies are outstanding;
+//! guessing one takes 2^28 attempts. False options in the timestamp affect only the client itself.
 
 mod cookie;
 
+use crate::challenge::Bucket;
+use crate::closed::answer_closed;
 use crate::config::{Config, InitialNumbers, Opening, default_mss};
-use crate::connection::{Events, MIN_MSS, timestamp};
+use crate::connection::{Connection, Full};
+use crate::connection::{Events, MIN_MSS};
+use crate::ecn::EcnCodepoint;
 use crate::isn::{Flow, Secret, initial_numbers, timestamp_offset};
 use crate::segment::{Flags, Header, Options, Segment, Timestamps};
-use crate::{Connection, EcnCodepoint, Full, Instant, Seq, answer_closed};
+use crate::seq::Seq;
+use crate::time::Instant;
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, BTreeSet};
 use core::time::Duration;
-use std::collections::{BTreeMap, BTreeSet};
 
-/// How a listener behaves.
+/// The behaviour of a listener.
 #[derive(Debug, Clone)]
 pub struct ListenConfig {
-    /// For the connections.
+    /// The configuration of its connections.
     pub connection: Config,
-    /// Handshakes remembered at most.
+    /// Most handshakes remembered.
     pub syn_queue: usize,
-    /// Whether SYNs beyond that are answered with a cookie, or dropped.
+    /// True if further SYNs are answered with a cookie, false if they are dropped.
     pub cookies: bool,
-    /// How often an answer to a SYN is repeated: after 1 s, 2 s, 4 s and so on (RFC 6298 section 5). At most 10.
+    /// Times an answer to a SYN is repeated: after 1 s, 2 s, 4 s and so on (RFC 6298 section 5). At
+    /// most 10.
     pub syn_ack_retries: u8,
 }
 
@@ -40,32 +50,33 @@ impl Default for ListenConfig {
     }
 }
 
-/// A segment to a listening port that is no connection's.
+/// A segment to a listening port that belongs to no connection.
 #[derive(Debug, Clone, Copy)]
 pub struct Arrival<'a> {
-    /// From whom to whom.
+    /// The flow it belongs to.
     pub flow: Flow,
     /// The segment; its ports are the flow's.
     pub segment: Segment<'a>,
-    /// From its IP header.
+    /// The ECN field of its IP header.
     pub ecn: EcnCodepoint,
     /// As [`Opening::path_mss`].
     pub path_mss: u16,
-    /// Whether one more connection may wait to be accepted.
+    /// True if one more connection may wait to be accepted.
     pub room: bool,
-    /// From [`Verdict::Reopen`](crate::Verdict::Reopen), if that sent it here.
+    /// The number from [`Verdict::Reopen`](crate::Verdict::Reopen), if TIME-WAIT passed the segment
+    /// on.
     pub iss: Option<Seq>,
 }
 
-/// What a listener does about a segment.
+/// A listener's response to a segment.
 #[derive(Debug)]
 #[must_use]
 pub enum Answer {
     /// Nothing.
     Ignore,
-    /// This leaves, without data, to the segment's sender.
+    /// Send this header, without data, to the segment's sender.
     Reply(Header),
-    /// The handshake is complete: a connection, which has seen the segment, with its events.
+    /// The handshake is complete: the connection, which has processed the segment, and its events.
     Accept(Box<Connection>, Events),
 }
 
@@ -78,9 +89,9 @@ pub struct ListenStats {
     pub cookies_sent: u64,
     /// Connections from cookies.
     pub cookies_accepted: u64,
-    /// ACKs that were no cookie of ours.
+    /// ACKs that were not valid cookies.
     pub cookies_refused: u64,
-    /// SYNs dropped for the full queue.
+    /// SYNs dropped because the queue was full.
     pub syns_dropped: u64,
     /// SYNs and ACKs dropped because too many connections wait to be accepted.
     pub overflows: u64,
@@ -97,12 +108,13 @@ struct Pending {
     syn: Header,
     numbers: InitialNumbers,
     path_mss: u16,
-    /// Answers that a timer repeated.
+    /// Number of answers repeated by a timer.
     retries: u8,
-    /// Whether the answer left more than once, for whatever reason.
+    /// True if the answer was sent more than once, for any reason.
     repeated: bool,
     sent_at: Instant,
     due: Instant,
+    challenges: Bucket,
 }
 
 /// A listening port. See the [module's documentation](self).
@@ -111,9 +123,9 @@ pub struct Listener {
     config: ListenConfig,
     secret: Secret,
     pending: BTreeMap<Flow, Pending>,
-    /// When the next answer to each is due.
+    /// Times at which the next answers are due.
     due: BTreeSet<(Instant, Flow)>,
-    /// When a cookie was last sent.
+    /// Time at which a cookie was last sent.
     cookie_at: Option<Instant>,
     stats: ListenStats,
 }
@@ -121,11 +133,11 @@ pub struct Listener {
 /// First wait for the handshake's ACK (RFC 6298 section 2.1).
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 const MAX_RETRIES: u8 = 10;
-/// Answers repeated in one call of [`Listener::poll_transmit`].
+/// Most answers repeated in one call of [`Listener::poll_transmit`].
 const MAX_BATCH: usize = 64;
 
 impl Listener {
-    /// A listener that knows nobody yet.
+    /// Creates a listener without handshakes.
     pub fn new(config: ListenConfig, secret: Secret) -> Self {
         Self {
             config,
@@ -137,36 +149,30 @@ impl Listener {
         }
     }
 
-    /// Counters.
+    /// Returns the counters.
     pub fn stats(&self) -> ListenStats {
         self.stats
     }
 
-    /// Handshakes under way.
+    /// Returns the number of handshakes under way.
     pub fn pending(&self) -> usize {
         self.pending.len()
     }
 
-    /// Takes a segment (RFC 9293 section 3.10.7.2).
+    /// Handles a segment (RFC 9293 section 3.10.7.2).
     pub fn handle_segment(&mut self, now: Instant, arrival: &Arrival<'_>) -> Answer {
-        let header = &arrival.segment.header;
-        let flags = header.flags;
+        if let Some(pending) = self.pending.get(&arrival.flow).copied() {
+            return self.in_handshake(now, arrival, pending);
+        }
+        let flags = arrival.segment.header.flags;
         if flags.contains(Flags::RST) {
-            self.on_reset(arrival);
             return Answer::Ignore;
         }
         if flags.contains(Flags::ACK) {
-            return self.on_ack(now, arrival);
+            return self.on_stray_ack(now, arrival);
         }
         if !flags.contains(Flags::SYN) || flags.contains(Flags::FIN) {
             return Answer::Ignore;
-        }
-        if let Some(pending) = self.pending.get_mut(&arrival.flow) {
-            // Our answer was lost; if it is another client's number, the answer makes that client reset this one. It is not
-            // counted as a retry: whoever repeats a SYN must not end the handshake sooner.
-            pending.repeated = true;
-            let pending = *pending;
-            return Answer::Reply(self.syn_ack(&arrival.flow, &pending, now));
         }
         if !arrival.room {
             self.stats.overflows += 1;
@@ -197,6 +203,7 @@ impl Listener {
             repeated: false,
             sent_at: now,
             due,
+            challenges: Bucket::new(now),
         };
         let answer = self.syn_ack(flow, &pending, now);
         self.pending.insert(*flow, pending);
@@ -205,64 +212,72 @@ impl Listener {
         Answer::Reply(answer)
     }
 
-    fn on_reset(&mut self, arrival: &Arrival<'_>) {
-        let exact = |pending: &Pending| arrival.segment.header.seq == pending.syn.seq + 1;
-        if self.pending.get(&arrival.flow).is_some_and(exact) {
-            self.forget(&arrival.flow);
-        }
-    }
-
     fn forget(&mut self, flow: &Flow) {
         if let Some(pending) = self.pending.remove(flow) {
             self.due.remove(&(pending.due, *flow));
         }
     }
 
-    fn on_ack(&mut self, now: Instant, arrival: &Arrival<'_>) -> Answer {
+    /// Handles a segment of a handshake under way, in SYN-RECEIVED (RFC 9293 section 3.10.7.4): the
+    /// connection that it would become judges it.
+    fn in_handshake(&mut self, now: Instant, arrival: &Arrival<'_>, mut pending: Pending) -> Answer {
+        let (flow, header) = (&arrival.flow, &arrival.segment.header);
+        let control = header.flags & (Flags::SYN | Flags::ACK | Flags::RST | Flags::FIN);
+        if control == Flags::SYN && header.seq == pending.syn.seq {
+            // The answer was lost. This does not count as a retry: repeating a SYN must not end the
+            // handshake sooner.
+            pending.repeated = true;
+            self.pending.insert(*flow, pending);
+            return Answer::Reply(self.syn_ack(flow, &pending, now));
+        }
+        if control == Flags::ACK && header.ack == pending.numbers.seq + 1 && !arrival.room {
+            self.stats.overflows += 1;
+            return Answer::Ignore;
+        }
+        // After a repetition it is unknown which answer is acknowledged (RFC 6298 section 3); the
+        // first data is measured instead.
+        let sent_at = (!pending.repeated).then_some(pending.sent_at);
+        let opening = opening(flow, pending.numbers, pending.path_mss);
+        let config = &self.config.connection;
+        let mut connection = Connection::accept(config, &opening, &pending.syn, sent_at, now);
+        let (reply, events) =
+            connection.in_handshake(&arrival.segment, arrival.ecn, &mut pending.challenges, now);
+        if connection.is_closed() {
+            // A reset with exactly the right number.
+            self.forget(flow);
+        } else if events.contains(Events::ESTABLISHED) {
+            return self.hand_out(connection, events, arrival);
+        } else {
+            self.pending.insert(*flow, pending);
+        }
+        reply.map_or(Answer::Ignore, Answer::Reply)
+    }
+
+    /// Handles an ACK without a handshake: it may return a cookie.
+    fn on_stray_ack(&mut self, now: Instant, arrival: &Arrival<'_>) -> Answer {
         let segment = &arrival.segment;
         let reset = || answer_closed(segment).map_or(Answer::Ignore, Answer::Reply);
         if segment.header.flags.contains(Flags::SYN) {
             return reset();
         }
-        let Some(pending) = self.pending.get(&arrival.flow).copied() else {
-            return match self.open_cookie(now, arrival) {
-                Some(connection) if arrival.room => {
-                    self.stats.cookies_accepted += 1;
-                    self.hand_out(connection, now, arrival)
+        match self.open_cookie(now, arrival) {
+            Some(mut connection) if arrival.room => {
+                let events = connection.handle_segment(now, segment, arrival.ecn);
+                if !events.contains(Events::ESTABLISHED) {
+                    return Answer::Ignore;
                 }
-                Some(_) => {
-                    self.stats.overflows += 1;
-                    Answer::Ignore
-                }
-                None => reset(),
-            };
-        };
-        if segment.header.ack != pending.numbers.seq + 1 {
-            return reset();
+                self.stats.cookies_accepted += 1;
+                self.hand_out(connection, events, arrival)
+            }
+            Some(_) => {
+                self.stats.overflows += 1;
+                Answer::Ignore
+            }
+            None => reset(),
         }
-        if !arrival.room {
-            self.stats.overflows += 1;
-            return Answer::Ignore;
-        }
-        // A repeated answer leaves open which one is acknowledged (RFC 6298 section 3); the first data is measured instead.
-        let sent_at = (!pending.repeated).then_some(pending.sent_at);
-        let connection = Connection::accept(
-            &self.config.connection,
-            &opening(&arrival.flow, pending.numbers, pending.path_mss),
-            &pending.syn,
-            sent_at,
-            now,
-        );
-        self.hand_out(connection, now, arrival)
     }
 
-    /// Lets the connection judge the segment: it becomes established, or the segment was none of the handshake and nothing
-    /// has happened.
-    fn hand_out(&mut self, mut connection: Connection, now: Instant, arrival: &Arrival<'_>) -> Answer {
-        let events = connection.handle_segment(now, &arrival.segment, arrival.ecn);
-        if !events.contains(Events::ESTABLISHED) {
-            return Answer::Ignore;
-        }
+    fn hand_out(&mut self, connection: Connection, events: Events, arrival: &Arrival<'_>) -> Answer {
         self.forget(&arrival.flow);
         self.stats.accepted += 1;
         Answer::Accept(Box::new(connection), events)
@@ -289,9 +304,9 @@ impl Listener {
                     sack: answer.options.sack_permitted,
                     ecn: answer.flags.contains(Flags::ECE),
                 };
-                timestamps.value = cookie::hide(timestamp(now, numbers.timestamp_offset), remembered);
+                timestamps.value = cookie::hide(now.timestamp(numbers.timestamp_offset), remembered);
             }
-            // Without timestamps there is no room to remember: nothing is agreed to.
+            // Without timestamps there is no room for options, so none are agreed to.
             None => {
                 answer.options.window_scale = None;
                 answer.options.sack_permitted = false;
@@ -301,7 +316,7 @@ impl Listener {
         answer
     }
 
-    /// The connection that a cookie in `arrival` stands for.
+    /// Returns the connection that a cookie in `arrival` describes.
     fn open_cookie(&mut self, now: Instant, arrival: &Arrival<'_>) -> Option<Connection> {
         if (now - self.cookie_at?).as_nanos() >= u128::from(cookie::LIFE_NS) {
             self.cookie_at = None;
@@ -314,7 +329,7 @@ impl Listener {
             return None;
         };
         let remembered = header.options.timestamps.map(|t| cookie::reveal(t.echo)).unwrap_or_default();
-        // The SYN as it was, as far as it matters.
+        // The relevant parts of the original SYN.
         let syn = Header {
             seq: irs,
             ack: Seq(0),
@@ -333,13 +348,14 @@ impl Listener {
         Some(Connection::accept(&self.config.connection, &opening, &syn, None, now))
     }
 
-    /// When [`poll_transmit`](Self::poll_transmit) has something to do; `None` while no handshake is under way.
+    /// Returns the time at which [`poll_transmit`](Self::poll_transmit) has work to do; `None`
+    /// while no handshake is under way.
     pub fn next_timeout(&self) -> Option<Instant> {
         self.due.first().map(|&(at, _)| at)
     }
 
-    /// Repeats the answers that are due, at most 64 a call, and forgets handshakes that were answered often enough. When
-    /// `emit` has no room, the rest stays due.
+    /// Repeats the answers that are due, at most 64 a call, and drops handshakes whose answers were
+    /// repeated often enough. If `emit` has no room, the rest stays due.
     pub fn poll_transmit(&mut self, now: Instant, mut emit: impl FnMut(&Flow, &Header) -> Result<(), Full>) {
         let retries = self.config.syn_ack_retries.min(MAX_RETRIES);
         for _ in 0..MAX_BATCH {

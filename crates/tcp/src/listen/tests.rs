@@ -1,8 +1,13 @@
 //! Listening: RFC 9293 section 3.10.7.2, RFC 4987.
 
 use super::*;
+use crate::connection::Outgoing;
 use crate::connection::Transmit;
-use crate::{Outgoing, State, segment::SackBlocks};
+use crate::segment::SackBlocks;
+use crate::state::State;
+use alloc::boxed::Box;
+use alloc::vec;
+use alloc::vec::Vec;
 
 const SERVER: u16 = 80;
 
@@ -43,7 +48,7 @@ fn syn(flow: &Flow) -> Header {
     Header { options: full_options(1000, 0), ..header(flow, Flags::SYN, Seq(7000), Seq(0)) }
 }
 
-/// The handshake's last segment, for the answer to `syn`.
+/// Returns the handshake's last segment, for the answer to `syn`.
 fn ack_of(flow: &Flow, answer: &Header) -> Header {
     let timestamps = answer.options.timestamps.map(|t| Timestamps { value: 1001, echo: t.value });
     let options = Options { timestamps, ..Options::default() };
@@ -142,7 +147,8 @@ fn an_answer_that_was_lost_is_repeated_and_then_given_up() {
 
 #[test]
 fn only_an_answer_that_left_once_measures_the_path() {
-    // RFC 6298 section 3, Karn's rule: at 3 s nobody knows whether the first or the last answer is acknowledged.
+    // RFC 6298 section 3, Karn's rule: at 3 s it is unknown whether the first or the last answer is
+    // acknowledged.
     let by_timer = |listener: &mut Listener, at: Instant| listener.poll_transmit(at, |_, _| Ok(()));
     for (repeats, timer) in [(0, false), (1, false), (2, false), (0, true)] {
         let (mut listener, flow) = (listener(ListenConfig::default()), flow(1));
@@ -190,7 +196,7 @@ fn a_flood_of_syns_costs_no_memory_and_clients_still_get_in() {
     assert!(matches!(give(&mut listener, later, honest, ack, false), Answer::Ignore));
     let mut connection = accepted(give(&mut listener, later, honest, ack, true));
     assert_eq!((listener.stats().cookies_accepted, listener.stats().cookies_refused), (1, 1));
-    // All that was agreed in the SYN is there: scaling, timestamps, SACK, the segment size.
+    // Everything agreed in the SYN is in force: scaling, timestamps, SACK, the segment size.
     assert_eq!(connection.stats().mss, 1448);
     assert_eq!(connection.stats().peer_window, 5000 << 7);
     connection.send(&[1; 3000]).unwrap();
@@ -250,4 +256,27 @@ fn a_client_that_names_no_segment_size_gets_the_least_its_protocol_promises() {
             assert_eq!(connection.stats().mss, size, "with a queue of {syn_queue}");
         }
     }
+}
+
+#[test]
+fn a_handshake_challenges_what_may_be_forged() {
+    // RFC 5961 sections 3.2 and 4.2, in SYN-RECEIVED.
+    let (mut listener, flow) = (listener(ListenConfig::default()), flow(1));
+    let first = reply(give(&mut listener, start(), flow, syn(&flow), true));
+    let reset = |seq| header(&flow, Flags::RST, seq, Seq(0));
+    let ahead = reply(give(&mut listener, start(), flow, reset(Seq(7002)), true));
+    assert_eq!((ahead.flags, ahead.seq, ahead.ack), (Flags::ACK, first.seq + 1, Seq(7001)));
+    for outside in [Seq(7000), Seq(7001) + (1 << 20)] {
+        assert!(matches!(give(&mut listener, start(), flow, reset(outside), true), Answer::Ignore));
+    }
+    let other = Header { seq: Seq(9000), ..syn(&flow) };
+    let challenge = reply(give(&mut listener, start(), flow, other, true));
+    assert_eq!((challenge.flags, challenge.ack), (Flags::ACK, Seq(7001)));
+    // RFC 9293 section 3.10.7.4, first step: what lies outside the window is answered with an ACK.
+    let outside = Header { seq: Seq(7001) + (1 << 20), ..ack_of(&flow, &first) };
+    assert_eq!(reply(give(&mut listener, start(), flow, outside, true)).flags, Flags::ACK);
+    let challenges = (0..100)
+        .filter(|_| matches!(give(&mut listener, start(), flow, reset(Seq(7002)), true), Answer::Reply(_)));
+    assert_eq!(challenges.count(), 7, "ten in all");
+    accepted(give(&mut listener, start(), flow, ack_of(&flow, &first), true));
 }

@@ -1,8 +1,10 @@
-//! TCP segments on the wire (RFC 9293 section 3.1): read from hostile bytes, written for Linux to like.
+//! TCP segments on the wire (RFC 9293 section 3.1): parsed from hostile bytes, written in the
+//! layout of Linux.
 //!
-//! Owns the fixed header and its flags; options are next door. Never sums: the checksum covers the IP pseudo header, which
-//! only the caller knows, so it verifies before [`Segment::parse`] and fills in after [`Header::emit`]. The urgent pointer
-//! is not kept: urgent data is delivered in line, as RFC 6093 section 3.1 has all applications ask for.
+//! Owns the fixed header and its flags; `options` owns the options. It never computes a checksum:
+//! that covers the IP pseudo header, which only the caller knows, so the caller verifies it before
+//! [`Segment::parse`] and fills it in after [`Header::emit`]. The urgent pointer is not kept:
+//! urgent data is delivered in line, as RFC 6093 section 3.1 recommends for all applications.
 
 mod options;
 
@@ -10,12 +12,11 @@ pub use options::{
     MAX_OPTIONS, MAX_SACK_BLOCKS, MAX_WINDOW_SCALE, Options, SackBlock, SackBlocks, Timestamps,
 };
 
-use crate::Seq;
-use zerocopy::byteorder::network_endian::{U16, U32};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+use crate::seq::Seq;
+use tailwater_wire::{TCP_HEADER, TcpHeader};
 
 /// Bytes of a header without options.
-pub const FIXED_HEADER: usize = 20;
+pub const FIXED_HEADER: usize = TCP_HEADER;
 /// Bytes of the longest header: fifteen words.
 pub const MAX_HEADER: usize = FIXED_HEADER + MAX_OPTIONS;
 
@@ -42,7 +43,7 @@ bitflags::bitflags! {
     }
 }
 
-/// Why bytes are no segment. It is dropped; there is nobody to tell.
+/// Why bytes are not a segment. The segment is dropped without an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ParseError {
     /// The bytes end before the header does.
@@ -56,33 +57,15 @@ pub enum ParseError {
     /// The header claims to be shorter than its fixed part.
     #[error("TCP: a data offset of {words} words is below 5")]
     DataOffset {
-        /// What it claims.
+        /// The claimed length.
         words: u8,
     },
-    /// A port is zero, which nobody can have (RFC 6335 section 6).
+    /// A port is zero, which is reserved (RFC 6335 section 6).
     #[error("TCP: port zero")]
     Port,
 }
 
-/// The bytes of the fixed header.
-#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
-#[repr(C)]
-struct Layout {
-    source: U16,
-    destination: U16,
-    seq: U32,
-    ack: U32,
-    /// Data offset in words, in the high four bits.
-    offset: u8,
-    flags: u8,
-    window: U16,
-    checksum: U16,
-    urgent: U16,
-}
-
-const _: () = assert!(size_of::<Layout>() == FIXED_HEADER);
-
-/// A header: all but checksum and urgent pointer.
+/// A header without checksum and urgent pointer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
     /// Port of the sender.
@@ -102,18 +85,18 @@ pub struct Header {
 }
 
 impl Header {
-    /// Bytes of this header: a multiple of four, 20 to 60.
+    /// Returns the bytes of this header: a multiple of four, 20 to 60.
     #[inline]
     pub fn len(&self) -> usize {
         FIXED_HEADER + self.options.len()
     }
 
-    /// Never: a header has at least twenty bytes.
+    /// Returns false: a header has at least twenty bytes.
     pub fn is_empty(&self) -> bool {
         false
     }
 
-    /// Writes the header into the beginning of `out` with a checksum of zero, and returns its length.
+    /// Writes the header to the beginning of `out` with a checksum of zero; returns its length.
     ///
     /// # Panics
     /// If `out` is shorter than [`len`](Self::len).
@@ -121,18 +104,18 @@ impl Header {
     pub fn emit(&self, out: &mut [u8]) -> usize {
         let len = self.len();
         let (fixed, options) = out[..len].split_at_mut(FIXED_HEADER);
-        let layout = Layout {
-            source: self.source.into(),
-            destination: self.destination.into(),
-            seq: self.seq.0.into(),
-            ack: self.ack.0.into(),
+        let layout = TcpHeader {
+            source: self.source,
+            destination: self.destination,
+            sequence: self.seq.0,
+            acknowledgment: self.ack.0,
             offset: (len as u8 / 4) << 4,
             flags: self.flags.bits(),
-            window: self.window.into(),
-            checksum: 0.into(),
-            urgent: 0.into(),
+            window: self.window,
+            checksum: 0,
+            urgent: 0,
         };
-        fixed.copy_from_slice(layout.as_bytes());
+        fixed.copy_from_slice(&layout.to_bytes());
         self.options.emit(options);
         len
     }
@@ -148,16 +131,16 @@ pub struct Segment<'a> {
 }
 
 impl<'a> Segment<'a> {
-    /// Reads a segment: all of `bytes`, which is what the IP header's length leaves.
+    /// Parses a segment that fills all of `bytes`, as delimited by the IP header's length.
     ///
-    /// Options that cannot be understood are skipped; from one with an impossible length on, all are ignored (RFC 9293
-    /// section 3.2 asks that they do no harm).
+    /// Unknown options are skipped; from an option with an impossible length on, all are ignored
+    /// (RFC 9293 section 3.2 requires that they do no harm).
     ///
     /// # Errors
     /// [`ParseError`].
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
-        let Ok((raw, _)) = Layout::ref_from_prefix(bytes) else {
+        let Ok((raw, _)) = TcpHeader::parse(bytes) else {
             return Err(ParseError::Truncated { need: FIXED_HEADER, have: bytes.len() });
         };
         let words = raw.offset >> 4;
@@ -172,18 +155,19 @@ impl<'a> Segment<'a> {
             return Err(ParseError::Port);
         }
         let header = Header {
-            source: raw.source.get(),
-            destination: raw.destination.get(),
-            seq: Seq(raw.seq.get()),
-            ack: Seq(raw.ack.get()),
+            source: raw.source,
+            destination: raw.destination,
+            seq: Seq(raw.sequence),
+            ack: Seq(raw.acknowledgment),
             flags: Flags::from_bits_retain(raw.flags),
-            window: raw.window.get(),
+            window: raw.window,
             options: Options::parse(&header[FIXED_HEADER..]),
         };
         Ok(Self { header, payload })
     }
 
-    /// How many sequence numbers the segment takes: its data, SYN and FIN (RFC 9293 section 3.4).
+    /// Returns the number of sequence numbers that the segment takes: its data, SYN and FIN (RFC
+    /// 9293 section 3.4).
     #[inline]
     pub fn sequence_len(&self) -> u32 {
         self.payload.len() as u32

@@ -1,14 +1,14 @@
-//! TCP options: maximum segment size (RFC 9293 section 3.2), window scale and timestamps (RFC 7323), selective
-//! acknowledgment (RFC 2018).
+//! TCP options: maximum segment size (RFC 9293 section 3.2), window scale and timestamps (RFC
+//! 7323), selective acknowledgment (RFC 2018).
 //!
-//! Parsing accepts anything and never fails; writing lays options out as Linux does, each at an offset where its words are
-//! aligned.
+//! Parsing accepts anything and never fails. Writing lays options out as Linux does, each at an
+//! offset where its words are aligned.
 
-use crate::Seq;
+use crate::seq::Seq;
 
-/// Bytes that options can take at most.
+/// Most bytes that options can take.
 pub const MAX_OPTIONS: usize = 40;
-/// Blocks that fit into one header without timestamps (RFC 2018 section 3).
+/// Most blocks that fit into one header without timestamps (RFC 2018 section 3).
 pub const MAX_SACK_BLOCKS: usize = 4;
 /// The largest shift (RFC 7323 section 2.3).
 pub const MAX_WINDOW_SCALE: u8 = 14;
@@ -21,24 +21,26 @@ const SACK_PERMITTED: u8 = 4;
 const SACK: u8 = 5;
 const TIMESTAMPS: u8 = 8;
 
-/// How most headers after the handshake begin their options: padding, kind and length of timestamps.
+/// The first bytes of the options in most headers after the handshake: padding, kind and length of
+/// timestamps.
 const TIMESTAMPS_PREFIX: [u8; 4] = [NOP, NOP, TIMESTAMPS, 10];
 
-/// A timestamps option (RFC 7323 section 3.2), in ticks of the sender's and of the receiver's clock.
+/// A timestamps option (RFC 7323 section 3.2), in ticks of the sender's and of the receiver's
+/// clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Timestamps {
     /// The sender's clock.
     pub value: u32,
-    /// The receiver's clock, as the sender saw it last; meaningful with ACK.
+    /// The receiver's clock as the sender last saw it; meaningful with ACK.
     pub echo: u32,
 }
 
-/// A run of bytes held by the receiver, beyond what it acknowledged (RFC 2018 section 3).
+/// A run of bytes held by the receiver beyond its acknowledgment (RFC 2018 section 3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SackBlock {
     /// The first byte.
     pub start: Seq,
-    /// Behind the last byte.
+    /// The number after the last byte.
     pub end: Seq,
 }
 
@@ -50,7 +52,7 @@ pub struct SackBlocks {
 }
 
 impl SackBlocks {
-    /// Adds a block behind the others. A fifth is ignored.
+    /// Appends a block; ignores a fifth.
     #[inline]
     pub fn push(&mut self, block: SackBlock) {
         if let Some(slot) = self.blocks.get_mut(usize::from(self.len)) {
@@ -59,13 +61,13 @@ impl SackBlocks {
         }
     }
 
-    /// The blocks, in the option's order.
+    /// Returns the blocks, in the option's order.
     #[inline]
     pub fn as_slice(&self) -> &[SackBlock] {
         &self.blocks[..usize::from(self.len)]
     }
 
-    /// Whether there are none.
+    /// Returns true if there are none.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -80,7 +82,8 @@ impl FromIterator<SackBlock> for SackBlocks {
     }
 }
 
-/// What a header's options say. Which of them count depends on the segment: the first three only in a SYN.
+/// The options of a header. Which of them count depends on the segment: the first three only in a
+/// SYN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Options {
     /// The largest payload the sender wants to receive.
@@ -91,12 +94,12 @@ pub struct Options {
     pub sack_permitted: bool,
     /// Timestamps.
     pub timestamps: Option<Timestamps>,
-    /// What the sender holds out of order. As many are written as fit.
+    /// The ranges that the sender holds out of order. As many are written as fit.
     pub sack: SackBlocks,
 }
 
 impl Options {
-    /// Reads what stands between the fixed header and the data.
+    /// Parses the bytes between the fixed header and the data.
     #[inline]
     pub fn parse(mut bytes: &[u8]) -> Self {
         let mut options = Self::default();
@@ -104,7 +107,7 @@ impl Options {
             options.timestamps = Some(timestamps(&bytes[4..12]));
             bytes = &bytes[12..];
         }
-        // At most forty steps: each takes a byte at least.
+        // At most forty steps, because each consumes at least one byte.
         while let Some((&kind, rest)) = bytes.split_first() {
             if kind == END {
                 break;
@@ -113,7 +116,7 @@ impl Options {
                 bytes = rest;
                 continue;
             }
-            // The length counts kind and length.
+            // The length includes the bytes of kind and length.
             let Some((&len, _)) = rest.split_first() else { break };
             let Some((option, behind)) = bytes.split_at_checked(usize::from(len)) else { break };
             if option.len() < 2 {
@@ -128,7 +131,7 @@ impl Options {
     fn apply(&mut self, kind: u8, value: &[u8]) {
         match (kind, value) {
             (MSS, &[high, low]) => self.mss = Some(u16::from_be_bytes([high, low])),
-            // Greater shifts are to be taken as 14 (RFC 7323 section 2.3).
+            // Greater shifts count as 14 (RFC 7323 section 2.3).
             (WINDOW_SCALE, &[shift]) => self.window_scale = Some(shift.min(MAX_WINDOW_SCALE)),
             (SACK_PERMITTED, []) => self.sack_permitted = true,
             (TIMESTAMPS, value) if value.len() == 8 => self.timestamps = Some(timestamps(value)),
@@ -140,7 +143,7 @@ impl Options {
         }
     }
 
-    /// Bytes these options take when written, a multiple of four, at most 40.
+    /// Returns the bytes these options take when written: a multiple of four, at most 40.
     #[inline]
     pub fn len(&self) -> usize {
         let fixed = self.len_without_sack();
@@ -150,7 +153,7 @@ impl Options {
         }
     }
 
-    /// Whether there are none to write.
+    /// Returns true if there are none to write.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -1,6 +1,8 @@
-//! Against smoltcp's parser and writer as oracle.
+//! Parsing and writing against smoltcp as the oracle.
 
 use super::*;
+use alloc::vec;
+use alloc::vec::Vec;
 use proptest::prelude::*;
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{IpAddress, Ipv4Address, TcpPacket, TcpRepr};
@@ -76,7 +78,7 @@ proptest! {
         prop_assert_eq!(packet.selective_ack_permitted().unwrap(), header.options.sack_permitted);
         let address = IpAddress::Ipv4(Ipv4Address::LOCALHOST);
         let flags = header.flags & (Flags::SYN | Flags::FIN | Flags::RST | Flags::PSH);
-        // It refuses combinations of control bits that no sender uses.
+        // smoltcp refuses combinations of control bits that no sender uses.
         if flags.bits().count_ones() <= 1 {
             let repr = TcpRepr::parse(&packet, &address, &address, &ChecksumCapabilities::ignored()).unwrap();
             prop_assert_eq!(repr.window_scale, header.options.window_scale);
@@ -93,7 +95,7 @@ proptest! {
         match Segment::parse(&bytes) {
             Ok(segment) => {
                 prop_assert!(segment.header.options.window_scale.is_none_or(|shift| shift <= 14));
-                // What is understood survives being written and read again.
+                // A parsed header survives being written and read again.
                 let again = emitted(&segment.header, segment.payload);
                 let again = Segment::parse(&again).unwrap();
                 prop_assert_eq!(again.header.seq, segment.header.seq);
@@ -137,7 +139,8 @@ fn timestamps_leave_room_for_three_blocks() {
 
 #[test]
 fn an_impossible_option_length_ends_the_options() {
-    // The maximum segment size stands; a length of zero, of one, and one beyond the end take what follows with them.
+    // The maximum segment size before the bad option is kept. A length of zero, of one, and one
+    // beyond the end invalidate all that follows.
     for bad in [[3, 0, 1, 1], [3, 1, 1, 1], [3, 200, 1, 1], [1, 1, 1, 3]] {
         let bytes = [&[2, 4, 5, 180], &bad[..]].concat();
         let options = Options::parse(&bytes);
@@ -164,7 +167,7 @@ fn truncated_and_impossible_headers_are_refused() {
     let mut short = bytes.clone();
     short[12] = 0x40;
     assert_eq!(Segment::parse(&short), Err(ParseError::DataOffset { words: 4 }));
-    let mut nobody = bytes;
-    nobody[0..2].fill(0);
-    assert_eq!(Segment::parse(&nobody), Err(ParseError::Port));
+    let mut no_port = bytes;
+    no_port[0..2].fill(0);
+    assert_eq!(Segment::parse(&no_port), Err(ParseError::Port));
 }

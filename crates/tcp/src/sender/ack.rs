@@ -1,26 +1,30 @@
-//! What an acknowledgement does, step by step: what it delivers, what it says about time, about copies, about loss, about the window.
+//! Processing of an acknowledgement, step by step: delivery, timing, second copies, loss, and the
+//! window.
 
 use core::time::Duration;
 
 use super::congestion::Delivery;
-use super::recovery::{Frto, Phase, Sign, Witness};
+use super::recovery::{Evidence, Frto, Phase, Signal};
 use super::scoreboard::Sent;
-use super::{AckError, AckInfo, Acked, Forced, NO_TIMESTAMPS, Probe, Range, Sender};
-use crate::{Instant, Seq};
+use super::{AckError, AckInfo, Acked, Forced, NO_TIMESTAMPS, Probe, Sender};
+use crate::seq::{Range, Seq};
+use crate::time::Instant;
 
-/// SACK blocks that fit an option (RFC 2018 section 3); more are not looked at.
+/// SACK blocks that fit in an option (RFC 2018 section 3); further ones are ignored.
 const MAX_SACK_BLOCKS: usize = 4;
-/// Duplicates that mean loss (RFC 5681 section 3.2).
+/// Number of duplicates that indicates loss (RFC 5681 section 3.2).
 const DUP_THRESH: u8 = 3;
 
-/// What was newly delivered, and when it was sent.
+/// Newly delivered data, and when it was sent.
 #[derive(Clone, Copy, Debug, Default)]
 struct News {
     bytes: u32,
-    /// When the first and the last of it were sent that were sent once: a delayed acknowledgement lies in the first, not in the last.
+    /// Times at which the first and the last of the data that was sent only once was sent. The
+    /// first includes a delayed acknowledgement, the last does not.
     first: Option<Instant>,
     last: Option<Instant>,
-    /// Some was sent again, or was joined to what was sent before: Karn's algorithm (RFC 6298 section 3).
+    /// True if some of it was sent again, or shares a range with data sent earlier: Karn's
+    /// algorithm (RFC 6298 section 3).
     ambiguous: bool,
 }
 
@@ -37,10 +41,11 @@ impl News {
 }
 
 impl Sender {
-    /// An acceptable ACK arrived. An old one, below [`una`](Self::una), is welcome for its SACK blocks.
+    /// Handles an acceptable ACK. An old one, below [`una`](Self::una), is useful for its SACK
+    /// blocks.
     ///
     /// # Errors
-    /// If it acknowledges what was never sent. Nothing has changed then.
+    /// If it acknowledges data that was never sent. The sender is unchanged.
     pub fn on_ack(&mut self, ack: &AckInfo<'_>, now: Instant) -> Result<Acked, AckError> {
         let nxt = self.board.nxt();
         if ack.ack > nxt {
@@ -48,12 +53,12 @@ impl Sender {
         }
         let outstanding = self.board.outstanding();
         let duplicated = self.duplicated;
-        let (mut acked, news, mut witness) = self.deliver(ack, now);
+        let (mut acked, news, mut evidence) = self.deliver(ack, now);
         self.time(&acked, &news, ack, now);
-        self.count_duplicates(ack, &acked, outstanding, &mut witness);
+        self.count_duplicates(ack, &acked, outstanding, &mut evidence);
 
-        let answered = self.answer_probe(ack, &witness);
-        acked.spurious = self.is_spurious(&acked, &witness);
+        let answered = self.answer_probe(ack, &evidence);
+        acked.spurious = self.is_spurious(&acked, &evidence);
         if acked.spurious {
             self.undo();
         }
@@ -62,7 +67,7 @@ impl Sender {
             self.enter_recovery();
         }
         if (ack.ecn_echo || answered == Some(Answer::Repaired)) && !self.in_recovery() {
-            let sign = if ack.ecn_echo { Sign::Marked } else { Sign::Repaired };
+            let sign = if ack.ecn_echo { Signal::Marked } else { Signal::Repaired };
             acked.send_cwr = self.cut(sign) && ack.ecn_echo;
             self.congestion.cwnd = self.congestion.cwnd.min(self.congestion.ssthresh);
         }
@@ -84,13 +89,13 @@ impl Sender {
         Ok(acked)
     }
 
-    /// How long our timestamp clock stays at one value.
+    /// Returns the tick of this side's timestamp clock.
     pub(super) fn tick(&self) -> Duration {
         Duration::from_micros(u64::from(self.tick_us))
     }
 
-    /// Takes what is delivered off the scoreboard.
-    fn deliver(&mut self, ack: &AckInfo<'_>, now: Instant) -> (Acked, News, Witness) {
+    /// Removes delivered data from the scoreboard.
+    fn deliver(&mut self, ack: &AckInfo<'_>, now: Instant) -> (Acked, News, Evidence) {
         let (mut acked, mut news) = (Acked::default(), News::default());
         let min_rtt = self.rtt.min().unwrap_or_default();
         let tick = self.tick();
@@ -118,10 +123,11 @@ impl Sender {
         if dsacked.is_some() {
             self.rack.on_dsack(self.board.una(), self.board.nxt());
         }
-        (acked, news, Witness { dsacked, echoed, original, duplicate: false })
+        (acked, news, Evidence { dsacked, echoed, original, duplicate: false })
     }
 
-    /// Measures a round trip: by what was sent once, else by the timestamp (RFC 7323 section 4.1).
+    /// Measures a round trip by data that was sent once, else by the timestamp (RFC 7323 section
+    /// 4.1).
     fn time(&mut self, acked: &Acked, news: &News, ack: &AckInfo<'_>, now: Instant) {
         let in_window = (self.board.outstanding() + acked.acked).div_ceil(2 * self.mss);
         let own = news.first.filter(|_| !news.ambiguous);
@@ -135,22 +141,23 @@ impl Sender {
         }
     }
 
-    /// Without SACK, duplicates stand for segments delivered (RFC 5681 section 3.2).
+    /// Without SACK, counts duplicates as delivered segments (RFC 5681 section 3.2).
     fn count_duplicates(
         &mut self,
         ack: &AckInfo<'_>,
         acked: &Acked,
         outstanding: u32,
-        witness: &mut Witness,
+        evidence: &mut Evidence,
     ) {
         if acked.acked > 0 {
-            // What duplicates stood for is acknowledged now, beyond the one segment that was missing.
+            // The data that duplicates stood for is acknowledged now, except for the one segment
+            // that was missing.
             self.duplicated = self.duplicated.saturating_sub(acked.acked.saturating_sub(self.mss));
             if !self.in_recovery() {
                 (self.duplicated, self.duplicates) = (0, 0);
             }
         } else if ack.may_be_duplicate && ack.ack == self.board.una() && outstanding > 0 {
-            witness.duplicate = true;
+            evidence.duplicate = true;
             if !self.sack {
                 self.duplicates = self.duplicates.saturating_add(1);
                 self.duplicated = self.duplicated.saturating_add(self.mss);
@@ -160,22 +167,22 @@ impl Sender {
         self.duplicated = self.duplicated.min(self.board.in_flight().saturating_sub(self.mss));
     }
 
-    /// What became of a tail loss probe (RFC 8985 section 7.4).
-    fn answer_probe(&mut self, ack: &AckInfo<'_>, witness: &Witness) -> Option<Answer> {
+    /// Handles the answer to a tail loss probe (RFC 8985 section 7.4).
+    fn answer_probe(&mut self, ack: &AckInfo<'_>, evidence: &Evidence) -> Option<Answer> {
         let answer = match self.probe {
             Probe::None => return None,
             Probe::New => Answer::Nothing,
             Probe::Again(end) if ack.ack < end => return None,
-            Probe::Again(end) if witness.dsacked.is_some_and(|copy| copy.end == end) => Answer::Nothing,
+            Probe::Again(end) if evidence.dsacked.is_some_and(|copy| copy.end == end) => Answer::Nothing,
             Probe::Again(end) if ack.ack > end => Answer::Repaired,
-            Probe::Again(_) if witness.duplicate && ack.sack.is_empty() => Answer::Nothing,
+            Probe::Again(_) if evidence.duplicate && ack.sack.is_empty() => Answer::Nothing,
             Probe::Again(_) => return None,
         };
         self.probe = Probe::None;
         Some(answer)
     }
 
-    /// Finds what is lost. Returns how many bytes.
+    /// Marks lost data; returns how many bytes.
     fn find_lost(&mut self, acked: &Acked, now: Instant) -> u32 {
         if self.sack {
             return self.detect(now);
@@ -183,7 +190,8 @@ impl Sender {
         let (una, mss) = (self.board.una(), self.mss);
         let lost = match self.phase() {
             None if self.duplicates == DUP_THRESH && una > self.recover => self.board.mark_first_lost(mss),
-            // A partial acknowledgement: what it ends at is lost too (RFC 6582 section 3.2 step 3).
+            // After a partial acknowledgement the segment at which it ends is lost too (RFC 6582
+            // section 3.2 step 3).
             Some(Phase::Recovery)
                 if acked.acked > 0 && self.episode.as_ref().is_some_and(|episode| una < episode.until) =>
             {
@@ -196,12 +204,22 @@ impl Sender {
         lost
     }
 
+    /// Moves the numbers that lie behind `una` along with it, so that comparisons with them stay
+    /// meaningful when more than 2^31 bytes are sent between two losses.
+    fn keep_up(&mut self) {
+        let behind = self.board.una() + u32::MAX;
+        self.recover = self.recover.max(behind);
+        self.cut_until = self.cut_until.max(behind);
+        self.rack.keep_up(behind);
+    }
+
     /// Grows the window, or lowers it gradually in fast recovery.
     fn resize(&mut self, ack: &AckInfo<'_>, acked: &Acked, news: &News, duplicated: u32, now: Instant) {
         let new_round = acked.acked > 0 && self.board.una() > self.round_end;
         if new_round {
             self.round_end = self.board.nxt();
             self.peak = [self.in_flight(), self.peak[0]];
+            self.keep_up();
         }
         let peak = self.peak[0].max(self.peak[1]);
         let phase = self.phase();
@@ -209,7 +227,8 @@ impl Sender {
             let delivered = if self.sack {
                 news.bytes
             } else {
-                // A duplicate delivers a segment, and a partial acknowledgement what was not counted before.
+                // A duplicate delivers a segment; a partial acknowledgement delivers the bytes not
+                // counted before.
                 acked.acked.saturating_sub(duplicated.saturating_sub(self.duplicated))
                     + self.duplicated.saturating_sub(duplicated)
             };
@@ -241,16 +260,17 @@ impl Sender {
     }
 }
 
-/// What a probe found out.
+/// The result of a tail loss probe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Answer {
     /// Nothing was lost.
     Nothing,
-    /// The probe itself was needed, so something was lost, and the window answers for it.
+    /// The probe repaired a loss, for which the window must be reduced.
     Repaired,
 }
 
-/// Whether a first block reports a second copy: it is acknowledged already, or lies within the next (RFC 2883 section 4).
+/// Returns true if a first block reports a second copy: it is acknowledged already, or lies within
+/// the next block (RFC 2883 section 4).
 fn is_dsack(block: Range, next: Option<&Range>, ack: Seq) -> bool {
     !block.is_empty()
         && (block.end <= ack || next.is_some_and(|next| block.start >= next.start && block.end <= next.end))

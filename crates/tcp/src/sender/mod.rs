@@ -1,32 +1,39 @@
-//! Loss recovery and congestion control of one direction of one connection: what is in flight, what was lost, how much may go out.
+//! Loss recovery and congestion control of one direction of one connection: which data is in
+//! flight, which is lost, and how much may be sent.
 //!
-//! Owns: the scoreboard of sent ranges, round-trip times, the congestion window, and the three timers of the sending side:
-//! retransmission (RFC 6298), tail loss probe and reordering (RFC 8985). Never knows: options, buffers, the peer's window, flags;
-//! a SYN and a FIN are sequence numbers inside a range like any byte.
+//! Owns the scoreboard of sent ranges, the round-trip times, the congestion window, and the three
+//! timers of the sending side: retransmission (RFC 6298), tail loss probe and reordering (RFC
+//! 8985). It never sees options, buffers, the peer's window or flags; a SYN and a FIN are sequence
+//! numbers inside a range like any byte.
 //!
 //! # How a connection uses it
-//! 1. [`Sender::new`] before the SYN goes out, [`Sender::on_established`] when the handshake has said what both sides can do.
-//! 2. Having something to transmit: first everything [`Sender::next_retransmission`] names, each reported by
-//!    [`Sender::on_retransmitted`]; then at most [`Sender::may_send_new`] bytes of new data, each segment reported by
-//!    [`Sender::on_sent`]. A pure ACK, a window probe below or at `una` and a keep-alive are nobody's business here; a window probe that carries
-//!    *new* bytes is reported as sent, whatever `may_send_new` says.
-//! 3. Every acceptable ACK goes to [`Sender::on_ack`], whatever else the segment carries. "Acceptable" (RFC 5961 section 5) is
-//!    for the connection to judge; an ACK of what was never sent is refused here again.
-//! 4. At [`Sender::next_timeout`], or later: [`Sender::on_timeout`], then step 2. When to give up is the connection's decision
-//!    (R2 of RFC 9293 section 3.8.3), for which it gets the number of consecutive time-outs.
-//! 5. A smaller path MTU: [`Sender::on_mss_changed`], then step 2.
+//! 1. Call [`Sender::new`] before the SYN is sent, and [`Sender::on_established`] when the
+//!    handshake has settled what both sides support.
+//! 2. To transmit, first send every range that [`Sender::next_retransmission`] names, and report
+//!    each to [`Sender::on_retransmitted`]. Then send at most [`Sender::may_send_new`] bytes of new
+//!    data, and report each segment to [`Sender::on_sent`]. A pure ACK, a window probe below or at
+//!    `una` and a keepalive are not reported; a window probe that carries *new* bytes is reported
+//!    as sent, whatever `may_send_new` returned.
+//! 3. Pass every acceptable ACK to [`Sender::on_ack`], whatever else the segment carries. The
+//!    connection decides what is acceptable (RFC 5961 section 5); an ACK of unsent data is refused
+//!    here again.
+//! 4. At [`Sender::next_timeout`] or later, call [`Sender::on_timeout`], then do step 2. The
+//!    connection decides when to give up (R2 of RFC 9293 section 3.8.3), by the number of
+//!    consecutive time-outs.
+//! 5. After a change of the path MTU call [`Sender::on_mss_changed`], then do step 2.
 //!
-//! Calls with a `now` earlier than a former one are taken as made at the same moment.
+//! A call with a `now` earlier than a former one counts as made at the former time.
 //!
 //! # Invariants (`Sender::check`)
-//! - `una <= nxt`; the scoreboard covers exactly `una..nxt`, in order, without gaps or empty ranges, in a bounded number of
-//!   ranges, and holds no memory when everything is acknowledged.
+//! - `una <= nxt`; the scoreboard covers exactly `una..nxt`, in order, without gaps or empty
+//!   ranges, in a bounded number of ranges, and holds no memory when everything is acknowledged.
 //! - `in_flight + lost + delivered out of order == nxt - una`.
 //! - A timer runs exactly while `una < nxt`.
 //!
 //! # A hostile peer
-//! ACKs of unsent data are an error; SACKs of unsent or already acknowledged data are ignored; a window grows by bytes, not by ACKs (RFC 3465),
-//! and never by bytes acknowledged twice. One ACK costs at most work proportional to what it newly delivers, plus the number of holes.
+//! An ACK of unsent data is an error. A SACK of unsent or already acknowledged data is ignored. The
+//! window grows by bytes, not by ACKs (RFC 3465), and never by bytes acknowledged twice. One ACK
+//! costs at most work proportional to the data it newly delivers, plus the number of holes.
 
 mod ack;
 mod congestion;
@@ -39,9 +46,11 @@ mod tests;
 mod timer;
 mod transmit;
 
+use alloc::boxed::Box;
 use core::time::Duration;
 
-use crate::{Instant, Seq};
+use crate::seq::{Range, Seq};
+use crate::time::Instant;
 pub use congestion::Algorithm;
 use congestion::{Congestion, initial_window};
 use rack::{Circumstances, Rack};
@@ -50,44 +59,23 @@ use rtt::Rtt;
 use scoreboard::Scoreboard;
 use timer::Timers;
 
-/// Sequence numbers from `start` up to, not including, `end`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Range {
-    /// The first number.
-    pub start: Seq,
-    /// The number after the last.
-    pub end: Seq,
-}
-
-impl Range {
-    /// The `bytes` numbers from `start` on.
-    pub fn new(start: Seq, bytes: u32) -> Self {
-        Self { start, end: start + bytes }
-    }
-
-    /// How many numbers; zero if `end` is not after `start`.
-    pub fn len(self) -> u32 {
-        u32::try_from(self.end.distance(self.start)).unwrap_or(0)
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(self) -> bool {
-        self.len() == 0
-    }
-}
-
-/// What a sender is told when it is made.
+/// The parameters of a sender.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Which congestion control.
+    /// The congestion control algorithm.
     pub algorithm: Algorithm,
-    /// Retransmission time-outs are at least this long. RFC 6298 asks for 1 s; the default is 5 ms, for data centres.
+    /// Shortest retransmission time-out, 5 ms. RFC 6298 asks for 1 s. It matters only where
+    /// [`max_ack_delay`](Self::max_ack_delay) is shorter.
     pub min_rto: Duration,
-    /// And at most this long, backed off; at least 60 s by RFC 6298 section 2.5, which is the default.
+    /// Longest retransmission time-out after back-off; at least 60 s by RFC 6298 section 2.5, which
+    /// is the default.
     pub max_rto: Duration,
-    /// The first one, before a round trip was measured: 1 s (RFC 6298 section 2.1).
+    /// The retransmission time-out before a round trip was measured: 1 s (RFC 6298 section 2.1).
     pub initial_rto: Duration,
-    /// How long a peer may sit on the acknowledgement of a lone segment (`TLP.max_ack_delay` of RFC 8985 section 7.2): 25 ms.
+    /// Longest time for which a peer delays an acknowledgement: 50 ms, which is Linux's 40 ms and a
+    /// tick of its timers. The retransmission time-out exceeds the smoothed round trip by this time
+    /// at least, however steady the path is, and the probe of a lone segment waits for it too
+    /// (`TLP.max_ack_delay` of RFC 8985 section 7.2).
     pub max_ack_delay: Duration,
 }
 
@@ -98,85 +86,91 @@ impl Default for Config {
             min_rto: Duration::from_millis(5),
             max_rto: Duration::from_mins(1),
             initial_rto: Duration::from_secs(1),
-            max_ack_delay: Duration::from_millis(25),
+            max_ack_delay: Duration::from_millis(50),
         }
     }
 }
 
-/// What the handshake settled.
+/// The result of the handshake.
 #[derive(Clone, Copy, Debug)]
 pub struct Negotiated {
-    /// Most bytes of data a segment may carry, options already taken off; at least 1.
+    /// Most bytes of data in a segment, options already deducted; at least 1.
     pub mss: u32,
-    /// Both sides said SACK-permitted (RFC 2018): loss is then found by RACK-TLP, else by counting duplicates (RFC 6582).
+    /// True if both sides permitted SACK (RFC 2018). Loss is then detected by RACK-TLP, else by
+    /// counting duplicates (RFC 6582).
     pub sack: bool,
-    /// If timestamps are on (RFC 7323): how long our timestamp clock stays at one value.
+    /// The tick of this side's timestamp clock, if timestamps are on (RFC 7323).
     pub timestamp_tick: Option<Duration>,
 }
 
-/// What one acknowledgement says.
+/// The content of one acknowledgement.
 #[derive(Clone, Copy, Debug)]
 pub struct AckInfo<'a> {
     /// Its acknowledgement number.
     pub ack: Seq,
-    /// Its SACK blocks as received, in their order, believed or not; a first block that is a D-SACK (RFC 2883) is recognised here.
+    /// Its SACK blocks as received, in their order, unchecked. A first block that is a D-SACK
+    /// (RFC 2883) is recognised here.
     pub sack: &'a [Range],
-    /// If it echoes a timestamp of ours: when that value was put on, or the beginning of the tick it stands for.
+    /// Time at which the timestamp that it echoes was sent, or the beginning of that tick.
     pub echoed: Option<Instant>,
-    /// It carries ECE, and ECN is in use.
+    /// True if it carries ECE and ECN is in use.
     pub ecn_echo: bool,
-    /// It could be a duplicate in the sense of RFC 5681 section 2 as far as the connection sees it: no data, no SYN or FIN, and the window is the one
-    /// advertised before. Matters only without SACK.
+    /// True if it may be a duplicate in the sense of RFC 5681 section 2, as far as the connection
+    /// sees it: no data, no SYN or FIN, and an unchanged window. Matters only without SACK.
     pub may_be_duplicate: bool,
 }
 
-/// What an acknowledgement did.
+/// The effect of an acknowledgement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Acked {
-    /// Numbers that left the window for good: `una` moved by so much. SYN and FIN are counted.
+    /// Sequence numbers newly acknowledged: `una` moved by this many. SYN and FIN count.
     pub acked: u32,
     /// Bytes newly delivered out of order.
     pub sacked: u32,
-    /// Bytes newly taken for lost.
+    /// Bytes newly marked as lost.
     pub lost: u32,
-    /// A former retransmission turned out to have been unnecessary; the window is what it was before.
+    /// True if a former retransmission turned out to be unnecessary; the window was restored.
     pub spurious: bool,
-    /// The window was reduced because of ECN: the next segment of new data carries CWR (RFC 3168 section 6.1.2).
+    /// True if the window was reduced because of ECN: the next segment of new data carries CWR (RFC
+    /// 3168 section 6.1.2).
     pub send_cwr: bool,
-    /// Recovery goes on after this acknowledgement.
+    /// True if recovery continues after this acknowledgement.
     pub in_recovery: bool,
-    /// Everything sent is acknowledged.
+    /// True if everything sent is acknowledged.
     pub all_acked: bool,
 }
 
-/// Why an acknowledgement was refused. Nothing has changed.
+/// Why an acknowledgement was refused. The sender is unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum AckError {
-    /// It acknowledges what was never sent (RFC 9293 section 3.10.7.4: answer with an ACK, drop).
+    /// It acknowledges data that was never sent (RFC 9293 section 3.10.7.4: answer with an ACK,
+    /// drop).
     #[error("the peer acknowledges {ack:?}, but only what is before {nxt:?} was sent")]
     Unsent {
-        /// What it says.
+        /// The number it acknowledges.
         ack: Seq,
-        /// What will be sent next.
+        /// The number that is sent next.
         nxt: Seq,
     },
 }
 
-/// What a timer that expired means. In each case: look for something to transmit.
+/// The effect of an expired timer. In each case check for something to transmit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Timeout {
-    /// None had expired.
+    /// No timer had expired.
     None,
-    /// Segments were waited for in case they were only reordered; so many bytes of them are lost now.
+    /// Suspected segments did not arrive within the reordering window and are lost now.
     Reordering {
-        /// Bytes newly taken for lost.
+        /// Bytes newly marked as lost.
         lost: u32,
     },
-    /// Nothing was heard for two round trips: one segment goes out beyond the window, new if there is one (RFC 8985 section 7).
+    /// No acknowledgement arrived for two round trips: one segment is sent beyond the window, new
+    /// if there is one (RFC 8985 section 7).
     Probe,
-    /// The retransmission timer: the first unacknowledged segment goes out again.
+    /// The retransmission timer expired: the first unacknowledged segment is sent again.
     Retransmission {
-        /// How often in a row, this one included, without an acknowledgement of anything new in between.
+        /// Consecutive expirations, this one included, without an acknowledgement of new data in
+        /// between.
         consecutive: u8,
     },
 }
@@ -189,28 +183,31 @@ pub struct Sender {
     rack: Rack,
     congestion: Congestion,
     timers: Timers,
-    /// What is being repaired, or was until lately.
+    /// The current repair, or the last one while it can still be undone.
     episode: Option<Box<Episode>>,
     last_sent: Instant,
     mss: u32,
-    /// The timestamp clock's tick in microseconds; [`NO_TIMESTAMPS`] without.
+    /// Tick of the timestamp clock in microseconds; [`NO_TIMESTAMPS`] without timestamps.
     tick_us: u32,
-    /// What was sent when the former round trip's first acknowledgement came: the round ends when it is acknowledged.
+    /// End of the data sent when the previous round's first acknowledgement arrived: the round ends
+    /// when it is acknowledged.
     round_end: Seq,
     /// Most bytes in flight in this round, and in the one before.
     peak: [u32; 2],
-    /// The window was cut for what was sent before this, and is not cut for it again (RFC 3168 section 6.1.2).
+    /// The window was reduced for data sent before this number and is not reduced for it again (RFC
+    /// 3168 section 6.1.2).
     cut_until: Seq,
-    /// Duplicates count only when what was sent before this is acknowledged (RFC 6582 section 3.2 step 1).
+    /// Duplicates count only once the data before this number is acknowledged (RFC 6582 section 3.2
+    /// step 1).
     recover: Seq,
-    /// Without SACK: bytes that duplicates stand for.
+    /// Bytes that duplicates stand for, without SACK.
     duplicated: u32,
     duplicates: u8,
-    /// Time-outs in a row.
+    /// Consecutive time-outs.
     consecutive: u8,
     sack: bool,
     established: bool,
-    /// One segment goes out whatever the window says.
+    /// Whether one segment is sent regardless of the window.
     forced: Forced,
     probe: Probe,
 }
@@ -224,19 +221,19 @@ enum Forced {
     Probe,
 }
 
-/// The tail loss probe of which no answer has come (RFC 8985 section 7.3).
+/// The tail loss probe that is not answered yet (RFC 8985 section 7.3).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Probe {
     None,
     /// It was new data.
     New,
-    /// It was sent again; this is its end.
+    /// It was a retransmission that ends here.
     Again(Seq),
 }
 
 impl Sender {
-    /// A sender whose first number, that of its SYN, is `iss`, and that knows nothing of its peer yet: `mss` (at least 1) bounds what
-    /// goes out until [`on_established`](Self::on_established).
+    /// Creates a sender whose first number, that of its SYN, is `iss`. `mss` (at least 1) bounds
+    /// its segments until [`on_established`](Self::on_established).
     pub fn new(config: &Config, iss: Seq, mss: u32, now: Instant) -> Self {
         let mss = mss.max(1);
         Self {
@@ -244,7 +241,7 @@ impl Sender {
             rtt: Rtt::new(config),
             rack: Rack::new(iss),
             congestion: Congestion::new(config.algorithm, mss),
-            timers: Timers::new(config),
+            timers: Timers::new(),
             episode: None,
             last_sent: now,
             mss,
@@ -263,8 +260,8 @@ impl Sender {
         }
     }
 
-    /// The handshake is complete: the initial window is RFC 6928's, or one segment if the SYN was lost more than once.
-    /// Call it after [`on_ack`](Self::on_ack) of the handshake's ACK.
+    /// Completes the handshake. The initial window is RFC 6928's, or one segment if the SYN was
+    /// lost more than once. Call it after [`on_ack`](Self::on_ack) of the handshake's ACK.
     pub fn on_established(&mut self, negotiated: &Negotiated, now: Instant) {
         self.last_sent = self.last_sent.max(now);
         self.mss = negotiated.mss.max(1);
@@ -280,11 +277,14 @@ impl Sender {
         self.episode = None;
         self.consecutive = 0;
         self.established = true;
-        self.recover = self.board.una();
+        // Duplicates count from the first segment of data on (RFC 6582 section 3.2 step 1:
+        // `recover` begins at the number of the SYN).
+        self.recover = self.board.una() + u32::MAX;
     }
 
-    /// The path's MTU changed (RFC 1191, RFC 8201): segments carry at most `mss` bytes (at least 1) from now on. If that is less than before,
-    /// what is in flight and larger is lost, for which the window is not reduced.
+    /// Changes the segment size to `mss` bytes (at least 1) after a change of the path's MTU (RFC
+    /// 1191, RFC 8201). If it shrinks, larger segments in flight are lost; the window is not
+    /// reduced for them.
     pub fn on_mss_changed(&mut self, mss: u32, now: Instant) {
         let (mss, before) = (mss.max(1), self.mss);
         self.mss = mss;
@@ -300,68 +300,84 @@ impl Sender {
         }
     }
 
-    /// The first unacknowledged number (SND.UNA).
+    /// Sets the longest time for which the peer delays acknowledgements: see
+    /// [`Config::max_ack_delay`].
+    pub fn set_max_ack_delay(&mut self, delay: Duration) {
+        self.rtt.set_max_ack_delay(delay);
+    }
+
+    /// Frees memory that only late evidence about an earlier repair would use, if everything is
+    /// acknowledged.
+    pub fn trim(&mut self) {
+        if self.board.outstanding() == 0 {
+            self.episode = None;
+        }
+    }
+
+    /// Returns the first unacknowledged number (SND.UNA).
     pub fn una(&self) -> Seq {
         self.board.una()
     }
 
-    /// The number sent next (SND.NXT).
+    /// Returns the number sent next (SND.NXT).
     pub fn nxt(&self) -> Seq {
         self.board.nxt()
     }
 
-    /// Most bytes a segment may carry.
+    /// Returns the most bytes of data in a segment.
     pub fn mss(&self) -> u32 {
         self.mss
     }
 
-    /// The congestion window in bytes.
+    /// Returns the congestion window in bytes.
     pub fn cwnd(&self) -> u32 {
         self.congestion.cwnd
     }
 
-    /// The slow start threshold in bytes; `u32::MAX` before the first loss.
+    /// Returns the slow start threshold in bytes; `u32::MAX` before the first loss.
     pub fn ssthresh(&self) -> u32 {
         self.congestion.ssthresh
     }
 
-    /// Bytes believed to be in the network: sent, neither delivered nor lost.
+    /// Returns the bytes believed to be in the network: sent, and neither delivered nor lost.
     pub fn in_flight(&self) -> u32 {
         self.board.in_flight().saturating_sub(self.duplicated)
     }
 
-    /// The smoothed round-trip time, once one was measured.
+    /// Returns the smoothed round-trip time, once one was measured.
     pub fn srtt(&self) -> Option<Duration> {
         self.rtt.srtt()
     }
 
-    /// Its variation (RFC 6298).
+    /// Returns the variation of the round-trip time (RFC 6298).
     pub fn rttvar(&self) -> Option<Duration> {
         self.rtt.rttvar()
     }
 
-    /// The least round-trip time of the last ten seconds or so.
+    /// Returns the least round-trip time of the last ten seconds or so.
     pub fn min_rtt(&self) -> Option<Duration> {
         self.rtt.min()
     }
 
-    /// The retransmission time-out as it stands, backed off if it is.
+    /// Returns the present retransmission time-out, including back-off.
     pub fn rto(&self) -> Duration {
         self.rtt.rto()
     }
 
-    /// Retransmission time-outs in a row without an acknowledgement of anything new.
+    /// Returns the number of consecutive retransmission time-outs without an acknowledgement of new
+    /// data.
     pub fn consecutive_timeouts(&self) -> u8 {
         self.consecutive
     }
 
-    /// Whether something lost is being repaired.
+    /// Returns true if a loss is being repaired.
     pub fn in_recovery(&self) -> bool {
         self.phase().is_some()
     }
 
-    /// How far apart full segments should leave for a window to be spread over a round trip, twice as densely in slow start, a quarter
-    /// more densely otherwise, so that pacing does not keep the window from growing; zero before a round trip was measured.
+    /// Returns the time between full segments that spreads a window over a round trip: twice as
+    /// dense in slow start and a quarter denser otherwise, so that pacing does not keep the window
+    /// from growing. Zero before a round trip was measured.
     pub fn pacing_interval(&self) -> Duration {
         let Some(srtt) = self.rtt.srtt() else { return Duration::ZERO };
         let window = u64::from(self.congestion.cwnd.max(self.mss));
@@ -370,7 +386,7 @@ impl Sender {
         Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
     }
 
-    /// What is being repaired now, and how.
+    /// Returns the phase of the current repair.
     fn phase(&self) -> Option<Phase> {
         self.episode.as_ref().map(|episode| episode.phase).filter(|phase| *phase != Phase::Over)
     }
@@ -385,8 +401,10 @@ impl Sender {
         }
     }
 
+    /// Checks the invariants of the module header.
+    ///
     /// # Panics
-    /// If an invariant of this module does not hold.
+    /// If one does not hold.
     #[cfg(test)]
     fn check(&self) {
         self.board.check();

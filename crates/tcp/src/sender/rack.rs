@@ -1,40 +1,44 @@
-//! Loss by time (RFC 8985 section 6): a segment is lost if one sent sufficiently later was delivered.
+//! Loss detection by time (RFC 8985 section 6): a segment is lost if one sent sufficiently later
+//! was delivered.
 
 use core::time::Duration;
 
 use super::scoreboard::{Scoreboard, Sent};
-use crate::{Instant, Seq};
+use crate::seq::Seq;
+use crate::time::Instant;
 
-/// Recoveries without a D-SACK after which the reordering window is one quarter of a round trip again (section 6.2 step 4).
+/// Recoveries without a D-SACK after which the reordering window returns to a quarter of a round
+/// trip (section 6.2 step 4).
 const PERSIST: u8 = 16;
-/// Segments delivered out of order that leave no time for reordering, where none was ever seen (section 6.2 step 4).
+/// Segments delivered out of order after which no time is left for reordering, if none was ever
+/// seen (section 6.2 step 4).
 pub(super) const DUP_THRESH: u32 = 3;
 
 #[derive(Debug)]
 pub(super) struct Rack {
-    /// When the segment delivered last by time of sending was sent, and its end.
+    /// Time at which the most recently sent delivered segment was sent, and its end.
     at: Instant,
     end: Seq,
     /// The highest number delivered.
     highest: Seq,
-    /// The end of the round trip in which no D-SACK widens the window again.
+    /// End of the round trip within which another D-SACK does not widen the window again.
     dsack_until: Seq,
-    /// Its round trip; zero before any.
+    /// That segment's round trip; zero before there is one.
     rtt_ns: u64,
     reordering_seen: bool,
     multiplier: u8,
     persist: u8,
 }
 
-/// What [`Rack::detect`] found.
+/// The result of [`Rack::detect`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Detected {
     pub(super) lost: u32,
-    /// When what is only suspected so far will be lost.
+    /// Time at which data that is only suspected so far becomes lost.
     pub(super) check_at: Option<Instant>,
 }
 
-/// What the reordering window depends on besides.
+/// Further inputs of the reordering window.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Circumstances {
     pub(super) srtt: Duration,
@@ -57,8 +61,8 @@ impl Rack {
         }
     }
 
-    /// `sent` was delivered at `now` (steps 1 to 3). `echoed_before`: by its timestamp the peer
-    /// answers to something sent before that.
+    /// Records that `sent` was delivered at `now` (steps 1 to 3). `echoed_before` is true if, by
+    /// its timestamp, the peer answers a segment sent before that.
     pub(super) fn on_delivered(&mut self, sent: &Sent, now: Instant, min_rtt: Duration, echoed_before: bool) {
         if sent.end > self.highest {
             self.highest = sent.end;
@@ -75,7 +79,8 @@ impl Rack {
         }
     }
 
-    /// A D-SACK: something was sent again without need, so the window was too small (step 4).
+    /// Handles a D-SACK: a retransmission was unnecessary, so the reordering window was too small
+    /// (step 4).
     pub(super) fn on_dsack(&mut self, una: Seq, nxt: Seq) {
         if una >= self.dsack_until {
             self.dsack_until = nxt;
@@ -84,7 +89,13 @@ impl Rack {
         self.persist = PERSIST;
     }
 
-    /// A recovery ended.
+    /// Moves the end of the round trip of the last D-SACK up to `behind`, a number before the first
+    /// unacknowledged one.
+    pub(super) fn keep_up(&mut self, behind: Seq) {
+        self.dsack_until = self.dsack_until.max(behind);
+    }
+
+    /// Records the end of a recovery.
     pub(super) fn on_recovered(&mut self) {
         self.persist = self.persist.saturating_sub(1);
         if self.persist == 0 {
@@ -92,7 +103,7 @@ impl Rack {
         }
     }
 
-    /// Finds what is lost at `now` (step 5).
+    /// Marks the data that is lost at `now` (step 5).
     pub(super) fn detect(&self, board: &mut Scoreboard, around: &Circumstances, now: Instant) -> Detected {
         if self.rtt_ns == 0 {
             return Detected::default();
@@ -101,7 +112,8 @@ impl Rack {
         let mut check_at = None;
         let lost = board.mark_lost(|sent| {
             if (sent.at, sent.end.distance(self.end)) >= (self.at, 0) {
-                // Whatever was sent only once and lies beyond was sent later still, and sent again later than that.
+                // Ranges beyond this one that were sent only once were sent later still, and
+                // retransmissions later than that.
                 return if sent.again { Some(false) } else { None };
             }
             let due = sent.at + patience;
@@ -113,7 +125,8 @@ impl Rack {
         Detected { lost, check_at }
     }
 
-    /// After the retransmission timer: only what was sent long ago is lost, and the first in any case (section 6.3).
+    /// Marks lost data after the retransmission timer expired: the first range, and others sent
+    /// long enough ago (section 6.3).
     pub(super) fn expired(
         &self,
         board: &Scoreboard,
@@ -128,7 +141,7 @@ impl Rack {
         Duration::from_nanos(self.rtt_ns) + self.window(board, around)
     }
 
-    /// The reordering window (step 4).
+    /// Returns the reordering window (step 4).
     pub(super) fn window(&self, board: &Scoreboard, around: &Circumstances) -> Duration {
         if !self.reordering_seen
             && (around.in_recovery || board.delivered() >= DUP_THRESH.saturating_mul(around.mss))

@@ -1,14 +1,19 @@
-//! Repairing a window that lost something: how it begins, what may go out meanwhile, when it is over, and whether it was all a mistake.
+//! Repair of a window that lost data: how it begins, what may be sent meanwhile, when it ends, and
+//! whether it was unnecessary.
 //!
-//! Fast recovery lowers the window by Proportional Rate Reduction (RFC 6937; the limit is the slow start reduction bound while all goes well, as
-//! its revision says). After a time-out the window is one segment, and F-RTO (RFC 5682) looks whether the time-out was spurious
-//! before more than the first segment is sent again. Three witnesses can prove a mistake: a timestamp (Eifel, RFC 3522), a D-SACK for each
-//! byte sent again (RFC 3708), and F-RTO. The window is then what it was, and never less than it is.
+//! Fast recovery lowers the window by Proportional Rate Reduction (RFC 6937; the limit is the slow
+//! start reduction bound while no further loss occurs, as its revision says). After a time-out the
+//! window is one segment, and F-RTO (RFC 5682) checks whether the time-out was spurious before more
+//! than the first segment is sent again. Three kinds of evidence can prove a repair unnecessary: a
+//! timestamp (Eifel, RFC 3522), a D-SACK for each byte sent again (RFC 3708), and F-RTO. The window
+//! is then restored, and never lowered.
 
 use super::congestion::Congestion;
 use super::scoreboard::Fate;
-use super::{Acked, Forced, Range, Sender};
-use crate::{Instant, Seq};
+use super::{Acked, Forced, Sender};
+use crate::seq::{Range, Seq};
+use crate::time::Instant;
+use alloc::boxed::Box;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Phase {
@@ -16,38 +21,39 @@ pub(super) enum Phase {
     Recovery,
     /// After a retransmission time-out.
     Timeout(Frto),
-    /// Nothing is repaired any more; kept so that a late D-SACK can undo it.
+    /// The repair is complete; kept so that a late D-SACK can undo it.
     Over,
 }
 
-/// How far F-RTO has come (RFC 5682 section 2.1).
+/// The progress of F-RTO (RFC 5682 section 2.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Frto {
     /// It does not apply, or has failed.
     Off,
-    /// The first segment was sent again; nothing else is until an answer comes.
+    /// The first segment was sent again; nothing else is until an answer arrives.
     First,
-    /// `una` moved, and new data goes out: does the next answer acknowledge what was never sent again?
+    /// `una` moved, and new data is sent. The next answer shows whether data was acknowledged that
+    /// was never sent again.
     Second,
 }
 
-/// One repair. Lives in a box, since most connections at most times have none.
+/// One repair. It is boxed, since most connections have none at most times.
 #[derive(Debug)]
 pub(super) struct Episode {
     pub(super) phase: Phase,
-    /// What the window was.
+    /// The congestion state before the repair.
     before: Congestion,
-    /// What was unacknowledged when it began, and what had been sent: its end.
+    /// The unacknowledged range when it began: its start and its end.
     start: Seq,
     pub(super) until: Seq,
-    /// When the first segment was sent again, and which.
+    /// Time at which the first segment was sent again, and its number.
     first_again: Option<(Instant, Seq)>,
-    /// That segment was acknowledged since: the timestamp witness has spoken.
+    /// True if that segment was acknowledged since, so that its timestamp has been evaluated.
     answered: bool,
-    /// Bytes sent again of which no D-SACK was seen, and whether all were counted.
+    /// Bytes sent again for which no D-SACK was seen, and true if all were counted.
     unexplained: u32,
     explained: bool,
-    /// PRR: in flight when it began, delivered and sent since.
+    /// PRR: bytes in flight when it began, delivered and sent since.
     flight: u32,
     delivered: u32,
     pub(super) out: u32,
@@ -71,36 +77,41 @@ impl Sender {
         }));
     }
 
-    /// Something is lost, and nothing is being repaired: fast recovery.
+    /// Starts fast recovery after a loss outside a repair.
     pub(super) fn enter_recovery(&mut self) {
         self.begin(Phase::Recovery);
-        self.cut(Sign::Lost);
+        self.cut(Signal::Lost);
         self.forced = Forced::Retransmission;
         self.recover = self.board.nxt();
     }
 
-    /// The threshold comes down, once for each window (RFC 3168 section 6.1.2 holds for losses and marks together). What is lost is not
-    /// before `una`; what was marked, or repaired by a probe, is, so an acknowledgement of exactly the cut window is still about that one.
-    pub(super) fn cut(&mut self, sign: Sign) -> bool {
+    /// Lowers the threshold, once for each window (RFC 3168 section 6.1.2 holds for losses and
+    /// marks together); returns true if it did.
+    ///
+    /// Lost data is not before `una`. Data that was marked, or repaired by a probe, is, so an
+    /// acknowledgement of exactly the reduced window still concerns that window.
+    pub(super) fn cut(&mut self, sign: Signal) -> bool {
         let (una, until) = (self.board.una(), self.cut_until);
-        let known = if sign == Sign::Lost { una < until } else { una <= until };
+        let known = if sign == Signal::Lost { una < until } else { una <= until };
         if known {
             self.congestion.ssthresh = self.congestion.ssthresh.min(self.congestion.cwnd);
             return false;
         }
         let flight = self.board.outstanding();
-        self.congestion.on_congestion(flight, self.mss, sign == Sign::Marked);
+        self.congestion.on_congestion(flight, self.mss, sign == Signal::Marked);
         self.cut_until = self.board.nxt();
         true
     }
 
-    /// The retransmission timer expired: the window is one segment, and only time tells what else is lost.
+    /// Handles an expired retransmission timer: the window becomes one segment, and only time shows
+    /// what else is lost.
     pub(super) fn enter_timeout(&mut self, now: Instant) {
         let repairing = self.phase();
         let flight = self.board.outstanding();
         let around = self.circumstances();
         if self.board.first().is_some_and(|first| first.fate == Fate::Delivered) {
-            // The peer would have acknowledged it, had it kept it (RFC 2018 section 8).
+            // The peer would have acknowledged the first segment if it had kept it (RFC 2018
+            // section 8).
             self.board.renege();
         }
         if self.sack {
@@ -114,7 +125,8 @@ impl Sender {
             self.begin(Phase::Timeout(Frto::First));
             self.congestion.on_timeout(flight, self.mss);
         } else if let Some(episode) = &mut self.episode {
-            // The threshold came down when this began, and F-RTO cannot tell one copy from another.
+            // The threshold was lowered when this repair began, and F-RTO cannot distinguish the
+            // copies.
             (episode.phase, episode.until) = (Phase::Timeout(Frto::Off), self.board.nxt());
         }
         self.congestion.cwnd = self.mss;
@@ -123,7 +135,7 @@ impl Sender {
         self.forced = Forced::Retransmission;
     }
 
-    /// `range` was sent again.
+    /// Records that `range` was sent again.
     pub(super) fn note_retransmission(&mut self, range: Range, now: Instant) {
         let bytes = range.len();
         if let Some(episode) = &mut self.episode {
@@ -136,14 +148,14 @@ impl Sender {
         }
     }
 
-    /// Whether an acknowledgement proves the repair unnecessary. `original`: it newly delivers something from before the time-out that
-    /// was sent once.
-    pub(super) fn is_spurious(&mut self, acked: &Acked, witness: &Witness) -> bool {
+    /// Returns true if an acknowledgement proves the repair unnecessary. `original` is true if it
+    /// newly delivers data from before the time-out that was sent only once.
+    pub(super) fn is_spurious(&mut self, acked: &Acked, evidence: &Evidence) -> bool {
         let (una, mss) = (self.board.una(), self.mss);
         let tick = self.tick();
         let in_flight = self.in_flight();
         let Some(episode) = &mut self.episode else { return false };
-        if let Some(copy) = witness.dsacked
+        if let Some(copy) = evidence.dsacked
             && copy.start >= episode.start
             && episode.unexplained > 0
         {
@@ -156,7 +168,7 @@ impl Sender {
             && una > first
         {
             episode.answered = true;
-            if witness.echoed.is_some_and(|echoed| echoed + tick <= again) {
+            if evidence.echoed.is_some_and(|echoed| echoed + tick <= again) {
                 return true;
             }
         }
@@ -170,20 +182,21 @@ impl Sender {
                 self.congestion.cwnd = in_flight + 2 * mss;
                 Frto::Second
             }
-            Frto::First if advanced || acked.sacked > 0 || witness.duplicate => Frto::Off,
-            Frto::Second if witness.original => return true,
-            Frto::Second if advanced || acked.sacked > 0 || witness.duplicate => Frto::Off,
+            Frto::First if advanced || acked.sacked > 0 || evidence.duplicate => Frto::Off,
+            Frto::Second if evidence.original => return true,
+            Frto::Second if advanced || acked.sacked > 0 || evidence.duplicate => Frto::Off,
             unchanged => unchanged,
         };
         if frto == Frto::Second && next == Frto::Off {
-            // Conventional recovery: as if the two new segments had not been (section 2.1 step 3a).
+            // Conventional recovery: undoes the effect of the two new segments (section 2.1 step
+            // 3a).
             self.congestion.cwnd = self.congestion.cwnd.min(3 * mss);
         }
         episode.phase = Phase::Timeout(next);
         false
     }
 
-    /// The repair was unnecessary: as if it had not been.
+    /// Restores the state before an unnecessary repair.
     pub(super) fn undo(&mut self) {
         let Some(episode) = self.episode.take() else { return };
         let (now, before) = (&self.congestion, episode.before);
@@ -196,11 +209,11 @@ impl Sender {
         self.rtt.forget_back_off();
         self.forced = Forced::No;
         (self.duplicated, self.duplicates) = (0, 0);
-        // Whatever the next acknowledgement says is about a window that was not cut.
+        // The next acknowledgement concerns a window that was not reduced.
         self.cut_until = self.board.una() + u32::MAX;
     }
 
-    /// How much may go out in fast recovery after `delivered` more bytes arrived (RFC 6937 section 3).
+    /// Sets the window of fast recovery after `delivered` more bytes arrived (RFC 6937 section 3).
     pub(super) fn reduce_rate(&mut self, delivered: u32, safe: bool) {
         let (in_flight, mss, ssthresh) = (self.in_flight(), self.mss, self.congestion.ssthresh);
         let Some(episode) = &mut self.episode else { return };
@@ -219,11 +232,14 @@ impl Sender {
         self.congestion.cwnd = in_flight.saturating_add(send).max(mss);
     }
 
-    /// Ends the repair if all it was about is acknowledged, and forgets it when no witness can come any more.
+    /// Ends the repair once all of its data is acknowledged, and drops it when later data is: until
+    /// then a D-SACK may show that the repair was unnecessary.
     pub(super) fn leave_if_done(&mut self) {
         let (una, nxt) = (self.board.una(), self.board.nxt());
         let Some(episode) = &mut self.episode else { return };
-        if una < episode.until {
+        let explicable = self.sack && episode.unexplained > 0;
+        let over = episode.phase == Phase::Over;
+        if una < episode.until || (over && una == episode.until && explicable) {
             return;
         }
         match episode.phase {
@@ -235,12 +251,13 @@ impl Sender {
                 (episode.phase, episode.until) = (Phase::Over, nxt);
                 (self.duplicated, self.duplicates) = (0, 0);
                 self.rack.on_recovered();
-                if una == nxt {
+                if una == nxt && !explicable {
                     self.episode = None;
                 }
                 self.forced = Forced::No;
                 if self.board.lost() > 0 {
-                    // Something sent since it began is lost too: another window, another reduction.
+                    // Data sent since it began is lost too, which is another window and another
+                    // reduction.
                     self.enter_recovery();
                 }
             }
@@ -248,26 +265,26 @@ impl Sender {
     }
 }
 
-/// What speaks of congestion.
+/// A congestion signal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Sign {
-    /// Something unacknowledged is lost.
+pub(super) enum Signal {
+    /// Unacknowledged data is lost.
     Lost,
-    /// Something that a probe repaired, and that is acknowledged, was lost.
+    /// Acknowledged data was lost and repaired by a probe.
     Repaired,
-    /// Something acknowledged was marked (ECN).
+    /// Acknowledged data was marked (ECN).
     Marked,
 }
 
-/// What an acknowledgement says about copies.
+/// Evidence in an acknowledgement about second copies.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Witness {
-    /// It reports a second copy of these.
+pub(super) struct Evidence {
+    /// The range whose second copy it reports.
     pub(super) dsacked: Option<Range>,
-    /// When the copy it answers was sent.
+    /// Time at which the copy that it answers was sent.
     pub(super) echoed: Option<Instant>,
-    /// It newly delivers something from before the time-out that was sent once.
+    /// True if it newly delivers data from before the time-out that was sent only once.
     pub(super) original: bool,
-    /// It is a duplicate.
+    /// True if it is a duplicate.
     pub(super) duplicate: bool,
 }

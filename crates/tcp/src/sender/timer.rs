@@ -1,27 +1,28 @@
-//! The three timers: retransmission (RFC 6298 section 5), tail loss probe (RFC 8985 section 7), reordering (section 6.2).
+//! The three timers: retransmission (RFC 6298 section 5), tail loss probe (RFC 8985 section 7),
+//! reordering (RFC 8985 section 6.2).
 //!
-//! The retransmission timer runs while anything is unacknowledged. In front of it runs at most one of the others: the reordering timer while
-//! something is suspected, the probe's while nothing is amiss at all.
+//! The retransmission timer runs while anything is unacknowledged. At most one of the others runs
+//! before it: the reordering timer while a loss is suspected, the probe's timer while none is.
 
 use core::time::Duration;
 
-use super::{Config, Forced, Probe, Sender, Timeout};
-use crate::Instant;
+use super::{Forced, Probe, Sender, Timeout};
+use crate::time::Instant;
 
-/// Without a round-trip time (RFC 8985 section 7.2).
+/// Probe time-out before a round-trip time is known (RFC 8985 section 7.2).
 const FIRST_PROBE: Duration = Duration::from_secs(1);
-/// A probe waits at least so long: over shorter round trips it is a peer without a core that does not answer, more often than a loss.
+/// Shortest probe time-out. Over shorter round trips a missing answer more often means that the
+/// peer has no core than that a segment was lost.
 const MIN_PROBE: Duration = Duration::from_millis(1);
-const NEVER: Instant = Instant(u64::MAX);
 
 #[derive(Debug)]
 pub(super) struct Timers {
-    /// When the retransmission timer expires, or [`NEVER`]; and the one in front of it.
+    /// Deadline of the retransmission timer, or [`Instant::NEVER`], and of the timer that runs
+    /// before it.
     rto: Instant,
     early_at: Instant,
     early: Early,
-    max_ack_delay_us: u32,
-    /// Times a SYN timed out.
+    /// Number of times a SYN timed out.
     pub(super) syns_lost: u8,
 }
 
@@ -33,9 +34,8 @@ enum Early {
 }
 
 impl Timers {
-    pub(super) fn new(config: &Config) -> Self {
-        let max_ack_delay_us = u32::try_from(config.max_ack_delay.as_micros()).unwrap_or(u32::MAX);
-        Self { rto: NEVER, early_at: NEVER, early: Early::None, max_ack_delay_us, syns_lost: 0 }
+    pub(super) fn new() -> Self {
+        Self { rto: Instant::NEVER, early_at: Instant::NEVER, early: Early::None, syns_lost: 0 }
     }
 
     fn set_early(&mut self, early: Early, at: Instant) {
@@ -43,25 +43,27 @@ impl Timers {
     }
 
     fn stop_early(&mut self) {
-        self.set_early(Early::None, NEVER);
+        self.set_early(Early::None, Instant::NEVER);
     }
 }
 
 impl Sender {
-    /// When to call [`on_timeout`](Self::on_timeout); `None` exactly while nothing is unacknowledged.
+    /// Returns the time at which to call [`on_timeout`](Self::on_timeout); `None` exactly while
+    /// nothing is unacknowledged.
     pub fn next_timeout(&self) -> Option<Instant> {
-        (self.timers.rto != NEVER).then(|| self.timers.rto.min(self.timers.early_at))
+        (self.timers.rto != Instant::NEVER).then(|| self.timers.rto.min(self.timers.early_at))
     }
 
-    /// Lets the timer expire that is due, if one is.
+    /// Runs the expired timer, if there is one; returns its effect.
     pub fn on_timeout(&mut self, now: Instant) -> Timeout {
-        if self.timers.rto <= now {
+        // A probe takes the place of the time-out that it coincides with.
+        let early = self.timers.early;
+        if self.timers.rto <= now && (early != Early::Probe || self.timers.early_at > self.timers.rto) {
             return self.on_retransmission_timeout(now);
         }
         if self.timers.early_at > now {
             return Timeout::None;
         }
-        let early = self.timers.early;
         self.timers.stop_early();
         match early {
             Early::None => Timeout::None,
@@ -75,6 +77,7 @@ impl Sender {
             }
             Early::Probe => {
                 self.forced = Forced::Probe;
+                self.rearm(now);
                 Timeout::Probe
             }
         }
@@ -93,7 +96,8 @@ impl Sender {
         Timeout::Retransmission { consecutive: self.consecutive }
     }
 
-    /// Finds what is lost by time, and sets the reordering timer for what only might be. Returns the bytes lost.
+    /// Marks data that is lost by time and sets the reordering timer for suspected data; returns
+    /// the bytes lost.
     pub(super) fn detect(&mut self, now: Instant) -> u32 {
         let around = self.circumstances();
         let found = self.rack.detect(&mut self.board, &around, now);
@@ -105,23 +109,26 @@ impl Sender {
         found.lost
     }
 
-    /// Starts the retransmission timer if it does not run, stops all if nothing is unacknowledged (RFC 6298 sections 5.1 and 5.2).
+    /// Starts the retransmission timer if it does not run; stops all timers if nothing is
+    /// unacknowledged (RFC 6298 sections 5.1 and 5.2).
     pub(super) fn arm(&mut self, now: Instant) {
         if self.board.outstanding() == 0 {
-            self.timers.rto = NEVER;
+            self.timers.rto = Instant::NEVER;
             self.timers.stop_early();
-        } else if self.timers.rto == NEVER {
+        } else if self.timers.rto == Instant::NEVER {
             self.timers.rto = now + self.rtt.rto();
         }
     }
 
-    /// Something new was acknowledged, or a probe or the first segment went out: the retransmission timer starts anew (RFC 6298 section 5.3).
+    /// Restarts the retransmission timer after new data was acknowledged or a probe or the first
+    /// segment was sent (RFC 6298 section 5.3).
     pub(super) fn rearm(&mut self, now: Instant) {
-        self.timers.rto = NEVER;
+        self.timers.rto = Instant::NEVER;
         self.arm(now);
     }
 
-    /// New data went out, or something new was acknowledged: the probe's timer starts anew, where it may (RFC 8985 section 7.2).
+    /// Restarts the probe's timer, if it may run, after new data was sent or acknowledged (RFC 8985
+    /// section 7.2).
     pub(super) fn arm_probe(&mut self, now: Instant) {
         if self.timers.early == Early::Probe {
             self.timers.stop_early();
@@ -138,15 +145,10 @@ impl Sender {
         }
         let wait = self.rtt.srtt().map_or(FIRST_PROBE, |srtt| {
             let lone = self.board.outstanding() <= self.mss;
-            (2 * srtt).max(MIN_PROBE)
-                + if lone {
-                    Duration::from_micros(u64::from(self.timers.max_ack_delay_us))
-                } else {
-                    Duration::ZERO
-                }
+            let delay = if lone { self.rtt.max_ack_delay() } else { Duration::ZERO };
+            (2 * srtt).max(MIN_PROBE) + delay
         });
-        if now + wait < self.timers.rto {
-            self.timers.set_early(Early::Probe, now + wait);
-        }
+        // Not later than the time-out, which the probe then replaces (section 7.2).
+        self.timers.set_early(Early::Probe, self.timers.rto.min(now + wait));
     }
 }

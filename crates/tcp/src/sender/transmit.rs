@@ -1,18 +1,19 @@
-//! What may go out, and what did.
+//! What may be sent, and the records of what was.
 
 use core::time::Duration;
 
 use super::recovery::{Frto, Phase};
-use super::{Forced, Probe, Range, Sender};
-use crate::{Instant, Seq};
+use super::{Forced, Probe, Sender};
+use crate::seq::{Range, Seq};
+use crate::time::Instant;
 
 impl Sender {
-    /// What is to be sent again now, if the window admits it: at most one segment's worth, already sent and not acknowledged.
-    /// `has_new` says whether there is data never sent that the peer's window admits: a probe would rather send that.
-    /// Stays the same until something happens.
+    /// Returns the range to retransmit now, if the window admits one: at most a segment, sent
+    /// before and not acknowledged. `has_new` is true if there is unsent data that the peer's
+    /// window admits, which a probe prefers. The result stays the same until the state changes.
     pub fn next_retransmission(&self, has_new: bool) -> Option<Range> {
         if self.forced == Forced::Probe {
-            // RFC 8985 section 7.3: the last segment, if there is nothing new.
+            // RFC 8985 section 7.3: a probe repeats the last segment if there is nothing new.
             let last = self.board.last().filter(|_| !has_new)?;
             let bytes = (last.end - last.start).min(self.mss);
             return Some(Range { start: Seq(last.end.0.wrapping_sub(bytes)), end: last.end });
@@ -29,9 +30,12 @@ impl Sender {
         admitted.then(|| Range::new(lost.start, bytes))
     }
 
-    /// How many bytes of new data may go out now, as far as congestion goes; zero while something waits to be sent again. Less than a
-    /// segment is possible, and then the connection may wait for more (silly window avoidance, Nagle): at least a whole one is admitted
-    /// when nothing is in flight. An idle connection's window has faded (RFC 5681 section 4.1).
+    /// Returns how many bytes of new data the congestion window admits; zero while data waits to be
+    /// retransmitted.
+    ///
+    /// The result may be less than a segment, and then the connection may wait for more (silly
+    /// window avoidance, Nagle). At least a whole segment is admitted if nothing is in flight. The
+    /// window of an idle connection has decayed (RFC 5681 section 4.1).
     pub fn may_send_new(&self, now: Instant) -> u32 {
         if self.board.is_full() {
             return 0;
@@ -50,12 +54,13 @@ impl Sender {
         cwnd.saturating_sub(self.in_flight())
     }
 
-    /// New data went out: `range` starts at [`nxt`](Self::nxt).
+    /// Records that new data was sent; `range` starts at [`nxt`](Self::nxt).
     ///
     /// # Panics
-    /// If it starts elsewhere or is empty: that is a bug in the connection.
+    /// If it starts elsewhere or is empty, which is a defect of the connection.
     pub fn on_sent(&mut self, range: Range, now: Instant) {
-        // Not against `last_sent`: a listener's SYN left before its sender was made.
+        // Compares with the board and not with `last_sent`: a listener's SYN was sent before its
+        // sender was created.
         let now = self.board.last().map_or(now, |last| now.max(last.at));
         if let Some(idle) = self.idle(now) {
             self.congestion.on_idle(idle, self.rtt.rto(), self.mss);
@@ -76,10 +81,12 @@ impl Sender {
         }
     }
 
-    /// What [`next_retransmission`](Self::next_retransmission) named went out, or a beginning of it.
+    /// Records that the range named by [`next_retransmission`](Self::next_retransmission), or its
+    /// beginning, was sent.
     ///
     /// # Panics
-    /// If `range` is empty or not within what is unacknowledged: that is a bug in the connection.
+    /// If `range` is empty or not within the unacknowledged data, which is a defect of the
+    /// connection.
     pub fn on_retransmitted(&mut self, range: Range, now: Instant) {
         let now = now.max(self.last_sent);
         let head = range.start == self.board.una();
@@ -98,7 +105,8 @@ impl Sender {
         }
     }
 
-    /// How long nothing was sent, if that is long enough for the window to fade: a time-out, with nothing unacknowledged.
+    /// Returns the time since anything was sent, if nothing is unacknowledged and that time exceeds
+    /// a time-out, after which the window decays.
     fn idle(&self, now: Instant) -> Option<Duration> {
         let idle = now - self.last_sent;
         (self.established && self.board.outstanding() == 0 && idle > self.rtt.rto()).then_some(idle)

@@ -139,7 +139,8 @@ fn resets_and_fins_with_wrong_numbers_neither_end_a_connection_nor_are_all_answe
         answers += victim.hear(victim.header(flags, seq, 1_000), &[]);
     }
     assert_eq!(victim.connection.state(), State::Established);
-    // A FIN ahead of its time is answered like data out of order; the rest by at most ten challenges.
+    // A FIN ahead of its time is answered like data out of order; the rest by at most ten
+    // challenges.
     assert!(answers <= 50_000, "{answers}");
     assert!(victim.connection.stats().challenge_acks <= 10, "{:?}", victim.connection.stats());
     assert!(victim.connection.stats().heap_bytes < 64 << 10);
@@ -174,7 +175,8 @@ fn resets_fins_and_stray_acks_to_a_listener_leave_nothing_behind() {
             Arrival { flow, segment, ecn: EcnCodepoint::NotEct, path_mss: 1_460, room: true, iss: None };
         match listener.handle_segment(NOW, &arrival) {
             Answer::Ignore => {}
-            // Only what acknowledges something is told that there is nothing (RFC 9293 section 3.10.7.2).
+            // Only what acknowledges something is told that there is nothing (RFC 9293 section
+            // 3.10.7.2).
             Answer::Reply(answer) => {
                 assert!(
                     answer.flags == Flags::RST && flags.contains(Flags::ACK) && !flags.contains(Flags::RST)
@@ -208,7 +210,7 @@ fn peers_that_never_open_their_window_cost_what_was_queued_and_a_probe_a_minute(
     }
     let heap: usize = victims.iter().map(|victim| victim.connection.stats().heap_bytes).sum();
     assert!(heap <= victims.len() * (QUEUED.next_power_of_two() + 256), "{heap} bytes");
-    // Nobody waits for a peer whom no application here talks to any more.
+    // No connection waits for a peer after its application has gone.
     for victim in &mut victims {
         victim.now = end;
         let _ = victim.connection.release(end);
@@ -272,7 +274,7 @@ fn a_window_of_one_byte_or_none_does_not_make_small_segments_without_end() {
     for _ in 0..2_000 {
         let Some(at) = victim.connection.next_timeout() else {
             panic!(
-                "nobody asks for the window: {:?} {:?}",
+                "the window is not probed: {:?} {:?}",
                 victim.connection.state(),
                 victim.connection.stats()
             );

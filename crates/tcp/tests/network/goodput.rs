@@ -31,7 +31,8 @@ fn transfer(algorithm: Algorithm, loss: u32, rtt: Duration, seed: u64) -> f64 {
         ecn: algorithm == Algorithm::Dctcp,
         ..Config::default()
     };
-    // A queue of one bandwidth-delay product, 64 kB at least; marked from a quarter of that on, for those who look.
+    // A queue of one bandwidth-delay product, 64 kB at least; marked from a quarter of that on, for
+    // those who look.
     let queue = (RATE * rtt.as_micros() as u64 / 1_000_000).max(64_000);
     let forth = LinkPlan {
         rate: RATE,

@@ -100,7 +100,8 @@ impl Link {
         Some(entry.remove())
     }
 
-    /// Takes a packet; what comes back is for its sender, at once, from a router in front of the link.
+    /// Takes a packet; what comes back is for its sender, at once, from a router in front of the
+    /// link.
     pub fn send(&mut self, now: Instant, bytes: &[u8], mut ecn: EcnCodepoint) -> Option<Packet> {
         let plan = &self.plan;
         if plan.dies.is_some_and(|at| now >= at) || self.under_way.len() >= MAX_PACKETS {

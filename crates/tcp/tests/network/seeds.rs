@@ -110,7 +110,7 @@ fn plan(seed: u64) -> Plan {
     }
 }
 
-/// Whether the plan gives a connection reason to fail like that.
+/// Returns true if the plan gives a connection reason to fail like that.
 fn is_excused(plan: &Plan, error: Error) -> bool {
     let aborts = plan.apps.iter().any(|app| app.aborts_after.is_some());
     let dies = plan.links.iter().any(|link| link.dies.is_some());

@@ -41,7 +41,7 @@ pub struct Plan {
     /// From the client to the server, and back.
     pub links: [LinkPlan; 2],
     pub path_mss: u16,
-    /// Both connect, nobody listens.
+    /// True if both connect and neither listens.
     pub crossing: bool,
     pub max_steps: u32,
 }
@@ -165,8 +165,9 @@ impl World {
         }
     }
 
-    /// Whether both sides have ended, or wait for one who is gone and left nothing on the way: a server that never heard of its client, and one
-    /// who has sent all and reads, without keep-alive. Neither can know.
+    /// Returns true if both sides have ended, or wait for one who is gone and left nothing on the
+    /// way: a server that never heard of its client, and one who has sent all and reads, without
+    /// keep-alive. Neither can know.
     fn is_over(&self) -> bool {
         let quiet = self.links.iter().all(|link| link.next_arrival().is_none());
         [(CLIENT, SERVER), (SERVER, CLIENT)].iter().all(|&(side, other)| {
@@ -175,7 +176,7 @@ impl World {
         })
     }
 
-    /// What it looks like, without the bytes in it.
+    /// Returns what it looks like, without the bytes in it.
     pub fn describe(&self) -> String {
         use core::fmt::Write;
         let mut out = format!("at {:?} after {} steps, {:#?}", self.now, self.steps, self.plan);
@@ -244,7 +245,7 @@ impl World {
     fn arrive(&mut self, to: usize, packet: Packet) {
         match packet {
             Packet::Damaged { bytes } => {
-                // It must not panic; what it says is nobody's word.
+                // It must not panic; the result is ignored.
                 let _ = Segment::parse(&bytes);
             }
             Packet::TooBig { path_mss, quoted } => {
@@ -382,7 +383,8 @@ impl Side {
         })
     }
 
-    /// Whether it has anything to do but to wait for events. A reader that pauses must come back by itself.
+    /// Returns true if it has anything to do but to wait for events. A reader that pauses must come
+    /// back by itself.
     fn wants_to_act(&self) -> bool {
         let Some(connection) = &self.connection else { return false };
         if self.failed.is_some() {

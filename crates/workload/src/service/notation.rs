@@ -1,9 +1,15 @@
-//! Writing and reading service-time distributions, in the notation of the [parent module's](super) table.
+//! Writing and reading of service-time distributions, in the notation of the
+//! [parent module's](super) table.
 //!
-//! Invariant: what is written reads back to an equal value; what is left over after reading is refused.
+//! Invariant: a written value reads back as an equal one; unknown remainders are refused.
 
-use std::fmt;
-use std::str::FromStr;
+use alloc::borrow::ToOwned;
+use alloc::format;
+use alloc::string::String;
+use alloc::string::ToString;
+use alloc::vec::Vec;
+use core::fmt;
+use core::str::FromStr;
 
 use super::{Law, ServiceTime, ServiceTimeError};
 use crate::units::{format_duration_ns, parse_duration_ns};
@@ -31,7 +37,8 @@ impl fmt::Display for ServiceTime {
     }
 }
 
-/// The parameters after the first comma, taken out one by one so that what is left over can be refused.
+/// The parameters after the first comma, taken out one by one so that remaining ones can be
+/// refused.
 struct Parameters<'a> {
     spec: &'a str,
     rest: Vec<&'a str>,

@@ -1,12 +1,13 @@
 use super::*;
 use crate::random::stream;
+use alloc::string::ToString;
 use proptest::prelude::*;
 
 fn parsed(spec: &str) -> ServiceTime {
     spec.parse().unwrap_or_else(|e| panic!("{spec}: {e}"))
 }
 
-/// Sample mean and variance of `draws` values.
+/// Returns the sample mean and variance of `draws` values.
 fn moments(service: &ServiceTime, draws: u32) -> (f64, f64) {
     let mut prng = stream(42, 1);
     let (mut sum, mut squares) = (0.0, 0.0);
@@ -21,7 +22,8 @@ fn moments(service: &ServiceTime, draws: u32) -> (f64, f64) {
 
 #[test]
 fn samples_agree_with_the_exact_mean_and_variance() {
-    // Tolerances are several standard errors of 400,000 draws, wider for the fourth moments of the heavy tails.
+    // Tolerances are several standard errors of 400,000 draws, wider for the fourth moments of the
+    // heavy tails.
     for (spec, mean_tolerance, variance_tolerance) in [
         ("const:10us", 1e-12, 1e-9),
         ("exp:10us", 0.01, 0.03),

@@ -1,7 +1,10 @@
 use super::*;
+use alloc::vec;
+use alloc::vec::Vec;
 use proptest::prelude::*;
 
-/// The p99.9 by its definition: sort, and take the smallest value with at least 99.9 % of the values not above it.
+/// Returns the p99.9 by its definition: sort, and take the smallest value with at least 99.9 % of
+/// the values not above it.
 fn sorted_p999(mut values: Vec<u64>) -> u64 {
     values.sort_unstable();
     let above = values.len() / 1000;
@@ -137,7 +140,8 @@ proptest! {
     }
 }
 
-/// A recorder with intervals that has seen these requests: (settled at, latency, or none for a lost one).
+/// Returns the summary of a recorder with intervals that has seen these requests: (time of
+/// completion or loss, latency, or none for a lost one).
 fn recorded(requests: &[(u64, Option<u64>)]) -> Summary {
     let mut recorder = LatencyRecorder::with_intervals(0, WINDOW_NS);
     for &(now_ns, latency_ns) in requests {
@@ -156,7 +160,8 @@ fn what_falls_due_or_is_lost_while_nothing_is_answered_is_in_its_own_interval() 
     for ms in 0..1000u64 {
         let now_ns = ms * 1_000_000;
         recorder.count_offered(now_ns);
-        // Frozen from 300 to 600 ms; what fell due then is given up on 200 ms later.
+        // The system is frozen from 300 to 600 ms; requests due in that time are given up on 200 ms
+        // later.
         if !(300..600).contains(&ms) {
             recorder.record(now_ns, 10_000);
         }

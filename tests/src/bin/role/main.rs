@@ -1,4 +1,4 @@
-//! Programs under test. `role NAME` plays one; all print `ready ADDRESS` when they serve.
+//! Programs under test. `role NAME` runs one; all print `ready ADDRESS` when they serve.
 
 mod dns;
 mod kv;
@@ -23,12 +23,12 @@ fn say(line: &str) {
     writeln!(out, "{line}").and_then(|()| out.flush()).expect("the test reads our output");
 }
 
-/// This runtime's own address.
+/// Returns this runtime's own address.
 fn own_ip() -> Ipv4Addr {
     tailwater::net::local_ip()
 }
 
-/// Answers every datagram on port 7 with itself, over either family.
+/// Echoes every datagram on port 7, over either family.
 fn echo() {
     let socket = UdpSocket::bind("[::]:7").expect("port 7 is free");
     ready();
@@ -39,7 +39,8 @@ fn echo() {
     }
 }
 
-/// Asks the echo service of another machine until it has answered `count` times; says `answered COUNT` and how often it asked.
+/// Sends requests to the echo service of another machine until it has answered `count` times;
+/// prints `answered COUNT` and the number of requests.
 fn ask(service: &str, count: u64) {
     let socket = UdpSocket::bind((own_ip(), 9)).expect("port 9 is free");
     socket.set_read_timeout(Some(Duration::from_millis(200))).expect("a timeout");
@@ -47,13 +48,13 @@ fn ask(service: &str, count: u64) {
     let service: Ipv4Addr = service.parse().expect("an address");
     let (mut buffer, mut asked) = ([0; 2048], 0u64);
     for number in 0..count {
-        // Of many lengths, so that a frame cut or padded on the way is noticed.
+        // Of many lengths, so that a frame cut or padded on the path is noticed.
         let request: Vec<u8> =
             number.to_be_bytes().into_iter().cycle().take(8 + number as usize * 31 % 1400).collect();
         loop {
             asked += 1;
             socket.send_to(&request, (service, 7)).expect("send");
-            // Older answers may come late.
+            // Earlier answers may arrive late.
             let answered = std::iter::from_fn(|| socket.recv_from(&mut buffer).ok())
                 .take(8)
                 .find(|(_, from)| from.ip() == service)
@@ -66,7 +67,7 @@ fn ask(service: &str, count: u64) {
     say(&format!("answered {count} asked {asked}"));
 }
 
-/// Sends datagrams to the address in PEER until one comes back, and says so.
+/// Sends datagrams to the address in PEER until one comes back, and prints that.
 fn call() {
     let peer = std::env::var("PEER").expect("a peer to call");
     let socket = UdpSocket::bind("[::]:0").expect("a free port");
@@ -76,7 +77,7 @@ fn call() {
     let data: Vec<u8> = (0..3000u32).map(|i| i as u8).collect();
     let mut buffer = vec![0; 65_536];
     loop {
-        // The peer's address may be tentative still, the neighbour not found yet.
+        // The peer's address may still be tentative, or the neighbour unresolved.
         let answer = socket.send(&data).and_then(|_| socket.recv(&mut buffer));
         if answer.is_ok_and(|len| buffer[..len] == data) {
             say("answered");
@@ -85,7 +86,7 @@ fn call() {
     }
 }
 
-/// Computes for ever, polling or not; says how far it got every 50 ms of its own time.
+/// Computes for ever, polling or not; prints its progress every 50 ms of its own time.
 fn burn(poll: bool) {
     let _socket = UdpSocket::bind((own_ip(), 7)).expect("port 7 is free");
     ready();
@@ -108,11 +109,27 @@ fn burn(poll: bool) {
     }
 }
 
+/// Keeps its kthread busy, and sends a datagram to the client station about every 20 ms.
+fn beacon() {
+    let socket = UdpSocket::bind((own_ip(), 7)).expect("port 7 is free");
+    ready();
+    let mut sent = Instant::now();
+    loop {
+        // Frames are handled between turns: the address of the station is asked for first.
+        tailwater::thread::yield_now();
+        if sent.elapsed() > Duration::from_millis(20) {
+            sent = Instant::now();
+            socket.send_to(b"beacon", "10.77.200.1:4000").expect("a datagram is taken");
+        }
+    }
+}
+
 thread_local! {
     static MINE: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
 }
 
-/// User threads that never poll and check, while they are preempted and migrate, that everything that is theirs stays theirs.
+/// Runs user threads that never poll and check, while they are preempted and migrate, that their
+/// thread-local data stay their own.
 fn check_soundness() {
     static ROUNDS: AtomicU64 = AtomicU64::new(0);
     let _socket = UdpSocket::bind((own_ip(), 7)).expect("port 7 is free");
@@ -161,17 +178,17 @@ fn check_soundness() {
     }
 }
 
-/// Spins, without a poll point.
+/// Spins without a poll point.
 #[inline(never)]
 fn spins_here(number: u64) {
     let mut x = number;
-    // Always true, which the compiler cannot know.
+    // Always true, which is opaque to the compiler.
     while std::hint::black_box(x) < u64::MAX {
         x = std::hint::black_box(number);
     }
 }
 
-/// Three threads that spin for ever.
+/// Runs three threads that spin for ever.
 fn spin() {
     let _socket = UdpSocket::bind((own_ip(), 7)).expect("port 7 is free");
     let threads: Vec<_> = (0..3)
@@ -192,7 +209,8 @@ fn sleeps_here() {
     std::io::stdin().read_to_end(&mut Vec::new()).expect("standard input");
 }
 
-/// Keeps preemption off for longer than the IOKernel waits for a core, again and again, but never for a long time.
+/// Keeps preemption off for longer than the IOKernel waits for a core, repeatedly, but never for a
+/// long time.
 fn clutch() {
     let _socket = UdpSocket::bind((own_ip(), 7)).expect("port 7 is free");
     ready();
@@ -214,7 +232,7 @@ fn clutch() {
     }
 }
 
-/// Sends datagrams to itself and counts those that come back until its input ends.
+/// Sends datagrams to itself and counts those that arrive, until its input ends.
 fn talk_to_self() {
     let socket = UdpSocket::bind((own_ip(), 7)).expect("port 7 is free");
     ready();
@@ -233,6 +251,7 @@ fn main() {
         Some("echo") => echo(),
         Some("call") => call(),
         Some("burn") => burn(true),
+        Some("beacon") => beacon(),
         Some("hog") => burn(false),
         Some("soundness") => check_soundness(),
         Some("self") => talk_to_self(),

@@ -19,7 +19,7 @@ pub fn serve() {
     let threads: Vec<_> = services.into_iter().map(|(port, service)| listen(port, service)).collect();
     ready();
     for thread in threads {
-        thread.join().expect("listening goes on");
+        thread.join().expect("listening never ends");
     }
 }
 
@@ -28,13 +28,13 @@ fn listen(port: u16, service: Service) -> thread::JoinHandle<()> {
     thread::spawn(move || {
         loop {
             let (stream, _) = listener.accept().expect("accept");
-            // A client that goes away ends its thread only.
+            // A client that disconnects ends only its own thread.
             thread::spawn(move || service(stream));
         }
     })
 }
 
-/// Sends back what comes.
+/// Echoes a stream.
 fn echo(mut stream: TcpStream) -> io::Result<()> {
     let mut buffer = vec![0; 16 << 10];
     loop {
@@ -45,7 +45,7 @@ fn echo(mut stream: TcpStream) -> io::Result<()> {
     }
 }
 
-/// Reads until the client has closed its direction, then says on the other what hash that had.
+/// Reads until the client has closed its direction, then sends the hash of that in the other.
 fn hash(mut stream: TcpStream) -> io::Result<()> {
     let hash = stream::receive(&mut stream)?;
     stream.write_all(hash.as_bytes())
@@ -65,7 +65,8 @@ fn generate(mut stream: TcpStream) -> io::Result<()> {
     stream::send(&mut stream, seed, len).map(drop)
 }
 
-/// As much HTTP/1.0 (RFC 1945) as curl needs: the number of bytes is the path, a body of that length the answer.
+/// Answers enough HTTP/1.0 (RFC 1945) for curl: the path is a number of bytes, the answer a body of
+/// that length.
 fn http(mut stream: TcpStream) -> io::Result<()> {
     let mut request = Vec::new();
     let mut chunk = [0; 1024];
@@ -85,7 +86,7 @@ fn http(mut stream: TcpStream) -> io::Result<()> {
     stream::send(&mut stream, 80, len).map(drop)
 }
 
-/// Closes while something is unread, which resets the connection (RFC 2525 section 2.17).
+/// Closes while data is unread, which resets the connection (RFC 2525 section 2.17).
 fn reset(stream: TcpStream) -> io::Result<()> {
     stream.peek(&mut [0])?;
     drop(stream);
@@ -99,8 +100,8 @@ fn report_end(mut stream: TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Calls the address in PEER: sends a stream, closes its direction and prints hashes of what went and what came; or prints
-/// why it could not.
+/// Connects to the address in PEER: sends a stream, closes its direction and prints hashes of what
+/// was sent and received; or prints why it could not.
 pub fn call() {
     let peer = std::env::var("PEER").expect("a peer to call");
     let len = std::env::var("LEN").expect("a length").parse().expect("a number");
@@ -120,18 +121,19 @@ pub fn call() {
     }
 }
 
-/// Calls the address in PEER and echoes what comes, with a keepalive each second that gives up after two, and says how the
-/// connection ended.
+/// Connects to the address in PEER and echoes what it receives, with a keepalive probe each second;
+/// prints how the connection ended, after ten probes without an answer.
 pub fn keep() {
     let peer = std::env::var("PEER").expect("a peer to call");
     let second = Duration::from_secs(1);
-    let keepalive = TcpKeepalive { idle: second, interval: second, probes: 2 };
+    let keepalive = TcpKeepalive { idle: second, interval: second, probes: 10 };
     ready();
     let stream = TcpOptions::new().keepalive(Some(keepalive)).connect(&*peer).expect("the peer listens");
     say(&format!("ended {:?}", echo(stream).map_err(|error| error.kind()).err()));
 }
 
-/// Talks to the address in PEER and to itself, and says what becomes of either when the IOKernel is killed.
+/// Exchanges data with the address in PEER and with itself, and prints what happens to both when
+/// the IOKernel is killed.
 pub fn orphan() {
     let peer = std::env::var("PEER").expect("a peer to call");
     ready();
@@ -143,7 +145,7 @@ pub fn orphan() {
     let mut local = TcpStream::connect(own).expect("it listens");
     exchange(&mut local).expect("an answer");
     say("talking");
-    // Waits for what never comes.
+    // Waits for data that never arrives.
     let read = remote.read(&mut [0]).expect_err("the peer has nothing to say");
     say(&format!("a waiting read failed {:?}", read.kind()));
     let write = remote.write(b"x").expect_err("the connection is over");
@@ -154,7 +156,7 @@ pub fn orphan() {
     say(&format!("{answers} answers within the program"));
 }
 
-/// A request and its echo.
+/// Sends a request and reads its echo.
 fn exchange(stream: &mut TcpStream) -> io::Result<()> {
     let (request, mut answer) = (*b"request!", [0; 8]);
     stream.write_all(&request)?;
@@ -162,7 +164,8 @@ fn exchange(stream: &mut TcpStream) -> io::Result<()> {
     if answer == request { Ok(()) } else { Err(ErrorKind::InvalidData.into()) }
 }
 
-/// Passes bytes between each client of port 2222 and a connection to PEER, both ways until both ends have closed.
+/// Relays bytes between each client of port 2222 and a connection to PEER, in both directions until
+/// both ends have closed.
 pub fn relay() {
     let peer = Arc::new(std::env::var("PEER").expect("a peer to relay to"));
     let listener = TcpListener::bind("[::]:2222").expect("the port is free");

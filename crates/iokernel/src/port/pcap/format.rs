@@ -1,42 +1,45 @@
-//! The capture file format that tcpdump and Wireshark read: a header of 24 bytes, and 16 bytes before each frame
-//! (draft-ietf-opsawg-pcap, sections 4 and 5).
+//! The capture file format that tcpdump and Wireshark read: a header of 24 bytes, and 16 bytes
+//! before each frame (draft-ietf-opsawg-pcap, sections 4 and 5).
 //!
-//! Owns [`Writer`], which writes nanosecond stamps in little endian, and [`Reader`], which reads both byte orders and both
-//! resolutions and believes no length it reads. Knows nothing about ports or time.
+//! Owns [`Writer`], which writes nanosecond timestamps in little endian, and [`Reader`], which
+//! reads both byte orders and both resolutions and trusts no length it reads. Knows nothing about
+//! ports or time.
 
 use std::io::{self, Read, Write};
 
-/// Written by a little-endian writer with nanosecond stamps.
+/// Magic number of a file with nanosecond timestamps, in the writer's byte order.
 const MAGIC_NS: u32 = 0xa1b2_3c4d;
-/// The same with microsecond stamps.
+/// Magic number of a file with microsecond timestamps.
 const MAGIC_US: u32 = 0xa1b2_c3d4;
-/// Ethernet frames (LINKTYPE_ETHERNET).
+/// Link type of Ethernet frames (LINKTYPE_ETHERNET).
 const ETHERNET: u32 = 1;
-/// Longest frame that is read, in bytes: what tcpdump writes at most.
+/// Maximum length of a record, in bytes: the longest that tcpdump writes.
 pub const MAX_RECORD: u32 = 262_144;
-/// Bytes of the file's header.
+/// Length of the file header in bytes.
 pub const FILE_HEADER: u64 = 24;
-/// Bytes before each frame.
+/// Length of the header of each record in bytes.
 pub const RECORD_HEADER: u64 = 16;
 
-/// Why a file cannot be read on.
+/// Why a file cannot be read any further.
 #[derive(Debug, thiserror::Error)]
 pub enum FormatError {
-    /// It cannot be read at all.
+    /// Reading failed.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// Its first bytes are not those of a capture.
-    #[error("no capture file: it begins with {0:#010x} (a pcapng file? `editcap -F nsecpcap` converts it)")]
+    /// The first bytes are not those of a capture file.
+    #[error(
+        "not a capture file: it begins with {0:#010x} (a pcapng file? `editcap -F nsecpcap` converts it)"
+    )]
     Magic(u32),
-    /// Frames of another kind of link.
+    /// The frames are of another link type.
     #[error("frames of link type {0}; only Ethernet (1) can be replayed")]
     LinkType(u32),
-    /// A record that says it is longer than any.
-    #[error("record {number} claims {len} bytes; at most {MAX_RECORD} are possible")]
+    /// A record's length is above [`MAX_RECORD`].
+    #[error("record {number} claims {len} bytes; at most {MAX_RECORD} are allowed")]
     Length {
-        /// Which, from 0.
+        /// Number of the record, from 0.
         number: u64,
-        /// What it claims.
+        /// The length in its header.
         len: u32,
     },
     /// The file ends within a record.
@@ -52,14 +55,14 @@ pub struct Writer<W> {
 }
 
 impl<W: Write> Writer<W> {
-    /// Writes the header of a file whose frames are cut to `snap` bytes.
+    /// Writes the file header; frames of the file are cut to `snap` bytes.
     ///
     /// # Errors
-    /// What `out` says.
+    /// If writing to `out` fails.
     pub fn new(mut out: W, snap: u32) -> io::Result<Self> {
         let mut header = [0; FILE_HEADER as usize];
         header[..4].copy_from_slice(&MAGIC_NS.to_le_bytes());
-        // Version 2.4; the two words after it are unused.
+        // Version 2.4; the next two words are unused.
         header[4..6].copy_from_slice(&2u16.to_le_bytes());
         header[6..8].copy_from_slice(&4u16.to_le_bytes());
         header[16..20].copy_from_slice(&snap.to_le_bytes());
@@ -68,11 +71,11 @@ impl<W: Write> Writer<W> {
         Ok(Self { out, snap })
     }
 
-    /// Writes a frame that had `original_len` bytes and of which `frame` is known, stamped `unix_ns` (nanoseconds since 1970).
-    /// Returns the bytes that were written.
+    /// Writes a frame of `original_len` bytes, of which `frame` was kept, with timestamp `unix_ns`
+    /// (nanoseconds since 1970). Returns the number of bytes written.
     ///
     /// # Errors
-    /// What `out` says.
+    /// If writing to `out` fails.
     pub fn write(&mut self, unix_ns: u64, original_len: u32, frame: &[u8]) -> io::Result<u64> {
         let frame = &frame[..frame.len().min(self.snap as usize)];
         let words = [
@@ -89,20 +92,20 @@ impl<W: Write> Writer<W> {
     /// Writes what is buffered.
     ///
     /// # Errors
-    /// What `out` says.
+    /// If writing to `out` fails.
     pub fn flush(&mut self) -> io::Result<()> {
         self.out.flush()
     }
 }
 
-/// One frame of a file.
+/// One record of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Packet {
     /// Nanoseconds since 1970.
     pub unix_ns: u64,
-    /// Bytes the frame had.
+    /// Length of the frame on the wire, in bytes.
     pub original_len: u32,
-    /// Those that were kept.
+    /// The bytes of the frame that were kept.
     pub frame: Vec<u8>,
 }
 
@@ -111,16 +114,16 @@ pub struct Packet {
 pub struct Reader<R> {
     input: R,
     big_endian: bool,
-    /// Nanoseconds per unit of the second half of a stamp.
+    /// Nanoseconds per unit of the second half of a timestamp.
     fraction_ns: u64,
     number: u64,
 }
 
 impl<R: Read> Reader<R> {
-    /// Reads the file's header.
+    /// Reads the file header.
     ///
     /// # Errors
-    /// [`FormatError`] when it is none of ours.
+    /// [`FormatError`] if it is not that of a readable capture file.
     pub fn new(mut input: R) -> Result<Self, FormatError> {
         let mut header = [0; FILE_HEADER as usize];
         input.read_exact(&mut header)?;
@@ -133,7 +136,7 @@ impl<R: Read> Reader<R> {
             _ => return Err(FormatError::Magic(magic)),
         };
         let reader = Self { input, big_endian, fraction_ns, number: 0 };
-        // The upper bits say how long the frame check sequence is.
+        // The upper bits hold the length of the frame check sequence.
         match reader.word(&header, 20) & 0xffff {
             ETHERNET => Ok(reader),
             other => Err(FormatError::LinkType(other)),
@@ -145,10 +148,10 @@ impl<R: Read> Reader<R> {
         if self.big_endian { u32::from_be_bytes(word) } else { u32::from_le_bytes(word) }
     }
 
-    /// The next frame; `None` at the end of the file.
+    /// Returns the next record; `None` at the end of the file.
     ///
     /// # Errors
-    /// [`FormatError`]; nothing can be read after it.
+    /// [`FormatError`]; nothing can be read after one.
     pub fn next_packet(&mut self) -> Result<Option<Packet>, FormatError> {
         let mut header = [0; RECORD_HEADER as usize];
         let mut have = 0;

@@ -1,8 +1,9 @@
-//! A capture file as the uplink: its frames come in, as they came when they were captured or as fast as possible, and what
-//! goes out is recorded into another file.
+//! A capture file as the uplink: its frames are injected, at their recorded distances or as fast as
+//! possible, and outgoing frames are recorded into another file.
 //!
-//! Owns the two files and a thread for each, so that the polling thread never waits for a disk: frames cross by queues of
-//! [`QUEUE`] entries. When the recorder is behind, frames are dropped and counted. [`format`](mod@format) has the file format.
+//! Owns the two files and a thread for each, so that the polling thread never waits for a disk:
+//! frames pass through queues of [`QUEUE`] entries. If the recorder is behind, frames are dropped
+//! and counted. [`format`](mod@format) has the file format.
 
 pub mod format;
 
@@ -24,19 +25,20 @@ use super::grammar::{OptionError, value, words};
 use super::{Account, Attachment, Context, Inject, Port, PortError};
 use format::{Packet, Reader, Writer};
 
-/// Frames between the polling thread and the thread of a file.
+/// Capacity of the queue between the polling thread and the thread of a file, in frames.
 pub const QUEUE: usize = 1024;
 
-/// Which files. From words: `replay=FILE`, `record=FILE`, `fast`, `gateway=IP`; at least one file.
+/// Which files to use. Parsed from words: `replay=FILE`, `record=FILE`, `fast`, `gateway=IP`; at
+/// least one file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PcapSpec {
-    /// What comes in.
+    /// File whose frames are injected.
     pub replay: Option<PathBuf>,
-    /// Where what goes out is recorded; replaced if it is there.
+    /// File into which outgoing frames are recorded; an existing one is replaced.
     pub record: Option<PathBuf>,
-    /// Replay as fast as the runtimes take it, not as it was captured.
+    /// Replay as fast as the runtimes take the frames, not at their recorded distances.
     pub fast: bool,
-    /// What runtimes are told to send frames for other networks to.
+    /// The address that runtimes use as their gateway to other networks.
     pub gateway: Option<Ipv4Addr>,
 }
 
@@ -55,7 +57,7 @@ impl FromStr for PcapSpec {
                 _ => {
                     return Err(OptionError::new(
                         key,
-                        "there are replay=FILE, record=FILE, fast, gateway=IP",
+                        "known words are replay=FILE, record=FILE, fast, gateway=IP",
                     ));
                 }
             }
@@ -76,15 +78,15 @@ pub struct PcapPort {
     account: Arc<PcapAccount>,
 }
 
-/// What the files of a port did.
+/// Counters of a port's files.
 #[derive(Debug, Default)]
 struct PcapAccount {
     replayed: AtomicU64,
-    /// Longer than the IOKernel takes, or cut when they were captured.
+    /// Frames longer than the IOKernel accepts, or cut when they were captured.
     skipped: AtomicU64,
     finished: AtomicBool,
     recorded: AtomicU64,
-    /// Dropped because the recorder was behind.
+    /// Frames dropped because the recorder was behind.
     dropped: AtomicU64,
 }
 
@@ -97,22 +99,23 @@ impl Account for PcapAccount {
     }
 }
 
-/// A file on its way in.
+/// A file being replayed.
 struct Replay {
     packets: Receiver<Result<Packet, String>>,
-    /// Read and not due yet.
+    /// The next record, read and not yet due.
     next: Option<Packet>,
-    /// Time of the first poll, and stamp of the first frame: all others keep their distance.
+    /// Time of the first poll, and timestamp of the first record: all others keep their distance
+    /// from it.
     start: Option<(Cycles, u64)>,
     finished: bool,
 }
 
-/// A file on its way out.
+/// A file being recorded.
 struct Recorder {
-    /// Taken at the end, which tells the thread.
+    /// Taken on drop: the disconnected channel ends the thread.
     frames: Option<SyncSender<(u64, Vec<u8>)>>,
     thread: Option<JoinHandle<()>>,
-    /// A moment on both clocks.
+    /// The same moment on both clocks.
     anchor: (Cycles, u64),
 }
 
@@ -120,19 +123,19 @@ impl Drop for Recorder {
     fn drop(&mut self) {
         self.frames = None;
         if let Some(thread) = self.thread.take() {
-            // A panic there was reported by its own thread.
+            // Fails only if the thread panicked, which it has reported itself.
             let _ = thread.join();
         }
     }
 }
 
-/// Nanoseconds since 1970.
+/// Returns the nanoseconds since 1970.
 pub(crate) fn unix_ns() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
 }
 
 impl PcapPort {
-    /// A port on the files that `spec` names; they are opened at [`start`](Port::start).
+    /// Returns a port on the files that `spec` names; they are opened at [`start`](Port::start).
     pub fn new(spec: PcapSpec) -> Self {
         let clock = Clock::from_hz(1_000_000_000);
         Self { spec, clock, replay: None, recorder: None, account: Arc::default() }
@@ -154,13 +157,13 @@ impl PcapPort {
                     Err(error) => Err(error.to_string()),
                 };
                 let last = item.is_err();
-                // Fails when the port is gone.
+                // Fails if the port is gone.
                 if sender.send(item).is_err() || last {
                     return;
                 }
             }
         };
-        // Ends with the file, or when the port is dropped.
+        // The thread ends with the file, or when the port is dropped.
         std::thread::Builder::new()
             .name("tailwater-replay".to_owned())
             .spawn(read)
@@ -187,7 +190,7 @@ impl PcapPort {
                         account.recorded.fetch_add(1, Ordering::Relaxed);
                     }
                     Err(error) => {
-                        tracing::error!(file = shown, %error, "cannot record any more");
+                        tracing::error!(file = shown, %error, "recording failed and ends");
                         broken = true;
                     }
                 }
@@ -203,7 +206,7 @@ impl PcapPort {
 }
 
 impl Replay {
-    /// The next frame if it is due at `now`.
+    /// Returns the next record if it is due at `now`.
     fn due(&mut self, now: Cycles, clock: &Clock, fast: bool) -> Result<Option<Packet>, String> {
         if self.next.is_none() {
             match self.packets.try_recv() {
@@ -275,7 +278,7 @@ impl Port for PcapPort {
 
     fn next_event(&self) -> Option<Cycles> {
         let replay = self.replay.as_ref().filter(|replay| !replay.finished)?;
-        // Nothing read yet: at once.
+        // Nothing has been read yet: due at once.
         let due = replay.next.as_ref().zip(replay.start).map_or(0, |(packet, (began, first_ns))| {
             began.saturating_add(self.clock.from_ns(packet.unix_ns.saturating_sub(first_ns)))
         });
@@ -288,5 +291,4 @@ impl Port for PcapPort {
 }
 
 #[cfg(test)]
-#[path = "tests.rs"]
 mod tests;

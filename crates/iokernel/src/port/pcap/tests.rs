@@ -1,11 +1,12 @@
-//! A replay keeps the recorded distances, a record can be replayed, and broken files are named.
+//! A replay keeps the recorded distances, a recorded file can be replayed, and the errors of broken
+//! files name the file.
 
 use super::*;
-use crate::frame::Mac;
+use crate::frame::MacAddr;
 use crate::port::Delivery;
 use std::time::{Duration, Instant};
 
-/// Injected frames, and when.
+/// Injected frames with their times.
 #[derive(Default)]
 struct Seen(Vec<(Cycles, Vec<u8>)>, Cycles);
 
@@ -14,12 +15,12 @@ impl Inject for Seen {
         self.0.push((self.1, frame.to_vec()));
         Delivery::Delivered
     }
-    fn resolve(&self, _: Ipv4Addr) -> Option<Mac> {
+    fn resolve(&self, _: Ipv4Addr) -> Option<MacAddr> {
         None
     }
 }
 
-/// A file that is removed again.
+/// A file that is removed on drop.
 struct TestFile(PathBuf);
 
 impl TestFile {
@@ -52,18 +53,19 @@ fn write(file: &TestFile, stamps: &[u64]) {
     }
 }
 
-/// Polls in virtual time, `step` cycles a poll, until the file has ended.
+/// Polls in virtual time, every `step` cycles, until the file has ended.
 fn replay(port: &mut PcapPort, step: Cycles) -> Result<Seen, PortError> {
     let (mut seen, mut now) = (Seen::default(), 0);
     let deadline = Instant::now() + Duration::from_secs(30);
     while port.next_event().is_some() {
-        // Virtual time waits for the thread that reads: it stands still until the next frame is known.
+        // Virtual time waits for the reading thread: it stands still until the next record is
+        // known.
         if port.next_event().is_some_and(|due| due > now) {
             now += step;
         }
         seen.1 = now;
         port.poll(now, 4, &mut seen)?;
-        assert!(Instant::now() < deadline, "the file does not end");
+        assert!(Instant::now() < deadline, "the replay does not end");
     }
     Ok(seen)
 }
@@ -117,7 +119,7 @@ fn a_broken_file_ends_the_port_with_its_name_and_the_frame() {
     assert!(error.contains("broken.pcap") && error.contains("record 1"), "{error}");
     std::fs::write(&file.0, b"not a capture file at all").unwrap();
     let error = start(&file.words("replay")).err().unwrap().to_string();
-    assert!(error.contains("no capture file"), "{error}");
+    assert!(error.contains("not a capture file"), "{error}");
     let error = start("replay=/nowhere/at-all.pcap").err().unwrap().to_string();
     assert!(error.contains("/nowhere/at-all.pcap"), "{error}");
 }

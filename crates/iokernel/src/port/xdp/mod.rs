@@ -1,26 +1,26 @@
-//! An interface through AF_XDP as the uplink: frames go between a network card, or one end of a veth pair, and shared memory
-//! of this process, without Linux's network stack in between.
+//! An interface through AF_XDP as the uplink: frames pass between a network card, or one end of a
+//! veth pair, and memory of this process, without Linux's network stack in between.
 //!
-//! Owns the sockets (one per receive queue), the program that redirects frames to them (module `program`), its attachment, and the
-//! interface's promiscuous mode. All are descriptors: they end with the port, or with the process however it dies, and
-//! nothing stays behind on the interface.
+//! Owns the sockets (one per receive queue), the program that redirects frames to them (module
+//! `program`), its attachment, and the interface's promiscuous mode. All are descriptors: they end
+//! with the port, or with the process however it dies, and nothing stays behind on the interface.
 //!
-//! The best of what the driver can do is tried first, and what was found is in the log and in the statistics:
+//! The fastest mode is tried first; the log and the statistics show the one in use:
 //!
 //! | step | first | else |
 //! |---|---|---|
 //! | where the program runs | in the driver (`native`) | on Linux's own packets (`skb`), any driver |
-//! | who copies | nobody (`zero-copy`): the card uses our memory | the kernel, once (`copy`) |
+//! | who copies | the card (`zero-copy`), straight into our memory | the kernel, once (`copy`) |
 //!
-//! A queue that was used a moment ago is still being taken down by the kernel: binding and attaching are tried again while
-//! they answer EBUSY, a hundred times within half a second.
+//! The kernel takes down a queue asynchronously: binding and attaching are retried while they
+//! return EBUSY, a hundred times within half a second.
 //!
-//! Frames are up to one memory chunk long: MTUs above [`LONGEST_MTU`] are refused.
+//! Frames are up to one memory chunk long: MTUs above [`MAX_MTU`] are refused.
 
 pub(crate) mod program;
 mod spec;
 
-pub use spec::{XdpMode, XdpSpec, ZeroCopy};
+pub use spec::{MAX_QUEUES, XdpMode, XdpSpec, ZeroCopy};
 
 use rustix::event::epoll;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -38,28 +38,32 @@ use crate::sys::interface::{Interface, promiscuous};
 use crate::sys::xsk::{self, HEADROOM, OpenError, Queue};
 use program::{KERNEL, Owned};
 
-/// Most queues of one interface that are used: each has 8 MiB of frame memory.
-pub const MAX_QUEUES: u32 = 16;
-/// Longest IP packet in bytes: a page, less what the kernel keeps and the Ethernet header.
-pub const LONGEST_MTU: u16 = 4096 - HEADROOM as u16 - ETHERNET_HEADER as u16;
-/// How often binding or attaching is tried while the kernel still takes down who was there before. Up to 54 ms were seen.
+/// Maximum length of an IP packet in bytes: a page, less the kernel's headroom and the Ethernet
+/// header.
+pub const MAX_MTU: u16 = 4096 - HEADROOM as u16 - ETHERNET_HEADER as u16;
+/// Size of a chunk of frame memory in bytes, if the interface's longest frame fits.
+const SMALL_CHUNK: u32 = 2048;
+/// Frame memory of one queue with small chunks, in bytes. Locked memory, limited by RLIMIT_MEMLOCK.
+pub const QUEUE_BYTES: u64 = 2 * xsk::RING as u64 * SMALL_CHUNK as u64;
+/// Maximum number of attempts to bind or attach while the kernel takes down the previous user of
+/// the queue, for which up to 54 ms were measured.
 const BUSY_TRIES: u32 = 100;
-/// Pause between two tries.
+/// Pause between two attempts.
 const BUSY_PAUSE: Duration = Duration::from_millis(5);
 
 /// See the module documentation.
 pub struct XdpPort {
     spec: XdpSpec,
-    /// Before the queues: frames stop coming first.
+    /// Declared before the queues, so that frames stop arriving before they are dropped.
     attached: Option<Attached>,
     queues: Vec<Queue>,
-    /// The queue that is asked first at the next poll.
+    /// The queue to poll first.
     first: usize,
     events: Option<OwnedFd>,
     account: Arc<XdpAccount>,
 }
 
-/// What keeps the frames coming.
+/// What directs frames to the sockets.
 struct Attached {
     _link: OwnedFd,
     _map: OwnedFd,
@@ -70,12 +74,12 @@ struct Attached {
 #[derive(Debug, Default)]
 struct XdpAccount {
     facts: std::sync::OnceLock<Facts>,
-    /// Checksums completed.
+    /// Transport checksums completed.
     completed: AtomicU64,
-    /// Frames that found all send memory in use.
+    /// Frames dropped because all send chunks were in use.
     send_full: AtomicU64,
-    /// Descriptors of the kernel's that made no sense.
-    senseless: AtomicU64,
+    /// Invalid descriptors in the kernel's rings.
+    invalid: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -101,12 +105,13 @@ impl Account for XdpAccount {
             .collect();
         json!({ "kind": "af-xdp", "mode": facts.mode, "copy": facts.copy, "queues": queues,
                 "checksums_completed": load(&self.completed), "send_full": load(&self.send_full),
-                "senseless_descriptors": load(&self.senseless) })
+                "invalid_descriptors": load(&self.invalid) })
     }
 }
 
 impl XdpPort {
-    /// A port on the interface that `spec` names; sockets and program are made at [`start`](Port::start).
+    /// Returns a port on the interface that `spec` names; sockets and program are made at
+    /// [`start`](Port::start).
     pub fn new(spec: XdpSpec) -> Self {
         let account = Arc::new(XdpAccount::default());
         Self { spec, attached: None, queues: Vec::new(), first: 0, events: None, account }
@@ -116,7 +121,7 @@ impl XdpPort {
         PortError { port: self.spec.interface.clone(), why }
     }
 
-    /// What to do about an error of the kernel's.
+    /// Returns an error that says what to do about `error`.
     fn explain(&self, what: &str, error: Errno) -> PortError {
         let name = &self.spec.interface;
         self.fail(match error {
@@ -125,7 +130,7 @@ impl XdpPort {
             ),
             Errno::NODEV => format!("cannot {what}: there is no interface {name} in this network namespace"),
             Errno::BUSY | Errno::EXIST => format!(
-                "cannot {what}: another program has it; `ip link show {name}` tells which, `ip link set {name} xdp off` removes it"
+                "cannot {what}: another program is attached; `ip link show {name}` shows which, `ip link set {name} xdp off` removes it"
             ),
             Errno::OPNOTSUPP => format!("cannot {what}: the driver of {name} cannot do this"),
             Errno::AFNOSUPPORT => format!("cannot {what}: this kernel is built without AF_XDP (CONFIG_XDP_SOCKETS)"),
@@ -136,7 +141,8 @@ impl XdpPort {
         })
     }
 
-    /// Attaches the program where the options and the driver allow; says where.
+    /// Attaches the program to the first hook that the options and the driver allow; returns the
+    /// attachment and the hook.
     fn attach(&self, program: &OwnedFd, index: u32) -> Result<(OwnedFd, Hook), PortError> {
         let attach = |hook| while_busy(|| bpf::attach_xdp(program, index, hook));
         let what = "attach the redirect program";
@@ -156,7 +162,7 @@ impl XdpPort {
         .map_err(|error| self.explain(what, error))
     }
 
-    /// A socket on queue `number`.
+    /// Returns a bound socket on queue `number`.
     fn open(&self, index: u32, number: u32, chunk: u32, hook: Hook) -> Result<Queue, PortError> {
         let queue = Queue::open(chunk).map_err(|error| match error {
             OpenError::Socket(e) => self.explain("make an AF_XDP socket", e),
@@ -176,7 +182,7 @@ impl XdpPort {
                 Err(error @ (Errno::PERM | Errno::BUSY | Errno::NODEV)) => {
                     return Err(self.explain(&what, error));
                 }
-                // The driver cannot: copy.
+                // The driver does not support zero copy: copy.
                 Err(_) => {}
             }
         }
@@ -193,7 +199,7 @@ impl XdpPort {
         Ok(program::redirect_foreign(map, KERNEL, &Owned { mac, ip: interface.ip(), network, prefix_len }))
     }
 
-    /// Checks what the interface is; gives its number and that of the queues to use.
+    /// Checks the interface; returns its index and the number of queues to use.
     fn examine(&self, interface: &Interface, mtu: u16) -> Result<(u32, u32), PortError> {
         let name = &self.spec.interface;
         let index = interface.index().map_err(|e| self.explain("find the interface", e))?;
@@ -206,10 +212,10 @@ impl XdpPort {
                 "its MTU is {carries}, the IOKernel's {mtu}; `ip link set {name} mtu {mtu}`, or set mtu = {carries}"
             )));
         }
-        if mtu > LONGEST_MTU {
-            return Err(self.fail(format!(
-                "AF_XDP carries IP packets up to {LONGEST_MTU} bytes; set mtu = {LONGEST_MTU}"
-            )));
+        if mtu > MAX_MTU {
+            return Err(
+                self.fail(format!("AF_XDP carries IP packets up to {MAX_MTU} bytes; set mtu = {MAX_MTU}"))
+            );
         }
         let there = interface.receive_queues();
         let queues = self.spec.queues.unwrap_or(there).min(MAX_QUEUES);
@@ -223,7 +229,7 @@ impl XdpPort {
     }
 }
 
-/// Tries until something else than EBUSY comes, within [`BUSY_TRIES`].
+/// Repeats `attempt` while it returns EBUSY, at most [`BUSY_TRIES`] times.
 fn while_busy<T>(mut attempt: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     for _ in 1..BUSY_TRIES {
         match attempt() {
@@ -247,14 +253,14 @@ impl Port for XdpPort {
         let interface = Interface::new(&self.spec.interface).map_err(|e| self.explain("open a socket", e))?;
         let (index, count) = self.examine(&interface, context.mtu)?;
         let longest = u32::from(context.mtu) + ETHERNET_HEADER as u32 + HEADROOM;
-        let chunk = if longest <= 2048 { 2048 } else { 4096 };
+        let chunk = if longest <= SMALL_CHUNK { SMALL_CHUNK } else { 4096 };
         let map = bpf::socket_map(count).map_err(|e| self.explain("make a socket map", e))?;
         let code = self.code(&map, &interface, context.prefix_len)?;
         let program = bpf::load_xdp(&code).map_err(|error| match error.errno {
             Errno::PERM => self.explain("load the redirect program", Errno::PERM),
             _ => self.fail(format!("cannot load the redirect program: {error}")),
         })?;
-        // Without sockets in the map, frames still go to Linux.
+        // While the map has no sockets, frames still go to Linux.
         let (link, hook) = self.attach(&program, index)?;
         let promiscuous = promiscuous(index).map_err(|e| self.explain("set promiscuous mode", e))?;
         let events =
@@ -275,7 +281,7 @@ impl Port for XdpPort {
         };
         let (mode, copy) = (facts.mode, facts.copy);
         tracing::info!(port = self.spec.interface, mode, copy, queues = count, "AF_XDP");
-        // A port is started once.
+        // Fails only when set twice; a port is started once.
         let _ = self.account.facts.set(facts);
         self.attached = Some(Attached { _link: link, _map: map, _promiscuous: promiscuous });
         self.events = Some(events);
@@ -287,7 +293,7 @@ impl Port for XdpPort {
         for i in 0..count {
             let queue = &mut self.queues[(self.first + i) % count];
             let (fill, account) = (self.spec.fill_checksums, &self.account);
-            let seen = queue.senseless;
+            let seen = queue.invalid;
             let taken = queue.receive(budget - frames, |frame| {
                 if fill && checksum::complete(frame) {
                     account.completed.fetch_add(1, Ordering::Relaxed);
@@ -299,12 +305,12 @@ impl Port for XdpPort {
             if queue.has_unsent() {
                 queue.flush();
             }
-            if queue.senseless != seen {
-                account.senseless.fetch_add(queue.senseless - seen, Ordering::Relaxed);
+            if queue.invalid != seen {
+                account.invalid.fetch_add(queue.invalid - seen, Ordering::Relaxed);
             }
         }
         if frames == budget {
-            // The first queue must not starve the others.
+            // Another queue is first next time, so that the first does not starve the others.
             self.first = (self.first + 1) % count.max(1);
         }
         Ok(frames)
@@ -335,19 +341,20 @@ impl Port for XdpPort {
     }
 }
 
-/// A number that all frames of a flow share: addresses and ports where IPv4 without options has them.
+/// Returns a number that is equal for all frames of a flow: a hash of the bytes where IPv4 without
+/// options has addresses and ports.
 fn flow(frame: &[u8]) -> usize {
     let words = frame.get(26..38).unwrap_or_default().as_chunks::<4>().0;
     let mixed = words.iter().fold(0u32, |mixed, word| mixed ^ u32::from_le_bytes(*word));
     (mixed ^ (mixed >> 16)) as usize
 }
 
-/// Whether this process could use AF_XDP on some interface.
+/// Checks whether this process could use AF_XDP on some interface.
 ///
 /// # Errors
 /// One line that says what is missing.
 pub fn probe() -> Result<String, String> {
-    let queue = Queue::open(2048).map_err(|error| match error {
+    let queue = Queue::open(SMALL_CHUNK).map_err(|error| match error {
         OpenError::Socket(Errno::AFNOSUPPORT) => {
             "this kernel is built without AF_XDP (CONFIG_XDP_SOCKETS)".to_owned()
         }

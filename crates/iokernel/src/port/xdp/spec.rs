@@ -1,16 +1,18 @@
-//! Which interface, and how: the words of an AF_XDP port.
+//! The options of an AF_XDP port, parsed from words.
 
 use std::net::Ipv4Addr;
 use std::str::FromStr;
 
-use super::MAX_QUEUES;
 use crate::port::grammar::{OptionError, value, words};
 use crate::sys::interface::MAX_NAME;
 
-/// Where the program runs.
+/// Maximum number of queues used of one interface: each has 8 MiB of frame memory.
+pub const MAX_QUEUES: u32 = 16;
+
+/// Where the redirect program runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum XdpMode {
-    /// In the driver if it can, else on Linux's packets.
+    /// In the driver if it supports that, else on Linux's packets.
     #[default]
     Auto,
     /// In the driver.
@@ -19,36 +21,38 @@ pub enum XdpMode {
     Skb,
 }
 
-/// Who copies.
+/// Who copies frames between the card and the socket's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ZeroCopy {
-    /// Nobody if the driver can, else the kernel.
+    /// The card if its driver supports that, else the kernel.
     #[default]
     Auto,
-    /// Nobody; a driver that cannot is an error.
+    /// The card; a driver that does not support that is an error.
     Required,
     /// The kernel.
     Off,
 }
 
-/// Which interface, and how. From words: `INTERFACE` first, then any of `gateway=IP`, `mode=auto|native|skb`, `queues=N`,
-/// `zero-copy=auto|on|off`, `share`, `fill-checksums`.
+/// Which interface, and how. Parsed from words: `INTERFACE` first, then any of `gateway=IP`,
+/// `mode=auto|native|skb`, `queues=N`, `zero-copy=auto|on|off`, `share`, `fill-checksums`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct XdpSpec {
     /// Name of the interface.
     pub interface: String,
-    /// What runtimes are told to send frames for other networks to.
+    /// The address that runtimes use as their gateway to other networks.
     pub gateway: Option<Ipv4Addr>,
-    /// Where the program runs.
+    /// Where the redirect program runs.
     pub mode: XdpMode,
-    /// Receive queues to use, from the first, 1 to [`MAX_QUEUES`]; `None`: all that the interface has. Frames on others go to
-    /// Linux.
+    /// Number of receive queues to use, from the first, 1 to [`MAX_QUEUES`]; `None`: all queues of
+    /// the interface. Frames of other queues go to Linux.
     pub queues: Option<u32>,
-    /// Who copies.
+    /// Who copies frames.
     pub zero_copy: ZeroCopy,
-    /// Leave Linux the frames to the interface's own MAC address; needs `gateway` to know the runtimes' network.
+    /// Leave Linux the frames for the interface's own MAC address; needs `gateway` to know the
+    /// runtimes' network.
     pub share: bool,
-    /// Complete transport checksums that the sender left to its card: for a veth pair whose other end is used by Linux itself.
+    /// Complete transport checksums that the sender left to its card: for a veth pair whose other
+    /// end Linux itself uses.
     pub fill_checksums: bool,
 }
 
@@ -58,7 +62,7 @@ impl FromStr for XdpSpec {
     fn from_str(text: &str) -> Result<Self, OptionError> {
         let mut words = words(text);
         let Some((interface, None)) = words.next() else {
-            return Err(OptionError::new(text, "the name of an interface comes first"));
+            return Err(OptionError::new(text, "the name of an interface must come first"));
         };
         if interface.len() > MAX_NAME {
             return Err(OptionError::new(
@@ -101,7 +105,7 @@ impl FromStr for XdpSpec {
                 "share" => spec.share = true,
                 "fill-checksums" => spec.fill_checksums = true,
                 _ => {
-                    let known = "there are gateway=, mode=, queues=, zero-copy=, share, fill-checksums";
+                    let known = "known words are gateway=, mode=, queues=, zero-copy=, share, fill-checksums";
                     return Err(OptionError::new(key, known));
                 }
             }
@@ -126,8 +130,8 @@ mod tests {
         assert_eq!((spec.mode, spec.zero_copy, spec.queues), (XdpMode::Skb, ZeroCopy::Off, Some(4)));
         assert!(spec.share && spec.fill_checksums);
         for (bad, part) in [
-            ("", "interface comes first"),
-            ("mode=skb", "interface comes first"),
+            ("", "interface must come first"),
+            ("mode=skb", "interface must come first"),
             ("eth1,mode=fast", "mode=fast"),
             ("eth1,mode", "mode"),
             ("eth1,queues=0", "1 to 16"),

@@ -13,8 +13,8 @@ use tailwater_iokernel::frame::IPV4_FRAME;
 use tailwater_tcp::listen::{Arrival, ListenConfig};
 use tailwater_tcp::{Answer, Listener, State};
 
-const CLIENT: (Mac, Ipv4Addr) = (Mac([2, 0, 0, 0, 0, 1]), Ipv4Addr::new(10, 77, 0, 250));
-const SERVER: Peer = Peer { mac: Mac([2, 0, 0, 0, 0, 2]), ip: Ipv4Addr::new(10, 77, 0, 2), port: 7 };
+const CLIENT: (MacAddr, Ipv4Addr) = (MacAddr([2, 0, 0, 0, 0, 1]), Ipv4Addr::new(10, 77, 0, 250));
+const SERVER: Peer = Peer { mac: MacAddr([2, 0, 0, 0, 0, 2]), ip: Ipv4Addr::new(10, 77, 0, 2), port: 7 };
 
 /// Frames on the way; a full one takes nothing.
 #[derive(Default)]
@@ -32,7 +32,7 @@ impl Inject for Wire {
         Delivery::Delivered
     }
 
-    fn resolve(&self, _ip: Ipv4Addr) -> Option<Mac> {
+    fn resolve(&self, _ip: Ipv4Addr) -> Option<MacAddr> {
         Some(SERVER.mac)
     }
 }
@@ -55,7 +55,7 @@ impl Server {
         }
     }
 
-    /// Takes a frame and answers it: with an echo of what it carries, and by closing when the client did.
+    /// Handles a frame: answers with an echo of its data, and closes when the client did.
     fn handle(&mut self, frame: &[u8], now: Instant, out: &mut Vec<Vec<u8>>) {
         let own = Host { mac: SERVER.mac, ip: SERVER.ip };
         let peer = Peer { mac: CLIENT.0, ip: CLIENT.1, port: 0 };
@@ -101,7 +101,7 @@ impl Server {
 }
 
 impl Server {
-    /// Lets the server's timers expire; what that sends.
+    /// Runs the server's timers; returns the frames sent.
     fn poll(&mut self, now: Instant) -> Vec<Vec<u8>> {
         let mut out = Vec::new();
         for connection in self.connections.values_mut() {
@@ -116,7 +116,7 @@ impl Server {
     }
 }
 
-/// Lets both talk until nothing moves, at most `steps` times; what happened to which connection.
+/// Runs both until nothing moves, at most `steps` times; returns the events of connections.
 fn run(client: &mut Client, server: &mut Server, now: Instant, steps: usize) -> Vec<(ConnectionId, Events)> {
     let (mut wire, mut changed) = (Wire { room: 64, ..Wire::default() }, Vec::new());
     for _ in 0..steps {
@@ -212,8 +212,8 @@ fn segments_of_unknown_connections_are_answered_with_a_reset() {
     assert!(client.handle_frame(Instant(0), &answers[0]).is_some());
 }
 
-/// Sends 100 KB to the echo server, through the losses of `seed`, until all of it is back. The frames that were lost, and
-/// the virtual time that it took.
+/// Sends 100 KB to the echo server, through the losses of `seed`, until all of it is back. The
+/// frames that were lost, and the virtual time that it took.
 fn echo_with_losses(seed: u64) -> (u64, Instant) {
     const BYTES: usize = 100_000;
     let (mut client, mut server) = (client(), Server::new());
@@ -275,7 +275,8 @@ fn nothing_is_lost_while_nothing_is_sent() {
     assert_eq!((client.lost(), wire.frames.len()), (1, 0));
 }
 
-/// An open-loop run against the echo server, in virtual time; `disturb` may do something to both before each step.
+/// Runs an open loop against the echo server in virtual time; `disturb` may change the server
+/// before each step.
 fn load(mut disturb: impl FnMut(&mut Server, u64)) -> crate::Measurement {
     const CONNECTIONS: u32 = 5;
     let (mut client, mut server) = (client(), Server::new());
@@ -335,8 +336,8 @@ fn an_open_loop_run_opens_connections_again_that_the_server_has_forgotten() {
     assert_eq!(oddities.wrong, 0);
 }
 
-/// Carries out an echo over connections of which those in `dead` take nothing, `steps` times; how often each was asked, and
-/// what the order says at its end.
+/// Carries out an echo over connections of which those in `dead` take nothing, `steps` times; how
+/// often each was asked, and what the order says at its end.
 fn echo_in_turn(
     connections: u32,
     outstanding: u32,
@@ -400,7 +401,7 @@ fn what_filled_the_window_before_a_download_is_taken_and_more_comes() {
         client.handle_frame(Instant(1_000), &frame);
     }
     run(&mut client, &mut server, Instant(1_000), 100);
-    // Nobody took it, so that the server waits.
+    // The data is not read, so the server waits.
     assert!(client.connection(0).is_some_and(|connection| connection.readable_bytes() < ALL));
     let mut task = Task::new(Order::Download { lasts: Duration::from_millis(1) }, 1, Instant(2_000));
     for step in 0.. {
@@ -461,7 +462,8 @@ impl Protocol for Numbers {
     }
 }
 
-/// What of these numbers is stored in so many steps, and what is not; `disturb` may do something to the server before each.
+/// Stores these numbers within a number of steps; returns how many were stored and how many not.
+/// `disturb` may change the server before each step.
 fn stored(numbers: Numbers, mut disturb: impl FnMut(&mut Server, u64)) -> (u64, u64) {
     let (mut client, mut server) = (client(), Server::new());
     client.connect(0, Instant(0));

@@ -1,4 +1,4 @@
-//! The station's commands, against a switch on which nobody is, or nobody answers.
+//! The station's commands, against a switch without a server or with a silent one.
 
 use super::*;
 
@@ -14,8 +14,8 @@ impl Inject for Silence {
         Delivery::Delivered
     }
 
-    fn resolve(&self, ip: Ipv4Addr) -> Option<Mac> {
-        self.is_attached.then(|| Mac::derived(ip))
+    fn resolve(&self, ip: Ipv4Addr) -> Option<MacAddr> {
+        self.is_attached.then(|| MacAddr::derived(ip))
     }
 }
 

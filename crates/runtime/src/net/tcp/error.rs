@@ -1,21 +1,14 @@
-//! Failures as `std` on Linux reports them.
+//! Failures of TCP as `std` on Linux reports them.
 
-use crate::net::stack::tcp::{ConnectError, Failure, ListenError};
+use crate::net::error::{IntoIo, errno};
 use std::io;
+use tailwater_net::stack::tcp::{ConnectError, ListenError};
+use tailwater_net::tcp::Failure;
 use tailwater_tcp::Error;
 
-pub(super) fn errno(errno: i32) -> io::Error {
-    io::Error::from_raw_os_error(errno)
-}
-
-/// What a call that may not wait, or has waited long enough, says.
-pub(super) fn would_block() -> io::Error {
-    errno(libc::EAGAIN)
-}
-
-impl From<Failure> for io::Error {
-    fn from(failure: Failure) -> Self {
-        errno(match failure {
+impl IntoIo for Failure {
+    fn into_io(self) -> io::Error {
+        errno(match self {
             Failure::Protocol(Error::Refused) => libc::ECONNREFUSED,
             Failure::Protocol(Error::Reset) => libc::ECONNRESET,
             Failure::Protocol(Error::Aborted) => libc::ECONNABORTED,
@@ -27,18 +20,18 @@ impl From<Failure> for io::Error {
     }
 }
 
-impl From<ConnectError> for io::Error {
-    fn from(error: ConnectError) -> Self {
-        match error {
-            ConnectError::Send(error) => error.into(),
-            ConnectError::NoPort(_) => Self::new(io::ErrorKind::AddrNotAvailable, error),
-            ConnectError::TooMany(_) => Self::new(io::ErrorKind::QuotaExceeded, error),
+impl IntoIo for ConnectError {
+    fn into_io(self) -> io::Error {
+        match self {
+            ConnectError::Send(error) => error.into_io(),
+            ConnectError::NoPort(_) => io::Error::new(io::ErrorKind::AddrNotAvailable, self),
+            ConnectError::TooMany(_) => io::Error::new(io::ErrorKind::QuotaExceeded, self),
         }
     }
 }
 
-impl From<ListenError> for io::Error {
-    fn from(error: ListenError) -> Self {
-        Self::new(io::ErrorKind::AddrInUse, error)
+impl IntoIo for ListenError {
+    fn into_io(self) -> io::Error {
+        io::Error::new(io::ErrorKind::AddrInUse, self)
     }
 }

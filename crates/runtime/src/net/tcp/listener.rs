@@ -1,15 +1,14 @@
 //! `TcpListener`.
 
-use super::error::would_block;
 use super::options::TcpOptions;
 use super::stream::TcpStream;
-use super::valid_ttl;
 use crate::net::addr::{ToSocketAddrs, shown, try_each};
-use crate::net::global::{self, KthreadOutlet, stack};
-use crate::net::stack::Stack;
-use crate::net::stack::tcp::{ListenInner, Listening};
-
-use crate::sync::wait::wait;
+use crate::net::driver::{self, KthreadOutlet, stack};
+use crate::net::error::{IntoIo, would_block};
+use crate::net::platform::Stack;
+use crate::net::settings::valid_ttl;
+use crate::net::tcp::{ListenInner, Listening};
+use crate::verbs::wait::wait;
 use core::fmt;
 use core::net::SocketAddr;
 use core::sync::atomic::Ordering::Relaxed;
@@ -19,8 +18,8 @@ use tailwater_tcp::listen::ListenConfig;
 
 /// A socket that clients connect to, as `std::net::TcpListener`.
 ///
-/// Any number of threads may wait in [`accept`](Self::accept) on one listener, or on clones of it, whichever kthreads they run on: each connection wakes the
-/// one that has waited longest.
+/// Any number of threads may wait in [`accept`](Self::accept) on one listener, or on clones of it,
+/// whichever kthreads they run on: each connection wakes the one that has waited longest.
 ///
 /// # Examples
 /// An echo server:
@@ -59,11 +58,13 @@ impl Drop for TcpListener {
 }
 
 impl TcpListener {
-    /// Listens at an address. Port 0 stands for any free port; several addresses are tried in turn. `[::]` is for both families.
+    /// Listens at an address. Port 0 means any free port; several addresses are tried in turn.
+    /// `[::]` accepts both families.
     ///
     /// # Errors
-    /// [`AddrInUse`](io::ErrorKind::AddrInUse), [`AddrNotAvailable`](io::ErrorKind::AddrNotAvailable) for an address that is not this runtime's, or those of
-    /// [`ToSocketAddrs`].
+    /// [`AddrInUse`](io::ErrorKind::AddrInUse),
+    /// [`AddrNotAvailable`](io::ErrorKind::AddrNotAvailable) for an address that is not this
+    /// runtime's, or those of [`ToSocketAddrs`].
     ///
     /// # Panics
     /// If no runtime has been started.
@@ -99,8 +100,9 @@ impl TcpListener {
                 syn_queue: options.syn_queue as usize,
                 ..ListenConfig::default()
             };
-            let listening = stack.listen_tcp(local, options.backlog, config)?;
-            global::start_timers(stack);
+            let listening = stack.listen_tcp(local, options.backlog, config).map_err(IntoIo::into_io)?;
+            driver::note_bound(local);
+            driver::start_timers(stack);
             Ok(Self { stack, listening, mapped })
         })
     }
@@ -108,7 +110,8 @@ impl TcpListener {
     /// Waits for a client; returns the connection and the client's address.
     ///
     /// # Errors
-    /// [`WouldBlock`](io::ErrorKind::WouldBlock) if none has come to a non-blocking listener.
+    /// [`WouldBlock`](io::ErrorKind::WouldBlock) if the listener is non-blocking and no client
+    /// waits.
     ///
     /// # Examples
     /// ```standalone_crate
@@ -135,11 +138,12 @@ impl TcpListener {
             if self.listening.settings.nonblocking.load(Relaxed) {
                 return Err(would_block());
             }
-            wait(inner, ListenInner::acceptors, None);
+            // SAFETY: `acceptors` always returns the same list, which stays in the state.
+            unsafe { wait(inner, ListenInner::acceptors, None) };
         }
     }
 
-    /// The connections that come, one after the other, without an end.
+    /// Returns an iterator over the connections, which waits for each and never ends.
     ///
     /// # Examples
     /// ```standalone_crate
@@ -148,8 +152,8 @@ impl TcpListener {
     /// #[tailwater::main]
     /// fn main() {
     ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    ///     let clients: Vec<_> =
-    ///         (0..3).map(|_| TcpStream::connect(listener.local_addr().unwrap()).unwrap()).collect();
+    ///     let address = listener.local_addr().unwrap();
+    ///     let clients: Vec<_> = (0..3).map(|_| TcpStream::connect(address).unwrap()).collect();
     ///     for (client, server) in clients.iter().zip(listener.incoming()) {
     ///         assert_eq!(server.unwrap().peer_addr().unwrap(), client.local_addr().unwrap());
     ///     }
@@ -159,7 +163,7 @@ impl TcpListener {
         Incoming { listener: self }
     }
 
-    /// Where it listens.
+    /// Returns the address at which it listens.
     ///
     /// # Errors
     /// None; the result is `std`'s.
@@ -178,7 +182,8 @@ impl TcpListener {
         Ok(shown(self.listening.local_addr(), self.mapped))
     }
 
-    /// Another handle to the same listener, settings included. The last one that is dropped closes it.
+    /// Returns another handle to the same listener, settings included. Dropping the last one closes
+    /// the listener.
     ///
     /// # Errors
     /// None; the result is `std`'s.
@@ -201,7 +206,8 @@ impl TcpListener {
         Ok(Self { stack: self.stack, listening: Arc::clone(&self.listening), mapped: self.mapped })
     }
 
-    /// Makes [`accept`](Self::accept) fail with [`WouldBlock`](io::ErrorKind::WouldBlock) where it would wait. Accepted connections are blocking all the same.
+    /// Makes [`accept`](Self::accept) fail with [`WouldBlock`](io::ErrorKind::WouldBlock) where it
+    /// would wait. Accepted connections are blocking all the same.
     ///
     /// # Errors
     /// None; the result is `std`'s.
@@ -222,7 +228,7 @@ impl TcpListener {
         Ok(())
     }
 
-    /// Sets the time to live that accepted connections begin with, 1 to 255.
+    /// Sets the initial time to live of accepted connections, 1 to 255.
     ///
     /// # Errors
     /// [`InvalidInput`](io::ErrorKind::InvalidInput) outside that range.
@@ -243,7 +249,7 @@ impl TcpListener {
         Ok(())
     }
 
-    /// The time to live that accepted connections begin with.
+    /// Returns the initial time to live of accepted connections.
     ///
     /// # Errors
     /// None; the result is `std`'s.
@@ -263,7 +269,7 @@ impl TcpListener {
         Ok(self.listening.settings.ttl.load(Relaxed).into())
     }
 
-    /// An error of the listener's own: there are none.
+    /// Returns an error of the listener itself: there are none.
     ///
     /// # Errors
     /// None; the result is `std`'s.
@@ -288,7 +294,7 @@ impl fmt::Debug for TcpListener {
     }
 }
 
-/// The connections of a listener: see [`TcpListener::incoming`].
+/// Iterator over the connections of a listener: see [`TcpListener::incoming`].
 ///
 /// # Examples
 /// ```standalone_crate

@@ -1,15 +1,15 @@
-//! What a connection is opened with, where `std` has no say.
+//! Options of a connection that `std` does not have.
 
 use super::listener::TcpListener;
 use super::stream::TcpStream;
-use crate::net::ToSocketAddrs;
-use crate::net::stack::tcp::DEFAULT_BACKLOG;
+use crate::net::addr::ToSocketAddrs;
 use core::time::Duration;
 use std::io;
+use tailwater_net::tcp::DEFAULT_BACKLOG;
 use tailwater_tcp::sender::Algorithm;
 use tailwater_tcp::{Config, Keepalive};
 
-/// How a connection finds out what the network carries.
+/// The congestion control algorithm of a connection.
 ///
 /// # Examples
 /// ```
@@ -23,11 +23,12 @@ pub enum Congestion {
     /// RFC 9438, as Linux by default.
     #[default]
     Cubic,
-    /// RFC 8257: only where all switches mark packets by ECN, within a data centre.
+    /// RFC 8257: only if all switches mark packets by ECN, within a data centre.
     Dctcp,
 }
 
-/// Options that are fixed when a connection begins; a listener's are those of the connections it accepts.
+/// Options that are fixed when a connection begins; a listener's are those of the connections it
+/// accepts.
 ///
 /// # Examples
 /// ```standalone_crate
@@ -56,7 +57,9 @@ impl Default for TcpOptions {
 }
 
 impl TcpOptions {
-    /// The defaults: those of `std`'s sockets, CUBIC, a receive buffer of 1 MiB and a send buffer of 4 MiB, both taken only as they fill, and of the latter 256 KiB until the congestion window asks for more.
+    /// Returns the defaults: those of `std`'s sockets, CUBIC, a receive buffer of 1 MiB and a send
+    /// buffer of 4 MiB, both allocated only as they fill, the latter up to 256 KiB until the
+    /// congestion window needs more.
     ///
     /// # Examples
     /// ```
@@ -85,7 +88,7 @@ impl TcpOptions {
         self
     }
 
-    /// Offers explicit congestion notification (RFC 3168). Off unless set; DCTCP implies it.
+    /// Offers explicit congestion notification (RFC 3168). Off by default; DCTCP implies it.
     ///
     /// # Examples
     /// ```
@@ -109,7 +112,8 @@ impl TcpOptions {
         self
     }
 
-    /// Bytes received and not yet read, at most: 1 KiB to 1 GiB, the nearer end is taken. Set before the handshake it decides how far the window scales.
+    /// Sets the maximum of bytes received and not yet read, clamped to 1 KiB to 1 GiB. Set before
+    /// the handshake it determines the window's scale.
     ///
     /// # Examples
     /// ```
@@ -121,7 +125,7 @@ impl TcpOptions {
         self
     }
 
-    /// Bytes written and not yet acknowledged, at most: 1 KiB to 1 GiB, the nearer end is taken.
+    /// Sets the maximum of bytes written and not yet acknowledged, clamped to 1 KiB to 1 GiB.
     ///
     /// # Examples
     /// ```
@@ -147,7 +151,7 @@ impl TcpOptions {
         self
     }
 
-    /// How long TIME-WAIT lasts: 60 s unless set, as on Linux.
+    /// Sets the duration of TIME-WAIT: 60 s by default, as on Linux.
     ///
     /// # Examples
     /// ```
@@ -161,7 +165,8 @@ impl TcpOptions {
         self
     }
 
-    /// Connections that may wait to be accepted: 4096 unless set, at least 1. Further clients are not answered until there is room, and try again.
+    /// Sets the maximum number of connections that wait to be accepted: 4096 by default, at least
+    /// 1. Further clients are not answered until there is room, and retry.
     ///
     /// # Examples
     /// ```
@@ -173,7 +178,8 @@ impl TcpOptions {
         self
     }
 
-    /// Handshakes that a listener remembers: 1024 unless set. Clients beyond that get a SYN cookie (RFC 4987 section 3.6), which costs nothing to remember.
+    /// Sets the maximum number of handshakes that a listener remembers: 1024 by default. Further
+    /// clients get a SYN cookie (RFC 4987 section 3.6), which needs no memory.
     ///
     /// # Examples
     /// ```
@@ -200,7 +206,8 @@ impl TcpOptions {
     /// #[tailwater::main]
     /// fn main() {
     ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    ///     let stream = TcpOptions::new().nodelay(true).connect(listener.local_addr().unwrap()).unwrap();
+    ///     let address = listener.local_addr().unwrap();
+    ///     let stream = TcpOptions::new().nodelay(true).connect(address).unwrap();
     ///     assert!(stream.nodelay().unwrap());
     /// }
     /// ```

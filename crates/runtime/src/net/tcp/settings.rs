@@ -1,16 +1,17 @@
 //! Settings of a `TcpStream` that can change while the connection lives.
 
 use super::stream::{LINGER_NONE, TcpStream};
-use super::{set_timeout, timeout, valid_ttl};
-use crate::net::global::KthreadOutlet;
-use crate::net::stack::Stack;
+use crate::net::driver::KthreadOutlet;
+use crate::net::error::IntoIo;
+use crate::net::platform::Stack;
+use crate::net::settings::{set_timeout, timeout, valid_ttl};
 use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
 use std::io;
 use tailwater_tcp::{Connection, Events, Keepalive, Stats};
 
 impl TcpStream {
-    /// Changes the connection, and lets what may leave now leave.
+    /// Applies `change` to the connection, then sends the segments that are allowed now.
     fn change(&self, change: impl FnOnce(&mut Connection)) {
         let now = Stack::tcp_now(&KthreadOutlet);
         let mut inner = self.socket.lock();
@@ -18,7 +19,8 @@ impl TcpStream {
         self.stack.settle(&mut KthreadOutlet, &self.socket, &mut inner, Events::empty(), now);
     }
 
-    /// Sends small segments at once (`TCP_NODELAY`), instead of waiting for the acknowledgment of those before (Nagle; RFC 9293 section 3.7.4).
+    /// Sends small segments at once (`TCP_NODELAY`), instead of waiting for the acknowledgment of
+    /// those before (Nagle; RFC 9293 section 3.7.4).
     ///
     /// # Errors
     /// None; the result is `std`'s.
@@ -41,7 +43,7 @@ impl TcpStream {
         Ok(())
     }
 
-    /// Whether small segments are sent at once.
+    /// Returns whether small segments are sent at once.
     ///
     /// # Errors
     /// None; the result is `std`'s.
@@ -86,7 +88,7 @@ impl TcpStream {
         Ok(())
     }
 
-    /// The time to live of segments sent.
+    /// Returns the time to live of segments sent.
     ///
     /// # Errors
     /// None; the result is `std`'s.
@@ -154,7 +156,7 @@ impl TcpStream {
         set_timeout(&self.socket.settings.read_timeout, limit)
     }
 
-    /// How long reading calls wait.
+    /// Returns how long reading calls wait.
     ///
     /// # Errors
     /// None; the result is `std`'s.
@@ -200,7 +202,7 @@ impl TcpStream {
         set_timeout(&self.socket.settings.write_timeout, limit)
     }
 
-    /// How long writing calls wait.
+    /// Returns how long writing calls wait.
     ///
     /// # Errors
     /// None; the result is `std`'s.
@@ -223,8 +225,10 @@ impl TcpStream {
         Ok(timeout(&self.socket.settings.write_timeout))
     }
 
-    /// What dropping the last handle does (`SO_LINGER`): `None`, the default, closes in the background; zero resets the connection and forgets what was not sent; anything else
-    /// waits so long at most until the peer has acknowledged everything. A handle that waits must not be dropped with a spin lock held.
+    /// Sets what dropping the last handle does (`SO_LINGER`): `None`, the default, closes in the
+    /// background; zero resets the connection and discards unsent data; any other value waits at
+    /// most so long until the peer has acknowledged everything. A handle that waits must not be
+    /// dropped with a spin lock held.
     ///
     /// # Errors
     /// None; the result is `std`'s.
@@ -247,7 +251,7 @@ impl TcpStream {
         set_timeout(&self.socket.settings.linger, linger.map(|linger| linger.saturating_add(LINGER_NONE)))
     }
 
-    /// What dropping the last handle does.
+    /// Returns what dropping the last handle does.
     ///
     /// # Errors
     /// None; the result is `std`'s.
@@ -270,7 +274,8 @@ impl TcpStream {
         Ok(timeout(&self.socket.settings.linger).map(|linger| linger - LINGER_NONE))
     }
 
-    /// Probes the peer while the connection is idle (RFC 9293 section 3.8.4), or not, which is the default.
+    /// Sets whether and how the peer is probed while the connection is idle (RFC 9293 section
+    /// 3.8.4); it is not by default.
     ///
     /// # Errors
     /// None; the result is `std`'s.
@@ -292,7 +297,7 @@ impl TcpStream {
         Ok(())
     }
 
-    /// How the peer is probed, if it is.
+    /// Returns how the peer is probed, if it is.
     ///
     /// # Errors
     /// None; the result is `std`'s.
@@ -313,8 +318,9 @@ impl TcpStream {
         Ok(self.socket.lock().connection.keepalive())
     }
 
-    /// Sets how long data may stay unacknowledged before the connection fails with [`TimedOut`](io::ErrorKind::TimedOut) (`TCP_USER_TIMEOUT`, RFC 5482), in whole milliseconds; `None`
-    /// is the default, five minutes.
+    /// Sets how long data may stay unacknowledged before the connection fails with
+    /// [`TimedOut`](io::ErrorKind::TimedOut) (`TCP_USER_TIMEOUT`, RFC 5482), in whole milliseconds;
+    /// `None` is the default, five minutes.
     ///
     /// # Errors
     /// None; the result is `std`'s.
@@ -337,7 +343,7 @@ impl TcpStream {
         Ok(())
     }
 
-    /// How long data may stay unacknowledged.
+    /// Returns how long data may stay unacknowledged.
     ///
     /// # Errors
     /// None; the result is `std`'s.
@@ -359,8 +365,9 @@ impl TcpStream {
         Ok(self.socket.lock().connection.user_timeout_limit())
     }
 
-    /// Limits the bytes received and not yet read, 1 KiB to 1 GiB; the nearer end is taken.
-    /// Beyond what the window's scale can express, which the handshake fixed, more does not help: see [`TcpOptions`](crate::net::TcpOptions).
+    /// Sets the maximum of bytes received and not yet read, clamped to 1 KiB to 1 GiB. Values
+    /// beyond the window's scale, which the handshake fixed, have no further effect: see
+    /// [`TcpOptions`](crate::net::TcpOptions).
     ///
     /// # Errors
     /// None; the result is `std`'s.
@@ -383,7 +390,7 @@ impl TcpStream {
         Ok(())
     }
 
-    /// The most bytes received and not yet read.
+    /// Returns the maximum of bytes received and not yet read.
     ///
     /// # Errors
     /// None; the result is `std`'s.
@@ -404,7 +411,7 @@ impl TcpStream {
         Ok(self.socket.lock().connection.receive_buffer() as usize)
     }
 
-    /// Limits the bytes written and not yet acknowledged, 1 KiB to 1 GiB; the nearer end is taken.
+    /// Sets the maximum of bytes written and not yet acknowledged, clamped to 1 KiB to 1 GiB.
     ///
     /// # Errors
     /// None; the result is `std`'s.
@@ -427,7 +434,7 @@ impl TcpStream {
         Ok(())
     }
 
-    /// The most bytes written and not yet acknowledged.
+    /// Returns the maximum of bytes written and not yet acknowledged.
     ///
     /// # Errors
     /// None; the result is `std`'s.
@@ -448,7 +455,7 @@ impl TcpStream {
         Ok(self.socket.lock().connection.send_buffer() as usize)
     }
 
-    /// Why the connection failed, if that has not been reported yet; this reports it.
+    /// Returns and clears the reason why the connection failed, if that has not been reported yet.
     ///
     /// # Errors
     /// None; the result is `std`'s.
@@ -465,10 +472,10 @@ impl TcpStream {
     /// }
     /// ```
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
-        Ok(self.socket.lock().take_failure().map(io::Error::from))
+        Ok(self.socket.lock().take_failure().map(IntoIo::into_io))
     }
 
-    /// What the connection has sent, received and measured.
+    /// Returns what the connection has sent, received and measured.
     ///
     /// # Examples
     /// ```standalone_crate

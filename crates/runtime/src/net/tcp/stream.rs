@@ -1,15 +1,15 @@
 //! `TcpStream`: opening, reading, writing, closing.
 
-use super::error::{errno, would_block};
 use super::options::TcpOptions;
-use super::{deadline_in, timeout};
+use crate::ground::spin::SpinGuard;
 use crate::net::addr::{ToSocketAddrs, shown, try_each};
-use crate::net::global::{self, KthreadOutlet, stack};
-use crate::net::stack::Stack;
-use crate::net::stack::tcp::{Inner, Refusal, Socket};
-use crate::runtime::deadline_after;
-use crate::sync::spin::SpinGuard;
-use crate::sync::wait::{WaitOutcome, wait};
+use crate::net::driver::{self, KthreadOutlet, stack};
+use crate::net::error::{IntoIo, errno, would_block};
+use crate::net::platform::Stack;
+use crate::net::settings::{deadline_in, timeout};
+use crate::net::tcp::{Inner, Socket};
+use crate::records::runtime::deadline_after;
+use crate::verbs::wait::{WaitOutcome, wait};
 use core::fmt;
 use core::net::SocketAddr;
 use core::sync::atomic::Ordering::Relaxed;
@@ -17,22 +17,27 @@ use core::time::Duration;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::Shutdown;
 use std::sync::Arc;
+use tailwater_net::tcp::Refusal;
 use tailwater_shm::{Cycles, clock};
 use tailwater_tcp::{Events, State};
 
 /// A TCP connection, as `std::net::TcpStream`.
 ///
-/// A call that has to wait gives its core to other user threads. One handle can be read and written at the same time by different threads, through `&TcpStream`
-/// or a [clone](Self::try_clone); the connection may be processed on any kthread.
+/// A call that has to wait gives its core to other user threads. One handle can be read and written
+/// at the same time by different threads, through `&TcpStream` or a [clone](Self::try_clone); the
+/// connection may be processed on any kthread.
 ///
 /// # Dropping
-/// The last handle closes the connection as `std` does: what was written is sent in the background, with a FIN behind it. If something was received and never read,
-/// the peer gets a reset instead. [`set_linger`](Self::set_linger) changes that.
+/// Dropping the last handle closes the connection as `std` does: written data is sent in the
+/// background, followed by a FIN. If received data was never read, the peer gets a reset instead.
+/// [`set_linger`](Self::set_linger) changes that.
 ///
 /// # Differences from `std`
 /// * Names are those of the hosts file: see [`ToSocketAddrs`](crate::net::ToSocketAddrs).
-/// * A failure is reported by the call that comes across it first, as on Linux; addresses can be asked for even after it.
-/// * [`TcpOptions`] chooses what has to be chosen before the handshake, [`stats`](Self::stats) tells what the connection has been through.
+/// * A failure is reported by the first call that encounters it, as on Linux; the addresses can be
+///   read even after it.
+/// * [`TcpOptions`] sets what must be set before the handshake, [`stats`](Self::stats) returns the
+///   connection's counters.
 ///
 /// # Examples
 /// ```standalone_crate
@@ -61,7 +66,7 @@ use tailwater_tcp::{Events, State};
 pub struct TcpStream {
     pub(super) stack: &'static Stack,
     pub(super) socket: Arc<Socket>,
-    /// Of a listener bound to an IPv6 address: IPv4 addresses are reported as IPv4-mapped.
+    /// From a listener bound to an IPv6 address: IPv4 addresses are reported as IPv4-mapped.
     mapped: bool,
 }
 
@@ -83,7 +88,7 @@ impl Drop for TcpStream {
 }
 
 impl TcpStream {
-    /// A stream for a handle that is counted already.
+    /// Returns a stream for a handle that is counted already.
     pub(super) fn new(stack: &'static Stack, socket: Arc<Socket>, mapped: bool) -> Self {
         Self { stack, socket, mapped }
     }
@@ -91,10 +96,14 @@ impl TcpStream {
     /// Connects to a listener. Several addresses are tried in turn.
     ///
     /// # Errors
-    /// [`ConnectionRefused`](io::ErrorKind::ConnectionRefused), [`TimedOut`](io::ErrorKind::TimedOut) after three minutes without an answer,
-    /// [`HostUnreachable`](io::ErrorKind::HostUnreachable), [`NetworkUnreachable`](io::ErrorKind::NetworkUnreachable),
-    /// [`NetworkDown`](io::ErrorKind::NetworkDown), [`AddrNotAvailable`](io::ErrorKind::AddrNotAvailable) if all ephemeral ports are taken,
-    /// [`QuotaExceeded`](io::ErrorKind::QuotaExceeded) if there are too many connections, or those of [`ToSocketAddrs`].
+    /// [`ConnectionRefused`](io::ErrorKind::ConnectionRefused),
+    /// [`TimedOut`](io::ErrorKind::TimedOut) after three minutes without an answer,
+    /// [`HostUnreachable`](io::ErrorKind::HostUnreachable),
+    /// [`NetworkUnreachable`](io::ErrorKind::NetworkUnreachable),
+    /// [`NetworkDown`](io::ErrorKind::NetworkDown),
+    /// [`AddrNotAvailable`](io::ErrorKind::AddrNotAvailable) if all ephemeral ports are taken,
+    /// [`QuotaExceeded`](io::ErrorKind::QuotaExceeded) if there are too many connections, or those
+    /// of [`ToSocketAddrs`].
     ///
     /// # Panics
     /// If no runtime has been started.
@@ -121,10 +130,11 @@ impl TcpStream {
         try_each(address, |to| Self::open(to, options, None))
     }
 
-    /// As [`connect`](Self::connect) to one address, and waits at most for `timeout`.
+    /// Connects to one address as [`connect`](Self::connect), and waits at most for `timeout`.
     ///
     /// # Errors
-    /// [`TimedOut`](io::ErrorKind::TimedOut), [`InvalidInput`](io::ErrorKind::InvalidInput) for a timeout of zero, or those of [`connect`](Self::connect).
+    /// [`TimedOut`](io::ErrorKind::TimedOut), [`InvalidInput`](io::ErrorKind::InvalidInput) for a
+    /// timeout of zero, or those of [`connect`](Self::connect).
     ///
     /// # Panics
     /// If no runtime has been started.
@@ -154,19 +164,24 @@ impl TcpStream {
     fn open(to: SocketAddr, options: &TcpOptions, deadline: Option<Cycles>) -> io::Result<Self> {
         crate::poll();
         let stack = stack();
-        global::start_timers(stack);
+        driver::start_timers(stack);
         let mapped = matches!(to, SocketAddr::V6(v6) if v6.ip().to_ipv4_mapped().is_some());
-        let stream = Self::new(stack, stack.connect_tcp(&mut KthreadOutlet, to, &options.config)?, mapped);
+        let stream = Self::new(
+            stack,
+            stack.connect_tcp(&mut KthreadOutlet, to, &options.config).map_err(IntoIo::into_io)?,
+            mapped,
+        );
         loop {
             let mut inner = stream.socket.lock();
             if let Some(failure) = inner.take_failure() {
-                return Err(failure.into());
+                return Err(failure.into_io());
             }
             if !inner.is_connecting() {
                 drop(inner);
                 return Ok(stream);
             }
-            if wait(inner, Inner::writers, deadline) == WaitOutcome::TimedOut {
+            // SAFETY: `writers` always returns the same list, which stays in the state.
+            if unsafe { wait(inner, Inner::writers, deadline) } == WaitOutcome::TimedOut {
                 stack.abort_tcp(&mut KthreadOutlet, &stream.socket);
                 return Err(io::Error::new(io::ErrorKind::TimedOut, "connection timed out"));
             }
@@ -177,7 +192,7 @@ impl TcpStream {
         shown(self.socket.peer_addr(), self.mapped)
     }
 
-    /// The address of the peer.
+    /// Returns the address of the peer.
     ///
     /// # Errors
     /// None; the result is `std`'s.
@@ -197,7 +212,7 @@ impl TcpStream {
         Ok(self.peer())
     }
 
-    /// The address of this side.
+    /// Returns the address of this side.
     ///
     /// # Errors
     /// None; the result is `std`'s.
@@ -217,7 +232,7 @@ impl TcpStream {
         Ok(shown(self.socket.local_addr(), self.mapped))
     }
 
-    /// Another handle to the same connection, settings included.
+    /// Returns another handle to the same connection, settings included.
     ///
     /// # Errors
     /// None; the result is `std`'s.
@@ -249,7 +264,11 @@ impl TcpStream {
         Ok(Self { stack: self.stack, socket: Arc::clone(&self.socket), mapped: self.mapped })
     }
 
-    /// Closes one direction or both, for all handles. Data that was written before is sent; who waits in a read or write wakes up.
+    /// Closes one direction or both, for all handles. Data that was written before is sent; threads
+    /// that wait in a read or write wake up.
+    ///
+    /// As on Linux, a closed reading direction ends the stream only where there is nothing to read:
+    /// data that is there or still arrives can be read.
     ///
     /// # Errors
     /// [`NotConnected`](io::ErrorKind::NotConnected) if the connection is over.
@@ -291,7 +310,7 @@ impl TcpStream {
         Ok(())
     }
 
-    /// Reads as [`Read::read`] does, and leaves it for the next call.
+    /// Reads as [`Read::read`] does, and leaves the data for the next call.
     ///
     /// # Errors
     /// As [`Read::read`].
@@ -326,19 +345,26 @@ impl TcpStream {
                     self.open_window(&mut inner);
                     return Ok(len);
                 }
-                Err(Refusal::WouldBlock) => inner.end_traced(),
+                Err(Refusal::WouldBlock) => {
+                    inner.end_traced();
+                    if inner.connection.is_flushing() {
+                        let now = Stack::tcp_now(&KthreadOutlet);
+                        self.stack.settle(&mut KthreadOutlet, &self.socket, &mut inner, Events::empty(), now);
+                    }
+                }
                 Err(Refusal::Closed) => return Ok(0),
-                Err(Refusal::Failed(failure)) => return Err(failure.into()),
+                Err(Refusal::Failed(failure)) => return Err(failure.into_io()),
             }
             if timed_out || self.socket.settings.nonblocking.load(Relaxed) {
                 return Err(would_block());
             }
             let deadline = *deadline.get_or_insert_with(|| deadline_in(&self.socket.settings.read_timeout));
-            timed_out = wait(inner, Inner::readers, deadline) == WaitOutcome::TimedOut;
+            // SAFETY: `readers` always returns the same list, which stays in the state.
+            timed_out = unsafe { wait(inner, Inner::readers, deadline) } == WaitOutcome::TimedOut;
         }
     }
 
-    /// Tells the peer of the room that a read has made, if that is worth a segment.
+    /// Announces the room that a read has made to the peer, if it is worth a segment.
     #[inline]
     fn open_window(&self, inner: &mut SpinGuard<'_, Inner>) {
         let now = Stack::tcp_now(&KthreadOutlet);
@@ -360,13 +386,14 @@ impl TcpStream {
                 }
                 Err(Refusal::WouldBlock) => {}
                 Err(Refusal::Closed) => return Err(errno(libc::EPIPE)),
-                Err(Refusal::Failed(failure)) => return Err(failure.into()),
+                Err(Refusal::Failed(failure)) => return Err(failure.into_io()),
             }
             if timed_out || self.socket.settings.nonblocking.load(Relaxed) {
                 return Err(would_block());
             }
             let deadline = *deadline.get_or_insert_with(|| deadline_in(&self.socket.settings.write_timeout));
-            timed_out = wait(inner, Inner::writers, deadline) == WaitOutcome::TimedOut;
+            // SAFETY: as above, for `writers`.
+            timed_out = unsafe { wait(inner, Inner::writers, deadline) } == WaitOutcome::TimedOut;
         }
     }
 
@@ -379,7 +406,8 @@ impl TcpStream {
             if done || clock::now() >= deadline {
                 return;
             }
-            wait(inner, Inner::writers, Some(deadline));
+            // SAFETY: as above, for `writers`.
+            unsafe { wait(inner, Inner::writers, Some(deadline)) };
         }
     }
 
@@ -388,10 +416,11 @@ impl TcpStream {
     }
 }
 
-/// A linger time is kept with so much added, so that zero can stand for "none".
+/// A linger time is stored with this added, so that zero can mean "none".
 pub(super) const LINGER_NONE: Duration = Duration::from_nanos(1);
 
-/// Calls `one` with each buffer until one is not used up. What was done before a refusal counts.
+/// Calls `one` with each buffer until one is not used up. An error after the first bytes is not
+/// reported.
 fn each<B>(
     bufs: impl Iterator<Item = B>,
     len: impl Fn(&B) -> usize,
@@ -417,8 +446,9 @@ fn each<B>(
     Ok(total)
 }
 
-/// Reading waits for data, at most for the read timeout ([`WouldBlock`](io::ErrorKind::WouldBlock)); zero is the end of the stream.
-/// [`ConnectionReset`](io::ErrorKind::ConnectionReset) and [`TimedOut`](io::ErrorKind::TimedOut) tell of a failed connection.
+/// Waits for data, at most for the read timeout ([`WouldBlock`](io::ErrorKind::WouldBlock)); zero
+/// is the end of the stream. [`ConnectionReset`](io::ErrorKind::ConnectionReset) and
+/// [`TimedOut`](io::ErrorKind::TimedOut) report a failed connection.
 impl Read for &TcpStream {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         self.receive(|inner| inner.receive(buf, false))
@@ -429,8 +459,9 @@ impl Read for &TcpStream {
     }
 }
 
-/// Writing waits for room, at most for the write timeout ([`WouldBlock`](io::ErrorKind::WouldBlock)); a closed direction is a
-/// [`BrokenPipe`](io::ErrorKind::BrokenPipe). What is written leaves by itself; flushing does nothing.
+/// Waits for room, at most for the write timeout ([`WouldBlock`](io::ErrorKind::WouldBlock)); a
+/// closed direction is a [`BrokenPipe`](io::ErrorKind::BrokenPipe). Written data is sent without a
+/// flush; flushing does nothing.
 impl Write for &TcpStream {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
         self.send(|inner| inner.send(buf))

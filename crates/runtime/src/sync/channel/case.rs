@@ -1,19 +1,21 @@
-//! The operations of a select: how one channel is locked, tried, waited for and left alone.
+//! The operations of a select: how a channel is locked, tried, waited for and released.
 
 use super::shared::{Channel, State, Wake};
 use super::{Receiver, RecvError, SendError, Sender, TryRecvError, TrySendError};
+use crate::ground::spin::SpinGuard;
 use crate::sync::queue::{Entry, Sleeper};
-use crate::sync::spin::SpinGuard;
 use core::cell::{Cell, OnceCell};
 use core::ptr;
 
-/// Something messages can be received from. Sealed: [`Receiver`] and [`mpsc::Receiver`](crate::sync::mpsc::Receiver).
+/// Something that messages can be received from. Sealed: [`Receiver`] and
+/// [`mpsc::Receiver`](crate::sync::mpsc::Receiver).
 pub trait ReceivingEnd {
     type Message;
     fn channel(&self) -> &Channel<Self::Message>;
 }
 
-/// Something messages can be sent to. Sealed: [`Sender`], and the senders of [`mpsc`](crate::sync::mpsc).
+/// Something that messages can be sent to. Sealed: [`Sender`], and the senders of
+/// [`mpsc`](crate::sync::mpsc).
 pub trait SendingEnd {
     type Message;
     fn channel(&self) -> &Channel<Self::Message>;
@@ -33,19 +35,23 @@ impl<T> SendingEnd for Sender<T> {
     }
 }
 
-/// The lock of one case's channel, and the way to the state it guards.
+/// The lock of one case's channel, and a pointer to the state it guards.
 struct Access<'a, T> {
     channel: &'a Channel<T>,
     guard: Cell<Option<SpinGuard<'a, State<T>>>>,
     state: Cell<*mut State<T>>,
 }
 
-/// How a select locks the channels of its cases, whatever their messages.
+/// How a select locks the channels of its cases, whatever the types of their messages.
 pub(super) trait Lock {
-    /// Tells channels apart.
+    /// Returns an address that identifies the channel.
     fn address(&self) -> *const ();
     /// Locks the channel, or uses the `lock` that an earlier case of the same channel holds.
-    fn lock(&self, lock: Option<*mut ()>) -> *mut ();
+    ///
+    /// # Safety
+    /// `held` is what `lock` returned to another case of the same channel, and none of the
+    /// channel's cases uses the state after one of them has unlocked it.
+    unsafe fn lock(&self, held: Option<*mut ()>) -> *mut ();
     fn unlock(&self);
 }
 
@@ -54,8 +60,8 @@ impl<T> Lock for Access<'_, T> {
         ptr::from_ref(self.channel).cast()
     }
 
-    fn lock(&self, lock: Option<*mut ()>) -> *mut () {
-        let state = lock.map_or_else(
+    unsafe fn lock(&self, held: Option<*mut ()>) -> *mut () {
+        let state = held.map_or_else(
             || {
                 let mut guard = self.channel.state.lock();
                 let state = ptr::from_mut(&mut *guard);
@@ -79,31 +85,35 @@ impl<'a, T> Access<'a, T> {
         Self { channel, guard: Cell::new(None), state: Cell::new(ptr::null_mut()) }
     }
 
-    /// Uses the state between `lock` and `unlock`.
+    /// Calls `f` with the state, between `lock` and `unlock`.
     fn with<R>(&self, f: impl FnOnce(&mut State<T>) -> R) -> R {
-        // SAFETY: the pointer comes from the guard that this case, or an earlier one of the same channel and hence of the same
-        // type, keeps until `unlock`; cases are used one after the other, so this is the only reference.
+        // SAFETY: the pointer comes from the guard that this case, or an earlier one of the same
+        // channel and hence of the same type, keeps until `unlock`; cases are used one after the
+        // other, so this is the only reference.
         f(unsafe { self.state.get().as_mut() }.expect("used while it is locked only"))
     }
 }
 
-/// One operation of a select that ends with an `R`. From `enlist` to `withdraw` other threads know its entry, so a case is used
-/// by shared reference only, and stays in its box.
+/// One operation of a select whose outcome is an `R`. From `enlist` to `withdraw` other threads
+/// hold pointers to its entry, so a case is used by shared reference only, and stays in its box.
 pub(super) trait Case<R> {
-    /// Its channel.
+    /// Returns its channel.
     fn channel(&self) -> &dyn Lock;
-    /// Completes the operation if that is possible now. Called under the lock.
+    /// Completes the operation if that is possible now; returns whether it did. Called under the
+    /// lock.
     fn attempt(&self) -> bool;
     /// Queues the operation as number `case` of `sleeper`. Called under the lock.
     ///
     /// # Safety
-    /// The case does not move or die before it was granted and [`Sleeper::sleep`] has returned, or `withdraw` has returned.
+    /// The case does not move or die before it was granted and [`Sleeper::sleep`] has returned, or
+    /// `withdraw` has returned.
     unsafe fn enlist(&self, sleeper: *const Sleeper, case: usize);
-    /// Takes the operation out of the queue again.
+    /// Takes the operation out of the queue.
     fn withdraw(&self);
-    /// The operation was completed, by `attempt` or by a grant: wakes the other side and calls the user.
+    /// Ends an operation that was completed by `attempt` or by a grant: wakes the other side and
+    /// calls the user's function.
     fn complete(self: Box<Self>) -> R;
-    /// Another operation was completed, or none: leaves things as they were.
+    /// Ends an operation that was not completed: restores what `attempt` and `enlist` took.
     fn abandon(self: Box<Self>);
 }
 
@@ -154,7 +164,8 @@ impl<T, R, F: FnOnce(Result<T, RecvError>) -> R> Case<R> for Receive<'_, T, F> {
 
     fn withdraw(&self) {
         let entry = self.entry.get().expect("enlisted");
-        self.access.channel.state.lock().receiving.remove(entry);
+        // SAFETY: `enlist` put it into this queue.
+        unsafe { self.access.channel.state.lock().receiving.remove(entry) };
     }
 
     fn complete(self: Box<Self>) -> R {
@@ -171,14 +182,14 @@ impl<T, R, F: FnOnce(Result<T, RecvError>) -> R> Case<R> for Receive<'_, T, F> {
 pub(super) struct Send<'a, T, F> {
     access: Access<'a, T>,
     entry: OnceCell<Entry<Option<T>>>,
-    /// The caller's: has the message before and after, unless it was sent.
+    /// The caller's slot: holds the message before and after, unless it was sent.
     message: &'a Cell<Option<T>>,
     wake: Cell<Option<Wake<'a, T>>>,
     then: F,
 }
 
 impl<'a, T, F> Send<'a, T, F> {
-    /// `message` is not empty.
+    /// Returns the case; `message` is not empty.
     pub(super) fn new(channel: &'a Channel<T>, message: &'a Cell<Option<T>>, then: F) -> Self {
         Self { access: Access::new(channel), entry: OnceCell::new(), message, wake: Cell::new(None), then }
     }
@@ -215,7 +226,8 @@ impl<T, R, F: FnOnce(Result<(), SendError<T>>) -> R> Case<R> for Send<'_, T, F> 
 
     fn withdraw(&self) {
         let entry = self.entry.get().expect("enlisted");
-        self.access.channel.state.lock().sending.remove(entry);
+        // SAFETY: `enlist` put it into this queue.
+        unsafe { self.access.channel.state.lock().sending.remove(entry) };
     }
 
     fn complete(self: Box<Self>) -> R {

@@ -1,14 +1,16 @@
-//! The messages in a channel: a queue that never copies what it holds.
+//! The messages in a channel: a queue that never moves its messages to a larger buffer.
 //!
-//! It is changed under a spin lock, with preemption off, where moving a million messages to a larger buffer would stall
-//! everybody. So it is a list of blocks: a new one is added when the last is full, the first is dropped when it is empty, one is
-//! kept for reuse. While the messages fit one block, that block serves as a ring and nothing is allocated.
+//! The queue is changed under a spin lock, with preemption off, where moving a million messages to
+//! a larger buffer would stall all other threads. So it is a list of blocks: a new one is added
+//! when the last is full, the first is dropped when it is empty, one is kept for reuse. While the
+//! messages fit one block, that block serves as a ring and nothing is allocated.
 
 use std::collections::VecDeque;
 
-/// Messages per block of a channel without a bound.
+/// Messages per block of an unbounded channel.
 const BLOCK: usize = 64;
-/// Most messages per block of a bounded channel, which has one block up to here.
+/// Maximum number of messages per block of a bounded channel, which has one block if its capacity
+/// is not larger.
 const LARGEST_BLOCK: usize = 1024;
 
 /// See the module documentation.
@@ -22,7 +24,7 @@ pub struct Messages<T> {
 }
 
 impl<T> Messages<T> {
-    /// An empty queue that will hold `capacity` messages, or any number of them.
+    /// Returns an empty queue for up to `capacity` messages; `None` means unbounded.
     pub fn new(capacity: Option<usize>) -> Self {
         let block_size = capacity.map_or(BLOCK, |capacity| capacity.clamp(1, LARGEST_BLOCK));
         let first = VecDeque::with_capacity(capacity.map_or(0, |capacity| capacity.min(block_size)));

@@ -1,11 +1,14 @@
-//! Channels with any number of senders and receivers, bounded or not, and [`Select`] over several of them.
+//! Channels with any number of senders and receivers, bounded or not, and [`Select`] over several
+//! of them.
 //!
-//! A message goes to one receiver. Messages arrive in the order in which they were sent; threads that wait, to send or to
-//! receive, are served in the order in which they came. A bounded channel allocates nothing per message. A channel whose
-//! bound is 0 holds no message: a send waits for its receive.
+//! Each message is received once. Messages arrive in the order in which they were sent; threads
+//! that wait, to send or to receive, are served in the order in which they began to wait. A bounded
+//! channel allocates nothing per message. A channel whose bound is 0 holds no message: a send waits
+//! for its receive.
 //!
-//! When the last [`Receiver`] is gone, messages that were not received are dropped and every send fails. When the last [`Sender`]
-//! is gone, receivers get what is left and then fail. (So do `crossbeam-channel`'s, whose API this follows.)
+//! After the last [`Receiver`] is dropped, messages that were not received are dropped and every
+//! send fails. After the last [`Sender`] is dropped, receivers get the remaining messages and then
+//! fail. (The channels of `crossbeam-channel`, whose API this follows, behave the same.)
 //!
 //! # Examples
 //! ```
@@ -15,7 +18,9 @@
 //! let (results, sum) = channel::unbounded();
 //! for _ in 0..2 {
 //!     let (workers, results) = (workers.clone(), results.clone());
-//!     std::thread::spawn(move || workers.iter().for_each(|job: u64| results.send(job * job).unwrap()));
+//!     std::thread::spawn(move || {
+//!         workers.iter().for_each(|job: u64| results.send(job * job).unwrap());
+//!     });
 //! }
 //! drop(results);
 //! (1..=10).for_each(|job| jobs.send(job).unwrap());
@@ -38,7 +43,8 @@ pub use std::sync::mpsc::{RecvError, RecvTimeoutError, SendError, TryRecvError, 
 pub(super) use case::{ReceivingEnd, SendingEnd};
 pub(super) use shared::Channel;
 
-/// A channel that holds at most `capacity` messages; with 0 every send waits for its receive.
+/// Returns a channel that holds at most `capacity` messages; with 0 every send waits for its
+/// receive.
 ///
 /// # Examples
 /// ```
@@ -53,7 +59,7 @@ pub fn bounded<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
     with_capacity(Some(capacity))
 }
 
-/// A channel that holds as many messages as there is memory for; sends never wait.
+/// Returns a channel that is bounded only by memory; sends never wait.
 ///
 /// # Examples
 /// ```

@@ -8,8 +8,8 @@ use core::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Receives messages from a channel; made by [`bounded`](super::bounded) and [`unbounded`](super::unbounded). Each message goes to one of
-/// the clones.
+/// Receives messages from a channel; made by [`bounded`](super::bounded) and
+/// [`unbounded`](super::unbounded). Each message goes to one of the clones.
 ///
 /// # Examples
 /// ```
@@ -27,7 +27,7 @@ impl<T> UnwindSafe for Receiver<T> {}
 impl<T> RefUnwindSafe for Receiver<T> {}
 
 impl<T> Receiver<T> {
-    /// The caller has counted it.
+    /// Returns an end that the caller has counted already.
     pub(super) fn new(channel: Arc<Channel<T>>) -> Self {
         Self { channel }
     }
@@ -35,7 +35,7 @@ impl<T> Receiver<T> {
     /// Receives, waiting while the channel is empty.
     ///
     /// # Errors
-    /// If the channel is empty and there is no sender any more.
+    /// If the channel is empty and has no sender any more.
     ///
     /// # Examples
     /// ```
@@ -52,7 +52,7 @@ impl<T> Receiver<T> {
         self.channel.receive(None).map_err(|_| RecvError)
     }
 
-    /// Receives if a message is there, or somebody waits to send one.
+    /// Receives without waiting: a message in the channel, or that of a thread that waits to send.
     ///
     /// # Errors
     /// `Empty` or `Disconnected`.
@@ -82,15 +82,17 @@ impl<T> Receiver<T> {
     /// use tailwater::sync::channel::{self, RecvTimeoutError};
     ///
     /// let (sender, receiver) = channel::unbounded::<()>();
-    /// assert_eq!(receiver.recv_timeout(Duration::from_millis(1)), Err(RecvTimeoutError::Timeout));
+    /// let timeout = Duration::from_millis(1);
+    /// assert_eq!(receiver.recv_timeout(timeout), Err(RecvTimeoutError::Timeout));
     /// drop(sender);
-    /// assert_eq!(receiver.recv_timeout(Duration::from_millis(1)), Err(RecvTimeoutError::Disconnected));
+    /// assert_eq!(receiver.recv_timeout(timeout), Err(RecvTimeoutError::Disconnected));
     /// ```
     pub fn recv_timeout(&self, timeout: Duration) -> Result<T, RecvTimeoutError> {
         self.channel.receive(Some(timeout))
     }
 
-    /// The messages, waiting for each, until there is no sender any more.
+    /// Returns an iterator over the messages, which waits for each until there is no sender any
+    /// more.
     ///
     /// # Examples
     /// ```
@@ -103,7 +105,7 @@ impl<T> Receiver<T> {
         Iter { receiver: self }
     }
 
-    /// The messages that are there, without waiting.
+    /// Returns an iterator over the messages in the channel, without waiting.
     ///
     /// # Examples
     /// ```
@@ -115,7 +117,7 @@ impl<T> Receiver<T> {
         TryIter { receiver: self }
     }
 
-    /// How many messages wait in the channel.
+    /// Returns the number of messages in the channel.
     ///
     /// # Examples
     /// ```
@@ -127,7 +129,7 @@ impl<T> Receiver<T> {
         self.channel.len()
     }
 
-    /// Whether no message waits in the channel; always true with capacity 0.
+    /// Returns whether the channel holds no message; always true with capacity 0.
     ///
     /// # Examples
     /// ```
@@ -140,7 +142,7 @@ impl<T> Receiver<T> {
         self.len() == 0
     }
 
-    /// Whether the channel has no room; always true with capacity 0.
+    /// Returns whether the channel is full; always true with capacity 0.
     ///
     /// # Examples
     /// ```
@@ -152,7 +154,7 @@ impl<T> Receiver<T> {
         self.channel.is_full()
     }
 
-    /// How many messages fit the channel; `None` without a bound.
+    /// Returns the capacity of the channel; `None` if it is unbounded.
     ///
     /// # Examples
     /// ```
@@ -165,7 +167,7 @@ impl<T> Receiver<T> {
         self.channel.capacity()
     }
 
-    /// Whether both receive from the same channel.
+    /// Returns whether both receive from the same channel.
     ///
     /// # Examples
     /// ```
@@ -196,7 +198,7 @@ impl<T> fmt::Debug for Receiver<T> {
     }
 }
 
-/// Messages of a [`Receiver`], waiting for each; see [`Receiver::iter`].
+/// Iterator over the messages of a [`Receiver`], which waits for each; see [`Receiver::iter`].
 ///
 /// # Examples
 /// ```
@@ -210,7 +212,7 @@ pub struct Iter<'a, T> {
     receiver: &'a Receiver<T>,
 }
 
-/// Messages of a [`Receiver`] without waiting; see [`Receiver::try_iter`].
+/// Iterator over the messages of a [`Receiver`] without waiting; see [`Receiver::try_iter`].
 ///
 /// # Examples
 /// ```
@@ -222,7 +224,7 @@ pub struct TryIter<'a, T> {
     receiver: &'a Receiver<T>,
 }
 
-/// Messages of a [`Receiver`], which it owns, waiting for each.
+/// Iterator over the messages of a [`Receiver`], which it owns, waiting for each.
 ///
 /// # Examples
 /// ```

@@ -1,31 +1,32 @@
 //! Waiting for the first of several channel operations.
 //!
-//! All channels concerned are locked at once, in the order of their addresses, so that no two selects deadlock. Under the
-//! locks the operations are tried, beginning with a random one; the first that can be completed is. If none can, each
-//! gets an entry in its channel's queue, all with one [`Sleeper`], and the locks are released. From then on whoever comes from the
-//! other side of one of the channels may complete that operation; the sleeper lets exactly one of them do so.
+//! All channels concerned are locked at once, in the order of their addresses, so that no two
+//! selects deadlock. Under the locks the operations are tried, beginning with a random one; the
+//! first that can be completed is. If none can, each gets an entry in its channel's queue, all with
+//! one [`Sleeper`], and the locks are released. From then on a thread at the other side of one of
+//! the channels may complete that operation; the sleeper allows exactly one of them to do so.
 //!
-//! The locks are held with preemption off. A select of two that can be completed at once takes some 100 ns in all, building it included
-//! (the book's page "Measured").
+//! The locks are held with preemption off. A select of two operations of which one can be completed
+//! at once takes about 100 ns in all, including building it (the book's page "Measured").
 
 use super::case::{Case, Receive, ReceivingEnd, Send, SendingEnd};
 use super::{RecvError, SendError};
-use crate::kthread::NoPreempt;
-use crate::random::Random;
-use crate::runtime::deadline_after;
+use crate::ground::guard::NoPreempt;
+use crate::ground::random::Random;
+use crate::records::runtime::deadline_after;
 use crate::sync::queue::Sleeper;
-use crate::sync::wait;
+use crate::verbs::wait;
 use core::cell::Cell;
 use std::time::Duration;
 use tailwater_shm::{Cycles, clock};
 
 /// Waits for the first of several sends and receives; exactly one is completed.
 ///
-/// Each operation comes with a function that turns its outcome into the outcome of the whole; often the variant of an enum
-/// will do. If several operations can be completed at once, one of them is chosen at random. An operation on a channel
-/// whose other side is gone is complete, with an error.
+/// Each operation has a function that turns its outcome into the outcome of the select; often the
+/// variant of an enum will do. If several operations can be completed at once, one of them is
+/// chosen at random. An operation on a channel whose other side is gone is complete, with an error.
 ///
-/// A select is built, used once and gone. It allocates a small block per operation.
+/// A select is built and used once. It allocates a small block per operation.
 ///
 /// # Examples
 /// ```
@@ -41,7 +42,7 @@ use tailwater_shm::{Cycles, clock};
 /// numbers.send(7).unwrap();
 /// match Select::new().recv(&from_numbers, Event::Number).recv(&from_words, Event::Word).wait() {
 ///     Event::Number(number) => assert_eq!(number, Ok(7)),
-///     Event::Word(_) => unreachable!("nobody sent a word"),
+///     Event::Word(_) => unreachable!("no thread sent a word"),
 /// }
 /// ```
 #[must_use = "a select does nothing until it is waited for"]
@@ -50,7 +51,7 @@ pub struct Select<'a, R> {
 }
 
 impl<'a, R> Select<'a, R> {
-    /// A select without operations.
+    /// Returns a select without operations.
     ///
     /// # Examples
     /// ```
@@ -83,8 +84,9 @@ impl<'a, R> Select<'a, R> {
         self
     }
 
-    /// Adds a send to `sender`, of [`channel`](super) or of [`mpsc`](crate::sync::mpsc). The message is taken out of `message` if
-    /// this operation is the one that completes, and stays there otherwise. Without a message the operation is left out.
+    /// Adds a send to `sender`, of [`channel`](super) or of [`mpsc`](crate::sync::mpsc). The
+    /// message is taken out of `message` if this operation is the one that completes, and stays
+    /// there otherwise. Without a message the operation is left out.
     ///
     /// # Examples
     /// ```
@@ -128,7 +130,8 @@ impl<'a, R> Select<'a, R> {
         self.run(true, None).expect("without a deadline only a complete operation ends the wait")
     }
 
-    /// As [`wait`](Self::wait), for at most `timeout`; `None` when the time passed first. Without operations it sleeps.
+    /// As [`wait`](Self::wait), for at most `timeout`; `None` if the time passed first. Without
+    /// operations it sleeps for `timeout`.
     ///
     /// # Panics
     /// On a user thread that holds a [`SpinLock`](crate::sync::spin::SpinLock).
@@ -146,7 +149,7 @@ impl<'a, R> Select<'a, R> {
         self.run(true, Some(deadline_after(timeout)))
     }
 
-    /// Completes one of the operations if that is possible at once.
+    /// Completes one of the operations if that is possible without waiting; `None` if it is not.
     ///
     /// # Examples
     /// ```
@@ -171,8 +174,9 @@ impl<'a, R> Select<'a, R> {
         let enlist = chosen.is_none() && may_wait;
         if enlist {
             for (number, case) in self.cases.iter().enumerate() {
-                // SAFETY: the case stays in its box, and the sleeper in this frame, until all but the one granted have been
-                // withdrawn below. Nothing between here and there panics: the caller may block.
+                // SAFETY: the case stays in its box, and the sleeper in this frame, until all but
+                // the one granted have been withdrawn below. Nothing between here and there panics:
+                // the caller may block.
                 unsafe { case.enlist(&raw const sleeper, number) };
             }
         }
@@ -192,11 +196,13 @@ impl<'a, R> Select<'a, R> {
         let mut last: Option<(*const (), *mut ())> = None;
         for channel in self.cases.iter().map(|case| case.channel()) {
             let held = last.filter(|(address, _)| *address == channel.address()).map(|(_, lock)| lock);
-            last = Some((channel.address(), channel.lock(held)));
+            // SAFETY: `held` comes from a case of the same channel; all are unlocked together.
+            last = Some((channel.address(), unsafe { channel.lock(held) }));
         }
     }
 
-    /// Tries the operations in turn, beginning anywhere.
+    /// Tries the operations in turn, beginning with a random one; returns the number of the one
+    /// that was completed.
     fn attempt(&self) -> Option<usize> {
         let count = self.cases.len();
         let start = random(count);
@@ -204,7 +210,7 @@ impl<'a, R> Select<'a, R> {
     }
 }
 
-/// Where to begin among `count` operations.
+/// Returns a random number below `count`.
 fn random(count: usize) -> usize {
     thread_local! {
         static RANDOM: Random = Random::new(clock::now());

@@ -22,12 +22,12 @@ use std::time::Duration;
 pub enum SendTimeoutError<T> {
     /// The channel stayed full.
     Timeout(T),
-    /// There is no receiver any more.
+    /// The channel has no receiver any more.
     Disconnected(T),
 }
 
 impl<T> SendTimeoutError<T> {
-    /// The message.
+    /// Returns the message.
     ///
     /// # Examples
     /// ```
@@ -62,7 +62,8 @@ impl<T> fmt::Display for SendTimeoutError<T> {
 
 impl<T> std::error::Error for SendTimeoutError<T> {}
 
-/// Sends messages into a channel; made by [`bounded`](super::bounded) and [`unbounded`](super::unbounded).
+/// Sends messages into a channel; made by [`bounded`](super::bounded) and
+/// [`unbounded`](super::unbounded).
 ///
 /// # Examples
 /// ```
@@ -82,7 +83,7 @@ impl<T> UnwindSafe for Sender<T> {}
 impl<T> RefUnwindSafe for Sender<T> {}
 
 impl<T> Sender<T> {
-    /// The caller has counted it.
+    /// Returns an end that the caller has counted already.
     pub(super) fn new(channel: Arc<Channel<T>>) -> Self {
         Self { channel }
     }
@@ -90,7 +91,7 @@ impl<T> Sender<T> {
     /// Sends, waiting while the channel is full.
     ///
     /// # Errors
-    /// If there is no receiver any more; the error holds the message.
+    /// If the channel has no receiver any more; the error holds the message.
     ///
     /// # Examples
     /// ```
@@ -106,7 +107,7 @@ impl<T> Sender<T> {
         self.channel.send(message, None).map_err(|e| SendError(e.into_inner()))
     }
 
-    /// Sends if the channel has room, or somebody waits to receive.
+    /// Sends without waiting: into a channel with room, or to a thread that waits to receive.
     ///
     /// # Errors
     /// `Full` or `Disconnected`, with the message.
@@ -135,15 +136,16 @@ impl<T> Sender<T> {
     /// use tailwater::sync::channel::{self, SendTimeoutError};
     ///
     /// let (sender, receiver) = channel::bounded(0);
-    /// assert_eq!(sender.send_timeout(1, Duration::from_millis(1)), Err(SendTimeoutError::Timeout(1)));
+    /// let timeout = Duration::from_millis(1);
+    /// assert_eq!(sender.send_timeout(1, timeout), Err(SendTimeoutError::Timeout(1)));
     /// drop(receiver);
-    /// assert_eq!(sender.send_timeout(1, Duration::from_millis(1)), Err(SendTimeoutError::Disconnected(1)));
+    /// assert_eq!(sender.send_timeout(1, timeout), Err(SendTimeoutError::Disconnected(1)));
     /// ```
     pub fn send_timeout(&self, message: T, timeout: Duration) -> Result<(), SendTimeoutError<T>> {
         self.channel.send(message, Some(timeout))
     }
 
-    /// How many messages wait in the channel.
+    /// Returns the number of messages in the channel.
     ///
     /// # Examples
     /// ```
@@ -155,7 +157,7 @@ impl<T> Sender<T> {
         self.channel.len()
     }
 
-    /// Whether no message waits in the channel; always true with capacity 0.
+    /// Returns whether the channel holds no message; always true with capacity 0.
     ///
     /// # Examples
     /// ```
@@ -168,7 +170,7 @@ impl<T> Sender<T> {
         self.len() == 0
     }
 
-    /// Whether the channel has no room; always true with capacity 0.
+    /// Returns whether the channel is full; always true with capacity 0.
     ///
     /// # Examples
     /// ```
@@ -180,7 +182,7 @@ impl<T> Sender<T> {
         self.channel.is_full()
     }
 
-    /// How many messages fit the channel; `None` without a bound.
+    /// Returns the capacity of the channel; `None` if it is unbounded.
     ///
     /// # Examples
     /// ```
@@ -193,7 +195,7 @@ impl<T> Sender<T> {
         self.channel.capacity()
     }
 
-    /// Whether both send into the same channel.
+    /// Returns whether both send into the same channel.
     ///
     /// # Examples
     /// ```

@@ -1,42 +1,50 @@
-//! What both ends of a channel share: the messages, and the calls that wait at either end.
+//! The state that both ends of a channel share: the messages, and the calls that wait at either
+//! end.
 //!
-//! Everything is under one spin lock. A call that can be completed is one short section; one that cannot queues, with its
-//! message or for one, and whoever comes from the other side completes it (see [`queue`](crate::sync::queue)).
+//! Everything is under one spin lock. A call that can be completed is one short section; one that
+//! cannot queues, with its message or for one, and a thread at the other end completes it (see
+//! [`queue`](crate::sync::queue)).
 //!
 //! # Invariants (under the lock)
 //! * Calls wait to receive only while there is no message and no call waits to send.
-//! * Calls wait to send only while the channel is full; so each message taken makes room for exactly one of them.
-//! * Messages leave in the order in which their sends completed; calls complete in the order in which they began to wait.
-//! * No message is dropped, and nobody is woken, under the lock where it can be helped: grants are returned to the caller.
+//! * Calls wait to send only while the channel is full; so each message taken makes room for
+//!   exactly one of them.
+//! * Messages leave in the order in which their sends completed; calls complete in the order in
+//!   which they began to wait.
+//! * Messages are dropped and threads are woken outside the lock where possible: grants are
+//!   returned to the caller.
 
 use super::messages::Messages;
 use super::{RecvTimeoutError, SendTimeoutError, TryRecvError, TrySendError};
-use crate::runtime::deadline_after;
+use crate::ground::spin::{SpinGuard, SpinLock};
+use crate::records::runtime::deadline_after;
 use crate::sync::queue::{self, Grant, Queue};
-use crate::sync::spin::{SpinGuard, SpinLock};
-use crate::sync::wait::WAKE_BATCH;
+use crate::verbs::switch::poll;
+use crate::verbs::wait::WAKE_BATCH;
 use core::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A call that was completed from the other side, and is woken when this is dropped.
+/// A call that was completed by the other side, and is woken when this is dropped.
 pub(super) type Wake<'g, T> = Grant<'g, Option<T>>;
 
 #[derive(Debug)]
 pub(super) struct State<T> {
     messages: Messages<T>,
-    /// How many messages may wait; any number if `None`.
+    /// Maximum number of messages; `None` if unbounded.
     capacity: Option<usize>,
     senders: usize,
     receivers: usize,
-    /// Calls with a message each. Completed: the message is gone. Disconnected: it is still there.
+    /// Calls with a message each. After completion the message is gone, after disconnection it is
+    /// still there.
     pub(super) sending: Queue<Option<T>>,
-    /// Calls for a message each. Completed: it is there. Disconnected: there is none.
+    /// Calls for a message each. After completion the message is there, after disconnection there
+    /// is none.
     pub(super) receiving: Queue<Option<T>>,
 }
 
 impl<T> State<T> {
-    /// Sends without waiting.
+    /// Sends without waiting. Returns the receiving call that this completed, if any.
     #[inline]
     pub(super) fn send<'g>(&mut self, message: T) -> Result<Option<Wake<'g, T>>, TrySendError<T>>
     where
@@ -56,7 +64,7 @@ impl<T> State<T> {
         Ok(None)
     }
 
-    /// Receives without waiting.
+    /// Receives without waiting. Returns the sending call that this completed, if any.
     #[inline]
     pub(super) fn receive<'g>(&mut self) -> Result<(T, Option<Wake<'g, T>>), TryRecvError>
     where
@@ -90,7 +98,7 @@ pub struct Channel<T> {
 }
 
 impl<T> Channel<T> {
-    /// A channel with one sender and one receiver.
+    /// Returns a channel with one sender and one receiver.
     pub(super) fn new(capacity: Option<usize>) -> Arc<Self> {
         let state = State {
             messages: Messages::new(capacity),
@@ -111,7 +119,7 @@ impl<T> Channel<T> {
         result.map(drop)
     }
 
-    /// Sends, waiting for at most `timeout`, or for as long as it takes.
+    /// Sends, waiting for at most `timeout`; without one, as long as necessary.
     #[inline]
     pub(super) fn send(&self, message: T, timeout: Option<Duration>) -> Result<(), SendTimeoutError<T>> {
         let mut state = self.state.lock();
@@ -125,7 +133,8 @@ impl<T> Channel<T> {
             Err(TrySendError::Full(message)) => message,
         };
         let deadline = timeout.map(deadline_after);
-        match queue::wait_in(state, |state| &mut state.sending, Some(message), deadline) {
+        // SAFETY: always the queue of senders, which stays in the channel's state.
+        match unsafe { queue::wait_in(state, |state| &mut state.sending, Some(message), deadline) } {
             (_, None) => Ok(()),
             (true, Some(message)) => Err(SendTimeoutError::Disconnected(message)),
             (false, Some(message)) => Err(SendTimeoutError::Timeout(message)),
@@ -140,7 +149,7 @@ impl<T> Channel<T> {
         result.map(|(message, _)| message)
     }
 
-    /// Receives, waiting for at most `timeout`, or for as long as it takes.
+    /// Receives, waiting for at most `timeout`; without one, as long as necessary.
     #[inline]
     pub(super) fn receive(&self, timeout: Option<Duration>) -> Result<T, RecvTimeoutError> {
         let mut state = self.state.lock();
@@ -154,7 +163,8 @@ impl<T> Channel<T> {
             Err(TryRecvError::Empty) => {}
         }
         let deadline = timeout.map(deadline_after);
-        match queue::wait_in(state, |state| &mut state.receiving, None, deadline) {
+        // SAFETY: always the queue of receivers, which stays in the channel's state.
+        match unsafe { queue::wait_in(state, |state| &mut state.receiving, None, deadline) } {
             (_, Some(message)) => Ok(message),
             (true, None) => Err(RecvTimeoutError::Disconnected),
             (false, None) => Err(RecvTimeoutError::Timeout),
@@ -182,7 +192,7 @@ impl<T> Channel<T> {
         self.state.lock().receivers += 1;
     }
 
-    /// The last sender to go wakes those who wait for a message.
+    /// Removes a sender. The last one wakes the threads that wait for a message.
     pub(super) fn remove_sender(&self) {
         let mut state = self.state.lock();
         state.senders -= 1;
@@ -191,7 +201,8 @@ impl<T> Channel<T> {
         }
     }
 
-    /// The last receiver to go wakes those who wait to send, and drops the messages nobody will receive.
+    /// Removes a receiver. The last one wakes the threads that wait to send, and drops the messages
+    /// in the channel.
     pub(super) fn remove_receiver(&self) {
         let mut state = self.state.lock();
         state.receivers -= 1;
@@ -200,10 +211,11 @@ impl<T> Channel<T> {
         }
         let unreceived = mem::replace(&mut state.messages, Messages::new(Some(0)));
         self.wake_all(state, |state| &mut state.sending);
-        // Their destructors may do anything, also use this channel.
+        // Outside the lock: the messages' destructors may do anything, also use this channel.
         drop(unreceived);
     }
-    /// Ends all calls in a queue that nobody joins any more, in batches between which it unlocks and passes a poll point.
+    /// Ends all calls in a queue to which no call is added any more, in batches between which it
+    /// unlocks and passes a poll point.
     fn wake_all<'a>(
         &'a self,
         mut state: SpinGuard<'a, State<T>>,
@@ -212,7 +224,7 @@ impl<T> Channel<T> {
         // Each turn but the last takes a batch out of a queue that does not grow.
         while (0..WAKE_BATCH).all(|_| queue(&mut state).pop().is_some()) {
             drop(state);
-            crate::poll();
+            poll();
             state = self.state.lock();
         }
     }

@@ -1,5 +1,6 @@
-//! Channels against a model under random operation lists, and the order in which threads are served, made deterministic by
-//! waiting until each thread is in the queue before the next one comes.
+//! Channels against a model under random operation lists, and the order in which threads are
+//! served, made deterministic by waiting until each thread is in the queue before the next one is
+//! started.
 
 use super::*;
 use crate::sync::Mutex;
@@ -8,7 +9,7 @@ use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// What a channel is: a bounded queue and two counts.
+/// The specification of a channel: a bounded queue and two counts.
 struct Model {
     messages: VecDeque<u32>,
     capacity: Option<usize>,
@@ -38,7 +39,7 @@ impl Model {
 enum Step {
     Send(u32),
     Receive,
-    /// Through a select with an operation that cannot be completed beside it.
+    /// As `Send`, through a select with an operation that cannot be completed.
     SelectSend(u32),
     SelectReceive,
     CloneSender,
@@ -63,7 +64,7 @@ fn step() -> impl Strategy<Value = Step> {
 fn select_send(sender: &Sender<u32>, message: u32, idle: &Receiver<u32>) -> Result<(), TrySendError<u32>> {
     let mut slot = Some(message);
     let select =
-        Select::new().recv(idle, |_| unreachable!("nobody sends")).send(sender, &mut slot, |sent| sent);
+        Select::new().recv(idle, |_| unreachable!("no thread sends")).send(sender, &mut slot, |sent| sent);
     match select.try_wait() {
         Some(sent) => sent.map_err(|SendError(message)| TrySendError::Disconnected(message)),
         None => Err(TrySendError::Full(slot.expect("the message comes back"))),
@@ -72,7 +73,7 @@ fn select_send(sender: &Sender<u32>, message: u32, idle: &Receiver<u32>) -> Resu
 
 fn select_receive(receiver: &Receiver<u32>, idle: &Receiver<u32>) -> Result<u32, TryRecvError> {
     let select =
-        Select::new().recv(idle, |_| unreachable!("nobody sends")).recv(receiver, |received| received);
+        Select::new().recv(idle, |_| unreachable!("no thread sends")).recv(receiver, |received| received);
     match select.try_wait() {
         Some(received) => received.map_err(|RecvError| TryRecvError::Disconnected),
         None => Err(TryRecvError::Empty),
@@ -136,7 +137,7 @@ fn receivers_are_served_in_the_order_they_came() {
 }
 
 #[test]
-fn senders_are_served_in_the_order_they_came_and_nobody_overtakes_them() {
+fn senders_are_served_in_the_order_they_came_and_none_overtakes_another() {
     for capacity in [0, 1, 3] {
         let (sender, receiver) = bounded(capacity);
         (0..capacity).for_each(|n| sender.send(n).unwrap());
@@ -171,7 +172,10 @@ fn a_select_waits_in_line_with_the_others() {
                 let message = if number % 2 == 0 {
                     waiting.recv()
                 } else {
-                    Select::new().recv(&other, |_| unreachable!("nobody sends")).recv(&waiting, |m| m).wait()
+                    Select::new()
+                        .recv(&other, |_| unreachable!("no thread sends"))
+                        .recv(&waiting, |m| m)
+                        .wait()
                 };
                 order.lock().unwrap().push((number, message.unwrap()));
             });
@@ -179,7 +183,7 @@ fn a_select_waits_in_line_with_the_others() {
             thread
         })
         .collect();
-    (0..4).for_each(|message| sender.try_send(message).expect("somebody waits"));
+    (0..4).for_each(|message| sender.try_send(message).expect("a thread waits"));
     threads.into_iter().for_each(|t| t.join().unwrap());
     assert!(order.lock().unwrap().iter().all(|(number, message)| number == message));
     assert!(
@@ -205,7 +209,7 @@ fn a_waiting_select_completes_one_operation_and_gives_the_other_message_back() {
         !second.channel.state.lock().sending.is_empty() && !first.channel.state.lock().sending.is_empty()
     });
     assert_eq!(from_second.try_recv(), Ok("b"));
-    // Granted: its entry in the first channel, if it is still there, cannot be granted, too.
+    // Granted: if its entry is still in the first channel, that entry cannot be granted as well.
     assert_eq!(from_first.try_recv(), Err(TryRecvError::Empty));
     assert_eq!(thread.join().unwrap(), (Some("a"), None));
 }

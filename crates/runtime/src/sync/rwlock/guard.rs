@@ -3,6 +3,7 @@
 use super::RwLock;
 use crate::sync::poison::PanickingBefore;
 use core::fmt;
+use core::marker::PhantomData;
 use core::mem;
 use core::ops::{Deref, DerefMut};
 
@@ -18,7 +19,13 @@ use core::ops::{Deref, DerefMut};
 #[must_use = "the lock is released at once if the guard is dropped"]
 pub struct RwLockReadGuard<'a, T: ?Sized> {
     lock: &'a RwLock<T>,
+    /// Like `std`'s guard, it stays on the thread that locked, and is unwind safe if a reference to
+    /// the value is.
+    _not_send: PhantomData<*const T>,
 }
+
+// SAFETY: a shared guard gives shared access to the value only.
+unsafe impl<T: ?Sized + Sync> Sync for RwLockReadGuard<'_, T> {}
 
 /// Exclusive access to a locked value; unlocks when dropped.
 ///
@@ -35,25 +42,30 @@ pub struct RwLockReadGuard<'a, T: ?Sized> {
 pub struct RwLockWriteGuard<'a, T: ?Sized> {
     lock: &'a RwLock<T>,
     panicking: PanickingBefore,
+    /// Like `std`'s guard, it stays on the thread that locked.
+    _not_send: PhantomData<*const ()>,
 }
 
+// SAFETY: a shared guard gives shared access to the value only.
+unsafe impl<T: ?Sized + Sync> Sync for RwLockWriteGuard<'_, T> {}
+
 impl<'a, T: ?Sized> RwLockReadGuard<'a, T> {
-    /// The caller holds `lock` for reading.
+    /// Returns a guard; the caller holds `lock` for reading.
     #[inline]
     pub(super) fn new(lock: &'a RwLock<T>) -> Self {
-        Self { lock }
+        Self { lock, _not_send: PhantomData }
     }
 }
 
 impl<'a, T: ?Sized> RwLockWriteGuard<'a, T> {
-    /// The caller holds `lock` for writing.
+    /// Returns a guard; the caller holds `lock` for writing.
     #[inline]
     pub(super) fn new(lock: &'a RwLock<T>) -> Self {
-        Self { lock, panicking: PanickingBefore::now() }
+        Self { lock, panicking: PanickingBefore::now(), _not_send: PhantomData }
     }
 
-    /// Turns exclusive into shared access without letting a writer in between. Readers that wait for this writer and no
-    /// other get in, too.
+    /// Turns exclusive into shared access without letting a writer in between. Readers that wait
+    /// for this writer and no other are admitted too.
     ///
     /// # Examples
     /// ```
@@ -70,7 +82,7 @@ impl<'a, T: ?Sized> RwLockWriteGuard<'a, T> {
         // The new guard unlocks instead.
         mem::forget(guard);
         lock.downgrade();
-        RwLockReadGuard { lock }
+        RwLockReadGuard::new(lock)
     }
 }
 

@@ -1,31 +1,34 @@
-//! A reader-writer lock whose waiters give their core away.
+//! A reader-writer lock whose waiters release their core.
 //!
-//! [`word`] holds the protocol: uncontended paths are a compare-and-swap each (a fetch-and-sub for a reader that leaves). Who
-//! does not get in queues, readers and writers in one queue; the last holder gives the lock to the writer at its head, or to
-//! all readers up to the first writer. Nobody overtakes the queue, so neither readers nor writers starve.
+//! [`words::rwlock`](crate::ground::words::rwlock) has the protocol: uncontended paths are a
+//! compare-and-swap each (a fetch-and-sub for a reader that leaves). Threads that cannot lock
+//! queue, readers and writers in one queue; the last holder gives the lock to the writer at its
+//! head, or to all readers up to the first writer. No thread overtakes the queue, so neither
+//! readers nor writers starve.
 
 mod guard;
-mod word;
 
 pub use guard::{RwLockReadGuard, RwLockWriteGuard};
 
+use crate::ground::spin::{SpinGuard, SpinLock};
+use crate::ground::words::rwlock::{Access, Holders, Word};
 use crate::sync::poison::Poison;
 use crate::sync::queue::{self, Queue};
-use crate::sync::spin::{SpinGuard, SpinLock};
-use crate::sync::wait::WAKE_BATCH;
+use crate::verbs::switch::poll;
+use crate::verbs::wait::WAKE_BATCH;
 use core::cell::UnsafeCell;
 use core::fmt;
 use core::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::{LockResult, TryLockError, TryLockResult};
-use word::{Access, Holders, Word};
 
-/// Readers that are admitted in one go.
+/// Number of readers admitted in one batch.
 const ADMIT_BATCH: usize = WAKE_BATCH;
 
 /// Many readers or one writer, as `std::sync::RwLock`.
 ///
-/// Served first come, first served: a reader that comes while a writer waits queues behind it. A thread that reads must
-/// therefore not read-lock a second time, just as with `std`: between the two a writer may have queued.
+/// Served first come, first served: a reader that arrives while a writer waits queues behind it. A
+/// thread that reads must therefore not read-lock a second time, just as with `std`: a writer may
+/// have queued between the two.
 ///
 /// Only writers poison: a reader that panics has changed nothing.
 ///
@@ -54,7 +57,7 @@ impl<T: ?Sized> UnwindSafe for RwLock<T> {}
 impl<T: ?Sized> RefUnwindSafe for RwLock<T> {}
 
 impl<T> RwLock<T> {
-    /// An unlocked lock.
+    /// Returns an unlocked lock.
     ///
     /// # Examples
     /// ```
@@ -70,7 +73,7 @@ impl<T> RwLock<T> {
         }
     }
 
-    /// Takes the value out.
+    /// Consumes the lock and returns the value.
     ///
     /// # Errors
     /// If the lock is poisoned; the error holds the value.
@@ -131,7 +134,7 @@ impl<T: ?Sized> RwLock<T> {
         self.poison.check(RwLockReadGuard::new(self)).map_err(TryLockError::Poisoned)
     }
 
-    /// Locks for writing, waiting while anybody holds the lock.
+    /// Locks for writing, waiting while a thread holds the lock.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -150,10 +153,10 @@ impl<T: ?Sized> RwLock<T> {
         self.poison.check(RwLockWriteGuard::new(self))
     }
 
-    /// Locks for writing if nobody holds the lock or waits for it.
+    /// Locks for writing if no thread holds the lock or waits for it.
     ///
     /// # Errors
-    /// `WouldBlock` if somebody does, `Poisoned` as [`read`](Self::read).
+    /// `WouldBlock` if a thread does, `Poisoned` as [`read`](Self::read).
     ///
     /// # Examples
     /// ```
@@ -171,7 +174,7 @@ impl<T: ?Sized> RwLock<T> {
         self.poison.check(RwLockWriteGuard::new(self)).map_err(TryLockError::Poisoned)
     }
 
-    /// Whether a thread panicked while it held the lock for writing.
+    /// Returns whether a thread panicked while it held the lock for writing.
     ///
     /// # Examples
     /// ```
@@ -193,7 +196,7 @@ impl<T: ?Sized> RwLock<T> {
         self.poison.is_set()
     }
 
-    /// Declares the value good again.
+    /// Clears the poisoning.
     ///
     /// # Examples
     /// ```
@@ -215,7 +218,7 @@ impl<T: ?Sized> RwLock<T> {
         self.poison.clear();
     }
 
-    /// The value, without locking.
+    /// Returns the value mutably, without locking.
     ///
     /// # Errors
     /// If the lock is poisoned; the error holds the reference.
@@ -232,11 +235,12 @@ impl<T: ?Sized> RwLock<T> {
 
     #[cold]
     fn enter_slowly(&self, access: Access) {
-        crate::poll();
+        poll();
         let queue = self.queue.lock();
         if !self.word.enter_or_queue(access) {
             // The lock is ours when this returns: `hand_over` gave it.
-            queue::wait_in(queue, |queue| queue, access, None);
+            // SAFETY: the queue is all that the lock guards, and it stays there.
+            unsafe { queue::wait_in(queue, |queue| queue, access, None) };
         }
     }
 
@@ -260,16 +264,19 @@ impl<T: ?Sized> RwLock<T> {
         }
     }
 
-    /// Gives the lock to the head of the queue; `staying` readers (the caller, downgraded) hold it too.
+    /// Gives the lock to the head of the queue, while `staying` readers (the caller, downgraded)
+    /// keep holding it.
     #[cold]
     fn hand_over(&self, mut staying: u32) {
-        // Another turn only if this thread read on behalf of many readers and was the last of them to leave.
+        // Another turn is needed only if this thread read on behalf of many readers and was the
+        // last of them to leave.
         while self.admit(staying) {
             staying = 0;
         }
     }
 
-    /// Admits the writer or all readers at the head of the queue. True if the caller has to do so again.
+    /// Admits the writer or all readers at the head of the queue. Returns true if the caller must
+    /// do so again.
     fn admit(&self, staying: u32) -> bool {
         let mut queue = self.queue.lock();
         let readers = queue.count_front(ADMIT_BATCH, |&access| access == Access::Read);
@@ -285,16 +292,17 @@ impl<T: ?Sized> RwLock<T> {
         false
     }
 
-    /// Admits many readers in batches, between which it unlocks the queue and passes a poll point. Meanwhile the calling thread
-    /// itself reads, so that nobody else hands the lock over.
+    /// Admits many readers in batches, between which it unlocks the queue and passes a poll point.
+    /// Meanwhile the calling thread itself holds the lock for reading, so that no other thread
+    /// hands it over.
     fn admit_many<'a>(&'a self, mut queue: SpinGuard<'a, Queue<Access>>, staying: u32) -> bool {
         let mut waiting = queue.len() - ADMIT_BATCH;
         self.word.give(Holders::Readers(ADMIT_BATCH as u32 + staying + 1), waiting > 0);
         pop_admitted(&mut queue, ADMIT_BATCH);
-        // Ends with those who waited at the beginning, whoever has come since.
+        // Ends with the threads that waited at the beginning, however many have arrived since.
         while waiting > 0 {
             drop(queue);
-            crate::poll();
+            poll();
             queue = self.queue.lock();
             let readers = queue.count_front(ADMIT_BATCH.min(waiting), |&access| access == Access::Read);
             if readers == 0 {
@@ -312,8 +320,8 @@ impl<T: ?Sized> RwLock<T> {
 /// Wakes the `count` threads at the head of the queue, which hold the lock already.
 fn pop_admitted(queue: &mut Queue<Access>, count: usize) {
     for _ in 0..count {
-        // Waits for this lock have no deadline, so nobody has given up.
-        drop(queue.pop().expect("whoever set QUEUED queued under the same lock"));
+        // Waits for this lock have no deadline, so every entry is still open.
+        drop(queue.pop().expect("QUEUED is set and the entry linked under the same lock"));
     }
 }
 

@@ -1,4 +1,5 @@
-//! Who gets in when, made deterministic by waiting until each thread is in the queue before the next one comes.
+//! The order of admission, made deterministic by waiting until each thread is in the queue before
+//! the next one is started.
 
 use super::*;
 use crate::sync::test_support::until;
@@ -6,8 +7,9 @@ use crate::sync::{Barrier, Mutex};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// Starts threads that queue one after the other for `lock` and log themselves when they get in; those of one group of readers
-/// meet inside, which they can only if they are in together.
+/// Starts threads that queue one after the other for `lock` and log themselves when they are
+/// admitted; those of one group of readers meet inside, which they can only if they are admitted
+/// together.
 fn queue_up(
     lock: &Arc<RwLock<()>>,
     log: &Arc<Mutex<Vec<&'static str>>>,
@@ -38,7 +40,8 @@ fn queue_up(
 fn readers_and_writers_are_served_in_the_order_they_came() {
     let (lock, log) = (Arc::new(RwLock::new(())), Arc::default());
     let guard = lock.write().unwrap();
-    // Pairs of readers meet inside, so that the lock must admit both before it admits the writer behind them.
+    // Pairs of readers meet inside, so that the lock must admit both before it admits the writer
+    // behind them.
     let threads = queue_up(&lock, &log, &["r1", "r1", "w2", "r3", "r3", "w4", "w5", "r6", "r6"]);
     drop(guard);
     threads.into_iter().for_each(|t| t.join().unwrap());
@@ -47,7 +50,7 @@ fn readers_and_writers_are_served_in_the_order_they_came() {
 }
 
 #[test]
-fn nobody_overtakes_a_writer_that_waits_for_readers() {
+fn no_reader_overtakes_a_writer_that_waits_for_readers() {
     let (lock, log) = (Arc::new(RwLock::new(())), Arc::default());
     let first = lock.read().unwrap();
     let second = lock.try_read().unwrap();

@@ -1,11 +1,12 @@
-//! Who gets permits when, made deterministic by waiting until each thread is in the queue before the next one comes.
+//! The order in which permits are granted, made deterministic by waiting until each thread is in
+//! the queue before the next one is started.
 
 use super::*;
 use crate::sync::Mutex;
 use crate::sync::test_support::until;
 use std::thread::JoinHandle;
 
-/// A thread that takes `permits`, logs the number and keeps them; returns when it is queued.
+/// Starts a thread that takes `permits`, logs the number and keeps them; returns when it is queued.
 fn queue_up(semaphore: &Arc<Semaphore>, log: &Arc<Mutex<Vec<usize>>>, permits: usize) -> JoinHandle<()> {
     let before = semaphore.state.lock().queue.len();
     let thread = {
@@ -45,7 +46,8 @@ fn a_large_request_that_gives_up_lets_those_behind_it_pass() {
         std::thread::spawn(move || semaphore.acquire_many_timeout(2, Duration::from_millis(200)).is_none())
     };
     until(|| semaphore.state.lock().queue.len() == 1);
-    // Queued behind it, unless this machine stalls for 200 ms here; then it gets the permit at once, which is right, too.
+    // Queued behind it, unless this machine stalls for 200 ms here; then it gets the permit at
+    // once, which is right, too.
     let small = {
         let (semaphore, log) = (Arc::clone(&semaphore), Arc::clone(&log));
         std::thread::spawn(move || {

@@ -1,14 +1,21 @@
-//! What is acknowledged, when, and how: RFC 9293 section 3.8.6.3, RFC 2018, RFC 2883, RFC 3168, RFC 8257.
+//! Acknowledgments, their timing and content: RFC 9293 section 3.8.6.3, RFC 2018, RFC 2883, RFC
+//! 3168, RFC 8257.
 
 use super::pair::{Pair, pattern};
+use crate::config::Config;
+use crate::connection::Purpose;
+use crate::ecn::EcnCodepoint;
 use crate::segment::{Flags, SackBlock, Segment};
 use crate::sender::Algorithm;
-use crate::{Config, EcnCodepoint, Purpose, Seq, State};
+use crate::seq::Seq;
+use crate::state::State;
+use alloc::boxed::Box;
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use core::cell::Cell;
 use core::time::Duration;
-use std::cell::Cell;
-use std::rc::Rc;
 
-/// A pair whose server has left the quick ACKs of a young connection behind: it has sent.
+/// Returns a pair whose server is past the quick ACKs of a young connection, because it has sent.
 fn interactive() -> Pair {
     let mut pair = Pair::established();
     pair.ends[0].send(b"question").unwrap();
@@ -46,7 +53,7 @@ fn a_lone_segment_is_acknowledged_after_a_while_and_a_second_at_once() {
 
 #[test]
 fn no_ack_waits_for_half_a_second_whatever_is_asked_for() {
-    // RFC 9293 section 3.8.6.3, on a path so long that a quarter of its round trip is more.
+    // RFC 9293 section 3.8.6.3, on a path whose quarter round trip is longer.
     let config = Config { delayed_ack: Duration::from_secs(10), ..Config::default() };
     let mut pair = Pair::crossing_with(&config, Duration::from_millis(2_400));
     pair.until(|pair| pair.ends.iter().all(|end| end.state() == State::Established));
@@ -207,7 +214,8 @@ fn ecn_is_used_only_if_both_offer_it() {
 
 #[test]
 fn an_ack_of_a_copy_echoes_the_timestamp_of_that_copy() {
-    // RFC 7323 section 4.3, rule 2: else the time for which ACKs were lost counts as a round trip.
+    // RFC 7323 section 4.3, rule 2: otherwise the time during which ACKs were lost counts as a
+    // round trip.
     let mut pair = Pair::established();
     pair.transfer(0, b"so that a round trip is known");
     let before = pair.ends[0].stats().srtt.expect("measured");
@@ -246,4 +254,78 @@ fn only_what_was_offered_lately_moves_the_echoed_timestamp() {
     }
     let answer = pair.answer(1, ahead(copy, 7), b"hello").expect("an ACK");
     assert_eq!(answer.options.timestamps.unwrap().echo, recent + 7);
+}
+
+/// Bytes from one offset up to another.
+type Bytes = (u32, u32);
+
+#[test]
+fn a_segment_that_repeats_part_of_what_is_held_reports_that_part() {
+    // RFC 2883 section 4: the first gapless part comes first, then the block that contains it.
+    let block = |base: Seq, (from, to): (u32, u32)| SackBlock { start: base + from, end: base + to };
+    let cases: [(&[Bytes], Bytes, &[Bytes]); 9] = [
+        // What is held, in order of arrival; what arrives then; the blocks of the answer.
+        (&[(10, 20)], (15, 25), &[(15, 20), (10, 25)]),
+        (&[(10, 20)], (5, 15), &[(10, 15), (5, 20)]),
+        (&[(10, 20)], (5, 25), &[(10, 20), (5, 25)]),
+        (&[(10, 20)], (12, 15), &[(12, 15), (10, 20)]),
+        (&[(10, 20), (30, 40)], (12, 15), &[(12, 15), (10, 20), (30, 40)]),
+        (&[(10, 20), (30, 40)], (15, 35), &[(15, 20), (10, 40)]),
+        // What arrives is in order: the duplicate lies below the ACK.
+        (&[(10, 20)], (0, 15), &[(10, 15)]),
+        (&[(10, 20), (30, 40)], (0, 35), &[(10, 20)]),
+        (&[(10, 20), (50, 60)], (0, 12), &[(10, 12), (50, 60)]),
+    ];
+    for (held, (from, to), blocks) in cases {
+        let mut pair = Pair::established();
+        let base = pair.forged(0);
+        let at = |from: u32| crate::Header { seq: base.seq + from, ..base };
+        for &(from, to) in held {
+            let _ = pair.answer(1, at(from), &pattern(to as usize)[from as usize..]);
+        }
+        let ack = pair.answer(1, at(from), &pattern(to as usize)[from as usize..]).expect("an ACK");
+        let expected: Vec<_> = blocks.iter().map(|&blocks| block(base.seq, blocks)).collect();
+        assert_eq!(ack.options.sack.as_slice(), expected, "{held:?}, then {from}..{to}");
+        let _ = pair.answer(1, at(0), &pattern(100));
+        assert_eq!(pair.read(1).0, pattern(100));
+    }
+}
+
+#[test]
+fn a_segment_that_reaches_back_below_the_ack_reports_that_part() {
+    let mut pair = Pair::established();
+    let base = pair.forged(0);
+    let at = |offset: u32| crate::Header { seq: base.seq + offset, ..base };
+    let block = |from: u32, to: u32| SackBlock { start: base.seq + from, end: base.seq + to };
+    let _ = pair.answer(1, at(0), &pattern(10));
+    let ack = pair.answer(1, at(5), &pattern(15)[5..]).unwrap();
+    assert_eq!((ack.ack, ack.options.sack.as_slice()), (base.seq + 15, &[block(5, 10)][..]));
+    let fin = crate::Header { flags: Flags::ACK | Flags::FIN, ..at(10) };
+    let _ = pair.answer(1, fin, &pattern(15)[10..]);
+    let ack = pair.answer(1, fin, &pattern(15)[10..]).unwrap();
+    assert_eq!(ack.options.sack.as_slice(), [block(10, 16)], "the FIN has a number too");
+}
+
+#[test]
+fn blocks_of_an_overtaken_ack_count() {
+    // RFC 2018 section 5: SACK information is processed whatever the ACK's number.
+    let mut pair = Pair::established();
+    pair.wait(Duration::from_millis(10));
+    pair.ends[0].send(&pattern(10 * 1448)).unwrap();
+    let mut segments = Vec::new();
+    while let Some(flying) = super::pair::next_of(&mut pair.ends[0], pair.now) {
+        segments.push(flying);
+    }
+    pair.now = pair.now + Duration::from_micros(100);
+    let una = pair.ends[0].sender.una();
+    let base = pair.forged(1);
+    let ack = |to: u32, sack: &[(u32, u32)]| {
+        let mut header = crate::Header { ack: una + to * 1448, ..base };
+        let block = |&(from, to): &(u32, u32)| SackBlock { start: una + from * 1448, end: una + to * 1448 };
+        header.options.sack = sack.iter().map(block).collect();
+        header
+    };
+    assert_eq!(pair.answer(0, ack(2, &[]), b"").map(|again| again.seq), None);
+    let again = pair.answer(0, ack(1, &[(3, 6)]), b"").expect("three segments beyond a hole");
+    assert_eq!((again.seq, pair.ends[0].stats().retransmissions), (una + 2 * 1448, 1));
 }

@@ -1,8 +1,12 @@
 //! Forgeries and old duplicates: RFC 5961, RFC 7323 section 5, RFC 5927.
 
-use super::pair::{Pair, pattern};
-use crate::segment::{Flags, Header};
-use crate::{Error, Events, IcmpError, State};
+use super::pair::{Pair, next_of, pattern};
+use crate::config::Config;
+use crate::connection::{Events, IcmpError};
+use crate::error::Error;
+use crate::segment::{Flags, Header, Segment};
+use crate::state::State;
+use alloc::boxed::Box;
 use core::time::Duration;
 
 #[test]
@@ -14,7 +18,8 @@ fn only_the_exact_number_resets() {
         let answer = pair.answer(1, reset, b"").expect("a challenge");
         assert_eq!((answer.flags, answer.ack), (Flags::ACK, exact.seq));
         assert_eq!(pair.ends[1].state(), State::Established);
-        // A peer that has really forgotten answers the challenge with a reset of the right number.
+        // A peer that has really forgotten the connection answers the challenge with a reset of the
+        // right number.
         let reset = Header { seq: answer.ack, flags: Flags::RST, ..exact };
         assert_eq!(pair.answer(1, reset, b""), None);
         assert_eq!(pair.ends[1].error(), Some(Error::Reset));
@@ -92,7 +97,8 @@ fn challenges_are_limited() {
 
 #[test]
 fn challenges_to_one_connection_tell_nothing_about_another() {
-    // CVE-2016-5696: the attacker uses up its own, and counts what is left after forgeries to the victim.
+    // CVE-2016-5696: the attacker uses up the challenges of its own connection, and counts those
+    // left after forgeries to the victim.
     let (mut victim, mut own) = (Pair::established(), Pair::established());
     for forgeries in [0, 1, 1000] {
         own.wait(Duration::from_secs(2));
@@ -118,7 +124,7 @@ fn an_old_timestamp_is_refused_though_its_number_is_right() {
     let answer = pair.answer(1, old, b"from before the wrap").expect("an ACK");
     assert_eq!((answer.ack, pair.ends[1].readable_bytes()), (old.seq, 0));
     assert_eq!(pair.ends[1].stats().stale_timestamps, 1);
-    // A reset is believed without (RFC 7323 section 5.2).
+    // A reset needs no timestamp (RFC 7323 section 5.2).
     let reset = Header { flags: Flags::RST, ..old };
     assert_eq!(pair.answer(1, reset, b""), None);
     assert!(pair.ends[1].is_closed());
@@ -192,4 +198,46 @@ fn a_smaller_path_is_believed_only_of_what_is_in_flight() {
     assert_eq!(pair.read(1).0, pattern(20_000));
     let _ = pair.ends[0].set_path_mtu(0, None, now);
     assert_eq!(pair.ends[0].stats().mss, 36);
+}
+
+#[test]
+fn resets_carry_the_agreed_timestamps() {
+    // RFC 7323 section 3.2.
+    let mut pair = Pair::established();
+    let value = pair.ends[0].timestamps(pair.now);
+    let _ = pair.ends[0].abort();
+    let reset = next_of(&mut pair.ends[0], pair.now).expect("a reset");
+    let header = Segment::parse(&reset.bytes).unwrap().header;
+    assert_eq!((header.flags, header.options.timestamps), (Flags::RST | Flags::ACK, Some(value)));
+
+    let bare = Config { timestamps: false, ..Config::default() };
+    let mut pair = Pair::open(&bare, &bare);
+    let _ = pair.ends[0].abort();
+    let reset = next_of(&mut pair.ends[0], pair.now).expect("a reset");
+    assert_eq!(Segment::parse(&reset.bytes).unwrap().header.options.timestamps, None);
+}
+
+#[test]
+fn a_segment_with_an_unacceptable_ack_moves_no_timestamp() {
+    // RFC 5961 section 5.2: it is dropped as a whole.
+    for offset in [1_u32, 1 << 30, 0_u32.wrapping_sub(1 << 22)] {
+        let mut pair = Pair::established();
+        let mut forged = pair.forged(0);
+        let before = forged.options.timestamps.unwrap().value;
+        forged.ack += offset;
+        forged.options.timestamps.as_mut().unwrap().value += 1_000_000;
+        let answer = pair.answer(1, forged, b"evil").expect("a challenge");
+        assert!(answer.options.timestamps.unwrap().echo <= before);
+        pair.transfer(0, &pattern(1000));
+    }
+}
+
+#[test]
+fn an_ack_from_before_the_connection_is_challenged() {
+    // The peer's window reaches further back than what was ever sent.
+    let mut pair = Pair::established();
+    let mut forged = pair.forged(0);
+    forged.ack += 0_u32.wrapping_sub(100);
+    assert!(pair.answer(1, forged, b"evil").is_some());
+    assert_eq!((pair.ends[1].readable_bytes(), pair.ends[1].stats().challenge_acks), (0, 1));
 }

@@ -1,12 +1,15 @@
-//! Every state against every combination of control bits and every kind of number: nothing panics, and states change only
-//! along the table.
+//! Every state against every combination of control bits and every kind of number: nothing panics,
+//! and states change only according to the table.
 
 use super::pair::{Pair, pattern};
+use crate::connection::{Connection, Events, Transmit};
+use crate::ecn::EcnCodepoint;
 use crate::segment::{Flags, Header, Segment};
-use crate::{Connection, EcnCodepoint, Events, State, Transmit};
+use crate::state::State;
 use core::time::Duration;
 
-/// A pair whose second end is in `state`, with something sent and something to read where that can be.
+/// Returns a pair whose second end is in `state`, with something sent and something to read where
+/// possible.
 fn pair_in(state: State) -> Pair {
     if matches!(state, State::SynSent | State::SynReceived) {
         let mut pair = Pair::crossing();
@@ -55,8 +58,8 @@ fn pair_in(state: State) -> Pair {
     pair
 }
 
-/// Whether the table leads from one state to the other in the events that one segment can be: an ACK of our SYN or FIN,
-/// then a FIN.
+/// Returns true if the table leads from one state to the other by the events of one segment: an ACK
+/// of the SYN or FIN, then a FIN.
 fn reachable(from: State, to: State) -> bool {
     use crate::state::Event;
     let events = [
@@ -135,7 +138,7 @@ fn every_state_survives_every_call() {
             assert!(reachable(state, end.state()));
             drain(end, now);
             end.check();
-            // It comes to an end, or to rest.
+            // The connection ends or comes to rest.
             for _ in 0..1000 {
                 if !pair.step() {
                     break;

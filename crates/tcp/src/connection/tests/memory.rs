@@ -1,11 +1,12 @@
 //! Memory, idle and under attack.
 
 use super::pair::{Pair, pattern};
+use crate::config::{Config, Keepalive};
+use crate::connection::Connection;
 use crate::segment::Header;
-use crate::{Config, Connection, Keepalive};
 use core::time::Duration;
 
-/// What an idle connection may take, all told.
+/// Most bytes an idle connection may occupy, in all.
 const IDLE_BYTES: usize = 656;
 
 #[test]
@@ -54,7 +55,7 @@ fn a_flood_of_pieces_costs_the_first_window_at_most() {
     let heap = pair.ends[1].stats().heap_bytes;
     assert!(heap <= (64 << 10) + 2048, "{heap} bytes for a peer that sent nothing in order");
     assert!(pair.ends[1].stats().beyond_window > 1000);
-    // And the connection still works.
+    // The connection still works.
     pair.transfer(0, &pattern(300_000));
 }
 

@@ -1,8 +1,14 @@
 //! The handshake: RFC 9293 section 3.5.
 
 use super::pair::{Pair, next_of, opening, pattern, start};
+use crate::config::Config;
+use crate::connection::{Connection, Events, IcmpError};
+use crate::ecn::EcnCodepoint;
+use crate::error::{Error, SendError};
 use crate::segment::{Flags, Header, Options, Segment, Timestamps};
-use crate::{Config, Connection, EcnCodepoint, Error, Events, IcmpError, SendError, Seq, State};
+use crate::seq::Seq;
+use crate::state::State;
+use alloc::boxed::Box;
 use core::time::Duration;
 
 fn segment(flags: Flags, seq: u32, ack: u32) -> Header {
@@ -118,20 +124,21 @@ fn a_syn_without_an_answer_is_given_up() {
 }
 
 #[test]
-fn an_unreachable_port_refuses_and_an_unreachable_host_is_the_reason_later() {
-    let mut end = connecting();
-    assert_eq!(end.handle_icmp(IcmpError::PortUnreachable, Seq(101)), Events::empty(), "not in flight");
-    assert!(end.handle_icmp(IcmpError::PortUnreachable, Seq(100)).contains(Events::ERROR));
-    assert_eq!(end.error(), Some(Error::Refused));
-
-    let mut end = connecting();
-    let _ = end.handle_icmp(IcmpError::HostUnreachable, Seq(100));
-    assert_eq!(end.state(), State::SynSent);
-    while let Some(at) = end.next_timeout() {
-        let _ = end.handle_timeout(at);
-        while next_of(&mut end, at).is_some() {}
+fn an_unreachable_peer_ends_the_attempt_to_connect() {
+    // As Linux (RFC 5461 section 4.1).
+    for (report, error) in [
+        (IcmpError::PortUnreachable, Error::Refused),
+        (IcmpError::ProtocolUnreachable, Error::Refused),
+        (IcmpError::HostUnreachable, Error::HostUnreachable),
+        (IcmpError::Prohibited, Error::HostUnreachable),
+        (IcmpError::Other, Error::HostUnreachable),
+        (IcmpError::NetworkUnreachable, Error::NetworkUnreachable),
+    ] {
+        let mut end = connecting();
+        assert_eq!(end.handle_icmp(report, Seq(101)), Events::empty(), "not in flight");
+        assert!(end.handle_icmp(report, Seq(100)).contains(Events::ERROR | Events::CLOSED), "{report:?}");
+        assert_eq!(end.error(), Some(error));
     }
-    assert_eq!(end.error(), Some(Error::HostUnreachable));
 }
 
 #[test]

@@ -1,19 +1,27 @@
-//! Two connections and a link between them, in virtual time: what leaves one arrives at the other a little later, unless
-//! the test's script loses it.
+//! Two connections and a link between them, in virtual time. A segment sent by one arrives at the
+//! other a little later, unless the test's script drops it.
 
+use crate::config::{Config, InitialNumbers, Opening};
 use crate::connection::Connection;
+use crate::connection::{Events, Outgoing, Purpose, Transmit};
+use crate::ecn::EcnCodepoint;
+use crate::error::RecvError;
+use crate::isn::{Flow, Secret};
+use crate::listen::Listener;
 use crate::listen::{Answer, Arrival, ListenConfig};
 use crate::segment::{Flags, Header, Options, Segment};
-use crate::{
-    Config, EcnCodepoint, Events, Flow, InitialNumbers, Instant, Listener, Opening, Outgoing, Purpose,
-    RecvError, Secret, Seq, State, Transmit,
-};
+use crate::seq::Seq;
+use crate::state::State;
+use crate::time::Instant;
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::vec;
+use alloc::vec::Vec;
 use core::time::Duration;
-use std::collections::VecDeque;
 
 pub const PATH_MSS: u16 = 1460;
 const DELAY: Duration = Duration::from_micros(50);
-/// Steps until a test says that nothing converges.
+/// Steps after which a test fails because nothing converges.
 const MAX_STEPS: usize = 200_000;
 
 /// A segment on the link.
@@ -31,9 +39,9 @@ pub struct Pair {
     /// The side that connects, and the other.
     pub ends: [Connection; 2],
     pub wires: [VecDeque<Flying>; 2],
-    /// What each side's calls have told.
+    /// Events returned by each side's calls.
     pub events: [Events; 2],
-    /// Whether a segment of that side arrives; may change it.
+    /// Decides whether a segment of that side arrives; may change it.
     pub script: Script,
     pub delay: Duration,
 }
@@ -58,12 +66,12 @@ pub fn emit(outgoing: &Outgoing<'_>, at: Instant) -> Flying {
 }
 
 impl Pair {
-    /// Established, with default configurations.
+    /// Returns an established pair with default configurations.
     pub fn established() -> Self {
         Self::open(&Config::default(), &Config::default())
     }
 
-    /// Established through a listener, nothing in flight.
+    /// Returns a pair established through a listener, with nothing in flight.
     pub fn open(client: &Config, server: &Config) -> Self {
         let mut now = start();
         let mut a = Connection::connect(client, &opening(40_000, 80, u32::MAX - 3000), now);
@@ -93,12 +101,12 @@ impl Pair {
         }
     }
 
-    /// Two that know nothing of each other and open at once.
+    /// Returns a pair in which both ends open at once.
     pub fn crossing() -> Self {
         Self::crossing_with(&Config::default(), DELAY)
     }
 
-    /// The same on a path of that delay.
+    /// Returns such a pair on a path with this delay.
     pub fn crossing_with(config: &Config, delay: Duration) -> Self {
         let now = start();
         let a = Connection::connect(config, &opening(40_000, 80, 1000), now);
@@ -117,7 +125,7 @@ impl Pair {
         (self.ends[0].state(), self.ends[1].state())
     }
 
-    /// Lets everything leave that wants to.
+    /// Sends everything that is ready to leave.
     pub fn pump(&mut self) {
         for side in 0..2 {
             for turn in 0.. {
@@ -132,7 +140,7 @@ impl Pair {
         }
     }
 
-    /// Lets the next thing happen: an arrival or a timer. False if there is none.
+    /// Handles the next arrival or timer; returns false if there is none.
     pub fn step(&mut self) -> bool {
         self.step_until(Instant(u64::MAX))
     }
@@ -166,7 +174,7 @@ impl Pair {
         self.events[to] |= self.ends[to].handle_segment(self.now, &segment, flying.ecn);
     }
 
-    /// Steps until `done`.
+    /// Steps until `done` returns true.
     pub fn until(&mut self, mut done: impl FnMut(&mut Self) -> bool) {
         self.pump();
         for _ in 0..MAX_STEPS {
@@ -190,7 +198,7 @@ impl Pair {
         panic!("no end: {:?}", self.states());
     }
 
-    /// Sends `data` from one side and reads it at the other, all of it.
+    /// Sends `data` from one side and reads all of it at the other.
     pub fn transfer(&mut self, from: usize, data: &[u8]) {
         let (mut sent, mut got, mut buffer) = (0, Vec::new(), vec![0; 100_000]);
         self.until(|pair| {
@@ -207,7 +215,7 @@ impl Pair {
         assert!(got == data, "what arrived is not what was sent");
     }
 
-    /// A segment as `from` could send it now, for a forger to change.
+    /// Returns a segment as `from` could send it now, for the test to alter.
     pub fn forged(&self, from: usize) -> Header {
         let (end, other) = (&self.ends[from], &self.ends[1 - from]);
         let timestamps = other.set.contains(super::super::Set::TIMESTAMPS).then(|| end.timestamps(self.now));
@@ -222,7 +230,7 @@ impl Pair {
         }
     }
 
-    /// Gives `to` a segment and returns its answer, if it has one.
+    /// Delivers a segment to `to`; returns its answer, if it has one.
     pub fn answer(&mut self, to: usize, header: Header, payload: &[u8]) -> Option<Header> {
         self.events[to] |=
             self.ends[to].handle_segment(self.now, &Segment { header, payload }, EcnCodepoint::NotEct);
@@ -231,7 +239,7 @@ impl Pair {
         Some(Segment::parse(&flying.bytes).unwrap().header)
     }
 
-    /// Reads all there is: the bytes, and whether the stream ended.
+    /// Reads everything readable; returns the bytes, and true if the stream ended.
     pub fn read(&mut self, side: usize) -> (Vec<u8>, bool) {
         let (mut got, mut buffer) = (Vec::new(), [0; 4096]);
         loop {
@@ -244,7 +252,7 @@ impl Pair {
     }
 }
 
-/// The next segment of `end`.
+/// Returns the next segment of `end`.
 pub fn next_of(end: &mut Connection, now: Instant) -> Option<Flying> {
     let mut flying = None;
     let wanted = end.wants_transmit(now);
@@ -256,7 +264,7 @@ pub fn next_of(end: &mut Connection, now: Instant) -> Option<Flying> {
     flying
 }
 
-/// Bytes that differ from their neighbours.
+/// Returns bytes that differ from their neighbours.
 pub fn pattern(len: usize) -> Vec<u8> {
     (0..len as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect()
 }

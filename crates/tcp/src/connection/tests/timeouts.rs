@@ -1,7 +1,10 @@
 //! Waiting and giving up: RFC 9293 sections 3.8.3 and 3.8.4, RFC 5482.
 
 use super::pair::{Pair, pattern};
-use crate::{Config, Error, Events, Keepalive, Purpose};
+use crate::config::{Config, Keepalive};
+use crate::connection::{Events, Purpose};
+use crate::error::Error;
+use alloc::boxed::Box;
 use core::time::Duration;
 
 const KEEPALIVE: Keepalive =
@@ -65,7 +68,7 @@ fn unacknowledged_data_ends_a_connection_after_the_user_timeout() {
         pair.ends[0].set_user_timeout(Some(limit));
         pair.wait(Duration::from_secs(1000));
         pair.script = Box::new(|_, _| false);
-        pair.ends[0].send(b"anybody?").unwrap();
+        pair.ends[0].send(b"hello?").unwrap();
         let began = pair.now;
         pair.until(|pair| pair.ends[0].is_closed());
         assert_eq!(pair.ends[0].error(), Some(Error::TimedOut));

@@ -1,11 +1,16 @@
 //! Windows: RFC 9293 section 3.8.6, RFC 7323 section 2.
 
 use super::pair::{Pair, pattern};
+use crate::config::Config;
+use crate::connection::Purpose;
+use crate::error::{Error, SendError};
 use crate::segment::Segment;
-use crate::{Config, Error, Purpose, SendError};
+use alloc::boxed::Box;
+use alloc::rc::Rc;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::cell::RefCell;
 use core::time::Duration;
-use std::cell::RefCell;
-use std::rc::Rc;
 
 fn small_receiver(bytes: u32) -> Pair {
     Pair::open(&Config::default(), &Config { receive_buffer: bytes, ..Config::default() })
@@ -49,7 +54,7 @@ fn a_ceiling_bounds_the_window_until_it_is_lifted() {
             read == end
         });
     }
-    // The first window is offered before there is a ceiling, and is below it.
+    // The first window is offered before the ceiling is set, and is below it.
     assert!((64 << 10..=100_000).contains(&largest[0]), "{largest:?}");
     assert!(largest[1] > 900 << 10, "{largest:?}");
     assert_eq!(pair.ends[0].stats().retransmissions, 0);
@@ -145,7 +150,8 @@ fn a_reader_of_single_bytes_is_not_sent_single_bytes() {
 
 #[test]
 fn a_writer_and_a_reader_of_single_bytes_do_not_make_segments_of_single_bytes() {
-    // The silly window syndrome from both sides (RFC 9293 section 3.8.6.2), with Nagle's algorithm on.
+    // The silly window syndrome on both sides (RFC 9293 section 3.8.6.2), with Nagle's algorithm
+    // on.
     const LEN: usize = 20_000;
     let mut pair = small_receiver(2048);
     let counts = Rc::new(RefCell::new([0; 2]));
@@ -160,7 +166,7 @@ fn a_writer_and_a_reader_of_single_bytes_do_not_make_segments_of_single_bytes() 
     let data = pattern(LEN);
     let (mut sent, mut got, mut byte) = (0, Vec::new(), [0]);
     for _ in 0..10_000 {
-        // Fifty of each in a round trip.
+        // Fifty writes and reads in a round trip.
         for _ in 0..50 {
             sent += data.get(sent..=sent).map_or(0, |next| pair.ends[0].send(next).unwrap_or(0));
             pair.pump();
@@ -222,7 +228,7 @@ fn large_windows_are_used() {
         &Config { receive_buffer: 4 << 20, ..Config::default() },
     );
     pair.delay = Duration::from_millis(10);
-    // The path is longer than the handshake's was: that is learnt first.
+    // The path is longer than the handshake's was; the sender learns that first.
     pair.transfer(0, &pattern(100_000));
     let before = pair.ends[0].stats().retransmissions;
     pair.transfer(0, &pattern(8_000_000));
@@ -294,7 +300,7 @@ fn a_buffer_that_shrank_with_the_congestion_window_says_when_there_is_room() {
         pair.pump();
         room >= grown && pair.ends[0].unacknowledged_bytes() == 0
     });
-    // Not full, so nobody is to be told; then all of it is lost.
+    // The buffer is not full, so no event is due; then all of it is lost.
     assert_eq!(pair.ends[0].send(&pattern(grown - 1)), Ok(grown - 1));
     pair.script = Box::new(|side, _| side == 1);
     pair.until(|pair| {
@@ -331,4 +337,45 @@ fn a_full_outlet_loses_nothing() {
         assert_eq!((answer, pair.ends[0].stats()), (crate::Transmit::Full, before));
     }
     pair.until(|pair| pair.ends[1].readable_bytes() == 4);
+}
+
+#[test]
+fn a_request_in_two_writes_takes_one_round_trip() {
+    // The second write is small, and Nagle's algorithm holds it until the application waits for the
+    // answer.
+    let mut pair = Pair::established();
+    pair.transfer(0, b"past the handshake");
+    pair.transfer(1, b"and its quick acknowledgments");
+    pair.wait(Duration::from_millis(100));
+    for _ in 0..100 {
+        let began = pair.now;
+        pair.ends[0].send(b"header").unwrap();
+        pair.pump();
+        pair.ends[0].send(b"body").unwrap();
+        pair.pump();
+        assert_eq!(pair.wires[0].len(), 1, "held");
+        assert_eq!(pair.read(0), (Vec::new(), false));
+        assert!(pair.ends[0].is_flushing());
+        pair.until(|pair| pair.ends[1].readable_bytes() == 10);
+        let _ = pair.read(1);
+        pair.transfer(1, b"answer");
+        assert_eq!(pair.now - began, 2 * pair.delay, "one round trip");
+        assert!(!pair.ends[0].is_flushing());
+        pair.wait(Duration::from_millis(10));
+    }
+    let segments = pair.ends[1].stats().segments_sent;
+    assert!(segments <= 2 * 100 + 10, "{segments}: an answer, and no more ACKs than without it");
+}
+
+#[test]
+fn reading_between_writes_lets_two_small_segments_out_in_a_round_trip_and_no_more() {
+    // Nagle's algorithm (RFC 9293 section 3.7.4) allows one.
+    let mut pair = Pair::established();
+    for _ in 0..100 {
+        pair.ends[0].send(b"x").unwrap();
+        let _ = pair.read(0);
+        pair.pump();
+    }
+    assert_eq!(pair.wires[0].len(), 2);
+    pair.until(|pair| pair.ends[1].readable_bytes() == 100);
 }

@@ -1,35 +1,38 @@
-//! A window that is a cubic function of the time since it was last cut (RFC 9438).
+//! CUBIC: the window is a cubic function of the time since it was last reduced (RFC 9438).
 //!
-//! Floating point: additions, multiplications and divisions, which are exact to the bit everywhere, and `libm`'s cube root.
+//! The computation uses floating-point additions, multiplications and divisions, which give the
+//! same bits on every machine, and `libm`'s cube root.
 
 use core::time::Duration;
 
 use super::Delivery;
-use crate::Instant;
+use crate::time::Instant;
 
-/// Section 4.6: the window is cut to this part of itself.
+/// Factor to which the window is reduced (section 4.6).
 const BETA: f64 = 0.7;
-/// Section 5: how steep the curve is, in segments per second cubed.
+/// Steepness of the curve, in segments per second cubed (section 5).
 const C: f64 = 0.4;
-/// Section 4.3: with this, a window cut to `BETA` grows on average as one that is halved.
+/// Growth with which a window reduced to `BETA` grows on average as one that is halved (section
+/// 4.3).
 const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
-/// A target is at most this many windows (section 4.2).
+/// Largest target, in windows (section 4.2).
 const MAX_TARGET: f64 = 1.5;
 const NOT_BEGUN: Instant = Instant(u64::MAX);
 
 #[derive(Clone, Debug)]
 pub(super) struct Cubic {
-    /// When this climb began; [`NOT_BEGUN`] until the first growth after a cut.
+    /// Start of this epoch; [`NOT_BEGUN`] until the first growth after a reduction.
     epoch: Instant,
-    /// The window, in bytes, at which the curve is flat: where the path was full before; zero if that is not known.
+    /// The window, in bytes, at which the curve is flat because the path was full before; zero if
+    /// unknown.
     w_max: f32,
-    /// Seconds from the beginning of the climb until there.
+    /// Seconds from the start of the epoch to that point.
     k: f32,
-    /// What NewReno's window would be, in bytes (section 4.3).
+    /// NewReno's window under the same conditions, in bytes (section 4.3).
     w_est: f64,
-    /// The window before the last cut.
+    /// The window before the last reduction.
     cwnd_prior: u32,
-    /// The part of a byte that growth left over.
+    /// Fraction of a byte left over by growth.
     fraction: f32,
 }
 
@@ -44,7 +47,8 @@ impl Cubic {
         let mss = f64::from(ack.mss);
         let window = f64::from(cwnd);
         if self.epoch == NOT_BEGUN {
-            // Section 4.2: from the present window up to the former one, or on from here if that is already passed.
+            // Section 4.2: the curve leads from the present window to the former one, or on from
+            // here if that is already passed.
             let w_max = f64::from(self.w_max).max(window);
             self.k = libm::cbrt((w_max - window) / mss / C) as f32;
             self.w_max = w_max as f32;
@@ -66,13 +70,14 @@ impl Cubic {
         cwnd + whole
     }
 
-    /// `W_cubic` of equation 1, in bytes, `t` seconds into the climb.
+    /// Returns `W_cubic` of equation 1 in bytes, `t` seconds into the epoch.
     fn curve(&self, t: f64, mss: f64) -> f64 {
         let away = t - f64::from(self.k);
         C * away * away * away * mss + f64::from(self.w_max)
     }
 
-    /// Sections 4.6 and 4.7: `used` of the window `cwnd` is cut; a flow that did not come up to its former window gives more away.
+    /// Reduces the window `cwnd`, of which `used` was in use (sections 4.6 and 4.7). A flow that
+    /// did not reach its former window gives up more.
     pub(super) fn reduce(&mut self, cwnd: u32, used: u32) -> u32 {
         let window = f64::from(cwnd);
         self.w_max = if window < f64::from(self.w_max) { window * (1.0 + BETA) / 2.0 } else { window } as f32;
@@ -82,12 +87,12 @@ impl Cubic {
         (f64::from(used) * BETA) as u32
     }
 
-    /// Section 4.8: the climb after slow start begins flat where slow start ends.
+    /// Starts flat where slow start ends (section 4.8).
     pub(super) fn after_timeout(&mut self) {
         self.epoch = NOT_BEGUN;
     }
 
-    /// Section 5.8: time in which nothing was sent is no part of the climb.
+    /// Excludes the time in which nothing was sent from the epoch (section 5.8).
     pub(super) fn after_idle(&mut self, idle: Duration) {
         self.epoch = self.epoch + idle;
     }

@@ -1,10 +1,11 @@
-//! HyStart++ (RFC 9406): slow start ends when round-trip times grow, before it overflows the bottleneck's queue.
+//! HyStart++ (RFC 9406): slow start ends when round-trip times grow, before it overflows the
+//! bottleneck's queue.
 
 use core::time::Duration;
 
 use super::Delivery;
 
-/// Section 4.3, all of these.
+/// The parameters of section 4.3.
 const MIN_RTT_THRESH: Duration = Duration::from_millis(4);
 const MAX_RTT_THRESH: Duration = Duration::from_millis(16);
 const MIN_RTT_DIVISOR: u32 = 8;
@@ -12,7 +13,7 @@ const RTT_SAMPLES: u8 = 8;
 const CSS_GROWTH_DIVISOR: u32 = 4;
 const CSS_ROUNDS: u8 = 5;
 
-/// Nanoseconds, up to 4.29 s, which longer times are taken for.
+/// Nanoseconds, saturating at 4.29 s.
 type Nanos = u32;
 const NONE: Nanos = Nanos::MAX;
 
@@ -20,7 +21,7 @@ const NONE: Nanos = Nanos::MAX;
 pub(super) struct HyStart {
     last_round: Nanos,
     this_round: Nanos,
-    /// In conservative slow start: the least round trip of the round before it; else [`NONE`].
+    /// In conservative slow start, the least round trip of the round before it; else [`NONE`].
     baseline: Nanos,
     samples: u8,
     rounds: u8,
@@ -33,7 +34,7 @@ impl Default for HyStart {
 }
 
 impl HyStart {
-    /// By what growth is divided; `None` if slow start is over (section 4.2).
+    /// Returns the divisor of the growth; `None` if slow start is over (section 4.2).
     pub(super) fn on_delivered(&mut self, ack: &Delivery) -> Option<u32> {
         if ack.new_round {
             (self.last_round, self.this_round, self.samples) = (self.this_round, NONE, 0);
@@ -57,7 +58,7 @@ impl HyStart {
                     (self.baseline, self.rounds) = (self.last_round, 0);
                 }
             } else if self.this_round < self.baseline {
-                // The growth was no queue's after all.
+                // The growth of the round trip was not caused by a queue.
                 self.baseline = NONE;
             }
         }

@@ -1,8 +1,9 @@
-//! Congestion control: how large the window is, grown by what is delivered and cut by what is lost or marked.
+//! Congestion control: the window grows with delivered data and is reduced by losses and marks.
 //!
-//! Owns the window and the slow start threshold. Never knows which segments were lost, nor what is in flight: [`super::recovery`] says
-//! that a window lost something, at most once for each, and lowers the window while it repairs that (PRR). All counting is in bytes
-//! (RFC 3465), so that splitting acknowledgements gains nothing.
+//! Owns the window and the slow start threshold. It knows neither which segments were lost nor how
+//! much is in flight: [`super::recovery`] reports at most one loss per window, and lowers the
+//! window while it repairs the loss (PRR). All counting is in bytes (RFC 3465), so that a peer
+//! gains nothing by splitting acknowledgements.
 
 mod cubic;
 mod dctcp;
@@ -13,13 +14,13 @@ mod tests;
 
 use core::time::Duration;
 
-use crate::Instant;
+use crate::time::Instant;
 use cubic::Cubic;
 use dctcp::Dctcp;
 use hystart::HyStart;
 use newreno::NewReno;
 
-/// Which congestion control a connection uses.
+/// The congestion control of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Algorithm {
     /// RFC 5681 and RFC 6582.
@@ -31,29 +32,32 @@ pub enum Algorithm {
     Dctcp,
 }
 
-/// A window is never larger: the largest the peer can offer (RFC 7323 section 2.3).
+/// Largest window: the largest that a peer can offer (RFC 7323 section 2.3).
 pub(super) const MAX_WINDOW: u32 = 1 << 30;
 
-/// `L` of RFC 9406 section 4.2: segments the window grows by at most for one acknowledgement in slow start. Larger than RFC 3465's
-/// 2, since a peer that coalesces what it receives acknowledges many at once.
+/// `L` of RFC 9406 section 4.2: most segments by which the window grows for one acknowledgement in
+/// slow start. It is larger than RFC 3465's 2, since a peer that coalesces received segments
+/// acknowledges many at once.
 const SLOW_START_LIMIT: u32 = 8;
 
-/// What an acknowledgement brought, as congestion control sees it.
+/// An acknowledgement, as congestion control sees it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Delivery {
     /// Bytes newly acknowledged.
     pub(super) bytes: u32,
-    /// With a sign of congestion (ECE).
+    /// True if it carries a congestion signal (ECE).
     pub(super) marked: bool,
-    /// What was in flight used the window up; else it proves nothing and does not grow (RFC 9438 section 5.8).
+    /// True if the data in flight used up the window. Otherwise the acknowledgement proves nothing,
+    /// and the window does not grow (RFC 9438 section 5.8).
     pub(super) window_limited: bool,
-    /// It is the first to acknowledge something sent after the former round began.
+    /// True if it is the first to acknowledge data sent after the previous round began.
     pub(super) new_round: bool,
-    /// After a retransmission time-out, where the window grows by one segment for an acknowledgement (RFC 3465 section 2.3).
+    /// True after a retransmission time-out, when the window grows by one segment per
+    /// acknowledgement (RFC 3465 section 2.3).
     pub(super) after_timeout: bool,
-    /// A round-trip time, if it allows one.
+    /// A round-trip time, if the acknowledgement gives one.
     pub(super) rtt: Option<Duration>,
-    /// The smoothed one.
+    /// The smoothed round-trip time.
     pub(super) srtt: Duration,
     pub(super) mss: u32,
 }
@@ -87,7 +91,7 @@ impl Congestion {
         self.cwnd < self.ssthresh
     }
 
-    /// Outside fast recovery: the window grows.
+    /// Grows the window; called outside fast recovery.
     pub(super) fn on_delivered(&mut self, ack: &Delivery, now: Instant) {
         if let Kind::Dctcp(dctcp) = &mut self.kind {
             dctcp.on_delivered(ack);
@@ -117,7 +121,8 @@ impl Congestion {
         self.cwnd = grown.min(MAX_WINDOW);
     }
 
-    /// Grows by what was delivered, divided; what is delivered beyond the threshold is left for congestion avoidance, and returned.
+    /// Grows the window by the delivered bytes divided by `divisor`; returns the bytes beyond the
+    /// threshold, which are left for congestion avoidance.
     fn slow_start(&mut self, ack: &Delivery, divisor: u32) -> u32 {
         let limit = if ack.after_timeout { 1 } else { SLOW_START_LIMIT };
         let grow = ack.bytes.min(limit.saturating_mul(ack.mss)) / divisor;
@@ -126,9 +131,11 @@ impl Congestion {
         grow.saturating_sub(room)
     }
 
-    /// A window lost something, or was marked: the threshold is what it comes down to. The window itself is the caller's to lower.
+    /// Lowers the threshold after a window lost data or was marked. The caller lowers the window
+    /// itself.
     pub(super) fn on_congestion(&mut self, in_flight: u32, mss: u32, marked: bool) {
-        // Without the loss having been of a full window, `cwnd` may be far above what was ever tried (RFC 9438 section 4.6).
+        // If the lost window was not full, `cwnd` may be far above anything ever tried (RFC 9438
+        // section 4.6).
         let used = self.cwnd.min(in_flight.max(mss));
         let reduced = match &mut self.kind {
             Kind::NewReno(reno) => reno.reduce(used),
@@ -140,7 +147,8 @@ impl Congestion {
         self.hystart = HyStart::default();
     }
 
-    /// The retransmission timer expired for the first time in this window (RFC 5681 section 3.1 equation 4).
+    /// Handles the first expiry of the retransmission timer in this window (RFC 5681 section 3.1
+    /// equation 4).
     pub(super) fn on_timeout(&mut self, in_flight: u32, mss: u32) {
         self.on_congestion(in_flight, mss, false);
         if let Kind::Cubic(cubic) = &mut self.kind {
@@ -148,8 +156,9 @@ impl Congestion {
         }
     }
 
-    /// Nothing was sent for `idle`, at least one time-out of `rto`: what the window knew of the path fades (RFC 5681 section 4.1), by half for
-    /// each time-out (RFC 2861 section 3.1).
+    /// Lowers the window after nothing was sent for `idle`, at least one time-out of `rto`:
+    /// knowledge of the path becomes stale (RFC 5681 section 4.1), so the window is halved for each
+    /// time-out (RFC 2861 section 3.1).
     pub(super) fn on_idle(&mut self, idle: Duration, rto: Duration, mss: u32) {
         self.ssthresh =
             if self.ssthresh == u32::MAX { u32::MAX } else { self.ssthresh.max(self.cwnd - self.cwnd / 4) };
@@ -159,14 +168,14 @@ impl Congestion {
         }
     }
 
-    /// What the window would be after such a pause.
+    /// Returns the window after such a pause.
     pub(super) fn after_idle(&self, idle: Duration, rto: Duration, mss: u32) -> u32 {
         let halvings = (idle.as_nanos() / rto.as_nanos().max(1)).min(31) as u32;
         (self.cwnd >> halvings).max(self.cwnd.min(initial_window(mss)))
     }
 }
 
-/// RFC 6928 section 2.
+/// Returns the initial window of RFC 6928 section 2.
 pub(super) fn initial_window(mss: u32) -> u32 {
     (10 * mss).min((2 * mss).max(14_600))
 }

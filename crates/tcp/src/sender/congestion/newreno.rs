@@ -1,4 +1,4 @@
-//! Additive increase, multiplicative decrease (RFC 5681 section 3.1).
+//! NewReno: additive increase, multiplicative decrease (RFC 5681 section 3.1).
 
 use super::Delivery;
 
@@ -9,7 +9,7 @@ pub(super) struct NewReno {
 }
 
 impl NewReno {
-    /// One segment for each window delivered.
+    /// Grows the window by one segment for each window delivered.
     pub(super) fn grow(&mut self, cwnd: u32, ack: &Delivery) -> u32 {
         self.delivered = self.delivered.saturating_add(ack.bytes.min(cwnd));
         if self.delivered < cwnd {
@@ -19,7 +19,7 @@ impl NewReno {
         cwnd + ack.mss
     }
 
-    /// Half of what was in flight.
+    /// Returns half of the data in flight.
     pub(super) fn reduce(&mut self, used: u32) -> u32 {
         self.delivered = 0;
         used / 2

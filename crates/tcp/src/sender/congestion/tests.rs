@@ -1,4 +1,4 @@
-//! The windows against the formulas they come from.
+//! The windows compared with the formulas that define them.
 
 use proptest::prelude::*;
 
@@ -6,7 +6,7 @@ use super::*;
 
 const MSS: u32 = 1_000;
 
-/// A full window delivered in a round trip, segment by segment, evenly spread.
+/// Delivers a full window in a round trip, segment by segment, evenly spread.
 fn round(congestion: &mut Congestion, start: Instant, rtt: Duration, marked: u32) {
     let segments = congestion.cwnd / MSS;
     for segment in 0..segments {
@@ -25,7 +25,7 @@ fn round(congestion: &mut Congestion, start: Instant, rtt: Duration, marked: u32
     }
 }
 
-/// In congestion avoidance, after a loss with `window` segments.
+/// Returns a state in congestion avoidance, after a loss with `window` segments.
 fn after_loss(algorithm: Algorithm, window: u32) -> Congestion {
     let mut congestion = Congestion::new(algorithm, MSS);
     congestion.cwnd = window * MSS;
@@ -35,7 +35,7 @@ fn after_loss(algorithm: Algorithm, window: u32) -> Congestion {
 }
 
 proptest! {
-    /// RFC 9438 section 4.2, evaluated directly, wherever it is above what a NewReno flow would have (section 4.3).
+    /// RFC 9438 section 4.2, evaluated directly, where it is above NewReno's window (section 4.3).
     #[test]
     fn cubic_follows_its_formula(window in 100_u32..2_000, rtt_ms in 40_u64..200) {
         let mut congestion = after_loss(Algorithm::Cubic, window);
@@ -49,16 +49,17 @@ proptest! {
             let t = (now - Instant(0)).as_secs_f64();
             let curve = 0.4 * libm::pow(t - k, 3.0) + w_max;
             let (got, slack) = (f64::from(congestion.cwnd) / f64::from(MSS), curve * 0.02 + 3.0);
-            // What a NewReno flow would have grown to at most, at one segment for each round trip.
+            // The window that a NewReno flow can have reached, at one segment for each round trip.
             let reno = start + t / rtt.as_secs_f64();
-            // The window aims a round trip ahead, and follows it within one.
+            // The window aims a round trip ahead and follows within one.
             let ahead = 0.4 * libm::pow(t + 2.0 * rtt.as_secs_f64() - k, 3.0) + w_max;
             prop_assert!(got >= curve.min(got * 1.5) - slack, "{got} at {t} s, not {curve}");
             prop_assert!(got <= ahead.max(reno) + slack, "{got} at {t} s, not {ahead} or {reno}");
         }
     }
 
-    /// RFC 9438 section 4.3: with short round trips, at least NewReno's window, by its own rate of growth.
+    /// RFC 9438 section 4.3: with short round trips, at least NewReno's window, by its own rate of
+    /// growth.
     #[test]
     fn cubic_is_as_fast_as_newreno_on_short_paths(window in 20_u32..200, rtt_us in 100_u64..2_000) {
         let mut congestion = after_loss(Algorithm::Cubic, window);
@@ -74,14 +75,14 @@ proptest! {
 
 #[test]
 fn cubic_gives_more_away_when_it_did_not_come_back() {
-    // RFC 9438 section 4.7: the second loss comes below the first window.
+    // RFC 9438 section 4.7: the second loss occurs below the first window.
     let mut congestion = after_loss(Algorithm::Cubic, 100);
     assert_eq!(congestion.ssthresh, 70 * MSS);
     congestion.on_congestion(70 * MSS, MSS, false);
     congestion.cwnd = congestion.ssthresh;
     assert_eq!(congestion.ssthresh, 49 * MSS);
     let k = libm::cbrt((70.0 * 0.85 - 49.0) / 0.4);
-    // Round trips so long that a NewReno flow would be slower.
+    // The round trips are so long that a NewReno flow would be slower.
     let rtt = Duration::from_millis(300);
     let mut now = Instant(0);
     while now < Instant((k * 1e9) as u64) {
@@ -116,7 +117,7 @@ fn dctcp_cuts_by_half_the_part_that_was_marked() {
         if index > 0 {
             expected = expected * (1.0 - 1.0 / 16.0) + 0.25 / 16.0;
         }
-        // The first round's estimate came when nothing but its first segment was known.
+        // The first round's estimate was made when only its first segment was known.
         assert!((dctcp.alpha() - expected).abs() < 0.08, "{} not {expected} in round {index}", dctcp.alpha());
     }
     let before = congestion.cwnd;

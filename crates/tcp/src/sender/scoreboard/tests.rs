@@ -1,5 +1,6 @@
-//! The scoreboard against one flag for each byte.
+//! The scoreboard compared with one flag for each byte.
 
+use alloc::vec::Vec;
 use proptest::prelude::*;
 
 use super::*;
@@ -29,7 +30,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Fate, time of sending and whether it was sent again, for each byte.
+/// Per byte: its fate, its time of sending, and true if it was sent again.
 type Naive = VecDeque<(Fate, u64, bool)>;
 
 fn bytes(naive: &Naive, fate: Fate) -> u32 {
@@ -71,7 +72,8 @@ fn apply(op: &Op, board: &mut Scoreboard, naive: &mut Naive, now: u64) -> Result
             prop_assert_eq!(new, expected);
         }
         Op::Lose(age) => {
-            // What was reported and dropped forgets when it was sent, but not that it was sent again.
+            // Data that was reported and dropped forgets when it was sent, but not that it was sent
+            // again.
             let lost = |at: u64, again: bool| again || at + u64::from(age) <= now;
             let new = board.mark_lost(|sent| Some(lost(sent.at.0, sent.again)));
             let mut expected = 0;
@@ -121,7 +123,7 @@ fn apply(op: &Op, board: &mut Scoreboard, naive: &mut Naive, now: u64) -> Result
     Ok(())
 }
 
-/// Applies all, with each byte compared after each.
+/// Applies all operations and compares every byte after each.
 fn run(iss: u32, ops: &[Op]) -> Result<(), TestCaseError> {
     let mut board = Scoreboard::new(Seq(iss));
     let mut naive = Naive::new();
@@ -130,7 +132,7 @@ fn run(iss: u32, ops: &[Op]) -> Result<(), TestCaseError> {
         board.check();
         let fates: Vec<_> =
             board.ranges().flat_map(|sent| (0..sent.len()).map(|_| (sent.fate, sent.again))).collect();
-        // What is delivered forgets whether it was sent again.
+        // Delivered data no longer records whether it was sent again.
         let expected = naive.iter().map(|byte| (byte.0, byte.2));
         for (index, (got, expected)) in fates.iter().zip(expected).enumerate() {
             prop_assert!(

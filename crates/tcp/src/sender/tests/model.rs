@@ -1,13 +1,15 @@
-//! The sender against a peer and a path that do as they like: all arrives in the end, and the sender's account of what is in flight is
-//! right whenever the peer's reports are.
+//! The sender against a random peer and path: everything arrives in the end, and the sender's count
+//! of data in flight is right whenever the peer's reports are.
 
-use std::collections::BTreeMap;
+use alloc::collections::BTreeMap;
+use alloc::vec;
+use alloc::vec::Vec;
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// Steps after which a stream that is not through is stuck.
+/// Steps after which an unfinished stream counts as stuck.
 const MAX_STEPS: u32 = 40_000;
 
 #[derive(Clone, Debug)]
@@ -81,7 +83,8 @@ struct World {
     dice: Dice,
     wire: BTreeMap<(Instant, u64), Packet>,
     packets: u64,
-    /// The peer: what it has acknowledged, what it holds beyond, the last stamp in order.
+    /// The peer: what it has acknowledged, what it holds beyond that, and the last timestamp in
+    /// order.
     received: u32,
     beyond: Vec<bool>,
     echo: Instant,
@@ -176,7 +179,7 @@ impl World {
         }
     }
 
-    /// At most three ranges beyond what is acknowledged, that around `newest` first.
+    /// Returns at most three ranges beyond the acknowledged data, the one around `newest` first.
     fn blocks(&self, newest: u32) -> Vec<(u32, u32)> {
         let (mut blocks, mut at) = (Vec::new(), self.received as usize);
         while let Some(start) = self.beyond[at..].iter().position(|held| *held).map(|gap| at + gap) {
@@ -235,7 +238,8 @@ proptest! {
         stamps: bool,
     ) {
         let path = Path { loss: 0, ack_loss: 0, reordering: 0, duplication: 0, stamps, ..path };
-        // The handshake measured 100 ms; beyond twice that a time-out is nobody's mistake.
+        // The handshake measured 100 ms; on a path longer than twice that, a spurious time-out is
+        // not the sender's mistake.
         let path = Path { delay_us: path.delay_us.min(90_000), ..path };
         let bytes = path.bytes.div_ceil(MSS);
         let mut world = World::new(path);
@@ -243,7 +247,7 @@ proptest! {
         prop_assert!(world.packets <= u64::from(2 * bytes), "{} packets for {bytes} segments", world.packets);
     }
 
-    /// Any acknowledgement at all, of what was sent: nothing breaks, and the accounts hold.
+    /// Applies arbitrary acknowledgements of sent data: nothing breaks, and the counts are right.
     #[test]
     fn no_acknowledgement_breaks_the_accounts(
         sack: bool,

@@ -1,7 +1,9 @@
-//! Losses, and mistakes about them.
+//! Losses, and unnecessary repairs.
 
 use super::*;
 use crate::sender::recovery::Frto;
+use alloc::vec;
+use alloc::vec::Vec;
 
 #[test]
 fn three_segments_beyond_a_hole_mean_loss_where_nothing_was_ever_reordered() {
@@ -78,7 +80,7 @@ fn a_lost_retransmission_is_found_by_time() {
 
 #[test]
 fn the_rate_comes_down_in_proportion() {
-    // RFC 6937: of ten segments in flight, as many as half go out while the others arrive.
+    // RFC 6937: of ten segments in flight, half as many are sent while the others arrive.
     let mut bed = Bed::new(Algorithm::NewReno, true, false);
     bed.sender.congestion.cwnd = 20 * MSS;
     bed.fill();
@@ -229,7 +231,8 @@ fn d_sacks_for_all_that_was_sent_again_restore_the_window() {
 
 #[test]
 fn a_tail_loss_is_probed_before_the_timeout() {
-    // RFC 8985 section 7: with nothing new the last segment goes out again; its SACK shows the rest to be lost.
+    // RFC 8985 section 7: without new data the last segment is sent again; its SACK shows that the
+    // rest is lost.
     let mut bed = Bed::new(Algorithm::NewReno, true, false);
     bed.send(4);
     assert_eq!(bed.until_timeout(), ms(200) - us(1), "two round trips");
@@ -338,8 +341,96 @@ fn a_second_loss_in_a_later_window_reduces_again() {
     assert!(new >= 5);
     let first = bed.sender.ssthresh();
     bed.wait(ms(100));
-    // The hole is repaired; of what was sent since, the first is missing.
+    // The hole is repaired; of the data sent since, the first segment is missing.
     let acked = bed.sack(40, &[(41, 40 + new)]);
     assert!(acked.in_recovery);
     assert!(bed.sender.ssthresh() < first);
+}
+
+#[test]
+fn without_sack_the_loss_of_the_first_segment_is_repaired_by_the_third_duplicate() {
+    // RFC 6582 section 3.2 step 1: `recover` begins at the number of the SYN.
+    let mut bed = Bed::new(Algorithm::NewReno, false, false);
+    bed.fill();
+    bed.wait(ms(100));
+    bed.ack(0);
+    bed.ack(0);
+    assert!(bed.resend().is_empty());
+    assert!(bed.ack(0).in_recovery);
+    assert_eq!(bed.resend(), [0]);
+}
+
+#[test]
+fn numbers_of_the_last_loss_do_not_come_back_after_half_of_all_numbers() {
+    // 2^31 bytes beyond a number, comparison with it turns round.
+    for sack in [false, true] {
+        let mut bed = Bed::new(Algorithm::NewReno, sack, false);
+        bed.sender.congestion.cwnd = u32::MAX / 4;
+        for _ in 0..40 {
+            let end = bed.sender.nxt() + (1 << 26);
+            bed.sender.on_sent(Range { start: bed.sender.nxt(), end }, bed.now);
+            bed.wait(ms(100));
+            bed.ack_to(end);
+        }
+        let first = bed.sender.una();
+        bed.sender.congestion.cwnd = 10 * MSS;
+        bed.send(10).wait(ms(100));
+        for last in 2..=4 {
+            let block = Range { start: first + MSS, end: first + last * MSS };
+            bed.ack_with(first, if sack { core::slice::from_ref(&block) } else { &[] }, None);
+        }
+        assert!(bed.sender.in_recovery(), "three duplicates; SACK: {sack}");
+        assert_eq!(bed.sender.ssthresh(), 5 * MSS, "the window is halved; SACK: {sack}");
+    }
+}
+
+#[test]
+fn a_late_ack_on_a_steady_path_expires_no_timer() {
+    // RFC 6298 section 2: the time-out exceeds the round trip by the clock's granularity at least,
+    // to which the delay of ACKs belongs.
+    let mut bed = Bed::new(Algorithm::Cubic, true, true);
+    for segment in 0..200 {
+        bed.send(1).wait(ms(100) + us(u64::from(segment % 3) * 100));
+        bed.ack(segment + 1);
+    }
+    let (srtt, rto) = (bed.sender.srtt().unwrap(), bed.sender.rto());
+    assert!(rto >= srtt + ms(50) && rto < srtt + ms(60), "{rto:?} beside {srtt:?}");
+    bed.send(1).wait(ms(140));
+    assert_eq!(bed.sender.on_timeout(bed.now), Timeout::None);
+    bed.sender.set_max_ack_delay(ms(2));
+    assert!(bed.sender.rto() < srtt + ms(4), "a peer that is known to answer at once");
+}
+
+#[test]
+fn a_probe_goes_out_instead_of_a_timeout_that_would_come_first() {
+    // RFC 8985 section 7.2: the probe's time-out is at most the retransmission time-out.
+    let mut bed = Bed::new(Algorithm::Cubic, true, true);
+    for segment in 0..200 {
+        bed.send(1).wait(ms(100));
+        bed.ack(segment + 1);
+    }
+    bed.send(4);
+    assert!(bed.sender.rto() < ms(200), "less than two round trips: {:?}", bed.sender.rto());
+    assert_eq!(bed.expire(), Timeout::Probe);
+    assert_eq!(bed.sender.cwnd(), 10 * MSS);
+    assert_eq!(bed.resend(), [203]);
+    assert_eq!(bed.expire(), Timeout::Retransmission { consecutive: 1 });
+}
+
+#[test]
+fn a_d_sack_counts_though_everything_was_acknowledged_before() {
+    // RFC 3708 section 3.
+    let mut bed = Bed::new(Algorithm::Cubic, true, false);
+    bed.fill();
+    bed.wait(ms(100));
+    bed.sack(0, &[(1, 10)]);
+    assert_eq!(bed.resend(), [0]);
+    bed.wait(ms(5));
+    bed.ack(10);
+    assert_eq!(bed.sender.cwnd(), 7 * MSS);
+    bed.fill();
+    bed.ack(10);
+    assert!(bed.sack(10, &[(0, 1)]).spurious);
+    assert!(bed.sender.cwnd() >= 10 * MSS);
+    assert_eq!(bed.sender.ssthresh(), u32::MAX);
 }

@@ -1,6 +1,7 @@
 //! The window and the timers where nothing is lost.
 
 use super::*;
+use alloc::vec::Vec;
 
 #[test]
 fn the_initial_window_is_ten_segments_or_14600_bytes() {
@@ -110,7 +111,7 @@ fn an_idle_window_fades_to_the_initial_one() {
 
 #[test]
 fn the_timeout_follows_rfc_6298() {
-    let mut rtt = Rtt::new(&Config::default());
+    let mut rtt = Rtt::new(&Config { max_ack_delay: Duration::ZERO, ..Config::default() });
     assert_eq!(rtt.rto(), ms(1_000), "before a measurement");
     rtt.on_sample(ms(100), 1);
     assert_eq!((rtt.srtt(), rtt.rttvar(), rtt.rto()), (Some(ms(100)), Some(ms(50)), ms(300)));
@@ -130,7 +131,7 @@ fn the_timeout_follows_rfc_6298() {
 
 #[test]
 fn a_large_window_of_equal_round_trips_does_not_forget_variation_at_once() {
-    // RFC 7323 appendix G: the weight is that of a window, not of each sample.
+    // RFC 7323 appendix G: the weight is per window, not per sample.
     let (mut few, mut many) = (Rtt::new(&Config::default()), Rtt::new(&Config::default()));
     for rtt in [&mut few, &mut many] {
         rtt.on_sample(ms(100), 1);
@@ -196,7 +197,7 @@ fn a_mark_cuts_the_window_once_in_a_round_trip() {
 
 #[test]
 fn a_mark_counts_again_once_a_cut_was_taken_back() {
-    // RFC 3522: nothing was cut, so the first mark that follows is the first of its window.
+    // RFC 3522: nothing was reduced, so the first mark that follows is the first of its window.
     let mut bed = Bed::new(Algorithm::NewReno, false, true);
     let original = bed.now;
     bed.fill();

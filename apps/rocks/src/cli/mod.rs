@@ -1,0 +1,100 @@
+//! The command line of `rocks`, for its own binary and for programs that include it.
+//!
+//! Owns the arguments; `serve` uses them, if the program is built with RocksDB.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::Args;
+use tailwater_workload::units::parse_duration_ns;
+
+#[cfg(feature = "rocksdb")]
+mod serve;
+
+/// Examples, for `after_help`.
+pub const EXAMPLES: &str = "Examples:
+  tailwater-rocks --load 100000
+  tailwater run --name rocks --kthreads 1 --ip 10.77.0.2 -- tailwater-rocks --load 100000
+  tailwater-rocks --linux --listen 127.0.0.1:5001 --load 100000
+  tailwater load 127.0.0.1:5001 --protocol rocks:keys=100000,scan=0.005,count=1000 --no-preload
+
+Without --linux it runs on Tailwater; TAILWATER_* variables say how (see `tailwater run --help`).
+Needs the system's librocksdb: sudo apt install librocksdb-dev, then build with --features rocksdb.";
+
+/// Command-line arguments.
+#[derive(Debug, Clone, Args)]
+// Without RocksDB the options are only parsed.
+#[cfg_attr(not(feature = "rocksdb"), allow(dead_code, reason = "parsed, so that wrong ones are told apart"))]
+pub struct Options {
+    /// Serve on kernel sockets and ordinary threads instead of Tailwater
+    #[arg(long)]
+    linux: bool,
+    /// Address and port, for UDP and TCP; port 0 lets the system choose [default: port 5001 of
+    /// 0.0.0.0, with --linux of 127.0.0.1]
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<SocketAddr>,
+    /// Folder of the store; made if there is none
+    #[arg(long, value_name = "FOLDER", default_value = "/dev/shm/tailwater-rocks")]
+    path: PathBuf,
+    /// Write the keys 0 to N-1 first, with the values that `tailwater load --protocol rocks`
+    /// expects
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
+    load: Option<u64>,
+    /// Bytes of each value that --load writes
+    #[arg(long, value_name = "BYTES", default_value_t = 64, requires = "load",
+          value_parser = clap::value_parser!(u32).range(0..=1 << 20))]
+    value: u32,
+    /// Keep a write-ahead log, so that no PUT is lost when the process dies
+    #[arg(long)]
+    wal: bool,
+    /// Maximum number of entries of a SCAN; larger ones are refused
+    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+    max_scan: u32,
+    /// Longest value of a PUT in bytes; longer ones are refused
+    #[arg(long, value_name = "BYTES", default_value_t = 1 << 20,
+          value_parser = clap::value_parser!(u32).range(0..=1 << 20))]
+    max_value: u32,
+    /// Seconds after which a TCP connection is closed that sends nothing and waits for nothing, or
+    /// whose request or reply takes longer
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    idle: u64,
+    /// How long a request may keep others waiting; 0us means unlimited
+    #[arg(long, value_name = "DURATION", default_value = "15us", value_parser = parse_duration_ns,
+          conflicts_with = "linux")]
+    quantum: u64,
+    /// User threads that call the store, for UDP and for TCP each: the number of SCANs that may run
+    /// before a GET waits
+    #[arg(long, value_name = "N", default_value_t = 64, conflicts_with = "linux",
+          value_parser = clap::value_parser!(u16).range(1..=4_096))]
+    workers: u16,
+    /// Threads on the UDP socket
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "linux",
+          value_parser = clap::value_parser!(u16).range(1..=4_096))]
+    threads: u16,
+    /// Core to bind all serving threads to
+    #[arg(long, value_name = "CORE", requires = "linux")]
+    core: Option<usize>,
+}
+
+/// Serves until SIGINT or SIGTERM, then writes what is in memory to the store and prints counters.
+/// On Tailwater it then ends the process, because user threads end with it; on Linux it returns.
+///
+/// # Errors
+/// If the service cannot start, with the reason. Without the feature `rocksdb` always: the error
+/// says what to install.
+#[cfg(feature = "rocksdb")]
+pub fn run(options: &Options) -> anyhow::Result<()> {
+    serve::run(options)
+}
+
+/// Returns an error that says what is missing: this program was built without the feature
+/// `rocksdb`.
+///
+/// # Errors
+/// Always.
+#[cfg(not(feature = "rocksdb"))]
+pub fn run(_: &Options) -> anyhow::Result<()> {
+    anyhow::bail!(
+        "this program was built without RocksDB: sudo apt install librocksdb-dev, then build with --features rocksdb"
+    )
+}

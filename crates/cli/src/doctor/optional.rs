@@ -1,0 +1,182 @@
+//! What Tailwater runs without, and what it is better off with: ports, locked memory, whole cores.
+
+use std::fs::{self, OpenOptions};
+
+use rustix::process::{Resource, getrlimit};
+
+use super::part::{Part, Status};
+
+/// Capabilities that ports need, by their bits in `CapEff` (capabilities(7), linux/capability.h).
+const NET_ADMIN: (u32, &str) = (12, "CAP_NET_ADMIN");
+const NET_RAW: (u32, &str) = (13, "CAP_NET_RAW");
+const IPC_LOCK: (u32, &str) = (14, "CAP_IPC_LOCK");
+const BPF: (u32, &str) = (39, "CAP_BPF");
+
+/// Locked memory of one queue of an AF_XDP port with the default options.
+const QUEUE_BYTES: u64 = tailwater_iokernel::port::xdp::QUEUE_BYTES;
+
+/// Examines a machine of which this process may use `cores`.
+pub fn examine(cores: &[usize]) -> Vec<Part> {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let capabilities = effective(&status);
+    vec![
+        tap(capabilities),
+        xdp(capabilities),
+        locked_memory(capabilities),
+        hyperthreads(cores),
+        other_programs(cores),
+    ]
+}
+
+/// Judges what other programs get beside an IOKernel with default settings.
+fn other_programs(cores: &[usize]) -> Part {
+    let grouped = fs::read_to_string("/proc/sys/kernel/sched_autogroup_enabled").unwrap_or_default();
+    let numbers: Vec<u16> = cores.iter().map(|&core| core as u16).collect();
+    let [polled, lent @ ..] = &numbers[..] else {
+        return Part {
+            name: "other programs",
+            status: Status::Caution,
+            found: "no core is usable".to_owned(),
+        };
+    };
+    let share = tailwater_iokernel::Config::default().neighbour_share;
+    let mut found = tailwater_iokernel::neighbours(*polled, lent, share);
+    if grouped.trim() == "1" {
+        found +=
+            "; Linux groups sessions: a batch job ranks below those of others if it leads its own (setsid)";
+    }
+    Part { name: "other programs", status: Status::Ok, found }
+}
+
+/// Returns the set of effective capabilities in the text of `/proc/PID/status`; empty if it is not
+/// there.
+fn effective(status: &str) -> u64 {
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    line.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0)
+}
+
+/// Names of those of `wanted` that are not in the set.
+fn lacking(capabilities: u64, wanted: &[(u32, &'static str)]) -> Vec<&'static str> {
+    wanted.iter().filter(|(bit, _)| capabilities >> bit & 1 == 0).map(|&(_, name)| name).collect()
+}
+
+fn tap(capabilities: u64) -> Part {
+    let device = OpenOptions::new().read(true).write(true).open("/dev/net/tun");
+    let lacking = lacking(capabilities, &[NET_ADMIN]);
+    let (status, found) = match device {
+        Err(error) => (
+            Status::Absent,
+            format!(
+                "/dev/net/tun: {error}; `iokernel --tap` needs it: modprobe tun, in a container --device /dev/net/tun"
+            ),
+        ),
+        Ok(_) if !lacking.is_empty() => (
+            Status::Absent,
+            format!("{} is lacking, which `iokernel --tap` needs: run it as root", lacking.join(", ")),
+        ),
+        Ok(_) => (Status::Ok, "a device can be made".to_owned()),
+    };
+    Part { name: "TAP (optional)", status, found }
+}
+
+fn xdp(capabilities: u64) -> Part {
+    let (status, found) = match tailwater_iokernel::port::xdp::probe() {
+        Ok(what) => (Status::Ok, what),
+        Err(what) => {
+            let lacking = lacking(capabilities, &[NET_RAW, NET_ADMIN, BPF]);
+            let remedy = match lacking.is_empty() {
+                true => String::new(),
+                false => format!("; lacking: {}", lacking.join(", ")),
+            };
+            (Status::Absent, format!("{what}{remedy}; `iokernel --xdp` needs it"))
+        }
+    };
+    Part { name: "AF_XDP (optional)", status, found }
+}
+
+fn locked_memory(capabilities: u64) -> Part {
+    let limit = if lacking(capabilities, &[IPC_LOCK]).is_empty() {
+        None
+    } else {
+        getrlimit(Resource::Memlock).current
+    };
+    let (status, found) = judge_locked_memory(limit);
+    Part { name: "locked memory", status, found }
+}
+
+/// Judges a limit in bytes; `None` is none.
+fn judge_locked_memory(limit: Option<u64>) -> (Status, String) {
+    match limit {
+        None => (Status::Ok, "not limited".to_owned()),
+        Some(bytes) if bytes >= QUEUE_BYTES => {
+            let queues = bytes / QUEUE_BYTES;
+            (Status::Ok, format!("{} KiB, enough for {queues} queues of an AF_XDP port", bytes >> 10))
+        }
+        Some(bytes) => (
+            Status::Absent,
+            format!(
+                "{} KiB; a queue of an AF_XDP port locks {} KiB: `ulimit -l unlimited`, LimitMEMLOCK=infinity in a \
+                 systemd unit",
+                bytes >> 10,
+                QUEUE_BYTES >> 10
+            ),
+        ),
+    }
+}
+
+fn hyperthreads(cores: &[usize]) -> Part {
+    let siblings = |core: &usize| {
+        fs::read_to_string(format!("/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list")).ok()
+    };
+    let lists: Vec<String> = cores.iter().filter_map(siblings).map(|list| list.trim().to_owned()).collect();
+    let (status, found) = judge_hyperthreads(lists);
+    Part { name: "hyperthreads", status, found }
+}
+
+/// Judges the lists of siblings of all usable cores, as in `0,4` or `0-1`.
+fn judge_hyperthreads(mut lists: Vec<String>) -> (Status, String) {
+    lists.sort();
+    lists.dedup();
+    lists.retain(|list| list.contains([',', '-']));
+    if lists.is_empty() {
+        return (Status::Ok, "no usable core has a sibling".to_owned());
+    }
+    let found = format!(
+        "siblings {}; two programs on siblings share one core's time, and the polling IOKernel slows its own sibling: \
+         leave that one out (`iokernel --core 0 --managed-cores ...`)",
+        lists.join(" and ")
+    );
+    (Status::Caution, found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn capabilities_are_read_from_the_effective_set() {
+        let status = "CapPrm:\t000001ffffffffff\nCapEff:\t0000000000003000\nCapBnd:\t000001ffffffffff\n";
+        assert_eq!(lacking(effective(status), &[NET_ADMIN, NET_RAW]), [""; 0]);
+        assert_eq!(lacking(effective(status), &[NET_RAW, BPF, IPC_LOCK]), ["CAP_BPF", "CAP_IPC_LOCK"]);
+        assert_eq!(lacking(effective(""), &[NET_ADMIN]), ["CAP_NET_ADMIN"]);
+    }
+
+    #[test]
+    fn too_little_locked_memory_is_named_with_what_a_queue_needs() {
+        assert_eq!(judge_locked_memory(None).0, Status::Ok);
+        assert_eq!(judge_locked_memory(Some(3 * QUEUE_BYTES)).0, Status::Ok);
+        let (status, found) = judge_locked_memory(Some(64 << 10));
+        assert_eq!(status, Status::Absent);
+        assert!(found.starts_with("64 KiB; a queue") && found.contains("ulimit -l"), "{found}");
+    }
+
+    #[test]
+    fn siblings_are_named_once_each() {
+        let lists = |lists: &[&str]| judge_hyperthreads(lists.iter().map(|&list| list.to_owned()).collect());
+        assert_eq!(lists(&["0", "1"]).0, Status::Ok);
+        let (status, found) = lists(&["0,2", "1,3", "0,2", "1,3"]);
+        assert_eq!(status, Status::Caution);
+        assert!(found.starts_with("siblings 0,2 and 1,3; "), "{found}");
+        assert!(lists(&["0-1", "0-1"]).1.starts_with("siblings 0-1; "));
+    }
+}

@@ -1,0 +1,149 @@
+//! `tailwater run`: starts a program with its runtime settings in the environment.
+//!
+//! Owns the translation from options to `TAILWATER_*` variables, which the runtime in the program
+//! reads. The process becomes the program, so signals and exit codes are the program's. [`find`]
+//! looks for the program, [`registration`] warns when it has not registered.
+
+use std::ffi::OsString;
+use std::net::Ipv4Addr;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::Context;
+use clap::{Args, ValueEnum};
+use tailwater_workload::units::parse_duration_ns;
+
+mod find;
+pub mod registration;
+
+/// Start a program as a runtime of an IOKernel
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Examples:
+  tailwater run -- spin --listen 0.0.0.0:5000
+  tailwater run --name kv --kthreads 4 --guaranteed 1 --ip 10.77.0.2 -- ./kv
+  tailwater run --name batch --class best-effort -- swaptions
+  tailwater run --standalone --kthreads 2 -- ./kv        without an IOKernel
+
+PROGRAM is a path, or a name that is looked for in PATH and beside this program, also with tailwater- before it. It must
+be linked with the tailwater crate; a warning follows if it has not registered after a second. Options become
+TAILWATER_IOKERNEL, TAILWATER_KTHREADS and so on in its environment; settings the program makes itself win.")]
+pub struct RunArgs {
+    /// Control socket of the IOKernel; @NAME is an abstract address
+    #[arg(long, value_name = "SOCKET", default_value = "@tailwater", conflicts_with = "standalone")]
+    iokernel: String,
+    /// Run without an IOKernel, on threads of its own
+    #[arg(long)]
+    standalone: bool,
+    /// Name in statistics, unique on the machine [default: program name and process id]
+    #[arg(long)]
+    name: Option<String>,
+    /// Maximum number of cores to use at once [default: number of CPUs]
+    #[arg(long, value_name = "N")]
+    kthreads: Option<u16>,
+    /// Cores that are never taken away while in use [default: 0]
+    #[arg(long, value_name = "N")]
+    guaranteed: Option<u16>,
+    /// How the allocator treats it [default: latency-critical]
+    #[arg(long, value_enum)]
+    class: Option<ClassName>,
+    /// Address to ask the IOKernel for [default: the IOKernel chooses]
+    #[arg(long)]
+    ip: Option<Ipv4Addr>,
+    /// Usable bytes of each user thread's stack [default: 262144]
+    #[arg(long, value_name = "BYTES")]
+    stack_size: Option<usize>,
+    /// How long an idle kthread polls before it sleeps, for instance 50us; 0us polls for ever
+    /// [default: 50us]
+    #[arg(long, value_name = "DURATION", value_parser = parse_us)]
+    idle_timeout: Option<u64>,
+    /// Bytes of each packet ring, a power of two [default: 262144]
+    #[arg(long, value_name = "BYTES")]
+    ring_bytes: Option<u32>,
+    /// Maximum number of TCP connections at a time [default: 1000000]
+    #[arg(long, value_name = "N")]
+    tcp_connections: Option<u32>,
+    /// Maximum number of ordinary threads for blocking calls at a time [default: 256]
+    #[arg(long, value_name = "N")]
+    blocking_threads: Option<u16>,
+    /// How long a user thread may run without a poll before it is reported; 0ms reports nothing
+    /// [default: 100ms]
+    #[arg(long, value_name = "DURATION", value_parser = parse_ms)]
+    stall_timeout: Option<u64>,
+    /// Signal on which all user threads are printed: none, quit, usr1 or usr2 [default: quit]
+    #[arg(long, value_name = "SIGNAL", value_parser = ["none", "quit", "usr1", "usr2"])]
+    dump_signal: Option<String>,
+    /// How long a user thread may run while others wait, before it has to yield; 0us is for ever
+    /// [default: 0us]
+    #[arg(long, value_name = "DURATION", value_parser = parse_us)]
+    quantum: Option<u64>,
+    /// Whether a kthread without work takes packets that wait for another kthread [default: true]
+    #[arg(long, value_name = "BOOL")]
+    packet_stealing: Option<bool>,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    program: Vec<OsString>,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum ClassName {
+    /// Takes cores from best-effort runtimes at once
+    LatencyCritical,
+    /// Takes the cores that are left over
+    BestEffort,
+}
+
+fn parse_us(text: &str) -> Result<u64, String> {
+    let ns = parse_duration_ns(text).map_err(|e| e.to_string())?;
+    if ns % 1_000 == 0 { Ok(ns / 1_000) } else { Err("whole microseconds are allowed".to_owned()) }
+}
+
+fn parse_ms(text: &str) -> Result<u64, String> {
+    let ns = parse_duration_ns(text).map_err(|e| e.to_string())?;
+    if ns % 1_000_000 == 0 { Ok(ns / 1_000_000) } else { Err("whole milliseconds are allowed".to_owned()) }
+}
+
+/// Becomes the program.
+///
+/// # Errors
+/// If the program is not found or cannot be started.
+pub fn run(args: &RunArgs) -> anyhow::Result<()> {
+    let (name, arguments) = args.program.split_first().context("no program is given")?;
+    let own = std::env::current_exe().ok();
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let program = find::program(name, &path, own.as_deref().and_then(Path::parent))?;
+    let mut command = Command::new(&program);
+    command.args(arguments);
+    if args.standalone {
+        command.env_remove("TAILWATER_IOKERNEL");
+    } else {
+        command.env("TAILWATER_IOKERNEL", &args.iokernel);
+        registration::watch_this_process(&args.iokernel, &name.to_string_lossy())?;
+    }
+    command.envs(settings(args));
+    Err(command.exec()).with_context(|| format!("cannot start {}", program.display()))
+}
+
+fn settings(args: &RunArgs) -> Vec<(&'static str, String)> {
+    let class = args.class.map(|class| match class {
+        ClassName::LatencyCritical => "latency-critical".to_owned(),
+        ClassName::BestEffort => "best-effort".to_owned(),
+    });
+    let all = [
+        ("TAILWATER_NAME", args.name.clone()),
+        ("TAILWATER_KTHREADS", args.kthreads.map(|n| n.to_string())),
+        ("TAILWATER_GUARANTEED", args.guaranteed.map(|n| n.to_string())),
+        ("TAILWATER_CLASS", class),
+        ("TAILWATER_IP", args.ip.map(|ip| ip.to_string())),
+        ("TAILWATER_STACK_SIZE", args.stack_size.map(|n| n.to_string())),
+        ("TAILWATER_IDLE_TIMEOUT_US", args.idle_timeout.map(|n| n.to_string())),
+        ("TAILWATER_RING_BYTES", args.ring_bytes.map(|n| n.to_string())),
+        ("TAILWATER_TCP_CONNECTIONS", args.tcp_connections.map(|n| n.to_string())),
+        ("TAILWATER_BLOCKING_THREADS", args.blocking_threads.map(|n| n.to_string())),
+        ("TAILWATER_STALL_TIMEOUT_MS", args.stall_timeout.map(|n| n.to_string())),
+        ("TAILWATER_DUMP_SIGNAL", args.dump_signal.clone()),
+        ("TAILWATER_QUANTUM_US", args.quantum.map(|n| n.to_string())),
+        ("TAILWATER_PACKET_STEALING", args.packet_stealing.map(|steal| steal.to_string())),
+    ];
+    all.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+}

@@ -1,0 +1,149 @@
+//! The warning that a program started by `tailwater run` has not registered with the IOKernel.
+//!
+//! Owns the process that watches: `tailwater run` becomes the program, so the watch is another
+//! process, which no program sees among its children. A first process starts it and ends at once,
+//! whereby it becomes a child of init. It holds a pidfd of the program as standard input, waits at
+//! most [`PATIENCE`] for the program's end, and then asks the IOKernel.
+
+use std::fs;
+use std::io::Write;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{PidfdFlags, getpid, pidfd_open};
+use serde_json::Value;
+
+use crate::query;
+
+/// Time from a program's start to the look whether it has registered.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Maximum number of parents between a registered process and the program that was started.
+const MAX_DEPTH: usize = 64;
+
+/// Warn if a process has not registered with the IOKernel after a second
+#[derive(Debug, Clone, Args)]
+pub struct WatchArgs {
+    /// The process; standard input is a pidfd of it
+    #[arg(long, value_name = "PID")]
+    pid: i32,
+    /// Control socket of the IOKernel
+    #[arg(long, value_name = "SOCKET")]
+    iokernel: String,
+    /// Start the watch as a process of its own and end
+    #[arg(long)]
+    detach: bool,
+    /// What was started
+    program: String,
+}
+
+/// Starts the watch over this process, which is about to become `program`.
+///
+/// # Errors
+/// If the kernel refuses a process.
+pub fn watch_this_process(iokernel: &str, program: &str) -> anyhow::Result<()> {
+    let pid = getpid();
+    let pidfd = pidfd_open(pid, PidfdFlags::empty()).context("cannot watch this process")?;
+    let args = WatchArgs {
+        pid: pid.as_raw_nonzero().get(),
+        iokernel: iokernel.to_owned(),
+        detach: true,
+        program: program.to_owned(),
+    };
+    let mut detacher = command(&args).stdin(pidfd).spawn().context("cannot start the watch")?;
+    detacher.wait().context("cannot start the watch")?;
+    Ok(())
+}
+
+/// Watches, or starts the process that does.
+///
+/// # Errors
+/// If the kernel refuses a process.
+pub fn run(args: &WatchArgs) -> anyhow::Result<()> {
+    if args.detach {
+        command(&WatchArgs { detach: false, ..args.clone() }).spawn().context("cannot start the watch")?;
+        return Ok(());
+    }
+    if ends_within(PATIENCE) {
+        return Ok(());
+    }
+    let Some(problem) = problem(args, query::statistics(&args.iokernel)) else { return Ok(()) };
+    // The program's own standard error; where it is closed the warning has no reader.
+    let _ = writeln!(
+        std::io::stderr(),
+        "tailwater run: {problem}; {} (process {}) runs as an ordinary process, on all cores, and its options have no \
+         effect. Programs register if they are linked with the tailwater crate and use it in main().",
+        args.program,
+        args.pid
+    );
+    Ok(())
+}
+
+/// Returns this program as a watch with these arguments, without output that a reader of the
+/// program's could wait for.
+fn command(args: &WatchArgs) -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command.args(["watch-registration", "--pid", &args.pid.to_string(), "--iokernel", &args.iokernel]);
+    if args.detach {
+        command.arg("--detach");
+    }
+    command.args(["--", &args.program]).stdout(Stdio::null());
+    command
+}
+
+/// Returns whether the process behind the pidfd on standard input ends within `time`.
+fn ends_within(time: Duration) -> bool {
+    let stdin = std::io::stdin();
+    let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
+    let timeout = Timespec { tv_sec: time.as_secs().cast_signed(), tv_nsec: time.subsec_nanos().into() };
+    // An error is an end of the watch as well.
+    poll(&mut fds, Some(&timeout)) != Ok(0)
+}
+
+/// Returns why the process is not managed; `None` if it or a descendant has registered.
+fn problem(args: &WatchArgs, statistics: anyhow::Result<Value>) -> Option<String> {
+    let statistics = match statistics {
+        Ok(statistics) => statistics,
+        Err(error) => return Some(format!("no IOKernel to register with: {error:#}")),
+    };
+    let runtimes = statistics["runtimes"].as_array().map_or(&[][..], Vec::as_slice);
+    let registered = runtimes.iter().filter_map(|runtime| i32::try_from(runtime["pid"].as_i64()?).ok());
+    let missing = || format!("not registered at {} after {} s", args.iokernel, PATIENCE.as_secs());
+    (!registered.into_iter().any(|pid| is_or_descends_from(pid, args.pid))).then(missing)
+}
+
+fn is_or_descends_from(pid: i32, ancestor: i32) -> bool {
+    let parents = std::iter::successors(Some(pid), |&pid| parent(pid));
+    parents.take(MAX_DEPTH).any(|pid| pid == ancestor)
+}
+
+fn parent(pid: i32) -> Option<i32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("PPid:")?.trim().parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_process_is_managed_if_it_or_a_descendant_has_registered() {
+        let own = getpid().as_raw_nonzero().get();
+        let args = |pid| WatchArgs { pid, iokernel: "@here".into(), detach: false, program: "xz".into() };
+        let with = |pid: i32| Ok(json!({ "runtimes": [{ "pid": 1 }, { "pid": pid }] }));
+        let parent = parent(own).unwrap();
+        assert_eq!(problem(&args(own), with(own)), None);
+        assert_eq!(problem(&args(parent), with(own)), None);
+        let unregistered = problem(&args(own), with(parent)).unwrap();
+        assert_eq!(unregistered, "not registered at @here after 1 s");
+        let absent = problem(&args(own), query::statistics("@tailwater-no-such-socket")).unwrap();
+        assert!(
+            absent.starts_with("no IOKernel to register with: ") && absent.contains("@tailwater-no-such")
+        );
+    }
+}

@@ -1,0 +1,153 @@
+//! Raw runtimes in their own processes.
+//!
+//! Owns the protocol between a program and copies of itself: the parent starts its own executable
+//! with [`VARIABLE`] in the environment, the copy calls [`run_if_asked`] first and does not
+//! continue after it. The child registers, writes a line to its standard output, and lives until
+//! its standard input closes, so none outlives the parent.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, Command, ExitCode, Stdio};
+
+use crate::bench::baseline_child::{self, BaselineOrder};
+use crate::kthread::Behaviour;
+use crate::roles::{Burn, Echo, Hog};
+use crate::runtime::{RawRuntime, RawSpec};
+
+/// Environment variable that makes a copy of the program a raw runtime.
+pub const VARIABLE: &str = "TAILWATER_RAW_RUNTIME";
+
+/// What the child's kthreads do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub enum Role {
+    /// [`Echo`].
+    Echo,
+    /// [`Burn`].
+    Burn,
+    /// [`Hog`] that stops at the preempt signal.
+    HeedSignal,
+    /// [`Hog`] that never stops.
+    NeverYield,
+}
+
+impl Role {
+    /// Returns a behaviour of this role.
+    pub fn behaviour(self) -> Box<dyn Behaviour> {
+        match self {
+            Self::Echo => Box::<Echo>::default(),
+            Self::Burn => Box::<Burn>::default(),
+            Self::HeedSignal => Box::new(Hog { heeds_signal: true, ..Hog::default() }),
+            Self::NeverYield => Box::<Hog>::default(),
+        }
+    }
+}
+
+/// The order of a child.
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
+enum Order {
+    Runtime { socket: String, spec: RawSpec, role: Role },
+    Baseline(BaselineOrder),
+}
+
+/// Returns the environment of a child that takes part in the baseline of the hand-off benchmark.
+pub(crate) fn baseline_order(order: BaselineOrder) -> String {
+    serde_json::to_string(&Order::Baseline(order)).expect("an order is plain data")
+}
+
+/// Makes the child that `command` starts a raw runtime, until its standard input ends.
+///
+/// # Panics
+/// Never: an order is plain data.
+pub fn order<'a>(command: &'a mut Command, socket: &str, spec: &RawSpec, role: Role) -> &'a mut Command {
+    let order = Order::Runtime { socket: socket.to_owned(), spec: spec.clone(), role };
+    command.env(VARIABLE, serde_json::to_string(&order).expect("an order is plain data"))
+}
+
+/// A raw runtime in a child process; killed when dropped.
+#[derive(Debug)]
+pub struct RawChild {
+    process: Child,
+}
+
+impl RawChild {
+    /// Starts `command` (a copy of a program that calls [`run_if_asked`]) as a raw runtime and
+    /// waits until it is registered.
+    ///
+    /// # Errors
+    /// What went wrong, in the child's message if it wrote one.
+    pub fn start(mut command: Command, socket: &str, spec: &RawSpec, role: Role) -> Result<Self, String> {
+        let process = order(&mut command, socket, spec, role)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|e| format!("cannot start {command:?}: {e}"))?;
+        let mut child = Self { process };
+        let out = child.process.stdout.take().ok_or("the child has no standard output")?;
+        // Test programs print lines of their own first.
+        for line in BufReader::new(out).lines() {
+            let line = line.map_err(|e| e.to_string())?;
+            if line.contains(READY) {
+                return Ok(child);
+            }
+            if let Some((_, why)) = line.split_once(FAILED) {
+                return Err(why.to_owned());
+            }
+        }
+        Err("the child ended before it was registered".to_owned())
+    }
+
+    /// Kills it (SIGKILL) and waits for its end.
+    pub fn kill(&mut self) {
+        // Fails if it is dead already.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+
+    /// Returns its process id.
+    pub fn pid(&self) -> u32 {
+        self.process.id()
+    }
+}
+
+impl Drop for RawChild {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+const READY: &str = "tailwater-raw-runtime: ready";
+const FAILED: &str = "tailwater-raw-runtime: failed: ";
+
+/// Becomes a raw runtime if [`VARIABLE`] is set, and returns its exit code; `None` otherwise. Call
+/// it before anything else in `main`.
+pub fn run_if_asked() -> Option<ExitCode> {
+    let order = std::env::var(VARIABLE).ok()?;
+    Some(match live(&order) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            say(&format!("{FAILED}{why}"));
+            ExitCode::FAILURE
+        }
+    })
+}
+
+fn live(order: &str) -> Result<(), String> {
+    let (socket, spec, role) = match serde_json::from_str(order).map_err(|e| e.to_string())? {
+        Order::Runtime { socket, spec, role } => (socket, spec, role),
+        Order::Baseline(order) => return baseline_child::live(&order).map_err(|e| e.to_string()),
+    };
+    let runtime = RawRuntime::start(&socket, &spec, |_| role.behaviour()).map_err(|e| e.to_string())?;
+    // Initial work, as the main thread of a program is.
+    (0..spec.register.kthreads).for_each(|k| runtime.submit(k));
+    say(READY);
+    // Until the parent closes it or dies.
+    let _ = std::io::stdin().read_to_end(&mut Vec::new());
+    drop(runtime);
+    Ok(())
+}
+
+fn say(line: &str) {
+    let mut out = std::io::stdout().lock();
+    // Fails if the parent no longer reads, and then needs no answer.
+    let _ = writeln!(out, "\n{line}");
+    let _ = out.flush();
+}

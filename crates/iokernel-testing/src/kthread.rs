@@ -1,0 +1,233 @@
+//! One raw kthread: the protocol of `tailwater_shm::grant` from the kthread's side.
+//!
+//! | state | leaves it when |
+//! |---|---|
+//! | parked | its grant is `Run` of a new generation |
+//! | running | a poll point sees `Cede`: parks and wakes the successor; or there is no work for a while: idle |
+//! | idle | work appears and it wins the swap: running; the core was taken: parks; no work for long: parks |
+
+use core::hint::spin_loop;
+use core::sync::atomic::{AtomicU32, Ordering, fence};
+use std::sync::Arc;
+use std::time::Duration;
+use tailwater_shm::control::Class;
+use tailwater_shm::layout::RuntimeEnds;
+use tailwater_shm::priority;
+use tailwater_shm::ring::{Consumer, FrameBuffer, Producer};
+use tailwater_shm::{Clock, Cycles, Generation, Grant, KthreadShared, clock};
+
+use crate::shared::Shared;
+
+/// Result of one step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// Some work was done.
+    Busy,
+    /// There was nothing to do.
+    Nothing,
+}
+
+/// What a raw kthread does while it has a core.
+pub trait Behaviour: Send {
+    /// Does a bounded piece of work. The kthread reads its grant after each.
+    fn step(&mut self, kthread: &mut RawKthread) -> Step;
+
+    /// Returns whether [`step`](Self::step) would find work. Must have no effect: it is called
+    /// without a claim to the core.
+    fn has_work(&self, kthread: &RawKthread) -> bool;
+
+    /// A tenancy began at `now`, or an idle kthread took its core back.
+    fn started(&mut self, _kthread: &mut RawKthread, _now: Cycles) {}
+
+    /// The kthread was asked to cede and is about to park.
+    fn ceding(&mut self, _kthread: &mut RawKthread) {}
+}
+
+/// A kthread's ends of everything it shares with the IOKernel.
+#[derive(Debug)]
+pub struct RawKthread {
+    /// What all kthreads of the runtime share.
+    pub shared: Arc<Shared>,
+    /// Its number.
+    pub index: u16,
+    /// Frames to it.
+    pub ingress: Consumer,
+    /// Frames from it.
+    pub egress: Producer,
+    /// Room for one frame.
+    pub buffer: FrameBuffer,
+    /// The clock of the time stamps.
+    pub clock: Clock,
+    generation: Generation,
+}
+
+/// Maximum sleep of a parked kthread before it checks whether its runtime ends.
+const NAP: Duration = Duration::from_millis(50);
+
+impl RawKthread {
+    pub(crate) fn new(shared: Arc<Shared>, index: u16, ends: RuntimeEnds) -> Self {
+        Self {
+            ingress: ends.ingress,
+            egress: ends.egress,
+            clock: Clock::from_hz(shared.region.tsc_hz()),
+            buffer: FrameBuffer::new(),
+            generation: Generation::default(),
+            shared,
+            index,
+        }
+    }
+
+    /// Returns its shared words.
+    pub fn words(&self) -> &KthreadShared {
+        self.shared.region.kthread(self.index)
+    }
+
+    /// Publishes the length of its run queue, for congestion detection.
+    pub fn set_queued(&self, items: u32) {
+        let status = &self.words().status;
+        let head = status.runq_head.load(Ordering::Relaxed);
+        status.runq_tail.store(head.wrapping_add(items), Ordering::Relaxed);
+    }
+
+    /// Returns the count of work submitted from outside and not taken yet.
+    pub fn submitted(&self) -> &AtomicU32 {
+        &self.words().status.overflow
+    }
+
+    /// Wakes the IOKernel if it sleeps, after frames were sent: it may while only best-effort
+    /// runtimes have cores.
+    pub fn ring_from_core(&self) {
+        if self.shared.class == Class::BestEffort {
+            self.shared.ring_if_asleep();
+        }
+    }
+
+    /// Runs `behaviour` until the runtime stops.
+    pub(crate) fn run(mut self, mut behaviour: Box<dyn Behaviour>) {
+        let class = self.shared.class;
+        let dedicated = self.shared.welcome.dedicated;
+        priority::rank_kthread(class, dedicated);
+        let mut yields = 0;
+        while !self.shared.stopping() {
+            self.park(yields);
+            if self.shared.stopping() {
+                break;
+            }
+            behaviour.started(&mut self, clock::now());
+            let shared_core = self.tenancy(&mut *behaviour);
+            yields = if shared_core { priority::yields(class, dedicated) } else { 0 };
+        }
+    }
+
+    /// Waits until a core is lent; asleep, after it has let others on its core run `yields` times.
+    fn park(&mut self, mut yields: u32) {
+        let shared = Arc::clone(&self.shared);
+        let slot = shared.lot.slot(shared.welcome.slots[usize::from(self.index)]);
+        while !self.shared.stopping() {
+            // The ticket before the grant: see `tailwater_shm::lot`.
+            let ticket = slot.ticket();
+            let (grant, generation) = self.words().grant.0.load();
+            if matches!(grant, Grant::Run { .. }) && generation != self.generation {
+                self.generation = generation;
+                self.words().state.0.set_running(generation);
+                return;
+            }
+            if yields > 0 {
+                yields -= 1;
+                slot.let_successor_run();
+            } else {
+                slot.wait(ticket, Some(NAP));
+            }
+        }
+    }
+
+    /// Runs from grant to parking. Returns true if a successor was woken on the core.
+    fn tenancy(&mut self, behaviour: &mut dyn Behaviour) -> bool {
+        let spin = self.clock.from_ns(self.shared.spin_us * 1_000);
+        let mut idle_since = clock::now();
+        while !self.shared.stopping() {
+            if self.words().grant.0.asks_to_cede() {
+                behaviour.ceding(self);
+                return self.cede();
+            }
+            if behaviour.step(self) == Step::Busy {
+                idle_since = clock::now();
+            } else if clock::now().saturating_sub(idle_since) > spin {
+                match self.idle(behaviour) {
+                    Ok(now) => {
+                        idle_since = now;
+                        behaviour.started(self, now);
+                    }
+                    Err(successor) => return successor,
+                }
+            } else {
+                spin_loop();
+            }
+        }
+        // Leaving: the registration is over or about to end.
+        self.words().state.0.set_parked(self.generation);
+        false
+    }
+
+    /// Polls without a claim to the core until it is running again.
+    ///
+    /// # Errors
+    /// It has parked instead; true if it woke a successor.
+    fn idle(&mut self, behaviour: &mut dyn Behaviour) -> Result<Cycles, bool> {
+        let end = clock::now().saturating_add(self.clock.from_ns(self.shared.idle_us * 1_000));
+        self.words().state.0.set_idle(self.generation);
+        loop {
+            if self.words().grant.0.asks_to_cede() {
+                return Err(self.cede());
+            }
+            let work = behaviour.has_work(self);
+            if work || clock::now() > end || self.shared.stopping() {
+                if !self.words().state.0.try_resume(self.generation) {
+                    // Taken: the request to cede follows at once.
+                    while !self.words().grant.0.asks_to_cede() && !self.shared.stopping() {
+                        spin_loop();
+                    }
+                    return Err(self.cede());
+                }
+                if work {
+                    return Ok(clock::now());
+                }
+                return Err(self.park_idle());
+            }
+            spin_loop();
+        }
+    }
+
+    /// Parks without being asked; a request to cede that arrives at the same time is obeyed.
+    fn park_idle(&mut self) -> bool {
+        self.words().state.0.set_parked(self.generation);
+        // SeqCst: the IOKernel writes the grant and reads the state, we write the state and read
+        // the grant. A request it made without seeing us park is seen here; at worst its own
+        // watchdog wakes the successor.
+        fence(Ordering::SeqCst);
+        self.wake_successor()
+    }
+
+    /// Gives the core to the kthread that the grant names; returns whether it woke one.
+    fn cede(&mut self) -> bool {
+        self.words().state.0.set_parked(self.generation);
+        self.wake_successor()
+    }
+
+    fn wake_successor(&self) -> bool {
+        let (grant, generation) = self.words().grant.0.load();
+        let Grant::Cede { next: Some(next) } = grant else { return false };
+        if generation == self.generation {
+            self.shared.lot.slot(next).wake();
+        }
+        generation == self.generation
+    }
+}
+
+/// Sleeps until the runtime stops, ignoring grants.
+pub(crate) fn sleep_through(shared: &Shared, index: u16) {
+    let slot = shared.lot.slot(shared.welcome.slots[usize::from(index)]);
+    while !shared.stopping() {
+        slot.wait(slot.ticket(), Some(NAP));
+    }
+}

@@ -1,0 +1,282 @@
+//! The control socket from outside, and sleep: refusals, statistics, doorbells, an idle machine.
+
+mod common;
+
+use common::{Running, ask, config, endpoint, eventually};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use tailwater_iokernel::config::Priority;
+use tailwater_iokernel::{Config, IoKernel};
+use tailwater_iokernel_testing::roles::{Burn, Echo};
+use tailwater_iokernel_testing::{RawError, RawRuntime, RawSpec, register, stats};
+use tailwater_shm::control::{self, ClientMessage, Register, ServerMessage};
+
+#[track_caller]
+fn refusal(socket: &str, change: impl FnOnce(&mut Register)) -> String {
+    let mut wish = RawSpec::new("newcomer").register;
+    change(&mut wish);
+    match register(socket, &wish) {
+        Err(RawError::Refused(why)) => why,
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+#[test]
+fn refusals_say_what_is_wrong_in_words() {
+    let (iokernel, _station) = Running::with_station(config());
+    let socket = &iokernel.socket;
+    let taken = RawRuntime::start(socket, &RawSpec::new("taken"), |_| Box::<Echo>::default()).unwrap();
+    let (ip, mac) = (taken.ip(), taken.mac());
+    for (words, why) in [
+        ("version", refusal(socket, |w| w.version += 1)),
+        ("printable", refusal(socket, |w| w.name = "\u{7}".to_owned())),
+        ("registered already", refusal(socket, |w| w.name = "taken".to_owned())),
+        ("max-kthreads", refusal(socket, |w| w.kthreads = 1000)),
+        ("guaranteed", refusal(socket, |w| (w.kthreads, w.guaranteed) = (2, 2))),
+        ("not a host address", refusal(socket, |w| w.ip = Some([192, 168, 0, 1].into()))),
+        ("port station", refusal(socket, |w| w.ip = Some(common::STATION.ip))),
+        ("taken", refusal(socket, |w| w.ip = Some(ip))),
+        ("multicast", refusal(socket, |w| w.mac = Some([0xff; 6]))),
+        ("belongs to", refusal(socket, |w| w.mac = Some(mac.0))),
+        ("max-ring-bytes", refusal(socket, |w| w.ring_bytes = 1 << 24)),
+    ] {
+        assert!(why.contains(words), "{words:?} is not in: {why}");
+    }
+    assert_eq!(iokernel.stats.polling.refused.get(), 11);
+}
+
+#[test]
+fn threads_of_another_process_are_refused_and_the_place_is_free_again() {
+    let iokernel = Running::start(config(), Vec::new());
+    for tids in [vec![1], vec![], vec![-1], vec![i32::MAX]] {
+        let (connection, _, _) = register(&iokernel.socket, &RawSpec::new("liar").register).unwrap();
+        control::send(&connection, &ClientMessage::Kthreads { tids: tids.clone() }, &[]).unwrap();
+        let (answer, _) = control::receive::<ServerMessage>(&connection).unwrap();
+        let ServerMessage::Refused { why } = answer else { panic!("{tids:?} accepted: {answer:?}") };
+        assert!(why.contains("thread"), "{why}");
+    }
+}
+
+#[test]
+fn a_place_that_was_offered_and_not_taken_is_free_again() {
+    let iokernel = Running::start(config(), Vec::new());
+    for _ in 0..20 {
+        let offer = register(&iokernel.socket, &RawSpec::new("hesitant").register).unwrap();
+        drop(offer);
+        eventually("the name is free again", || {
+            register(&iokernel.socket, &RawSpec::new("hesitant").register).is_ok()
+        });
+    }
+}
+
+#[test]
+fn garbage_on_the_control_socket_is_answered_and_harms_nobody() {
+    let (iokernel, station) = Running::with_station(config());
+    let service =
+        RawRuntime::start(&iokernel.socket, &RawSpec::new("service"), |_| Box::<Echo>::default()).unwrap();
+    for garbage in [&b"{"[..], b"\xff\xfe", b"{\"register\":{}}", &[b'x'; 200_000]] {
+        let connection = control::dial(&iokernel.socket).unwrap();
+        rustix::net::send(&connection, garbage, rustix::net::SendFlags::empty()).unwrap();
+        assert!(matches!(control::receive(&connection).unwrap().0, ServerMessage::Refused { .. }));
+        let connection = control::dial(&iokernel.socket).unwrap();
+        control::send(&connection, &ClientMessage::Kthreads { tids: vec![1] }, &[]).unwrap();
+        assert!(matches!(control::receive(&connection).unwrap().0, ServerMessage::Refused { .. }));
+    }
+    ask(&station, endpoint(&service), 1);
+}
+
+#[test]
+fn a_registered_runtime_that_breaks_the_conversation_is_told_and_ended() {
+    let iokernel = Running::start(config(), Vec::new());
+    let (connection, _, _files) = register(&iokernel.socket, &RawSpec::new("odd").register).unwrap();
+    let tid = rustix::thread::gettid().as_raw_nonzero().get();
+    control::send(&connection, &ClientMessage::Kthreads { tids: vec![tid] }, &[]).unwrap();
+    assert_eq!(control::receive::<ServerMessage>(&connection).unwrap().0, ServerMessage::Ready);
+    control::send(&connection, &ClientMessage::Kthreads { tids: vec![tid] }, &[]).unwrap();
+    let (answer, _) = control::receive::<ServerMessage>(&connection).unwrap();
+    assert!(matches!(answer, ServerMessage::Refused { .. }), "{answer:?}");
+    eventually("it is gone", || iokernel.stats.runtimes().is_empty());
+    // This thread was a kthread for a moment; restore its affinity.
+    let mut all = rustix::thread::CpuSet::new();
+    (0..1024).for_each(|core| all.set(core));
+    rustix::thread::sched_setaffinity(None, &all).unwrap();
+}
+
+#[test]
+fn statistics_name_the_runtimes_and_what_they_did() {
+    let (iokernel, station) = Running::with_station(config());
+    let service =
+        RawRuntime::start(&iokernel.socket, &RawSpec::new("service"), |_| Box::<Echo>::default()).unwrap();
+    ask(&station, endpoint(&service), 1);
+    let document = stats(&iokernel.socket).unwrap();
+    assert_eq!(document["runtimes"][0]["name"], "service");
+    assert_eq!(document["runtimes"][0]["counters"]["rx_frames"], 1);
+    assert_eq!(document["ports"][0]["name"], "station");
+    assert!(document["iokernel"]["managed_cores"][0].is_u64());
+}
+
+#[test]
+fn a_second_iokernel_on_the_same_socket_is_refused_with_the_remedy() {
+    let iokernel = Running::start(config(), Vec::new());
+    let second = Config { socket: iokernel.socket.clone(), ..config() };
+    let error = IoKernel::new(second, Vec::new()).err().expect("two IOKernels share a socket").to_string();
+    assert!(error.contains("another IOKernel"), "{error}");
+}
+
+/// Processor time of the thread named `name` of this process.
+fn thread_time(tid: i32) -> Duration {
+    let stat = std::fs::read_to_string(format!("/proc/self/task/{tid}/schedstat")).unwrap();
+    Duration::from_nanos(stat.split(' ').next().unwrap().parse().unwrap())
+}
+
+#[test]
+fn an_idle_iokernel_sleeps_and_a_doorbell_or_a_frame_wakes_it() {
+    let (iokernel, station) = Running::with_station(config());
+    let service =
+        RawRuntime::start(&iokernel.socket, &RawSpec::new("service"), |_| Box::<Echo>::default()).unwrap();
+    let asleep = || service.shared.region.asleep().load(std::sync::atomic::Ordering::Relaxed) != 0;
+    for number in 0..10 {
+        eventually("it sleeps", asleep);
+        ask(&station, endpoint(&service), number);
+    }
+    for round in 0..10 {
+        eventually("it sleeps", asleep);
+        let before = iokernel.counter("service", |c| c.grants.get());
+        service.submit(0);
+        eventually("the submitted work gets a core", || {
+            iokernel.counter("service", |c| c.grants.get()) > before
+        });
+        assert!(iokernel.stats.polling.sleeps.get() > round);
+    }
+    eventually("it sleeps", asleep);
+    // At most ten wakes a second, of some microseconds each. One idle half second is enough: where
+    // the host stops the machine, that time counts as the thread's.
+    eventually("an IOKernel without work uses less than a hundredth of a core", || {
+        let (before, began) = (thread_time(iokernel.tid), Instant::now());
+        std::thread::sleep(Duration::from_millis(500));
+        (thread_time(iokernel.tid) - before) * 100 < began.elapsed()
+    });
+}
+
+#[test]
+fn the_iokernel_sleeps_beside_a_batch_job_and_a_frame_for_a_service_wakes_it() {
+    let (iokernel, station) = Running::with_station(config());
+    let steps = Arc::new(AtomicU64::new(0));
+    let batch = RawRuntime::start(&iokernel.socket, &RawSpec::new("batch").best_effort(), |_| {
+        Box::new(Burn { steps: Arc::clone(&steps) })
+    })
+    .unwrap();
+    batch.submit(0);
+    let service =
+        RawRuntime::start(&iokernel.socket, &RawSpec::new("service"), |_| Box::<Echo>::default()).unwrap();
+    let runs = || iokernel.counter("batch", |c| c.cores.get()) == 1;
+    let asleep = || batch.shared.region.asleep().load(Ordering::Relaxed) != 0;
+    for number in 0..10 {
+        eventually("it sleeps while the batch job has the core", || runs() && asleep());
+        let before = steps.load(Ordering::Relaxed);
+        eventually("the batch job runs", || steps.load(Ordering::Relaxed) > before);
+        ask(&station, endpoint(&service), number);
+    }
+    assert!(iokernel.stats.cores.preemptions.get() > 0);
+    // The looks that no doorbell calls for, a hundred a second.
+    eventually("it sleeps while the batch job has the core", || runs() && asleep());
+    let (before, began) = (thread_time(iokernel.tid), Instant::now());
+    std::thread::sleep(Duration::from_millis(500));
+    let (used, passed) = (thread_time(iokernel.tid) - before, began.elapsed());
+    assert!(used * 10 < passed, "{used:?} of processor time in {passed:?} beside a batch job");
+}
+
+#[test]
+fn best_effort_kthreads_rank_below_ordinary_threads_unless_the_machine_is_dedicated() {
+    // proc_pid_stat(5): the scheduling policy is field 41; 0 is SCHED_OTHER, 5 is SCHED_IDLE.
+    let policies = || -> Vec<u32> {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+        let stats = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("stat")).ok());
+        let policy = |stat: String| stat.rsplit(") ").next()?.split(' ').nth(38)?.parse().ok();
+        stats.filter_map(policy).collect()
+    };
+    for (share, idle) in [(0, 0), (10, 2)] {
+        let iokernel = Running::start(Config { neighbour_share: share, ..config() }, Vec::new());
+        let start = |spec: RawSpec| {
+            let started = Arc::new(AtomicU64::new(0));
+            let echo = || Box::new(Echo::watched(Arc::clone(&started)));
+            let runtime = RawRuntime::start(&iokernel.socket, &spec, |_| echo()).unwrap();
+            runtime.submit(0);
+            eventually("it runs", || started.load(Ordering::Relaxed) > 0);
+            runtime
+        };
+        let _service = start(RawSpec::new("service"));
+        let _batch = start(RawSpec::new("batch").best_effort().kthreads(2));
+        eventually("the kthreads have their ranks", || {
+            policies().iter().filter(|&&policy| policy == 5).count() == idle
+        });
+    }
+}
+
+#[test]
+fn an_ordinary_thread_on_the_polling_core_gets_its_share_while_a_service_holds_a_core() {
+    let config = Config { neighbour_share: 10, priority: Priority::Thread, ..config() };
+    let iokernel = Running::start(config, Vec::new());
+    // It idles for ever, so the IOKernel has to poll.
+    let spec = RawSpec { idle_us: 3_600_000_000, ..RawSpec::new("service") };
+    let service = RawRuntime::start(&iokernel.socket, &spec, |_| Box::<Echo>::default()).unwrap();
+    service.submit(0);
+    eventually("the service has a core", || iokernel.counter("service", |c| c.cores.get()) == 1);
+    let stop = Arc::new(AtomicBool::new(false));
+    let core = iokernel.own;
+    let ordinary = std::thread::spawn({
+        let stop = Arc::clone(&stop);
+        move || {
+            let mut only = rustix::thread::CpuSet::new();
+            only.set(core.into());
+            rustix::thread::sched_setaffinity(None, &only).unwrap();
+            while !stop.load(Ordering::Relaxed) {
+                std::hint::spin_loop();
+            }
+        }
+    });
+    eventually("slices are given", || iokernel.stats.polling.slices.get() >= 20);
+    stop.store(true, Ordering::Relaxed);
+    ordinary.join().unwrap();
+}
+
+#[test]
+fn timers_wake_a_sleeping_iokernel() {
+    let iokernel = Running::start(config(), Vec::new());
+    let service =
+        RawRuntime::start(&iokernel.socket, &RawSpec::new("service"), |_| Box::<Echo>::default()).unwrap();
+    let asleep = || service.shared.region.asleep().load(std::sync::atomic::Ordering::Relaxed) != 0;
+    eventually("it sleeps", asleep);
+    let due = tailwater_shm::clock::now() + service.shared.region.tsc_hz() / 20;
+    let word = &service.shared.region.kthread(0).status.next_timer;
+    word.store(due, std::sync::atomic::Ordering::Relaxed);
+    // A timer set by a thread without a core is work for the IOKernel: ring the doorbell.
+    service.shared.ring_if_asleep();
+    eventually("the timer gets a core", || iokernel.counter("service", |c| c.grants.get()) > 0);
+    assert!(tailwater_shm::clock::now() >= due, "granted before the timer was due");
+    word.store(u64::MAX, std::sync::atomic::Ordering::Relaxed);
+}
+
+#[test]
+fn the_end_of_an_iokernel_gives_threads_their_cores_back() {
+    let iokernel = Running::start(config(), Vec::new());
+    let (connection, _, _files) = register(&iokernel.socket, &RawSpec::new("r").register).unwrap();
+    let (tid_out, tid_in) = std::sync::mpsc::channel();
+    let (alive, until_dropped) = std::sync::mpsc::channel::<()>();
+    let thread = std::thread::spawn(move || {
+        tid_out.send(rustix::thread::gettid()).unwrap();
+        let _ = until_dropped.recv();
+    });
+    let tid = tid_in.recv().unwrap();
+    let before = rustix::thread::sched_getaffinity(Some(tid)).unwrap();
+    control::send(&connection, &ClientMessage::Kthreads { tids: vec![tid.as_raw_nonzero().get()] }, &[])
+        .unwrap();
+    assert_eq!(control::receive::<ServerMessage>(&connection).unwrap().0, ServerMessage::Ready);
+    eventually("it is registered", || iokernel.stats.runtimes().len() == 1);
+    drop(iokernel);
+    assert!(matches!(control::receive(&connection).unwrap().0, ServerMessage::Refused { .. }));
+    assert_eq!(rustix::thread::sched_getaffinity(Some(tid)).unwrap(), before);
+    drop(alive);
+    thread.join().unwrap();
+}

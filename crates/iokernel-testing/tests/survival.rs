@@ -1,0 +1,180 @@
+//! A runtime that dies, misbehaves or is hostile costs the others at most a hand-off.
+
+mod common;
+
+use common::{Running, ask, child_command, config, endpoint, eventually};
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
+use std::sync::atomic::{AtomicU64, Ordering};
+use tailwater_iokernel::Config;
+use tailwater_iokernel_testing::child::{RawChild, Role, run_if_asked};
+use tailwater_iokernel_testing::roles::Echo;
+use tailwater_iokernel_testing::wire::udp;
+use tailwater_iokernel_testing::{RawRuntime, RawSpec, register};
+use tailwater_shm::control::{ClientMessage, ServerMessage, receive, send};
+use tailwater_shm::memory::Mapping;
+
+/// Not a test: the body of the child processes the other tests start.
+#[test]
+fn raw_runtime_child() {
+    if let Some(code) = run_if_asked() {
+        assert_eq!(code, std::process::ExitCode::SUCCESS);
+    }
+}
+
+#[test]
+fn a_killed_runtime_leaves_nothing_behind_and_the_survivor_loses_no_request() {
+    let (iokernel, station) = Running::with_station(config());
+    let survivor =
+        RawRuntime::start(&iokernel.socket, &RawSpec::new("survivor"), |_| Box::<Echo>::default()).unwrap();
+    let victim = RawSpec::new("victim").best_effort();
+    for round in 0..40u64 {
+        let role = if round % 2 == 0 { Role::Burn } else { Role::Echo };
+        // The same name each time: it is free again as soon as the previous child is dead.
+        let mut child = RawChild::start(child_command(), &iokernel.socket, &victim, role).unwrap();
+        let target = iokernel.endpoint_of("victim");
+        for number in 0..4 {
+            assert!(station.send(&udp(common::STATION, target, &[0; 24])));
+            ask(&station, endpoint(&survivor), round * 100 + number);
+        }
+        if role == Role::Burn {
+            eventually("the victim has the core", || iokernel.counter("victim", |c| c.cores.get()) == 1);
+        }
+        child.kill();
+        ask(&station, endpoint(&survivor), round * 100 + 50);
+    }
+    eventually("the last victim is gone", || iokernel.stats.runtimes().len() == 1);
+    assert_eq!(iokernel.stats.polling.departed.get(), 40);
+    let reclaim = &iokernel.stats.reclaim;
+    let (noticed, alive) = (reclaim.since_notice.snapshot(), reclaim.since_alive.snapshot());
+    let describe = |h: &hdrhistogram::Histogram<u64>| {
+        format!("{} ns at least, {} at the median, {} at most", h.min(), h.value_at_quantile(0.5), h.max())
+    };
+    println!("{} cores taken back: since the notice {}", noticed.len(), describe(&noticed));
+    println!("since the dead were last seen alive {}", describe(&alive));
+    assert!(noticed.len() >= 20, "20 victims had a core");
+    assert_eq!(alive.len(), noticed.len());
+    assert!(alive.min() >= noticed.min() && alive.max() >= noticed.max(), "noticed before the death");
+    drop(survivor);
+    eventually("no runtime is registered", || iokernel.stats.runtimes().is_empty());
+}
+
+/// Registers with a sleeping thread as its kthread and exposes its memory for overwriting.
+struct Vandal {
+    connection: rustix::fd::OwnedFd,
+    mapping: Mapping,
+    _thread: std::sync::mpsc::Sender<()>,
+}
+
+fn vandal(socket: &str, name: &str) -> Vandal {
+    let (connection, _, files) = register(socket, &RawSpec::new(name).best_effort().register).unwrap();
+    let (tid_out, tid_in) = std::sync::mpsc::channel();
+    let (alive, until_dropped) = std::sync::mpsc::channel::<()>();
+    std::thread::spawn(move || {
+        tid_out.send(rustix::thread::gettid().as_raw_nonzero().get()).unwrap();
+        let _ = until_dropped.recv();
+    });
+    send(&connection, &ClientMessage::Kthreads { tids: vec![tid_in.recv().unwrap()] }, &[]).unwrap();
+    assert_eq!(receive::<ServerMessage>(&connection).unwrap().0, ServerMessage::Ready);
+    Vandal { connection, mapping: Mapping::new(&files[0], "region").unwrap(), _thread: alive }
+}
+
+impl Vandal {
+    /// Overwrites `count` random 64-bit words, often with small numbers, which resemble indexes and
+    /// lengths.
+    fn scribble(&self, random: &mut Xoshiro256PlusPlus, count: usize) {
+        let words = self.mapping.base().cast::<AtomicU64>();
+        let len = self.mapping.len() as u64 / 8;
+        for _ in 0..count {
+            // Half of the time one of the most important words.
+            let range = if random.next_u64().is_multiple_of(2) { 1024.min(len) } else { len };
+            let (at, value) = (random.next_u64() % range, random.next_u64());
+            let value = if value.is_multiple_of(3) { value } else { value % 70_000 };
+            // SAFETY: `at` is below the number of words in the mapping, which is page aligned and
+            // lives as long as self; the IOKernel reads them through atomics or copies.
+            unsafe { &*words.add(at as usize) }.store(value, Ordering::Relaxed);
+        }
+    }
+
+    fn expelled(&self) -> bool {
+        let mut fd = [rustix::event::PollFd::new(&self.connection, rustix::event::PollFlags::IN)];
+        let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        rustix::event::poll(&mut fd, Some(&now)).unwrap() > 0
+    }
+}
+
+#[test]
+fn garbage_in_a_region_costs_its_runtime_and_nobody_else() {
+    // A vandal's thread never starts: it must not hold the core for long.
+    let (iokernel, station) =
+        Running::with_station(Config { start_deadline_us: 2_000, cede_deadline_us: 1_000, ..config() });
+    let survivor =
+        RawRuntime::start(&iokernel.socket, &RawSpec::new("survivor"), |_| Box::<Echo>::default()).unwrap();
+    let seed = 0x7461_696c_7761_7465;
+    let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
+    let mut number = 0;
+    for round in 0..20 {
+        let vandal = vandal(&iokernel.socket, &format!("vandal {round}"));
+        let target = iokernel.endpoint_of(&format!("vandal {round}"));
+        for _ in 0..20 {
+            vandal.scribble(&mut random, 2_000);
+            station.send(&udp(common::STATION, target, &[0; 24]));
+            ask(&station, endpoint(&survivor), number);
+            number += 1;
+            if vandal.expelled() {
+                break;
+            }
+        }
+    }
+    println!("seed {seed:#x}: {} of 20 vandals were expelled", iokernel.stats.polling.expelled.get());
+    assert!(iokernel.stats.polling.expelled.get() > 0, "no vandal was noticed in 20 rounds (seed {seed:#x})");
+    eventually("only the survivor is left", || iokernel.stats.runtimes().len() == 1);
+}
+
+#[test]
+fn a_runtime_that_floods_its_egress_ring_does_not_stop_the_others() {
+    let (iokernel, station) = Running::with_station(config());
+    let survivor =
+        RawRuntime::start(&iokernel.socket, &RawSpec::new("survivor"), |_| Box::<Echo>::default()).unwrap();
+    let flood = RawSpec::new("flood").best_effort();
+    let target = survivor.ip();
+    let flood = RawRuntime::start(&iokernel.socket, &flood, |_| Box::new(Flood { target })).unwrap();
+    flood.submit(0);
+    eventually("frames pour in", || iokernel.counter("flood", |c| c.tx_frames.get()) > 10_000);
+    for number in 0..20 {
+        ask(&station, endpoint(&survivor), number);
+    }
+}
+
+/// Sends as fast as its ring takes frames, from a foreign address, and reads nothing but its grant.
+struct Flood {
+    target: std::net::Ipv4Addr,
+}
+
+impl tailwater_iokernel_testing::Behaviour for Flood {
+    fn step(&mut self, k: &mut tailwater_iokernel_testing::RawKthread) -> tailwater_iokernel_testing::Step {
+        let spoofed = common::STATION;
+        let to = tailwater_iokernel_testing::wire::Endpoint {
+            mac: tailwater_iokernel::frame::MacAddr::derived(self.target),
+            ip: self.target,
+            port: 7,
+        };
+        let frame = udp(spoofed, to, &[0; 32]);
+        while let Ok(mut slot) = k.egress.reserve(frame.len()) {
+            slot.write(0, &frame);
+            slot.commit(0, 0, 0);
+            k.ring_from_core();
+        }
+        tailwater_iokernel_testing::Step::Busy
+    }
+    fn has_work(&self, _: &tailwater_iokernel_testing::RawKthread) -> bool {
+        true
+    }
+    fn started(&mut self, k: &mut tailwater_iokernel_testing::RawKthread, _: u64) {
+        k.submitted().store(0, Ordering::Relaxed);
+        k.set_queued(0);
+    }
+    fn ceding(&mut self, k: &mut tailwater_iokernel_testing::RawKthread) {
+        k.set_queued(1);
+    }
+}

@@ -1,0 +1,81 @@
+//! The states that the allocator keeps about cores and kthreads, and its deadlines.
+
+use tailwater_sched::{CoreId, KthreadId};
+use tailwater_shm::Cycles;
+
+use crate::stats::HandoffKind;
+
+/// Time after the core was seen ceded at which the IOKernel itself wakes a successor that has not
+/// started. The usual time is 1 to 3 us (a context switch, with or without a futex wake, on a
+/// 2-vCPU VM); waking a kthread that is awake costs 0.2 us.
+pub(super) const REWAKE_US: u64 = 20;
+/// Longest pause between two such wakes, as a power of two times [`REWAKE_US`]: 10 ms.
+pub(super) const REWAKE_DOUBLINGS: u32 = 9;
+/// How long a kthread may take to start before another runtime with a better claim gets its core
+/// instead, in microseconds. A hand-off takes 1 to 3; a best-effort kthread does not start while an
+/// ordinary program runs on the core.
+pub(super) const OVERDUE_START_US: u64 = 10;
+/// How long after its preempt signal a kthread may take to cede before its successor is woken
+/// beside it, in microseconds. The signal takes 13 to 18 to a thread that runs (2-vCPU VM); one
+/// that Linux has descheduled sees neither signal nor request.
+pub(super) const BYPASS_US: u64 = 20;
+/// Pause before a kthread that did not start is lent a core again, in microseconds; doubled each
+/// time in a row for a latency-critical one.
+pub(super) const NO_START_PAUSE_US: u64 = 10_000;
+/// Maximum number of doublings: 1.28 s.
+pub(super) const NO_START_DOUBLINGS: u32 = 7;
+
+/// Deadlines in cycles.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Timing {
+    /// Between two ticks of the policy.
+    pub(super) policy: Cycles,
+    pub(super) grace: Cycles,
+    /// From the decision until the successor is woken beside a kthread that did not cede.
+    pub(super) bypass: Cycles,
+    pub(super) overdue_start: Cycles,
+    pub(super) deadline: Cycles,
+    pub(super) start_deadline: Cycles,
+    pub(super) rewake: Cycles,
+    pub(super) no_start_pause: Cycles,
+}
+
+/// Where a core is in the life of a grant. See the module documentation.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Phase {
+    Free,
+    Starting { kthread: KthreadId, kind: HandoffKind, decided: Cycles, woken: Cycles, wakes: u32 },
+    Running { kthread: KthreadId, idle: bool },
+    Ceding { from: KthreadId, to: Option<KthreadId>, kind: HandoffKind, decided: Cycles, signalled: bool },
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct CoreSlot {
+    pub(super) id: CoreId,
+    pub(super) phase: Phase,
+    /// When its present owner got it, for the accounting of core time.
+    pub(super) since: Cycles,
+}
+
+/// A kthread that is lent nothing for now.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Withdrawn {
+    pub(super) kthread: KthreadId,
+    pub(super) how: How,
+    pub(super) not_before: Cycles,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum How {
+    ByForce,
+    BeforeStart,
+    /// `had_ns`: the processor time that it had had then; `checked`: when it was last compared.
+    Bypassed {
+        had_ns: u64,
+        checked: Cycles,
+    },
+    Late {
+        since: Cycles,
+        signalled: bool,
+    },
+}

@@ -1,0 +1,382 @@
+//! The registered runtimes with their names, addresses and slots; and why a registration is
+//! refused.
+//!
+//! Owns the table of names, IPv4 and MAC addresses, parking slots, runtime ids, threads and
+//! guaranteed cores. Pure: no file descriptors, no clock. Every check that can refuse a
+//! registration because of *other* runtimes is here, so the polling thread need not refuse any. An
+//! entry stays in the table until the polling thread has detached the runtime.
+
+use std::collections::{HashMap, HashSet};
+use std::net::{Ipv4Addr, Ipv6Addr};
+use tailwater_sched::RuntimeId;
+use tailwater_shm::SlotId;
+use tailwater_shm::control::Register;
+use tailwater_shm::layout::{RegionSpec, SpecError, VERSION};
+use tailwater_shm::lot::SLOTS;
+
+use crate::config::Config;
+use crate::frame::MacAddr;
+
+/// Maximum length of a runtime's name in characters.
+const MAX_NAME: usize = 64;
+
+/// Why a registration was refused. The runtime shows the text to its user.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// Different protocol versions.
+    #[error(
+        "the runtime speaks version {theirs} of the protocol, this IOKernel version {VERSION}: rebuild one of them"
+    )]
+    Version {
+        /// The runtime's version.
+        theirs: u32,
+    },
+    /// The name has unprintable characters, or is too short or too long.
+    #[error("the name {0:?} is not 1 to {MAX_NAME} printable characters")]
+    NameInvalid(String),
+    /// The name is taken.
+    #[error("a runtime named {0:?} is registered already; stop it or choose another name")]
+    NameTaken(String),
+    /// Too few or too many kthreads for this IOKernel.
+    #[error("{asked} kthreads requested; this IOKernel accepts 1 to {most} (max-kthreads)")]
+    Kthreads {
+        /// What was requested.
+        asked: u16,
+        /// The limit.
+        most: u16,
+    },
+    /// More guaranteed cores than kthreads to run on them.
+    #[error(
+        "{guaranteed} guaranteed cores requested with {kthreads} kthreads; at most one core per kthread can be used"
+    )]
+    GuaranteeOverKthreads {
+        /// Guaranteed cores requested.
+        guaranteed: u16,
+        /// Kthreads.
+        kthreads: u16,
+    },
+    /// The guarantees would exceed the managed cores.
+    #[error(
+        "{asked} guaranteed cores requested; {taken} of {managed} managed cores are guaranteed to others already. \
+         Request fewer, or manage more cores"
+    )]
+    GuaranteeOversubscribed {
+        /// What was requested.
+        asked: u16,
+        /// Guaranteed to others.
+        taken: u32,
+        /// Managed in all.
+        managed: u32,
+    },
+    /// A ring size that is impossible or over this IOKernel's limit.
+    #[error("rings of {asked} bytes requested; this IOKernel accepts up to {most} (max-ring-bytes)")]
+    RingBytes {
+        /// What was requested.
+        asked: u32,
+        /// The limit.
+        most: u32,
+    },
+    /// The region's sizes are invalid.
+    #[error(transparent)]
+    Shape(#[from] SpecError),
+    /// The address is not a host address of the network.
+    #[error("address {ip} is not a host address of {network}/{prefix_len}; choose one inside, or none")]
+    AddressOutside {
+        /// What was requested.
+        ip: Ipv4Addr,
+        /// The network.
+        network: Ipv4Addr,
+        /// Its prefix.
+        prefix_len: u8,
+    },
+    /// The address is taken.
+    #[error("address {ip} belongs to {owner}; choose another, or none")]
+    AddressTaken {
+        /// The address.
+        ip: Ipv4Addr,
+        /// Its owner.
+        owner: String,
+    },
+    /// A multicast address cannot be a source.
+    #[error("{0} is a multicast MAC address; a runtime needs a unicast one (even first byte), or none")]
+    MacMulticast(MacAddr),
+    /// The all-zero address is not a MAC address.
+    #[error("00:00:00:00:00:00 is not a MAC address; choose another, or none")]
+    MacZero,
+    /// The MAC address is taken.
+    #[error("MAC address {mac} belongs to {owner}; choose another, or none")]
+    MacTaken {
+        /// The address.
+        mac: MacAddr,
+        /// Its owner.
+        owner: String,
+    },
+    /// The pool has no free address.
+    #[error("all addresses of the pool are taken; use a larger network (prefix-len) or stop a runtime")]
+    PoolExhausted,
+    /// The limit of runtimes is reached.
+    #[error("{0} runtimes are registered, the most this IOKernel accepts (max-runtimes)")]
+    TooManyRuntimes(u32),
+    /// The machine's parking slots are used up.
+    #[error("{asked} parking slots are needed and {left} are left; stop a runtime or use fewer kthreads")]
+    NoSlots {
+        /// Needed.
+        asked: u16,
+        /// Left.
+        left: usize,
+    },
+    /// The number of threads differs from the number of kthreads.
+    #[error("{found} thread ids sent for {expected} kthreads")]
+    ThreadCount {
+        /// What was sent.
+        found: usize,
+        /// What was registered.
+        expected: u16,
+    },
+    /// The thread does not belong to the process.
+    #[error(
+        "thread {tid} is not a thread of process {pid} in the IOKernel's PID namespace; start both in one PID namespace \
+         (docker --pid=host, Kubernetes hostPID: true, or the IOKernel in the same container)"
+    )]
+    ForeignThread {
+        /// The thread.
+        tid: i32,
+        /// The process at the other end of the socket.
+        pid: i32,
+    },
+    /// The thread is a kthread already.
+    #[error("thread {0} is a kthread already; every kthread needs a thread of its own")]
+    ThreadTaken(i32),
+    /// The IOKernel may not control threads of another user.
+    #[error(
+        "the runtime runs as user {theirs}, this IOKernel as user {ours}, which may not bind its threads; \
+         run both as the same user or the IOKernel as root"
+    )]
+    OtherUser {
+        /// User of the runtime.
+        theirs: u32,
+        /// User of the IOKernel.
+        ours: u32,
+    },
+    /// Too many open connections.
+    #[error("too many connections wait at the control socket")]
+    TooManyConnections,
+    /// The IOKernel itself lacks a resource.
+    #[error("the IOKernel could not make the memory: {0}")]
+    Resources(String),
+}
+
+/// What a registered runtime is assigned.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) id: RuntimeId,
+    pub(crate) ip: Ipv4Addr,
+    /// Unique because `ip`, from which it is derived, is unique.
+    pub(crate) ip6: Option<Ipv6Addr>,
+    pub(crate) mac: MacAddr,
+    pub(crate) slots: Vec<SlotId>,
+    pub(crate) region: RegionSpec,
+}
+
+#[derive(Debug)]
+struct Entry {
+    name: String,
+    place: Place,
+    guaranteed: u16,
+    tids: Vec<i32>,
+}
+
+/// See the module documentation.
+#[derive(Debug)]
+pub(crate) struct Directory {
+    config: Config,
+    managed: u32,
+    entries: HashMap<RuntimeId, Entry>,
+    ips: HashMap<Ipv4Addr, String>,
+    macs: HashMap<MacAddr, String>,
+    tids: HashSet<i32>,
+    free_slots: Vec<SlotId>,
+    next_ip: Ipv4Addr,
+}
+
+impl Directory {
+    pub(crate) fn new(config: &Config, managed: u32) -> Self {
+        Self {
+            config: config.clone(),
+            managed,
+            entries: HashMap::new(),
+            ips: HashMap::new(),
+            macs: HashMap::new(),
+            tids: HashSet::new(),
+            free_slots: (0..SLOTS as u16).rev().map(SlotId).collect(),
+            next_ip: config.first_pool_address(),
+        }
+    }
+
+    /// Keeps addresses of a port out of the pool; returns false if one of them is taken.
+    pub(crate) fn reserve(&mut self, owner: &str, ip: Option<Ipv4Addr>, mac: Option<MacAddr>) -> bool {
+        let owner = format!("port {owner}");
+        if ip.is_some_and(|ip| self.ips.contains_key(&ip))
+            || mac.is_some_and(|mac| self.macs.contains_key(&mac))
+        {
+            return false;
+        }
+        self.ips.extend(ip.map(|ip| (ip, owner.clone())));
+        self.macs.extend(mac.map(|mac| (mac, owner)));
+        true
+    }
+
+    /// Enters a runtime and returns its place, or a refusal, after which nothing has changed.
+    pub(crate) fn admit(&mut self, wish: &Register) -> Result<Place, Refusal> {
+        let region = self.check_wish(wish)?;
+        let id = self.vacant_id()?;
+        let (ip, mac) = self.addresses(wish)?;
+        let asked = wish.kthreads;
+        let left = self.free_slots.len();
+        let Some(rest) = left.checked_sub(asked.into()) else {
+            return Err(Refusal::NoSlots { asked, left });
+        };
+        let mut slots = self.free_slots.split_off(rest);
+        slots.reverse();
+        self.ips.insert(ip, wish.name.clone());
+        self.macs.insert(mac, wish.name.clone());
+        let place = Place { id, ip, ip6: self.config.ip6_of(ip), mac, slots, region };
+        let entry = Entry {
+            name: wish.name.clone(),
+            place: place.clone(),
+            guaranteed: wish.guaranteed,
+            tids: Vec::new(),
+        };
+        self.entries.insert(id, entry);
+        Ok(place)
+    }
+
+    fn check_wish(&self, wish: &Register) -> Result<RegionSpec, Refusal> {
+        let Register { version, name, kthreads, guaranteed, ring_bytes, .. } = wish;
+        if *version != VERSION {
+            return Err(Refusal::Version { theirs: *version });
+        }
+        let shown = name.chars().count();
+        if !(1..=MAX_NAME).contains(&shown) || name.chars().any(char::is_control) || name.trim().is_empty() {
+            return Err(Refusal::NameInvalid(name.chars().take(MAX_NAME).collect()));
+        }
+        if self.is_name_taken(name) {
+            return Err(Refusal::NameTaken(name.clone()));
+        }
+        let most = self.config.max_kthreads;
+        if !(1..=most).contains(kthreads) {
+            return Err(Refusal::Kthreads { asked: *kthreads, most });
+        }
+        if guaranteed > kthreads {
+            return Err(Refusal::GuaranteeOverKthreads { guaranteed: *guaranteed, kthreads: *kthreads });
+        }
+        let (asked, managed) = (*guaranteed, self.managed);
+        let taken: u32 = self.entries.values().map(|entry| u32::from(entry.guaranteed)).sum();
+        if taken + u32::from(asked) > managed {
+            return Err(Refusal::GuaranteeOversubscribed { asked, taken, managed });
+        }
+        let region = RegionSpec::new(*kthreads, *ring_bytes)?;
+        if *ring_bytes > self.config.max_ring_bytes {
+            return Err(Refusal::RingBytes { asked: *ring_bytes, most: self.config.max_ring_bytes });
+        }
+        Ok(region)
+    }
+
+    /// Returns whether an entry has this name, also one whose runtime is leaving.
+    pub(crate) fn is_name_taken(&self, name: &str) -> bool {
+        self.entries.values().any(|entry| entry.name == name)
+    }
+
+    fn vacant_id(&self) -> Result<RuntimeId, Refusal> {
+        (0..self.config.max_runtimes)
+            .map(RuntimeId)
+            .find(|id| !self.entries.contains_key(id))
+            .ok_or(Refusal::TooManyRuntimes(self.config.max_runtimes))
+    }
+
+    fn addresses(&mut self, wish: &Register) -> Result<(Ipv4Addr, MacAddr), Refusal> {
+        let ip = match wish.ip {
+            Some(ip) if !self.config.is_host(ip) => {
+                let (network, prefix_len) = (self.config.network, self.config.prefix_len);
+                return Err(Refusal::AddressOutside { ip, network, prefix_len });
+            }
+            Some(ip) => match self.ips.get(&ip) {
+                Some(owner) => return Err(Refusal::AddressTaken { ip, owner: owner.clone() }),
+                None => ip,
+            },
+            None => self.next_of_pool()?,
+        };
+        let mac = wish.mac.map_or(MacAddr::derived(ip), MacAddr);
+        if mac.is_group() {
+            return Err(Refusal::MacMulticast(mac));
+        }
+        if mac == MacAddr::default() {
+            return Err(Refusal::MacZero);
+        }
+        match self.macs.get(&mac) {
+            Some(owner) => Err(Refusal::MacTaken { mac, owner: owner.clone() }),
+            None => Ok((ip, mac)),
+        }
+    }
+
+    /// Returns the next free address, in turn, so that an address is not reused at once. Bounded by
+    /// the number of addresses in use.
+    fn next_of_pool(&mut self) -> Result<Ipv4Addr, Refusal> {
+        let first = self.config.first_pool_address();
+        let mut ip = self.next_ip;
+        for _ in 0..=self.ips.len() + self.macs.len() {
+            let candidate = ip;
+            let next = Ipv4Addr::from_bits(ip.to_bits() + 1);
+            ip = if self.config.is_host(next) { next } else { first };
+            if !self.ips.contains_key(&candidate) && !self.macs.contains_key(&MacAddr::derived(candidate)) {
+                self.next_ip = ip;
+                return Ok(candidate);
+            }
+        }
+        Err(Refusal::PoolExhausted)
+    }
+
+    /// Records a runtime's threads. `belongs` returns whether a thread belongs to the peer's
+    /// process.
+    pub(crate) fn enlist(
+        &mut self,
+        id: RuntimeId,
+        pid: i32,
+        tids: &[i32],
+        belongs: impl Fn(i32) -> bool,
+    ) -> Result<(), Refusal> {
+        let Some(entry) = self.entries.get_mut(&id) else {
+            return Err(Refusal::Resources(format!("{id} is not registered")));
+        };
+        let expected = entry.place.slots.len() as u16;
+        if tids.len() != usize::from(expected) {
+            return Err(Refusal::ThreadCount { found: tids.len(), expected });
+        }
+        let mut seen = HashSet::new();
+        for &tid in tids {
+            if tid <= 0 || !belongs(tid) {
+                return Err(Refusal::ForeignThread { tid, pid });
+            }
+            if self.tids.contains(&tid) || !seen.insert(tid) {
+                return Err(Refusal::ThreadTaken(tid));
+            }
+        }
+        entry.tids = tids.to_vec();
+        self.tids.extend(tids);
+        Ok(())
+    }
+
+    /// Removes a runtime; all it had can be assigned to others.
+    pub(crate) fn release(&mut self, id: RuntimeId) {
+        let Some(entry) = self.entries.remove(&id) else { return };
+        self.ips.remove(&entry.place.ip);
+        self.macs.remove(&entry.place.mac);
+        entry.tids.iter().for_each(|tid| {
+            self.tids.remove(tid);
+        });
+        self.free_slots.extend(entry.place.slots.into_iter().rev());
+    }
+}
+
+#[cfg(test)]
+mod tests;

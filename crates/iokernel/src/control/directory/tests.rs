@@ -1,0 +1,122 @@
+use super::*;
+use tailwater_shm::control::Class;
+
+fn directory() -> Directory {
+    Directory::new(&Config { max_runtimes: 8, max_kthreads: 16, ..Config::default() }, 4)
+}
+
+fn wish(name: &str) -> Register {
+    Register {
+        version: VERSION,
+        name: name.to_owned(),
+        kthreads: 2,
+        guaranteed: 1,
+        class: Class::LatencyCritical,
+        ring_bytes: 1 << 16,
+        ip: None,
+        mac: None,
+    }
+}
+
+#[test]
+fn places_are_distinct_and_used_again_after_release() {
+    let mut directory = directory();
+    let a = directory.admit(&wish("a")).unwrap();
+    let b = directory.admit(&wish("b")).unwrap();
+    assert!(a.id != b.id && a.ip != b.ip && a.mac != b.mac);
+    assert!(a.slots.iter().all(|slot| !b.slots.contains(slot)));
+    directory.release(a.id);
+    let c = directory.admit(&wish("a")).unwrap();
+    assert_eq!(c.id, a.id);
+    assert_eq!(c.slots, a.slots);
+}
+
+#[test]
+fn every_wish_that_cannot_be_granted_is_refused_for_its_own_reason() {
+    let mut directory = directory();
+    assert!(directory.reserve("tap0", Some([10, 77, 0, 1].into()), Some(MacAddr([2, 0, 0, 0, 0, 9]))));
+    let taken = directory.admit(&wish("taken")).unwrap();
+    type Change = fn(&mut Register);
+    type Expect = fn(&Refusal) -> bool;
+    let cases: [(Change, Expect); 16] = [
+        (|w| w.version += 1, |r| matches!(r, Refusal::Version { .. })),
+        (|w| w.name = String::new(), |r| matches!(r, Refusal::NameInvalid(_))),
+        (|w| w.name = "x".repeat(65), |r| matches!(r, Refusal::NameInvalid(_))),
+        (|w| w.name = "a\nb".into(), |r| matches!(r, Refusal::NameInvalid(_))),
+        (|w| w.name = "taken".into(), |r| matches!(r, Refusal::NameTaken(_))),
+        (|w| w.kthreads = 0, |r| matches!(r, Refusal::Kthreads { .. })),
+        (|w| w.kthreads = 17, |r| matches!(r, Refusal::Kthreads { .. })),
+        (|w| w.guaranteed = 3, |r| matches!(r, Refusal::GuaranteeOverKthreads { .. })),
+        (
+            |w| (w.kthreads, w.guaranteed) = (4, 4),
+            |r| matches!(r, Refusal::GuaranteeOversubscribed { taken: 1, .. }),
+        ),
+        (|w| w.ring_bytes = 1000, |r| matches!(r, Refusal::Shape(_))),
+        (|w| w.ring_bytes = 1 << 23, |r| matches!(r, Refusal::RingBytes { .. })),
+        (|w| w.ip = Some([10, 78, 0, 2].into()), |r| matches!(r, Refusal::AddressOutside { .. })),
+        (|w| w.ip = Some([10, 77, 0, 1].into()), |r| matches!(r, Refusal::AddressTaken { .. })),
+        (|w| w.mac = Some([1, 0, 0, 0, 0, 1]), |r| matches!(r, Refusal::MacMulticast(_))),
+        (|w| w.mac = Some([0; 6]), |r| matches!(r, Refusal::MacZero)),
+        (|w| w.mac = Some([2, 0, 0, 0, 0, 9]), |r| matches!(r, Refusal::MacTaken { .. })),
+    ];
+    for (number, (change, expect)) in cases.into_iter().enumerate() {
+        let mut wish = wish("new");
+        change(&mut wish);
+        let refusal = directory.admit(&wish).unwrap_err();
+        assert!(expect(&refusal), "case {number}: {refusal}");
+    }
+    let same = Register { ip: Some(taken.ip), ..wish("other") };
+    let text = directory.admit(&same).unwrap_err().to_string();
+    assert!(text.contains("taken"), "the owner is not named: {text}");
+    directory.admit(&wish("new")).unwrap();
+}
+
+#[test]
+fn limits_on_runtimes_and_slots_hold() {
+    let mut directory = directory();
+    let free = |name: &str| Register { guaranteed: 0, ..wish(name) };
+    for i in 0..8 {
+        directory.admit(&free(&i.to_string())).unwrap();
+    }
+    assert_eq!(directory.admit(&free("ninth")), Err(Refusal::TooManyRuntimes(8)));
+    let mut directory = Directory::new(&Config { max_runtimes: 1000, ..Config::default() }, 4);
+    for i in 0..16 {
+        directory.admit(&Register { kthreads: 255, ..free(&i.to_string()) }).unwrap();
+    }
+    assert_eq!(
+        directory.admit(&Register { kthreads: 17, ..free("x") }),
+        Err(Refusal::NoSlots { asked: 17, left: 16 })
+    );
+}
+
+#[test]
+fn a_small_pool_runs_dry_and_recovers() {
+    let config = Config { network: [10, 9, 0, 0].into(), prefix_len: 30, ..Config::default() };
+    let mut directory = Directory::new(&config, 4);
+    let a = directory.admit(&wish("a")).unwrap();
+    assert_eq!(a.ip, Ipv4Addr::new(10, 9, 0, 2));
+    assert_eq!(directory.admit(&wish("b")), Err(Refusal::PoolExhausted));
+    directory.release(a.id);
+    assert_eq!(directory.admit(&wish("b")).unwrap().ip, a.ip);
+}
+
+#[test]
+fn threads_must_be_the_peers_own_and_nobody_elses() {
+    let mut directory = directory();
+    let (a, b) = (directory.admit(&wish("a")).unwrap(), directory.admit(&wish("b")).unwrap());
+    let own = |tid: i32| tid < 100;
+    assert!(matches!(
+        directory.enlist(a.id, 1, &[5], own),
+        Err(Refusal::ThreadCount { found: 1, expected: 2 })
+    ));
+    assert!(matches!(
+        directory.enlist(a.id, 1, &[5, 100], own),
+        Err(Refusal::ForeignThread { tid: 100, .. })
+    ));
+    assert!(matches!(directory.enlist(a.id, 1, &[5, -1], own), Err(Refusal::ForeignThread { tid: -1, .. })));
+    assert_eq!(directory.enlist(a.id, 1, &[5, 5], own), Err(Refusal::ThreadTaken(5)));
+    directory.enlist(a.id, 1, &[5, 6], own).unwrap();
+    assert_eq!(directory.enlist(b.id, 1, &[6, 7], own), Err(Refusal::ThreadTaken(6)));
+    directory.release(a.id);
+    directory.enlist(b.id, 1, &[6, 7], own).unwrap();
+}

@@ -1,0 +1,75 @@
+//! Counters of the firewall.
+//!
+//! Owns one counter per rule, in the order of the configuration, and counters of packets that no
+//! rule decided. Written by the polling thread only.
+
+use serde_json::{Value, json};
+
+use super::config::{Action, Direction, FirewallConfig, Rule};
+use crate::stats::counter::{Counter, counters};
+
+counters! {
+    /// Packets that no rule decided.
+    FirewallCounters {
+        /// Denied because no rule matched and the default of their direction is to deny.
+        denied_by_default,
+        /// Denied because they could not be parsed: not IP, malformed, or fragments that hide their
+        /// upper-layer header.
+        opaque,
+    }
+}
+
+/// Counter of one rule.
+#[derive(Debug)]
+pub struct RuleStats {
+    /// Its name, or its number from 1.
+    pub name: String,
+    /// The runtime it applies to; `None`: all.
+    pub runtime: Option<String>,
+    /// Which packets it applies to.
+    pub direction: Direction,
+    /// What happens to them.
+    pub action: Action,
+    /// Packets it decided.
+    pub matched: Counter,
+}
+
+/// Counters of the firewall.
+#[derive(Debug, Default)]
+pub struct FirewallStats {
+    /// Packets that no rule decided.
+    pub counters: FirewallCounters,
+    /// The rules, in the order of the configuration.
+    pub rules: Vec<RuleStats>,
+}
+
+impl FirewallStats {
+    /// Returns zeroed counters for the rules of `config`.
+    pub fn new(config: &FirewallConfig) -> Self {
+        let rule = |(rule, number): (&Rule, usize)| RuleStats {
+            name: rule.shown_name(number),
+            runtime: rule.runtime.clone(),
+            direction: rule.direction,
+            action: rule.action,
+            matched: Counter::default(),
+        };
+        Self {
+            counters: FirewallCounters::default(),
+            rules: config.rules.iter().zip(1..).map(rule).collect(),
+        }
+    }
+
+    pub(crate) fn to_json(&self) -> Value {
+        let rules: Vec<Value> = self
+            .rules
+            .iter()
+            .map(|rule| {
+                json!({ "name": rule.name, "runtime": rule.runtime, "direction": rule.direction,
+                        "action": rule.action, "matched": rule.matched.get() })
+            })
+            .collect();
+        let mut document = self.counters.to_json();
+        document["rules"] = rules.into();
+        document
+    }
+}

@@ -1,0 +1,612 @@
+//! The IOKernel put together: start, the polling loop, sleep and end.
+//!
+//! Owns [`IoKernel`] and the order of an iteration: hand-offs, egress rings, ports, the 5 us look,
+//! the control thread's mail, ends of registrations, and, when nothing has happened for a while,
+//! sleep. It makes no system call while frames flow except what a hand-off needs, and one look for
+//! dead runtimes every [`DEATH_CHECK_US`].
+
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use rustix::thread::nanosleep;
+use serde_json::json;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use tailwater_sched::alloc::{CongestionDetection, Policy, Static};
+use tailwater_sched::{Nanos, RuntimeId};
+use tailwater_shm::control::{ControlError, serve};
+use tailwater_shm::lot::LOT_BYTES;
+use tailwater_shm::memory::{self, Mapping, MemoryError};
+use tailwater_shm::{Clock, Cycles, ParkingLot, clock};
+
+use crate::allocator::{self, Allocator, Attention};
+use crate::config::{Config, ConfigError, PolicyKind};
+use crate::control::directory::Directory;
+use crate::control::{self, Bell, Command, Control, Notice, Surroundings};
+use crate::machine::{self, CoreError, Cores, Pinned, cpu_set};
+use crate::port::{Attachment, Context, Port, PortError};
+use crate::runtime::{EndReason, Runtime};
+use crate::stats::{Stats, StatsHandle};
+use crate::switch::Switch;
+use crate::sys::LinuxThreads;
+use crate::world::World;
+use patience::Patience;
+use share::{Durations, IDLE_LOOK_US, LOOK_US, SLICE_US, Share, Step, Waiting};
+
+mod patience;
+mod share;
+mod sleep;
+
+/// Interval at which the polling thread checks for runtimes that died, in microseconds; a check is
+/// one system call of 0.3 us. A dead runtime's cores are back in the ledger within 1 ms of its end.
+const DEATH_CHECK_US: u64 = 250;
+/// Least time without events after which the polling thread sleeps: the sleep and the wake take as
+/// long.
+const SHORTEST_QUIET_US: u64 = 20;
+/// Maximum number of looks per interval when timers come due in between.
+const TIMER_TICKS: u64 = 4;
+/// Duration of the clock's calibration at start, in milliseconds.
+const CALIBRATION_MS: u64 = 20;
+
+/// Why an IOKernel could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A setting is invalid.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The cores cannot be used as configured.
+    #[error(transparent)]
+    Cores(#[from] CoreError),
+    /// The control socket cannot be opened.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    /// No memory for the parking lot.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    /// A port cannot work.
+    #[error(transparent)]
+    Port(#[from] PortError),
+    /// The kernel has no descriptors or threads left.
+    #[error("cannot {what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// The kernel's error.
+        source: Errno,
+    },
+}
+
+/// An IOKernel that is ready to run: its socket is open, its ports are started.
+///
+/// ```no_run
+/// use std::sync::atomic::AtomicBool;
+/// use tailwater_iokernel::{Config, IoKernel};
+///
+/// let iokernel = IoKernel::new(Config::default(), Vec::new())?;
+/// let stats = iokernel.stats();
+/// let stop = AtomicBool::new(false); // set it from a signal handler or another thread
+/// iokernel.run(&stop)?;
+/// println!("{}", stats.to_json());
+/// # Ok::<(), tailwater_iokernel::StartError>(())
+/// ```
+pub struct IoKernel {
+    config: Config,
+    /// Interval between two looks at all queues.
+    interval: Nanos,
+    cores: Cores,
+    clock: Clock,
+    world: World,
+    allocator: Allocator,
+    switch: Switch,
+    control: Control,
+    commands: Receiver<Command>,
+    notices: Sender<Notice>,
+    from_control: Arc<Bell>,
+    to_control: Arc<Bell>,
+    stats: Arc<Stats>,
+}
+
+impl IoKernel {
+    /// Checks the configuration, starts the ports and opens the control socket. Runtimes may
+    /// connect as soon as this returns and are served once [`run`](Self::run) is called. Takes
+    /// about 20 ms, to calibrate the clock.
+    ///
+    /// # Errors
+    /// [`StartError`] says what is wrong and what to do.
+    pub fn new(config: Config, mut ports: Vec<Box<dyn Port>>) -> Result<Self, StartError> {
+        config.check()?;
+        let cores = Cores::detect(&config)?;
+        let clock = Clock::calibrate(CALIBRATION_MS);
+        let mut directory = Directory::new(&config, cores.managed.len() as u32);
+        let gateway = start_ports(&mut ports, &mut directory, &config, clock)?;
+        let system = |what| move |source| StartError::System { what, source };
+        let lot_file = memory::create("tailwater-lot", LOT_BYTES)?;
+        let lot = ParkingLot::new(Mapping::new(&lot_file, "parking lot")?)?;
+        let listener = serve(&config.socket)?;
+        let (to_polling, to_control) =
+            (Bell::new().map_err(system("make a bell"))?, Bell::new().map_err(system("make a bell"))?);
+        let (command_sender, commands) = channel();
+        let (notices, notice_receiver) = channel();
+        let named = ports.iter().map(|port| (port.name().to_owned(), port.account())).collect();
+        let stats = Arc::new(Stats::new(named, &config.firewall));
+        let control = Control::new(control::Parts {
+            config: config.clone(),
+            surroundings: Surroundings {
+                clock,
+                gateway,
+                managed_cores: cores.managed_numbers(),
+                unmanaged: cores.unmanaged(),
+                all_cores: cores.all(),
+                lot: Arc::new(lot_file),
+            },
+            listener,
+            directory,
+            commands: command_sender,
+            notices: notice_receiver,
+            to_polling: Arc::clone(&to_polling),
+            to_control: Arc::clone(&to_control),
+            stats: Arc::clone(&stats),
+        })
+        .map_err(system("watch the control socket"))?;
+        let policy = policy(&config);
+        let interval = policy.interval();
+        let allocator = Allocator::new(
+            &config,
+            allocator::Parts {
+                clock,
+                topology: cores.managed.clone(),
+                unmanaged: cores.unmanaged(),
+                policy,
+                lot,
+                threads: Box::new(LinuxThreads),
+            },
+        );
+        Ok(Self {
+            world: World::new(Arc::clone(&stats)),
+            allocator,
+            switch: Switch::new(ports, &config),
+            config,
+            interval,
+            cores,
+            clock,
+            control,
+            commands,
+            notices,
+            from_control: to_polling,
+            to_control,
+            stats,
+        })
+    }
+
+    /// Returns the counters and histograms; readable during and after [`run`](Self::run), from any
+    /// thread.
+    pub fn stats(&self) -> StatsHandle {
+        StatsHandle::new(Arc::clone(&self.stats))
+    }
+
+    /// Returns the settings.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Returns in words what the machine's other programs get of the cores.
+    pub fn neighbours(&self) -> String {
+        machine::neighbours(self.cores.iokernel.0, &self.cores.managed_numbers(), self.config.neighbour_share)
+    }
+
+    /// Returns the cores in use.
+    pub fn cores(&self) -> &Cores {
+        &self.cores
+    }
+
+    /// Runs on the calling thread, bound to the IOKernel's core, until `stop` is set (noticed
+    /// within 100 ms, at once while there is traffic). Then all registrations have ended, all
+    /// threads may use their former cores, and the caller's affinity and priority are restored.
+    ///
+    /// # Errors
+    /// If the thread cannot be bound to the core, or the control thread cannot be started.
+    pub fn run(self, stop: &AtomicBool) -> Result<(), StartError> {
+        let pinned = Pinned::this_thread(&self.cores, self.config.priority)?;
+        self.stats.set_facts(json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "socket": self.config.socket,
+            "iokernel_core": self.cores.iokernel.0,
+            "managed_cores": self.cores.managed_numbers(),
+            "tsc_hz": self.clock.hz(),
+            "invariant_tsc": Clock::invariant(),
+            "policy": self.config.policy,
+            "priority": pinned.report,
+        }));
+        let system = |what| move |source| StartError::System { what, source };
+        let deaths = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("watch runtimes"))?;
+        let doorbells = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("watch doorbells"))?;
+        let _control = ControlThread::start(self.control, &self.cores, &self.notices, &self.to_control)?;
+        let us = |us: u64| self.clock.from_ns(us * 1_000);
+        let idle_sleep = us(self.config.idle_sleep_us);
+        let durations = Durations { slice: us(SLICE_US), look: us(LOOK_US), idle_look: us(IDLE_LOOK_US) };
+        let share = Some(self.config.neighbour_share).filter(|&percent| percent > 0);
+        let waiting = share.and_then(|_| Waiting::of_this_thread(self.cores.iokernel.0));
+        let mut polling = Polling {
+            patience: (idle_sleep > 0).then(|| Patience::new(us(SHORTEST_QUIET_US), idle_sleep)),
+            max_wake_delay: us(self.config.max_wake_delay_us),
+            attention: Attention::None,
+            share: share.zip(waiting).map(|(percent, waiting)| (Share::new(percent, durations), waiting)),
+            interval: self.clock.from_ns(self.interval.0),
+            death_check: us(DEATH_CHECK_US),
+            margin: us(sleep::WAKE_MARGIN_US),
+            clock: self.clock,
+            world: self.world,
+            allocator: self.allocator,
+            switch: self.switch,
+            commands: self.commands,
+            notices: self.notices.clone(),
+            from_control: self.from_control,
+            to_control: Arc::clone(&self.to_control),
+            deaths,
+            doorbells,
+            next_tick: 0,
+            earliest_tick: 0,
+            next_death_check: 0,
+            deaths_known_until: clock::now(),
+            busy_at: clock::now(),
+        };
+        // Relaxed: the flag publishes nothing else.
+        while !stop.load(Ordering::Relaxed) {
+            polling.iterate(stop);
+        }
+        polling.end_all();
+        Ok(())
+    }
+}
+
+fn policy(config: &Config) -> Box<dyn Policy + Send> {
+    let interval = Nanos::from_micros(config.allocation_interval_us);
+    match config.policy {
+        PolicyKind::CongestionDetection => {
+            Box::new(CongestionDetection::new(tailwater_sched::alloc::Config {
+                interval,
+                burst_quantum: Nanos::from_micros(config.burst_quantum_us),
+                ..Default::default()
+            }))
+        }
+        PolicyKind::Static => Box::new(Static::new(interval)),
+    }
+}
+
+/// Starts the ports and enters their addresses; returns the address of the gateway, if a port has
+/// one.
+fn start_ports(
+    ports: &mut [Box<dyn Port>],
+    directory: &mut Directory,
+    config: &Config,
+    clock: Clock,
+) -> Result<Option<std::net::Ipv4Addr>, StartError> {
+    let network6 = config.ip6_of(config.network);
+    let context = Context { clock, mtu: config.mtu, prefix_len: config.prefix_len, network6 };
+    let (mut gateway, mut uplinks) = (None, 0);
+    for number in 0..ports.len() {
+        let port = &ports[number];
+        let name = port.name().to_owned();
+        let fail = |why: String| PortError { port: name.clone(), why };
+        if ports[..number].iter().any(|other| other.name() == name) {
+            return Err(fail("another port has this name".to_owned()).into());
+        }
+        let (ip, mac) = match port.attachment() {
+            Attachment::Station { mac, ip } => (ip, Some(mac)),
+            Attachment::Uplink { gateway: address } => {
+                uplinks += 1;
+                gateway = address;
+                (address, None)
+            }
+        };
+        if uplinks > 1 {
+            return Err(fail("another port is the uplink; an IOKernel has one at most".to_owned()).into());
+        }
+        if let Some(mac) = mac.filter(|mac| mac.is_group()) {
+            return Err(fail(format!("{mac} is a multicast address")).into());
+        }
+        if let Some(ip) = ip.filter(|ip| !config.is_host(*ip)) {
+            let net = format!("{}/{}", config.network, config.prefix_len);
+            return Err(fail(format!("address {ip} is not a host address of {net}")).into());
+        }
+        if !directory.reserve(&name, ip, mac) {
+            return Err(fail("another port has its address".to_owned()).into());
+        }
+        ports[number].start(&context)?;
+    }
+    Ok(gateway)
+}
+
+/// The control thread; stopped and joined on drop.
+struct ControlThread {
+    handle: Option<JoinHandle<()>>,
+    notices: Sender<Notice>,
+    bell: Arc<Bell>,
+}
+
+impl ControlThread {
+    fn start(
+        control: Control,
+        cores: &Cores,
+        notices: &Sender<Notice>,
+        bell: &Arc<Bell>,
+    ) -> Result<Self, StartError> {
+        // Not on the managed cores, and not on the polling thread's if there is another.
+        let elsewhere: Vec<_> = cores
+            .allowed
+            .iter()
+            .filter(|&&core| cores.managed.position(core).is_none() && core != cores.iokernel)
+            .copied()
+            .collect();
+        let set = if elsewhere.is_empty() { cores.unmanaged() } else { cpu_set(&elsewhere) };
+        let handle = std::thread::Builder::new()
+            .name("tailwater-control".to_owned())
+            .spawn(move || {
+                // The thread inherits the polling thread's core and priority. A refused change
+                // costs only speed.
+                let _ = rustix::thread::sched_setaffinity(None, &set);
+                let _ = rustix::process::setpriority_process(None, 0);
+                control.run();
+            })
+            .map_err(|e| StartError::System {
+                what: "start the control thread",
+                source: Errno::from_io_error(&e).unwrap_or(Errno::AGAIN),
+            })?;
+        Ok(Self { handle: Some(handle), notices: notices.clone(), bell: Arc::clone(bell) })
+    }
+}
+
+impl Drop for ControlThread {
+    fn drop(&mut self) {
+        // Fails if the thread has ended already.
+        let _ = self.notices.send(Notice::Stop);
+        self.bell.ring();
+        if let Some(handle) = self.handle.take() {
+            // Fails only if the thread panicked, which it has reported itself.
+            let _ = handle.join();
+        }
+    }
+}
+
+/// The state of the polling thread.
+struct Polling {
+    clock: Clock,
+    /// When to sleep; `None`: never.
+    patience: Option<Patience>,
+    max_wake_delay: Cycles,
+    /// As of the last look.
+    attention: Attention,
+    /// What ordinary threads get of this core; `None` on a dedicated machine.
+    share: Option<(Share, Waiting)>,
+    interval: Cycles,
+    death_check: Cycles,
+    margin: Cycles,
+    world: World,
+    allocator: Allocator,
+    switch: Switch,
+    commands: Receiver<Command>,
+    notices: Sender<Notice>,
+    from_control: Arc<Bell>,
+    to_control: Arc<Bell>,
+    /// Readable when a registered runtime hangs up or its process ends.
+    deaths: OwnedFd,
+    /// Readable after a registered runtime rang its doorbell. Each ring is an edge, which needs no
+    /// read of a descriptor that the runtime shares.
+    doorbells: OwnedFd,
+    next_tick: Cycles,
+    /// Timers cause no tick before this time: whatever runtimes write, looks take a bounded share
+    /// of the time.
+    earliest_tick: Cycles,
+    next_death_check: Cycles,
+    /// Every death before this has been noticed.
+    deaths_known_until: Cycles,
+    /// Time of the last activity.
+    busy_at: Cycles,
+}
+
+impl Polling {
+    #[inline]
+    fn iterate(&mut self, stop: &AtomicBool) {
+        let now = clock::now();
+        let (world, allocator) = (&mut self.world, &mut self.allocator);
+        allocator.progress(world, now);
+        let mut moved = self.switch.poll_egress(world, allocator, now);
+        moved += self.switch.poll_ports(world, allocator, now);
+        let timer = self.allocator.earliest_timer().max(self.earliest_tick);
+        if now >= self.next_tick || now >= timer {
+            self.allocator.tick(&mut self.world, now);
+            self.attention = self.allocator.attention(now);
+            self.world.collect_trace();
+            self.next_tick = now + self.interval;
+            self.earliest_tick = now + self.interval / TIMER_TICKS;
+        }
+        if self.from_control.take() {
+            self.read_commands(now);
+        }
+        let look = now >= self.next_death_check;
+        if look {
+            self.check_deaths();
+            while let Some(tap) = self.switch.captures.take_broken() {
+                self.tell(Notice::CaptureEnded(tap));
+            }
+            if let Some(tracer) = self.world.trace.take_broken() {
+                self.tell(Notice::TraceEnded(tracer));
+            }
+            self.next_death_check = now + self.death_check;
+        }
+        while let Some((id, reason)) = self.world.next_doomed() {
+            self.end(id, reason, now);
+        }
+        if look {
+            self.deaths_known_until = now;
+        }
+        self.world.stats.polling.iterations.add(1);
+        let quiet = now.saturating_sub(self.busy_at);
+        if moved > 0 || !self.may_sleep() {
+            self.busy_at = now;
+            if let Some(patience) = &mut self.patience {
+                patience.record(quiet);
+            }
+            self.give_share(now);
+        } else if self.patience.as_ref().is_some_and(|patience| quiet > patience.threshold()) {
+            self.sleep(stop, now);
+        }
+    }
+
+    /// Lets ordinary threads have their share of this core, if any wait for it.
+    #[inline]
+    fn give_share(&mut self, now: Cycles) {
+        let Some((share, _)) = &self.share else { return };
+        let step = share.step(now);
+        if step != Step::Poll {
+            self.take_step(step, now);
+        }
+    }
+
+    #[cold]
+    fn take_step(&mut self, step: Step, now: Cycles) {
+        let Some((share, waiting)) = &mut self.share else { return };
+        match step {
+            Step::Poll => {}
+            Step::LookAtWaiting => share.waited(waiting.waited(), now),
+            Step::LookAtIdle => share.idled(self.clock.from_ns(waiting.idled()), now),
+            Step::Yield => {
+                let slice = Timespec { tv_sec: 0, tv_nsec: (SLICE_US * 1_000) as i64 };
+                // A signal ends it early.
+                let _ = nanosleep(&slice);
+                let after = clock::now();
+                share.gave(after);
+                self.world.stats.polling.slices.add(1);
+                self.world.stats.polling.sliced_ns.add(self.clock.to_ns(after.saturating_sub(now)));
+            }
+        }
+    }
+
+    /// True if doorbells and a look now and then suffice: no service holds or wants a core, no core
+    /// changes hands, and nothing waits for the switch, the end of a registration or the tracer.
+    fn may_sleep(&self) -> bool {
+        match self.attention {
+            Attention::None => self.world.is_settled(),
+            // The steps of traced requests are read at looks, from short buffers.
+            Attention::Occasional => self.world.is_settled() && !self.world.trace.is_on(),
+            Attention::Constant => false,
+        }
+    }
+
+    fn read_commands(&mut self, now: Cycles) {
+        self.busy_at = now;
+        while let Ok(command) = self.commands.try_recv() {
+            match command {
+                Command::Attach(runtime) => self.attach(runtime, now),
+                Command::Begin(id) => self.allocator.begin(&self.world, id),
+                Command::End(id, reason) => self.world.doom(id, reason),
+                Command::Capture(tap) => {
+                    let runtimes = self.world.runtimes.iter();
+                    let named = runtimes.map(|runtime| (runtime.stats.name.as_str(), runtime.id));
+                    self.switch.captures.add(tap, named);
+                }
+                Command::Trace(tracer) => self.allocator.begin_trace(&mut self.world, tracer, now),
+                Command::EndTrace(id) => {
+                    if let Some(tracer) = self.world.trace.end(id) {
+                        self.tell(Notice::TraceEnded(tracer));
+                    }
+                }
+                Command::EndCapture(id) => {
+                    if let Some(tap) = self.switch.captures.remove(id) {
+                        self.tell(Notice::CaptureEnded(tap));
+                    }
+                }
+            }
+        }
+    }
+
+    fn attach(&mut self, runtime: Box<Runtime>, now: Cycles) {
+        let data = EventData::new_u64(runtime.id.0.into());
+        // If this fails, the control thread notices the hang-up.
+        let watched = [
+            (&self.deaths, Some(&*runtime.socket), EventFlags::RDHUP),
+            (&self.deaths, runtime.process.as_ref(), EventFlags::IN),
+            (&self.doorbells, Some(&runtime.doorbell), EventFlags::IN | EventFlags::ET),
+        ];
+        for (epoll, fd, flags) in
+            watched.into_iter().filter_map(|(epoll, fd, flags)| Some((epoll, fd?, flags)))
+        {
+            if let Err(error) = epoll::add(epoll, fd, data, flags) {
+                tracing::warn!(%error, "cannot watch a runtime");
+            }
+        }
+        let id = runtime.id;
+        self.switch.attach(&runtime);
+        self.world.trace.handle_attached(&runtime.stats.name, id);
+        self.allocator.attach(&mut self.world, runtime, now);
+        self.tell(Notice::Attached(id));
+    }
+
+    fn tell(&self, notice: Notice) {
+        // Fails only after a panic of the control thread, after which no registration and no
+        // unmapping happens.
+        let _ = self.notices.send(notice);
+        self.to_control.ring();
+    }
+
+    /// Ends the registration of every runtime whose socket hung up or whose process ended; does not
+    /// wait.
+    fn check_deaths(&mut self) {
+        let mut events = [epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; 16];
+        let at_once = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        // Events beyond the buffer are found 250 us later; an error means that none is known now.
+        let count = epoll::wait(&self.deaths, &mut events, Some(&at_once)).unwrap_or(0);
+        for event in &events[..count] {
+            self.world.doom(RuntimeId(event.data.u64() as u32), EndReason::Departed);
+        }
+    }
+
+    /// Ends a registration: egress rings, then cores, then the memory, which the control thread
+    /// unmaps.
+    fn end(&mut self, id: RuntimeId, reason: EndReason, now: Cycles) {
+        let noticed = clock::now();
+        let ip = self.world.runtimes.get(id).map(|runtime| runtime.ip);
+        self.switch.detach(id, ip);
+        self.world.trace.handle_detached(id);
+        let held = self.allocator.holds_since(id);
+        let Some(runtime) = self.allocator.detach(&mut self.world, id, now) else { return };
+        if reason == EndReason::Departed {
+            self.count_reclaimed(&held, noticed);
+        }
+        for fd in [Some(&*runtime.socket), runtime.process.as_ref()].into_iter().flatten() {
+            let _ = epoll::delete(&self.deaths, fd);
+        }
+        // By hand: closing it does not, for the runtime has the same open file.
+        let _ = epoll::delete(&self.doorbells, &runtime.doorbell);
+        match reason {
+            EndReason::Departed | EndReason::Shutdown => self.world.stats.polling.departed.add(1),
+            _ => self.world.stats.polling.expelled.add(1),
+        }
+        self.tell(Notice::Retired(runtime, reason));
+    }
+
+    /// Records how long a dead runtime's cores took to come back: from when its death was
+    /// `noticed`, and an upper bound from the death itself, which lies after the last look that
+    /// found the process alive and after the core was lent.
+    fn count_reclaimed(&self, lent: &[Cycles], noticed: Cycles) {
+        let now = clock::now();
+        let ns_since = |since: Cycles| self.clock.to_ns(now.saturating_sub(since));
+        for &since in lent {
+            self.world.stats.reclaim.since_notice.record(ns_since(noticed));
+            self.world.stats.reclaim.since_alive.record(ns_since(since.max(self.deaths_known_until)));
+        }
+    }
+
+    fn end_all(&mut self) {
+        let now = clock::now();
+        // Runtimes that registered since the last iteration are ended as well.
+        self.read_commands(now);
+        let ids: Vec<RuntimeId> = self.world.runtimes.iter().map(|runtime| runtime.id).collect();
+        for id in ids {
+            self.end(id, EndReason::Shutdown, now);
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! How long the polling thread polls with nothing to do before it sleeps.
+//!
+//! Owns [`Patience`]: a memory of the last quiet times, and the threshold that would have been best
+//! for them. Pure: times are arguments.
+//!
+//! A quiet time that ends while the thread still polls costs the processor time polled. One that
+//! ends after it fell asleep costs that, and a wake: the event that ends it waits for a sleeping
+//! core (70 to 100 us on a 2-vCPU VM). A wake is priced at the longest threshold, the setting
+//! `idle-sleep-us`: the threshold itself would be at most twice as expensive as the best one in
+//! hindsight, whatever comes; the memory finds a better one where quiet times have a pattern.
+//! Requests 300 us apart never find the thread asleep; requests 10 ms apart find it asleep after
+//! 20 us instead of after 1 ms, and are as late as they would be then.
+
+use tailwater_shm::Cycles;
+
+/// Quiet times between two powers of two of the shortest threshold each; the last class is longer
+/// than the longest threshold.
+const CLASSES: usize = 24;
+/// Quiet times after which all counts are halved: the memory is of the last hundred or so.
+const MEMORY: u32 = 64;
+/// Quiet times before which the longest threshold stands.
+const ENOUGH: u32 = 8;
+
+/// See the module documentation.
+#[derive(Debug, Clone)]
+pub(super) struct Patience {
+    shortest: Cycles,
+    longest: Cycles,
+    /// Quiet times longer than `shortest << i`, and at most twice that or the longest threshold.
+    ended: [u32; CLASSES],
+    /// Quiet times longer than the longest threshold.
+    outlasted: u32,
+    threshold: Cycles,
+}
+
+impl Patience {
+    /// Thresholds from `shortest` to `longest`; the longest until there is a pattern.
+    pub(super) fn new(shortest: Cycles, longest: Cycles) -> Self {
+        let shortest = shortest.clamp(1, longest.max(1));
+        Self { shortest, longest, ended: [0; CLASSES], outlasted: 0, threshold: longest }
+    }
+
+    /// How long to poll with nothing to do.
+    #[inline(always)]
+    pub(super) fn threshold(&self) -> Cycles {
+        self.threshold
+    }
+
+    /// Takes a quiet time into account that has ended.
+    #[inline]
+    pub(super) fn record(&mut self, quiet: Cycles) {
+        if quiet > self.shortest {
+            self.learn(quiet);
+        }
+    }
+
+    #[inline(never)]
+    fn learn(&mut self, quiet: Cycles) {
+        if quiet > self.longest {
+            self.outlasted += 1;
+        } else {
+            self.ended[self.class(quiet)] += 1;
+        }
+        let count = self.ended.iter().sum::<u32>() + self.outlasted;
+        if count >= MEMORY {
+            self.ended.iter_mut().for_each(|n| *n /= 2);
+            self.outlasted /= 2;
+        }
+        if count >= ENOUGH {
+            self.threshold = self.best();
+        }
+    }
+
+    fn class(&self, quiet: Cycles) -> usize {
+        let times = (quiet - 1) / self.shortest;
+        (times.max(1).ilog2() as usize).min(CLASSES - 1)
+    }
+
+    /// The end of a class: the threshold that waits for all its quiet times.
+    fn end(&self, class: usize) -> Cycles {
+        self.shortest.saturating_mul(2 << class).min(self.longest)
+    }
+
+    /// The threshold that would have been cheapest for the quiet times in memory.
+    fn best(&self) -> Cycles {
+        let longer: u32 = self.ended.iter().sum::<u32>() + self.outlasted;
+        let cost = |waited: u64, threshold: Cycles, longer: u32| {
+            waited.saturating_add(u64::from(longer).saturating_mul(threshold + self.longest))
+        };
+        let mut best = (cost(0, self.shortest, longer), self.shortest);
+        let (mut waited, mut longer) = (0u64, longer);
+        for (class, &n) in self.ended.iter().enumerate() {
+            let end = self.end(class);
+            waited = waited.saturating_add(u64::from(n).saturating_mul(end));
+            longer -= n;
+            best = best.min((cost(waited, end, longer), end));
+            if end == self.longest {
+                break;
+            }
+        }
+        best.1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const SHORTEST: Cycles = 20;
+    const LONGEST: Cycles = 1_000;
+
+    fn after(quiet: impl IntoIterator<Item = Cycles>) -> Cycles {
+        let mut patience = Patience::new(SHORTEST, LONGEST);
+        quiet.into_iter().for_each(|quiet| patience.record(quiet));
+        patience.threshold()
+    }
+
+    #[test]
+    fn it_waits_as_long_as_allowed_until_it_has_seen_enough() {
+        assert_eq!(after([]), LONGEST);
+        assert_eq!(after([10_000; 7]), LONGEST);
+    }
+
+    #[test]
+    fn events_further_apart_than_the_limit_are_not_waited_for() {
+        assert_eq!(after([10_000; 8]), SHORTEST);
+    }
+
+    #[test]
+    fn events_that_come_in_time_are_waited_for_and_no_longer() {
+        assert_eq!(after([300; 20]), 320);
+        assert_eq!(after([900; 20]), LONGEST);
+        // Now and then a pause of the load.
+        assert_eq!(after((0..40).map(|i| if i % 10 == 0 { 50_000 } else { 100 })), 160);
+    }
+
+    #[test]
+    fn a_new_pattern_replaces_the_old_one() {
+        assert_eq!(after([300; 100].into_iter().chain([10_000; 200])), SHORTEST);
+        assert_eq!(after([10_000; 100].into_iter().chain([300; 200])), 320);
+    }
+
+    #[test]
+    fn quiet_times_below_the_shortest_threshold_are_no_pattern() {
+        assert_eq!(after([5; 1_000]), LONGEST);
+    }
+
+    #[test]
+    fn a_limit_below_the_shortest_threshold_is_the_threshold() {
+        let mut patience = Patience::new(20, 7);
+        (0..100).for_each(|i| patience.record(i));
+        assert_eq!(patience.threshold(), 7);
+    }
+
+    proptest! {
+        #[test]
+        fn the_threshold_stays_within_its_limits_and_costs_at_most_twice_the_longest_one(
+            shortest in 1u64..1_000, longest in 1u64..1_000_000, quiet in prop::collection::vec(0u64..2_000_000, 0..63)
+        ) {
+            let mut patience = Patience::new(shortest, longest);
+            quiet.iter().for_each(|&quiet| patience.record(quiet));
+            let threshold = patience.threshold();
+            prop_assert!(threshold <= longest);
+            prop_assert!(threshold >= shortest.min(longest));
+            let cost = |threshold: u64| -> u64 {
+                let learned = quiet.iter().filter(|&&quiet| quiet > shortest.min(longest));
+                learned.map(|&quiet| if quiet <= threshold { quiet } else { threshold + longest }).sum()
+            };
+            prop_assert!(cost(threshold) <= 2 * cost(longest));
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! Frames into ingress rings and ports: the path of a frame after its checks.
+
+use tailwater_sched::{KthreadId, RuntimeId};
+use tailwater_shm::ring::ReserveError;
+use tailwater_shm::trace::{Event, event};
+use tailwater_shm::{Cycles, clock};
+
+use super::Switch;
+use super::check::{Heading, is_group};
+use super::mac::Destination;
+use super::multicast::{Audience, audience};
+use super::source::{Origin, Source};
+use crate::capture::Point;
+use crate::firewall::Direction;
+use crate::port::Delivery;
+use crate::runtime::EndReason;
+use crate::trace;
+use crate::world::{Lender, World};
+
+impl Switch {
+    /// Sends a frame to its destination address.
+    #[inline(always)]
+    pub(super) fn route<S: Source>(
+        &mut self,
+        origin: Origin,
+        source: &S,
+        heading: Heading,
+        world: &mut World,
+        lender: &mut impl Lender,
+        now: Cycles,
+    ) -> Delivery {
+        match self.macs.find(heading.destination) {
+            Some(Destination::Runtime(id)) => self.deliver(id, source, heading.hash, world, lender, now),
+            Some(Destination::Port(number)) => self.transmit(number, source, world, now),
+            None if is_group(heading.destination) => self.flood(origin, source, heading, world, lender, now),
+            None => match self.uplink {
+                Some(number) if origin != Origin::Port(number) => self.transmit(number, source, world, now),
+                _ => {
+                    world.stats.switch.dropped_unknown.add(1);
+                    Delivery::Unknown
+                }
+            },
+        }
+    }
+
+    /// Broadcast and multicast: delivers a copy to every member of the group but the sender.
+    #[cold]
+    fn flood<S: Source>(
+        &mut self,
+        origin: Origin,
+        source: &S,
+        heading: Heading,
+        world: &mut World,
+        lender: &mut impl Lender,
+        now: Cycles,
+    ) -> Delivery {
+        world.stats.switch.flooded.add(1);
+        let mut best = Delivery::Unknown;
+        let mut receivers = core::mem::take(&mut self.receivers);
+        match audience(heading.destination, self.multicast) {
+            Audience::AllRuntimes => receivers.extend(world.runtimes.iter().map(|runtime| runtime.id)),
+            Audience::Solicited(low) => receivers.extend_from_slice(self.solicited.owners(low)),
+            Audience::PortsOnly => {}
+        }
+        self.flooded += receivers.len() + self.ports.len();
+        for id in receivers.drain(..) {
+            if origin != Origin::Runtime(id) {
+                best = better(best, self.deliver(id, source, heading.hash, world, lender, now));
+            }
+        }
+        self.receivers = receivers;
+        for number in 0..self.ports.len() as u16 {
+            if origin != Origin::Port(number) {
+                best = better(best, self.transmit(number, source, world, now));
+            }
+        }
+        best
+    }
+
+    /// Puts a frame into the ingress ring of the kthread that serves its flow, first waking the
+    /// runtime if it has no core.
+    #[inline(always)]
+    fn deliver<S: Source>(
+        &mut self,
+        id: RuntimeId,
+        source: &S,
+        hash: u32,
+        world: &mut World,
+        lender: &mut impl Lender,
+        now: Cycles,
+    ) -> Delivery {
+        let unserved = match world.runtimes.get_mut(id) {
+            Some(runtime) if !runtime.doomed => {
+                let unserved = runtime.groups.is_unserved();
+                // Before a kthread is woken for the frame.
+                if runtime.guard.is_some()
+                    && !runtime.permits(Direction::Ingress, source.shown(), source.len(), &world.stats, now)
+                {
+                    return Delivery::Denied;
+                }
+                unserved
+            }
+            _ => return Delivery::Unknown,
+        };
+        // Before a kthread is woken for the frame: its trace begins here.
+        let traced = if world.trace.is_on() { sample(id, source, world) } else { None };
+        if unserved {
+            // Before the frame is put into a ring: the flow groups move to the kthread that gets
+            // the core.
+            lender.wakeup(world, id, now);
+        }
+        let Some(runtime) = world.runtimes.get_mut(id) else { return Delivery::Unknown };
+        let kthread = runtime.groups.kthread(hash);
+        let ingress = &mut runtime.kthreads[usize::from(kthread)].ingress;
+        if ingress.cork() {
+            self.corked.push(KthreadId::new(id, kthread));
+        }
+        let put = match traced {
+            None => source.put(ingress, hash, now),
+            Some(number) => {
+                let lines = ingress.head().wrapping_sub(ingress.unchecked_tail());
+                let put = source.put_traced(ingress, number, now);
+                let who = trace::who(KthreadId::new(id, kthread));
+                let event = in_ring(number, who, &put, (unserved, lines));
+                world.trace.emit(clock::now(), &event);
+                put
+            }
+        };
+        match put {
+            Ok(()) => {
+                runtime.stats.counters.rx_frames.add(1);
+                runtime.stats.counters.rx_bytes.add(source.len() as u64);
+                world.stats.switch.delivered.add(1);
+                if self.captures.is_on() {
+                    self.capture(Point::ToRuntime(id), source);
+                }
+                Delivery::Delivered
+            }
+            Err(ReserveError::Full) => {
+                runtime.stats.counters.rx_full.add(1);
+                world.stats.switch.dropped_full.add(1);
+                Delivery::Full
+            }
+            Err(ReserveError::Lie(lie)) => {
+                world.doom(id, EndReason::IngressLie { kthread, lie });
+                Delivery::Unknown
+            }
+        }
+    }
+
+    fn transmit<S: Source>(&mut self, number: u16, source: &S, world: &World, now: Cycles) -> Delivery {
+        let line = &mut self.ports[usize::from(number)];
+        let stats = &world.stats.ports()[usize::from(number)];
+        // The port that is being polled gets no frames: it would be sending to itself.
+        let Some(port) = &mut line.port else { return Delivery::Unknown };
+        let Some(frame) = source.copy(&mut self.buffer) else {
+            world.stats.switch.dropped_torn.add(1);
+            return Delivery::BadLength;
+        };
+        if port.transmit(now, frame) {
+            line.dirty = true;
+            stats.transmitted.add(1);
+            world.stats.switch.to_ports.add(1);
+            if self.captures.is_on() {
+                self.captures.push(Point::ToPort(number), frame);
+            }
+            Delivery::Delivered
+        } else {
+            stats.refused.add(1);
+            world.stats.switch.dropped_port.add(1);
+            Delivery::Full
+        }
+    }
+
+    /// Flushes the ports that took frames.
+    pub(super) fn flush(&mut self) {
+        for line in self.ports.iter_mut().filter(|line| line.dirty) {
+            line.dirty = false;
+            if let Some(port) = &mut line.port {
+                port.flush();
+            }
+        }
+    }
+}
+
+/// Returns the trace number of a frame for `id`, if it is to be traced.
+#[cold]
+fn sample<S: Source>(id: RuntimeId, source: &S, world: &mut World) -> Option<u32> {
+    world.trace.sample(id, source.shown(), source.len(), source.arrival()?)
+}
+
+/// Returns the event of a frame that was put into a ring, or found it full.
+fn in_ring(
+    id: u32,
+    who: event::Who,
+    put: &Result<(), ReserveError>,
+    (unserved, lines): (bool, u32),
+) -> Event {
+    match put {
+        Ok(()) => Event::InRing { id, who, unserved, lines },
+        Err(ReserveError::Full) => Event::Undelivered { id, who, why: event::Undelivered::Full },
+        Err(ReserveError::Lie(_)) => Event::Undelivered { id, who, why: event::Undelivered::Gone },
+    }
+}
+
+/// Returns the result of a broadcast of which two copies had the results `a` and `b`.
+fn better(a: Delivery, b: Delivery) -> Delivery {
+    if a == Delivery::Delivered || b == Delivery::Unknown { a } else { b }
+}

@@ -1,0 +1,210 @@
+use super::*;
+use crate::frame::MacAddr;
+use crate::switch::packet::tests::{fragment, ipv6};
+use crate::switch::packet::{TCP, UDP};
+use proptest::prelude::*;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+const MAC: MacAddr = MacAddr([2, 0x74, 10, 77, 0, 2]);
+const IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+const OWN: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x7477, 0, 0, 0, 0, 0, 2);
+const OTHER: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x7477, 0, 0, 0, 0, 0, 3);
+const NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+
+fn me() -> Identity {
+    Identity::new(MAC, IP, Some(OWN))
+}
+
+/// Returns a frame of this runtime.
+fn sent(source: Ipv6Addr, destination: Ipv6Addr, first: u8, hop_limit: u8, rest: &[u8]) -> Vec<u8> {
+    let mut frame = ipv6(source.to_bits(), destination.to_bits(), first, hop_limit, rest);
+    frame[6..12].copy_from_slice(&MAC.0);
+    frame
+}
+
+fn judge(frame: &[u8]) -> Result<(), Offence> {
+    inspect(frame, &me()).map(|_| ())
+}
+
+/// Returns a neighbour discovery message: type, flags, target, options.
+fn message(kind: u8, flags: u8, target: Ipv6Addr, options: &[u8]) -> Vec<u8> {
+    [&[kind, 0, 0, 0, flags, 0, 0, 0][..], &target.octets(), options].concat()
+}
+
+fn link_layer(kind: u8, mac: MacAddr) -> Vec<u8> {
+    [&[kind, 1][..], &mac.0].concat()
+}
+
+fn solicited(address: Ipv6Addr) -> Ipv6Addr {
+    Ipv6Addr::from_bits(solicited_node(address.to_bits()))
+}
+
+#[test]
+fn a_runtime_sends_from_its_own_ipv6_addresses_only() {
+    let udp = [0, 5, 0, 7, 0, 8, 0, 0];
+    assert_eq!(judge(&sent(OWN, OTHER, UDP, 64, &udp)), Ok(()));
+    assert_eq!(judge(&sent(MAC.link_local(), OTHER, UDP, 64, &udp)), Ok(()));
+    for source in
+        [OTHER, MacAddr([2, 0, 0, 0, 0, 9]).link_local(), Ipv6Addr::UNSPECIFIED, Ipv6Addr::LOCALHOST, NODES]
+    {
+        assert_eq!(judge(&sent(source, OTHER, UDP, 64, &udp)), Err(Offence::Spoofed), "{source}");
+    }
+    let mut frame = sent(OWN, OTHER, UDP, 64, &udp);
+    frame[6] ^= 4;
+    assert_eq!(judge(&frame), Err(Offence::Spoofed), "MAC");
+    let stranger = Identity::new(MAC, IP, None);
+    assert_eq!(inspect(&sent(OWN, OTHER, UDP, 64, &udp), &stranger), Err(Offence::Spoofed), "was given none");
+}
+
+#[test]
+fn a_runtime_advertises_only_itself() {
+    let own = link_layer(TARGET_LINK_LAYER, MAC);
+    let advertise = |flags, target, options: &[u8], to| {
+        judge(&sent(OWN, to, 58, 255, &message(NEIGHBOUR_ADVERTISEMENT, flags, target, options)))
+    };
+    assert_eq!(advertise(0x60, OWN, &own, OTHER), Ok(()));
+    assert_eq!(advertise(0x20, MAC.link_local(), &own, NODES), Ok(()));
+    assert_eq!(advertise(0x60, OTHER, &own, OTHER), Err(Offence::Spoofed), "a foreign target");
+    let foreign = link_layer(TARGET_LINK_LAYER, MacAddr::BROADCAST);
+    assert_eq!(advertise(0x60, OWN, &foreign, OTHER), Err(Offence::Spoofed), "a foreign MAC address");
+    assert_eq!(advertise(0xe0, OWN, &own, OTHER), Err(Offence::Refused), "as a router");
+    assert_eq!(advertise(0x60, OWN, &own, NODES), Err(Offence::Malformed), "asked for by all nodes");
+    assert_eq!(advertise(0x60, NODES, &own, OTHER), Err(Offence::Malformed), "a group");
+    let second = [&own[..], &foreign].concat();
+    assert_eq!(advertise(0x60, OWN, &second, OTHER), Err(Offence::Spoofed), "a second option");
+    assert_eq!(advertise(0x60, OWN, &[2, 0, 0, 0, 0, 0, 0, 0], OTHER), Err(Offence::Malformed), "no length");
+    assert_eq!(advertise(0x60, OWN, &[2, 2, 0, 0, 0, 0, 0, 0], OTHER), Err(Offence::Malformed), "too long");
+    assert_eq!(advertise(0x60, OWN, &[9], OTHER), Err(Offence::Malformed), "half an option");
+}
+
+#[test]
+fn a_runtime_asks_for_anybody_with_its_own_mac_address() {
+    let ask = |from, target, options: &[u8], to| {
+        judge(&sent(from, to, 58, 255, &message(NEIGHBOUR_SOLICITATION, 0, target, options)))
+    };
+    let own = link_layer(SOURCE_LINK_LAYER, MAC);
+    assert_eq!(ask(OWN, OTHER, &own, solicited(OTHER)), Ok(()));
+    let foreign = link_layer(SOURCE_LINK_LAYER, MacAddr([2, 0, 0, 0, 0, 9]));
+    assert_eq!(ask(OWN, OTHER, &foreign, solicited(OTHER)), Err(Offence::Spoofed));
+    let unspecified = Ipv6Addr::UNSPECIFIED;
+    assert_eq!(ask(unspecified, OWN, &[], solicited(OWN)), Ok(()), "duplicate address detection");
+    assert_eq!(
+        ask(unspecified, OWN, &[14, 1, 1, 2, 3, 4, 5, 6], solicited(OWN)),
+        Ok(()),
+        "with a nonce (RFC 7527)"
+    );
+    assert_eq!(ask(unspecified, OTHER, &[], solicited(OTHER)), Err(Offence::Spoofed), "of a foreign address");
+    assert_eq!(ask(unspecified, OWN, &[], OTHER), Err(Offence::Malformed), "sent to a host");
+    assert_eq!(
+        ask(unspecified, OWN, &own, solicited(OWN)),
+        Err(Offence::Malformed),
+        "with a link-layer address"
+    );
+    let routers = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2);
+    let rs = |from, options: &[u8]| {
+        judge(&sent(from, routers, 58, 255, &[&[133, 0, 0, 0, 0, 0, 0, 0][..], options].concat()))
+    };
+    assert_eq!(rs(OWN, &own), Ok(()));
+    assert_eq!(rs(OWN, &foreign), Err(Offence::Spoofed));
+    assert_eq!(rs(unspecified, &[]), Err(Offence::Spoofed));
+}
+
+#[test]
+fn what_only_routers_say_is_refused() {
+    for kind in NOT_FOR_HOSTS {
+        let body = message(kind, 0, OWN, &[]);
+        assert_eq!(judge(&sent(OWN, NODES, 58, 255, &body)), Err(Offence::Refused), "{kind}");
+    }
+    for kind in [5, 9] {
+        let mut frame = sent(OWN, NODES, 58, 255, &[]);
+        frame.truncate(14);
+        frame[12..14].copy_from_slice(&[8, 0]);
+        frame.extend([
+            0x45, 0, 0, 28, 0, 0, 0, 0, 64, 1, 0, 0, 10, 77, 0, 2, 10, 77, 0, 3, kind, 0, 0, 0, 0, 0, 0, 0,
+        ]);
+        assert_eq!(judge(&frame), Err(Offence::Refused), "ICMP {kind}");
+        frame[34] = 8;
+        assert_eq!(judge(&frame), Ok(()), "an echo request");
+        frame[29] = 3;
+        assert_eq!(judge(&frame), Err(Offence::Spoofed));
+    }
+}
+
+#[test]
+fn neighbour_discovery_does_not_pass_in_fragments_or_behind_headers() {
+    let foreign = message(NEIGHBOUR_ADVERTISEMENT, 0x60, OTHER, &[]);
+    let own = message(NEIGHBOUR_ADVERTISEMENT, 0x60, OWN, &[]);
+    for (offset, more, body, expected) in [
+        (0, false, &own, Err(Offence::Refused)),
+        (0, true, &own, Err(Offence::Refused)),
+        (0, true, &foreign, Err(Offence::Refused)),
+        (3, false, &foreign, Ok(())),
+    ] {
+        let rest = [&fragment(58, offset, more)[..], body].concat();
+        assert_eq!(judge(&sent(OWN, OTHER, 44, 255, &rest)), expected, "{offset} {more}");
+    }
+    let hidden = [&fragment(60, 0, true)[..], &[58, 9, 0, 0, 0, 0, 0, 0]].concat();
+    assert_eq!(
+        judge(&sent(OWN, OTHER, 44, 255, &hidden)),
+        Err(Offence::Malformed),
+        "header chain cut (RFC 7112)"
+    );
+    let options = [&[60, 0, 0, 0, 0, 0, 0, 0][..], &[58, 0, 0, 0, 0, 0, 0, 0], &foreign].concat();
+    assert_eq!(judge(&sent(OWN, OTHER, 0, 255, &options)), Err(Offence::Spoofed), "behind two headers");
+    assert_eq!(judge(&sent(OWN, OTHER, 58, 64, &own)), Err(Offence::Refused), "through a router");
+    let mut coded = own.clone();
+    coded[1] = 1;
+    assert_eq!(judge(&sent(OWN, OTHER, 58, 255, &coded)), Err(Offence::Malformed), "code 1");
+    assert_eq!(judge(&sent(OWN, OTHER, 58, 255, &own[..20])), Err(Offence::Malformed), "short");
+    assert_eq!(judge(&sent(OWN, OTHER, 58, 255, &[])), Err(Offence::Malformed), "empty");
+}
+
+#[test]
+fn source_routes_and_cut_headers_are_refused() {
+    let routed = [&[6u8, 2, 4, 1][..], &[0; 20], &[0; 20]].concat();
+    assert_eq!(judge(&sent(OWN, OTHER, 43, 64, &routed)), Err(Offence::Refused));
+    let tiny = [&fragment(TCP, 0, true)[..], &[0; 8]].concat();
+    assert_eq!(judge(&sent(OWN, OTHER, 44, 64, &tiny)), Err(Offence::Malformed));
+}
+
+#[test]
+fn listener_reports_need_no_address_yet_and_echo_requests_do() {
+    let report = [143, 0, 0, 0, 0, 0, 0, 0];
+    let routers = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0x16);
+    let unspecified = Ipv6Addr::UNSPECIFIED;
+    assert_eq!(judge(&sent(unspecified, routers, 58, 1, &report)), Ok(()));
+    let alert = [&[58, 0, 5, 2, 0, 0, 1, 0][..], &report].concat();
+    assert_eq!(
+        judge(&sent(unspecified, routers, 0, 1, &alert)),
+        Ok(()),
+        "with a router alert, as RFC 3810 asks"
+    );
+    assert_eq!(judge(&sent(unspecified, OTHER, 58, 64, &[128, 0, 0, 0, 0, 0, 0, 0])), Err(Offence::Spoofed));
+}
+
+proptest! {
+    /// A packet that passes has no foreign address in a place that a receiver trusts. The
+    /// oracle looks for neighbour advertisements at fixed places only.
+    #[test]
+    fn nothing_passes_that_speaks_for_others(mut rest in prop::collection::vec(any::<u8>(), 0..120), own in any::<bool>(),
+        target in any::<bool>(), first in prop::sample::select(vec![58u8, 58, 0, 60, 43, 44, 51, 6]), hop_limit in prop::sample::select(vec![1u8, 64, 255]),
+        kind in 128u8..144) {
+        let at = if first == 58 { 0 } else { 8 };
+        if rest.len() >= at + 24 {
+            if first != 58 {
+                (rest[0], rest[1]) = (58, if first == 51 { 0 } else { rest[1] % 2 });
+            }
+            (rest[at], rest[at + 1]) = (kind, 0);
+            rest[at + 8..at + 24].copy_from_slice(&if target { OWN } else { OTHER }.octets());
+        }
+        let frame = sent(if own { OWN } else { OTHER }, OTHER, first, hop_limit, &rest);
+        if judge(&frame).is_ok() {
+            prop_assert!(own);
+            if first == 58 && rest.first() == Some(&NEIGHBOUR_ADVERTISEMENT) {
+                prop_assert_eq!(&rest[8..24], &OWN.octets());
+                prop_assert_eq!(hop_limit, 255);
+            }
+            prop_assert!(first != 58 || rest.first().is_none_or(|kind| !NOT_FOR_HOSTS.contains(kind)));
+        }
+    }
+}

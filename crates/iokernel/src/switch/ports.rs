@@ -1,0 +1,96 @@
+//! Frames out of ports: every port injects up to its budget, and the switch routes each frame at
+//! once.
+
+use std::net::Ipv4Addr;
+use tailwater_shm::Cycles;
+use tailwater_shm::ring::{FIRST_LINE_FRAME, MIN_FRAME};
+
+use super::source::{Origin, Private};
+use super::{Switch, check};
+use crate::capture::Point;
+use crate::frame::MacAddr;
+use crate::port::{Delivery, Inject, PORT_BUDGET};
+use crate::trace::Arrival;
+use crate::world::{Lender, World};
+
+impl Switch {
+    /// Lets every port inject up to its budget. Returns the number of frames injected.
+    pub(crate) fn poll_ports(&mut self, world: &mut World, lender: &mut impl Lender, now: Cycles) -> usize {
+        let mut injected = 0;
+        for number in 0..self.ports.len() {
+            let Some(mut port) = self.ports[number].port.take() else { continue };
+            let polled = self.ports[number].polled;
+            if world.trace.is_on() {
+                self.ports[number].polled = now;
+            }
+            let origin = number as u16;
+            let mut injector = Injector { switch: self, world, lender, origin, now, polled };
+            let result = port.poll(now, PORT_BUDGET, &mut injector);
+            self.uncork(world);
+            match result {
+                Ok(count) => {
+                    injected += count;
+                    self.ports[number].port = Some(port);
+                }
+                Err(error) => {
+                    world.stats.ports()[number].failed.set(1);
+                    tracing::error!(%error, "a port failed and is detached");
+                }
+            }
+        }
+        if injected > 0 {
+            self.flush();
+        }
+        injected
+    }
+}
+
+/// The switch as passed to the port that is being polled.
+struct Injector<'a, L> {
+    switch: &'a mut Switch,
+    world: &'a mut World,
+    lender: &'a mut L,
+    origin: u16,
+    now: Cycles,
+    /// When the port was polled before.
+    polled: Cycles,
+}
+
+impl<L: Lender> Inject for Injector<'_, L> {
+    #[inline]
+    fn inject(&mut self, frame: &[u8]) -> Delivery {
+        self.take(frame, None)
+    }
+
+    #[inline]
+    fn inject_due(&mut self, frame: &[u8], due: Cycles) -> Delivery {
+        self.take(frame, Some(due))
+    }
+
+    fn resolve(&self, ip: Ipv4Addr) -> Option<MacAddr> {
+        self.switch.ips.get(&ip).copied()
+    }
+}
+
+impl<L: Lender> Injector<'_, L> {
+    #[inline]
+    fn take(&mut self, frame: &[u8], due: Option<Cycles>) -> Delivery {
+        let stats = &self.world.stats;
+        stats.switch.from_ports.add(1);
+        stats.ports()[usize::from(self.origin)].injected.add(1);
+        if !(MIN_FRAME..=self.switch.max_frame).contains(&frame.len()) {
+            stats.switch.dropped_malformed.add(1);
+            return Delivery::BadLength;
+        }
+        if self.switch.captures.is_on() {
+            self.switch.captures.push(Point::FromPort(self.origin), frame);
+        }
+        let mut head = [0; FIRST_LINE_FRAME];
+        let shown = frame.len().min(FIRST_LINE_FRAME);
+        head[..shown].copy_from_slice(&frame[..shown]);
+        let heading = check::heading(&head, frame);
+        let arrival = Arrival { port: self.origin, due, polled: self.polled };
+        let source = Private::from_port(frame, arrival);
+        self.switch.route(Origin::Port(self.origin), &source, heading, self.world, self.lender, self.now)
+    }
+}

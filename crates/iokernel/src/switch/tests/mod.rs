@@ -1,0 +1,347 @@
+mod firewall;
+
+use std::net::Ipv4Addr;
+use tailwater_sched::RuntimeId;
+use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
+use tailwater_shm::ring::{FLAG_CHECKSUM_OK, FLAG_CHECKSUM_OWED};
+use tailwater_shm::{Grant, KthreadState};
+
+use super::check::tests::{arp, udp};
+use crate::fixture::{EGRESS, INGRESS_TAIL, Sandbox};
+use crate::frame::MacAddr;
+use crate::port::memory::{MemoryPeer, pair};
+use crate::port::{Attachment, Port};
+use crate::runtime::EndReason;
+
+const ELSEWHERE: Ipv4Addr = Ipv4Addr::new(10, 77, 9, 9);
+
+fn ip(id: u32) -> Ipv4Addr {
+    Ipv4Addr::new(10, 77, 0, id as u8 + 10)
+}
+
+/// Runtimes 0 and 1 of one kthread each, both running on cores of their own.
+fn two_running(ports: Vec<Box<dyn Port>>) -> Sandbox {
+    let mut sandbox = Sandbox::new(2, ports);
+    for id in 0..2 {
+        sandbox.add(id, 1, 1, LatencyCritical);
+        sandbox.peer(id).queue(0, 1);
+    }
+    sandbox.settle();
+    assert!((0..2).all(|id| sandbox.peer(id).state(0) == KthreadState::Running));
+    sandbox
+}
+
+fn station(mac: MacAddr, ip: Option<Ipv4Addr>) -> (Box<dyn Port>, MemoryPeer) {
+    let (port, peer) = pair(&format!("station {mac}"), Attachment::Station { mac, ip }).unwrap();
+    (Box::new(port), peer)
+}
+
+fn uplink() -> (Box<dyn Port>, MemoryPeer) {
+    let (port, peer) = pair("uplink", Attachment::Uplink { gateway: None }).unwrap();
+    (Box::new(port), peer)
+}
+
+#[test]
+fn a_frame_reaches_the_runtime_it_is_addressed_to_and_nobody_else() {
+    let mut sandbox = two_running(Vec::new());
+    sandbox.add(2, 1, 0, BestEffort);
+    let frame = udp(ip(0), ip(1), (5, 7), 1400);
+    sandbox.peer(0).send(0, &frame);
+    sandbox.pass(100);
+    assert_eq!(sandbox.peer(1).receive(0).as_deref(), Some(&frame[..]));
+    assert_eq!(sandbox.peer(0).receive(0), None);
+    assert_eq!(sandbox.peer(2).receive(0), None);
+    assert_eq!(sandbox.world.stats.switch.delivered.get(), 1);
+}
+
+#[test]
+fn checksums_are_vouched_for_between_runtimes_and_filled_in_where_a_frame_leaves() {
+    let mac = MacAddr([2, 0, 0, 0, 0, 0x99]);
+    let (port, wire) = station(mac, Some(ELSEWHERE));
+    let mut sandbox = two_running(vec![port]);
+    let mut inside = udp(ip(0), ip(1), (5, 7), 1400);
+    // TCP, with and without its checksum.
+    inside[23] = 6;
+    let mut outside = inside.clone();
+    outside[..6].copy_from_slice(&mac.0);
+    outside[30..34].copy_from_slice(&ELSEWHERE.octets());
+    let mut filled = outside.clone();
+    super::offload::fill_checksum(&mut filled);
+    assert_ne!(filled, outside);
+    for flags in [0, FLAG_CHECKSUM_OK, FLAG_CHECKSUM_OWED, u8::MAX] {
+        sandbox.peer(0).send_flagged(0, &inside, flags);
+        sandbox.peer(0).send_flagged(0, &outside, flags);
+        sandbox.pass(100);
+        // Whatever the sender claims: only the IOKernel's own flag counts.
+        assert_eq!(sandbox.peer(1).receive_flagged(0), Some((inside.clone(), FLAG_CHECKSUM_OK)));
+        let left = wire.receive().expect("it leaves");
+        assert!(left == if flags & FLAG_CHECKSUM_OWED != 0 { &filled[..] } else { &outside[..] });
+    }
+    let mut incoming = inside.clone();
+    incoming[6..12].copy_from_slice(&mac.0);
+    assert!(wire.send(&incoming));
+    sandbox.pass(100);
+    assert_eq!(sandbox.peer(1).receive_flagged(0), Some((incoming, 0)), "a wire may have damaged it");
+}
+
+#[test]
+fn frames_of_one_flow_stay_in_order_through_more_than_a_batch() {
+    let mut sandbox = two_running(Vec::new());
+    for number in 0..100u8 {
+        let mut frame = udp(ip(0), ip(1), (5, 7), 60);
+        frame[59] = number;
+        sandbox.peer(0).send(0, &frame);
+    }
+    for _ in 0..4 {
+        sandbox.pass(100);
+    }
+    let received: Vec<u8> =
+        std::iter::from_fn(|| sandbox.peer(1).receive(0)).map(|frame| frame[59]).collect();
+    assert_eq!(received, (0..100).collect::<Vec<_>>());
+}
+
+#[test]
+fn spoofed_malformed_and_foreign_frames_are_dropped_and_counted() {
+    let mut sandbox = two_running(Vec::new());
+    let mut other_type = udp(ip(0), ip(1), (5, 7), 60);
+    other_type[12] = 0x88;
+    let mut malformed = udp(ip(0), ip(1), (5, 7), 60);
+    malformed[14] = 0x41;
+    for frame in [
+        udp(ip(1), ip(0), (5, 7), 60),
+        arp(ip(1), ip(0)),
+        malformed,
+        other_type,
+        udp(ip(0), ELSEWHERE, (1, 1), 60),
+    ] {
+        sandbox.peer(0).send(0, &frame);
+    }
+    sandbox.peer(0).send(0, &udp(ip(0), ip(1), (1, 1), 1515));
+    sandbox.pass(100);
+    let switch = &sandbox.world.stats.switch;
+    assert_eq!(switch.dropped_spoofed.get(), 2);
+    assert_eq!(switch.dropped_malformed.get(), 2, "a bad header and a frame over the MTU");
+    assert_eq!(switch.dropped_ethertype.get(), 1);
+    assert_eq!(switch.dropped_unknown.get(), 1);
+    assert_eq!(switch.delivered.get(), 0);
+    let counters = &sandbox.world.runtimes.get(RuntimeId(0)).unwrap().stats.counters;
+    assert_eq!((counters.tx_spoofed.get(), counters.tx_malformed.get(), counters.tx_frames.get()), (2, 2, 6));
+}
+
+#[test]
+fn a_broadcast_reaches_everybody_but_the_sender() {
+    let (port, outside) = uplink();
+    let (other, beside) = station(MacAddr([2, 0, 0, 0, 0, 1]), None);
+    let mut sandbox = two_running(vec![port, other]);
+    let request = arp(ip(0), ip(1));
+    sandbox.peer(0).send(0, &request);
+    sandbox.pass(100);
+    assert_eq!(sandbox.peer(1).receive(0).as_deref(), Some(&request[..]));
+    assert_eq!(sandbox.peer(0).receive(0), None);
+    assert_eq!(outside.receive().as_deref(), Some(&request[..]));
+    assert_eq!(beside.receive().as_deref(), Some(&request[..]));
+    let mut from_outside = request.clone();
+    from_outside[6..12].copy_from_slice(&[2, 9, 9, 9, 9, 9]);
+    assert!(outside.send(&from_outside));
+    sandbox.pass(100);
+    assert_eq!(outside.receive(), None, "a broadcast came back to the port it came from");
+    assert_eq!(beside.receive().as_deref(), Some(&from_outside[..]));
+    assert!(sandbox.peer(0).receive(0).is_some() && sandbox.peer(1).receive(0).is_some());
+}
+
+#[test]
+fn a_storm_of_broadcasts_is_taken_in_small_portions() {
+    let mut sandbox = Sandbox::new(2, Vec::new());
+    for id in 0..20 {
+        sandbox.add(id, 1, 0, LatencyCritical);
+    }
+    sandbox.peer(0).queue(0, 1);
+    sandbox.settle();
+    let request = arp(ip(0), ip(1));
+    (0..10).for_each(|_| sandbox.peer(0).send(0, &request));
+    sandbox.pass(100);
+    assert_eq!(sandbox.world.stats.switch.flooded.get(), 2, "20 copies each, 32 to a batch");
+    (0..4).for_each(|_| sandbox.pass(100));
+    assert_eq!(sandbox.world.stats.switch.flooded.get(), 10);
+    assert_eq!(sandbox.world.stats.switch.delivered.get(), 190);
+}
+
+#[test]
+fn unknown_destinations_go_to_the_uplink_and_do_not_come_back() {
+    let (port, outside) = uplink();
+    let mut sandbox = two_running(vec![port]);
+    sandbox.peer(0).send_udp(0, ELSEWHERE, 5);
+    sandbox.pass(100);
+    let frame = outside.receive().expect("the uplink gets frames for unknown addresses");
+    assert!(outside.send(&frame));
+    sandbox.pass(100);
+    assert_eq!(outside.receive(), None);
+    assert_eq!(sandbox.world.stats.switch.dropped_unknown.get(), 1);
+}
+
+#[test]
+fn a_station_gets_what_is_sent_to_its_address_and_reaches_runtimes() {
+    let (port, station) = station(MacAddr::derived(ELSEWHERE), Some(ELSEWHERE));
+    let mut sandbox = two_running(vec![port]);
+    sandbox.peer(0).send_udp(0, ELSEWHERE, 5);
+    sandbox.pass(100);
+    assert_eq!(station.receive(), Some(udp(ip(0), ELSEWHERE, (5, 7), 60)));
+    let answer = udp(ELSEWHERE, ip(1), (7, 5), 60);
+    assert!(station.send(&answer));
+    assert!(station.send(&[0; 13]), "handed over, to be refused by the switch");
+    sandbox.pass(100);
+    assert_eq!(sandbox.peer(1).receive(0), Some(answer));
+    assert_eq!(sandbox.world.stats.switch.dropped_malformed.get(), 1);
+    assert_eq!(sandbox.world.stats.ports()[0].transmitted.get(), 1);
+}
+
+#[test]
+fn a_full_ingress_ring_drops_and_counts_and_loses_nothing_else() {
+    let mut sandbox = two_running(Vec::new());
+    // Rings have 512 lines; a record of 1400 bytes takes 23 of them.
+    for _ in 0..5 {
+        for _ in 0..16 {
+            sandbox.peer(0).send(0, &udp(ip(0), ip(1), (5, 7), 1400));
+        }
+        sandbox.pass(100);
+    }
+    let switch = &sandbox.world.stats.switch;
+    let (delivered, full) = (switch.delivered.get(), switch.dropped_full.get());
+    assert!(full > 0 && delivered + full == 80, "{delivered} delivered, {full} dropped");
+    assert_eq!(std::iter::from_fn(|| sandbox.peer(1).receive(0)).count() as u64, delivered);
+    assert_eq!(sandbox.world.runtimes.get(RuntimeId(1)).unwrap().stats.counters.rx_full.get(), full);
+}
+
+#[test]
+fn an_impossible_egress_record_ends_the_senders_registration_only() {
+    let mut sandbox = two_running(Vec::new());
+    sandbox.peer(0).send_udp(0, ip(1), 5);
+    sandbox.pass(100);
+    // Where the next header is expected, after a record of two lines.
+    sandbox.peer(0).scribble(EGRESS + 128, u64::MAX);
+    sandbox.pass(100);
+    assert!(
+        matches!(sandbox.ended[..], [(RuntimeId(0), EndReason::EgressLie { kthread: 0, .. })]),
+        "{:?}",
+        sandbox.ended
+    );
+    sandbox.add(3, 1, 0, LatencyCritical);
+    sandbox.peer(1).send_udp(0, ip(3), 5);
+    sandbox.pass(100);
+    assert!(sandbox.peer(3).receive(0).is_some());
+}
+
+#[test]
+fn an_impossible_ingress_position_ends_the_receivers_registration_only() {
+    let mut sandbox = two_running(Vec::new());
+    sandbox.peer(1).scribble(INGRESS_TAIL, u64::MAX);
+    for _ in 0..600 {
+        sandbox.peer(0).send_udp(0, ip(1), 5);
+        sandbox.pass(100);
+        if !sandbox.ended.is_empty() {
+            break;
+        }
+    }
+    assert!(
+        matches!(sandbox.ended[..], [(RuntimeId(1), EndReason::IngressLie { kthread: 0, .. })]),
+        "{:?}",
+        sandbox.ended
+    );
+    assert!(sandbox.peers.contains_key(&0));
+}
+
+#[test]
+fn flows_follow_the_kthreads_that_have_cores() {
+    let mut sandbox = Sandbox::new(3, Vec::new());
+    sandbox.add(0, 1, 1, LatencyCritical);
+    sandbox.add(1, 2, 0, LatencyCritical);
+    sandbox.peer(0).queue(0, 1);
+    sandbox.peer(1).queue(0, 4);
+    sandbox.peer(1).queue(1, 4);
+    for _ in 0..10 {
+        sandbox.settle();
+    }
+    assert!((0..2).all(|k| sandbox.peer(1).state(k) == KthreadState::Running), "both have cores");
+    let burst = |sandbox: &mut Sandbox| {
+        for port in 0..64 {
+            sandbox.peer(0).send_udp(0, ip(1), port);
+        }
+        (0..3).for_each(|_| sandbox.pass(100));
+        [0, 1].map(|k| std::iter::from_fn(|| sandbox.peer(1).receive(k)).count())
+    };
+    let shares = burst(&mut sandbox);
+    assert!(shares[0] + shares[1] == 64 && shares.iter().all(|&n| n > 10), "{shares:?}");
+    (0..2).for_each(|k| sandbox.peer(1).queue(k, 0));
+    sandbox.tick();
+    sandbox.peer(1).park(1);
+    sandbox.pass(100);
+    assert_eq!(burst(&mut sandbox), [64, 0]);
+}
+
+#[test]
+fn a_frame_for_a_runtime_without_a_core_wakes_it_and_waits_for_the_kthread_that_wakes() {
+    let mut sandbox = Sandbox::new(2, Vec::new());
+    sandbox.add(0, 1, 0, LatencyCritical);
+    sandbox.add(1, 2, 0, LatencyCritical);
+    sandbox.peer(0).queue(0, 1);
+    sandbox.settle();
+    // Its kthread 1 ran on core 1 last, so that is the one the policy wakes there.
+    sandbox.peer(1).queue(1, 1);
+    sandbox.settle();
+    let woken = (0..2).find(|&k| sandbox.peer(1).state(k) == KthreadState::Running).unwrap();
+    sandbox.peer(1).queue(1, 0);
+    sandbox.peer(1).park(woken);
+    sandbox.settle();
+    sandbox.peer(0).send_udp(0, ip(1), 5);
+    sandbox.pass(100);
+    assert!(matches!(sandbox.peer(1).grant(woken).0, Grant::Run { .. }));
+    assert!(sandbox.peer(1).receive(woken).is_some(), "the frame lies with a kthread that sleeps");
+}
+
+#[test]
+fn what_a_kthread_sent_before_it_parked_is_still_sent() {
+    let mut sandbox = two_running(Vec::new());
+    sandbox.peer(0).queue(0, 0);
+    sandbox.tick();
+    for port in 0..50 {
+        sandbox.peer(0).send_udp(0, ip(1), port);
+    }
+    sandbox.peer(0).park(0);
+    for _ in 0..4 {
+        sandbox.pass(100);
+    }
+    assert_eq!(std::iter::from_fn(|| sandbox.peer(1).receive(0)).count(), 50);
+    assert!(sandbox.world.runtimes.get(RuntimeId(0)).unwrap().kthreads[0].egress.is_some(), "still polled");
+}
+
+#[test]
+fn a_failed_port_is_detached_and_the_rest_goes_on() {
+    struct Broken;
+    impl Port for Broken {
+        fn name(&self) -> &'static str {
+            "broken"
+        }
+        fn attachment(&self) -> Attachment {
+            Attachment::Uplink { gateway: None }
+        }
+        fn start(&mut self, _: &crate::port::Context) -> Result<(), crate::port::PortError> {
+            Ok(())
+        }
+        fn poll(
+            &mut self,
+            _: tailwater_shm::Cycles,
+            _: usize,
+            _: &mut dyn crate::port::Inject,
+        ) -> Result<usize, crate::port::PortError> {
+            Err(crate::port::PortError { port: "broken".into(), why: "unplugged".into() })
+        }
+        fn transmit(&mut self, _: tailwater_shm::Cycles, _: &[u8]) -> bool {
+            true
+        }
+    }
+    let mut sandbox = two_running(vec![Box::new(Broken)]);
+    assert_eq!(sandbox.world.stats.ports()[0].failed.get(), 1);
+    sandbox.peer(0).send_udp(0, ip(1), 5);
+    sandbox.pass(100);
+    assert!(sandbox.peer(1).receive(0).is_some());
+}

@@ -1,0 +1,78 @@
+//! State that the switch and the allocator share: registered runtimes, statistics and the trace.
+//!
+//! The polling loop owns the [`World`] and lends it to the switch or to the allocator, one at a
+//! time; these two do not see each other. The allocator leaves egress rings to be polled in
+//! [`World::arriving`], where the switch takes them. Either leaves registrations that must end, and
+//! the loop ends them between frames. A frame for a runtime without a core needs a decision at
+//! once, for its ring is chosen by that decision: the switch gets it through a [`Lender`], which
+//! the loop passes in.
+
+use std::sync::Arc;
+use tailwater_sched::RuntimeId;
+use tailwater_shm::Cycles;
+
+use crate::runtime::{Egress, EndReason, Runtimes};
+use crate::stats::Stats;
+use crate::trace::Trace;
+
+/// See the module documentation.
+pub(crate) struct World {
+    pub(crate) runtimes: Runtimes,
+    pub(crate) stats: Arc<Stats>,
+    pub(crate) trace: Trace,
+    /// Egress rings of kthreads that got a core and are not polled yet.
+    pub(crate) arriving: Vec<Egress>,
+    doomed: Vec<(RuntimeId, EndReason)>,
+}
+
+/// The owner of the cores, as the switch needs it.
+pub(crate) trait Lender {
+    /// Lends a core, if there is one to lend, to runtime `id`, for which work arrived while it has
+    /// none. On return the runtime's flow groups belong to the kthread that gets the core.
+    fn wakeup(&mut self, world: &mut World, id: RuntimeId, now: Cycles);
+}
+
+impl World {
+    /// Returns a world without runtimes.
+    pub(crate) fn new(stats: Arc<Stats>) -> Self {
+        Self {
+            runtimes: Runtimes::default(),
+            stats,
+            trace: Trace::default(),
+            arriving: Vec::new(),
+            doomed: Vec::new(),
+        }
+    }
+
+    /// Marks a registration as ended: nothing is delivered or granted to it any more. The loop
+    /// takes it from [`Self::next_doomed`] and detaches it.
+    pub(crate) fn doom(&mut self, id: RuntimeId, reason: EndReason) {
+        let Some(runtime) = self.runtimes.get_mut(id) else { return };
+        if !core::mem::replace(&mut runtime.doomed, true) {
+            self.doomed.push((id, reason));
+        }
+    }
+
+    /// Returns the registrations that are marked as ended and still attached.
+    pub(crate) fn doomed(&self) -> &[(RuntimeId, EndReason)] {
+        &self.doomed
+    }
+
+    pub(crate) fn next_doomed(&mut self) -> Option<(RuntimeId, EndReason)> {
+        self.doomed.pop()
+    }
+
+    /// Returns whether neither a ring waits to be polled nor a registration to be ended.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.doomed.is_empty() && self.arriving.is_empty()
+    }
+
+    /// Copies the steps that kthreads have written about traced requests to the tracer, if there is
+    /// one.
+    #[inline(always)]
+    pub(crate) fn collect_trace(&mut self) {
+        if self.trace.is_on() {
+            self.trace.collect(&mut self.runtimes);
+        }
+    }
+}

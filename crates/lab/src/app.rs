@@ -1,0 +1,69 @@
+//! The services inside this program: how `bench` and `reproduce` start them without other files.
+
+use std::io::ErrorKind;
+use std::net::Ipv4Addr;
+
+use clap::{Args, Subcommand};
+use tailwater::net::UdpSocket;
+use tailwater_testbed::app::{Conditions, Service};
+
+use crate::bench::{neighbour, tcp, threads};
+use crate::tokio_spin;
+
+/// Run one of the services that `bench` and `reproduce` use
+#[derive(Debug, Args)]
+pub struct AppArgs {
+    #[command(flatten)]
+    conditions: Conditions,
+    #[command(subcommand)]
+    app: App,
+}
+
+#[derive(Debug, Subcommand)]
+enum App {
+    #[command(flatten)]
+    Common(Service),
+    /// Keep items in memory for clients of memcached
+    Kv(tailwater_kv::cli::Options),
+    /// Serve zones
+    Dns(tailwater_dns::cli::Options),
+    /// Send back what reaches UDP port 7
+    Echo,
+    /// Serve spin requests on Tokio
+    TokioSpin(tokio_spin::Options),
+    Neighbour(neighbour::ChildArgs),
+    Tcp(tcp::ServiceArgs),
+    Threads(threads::ChildArgs),
+}
+
+/// Runs the service until it ends.
+///
+/// # Errors
+/// The service's, or when its conditions are refused.
+pub fn run(args: &AppArgs) -> anyhow::Result<()> {
+    args.conditions.apply()?;
+    match &args.app {
+        App::Common(service) => service.run(),
+        App::Kv(options) => tailwater_kv::cli::run(options),
+        App::Dns(options) => tailwater_dns::cli::run(options),
+        App::Echo => Ok(tailwater::Builder::new().run(echo)??),
+        App::TokioSpin(options) => tokio_spin::run(options),
+        App::Neighbour(args) => neighbour::run_child(args),
+        App::Tcp(args) => tcp::run_service(args),
+        App::Threads(args) => threads::run_child(args),
+    }
+}
+
+/// Returns the echo service of `bench switch`.
+fn echo() -> std::io::Result<()> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 7))?;
+    let mut datagram = [0; 2048];
+    loop {
+        let (len, client) = socket.recv_from(&mut datagram)?;
+        match socket.send_to(&datagram[..len], client) {
+            // One unreachable client must not end the service for the others.
+            Err(error) if error.kind() != ErrorKind::HostUnreachable => return Err(error),
+            _ => {}
+        }
+    }
+}

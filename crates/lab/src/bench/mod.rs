@@ -1,0 +1,170 @@
+//! `tailwater-lab bench`: benchmarks of single mechanisms.
+//!
+//! Owns tables and files of `handoff` and `switch`, which the IOKernel's crate measures; [`tcp`]
+//! and [`threads`] are measured here.
+
+use std::io::{Write, stdout};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::Context;
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use tailwater_iokernel_testing::bench::{
+    ECHO_NAME, HandoffOptions, HandoffReport, SwitchOptions, SwitchReport, handoff, switch,
+};
+
+pub mod neighbour;
+pub mod tcp;
+pub mod threads;
+
+use tailwater_testbed::machine::{Machine, commit};
+use tailwater_testbed::requirements;
+use tailwater_testbed::table::{Table, number};
+
+/// Measure a mechanism by itself
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Examples:
+  tailwater-lab bench handoff                    how fast a core changes hands, next to signal and eventfd
+  tailwater-lab bench switch --json switch.json  frames per second through one IOKernel core
+  tailwater-lab bench neighbour                  what the machine's other programs get beside Tailwater
+  tailwater-lab bench tcp                        TCP through the IOKernel, next to the kernel's
+  tailwater-lab bench threads                    user threads next to OS threads, Tokio, may and Go")]
+pub struct BenchArgs {
+    #[command(subcommand)]
+    bench: Bench,
+}
+
+#[derive(Debug, Clone, Subcommand)]
+enum Bench {
+    /// Hand-off of a core between processes, next to signal and eventfd
+    #[command(after_help = "Example:
+  tailwater-lab bench handoff --rounds 10 --json handoff.json")]
+    Handoff(Common),
+    /// Frames from one runtime to another through the IOKernel, and the round trip of an echo
+    #[command(after_help = "Example:
+  tailwater-lab bench switch --rounds 10 --json switch.json")]
+    Switch(Common),
+    Neighbour(neighbour::NeighbourArgs),
+    Tcp(tcp::TcpArgs),
+    Threads(threads::ThreadsArgs),
+}
+
+#[derive(Debug, Clone, Args)]
+struct Common {
+    /// Interleaved rounds
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    rounds: u16,
+    /// Write the figures as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// Measures, prints and writes.
+///
+/// # Errors
+/// If the machine lacks something, if a process does not start, or if the file cannot be
+/// written.
+pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
+    requirements::check()?;
+    let machine = Machine::describe();
+    writeln!(stdout(), "{machine}\n")?;
+    match &args.bench {
+        Bench::Handoff(common) => {
+            let options = HandoffOptions { rounds: common.rounds.into(), ..HandoffOptions::default() };
+            // Not by path: a newer build may have replaced the file.
+            let report = handoff(options, &|| Command::new("/proc/self/exe"))?;
+            write(common.json.as_deref(), &machine, &report)?;
+            Ok(write!(stdout(), "{}", describe_handoff(&report))?)
+        }
+        Bench::Switch(common) => {
+            let options = SwitchOptions { rounds: common.rounds.into(), ..SwitchOptions::default() };
+            let report = switch(options, &echo_service)?;
+            write(common.json.as_deref(), &machine, &report)?;
+            Ok(write!(stdout(), "{}", describe_switch(&report))?)
+        }
+        Bench::Neighbour(args) => {
+            let report = neighbour::run(args, &machine)?;
+            write(args.json.as_deref(), &machine, &report)
+        }
+        Bench::Tcp(args) => {
+            let report = tcp::run(args)?;
+            write(args.json.as_deref(), &machine, &report)
+        }
+        Bench::Threads(args) => {
+            let report = threads::run(args, &machine)?;
+            write(args.json.as_deref(), &machine, &report)
+        }
+    }
+}
+
+/// Returns this program as an echo service that never parks.
+fn echo_service(socket: &str) -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command
+        .args(["app", "--parent", &std::process::id().to_string(), "echo"])
+        .env("TAILWATER_IOKERNEL", socket)
+        .env("TAILWATER_NAME", ECHO_NAME)
+        .env("TAILWATER_KTHREADS", "1")
+        .env("TAILWATER_IDLE_TIMEOUT_US", "0");
+    command
+}
+
+fn describe_handoff(report: &HandoffReport) -> String {
+    let mut table = Table::new(["from decision to the other running, us", "p50", "p99"]);
+    let mut row = |name: &str, p50: f64, p99: Option<f64>| {
+        table.row([name.to_owned(), number(p50), p99.map_or_else(String::new, number)]);
+    };
+    row("busy, polling batch -> service", report.busy_p50_us, Some(report.busy_p99_us));
+    row("  its first own time stamp", report.first_p50_us, Some(report.first_p99_us));
+    row("  the core seen ceded", report.ceded_p50_us, None);
+    row("signal, then eventfd (Shenango section 6.1)", report.signal_p50_us, Some(report.signal_p99_us));
+    row("signal and eventfd together", report.signal_together_p50_us, None);
+    row("idle kthread, still polling", report.idle_p50_us, Some(report.idle_p99_us));
+    row("parked kthread, core halted", report.wake_p50_us, None);
+    row("parked kthread, IOKernel asleep", report.asleep_p50_us, None);
+    format!(
+        "{table}\n{} hand-offs, {} of them needed a signal or eviction; {} ns of IOKernel time each; {:.1} times faster than \
+         signal and eventfd\n",
+        report.handoffs,
+        report.escalated,
+        report.iokernel_ns,
+        report.signal_p50_us / report.busy_p50_us.max(f64::MIN_POSITIVE)
+    )
+}
+
+fn describe_switch(report: &SwitchReport) -> String {
+    let mut table = Table::new(["million frames/s", "typical", "best", "overall"]);
+    let name = format!("{} bytes, runtime -> runtime", report.frame_bytes);
+    table.row([name, number(report.mpps), number(report.mpps_best), number(report.mpps_overall)]);
+    let mut echo = Table::new(["round trip, us", "p50", "p99", "p99.9"]);
+    let mut row = |name: &str, latencies: [f64; 3]| {
+        echo.row([name.to_owned()].into_iter().chain(latencies.map(number)));
+    };
+    row(
+        "UDP echo, port -> user thread -> port",
+        [report.echo_p50_us, report.echo_p99_us, report.echo_p999_us],
+    );
+    row(
+        "  by a bare kthread, without socket",
+        [report.raw_echo_p50_us, report.raw_echo_p99_us, report.raw_echo_p999_us],
+    );
+    format!(
+        "{table}\n{echo}\nfirewall, ns a packet: {} by 1 rule, {} by 10, {} by 100\n\n{} windows of 1 ms; {} were cut by stalls of the machine and count in `overall` only\n",
+        number(report.firewall_1_ns),
+        number(report.firewall_10_ns),
+        number(report.firewall_100_ns),
+        report.windows,
+        report.windows_cut
+    )
+}
+
+/// Writes the report's keys, with the machine and the commit beside them.
+fn write(path: Option<&Path>, machine: &Machine, report: &impl Serialize) -> anyhow::Result<()> {
+    let Some(path) = path else { return Ok(()) };
+    let mut document = serde_json::to_value(report)?;
+    document["machine"] = serde_json::to_value(machine)?;
+    document["commit"] = commit().into();
+    std::fs::write(path, serde_json::to_string_pretty(&document)? + "\n")
+        .with_context(|| format!("cannot write {}", path.display()))
+}

@@ -1,0 +1,126 @@
+//! The systems that are measured, the operations of each, and its process.
+
+use std::path::Path;
+use std::process::Command;
+
+use clap::ValueEnum;
+
+use super::operation::Operation;
+use tailwater_testbed::machine::Machine;
+
+/// A library of threads, or the bare machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum System {
+    /// User threads by default, each with its own thread-local storage
+    Tailwater,
+    /// User threads that share their core's thread-local storage, as in Shenango and Arachne
+    TailwaterSharedTls,
+    /// Kernel threads
+    Std,
+    /// Tasks: a current-thread runtime on one core, a multi-thread one on more
+    Tokio,
+    /// Stackful coroutines
+    May,
+    /// Goroutines; needs a Go toolchain
+    Go,
+    /// Instructions and cache lines
+    #[value(skip)]
+    Machine,
+}
+
+impl System {
+    /// All systems that can be chosen, in the order of the table.
+    pub const CHOICE: [Self; 6] =
+        [Self::Tailwater, Self::TailwaterSharedTls, Self::Std, Self::Tokio, Self::May, Self::Go];
+
+    /// Returns its name in arguments and tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tailwater => "tailwater",
+            Self::TailwaterSharedTls => "tailwater-shared-tls",
+            Self::Std => "std",
+            Self::Tokio => "tokio",
+            Self::May => "may",
+            Self::Go => "go",
+            Self::Machine => "machine",
+        }
+    }
+
+    /// Returns the system of that name, the machine included.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn of_name(name: &str) -> Result<Self, String> {
+        let mut all = Self::CHOICE.into_iter().chain([Self::Machine]);
+        all.find(|system| system.name() == name).ok_or_else(|| format!("{name} is not a system of threads"))
+    }
+
+    /// Returns whether the system has the operation.
+    pub fn has(self, op: Operation) -> bool {
+        match op {
+            Operation::Line | Operation::CasPair | Operation::Rdtsc => self == Self::Machine,
+            Operation::RcuRead | Operation::RcuReplace => {
+                matches!(self, Self::Tailwater | Self::TailwaterSharedTls)
+            }
+            Operation::ChannelMany => matches!(self, Self::Tailwater | Self::TailwaterSharedTls | Self::Go),
+            Operation::Select => !matches!(self, Self::Machine | Self::Std | Self::May),
+            // The kernel decides when and where the next thread runs.
+            Operation::ExitTurnaround => !matches!(self, Self::Machine | Self::Std),
+            _ => self != Self::Machine,
+        }
+    }
+
+    /// Maximum number of idle threads that the system can have.
+    pub fn max_idle(self) -> u64 {
+        match self {
+            // Limits of the kernel: `threads-max`, `pid_max`, control groups.
+            Self::Std => 4000,
+            // A mapping and a guard page each, against `vm.max_map_count` (65,530 by default).
+            Self::May => 20_000,
+            _ => u64::MAX,
+        }
+    }
+
+    /// Returns the command of its process on `cores`. `go` is the compiled Go program.
+    pub fn command(self, cores: &[usize], machine: &Machine, go: Option<&Path>) -> Command {
+        // Not by path: a newer build may have replaced the file.
+        let mut command = Command::new("/proc/self/exe");
+        let list: Vec<_> = cores.iter().map(ToString::to_string).collect();
+        command.args(["app", "--parent", &std::process::id().to_string(), "--cores", &list.join(",")]);
+        let (kthreads, hz) = (cores.len().to_string(), machine.tsc_hz.to_string());
+        match go.filter(|_| self == Self::Go) {
+            Some(program) => command.arg("exec").arg(program).args([kthreads, hz]),
+            None => command.args(["threads", self.name(), &kthreads, &hz]),
+        };
+        for (name, _) in std::env::vars_os() {
+            // The process runs standalone with default settings, whatever the environment says.
+            if name.to_string_lossy().starts_with("TAILWATER_") {
+                command.env_remove(name);
+            }
+        }
+        command
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_names_are_the_words_of_the_command_line() {
+        for system in System::CHOICE {
+            assert_eq!(System::from_str(system.name(), false), Ok(system));
+            assert_eq!(System::of_name(system.name()), Ok(system));
+        }
+        assert!(System::from_str("machine", false).is_err(), "the floor is always measured");
+    }
+
+    #[test]
+    fn the_floor_is_the_machines_alone() {
+        for op in Operation::ROUNDS {
+            let floor = matches!(op, Operation::Line | Operation::CasPair | Operation::Rdtsc);
+            assert_eq!(System::Machine.has(op), floor, "{op:?}");
+            assert_eq!(System::Tailwater.has(op), !floor, "{op:?}");
+        }
+    }
+}

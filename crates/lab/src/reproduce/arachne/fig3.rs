@@ -1,0 +1,299 @@
+//! Figure 3: latency of a key-value store under ETC over throughput, and, as in section 7.2's
+//! colocation experiment (figure 4), the effect of a background job.
+
+use tailwater_plot::{Panel, draw};
+use tailwater_workload::keyvalue::Workload;
+use tailwater_workload::{Rate, ServiceTime};
+
+use super::super::aims;
+use super::super::claim::Claim;
+use super::super::contest::{Case, Contest, Point, System, run};
+use super::super::context::{Context, Pace, Rig};
+use super::super::figure::{Figure, Outcome};
+use super::super::spread::Spread;
+use super::super::stores::{MAX_GENERATOR_RATE, MEDIUM, MEMCACHED, TAILWATER, UNIT, asked, conditions};
+use tailwater_testbed::program::Program;
+use tailwater_testbed::table::number;
+
+const ALONE: &str = "ETC, alone";
+const BESIDE: &str = "ETC, beside a batch job";
+const ROUNDS: usize = 3;
+/// The limit on the median at which the paper compares throughput; it measures 1,100 to 800
+/// thousand requests per second.
+const MEDIAN_LIMIT_US: f64 = 100.0;
+const PAPERS_MORE: f64 = 1.375;
+/// Least ratio of memcached's 99th percentile to Arachne's in the paper, at equal throughput.
+const PAPERS_TAIL: f64 = 3.0;
+/// "Doubled", and "almost completely unaffected".
+const DOUBLED: f64 = 2.0;
+const UNAFFECTED: f64 = 1.25;
+
+/// The figure.
+#[derive(Debug)]
+pub struct Figure3;
+
+impl Figure for Figure3 {
+    fn name(&self) -> &'static str {
+        "arachne-fig3"
+    }
+
+    fn title(&self) -> &'static str {
+        "Latency of a key-value store under ETC, alone and beside a batch job"
+    }
+
+    fn paper(&self) -> &'static str {
+        "Arachne (OSDI'18), figures 3 and 4"
+    }
+
+    fn plan(&self) -> &'static str {
+        include_str!("../../../../../experiments/arachne-fig3.md")
+    }
+
+    fn run(&self, context: &Context) -> anyhow::Result<Outcome> {
+        let rig = context.rig()?;
+        let loads: &[f64] = if context.options.quick {
+            &[50.0]
+        } else {
+            &[10.0, 25.0, 50.0, 75.0, 100.0, 150.0, 200.0, 300.0]
+        };
+        let pace = context.pace(loads.len() * 4, ROUNDS);
+        let mut contest = run(self.name(), context, cases(rig, &pace, loads)?, pace.rounds)?;
+        contest.unit = UNIT;
+        let mut notes = rig.notes(&pace, context.options.quick);
+        notes.push(contest.handoff_note());
+        notes.extend(conditions());
+        Ok(Outcome {
+            svg: draw(self.title(), &panels(&contest)),
+            data: contest.data(),
+            summary: contest.summary(),
+            claims: claims(&contest),
+            notes,
+        })
+    }
+}
+
+fn cases(rig: &Rig, pace: &Pace, loads: &[f64]) -> anyhow::Result<Vec<Case>> {
+    let threads = rig.testbed.cores.managed.len();
+    let protocol = asked(Workload::Etc);
+    let over = |program: Program| program.over(MEDIUM);
+    let mut programs = vec![(TAILWATER, over(Program::kv(threads, protocol.clone())))];
+    programs.extend(Program::memcached(threads, protocol).map(|program| (MEMCACHED, over(program))));
+    let mut cases = Vec::new();
+    for &load in loads {
+        let plan = pace.plan_at(Rate::new(load * 1e3)?, &ServiceTime::constant(0));
+        for panel in [ALONE, BESIDE] {
+            cases.extend(programs.iter().map(|(curve, program)| Case {
+                panel: panel.to_owned(),
+                curve: (*curve).to_owned(),
+                load,
+                plan: plan.clone(),
+                system: System::Program(if panel == ALONE {
+                    program.clone().alone()
+                } else {
+                    program.clone()
+                }),
+            }));
+        }
+    }
+    Ok(cases)
+}
+
+fn panels(contest: &Contest) -> Vec<Panel> {
+    let mut panels = Vec::new();
+    for title in [ALONE, BESIDE] {
+        panels.push(contest.panel_of(title, "p50 (us)", Point::p50_us, Vec::new()));
+        panels.push(contest.panel_of(title, "p99 (us)", Point::p99_us, Vec::new()));
+    }
+    panels
+}
+
+fn claims(contest: &Contest) -> Vec<Claim> {
+    let mut claims = papers_claims(contest);
+    claims.extend(aims::claims(contest, BESIDE, [TAILWATER, MEMCACHED], MAX_GENERATOR_RATE, UNIT));
+    claims
+}
+
+fn papers_claims(contest: &Contest) -> Vec<Claim> {
+    let paper_more = format!(
+        "with a median of at most {MEDIAN_LIMIT_US} us Arachne's memcached supports {PAPERS_MORE} times the throughput (1,100 to 800 \
+         thousand/s on 16 cores)"
+    );
+    const TAIL: &str = "Arachne's 99th percentile is 3 to 40 times lower than memcached's";
+    const LINUX_DOUBLES: &str =
+        "beside a background job memcached's latency doubles, at the median and at the 99th percentile";
+    const UNAFFECTED_SAID: &str = "Arachne's memcached is almost completely unaffected by it";
+    if contest.curve(ALONE, MEMCACHED).is_empty() {
+        const WHY: &str = "memcached is not installed";
+        let mut claims: Vec<Claim> = [paper_more.as_str(), TAIL, LINUX_DOUBLES]
+            .map(|paper| Claim::not_comparable(paper, WHY.to_owned()))
+            .to_vec();
+        claims.push(affected(contest, TAILWATER, UNAFFECTED_SAID, |times| times <= UNAFFECTED));
+        return claims;
+    }
+    vec![
+        more(contest, &paper_more),
+        tail(contest, TAIL),
+        affected(contest, MEMCACHED, LINUX_DOUBLES, |times| times >= DOUBLED),
+        affected(contest, TAILWATER, UNAFFECTED_SAID, |times| times <= UNAFFECTED),
+    ]
+}
+
+/// Returns the highest load without a batch job at which the median is within the limit.
+fn within(contest: &Contest, curve: &str) -> f64 {
+    let kept = |point: &Point| point.p50_us().is_some_and(|p50| p50.median <= MEDIAN_LIMIT_US);
+    contest.highest(ALONE, curve, kept).map_or(0.0, |point| point.case.load)
+}
+
+fn more(contest: &Contest, paper: &str) -> Claim {
+    let (own, theirs) = (within(contest, TAILWATER), within(contest, MEMCACHED));
+    let ours = format!(
+        "of the loads tried {} against {} thousand/s on the shared cores of this machine",
+        number(own),
+        number(theirs)
+    );
+    let most = contest.points.iter().map(|point| point.case.load).fold(0.0, f64::max);
+    let holds = own >= PAPERS_MORE * theirs;
+    // A rival that is within the limit nowhere decides nothing, and loads beyond the highest one
+    // tried are unknown.
+    if theirs == 0.0 || theirs >= most || (own >= most && !holds) {
+        return Claim::not_comparable(paper, ours);
+    }
+    Claim::new(paper, ours, holds)
+}
+
+/// Returns the ratio of `value` of the second curve or panel to that of the first, by load, where
+/// the first is not saturated; infinite where the second is saturated.
+fn times<'a>(
+    contest: &'a Contest,
+    [first, second]: [(&'a str, &'a str); 2],
+    value: impl Fn(&Point) -> Option<Spread> + 'a,
+) -> impl Iterator<Item = (f64, f64)> + 'a {
+    contest.curve(first.0, first.1).into_iter().filter(|point| !point.saturated()).filter_map(move |point| {
+        let other = contest.at(second.0, second.1, point.case.load)?;
+        let times = match other.saturated() {
+            true => f64::INFINITY,
+            false => value(other)?.median / value(point)?.median,
+        };
+        Some((point.case.load, times))
+    })
+}
+
+fn listed(times: &[(f64, f64)]) -> String {
+    let one = |&(load, times): &(f64, f64)| match times.is_finite() {
+        true => format!("{} ({})", number(times), number(load)),
+        false => format!("saturated ({})", number(load)),
+    };
+    let text: Vec<String> = times.iter().map(one).collect();
+    if text.is_empty() { "no load that both sustain".to_owned() } else { text.join(", ") }
+}
+
+fn tail(contest: &Contest, paper: &str) -> Claim {
+    let pair = [(ALONE, TAILWATER), (ALONE, MEMCACHED)];
+    let mut ratios: Vec<_> = times(contest, pair, Point::p99_us).collect();
+    // At equal throughput: a load that memcached does not sustain is not compared; one that only
+    // Tailwater does not sustain fails the claim.
+    ratios.retain(|(_, times)| times.is_finite());
+    let [own, theirs] = pair;
+    let behind: Vec<String> = times(contest, [theirs, own], Point::p99_us)
+        .filter(|(_, times)| times.is_infinite())
+        .map(|(load, _)| number(load))
+        .collect();
+    let mut ours = format!("p99 in times of Tailwater's (thousand/s): {}", listed(&ratios));
+    if !behind.is_empty() {
+        ours += &format!("; Tailwater alone is saturated at: {}", behind.join(", "));
+    }
+    if ratios.is_empty() && behind.is_empty() {
+        return Claim::not_comparable(paper, ours);
+    }
+    Claim::new(paper, ours, behind.is_empty() && ratios.iter().all(|&(_, times)| times >= PAPERS_TAIL))
+}
+
+/// Judges how a batch job changes the latencies of `curve`, by the median over the loads.
+fn affected(contest: &Contest, curve: &str, paper: &str, holds: impl Fn(f64) -> bool) -> Claim {
+    let pair = [(ALONE, curve), (BESIDE, curve)];
+    let p50: Vec<_> = times(contest, pair, Point::p50_us).collect();
+    let p99: Vec<_> = times(contest, pair, Point::p99_us).collect();
+    // Not a spread, which leaves out infinite values: a load that is sustained only without the
+    // batch job counts.
+    let middle = |ratios: &[(f64, f64)]| {
+        let mut times: Vec<f64> = ratios.iter().map(|&(_, times)| times).collect();
+        times.sort_by(f64::total_cmp);
+        times.get(times.len() / 2).copied()
+    };
+    let ours = format!("times of alone (thousand/s): median {}; p99 {}", listed(&p50), listed(&p99));
+    match middle(&p50).zip(middle(&p99)) {
+        Some((p50, p99)) => Claim::new(paper, ours, holds(p50) && holds(p99)),
+        None => Claim::not_comparable(paper, ours),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::claim::Verdict::{self, NotComparable, NotReached, Reached};
+    use super::super::super::contest::tests::{contest, point};
+    use super::*;
+
+    /// Panel, curve, load, tail, saturated: the median is a tenth of the tail, the 99th percentile
+    /// half of it.
+    type Row = (&'static str, &'static str, f64, f64, bool);
+
+    fn verdicts(rows: &[Row]) -> Vec<Verdict> {
+        let make = |&(panel, curve, load, tail, saturated): &Row| {
+            let mut point = point(curve, load, &[tail], 0.5, saturated);
+            point.case.panel = panel.to_owned();
+            point
+        };
+        let contest = contest(rows.iter().map(make).collect());
+        assert_eq!(panels(&contest).len(), 4);
+        // The last two are tested in `aims`.
+        let mut claims = claims(&contest);
+        let aims = claims.split_off(claims.len() - 2);
+        assert!(aims.iter().all(|claim| claim.paper.contains("this project's aim")));
+        claims.iter().map(|claim| claim.verdict).collect()
+    }
+
+    const GOOD: [Row; 8] = [
+        (ALONE, TAILWATER, 50.0, 100.0, false),
+        (ALONE, MEMCACHED, 50.0, 400.0, false),
+        (BESIDE, TAILWATER, 50.0, 110.0, false),
+        (BESIDE, MEMCACHED, 50.0, 900.0, false),
+        (ALONE, TAILWATER, 100.0, 150.0, false),
+        (ALONE, MEMCACHED, 100.0, 9000.0, true),
+        (BESIDE, TAILWATER, 100.0, 160.0, false),
+        (BESIDE, MEMCACHED, 100.0, 9000.0, true),
+    ];
+
+    #[test]
+    fn each_claim_follows_the_numbers() {
+        assert_eq!(verdicts(&GOOD), [Reached; 4]);
+        let mut rival = GOOD;
+        (rival[5].3, rival[5].4) = (450.0, false);
+        assert_eq!(verdicts(&rival)[0], NotComparable, "memcached sustains the highest load tried");
+        let mut slow = GOOD;
+        slow[4].3 = 1500.0;
+        assert_eq!(verdicts(&slow)[0], NotReached, "within the limit at the same load");
+        let mut disturbed = GOOD;
+        (disturbed[0].3, disturbed[0].4) = (9000.0, true);
+        assert_eq!(verdicts(&disturbed)[0], Reached, "one disturbed load below is no limit");
+        let mut close = GOOD;
+        close[1].3 = 250.0;
+        assert_eq!(verdicts(&close)[1], NotReached, "2.5 times the tail");
+        let mut behind = GOOD;
+        (behind[0].3, behind[0].4) = (9000.0, true);
+        assert_eq!(verdicts(&behind)[1], NotReached, "only memcached sustains that load");
+        let mut broken = GOOD;
+        for row in [2, 6] {
+            (broken[row].3, broken[row].4) = (9000.0, true);
+        }
+        assert_eq!(verdicts(&broken)[3], NotReached, "Tailwater is saturated only beside the batch job");
+        let mut bold = GOOD;
+        (bold[3].3, bold[2].3, bold[6].3) = (500.0, 200.0, 300.0);
+        assert_eq!(verdicts(&bold)[2..], [NotReached; 2]);
+    }
+
+    #[test]
+    fn without_memcached_only_tailwaters_claim_is_judged() {
+        let own: Vec<Row> = GOOD.iter().copied().filter(|row| row.1 == TAILWATER).collect();
+        assert_eq!(verdicts(&own), [NotComparable, NotComparable, NotComparable, Reached]);
+    }
+}

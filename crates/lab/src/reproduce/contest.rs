@@ -1,0 +1,450 @@
+//! Measures several systems under several loads, beside a batch job, in interleaved rounds: the
+//! common part of figures of latency over load.
+//!
+//! Owns the order: in each round every load is offered to all systems in turn, in the opposite
+//! order in every second round, so that a change of the machine's speed affects all systems alike.
+//! Every point is a newly started system.
+
+use tailwater_loadgen::Plan;
+use tailwater_plot::{Line, Panel, decades};
+use tailwater_sim::report::Table;
+use tailwater_workload::{Figures, Rate, ServiceTime};
+
+use super::context::{Context, Pace};
+use super::spread::{Spread, cell};
+use tailwater_testbed::handoffs::{HandoffFigures, HandoffRecord};
+use tailwater_testbed::point::point;
+use tailwater_testbed::program::Program;
+use tailwater_testbed::table::number;
+use tailwater_testbed::{
+    BatchRates, Measured, is_saturated, latency_or_timeout, on_linux, on_tailwater, standing_queue_us,
+};
+
+/// A system in a setting.
+#[derive(Debug, Clone)]
+pub enum System {
+    /// The spin server on Tailwater.
+    Tailwater(on_tailwater::Setting),
+    /// The spin server on Linux.
+    Linux(on_linux::Setting),
+    /// Another program, on its host.
+    Program(Program),
+}
+
+/// The default unit of loads, on axes and in tables.
+pub const PERCENT: &str = "% of the shared cores";
+
+/// One point of the figure.
+#[derive(Debug, Clone)]
+pub struct Case {
+    /// The title of its panel.
+    pub panel: String,
+    /// The system's name in the legend.
+    pub curve: String,
+    /// The load in the contest's unit.
+    pub load: f64,
+    pub plan: Plan,
+    pub system: System,
+}
+
+/// One point in one round.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sample {
+    pub figures: Figures,
+    pub batch: Option<BatchRates>,
+}
+
+/// A case and its rounds, at least one.
+#[derive(Debug, Clone)]
+pub struct Point {
+    pub case: Case,
+    pub samples: Vec<Sample>,
+}
+
+/// All points of a contest.
+#[derive(Debug)]
+pub struct Contest {
+    pub points: Vec<Point>,
+    /// The unit of loads, [`PERCENT`] by default.
+    pub unit: &'static str,
+    /// Hand-offs of cores on Tailwater, over all its points.
+    pub handoffs: HandoffRecord,
+}
+
+/// Returns the cases of `programs` in `panel`, one curve each, at all `loads` in thousand requests
+/// per second.
+///
+/// # Errors
+/// If a load is no possible rate.
+pub fn program_cases(
+    panel: &str,
+    programs: &[(&str, Program)],
+    pace: &Pace,
+    loads: &[f64],
+) -> anyhow::Result<Vec<Case>> {
+    let mut cases = Vec::new();
+    for &load in loads {
+        let plan = pace.plan_at(Rate::new(load * 1e3)?, &ServiceTime::constant(0));
+        cases.extend(programs.iter().map(|(curve, program)| Case {
+            panel: panel.to_owned(),
+            curve: (*curve).to_owned(),
+            load,
+            plan: plan.clone(),
+            system: System::Program(program.clone()),
+        }));
+    }
+    Ok(cases)
+}
+
+/// Returns the order of `count` systems in a round; reversed in every second round, so that no
+/// system is always first.
+pub fn turns(count: usize, round: usize) -> impl Iterator<Item = usize> {
+    (0..count).map(move |place| if round % 2 == 1 { count - 1 - place } else { place })
+}
+
+/// Runs `cases`, in which the systems of a load are adjacent, `rounds` times.
+///
+/// # Errors
+/// If a process does not start or ends early, or on a signal.
+pub fn run(name: &str, context: &Context, cases: Vec<Case>, rounds: usize) -> anyhow::Result<Contest> {
+    let rig = context.rig()?;
+    let progress = context.progress(name, (cases.len() * rounds) as u64);
+    let mut points: Vec<Point> =
+        cases.into_iter().map(|case| Point { case, samples: Vec::with_capacity(rounds) }).collect();
+    let mut handoffs = HandoffRecord::default();
+    for round in 0..rounds {
+        for index in turns(points.len(), round) {
+            let Point { case, samples } = &mut points[index];
+            let seed = context.options.seed.wrapping_add(round as u64);
+            let measured = match &case.system {
+                System::Tailwater(setting) => {
+                    on_tailwater::point(&rig.testbed, rig.speed, &case.plan, seed, *setting, &mut handoffs)
+                }
+                System::Linux(setting) => {
+                    on_linux::point(&rig.testbed, rig.speed, &case.plan, seed, *setting)
+                }
+                System::Program(program) => point(program, &rig.testbed, &case.plan, seed, &mut handoffs),
+            };
+            samples.push(Sample::new(&measured?));
+            progress.inc(1);
+        }
+    }
+    progress.finish_and_clear();
+    Ok(Contest { points, unit: PERCENT, handoffs })
+}
+
+impl Sample {
+    /// Returns the figures of a point.
+    pub fn new(measured: &Measured) -> Self {
+        Self { figures: measured.measurement.report().figures, batch: measured.batch }
+    }
+
+    /// Returns whether the system of `case` did not keep up.
+    pub fn saturated(&self, case: &Case) -> bool {
+        // Congestion detection takes two allocator intervals: a request may wait so long for a core
+        // without a standing queue.
+        let by_design_us = match &case.system {
+            System::Tailwater(setting) => 2.0 * setting.interval_us as f64,
+            System::Linux(_) | System::Program(_) => 0.0,
+        };
+        is_saturated(&self.figures, standing_queue_us(&case.plan.service) + by_design_us)
+    }
+}
+
+impl Point {
+    /// Returns a figure over the rounds.
+    pub fn spread(&self, value: impl Fn(&Sample) -> f64) -> Option<Spread> {
+        Spread::of(self.samples.iter().map(value))
+    }
+
+    /// Median latency over the rounds.
+    pub fn p50_us(&self) -> Option<Spread> {
+        self.spread(|sample| latency_or_timeout(sample.figures.p50_us))
+    }
+
+    /// 99th percentile of all requests over the rounds.
+    pub fn p99_us(&self) -> Option<Spread> {
+        self.spread(|sample| latency_or_timeout(sample.figures.p99_us))
+    }
+
+    /// Windowed 99.9th percentile over the rounds.
+    pub fn tail_us(&self) -> Option<Spread> {
+        self.spread(|sample| latency_or_timeout(sample.figures.win_p999_us))
+    }
+
+    /// Batch share over the rounds.
+    pub fn share(&self) -> Option<Spread> {
+        Spread::of(self.samples.iter().filter_map(|sample| sample.batch).map(BatchRates::share))
+    }
+
+    /// Returns whether it was saturated in most rounds.
+    pub fn saturated(&self) -> bool {
+        2 * self.samples.iter().filter(|sample| sample.saturated(&self.case)).count() > self.samples.len()
+    }
+}
+
+impl Contest {
+    /// Returns the latency of hand-offs, for the notes.
+    pub fn handoff_note(&self) -> String {
+        let HandoffFigures { p50, p99, count, .. } = self.handoffs.figures();
+        format!(
+            "On Tailwater a core went from the running batch job to the service {count} times, in {} us at the median and {} us at \
+             p99.",
+            number(p50),
+            number(p99)
+        )
+    }
+
+    /// Points of one curve, by load.
+    pub fn curve<'a>(&'a self, panel: &str, curve: &str) -> Vec<&'a Point> {
+        let own = |point: &&Point| point.case.panel == panel && point.case.curve == curve;
+        let mut points: Vec<&Point> = self.points.iter().filter(own).collect();
+        points.sort_by(|a, b| a.case.load.total_cmp(&b.case.load));
+        points
+    }
+
+    /// Returns the point of a curve at a load.
+    pub fn at(&self, panel: &str, curve: &str, load: f64) -> Option<&Point> {
+        self.curve(panel, curve).into_iter().find(|point| point.case.load == load)
+    }
+
+    /// Returns the highest load that did not saturate the system, whether or not lower loads did;
+    /// `None` if all did.
+    pub fn capacity(&self, panel: &str, curve: &str) -> Option<f64> {
+        self.highest(panel, curve, |_| true).map(|point| point.case.load)
+    }
+
+    /// Returns the point of the highest load that did not saturate the system and for which
+    /// `holds`, whether or not it does at lower loads.
+    pub fn highest(&self, panel: &str, curve: &str, holds: impl Fn(&Point) -> bool) -> Option<&Point> {
+        self.curve(panel, curve).into_iter().rfind(|point| !point.saturated() && holds(point))
+    }
+
+    /// Titles of panels or names of curves, each once, in order of their first point.
+    pub fn names(&self, of: impl Fn(&Case) -> &str) -> Vec<String> {
+        let mut names: Vec<String> = Vec::new();
+        for point in &self.points {
+            let name = of(&point.case);
+            if !names.iter().any(|known| known == name) {
+                names.push(name.to_owned());
+            }
+        }
+        names
+    }
+
+    /// Returns a table with a row for each point and round.
+    pub fn data(&self) -> Table {
+        let columns = [
+            "panel",
+            "system",
+            "load",
+            "round",
+            "offered_rps",
+            "achieved_rps",
+            "p50_us",
+            "p99_us",
+            "p999_us",
+            "win_p999_us",
+            "batch_share",
+            "batch_alone",
+            "completed",
+            "lost",
+            "late",
+            "windows",
+            "windows_cut",
+            "saturated",
+        ];
+        let mut table = Table::new(&columns);
+        for Point { case, samples } in &self.points {
+            for (round, sample) in samples.iter().enumerate() {
+                table.push(row(case, round, sample));
+            }
+        }
+        table
+    }
+
+    /// Returns a table with a row for each point: medians with their extremes.
+    pub fn summary(&self) -> Table {
+        let load = format!("load ({})", self.unit);
+        let columns = [
+            "service",
+            "system",
+            &load,
+            "achieved/s",
+            "p50 us",
+            "p99 us",
+            "windowed p99.9 us",
+            "batch share",
+            "",
+        ];
+        let mut table = Table::new(&columns);
+        for point in &self.points {
+            let Case { panel, curve, load, .. } = &point.case;
+            let achieved =
+                point.spread(|sample| sample.figures.achieved_rps).map(|s| format!("{:.0}", s.median));
+            let note = if point.saturated() { "saturated" } else { "" };
+            table.push(vec![
+                panel.clone(),
+                curve.clone(),
+                load.to_string(),
+                achieved.unwrap_or_default(),
+                cell(point.p50_us()),
+                cell(point.p99_us()),
+                cell(point.tail_us()),
+                cell(point.share()),
+                note.to_owned(),
+            ]);
+        }
+        table
+    }
+
+    /// Returns a logarithmic panel of tail latency over load. A curve ends where its system
+    /// saturates. `more` are reference curves.
+    pub fn latency_panel(&self, panel: &str, more: Vec<Line>) -> Panel {
+        self.panel_of(panel, "windowed p99.9 (us)", Point::tail_us, more)
+    }
+
+    /// Returns a logarithmic panel of some latency over load. A curve ends where its system
+    /// saturates. `more` are reference curves.
+    pub fn panel_of(
+        &self,
+        panel: &str,
+        label: &str,
+        value: impl Fn(&Point) -> Option<Spread>,
+        more: Vec<Line>,
+    ) -> Panel {
+        let median = |point: &Point| Some(value(point)?.median);
+        let panel = self.panel(panel, label, |point| !point.saturated(), median, more);
+        Panel { log_y: true, y_range: Some(decades(&panel.lines)), ..panel }
+    }
+
+    /// Returns a panel of the batch share over load. `more` are reference curves.
+    pub fn batch_panel(&self, panel: &str, more: Vec<Line>) -> Panel {
+        let share = |point: &Point| Some(point.share()?.median.min(1.0));
+        let panel = self.panel(panel, "batch job (alone = 1)", |_| true, share, more);
+        Panel { y_range: Some((0.0, 1.0)), ..panel }
+    }
+
+    /// Returns a panel of some value over load: each curve up to its last point to draw, and
+    /// reference curves.
+    fn panel(
+        &self,
+        panel: &str,
+        y_label: &str,
+        drawn: impl Fn(&Point) -> bool,
+        value: impl Fn(&Point) -> Option<f64>,
+        more: Vec<Line>,
+    ) -> Panel {
+        let line = |curve: &String| {
+            let points = self.curve(panel, curve).into_iter().take_while(|point| drawn(point));
+            Line::new(curve.clone(), points.filter_map(|p| Some((p.case.load, value(p)?))).collect())
+        };
+        let lines = self.names(|case| &case.curve).iter().map(line).chain(more).collect();
+        let (title, x_label) = (panel.to_owned(), format!("load ({})", self.unit));
+        Panel { title, x_label, y_label: y_label.to_owned(), lines, ..Panel::default() }
+    }
+}
+
+fn row(case: &Case, round: usize, sample: &Sample) -> Vec<String> {
+    let figures = &sample.figures;
+    let us = |value: Option<f64>| value.map_or_else(String::new, |us| format!("{us:.3}"));
+    let batch = |value: &dyn Fn(BatchRates) -> f64, digits: usize| {
+        sample.batch.map_or_else(String::new, |rates| format!("{:.digits$}", value(rates)))
+    };
+    vec![
+        case.panel.clone(),
+        case.curve.clone(),
+        case.load.to_string(),
+        round.to_string(),
+        format!("{:.0}", figures.offered_rps),
+        format!("{:.0}", figures.achieved_rps),
+        us(figures.p50_us),
+        us(figures.p99_us),
+        us(figures.p999_us),
+        us(figures.win_p999_us),
+        batch(&|rates| rates.share(), 4),
+        batch(&|rates| rates.solo, 0),
+        figures.completed.to_string(),
+        figures.lost.to_string(),
+        figures.late.to_string(),
+        figures.windows.to_string(),
+        figures.windows_cut.to_string(),
+        sample.saturated(case).to_string(),
+    ]
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+
+    /// Returns a point of `curve` at `load` with these windowed tails and this batch share; if
+    /// `saturated`, with a hundredth more lost requests than a system that keeps up may lose.
+    pub fn point(curve: &str, load: f64, tails_us: &[f64], share: f64, saturated: bool) -> Point {
+        let plan = Plan::new("1s@1k".parse().unwrap(), "exp:10us".parse().unwrap());
+        let setting = on_tailwater::Setting::default();
+        let (panel, curve) = ("exp".to_owned(), curve.to_owned());
+        let case = Case { panel, curve, load, plan, system: System::Tailwater(setting) };
+        let sample = |&tail_us: &f64| Sample {
+            figures: Figures {
+                offered_rps: load * 1e3,
+                achieved_rps: load * 1e3,
+                p50_us: Some(tail_us / 10.0),
+                p90_us: Some(tail_us / 5.0),
+                p99_us: Some(tail_us / 2.0),
+                p999_us: Some(tail_us),
+                max_us: Some(tail_us),
+                win_p999_us: Some(tail_us),
+                windows: 10,
+                windows_cut: 0,
+                completed: 98,
+                lost: if saturated { 2 } else { 0 },
+                late: 0,
+                duration_s: 1.0,
+            },
+            batch: Some(BatchRates { beside: share * 1e6, solo: 1e6 }),
+        };
+        Point { case, samples: tails_us.iter().map(sample).collect() }
+    }
+
+    /// Returns a contest of these points.
+    pub fn contest(points: Vec<Point>) -> Contest {
+        Contest { points, unit: PERCENT, handoffs: HandoffRecord::default() }
+    }
+
+    #[test]
+    fn a_standing_queue_saturates_and_a_long_interval_between_looks_is_none() {
+        let mut slow = point("a", 50.0, &[15_000.0], 0.5, false);
+        assert!(slow.saturated(), "a median of 1.5 ms, without loss");
+        slow.case.system =
+            System::Tailwater(on_tailwater::Setting { interval_us: 1_000, ..Default::default() });
+        assert!(!slow.saturated());
+    }
+
+    #[test]
+    fn every_second_round_is_in_the_opposite_order() {
+        let order = |round| turns(3, round).collect::<Vec<_>>();
+        assert_eq!([order(0), order(1), order(2)], [[0, 1, 2], [2, 1, 0], [0, 1, 2]]);
+    }
+
+    #[test]
+    fn curves_are_sorted_and_end_where_they_saturate() {
+        let contest = contest(vec![
+            point("a", 90.0, &[900.0], 0.1, true),
+            point("a", 10.0, &[30.0, 10.0, 20.0], 0.9, false),
+            point("b", 10.0, &[50.0], 0.8, true),
+            point("b", 20.0, &[50.0], 0.8, false),
+        ]);
+        let loads: Vec<f64> = contest.curve("exp", "a").iter().map(|p| p.case.load).collect();
+        assert_eq!(loads, [10.0, 90.0]);
+        let capacity = |curve: &str| contest.capacity("exp", curve);
+        assert_eq!(capacity("a"), Some(10.0));
+        assert_eq!(capacity("b"), Some(20.0), "one disturbed point is not a limit");
+        assert_eq!(capacity("c"), None);
+        let panel = contest.latency_panel("exp", Vec::new());
+        assert_eq!(panel.lines[0].points, [(10.0, 20.0)]);
+        assert_eq!(panel.y_range, Some((10.0, 100.0)));
+        assert_eq!(contest.batch_panel("exp", Vec::new()).lines[0].points.len(), 2);
+        assert_eq!(contest.data().rows().len(), 6);
+        assert_eq!(contest.summary().rows()[1][6], "20.0 (10.0 to 30.0)");
+    }
+}

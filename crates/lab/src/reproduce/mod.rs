@@ -1,0 +1,197 @@
+//! `tailwater-lab reproduce`: figures and tables of the papers, run on this machine, with a verdict
+//! on each claim.
+//!
+//! Owns the command and the order of figures: first the simulated figures, which run on any
+//! machine, then the measured ones. Each figure is run, judged and written before the next begins,
+//! so an interrupted run keeps its finished figures. A figure that fails is in the report with its
+//! error, and the others still run.
+//!
+//! | module | owns |
+//! |---|---|
+//! | [`figure`], [`claim`] | the interface of a figure, its outcome, claims and verdicts |
+//! | [`catalogue`] | the list of figures |
+//! | [`context`] | the arguments of every figure: options, testbed, calibration, time |
+//! | [`contest`] | several systems under several loads, in interleaved rounds |
+//! | [`limit`] | the highest load within a latency limit, for several programs in turn |
+//! | [`aims`] | this project's aims beside a batch job, and their verdicts |
+//! | [`batch`] | the comparison of two systems' batch shares |
+//! | [`stores`] | the common part of figures with key-value stores |
+//! | [`spread`] | median and extremes over rounds |
+//! | [`pages`], [`html`] | the files |
+//! | `shenango`, `arachne`, `ix`, `own`, [`simulated`] | the figures |
+//!
+//! A new figure is one file that implements [`figure::Figure`], a line in the catalogue, and its
+//! plan in `experiments/`.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use clap::builder::PossibleValuesParser;
+
+mod aims;
+mod arachne;
+mod batch;
+mod catalogue;
+mod claim;
+mod contest;
+mod context;
+mod figure;
+mod html;
+mod ix;
+mod limit;
+mod own;
+mod pages;
+mod ratio;
+mod shenango;
+mod simulated;
+mod spread;
+mod stores;
+
+use context::{Context, Options};
+use figure::{Figure, Outcome};
+use html::Entry;
+
+use tailwater_testbed::interrupt::Interrupted;
+use tailwater_testbed::machine::{Machine, commit};
+use tailwater_testbed::note;
+use tailwater_testbed::requirements;
+
+/// The argument for all figures.
+const ALL: &str = "all";
+
+/// Reproduce the papers' figures, simulated and measured on this machine
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Examples:
+  tailwater-lab reproduce                          everything: three quarters of an hour, an otherwise idle machine
+  tailwater-lab reproduce shenango-fig4            one figure, about four minutes
+  tailwater-lab reproduce all --quick              the shapes, in about two minutes
+  tailwater-lab reproduce shinjuku-fig1 --out /tmp/figures
+
+Writes NAME.svg, NAME.csv, NAME.json and NAME.md for each figure and report.html over all. Measured figures need two cores and
+compare with Linux in the same run. What each figure runs and what the paper claims stands in experiments/.")]
+pub struct ReproduceArgs {
+    /// Figures to reproduce, or all (the default)
+    #[arg(value_name = "FIGURE", value_parser = PossibleValuesParser::new(names()))]
+    figures: Vec<String>,
+    /// Folder for the results
+    #[arg(long, value_name = "FOLDER", default_value = "figures")]
+    out: PathBuf,
+    /// Do a fraction of the work: the shape, without spread
+    #[arg(long)]
+    quick: bool,
+    /// Seed of all random numbers
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Threads of the simulator; 0 for all of the machine. Changes only the running time
+    #[arg(long, default_value_t = 0)]
+    threads: usize,
+}
+
+fn names() -> Vec<&'static str> {
+    catalogue::all().iter().map(|figure| figure.name()).chain([ALL]).collect()
+}
+
+/// Runs the figures and writes their outcomes.
+///
+/// # Errors
+/// [`requirements::Unsupported`] if a measured figure is chosen and the machine lacks something;
+/// [`Interrupted`]; a file that cannot be written; or, after all others have run, the failed
+/// figures.
+pub fn run(args: &ReproduceArgs) -> anyhow::Result<()> {
+    let figures = chosen(&args.figures);
+    if figures.iter().any(|figure| figure.is_measured()) {
+        requirements::check().inspect_err(|_| {
+            note!("Figures that are simulated run anywhere: {}.", simulated_names().join(", "));
+        })?;
+    }
+    let options = Options { quick: args.quick, seed: args.seed, threads: args.threads };
+    let context = Context::new(options, Machine::describe());
+    print(&format!("{}, commit {}\n", context.machine, commit()))?;
+    let mut entries: Vec<Entry> = Vec::new();
+    for figure in figures {
+        let outcome = outcome(figure.as_ref(), &context);
+        if let Err(error) = &outcome
+            && error.is::<Interrupted>()
+        {
+            note!("{} of the figures are complete, in {}", entries.len(), args.out.display());
+            return outcome.map(drop);
+        }
+        context.check()?;
+        let entry = Entry { figure, outcome };
+        report(&entry, &context, &args.out)?;
+        entries.push(entry);
+    }
+    let path = args.out.join("report.html");
+    write(&path, &html::report(&entries, &context))?;
+    print(&format!("report in {}", path.display()))?;
+    let failed: Vec<&str> = entries.iter().filter(|e| e.outcome.is_err()).map(|e| e.figure.name()).collect();
+    anyhow::ensure!(failed.is_empty(), "not reproduced: {}; the reasons are above", failed.join(", "));
+    Ok(())
+}
+
+/// Runs a figure; withdraws its verdicts if the machine was busy.
+fn outcome(figure: &dyn Figure, context: &Context) -> anyhow::Result<Outcome> {
+    if !figure.is_measured() {
+        return figure.run(context);
+    }
+    // Before the first measured figure, even if it needs no testbed: this measures how busy the
+    // machine is.
+    context.rig()?;
+    let mut outcome = figure.run(context)?;
+    context.withhold_if_busy(&mut outcome.claims);
+    Ok(outcome)
+}
+
+/// Prints the outcome and writes the figure's files.
+fn report(entry: &Entry, context: &Context, out: &Path) -> anyhow::Result<()> {
+    let figure = entry.figure.as_ref();
+    let outcome = match &entry.outcome {
+        Ok(outcome) => outcome,
+        Err(error) => {
+            note!("{}: {error:#}", figure.name());
+            return Ok(());
+        }
+    };
+    let file = |extension: &str| out.join(format!("{}.{extension}", figure.name()));
+    write(&file("svg"), &outcome.svg)?;
+    write(&file("csv"), &outcome.data.to_csv())?;
+    write(&file("json"), &pages::json(figure, outcome, context)?)?;
+    write(&file("md"), &pages::markdown(figure, outcome, context))?;
+    print(&format!("{}: {}\n{}", figure.name(), figure.title(), outcome.summary.to_text()))?;
+    for claim in &outcome.claims {
+        print(&format!("  [{}] paper: {}\n      here: {}", claim.verdict, claim.paper, claim.ours))?;
+    }
+    print(&format!("  drawn in {}\n", file("svg").display()))
+}
+
+fn chosen(names: &[String]) -> Vec<Box<dyn Figure>> {
+    let all = names.is_empty() || names.iter().any(|name| name == ALL);
+    catalogue::all().into_iter().filter(|f| all || names.iter().any(|name| name == f.name())).collect()
+}
+
+fn simulated_names() -> Vec<&'static str> {
+    catalogue::all().iter().filter(|figure| !figure.is_measured()).map(|figure| figure.name()).collect()
+}
+
+fn print(line: &str) -> anyhow::Result<()> {
+    Ok(writeln!(std::io::stdout(), "{line}")?)
+}
+
+fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+    tailwater_sim::report::write_file(path, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_names_or_with_all_every_figure_is_chosen_once() {
+        let count = catalogue::all().len();
+        assert_eq!(chosen(&[]).len(), count);
+        assert_eq!(chosen(&["shinjuku-fig4".to_owned(), ALL.to_owned()]).len(), count);
+        let twice = vec!["shinjuku-fig4".to_owned(); 2];
+        assert_eq!(chosen(&twice).iter().map(|f| f.name()).collect::<Vec<_>>(), ["shinjuku-fig4"]);
+    }
+}

@@ -1,0 +1,3 @@
+//! Figures that are in no paper.
+
+pub mod dns_slo;

@@ -1,0 +1,26 @@
+//! The stack's calls into TCP where it is left out: nothing is ever due.
+
+use super::Stack;
+use crate::arrived::IcmpError;
+use crate::outlet::Outlet;
+use crate::platform::Platform;
+use core::time::Duration;
+
+impl<P: Platform> Stack<P> {
+    /// Returns when TCP has something to do: never.
+    pub fn tcp_deadline(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Postpones the timers of connections, of which there are none.
+    pub fn put_off_timers(&self, _: &mut impl Outlet<P>) {}
+
+    pub(crate) fn poll_tcp(&self, _: &mut impl Outlet<P>) {}
+
+    /// Refuses an error about a segment, which this host cannot have sent.
+    pub(crate) fn handle_tcp_error(&self, _: &mut impl Outlet<P>, _: &IcmpError<'_>) -> bool {
+        false
+    }
+
+    pub(crate) fn fail_remote(&self, _: &mut impl Outlet<P>) {}
+}

@@ -1,0 +1,186 @@
+//! Received segments, and errors about segments of this host.
+
+use crate::arrived::IcmpError as Undeliverable;
+use crate::arrived::{Arrived, Link, Origin};
+use crate::counters::Event;
+use crate::outlet::Outlet;
+use crate::platform::Platform;
+use crate::stack::Stack;
+use crate::tcp::clock::instant;
+use crate::tcp::{Key, LOCAL_ACK_DELAY, LOCAL_MSS, Socket};
+use alloc::sync::Arc;
+use core::net::IpAddr;
+use tailwater_tcp::{
+    EcnCodepoint, Events, Flow, IcmpError, Instant, Segment, Seq, State, Verdict, answer_closed, sender,
+};
+use tailwater_wire::{Checksums, IPV4_HEADER, IPV6_HEADER, IpProtocol, TCP_HEADER, Undelivered};
+
+impl<P: Platform> Stack<P> {
+    #[inline]
+    pub(crate) fn handle_tcp(&self, outlet: &mut impl Outlet<P>, arrived: &Arrived<'_>) -> Result<(), Event> {
+        // RFC 9293 section 3.9.2.3: segments to a group are dropped.
+        if matches!(arrived.origin, Origin::Link(Link { to_all: true, .. })) {
+            return Err(Event::TcpToGroup);
+        }
+        let pseudo_header = || arrived.addresses.pseudo_header(IpProtocol::TCP, arrived.payload.len());
+        if arrived.checksums == Checksums::Verify && pseudo_header().bytes(arrived.payload).finish() != 0 {
+            return Err(Event::BadChecksum);
+        }
+        let segment = Segment::parse(arrived.payload).map_err(|_| Event::Malformed)?;
+        let flow = Flow {
+            local: arrived.addresses.destination(),
+            remote: arrived.addresses.source(),
+            local_port: segment.header.destination,
+            remote_port: segment.header.source,
+        };
+        let key = Key::from(&flow);
+        let ecn = EcnCodepoint::from_bits(arrived.traffic_class);
+        let now = instant(outlet.now());
+        if let Some(socket) = self.tcp.table.get(&key)
+            && self.handle_own(outlet, &socket, &segment, (ecn, arrived.checksums), now)
+        {
+            return Ok(());
+        }
+        self.handle_stranger(outlet, arrived, &flow, &segment, now)
+    }
+
+    /// Passes a segment, with its packet's ECN bits, to its connection; false if that is over.
+    #[inline]
+    pub(super) fn handle_own(
+        &self,
+        outlet: &mut impl Outlet<P>,
+        socket: &Arc<Socket<P>>,
+        segment: &Segment<'_>,
+        (ecn, checksums): (EcnCodepoint, Checksums),
+        now: Instant,
+    ) -> bool {
+        let inner = &mut *socket.lock();
+        if !inner.in_table || inner.connection.is_closed() {
+            return false;
+        }
+        let vouched = checksums == Checksums::Trust;
+        if vouched != inner.vouched {
+            inner.vouched = vouched;
+            let other = sender::Config::default().max_ack_delay;
+            inner.connection.set_peer_ack_delay(if vouched { LOCAL_ACK_DELAY } else { other });
+        }
+        let near = inner.vouched && !socket.local;
+        inner.connection.set_window_ceiling(if near { self.tcp.local_window } else { u32::MAX });
+        let events = inner.connection.handle_segment(now, segment, ecn);
+        let traced = outlet.traced();
+        if events.contains(Events::TRANSMIT)
+            && inner.connection.only_acknowledges(now)
+            && (inner.deferred || outlet.defer(socket))
+        {
+            inner.deferred = true;
+            inner.wake(events);
+        } else {
+            self.settle(outlet, socket, inner, events, now);
+        }
+        if let Some(request) = traced {
+            inner.tag(request, segment.payload.len(), events);
+        }
+        true
+    }
+
+    /// Sends the acknowledgment of a socket that [`Outlet::defer`] took, unless it has left with
+    /// data.
+    pub fn flush_tcp(&self, outlet: &mut impl Outlet<P>, socket: &Arc<Socket<P>>) {
+        let now = instant(outlet.now());
+        let inner = &mut *socket.lock();
+        inner.deferred = false;
+        self.settle(outlet, socket, inner, Events::empty(), now);
+    }
+
+    /// Handles a segment without a connection: in TIME-WAIT, to a listener, or neither.
+    #[cold]
+    fn handle_stranger(
+        &self,
+        outlet: &mut impl Outlet<P>,
+        arrived: &Arrived<'_>,
+        flow: &Flow,
+        segment: &Segment<'_>,
+        now: Instant,
+    ) -> Result<(), Event> {
+        let back = arrived.addresses.reversed();
+        let iss = match self.tcp.time_waits.handle_segment(&Key::from(flow), segment, now) {
+            Some(Verdict::Ignore) => return Ok(()),
+            Some(Verdict::Reply(header)) => {
+                self.send_header(outlet, back, &header);
+                return Ok(());
+            }
+            Some(Verdict::Reopen { iss }) => Some(iss),
+            None => None,
+        };
+        if let Some(listening) = self.tcp.listeners.find(flow.local, flow.local_port)
+            && self.handle_listening(outlet, &listening, arrived, flow, segment, iss, now)
+        {
+            return Ok(());
+        }
+        let Some(reset) = answer_closed(segment) else { return Err(Event::TcpNoConnection) };
+        let link = matches!(arrived.origin, Origin::Link(_));
+        if link && !self.tcp.resets.take(flow.remote, outlet.now()) {
+            return Err(Event::TcpResetLimited);
+        }
+        self.counters.count(Event::TcpResetSent);
+        self.send_header(outlet, back, &reset);
+        Err(Event::TcpNoConnection)
+    }
+
+    /// Returns the longest segment to `remote`, options included.
+    pub(super) fn path_mss(&self, remote: IpAddr) -> u16 {
+        if self.is_local(remote) {
+            return LOCAL_MSS;
+        }
+        self.path_mtu(remote).saturating_sub(overhead(remote))
+    }
+
+    /// Handles an error that quotes a segment of this host; true if its sequence number is in
+    /// flight.
+    pub(crate) fn handle_tcp_error(&self, outlet: &mut impl Outlet<P>, error: &Undeliverable<'_>) -> bool {
+        // Eight bytes are certain: the ports and the sequence number (RFC 792).
+        let Some(&[a, b, c, d, e, f, g, h]) = error.transport.first_chunk::<8>() else { return false };
+        let flow = Flow {
+            local: error.addresses.source(),
+            remote: error.addresses.destination(),
+            local_port: u16::from_be_bytes([a, b]),
+            remote_port: u16::from_be_bytes([c, d]),
+        };
+        let seq = Seq(u32::from_be_bytes([e, f, g, h]));
+        let Some(socket) = self.tcp.table.get(&Key::from(&flow)) else { return false };
+        let now = instant(outlet.now());
+        let inner = &mut *socket.lock();
+        if !inner.connection.is_in_flight(seq) || inner.connection.state() == State::Closed {
+            return false;
+        }
+        let error = match error.why {
+            Undelivered::Network => IcmpError::NetworkUnreachable,
+            Undelivered::Host => IcmpError::HostUnreachable,
+            Undelivered::Protocol => IcmpError::ProtocolUnreachable,
+            Undelivered::Port => IcmpError::PortUnreachable,
+            Undelivered::Prohibited => IcmpError::Prohibited,
+            Undelivered::HopLimit => IcmpError::Other,
+            Undelivered::TooBig { mtu } => {
+                let least = if flow.remote.is_ipv4() { MIN_MTU4 } else { MIN_MTU6 };
+                let mtu = u16::try_from(mtu).unwrap_or(u16::MAX).max(least);
+                let mss = mtu.saturating_sub(overhead(flow.remote));
+                let events = inner.connection.set_path_mtu(mss, Some(seq), now);
+                self.settle(outlet, &socket, inner, events, now);
+                return true;
+            }
+        };
+        let events = inner.connection.handle_icmp(error, seq);
+        self.settle(outlet, &socket, inner, events, now);
+        true
+    }
+}
+
+/// Least MTU accepted for a path, as in `path_mtu` (RFC 791, RFC 8200).
+const MIN_MTU4: u16 = 576;
+const MIN_MTU6: u16 = 1280;
+
+/// Returns the bytes of IP and TCP header.
+fn overhead(remote: IpAddr) -> u16 {
+    let ip = if remote.is_ipv4() { IPV4_HEADER } else { IPV6_HEADER };
+    (ip + TCP_HEADER) as u16
+}

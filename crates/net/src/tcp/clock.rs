@@ -1,0 +1,18 @@
+//! Points in time as TCP counts them.
+
+use core::time::Duration;
+use tailwater_tcp::Instant;
+
+/// A time that never comes: that of a timer which is not set.
+pub const NEVER: Instant = Instant(u64::MAX);
+
+/// Converts from the outlet's time.
+#[inline]
+pub fn instant(now: Duration) -> Instant {
+    Instant(now.as_nanos() as u64)
+}
+
+/// Converts to the outlet's time.
+pub fn duration(at: Instant) -> Duration {
+    Duration::from_nanos(at.0)
+}

@@ -1,0 +1,195 @@
+//! Listening sockets, the connections that wait to be accepted, and the table that finds them.
+
+use super::clock::NEVER;
+use super::socket::{Settings, Socket};
+use crate::platform::{Guard, Lock, Platform};
+use crate::udp::endpoint::covers;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::net::{IpAddr, SocketAddr};
+use core::sync::atomic::{AtomicU32, Ordering};
+use tailwater_tcp::listen::{ListenConfig, ListenStats};
+use tailwater_tcp::{Instant, Listener, Secret};
+
+/// Default number of connections that wait to be accepted: Linux's limit (net.core.somaxconn),
+/// which `std` requests too.
+pub const DEFAULT_BACKLOG: u32 = 4096;
+/// Listening sockets that share a port, by addresses.
+const MAX_PER_PORT: usize = 16;
+
+/// The locked part of a listening socket.
+#[derive(Debug)]
+pub struct ListenInner<P: Platform> {
+    pub(crate) listener: Listener,
+    pub(crate) queue: VecDeque<Arc<Socket<P>>>,
+    pub(crate) acceptors: P::Waiters,
+    pub(crate) armed: Instant,
+    pub(crate) closed: bool,
+}
+
+impl<P: Platform> ListenInner<P> {
+    /// Returns the threads that wait in `accept`.
+    pub fn acceptors(&mut self) -> &mut P::Waiters {
+        &mut self.acceptors
+    }
+
+    /// Removes the connection that has waited longest, with its first handle.
+    pub fn accept(&mut self) -> Option<Arc<Socket<P>>> {
+        let socket = self.queue.pop_front()?;
+        socket.add_handle();
+        Some(socket)
+    }
+}
+
+/// A listening socket.
+#[derive(Debug)]
+pub struct Listening<P: Platform> {
+    pub(crate) id: u64,
+    local: SocketAddr,
+    pub(crate) backlog: usize,
+    handles: AtomicU32,
+    /// Settings. Accepted connections take over the time to live alone.
+    pub settings: Settings,
+    inner: P::Lock<ListenInner<P>>,
+}
+
+impl<P: Platform> Listening<P> {
+    /// Returns a listener with one handle, at `local`.
+    pub(crate) fn new(
+        id: u64,
+        local: SocketAddr,
+        backlog: u32,
+        config: ListenConfig,
+        secret: Secret,
+    ) -> Self {
+        let inner = ListenInner {
+            listener: Listener::new(config, secret),
+            queue: VecDeque::new(),
+            acceptors: P::Waiters::default(),
+            armed: NEVER,
+            closed: false,
+        };
+        Self {
+            id,
+            local,
+            backlog: backlog.max(1) as usize,
+            handles: AtomicU32::new(1),
+            settings: Settings::default(),
+            inner: Lock::new(inner),
+        }
+    }
+
+    /// Locks it.
+    #[inline]
+    pub fn lock(&self) -> Guard<'_, P, ListenInner<P>> {
+        self.inner.lock()
+    }
+
+    /// Returns where it listens.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// Counts one more handle.
+    pub fn add_handle(&self) {
+        // Relaxed: the caller has a handle.
+        self.handles.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts one less; true if it was the last.
+    pub fn drop_handle(&self) -> bool {
+        // AcqRel: the last handle sees the writes of those dropped before.
+        self.handles.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+
+    fn conflicts(&self, with: SocketAddr) -> bool {
+        let (ours, theirs) = (self.local.ip(), with.ip());
+        ours == theirs || covers(ours, theirs) || covers(theirs, ours)
+    }
+}
+
+/// Listening sockets by port.
+type Ports<P> = BTreeMap<u16, Vec<Arc<Listening<P>>>>;
+
+/// All listening sockets of a stack. One lock: handshakes are rare beside segments, and it is held
+/// for a look.
+#[derive(Debug)]
+pub struct Listeners<P: Platform> {
+    ports: P::Lock<Ports<P>>,
+    /// Counters of listeners that are gone.
+    pub(crate) gone: P::Lock<ListenStats>,
+}
+
+impl<P: Platform> Default for Listeners<P> {
+    fn default() -> Self {
+        Self { ports: Lock::new(BTreeMap::new()), gone: Lock::new(ListenStats::default()) }
+    }
+}
+
+impl<P: Platform> Listeners<P> {
+    /// Returns the listener for `ip` and `port`: one of the address itself before one of all
+    /// addresses.
+    pub fn find(&self, ip: IpAddr, port: u16) -> Option<Arc<Listening<P>>> {
+        let ports = self.ports.lock();
+        let all = ports.get(&port)?;
+        let exact = all.iter().find(|listening| listening.local.ip() == ip);
+        exact.or_else(|| all.iter().find(|listening| covers(listening.local.ip(), ip))).cloned()
+    }
+
+    /// Returns whether there is a listener at `port`, at any address.
+    pub fn is_used(&self, port: u16) -> bool {
+        self.ports.lock().contains_key(&port)
+    }
+
+    /// Returns whether a listener may be added at `local`.
+    pub fn is_free(&self, local: SocketAddr) -> bool {
+        self.ports.lock().get(&local.port()).is_none_or(|all| is_free(all, local))
+    }
+
+    /// Adds a listener; false if another has the address.
+    pub fn insert(&self, listening: &Arc<Listening<P>>) -> bool {
+        let mut ports = self.ports.lock();
+        let all = ports.entry(listening.local.port()).or_default();
+        let free = is_free(all, listening.local);
+        if free {
+            all.push(Arc::clone(listening));
+        }
+        free
+    }
+
+    pub(crate) fn remove(&self, listening: &Arc<Listening<P>>) {
+        let mut ports = self.ports.lock();
+        let port = listening.local.port();
+        let Some(all) = ports.get_mut(&port) else { return };
+        all.retain(|other| !Arc::ptr_eq(other, listening));
+        if all.is_empty() {
+            ports.remove(&port);
+        }
+    }
+
+    /// Returns the sum of the counters of all listeners, past and present.
+    pub fn stats(&self) -> ListenStats {
+        let all: Vec<_> = self.ports.lock().values().flatten().cloned().collect();
+        let gone = *self.gone.lock();
+        all.iter().fold(gone, |sum, listening| add(sum, listening.lock().listener.stats()))
+    }
+}
+
+fn is_free<P: Platform>(all: &[Arc<Listening<P>>], local: SocketAddr) -> bool {
+    all.len() < MAX_PER_PORT && !all.iter().any(|other| other.conflicts(local))
+}
+
+pub(crate) fn add(a: ListenStats, b: ListenStats) -> ListenStats {
+    ListenStats {
+        syns: a.syns + b.syns,
+        cookies_sent: a.cookies_sent + b.cookies_sent,
+        cookies_accepted: a.cookies_accepted + b.cookies_accepted,
+        cookies_refused: a.cookies_refused + b.cookies_refused,
+        syns_dropped: a.syns_dropped + b.syns_dropped,
+        overflows: a.overflows + b.overflows,
+        retransmissions: a.retransmissions + b.retransmissions,
+        expired: a.expired + b.expired,
+        accepted: a.accepted + b.accepted,
+    }
+}

@@ -1,0 +1,195 @@
+//! The start of the runtime.
+//!
+//! 1. Check the machine and the program (TLS, allocator guard).
+//! 2. Attach to an IOKernel, or make private words.
+//! 3. Build the kthreads, set the hooks, install the signal handlers, start the OS threads.
+//! 4. Run the main function as a user thread while the calling OS thread waits, off the managed
+//!    cores.
+
+use crate::attach::Connection;
+use crate::config::{Builder, Config};
+use crate::error::{ConfigError, StartError};
+use crate::ground::sleepers::Sleepers;
+use crate::ground::{arch, tls};
+use crate::net::{self, NetConfig};
+use crate::records::kthread::Kthread;
+use crate::records::loan::Loan;
+use crate::records::runtime::{Injected, Runtime};
+use crate::records::stacks::StackPool;
+use crate::thread::{self, Options, panics};
+use crate::verbs::{hooks, overflow, preempt, quantum, ready, worker};
+use crate::{alloc, blocking, debug, ingress};
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::net::Ipv4Addr;
+use tailwater_shm::layout::{KthreadShared, RuntimeEnds};
+use tailwater_shm::lot::SlotId;
+use tailwater_shm::{Clock, Cycles};
+
+static STARTING: AtomicBool = AtomicBool::new(false);
+
+impl Builder {
+    /// Starts the runtime, runs `main` as its first user thread and returns the result. The other
+    /// user threads end with the process, as threads do when `main` returns.
+    ///
+    /// # Errors
+    /// [`StartError`] says what is missing and what to do.
+    ///
+    /// # Panics
+    /// Resumes the panic of `main`.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// # #[global_allocator]
+    /// # static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
+    /// let answer = tailwater::Builder::new().kthreads(2).run(|| {
+    ///     let thread = tailwater::thread::spawn(|| 42);
+    ///     thread.join().unwrap()
+    /// });
+    /// assert_eq!(answer.unwrap(), 42);
+    /// ```
+    pub fn run<T: Send + 'static>(self, main: impl FnOnce() -> T + Send + 'static) -> Result<T, StartError> {
+        if !alloc::is_installed() {
+            return Err(StartError::NoAllocatorGuard);
+        }
+        let config = self.resolve()?;
+        if STARTING.swap(true, Ordering::SeqCst) {
+            return Err(StartError::AlreadyRunning);
+        }
+        let runtime = start(&config)?;
+        let options = Options { name: Some("main".into()), stack_size: None };
+        // SAFETY: everything is 'static. A boxed closure keeps the main thread's captures, which
+        // may be large, off its stack.
+        let (joiner, runnable) = unsafe { thread::prepare(Box::new(main), options, None) }?;
+        ready::inject(runtime, runnable);
+        Ok(joiner.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    }
+}
+
+/// The runtime's side of an attachment.
+struct Attachment {
+    connection: &'static Connection,
+    loan: &'static Loan,
+    slots: Vec<SlotId>,
+    ends: std::vec::IntoIter<RuntimeEnds>,
+}
+
+fn start(config: &Config) -> Result<&'static Runtime, StartError> {
+    // SAFETY: 1. `STARTING` lets one caller through, before the first user thread. 2.
+    // `Builder::shared_tls` is unsafe.
+    unsafe { arch::choose_fs_writes(config.shared_tls) };
+    let shape = tls::shape()?;
+    let mut attachment = match config.iokernel.as_deref() {
+        Some(path) => {
+            let (connection, loan, slots, ends) = Connection::register(path, config)?;
+            let (connection, loan) = (&*Box::leak(Box::new(connection)), &*Box::leak(Box::new(loan)));
+            Some(Attachment { connection, loan, slots, ends: ends.into_iter() })
+        }
+        None => None,
+    };
+    let connection = attachment.as_ref().map(|a| a.connection);
+    let loan = attachment.as_ref().map(|a| a.loan);
+    let clock = loan.map_or_else(|| Clock::calibrate(5), |loan| Clock::from_hz(loan.region.tsc_hz()));
+    let only = config.kthreads == 1;
+    let runtime = Runtime {
+        kthreads: (0..config.kthreads).map(|index| build_kthread(index, &mut attachment, only)).collect(),
+        stacks: StackPool::new(config.stack_size, shape),
+        pollers: Default::default(),
+        sleepers: Sleepers::new(),
+        clock,
+        steals_packets: config.packet_stealing,
+        idle_timeout: config.idle_timeout.map_or(Cycles::MAX, |t| clock.from_ns(t.as_nanos() as u64)),
+        injected: Injected::default(),
+        loan,
+        attached: AtomicBool::new(loan.is_some()),
+        siblings: siblings(),
+    };
+    start_network(config, connection)?;
+    let runtime = runtime.install();
+    panics::install_hook();
+    preempt::install().map_err(failed("install the preempt handler"))?;
+    overflow::install().map_err(failed("install the overflow handler"))?;
+    start_kthreads(runtime, connection)?;
+    // Now this thread has left the managed cores, and the threads that it starts stay off them.
+    blocking::start(config.blocking_threads).map_err(failed("start a thread for blocking calls"))?;
+    quantum::start(config.quantum).map_err(failed("start the thread that ends time slices"))?;
+    debug::start(config).map_err(failed("start the thread that watches for stalls"))?;
+    Ok(runtime)
+}
+
+fn failed(action: &'static str) -> impl Fn(std::io::Error) -> StartError {
+    move |source| StartError::System { action, source }
+}
+
+/// Makes the network stack, and registers the stack's functions that the scheduler calls.
+fn start_network(config: &Config, connection: Option<&Connection>) -> Result<(), StartError> {
+    let own_ip = config.ip.unwrap_or(Ipv4Addr::LOCALHOST);
+    let network = connection.map_or_else(|| NetConfig::standalone(own_ip), Connection::net_config);
+    #[cfg(feature = "tcp")]
+    let network = NetConfig {
+        tcp_connections: config.tcp_connections,
+        local_window: net::window_of_ring(config.ring_bytes, network.mtu),
+        ..network
+    };
+    net::init(network).map_err(|error| match connection {
+        Some(connection) => connection.refuse_network(&error).into(),
+        None => StartError::Config(ConfigError::Network { source: Box::new(error) }),
+    })?;
+    hooks::install(hooks::Network { take_frames: ingress::take_frames, prune_timers: net::put_off_timers });
+    Ok(())
+}
+
+fn build_kthread(index: u16, attachment: &mut Option<Attachment>, only: bool) -> &'static Kthread {
+    match attachment {
+        Some(Attachment { loan, slots, ends, .. }) => {
+            let slot = loan.lot.slot(slots[usize::from(index)]);
+            Kthread::leak(index, loan.region.kthread(index), slot, ends.next(), only)
+        }
+        None => {
+            let words: &'static KthreadShared = Box::leak(Box::default());
+            Kthread::leak(index, words, Box::leak(Box::default()), None, only)
+        }
+    }
+}
+
+/// Starts the OS threads, announces them to the IOKernel, and leaves the managed cores to them.
+fn start_kthreads(
+    runtime: &'static Runtime,
+    connection: Option<&'static Connection>,
+) -> Result<(), StartError> {
+    let (tids, from_kthreads) = std::sync::mpsc::channel();
+    for &kthread in &runtime.kthreads {
+        let tids = tids.clone();
+        std::thread::Builder::new()
+            .name(format!("tailwater/{}", kthread.index))
+            .spawn(move || {
+                overflow::prepare_os_thread();
+                let guard = kthread.adopt_os_thread();
+                if let Some(loan) = runtime.loan {
+                    tailwater_shm::priority::rank_kthread(loan.class, loan.dedicated);
+                }
+                let tid = kthread.os_tid.load(Ordering::Relaxed);
+                tids.send((kthread.index, tid)).expect("the starter waits for all");
+                drop(tids);
+                worker::run_kthread(&guard)
+            })
+            .map_err(failed("start a kthread"))?;
+    }
+    drop(tids);
+    let mut tids: Vec<_> = from_kthreads.iter().collect();
+    tids.sort_unstable_by_key(|(index, _)| *index);
+    if let Some(connection) = connection {
+        connection.announce(tids.into_iter().map(|(_, tid)| tid).collect())?;
+        connection.watch(runtime)?;
+    }
+    Ok(())
+}
+
+/// Returns the sibling hyperthread of each core, from sysfs; none where it cannot be read.
+fn siblings() -> Box<[Option<u16>]> {
+    let sibling_of = |cpu: usize| {
+        let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
+        let list = std::fs::read_to_string(path).ok()?;
+        list.trim().split([',', '-']).filter_map(|n| n.parse::<u16>().ok()).find(|&n| usize::from(n) != cpu)
+    };
+    (0..std::thread::available_parallelism().map_or(1, usize::from)).map(sibling_of).collect()
+}

@@ -1,0 +1,322 @@
+//! The configuration of a runtime: [`Builder`] first, then `TAILWATER_*` variables, then a TOML
+//! file.
+//!
+//! The builder's settings are the program's decision and take precedence; variables are the
+//! operator's; the file (named by `TAILWATER_CONFIG`) holds what is the same on every start. All
+//! three have the same settings, and an unknown or malformed one is an error that names its source.
+//! The file needs the feature `config-file`.
+
+mod settings;
+mod sources;
+mod variables;
+
+pub use settings::Config;
+pub use tailwater_shm::control::Class;
+
+#[cfg(feature = "debug")]
+use crate::debug::DumpSignal;
+use crate::error::StartError;
+use settings::Settings;
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+/// Default size of each packet ring in bytes.
+pub(crate) const DEFAULT_RING: u32 = 256 * 1024;
+
+/// Configures and starts the runtime of this process.
+///
+/// ```no_run
+/// tailwater::Builder::new()
+///     .name("kv")
+///     .kthreads(4)
+///     .guaranteed(1)
+///     .run(|| println!("on a user thread"))
+///     .unwrap();
+/// ```
+///
+/// A setting that the builder leaves unset comes from the environment or the file it names. A
+/// variable whose name is close to one of these is refused.
+///
+/// | builder | variable | default |
+/// |---|---|---|
+/// | [`iokernel`](Self::iokernel) | `TAILWATER_IOKERNEL` | none: standalone |
+/// | [`name`](Self::name) | `TAILWATER_NAME` | program name and process id |
+/// | [`kthreads`](Self::kthreads) | `TAILWATER_KTHREADS` | number of CPUs |
+/// | [`guaranteed`](Self::guaranteed) | `TAILWATER_GUARANTEED` | 0 |
+/// | [`class`](Self::class) | `TAILWATER_CLASS` | `latency-critical` |
+/// | [`ip`](Self::ip) | `TAILWATER_IP` | the IOKernel chooses |
+/// | [`stack_size`](Self::stack_size) | `TAILWATER_STACK_SIZE` | 262144 bytes |
+/// | [`idle_timeout`](Self::idle_timeout) | `TAILWATER_IDLE_TIMEOUT_US` | 50 us |
+/// | [`ring_bytes`](Self::ring_bytes) | `TAILWATER_RING_BYTES` | 262144 bytes |
+/// | [`blocking_threads`](Self::blocking_threads) | `TAILWATER_BLOCKING_THREADS` | 256 |
+/// | [`stall_timeout`](Self::stall_timeout) | `TAILWATER_STALL_TIMEOUT_MS` | 100 ms |
+/// | [`dump_signal`](Self::dump_signal) | `TAILWATER_DUMP_SIGNAL` | `quit` |
+/// | [`quantum`](Self::quantum) | `TAILWATER_QUANTUM_US` | 0: none |
+/// | [`tcp_connections`](Self::tcp_connections) | `TAILWATER_TCP_CONNECTIONS` | 1000000 |
+/// | [`packet_stealing`](Self::packet_stealing) | `TAILWATER_PACKET_STEALING` | true |
+#[derive(Debug, Clone, Default)]
+#[must_use = "a builder does nothing until `run`"]
+pub struct Builder {
+    settings: Settings,
+    defaults: Settings,
+}
+
+impl Builder {
+    /// Returns a builder without settings.
+    ///
+    /// # Examples
+    /// ```
+    /// let builder = tailwater::Builder::new();
+    /// ```
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Attaches to the IOKernel that listens at `socket` (`@name` for an abstract address).
+    ///
+    /// # Examples
+    /// ```
+    /// let builder = tailwater::Builder::new().iokernel("@tailwater");
+    /// ```
+    pub fn iokernel(mut self, socket: impl Into<String>) -> Self {
+        self.settings.iokernel = Some(socket.into());
+        self
+    }
+
+    /// Sets the name in the IOKernel's statistics; unique on the machine, 1 to 64 printable
+    /// characters.
+    ///
+    /// # Examples
+    /// ```
+    /// let builder = tailwater::Builder::new().name("kv");
+    /// ```
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.settings.name = Some(name.into());
+        self
+    }
+
+    /// Sets the number of kthreads, that is, the maximum number of cores this runtime uses at once:
+    /// 1 to 256 attached, 1 to 64 standalone.
+    ///
+    /// # Examples
+    /// ```
+    /// let builder = tailwater::Builder::new().kthreads(4);
+    /// ```
+    pub fn kthreads(mut self, kthreads: u16) -> Self {
+        self.settings.kthreads = Some(kthreads);
+        self
+    }
+
+    /// Sets the number of cores the IOKernel never takes away while they are in use.
+    ///
+    /// # Examples
+    /// ```
+    /// let builder = tailwater::Builder::new().guaranteed(1);
+    /// ```
+    pub fn guaranteed(mut self, cores: u16) -> Self {
+        self.settings.guaranteed = Some(cores);
+        self
+    }
+
+    /// Sets the allocation class.
+    ///
+    /// # Examples
+    /// ```
+    /// let builder = tailwater::Builder::new().class(tailwater::Class::BestEffort);
+    /// ```
+    pub fn class(mut self, class: Class) -> Self {
+        self.settings.class = Some(class);
+        self
+    }
+
+    /// Sets the IPv4 address to request from the IOKernel.
+    ///
+    /// # Examples
+    /// ```
+    /// let builder = tailwater::Builder::new().ip([10, 77, 0, 9].into());
+    /// ```
+    pub fn ip(mut self, ip: Ipv4Addr) -> Self {
+        self.settings.ip = Some(ip);
+        self
+    }
+
+    /// Sets the usable bytes of each user thread's stack; at least 16 KiB. Memory is committed as
+    /// it is touched.
+    ///
+    /// # Examples
+    /// ```
+    /// let builder = tailwater::Builder::new().stack_size(64 * 1024);
+    /// ```
+    pub fn stack_size(mut self, bytes: usize) -> Self {
+        self.settings.stack_size = Some(bytes);
+        self
+    }
+
+    /// Sets how long an idle kthread polls before it sleeps; zero polls for ever. Rounded down to
+    /// microseconds.
+    ///
+    /// # Examples
+    /// ```
+    /// let builder = tailwater::Builder::new().idle_timeout(std::time::Duration::from_micros(200));
+    /// ```
+    pub fn idle_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.idle_timeout_us = Some(u64::try_from(timeout.as_micros()).unwrap_or(u64::MAX));
+        self
+    }
+
+    /// Sets the size of each packet ring in bytes: a power of two from 32 KiB to 16 MiB.
+    ///
+    /// # Examples
+    /// ```
+    /// let builder = tailwater::Builder::new().ring_bytes(1 << 20);
+    /// ```
+    pub fn ring_bytes(mut self, bytes: u32) -> Self {
+        self.settings.ring_bytes = Some(bytes);
+        self
+    }
+
+    /// Makes all user threads of a kthread use that kthread's thread-local storage, as Shenango's
+    /// and Arachne's do, instead of having their own. A switch then does not write FS base, a new
+    /// thread has no block to reset, and an idle one takes 4 KiB less. Threads that reach no poll
+    /// point are not interrupted: the IOKernel moves them off their core after its `cede-deadline`.
+    ///
+    /// In return, `thread_local!` means "of this core at this moment". `std::thread::current`, a
+    /// thread-local RNG and `std::thread::panicking` refer to the kthread, and destructors of
+    /// thread-locals run when that ends, which is never.
+    ///
+    /// # Safety
+    /// No user thread uses the reference or address of a thread-local after a point where it may
+    /// have been switched: every call into this crate that can wait,
+    /// [`spawn`](crate::thread::spawn), [`yield_now`](crate::thread::yield_now) and
+    /// [`poll`](crate::poll()). In particular it holds no borrow of a thread-local `RefCell` there,
+    /// and it reaches no such point while it unwinds. This applies to all libraries in the program,
+    /// and to the code the compiler generates for functions that use a thread-local before and
+    /// after such a point.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// #[global_allocator]
+    /// static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
+    ///
+    /// fn main() -> Result<(), tailwater::StartError> {
+    ///     // SAFETY: nothing in this program uses thread-locals on user threads.
+    ///     let builder = unsafe { tailwater::Builder::new().shared_tls() };
+    ///     assert_eq!(builder.run(|| tailwater::thread::spawn(|| 6 * 7).join().unwrap())?, 42);
+    ///     Ok(())
+    /// }
+    /// ```
+    pub unsafe fn shared_tls(mut self) -> Self {
+        self.settings.shared_tls = true;
+        self
+    }
+
+    /// Sets the maximum number of open TCP connections, not counting those in TIME-WAIT; further
+    /// ones are refused, or their handshakes are not answered.
+    ///
+    /// # Examples
+    /// ```
+    /// let builder = tailwater::Builder::new().tcp_connections(10_000);
+    /// ```
+    #[cfg(feature = "tcp")]
+    pub fn tcp_connections(mut self, connections: u32) -> Self {
+        self.settings.tcp_connections = Some(connections);
+        self
+    }
+
+    /// Sets the maximum number of ordinary threads that run [`blocking`](fn@crate::blocking) calls
+    /// at a time: 1 to 4096. They are started as needed.
+    ///
+    /// # Examples
+    /// ```
+    /// let builder = tailwater::Builder::new().blocking_threads(32);
+    /// ```
+    pub fn blocking_threads(mut self, threads: u16) -> Self {
+        self.settings.blocking_threads = Some(threads);
+        self
+    }
+
+    /// Sets how long a user thread may reach no poll point, or block in a system call, before it is
+    /// reported on standard error with its backtrace; zero reports nothing. Rounded down to
+    /// milliseconds. Watching costs an ordinary thread about ten microseconds four times per
+    /// period.
+    ///
+    /// # Examples
+    /// ```
+    /// let builder = tailwater::Builder::new().stall_timeout(std::time::Duration::from_millis(20));
+    /// ```
+    pub fn stall_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.stall_timeout_ms = Some(u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX));
+        self
+    }
+
+    /// Sets the signal that makes the process [dump](crate::dump) all user threads to standard
+    /// error. A handler that the program installed itself is kept.
+    ///
+    /// # Examples
+    /// ```
+    /// let builder = tailwater::Builder::new().dump_signal(tailwater::DumpSignal::Usr2);
+    /// ```
+    #[cfg(feature = "debug")]
+    pub fn dump_signal(mut self, signal: DumpSignal) -> Self {
+        self.settings.dump_signal = Some(signal);
+        self
+    }
+
+    /// Sets the time slice: a user thread that keeps others waiting for this long must let them
+    /// run, at its next poll point or by signal. Zero, the default, lets every thread run until it
+    /// blocks. Rounded down to microseconds; a thread runs for one to two quanta.
+    ///
+    /// An ordinary thread wakes up once per quantum, which costs about 5 us: negligible at 10 ms, a
+    /// tenth of a core at 50 us. If a preempted thread holds a lock of `std`, others wait for it in
+    /// the kernel: see the guide on threads.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// # #[global_allocator]
+    /// # static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
+    /// use std::sync::atomic::{AtomicBool, Ordering};
+    /// use std::time::Duration;
+    ///
+    /// static DONE: AtomicBool = AtomicBool::new(false);
+    ///
+    /// let runtime = tailwater::Builder::new().kthreads(1).quantum(Duration::from_millis(1));
+    /// let run = runtime.run(|| {
+    ///     tailwater::thread::spawn(|| DONE.store(true, Ordering::Relaxed));
+    ///     // Without a quantum, the only kthread would never get to the other thread.
+    ///     while !DONE.load(Ordering::Relaxed) {}
+    /// });
+    /// run.unwrap();
+    /// ```
+    pub fn quantum(mut self, quantum: Duration) -> Self {
+        self.settings.quantum_us = Some(u64::try_from(quantum.as_micros()).unwrap_or(u64::MAX));
+        self
+    }
+
+    /// Sets whether a kthread without work handles packets that wait for another kthread (Shenango
+    /// section 5.2); true by default. If false, each kthread handles the packets of its own flow
+    /// groups, as with receive-side scaling, and those of kthreads that have no core at the time,
+    /// which would wait for ever; user threads are stolen either way. For measuring the benefit of
+    /// stealing.
+    ///
+    /// # Examples
+    /// ```
+    /// let builder = tailwater::Builder::new().packet_stealing(false);
+    /// ```
+    pub fn packet_stealing(mut self, steal: bool) -> Self {
+        self.settings.packet_stealing = Some(steal);
+        self
+    }
+
+    /// Returns a builder without settings, with other defaults.
+    pub(crate) fn defaults(kthreads: u16, quantum: Duration) -> Self {
+        let quantum_us = u64::try_from(quantum.as_micros()).ok();
+        let defaults = Settings { kthreads: Some(kthreads), quantum_us, ..Settings::default() };
+        Self { defaults, ..Self::default() }
+    }
+
+    /// Returns the configuration that [`run`](Self::run) would use.
+    pub(crate) fn resolve(self) -> Result<Config, StartError> {
+        let operator = sources::environment()?.or(sources::file()?);
+        Ok(Config::complete(self.settings.or(operator).or(self.defaults))?)
+    }
+}

@@ -1,0 +1,223 @@
+//! The settings as one source gives them, and all of them together, checked.
+
+use super::{Class, DEFAULT_RING};
+#[cfg(feature = "debug")]
+use crate::debug::DumpSignal;
+use crate::error::ConfigError;
+use crate::ground::sleepers::MAX_SLEEPERS;
+use crate::records::stack::MIN_STACK;
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+const DEFAULT_STACK: usize = 256 * 1024;
+const DEFAULT_IDLE: Duration = Duration::from_micros(50);
+const DEFAULT_STALL: Duration = Duration::from_millis(100);
+const DEFAULT_BLOCKING_THREADS: u16 = 256;
+const MAX_BLOCKING_THREADS: u16 = 4096;
+
+/// Settings from one source. Every field is optional.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "config-file", derive(serde::Deserialize), serde(deny_unknown_fields, default))]
+pub struct Settings {
+    pub iokernel: Option<String>,
+    pub name: Option<String>,
+    pub kthreads: Option<u16>,
+    pub guaranteed: Option<u16>,
+    pub class: Option<Class>,
+    pub ip: Option<Ipv4Addr>,
+    pub stack_size: Option<usize>,
+    pub idle_timeout_us: Option<u64>,
+    pub ring_bytes: Option<u32>,
+    pub blocking_threads: Option<u16>,
+    pub stall_timeout_ms: Option<u64>,
+    #[cfg(feature = "debug")]
+    pub dump_signal: Option<DumpSignal>,
+    /// A promise of the program, which an operator cannot make for it.
+    #[cfg_attr(feature = "config-file", serde(skip))]
+    pub shared_tls: bool,
+    pub quantum_us: Option<u64>,
+    #[cfg(feature = "tcp")]
+    pub tcp_connections: Option<u32>,
+    pub packet_stealing: Option<bool>,
+}
+
+impl Settings {
+    /// Returns these settings, and those of `next` that are not among them.
+    pub fn or(self, next: Self) -> Self {
+        Self {
+            iokernel: self.iokernel.or(next.iokernel),
+            name: self.name.or(next.name),
+            kthreads: self.kthreads.or(next.kthreads),
+            guaranteed: self.guaranteed.or(next.guaranteed),
+            class: self.class.or(next.class),
+            ip: self.ip.or(next.ip),
+            stack_size: self.stack_size.or(next.stack_size),
+            idle_timeout_us: self.idle_timeout_us.or(next.idle_timeout_us),
+            ring_bytes: self.ring_bytes.or(next.ring_bytes),
+            blocking_threads: self.blocking_threads.or(next.blocking_threads),
+            stall_timeout_ms: self.stall_timeout_ms.or(next.stall_timeout_ms),
+            #[cfg(feature = "debug")]
+            dump_signal: self.dump_signal.or(next.dump_signal),
+            shared_tls: self.shared_tls || next.shared_tls,
+            quantum_us: self.quantum_us.or(next.quantum_us),
+            #[cfg(feature = "tcp")]
+            tcp_connections: self.tcp_connections.or(next.tcp_connections),
+            packet_stealing: self.packet_stealing.or(next.packet_stealing),
+        }
+    }
+}
+
+/// A complete, checked configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// Control socket of the IOKernel; `None` runs standalone.
+    pub iokernel: Option<String>,
+    /// Name in statistics.
+    pub name: String,
+    /// Number of kthreads: the maximum number of cores used at once.
+    pub kthreads: u16,
+    /// Number of cores that are never taken away while in use.
+    pub guaranteed: u16,
+    /// Allocation class.
+    pub class: Class,
+    /// Requested address.
+    pub ip: Option<Ipv4Addr>,
+    /// Usable bytes of each user thread's stack.
+    pub stack_size: usize,
+    /// How long an idle kthread polls before it sleeps; `None` polls for ever.
+    pub idle_timeout: Option<Duration>,
+    /// Size of each packet ring in bytes.
+    pub ring_bytes: u32,
+    /// Maximum number of ordinary threads that run blocking calls.
+    pub blocking_threads: u16,
+    /// How long a thread may hold up its kthread before it is reported; `None`: never.
+    pub stall_timeout: Option<Duration>,
+    /// The signal that dumps all threads.
+    #[cfg(feature = "debug")]
+    pub dump_signal: DumpSignal,
+    /// Whether user threads use their kthread's thread-local storage.
+    pub shared_tls: bool,
+    /// Time slice of a thread while others wait; `None`: unlimited.
+    pub quantum: Option<Duration>,
+    /// Maximum number of open TCP connections.
+    #[cfg(feature = "tcp")]
+    pub tcp_connections: u32,
+    /// Whether a kthread without work handles frames of another kthread that has a core.
+    pub packet_stealing: bool,
+}
+
+impl Config {
+    /// Checks `settings`, and completes them by the defaults.
+    ///
+    /// # Errors
+    /// [`ConfigError::OutOfRange`].
+    pub fn complete(settings: Settings) -> Result<Self, ConfigError> {
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from).min(64) as u16;
+        let most_kthreads =
+            if settings.iokernel.is_some() { tailwater_shm::layout::MAX_KTHREADS } else { MAX_SLEEPERS };
+        let kthreads = settings.kthreads.unwrap_or(cpus);
+        check("kthreads", kthreads, 1, most_kthreads)?;
+        let stack_size = settings.stack_size.unwrap_or(DEFAULT_STACK);
+        check("stack_size", stack_size as u64, MIN_STACK as u64, u64::MAX)?;
+        let blocking_threads = settings.blocking_threads.unwrap_or(DEFAULT_BLOCKING_THREADS);
+        check("blocking_threads", blocking_threads, 1, MAX_BLOCKING_THREADS)?;
+        let stall_timeout = settings.stall_timeout_ms.map_or(DEFAULT_STALL, Duration::from_millis);
+        let idle_timeout = settings.idle_timeout_us.map_or(DEFAULT_IDLE, Duration::from_micros);
+        Ok(Self {
+            iokernel: settings.iokernel,
+            name: settings.name.unwrap_or_else(program_name),
+            kthreads,
+            guaranteed: settings.guaranteed.unwrap_or(0),
+            class: settings.class.unwrap_or_default(),
+            ip: settings.ip,
+            stack_size,
+            idle_timeout: (!idle_timeout.is_zero()).then_some(idle_timeout),
+            ring_bytes: settings.ring_bytes.unwrap_or(DEFAULT_RING),
+            blocking_threads,
+            stall_timeout: (!stall_timeout.is_zero()).then_some(stall_timeout),
+            #[cfg(feature = "debug")]
+            dump_signal: settings.dump_signal.unwrap_or_default(),
+            shared_tls: settings.shared_tls,
+            quantum: settings.quantum_us.map(Duration::from_micros).filter(|quantum| !quantum.is_zero()),
+            #[cfg(feature = "tcp")]
+            tcp_connections: settings.tcp_connections.unwrap_or(crate::net::DEFAULT_CONNECTIONS),
+            packet_stealing: settings.packet_stealing.unwrap_or(true),
+        })
+    }
+}
+
+fn check<N: Into<u64>>(setting: &'static str, value: N, min: N, max: N) -> Result<(), ConfigError> {
+    let (value, min, max) = (value.into(), min.into(), max.into());
+    if (min..=max).contains(&value) {
+        return Ok(());
+    }
+    Err(ConfigError::OutOfRange { setting, value, min, max })
+}
+
+/// Returns the default name: program name and process id, which is unique.
+fn program_name() -> String {
+    let program = std::env::args().next().unwrap_or_default();
+    let base = program.rsplit('/').next().filter(|n| !n.is_empty()).unwrap_or("runtime");
+    let short: String = base.chars().filter(char::is_ascii_graphic).take(48).collect();
+    format!("{short}.{}", std::process::id())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_earlier_source_wins_over_later_ones() {
+        let builder = Settings { name: Some("b".into()), ..Settings::default() };
+        let environment = Settings { name: Some("e".into()), kthreads: Some(3), ..Settings::default() };
+        let file = Settings { kthreads: Some(5), guaranteed: Some(2), ..Settings::default() };
+        let config = Config::complete(builder.or(environment).or(file)).unwrap();
+        assert_eq!((config.name.as_str(), config.kthreads, config.guaranteed), ("b", 3, 2));
+    }
+
+    #[test]
+    fn impossible_numbers_are_refused_with_their_range() {
+        for (settings, range) in [
+            (Settings { kthreads: Some(0), ..Settings::default() }, "kthreads 0 is out of range: 1 to 64"),
+            (Settings { kthreads: Some(65), ..Settings::default() }, "kthreads 65 is out of range: 1 to 64"),
+            (
+                Settings { stack_size: Some(100), ..Settings::default() },
+                "stack_size 100 is out of range: 16384 at least",
+            ),
+            (
+                Settings { blocking_threads: Some(0), ..Settings::default() },
+                "blocking_threads 0 is out of range: 1 to 4096",
+            ),
+        ] {
+            assert_eq!(Config::complete(settings).unwrap_err().to_string(), range);
+        }
+    }
+
+    #[test]
+    fn a_zero_stall_timeout_reports_nothing() {
+        let config = Config::complete(Settings { stall_timeout_ms: Some(0), ..Settings::default() }).unwrap();
+        assert_eq!(config.stall_timeout, None);
+    }
+
+    #[test]
+    fn packets_are_stolen_unless_that_is_turned_off() {
+        let stealing = |packet_stealing| {
+            Config::complete(Settings { packet_stealing, ..Settings::default() }).unwrap().packet_stealing
+        };
+        assert_eq!([None, Some(true), Some(false)].map(stealing), [true, true, false]);
+    }
+
+    #[test]
+    fn threads_have_no_time_slice_unless_one_is_set() {
+        let quantum =
+            |quantum_us| Config::complete(Settings { quantum_us, ..Settings::default() }).unwrap().quantum;
+        assert_eq!((quantum(None), quantum(Some(0))), (None, None));
+        assert_eq!(quantum(Some(50)), Some(Duration::from_micros(50)));
+    }
+
+    #[test]
+    fn a_zero_idle_timeout_polls_for_ever() {
+        let config = Config::complete(Settings { idle_timeout_us: Some(0), ..Settings::default() }).unwrap();
+        assert_eq!(config.idle_timeout, None);
+    }
+}

@@ -1,0 +1,154 @@
+//! The operator's settings: `TAILWATER_*` variables, and the file that one of them names.
+
+use super::settings::Settings;
+use super::{Class, variables};
+#[cfg(feature = "debug")]
+use crate::debug::DumpSignal;
+use crate::error::ConfigError;
+use std::error::Error;
+use std::str::FromStr;
+
+/// Returns the settings in the environment.
+///
+/// # Errors
+/// If a variable is misspelt, malformed, or for a feature that is left out.
+pub fn environment() -> Result<Settings, ConfigError> {
+    for name in std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()) {
+        if let Some(meant) = variables::meant(&name) {
+            return Err(ConfigError::UnknownVariable { name, meant });
+        }
+    }
+    #[cfg(not(feature = "debug"))]
+    refuse("TAILWATER_DUMP_SIGNAL", "debug")?;
+    #[cfg(not(feature = "tcp"))]
+    refuse("TAILWATER_TCP_CONNECTIONS", "tcp")?;
+    Ok(Settings {
+        iokernel: parsed("TAILWATER_IOKERNEL")?,
+        name: parsed("TAILWATER_NAME")?,
+        kthreads: parsed("TAILWATER_KTHREADS")?,
+        guaranteed: parsed("TAILWATER_GUARANTEED")?,
+        class: variable("TAILWATER_CLASS", class)?,
+        ip: parsed("TAILWATER_IP")?,
+        stack_size: parsed("TAILWATER_STACK_SIZE")?,
+        idle_timeout_us: parsed("TAILWATER_IDLE_TIMEOUT_US")?,
+        ring_bytes: parsed("TAILWATER_RING_BYTES")?,
+        blocking_threads: parsed("TAILWATER_BLOCKING_THREADS")?,
+        stall_timeout_ms: parsed("TAILWATER_STALL_TIMEOUT_MS")?,
+        #[cfg(feature = "debug")]
+        dump_signal: variable("TAILWATER_DUMP_SIGNAL", dump_signal)?,
+        shared_tls: false,
+        quantum_us: parsed("TAILWATER_QUANTUM_US")?,
+        #[cfg(feature = "tcp")]
+        tcp_connections: parsed("TAILWATER_TCP_CONNECTIONS")?,
+        packet_stealing: parsed("TAILWATER_PACKET_STEALING")?,
+    })
+}
+
+/// Returns the settings in the file that `TAILWATER_CONFIG` names, none without that variable.
+///
+/// # Errors
+/// If the file cannot be read, or has an unknown or malformed setting.
+#[cfg(feature = "config-file")]
+pub fn file() -> Result<Settings, ConfigError> {
+    let Some(path) = parsed::<String>("TAILWATER_CONFIG")? else { return Ok(Settings::default()) };
+    match std::fs::read_to_string(&path) {
+        Ok(text) => toml::from_str(&text).map_err(|e| ConfigError::InvalidFile { path, source: Box::new(e) }),
+        Err(source) => Err(ConfigError::UnreadableFile { path, source }),
+    }
+}
+
+/// Returns no settings: files are not read.
+///
+/// # Errors
+/// If `TAILWATER_CONFIG` names a file.
+#[cfg(not(feature = "config-file"))]
+pub fn file() -> Result<Settings, ConfigError> {
+    refuse("TAILWATER_CONFIG", "config-file")?;
+    Ok(Settings::default())
+}
+
+/// Refuses a variable that would have no effect.
+#[cfg(not(all(feature = "config-file", feature = "debug", feature = "tcp")))]
+fn refuse(variable: &'static str, feature: &'static str) -> Result<(), ConfigError> {
+    debug_assert!(variables::is_known(variable), "{variable} would be taken for a misspelling");
+    match std::env::var_os(variable) {
+        Some(value) if !value.is_empty() => Err(ConfigError::MissingFeature { variable, feature }),
+        _ => Ok(()),
+    }
+}
+
+type Cause = Box<dyn Error + Send + Sync>;
+
+fn class(text: &str) -> Result<Class, Cause> {
+    match text {
+        "latency-critical" => Ok(Class::LatencyCritical),
+        "best-effort" => Ok(Class::BestEffort),
+        _ => Err("expected latency-critical or best-effort".into()),
+    }
+}
+
+#[cfg(feature = "debug")]
+fn dump_signal(text: &str) -> Result<DumpSignal, Cause> {
+    match text {
+        "none" => Ok(DumpSignal::None),
+        "quit" => Ok(DumpSignal::Quit),
+        "usr1" => Ok(DumpSignal::Usr1),
+        "usr2" => Ok(DumpSignal::Usr2),
+        _ => Err("expected none, quit, usr1 or usr2".into()),
+    }
+}
+
+fn parsed<T: FromStr<Err: Error + Send + Sync + 'static>>(
+    name: &'static str,
+) -> Result<Option<T>, ConfigError> {
+    variable(name, |text| text.parse().map_err(Into::into))
+}
+
+/// Reads a variable; one that is empty counts as absent.
+fn variable<T>(
+    name: &'static str,
+    parse: impl FnOnce(&str) -> Result<T, Cause>,
+) -> Result<Option<T>, ConfigError> {
+    debug_assert!(variables::is_known(name), "{name} would be taken for a misspelling");
+    let Some(value) = std::env::var_os(name).filter(|value| !value.is_empty()) else { return Ok(None) };
+    match value.to_str().map_or_else(|| Err("not Unicode".into()), parse) {
+        Ok(value) => Ok(Some(value)),
+        Err(source) => Err(ConfigError::InvalidVariable { name, value, source }),
+    }
+}
+
+#[cfg(all(test, feature = "config-file"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_misspelt_setting_in_the_file_is_named() {
+        let error = toml::from_str::<Settings>("kthread = 3").unwrap_err().to_string();
+        assert!(error.contains("kthread"), "{error}");
+    }
+
+    #[test]
+    #[cfg(feature = "debug")]
+    fn the_file_and_the_environment_name_dump_signals_alike() {
+        for text in ["none", "quit", "usr1", "usr2"] {
+            let file: Settings = toml::from_str(&format!("dump_signal = \"{text}\"")).unwrap();
+            assert_eq!(file.dump_signal, Some(dump_signal(text).unwrap()));
+        }
+        assert!(dump_signal("hup").is_err());
+    }
+
+    #[test]
+    fn the_file_and_the_environment_name_classes_alike() {
+        for text in ["latency-critical", "best-effort"] {
+            let file: Settings = toml::from_str(&format!("class = \"{text}\"")).unwrap();
+            assert_eq!(file.class, Some(class(text).unwrap()));
+        }
+        assert!(class("guaranteed").is_err());
+    }
+
+    #[test]
+    fn the_file_can_turn_packet_stealing_off() {
+        let file: Settings = toml::from_str("packet_stealing = false").unwrap();
+        assert_eq!(file.packet_stealing, Some(false));
+    }
+}

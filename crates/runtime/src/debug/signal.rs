@@ -1,0 +1,68 @@
+//! The signal that has all user threads dumped.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The signal that makes the process [dump](crate::dump) all user threads to standard error.
+///
+/// # Examples
+/// ```no_run
+/// tailwater::Builder::new().dump_signal(tailwater::DumpSignal::Usr1).run(|| ()).unwrap();
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "config-file", derive(serde::Deserialize), serde(rename_all = "lowercase"))]
+#[non_exhaustive]
+pub enum DumpSignal {
+    /// No signal.
+    None,
+    /// `SIGQUIT`: Ctrl-\ in a terminal. The program continues afterwards.
+    #[default]
+    Quit,
+    /// `SIGUSR1`.
+    Usr1,
+    /// `SIGUSR2`.
+    Usr2,
+}
+
+impl DumpSignal {
+    fn number(self) -> Option<i32> {
+        match self {
+            Self::None => None,
+            Self::Quit => Some(libc::SIGQUIT),
+            Self::Usr1 => Some(libc::SIGUSR1),
+            Self::Usr2 => Some(libc::SIGUSR2),
+        }
+    }
+}
+
+static DUMP_WANTED: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn on_dump_signal(_: i32) {
+    DUMP_WANTED.store(true, Ordering::Relaxed);
+}
+
+/// Returns whether the signal was received since the last call.
+pub fn take() -> bool {
+    DUMP_WANTED.swap(false, Ordering::Relaxed)
+}
+
+/// Installs the dump signal's handler and returns true, unless the program has a handler of its own
+/// for that signal.
+///
+/// An ignored signal is handled too: a shell ignores `SIGQUIT` in background processes, and that is
+/// inherited. A program that must ignore it chooses [`DumpSignal::None`].
+pub fn install(signal: DumpSignal) -> bool {
+    let Some(number) = signal.number() else { return false };
+    // SAFETY: all-zero sigactions are valid; the handler stores one flag.
+    unsafe {
+        let mut present: libc::sigaction = core::mem::zeroed();
+        if libc::sigaction(number, core::ptr::null(), &raw mut present) != 0
+            || ![libc::SIG_DFL, libc::SIG_IGN].contains(&present.sa_sigaction)
+        {
+            return false;
+        }
+        let mut action: libc::sigaction = core::mem::zeroed();
+        action.sa_sigaction = on_dump_signal as *const () as usize;
+        action.sa_flags = libc::SA_RESTART | libc::SA_ONSTACK;
+        libc::sigaction(number, &raw const action, core::ptr::null_mut()) == 0
+    }
+}

@@ -1,0 +1,198 @@
+//! Why a runtime did not start.
+
+use crate::ground::memory::StackError;
+use crate::ground::tls::TlsError;
+use std::error::Error;
+use std::ffi::OsString;
+use std::io;
+
+/// Why a runtime did not start.
+///
+/// # Examples
+/// ```standalone_crate
+/// // This program has the system's allocator.
+/// let error = tailwater::Builder::new().run(|| ()).unwrap_err();
+/// assert!(matches!(error, tailwater::StartError::NoAllocatorGuard));
+/// assert!(error.to_string().contains("#[tailwater::main]"), "it says what to do");
+/// ```
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// A setting is invalid.
+    #[error("configuration: {0}")]
+    Config(#[from] ConfigError),
+    /// The program has another global allocator.
+    #[error(
+        "the program's global allocator is not Tailwater's: use #[tailwater::main], or add\n    \
+         #[global_allocator] static ALLOC: tailwater::Alloc = tailwater::Alloc::new();"
+    )]
+    NoAllocatorGuard,
+    /// The process has a runtime already.
+    #[error("this process runs a Tailwater runtime already; there can be one")]
+    AlreadyRunning,
+    /// The C library is not suitable.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// There is no memory for the first user thread's stack.
+    #[error(transparent)]
+    Stack(#[from] StackError),
+    /// The IOKernel refused, or cannot be reached.
+    #[error("cannot attach to the IOKernel: {0}")]
+    Attach(#[from] AttachError),
+    /// A system call failed.
+    #[error("cannot {action}: {source}")]
+    System {
+        /// What was attempted.
+        action: &'static str,
+        /// The kernel's error.
+        source: io::Error,
+    },
+}
+
+/// Why a configuration cannot be used.
+///
+/// # Examples
+/// ```standalone_crate
+/// # #[global_allocator]
+/// # static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
+/// use tailwater::{Builder, ConfigError, StartError};
+///
+/// let error = Builder::new().kthreads(0).run(|| ()).unwrap_err();
+/// let StartError::Config(ConfigError::OutOfRange { setting, min, .. }) = error else {
+///     panic!("{error}")
+/// };
+/// assert_eq!((setting, min), ("kthreads", 1));
+/// ```
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// The environment has a variable whose name is close to that of a setting.
+    #[error("{name} is not a variable: did you mean {meant}?")]
+    UnknownVariable {
+        /// The variable.
+        name: String,
+        /// The setting's variable.
+        meant: String,
+    },
+    /// The value of a variable is invalid.
+    #[error("{name}={}: {source}", value.display())]
+    InvalidVariable {
+        /// The variable.
+        name: &'static str,
+        /// Its value.
+        value: OsString,
+        /// The error.
+        source: Box<dyn Error + Send + Sync>,
+    },
+    /// A number is out of its range.
+    #[error("{setting} {value} is out of range: {min} {}", upper_end(*max))]
+    OutOfRange {
+        /// The setting.
+        setting: &'static str,
+        /// Its value.
+        value: u64,
+        /// The smallest possible value.
+        min: u64,
+        /// The largest possible value.
+        max: u64,
+    },
+    /// The file that `TAILWATER_CONFIG` names cannot be read.
+    #[error("cannot read {path}, named by TAILWATER_CONFIG: {source}")]
+    UnreadableFile {
+        /// The file.
+        path: String,
+        /// The kernel's error.
+        source: io::Error,
+    },
+    /// The file has an unknown setting, or is malformed.
+    #[error("{path}: {source}")]
+    InvalidFile {
+        /// The file.
+        path: String,
+        /// The error, with its place.
+        source: Box<dyn Error + Send + Sync>,
+    },
+    /// A variable is for a part of the runtime that the program was built without.
+    #[error("{variable} is set, and this program was built without the feature `{feature}` of tailwater")]
+    MissingFeature {
+        /// The variable.
+        variable: &'static str,
+        /// The feature of the crate.
+        feature: &'static str,
+    },
+    /// The network stack refuses the settings.
+    #[error("network: {source}")]
+    Network {
+        /// The error.
+        source: Box<dyn Error + Send + Sync>,
+    },
+}
+
+fn upper_end(max: u64) -> String {
+    if max == u64::MAX { "at least".to_owned() } else { format!("to {max}") }
+}
+
+/// Why a runtime could not attach to an IOKernel.
+///
+/// # Examples
+/// ```standalone_crate
+/// # #[global_allocator]
+/// # static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
+/// use tailwater::{AttachError, Builder, StartError};
+///
+/// let error = Builder::new().iokernel("@no-iokernel-listens-here").run(|| ()).unwrap_err();
+/// assert!(matches!(error, StartError::Attach(AttachError::Socket { action: "connect", .. })));
+/// assert!(error.to_string().contains("start one with `tailwater iokernel`"));
+/// ```
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AttachError {
+    /// A system call failed, most often because no IOKernel listens at the control socket.
+    #[error("control socket {socket}: cannot {action}: {source}{hint}")]
+    Socket {
+        /// The control socket.
+        socket: String,
+        /// What was attempted.
+        action: &'static str,
+        /// The kernel's error.
+        source: io::Error,
+        /// What to do; empty, or with a leading "; ".
+        hint: &'static str,
+    },
+    /// The IOKernel refused the registration.
+    #[error("{socket}: {why}")]
+    Refused {
+        /// The control socket.
+        socket: String,
+        /// The IOKernel's reason.
+        why: String,
+    },
+    /// The IOKernel did not answer.
+    #[error("{socket}: no answer within ten seconds")]
+    NoAnswer {
+        /// The control socket.
+        socket: String,
+    },
+    /// The IOKernel ended.
+    #[error("{socket}: the connection was closed by the other side")]
+    Closed {
+        /// The control socket.
+        socket: String,
+    },
+    /// The IOKernel is of another version, or no IOKernel.
+    #[error("{socket}: {what}")]
+    Protocol {
+        /// The control socket.
+        socket: String,
+        /// The violation of the protocol.
+        what: String,
+    },
+    /// The shared memory cannot be used.
+    #[error("{socket}: {source}")]
+    Memory {
+        /// The control socket.
+        socket: String,
+        /// The error.
+        source: Box<dyn Error + Send + Sync>,
+    },
+}

@@ -1,0 +1,127 @@
+//! A kthread's cache of free small blocks of memory, by size class.
+
+use core::alloc::Layout;
+use core::cell::Cell;
+use core::ptr::NonNull;
+
+/// Sizes are rounded up to multiples of this, which is also the alignment of every block.
+const GRAIN: usize = 16;
+/// Largest cached size.
+const LARGEST: usize = 1024;
+const CLASSES: usize = LARGEST / GRAIN;
+/// Blocks kept of one class: at most 64 x (16 + 32 + ... + 1024) bytes = 2 MiB in all.
+const KEEP: u32 = 64;
+
+/// A size class of blocks that are cached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Class(usize);
+
+impl Class {
+    /// Returns the class of a layout, `None` if blocks like it are not cached.
+    #[inline(always)]
+    pub fn of(layout: Layout) -> Option<Self> {
+        (layout.size() <= LARGEST && layout.align() <= GRAIN && layout.size() > 0)
+            .then(|| Self((layout.size() - 1) / GRAIN))
+    }
+
+    /// Returns the layout that all blocks of the class have.
+    #[inline(always)]
+    pub fn layout(self) -> Layout {
+        // SAFETY: at most LARGEST bytes, and GRAIN is a power of two.
+        unsafe { Layout::from_size_align_unchecked((self.0 + 1) * GRAIN, GRAIN) }
+    }
+}
+
+/// The first word of a free block.
+#[derive(Debug)]
+struct FreeBlock {
+    next: Option<NonNull<FreeBlock>>,
+}
+
+/// The free blocks of one class.
+#[derive(Debug, Default)]
+struct Shelf {
+    head: Cell<Option<NonNull<FreeBlock>>>,
+    len: Cell<u32>,
+}
+
+/// Free blocks of all classes. Not `Sync`: one thread uses it.
+#[derive(Debug)]
+pub struct BlockCache([Shelf; CLASSES]);
+
+// SAFETY: the cached blocks are free memory that the cache owns.
+unsafe impl Send for BlockCache {}
+
+impl Default for BlockCache {
+    fn default() -> Self {
+        Self(core::array::from_fn(|_| Shelf::default()))
+    }
+}
+
+impl BlockCache {
+    /// Takes a block of `class`.
+    #[inline(always)]
+    pub fn pop(&self, class: Class) -> Option<*mut u8> {
+        let shelf = &self.0[class.0];
+        let head = shelf.head.get()?;
+        // SAFETY: cached blocks are free, and `push` wrote their links.
+        shelf.head.set(unsafe { head.as_ref() }.next);
+        shelf.len.set(shelf.len.get() - 1);
+        Some(head.as_ptr().cast())
+    }
+
+    /// Keeps a block; false if there are enough of its class.
+    ///
+    /// # Safety
+    /// `block` is free memory of the layout of `class`, which becomes the cache's if this returns
+    /// true.
+    #[inline(always)]
+    pub unsafe fn push(&self, class: Class, block: NonNull<u8>) -> bool {
+        let shelf = &self.0[class.0];
+        if shelf.len.get() >= KEEP {
+            return false;
+        }
+        let block = block.cast::<FreeBlock>();
+        // SAFETY: by the caller's contract the block is free, and large and aligned enough for a
+        // link.
+        unsafe { block.write(FreeBlock { next: shelf.head.get() }) };
+        shelf.head.set(Some(block));
+        shelf.len.set(shelf.len.get() + 1);
+        true
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn layout(size: usize, align: usize) -> Layout {
+        Layout::from_size_align(size, align).unwrap()
+    }
+
+    #[test]
+    fn a_class_has_room_for_every_layout_in_it() {
+        for size in 1..=LARGEST {
+            let class = Class::of(layout(size, 8)).unwrap();
+            assert!(class.layout().size() >= size && class.layout().size() < size + GRAIN);
+        }
+        assert_eq!(Class::of(layout(0, 1)), None);
+        assert_eq!(Class::of(layout(LARGEST + 1, 1)), None);
+        assert_eq!(Class::of(layout(16, 32)), None);
+    }
+
+    #[test]
+    fn blocks_come_back_newest_first_and_only_so_many_are_kept() {
+        let cache = BlockCache::default();
+        let class = Class::of(layout(32, 16)).unwrap();
+        let mut memory = vec![[0u128; 2]; KEEP as usize + 1];
+        let blocks: Vec<_> = memory.iter_mut().map(|block| NonNull::from(block).cast::<u8>()).collect();
+        for (number, &block) in blocks.iter().enumerate() {
+            // SAFETY: 32 bytes, aligned to 16, that nothing else uses before the end of the test.
+            assert_eq!(unsafe { cache.push(class, block) }, number < KEEP as usize);
+        }
+        let kept: Vec<_> = core::iter::from_fn(|| cache.pop(class)).collect();
+        let expected = blocks[..KEEP as usize].iter().rev().map(|block| block.as_ptr());
+        assert!(kept.into_iter().eq(expected));
+    }
+}

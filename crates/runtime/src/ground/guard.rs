@@ -1,0 +1,265 @@
+//! Preemption off, as a value.
+//!
+//! Owns the flag [`inside`], the first words of every kthread record ([`Head`]), and [`NoPreempt`],
+//! the proof that the code that holds it stays on its kthread. Knows nothing of what a kthread
+//! runs.
+//!
+//! # Access rules
+//! * GS base of a kthread's OS thread points to its [`Head`], which the OS thread sets once.
+//!   Ordinary threads have none. The thread-local flag [`inside`] distinguishes the two: it is true
+//!   in the block of every user thread and every kthread.
+//! * Which kthread the caller runs on is only meaningful while preemption is off:
+//!   [`NoPreempt::head`] returns it, and the reference cannot outlive the proof.
+//!
+//! | word of the head | written by | read by |
+//! |---|---|---|
+//! | `this`, `own_fs` | its OS thread, when it adopts the head | its OS thread |
+//! | `preempt_off`, `preempt_pending` | its OS thread and the signal handlers on it | the same |
+//! | `grant` | any thread ([`Head::expect_poll`]); its OS thread ([`Head::note_poll`]) | poll points of its OS thread |
+
+use super::arch;
+use core::cell::Cell;
+use core::marker::PhantomData;
+use core::mem::offset_of;
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering::Relaxed};
+use std::sync::OnceLock;
+use tailwater_shm::grant::{GRANT_KIND_BYTE, GrantWord};
+
+thread_local! {
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// True on a kthread: in a user thread or in the scheduler.
+#[inline(always)]
+pub fn inside() -> bool {
+    INSIDE.get()
+}
+
+/// Returns the address of the flag in the caller's thread-local block, for the image of user
+/// threads' blocks.
+pub fn inside_flag_address() -> usize {
+    INSIDE.with(|flag| core::ptr::from_ref(flag) as usize)
+}
+
+/// Runs when preemption is on again and a preempt signal came while it was off.
+static DEFERRED: OnceLock<fn()> = OnceLock::new();
+
+/// Sets the function that handles a preempt signal which came while preemption was off. The first
+/// call counts.
+pub fn set_deferred(handle: fn()) {
+    DEFERRED.get_or_init(|| handle);
+}
+
+#[cold]
+fn deferred() {
+    if let Some(handle) = DEFERRED.get() {
+        handle();
+    }
+}
+
+/// The first words of a kthread record. Assembly reaches them by offset from GS base.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Head {
+    this: AtomicUsize,
+    preempt_off: AtomicU32,
+    preempt_pending: AtomicU32,
+    /// The word that poll points read: `own_grant`, or [`EXPECTING`] until the next poll point.
+    grant: AtomicPtr<GrantWord>,
+    own_grant: &'static GrantWord,
+    /// FS base of the OS thread itself.
+    own_fs: AtomicUsize,
+}
+
+const THIS: usize = offset_of!(Head, this);
+const PREEMPT_OFF: usize = offset_of!(Head, preempt_off);
+const PREEMPT_PENDING: usize = offset_of!(Head, preempt_pending);
+const GRANT: usize = offset_of!(Head, grant);
+/// The bit of the grant's kind byte that means "cede".
+const CEDE_BIT: u8 = 2;
+
+/// A word with the layout of a grant that sends every poll point to its slow path. Only its kind
+/// byte is read, and it never changes.
+static EXPECTING: u64 = (CEDE_BIT as u64) << (8 * GRANT_KIND_BYTE);
+
+impl Head {
+    /// Returns the head of a kthread whose grant is `own_grant`. Preemption is off: the count is
+    /// the scheduler's.
+    pub const fn new(own_grant: &'static GrantWord) -> Self {
+        Self {
+            this: AtomicUsize::new(0),
+            preempt_off: AtomicU32::new(1),
+            preempt_pending: AtomicU32::new(0),
+            grant: AtomicPtr::new(core::ptr::from_ref(own_grant).cast_mut()),
+            own_grant,
+            own_fs: AtomicUsize::new(0),
+        }
+    }
+
+    /// Makes the calling OS thread the one of this head, and returns the proof that stands for the
+    /// scheduler's count.
+    ///
+    /// # Safety
+    /// 1. The head is the first field of a kthread record.
+    /// 2. No other OS thread has adopted it.
+    ///
+    /// # Panics
+    /// If the calling thread has a head already.
+    pub unsafe fn adopt(&'static self) -> NoPreempt {
+        assert!(!inside(), "an OS thread is one kthread");
+        let address = core::ptr::from_ref(self) as usize;
+        self.this.store(address, Relaxed);
+        self.own_fs.store(arch::fs_base(), Relaxed);
+        // SAFETY: 1. only this module sets GS. 2. The head lives as long as the process.
+        unsafe { arch::set_gs(address) };
+        INSIDE.set(true);
+        NoPreempt { inside: true, _not_send: PhantomData }
+    }
+
+    /// Returns whether the IOKernel reclaims the core.
+    #[inline(always)]
+    pub fn cede_requested(&self) -> bool {
+        self.own_grant.asks_to_cede()
+    }
+
+    /// Sends the kthread's next poll point to its slow path, which calls
+    /// [`note_poll`](Self::note_poll). Costs poll points nothing. Any thread may call this.
+    pub fn expect_poll(&self) {
+        self.grant.store(core::ptr::from_ref(&EXPECTING).cast_mut().cast(), Relaxed);
+    }
+
+    /// Returns whether a poll point was reached since [`expect_poll`](Self::expect_poll).
+    pub fn has_polled(&self) -> bool {
+        core::ptr::eq(self.grant.load(Relaxed), self.own_grant)
+    }
+
+    /// Records that a poll point was reached.
+    #[inline]
+    pub fn note_poll(&self) {
+        if !self.has_polled() {
+            self.grant.store(core::ptr::from_ref(self.own_grant).cast_mut(), Relaxed);
+        }
+    }
+
+    /// Returns the number of nested sections with preemption off; 1 where a thread may block.
+    #[inline(always)]
+    pub fn preempt_depth(&self) -> u32 {
+        self.preempt_off.load(Relaxed)
+    }
+
+    /// Records whether a preempt signal came while preemption was off.
+    pub fn set_preempt_pending(&self, pending: bool) {
+        self.preempt_pending.store(pending.into(), Relaxed);
+    }
+
+    /// FS base of the OS thread itself.
+    #[inline(always)]
+    pub fn own_fs(&self) -> usize {
+        self.own_fs.load(Relaxed)
+    }
+}
+
+/// Returns whether a poll point should take its slow path: two loads and a test. False on ordinary
+/// threads.
+#[inline(always)]
+pub fn poll_requested() -> bool {
+    // SAFETY: inside, GS base points to a Head, whose grant pointer is valid for the life of the
+    // process. A migration between the load of the pointer and that of the byte reads another
+    // kthread's word: an answer that is spurious or late.
+    inside() && unsafe { arch::gs_points_to_bits::<GRANT, GRANT_KIND_BYTE, CEDE_BIT>() }
+}
+
+/// Proof that its holder is not preempted and stays on its kthread. Proofs nest: they count. On an
+/// ordinary thread one proves nothing and costs a load.
+#[derive(Debug)]
+pub struct NoPreempt {
+    inside: bool,
+    _not_send: PhantomData<*mut ()>,
+}
+
+impl NoPreempt {
+    /// Turns preemption off until the proof is dropped.
+    #[inline(always)]
+    pub fn new() -> Self {
+        let inside = inside();
+        if inside {
+            // SAFETY: inside, GS base points to a Head.
+            unsafe { arch::gs_increment::<PREEMPT_OFF>() };
+        }
+        Self { inside, _not_send: PhantomData }
+    }
+
+    /// Takes over a count that was made elsewhere: a new user thread starts with one.
+    ///
+    /// # Safety
+    /// 1. The caller is [`inside`].
+    /// 2. No other proof stands for the count.
+    pub unsafe fn adopt() -> Self {
+        Self { inside: true, _not_send: PhantomData }
+    }
+
+    /// Returns the head of the kthread that the caller stays on, `None` on an ordinary thread.
+    #[inline(always)]
+    pub fn head(&self) -> Option<&Head> {
+        // SAFETY: inside, GS base points to a Head that lives as long as the process; the borrow
+        // ends with the proof.
+        self.inside.then(|| unsafe { &*(arch::gs_word::<THIS>() as *const Head) })
+    }
+
+    /// Ends the proof without handling a preempt signal that came meanwhile: for signal handlers.
+    pub fn drop_quietly(self) {
+        if self.inside {
+            // SAFETY: as in `drop`. A pending signal stays recorded for the next proof's end.
+            unsafe { arch::gs_decrement::<PREEMPT_OFF>() };
+        }
+        core::mem::forget(self);
+    }
+
+    /// Runs `f` on the OS thread's own thread-local block, where foreign code (malloc, the dynamic
+    /// linker) finds the kthread's variables instead of the user thread's. Nests.
+    ///
+    /// # Safety
+    /// 1. What `f` leaves in thread-locals does not belong to the user thread, and the reverse:
+    ///    nothing that is not `Send` passes between the two blocks.
+    /// 2. `f` does not switch to another user thread.
+    #[inline]
+    pub unsafe fn on_own_fs<R>(&self, f: impl FnOnce() -> R) -> R {
+        struct Restore(usize);
+        impl Drop for Restore {
+            fn drop(&mut self) {
+                // SAFETY: 1. the block in use before. 2. Preemption is still off, and the user
+                // thread's block returns to it.
+                unsafe { arch::set_fs_base(self.0) };
+            }
+        }
+        if arch::shares_tls() {
+            return f();
+        }
+        let Some(head) = self.head() else { return f() };
+        let fs = arch::fs_base();
+        if fs == head.own_fs() {
+            return f();
+        }
+        let _restore = Restore(fs);
+        // SAFETY: 1. the OS thread's own block. 2. Preemption is off; `f` is as the caller
+        // promises.
+        unsafe { arch::set_fs_base(head.own_fs()) };
+        f()
+    }
+}
+
+impl Drop for NoPreempt {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if !self.inside {
+            return;
+        }
+        // SAFETY: inside, GS base points to a Head. The count is the one that `new` made, on this
+        // kthread or, if the thread blocked in between, on the kthread that resumed it.
+        let pending =
+            unsafe { arch::gs_decrement::<PREEMPT_OFF>() && arch::gs_half::<PREEMPT_PENDING>() != 0 };
+        if pending {
+            deferred();
+        }
+    }
+}

@@ -1,0 +1,309 @@
+//! A thread-local storage block for every user thread.
+//!
+//! glibc gives each OS thread a block: the static TLS of all modules, and above it the thread
+//! control block (TCB) that FS base points to. A user thread that migrates must take its block
+//! along, or safe Rust breaks: a `thread_local!` borrowed before a switch would be another thread's
+//! after it. So the stack of each user thread carries a block of its own, made by the dynamic
+//! linker's own initialiser and reset from a pristine image when the stack is reused.
+//!
+//! Owns the shape of a block ([`Shape`]), its initialisation and reset, and the list of a user
+//! thread's thread-local destructors. Never allocates on a user thread's FS base.
+//!
+//! # What a block shares with its process, and what not
+//! * Stack guard and pointer guard, the "other threads exist" flag and CET features are copied from
+//!   the creating thread.
+//! * The kernel's rseq area belongs to the OS thread: a block contains "not registered", so that
+//!   `sched_getcpu` asks the kernel.
+//! * The thread id that glibc's recursive mutexes record is unique per user thread and above every
+//!   possible Linux id.
+//! * Modules loaded later with `dlopen` get their thread-locals lazily and keep them for the next
+//!   user of the stack.
+//! * `pthread_key` values are not destroyed at the end of a user thread. Rust uses none.
+//!
+//! Symbols used: `_dl_get_tls_static_info`, `_dl_allocate_tls` (ld.so), `__ctype_init`,
+//! `_thread_db_*` (libc, made for debuggers), all present since glibc 2.17 or earlier. A missing
+//! one is an error at start.
+
+use super::{arch, guard};
+use std::cell::UnsafeCell;
+use std::ffi::{CStr, c_int, c_void};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+/// The C library lacks what user-thread TLS needs.
+///
+/// # Examples
+/// ```
+/// let error = tailwater::TlsError::MissingSymbol("_dl_allocate_tls");
+/// assert!(error.to_string().contains("glibc 2.31 or newer"));
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TlsError {
+    /// A symbol is missing.
+    #[error(
+        "the C library has no `{0}`: Tailwater needs glibc 2.31 or newer (Debian 11, Ubuntu 20.04), dynamically linked"
+    )]
+    MissingSymbol(&'static str),
+    /// This crate's thread-locals are not in the static TLS block.
+    #[error("the tailwater crate was loaded with dlopen: link it into the program instead")]
+    NotStatic,
+}
+
+/// First words of glibc's TCB (`tcbhead_t`, part of the ABI between glibc and compilers).
+const TCB_DTV: usize = 0x08;
+const TCB_SELF: usize = 0x10;
+const TCB_MULTIPLE_THREADS: usize = 0x18;
+const TCB_STACK_GUARD: usize = 0x28;
+const TCB_POINTER_GUARD: usize = 0x30;
+const TCB_FEATURES: usize = 0x48;
+/// `RSEQ_CPU_ID_REGISTRATION_FAILED` (include/uapi/linux/rseq.h).
+const RSEQ_FAILED: u32 = -2i32 as u32;
+/// First id for user threads: Linux ids end at 2^22 (`PID_MAX_LIMIT`).
+const FIRST_TID: u32 = 1 << 23;
+
+/// What all blocks of this process have in common.
+#[derive(Debug)]
+pub struct Shape {
+    /// Bytes from the lowest static TLS byte to the end of the TCB.
+    size: usize,
+    align: usize,
+    /// Bytes of TCB at and above FS base.
+    tcb_size: usize,
+    /// Initial static TLS: the bytes that end at FS base.
+    image: Box<[u8]>,
+    tid_offset: usize,
+    rseq_offset: Option<isize>,
+    allocate: unsafe extern "C" fn(*mut c_void) -> *mut c_void,
+}
+
+fn symbol(name: &'static CStr) -> Result<*mut c_void, TlsError> {
+    // SAFETY: a plain look-up of a NUL-terminated name.
+    let address = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+    if address.is_null() { Err(TlsError::MissingSymbol(name.to_str().expect("ASCII"))) } else { Ok(address) }
+}
+
+static SHAPE: OnceLock<Result<Shape, TlsError>> = OnceLock::new();
+static NEXT_TID: AtomicU32 = AtomicU32::new(FIRST_TID);
+
+/// Returns the shape, determined at the first call, which an ordinary OS thread makes.
+///
+/// # Errors
+/// If the C library lacks what the runtime needs.
+pub fn shape() -> Result<&'static Shape, TlsError> {
+    SHAPE.get_or_init(Shape::find).as_ref().map_err(Clone::clone)
+}
+
+impl Shape {
+    fn find() -> Result<Self, TlsError> {
+        type Info = unsafe extern "C" fn(*mut usize, *mut usize);
+        type Allocate = unsafe extern "C" fn(*mut c_void) -> *mut c_void;
+        let info = symbol(c"_dl_get_tls_static_info")?;
+        let allocate = symbol(c"_dl_allocate_tls")?;
+        let tcb_size = symbol(c"_thread_db_sizeof_pthread")?.cast::<u32>();
+        let tid = symbol(c"_thread_db_pthread_tid")?.cast::<[u32; 3]>();
+        let (mut size, mut align) = (0, 0);
+        // SAFETY: glibc declares these symbols with these types: void (size_t *, size_t *); void
+        // *(void *); uint32_t; and a field descriptor {bits, elements, offset} of uint32_t.
+        let (allocate, tcb_size, tid_offset) = unsafe {
+            core::mem::transmute::<*mut c_void, Info>(info)(&raw mut size, &raw mut align);
+            (core::mem::transmute::<*mut c_void, Allocate>(allocate), *tcb_size as usize, (*tid)[2] as usize)
+        };
+        let rseq_offset = symbol(c"__rseq_offset").ok().map(|address| {
+            // SAFETY: glibc 2.35 and later declare `const ptrdiff_t __rseq_offset`.
+            unsafe { *address.cast::<isize>() }
+        });
+        let mut shape = Self {
+            size,
+            align: align.max(64),
+            tcb_size,
+            image: Box::default(),
+            tid_offset,
+            rseq_offset,
+            allocate,
+        };
+        shape.take_image()?;
+        Ok(shape)
+    }
+
+    /// Makes one block, lets glibc initialise it, and keeps its static TLS as the image of all
+    /// blocks.
+    fn take_image(&mut self) -> Result<(), TlsError> {
+        let layout = std::alloc::Layout::from_size_align(self.full_size(), self.align).expect("a few KiB");
+        // SAFETY: the layout is not empty; the block is zeroed, of the shape's size and alignment,
+        // and never freed, since glibc allocated its DTV (one block per process).
+        let tcb = unsafe {
+            let block = std::alloc::alloc_zeroed(layout);
+            assert!(!block.is_null(), "out of memory");
+            let tcb = self.place(block.add(layout.size()));
+            self.initialise(tcb);
+            tcb
+        };
+        let inside = guard::inside_flag_address();
+        let fs = arch::fs_base();
+        let used = self.used_bytes(fs);
+        let distance = fs.wrapping_sub(inside);
+        if distance > used {
+            return Err(TlsError::NotStatic);
+        }
+        // SAFETY: the `used` bytes below the TCB are the block's static TLS; the flag lies among
+        // them.
+        unsafe {
+            (tcb as *mut u8).sub(distance).write(1);
+            self.image = core::slice::from_raw_parts((tcb as *const u8).sub(used), used).into();
+        }
+        Ok(())
+    }
+
+    /// Returns the bytes of static TLS in use: the farthest distance of a loaded module's block
+    /// below FS base.
+    fn used_bytes(&self, fs: usize) -> usize {
+        struct Search {
+            fs: usize,
+            limit: usize,
+            used: usize,
+        }
+        unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, data: *mut c_void) -> c_int {
+            // SAFETY: dl_iterate_phdr passes a valid info and our Search.
+            let (info, search) = unsafe { (&*info, &mut *data.cast::<Search>()) };
+            let distance = search.fs.wrapping_sub(info.dlpi_tls_data as usize);
+            if !info.dlpi_tls_data.is_null() && distance <= search.limit {
+                search.used = search.used.max(distance);
+            }
+            0
+        }
+        let mut search = Search { fs, limit: self.size, used: 0 };
+        // SAFETY: the callback matches its data.
+        unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut search).cast()) };
+        search.used
+    }
+
+    /// Returns the bytes to reserve for a block, alignment included; 0 if user threads have no
+    /// block of their own.
+    pub fn block_size(&self) -> usize {
+        if arch::shares_tls() { 0 } else { self.full_size() }
+    }
+
+    fn full_size(&self) -> usize {
+        self.size.max(self.tcb_size) + self.align
+    }
+
+    /// Returns the address of the TCB in a block that ends at `end`.
+    fn place(&self, end: *mut u8) -> usize {
+        (end as usize - self.tcb_size) & !(self.align - 1)
+    }
+
+    /// Lets glibc initialise the zeroed block of `tcb`, then adapts it to a user thread.
+    ///
+    /// # Safety
+    /// 1. `tcb` came from [`place`](Self::place) on a zeroed block of
+    ///    [`full_size`](Self::full_size) bytes.
+    /// 2. Runs on an OS thread's own FS base with preemption off (glibc allocates).
+    unsafe fn initialise(&self, tcb: usize) {
+        // SAFETY: glibc needs room for the static TLS below and a TCB at the pointer, by point 1.
+        // The words written are those of tcbhead_t, copied from the running thread; FS base is put
+        // back before anything else runs.
+        unsafe {
+            let result = (self.allocate)(tcb as *mut c_void);
+            assert!(!result.is_null(), "out of memory for thread-local storage");
+            let own = arch::fs_base();
+            let word = |base: usize, offset: usize| (base + offset) as *mut usize;
+            *word(tcb, 0) = tcb;
+            *word(tcb, TCB_SELF) = tcb;
+            for offset in [TCB_STACK_GUARD, TCB_POINTER_GUARD] {
+                *word(tcb, offset) = *word(own, offset);
+            }
+            for offset in [TCB_MULTIPLE_THREADS, TCB_FEATURES] {
+                *((tcb + offset) as *mut u32) = *((own + offset) as *const u32);
+            }
+            debug_assert_ne!(*word(tcb, TCB_DTV), 0);
+            *((tcb + self.tid_offset) as *mut u32) = NEXT_TID.fetch_add(1, Relaxed);
+            if let Some(offset) = self.rseq_offset {
+                *((tcb as isize + offset + 4) as *mut u32) = RSEQ_FAILED;
+            }
+            // The classification tables of <ctype.h> are thread-locals that each thread initialises
+            // for itself.
+            if let Ok(init) = symbol(c"__ctype_init") {
+                let init = core::mem::transmute::<*mut c_void, unsafe extern "C" fn()>(init);
+                arch::set_fs_base(tcb);
+                init();
+                arch::set_fs_base(own);
+            }
+        }
+    }
+
+    /// Makes the block that ends at `end`; returns its FS base, or 0 if user threads have no block
+    /// of their own.
+    ///
+    /// # Safety
+    /// 1. [`block_size`](Self::block_size) zeroed bytes below `end` are the caller's permanently.
+    /// 2. Runs on an OS thread's own FS base with preemption off.
+    pub unsafe fn make(&self, end: *mut u8) -> usize {
+        if arch::shares_tls() {
+            return 0;
+        }
+        let tcb = self.place(end);
+        // SAFETY: by the caller's contract; `place` keeps the TCB inside the block.
+        unsafe {
+            self.initialise(tcb);
+            self.reset(tcb);
+        }
+        tcb
+    }
+
+    /// Gives the block of `tcb` the initial values that a new thread expects.
+    ///
+    /// # Safety
+    /// `tcb` came from [`make`](Self::make) and no thread runs on it.
+    #[inline]
+    pub unsafe fn reset(&self, tcb: usize) {
+        if arch::shares_tls() {
+            return;
+        }
+        // SAFETY: the image is as long as the static TLS in use below every TCB of this process.
+        unsafe {
+            core::ptr::copy_nonoverlapping(
+                self.image.as_ptr(),
+                (tcb as *mut u8).sub(self.image.len()),
+                self.image.len(),
+            );
+        }
+    }
+}
+
+/// A thread-local destructor, as the C++ ABI has it.
+pub type Destructor = unsafe extern "C" fn(*mut c_void);
+
+/// Thread-local destructors that a user thread has registered, last first.
+#[derive(Debug, Default)]
+pub struct Destructors(UnsafeCell<Vec<(Destructor, *mut c_void)>>);
+
+// SAFETY: both methods are for the owning user thread alone, by their contracts.
+unsafe impl Sync for Destructors {}
+// SAFETY: as above; the owner may run on any OS thread.
+unsafe impl Send for Destructors {}
+
+impl Destructors {
+    /// Registers `destructor` for `object`.
+    ///
+    /// # Safety
+    /// 1. The caller is the user thread that owns the list.
+    /// 2. `destructor(object)` may be called once, when the thread ends.
+    pub unsafe fn push(&self, destructor: Destructor, object: *mut c_void) {
+        // SAFETY: only the owner uses the list (point 1), and nothing called here does.
+        unsafe { (*self.0.get()).push((destructor, object)) };
+    }
+
+    /// Runs and forgets all destructors, including those registered meanwhile.
+    ///
+    /// # Safety
+    /// The caller is the user thread that owns the list, and its closure has returned.
+    pub unsafe fn run(&self) {
+        // SAFETY: only the owner uses the list; the borrow ends before the destructor runs.
+        while let Some((destructor, object)) = unsafe { (*self.0.get()).pop() } {
+            // SAFETY: by point 2 of `push`; it has left the list.
+            unsafe { destructor(object) };
+        }
+        // SAFETY: as above; gives the memory back.
+        unsafe { *self.0.get() = Vec::new() };
+    }
+}

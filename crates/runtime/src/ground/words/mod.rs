@@ -1,0 +1,9 @@
+//! The lock-free protocols of the runtime: one atomic word each.
+//!
+//! They know nothing of threads, kthreads and queues, so the loom models in
+//! [`models`](super::models) run them as they ship.
+
+pub mod join;
+pub mod mailbox;
+pub mod rwlock;
+pub mod section;

@@ -1,0 +1,309 @@
+//! The one stack of the process, and its connection to kthreads: their egress rings, the cycle
+//! clock, a thread for its timers, and one for packets that the host sends to itself.
+//!
+//! The stack's timers (repeated requests, ageing of neighbours, announcements of this host) need no
+//! precision and fire seconds apart, so they have a user thread of their own, started when the
+//! first is set: it sleeps in the scheduler's timer queue like any other.
+
+use super::platform::{Kthreads, Stack};
+#[cfg(feature = "tcp")]
+use super::tcp::{self, Deferred, Socket};
+use crate::egress::{self, EgressError};
+use crate::ground::spin::SpinLock;
+use crate::ground::stderr;
+use crate::verbs::trace::Request;
+use crate::verbs::wait::{WaitList, wait};
+use core::hash::BuildHasher;
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::time::Duration;
+use std::net::SocketAddr;
+#[cfg(feature = "tcp")]
+use std::sync::Arc;
+use std::sync::OnceLock;
+use tailwater_net::{ConfigError, LoopbackBatch, Mode, NetConfig, Outlet, OutletError};
+use tailwater_shm::clock;
+use tailwater_shm::ring::{FLAG_CHECKSUM_OK, FLAG_CHECKSUM_OWED};
+use tailwater_wire::Checksums;
+
+static STACK: OnceLock<Stack> = OnceLock::new();
+
+/// True while a standalone program has not written the notice of [`note_bound`].
+static NOTICE_DUE: AtomicBool = AtomicBool::new(false);
+
+/// Makes the process's stack.
+///
+/// # Errors
+/// If the configuration is impossible.
+///
+/// # Panics
+/// If there is a stack already.
+pub fn init(config: NetConfig) -> Result<(), ConfigError> {
+    // Seeded by the operating system: ports must be hard to guess.
+    let seed = std::hash::RandomState::new().hash_one(0);
+    NOTICE_DUE.store(config.mode == Mode::Standalone, Ordering::Relaxed);
+    #[cfg(feature = "tcp")]
+    let stack = Stack::with_secrets(config, seed, tcp::secrets())?;
+    #[cfg(not(feature = "tcp"))]
+    let stack = Stack::new(config, seed)?;
+    assert!(STACK.set(stack).is_ok(), "a process has one network stack, and it was made already");
+    Ok(())
+}
+
+/// Writes to standard error, once, that no other process reaches the sockets of a standalone
+/// program and how one does. The notice is due with the first socket at a port of the program's
+/// choice, which is that of a service; other ports are for peers within the program.
+pub fn note_bound(local: SocketAddr) {
+    if local.port() == 0 || !NOTICE_DUE.load(Ordering::Relaxed) || !NOTICE_DUE.swap(false, Ordering::Relaxed)
+    {
+        return;
+    }
+    stderr::print(&format!(
+        "tailwater: this program runs without an IOKernel, so no other process reaches it at {local}; start it with \
+         `tailwater run`, and give the IOKernel a port (--tap tw0 --host-ip 10.77.0.1) if Linux's programs are to \
+         reach it\n"
+    ));
+}
+
+/// Returns the process's stack.
+///
+/// # Panics
+/// If no runtime has been started.
+#[inline]
+pub fn stack() -> &'static Stack {
+    STACK.get().expect("sockets need a runtime: use #[tailwater::main] or tailwater::Builder::run")
+}
+
+#[inline]
+fn transmit(len: usize, flags: u8, fill: impl FnOnce(&mut [u8])) -> Result<(), OutletError> {
+    egress::transmit(len, flags, fill).map_err(|error| match error {
+        EgressError::Full => OutletError::Full,
+        EgressError::Down => OutletError::Down,
+    })
+}
+
+/// The egress ring of the kthread that the caller runs on.
+#[derive(Debug)]
+pub struct KthreadOutlet;
+
+impl Outlet<Kthreads> for KthreadOutlet {
+    #[inline]
+    fn transmit(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> Result<(), OutletError> {
+        transmit(len, 0, fill)
+    }
+
+    #[inline]
+    fn transmit_incomplete(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> Result<(), OutletError> {
+        transmit(len, FLAG_CHECKSUM_OWED, fill)
+    }
+
+    #[inline]
+    fn cork(&mut self) -> bool {
+        egress::cork()
+    }
+
+    #[inline]
+    fn uncork(&mut self) {
+        egress::uncork();
+    }
+
+    #[inline]
+    fn completes(&self) -> bool {
+        true
+    }
+
+    fn now(&self) -> Duration {
+        Duration::from_nanos(crate::records::runtime::clock().to_ns(clock::now()))
+    }
+
+    fn poll_by(&mut self, deadline: Duration) {
+        let mut timers = TIMERS.lock();
+        if deadline >= timers.next {
+            return;
+        }
+        timers.next = deadline;
+        let start = !core::mem::replace(&mut timers.started, true);
+        timers.sleeper.wake_one();
+        drop(timers);
+        if start {
+            crate::thread::spawn(run_timers);
+        }
+    }
+
+    fn poll_loopback(&mut self) {
+        let mut loopback = LOOPBACK.lock();
+        let start = !core::mem::replace(&mut loopback.started, true);
+        loopback.sleeper.wake_one();
+        drop(loopback);
+        if start {
+            crate::thread::spawn(run_loopback);
+        }
+    }
+}
+
+/// Frames of an ingress ring that are processed one after the other. Preemption is off.
+#[derive(Debug, Default)]
+pub struct Batch {
+    #[cfg(feature = "tcp")]
+    deferred: Deferred,
+    /// The frame being processed is a traced request.
+    traced: Option<Request>,
+}
+
+impl Batch {
+    /// Processes a frame.
+    #[inline]
+    pub fn input(&mut self, frame: &[u8], flags: u8) {
+        // The producer of the ring guarantees all checksums in the frame: IPv4's and the
+        // transport's.
+        let checksums = if flags & FLAG_CHECKSUM_OK != 0 { Checksums::Trust } else { Checksums::Verify };
+        stack().input(self, frame, checksums);
+    }
+
+    /// Processes a frame that is a traced request.
+    #[cold]
+    pub fn input_traced(&mut self, frame: &[u8], flags: u8, request: Option<Request>) {
+        self.traced = request;
+        self.input(frame, flags);
+        self.traced = None;
+    }
+}
+
+impl Outlet<Kthreads> for Batch {
+    #[inline]
+    fn transmit(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> Result<(), OutletError> {
+        KthreadOutlet.transmit(len, fill)
+    }
+
+    #[inline]
+    fn transmit_incomplete(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> Result<(), OutletError> {
+        KthreadOutlet.transmit_incomplete(len, fill)
+    }
+
+    #[inline]
+    fn cork(&mut self) -> bool {
+        KthreadOutlet.cork()
+    }
+
+    #[inline]
+    fn uncork(&mut self) {
+        KthreadOutlet.uncork();
+    }
+
+    #[inline]
+    fn completes(&self) -> bool {
+        KthreadOutlet.completes()
+    }
+
+    fn now(&self) -> Duration {
+        KthreadOutlet.now()
+    }
+
+    fn poll_by(&mut self, deadline: Duration) {
+        KthreadOutlet.poll_by(deadline);
+    }
+
+    #[cfg(feature = "tcp")]
+    fn defer(&mut self, socket: &Arc<Socket>) -> bool {
+        self.deferred.push(socket)
+    }
+
+    fn poll_loopback(&mut self) {
+        KthreadOutlet.poll_loopback();
+    }
+
+    #[inline]
+    fn traced(&self) -> Option<Request> {
+        self.traced
+    }
+}
+
+struct LoopbackThread {
+    started: bool,
+    sleeper: WaitList,
+}
+
+static LOOPBACK: SpinLock<LoopbackThread> =
+    SpinLock::new(LoopbackThread { started: false, sleeper: WaitList::new() });
+
+/// Runs the thread that processes packets that this host sends to itself, started when the first
+/// such packet is sent: never returns. One thread, so that packets stay in order.
+fn run_loopback() {
+    let mut batch = LoopbackBatch::default();
+    loop {
+        while stack().take_loopback(&mut batch) {
+            for packet in batch.packets() {
+                stack().input_local(&mut KthreadOutlet, &packet);
+                crate::poll();
+            }
+        }
+        let loopback = LOOPBACK.lock();
+        // A sender that fills the queue from here on finds this thread in the list, or waits for
+        // this lock until the thread is there.
+        if stack().is_loopback_empty() {
+            // SAFETY: `sleeper` is the only list that the lock guards, and it stays there.
+            unsafe { wait(loopback, |loopback| &mut loopback.sleeper, None) };
+        }
+    }
+}
+
+struct Timers {
+    /// Time of the thread's next run, at the latest.
+    next: Duration,
+    started: bool,
+    sleeper: WaitList,
+}
+
+static TIMERS: SpinLock<Timers> =
+    SpinLock::new(Timers { next: Duration::MAX, started: false, sleeper: WaitList::new() });
+
+/// Makes sure that timers set before there was a kthread to run them are handled: `stack` announces
+/// itself when it opens its first socket.
+pub fn start_timers(stack: &Stack) {
+    if let Some(deadline) = stack.deadline() {
+        KthreadOutlet.poll_by(deadline);
+    }
+}
+
+/// Minimum by which the timer thread's timer must be early for the thread to be run to reset it. In
+/// a service whose connections are served in turn, every request moves the timer a little, and it
+/// is milliseconds ahead: retransmission timers are set for five or more.
+const WORTHWHILE: Duration = Duration::from_millis(1);
+
+/// Postpones timers that would wake this runtime for nothing: for a kthread that is about to give
+/// its core up, in the scheduler context. Returns true if that made the timer thread runnable, to
+/// reset its own timer.
+pub fn put_off_timers() -> bool {
+    let stack = stack();
+    stack.put_off_timers(&mut KthreadOutlet);
+    let set = TIMERS.lock().next;
+    let later = |deadline: Option<Duration>| deadline.is_none_or(|deadline| deadline > set + WORTHWHILE);
+    // The first condition is cheap, and usually decides.
+    if set == Duration::MAX || !later(stack.tcp_deadline()) || !later(stack.deadline()) {
+        return false;
+    }
+    let mut timers = TIMERS.lock();
+    // Otherwise it runs already, or has got an earlier deadline meanwhile.
+    timers.next == set && timers.sleeper.wake_one()
+}
+
+/// Runs the timer thread: never returns.
+fn run_timers() {
+    loop {
+        crate::poll();
+        // From here on `poll_by` writes deadlines to `next` that the poll below may not have seen.
+        TIMERS.lock().next = Duration::MAX;
+        let due = stack().poll_timers(&mut KthreadOutlet).unwrap_or(Duration::MAX);
+        let mut timers = TIMERS.lock();
+        timers.next = timers.next.min(due);
+        // The difference is converted: converting points in time would err by milliseconds after
+        // weeks of uptime.
+        let left = timers.next.saturating_sub(KthreadOutlet.now());
+        if !left.is_zero() {
+            let cycles =
+                u64::try_from(left.as_nanos()).ok().map(|ns| crate::records::runtime::clock().from_ns(ns));
+            let deadline = cycles.map(|cycles| clock::now().saturating_add(cycles));
+            // SAFETY: as in `run_loopback`.
+            unsafe { wait(timers, |timers| &mut timers.sleeper, deadline) };
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! A kthread: one OS thread that runs user threads, and how running code reaches its own.
+//!
+//! Owns the [`Kthread`] record. What a kthread does is in [`verbs`](crate::verbs).
+//!
+//! # Access rules
+//! * Any thread may use a `&Kthread`: its fields are atomics or locked.
+//! * [`Private`] belongs to the kthread's OS thread. The way to it is [`ThisKthread`], which only a
+//!   [`NoPreempt`] gives out: preemption is off for as long as a reference to it exists.
+//! * `ThisKthread` is meaningful until its holder switches. A function that switches takes the
+//!   `NoPreempt` by value, which ends all references.
+
+use super::identity::IdBlock;
+use super::ingress::Ingress;
+use super::stack::StackCache;
+use super::uthread::{Runnable, Uthread};
+use crate::ground::blocks::BlockCache;
+use crate::ground::guard::{Head, NoPreempt, inside};
+use crate::ground::owner_cell::OwnerCell;
+use crate::ground::random::Random;
+use crate::ground::spin::SpinLock;
+use crate::ground::timer::TimerHeap;
+use crate::ground::words::mailbox::Mailbox;
+use crate::ground::{arch, runq};
+use core::cell::{Cell, RefCell};
+use core::marker::PhantomData;
+use core::mem::offset_of;
+use core::ops::Deref;
+use core::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicPtr, AtomicU16, AtomicU64, AtomicUsize, Ordering::Relaxed,
+};
+use std::collections::VecDeque;
+use tailwater_shm::Cycles;
+use tailwater_shm::grant::{Generation, PREEMPT_SIGNAL};
+use tailwater_shm::layout::{KthreadShared, RuntimeEnds};
+use tailwater_shm::lot::Slot;
+use tailwater_shm::ring::Producer;
+use tailwater_shm::trace::TraceWriter;
+
+/// The core of a kthread that runs on no managed core.
+pub const NO_CORE: u16 = u16::MAX;
+
+/// What a kthread counts. Its own OS thread writes, any thread reads.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// User threads resumed.
+    pub switches: AtomicU64,
+    /// User threads taken from other kthreads.
+    pub stolen_threads: AtomicU64,
+    /// Frames processed.
+    pub frames: AtomicU64,
+    /// Frames taken from other kthreads' rings.
+    pub stolen_frames: AtomicU64,
+    /// Cores given up on request.
+    pub cedes: AtomicU64,
+    /// Cores given up for lack of work.
+    pub parks: AtomicU64,
+    /// User threads interrupted by the preempt signal.
+    pub preemptions: AtomicU64,
+}
+
+/// Adds to a counter that only the calling OS thread writes: cheaper than an atomic addition.
+#[inline(always)]
+pub fn count(counter: &AtomicU64, n: u64) {
+    counter.store(counter.load(Relaxed).wrapping_add(n), Relaxed);
+}
+
+/// The part of a kthread that only its OS thread uses, with preemption off.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Private {
+    /// Where the scheduler context waits while a user thread runs.
+    pub sched_rsp: Cell<usize>,
+    /// Direct switches left until the next visit to the scheduler.
+    pub switch_budget: Cell<u32>,
+    /// Direct switches until frames are looked for again, and the time at which they are in any
+    /// case.
+    pub batch: Cell<(u32, Cycles)>,
+    /// Time from which stale timers are pruned again before the core is given up.
+    pub next_prune: Cell<Cycles>,
+    /// Tenancy in progress.
+    pub generation: Cell<Generation>,
+    /// What `arch::switch` clears when it leaves the scheduler context.
+    pub unused_flag: Cell<u8>,
+    /// Generator of victims.
+    pub random: Random,
+    /// The owner's end of the run queue.
+    pub runq: runq::Owner<Runnable>,
+    /// Frames to the IOKernel; `None` standalone.
+    pub egress: Option<RefCell<Producer>>,
+    /// The buffer of steps of traced requests; `None` standalone.
+    pub trace: Option<TraceWriter>,
+    /// Ids for the threads that it starts.
+    pub thread_ids: IdBlock,
+    /// Free stacks.
+    pub stacks: StackCache,
+    /// Free small blocks.
+    pub blocks: BlockCache,
+}
+
+/// One OS thread of the runtime.
+#[repr(C, align(128))]
+#[derive(Debug)]
+pub struct Kthread {
+    /// The words that assembly reaches from GS base.
+    head: Head,
+    /// Written by its OS thread; read by the dump and the stall detector too.
+    current: AtomicPtr<Uthread>,
+    /// True if the running thread's time slice is over: see [`quantum`](crate::verbs::quantum).
+    turn_over: AtomicBool,
+    /// Number within the runtime.
+    pub index: u16,
+    /// Core lent, or [`NO_CORE`].
+    pub core: AtomicU16,
+    private: OwnerCell<Private>,
+    /// Its words in the region (private memory, standalone).
+    pub shared: &'static KthreadShared,
+    /// Where it parks.
+    pub slot: &'static Slot,
+    /// The thieves' end of its run queue.
+    pub runq: runq::Stealer<Runnable>,
+    /// Frames from the IOKernel; `None` standalone.
+    pub ingress: Option<Ingress>,
+    /// CPU that it was last seen on, standalone; `usize::MAX` before that.
+    pub cpu: AtomicUsize,
+    /// Where it receives threads while it polls.
+    pub mailbox: Mailbox,
+    /// User threads that did not fit the run queue; `shared.status.overflow` publishes the number.
+    pub overflow: SpinLock<VecDeque<Runnable>>,
+    /// Its timers; `shared.status.next_timer` publishes the earliest.
+    pub timers: SpinLock<TimerHeap>,
+    /// What it counts.
+    pub counters: Counters,
+    /// Linux's id of the OS thread; 0 before it runs.
+    pub os_tid: AtomicI32,
+}
+
+const CURRENT: usize = offset_of!(Kthread, current);
+
+impl Kthread {
+    /// Makes kthread `index`, the only one of its runtime if `only`, with its ends of the rings if
+    /// it is attached. It lives as long as the process.
+    pub fn leak(
+        index: u16,
+        shared: &'static KthreadShared,
+        slot: &'static Slot,
+        ends: Option<RuntimeEnds>,
+        only: bool,
+    ) -> &'static Self {
+        let (egress, ingress, trace) = ends.map_or((None, None, None), |ends| {
+            (Some(RefCell::new(ends.egress)), Some(Ingress::new(ends.ingress)), Some(ends.steps))
+        });
+        let (runq, stealer) = runq::new(&shared.status, only);
+        Box::leak(Box::new(Self {
+            head: Head::new(&shared.grant.0),
+            current: AtomicPtr::new(core::ptr::null_mut()),
+            turn_over: AtomicBool::new(false),
+            index,
+            core: AtomicU16::new(NO_CORE),
+            private: OwnerCell::new(Private {
+                sched_rsp: Cell::new(0),
+                switch_budget: Cell::new(0),
+                batch: Cell::new((0, 0)),
+                next_prune: Cell::new(0),
+                generation: Cell::new(Generation(0)),
+                unused_flag: Cell::new(0),
+                random: Random::new(0x9e37_79b9_7f4a_7c15 ^ (u64::from(index) + 1) << 32),
+                runq,
+                egress,
+                trace,
+                thread_ids: IdBlock::default(),
+                stacks: StackCache::default(),
+                blocks: BlockCache::default(),
+            }),
+            shared,
+            slot,
+            runq: stealer,
+            ingress,
+            cpu: AtomicUsize::new(usize::MAX),
+            mailbox: Mailbox::new(),
+            overflow: SpinLock::new(VecDeque::new()),
+            timers: SpinLock::new(TimerHeap::new()),
+            counters: Counters::default(),
+            os_tid: AtomicI32::new(0),
+        }))
+    }
+
+    /// Makes the calling OS thread this kthread, and returns the proof that preemption is off,
+    /// which the scheduler keeps.
+    ///
+    /// # Panics
+    /// If another OS thread is this kthread, or the calling one is a kthread.
+    pub fn adopt_os_thread(&'static self) -> NoPreempt {
+        let tid = rustix::thread::gettid().as_raw_nonzero().get();
+        let first = self.os_tid.compare_exchange(0, tid, Relaxed, Relaxed).is_ok();
+        assert!(first, "kthread {} has an OS thread", self.index);
+        // SAFETY: 1. the head is the first field of this record. 2. By the exchange above.
+        unsafe { self.head.adopt() }
+    }
+
+    /// Returns the first words of the record.
+    #[inline(always)]
+    pub fn head(&self) -> &Head {
+        &self.head
+    }
+
+    /// Returns the user thread that this kthread runs, `None` in the scheduler.
+    #[inline(always)]
+    pub fn current(&self) -> Option<&'static Uthread> {
+        // SAFETY: user-thread records are never freed.
+        unsafe { self.current.load(Relaxed).as_ref() }
+    }
+
+    /// Returns whether the running thread should give the core up: to the IOKernel, or because its
+    /// time slice is over.
+    #[inline(always)]
+    pub fn yield_requested(&self) -> bool {
+        self.turn_over.load(Relaxed) || self.head.cede_requested()
+    }
+
+    /// Records whether the running thread's time slice is over.
+    pub fn set_turn_over(&self, over: bool) {
+        self.turn_over.store(over, Relaxed);
+    }
+
+    /// Returns whether a frame seems to wait in its ingress ring.
+    #[inline(always)]
+    pub fn has_frame(&self) -> bool {
+        self.ingress.as_ref().is_some_and(Ingress::has_record)
+    }
+
+    /// Publishes the length of the overflow list.
+    pub fn publish_overflow(&self, len: usize) {
+        self.shared.status.overflow.store(len as u32, Relaxed);
+    }
+
+    /// Returns the number of threads in the overflow list, as published.
+    #[inline(always)]
+    pub fn overflowed(&self) -> u32 {
+        self.shared.status.overflow.load(Relaxed)
+    }
+
+    /// Sends the preempt signal to the OS thread; false if that fails.
+    pub fn interrupt(&self) -> bool {
+        let tid = self.os_tid.load(Relaxed);
+        // SAFETY: tgkill has no memory operands; the kthread's OS thread lives as long as the
+        // process.
+        unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), tid, PREEMPT_SIGNAL) == 0 }
+    }
+}
+
+/// The kthread that the caller runs on and stays on: the way to its [`Private`] part.
+#[derive(Debug, Clone, Copy)]
+pub struct ThisKthread<'g> {
+    kthread: &'g Kthread,
+    _not_send: PhantomData<*mut ()>,
+}
+
+impl Deref for ThisKthread<'_> {
+    type Target = Kthread;
+    #[inline(always)]
+    fn deref(&self) -> &Kthread {
+        self.kthread
+    }
+}
+
+impl<'g> ThisKthread<'g> {
+    /// Returns the part that only this OS thread uses.
+    #[inline(always)]
+    pub fn private(self) -> &'g Private {
+        // SAFETY: 1. and 2. `NoPreempt::kthread` made this of a proof that its OS thread is the
+        // kthread's and that preemption is off for 'g. Signal handlers, which may come in between,
+        // do not call this.
+        unsafe { self.kthread.private.get() }
+    }
+
+    /// Returns the record, which lives as long as the process. It may be another kthread's than the
+    /// caller's later on.
+    #[inline(always)]
+    pub fn for_ever(self) -> &'static Kthread {
+        // SAFETY: kthreads are made by `Kthread::leak`.
+        unsafe { &*core::ptr::from_ref(self.kthread) }
+    }
+
+    /// Records which user thread runs from now on, `None` for the scheduler.
+    ///
+    /// # Safety
+    /// The caller switches to it next.
+    #[inline(always)]
+    pub unsafe fn set_current(self, uthread: Option<&'static Uthread>) {
+        let record = uthread.map_or(core::ptr::null(), core::ptr::from_ref);
+        self.current.store(record.cast_mut(), Relaxed);
+    }
+}
+
+impl NoPreempt {
+    /// Returns the kthread that the caller stays on, `None` on an ordinary thread.
+    #[inline(always)]
+    pub fn kthread(&self) -> Option<ThisKthread<'_>> {
+        let head = core::ptr::from_ref(self.head()?);
+        // SAFETY: a head that was adopted is the first field of a Kthread, which lives as long as
+        // the process.
+        let kthread = unsafe { &*head.cast::<Kthread>() };
+        Some(ThisKthread { kthread, _not_send: PhantomData })
+    }
+}
+
+/// Returns the user thread that the caller runs in, if any.
+#[inline(always)]
+pub fn current_uthread() -> Option<&'static Uthread> {
+    if !inside() {
+        return None;
+    }
+    // SAFETY: inside, GS base points to a Kthread. The value is the caller's own record, on
+    // whichever kthread it is read.
+    unsafe { (arch::gs_word::<CURRENT>() as *const Uthread).as_ref() }
+}

@@ -1,0 +1,60 @@
+//! The memory and the doorbell that a runtime shares with its IOKernel.
+
+use core::sync::atomic::{Ordering, fence};
+use rustix::fd::OwnedFd;
+use tailwater_shm::control::Class;
+use tailwater_shm::layout::{ASLEEP_BESIDE_FREE_CORES, AWAKE, Region};
+use tailwater_shm::lot::{ParkingLot, SlotId};
+
+/// See the module documentation. Lives as long as the process, also when the IOKernel has ended.
+#[derive(Debug)]
+pub struct Loan {
+    /// The runtime's region.
+    pub region: Region,
+    /// The parking slots of all runtimes.
+    pub lot: ParkingLot,
+    /// How the IOKernel treats this runtime.
+    pub class: Class,
+    /// True if kthreads of all classes rank above the machine's other programs.
+    pub dedicated: bool,
+    doorbell: OwnedFd,
+}
+
+impl Loan {
+    /// Puts the parts together.
+    pub fn new(region: Region, lot: ParkingLot, class: Class, dedicated: bool, doorbell: OwnedFd) -> Self {
+        Self { region, lot, class, dedicated, doorbell }
+    }
+
+    /// Wakes the kthread that parks on `slot`.
+    pub fn wake_slot(&self, slot: SlotId) {
+        self.lot.slot(slot).wake();
+    }
+
+    /// Wakes the IOKernel if it sleeps, from a kthread that has a core. A service's kthread finds
+    /// it awake: it does not sleep while one has a core.
+    #[inline]
+    pub fn ring_doorbell_from_core(&self) {
+        if self.class == Class::BestEffort {
+            self.ring_doorbell();
+        }
+    }
+
+    /// True if the IOKernel sleeps and a core is free.
+    #[inline]
+    pub fn sleeps_beside_free_cores(&self) -> bool {
+        // Relaxed: a hint, looked at again and again.
+        self.region.asleep().load(Ordering::Relaxed) == ASLEEP_BESIDE_FREE_CORES
+    }
+
+    /// Wakes the IOKernel if it sleeps. Called after work was published that needs a core.
+    pub fn ring_doorbell(&self) {
+        // Store-load: the publication before `asleep`; pairs with the IOKernel's fence before its
+        // last look.
+        fence(Ordering::SeqCst);
+        if self.region.asleep().load(Ordering::Relaxed) != AWAKE {
+            // A full counter means that the doorbell rings already.
+            let _ = rustix::io::write(&self.doorbell, &1u64.to_ne_bytes());
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! The one runtime of a process: what all kthreads share.
+//!
+//! Owns the list of kthreads, the injection list and the stack pool. A process has at most one
+//! runtime, and it lives as long as the process, so everything it hands out is `&'static`.
+//! [`boot`](crate::boot) makes it.
+
+use super::kthread::Kthread;
+use super::loan::Loan;
+use super::stacks::StackPool;
+use super::uthread::{Runnable, Uthread};
+use crate::ground::pollers::Pollers;
+use crate::ground::sleepers::Sleepers;
+use crate::ground::spin::SpinLock;
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::collections::VecDeque;
+use std::sync::OnceLock;
+use std::time::Duration;
+use tailwater_shm::lot::SlotId;
+use tailwater_shm::{Clock, Cycles};
+
+/// What all kthreads share. See the module documentation.
+#[derive(Debug)]
+pub struct Runtime {
+    /// All kthreads, by index.
+    pub kthreads: Box<[&'static Kthread]>,
+    /// Stacks.
+    pub stacks: StackPool,
+    /// Kthreads that poll for work.
+    pub pollers: Pollers,
+    /// Sleeping kthreads, standalone.
+    pub sleepers: Sleepers,
+    /// The cycle clock.
+    pub clock: Clock,
+    /// True if kthreads also take frames of kthreads that have a core.
+    pub steals_packets: bool,
+    /// How long a kthread without work polls.
+    pub idle_timeout: Cycles,
+    /// User threads readied by ordinary OS threads.
+    pub injected: Injected,
+    /// What is shared with the IOKernel; `None` standalone.
+    pub loan: Option<&'static Loan>,
+    /// True while an IOKernel lends this runtime its cores.
+    pub attached: AtomicBool,
+    /// Sibling hyperthread of each core, by core number.
+    pub siblings: Box<[Option<u16>]>,
+}
+
+/// User threads readied by ordinary OS threads that are in no run queue yet.
+#[derive(Debug, Default)]
+pub struct Injected {
+    list: SpinLock<VecDeque<Runnable>>,
+    len: AtomicUsize,
+}
+
+static RUNTIME: OnceLock<Runtime> = OnceLock::new();
+
+/// Returns the runtime of this process.
+///
+/// # Panics
+/// If none has been started.
+#[inline]
+pub fn runtime() -> &'static Runtime {
+    RUNTIME.get().expect("no Tailwater runtime in this process: use #[tailwater::main] or tailwater::Builder")
+}
+
+/// Returns the runtime of this process, if one has been started.
+pub fn started() -> Option<&'static Runtime> {
+    RUNTIME.get()
+}
+
+/// Returns the cycle clock: the runtime's, or, without a runtime, one that is calibrated on first
+/// use.
+pub fn clock() -> Clock {
+    static FALLBACK: OnceLock<Clock> = OnceLock::new();
+    RUNTIME.get().map_or_else(|| *FALLBACK.get_or_init(|| Clock::calibrate(5)), |r| r.clock)
+}
+
+/// Returns the cycle count `duration` from now. Saturates at a count that is never reached.
+pub fn deadline_after(duration: Duration) -> Cycles {
+    let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+    tailwater_shm::clock::now().saturating_add(clock().from_ns(ns))
+}
+
+impl Runtime {
+    /// Makes this the process's runtime.
+    ///
+    /// # Panics
+    /// If there is one.
+    pub fn install(self) -> &'static Self {
+        assert!(RUNTIME.set(self).is_ok(), "a process has one runtime");
+        runtime()
+    }
+
+    /// True while an IOKernel lends this runtime its cores.
+    #[inline(always)]
+    pub fn is_attached(&self) -> bool {
+        self.attached.load(Ordering::Relaxed)
+    }
+
+    /// Returns the time until which a kthread that is idle at `now` polls.
+    pub fn idle_deadline(&self, now: Cycles) -> Cycles {
+        now.saturating_add(self.idle_timeout)
+    }
+
+    /// Wakes the kthread that parks on `slot`.
+    pub fn wake_slot(&self, slot: SlotId) {
+        if let Some(loan) = self.loan {
+            loan.wake_slot(slot);
+        }
+    }
+
+    /// Wakes the IOKernel if it sleeps.
+    pub fn ring_doorbell(&self) {
+        if let Some(loan) = self.loan {
+            loan.ring_doorbell();
+        }
+    }
+
+    /// Returns the kthread on the sibling hyperthread of `kthread`'s core, if it is this runtime's.
+    pub fn sibling_of(&self, kthread: &Kthread) -> Option<&'static Kthread> {
+        let sibling = (*self.siblings.get(kthread.core.load(Ordering::Relaxed) as usize)?)?;
+        self.kthreads.iter().copied().find(|k| k.core.load(Ordering::Relaxed) == sibling)
+    }
+
+    /// Returns the number of threads readied by ordinary OS threads that are in no run queue yet.
+    #[inline(always)]
+    pub fn injected(&self) -> usize {
+        self.injected.len.load(Ordering::Relaxed)
+    }
+
+    /// Appends to the injection list.
+    pub fn push_injected(&self, runnable: Runnable) {
+        let mut list = self.injected.list.lock();
+        list.push_back(runnable);
+        self.publish_injected(list.len());
+    }
+
+    /// Hands up to `limit` injected threads to `accept`, until that returns one.
+    pub fn take_injected(&self, limit: usize, accept: impl Fn(Runnable) -> Result<(), Runnable>) {
+        let Some(mut list) = self.injected.list.try_lock() else { return };
+        for _ in 0..limit {
+            let Some(runnable) = list.pop_front() else { break };
+            if let Err(runnable) = accept(runnable) {
+                list.push_front(runnable);
+                break;
+            }
+        }
+        self.publish_injected(list.len());
+    }
+
+    /// Returns the injection list at this moment, for a dump.
+    pub fn injected_snapshot(&self) -> Vec<*const Uthread> {
+        self.injected.list.lock().iter().map(|runnable| core::ptr::from_ref(runnable.thread())).collect()
+    }
+
+    /// Publishes the length of the injection list, to the IOKernel as a word of kthread 0.
+    fn publish_injected(&self, len: usize) {
+        self.injected.len.store(len, Ordering::Relaxed);
+        self.kthreads[0].shared.status.injected.store(len as u32, Ordering::Relaxed);
+    }
+
+    /// Goes on without the IOKernel, which has ended: from now on kthreads run on whatever cores
+    /// Linux gives them.
+    pub fn orphan(&self) {
+        self.attached.store(false, Ordering::SeqCst);
+        for kthread in &self.kthreads {
+            // No IOKernel is left to repair a slot that another program has tampered with.
+            kthread.slot.rouse();
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! The record of one user thread, at the upper end of its stack.
+//!
+//! Owns what is needed to resume a thread: [`Runnable`] is the right to do so.
+//!
+//! | field | written by | read by |
+//! |---|---|---|
+//! | `rsp` | the kthread leaving the thread, in `arch::switch` | the kthread resuming it, after it saw `on_cpu` 0 (Acquire) |
+//! | `on_cpu` | 1 by the kthread resuming the thread; 0 by `arch::switch` when the context is saved | a kthread about to resume it |
+//! | `entry` | its creator, before the thread is first queued | the thread itself, once |
+//! | `fs`, `limit`, `custom` | the stack's creator, before the record is shared | any thread |
+//! | `carried` | the thread itself, and its creator before it is first queued | the thread itself |
+//! | `destructors` | the thread itself | the thread itself |
+//! | `identity` | see [`identity`](super::identity) | any thread |
+//! | `next_record` | [`registry`](super::registry), before the record is published | any thread |
+
+use super::identity::Identity;
+use super::request::Carried;
+use crate::ground::arch;
+use crate::ground::runq::Token;
+use crate::ground::tls::Destructors;
+use core::cell::UnsafeCell;
+use core::mem::offset_of;
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
+use tailwater_shm::sync::spin_hint;
+
+/// Cache lines at the end of a stack that a new thread with a small closure uses first.
+const FIRST_LINES: usize = 4;
+
+/// Looks at a thread that another kthread is leaving before this kthread yields to Linux. On a core
+/// that both share, the other kthread would otherwise wait for the end of this one's time slice.
+const LOOKS_BEFORE_YIELD: u32 = 1000;
+
+/// What a new thread runs: two functions, and a pointer to what they share on the thread's own
+/// stack.
+#[derive(Debug, Clone, Copy)]
+pub struct Entry {
+    /// Called once on the new stack; must not unwind.
+    pub run: unsafe fn(*mut u8),
+    /// Called when the thread-local destructors have run: wakes the thread that joins.
+    pub finish: unsafe fn(*mut u8),
+    /// Argument of both.
+    pub data: *mut u8,
+}
+
+/// A user thread. Lives as long as the process; between threads it is a free stack.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct Uthread {
+    rsp: AtomicUsize,
+    on_cpu: AtomicU8,
+    /// The traced request that the thread works on.
+    pub carried: Carried,
+    /// True if the stack has a size of its own and belongs to
+    /// [`CustomStacks`](super::custom_stacks::CustomStacks).
+    pub custom: bool,
+    /// FS base: the thread control block.
+    pub fs: usize,
+    /// Lowest usable stack address.
+    pub limit: usize,
+    entry: UnsafeCell<Option<Entry>>,
+    /// Thread-local destructors.
+    pub destructors: Destructors,
+    /// The thread that runs here.
+    pub identity: Identity,
+    /// Next in the list of all records.
+    pub(super) next_record: AtomicPtr<Uthread>,
+}
+
+// SAFETY: only `entry` is not `Sync` by itself; `prepare` and `take_entry` give it one user at a
+// time by their contracts.
+unsafe impl Sync for Uthread {}
+
+impl Uthread {
+    /// Where a debugger finds the saved stack pointer, the "on a kthread" byte, the identity word
+    /// (id, two bits of park state) and the next record.
+    pub const DEBUGGER_OFFSETS: [usize; 4] = [
+        offset_of!(Self, rsp),
+        offset_of!(Self, on_cpu),
+        offset_of!(Self, identity) + Identity::WORD_OFFSET,
+        offset_of!(Self, next_record),
+    ];
+
+    /// Returns the record of a stack without a thread.
+    pub fn new(limit: usize, fs: usize, custom: bool) -> Self {
+        Self {
+            rsp: AtomicUsize::new(0),
+            on_cpu: AtomicU8::new(0),
+            carried: Carried::default(),
+            custom,
+            fs,
+            limit,
+            entry: UnsafeCell::new(None),
+            destructors: Destructors::default(),
+            identity: Identity::default(),
+            next_record: AtomicPtr::new(core::ptr::null_mut()),
+        }
+    }
+
+    /// Returns the saved stack pointer if the thread is suspended at this moment: for a look from
+    /// outside, which may be stale at once.
+    pub fn suspended_at(&self) -> Option<usize> {
+        // Acquire: as in `wait_until_left`. Relaxed: the reader checks that the pointer lies in the
+        // stack.
+        (self.on_cpu.load(Ordering::Acquire) == 0).then(|| self.rsp.load(Ordering::Relaxed))
+    }
+
+    /// Waits until the kthread that runs the thread, or ran the one that ended here, has left its
+    /// stack: a few instructions with preemption off, unless Linux runs another program in that
+    /// kthread's place.
+    #[inline]
+    pub fn wait_until_left(&self) {
+        // Acquire: pairs with the store of 0 in `arch::switch` (x86 stores are releases): rsp and
+        // stack are whole.
+        if self.on_cpu.load(Ordering::Acquire) != 0 {
+            self.wait_for_kthread();
+        }
+    }
+
+    #[cold]
+    fn wait_for_kthread(&self) {
+        let mut looks: u32 = 0;
+        // Acquire: as in `wait_until_left`.
+        while self.on_cpu.load(Ordering::Acquire) != 0 {
+            looks += 1;
+            if looks.is_multiple_of(LOOKS_BEFORE_YIELD) {
+                std::thread::yield_now();
+            }
+            spin_hint();
+        }
+    }
+
+    /// Upper end of the stack proper.
+    pub fn top(&self) -> *mut u8 {
+        core::ptr::from_ref(self).cast_mut().cast()
+    }
+
+    /// Prepares the thread to call `main` on its record when first resumed, which
+    /// [takes](Self::take_entry) `entry`. `top` is where its captures end and its stack begins.
+    /// Returns the right to start it.
+    ///
+    /// # Safety
+    /// 1. The stack is free, and the caller's.
+    /// 2. `top` lies within it.
+    /// 3. `main` may be called once, on this record.
+    pub unsafe fn prepare(
+        &'static self,
+        entry: Entry,
+        top: *mut u8,
+        main: unsafe extern "sysv64" fn(*mut u8) -> !,
+    ) -> Runnable {
+        // SAFETY: by point 1 no thread uses the record.
+        unsafe { *self.entry.get() = Some(entry) };
+        // SAFETY: the stack below `top` is free by points 1 and 2; point 3 is the callee's point 2.
+        let rsp = unsafe { arch::initial_stack(top, main, core::ptr::from_ref(self).cast_mut().cast()) };
+        self.rsp.store(rsp, Ordering::Relaxed);
+        // SAFETY: 1. the thread is as if it had blocked. 2. The stack was free.
+        unsafe { Runnable::new(self) }
+    }
+
+    /// Returns the entry that [`prepare`](Self::prepare) was given.
+    ///
+    /// # Safety
+    /// The caller is the thread that runs on this record.
+    pub unsafe fn take_entry(&self) -> Entry {
+        // SAFETY: by contract the creator is done with it.
+        unsafe { (*self.entry.get()).take() }.expect("a thread is started once")
+    }
+
+    /// Returns where `arch::switch` saves the stack pointer and what it clears.
+    #[inline]
+    pub fn leave_slots(&self) -> (*mut usize, *mut u8) {
+        (self.rsp.as_ptr(), self.on_cpu.as_ptr())
+    }
+}
+
+/// The right to resume a suspended user thread. Each suspended thread has at most one, and a thread
+/// is in at most one place: it runs, or its `Runnable` is in one queue, or the event it waits for
+/// will make one.
+#[derive(Debug)]
+#[must_use = "the thread never runs again if its Runnable is lost"]
+pub struct Runnable(&'static Uthread);
+
+impl Runnable {
+    /// Returns the right to resume `thread`.
+    ///
+    /// # Safety
+    /// 1. The thread is suspended, or suspends itself before its kthread turns preemption on again.
+    /// 2. No other `Runnable` of it exists, nor will any other event make one for this suspension.
+    pub unsafe fn new(thread: &'static Uthread) -> Self {
+        Self(thread)
+    }
+
+    /// Returns the thread.
+    pub fn thread(&self) -> &'static Uthread {
+        self.0
+    }
+
+    /// Claims the thread for the calling kthread, and waits while another kthread is still leaving
+    /// it. Returns its record and its stack pointer.
+    #[inline]
+    pub fn claim(self) -> (&'static Uthread, usize) {
+        self.0.wait_until_left();
+        // Relaxed: the right to resume is handed over by queues and locks.
+        self.0.on_cpu.store(1, Ordering::Relaxed);
+        (self.0, self.0.rsp.load(Ordering::Relaxed))
+    }
+
+    /// Makes the processor fetch what resuming the thread needs, all lines at once rather than one
+    /// after the other: the record, and the end of the stack, where a new thread's captures and
+    /// first frames are.
+    #[inline]
+    pub fn prefetch(&self) {
+        for line in (-(FIRST_LINES as isize)..1).rev() {
+            arch::prefetch_for_writing(self.0.top().wrapping_offset(64 * line));
+        }
+    }
+}
+
+// SAFETY: a reference as a pointer; the contract of `Runnable::new` holds on every thread.
+unsafe impl Token for Runnable {
+    type Target = Uthread;
+
+    #[inline]
+    fn into_raw(self) -> *mut Uthread {
+        core::ptr::from_ref(self.0).cast_mut()
+    }
+
+    #[inline]
+    unsafe fn from_raw(raw: *mut Uthread) -> Self {
+        // SAFETY: `into_raw` made it of a reference to a record, and records live as long as the
+        // process.
+        Self(unsafe { &*raw })
+    }
+}

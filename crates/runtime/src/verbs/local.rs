@@ -1,0 +1,92 @@
+//! Idle kthreads of a standalone runtime: how they sleep and are woken.
+//!
+//! Without an IOKernel no other program watches the queues. A thread that queues work which no
+//! polling kthread took therefore wakes a sleeper, if there is one and none is on its way already;
+//! a thief that finds more than one thread wakes the next.
+//! [`Sleepers`](crate::ground::sleepers::Sleepers) explains the race.
+
+use super::handover::{self, Found};
+use super::look::work_visible;
+use crate::records::kthread::{Kthread, ThisKthread};
+use crate::records::runtime::Runtime;
+use crate::records::uthread::Runnable;
+use core::sync::atomic::{Ordering, fence};
+use std::time::Duration;
+use tailwater_shm::{Cycles, clock};
+
+/// Wakes a sleeper if the runtime is standalone: a user thread was queued on a kthread.
+#[inline]
+pub fn work_added(runtime: &Runtime) {
+    if runtime.kthreads.len() > 1 && !runtime.is_attached() {
+        wake_one(runtime, false);
+    }
+}
+
+/// Wakes a sleeper: a user thread was injected by an ordinary thread.
+pub fn work_injected(runtime: &Runtime) {
+    // Pairs with the fence in `Sleepers::enter`.
+    fence(Ordering::SeqCst);
+    wake_one(runtime, true);
+}
+
+#[inline]
+fn wake_one(runtime: &Runtime, fenced: bool) {
+    if let Some(index) = runtime.sleepers.claim(fenced) {
+        runtime.kthreads[index].slot.wake();
+    }
+}
+
+/// Polls for a while, then sleeps until woken or a timer is due. Returns the thread that was handed
+/// over, if one was.
+pub fn idle(kthread: ThisKthread<'_>, runtime: &Runtime) -> Option<Runnable> {
+    match handover::poll(kthread, runtime, runtime.idle_deadline(clock::now()), || false) {
+        Found::Thread(runnable) => return Some(runnable),
+        Found::Work | Found::Stop => return None,
+        Found::Nothing => {}
+    }
+    let ticket = kthread.slot.ticket();
+    runtime.sleepers.enter(kthread.index);
+    if !work_visible(&kthread, runtime, clock::now()) {
+        kthread.slot.wait(ticket, until_next_timer(runtime));
+        keep_apart(&kthread, runtime);
+    }
+    runtime.sleepers.leave(kthread.index);
+    None
+}
+
+/// Moves the calling OS thread, `kthread`'s, off a CPU on which another kthread was last seen, to
+/// one on which none was, if there is one.
+///
+/// Linux wakes a thread where its waker runs if the CPU that the thread ran on last shares no cache
+/// with any idle one, as between virtual CPUs that a host declares as sockets. Two kthreads that
+/// have met so stay together: each runs while the other sleeps, the load balancer sees nothing to
+/// balance, and a wake costs the waker its core while the other one polls.
+pub fn keep_apart(kthread: &Kthread, runtime: &Runtime) {
+    let here = rustix::thread::sched_getcpu();
+    kthread.cpu.store(here, Ordering::Relaxed);
+    let taken = |cpu| {
+        runtime.kthreads.iter().any(|k| k.index != kthread.index && k.cpu.load(Ordering::Relaxed) == cpu)
+    };
+    if !taken(here) {
+        return;
+    }
+    let Ok(allowed) = rustix::thread::sched_getaffinity(None) else { return };
+    let free = (0..rustix::thread::CpuSet::MAX_CPU).find(|&cpu| allowed.is_set(cpu) && !taken(cpu));
+    if let Some(cpu) = free {
+        let mut only = rustix::thread::CpuSet::new();
+        only.set(cpu);
+        // Refused or not, the kthread may run wherever it might before: this moves it and does not
+        // bind it.
+        let moved = rustix::thread::sched_setaffinity(None, &only).is_ok();
+        if moved && rustix::thread::sched_setaffinity(None, &allowed).is_ok() {
+            kthread.cpu.store(cpu, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Returns the time to the earliest timer of any kthread; `None` if there is none.
+fn until_next_timer(runtime: &Runtime) -> Option<Duration> {
+    let next = runtime.kthreads.iter().map(|k| k.shared.status.next_timer.load(Ordering::Relaxed)).min()?;
+    (next != Cycles::MAX)
+        .then(|| Duration::from_nanos(runtime.clock.to_ns(next.saturating_sub(clock::now()))))
+}

@@ -1,0 +1,34 @@
+//! Looks at a kthread for work: what idle kthreads and watchers poll. Every answer may be stale.
+
+use crate::records::kthread::{Kthread, NO_CORE};
+use crate::records::runtime::Runtime;
+use core::sync::atomic::Ordering::Relaxed;
+use tailwater_shm::Cycles;
+
+/// Returns whether there is anything that `kthread` could do, be it another kthread's.
+pub fn work_visible(kthread: &Kthread, runtime: &Runtime, now: Cycles) -> bool {
+    waits_for(kthread, runtime, now)
+        || (runtime.kthreads.len() > 1 && runtime.kthreads.iter().any(|k| has_stealable(k, runtime, now)))
+}
+
+/// Returns whether something waits that `kthread` would turn to before it looked at others.
+pub fn waits_for(kthread: &Kthread, runtime: &Runtime, now: Cycles) -> bool {
+    kthread.has_frame() || has_threads(kthread, now) || runtime.injected() > 0
+}
+
+/// Returns whether other kthreads may take the frames in this kthread's ring: unless that is turned
+/// off, and always while the kthread has no core, for it may not get one while others idle.
+pub fn lets_take_frames(kthread: &Kthread, runtime: &Runtime) -> bool {
+    runtime.steals_packets || kthread.core.load(Relaxed) == NO_CORE
+}
+
+fn has_stealable(kthread: &Kthread, runtime: &Runtime, now: Cycles) -> bool {
+    (kthread.has_frame() && lets_take_frames(kthread, runtime)) || has_threads(kthread, now)
+}
+
+/// Returns whether user threads are runnable, or a timer that may wake one is due.
+fn has_threads(kthread: &Kthread, now: Cycles) -> bool {
+    !kthread.runq.is_empty()
+        || kthread.overflowed() > 0
+        || kthread.shared.status.next_timer.load(Relaxed) <= now
+}

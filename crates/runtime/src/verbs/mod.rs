@@ -1,0 +1,27 @@
+//! The verbs: what makes threads run, wait and move, and what moves cores.
+//!
+//! Modules are listed from the bottom; each uses those above it in the list,
+//! [`records`](crate::records) and [`ground`](crate::ground) only. What the scheduler calls in
+//! higher layers comes through [`hooks`].
+
+pub mod hooks;
+pub mod look;
+#[cfg(feature = "debug")]
+pub mod snapshot;
+pub mod trace;
+
+pub mod handover;
+pub mod local;
+pub mod ready;
+pub mod switch;
+pub mod timers;
+
+pub mod completion;
+pub mod wait;
+
+pub mod lease;
+pub mod worker;
+
+pub mod overflow;
+pub mod preempt;
+pub mod quantum;

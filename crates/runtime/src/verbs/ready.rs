@@ -1,0 +1,93 @@
+//! Makes threads runnable.
+//!
+//! A thread goes to a kthread that polls, else to the caller's run queue, else to its overflow
+//! list. Run queue and overflow list are one queue, first in, first out. Ordinary threads have no
+//! run queue and use the injection list.
+
+use super::{handover, local};
+use crate::ground::guard::NoPreempt;
+use crate::records::kthread::ThisKthread;
+use crate::records::runtime::{Runtime, runtime};
+use crate::records::uthread::Runnable;
+
+/// Makes a thread runnable.
+#[inline]
+pub fn ready(runnable: Runnable) {
+    let guard = NoPreempt::new();
+    let runtime = runtime();
+    let Some(kthread) = guard.kthread() else { return inject(runtime, runnable) };
+    let Err(runnable) = hand_over(kthread, runtime, runnable) else { return };
+    if let Err(runnable) = enqueue(kthread, runnable) {
+        let mut overflow = kthread.overflow.lock();
+        overflow.push_back(runnable);
+        kthread.publish_overflow(overflow.len());
+    }
+    local::work_added(runtime);
+}
+
+/// Makes all `runnables` runnable, as [`ready`] does with one. Those that the run queue does not
+/// take overflow under one lock.
+pub fn ready_all(mut runnables: impl Iterator<Item = Runnable>) {
+    let guard = NoPreempt::new();
+    let Some(kthread) = guard.kthread() else {
+        return runnables.for_each(|runnable| inject(runtime(), runnable));
+    };
+    let runtime = runtime();
+    let place =
+        |runnable| hand_over(kthread, runtime, runnable).or_else(|runnable| enqueue(kthread, runnable));
+    while let Some(runnable) = runnables.next() {
+        if let Err(first) = place(runnable) {
+            let mut overflow = kthread.overflow.lock();
+            overflow.push_back(first);
+            overflow.extend(runnables);
+            kthread.publish_overflow(overflow.len());
+            break;
+        }
+    }
+    local::work_added(runtime);
+}
+
+/// Makes a thread runnable from an ordinary thread.
+pub fn inject(runtime: &Runtime, runnable: Runnable) {
+    let runnable = if runtime.pollers.is_empty() {
+        runnable
+    } else {
+        let Err(runnable) = handover::offer(runtime, None, runnable) else { return };
+        runnable
+    };
+    runtime.push_injected(runnable);
+    if runtime.is_attached() {
+        runtime.ring_doorbell();
+    } else {
+        local::work_injected(runtime);
+    }
+}
+
+/// Appends to the run queue. Returns the thread if the queue is full, or if others that found it
+/// full still wait for room: those came first.
+#[inline]
+fn enqueue(kthread: ThisKthread<'_>, runnable: Runnable) -> Result<(), Runnable> {
+    // Only this kthread's own threads add to the overflow list; others take from it meanwhile,
+    // which only makes it shorter.
+    if kthread.overflowed() > 0 {
+        return Err(runnable);
+    }
+    kthread.private().runq.push(runnable)
+}
+
+/// Gives a thread to a kthread that polls; returns it if none does, or if this one would run it
+/// next anyway.
+#[inline]
+fn hand_over(kthread: ThisKthread<'_>, runtime: &Runtime, runnable: Runnable) -> Result<(), Runnable> {
+    if runtime.kthreads.len() > 1 && !runtime.pollers.is_empty() && !turns_to_it_now(kthread) {
+        handover::offer(runtime, Some(kthread.index), runnable)
+    } else {
+        Err(runnable)
+    }
+}
+
+/// Returns whether this kthread runs what is queued here next: it is in the scheduler, and the run
+/// queue is empty.
+fn turns_to_it_now(kthread: ThisKthread<'_>) -> bool {
+    kthread.current().is_none() && kthread.runq.is_empty()
+}

@@ -1,0 +1,212 @@
+//! How control moves between user threads: block, yield, start and end.
+//!
+//! A thread that blocks switches to the next local thread, or to the scheduler context if something
+//! else needs the scheduler ([`wants_scheduler`]).
+//!
+//! # Invariants
+//! * Preemption is off across every switch: a context is left and entered with a depth of 1.
+//! * A thread may be queued before it has left its stack; the kthread that resumes it waits in
+//!   [`Runnable::claim`](crate::records::uthread::Runnable::claim).
+
+use super::ready::ready;
+use super::trace;
+use crate::ground::arch;
+use crate::ground::guard::{NoPreempt, poll_requested};
+use crate::records::kthread::{ThisKthread, count};
+use crate::records::runtime::runtime;
+use crate::records::stack::Stack;
+use crate::records::uthread::{Runnable, Uthread};
+use tailwater_shm::clock;
+
+/// Gives the core up if the IOKernel reclaims it, or if the thread's
+/// [`quantum`](crate::Builder::quantum) is over. Costs about a nanosecond otherwise. For long
+/// loops.
+///
+/// # Examples
+/// ```
+/// let mut sum = 0u64;
+/// for (i, n) in (0..100_000u64).enumerate() {
+///     sum += n;
+///     if i % 256 == 0 {
+///         tailwater::poll();
+///     }
+/// }
+/// assert_eq!(sum, 4_999_950_000);
+/// ```
+#[inline(always)]
+pub fn poll() {
+    if poll_requested() {
+        give_up_core();
+    }
+}
+
+/// Suspends the calling thread until it is made runnable. The caller has left its
+/// [`Runnable`](crate::records::uthread::Runnable), or what makes one, in a queue or list; `guard`
+/// is its only proof.
+///
+/// # Panics
+/// If the caller is not a user thread, or holds another spin lock.
+#[inline]
+pub fn block(guard: NoPreempt) {
+    leave_core(guard, false);
+}
+
+/// As [`block`]. `requested` is true if the core or the time slice was asked back, even if that
+/// request is over by now.
+#[inline]
+fn leave_core(guard: NoPreempt, requested: bool) {
+    let kthread = guard.kthread().expect("only a user thread can block here");
+    let me = kthread.current().expect("the scheduler does not block");
+    assert!(kthread.head().preempt_depth() == 1, "a user thread blocked while it held a spin lock");
+    let traced = me.carried.is_some();
+    if traced {
+        trace::leaves(kthread, me, requested || kthread.yield_requested());
+    }
+    if let Some((rsp, fs)) = next_context(kthread, me) {
+        let (save, released) = me.leave_slots();
+        // SAFETY: `next_context` gives this kthread the right to resume the context; preemption is
+        // off; `me` lives as long as the process.
+        unsafe { arch::switch(save, rsp, released, fs) };
+    }
+    // The guard stands for the count of the kthread that resumed the thread from here on.
+    if traced {
+        trace::returns(&guard, me);
+    }
+    drop(guard);
+}
+
+/// Chooses what runs after `me` on this kthread, and makes it current: the next local thread, or
+/// the scheduler if something else wants attention. Returns its stack pointer and FS base, of which
+/// the caller has the one right to resume it, or `None` if that is `me`.
+///
+/// Inlined, so that a blocked thread comes back through one call less: each that the switch returns
+/// through is mispredicted, unless the last thread blocked in the same place.
+#[inline(always)]
+fn next_context(kthread: ThisKthread<'_>, me: &'static Uthread) -> Option<(usize, usize)> {
+    let private = kthread.private();
+    let next = if wants_scheduler(kthread) { None } else { private.runq.pop() };
+    match next {
+        Some(next) if core::ptr::eq(next.thread(), me) => None,
+        Some(next) => {
+            private.switch_budget.set(private.switch_budget.get() - 1);
+            let (left, until) = private.batch.get();
+            private.batch.set((left.saturating_sub(1), until));
+            count(&kthread.counters.switches, 1);
+            let (next, rsp) = next.claim();
+            // SAFETY: the caller resumes it.
+            unsafe { kthread.set_current(Some(next)) };
+            Some((rsp, next.fs))
+        }
+        None => {
+            // SAFETY: as above. The scheduler context of this kthread waits in `worker::run`, and
+            // its block is the OS thread's own.
+            unsafe { kthread.set_current(None) };
+            Some((private.sched_rsp.get(), kthread.head().own_fs()))
+        }
+    }
+}
+
+/// Returns whether something other than a local thread needs the scheduler.
+#[inline]
+fn wants_scheduler(kthread: ThisKthread<'_>) -> bool {
+    kthread.private().switch_budget.get() == 0
+        || kthread.head().cede_requested()
+        || (kthread.has_frame() && is_batch_through(kthread))
+        || runtime().injected() > 0
+}
+
+/// Returns whether the next frames may be taken: the threads that were queued when the last ones
+/// were have run, or have taken too long.
+#[inline]
+fn is_batch_through(kthread: ThisKthread<'_>) -> bool {
+    let (left, until) = kthread.private().batch.get();
+    // Thieves may have taken what was queued.
+    left == 0 || kthread.runq.is_empty() || clock::now() >= until
+}
+
+/// Lets other threads run, then continues. Returns at once if there are none.
+pub fn yield_now() {
+    let guard = NoPreempt::new();
+    let Some(kthread) = guard.kthread() else {
+        drop(guard);
+        return std::thread::yield_now();
+    };
+    let me = kthread.current().expect("the scheduler does not yield");
+    assert!(kthread.head().preempt_depth() == 1, "a user thread yielded while it held a spin lock");
+    if is_alone(kthread) && !wants_scheduler(kthread) {
+        // Only the scheduler notices timers, and this thread may wait for one that a timer wakes.
+        let budget = &kthread.private().switch_budget;
+        budget.set(budget.get() - 1);
+        kthread.head().note_poll();
+        return;
+    }
+    // SAFETY: 1. it runs here, and `block` suspends it. 2. A running thread has no other.
+    ready(unsafe { Runnable::new(me) });
+    block(guard);
+}
+
+/// Returns whether no other thread is runnable here.
+fn is_alone(kthread: ThisKthread<'_>) -> bool {
+    kthread.runq.is_empty() && kthread.overflowed() == 0
+}
+
+/// Queues the running thread and gives the core up: the slow path of a poll point, and the work of
+/// the preempt signal. Does nothing if the request is over or preemption is off.
+#[cold]
+pub fn give_up_core() {
+    let guard = NoPreempt::new();
+    let Some(kthread) = guard.kthread() else { return };
+    kthread.head().note_poll();
+    if kthread.head().preempt_depth() != 1 || !kthread.yield_requested() {
+        return;
+    }
+    let Some(me) = kthread.current() else { return };
+    kthread.set_turn_over(false);
+    // What waits may be a timer or a frame, which only the scheduler notices.
+    kthread.private().switch_budget.set(0);
+    // SAFETY: 1. it runs here, and `leave_core` suspends it. 2. A running thread has no other.
+    ready(unsafe { Runnable::new(me) });
+    leave_core(guard, true);
+}
+
+/// First function of every user thread.
+///
+/// # Safety
+/// 1. Called by a switch to a stack that `Uthread::prepare` laid out for `record`.
+/// 2. The record's entry may be run.
+pub unsafe extern "sysv64" fn uthread_main(record: *mut u8) -> ! {
+    // SAFETY: the kthread that resumed this thread left its one count to it.
+    let guard = unsafe { NoPreempt::adopt() };
+    // SAFETY: the record is that of the running thread, and records live as long as the process.
+    let me = unsafe { &*record.cast::<Uthread>() };
+    if me.carried.is_some() {
+        trace::returns(&guard, me);
+    }
+    drop(guard);
+    // SAFETY: this is the thread that runs on the record. Each function is called once, in this
+    // order, by point 2.
+    unsafe {
+        let entry = me.take_entry();
+        (entry.run)(entry.data);
+        me.destructors.run();
+        (entry.finish)(entry.data);
+    }
+    exit(me)
+}
+
+/// Ends the calling thread. Inlined into the thread's first function: see [`arch::leave_for_good`].
+#[inline(always)]
+fn exit(me: &'static Uthread) -> ! {
+    let guard = NoPreempt::new();
+    let kthread = guard.kthread().expect("user threads run on kthreads");
+    if me.carried.is_some() {
+        trace::drop_request(me);
+    }
+    // SAFETY: the thread leaves its stack for good below, with preemption off.
+    let stack = unsafe { Stack::reclaim(me) };
+    runtime().stacks.give(stack, kthread, &guard);
+    let (rsp, fs) = next_context(kthread, me).expect("a thread that ends is not queued");
+    let (_, released) = me.leave_slots();
+    // SAFETY: 1. as in `leave_core`. 2. The record outlives the thread, whose stack ends here.
+    unsafe { arch::leave_for_good(rsp, released, fs) }
+}

@@ -1,0 +1,159 @@
+//! The scheduler of one kthread: what runs next.
+//!
+//! Owns the main loop and the search for work. If there is none, it turns to [`lease`] (cores lent
+//! by an IOKernel) or [`local`] (the process's own OS threads).
+//!
+//! # Order of work (Shenango section 5)
+//! 1. Timers that are due and frames that wait, in bounded batches, since they make threads
+//!    runnable.
+//! 2. The local run queue, refilled with threads readied from outside and with those that
+//!    overflowed.
+//! 3. Other kthreads: the one on the sibling hyperthread, then all from a random one on; of each
+//!    its threads, frames, timers.
+//!
+//! A thread that blocks switches to the next local thread without visiting the scheduler as long as
+//! nothing of the above waits. Frames are an exception: the threads that a batch made runnable run
+//! before the next batch is taken, while their connections are in the cache (IX section 3.1), but
+//! for at most [`FRAME_DELAY_NS`].
+
+use super::look::lets_take_frames;
+use super::{hooks, lease, local, timers};
+use crate::ground::arch;
+use crate::ground::guard::NoPreempt;
+use crate::records::kthread::{Kthread, ThisKthread, count};
+use crate::records::runtime::{Runtime, runtime};
+use crate::records::uthread::Runnable;
+use tailwater_shm::{Cycles, clock};
+
+/// Direct switches between two visits to the scheduler: bounds how late a timer is noticed.
+const SWITCH_BUDGET: u32 = 64;
+/// Frames handled in one go (IX section 3: bounded batches keep latency low and locality high).
+const FRAME_BATCH: u32 = 32;
+/// Time after which waiting frames are looked at again, whatever is left of the last batch: an
+/// acknowledgment should not wait for many threads that compute.
+const FRAME_DELAY_NS: u64 = 50_000;
+/// Threads moved from an overflow or injection list to a run queue in one go.
+const REFILL_BATCH: usize = 64;
+
+/// The main loop of the kthread that `guard` stands for: runs in the scheduler context and never
+/// returns.
+///
+/// # Panics
+/// If the caller is a user thread or an ordinary thread.
+pub fn run_kthread(guard: &NoPreempt) -> ! {
+    let kthread = guard.kthread().expect("the calling OS thread is a kthread");
+    assert!(kthread.current().is_none(), "a user thread is not the scheduler");
+    let runtime = runtime();
+    if runtime.is_attached() {
+        lease::wait_for_first_core(kthread, runtime);
+    } else {
+        local::keep_apart(&kthread, runtime);
+    }
+    loop {
+        if kthread.head().cede_requested() {
+            lease::cede(kthread, runtime);
+        }
+        kthread.head().set_preempt_pending(false);
+        let found = find_work(kthread, runtime, guard).or_else(|| {
+            if runtime.is_attached() { lease::idle(kthread, runtime) } else { local::idle(kthread, runtime) }
+        });
+        if let Some(runnable) = found {
+            run(kthread, runnable);
+        }
+    }
+}
+
+/// Runs a thread until it, or one that it switched to, switches back to the scheduler.
+fn run(kthread: ThisKthread<'_>, runnable: Runnable) {
+    let private = kthread.private();
+    private.switch_budget.set(SWITCH_BUDGET);
+    count(&kthread.counters.switches, 1);
+    let (uthread, rsp) = runnable.claim();
+    // SAFETY: `claim` gave this kthread the right to resume the thread; preemption is off; the save
+    // slots are this kthread's.
+    unsafe {
+        kthread.set_current(Some(uthread));
+        arch::switch(private.sched_rsp.as_ptr(), rsp, private.unused_flag.as_ptr(), uthread.fs);
+    }
+}
+
+fn find_work(kthread: ThisKthread<'_>, runtime: &Runtime, guard: &NoPreempt) -> Option<Runnable> {
+    let now = clock::now();
+    timers::fire(&kthread, now);
+    count(&kthread.counters.frames, poll_ingress(&kthread, guard));
+    refill(kthread, runtime);
+    let private = kthread.private();
+    let found = private.runq.pop();
+    let until = now.saturating_add(runtime.clock.from_ns(FRAME_DELAY_NS));
+    let left = private.runq.len();
+    if left > 0 {
+        lease::report_surplus(runtime);
+    }
+    private.batch.set((left.min(FRAME_BATCH), until));
+    found.or_else(|| steal(kthread, runtime, guard, now))
+}
+
+fn steal(kthread: ThisKthread<'_>, runtime: &Runtime, guard: &NoPreempt, now: Cycles) -> Option<Runnable> {
+    let n = runtime.kthreads.len();
+    if n == 1 {
+        return None;
+    }
+    let private = kthread.private();
+    let start = private.random.below(n);
+    let sibling = runtime.sibling_of(&kthread);
+    for victim in sibling.into_iter().chain((0..n).map(|i| runtime.kthreads[(start + i) % n])) {
+        if victim.index == kthread.index {
+            continue;
+        }
+        if let Some((runnable, taken)) = victim.runq.steal_into(&private.runq) {
+            count(&kthread.counters.stolen_threads, taken as u64);
+            if taken > 1 {
+                // There is work for a third kthread.
+                local::work_added(runtime);
+            }
+            return Some(runnable);
+        }
+        if lets_take_frames(victim, runtime) {
+            count(&kthread.counters.stolen_frames, poll_ingress(victim, guard));
+        }
+        timers::fire(victim, now);
+        take_overflow(victim, kthread);
+        if let Some(runnable) = private.runq.pop() {
+            return Some(runnable);
+        }
+    }
+    None
+}
+
+/// Handles a batch of frames from `from`'s ring; returns how many.
+fn poll_ingress(from: &Kthread, guard: &NoPreempt) -> u64 {
+    let Some(ingress) = from.ingress.as_ref().filter(|ingress| ingress.has_record()) else { return 0 };
+    let Some(network) = hooks::network() else { return 0 };
+    ingress
+        .try_with(guard, |consumer| (network.take_frames)(consumer, from.index, FRAME_BATCH.into()))
+        .unwrap_or(0)
+}
+
+/// Moves threads that were readied from outside, or that overflowed, to the run queue.
+fn refill(kthread: ThisKthread<'_>, runtime: &Runtime) {
+    if runtime.injected() > 0 {
+        runtime.take_injected(REFILL_BATCH, |runnable| kthread.private().runq.push(runnable));
+    }
+    take_overflow(&kthread, kthread);
+}
+
+/// Moves threads from `from`'s overflow list to `to`'s run queue.
+fn take_overflow(from: &Kthread, to: ThisKthread<'_>) {
+    if from.overflowed() == 0 {
+        return;
+    }
+    let Some(mut overflow) = from.overflow.try_lock() else { return };
+    for _ in 0..REFILL_BATCH {
+        let Some(runnable) = overflow.pop_front() else { break };
+        if let Err(runnable) = to.private().runq.push(runnable) {
+            overflow.push_front(runnable);
+            break;
+        }
+    }
+    from.publish_overflow(overflow.len());
+}

@@ -1,0 +1,304 @@
+//! The grant word and the state word: how a core is lent, taken back and given up without an
+//! interrupt.
+//!
+//! Each kthread has one of each in its runtime's region.
+//!
+//! | word | written by | read by | content |
+//! |---|---|---|---|
+//! | [`GrantWord`] | IOKernel only | its kthread, at every poll point | the order to the kthread: run on a core, or cede to a slot |
+//! | [`StateWord`] | its kthread; the IOKernel may only swap `Idle` for `Taken` | IOKernel, every loop | the state of the kthread |
+//!
+//! Both carry the **generation** of their tenancy. A tenancy begins with a `Run` grant of a new
+//! generation and ends when the state is `Parked` with that generation; words of another generation
+//! are stale and ignored. (Without it a first prototype saw 25 % spurious hand-offs: a flag cleared
+//! before the owner was written.)
+//!
+//! # Transitions of the state word
+//!
+//! | from | to | who | when |
+//! |---|---|---|---|
+//! | Parked(g) | Running(g+1) | kthread | it saw `Run` of a new generation |
+//! | Running(g) | Idle(g) | kthread | nothing to run after stealing for a while; it keeps polling |
+//! | Idle(g) | Running(g) | kthread, compare-and-swap | work appeared and the core is still its own |
+//! | Idle(g) | Taken(g) | IOKernel, compare-and-swap | the core goes to another kthread; `Cede` follows at once |
+//! | Running, Idle, Taken (g) | Parked(g) | kthread | it saw `Cede(g)`, or idled past `idle_timeout` |
+//!
+//! # Crash and lie
+//!
+//! | step | peer dies here | peer lies here |
+//! |---|---|---|
+//! | after `Run`, before Running | control socket closes; ledger frees the core | never stores Running: the hand-off times out, core is reclaimed |
+//! | Running | socket closes | stores Parked but keeps running: Linux time-slices it against the next owner; the IOKernel evicts a thread whose `Run` was not honoured |
+//! | Idle, stores Running without the swap | - | the IOKernel's swap still wins or loses on one word; a lie only loses the liar's own core |
+//! | Taken | socket closes | never parks: signal, then eviction by affinity |
+//! | Parked | nothing to do | wrong generation: ignored |
+
+use crate::lot::SlotId;
+use crate::sync::{AtomicU64, Ordering};
+
+/// Signal by which the IOKernel preempts a kthread that has not seen its `Cede` within the grace
+/// time: `SIGURG`, number 23 on x86-64 Linux. Its default action is to ignore it, so a process that
+/// installed no handler, or that got one meant for a thread whose number it inherited, takes no
+/// harm; and programs hardly use it (out-of-band TCP data only).
+pub const PREEMPT_SIGNAL: i32 = 23;
+
+/// Number of a tenancy of one kthread; wraps, compared for equality only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Generation(pub u32);
+
+impl Generation {
+    /// Returns the tenancy after this one.
+    #[must_use]
+    pub fn next(self) -> Self {
+        Self(self.0.wrapping_add(1))
+    }
+}
+
+/// The IOKernel's order to a kthread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Grant {
+    /// No core is lent.
+    Park,
+    /// Core `core` is lent; run.
+    Run {
+        /// Number of the core, for information: the IOKernel has bound the thread already.
+        core: u16,
+    },
+    /// Give the core up at the next poll point: park, and wake `next` if there is one.
+    Cede {
+        /// The slot to wake, on this core.
+        next: Option<SlotId>,
+    },
+}
+
+const KIND_SHIFT: u32 = 16;
+const GENERATION_SHIFT: u32 = 32;
+const KIND_PARK: u64 = 0;
+const KIND_RUN: u64 = 1;
+/// The one bit a poll point tests.
+const KIND_CEDE: u64 = 2;
+const NO_SLOT: u16 = u16::MAX;
+
+/// Byte offset of the kind field inside a grant word, for poll points written in assembly: `testb
+/// $CEDE_BIT, 2(word)`.
+pub const GRANT_KIND_BYTE: usize = (KIND_SHIFT / 8) as usize;
+
+/// The grant of one kthread, written by the IOKernel. See the module documentation.
+#[repr(transparent)]
+#[derive(Debug)]
+pub struct GrantWord(AtomicU64);
+
+impl GrantWord {
+    /// Returns a word of `Park`, generation 0.
+    #[cfg_attr(loom, allow(clippy::new_without_default))]
+    pub fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    /// Publishes a grant. IOKernel only.
+    #[inline]
+    pub fn store(&self, grant: Grant, generation: Generation) {
+        let (kind, arg) = match grant {
+            Grant::Park => (KIND_PARK, 0),
+            Grant::Run { core } => (KIND_RUN, core),
+            Grant::Cede { next } => (KIND_CEDE, next.map_or(NO_SLOT, |slot| slot.0)),
+        };
+        let word = u64::from(generation.0) << GENERATION_SHIFT | kind << KIND_SHIFT | u64::from(arg);
+        // Release: pairs with the Acquire in `load`; what the IOKernel did before (bound the
+        // thread, delivered frames, granted `next`) is visible to the kthread that acts on the
+        // grant.
+        self.0.store(word, Ordering::Release);
+    }
+
+    /// Reads the grant.
+    #[inline]
+    pub fn load(&self) -> (Grant, Generation) {
+        // Acquire: pairs with the Release in `store`.
+        Self::decode(self.0.load(Ordering::Acquire))
+    }
+
+    /// Returns whether the grant asks to cede: one relaxed load and a test, for poll points.
+    #[inline(always)]
+    pub fn asks_to_cede(&self) -> bool {
+        // Relaxed: a hint; the code that acts on it loads again with Acquire.
+        self.0.load(Ordering::Relaxed) >> KIND_SHIFT & KIND_CEDE != 0
+    }
+
+    fn decode(word: u64) -> (Grant, Generation) {
+        let arg = word as u16;
+        let grant = match (word >> KIND_SHIFT) & 0xffff {
+            KIND_RUN => Grant::Run { core: arg },
+            KIND_CEDE => Grant::Cede { next: (arg != NO_SLOT).then_some(SlotId(arg)) },
+            _ => Grant::Park,
+        };
+        (grant, Generation((word >> GENERATION_SHIFT) as u32))
+    }
+}
+
+impl Default for GrantWord {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The state that a kthread reports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KthreadState {
+    /// Asleep on its parking slot, or about to be: it will not touch the core again in this
+    /// tenancy.
+    Parked,
+    /// Running user threads.
+    Running,
+    /// Polling without work: the IOKernel may take the core.
+    Idle,
+    /// Was idle and the IOKernel took the core: about to park.
+    Taken,
+}
+
+const STATE_PARKED: u64 = 0;
+const STATE_RUNNING: u64 = 1;
+const STATE_IDLE: u64 = 2;
+const STATE_TAKEN: u64 = 3;
+
+/// The state of one kthread, written by the kthread. See the module documentation.
+#[repr(transparent)]
+#[derive(Debug)]
+pub struct StateWord(AtomicU64);
+
+impl StateWord {
+    /// Returns a word of `Parked`, generation 0.
+    #[cfg_attr(loom, allow(clippy::new_without_default))]
+    pub fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    fn encode(state: u64, generation: Generation) -> u64 {
+        u64::from(generation.0) << GENERATION_SHIFT | state
+    }
+
+    /// Reads the kthread's report; an unknown state reads as `Running`, which gains a hostile
+    /// kthread nothing.
+    #[inline]
+    pub fn load(&self) -> (KthreadState, Generation) {
+        // Acquire: pairs with the Release stores below. Seeing Parked means all the kthread did
+        // before is visible.
+        let word = self.0.load(Ordering::Acquire);
+        let state = match word & 0xffff_ffff {
+            STATE_PARKED => KthreadState::Parked,
+            STATE_IDLE => KthreadState::Idle,
+            STATE_TAKEN => KthreadState::Taken,
+            _ => KthreadState::Running,
+        };
+        (state, Generation((word >> GENERATION_SHIFT) as u32))
+    }
+
+    /// Stores that the tenancy `generation` has started.
+    #[inline]
+    pub fn set_running(&self, generation: Generation) {
+        // Release: pairs with `load`.
+        self.0.store(Self::encode(STATE_RUNNING, generation), Ordering::Release);
+    }
+
+    /// Stores that the kthread found no work but keeps polling. A plain store: only an `Idle` word
+    /// has a second writer.
+    #[inline]
+    pub fn set_idle(&self, generation: Generation) {
+        // Release: pairs with `load` and with the IOKernel's `try_take`.
+        self.0.store(Self::encode(STATE_IDLE, generation), Ordering::Release);
+    }
+
+    /// Gives the core up. After this store the kthread only wakes its successor and sleeps.
+    #[inline]
+    pub fn set_parked(&self, generation: Generation) {
+        // Release: pairs with `load`: queues and rings are as the kthread left them.
+        self.0.store(Self::encode(STATE_PARKED, generation), Ordering::Release);
+    }
+
+    /// Makes the idle kthread, which found work, run; returns false if the IOKernel took the core
+    /// first.
+    #[inline]
+    #[must_use]
+    pub fn try_resume(&self, generation: Generation) -> bool {
+        self.swap(STATE_IDLE, STATE_RUNNING, generation)
+    }
+
+    /// Takes the core of an idle kthread; returns whether that succeeded, after which the IOKernel
+    /// stores `Cede` at once.
+    #[inline]
+    #[must_use]
+    pub fn try_take(&self, generation: Generation) -> bool {
+        self.swap(STATE_IDLE, STATE_TAKEN, generation)
+    }
+
+    #[inline]
+    fn swap(&self, from: u64, to: u64, generation: Generation) -> bool {
+        // AcqRel: `try_resume` and `try_take` pair with each other and with `set_idle`: exactly one
+        // wins an Idle word.
+        self.0
+            .compare_exchange(
+                Self::encode(from, generation),
+                Self::encode(to, generation),
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            )
+            .is_ok()
+    }
+}
+
+impl Default for StateWord {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests;
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn grants_survive_the_word() {
+        let word = GrantWord::new();
+        assert_eq!(word.load(), (Grant::Park, Generation(0)));
+        for grant in [
+            Grant::Park,
+            Grant::Run { core: 511 },
+            Grant::Cede { next: None },
+            Grant::Cede { next: Some(SlotId(0)) },
+            Grant::Cede { next: Some(SlotId(4095)) },
+        ] {
+            word.store(grant, Generation(u32::MAX));
+            assert_eq!(word.load(), (grant, Generation(u32::MAX)));
+            assert_eq!(word.asks_to_cede(), matches!(grant, Grant::Cede { .. }));
+        }
+    }
+
+    #[test]
+    fn an_idle_core_is_won_by_one_side_only() {
+        let word = StateWord::new();
+        let g = Generation(7);
+        word.set_idle(g);
+        assert!(word.try_take(g));
+        assert!(!word.try_resume(g), "the kthread resumed on a core that was taken");
+        word.set_idle(g);
+        assert!(word.try_resume(g));
+        assert!(!word.try_take(g), "the IOKernel took the core of a kthread that had resumed");
+    }
+
+    #[test]
+    fn a_stale_generation_neither_takes_nor_resumes() {
+        let word = StateWord::new();
+        word.set_idle(Generation(8));
+        assert!(!word.try_take(Generation(7)));
+        assert!(!word.try_resume(Generation(9)));
+        assert_eq!(word.load(), (KthreadState::Idle, Generation(8)));
+    }
+
+    #[test]
+    fn garbage_in_a_state_word_reads_as_running() {
+        let word = StateWord(AtomicU64::new(0xdead_beef_1234_5678));
+        assert_eq!(word.load().0, KthreadState::Running);
+    }
+}

@@ -1,0 +1,87 @@
+//! What every point needs: its cores, its end by Ctrl-C, and the machine's noise and speed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use tailwater_loadgen::clock::Clock;
+use tailwater_loadgen::noise::{Probe, probe};
+use tailwater_loadgen::pin::PinnedThread;
+use tailwater_spin::Spinner;
+
+use crate::cores::CorePlan;
+use crate::interrupt::Interrupt;
+use crate::machine;
+
+/// Time within which a process that was started has to answer.
+pub const START_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// What every point needs.
+#[derive(Debug)]
+pub struct Testbed {
+    /// Which core does what.
+    pub cores: CorePlan,
+    /// Ends a point early.
+    pub interrupt: Arc<Interrupt>,
+    /// How long the batch job runs alone before each point, and again after it.
+    pub solo: Duration,
+}
+
+impl Testbed {
+    /// Measures the gaps of all cores at the same time, the polling core first. No other thread of
+    /// this program runs.
+    ///
+    /// # Errors
+    /// If a core cannot be used, or on a signal.
+    pub fn probe_noise(&self, duration: Duration) -> anyhow::Result<Vec<(usize, Probe)>> {
+        let clock = Clock::start();
+        let probe_on = |core: usize| -> anyhow::Result<Probe> {
+            let _pinned = PinnedThread::new(core)?;
+            Ok(probe(&clock, duration))
+        };
+        let managed = self.cores.managed.iter().copied();
+        let cores: Vec<usize> = [self.cores.polling].into_iter().chain(managed).collect();
+        let probes = std::thread::scope(|scope| {
+            let threads: Vec<_> = cores.iter().map(|&core| scope.spawn(move || probe_on(core))).collect();
+            let joined = threads.into_iter().map(|thread| thread.join().expect("probing does not panic"));
+            joined.collect::<anyhow::Result<Vec<_>>>()
+        })?;
+        self.interrupt.check()?;
+        Ok(cores.into_iter().zip(probes).collect())
+    }
+
+    /// Measures the speed of a spin server's work on a managed core; all servers of a run get the
+    /// same.
+    ///
+    /// # Errors
+    /// If the core cannot be used.
+    pub fn calibrate(&self) -> anyhow::Result<u64> {
+        let _pinned = PinnedThread::new(self.cores.managed[0])?;
+        // The fastest of three: a stall may last as long as one of them.
+        let speeds = (0..3).map(|_| Spinner::calibrate().iterations_per_ms());
+        Ok(speeds.max().unwrap_or(1))
+    }
+
+    /// Keeps the calling thread, and the processes it starts, off the managed cores until the guard
+    /// is dropped.
+    pub(crate) fn stay_off_managed_cores(&self) -> anyhow::Result<OffManaged> {
+        let before = machine::usable_cores();
+        let elsewhere: Vec<usize> =
+            before.iter().copied().filter(|core| !self.cores.managed.contains(core)).collect();
+        rustix::thread::sched_setaffinity(None, &machine::cpu_set(&elsewhere))
+            .context("cannot leave the cores to measure")?;
+        Ok(OffManaged { before })
+    }
+}
+
+/// See [`Testbed::stay_off_managed_cores`].
+pub(crate) struct OffManaged {
+    before: Vec<usize>,
+}
+
+impl Drop for OffManaged {
+    fn drop(&mut self) {
+        // Fails only if those cores have gone offline since.
+        let _ = rustix::thread::sched_setaffinity(None, &machine::cpu_set(&self.before));
+    }
+}

@@ -1,0 +1,70 @@
+//! An IOKernel on a thread of this process, for measurements whose generator is its port.
+//!
+//! Owns the thread, from the IOKernel's start to its end.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::thread::JoinHandle;
+
+use anyhow::Context;
+use tailwater_iokernel::port::Port;
+use tailwater_iokernel::stats::StatsHandle;
+use tailwater_iokernel::{Config, IoKernel};
+
+use crate::machine::cpu_set;
+
+/// A running IOKernel, which ends when this is dropped. In a struct it comes before the other end
+/// of its port.
+#[derive(Debug)]
+pub struct Embedded {
+    /// The IOKernel's counters.
+    pub stats: StatsHandle,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Embedded {
+    /// Starts an IOKernel. With `usable` its thread may use these cores, where the calling thread
+    /// may not use all: an IOKernel lends only cores that its own thread may use.
+    ///
+    /// # Errors
+    /// If the IOKernel or the thread does not start.
+    pub fn start(config: Config, port: Box<dyn Port>, usable: Option<Vec<usize>>) -> anyhow::Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&stop);
+        let (ready, started) = channel();
+        let thread = std::thread::Builder::new()
+            .name("iokernel".to_owned())
+            .spawn(move || {
+                if let Some(usable) = usable {
+                    // The IOKernel checks its cores itself and reports those it may not use.
+                    let _ = rustix::thread::sched_setaffinity(None, &cpu_set(&usable));
+                }
+                match IoKernel::new(config, vec![port]) {
+                    Ok(iokernel) => {
+                        // The receiver is gone only if this program is ending.
+                        let _ = ready.send(Ok(iokernel.stats()));
+                        if let Err(error) = iokernel.run(&flag) {
+                            note!("the IOKernel ended: {error}");
+                        }
+                    }
+                    Err(error) => drop(ready.send(Err(error))),
+                }
+            })
+            .context("cannot start a thread")?;
+        let stats =
+            started.recv().context("the IOKernel's thread ended")?.context("the IOKernel does not start")?;
+        Ok(Self { stats, stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for Embedded {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // A panic has been reported by the thread itself.
+            let _ = thread.join();
+        }
+    }
+}

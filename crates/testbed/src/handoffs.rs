@@ -1,0 +1,65 @@
+//! How fast cores changed hands during the points of a run.
+//!
+//! Owns the merging of the IOKernels' histograms, one IOKernel per point, and their figures.
+
+use std::collections::BTreeMap;
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+use tailwater_iokernel::stats::{HandoffKind, StatsHandle};
+
+/// Collects hand-off latencies over the IOKernels of all points.
+#[derive(Debug, Default)]
+pub struct HandoffRecord {
+    kinds: BTreeMap<&'static str, Histogram<u64>>,
+}
+
+/// Time from the IOKernel's decision to the service's thread running, by how the core was freed.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct HandoffFigures {
+    /// Median for a core freed by a busy, polling kthread.
+    pub p50: f64,
+    /// 99th percentile for the same.
+    pub p99: f64,
+    /// Number of such hand-offs.
+    pub count: u64,
+    /// All ways of freeing a core, this one included.
+    pub kinds: BTreeMap<&'static str, HandoffKindFigures>,
+}
+
+/// Latencies of one kind of hand-off in microseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct HandoffKindFigures {
+    p50: f64,
+    p99: f64,
+    count: u64,
+}
+
+impl HandoffRecord {
+    /// Adds the hand-offs of an IOKernel.
+    pub fn add(&mut self, stats: &StatsHandle) {
+        for kind in HandoffKind::ALL {
+            let seen = stats.handoff(kind).running.snapshot();
+            match self.kinds.entry(kind.name()) {
+                std::collections::btree_map::Entry::Vacant(entry) => drop(entry.insert(seen)),
+                std::collections::btree_map::Entry::Occupied(mut entry) => {
+                    entry.get_mut().add(&seen).expect("all snapshots have the same bounds");
+                }
+            }
+        }
+    }
+
+    /// Returns the figures; zeros for a kind that did not occur.
+    pub fn figures(&self) -> HandoffFigures {
+        let us = |histogram: &Histogram<u64>, quantile| histogram.value_at_quantile(quantile) as f64 / 1e3;
+        let kinds: BTreeMap<_, _> = self
+            .kinds
+            .iter()
+            .map(|(&name, h)| {
+                (name, HandoffKindFigures { p50: us(h, 0.5), p99: us(h, 0.99), count: h.len() })
+            })
+            .collect();
+        let polling = kinds.get(HandoffKind::Polling.name()).copied().unwrap_or_default();
+        HandoffFigures { p50: polling.p50, p99: polling.p99, count: polling.count, kinds }
+    }
+}

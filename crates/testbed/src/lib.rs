@@ -1,0 +1,60 @@
+//! A service, a batch job and a load generator on the cores of this machine, on Tailwater or on
+//! Linux, and what else `tailwater` and `tailwater-lab` share.
+//!
+//! Owns one *point*: a system is started, measured under one plan, and ended. Both systems get the
+//! same requests (plan and seed), the same calibration of work and the same cores. During the
+//! counted part of a point only the generator's thread runs in this program; all others wait in the
+//! kernel for its end.
+//!
+//! | module | owns |
+//! |---|---|
+//! | [`cores`] | which core does what |
+//! | [`bed`] | what every point needs: cores, interrupt, noise and speed of the machine |
+//! | [`app`], [`child`] | service and batch processes, and that none outlives this one |
+//! | [`embedded`] | an IOKernel on a thread of this process |
+//! | [`port`] | the generator as the IOKernel's port, over datagrams or connections |
+//! | [`program`] | programs with protocols of their own, with their arguments and files |
+//! | [`on_tailwater`], [`on_linux`], [`point`](mod@point) | one point: start, measure, end |
+//! | [`batch`], [`measured`], [`handoffs`] | the figures of a point |
+//! | [`wait`] | the choice how the Linux server waits for requests |
+//! | [`machine`], [`requirements`] | what the machine is, and whether it has what Tailwater needs |
+//! | [`interrupt`], [`exit`], [`table`], [`folder`] | signals, exit codes, tables and temporary folders of commands |
+
+#![forbid(unsafe_code)]
+
+/// Prints a line to standard error. A closed standard error is no error: the line has no reader.
+#[macro_export]
+macro_rules! note {
+    ($($words:tt)*) => {{
+        let _ = ::std::io::Write::write_fmt(
+            &mut ::std::io::stderr(),
+            ::std::format_args!("{}\n", ::std::format_args!($($words)*)),
+        );
+    }};
+}
+
+pub mod app;
+pub mod batch;
+pub mod bed;
+pub mod child;
+pub mod cores;
+pub mod embedded;
+pub mod exit;
+pub mod folder;
+pub mod handoffs;
+pub mod interrupt;
+pub mod machine;
+pub mod measured;
+pub mod on_linux;
+pub mod on_tailwater;
+pub mod point;
+pub mod port;
+pub mod program;
+pub mod requirements;
+pub mod table;
+pub mod wait;
+
+pub use batch::BatchRates;
+pub use bed::{START_TIMEOUT, Testbed};
+pub use cores::CorePlan;
+pub use measured::{Measured, is_saturated, latency_or_timeout, standing_queue_us};

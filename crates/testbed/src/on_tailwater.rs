@@ -1,0 +1,166 @@
+//! Tailwater: an IOKernel in this process with the generator as its port, service and batch job as
+//! children.
+//!
+//! Owns their start, one measurement, and their end, in that order for every point. The IOKernel's
+//! control socket is an abstract address, so a killed process leaves nothing in the file system.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::sync::Arc;
+
+use tailwater_iokernel::Config;
+use tailwater_iokernel::config::Priority;
+use tailwater_loadgen::Plan;
+use tailwater_loadgen::kernel_udp::Load;
+use tailwater_loadgen::protocol::Medium;
+
+use crate::batch::{Companion, beside};
+use crate::bed::Testbed;
+use crate::child::{Batch, Service, Spec};
+use crate::cores::CorePlan;
+use crate::embedded::Embedded;
+use crate::handoffs::HandoffRecord;
+use crate::measured::{Measured, counted_part};
+use crate::port::{self, Generator};
+use crate::program::{Prepared, Program};
+
+// Outside the addresses that the IOKernel chooses, which begin at .2.
+const SERVICE_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 200);
+const GENERATOR_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 250);
+const SERVICE_PORT: u16 = 5000;
+
+/// Settings of the IOKernel and the service that figures study; the defaults are those of the
+/// programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Setting {
+    /// Cores guaranteed to the service.
+    pub guaranteed: u16,
+    /// Microseconds between two runs of the allocator.
+    pub interval_us: u64,
+    /// How long an idle kthread of the service polls, in microseconds; 0 is for ever.
+    pub idle_timeout_us: u64,
+    /// Whether the service's kthreads steal packets from each other.
+    pub packet_stealing: bool,
+    /// Whether a batch job runs on the same cores.
+    pub batch: bool,
+    /// Percentage of the polling core for other programs; 0 is for a machine without any, as the
+    /// papers' are: a point that begins must not share the core with the start of its processes.
+    pub neighbour_share: u8,
+}
+
+impl Default for Setting {
+    fn default() -> Self {
+        Self {
+            guaranteed: 0,
+            interval_us: Config::default().allocation_interval_us,
+            idle_timeout_us: 50,
+            packet_stealing: true,
+            batch: true,
+            neighbour_share: 0,
+        }
+    }
+}
+
+/// Measures one point of the spin server.
+///
+/// # Errors
+/// As [`measure`].
+pub fn point(
+    testbed: &Testbed,
+    speed: u64,
+    plan: &Plan,
+    seed: u64,
+    setting: Setting,
+    handoffs: &mut HandoffRecord,
+) -> anyhow::Result<Measured> {
+    let spin = Program::spin(speed, plan.service.clone());
+    let load = Load { protocol: Arc::clone(&spin.protocol), seed, preload: false };
+    measure(testbed, &spin, plan, &load, setting, handoffs)
+}
+
+/// Measures one point of any program.
+///
+/// # Errors
+/// If a process does not start or ends, if the plan cannot be run, or on a signal.
+pub fn measure(
+    testbed: &Testbed,
+    program: &Program,
+    plan: &Plan,
+    load: &Load,
+    setting: Setting,
+    handoffs: &mut HandoffRecord,
+) -> anyhow::Result<Measured> {
+    let _off = testbed.stay_off_managed_cores()?;
+    let iokernel = Running::start(&testbed.cores, setting, program.medium)?;
+    let mut batch = match setting.batch {
+        true => Some(Companion::new(testbed, iokernel.start_batch(testbed)?)?),
+        false => None,
+    };
+    let service = iokernel.start_service(testbed, program)?;
+    let server = SocketAddrV4::new(SERVICE_IP, SERVICE_PORT);
+    let part = counted_part(plan, iokernel.generator.begin(testbed, plan, load, server)?);
+    let beside = beside(testbed, batch.as_mut().map(|batch| &mut batch.job), part)?;
+    let measurement = iokernel.generator.finish(testbed, plan)?;
+    handoffs.add(&iokernel.embedded.stats);
+    service.end()?;
+    let batch = batch.as_mut().zip(beside).map(|(batch, beside)| batch.rates(testbed, beside)).transpose()?;
+    Ok(Measured { measurement, batch })
+}
+
+/// An IOKernel with the generator as its port.
+struct Running {
+    embedded: Embedded,
+    setting: Setting,
+    socket: String,
+    generator: Generator,
+}
+
+impl Running {
+    fn start(cores: &CorePlan, setting: Setting, medium: Medium) -> anyhow::Result<Self> {
+        let (port, generator) = port::port(medium, GENERATOR_IP)?;
+        let socket = format!("@tailwater-testbed-{}", std::process::id());
+        let config = Config {
+            socket: socket.clone(),
+            iokernel_core: Some(cores.polling as u16),
+            managed_cores: Some(cores.managed.iter().map(|&core| core as u16).collect()),
+            allocation_interval_us: setting.interval_us,
+            neighbour_share: setting.neighbour_share,
+            // The priority of kthreads. With autogroup on, Linux divides a session's weight among
+            // the cores by the weight of its threads there: with only one side raised, a compiler
+            // in another session would starve the other.
+            priority: Priority::Thread,
+            ..Config::default()
+        };
+        // The calling thread may not use the managed cores; the IOKernel's has to.
+        let embedded = Embedded::start(config, port, Some(cores.usable.clone()))?;
+        Ok(Self { embedded, setting, socket, generator })
+    }
+
+    fn start_service(&self, testbed: &Testbed, program: &Program) -> anyhow::Result<Service> {
+        let setting = &self.setting;
+        let mut settings = self.settings(program.app, "latency-critical", testbed.cores.managed.len());
+        settings.push(("TAILWATER_GUARANTEED", setting.guaranteed.to_string()));
+        settings.push(("TAILWATER_IDLE_TIMEOUT_US", setting.idle_timeout_us.to_string()));
+        settings.push(("TAILWATER_PACKET_STEALING", setting.packet_stealing.to_string()));
+        settings.push(("TAILWATER_IP", SERVICE_IP.to_string()));
+        let Prepared { arguments, folder } = program.prepare(SERVICE_PORT)?;
+        // A service reads its files on the IOKernel's core, of which it would get a hundredth
+        // without the priority; its kthreads raise themselves in any case.
+        let spec = Spec { app: program.app, arguments, settings, raise: true, ..Spec::default() };
+        Ok(Service::start(&spec, &testbed.interrupt)?.with_folder(folder))
+    }
+
+    fn start_batch(&self, testbed: &Testbed) -> anyhow::Result<Batch> {
+        let settings = self.settings("swaptions", "best-effort", testbed.cores.managed.len());
+        let arguments = vec!["--report-on-input".to_owned()];
+        Batch::start(&Spec { app: "swaptions", arguments, settings, ..Spec::default() }, &testbed.interrupt)
+    }
+
+    fn settings(&self, name: &str, class: &str, kthreads: usize) -> Vec<(&'static str, String)> {
+        vec![
+            ("TAILWATER_IOKERNEL", self.socket.clone()),
+            ("TAILWATER_NAME", name.to_owned()),
+            ("TAILWATER_CLASS", class.to_owned()),
+            ("TAILWATER_KTHREADS", kthreads.to_string()),
+        ]
+    }
+}

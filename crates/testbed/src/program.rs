@@ -1,0 +1,186 @@
+//! Programs with protocols of their own: this project's on Tailwater or Linux, others on kernel
+//! sockets.
+//!
+//! Owns the arguments with which each program serves datagrams and connections at one address, with
+//! one thread for each shared core, and the files that it reads, which are in its own folder from
+//! its start to its end.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::Context;
+use tailwater_loadgen::protocol::{Medium, Protocol, Spin};
+use tailwater_workload::ServiceTime;
+
+use crate::folder::Folder;
+
+/// Stands for the port in arguments and files.
+pub const PORT: &str = "{port}";
+
+/// Stands for the program's folder in arguments and files.
+pub const FOLDER: &str = "{folder}";
+
+/// Memory of a store in mebibytes.
+const STORE_MIB: &str = "256";
+
+/// Where a program runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Host {
+    /// On Tailwater, beside an IOKernel in this process.
+    Tailwater,
+    /// On kernel threads and kernel sockets.
+    Linux,
+}
+
+/// A file that a program reads.
+#[derive(Debug, Clone)]
+pub struct File {
+    /// Its name in the program's folder.
+    pub name: &'static str,
+    /// Its text, with [`PORT`] for the port and [`FOLDER`] for the folder.
+    pub text: Arc<str>,
+}
+
+/// A program and the requests it gets.
+#[derive(Debug, Clone)]
+pub struct Program {
+    /// Where it runs.
+    pub host: Host,
+    /// Its name among the services of the running program.
+    pub app: &'static str,
+    /// Its arguments, with [`PORT`] for the port and [`FOLDER`] for the folder.
+    pub arguments: Vec<String>,
+    /// Files in its folder at its start; a program without files has no folder.
+    pub files: Vec<File>,
+    /// The protocol of its requests.
+    pub protocol: Arc<dyn Protocol>,
+    /// What carries requests and answers.
+    pub medium: Medium,
+    /// Whether a batch job runs on the same cores.
+    pub batch: bool,
+}
+
+/// A program that is ready to start at a port.
+#[derive(Debug)]
+pub struct Prepared {
+    /// Its arguments, with port and folder in place.
+    pub arguments: Vec<String>,
+    /// Its own folder, removed with its content when this is dropped.
+    pub folder: Option<Folder>,
+}
+
+impl Program {
+    /// Returns a program inside the running one, without files, over datagrams, beside a batch job.
+    pub fn new(host: Host, app: &'static str, words: &[&str], protocol: Arc<dyn Protocol>) -> Self {
+        let arguments = words.iter().map(|&word| word.to_owned()).collect();
+        Self { host, app, arguments, files: Vec::new(), protocol, medium: Medium::Datagram, batch: true }
+    }
+
+    /// Returns the spin server on Tailwater.
+    pub fn spin(speed: u64, service: ServiceTime) -> Self {
+        let words = ["--listen", &format!("0.0.0.0:{PORT}"), "--speed", &speed.to_string()];
+        Self::new(Host::Tailwater, "spin", &words, Arc::new(Spin::new(service)))
+    }
+
+    /// Returns the store on Tailwater.
+    pub fn kv(threads: usize, protocol: Arc<dyn Protocol>) -> Self {
+        let words = ["-l", "0.0.0.0", "-p", PORT, "-U", PORT, "-m", STORE_MIB, "-t", &threads.to_string()];
+        Self::new(Host::Tailwater, "kv", &words, protocol)
+    }
+
+    /// Returns the store on kernel sockets and kernel threads.
+    pub fn kv_on_linux(threads: usize, protocol: Arc<dyn Protocol>) -> Self {
+        let threads = threads.to_string();
+        let words = ["--linux", "-l", "127.0.0.1", "-p", PORT, "-U", PORT, "-m", STORE_MIB, "-t", &threads];
+        Self::new(Host::Linux, "kv", &words, protocol)
+    }
+
+    /// memcached; `None` where it is not installed.
+    pub fn memcached(threads: usize, protocol: Arc<dyn Protocol>) -> Option<Self> {
+        let path = find("memcached")?;
+        let threads = threads.to_string();
+        // Without `-u` it does not start as root; another user might not be allowed to read its
+        // files.
+        let words =
+            ["-l", "127.0.0.1", "-p", PORT, "-U", PORT, "-m", STORE_MIB, "-t", &threads, "-u", "root"];
+        Some(Self::foreign(&path, &words, protocol))
+    }
+
+    /// Returns a program of the system, on Linux.
+    pub fn foreign(path: &std::path::Path, words: &[&str], protocol: Arc<dyn Protocol>) -> Self {
+        let path = path.display().to_string();
+        let words: Vec<&str> = [path.as_str()].into_iter().chain(words.iter().copied()).collect();
+        Self::new(Host::Linux, "exec", &words, protocol)
+    }
+
+    /// Returns the same program over [`CONNECTIONS`](super::port::CONNECTIONS) or over datagrams.
+    #[must_use]
+    pub fn over(self, medium: Medium) -> Self {
+        Self { medium, ..self }
+    }
+
+    /// Returns the same program without a batch job.
+    #[must_use]
+    pub fn alone(self) -> Self {
+        Self { batch: false, ..self }
+    }
+
+    /// Writes the program's files for a start at `port`.
+    ///
+    /// # Errors
+    /// If a file cannot be written.
+    pub fn prepare(&self, port: u16) -> anyhow::Result<Prepared> {
+        let folder = match self.files.is_empty() {
+            true => None,
+            false => Some(Folder::new()?),
+        };
+        let path = folder.as_ref().map_or_else(String::new, |folder| folder.path().display().to_string());
+        let fill = |text: &str| text.replace(PORT, &port.to_string()).replace(FOLDER, &path);
+        for File { name, text } in &self.files {
+            let file = std::path::Path::new(&path).join(name);
+            std::fs::write(&file, fill(text)).with_context(|| format!("cannot write {}", file.display()))?;
+        }
+        Ok(Prepared { arguments: self.arguments.iter().map(|word| fill(word)).collect(), folder })
+    }
+}
+
+/// Returns the path of a program of the system; servers are often outside a user's PATH.
+pub fn find(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/usr/local/sbin".into()]);
+    folders.map(|folder| folder.join(name)).find(|file| file.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tailwater_loadgen::protocol::Echo;
+
+    #[test]
+    fn the_port_stands_wherever_it_is_named() {
+        let protocol = Arc::new(Echo::new(8).unwrap());
+        let prepared = Program::kv(2, protocol).prepare(5000).unwrap();
+        assert_eq!(prepared.arguments.join(" "), "-l 0.0.0.0 -p 5000 -U 5000 -m 256 -t 2");
+        assert!(prepared.folder.is_none());
+    }
+
+    #[test]
+    fn files_name_port_and_folder_and_go_with_them() {
+        let mut program = Program::kv(1, Arc::new(Echo::new(8).unwrap()));
+        program.arguments = vec![format!("{FOLDER}/config")];
+        program.files = vec![File { name: "config", text: format!("{PORT} {FOLDER}").into() }];
+        let prepared = program.prepare(5000).unwrap();
+        let folder = prepared.folder.as_ref().unwrap().path().to_owned();
+        let file = PathBuf::from(&prepared.arguments[0]);
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), format!("5000 {}", folder.display()));
+        std::fs::write(folder.join("more"), "").unwrap();
+        drop(prepared);
+        assert!(!folder.exists());
+    }
+
+    #[test]
+    fn programs_are_found_by_name() {
+        assert!(find("sh").is_some_and(|path| path.is_absolute()));
+        assert_eq!(find("no-such-program-anywhere"), None);
+    }
+}

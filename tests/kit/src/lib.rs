@@ -1,0 +1,46 @@
+//! What tests of several crates share: bounded waiting, child processes, names and addresses that
+//! no other test uses, network namespaces.
+//!
+//! Every wait has a bound, [`PATIENCE`], and ends with a message about what did not happen. No
+//! assertion is about a duration. Depends on no other crate of the workspace, so that each of them
+//! can depend on it.
+
+pub mod namespace;
+mod process;
+mod program;
+mod unique;
+mod wait;
+
+pub use process::{children, is_running};
+pub use program::{Program, binary, run, text};
+pub use unique::{loopback_address, socket_name};
+pub use wait::{PATIENCE, eventually, until};
+
+/// Returns the number of CPUs this process may use.
+pub fn cpus() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Returns whether there are two CPUs, one for an IOKernel to poll on and one for it to lend; if
+/// not, prints that the test is skipped.
+pub fn has_two_cpus() -> bool {
+    let enough = cpus() >= 2;
+    if !enough {
+        eprintln!("skipped: needs 2 CPUs, this process may use {}", cpus());
+    }
+    enough
+}
+
+/// Returns whether `program` is installed; if not, prints that the test is skipped, and the Debian
+/// package that has the program.
+///
+/// Also searches `/usr/sbin`, where servers are and which `PATH` often omits.
+pub fn is_installed(program: &str, package: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let installed =
+        std::env::split_paths(&path).chain(["/usr/sbin".into()]).any(|folder| folder.join(program).is_file());
+    if !installed {
+        eprintln!("skipped: no `{program}` (Debian: {package})");
+    }
+    installed
+}

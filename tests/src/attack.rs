@@ -1,0 +1,125 @@
+//! What the attackers of the tests are made of: an IOKernel as a process of its own, which a failed
+//! test can still kill, and registrations made by hand.
+
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use std::process::Command;
+use std::sync::MutexGuard;
+use std::sync::mpsc::{Sender, channel};
+use tailwater_iokernel_testing::RawSpec;
+use tailwater_shm::control::{self, ClientMessage, ControlError, Register, ServerMessage, Welcome};
+use tailwater_testkit::{PATIENCE, Program, binary, socket_name};
+
+/// The IOKernel that is attacked; killed when dropped.
+#[derive(Debug)]
+pub struct Target {
+    /// Its control socket.
+    pub socket: String,
+    /// Its process.
+    pub program: Program,
+    /// One IOKernel at a time uses the managed core.
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Target {
+    /// Starts an IOKernel with one core to lend.
+    ///
+    /// # Panics
+    /// If it does not get ready.
+    pub fn start() -> Self {
+        let turn = super::turn();
+        let socket = socket_name("target");
+        let mut program = Program::start(Command::new(binary("tailwater-tests", "iokernel")).arg(&socket));
+        assert_eq!(program.line().as_deref(), Some("ready"), "{}", program.errors());
+        Self { socket, program, _turn: turn }
+    }
+
+    /// Its counters.
+    ///
+    /// # Panics
+    /// If it does not answer.
+    pub fn stats(&self) -> serde_json::Value {
+        let connection = dial(&self.socket);
+        control::send(&connection, &ClientMessage::Stats, &[]).expect("the control socket is open");
+        match control::receive::<ServerMessage>(&connection) {
+            Ok((ServerMessage::Stats(document), _)) => document,
+            other => panic!("no statistics: {other:?}"),
+        }
+    }
+
+    /// Registers a program named `name` and waits until the polling thread has taken it in.
+    ///
+    /// # Panics
+    /// If that does not happen.
+    #[track_caller]
+    pub fn admits(&self, name: &str) -> Intruder {
+        Intruder::register(&self.socket, &RawSpec::new(name).register).expect("a newcomer is admitted")
+    }
+}
+
+/// Connects to a control socket; answers are waited for no longer than [`PATIENCE`].
+///
+/// # Panics
+/// If no IOKernel listens there.
+pub fn dial(socket: &str) -> OwnedFd {
+    let connection = control::dial(socket).expect("an IOKernel listens");
+    set_socket_timeout(&connection, Timeout::Recv, Some(PATIENCE)).expect("a timeout");
+    connection
+}
+
+/// A registered program without a runtime: its kthreads are threads of the test that sleep.
+#[derive(Debug)]
+pub struct Intruder {
+    /// The control socket.
+    pub connection: OwnedFd,
+    /// What the IOKernel gave it.
+    pub welcome: Welcome,
+    /// The descriptors that came with it.
+    pub files: Vec<OwnedFd>,
+    _kthreads: Vec<Sender<()>>,
+}
+
+impl Intruder {
+    /// Registers at `socket`, up to `Ready`.
+    ///
+    /// # Errors
+    /// What the IOKernel answered instead.
+    pub fn register(socket: &str, wish: &Register) -> Result<Self, String> {
+        let connection = dial(socket);
+        let (welcome, files) = match ask(&connection, &ClientMessage::Register(wish.clone()))? {
+            (ServerMessage::Welcome(welcome), files) => (welcome, files),
+            (other, _) => return Err(format!("{other:?}")),
+        };
+        let (tids, kthreads): (Vec<i32>, Vec<_>) = (0..wish.kthreads).map(|_| sleeper()).unzip();
+        match ask(&connection, &ClientMessage::Kthreads { tids })? {
+            (ServerMessage::Ready, _) => Ok(Self { connection, welcome, files, _kthreads: kthreads }),
+            (other, _) => Err(format!("{other:?}")),
+        }
+    }
+
+    /// Its doorbell.
+    pub fn doorbell(&self) -> &OwnedFd {
+        self.files.last().expect("the doorbell comes last")
+    }
+}
+
+fn ask(
+    connection: impl AsFd + Copy,
+    message: &ClientMessage,
+) -> Result<(ServerMessage, Vec<OwnedFd>), String> {
+    let text = |error: ControlError| error.to_string();
+    control::send(connection, message, &[]).map_err(text)?;
+    control::receive(connection).map_err(text)
+}
+
+/// A thread that sleeps until the sender is dropped, and its id.
+fn sleeper() -> (i32, Sender<()>) {
+    let (tid_out, tid_in) = channel();
+    let (alive, until_dropped) = channel::<()>();
+    std::thread::spawn(move || {
+        // Fails only when the test has panicked.
+        let _ = tid_out.send(rustix::thread::gettid().as_raw_nonzero().get());
+        let _ = until_dropped.recv();
+    });
+    (tid_in.recv().expect("the thread says its id"), alive)
+}
