@@ -107,6 +107,8 @@ impl RawKthread {
         let class = self.shared.class;
         let dedicated = self.shared.welcome.dedicated;
         priority::rank_kthread(class, dedicated);
+        // Relaxed: for a test, which reads the rank from the kernel.
+        self.shared.ranked.fetch_add(1, Ordering::Relaxed);
         let mut yields = 0;
         while !self.shared.stopping() {
             self.park(yields);

@@ -2,7 +2,7 @@
 
 use rustix::fd::OwnedFd;
 use std::net::Ipv4Addr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Barrier};
 use std::thread::JoinHandle;
@@ -105,6 +105,8 @@ pub fn register(socket: &str, register: &Register) -> Result<(OwnedFd, Welcome, 
 pub struct RawRuntime {
     /// Shared with its kthreads.
     pub shared: Arc<Shared>,
+    /// Linux's numbers of its kthreads' threads, in their order.
+    pub tids: Vec<i32>,
     connection: Option<OwnedFd>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -153,6 +155,7 @@ impl RawRuntime {
             welcome,
             class: spec.register.class,
             doorbell,
+            ranked: AtomicU16::new(0),
             stop: AtomicBool::new(false),
             spin_us: spec.spin_us,
             idle_us: spec.idle_us,
@@ -175,10 +178,11 @@ impl RawRuntime {
                 })
             })
             .collect();
-        let mut runtime = Self { shared, connection: None, threads };
         let mut tids: Vec<(u16, i32)> = tids_in.iter().take(count.into()).collect();
         tids.sort_unstable();
-        let result = introduce(&connection, tids.into_iter().map(|(_, tid)| tid).collect());
+        let tids = tids.into_iter().map(|(_, tid)| tid).collect();
+        let mut runtime = Self { shared, tids, connection: None, threads };
+        let result = introduce(&connection, runtime.tids.clone());
         if result.is_err() {
             runtime.shared.stop.store(true, Ordering::Relaxed);
         }

@@ -1,7 +1,7 @@
 //! The state that all kthreads of a raw runtime share: its memory and its end.
 
 use rustix::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering, fence};
 use tailwater_shm::ParkingLot;
 use tailwater_shm::control::{Class, Welcome};
 use tailwater_shm::layout::{AWAKE, Region};
@@ -15,6 +15,8 @@ pub struct Shared {
     pub lot: ParkingLot,
     /// The IOKernel's answer to the registration.
     pub welcome: Welcome,
+    /// How many of its kthreads have set their rank, which they do before they wait for a core.
+    pub ranked: AtomicU16,
     pub(crate) class: Class,
     pub(crate) doorbell: OwnedFd,
     pub(crate) stop: AtomicBool,
