@@ -37,7 +37,8 @@ pub struct IokernelArgs {
     /// Control socket; @NAME is an abstract address [default: @tailwater]
     #[arg(long)]
     socket: Option<String>,
-    /// Core that the IOKernel polls on [default: the first this process may use]
+    /// Core that the IOKernel polls on [default: the first this process may use that is not
+    /// managed]
     #[arg(long, value_name = "CORE")]
     core: Option<u16>,
     /// Cores to lend, for instance 1 or 2-7,10 [default: all others this process may use]

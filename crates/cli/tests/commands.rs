@@ -159,6 +159,24 @@ fn a_program_that_registers_is_not_warned_of_and_has_no_children_of_tailwater_ru
 }
 
 #[test]
+fn a_program_started_before_its_iokernel_listens_waits_for_it_with_one_note() {
+    let deadline = Instant::now() + PATIENCE;
+    while Instant::now() < deadline {
+        let socket = socket_name("late");
+        let start = Instant::now();
+        let mut service = Program::start(&mut spin(&["--iokernel", &socket, "--kthreads", "1"]));
+        service.error_line_with("no IOKernel listens at");
+        let _iokernel = iokernel(&socket, &[]);
+        if start.elapsed() < Duration::from_secs(1) {
+            service.line_with("listening on ");
+            let errors = service.errors();
+            return assert_eq!(errors.matches("no IOKernel listens at").count(), 1, "{errors}");
+        }
+    }
+    eprintln!("skipped: this machine is too busy for an IOKernel to listen within a second");
+}
+
+#[test]
 fn a_program_that_is_not_there_is_said_to_be_missing_and_where() {
     let output = run(&["run", "--", "no-such-service"]);
     let message = text(&output.stderr);

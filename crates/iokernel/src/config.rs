@@ -100,9 +100,9 @@ pub struct Config {
     /// How late a sleeping polling thread may notice what no doorbell reports, in microseconds: a
     /// best-effort runtime whose turn it is on a core that another one holds.
     pub max_wake_delay_us: u64,
-    /// Percentage of the polling thread's core that ordinary threads get which wait for it while it
-    /// must poll, 0 to 50. With 0, as on a dedicated machine, best-effort kthreads, too, rank above
-    /// other programs.
+    /// Percentage of the polling thread's core for ordinary threads that wait for it while it must
+    /// poll, 0 to 50. With 0, as on a dedicated machine, best-effort kthreads rank above other
+    /// programs, too.
     pub neighbour_share: u8,
     /// Maximum number of registered runtimes.
     pub max_runtimes: u32,

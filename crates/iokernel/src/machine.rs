@@ -141,7 +141,7 @@ pub fn neighbours(polled: u16, managed: &[u16], share: u8) -> String {
     let lent = list(&managed);
     match share {
         0 => format!(
-            "what is left: of core {polled} while nothing needs polling, of cores {lent} while no program of ours has work"
+            "what is left: of core {polled} while nothing needs polling, of cores {lent} while no Tailwater program has work"
         ),
         _ => format!(
             "core {polled} while nothing needs polling, else {share} % of it; cores {lent} before best-effort \

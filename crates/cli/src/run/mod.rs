@@ -2,7 +2,8 @@
 //!
 //! Owns the translation from options to `TAILWATER_*` variables, which the runtime in the program
 //! reads. The process becomes the program, so signals and exit codes are the program's. [`find`]
-//! looks for the program, [`registration`] warns when it has not registered.
+//! looks for the program, [`wait`] waits for an IOKernel that has just been started,
+//! [`registration`] warns when the program has not registered.
 
 use std::ffi::OsString;
 use std::net::Ipv4Addr;
@@ -16,6 +17,7 @@ use tailwater_workload::units::parse_duration_ns;
 
 mod find;
 pub mod registration;
+mod wait;
 
 /// Start a program as a runtime of an IOKernel
 #[derive(Debug, Clone, Args)]
@@ -26,8 +28,9 @@ pub mod registration;
   tailwater run --standalone --kthreads 2 -- ./kv        without an IOKernel
 
 PROGRAM is a path, or a name that is looked for in PATH and beside this program, also with tailwater- before it. It must
-be linked with the tailwater crate; a warning follows if it has not registered after a second. Options become
-TAILWATER_IOKERNEL, TAILWATER_KTHREADS and so on in its environment; settings the program makes itself win.")]
+be linked with the tailwater crate; a warning follows if it has not registered after a second. An IOKernel that is just
+starting is waited for, at most 2 s. Options become TAILWATER_IOKERNEL, TAILWATER_KTHREADS and so on in the program's
+environment; settings the program makes itself win.")]
 pub struct RunArgs {
     /// Control socket of the IOKernel; @NAME is an abstract address
     #[arg(long, value_name = "SOCKET", default_value = "@tailwater", conflicts_with = "standalone")]
@@ -118,6 +121,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         command.env_remove("TAILWATER_IOKERNEL");
     } else {
         command.env("TAILWATER_IOKERNEL", &args.iokernel);
+        wait::for_iokernel(&args.iokernel);
         registration::watch_this_process(&args.iokernel, &name.to_string_lossy())?;
     }
     command.envs(settings(args));

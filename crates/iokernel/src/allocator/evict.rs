@@ -109,8 +109,9 @@ impl Allocator {
         self.look_at(world, from.runtime, now);
     }
 
-    /// Until when a kthread that has not started on its core is left alone. A best-effort one has
-    /// waited behind ordinary programs, so its pause does not grow.
+    /// Until when a kthread that has not started on its core is left alone. The pause of a
+    /// best-effort one does not grow: with `neighbour_share` above 0 it waits behind ordinary
+    /// programs.
     pub(super) fn end_of_pause(&self, world: &mut World, id: KthreadId, now: Cycles) -> Cycles {
         let kthread = world.runtimes.kthread_mut(id);
         let doublings = match self.class_of(id.runtime) {

@@ -1,7 +1,7 @@
 //! `tailwater-lab bench`: benchmarks of single mechanisms.
 //!
-//! Owns tables and files of `handoff` and `switch`, which the IOKernel's crate measures; [`tcp`]
-//! and [`threads`] are measured here.
+//! Owns tables and files of `handoff` and `switch`, which `tailwater-iokernel-testing` measures;
+//! [`neighbour`], [`tcp`] and [`threads`] are measured here.
 
 use std::io::{Write, stdout};
 use std::path::{Path, PathBuf};

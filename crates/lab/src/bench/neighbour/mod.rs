@@ -47,7 +47,7 @@ const NEIGHBOUR_SHARE: u8 = 10;
 /// How long the batch job runs alone before and after a service's load.
 const SOLO: Duration = Duration::from_millis(300);
 
-/// The machine's other programs beside Tailwater
+/// The machine's other programs beside Tailwater with `neighbour-share = 10`
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Example:
   tailwater-lab bench neighbour --seconds 20 --json neighbour.json")]
