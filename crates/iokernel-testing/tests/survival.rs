@@ -83,17 +83,23 @@ impl Vandal {
     /// Overwrites `count` random 64-bit words, often with small numbers, which resemble indexes and
     /// lengths.
     fn scribble(&self, random: &mut Xoshiro256PlusPlus, count: usize) {
-        let words = self.mapping.base().cast::<AtomicU64>();
         let len = self.mapping.len() as u64 / 8;
         for _ in 0..count {
             // Half of the time one of the most important words.
             let range = if random.next_u64().is_multiple_of(2) { 1024.min(len) } else { len };
             let (at, value) = (random.next_u64() % range, random.next_u64());
             let value = if value.is_multiple_of(3) { value } else { value % 70_000 };
-            // SAFETY: `at` is below the number of words in the mapping, which is page aligned and
-            // lives as long as self; the IOKernel reads them through atomics or copies.
-            unsafe { &*words.add(at as usize) }.store(value, Ordering::Relaxed);
+            self.store(at, value);
         }
+    }
+
+    /// Overwrites the 64-bit word number `at`.
+    fn store(&self, at: u64, value: u64) {
+        assert!(at < self.mapping.len() as u64 / 8);
+        let words = self.mapping.base().cast::<AtomicU64>();
+        // SAFETY: `at` is below the number of words in the mapping, which is page aligned and lives
+        // as long as self; the IOKernel reads them through atomics or copies.
+        unsafe { &*words.add(at as usize) }.store(value, Ordering::Relaxed);
     }
 
     fn expelled(&self) -> bool {
@@ -129,6 +135,27 @@ fn garbage_in_a_region_costs_its_runtime_and_nobody_else() {
     println!("seed {seed:#x}: {} of 20 vandals were expelled", iokernel.stats.polling.expelled.get());
     assert!(iokernel.stats.polling.expelled.get() > 0, "no vandal was noticed in 20 rounds (seed {seed:#x})");
     eventually("only the survivor is left", || iokernel.stats.runtimes().len() == 1);
+}
+
+#[test]
+fn records_written_once_are_not_sent_for_ever() {
+    let (iokernel, station) = Running::with_station(config());
+    let survivor =
+        RawRuntime::start(&iokernel.socket, &RawSpec::new("survivor"), |_| Box::<Echo>::default()).unwrap();
+    let repeater = vandal(&iokernel.socket, "repeater");
+    // Behind the header, the words of the kthread, and its ingress ring.
+    let ring_bytes = u64::from(RawSpec::new("repeater").register.ring_bytes);
+    let first = (4096 + 4096 + ring_bytes) / 8;
+    for line in 0..ring_bytes / 64 {
+        // A frame of 40 bytes, of the ring's first lap.
+        repeater.store(first + line * 8, 40 | 1 << 16);
+    }
+    let target = iokernel.endpoint_of("repeater");
+    // A frame for it has the IOKernel lend it a core and look at its ring.
+    station.send(&udp(common::STATION, target, &[0; 24]));
+    eventually("the ring has been read once", || iokernel.stats.polling.expelled.get() == 1);
+    eventually("it is told", || repeater.expelled());
+    ask(&station, endpoint(&survivor), 0);
 }
 
 #[test]

@@ -79,6 +79,22 @@ pub(crate) struct Sender {
     pub(crate) stats: Arc<RuntimeStats>,
 }
 
+/// What a runtime's frames have cost in one iteration of the polling loop.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Spent {
+    /// Number of the iteration.
+    pub(crate) round: usize,
+    pub(crate) units: usize,
+}
+
+impl Spent {
+    /// Returns what was spent in iteration `round`.
+    #[inline(always)]
+    pub(crate) fn in_round(&self, round: usize) -> usize {
+        if self.round == round { self.units } else { 0 }
+    }
+}
+
 /// One kthread.
 #[derive(Debug)]
 pub(crate) struct Kthread {
@@ -117,6 +133,7 @@ pub(crate) struct Runtime {
     pub(crate) process: Option<OwnedFd>,
     pub(crate) kthreads: Vec<Kthread>,
     pub(crate) groups: FlowGroups,
+    pub(crate) spent: Spent,
     /// Its firewall rules and rate limits, if there are any.
     pub(crate) guard: Option<Box<Guard>>,
     pub(crate) stats: Arc<RuntimeStats>,
@@ -202,6 +219,7 @@ impl Runtime {
             socket,
             process,
             groups: FlowGroups::new(count),
+            spent: Spent::default(),
             guard,
             stats,
             session_lowered: false,

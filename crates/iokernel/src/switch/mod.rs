@@ -8,7 +8,7 @@
 //! switch decides nothing about cores: before it puts a frame into a ring of a runtime without one,
 //! it calls the [`Lender`], so that the frame lies in the ring of the kthread that gets the core.
 //!
-//! Batches are bounded ([`EGRESS_BATCH`] per ring and iteration,
+//! Batches are bounded ([`EGRESS_BATCH`] per runtime and iteration,
 //! [`PORT_BUDGET`](crate::port::PORT_BUDGET) per port), so that hand-offs are followed every few
 //! microseconds however much traffic there is.
 //!
@@ -24,9 +24,10 @@
 //! |---|---|
 //! | a frame with foreign addresses, or none that make sense | dropped and counted, for the runtime too |
 //! | a message that only routers send, a VLAN tag, another protocol | the same |
-//! | an impossible ring record or position | its registration ends ([`World::doom`]) |
+//! | an impossible ring record or position, a record of an earlier lap | its registration ends ([`World::doom`]) |
 //! | a frame that changes while it is copied | the checked first line is delivered; to a port, nothing |
 //! | more frames than its receivers take | dropped at the full ring and counted |
+//! | more frames than its share of an iteration | they wait in its rings |
 
 pub(crate) mod check;
 mod deliver;
@@ -53,7 +54,7 @@ use crate::config::Config;
 use crate::firewall::{Direction, Multicast};
 use crate::frame::{ETHERNET_HEADER, MacAddr};
 use crate::port::{Attachment, Delivery, Port};
-use crate::runtime::{Egress, EndReason, Runtime, Sender};
+use crate::runtime::{Egress, EndReason, Runtime, Sender, Spent};
 use crate::trace;
 use crate::world::{Lender, World};
 use check::{Heading, Offence, Verdict};
@@ -62,8 +63,12 @@ use mac::{Destination, MacTable};
 use multicast::SolicitedNodes;
 use source::{FromRing, Origin, Private, Source};
 
-/// Maximum number of frames taken from one egress ring per iteration.
+/// What one runtime's egress rings may cost per iteration, together: in frames of up to
+/// [`FRAME_UNIT`] bytes, and copies of broadcasts. Each runtime gets as much, so senders that never
+/// end take the others' shares no more than an honest one does.
 const EGRESS_BATCH: usize = 32;
+/// Number of bytes of a frame that count like another frame: copying them takes as long.
+const FRAME_UNIT: usize = 2_048;
 
 /// See the module documentation.
 pub(crate) struct Switch {
@@ -71,6 +76,8 @@ pub(crate) struct Switch {
     /// Addresses of runtimes and stations, for ports that do not use ARP.
     ips: HashMap<Ipv4Addr, MacAddr>,
     polled: Vec<Egress>,
+    /// Number of iterations that polled egress rings; the ring to begin with follows from it.
+    round: usize,
     ports: Vec<PortLine>,
     uplink: Option<u16>,
     max_frame: usize,
@@ -119,6 +126,7 @@ impl Switch {
             macs,
             ips,
             polled: Vec::new(),
+            round: 0,
             ports: ports
                 .into_iter()
                 .map(|port| PortLine { port: Some(port), dirty: false, polled: 0 })
@@ -165,22 +173,25 @@ impl Switch {
         self.polled.iter().any(|egress| egress.consumer.has_record())
     }
 
-    /// Takes up to a batch from every egress ring that may hold frames. Returns how many frames
-    /// were moved.
+    /// Takes up to a batch from the egress rings of every runtime that may hold frames. Returns how
+    /// many frames were moved. Begins with another ring each time, so that the rings of one runtime
+    /// share its batches.
     pub(crate) fn poll_egress(&mut self, world: &mut World, lender: &mut impl Lender, now: Cycles) -> usize {
         if !world.arriving.is_empty() {
             self.polled.append(&mut world.arriving);
         }
         let mut polled = core::mem::take(&mut self.polled);
-        let mut moved = 0;
-        let mut i = 0;
-        while i < polled.len() {
+        self.round = self.round.wrapping_add(1);
+        let first = self.round.checked_rem(polled.len()).unwrap_or(0);
+        let (mut moved, mut visited) = (0, 0);
+        while visited < polled.len() {
+            // What is put aside leaves its place to the last ring.
+            let i = (first + visited) % polled.len();
             let taken = self.drain(&mut polled[i], world, lender, now);
             moved += taken;
-            if taken == 0 && self.put_aside(&mut polled, i, world) {
-                continue;
+            if taken > 0 || !self.put_aside(&mut polled, i, world) {
+                visited += 1;
             }
-            i += 1;
         }
         self.polled = polled;
         if moved > 0 {
@@ -202,7 +213,7 @@ impl Switch {
         true
     }
 
-    /// Moves up to a batch of frames out of one egress ring.
+    /// Moves frames out of one egress ring, as many as are left of its runtime's batch.
     #[inline]
     fn drain(
         &mut self,
@@ -212,11 +223,15 @@ impl Switch {
         now: Cycles,
     ) -> usize {
         let Egress { consumer, sender } = egress;
-        let mut taken = 0;
-        let mut bytes = 0;
+        if !consumer.has_record() {
+            return 0;
+        }
+        let Some(runtime) = world.runtimes.get(sender.owner.runtime) else { return 0 };
+        let spent = runtime.spent.in_round(self.round);
+        let (mut taken, mut bytes, mut large) = (0, 0, 0);
         self.flooded = 0;
         // A broadcast costs as much as its copies.
-        while taken + self.flooded < EGRESS_BATCH {
+        while spent + taken + large + self.flooded < EGRESS_BATCH {
             let record = match consumer.peek() {
                 Ok(Some(record)) => record,
                 Ok(None) => break,
@@ -253,9 +268,13 @@ impl Switch {
             }
             taken += 1;
             bytes += record.len();
+            large += record.len() / FRAME_UNIT;
             record.advance();
         }
         if taken > 0 {
+            if let Some(runtime) = world.runtimes.get_mut(sender.owner.runtime) {
+                runtime.spent = Spent { round: self.round, units: spent + taken + large + self.flooded };
+            }
             self.uncork(world);
             consumer.publish();
             sender.stats.counters.tx_frames.add(taken as u64);

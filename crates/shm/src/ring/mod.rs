@@ -11,6 +11,10 @@
 //! therefore polls the line its next frame will arrive in, and one packet costs one line transfer
 //! instead of two.
 //!
+//! Each header names its lap, the number of times the ring has been written full before it, modulo
+//! 64. A record that was not written in the consumer's lap is a lie, so a producer cannot have
+//! records that it wrote once read for ever: each record read costs it a write.
+//!
 //! | field | written by | ordering | read by |
 //! |---|---|---|---|
 //! | header word of a record | producer | Release, after payload and after clearing the next header | consumer, Acquire, in `peek` |
@@ -21,7 +25,7 @@
 //! # Crash and lie
 //! | side | lie | consequence |
 //! |---|---|---|
-//! | producer | impossible length, record past the end, unknown kind | [`RingLie`] from [`Consumer::peek`]; nothing is read |
+//! | producer | impossible length, record past the end, unknown kind, record of another lap | [`RingLie`] from [`Consumer::peek`]; nothing is read |
 //! | producer | changes a record while it is copied | the copy is what is checked ([`Record::first_line`]) and delivered |
 //! | consumer | tail ahead of the head, or moving backwards | [`RingLie::Tail`] from [`Producer::reserve`]; nothing is written |
 //! | either | stops | the ring stays full or empty; the other side counts drops or waits |
@@ -96,6 +100,14 @@ pub enum RingLie {
     /// A header kind that does not exist.
     #[error("a record header has unknown kind {0}")]
     Kind(u8),
+    /// A record of another lap of the ring than the one being read.
+    #[error("a record of lap {found} stands where lap {expected} is read")]
+    Lap {
+        /// The lap it names.
+        found: u8,
+        /// The lap of the consumer.
+        expected: u8,
+    },
     /// An impossible consumer position.
     #[error("the consumer claims to have read up to line {tail}, the producer is at {head}")]
     Tail {
@@ -106,23 +118,32 @@ pub enum RingLie {
     },
 }
 
-const KIND_EMPTY: u8 = 0;
+// A header of zeros is no record; kinds 0 and 3 do not exist.
 const KIND_FRAME: u8 = 1;
 const KIND_WRAP: u8 = 2;
 
-/// Header word: length in bits 0-15, kind in 16-23, flags in 24-31, flow hash in 32-63.
+/// Number of laps that a header can tell apart.
+const LAPS: u8 = 64;
+
+/// Header word: length in bits 0-15, kind in 16-17, lap in 18-23, flags in 24-31, flow hash in
+/// 32-63.
 #[derive(Debug, Clone, Copy)]
 struct Header(u64);
 
 impl Header {
-    fn new(kind: u8, len: u16, flags: u8, hash: u32) -> Self {
-        Self(u64::from(len) | u64::from(kind) << 16 | u64::from(flags) << 24 | u64::from(hash) << 32)
+    fn new(kind: u8, lap: u8, len: u16, flags: u8, hash: u32) -> Self {
+        debug_assert!(kind < 4 && lap < LAPS);
+        let kind_and_lap = u64::from(kind | lap << 2);
+        Self(u64::from(len) | kind_and_lap << 16 | u64::from(flags) << 24 | u64::from(hash) << 32)
     }
     fn len(self) -> u16 {
         self.0 as u16
     }
     fn kind(self) -> u8 {
-        (self.0 >> 16) as u8
+        (self.0 >> 16) as u8 & 3
+    }
+    fn lap(self) -> u8 {
+        (self.0 >> 18) as u8 % LAPS
     }
     fn flags(self) -> u8 {
         (self.0 >> 24) as u8
@@ -177,6 +198,12 @@ impl RingMemory {
     #[inline(always)]
     fn index(&self, position: u64) -> u32 {
         position as u32 & (self.count - 1)
+    }
+
+    /// Lap of a position, as headers name it.
+    #[inline(always)]
+    fn lap(&self, position: u64) -> u8 {
+        (position >> self.count.trailing_zeros()) as u8 % LAPS
     }
 
     #[inline(always)]
@@ -353,8 +380,9 @@ impl Producer {
         if skip > 0 {
             // Relaxed: published by the Release store of the wrap marker that follows.
             self.memory.header(0).store(0, Ordering::Relaxed);
+            let marker = Header::new(KIND_WRAP, self.memory.lap(self.head), 0, 0, 0);
             // Release: pairs with the Acquire in `peek`.
-            self.memory.header(index).store(Header::new(KIND_WRAP, 0, 0, 0).0, Ordering::Release);
+            self.memory.header(index).store(marker.0, Ordering::Release);
             self.head += u64::from(skip);
         }
         Ok(Slot { len: len as u16, lines, producer: self })
@@ -441,7 +469,7 @@ impl Slot<'_> {
         let next = memory.index(self.producer.head + u64::from(self.lines));
         // Relaxed: as above. The consumer must never find a stale header after this record.
         memory.header(next).store(0, Ordering::Relaxed);
-        let header = Header::new(KIND_FRAME, self.len, flags, hash);
+        let header = Header::new(KIND_FRAME, memory.lap(self.producer.head), self.len, flags, hash);
         if let Cork::Empty = self.producer.cork {
             // The header word is zero already: the commit before wrote it as its terminator.
             self.producer.cork = Cork::Held { index, header };
@@ -492,8 +520,14 @@ impl Consumer {
             let index = self.memory.index(self.tail);
             // Acquire: pairs with the Release in `commit` and `reserve`.
             let header = Header(self.memory.header(index).load(Ordering::Acquire));
+            if header.0 == 0 {
+                return Ok(None);
+            }
+            let lap = self.memory.lap(self.tail);
+            if header.lap() != lap {
+                return Err(RingLie::Lap { found: header.lap(), expected: lap });
+            }
             match header.kind() {
-                KIND_EMPTY if header.0 == 0 => return Ok(None),
                 KIND_WRAP if index > 0 => self.tail += u64::from(self.memory.count - index),
                 KIND_FRAME => return self.check(header, index).map(Some),
                 kind => return Err(RingLie::Kind(kind)),

@@ -119,7 +119,7 @@ proptest! {
     #[test]
     fn garbage_in_the_ring_is_an_error_or_a_bounded_record(
         garbage in prop::collection::vec((0..MIN_LINES as usize, 0..8usize, any::<u64>()), 1..200),
-        plausible in prop::collection::vec((0..MIN_LINES as usize, any::<u16>(), 0..4u8), 1..50),
+        plausible in prop::collection::vec((0..MIN_LINES as usize, any::<u16>(), 0..4u8, 0..3u8), 1..50),
     ) {
         let ring = PrivateRing::new(MIN_LINES);
         // SAFETY: called once; the ring outlives both ends.
@@ -127,8 +127,8 @@ proptest! {
         for (line, word, value) in garbage {
             ring.lines[line].words[word].store(value, Ordering::Relaxed);
         }
-        for (line, len, kind) in plausible {
-            ring.lines[line].words[0].store(Header::new(kind, len % 2000, 0, 0).0, Ordering::Relaxed);
+        for (line, len, kind, lap) in plausible {
+            ring.lines[line].words[0].store(Header::new(kind, lap, len % 2000, 0, 0).0, Ordering::Relaxed);
         }
         let mut buffer = FrameBuffer::new();
         for start in 0..u64::from(MIN_LINES) {
@@ -209,6 +209,37 @@ fn frames_cross_between_two_threads_in_order_and_whole() {
             }
         }
     });
+}
+
+#[test]
+fn records_that_were_written_once_are_read_once() {
+    let ring = PrivateRing::new(MIN_LINES);
+    // SAFETY: called once; the ring outlives both ends.
+    let (_, mut consumer) = unsafe { ring.ends() };
+    // A record in every line, as no honest producer writes them.
+    let record = Header::new(KIND_FRAME, 0, 40, 0, 0);
+    for line in &ring.lines {
+        line.words[0].store(record.0, Ordering::Relaxed);
+    }
+    for _ in 0..MIN_LINES {
+        consumer.peek().unwrap().expect("every line has a record").advance();
+    }
+    assert_eq!(consumer.peek().unwrap_err(), RingLie::Lap { found: 0, expected: 1 });
+}
+
+#[test]
+fn laps_are_counted_beyond_what_a_header_can_name() {
+    let ring = PrivateRing::new(MIN_LINES);
+    // SAFETY: called once; the ring outlives both ends.
+    let (mut producer, mut consumer) = unsafe { ring.ends() };
+    // Three lines each, so that laps end with a wrap marker and without.
+    for number in 0..MIN_LINES * u32::from(LAPS) {
+        producer.reserve(150).unwrap().commit(number, 0, 0);
+        let record = consumer.peek().unwrap().unwrap();
+        assert_eq!(record.hash(), number);
+        record.advance();
+        consumer.publish();
+    }
 }
 
 #[test]

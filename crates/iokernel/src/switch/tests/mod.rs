@@ -3,11 +3,12 @@ mod firewall;
 use std::net::Ipv4Addr;
 use tailwater_sched::RuntimeId;
 use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
-use tailwater_shm::ring::{FLAG_CHECKSUM_OK, FLAG_CHECKSUM_OWED};
+use tailwater_shm::ring::{FLAG_CHECKSUM_OK, FLAG_CHECKSUM_OWED, RingLie};
 use tailwater_shm::{Grant, KthreadState};
 
+use super::EGRESS_BATCH;
 use super::check::tests::{arp, udp};
-use crate::fixture::{EGRESS, INGRESS_TAIL, Sandbox};
+use crate::fixture::{EGRESS, INGRESS_TAIL, RING_BYTES, Sandbox};
 use crate::frame::MacAddr;
 use crate::port::memory::{MemoryPeer, pair};
 use crate::port::{Attachment, Port};
@@ -164,6 +165,78 @@ fn a_storm_of_broadcasts_is_taken_in_small_portions() {
     (0..4).for_each(|_| sandbox.pass(100));
     assert_eq!(sandbox.world.stats.switch.flooded.get(), 10);
     assert_eq!(sandbox.world.stats.switch.delivered.get(), 190);
+}
+
+/// Returns a sandbox in which `greedy` runtimes of four kthreads each, numbered from 1, and runtime
+/// 0 of one kthread run on cores of their own.
+fn one_among(greedy: u32) -> Sandbox {
+    let mut sandbox = Sandbox::new(1 + 4 * greedy as u16, Vec::new());
+    for id in 0..=greedy {
+        let kthreads = if id == 0 { 1 } else { 4 };
+        sandbox.add(id, kthreads, kthreads, LatencyCritical);
+        (0..kthreads).for_each(|k| sandbox.peer(id).queue(k, 1));
+    }
+    sandbox.settle();
+    sandbox
+}
+
+#[test]
+fn greedy_senders_cost_an_honest_one_its_share_of_an_iteration_at_most() {
+    for greedy in [1, 2, 4, 8] {
+        let mut sandbox = one_among(greedy);
+        for id in 1..=greedy {
+            // Unicast from the first two kthreads, frames of a ring's maximum from the others.
+            for _ in 0..64 {
+                (0..2).for_each(|k| sandbox.peer(id).send_udp(k, ip(id), 5));
+            }
+            let large = udp(ip(id), ip(id), (5, 7), 1_400);
+            (2..4).for_each(|k| (0..8).for_each(|_| sandbox.peer(id).send(k, &large)));
+        }
+        (0..EGRESS_BATCH).for_each(|_| sandbox.peer(0).send_udp(0, ip(1), 5));
+        sandbox.pass(100);
+        let taken = |sandbox: &Sandbox, id| {
+            sandbox.world.runtimes.get(RuntimeId(id)).unwrap().stats.counters.tx_frames.get()
+        };
+        assert_eq!(taken(&sandbox, 0), EGRESS_BATCH as u64, "{greedy} greedy senders");
+        for id in 1..=greedy {
+            assert_eq!(taken(&sandbox, id), EGRESS_BATCH as u64, "{greedy} greedy senders");
+        }
+        // What exceeded the share is taken later, from all rings.
+        (0..5).for_each(|_| sandbox.pass(100));
+        assert!((1..=greedy).all(|id| taken(&sandbox, id) == 2 * 64 + 2 * 8));
+    }
+}
+
+#[test]
+fn a_broadcast_counts_against_all_rings_of_its_sender() {
+    let mut sandbox = one_among(8);
+    let request = arp(ip(1), ip(0));
+    (0..4).for_each(|k| (0..40).for_each(|_| sandbox.peer(1).send(k, &request)));
+    sandbox.peer(0).send_udp(0, ip(2), 5);
+    sandbox.pass(100);
+    // Eight copies and the frame itself.
+    assert_eq!(sandbox.world.stats.switch.flooded.get(), 32_u64.div_ceil(9));
+    let honest = sandbox.world.runtimes.get(RuntimeId(0)).unwrap();
+    assert_eq!(honest.stats.counters.tx_frames.get(), 1);
+}
+
+#[test]
+fn records_written_once_are_sent_once_and_end_the_registration() {
+    let mut sandbox = two_running(Vec::new());
+    // One frame fills each line of the ring; the switch reads it in laps.
+    let lines = u64::from(RING_BYTES) / 64;
+    for line in 0..lines {
+        sandbox.peer(0).scribble(EGRESS + 64 * line, 40 | 1 << 16);
+    }
+    for _ in 0..2 * lines as usize / EGRESS_BATCH {
+        sandbox.pass(100);
+    }
+    let ended = core::mem::take(&mut sandbox.ended);
+    assert!(
+        matches!(&ended[..], [(RuntimeId(0), EndReason::EgressLie { lie: RingLie::Lap { .. }, .. })]),
+        "{ended:?}"
+    );
+    assert_eq!(sandbox.world.stats.switch.from_runtimes.get(), lines);
 }
 
 #[test]
