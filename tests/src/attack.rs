@@ -3,6 +3,8 @@
 
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::process::geteuid;
+use rustix::thread::{Gid, Uid, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use std::process::Command;
 use std::sync::MutexGuard;
 use std::sync::mpsc::{Sender, channel};
@@ -38,12 +40,19 @@ impl Target {
     ///
     /// # Panics
     /// If it does not answer.
+    #[track_caller]
     pub fn stats(&self) -> serde_json::Value {
-        let connection = dial(&self.socket);
-        control::send(&connection, &ClientMessage::Stats, &[]).expect("the control socket is open");
-        match control::receive::<ServerMessage>(&connection) {
-            Ok((ServerMessage::Stats(document), _)) => document,
-            other => panic!("no statistics: {other:?}"),
+        self.try_stats().expect("statistics")
+    }
+
+    /// Its counters, or what it answered instead.
+    ///
+    /// # Errors
+    /// The refusal.
+    pub fn try_stats(&self) -> Result<serde_json::Value, String> {
+        match ask(&dial(&self.socket), &ClientMessage::Stats)? {
+            (ServerMessage::Stats(document), _) => Ok(document),
+            (other, _) => Err(format!("{other:?}")),
         }
     }
 
@@ -55,6 +64,27 @@ impl Target {
     pub fn admits(&self, name: &str) -> Intruder {
         Intruder::register(&self.socket, &RawSpec::new(name).register).expect("a newcomer is admitted")
     }
+}
+
+/// Runs `deed` on a thread of user `uid`, with the rights of no other. Returns `None` where this
+/// process may not change its user, and then prints that the test is skipped.
+///
+/// # Panics
+/// If `deed` does.
+pub fn as_user<T: Send>(uid: u32, deed: impl FnOnce() -> T + Send) -> Option<T> {
+    if !geteuid().is_root() {
+        eprintln!("skipped: only root can act as another user");
+        return None;
+    }
+    let become_user = || {
+        let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(uid));
+        set_thread_groups(&[]).expect("no groups");
+        set_thread_res_gid(gid, gid, gid).expect("another group");
+        set_thread_res_uid(uid, uid, uid).expect("another user");
+        deed()
+    };
+    let done = std::thread::scope(|scope| scope.spawn(become_user).join());
+    Some(done.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
 }
 
 /// Connects to a control socket; answers are waited for no longer than [`PATIENCE`].

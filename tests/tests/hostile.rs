@@ -2,8 +2,18 @@
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::{IoSliceMut, ReadWriteFlags, preadv2, write};
+use rustix::net::sockopt::set_socket_linger;
+use std::io::{ErrorKind, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::time::Duration;
+use tailwater_shm::control::{self, ClientMessage, ControlError, ServerMessage};
 use tailwater_testkit::{has_two_cpus, until};
-use tailwater_tests::attack::Target;
+use tailwater_tests::attack::{Target, as_user, dial};
+
+/// Users without rights.
+const MALLORY: u32 = 65_533;
+const BYSTANDER: u32 = 65_532;
 
 #[test]
 fn a_doorbell_that_is_emptied_before_the_iokernel_looks_does_not_stop_it() {
@@ -29,4 +39,49 @@ fn a_doorbell_that_is_emptied_before_the_iokernel_looks_does_not_stop_it() {
         until("it wakes and sleeps again", || sleeps() >= enough);
     }
     target.admits("newcomer");
+}
+
+#[test]
+fn a_descriptor_that_takes_an_hour_to_close_does_not_stop_the_control_socket() {
+    if !has_two_cpus() {
+        return;
+    }
+    let target = Target::start();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut slow = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    // Its peer reads nothing, so closing it waits.
+    let (peer, _) = listener.accept().unwrap();
+    slow.set_nonblocking(true).unwrap();
+    let full = (0..100_000).find_map(|_| slow.write(&[0; 1 << 16]).err()).unwrap();
+    assert_eq!(full.kind(), ErrorKind::WouldBlock);
+    set_socket_linger(&slow, Some(Duration::from_secs(3600))).unwrap();
+    let connection = dial(&target.socket);
+    let sent = control::send(&connection, &ClientMessage::Stats, &[slow.as_fd()]).is_ok();
+    // A descriptor that was not sent is not the test's to wait for.
+    let kept = (!sent).then_some(slow);
+    // Nor is it closed when the connection ends with the message unread.
+    drop(connection);
+    target.admits("newcomer");
+    target.stats();
+    drop(peer);
+    drop(kept);
+}
+
+#[test]
+fn idle_connections_of_one_user_lock_nobody_else_out() {
+    if !has_two_cpus() {
+        return;
+    }
+    let target = Target::start();
+    let connect = || (0..300).map(|_| dial(&target.socket)).collect::<Vec<_>>();
+    let Some(idle) = as_user(MALLORY, connect) else { return };
+    target.stats();
+    target.admits("newcomer");
+    as_user(BYSTANDER, || target.stats());
+    // Each ends by itself, if no message comes.
+    for connection in idle {
+        let end = control::receive::<ServerMessage>(&connection);
+        assert!(!matches!(end, Err(ControlError::WouldBlock)), "it is still open");
+    }
+    as_user(MALLORY, || target.stats());
 }

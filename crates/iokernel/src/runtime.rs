@@ -16,6 +16,7 @@ use tailwater_shm::ring::{Consumer, Producer, RingLie};
 use tailwater_shm::trace::TraceReader;
 use tailwater_shm::{Cycles, Generation, KthreadShared, SlotId};
 
+use crate::control::client::ClientSocket;
 use crate::control::directory::Place;
 use crate::firewall::{Direction, Guard, Ruling};
 use crate::frame::MacAddr;
@@ -128,7 +129,7 @@ pub(crate) struct Runtime {
     pub(crate) region: Region,
     pub(crate) doorbell: OwnedFd,
     /// The control socket: its hang-up reports the runtime's death.
-    pub(crate) socket: Arc<OwnedFd>,
+    pub(crate) socket: Arc<ClientSocket>,
     /// Becomes readable when the process exits, even if a child process keeps the socket open.
     pub(crate) process: Option<OwnedFd>,
     pub(crate) kthreads: Vec<Kthread>,
@@ -158,7 +159,7 @@ pub(crate) struct Admission {
     pub(crate) ends: Vec<IoKernelEnds>,
     pub(crate) doorbell: OwnedFd,
     pub(crate) pid: i32,
-    pub(crate) socket: Arc<OwnedFd>,
+    pub(crate) socket: Arc<ClientSocket>,
     pub(crate) process: Option<OwnedFd>,
     pub(crate) guard: Option<Box<Guard>>,
 }

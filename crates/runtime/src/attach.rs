@@ -37,7 +37,7 @@ fn failed(socket: &str) -> impl Fn(ControlError) -> AttachError {
             ControlError::System { action, source, hint, .. } => {
                 AttachError::Socket { socket, action, source: source.into(), hint }
             }
-            error @ (ControlError::Malformed { .. } | ControlError::TooLong) => {
+            error @ (ControlError::Malformed { .. } | ControlError::TooLong | ControlError::Descriptors) => {
                 AttachError::Protocol { socket, what: error.to_string() }
             }
         }

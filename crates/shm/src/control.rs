@@ -27,7 +27,7 @@
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, recvmsg,
     sendmsg, socket_with,
 };
@@ -241,6 +241,9 @@ pub enum ControlError {
     /// More bytes than [`MAX_MESSAGE`].
     #[error("a message of more than {MAX_MESSAGE} bytes")]
     TooLong,
+    /// A message with descriptors where none are received.
+    #[error("a message with descriptors; the IOKernel receives none")]
+    Descriptors,
 }
 
 fn system(path: &str, action: &'static str) -> impl Fn(Errno) -> ControlError {
@@ -274,14 +277,16 @@ pub fn dial(path: &str) -> Result<OwnedFd, ControlError> {
     Ok(fd)
 }
 
-/// Listens at `path`; connections are accepted without blocking.
+/// Listens at `path`; connections are accepted without blocking. `prepare` sets options before the
+/// first connection, which accepted sockets inherit.
 ///
 /// # Errors
 /// If the address is taken or the kernel refuses.
-pub fn serve(path: &str) -> Result<OwnedFd, ControlError> {
+pub fn serve(path: &str, prepare: impl FnOnce(&OwnedFd)) -> Result<OwnedFd, ControlError> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
         .map_err(system(path, "make a socket"))?;
+    prepare(&fd);
     bind(&fd, &address(path)?).map_err(system(path, "bind"))?;
     listen(&fd, 64).map_err(system(path, "listen"))?;
     Ok(fd)
@@ -350,6 +355,28 @@ pub fn receive<M: DeserializeOwned>(socket: impl AsFd) -> Result<(M, Vec<OwnedFd
     }
 }
 
+/// As [`receive`], of a client that is not trusted: a message with descriptors stays unread in the
+/// socket. A descriptor that is received must be closed, and closing takes as long as its sender
+/// likes: a TCP socket with `SO_LINGER` waits for its peer.
+///
+/// # Errors
+/// As [`receive`], and [`ControlError::Descriptors`].
+pub fn receive_bare<M: DeserializeOwned>(socket: impl AsFd) -> Result<M, ControlError> {
+    if next_has_descriptors(&socket) {
+        return Err(ControlError::Descriptors);
+    }
+    receive(socket).map(|(message, _)| message)
+}
+
+/// Returns whether the next message that waits in `socket` has descriptors.
+fn next_has_descriptors(socket: impl AsFd) -> bool {
+    let (mut start, mut no_space) = ([0], RecvAncillaryBuffer::default());
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    // A peek for which there is no space opens no descriptor and reports that some were left.
+    recvmsg(socket, &mut [IoSliceMut::new(&mut start)], &mut no_space, flags)
+        .is_ok_and(|message| message.flags.contains(ReturnFlags::CTRUNC))
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
@@ -357,7 +384,7 @@ mod tests {
 
     fn pair(name: &str) -> (OwnedFd, OwnedFd) {
         let path = format!("@tailwater-control-{name}-{}", std::process::id());
-        let listener = serve(&path).unwrap();
+        let listener = serve(&path, |_| ()).unwrap();
         let client = dial(&path).unwrap();
         (client, accept(&listener).unwrap())
     }
@@ -370,6 +397,20 @@ mod tests {
         let (message, fds) = receive::<ClientMessage>(&server).unwrap();
         assert_eq!(message, ClientMessage::Kthreads { tids: vec![1, 2] });
         assert_eq!(fds.len(), 2);
+    }
+
+    #[test]
+    fn a_message_with_descriptors_stays_unread_where_none_are_received() {
+        let (client, server) = pair("bare");
+        let file = crate::memory::create("tailwater-test", 4096).unwrap();
+        send(&client, &ClientMessage::Stats, &[]).unwrap();
+        send(&client, &ClientMessage::Stats, &[file.as_fd()]).unwrap();
+        assert!(matches!(receive_bare(&server), Ok(ClientMessage::Stats)));
+        for _ in 0..2 {
+            let refused = receive_bare::<ClientMessage>(&server);
+            assert!(matches!(refused, Err(ControlError::Descriptors)), "{refused:?}");
+        }
+        assert_eq!(receive::<ClientMessage>(&server).unwrap().1.len(), 1);
     }
 
     #[test]

@@ -11,7 +11,7 @@
 //! | any | anything else, or end of file | gone (`Registered`: the polling thread ends it first) |
 
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::AsFd;
 use rustix::process::{Pid, PidfdFlags, geteuid, pidfd_open};
 use std::sync::Arc;
 use std::time::Instant;
@@ -22,6 +22,7 @@ use tailwater_shm::control::{
 };
 use tailwater_shm::layout::Region;
 
+use super::client::ClientSocket;
 use super::directory::{Place, Refusal};
 use super::session::{Offer, State};
 use super::{Command, Control, PATIENCE, rank};
@@ -37,8 +38,8 @@ impl Control {
     pub(super) fn serve(&mut self, token: u64) {
         let Some(session) = self.sessions.get(&token) else { return };
         let socket = Arc::clone(&session.socket);
-        let message = match control::receive::<ClientMessage>(&*socket) {
-            Ok((message, _)) => message,
+        let message = match control::receive_bare::<ClientMessage>(&*socket) {
+            Ok(message) => message,
             Err(ControlError::WouldBlock) => return,
             Err(error) => return self.end(token, &error),
         };
@@ -86,7 +87,7 @@ impl Control {
     }
 
     /// Starts a capture, or refuses it with a reason.
-    fn capture(&mut self, token: u64, socket: &Arc<OwnedFd>, request: &CaptureRequest) {
+    fn capture(&mut self, token: u64, socket: &Arc<ClientSocket>, request: &CaptureRequest) {
         match self.make_tap(token, socket, request) {
             Ok(tap) => {
                 let CaptureRequest { runtime, port, direction, .. } = request;
@@ -106,7 +107,7 @@ impl Control {
     }
 
     /// Starts a trace, or refuses it with a reason.
-    fn trace(&mut self, token: u64, socket: &Arc<OwnedFd>, request: &TraceRequest) {
+    fn trace(&mut self, token: u64, socket: &Arc<ClientSocket>, request: &TraceRequest) {
         match self.make_tracer(token, socket, request) {
             Ok(tracer) => {
                 tracing::info!(every = request.every, runtime = request.runtime, "a trace begins");
@@ -127,7 +128,7 @@ impl Control {
     fn make_tracer(
         &self,
         token: u64,
-        socket: &OwnedFd,
+        socket: &ClientSocket,
         request: &TraceRequest,
     ) -> Result<Box<Tracer>, String> {
         may_watch(socket)?;
@@ -142,7 +143,12 @@ impl Control {
     }
 
     /// Returns a tap, after sending its ring to the watcher.
-    fn make_tap(&self, token: u64, socket: &OwnedFd, request: &CaptureRequest) -> Result<Box<Tap>, String> {
+    fn make_tap(
+        &self,
+        token: u64,
+        socket: &ClientSocket,
+        request: &CaptureRequest,
+    ) -> Result<Box<Tap>, String> {
         may_watch(socket)?;
         if self.parts.stats.captures().len() >= MAX_CAPTURES {
             return Err(format!("{MAX_CAPTURES} captures are going on already; end one"));
@@ -172,13 +178,19 @@ impl Control {
     /// Retries a registration that waits.
     pub(super) fn retry(&mut self, token: u64) {
         let Some(session) = self.sessions.get_mut(&token) else { return };
-        let socket = Arc::clone(&session.socket);
+        let (socket, deadline) = (Arc::clone(&session.socket), session.deadline);
         if let State::Waiting(wish) = core::mem::replace(&mut session.state, State::Fresh) {
             self.register(token, &socket, wish);
         }
+        // One that goes on waiting waits no longer for that.
+        if let Some(session) = self.sessions.get_mut(&token)
+            && matches!(session.state, State::Waiting(_))
+        {
+            session.deadline = deadline;
+        }
     }
 
-    fn register(&mut self, token: u64, socket: &Arc<OwnedFd>, wish: Register) {
+    fn register(&mut self, token: u64, socket: &Arc<ClientSocket>, wish: Register) {
         match self.offer(socket, &wish) {
             Ok(offer) => self.set_state(token, State::Offered(offer)),
             Err(refusal) if is_about_others(&refusal) && self.a_runtime_leaves() => {
@@ -213,7 +225,7 @@ impl Control {
     }
 
     /// Reserves a place, makes the memory and sends the welcome.
-    fn offer(&mut self, socket: &OwnedFd, wish: &Register) -> Result<Box<Offer>, Refusal> {
+    fn offer(&mut self, socket: &ClientSocket, wish: &Register) -> Result<Box<Offer>, Refusal> {
         let resources = |error: &dyn core::fmt::Display| Refusal::Resources(error.to_string());
         let peer = rustix::net::sockopt::socket_peercred(socket).map_err(|e| resources(&e))?;
         let (theirs, ours) = (peer.uid.as_raw(), geteuid().as_raw());
@@ -230,7 +242,7 @@ impl Control {
 
     fn make_offer(
         &self,
-        socket: &OwnedFd,
+        socket: &ClientSocket,
         wish: &Register,
         place: Place,
         pid: i32,
@@ -264,7 +276,7 @@ impl Control {
         Ok(Box::new(Offer { place, wish: wish.clone(), region, ends, doorbell, pid }))
     }
 
-    fn enlist(&mut self, token: u64, socket: &Arc<OwnedFd>, offer: Box<Offer>, tids: &[i32]) {
+    fn enlist(&mut self, token: u64, socket: &Arc<ClientSocket>, offer: Box<Offer>, tids: &[i32]) {
         let (id, pid) = (offer.place.id, offer.pid);
         let belongs = |tid: i32| std::path::Path::new(&format!("/proc/{pid}/task/{tid}")).exists();
         if let Err(refusal) = self.parts.directory.enlist(id, pid, tids, belongs) {
@@ -305,7 +317,7 @@ impl Control {
 }
 
 /// Checks that the peer may see the traffic of this IOKernel.
-fn may_watch(socket: &OwnedFd) -> Result<(), String> {
+fn may_watch(socket: &ClientSocket) -> Result<(), String> {
     let peer = rustix::net::sockopt::socket_peercred(socket).map_err(|e| e.to_string())?;
     let (theirs, ours) = (peer.uid, geteuid());
     if theirs.is_root() || theirs == ours {

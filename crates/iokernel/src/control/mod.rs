@@ -17,8 +17,10 @@
 //! | watching, tracing | the polling thread takes its ring out | impossible ring position: taken out, dropped |
 //! | registered | the polling thread frees its cores, then this one its memory | unexpected message: registration ends |
 
+pub(crate) mod client;
 mod conversation;
 pub(crate) mod directory;
+mod limits;
 mod rank;
 mod session;
 
@@ -26,6 +28,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
+use rustix::net::sockopt::socket_peercred;
 use rustix::net::{SocketFlags, accept_with};
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
@@ -42,13 +45,14 @@ use crate::config::Config;
 use crate::runtime::{EndReason, Runtime};
 use crate::stats::Stats;
 use crate::trace::Tracer;
+use client::{ClientSocket, Closer};
 use directory::{Directory, Refusal};
 use session::{Session, State};
 
 /// Maximum time from one step of a registration to the next.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Maximum number of connections that are not registered runtimes.
-const MAX_STRANGERS: usize = 256;
+/// Maximum number of connections accepted at once; further ones wait for the next round.
+const ACCEPTS: usize = 64;
 
 /// A message from the control thread to the polling thread.
 #[derive(Debug)]
@@ -138,6 +142,8 @@ pub(crate) struct Control {
     parts: Parts,
     epoll: OwnedFd,
     sessions: HashMap<u64, Session>,
+    /// Closes sockets that may have descriptors in unread messages.
+    closer: Option<Closer>,
     next_token: u64,
 }
 
@@ -149,6 +155,8 @@ pub(crate) struct Parts {
     pub(crate) config: Config,
     pub(crate) surroundings: Surroundings,
     pub(crate) listener: OwnedFd,
+    /// The kernel lets no descriptors into sockets accepted from `listener`.
+    pub(crate) refuses_descriptors: bool,
     pub(crate) directory: Directory,
     pub(crate) commands: Sender<Command>,
     pub(crate) notices: Receiver<Notice>,
@@ -166,11 +174,14 @@ impl Control {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &parts.listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
         epoll::add(&epoll, &parts.to_control.fd, EventData::new_u64(BELL), EventFlags::IN)?;
-        Ok(Self { parts, epoll, sessions: HashMap::new(), next_token: BELL + 1 })
+        Ok(Self { parts, epoll, sessions: HashMap::new(), closer: None, next_token: BELL + 1 })
     }
 
     /// Serves until the polling thread sends [`Notice::Stop`].
     pub(crate) fn run(mut self) {
+        if !self.parts.refuses_descriptors {
+            self.closer = Closer::start();
+        }
         let mut events = Vec::with_capacity(64);
         loop {
             events.clear();
@@ -204,12 +215,19 @@ impl Control {
     }
 
     fn accept(&mut self) {
-        // Bounded by the backlog; an error means that no connection waits, or no descriptor is
-        // left: retried on the next event.
-        while let Ok(socket) = accept_with(&self.parts.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
-        {
-            let strangers = self.sessions.values().filter(|session| session.deadline.is_some()).count();
-            if strangers >= MAX_STRANGERS {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let ours = rustix::process::geteuid().as_raw();
+        for _ in 0..ACCEPTS {
+            // An error means that no connection waits, or no descriptor is left: retried on the
+            // next event.
+            let Ok(socket) = accept_with(&self.parts.listener, flags) else { return };
+            // A Unix socket that was accepted has the credentials of its peer.
+            let Ok(peer) = socket_peercred(&socket) else { continue };
+            let uid = peer.uid.as_raw();
+            let socket = ClientSocket::new(socket, self.closer.clone());
+            let strangers = self.sessions.values().filter(|session| session.deadline.is_some());
+            let closing = self.closer.as_ref().map_or(0, Closer::waiting);
+            if !limits::have_room(uid, ours, strangers.map(|session| session.uid), closing) {
                 self.refuse(&socket, &Refusal::TooManyConnections);
                 continue;
             }
@@ -217,7 +235,7 @@ impl Control {
             self.next_token += 1;
             let watched = EventFlags::IN | EventFlags::RDHUP;
             if epoll::add(&self.epoll, &socket, EventData::new_u64(token), watched).is_ok() {
-                self.sessions.insert(token, Session::new(socket, Instant::now() + PATIENCE));
+                self.sessions.insert(token, Session::new(socket, uid, Instant::now() + PATIENCE));
             }
         }
     }

@@ -7,12 +7,15 @@ use tailwater_sched::RuntimeId;
 use tailwater_shm::control::Register;
 use tailwater_shm::layout::{IoKernelEnds, Region};
 
+use super::client::ClientSocket;
 use super::directory::Place;
 
 /// One connection.
 #[derive(Debug)]
 pub(super) struct Session {
-    pub(super) socket: Arc<OwnedFd>,
+    pub(super) socket: Arc<ClientSocket>,
+    /// The client's user when it connected.
+    pub(super) uid: u32,
     pub(super) state: State,
     /// When the connection is dropped for silence; `None` once registered.
     pub(super) deadline: Option<Instant>,
@@ -41,7 +44,7 @@ pub(super) struct Offer {
 }
 
 impl Session {
-    pub(super) fn new(socket: OwnedFd, deadline: Instant) -> Self {
-        Self { socket: Arc::new(socket), state: State::Fresh, deadline: Some(deadline) }
+    pub(super) fn new(socket: ClientSocket, uid: u32, deadline: Instant) -> Self {
+        Self { socket: Arc::new(socket), uid, state: State::Fresh, deadline: Some(deadline) }
     }
 }

@@ -7,7 +7,7 @@
 
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::thread::nanosleep;
 use serde_json::json;
@@ -31,7 +31,7 @@ use crate::port::{Attachment, Context, Port, PortError};
 use crate::runtime::{EndReason, Runtime};
 use crate::stats::{Stats, StatsHandle};
 use crate::switch::Switch;
-use crate::sys::LinuxThreads;
+use crate::sys::{LinuxThreads, peer};
 use crate::world::World;
 use patience::Patience;
 use share::{Durations, IDLE_LOOK_US, LOOK_US, SLICE_US, Share, Step, Waiting};
@@ -125,7 +125,10 @@ impl IoKernel {
         let system = |what| move |source| StartError::System { what, source };
         let lot_file = memory::create("tailwater-lot", LOT_BYTES)?;
         let lot = ParkingLot::new(Mapping::new(&lot_file, "parking lot")?)?;
-        let listener = serve(&config.socket)?;
+        let mut refuses_descriptors = false;
+        let listener = serve(&config.socket, |listener| {
+            refuses_descriptors = peer::refuse_descriptors(listener).is_ok();
+        })?;
         let (to_polling, to_control) =
             (Bell::new().map_err(system("make a bell"))?, Bell::new().map_err(system("make a bell"))?);
         let (command_sender, commands) = channel();
@@ -143,6 +146,7 @@ impl IoKernel {
                 lot: Arc::new(lot_file),
             },
             listener,
+            refuses_descriptors,
             directory,
             commands: command_sender,
             notices: notice_receiver,
@@ -527,9 +531,9 @@ impl Polling {
         let data = EventData::new_u64(runtime.id.0.into());
         // If this fails, the control thread notices the hang-up.
         let watched = [
-            (&self.deaths, Some(&*runtime.socket), EventFlags::RDHUP),
-            (&self.deaths, runtime.process.as_ref(), EventFlags::IN),
-            (&self.doorbells, Some(&runtime.doorbell), EventFlags::IN | EventFlags::ET),
+            (&self.deaths, Some(runtime.socket.as_fd()), EventFlags::RDHUP),
+            (&self.deaths, runtime.process.as_ref().map(AsFd::as_fd), EventFlags::IN),
+            (&self.doorbells, Some(runtime.doorbell.as_fd()), EventFlags::IN | EventFlags::ET),
         ];
         for (epoll, fd, flags) in
             watched.into_iter().filter_map(|(epoll, fd, flags)| Some((epoll, fd?, flags)))
@@ -576,7 +580,9 @@ impl Polling {
         if reason == EndReason::Departed {
             self.count_reclaimed(&held, noticed);
         }
-        for fd in [Some(&*runtime.socket), runtime.process.as_ref()].into_iter().flatten() {
+        for fd in
+            [Some(runtime.socket.as_fd()), runtime.process.as_ref().map(AsFd::as_fd)].into_iter().flatten()
+        {
             let _ = epoll::delete(&self.deaths, fd);
         }
         // By hand: closing it does not, for the runtime has the same open file.

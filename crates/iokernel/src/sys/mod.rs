@@ -7,6 +7,7 @@
 
 pub(crate) mod bpf;
 pub(crate) mod interface;
+pub(crate) mod peer;
 pub(crate) mod tap;
 pub(crate) mod xsk;
 

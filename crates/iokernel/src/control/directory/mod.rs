@@ -158,8 +158,8 @@ pub enum Refusal {
         /// User of the IOKernel.
         ours: u32,
     },
-    /// Too many open connections.
-    #[error("too many connections wait at the control socket")]
+    /// Too many open connections, of the client's user or of all.
+    #[error("too many connections wait at the control socket; close some, or wait 10 s for their end")]
     TooManyConnections,
     /// The IOKernel itself lacks a resource.
     #[error("the IOKernel could not make the memory: {0}")]

@@ -1,0 +1,59 @@
+//! How many connections the clients of each user may have before they are registered runtimes.
+//!
+//! Pure: no descriptors, no clock. A user may have tens of thousands of ids (subuid(5)), so there
+//! is a limit for all users without rights together, too.
+
+/// Maximum number of connections that are not registered runtimes, captures or traces.
+const MAX_STRANGERS: usize = 256;
+/// Maximum number of these of one user that is neither root nor the IOKernel's own.
+const PER_USER: usize = 32;
+/// Number of these that only root and the IOKernel's own user get.
+const RESERVED: usize = 64;
+
+/// Returns whether a client of user `uid` gets one more connection. `ours` is the IOKernel's user,
+/// `connected` are the users of the present connections; of `closing` further sockets, of users
+/// without rights, the closing takes long.
+pub(super) fn have_room(uid: u32, ours: u32, connected: impl Iterator<Item = u32>, closing: usize) -> bool {
+    let privileged = |uid| uid == 0 || uid == ours;
+    let (mut all, mut others, mut own) = (closing, closing, 0);
+    for user in connected {
+        all += 1;
+        others += usize::from(!privileged(user));
+        own += usize::from(user == uid);
+    }
+    all < MAX_STRANGERS && (privileged(uid) || (own < PER_USER && others < MAX_STRANGERS - RESERVED))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OURS: u32 = 100;
+
+    /// Number of connections that one more client after the other of these users gets.
+    fn admitted(users: impl Iterator<Item = u32>, connected: &mut Vec<u32>, closing: usize) -> usize {
+        let before = connected.len();
+        for uid in users {
+            if have_room(uid, OURS, connected.iter().copied(), closing) {
+                connected.push(uid);
+            }
+        }
+        connected.len() - before
+    }
+
+    #[test]
+    fn one_user_leaves_room_for_others_and_all_users_for_root_and_the_iokernels_own() {
+        let mut connected = Vec::new();
+        assert_eq!(admitted((0..300).map(|_| 1), &mut connected, 0), PER_USER);
+        assert_eq!(admitted((2..1000).filter(|&uid| uid != OURS), &mut connected, 0), 192 - PER_USER);
+        assert_eq!(admitted((0..300).map(|n| (n % 2) * OURS), &mut connected, 0), RESERVED);
+        assert_eq!(connected.len(), MAX_STRANGERS);
+    }
+
+    #[test]
+    fn sockets_that_are_long_in_closing_count_for_users_without_rights() {
+        let mut connected = Vec::new();
+        assert_eq!(admitted((0..300).map(|_| 1), &mut connected, 190), 2);
+        assert_eq!(admitted((0..300).map(|_| OURS), &mut connected, 190), 64);
+    }
+}

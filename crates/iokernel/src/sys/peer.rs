@@ -1,0 +1,24 @@
+//! Options of Unix sockets that concern the process at the other end.
+
+use rustix::fd::{AsFd, AsRawFd};
+use rustix::io::Errno;
+
+use super::last_error;
+
+/// `SO_PASSRIGHTS` of `<asm-generic/socket.h>`, since Linux 6.16; libc has no name for it.
+const SO_PASSRIGHTS: libc::c_int = 83;
+
+/// Has the kernel refuse messages with descriptors to this socket, and to those accepted from it:
+/// their senders get `EPERM`.
+///
+/// # Errors
+/// [`Errno::NOPROTOOPT`] before Linux 6.16.
+pub(crate) fn refuse_descriptors(socket: impl AsFd) -> Result<(), Errno> {
+    let pass: libc::c_int = 0;
+    let len = size_of_val(&pass) as libc::socklen_t;
+    let socket = socket.as_fd().as_raw_fd();
+    // SAFETY: the option takes an int, which outlives the call; its size is passed with it.
+    let result =
+        unsafe { libc::setsockopt(socket, libc::SOL_SOCKET, SO_PASSRIGHTS, (&raw const pass).cast(), len) };
+    if result == 0 { Ok(()) } else { Err(last_error()) }
+}
