@@ -15,11 +15,15 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use crossbeam_utils::CachePadded;
 use serde::Serialize;
 
 use crate::portfolio::Portfolio;
 use crate::price::{BLOCK_TRIALS, Estimate, Pricer, Scratch, Sums, block_prng};
+
+/// A word on two cache lines of its own, since Intel's prefetcher fetches lines in pairs.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Padded<T>(T);
 
 /// A job in progress. Share it by reference or `Arc` among the workers.
 #[derive(Debug)]
@@ -28,9 +32,9 @@ pub struct Job {
     seed: u64,
     /// Blocks of all swaptions together, after which workers return; `u64::MAX` for an endless job.
     blocks: u64,
-    next_block: CachePadded<AtomicU64>,
-    trials_done: CachePadded<AtomicU64>,
-    stop: CachePadded<AtomicBool>,
+    next_block: Padded<AtomicU64>,
+    trials_done: Padded<AtomicU64>,
+    stop: Padded<AtomicBool>,
 }
 
 impl Job {
@@ -50,9 +54,9 @@ impl Job {
             pricers,
             seed,
             blocks,
-            next_block: CachePadded::default(),
-            trials_done: CachePadded::default(),
-            stop: CachePadded::default(),
+            next_block: Padded::default(),
+            trials_done: Padded::default(),
+            stop: Padded::default(),
         }
     }
 
@@ -63,8 +67,8 @@ impl Job {
     pub fn work(&self, poll: &mut impl FnMut()) -> Tally {
         let mut scratch = Scratch::new(&self.pricers);
         let mut tally = Tally { sums: vec![Sums::default(); self.pricers.len()] };
-        while !self.stop.load(Relaxed) {
-            let block = self.next_block.fetch_add(1, Relaxed);
+        while !self.stop.0.load(Relaxed) {
+            let block = self.next_block.0.fetch_add(1, Relaxed);
             if block >= self.blocks {
                 break;
             }
@@ -72,7 +76,7 @@ impl Job {
             let mut prng = block_prng(self.seed, swaption as u64, block / self.pricers.len() as u64);
             let sums = self.pricers[swaption].run(BLOCK_TRIALS, &mut prng, &mut scratch, poll);
             tally.sums[swaption].add(&sums);
-            self.trials_done.fetch_add(BLOCK_TRIALS, Relaxed);
+            self.trials_done.0.fetch_add(BLOCK_TRIALS, Relaxed);
         }
         tally
     }
@@ -80,17 +84,17 @@ impl Job {
     /// Returns the trials finished so far by all workers, in steps of [`BLOCK_TRIALS`]: the exact
     /// amount of work done.
     pub fn trials_done(&self) -> u64 {
-        self.trials_done.load(Relaxed)
+        self.trials_done.0.load(Relaxed)
     }
 
     /// Ends the job: each worker returns after the block it is in.
     pub fn stop(&self) {
-        self.stop.store(true, Relaxed);
+        self.stop.0.store(true, Relaxed);
     }
 
     /// Returns whether [`Job::stop`] was called or every block has been taken.
     pub fn is_ending(&self) -> bool {
-        self.stop.load(Relaxed) || self.next_block.load(Relaxed) >= self.blocks
+        self.stop.0.load(Relaxed) || self.next_block.0.load(Relaxed) >= self.blocks
     }
 }
 

@@ -5,16 +5,20 @@
 //! written.
 
 use core::sync::atomic::{AtomicU64, Ordering};
-use crossbeam_utils::CachePadded;
 use tailwater_shm::layout::MAX_KTHREADS;
+
+/// A word of 64 bits on two cache lines of its own: a prefetcher fetches lines in pairs.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Word(AtomicU64);
 
 /// A bit for each kthread. All accesses are Relaxed: a bit carries no data.
 #[derive(Debug, Default)]
-pub struct Pollers([CachePadded<AtomicU64>; MAX_KTHREADS as usize / 64]);
+pub struct Pollers([Word; MAX_KTHREADS as usize / 64]);
 
 impl Pollers {
     fn bit(&self, index: u16) -> (&AtomicU64, u64) {
-        (&self.0[usize::from(index) / 64], 1 << (index % 64))
+        (&self.0[usize::from(index) / 64].0, 1 << (index % 64))
     }
 
     /// Adds kthread `index`.
@@ -34,13 +38,13 @@ impl Pollers {
     /// Returns whether no kthread seems to poll.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.0.iter().all(|word| word.load(Ordering::Relaxed) == 0)
+        self.0.iter().all(|word| word.0.load(Ordering::Relaxed) == 0)
     }
 
     /// Returns the kthreads in the set, lowest first.
     pub fn iter(&self) -> impl Iterator<Item = u16> {
         (0..).step_by(64).zip(&self.0).flat_map(|(first, word)| {
-            let mut left = word.load(Ordering::Relaxed);
+            let mut left = word.0.load(Ordering::Relaxed);
             core::iter::from_fn(move || {
                 let next = left.trailing_zeros() as u16;
                 left &= left.wrapping_sub(1);

@@ -9,21 +9,21 @@
 //! `offer` releases what the token stands for to the owner, which acquires it in `close`.
 
 use crate::ground::atomic::{AtomicU64, Ordering};
-use crossbeam_utils::CachePadded;
 
 const CLOSED: u64 = 0;
 const OPEN: u64 = 1;
 /// The smallest token.
 pub const MIN_TOKEN: u64 = 2;
 
-/// See the module documentation.
+/// See the module documentation. On two cache lines of its own, as [`Section`](super::section).
 #[derive(Debug)]
-pub struct Mailbox(CachePadded<AtomicU64>);
+#[repr(align(128))]
+pub struct Mailbox(AtomicU64);
 
 impl Mailbox {
     /// Returns a closed mailbox.
     pub fn new() -> Self {
-        Self(CachePadded::new(AtomicU64::new(CLOSED)))
+        Self(AtomicU64::new(CLOSED))
     }
 
     /// Lets one token in; the owner calls this while the mailbox is closed.
