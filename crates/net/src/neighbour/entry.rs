@@ -11,7 +11,8 @@
 //! | Probe | goes | Reachable | - | asks; third time: removed |
 //! | Failed | fails | Reachable | - | removed |
 //!
-//! ¹ Another MAC address is accepted at most once a second. ² Unless there was evidence within a
+//! ¹ Another MAC address is accepted at most once a second, and in no state from a
+//! [weak answer](Evidence::WeakAnswer). ² Unless there was evidence within a
 //! second. In Probe the known station alone is asked, in Incomplete all stations.
 
 use alloc::boxed::Box;
@@ -84,13 +85,24 @@ pub enum Expiry {
     Forget,
 }
 
+/// The kind of evidence of a MAC address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Evidence {
+    /// A request for this host: its sender is about to be answered, so it is added if it is unknown.
+    Request,
+    /// An answer, or an announcement.
+    Answer,
+    /// An answer that does not replace another station (RFC 4861 section 7.2.5).
+    WeakAnswer,
+}
+
 /// The effect of evidence of a MAC address.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Learned {
     /// It is accepted; these packets can be sent.
     Accepted(VecDeque<PendingFrame>),
-    /// It came too soon after other evidence.
-    TooSoon,
+    /// It is ignored: it came too soon after other evidence, or may not replace the known station.
+    Ignored,
 }
 
 /// A neighbour.
@@ -157,13 +169,16 @@ impl Entry {
     }
 
     /// Handles evidence that the neighbour has `mac`.
-    pub fn handle_evidence(&mut self, mac: MacAddr, now: Duration) -> Learned {
+    pub fn handle_evidence(&mut self, mac: MacAddr, evidence: Evidence, now: Duration) -> Learned {
+        if evidence == Evidence::WeakAnswer && self.station().is_some_and(|known| known != mac) {
+            return Learned::Ignored;
+        }
         let mut changed_at = now;
         if let State::Reachable { mac: old, changed_at: last, .. } = self.state {
             if old == mac {
                 changed_at = last;
             } else if now < last + SETTLE {
-                return Learned::TooSoon;
+                return Learned::Ignored;
             }
         }
         self.state = State::Reachable { mac, until: now + REACHABLE, changed_at };
@@ -202,6 +217,14 @@ impl Entry {
                 Expiry::Ask(Ask::Station(mac))
             }
             State::Probe { .. } | State::Stale { .. } | State::Failed { .. } => Expiry::Forget,
+        }
+    }
+
+    /// Returns the known MAC address, fresh or not.
+    fn station(&self) -> Option<MacAddr> {
+        match self.state {
+            State::Reachable { mac, .. } | State::Stale { mac, .. } | State::Probe { mac, .. } => Some(mac),
+            State::Incomplete { .. } | State::Failed { .. } => None,
         }
     }
 

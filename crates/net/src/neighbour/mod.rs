@@ -16,7 +16,7 @@
 mod entry;
 mod published;
 
-pub use entry::{Ask, PendingFrame};
+pub use entry::{Ask, Evidence, PendingFrame};
 use entry::{Entry, Expiry, Learned, Use};
 pub use published::Address;
 use published::{Published, Writer};
@@ -61,7 +61,7 @@ pub enum Heard {
     Known(VecDeque<PendingFrame>),
     /// Not cached: the neighbour is unknown and not needed.
     Stranger,
-    /// Ignored: the address changed a moment ago, or the cache is full.
+    /// Ignored: the address changed a moment ago or may not be replaced, or the cache is full.
     Ignored,
 }
 
@@ -143,18 +143,18 @@ impl<P: Platform, A: Address> NeighbourCache<P, A> {
         (resolution, ask.map(|ask| Question { address, ask }))
     }
 
-    /// Records evidence that `address` is at station `mac`. A neighbour that was not solicited is
-    /// added only if `introduce` is true.
-    pub fn hear(&self, address: A, mac: MacAddr, introduce: bool, now: Duration) -> Heard {
+    /// Records evidence that `address` is at station `mac`. Only a request adds a neighbour that was
+    /// not solicited.
+    pub fn hear(&self, address: A, mac: MacAddr, evidence: Evidence, now: Duration) -> Heard {
         let mut table = self.table.lock();
         let Table { entries, writer } = &mut *table;
         let full = entries.len() >= CAPACITY;
         let (entry, pending) = match entries.get_mut(&address) {
-            Some(entry) => match entry.handle_evidence(mac, now) {
+            Some(entry) => match entry.handle_evidence(mac, evidence, now) {
                 Learned::Accepted(pending) => (entry, pending),
-                Learned::TooSoon => return Heard::Ignored,
+                Learned::Ignored => return Heard::Ignored,
             },
-            None if !introduce => return Heard::Stranger,
+            None if evidence != Evidence::Request => return Heard::Stranger,
             None if full => return Heard::Ignored,
             None => (entries.entry(address).or_insert(Entry::known(mac, now)), VecDeque::new()),
         };

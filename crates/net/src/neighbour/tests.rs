@@ -30,7 +30,7 @@ fn ask_all(i: u32) -> Due<Ipv4Addr> {
 fn knowing() -> NeighbourCache<Single, Ipv4Addr> {
     let cache = NeighbourCache::<Single, _>::new();
     cache.resolve(address(1), T0, || frame(0));
-    assert_eq!(cache.hear(address(1), A, false, T0), Heard::Known(VecDeque::from([frame(0)])));
+    assert_eq!(cache.hear(address(1), A, Evidence::Answer, T0), Heard::Known(VecDeque::from([frame(0)])));
     cache
 }
 
@@ -64,7 +64,7 @@ fn an_answer_releases_the_latest_packets_in_order() {
         assert_eq!(resolution, Resolution::Waits { dropped: usize::from(i >= 3) });
     }
     let released = VecDeque::from([frame(2), frame(3), frame(4)]);
-    assert_eq!(cache.hear(address(1), A, false, T0), Heard::Known(released));
+    assert_eq!(cache.hear(address(1), A, Evidence::Answer, T0), Heard::Known(released));
     assert_eq!(cache.find(address(1)), Some(A));
     assert_eq!(cache.poll(T0 + RETRY * 9), []);
 }
@@ -82,7 +82,7 @@ fn a_doubted_neighbour_is_asked_once_and_used_meanwhile() {
     assert_eq!(cache.find(address(1)), None);
     assert_eq!(cache.resolve(address(1), at, unused), (Resolution::Go(A), None));
     assert_eq!(cache.poll(at + RETRY), [Due::Ask(probe)]);
-    assert_eq!(cache.hear(address(1), B, false, at + RETRY), Heard::Known(VecDeque::new()));
+    assert_eq!(cache.hear(address(1), B, Evidence::Answer, at + RETRY), Heard::Known(VecDeque::new()));
     assert_eq!(cache.find(address(1)), Some(B), "it has moved");
 }
 
@@ -109,11 +109,32 @@ fn an_answered_probe_makes_a_neighbour_fresh() {
     let aged = T0 + REACHABLE;
     cache.poll(aged);
     cache.resolve(address(1), aged, unused);
-    assert_eq!(cache.hear(address(1), B, false, aged), Heard::Known(VecDeque::new()));
+    assert_eq!(cache.hear(address(1), B, Evidence::Answer, aged), Heard::Known(VecDeque::new()));
     assert_eq!(cache.find(address(1)), Some(B));
     assert_eq!(cache.deadline(), Some(aged + RETRY), "the probe's timer still has to be looked at");
     assert_eq!(cache.poll(aged + RETRY), []);
     assert_eq!(cache.deadline(), Some(aged + REACHABLE));
+}
+
+#[test]
+fn a_weak_answer_replaces_no_station_that_is_known() {
+    let weak = |cache: &NeighbourCache<Single, Ipv4Addr>, mac, now| {
+        cache.hear(address(1), mac, Evidence::WeakAnswer, now)
+    };
+    let known = || Heard::Known(VecDeque::new());
+    let cache = knowing();
+    assert_eq!(weak(&cache, B, T0 + SETTLE), Heard::Ignored, "reachable");
+    assert!(cache.doubt(address(1), T0 + SETTLE).is_some());
+    assert_eq!(weak(&cache, B, T0 + SETTLE), Heard::Ignored, "probed");
+    assert_eq!(cache.resolve(address(1), T0 + SETTLE, unused).0, Resolution::Go(A));
+    assert_eq!(weak(&cache, A, T0 + SETTLE), known(), "the same station");
+    cache.poll(T0 + SETTLE + REACHABLE);
+    assert_eq!(cache.find(address(1)), None);
+    assert_eq!(weak(&cache, B, T0 + SETTLE + REACHABLE), Heard::Ignored, "stale");
+    // Without a known station it is evidence as any other.
+    let cache = NeighbourCache::new();
+    cache.resolve(address(1), T0, || frame(0));
+    assert_eq!(weak(&cache, B, T0), Heard::Known(VecDeque::from([frame(0)])));
 }
 
 #[test]
@@ -122,18 +143,18 @@ fn an_unused_neighbour_is_forgotten_in_the_end() {
     cache.poll(T0 + REACHABLE);
     cache.poll(T0 + REACHABLE + FORGET);
     assert_eq!(cache.deadline(), None);
-    assert_eq!(cache.hear(address(1), A, false, T0 + REACHABLE + FORGET), Heard::Stranger);
+    assert_eq!(cache.hear(address(1), A, Evidence::Answer, T0 + REACHABLE + FORGET), Heard::Stranger);
 }
 
 #[test]
 fn an_address_changes_at_most_once_a_second() {
     let cache = knowing();
-    assert_eq!(cache.hear(address(1), B, false, T0 + SETTLE / 2), Heard::Ignored);
+    assert_eq!(cache.hear(address(1), B, Evidence::Answer, T0 + SETTLE / 2), Heard::Ignored);
     assert_eq!(cache.find(address(1)), Some(A));
-    assert_eq!(cache.hear(address(1), A, false, T0 + SETTLE / 2), Heard::Known(VecDeque::new()));
-    assert_eq!(cache.hear(address(1), B, false, T0 + SETTLE), Heard::Known(VecDeque::new()));
+    assert_eq!(cache.hear(address(1), A, Evidence::Answer, T0 + SETTLE / 2), Heard::Known(VecDeque::new()));
+    assert_eq!(cache.hear(address(1), B, Evidence::Answer, T0 + SETTLE), Heard::Known(VecDeque::new()));
     assert_eq!(cache.find(address(1)), Some(B));
-    assert_eq!(cache.hear(address(1), A, false, T0 + SETTLE + SETTLE / 2), Heard::Ignored);
+    assert_eq!(cache.hear(address(1), A, Evidence::Answer, T0 + SETTLE + SETTLE / 2), Heard::Ignored);
 }
 
 #[test]
@@ -143,33 +164,37 @@ fn evidence_ends_the_hold_down() {
     for i in 1..=u32::from(TRIES) {
         cache.poll(T0 + RETRY * i);
     }
-    assert_eq!(cache.hear(address(1), A, false, T0 + RETRY * 3), Heard::Known(VecDeque::new()));
+    assert_eq!(cache.hear(address(1), A, Evidence::Answer, T0 + RETRY * 3), Heard::Known(VecDeque::new()));
     assert_eq!(cache.find(address(1)), Some(A));
 }
 
 #[test]
 fn strangers_are_remembered_only_when_introduced_and_only_while_there_is_room() {
     let cache = knowing();
-    assert_eq!(cache.hear(address(2), B, false, T0), Heard::Stranger);
+    assert_eq!(cache.hear(address(2), B, Evidence::Answer, T0), Heard::Stranger);
     assert_eq!(cache.find(address(2)), None);
     for i in 2..=CAPACITY as u32 {
-        assert_eq!(cache.hear(address(i), B, true, T0), Heard::Known(VecDeque::new()));
+        assert_eq!(cache.hear(address(i), B, Evidence::Request, T0), Heard::Known(VecDeque::new()));
     }
-    assert_eq!(cache.hear(address(9999), B, true, T0), Heard::Ignored);
-    assert_eq!(cache.hear(address(1), A, true, T0), Heard::Known(VecDeque::new()), "the known stay known");
+    assert_eq!(cache.hear(address(9999), B, Evidence::Request, T0), Heard::Ignored);
+    assert_eq!(
+        cache.hear(address(1), A, Evidence::Request, T0),
+        Heard::Known(VecDeque::new()),
+        "the known stay known"
+    );
 }
 
 #[test]
 fn a_neighbour_that_a_packet_needs_pushes_out_the_oldest() {
     let cache = knowing();
     for i in 2..=CAPACITY as u32 {
-        cache.hear(address(i), B, true, T0 + Duration::from_nanos(i.into()));
+        cache.hear(address(i), B, Evidence::Request, T0 + Duration::from_nanos(i.into()));
     }
     let now = T0 + RETRY;
     let (resolution, _) = cache.resolve(address(9999), now, || frame(1));
     assert_eq!(resolution, Resolution::Waits { dropped: 0 });
     assert_eq!(cache.find(address(1)), None);
-    assert_eq!(cache.hear(address(1), A, false, now), Heard::Stranger);
+    assert_eq!(cache.hear(address(1), A, Evidence::Answer, now), Heard::Stranger);
     assert_eq!(cache.find(address(CAPACITY as u32)), Some(B));
 }
 

@@ -6,7 +6,7 @@
 
 use super::Stack;
 use crate::counters::Event;
-use crate::neighbour::{Ask, Due, Heard, PendingFrame, Question};
+use crate::neighbour::{Ask, Due, Evidence, Heard, PendingFrame, Question};
 use crate::outlet::Outlet;
 use crate::platform::{Lock, Platform};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -31,7 +31,8 @@ impl<P: Platform> Stack<P> {
         }
         let mut result = Ok(());
         if neighbour {
-            match self.neighbours.hear(sender_ip, sender_mac, asks_for_us, outlet.now()) {
+            let evidence = if asks_for_us { Evidence::Request } else { Evidence::Answer };
+            match self.neighbours.hear(sender_ip, sender_mac, evidence, outlet.now()) {
                 Heard::Known(frames) => self.release(outlet, sender_mac, frames),
                 Heard::Ignored => result = Err(Event::ArpIgnored),
                 Heard::Stranger => {}

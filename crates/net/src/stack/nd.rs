@@ -21,7 +21,7 @@ use super::ip::Hop;
 use crate::addressing::{ALL_NODES, solicited_node};
 use crate::arrived::{Arrived, Link};
 use crate::counters::Event;
-use crate::neighbour::{Ask, Heard, Question};
+use crate::neighbour::{Ask, Evidence, Heard, Question};
 use crate::outlet::Outlet;
 use crate::platform::Platform;
 use core::net::Ipv6Addr;
@@ -111,7 +111,7 @@ impl<P: Platform> Stack<P> {
         if !ours {
             return Ok(());
         }
-        let result = self.hear_neighbour(outlet, source, mac, true);
+        let result = self.hear_neighbour(outlet, source, mac, Evidence::Request);
         self.counters.count(Event::NdAnswered);
         self.transmit_neighbour(outlet, (target, source, mac), advertisement(true));
         result
@@ -131,10 +131,8 @@ impl<P: Platform> Stack<P> {
         if !mac.is_station() || !self.addressing.is_peer6(target) || !self.addressing.is_on_link6(target) {
             return Err(Event::NdInvalid);
         }
-        if !replaces && self.neighbours6.find(target).is_some_and(|known| known != mac) {
-            return Err(Event::NdIgnored);
-        }
-        self.hear_neighbour(outlet, target, mac, false)
+        let evidence = if replaces { Evidence::Answer } else { Evidence::WeakAnswer };
+        self.hear_neighbour(outlet, target, mac, evidence)
     }
 
     fn hear_neighbour(
@@ -142,9 +140,9 @@ impl<P: Platform> Stack<P> {
         outlet: &mut impl Outlet<P>,
         ip: Ipv6Addr,
         mac: MacAddr,
-        introduce: bool,
+        evidence: Evidence,
     ) -> Result<(), Event> {
-        let heard = self.neighbours6.hear(ip, mac, introduce, outlet.now());
+        let heard = self.neighbours6.hear(ip, mac, evidence, outlet.now());
         self.want_poll(outlet);
         match heard {
             Heard::Known(frames) => self.release(outlet, mac, frames),

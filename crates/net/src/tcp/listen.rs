@@ -11,12 +11,27 @@ use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicU32, Ordering};
 use tailwater_tcp::listen::{ListenConfig, ListenStats};
 use tailwater_tcp::{Instant, Listener, Secret};
+use thiserror::Error;
 
 /// Default number of connections that wait to be accepted: Linux's limit (net.core.somaxconn),
 /// which `std` requests too.
 pub const DEFAULT_BACKLOG: u32 = 4096;
 /// Listening sockets that share a port, by addresses.
 const MAX_PER_PORT: usize = 16;
+
+/// Why a listener was not opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum ListenError {
+    /// Another listener has the address.
+    #[error("TCP {0} is taken by another listener of this process: close that one or choose another port")]
+    InUse(SocketAddr),
+    /// The port has as many listeners as fit, at other addresses.
+    #[error("{MAX_PER_PORT} listeners share TCP port {0}, which is the most there can be: close one")]
+    Crowded(u16),
+    /// All ephemeral ports are taken.
+    #[error("no ephemeral TCP port is free on {0}: close listeners")]
+    NoPort(IpAddr),
+}
 
 /// The locked part of a listening socket.
 #[derive(Debug)]
@@ -144,18 +159,19 @@ impl<P: Platform> Listeners<P> {
 
     /// Returns whether a listener may be added at `local`.
     pub fn is_free(&self, local: SocketAddr) -> bool {
-        self.ports.lock().get(&local.port()).is_none_or(|all| is_free(all, local))
+        self.ports.lock().get(&local.port()).is_none_or(|all| check(all, local).is_ok())
     }
 
-    /// Adds a listener; false if another has the address.
-    pub fn insert(&self, listening: &Arc<Listening<P>>) -> bool {
+    /// Adds a listener.
+    ///
+    /// # Errors
+    /// [`ListenError`] if its address is taken or its port full.
+    pub fn insert(&self, listening: &Arc<Listening<P>>) -> Result<(), ListenError> {
         let mut ports = self.ports.lock();
         let all = ports.entry(listening.local.port()).or_default();
-        let free = is_free(all, listening.local);
-        if free {
-            all.push(Arc::clone(listening));
-        }
-        free
+        check(all, listening.local)?;
+        all.push(Arc::clone(listening));
+        Ok(())
     }
 
     pub(crate) fn remove(&self, listening: &Arc<Listening<P>>) {
@@ -176,8 +192,12 @@ impl<P: Platform> Listeners<P> {
     }
 }
 
-fn is_free<P: Platform>(all: &[Arc<Listening<P>>], local: SocketAddr) -> bool {
-    all.len() < MAX_PER_PORT && !all.iter().any(|other| other.conflicts(local))
+/// Checks that a listener at `local` may join `all` others at its port.
+fn check<P: Platform>(all: &[Arc<Listening<P>>], local: SocketAddr) -> Result<(), ListenError> {
+    if all.iter().any(|other| other.conflicts(local)) {
+        return Err(ListenError::InUse(local));
+    }
+    if all.len() >= MAX_PER_PORT { Err(ListenError::Crowded(local.port())) } else { Ok(()) }
 }
 
 pub(crate) fn add(a: ListenStats, b: ListenStats) -> ListenStats {
@@ -191,5 +211,27 @@ pub(crate) fn add(a: ListenStats, b: ListenStats) -> ListenStats {
         retransmissions: a.retransmissions + b.retransmissions,
         expired: a.expired + b.expired,
         accepted: a.accepted + b.accepted,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Single;
+
+    #[test]
+    fn a_listener_that_does_not_fit_is_refused_for_what_is_in_its_way() {
+        let listeners = Listeners::<Single>::default();
+        let add = |last: u8, port| {
+            let local = SocketAddr::from(([127, 0, 0, last], port));
+            let secret = Secret([0; 16]);
+            listeners.insert(&Arc::new(Listening::new(0, local, 1, ListenConfig::default(), secret)))
+        };
+        for last in 1..=MAX_PER_PORT as u8 {
+            assert_eq!(add(last, 7), Ok(()));
+        }
+        assert_eq!(add(3, 7), Err(ListenError::InUse(SocketAddr::from(([127, 0, 0, 3], 7)))));
+        assert_eq!(add(100, 7), Err(ListenError::Crowded(7)));
+        assert_eq!(add(100, 8), Ok(()));
     }
 }

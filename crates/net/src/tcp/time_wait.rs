@@ -66,7 +66,8 @@ impl<P: Platform> TimeWaits<P> {
         let mut shard = self.shard(&key).lock();
         let shard = &mut *shard;
         while shard.order.len() >= PER_SHARD {
-            if let Some((_, oldest)) = shard.order.pop_front() {
+            let Some((at, oldest)) = shard.order.pop_front() else { break };
+            if shard.entries.get(&oldest).is_some_and(|entry| entry.in_line == at) {
                 shard.entries.remove(&oldest);
             }
         }
@@ -131,5 +132,77 @@ impl<P: Platform> TimeWaits<P> {
                 shard.order.shrink_to(shard.order.len() * 2);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Single;
+    use core::net::{IpAddr, Ipv4Addr};
+    use tailwater_tcp::{Config, Connection, EcnCodepoint, Flow, InitialNumbers, Opening, Seq};
+
+    /// Returns the rest of a connection that both sides have closed at `now`.
+    fn rest(now: Instant) -> TimeWait {
+        let opening = |local_port, remote_port| Opening {
+            local_port,
+            remote_port,
+            numbers: InitialNumbers { seq: Seq(1), timestamp_offset: 0 },
+            path_mss: 1000,
+            default_mss: 536,
+        };
+        let mut ends = [(1, 2), (2, 1)]
+            .map(|(local, remote)| Connection::connect(&Config::default(), &opening(local, remote), now));
+        for round in 0..20 {
+            for side in 0..2 {
+                let mut sent = None;
+                let _ = ends[side].poll_transmit(now, |outgoing| {
+                    let mut bytes = vec![0; outgoing.len()];
+                    outgoing.emit(&mut bytes);
+                    sent = Some(bytes);
+                    Ok(())
+                });
+                if let Some(bytes) = sent {
+                    let segment = Segment::parse(&bytes).unwrap();
+                    let _ = ends[1 - side].handle_segment(now, &segment, EcnCodepoint::NotEct);
+                }
+            }
+            if round == 10 {
+                for end in &mut ends {
+                    let _ = end.close();
+                }
+            }
+        }
+        ends[0].time_wait().expect("both have closed at once")
+    }
+
+    fn key(i: u32) -> Key {
+        let ip = |n: u32| IpAddr::from(Ipv4Addr::from(0x0a00_0000 | n));
+        Key::from(&Flow { local: ip(1), remote: ip(i), local_port: 80, remote_port: 1000 })
+    }
+
+    #[test]
+    fn a_flow_that_closed_again_is_not_taken_for_the_oldest() {
+        let waits = TimeWaits::<Single>::new(1);
+        // One closes a nanosecond after the other.
+        let closed = |key, at| waits.insert(key, rest(Instant(at)), Instant(at));
+        let first = key(0);
+        closed(first, 1);
+        waits.remove(&first);
+        closed(first, 2);
+        let mut others = (1..).map(key).filter(|key| core::ptr::eq(waits.shard(key), waits.shard(&first)));
+        // One rest for all: only the first two have to differ.
+        let (late, last) = (rest(Instant(3)), Instant(3));
+        let mut add = |count| {
+            for key in others.by_ref().take(count) {
+                waits.insert(key, late, last);
+            }
+        };
+        add(PER_SHARD - 1);
+        assert!(waits.contains(&first), "the removed one made room");
+        assert_eq!(waits.len(), PER_SHARD);
+        add(1);
+        assert!(!waits.contains(&first), "now it is the oldest");
+        assert_eq!(waits.len(), PER_SHARD);
     }
 }

@@ -41,6 +41,9 @@ pub enum BindError {
     /// Another socket has the address.
     #[error("UDP {0} is taken by another socket of this process: close that one or choose another port")]
     InUse(SocketAddr),
+    /// The port has [`MAX_PER_PORT`] sockets, at other addresses.
+    #[error("{MAX_PER_PORT} sockets share UDP port {0}, which is the most there can be: close one")]
+    Crowded(u16),
     /// All ephemeral ports are taken.
     #[error("no ephemeral UDP port is free on {0}: close sockets")]
     NoPort(IpAddr),
@@ -92,8 +95,7 @@ impl<P: Platform> UdpTable<P> {
         let mut admin = self.admin.lock();
         let local = match local.port() {
             0 => self.draw_port(&mut admin, local.ip())?,
-            _ if self.is_free(local) => local,
-            _ => return Err(BindError::InUse(local)),
+            _ => self.check(local).map(|()| local)?,
         };
         let index = match admin.free.pop() {
             Some(index) => index,
@@ -200,14 +202,18 @@ impl<P: Platform> UdpTable<P> {
         self.endpoints.get(link.checked_sub(1)?)
     }
 
-    /// Returns whether a socket may be bound to `local`. The caller holds the table's lock.
-    fn is_free(&self, local: SocketAddr) -> bool {
+    /// Checks that a socket may be bound to `local`. The caller holds the table's lock.
+    fn check(&self, local: SocketAddr) -> Result<(), BindError> {
         let mut sockets = 0;
         let taken = self.search(local.port(), &mut |endpoint| {
             sockets += 1;
             endpoint.conflicts(local)
         });
-        !taken && sockets < MAX_PER_PORT
+        match taken {
+            true => Err(BindError::InUse(local)),
+            false if sockets >= MAX_PER_PORT => Err(BindError::Crowded(local.port())),
+            false => Ok(()),
+        }
     }
 
     /// Returns a free ephemeral port: a random one, or the next free one after it (RFC 6056 section
@@ -219,7 +225,7 @@ impl<P: Platform> UdpTable<P> {
         (0..u64::from(EPHEMERAL_PORTS))
             .map(|i| FIRST_EPHEMERAL + ((first + i) % u64::from(EPHEMERAL_PORTS)) as u16)
             .map(|port| SocketAddr::new(ip, port))
-            .find(|&local| self.is_free(local))
+            .find(|&local| self.check(local).is_ok())
             .ok_or(BindError::NoPort(ip))
     }
 
@@ -298,7 +304,8 @@ mod tests {
         let table = table();
         let addresses: Vec<_> = (1..=MAX_PER_PORT as u8).map(|i| IpAddr::from([127, 0, 0, i])).collect();
         let endpoints: Vec<_> = addresses.iter().map(|&ip| table.bind(at(ip, 7)).unwrap()).collect();
-        assert!(matches!(table.bind(at(OWN, 7)), Err(BindError::InUse(_))), "the chain is bounded");
+        assert_eq!(table.bind(at(OWN, 7)).err(), Some(BindError::Crowded(7)), "the chain is bounded");
+        assert_eq!(table.bind(at(addresses[3], 7)).err(), Some(BindError::InUse(at(addresses[3], 7))));
         for (i, &ip) in addresses.iter().enumerate() {
             assert_eq!(table.deliver(at(OWN, 1), at(ip, 7), &[i as u8]), Offer::Queued);
         }

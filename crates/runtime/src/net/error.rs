@@ -52,7 +52,7 @@ impl IntoIo for SendError {
 impl IntoIo for BindError {
     fn into_io(self) -> io::Error {
         let kind = match self {
-            BindError::InUse(_) | BindError::NoPort(_) => io::ErrorKind::AddrInUse,
+            BindError::InUse(_) | BindError::Crowded(_) | BindError::NoPort(_) => io::ErrorKind::AddrInUse,
             BindError::TooMany => io::ErrorKind::QuotaExceeded,
         };
         io::Error::new(kind, self)

@@ -6,4 +6,5 @@ mod listen;
 mod open;
 mod output;
 
-pub use open::{ConnectError, ListenError};
+pub use crate::tcp::ListenError;
+pub use open::ConnectError;

@@ -6,9 +6,9 @@ use crate::outlet::Outlet;
 use crate::platform::{Lock, Platform};
 use crate::stack::Stack;
 use crate::tcp::clock::instant;
-use crate::tcp::{Key, Listening, Socket};
+use crate::tcp::{Key, ListenError, Listening, Socket};
 use alloc::sync::Arc;
-use core::net::{IpAddr, SocketAddr};
+use core::net::SocketAddr;
 use core::sync::atomic::Ordering::Relaxed;
 use tailwater_tcp::isn::initial_numbers;
 use tailwater_tcp::listen::ListenConfig;
@@ -26,17 +26,6 @@ pub enum ConnectError {
     /// Too many connections.
     #[error("{0} TCP connections are open, which is the most there can be: close some")]
     TooMany(usize),
-}
-
-/// Why a listener was not opened.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum ListenError {
-    /// Another listener has the address.
-    #[error("TCP {0} is taken by another listener of this process: close that one or choose another port")]
-    InUse(SocketAddr),
-    /// All ephemeral ports are taken.
-    #[error("no ephemeral TCP port is free on {0}: close listeners")]
-    NoPort(IpAddr),
 }
 
 impl<P: Platform> Stack<P> {
@@ -125,7 +114,8 @@ impl<P: Platform> Stack<P> {
         }
         let id = self.tcp.next_id.fetch_add(1, Relaxed);
         let listening = Arc::new(Listening::new(id, local, backlog, config, self.tcp.secrets.numbers));
-        self.tcp.listeners.insert(&listening).then_some(listening).ok_or(ListenError::InUse(local))
+        self.tcp.listeners.insert(&listening)?;
+        Ok(listening)
     }
 
     /// Closes `socket`, of which the program has no handle any more: queued data is sent, or, if
