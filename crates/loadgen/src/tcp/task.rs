@@ -25,8 +25,21 @@ struct Progress {
     began_ns: u64,
     /// Bytes of the echo still to come; zero while nothing is asked.
     left: usize,
-    /// Done with its part: opened, asked, closed or failed.
-    done: bool,
+    part: Part,
+}
+
+/// What a connection has done of the order.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Part {
+    /// Nothing yet.
+    #[default]
+    Waits,
+    /// It is being opened, asked or closed: one of [`Task::under_way`].
+    UnderWay,
+    /// It was opened, asked or closed; an echo may ask it again.
+    Done,
+    /// It failed, which is counted, and is not begun again.
+    Failed,
 }
 
 /// An order being carried out.
@@ -41,8 +54,9 @@ pub(super) struct Task {
     progress: Vec<Progress>,
     /// Connections that may send their next request.
     due: VecDeque<ConnectionId>,
-    /// Connections under way, and the next that has not begun.
+    /// Connections under way.
     under_way: u32,
+    /// The next connection that has not begun.
     next: u32,
     completed: u64,
     /// Also those that do not count.
@@ -129,11 +143,9 @@ impl Task {
 
     /// Handles the events of a frame or a timeout at `now`.
     pub(super) fn on_events(&mut self, client: &mut Client, id: ConnectionId, events: Events, now: Instant) {
-        let Some(progress) = self.progress.get_mut(id as usize) else { return };
-        if events.contains(Events::ERROR) && !progress.done {
-            progress.done = true;
-            self.failed += 1;
-            self.under_way = self.under_way.saturating_sub(1);
+        let Some(part) = self.progress.get(id as usize).map(|progress| progress.part) else { return };
+        if events.contains(Events::ERROR) && matches!(part, Part::Waits | Part::UnderWay) {
+            self.fail(id);
             if matches!(self.order, Order::Churn { .. }) {
                 self.begin_again(id);
             }
@@ -141,7 +153,7 @@ impl Task {
         }
         match &self.order {
             Order::Open { .. } => {
-                if events.contains(Events::ESTABLISHED) {
+                if events.contains(Events::ESTABLISHED) && part == Part::UnderWay {
                     self.finish_one(id, now);
                 }
             }
@@ -178,15 +190,28 @@ impl Task {
                 if events.contains(Events::READABLE) {
                     self.take(client, id);
                 }
-                if is_over(client, id) && !self.progress[id as usize].done {
+                if self.has_ended(client, id) {
                     self.finish_one(id, now);
                 }
             }
         }
     }
 
+    /// Returns true if a connection under way is over.
+    fn has_ended(&self, client: &Client, id: ConnectionId) -> bool {
+        self.progress[id as usize].part == Part::UnderWay && is_over(client, id)
+    }
+
+    /// Counts a connection that failed before it was done.
+    fn fail(&mut self, id: ConnectionId) {
+        let progress = &mut self.progress[id as usize];
+        self.under_way -= u32::from(progress.part == Part::UnderWay);
+        (progress.part, progress.left) = (Part::Failed, 0);
+        self.failed += 1;
+    }
+
     fn churn_ended(&mut self, client: &Client, id: ConnectionId, now: Instant) {
-        if is_over(client, id) && !self.progress[id as usize].done {
+        if self.has_ended(client, id) {
             self.finish_one(id, now);
             self.begin_again(id);
         }
@@ -198,7 +223,10 @@ impl Task {
         let Order::Churn { concurrent, .. } = self.order else { return };
         let next = id + concurrent;
         let first = self.open + (id - self.open) % concurrent;
-        self.due.push_back(if next < self.count() { next } else { first });
+        let next = if next < self.count() { next } else { first };
+        // A port is used again even if its last connection failed.
+        self.progress[next as usize].part = Part::Waits;
+        self.due.push_back(next);
     }
 
     /// Reads all that has arrived; returns true if it completes an echo.
@@ -215,9 +243,10 @@ impl Task {
 
     fn finish_one(&mut self, id: ConnectionId, now: Instant) {
         let progress = &mut self.progress[id as usize];
-        progress.done = true;
+        debug_assert_eq!(progress.part, Part::UnderWay);
+        progress.part = Part::Done;
         self.finished += 1;
-        self.under_way = self.under_way.saturating_sub(1);
+        self.under_way -= 1;
         if now >= self.from && now <= self.until && progress.began_ns >= self.from.0 {
             self.completed += 1;
             self.latency.saturating_record(now.0.saturating_sub(progress.began_ns));
@@ -238,9 +267,7 @@ impl Task {
     /// Sends a request; a connection that takes none has failed, and gives its turn to the next.
     fn ask_or_fail(&mut self, client: &mut Client, id: ConnectionId, bytes: usize) {
         if !self.ask(client, id, bytes) {
-            self.progress[id as usize].done = true;
-            self.failed += 1;
-            self.under_way = self.under_way.saturating_sub(1);
+            self.fail(id);
         }
     }
 
@@ -336,7 +363,7 @@ impl Task {
         self.begin_next(budget, close, clock);
         for id in first..self.next {
             // Connections that had failed before report nothing any more.
-            if is_over(client, id) && !self.progress[id as usize].done {
+            if self.has_ended(client, id) {
                 let now = clock();
                 self.finish_one(id, now);
             }
@@ -361,8 +388,9 @@ impl Task {
             }
             let id = self.next;
             self.next += 1;
-            self.begin_one(id, clock);
-            begin(self, id);
+            if self.begin_one(id, clock) {
+                begin(self, id);
+            }
         }
     }
 
@@ -378,14 +406,21 @@ impl Task {
                 return;
             }
             let Some(id) = self.due.pop_front() else { return };
-            self.begin_one(id, clock);
-            begin(self, id);
+            if self.begin_one(id, clock) {
+                begin(self, id);
+            }
         }
     }
 
-    fn begin_one(&mut self, id: ConnectionId, clock: &mut dyn FnMut() -> Instant) {
+    /// Begins a connection's part; returns false if the connection has failed.
+    fn begin_one(&mut self, id: ConnectionId, clock: &mut dyn FnMut() -> Instant) -> bool {
+        let progress = &mut self.progress[id as usize];
+        if progress.part == Part::Failed {
+            return false;
+        }
         self.under_way += 1;
-        self.progress[id as usize] = Progress { began_ns: clock().0, left: 0, done: false };
+        *progress = Progress { began_ns: clock().0, left: 0, part: Part::UnderWay };
+        true
     }
 
     /// Returns when [`poll`](Self::poll) has work to do.
@@ -403,16 +438,17 @@ impl Task {
         let mut retransmissions = 0;
         for id in 0..self.count() {
             let Some(connection) = client.connection(id) else { continue };
+            let part = self.progress[id as usize].part;
             retransmissions += u64::from(connection.stats().retransmissions);
             match self.order {
                 Order::Upload { .. } => {
                     self.bytes = self.bytes.saturating_sub(connection.unacknowledged_bytes() as u64);
-                    self.failed += u64::from(connection.error().is_some());
+                    self.failed += u64::from(part != Part::Failed && connection.error().is_some());
                 }
                 Order::Open { .. } | Order::EchoOnce { .. } => {
-                    self.failed += u64::from(!self.progress[id as usize].done);
+                    self.failed += u64::from(matches!(part, Part::Waits | Part::UnderWay));
                 }
-                Order::Close { .. } if !self.progress[id as usize].done => {
+                Order::Close { .. } if matches!(part, Part::Waits | Part::UnderWay) => {
                     self.failed += 1;
                     let _ = client.abort(id);
                 }

@@ -336,12 +336,14 @@ fn an_open_loop_run_opens_connections_again_that_the_server_has_forgotten() {
     assert_eq!(oddities.wrong, 0);
 }
 
-/// Carries out an echo over connections of which those in `dead` take nothing, `steps` times; how
-/// often each was asked, and what the order says at its end.
+/// Carries out an echo for `steps`. The connections in `dead` accept nothing from the start; those
+/// in `reset` are reset once the first requests are out. Returns how often each connection was
+/// asked, and the order's outcome.
 fn echo_in_turn(
     connections: u32,
     outstanding: u32,
     dead: &[ConnectionId],
+    reset: &[ConnectionId],
     steps: u64,
 ) -> (Vec<u32>, crate::tcp::Outcome) {
     let (mut client, mut server) = (client(), Server::new());
@@ -361,6 +363,10 @@ fn echo_in_turn(
         if task.poll(&mut client, now, 64, &mut || now) {
             return (asked, task.outcome(&mut client, now));
         }
+        for &id in reset.iter().filter(|_| step == 1) {
+            let _ = client.abort(id);
+            task.on_events(&mut client, id, Events::ERROR, now);
+        }
         let changed = run(&mut client, &mut server, now, 100);
         let answered: Vec<_> = changed.iter().filter(|(_, e)| e.contains(Events::READABLE)).collect();
         assert!(answered.len() as u32 <= outstanding, "{} at a time", answered.len());
@@ -372,21 +378,31 @@ fn echo_in_turn(
 
 #[test]
 fn so_many_requests_wait_at_a_time_and_all_connections_get_their_turn() {
-    let (asked, outcome) = echo_in_turn(20, 3, &[], 100);
+    let (asked, outcome) = echo_in_turn(20, 3, &[], &[], 100);
     // Three a step, one connection after the other.
     assert_eq!((outcome.failed, asked.iter().sum::<u32>()), (0, 300));
     assert!(asked.iter().all(|&times| times == 15), "{asked:?}");
-    let (asked, _) = echo_in_turn(2, 3, &[], 10);
+    let (asked, _) = echo_in_turn(2, 3, &[], &[], 10);
     assert_eq!(asked, [10, 10], "one on each connection");
 }
 
 #[test]
-fn a_connection_that_takes_no_request_fails_once_and_holds_up_nobody() {
-    let (asked, outcome) = echo_in_turn(6, 2, &[1, 2, 5], 100);
+fn a_connection_that_accepts_no_request_fails_once_and_delays_no_other() {
+    let (asked, outcome) = echo_in_turn(6, 2, &[1, 2, 5], &[], 100);
     assert_eq!(outcome.failed, 3);
     assert_eq!([asked[1], asked[2], asked[5]], [0; 3]);
     assert_eq!(asked.iter().sum::<u32>(), 200);
     assert!([0, 3, 4].iter().all(|&id| asked[id] >= 40), "{asked:?}");
+}
+
+#[test]
+fn a_connection_that_fails_before_its_first_request_is_counted_once_and_never_asked() {
+    // 0 and 1 are asked first; 1 fails under way, 4 and 5 before their turn.
+    let (asked, outcome) = echo_in_turn(6, 2, &[], &[1, 4, 5], 100);
+    assert_eq!(outcome.failed, 3);
+    assert_eq!([asked[1], asked[4], asked[5]], [0; 3]);
+    // Two at a time in each step but the first, in which one of two fails.
+    assert_eq!(asked.iter().sum::<u32>(), 199);
 }
 
 #[test]
