@@ -48,7 +48,7 @@ pub use congestion::{Config, CongestionDetection, HELP_PATIENCE};
 pub use delay::{DelayConfig, DelayThreshold};
 pub use fixed::Static;
 pub use ix::{IxConfig, IxControl, Sequence};
-pub use named::{NAMES, NameError, by_name};
+pub use named::{PolicyName, PolicyTimeError, UnknownPolicy};
 pub use observe::{Activity, KthreadLook, Observation, RuntimeLook};
 
 use crate::ids::{CoreId, Nanos, RuntimeId};

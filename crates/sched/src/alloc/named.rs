@@ -1,4 +1,4 @@
-//! Policies by name, for configuration files; the IOKernel and the simulator use the same names.
+//! Policies by name, for configuration files and command lines.
 //!
 //! Owns the names and the default settings behind them, nothing else.
 
@@ -7,73 +7,124 @@ use super::{
     Policy, Sequence, Static,
 };
 use crate::ids::Nanos;
+use core::fmt;
+use core::str::FromStr;
 use heap::borrow::ToOwned;
 use heap::boxed::Box;
 use heap::string::String;
+use thiserror::Error;
 
-/// The names that [`by_name`] accepts.
-pub const NAMES: [&str; 6] = ["congestion", "delay", "arachne", "ix", "ix-energy", "static"];
+/// A core-allocation policy by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PolicyName {
+    /// `congestion`: [`CongestionDetection`].
+    Congestion,
+    /// `delay`: [`DelayThreshold`].
+    Delay,
+    /// `arachne`: [`Arachne`].
+    Arachne,
+    /// `ix`: [`IxControl`], which consolidates.
+    Ix,
+    /// `ix-energy`: [`IxControl`], which saves energy.
+    IxEnergy,
+    /// `static`: [`Static`].
+    Static,
+}
 
-/// Why a name, or a name with a time, selects no policy.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NameError {
-    /// No policy has this name.
-    Unknown(String),
+/// No policy has this name.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("`{name}` is not a core-allocation policy; use one of {}", PolicyName::list())]
+pub struct UnknownPolicy {
+    /// The name.
+    pub name: String,
+}
+
+/// Why a policy does not accept a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum PolicyTimeError {
     /// The policy has no time to set.
-    NoTime(String),
+    #[error("policy `{policy}` takes no parameter; only congestion and delay do")]
+    NoTime {
+        /// The policy.
+        policy: PolicyName,
+    },
     /// The time is 0.
-    ZeroTime(String),
+    #[error("policy `{policy}`: a time of 0 is not an interval; use 5us or more")]
+    ZeroTime {
+        /// The policy.
+        policy: PolicyName,
+    },
 }
 
-impl core::fmt::Display for NameError {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+impl PolicyName {
+    /// All policies.
+    pub const ALL: [Self; 6] =
+        [Self::Congestion, Self::Delay, Self::Arachne, Self::Ix, Self::IxEnergy, Self::Static];
+
+    /// Returns the name.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
         match self {
-            Self::Unknown(name) => {
-                write!(f, "`{name}` is not a core-allocation policy; use one of {}", NAMES.join(", "))
-            }
-            Self::NoTime(name) => {
-                write!(f, "policy `{name}` takes no parameter; only congestion and delay do")
-            }
-            Self::ZeroTime(name) => {
-                write!(f, "policy `{name}`: a time of 0 is not an interval; use 5us or more")
-            }
+            Self::Congestion => "congestion",
+            Self::Delay => "delay",
+            Self::Arachne => "arachne",
+            Self::Ix => "ix",
+            Self::IxEnergy => "ix-energy",
+            Self::Static => "static",
         }
+    }
+
+    fn list() -> String {
+        Self::ALL.map(Self::as_str).join(", ")
+    }
+
+    /// Returns the policy with its paper's settings. `time` replaces the interval between looks of
+    /// `congestion` (default 5 us), or the threshold of `delay` (default 10 us). `seed` orders
+    /// choices among equals.
+    ///
+    /// # Errors
+    /// [`PolicyTimeError`] if the policy takes no time, or the time is 0.
+    pub fn build(self, time: Option<Nanos>, seed: u64) -> Result<Box<dyn Policy>, PolicyTimeError> {
+        let ix = |sequence| Box::new(IxControl::new(IxConfig { sequence, ..IxConfig::default() }));
+        match (self, time) {
+            (Self::Congestion | Self::Delay, Some(Nanos::ZERO)) => {
+                return Err(PolicyTimeError::ZeroTime { policy: self });
+            }
+            (Self::Congestion | Self::Delay, _) | (_, None) => {}
+            (_, Some(_)) => return Err(PolicyTimeError::NoTime { policy: self }),
+        }
+        Ok(match self {
+            Self::Congestion => {
+                let config = Config { seed, ..Config::default() };
+                let interval = time.unwrap_or(config.interval);
+                Box::new(CongestionDetection::new(Config { interval, ..config }))
+            }
+            Self::Delay => {
+                let config = DelayConfig::default();
+                let threshold = time.unwrap_or(config.threshold);
+                Box::new(DelayThreshold::new(DelayConfig { threshold, ..config }))
+            }
+            Self::Arachne => Box::new(Arachne::new(ArachneConfig::default())),
+            Self::Ix => ix(Sequence::Consolidation),
+            Self::IxEnergy => ix(Sequence::Energy),
+            Self::Static => Box::new(Static::new(Nanos::from_micros(5))),
+        })
     }
 }
 
-impl core::error::Error for NameError {}
-
-/// Returns the policy called `name` with its paper's settings. `time` replaces the interval between
-/// looks of `congestion` (default 5 us), or the threshold of `delay` (default 10 us). `seed` orders
-/// choices among equals.
-///
-/// # Errors
-/// [`NameError`] if the name is unknown, the policy takes no time, or the time is 0.
-pub fn by_name(name: &str, time: Option<Nanos>, seed: u64) -> Result<Box<dyn Policy>, NameError> {
-    if time == Some(Nanos::ZERO) {
-        return Err(NameError::ZeroTime(name.to_owned()));
+impl fmt::Display for PolicyName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
     }
-    let ix = |sequence| Box::new(IxControl::new(IxConfig { sequence, ..IxConfig::default() }));
-    Ok(match (name, time) {
-        ("congestion", time) => {
-            let config = Config { seed, ..Config::default() };
-            let interval = time.unwrap_or(config.interval);
-            Box::new(CongestionDetection::new(Config { interval, ..config }))
-        }
-        ("delay", time) => {
-            let config = DelayConfig::default();
-            Box::new(DelayThreshold::new(DelayConfig {
-                threshold: time.unwrap_or(config.threshold),
-                ..config
-            }))
-        }
-        ("arachne", None) => Box::new(Arachne::new(ArachneConfig::default())),
-        ("ix", None) => ix(Sequence::Consolidation),
-        ("ix-energy", None) => ix(Sequence::Energy),
-        ("static", None) => Box::new(Static::new(Nanos::from_micros(5))),
-        (known, Some(_)) if NAMES.contains(&known) => return Err(NameError::NoTime(known.to_owned())),
-        (unknown, _) => return Err(NameError::Unknown(unknown.to_owned())),
-    })
+}
+
+impl FromStr for PolicyName {
+    type Err = UnknownPolicy;
+
+    fn from_str(name: &str) -> Result<Self, UnknownPolicy> {
+        let found = Self::ALL.into_iter().find(|policy| policy.as_str() == name);
+        found.ok_or_else(|| UnknownPolicy { name: name.to_owned() })
+    }
 }
 
 #[cfg(test)]
@@ -83,14 +134,28 @@ mod tests {
 
     #[test]
     fn every_name_is_a_policy_and_other_names_are_refused_with_the_list() {
-        for name in NAMES {
-            assert!(by_name(name, None, 1).is_ok(), "{name}");
+        for policy in PolicyName::ALL {
+            assert_eq!(policy.to_string().parse(), Ok(policy));
+            assert!(policy.build(None, 1).is_ok(), "{policy}");
         }
-        let looks = by_name("congestion", Some(Nanos::from_millis(1)), 1).unwrap();
-        assert_eq!(looks.interval(), Nanos::from_millis(1));
-        let refused = |name, time: Option<u64>| by_name(name, time.map(Nanos), 1).err().unwrap().to_string();
-        assert!(refused("borg", None).contains("ix-energy, static"));
-        assert!(refused("static", Some(5)).contains("no parameter"));
-        assert!(refused("delay", Some(0)).contains("0 is not an interval"));
+        let unknown = "borg".parse::<PolicyName>().unwrap_err().to_string();
+        assert!(unknown.contains("`borg`") && unknown.contains("ix-energy, static"), "{unknown}");
+    }
+
+    #[test]
+    fn only_policies_with_a_time_accept_one_and_none_accepts_zero() {
+        let millisecond = Nanos::from_millis(1);
+        let looks = PolicyName::Congestion.build(Some(millisecond), 1).unwrap();
+        assert_eq!(looks.interval(), millisecond);
+        for policy in PolicyName::ALL {
+            let refused = |time| policy.build(Some(time), 1).err();
+            if matches!(policy, PolicyName::Congestion | PolicyName::Delay) {
+                assert_eq!(refused(millisecond), None);
+                assert_eq!(refused(Nanos::ZERO), Some(PolicyTimeError::ZeroTime { policy }));
+            } else {
+                assert_eq!(refused(millisecond), Some(PolicyTimeError::NoTime { policy }));
+                assert_eq!(refused(Nanos::ZERO), Some(PolicyTimeError::NoTime { policy }));
+            }
+        }
     }
 }

@@ -7,7 +7,7 @@
 use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
 use tailwater_sched::Nanos;
-use tailwater_sched::alloc::{Policy, by_name};
+use tailwater_sched::alloc::{Policy, PolicyName};
 use tailwater_sched::dispatch::{CentralFcfs, Dispatch};
 use tailwater_sched::topology::Topology;
 use tailwater_workload::units::parse_duration_ns;
@@ -110,8 +110,9 @@ pub struct AllocatorRow {
 /// If the name or its parameter is unknown; the message lists what there is.
 pub fn parse_allocator(text: &str, seed: u64) -> anyhow::Result<Box<dyn Policy>> {
     let (name, parameter) = text.trim().split_once(':').map_or((text.trim(), None), |(n, p)| (n, Some(p)));
+    let name: PolicyName = name.parse()?;
     let time = parameter.map(parse_duration_ns).transpose().with_context(|| format!("allocator `{text}`"))?;
-    Ok(by_name(name, time.map(Nanos), seed)?)
+    Ok(name.build(time.map(Nanos), seed)?)
 }
 
 impl AllocatorStudy {
