@@ -88,7 +88,7 @@ pub enum Expiry {
 /// The kind of evidence of a MAC address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Evidence {
-    /// A request for this host: its sender is about to be answered, so it is added if it is unknown.
+    /// A request for this host: its sender is about to be answered, so it is added if unknown.
     Request,
     /// An answer, or an announcement.
     Answer,

@@ -143,8 +143,8 @@ impl<P: Platform, A: Address> NeighbourCache<P, A> {
         (resolution, ask.map(|ask| Question { address, ask }))
     }
 
-    /// Records evidence that `address` is at station `mac`. Only a request adds a neighbour that was
-    /// not solicited.
+    /// Records evidence that `address` is at station `mac`. Only a request adds a neighbour that
+    /// was not solicited.
     pub fn hear(&self, address: A, mac: MacAddr, evidence: Evidence, now: Duration) -> Heard {
         let mut table = self.table.lock();
         let Table { entries, writer } = &mut *table;
