@@ -220,6 +220,7 @@ mod tests {
     use crate::Single;
 
     #[test]
+    #[expect(clippy::arc_with_non_send_sync, reason = "the platform has one thread")]
     fn a_listener_that_does_not_fit_is_refused_for_what_is_in_its_way() {
         let listeners = Listeners::<Single>::default();
         let add = |last: u8, port| {
