@@ -290,6 +290,12 @@ impl Config {
         u32::MAX << (32 - u32::from(self.prefix_len))
     }
 
+    /// Returns whether the machine is dedicated to Tailwater: no core is shared with other programs
+    /// on purpose, and kthreads of all classes rank above them.
+    pub fn is_dedicated(&self) -> bool {
+        self.neighbour_share == 0
+    }
+
     /// Returns the network's broadcast address.
     pub fn broadcast(&self) -> Ipv4Addr {
         Ipv4Addr::from_bits(self.network.to_bits() | !self.mask())

@@ -7,7 +7,8 @@
 use rustix::process::{getpriority_process, setpriority_process};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity, set_current_timer_slack};
 use serde_json::{Value, json};
-use std::fs;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
 use tailwater_sched::CoreId;
 use tailwater_sched::topology::{Core, Topology, TopologyError};
 use tailwater_shm::priority::HIGHEST;
@@ -186,12 +187,49 @@ fn parse_list(text: &str) -> Vec<CoreId> {
 pub(crate) struct Pinned {
     before: CpuSet,
     nice_before: Option<i32>,
-    autogroup_before: Option<i32>,
+    /// Restored on drop.
+    session: Option<SessionWeight>,
     /// What succeeded, for the statistics.
     pub(crate) report: Value,
 }
 
-const AUTOGROUP: &str = "/proc/self/autogroup";
+/// The weight of a session among the sessions of the machine, where Linux groups them (sched(7),
+/// "The autogroup feature"); its former value is restored on drop.
+#[derive(Debug)]
+pub(crate) struct SessionWeight {
+    /// Open since the change, so that it never is the file of another process with the same number:
+    /// a write fails once the process is gone.
+    file: File,
+    before: i32,
+}
+
+impl SessionWeight {
+    /// Sets the nice value of the session of the process that the file `/proc/PID/autogroup`
+    /// belongs to.
+    ///
+    /// # Errors
+    /// If Linux does not group sessions or refuses the value; nothing is changed then.
+    pub(crate) fn set(path: &str, nice: i32) -> io::Result<Self> {
+        let mut file = File::options().read(true).write(true).open(path)?;
+        let mut text = String::new();
+        file.read_to_string(&mut text)?;
+        let before = parse_autogroup(&text).ok_or(io::ErrorKind::InvalidData)?;
+        file.write_all(nice.to_string().as_bytes())?;
+        Ok(Self { file, before })
+    }
+}
+
+impl Drop for SessionWeight {
+    fn drop(&mut self) {
+        // Fails if the process is gone.
+        let _ = self.file.write_all(self.before.to_string().as_bytes());
+    }
+}
+
+/// Parses the text of `/proc/PID/autogroup`: `/autogroup-57 nice 0`.
+fn parse_autogroup(text: &str) -> Option<i32> {
+    text.trim().rsplit(' ').next()?.parse().ok()
+}
 
 impl Pinned {
     /// Binds the calling thread to the IOKernel's core and raises its priority as far as allowed.
@@ -204,7 +242,7 @@ impl Pinned {
         // Timers of a sleeping IOKernel end on time instead of up to 50 us late (prctl(2),
         // PR_SET_TIMERSLACK).
         let _ = set_current_timer_slack(core::num::NonZeroU64::new(1));
-        let mut pinned = Self { before, nice_before: None, autogroup_before: None, report: Value::Null };
+        let mut pinned = Self { before, nice_before: None, session: None, report: Value::Null };
         let nice = if priority == Priority::None { "not requested".to_owned() } else { pinned.raise_nice() };
         let session =
             if priority == Priority::Session { pinned.raise_session() } else { "not requested".to_owned() };
@@ -227,17 +265,12 @@ impl Pinned {
     }
 
     fn raise_session(&mut self) -> String {
-        // "/autogroup-57 nice 0"
-        let before = fs::read_to_string(AUTOGROUP)
-            .ok()
-            .and_then(|text| text.trim().rsplit(' ').next()?.parse::<i32>().ok());
-        match (before, fs::write(AUTOGROUP, HIGHEST.to_string())) {
-            (Some(before), Ok(())) => {
-                self.autogroup_before = Some(before);
+        match SessionWeight::set("/proc/self/autogroup", HIGHEST) {
+            Ok(session) => {
+                self.session = Some(session);
                 format!("autogroup nice {HIGHEST}")
             }
-            (_, Err(e)) => format!("autogroup unchanged ({e}); needs CAP_SYS_NICE"),
-            (None, Ok(())) => "autogroup raised, its former value is unknown".to_owned(),
+            Err(e) => format!("autogroup unchanged ({e}); needs CAP_SYS_NICE"),
         }
     }
 }
@@ -248,9 +281,6 @@ impl Drop for Pinned {
         if let Some(nice) = self.nice_before {
             let _ = setpriority_process(None, nice);
         }
-        if let Some(nice) = self.autogroup_before {
-            let _ = fs::write(AUTOGROUP, nice.to_string());
-        }
         let _ = set_current_timer_slack(None);
         let _ = sched_setaffinity(None, &self.before);
     }
@@ -259,6 +289,7 @@ impl Drop for Pinned {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::process::{Command, Stdio};
 
     fn alone(id: CoreId) -> Core {
         Core { id, socket: 0, siblings: Vec::new() }
@@ -303,6 +334,42 @@ mod tests {
             "{words}"
         );
         assert!(!neighbours(0, &[1], 0).contains('%'));
+    }
+
+    #[test]
+    fn a_sessions_weight_is_read_from_its_autogroup() {
+        assert_eq!(parse_autogroup("/autogroup-57 nice -20\n"), Some(-20));
+        assert_eq!(parse_autogroup(""), None);
+    }
+
+    #[test]
+    fn a_sessions_weight_is_restored_and_never_another_processs() {
+        // Other users may change a weight ten times a second, all together.
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let spawned = Command::new("setsid").arg("cat").stdin(Stdio::piped()).spawn();
+        let Ok(mut leader) = spawned else { return };
+        let pid = rustix::process::Pid::from_child(&leader);
+        while rustix::process::getsid(Some(pid)).unwrap() != pid {
+            std::thread::yield_now();
+        }
+        let path = format!("/proc/{}/autogroup", leader.id());
+        let nice = || parse_autogroup(&fs::read_to_string(&path).unwrap()).unwrap();
+        if let Ok(weight) = SessionWeight::set(&path, 19) {
+            assert_eq!(nice(), 19);
+            let second = SessionWeight::set(&path, 7).unwrap();
+            drop(second);
+            assert_eq!(nice(), 19);
+            drop(weight);
+            assert_eq!(nice(), 0);
+        }
+        let mut weight = SessionWeight::set(&path, 5);
+        drop(leader.stdin.take());
+        leader.wait().unwrap();
+        if let Ok(weight) = &mut weight {
+            weight.file.write_all(b"0").unwrap_err();
+        }
     }
 
     #[test]

@@ -20,6 +20,7 @@ use crate::control::client::ClientSocket;
 use crate::control::directory::Place;
 use crate::firewall::{Direction, Guard, Ruling};
 use crate::frame::MacAddr;
+use crate::machine::SessionWeight;
 use crate::stats::{RuntimeCounters, RuntimeStats, Stats};
 use crate::switch::check::Identity;
 use crate::switch::flow::FlowGroups;
@@ -138,8 +139,8 @@ pub(crate) struct Runtime {
     /// Its firewall rules and rate limits, if there are any.
     pub(crate) guard: Option<Box<Guard>>,
     pub(crate) stats: Arc<RuntimeStats>,
-    /// Its session was given the lowest weight.
-    pub(crate) session_lowered: bool,
+    /// The weight of its session, which was lowered; restored on drop.
+    pub(crate) lowered_session: Option<SessionWeight>,
     /// Evictions since it last ceded a core.
     pub(crate) evictions: u32,
     /// Earliest timer of its kthreads, as of the last look.
@@ -223,7 +224,7 @@ impl Runtime {
             spent: Spent::default(),
             guard,
             stats,
-            session_lowered: false,
+            lowered_session: None,
             evictions: 0,
             next_timer: Cycles::MAX,
             woken: false,

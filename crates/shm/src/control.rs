@@ -191,7 +191,8 @@ pub struct Welcome {
     pub slots: Vec<SlotId>,
     /// Cores that the IOKernel manages.
     pub managed_cores: Vec<u16>,
-    /// True if no other programs matter on this machine: kthreads of all classes rank above them.
+    /// True on a dedicated machine (`neighbour-share` is 0, the default): kthreads of all classes
+    /// rank above other programs. False on a shared one: those of best-effort programs rank behind.
     pub dedicated: bool,
 }
 

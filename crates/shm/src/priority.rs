@@ -1,5 +1,6 @@
-//! The scheduling of kthreads by Linux: those of services ahead of other threads and in short
-//! turns, those of best-effort programs behind all others.
+//! The scheduling of kthreads by Linux. On a dedicated machine, the default, all kthreads rank ahead
+//! of other threads and run in short turns; on a shared one (`neighbour-share` above 0) those of
+//! services do, and those of best-effort programs rank behind all others.
 //!
 //! A **latency-critical** kthread has the core only while its program has work. Cores change hands
 //! every few microseconds, so a kthread must not wait behind another program's time slice, and
@@ -9,8 +10,8 @@
 //! another program computing on the same core: a hand-off takes 1.6 us at the mean instead of 9.3
 //! us with the default slice, and its p99.9 falls from 2.1 ms to 11 us.
 //!
-//! A **best-effort** kthread holds its core for as long as no service needs it, so ordinary
-//! programs must not wait for it: its policy is `SCHED_IDLE`. Linux counts a core on which only
+//! A **best-effort** kthread holds its core for as long as no service needs it, so on a shared
+//! machine ordinary programs must not wait for it: its policy is `SCHED_IDLE`. Linux counts a core on which only
 //! such threads run as idle when it places a waking thread, and preempts them at once (sched(7)).
 //! It keeps the default slice: a thread with a shorter one preempts at its wake (`PREEMPT_SHORT`,
 //! Linux 6.12). Among kthreads the grant decides: a kthread without a core sleeps, or yields to
@@ -23,8 +24,8 @@ use crate::control::Class;
 
 /// The nice value of the highest priority.
 pub const HIGHEST: i32 = -20;
-/// How often a kthread yields at most.
-const YIELDS: u32 = 2;
+/// Maximum number of yields in a row before a kthread without a grant sleeps.
+const MAX_YIELDS: u32 = 2;
 /// The nice value of the lowest priority.
 pub const LOWEST: i32 = 19;
 /// The shortest slice Linux accepts (6.12 and later; `kernel/sched/syscalls.c`), in nanoseconds.
@@ -49,14 +50,14 @@ pub fn rank_kthread(class: Class, dedicated: bool) {
     }
 }
 
-/// How often in a row a kthread of this class that has ceded its core to another one may be resumed
-/// without a grant before it sleeps. A service's kthread ranks above a best-effort successor: Linux
+/// Returns how often a kthread of this class that has ceded its core to another one yields before
+/// it sleeps. On a shared machine a service's kthread ranks above a best-effort successor: Linux
 /// would resume it after each yield, so it sleeps at once, and its wake preempts such a kthread.
 #[must_use]
 pub fn yields(class: Class, dedicated: bool) -> u32 {
     match class {
         Class::LatencyCritical if !dedicated => 0,
-        _ => YIELDS,
+        _ => MAX_YIELDS,
     }
 }
 

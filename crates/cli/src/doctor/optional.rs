@@ -30,7 +30,6 @@ pub fn examine(cores: &[usize]) -> Vec<Part> {
 
 /// Judges what other programs get beside an IOKernel with default settings.
 fn other_programs(cores: &[usize]) -> Part {
-    let grouped = fs::read_to_string("/proc/sys/kernel/sched_autogroup_enabled").unwrap_or_default();
     let numbers: Vec<u16> = cores.iter().map(|&core| core as u16).collect();
     let [polled, lent @ ..] = &numbers[..] else {
         return Part {
@@ -41,7 +40,8 @@ fn other_programs(cores: &[usize]) -> Part {
     };
     let share = tailwater_iokernel::Config::default().neighbour_share;
     let mut found = tailwater_iokernel::neighbours(*polled, lent, share);
-    if grouped.trim() == "1" {
+    let grouped = fs::read_to_string("/proc/sys/kernel/sched_autogroup_enabled").unwrap_or_default();
+    if share > 0 && grouped.trim() == "1" {
         found +=
             "; Linux groups sessions: a batch job ranks below those of others if it leads its own (setsid)";
     }

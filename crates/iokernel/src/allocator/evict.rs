@@ -33,20 +33,55 @@ impl Allocator {
         decided: Cycles,
         now: Cycles,
     ) {
+        self.take_from(world, at, from, (HandoffKind::Evict, How::ByForce), decided, now);
+    }
+
+    /// Wakes the successor beside the owner, which did not cede in time and has been signalled:
+    /// Linux may have descheduled the owner, and then it sees neither request nor signal. The owner
+    /// cedes when Linux resumes it. The successor's rank is at least the owner's.
+    pub(super) fn bypass(
+        &mut self,
+        world: &mut World,
+        at: usize,
+        from: KthreadId,
+        decided: Cycles,
+        now: Cycles,
+    ) {
+        let (runtime, kthread) = world.runtimes.kthread(from);
+        let how = match self.threads.processor_time(runtime.pid, kthread.tid) {
+            Some(had_ns) => How::Bypassed { had_ns, checked: now },
+            None => How::Late { since: decided, signalled: true },
+        };
+        self.take_from(world, at, from, (HandoffKind::Bypass, how), decided, now);
+    }
+
+    /// Enters the core into the ledger as taken from its owner, which is withdrawn, and wakes the
+    /// successor.
+    fn take_from(
+        &mut self,
+        world: &mut World,
+        at: usize,
+        from: KthreadId,
+        (kind, how): (HandoffKind, How),
+        decided: Cycles,
+        now: Cycles,
+    ) {
         let core = self.cores[at].id;
         let (runtime, kthread) = world.runtimes.kthread(from);
         runtime.shared(from.index).grant.0.store(Grant::Cede { next: None }, kthread.generation);
-        world.trace.core(clock::now(), core, CoreStep::Ceded, HandoffKind::Evict, (from, None));
+        world.trace.core(clock::now(), core, CoreStep::Ceded, kind, (from, None));
         self.account_core_time(world, at, from, now);
         self.set_activity(from, Activity::Parked);
-        world.stats.handoff(HandoffKind::Evict).ceded.record(self.clock.to_ns(now.saturating_sub(decided)));
+        world.stats.handoff(kind).ceded.record(self.clock.to_ns(now.saturating_sub(decided)));
         let became = self.ledger.evict(from, self.nanos(now));
-        self.withdrawn.push(Withdrawn { kthread: from, how: How::ByForce, not_before: now });
-        self.follow(world, at, became, HandoffKind::Evict, decided, now);
+        self.withdrawn.push(Withdrawn { kthread: from, how, not_before: now });
+        self.follow(world, at, became, kind, decided, now);
         if let Some(runtime) = world.runtimes.get_mut(from.runtime) {
             runtime.groups.lose(from.index);
         }
-        self.force_off(world, from);
+        if how == How::ByForce {
+            self.force_off(world, from);
+        }
         if let Ok(Parked::HandedOn { to, .. }) = became {
             self.lot.slot(world.runtimes.kthread(to).1.slot).wake();
         }
@@ -74,44 +109,9 @@ impl Allocator {
         }
     }
 
-    /// The owner did not cede in time and has been signalled: Linux may have descheduled it, and
-    /// then it sees neither. Wakes the successor beside it, whose rank is at least its own; the
-    /// owner cedes when Linux resumes it.
-    pub(super) fn bypass(
-        &mut self,
-        world: &mut World,
-        at: usize,
-        from: KthreadId,
-        decided: Cycles,
-        now: Cycles,
-    ) {
-        let core = self.cores[at].id;
-        let (runtime, kthread) = world.runtimes.kthread(from);
-        runtime.shared(from.index).grant.0.store(Grant::Cede { next: None }, kthread.generation);
-        let how = match self.threads.processor_time(runtime.pid, kthread.tid) {
-            Some(had_ns) => How::Bypassed { had_ns, checked: now },
-            None => How::Late { since: decided, signalled: true },
-        };
-        let kind = HandoffKind::Bypass;
-        world.trace.core(clock::now(), core, CoreStep::Ceded, kind, (from, None));
-        self.account_core_time(world, at, from, now);
-        self.set_activity(from, Activity::Parked);
-        world.stats.handoff(kind).ceded.record(self.clock.to_ns(now.saturating_sub(decided)));
-        let became = self.ledger.evict(from, self.nanos(now));
-        self.withdrawn.push(Withdrawn { kthread: from, how, not_before: now });
-        self.follow(world, at, became, kind, decided, now);
-        if let Some(runtime) = world.runtimes.get_mut(from.runtime) {
-            runtime.groups.lose(from.index);
-        }
-        if let Ok(Parked::HandedOn { to, .. }) = became {
-            self.lot.slot(world.runtimes.kthread(to).1.slot).wake();
-        }
-        self.look_at(world, from.runtime, now);
-    }
-
-    /// Until when a kthread that has not started on its core is left alone. The pause of a
-    /// best-effort one does not grow: with `neighbour_share` above 0 it waits behind ordinary
-    /// programs.
+    /// Returns the time until which a kthread that has not started on its core is lent no other. On
+    /// a shared machine a best-effort one waits behind ordinary programs, so its pause does not
+    /// grow.
     pub(super) fn end_of_pause(&self, world: &mut World, id: KthreadId, now: Cycles) -> Cycles {
         let kthread = world.runtimes.kthread_mut(id);
         let doublings = match self.class_of(id.runtime) {
@@ -122,8 +122,8 @@ impl Allocator {
         now.saturating_add(self.timing.no_start_pause << doublings)
     }
 
-    /// A kthread has not started on the core it was lent: the core is free, and the kthread is left
-    /// alone until `not_before`.
+    /// Takes the core back from a kthread that has not started on it, and lends the kthread nothing
+    /// until `not_before`.
     pub(super) fn take_back(
         &mut self,
         world: &mut World,

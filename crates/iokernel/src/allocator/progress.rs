@@ -3,8 +3,7 @@
 //! Owns the polling of every core that is not free, once per iteration of the loop, and the
 //! escalation: poll point, then preempt signal after `cede_grace_us`, then the wake of the
 //! successor beside a kthread that Linux may have descheduled, then eviction after
-//! `cede_deadline_us` (see
-//! `evict`). A state word of another generation is stale and ignored.
+//! `cede_deadline_us` (see `evict`). A state word of another generation is stale and ignored.
 
 use tailwater_sched::KthreadId;
 use tailwater_sched::alloc::Activity;

@@ -269,7 +269,7 @@ impl Control {
             mtu: self.parts.config.mtu,
             slots: place.slots.clone(),
             managed_cores: self.parts.surroundings.managed_cores.clone(),
-            dedicated: self.parts.config.neighbour_share == 0,
+            dedicated: self.parts.config.is_dedicated(),
         };
         let files = [file.as_fd(), self.parts.surroundings.lot.as_fd(), doorbell.as_fd()];
         control::send(socket, &ServerMessage::Welcome(welcome), &files).map_err(|e| text(&e))?;
@@ -294,7 +294,7 @@ impl Control {
         let admission = Admission { place, wish, region, ends, doorbell, pid, socket, process, guard };
         let mut runtime = Runtime::new(admission, tids);
         let class = runtime.stats.class;
-        runtime.session_lowered = rank::lower_session(pid, class, config.neighbour_share == 0);
+        runtime.lowered_session = rank::lower_session(pid, class, config.is_dedicated());
         tracing::info!(%id, name = runtime.stats.name, ip = %runtime.ip, ip6 = runtime.stats.ip6.map(tracing::field::display), kthreads = tids.len(), "registered");
         self.parts.stats.polling.registered.add(1);
         self.parts.stats.add_runtime(Arc::clone(&runtime.stats));

@@ -300,13 +300,10 @@ impl Control {
             // Fails for dead threads.
             let _ = crate::sys::bind_thread(runtime.pid, kthread.tid, cores);
         }
-        if runtime.session_lowered {
-            rank::restore_session(runtime.pid);
-        }
         self.parts.stats.remove_runtime(id);
         self.sessions.retain(|_, session| !matches!(session.state, State::Registered(other) if other == id));
         self.parts.directory.release(id);
-        // Unmaps its memory.
+        // Unmaps its memory, and restores the weight of its session.
         drop(runtime);
     }
 

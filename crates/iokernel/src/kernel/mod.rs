@@ -2,8 +2,8 @@
 //!
 //! Owns [`IoKernel`] and the order of an iteration: hand-offs, egress rings, ports, the 5 us look,
 //! the control thread's mail, ends of registrations, and, when nothing has happened for a while,
-//! sleep. It makes no system call while frames flow except what a hand-off needs, and one look for
-//! dead runtimes every [`DEATH_CHECK_US`].
+//! sleep. While frames flow it makes only the system calls that a hand-off needs, one look for dead
+//! runtimes every [`DEATH_CHECK_US`] and, on a shared machine, those of [`share`].
 
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -233,6 +233,11 @@ impl IoKernel {
         let durations = Durations { slice: us(SLICE_US), look: us(LOOK_US), idle_look: us(IDLE_LOOK_US) };
         let share = Some(self.config.neighbour_share).filter(|&percent| percent > 0);
         let waiting = share.and_then(|_| Waiting::of_this_thread(self.cores.iokernel.0));
+        if share.is_some() && waiting.is_none() {
+            tracing::warn!(
+                "neighbour-share has no effect on the polling thread: Linux keeps no /proc/thread-self/schedstat"
+            );
+        }
         let mut polling = Polling {
             patience: (idle_sleep > 0).then(|| Patience::new(us(SHORTEST_QUIET_US), idle_sleep)),
             max_wake_delay: us(self.config.max_wake_delay_us),
@@ -383,7 +388,8 @@ struct Polling {
     max_wake_delay: Cycles,
     /// As of the last look.
     attention: Attention,
-    /// What ordinary threads get of this core; `None` on a dedicated machine.
+    /// What ordinary threads get of this core; `None` on a dedicated machine (the default), and
+    /// where Linux keeps no account of waiting threads.
     share: Option<(Share, Waiting)>,
     interval: Cycles,
     death_check: Cycles,
@@ -475,8 +481,17 @@ impl Polling {
         let Some((share, waiting)) = &mut self.share else { return };
         match step {
             Step::Poll => {}
-            Step::LookAtWaiting => share.waited(waiting.waited(), now),
-            Step::LookAtIdle => share.idled(self.clock.from_ns(waiting.idled()), now),
+            Step::LookAtWaiting => {
+                if share.waited(self.clock.from_ns(waiting.waited()), now) {
+                    // Time idle before this does not count.
+                    waiting.idled();
+                }
+            }
+            Step::LookAtIdle => {
+                share.idled(self.clock.from_ns(waiting.idled()), now);
+                // Time waited before this does not count.
+                waiting.waited();
+            }
             Step::Yield => {
                 let slice = Timespec { tv_sec: 0, tv_nsec: (SLICE_US * 1_000) as i64 };
                 // A signal ends it early.
@@ -487,6 +502,8 @@ impl Polling {
                 self.world.stats.polling.sliced_ns.add(self.clock.to_ns(after.saturating_sub(now)));
             }
         }
+        // What has taken time here is no quiet time.
+        self.busy_at = clock::now();
     }
 
     /// True if doorbells and a look now and then suffice: no service holds or wants a core, no core
@@ -560,7 +577,7 @@ impl Polling {
     /// wait.
     fn check_deaths(&mut self) {
         let mut events = [epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; 16];
-        let at_once = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
         // Events beyond the buffer are found 250 us later; an error means that none is known now.
         let count = epoll::wait(&self.deaths, &mut events, Some(&at_once)).unwrap_or(0);
         for event in &events[..count] {

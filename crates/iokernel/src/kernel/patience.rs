@@ -40,7 +40,7 @@ impl Patience {
         Self { shortest, longest, ended: [0; CLASSES], outlasted: 0, threshold: longest }
     }
 
-    /// How long to poll with nothing to do.
+    /// Returns how long to poll with nothing to do.
     #[inline(always)]
     pub(super) fn threshold(&self) -> Cycles {
         self.threshold
@@ -76,12 +76,12 @@ impl Patience {
         (times.max(1).ilog2() as usize).min(CLASSES - 1)
     }
 
-    /// The end of a class: the threshold that waits for all its quiet times.
+    /// Returns the end of a class: the threshold that waits for all its quiet times.
     fn end(&self, class: usize) -> Cycles {
         self.shortest.saturating_mul(2 << class).min(self.longest)
     }
 
-    /// The threshold that would have been cheapest for the quiet times in memory.
+    /// Returns the threshold that would have been cheapest for the quiet times in memory.
     fn best(&self) -> Cycles {
         let longer: u32 = self.ended.iter().sum::<u32>() + self.outlasted;
         let cost = |waited: u64, threshold: Cycles, longer: u32| {

@@ -16,15 +16,17 @@ use std::os::unix::fs::FileExt;
 
 use tailwater_shm::Cycles;
 
+use crate::sys::SchedStat;
+
 /// Length of a slice in microseconds; no request waits longer for the polling thread.
 pub(super) const SLICE_US: u64 = 200;
 /// Interval of the looks at the time this thread has waited, in microseconds. A look takes 1.
 pub(super) const LOOK_US: u64 = 10_000;
 /// Interval of the looks at the idle time of the core. A look takes 40 on two cores.
 pub(super) const IDLE_LOOK_US: u64 = 1_000_000;
-/// Time waited between two looks from which on the core counts as wanted, in nanoseconds: half a
-/// tick is far more than the kernel's own threads take.
-const WANTED_NS: u64 = 500_000;
+/// Smallest part of the time between two looks, as its inverse, that the thread has waited if
+/// another one wants the core: 5 %. The kernel's own threads take far less.
+const WANTED_PART: u64 = 20;
 
 /// When the polling thread steps aside.
 #[derive(Debug, Clone)]
@@ -34,7 +36,8 @@ pub(super) struct Share {
     between: Cycles,
     look: Cycles,
     idle_look: Cycles,
-    next_look: Cycles,
+    /// Time of the last look at the time waited; looks are late when the thread has slept.
+    looked: Cycles,
     next_slice: Cycles,
     /// `None` while no ordinary thread wants the core.
     wanted: Option<Wanted>,
@@ -74,41 +77,45 @@ impl Share {
         let Durations { slice, look, idle_look } = durations;
         let percent = u64::from(percent.clamp(1, 99));
         let between = slice * (100 - percent) / percent;
-        Self { slice, between, look, idle_look, next_look: 0, next_slice: 0, wanted: None }
+        Self { slice, between, look, idle_look, looked: 0, next_slice: 0, wanted: None }
     }
 
     /// Returns what to do at `now`, while the thread has to poll.
     #[inline(always)]
     pub(super) fn step(&self, now: Cycles) -> Step {
         match self.wanted {
-            None if now >= self.next_look => Step::LookAtWaiting,
+            None if now >= self.looked + self.look => Step::LookAtWaiting,
             Some(wanted) if now >= wanted.next_idle_look => Step::LookAtIdle,
             Some(_) if now >= self.next_slice => Step::Yield,
             _ => Step::Poll,
         }
     }
 
-    /// Takes in for how many nanoseconds the thread has waited for its core since the last look.
-    pub(super) fn waited(&mut self, ns: u64, now: Cycles) {
-        self.next_look = now + self.look;
-        if ns >= WANTED_NS {
-            self.next_slice = now + self.between;
-            self.wanted = Some(Wanted { given: 0, next_idle_look: now + self.idle_look });
+    /// Takes in for how long the thread has waited for its core since the last look; returns true
+    /// if slices begin.
+    pub(super) fn waited(&mut self, waited: Cycles, now: Cycles) -> bool {
+        let since = now.saturating_sub(core::mem::replace(&mut self.looked, now));
+        if waited.saturating_mul(WANTED_PART) < since.max(self.look) {
+            return false;
         }
+        self.next_slice = now + self.between;
+        self.wanted = Some(Wanted { given: 0, next_idle_look: now + self.idle_look });
+        true
     }
 
-    /// Takes in how long the core was idle since the last such look.
+    /// Takes in how long the core was idle since the last such look; ends the slices if it was for
+    /// half of them.
     pub(super) fn idled(&mut self, idle: Cycles, now: Cycles) {
         let Some(wanted) = &mut self.wanted else { return };
         if idle >= wanted.given / 2 {
             self.wanted = None;
-            self.next_look = now + self.look;
+            self.looked = now;
         } else {
             *wanted = Wanted { given: 0, next_idle_look: now + self.idle_look };
         }
     }
 
-    /// Takes in that a slice has been given until `now`.
+    /// Takes in a slice that was given and has ended at `now`.
     pub(super) fn gave(&mut self, now: Cycles) {
         if let Some(wanted) = &mut self.wanted {
             wanted.given += self.slice;
@@ -132,7 +139,7 @@ pub(super) struct Waiting {
 const STAT_UNIT_NS: u64 = 10_000_000;
 
 impl Waiting {
-    /// `None` where the kernel keeps no such account.
+    /// Opens the accounts of the calling thread and of its core; `None` where the kernel keeps none.
     pub(super) fn of_this_thread(core: u16) -> Option<Self> {
         let (own, all) = (File::open("/proc/thread-self/schedstat").ok()?, File::open("/proc/stat").ok()?);
         let mut waiting = Self { own, all, line: format!("cpu{core} "), waited_ns: 0, idle_ns: 0 };
@@ -156,7 +163,7 @@ impl Waiting {
     fn read_waited(&self) -> Option<u64> {
         let mut text = [0; 96];
         let len = self.own.read_at(&mut text, 0).ok()?;
-        field(std::str::from_utf8(&text[..len]).ok()?, 1)
+        Some(SchedStat::parse(std::str::from_utf8(&text[..len]).ok()?)?.waited_ns)
     }
 
     fn read_idle(&self) -> Option<u64> {
@@ -179,10 +186,13 @@ mod tests {
 
     const DURATIONS: Durations = Durations { slice: 200, look: 10_000, idle_look: 1_000_000 };
 
+    /// The least time waited that counts at a look in time.
+    const WANTED: Cycles = DURATIONS.look / WANTED_PART;
+
     /// Runs a share from a look that found others waiting, for `length`; returns the slices given.
     fn slices(percent: u8, length: Cycles) -> u64 {
         let mut share = Share::new(percent, DURATIONS);
-        share.waited(WANTED_NS, 0);
+        share.waited(WANTED, 0);
         let (mut now, mut given) = (0, 0);
         while now < length {
             match share.step(now) {
@@ -209,16 +219,25 @@ mod tests {
     #[test]
     fn nothing_is_given_while_no_thread_waits() {
         let mut share = Share::new(10, DURATIONS);
-        assert_eq!(share.step(0), Step::LookAtWaiting);
-        share.waited(WANTED_NS - 1, 0);
-        assert_eq!(share.step(9_999), Step::Poll);
         assert_eq!(share.step(10_000), Step::LookAtWaiting);
+        assert!(!share.waited(WANTED - 1, 10_000));
+        assert_eq!(share.step(19_999), Step::Poll);
+        assert_eq!(share.step(20_000), Step::LookAtWaiting);
+        assert!(share.waited(WANTED, 20_000));
+    }
+
+    #[test]
+    fn what_was_waited_after_many_sleeps_is_no_sign_of_another_thread() {
+        let mut share = Share::new(10, DURATIONS);
+        share.waited(0, 0);
+        assert!(!share.waited(10 * WANTED, 1_000_000), "1 % of the time");
+        assert!(share.waited(2 * WANTED, 1_020_000), "5 % of the time");
     }
 
     #[test]
     fn slices_end_when_the_core_idles_in_them() {
         let mut share = Share::new(10, DURATIONS);
-        share.waited(WANTED_NS, 0);
+        share.waited(WANTED, 0);
         share.gave(10_000);
         share.gave(20_000);
         assert_eq!(share.step(1_000_000), Step::LookAtIdle);

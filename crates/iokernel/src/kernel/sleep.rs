@@ -48,14 +48,17 @@ impl Polling {
         if self.time_left(now).is_none() {
             return;
         }
-        self.set_asleep(if self.allocator.has_free_core() { ASLEEP_BESIDE_FREE_CORES } else { ASLEEP });
+        let free_core = self.allocator.has_free_core();
+        self.set_asleep(if free_core { ASLEEP_BESIDE_FREE_CORES } else { ASLEEP });
         // SeqCst: pairs with the fence between a runtime's queueing and its look at `asleep` (see
         // the table above).
         fence(Ordering::SeqCst);
         self.allocator.progress(&mut self.world, now);
         self.allocator.look_at_all(&mut self.world, now);
         self.attention = self.allocator.attention(now);
-        let quiet = self.may_sleep() && !self.switch.has_egress() && !stop.load(Ordering::Relaxed);
+        let announced = self.allocator.has_free_core() == free_core;
+        let quiet =
+            announced && self.may_sleep() && !self.switch.has_egress() && !stop.load(Ordering::Relaxed);
         if quiet && let Some(timeout) = self.time_left(clock::now()) {
             self.world.stats.polling.sleeps.add(1);
             self.wait(timeout);

@@ -42,7 +42,25 @@ pub(crate) fn bind_thread(tgid: i32, tid: i32, cores: &CpuSet) -> Result<(), Err
 /// last tick or switch; `None` when it is gone or the kernel keeps no such account. Takes 5 us.
 pub(crate) fn processor_time(tgid: i32, tid: i32) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/proc/{tgid}/task/{tid}/schedstat")).ok()?;
-    text.split(' ').next()?.parse().ok()
+    Some(SchedStat::parse(&text)?.ran_ns)
+}
+
+/// Linux's account of one thread's scheduling, in nanoseconds since it started
+/// (`/proc/PID/task/TID/schedstat`; the kernel's Documentation/scheduler/sched-stats.rst).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SchedStat {
+    /// Time on a core.
+    pub(crate) ran_ns: u64,
+    /// Time runnable and waiting for a core.
+    pub(crate) waited_ns: u64,
+}
+
+impl SchedStat {
+    /// Parses the file's text: `ran waited turns`.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let mut numbers = text.split_ascii_whitespace().map(|number| number.parse().ok());
+        Some(Self { ran_ns: numbers.next()??, waited_ns: numbers.next()?? })
+    }
 }
 
 /// What the allocator does to threads; tests substitute a recorder.
@@ -72,4 +90,16 @@ impl Threads for LinuxThreads {
 
 fn last_error() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_run_and_waited_are_read_from_a_schedstat() {
+        assert_eq!(SchedStat::parse("12 34 5\n"), Some(SchedStat { ran_ns: 12, waited_ns: 34 }));
+        assert_eq!(SchedStat::parse("12"), None);
+        assert_eq!(SchedStat::parse("12 -1 5"), None);
+    }
 }

@@ -2,9 +2,10 @@
 //! every 200 ms, and a thread that wakes every 10 ms.
 //!
 //! Owns both ends: the child, which leads a session of its own as a login does, and its figures.
-//! Both start by the clock, however late those before are.
+//! Both start by the clock, however late those before are: a tick that passes before the thread has
+//! recorded the last one counts as a wake of its own, with its delay.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::io::{Write, stdin, stdout};
 use std::process::Command;
 use std::sync::Mutex;
@@ -14,7 +15,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::{Args, Subcommand};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::fd::OwnedFd;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use tailwater_testbed::child::{ChildProcess, Spec};
@@ -113,15 +115,18 @@ fn burn(time: Duration) {
 
 fn others() -> anyhow::Result<()> {
     let stop = AtomicBool::new(false);
-    let running = Mutex::new(HashSet::new());
+    let running = Mutex::new(HashMap::new());
     let (times, delays) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
     scope(|scope| {
         scope.spawn(|| wakes(&stop, &delays));
         scope.spawn(|| {
             let mut due = Instant::now();
-            while !stop.load(Ordering::Relaxed) {
+            for number in 0.. {
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
                 let (times, running) = (&times, &running);
-                scope.spawn(move || times.lock().expect("no thread panics").extend(process(running)));
+                scope.spawn(move || times.lock().expect("no thread panics").extend(process(number, running)));
                 due += PROCESS_PERIOD;
                 sleep(due.saturating_duration_since(Instant::now()));
             }
@@ -133,9 +138,9 @@ fn others() -> anyhow::Result<()> {
         while Instant::now() < give_up && !running.lock().expect("no thread panics").is_empty() {
             sleep(WAKE_PERIOD);
         }
-        for &process in running.lock().expect("no thread panics").iter() {
+        for process in running.lock().expect("no thread panics").values() {
             // Fails if it has just ended.
-            let _ = kill_process(process, Signal::KILL);
+            let _ = pidfd_send_signal(process, Signal::KILL);
         }
     });
     let (times, delays) = (times.into_inner()?, delays.into_inner()?);
@@ -151,26 +156,27 @@ fn others() -> anyhow::Result<()> {
 
 /// Runs a process, which is among the `running` ones until its end; returns how long it took in
 /// milliseconds, or ran until it was killed, if it could be started.
-fn process(running: &Mutex<HashSet<Pid>>) -> Option<f64> {
+fn process(number: u64, running: &Mutex<HashMap<u64, OwnedFd>>) -> Option<f64> {
     let parent = std::process::id().to_string();
     let started = Instant::now();
     let mut command = Command::new("/proc/self/exe");
     command.args(["app", "--parent", &parent, "neighbour", "burn", &PROCESS_MS.to_string()]);
     let mut process = command.spawn().ok()?;
-    let id = Pid::from_child(&process);
-    running.lock().expect("no thread panics").insert(id);
+    // Not yet waited for, so its number is its own.
+    if let Ok(fd) = pidfd_open(Pid::from_child(&process), PidfdFlags::empty()) {
+        running.lock().expect("no thread panics").insert(number, fd);
+    }
     let ended = process.wait();
-    running.lock().expect("no thread panics").remove(&id);
+    running.lock().expect("no thread panics").remove(&number);
     ended.is_ok().then(|| started.elapsed().as_secs_f64() * 1e3)
 }
 
-/// Records how late a thread wakes that sleeps until the next tick of the clock.
+/// Records how late a thread is at each tick of the clock, until which it sleeps if there is time.
 fn wakes(stop: &AtomicBool, delays: &Mutex<Vec<f64>>) {
     let mut due = Instant::now();
     while !stop.load(Ordering::Relaxed) {
         due += WAKE_PERIOD;
-        let Some(left) = due.checked_duration_since(Instant::now()) else { continue };
-        sleep(left);
+        sleep(due.saturating_duration_since(Instant::now()));
         let late = Instant::now().saturating_duration_since(due);
         delays.lock().expect("no thread panics").push(late.as_secs_f64() * 1e3);
     }
