@@ -1,6 +1,6 @@
-//! The scheduling of kthreads by Linux. On a dedicated machine, the default, all kthreads rank ahead
-//! of other threads and run in short turns; on a shared one (`neighbour-share` above 0) those of
-//! services do, and those of best-effort programs rank behind all others.
+//! The scheduling of kthreads by Linux. On a dedicated machine, the default, all kthreads rank
+//! ahead of other threads and run in short turns; on a shared one (`neighbour-share` above 0) those
+//! of services do, and those of best-effort programs rank behind all others.
 //!
 //! A **latency-critical** kthread has the core only while its program has work. Cores change hands
 //! every few microseconds, so a kthread must not wait behind another program's time slice, and
@@ -11,11 +11,11 @@
 //! us with the default slice, and its p99.9 falls from 2.1 ms to 11 us.
 //!
 //! A **best-effort** kthread holds its core for as long as no service needs it, so on a shared
-//! machine ordinary programs must not wait for it: its policy is `SCHED_IDLE`. Linux counts a core on which only
-//! such threads run as idle when it places a waking thread, and preempts them at once (sched(7)).
-//! It keeps the default slice: a thread with a shorter one preempts at its wake (`PREEMPT_SHORT`,
-//! Linux 6.12). Among kthreads the grant decides: a kthread without a core sleeps, or yields to
-//! those that are awake ([`yields`]).
+//! machine ordinary programs must not wait for it: its policy is `SCHED_IDLE`. Linux counts a core
+//! on which only such threads run as idle when it places a waking thread, and preempts them at once
+//! (sched(7)). It keeps the default slice: a thread with a shorter one preempts at its wake
+//! (`PREEMPT_SHORT`, Linux 6.12). Among kthreads the grant decides: a kthread without a core
+//! sleeps, or yields to those that are awake ([`yields`]).
 //!
 //! Both rank within a session, where Linux groups sessions (sched(7), "The autogroup feature"), and
 //! within a control group.

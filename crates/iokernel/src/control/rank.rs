@@ -1,9 +1,9 @@
 //! The weight of a best-effort program's session among the sessions of a shared machine.
 //!
-//! `SCHED_IDLE` ranks a kthread within its session only, where Linux groups sessions (sched(7), "The
-//! autogroup feature"): a session whose one runnable thread is such a kthread would compete with
-//! every other session as an equal. Only a session that the program leads is changed, for any other
-//! may be a user's shell.
+//! `SCHED_IDLE` ranks a kthread within its session only, where Linux groups sessions (sched(7),
+//! "The autogroup feature"): a session whose one runnable thread is such a kthread would compete
+//! with every other session as an equal. Only a session that the program leads is changed, for any
+//! other may be a user's shell.
 
 use rustix::process::{Pid, getsid};
 use tailwater_shm::control::Class;

@@ -139,7 +139,7 @@ pub(super) struct Waiting {
 const STAT_UNIT_NS: u64 = 10_000_000;
 
 impl Waiting {
-    /// Opens the accounts of the calling thread and of its core; `None` where the kernel keeps none.
+    /// Opens the accounts of the calling thread and of its core; `None` where Linux keeps none.
     pub(super) fn of_this_thread(core: u16) -> Option<Self> {
         let (own, all) = (File::open("/proc/thread-self/schedstat").ok()?, File::open("/proc/stat").ok()?);
         let mut waiting = Self { own, all, line: format!("cpu{core} "), waited_ns: 0, idle_ns: 0 };
