@@ -1,20 +1,45 @@
 //! Runtimes on lent cores: services and batch jobs as processes, one managed core, the real
 //! IOKernel.
 
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 use tailwater_iokernel::Config;
-use tailwater_testkit::{PATIENCE, has_two_cpus, until};
+use tailwater_testkit::{PATIENCE, Program, binary, has_two_cpus, socket_name, until};
 use tailwater_tests::{Bench, Role};
 
-/// Returns the number of rounds in the next line of a batch job.
-fn rounds(role: &mut Role) -> u64 {
+/// Returns the numbers in the next line of a batch job.
+fn numbers(role: &mut Role) -> Vec<u64> {
     loop {
         let line = role.line().expect("the child runs");
-        if let Some(n) = line.strip_prefix("rounds ") {
-            return n.parse().expect("a number");
+        if line.starts_with("rounds ") {
+            return line.split(' ').filter_map(|word| word.parse().ok()).collect();
         }
         assert!(!line.starts_with("failed"), "{line}");
     }
+}
+
+/// Returns the number of rounds in the next line of a batch job.
+fn rounds(role: &mut Role) -> u64 {
+    numbers(role)[0]
+}
+
+/// Returns the value of `field` in the status of a thread.
+fn status(thread: &Path, field: &str) -> String {
+    let status = std::fs::read_to_string(thread.join("status")).expect("the thread runs");
+    let value = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+    value.expect("the field").trim().to_owned()
+}
+
+/// Returns the CPUs on which each kthread of process `pid` may run.
+fn cpus_of_kthreads(pid: u32) -> Vec<String> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("the process runs");
+    let tasks = tasks.map(|task| task.expect("a thread").path());
+    let is_kthread = |task: &PathBuf| {
+        let name = status(task, "Name");
+        name.strip_prefix("tailwater/").is_some_and(|number| number.parse::<u16>().is_ok())
+    };
+    tasks.filter(is_kthread).map(|task| status(&task, "Cpus_allowed_list")).collect()
 }
 
 #[test]
@@ -145,4 +170,43 @@ fn a_program_outlives_its_iokernel() {
     bench.stop();
     let before = rounds(&mut batch);
     assert!(rounds(&mut batch) > before, "the orphaned job stands still");
+}
+
+#[test]
+fn an_orphan_obeys_no_earlier_request_for_its_core() {
+    if !has_two_cpus() {
+        return;
+    }
+    let mut bench = Bench::start(|c| c.managed_cores = Some(vec![1]), vec![]);
+    let mut batch = bench.child("burn", "batch", "best-effort");
+    rounds(&mut batch);
+    let service = bench.child("burn", "service", "latency-critical");
+    until("the service has the core", || bench.cores_of(&service) == 1 && bench.cores_of(&batch) == 0);
+    bench.stop();
+    let cedes = |batch: &mut Role| numbers(batch)[1];
+    let mut before = cedes(&mut batch);
+    until("no poll point gives up a core", || {
+        let now = cedes(&mut batch);
+        std::mem::replace(&mut before, now) == now
+    });
+}
+
+#[test]
+fn all_kthreads_of_an_orphan_run_where_its_process_may() {
+    // More than a standalone runtime may have.
+    const KTHREADS: usize = 70;
+    if !has_two_cpus() {
+        return;
+    }
+    let socket = socket_name("crowd");
+    let mut iokernel = Program::start(Command::new(binary("tailwater-tests", "iokernel")).arg(&socket));
+    assert_eq!(iokernel.line().as_deref(), Some("ready"));
+    let variables = [("TAILWATER_KTHREADS", &*KTHREADS.to_string()), ("TAILWATER_STALL_TIMEOUT_MS", "0")];
+    let mut crowd = Role::start(&socket, &format!("crowd {KTHREADS}"), "crowd", &variables);
+    // At least one has had the core.
+    assert!(cpus_of_kthreads(crowd.pid()).contains(&"1".to_owned()));
+    drop(iokernel);
+    assert_eq!(crowd.line().as_deref(), Some("met"));
+    let own = status(Path::new("/proc/thread-self"), "Cpus_allowed_list");
+    assert_eq!(cpus_of_kthreads(crowd.pid()), vec![own; KTHREADS]);
 }

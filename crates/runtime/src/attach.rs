@@ -9,7 +9,9 @@ use crate::error::{AttachError, StartError};
 use crate::net::{self, Ipv6Config, Mode, NetConfig};
 use crate::records::loan::Loan;
 use crate::records::runtime::Runtime;
+use core::sync::atomic::Ordering;
 use rustix::fd::OwnedFd;
+use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 use std::time::Duration;
 use tailwater_shm::control::{self, ClientMessage, ControlError, Register, ServerMessage, Welcome};
 use tailwater_shm::layout::{Region, RuntimeEnds, VERSION};
@@ -25,6 +27,8 @@ pub struct Connection {
     welcome: Welcome,
     control: OwnedFd,
     path: String,
+    /// CPUs of the process before it left the managed ones; `None` if they cannot be read.
+    allowed: Option<CpuSet>,
 }
 
 /// Returns the error that a failed exchange with the IOKernel at `socket` is.
@@ -105,7 +109,8 @@ impl Connection {
         let slots = welcome.slots.clone();
         let path = path.to_owned();
         let loan = Loan::new(region, lot, config.class, welcome.dedicated, doorbell);
-        Ok((Self { welcome, control, path }, loan, slots, ends))
+        let allowed = sched_getaffinity(None).ok();
+        Ok((Self { welcome, control, path, allowed }, loan, slots, ends))
     }
 
     /// Returns the error for addresses that the network stack refuses.
@@ -149,13 +154,25 @@ impl Connection {
     /// Keeps the calling thread (and those it starts) off the managed cores, unless there are no
     /// others.
     fn leave_managed_cores(&self) {
-        let Ok(mut cores) = rustix::thread::sched_getaffinity(None) else { return };
+        let Some(mut cores) = self.allowed else { return };
         for &core in &self.welcome.managed_cores {
             cores.unset(core as usize);
         }
         if cores.count() > 0 {
             // If this fails, the kthreads share their cores with this thread.
-            let _ = rustix::thread::sched_setaffinity(None, &cores);
+            let _ = sched_setaffinity(None, &cores);
+        }
+    }
+
+    /// Lets the kthreads run on all cores of the process again. An IOKernel that ends a
+    /// registration does that itself, after it has sent the reason; one that is killed leaves each
+    /// kthread bound to the core that it was lent last.
+    fn unbind(&self, runtime: &Runtime) {
+        let Some(allowed) = &self.allowed else { return };
+        for kthread in &runtime.kthreads {
+            let tid = Pid::from_raw(kthread.os_tid.load(Ordering::Relaxed));
+            // If this is refused, the kthread shares the core that it has.
+            let _ = sched_setaffinity(tid, allowed);
         }
     }
 
@@ -174,7 +191,10 @@ impl Connection {
             let why = match control::receive::<ServerMessage>(&self.control) {
                 Ok((ServerMessage::Refused { why }, _)) => why,
                 Ok(_) => "it broke the protocol".to_owned(),
-                Err(ControlError::Closed) => "it ended".to_owned(),
+                Err(ControlError::Closed) => {
+                    self.unbind(runtime);
+                    "it ended".to_owned()
+                }
                 Err(e) => e.to_string(),
             };
             eprintln!(

@@ -85,7 +85,7 @@ pub enum ConfigError {
         source: Box<dyn Error + Send + Sync>,
     },
     /// A number is out of its range.
-    #[error("{setting} {value} is out of range: {min} {}", upper_end(*max))]
+    #[error("{setting} {value} is out of range: {min} to {max}")]
     OutOfRange {
         /// The setting.
         setting: &'static str,
@@ -126,10 +126,6 @@ pub enum ConfigError {
         /// The error.
         source: Box<dyn Error + Send + Sync>,
     },
-}
-
-fn upper_end(max: u64) -> String {
-    if max == u64::MAX { "at least".to_owned() } else { format!("to {max}") }
 }
 
 /// Why a runtime could not attach to an IOKernel.

@@ -376,9 +376,9 @@ impl Region {
         self.header().tsc_hz.load(Ordering::Relaxed)
     }
 
-    /// Not [`AWAKE`] while the IOKernel sleeps. A thread that has work for it then rings its
-    /// doorbell. Both sides fence between their write and their read of the other's word
-    /// (store-load).
+    /// Not [`AWAKE`] while the IOKernel sleeps. Written by the IOKernel, and by the runtime that
+    /// has lost it. A thread that has work for the IOKernel rings its doorbell. Both sides fence
+    /// between their write and their read of the other's word (store-load).
     pub fn asleep(&self) -> &AtomicU32 {
         &self.header().asleep
     }

@@ -140,7 +140,7 @@ impl Builder {
         self
     }
 
-    /// Sets the usable bytes of each user thread's stack; at least 16 KiB. Memory is committed as
+    /// Sets the usable bytes of each user thread's stack: 16 KiB to 128 GiB. Memory is committed as
     /// it is touched.
     ///
     /// # Examples

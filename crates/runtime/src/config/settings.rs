@@ -5,7 +5,7 @@ use super::{Class, DEFAULT_RING};
 use crate::debug::DumpSignal;
 use crate::error::ConfigError;
 use crate::ground::sleepers::MAX_SLEEPERS;
-use crate::records::stack::MIN_STACK;
+use crate::records::stack::{MAX_STACK, MIN_STACK};
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
@@ -118,7 +118,7 @@ impl Config {
         let kthreads = settings.kthreads.unwrap_or(cpus);
         check("kthreads", kthreads, 1, most_kthreads)?;
         let stack_size = settings.stack_size.unwrap_or(DEFAULT_STACK);
-        check("stack_size", stack_size as u64, MIN_STACK as u64, u64::MAX)?;
+        check("stack_size", stack_size as u64, MIN_STACK as u64, MAX_STACK as u64)?;
         let blocking_threads = settings.blocking_threads.unwrap_or(DEFAULT_BLOCKING_THREADS);
         check("blocking_threads", blocking_threads, 1, MAX_BLOCKING_THREADS)?;
         let stall_timeout = settings.stall_timeout_ms.map_or(DEFAULT_STALL, Duration::from_millis);
@@ -182,7 +182,11 @@ mod tests {
             (Settings { kthreads: Some(65), ..Settings::default() }, "kthreads 65 is out of range: 1 to 64"),
             (
                 Settings { stack_size: Some(100), ..Settings::default() },
-                "stack_size 100 is out of range: 16384 at least",
+                "stack_size 100 is out of range: 16384 to 137438953472",
+            ),
+            (
+                Settings { stack_size: Some(usize::MAX), ..Settings::default() },
+                "stack_size 18446744073709551615 is out of range: 16384 to 137438953472",
             ),
             (
                 Settings { blocking_threads: Some(0), ..Settings::default() },

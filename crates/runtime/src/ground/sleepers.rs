@@ -58,6 +58,7 @@ impl Sleepers {
 
     /// Adds kthread `index`, which looks at the queues next and sleeps only if they are empty.
     pub fn enter(&self, index: u16) {
+        debug_assert!(index < MAX_SLEEPERS, "the set has no bit for kthread {index}");
         self.mask.fetch_or(1 << index, Ordering::AcqRel);
         // Pairs with `claim`: either the caller sees what was queued before the claim, or the claim
         // sees the bit.

@@ -26,6 +26,13 @@ impl Loan {
         Self { region, lot, class, dedicated, doorbell }
     }
 
+    /// Records that the IOKernel has ended: no doorbell is rung for it any more.
+    pub fn end(&self) {
+        // Relaxed: a kthread that sees it late rings once more. An IOKernel killed in its sleep
+        // has left another value, and none writes it again.
+        self.region.asleep().store(AWAKE, Ordering::Relaxed);
+    }
+
     /// Wakes the kthread that parks on `slot`.
     pub fn wake_slot(&self, slot: SlotId) {
         self.lot.slot(slot).wake();
@@ -55,6 +62,35 @@ impl Loan {
         if self.region.asleep().load(Ordering::Relaxed) != AWAKE {
             // A full counter means that the doorbell rings already.
             let _ = rustix::io::write(&self.doorbell, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::event::{EventfdFlags, eventfd};
+    use tailwater_shm::layout::{ASLEEP, RegionSpec};
+    use tailwater_shm::lot::LOT_BYTES;
+    use tailwater_shm::memory::{self, Mapping};
+
+    #[test]
+    fn no_doorbell_is_rung_for_an_iokernel_that_was_killed_asleep() {
+        let spec = RegionSpec::new(1, 32 * 1024).unwrap();
+        let (region, ..) = Region::create("region", spec, 1_000_000_000).unwrap();
+        let lot = memory::create("lot", LOT_BYTES).unwrap();
+        let lot = ParkingLot::new(Mapping::new(lot, "lot").unwrap()).unwrap();
+        let doorbell = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+        let heard = doorbell.try_clone().unwrap();
+        let rung = || rustix::io::read(&heard, &mut [0; 8]).is_ok();
+        let loan = Loan::new(region, lot, Class::BestEffort, false, doorbell);
+        for asleep in [ASLEEP, ASLEEP_BESIDE_FREE_CORES] {
+            loan.region.asleep().store(asleep, Ordering::Relaxed);
+            loan.ring_doorbell_from_core();
+            assert!(rung());
+            loan.end();
+            loan.ring_doorbell_from_core();
+            assert!(!loan.sleeps_beside_free_cores() && !rung());
         }
     }
 }

@@ -15,6 +15,7 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::collections::VecDeque;
 use std::sync::OnceLock;
 use std::time::Duration;
+use tailwater_shm::grant::{Generation, Grant};
 use tailwater_shm::lot::SlotId;
 use tailwater_shm::{Clock, Cycles};
 
@@ -163,7 +164,12 @@ impl Runtime {
     /// Linux gives them.
     pub fn orphan(&self) {
         self.attached.store(false, Ordering::SeqCst);
+        if let Some(loan) = self.loan {
+            loan.end();
+        }
         for kthread in &self.kthreads {
+            // The last order may be to cede: no poll point is to obey it any more.
+            kthread.shared.grant.0.store(Grant::Park, Generation(0));
             // No IOKernel is left to repair a slot that another program has tampered with.
             kthread.slot.rouse();
         }

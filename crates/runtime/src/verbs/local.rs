@@ -7,12 +7,17 @@
 
 use super::handover::{self, Found};
 use super::look::work_visible;
+use crate::ground::sleepers::MAX_SLEEPERS;
 use crate::records::kthread::{Kthread, ThisKthread};
 use crate::records::runtime::Runtime;
 use crate::records::uthread::Runnable;
 use core::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 use tailwater_shm::{Cycles, clock};
+
+/// Maximum sleep of a kthread that the set of sleepers has no bit for, and which no producer wakes:
+/// one of an orphaned runtime, which may be larger than a standalone one.
+const UNLISTED_SLEEP: Duration = Duration::from_millis(10);
 
 /// Wakes a sleeper if the runtime is standalone: a user thread was queued on a kthread.
 #[inline]
@@ -45,6 +50,11 @@ pub fn idle(kthread: ThisKthread<'_>, runtime: &Runtime) -> Option<Runnable> {
         Found::Nothing => {}
     }
     let ticket = kthread.slot.ticket();
+    if kthread.index >= MAX_SLEEPERS {
+        let sleep = until_next_timer(runtime).map_or(UNLISTED_SLEEP, |timer| timer.min(UNLISTED_SLEEP));
+        kthread.slot.wait(ticket, Some(sleep));
+        return None;
+    }
     runtime.sleepers.enter(kthread.index);
     if !work_visible(&kthread, runtime, clock::now()) {
         kthread.slot.wait(ticket, until_next_timer(runtime));

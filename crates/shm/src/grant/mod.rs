@@ -5,7 +5,7 @@
 //!
 //! | word | written by | read by | content |
 //! |---|---|---|---|
-//! | [`GrantWord`] | IOKernel only | its kthread, at every poll point | the order to the kthread: run on a core, or cede to a slot |
+//! | [`GrantWord`] | IOKernel; `Park` by the runtime once it has lost the IOKernel | its kthread, at every poll point | the order to the kthread: run on a core, or cede to a slot |
 //! | [`StateWord`] | its kthread; the IOKernel may only swap `Idle` for `Taken` | IOKernel, every loop | the state of the kthread |
 //!
 //! Both carry the **generation** of their tenancy. A tenancy begins with a `Run` grant of a new
@@ -95,7 +95,7 @@ impl GrantWord {
         Self(AtomicU64::new(0))
     }
 
-    /// Publishes a grant. IOKernel only.
+    /// Publishes a grant. IOKernel only, and the runtime that has lost it.
     #[inline]
     pub fn store(&self, grant: Grant, generation: Generation) {
         let (kind, arg) = match grant {

@@ -6,9 +6,10 @@ mod tcp;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::Ipv4Addr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tailwater::net::UdpSocket;
 use tailwater::sync::spin::SpinLock;
@@ -86,7 +87,8 @@ fn call() {
     }
 }
 
-/// Computes for ever, polling or not; prints its progress every 50 ms of its own time.
+/// Computes for ever, polling or not; prints its progress, and how often it gave up a core on
+/// request, every 50 ms of its own time.
 fn burn(poll: bool) {
     let _socket = UdpSocket::bind((own_ip(), 7)).expect("port 7 is free");
     ready();
@@ -103,10 +105,42 @@ fn burn(poll: bool) {
             tailwater::poll();
         }
         if rounds.is_multiple_of(1024) && said.elapsed() > Duration::from_millis(50) {
-            say(&format!("rounds {rounds}"));
+            say(&format!("rounds {rounds} cedes {}", tailwater::debug::counters().cedes));
             said = Instant::now();
         }
     }
+}
+
+/// Waits for the loss of the IOKernel, and prints `met` once `kthreads` threads hold a kthread each
+/// at the same time.
+fn crowd(kthreads: usize) {
+    static GATE: Mutex<()> = Mutex::new(());
+    static HOLDING: AtomicUsize = AtomicUsize::new(1);
+    let socket = UdpSocket::bind((own_ip(), 7)).expect("port 7 is free");
+    ready();
+    let is_down =
+        || socket.send_to(b"up?", "10.77.200.1:9").is_err_and(|e| e.kind() == ErrorKind::NetworkDown);
+    while !is_down() {
+        thread::sleep(Duration::from_millis(1));
+    }
+    let spawn_all = move || {
+        let _closed = GATE.lock();
+        for holding in 2..=kthreads {
+            thread::spawn(|| {
+                HOLDING.fetch_add(1, Ordering::Relaxed);
+                // Waits in the kernel: no other user thread runs on the kthread.
+                drop(GATE.lock());
+            });
+            // One by one: none is queued behind a thread that holds its kthread.
+            while HOLDING.load(Ordering::Relaxed) < holding {
+                std::thread::yield_now();
+            }
+        }
+    };
+    // This thread waits in the kernel, too.
+    std::thread::spawn(spawn_all).join().expect("it does not panic");
+    say("met");
+    std::io::stdin().read_to_end(&mut Vec::new()).expect("standard input");
 }
 
 /// Keeps its kthread busy, and sends a datagram to the client station about every 20 ms.
@@ -252,6 +286,7 @@ fn main() {
         Some("call") => call(),
         Some("burn") => burn(true),
         Some("beacon") => beacon(),
+        Some("crowd") => crowd(std::env::args().nth(2).and_then(|n| n.parse().ok()).expect("a number")),
         Some("hog") => burn(false),
         Some("soundness") => check_soundness(),
         Some("self") => talk_to_self(),
