@@ -42,7 +42,7 @@ pub struct Bench {
 }
 
 /// Waits until no other IOKernel of this test program runs.
-fn turn() -> MutexGuard<'static, ()> {
+pub fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     // A test that failed in its turn does not affect the next.
     TURN.lock().unwrap_or_else(PoisonError::into_inner)

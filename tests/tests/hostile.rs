@@ -3,13 +3,16 @@
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::{IoSliceMut, ReadWriteFlags, preadv2, write};
 use rustix::net::sockopt::set_socket_linger;
+use rustix::process::geteuid;
 use std::io::{ErrorKind, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
+use std::process::Command;
 use std::time::Duration;
 use tailwater_shm::control::{self, ClientMessage, ControlError, ServerMessage};
-use tailwater_testkit::{has_two_cpus, until};
+use tailwater_testkit::{Program, binary, has_two_cpus, is_installed, socket_name, until};
 use tailwater_tests::attack::{Target, as_user, dial};
+use tailwater_tests::turn;
 
 /// Users without rights.
 const MALLORY: u32 = 65_533;
@@ -84,4 +87,41 @@ fn idle_connections_of_one_user_lock_nobody_else_out() {
         assert!(!matches!(end, Err(ControlError::WouldBlock)), "it is still open");
     }
     as_user(MALLORY, || target.stats());
+}
+
+#[test]
+fn a_process_number_that_is_used_again_gets_no_stranger_bound_to_cores() {
+    if !has_two_cpus() || !is_installed("unshare", "util-linux") {
+        return;
+    }
+    if !geteuid().is_root() {
+        eprintln!("skipped: only root can choose the number of the next process");
+        return;
+    }
+    let _turn = turn();
+    let mut attack = Command::new("unshare");
+    attack.args(["--pid", "--fork", "--kill-child", "--mount-proc"]);
+    let attack = attack.arg(binary("tailwater-tests", "reuse")).arg(socket_name("reuse"));
+    let mut attack = Program::start(attack);
+    let answer = attack.line().unwrap_or_else(|| panic!("no answer: {}", attack.errors()));
+    assert!(answer.contains("ended before it had sent its threads"), "{answer}");
+}
+
+#[test]
+fn an_impostor_at_the_iokernels_address_gets_no_program() {
+    let name = socket_name("impostor");
+    let Some(impostor) = as_user(MALLORY, || control::serve(&name, |_| ()).unwrap()) else { return };
+    for user in [0, BYSTANDER] {
+        let refused = as_user(user, || control::dial(&name).map(drop)).unwrap();
+        let why = refused.expect_err("a program attaches to it").to_string();
+        assert!(why.contains(&format!("user {MALLORY} listens")), "{why}");
+    }
+    // Its own programs, and those whose operator has named it, attach.
+    assert!(as_user(MALLORY, || control::dial(&name).is_ok()).unwrap());
+    let named = format!("{name},user={MALLORY}");
+    assert!(as_user(BYSTANDER, || control::dial(&named).is_ok()).unwrap());
+    drop(impostor);
+    let honest = control::serve(&name, |_| ()).unwrap();
+    assert!(as_user(MALLORY, || control::dial(&name).is_ok()).unwrap(), "root's is trusted");
+    drop(honest);
 }

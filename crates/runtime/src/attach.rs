@@ -41,6 +41,7 @@ fn failed(socket: &str) -> impl Fn(ControlError) -> AttachError {
             ControlError::System { action, source, hint, .. } => {
                 AttachError::Socket { socket, action, source: source.into(), hint }
             }
+            ControlError::OtherUser { theirs, ours, .. } => AttachError::OtherUser { socket, theirs, ours },
             error @ (ControlError::Malformed { .. } | ControlError::TooLong | ControlError::Descriptors) => {
                 AttachError::Protocol { socket, what: error.to_string() }
             }

@@ -155,6 +155,19 @@ pub enum AttachError {
         /// What to do; empty, or with a leading "; ".
         hint: &'static str,
     },
+    /// The IOKernel is of another user, who is neither root nor named in the address.
+    #[error(
+        "{socket}: user {theirs} listens there, neither root nor this program's user {ours}; if that IOKernel is \
+         meant, add ,user={theirs} to its address"
+    )]
+    OtherUser {
+        /// The control socket.
+        socket: String,
+        /// User of the IOKernel.
+        theirs: u32,
+        /// User of this program.
+        ours: u32,
+    },
     /// The IOKernel refused the registration.
     #[error("{socket}: {why}")]
     Refused {

@@ -26,11 +26,13 @@
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
+use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, recvmsg,
     sendmsg, socket_with,
 };
+use rustix::process::geteuid;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -231,6 +233,19 @@ pub enum ControlError {
         /// What to do, empty or with a leading "; ".
         hint: &'static str,
     },
+    /// The IOKernel at the address is of a user who is not trusted.
+    #[error(
+        "control socket {path}: user {theirs} listens there, neither root nor this program's user {ours}; \
+         if that IOKernel is meant, write {path},user={theirs}"
+    )]
+    OtherUser {
+        /// The address.
+        path: String,
+        /// User of the IOKernel.
+        theirs: u32,
+        /// User of this program.
+        ours: u32,
+    },
     /// Not a message of this protocol.
     #[error("a {len}-byte message is not one this version understands: {why}")]
     Malformed {
@@ -267,15 +282,31 @@ fn address(path: &str) -> Result<SocketAddrUnix, ControlError> {
     .map_err(system(path, "use this address"))
 }
 
-/// Connects to the IOKernel that listens at `path`.
+/// Connects to the IOKernel that listens at `path`, if it is root's or the caller's own: any user
+/// can take an abstract address, and an IOKernel gives a program its memory and its packets. A
+/// `path` that ends in `,user=UID` names one more user whose IOKernel is trusted.
 ///
 /// # Errors
-/// If no IOKernel listens there, or the kernel refuses.
+/// If no IOKernel listens there, it is another user's, or the kernel refuses.
 pub fn dial(path: &str) -> Result<OwnedFd, ControlError> {
+    let (path, named) = split_user(path);
     let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
         .map_err(system(path, "make a socket"))?;
     connect(&fd, &address(path)?).map_err(system(path, "connect"))?;
-    Ok(fd)
+    // The user who listened, whoever has the listening socket now.
+    let theirs = socket_peercred(&fd).map_err(system(path, "learn whose it is"))?.uid;
+    let ours = geteuid();
+    if theirs.is_root() || theirs == ours || named == Some(theirs.as_raw()) {
+        return Ok(fd);
+    }
+    let (theirs, ours) = (theirs.as_raw(), ours.as_raw());
+    Err(ControlError::OtherUser { path: path.to_owned(), theirs, ours })
+}
+
+/// Splits `,user=UID` off a socket's address.
+fn split_user(path: &str) -> (&str, Option<u32>) {
+    let split = path.rsplit_once(",user=").and_then(|(path, user)| Some((path, user.parse().ok()?)));
+    split.map_or((path, None), |(path, user)| (path, Some(user)))
 }
 
 /// Listens at `path`; connections are accepted without blocking. `prepare` sets options before the
@@ -427,6 +458,13 @@ mod tests {
                 "{text:?}"
             );
         }
+    }
+
+    #[test]
+    fn an_address_may_name_a_user() {
+        assert_eq!(split_user("@tailwater"), ("@tailwater", None));
+        assert_eq!(split_user("@tailwater,user=1000"), ("@tailwater", Some(1000)));
+        assert_eq!(split_user("/run/a,user=b"), ("/run/a,user=b", None));
     }
 
     #[test]

@@ -11,8 +11,8 @@
 //! | any | anything else, or end of file | gone (`Registered`: the polling thread ends it first) |
 
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::fd::AsFd;
-use rustix::process::{Pid, PidfdFlags, geteuid, pidfd_open};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::process::geteuid;
 use std::sync::Arc;
 use std::time::Instant;
 use tailwater_sched::RuntimeId;
@@ -25,7 +25,7 @@ use tailwater_shm::layout::Region;
 use super::client::ClientSocket;
 use super::directory::{Place, Refusal};
 use super::session::{Offer, State};
-use super::{Command, Control, PATIENCE, rank};
+use super::{Command, Control, PATIENCE, process, rank};
 use crate::capture::{MAX_CAPTURES, Tap};
 use crate::firewall::Guard;
 use crate::frame::PREFIX_LEN6;
@@ -232,9 +232,10 @@ impl Control {
         if ours != 0 && theirs != ours {
             return Err(Refusal::OtherUser { theirs, ours });
         }
+        let process = process::at(socket, peer.pid).map_err(|e| resources(&e))?;
         let place = self.parts.directory.admit(wish)?;
-        let id = place.id;
-        self.make_offer(socket, wish, place, peer.pid.as_raw_nonzero().get()).map_err(|why| {
+        let (id, pid) = (place.id, peer.pid.as_raw_nonzero().get());
+        self.make_offer(socket, wish, place, (pid, process)).map_err(|why| {
             self.parts.directory.release(id);
             Refusal::Resources(why)
         })
@@ -245,7 +246,7 @@ impl Control {
         socket: &ClientSocket,
         wish: &Register,
         place: Place,
-        pid: i32,
+        (pid, process): (i32, OwnedFd),
     ) -> Result<Box<Offer>, String> {
         let text = |error: &dyn core::fmt::Display| error.to_string();
         let hz = self.parts.surroundings.clock.hz();
@@ -273,21 +274,23 @@ impl Control {
         };
         let files = [file.as_fd(), self.parts.surroundings.lot.as_fd(), doorbell.as_fd()];
         control::send(socket, &ServerMessage::Welcome(welcome), &files).map_err(|e| text(&e))?;
-        Ok(Box::new(Offer { place, wish: wish.clone(), region, ends, doorbell, pid }))
+        Ok(Box::new(Offer { place, wish: wish.clone(), region, ends, doorbell, pid, process }))
     }
 
     fn enlist(&mut self, token: u64, socket: &Arc<ClientSocket>, offer: Box<Offer>, tids: &[i32]) {
         let (id, pid) = (offer.place.id, offer.pid);
+        let Some(uid) = self.sessions.get(&token).map(|session| session.uid) else { return };
         let belongs = |tid: i32| std::path::Path::new(&format!("/proc/{pid}/task/{tid}")).exists();
-        if let Err(refusal) = self.parts.directory.enlist(id, pid, tids, belongs) {
+        let enlisted = self.parts.directory.enlist(id, pid, tids, belongs);
+        // Last: what was read of a process that still lives was not another one's.
+        if let Err(refusal) = enlisted.and_then(|()| process::check(&offer.process, pid, uid)) {
             self.refuse(&**socket, &refusal);
             self.set_state(token, State::Offered(offer));
             return self.drop_session(token);
         }
         self.set_state(token, State::Registered(id));
-        let Offer { place, wish, region, ends, doorbell, pid } = *offer;
-        // The pid may be stale: then the process's socket has hung up as well.
-        let process = Pid::from_raw(pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        let Offer { place, wish, region, ends, doorbell, pid, process } = *offer;
+        let process = Some(process);
         let socket = Arc::clone(socket);
         let (config, hz) = (&self.parts.config, self.parts.surroundings.clock.hz());
         let guard = Guard::compile(&config.firewall, &wish.name, hz);

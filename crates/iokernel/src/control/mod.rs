@@ -21,6 +21,7 @@ pub(crate) mod client;
 mod conversation;
 pub(crate) mod directory;
 mod limits;
+mod process;
 mod rank;
 mod session;
 

@@ -41,6 +41,8 @@ pub(super) struct Offer {
     pub(super) ends: Vec<IoKernelEnds>,
     pub(super) doorbell: OwnedFd,
     pub(super) pid: i32,
+    /// The process itself: its number may come to belong to another one.
+    pub(super) process: OwnedFd,
 }
 
 impl Session {

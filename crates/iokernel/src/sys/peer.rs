@@ -1,6 +1,6 @@
 //! Options of Unix sockets that concern the process at the other end.
 
-use rustix::fd::{AsFd, AsRawFd};
+use rustix::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use rustix::io::Errno;
 
 use super::last_error;
@@ -21,4 +21,25 @@ pub(crate) fn refuse_descriptors(socket: impl AsFd) -> Result<(), Errno> {
     let result =
         unsafe { libc::setsockopt(socket, libc::SOL_SOCKET, SO_PASSRIGHTS, (&raw const pass).cast(), len) };
     if result == 0 { Ok(()) } else { Err(last_error()) }
+}
+
+/// Returns a descriptor of the process that connected `socket`: of that process even if its number
+/// belongs to another one by now (`SO_PEERPIDFD`, since Linux 6.5).
+///
+/// # Errors
+/// [`Errno::NOPROTOOPT`] before Linux 6.5; another error if the process is gone.
+pub(crate) fn process_of(socket: impl AsFd) -> Result<OwnedFd, Errno> {
+    let mut process: libc::c_int = -1;
+    let mut len = size_of_val(&process) as libc::socklen_t;
+    let socket = socket.as_fd().as_raw_fd();
+    let value = (&raw mut process).cast();
+    // SAFETY: the option is an int, to which `value` points and whose size `len` has; both outlive
+    // the call, which writes no more than that.
+    let result =
+        unsafe { libc::getsockopt(socket, libc::SOL_SOCKET, libc::SO_PEERPIDFD, value, &raw mut len) };
+    if result != 0 {
+        return Err(last_error());
+    }
+    // SAFETY: the kernel has made this descriptor for the caller, and nothing else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(process) })
 }

@@ -144,6 +144,22 @@ pub enum Refusal {
         /// The process at the other end of the socket.
         pid: i32,
     },
+    /// The process that connected is gone; another one may have its number.
+    #[error("process {pid} ended before it had sent its threads")]
+    ProcessGone {
+        /// The process.
+        pid: i32,
+    },
+    /// The process has changed its user, by a system call or by a program that sets it.
+    #[error(
+        "process {pid} connected as user {connected} and does not run as that user; connect as the final user"
+    )]
+    UserChanged {
+        /// The process.
+        pid: i32,
+        /// Its user when it connected.
+        connected: u32,
+    },
     /// The thread is a kthread already.
     #[error("thread {0} is a kthread already; every kthread needs a thread of its own")]
     ThreadTaken(i32),
