@@ -10,8 +10,9 @@
 //! | IPv4 and IPv6 source | the runtime's own; `::` in duplicate address detection and its multicast reports only |
 //! | IPv4 source routes, IPv6 routing headers with segments left | refused (RFC 5095, RFC 7126 sections 4.3 and 4.4) |
 //! | extension headers | a chain with an end, upper-layer header in the first fragment (RFC 7112) |
-//! | ICMP redirect and router advertisement | refused: no runtime is a router |
-//! | ICMPv6 router advertisement, redirect, renumbering, multicast query, inverse discovery | refused (RFC 6105, RFC 7113) |
+//! | ICMP redirect, router advertisement, "fragmentation needed", "time exceeded in transit", source quench | refused: no runtime is a router |
+//! | ICMPv6 router advertisement, redirect, renumbering, multicast query, inverse discovery, "packet too big", "hop limit exceeded in transit" | refused (RFC 6105, RFC 7113) |
+//! | packet that an ICMP or ICMPv6 error quotes | sent to the runtime, or to an IPv6 group; the error is not fragmented |
 //! | neighbour discovery: fragment header, hop limit | none, 255 (RFC 6980 section 5, RFC 4861 section 7.1) |
 //! | advertised target, probed target | the runtime's own |
 //! | link-layer address options | the runtime's own MAC address |
@@ -30,6 +31,20 @@ const LISTENER_REPORTS: [u8; 3] = [131, 132, 143];
 /// advertisement, redirect, router renumbering, inverse discovery (RFC 3122), certification path
 /// and multicast router advertisement.
 const NOT_FOR_HOSTS: [u8; 8] = [130, 134, 137, 138, 141, 142, 149, 151];
+/// ICMP errors (RFC 792) by type, and the codes that only routers send.
+const UNREACHABLE: u8 = 3;
+const FRAGMENTATION_NEEDED: u8 = 4;
+const SOURCE_QUENCH: u8 = 4;
+const REDIRECT: u8 = 5;
+const ROUTER_ADVERTISEMENT: u8 = 9;
+const TIME_EXCEEDED: u8 = 11;
+const PARAMETER_PROBLEM: u8 = 12;
+const IN_TRANSIT: u8 = 0;
+/// ICMPv6 errors (RFC 4443 section 3): unreachable and parameter problem, which hosts send, and
+/// those between.
+const V6_ERRORS: core::ops::RangeInclusive<u8> = 1..=4;
+const V6_PACKET_TOO_BIG: u8 = 2;
+const V6_TIME_EXCEEDED: u8 = 3;
 /// The flag of a neighbour advertisement that a router sends.
 const IS_ROUTER: u8 = 0x80;
 /// The flag of a neighbour advertisement that answers a solicitation.
@@ -64,12 +79,30 @@ fn inspect_ipv4(packet: &Packet<'_>, sender: &Identity) -> Result<(), Offence> {
     if packet.source != u128::from(sender.ip) {
         return Err(Offence::Spoofed);
     }
-    // Redirect (RFC 792), router advertisement (RFC 1256).
-    let icmp = packet.protocol == ICMP && !matches!(packet.part, Part::Later(_));
-    if icmp && matches!(packet.payload, [5 | 9, ..]) {
-        return Err(Offence::Refused);
+    if packet.protocol != ICMP || matches!(packet.part, Part::Later(_)) {
+        return Ok(());
     }
-    Ok(())
+    match *packet.payload {
+        // A believed one shortens or ends the traffic of others. Source quench: RFC 6633 section 3.
+        [REDIRECT | ROUTER_ADVERTISEMENT | SOURCE_QUENCH, ..]
+        | [UNREACHABLE, FRAGMENTATION_NEEDED, ..]
+        | [TIME_EXCEEDED, IN_TRANSIT, ..] => Err(Offence::Refused),
+        [UNREACHABLE | TIME_EXCEEDED | PARAMETER_PROBLEM, ..] => inspect_quote(packet, sender),
+        _ => Ok(()),
+    }
+}
+
+/// Checks that an error is about a packet that was sent to the runtime: one about a foreign packet
+/// can end a connection between others.
+fn inspect_quote(packet: &Packet<'_>, sender: &Identity) -> Result<(), Offence> {
+    // An error is short enough for one piece (RFC 1812 section 4.3.2.3, RFC 4443 section 2.4).
+    let quoted = packet.quoted().ok_or(Offence::Malformed)?;
+    let own = match quoted.family {
+        Family::V4 => quoted.destination == u128::from(sender.ip),
+        // Some errors answer packets to a group (RFC 4443 section 2.4).
+        Family::V6 => sender.owns(quoted.destination) || is_multicast(quoted.destination),
+    };
+    if own { Ok(()) } else { Err(Offence::Spoofed) }
 }
 
 fn inspect_ipv6(packet: &Packet<'_>, sender: &Identity) -> Result<(), Offence> {
@@ -99,6 +132,9 @@ fn inspect_ipv6(packet: &Packet<'_>, sender: &Identity) -> Result<(), Offence> {
         }
         kind if NOT_FOR_HOSTS.contains(&kind) => Err(Offence::Refused),
         kind if unspecified && !LISTENER_REPORTS.contains(&kind) => Err(Offence::Spoofed),
+        V6_PACKET_TOO_BIG => Err(Offence::Refused),
+        V6_TIME_EXCEEDED if code == IN_TRANSIT => Err(Offence::Refused),
+        kind if V6_ERRORS.contains(&kind) => inspect_quote(packet, sender),
         _ => Ok(()),
     }
 }

@@ -130,6 +130,75 @@ fn what_only_routers_say_is_refused() {
     }
 }
 
+/// Returns an IPv4 packet of protocol `protocol`: header and payload.
+fn ipv4(source: Ipv4Addr, destination: Ipv4Addr, protocol: u8, payload: &[u8]) -> Vec<u8> {
+    let total = (20 + payload.len()) as u16;
+    let header = [&[0x45, 0][..], &total.to_be_bytes(), &[0, 0, 0, 0, 64, protocol, 0, 0]].concat();
+    [&header[..], &source.octets(), &destination.octets(), payload].concat()
+}
+
+/// Returns a frame of this runtime with an ICMP message.
+fn icmp(kind: u8, code: u8, quote: &[u8]) -> Vec<u8> {
+    let message = [&[kind, code, 0, 0, 0, 0, 5, 0][..], quote].concat();
+    let packet = ipv4(IP, Ipv4Addr::new(10, 77, 0, 3), ICMP, &message);
+    [&MacAddr::BROADCAST.0[..], &MAC.0, &[8, 0], &packet].concat()
+}
+
+/// Returns a frame of this runtime with an ICMPv6 message.
+fn icmpv6(kind: u8, code: u8, quote: &[u8]) -> Vec<u8> {
+    sent(OWN, OTHER, 58, 64, &[&[kind, code, 0, 0, 0, 0, 5, 0][..], quote].concat())
+}
+
+#[test]
+fn errors_that_only_routers_send_are_refused() {
+    // Each about a packet that this runtime was sent, so nothing else is wrong with it.
+    let received = ipv4(Ipv4Addr::new(10, 77, 0, 3), IP, UDP, &[0, 7, 0, 5, 0, 8, 0, 0]);
+    for (kind, code, expected) in [
+        (3, 4, Err(Offence::Refused)),  // fragmentation needed
+        (11, 0, Err(Offence::Refused)), // time exceeded in transit
+        (4, 0, Err(Offence::Refused)),  // source quench
+        (3, 3, Ok(())),                 // port unreachable
+        (3, 2, Ok(())),                 // protocol unreachable
+        (11, 1, Ok(())),                // time exceeded in reassembly
+        (12, 0, Ok(())),                // parameter problem
+    ] {
+        assert_eq!(judge(&icmp(kind, code, &received)), expected, "ICMP {kind}/{code}");
+    }
+    let received = ipv6(OTHER.to_bits(), OWN.to_bits(), UDP, 64, &[0, 7, 0, 5, 0, 8, 0, 0])[14..].to_vec();
+    for (kind, code, expected) in [
+        (2, 0, Err(Offence::Refused)), // packet too big
+        (2, 1, Err(Offence::Refused)),
+        (3, 0, Err(Offence::Refused)), // hop limit exceeded in transit
+        (3, 1, Ok(())),                // time exceeded in reassembly
+        (1, 4, Ok(())),                // port unreachable
+        (4, 1, Ok(())),                // parameter problem
+    ] {
+        assert_eq!(judge(&icmpv6(kind, code, &received)), expected, "ICMPv6 {kind}/{code}");
+    }
+    let first = [&fragment(58, 0, true)[..], &[2, 0, 0, 0, 0, 0, 5, 0], &received[..40]].concat();
+    assert_eq!(judge(&sent(OWN, OTHER, 44, 64, &first)), Err(Offence::Refused), "in fragments");
+}
+
+#[test]
+fn a_runtime_reports_only_packets_that_were_sent_to_it() {
+    let (third, other) = (Ipv4Addr::new(10, 77, 0, 4), Ipv4Addr::new(10, 77, 0, 3));
+    let foreign = ipv4(other, third, UDP, &[0, 7, 0, 5, 0, 8, 0, 0]);
+    for (kind, code) in [(3, 3), (3, 1), (11, 1), (12, 0)] {
+        assert_eq!(judge(&icmp(kind, code, &foreign)), Err(Offence::Spoofed), "ICMP {kind}/{code}");
+        assert_eq!(judge(&icmp(kind, code, &foreign[..12])), Err(Offence::Malformed), "cut {kind}/{code}");
+    }
+    let third = Ipv6Addr::new(0xfd00, 0x7477, 0, 0, 0, 0, 0, 4);
+    let about = |to: Ipv6Addr| ipv6(OTHER.to_bits(), to.to_bits(), UDP, 64, &[0; 8])[14..].to_vec();
+    for (kind, code) in [(1, 4), (1, 0), (3, 1), (4, 1)] {
+        assert_eq!(judge(&icmpv6(kind, code, &about(third))), Err(Offence::Spoofed), "ICMPv6 {kind}/{code}");
+        assert_eq!(judge(&icmpv6(kind, code, &[0; 9])), Err(Offence::Malformed), "cut {kind}/{code}");
+    }
+    assert_eq!(judge(&icmpv6(4, 2, &about(NODES))), Ok(()), "about a packet to a group");
+    assert_eq!(judge(&icmpv6(1, 4, &about(MAC.link_local()))), Ok(()));
+    let cut = [&fragment(58, 0, true)[..], &[1, 4, 0, 0, 0, 0, 0, 0]].concat();
+    assert_eq!(judge(&sent(OWN, OTHER, 44, 64, &cut)), Err(Offence::Malformed), "the quote follows later");
+}
+
 #[test]
 fn neighbour_discovery_does_not_pass_in_fragments_or_behind_headers() {
     let foreign = message(NEIGHBOUR_ADVERTISEMENT, 0x60, OTHER, &[]);

@@ -286,7 +286,7 @@ impl<'a> Packet<'a> {
     }
 
     /// Returns the packet that an ICMP or ICMPv6 error is about (RFC 792, RFC 4443 section 3).
-    fn quoted(&self) -> Option<Packet<'a>> {
+    pub(crate) fn quoted(&self) -> Option<Packet<'a>> {
         if self.part != Part::Whole {
             return None;
         }

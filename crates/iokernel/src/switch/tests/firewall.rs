@@ -103,7 +103,9 @@ fn every_kind_of_offence_costs_exactly_its_counters() {
     let datagram = to(0, 1, 17, &[0, 5, 0, 7, 0, 8, 0, 0]);
     let own = advertisement(mac(0).link_local(), mac(0));
     let (spoofed, malformed, refused) = ("tx_spoofed", "tx_malformed", "tx_refused");
-    let cases: [(&str, Vec<u8>, &str, &str); 20] = [
+    let too_big = changed(&changed(&changed(&plain, 23, 1), 34, 3), 35, 4);
+    let in_transit = [&[3, 0, 0, 0, 0, 0, 0, 0][..], &to(1, 0, 17, &[0; 8])[14..]].concat();
+    let cases: [(&str, Vec<u8>, &str, &str); 22] = [
         ("MAC", changed(&plain, 11, 99), "dropped_spoofed", spoofed),
         ("IPv4 source", changed(&plain, 29, 99), "dropped_spoofed", spoofed),
         (
@@ -129,6 +131,8 @@ fn every_kind_of_offence_costs_exactly_its_counters() {
         ),
         ("ND through a router", changed(&to(0, 1, 58, &own), 21, 64), "dropped_refused", refused),
         ("ICMP redirect", changed(&changed(&plain, 23, 1), 34, 5), "dropped_refused", refused),
+        ("fragmentation needed", too_big, "dropped_refused", refused),
+        ("hop limit exceeded", to(0, 1, 58, &in_transit), "dropped_refused", refused),
         ("reverse ARP", changed(&who_has, 21, 3), "dropped_refused", refused),
         ("IPv4 total length", changed(&plain, 17, 99), "dropped_malformed", malformed),
         (
