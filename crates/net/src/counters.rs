@@ -23,6 +23,7 @@ macro_rules! counters {
         /// assert_eq!((counters.udp_received, counters.udp_overflows), (0, 0));
         /// ```
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+        #[non_exhaustive]
         pub struct Counters {
             $($(#[doc = $doc])+ pub $field: u64,)+
             /// UDP: datagrams put into sockets.

@@ -86,7 +86,7 @@ impl Connection {
             name: config.name.clone(),
             kthreads: config.kthreads,
             guaranteed: config.guaranteed,
-            class: config.class,
+            class: config.class.into(),
             ring_bytes: config.ring_bytes,
             ip: config.ip,
             mac: None,
@@ -109,7 +109,7 @@ impl Connection {
         }
         let slots = welcome.slots.clone();
         let path = path.to_owned();
-        let loan = Loan::new(region, lot, config.class, welcome.dedicated, doorbell);
+        let loan = Loan::new(region, lot, config.class.into(), welcome.dedicated, doorbell);
         let allowed = sched_getaffinity(None).ok();
         Ok((Self { welcome, control, path, allowed }, loan, slots, ends))
     }

@@ -491,7 +491,7 @@ fn settings_are_kept() {
     client.set_ttl(7).unwrap();
     assert_eq!((client.ttl().unwrap(), server.ttl().unwrap()), (7, 64));
     assert_eq!(client.keepalive().unwrap(), None);
-    let keepalive = TcpKeepalive { idle: Duration::from_secs(1), ..TcpKeepalive::default() };
+    let keepalive = TcpKeepalive::default().idle(Duration::from_secs(1));
     client.set_keepalive(Some(keepalive)).unwrap();
     assert_eq!(client.keepalive().unwrap(), Some(keepalive));
     for linger in [None, Some(Duration::ZERO), Some(Duration::from_secs(3))] {

@@ -79,6 +79,7 @@ pub(crate) const BUFFER_BOUNDS: (u32, u32) = (1 << 10, 1 << 30);
 
 /// Probing of idle connections (RFC 9293 section 3.8.4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Keepalive {
     /// Time without a segment from the peer after which the first probe is sent; 2 h by the RFC.
     pub idle: Duration,
@@ -86,6 +87,29 @@ pub struct Keepalive {
     pub interval: Duration,
     /// Unanswered probes after which the connection fails.
     pub probes: u8,
+}
+
+impl Keepalive {
+    /// Sets the time without a segment from the peer after which the first probe is sent.
+    #[must_use]
+    pub const fn idle(mut self, idle: Duration) -> Self {
+        self.idle = idle;
+        self
+    }
+
+    /// Sets the time between probes.
+    #[must_use]
+    pub const fn interval(mut self, interval: Duration) -> Self {
+        self.interval = interval;
+        self
+    }
+
+    /// Sets the number of unanswered probes after which the connection fails.
+    #[must_use]
+    pub const fn probes(mut self, probes: u8) -> Self {
+        self.probes = probes;
+        self
+    }
 }
 
 impl Default for Keepalive {

@@ -6,12 +6,13 @@
 //! three have the same settings, and an unknown or malformed one is an error that names its source.
 //! The file needs the feature `config-file`.
 
+mod class;
 mod settings;
 mod sources;
 mod variables;
 
+pub use class::Class;
 pub use settings::Config;
-pub use tailwater_shm::control::Class;
 
 #[cfg(feature = "debug")]
 use crate::debug::DumpSignal;

@@ -38,6 +38,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 /// assert!(error.to_string().contains("glibc 2.31 or newer"));
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum TlsError {
     /// A symbol is missing.
     #[error(

@@ -1,7 +1,8 @@
 //! Synchronisation between user threads (and with ordinary OS threads).
 //!
 //! The types mirror `std::sync`: same names, same guards, same poisoning. A thread that waits gives
-//! its core to the next runnable user thread; nothing here makes a system call on a lent core.
+//! its core to the next runnable user thread; nothing here makes a system call on a lent core,
+//! except the writers of an [`Rcu`].
 //!
 //! | for | use |
 //! |---|---|
@@ -23,6 +24,7 @@ mod barrier;
 pub mod channel;
 mod condvar;
 mod event;
+mod iterators;
 mod lazy_lock;
 pub mod mpsc;
 mod mutex;
@@ -34,10 +36,10 @@ mod queue;
 mod rcu;
 mod rwlock;
 mod semaphore;
+pub mod wait;
 mod wait_group;
 
 pub use crate::ground::spin;
-pub use crate::verbs::wait;
 pub use barrier::{Barrier, BarrierWaitResult};
 pub use condvar::{Condvar, WaitTimeoutResult};
 pub use event::Event;

@@ -4,9 +4,9 @@
 //! its [`Select`](crate::sync::channel::Select) takes them too.
 
 use crate::sync::channel::{self, Channel, ReceivingEnd, SendingEnd};
+use crate::sync::iterators::iterators;
 use core::cell::Cell;
 use core::fmt;
-use core::iter::FusedIterator;
 use core::marker::PhantomData;
 use core::panic::RefUnwindSafe;
 use std::time::Duration;
@@ -252,22 +252,6 @@ impl<T> Clone for SyncSender<T> {
     }
 }
 
-impl<'a, T> IntoIterator for &'a Receiver<T> {
-    type Item = T;
-    type IntoIter = Iter<'a, T>;
-    fn into_iter(self) -> Iter<'a, T> {
-        self.iter()
-    }
-}
-
-impl<T> IntoIterator for Receiver<T> {
-    type Item = T;
-    type IntoIter = IntoIter<T>;
-    fn into_iter(self) -> IntoIter<T> {
-        IntoIter { receiver: self }
-    }
-}
-
 impl<T> SendingEnd for Sender<T> {
     type Message = T;
     fn channel(&self) -> &Channel<T> {
@@ -307,69 +291,4 @@ impl<T> fmt::Debug for Receiver<T> {
     }
 }
 
-/// Iterator over the messages of a [`Receiver`], which waits for each; see [`Receiver::iter`].
-///
-/// # Examples
-/// ```
-/// let (sender, receiver) = tailwater::sync::mpsc::channel();
-/// sender.send(1).unwrap();
-/// drop(sender);
-/// assert_eq!(receiver.iter().collect::<Vec<_>>(), [1]);
-/// ```
-#[derive(Debug)]
-pub struct Iter<'a, T> {
-    receiver: &'a Receiver<T>,
-}
-
-/// Iterator over the messages in a [`Receiver`]'s channel, without waiting; see
-/// [`Receiver::try_iter`].
-///
-/// # Examples
-/// ```
-/// let (_sender, receiver) = tailwater::sync::mpsc::channel::<u8>();
-/// assert_eq!(receiver.try_iter().next(), None);
-/// ```
-#[derive(Debug)]
-pub struct TryIter<'a, T> {
-    receiver: &'a Receiver<T>,
-}
-
-/// Iterator over the messages of a [`Receiver`], which it owns, waiting for each.
-///
-/// # Examples
-/// ```
-/// let (sender, receiver) = tailwater::sync::mpsc::channel();
-/// std::thread::spawn(move || (0..3).for_each(|n| sender.send(n).unwrap()));
-/// for (expected, n) in receiver.into_iter().enumerate() {
-///     assert_eq!(expected, n);
-/// }
-/// ```
-#[derive(Debug)]
-pub struct IntoIter<T> {
-    receiver: Receiver<T>,
-}
-
-impl<T> Iterator for Iter<'_, T> {
-    type Item = T;
-    fn next(&mut self) -> Option<T> {
-        self.receiver.recv().ok()
-    }
-}
-
-impl<T> FusedIterator for Iter<'_, T> {}
-
-impl<T> Iterator for TryIter<'_, T> {
-    type Item = T;
-    fn next(&mut self) -> Option<T> {
-        self.receiver.try_recv().ok()
-    }
-}
-
-impl<T> Iterator for IntoIter<T> {
-    type Item = T;
-    fn next(&mut self) -> Option<T> {
-        self.receiver.recv().ok()
-    }
-}
-
-impl<T> FusedIterator for IntoIter<T> {}
+iterators!("mpsc::channel");

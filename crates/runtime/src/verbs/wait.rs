@@ -49,12 +49,13 @@ const TIMED_OUT: u8 = 2;
 /// use tailwater::sync::{spin::SpinLock, wait::{WaitList, WaitOutcome, wait}};
 ///
 /// let waiters = SpinLock::new(WaitList::new());
-/// // The deadline passed long ago.
+/// // The deadline has passed already.
 /// // SAFETY: the list is all that the lock guards, and it stays there.
-/// let outcome = unsafe { wait(waiters.lock(), |list| list, Some(0)) };
+/// let outcome = unsafe { wait(waiters.lock(), |list| list, Some(std::time::Instant::now())) };
 /// assert_eq!(outcome, WaitOutcome::TimedOut);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum WaitOutcome {
     /// Another thread woke this one.
     Woken,
@@ -248,7 +249,7 @@ pub(crate) fn check_may_block(guard: &NoPreempt) {
 /// or `deadline` (in cycles of the TSC) passes. Unlocks the state while it waits, and does not lock
 /// it again for the caller.
 ///
-/// Works in user threads and in ordinary OS threads. For an example see [`WaitList`].
+/// Works in user threads and in ordinary OS threads.
 ///
 /// # Safety
 /// 1. Whenever `list` is called it returns the same list, which is part of the value that the lock
@@ -257,7 +258,7 @@ pub(crate) fn check_may_block(guard: &NoPreempt) {
 ///
 /// # Panics
 /// On a user thread that holds another spin lock, or reads an [`Rcu`](crate::sync::Rcu).
-pub unsafe fn wait<T>(
+pub(crate) unsafe fn wait<T>(
     mut guard: SpinGuard<'_, T>,
     list: impl Fn(&mut T) -> &mut WaitList,
     deadline: Option<Cycles>,

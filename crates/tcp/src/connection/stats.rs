@@ -28,6 +28,7 @@ pub(super) struct Counters {
 
 /// A connection's counters and estimates at one moment. Counters of segments wrap at 2^32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Stats {
     /// Bytes of data sent, not counting retransmissions.
     pub bytes_sent: u64,

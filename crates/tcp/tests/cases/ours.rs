@@ -249,7 +249,7 @@ impl Host for Ours {
             "nodelay" => connection.set_nodelay(true),
             "keepalive" => {
                 let second = Duration::from_secs(1);
-                connection.set_keepalive(Some(Keepalive { idle: second, interval: second, probes: 2 }));
+                connection.set_keepalive(Some(Keepalive::default().idle(second).interval(second).probes(2)));
             }
             "user-timeout" => {
                 let limit = value.parse().map_err(|_| format!("{what:?}"))?;

@@ -126,7 +126,7 @@ pub fn call() {
 pub fn keep() {
     let peer = std::env::var("PEER").expect("a peer to call");
     let second = Duration::from_secs(1);
-    let keepalive = TcpKeepalive { idle: second, interval: second, probes: 10 };
+    let keepalive = TcpKeepalive::default().idle(second).interval(second).probes(10);
     ready();
     let stream = TcpOptions::new().keepalive(Some(keepalive)).connect(&*peer).expect("the peer listens");
     say(&format!("ended {:?}", echo(stream).map_err(|error| error.kind()).err()));

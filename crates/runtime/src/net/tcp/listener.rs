@@ -21,6 +21,10 @@ use tailwater_tcp::listen::ListenConfig;
 /// Any number of threads may wait in [`accept`](Self::accept) on one listener, or on clones of it,
 /// whichever kthreads they run on: each connection wakes the one that has waited longest.
 ///
+/// # Small writes
+/// Write a reply in one call, or see [`TcpStream::set_nodelay`]: a part that is written later may
+/// wait for the client's acknowledgment of the first, which Linux delays by 40 ms.
+///
 /// # Examples
 /// An echo server:
 /// ```no_run

@@ -27,6 +27,11 @@ use tailwater_tcp::{Events, State};
 /// at the same time by different threads, through `&TcpStream` or a [clone](Self::try_clone); the
 /// connection may be processed on any kthread.
 ///
+/// # Small writes
+/// Write a request or a reply in one call, or see [`set_nodelay`](Self::set_nodelay): a part that
+/// is written later may wait for the peer's acknowledgment of the first, which Linux delays by 40
+/// ms.
+///
 /// # Dropping
 /// Dropping the last handle closes the connection as `std` does: written data is sent in the
 /// background, followed by a FIN. If received data was never read, the peer gets a reset instead.
@@ -461,7 +466,8 @@ impl Read for &TcpStream {
 
 /// Waits for room, at most for the write timeout ([`WouldBlock`](io::ErrorKind::WouldBlock)); a
 /// closed direction is a [`BrokenPipe`](io::ErrorKind::BrokenPipe). Written data is sent without a
-/// flush; flushing does nothing.
+/// flush; flushing does nothing. A second small write may wait for the peer's acknowledgment of the
+/// first: see [`set_nodelay`](TcpStream::set_nodelay).
 impl Write for &TcpStream {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
         self.send(|inner| inner.send(buf))

@@ -19,6 +19,7 @@ use std::time::Duration;
 /// assert_eq!(error.into_inner(), "late");
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum SendTimeoutError<T> {
     /// The channel stayed full.
     Timeout(T),

@@ -1,0 +1,29 @@
+//! How the IOKernel treats a runtime.
+
+use tailwater_shm::control;
+
+/// How the IOKernel's allocator treats a program.
+///
+/// # Examples
+/// ```
+/// let batch = tailwater::Builder::new().class(tailwater::Class::BestEffort);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[cfg_attr(feature = "config-file", derive(serde::Deserialize), serde(rename_all = "kebab-case"))]
+#[non_exhaustive]
+pub enum Class {
+    /// May take burstable cores from best-effort programs at once.
+    #[default]
+    LatencyCritical,
+    /// Gets the cores that are left.
+    BestEffort,
+}
+
+impl From<Class> for control::Class {
+    fn from(class: Class) -> Self {
+        match class {
+            Class::LatencyCritical => Self::LatencyCritical,
+            Class::BestEffort => Self::BestEffort,
+        }
+    }
+}
