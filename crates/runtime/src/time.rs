@@ -178,16 +178,6 @@ impl Interval {
     }
 
     /// Waits for the next tick. Returns when it was due, which may be a while ago.
-    ///
-    /// # Examples
-    /// ```
-    /// use tailwater::time::{Duration, interval};
-    ///
-    /// let mut ticks = interval(Duration::from_millis(1));
-    /// assert_eq!(ticks.period(), Duration::from_millis(1));
-    /// let first = ticks.tick();
-    /// assert_eq!(ticks.tick() - first, Duration::from_millis(1));
-    /// ```
     pub fn tick(&mut self) -> Instant {
         let due = self.next;
         sleep_until(due);
@@ -196,16 +186,6 @@ impl Interval {
     }
 
     /// Returns the time between ticks.
-    ///
-    /// # Examples
-    /// ```
-    /// use tailwater::time::{Duration, interval};
-    ///
-    /// let mut ticks = interval(Duration::from_millis(1));
-    /// assert_eq!(ticks.period(), Duration::from_millis(1));
-    /// let first = ticks.tick();
-    /// assert_eq!(ticks.tick() - first, Duration::from_millis(1));
-    /// ```
     pub fn period(&self) -> Duration {
         self.period
     }
@@ -264,13 +244,6 @@ pub struct Deadline(Option<Instant>);
 
 impl Deadline {
     /// No limit.
-    ///
-    /// # Examples
-    /// ```
-    /// use tailwater::time::{Deadline, Duration};
-    ///
-    /// assert_eq!(Deadline::NEVER.remaining(), Duration::MAX);
-    /// ```
     pub const NEVER: Self = Self(None);
 
     /// Returns the moment `duration` from now; [`NEVER`](Self::NEVER) if that is beyond the clock's
@@ -288,14 +261,6 @@ impl Deadline {
     }
 
     /// Returns the deadline at `instant`.
-    ///
-    /// # Examples
-    /// ```
-    /// use tailwater::time::{Deadline, Duration, Instant};
-    ///
-    /// let noon = Instant::now() + Duration::from_secs(1);
-    /// assert_eq!(Deadline::at(noon).instant(), Some(noon));
-    /// ```
     pub fn at(instant: Instant) -> Self {
         Self(Some(instant))
     }
@@ -314,36 +279,16 @@ impl Deadline {
     }
 
     /// Returns whether the moment has passed.
-    ///
-    /// # Examples
-    /// ```
-    /// use tailwater::time::{Deadline, Instant};
-    ///
-    /// assert!(Deadline::at(Instant::now()).has_passed() && !Deadline::NEVER.has_passed());
-    /// ```
     pub fn has_passed(&self) -> bool {
         self.remaining().is_zero()
     }
 
     /// Returns the moment, if there is a limit.
-    ///
-    /// # Examples
-    /// ```
-    /// assert_eq!(tailwater::time::Deadline::NEVER.instant(), None);
-    /// ```
     pub fn instant(&self) -> Option<Instant> {
         self.0
     }
 
     /// Returns the earlier of two deadlines.
-    ///
-    /// # Examples
-    /// ```
-    /// use tailwater::time::{Deadline, Duration, Instant};
-    ///
-    /// let soon = Deadline::at(Instant::now());
-    /// assert_eq!(soon.min(Deadline::after(Duration::from_secs(1))), soon);
-    /// ```
     #[must_use]
     pub fn min(self, other: Self) -> Self {
         match (self.0, other.0) {

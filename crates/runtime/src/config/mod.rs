@@ -64,21 +64,11 @@ pub struct Builder {
 
 impl Builder {
     /// Returns a builder without settings.
-    ///
-    /// # Examples
-    /// ```
-    /// let builder = tailwater::Builder::new();
-    /// ```
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Attaches to the IOKernel that listens at `socket` (`@name` for an abstract address).
-    ///
-    /// # Examples
-    /// ```
-    /// let builder = tailwater::Builder::new().iokernel("@tailwater");
-    /// ```
     pub fn iokernel(mut self, socket: impl Into<String>) -> Self {
         self.settings.iokernel = Some(socket.into());
         self
@@ -86,11 +76,6 @@ impl Builder {
 
     /// Sets the name in the IOKernel's statistics; unique on the machine, 1 to 64 printable
     /// characters.
-    ///
-    /// # Examples
-    /// ```
-    /// let builder = tailwater::Builder::new().name("kv");
-    /// ```
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.settings.name = Some(name.into());
         self
@@ -98,44 +83,24 @@ impl Builder {
 
     /// Sets the number of kthreads, that is, the maximum number of cores this runtime uses at once:
     /// 1 to 256 attached, 1 to 64 standalone.
-    ///
-    /// # Examples
-    /// ```
-    /// let builder = tailwater::Builder::new().kthreads(4);
-    /// ```
     pub fn kthreads(mut self, kthreads: u16) -> Self {
         self.settings.kthreads = Some(kthreads);
         self
     }
 
     /// Sets the number of cores the IOKernel never takes away while they are in use.
-    ///
-    /// # Examples
-    /// ```
-    /// let builder = tailwater::Builder::new().guaranteed(1);
-    /// ```
     pub fn guaranteed(mut self, cores: u16) -> Self {
         self.settings.guaranteed = Some(cores);
         self
     }
 
     /// Sets the allocation class.
-    ///
-    /// # Examples
-    /// ```
-    /// let builder = tailwater::Builder::new().class(tailwater::Class::BestEffort);
-    /// ```
     pub fn class(mut self, class: Class) -> Self {
         self.settings.class = Some(class);
         self
     }
 
     /// Sets the IPv4 address to request from the IOKernel.
-    ///
-    /// # Examples
-    /// ```
-    /// let builder = tailwater::Builder::new().ip([10, 77, 0, 9].into());
-    /// ```
     pub fn ip(mut self, ip: Ipv4Addr) -> Self {
         self.settings.ip = Some(ip);
         self
@@ -143,11 +108,6 @@ impl Builder {
 
     /// Sets the usable bytes of each user thread's stack: 16 KiB to 128 GiB. Memory is committed as
     /// it is touched.
-    ///
-    /// # Examples
-    /// ```
-    /// let builder = tailwater::Builder::new().stack_size(64 * 1024);
-    /// ```
     pub fn stack_size(mut self, bytes: usize) -> Self {
         self.settings.stack_size = Some(bytes);
         self
@@ -155,22 +115,12 @@ impl Builder {
 
     /// Sets how long an idle kthread polls before it sleeps; zero polls for ever. Rounded down to
     /// microseconds.
-    ///
-    /// # Examples
-    /// ```
-    /// let builder = tailwater::Builder::new().idle_timeout(std::time::Duration::from_micros(200));
-    /// ```
     pub fn idle_timeout(mut self, timeout: Duration) -> Self {
         self.settings.idle_timeout_us = Some(u64::try_from(timeout.as_micros()).unwrap_or(u64::MAX));
         self
     }
 
     /// Sets the size of each packet ring in bytes: a power of two from 32 KiB to 16 MiB.
-    ///
-    /// # Examples
-    /// ```
-    /// let builder = tailwater::Builder::new().ring_bytes(1 << 20);
-    /// ```
     pub fn ring_bytes(mut self, bytes: u32) -> Self {
         self.settings.ring_bytes = Some(bytes);
         self
@@ -213,11 +163,6 @@ impl Builder {
 
     /// Sets the maximum number of open TCP connections, not counting those in TIME-WAIT; further
     /// ones are refused, or their handshakes are not answered.
-    ///
-    /// # Examples
-    /// ```
-    /// let builder = tailwater::Builder::new().tcp_connections(10_000);
-    /// ```
     #[cfg(feature = "tcp")]
     pub fn tcp_connections(mut self, connections: u32) -> Self {
         self.settings.tcp_connections = Some(connections);
@@ -226,11 +171,6 @@ impl Builder {
 
     /// Sets the maximum number of ordinary threads that run [`blocking`](fn@crate::blocking) calls
     /// at a time: 1 to 4096. They are started as needed.
-    ///
-    /// # Examples
-    /// ```
-    /// let builder = tailwater::Builder::new().blocking_threads(32);
-    /// ```
     pub fn blocking_threads(mut self, threads: u16) -> Self {
         self.settings.blocking_threads = Some(threads);
         self
@@ -240,11 +180,6 @@ impl Builder {
     /// reported on standard error with its backtrace; zero reports nothing. Rounded down to
     /// milliseconds. Watching costs an ordinary thread about ten microseconds four times per
     /// period.
-    ///
-    /// # Examples
-    /// ```
-    /// let builder = tailwater::Builder::new().stall_timeout(std::time::Duration::from_millis(20));
-    /// ```
     pub fn stall_timeout(mut self, timeout: Duration) -> Self {
         self.settings.stall_timeout_ms = Some(u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX));
         self
@@ -252,11 +187,6 @@ impl Builder {
 
     /// Sets the signal that makes the process [dump](crate::dump) all user threads to standard
     /// error. A handler that the program installed itself is kept.
-    ///
-    /// # Examples
-    /// ```
-    /// let builder = tailwater::Builder::new().dump_signal(tailwater::DumpSignal::Usr2);
-    /// ```
     #[cfg(feature = "debug")]
     pub fn dump_signal(mut self, signal: DumpSignal) -> Self {
         self.settings.dump_signal = Some(signal);
@@ -298,11 +228,6 @@ impl Builder {
     /// groups, as with receive-side scaling, and those of kthreads that have no core at the time,
     /// which would wait for ever; user threads are stolen either way. For measuring the benefit of
     /// stealing.
-    ///
-    /// # Examples
-    /// ```
-    /// let builder = tailwater::Builder::new().packet_stealing(false);
-    /// ```
     pub fn packet_stealing(mut self, steal: bool) -> Self {
         self.settings.packet_stealing = Some(steal);
         self

@@ -252,21 +252,6 @@ impl UdpSocket {
     /// on a non-blocking socket; [`ConnectionRefused`](io::ErrorKind::ConnectionRefused) or
     /// [`HostUnreachable`](io::ErrorKind::HostUnreachable) if that happened to an earlier datagram
     /// of a connected socket.
-    ///
-    /// # Examples
-    /// ```standalone_crate
-    /// use tailwater::net::UdpSocket;
-    ///
-    /// #[tailwater::main]
-    /// fn main() {
-    ///     let one = UdpSocket::bind("127.0.0.1:0").unwrap();
-    ///     let other = UdpSocket::bind("127.0.0.1:0").unwrap();
-    ///     one.send_to(b"hello", other.local_addr().unwrap()).unwrap();
-    ///     let mut buf = [0; 100];
-    ///     let (len, from) = other.recv_from(&mut buf).unwrap();
-    ///     assert_eq!((&buf[..len], from), (&b"hello"[..], one.local_addr().unwrap()));
-    /// }
-    /// ```
     pub fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         self.receive(buf, Take::Remove)
     }
@@ -275,19 +260,6 @@ impl UdpSocket {
     ///
     /// # Errors
     /// As [`recv_from`](Self::recv_from).
-    ///
-    /// # Examples
-    /// ```standalone_crate
-    /// use tailwater::net::UdpSocket;
-    ///
-    /// #[tailwater::main]
-    /// fn main() {
-    ///     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    ///     socket.connect(socket.local_addr().unwrap()).unwrap();
-    ///     socket.send(b"to myself").unwrap();
-    ///     assert_eq!(socket.recv(&mut [0; 100]).unwrap(), 9);
-    /// }
-    /// ```
     pub fn recv(&self, buf: &mut [u8]) -> io::Result<usize> {
         self.receive(buf, Take::Remove).map(|(len, _)| len)
     }
@@ -363,17 +335,6 @@ impl UdpSocket {
     ///
     /// # Errors
     /// None; the result is `std`'s.
-    ///
-    /// # Examples
-    /// ```standalone_crate
-    /// use tailwater::net::UdpSocket;
-    ///
-    /// #[tailwater::main]
-    /// fn main() {
-    ///     let socket = UdpSocket::bind("127.0.0.1:7").unwrap();
-    ///     assert_eq!(socket.local_addr().unwrap(), ([127, 0, 0, 1], 7).into());
-    /// }
-    /// ```
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok(self.shown(self.shared.endpoint.binding().local))
     }
@@ -382,19 +343,6 @@ impl UdpSocket {
     ///
     /// # Errors
     /// [`NotConnected`](io::ErrorKind::NotConnected).
-    ///
-    /// # Examples
-    /// ```standalone_crate
-    /// use tailwater::net::UdpSocket;
-    ///
-    /// #[tailwater::main]
-    /// fn main() {
-    ///     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    ///     assert!(socket.peer_addr().is_err());
-    ///     socket.connect("127.0.0.1:7").unwrap();
-    ///     assert_eq!(socket.peer_addr().unwrap().port(), 7);
-    /// }
-    /// ```
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         let peer = self.shared.endpoint.binding().peer;
         peer.map(|peer| self.shown(peer)).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOTCONN))
@@ -425,17 +373,6 @@ impl UdpSocket {
     ///
     /// # Errors
     /// None; the result is `std`'s.
-    ///
-    /// # Examples
-    /// ```standalone_crate
-    /// use tailwater::net::UdpSocket;
-    ///
-    /// #[tailwater::main]
-    /// fn main() {
-    ///     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    ///     assert!(socket.take_error().unwrap().is_none());
-    /// }
-    /// ```
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
         Ok(self.shared.endpoint.take_error().map(IntoIo::into_io))
     }
@@ -509,20 +446,6 @@ impl UdpSocket {
     ///
     /// # Errors
     /// None; the result is `std`'s.
-    ///
-    /// # Examples
-    /// ```standalone_crate
-    /// use tailwater::net::UdpSocket;
-    ///
-    /// #[tailwater::main]
-    /// fn main() {
-    ///     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    ///     let limit = std::time::Duration::from_millis(1);
-    ///     assert_eq!(socket.read_timeout().unwrap(), None);
-    ///     socket.set_read_timeout(Some(limit)).unwrap();
-    ///     assert_eq!(socket.read_timeout().unwrap(), Some(limit));
-    /// }
-    /// ```
     pub fn read_timeout(&self) -> io::Result<Option<Duration>> {
         Ok(timeout(&self.shared.read_timeout))
     }
@@ -531,20 +454,6 @@ impl UdpSocket {
     ///
     /// # Errors
     /// None; the result is `std`'s.
-    ///
-    /// # Examples
-    /// ```standalone_crate
-    /// use tailwater::net::UdpSocket;
-    ///
-    /// #[tailwater::main]
-    /// fn main() {
-    ///     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    ///     let limit = std::time::Duration::from_millis(1);
-    ///     assert_eq!(socket.write_timeout().unwrap(), None);
-    ///     socket.set_write_timeout(Some(limit)).unwrap();
-    ///     assert_eq!(socket.write_timeout().unwrap(), Some(limit));
-    /// }
-    /// ```
     pub fn write_timeout(&self) -> io::Result<Option<Duration>> {
         Ok(timeout(&self.shared.write_timeout))
     }
@@ -576,19 +485,6 @@ impl UdpSocket {
     ///
     /// # Errors
     /// None; the result is `std`'s.
-    ///
-    /// # Examples
-    /// ```standalone_crate
-    /// use tailwater::net::UdpSocket;
-    ///
-    /// #[tailwater::main]
-    /// fn main() {
-    ///     let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
-    ///     assert!(!socket.broadcast().unwrap());
-    ///     socket.set_broadcast(true).unwrap();
-    ///     assert!(socket.broadcast().unwrap());
-    /// }
-    /// ```
     pub fn broadcast(&self) -> io::Result<bool> {
         Ok(self.shared.endpoint.broadcast.load(Relaxed))
     }
@@ -619,19 +515,6 @@ impl UdpSocket {
     ///
     /// # Errors
     /// None; the result is `std`'s.
-    ///
-    /// # Examples
-    /// ```standalone_crate
-    /// use tailwater::net::UdpSocket;
-    ///
-    /// #[tailwater::main]
-    /// fn main() {
-    ///     let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
-    ///     socket.set_ttl(3).unwrap();
-    ///     assert_eq!(socket.ttl().unwrap(), 3);
-    ///     assert!(socket.set_ttl(0).is_err());
-    /// }
-    /// ```
     pub fn ttl(&self) -> io::Result<u32> {
         Ok(self.shared.endpoint.ttl.load(Relaxed).into())
     }

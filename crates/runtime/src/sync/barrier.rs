@@ -44,18 +44,6 @@ pub struct BarrierWaitResult(bool);
 
 impl BarrierWaitResult {
     /// Returns true for exactly one of the threads of each meeting: the last to arrive.
-    ///
-    /// # Examples
-    /// ```
-    /// use tailwater::sync::Barrier;
-    ///
-    /// let barrier = Barrier::new(3);
-    /// let leaders = std::thread::scope(|s| {
-    ///     let threads = [(); 3].map(|()| s.spawn(|| barrier.wait().is_leader()));
-    ///     threads.map(|thread| thread.join().unwrap()).into_iter().filter(|&leads| leads).count()
-    /// });
-    /// assert_eq!(leaders, 1);
-    /// ```
     pub fn is_leader(&self) -> bool {
         self.0
     }

@@ -55,17 +55,6 @@ pub struct WaitTimeoutResult(bool);
 
 impl WaitTimeoutResult {
     /// Returns true if the time passed without a notification.
-    ///
-    /// # Examples
-    /// ```
-    /// use std::time::Duration;
-    /// use tailwater::sync::{Condvar, Mutex};
-    ///
-    /// let (lock, condition) = (Mutex::new(()), Condvar::new());
-    /// let guard = lock.lock().unwrap();
-    /// let (_guard, result) = condition.wait_timeout(guard, Duration::from_millis(1)).unwrap();
-    /// assert!(result.timed_out());
-    /// ```
     pub fn timed_out(&self) -> bool {
         self.0
     }
@@ -144,17 +133,6 @@ impl Condvar {
     ///
     /// # Errors
     /// As [`wait`](Self::wait).
-    ///
-    /// # Examples
-    /// ```
-    /// use std::time::Duration;
-    /// use tailwater::sync::{Condvar, Mutex};
-    ///
-    /// let (lock, condition) = (Mutex::new(()), Condvar::new());
-    /// let guard = lock.lock().unwrap();
-    /// let (_guard, result) = condition.wait_timeout(guard, Duration::from_millis(1)).unwrap();
-    /// assert!(result.timed_out());
-    /// ```
     pub fn wait_timeout<'a, T>(
         &self,
         guard: MutexGuard<'a, T>,
@@ -218,21 +196,6 @@ impl Condvar {
     }
 
     /// Wakes the thread that has waited longest, if any.
-    ///
-    /// # Examples
-    /// ```
-    /// use tailwater::sync::{Condvar, Mutex};
-    ///
-    /// let (ready, changed) = (Mutex::new(false), Condvar::new());
-    /// std::thread::scope(|s| {
-    ///     s.spawn(|| {
-    ///         *ready.lock().unwrap() = true;
-    ///         changed.notify_one();
-    ///     });
-    ///     let guard = changed.wait_while(ready.lock().unwrap(), |ready| !*ready).unwrap();
-    ///     assert!(*guard);
-    /// });
-    /// ```
     #[inline]
     pub fn notify_one(&self) {
         self.waiters.lock().wake_one();

@@ -88,15 +88,6 @@ impl Event {
 
     /// Returns whether the event is set. What was done before it was set is then visible to the
     /// caller.
-    ///
-    /// # Examples
-    /// ```
-    /// let event = tailwater::sync::Event::new();
-    /// event.set();
-    /// assert!(event.is_set());
-    /// event.reset();
-    /// assert!(!event.is_set());
-    /// ```
     #[inline]
     pub fn is_set(&self) -> bool {
         // Acquire: pairs with the Release in `set`.
@@ -104,16 +95,6 @@ impl Event {
     }
 
     /// Waits until the event is set.
-    ///
-    /// # Examples
-    /// ```
-    /// let event = tailwater::sync::Event::new();
-    /// std::thread::scope(|s| {
-    ///     s.spawn(|| event.set());
-    ///     event.wait();
-    /// });
-    /// assert!(event.is_set());
-    /// ```
     #[inline]
     pub fn wait(&self) {
         self.wait_until(None);

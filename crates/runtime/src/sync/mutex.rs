@@ -70,11 +70,6 @@ impl<T> Mutex<T> {
     ///
     /// # Errors
     /// If the mutex is poisoned; the error holds the value.
-    ///
-    /// # Examples
-    /// ```
-    /// assert_eq!(tailwater::sync::Mutex::new(5).into_inner().unwrap(), 5);
-    /// ```
     pub fn into_inner(self) -> LockResult<T> {
         self.poison.check(self.value.into_inner())
     }
@@ -128,23 +123,6 @@ impl<T: ?Sized> Mutex<T> {
     }
 
     /// Returns whether a thread panicked while it held the mutex.
-    ///
-    /// # Examples
-    /// ```
-    /// use tailwater::sync::Mutex;
-    ///
-    /// let value = Mutex::new(0);
-    /// std::thread::scope(|s| {
-    ///     let panics = s.spawn(|| {
-    ///         let _guard = value.lock().unwrap();
-    ///         panic!("while it is locked");
-    ///     });
-    ///     assert!(panics.join().is_err());
-    /// });
-    /// assert!(value.is_poisoned());
-    /// value.clear_poison();
-    /// assert!(value.lock().is_ok());
-    /// ```
     pub fn is_poisoned(&self) -> bool {
         self.poison.is_set()
     }
@@ -175,13 +153,6 @@ impl<T: ?Sized> Mutex<T> {
     ///
     /// # Errors
     /// If the mutex is poisoned; the error holds the reference.
-    ///
-    /// # Examples
-    /// ```
-    /// let mut count = tailwater::sync::Mutex::new(0);
-    /// *count.get_mut().unwrap() = 5;
-    /// assert_eq!(count.into_inner().unwrap(), 5);
-    /// ```
     pub fn get_mut(&mut self) -> LockResult<&mut T> {
         self.poison.check(self.value.get_mut())
     }

@@ -86,15 +86,6 @@ impl Notify {
     }
 
     /// Waits for a notification, or takes the stored one.
-    ///
-    /// # Examples
-    /// ```
-    /// let notify = tailwater::sync::Notify::new();
-    /// std::thread::scope(|s| {
-    ///     s.spawn(|| notify.notify_one());
-    ///     notify.wait();
-    /// });
-    /// ```
     pub fn wait(&self) {
         self.wait_until(None);
     }

@@ -57,11 +57,6 @@ pub struct OnceState {
 
 impl OnceState {
     /// Returns whether an earlier initialiser panicked.
-    ///
-    /// # Examples
-    /// ```
-    /// tailwater::sync::Once::new().call_once_force(|state| assert!(!state.is_poisoned()));
-    /// ```
     pub fn is_poisoned(&self) -> bool {
         self.poisoned
     }
@@ -84,17 +79,6 @@ impl Drop for Finish<'_> {
 
 impl Once {
     /// Returns a `Once` whose initialiser has not run.
-    ///
-    /// # Examples
-    /// ```
-    /// use tailwater::sync::Once;
-    ///
-    /// static START: Once = Once::new();
-    /// for _ in 0..3 {
-    ///     START.call_once(|| println!("printed once"));
-    /// }
-    /// assert!(START.is_completed());
-    /// ```
     pub const fn new() -> Self {
         Self { state: AtomicU8::new(INCOMPLETE), waiters: SpinLock::new(WaitList::new()) }
     }
@@ -142,17 +126,6 @@ impl Once {
     }
 
     /// Returns whether an initialiser has completed. What it did is then visible to the caller.
-    ///
-    /// # Examples
-    /// ```
-    /// use tailwater::sync::Once;
-    ///
-    /// static START: Once = Once::new();
-    /// for _ in 0..3 {
-    ///     START.call_once(|| println!("printed once"));
-    /// }
-    /// assert!(START.is_completed());
-    /// ```
     #[inline]
     pub fn is_completed(&self) -> bool {
         // Acquire: pairs with the Release in `Finish::drop`.

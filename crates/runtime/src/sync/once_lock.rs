@@ -56,13 +56,6 @@ impl<T> OnceLock<T> {
     }
 
     /// Returns the value mutably, if it is set.
-    ///
-    /// # Examples
-    /// ```
-    /// let mut cell = tailwater::sync::OnceLock::from(1);
-    /// *cell.get_mut().unwrap() += 1;
-    /// assert_eq!(cell.get(), Some(&2));
-    /// ```
     pub fn get_mut(&mut self) -> Option<&mut T> {
         // SAFETY: the value is initialised.
         self.once.is_completed().then(|| unsafe { self.value.get_mut().assume_init_mut() })
@@ -126,11 +119,6 @@ impl<T> OnceLock<T> {
     }
 
     /// Consumes the cell and returns the value.
-    ///
-    /// # Examples
-    /// ```
-    /// assert_eq!(tailwater::sync::OnceLock::from(1).into_inner(), Some(1));
-    /// ```
     pub fn into_inner(mut self) -> Option<T> {
         self.take()
     }

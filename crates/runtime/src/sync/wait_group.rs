@@ -47,12 +47,6 @@ impl RefUnwindSafe for WaitGroup {}
 
 impl WaitGroup {
     /// Returns a group without tasks.
-    ///
-    /// # Examples
-    /// ```
-    /// // Without tasks there is nothing to wait for.
-    /// tailwater::sync::WaitGroup::new().wait();
-    /// ```
     pub fn new() -> Self {
         Self::default()
     }
@@ -75,31 +69,11 @@ impl WaitGroup {
     }
 
     /// Returns the number of tasks that are not done.
-    ///
-    /// # Examples
-    /// ```
-    /// let group = tailwater::sync::WaitGroup::new();
-    /// let task = group.add();
-    /// assert_eq!(group.tasks(), 1);
-    /// std::thread::spawn(move || drop(task));
-    /// group.wait();
-    /// assert_eq!(group.tasks(), 0);
-    /// ```
     pub fn tasks(&self) -> usize {
         self.state.lock().tasks
     }
 
     /// Waits until no task is left. The group can be used again, and several threads may wait.
-    ///
-    /// # Examples
-    /// ```
-    /// let group = tailwater::sync::WaitGroup::new();
-    /// let task = group.add();
-    /// assert_eq!(group.tasks(), 1);
-    /// std::thread::spawn(move || drop(task));
-    /// group.wait();
-    /// assert_eq!(group.tasks(), 0);
-    /// ```
     pub fn wait(&self) {
         self.wait_until(None);
     }

@@ -28,22 +28,12 @@ pub struct Builder {
 
 impl Builder {
     /// Returns a builder without settings.
-    ///
-    /// # Examples
-    /// ```
-    /// let builder = tailwater::thread::Builder::new();
-    /// ```
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Names the thread, for panic messages, dumps and
     /// [`Thread::name`](crate::thread::Thread::name).
-    ///
-    /// # Examples
-    /// ```
-    /// let builder = tailwater::thread::Builder::new().name("parser");
-    /// ```
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
         self
@@ -51,11 +41,6 @@ impl Builder {
 
     /// Sets the usable bytes of the thread's stack: 16 KiB to 128 GiB, rounded up. Memory is
     /// committed as it is touched, and kept for the next thread of the same size.
-    ///
-    /// # Examples
-    /// ```
-    /// let builder = tailwater::thread::Builder::new().stack_size(4 << 20);
-    /// ```
     pub fn stack_size(mut self, bytes: usize) -> Self {
         self.stack_size = Some(bytes);
         self

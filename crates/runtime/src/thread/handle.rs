@@ -82,12 +82,6 @@ impl From<UserThread> for Thread {
 
 impl Thread {
     /// Returns the thread's identifier.
-    ///
-    /// # Examples
-    /// ```
-    /// let me = tailwater::thread::current();
-    /// assert_eq!(me.id(), tailwater::thread::current().id());
-    /// ```
     pub fn id(&self) -> ThreadId {
         ThreadId(match &self.0 {
             Inner::User(thread) => Id::User(thread.id),

@@ -247,18 +247,6 @@ impl<T> JoinHandle<T> {
     }
 
     /// Returns a handle to the thread.
-    ///
-    /// # Examples
-    /// ```standalone_crate
-    /// use tailwater::thread;
-    ///
-    /// #[tailwater::main]
-    /// fn main() {
-    ///     let sleeper = thread::spawn(thread::park);
-    ///     sleeper.thread().unpark();
-    ///     sleeper.join().unwrap();
-    /// }
-    /// ```
     pub fn thread(&self) -> &Thread {
         self.0.thread()
     }

@@ -171,17 +171,6 @@ impl TcpListener {
     ///
     /// # Errors
     /// None; the result is `std`'s.
-    ///
-    /// # Examples
-    /// ```standalone_crate
-    /// use tailwater::net::TcpListener;
-    ///
-    /// #[tailwater::main]
-    /// fn main() {
-    ///     let listener = TcpListener::bind("127.0.0.1:80").unwrap();
-    ///     assert_eq!(listener.local_addr().unwrap(), ([127, 0, 0, 1], 80).into());
-    /// }
-    /// ```
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok(shown(self.listening.local_addr(), self.mapped))
     }
@@ -257,18 +246,6 @@ impl TcpListener {
     ///
     /// # Errors
     /// None; the result is `std`'s.
-    ///
-    /// # Examples
-    /// ```standalone_crate
-    /// use tailwater::net::TcpListener;
-    ///
-    /// #[tailwater::main]
-    /// fn main() {
-    ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    ///     listener.set_ttl(3).unwrap();
-    ///     assert_eq!(listener.ttl().unwrap(), 3);
-    /// }
-    /// ```
     pub fn ttl(&self) -> io::Result<u32> {
         Ok(self.listening.settings.ttl.load(Relaxed).into())
     }
@@ -277,16 +254,6 @@ impl TcpListener {
     ///
     /// # Errors
     /// None; the result is `std`'s.
-    ///
-    /// # Examples
-    /// ```standalone_crate
-    /// use tailwater::net::TcpListener;
-    ///
-    /// #[tailwater::main]
-    /// fn main() {
-    ///     assert!(TcpListener::bind("127.0.0.1:0").unwrap().take_error().unwrap().is_none());
-    /// }
-    /// ```
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
         Ok(None)
     }

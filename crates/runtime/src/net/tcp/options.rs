@@ -60,25 +60,11 @@ impl TcpOptions {
     /// Returns the defaults: those of `std`'s sockets, CUBIC, a receive buffer of 1 MiB and a send
     /// buffer of 4 MiB, both allocated only as they fill, the latter up to 256 KiB until the
     /// congestion window needs more.
-    ///
-    /// # Examples
-    /// ```
-    /// let options = tailwater::net::TcpOptions::new();
-    /// assert!(format!("{options:?}").contains("Cubic"));
-    /// ```
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Chooses the congestion control.
-    ///
-    /// # Examples
-    /// ```
-    /// use tailwater::net::{Congestion, TcpOptions};
-    ///
-    /// let options = TcpOptions::new().congestion(Congestion::Dctcp);
-    /// assert!(format!("{options:?}").contains("Dctcp"));
-    /// ```
     pub fn congestion(mut self, congestion: Congestion) -> Self {
         self.config.sender.algorithm = match congestion {
             Congestion::NewReno => Algorithm::NewReno,
@@ -89,24 +75,12 @@ impl TcpOptions {
     }
 
     /// Offers explicit congestion notification (RFC 3168). Off by default; DCTCP implies it.
-    ///
-    /// # Examples
-    /// ```
-    /// let options = tailwater::net::TcpOptions::new().ecn(true);
-    /// assert!(format!("{options:?}").contains("ecn: true"));
-    /// ```
     pub fn ecn(mut self, ecn: bool) -> Self {
         self.config.ecn = ecn;
         self
     }
 
     /// Sends small segments at once, as [`TcpStream::set_nodelay`] does.
-    ///
-    /// # Examples
-    /// ```
-    /// let options = tailwater::net::TcpOptions::new().nodelay(true);
-    /// assert!(format!("{options:?}").contains("nodelay: true"));
-    /// ```
     pub fn nodelay(mut self, nodelay: bool) -> Self {
         self.config.nodelay = nodelay;
         self
@@ -114,52 +88,24 @@ impl TcpOptions {
 
     /// Sets the maximum of bytes received and not yet read, clamped to 1 KiB to 1 GiB. Set before
     /// the handshake it determines the window's scale.
-    ///
-    /// # Examples
-    /// ```
-    /// let options = tailwater::net::TcpOptions::new().receive_buffer(4 << 20);
-    /// assert!(format!("{options:?}").contains("receive_buffer: 4194304"));
-    /// ```
     pub fn receive_buffer(mut self, bytes: usize) -> Self {
         self.config.receive_buffer = u32::try_from(bytes).unwrap_or(u32::MAX);
         self
     }
 
     /// Sets the maximum of bytes written and not yet acknowledged, clamped to 1 KiB to 1 GiB.
-    ///
-    /// # Examples
-    /// ```
-    /// let options = tailwater::net::TcpOptions::new().send_buffer(4 << 20);
-    /// assert!(format!("{options:?}").contains("send_buffer: 4194304"));
-    /// ```
     pub fn send_buffer(mut self, bytes: usize) -> Self {
         self.config.send_buffer = u32::try_from(bytes).unwrap_or(u32::MAX);
         self
     }
 
     /// Probes connections that are idle.
-    ///
-    /// # Examples
-    /// ```
-    /// use tailwater::net::{TcpKeepalive, TcpOptions};
-    ///
-    /// let options = TcpOptions::new().keepalive(Some(TcpKeepalive::default()));
-    /// assert!(format!("{options:?}").contains("probes: 9"));
-    /// ```
     pub fn keepalive(mut self, keepalive: Option<Keepalive>) -> Self {
         self.config.keepalive = keepalive;
         self
     }
 
     /// Sets the duration of TIME-WAIT: 60 s by default, as on Linux.
-    ///
-    /// # Examples
-    /// ```
-    /// use std::time::Duration;
-    ///
-    /// let options = tailwater::net::TcpOptions::new().time_wait(Duration::from_secs(1));
-    /// assert!(format!("{options:?}").contains("time_wait: 1s"));
-    /// ```
     pub fn time_wait(mut self, time_wait: Duration) -> Self {
         self.config.time_wait = time_wait;
         self
@@ -167,12 +113,6 @@ impl TcpOptions {
 
     /// Sets the maximum number of connections that wait to be accepted: 4096 by default, at least
     /// 1. Further clients are not answered until there is room, and retry.
-    ///
-    /// # Examples
-    /// ```
-    /// let options = tailwater::net::TcpOptions::new().backlog(1);
-    /// assert!(format!("{options:?}").contains("backlog: 1"));
-    /// ```
     pub fn backlog(mut self, connections: u32) -> Self {
         self.backlog = connections;
         self
@@ -180,12 +120,6 @@ impl TcpOptions {
 
     /// Sets the maximum number of handshakes that a listener remembers: 1024 by default. Further
     /// clients get a SYN cookie (RFC 4987 section 3.6), which needs no memory.
-    ///
-    /// # Examples
-    /// ```
-    /// let options = tailwater::net::TcpOptions::new().syn_queue(0);
-    /// assert!(format!("{options:?}").contains("syn_queue: 0"), "cookies only");
-    /// ```
     pub fn syn_queue(mut self, handshakes: u32) -> Self {
         self.syn_queue = handshakes;
         self

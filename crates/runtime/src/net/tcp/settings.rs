@@ -53,20 +53,6 @@ impl TcpStream {
     ///
     /// # Errors
     /// None; the result is `std`'s.
-    ///
-    /// # Examples
-    /// ```standalone_crate
-    /// use tailwater::net::{TcpListener, TcpStream};
-    ///
-    /// #[tailwater::main]
-    /// fn main() {
-    ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    ///     let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    ///     assert!(!stream.nodelay().unwrap());
-    ///     stream.set_nodelay(true).unwrap();
-    ///     assert!(stream.nodelay().unwrap());
-    /// }
-    /// ```
     pub fn nodelay(&self) -> io::Result<bool> {
         Ok(self.socket.lock().connection.nodelay())
     }
@@ -98,20 +84,6 @@ impl TcpStream {
     ///
     /// # Errors
     /// None; the result is `std`'s.
-    ///
-    /// # Examples
-    /// ```standalone_crate
-    /// use tailwater::net::{TcpListener, TcpStream};
-    ///
-    /// #[tailwater::main]
-    /// fn main() {
-    ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    ///     let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    ///     stream.set_ttl(3).unwrap();
-    ///     assert_eq!(stream.ttl().unwrap(), 3);
-    ///     assert!(stream.set_ttl(0).is_err());
-    /// }
-    /// ```
     pub fn ttl(&self) -> io::Result<u32> {
         Ok(self.socket.settings.ttl.load(Relaxed).into())
     }
@@ -166,21 +138,6 @@ impl TcpStream {
     ///
     /// # Errors
     /// None; the result is `std`'s.
-    ///
-    /// # Examples
-    /// ```standalone_crate
-    /// use std::time::Duration;
-    /// use tailwater::net::{TcpListener, TcpStream};
-    ///
-    /// #[tailwater::main]
-    /// fn main() {
-    ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    ///     let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    ///     assert_eq!(stream.read_timeout().unwrap(), None);
-    ///     stream.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
-    ///     assert_eq!(stream.read_timeout().unwrap(), Some(Duration::from_millis(1)));
-    /// }
-    /// ```
     pub fn read_timeout(&self) -> io::Result<Option<Duration>> {
         Ok(timeout(&self.socket.settings.read_timeout))
     }
@@ -212,21 +169,6 @@ impl TcpStream {
     ///
     /// # Errors
     /// None; the result is `std`'s.
-    ///
-    /// # Examples
-    /// ```standalone_crate
-    /// use std::time::Duration;
-    /// use tailwater::net::{TcpListener, TcpStream};
-    ///
-    /// #[tailwater::main]
-    /// fn main() {
-    ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    ///     let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    ///     assert_eq!(stream.write_timeout().unwrap(), None);
-    ///     stream.set_write_timeout(Some(Duration::from_millis(1))).unwrap();
-    ///     assert_eq!(stream.write_timeout().unwrap(), Some(Duration::from_millis(1)));
-    /// }
-    /// ```
     pub fn write_timeout(&self) -> io::Result<Option<Duration>> {
         Ok(timeout(&self.socket.settings.write_timeout))
     }
@@ -261,21 +203,6 @@ impl TcpStream {
     ///
     /// # Errors
     /// None; the result is `std`'s.
-    ///
-    /// # Examples
-    /// ```standalone_crate
-    /// use std::time::Duration;
-    /// use tailwater::net::{TcpListener, TcpStream};
-    ///
-    /// #[tailwater::main]
-    /// fn main() {
-    ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    ///     let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    ///     stream.set_linger(Some(Duration::ZERO)).unwrap();
-    ///     assert_eq!(stream.linger().unwrap(), Some(Duration::ZERO));
-    ///     drop(stream); // resets the connection
-    /// }
-    /// ```
     pub fn linger(&self) -> io::Result<Option<Duration>> {
         Ok(timeout(&self.socket.settings.linger).map(|linger| linger - LINGER_NONE))
     }
@@ -307,19 +234,6 @@ impl TcpStream {
     ///
     /// # Errors
     /// None; the result is `std`'s.
-    ///
-    /// # Examples
-    /// ```standalone_crate
-    /// use tailwater::net::{TcpListener, TcpStream, TcpKeepalive};
-    ///
-    /// #[tailwater::main]
-    /// fn main() {
-    ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    ///     let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    ///     stream.set_keepalive(Some(TcpKeepalive::default())).unwrap();
-    ///     assert_eq!(stream.keepalive().unwrap().unwrap().probes, 9);
-    /// }
-    /// ```
     pub fn keepalive(&self) -> io::Result<Option<Keepalive>> {
         Ok(self.socket.lock().connection.keepalive())
     }
@@ -353,20 +267,6 @@ impl TcpStream {
     ///
     /// # Errors
     /// None; the result is `std`'s.
-    ///
-    /// # Examples
-    /// ```standalone_crate
-    /// use std::time::Duration;
-    /// use tailwater::net::{TcpListener, TcpStream};
-    ///
-    /// #[tailwater::main]
-    /// fn main() {
-    ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    ///     let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    ///     stream.set_user_timeout(Some(Duration::from_secs(10))).unwrap();
-    ///     assert_eq!(stream.user_timeout().unwrap(), Duration::from_secs(10));
-    /// }
-    /// ```
     pub fn user_timeout(&self) -> io::Result<Duration> {
         Ok(self.socket.lock().connection.user_timeout_limit())
     }
@@ -400,19 +300,6 @@ impl TcpStream {
     ///
     /// # Errors
     /// None; the result is `std`'s.
-    ///
-    /// # Examples
-    /// ```standalone_crate
-    /// use tailwater::net::{TcpListener, TcpStream};
-    ///
-    /// #[tailwater::main]
-    /// fn main() {
-    ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    ///     let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    ///     stream.set_receive_buffer(64 * 1024).unwrap();
-    ///     assert_eq!(stream.receive_buffer().unwrap(), 64 * 1024);
-    /// }
-    /// ```
     pub fn receive_buffer(&self) -> io::Result<usize> {
         Ok(self.socket.lock().connection.receive_buffer() as usize)
     }
@@ -444,19 +331,6 @@ impl TcpStream {
     ///
     /// # Errors
     /// None; the result is `std`'s.
-    ///
-    /// # Examples
-    /// ```standalone_crate
-    /// use tailwater::net::{TcpListener, TcpStream};
-    ///
-    /// #[tailwater::main]
-    /// fn main() {
-    ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    ///     let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    ///     stream.set_send_buffer(64 * 1024).unwrap();
-    ///     assert_eq!(stream.send_buffer().unwrap(), 64 * 1024);
-    /// }
-    /// ```
     pub fn send_buffer(&self) -> io::Result<usize> {
         Ok(self.socket.lock().connection.send_buffer() as usize)
     }
@@ -465,18 +339,6 @@ impl TcpStream {
     ///
     /// # Errors
     /// None; the result is `std`'s.
-    ///
-    /// # Examples
-    /// ```standalone_crate
-    /// use tailwater::net::{TcpListener, TcpStream};
-    ///
-    /// #[tailwater::main]
-    /// fn main() {
-    ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    ///     let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    ///     assert!(stream.take_error().unwrap().is_none());
-    /// }
-    /// ```
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
         Ok(self.socket.lock().take_failure().map(IntoIo::into_io))
     }

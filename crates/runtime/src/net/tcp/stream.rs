@@ -201,18 +201,6 @@ impl TcpStream {
     ///
     /// # Errors
     /// None; the result is `std`'s.
-    ///
-    /// # Examples
-    /// ```standalone_crate
-    /// use tailwater::net::{TcpListener, TcpStream};
-    ///
-    /// #[tailwater::main]
-    /// fn main() {
-    ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    ///     let address = listener.local_addr().unwrap();
-    ///     assert_eq!(TcpStream::connect(address).unwrap().peer_addr().unwrap(), address);
-    /// }
-    /// ```
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         Ok(self.peer())
     }
@@ -221,18 +209,6 @@ impl TcpStream {
     ///
     /// # Errors
     /// None; the result is `std`'s.
-    ///
-    /// # Examples
-    /// ```standalone_crate
-    /// use tailwater::net::{TcpListener, TcpStream};
-    ///
-    /// #[tailwater::main]
-    /// fn main() {
-    ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    ///     let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    ///     assert!(stream.local_addr().unwrap().ip().is_loopback());
-    /// }
-    /// ```
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok(shown(self.socket.local_addr(), self.mapped))
     }

@@ -118,62 +118,26 @@ impl<T> Receiver<T> {
     }
 
     /// Returns the number of messages in the channel.
-    ///
-    /// # Examples
-    /// ```
-    /// let (sender, receiver) = tailwater::sync::channel::bounded(4);
-    /// sender.send("one").unwrap();
-    /// assert_eq!(receiver.len(), 1);
-    /// ```
     pub fn len(&self) -> usize {
         self.channel.len()
     }
 
     /// Returns whether the channel holds no message; always true with capacity 0.
-    ///
-    /// # Examples
-    /// ```
-    /// let (sender, receiver) = tailwater::sync::channel::bounded(4);
-    /// assert!(receiver.is_empty());
-    /// sender.send("one").unwrap();
-    /// assert!(!receiver.is_empty());
-    /// ```
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// Returns whether the channel is full; always true with capacity 0.
-    ///
-    /// # Examples
-    /// ```
-    /// let (sender, receiver) = tailwater::sync::channel::bounded(1);
-    /// sender.send("one").unwrap();
-    /// assert!(receiver.is_full());
-    /// ```
     pub fn is_full(&self) -> bool {
         self.channel.is_full()
     }
 
     /// Returns the capacity of the channel; `None` if it is unbounded.
-    ///
-    /// # Examples
-    /// ```
-    /// let (_sender, receiver) = tailwater::sync::channel::bounded::<u8>(4);
-    /// assert_eq!(receiver.capacity(), Some(4));
-    /// let (_sender, receiver) = tailwater::sync::channel::unbounded::<u8>();
-    /// assert_eq!(receiver.capacity(), None);
-    /// ```
     pub fn capacity(&self) -> Option<usize> {
         self.channel.capacity()
     }
 
     /// Returns whether both receive from the same channel.
-    ///
-    /// # Examples
-    /// ```
-    /// let (_sender, receiver) = tailwater::sync::channel::unbounded::<u8>();
-    /// assert!(receiver.same_channel(&receiver.clone()));
-    /// ```
     pub fn same_channel(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.channel, &other.channel)
     }

@@ -114,17 +114,6 @@ impl<'a, R> Select<'a, R> {
     /// # Panics
     /// If there is no operation: that would wait for ever. On a user thread that holds a
     /// [`SpinLock`](crate::sync::spin::SpinLock).
-    ///
-    /// # Examples
-    /// ```
-    /// use tailwater::sync::channel::{self, Select};
-    ///
-    /// let (one, from_one) = channel::unbounded();
-    /// let (_other, from_other) = channel::unbounded();
-    /// one.send(1).unwrap();
-    /// let number = Select::new().recv(&from_one, |n| n).recv(&from_other, |n| n).wait();
-    /// assert_eq!(number, Ok(1));
-    /// ```
     pub fn wait(self) -> R {
         assert!(!self.cases.is_empty(), "a select without operations waits for ever: add recv or send");
         self.run(true, None).expect("without a deadline only a complete operation ends the wait")

@@ -147,62 +147,26 @@ impl<T> Sender<T> {
     }
 
     /// Returns the number of messages in the channel.
-    ///
-    /// # Examples
-    /// ```
-    /// let (sender, receiver) = tailwater::sync::channel::bounded(4);
-    /// sender.send("one").unwrap();
-    /// assert_eq!(sender.len(), 1);
-    /// ```
     pub fn len(&self) -> usize {
         self.channel.len()
     }
 
     /// Returns whether the channel holds no message; always true with capacity 0.
-    ///
-    /// # Examples
-    /// ```
-    /// let (sender, receiver) = tailwater::sync::channel::bounded(4);
-    /// assert!(sender.is_empty());
-    /// sender.send("one").unwrap();
-    /// assert!(!sender.is_empty());
-    /// ```
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// Returns whether the channel is full; always true with capacity 0.
-    ///
-    /// # Examples
-    /// ```
-    /// let (sender, receiver) = tailwater::sync::channel::bounded(1);
-    /// sender.send("one").unwrap();
-    /// assert!(sender.is_full());
-    /// ```
     pub fn is_full(&self) -> bool {
         self.channel.is_full()
     }
 
     /// Returns the capacity of the channel; `None` if it is unbounded.
-    ///
-    /// # Examples
-    /// ```
-    /// let (sender, _receiver) = tailwater::sync::channel::bounded::<u8>(4);
-    /// assert_eq!(sender.capacity(), Some(4));
-    /// let (sender, _receiver) = tailwater::sync::channel::unbounded::<u8>();
-    /// assert_eq!(sender.capacity(), None);
-    /// ```
     pub fn capacity(&self) -> Option<usize> {
         self.channel.capacity()
     }
 
     /// Returns whether both send into the same channel.
-    ///
-    /// # Examples
-    /// ```
-    /// let (sender, _receiver) = tailwater::sync::channel::unbounded::<u8>();
-    /// assert!(sender.same_channel(&sender.clone()));
-    /// ```
     pub fn same_channel(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.channel, &other.channel)
     }

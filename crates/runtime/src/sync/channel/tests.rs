@@ -120,6 +120,14 @@ proptest! {
 }
 
 #[test]
+fn clones_are_of_the_same_channel_and_other_ends_are_not() {
+    let (sender, receiver) = super::unbounded::<u8>();
+    let (other_sender, other_receiver) = super::unbounded::<u8>();
+    assert!(sender.same_channel(&sender.clone()) && !sender.same_channel(&other_sender));
+    assert!(receiver.same_channel(&receiver.clone()) && !receiver.same_channel(&other_receiver));
+}
+
+#[test]
 fn receivers_are_served_in_the_order_they_came() {
     let (sender, receiver) = bounded(1);
     let threads: Vec<_> = (0..4)

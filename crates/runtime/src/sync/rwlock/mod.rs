@@ -77,11 +77,6 @@ impl<T> RwLock<T> {
     ///
     /// # Errors
     /// If the lock is poisoned; the error holds the value.
-    ///
-    /// # Examples
-    /// ```
-    /// assert_eq!(tailwater::sync::RwLock::new(5).into_inner().unwrap(), 5);
-    /// ```
     pub fn into_inner(self) -> LockResult<T> {
         self.poison.check(self.value.into_inner())
     }
@@ -175,23 +170,6 @@ impl<T: ?Sized> RwLock<T> {
     }
 
     /// Returns whether a thread panicked while it held the lock for writing.
-    ///
-    /// # Examples
-    /// ```
-    /// use tailwater::sync::RwLock;
-    ///
-    /// let value = RwLock::new(0);
-    /// std::thread::scope(|s| {
-    ///     let panics = s.spawn(|| {
-    ///         let _guard = value.write().unwrap();
-    ///         panic!("while it is locked");
-    ///     });
-    ///     assert!(panics.join().is_err());
-    /// });
-    /// assert!(value.is_poisoned());
-    /// value.clear_poison();
-    /// assert!(value.write().is_ok());
-    /// ```
     pub fn is_poisoned(&self) -> bool {
         self.poison.is_set()
     }
@@ -222,13 +200,6 @@ impl<T: ?Sized> RwLock<T> {
     ///
     /// # Errors
     /// If the lock is poisoned; the error holds the reference.
-    ///
-    /// # Examples
-    /// ```
-    /// let mut count = tailwater::sync::RwLock::new(0);
-    /// *count.get_mut().unwrap() = 5;
-    /// assert_eq!(count.into_inner().unwrap(), 5);
-    /// ```
     pub fn get_mut(&mut self) -> LockResult<&mut T> {
         self.poison.check(self.value.get_mut())
     }

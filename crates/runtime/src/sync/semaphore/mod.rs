@@ -204,11 +204,6 @@ impl Semaphore {
     }
 
     /// Returns the number of free permits.
-    ///
-    /// # Examples
-    /// ```
-    /// assert_eq!(tailwater::sync::Semaphore::new(3).available_permits(), 3);
-    /// ```
     pub fn available_permits(&self) -> usize {
         self.state.lock().permits
     }
@@ -302,24 +297,11 @@ pub struct OwnedSemaphorePermit {
 
 impl SemaphorePermit<'_> {
     /// Returns the number of permits held.
-    ///
-    /// # Examples
-    /// ```
-    /// let semaphore = tailwater::sync::Semaphore::new(2);
-    /// assert_eq!(semaphore.acquire_many(2).permits(), 2);
-    /// ```
     pub fn permits(&self) -> usize {
         self.permits
     }
 
     /// Consumes the permits without returning them: the semaphore has as many less.
-    ///
-    /// # Examples
-    /// ```
-    /// let semaphore = tailwater::sync::Semaphore::new(2);
-    /// semaphore.acquire_many(2).forget();
-    /// assert_eq!(semaphore.available_permits(), 0);
-    /// ```
     pub fn forget(mut self) {
         self.permits = 0;
     }
@@ -327,24 +309,11 @@ impl SemaphorePermit<'_> {
 
 impl OwnedSemaphorePermit {
     /// Returns the number of permits held.
-    ///
-    /// # Examples
-    /// ```
-    /// let semaphore = std::sync::Arc::new(tailwater::sync::Semaphore::new(2));
-    /// assert_eq!(semaphore.acquire_many_owned(2).permits(), 2);
-    /// ```
     pub fn permits(&self) -> usize {
         self.permits
     }
 
     /// Consumes the permits without returning them: the semaphore has as many less.
-    ///
-    /// # Examples
-    /// ```
-    /// let semaphore = std::sync::Arc::new(tailwater::sync::Semaphore::new(2));
-    /// semaphore.acquire_many_owned(2).forget();
-    /// assert_eq!(semaphore.available_permits(), 0);
-    /// ```
     pub fn forget(mut self) {
         self.permits = 0;
     }
