@@ -20,7 +20,7 @@ use tailwater_iokernel::port::{Attachment, Port, memory};
 use tailwater_iokernel::stats::{HandoffKind, StatsHandle};
 use tailwater_iokernel::{Config, IoKernel};
 use tailwater_iokernel_testing::wire::{self, Endpoint};
-use tailwater_testkit::{PATIENCE, Program, binary, eventually, socket_name};
+use tailwater_testkit::{PATIENCE, Program, binary, cpu_numbers, eventually, socket_name};
 
 /// Address of the test's own station on the IOKernel's network.
 pub const CLIENT: Endpoint =
@@ -41,6 +41,24 @@ pub struct Bench {
     turn: Option<MutexGuard<'static, ()>>,
 }
 
+/// Returns settings of an IOKernel for tests: one core to lend, whatever the machine has, and
+/// tolerance of its load.
+///
+/// # Panics
+/// If the machine has no core.
+pub fn config(socket: String) -> Config {
+    Config {
+        socket,
+        managed_cores: Some(vec![*cpu_numbers().last().expect("this process runs somewhere")]),
+        // On a machine that other programs keep busy, consecutive evictions are no sign of a
+        // misbehaving program.
+        max_evictions: 1_000_000,
+        // Nor would best-effort kthreads run there, which Linux ranks below all others otherwise.
+        neighbour_share: 0,
+        ..Config::default()
+    }
+}
+
 /// Waits until no other IOKernel of this test program runs.
 pub fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
@@ -49,7 +67,8 @@ pub fn turn() -> MutexGuard<'static, ()> {
 }
 
 impl Bench {
-    /// Starts an IOKernel configured by `configure`, with the client station and `ports`.
+    /// Starts an IOKernel with one core to lend, configured by `configure`, with the client station
+    /// and `ports`.
     ///
     /// # Panics
     /// If it cannot start, as on a machine with one CPU, where no test of this crate can run.
@@ -65,12 +84,7 @@ impl Bench {
     /// # Panics
     /// As `start`.
     pub fn start_beside(configure: impl FnOnce(&mut Config), mut ports: Vec<Box<dyn Port>>) -> Self {
-        // On a machine that other programs keep busy, consecutive evictions are no sign of a
-        // misbehaving program.
-        let mut config =
-            Config { socket: socket_name("test"), max_evictions: 1_000_000, ..Config::default() };
-        // Nor would best-effort kthreads run there, which Linux ranks below all others otherwise.
-        config.neighbour_share = 0;
+        let mut config = config(socket_name("test"));
         configure(&mut config);
         let socket = config.socket.clone();
         let station = Attachment::Station { mac: CLIENT.mac, ip: Some(CLIENT.ip) };

@@ -29,11 +29,7 @@ pub fn in_tap_namespace(test: impl FnOnce()) {
 /// If it cannot start.
 pub fn bench_with_tap(mtu: u16) -> Bench {
     let tap: Box<dyn Port> = Box::new(TapPort::new("tw-test0", HOST));
-    let configure = |config: &mut Config| {
-        config.managed_cores = Some(vec![1]);
-        config.mtu = mtu;
-    };
-    Bench::start(configure, vec![tap])
+    Bench::start(|config| config.mtu = mtu, vec![tap])
 }
 
 /// Returns Linux's own IPv6 address on the device, once Linux uses it.

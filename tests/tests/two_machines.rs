@@ -50,7 +50,6 @@ fn xdp_works() -> bool {
 fn iokernel(number: u8, options: &PortOptions) -> Bench {
     let ports: Vec<Box<dyn Port>> = options.build().expect("the words are right");
     let configure = |c: &mut tailwater_iokernel::Config| {
-        c.managed_cores = Some(vec![1]);
         c.pool_start = Some(Ipv4Addr::new(10, 77, number, 1));
         // Two IOKernels share two CPUs, each as if they were its own: Linux makes one of them wait
         // for long.

@@ -14,12 +14,10 @@ use tailwater_dns::serve::tcp::Permit;
 use tailwater_dns::serve::{Datagrams, Limits, Shared, Stream};
 use tailwater_dns::service::Service;
 use tailwater_dns::store::{Source, Store};
+use tailwater_testkit::{PATIENCE, until};
 
 #[global_allocator]
 static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
-
-/// Maximum wait on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 fn write_zone(file: &Path, serial: u32) {
     let mut text = format!("$TTL 60\n@ SOA ns h {serial} 2 3 4 5\n NS ns\nns A 192.0.2.1\n");
@@ -74,9 +72,17 @@ fn ask_during_reloads(
     asked
 }
 
-/// Reloads many times, with a file that has an error each third time.
-fn reload(file: &Path, shared: &Shared, current: &AtomicU32, times: u32) {
-    for round in 2..times + 2 {
+/// Reloads many times, and until many queries were answered meanwhile, with a file that has an
+/// error each third time.
+fn reload(file: &Path, shared: &Shared, current: &AtomicU32) {
+    const TIMES: u32 = 100;
+    const QUERIES: u64 = 100;
+    let (before, deadline) = (shared.counts().udp, Instant::now() + PATIENCE);
+    for round in 2.. {
+        if round >= TIMES + 2 && shared.counts().udp > before + QUERIES {
+            return;
+        }
+        assert!(Instant::now() < deadline, "the clients hardly ask: {:?}", shared.counts());
         if round % 3 == 0 {
             std::fs::write(file, "@ SOA not\n").expect("a temporary file");
             let done = shared.store.reload();
@@ -87,6 +93,15 @@ fn reload(file: &Path, shared: &Shared, current: &AtomicU32, times: u32) {
             assert_eq!((done.loaded, done.kept), (1, 0), "{:?}", done.problems);
             current.store(round, Ordering::SeqCst);
         }
+    }
+}
+
+/// Ends the clients when dropped, also by a panic.
+struct Ending<'a>(&'a AtomicBool);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 
@@ -103,13 +118,14 @@ fn reloads_lose_nothing_on_linux() {
                 ask_during_reloads(&socket, address, &current, &stop)
             })
         });
-        reload(&folder.path().join("example.zone"), &shared, &current, 100);
-        stop.store(true, Ordering::Relaxed);
+        let ending = Ending(&stop);
+        reload(&folder.path().join("example.zone"), &shared, &current);
+        drop(ending);
         clients.into_iter().map(|client| client.join().unwrap()).sum()
     });
     server.stop();
     let counts = shared.counts();
-    assert!(asked > 100 && counts.udp == asked && counts.unsent == 0, "{asked} asked, {counts:?}");
+    assert!(counts.udp == asked && counts.unsent == 0, "{asked} asked, {counts:?}");
 }
 
 /// Both in one test: a process has one runtime.
@@ -120,14 +136,12 @@ fn connections_carry_many_queries_and_reloads_lose_nothing_on_tailwater() {
     let reloader = std::thread::spawn({
         let (shared, current, stop) = (Arc::clone(&shared), Arc::clone(&current), Arc::clone(&stop));
         move || {
-            while shared.counts().udp == 0 {
-                std::thread::yield_now();
-            }
-            reload(&folder.path().join("example.zone"), &shared, &current, 100);
-            stop.store(true, Ordering::Relaxed);
+            let _ending = Ending(&stop);
+            until("a first query", || shared.counts().udp > 0);
+            reload(&folder.path().join("example.zone"), &shared, &current);
         }
     });
-    let asked: u64 = tailwater::Builder::new()
+    tailwater::Builder::new()
         .kthreads(2)
         .run(move || {
             let service = Service::start(&loopback(), &shared).unwrap();
@@ -143,13 +157,11 @@ fn connections_carry_many_queries_and_reloads_lose_nothing_on_tailwater() {
                     ask_during_reloads(&socket, address, &current, &stop)
                 })
             });
-            let asked = clients.into_iter().map(|client| client.join().unwrap()).sum();
+            clients.into_iter().for_each(|client| assert!(client.join().unwrap() > 0));
             all_replaced_zones_are_freed(&shared, tailwater::thread::sleep);
-            asked
         })
         .unwrap();
     reloader.join().unwrap();
-    assert!(asked > 100, "{asked}");
 }
 
 #[test]
@@ -285,7 +297,8 @@ fn a_connection_whose_answer_is_not_taken_ends_however_busily_it_drips() {
     let mut stream = Dripping { query, taken: 0 };
     let ended = Permit::take(&shared).expect("a place").serve(&mut stream);
     assert_eq!(ended.unwrap_err().kind(), std::io::ErrorKind::TimedOut);
-    assert!((1..=11).contains(&stream.taken), "{} octets of more than 3,000 were taken", stream.taken);
+    // None if this machine stands still for as long before the first.
+    assert!(stream.taken <= 11, "{} octets of more than 3,000 were taken", stream.taken);
     assert!(Permit::take(&shared).is_some(), "its place is free");
 }
 

@@ -27,10 +27,14 @@ fn user_threads(kv: &mut Program, name: &str) -> usize {
             break count;
         }
     };
-    (0..count)
-        .map(|_| kv.error_line_with("user thread '"))
-        .filter(|line| line.starts_with(&format!("user thread '{name}' ")))
-        .count()
+    // Each has a paragraph, which begins with its name, or its number if it has none.
+    let mut paragraph = || loop {
+        let line = kv.error_line().expect("a whole dump");
+        if line.starts_with("user thread ") {
+            return line;
+        }
+    };
+    (0..count).filter(|_| paragraph().starts_with(&format!("user thread '{name}' "))).count()
 }
 
 #[test]

@@ -135,8 +135,8 @@ mod tests {
 
     #[test]
     fn work_takes_about_the_time_asked_for_when_nothing_interferes() {
-        // Of many tries some are undisturbed; a factor of 2 allows for a changed clock frequency
-        // and would not hide a wrong unit.
+        // Of many tries some are undisturbed. A factor of 10 allows for a changed clock frequency
+        // and a busy sibling of the core during the calibration; a wrong unit is one of 1,000.
         let spinner = Spinner::calibrate();
         let fastest = (0..200).map(|_| {
             let start = Instant::now();
@@ -144,7 +144,7 @@ mod tests {
             start.elapsed().as_nanos() as u64
         });
         let fastest = fastest.min().unwrap();
-        assert!((10_000..40_000).contains(&fastest), "{fastest} ns for 20000, {spinner:?}");
+        assert!((2_000..200_000).contains(&fastest), "{fastest} ns for 20000, {spinner:?}");
     }
 
     proptest! {

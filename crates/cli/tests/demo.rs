@@ -13,7 +13,7 @@ use std::time::Duration;
 use common::tailwater;
 use rustix::process::Signal;
 use serde_json::Value;
-use tailwater_testkit::{Program, children, eventually, is_running, run, text, until};
+use tailwater_testkit::{Program, children, cpu_numbers, eventually, is_running, run, text, until};
 
 /// Demos take turns: two at a time would take each other's cores.
 static TURN: Mutex<()> = Mutex::new(());
@@ -29,7 +29,11 @@ fn start(folder: &Path, options: &[&str]) -> Program {
 fn sockets(pid: u32) -> Vec<String> {
     let name = format!("@tailwater-testbed-{pid}");
     let list = fs::read_to_string("/proc/net/unix").unwrap();
-    list.lines().filter(|line| line.contains(&name)).map(str::to_owned).collect()
+    list.lines()
+        .filter_map(|line| line.split(' ').next_back())
+        .filter(|last| *last == name)
+        .map(str::to_owned)
+        .collect()
 }
 
 fn all_finite(value: &Value, at: &str) {
@@ -147,7 +151,9 @@ fn children_die_with_a_demo_that_is_killed() {
 fn one_core_is_not_enough_and_the_demo_says_so() {
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::new("taskset");
-    command.args(["-c", "0", env!("CARGO_BIN_EXE_tailwater"), "demo", "--quick"]).current_dir(folder.path());
+    command
+        .args(["-c", &cpu_numbers()[0].to_string(), env!("CARGO_BIN_EXE_tailwater"), "demo", "--quick"])
+        .current_dir(folder.path());
     let output = run(&mut command, b"");
     assert_eq!(output.status.code(), Some(2));
     let errors = text(&output.stderr);

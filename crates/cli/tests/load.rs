@@ -21,6 +21,9 @@ use tailwater_testkit::{Program, is_installed, loopback_address, text};
 use tailwater_workload::spin::{Reply, Request};
 
 /// A spin server that answers at once, whatever the requested work.
+///
+/// Linux keeps 256 small datagrams for it (`rmem_default`): the tests that count answers send no
+/// more in a run, so that none is lost where the server does not run for long.
 struct Server {
     address: SocketAddr,
     stop: Arc<AtomicBool>,
@@ -87,7 +90,7 @@ fn a_sweep_writes_a_row_per_load_and_all_three_files() {
         &server,
         &[
             "--rate",
-            "1k..3k/1k",
+            "100..300/100",
             "--duration",
             "500ms",
             "--runs",
@@ -106,13 +109,13 @@ fn a_sweep_writes_a_row_per_load_and_all_three_files() {
     // Standard output is no terminal here.
     assert_eq!(text(&output.stderr), "");
     let printed = text(&output.stdout);
-    assert!(printed.starts_with("load") && printed.contains("\n3k "), "{printed}");
+    assert!(printed.starts_with("load") && printed.contains("\n300 "), "{printed}");
 
     let document = json(Path::new(&json_file));
     assert_eq!(document["format"], "tailwater-load 1");
     let points = document["points"].as_array().unwrap();
-    assert_eq!(points.iter().map(|p| p["name"].as_str().unwrap()).collect::<Vec<_>>(), ["1k", "2k", "3k"]);
-    for (point, rate) in points.iter().zip([1000, 2000, 3000]) {
+    assert_eq!(points.iter().map(|p| p["name"].as_str().unwrap()).collect::<Vec<_>>(), ["100", "200", "300"]);
+    for (point, rate) in points.iter().zip([100, 200, 300]) {
         assert_eq!(point["report"]["completed"], 2 * rate * 4 / 10);
         assert_eq!(point["runs"].as_array().unwrap().len(), 2);
         assert_eq!(point["runs"][0]["windows"]["length_ns"], 200_000_000);
@@ -122,12 +125,12 @@ fn a_sweep_writes_a_row_per_load_and_all_three_files() {
     let csv = std::fs::read_to_string(&csv_file).unwrap();
     let rows: Vec<&str> = csv.lines().collect();
     assert_eq!(rows.len(), 4);
-    assert!(rows[1].starts_with("\"1k\",2,1000,"), "{csv}");
+    assert!(rows[1].starts_with("\"100\",2,100,"), "{csv}");
     assert!(rows.iter().all(|row| row.split(',').count() == rows[0].split(',').count()), "{csv}");
 
     let log = std::fs::read_to_string(&log_file).unwrap();
     assert!(log.starts_with("#[Histogram log format version 1.3]\n"), "{log}");
-    assert!(log.contains("\nTag=2k,"), "{log}");
+    assert!(log.contains("\nTag=200,"), "{log}");
     // 2 runs of 3 loads, windows of 200 ms over 400 ms, and answers after the end.
     assert!(log.lines().filter(|line| line.starts_with("Tag=")).count() >= 12, "{log}");
 }
@@ -158,7 +161,7 @@ fn an_hdr_log_holds_every_latency_for_other_readers() {
     let folder = tempfile::tempdir().unwrap();
     let log_file = folder.path().join("a.hlog");
     let output =
-        load(&server, &["--rate", "2k", "--duration", "600ms", "--hdr-log", log_file.to_str().unwrap()]);
+        load(&server, &["--rate", "400", "--duration", "600ms", "--hdr-log", log_file.to_str().unwrap()]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let script = r#"
 import sys
@@ -182,7 +185,7 @@ print(accumulated.get_total_count())
     let python = tailwater_testkit::run(Command::new("python3").args(["-c", script]).arg(&log_file), b"");
     match text(&python.stdout).trim() {
         "missing" => println!("skipped: the Python package hdrhistogram is not installed"),
-        count => assert_eq!(count, "1000", "{}", text(&python.stderr)),
+        count => assert_eq!(count, "200", "{}", text(&python.stderr)),
     }
 }
 
@@ -192,16 +195,16 @@ fn a_search_finds_the_highest_rate_it_may_try_and_says_so() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("slo.json");
     let words =
-        ["--slo", "p50=10s", "--rate", "500", "--max-rate", "2k", "--duration", "200ms", "--repeats", "1"];
+        ["--slo", "p50=10s", "--rate", "50", "--max-rate", "200", "--duration", "200ms", "--repeats", "1"];
     let output = load(&server, &[&words[..], &["--json", file.to_str().unwrap(), "--live"]].concat());
     assert!(output.status.success(), "{}", text(&output.stderr));
     let printed = text(&output.stdout);
-    assert!(printed.contains("highest load within p50=10s: 2000/s"), "{printed}");
+    assert!(printed.contains("highest load within p50=10s: 200/s"), "{printed}");
     assert!(printed.contains("raise --max-rate"), "{printed}");
     let progress = text(&output.stderr);
-    assert!(progress.contains("trial  1, bracket      500/s: p50"), "{progress}");
+    assert!(progress.contains("trial  1, bracket     50.0/s: p50"), "{progress}");
     let document = json(&file);
-    assert_eq!(document["search"]["load"], 2000.0);
+    assert_eq!(document["search"]["load"], 200.0);
     assert_eq!(document["search"]["bound"], "ceiling");
     let purposes: Vec<&str> = document["search"]["trials"]
         .as_array()
@@ -210,7 +213,7 @@ fn a_search_finds_the_highest_rate_it_may_try_and_says_so() {
         .map(|t| t["purpose"].as_str().unwrap())
         .collect();
     assert_eq!(purposes, ["bracket", "bracket", "bracket", "confirm"]);
-    assert_eq!(document["search"]["point"], "2k");
+    assert_eq!(document["search"]["point"], "200");
 }
 
 #[test]
@@ -241,16 +244,16 @@ fn local_agents_share_the_load_and_show_it_live() {
     let file = folder.path().join("agents.json");
     let output = load(
         &server,
-        &["--rate", "1k", "--duration", "2s", "--agents", "2", "--live", "--json", file.to_str().unwrap()],
+        &["--rate", "100", "--duration", "2s", "--agents", "2", "--live", "--json", file.to_str().unwrap()],
     );
     assert!(output.status.success(), "{}", text(&output.stderr));
     let document = json(&file);
     let run = &document["points"][0]["runs"][0];
-    // Each agent has half of the rate, with equal gaps: 2 * 500 requests a second for 1.9 s.
-    assert_eq!(document["points"][0]["report"]["completed"], 1900);
+    // Each agent has half of the rate, with equal gaps: 2 * 50 requests a second for 1.9 s.
+    assert_eq!(document["points"][0]["report"]["completed"], 190);
     assert_eq!(document["agents"], 2);
     for agent in run["agents"].as_array().unwrap() {
-        assert_eq!(agent["offered"], 950);
+        assert_eq!(agent["offered"], 95);
         assert!(
             agent["failure"].is_null() && agent["start_uncertainty_us"].as_f64().unwrap() > 0.0,
             "{agent}"
@@ -331,7 +334,7 @@ fn an_agent_serves_one_coordinator_after_the_other() {
     let server = Server::start();
     let (_agent, address) = agent();
     for _ in 0..2 {
-        let output = load(&server, &["--rate", "1k", "--duration", "300ms", "--coordinate", &address]);
+        let output = load(&server, &["--rate", "1k", "--duration", "250ms", "--coordinate", &address]);
         assert!(output.status.success(), "{}", text(&output.stderr));
         assert!(text(&output.stdout).contains("achieved 1000/s"), "{}", text(&output.stdout));
     }

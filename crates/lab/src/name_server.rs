@@ -130,15 +130,15 @@ zone:
 
 #[cfg(test)]
 mod tests {
-    use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+    use std::net::{Ipv4Addr, UdpSocket};
     use std::os::unix::process::CommandExt;
     use std::process::{Child, Command};
     use std::sync::atomic::AtomicBool;
-    use std::time::Duration;
 
     use rustix::process::{Pid, Signal, kill_process_group};
     use tailwater_loadgen::kernel_udp::contact_server;
     use tailwater_loadgen::protocol::{Medium, Request, Verdict};
+    use tailwater_testkit::{PATIENCE, loopback_address};
 
     use super::*;
 
@@ -159,16 +159,22 @@ mod tests {
             println!("skipped: {name} is not installed");
             return;
         };
-        let free = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
-        let prepared = program.prepare(free.port()).unwrap();
+        let address = loopback_address();
+        let prepared = program.prepare(address.port()).unwrap();
         let folder = prepared.folder.as_ref().unwrap().path().to_owned();
+        // An address of this test's own, which no parallel test can have taken.
+        let file = ["nsd.conf", "knot.conf"].map(|name| folder.join(name)).into_iter().find(|f| f.exists());
+        let config = std::fs::read_to_string(file.as_ref().unwrap()).unwrap();
+        assert!(config.contains(" 127.0.0.1@"), "{config}");
+        let config = config.replace(" 127.0.0.1@", &format!(" {}@", address.ip()));
+        std::fs::write(file.unwrap(), config).unwrap();
         let (path, words) = prepared.arguments.split_first().unwrap();
         let server = Server(Command::new(path).args(words).process_group(0).spawn().unwrap());
         let stop = AtomicBool::new(false);
-        contact_server(&*program.protocol, free, Duration::from_secs(30), &stop).unwrap();
+        contact_server(&*program.protocol, address, PATIENCE, &stop).unwrap();
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        socket.connect(SocketAddr::from((Ipv4Addr::LOCALHOST, free.port()))).unwrap();
-        socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        socket.connect(address).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut answer = [0; 512];
         for ticket in (0..u64::from(NAMES + ABSENT)).step_by(step) {
             let request = Request { id: ticket, ticket, due_ns: 0 };

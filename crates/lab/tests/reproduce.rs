@@ -15,7 +15,9 @@ use std::time::Duration;
 use common::lab;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use tailwater_testkit::{Program, children, eventually, is_installed, is_running, run, text, until};
+use tailwater_testkit::{
+    Program, children, cpu_numbers, eventually, is_installed, is_running, run, text, until,
+};
 
 /// Runs take turns: two at a time would take each other's cores.
 static TURN: Mutex<()> = Mutex::new(());
@@ -374,7 +376,9 @@ fn one_core_is_enough_for_what_is_simulated_and_for_nothing_else() {
         let binary = env!("CARGO_BIN_EXE_tailwater-lab");
         let out = folder.path().join("figures");
         let mut command = Command::new("taskset");
-        command.args(["-c", "0", binary, "reproduce", name, "--quick", "--out"]).arg(out);
+        command
+            .args(["-c", &cpu_numbers()[0].to_string(), binary, "reproduce", name, "--quick", "--out"])
+            .arg(out);
         Program::start(&mut command).finish_within(BOUND)
     };
     let refused = on_one_core("shenango-fig6");

@@ -11,7 +11,7 @@
 //! each.
 
 use crate::records::kthread::current_uthread;
-use crate::records::runtime::deadline_after;
+use crate::records::runtime::about;
 use crate::verbs::{switch, wait};
 pub use std::time::{Duration, Instant};
 use tailwater_shm::Cycles;
@@ -68,7 +68,7 @@ pub fn sleep_until(deadline: Instant) {
             return;
         }
         if user_thread {
-            wait::sleep_until(deadline_after(rest));
+            wait::sleep_until(about(rest));
         } else {
             std::thread::sleep(rest);
         }

@@ -226,7 +226,6 @@ fn a_thread_without_poll_points_is_named_with_its_backtrace() {
     let text = report("a_thread_without_poll_points_is_named_with_its_backtrace", main, "spins_here");
     assert!(text.contains("tailwater: user thread 'hog' ("), "{text}");
     assert!(text.contains("has reached no poll point for "), "{text}");
-    assert_eq!(text.matches("no poll point").count(), 1, "one stall, one report: {text}");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use tailwater_testkit::{Program, run};
@@ -40,23 +40,6 @@ fn guests_of_the_chat_hear_each_other() {
     );
 }
 
-/// A directory that is removed on drop.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new() -> Self {
-        let path = std::env::temp_dir().join(format!("tailwater-hash-dir-{}", std::process::id()));
-        std::fs::create_dir(&path).unwrap();
-        Self(path)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 fn fnv1a(bytes: &[u8]) -> u64 {
     bytes
         .iter()
@@ -65,12 +48,12 @@ fn fnv1a(bytes: &[u8]) -> u64 {
 
 #[test]
 fn the_hasher_finds_every_file_once_and_in_order() {
-    let scratch = Scratch::new();
+    let scratch = tempfile::tempdir().unwrap();
     let mut expected = Vec::new();
     for directory in ["a", "a/b", "a/b/c", "z"] {
-        std::fs::create_dir(scratch.0.join(directory)).unwrap();
+        std::fs::create_dir(scratch.path().join(directory)).unwrap();
         for number in 0..60usize {
-            let path = scratch.0.join(directory).join(format!("file-{number}"));
+            let path = scratch.path().join(directory).join(format!("file-{number}"));
             // Some are longer than one read, one is empty.
             let content = vec![number as u8; number * 3001];
             std::fs::write(&path, &content).unwrap();
@@ -79,8 +62,8 @@ fn the_hasher_finds_every_file_once_and_in_order() {
     }
     expected.sort();
     // If it were followed, the walk would never end.
-    std::os::unix::fs::symlink(&scratch.0, scratch.0.join("a/loop")).unwrap();
-    let found = lines(&run(example("hash_dir").arg(&scratch.0), b""));
+    std::os::unix::fs::symlink(scratch.path(), scratch.path().join("a/loop")).unwrap();
+    let found = lines(&run(example("hash_dir").arg(scratch.path()), b""));
     assert_eq!(found, expected.into_iter().map(|(_, line)| line).collect::<Vec<_>>());
 }
 

@@ -60,13 +60,12 @@ fn an_echo_service_works() {
 /// Starts a runtime with `variable` set to `value`, in a process of its own; returns what that
 /// printed.
 fn start_with(variable: &str, value: &str) -> String {
-    let output = Command::new(std::env::current_exe().unwrap())
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
         .args(["a_variable_of_a_feature_that_is_left_out_is_refused", "--exact", "--nocapture"])
         .env(CHILD, "1")
-        .env(variable, value)
-        .output()
-        .unwrap();
-    String::from_utf8(output.stderr).unwrap()
+        .env(variable, value);
+    String::from_utf8(tailwater_testkit::run(&mut command, b"").stderr).unwrap()
 }
 
 #[test]

@@ -77,14 +77,15 @@ fn a_poll_point_ends_the_turn_as_well() {
 fn a_spin_lock_holder_keeps_its_turn_and_loses_it_afterwards() {
     static DONE: AtomicBool = AtomicBool::new(false);
     let lock = tailwater::sync::spin::SpinLock::new(());
-    let other = thread::spawn(|| DONE.store(true, Ordering::Relaxed));
-    {
+    let other = {
         let _held = lock.lock();
+        let other = thread::spawn(|| DONE.store(true, Ordering::Relaxed));
         let start = Instant::now();
         while start.elapsed() < Duration::from_millis(5) {
             assert!(!DONE.load(Ordering::Relaxed), "preempted under a spin lock");
         }
-    }
+        other
+    };
     spin_until(|| DONE.load(Ordering::Relaxed));
     other.join().unwrap();
 }

@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tailwater::sync::Mutex;
 use tailwater::thread;
 
@@ -26,6 +26,7 @@ fn threads_of_one_kthread_take_turns() {
             stacks_of_many_threads_share_no_set_of_a_cache();
             who_yields_lets_run_what_overflowed_the_run_queue();
             who_yields_lets_timers_fire();
+            sleepers_wake_in_order_of_their_deadlines();
         })
         .unwrap();
 }
@@ -102,4 +103,30 @@ fn who_yields_lets_timers_fire() {
     });
     yield_until(|| woken.load(Ordering::Relaxed), "a sleeper was not woken");
     sleeper.join().unwrap();
+}
+
+fn sleepers_wake_in_order_of_their_deadlines() {
+    const TRIES: usize = 1_000;
+    for _ in 0..TRIES {
+        let (order, start) = (Arc::new(Mutex::new(Vec::new())), Instant::now());
+        let sleepers: Vec<_> = [30u64, 10, 20]
+            .into_iter()
+            .map(|ms| {
+                let order = Arc::clone(&order);
+                thread::spawn(move || {
+                    tailwater::time::sleep_until(start + Duration::from_millis(ms));
+                    order.lock().unwrap().push(ms);
+                })
+            })
+            .collect();
+        // All three sleep afterwards, unless the machine stands still for 10 ms meanwhile.
+        thread::yield_now();
+        let all_slept = start.elapsed() < Duration::from_millis(10);
+        sleepers.into_iter().for_each(|sleeper| sleeper.join().unwrap());
+        if all_slept {
+            assert_eq!(*order.lock().unwrap(), [10, 20, 30]);
+            return;
+        }
+    }
+    panic!("three threads did not begin to sleep within 10 ms, {TRIES} times");
 }

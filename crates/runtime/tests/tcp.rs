@@ -71,6 +71,15 @@ fn pattern(from: usize, len: usize) -> Vec<u8> {
     (from..from + len).map(|i| (i ^ (i >> 8) ^ (i >> 16)) as u8).collect()
 }
 
+/// Lets other user threads run until `condition` holds.
+fn yield_until(what: &str, condition: impl Fn() -> bool) {
+    let begin = Instant::now();
+    while !condition() {
+        assert!(begin.elapsed() < tailwater_testkit::PATIENCE, "not in time: {what}");
+        thread::yield_now();
+    }
+}
+
 fn kind<T>(result: std::io::Result<T>) -> ErrorKind {
     result.err().expect("an error").kind()
 }
@@ -148,7 +157,8 @@ fn a_closed_port_refuses() {
         kind(TcpStream::connect_timeout(&address, Duration::from_secs(5))),
         ErrorKind::ConnectionRefused
     );
-    assert_eq!(tailwater::net::counters().tcp_resets_sent - before, 2);
+    // A SYN whose answer takes a second is repeated, and refused again.
+    assert!(tailwater::net::counters().tcp_resets_sent - before >= 2);
 }
 
 fn unread_data_resets_the_peer_and_read_data_does_not() {
@@ -331,9 +341,10 @@ fn a_full_accept_queue_makes_clients_wait() {
     let first: Vec<_> = (0..2).map(|_| TcpStream::connect(address).unwrap()).collect();
     let short = Duration::from_millis(30);
     assert_eq!(kind(TcpStream::connect_timeout(&address, short)), ErrorKind::TimedOut);
-    let after = tailwater::net::counters();
-    assert_eq!(after.tcp_accepted - before.tcp_accepted, 2);
-    assert_eq!(after.tcp_listen_overflows - before.tcp_listen_overflows, 1);
+    // On a busy machine its SYN may be processed after its time, and repeated before.
+    let overflowed = || tailwater::net::counters().tcp_listen_overflows > before.tcp_listen_overflows;
+    yield_until("the SYN is refused for want of room", overflowed);
+    assert_eq!(tailwater::net::counters().tcp_accepted - before.tcp_accepted, 2);
     // A waiting client is accepted when its SYN is repeated after there is room.
     let late = thread::spawn(move || TcpStream::connect(address).unwrap());
     for client in &first {
@@ -349,9 +360,7 @@ fn a_closed_listener_resets_who_was_not_accepted() {
     // Until the server's side has seen the end of the handshake, it has no connection.
     let before = tailwater::net::counters().tcp_accepted;
     let another = TcpStream::connect(address).unwrap();
-    while tailwater::net::counters().tcp_accepted == before {
-        thread::yield_now();
-    }
+    yield_until("the second is accepted", || tailwater::net::counters().tcp_accepted > before);
     drop(listener);
     assert_eq!(kind(client.read(&mut [0])), ErrorKind::ConnectionReset);
     drop(another);
@@ -541,13 +550,13 @@ fn connections_come_and_go_by_the_thousand() {
 
 fn ten_thousand_connections_are_open_at_once() {
     let (listener, address) = listen();
-    let before = tailwater::net::counters().tcp_connections;
     let mut ends = Vec::new();
     for _ in 0..10_000 {
         let client = TcpStream::connect(address).unwrap();
         ends.push((client, listener.accept().unwrap().0));
     }
-    assert_eq!(tailwater::net::counters().tcp_connections - before, 20_000);
+    // Connections of earlier tests may still be closing.
+    assert!(tailwater::net::counters().tcp_connections >= 20_000);
     for (i, (client, server)) in ends.iter().enumerate() {
         (&*client).write_all(&i.to_le_bytes()).unwrap();
         let mut buf = [0; 8];

@@ -35,11 +35,9 @@ fn fails() -> Result<(), Rc<str>> {
 }
 
 fn rerun(test: &str, kthreads: &str) -> Output {
-    Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "--include-ignored", test])
-        .env("TAILWATER_KTHREADS", kthreads)
-        .output()
-        .unwrap()
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "--include-ignored", test]).env("TAILWATER_KTHREADS", kthreads);
+    tailwater_testkit::run(&mut command, b"")
 }
 
 #[test]

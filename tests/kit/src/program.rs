@@ -7,8 +7,9 @@
 //!
 //! Programs start with the default dispositions of the signals that shells and nohup ignore in
 //! background jobs, whatever the test itself was started with (SIGQUIT, for example, makes a
-//! Tailwater program print its threads).
+//! Tailwater program print its threads), and with no `TAILWATER_` setting but those of their test.
 
+use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -32,6 +33,18 @@ pub fn binary(package: &str, name: &str) -> PathBuf {
     let path = folder.join(name);
     assert!(path.is_file(), "{} is missing; build it: cargo build -p {package}", path.display());
     path
+}
+
+/// Removes the settings of Tailwater programs that the test has inherited, so that a developer's
+/// shell does not change a test; those that the test has set itself stay.
+fn without_settings(command: &mut Command) -> &mut Command {
+    let set: Vec<OsString> = command.get_envs().map(|(name, _)| name.to_owned()).collect();
+    for (name, _) in std::env::vars_os() {
+        if name.as_encoded_bytes().starts_with(b"TAILWATER_") && !set.contains(&name) {
+            command.env_remove(name);
+        }
+    }
+    command
 }
 
 /// Restores the default dispositions of the signals that shells and nohup ignore in background
@@ -173,8 +186,8 @@ impl Program {
     /// If it cannot be started.
     #[track_caller]
     pub fn spawn_unread(command: &mut Command) -> Self {
-        let process =
-            with_default_signals(command).spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        let prepared = without_settings(with_default_signals(command));
+        let process = prepared.spawn().unwrap_or_else(|error| panic!("{prepared:?}: {error}"));
         Self { words: format!("{command:?}"), process, output: None, errors: None }
     }
 

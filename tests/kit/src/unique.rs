@@ -1,13 +1,19 @@
 //! Names and addresses that no other test on the machine uses at the same time.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 
 /// Returns the name of an abstract socket that no other test uses; `what` is for the reader.
+///
+/// Containers may share a network, and so its abstract sockets, without sharing process ids: the
+/// name has the inode of the namespace that counts them (pid_namespaces(7)).
 pub fn socket_name(what: &str) -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    format!("@tailwater-{what}-{}-{number}", std::process::id())
+    // 0 where /proc is not mounted.
+    let space = std::fs::metadata("/proc/self/ns/pid").map_or(0, |file| file.ino());
+    format!("@tailwater-{what}-{space}-{}-{number}", std::process::id())
 }
 
 /// Returns a loopback address, free for TCP and UDP, for a server that takes one as an argument.

@@ -3,12 +3,12 @@
 
 use std::io::Write;
 use std::sync::atomic::AtomicBool;
-use tailwater_iokernel::{Config, IoKernel};
+use tailwater_iokernel::IoKernel;
 
 fn main() {
     let socket = std::env::args().nth(1).expect("a control socket");
-    let config = Config { socket, managed_cores: Some(vec![1]), ..Config::default() };
-    let iokernel = IoKernel::new(config, vec![]).unwrap_or_else(|e| panic!("IOKernel: {e}"));
+    let iokernel =
+        IoKernel::new(tailwater_tests::config(socket), vec![]).unwrap_or_else(|e| panic!("IOKernel: {e}"));
     let mut out = std::io::stdout();
     writeln!(out, "ready").and_then(|()| out.flush()).expect("the test reads our output");
     iokernel.run(&AtomicBool::new(false)).expect("the IOKernel runs");

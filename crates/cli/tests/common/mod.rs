@@ -7,15 +7,10 @@ use std::process::{Command, Output};
 use serde_json::Value;
 use tailwater_testkit::{Program, until};
 
-/// Returns the command, with these words and none of the settings in the environment of the test.
+/// Returns the command, with these words.
 pub fn tailwater(words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tailwater"));
     command.args(words);
-    for (name, _) in
-        std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"TAILWATER_"))
-    {
-        command.env_remove(name);
-    }
     command
 }
 

@@ -60,12 +60,22 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// Starts an IOKernel that manages one core, with its own abstract socket.
+    /// Starts an IOKernel that manages one core, the last one allowed, with its own abstract socket.
     pub(super) fn start(ports: Vec<Box<dyn Port>>) -> Result<Self, BenchError> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let socket = format!("@tailwater-bench-{}-{number}", std::process::id());
-        let config = Config { socket: socket.clone(), neighbour_share: 0, ..Config::default() };
+        let allowed = rustix::thread::sched_getaffinity(None)
+            .map_err(|source| BenchError::System { what: "a list of the cores", source })?;
+        let last = (0..rustix::thread::CpuSet::MAX_CPU as u16).rfind(|&core| allowed.is_set(core.into()));
+        let config = Config {
+            socket: socket.clone(),
+            managed_cores: Some(last.into_iter().collect()),
+            // On a busy machine consecutive evictions are no sign of a misbehaving program.
+            max_evictions: 1_000_000,
+            neighbour_share: 0,
+            ..Config::default()
+        };
         let iokernel = IoKernel::new(config, ports)?;
         let stats = iokernel.stats();
         let managed = iokernel.cores().managed.cores()[0].id.0;

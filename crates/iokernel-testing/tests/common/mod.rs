@@ -1,9 +1,9 @@
 //! An IOKernel in this process, raw runtimes around it, and conditions that are polled.
-#![allow(dead_code, reason = "each test file uses its own part of this")]
+#![allow(dead_code, unused_imports, reason = "each test file uses its own part of this")]
 
 use std::net::Ipv4Addr;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -18,8 +18,7 @@ use tailwater_iokernel_testing::RawRuntime;
 use tailwater_iokernel_testing::child::VARIABLE;
 use tailwater_iokernel_testing::wire::{Endpoint, udp};
 
-/// How long anything may take on a loaded machine.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub use tailwater_testkit::{PATIENCE, until as eventually};
 
 /// The test's own end of the network.
 pub const STATION: Endpoint =
@@ -44,13 +43,9 @@ pub struct Running {
 /// Returns settings for tests: one managed core whatever the machine has, and tolerance of its
 /// load.
 pub fn config() -> Config {
-    static NUMBER: AtomicU32 = AtomicU32::new(0);
-    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    let allowed = rustix::thread::sched_getaffinity(None).unwrap();
-    let managed = (0..1024u16).rev().find(|&core| allowed.is_set(core.into())).unwrap();
     Config {
-        socket: format!("@tailwater-iokernel-test-{}-{number}", std::process::id()),
-        managed_cores: Some(vec![managed]),
+        socket: tailwater_testkit::socket_name("iokernel-test"),
+        managed_cores: Some(vec![*tailwater_testkit::cpu_numbers().last().unwrap()]),
         // A loaded machine may not run a thread for tens of milliseconds: that alone must not evict
         // a kthread.
         cede_deadline_us: 2_000_000,
@@ -147,16 +142,6 @@ pub fn ask(station: &MemoryPeer, service: Endpoint, number: u64) {
         }
     }
     panic!("request {number} was not answered");
-}
-
-/// Polls a condition until it holds.
-#[track_caller]
-pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
-    while !condition() {
-        assert!(Instant::now() < end, "not within {PATIENCE:?}: {what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }
 
 /// Returns a copy of this test program that runs only the test named `raw_runtime_child`.

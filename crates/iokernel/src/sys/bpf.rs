@@ -205,7 +205,9 @@ mod tests {
     fn a_refused_program_comes_with_the_verifiers_words() {
         // `exit` alone: register 0 was never written.
         match load_xdp(&[0x95]) {
-            Err(error) if error.errno == Errno::PERM => eprintln!("skipped: loading programs needs CAP_BPF"),
+            Err(error) if matches!(error.errno, Errno::PERM | Errno::NOSYS) => {
+                eprintln!("skipped: no program can be loaded here ({error})");
+            }
             Err(error) => assert!(error.to_string().contains("R0 !read_ok"), "{error}"),
             Ok(_) => panic!("a program without a verdict was loaded"),
         }

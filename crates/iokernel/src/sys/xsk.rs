@@ -440,6 +440,10 @@ mod tests {
                 eprintln!("skipped: no AF_XDP socket can be made here ({error})");
                 None
             }
+            Err(OpenError::Register(error @ (Errno::NOBUFS | Errno::NOMEM))) => {
+                eprintln!("skipped: too little locked memory ({error}); raise `ulimit -l`");
+                None
+            }
             Err(error) => panic!("{error}"),
         }
     }

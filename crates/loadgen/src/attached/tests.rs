@@ -8,6 +8,7 @@ use std::sync::{Arc, LazyLock, Mutex};
 
 use tailwater::net::{TcpListener, TcpStream, UdpSocket};
 use tailwater::thread;
+use tailwater_testkit::eventually;
 use tailwater_workload::Interval;
 
 use super::*;
@@ -158,11 +159,14 @@ fn a_server_that_lies_or_is_silent_is_found_out() {
         plan.timeout_ns = 500_000_000;
         let stop = AtomicBool::new(false);
         let load = Load { preload: false, ..load(&protocol) };
-        let measured = RUNTIME.run_udp(&plan, &load, &target(server), &Control::new(&stop)).unwrap();
-        let counts = measured.summary.counts();
-        assert_eq!(measured.oddities.wrong, 10, "{protocol:?}");
-        // A stalled test machine may lose more, never fewer.
-        assert!(counts.lost >= 20 && counts.lost + counts.completed == 200, "{counts:?}");
+        // A stalled test machine may lose more, never fewer, and may be too late to see a lie.
+        let wrong = eventually("a run without a stall of half a second", || {
+            let measured = RUNTIME.run_udp(&plan, &load, &target(server), &Control::new(&stop)).unwrap();
+            let (counts, oddities) = (measured.summary.counts(), measured.oddities);
+            assert!(counts.lost >= 20 && counts.lost + counts.completed == 200, "{counts:?}");
+            (counts.lost == 20 && oddities.stale == 0).then_some(oddities.wrong)
+        });
+        assert_eq!(wrong, 10, "{protocol:?}");
     }
 }
 
@@ -182,8 +186,8 @@ fn a_connection_that_ends_is_opened_again_and_what_was_on_it_is_lost() {
 fn requests_without_room_are_held_back_and_leave_when_an_answer_makes_room() {
     let protocol = protocols(Medium::Stream).remove(0);
     let server = serve(protocol.name(), Medium::Stream, |_| Fate::Answer);
-    // All are due within a millisecond, and one may be unanswered.
-    let measured = run_tcp(&plan("1ms@200k"), &protocol, server, (1, 1));
+    // All are due within 200 us, and one may be unanswered.
+    let measured = run_tcp(&plan("200us@1M"), &protocol, server, (1, 1));
     let counts = measured.summary.counts();
     assert_eq!((counts.offered, counts.completed), (200, 200));
     assert!(measured.oddities.held_back > 100, "{:?}", measured.oddities);

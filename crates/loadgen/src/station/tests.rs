@@ -4,6 +4,7 @@
 use super::*;
 use crate::protocol::Spin;
 use std::sync::atomic::AtomicUsize;
+use tailwater_testkit::PATIENCE;
 use tailwater_workload::spin::{Reply, Request};
 
 const OWN: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 250);
@@ -56,8 +57,10 @@ impl Inject for Echo {
 fn order(plan: &str) -> Order {
     let mut plan = Plan::new(plan.parse().unwrap(), "const:10us".parse().unwrap());
     plan.flows = 16;
+    // Long enough for any machine that runs tests.
+    plan.timeout_ns = 60_000_000_000;
     let protocol = Arc::new(Spin::new(plan.service.clone()));
-    Order { plan, protocol, preload: false, seed: 1, server: SERVER, wait: Duration::from_millis(200) }
+    Order { plan, protocol, preload: false, seed: 1, server: SERVER, wait: PATIENCE }
 }
 
 fn started() -> (Station, StationHandle) {
@@ -74,7 +77,7 @@ fn turn(
     echo: &mut Echo,
 ) -> Result<Box<Measurement>, StationError> {
     let start = Instant::now();
-    while start.elapsed() < Duration::from_secs(20) {
+    while start.elapsed() < PATIENCE {
         station.poll(clock::now(), 32, echo).unwrap();
         for reply in std::mem::take(&mut echo.replies) {
             assert!(station.transmit(clock::now(), &reply));
@@ -149,7 +152,7 @@ fn everything_is_stored_before_the_first_request_of_the_run() {
     let protocol = Arc::new(Memcached::new(Workload::Usr, KEYS, Medium::Datagram).unwrap());
     handle.start(Order { protocol, preload: true, ..order("20ms@20k") }).unwrap();
     let (mut store, begin) = (Store::default(), Instant::now());
-    while begin.elapsed() < Duration::from_secs(20) {
+    while begin.elapsed() < PATIENCE {
         station.poll(clock::now(), 32, &mut store).unwrap();
         for reply in std::mem::take(&mut store.replies) {
             assert!(station.transmit(clock::now(), &reply));
@@ -175,10 +178,11 @@ fn requests_that_the_switch_refuses_are_lost() {
 #[test]
 fn a_server_that_does_not_answer_is_named() {
     let (mut station, handle) = started();
-    handle.start(order("1s@1k")).unwrap();
+    let impatient = || Order { wait: Duration::from_millis(200), ..order("1s@1k") };
+    handle.start(impatient()).unwrap();
     let error = turn(&mut station, &handle, &mut Echo::new(0)).unwrap_err();
     assert!(matches!(error, StationError::NoServer { server: SERVER, .. }), "{error}");
-    let mut elsewhere = order("1s@1k");
+    let mut elsewhere = impatient();
     elsewhere.server.set_port(5001);
     elsewhere.server.set_ip(Ipv4Addr::new(10, 77, 0, 9));
     let mut echo = Echo::new(usize::MAX);
@@ -193,7 +197,8 @@ fn a_stopped_run_reports_what_it_measured() {
     let mut echo = Echo::new(usize::MAX);
     handle.start(order("1000s@20k")).unwrap();
     let begin = Instant::now();
-    while begin.elapsed() < Duration::from_millis(30) {
+    while *echo.frames.get_mut() < 300 {
+        assert!(begin.elapsed() < PATIENCE, "requests are not sent");
         station.poll(clock::now(), 32, &mut echo).unwrap();
         std::mem::take(&mut echo.replies).iter().for_each(|r| assert!(station.transmit(clock::now(), r)));
     }

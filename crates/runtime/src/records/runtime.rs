@@ -76,9 +76,25 @@ pub fn clock() -> Clock {
     RUNTIME.get().map_or_else(|| *FALLBACK.get_or_init(|| Clock::calibrate(5)), |r| r.clock)
 }
 
-/// Returns the cycle count `duration` from now. Saturates at a count that is never reached.
+/// Returns the cycle count `duration` from now, or a little later: the clock is calibrated in
+/// milliseconds and may be fast by a part in 8,192, and no wait ends early. Saturates at a count
+/// that is never reached.
 pub fn deadline_after(duration: Duration) -> Cycles {
-    let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+    let ns = nanoseconds(duration);
+    after(ns.saturating_add(ns >> 13))
+}
+
+/// Returns the cycle count `duration` from now as exactly as the clock knows it. Saturates as
+/// [`deadline_after`].
+pub fn about(duration: Duration) -> Cycles {
+    after(nanoseconds(duration))
+}
+
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn after(ns: u64) -> Cycles {
     tailwater_shm::clock::now().saturating_add(clock().from_ns(ns))
 }
 

@@ -19,10 +19,11 @@ mod spans;
 use checks::Session;
 use lines::Reader;
 use std::io::Read;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tailwater::{debug, thread};
+use tailwater_testkit::{PATIENCE, Program};
 
 #[global_allocator]
 static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
@@ -33,9 +34,6 @@ const SECONDS: &str = "TAILWATER_SOUNDNESS_SECONDS";
 const SESSIONS: u64 = 24;
 /// A thread that does not switch is interrupted one to two quanta after it began.
 const QUANTUM: Duration = Duration::from_micros(25);
-/// Maximum time for the child's last sessions.
-const PATIENCE: Duration = Duration::from_secs(100);
-
 fn duration() -> Duration {
     let seconds = std::env::var(SECONDS).map_or(3.0, |text| text.parse().expect("a number of seconds"));
     Duration::from_secs_f64(seconds)
@@ -48,7 +46,8 @@ fn what_belongs_to_a_thread_stays_with_it_under_preemption_and_migration() {
         // Without the test harness, which would print lines of its own.
         std::process::exit(seen);
     }
-    let mut child = Command::new(std::env::current_exe().unwrap())
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
         .args([
             "what_belongs_to_a_thread_stays_with_it_under_preemption_and_migration",
             "--exact",
@@ -57,16 +56,20 @@ fn what_belongs_to_a_thread_stays_with_it_under_preemption_and_migration() {
             "--nocapture",
         ])
         .env(CHILD, "1")
+        .env(SECONDS, duration().as_secs_f64().to_string())
         .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let out = Reader::start("out", child.stdout.take().unwrap());
-    let err = Reader::start("err", child.stderr.take().unwrap());
-    let finished = wait_for(&mut child);
+        .stderr(Stdio::piped());
+    let mut child = Program::spawn_unread(&mut command);
+    let out = Reader::start("out", child.process().stdout.take().unwrap());
+    let err = Reader::start("err", child.process().stderr.take().unwrap());
+    let status = child.wait_for(duration() + 3 * PATIENCE);
+    if status.is_none() {
+        child.signal(rustix::process::Signal::QUIT);
+        std::thread::sleep(Duration::from_secs(5));
+        child.kill();
+    }
     let (out, err) = (out.finish(), err.finish());
-    assert!(finished, "the sessions stand still; their dump:\n{}", err.other);
-    let status = child.wait().unwrap();
+    let Some(status) = status else { panic!("the sessions stand still; their dump:\n{}", err.other) };
     assert!(status.success(), "{status}\n{}", err.other);
     assert_eq!(
         (out.other.as_str(), err.other.as_str()),
@@ -76,22 +79,6 @@ fn what_belongs_to_a_thread_stays_with_it_under_preemption_and_migration() {
     assert_eq!((out.lines, err.lines), (out.expected, err.expected), "lines were lost");
     assert!(out.lines > 0 && err.lines > 0);
     eprintln!("{}", out.summary);
-}
-
-/// Returns false if the child had to be killed; it was made to dump its threads first.
-fn wait_for(child: &mut Child) -> bool {
-    let deadline = Instant::now() + duration() + PATIENCE;
-    while child.try_wait().unwrap().is_none() {
-        if Instant::now() > deadline {
-            let pid = rustix::process::Pid::from_child(child);
-            rustix::process::kill_process(pid, rustix::process::Signal::QUIT).unwrap();
-            std::thread::sleep(Duration::from_secs(5));
-            child.kill().unwrap();
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    true
 }
 
 /// Runs the child's main thread. Returns the exit code.
@@ -113,6 +100,14 @@ fn run_sessions() -> i32 {
         })
         .collect();
     thread::sleep(duration());
+    // On a busy machine until something was tested, but not for ever.
+    let untested = || {
+        let counters = debug::counters();
+        counters.preemptions == 0 || counters.stolen_threads == 0 || !lines::on_both_streams()
+    };
+    while untested() && start.elapsed() < duration() + PATIENCE {
+        thread::sleep(Duration::from_millis(10));
+    }
     STOP.store(true, Ordering::Relaxed);
     let mut sessions = 0;
     for driver in drivers {

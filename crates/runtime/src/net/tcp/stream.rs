@@ -153,7 +153,7 @@ impl TcpStream {
     /// fn main() {
     ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     ///     let address = listener.local_addr().unwrap();
-    ///     TcpStream::connect_timeout(&address, Duration::from_secs(1)).unwrap();
+    ///     TcpStream::connect_timeout(&address, Duration::from_secs(60)).unwrap();
     /// }
     /// ```
     pub fn connect_timeout(address: &SocketAddr, timeout: Duration) -> io::Result<Self> {
