@@ -60,7 +60,7 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// Starts an IOKernel that manages one core, the last one allowed, with its own abstract socket.
+    /// Starts an IOKernel that manages the last core allowed, with its own abstract socket.
     pub(super) fn start(ports: Vec<Box<dyn Port>>) -> Result<Self, BenchError> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
