@@ -36,6 +36,21 @@ impl Target {
         Self { socket, program, _turn: turn }
     }
 
+    /// Starts the command `tailwater iokernel` with one core to lend; its log is on its standard
+    /// error.
+    ///
+    /// # Panics
+    /// If it does not get ready.
+    pub fn start_command() -> Self {
+        let turn = super::turn();
+        let socket = socket_name("target");
+        let mut command = Command::new(binary("tailwater-cli", "tailwater"));
+        command.args(["iokernel", "--managed-cores", "1", "--socket", &socket]);
+        let mut program = Program::start(&mut command);
+        program.error_line_with(" ready ");
+        Self { socket, program, _turn: turn }
+    }
+
     /// Its counters.
     ///
     /// # Panics

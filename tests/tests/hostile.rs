@@ -2,6 +2,7 @@
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::{IoSliceMut, ReadWriteFlags, preadv2, write};
+use rustix::net::SendFlags;
 use rustix::net::sockopt::set_socket_linger;
 use rustix::process::geteuid;
 use std::io::{ErrorKind, Write};
@@ -124,4 +125,43 @@ fn an_impostor_at_the_iokernels_address_gets_no_program() {
     let honest = control::serve(&name, |_| ()).unwrap();
     assert!(as_user(MALLORY, || control::dial(&name).is_ok()).unwrap(), "root's is trusted");
     drop(honest);
+}
+
+#[test]
+fn the_log_quotes_no_control_characters_and_a_flood_of_refusals_is_counted() {
+    if !has_two_cpus() {
+        return;
+    }
+    let target = Target::start_command();
+    // A field's name, of which 180,000 bytes are in the message.
+    let forged = "\\u001b[2J\\u202e\n2026-01-01T00:00:00.000000Z  INFO all is well".repeat(3_000);
+    let long = format!(r#"{{"register": {{"{}": 1}}}}"#, forged.replace('\n', "\\n"));
+    let refusals = 2_000;
+    let flood = || {
+        for number in 0..refusals {
+            let connection = dial(&target.socket);
+            let garbage = if number < 10 { &long } else { r#"{"register": {"\u001b\n": 1}}"# };
+            rustix::net::send(&connection, garbage.as_bytes(), SendFlags::NOSIGNAL).unwrap();
+            let answer = control::receive::<ServerMessage>(&connection);
+            assert!(matches!(answer, Ok((ServerMessage::Refused { .. }, _))), "{answer:?}");
+        }
+    };
+    if as_user(MALLORY, flood).is_none() {
+        return;
+    }
+    let dropped = |log: &str| log.matches("dropped a connection").count();
+    let left_out = |log: &str| -> usize {
+        let counts = log.lines().filter(|line| line.contains("left out of the log"));
+        counts.map(|line| line.rsplit_once("lines=").unwrap().1.parse::<usize>().unwrap()).sum()
+    };
+    until("all refusals are logged or counted", || {
+        let log = target.program.errors();
+        dropped(&log) + left_out(&log) == refusals
+    });
+    let log = target.program.errors();
+    // One a second: more would take longer than a test may.
+    assert!(dropped(&log) < refusals / 2, "{} lines", dropped(&log));
+    for line in log.lines() {
+        assert!(line.len() < 600 && line.bytes().all(|c| (b' '..=b'~').contains(&c)), "{line:?}");
+    }
 }

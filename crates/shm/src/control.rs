@@ -45,6 +45,9 @@ pub const MAX_MESSAGE: usize = 192 * 1024;
 /// Maximum number of descriptors with one message.
 pub const MAX_FDS: usize = 3;
 
+/// Maximum number of characters of a text that quotes a peer's message.
+const MAX_QUOTED: usize = 200;
+
 /// How the allocator treats a runtime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -134,7 +137,7 @@ pub struct Capturing {
 pub struct Register {
     /// [`crate::layout::VERSION`] of the runtime's build.
     pub version: u32,
-    /// Name in statistics; 1 to 64 printable characters, unique.
+    /// Name in statistics; 1 to 64 printable ASCII characters, unique.
     pub name: String,
     /// Number of kthreads: the maximum number of cores it can use at once.
     pub kthreads: u16,
@@ -383,8 +386,16 @@ pub fn receive<M: DeserializeOwned>(socket: impl AsFd) -> Result<(M, Vec<OwnedFd
         len if len > MAX_MESSAGE => Err(ControlError::TooLong),
         len => serde_json::from_slice(&bytes[..len])
             .map(|message| (message, fds))
-            .map_err(|e| ControlError::Malformed { len, why: e.to_string() }),
+            .map_err(|e| ControlError::Malformed { len, why: printable(&e.to_string()) }),
     }
+}
+
+/// Returns the beginning of a text that quotes a peer's, with all but printable ASCII escaped:
+/// nothing in it ends a line, controls a terminal or changes the order of what is read.
+fn printable(text: &str) -> String {
+    let escaped: String = text.chars().take(MAX_QUOTED).flat_map(char::escape_default).collect();
+    let plain = escaped.replace("\\\"", "\"").replace("\\'", "'");
+    if text.chars().nth(MAX_QUOTED).is_some() { plain + "..." } else { plain }
 }
 
 /// As [`receive`], of a client that is not trusted: a message with descriptors stays unread in the
@@ -457,6 +468,19 @@ mod tests {
                 matches!(receive::<ClientMessage>(&server), Err(ControlError::Malformed { .. })),
                 "{text:?}"
             );
+        }
+    }
+
+    #[test]
+    fn what_a_message_has_in_it_is_quoted_shortly_and_in_printable_ascii() {
+        let (client, server) = pair("quoted");
+        for field in ["\u{1b}[31m\u{202e}\r\u{200b}\n 2026 INFO", &"x".repeat(100_000)] {
+            let text = serde_json::json!({ "register": { field: 1 } }).to_string();
+            rustix::net::send(&client, text.as_bytes(), SendFlags::empty()).unwrap();
+            let error = receive::<ClientMessage>(&server).unwrap_err().to_string();
+            assert!(error.contains("unknown field"), "{error}");
+            assert!(error.bytes().all(|c| c.is_ascii_graphic() || c == b' '), "{error:?}");
+            assert!(error.len() < 400, "{error}");
         }
     }
 

@@ -71,9 +71,12 @@ impl Control {
         let Some(session) = self.sessions.get(&token) else { return };
         let State::Registered(id) = session.state else {
             if !Self::is_closed(error) {
-                tracing::info!(%error, "dropped a connection");
+                let (socket, uid) = (Arc::clone(&session.socket), session.uid);
+                if self.may_log(uid) {
+                    tracing::info!(user = uid, %error, "dropped a connection");
+                }
                 let why = error.to_string();
-                let _ = control::send(&*session.socket, &ServerMessage::Refused { why }, &[]);
+                let _ = control::send(&*socket, &ServerMessage::Refused { why }, &[]);
             }
             return self.drop_session(token);
         };
@@ -84,6 +87,16 @@ impl Control {
         // event would be reported for ever.
         let _ = rustix::event::epoll::delete(&self.epoll, &*session.socket);
         self.tell(Command::End(id, reason));
+    }
+
+    /// Returns the user of a client: root's number if the connection is gone.
+    fn uid_of(&self, token: u64) -> u32 {
+        self.sessions.get(&token).map_or(0, |session| session.uid)
+    }
+
+    /// As [`Control::may_log`], of the client of a connection.
+    fn may_log_for(&mut self, token: u64) -> bool {
+        self.may_log(self.uid_of(token))
     }
 
     /// Starts a capture, or refuses it with a reason.
@@ -98,7 +111,9 @@ impl Control {
                 self.tell(Command::Capture(tap));
             }
             Err(why) => {
-                tracing::info!(why, "refused a capture");
+                if self.may_log_for(token) {
+                    tracing::info!(why, "refused a capture");
+                }
                 // Fails if the peer is gone and needs no answer.
                 let _ = control::send(&**socket, &ServerMessage::Refused { why }, &[]);
                 self.drop_session(token);
@@ -116,7 +131,9 @@ impl Control {
                 self.tell(Command::Trace(tracer));
             }
             Err(why) => {
-                tracing::info!(why, "refused a trace");
+                if self.may_log_for(token) {
+                    tracing::info!(why, "refused a trace");
+                }
                 // Fails if the peer is gone, as for a capture.
                 let _ = control::send(&**socket, &ServerMessage::Refused { why }, &[]);
                 self.drop_session(token);
@@ -197,7 +214,7 @@ impl Control {
                 self.set_state(token, State::Waiting(wish));
             }
             Err(refusal) => {
-                self.refuse(&**socket, &refusal);
+                self.refuse(self.uid_of(token), &**socket, &refusal);
                 self.drop_session(token);
             }
         }
@@ -279,12 +296,12 @@ impl Control {
 
     fn enlist(&mut self, token: u64, socket: &Arc<ClientSocket>, offer: Box<Offer>, tids: &[i32]) {
         let (id, pid) = (offer.place.id, offer.pid);
-        let Some(uid) = self.sessions.get(&token).map(|session| session.uid) else { return };
+        let uid = self.uid_of(token);
         let belongs = |tid: i32| std::path::Path::new(&format!("/proc/{pid}/task/{tid}")).exists();
         let enlisted = self.parts.directory.enlist(id, pid, tids, belongs);
         // Last: what was read of a process that still lives was not another one's.
         if let Err(refusal) = enlisted.and_then(|()| process::check(&offer.process, pid, uid)) {
-            self.refuse(&**socket, &refusal);
+            self.refuse(self.uid_of(token), &**socket, &refusal);
             self.set_state(token, State::Offered(offer));
             return self.drop_session(token);
         }
@@ -298,7 +315,9 @@ impl Control {
         let mut runtime = Runtime::new(admission, tids);
         let class = runtime.stats.class;
         runtime.lowered_session = rank::lower_session(pid, class, config.is_dedicated());
-        tracing::info!(%id, name = runtime.stats.name, ip = %runtime.ip, ip6 = runtime.stats.ip6.map(tracing::field::display), kthreads = tids.len(), "registered");
+        if self.may_log_for(token) {
+            tracing::info!(%id, name = runtime.stats.name, ip = %runtime.ip, ip6 = runtime.stats.ip6.map(tracing::field::display), kthreads = tids.len(), "registered");
+        }
         self.parts.stats.polling.registered.add(1);
         self.parts.stats.add_runtime(Arc::clone(&runtime.stats));
         self.tell(Command::Attach(runtime));

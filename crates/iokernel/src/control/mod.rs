@@ -21,6 +21,7 @@ pub(crate) mod client;
 mod conversation;
 pub(crate) mod directory;
 mod limits;
+mod lines;
 mod process;
 mod rank;
 mod session;
@@ -31,6 +32,7 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{SocketFlags, accept_with};
+use rustix::process::geteuid;
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -48,6 +50,7 @@ use crate::stats::Stats;
 use crate::trace::Tracer;
 use client::{ClientSocket, Closer};
 use directory::{Directory, Refusal};
+use lines::Lines;
 use session::{Session, State};
 
 /// Maximum time from one step of a registration to the next.
@@ -145,6 +148,7 @@ pub(crate) struct Control {
     sessions: HashMap<u64, Session>,
     /// Closes sockets that may have descriptors in unread messages.
     closer: Option<Closer>,
+    lines: Lines,
     next_token: u64,
 }
 
@@ -175,7 +179,14 @@ impl Control {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &parts.listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
         epoll::add(&epoll, &parts.to_control.fd, EventData::new_u64(BELL), EventFlags::IN)?;
-        Ok(Self { parts, epoll, sessions: HashMap::new(), closer: None, next_token: BELL + 1 })
+        Ok(Self {
+            parts,
+            epoll,
+            sessions: HashMap::new(),
+            closer: None,
+            lines: Lines::default(),
+            next_token: BELL + 1,
+        })
     }
 
     /// Serves until the polling thread sends [`Notice::Stop`].
@@ -187,7 +198,8 @@ impl Control {
         loop {
             events.clear();
             let waiting = self.sessions.values().any(|session| session.deadline.is_some());
-            let timeout = waiting.then_some(Timespec { tv_sec: 1, tv_nsec: 0 });
+            let timeout =
+                (waiting || self.lines.has_left_out()).then_some(Timespec { tv_sec: 1, tv_nsec: 0 });
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => {
@@ -212,12 +224,13 @@ impl Control {
                 }
             }
             self.drop_the_silent();
+            self.log_left_out();
         }
     }
 
     fn accept(&mut self) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let ours = rustix::process::geteuid().as_raw();
+        let ours = geteuid().as_raw();
         for _ in 0..ACCEPTS {
             // An error means that no connection waits, or no descriptor is left: retried on the
             // next event.
@@ -229,7 +242,7 @@ impl Control {
             let strangers = self.sessions.values().filter(|session| session.deadline.is_some());
             let closing = self.closer.as_ref().map_or(0, Closer::waiting);
             if !limits::have_room(uid, ours, strangers.map(|session| session.uid), closing) {
-                self.refuse(&socket, &Refusal::TooManyConnections);
+                self.refuse(uid, &socket, &Refusal::TooManyConnections);
                 continue;
             }
             let token = self.next_token;
@@ -241,9 +254,27 @@ impl Control {
         }
     }
 
-    fn refuse(&self, socket: impl AsFd, refusal: &Refusal) {
+    /// Returns whether a client of user `uid` may cause a line of the log; if not, counts it.
+    fn may_log(&mut self, uid: u32) -> bool {
+        uid == 0 || uid == geteuid().as_raw() || self.lines.take(uid, Instant::now())
+    }
+
+    /// Logs how many lines were left out of the log, where that is due.
+    fn log_left_out(&mut self) {
+        for (user, lines) in self.lines.take_left_out(Instant::now()) {
+            match user {
+                Some(user) => tracing::info!(user, lines, "left out of the log"),
+                None => tracing::info!(lines, "left out of the log, of other users"),
+            }
+        }
+    }
+
+    /// Refuses a client of user `uid`.
+    fn refuse(&mut self, uid: u32, socket: impl AsFd, refusal: &Refusal) {
         self.parts.stats.polling.refused.add(1);
-        tracing::info!(%refusal, "refused a registration");
+        if self.may_log(uid) {
+            tracing::info!(user = uid, %refusal, "refused a registration");
+        }
         // Fails if the peer is gone and needs no answer.
         let _ = control::send(socket, &ServerMessage::Refused { why: refusal.to_string() }, &[]);
     }
@@ -288,7 +319,11 @@ impl Control {
     /// again, unmaps its memory.
     fn bury(&mut self, runtime: Box<Runtime>, reason: &EndReason) {
         let (id, name) = (runtime.id, runtime.stats.name.clone());
-        tracing::info!(%id, name, %reason, "a registration ended");
+        let is_own = |session: &&Session| matches!(session.state, State::Registered(other) if other == id);
+        let uid = self.sessions.values().find(is_own).map_or(0, |session| session.uid);
+        if self.may_log(uid) {
+            tracing::info!(%id, name, %reason, "a registration ended");
+        }
         if *reason != EndReason::Departed {
             let _ = control::send(&*runtime.socket, &ServerMessage::Refused { why: reason.to_string() }, &[]);
         }

@@ -31,8 +31,11 @@ pub enum Refusal {
         /// The runtime's version.
         theirs: u32,
     },
-    /// The name has unprintable characters, or is too short or too long.
-    #[error("the name {0:?} is not 1 to {MAX_NAME} printable characters")]
+    /// The name has other characters than printable ASCII, or is too short or too long.
+    #[error(
+        "the name \"{}\" is not 1 to {MAX_NAME} printable ASCII characters, the first and the last of them no blanks",
+        .0.escape_default()
+    )]
     NameInvalid(String),
     /// The name is taken.
     #[error("a runtime named {0:?} is registered already; stop it or choose another name")]
@@ -272,8 +275,11 @@ impl Directory {
         if *version != VERSION {
             return Err(Refusal::Version { theirs: *version });
         }
-        let shown = name.chars().count();
-        if !(1..=MAX_NAME).contains(&shown) || name.chars().any(char::is_control) || name.trim().is_empty() {
+        // No other characters: some are invisible, reorder the line they are printed in, or look
+        // like another name.
+        let is_plain = |c: u8| c.is_ascii_graphic() || c == b' ';
+        let outer_blank = name.starts_with(' ') || name.ends_with(' ');
+        if !(1..=MAX_NAME).contains(&name.len()) || !name.bytes().all(is_plain) || outer_blank {
             return Err(Refusal::NameInvalid(name.chars().take(MAX_NAME).collect()));
         }
         if self.is_name_taken(name) {

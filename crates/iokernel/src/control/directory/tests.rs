@@ -38,11 +38,12 @@ fn every_wish_that_cannot_be_granted_is_refused_for_its_own_reason() {
     let taken = directory.admit(&wish("taken")).unwrap();
     type Change = fn(&mut Register);
     type Expect = fn(&Refusal) -> bool;
-    let cases: [(Change, Expect); 16] = [
+    let cases: [(Change, Expect); 17] = [
         (|w| w.version += 1, |r| matches!(r, Refusal::Version { .. })),
         (|w| w.name = String::new(), |r| matches!(r, Refusal::NameInvalid(_))),
         (|w| w.name = "x".repeat(65), |r| matches!(r, Refusal::NameInvalid(_))),
         (|w| w.name = "a\nb".into(), |r| matches!(r, Refusal::NameInvalid(_))),
+        (|w| w.name = "taken ".into(), |r| matches!(r, Refusal::NameInvalid(_))),
         (|w| w.name = "taken".into(), |r| matches!(r, Refusal::NameTaken(_))),
         (|w| w.kthreads = 0, |r| matches!(r, Refusal::Kthreads { .. })),
         (|w| w.kthreads = 17, |r| matches!(r, Refusal::Kthreads { .. })),
@@ -119,4 +120,24 @@ fn threads_must_be_the_peers_own_and_nobody_elses() {
     assert_eq!(directory.enlist(b.id, 1, &[6, 7], own), Err(Refusal::ThreadTaken(6)));
     directory.release(a.id);
     directory.enlist(b.id, 1, &[6, 7], own).unwrap();
+}
+
+#[test]
+fn a_name_has_printable_ascii_characters_and_no_outer_blanks() {
+    let mut directory = directory();
+    // Zero width, bidirectional, separators, controls, another script's `a`, a filler, a blank.
+    for other in
+        "\u{200b}\u{200d}\u{feff}\u{202e}\u{2066}\u{2028}\u{a0}\u{ad}\t\n\u{1b}\u{7f}\u{430}\u{3164}".chars()
+    {
+        for name in [format!("web{other}"), format!("{other}web"), format!("w{other}eb")] {
+            let refused = directory.admit(&Register { name, ..wish("") }).unwrap_err();
+            assert!(matches!(refused, Refusal::NameInvalid(_)), "{other:?}");
+            assert!(refused.to_string().is_ascii(), "{refused}");
+        }
+    }
+    for name in ["web", "a b", "x~1/{2}", &"x".repeat(64)] {
+        let free = Register { guaranteed: 0, ..wish(name) };
+        let place = directory.admit(&free).unwrap();
+        directory.release(place.id);
+    }
 }
