@@ -12,18 +12,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::AsFd;
 use tailwater_iokernel::port::pcap::format::{FILE_HEADER, RECORD_HEADER, Writer};
-use tailwater_shm::Clock;
-use tailwater_shm::control::{
-    CaptureRequest, Capturing, ClientMessage, Direction, ServerMessage, dial, receive, send,
-};
-use tailwater_shm::layout::Region;
-use tailwater_shm::memory::Mapping;
-use tailwater_shm::ring::{Consumer, FrameBuffer};
+use tailwater_shm::control::{CaptureRequest, ClientMessage, Direction};
+use tailwater_shm::ring::FrameBuffer;
 
 use tailwater_testbed::interrupt::{Interrupt, Interrupted};
 use tailwater_testbed::note;
+
+use crate::query::{Watch, parse_buffer};
 
 /// Pause after the ring was found empty. At 1 million small frames a second a ring of 4 MiB holds
 /// 32 ms of them.
@@ -85,17 +82,13 @@ enum Side {
     Tx,
 }
 
-fn parse_buffer(text: &str) -> Result<u32, String> {
-    text.parse().ok().filter(|mb| [1, 2, 4, 8, 16].contains(mb)).ok_or_else(|| "1, 2, 4, 8 or 16".to_owned())
-}
-
 /// Captures until a limit is reached or a signal arrives.
 ///
 /// # Errors
 /// If nothing listens at the socket, the request is refused, or the file cannot be written.
 pub fn run(args: &CaptureArgs) -> anyhow::Result<()> {
     let interrupt = Interrupt::catch()?;
-    let mut watch = Watch::begin(args)?;
+    let mut ring = Frames::begin(args)?;
     let mut output = Output::create(args)?;
     let begun = Instant::now();
     let limit = args.seconds.map(Duration::from_secs);
@@ -104,11 +97,13 @@ pub fn run(args: &CaptureArgs) -> anyhow::Result<()> {
     let (mut connected, mut interrupted) = (true, false);
     loop {
         let over = interrupted || !connected || limit.is_some_and(|limit| begun.elapsed() >= limit);
-        let mut some = false;
+        // One ring's content at most: frames may come in faster than they are written.
+        let mut bytes = 0;
         while !full(frames)
-            && let Some(seen) = watch.next()?
+            && bytes < u64::from(args.buffer) << 20
+            && let Some(seen) = ring.next()?
         {
-            some = true;
+            bytes += RECORD_HEADER + seen.frame.len() as u64;
             match output.write(&seen) {
                 Ok(()) => frames += 1,
                 // The reader of standard output has closed it.
@@ -117,7 +112,7 @@ pub fn run(args: &CaptureArgs) -> anyhow::Result<()> {
             }
         }
         // Readers of the file see all frames so far.
-        match if some { output.writer.flush() } else { Ok(()) } {
+        match if bytes > 0 { output.writer.flush() } else { Ok(()) } {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
             result => result.context(args.write.display().to_string())?,
         }
@@ -125,12 +120,12 @@ pub fn run(args: &CaptureArgs) -> anyhow::Result<()> {
             break;
         }
         // The IOKernel sends nothing during a capture: a readable socket has been closed.
-        match interrupt.wait_readable(Some(watch.socket.as_fd()), Instant::now() + PAUSE) {
+        match interrupt.wait_readable(Some(ring.watch.socket.as_fd()), Instant::now() + PAUSE) {
             Ok(readable) => connected = !readable,
             Err(Interrupted) => interrupted = true,
         }
     }
-    let missing = if connected { watch.dropped() } else { None };
+    let missing = if connected { ring.dropped() } else { None };
     let missing = missing.map_or("an unknown number of".to_owned(), |n| n.to_string());
     note!("{frames} frames, {missing} missing because this program was slow");
     anyhow::ensure!(connected, "the IOKernel ended the capture");
@@ -145,17 +140,13 @@ struct Seen<'a> {
 }
 
 /// The connection and its ring.
-struct Watch {
-    socket: OwnedFd,
-    ring: Consumer,
+struct Frames {
+    watch: Watch,
     buffer: FrameBuffer,
-    clock: Clock,
-    anchor: Capturing,
 }
 
-impl Watch {
+impl Frames {
     fn begin(args: &CaptureArgs) -> anyhow::Result<Self> {
-        let socket = dial(&args.iokernel)?;
         let request = CaptureRequest {
             runtime: args.runtime.clone(),
             port: args.port.clone(),
@@ -166,44 +157,30 @@ impl Watch {
             snap: args.snap,
             ring_bytes: args.buffer << 20,
         };
-        send(&socket, &ClientMessage::Capture(request), &[])?;
-        let (answer, files) = receive::<ServerMessage>(&socket).context("the IOKernel did not answer")?;
-        let anchor = match answer {
-            ServerMessage::Capturing(anchor) => anchor,
-            ServerMessage::Refused { why } => anyhow::bail!("refused: {why}"),
-            other => anyhow::bail!("the IOKernel gave an answer of another kind: {other:?}"),
-        };
-        let file = files.first().context("the IOKernel sent no memory")?;
-        let (region, ends) = Region::attach(Mapping::new(file, "capture")?)?;
-        Ok(Self {
-            socket,
-            ring: ends.into_iter().next().context("the IOKernel sent no ring")?.ingress,
-            buffer: FrameBuffer::new(),
-            clock: Clock::from_hz(region.tsc_hz()),
-            anchor,
-        })
+        let watch = Watch::begin(&args.iokernel, &ClientMessage::Capture(request))?;
+        Ok(Self { watch, buffer: FrameBuffer::new() })
     }
 
     /// Returns the next frame, if one waits.
     fn next(&mut self) -> anyhow::Result<Option<Seen<'_>>> {
-        let Some(record) = self.ring.peek().context("the IOKernel wrote an impossible ring")? else {
+        let Watch { ring, clock, anchor, .. } = &mut self.watch;
+        let Some(record) = ring.peek().context("the IOKernel wrote an impossible ring")? else {
             return Ok(None);
         };
         let (stamp, original_len) = (record.stamp(), record.hash());
         let frame = record.copy_frame(&mut self.buffer);
         // The frame has been copied: its place is free.
         record.advance();
-        self.ring.publish();
-        let unix_ns = self.anchor.unix_ns + self.clock.to_ns(stamp.saturating_sub(self.anchor.cycles));
+        ring.publish();
+        let unix_ns = anchor.unix_ns + clock.to_ns(stamp.saturating_sub(anchor.cycles));
         Ok(Some(Seen { unix_ns, original_len, frame }))
     }
 
     /// Returns the number of frames that found the ring full; `None` if the IOKernel is gone.
     fn dropped(&self) -> Option<u64> {
-        send(&self.socket, &ClientMessage::Stats, &[]).ok()?;
-        let (ServerMessage::Stats(stats), _) = receive(&self.socket).ok()? else { return None };
+        let stats = self.watch.statistics()?;
         let captures = stats["captures"].as_array()?;
-        captures.iter().find(|capture| capture["id"] == self.anchor.id)?["dropped"].as_u64()
+        captures.iter().find(|capture| capture["id"] == self.watch.anchor.id)?["dropped"].as_u64()
     }
 }
 

@@ -1,18 +1,119 @@
-//! Questions to a running IOKernel.
+//! Questions to a running IOKernel, and the rings that it fills for a watcher.
+//!
+//! An IOKernel that is stopped, in a debugger for instance, fails a question after [`PATIENCE`].
+
+use std::time::Duration;
 
 use anyhow::Context;
+use rustix::fd::OwnedFd;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use serde_json::Value;
-use tailwater_shm::control::{ClientMessage, ServerMessage, dial, receive, send};
+use tailwater_shm::Clock;
+use tailwater_shm::control::{Capturing, ClientMessage, ControlError, ServerMessage, dial, receive, send};
+use tailwater_shm::layout::Region;
+use tailwater_shm::memory::Mapping;
+use tailwater_shm::ring::Consumer;
+
+/// Longest time for which an answer is awaited.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Returns the counters of the IOKernel at `socket`, and the programs registered there.
 ///
 /// # Errors
 /// If nothing listens at the socket, or the answer has another form.
 pub fn statistics(socket: &str) -> anyhow::Result<Value> {
-    let connection = dial(socket)?;
+    let connection = connect(socket, PATIENCE)?;
     send(&connection, &ClientMessage::Stats, &[])?;
-    match receive::<ServerMessage>(&connection).context("the IOKernel did not answer")?.0 {
+    match answer(&connection)?.0 {
         ServerMessage::Stats(statistics) => Ok(statistics),
-        other => anyhow::bail!("the IOKernel gave an answer of another kind: {other:?}"),
+        other => Err(of_another_kind(&other)),
+    }
+}
+
+/// Parses the size of a watch's ring in megabytes.
+///
+/// # Errors
+/// If there is no ring of that size.
+pub fn parse_buffer(text: &str) -> Result<u32, String> {
+    text.parse().ok().filter(|mb| [1, 2, 4, 8, 16].contains(mb)).ok_or_else(|| "1, 2, 4, 8 or 16".to_owned())
+}
+
+/// A connection whose other end fills a ring.
+pub struct Watch {
+    /// Closed when the IOKernel ends; for questions besides.
+    pub socket: OwnedFd,
+    /// The ring.
+    pub ring: Consumer,
+    /// The clock of the ring's stamps.
+    pub clock: Clock,
+    /// The watch's number, and the moment at which it began.
+    pub anchor: Capturing,
+}
+
+impl Watch {
+    /// Asks the IOKernel at `address` for a capture or a trace.
+    ///
+    /// # Errors
+    /// If nothing listens or answers, or the request was refused.
+    pub fn begin(address: &str, request: &ClientMessage) -> anyhow::Result<Self> {
+        let socket = connect(address, PATIENCE)?;
+        send(&socket, request, &[])?;
+        let (answer, files) = answer(&socket)?;
+        let (anchor, name) = match (answer, request) {
+            (ServerMessage::Capturing(anchor), ClientMessage::Capture(_)) => (anchor, "capture"),
+            (ServerMessage::Tracing(anchor), ClientMessage::Trace(_)) => (anchor, "trace"),
+            (ServerMessage::Refused { why }, _) => anyhow::bail!("refused: {why}"),
+            (other, _) => return Err(of_another_kind(&other)),
+        };
+        let file = files.first().context("the IOKernel sent no memory")?;
+        let (region, ends) = Region::attach(Mapping::new(file, name)?)?;
+        let ring = ends.into_iter().next().context("the IOKernel sent no ring")?.ingress;
+        Ok(Self { socket, ring, clock: Clock::from_hz(region.tsc_hz()), anchor })
+    }
+
+    /// Returns the IOKernel's statistics; `None` if it is gone.
+    pub fn statistics(&self) -> Option<Value> {
+        send(&self.socket, &ClientMessage::Stats, &[]).ok()?;
+        match receive(&self.socket).ok()? {
+            (ServerMessage::Stats(statistics), _) => Some(statistics),
+            _ => None,
+        }
+    }
+}
+
+/// Connects to the IOKernel at `address`, which must answer within `patience`.
+fn connect(address: &str, patience: Duration) -> anyhow::Result<OwnedFd> {
+    let socket = dial(address)?;
+    set_socket_timeout(&socket, Timeout::Recv, Some(patience))
+        .context("cannot limit the wait for an answer")?;
+    Ok(socket)
+}
+
+fn answer(socket: &OwnedFd) -> anyhow::Result<(ServerMessage, Vec<OwnedFd>)> {
+    match receive(socket) {
+        Err(ControlError::WouldBlock) => anyhow::bail!("the IOKernel did not answer in time: is it stopped?"),
+        result => result.context("the IOKernel did not answer"),
+    }
+}
+
+fn of_another_kind(answer: &ServerMessage) -> anyhow::Error {
+    anyhow::anyhow!("the IOKernel gave an answer of another kind: {answer:?}")
+}
+
+#[cfg(test)]
+mod tests {
+    use tailwater_shm::control::serve;
+
+    use super::*;
+
+    #[test]
+    fn an_iokernel_that_does_not_answer_is_not_awaited_for_ever() {
+        let address = format!("@tailwater-silent-{}", std::process::id());
+        // Accepts no connection: the question waits in its backlog.
+        let _listener = serve(&address, |_| {}).unwrap();
+        let socket = connect(&address, Duration::from_millis(20)).unwrap();
+        send(&socket, &ClientMessage::Stats, &[]).unwrap();
+        let error = answer(&socket).unwrap_err().to_string();
+        assert!(error.contains("did not answer in time"), "{error}");
     }
 }

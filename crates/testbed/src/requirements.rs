@@ -44,10 +44,19 @@ pub struct Finding {
 /// # Errors
 /// [`Unsupported`] with one line for each.
 pub fn check() -> Result<(), Unsupported> {
-    let missing: Vec<String> = examine()
-        .into_iter()
-        .filter_map(|finding| Some(format!("{}: {}", finding.name, finding.found.err()?)))
-        .collect();
+    judge(&examine())
+}
+
+/// Returns the error for what is missing among `findings`.
+///
+/// # Errors
+/// [`Unsupported`] with one line for each.
+pub fn judge(findings: &[Finding]) -> Result<(), Unsupported> {
+    let missing = |finding: &Finding| {
+        let problem = finding.found.as_ref().err()?;
+        Some(format!("{}: {problem}", finding.name))
+    };
+    let missing: Vec<String> = findings.iter().filter_map(missing).collect();
     if missing.is_empty() { Ok(()) } else { Err(Unsupported(missing)) }
 }
 
@@ -58,6 +67,8 @@ pub fn examine() -> Vec<Finding> {
         found: if ok { Ok(found) } else { Err(format!("{found}; {remedy}")) },
     };
     let cores = machine::usable_cores();
+    let fs_base = rustix::param::linux_hwcap().1 & HWCAP2_FSGSBASE != 0;
+    let invariant = Clock::invariant();
     let pidfd = pidfd_open(getpid(), PidfdFlags::empty());
     let memory_file = memory::create("tailwater-doctor", 4096);
     let socket = UdpSocket::bind("127.0.0.1:0");
@@ -77,14 +88,15 @@ pub fn examine() -> Vec<Finding> {
         ),
         finding(
             "wrfsbase",
-            rustix::param::linux_hwcap().1 & HWCAP2_FSGSBASE != 0,
-            "user mode may write the FS base".to_owned(),
+            fs_base,
+            if fs_base { "user mode may write the FS base" } else { "user mode may not write the FS base" }
+                .to_owned(),
             "needs a processor with FSGSBASE (2012 and later) and Linux 5.9 or later",
         ),
         finding(
             "time-stamp counter",
-            Clock::invariant(),
-            "invariant".to_owned(),
+            invariant,
+            if invariant { "invariant" } else { "not invariant" }.to_owned(),
             "the hypervisor hides that the counter runs at one rate: choose another processor model for this machine",
         ),
         finding(

@@ -47,7 +47,9 @@ struct Document {
 /// # Errors
 /// [`requirements::Unsupported`] if something is missing, or standard output is closed.
 pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
-    let mut parts: Vec<Part> = requirements::examine().into_iter().map(required).collect();
+    let findings = requirements::examine();
+    let verdict = requirements::judge(&findings);
+    let mut parts: Vec<Part> = findings.into_iter().map(required).collect();
     let cores = machine::usable_cores();
     parts.push(quota::examine(cores.len()));
     parts.extend(optional::examine(&cores));
@@ -60,7 +62,7 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
             writeln!(stdout(), "{:<8} {name}: {found}", status.name())?;
         }
     }
-    Ok(requirements::check()?)
+    Ok(verdict?)
 }
 
 fn required(Finding { name, found }: Finding) -> Part {

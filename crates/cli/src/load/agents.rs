@@ -59,10 +59,10 @@ impl LocalAgents {
     /// # Errors
     /// If an agent does not start.
     pub fn start(count: usize, cores: &[usize]) -> anyhow::Result<Self> {
-        let exe = std::env::current_exe().context("cannot find this program's own file")?;
         let mut local = Self { agents: Vec::new() };
         for index in 0..count {
-            let mut command = Command::new(&exe);
+            // Not by path: a newer build may have replaced the file.
+            let mut command = Command::new("/proc/self/exe");
             command.args(["load", "--agent", "127.0.0.1:0", "--once"]);
             if !cores.is_empty() {
                 command.args(["--core", &cores[index % cores.len()].to_string()]);

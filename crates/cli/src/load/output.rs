@@ -3,18 +3,17 @@
 //! Owns tables, CSV columns and the sections of the HDR log. A file that cannot be written keeps no
 //! other from being written.
 
-use std::fs::File;
-use std::io::{BufWriter, Write, stdout};
+use std::io::{Write, stdout};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use anyhow::Context;
 use tailwater_loadgen::log::{Section, write_log};
 use tailwater_loadgen::search::Bound;
 use tailwater_workload::Figures;
 
 use super::args::LoadArgs;
 use super::document::{Document, Point, SearchOutcome};
+use crate::output::write;
 use tailwater_testbed::table::{Table, number};
 
 /// Writes the files that `args` name, and prints the result.
@@ -31,15 +30,6 @@ pub fn finish(args: &LoadArgs, document: &Document) -> anyhow::Result<()> {
     // Last: a closed standard output must not cost a file.
     write!(stdout(), "{}", describe(document))?;
     json.and(csv).and(hdr_log)
-}
-
-fn write(path: &Path, content: impl FnOnce(&mut dyn Write) -> anyhow::Result<()>) -> anyhow::Result<()> {
-    let attempt = || -> anyhow::Result<()> {
-        let mut out = BufWriter::new(File::create(path)?);
-        content(&mut out)?;
-        Ok(out.flush()?)
-    };
-    attempt().with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// Returns the document in words and tables.

@@ -13,6 +13,7 @@ use std::process::Command;
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
+use tailwater_testbed::note;
 use tailwater_workload::units::parse_duration_ns;
 
 mod find;
@@ -122,7 +123,9 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     } else {
         command.env("TAILWATER_IOKERNEL", &args.iokernel);
         wait::for_iokernel(&args.iokernel);
-        registration::watch_this_process(&args.iokernel, &name.to_string_lossy())?;
+        if let Err(error) = registration::watch_this_process(&args.iokernel, &name.to_string_lossy()) {
+            note!("tailwater run: {error:#}: there will be no warning if the program does not register");
+        }
     }
     command.envs(settings(args));
     Err(command.exec()).with_context(|| format!("cannot start {}", program.display()))

@@ -3,7 +3,7 @@
 //! Owns the process that watches: `tailwater run` becomes the program, so the watch is another
 //! process, which no program sees among its children. A first process starts it and ends at once,
 //! whereby it becomes a child of init. It holds a pidfd of the program as standard input, waits at
-//! most [`PATIENCE`] for the program's end, and then asks the IOKernel.
+//! most [`PATIENCE`] for the program's end, and then reads the IOKernel's list of programs.
 
 use std::fs;
 use std::io::Write;
@@ -54,7 +54,8 @@ pub fn watch_this_process(iokernel: &str, program: &str) -> anyhow::Result<()> {
         program: program.to_owned(),
     };
     let mut detacher = command(&args).stdin(pidfd).spawn().context("cannot start the watch")?;
-    detacher.wait().context("cannot start the watch")?;
+    // Fails where SIGCHLD is ignored, which outlives exec: no child waits to be collected then.
+    let _ = detacher.wait();
     Ok(())
 }
 
@@ -74,8 +75,8 @@ pub fn run(args: &WatchArgs) -> anyhow::Result<()> {
     // The program's own standard error; where it is closed the warning has no reader.
     let _ = writeln!(
         std::io::stderr(),
-        "tailwater run: {problem}; {} (process {}) runs as an ordinary process, on all cores, and its options have no \
-         effect. Programs register if they are linked with the tailwater crate and use it in main().",
+        "tailwater run: {problem}. Until it registers, {} (process {}) is an ordinary process, on all cores, and its \
+         options have no effect. Programs register when the runtime of the tailwater crate starts, in main().",
         args.program,
         args.pid
     );

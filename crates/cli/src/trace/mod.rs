@@ -24,11 +24,12 @@ use std::io::{Write, stdout};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
 use clap::Args;
 use tailwater_shm::control::TraceRequest;
 use tailwater_workload::units::parse_duration_ns;
 
+use crate::output;
+use crate::query::parse_buffer;
 use collect::Collector;
 use report::Report;
 use tailwater_testbed::interrupt::{Interrupt, Interrupted};
@@ -82,10 +83,6 @@ pub struct TraceArgs {
     buffer: u32,
 }
 
-fn parse_buffer(text: &str) -> Result<u32, String> {
-    text.parse().ok().filter(|mb| [1, 2, 4, 8, 16].contains(mb)).ok_or_else(|| "1, 2, 4, 8 or 16".to_owned())
-}
-
 /// Traces until the time is over or a signal arrives, then prints and writes.
 ///
 /// # Errors
@@ -98,14 +95,13 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<()> {
     let mut collector = Collector::default();
     let connected = gather(&mut watch, &mut collector, &interrupt, Duration::from_nanos(args.duration))?;
     let losses = if connected { watch.losses() } else { None };
-    let report = Report::new(&collector, &watch.names, &watch.clock, losses);
-    write!(stdout(), "{}", report.text(args.slowest.into()))?;
+    let report = Report::new(&collector, &watch.names, watch.clock(), losses);
     if let Some(path) = &args.out {
-        let document = perfetto::document(&collector, &watch.names, &watch.clock);
-        let file = std::fs::File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
-        serde_json::to_writer(std::io::BufWriter::new(file), &document)
-            .with_context(|| format!("cannot write {}", path.display()))?;
+        let document = perfetto::document(&collector, &watch.names, watch.clock());
+        output::write(path, |out| Ok(serde_json::to_writer(out, &document)?))?;
     }
+    // Last: a closed standard output must not cost a file.
+    write!(stdout(), "{}", report.text(args.slowest.into()))?;
     anyhow::ensure!(connected, "the IOKernel ended the trace");
     Ok(())
 }

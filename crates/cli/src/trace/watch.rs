@@ -5,13 +5,13 @@
 use std::collections::BTreeMap;
 
 use anyhow::Context;
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use tailwater_shm::control::{Capturing, ClientMessage, ServerMessage, TraceRequest, dial, receive, send};
-use tailwater_shm::layout::Region;
-use tailwater_shm::memory::Mapping;
-use tailwater_shm::ring::{Consumer, FrameBuffer};
+use rustix::fd::{AsFd, BorrowedFd};
+use tailwater_shm::control::{ClientMessage, TraceRequest};
+use tailwater_shm::ring::FrameBuffer;
 use tailwater_shm::trace::Event;
 use tailwater_shm::{Clock, Cycles};
+
+use crate::query;
 
 /// Names of runtimes and ports by their numbers.
 #[derive(Debug, Clone, Default)]
@@ -40,12 +40,8 @@ pub struct Losses {
 
 /// The connection and its ring.
 pub struct Watch {
-    socket: OwnedFd,
-    ring: Consumer,
+    watch: query::Watch,
     buffer: FrameBuffer,
-    /// The clock of the events' times.
-    pub clock: Clock,
-    anchor: Capturing,
     /// The names learnt so far.
     pub names: Names,
 }
@@ -54,33 +50,22 @@ impl Watch {
     /// Asks the IOKernel at `address` for a trace.
     ///
     /// # Errors
-    /// If nothing listens, or the request was refused.
+    /// If nothing listens or answers, or the request was refused.
     pub fn begin(address: &str, request: TraceRequest) -> anyhow::Result<Self> {
-        let socket = dial(address)?;
-        send(&socket, &ClientMessage::Trace(request), &[])?;
-        let (answer, files) = receive::<ServerMessage>(&socket).context("the IOKernel did not answer")?;
-        let anchor = match answer {
-            ServerMessage::Tracing(anchor) => anchor,
-            ServerMessage::Refused { why } => anyhow::bail!("refused: {why}"),
-            other => anyhow::bail!("the IOKernel gave an answer of another kind: {other:?}"),
-        };
-        let file = files.first().context("the IOKernel sent no memory")?;
-        let (region, ends) = Region::attach(Mapping::new(file, "trace")?)?;
-        let mut watch = Self {
-            socket,
-            ring: ends.into_iter().next().context("the IOKernel sent no ring")?.ingress,
-            buffer: FrameBuffer::new(),
-            clock: Clock::from_hz(region.tsc_hz()),
-            anchor,
-            names: Names::default(),
-        };
+        let watch = query::Watch::begin(address, &ClientMessage::Trace(request))?;
+        let mut watch = Self { watch, buffer: FrameBuffer::new(), names: Names::default() };
         watch.learn_names(true);
         Ok(watch)
     }
 
+    /// Returns the clock of the events' times.
+    pub fn clock(&self) -> &Clock {
+        &self.watch.clock
+    }
+
     /// Returns the socket, which is closed when the IOKernel ends.
     pub fn socket(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.watch.socket.as_fd()
     }
 
     /// Returns the next event and its time; `None` if the ring is empty.
@@ -88,27 +73,19 @@ impl Watch {
     /// # Errors
     /// If the ring or the event is impossible.
     pub fn next(&mut self) -> anyhow::Result<Option<(Cycles, Event)>> {
-        let Some(record) = self.ring.peek().context("the IOKernel wrote an impossible ring")? else {
+        let Some(record) = self.watch.ring.peek().context("the IOKernel wrote an impossible ring")? else {
             return Ok(None);
         };
         let at = record.stamp();
         let event = Event::decode(record.copy_frame(&mut self.buffer));
         record.advance();
-        self.ring.publish();
+        self.watch.ring.publish();
         Ok(Some((at, event.context("the IOKernel wrote an impossible event")?)))
-    }
-
-    fn stats(&self) -> Option<serde_json::Value> {
-        send(&self.socket, &ClientMessage::Stats, &[]).ok()?;
-        match receive(&self.socket).ok()? {
-            (ServerMessage::Stats(stats), _) => Some(stats),
-            _ => None,
-        }
     }
 
     /// Asks for names if `wanted`.
     pub fn learn_names(&mut self, wanted: bool) {
-        let Some(stats) = wanted.then(|| self.stats()).flatten() else { return };
+        let Some(stats) = wanted.then(|| self.watch.statistics()).flatten() else { return };
         for runtime in stats["runtimes"].as_array().into_iter().flatten() {
             if let (Some(id), Some(name)) = (runtime["id"].as_u64(), runtime["name"].as_str()) {
                 self.names.runtimes.insert(id as u32, name.to_owned());
@@ -120,9 +97,9 @@ impl Watch {
 
     /// Returns the events that did not arrive, as the IOKernel counts them; `None` if it is gone.
     pub fn losses(&self) -> Option<Losses> {
-        let stats = self.stats()?;
+        let stats = self.watch.statistics()?;
         let trace = &stats["trace"];
-        let mine = trace["id"] == self.anchor.id;
+        let mine = trace["id"] == self.watch.anchor.id;
         mine.then(|| Some(Losses { events: trace["dropped"].as_u64()?, steps: trace["lost"].as_u64()? }))?
     }
 }
