@@ -10,8 +10,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cli;
-#[doc(hidden)]
-#[cfg(any(test, fuzzing, feature = "check"))]
+#[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 pub mod protocol;
 pub mod server;

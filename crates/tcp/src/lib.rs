@@ -27,7 +27,7 @@ mod config;
 pub mod connection;
 mod ecn;
 mod error;
-#[doc(hidden)]
+#[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 pub mod isn;
 pub mod listen;

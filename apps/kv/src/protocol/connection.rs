@@ -24,7 +24,7 @@ use std::sync::Arc;
 use super::buffer::{self, Input};
 use super::bytes::DecodedKey;
 use super::packet::REQUEST;
-#[cfg(any(test, fuzzing, feature = "check"))]
+#[cfg(any(test, feature = "fuzzing"))]
 use super::stats;
 use super::turn::{Block, Keys, Next, Reply, Turn};
 use super::words::{BAD_CHUNK, BAD_LINE};
@@ -37,7 +37,7 @@ const OUTPUT: usize = 32 << 10;
 /// Largest value that goes to the output as a whole.
 const INLINE: usize = 16 << 10;
 /// Longest output.
-#[cfg(any(test, fuzzing, feature = "check"))]
+#[cfg(any(test, feature = "fuzzing"))]
 pub(crate) const MAX_OUTPUT: usize = OUTPUT + stats::MAX_LEN;
 /// Output buffers up to this size are kept: vectors at most double, so without statistics none is
 /// larger.
@@ -120,7 +120,7 @@ impl Connection {
     }
 
     /// Returns the bytes of memory of the output.
-    #[cfg(any(test, fuzzing, feature = "check"))]
+    #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn output_memory(&self) -> usize {
         self.output.capacity()
     }

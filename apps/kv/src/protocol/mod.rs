@@ -27,6 +27,6 @@ mod words;
 mod tests;
 
 pub use connection::{Connection, Step};
-#[cfg(any(test, fuzzing, feature = "check"))]
+#[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use connection::{KEPT, MAX_OUTPUT};
 pub use udp::{MAX_DATAGRAM, UdpServer};

@@ -259,7 +259,7 @@ impl Store {
     ///
     /// # Panics
     /// If one does not hold.
-    #[cfg(any(test, fuzzing, feature = "check"))]
+    #[cfg(any(test, feature = "fuzzing"))]
     pub fn check(&self) {
         self.each().for_each(|shard| shard.check());
         let totals = self.totals(Now { seconds: Now::FIRST, start_unix: 0 });

@@ -110,7 +110,7 @@ impl Order {
     }
 
     /// Checks that the lists hold all items of the table, each once.
-    #[cfg(any(test, fuzzing, feature = "check"))]
+    #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn check(&self, cells: &Cells, items: u64, all_cells: usize) {
         assert_eq!(self.lists.iter().map(|list| list.items).sum::<u64>(), items);
         assert_eq!(self.lists.iter().map(|list| list.cells).sum::<usize>(), all_cells);

@@ -256,7 +256,7 @@ impl Shard {
     ///
     /// # Panics
     /// If one does not hold.
-    #[cfg(any(test, fuzzing, feature = "check"))]
+    #[cfg(any(test, feature = "fuzzing"))]
     pub fn check(&self) {
         let (mut items, mut bytes, mut cells, mut pinned) = (0, 0, 0, 0);
         for bucket in 0..self.buckets.len() {

@@ -26,7 +26,8 @@ pub(super) struct Counters {
     pub spurious: u32,
 }
 
-/// A connection's counters and estimates at one moment. Counters of segments wrap at 2^32.
+/// A connection's counters and estimates at one moment. Counters of 32 bits wrap: wider ones would
+/// make every connection larger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
@@ -118,6 +119,7 @@ impl Connection {
 
     /// Returns the next number expected and the next number to send, which a forger would have to
     /// guess.
+    #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn numbers(&self) -> (Seq, Seq) {
         (self.receive.next, self.sender.nxt())
     }
