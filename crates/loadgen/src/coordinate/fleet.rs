@@ -40,14 +40,105 @@ const LEAD: Duration = Duration::from_millis(20);
 /// Interval at which the coordinator checks whether it is to stop.
 const GLANCE: Duration = Duration::from_millis(50);
 
+/// Why a fleet was not connected, or ran no job.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FleetError {
+    /// There are too many addresses, or none.
+    #[error("{count} agents: a fleet has 1 to {MAX_AGENTS}")]
+    Count {
+        /// Number of addresses.
+        count: usize,
+    },
+    /// An agent failed.
+    #[error("agent {agent}: {problem}")]
+    Agent {
+        /// Its address.
+        agent: SocketAddr,
+        /// What it did.
+        problem: AgentProblem,
+    },
+}
+
 /// An agent's failure.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("agent {agent}: {problem}")]
-pub struct FleetError {
-    /// Its address.
-    pub agent: String,
-    /// The problem in words.
-    pub problem: String,
+pub enum AgentProblem {
+    /// The connection was not made.
+    #[error("{error}; is `tailwater load --agent` running there?")]
+    Connect {
+        /// The system's answer.
+        error: Failure,
+    },
+    /// This host could not set the conversation up, or a message was not sent or not understood.
+    #[error("{error}")]
+    Message {
+        /// The system's answer, or the decoder's.
+        error: Failure,
+    },
+    /// It is another version's agent.
+    #[error(
+        "it speaks version {version} of the agents' messages, we speak {VERSION}; use the same tailwater on both"
+    )]
+    Version {
+        /// Its version.
+        version: u32,
+    },
+    /// It did not greet as an agent does.
+    #[error("it is not an agent")]
+    NotAnAgent,
+    /// It closed the connection.
+    #[error("it closed the connection")]
+    Closed,
+    /// It did not answer within the time for that.
+    #[error("it does not answer")]
+    Silent,
+    /// The wait for it was interrupted.
+    #[error("interrupted")]
+    Interrupted,
+    /// It did not prepare the job.
+    #[error("it is not ready: {why}")]
+    NotReady {
+        /// What it did instead.
+        why: Box<AgentProblem>,
+    },
+    /// It answered the question for its clock with something else.
+    #[error("it does not tell its time")]
+    NoTime,
+    /// It had no job.
+    #[error("it has no job")]
+    NoJob,
+    /// It did not finish the job in time.
+    #[error("it did not finish in time")]
+    Unfinished,
+    /// It failed at the job.
+    #[error("{message}")]
+    Job {
+        /// Its own words.
+        message: String,
+    },
+}
+
+/// An [`io::Error`] that several may keep.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{text}")]
+pub struct Failure {
+    /// Its kind.
+    pub kind: io::ErrorKind,
+    text: String,
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self { kind: error.kind(), text: error.to_string() }
+    }
+}
+
+impl From<io::Error> for AgentProblem {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::UnexpectedEof => Self::Closed,
+            _ => Self::Message { error: error.into() },
+        }
+    }
 }
 
 /// One agent's outcome of a job.
@@ -78,18 +169,18 @@ pub struct FleetOutcome {
 struct Event {
     agent: usize,
     at: Instant,
-    what: Result<Answer, String>,
+    what: Result<Answer, AgentProblem>,
 }
 
 struct Agent {
-    name: String,
+    address: SocketAddr,
     writer: Arc<Writer>,
     /// Offset from this clock to the agent's, and its error bound.
     offset_ns: i128,
     uncertainty_ns: u64,
     /// True if it has a job without an answer.
     busy: bool,
-    gone: Option<String>,
+    gone: Option<AgentProblem>,
 }
 
 /// See the [module](self).
@@ -104,21 +195,25 @@ pub struct Fleet {
 enum Fate {
     Pending,
     Done(Box<Measurement>),
-    Failed(String),
+    Failed(AgentProblem),
 }
 
 impl Fleet {
     /// Connects to `addresses`, 1 to [`MAX_AGENTS`] of them.
     ///
     /// # Errors
-    /// The first agent that cannot be reached or speaks another version.
+    /// If there are too many agents or none, or the first one that cannot be reached or speaks
+    /// another version.
     pub fn connect(addresses: &[SocketAddr]) -> Result<Self, FleetError> {
+        if !(1..=MAX_AGENTS).contains(&addresses.len()) {
+            return Err(FleetError::Count { count: addresses.len() });
+        }
         let (events, inbox) = channel();
         let clock = Clock::start();
         let mut agents = Vec::new();
-        for (index, address) in addresses.iter().take(MAX_AGENTS).enumerate() {
-            let agent = Agent::connect(*address, index, &events)
-                .map_err(|error| FleetError { agent: address.to_string(), problem: error.to_string() })?;
+        for (index, &address) in addresses.iter().enumerate() {
+            let agent = Agent::connect(address, index, &events)
+                .map_err(|problem| FleetError::Agent { agent: address, problem })?;
             // At once: agents do not wait for long, and the next one may be slow to reach.
             agent.order::<()>(&Order::Hello { version: VERSION })?;
             agents.push(agent);
@@ -140,11 +235,9 @@ impl Fleet {
             match event.what {
                 Ok(Answer::Hello { version: VERSION, .. }) => greeted[event.agent] = true,
                 Ok(Answer::Hello { version, .. }) => {
-                    return Err(agent.wrong(format!(
-                        "it speaks version {version} of the agents' messages, we speak {VERSION}; use the same tailwater on both"
-                    )));
+                    return Err(agent.wrong(AgentProblem::Version { version }));
                 }
-                Ok(_) => return Err(agent.wrong("it is not an agent")),
+                Ok(_) => return Err(agent.wrong(AgentProblem::NotAnAgent)),
                 Err(problem) => return Err(agent.wrong(problem)),
             }
         }
@@ -217,14 +310,14 @@ impl Fleet {
         while ready.contains(&false) {
             let event = self.next_event(deadline, stop).map_err(|problem| {
                 let slow = ready.iter().position(|&ready| !ready).unwrap_or(0);
-                self.agents[slow].wrong(format!("it is not ready: {problem}"))
+                self.agents[slow].wrong(AgentProblem::NotReady { why: Box::new(problem) })
             })?;
             let agent = &mut self.agents[event.agent];
             match event.what {
                 Ok(Answer::Ready) => ready[event.agent] = true,
                 Ok(Answer::Failed { message }) => {
                     agent.busy = false;
-                    return Err(agent.wrong(message));
+                    return Err(agent.wrong(AgentProblem::Job { message }));
                 }
                 Ok(_) => {}
                 Err(problem) => {
@@ -264,7 +357,7 @@ impl Fleet {
         let fate = |agent: &Agent| match &agent.gone {
             Some(problem) => Fate::Failed(problem.clone()),
             None if agent.busy => Fate::Pending,
-            None => Fate::Failed("it has no job".to_owned()),
+            None => Fate::Failed(AgentProblem::NoJob),
         };
         let mut fates: Vec<Fate> = self.agents.iter().map(fate).collect();
         let mut deadline = Instant::now() + patience;
@@ -288,7 +381,9 @@ impl Fleet {
                     on_interval(event.agent, length_ns, &interval);
                 }
                 Ok(Answer::Done(measurement)) => fates[event.agent] = Fate::Done(measurement),
-                Ok(Answer::Failed { message }) => fates[event.agent] = Fate::Failed(message),
+                Ok(Answer::Failed { message }) => {
+                    fates[event.agent] = Fate::Failed(AgentProblem::Job { message });
+                }
                 Ok(Answer::Hello { .. } | Answer::Time { .. } | Answer::Ready) => {}
                 Err(problem) => {
                     self.agents[event.agent].gone = Some(problem.clone());
@@ -301,7 +396,7 @@ impl Fleet {
         for (agent, fate) in self.agents.iter_mut().zip(&mut fates) {
             agent.busy = false;
             if matches!(fate, Fate::Pending) {
-                let problem = "it did not finish in time".to_owned();
+                let problem = AgentProblem::Unfinished;
                 // Later messages of this agent belong to no job.
                 agent.writer.close();
                 agent.gone = Some(problem.clone());
@@ -314,6 +409,7 @@ impl Fleet {
     fn join(&self, started: Instant, fates: Vec<Fate>) -> Result<FleetOutcome, FleetError> {
         let mut joined: Option<Measurement> = None;
         let mut agents = Vec::new();
+        let mut first_failure = None;
         for (agent, fate) in self.agents.iter().zip(fates) {
             let (offered, failure) = match fate {
                 Fate::Done(measurement) => {
@@ -325,21 +421,21 @@ impl Fleet {
                     (offered, None)
                 }
                 Fate::Failed(problem) => (0, Some(problem)),
-                Fate::Pending => (0, Some("it did not finish".to_owned())),
+                Fate::Pending => (0, Some(AgentProblem::Unfinished)),
             };
+            if let Some(problem) = &failure {
+                first_failure.get_or_insert_with(|| agent.wrong(problem.clone()));
+            }
             agents.push(AgentOutcome {
-                agent: agent.name.clone(),
+                agent: agent.address.to_string(),
                 start_uncertainty_us: agent.uncertainty_ns as f64 / 1e3,
                 offered,
-                failure,
+                failure: failure.map(|problem| problem.to_string()),
             });
         }
-        match joined {
-            Some(measurement) => Ok(FleetOutcome { measurement, started, agents }),
-            None => Err(agents
-                .into_iter()
-                .find_map(|agent| agent.failure.map(|problem| FleetError { agent: agent.agent, problem }))
-                .unwrap_or(FleetError { agent: "-".to_owned(), problem: "there is none".to_owned() })),
+        match (joined, first_failure) {
+            (Some(measurement), _) => Ok(FleetOutcome { measurement, started, agents }),
+            (None, failure) => Err(failure.unwrap_or(FleetError::Count { count: 0 })),
         }
     }
 
@@ -351,7 +447,7 @@ impl Fleet {
             self.agents[index].order::<()>(&Order::Time)?;
             let (at, answer) = self.await_answer(index, ANSWER_PATIENCE, stop)?;
             let Answer::Time { now_ns } = answer else {
-                return Err(self.agents[index].wrong("it does not tell its time"));
+                return Err(self.agents[index].wrong(AgentProblem::NoTime));
             };
             let answered_ns = self.clock.reading_at(at);
             let round_trip_ns = answered_ns.saturating_sub(asked_ns);
@@ -377,7 +473,7 @@ impl Fleet {
         let deadline = Instant::now() + patience;
         loop {
             if let Some(problem) = &self.agents[index].gone {
-                return Err(self.agents[index].wrong(problem));
+                return Err(self.agents[index].wrong(problem.clone()));
             }
             let event =
                 self.next_event(deadline, stop).map_err(|problem| self.agents[index].wrong(problem))?;
@@ -385,7 +481,7 @@ impl Fleet {
                 Err(problem) => self.agents[event.agent].gone = Some(problem),
                 Ok(Answer::Failed { message }) => {
                     self.agents[event.agent].busy = false;
-                    return Err(self.agents[event.agent].wrong(message));
+                    return Err(self.agents[event.agent].wrong(AgentProblem::Job { message }));
                 }
                 // A late message of an earlier job.
                 Ok(Answer::Interval { .. } | Answer::Done(_)) => {}
@@ -395,14 +491,16 @@ impl Fleet {
         }
     }
 
-    fn next_event(&self, deadline: Instant, stop: &AtomicBool) -> Result<Event, &'static str> {
+    fn next_event(&self, deadline: Instant, stop: &AtomicBool) -> Result<Event, AgentProblem> {
         loop {
             match self.inbox.recv_timeout(GLANCE) {
                 Ok(event) => return Ok(event),
-                Err(RecvTimeoutError::Disconnected) => return Err("the connection ended"),
-                Err(RecvTimeoutError::Timeout) if stop.load(Relaxed) => return Err("interrupted"),
+                Err(RecvTimeoutError::Disconnected) => return Err(AgentProblem::Closed),
+                Err(RecvTimeoutError::Timeout) if stop.load(Relaxed) => {
+                    return Err(AgentProblem::Interrupted);
+                }
                 Err(RecvTimeoutError::Timeout) if Instant::now() >= deadline => {
-                    return Err("it does not answer");
+                    return Err(AgentProblem::Silent);
                 }
                 Err(RecvTimeoutError::Timeout) => {}
             }
@@ -418,36 +516,31 @@ impl Drop for Fleet {
 }
 
 impl Agent {
-    fn connect(address: SocketAddr, index: usize, events: &Sender<Event>) -> io::Result<Self> {
-        let stream = TcpStream::connect_timeout(&address, ANSWER_PATIENCE).map_err(|error| {
-            io::Error::new(error.kind(), format!("{error}; is `tailwater load --agent` running there?"))
-        })?;
+    fn connect(address: SocketAddr, index: usize, events: &Sender<Event>) -> Result<Self, AgentProblem> {
+        let stream = TcpStream::connect_timeout(&address, ANSWER_PATIENCE)
+            .map_err(|error| AgentProblem::Connect { error: error.into() })?;
         watch(&stream)?;
         let writer = Arc::new(Writer::new(stream.try_clone()?, MAX_ORDER));
         let events = events.clone();
         std::thread::Builder::new().name(format!("agent {address}")).spawn(move || {
             read_answers(&stream, index, &events);
         })?;
-        let name = address.to_string();
-        Ok(Self { name, writer, offset_ns: 0, uncertainty_ns: 0, busy: false, gone: None })
+        Ok(Self { address, writer, offset_ns: 0, uncertainty_ns: 0, busy: false, gone: None })
     }
 
     fn order<T: Serialize>(&self, order: &Order<T>) -> Result<(), FleetError> {
-        self.writer.send(order).map_err(|error| self.wrong(error))
+        self.writer.send(order).map_err(|error| self.wrong(error.into()))
     }
 
-    fn wrong(&self, problem: impl std::fmt::Display) -> FleetError {
-        FleetError { agent: self.name.clone(), problem: problem.to_string() }
+    fn wrong(&self, problem: AgentProblem) -> FleetError {
+        FleetError::Agent { agent: self.address, problem }
     }
 }
 
 /// Reads until the connection ends or the receiver is gone.
 fn read_answers(mut stream: &TcpStream, agent: usize, events: &Sender<Event>) {
     loop {
-        let what = read::<Answer>(&mut stream, MAX_ANSWER).map_err(|error| match error.kind() {
-            io::ErrorKind::UnexpectedEof => "it closed the connection".to_owned(),
-            _ => error.to_string(),
-        });
+        let what = read::<Answer>(&mut stream, MAX_ANSWER).map_err(AgentProblem::from);
         let last = what.is_err();
         if events.send(Event { agent, at: Instant::now(), what }).is_err() || last {
             return;

@@ -75,7 +75,7 @@ impl Crew {
         self.idle.check()?;
         self.called.check()?;
         if queued > self.called.len() && !self.idle.is_empty() {
-            return Err(Broken("a worker is idle while a request waits"));
+            return Err(Broken::IdleWhileWaiting);
         }
         Ok(())
     }

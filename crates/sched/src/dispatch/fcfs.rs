@@ -151,12 +151,12 @@ impl Dispatch for DistributedFcfs {
     fn check(&self) -> Result<(), Broken> {
         self.idle.check()?;
         if self.queues.iter().map(VecDeque::len).sum::<usize>() != self.queued {
-            return Err(Broken("d-FCFS count differs from its queues"));
+            return Err(Broken::Count);
         }
         let idle_with_work =
             |(i, q): (usize, &VecDeque<Request>)| !q.is_empty() && self.idle.contains(WorkerId(i as u32));
         if self.queues.iter().enumerate().any(idle_with_work) {
-            return Err(Broken("a d-FCFS worker is idle while its own queue holds a request"));
+            return Err(Broken::IdleWhileWaiting);
         }
         Ok(())
     }

@@ -192,16 +192,33 @@ pub enum Requeue {
 
 /// An invariant of a policy's state that does not hold: a defect of the policy, or of a driver that
 /// broke the protocol.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Broken(pub &'static str);
-
-impl core::fmt::Display for Broken {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "dispatch policy invariant broken: {}", self.0)
-    }
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Broken {
+    /// The number of waiting requests is not that in the queues.
+    #[error("dispatch policy invariant broken: the count differs from the queues")]
+    Count,
+    /// A worker is idle while a request waits that it could take.
+    #[error("dispatch policy invariant broken: a worker is idle while a request waits")]
+    IdleWhileWaiting,
+    /// The set of workers with waiting requests is not that of the queues.
+    #[error("dispatch policy invariant broken: the set of loaded workers is wrong")]
+    LoadedSet,
+    /// A worker set's length is not its number of bits.
+    #[error("dispatch policy invariant broken: the length of a worker set is not its number of bits")]
+    SetLength,
+    /// A worker set's summary disagrees with its words.
+    #[error("dispatch policy invariant broken: the summary of a worker set disagrees with its words")]
+    SetSummary,
+    /// The workers beyond their quantum and their index differ.
+    #[error("dispatch policy invariant broken: the overdue list and its index differ")]
+    OverdueIndex,
+    /// A worker runs beyond its quantum while a request waits.
+    #[error("dispatch policy invariant broken: a worker is beyond its quantum while a request waits")]
+    BeyondQuantum,
+    /// The running requests and their ends differ.
+    #[error("dispatch policy invariant broken: the running index and the ends differ")]
+    RunningIndex,
 }
-
-impl core::error::Error for Broken {}
 
 /// A request-dispatch policy. See the [module documentation](self) for the order of calls.
 ///

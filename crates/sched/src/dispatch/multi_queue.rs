@@ -140,7 +140,7 @@ impl Dispatch for MultiQueue {
 
     fn check(&self) -> Result<(), Broken> {
         if self.classes.iter().map(|c| c.queue.len()).sum::<usize>() != self.queued {
-            return Err(Broken("multi queue: count differs from the queues"));
+            return Err(Broken::Count);
         }
         self.crew.check(self.queued)
     }

@@ -22,40 +22,29 @@ use super::{
 pub struct ClassDemand {
     /// Mean service time, above 0.
     pub mean_ns: f64,
-    /// Share of all requests, 0 to 1. Shares are normalised.
+    /// Share of all requests, at least 0. Shares are normalised.
     pub share: f64,
 }
 
 /// Why a reservation cannot be made.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum ReservedError {
     /// No class, or more than [`MAX_CLASSES`].
-    Classes(usize),
-    /// A mean or share is not a finite number above 0 (a share may be 0, not all of them).
+    #[error("{count} request classes: reserved cores need 1 to {MAX_CLASSES}")]
+    Classes {
+        /// Number of classes.
+        count: usize,
+    },
+    /// A mean is not a finite number above 0, or a share not one of at least 0.
+    #[error("class {class}: mean service time must be above 0 and its share 0 or more")]
     Demand {
         /// Index of the class.
         class: usize,
     },
     /// Every share is 0.
+    #[error("all class shares are 0: at least one class must bring work")]
     NoDemand,
 }
-
-impl core::fmt::Display for ReservedError {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        match self {
-            Self::Classes(n) => write!(f, "{n} request classes: reserved cores need 1 to {MAX_CLASSES}"),
-            Self::Demand { class } => {
-                write!(
-                    f,
-                    "class {class}: mean service time must be above 0 and its share a number from 0 to 1"
-                )
-            }
-            Self::NoDemand => write!(f, "all class shares are 0: at least one class must bring work"),
-        }
-    }
-}
-
-impl core::error::Error for ReservedError {}
 
 /// Reserved cores per class; shorter classes may use the cores of longer ones.
 #[derive(Clone, Debug)]
@@ -84,7 +73,7 @@ impl Reserved {
     /// If `workers` is 0 or above [`MAX_WORKERS`](super::MAX_WORKERS).
     pub fn new(workers: usize, demand: &[ClassDemand]) -> Result<Self, ReservedError> {
         if demand.is_empty() || demand.len() > MAX_CLASSES {
-            return Err(ReservedError::Classes(demand.len()));
+            return Err(ReservedError::Classes { count: demand.len() });
         }
         let bad = |d: &ClassDemand| {
             !(d.mean_ns.is_finite() && d.mean_ns > 0.0 && d.share.is_finite() && d.share >= 0.0)
@@ -205,7 +194,7 @@ impl Dispatch for Reserved {
     fn check(&self) -> Result<(), Broken> {
         self.idle.iter().try_for_each(WorkerSet::check)?;
         if self.queues.iter().map(VecDeque::len).sum::<usize>() != self.queued {
-            return Err(Broken("reserved: count differs from the queues"));
+            return Err(Broken::Count);
         }
         Ok(())
     }

@@ -152,11 +152,11 @@ impl Dispatch for SingleQueue {
 
     fn check(&self) -> Result<(), Broken> {
         if self.overdue.len() != self.overdue_since.iter().flatten().count() {
-            return Err(Broken("single queue: overdue list and index differ"));
+            return Err(Broken::OverdueIndex);
         }
         let waiting = self.queue.len() > self.crew.called();
         if waiting && self.requeue == Requeue::Tail && !self.overdue.is_empty() {
-            return Err(Broken("single queue: a worker is beyond its quantum while a request waits"));
+            return Err(Broken::BeyondQuantum);
         }
         self.crew.check(self.queue.len())
     }

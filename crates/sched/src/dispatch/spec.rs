@@ -6,8 +6,8 @@
 //! plain names.
 
 use super::{
-    CentralFcfs, ClassDemand, Dispatch, DistributedFcfs, MultiQueue, Requeue, Reserved, ReservedError,
-    ShortestRemaining, SingleQueue, WorkStealing, worker_set::MAX_WORKERS,
+    CentralFcfs, ClassDemand, Dispatch, DistributedFcfs, MAX_CLASSES, MultiQueue, Requeue, Reserved,
+    ReservedError, ShortestRemaining, SingleQueue, WorkStealing, worker_set::MAX_WORKERS,
 };
 use crate::ids::Nanos;
 use heap::boxed::Box;
@@ -71,33 +71,24 @@ pub struct Setup {
 }
 
 /// Why a policy cannot be built.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum SpecError {
     /// Worker count out of range.
-    Workers(usize),
+    #[error("{count} workers: a dispatcher serves 1 to {MAX_WORKERS}")]
+    Workers {
+        /// Number of workers.
+        count: usize,
+    },
     /// A quantum of 0.
+    #[error("a quantum of 0 never lets a request run: use 100 ns or more")]
     Quantum,
-    /// The policy needs classes with an SLO above 0, at most [`MAX_CLASSES`](super::MAX_CLASSES) of
-    /// them.
+    /// The policy needs classes with an SLO above 0, at most [`MAX_CLASSES`] of them.
+    #[error("the multi-queue policy needs 1 to {MAX_CLASSES} request classes, each with an SLO above 0")]
     Slo,
     /// The reservation is impossible.
-    Reserved(ReservedError),
+    #[error(transparent)]
+    Reserved(#[from] ReservedError),
 }
-
-impl core::fmt::Display for SpecError {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        match self {
-            Self::Workers(n) => write!(f, "{n} workers: a dispatcher serves 1 to {MAX_WORKERS}"),
-            Self::Quantum => write!(f, "a quantum of 0 never lets a request run: use 100 ns or more"),
-            Self::Slo => {
-                write!(f, "the multi-queue policy needs 1 to 64 request classes, each with an SLO above 0")
-            }
-            Self::Reserved(e) => e.fmt(f),
-        }
-    }
-}
-
-impl core::error::Error for SpecError {}
 
 impl PolicySpec {
     /// Builds the policy.
@@ -108,7 +99,7 @@ impl PolicySpec {
     pub fn build(self, setup: &Setup) -> Result<Box<dyn Dispatch + Send>, SpecError> {
         let workers = setup.workers;
         if !(1..=MAX_WORKERS).contains(&workers) {
-            return Err(SpecError::Workers(workers));
+            return Err(SpecError::Workers { count: workers });
         }
         if let Self::ProcessorSharing { quantum_ns }
         | Self::SingleQueue { quantum_ns, .. }
@@ -129,7 +120,7 @@ impl PolicySpec {
             }
             Self::MultiQueue { quantum_ns, requeue } => {
                 let slos: Vec<Nanos> = setup.classes.iter().map(|c| c.slo_ns).collect();
-                if slos.is_empty() || slos.len() > super::MAX_CLASSES || slos.contains(&Nanos::ZERO) {
+                if slos.is_empty() || slos.len() > MAX_CLASSES || slos.contains(&Nanos::ZERO) {
                     return Err(SpecError::Slo);
                 }
                 Box::new(MultiQueue::new(workers, &slos, quantum_ns, requeue))
@@ -137,7 +128,7 @@ impl PolicySpec {
             Self::ShortestRemaining => Box::new(ShortestRemaining::new(workers)),
             Self::Reserved => {
                 let demand: Vec<ClassDemand> = setup.classes.iter().map(|c| c.demand).collect();
-                Box::new(Reserved::new(workers, &demand).map_err(SpecError::Reserved)?)
+                Box::new(Reserved::new(workers, &demand)?)
             }
         })
     }

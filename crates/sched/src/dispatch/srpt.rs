@@ -146,7 +146,7 @@ impl Dispatch for ShortestRemaining {
 
     fn check(&self) -> Result<(), Broken> {
         if self.running.len() != self.ends.iter().flatten().count() {
-            return Err(Broken("SRPT: running index and ends differ"));
+            return Err(Broken::RunningIndex);
         }
         self.crew.check(self.waiting.len())
     }

@@ -143,12 +143,12 @@ impl Dispatch for WorkStealing {
     fn check(&self) -> Result<(), Broken> {
         self.loaded.check()?;
         if self.queues.iter().map(VecDeque::len).sum::<usize>() != self.queued {
-            return Err(Broken("stealing: count differs from the queues"));
+            return Err(Broken::Count);
         }
         let wrong =
             |(i, q): (usize, &VecDeque<Request>)| q.is_empty() == self.loaded.contains(WorkerId(i as u32));
         if self.queues.iter().enumerate().any(wrong) {
-            return Err(Broken("stealing: the set of loaded workers is wrong"));
+            return Err(Broken::LoadedSet);
         }
         self.crew.check(self.queued)
     }

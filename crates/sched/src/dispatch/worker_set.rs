@@ -131,11 +131,11 @@ impl WorkerSet {
     pub fn check(&self) -> Result<(), Broken> {
         let count: u32 = self.words.iter().map(|w| w.count_ones()).sum();
         if count as usize != self.len {
-            return Err(Broken("worker set length is not its number of bits"));
+            return Err(Broken::SetLength);
         }
         let agrees = |(i, w): (usize, &u64)| (*w != 0) == (self.summary >> i & 1 == 1);
         if !self.words.iter().enumerate().all(agrees) {
-            return Err(Broken("worker set summary disagrees with its words"));
+            return Err(Broken::SetSummary);
         }
         Ok(())
     }
