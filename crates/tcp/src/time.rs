@@ -20,7 +20,7 @@ pub struct Instant(pub u64);
 
 impl Instant {
     /// A point in time that never comes; a timer set to it does not run.
-    pub(crate) const NEVER: Self = Self(u64::MAX);
+    pub const NEVER: Self = Self(u64::MAX);
 
     /// Returns the value of a timestamp option: ticks of one millisecond, counted from `offset`
     /// (RFC 7323 section 5.4 allows ticks of 1 ms to 1 s).

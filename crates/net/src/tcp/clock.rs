@@ -3,9 +3,6 @@
 use core::time::Duration;
 use tailwater_tcp::Instant;
 
-/// A time that never comes: that of a timer which is not set.
-pub const NEVER: Instant = Instant(u64::MAX);
-
 /// Converts from the outlet's time.
 #[inline]
 pub fn instant(now: Duration) -> Instant {

@@ -1,9 +1,8 @@
 //! Listening sockets, the connections that wait to be accepted, and the table that finds them.
 
-use super::clock::NEVER;
 use super::socket::{Settings, Socket};
 use crate::platform::{Guard, Lock, Platform};
-use crate::udp::endpoint::covers;
+use crate::udp::endpoint::{covers, overlap};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -82,7 +81,7 @@ impl<P: Platform> Listening<P> {
             listener: Listener::new(config, secret),
             queue: VecDeque::new(),
             acceptors: P::Waiters::default(),
-            armed: NEVER,
+            armed: Instant::NEVER,
             closed: false,
         };
         Self {
@@ -116,11 +115,6 @@ impl<P: Platform> Listening<P> {
     pub fn drop_handle(&self) -> bool {
         // AcqRel: the last handle sees the writes of those dropped before.
         self.handles.fetch_sub(1, Ordering::AcqRel) == 1
-    }
-
-    fn conflicts(&self, with: SocketAddr) -> bool {
-        let (ours, theirs) = (self.local.ip(), with.ip());
-        ours == theirs || covers(ours, theirs) || covers(theirs, ours)
     }
 }
 
@@ -194,7 +188,7 @@ impl<P: Platform> Listeners<P> {
 
 /// Checks that a listener at `local` may join `all` others at its port.
 fn check<P: Platform>(all: &[Arc<Listening<P>>], local: SocketAddr) -> Result<(), ListenError> {
-    if all.iter().any(|other| other.conflicts(local)) {
+    if all.iter().any(|other| overlap(other.local.ip(), local.ip())) {
         return Err(ListenError::InUse(local));
     }
     if all.len() >= MAX_PER_PORT { Err(ListenError::Crowded(local.port())) } else { Ok(()) }

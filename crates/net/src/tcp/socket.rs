@@ -11,7 +11,6 @@
 //! one and is counted besides, so that dropping the last closes the connection. The timers hold one
 //! while a timer is set.
 
-use super::clock::NEVER;
 use super::tag::Tag;
 use crate::platform::{Guard, Lock, Outcome, Platform, Waiters};
 use alloc::boxed::Box;
@@ -231,8 +230,8 @@ impl<P: Platform> Socket<P> {
             handles: AtomicU32::new(0),
             settings: Settings::default(),
             inner: Lock::new(Inner::<P> {
-                armed: NEVER,
-                next: NEVER,
+                armed: Instant::NEVER,
+                next: Instant::NEVER,
                 in_table: true,
                 connection,
                 readers: P::Waiters::default(),

@@ -9,7 +9,6 @@
 //! The shards are ordered maps and not heaps, because the timer of a connection that ends is
 //! removed; it may be hours away.
 
-use super::clock::NEVER;
 use super::listen::Listening;
 use super::socket::Socket;
 use crate::platform::{Lock, Platform};
@@ -61,7 +60,7 @@ impl<P: Platform> Timers<P> {
     pub fn insert(&self, id: u64, former: Instant, at: Instant, due: Due<P>) -> bool {
         let shard = self.shard(id);
         let mut entries = shard.entries.lock();
-        let old = if former == NEVER { None } else { entries.remove(&(former, id)) };
+        let old = if former == Instant::NEVER { None } else { entries.remove(&(former, id)) };
         entries.insert((at, id), due);
         let first = update(shard, &entries);
         drop(entries);

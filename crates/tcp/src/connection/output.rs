@@ -254,7 +254,7 @@ impl Connection {
             Choice::Syn | Choice::SynAgain => self.syn(now, Purpose::Open),
             Choice::Again(range) if range.start == self.iss() => self.syn(now, Purpose::Retransmission),
             Choice::Again(range) => {
-                let len = range.len().min((self.data_end() - range.start).min(range.len()));
+                let len = range.len().min(self.data_end() - range.start);
                 self.data_segment(range.start, len, range, now)
             }
             Choice::New { len, fin, push } => {

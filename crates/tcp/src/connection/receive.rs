@@ -272,7 +272,7 @@ impl Receive {
     pub fn update_is_worth_it(&self) -> bool {
         let offered = self.edge - self.next.min(self.edge);
         let possible = self.reach() - self.next;
-        self.next_edge() > self.edge && offered <= self.limit / 2 && possible / 2 >= offered
+        self.next_edge() > self.edge && possible / 2 >= offered
     }
 
     pub fn set_limit(&mut self, limit: u32) {

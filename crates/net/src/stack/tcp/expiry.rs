@@ -10,10 +10,10 @@ use crate::outlet::Outlet;
 use crate::platform::Platform;
 use crate::stack::Stack;
 use crate::tcp::Due;
-use crate::tcp::clock::{NEVER, duration, instant};
+use crate::tcp::clock::{duration, instant};
 use alloc::vec::Vec;
 use core::time::Duration;
-use tailwater_tcp::Events;
+use tailwater_tcp::{Events, Instant};
 
 /// Timers handled before the table is read again.
 const TIMER_BATCH: usize = 64;
@@ -43,7 +43,7 @@ impl<P: Platform> Stack<P> {
                 match due {
                     Due::Socket(socket) => {
                         let inner = &mut *socket.lock();
-                        inner.armed = NEVER;
+                        inner.armed = Instant::NEVER;
                         if inner.next > now {
                             self.arm(outlet, &socket, inner);
                             continue;
@@ -71,7 +71,7 @@ impl<P: Platform> Stack<P> {
                 return;
             }
             self.tcp.timers.remove(socket.id, at);
-            inner.armed = NEVER;
+            inner.armed = Instant::NEVER;
             self.arm(outlet, &socket, inner);
         }
     }

@@ -4,6 +4,7 @@ use crate::arrived::IcmpError as Undeliverable;
 use crate::arrived::{Arrived, Link, Origin};
 use crate::counters::Event;
 use crate::outlet::Outlet;
+use crate::path_mtu::{FLOOR4, FLOOR6};
 use crate::platform::Platform;
 use crate::stack::Stack;
 use crate::tcp::clock::instant;
@@ -161,7 +162,7 @@ impl<P: Platform> Stack<P> {
             Undelivered::Prohibited => IcmpError::Prohibited,
             Undelivered::HopLimit => IcmpError::Other,
             Undelivered::TooBig { mtu } => {
-                let least = if flow.remote.is_ipv4() { MIN_MTU4 } else { MIN_MTU6 };
+                let least = if flow.remote.is_ipv4() { FLOOR4 } else { FLOOR6 };
                 let mtu = u16::try_from(mtu).unwrap_or(u16::MAX).max(least);
                 let mss = mtu.saturating_sub(overhead(flow.remote));
                 let events = inner.connection.set_path_mtu(mss, Some(seq), now);
@@ -174,10 +175,6 @@ impl<P: Platform> Stack<P> {
         true
     }
 }
-
-/// Least MTU accepted for a path, as in `path_mtu` (RFC 791, RFC 8200).
-const MIN_MTU4: u16 = 576;
-const MIN_MTU6: u16 = 1280;
 
 /// Returns the bytes of IP and TCP header.
 fn overhead(remote: IpAddr) -> u16 {

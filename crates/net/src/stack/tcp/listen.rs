@@ -9,7 +9,7 @@ use crate::error::SendError;
 use crate::outlet::Outlet;
 use crate::platform::{Lock, Platform, Waiters};
 use crate::stack::Stack;
-use crate::tcp::clock::{NEVER, duration};
+use crate::tcp::clock::duration;
 use crate::tcp::{Due, Key, ListenInner, Listening, RETRY, add};
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
@@ -95,7 +95,7 @@ impl<P: Platform> Stack<P> {
         now: Instant,
     ) {
         let inner = &mut *listening.lock();
-        inner.armed = NEVER;
+        inner.armed = Instant::NEVER;
         if inner.closed {
             return;
         }
@@ -117,9 +117,9 @@ impl<P: Platform> Stack<P> {
         let mut inner = listening.lock();
         inner.closed = true;
         let waiting = core::mem::take(&mut inner.queue);
-        if inner.armed != NEVER {
+        if inner.armed != Instant::NEVER {
             self.tcp.timers.remove(listening.id, inner.armed);
-            inner.armed = NEVER;
+            inner.armed = Instant::NEVER;
         }
         let stats = inner.listener.stats();
         drop(inner);

@@ -6,7 +6,7 @@ use crate::error::SendError;
 use crate::outlet::{Outlet, OutletError};
 use crate::platform::{Lock, Platform};
 use crate::stack::Stack;
-use crate::tcp::clock::{NEVER, duration, instant};
+use crate::tcp::clock::{duration, instant};
 use crate::tcp::{BURST, Due, Failure, Inner, Key, RETRY, Socket};
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering::Relaxed;
@@ -64,17 +64,17 @@ impl<P: Platform> Stack<P> {
     ) {
         let retry = self.transmit_due(outlet, socket, inner, &mut events, now);
         if inner.in_table
-            && retry == NEVER
+            && retry == Instant::NEVER
             && matches!(inner.connection.state(), State::TimeWait | State::Closed)
         {
             self.retire(outlet, socket, inner, now);
         }
-        inner.next = inner.connection.next_timeout().unwrap_or(NEVER).min(retry);
+        inner.next = inner.connection.next_timeout().unwrap_or(Instant::NEVER).min(retry);
         self.arm(outlet, socket, inner);
         inner.wake(events);
     }
 
-    /// Sends due segments. Returns when to try again, or [`NEVER`].
+    /// Sends due segments. Returns when to try again, or [`Instant::NEVER`].
     #[inline]
     fn transmit_due(
         &self,
@@ -111,7 +111,7 @@ impl<P: Platform> Stack<P> {
                 }
                 Transmit::Sent => {}
                 Transmit::Nothing => {
-                    again = NEVER;
+                    again = Instant::NEVER;
                     break;
                 }
                 Transmit::Full => {
@@ -198,9 +198,9 @@ impl<P: Platform> Stack<P> {
             self.tcp.connections.fetch_sub(1, Relaxed);
             self.tcp.gone.lock().add(&inner.connection.stats());
         }
-        if inner.armed != NEVER {
+        if inner.armed != Instant::NEVER {
             self.tcp.timers.remove(socket.id, inner.armed);
-            inner.armed = NEVER;
+            inner.armed = Instant::NEVER;
         }
     }
 

@@ -57,6 +57,11 @@ pub fn covers(address: IpAddr, other: IpAddr) -> bool {
     }
 }
 
+/// Returns true if one address includes the other, so that sockets of both conflict on a port.
+pub fn overlap(a: IpAddr, b: IpAddr) -> bool {
+    a == b || covers(a, b) || covers(b, a)
+}
+
 /// The datagrams that are for a socket. Addresses are canonical: none is IPv4-mapped, and scope and
 /// flow of IPv6 are zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,8 +84,7 @@ impl Binding {
 
     /// Returns whether a socket at `with` cannot be open beside this one.
     fn conflicts(&self, with: SocketAddr) -> bool {
-        let (ours, theirs) = (self.local.ip(), with.ip());
-        self.local.port() == with.port() && (ours == theirs || covers(ours, theirs) || covers(theirs, ours))
+        self.local.port() == with.port() && overlap(self.local.ip(), with.ip())
     }
 }
 
