@@ -359,7 +359,8 @@ impl Sender {
         self.rtt.min()
     }
 
-    /// Returns the present retransmission time-out, including back-off.
+    /// Returns the present retransmission time-out, including back-off and the delay of the peer's
+    /// ACKs.
     pub fn rto(&self) -> Duration {
         self.rtt.rto()
     }

@@ -109,13 +109,22 @@ impl Rtt {
         self.initial_rto_us = self.initial_rto_us.max(3_000_000).min(self.max_rto_us);
     }
 
+    /// Returns the time-out for data whose ACK the peer may delay, which it may do on a path whose
+    /// round trips never varied before.
     pub(super) fn rto(&self) -> Duration {
+        self.timeout(u64::from(self.max_ack_delay) * DELAY_UNIT_NS)
+    }
+
+    /// Returns the time-out for data that the peer acknowledges at once.
+    pub(super) fn prompt_rto(&self) -> Duration {
+        self.timeout(0)
+    }
+
+    fn timeout(&self, delay_ns: u64) -> Duration {
         let base = if self.srtt_ns == 0 {
             u64::from(self.initial_rto_us) * 1_000
         } else {
-            // A peer may delay an ACK on a path whose round trips never varied before.
-            let least = GRANULARITY_NS + u64::from(self.max_ack_delay) * DELAY_UNIT_NS;
-            self.srtt_ns + (4 * self.rttvar_ns).max(least)
+            self.srtt_ns + (4 * self.rttvar_ns).max(GRANULARITY_NS + delay_ns)
         };
         let (min, max) = (u64::from(self.min_rto_us) * 1_000, u64::from(self.max_rto_us) * 1_000);
         Duration::from_nanos((base.clamp(min, max) << self.backoff).min(max))

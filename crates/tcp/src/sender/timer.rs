@@ -92,8 +92,16 @@ impl Sender {
         self.probe = Probe::None;
         self.enter_timeout(now);
         self.timers.stop_early();
-        self.timers.rto = now + self.rtt.rto();
+        self.timers.rto = now + self.retransmission_timeout();
         Timeout::Retransmission { consecutive: self.consecutive }
+    }
+
+    /// Returns the time-out of the outstanding data. A peer that holds data beyond a gap
+    /// acknowledges every segment at once, those that fill the gap too (RFC 5681 section 4.2): its
+    /// delay then does not count, and a lost retransmission is noticed sooner.
+    fn retransmission_timeout(&self) -> Duration {
+        let gap = self.board.delivered() > 0 || self.duplicated > 0;
+        if gap { self.rtt.prompt_rto() } else { self.rtt.rto() }
     }
 
     /// Marks data that is lost by time and sets the reordering timer for suspected data; returns
@@ -116,7 +124,7 @@ impl Sender {
             self.timers.rto = Instant::NEVER;
             self.timers.stop_early();
         } else if self.timers.rto == Instant::NEVER {
-            self.timers.rto = now + self.rtt.rto();
+            self.timers.rto = now + self.retransmission_timeout();
         }
     }
 

@@ -401,6 +401,69 @@ fn a_late_ack_on_a_steady_path_expires_no_timer() {
     assert!(bed.sender.rto() < srtt + ms(4), "a peer that is known to answer at once");
 }
 
+/// Returns a sender that has 200 segments acknowledged over a steady round trip of 1 ms.
+fn steady(sack: bool) -> Bed {
+    let mut bed = Bed::new(Algorithm::Cubic, sack, true);
+    for segment in 0..200 {
+        bed.send(1).wait(ms(1));
+        bed.ack(segment + 1);
+    }
+    assert!(bed.sender.rto() >= ms(51));
+    bed
+}
+
+#[test]
+fn a_lost_retransmission_waits_for_no_delayed_ack_while_the_peer_has_a_gap() {
+    // RFC 5681 section 4.2: what is out of order or fills a gap is acknowledged at once.
+    for sack in [true, false] {
+        let mut bed = steady(sack);
+        bed.send(5).wait(ms(1));
+        for segment in 201..205 {
+            if sack {
+                bed.sack(200, &[(201, segment + 1)])
+            } else {
+                bed.ack(200)
+            };
+        }
+        assert_eq!(bed.resend(), [200], "SACK: {sack}");
+        assert_eq!(bed.until_timeout(), ms(5), "SACK: {sack}");
+        assert_eq!(bed.expire(), Timeout::Retransmission { consecutive: 1 });
+        assert_eq!(bed.resend()[0], 200);
+        if sack {
+            assert_eq!(bed.until_timeout(), ms(10), "the SACKs still count: backed off");
+        } else {
+            assert!(bed.until_timeout() >= ms(100), "duplicates do not outlast a time-out");
+        }
+    }
+}
+
+#[test]
+fn a_closed_gap_makes_room_for_a_delayed_ack_again() {
+    for sack in [true, false] {
+        let mut bed = steady(sack);
+        bed.send(5).wait(ms(1));
+        for segment in 201..205 {
+            if sack {
+                bed.sack(200, &[(201, segment + 1)])
+            } else {
+                bed.ack(200)
+            };
+        }
+        assert_eq!(bed.resend(), [200]);
+        bed.wait(ms(1));
+        bed.ack(205);
+        bed.send(2);
+        if sack {
+            assert_eq!(bed.expire(), Timeout::Probe);
+            bed.resend();
+        }
+        assert!(bed.until_timeout() >= ms(50), "SACK: {sack}");
+        // Nor is a delayed ACK of a part a time-out.
+        bed.wait(ms(41));
+        assert_eq!(bed.sender.on_timeout(bed.now), Timeout::None);
+    }
+}
+
 #[test]
 fn a_probe_goes_out_instead_of_a_timeout_that_would_come_first() {
     // RFC 8985 section 7.2: the probe's time-out is at most the retransmission time-out.
