@@ -159,6 +159,29 @@ fn records_written_once_are_not_sent_for_ever() {
 }
 
 #[test]
+fn a_stopped_program_that_is_sent_frames_does_not_keep_the_polling_thread_awake() {
+    let (iokernel, station) = Running::with_station(Config { start_deadline_us: 2_000, ..config() });
+    let spec = RawSpec::new("stopped");
+    let child = RawChild::start(child_command(), &iokernel.socket, &spec, Role::Echo).unwrap();
+    let target = iokernel.endpoint_of("stopped");
+    ask(&station, target, 1);
+    let cores = || iokernel.counter("stopped", |c| c.cores.get());
+    eventually("it is idle", || cores() == 0);
+    let pid = rustix::process::Pid::from_raw(child.pid() as i32).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    station.send(&udp(common::STATION, target, &[0; 24]));
+    let no_starts = || iokernel.stats.cores.no_starts.get();
+    eventually("it does not start on its core", || no_starts() >= 3);
+    let (before, slept) = (no_starts(), iokernel.stats.polling.slept_ns.get());
+    // It has work all the time, is lent a core now and then, and the polling thread sleeps.
+    eventually("the polling thread sleeps for longer than it could in one sleep", || {
+        no_starts() > before && iokernel.stats.polling.slept_ns.get() - slept > 300_000_000
+    });
+    rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
+    ask(&station, target, 2);
+}
+
+#[test]
 fn a_runtime_that_floods_its_egress_ring_does_not_stop_the_others() {
     let (iokernel, station) = Running::with_station(config());
     let survivor =

@@ -308,7 +308,7 @@ impl Allocator {
     }
 
     /// Returns how closely the cores need to be watched, as of the last look.
-    pub(crate) fn attention(&self, now: Cycles) -> Attention {
+    pub(crate) fn attention(&self, world: &World, now: Cycles) -> Attention {
         let mut most = Attention::None;
         let of = |id: RuntimeId| match self.class_of(id) {
             Class::BestEffort => Attention::Occasional,
@@ -318,21 +318,36 @@ impl Allocator {
             most = most.max(match slot.phase {
                 Phase::Free => Attention::None,
                 Phase::Running { kthread, .. } => of(kthread.runtime),
-                // An ordinary program has the core for longer than any hand-off takes.
                 Phase::Starting { kthread, decided, .. }
                     if now.saturating_sub(decided) > self.timing.deadline =>
                 {
-                    of(kthread.runtime)
+                    if world.runtimes.kthread(kthread).1.no_starts > 0 {
+                        // It did not start the last time either: presumably it is stopped.
+                        Attention::Occasional
+                    } else {
+                        // An ordinary program has the core for longer than any hand-off takes.
+                        of(kthread.runtime)
+                    }
                 }
                 Phase::Starting { .. } | Phase::Ceding { .. } => Attention::Constant,
             });
         }
-        let waiting = self.stranded.iter().map(|&id| of(id));
+        // Whose kthreads are all withdrawn can be lent nothing before one comes back.
+        let room = |id: &&RuntimeId| self.ledger.account(**id).is_some_and(|account| account.room() > 0);
+        let waiting = self.stranded.iter().filter(room).map(|&id| of(id));
         let withdrawn = self.withdrawn.iter().map(|withdrawn| match withdrawn.how {
-            How::ByForce | How::BeforeStart | How::Bypassed { .. } => of(withdrawn.kthread.runtime),
+            // The end of its pause is the time of the next look; see `next_readmission`.
+            How::BeforeStart => Attention::None,
+            // It lost its core, runs elsewhere if at all, and may be stopped for ever.
+            How::ByForce | How::Bypassed { .. } => Attention::Occasional,
             How::Late { .. } => Attention::Constant,
         });
         waiting.chain(withdrawn).fold(most, Attention::max)
+    }
+
+    /// Returns when the next pause of a kthread that did not start on its core ends.
+    pub(crate) fn next_readmission(&self, now: Cycles) -> Option<Cycles> {
+        self.withdrawn.iter().map(|withdrawn| withdrawn.not_before).filter(|&end| end > now).min()
     }
 
     /// True if a core is free.

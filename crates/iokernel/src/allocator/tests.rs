@@ -169,25 +169,25 @@ fn only_best_effort_runtimes_without_a_hand_off_need_a_look_now_and_then() {
     let mut sandbox = Sandbox::new(1, Vec::new());
     sandbox.add(BATCH, 1, 0, BestEffort);
     sandbox.add(SERVICE, 1, 0, LatencyCritical);
-    assert_eq!(sandbox.alloc.attention(sandbox.now), Attention::None);
+    assert_eq!(sandbox.attention(), Attention::None);
     sandbox.peer(BATCH).queue(0, 1);
     sandbox.tick();
-    assert_eq!(sandbox.alloc.attention(sandbox.now), Attention::Constant, "the batch job starts");
+    assert_eq!(sandbox.attention(), Attention::Constant, "the batch job starts");
     sandbox.obey();
     sandbox.tick();
-    assert_eq!(sandbox.alloc.attention(sandbox.now), Attention::Occasional);
+    assert_eq!(sandbox.attention(), Attention::Occasional);
     arrival(&mut sandbox);
-    assert_eq!(sandbox.alloc.attention(sandbox.now), Attention::Constant, "the core changes hands");
+    assert_eq!(sandbox.attention(), Attention::Constant, "the core changes hands");
     sandbox.obey();
     sandbox.pass(100);
     sandbox.obey();
     sandbox.pass(100);
-    assert_eq!(sandbox.alloc.attention(sandbox.now), Attention::Constant, "the service has the core");
+    assert_eq!(sandbox.attention(), Attention::Constant, "the service has the core");
     sandbox.peer(BATCH).queue(0, 0);
     sandbox.tick();
     sandbox.peer(SERVICE).park(0);
     sandbox.tick();
-    assert_eq!(sandbox.alloc.attention(sandbox.now), Attention::None);
+    assert_eq!(sandbox.attention(), Attention::None);
 }
 
 #[test]
@@ -308,6 +308,63 @@ fn a_kthread_that_never_starts_loses_the_core_and_is_left_alone_for_a_while() {
     sandbox.tick();
     sandbox.tick();
     assert!(matches!(sandbox.peer(SERVICE).grant(0).0, Grant::Run { .. }), "never granted again");
+}
+
+#[test]
+fn a_stopped_service_with_work_is_left_alone_ever_longer_and_gets_a_core_when_it_goes_on() {
+    let config = Config { start_deadline_us: 2_000, ..Config::default() };
+    let mut sandbox = Sandbox::with_config(1, Vec::new(), &config);
+    sandbox.add(SERVICE, 1, 0, LatencyCritical);
+    sandbox.peer(SERVICE).queue(0, 1);
+    let mut pauses = Vec::new();
+    for round in 0..6 {
+        sandbox.tick();
+        sandbox.tick();
+        assert!(matches!(sandbox.peer(SERVICE).grant(0).0, Grant::Run { .. }), "not lent a core");
+        sandbox.pass(1_500_000);
+        sandbox.tick();
+        let watched = if round == 0 { Attention::Constant } else { Attention::Occasional };
+        assert_eq!(sandbox.attention(), watched, "start {round}");
+        sandbox.pass(600_000);
+        sandbox.tick();
+        assert!(sandbox.is_quiet() && sandbox.alloc.has_free_core());
+        let end = sandbox.alloc.next_readmission(sandbox.now).expect("a pause");
+        pauses.push(end - sandbox.now);
+        sandbox.pass(end - sandbox.now);
+    }
+    assert_eq!(sandbox.world.stats.cores.no_starts.get(), 6);
+    assert!(pauses[5] > 300_000_000, "the pauses do not grow: {pauses:?}");
+    sandbox.tick();
+    sandbox.tick();
+    assert!(sandbox.peer(SERVICE).obey(0), "it goes on");
+    sandbox.tick();
+    assert_eq!(
+        (sandbox.attention(), sandbox.alloc.next_readmission(sandbox.now)),
+        (Attention::Constant, None)
+    );
+}
+
+#[test]
+fn a_service_stopped_on_its_core_does_not_keep_the_polling_thread_awake_after_its_eviction() {
+    let mut sandbox = Sandbox::new(1, Vec::new());
+    sandbox.add(BATCH, 1, 0, LatencyCritical);
+    sandbox.add(SERVICE, 1, 1, LatencyCritical);
+    sandbox.peer(BATCH).queue(0, 1);
+    sandbox.settle();
+    arrival(&mut sandbox);
+    // The victim, stopped, does nothing; its successor starts beside it, and parks.
+    sandbox.pass(1_000_000);
+    sandbox.pass(1_000_000);
+    assert!(sandbox.peer(SERVICE).obey(0));
+    sandbox.peer(BATCH).queue(0, 0);
+    sandbox.tick();
+    sandbox.peer(SERVICE).park(0);
+    sandbox.tick();
+    assert_eq!(sandbox.attention(), Attention::Occasional);
+    // At last it parks.
+    sandbox.peer(BATCH).park(0);
+    sandbox.tick();
+    assert_eq!(sandbox.attention(), Attention::None);
 }
 
 #[test]

@@ -428,7 +428,7 @@ impl Polling {
         let timer = self.allocator.earliest_timer().max(self.earliest_tick);
         if now >= self.next_tick || now >= timer {
             self.allocator.tick(&mut self.world, now);
-            self.attention = self.allocator.attention(now);
+            self.attention = self.allocator.attention(&self.world, now);
             self.world.collect_trace();
             self.next_tick = now + self.interval;
             self.earliest_tick = now + self.interval / TIMER_TICKS;

@@ -15,7 +15,9 @@
 //! polling thread does not sleep); for a kthread that parks, because of its core and its timers;
 //! and, beside free cores, for threads that a best-effort runtime could run on one more core. What
 //! no doorbell reports is found at a look every `max-wake-delay-us`: a best-effort runtime that
-//! waits for its turn on a core. Ports wake the polling thread through their descriptors and their
+//! waits for its turn on a core. A runtime whose kthreads have not started on their cores, because
+//! it is stopped, does not keep the polling thread awake: the sleep ends with the pause of a
+//! kthread. Ports wake the polling thread through their descriptors and their
 //! next event, the control thread through its bell, dying runtimes through their sockets.
 //!
 //! # Doorbells
@@ -55,7 +57,7 @@ impl Polling {
         fence(Ordering::SeqCst);
         self.allocator.progress(&mut self.world, now);
         self.allocator.look_at_all(&mut self.world, now);
-        self.attention = self.allocator.attention(now);
+        self.attention = self.allocator.attention(&self.world, now);
         let announced = self.allocator.has_free_core() == free_core;
         let quiet =
             announced && self.may_sleep() && !self.switch.has_egress() && !stop.load(Ordering::Relaxed);
@@ -85,7 +87,8 @@ impl Polling {
             Attention::None => Cycles::MAX,
             _ => now + self.margin + self.max_wake_delay,
         };
-        let next = event.min(self.allocator.earliest_timer()).min(look);
+        let readmission = self.allocator.next_readmission(now).unwrap_or(Cycles::MAX);
+        let next = event.min(self.allocator.earliest_timer()).min(readmission).min(look);
         let left = next.saturating_sub(now).checked_sub(self.margin)?;
         // A shorter sleep is not worth its system call and the halt.
         (left > self.margin).then(|| self.clock.to_ns(left).min(MAX_SLEEP_NS))
