@@ -119,14 +119,15 @@ impl Drop for Server {
     }
 }
 
-/// Binds sockets for both protocols to one port. If the kernel chooses the port for UDP, it may be
-/// taken for TCP: then another is tried.
+/// Binds sockets for both protocols to one port. If the kernel chooses the port, it does so for TCP,
+/// which gives no port twice: for UDP it may choose one that another server shares among its own
+/// threads. The port may be taken for UDP: then another is tried.
 fn bind_both(address: SocketAddr) -> io::Result<(UdpSocket, TcpListener)> {
     let mut tries = if address.port() == 0 { PORT_TRIES } else { 1 };
     loop {
-        let socket = reusable(address)?;
-        match TcpListener::bind(socket.local_addr()?) {
-            Ok(listener) => return Ok((socket, listener)),
+        let listener = TcpListener::bind(address)?;
+        match reusable(listener.local_addr()?) {
+            Ok(socket) => return Ok((socket, listener)),
             Err(error) if tries == 1 => return Err(error),
             Err(_) => tries -= 1,
         }
