@@ -2,6 +2,7 @@
 //! test can still kill, and registrations made by hand.
 
 use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::process::geteuid;
 use rustix::thread::{Gid, Uid, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
@@ -91,15 +92,22 @@ pub fn as_user<T: Send>(uid: u32, deed: impl FnOnce() -> T + Send) -> Option<T> 
         eprintln!("skipped: only root can act as another user");
         return None;
     }
-    let become_user = || {
+    let become_user = || -> Result<T, Errno> {
         let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(uid));
-        set_thread_groups(&[]).expect("no groups");
-        set_thread_res_gid(gid, gid, gid).expect("another group");
-        set_thread_res_uid(uid, uid, uid).expect("another user");
-        deed()
+        set_thread_groups(&[])?;
+        set_thread_res_gid(gid, gid, gid)?;
+        set_thread_res_uid(uid, uid, uid)?;
+        Ok(deed())
     };
     let done = std::thread::scope(|scope| scope.spawn(become_user).join());
-    Some(done.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    match done.unwrap_or_else(|panic| std::panic::resume_unwind(panic)) {
+        Ok(result) => Some(result),
+        // A container may lack the capability, or the user.
+        Err(error) => {
+            eprintln!("skipped: this process cannot act as user {uid} ({error})");
+            None
+        }
+    }
 }
 
 /// Connects to a control socket; answers are waited for no longer than [`PATIENCE`].

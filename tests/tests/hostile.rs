@@ -11,7 +11,7 @@ use std::os::fd::AsFd;
 use std::process::Command;
 use std::time::Duration;
 use tailwater_shm::control::{self, ClientMessage, ControlError, ServerMessage};
-use tailwater_testkit::{Program, binary, has_two_cpus, is_installed, socket_name, until};
+use tailwater_testkit::{Program, binary, has_two_cpus, is_installed, run, socket_name, until};
 use tailwater_tests::attack::{Target, as_user, dial};
 use tailwater_tests::turn;
 
@@ -99,9 +99,16 @@ fn a_process_number_that_is_used_again_gets_no_stranger_bound_to_cores() {
         eprintln!("skipped: only root can choose the number of the next process");
         return;
     }
+    let own_numbers = ["--pid", "--fork", "--kill-child", "--mount-proc"];
+    // A container may lack the capability, and its /proc may be read-only.
+    let mut probe = Command::new("unshare");
+    probe.args(own_numbers).args(["sh", "-c", "echo 100 >/proc/sys/kernel/ns_last_pid"]);
+    if !run(&mut probe, b"").status.success() {
+        return eprintln!("skipped: the number of the next process cannot be chosen here");
+    }
     let _turn = turn();
     let mut attack = Command::new("unshare");
-    attack.args(["--pid", "--fork", "--kill-child", "--mount-proc"]);
+    attack.args(own_numbers);
     let attack = attack.arg(binary("tailwater-tests", "reuse")).arg(socket_name("reuse"));
     let mut attack = Program::start(attack);
     let answer = attack.line().unwrap_or_else(|| panic!("no answer: {}", attack.errors()));

@@ -119,8 +119,8 @@ impl Drop for Server {
     }
 }
 
-/// Binds sockets for both protocols to one port. If the kernel chooses the port, it does so for TCP,
-/// which gives no port twice: for UDP it may choose one that another server shares among its own
+/// Binds sockets for both protocols to one port. If the kernel chooses the port, it does so for
+/// TCP, which gives none twice: for UDP it may choose one that another server shares among its own
 /// threads. The port may be taken for UDP: then another is tried.
 fn bind_both(address: SocketAddr) -> io::Result<(UdpSocket, TcpListener)> {
     let mut tries = if address.port() == 0 { PORT_TRIES } else { 1 };

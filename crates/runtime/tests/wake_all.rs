@@ -38,10 +38,17 @@ fn waiters(count: u64, main: impl Fn() + Clone + Send + 'static) -> Vec<thread::
         })
     };
     let threads = (0..count).map(start).collect();
-    while begun.load(Ordering::Relaxed) < count {
+    yield_until("all have begun", || begun.load(Ordering::Relaxed) == count);
+    threads
+}
+
+/// Lets other user threads run until `condition` holds.
+fn yield_until(what: &str, condition: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < PATIENCE, "not in time: {what}");
         thread::yield_now();
     }
-    threads
 }
 
 fn join(threads: Vec<thread::JoinHandle<()>>) {
@@ -121,14 +128,10 @@ fn who_waits_again_is_not_woken_twice() {
         }
     });
     // A thread unlocks only by waiting.
-    while shared.0.lock().unwrap().0 < 1000 {
-        thread::yield_now();
-    }
+    yield_until("all wait", || shared.0.lock().unwrap().0 == 1000);
     for round in 1..=3 {
         shared.1.notify_all();
-        while shared.0.lock().unwrap().1 < round * 1000 {
-            thread::yield_now();
-        }
+        yield_until("all are woken", || shared.0.lock().unwrap().1 >= round * 1000);
         assert_eq!(shared.0.lock().unwrap().1, round * 1000, "a thread was woken twice");
     }
     join(threads);
