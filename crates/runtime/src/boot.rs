@@ -21,6 +21,7 @@ use crate::verbs::{hooks, overflow, preempt, quantum, ready, worker};
 use crate::{alloc, blocking, debug, ingress};
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::net::Ipv4Addr;
+use std::path::PathBuf;
 use tailwater_shm::layout::{KthreadShared, RuntimeEnds};
 use tailwater_shm::lot::SlotId;
 use tailwater_shm::{Clock, Cycles};
@@ -101,7 +102,7 @@ fn start(config: &Config) -> Result<&'static Runtime, StartError> {
         injected: Injected::default(),
         loan,
         attached: AtomicBool::new(loan.is_some()),
-        siblings: siblings(),
+        siblings: loan.map_or_else(Box::default, |_| siblings()),
     };
     start_network(config, connection)?;
     let runtime = runtime.install();
@@ -168,7 +169,8 @@ fn start_kthreads(
                     tailwater_shm::priority::rank_kthread(loan.class, loan.dedicated);
                 }
                 let tid = kthread.os_tid.load(Ordering::Relaxed);
-                tids.send((kthread.index, tid)).expect("the starter waits for all");
+                // Fails if the starter has given up: a later kthread could not be started.
+                let _ = tids.send((kthread.index, tid));
                 drop(tids);
                 worker::run_kthread(&guard)
             })
@@ -186,10 +188,11 @@ fn start_kthreads(
 
 /// Returns the sibling hyperthread of each core, from sysfs; none where it cannot be read.
 fn siblings() -> Box<[Option<u16>]> {
-    let sibling_of = |cpu: usize| {
-        let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
-        let list = std::fs::read_to_string(path).ok()?;
+    let directory = |cpu| PathBuf::from(format!("/sys/devices/system/cpu/cpu{cpu}"));
+    let sibling_of = |cpu| {
+        let list = std::fs::read_to_string(directory(cpu).join("topology/thread_siblings_list")).ok()?;
         list.trim().split([',', '-']).filter_map(|n| n.parse::<u16>().ok()).find(|&n| usize::from(n) != cpu)
     };
-    (0..std::thread::available_parallelism().map_or(1, usize::from)).map(sibling_of).collect()
+    // All CPUs: this process may run on any of them.
+    (0..).take_while(|&cpu| directory(cpu).is_dir()).map(sibling_of).collect()
 }

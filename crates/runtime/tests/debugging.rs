@@ -229,12 +229,12 @@ fn a_thread_without_poll_points_is_named_with_its_backtrace() {
 }
 
 #[test]
-fn a_thread_in_a_blocking_system_call_is_told_of_blocking() {
+fn a_thread_in_a_blocking_system_call_is_reported_with_blocking_as_the_remedy() {
     let main = || {
         let runtime = tailwater::Builder::new().kthreads(1).stall_timeout(LONG);
         runtime.run(wait_for_the_parent).unwrap();
     };
-    let test = "a_thread_in_a_blocking_system_call_is_told_of_blocking";
+    let test = "a_thread_in_a_blocking_system_call_is_reported_with_blocking_as_the_remedy";
     let text = report(test, main, "wait_for_the_parent");
     assert!(text.contains("user thread 'main' (1) has been in a blocking system call for "), "{text}");
     assert!(text.contains("holds up kthread 0, the only one: use tailwater::sync, "), "{text}");

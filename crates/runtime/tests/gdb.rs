@@ -55,7 +55,8 @@ fn gdb_lists_user_threads_and_walks_the_stack_of_a_suspended_one() {
         .env(CHILD, "1");
     let output = run(&mut gdb, b"");
     let text = text(&output.stdout) + &text(&output.stderr);
-    if text.contains("not permitted") {
+    // Where it may not turn off the randomisation of addresses, gdb says so and goes on.
+    if text.contains("not permitted") && !text.contains("SIGTRAP") {
         return eprintln!("gdb may not trace here: nothing tested");
     }
     assert!(text.contains("SIGTRAP"), "{text}");

@@ -24,8 +24,8 @@ fn threads_of_one_kthread_take_turns() {
         .run(|| {
             a_late_thread_runs_after_those_that_overflowed_the_run_queue();
             stacks_of_many_threads_share_no_set_of_a_cache();
-            who_yields_lets_run_what_overflowed_the_run_queue();
-            who_yields_lets_timers_fire();
+            a_yielding_thread_lets_overflowed_threads_run();
+            a_yielding_thread_lets_timers_fire();
             sleepers_wake_in_order_of_their_deadlines();
         })
         .unwrap();
@@ -76,7 +76,7 @@ fn yield_until(done: impl Fn() -> bool, what: &str) {
     panic!("{what} after {MAX_YIELDS} yields");
 }
 
-fn who_yields_lets_run_what_overflowed_the_run_queue() {
+fn a_yielding_thread_lets_overflowed_threads_run() {
     const ROUNDS: usize = 100;
     let arrived = Arc::new(AtomicUsize::new(0));
     let threads: Vec<_> = (0..MANY)
@@ -94,7 +94,7 @@ fn who_yields_lets_run_what_overflowed_the_run_queue() {
     threads.into_iter().for_each(|thread| thread.join().unwrap());
 }
 
-fn who_yields_lets_timers_fire() {
+fn a_yielding_thread_lets_timers_fire() {
     let woken = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&woken);
     let sleeper = thread::spawn(move || {

@@ -21,7 +21,7 @@ fn streams_behave_like_those_of_std() {
             half_a_connection_stays_open();
             a_closed_port_refuses();
             unread_data_resets_the_peer_and_read_data_does_not();
-            a_failure_is_told_once();
+            a_failure_is_reported_once();
             a_linger_time_of_zero_resets();
             a_linger_time_waits_for_the_peer();
             reads_and_writes_time_out();
@@ -29,9 +29,9 @@ fn streams_behave_like_those_of_std() {
             a_peek_leaves_what_it_saw();
             buffers_are_filled_and_emptied_in_order();
             clones_share_everything_and_the_last_one_closes();
-            a_shutdown_wakes_who_waits();
+            a_shutdown_wakes_waiting_threads();
             a_full_accept_queue_makes_clients_wait();
-            a_closed_listener_resets_who_was_not_accepted();
+            a_closed_listener_resets_connections_it_has_not_accepted();
             several_threads_accept_in_turn();
             cookies_alone_connect_too();
             reader_and_writer_threads_share_a_stream();
@@ -174,7 +174,7 @@ fn unread_data_resets_the_peer_and_read_data_does_not() {
     assert_eq!(client.read(&mut [0]).unwrap(), 0);
 }
 
-fn a_failure_is_told_once() {
+fn a_failure_is_reported_once() {
     let (client, server) = pair();
     server.set_linger(Some(Duration::ZERO)).unwrap();
     drop(server);
@@ -317,7 +317,7 @@ fn clones_share_everything_and_the_last_one_closes() {
     assert_eq!(server.read(&mut buf).unwrap(), 0);
 }
 
-fn a_shutdown_wakes_who_waits() {
+fn a_shutdown_wakes_waiting_threads() {
     let (client, _server) = pair();
     let reader = client.try_clone().unwrap();
     let reading = thread::spawn(move || (&reader).read(&mut [0]).unwrap());
@@ -354,7 +354,7 @@ fn a_full_accept_queue_makes_clients_wait() {
     assert_eq!(late.join().unwrap().local_addr().unwrap(), from);
 }
 
-fn a_closed_listener_resets_who_was_not_accepted() {
+fn a_closed_listener_resets_connections_it_has_not_accepted() {
     let (listener, address) = listen();
     let mut client = TcpStream::connect(address).unwrap();
     // Until the server's side has seen the end of the handshake, it has no connection.

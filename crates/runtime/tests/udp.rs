@@ -29,7 +29,7 @@ fn sockets_behave_like_those_of_std() {
             a_read_times_out_and_a_datagram_in_time_does_not();
             a_non_blocking_socket_never_waits();
             a_refusal_wakes_the_reader_of_a_connected_socket();
-            a_refusal_is_told_once_by_whichever_call_comes_first();
+            a_refusal_is_reported_once_by_the_first_call();
             a_connected_socket_has_one_peer();
             dropping_a_clone_wakes_nobody_and_the_last_frees_the_port();
             a_socket_that_nobody_reads_drops_and_counts();
@@ -227,7 +227,7 @@ fn a_refusal_wakes_the_reader_of_a_connected_socket() {
     assert_eq!(reader.join().unwrap(), ErrorKind::ConnectionRefused);
 }
 
-fn a_refusal_is_told_once_by_whichever_call_comes_first() {
+fn a_refusal_is_reported_once_by_the_first_call() {
     let (a, _) = bind();
     a.connect(closed_port()).unwrap();
     a.set_nonblocking(true).unwrap();

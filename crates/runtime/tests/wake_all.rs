@@ -19,9 +19,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 fn waking_everybody() {
     // One kthread: a running thread keeps all others from running.
     let run = tailwater::Builder::new().kthreads(1).quantum(Duration::from_micros(50)).run(|| {
-        whoever_wakes_very_many_can_be_interrupted();
+        a_thread_that_wakes_very_many_can_be_interrupted();
         each_wait_ends_by_the_wake_or_by_its_timeout();
-        who_waits_again_is_not_woken_twice();
+        a_thread_that_waits_again_is_not_woken_twice();
         closing_a_channel_ends_all_calls();
     });
     run.unwrap();
@@ -55,7 +55,7 @@ fn join(threads: Vec<thread::JoinHandle<()>>) {
     threads.into_iter().for_each(|thread| thread.join().unwrap());
 }
 
-fn whoever_wakes_very_many_can_be_interrupted() {
+fn a_thread_that_wakes_very_many_can_be_interrupted() {
     let start = Instant::now();
     loop {
         let (event, passed) = (Arc::new(Event::new()), Arc::new(AtomicU64::new(0)));
@@ -113,7 +113,7 @@ fn each_wait_ends_by_the_wake_or_by_its_timeout() {
     }
 }
 
-fn who_waits_again_is_not_woken_twice() {
+fn a_thread_that_waits_again_is_not_woken_twice() {
     // Number of threads that have begun to wait, and number of wakes.
     let shared = Arc::new((Mutex::new((0u64, 0u64)), Condvar::new()));
     let threads = waiters(1000, {

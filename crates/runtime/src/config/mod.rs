@@ -75,7 +75,7 @@ impl Builder {
     }
 
     /// Sets the name in the IOKernel's statistics; unique on the machine, 1 to 64 printable
-    /// ASCII characters.
+    /// ASCII characters. Set it for programs of several containers, whose process ids may be equal.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.settings.name = Some(name.into());
         self

@@ -154,7 +154,8 @@ fn check<N: Into<u64>>(setting: &'static str, value: N, min: N, max: N) -> Resul
     Err(ConfigError::OutOfRange { setting, value, min, max })
 }
 
-/// Returns the default name: program name and process id, which is unique.
+/// Returns the default name: program name and process id, which no other process of this container
+/// has.
 fn program_name() -> String {
     let program = std::env::args().next().unwrap_or_default();
     let base = program.rsplit('/').next().filter(|n| !n.is_empty()).unwrap_or("runtime");

@@ -3,7 +3,11 @@
 
 /// Writes `text`, unless standard error is closed.
 pub fn print(text: &str) {
-    let mut rest = text.as_bytes();
+    print_bytes(text.as_bytes());
+}
+
+/// Writes `bytes`, unless standard error is closed. For signal handlers too.
+pub fn print_bytes(mut rest: &[u8]) {
     while !rest.is_empty() {
         // SAFETY: the bytes are `rest`.
         let written = unsafe { libc::write(libc::STDERR_FILENO, rest.as_ptr().cast(), rest.len()) };

@@ -1,6 +1,7 @@
 //! Conversion of addresses in the forms that callers write.
 
 use super::hosts;
+use super::platform::Stack;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::io;
 
@@ -140,6 +141,21 @@ pub fn shown(address: SocketAddr, mapped: bool) -> SocketAddr {
 /// Returns the error of a call that was given no address.
 pub fn no_addresses() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, "no addresses were given")
+}
+
+/// Returns the address within `stack` of a socket that a program binds to `local`, and whether that
+/// is an IPv6 address: then the socket's IPv4 addresses are reported as IPv4-mapped.
+///
+/// # Errors
+/// [`AddrNotAvailable`](io::ErrorKind::AddrNotAvailable) for an address that is not the runtime's.
+pub fn bindable(stack: &Stack, local: SocketAddr) -> io::Result<(SocketAddr, bool)> {
+    let ip = local.ip().to_canonical();
+    if stack.is_bindable(ip) {
+        return Ok((SocketAddr::new(ip, local.port()), local.is_ipv6()));
+    }
+    let own = stack.ip6().map_or_else(String::new, |ip| format!(" and {ip}"));
+    let why = format!("{ip} is not an address of this runtime, which has {}{own}", stack.ip());
+    Err(io::Error::new(io::ErrorKind::AddrNotAvailable, why))
 }
 
 /// Calls `f` with the addresses until it succeeds.

@@ -2,10 +2,10 @@
 //! kthreads and never makes a system call. TCP needs the feature `tcp`, which is on by default.
 //!
 //! ```text
-//! UdpSocket          blocks, times out, speaks std::io           udp::socket
-//! Stack              frames and time in, frames and data out     stack, neighbour, udp
-//! headers            bytes <-> headers                           tailwater_wire
-//! global             one Stack per process, its clock and outlet global
+//! UdpSocket, TcpStream   block, time out, with the API of std::net     udp, tcp
+//! driver                 one Stack per process, its clock and outlet   driver, platform
+//! Stack                  frames and time in, frames and data out       tailwater_net
+//! headers                bytes <-> headers                             tailwater_wire
 //! ```
 //!
 //! The scheduler passes every frame of an ingress ring to `input`, in place and with preemption

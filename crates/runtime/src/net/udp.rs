@@ -3,7 +3,7 @@
 //! Owns waiting, timeouts, and the translation to `std::io`. Errors have the
 //! [`ErrorKind`](io::ErrorKind) and errno that `std` reports.
 
-use super::addr::{self, ToSocketAddrs, no_addresses, try_each};
+use super::addr::{self, ToSocketAddrs, bindable, no_addresses, try_each};
 use super::driver::{self, KthreadOutlet, stack};
 use super::error::{IntoIo, would_block};
 use super::platform::{Endpoint, Inbound, Stack};
@@ -112,17 +112,7 @@ impl UdpSocket {
     pub fn bind(address: impl ToSocketAddrs) -> io::Result<Self> {
         let stack = stack();
         try_each(address, |local| {
-            let mapped = local.is_ipv6();
-            let local = SocketAddr::new(local.ip().to_canonical(), local.port());
-            if !stack.is_bindable(local.ip()) {
-                let own = stack.ip6().map_or_else(String::new, |ip| format!(" and {ip}"));
-                let why = format!(
-                    "{} is not an address of this runtime, which has {}{own}",
-                    local.ip(),
-                    stack.ip()
-                );
-                return Err(io::Error::new(io::ErrorKind::AddrNotAvailable, why));
-            }
+            let (local, mapped) = bindable(stack, local)?;
             let endpoint = stack.bind_udp(local).map_err(IntoIo::into_io)?;
             driver::note_bound(local);
             driver::start_timers(stack);

@@ -42,7 +42,7 @@ pub struct Runtime {
     pub loan: Option<&'static Loan>,
     /// True while an IOKernel lends this runtime its cores.
     pub attached: AtomicBool,
-    /// Sibling hyperthread of each core, by core number.
+    /// Sibling hyperthread of each core, by core number; empty standalone.
     pub siblings: Box<[Option<u16>]>,
 }
 

@@ -1,6 +1,6 @@
 //! The verbs: what makes threads run, wait and move, and what moves cores.
 //!
-//! Modules are listed from the bottom; each uses those above it in the list,
+//! Modules are listed in groups from the bottom; each uses those of its group and above,
 //! [`records`](crate::records) and [`ground`](crate::ground) only. What the scheduler calls in
 //! higher layers comes through [`hooks`].
 
@@ -16,8 +16,9 @@ pub mod ready;
 pub mod switch;
 pub mod timers;
 
-pub mod completion;
 pub mod wait;
+
+pub mod completion;
 
 pub mod lease;
 pub mod worker;

@@ -13,6 +13,7 @@
 
 use crate::ground::guard::{NoPreempt, inside};
 use crate::ground::memory::{PAGE, map};
+use crate::ground::stderr;
 use crate::records::kthread::Kthread;
 use crate::records::uthread::Uthread;
 use core::fmt::{self, Write};
@@ -120,7 +121,7 @@ fn report(uthread: &Uthread) {
         ", or for all threads with TAILWATER_STACK_SIZE or tailwater::Builder::stack_size\n"
     });
     mem::forget(locked);
-    line.print();
+    stderr::print_bytes(&line.bytes[..line.len]);
 }
 
 /// Calls the previous handler.
@@ -160,14 +161,6 @@ struct Line {
 impl Default for Line {
     fn default() -> Self {
         Self { bytes: [0; 512], len: 0 }
-    }
-}
-
-impl Line {
-    /// Writes the message to standard error, as far as that accepts it.
-    fn print(&self) {
-        // SAFETY: the first `len` bytes are initialised.
-        unsafe { libc::write(libc::STDERR_FILENO, self.bytes.as_ptr().cast(), self.len) };
     }
 }
 

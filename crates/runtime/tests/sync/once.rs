@@ -46,7 +46,7 @@ fn a_panic_poisons_a_once_until_it_is_forced() {
 }
 
 #[test]
-fn whoever_waited_for_an_initialiser_that_panics_panics_or_takes_over() {
+fn a_thread_that_waited_for_an_initialiser_that_panics_panics_or_takes_over() {
     let once = Arc::new(Once::new());
     let (running, go_on) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let first = {

@@ -43,7 +43,7 @@ fn every_notification_wakes_exactly_one_waiter() {
 }
 
 #[test]
-fn all_who_wait_are_woken_at_once() {
+fn all_waiting_threads_are_woken_at_once() {
     let shared = Arc::new((Notify::new(), AtomicUsize::new(0)));
     let handles: Vec<_> = (0..9)
         .map(|number| {

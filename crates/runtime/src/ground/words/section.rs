@@ -72,7 +72,7 @@ impl Look {
         self.0 & DEPTH != 0
     }
 
-    /// Returns whether , by a `later` look, the section that was in progress has ended.
+    /// Returns whether, by a `later` look, the section that was in progress has ended.
     pub fn is_over(self, later: Self) -> bool {
         !self.is_reading() || self.0 & !DEPTH != later.0 & !DEPTH
     }

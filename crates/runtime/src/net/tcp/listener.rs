@@ -2,7 +2,7 @@
 
 use super::options::TcpOptions;
 use super::stream::TcpStream;
-use crate::net::addr::{ToSocketAddrs, shown, try_each};
+use crate::net::addr::{ToSocketAddrs, bindable, shown, try_each};
 use crate::net::driver::{self, KthreadOutlet, stack};
 use crate::net::error::{IntoIo, would_block};
 use crate::net::platform::Stack;
@@ -93,12 +93,7 @@ impl TcpListener {
     pub(super) fn bind_with(address: impl ToSocketAddrs, options: &TcpOptions) -> io::Result<Self> {
         let stack = stack();
         try_each(address, |local| {
-            let mapped = local.is_ipv6();
-            let local = SocketAddr::new(local.ip().to_canonical(), local.port());
-            if !stack.is_bindable(local.ip()) {
-                let why = format!("{} is not an address of this runtime", local.ip());
-                return Err(io::Error::new(io::ErrorKind::AddrNotAvailable, why));
-            }
+            let (local, mapped) = bindable(stack, local)?;
             let config = ListenConfig {
                 connection: options.config.clone(),
                 syn_queue: options.syn_queue as usize,

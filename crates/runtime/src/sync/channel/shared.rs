@@ -214,6 +214,7 @@ impl<T> Channel<T> {
         // Outside the lock: the messages' destructors may do anything, also use this channel.
         drop(unreceived);
     }
+
     /// Ends all calls in a queue to which no call is added any more, in batches between which it
     /// unlocks and passes a poll point.
     fn wake_all<'a>(
