@@ -30,24 +30,38 @@ impl Target {
     /// # Panics
     /// If it does not get ready.
     pub fn start() -> Self {
+        Self::start_as(&mut Command::new(binary("tailwater-tests", "iokernel")))
+    }
+
+    /// As [`start`](Self::start), with this many descriptors at most.
+    ///
+    /// # Panics
+    /// If it does not get ready.
+    pub fn start_with_descriptors(most: u16) -> Self {
+        let script = format!("ulimit -n {most}; exec \"$0\" \"$1\"");
+        Self::start_as(Command::new("sh").args(["-c", &script]).arg(binary("tailwater-tests", "iokernel")))
+    }
+
+    fn start_as(command: &mut Command) -> Self {
         let turn = super::turn();
         let socket = socket_name("target");
-        let mut program = Program::start(Command::new(binary("tailwater-tests", "iokernel")).arg(&socket));
+        let mut program = Program::start(command.arg(&socket));
         assert_eq!(program.line().as_deref(), Some("ready"), "{}", program.errors());
         Self { socket, program, _turn: turn }
     }
 
-    /// Starts the command `tailwater iokernel` with one core to lend; its log is on its standard
-    /// error.
+    /// Starts the command `tailwater iokernel` with one core to lend, and a low limit of
+    /// descriptors that it may raise; its log is on its standard error.
     ///
     /// # Panics
     /// If it does not get ready.
     pub fn start_command() -> Self {
         let turn = super::turn();
         let socket = socket_name("target");
-        let mut command = Command::new(binary("tailwater-cli", "tailwater"));
-        command.args(["iokernel", "--managed-cores", "1", "--socket", &socket]);
-        let mut program = Program::start(&mut command);
+        let words = ["iokernel", "--managed-cores", "1", "--socket", &socket];
+        let mut command = Command::new("sh");
+        command.args(["-c", "ulimit -Sn 64; exec \"$0\" \"$@\""]);
+        let mut program = Program::start(command.arg(binary("tailwater-cli", "tailwater")).args(words));
         program.error_line_with(" ready ");
         Self { socket, program, _turn: turn }
     }

@@ -172,3 +172,38 @@ fn the_log_quotes_no_control_characters_and_a_flood_of_refusals_is_counted() {
         assert!(line.len() < 600 && line.bytes().all(|c| (b' '..=b'~').contains(&c)), "{line:?}");
     }
 }
+
+#[test]
+fn without_descriptors_connections_are_refused_in_words() {
+    if !has_two_cpus() {
+        return;
+    }
+    let target = Target::start_with_descriptors(48);
+    let connections: Vec<_> = (0..60).map(|_| dial(&target.socket)).collect();
+    let mut refused = 0;
+    for connection in &connections {
+        match control::receive::<ServerMessage>(connection) {
+            Ok((ServerMessage::Refused { why }, _)) => {
+                assert!(why.contains("no descriptors left"), "{why}");
+                refused += 1;
+            }
+            // Accepted, and closed for its silence.
+            Err(ControlError::Closed) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!((1..60).contains(&refused), "{refused} refused");
+    target.admits("newcomer");
+}
+
+#[test]
+fn the_command_may_open_as_many_descriptors_as_the_system_permits() {
+    if !has_two_cpus() {
+        return;
+    }
+    let target = Target::start_command();
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", target.program.pid())).unwrap();
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
+    let numbers: Vec<&str> = line.split_whitespace().collect();
+    assert_eq!(numbers[0], numbers[1], "soft and hard limit: {line}");
+}

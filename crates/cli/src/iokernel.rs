@@ -110,6 +110,7 @@ pub fn run(args: &IokernelArgs) -> anyhow::Result<()> {
     for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot catch signals")?;
     }
+    tailwater_iokernel::raise_descriptor_limit();
     let ports = config.ports.build()?;
     let iokernel = IoKernel::new(config, ports)?;
     tracing::info!(socket = iokernel.config().socket, other_programs_get = iokernel.neighbours(), "ready");

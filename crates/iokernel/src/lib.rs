@@ -44,5 +44,5 @@ mod world;
 pub use config::Config;
 pub use control::directory::Refusal;
 pub use kernel::{IoKernel, StartError};
-pub use machine::{CoreError, Cores, neighbours};
+pub use machine::{CoreError, Cores, neighbours, raise_descriptor_limit};
 pub use runtime::EndReason;

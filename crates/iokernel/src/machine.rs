@@ -4,7 +4,7 @@
 //! Owns the queries and changes at start (affinity, sysfs, nice, autogroup) and their undoing at
 //! the end. Nothing here runs while frames are switched.
 
-use rustix::process::{getpriority_process, setpriority_process};
+use rustix::process::{Resource, Rlimit, getpriority_process, getrlimit, setpriority_process, setrlimit};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity, set_current_timer_slack};
 use serde_json::{Value, json};
 use std::fs::{self, File};
@@ -132,6 +132,14 @@ impl Cores {
     pub(crate) fn managed_numbers(&self) -> Vec<u16> {
         self.managed.cores().iter().map(|core| core.id.0).collect()
     }
+}
+
+/// Raises this process's limit of descriptors as far as the system permits. Each program takes
+/// three, and each connection to the control socket one.
+pub fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    // Cannot be refused: the new limit is no higher than the hard one.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
 }
 
 /// Returns in words what programs beside Tailwater get of these cores if `share` percent of the

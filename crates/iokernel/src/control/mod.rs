@@ -57,6 +57,8 @@ use session::{Session, State};
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Maximum number of connections accepted at once; further ones wait for the next round.
 const ACCEPTS: usize = 64;
+/// How long no connection is accepted after the kernel could not even refuse one.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// A message from the control thread to the polling thread.
 #[derive(Debug)]
@@ -149,6 +151,10 @@ pub(crate) struct Control {
     /// Closes sockets that may have descriptors in unread messages.
     closer: Option<Closer>,
     lines: Lines,
+    /// A descriptor to close when there is no other: a connection is then accepted to be refused.
+    spare: Option<OwnedFd>,
+    /// Until when the listener is out of `epoll`.
+    accepts_again: Option<Instant>,
     next_token: u64,
 }
 
@@ -172,12 +178,18 @@ pub(crate) struct Parts {
     pub(crate) stats: Arc<Stats>,
 }
 
+/// Returns a descriptor to close when there is no other.
+fn new_spare() -> Result<OwnedFd, Errno> {
+    eventfd(0, EventfdFlags::CLOEXEC)
+}
+
 impl Control {
     /// # Errors
     /// If the kernel has no descriptor left.
     pub(crate) fn new(parts: Parts) -> Result<Self, Errno> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &parts.listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
+        let spare = Some(new_spare()?);
         epoll::add(&epoll, &parts.to_control.fd, EventData::new_u64(BELL), EventFlags::IN)?;
         Ok(Self {
             parts,
@@ -185,6 +197,8 @@ impl Control {
             sessions: HashMap::new(),
             closer: None,
             lines: Lines::default(),
+            spare,
+            accepts_again: None,
             next_token: BELL + 1,
         })
     }
@@ -198,8 +212,10 @@ impl Control {
         loop {
             events.clear();
             let waiting = self.sessions.values().any(|session| session.deadline.is_some());
-            let timeout =
-                (waiting || self.lines.has_left_out()).then_some(Timespec { tv_sec: 1, tv_nsec: 0 });
+            let timeout = match self.accepts_again {
+                Some(_) => Some(Timespec { tv_sec: 0, tv_nsec: i64::from(PAUSE.subsec_nanos()) }),
+                None => (waiting || self.lines.has_left_out()).then_some(Timespec { tv_sec: 1, tv_nsec: 0 }),
+            };
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => {
@@ -224,6 +240,7 @@ impl Control {
                 }
             }
             self.drop_the_silent();
+            self.end_pause();
             self.log_left_out();
         }
     }
@@ -232,9 +249,18 @@ impl Control {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let ours = geteuid().as_raw();
         for _ in 0..ACCEPTS {
-            // An error means that no connection waits, or no descriptor is left: retried on the
-            // next event.
-            let Ok(socket) = accept_with(&self.parts.listener, flags) else { return };
+            let socket = match accept_with(&self.parts.listener, flags) {
+                Ok(socket) => socket,
+                Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
+                    match self.refuse_for_descriptors() {
+                        Ok(()) => continue,
+                        Err(Errno::AGAIN) => return,
+                        Err(_) => return self.pause(),
+                    }
+                }
+                // No connection waits, or the one that did is gone.
+                Err(_) => return,
+            };
             // A Unix socket that was accepted has the credentials of its peer.
             let Ok(peer) = socket_peercred(&socket) else { continue };
             let uid = peer.uid.as_raw();
@@ -251,6 +277,49 @@ impl Control {
             if epoll::add(&self.epoll, &socket, EventData::new_u64(token), watched).is_ok() {
                 self.sessions.insert(token, Session::new(socket, uid, Instant::now() + PATIENCE));
             }
+        }
+    }
+
+    /// Refuses a connection with the spare descriptor.
+    ///
+    /// # Errors
+    /// If no connection waits, or the spare is gone.
+    fn refuse_for_descriptors(&mut self) -> Result<(), Errno> {
+        let Some(spare) = self.spare.take() else { return Err(Errno::MFILE) };
+        drop(spare);
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let accepted = accept_with(&self.parts.listener, flags).map(|socket| {
+            let uid = socket_peercred(&socket).map_or(0, |peer| peer.uid.as_raw());
+            let socket = ClientSocket::new(socket, self.closer.clone());
+            self.refuse(uid, &socket, &Refusal::NoDescriptors);
+        });
+        self.spare = Some(new_spare()?);
+        accepted
+    }
+
+    /// Accepts nothing for [`PAUSE`]: a connection that cannot be accepted would be reported again
+    /// at once.
+    fn pause(&mut self) {
+        // Fails only if it is out already.
+        let _ = epoll::delete(&self.epoll, &self.parts.listener);
+        if self.accepts_again.replace(Instant::now() + PAUSE).is_none() {
+            tracing::warn!("no descriptors are left to accept connections with");
+        }
+    }
+
+    fn end_pause(&mut self) {
+        if self.accepts_again.is_none_or(|time| Instant::now() < time) {
+            return;
+        }
+        if self.spare.is_none() {
+            self.spare = new_spare().ok();
+        }
+        let watched =
+            epoll::add(&self.epoll, &self.parts.listener, EventData::new_u64(LISTENER), EventFlags::IN);
+        if self.spare.is_some() && watched.is_ok() {
+            self.accepts_again = None;
+        } else {
+            self.pause();
         }
     }
 

@@ -180,6 +180,11 @@ pub enum Refusal {
     /// Too many open connections, of the client's user or of all.
     #[error("too many connections wait at the control socket; close some, or wait 10 s for their end")]
     TooManyConnections,
+    /// The IOKernel may open no more descriptors.
+    #[error(
+        "the IOKernel has no descriptors left; stop a program, or start it with a higher limit (ulimit -n)"
+    )]
+    NoDescriptors,
     /// The IOKernel itself lacks a resource.
     #[error("the IOKernel could not make the memory: {0}")]
     Resources(String),
