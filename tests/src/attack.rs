@@ -58,7 +58,7 @@ impl Target {
     pub fn start_command() -> Self {
         let turn = super::turn();
         let socket = socket_name("target");
-        let words = ["iokernel", "--managed-cores", "1", "--socket", &socket];
+        let words = ["iokernel", "--share-cores", "--managed-cores", "1", "--socket", &socket];
         let mut command = Command::new("sh");
         command.args(["-c", "ulimit -Sn 64; exec \"$0\" \"$@\""]);
         let mut program = Program::start(command.arg(binary("tailwater-cli", "tailwater")).args(words));

@@ -13,7 +13,7 @@ use anyhow::Context;
 use clap::Args;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use tailwater_iokernel::port::options::PortOptions;
-use tailwater_iokernel::{Config, IoKernel};
+use tailwater_iokernel::{Claims, Config, Cores, IoKernel};
 
 use crate::log::{self, LogFormat};
 
@@ -44,6 +44,10 @@ pub struct IokernelArgs {
     /// Cores to lend, for instance 1 or 2-7,10 [default: all others this process may use]
     #[arg(long, value_name = "LIST", value_parser = parse_cores)]
     managed_cores: Option<CoreList>,
+    /// Start although another IOKernel started by this command may use some of these cores: each
+    /// then takes their time from the other's programs
+    #[arg(long)]
+    share_cores: bool,
     /// Connect runtimes with this machine's Linux through a TAP device of this name (needs
     /// CAP_NET_ADMIN). After the name: queues=N, napi, offload
     #[arg(long, value_name = "NAME[,..]", requires = "host_ip")]
@@ -111,6 +115,10 @@ pub fn run(args: &IokernelArgs) -> anyhow::Result<()> {
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot catch signals")?;
     }
     tailwater_iokernel::raise_descriptor_limit();
+    let claims =
+        (!args.share_cores).then(|| Claims::of(&Cores::detect(&config)?).map_err(anyhow::Error::from));
+    // Until this function ends.
+    let _claims = claims.transpose()?;
     let ports = config.ports.build()?;
     let iokernel = IoKernel::new(config, ports)?;
     tracing::info!(socket = iokernel.config().socket, other_programs_get = iokernel.neighbours(), "ready");

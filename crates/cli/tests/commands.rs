@@ -8,7 +8,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use tailwater_testkit::{PATIENCE, Program, children, socket_name, text, until};
+use tailwater_testkit::namespace::Namespace;
+use tailwater_testkit::{PATIENCE, Program, children, has_two_cpus, socket_name, text, until};
 
 #[test]
 fn every_subcommand_has_help_with_examples() {
@@ -93,7 +94,7 @@ fn spin(words: &[&str]) -> Command {
 fn a_log_that_is_no_terminals_has_neither_colours_nor_debug_forms_and_json_is_json() {
     for format in ["text", "json"] {
         let socket = socket_name("log");
-        let words = ["iokernel", "--socket", &socket, "--log-format", format];
+        let words = ["iokernel", "--share-cores", "--socket", &socket, "--log-format", format];
         let mut iokernel = Program::start(&mut tailwater(&words));
         until("the IOKernel answers", || stats(&socket).is_some());
         let capture = ["capture", "--iokernel", &socket, "-w", "-", "--port", "eth0", "--seconds", "1"];
@@ -238,4 +239,32 @@ fn a_server_on_tailwater_that_linux_does_not_reach_is_explained() {
     let message = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{message}");
     assert!(message.contains("--over tailwater") && message.contains("10.77.255.254"), "{message}");
+}
+
+#[test]
+fn a_second_iokernel_on_the_same_cores_names_the_first_and_shares_them_only_if_told_to() {
+    // Claims are by network namespace: in this one are only those of this test.
+    let namespace = match Namespace::new() {
+        Ok(namespace) => namespace,
+        Err(why) => return eprintln!("skipped: {why}"),
+    };
+    if !has_two_cpus() {
+        return;
+    }
+    let start = |words: &[&str]| {
+        let socket = socket_name("claims");
+        let mut iokernel =
+            namespace.inside(|| Program::start(tailwater(&["iokernel", "--socket", &socket]).args(words)));
+        (iokernel.error_line().unwrap_or_default(), iokernel)
+    };
+    let (line, first) = start(&[]);
+    assert!(line.contains(" ready "), "{line}");
+    let (line, mut second) = start(&[]);
+    assert!(line.contains("is used by another IOKernel"), "{line}");
+    assert!(line.contains(&format!("process {}:", first.pid())) && line.contains("--share-cores"), "{line}");
+    until("the second ends", || !second.is_running());
+    assert!(start(&["--share-cores"]).0.contains(" ready "));
+    // However the first ends, its cores are free.
+    drop(first);
+    assert!(start(&[]).0.contains(" ready "));
 }

@@ -23,6 +23,7 @@
 
 mod allocator;
 mod capture;
+mod claims;
 pub mod config;
 mod control;
 pub mod firewall;
@@ -41,6 +42,7 @@ mod sys;
 mod trace;
 mod world;
 
+pub use claims::{Claims, CoreClaimed};
 pub use config::Config;
 pub use control::directory::Refusal;
 pub use kernel::{IoKernel, StartError};

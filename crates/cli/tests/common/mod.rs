@@ -27,8 +27,8 @@ pub fn stats(socket: &str) -> Option<Value> {
 
 /// Starts an IOKernel at `socket` with more `words` and waits until it answers.
 pub fn iokernel(socket: &str, words: &[&str]) -> Program {
-    let mut iokernel =
-        Program::start(tailwater(&["iokernel", "--socket", socket, "--log", "warn"]).args(words));
+    let own = ["iokernel", "--share-cores", "--socket", socket, "--log", "warn"];
+    let mut iokernel = Program::start(tailwater(&own).args(words));
     until("the IOKernel answers", || {
         assert!(iokernel.is_running(), "the IOKernel did not start: {}", iokernel.errors());
         stats(socket).is_some()
