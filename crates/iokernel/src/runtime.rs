@@ -8,9 +8,9 @@
 use rustix::fd::OwnedFd;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
-use tailwater_sched::ledger::{Class, RuntimeSpec};
+use tailwater_sched::ledger::{Class, RegisterError, RuntimeSpec};
 use tailwater_sched::{CoreId, KthreadId, RuntimeId};
-use tailwater_shm::control::{self, Register};
+use tailwater_shm::control::{self, ControlError, Register};
 use tailwater_shm::layout::{IoKernelEnds, Region};
 use tailwater_shm::ring::{Consumer, Producer, RingLie};
 use tailwater_shm::trace::TraceReader;
@@ -57,8 +57,11 @@ pub enum EndReason {
     )]
     NeverYields(u32),
     /// It sent a message that its conversation does not allow.
-    #[error("{0}")]
-    Protocol(String),
+    #[error(transparent)]
+    Protocol(#[from] ControlError),
+    /// The ledger refused it, which is a defect of the IOKernel.
+    #[error("the IOKernel's ledger of cores has no place for it: {0}")]
+    Ledger(#[from] RegisterError),
     /// The IOKernel ends.
     #[error("the IOKernel ends")]
     Shutdown,

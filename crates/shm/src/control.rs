@@ -216,7 +216,7 @@ pub struct Ipv6Place {
 }
 
 /// Why a message could not be exchanged.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ControlError {
     /// The other side is gone.
     #[error("the connection was closed by the other side")]

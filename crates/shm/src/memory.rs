@@ -10,7 +10,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::os::fd::{AsFd, OwnedFd};
 
 /// Why a memory file could not be made or used.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MemoryError {
     /// A system call failed.
     #[error("cannot {action} a {len}-byte memory file: {source}; check the memory limit (ulimit -v, cgroup)")]

@@ -42,7 +42,7 @@ use tailwater_shm::trace::CoreStep;
 use tailwater_shm::{Clock, Cycles, Grant, ParkingLot};
 
 use crate::config::Config;
-use crate::runtime::{EndReason, Runtime};
+use crate::runtime::Runtime;
 use crate::stats::HandoffKind;
 use crate::sys::Threads;
 use crate::trace::Tracer;
@@ -174,7 +174,7 @@ impl Allocator {
         self.policy.attach(id, &self.ledger);
         if let Some(error) = refused {
             world.stats.cores.ledger_refusals.add(1);
-            world.doom(id, EndReason::Protocol(error.to_string()));
+            world.doom(id, error.into());
         }
     }
 

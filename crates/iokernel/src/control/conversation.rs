@@ -82,7 +82,7 @@ impl Control {
         };
         // The polling thread sees the hang-up itself; reporting it twice is harmless.
         let closed = Self::is_closed(error);
-        let reason = if closed { EndReason::Departed } else { EndReason::Protocol(error.to_string()) };
+        let reason = if closed { EndReason::Departed } else { error.clone().into() };
         // Removed from epoll until the retired runtime comes back and the session ends: the same
         // event would be reported for ever.
         let _ = rustix::event::epoll::delete(&self.epoll, &*session.socket);
@@ -243,18 +243,16 @@ impl Control {
 
     /// Reserves a place, makes the memory and sends the welcome.
     fn offer(&mut self, socket: &ClientSocket, wish: &Register) -> Result<Box<Offer>, Refusal> {
-        let resources = |error: &dyn core::fmt::Display| Refusal::Resources(error.to_string());
-        let peer = rustix::net::sockopt::socket_peercred(socket).map_err(|e| resources(&e))?;
+        let peer = rustix::net::sockopt::socket_peercred(socket).map_err(Refusal::Peer)?;
         let (theirs, ours) = (peer.uid.as_raw(), geteuid().as_raw());
         if ours != 0 && theirs != ours {
             return Err(Refusal::OtherUser { theirs, ours });
         }
-        let process = process::at(socket, peer.pid).map_err(|e| resources(&e))?;
+        let process = process::at(socket, peer.pid).map_err(Refusal::Peer)?;
         let place = self.parts.directory.admit(wish)?;
         let (id, pid) = (place.id, peer.pid.as_raw_nonzero().get());
-        self.make_offer(socket, wish, place, (pid, process)).map_err(|why| {
+        self.make_offer(socket, wish, place, (pid, process)).inspect_err(|_| {
             self.parts.directory.release(id);
-            Refusal::Resources(why)
         })
     }
 
@@ -264,12 +262,11 @@ impl Control {
         wish: &Register,
         place: Place,
         (pid, process): (i32, OwnedFd),
-    ) -> Result<Box<Offer>, String> {
-        let text = |error: &dyn core::fmt::Display| error.to_string();
+    ) -> Result<Box<Offer>, Refusal> {
         let hz = self.parts.surroundings.clock.hz();
-        let (region, ends, file) =
-            Region::create("tailwater-region", place.region, hz).map_err(|e| text(&e))?;
-        let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|e| text(&e))?;
+        let (region, ends, file) = Region::create("tailwater-region", place.region, hz)?;
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let doorbell = eventfd(0, flags).map_err(Refusal::Doorbell)?;
         let welcome = Welcome {
             ip: place.ip,
             prefix_len: self.parts.config.prefix_len,
@@ -290,7 +287,7 @@ impl Control {
             dedicated: self.parts.config.is_dedicated(),
         };
         let files = [file.as_fd(), self.parts.surroundings.lot.as_fd(), doorbell.as_fd()];
-        control::send(socket, &ServerMessage::Welcome(welcome), &files).map_err(|e| text(&e))?;
+        control::send(socket, &ServerMessage::Welcome(welcome), &files)?;
         Ok(Box::new(Offer { place, wish: wish.clone(), region, ends, doorbell, pid, process }))
     }
 

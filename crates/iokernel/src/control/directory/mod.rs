@@ -8,11 +8,14 @@
 
 use std::collections::{HashMap, HashSet};
 use std::net::{Ipv4Addr, Ipv6Addr};
+
+use rustix::io::Errno;
 use tailwater_sched::RuntimeId;
 use tailwater_shm::SlotId;
-use tailwater_shm::control::Register;
+use tailwater_shm::control::{ControlError, Register};
 use tailwater_shm::layout::{RegionSpec, SpecError, VERSION};
 use tailwater_shm::lot::SLOTS;
+use tailwater_shm::memory::MemoryError;
 
 use crate::config::Config;
 use crate::frame::MacAddr;
@@ -185,9 +188,21 @@ pub enum Refusal {
         "the IOKernel has no descriptors left; stop a program, or start it with a higher limit (ulimit -n)"
     )]
     NoDescriptors,
-    /// The IOKernel itself lacks a resource.
+    /// The kernel does not name the connected process.
+    #[error("the process at the other end of the connection is unknown: {0}")]
+    Peer(Errno),
+    /// There is no memory for the runtime.
     #[error("the IOKernel could not make the memory: {0}")]
-    Resources(String),
+    Memory(#[from] MemoryError),
+    /// There is no event descriptor for the runtime.
+    #[error("the IOKernel could not make the doorbell: {0}; check its limit of open files (ulimit -n)")]
+    Doorbell(Errno),
+    /// The welcome was not sent.
+    #[error("the IOKernel could not send the welcome: {0}")]
+    Welcome(#[from] ControlError),
+    /// The runtime has no place any more.
+    #[error("{0} is not registered")]
+    NotRegistered(RuntimeId),
 }
 
 /// What a registered runtime is assigned.
@@ -373,7 +388,7 @@ impl Directory {
         belongs: impl Fn(i32) -> bool,
     ) -> Result<(), Refusal> {
         let Some(entry) = self.entries.get_mut(&id) else {
-            return Err(Refusal::Resources(format!("{id} is not registered")));
+            return Err(Refusal::NotRegistered(id));
         };
         let expected = entry.place.slots.len() as u16;
         if tids.len() != usize::from(expected) {
