@@ -59,6 +59,25 @@ impl Conditions {
     }
 }
 
+/// Returns this program as a child under `cores`, if there are any, that dies with this process.
+/// The service's conditions, name and arguments are still to be added. The child inherits no
+/// variable named `TAILWATER_*`.
+pub fn command(cores: &[usize]) -> Command {
+    // Not by path: a newer build may have replaced the file.
+    let mut command = Command::new("/proc/self/exe");
+    command.args(["app", "--parent", &std::process::id().to_string()]);
+    if !cores.is_empty() {
+        let list: Vec<String> = cores.iter().map(usize::to_string).collect();
+        command.args(["--cores", &list.join(",")]);
+    }
+    for (name, _) in std::env::vars_os() {
+        if name.as_encoded_bytes().starts_with(b"TAILWATER_") {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
 /// The services of every testbed.
 #[derive(Debug, Subcommand)]
 pub enum Service {

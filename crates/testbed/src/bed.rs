@@ -16,6 +16,14 @@ use crate::machine;
 /// Time within which a process that was started has to answer.
 pub const START_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// A machine on which an idle core loses more than this part of its time is busy with other
+/// programs; quiet virtual machines lost 1 to 2.3 %.
+pub const BUSY_MACHINE: f64 = 0.05;
+
+/// Time to start and end a system: as measured on a virtual machine with 2 vCPUs, and half again
+/// for slower machines.
+pub const OVERHEAD: Duration = Duration::from_millis(350);
+
 /// What every point needs.
 #[derive(Debug)]
 pub struct Testbed {

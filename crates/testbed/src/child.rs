@@ -9,7 +9,7 @@
 use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::time::Instant;
 
 use anyhow::Context;
@@ -17,6 +17,7 @@ use rustix::fd::AsFd;
 use rustix::process::{Pid, Signal, kill_process_group};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
+use crate::app;
 use crate::bed::START_TIMEOUT;
 use crate::folder::Folder;
 use crate::interrupt::Interrupt;
@@ -61,13 +62,8 @@ impl ChildProcess {
     /// # Errors
     /// If the kernel refuses a process.
     pub fn start(spec: &Spec) -> anyhow::Result<Self> {
-        // Not by path: a newer build may have replaced the file.
-        let mut command = Command::new("/proc/self/exe");
-        command.arg0("tailwater").args(["app", "--parent", &std::process::id().to_string()]);
-        if !spec.cores.is_empty() {
-            let list: Vec<String> = spec.cores.iter().map(usize::to_string).collect();
-            command.args(["--cores", &list.join(",")]);
-        }
+        let mut command = app::command(&spec.cores);
+        command.arg0("tailwater");
         if spec.raise {
             command.arg("--raise");
         }
@@ -77,11 +73,6 @@ impl ChildProcess {
             command.process_group(0);
         }
         command.arg(spec.app).args(&spec.arguments);
-        for (name, _) in
-            std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"TAILWATER_"))
-        {
-            command.env_remove(name);
-        }
         command.envs(spec.settings.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().with_context(|| format!("cannot start {}", spec.app))?;
@@ -307,6 +298,8 @@ impl Batch {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
     use crate::machine::usable_cores;
 

@@ -20,12 +20,11 @@ use crate::cores::CorePlan;
 use crate::embedded::Embedded;
 use crate::handoffs::HandoffRecord;
 use crate::measured::{Measured, counted_part};
-use crate::port::{self, Generator};
+use crate::port::{self, GENERATOR_IP, Generator};
 use crate::program::{Prepared, Program};
 
 // Outside the addresses that the IOKernel chooses, which begin at .2.
 const SERVICE_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 200);
-const GENERATOR_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 250);
 const SERVICE_PORT: u16 = 5000;
 
 /// Settings of the IOKernel and the service that figures study; the defaults are those of the

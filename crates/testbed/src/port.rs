@@ -19,6 +19,9 @@ use tailwater_tcp::Config;
 
 use crate::bed::{START_TIMEOUT, Testbed};
 
+/// The generator's address, above those that the IOKernel chooses, which begin at .2.
+pub const GENERATOR_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 250);
+
 /// Connections of a generator, on every system: of the order of the connections for each hardware
 /// thread in the papers (IX section 5.2.4: 2,752 for 16; Arachne table 3: 1,288 for 16), with as
 /// many requests on each as IX allows.

@@ -13,14 +13,12 @@ use tailwater_workload::units::format_duration_ns;
 use tailwater_workload::{LoadSchedule, Rate, ServiceTime};
 
 use tailwater_testbed::CorePlan;
+use tailwater_testbed::bed::OVERHEAD;
 
 /// Time a full run may take.
 const FULL: Duration = Duration::from_secs(84);
 /// Time a quick run may take.
 const QUICK: Duration = Duration::from_secs(17);
-/// Time to start and end a system: as measured on a virtual machine with 2 vCPUs, and half again
-/// for slower machines.
-const OVERHEAD: Duration = Duration::from_millis(350);
 /// Maximum number of loads of one run.
 const MAX_LOADS: usize = 20;
 /// Source ports of the generator on Tailwater: enough for flows to spread over kthreads.

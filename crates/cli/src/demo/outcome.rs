@@ -1,8 +1,8 @@
 //! The results of a demo: its points, the machine's noise, the table's rows and `demo.json`.
 //!
 //! Owns the definitions of the figures: a batch share is the batch job's rate over its rate alone
-//! right before or after; a point is saturated when more than 1 % of its requests were lost. Every
-//! number is finite: a figure that would not be is an error.
+//! right before or after; a point is saturated as [`is_saturated`] has it. Every number is finite:
+//! a figure that would not be is an error.
 
 use anyhow::Context;
 use serde::Serialize;

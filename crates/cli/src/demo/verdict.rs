@@ -4,6 +4,7 @@
 //! reported as plainly as where Tailwater was. Pure.
 
 use super::outcome::{IdealPoint, Outcome, Point, Solo, System};
+use tailwater_testbed::bed::BUSY_MACHINE;
 use tailwater_testbed::table::number;
 
 /// Two latencies within this factor of each other are the same.
@@ -11,10 +12,6 @@ const SAME_LATENCY: f64 = 1.05;
 
 /// Two batch shares within this of each other are the same.
 const SAME_SHARE: f64 = 0.02;
-
-/// A machine on which an idle core loses more than this part of its time is busy with other
-/// programs; quiet virtual machines lost 1 to 2.3 %.
-const BUSY_MACHINE: f64 = 0.05;
 
 /// The load that is quoted, if both systems sustain it.
 const QUOTED_LOAD: f64 = 50.0;

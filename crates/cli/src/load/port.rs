@@ -3,7 +3,7 @@
 //! Owns the IOKernel's start and end, and the orders to the station inside it. The server is a
 //! program that attaches to this IOKernel, before or after the generator starts.
 
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{SocketAddr, SocketAddrV4};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -19,10 +19,7 @@ use tailwater_loadgen::tcp::{LoadProgress, Order, Outcome, TcpError, TcpHandle, 
 use tailwater_loadgen::{Control, Measurement, Plan};
 
 use tailwater_testbed::embedded::Embedded;
-use tailwater_testbed::port::{self, Generator};
-
-/// The generator's address; the IOKernel chooses addresses from .2 on.
-const GENERATOR_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 250);
+use tailwater_testbed::port::{self, GENERATOR_IP, Generator};
 
 /// Time between two checks for an interrupt.
 const TURN: Duration = Duration::from_millis(10);

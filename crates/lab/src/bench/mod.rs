@@ -18,6 +18,7 @@ pub mod neighbour;
 pub mod tcp;
 pub mod threads;
 
+use tailwater_testbed::app;
 use tailwater_testbed::machine::{Machine, commit};
 use tailwater_testbed::requirements;
 use tailwater_testbed::table::{Table, number};
@@ -100,9 +101,9 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
 
 /// Returns this program as an echo service that never parks.
 fn echo_service(socket: &str) -> Command {
-    let mut command = Command::new("/proc/self/exe");
+    let mut command = app::command(&[]);
     command
-        .args(["app", "--parent", &std::process::id().to_string(), "echo"])
+        .arg("echo")
         .env("TAILWATER_IOKERNEL", socket)
         .env("TAILWATER_NAME", ECHO_NAME)
         .env("TAILWATER_KTHREADS", "1")

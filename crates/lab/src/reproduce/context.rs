@@ -14,6 +14,7 @@ use tailwater_loadgen::stalls::MachineStalls;
 use tailwater_workload::{LoadSchedule, Rate, ServiceTime};
 
 use super::claim::{Claim, Verdict};
+use tailwater_testbed::bed::{BUSY_MACHINE, OVERHEAD};
 use tailwater_testbed::interrupt::Interrupt;
 use tailwater_testbed::machine::Machine;
 use tailwater_testbed::wait::{self, WaitChoice};
@@ -28,14 +29,6 @@ const TRIAL_LOAD: f64 = 30.0;
 /// Time a measured figure's points may take in all.
 const BUDGET: Duration = Duration::from_secs(200);
 const QUICK_BUDGET: Duration = Duration::from_secs(12);
-
-/// A machine on which an idle core loses more than this part of its time is busy with other
-/// programs.
-const BUSY_MACHINE: f64 = 0.05;
-
-/// Time to start and end a system: as measured on a virtual machine with 2 vCPUs, and half again
-/// for slower machines.
-const OVERHEAD: Duration = Duration::from_millis(350);
 
 /// Options of all figures.
 #[derive(Debug, Clone, Copy)]

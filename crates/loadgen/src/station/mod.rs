@@ -10,42 +10,39 @@
 //! 74 bytes, one injection. Frames are sent and received inside the IOKernel's own loop, as by a
 //! network card, so a request is due, sent and answered without a system call or a second core.
 //!
-//! | shared field | written by | read by | ordering |
-//! |---|---|---|---|
-//! | `changed` | handle, after it queued a command | station, every poll | Release / Acquire |
-//!
-//! Commands and events travel through `std::sync::mpsc`, which never blocks the sender. A handle
-//! that is dropped ends the run; a station that is dropped (with its IOKernel) ends every wait.
+//! Commands and events travel through `std::sync::mpsc`, which never blocks the sender; a bell
+//! announces a command. A handle that is dropped ends the run; a station that is dropped (with its
+//! IOKernel) ends every wait.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use rustix::event::{EventfdFlags, eventfd};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use tailwater_iokernel::frame::{ARP_FRAME, MacAddr};
+use rustix::fd::{AsFd, BorrowedFd};
+use tailwater_iokernel::frame::MacAddr;
 use tailwater_iokernel::port::{Attachment, Context, Delivery, Inject, Port, PortError};
 use tailwater_shm::{Clock, Cycles, clock};
 use tailwater_workload::Interval;
 
+use crate::control::LEAD_NS;
 use crate::generator::Generator;
 use crate::plan::{Plan, PlanError};
 use crate::protocol::{Medium, Protocol, Request, Verdict};
 use crate::report::Measurement;
 use crate::target::WrongAnswer;
 
+pub(crate) mod arp;
+pub(crate) mod bell;
 mod preload;
 pub(crate) mod wire;
+use arp::ArpAnswers;
+use bell::Bell;
 use preload::Preload;
 use wire::Host;
 
 /// First source port; a plan's flows use this one and the following ones.
 const FIRST_PORT: u16 = 40_000;
-
-/// Time between the first contact's answer and the start of the schedule.
-const LEAD_NS: u64 = 1_000_000;
 
 /// Interval at which an unanswered first contact is repeated.
 const CONTACT_INTERVAL_NS: u64 = 50_000_000;
@@ -58,9 +55,6 @@ const CONTACT_PORT: u16 = FIRST_PORT - 1;
 /// After this long without a frame the IOKernel may sleep between two polls, and a gap between them
 /// says nothing about the machine. Below its shortest useful `idle-sleep-us`.
 pub(crate) const MAY_SLEEP_NS: u64 = 500_000;
-
-/// Maximum number of ARP answers waiting to be sent; more are dropped, and asked for again.
-const MAX_ANSWERS: usize = 8;
 
 /// Why a run did not take place.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -141,32 +135,23 @@ type Event = Result<Progress, StationError>;
 /// # Errors
 /// If the kernel has no event descriptor left.
 pub fn station(name: &str, ip: Ipv4Addr) -> std::io::Result<(Station, StationHandle)> {
-    let signal = Arc::new(Signal {
-        changed: AtomicBool::new(false),
-        bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
-    });
+    let bell = Arc::new(Bell::new()?);
+    let own = Host { mac: MacAddr::derived(ip), ip };
     let (to_station, commands) = channel();
     let (events, from_station) = channel();
     let station = Station {
         name: name.to_owned(),
-        own: Host { mac: MacAddr::derived(ip), ip },
+        own,
         clock: Clock::from_hz(1_000_000_000),
         origin: 0,
-        signal: Arc::clone(&signal),
+        bell: Arc::clone(&bell),
         commands,
         events,
         stage: Stage::Idle,
-        answers: Vec::with_capacity(MAX_ANSWERS),
+        answers: ArpAnswers::new(own),
         last_frame_ns: 0,
     };
-    Ok((station, StationHandle { to_station, from_station, signal }))
-}
-
-#[derive(Debug)]
-struct Signal {
-    changed: AtomicBool,
-    /// Wakes an IOKernel that sleeps.
-    bell: OwnedFd,
+    Ok((station, StationHandle { to_station, from_station, bell }))
 }
 
 /// The measuring side. One run at a time: each ends before the next is ordered.
@@ -174,7 +159,7 @@ struct Signal {
 pub struct StationHandle {
     to_station: Sender<Command>,
     from_station: Receiver<Event>,
-    signal: Arc<Signal>,
+    bell: Arc<Bell>,
 }
 
 impl StationHandle {
@@ -208,11 +193,7 @@ impl StationHandle {
 
     fn send(&self, command: Command) -> Result<(), StationError> {
         self.to_station.send(command).map_err(|_| StationError::Ended)?;
-        // Release: pairs with the Acquire in `Station::take_commands`; the command is queued before
-        // the flag shows.
-        self.signal.changed.store(true, Ordering::Release);
-        // Fails only when the counter is at its maximum, and then it is readable already.
-        let _ = rustix::io::write(&self.signal.bell, &1u64.to_ne_bytes());
+        self.bell.ring();
         Ok(())
     }
 }
@@ -231,12 +212,12 @@ pub struct Station {
     clock: Clock,
     /// Cycle count that is 0 ns.
     origin: Cycles,
-    signal: Arc<Signal>,
+    bell: Arc<Bell>,
     commands: Receiver<Command>,
     events: Sender<Event>,
     stage: Stage,
     /// ARP replies that the next poll sends.
-    answers: Vec<[u8; ARP_FRAME]>,
+    answers: ArpAnswers,
     last_frame_ns: u64,
 }
 
@@ -269,9 +250,7 @@ impl Station {
 
     #[cold]
     fn take_commands(&mut self, now_ns: u64) {
-        // Acquire: pairs with the Release in `StationHandle::send`.
-        self.signal.changed.swap(false, Ordering::Acquire);
-        let _ = rustix::io::read(&self.signal.bell, &mut [0u8; 8]);
+        self.bell.answer();
         while let Ok(command) = self.commands.try_recv() {
             match (command, core::mem::replace(&mut self.stage, Stage::Idle)) {
                 (Command::Run(order), Stage::Idle) => {
@@ -363,14 +342,6 @@ impl Station {
             Err(error) => self.report(Err(error.into())),
         }
     }
-
-    fn send_answers(&mut self, switch: &mut dyn Inject) -> usize {
-        let count = self.answers.len();
-        for answer in self.answers.drain(..) {
-            switch.inject(&answer);
-        }
-        count
-    }
 }
 
 impl Port for Station {
@@ -389,8 +360,7 @@ impl Port for Station {
     }
 
     fn poll(&mut self, now: Cycles, budget: usize, switch: &mut dyn Inject) -> Result<usize, PortError> {
-        // Relaxed: a hint; `take_commands` has the Acquire.
-        if self.signal.changed.load(Ordering::Relaxed) {
+        if self.bell.is_rung() {
             let now_ns = self.now_ns(now);
             self.take_commands(now_ns);
         }
@@ -398,7 +368,7 @@ impl Port for Station {
             return Ok(0);
         }
         let now_ns = self.now_ns(now);
-        let mut sent = if self.answers.is_empty() { 0 } else { self.send_answers(switch) };
+        let mut sent = self.answers.send(switch);
         match &mut self.stage {
             Stage::Idle => {}
             Stage::Contact { .. } => sent += self.poll_contact(now_ns, switch),
@@ -429,11 +399,7 @@ impl Port for Station {
         // Its own reading: the loop's is from before the frame was taken from its ring.
         let now_ns = self.now_ns(clock::now());
         let Some(datagram) = wire::decode_datagram(frame) else {
-            if self.answers.len() < MAX_ANSWERS
-                && let Some(answer) = wire::answer_arp(frame, self.own)
-            {
-                self.answers.push(answer);
-            }
+            self.answers.handle_frame(frame);
             return true;
         };
         self.last_frame_ns = now_ns;
@@ -478,7 +444,7 @@ impl Port for Station {
     }
 
     fn pollable(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.signal.bell.as_fd())
+        Some(self.bell.as_fd())
     }
 }
 

@@ -13,6 +13,7 @@ use tailwater_tcp::{Events, Instant, State};
 use tailwater_workload::Interval;
 
 use super::client::{Client, ConnectionId};
+use crate::control::LEAD_NS;
 use crate::generator::Generator;
 use crate::lanes::{LaneId, Lanes};
 use crate::plan::{Plan, PlanError};
@@ -20,8 +21,6 @@ use crate::protocol::{Medium, Protocol};
 use crate::report::Measurement;
 use crate::station::MAY_SLEEP_NS;
 
-/// Time between the order and the start of the schedule.
-const LEAD_NS: u64 = 1_000_000;
 /// Time after its end at which a connection is opened again.
 const RETRY_NS: u64 = 20_000_000;
 /// Bytes taken at once.

@@ -7,7 +7,6 @@
 
 use std::collections::HashMap;
 use std::io::{Write, stdin, stdout};
-use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{scope, sleep};
@@ -19,6 +18,7 @@ use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
+use tailwater_testbed::app;
 use tailwater_testbed::child::{ChildProcess, Spec};
 use tailwater_testbed::interrupt::Interrupt;
 
@@ -157,10 +157,9 @@ fn others() -> anyhow::Result<()> {
 /// Runs a process, which is among the `running` ones until its end; returns how long it took in
 /// milliseconds, or ran until it was killed, if it could be started.
 fn process(number: u64, running: &Mutex<HashMap<u64, OwnedFd>>) -> Option<f64> {
-    let parent = std::process::id().to_string();
     let started = Instant::now();
-    let mut command = Command::new("/proc/self/exe");
-    command.args(["app", "--parent", &parent, "neighbour", "burn", &PROCESS_MS.to_string()]);
+    let mut command = app::command(&[]);
+    command.args(["neighbour", "burn", &PROCESS_MS.to_string()]);
     let mut process = command.spawn().ok()?;
     // Not yet waited for, so its number is its own.
     if let Ok(fd) = pidfd_open(Pid::from_child(&process), PidfdFlags::empty()) {

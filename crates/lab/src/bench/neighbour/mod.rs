@@ -8,7 +8,6 @@
 //! where it runs without a service; beside a service it is in that of the service on both systems.
 
 use std::io::{Write, stdout};
-use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -26,6 +25,7 @@ use tailwater_testbed::embedded::Embedded;
 use tailwater_testbed::handoffs::HandoffRecord;
 use tailwater_testbed::interrupt::Interrupt;
 use tailwater_testbed::machine::Machine;
+use tailwater_testbed::port::GENERATOR_IP;
 use tailwater_testbed::table::{Table, number};
 use tailwater_testbed::{BatchRates, Measured, note, on_linux, on_tailwater};
 use tailwater_workload::{LoadSchedule, Rate};
@@ -186,8 +186,7 @@ fn plan(testbed: &Testbed, counted: Duration) -> anyhow::Result<Plan> {
 /// Runs the batch job on an IOKernel without traffic; returns its rate and the polling thread's
 /// processor time in percent.
 fn batch_on_tailwater(testbed: &Testbed, time: Duration) -> anyhow::Result<(f64, f64)> {
-    let station =
-        Attachment::Station { mac: MacAddr([2, 0xc1, 0, 0, 0, 1]), ip: Some(Ipv4Addr::new(10, 77, 0, 250)) };
+    let station = Attachment::Station { mac: MacAddr([2, 0xc1, 0, 0, 0, 1]), ip: Some(GENERATOR_IP) };
     let (port, _station) = memory::pair("station", station)?;
     let cores = &testbed.cores;
     let socket = format!("@tailwater-neighbour-{}", std::process::id());

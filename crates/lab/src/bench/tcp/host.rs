@@ -15,11 +15,10 @@ use super::terms::{SERVICE_IP, patience};
 use tailwater_testbed::child::{ChildProcess, Spec};
 use tailwater_testbed::embedded::Embedded;
 use tailwater_testbed::interrupt::Interrupt;
-use tailwater_testbed::port::tcp_port;
+use tailwater_testbed::port::{GENERATOR_IP, tcp_port};
 
-// As the services', outside the addresses that the IOKernel chooses.
+// Outside the addresses that the IOKernel chooses, as the services'.
 const SENDER_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 201);
-const CLIENT_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 250);
 
 /// An IOKernel with the client as its port.
 pub(super) struct Host {
@@ -32,7 +31,7 @@ impl Host {
     pub(super) fn start() -> Result<Self> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let (port, client) = tcp_port("client", CLIENT_IP)?;
+        let (port, client) = tcp_port("client", GENERATOR_IP)?;
         let socket = format!("@tailwater-bench-tcp-{}-{number}", std::process::id());
         let config = Config { socket: socket.clone(), ..Config::default() };
         Ok(Self { embedded: Embedded::start(config, port, None)?, socket, client })

@@ -6,6 +6,7 @@ use std::process::Command;
 use clap::ValueEnum;
 
 use super::operation::Operation;
+use tailwater_testbed::app;
 use tailwater_testbed::machine::Machine;
 
 /// A library of threads, or the bare machine.
@@ -83,21 +84,13 @@ impl System {
 
     /// Returns the command of its process on `cores`. `go` is the compiled Go program.
     pub fn command(self, cores: &[usize], machine: &Machine, go: Option<&Path>) -> Command {
-        // Not by path: a newer build may have replaced the file.
-        let mut command = Command::new("/proc/self/exe");
-        let list: Vec<_> = cores.iter().map(ToString::to_string).collect();
-        command.args(["app", "--parent", &std::process::id().to_string(), "--cores", &list.join(",")]);
+        // The process runs standalone with default settings, whatever the environment says.
+        let mut command = app::command(cores);
         let (kthreads, hz) = (cores.len().to_string(), machine.tsc_hz.to_string());
         match go.filter(|_| self == Self::Go) {
             Some(program) => command.arg("exec").arg(program).args([kthreads, hz]),
             None => command.args(["threads", self.name(), &kthreads, &hz]),
         };
-        for (name, _) in std::env::vars_os() {
-            // The process runs standalone with default settings, whatever the environment says.
-            if name.to_string_lossy().starts_with("TAILWATER_") {
-                command.env_remove(name);
-            }
-        }
         command
     }
 }

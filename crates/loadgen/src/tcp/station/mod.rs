@@ -6,8 +6,9 @@
 //!
 //! | shared field | written by | read by | ordering |
 //! |---|---|---|---|
-//! | `changed` | handle, after it queued a command or set `stop_order` | station, every poll | Release / Acquire |
-//! | `stop_order` | handle; cleared by the station | station, when `changed` | Relaxed, within `changed`'s pair |
+//! | `stop_order` | handle, before it rings | station, once it has answered the bell, which clears it | Relaxed, within the bell's pair |
+//!
+//! A bell announces commands and `stop_order`.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
@@ -15,9 +16,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-use rustix::event::{EventfdFlags, eventfd};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use tailwater_iokernel::frame::{ARP_FRAME, MacAddr};
+use rustix::fd::{AsFd, BorrowedFd};
+use tailwater_iokernel::frame::MacAddr;
 use tailwater_iokernel::port::{Attachment, Context, Delivery, Inject, Port, PortError};
 use tailwater_shm::{Clock, Cycles, clock};
 use tailwater_tcp::{Config, Events, Instant};
@@ -29,10 +29,10 @@ use super::order::{Order, Outcome, TcpError};
 use super::preload::Preload;
 use super::task::Task;
 use crate::report::Measurement;
-use crate::station::wire::{Host, answer_arp};
+use crate::station::arp::ArpAnswers;
+use crate::station::bell::Bell;
+use crate::station::wire::Host;
 
-/// Maximum number of ARP answers waiting to be sent; more are dropped, and asked for again.
-const MAX_ANSWERS: usize = 8;
 /// Timers that may expire in one iteration.
 const TIMERS: usize = 64;
 /// Longest time for a station to end a run.
@@ -60,11 +60,9 @@ enum Command {
 
 #[derive(Debug)]
 struct Signal {
-    changed: AtomicBool,
+    bell: Bell,
     /// The current order is to end. It is no command, since those wait until it has.
     stop_order: AtomicBool,
-    /// Wakes an IOKernel that sleeps.
-    bell: OwnedFd,
 }
 
 /// Creates a station and its handle. Give the station to an IOKernel; `ip` must be an address of
@@ -73,17 +71,14 @@ struct Signal {
 /// # Errors
 /// If the kernel has no event descriptor left.
 pub fn tcp_station(name: &str, ip: Ipv4Addr, secret: [u8; 16]) -> std::io::Result<(TcpStation, TcpHandle)> {
-    let signal = Arc::new(Signal {
-        changed: AtomicBool::new(false),
-        stop_order: AtomicBool::new(false),
-        bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
-    });
+    let signal = Arc::new(Signal { bell: Bell::new()?, stop_order: AtomicBool::new(false) });
+    let own = Host { mac: MacAddr::derived(ip), ip };
     let (to_station, orders) = channel();
     let (answers, from_station) = channel();
     let (measured, measurements) = channel();
     let station = TcpStation {
         name: name.to_owned(),
-        own: Host { mac: MacAddr::derived(ip), ip },
+        own,
         secret,
         mtu: 1500,
         // Both are set at start.
@@ -96,7 +91,7 @@ pub fn tcp_station(name: &str, ip: Ipv4Addr, secret: [u8; 16]) -> std::io::Resul
         stage: Stage::Idle,
         client: None,
         connections: 0,
-        arp: Vec::with_capacity(MAX_ANSWERS),
+        arp: ArpAnswers::new(own),
     };
     Ok((station, TcpHandle { to_station, from_station, measurements, signal }))
 }
@@ -130,23 +125,15 @@ impl TcpHandle {
 
     fn command(&self, command: Command) -> Result<(), TcpError> {
         self.to_station.send(command).map_err(|_| TcpError::Ended)?;
-        self.ring();
+        self.signal.bell.ring();
         Ok(())
-    }
-
-    fn ring(&self) {
-        // Release: pairs with the Acquire in `TcpStation::take_signal`; what is new is there before
-        // the flag shows.
-        self.signal.changed.store(true, Ordering::Release);
-        // Fails only when the counter is at its maximum, and then it is readable already.
-        let _ = rustix::io::write(&self.signal.bell, &1u64.to_ne_bytes());
     }
 
     /// Ends the order that is being carried out, if there is one: its outcome is then
     /// [`TcpError::Stopped`].
     pub fn stop_order(&self) {
         self.signal.stop_order.store(true, Ordering::Relaxed);
-        self.ring();
+        self.signal.bell.ring();
     }
 
     /// Returns the outcome of the last order, if it comes within `timeout`.
@@ -292,7 +279,7 @@ pub struct TcpStation {
     client: Option<Client>,
     connections: u32,
     /// ARP replies that the next poll sends.
-    arp: Vec<[u8; ARP_FRAME]>,
+    arp: ArpAnswers,
 }
 
 impl TcpStation {
@@ -303,9 +290,7 @@ impl TcpStation {
 
     #[cold]
     fn take_signal(&mut self, now: Instant) {
-        // Acquire: pairs with the Release in `TcpHandle::ring`.
-        self.signal.changed.swap(false, Ordering::Acquire);
-        let _ = rustix::io::read(&self.signal.bell, &mut [0u8; 8]);
+        self.signal.bell.answer();
         // Before the next command, which it is not about.
         if self.signal.stop_order.swap(false, Ordering::Relaxed) && !self.takes_commands() {
             self.answer(Err(TcpError::Stopped));
@@ -497,17 +482,13 @@ impl Port for TcpStation {
 
     fn poll(&mut self, now: Cycles, budget: usize, switch: &mut dyn Inject) -> Result<usize, PortError> {
         let now = self.instant(now);
-        // Relaxed: hints; `take_signal` has the Acquire. A command that came early waits for its
-        // turn.
-        if self.signal.changed.load(Ordering::Relaxed)
+        // Relaxed: a hint. A command that came early waits for its turn.
+        if self.signal.bell.is_rung()
             && (self.takes_commands() || self.signal.stop_order.load(Ordering::Relaxed))
         {
             self.take_signal(now);
         }
-        let mut sent = self.arp.len();
-        for answer in self.arp.drain(..) {
-            switch.inject(&answer);
-        }
+        let mut sent = self.arp.send(switch);
         self.look(now, switch);
         sent += self.work(now, budget.saturating_sub(sent), switch);
         Ok(sent)
@@ -533,10 +514,8 @@ impl Port for TcpStation {
             } else {
                 self.stage.on_events(client, id, events, now);
             }
-        } else if self.arp.len() < MAX_ANSWERS
-            && let Some(answer) = answer_arp(frame, self.own)
-        {
-            self.arp.push(answer);
+        } else {
+            self.arp.handle_frame(frame);
         }
         true
     }
