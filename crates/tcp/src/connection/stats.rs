@@ -2,7 +2,6 @@
 
 use super::{Connection, Set};
 use crate::assembler::MAX_RANGES;
-use crate::seq::Seq;
 use crate::time::Instant;
 use core::time::Duration;
 
@@ -120,7 +119,7 @@ impl Connection {
     /// Returns the next number expected and the next number to send, which a forger would have to
     /// guess.
     #[cfg(any(test, feature = "fuzzing"))]
-    pub(crate) fn numbers(&self) -> (Seq, Seq) {
+    pub(crate) fn numbers(&self) -> (crate::seq::Seq, crate::seq::Seq) {
         (self.receive.next, self.sender.nxt())
     }
 
