@@ -52,18 +52,20 @@ fn a_service_takes_the_core_from_a_polling_batch_job_and_gives_it_back() {
     let (_batch, steps) = burn(&iokernel);
     let service = service(&iokernel);
     let cores = &iokernel.stats.cores;
-    // As many requests as it takes: Linux may not run the batch job between two of them.
+    let polled = iokernel.stats.handoff(HandoffKind::Polling);
+    // As many requests as it takes: Linux may not run the batch job between two of them, or not
+    // when it is asked to cede, which ends in a hand-off of another kind.
     let mut number = 0;
-    eventually("50 requests take the core from the batch job", || {
+    eventually("50 requests take the core from the batch job, some at a poll point", || {
         ask(&station, endpoint(&service), number);
         number += 1;
         let before = steps.load(Ordering::Relaxed);
         eventually("the batch job gets its core back", || steps.load(Ordering::Relaxed) > before);
         cores.preemptions.get() >= 50
+            && !polled.running.snapshot().is_empty()
+            && !polled.ceded.snapshot().is_empty()
     });
     assert!(cores.idle_takes.get() + cores.parks.get() >= 49);
-    let handoff = iokernel.stats.handoff(HandoffKind::Polling);
-    assert!(!handoff.running.snapshot().is_empty() && !handoff.ceded.snapshot().is_empty());
     assert_eq!(cores.evictions.get(), 0);
 }
 
@@ -127,10 +129,13 @@ fn a_job_that_does_not_poll_gives_its_core_up_at_the_signal() {
     for number in 0..20 {
         ask(&station, endpoint(&service), number);
         let before = turns.load(Ordering::Relaxed);
+        // It is lent a core again only after it has parked, for which it needs the signal.
         eventually("the batch job gets its core back", || turns.load(Ordering::Relaxed) > before);
     }
     assert!(iokernel.stats.cores.signals.get() >= 20);
-    assert!(!iokernel.stats.handoff(HandoffKind::Signal).running.snapshot().is_empty());
+    // On a busy machine the service may be woken beside a job that does not have the signal yet.
+    let has = |kind| !iokernel.stats.handoff(kind).running.snapshot().is_empty();
+    assert!(has(HandoffKind::Signal) || has(HandoffKind::Bypass));
     assert_eq!(iokernel.stats.cores.evictions.get(), 0);
 }
 
