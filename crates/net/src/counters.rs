@@ -40,9 +40,10 @@ macro_rules! counters {
             pub tcp_connections: u64,
             /// TCP: closed connections whose old duplicates are waited for.
             pub tcp_time_waits: u64,
-            /// TCP: segments that connections were given.
+            /// TCP: segments that connections were given. The count of one connection wraps at
+            /// 2^32.
             pub tcp_segments_received: u64,
-            /// TCP: segments that connections sent.
+            /// TCP: segments that connections sent, counted likewise.
             pub tcp_segments_sent: u64,
             /// TCP: data bytes received in order.
             pub tcp_received_bytes: u64,
