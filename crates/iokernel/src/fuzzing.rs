@@ -65,6 +65,9 @@ impl Threads for Nowhere {
     fn preempt(&mut self, _tgid: i32, _tid: i32) -> Result<(), Errno> {
         Ok(())
     }
+    fn set_real_time(&mut self, _tgid: i32, _tid: i32, _real_time: bool) -> Result<(), Errno> {
+        Ok(())
+    }
     fn processor_time(&self, _tgid: i32, tid: i32) -> Option<u64> {
         (tid % 2 == 0).then_some(0)
     }

@@ -97,6 +97,8 @@ impl Allocator {
         let (runtime, kthread) = world.runtimes.kthread(id);
         // Fails if the thread is dead, and then it is off the core as well.
         let _ = self.threads.bind(runtime.pid, kthread.tid, &self.unmanaged);
+        // Other cores have no account of real time.
+        self.rank_kthread(world, id, false);
         world.runtimes.kthread_mut(id).bound = None;
         world.stats.cores.evictions.add(1);
         let limit = self.max_evictions;
@@ -164,6 +166,7 @@ impl Allocator {
             if back && now >= not_before {
                 self.withdrawn.swap_remove(i);
                 self.leave(world, kthread);
+                self.rank_kthread(world, kthread, true);
                 if let Err(error) = self.ledger.readmit(kthread, self.nanos(now)) {
                     self.refused(world, &error, ());
                 }

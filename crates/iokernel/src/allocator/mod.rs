@@ -30,6 +30,7 @@ mod evict;
 mod look;
 mod phase;
 mod progress;
+mod rest;
 #[cfg(test)]
 mod tests;
 
@@ -50,6 +51,7 @@ use crate::world::{Lender, World};
 use phase::{
     BYPASS_US, CoreSlot, How, NO_START_PAUSE_US, OVERDUE_START_US, Phase, REWAKE_US, Timing, Withdrawn,
 };
+use rest::RealTime;
 
 /// See the module documentation.
 pub(crate) struct Allocator {
@@ -68,6 +70,9 @@ pub(crate) struct Allocator {
     unmanaged: CpuSet,
     threads: Box<dyn Threads>,
     withdrawn: Vec<Withdrawn>,
+    /// Services' kthreads have real-time rank.
+    real_time: bool,
+    last_rest_look: Cycles,
     /// Earliest timer of a runtime without a core, as of the last look at it.
     earliest_timer: Cycles,
     /// When the policy's interval has passed.
@@ -109,6 +114,7 @@ impl Allocator {
             id: core.id,
             phase: Phase::Free,
             since: origin,
+            real_time: RealTime::default(),
         };
         Self {
             clock,
@@ -133,6 +139,8 @@ impl Allocator {
             unmanaged,
             threads,
             withdrawn: Vec::new(),
+            real_time: false,
+            last_rest_look: 0,
             earliest_timer: Cycles::MAX,
             next_policy: 0,
             cursor: 0,
@@ -172,6 +180,7 @@ impl Allocator {
         self.set_on_hold(id, true);
         world.runtimes.insert(runtime);
         self.policy.attach(id, &self.ledger);
+        self.rank_service(world, id, true);
         if let Some(error) = refused {
             world.stats.cores.ledger_refusals.add(1);
             world.doom(id, error.into());
@@ -197,6 +206,7 @@ impl Allocator {
         world.arriving.retain(|egress| egress.sender.owner.runtime != id);
         self.withdrawn.retain(|withdrawn| withdrawn.kthread.runtime != id);
         self.unbind_threads(world, id);
+        self.rank_service(world, id, false);
         let fates = match self.ledger.unregister(id, self.nanos(now)) {
             Ok(fates) => fates,
             Err(error) => self.refused(world, &error, Vec::new()),

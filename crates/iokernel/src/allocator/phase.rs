@@ -3,6 +3,7 @@
 use tailwater_sched::{CoreId, KthreadId};
 use tailwater_shm::Cycles;
 
+use super::rest::RealTime;
 use crate::stats::HandoffKind;
 
 /// Time after the core was seen ceded at which the IOKernel itself wakes a successor that has not
@@ -55,6 +56,7 @@ pub(super) struct CoreSlot {
     pub(super) phase: Phase,
     /// When its present owner got it, for the accounting of core time.
     pub(super) since: Cycles,
+    pub(super) real_time: RealTime,
 }
 
 /// A kthread that is lent nothing for now.

@@ -601,3 +601,77 @@ fn play(sandbox: &mut Sandbox, happening: Happening) {
         _ => {}
     }
 }
+
+/// Lets time pass as services' kthreads have it: looks every 250 us, for this many milliseconds;
+/// returns how many of them found the service's kthread at rest.
+fn rests(sandbox: &mut Sandbox, ms: u64) -> u64 {
+    let (mut resting, mut looks_at_rest) = (false, 0);
+    sandbox.deeds();
+    for _ in 0..ms * 4 {
+        sandbox.pass(250_000);
+        let now = sandbox.now;
+        sandbox.alloc.rest_services(&mut sandbox.world, now);
+        for deed in sandbox.deeds() {
+            if let Deed::Ranked { tid: 101, real_time } = deed {
+                resting = !real_time;
+            }
+        }
+        looks_at_rest += u64::from(resting);
+    }
+    looks_at_rest
+}
+
+#[test]
+fn a_service_has_real_time_rank_and_rests_when_it_keeps_its_core() {
+    let mut sandbox = Sandbox::new(1, Vec::new());
+    sandbox.alloc.set_real_time(true);
+    sandbox.add(BATCH, 1, 0, BestEffort);
+    sandbox.add(SERVICE, 1, 0, LatencyCritical);
+    assert_eq!(sandbox.deeds(), [Deed::Ranked { tid: 101, real_time: true }]);
+    assert_eq!(rests(&mut sandbox, 100), 0, "it has no core");
+    sandbox.peer(SERVICE).queue(0, 1);
+    sandbox.settle();
+    assert_eq!(sandbox.peer(SERVICE).state(0), KthreadState::Running);
+    let looks = rests(&mut sandbox, 1_000);
+    assert!((4_000 * 7 / 100..=4_000 * 12 / 100).contains(&looks), "{looks} of 4000 looks");
+    sandbox.end(RuntimeId(SERVICE));
+    let last = sandbox.deeds().into_iter().rfind(|deed| matches!(deed, Deed::Ranked { .. }));
+    assert_eq!(last, Some(Deed::Ranked { tid: 101, real_time: false }));
+}
+
+#[test]
+fn on_a_dedicated_machine_no_kthread_has_real_time_rank() {
+    let mut sandbox = Sandbox::new(1, Vec::new());
+    sandbox.add(SERVICE, 1, 0, LatencyCritical);
+    sandbox.peer(SERVICE).queue(0, 1);
+    sandbox.settle();
+    assert_eq!(rests(&mut sandbox, 100), 0);
+    assert!(!sandbox.deeds().iter().any(|deed| matches!(deed, Deed::Ranked { .. })));
+}
+
+#[test]
+fn a_service_that_is_moved_off_its_core_by_force_loses_its_rank_until_it_is_back() {
+    let mut sandbox = Sandbox::new(1, Vec::new());
+    sandbox.alloc.set_real_time(true);
+    sandbox.add(SERVICE, 1, 0, LatencyCritical);
+    sandbox.deeds();
+    let id = tailwater_sched::KthreadId { runtime: RuntimeId(SERVICE), index: 0 };
+    arrival(&mut sandbox);
+    assert!(sandbox.peer(SERVICE).obey(0), "it starts");
+    sandbox.pass(2_000);
+    let now = sandbox.now;
+    sandbox.alloc.evict(&mut sandbox.world, 0, id, now, now);
+    let ranks = |sandbox: &mut Sandbox| -> Vec<bool> {
+        let rank = |deed| match deed {
+            Deed::Ranked { tid: 101, real_time } => Some(real_time),
+            _ => None,
+        };
+        sandbox.deeds().into_iter().filter_map(rank).collect()
+    };
+    assert_eq!(ranks(&mut sandbox), [false]);
+    sandbox.alloc.rank_service(&sandbox.world, RuntimeId(SERVICE), true);
+    assert_eq!(ranks(&mut sandbox), [false; 0], "it is off the managed cores");
+    sandbox.obey();
+    sandbox.pass(2_000);
+    assert_eq!(ranks(&mut sandbox), [true], "it has ceded");
+}

@@ -20,10 +20,10 @@ use tailwater_sched::{Nanos, RuntimeId};
 use tailwater_shm::control::{ControlError, serve};
 use tailwater_shm::lot::LOT_BYTES;
 use tailwater_shm::memory::{self, Mapping, MemoryError};
-use tailwater_shm::{Clock, Cycles, ParkingLot, clock};
+use tailwater_shm::{Clock, Cycles, ParkingLot, clock, priority};
 
 use crate::allocator::{self, Allocator, Attention};
-use crate::config::{Config, ConfigError, PolicyKind};
+use crate::config::{Config, ConfigError, PolicyKind, Priority};
 use crate::control::directory::Directory;
 use crate::control::{self, Bell, Command, Control, Notice, Surroundings};
 use crate::machine::{self, CoreError, Cores, Pinned, cpu_set};
@@ -34,7 +34,7 @@ use crate::switch::Switch;
 use crate::sys::{LinuxThreads, peer};
 use crate::world::World;
 use patience::Patience;
-use share::{Durations, IDLE_LOOK_US, LOOK_US, SLICE_US, Share, Step, Waiting};
+use share::{Durations, IDLE_LOOK_US, SLICE_US, Share, Step, Verdict, Waiting};
 
 mod patience;
 mod share;
@@ -230,15 +230,27 @@ impl IoKernel {
         let _control = ControlThread::start(self.control, &self.cores, &self.notices, &self.to_control)?;
         let us = |us: u64| self.clock.from_ns(us * 1_000);
         let idle_sleep = us(self.config.idle_sleep_us);
-        let durations = Durations { slice: us(SLICE_US), look: us(LOOK_US), idle_look: us(IDLE_LOOK_US) };
+        let durations = Durations { slice: us(SLICE_US), idle_look: us(IDLE_LOOK_US) };
         let share = Some(self.config.neighbour_share).filter(|&percent| percent > 0);
-        let waiting = share.and_then(|_| Waiting::of_this_thread(self.cores.iokernel.0));
+        let waiting = share.and_then(|_| Waiting::of_core(self.cores.iokernel.0));
         if share.is_some() && waiting.is_none() {
             tracing::warn!(
-                "neighbour-share has no effect on the polling thread: Linux keeps no /proc/thread-self/schedstat"
+                "neighbour-share has no effect on the polling thread: cannot read /proc/loadavg and /proc/stat"
             );
         }
+        let may_be_real_time = waiting.is_some()
+            && self.config.priority != Priority::None
+            && share::allows_real_time(100 - self.config.neighbour_share);
+        let real_time = may_be_real_time && priority::set_real_time(0, priority::POLLING_RANK);
+        if may_be_real_time && !real_time {
+            tracing::warn!(
+                "Linux refuses real-time rank: requests wait for turns of other programs; allow it with CAP_SYS_NICE"
+            );
+        }
+        let mut allocator = self.allocator;
+        allocator.set_real_time(real_time);
         let mut polling = Polling {
+            real_time,
             patience: (idle_sleep > 0).then(|| Patience::new(us(SHORTEST_QUIET_US), idle_sleep)),
             max_wake_delay: us(self.config.max_wake_delay_us),
             attention: Attention::None,
@@ -248,7 +260,7 @@ impl IoKernel {
             margin: us(sleep::WAKE_MARGIN_US),
             clock: self.clock,
             world: self.world,
-            allocator: self.allocator,
+            allocator,
             switch: self.switch,
             commands: self.commands,
             notices: self.notices.clone(),
@@ -267,6 +279,10 @@ impl IoKernel {
             polling.iterate(stop);
         }
         polling.end_all();
+        if real_time {
+            // Then `pinned` restores its nice value.
+            let _ = priority::end_real_time(0);
+        }
         Ok(())
     }
 }
@@ -391,6 +407,8 @@ struct Polling {
     /// What ordinary threads get of this core; `None` on a dedicated machine (the default), and
     /// where Linux keeps no account of waiting threads.
     share: Option<(Share, Waiting)>,
+    /// This thread has real-time rank, except in rests.
+    real_time: bool,
     interval: Cycles,
     death_check: Cycles,
     margin: Cycles,
@@ -445,6 +463,7 @@ impl Polling {
             if let Some(tracer) = self.world.trace.take_broken() {
                 self.tell(Notice::TraceEnded(tracer));
             }
+            self.allocator.rest_services(&mut self.world, now);
             self.next_death_check = now + self.death_check;
         }
         while let Some((id, reason)) = self.world.next_doomed() {
@@ -479,31 +498,39 @@ impl Polling {
     #[cold]
     fn take_step(&mut self, step: Step, now: Cycles) {
         let Some((share, waiting)) = &mut self.share else { return };
-        match step {
-            Step::Poll => {}
-            Step::LookAtWaiting => {
-                if share.waited(self.clock.from_ns(waiting.waited()), now) {
-                    // Time idle before this does not count.
-                    waiting.idled();
-                }
-            }
-            Step::LookAtIdle => {
-                share.idled(self.clock.from_ns(waiting.idled()), now);
-                // Time waited before this does not count.
-                waiting.waited();
-            }
-            Step::Yield => {
-                let slice = Timespec { tv_sec: 0, tv_nsec: (SLICE_US * 1_000) as i64 };
-                // A signal ends it early.
-                let _ = nanosleep(&slice);
-                let after = clock::now();
-                share.gave(after);
-                self.world.stats.polling.slices.add(1);
-                self.world.stats.polling.sliced_ns.add(self.clock.to_ns(after.saturating_sub(now)));
-            }
+        if step == Step::EndRest {
+            return self.end_rest(now);
         }
+        if share.wants_idle_look(now) {
+            share.idled(self.clock.from_ns(waiting.idled()), now);
+        }
+        let (least, most) = self.allocator.runnable_kthreads();
+        match share.judge(waiting.runnable().unwrap_or(0), (1 + least, 1 + most), now) {
+            Verdict::Give => self.give_slice(now),
+            Verdict::Rest if self.real_time && priority::end_real_time(0) => share.rest(now),
+            Verdict::Rest => {
+                share.resume(now);
+            }
+            Verdict::Postpone => {}
+        }
+    }
+
+    /// Sleeps for a slice, in which ordinary threads run.
+    fn give_slice(&mut self, now: Cycles) {
+        let slice = Timespec { tv_sec: 0, tv_nsec: (SLICE_US * 1_000) as i64 };
+        // A signal ends it early.
+        let _ = nanosleep(&slice);
+        let after = clock::now();
+        if let Some((share, waiting)) = &mut self.share
+            && share.gave(after)
+        {
+            // Time idle before this does not count.
+            waiting.idled();
+        }
+        self.world.stats.polling.slices.add(1);
+        self.world.stats.polling.sliced_ns.add(self.clock.to_ns(after.saturating_sub(now)));
         // What has taken time here is no quiet time.
-        self.busy_at = clock::now();
+        self.busy_at = after;
     }
 
     /// True if doorbells and a look now and then suffice: no service holds or wants a core, no core

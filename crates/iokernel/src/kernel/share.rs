@@ -1,32 +1,38 @@
-//! What ordinary threads get of the polling thread's core while it must poll.
+//! What ordinary threads get of the polling thread's core while it must poll, and its real-time
+//! rank meanwhile.
 //!
 //! Owns [`Share`], which decides when the polling thread steps aside and for how long, and
-//! [`Waiting`], what Linux says about threads that wait for this core. The first is pure: times are
+//! [`Waiting`], what Linux says about threads that wait for a core. The first is pure: times are
 //! arguments.
 //!
-//! Linux cannot be asked which threads wait for a core, but it says how long this thread has waited
-//! for it itself (`/proc/thread-self/schedstat`, second field): that grows when an ordinary thread
-//! has had the core for a turn. From then on this thread sleeps for a slice at a time, so that the
-//! ordinary threads have their share without taking it in turns of a timer tick (4 ms at 250 Hz).
-//! Once a second it compares how long the core was idle (`/proc/stat`) with the time it gave: when
-//! it was idle for half of it, there is no thread left that wants the core.
+//! In a steady rhythm the polling thread reads how many threads are runnable (`/proc/loadavg`).
+//! When there are more than itself and the kthreads on lent cores, it sleeps for a slice, so that
+//! ordinary threads have their share. A kthread that has ceded its core may still be runnable. When
+//! the number leaves open whether the surplus thread is such a kthread, the polling thread looks
+//! again a slice later, and sleeps after [`MAX_POSTPONED`] such looks. Once a second it compares
+//! how long the core was idle (`/proc/stat`) with the time it gave: when it was idle for half of
+//! it, the other threads run on other cores, and it gives none for a second.
+//!
+//! # Real time
+//! Ordinary threads of other sessions would take the rest in turns of a timer tick (4 ms at 250
+//! Hz), whatever the polling thread's nice value, so its policy is `SCHED_FIFO`, as far as Linux
+//! allows it. Linux stops a real-time thread that uses more than 95 % of a core
+//! (`sched_rt_runtime_us`) for the rest of the second. When no other thread is runnable, the thread
+//! therefore *rests* instead of sleeping: it polls on as an ordinary thread for as long as a slice.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 
 use tailwater_shm::Cycles;
 
-use crate::sys::SchedStat;
-
-/// Length of a slice in microseconds; no request waits longer for the polling thread.
-pub(super) const SLICE_US: u64 = 200;
-/// Interval of the looks at the time this thread has waited, in microseconds. A look takes 1.
-pub(super) const LOOK_US: u64 = 10_000;
+/// Length of a slice and of a rest in microseconds; no request waits longer for the polling thread.
+pub(super) const SLICE_US: u64 = 100;
 /// Interval of the looks at the idle time of the core. A look takes 40 on two cores.
 pub(super) const IDLE_LOOK_US: u64 = 1_000_000;
-/// Smallest part of the time between two looks, as its inverse, that the thread has waited if
-/// another one wants the core: 5 %. The kernel's own threads take far less.
-const WANTED_PART: u64 = 20;
+
+/// Maximum number of looks in a row after which nothing is given: at 10 % the thread uses 93 % of
+/// its core then.
+const MAX_POSTPONED: u32 = 4;
 
 /// When the polling thread steps aside.
 #[derive(Debug, Clone)]
@@ -34,20 +40,16 @@ pub(super) struct Share {
     slice: Cycles,
     /// Time polled between two slices.
     between: Cycles,
-    look: Cycles,
     idle_look: Cycles,
-    /// Time of the last look at the time waited; looks are late when the thread has slept.
-    looked: Cycles,
-    next_slice: Cycles,
-    /// `None` while no ordinary thread wants the core.
-    wanted: Option<Wanted>,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Wanted {
+    next: Cycles,
+    resting: bool,
+    /// Looks in a row that did not show whether other threads wait.
+    postponed: u32,
     /// Slices given since the last look at the idle time.
     given: Cycles,
     next_idle_look: Cycles,
+    /// No slices are given before this time: those before it were not used.
+    unused_until: Cycles,
 }
 
 /// What to do now.
@@ -55,83 +57,139 @@ struct Wanted {
 pub(super) enum Step {
     /// Poll on.
     Poll,
-    /// Report the time waited to [`Share::waited`].
-    LookAtWaiting,
-    /// Report the idle time of the core to [`Share::idled`].
-    LookAtIdle,
+    /// Look whether threads wait, and do as [`Share::judge`] says.
+    Look,
+    /// End the rest.
+    EndRest,
+}
+
+/// What a look results in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verdict {
     /// Sleep for a slice and report it to [`Share::gave`].
-    Yield,
+    Give,
+    /// Rest, if in real time, and report it to [`Share::rest`]; else go on with [`Share::resume`].
+    Rest,
+    /// Poll on.
+    Postpone,
 }
 
 /// Durations of [`Share`], in cycles.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Durations {
     pub(super) slice: Cycles,
-    pub(super) look: Cycles,
     pub(super) idle_look: Cycles,
 }
 
 impl Share {
     /// `percent` of the core for others, 1 to 99.
     pub(super) fn new(percent: u8, durations: Durations) -> Self {
-        let Durations { slice, look, idle_look } = durations;
+        let Durations { slice, idle_look } = durations;
         let percent = u64::from(percent.clamp(1, 99));
         let between = slice * (100 - percent) / percent;
-        Self { slice, between, look, idle_look, looked: 0, next_slice: 0, wanted: None }
+        Self {
+            slice,
+            between,
+            idle_look,
+            next: 0,
+            resting: false,
+            postponed: 0,
+            given: 0,
+            next_idle_look: 0,
+            unused_until: 0,
+        }
     }
 
     /// Returns what to do at `now`, while the thread has to poll.
     #[inline(always)]
     pub(super) fn step(&self, now: Cycles) -> Step {
-        match self.wanted {
-            None if now >= self.looked + self.look => Step::LookAtWaiting,
-            Some(wanted) if now >= wanted.next_idle_look => Step::LookAtIdle,
-            Some(_) if now >= self.next_slice => Step::Yield,
-            _ => Step::Poll,
+        match self.resting {
+            _ if now < self.next => Step::Poll,
+            true => Step::EndRest,
+            false => Step::Look,
         }
     }
 
-    /// Takes in for how long the thread has waited for its core since the last look; returns true
-    /// if slices begin.
-    pub(super) fn waited(&mut self, waited: Cycles, now: Cycles) -> bool {
-        let since = now.saturating_sub(core::mem::replace(&mut self.looked, now));
-        if waited.saturating_mul(WANTED_PART) < since.max(self.look) {
-            return false;
-        }
-        self.next_slice = now + self.between;
-        self.wanted = Some(Wanted { given: 0, next_idle_look: now + self.idle_look });
-        true
+    /// Returns whether the idle time of the core is to be looked at.
+    pub(super) fn wants_idle_look(&self, now: Cycles) -> bool {
+        self.given > 0 && now >= self.next_idle_look
     }
 
-    /// Takes in how long the core was idle since the last such look; ends the slices if it was for
-    /// half of them.
+    /// Judges a look that found `runnable` threads, of which at least and at most so many are
+    /// Tailwater's `own`.
+    pub(super) fn judge(&mut self, runnable: usize, own: (usize, usize), now: Cycles) -> Verdict {
+        let (least, most) = own;
+        if runnable <= least || now < self.unused_until {
+            return Verdict::Rest;
+        }
+        if runnable <= most && self.postponed < MAX_POSTPONED {
+            self.postponed += 1;
+            self.next = now + self.slice;
+            return Verdict::Postpone;
+        }
+        Verdict::Give
+    }
+
+    /// Takes in how long the core was idle since the last such look: the slices end for a while if
+    /// it was for half of them.
     pub(super) fn idled(&mut self, idle: Cycles, now: Cycles) {
-        let Some(wanted) = &mut self.wanted else { return };
-        if idle >= wanted.given / 2 {
-            self.wanted = None;
-            self.looked = now;
-        } else {
-            *wanted = Wanted { given: 0, next_idle_look: now + self.idle_look };
+        if idle >= self.given / 2 {
+            self.unused_until = now + self.idle_look;
         }
+        self.given = 0;
     }
 
-    /// Takes in a slice that was given and has ended at `now`.
-    pub(super) fn gave(&mut self, now: Cycles) {
-        if let Some(wanted) = &mut self.wanted {
-            wanted.given += self.slice;
+    /// Takes in a slice that was given and has ended at `now`; returns true if it is the first
+    /// since the last look at the idle time.
+    pub(super) fn gave(&mut self, now: Cycles) -> bool {
+        let first = self.given == 0;
+        if first {
+            self.next_idle_look = now + self.idle_look;
         }
-        self.next_slice = now + self.between;
+        self.given += self.slice;
+        self.postponed = 0;
+        self.next = now + self.between;
+        first
+    }
+
+    /// Takes in that a rest begins.
+    pub(super) fn rest(&mut self, now: Cycles) {
+        self.resting = true;
+        self.postponed = 0;
+        self.next = now + self.slice;
+    }
+
+    /// Takes in that the thread polls on: no slice is due before the next look. Returns true if a
+    /// rest has ended.
+    pub(super) fn resume(&mut self, now: Cycles) -> bool {
+        self.next = now + self.between;
+        core::mem::take(&mut self.resting)
     }
 }
 
-/// What Linux says about the calling thread and its core.
+/// Returns whether Linux lets a thread be in a real-time class for `percent` of the time and more
+/// (sched(7), "Limiting the CPU usage of real-time and deadline processes").
+pub(super) fn allows_real_time(percent: u8) -> bool {
+    let read = |name: &str| -> Option<i64> {
+        fs::read_to_string(format!("/proc/sys/kernel/{name}")).ok()?.trim().parse().ok()
+    };
+    match (read("sched_rt_runtime_us"), read("sched_rt_period_us")) {
+        (Some(-1), _) => true,
+        (Some(runtime), Some(period)) => runtime * 100 >= period * (i64::from(percent) + MARGIN_PERCENT),
+        _ => false,
+    }
+}
+
+/// Difference to the limit, for looks that are late or postponed.
+const MARGIN_PERCENT: i64 = 4;
+
+/// What Linux says about runnable threads and this core.
 #[derive(Debug)]
 pub(super) struct Waiting {
-    own: File,
+    load: File,
     all: File,
     /// Beginning of the line of this core in `/proc/stat`.
     line: String,
-    waited_ns: u64,
     idle_ns: u64,
 }
 
@@ -139,19 +197,20 @@ pub(super) struct Waiting {
 const STAT_UNIT_NS: u64 = 10_000_000;
 
 impl Waiting {
-    /// Opens the accounts of the calling thread and of its core; `None` where Linux keeps none.
-    pub(super) fn of_this_thread(core: u16) -> Option<Self> {
-        let (own, all) = (File::open("/proc/thread-self/schedstat").ok()?, File::open("/proc/stat").ok()?);
-        let mut waiting = Self { own, all, line: format!("cpu{core} "), waited_ns: 0, idle_ns: 0 };
-        waiting.waited_ns = waiting.read_waited()?;
+    /// Opens the accounts of the machine and of one core; `None` where they cannot be read.
+    pub(super) fn of_core(core: u16) -> Option<Self> {
+        let (load, all) = (File::open("/proc/loadavg").ok()?, File::open("/proc/stat").ok()?);
+        let mut waiting = Self { load, all, line: format!("cpu{core} "), idle_ns: 0 };
+        waiting.runnable()?;
         waiting.idle_ns = waiting.read_idle()?;
         Some(waiting)
     }
 
-    /// Returns the nanoseconds waited since the last call.
-    pub(super) fn waited(&mut self) -> u64 {
-        let now = self.read_waited().unwrap_or(self.waited_ns);
-        now.saturating_sub(core::mem::replace(&mut self.waited_ns, now))
+    /// Returns how many threads of the machine are runnable. Takes 1.5 us.
+    pub(super) fn runnable(&self) -> Option<usize> {
+        let mut text = [0; 96];
+        let len = self.load.read_at(&mut text, 0).ok()?;
+        parse_runnable(std::str::from_utf8(&text[..len]).ok()?)
     }
 
     /// Returns the nanoseconds for which the core was idle since the last call.
@@ -160,46 +219,39 @@ impl Waiting {
         now.saturating_sub(core::mem::replace(&mut self.idle_ns, now))
     }
 
-    fn read_waited(&self) -> Option<u64> {
-        let mut text = [0; 96];
-        let len = self.own.read_at(&mut text, 0).ok()?;
-        Some(SchedStat::parse(std::str::from_utf8(&text[..len]).ok()?)?.waited_ns)
-    }
-
     fn read_idle(&self) -> Option<u64> {
         // The lines of the cores come first; 64 of them fit.
         let mut text = [0; 8192];
         let len = self.all.read_at(&mut text, 0).ok()?;
         let text = std::str::from_utf8(&text[..len]).ok()?;
         let line = text.lines().find(|line| line.starts_with(&self.line))?;
-        Some(field(line, 4)? * STAT_UNIT_NS)
+        let ticks: u64 = line.split_ascii_whitespace().nth(4)?.parse().ok()?;
+        Some(ticks * STAT_UNIT_NS)
     }
 }
 
-fn field(text: &str, number: usize) -> Option<u64> {
-    text.split_ascii_whitespace().nth(number)?.parse().ok()
+/// Parses the fourth field of `/proc/loadavg`, in `0.20 0.18 0.12 1/80 11206` (proc_loadavg(5)).
+fn parse_runnable(text: &str) -> Option<usize> {
+    text.split(' ').nth(3)?.split('/').next()?.parse().ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const DURATIONS: Durations = Durations { slice: 200, look: 10_000, idle_look: 1_000_000 };
+    const DURATIONS: Durations = Durations { slice: 100, idle_look: 1_000_000 };
 
-    /// The least time waited that counts at a look in time.
-    const WANTED: Cycles = DURATIONS.look / WANTED_PART;
-
-    /// Runs a share from a look that found others waiting, for `length`; returns the slices given.
-    fn slices(percent: u8, length: Cycles) -> u64 {
+    /// Runs a share for `length` while others wait; returns the time given.
+    fn given(percent: u8, length: Cycles) -> Cycles {
         let mut share = Share::new(percent, DURATIONS);
-        share.waited(WANTED, 0);
         let (mut now, mut given) = (0, 0);
         while now < length {
             match share.step(now) {
-                Step::Yield => {
+                Step::Look => {
+                    assert_eq!(share.judge(3, (1, 2), now), Verdict::Give);
                     now += DURATIONS.slice;
                     share.gave(now);
-                    given += 1;
+                    given += DURATIONS.slice;
                 }
                 _ => now += 1,
             }
@@ -210,52 +262,62 @@ mod tests {
     #[test]
     fn others_get_their_percentage_in_slices() {
         for percent in [1, 10, 50] {
-            let given = slices(percent, 500_000) * DURATIONS.slice;
-            let aim = 500_000 * u64::from(percent) / 100;
+            let (given, aim) = (given(percent, 500_000), 500_000 * u64::from(percent) / 100);
             assert!(given.abs_diff(aim) <= 2 * DURATIONS.slice, "{given} of {aim} at {percent} %");
         }
     }
 
     #[test]
-    fn nothing_is_given_while_no_thread_waits() {
+    fn a_rest_lasts_as_long_as_a_slice_and_comes_as_often() {
         let mut share = Share::new(10, DURATIONS);
-        assert_eq!(share.step(10_000), Step::LookAtWaiting);
-        assert!(!share.waited(WANTED - 1, 10_000));
-        assert_eq!(share.step(19_999), Step::Poll);
-        assert_eq!(share.step(20_000), Step::LookAtWaiting);
-        assert!(share.waited(WANTED, 20_000));
+        assert_eq!(share.step(0), Step::Look);
+        share.rest(0);
+        assert_eq!(share.step(99), Step::Poll);
+        assert_eq!(share.step(100), Step::EndRest);
+        assert!(share.resume(100));
+        assert_eq!(share.step(999), Step::Poll);
+        assert_eq!(share.step(1_000), Step::Look);
+        assert!(!share.resume(1_000), "no rest has ended");
     }
 
     #[test]
-    fn what_was_waited_after_many_sleeps_is_no_sign_of_another_thread() {
+    fn a_thread_that_may_be_a_kthread_is_judged_by_the_looks_that_follow() {
         let mut share = Share::new(10, DURATIONS);
-        share.waited(0, 0);
-        assert!(!share.waited(10 * WANTED, 1_000_000), "1 % of the time");
-        assert!(share.waited(2 * WANTED, 1_020_000), "5 % of the time");
+        assert_eq!(share.judge(2, (2, 3), 0), Verdict::Rest);
+        for look in 0..u64::from(MAX_POSTPONED) {
+            assert_eq!(share.judge(3, (2, 3), look * 100), Verdict::Postpone);
+            assert_eq!(share.step(look * 100 + 99), Step::Poll);
+        }
+        assert_eq!(share.judge(3, (2, 3), 400), Verdict::Give);
+        share.gave(500);
+        assert_eq!(share.judge(3, (2, 3), 1_400), Verdict::Postpone);
+        assert_eq!(share.judge(4, (2, 3), 1_500), Verdict::Give);
     }
 
     #[test]
-    fn slices_end_when_the_core_idles_in_them() {
+    fn slices_end_for_a_while_when_the_core_idles_in_them() {
         let mut share = Share::new(10, DURATIONS);
-        share.waited(WANTED, 0);
-        share.gave(10_000);
-        share.gave(20_000);
-        assert_eq!(share.step(1_000_000), Step::LookAtIdle);
-        share.idled(199, 1_000_000);
-        assert_eq!(share.step(1_000_000), Step::Yield, "half of the time was used");
-        share.gave(1_100_000);
-        share.idled(100, 2_000_000);
-        assert_eq!(share.step(2_000_001), Step::Poll);
-        assert_eq!(share.step(2_010_000), Step::LookAtWaiting);
+        assert!(share.gave(10_000), "the first");
+        assert!(!share.gave(20_000));
+        assert!(!share.wants_idle_look(1_009_999));
+        assert!(share.wants_idle_look(1_010_000));
+        share.idled(99, 1_010_000);
+        assert_eq!(share.judge(9, (1, 1), 1_010_000), Verdict::Give, "half of the time was used");
+        assert!(share.gave(1_020_000), "the first after the look");
+        share.idled(50, 2_020_000);
+        assert_eq!(share.judge(9, (1, 1), 3_019_999), Verdict::Rest);
+        assert_eq!(share.judge(9, (1, 1), 3_020_000), Verdict::Give);
+        assert!(!share.wants_idle_look(9_000_000), "none was given since");
     }
 
     #[test]
-    fn linux_keeps_account_of_this_thread_and_its_core() {
+    fn linux_counts_runnable_threads_and_the_idle_time_of_this_core() {
         let allowed = rustix::thread::sched_getaffinity(None).unwrap();
         let core = (0..1024u16).find(|&core| allowed.is_set(core.into())).unwrap();
-        let Some(mut waiting) = Waiting::of_this_thread(core) else { return };
-        waiting.waited();
+        let Some(mut waiting) = Waiting::of_core(core) else { return };
+        assert!(waiting.runnable().unwrap() >= 1, "this thread is");
         waiting.idled();
-        assert_eq!(field("cpu0 1 2 3 4 5", 4), Some(4));
+        assert_eq!(parse_runnable("0.20 0.18 0.12 3/80 11206\n"), Some(3));
+        assert_eq!(parse_runnable("0.20"), None);
     }
 }

@@ -31,7 +31,7 @@ use core::sync::atomic::{AtomicBool, Ordering, fence};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tailwater_shm::layout::{ASLEEP, ASLEEP_BESIDE_FREE_CORES, AWAKE};
-use tailwater_shm::{Cycles, clock};
+use tailwater_shm::{Cycles, clock, priority};
 
 use super::Polling;
 use crate::allocator::Attention;
@@ -62,6 +62,8 @@ impl Polling {
         let quiet =
             announced && self.may_sleep() && !self.switch.has_egress() && !stop.load(Ordering::Relaxed);
         if quiet && let Some(timeout) = self.time_left(clock::now()) {
+            // The wake must not wait behind ordinary threads.
+            self.end_rest(now);
             self.world.stats.polling.sleeps.add(1);
             self.wait(timeout);
             let slept = clock::now().saturating_sub(now);
@@ -71,6 +73,15 @@ impl Polling {
         // A look finds the reason for the wake.
         self.next_tick = 0;
         self.next_death_check = 0;
+    }
+
+    /// Ends a rest, if there is one.
+    pub(super) fn end_rest(&mut self, now: Cycles) {
+        if let Some((share, _)) = &mut self.share
+            && share.resume(now)
+        {
+            let _ = priority::set_real_time(0, priority::POLLING_RANK);
+        }
     }
 
     fn set_asleep(&self, value: u32) {

@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use tailwater_shm::grant::PREEMPT_SIGNAL;
+use tailwater_shm::priority;
 
 /// Sends signal `signal` to thread `tid` of process `tgid` (tgkill(2)). Signal 0 only checks that
 /// the thread exists.
@@ -38,29 +39,25 @@ pub(crate) fn bind_thread(tgid: i32, tid: i32, cores: &CpuSet) -> Result<(), Err
     sched_setaffinity(Some(Pid::from_raw(tid).ok_or(Errno::SRCH)?), cores)
 }
 
+/// Gives thread `tid` of process `tgid` the real-time rank, or the highest one of ordinary threads;
+/// checks like [`bind_thread`] whose thread it is.
+///
+/// # Errors
+/// [`Errno::SRCH`] if the thread is gone, [`Errno::PERM`] if Linux refuses the rank.
+pub(crate) fn set_real_time(tgid: i32, tid: i32, real_time: bool) -> Result<(), Errno> {
+    signal_thread(tgid, tid, 0)?;
+    let accepted = match real_time {
+        true => priority::set_real_time(tid, priority::SERVICE_RANK),
+        false => priority::end_real_time(tid),
+    };
+    accepted.then_some(()).ok_or(Errno::PERM)
+}
+
 /// Returns the processor time in nanoseconds that thread `tid` of process `tgid` has had, as of the
 /// last tick or switch; `None` when it is gone or the kernel keeps no such account. Takes 5 us.
 pub(crate) fn processor_time(tgid: i32, tid: i32) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/proc/{tgid}/task/{tid}/schedstat")).ok()?;
-    Some(SchedStat::parse(&text)?.ran_ns)
-}
-
-/// Linux's account of one thread's scheduling, in nanoseconds since it started
-/// (`/proc/PID/task/TID/schedstat`; the kernel's Documentation/scheduler/sched-stats.rst).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct SchedStat {
-    /// Time on a core.
-    pub(crate) ran_ns: u64,
-    /// Time runnable and waiting for a core.
-    pub(crate) waited_ns: u64,
-}
-
-impl SchedStat {
-    /// Parses the file's text: `ran waited turns`.
-    pub(crate) fn parse(text: &str) -> Option<Self> {
-        let mut numbers = text.split_ascii_whitespace().map(|number| number.parse().ok());
-        Some(Self { ran_ns: numbers.next()??, waited_ns: numbers.next()?? })
-    }
+    text.split(' ').next()?.parse().ok()
 }
 
 /// What the allocator does to threads; tests substitute a recorder.
@@ -69,6 +66,8 @@ pub(crate) trait Threads: Send {
     fn bind(&mut self, tgid: i32, tid: i32, cores: &CpuSet) -> Result<(), Errno>;
     /// Sends the preempt signal.
     fn preempt(&mut self, tgid: i32, tid: i32) -> Result<(), Errno>;
+    /// See [`set_real_time`].
+    fn set_real_time(&mut self, tgid: i32, tid: i32, real_time: bool) -> Result<(), Errno>;
     /// See [`processor_time`].
     fn processor_time(&self, tgid: i32, tid: i32) -> Option<u64>;
 }
@@ -83,6 +82,9 @@ impl Threads for LinuxThreads {
     fn preempt(&mut self, tgid: i32, tid: i32) -> Result<(), Errno> {
         signal_thread(tgid, tid, PREEMPT_SIGNAL)
     }
+    fn set_real_time(&mut self, tgid: i32, tid: i32, real_time: bool) -> Result<(), Errno> {
+        set_real_time(tgid, tid, real_time)
+    }
     fn processor_time(&self, tgid: i32, tid: i32) -> Option<u64> {
         processor_time(tgid, tid)
     }
@@ -90,16 +92,4 @@ impl Threads for LinuxThreads {
 
 fn last_error() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_run_and_waited_are_read_from_a_schedstat() {
-        assert_eq!(SchedStat::parse("12 34 5\n"), Some(SchedStat { ran_ns: 12, waited_ns: 34 }));
-        assert_eq!(SchedStat::parse("12"), None);
-        assert_eq!(SchedStat::parse("12 -1 5"), None);
-    }
 }

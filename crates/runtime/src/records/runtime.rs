@@ -15,9 +15,10 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::collections::VecDeque;
 use std::sync::OnceLock;
 use std::time::Duration;
+use tailwater_shm::control::Class;
 use tailwater_shm::grant::{Generation, Grant};
 use tailwater_shm::lot::SlotId;
-use tailwater_shm::{Clock, Cycles};
+use tailwater_shm::{Clock, Cycles, priority};
 
 /// What all kthreads share. See the module documentation.
 #[derive(Debug)]
@@ -183,7 +184,12 @@ impl Runtime {
         if let Some(loan) = self.loan {
             loan.end();
         }
+        let ranked = self.loan.is_some_and(|loan| loan.class == Class::LatencyCritical && !loan.dedicated);
         for kthread in &self.kthreads {
+            if ranked {
+                // The IOKernel has given it real-time rank, and is not there to let it rest.
+                let _ = priority::end_real_time(kthread.os_tid.load(Ordering::Relaxed));
+            }
             // The last order may be to cede: no poll point is to obey it any more.
             kthread.shared.grant.0.store(Grant::Park, Generation(0));
             // No IOKernel is left to repair a slot that another program has tampered with.
