@@ -248,7 +248,16 @@ fn results_of_detached_threads_may_use_thread_locals() {
         }
     }
     for round in 1..=50 {
-        drop(thread::spawn(|| Fills));
+        // Ends only when it is detached: its handle would drop the result in this thread otherwise.
+        let detached = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&detached);
+        drop(thread::spawn(move || {
+            while !told.load(Ordering::SeqCst) {
+                thread::yield_now();
+            }
+            Fills
+        }));
+        detached.store(true, Ordering::SeqCst);
         let start = Instant::now();
         while DROPPED.load(Ordering::SeqCst) < round && start.elapsed() < LONG {
             thread::yield_now();
