@@ -11,7 +11,7 @@ use std::os::fd::AsFd;
 use std::process::Command;
 use std::time::Duration;
 use tailwater_shm::control::{self, ClientMessage, ControlError, ServerMessage};
-use tailwater_testkit::{Program, binary, has_two_cpus, is_installed, run, socket_name, until};
+use tailwater_testkit::{Program, binary, eventually, has_two_cpus, is_installed, run, socket_name, until};
 use tailwater_tests::attack::{Target, as_user, dial};
 use tailwater_tests::turn;
 
@@ -129,7 +129,8 @@ fn an_impostor_at_the_iokernels_address_gets_no_program() {
     let named = format!("{name},user={MALLORY}");
     assert!(as_user(BYSTANDER, || control::dial(&named).is_ok()).unwrap());
     drop(impostor);
-    let honest = control::serve(&name, |_| ()).unwrap();
+    // A process that another test is just starting has all descriptors until it runs its program.
+    let honest = eventually("the address is free", || control::serve(&name, |_| ()).ok());
     assert!(as_user(MALLORY, || control::dial(&name).is_ok()).unwrap(), "root's is trusted");
     drop(honest);
 }
@@ -206,4 +207,24 @@ fn the_command_may_open_as_many_descriptors_as_the_system_permits() {
     let line = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
     let numbers: Vec<&str> = line.split_whitespace().collect();
     assert_eq!(numbers[0], numbers[1], "soft and hard limit: {line}");
+}
+
+#[test]
+fn statistics_without_end_are_refused_to_a_user_without_rights() {
+    if !has_two_cpus() {
+        return;
+    }
+    let target = Target::start();
+    let ask_until_refused = || {
+        eventually("one request too many", || target.try_stats().err());
+    };
+    if as_user(MALLORY, ask_until_refused).is_none() {
+        return;
+    }
+    as_user(BYSTANDER, || target.stats());
+    // Root may ask as often as it likes.
+    for _ in 0..50 {
+        target.stats();
+    }
+    until("the user is answered again", || as_user(MALLORY, || target.try_stats().is_ok()) == Some(true));
 }

@@ -42,9 +42,10 @@ fn failed(socket: &str) -> impl Fn(ControlError) -> AttachError {
                 AttachError::Socket { socket, action, source: source.into(), hint }
             }
             ControlError::OtherUser { theirs, ours, .. } => AttachError::OtherUser { socket, theirs, ours },
-            error @ (ControlError::Malformed { .. } | ControlError::TooLong | ControlError::Descriptors) => {
-                AttachError::Protocol { socket, what: error.to_string() }
-            }
+            error @ (ControlError::Malformed { .. }
+            | ControlError::TooLong
+            | ControlError::Descriptors
+            | ControlError::TooOften) => AttachError::Protocol { socket, what: error.to_string() },
         }
     }
 }

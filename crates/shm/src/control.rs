@@ -260,6 +260,9 @@ pub enum ControlError {
     /// More bytes than [`MAX_MESSAGE`].
     #[error("a message of more than {MAX_MESSAGE} bytes")]
     TooLong,
+    /// More requests than the IOKernel answers.
+    #[error("statistics were asked for too often; ten answers a second are sent to one user")]
+    TooOften,
     /// A message with descriptors where none are received.
     #[error("a message with descriptors; the IOKernel receives none")]
     Descriptors,
@@ -339,8 +342,26 @@ pub fn send<M: Serialize>(
     message: &M,
     fds: &[BorrowedFd<'_>],
 ) -> Result<(), ControlError> {
+    send_encoded(socket, &encode(message), fds)
+}
+
+/// Returns a message as it is sent.
+///
+/// # Panics
+/// If it is no message of this module.
+pub fn encode<M: Serialize>(message: &M) -> Vec<u8> {
+    serde_json::to_vec(message).expect("control messages have string keys only")
+}
+
+/// As [`send`], of a message that is encoded already.
+///
+/// # Errors
+/// As [`send`].
+///
+/// # Panics
+/// As [`send`].
+pub fn send_encoded(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), ControlError> {
     assert!(fds.len() <= MAX_FDS, "{} descriptors with one message", fds.len());
-    let bytes = serde_json::to_vec(message).expect("control messages have string keys only");
     if bytes.len() > MAX_MESSAGE {
         return Err(ControlError::TooLong);
     }
@@ -349,7 +370,7 @@ pub fn send<M: Serialize>(
     if !fds.is_empty() {
         assert!(ancillary.push(SendAncillaryMessage::ScmRights(fds)), "the buffer holds MAX_FDS descriptors");
     }
-    match sendmsg(socket, &[IoSlice::new(&bytes)], &mut ancillary, SendFlags::NOSIGNAL) {
+    match sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL) {
         Ok(_) => Ok(()),
         Err(Errno::PIPE | Errno::CONNRESET) => Err(ControlError::Closed),
         Err(Errno::AGAIN) => Err(ControlError::WouldBlock),

@@ -25,7 +25,7 @@ use tailwater_shm::layout::Region;
 use super::client::ClientSocket;
 use super::directory::{Place, Refusal};
 use super::session::{Offer, State};
-use super::{Command, Control, PATIENCE, process, rank};
+use super::{Command, Control, PATIENCE, is_trusted, process, rank};
 use crate::capture::{MAX_CAPTURES, Tap};
 use crate::firewall::Guard;
 use crate::frame::PREFIX_LEN6;
@@ -47,10 +47,7 @@ impl Control {
         match (message, core::mem::replace(&mut session.state, State::Fresh)) {
             (ClientMessage::Stats, state) => {
                 session.state = state;
-                let document = ServerMessage::Stats(self.parts.stats.to_json());
-                if control::send(&*socket, &document, &[]).is_err() {
-                    self.end(token, &ControlError::Closed);
-                }
+                self.answer(token, &socket);
             }
             (ClientMessage::Register(wish), State::Fresh) => self.register(token, &socket, wish),
             (ClientMessage::Capture(request), State::Fresh) => self.capture(token, &socket, &request),
@@ -63,6 +60,25 @@ impl Control {
                 let why = "the message has no place in this conversation".to_owned();
                 self.end(token, &ControlError::Malformed { len: 0, why });
             }
+        }
+    }
+
+    /// Sends the statistics: to users without rights not more often than [`Answers`] permits.
+    ///
+    /// [`Answers`]: super::answers::Answers
+    fn answer(&mut self, token: u64, socket: &ClientSocket) {
+        let (uid, now) = (self.uid_of(token), Instant::now());
+        let stats = &self.parts.stats;
+        let make = || control::encode(&ServerMessage::Stats(stats.to_json()));
+        let sent = if is_trusted(uid) {
+            control::send_encoded(socket, &make(), &[])
+        } else if self.answers.take(uid, now) {
+            control::send_encoded(socket, self.answers.document(now, make), &[])
+        } else {
+            return self.end(token, &ControlError::TooOften);
+        };
+        if sent.is_err() {
+            self.end(token, &ControlError::Closed);
         }
     }
 

@@ -17,6 +17,7 @@
 //! | watching, tracing | the polling thread takes its ring out | impossible ring position: taken out, dropped |
 //! | registered | the polling thread frees its cores, then this one its memory | unexpected message: registration ends |
 
+mod answers;
 pub(crate) mod client;
 mod conversation;
 pub(crate) mod directory;
@@ -48,6 +49,7 @@ use crate::config::Config;
 use crate::runtime::{EndReason, Runtime};
 use crate::stats::Stats;
 use crate::trace::Tracer;
+use answers::Answers;
 use client::{ClientSocket, Closer};
 use directory::{Directory, Refusal};
 use lines::Lines;
@@ -151,6 +153,7 @@ pub(crate) struct Control {
     /// Closes sockets that may have descriptors in unread messages.
     closer: Option<Closer>,
     lines: Lines,
+    answers: Answers,
     /// A descriptor to close when there is no other: a connection is then accepted to be refused.
     spare: Option<OwnedFd>,
     /// Until when the listener is out of `epoll`.
@@ -178,6 +181,11 @@ pub(crate) struct Parts {
     pub(crate) stats: Arc<Stats>,
 }
 
+/// Returns whether a user is root or the IOKernel's own.
+fn is_trusted(uid: u32) -> bool {
+    uid == 0 || uid == geteuid().as_raw()
+}
+
 /// Returns a descriptor to close when there is no other.
 fn new_spare() -> Result<OwnedFd, Errno> {
     eventfd(0, EventfdFlags::CLOEXEC)
@@ -197,6 +205,7 @@ impl Control {
             sessions: HashMap::new(),
             closer: None,
             lines: Lines::default(),
+            answers: Answers::default(),
             spare,
             accepts_again: None,
             next_token: BELL + 1,
@@ -325,7 +334,7 @@ impl Control {
 
     /// Returns whether a client of user `uid` may cause a line of the log; if not, counts it.
     fn may_log(&mut self, uid: u32) -> bool {
-        uid == 0 || uid == geteuid().as_raw() || self.lines.take(uid, Instant::now())
+        is_trusted(uid) || self.lines.take(uid, Instant::now())
     }
 
     /// Logs how many lines were left out of the log, where that is due.
