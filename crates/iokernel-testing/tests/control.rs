@@ -11,6 +11,7 @@ use tailwater_iokernel::{Config, IoKernel};
 use tailwater_iokernel_testing::roles::{Burn, Echo};
 use tailwater_iokernel_testing::{RawError, RawRuntime, RawSpec, register, stats};
 use tailwater_shm::control::{self, Class, ClientMessage, Register, ServerMessage};
+use tailwater_shm::layout::RegionSpec;
 
 #[track_caller]
 fn refusal(socket: &str, change: impl FnOnce(&mut Register)) -> String {
@@ -56,6 +57,39 @@ fn threads_of_another_process_are_refused_and_the_place_is_free_again() {
         let ServerMessage::Refused { why } = answer else { panic!("{tids:?} accepted: {answer:?}") };
         assert!(why.contains("thread"), "{why}");
     }
+}
+
+#[test]
+fn memory_is_taken_for_accepted_kthreads_only_and_within_its_limit() {
+    let one = RawSpec::new("first").register;
+    let len = RegionSpec::new(one.kthreads, one.ring_bytes).unwrap().region_len() as u64;
+    let limit = (len * 2).max(1 << 20);
+    let iokernel = Running::start(Config { max_region_bytes: Some(limit), ..config() }, Vec::new());
+    let (connection, _, files) = register(&iokernel.socket, &one).unwrap();
+    let taken = || rustix::fs::fstat(&files[0]).unwrap().st_blocks as u64 * 512;
+    assert!(taken() < len / 2, "{} of {len} bytes before any kthread", taken());
+    let mut offers = Vec::new();
+    let why = loop {
+        let name = format!("more {}", offers.len());
+        match register(&iokernel.socket, &RawSpec::new(&name).register) {
+            Ok(offer) => offers.push(offer),
+            Err(RawError::Refused(why)) => break why,
+            Err(other) => panic!("{other}"),
+        }
+    };
+    assert_eq!(offers.len() as u64, limit / len - 1);
+    assert!(why.contains("max-region-bytes") && why.contains(&limit.to_string()), "{why}");
+    let (out, tid) = std::sync::mpsc::channel();
+    let (_alive, until_dropped) = std::sync::mpsc::channel::<()>();
+    std::thread::spawn(move || {
+        out.send(rustix::thread::gettid().as_raw_nonzero().get()).unwrap();
+        let _ = until_dropped.recv();
+    });
+    let tids = vec![tid.recv().unwrap()];
+    control::send(&connection, &ClientMessage::Kthreads { tids }, &[]).unwrap();
+    let (answer, _) = control::receive::<ServerMessage>(&connection).unwrap();
+    assert_eq!(answer, ServerMessage::Ready);
+    assert!(taken() >= len, "{} of {len} bytes at a registered runtime", taken());
 }
 
 #[test]

@@ -17,6 +17,8 @@ use crate::port::options::PortOptions;
 
 /// Maximum length in bytes of an IP packet that the stacks of runtimes accept.
 const MAX_MTU: u16 = 9000;
+/// Least setting of `max-region-bytes`: a program of one user gets a region of some kthreads.
+const MIN_REGION_BYTES: u64 = 1 << 20;
 /// Every IPv6 link carries packets of this many bytes (RFC 8200 section 5).
 const MIN_MTU_IPV6: u16 = 1280;
 const _: () = assert!(MAX_MTU as usize + ETHERNET_HEADER <= MAX_FRAME);
@@ -110,6 +112,10 @@ pub struct Config {
     pub max_kthreads: u16,
     /// Maximum size of one packet ring in bytes; a runtime has two per kthread.
     pub max_ring_bytes: u32,
+    /// Maximum number of bytes of the shared memory of all runtimes together; `None`: a quarter of
+    /// the machine's memory. A quarter of this is the maximum of one user, and a quarter is left
+    /// for root and the IOKernel's own user.
+    pub max_region_bytes: Option<u64>,
     /// How far to raise the priority of the polling thread.
     pub priority: Priority,
     /// Where frames enter and leave, for programs that build their ports from the configuration
@@ -144,6 +150,7 @@ impl Default for Config {
             max_runtimes: 256,
             max_kthreads: MAX_KTHREADS,
             max_ring_bytes: 4 << 20,
+            max_region_bytes: None,
             priority: Priority::default(),
             ports: PortOptions::default(),
             firewall: FirewallConfig::default(),
@@ -273,6 +280,13 @@ impl Config {
                 format!("{least} to {most} bytes"),
             ));
         }
+        if let Some(bytes) = self.max_region_bytes.filter(|&bytes| bytes < MIN_REGION_BYTES) {
+            return Err(out_of_range(
+                "max-region-bytes",
+                bytes,
+                format!("at least {MIN_REGION_BYTES} bytes"),
+            ));
+        }
         if self.neighbour_share > 50 {
             return Err(out_of_range(
                 "neighbour-share",
@@ -380,6 +394,7 @@ mod tests {
             ("max-runtimes = 100000", "max-runtimes"),
             ("max-kthreads = 0", "max-kthreads"),
             ("max-ring-bytes = 1000", "max-ring-bytes"),
+            ("max-region-bytes = 1000", "max-region-bytes"),
             ("max-evictions = 0", "max-evictions"),
             ("neighbour-share = 51", "neighbour-share"),
         ] {

@@ -15,6 +15,14 @@ use tailwater_shm::priority::HIGHEST;
 
 use crate::config::{Config, Priority};
 
+/// Returns how many bytes of memory the machine has; [`u64::MAX`] if that is unknown.
+pub(crate) fn memory_bytes() -> u64 {
+    // proc_meminfo(5): "MemTotal:       16316412 kB".
+    let kib = |text: &str| text.strip_prefix("MemTotal:")?.split_whitespace().next()?.parse::<u64>().ok();
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    text.lines().find_map(kib).map_or(u64::MAX, |kib| kib * 1024)
+}
+
 /// The IOKernel cannot use the cores as configured.
 #[derive(Debug, thiserror::Error)]
 pub enum CoreError {

@@ -62,6 +62,9 @@ pub enum EndReason {
     /// The ledger refused it, which is a defect of the IOKernel.
     #[error("the IOKernel's ledger of cores has no place for it: {0}")]
     Ledger(#[from] RegisterError),
+    /// There is no memory for its region.
+    #[error("the IOKernel could not make the memory: {0}")]
+    NoMemory(String),
     /// The IOKernel ends.
     #[error("the IOKernel ends")]
     Shutdown,

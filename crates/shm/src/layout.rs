@@ -280,8 +280,23 @@ impl Region {
         spec: RegionSpec,
         tsc_hz: u64,
     ) -> Result<(Self, Vec<IoKernelEnds>, OwnedFd), MemoryError> {
+        let (region, ends, file) = Self::create_sparse(name, spec, tsc_hz)?;
+        region.populate()?;
+        Ok((region, ends, file))
+    }
+
+    /// As [`Region::create`], but takes memory for the header only; [`Region::populate`] takes the
+    /// rest.
+    ///
+    /// # Errors
+    /// As [`Region::create`].
+    pub fn create_sparse(
+        name: &str,
+        spec: RegionSpec,
+        tsc_hz: u64,
+    ) -> Result<(Self, Vec<IoKernelEnds>, OwnedFd), MemoryError> {
         let file = memory::create(name, spec.region_len())?;
-        let region = Self { mapping: Arc::new(Mapping::new(&file, "region")?), spec };
+        let region = Self { mapping: Arc::new(Mapping::sparse(&file, "region")?), spec };
         let header = region.header();
         // Relaxed: the peer gets the region through a system call later.
         header.kthreads.store(spec.kthreads.into(), Ordering::Relaxed);
@@ -305,6 +320,14 @@ impl Region {
         };
         let ends = (0..spec.kthreads).map(ends).collect();
         Ok((region, ends, file))
+    }
+
+    /// Makes all pages of the region, so that no page fault happens later.
+    ///
+    /// # Errors
+    /// If there is no memory for them.
+    pub fn populate(&self) -> Result<(), MemoryError> {
+        self.mapping.populate()
     }
 
     /// Checks and adopts a region the IOKernel laid out. Runtime side. Returns it and the runtime's

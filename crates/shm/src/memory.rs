@@ -6,7 +6,8 @@
 //! process that maps them.
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use std::os::fd::{AsFd, OwnedFd};
 
 /// Why a memory file could not be made or used.
@@ -55,6 +56,8 @@ unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
 
+/// Bytes that [`Mapping::populate`] makes at a time: about 5 ms.
+const POPULATE_SLICE: usize = 16 << 20;
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
 /// Creates a sealed memory file of `len` zero bytes; `name` shows in `/proc/PID/maps`.
@@ -76,6 +79,18 @@ impl Mapping {
     /// # Errors
     /// If the kernel refuses, or the file is not sealed.
     pub fn new(fd: impl AsFd, what: &'static str) -> Result<Self, MemoryError> {
+        Self::map(fd, what, MapFlags::POPULATE)
+    }
+
+    /// As [`Self::new`], but pages are made when they are first touched, or by [`Self::populate`].
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn sparse(fd: impl AsFd, what: &'static str) -> Result<Self, MemoryError> {
+        Self::map(fd, what, MapFlags::empty())
+    }
+
+    fn map(fd: impl AsFd, what: &'static str, flags: MapFlags) -> Result<Self, MemoryError> {
         let system = |action, len| move |source| MemoryError::System { action, len, source };
         let len = fstat(&fd).map_err(system("inspect", 0))?.st_size as usize;
         if !fcntl_get_seals(&fd).map_err(system("inspect", len))?.contains(SEALS) {
@@ -87,13 +102,33 @@ impl Mapping {
                 core::ptr::null_mut(),
                 len,
                 ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED | MapFlags::POPULATE,
+                MapFlags::SHARED | flags,
                 &fd,
                 0,
             )
         }
         .map_err(system("map", len))?;
         Ok(Self { base: base.cast(), len })
+    }
+
+    /// Makes all pages, so that no page fault happens later. In slices, between which other threads
+    /// may map and unmap memory. Kernels before 5.14 make the pages when they are touched.
+    ///
+    /// # Errors
+    /// If there is no memory for them.
+    pub fn populate(&self) -> Result<(), MemoryError> {
+        for start in (0..self.len).step_by(POPULATE_SLICE) {
+            let len = POPULATE_SLICE.min(self.len - start);
+            // SAFETY: the range is within the mapping, and the advice changes no byte of it.
+            let made =
+                unsafe { madvise(self.base.wrapping_add(start).cast(), len, Advice::LinuxPopulateWrite) };
+            match made {
+                Ok(()) => {}
+                Err(Errno::INVAL) => return Ok(()),
+                Err(source) => return Err(MemoryError::System { action: "populate", len: self.len, source }),
+            }
+        }
+        Ok(())
     }
 
     /// Returns the address of the first byte; page aligned.
@@ -132,6 +167,18 @@ mod tests {
         let fd = memfd_create("unsealed", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
         ftruncate(&fd, 4096).unwrap();
         assert!(matches!(Mapping::new(&fd, "region"), Err(MemoryError::NotSealed { what: "region" })));
+    }
+
+    #[test]
+    fn a_sparse_mapping_takes_memory_only_once_it_is_populated() {
+        // Three slices, the last of them short.
+        let len = 2 * POPULATE_SLICE + 4096;
+        let fd = create("tailwater-test", len).unwrap();
+        let taken = || fstat(&fd).unwrap().st_blocks as usize * 512;
+        let mapping = Mapping::sparse(&fd, "x").unwrap();
+        assert_eq!(taken(), 0);
+        mapping.populate().unwrap();
+        assert!(taken() >= len, "{} of {len} bytes", taken());
     }
 
     #[test]

@@ -23,7 +23,7 @@ use tailwater_shm::control::{
 use tailwater_shm::layout::Region;
 
 use super::client::ClientSocket;
-use super::directory::{Place, Refusal};
+use super::directory::{Place, Refusal, User};
 use super::session::{Offer, State};
 use super::{Command, Control, PATIENCE, is_trusted, process, rank};
 use crate::capture::{MAX_CAPTURES, Tap};
@@ -265,7 +265,8 @@ impl Control {
             return Err(Refusal::OtherUser { theirs, ours });
         }
         let process = process::at(socket, peer.pid).map_err(Refusal::Peer)?;
-        let place = self.parts.directory.admit(wish)?;
+        let user = User { uid: theirs, privileged: theirs == 0 || theirs == ours };
+        let place = self.parts.directory.admit(user, wish)?;
         let (id, pid) = (place.id, peer.pid.as_raw_nonzero().get());
         self.make_offer(socket, wish, place, (pid, process)).inspect_err(|_| {
             self.parts.directory.release(id);
@@ -280,7 +281,7 @@ impl Control {
         (pid, process): (i32, OwnedFd),
     ) -> Result<Box<Offer>, Refusal> {
         let hz = self.parts.surroundings.clock.hz();
-        let (region, ends, file) = Region::create("tailwater-region", place.region, hz)?;
+        let (region, ends, file) = Region::create_sparse("tailwater-region", place.region, hz)?;
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let doorbell = eventfd(0, flags).map_err(Refusal::Doorbell)?;
         let welcome = Welcome {
@@ -321,7 +322,7 @@ impl Control {
         self.set_state(token, State::Registered(id));
         let Offer { place, wish, region, ends, doorbell, pid, process } = *offer;
         let process = Some(process);
-        let socket = Arc::clone(socket);
+        let (served, socket) = (socket, Arc::clone(socket));
         let (config, hz) = (&self.parts.config, self.parts.surroundings.clock.hz());
         let guard = Guard::compile(&config.firewall, &wish.name, hz);
         let admission = Admission { place, wish, region, ends, doorbell, pid, socket, process, guard };
@@ -333,7 +334,29 @@ impl Control {
         }
         self.parts.stats.polling.registered.add(1);
         self.parts.stats.add_runtime(Arc::clone(&runtime.stats));
-        self.tell(Command::Attach(runtime));
+        if let Err(error) = self.populate_and_attach(runtime) {
+            self.parts.stats.remove_runtime(id);
+            self.refuse(uid, &**served, &Refusal::Thread(error.to_string()));
+            self.parts.directory.release(id);
+            self.sessions.remove(&token);
+        }
+    }
+
+    /// Has a thread of its own make the memory of an accepted runtime, which takes up to a second
+    /// for a program that has not touched it, and then pass the runtime to the polling thread.
+    fn populate_and_attach(&self, runtime: Box<Runtime>) -> std::io::Result<()> {
+        let (commands, bell) = (self.parts.commands.clone(), Arc::clone(&self.parts.to_polling));
+        let populate = move || {
+            let (id, populated) = (runtime.id, runtime.region.populate());
+            // Both fail only while the polling thread ends. One that has hung up meanwhile is ended
+            // by the polling thread.
+            let _ = commands.send(Command::Attach(runtime));
+            if let Err(error) = populated {
+                let _ = commands.send(Command::End(id, EndReason::NoMemory(error.to_string())));
+            }
+            bell.ring();
+        };
+        std::thread::Builder::new().name("tailwater-memory".to_owned()).spawn(populate).map(drop)
     }
 
     /// Sends `Ready`, then lets the runtime have cores: the switch has its address, so a runtime is
@@ -373,5 +396,6 @@ fn is_about_others(refusal: &Refusal) -> bool {
             | Refusal::PoolExhausted
             | Refusal::TooManyRuntimes(_)
             | Refusal::NoSlots { .. }
+            | Refusal::RegionBytes { .. }
     )
 }

@@ -120,7 +120,7 @@ impl IoKernel {
         config.check()?;
         let cores = Cores::detect(&config)?;
         let clock = Clock::calibrate(CALIBRATION_MS);
-        let mut directory = Directory::new(&config, cores.managed.len() as u32);
+        let mut directory = Directory::new(&config, cores.managed.len() as u32, machine::memory_bytes());
         let gateway = start_ports(&mut ports, &mut directory, &config, clock)?;
         let system = |what| move |source| StartError::System { what, source };
         let lot_file = memory::create("tailwater-lot", LOT_BYTES)?;

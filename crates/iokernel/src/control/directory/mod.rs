@@ -23,6 +23,9 @@ use crate::frame::MacAddr;
 /// Maximum length of a runtime's name in characters.
 const MAX_NAME: usize = 64;
 
+/// Number of programs that a refusal for want of memory names.
+const MAX_HOLDERS: usize = 3;
+
 /// Why a registration was refused. The runtime shows the text to its user.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
@@ -81,6 +84,23 @@ pub enum Refusal {
         asked: u32,
         /// The limit.
         most: u32,
+    },
+    /// The shared memory of all programs, or of one user's, would exceed its limit.
+    #[error(
+        "{asked} bytes of shared memory requested; {whose} have {held} of at most {most}{holders} (max-region-bytes). \
+         Use fewer kthreads or smaller rings, stop a program, or raise the limit"
+    )]
+    RegionBytes {
+        /// What was requested.
+        asked: u64,
+        /// Whose limit it is.
+        whose: Holders,
+        /// What these have.
+        held: u64,
+        /// What they may have.
+        most: u64,
+        /// The programs with the most of it, in words.
+        holders: String,
     },
     /// The region's sizes are invalid.
     #[error(transparent)]
@@ -194,6 +214,9 @@ pub enum Refusal {
     /// There is no memory for the runtime.
     #[error("the IOKernel could not make the memory: {0}")]
     Memory(#[from] MemoryError),
+    /// There is no thread to make the memory of the runtime.
+    #[error("the IOKernel could not start a thread: {0}; raise its limit of processes (ulimit -u)")]
+    Thread(String),
     /// There is no event descriptor for the runtime.
     #[error("the IOKernel could not make the doorbell: {0}; check its limit of open files (ulimit -n)")]
     Doorbell(Errno),
@@ -203,6 +226,35 @@ pub enum Refusal {
     /// The runtime has no place any more.
     #[error("{0} is not registered")]
     NotRegistered(RuntimeId),
+}
+
+/// Those whose shared memory is limited together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Holders {
+    /// All programs.
+    All,
+    /// Programs of users other than root and the IOKernel's own.
+    Others,
+    /// Programs of this user.
+    User(u32),
+}
+
+impl core::fmt::Display for Holders {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::All => f.write_str("all programs"),
+            Self::Others => f.write_str("programs of users without rights"),
+            Self::User(uid) => write!(f, "programs of user {uid}"),
+        }
+    }
+}
+
+/// The user of a program that registers.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct User {
+    pub(crate) uid: u32,
+    /// Root or the IOKernel's own user: limited by the total only.
+    pub(crate) privileged: bool,
 }
 
 /// What a registered runtime is assigned.
@@ -223,6 +275,7 @@ struct Entry {
     place: Place,
     guaranteed: u16,
     tids: Vec<i32>,
+    user: User,
 }
 
 /// See the module documentation.
@@ -230,6 +283,8 @@ struct Entry {
 pub(crate) struct Directory {
     config: Config,
     managed: u32,
+    /// Maximum number of bytes of all regions.
+    region_bytes: u64,
     entries: HashMap<RuntimeId, Entry>,
     ips: HashMap<Ipv4Addr, String>,
     macs: HashMap<MacAddr, String>,
@@ -239,10 +294,12 @@ pub(crate) struct Directory {
 }
 
 impl Directory {
-    pub(crate) fn new(config: &Config, managed: u32) -> Self {
+    /// Returns an empty one, for a machine with `managed` managed cores and this much memory.
+    pub(crate) fn new(config: &Config, managed: u32, memory_bytes: u64) -> Self {
         Self {
             config: config.clone(),
             managed,
+            region_bytes: config.max_region_bytes.unwrap_or(memory_bytes / 4),
             entries: HashMap::new(),
             ips: HashMap::new(),
             macs: HashMap::new(),
@@ -266,8 +323,9 @@ impl Directory {
     }
 
     /// Enters a runtime and returns its place, or a refusal, after which nothing has changed.
-    pub(crate) fn admit(&mut self, wish: &Register) -> Result<Place, Refusal> {
+    pub(crate) fn admit(&mut self, user: User, wish: &Register) -> Result<Place, Refusal> {
         let region = self.check_wish(wish)?;
+        self.check_memory(user, region.region_len() as u64)?;
         let id = self.vacant_id()?;
         let (ip, mac) = self.addresses(wish)?;
         let asked = wish.kthreads;
@@ -285,6 +343,7 @@ impl Directory {
             place: place.clone(),
             guaranteed: wish.guaranteed,
             tids: Vec::new(),
+            user,
         };
         self.entries.insert(id, entry);
         Ok(place)
@@ -322,6 +381,39 @@ impl Directory {
             return Err(Refusal::RingBytes { asked: *ring_bytes, most: self.config.max_ring_bytes });
         }
         Ok(region)
+    }
+
+    /// Checks that a region of `asked` bytes is within the limits of all, and of its user.
+    fn check_memory(&self, user: User, asked: u64) -> Result<(), Refusal> {
+        let all = self.region_bytes;
+        let limits =
+            [(Holders::User(user.uid), all / 4), (Holders::Others, all - all / 4), (Holders::All, all)];
+        // The user's own limit is told first: it is the one that the user can do something about.
+        for (whose, most) in limits.into_iter().skip(if user.privileged { 2 } else { 0 }) {
+            let mut theirs: Vec<(u64, &str)> = self
+                .entries
+                .values()
+                .filter(|entry| match whose {
+                    Holders::All => true,
+                    Holders::Others => !entry.user.privileged,
+                    Holders::User(uid) => entry.user.uid == uid,
+                })
+                .map(|entry| (entry.place.region.region_len() as u64, entry.name.as_str()))
+                .collect();
+            let held: u64 = theirs.iter().map(|(bytes, _)| bytes).sum();
+            if held.saturating_add(asked) > most {
+                theirs.sort_unstable_by_key(|&(bytes, name)| (core::cmp::Reverse(bytes), name));
+                let largest = theirs.iter().take(MAX_HOLDERS);
+                let words: Vec<String> = largest.map(|(bytes, name)| format!("{name:?} {bytes}")).collect();
+                let holders = if words.is_empty() {
+                    String::new()
+                } else {
+                    format!(", the most of it {}", words.join(", "))
+                };
+                return Err(Refusal::RegionBytes { asked, whose, held, most, holders });
+            }
+        }
+        Ok(())
     }
 
     /// Returns whether an entry has this name, also one whose runtime is leaving.

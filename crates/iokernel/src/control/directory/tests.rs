@@ -1,8 +1,10 @@
 use super::*;
 use tailwater_shm::control::Class;
 
+const ROOT: User = User { uid: 0, privileged: true };
+
 fn directory() -> Directory {
-    Directory::new(&Config { max_runtimes: 8, max_kthreads: 16, ..Config::default() }, 4)
+    Directory::new(&Config { max_runtimes: 8, max_kthreads: 16, ..Config::default() }, 4, u64::MAX)
 }
 
 fn wish(name: &str) -> Register {
@@ -21,21 +23,61 @@ fn wish(name: &str) -> Register {
 #[test]
 fn places_are_distinct_and_used_again_after_release() {
     let mut directory = directory();
-    let a = directory.admit(&wish("a")).unwrap();
-    let b = directory.admit(&wish("b")).unwrap();
+    let a = directory.admit(ROOT, &wish("a")).unwrap();
+    let b = directory.admit(ROOT, &wish("b")).unwrap();
     assert!(a.id != b.id && a.ip != b.ip && a.mac != b.mac);
     assert!(a.slots.iter().all(|slot| !b.slots.contains(slot)));
     directory.release(a.id);
-    let c = directory.admit(&wish("a")).unwrap();
+    let c = directory.admit(ROOT, &wish("a")).unwrap();
     assert_eq!(c.id, a.id);
     assert_eq!(c.slots, a.slots);
+}
+
+#[test]
+fn shared_memory_is_limited_for_each_user_for_all_others_and_in_total() {
+    let one = RegionSpec::new(2, 1 << 16).unwrap().region_len() as u64;
+    let config = Config { max_runtimes: 100, max_region_bytes: Some(16 * one), ..Config::default() };
+    let mut directory = Directory::new(&config, 4, 0);
+    let free = |name: &str| Register { guaranteed: 0, ..wish(name) };
+    let mut admitted = |uid: u32, privileged: bool| {
+        let mut places = Vec::new();
+        let refused = loop {
+            let name = format!("{uid}-{}", places.len());
+            match directory.admit(User { uid, privileged }, &free(&name)) {
+                Ok(place) => places.push(place),
+                Err(refusal) => break refusal.to_string(),
+            }
+            assert!(places.len() <= 16, "no limit");
+        };
+        (places.len(), refused)
+    };
+    let (of_one, why) = admitted(1000, false);
+    assert_eq!(of_one, 4);
+    let told = format!("programs of user 1000 have {} of at most {}", 4 * one, 4 * one);
+    assert!(why.contains(&told) && why.contains("\"1000-0\"") && why.contains("max-region-bytes"), "{why}");
+    assert_eq!((admitted(1001, false).0, admitted(1002, false).0), (4, 4));
+    let (more, why) = admitted(1003, false);
+    assert!(more == 0 && why.contains("users without rights"), "{more}: {why}");
+    let (reserve, why) = admitted(0, true);
+    assert!(reserve == 4 && why.contains("all programs have"), "{reserve}: {why}");
+    // What a program had can be given to others.
+    let of_a_user: Vec<RuntimeId> =
+        directory.entries.iter().filter(|(_, e)| e.user.uid == 1000).map(|(id, _)| *id).collect();
+    of_a_user.into_iter().for_each(|id| directory.release(id));
+    directory.admit(User { uid: 1003, privileged: false }, &free("new")).unwrap();
+    // Unless configured, a quarter of the machine's memory.
+    let mut small = Directory::new(&Config::default(), 4, 4 * one);
+    small.admit(ROOT, &free("first")).unwrap();
+    assert!(
+        matches!(small.admit(ROOT, &free("second")), Err(Refusal::RegionBytes { held, .. }) if held == one)
+    );
 }
 
 #[test]
 fn every_wish_that_cannot_be_granted_is_refused_for_its_own_reason() {
     let mut directory = directory();
     assert!(directory.reserve("tap0", Some([10, 77, 0, 1].into()), Some(MacAddr([2, 0, 0, 0, 0, 9]))));
-    let taken = directory.admit(&wish("taken")).unwrap();
+    let taken = directory.admit(ROOT, &wish("taken")).unwrap();
     type Change = fn(&mut Register);
     type Expect = fn(&Refusal) -> bool;
     let cases: [(Change, Expect); 17] = [
@@ -63,13 +105,13 @@ fn every_wish_that_cannot_be_granted_is_refused_for_its_own_reason() {
     for (number, (change, expect)) in cases.into_iter().enumerate() {
         let mut wish = wish("new");
         change(&mut wish);
-        let refusal = directory.admit(&wish).unwrap_err();
+        let refusal = directory.admit(ROOT, &wish).unwrap_err();
         assert!(expect(&refusal), "case {number}: {refusal}");
     }
     let same = Register { ip: Some(taken.ip), ..wish("other") };
-    let text = directory.admit(&same).unwrap_err().to_string();
+    let text = directory.admit(ROOT, &same).unwrap_err().to_string();
     assert!(text.contains("taken"), "the owner is not named: {text}");
-    directory.admit(&wish("new")).unwrap();
+    directory.admit(ROOT, &wish("new")).unwrap();
 }
 
 #[test]
@@ -77,15 +119,15 @@ fn limits_on_runtimes_and_slots_hold() {
     let mut directory = directory();
     let free = |name: &str| Register { guaranteed: 0, ..wish(name) };
     for i in 0..8 {
-        directory.admit(&free(&i.to_string())).unwrap();
+        directory.admit(ROOT, &free(&i.to_string())).unwrap();
     }
-    assert_eq!(directory.admit(&free("ninth")), Err(Refusal::TooManyRuntimes(8)));
-    let mut directory = Directory::new(&Config { max_runtimes: 1000, ..Config::default() }, 4);
+    assert_eq!(directory.admit(ROOT, &free("ninth")), Err(Refusal::TooManyRuntimes(8)));
+    let mut directory = Directory::new(&Config { max_runtimes: 1000, ..Config::default() }, 4, u64::MAX);
     for i in 0..16 {
-        directory.admit(&Register { kthreads: 255, ..free(&i.to_string()) }).unwrap();
+        directory.admit(ROOT, &Register { kthreads: 255, ..free(&i.to_string()) }).unwrap();
     }
     assert_eq!(
-        directory.admit(&Register { kthreads: 17, ..free("x") }),
+        directory.admit(ROOT, &Register { kthreads: 17, ..free("x") }),
         Err(Refusal::NoSlots { asked: 17, left: 16 })
     );
 }
@@ -93,18 +135,18 @@ fn limits_on_runtimes_and_slots_hold() {
 #[test]
 fn a_small_pool_runs_dry_and_recovers() {
     let config = Config { network: [10, 9, 0, 0].into(), prefix_len: 30, ..Config::default() };
-    let mut directory = Directory::new(&config, 4);
-    let a = directory.admit(&wish("a")).unwrap();
+    let mut directory = Directory::new(&config, 4, u64::MAX);
+    let a = directory.admit(ROOT, &wish("a")).unwrap();
     assert_eq!(a.ip, Ipv4Addr::new(10, 9, 0, 2));
-    assert_eq!(directory.admit(&wish("b")), Err(Refusal::PoolExhausted));
+    assert_eq!(directory.admit(ROOT, &wish("b")), Err(Refusal::PoolExhausted));
     directory.release(a.id);
-    assert_eq!(directory.admit(&wish("b")).unwrap().ip, a.ip);
+    assert_eq!(directory.admit(ROOT, &wish("b")).unwrap().ip, a.ip);
 }
 
 #[test]
 fn threads_must_be_the_peers_own_and_nobody_elses() {
     let mut directory = directory();
-    let (a, b) = (directory.admit(&wish("a")).unwrap(), directory.admit(&wish("b")).unwrap());
+    let (a, b) = (directory.admit(ROOT, &wish("a")).unwrap(), directory.admit(ROOT, &wish("b")).unwrap());
     let own = |tid: i32| tid < 100;
     assert!(matches!(
         directory.enlist(a.id, 1, &[5], own),
@@ -130,14 +172,14 @@ fn a_name_has_printable_ascii_characters_and_no_outer_blanks() {
         "\u{200b}\u{200d}\u{feff}\u{202e}\u{2066}\u{2028}\u{a0}\u{ad}\t\n\u{1b}\u{7f}\u{430}\u{3164}".chars()
     {
         for name in [format!("web{other}"), format!("{other}web"), format!("w{other}eb")] {
-            let refused = directory.admit(&Register { name, ..wish("") }).unwrap_err();
+            let refused = directory.admit(ROOT, &Register { name, ..wish("") }).unwrap_err();
             assert!(matches!(refused, Refusal::NameInvalid(_)), "{other:?}");
             assert!(refused.to_string().is_ascii(), "{refused}");
         }
     }
     for name in ["web", "a b", "x~1/{2}", &"x".repeat(64)] {
         let free = Register { guaranteed: 0, ..wish(name) };
-        let place = directory.admit(&free).unwrap();
+        let place = directory.admit(ROOT, &free).unwrap();
         directory.release(place.id);
     }
 }
