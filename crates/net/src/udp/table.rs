@@ -41,7 +41,7 @@ pub enum BindError {
     /// Another socket has the address.
     #[error("UDP {0} is taken by another socket of this process: close that one or choose another port")]
     InUse(SocketAddr),
-    /// The port has [`MAX_PER_PORT`] sockets, at other addresses.
+    /// The port has sockets at 16 other addresses, the maximum.
     #[error("{MAX_PER_PORT} sockets share UDP port {0}, which is the most there can be: close one")]
     Crowded(u16),
     /// All ephemeral ports are taken.
