@@ -299,7 +299,7 @@ pub fn dial(path: &str) -> Result<OwnedFd, ControlError> {
     let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
         .map_err(system(path, "make a socket"))?;
     connect(&fd, &address(path)?).map_err(system(path, "connect"))?;
-    // The user who listened, whoever has the listening socket now.
+    // The user who called listen(2); another process may hold that socket by now.
     let theirs = socket_peercred(&fd).map_err(system(path, "learn whose it is"))?.uid;
     let ours = geteuid();
     if theirs.is_root() || theirs == ours || named == Some(theirs.as_raw()) {

@@ -1,4 +1,5 @@
-// Goroutines in `tailwater-lab bench threads`: the same operations and the same line protocol as the other systems.
+// Goroutines in `tailwater-lab bench threads`: the same operations and the same line protocol as
+// the other systems.
 //
 // Usage: threads KTHREADS TSC_HZ. Go has no join: a sync.WaitGroup stands for it.
 package main
