@@ -265,7 +265,7 @@ impl Control {
             return Err(Refusal::OtherUser { theirs, ours });
         }
         let process = process::at(socket, peer.pid).map_err(Refusal::Peer)?;
-        let user = User { uid: theirs, privileged: theirs == 0 || theirs == ours };
+        let user = User { uid: theirs, privileged: is_trusted(theirs) };
         let place = self.parts.directory.admit(user, wish)?;
         let (id, pid) = (place.id, peer.pid.as_raw_nonzero().get());
         self.make_offer(socket, wish, place, (pid, process)).inspect_err(|_| {
@@ -377,11 +377,11 @@ impl Control {
 /// Checks that the peer may see the traffic of this IOKernel.
 fn may_watch(socket: &ClientSocket) -> Result<(), String> {
     let peer = rustix::net::sockopt::socket_peercred(socket).map_err(|e| e.to_string())?;
-    let (theirs, ours) = (peer.uid, geteuid());
-    if theirs.is_root() || theirs == ours {
+    let theirs = peer.uid.as_raw();
+    if is_trusted(theirs) {
         return Ok(());
     }
-    let (theirs, ours) = (theirs.as_raw(), ours.as_raw());
+    let ours = geteuid().as_raw();
     Err(format!("user {theirs} may not watch the traffic of user {ours}'s IOKernel; run as root"))
 }
 

@@ -10,11 +10,15 @@ const PER_USER: usize = 32;
 /// Number of these that only root and the IOKernel's own user get.
 const RESERVED: usize = 64;
 
-/// Returns whether a client of user `uid` gets one more connection. `ours` is the IOKernel's user,
-/// `connected` are the users of the present connections; of `closing` further sockets, of users
-/// without rights, the closing takes long.
-pub(super) fn have_room(uid: u32, ours: u32, connected: impl Iterator<Item = u32>, closing: usize) -> bool {
-    let privileged = |uid| uid == 0 || uid == ours;
+/// Returns whether a client of user `uid` gets one more connection. `privileged` says whether a
+/// user is root or the IOKernel's own, `connected` are the users of the present connections. Some
+/// more sockets, of users without rights, are still being closed: `closing` is their number.
+pub(super) fn have_room(
+    uid: u32,
+    privileged: impl Fn(u32) -> bool,
+    connected: impl Iterator<Item = u32>,
+    closing: usize,
+) -> bool {
     let (mut all, mut others, mut own) = (closing, closing, 0);
     for user in connected {
         all += 1;
@@ -34,7 +38,7 @@ mod tests {
     fn admitted(users: impl Iterator<Item = u32>, connected: &mut Vec<u32>, closing: usize) -> usize {
         let before = connected.len();
         for uid in users {
-            if have_room(uid, OURS, connected.iter().copied(), closing) {
+            if have_room(uid, |uid| uid == 0 || uid == OURS, connected.iter().copied(), closing) {
                 connected.push(uid);
             }
         }

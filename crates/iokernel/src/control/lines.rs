@@ -1,16 +1,16 @@
 //! How many lines of the log the clients of each user cause.
 //!
-//! Pure: time is an argument. A user other than root and the IOKernel's own has [`BURST`] lines at
-//! once and one more every [`INTERVAL`]. Lines beyond are counted, and the count is logged when the
-//! user may cause a line again.
+//! Pure: time is an argument. A user other than root and the IOKernel's own causes lines at the
+//! [`RATE`]. Lines beyond are counted, and the count is logged when the user may cause a line
+//! again.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// Maximum number of lines at once.
-const BURST: u32 = 20;
-/// Time after which there may be one more.
-const INTERVAL: Duration = Duration::from_secs(1);
+use super::pace::{Pace, Rate};
+
+/// Lines of one user.
+const RATE: Rate = Rate { burst: 20, interval: Duration::from_secs(1) };
 /// Maximum number of users that are counted singly; a user may have tens of thousands of ids.
 const MAX_USERS: usize = 256;
 
@@ -24,18 +24,13 @@ pub(super) struct Lines {
 
 #[derive(Debug)]
 struct Account {
-    /// When the lines that were logged would have been, at one every [`INTERVAL`].
-    paid_until: Instant,
+    pace: Pace,
     left_out: u64,
 }
 
 impl Account {
     fn new(now: Instant) -> Self {
-        Self { paid_until: now, left_out: 0 }
-    }
-
-    fn has_room(&self, now: Instant) -> bool {
-        self.paid_until < now + INTERVAL * BURST
+        Self { pace: Pace::new(now), left_out: 0 }
     }
 }
 
@@ -43,19 +38,15 @@ impl Lines {
     /// Returns whether user `uid` may cause a line; if not, counts it.
     pub(super) fn take(&mut self, uid: u32, now: Instant) -> bool {
         if self.users.len() >= MAX_USERS {
-            self.users.retain(|_, account| account.paid_until > now || account.left_out > 0);
+            self.users.retain(|_, account| !account.pace.is_over(now) || account.left_out > 0);
         }
         if self.users.len() >= MAX_USERS && !self.users.contains_key(&uid) {
             self.others.get_or_insert(Account::new(now)).left_out += 1;
             return false;
         }
         let account = self.users.entry(uid).or_insert(Account::new(now));
-        let has_room = account.has_room(now);
-        if has_room {
-            account.paid_until = account.paid_until.max(now) + INTERVAL;
-        } else {
-            account.left_out += 1;
-        }
+        let has_room = account.pace.take(RATE, now);
+        account.left_out += u64::from(!has_room);
         has_room
     }
 
@@ -68,12 +59,10 @@ impl Lines {
     pub(super) fn take_left_out(&mut self, now: Instant) -> Vec<(Option<u32>, u64)> {
         let users = self.users.iter_mut().map(|(&uid, account)| (Some(uid), account));
         let all = users.chain(self.others.iter_mut().map(|account| (None, account)));
-        let due = all.filter(|(_, account)| account.left_out > 0 && account.has_room(now));
-        due.map(|(uid, account)| {
-            account.paid_until = account.paid_until.max(now) + INTERVAL;
-            (uid, core::mem::take(&mut account.left_out))
-        })
-        .collect()
+        let due = all.filter_map(|(uid, account)| {
+            (account.left_out > 0 && account.pace.take(RATE, now)).then_some((uid, account))
+        });
+        due.map(|(uid, account)| (uid, core::mem::take(&mut account.left_out))).collect()
     }
 }
 
@@ -90,10 +79,10 @@ mod tests {
         assert!(lines.has_left_out());
         assert_eq!(lines.take_left_out(start), []);
         // The count is the line that is due.
-        assert_eq!(lines.take_left_out(start + INTERVAL), [(Some(1), 80)]);
+        assert_eq!(lines.take_left_out(start + RATE.interval), [(Some(1), 80)]);
         assert!(!lines.has_left_out());
-        assert!(!lines.take(1, start + INTERVAL));
-        assert!(lines.take(1, start + INTERVAL * 2));
+        assert!(!lines.take(1, start + RATE.interval));
+        assert!(lines.take(1, start + RATE.interval * 2));
     }
 
     #[test]
@@ -102,7 +91,7 @@ mod tests {
         let logged = (0..1000).filter(|&uid| lines.take(uid, start)).count();
         assert_eq!(logged, MAX_USERS);
         assert_eq!(lines.take_left_out(start), [(None, 744)]);
-        assert!(lines.take(2000, start + INTERVAL * 2));
+        assert!(lines.take(2000, start + RATE.interval * 2));
         assert!(lines.users.len() < MAX_USERS);
     }
 }

@@ -23,6 +23,7 @@ mod conversation;
 pub(crate) mod directory;
 mod limits;
 mod lines;
+mod pace;
 mod process;
 mod rank;
 mod session;
@@ -256,7 +257,6 @@ impl Control {
 
     fn accept(&mut self) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let ours = geteuid().as_raw();
         for _ in 0..ACCEPTS {
             let socket = match accept_with(&self.parts.listener, flags) {
                 Ok(socket) => socket,
@@ -276,7 +276,7 @@ impl Control {
             let socket = ClientSocket::new(socket, self.closer.clone());
             let strangers = self.sessions.values().filter(|session| session.deadline.is_some());
             let closing = self.closer.as_ref().map_or(0, Closer::waiting);
-            if !limits::have_room(uid, ours, strangers.map(|session| session.uid), closing) {
+            if !limits::have_room(uid, is_trusted, strangers.map(|session| session.uid), closing) {
                 self.refuse(uid, &socket, &Refusal::TooManyConnections);
                 continue;
             }

@@ -388,7 +388,7 @@ impl Directory {
         let all = self.region_bytes;
         let limits =
             [(Holders::User(user.uid), all / 4), (Holders::Others, all - all / 4), (Holders::All, all)];
-        // The user's own limit is told first: it is the one that the user can do something about.
+        // The user's own limit comes first: the user can do something about that one.
         for (whose, most) in limits.into_iter().skip(if user.privileged { 2 } else { 0 }) {
             let mut theirs: Vec<(u64, &str)> = self
                 .entries
