@@ -100,6 +100,11 @@ impl Bench {
         Self { socket, stop, stats, client, thread: Some(thread), turn: None }
     }
 
+    /// Returns the address of the control socket.
+    pub fn socket(&self) -> &str {
+        &self.socket
+    }
+
     /// Returns the counters, as the `Stats` request does.
     pub fn stats(&self) -> serde_json::Value {
         self.stats.to_json()
@@ -142,14 +147,28 @@ impl Bench {
     /// Returns the next UDP payload that reaches the client station, answering ARP meanwhile;
     /// `None` after `timeout`.
     pub fn receive(&self, timeout: Duration) -> Option<Vec<u8>> {
+        let frame = self.receive_datagram(timeout)?;
+        let len = usize::from(u16::from_be_bytes([frame[38], frame[39]])) - 8;
+        Some(frame[42..42 + len].to_vec())
+    }
+
+    /// Sends the next UDP datagram that reaches the client station back to its sender; returns
+    /// false if none comes within `timeout`.
+    pub fn return_datagram(&self, timeout: Duration) -> bool {
+        let Some(mut frame) = self.receive_datagram(timeout) else { return false };
+        wire::turn_around(&mut frame);
+        eventually("room in the client port", || self.client.send(&frame).then_some(()));
+        true
+    }
+
+    fn receive_datagram(&self, timeout: Duration) -> Option<Vec<u8>> {
         let deadline = Instant::now() + timeout;
         loop {
             let frame = self.client.receive_timeout(deadline.saturating_duration_since(Instant::now()))?;
             if let Some(reply) = wire::answer_arp(&frame, CLIENT) {
                 self.client.send(&reply);
             } else if frame[12..14] == [8, 0] && frame.len() >= wire::UDP_HEADERS && frame[23] == 17 {
-                let len = usize::from(u16::from_be_bytes([frame[38], frame[39]])) - 8;
-                return Some(frame[42..42 + len].to_vec());
+                return Some(frame);
             }
         }
     }
