@@ -63,7 +63,6 @@ impl RawSpec {
                 class: Class::LatencyCritical,
                 ring_bytes: 1 << 18,
                 ip: None,
-                mac: None,
             },
             spin_us: 2,
             idle_us: 50,

@@ -13,6 +13,7 @@ use tailwater_shm::ring::{LINE, MAX_FRAME, MAX_LINES, MIN_LINES};
 
 use crate::firewall::FirewallConfig;
 use crate::frame::ETHERNET_HEADER;
+use crate::macs::Macs;
 use crate::port::options::PortOptions;
 
 /// Maximum length in bytes of an IP packet that the stacks of runtimes accept.
@@ -74,6 +75,9 @@ pub struct Config {
     /// First address given to runtimes that ask for none; `None`: the second host of the network
     /// (the first is left for the host's own side of an uplink).
     pub pool_start: Option<Ipv4Addr>,
+    /// MAC addresses of programs at these addresses of the network; those of all others are derived
+    /// from their addresses.
+    pub macs: Macs,
     /// Maximum length of an IP packet in bytes, 576 to 9000.
     pub mtu: u16,
     /// Policy that allocates cores.
@@ -136,6 +140,7 @@ impl Default for Config {
             ipv6: true,
             network6: Ipv6Addr::new(0xfd00, 0x7477, 0, 0, 0, 0, 0, 0),
             pool_start: None,
+            macs: Macs::default(),
             mtu: 1500,
             policy: PolicyKind::default(),
             allocation_interval_us: 5,
@@ -241,6 +246,11 @@ impl Config {
         if !(576..=MAX_MTU).contains(&self.mtu) {
             return Err(out_of_range("mtu", self.mtu, format!("576 to {MAX_MTU} bytes are allowed")));
         }
+        self.macs.check(|ip| self.is_host(ip)).map_err(|(value, expected)| ConfigError::Value {
+            key: "macs",
+            value,
+            expected,
+        })?;
         self.check_times()?;
         self.check_limits()?;
         self.firewall.check().map_err(|(key, value, expected)| ConfigError::Value { key, value, expected })
@@ -386,6 +396,7 @@ mod tests {
             ("network6 = \"fe80::\"", "network6"),
             ("network6 = \"ff02::\"", "network6"),
             ("network6 = \"::\"", "network6"),
+            ("macs = {\"10.78.0.5\" = \"52:54:00:00:00:05\"}", "macs"),
             ("mtu = 100", "mtu"),
             ("mtu = 9001", "mtu"),
             ("allocation-interval-us = 0", "allocation-interval-us"),

@@ -34,6 +34,7 @@ pub mod frame;
 pub mod fuzzing;
 mod kernel;
 mod machine;
+mod macs;
 pub mod port;
 mod runtime;
 pub mod stats;
@@ -46,5 +47,7 @@ pub use claims::{Claims, CoreClaimed};
 pub use config::Config;
 pub use control::directory::Refusal;
 pub use kernel::{IoKernel, StartError};
+
 pub use machine::{CoreError, Cores, neighbours, raise_descriptor_limit};
+pub use macs::Macs;
 pub use runtime::EndReason;

@@ -90,7 +90,6 @@ impl Connection {
             class: config.class.into(),
             ring_bytes: config.ring_bytes,
             ip: config.ip,
-            mac: None,
         };
         control::send(&control, &ClientMessage::Register(register), &[]).map_err(failed(path))?;
         let (welcome, fds) = match answer(&control, path)? {

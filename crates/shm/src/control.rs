@@ -149,8 +149,6 @@ pub struct Register {
     pub ring_bytes: u32,
     /// Requested address; `None` lets the IOKernel choose.
     pub ip: Option<Ipv4Addr>,
-    /// Requested MAC address; `None` derives one from the address.
-    pub mac: Option<[u8; 6]>,
 }
 
 /// A message of the IOKernel.

@@ -225,7 +225,6 @@ fn control() -> Vec<(&'static str, Vec<u8>)> {
         class: Class::BestEffort,
         ring_bytes: 1 << 18,
         ip: Some(HONEST),
-        mac: Some(STATION.0),
     };
     let welcome = Welcome {
         ip: HONEST,

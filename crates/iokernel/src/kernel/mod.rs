@@ -341,6 +341,9 @@ fn start_ports(
             return Err(fail("another port has its address".to_owned()).into());
         }
         ports[number].start(&context)?;
+        if !directory.reserve(&name, None, ports[number].mac()) {
+            return Err(fail("another port has its MAC address".to_owned()).into());
+        }
     }
     Ok(gateway)
 }

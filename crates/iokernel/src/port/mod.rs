@@ -174,6 +174,12 @@ pub trait Port: Send {
     /// Returns where the port sits in the network. Called once, before [`start`](Self::start).
     fn attachment(&self) -> Attachment;
 
+    /// Returns the MAC address that Linux has on an uplink, if it has one: no program gets it, nor
+    /// frames for it. Called after [`start`](Self::start).
+    fn mac(&self) -> Option<MacAddr> {
+        None
+    }
+
     /// Starts the port. Called once before the first poll, on the thread that makes the IOKernel.
     ///
     /// # Errors

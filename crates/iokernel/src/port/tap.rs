@@ -23,7 +23,7 @@ use tailwater_shm::ring::MAX_FRAME;
 use super::grammar::{OptionError, value, words};
 use super::tap_offload::{Cutter, HEADER, MAX_READ};
 use super::{Attachment, Context, Inject, Port, PortError};
-use crate::frame::PREFIX_LEN6;
+use crate::frame::{MacAddr, PREFIX_LEN6};
 use crate::sys::interface::{Interface, MAX_NAME};
 use crate::sys::tap::open_tap;
 
@@ -79,6 +79,8 @@ impl FromStr for TapSpec {
 pub struct TapPort {
     spec: TapSpec,
     host: Ipv4Addr,
+    /// Of Linux's side; known once started.
+    mac: Option<MacAddr>,
     /// One descriptor per queue.
     devices: Vec<OwnedFd>,
     /// An epoll descriptor over all queues, if there are several.
@@ -108,6 +110,7 @@ impl TapPort {
         Self {
             spec,
             host,
+            mac: None,
             devices: Vec::new(),
             events: None,
             first: 0,
@@ -171,6 +174,10 @@ impl Port for TapPort {
         Attachment::Uplink { gateway: Some(self.host) }
     }
 
+    fn mac(&self) -> Option<MacAddr> {
+        self.mac
+    }
+
     fn start(&mut self, context: &Context) -> Result<(), PortError> {
         let prefix_len = context.prefix_len;
         self.recheck = context.clock.from_ns(RECHECK_NS);
@@ -187,6 +194,8 @@ impl Port for TapPort {
             Err(Errno::PERM | Errno::ACCESS) if interface.is_configured(self.host) => {}
             Err(error) => return Err(self.explain("set its address", error, prefix_len)),
         }
+        let mac = interface.mac().map_err(|e| self.explain("read its MAC address", e, prefix_len))?;
+        self.mac = Some(mac);
         if let Some(ip6) = context.ip6_of(self.host)
             && let Err(error) = interface.add_ip6(ip6, PREFIX_LEN6)
         {

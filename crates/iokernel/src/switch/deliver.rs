@@ -29,17 +29,22 @@ impl Switch {
         lender: &mut impl Lender,
         now: Cycles,
     ) -> Delivery {
-        match self.macs.find(heading.destination) {
-            Some(Destination::Runtime(id)) => self.deliver(id, source, heading.hash, world, lender, now),
-            Some(Destination::Port(number)) => self.transmit(number, source, world, now),
-            None if is_group(heading.destination) => self.flood(origin, source, heading, world, lender, now),
-            None => match self.uplink {
-                Some(number) if origin != Origin::Port(number) => self.transmit(number, source, world, now),
-                _ => {
-                    world.stats.switch.dropped_unknown.add(1);
-                    Delivery::Unknown
-                }
-            },
+        let port = match self.macs.find(heading.destination) {
+            Some(Destination::Runtime(id)) => {
+                return self.deliver(id, source, heading.hash, world, lender, now);
+            }
+            Some(Destination::Port(number)) => Some(number),
+            None if is_group(heading.destination) => {
+                return self.flood(origin, source, heading, world, lender, now);
+            }
+            None => self.uplink,
+        };
+        match port {
+            Some(number) if origin != Origin::Port(number) => self.transmit(number, source, world, now),
+            _ => {
+                world.stats.switch.dropped_unknown.add(1);
+                Delivery::Unknown
+            }
         }
     }
 

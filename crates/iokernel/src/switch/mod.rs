@@ -119,7 +119,13 @@ impl Switch {
                     macs.insert(mac, Destination::Port(number));
                     ips.extend(ip.map(|ip| (ip, mac)));
                 }
-                Attachment::Uplink { .. } => uplink = Some(number),
+                Attachment::Uplink { .. } => {
+                    uplink = Some(number);
+                    // Before any runtime's: the first owner keeps an address.
+                    if let Some(mac) = port.mac() {
+                        macs.insert(mac, Destination::Port(number));
+                    }
+                }
             }
         }
         Self {

@@ -123,15 +123,13 @@ pub enum Refusal {
         /// Its owner.
         owner: String,
     },
-    /// A multicast address cannot be a source.
-    #[error("{0} is a multicast MAC address; a runtime needs a unicast one (even first byte), or none")]
-    MacMulticast(MacAddr),
-    /// The all-zero address is not a MAC address.
-    #[error("00:00:00:00:00:00 is not a MAC address; choose another, or none")]
-    MacZero,
-    /// The MAC address is taken.
-    #[error("MAC address {mac} belongs to {owner}; choose another, or none")]
+    /// The MAC address that the address has is taken.
+    #[error(
+        "{ip} has MAC address {mac}, which belongs to {owner}; change `macs` in the IOKernel's configuration"
+    )]
     MacTaken {
+        /// The IPv4 address.
+        ip: Ipv4Addr,
         /// The address.
         mac: MacAddr,
         /// Its owner.
@@ -440,15 +438,9 @@ impl Directory {
             },
             None => self.next_of_pool()?,
         };
-        let mac = wish.mac.map_or(MacAddr::derived(ip), MacAddr);
-        if mac.is_group() {
-            return Err(Refusal::MacMulticast(mac));
-        }
-        if mac == MacAddr::default() {
-            return Err(Refusal::MacZero);
-        }
+        let mac = self.config.macs.of(ip);
         match self.macs.get(&mac) {
-            Some(owner) => Err(Refusal::MacTaken { mac, owner: owner.clone() }),
+            Some(owner) => Err(Refusal::MacTaken { ip, mac, owner: owner.clone() }),
             None => Ok((ip, mac)),
         }
     }
@@ -462,7 +454,8 @@ impl Directory {
             let candidate = ip;
             let next = Ipv4Addr::from_bits(ip.to_bits() + 1);
             ip = if self.config.is_host(next) { next } else { first };
-            if !self.ips.contains_key(&candidate) && !self.macs.contains_key(&MacAddr::derived(candidate)) {
+            if !self.ips.contains_key(&candidate) && !self.macs.contains_key(&self.config.macs.of(candidate))
+            {
                 self.next_ip = ip;
                 return Ok(candidate);
             }

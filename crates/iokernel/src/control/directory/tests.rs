@@ -3,8 +3,12 @@ use tailwater_shm::control::Class;
 
 const ROOT: User = User { uid: 0, privileged: true };
 
+/// Programs at 10.77.0.9 have MAC address 02:00:00:00:00:09.
 fn directory() -> Directory {
-    Directory::new(&Config { max_runtimes: 8, max_kthreads: 16, ..Config::default() }, 4, u64::MAX)
+    let config = Config::from_toml(
+        "max-runtimes = 8\nmax-kthreads = 16\n[macs]\n\"10.77.0.9\" = \"02:00:00:00:00:09\"",
+    );
+    Directory::new(&config.unwrap(), 4, u64::MAX)
 }
 
 fn wish(name: &str) -> Register {
@@ -16,7 +20,6 @@ fn wish(name: &str) -> Register {
         class: Class::LatencyCritical,
         ring_bytes: 1 << 16,
         ip: None,
-        mac: None,
     }
 }
 
@@ -31,6 +34,20 @@ fn places_are_distinct_and_used_again_after_release() {
     let c = directory.admit(ROOT, &wish("a")).unwrap();
     assert_eq!(c.id, a.id);
     assert_eq!(c.slots, a.slots);
+}
+
+#[test]
+fn a_mac_address_follows_from_the_address_or_the_configuration_and_a_ports_own_is_never_given() {
+    let mut directory = directory();
+    let at = |name: &str, host| Register { ip: Some([10, 77, 0, host].into()), ..wish(name) };
+    let derived = directory.admit(ROOT, &at("a", 8)).unwrap();
+    assert_eq!(derived.mac, MacAddr::derived(derived.ip));
+    let configured = directory.admit(ROOT, &at("b", 9)).unwrap();
+    assert_eq!(configured.mac, MacAddr([2, 0, 0, 0, 0, 9]));
+    directory.release(configured.id);
+    assert!(directory.reserve("tap0", None, Some(configured.mac)));
+    let why = directory.admit(ROOT, &at("b", 9)).unwrap_err().to_string();
+    assert!(why.contains("port tap0") && why.contains("`macs`"), "{why}");
 }
 
 #[test]
@@ -80,7 +97,7 @@ fn every_wish_that_cannot_be_granted_is_refused_for_its_own_reason() {
     let taken = directory.admit(ROOT, &wish("taken")).unwrap();
     type Change = fn(&mut Register);
     type Expect = fn(&Refusal) -> bool;
-    let cases: [(Change, Expect); 17] = [
+    let cases: [(Change, Expect); 15] = [
         (|w| w.version += 1, |r| matches!(r, Refusal::Version { .. })),
         (|w| w.name = String::new(), |r| matches!(r, Refusal::NameInvalid(_))),
         (|w| w.name = "x".repeat(65), |r| matches!(r, Refusal::NameInvalid(_))),
@@ -98,9 +115,7 @@ fn every_wish_that_cannot_be_granted_is_refused_for_its_own_reason() {
         (|w| w.ring_bytes = 1 << 23, |r| matches!(r, Refusal::RingBytes { .. })),
         (|w| w.ip = Some([10, 78, 0, 2].into()), |r| matches!(r, Refusal::AddressOutside { .. })),
         (|w| w.ip = Some([10, 77, 0, 1].into()), |r| matches!(r, Refusal::AddressTaken { .. })),
-        (|w| w.mac = Some([1, 0, 0, 0, 0, 1]), |r| matches!(r, Refusal::MacMulticast(_))),
-        (|w| w.mac = Some([0; 6]), |r| matches!(r, Refusal::MacZero)),
-        (|w| w.mac = Some([2, 0, 0, 0, 0, 9]), |r| matches!(r, Refusal::MacTaken { .. })),
+        (|w| w.ip = Some([10, 77, 0, 9].into()), |r| matches!(r, Refusal::MacTaken { .. })),
     ];
     for (number, (change, expect)) in cases.into_iter().enumerate() {
         let mut wish = wish("new");

@@ -198,6 +198,10 @@ impl Port for FaultPort {
         self.inner.attachment()
     }
 
+    fn mac(&self) -> Option<MacAddr> {
+        self.inner.mac()
+    }
+
     fn start(&mut self, context: &Context) -> Result<(), PortError> {
         self.clock = context.clock;
         self.inner.start(context)?;

@@ -32,7 +32,7 @@ use std::time::Duration;
 use tailwater_shm::Cycles;
 
 use super::{Account, Attachment, Context, Inject, Port, PortError, checksum};
-use crate::frame::ETHERNET_HEADER;
+use crate::frame::{ETHERNET_HEADER, MacAddr};
 use crate::sys::bpf::{self, Hook};
 use crate::sys::interface::{Interface, promiscuous};
 use crate::sys::xsk::{self, HEADROOM, OpenError, Queue};
@@ -56,6 +56,8 @@ pub struct XdpPort {
     spec: XdpSpec,
     /// Declared before the queues, so that frames stop arriving before they are dropped.
     attached: Option<Attached>,
+    /// Of the interface, if Linux goes on using it; known once started.
+    mac: Option<MacAddr>,
     queues: Vec<Queue>,
     /// The queue to poll first.
     first: usize,
@@ -114,7 +116,7 @@ impl XdpPort {
     /// [`start`](Port::start).
     pub fn new(spec: XdpSpec) -> Self {
         let account = Arc::new(XdpAccount::default());
-        Self { spec, attached: None, queues: Vec::new(), first: 0, events: None, account }
+        Self { spec, attached: None, mac: None, queues: Vec::new(), first: 0, events: None, account }
     }
 
     fn fail(&self, why: String) -> PortError {
@@ -195,8 +197,12 @@ impl XdpPort {
         let Some(network) = self.spec.gateway.filter(|_| self.spec.share) else {
             return Ok(program::redirect_all(map, KERNEL));
         };
-        let mac = interface.mac().map_err(|e| self.explain("read its MAC address", e))?;
+        let mac = self.own_mac(interface)?;
         Ok(program::redirect_foreign(map, KERNEL, &Owned { mac, ip: interface.ip(), network, prefix_len }))
+    }
+
+    fn own_mac(&self, interface: &Interface) -> Result<MacAddr, PortError> {
+        interface.mac().map_err(|e| self.explain("read its MAC address", e))
     }
 
     /// Checks the interface; returns its index and the number of queues to use.
@@ -249,12 +255,17 @@ impl Port for XdpPort {
         Attachment::Uplink { gateway: self.spec.gateway }
     }
 
+    fn mac(&self) -> Option<MacAddr> {
+        self.mac
+    }
+
     fn start(&mut self, context: &Context) -> Result<(), PortError> {
         let interface = Interface::new(&self.spec.interface).map_err(|e| self.explain("open a socket", e))?;
         let (index, count) = self.examine(&interface, context.mtu)?;
         let longest = u32::from(context.mtu) + ETHERNET_HEADER as u32 + HEADROOM;
         let chunk = if longest <= SMALL_CHUNK { SMALL_CHUNK } else { 4096 };
         let map = bpf::socket_map(count).map_err(|e| self.explain("make a socket map", e))?;
+        self.mac = self.spec.share.then(|| self.own_mac(&interface)).transpose()?;
         let code = self.code(&map, &interface, context.prefix_len)?;
         let program = bpf::load_xdp(&code).map_err(|error| match error.errno {
             Errno::PERM => self.explain("load the redirect program", Errno::PERM),

@@ -4,14 +4,14 @@ use std::net::Ipv4Addr;
 use tailwater_sched::RuntimeId;
 use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
 use tailwater_shm::ring::{FLAG_CHECKSUM_OK, FLAG_CHECKSUM_OWED, RingLie};
-use tailwater_shm::{Grant, KthreadState};
+use tailwater_shm::{Cycles, Grant, KthreadState};
 
 use super::EGRESS_BATCH;
 use super::check::tests::{arp, udp};
 use crate::fixture::{EGRESS, INGRESS_TAIL, RING_BYTES, Sandbox};
 use crate::frame::MacAddr;
 use crate::port::memory::{MemoryPeer, pair};
-use crate::port::{Attachment, Port};
+use crate::port::{Attachment, Context, Delivery, Inject, Port, PortError};
 use crate::runtime::EndReason;
 
 const ELSEWHERE: Ipv4Addr = Ipv4Addr::new(10, 77, 9, 9);
@@ -387,32 +387,53 @@ fn what_a_kthread_sent_before_it_parked_is_still_sent() {
     assert!(sandbox.world.runtimes.get(RuntimeId(0)).unwrap().kthreads[0].egress.is_some(), "still polled");
 }
 
+/// An uplink without frames of its own.
+struct Fake {
+    mac: Option<MacAddr>,
+    fails: bool,
+}
+
+impl Port for Fake {
+    fn name(&self) -> &'static str {
+        "fake"
+    }
+    fn attachment(&self) -> Attachment {
+        Attachment::Uplink { gateway: None }
+    }
+    fn mac(&self) -> Option<MacAddr> {
+        self.mac
+    }
+    fn start(&mut self, _: &Context) -> Result<(), PortError> {
+        Ok(())
+    }
+    fn poll(&mut self, _: Cycles, _: usize, switch: &mut dyn Inject) -> Result<usize, PortError> {
+        if self.fails {
+            return Err(PortError { port: "fake".into(), why: "unplugged".into() });
+        }
+        let Some(mac) = self.mac else { return Ok(0) };
+        let mut frame = udp(ELSEWHERE, ip(1), (1, 1), 60);
+        frame[..6].copy_from_slice(&mac.0);
+        assert_eq!(switch.inject(&frame), Delivery::Unknown, "nothing goes back where it came from");
+        Ok(1)
+    }
+    fn transmit(&mut self, _: Cycles, _: &[u8]) -> bool {
+        true
+    }
+}
+
+#[test]
+fn frames_for_an_uplinks_own_address_reach_it_whatever_address_a_runtime_has() {
+    let mac = Some(MacAddr::derived(ip(1)));
+    let mut sandbox = two_running(vec![Box::new(Fake { mac, fails: false })]);
+    sandbox.peer(0).send_udp(0, ip(1), 5);
+    sandbox.pass(100);
+    assert_eq!(sandbox.peer(1).receive(0), None);
+    assert_eq!(sandbox.world.stats.ports()[0].transmitted.get(), 1);
+}
+
 #[test]
 fn a_failed_port_is_detached_and_the_rest_goes_on() {
-    struct Broken;
-    impl Port for Broken {
-        fn name(&self) -> &'static str {
-            "broken"
-        }
-        fn attachment(&self) -> Attachment {
-            Attachment::Uplink { gateway: None }
-        }
-        fn start(&mut self, _: &crate::port::Context) -> Result<(), crate::port::PortError> {
-            Ok(())
-        }
-        fn poll(
-            &mut self,
-            _: tailwater_shm::Cycles,
-            _: usize,
-            _: &mut dyn crate::port::Inject,
-        ) -> Result<usize, crate::port::PortError> {
-            Err(crate::port::PortError { port: "broken".into(), why: "unplugged".into() })
-        }
-        fn transmit(&mut self, _: tailwater_shm::Cycles, _: &[u8]) -> bool {
-            true
-        }
-    }
-    let mut sandbox = two_running(vec![Box::new(Broken)]);
+    let mut sandbox = two_running(vec![Box::new(Fake { mac: None, fails: true })]);
     assert_eq!(sandbox.world.stats.ports()[0].failed.get(), 1);
     sandbox.peer(0).send_udp(0, ip(1), 5);
     sandbox.pass(100);
