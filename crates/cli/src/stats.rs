@@ -4,9 +4,11 @@
 //! shown as a dash.
 
 use std::io::{Write, stdout};
+use std::time::Duration;
 
 use clap::Args;
 use serde_json::Value;
+use tailwater_testbed::account::{self, Shares, Snapshot};
 use tailwater_testbed::table::{Table, number};
 
 use crate::query;
@@ -16,6 +18,7 @@ use crate::query;
 #[command(after_help = "Examples:
   tailwater stats
   tailwater stats --json | jq .handoff.polling.running_ns
+  tailwater stats --account
   tailwater stats --iokernel @other")]
 pub struct StatsArgs {
     /// Control socket of the IOKernel; @NAME is an abstract address
@@ -24,7 +27,13 @@ pub struct StatsArgs {
     /// Print everything as JSON
     #[arg(long)]
     json: bool,
+    /// Watch the IOKernel for a second and print where the time of each core went
+    #[arg(long)]
+    account: bool,
 }
+
+/// Time between the two looks of `--account`.
+const WATCH: Duration = Duration::from_secs(1);
 
 /// Asks the IOKernel and prints its answer.
 ///
@@ -33,12 +42,26 @@ pub struct StatsArgs {
 /// closed.
 pub fn run(args: &StatsArgs) -> anyhow::Result<()> {
     let stats = query::statistics(&args.iokernel)?;
-    if args.json {
+    if args.account {
+        let from = Snapshot::new(&stats)?;
+        std::thread::sleep(WATCH);
+        let to = Snapshot::new(&query::statistics(&args.iokernel)?)?;
+        write!(stdout(), "{}", describe_account(&account::between(&from, &to), args.json)?)?;
+    } else if args.json {
         writeln!(stdout(), "{}", serde_json::to_string_pretty(&stats)?)?;
     } else {
         write!(stdout(), "{}", describe(&stats))?;
     }
     Ok(())
+}
+
+/// Returns the account of the cores as a table or as JSON.
+fn describe_account(cores: &[Shares], json: bool) -> anyhow::Result<String> {
+    if json {
+        return Ok(serde_json::to_string_pretty(cores)? + "\n");
+    }
+    anyhow::ensure!(!cores.is_empty(), "the IOKernel entered no time: it has just started, or is stopped");
+    Ok(account::table("", cores.iter().map(|shares| (String::new(), shares))))
 }
 
 /// Returns the counters as tables.

@@ -76,6 +76,16 @@ fn a_started_service_shows_in_the_statistics_and_everything_ends_when_told() {
     assert!(shown.contains("spin-under-test") && shown.contains("latency-critical"), "{shown}");
     let json = stats(&socket).unwrap();
     assert_eq!(json["runtimes"][0]["name"], "spin-under-test");
+    let account = text(&run(&["stats", "--iokernel", &socket, "--account"]).stdout);
+    assert!(account.contains("service") && account.contains("sampled parts"), "{account}");
+    let account = text(&run(&["stats", "--iokernel", &socket, "--account", "--json"]).stdout);
+    let account: serde_json::Value = serde_json::from_str(&account).unwrap();
+    for shares in account.as_array().unwrap() {
+        let parts = shares.as_object().unwrap().iter();
+        let parts = parts.filter(|(name, _)| *name != "core" && *name != "sampling_error");
+        let sum: f64 = parts.map(|(_, share)| share.as_f64().unwrap()).sum();
+        assert!((sum - 1.0).abs() < 1e-6, "{shares}");
+    }
     for program in [service, iokernel] {
         program.signal(Signal::TERM);
         let output = program.finish();

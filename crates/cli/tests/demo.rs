@@ -67,7 +67,16 @@ fn a_quick_demo_runs_to_its_end_and_writes_what_it_found() {
     let output = demo.finish_within(BOUND);
     let text = text(&output.stdout);
     assert!(output.status.success(), "{}\n{text}", output.status);
-    for part in ["win p99.9", "Tailwater", "Linux", "ideal", "  stalled", "demo.json", "demo.svg"] {
+    for part in [
+        "win p99.9",
+        "where the time of",
+        "Tailwater",
+        "Linux",
+        "ideal",
+        "  stalled",
+        "demo.json",
+        "demo.svg",
+    ] {
         assert!(text.contains(part), "`{part}` is missing in\n{text}");
     }
     let mut json: Value =
@@ -92,6 +101,18 @@ fn a_quick_demo_runs_to_its_end_and_writes_what_it_found() {
         ] {
             assert!(point[key].as_f64().is_some_and(|v| v >= 0.0), "{key} in {point}");
         }
+        let tailwater = point["system"] == "tailwater";
+        let account = point["account"].as_array().unwrap();
+        assert_eq!(!account.is_empty(), tailwater, "{point}");
+        for shares in account {
+            let parts = shares.as_object().unwrap().iter();
+            let parts = parts.filter(|(name, _)| *name != "core" && *name != "sampling_error");
+            let sum: f64 = parts.map(|(_, share)| share.as_f64().unwrap()).sum();
+            assert!((sum - 1.0).abs() < 1e-6, "{shares}");
+        }
+        // A batch job that held no core beside the service has no speed.
+        let speed = &point["speed"];
+        assert!(speed.is_null() || (tailwater && speed["batch"].is_number()), "{point}");
     }
     let ideals = json["ideal"].as_array().unwrap();
     assert_eq!(ideals.len(), 2);

@@ -44,7 +44,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// Version of layout and protocols; both sides must agree.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 /// First word of a region: "tailwatr" in ASCII, little endian.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"tailwatr");
 /// The polling thread polls.
@@ -53,6 +53,12 @@ pub const AWAKE: u32 = 0;
 pub const ASLEEP: u32 = 1;
 /// The same, and a core is free.
 pub const ASLEEP_BESIDE_FREE_CORES: u32 = 2;
+/// The kthread is in its scheduler.
+pub const IN_SCHEDULER: u32 = 0;
+/// The kthread runs a user thread.
+pub const IN_THREAD: u32 = 1;
+/// The kthread handles frames from its ingress ring.
+pub const IN_STACK: u32 = 2;
 /// Maximum number of kthreads a runtime may have.
 pub const MAX_KTHREADS: u16 = 256;
 
@@ -91,7 +97,11 @@ pub struct StatusLine {
     pub injected: AtomicU32,
     /// TSC time of the earliest timer, `u64::MAX` if there is none.
     pub next_timer: AtomicU64,
-    _rest: [AtomicU64; 5],
+    /// [`IN_SCHEDULER`], [`IN_THREAD`] or [`IN_STACK`], while the kthread holds a core and is not
+    /// idle; other values count as [`IN_SCHEDULER`]. For the account of cores only.
+    pub doing: AtomicU32,
+    _gap: AtomicU32,
+    _rest: [AtomicU64; 4],
 }
 
 /// A word with a cache line to itself.
@@ -130,6 +140,8 @@ impl KthreadShared {
                 overflow: AtomicU32::new(0),
                 injected: AtomicU32::new(0),
                 next_timer: AtomicU64::new(u64::MAX),
+                doing: AtomicU32::new(IN_SCHEDULER),
+                _gap: AtomicU32::new(0),
                 _rest: core::array::from_fn(|_| AtomicU64::new(0)),
             },
             ingress_tail: Padded(TailWord::new(0)),
@@ -151,6 +163,7 @@ const _: () = {
     assert!(size_of::<RegionHeader>() == 128);
     assert!(offset_of!(RegionHeader, asleep) == 64);
     assert!(size_of::<StatusLine>() == 64);
+    assert!(offset_of!(StatusLine, doing) == 24);
     assert!(size_of::<KthreadShared>() == 512);
     assert!(offset_of!(KthreadShared, grant) == 0);
     assert!(offset_of!(KthreadShared, state) == 64);

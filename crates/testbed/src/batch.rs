@@ -1,8 +1,9 @@
 //! The batch job beside a service: its rate alone, its rate beside the service, and the ratio of
-//! the two.
+//! the two, per second and per second of core time that it held.
 
 use std::time::Instant;
 
+use crate::account::{self, Shares, Snapshot};
 use crate::bed::{START_TIMEOUT, Testbed};
 use crate::child::Batch;
 
@@ -16,6 +17,9 @@ pub struct BatchRates {
     pub beside: f64,
     /// Alone, before or after the point, whichever was more.
     pub solo: f64,
+    /// Trials per second of core time held beside the service, over the same alone; `None` where no
+    /// account of core time is kept.
+    pub speed: Option<f64>,
 }
 
 impl BatchRates {
@@ -25,24 +29,50 @@ impl BatchRates {
     }
 }
 
+/// What reads the account of core time; `None` where none is kept.
+pub(crate) type Meter<'a> = Option<&'a dyn Fn() -> anyhow::Result<Snapshot>>;
+
+/// A batch job's rate over an interval, and where the cores' time went in it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Interval {
+    /// Trials per second; 0 without a batch job.
+    rate: f64,
+    pub(crate) account: Vec<Shares>,
+}
+
+impl Interval {
+    /// Returns the trials per second of core time held; `None` without an account.
+    fn rate_held(&self) -> Option<f64> {
+        let held = account::held_by_batch(&self.account);
+        (held > 0.0).then(|| self.rate / held)
+    }
+}
+
 /// A batch job and its rate alone before a point.
 pub(crate) struct Companion {
     pub(crate) job: Batch,
-    before: f64,
+    before: Interval,
 }
 
 impl Companion {
     /// Measures a job that has just started.
-    pub(crate) fn new(testbed: &Testbed, mut job: Batch) -> anyhow::Result<Self> {
-        let before = solo_rate(testbed, &mut job)?;
+    pub(crate) fn new(testbed: &Testbed, mut job: Batch, meter: Meter<'_>) -> anyhow::Result<Self> {
+        let before = alone(testbed, &mut job, meter)?;
         Ok(Self { job, before })
     }
 
-    /// Measures the job alone again, after the service has ended; returns its rates, `beside` among
-    /// them.
-    pub(crate) fn rates(&mut self, testbed: &Testbed, beside: f64) -> anyhow::Result<BatchRates> {
-        let after = solo_rate(testbed, &mut self.job)?;
-        Ok(BatchRates { beside, solo: self.before.max(after) })
+    /// Measures the job alone again, after the service has ended; returns its rates, that of
+    /// `beside` among them.
+    pub(crate) fn rates(
+        &mut self,
+        testbed: &Testbed,
+        beside: &Interval,
+        meter: Meter<'_>,
+    ) -> anyhow::Result<BatchRates> {
+        let after = alone(testbed, &mut self.job, meter)?;
+        let alone = if self.before.rate > after.rate { &self.before } else { &after };
+        let speed = beside.rate_held().zip(alone.rate_held()).map(|(beside, alone)| beside / alone);
+        Ok(BatchRates { beside: beside.rate, solo: alone.rate, speed })
     }
 }
 
@@ -53,44 +83,43 @@ impl Companion {
 /// Runs right before and right after each point, with the same process, and the larger rate counts:
 /// one virtual machine ran 660,000 trials a second, and 920,000 some seconds later; a share of the
 /// slower rate could exceed 1.
-fn solo_rate(testbed: &Testbed, batch: &mut Batch) -> anyhow::Result<f64> {
-    let interval = testbed.solo / SOLO_INTERVALS;
+fn alone(testbed: &Testbed, batch: &mut Batch, meter: Meter<'_>) -> anyhow::Result<Interval> {
+    let length = testbed.solo / SOLO_INTERVALS;
     let give_up = Instant::now() + START_TIMEOUT;
-    let mut rates = Vec::new();
-    while rates.len() < SOLO_INTERVALS as usize {
+    let mut intervals = Vec::new();
+    while intervals.len() < SOLO_INTERVALS as usize {
         let from = Instant::now();
-        let rate = batch_rate(testbed, batch, from, from + interval)?;
-        if rate > 0.0 {
-            rates.push(rate);
+        let interval = measure(testbed, Some(&mut *batch), meter, (from, from + length))?;
+        if interval.rate > 0.0 {
+            intervals.push(interval);
         }
         anyhow::ensure!(
             Instant::now() < give_up,
             "the batch job gets no core even alone: the machine is overloaded"
         );
     }
-    rates.sort_by(f64::total_cmp);
-    Ok(rates[rates.len() / 2])
+    intervals.sort_by(|a, b| a.rate.total_cmp(&b.rate));
+    Ok(intervals.swap_remove(SOLO_INTERVALS as usize / 2))
 }
 
-/// Measures a batch job between two points in time; this thread sleeps meanwhile.
-fn batch_rate(testbed: &Testbed, batch: &mut Batch, from: Instant, to: Instant) -> anyhow::Result<f64> {
-    testbed.interrupt.sleep_until(from)?;
-    let first = batch.progress(&testbed.interrupt)?;
-    testbed.interrupt.sleep_until(to)?;
-    let last = batch.progress(&testbed.interrupt)?;
-    Ok(last.rate_since(first))
-}
-
-/// Returns the batch job's rate over the counted part; without a batch job, sleeps until its end.
-pub(crate) fn beside(
+/// Measures a batch job, if there is one, between two points in time; this thread sleeps meanwhile.
+pub(crate) fn measure(
     testbed: &Testbed,
-    batch: Option<&mut Batch>,
+    mut batch: Option<&mut Batch>,
+    meter: Meter<'_>,
     (from, to): (Instant, Instant),
-) -> anyhow::Result<Option<f64>> {
-    match batch {
-        Some(batch) => batch_rate(testbed, batch, from, to).map(Some),
-        None => Ok(testbed.interrupt.sleep_until(to).map(|()| None)?),
-    }
+) -> anyhow::Result<Interval> {
+    let mut look = || {
+        let progress = batch.as_mut().map(|batch| batch.progress(&testbed.interrupt)).transpose()?;
+        anyhow::Ok((progress, meter.map(|read| read()).transpose()?))
+    };
+    testbed.interrupt.sleep_until(from)?;
+    let first = look()?;
+    testbed.interrupt.sleep_until(to)?;
+    let last = look()?;
+    let rate = last.0.zip(first.0).map_or(0.0, |(last, first)| last.rate_since(first));
+    let account = first.1.zip(last.1).map_or_else(Vec::new, |(first, last)| account::between(&first, &last));
+    Ok(Interval { rate, account })
 }
 
 #[cfg(test)]
@@ -98,7 +127,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_speed_is_the_rate_over_the_time_held() {
+        let account = vec![Shares { batch_threads: 0.3, batch_runtime: 0.2, free: 0.5, ..Shares::default() }];
+        let held = Interval { rate: 200.0, account }.rate_held().expect("an account");
+        assert!((held - 400.0).abs() < 1e-6, "{held}");
+        assert_eq!(Interval { rate: 200.0, account: Vec::new() }.rate_held(), None);
+    }
+
+    #[test]
     fn a_share_is_one_of_the_rate_alone() {
-        assert_eq!(BatchRates { beside: 450.0, solo: 500.0 }.share(), 0.9);
+        assert_eq!(BatchRates { beside: 450.0, solo: 500.0, speed: None }.share(), 0.9);
     }
 }

@@ -15,6 +15,7 @@
 //! | [`port`] | the generator as the IOKernel's port, over datagrams or connections |
 //! | [`program`] | programs with protocols of their own, with their arguments and files |
 //! | [`on_tailwater`], [`on_linux`], [`point`](mod@point) | one point: start, measure, end |
+//! | [`account`] | where the time of the managed cores went |
 //! | [`batch`], [`measured`], [`handoffs`] | the figures of a point |
 //! | [`wait`] | the choice how the Linux server waits for requests |
 //! | [`machine`], [`requirements`] | what the machine is, and whether it has what Tailwater needs |
@@ -33,6 +34,7 @@ macro_rules! note {
     }};
 }
 
+pub mod account;
 pub mod app;
 pub mod batch;
 pub mod bed;

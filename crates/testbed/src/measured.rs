@@ -6,6 +6,7 @@ use tailwater_loadgen::plan::DEFAULT_TIMEOUT_NS;
 use tailwater_loadgen::{Measurement, Plan};
 use tailwater_workload::{Figures, ServiceTime};
 
+use crate::account::Shares;
 use crate::batch::BatchRates;
 
 /// A system that loses more than this part of its requests is saturated: it achieves less than 99 %
@@ -29,6 +30,9 @@ pub struct Measured {
     pub measurement: Measurement,
     /// The batch job's rates, where one ran beside the service.
     pub batch: Option<BatchRates>,
+    /// Where the time of the managed cores went in the counted part; empty where no account is
+    /// kept.
+    pub account: Vec<Shares>,
 }
 
 /// Returns the median latency above which requests for `service` stand in a queue, in microseconds.

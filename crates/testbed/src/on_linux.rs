@@ -19,7 +19,7 @@ use tailwater_loadgen::{Measurement, Plan, kernel_tcp, kernel_udp};
 use tailwater_placement::buffer::{DATAGRAMS, hold_as_many};
 use tailwater_shm::priority::HIGHEST;
 
-use crate::batch::{Companion, beside};
+use crate::batch::{self, Companion};
 use crate::bed::{START_TIMEOUT, Testbed};
 use crate::child::{Batch, Service, Spec};
 use crate::measured::{Measured, counted_part};
@@ -126,7 +126,7 @@ fn measure(
     let _off = testbed.stay_off_managed_cores()?;
     // The batch job first: beside a server that polls it would take seconds to start.
     let mut batch = match has_batch {
-        true => Some(Companion::new(testbed, start_batch(testbed)?)?),
+        true => Some(Companion::new(testbed, start_batch(testbed)?, None)?),
         false => None,
     };
     let mut service = start()?;
@@ -139,16 +139,16 @@ fn measure(
     let (measurement, beside) = std::thread::scope(|scope| {
         let generator = scope.spawn(|| generate_on(core, &plan, load, (service.address, medium), &stop));
         let part = counted_part(&plan, Instant::now());
-        let rate = beside(testbed, batch.as_mut().map(|batch| &mut batch.job), part);
-        if rate.is_err() {
+        let beside = batch::measure(testbed, batch.as_mut().map(|batch| &mut batch.job), None, part);
+        if beside.is_err() {
             stop.store(true, Ordering::Relaxed);
         }
         let measurement = generator.join().expect("the generator does not panic");
-        anyhow::Ok((measurement?, rate?))
+        anyhow::Ok((measurement?, beside?))
     })?;
     service.end()?;
-    let batch = batch.as_mut().zip(beside).map(|(batch, beside)| batch.rates(testbed, beside)).transpose()?;
-    Ok(Measured { measurement, batch })
+    let batch = batch.as_mut().map(|batch| batch.rates(testbed, &beside, None)).transpose()?;
+    Ok(Measured { measurement, batch, account: Vec::new() })
 }
 
 /// Waits until the server answers, and has it store the items that it is asked for later.

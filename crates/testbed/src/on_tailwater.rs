@@ -13,7 +13,8 @@ use tailwater_loadgen::Plan;
 use tailwater_loadgen::kernel_udp::Load;
 use tailwater_loadgen::protocol::Medium;
 
-use crate::batch::{Companion, beside};
+use crate::account::Snapshot;
+use crate::batch::{self, Companion, Meter};
 use crate::bed::Testbed;
 use crate::child::{Batch, Service, Spec};
 use crate::cores::CorePlan;
@@ -90,19 +91,21 @@ pub fn measure(
 ) -> anyhow::Result<Measured> {
     let _off = testbed.stay_off_managed_cores()?;
     let iokernel = Running::start(&testbed.cores, setting, program.medium)?;
+    let read = || Snapshot::new(&iokernel.embedded.stats.to_json());
+    let meter: Meter<'_> = Some(&read);
     let mut batch = match setting.batch {
-        true => Some(Companion::new(testbed, iokernel.start_batch(testbed)?)?),
+        true => Some(Companion::new(testbed, iokernel.start_batch(testbed)?, meter)?),
         false => None,
     };
     let service = iokernel.start_service(testbed, program)?;
     let server = SocketAddrV4::new(SERVICE_IP, SERVICE_PORT);
     let part = counted_part(plan, iokernel.generator.begin(testbed, plan, load, server)?);
-    let beside = beside(testbed, batch.as_mut().map(|batch| &mut batch.job), part)?;
+    let beside = batch::measure(testbed, batch.as_mut().map(|batch| &mut batch.job), meter, part)?;
     let measurement = iokernel.generator.finish(testbed, plan)?;
     handoffs.add(&iokernel.embedded.stats);
     service.end()?;
-    let batch = batch.as_mut().zip(beside).map(|(batch, beside)| batch.rates(testbed, beside)).transpose()?;
-    Ok(Measured { measurement, batch })
+    let batch = batch.as_mut().map(|batch| batch.rates(testbed, &beside, meter)).transpose()?;
+    Ok(Measured { measurement, batch, account: beside.account })
 }
 
 /// An IOKernel with the generator as its port.

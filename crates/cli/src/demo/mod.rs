@@ -53,6 +53,7 @@ pub fn run(args: &DemoArgs) -> anyhow::Result<()> {
     let outcome = demo.measure(args, machine)?;
     write(&args.json, &outcome.to_json()?)?;
     write(&args.svg, &plot::draw(&outcome))?;
+    print(&format!("\n{}", outcome::describe_account(&outcome.points)))?;
     print(&format!("\n{}", outcome.verdict.join("\n")))?;
     Ok(print(&format!("\nnumbers in {}, plot in {}", args.json.display(), args.svg.display()))?)
 }
@@ -164,6 +165,7 @@ impl Demo {
     fn point(&self, system: System, index: usize, measured: &Measured) -> anyhow::Result<Point> {
         let batch = measured.batch.context("a point of the demo has a batch job")?;
         let Course { loads, service, .. } = &self.course;
-        Ok(Point::new(system, loads[index], service, &measured.measurement, batch))
+        let point = Point::new(system, loads[index], service, &measured.measurement, batch);
+        Ok(point.with_account(service, measured.account.clone(), batch.speed))
     }
 }

@@ -12,6 +12,7 @@ use tailwater_loadgen::noise::GapFigures;
 use tailwater_workload::ServiceTime;
 
 use super::course::OptionRecord;
+use tailwater_testbed::account::{self, Shares};
 use tailwater_testbed::handoffs::HandoffFigures;
 use tailwater_testbed::machine::Machine;
 use tailwater_testbed::table::number;
@@ -143,6 +144,21 @@ pub struct Point {
     /// Windows that contain a stall of the generator's core.
     pub windows_cut: u64,
     pub duration_s: f64,
+    /// Where the time of the managed cores went; empty for Linux.
+    pub account: Vec<Shares>,
+    /// Speed while running; `None` for Linux.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub speed: Option<Speed>,
+}
+
+/// Work done per second of core time that a program held.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Speed {
+    /// Trials of the batch job per second of core time held, over the same alone.
+    pub batch: f64,
+    /// Work that the answered requests asked for, over the time in the service's user threads,
+    /// which includes their calls of sockets.
+    pub service: f64,
 }
 
 impl Point {
@@ -174,7 +190,18 @@ impl Point {
             windows: figures.windows,
             windows_cut: figures.windows_cut,
             duration_s: figures.duration_s,
+            account: Vec::new(),
+            speed: None,
         }
+    }
+
+    /// Returns the point with the account of its cores.
+    #[must_use]
+    pub fn with_account(self, service: &ServiceTime, account: Vec<Shares>, batch: Option<f64>) -> Self {
+        let asked = self.achieved_rps * service.mean_ns() / 1e9;
+        let threads: f64 = account.iter().map(|shares| shares.service_threads).sum();
+        let speed = batch.filter(|_| threads > 0.0).map(|batch| Speed { batch, service: asked / threads });
+        Self { account, speed, ..self }
     }
 
     /// Share of the requests that the generator sent late.
@@ -275,6 +302,26 @@ impl QueueFigures {
     }
 }
 
+/// Returns the account of the cores at each load, and the speeds while running; empty without an
+/// account.
+pub fn describe_account(points: &[Point]) -> String {
+    let load = |point: &Point| format!("{} %", point.load);
+    let rows: Vec<_> =
+        points.iter().flat_map(|p| p.account.iter().map(move |shares| (load(p), shares))).collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    let speeds = points.iter().filter_map(|p| {
+        let Speed { batch, service } = p.speed?;
+        Some(format!("{batch:.2} and {service:.2} at {}", load(p)))
+    });
+    format!(
+        "where the time of Tailwater's cores went\n{}speed while running, batch job (of alone) and service (of its calibration): {}",
+        account::table("load", rows),
+        speeds.collect::<Vec<_>>().join(", ")
+    )
+}
+
 /// Returns the two header lines of the table.
 pub fn table_head() -> String {
     let head = |cells: [&str; 10]| {
@@ -315,7 +362,7 @@ mod tests {
         let share_and_solo = |batch_rate, solo_rate| {
             let plan = Plan::new("1s@1k".parse().unwrap(), "exp:10us".parse().unwrap());
             let measurement = Generator::new(plan, 1, 0).unwrap().finish(1_000_000_000);
-            let batch = BatchRates { beside: batch_rate, solo: solo_rate };
+            let batch = BatchRates { beside: batch_rate, solo: solo_rate, speed: None };
             let point = Point::new(System::Linux, 10.0, &"exp:10us".parse().unwrap(), &measurement, batch);
             (point.batch_share, Solo::of(&[point]))
         };

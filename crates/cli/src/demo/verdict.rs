@@ -205,6 +205,8 @@ mod tests {
             windows: 10,
             windows_cut: 0,
             duration_s: 1.0,
+            account: Vec::new(),
+            speed: None,
         }
     }
 

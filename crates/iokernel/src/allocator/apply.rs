@@ -96,10 +96,10 @@ impl Allocator {
         self.grant(world, to, core);
         let (_, kthread) = world.runtimes.kthread(to);
         self.lot.slot(kthread.slot).wake();
-        let slot = &mut self.cores[at];
-        slot.since = now;
-        slot.phase =
-            Phase::Starting { kthread: to, kind: HandoffKind::Wake, decided: now, woken: now, wakes: 0 };
+        self.cores[at].since = now;
+        let kind = HandoffKind::Wake;
+        let phase = Phase::Starting { kthread: to, kind, decided: now, woken: now, wakes: 0 };
+        self.begin_phase(world, at, phase, now);
         world.stats.cores.grants.add(1);
     }
 
@@ -146,7 +146,8 @@ impl Allocator {
             HandoffKind::Polling
         };
         world.trace.core(clock::now(), core, CoreStep::Decided, kind, (to, Some(from)));
-        self.cores[at].phase = Phase::Ceding { from, to: Some(to), kind, decided: now, signalled: false };
+        let phase = Phase::Ceding { from, to: Some(to), kind, decided: now, signalled: false };
+        self.begin_phase(world, at, phase, now);
         if gone {
             // It parked without a request since the last look, and wakes no successor.
             self.ceded(world, at, from, kind, now, now);

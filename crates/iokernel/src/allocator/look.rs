@@ -26,6 +26,7 @@ impl Allocator {
         self.look(world, now, COLD_KTHREADS);
         if now >= self.next_policy {
             self.next_policy = now + self.timing.policy;
+            self.sample(world, now);
             self.decide(world, now, |policy, view, actions| policy.tick(view, actions));
         } else if !self.stranded.is_empty() {
             self.wake_stranded(world, now);

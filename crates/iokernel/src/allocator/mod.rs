@@ -3,8 +3,9 @@
 //! Owns the ledger, the policy and its observation, and the phase of every managed core. [`look`]
 //! reads the words that runtimes write, [`apply`] carries decisions out, [`progress`] polls the
 //! state words of kthreads that hold cores or are in a hand-off and runs the watchdogs, [`evict`]
-//! takes cores by force. It decides nothing itself (that is `tailwater-sched`), and it touches no
-//! frames: egress rings are handed to the switch through [`World::arriving`].
+//! takes cores by force, [`account`] enters the time of each phase into the statistics. It decides
+//! nothing itself (that is `tailwater-sched`), and it touches no frames: egress rings are handed to
+//! the switch through [`World::arriving`].
 //!
 //! # Phases of a core
 //!
@@ -25,6 +26,7 @@
 //! time slice; a false `Running` or `Idle` earns nothing. Nothing a runtime writes is used as an
 //! index, a length or an address.
 
+mod account;
 mod apply;
 mod evict;
 mod look;
@@ -114,6 +116,7 @@ impl Allocator {
             id: core.id,
             phase: Phase::Free,
             since: origin,
+            entered: origin,
             real_time: RealTime::default(),
         };
         Self {
@@ -207,6 +210,8 @@ impl Allocator {
         self.withdrawn.retain(|withdrawn| withdrawn.kthread.runtime != id);
         self.unbind_threads(world, id);
         self.rank_service(world, id, false);
+        // Before the ledger forgets its class.
+        self.enter_times(world, now);
         let fates = match self.ledger.unregister(id, self.nanos(now)) {
             Ok(fates) => fates,
             Err(error) => self.refused(world, &error, Vec::new()),
@@ -271,9 +276,8 @@ impl Allocator {
         };
         let Some(at) = self.ledger.topology().position(core) else { return };
         self.trace_loss(world, at, now);
-        let slot = &mut self.cores[at];
-        slot.phase = phase;
-        slot.since = now;
+        self.begin_phase(world, at, phase, now);
+        self.cores[at].since = now;
     }
 
     /// Emits to the tracer that the holder of the core loses it.

@@ -56,6 +56,8 @@ pub(super) struct CoreSlot {
     pub(super) phase: Phase,
     /// When its present owner got it, for the accounting of core time.
     pub(super) since: Cycles,
+    /// Time up to which the account has an entry.
+    pub(super) entered: Cycles,
     pub(super) real_time: RealTime,
 }
 

@@ -89,7 +89,7 @@ impl Allocator {
             Some(KthreadState::Idle) if idle => {}
             Some(KthreadState::Parked) => self.parked(world, at, kthread, now),
             Some(KthreadState::Idle) => {
-                self.cores[at].phase = Phase::Running { kthread, idle: true };
+                self.begin_phase(world, at, Phase::Running { kthread, idle: true }, now);
                 self.set_activity(kthread, Activity::Idle);
                 // Work that reached its queues since the last look decides whether it may lose the
                 // core.
@@ -97,7 +97,7 @@ impl Allocator {
                 self.core_fell_free(world, self.cores[at].id, now);
             }
             Some(KthreadState::Running | KthreadState::Taken) | None => {
-                self.cores[at].phase = Phase::Running { kthread, idle: false };
+                self.begin_phase(world, at, Phase::Running { kthread, idle: false }, now);
                 self.set_activity(kthread, Activity::Running);
             }
         }
@@ -116,7 +116,7 @@ impl Allocator {
         world.trace.core(clock::now(), self.cores[at].id, CoreStep::Running, kind, (kthread, None));
         world.runtimes.kthread_mut(kthread).no_starts = 0;
         self.set_activity(kthread, Activity::Running);
-        self.cores[at].phase = Phase::Running { kthread, idle: false };
+        self.begin_phase(world, at, Phase::Running { kthread, idle: false }, now);
         // It may idle or have parked already.
         self.watch_running(world, at, kthread, false, now);
     }
@@ -131,7 +131,7 @@ impl Allocator {
         if let Err(error) = self.ledger.release(kthread, self.nanos(now)) {
             return self.refused(world, &error, ());
         }
-        self.cores[at].phase = Phase::Free;
+        self.begin_phase(world, at, Phase::Free, now);
         self.look_at(world, kthread.runtime, now);
         self.note_timer(world, kthread.runtime, now);
         self.core_fell_free(world, core, now);
@@ -175,13 +175,14 @@ impl Allocator {
         now: Cycles,
     ) {
         self.cores[at].since = now;
-        self.cores[at].phase = match became {
+        let phase = match became {
             Ok(Parked::Freed(_)) => Phase::Free,
             Ok(Parked::HandedOn { to, .. }) => {
                 Phase::Starting { kthread: to, kind, decided, woken: now, wakes: 0 }
             }
             Err(error) => return self.refused(world, &error, ()),
         };
+        self.begin_phase(world, at, phase, now);
     }
 
     /// Handles the departure of a kthread from its core: it gets no more flows, and its egress ring

@@ -10,11 +10,11 @@ use crate::runtime::EndReason;
 use crate::stats::HandoffKind;
 use crate::world::Lender;
 
-const BATCH: u32 = 0;
-const SERVICE: u32 = 1;
+pub(super) const BATCH: u32 = 0;
+pub(super) const SERVICE: u32 = 1;
 
 /// One core; the batch job runs on it, the service is parked.
-fn busy_batch() -> Sandbox {
+pub(super) fn busy_batch() -> Sandbox {
     let mut sandbox = Sandbox::new(1, Vec::new());
     sandbox.add(BATCH, 1, 0, BestEffort);
     sandbox.add(SERVICE, 1, 0, LatencyCritical);
@@ -26,7 +26,7 @@ fn busy_batch() -> Sandbox {
 }
 
 /// Something arrives for the service.
-fn arrival(sandbox: &mut Sandbox) {
+pub(super) fn arrival(sandbox: &mut Sandbox) {
     let now = sandbox.now;
     sandbox.alloc.wakeup(&mut sandbox.world, RuntimeId(SERVICE), now);
     sandbox.check();

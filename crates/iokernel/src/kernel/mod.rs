@@ -134,7 +134,8 @@ impl IoKernel {
         let (command_sender, commands) = channel();
         let (notices, notice_receiver) = channel();
         let named = ports.iter().map(|port| (port.name().to_owned(), port.account())).collect();
-        let stats = Arc::new(Stats::new(named, &config.firewall));
+        let stats =
+            Arc::new(Stats::new(named, &config.firewall, cores.managed.cores().iter().map(|core| core.id)));
         let control = Control::new(control::Parts {
             config: config.clone(),
             surroundings: Surroundings {

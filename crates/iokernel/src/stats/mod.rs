@@ -5,17 +5,19 @@
 //! behind a lock that only the control thread and readers take, never the polling thread. Numbers
 //! read together may be a few nanoseconds apart; no counter goes backwards.
 
+pub mod account;
 pub(crate) mod counter;
 mod histogram;
 
 pub use crate::firewall::stats::{FirewallCounters, FirewallStats, RuleStats};
+pub use account::CoreAccount;
 pub use counter::Counter;
 pub use histogram::SharedHistogram;
 
 use serde_json::{Map, Value, json};
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, Mutex, PoisonError};
-use tailwater_sched::RuntimeId;
+use tailwater_sched::{CoreId, RuntimeId};
 use tailwater_shm::control::{CaptureRequest, Class, TraceRequest};
 
 use crate::firewall::FirewallConfig;
@@ -321,6 +323,7 @@ pub struct Stats {
     pub reclaim: ReclaimHistograms,
     /// Counters of the firewall.
     pub firewall: FirewallStats,
+    account: Vec<CoreAccount>,
     handoffs: [HandoffHistograms; HandoffKind::ALL.len()],
     ports: Vec<PortStats>,
     /// Locked by the control thread and by readers; never by the polling thread.
@@ -334,9 +337,13 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// Returns zeroed counters for ports of these names, with their own reports, and for the rules
-    /// of this firewall.
-    pub(crate) fn new(ports: Vec<(String, Option<Arc<dyn Account>>)>, firewall: &FirewallConfig) -> Self {
+    /// Returns zeroed counters for ports of these names, with their own reports, for the rules of
+    /// this firewall, and for these managed cores, in the topology's order.
+    pub(crate) fn new(
+        ports: Vec<(String, Option<Arc<dyn Account>>)>,
+        firewall: &FirewallConfig,
+        cores: impl IntoIterator<Item = CoreId>,
+    ) -> Self {
         let port = |(name, account)| PortStats {
             name,
             account,
@@ -352,6 +359,7 @@ impl Stats {
             apply: SharedHistogram::new(),
             reclaim: ReclaimHistograms::default(),
             firewall: FirewallStats::new(firewall),
+            account: cores.into_iter().map(CoreAccount::new).collect(),
             handoffs: Default::default(),
             ports: ports.into_iter().map(port).collect(),
             runtimes: Mutex::new(Vec::new()),
@@ -364,6 +372,12 @@ impl Stats {
     /// Returns the latencies of one kind of hand-off.
     pub fn handoff(&self, kind: HandoffKind) -> &HandoffHistograms {
         &self.handoffs[kind as usize]
+    }
+
+    /// Returns the account of each managed core, in the topology's order.
+    #[inline(always)]
+    pub fn account(&self) -> &[CoreAccount] {
+        &self.account
     }
 
     /// Returns the ports' counters, in the order the ports were given.
@@ -462,6 +476,7 @@ impl Stats {
             "reclaim": { "since_notice_ns": quantiles(&self.reclaim.since_notice),
                          "since_alive_ns": quantiles(&self.reclaim.since_alive) },
             "handoff": handoffs,
+            "account": self.account.iter().map(CoreAccount::to_json).collect::<Vec<_>>(),
             "ports": ports,
             "runtimes": runtimes,
             "captures": captures,
@@ -508,7 +523,7 @@ mod tests {
 
     #[test]
     fn the_document_names_every_part() {
-        let stats = Stats::new(vec![("load".to_owned(), None)], &FirewallConfig::default());
+        let stats = Stats::new(vec![("load".to_owned(), None)], &FirewallConfig::default(), [CoreId(3)]);
         stats.set_facts(json!({ "cores": [1] }));
         stats.switch.dropped_spoofed.add(3);
         stats.handoff(HandoffKind::Idle).running.record(700);
@@ -519,11 +534,13 @@ mod tests {
         assert_eq!(document["reclaim"]["since_alive_ns"]["count"], 0);
         assert_eq!(document["ports"][0]["name"], "load");
         assert_eq!(document["iokernel"]["cores"][0], 1);
+        assert_eq!(document["account"][0]["core"], 3);
+        assert_eq!(document["account"][0]["ns"]["free"], 0);
     }
 
     #[test]
     fn runtimes_come_and_go() {
-        let stats = Stats::new(Vec::new(), &FirewallConfig::default());
+        let stats = Stats::new(Vec::new(), &FirewallConfig::default(), []);
         stats.add_runtime(Arc::new(RuntimeStats {
             id: RuntimeId(7),
             name: "spin".to_owned(),

@@ -401,7 +401,7 @@ pub mod tests {
                 late: 0,
                 duration_s: 1.0,
             },
-            batch: Some(BatchRates { beside: share * 1e6, solo: 1e6 }),
+            batch: Some(BatchRates { beside: share * 1e6, solo: 1e6, speed: None }),
         };
         Point { case, samples: tails_us.iter().map(sample).collect() }
     }

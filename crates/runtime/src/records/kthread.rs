@@ -281,6 +281,13 @@ impl<'g> ThisKthread<'g> {
         unsafe { &*core::ptr::from_ref(self.kthread) }
     }
 
+    /// Publishes what the kthread does, for the account of cores. Not at direct switches between
+    /// user threads, which go on doing the same.
+    #[inline(always)]
+    pub fn note_doing(self, doing: u32) {
+        self.shared.status.doing.store(doing, Relaxed);
+    }
+
     /// Records which user thread runs from now on, `None` for the scheduler.
     ///
     /// # Safety

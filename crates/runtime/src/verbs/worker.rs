@@ -23,6 +23,7 @@ use crate::ground::guard::NoPreempt;
 use crate::records::kthread::{Kthread, ThisKthread, count};
 use crate::records::runtime::{Runtime, runtime};
 use crate::records::uthread::Runnable;
+use tailwater_shm::layout::{IN_SCHEDULER, IN_STACK, IN_THREAD};
 use tailwater_shm::{Cycles, clock};
 
 /// Direct switches between two visits to the scheduler: bounds how late a timer is noticed.
@@ -69,18 +70,20 @@ fn run(kthread: ThisKthread<'_>, runnable: Runnable) {
     private.switch_budget.set(SWITCH_BUDGET);
     count(&kthread.counters.switches, 1);
     let (uthread, rsp) = runnable.claim();
+    kthread.note_doing(IN_THREAD);
     // SAFETY: `claim` gave this kthread the right to resume the thread; preemption is off; the save
     // slots are this kthread's.
     unsafe {
         kthread.set_current(Some(uthread));
         arch::switch(private.sched_rsp.as_ptr(), rsp, private.unused_flag.as_ptr(), uthread.fs);
     }
+    kthread.note_doing(IN_SCHEDULER);
 }
 
 fn find_work(kthread: ThisKthread<'_>, runtime: &Runtime, guard: &NoPreempt) -> Option<Runnable> {
     let now = clock::now();
     timers::fire(&kthread, now);
-    count(&kthread.counters.frames, poll_ingress(&kthread, guard));
+    count(&kthread.counters.frames, poll_ingress(&kthread, kthread, guard));
     refill(kthread, runtime);
     let private = kthread.private();
     let found = private.runq.pop();
@@ -114,7 +117,7 @@ fn steal(kthread: ThisKthread<'_>, runtime: &Runtime, guard: &NoPreempt, now: Cy
             return Some(runnable);
         }
         if lets_take_frames(victim, runtime) {
-            count(&kthread.counters.stolen_frames, poll_ingress(victim, guard));
+            count(&kthread.counters.stolen_frames, poll_ingress(victim, kthread, guard));
         }
         timers::fire(victim, now);
         take_overflow(victim, kthread);
@@ -125,13 +128,15 @@ fn steal(kthread: ThisKthread<'_>, runtime: &Runtime, guard: &NoPreempt, now: Cy
     None
 }
 
-/// Handles a batch of frames from `from`'s ring; returns how many.
-fn poll_ingress(from: &Kthread, guard: &NoPreempt) -> u64 {
+/// Handles a batch of frames from `from`'s ring on kthread `on`; returns how many.
+fn poll_ingress(from: &Kthread, on: ThisKthread<'_>, guard: &NoPreempt) -> u64 {
     let Some(ingress) = from.ingress.as_ref().filter(|ingress| ingress.has_record()) else { return 0 };
     let Some(network) = hooks::network() else { return 0 };
-    ingress
-        .try_with(guard, |consumer| (network.take_frames)(consumer, from.index, FRAME_BATCH.into()))
-        .unwrap_or(0)
+    on.note_doing(IN_STACK);
+    let handled =
+        ingress.try_with(guard, |consumer| (network.take_frames)(consumer, from.index, FRAME_BATCH.into()));
+    on.note_doing(IN_SCHEDULER);
+    handled.unwrap_or(0)
 }
 
 /// Moves threads that were readied from outside, or that overflowed, to the run queue.

@@ -1,0 +1,69 @@
+//! Entries into the account of cores (see [`crate::stats::account`]): the time of each phase, and
+//! samples of what busy kthreads do.
+
+#[cfg(test)]
+mod tests;
+
+use core::sync::atomic::Ordering;
+
+use tailwater_sched::ledger::Class;
+use tailwater_shm::Cycles;
+
+use super::Allocator;
+use super::phase::Phase;
+use crate::stats::{CoreAccount, Counter, HandoffKind};
+use crate::world::World;
+
+impl Allocator {
+    /// Begins a phase of a core, and enters the time of the phase that ends.
+    pub(super) fn begin_phase(&mut self, world: &World, at: usize, phase: Phase, now: Cycles) {
+        self.enter_time(world, at, now);
+        self.cores[at].phase = phase;
+    }
+
+    /// Enters the time of all cores up to now.
+    pub(super) fn enter_times(&mut self, world: &World, now: Cycles) {
+        for at in 0..self.cores.len() {
+            self.enter_time(world, at, now);
+        }
+    }
+
+    fn enter_time(&mut self, world: &World, at: usize, now: Cycles) {
+        let slot = &self.cores[at];
+        let Some(account) = world.stats.account().get(at) else { return };
+        let ns = self.clock.to_ns(now.saturating_sub(slot.entered));
+        self.part(account, slot.phase).add(ns);
+        self.cores[at].entered = now.max(self.cores[at].entered);
+    }
+
+    /// Returns the counter for the time of this phase.
+    fn part<'a>(&self, account: &'a CoreAccount, phase: Phase) -> &'a Counter {
+        let ns = &account.ns;
+        match phase {
+            Phase::Free => &ns.free,
+            Phase::Starting { kind: HandoffKind::Wake, .. } => &ns.wake,
+            Phase::Starting { .. } => &ns.start,
+            Phase::Ceding { .. } => &ns.cede,
+            Phase::Running { kthread, idle } => match (self.class_of(kthread.runtime), idle) {
+                (Class::LatencyCritical, false) => &ns.service,
+                (Class::LatencyCritical, true) => &ns.service_idle,
+                (Class::BestEffort, false) => &ns.batch,
+                (Class::BestEffort, true) => &ns.batch_idle,
+            },
+        }
+    }
+
+    /// Enters all times up to now, and one sample of each busy kthread. Called at the policy's
+    /// ticks, which come at their own pace: one that came with an event would sample the same
+    /// moment of every tenancy.
+    pub(super) fn sample(&mut self, world: &World, now: Cycles) {
+        self.enter_times(world, now);
+        for (slot, account) in self.cores.iter().zip(world.stats.account()) {
+            let Phase::Running { kthread, idle: false } = slot.phase else { continue };
+            let (runtime, _) = world.runtimes.kthread(kthread);
+            // Relaxed: a sample. The look has just read the same line.
+            let doing = runtime.shared(kthread.index).status.doing.load(Ordering::Relaxed);
+            account.samples(self.class_of(kthread.runtime)).note(doing);
+        }
+    }
+}

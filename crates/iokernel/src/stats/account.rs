@@ -1,0 +1,100 @@
+//! The account of a core: on what each managed core's time went.
+//!
+//! Owns the counters, one set per core. The allocator enters the time of a core's phase when the
+//! phase ends, and at each tick, so the times of a core add up to the time since its first entry,
+//! whatever programs write. What a busy kthread does inside its tenancy is sampled at ticks from
+//! the word `doing` of its status line: such a sample is the program's own statement, and tells the
+//! parts of its time from each other only.
+//!
+//! Never here: the time that the host or interrupts take, which happens inside every part and which
+//! the polling thread cannot see from its own core.
+
+use serde_json::{Value, json};
+use tailwater_sched::CoreId;
+use tailwater_sched::ledger::Class;
+use tailwater_shm::layout::{IN_STACK, IN_THREAD};
+
+use super::counter::{Counter, counters};
+
+counters! {
+    /// Nanoseconds of one core, by phase.
+    PhaseTimes {
+        /// Lent to no kthread.
+        free,
+        /// Hand-off of a free core: from the wake until the new owner was seen running.
+        wake,
+        /// Hand-off, first part: from the decision until the owner was seen ceding.
+        cede,
+        /// Hand-off, second part: until the new owner was seen running.
+        start,
+        /// A latency-critical kthread runs.
+        service,
+        /// A latency-critical kthread polls without work.
+        service_idle,
+        /// A best-effort kthread runs.
+        batch,
+        /// A best-effort kthread polls without work.
+        batch_idle,
+    }
+}
+
+counters! {
+    /// What busy kthreads of one class did on one core at the samples.
+    Samples {
+        /// Ran a user thread.
+        thread,
+        /// Handled frames in the network stack.
+        stack,
+        /// Was in the scheduler.
+        scheduler,
+    }
+}
+
+impl Samples {
+    /// Counts the content of a word `doing`.
+    #[inline]
+    pub(crate) fn note(&self, doing: u32) {
+        let counter: &Counter = match doing {
+            IN_THREAD => &self.thread,
+            IN_STACK => &self.stack,
+            _ => &self.scheduler,
+        };
+        counter.add(1);
+    }
+}
+
+/// The account of one core.
+#[derive(Debug)]
+pub struct CoreAccount {
+    /// The core.
+    pub core: CoreId,
+    /// Its time by phase.
+    pub ns: PhaseTimes,
+    /// Samples of kthreads of services.
+    pub service: Samples,
+    /// Samples of kthreads of best-effort programs.
+    pub batch: Samples,
+}
+
+impl CoreAccount {
+    pub(crate) fn new(core: CoreId) -> Self {
+        Self { core, ns: PhaseTimes::default(), service: Samples::default(), batch: Samples::default() }
+    }
+
+    /// Returns the samples of this class.
+    pub(crate) fn samples(&self, class: Class) -> &Samples {
+        match class {
+            Class::LatencyCritical => &self.service,
+            Class::BestEffort => &self.batch,
+        }
+    }
+
+    /// Returns the account as JSON.
+    pub(super) fn to_json(&self) -> Value {
+        json!({
+            "core": self.core.0,
+            "ns": self.ns.to_json(),
+            "samples": { "service": self.service.to_json(), "batch": self.batch.to_json() },
+        })
+    }
+}
