@@ -56,12 +56,21 @@ impl Target {
     /// # Panics
     /// If it does not get ready.
     pub fn start_command() -> Self {
+        Self::start_command_with(&[])
+    }
+
+    /// As [`start_command`](Self::start_command), with more words.
+    ///
+    /// # Panics
+    /// If it does not get ready.
+    pub fn start_command_with(more: &[&str]) -> Self {
         let turn = super::turn();
         let socket = socket_name("target");
         let words = ["iokernel", "--share-cores", "--managed-cores", "1", "--socket", &socket];
         let mut command = Command::new("sh");
         command.args(["-c", "ulimit -Sn 64; exec \"$0\" \"$@\""]);
-        let mut program = Program::start(command.arg(binary("tailwater-cli", "tailwater")).args(words));
+        command.arg(binary("tailwater-cli", "tailwater")).args(words).args(more);
+        let mut program = Program::start(&mut command);
         program.error_line_with(" ready ");
         Self { socket, program, _turn: turn }
     }
@@ -83,6 +92,18 @@ impl Target {
         match ask(&dial(&self.socket), &ClientMessage::Stats)? {
             (ServerMessage::Stats(document), _) => Ok(document),
             (other, _) => Err(format!("{other:?}")),
+        }
+    }
+
+    /// What it says that the user of this thread may do.
+    ///
+    /// # Panics
+    /// If it does not answer.
+    #[track_caller]
+    pub fn rights(&self) -> String {
+        match ask(&dial(&self.socket), &ClientMessage::Rights) {
+            Ok((ServerMessage::Rights { may }, _)) => may,
+            other => panic!("{other:?}"),
         }
     }
 

@@ -1,7 +1,8 @@
 //! `tailwater iokernel`: the daemon.
 //!
-//! Owns the configuration from file and options, and a clean end on SIGINT or SIGTERM. What the
-//! daemon does is in the crate `tailwater-iokernel`.
+//! Owns the configuration from file and options, its reload on SIGHUP, and a clean end on SIGINT or
+//! SIGTERM. A terminal that closes sends SIGHUP, too: without a configuration file, the signal ends
+//! the daemon as SIGTERM does. What the daemon does is in the crate `tailwater-iokernel`.
 
 use std::io::{Write, stdout};
 use std::net::Ipv4Addr;
@@ -11,9 +12,10 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::Context;
 use clap::Args;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 use tailwater_iokernel::port::options::PortOptions;
-use tailwater_iokernel::{Claims, Config, Cores, IoKernel};
+use tailwater_iokernel::{Claims, Config, Cores, IoKernel, Reloader};
 
 use crate::log::{self, LogFormat};
 
@@ -29,7 +31,7 @@ use crate::log::{self, LogFormat};
   tailwater iokernel --pcap replay=in.pcap,record=out.pcap  a capture file in place of a network
   tailwater iokernel --print-config > tailwater.toml        every setting with its value
 
-Options win over the configuration file. Programs join with `tailwater run`; `tailwater stats` shows them.")]
+Options win over the configuration file, which SIGHUP has read again. Programs join with `tailwater run`; `tailwater stats` shows them.")]
 pub struct IokernelArgs {
     /// Configuration file (TOML)
     #[arg(long, value_name = "FILE")]
@@ -111,9 +113,12 @@ pub fn run(args: &IokernelArgs) -> anyhow::Result<()> {
     }
     log::start(args.log, args.log_format)?;
     let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
+    let ends = [SIGINT, SIGTERM].into_iter().chain(args.config.is_none().then_some(SIGHUP));
+    for signal in ends {
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot catch signals")?;
     }
+    let reloads = args.config.is_some().then(|| Signals::new([SIGHUP])).transpose();
+    let reloads = reloads.context("cannot catch signals")?;
     tailwater_iokernel::raise_descriptor_limit();
     let claims =
         (!args.share_cores).then(|| Claims::of(&Cores::detect(&config)?).map_err(anyhow::Error::from));
@@ -121,10 +126,35 @@ pub fn run(args: &IokernelArgs) -> anyhow::Result<()> {
     let _claims = claims.transpose()?;
     let ports = config.ports.build()?;
     let iokernel = IoKernel::new(config, ports)?;
+    if let Some(signals) = reloads {
+        reload_on(signals, args.clone(), iokernel.reloader())?;
+    }
     tracing::info!(socket = iokernel.config().socket, other_programs_get = iokernel.neighbours(), "ready");
     iokernel.run(&stop)?;
     tracing::info!("stopped");
     Ok(())
+}
+
+/// Reads the configuration again whenever a signal comes, on a thread of its own.
+fn reload_on(mut signals: Signals, args: IokernelArgs, reloader: Reloader) -> anyhow::Result<()> {
+    let serve = move || {
+        for _ in signals.forever() {
+            let changes = configuration(&args).and_then(|config| Ok(reloader.reload(config)?));
+            match changes {
+                Ok(changes) => tracing::info!(
+                    applied = changes.applied.join(", "),
+                    need_restart = changes.need_restart.join(", "),
+                    "configuration reloaded"
+                ),
+                Err(error) => {
+                    let error = format!("{error:#}");
+                    tracing::error!(error, "configuration not reloaded, the old one stays");
+                }
+            }
+        }
+    };
+    let thread = std::thread::Builder::new().name("tailwater-signals".to_owned()).spawn(serve);
+    thread.map(drop).context("cannot start a thread")
 }
 
 fn configuration(args: &IokernelArgs) -> anyhow::Result<Config> {
@@ -132,7 +162,8 @@ fn configuration(args: &IokernelArgs) -> anyhow::Result<Config> {
         Some(path) => {
             let text = std::fs::read_to_string(path)
                 .with_context(|| format!("cannot read configuration {}", path.display()))?;
-            Config::from_toml(&text).with_context(|| path.display().to_string())?
+            let config = Config::from_toml(&text).with_context(|| path.display().to_string())?;
+            Config { file: Some(path.clone()), ..config }
         }
         None => Config::default(),
     };

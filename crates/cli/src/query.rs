@@ -30,6 +30,19 @@ pub fn statistics(socket: &str) -> anyhow::Result<Value> {
     }
 }
 
+/// Returns in words what the user of this process may do at the IOKernel at `socket`.
+///
+/// # Errors
+/// As [`statistics`].
+pub fn rights(socket: &str) -> anyhow::Result<String> {
+    let connection = connect(socket, PATIENCE)?;
+    send(&connection, &ClientMessage::Rights, &[])?;
+    match answer(&connection)?.0 {
+        ServerMessage::Rights { may } => Ok(may),
+        other => Err(of_another_kind(&other)),
+    }
+}
+
 /// Parses the size of a watch's ring in megabytes.
 ///
 /// # Errors

@@ -234,6 +234,7 @@ fn the_doctor_names_every_part_in_words_and_in_json() {
         "locked memory",
         "hyperthreads",
         "other programs",
+        "this user",
     ] {
         assert!(names.contains(&name) && shown.contains(&format!(" {name}: ")), "{name}: {shown}");
     }

@@ -7,10 +7,12 @@
 
 use serde::{Deserialize, Serialize};
 use std::net::{Ipv4Addr, Ipv6Addr};
+use std::path::PathBuf;
 use tailwater_shm::layout::MAX_KTHREADS;
 use tailwater_shm::lot::SLOTS;
 use tailwater_shm::ring::{LINE, MAX_FRAME, MAX_LINES, MIN_LINES};
 
+use crate::authority::{Grant, MAX_GRANTS};
 use crate::firewall::FirewallConfig;
 use crate::frame::ETHERNET_HEADER;
 use crate::macs::Macs;
@@ -127,6 +129,12 @@ pub struct Config {
     pub ports: PortOptions,
     /// Which packets pass between runtimes, and between runtimes and ports.
     pub firewall: FirewallConfig,
+    /// What users other than root and the IOKernel's own may register; without any, nothing.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub grant: Vec<Grant>,
+    /// The file that this was read from, for messages.
+    #[serde(skip)]
+    pub file: Option<PathBuf>,
 }
 
 impl Default for Config {
@@ -159,6 +167,8 @@ impl Default for Config {
             priority: Priority::default(),
             ports: PortOptions::default(),
             firewall: FirewallConfig::default(),
+            grant: Vec::new(),
+            file: None,
         }
     }
 }
@@ -253,6 +263,7 @@ impl Config {
         })?;
         self.check_times()?;
         self.check_limits()?;
+        self.check_grants()?;
         self.firewall.check().map_err(|(key, value, expected)| ConfigError::Value { key, value, expected })
     }
 
@@ -308,6 +319,14 @@ impl Config {
             return Err(out_of_range("max-evictions", 0, "at least 1: any thread may be late once"));
         }
         Ok(())
+    }
+
+    fn check_grants(&self) -> Result<(), ConfigError> {
+        if self.grant.len() > MAX_GRANTS {
+            return Err(out_of_range("grant", self.grant.len(), format!("at most {MAX_GRANTS} tables")));
+        }
+        let wrong = |(key, value, expected)| ConfigError::Value { key, value, expected };
+        self.grant.iter().try_for_each(|grant| grant.check().map_err(wrong))
     }
 
     fn mask(&self) -> u32 {

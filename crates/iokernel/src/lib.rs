@@ -22,6 +22,7 @@
 #![deny(unsafe_code)]
 
 mod allocator;
+mod authority;
 mod capture;
 mod claims;
 pub mod config;
@@ -43,9 +44,11 @@ mod sys;
 mod trace;
 mod world;
 
+pub use authority::{Account, Denial, Grant, Limit, Pattern, Reason};
 pub use claims::{Claims, CoreClaimed};
 pub use config::Config;
 pub use control::directory::Refusal;
+pub use control::reload::{Changes, ReloadError, Reloader};
 pub use kernel::{IoKernel, StartError};
 
 pub use machine::{CoreError, Cores, neighbours, raise_descriptor_limit};

@@ -18,8 +18,8 @@
 //! `Capture` requests copies of frames instead, and is answered with `Capturing` and a memory file
 //! whose first ingress ring carries them, until the socket is closed. `Trace` requests the steps of
 //! sampled requests in the same way, and is answered with `Tracing`. `Stats` requests the
-//! IOKernel's counters as JSON, at any time. An address that begins with `@` is in Linux's abstract
-//! namespace and needs no file.
+//! IOKernel's counters as JSON, at any time, and `Rights` what the client's user may do. An address
+//! that begins with `@` is in Linux's abstract namespace and needs no file.
 //!
 //! The conversation need not be fast. The receiver bounds each message ([`MAX_MESSAGE`]); unknown
 //! fields are refused, so that a misspelt one is noticed.
@@ -72,6 +72,8 @@ pub enum ClientMessage {
     },
     /// Requests the counters; from any client.
     Stats,
+    /// Requests what the client's user may do; from any client.
+    Rights,
     /// Requests copies of frames; from a client of the IOKernel's user, or of root.
     Capture(CaptureRequest),
     /// Requests a trace of single requests; from a client of the IOKernel's user, or of root.
@@ -167,6 +169,11 @@ pub enum ServerMessage {
     },
     /// The counters, as a JSON document.
     Stats(serde_json::Value),
+    /// What the client's user may do.
+    Rights {
+        /// In words.
+        may: String,
+    },
     /// Frames are copied from now on.
     Capturing(Capturing),
     /// Requests are traced from now on. Each record's frame is a [`crate::trace::Event`], its stamp

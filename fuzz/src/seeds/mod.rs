@@ -242,6 +242,7 @@ fn control() -> Vec<(&'static str, Vec<u8>)> {
         ("register", bytes(serde_json::to_vec(&ClientMessage::Register(register)))),
         ("kthreads", bytes(serde_json::to_vec(&ClientMessage::Kthreads { tids: vec![1, -1] }))),
         ("stats", bytes(serde_json::to_vec(&ClientMessage::Stats))),
+        ("rights", bytes(serde_json::to_vec(&ClientMessage::Rights))),
         ("welcome", bytes(serde_json::to_vec(&ServerMessage::Welcome(welcome)))),
         ("refused", bytes(serde_json::to_vec(&ServerMessage::Refused { why: "no".to_owned() }))),
         ("ready", bytes(serde_json::to_vec(&ServerMessage::Ready))),

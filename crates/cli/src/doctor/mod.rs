@@ -13,6 +13,7 @@ use tailwater_testbed::requirements::{self, Finding};
 mod optional;
 mod part;
 mod quota;
+mod rights;
 
 use part::{Part, Status};
 
@@ -21,12 +22,17 @@ use part::{Part, Status};
 #[command(after_help = "Examples:
   tailwater doctor            one line per requirement; exit code 2 when something is missing that is not optional
   tailwater doctor --json     the same for programs
+  tailwater doctor --iokernel /run/tailwater.sock
 
 ok       is there, or as it should be
 missing  is not there, and Tailwater does not run without it
 absent   is not there, and only what its line names needs it
 caution  is there, and costs latency")]
 pub struct DoctorArgs {
+    /// Control socket of the IOKernel that is asked what this user may register; @NAME is an
+    /// abstract address
+    #[arg(long, value_name = "SOCKET", default_value = "@tailwater")]
+    iokernel: String,
     /// Print everything as JSON
     #[arg(long)]
     json: bool,
@@ -53,6 +59,7 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     let cores = machine::usable_cores();
     parts.push(quota::examine(cores.len()));
     parts.extend(optional::examine(&cores));
+    parts.push(rights::examine(&args.iokernel));
     if args.json {
         let supported = parts.iter().all(|part| part.status != Status::Missing);
         let document = Document { machine: Machine::describe(), commit: commit(), supported, parts };

@@ -7,7 +7,7 @@
 //! | `Offered` | `Kthreads`, all of the peer's process | `Registered`: the polling thread attaches it, then `Ready` is sent |
 //! | `Fresh` | `Capture`, of the same user or root | `Capturing`: the polling thread copies frames until the connection ends |
 //! | `Fresh` | `Trace`, likewise | `Tracing`: the polling thread traces requests until the connection ends |
-//! | any | `Stats` | the same: the document is sent |
+//! | any | `Stats`, `Rights` | the same: the answer is sent |
 //! | any | anything else, or end of file | gone (`Registered`: the polling thread ends it first) |
 
 use rustix::event::{EventfdFlags, eventfd};
@@ -23,9 +23,9 @@ use tailwater_shm::control::{
 use tailwater_shm::layout::Region;
 
 use super::client::ClientSocket;
-use super::directory::{Place, Refusal, User};
+use super::directory::{Place, Refusal};
 use super::session::{Offer, State};
-use super::{Command, Control, PATIENCE, is_trusted, process, rank};
+use super::{Command, Control, PATIENCE, is_trusted, process, rank, user_of};
 use crate::capture::{MAX_CAPTURES, Tap};
 use crate::firewall::Guard;
 use crate::frame::PREFIX_LEN6;
@@ -48,6 +48,10 @@ impl Control {
             (ClientMessage::Stats, state) => {
                 session.state = state;
                 self.answer(token, &socket);
+            }
+            (ClientMessage::Rights, state) => {
+                session.state = state;
+                self.tell_rights(token, &socket);
             }
             (ClientMessage::Register(wish), State::Fresh) => self.register(token, &socket, wish),
             (ClientMessage::Capture(request), State::Fresh) => self.capture(token, &socket, &request),
@@ -78,6 +82,25 @@ impl Control {
             return self.end(token, &ControlError::TooOften);
         };
         if sent.is_err() {
+            self.end(token, &ControlError::Closed);
+        }
+    }
+
+    /// Sends what the client's user may register, as often as statistics.
+    fn tell_rights(&mut self, token: u64, socket: &ClientSocket) {
+        let uid = self.uid_of(token);
+        if !is_trusted(uid) && !self.answers.take(uid, Instant::now()) {
+            return self.end(token, &ControlError::TooOften);
+        }
+        let ours = geteuid();
+        let may = match user_of(socket) {
+            Ok(_) if !ours.is_root() && uid != ours.as_raw() => {
+                Refusal::OtherUser { theirs: uid, ours: ours.as_raw() }.to_string()
+            }
+            Ok(user) => self.parts.directory.rights(&user),
+            Err(error) => Refusal::Peer(error).to_string(),
+        };
+        if control::send(socket, &ServerMessage::Rights { may }, &[]).is_err() {
             self.end(token, &ControlError::Closed);
         }
     }
@@ -265,8 +288,8 @@ impl Control {
             return Err(Refusal::OtherUser { theirs, ours });
         }
         let process = process::at(socket, peer.pid).map_err(Refusal::Peer)?;
-        let user = User { uid: theirs, privileged: is_trusted(theirs) };
-        let place = self.parts.directory.admit(user, wish)?;
+        let user = user_of(socket).map_err(Refusal::Peer)?;
+        let place = self.parts.directory.admit(&user, wish)?;
         let (id, pid) = (place.id, peer.pid.as_raw_nonzero().get());
         self.make_offer(socket, wish, place, (pid, process)).inspect_err(|_| {
             self.parts.directory.release(id);
@@ -387,6 +410,9 @@ fn may_watch(socket: &ClientSocket) -> Result<(), String> {
 
 /// Returns whether the refusal would go away if another runtime left.
 fn is_about_others(refusal: &Refusal) -> bool {
+    if let Refusal::Denied(denial) = refusal {
+        return denial.is_about_others();
+    }
     matches!(
         refusal,
         Refusal::NameTaken(_)

@@ -3,18 +3,23 @@
 //! Pure: no descriptors, no clock. A user may have tens of thousands of ids (subuid(5)), so there
 //! is a limit for all users without rights together, too.
 
+use crate::authority::MAX_CONNECTIONS;
+
 /// Maximum number of connections that are not registered runtimes, captures or traces.
 const MAX_STRANGERS: usize = 256;
-/// Maximum number of these of one user that is neither root nor the IOKernel's own.
-const PER_USER: usize = 32;
+/// Maximum number of these of one user that is neither root nor the IOKernel's own, unless a grant
+/// says otherwise.
+pub(super) const PER_USER: usize = 32;
 /// Number of these that only root and the IOKernel's own user get.
 const RESERVED: usize = 64;
+const _: () = assert!(MAX_STRANGERS - RESERVED == MAX_CONNECTIONS as usize);
 
-/// Returns whether a client of user `uid` gets one more connection. `privileged` says whether a
-/// user is root or the IOKernel's own, `connected` are the users of the present connections. Some
-/// more sockets, of users without rights, are still being closed: `closing` is their number.
+/// Returns whether a client of user `uid`, which may have `most` connections, gets one more.
+/// `privileged` says whether a user is root or the IOKernel's own, `connected` are the users of the
+/// present connections. Some more sockets, of users without rights, are still being closed:
+/// `closing` is their number.
 pub(super) fn have_room(
-    uid: u32,
+    (uid, most): (u32, usize),
     privileged: impl Fn(u32) -> bool,
     connected: impl Iterator<Item = u32>,
     closing: usize,
@@ -25,7 +30,7 @@ pub(super) fn have_room(
         others += usize::from(!privileged(user));
         own += usize::from(user == uid);
     }
-    all < MAX_STRANGERS && (privileged(uid) || (own < PER_USER && others < MAX_STRANGERS - RESERVED))
+    all < MAX_STRANGERS && (privileged(uid) || (own < most && others < MAX_STRANGERS - RESERVED))
 }
 
 #[cfg(test)]
@@ -38,7 +43,7 @@ mod tests {
     fn admitted(users: impl Iterator<Item = u32>, connected: &mut Vec<u32>, closing: usize) -> usize {
         let before = connected.len();
         for uid in users {
-            if have_room(uid, |uid| uid == 0 || uid == OURS, connected.iter().copied(), closing) {
+            if have_room((uid, PER_USER), |uid| uid == 0 || uid == OURS, connected.iter().copied(), closing) {
                 connected.push(uid);
             }
         }

@@ -26,6 +26,7 @@ mod lines;
 mod pace;
 mod process;
 mod rank;
+pub(crate) mod reload;
 mod session;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -45,10 +46,12 @@ use tailwater_sched::RuntimeId;
 use tailwater_shm::Clock;
 use tailwater_shm::control::{self, ControlError, ServerMessage};
 
+use crate::authority::User;
 use crate::capture::Tap;
 use crate::config::Config;
 use crate::runtime::{EndReason, Runtime};
 use crate::stats::Stats;
+use crate::sys::peer;
 use crate::trace::Tracer;
 use answers::Answers;
 use client::{ClientSocket, Closer};
@@ -81,7 +84,7 @@ pub(crate) enum Command {
     EndTrace(u64),
 }
 
-/// A message from the polling thread to the control thread.
+/// A message to the control thread, from the polling thread unless said otherwise.
 #[derive(Debug)]
 pub(crate) enum Notice {
     /// The switch has the runtime's address.
@@ -92,6 +95,8 @@ pub(crate) enum Notice {
     CaptureEnded(Box<Tap>),
     /// The tracer's ring is no longer accessed.
     TraceEnded(Box<Tracer>),
+    /// A new configuration, from outside.
+    Reload(Box<Config>, reload::Answer),
     /// The polling thread ends.
     Stop,
 }
@@ -187,6 +192,18 @@ fn is_trusted(uid: u32) -> bool {
     uid == 0 || uid == geteuid().as_raw()
 }
 
+/// Returns the user of a client when it connected.
+///
+/// # Errors
+/// The kernel's error.
+fn user_of(socket: impl AsFd + Copy) -> Result<User, Errno> {
+    let peer = socket_peercred(socket)?;
+    let uid = peer.uid.as_raw();
+    let mut groups = peer::groups_of(socket)?;
+    groups.push(peer.gid.as_raw());
+    Ok(User { uid, groups, privileged: is_trusted(uid) })
+}
+
 /// Returns a descriptor to close when there is no other.
 fn new_spare() -> Result<OwnedFd, Errno> {
     eventfd(0, EventfdFlags::CLOEXEC)
@@ -276,7 +293,8 @@ impl Control {
             let socket = ClientSocket::new(socket, self.closer.clone());
             let strangers = self.sessions.values().filter(|session| session.deadline.is_some());
             let closing = self.closer.as_ref().map_or(0, Closer::waiting);
-            if !limits::have_room(uid, is_trusted, strangers.map(|session| session.uid), closing) {
+            let most = self.most_connections(&socket);
+            if !limits::have_room((uid, most), is_trusted, strangers.map(|session| session.uid), closing) {
                 self.refuse(uid, &socket, &Refusal::TooManyConnections);
                 continue;
             }
@@ -287,6 +305,13 @@ impl Control {
                 self.sessions.insert(token, Session::new(socket, uid, Instant::now() + PATIENCE));
             }
         }
+    }
+
+    /// Returns how many connections the client's user may have.
+    fn most_connections(&self, socket: &ClientSocket) -> usize {
+        let authority = self.parts.directory.authority();
+        let user = if authority.limits_connections() { user_of(socket).ok() } else { None };
+        user.and_then(|user| authority.connections(&user)).unwrap_or(limits::PER_USER)
     }
 
     /// Refuses a connection with the spare descriptor.
@@ -376,6 +401,10 @@ impl Control {
                 Notice::TraceEnded(tracer) => {
                     self.parts.stats.set_trace(None);
                     self.sessions.remove(&tracer.id);
+                }
+                Notice::Reload(config, answer) => {
+                    // Fails if the caller has ended and needs no answer.
+                    let _ = answer.send(self.reload(&config));
                 }
                 Notice::Stop => return false,
             }

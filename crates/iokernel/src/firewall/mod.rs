@@ -30,6 +30,7 @@ mod text;
 
 pub use config::{Action, Direction, FirewallConfig, Limit, MAX_TESTS, Multicast, Rule};
 pub use text::{PortRange, Prefix, Protocol};
+pub(crate) use text::{Text, as_text, one_or_many};
 
 use tailwater_shm::Cycles;
 

@@ -6,9 +6,8 @@
 use core::fmt;
 use core::marker::PhantomData;
 use core::str::FromStr;
+use serde::Deserialize;
 use serde::de::{self, Deserializer, SeqAccess, Visitor};
-use serde::ser::Serializer;
-use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::switch::packet::{ICMP, ICMPV6, TCP, UDP};
@@ -52,6 +51,11 @@ impl Prefix {
     /// Returns whether `address` is of its family and begins with it.
     pub fn contains(self, address: IpAddr) -> bool {
         address.is_ipv6() == self.is_ipv6() && number(address) & self.mask() == self.value()
+    }
+
+    /// Returns the last address of an IPv4 prefix.
+    pub(crate) fn last4(self) -> Ipv4Addr {
+        Ipv4Addr::from_bits(self.value() as u32 | !(self.mask() as u32))
     }
 
     /// Returns the network as a big-endian number, an IPv4 address in the low 32 bits.
@@ -166,19 +170,20 @@ impl fmt::Display for Protocol {
 /// Serialises a value as text, and deserialises it from text or a plain number.
 macro_rules! as_text {
     ($($type:ty, $expected:literal;)*) => {$(
-        impl Serialize for $type {
-            fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        impl serde::Serialize for $type {
+            fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
                 to.collect_str(self)
             }
         }
 
-        impl<'de> Deserialize<'de> for $type {
-            fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-                from.deserialize_any(Text { expected: $expected, made: PhantomData })
+        impl<'de> serde::Deserialize<'de> for $type {
+            fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                from.deserialize_any($crate::firewall::Text::new($expected))
             }
         }
     )*};
 }
+pub(crate) use as_text;
 
 as_text! {
     Prefix, "a prefix such as \"10.77.0.0/16\"";
@@ -186,9 +191,17 @@ as_text! {
     Protocol, "\"tcp\", \"udp\", \"icmp\", \"icmpv6\" or a number";
 }
 
-struct Text<T> {
+/// Reads a value from text or a plain number.
+pub(crate) struct Text<T> {
     expected: &'static str,
     made: PhantomData<T>,
+}
+
+impl<T> Text<T> {
+    /// `expected` completes a message about anything else.
+    pub(crate) fn new(expected: &'static str) -> Self {
+        Self { expected, made: PhantomData }
+    }
 }
 
 impl<T: FromStr<Err = String>> Visitor<'_> for Text<T> {
@@ -212,7 +225,7 @@ impl<T: FromStr<Err = String>> Visitor<'_> for Text<T> {
 }
 
 /// Reads a list, or one item in place of a list of one. For `#[serde(deserialize_with)]`.
-pub(super) fn one_or_many<'de, D, T>(from: D) -> Result<Vec<T>, D::Error>
+pub(crate) fn one_or_many<'de, D, T>(from: D) -> Result<Vec<T>, D::Error>
 where
     D: Deserializer<'de>,
     T: FromStr<Err = String> + Deserialize<'de>,
@@ -244,7 +257,7 @@ where
                 items.push(item);
             }
             if items.is_empty() {
-                return Err(de::Error::custom("the list is empty; leave the key out to mean any"));
+                return Err(de::Error::custom("the list is empty; leave the key out"));
             }
             Ok(items)
         }

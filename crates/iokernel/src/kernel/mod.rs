@@ -23,8 +23,10 @@ use tailwater_shm::memory::{self, Mapping, MemoryError};
 use tailwater_shm::{Clock, Cycles, ParkingLot, clock, priority};
 
 use crate::allocator::{self, Allocator, Attention};
+use crate::authority::Authority;
 use crate::config::{Config, ConfigError, PolicyKind, Priority};
 use crate::control::directory::Directory;
+use crate::control::reload::Reloader;
 use crate::control::{self, Bell, Command, Control, Notice, Surroundings};
 use crate::machine::{self, CoreError, Cores, Pinned, cpu_set};
 use crate::port::{Attachment, Context, Port, PortError};
@@ -120,7 +122,9 @@ impl IoKernel {
         config.check()?;
         let cores = Cores::detect(&config)?;
         let clock = Clock::calibrate(CALIBRATION_MS);
-        let mut directory = Directory::new(&config, cores.managed.len() as u32, machine::memory_bytes());
+        let authority = Authority::resolve(&config)?;
+        let mut directory =
+            Directory::new(&config, authority, cores.managed.len() as u32, machine::memory_bytes());
         let gateway = start_ports(&mut ports, &mut directory, &config, clock)?;
         let system = |what| move |source| StartError::System { what, source };
         let lot_file = memory::create("tailwater-lot", LOT_BYTES)?;
@@ -192,7 +196,12 @@ impl IoKernel {
         StatsHandle::new(Arc::clone(&self.stats))
     }
 
-    /// Returns the settings.
+    /// Returns what puts a new configuration into effect.
+    pub fn reloader(&self) -> Reloader {
+        Reloader::new(self.notices.clone(), Arc::clone(&self.to_control))
+    }
+
+    /// Returns the settings at the start.
     pub fn config(&self) -> &Config {
         &self.config
     }

@@ -5,6 +5,7 @@
 
 #![allow(unsafe_code)]
 
+pub(crate) mod accounts;
 pub(crate) mod bpf;
 pub(crate) mod interface;
 pub(crate) mod peer;

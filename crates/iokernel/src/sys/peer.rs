@@ -43,3 +43,31 @@ pub(crate) fn process_of(socket: impl AsFd) -> Result<OwnedFd, Errno> {
     // SAFETY: the kernel has made this descriptor for the caller, and nothing else has it.
     Ok(unsafe { OwnedFd::from_raw_fd(process) })
 }
+
+/// Returns the supplementary groups that the process had which connected `socket`
+/// (`SO_PEERGROUPS`, since Linux 4.13).
+///
+/// # Errors
+/// The kernel's error.
+pub(crate) fn groups_of(socket: impl AsFd) -> Result<Vec<u32>, Errno> {
+    let socket = socket.as_fd().as_raw_fd();
+    let mut groups = vec![0 as libc::gid_t; 64];
+    loop {
+        let mut len = size_of_val(&groups[..]) as libc::socklen_t;
+        let value = groups.as_mut_ptr().cast();
+        // SAFETY: `value` points to as many bytes as `len` has; both outlive the call, which writes
+        // no more than that.
+        let result =
+            unsafe { libc::getsockopt(socket, libc::SOL_SOCKET, libc::SO_PEERGROUPS, value, &raw mut len) };
+        let count = len as usize / size_of::<libc::gid_t>();
+        match if result == 0 { Ok(()) } else { Err(last_error()) } {
+            Ok(()) => {
+                groups.truncate(count);
+                return Ok(groups);
+            }
+            // The length is the one that is needed. A socket's groups do not change.
+            Err(Errno::RANGE) if count > groups.len() => groups.resize(count, 0),
+            Err(error) => return Err(error),
+        }
+    }
+}

@@ -17,6 +17,7 @@ use tailwater_shm::layout::{RegionSpec, SpecError, VERSION};
 use tailwater_shm::lot::SLOTS;
 use tailwater_shm::memory::MemoryError;
 
+use crate::authority::{Authority, Denial, Held, User};
 use crate::config::Config;
 use crate::frame::MacAddr;
 
@@ -29,6 +30,9 @@ const MAX_HOLDERS: usize = 3;
 /// Why a registration was refused. The runtime shows the text to its user.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
+    /// The user may not register this program.
+    #[error(transparent)]
+    Denied(#[from] Denial),
     /// Different protocol versions.
     #[error(
         "the runtime speaks version {theirs} of the protocol, this IOKernel version {VERSION}: rebuild one of them"
@@ -247,14 +251,6 @@ impl core::fmt::Display for Holders {
     }
 }
 
-/// The user of a program that registers.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct User {
-    pub(crate) uid: u32,
-    /// Root or the IOKernel's own user: limited by the total only.
-    pub(crate) privileged: bool,
-}
-
 /// What a registered runtime is assigned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Place {
@@ -269,20 +265,27 @@ pub(crate) struct Place {
 
 #[derive(Debug)]
 struct Entry {
-    name: String,
+    wish: Register,
     place: Place,
-    guaranteed: u16,
     tids: Vec<i32>,
     user: User,
+    /// The grant to whose limits it counts.
+    grant: Option<usize>,
+}
+
+impl Entry {
+    fn region_len(&self) -> u64 {
+        self.place.region.region_len() as u64
+    }
 }
 
 /// See the module documentation.
 #[derive(Debug)]
 pub(crate) struct Directory {
     config: Config,
+    authority: Authority,
     managed: u32,
-    /// Maximum number of bytes of all regions.
-    region_bytes: u64,
+    memory_bytes: u64,
     entries: HashMap<RuntimeId, Entry>,
     ips: HashMap<Ipv4Addr, String>,
     macs: HashMap<MacAddr, String>,
@@ -293,11 +296,12 @@ pub(crate) struct Directory {
 
 impl Directory {
     /// Returns an empty one, for a machine with `managed` managed cores and this much memory.
-    pub(crate) fn new(config: &Config, managed: u32, memory_bytes: u64) -> Self {
+    pub(crate) fn new(config: &Config, authority: Authority, managed: u32, memory_bytes: u64) -> Self {
         Self {
             config: config.clone(),
+            authority,
             managed,
-            region_bytes: config.max_region_bytes.unwrap_or(memory_bytes / 4),
+            memory_bytes,
             entries: HashMap::new(),
             ips: HashMap::new(),
             macs: HashMap::new(),
@@ -320,10 +324,42 @@ impl Directory {
         true
     }
 
+    /// Replaces the settings and the grants, for registrations from now on: what is registered
+    /// stays, and counts to the first grant whose rules permit it.
+    pub(crate) fn reload(&mut self, config: &Config, authority: Authority) {
+        if self.config.first_pool_address() != config.first_pool_address() {
+            self.next_ip = config.first_pool_address();
+        }
+        for entry in self.entries.values_mut() {
+            entry.grant = authority.grant_of(&entry.user, &entry.wish);
+        }
+        (self.config, self.authority) = (config.clone(), authority);
+    }
+
+    /// Returns the grants.
+    pub(crate) fn authority(&self) -> &Authority {
+        &self.authority
+    }
+
+    /// Returns what the programs of a grant have.
+    fn held(&self, grant: usize) -> Held {
+        let mut held = Held::default();
+        let theirs = self.entries.values().filter(|entry| entry.grant == Some(grant));
+        theirs.for_each(|entry| held.add(Held::by(&entry.wish, entry.region_len())));
+        held
+    }
+
+    /// Says in words what a user may register.
+    pub(crate) fn rights(&self, user: &User) -> String {
+        self.authority.describe(user, |grant| self.held(grant))
+    }
+
     /// Enters a runtime and returns its place, or a refusal, after which nothing has changed.
-    pub(crate) fn admit(&mut self, user: User, wish: &Register) -> Result<Place, Refusal> {
+    pub(crate) fn admit(&mut self, user: &User, wish: &Register) -> Result<Place, Refusal> {
         let region = self.check_wish(wish)?;
-        self.check_memory(user, region.region_len() as u64)?;
+        let region_len = region.region_len() as u64;
+        let grant = self.authority.rule_on(user, wish, region_len, |grant| self.held(grant))?;
+        self.check_memory(user, grant, region_len)?;
         let id = self.vacant_id()?;
         let (ip, mac) = self.addresses(wish)?;
         let asked = wish.kthreads;
@@ -336,13 +372,8 @@ impl Directory {
         self.ips.insert(ip, wish.name.clone());
         self.macs.insert(mac, wish.name.clone());
         let place = Place { id, ip, ip6: self.config.ip6_of(ip), mac, slots, region };
-        let entry = Entry {
-            name: wish.name.clone(),
-            place: place.clone(),
-            guaranteed: wish.guaranteed,
-            tids: Vec::new(),
-            user,
-        };
+        let (wish, user) = (wish.clone(), user.clone());
+        let entry = Entry { wish, place: place.clone(), tids: Vec::new(), user, grant };
         self.entries.insert(id, entry);
         Ok(place)
     }
@@ -370,7 +401,7 @@ impl Directory {
             return Err(Refusal::GuaranteeOverKthreads { guaranteed: *guaranteed, kthreads: *kthreads });
         }
         let (asked, managed) = (*guaranteed, self.managed);
-        let taken: u32 = self.entries.values().map(|entry| u32::from(entry.guaranteed)).sum();
+        let taken: u32 = self.entries.values().map(|entry| u32::from(entry.wish.guaranteed)).sum();
         if taken + u32::from(asked) > managed {
             return Err(Refusal::GuaranteeOversubscribed { asked, taken, managed });
         }
@@ -382,12 +413,18 @@ impl Directory {
     }
 
     /// Checks that a region of `asked` bytes is within the limits of all, and of its user.
-    fn check_memory(&self, user: User, asked: u64) -> Result<(), Refusal> {
-        let all = self.region_bytes;
+    fn check_memory(&self, user: &User, grant: Option<usize>, asked: u64) -> Result<(), Refusal> {
+        let all = self.config.max_region_bytes.unwrap_or(self.memory_bytes / 4);
         let limits =
             [(Holders::User(user.uid), all / 4), (Holders::Others, all - all / 4), (Holders::All, all)];
-        // The user's own limit comes first: the user can do something about that one.
-        for (whose, most) in limits.into_iter().skip(if user.privileged { 2 } else { 0 }) {
+        // The user's own limit comes first: the user can do something about that one. It does not
+        // apply where the grant has one.
+        let skipped = match grant {
+            _ if user.privileged => 2,
+            Some(grant) if self.authority.limits_memory(grant) => 1,
+            _ => 0,
+        };
+        for (whose, most) in limits.into_iter().skip(skipped) {
             let mut theirs: Vec<(u64, &str)> = self
                 .entries
                 .values()
@@ -396,7 +433,7 @@ impl Directory {
                     Holders::Others => !entry.user.privileged,
                     Holders::User(uid) => entry.user.uid == uid,
                 })
-                .map(|entry| (entry.place.region.region_len() as u64, entry.name.as_str()))
+                .map(|entry| (entry.region_len(), entry.wish.name.as_str()))
                 .collect();
             let held: u64 = theirs.iter().map(|(bytes, _)| bytes).sum();
             if held.saturating_add(asked) > most {
@@ -416,7 +453,7 @@ impl Directory {
 
     /// Returns whether an entry has this name, also one whose runtime is leaving.
     pub(crate) fn is_name_taken(&self, name: &str) -> bool {
-        self.entries.values().any(|entry| entry.name == name)
+        self.entries.values().any(|entry| entry.wish.name == name)
     }
 
     fn vacant_id(&self) -> Result<RuntimeId, Refusal> {
@@ -446,15 +483,19 @@ impl Directory {
     }
 
     /// Returns the next free address, in turn, so that an address is not reused at once. Bounded by
-    /// the number of addresses in use.
+    /// the number of addresses in use and kept.
     fn next_of_pool(&mut self) -> Result<Ipv4Addr, Refusal> {
         let first = self.config.first_pool_address();
         let mut ip = self.next_ip;
-        for _ in 0..=self.ips.len() + self.macs.len() {
+        // A prefix that is kept may be entered in its middle, and met again after the last address.
+        for _ in 0..=self.ips.len() + self.macs.len() + 2 * self.authority.prefixes() {
             let candidate = ip;
-            let next = Ipv4Addr::from_bits(ip.to_bits() + 1);
+            let kept = self.authority.keeps(candidate);
+            let next = Ipv4Addr::from_bits(kept.unwrap_or(ip).to_bits().wrapping_add(1));
             ip = if self.config.is_host(next) { next } else { first };
-            if !self.ips.contains_key(&candidate) && !self.macs.contains_key(&self.config.macs.of(candidate))
+            if kept.is_none()
+                && !self.ips.contains_key(&candidate)
+                && !self.macs.contains_key(&self.config.macs.of(candidate))
             {
                 self.next_ip = ip;
                 return Ok(candidate);

@@ -1,14 +1,20 @@
 use super::*;
 use tailwater_shm::control::Class;
 
-const ROOT: User = User { uid: 0, privileged: true };
+const ROOT: &User = &User { uid: 0, groups: Vec::new(), privileged: true };
+
+/// Every user may register anything within the limits of all users.
+fn everyone() -> Authority {
+    let grant = "[[grant]]\nusers = \"*\"\nclasses = [\"latency-critical\", \"best-effort\"]\nguaranteed = 4";
+    Authority::resolve(&Config::from_toml(grant).unwrap()).unwrap()
+}
 
 /// Programs at 10.77.0.9 have MAC address 02:00:00:00:00:09.
 fn directory() -> Directory {
     let config = Config::from_toml(
         "max-runtimes = 8\nmax-kthreads = 16\n[macs]\n\"10.77.0.9\" = \"02:00:00:00:00:09\"",
     );
-    Directory::new(&config.unwrap(), 4, u64::MAX)
+    Directory::new(&config.unwrap(), Authority::default(), 4, u64::MAX)
 }
 
 fn wish(name: &str) -> Register {
@@ -54,13 +60,13 @@ fn a_mac_address_follows_from_the_address_or_the_configuration_and_a_ports_own_i
 fn shared_memory_is_limited_for_each_user_for_all_others_and_in_total() {
     let one = RegionSpec::new(2, 1 << 16).unwrap().region_len() as u64;
     let config = Config { max_runtimes: 100, max_region_bytes: Some(16 * one), ..Config::default() };
-    let mut directory = Directory::new(&config, 4, 0);
+    let mut directory = Directory::new(&config, everyone(), 4, 0);
     let free = |name: &str| Register { guaranteed: 0, ..wish(name) };
     let mut admitted = |uid: u32, privileged: bool| {
         let mut places = Vec::new();
         let refused = loop {
             let name = format!("{uid}-{}", places.len());
-            match directory.admit(User { uid, privileged }, &free(&name)) {
+            match directory.admit(&User { uid, groups: Vec::new(), privileged }, &free(&name)) {
                 Ok(place) => places.push(place),
                 Err(refusal) => break refusal.to_string(),
             }
@@ -81,13 +87,60 @@ fn shared_memory_is_limited_for_each_user_for_all_others_and_in_total() {
     let of_a_user: Vec<RuntimeId> =
         directory.entries.iter().filter(|(_, e)| e.user.uid == 1000).map(|(id, _)| *id).collect();
     of_a_user.into_iter().for_each(|id| directory.release(id));
-    directory.admit(User { uid: 1003, privileged: false }, &free("new")).unwrap();
+    directory.admit(&User { uid: 1003, groups: Vec::new(), privileged: false }, &free("new")).unwrap();
     // Unless configured, a quarter of the machine's memory.
-    let mut small = Directory::new(&Config::default(), 4, 4 * one);
+    let mut small = Directory::new(&Config::default(), Authority::default(), 4, 4 * one);
     small.admit(ROOT, &free("first")).unwrap();
     assert!(
         matches!(small.admit(ROOT, &free("second")), Err(Refusal::RegionBytes { held, .. }) if held == one)
     );
+}
+
+#[test]
+fn grants_count_what_their_programs_have_and_a_new_configuration_counts_it_again() {
+    let authority = |text: &str| {
+        let config = Config::from_toml(text).unwrap();
+        (Authority::resolve(&config).unwrap(), config)
+    };
+    let grant = "[[grant]]\nusers = 1000\nguaranteed = 1\nclasses = [\"latency-critical\"]\n";
+    let (one, config) = authority(grant);
+    let mut directory = Directory::new(&config, one, 4, u64::MAX);
+    let user = User { uid: 1000, groups: Vec::new(), privileged: false };
+    let first = directory.admit(&user, &wish("first")).unwrap();
+    let refused =
+        |directory: &mut Directory| directory.admit(&user, &wish("another")).unwrap_err().to_string();
+    assert!(refused(&mut directory).contains("have 1 of at most 1"));
+    // The same grant is the second one now, and larger.
+    let other = "max-kthreads = 2\n[[grant]]\nusers = 7\n";
+    let (more, config) = authority(&format!("{other}{}", grant.replace("guaranteed = 1", "guaranteed = 2")));
+    directory.reload(&config, more);
+    let second = directory.admit(&user, &wish("second")).unwrap();
+    assert!(refused(&mut directory).contains("have 2 of at most 2"));
+    let wide = directory.admit(ROOT, &Register { kthreads: 3, guaranteed: 0, ..wish("third") });
+    assert!(matches!(wide, Err(Refusal::Kthreads { most: 2, .. })));
+    directory.release(first.id);
+    directory.release(second.id);
+    directory.admit(&user, &wish("second")).unwrap();
+    // Without its grant the program stays, and another is refused.
+    let (none, config) = authority("");
+    directory.reload(&config, none);
+    assert!(directory.is_name_taken("second"));
+    assert!(directory.admit(&user, &wish("third")).unwrap_err().to_string().contains("no [[grant]]"));
+}
+
+#[test]
+fn addresses_that_a_grant_lists_are_given_to_programs_that_choose_them_only() {
+    let text = "prefix-len = 28\n[[grant]]\nusers = 7\naddresses = [\"10.77.0.2\", \"10.77.0.8/29\"]";
+    let config = Config::from_toml(text).unwrap();
+    let mut directory = Directory::new(&config, Authority::resolve(&config).unwrap(), 4, u64::MAX);
+    let free = |name: &str| Register { guaranteed: 0, ..wish(name) };
+    let hosts: Vec<u8> = (0..6)
+        .map_while(|n| directory.admit(ROOT, &free(&n.to_string())).ok())
+        .map(|place| place.ip.octets()[3])
+        .collect();
+    assert_eq!(hosts, [3, 4, 5, 6, 7]);
+    assert_eq!(directory.admit(ROOT, &free("more")), Err(Refusal::PoolExhausted));
+    directory.admit(ROOT, &Register { ip: Some([10, 77, 0, 9].into()), ..free("chosen") }).unwrap();
 }
 
 #[test]
@@ -137,7 +190,12 @@ fn limits_on_runtimes_and_slots_hold() {
         directory.admit(ROOT, &free(&i.to_string())).unwrap();
     }
     assert_eq!(directory.admit(ROOT, &free("ninth")), Err(Refusal::TooManyRuntimes(8)));
-    let mut directory = Directory::new(&Config { max_runtimes: 1000, ..Config::default() }, 4, u64::MAX);
+    let mut directory = Directory::new(
+        &Config { max_runtimes: 1000, ..Config::default() },
+        Authority::default(),
+        4,
+        u64::MAX,
+    );
     for i in 0..16 {
         directory.admit(ROOT, &Register { kthreads: 255, ..free(&i.to_string()) }).unwrap();
     }
@@ -150,7 +208,7 @@ fn limits_on_runtimes_and_slots_hold() {
 #[test]
 fn a_small_pool_runs_dry_and_recovers() {
     let config = Config { network: [10, 9, 0, 0].into(), prefix_len: 30, ..Config::default() };
-    let mut directory = Directory::new(&config, 4, u64::MAX);
+    let mut directory = Directory::new(&config, everyone(), 4, u64::MAX);
     let a = directory.admit(ROOT, &wish("a")).unwrap();
     assert_eq!(a.ip, Ipv4Addr::new(10, 9, 0, 2));
     assert_eq!(directory.admit(ROOT, &wish("b")), Err(Refusal::PoolExhausted));

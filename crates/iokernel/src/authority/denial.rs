@@ -1,0 +1,152 @@
+//! Why a user may not register a program, in words that say what to do.
+
+use core::fmt;
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use tailwater_shm::control::Class;
+
+use super::class_name;
+
+/// A limit of a grant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Limit {
+    /// Programs.
+    Programs,
+    /// Guaranteed cores.
+    Guaranteed,
+    /// Kthreads.
+    Kthreads,
+    /// Bytes of shared memory.
+    RegionBytes,
+}
+
+impl Limit {
+    /// Returns what it counts, and its key in the configuration.
+    fn words(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Programs => ("programs", "programs"),
+            Self::Guaranteed => ("guaranteed cores", "guaranteed"),
+            Self::Kthreads => ("kthreads", "kthreads"),
+            Self::RegionBytes => ("bytes of shared memory", "region-bytes"),
+        }
+    }
+}
+
+/// What a registration lacks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reason {
+    /// No grant covers the user.
+    NoGrant,
+    /// The grant lists other names.
+    Name {
+        /// What was requested.
+        name: String,
+        /// What the grant lists.
+        allowed: String,
+    },
+    /// A grant of other users lists the name.
+    NameKept {
+        /// What was requested.
+        name: String,
+        /// The number of that grant.
+        by: usize,
+    },
+    /// The grant has not this class.
+    Class(Class),
+    /// The grant does not let its users choose this address.
+    Address {
+        /// What was requested.
+        ip: Ipv4Addr,
+        /// What the grant lists; may be empty.
+        allowed: String,
+    },
+    /// The programs of the grant would have too much.
+    Limit {
+        /// Of what.
+        limit: Limit,
+        /// What was requested.
+        asked: u64,
+        /// What its programs have.
+        held: u64,
+        /// What they may have.
+        most: u64,
+    },
+}
+
+/// A user may not register a program.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Denial {
+    /// The user.
+    pub user: u32,
+    /// The grant that comes closest, counted from 1.
+    pub grant: Option<usize>,
+    /// What it lacks.
+    pub reason: Reason,
+    /// The configuration file, if there is one.
+    pub file: Option<PathBuf>,
+}
+
+impl Denial {
+    /// Returns whether the registration would be permitted if another program left.
+    pub fn is_about_others(&self) -> bool {
+        matches!(self.reason, Reason::Limit { held: 1.., asked, most, .. } if asked <= most)
+    }
+
+    /// Writes what an administrator does to permit it.
+    fn write_remedy(&self, f: &mut fmt::Formatter<'_>, change: &str) -> fmt::Result {
+        match &self.file {
+            Some(file) => {
+                write!(f, "; an administrator {change} in {}, and sends the IOKernel SIGHUP", file.display())
+            }
+            None => write!(f, "; an administrator starts it with --config FILE, and {change} in that file"),
+        }
+    }
+}
+
+impl fmt::Display for Denial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (user, grant) = (self.user, self.grant.unwrap_or(0));
+        let change = match &self.reason {
+            Reason::NoGrant => {
+                write!(
+                    f,
+                    "user {user} may register no programs at this IOKernel: no [[grant]] covers that user"
+                )?;
+                return self.write_remedy(f, &format!("adds a table [[grant]] with users = {user}"));
+            }
+            Reason::Name { name, allowed } => {
+                write!(f, "[[grant]] {grant} lets user {user} use the names {allowed}, not {name:?}")?;
+                format!("adds it to `names` of [[grant]] {grant}")
+            }
+            Reason::NameKept { name, by } => {
+                write!(f, "the name {name:?} is kept for other users than {user}; choose another one")?;
+                format!("adds the user to [[grant]] {by}")
+            }
+            Reason::Class(class) => {
+                let class = class_name(*class);
+                write!(f, "[[grant]] {grant} lets user {user} register no programs of class {class}")?;
+                format!("adds \"{class}\" to `classes` of [[grant]] {grant}")
+            }
+            Reason::Address { ip, allowed } => {
+                write!(f, "[[grant]] {grant} does not let user {user} choose address {ip}")?;
+                match &allowed[..] {
+                    "" => write!(f, "; ask for none")?,
+                    allowed => write!(f, "; choose one of {allowed}, or none")?,
+                }
+                format!("adds it to `addresses` of [[grant]] {grant}")
+            }
+            Reason::Limit { limit, asked, held, most } => {
+                let (what, key) = limit.words();
+                write!(
+                    f,
+                    "{asked} {what} requested by user {user}; the programs of [[grant]] {grant} have {held} of at \
+                     most {most}; request fewer, or stop a program"
+                )?;
+                format!("raises `{key}` of [[grant]] {grant}")
+            }
+        };
+        self.write_remedy(f, &change)
+    }
+}
+
+impl core::error::Error for Denial {}

@@ -1,0 +1,298 @@
+//! Who may register which programs.
+//!
+//! Owns the settings ([`Grant`], the `[[grant]]` tables of the configuration), their compiled form
+//! ([`Authority`]) and the ruling on a registration ([`Denial`]). Pure but for the look-up of
+//! accounts: what programs have already is an argument.
+//!
+//! Root and the IOKernel's own user may register anything. Another user gets only what a grant
+//! gives, and without one nothing: even a best-effort program sends packets into a network that
+//! takes them for those of the IOKernel's user, and holds memory, a name and an address. Of the
+//! grants that cover a user, in their order, the first decides that permits the registration. What
+//! a grant lists by name or address is kept for those it covers.
+
+mod denial;
+mod grant;
+
+pub use denial::{Denial, Limit, Reason};
+pub(crate) use grant::MAX_CONNECTIONS;
+pub use grant::{Account, Grant, Pattern};
+
+use rustix::io::Errno;
+use std::collections::HashSet;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
+use tailwater_shm::control::{Class, Register};
+
+use crate::config::{Config, ConfigError};
+use crate::sys::accounts;
+
+/// Maximum number of grants.
+pub(crate) const MAX_GRANTS: usize = 1024;
+
+/// The user of a program.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct User {
+    pub(crate) uid: u32,
+    /// All groups, the first one too.
+    pub(crate) groups: Vec<u32>,
+    /// Root or the IOKernel's own user.
+    pub(crate) privileged: bool,
+}
+
+/// What programs of one grant have together.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Held {
+    pub(crate) programs: u64,
+    pub(crate) kthreads: u64,
+    pub(crate) guaranteed: u64,
+    pub(crate) region_bytes: u64,
+}
+
+impl Held {
+    /// Returns what one program has that registered like this.
+    pub(crate) fn by(wish: &Register, region_bytes: u64) -> Self {
+        Self { programs: 1, kthreads: wish.kthreads.into(), guaranteed: wish.guaranteed.into(), region_bytes }
+    }
+
+    /// Adds what another program has.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.programs += other.programs;
+        self.kthreads += other.kthreads;
+        self.guaranteed += other.guaranteed;
+        self.region_bytes += other.region_bytes;
+    }
+}
+
+/// A grant with the accounts that it covers, by number.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Rule {
+    grant: Grant,
+    everyone: bool,
+    users: HashSet<u32>,
+    groups: HashSet<u32>,
+}
+
+impl Rule {
+    fn resolve(
+        grant: &Grant,
+        user: &impl Fn(&str) -> Result<Option<u32>, Errno>,
+        group: &impl Fn(&str) -> Result<Option<u32>, Errno>,
+    ) -> Result<Self, ConfigError> {
+        let number = |key, account: &Account, find: &dyn Fn(&str) -> Result<Option<u32>, Errno>| {
+            let wrong = |expected: String| ConfigError::Value { key, value: account.to_string(), expected };
+            match account {
+                Account::Everyone => Ok(None),
+                Account::Number(number) => Ok(Some(*number)),
+                Account::Name(name) => match find(name) {
+                    Ok(Some(number)) => Ok(Some(number)),
+                    Ok(None) => Err(wrong("this machine knows no such account; correct the name".to_owned())),
+                    Err(error) => {
+                        Err(wrong(format!("cannot look up the account ({error}); write its number")))
+                    }
+                },
+            }
+        };
+        let users: Result<Vec<_>, _> = grant.users.iter().map(|a| number("grant.users", a, user)).collect();
+        let groups: Result<Vec<_>, _> =
+            grant.groups.iter().map(|a| number("grant.groups", a, group)).collect();
+        let users = users?;
+        Ok(Self {
+            grant: grant.clone(),
+            everyone: users.contains(&None),
+            users: users.into_iter().flatten().collect(),
+            groups: groups?.into_iter().flatten().collect(),
+        })
+    }
+
+    fn covers(&self, user: &User) -> bool {
+        self.everyone
+            || self.users.contains(&user.uid)
+            || user.groups.iter().any(|group| self.groups.contains(group))
+    }
+
+    fn lists_name(&self, name: &str) -> bool {
+        self.grant.names.iter().any(|pattern| pattern.covers(name))
+    }
+
+    fn lists_address(&self, ip: Ipv4Addr) -> bool {
+        self.grant.addresses.iter().any(|prefix| prefix.contains(IpAddr::V4(ip)))
+    }
+
+    /// Returns the limit that programs with `held` would exceed with one more that has `asked`.
+    fn exceeded(&self, held: Held, asked: Held) -> Option<(Limit, u64, u64, u64)> {
+        let Grant { guaranteed, kthreads, programs, region_bytes, .. } = self.grant;
+        let bytes = region_bytes.unwrap_or(u64::MAX);
+        [
+            (Limit::Programs, asked.programs, held.programs, programs.into()),
+            (Limit::Guaranteed, asked.guaranteed, held.guaranteed, guaranteed.into()),
+            (Limit::Kthreads, asked.kthreads, held.kthreads, kthreads.into()),
+            (Limit::RegionBytes, asked.region_bytes, held.region_bytes, bytes),
+        ]
+        .into_iter()
+        .find(|&(_, asked, held, most)| asked > 0 && held.saturating_add(asked) > most)
+    }
+}
+
+/// See the module documentation.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Authority {
+    rules: Vec<Rule>,
+    /// The configuration file, for messages.
+    file: Option<PathBuf>,
+}
+
+impl Authority {
+    /// Compiles the grants of a configuration that has been checked.
+    ///
+    /// # Errors
+    /// If the machine does not know an account.
+    pub(crate) fn resolve(config: &Config) -> Result<Self, ConfigError> {
+        Self::resolve_with(config, accounts::user, accounts::group)
+    }
+
+    /// As [`resolve`](Self::resolve), with the look-up of users and groups as arguments.
+    fn resolve_with(
+        config: &Config,
+        user: impl Fn(&str) -> Result<Option<u32>, Errno>,
+        group: impl Fn(&str) -> Result<Option<u32>, Errno>,
+    ) -> Result<Self, ConfigError> {
+        let rules = config.grant.iter().map(|grant| Rule::resolve(grant, &user, &group));
+        Ok(Self { rules: rules.collect::<Result<_, _>>()?, file: config.file.clone() })
+    }
+
+    fn covering<'a>(&'a self, user: &'a User) -> impl Iterator<Item = (usize, &'a Rule)> {
+        self.rules.iter().enumerate().filter(|(_, rule)| rule.covers(user))
+    }
+
+    /// Returns the grant by which a user may register a program, `None` if the user needs none.
+    /// `held` returns what programs of a grant have already.
+    pub(crate) fn rule_on(
+        &self,
+        user: &User,
+        wish: &Register,
+        region_bytes: u64,
+        held: impl Fn(usize) -> Held,
+    ) -> Result<Option<usize>, Denial> {
+        if user.privileged {
+            return Ok(None);
+        }
+        let mut denied = None;
+        for (number, rule) in self.covering(user) {
+            let reason = match self.objection(user, number, rule, wish) {
+                Some(reason) => reason,
+                None => match rule.exceeded(held(number), Held::by(wish, region_bytes)) {
+                    Some((limit, asked, held, most)) => Reason::Limit { limit, asked, held, most },
+                    None => return Ok(Some(number)),
+                },
+            };
+            // A limit says more than a rule that is not about this program.
+            if denied.is_none() || matches!(reason, Reason::Limit { .. }) {
+                denied = Some((number + 1, reason));
+            }
+        }
+        let (grant, reason) = denied.map_or((None, Reason::NoGrant), |(number, why)| (Some(number), why));
+        Err(Denial { user: user.uid, grant, reason, file: self.file.clone() })
+    }
+
+    /// Returns what the rules of a grant have against a registration, whatever its limits are.
+    fn objection(&self, user: &User, number: usize, rule: &Rule, wish: &Register) -> Option<Reason> {
+        let Register { name, class, ip, .. } = wish;
+        if !rule.lists_name(name) {
+            if !rule.grant.names.is_empty() {
+                return Some(Reason::Name { name: name.clone(), allowed: listed(&rule.grant.names) });
+            }
+            let mut others = self.rules.iter().enumerate();
+            if let Some((other, _)) =
+                others.find(|(n, r)| *n != number && r.lists_name(name) && !r.covers(user))
+            {
+                return Some(Reason::NameKept { name: name.clone(), by: other + 1 });
+            }
+        }
+        if !rule.grant.classes.contains(class) {
+            return Some(Reason::Class(*class));
+        }
+        let chosen = ip.filter(|ip| !rule.lists_address(*ip));
+        chosen.map(|ip| Reason::Address { ip, allowed: listed(&rule.grant.addresses) })
+    }
+
+    /// Returns the grant to which a program counts that is registered already: the first whose
+    /// rules, without its limits, permit it.
+    pub(crate) fn grant_of(&self, user: &User, wish: &Register) -> Option<usize> {
+        let mut covering = self.covering(user).filter(|_| !user.privileged);
+        covering.find(|(number, rule)| self.objection(user, *number, rule, wish).is_none()).map(|(n, _)| n)
+    }
+
+    /// Returns whether a grant limits the shared memory of its programs by itself.
+    pub(crate) fn limits_memory(&self, grant: usize) -> bool {
+        self.rules[grant].grant.region_bytes.is_some()
+    }
+
+    /// Returns the last address of the prefix that keeps `ip` out of the pool, if one does.
+    pub(crate) fn keeps(&self, ip: Ipv4Addr) -> Option<Ipv4Addr> {
+        let mut prefixes = self.rules.iter().flat_map(|rule| &rule.grant.addresses);
+        prefixes.find(|prefix| prefix.contains(IpAddr::V4(ip))).map(|prefix| prefix.last4())
+    }
+
+    /// Returns the number of prefixes that keep addresses out of the pool.
+    pub(crate) fn prefixes(&self) -> usize {
+        self.rules.iter().map(|rule| rule.grant.addresses.len()).sum()
+    }
+
+    /// Returns whether a grant says how many connections a user may have.
+    pub(crate) fn limits_connections(&self) -> bool {
+        self.rules.iter().any(|rule| rule.grant.connections.is_some())
+    }
+
+    /// Returns how many connections a user may have by the grants, if one of them says so.
+    pub(crate) fn connections(&self, user: &User) -> Option<usize> {
+        self.covering(user).filter_map(|(_, rule)| rule.grant.connections).max().map(|n| n as usize)
+    }
+
+    /// Says in words what a user may register.
+    pub(crate) fn describe(&self, user: &User, held: impl Fn(usize) -> Held) -> String {
+        if user.privileged {
+            return "register any program, capture frames and trace requests".to_owned();
+        }
+        let words: Vec<String> =
+            self.covering(user).map(|(number, rule)| rule.describe(number + 1, held(number))).collect();
+        if words.is_empty() {
+            let file = self.file.clone();
+            return Denial { user: user.uid, grant: None, reason: Reason::NoGrant, file }.to_string();
+        }
+        words.join("; ")
+    }
+}
+
+impl Rule {
+    fn describe(&self, number: usize, held: Held) -> String {
+        let Grant { names, addresses, classes, guaranteed, kthreads, programs, .. } = &self.grant;
+        let any = |list: String, none: &str| if list.is_empty() { none.to_owned() } else { list };
+        let memory = self.grant.region_bytes.map(|most| format!(", bytes {} of {most}", held.region_bytes));
+        format!(
+            "by [[grant]] {number} register programs of class {}, with name {}, at {}; in use: programs {} of \
+             {programs}, kthreads {} of {kthreads}, guaranteed cores {} of {guaranteed}{}",
+            listed(&classes.iter().map(|&class| class_name(class)).collect::<Vec<_>>()),
+            any(listed(names), "of their choice"),
+            any(listed(addresses), "an address that the IOKernel chooses"),
+            held.programs,
+            held.kthreads,
+            held.guaranteed,
+            memory.unwrap_or_default(),
+        )
+    }
+}
+
+/// Returns a class as it is written in the configuration.
+fn class_name(class: Class) -> &'static str {
+    match class {
+        Class::LatencyCritical => "latency-critical",
+        Class::BestEffort => "best-effort",
+    }
+}
+
+fn listed(items: &[impl ToString]) -> String {
+    items.iter().map(ToString::to_string).collect::<Vec<_>>().join(" or ")
+}
+
+#[cfg(test)]
+mod tests;

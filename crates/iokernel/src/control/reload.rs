@@ -1,0 +1,140 @@
+//! A new configuration for a running IOKernel.
+//!
+//! Owns which settings change without a restart, and what [`Reloader::reload`] reports. All of them
+//! concern registrations from now on; what is registered keeps what it has.
+
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, SyncSender, sync_channel};
+
+use super::{Bell, Control, Notice};
+use crate::authority::Authority;
+use crate::config::{Config, ConfigError};
+
+/// Keys of the settings that change without a restart.
+const RELOADED: [&str; 7] =
+    ["grant", "macs", "max-kthreads", "max-region-bytes", "max-ring-bytes", "max-runtimes", "pool-start"];
+
+/// What a new configuration changed: keys, in order.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Changes {
+    /// In effect for registrations from now on.
+    pub applied: Vec<String>,
+    /// Different in the new configuration, and in effect only after a restart.
+    pub need_restart: Vec<String>,
+}
+
+/// Why a new configuration is not in effect; the old one stays.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ReloadError {
+    /// It is wrong.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The IOKernel has ended.
+    #[error("the IOKernel has ended")]
+    Ended,
+}
+
+/// Where the control thread sends its answer.
+pub(crate) type Answer = SyncSender<Result<Changes, ConfigError>>;
+
+/// Passes new configurations to a running IOKernel, from any thread.
+#[derive(Debug, Clone)]
+pub struct Reloader {
+    notices: Sender<Notice>,
+    bell: Arc<Bell>,
+}
+
+impl Reloader {
+    pub(crate) fn new(notices: Sender<Notice>, bell: Arc<Bell>) -> Self {
+        Self { notices, bell }
+    }
+
+    /// Puts `config` into effect, and returns what it changed. Waits until the IOKernel
+    /// [runs](crate::IoKernel::run).
+    ///
+    /// # Errors
+    /// [`ReloadError`]; nothing has changed then.
+    pub fn reload(&self, config: Config) -> Result<Changes, ReloadError> {
+        let (answer, answered) = sync_channel(1);
+        let notice = Notice::Reload(Box::new(config), answer);
+        self.notices.send(notice).map_err(|_| ReloadError::Ended)?;
+        self.bell.ring();
+        Ok(answered.recv().map_err(|_| ReloadError::Ended)??)
+    }
+}
+
+impl Control {
+    /// Puts what can change into effect, or nothing if the new configuration is wrong.
+    pub(super) fn reload(&mut self, new: &Config) -> Result<Changes, ConfigError> {
+        new.check()?;
+        let config = merge(&self.parts.config, new);
+        // With the old network, for instance, a new address may be outside.
+        config.check()?;
+        let authority = Authority::resolve(&config)?;
+        let changes = compare(&self.parts.config, new);
+        self.parts.directory.reload(&config, authority);
+        self.parts.config = config;
+        Ok(changes)
+    }
+}
+
+/// Returns the old configuration with those settings of the new one that change without a restart.
+fn merge(old: &Config, new: &Config) -> Config {
+    Config {
+        grant: new.grant.clone(),
+        macs: new.macs.clone(),
+        max_kthreads: new.max_kthreads,
+        max_region_bytes: new.max_region_bytes,
+        max_ring_bytes: new.max_ring_bytes,
+        max_runtimes: new.max_runtimes,
+        pool_start: new.pool_start,
+        file: new.file.clone(),
+        ..old.clone()
+    }
+}
+
+/// Returns the keys whose values differ.
+fn compare(old: &Config, new: &Config) -> Changes {
+    let keys = |config: &Config| match serde_json::to_value(config) {
+        Ok(Value::Object(keys)) => keys,
+        other => unreachable!("a configuration is an object: {other:?}"),
+    };
+    let (old, new) = (keys(old), keys(new));
+    let all: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
+    let differing = all.into_iter().filter(|&key| old.get(key) != new.get(key)).cloned();
+    let (applied, need_restart) = differing.partition(|key| RELOADED.contains(&key.as_str()));
+    Changes { applied, need_restart }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_are_those_of_values_and_each_is_applied_or_needs_a_restart() {
+        let old = Config::from_toml("mtu = 1400\n[macs]\n\"10.77.0.9\" = \"52:54:00:00:00:09\"").unwrap();
+        let text = "neighbour-share = 5\nmtu = 1400\nmax-region-bytes = 9000000\n[[grant]]\nusers = 5";
+        let new = Config::from_toml(text).unwrap();
+        let changes = compare(&old, &new);
+        assert_eq!(changes.applied, ["grant", "macs", "max-region-bytes"]);
+        assert_eq!(changes.need_restart, ["neighbour-share"]);
+        assert_eq!(compare(&new, &new), Changes::default());
+    }
+
+    #[test]
+    fn every_key_that_is_said_to_be_applied_is() {
+        let defaults = Config::default();
+        let text = "max-kthreads = 7\nmax-region-bytes = 9000000\nmax-ring-bytes = 65536\nmax-runtimes = 3\n\
+                    pool-start = \"10.77.9.9\"\nmtu = 1400\n[[grant]]\nusers = 5\n[macs]\n\
+                    \"10.77.0.9\" = \"52:54:00:00:00:09\"";
+        let new = Config::from_toml(text).unwrap();
+        assert_eq!(compare(&defaults, &new).applied, RELOADED);
+        let merged = merge(&defaults, &new);
+        assert_eq!(
+            compare(&merged, &new),
+            Changes { need_restart: vec!["mtu".to_owned()], ..Changes::default() }
+        );
+    }
+}
