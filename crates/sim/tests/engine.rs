@@ -118,6 +118,19 @@ fn preemption_charges_the_worker_and_the_dispatcher() {
 }
 
 #[test]
+fn a_short_request_does_not_wait_for_the_next_quantum_of_a_long_one() {
+    // 2 % of the short requests arrive beside a long one, 19 of 20 of them after its first quantum.
+    for requeue in [Requeue::Head, Requeue::Tail] {
+        let policy = PolicySpec::MultiQueue { quantum_ns: Nanos(5_000), requeue };
+        let mut s = scenario(policy, 1, "bimodal:0.5*1us+0.5*100us", 0.02);
+        s.budget = Budget { warmup: 500, requests: 20_000, batches: 5 };
+        let m = s.run_once(0).unwrap();
+        let p99 = m.class_latency[0].quantile(2).value;
+        assert!(p99 < 1_050.0, "{p99} ns with {requeue:?}");
+    }
+}
+
+#[test]
 fn stealing_pays_for_each_steal_and_beats_distributed_queues() {
     let run = |policy, costs: &Costs| {
         let s = Scenario { costs: costs.clone(), ..scenario(policy, 8, "exp:10us", 0.7) };

@@ -1,15 +1,24 @@
 //! Shinjuku's multi-queue policy (c-PRE-MQ): one queue per request class, chosen by age relative to
 //! the class's SLO.
 //!
-//! Owns the queues. The next request is the head with the largest ratio of time in system to SLO,
-//! after borrowed virtual time (Shinjuku section 3.4, algorithm 1): short-SLO requests win at
-//! first, and long ones age into their turn. When its quantum expires, the running request competes
-//! by the same ratio, so it is stopped only for a request that would be chosen before it.
+//! Owns the queues and the list of *overdue* workers, whose requests used up their quantum and run
+//! on. The next request is the head with the largest ratio of time in system to SLO, after borrowed
+//! virtual time (Shinjuku section 3.4, algorithm 1): short-SLO requests win at first, and long ones
+//! age into their turn. A request is chosen for a whole quantum, so the ratios compared are those
+//! at its end: at the moment of its arrival a short request has age 0 and would lose against every
+//! other one.
 //!
-//! Time is linear in the number of classes, at most [`MAX_CLASSES`].
+//! A running request competes by the same ratio when its quantum expires. If it wins, it gets
+//! another quantum, in which an arrival that beats it and finds no idle worker preempts it at once,
+//! as a polling dispatcher does. So it is stopped only for a request that would be chosen before
+//! it.
+//!
+//! Time is linear in the number of classes, at most [`MAX_CLASSES`], and logarithmic in the number
+//! of workers.
 
 use core::cmp::Ordering;
-use heap::collections::VecDeque;
+use heap::collections::{BTreeSet, VecDeque};
+use heap::vec;
 use heap::vec::Vec;
 
 use super::{
@@ -21,6 +30,8 @@ use super::{
 struct ClassQueue {
     queue: VecDeque<Request>,
     slo_ns: Nanos,
+    /// Overdue workers that run a request of the class, by the request's arrival.
+    overdue: BTreeSet<(Nanos, WorkerId)>,
 }
 
 /// One queue per class with a quantum; classes are served by the ratio of age to SLO.
@@ -29,6 +40,8 @@ pub struct MultiQueue {
     classes: Vec<ClassQueue>,
     crew: Crew,
     queued: usize,
+    /// For each overdue worker, the class and the arrival of its request.
+    overdue: Vec<Option<(usize, Nanos)>>,
     quantum_ns: Nanos,
     requeue: Requeue,
 }
@@ -50,27 +63,83 @@ impl MultiQueue {
         );
         assert!(slo_ns.iter().all(|slo| slo.0 > 0), "an SLO of 0 ns makes every age infinite");
         assert!(quantum_ns.0 > 0, "a quantum of 0 ns never lets a request run");
-        let classes = slo_ns.iter().map(|&slo_ns| ClassQueue { queue: VecDeque::new(), slo_ns }).collect();
-        Self { classes, crew: Crew::new(workers), queued: 0, quantum_ns, requeue }
+        let class = |&slo_ns| ClassQueue { queue: VecDeque::new(), slo_ns, overdue: BTreeSet::new() };
+        let (classes, overdue) = (slo_ns.iter().map(class).collect(), vec![None; workers]);
+        Self { classes, crew: Crew::new(workers), queued: 0, overdue, quantum_ns, requeue }
     }
 
     fn class_of(&self, class: ClassId) -> usize {
         class.index().min(self.classes.len() - 1)
     }
 
+    /// Returns the age, at the end of a quantum that begins now, of a request that arrived at
+    /// `arrived`, with the SLO of its class.
+    fn urgency(&self, now: Nanos, class: usize, arrived: Nanos) -> (Nanos, Nanos) {
+        (now.since(arrived) + self.quantum_ns, self.classes[class].slo_ns)
+    }
+
     /// Returns the index of the queue whose head is most urgent; ties go to the lower class.
     fn most_urgent(&self, now: Nanos) -> Option<usize> {
-        let mut best: Option<(usize, Nanos, Nanos)> = None;
+        let mut best: Option<(usize, (Nanos, Nanos))> = None;
         for (i, class) in self.classes.iter().enumerate() {
             let Some(head) = class.queue.front() else { continue };
-            let age = now.since(head.arrived_ns);
-            if best
-                .is_none_or(|(_, a, slo)| compare_ratio((age, class.slo_ns), (a, slo)) == Ordering::Greater)
-            {
-                best = Some((i, age, class.slo_ns));
+            let urgency = self.urgency(now, i, head.arrived_ns);
+            if best.is_none_or(|(_, most)| compare_ratio(urgency, most) == Ordering::Greater) {
+                best = Some((i, urgency));
             }
         }
-        best.map(|(i, ..)| i)
+        best.map(|(i, _)| i)
+    }
+
+    /// Returns whether a waiting request is chosen before a running one that has used up its
+    /// quantum. Each is given by class and arrival.
+    fn beats(&self, now: Nanos, waiting: (usize, Nanos), running: (usize, Nanos)) -> bool {
+        if waiting.0 == running.0 && self.requeue == Requeue::Tail {
+            return true;
+        }
+        let (theirs, ours) = (self.urgency(now, waiting.0, waiting.1), self.urgency(now, running.0, running.1));
+        compare_ratio(theirs, ours) == Ordering::Greater
+    }
+
+    /// Returns the overdue worker with the least urgent request: in each class, that which arrived
+    /// last.
+    fn least_urgent(&self, now: Nanos) -> Option<(WorkerId, (usize, Nanos))> {
+        let mut least: Option<(WorkerId, (usize, Nanos))> = None;
+        for (i, class) in self.classes.iter().enumerate() {
+            let Some(&(arrived, worker)) = class.overdue.last() else { continue };
+            let urgency = self.urgency(now, i, arrived);
+            if least.is_none_or(|(_, (j, at))| {
+                compare_ratio(urgency, self.urgency(now, j, at)) == Ordering::Less
+            }) {
+                least = Some((worker, (i, arrived)));
+            }
+        }
+        least
+    }
+
+    fn set_overdue(&mut self, worker: WorkerId, class: usize, arrived: Nanos) {
+        self.clear_overdue(worker);
+        self.overdue[worker.index()] = Some((class, arrived));
+        self.classes[class].overdue.insert((arrived, worker));
+    }
+
+    fn clear_overdue(&mut self, worker: WorkerId) {
+        if let Some((class, arrived)) = self.overdue[worker.index()].take() {
+            self.classes[class].overdue.remove(&(arrived, worker));
+        }
+    }
+
+    /// Finds a worker for a request that was queued: an idle one, else the overdue one whose
+    /// request loses against it.
+    fn call_for(&mut self, now: Nanos, class: usize, arrived: Nanos) -> Reaction {
+        match (self.crew.call_idle(), self.least_urgent(now)) {
+            (Reaction::Queue, Some((worker, running))) if self.beats(now, (class, arrived), running) => {
+                self.clear_overdue(worker);
+                self.crew.call(worker);
+                Reaction::Preempt(worker)
+            }
+            (reaction, _) => reaction,
+        }
     }
 }
 
@@ -89,11 +158,11 @@ impl Dispatch for MultiQueue {
         Properties { central: true, work_conserving: true, preemptive: true }
     }
 
-    fn on_arrival(&mut self, _now: Nanos, request: Request) -> Reaction {
+    fn on_arrival(&mut self, now: Nanos, request: Request) -> Reaction {
         let class = self.class_of(request.class);
         self.classes[class].queue.push_back(request);
         self.queued += 1;
-        self.crew.call_idle()
+        self.call_for(now, class, request.arrived_ns)
     }
 
     fn next_for(&mut self, worker: WorkerId, now: Nanos) -> Option<Assignment> {
@@ -103,30 +172,36 @@ impl Dispatch for MultiQueue {
         self.crew.asked(worker, next.map(|request| Assignment { request, slice_ns, origin: Origin::Central }))
     }
 
-    fn on_quantum(&mut self, _worker: WorkerId, now: Nanos, running: &Request) -> Verdict {
-        let again = Verdict::Again(self.quantum_ns);
-        let Some(best) = self.most_urgent(now) else { return again };
-        let own = self.class_of(running.class);
-        if best == own && self.requeue == Requeue::Tail {
+    fn on_quantum(&mut self, worker: WorkerId, now: Nanos, running: &Request) -> Verdict {
+        let own = (self.class_of(running.class), running.arrived_ns);
+        if self.queued > self.crew.called()
+            && let Some(best) = self.most_urgent(now)
+            && self.beats(now, (best, self.classes[best].queue[0].arrived_ns), own)
+        {
             return Verdict::Preempt;
         }
-        let head = self.classes[best].queue[0];
-        let theirs = (now.since(head.arrived_ns), self.classes[best].slo_ns);
-        let ours = (now.since(running.arrived_ns), self.classes[own].slo_ns);
-        if compare_ratio(theirs, ours) == Ordering::Greater { Verdict::Preempt } else { again }
+        self.set_overdue(worker, own.0, own.1);
+        // Waiting requests that lost may win at its end.
+        Verdict::Again(self.quantum_ns)
     }
 
-    fn on_preempt(&mut self, _worker: WorkerId, _now: Nanos, request: Request) -> Reaction {
+    fn on_preempt(&mut self, worker: WorkerId, now: Nanos, request: Request) -> Reaction {
+        self.clear_overdue(worker);
         let class = self.class_of(request.class);
         match self.requeue {
             Requeue::Head => self.classes[class].queue.push_front(request),
             Requeue::Tail => self.classes[class].queue.push_back(request),
         }
         self.queued += 1;
-        self.crew.call_idle()
+        self.call_for(now, class, request.arrived_ns)
+    }
+
+    fn on_done(&mut self, worker: WorkerId, _now: Nanos) {
+        self.clear_overdue(worker);
     }
 
     fn on_leave(&mut self, worker: WorkerId, _now: Nanos) {
+        self.clear_overdue(worker);
         self.crew.leave(worker);
     }
 
@@ -141,6 +216,10 @@ impl Dispatch for MultiQueue {
     fn check(&self) -> Result<(), Broken> {
         if self.classes.iter().map(|c| c.queue.len()).sum::<usize>() != self.queued {
             return Err(Broken::Count);
+        }
+        let listed: usize = self.classes.iter().map(|class| class.overdue.len()).sum();
+        if listed != self.overdue.iter().flatten().count() {
+            return Err(Broken::OverdueIndex);
         }
         self.crew.check(self.queued)
     }

@@ -158,16 +158,43 @@ fn multi_queue_serves_the_largest_age_to_slo_ratio_and_lets_long_requests_age() 
 }
 
 #[test]
-fn multi_queue_only_preempts_for_a_more_urgent_request() {
+fn multi_queue_preempts_a_running_request_at_its_quantum_only_for_a_more_urgent_one() {
     let mut p = MultiQueue::new(1, &[Nanos(10), Nanos(1_000)], Nanos(5), Requeue::Head);
     let long = request(1, 0, 100, 1);
     p.on_arrival(Nanos(0), long);
     assert_eq!(ids(&mut p, 0, 0), Some(1));
-    assert_eq!(p.on_quantum(WorkerId(0), Nanos(5), &long), Verdict::Again(Nanos(5)));
-    p.on_arrival(Nanos(9), request(2, 9, 1, 0));
-    assert_eq!(p.on_quantum(WorkerId(0), Nanos(10), &long), Verdict::Preempt, "1/10 beats 10/1000");
-    p.on_arrival(Nanos(10), request(3, 10, 100, 1));
-    assert_eq!(ids(&mut p, 0, 10), Some(2));
+    assert_eq!(p.on_arrival(Nanos(1), request(2, 1, 100, 1)), Reaction::Queue);
+    assert_eq!(p.on_quantum(WorkerId(0), Nanos(5), &long), Verdict::Again(Nanos(5)), "it is older");
+    let mut p = MultiQueue::new(1, &[Nanos(10), Nanos(1_000)], Nanos(5), Requeue::Head);
+    p.on_arrival(Nanos(0), long);
+    assert_eq!(ids(&mut p, 0, 0), Some(1));
+    assert_eq!(p.on_arrival(Nanos(4), request(2, 4, 1, 0)), Reaction::Queue, "its quantum is not over");
+    assert_eq!(p.on_quantum(WorkerId(0), Nanos(5), &long), Verdict::Preempt, "6/10 beats 10/1000");
+    assert_eq!(p.on_preempt(WorkerId(0), Nanos(5), long), Reaction::Queue);
+    assert_eq!((ids(&mut p, 0, 5), ids(&mut p, 0, 6)), (Some(2), Some(1)));
+}
+
+#[test]
+fn multi_queue_preempts_an_overdue_worker_when_a_more_urgent_request_arrives() {
+    let mut p = MultiQueue::new(2, &[Nanos(10), Nanos(1_000)], Nanos(5), Requeue::Head);
+    let (old, young) = (request(1, 0, 100, 1), request(2, 3, 100, 1));
+    for (worker, long) in [(0, old), (1, young)] {
+        p.on_arrival(long.arrived_ns, long);
+        assert_eq!(ids(&mut p, worker, 3), Some(long.id.0));
+        assert_eq!(p.on_quantum(WorkerId(worker), Nanos(8), &long), Verdict::Again(Nanos(5)));
+    }
+    assert_eq!(p.on_arrival(Nanos(9), request(3, 9, 100, 1)), Reaction::Queue, "no more urgent");
+    assert_eq!(p.on_arrival(Nanos(9), request(4, 9, 1, 0)), Reaction::Preempt(WorkerId(1)), "the younger");
+    assert_eq!(p.on_preempt(WorkerId(1), Nanos(9), young), Reaction::Queue, "worker 0 runs an older one");
+    p.check().unwrap();
+    assert_eq!((ids(&mut p, 1, 9), ids(&mut p, 1, 10)), (Some(4), Some(2)));
+    // 505/1000 beats 5/10: a long request that is late runs on.
+    assert_eq!(p.on_quantum(WorkerId(1), Nanos(515), &young), Verdict::Again(Nanos(5)));
+    p.on_done(WorkerId(0), Nanos(515));
+    assert_eq!(ids(&mut p, 0, 515), Some(3));
+    assert_eq!(p.on_quantum(WorkerId(0), Nanos(520), &request(3, 9, 100, 1)), Verdict::Again(Nanos(5)));
+    assert_eq!(p.on_arrival(Nanos(520), request(5, 520, 1, 0)), Reaction::Queue);
+    p.check().unwrap();
 }
 
 #[test]
