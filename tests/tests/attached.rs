@@ -206,3 +206,20 @@ fn all_kthreads_of_an_orphan_run_where_its_process_may() {
     let own = status(Path::new("/proc/thread-self"), "Cpus_allowed_list");
     assert_eq!(cpus_of_kthreads(crowd.pid()), vec![own; KTHREADS]);
 }
+
+#[test]
+fn a_quantum_ends_turns_at_poll_points_of_services_and_of_batch_jobs() {
+    if !has_two_cpus() {
+        return;
+    }
+    let bench = Bench::start(|_| (), vec![]);
+    for class in ["latency-critical", "best-effort"] {
+        // Without a quantum, the thread that polls would keep the kthread for ever.
+        let mut role = bench.child_with("turns", class, class, &[("TAILWATER_QUANTUM_US", "50")]);
+        let line = role.line().expect("it ends");
+        let yields: u64 =
+            line.strip_prefix("yields ").and_then(|n| n.parse().ok()).unwrap_or_else(|| panic!("{line}"));
+        println!("{class}: {yields} of 500 turns ended at a poll point");
+        assert!(yields > 0, "only signals have ended turns of a {class} program");
+    }
+}

@@ -10,6 +10,7 @@ use crate::attach::Connection;
 use crate::config::{Builder, Config};
 use crate::error::{ConfigError, StartError};
 use crate::ground::sleepers::Sleepers;
+use crate::ground::stderr::print;
 use crate::ground::{arch, tls};
 use crate::net::{self, NetConfig};
 use crate::records::kthread::Kthread;
@@ -22,6 +23,7 @@ use crate::{alloc, blocking, debug, ingress};
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
+use std::time::Duration;
 use tailwater_shm::layout::{KthreadShared, RuntimeEnds};
 use tailwater_shm::lot::SlotId;
 use tailwater_shm::{Clock, Cycles};
@@ -99,6 +101,7 @@ fn start(config: &Config) -> Result<&'static Runtime, StartError> {
         clock,
         steals_packets: config.packet_stealing,
         idle_timeout: config.idle_timeout.map_or(Cycles::MAX, |t| clock.from_ns(t.as_nanos() as u64)),
+        quantum: config.quantum.map_or(Cycles::MAX, |t| clock.from_ns(t.as_nanos() as u64)),
         injected: Injected::default(),
         loan,
         attached: AtomicBool::new(loan.is_some()),
@@ -109,10 +112,10 @@ fn start(config: &Config) -> Result<&'static Runtime, StartError> {
     panics::install_hook();
     preempt::install().map_err(failed("install the preempt handler"))?;
     overflow::install().map_err(failed("install the overflow handler"))?;
-    start_kthreads(runtime, connection)?;
+    quantum::prepare(runtime, config.quantum);
+    start_kthreads(runtime, config.quantum, connection)?;
     // Now this thread has left the managed cores, and the threads that it starts stay off them.
     blocking::start(config.blocking_threads).map_err(failed("start a thread for blocking calls"))?;
-    quantum::start(config.quantum).map_err(failed("start the thread that ends time slices"))?;
     debug::start(config).map_err(failed("start the thread that watches for stalls"))?;
     Ok(runtime)
 }
@@ -155,6 +158,7 @@ fn build_kthread(index: u16, attachment: &mut Option<Attachment>, only: bool) ->
 /// Starts the OS threads, announces them to the IOKernel, and leaves the managed cores to them.
 fn start_kthreads(
     runtime: &'static Runtime,
+    quantum: Option<Duration>,
     connection: Option<&'static Connection>,
 ) -> Result<(), StartError> {
     let (tids, from_kthreads) = std::sync::mpsc::channel();
@@ -167,6 +171,12 @@ fn start_kthreads(
                 let guard = kthread.adopt_os_thread();
                 if let Some(loan) = runtime.loan {
                     tailwater_shm::priority::rank_kthread(loan.class, loan.dedicated);
+                }
+                if let Some(Err(error)) = quantum.map(quantum::start_timer) {
+                    print(&format!(
+                        "tailwater: no timer for kthread {} ({error}): a time slice ends at poll points only\n",
+                        kthread.index
+                    ));
                 }
                 let tid = kthread.os_tid.load(Ordering::Relaxed);
                 // Fails if the starter has given up: a later kthread could not be started.

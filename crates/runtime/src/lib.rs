@@ -36,9 +36,9 @@
 //! # Poll points
 //! A thread gives its core up quickly when it reaches a poll point: every blocking call, every
 //! socket call, `spawn`, and [`poll`], which long loops should call every microsecond or so (it
-//! costs about a nanosecond). A thread that reaches none is interrupted by a signal a few
-//! microseconds later, if the IOKernel reclaims the core, or if a [`quantum`](Builder::quantum) is
-//! set and over.
+//! costs about a nanosecond). A thread that reaches none is interrupted by a signal: a few
+//! microseconds later if the IOKernel reclaims the core, some milliseconds later if a
+//! [`quantum`](Builder::quantum) is set and over.
 
 // Under loom only the ground layer is built, for its models. The layers below do not ask for
 // features: without `debug`, a dump's accessors are left over.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tailwater::{debug, thread};
+use tailwater_testkit::Storm;
 
 #[global_allocator]
 static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
@@ -75,6 +76,7 @@ fn a_thread_preempted_in_malloc_stops_nobody() {
             }
         }
     });
+    let _storm = Storm::start(QUANTUM);
     let run =
         tailwater::Builder::new().kthreads(3).quantum(QUANTUM).stall_timeout(Duration::ZERO).run(move || {
             let deadline = Instant::now() + PATIENCE;

@@ -6,6 +6,7 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 use tailwater::{Builder, thread};
+use tailwater_testkit::Storm;
 
 /// Writes each block's layout before it, and finds it there again when the block comes back.
 struct Labelling;
@@ -99,7 +100,9 @@ fn churn(seed: usize) {
 #[test]
 fn blocks_come_back_as_they_were_given_out_and_calls_do_not_nest() {
     let before = GIVEN.load(Relaxed);
-    let runtime = Builder::new().kthreads(2).quantum(Duration::from_micros(50));
+    let quantum = Duration::from_micros(50);
+    let _storm = Storm::start(quantum);
+    let runtime = Builder::new().kthreads(2).quantum(quantum);
     let run = runtime.run(|| {
         let threads: Vec<_> = (0..64).map(|seed| thread::spawn(move || churn(seed))).collect();
         threads.into_iter().for_each(|thread| thread.join().unwrap());

@@ -8,15 +8,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tailwater::net::{TcpListener, TcpOptions, TcpStream};
 use tailwater::thread;
+use tailwater_testkit::Storm;
 
 #[global_allocator]
 static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
 
 #[test]
 fn streams_migrate_between_kthreads_and_lose_nothing() {
+    let quantum = Duration::from_micros(200);
+    let _storm = Storm::start(quantum);
     tailwater::Builder::new()
         .kthreads(3)
-        .quantum(Duration::from_micros(200))
+        .quantum(quantum)
         .run(|| {
             let stop = Arc::new(AtomicBool::new(false));
             // Threads that never wait: without time slices no other thread would run.

@@ -8,6 +8,7 @@ use tailwater::sync::spin::SpinLock;
 use tailwater::sync::wait::{self, WaitList, WaitOutcome};
 use tailwater::sync::{Condvar, Event, Mutex, channel};
 use tailwater::thread;
+use tailwater_testkit::Storm;
 
 #[global_allocator]
 static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
@@ -18,7 +19,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 #[test]
 fn waking_everybody() {
     // One kthread: a running thread keeps all others from running.
-    let run = tailwater::Builder::new().kthreads(1).quantum(Duration::from_micros(50)).run(|| {
+    let quantum = Duration::from_micros(50);
+    let _storm = Storm::start(quantum);
+    let run = tailwater::Builder::new().kthreads(1).quantum(quantum).run(|| {
         a_thread_that_wakes_very_many_can_be_interrupted();
         each_wait_ends_by_the_wake_or_by_its_timeout();
         a_thread_that_waits_again_is_not_woken_twice();

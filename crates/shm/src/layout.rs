@@ -44,7 +44,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// Version of layout and protocols; both sides must agree.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 /// First word of a region: "tailwatr" in ASCII, little endian.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"tailwatr");
 /// The polling thread polls.
@@ -104,6 +104,19 @@ pub struct StatusLine {
     _rest: [AtomicU64; 4],
 }
 
+/// By what the IOKernel ends the turns of user threads: one line, written by the kthread, read by
+/// the IOKernel several times per quantum, and not at all without one.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct TurnLine {
+    /// User threads resumed: the number of the turn in progress.
+    pub turns: AtomicU64,
+    /// Longest turn while something else waits for the kthread, in nanoseconds; 0: none. Written
+    /// before the kthread is announced, read when it begins a tenancy.
+    pub quantum_ns: AtomicU64,
+    _rest: [AtomicU64; 6],
+}
+
 /// A word with a cache line to itself.
 #[repr(C, align(64))]
 #[derive(Debug)]
@@ -125,6 +138,8 @@ pub struct KthreadShared {
     egress_tail: Padded<TailWord>,
     /// Steps of traced requests that the kthread has written since the region was made.
     trace_head: Padded<AtomicU64>,
+    /// Written by the kthread, sampled by the IOKernel.
+    pub turn: TurnLine,
 }
 
 impl KthreadShared {
@@ -147,6 +162,11 @@ impl KthreadShared {
             ingress_tail: Padded(TailWord::new(0)),
             egress_tail: Padded(TailWord::new(0)),
             trace_head: Padded(AtomicU64::new(0)),
+            turn: TurnLine {
+                turns: AtomicU64::new(0),
+                quantum_ns: AtomicU64::new(0),
+                _rest: core::array::from_fn(|_| AtomicU64::new(0)),
+            },
         }
     }
 }
@@ -171,6 +191,8 @@ const _: () = {
     assert!(offset_of!(KthreadShared, ingress_tail) == 192);
     assert!(offset_of!(KthreadShared, egress_tail) == 256);
     assert!(offset_of!(KthreadShared, trace_head) == 320);
+    assert!(size_of::<TurnLine>() == 64);
+    assert!(offset_of!(KthreadShared, turn) == 384);
 };
 
 /// Numbers that fix a region's layout.

@@ -7,6 +7,7 @@ use std::io;
 use std::time::Duration;
 use tailwater::sync::Mutex;
 use tailwater::{debug, thread};
+use tailwater_testkit::Storm;
 use tailwater_tracing::with_thread_names;
 
 #[global_allocator]
@@ -61,6 +62,7 @@ fn an_event_carries_the_name_of_its_thread_under_preemption() {
         .event_format(with_thread_names(format))
         .init();
     let quantum = Duration::from_micros(25);
+    let _storm = Storm::start(quantum);
     let rounds = tailwater::Builder::new().kthreads(3).quantum(quantum).run(|| {
         let id = thread::spawn(|| {
             tracing::info!("nameless");

@@ -1,5 +1,5 @@
 //! What tests of several crates share: bounded waiting, child processes, names and addresses that
-//! no other test uses, network namespaces.
+//! no other test uses, network namespaces, storms of preempt signals.
 //!
 //! Every wait has a bound, [`PATIENCE`], and ends with a message about what did not happen. No
 //! assertion is about a duration. Depends on no other crate of the workspace, so that each of them
@@ -8,11 +8,13 @@
 pub mod namespace;
 mod process;
 mod program;
+mod storm;
 mod unique;
 mod wait;
 
 pub use process::{children, is_running};
 pub use program::{Program, binary, run, text};
+pub use storm::Storm;
 pub use unique::{loopback_address, socket_name};
 pub use wait::{PATIENCE, eventually, until};
 

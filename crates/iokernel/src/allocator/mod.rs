@@ -3,9 +3,9 @@
 //! Owns the ledger, the policy and its observation, and the phase of every managed core. [`look`]
 //! reads the words that runtimes write, [`apply`] carries decisions out, [`progress`] polls the
 //! state words of kthreads that hold cores or are in a hand-off and runs the watchdogs, [`evict`]
-//! takes cores by force, [`account`] enters the time of each phase into the statistics. It decides
-//! nothing itself (that is `tailwater-sched`), and it touches no frames: egress rings are handed to
-//! the switch through [`World::arriving`].
+//! takes cores by force, [`account`] enters the time of each phase into the statistics, [`quantum`]
+//! ends turns of user threads. It decides nothing itself (that is `tailwater-sched`), and touches
+//! no frames: egress rings are handed to the switch through [`World::arriving`].
 //!
 //! # Phases of a core
 //!
@@ -32,6 +32,7 @@ mod evict;
 mod look;
 mod phase;
 mod progress;
+mod quantum;
 mod rest;
 #[cfg(test)]
 mod tests;
@@ -118,6 +119,7 @@ impl Allocator {
             since: origin,
             entered: origin,
             real_time: RealTime::default(),
+            watch: quantum::Watch::NONE,
         };
         Self {
             clock,

@@ -3,6 +3,7 @@
 use tailwater_sched::{CoreId, KthreadId};
 use tailwater_shm::Cycles;
 
+use super::quantum::Watch;
 use super::rest::RealTime;
 use crate::stats::HandoffKind;
 
@@ -59,6 +60,8 @@ pub(super) struct CoreSlot {
     /// Time up to which the account has an entry.
     pub(super) entered: Cycles,
     pub(super) real_time: RealTime,
+    /// The turn in progress, while its owner runs.
+    pub(super) watch: Watch,
 }
 
 /// A kthread that is lent nothing for now.

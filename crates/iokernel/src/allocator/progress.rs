@@ -13,6 +13,7 @@ use tailwater_shm::{Cycles, KthreadState, clock};
 
 use super::Allocator;
 use super::phase::{Phase, REWAKE_DOUBLINGS};
+use super::quantum::Watch;
 use crate::stats::HandoffKind;
 use crate::world::World;
 
@@ -23,7 +24,12 @@ impl Allocator {
         for at in 0..self.cores.len() {
             match self.cores[at].phase {
                 Phase::Free => {}
-                Phase::Running { kthread, idle } => self.watch_running(world, at, kthread, idle, now),
+                Phase::Running { kthread, idle } => {
+                    self.watch_running(world, at, kthread, idle, now);
+                    if let Phase::Running { kthread, idle: false } = self.cores[at].phase {
+                        self.watch_turn(world, at, kthread, now);
+                    }
+                }
                 Phase::Starting { kthread, kind, decided, woken, wakes } => {
                     if self.has_started(world, kthread) {
                         self.started(world, at, kthread, kind, decided, now);
@@ -117,6 +123,8 @@ impl Allocator {
         world.runtimes.kthread_mut(kthread).no_starts = 0;
         self.set_activity(kthread, Activity::Running);
         self.begin_phase(world, at, Phase::Running { kthread, idle: false }, now);
+        let words = world.runtimes.kthread(kthread).0.shared(kthread.index);
+        self.cores[at].watch = Watch::begin(words, self.clock, now);
         // It may idle or have parked already.
         self.watch_running(world, at, kthread, false, now);
     }

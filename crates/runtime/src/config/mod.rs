@@ -193,13 +193,14 @@ impl Builder {
         self
     }
 
-    /// Sets the time slice: a user thread that keeps others waiting for this long must let them
-    /// run, at its next poll point or by signal. Zero, the default, lets every thread run until it
-    /// blocks. Rounded down to microseconds; a thread runs for one to two quanta.
+    /// Sets the time slice: a user thread that has run for this long while others wait for its
+    /// kthread must let them run. Zero, the default, lets every thread run until it blocks. Rounded
+    /// down to microseconds.
     ///
-    /// An ordinary thread wakes up once per quantum, which costs about 5 us: negligible at 10 ms, a
-    /// tenth of a core at 50 us. If a preempted thread holds a lock of `std`, others wait for it in
-    /// the kernel: see the guide on threads.
+    /// A thread gives way at its next [poll point](crate::poll). One that reaches none is
+    /// interrupted by a signal after one to two quanta, or after one to two ticks of the kernel,
+    /// which take 1 to 10 ms each, if that is longer. If a preempted thread holds a lock of `std`,
+    /// others wait for it in the kernel: see the guide on threads.
     ///
     /// # Examples
     /// ```standalone_crate

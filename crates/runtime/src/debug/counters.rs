@@ -20,6 +20,8 @@ pub struct Counters {
     pub stolen_threads: u64,
     /// User threads interrupted by the preempt signal.
     pub preemptions: u64,
+    /// Turns that ended at a poll point because the quantum was over.
+    pub yields: u64,
     /// Cores given up at the request of the IOKernel.
     pub cedes: u64,
     /// Cores given up for lack of work.
@@ -48,12 +50,13 @@ pub fn counters() -> Counters {
     let mut sum = Counters::default();
     let Some(runtime) = runtime::started() else { return sum };
     for kthread in &runtime.kthreads {
-        let kthread::Counters { switches, stolen_threads, frames, stolen_frames, cedes, parks, preemptions } =
+        let kthread::Counters { stolen_threads, frames, stolen_frames, cedes, parks, preemptions, yields } =
             &kthread.counters;
         let add = |to: &mut u64, counter: &AtomicU64| *to += counter.load(Ordering::Relaxed);
-        add(&mut sum.switches, switches);
+        add(&mut sum.switches, &kthread.shared.turn.turns);
         add(&mut sum.stolen_threads, stolen_threads);
         add(&mut sum.preemptions, preemptions);
+        add(&mut sum.yields, yields);
         add(&mut sum.cedes, cedes);
         add(&mut sum.parks, parks);
         add(&mut sum.frames, frames);

@@ -109,7 +109,7 @@ fn look_for_stalls(
 }
 
 fn look_at(kthread: &Kthread, start: Instant) -> Look {
-    let switches = kthread.counters.switches.load(Ordering::Relaxed);
+    let switches = kthread.turn();
     let running = kthread.current().map(|record| (core::ptr::from_ref(record) as usize, switches));
     let tid = kthread.os_tid.load(Ordering::Relaxed);
     Look {

@@ -15,7 +15,14 @@
 //! |---|---|---|
 //! | `this`, `own_fs` | its OS thread, when it adopts the head | its OS thread |
 //! | `preempt_off`, `preempt_pending` | its OS thread and the signal handlers on it | the same |
-//! | `grant` | any thread ([`Head::expect_poll`]); its OS thread ([`Head::note_poll`]) | poll points of its OS thread |
+//! | `grant` | any thread ([`Head::expect_poll`], [`Head::count_polls`]); its OS thread ([`Head::note_poll`]) | poll points of its OS thread |
+//! | `home`, `counting` | any thread ([`Head::count_polls`]) | its OS thread |
+//! | `left`, `first` | its OS thread | the same |
+//!
+//! # Counted poll points
+//! Where no IOKernel watches the clock, poll points do ([`Head::count_polls`]): each then takes its
+//! slow path, which counts down to the next look at the clock. Other poll points pay nothing for
+//! this, because the word that they read anyway is another one.
 
 use super::arch;
 use core::cell::Cell;
@@ -23,7 +30,7 @@ use core::marker::PhantomData;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering::Relaxed};
 use std::sync::OnceLock;
-use tailwater_shm::grant::{GRANT_KIND_BYTE, GrantWord};
+use tailwater_shm::grant::{GRANT_KIND_BYTE, GrantWord, POLL_BITS};
 
 thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
@@ -64,9 +71,17 @@ pub struct Head {
     this: AtomicUsize,
     preempt_off: AtomicU32,
     preempt_pending: AtomicU32,
-    /// The word that poll points read: `own_grant`, or [`EXPECTING`] until the next poll point.
+    /// The word that poll points read: `home`, or [`EXPECTING`] until the next poll point.
     grant: AtomicPtr<GrantWord>,
     own_grant: &'static GrantWord,
+    /// `own_grant`, or [`COUNTING`] if poll points are counted.
+    home: AtomicPtr<GrantWord>,
+    /// 1 if poll points are counted.
+    counting: AtomicU32,
+    /// Poll points until the next look at the clock.
+    left: AtomicU32,
+    /// What `left` is at the beginning of a turn.
+    first: AtomicU32,
     /// FS base of the OS thread itself.
     own_fs: AtomicUsize,
 }
@@ -75,12 +90,24 @@ const THIS: usize = offset_of!(Head, this);
 const PREEMPT_OFF: usize = offset_of!(Head, preempt_off);
 const PREEMPT_PENDING: usize = offset_of!(Head, preempt_pending);
 const GRANT: usize = offset_of!(Head, grant);
-/// The bit of the grant's kind byte that means "cede".
-const CEDE_BIT: u8 = 2;
+const OWN_GRANT: usize = offset_of!(Head, own_grant);
+const COUNTS: usize = offset_of!(Head, counting);
+const LEFT: usize = offset_of!(Head, left);
 
 /// A word with the layout of a grant that sends every poll point to its slow path. Only its kind
 /// byte is read, and it never changes.
-static EXPECTING: u64 = (CEDE_BIT as u64) << (8 * GRANT_KIND_BYTE);
+static EXPECTING: u64 = ALWAYS_SLOW;
+/// The same, at another address.
+static COUNTING: u64 = ALWAYS_SLOW;
+const ALWAYS_SLOW: u64 = (POLL_BITS as u64) << (8 * GRANT_KIND_BYTE);
+
+/// Poll points before the first look at the clock, until their distance is known.
+const FIRST_POLLS: u32 = 16;
+
+/// Returns the pointer that makes poll points read `word` in place of a grant.
+fn in_place_of_grant(word: &'static u64) -> *mut GrantWord {
+    core::ptr::from_ref(word).cast_mut().cast()
+}
 
 impl Head {
     /// Returns the head of a kthread whose grant is `own_grant`. Preemption is off: the count is
@@ -92,6 +119,10 @@ impl Head {
             preempt_pending: AtomicU32::new(0),
             grant: AtomicPtr::new(core::ptr::from_ref(own_grant).cast_mut()),
             own_grant,
+            home: AtomicPtr::new(core::ptr::from_ref(own_grant).cast_mut()),
+            counting: AtomicU32::new(0),
+            left: AtomicU32::new(FIRST_POLLS),
+            first: AtomicU32::new(FIRST_POLLS),
             own_fs: AtomicUsize::new(0),
         }
     }
@@ -125,20 +156,60 @@ impl Head {
     /// Sends the kthread's next poll point to its slow path, which calls
     /// [`note_poll`](Self::note_poll). Costs poll points nothing. Any thread may call this.
     pub fn expect_poll(&self) {
-        self.grant.store(core::ptr::from_ref(&EXPECTING).cast_mut().cast(), Relaxed);
+        self.grant.store(in_place_of_grant(&EXPECTING), Relaxed);
     }
 
     /// Returns whether a poll point was reached since [`expect_poll`](Self::expect_poll).
     pub fn has_polled(&self) -> bool {
-        core::ptr::eq(self.grant.load(Relaxed), self.own_grant)
+        !core::ptr::eq(self.grant.load(Relaxed), in_place_of_grant(&EXPECTING))
     }
 
     /// Records that a poll point was reached.
     #[inline]
     pub fn note_poll(&self) {
         if !self.has_polled() {
-            self.grant.store(core::ptr::from_ref(self.own_grant).cast_mut(), Relaxed);
+            self.grant.store(self.home.load(Relaxed), Relaxed);
         }
+    }
+
+    /// Sets whether poll points are counted. A poll point at the same moment may undo this, until
+    /// the next one that was expected. Any thread may call this.
+    pub fn count_polls(&self, count: bool) {
+        let own = core::ptr::from_ref(self.own_grant).cast_mut();
+        self.counting.store(count.into(), Relaxed);
+        self.home.store(if count { in_place_of_grant(&COUNTING) } else { own }, Relaxed);
+        self.expect_poll();
+    }
+
+    /// Returns whether poll points are counted.
+    #[inline]
+    pub fn counts_polls(&self) -> bool {
+        self.counting.load(Relaxed) != 0
+    }
+
+    /// Begins to count the poll points of a turn. On its OS thread.
+    #[inline(always)]
+    pub fn begin_turn(&self) {
+        self.left.store(self.first.load(Relaxed), Relaxed);
+    }
+
+    /// Returns the number of poll points left until the next look at the clock. On its OS thread.
+    #[inline]
+    pub fn polls_left(&self) -> u32 {
+        self.left.load(Relaxed)
+    }
+
+    /// Sets the number of poll points until the next look at the clock, and at the beginning of
+    /// later turns. On its OS thread.
+    pub fn set_polls(&self, next: u32, first: u32) {
+        self.left.store(next, Relaxed);
+        self.first.store(first, Relaxed);
+    }
+
+    /// Returns whether the IOKernel's word ends turn `turn`.
+    #[inline(always)]
+    pub fn turn_ended(&self, turn: u64) -> bool {
+        self.own_grant.ends_turn(turn)
     }
 
     /// Returns the number of nested sections with preemption off; 1 where a thread may block.
@@ -166,7 +237,23 @@ pub fn poll_requested() -> bool {
     // SAFETY: inside, GS base points to a Head, whose grant pointer is valid for the life of the
     // process. A migration between the load of the pointer and that of the byte reads another
     // kthread's word: an answer that is spurious or late.
-    inside() && unsafe { arch::gs_points_to_bits::<GRANT, GRANT_KIND_BYTE, CEDE_BIT>() }
+    inside() && unsafe { arch::gs_points_to_bits::<GRANT, GRANT_KIND_BYTE, POLL_BITS>() }
+}
+
+/// Counts a poll point whose word asks for the slow path; returns whether that is all there is to
+/// do: poll points are counted, the next look at the clock is not due, and the IOKernel's own word
+/// asks for nothing.
+#[inline]
+pub fn poll_is_counted() -> bool {
+    // SAFETY: as in `poll_requested`. After a migration in between, the count of another kthread is
+    // one too low, and one that fell below zero here is set at that kthread's next switch, which
+    // the migration was.
+    inside()
+        && unsafe {
+            arch::gs_half::<COUNTS>() != 0
+                && !arch::gs_decrement::<LEFT>()
+                && !arch::gs_points_to_bits::<OWN_GRANT, GRANT_KIND_BYTE, POLL_BITS>()
+        }
 }
 
 /// Proof that its holder is not preempted and stays on its kthread. Proofs nest: they count. On an

@@ -23,6 +23,7 @@ pub mod pollers;
 pub mod random;
 pub mod runq;
 pub mod sleepers;
+pub mod slice;
 pub mod spin;
 pub mod stderr;
 pub mod timer;

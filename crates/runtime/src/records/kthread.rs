@@ -17,6 +17,7 @@ use crate::ground::blocks::BlockCache;
 use crate::ground::guard::{Head, NoPreempt, inside};
 use crate::ground::owner_cell::OwnerCell;
 use crate::ground::random::Random;
+use crate::ground::slice::Slice;
 use crate::ground::spin::SpinLock;
 use crate::ground::timer::TimerHeap;
 use crate::ground::words::mailbox::Mailbox;
@@ -25,9 +26,7 @@ use core::cell::{Cell, RefCell};
 use core::marker::PhantomData;
 use core::mem::offset_of;
 use core::ops::Deref;
-use core::sync::atomic::{
-    AtomicBool, AtomicI32, AtomicPtr, AtomicU16, AtomicU64, AtomicUsize, Ordering::Relaxed,
-};
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU16, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::collections::VecDeque;
 use tailwater_shm::Cycles;
 use tailwater_shm::grant::{Generation, PREEMPT_SIGNAL};
@@ -39,11 +38,12 @@ use tailwater_shm::trace::TraceWriter;
 /// The core of a kthread that runs on no managed core.
 pub const NO_CORE: u16 = u16::MAX;
 
+/// The number of no turn.
+const NO_TURN: u64 = u64::MAX;
+
 /// What a kthread counts. Its own OS thread writes, any thread reads.
 #[derive(Debug, Default)]
 pub struct Counters {
-    /// User threads resumed.
-    pub switches: AtomicU64,
     /// User threads taken from other kthreads.
     pub stolen_threads: AtomicU64,
     /// Frames processed.
@@ -56,6 +56,8 @@ pub struct Counters {
     pub parks: AtomicU64,
     /// User threads interrupted by the preempt signal.
     pub preemptions: AtomicU64,
+    /// Turns given up at a poll point because they were over.
+    pub yields: AtomicU64,
 }
 
 /// Adds to a counter that only the calling OS thread writes: cheaper than an atomic addition.
@@ -79,6 +81,8 @@ pub struct Private {
     pub next_prune: Cell<Cycles>,
     /// Tenancy in progress.
     pub generation: Cell<Generation>,
+    /// The time slice in progress, where poll points are counted.
+    pub slice: Cell<Slice>,
     /// What `arch::switch` clears when it leaves the scheduler context.
     pub unused_flag: Cell<u8>,
     /// Generator of victims.
@@ -105,8 +109,11 @@ pub struct Kthread {
     head: Head,
     /// Written by its OS thread; read by the dump and the stall detector too.
     current: AtomicPtr<Uthread>,
-    /// True if the running thread's time slice is over: see [`quantum`](crate::verbs::quantum).
-    turn_over: AtomicBool,
+    /// Number of the last turn that was ended, [`NO_TURN`] at first: see
+    /// [`quantum`](crate::verbs::quantum).
+    over: AtomicU64,
+    /// Number of the turn that was in progress at the last tick.
+    pub ticked: AtomicU64,
     /// Number within the runtime.
     pub index: u16,
     /// Core lent, or [`NO_CORE`].
@@ -153,7 +160,8 @@ impl Kthread {
         Box::leak(Box::new(Self {
             head: Head::new(&shared.grant.0),
             current: AtomicPtr::new(core::ptr::null_mut()),
-            turn_over: AtomicBool::new(false),
+            over: AtomicU64::new(NO_TURN),
+            ticked: AtomicU64::new(NO_TURN),
             index,
             core: AtomicU16::new(NO_CORE),
             private: OwnerCell::new(Private {
@@ -162,6 +170,7 @@ impl Kthread {
                 batch: Cell::new((0, 0)),
                 next_prune: Cell::new(0),
                 generation: Cell::new(Generation(0)),
+                slice: Cell::new(Slice::default()),
                 unused_flag: Cell::new(0),
                 random: Random::new(0x9e37_79b9_7f4a_7c15 ^ (u64::from(index) + 1) << 32),
                 runq,
@@ -211,15 +220,30 @@ impl Kthread {
     }
 
     /// Returns whether the running thread should give the core up: to the IOKernel, or because its
-    /// time slice is over.
+    /// turn is over.
     #[inline(always)]
     pub fn yield_requested(&self) -> bool {
-        self.turn_over.load(Relaxed) || self.head.cede_requested()
+        let turn = self.turn();
+        self.over.load(Relaxed) == turn || self.head.cede_requested() || self.head.turn_ended(turn)
     }
 
-    /// Records whether the running thread's time slice is over.
-    pub fn set_turn_over(&self, over: bool) {
-        self.turn_over.store(over, Relaxed);
+    /// Returns the number of the turn in progress: of user threads resumed.
+    #[inline(always)]
+    pub fn turn(&self) -> u64 {
+        self.shared.turn.turns.load(Relaxed)
+    }
+
+    /// Begins the next turn. On its OS thread.
+    #[inline(always)]
+    pub fn begin_turn(&self) {
+        count(&self.shared.turn.turns, 1);
+        self.head.begin_turn();
+    }
+
+    /// Ends turn `turn`, if it is in progress, at its next poll point. Any thread may call this.
+    pub fn end_turn(&self, turn: u64) {
+        self.over.store(turn, Relaxed);
+        self.head.expect_poll();
     }
 
     /// Returns whether a frame seems to wait in its ingress ring.

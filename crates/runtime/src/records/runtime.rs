@@ -37,6 +37,8 @@ pub struct Runtime {
     pub steals_packets: bool,
     /// How long a kthread without work polls.
     pub idle_timeout: Cycles,
+    /// Longest turn of a user thread while others wait for its kthread; `Cycles::MAX`: no limit.
+    pub quantum: Cycles,
     /// User threads readied by ordinary OS threads.
     pub injected: Injected,
     /// What is shared with the IOKernel; `None` standalone.
@@ -192,6 +194,10 @@ impl Runtime {
             }
             // The last order may be to cede: no poll point is to obey it any more.
             kthread.shared.grant.0.store(Grant::Park, Generation(0));
+            if self.quantum != Cycles::MAX {
+                // No IOKernel is left to look at the clock.
+                kthread.head().count_polls(true);
+            }
             // No IOKernel is left to repair a slot that another program has tampered with.
             kthread.slot.rouse();
         }

@@ -6,6 +6,7 @@
 
 pub mod hooks;
 pub mod look;
+pub mod quantum;
 #[cfg(feature = "debug")]
 pub mod snapshot;
 pub mod trace;
@@ -25,4 +26,3 @@ pub mod worker;
 
 pub mod overflow;
 pub mod preempt;
-pub mod quantum;

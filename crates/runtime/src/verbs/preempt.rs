@@ -1,7 +1,8 @@
 //! Preemption by signal, for user threads that reach no poll point.
 //!
 //! The IOKernel first requests the core with a grant word; only a thread that ignores it for
-//! `cede_grace_us` gets the signal. [`quantum`](super::quantum) sends it when a time slice is over.
+//! `cede_grace_us` gets the signal. A timer of the kthread sends it for the sake of the
+//! [`quantum`](super::quantum).
 //! The handler runs on the user thread's own stack, where the kernel has saved what it interrupts,
 //! vector registers included. It queues the thread and leaves through the ordinary switch. When the
 //! thread is resumed, on whichever kthread, the handler returns and the kernel restores the
@@ -10,6 +11,7 @@
 //! The signal is `SIGURG`: ignored by default, so a late one does no harm (Go chose it for the same
 //! reason).
 
+use super::quantum;
 #[cfg(feature = "debug")]
 use super::snapshot;
 use super::switch::{give_up_core, poll};
@@ -49,6 +51,7 @@ extern "C" fn on_signal(_: i32, _: *mut libc::siginfo_t, _context: *mut libc::c_
     unsafe {
         snapshot::answer(&kthread, _context);
     }
+    quantum::tick(&kthread);
     if arch::shares_tls() {
         // The interrupted code may be using a thread-local, which the next thread would find half
         // changed.
@@ -64,7 +67,7 @@ extern "C" fn on_signal(_: i32, _: *mut libc::siginfo_t, _context: *mut libc::c_
     }
     count(&kthread.counters.preemptions, 1);
     drop(guard);
-    give_up_core();
+    give_up_core(false);
 }
 
 /// Handles a signal that came while preemption was off.

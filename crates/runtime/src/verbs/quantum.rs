@@ -1,86 +1,120 @@
-//! Time slices: ends the turn of a user thread that neither blocks nor reaches a poll point while
-//! others wait for its kthread.
+//! Time slices: ends the turn of a user thread that has run for a
+//! [`quantum`](crate::Builder::quantum) while something else waits for its kthread.
 //!
-//! Owns one ordinary thread, started only if a [`quantum`](crate::Builder::quantum) is set, that
-//! looks at every kthread once per quantum (Go's `sysmon` does so every 10 ms). If a kthread runs
-//! the same thread as at the look before while something waits for it, the thread's turn is over:
-//! it gives the core up at its next poll point or when the preempt signal arrives, whichever comes
-//! first. So a thread runs for one to two quanta.
+//! A turn is what runs between two switches of a kthread, which numbers its turns. A turn that is
+//! over ends at the thread's next poll point. Who finds that out depends on what polls anyway:
 //!
-//! Independent of the IOKernel, which takes *cores* away from runtimes; this shares one core among
-//! the threads of one runtime.
+//! | runtime | who looks at the clock | how the poll point learns of it |
+//! |---|---|---|
+//! | attached, latency-critical | the IOKernel, several times per quantum ([`layout::TurnLine`]) | the grant word ends the turn |
+//! | any other | the poll point, now and then ([`Slice`](crate::ground::slice::Slice)) | it looks itself |
+//!
+//! An IOKernel sleeps while only best-effort programs have cores, so these look themselves.
+//!
+//! # Code without poll points
+//! Each kthread has a timer of its processor time that sends the preempt signal to it: once per
+//! quantum, but at most every [`TICK`], and rounded up to the kernel's own tick of 1 to 10 ms
+//! (timer_create(2), `CLOCK_THREAD_CPUTIME_ID`), so that it causes no interrupt of its own. Any
+//! thread that runs at two ticks in a row while others wait gives way in the signal handler. A
+//! signal from another core would take 13 us and more in a virtual machine, and 8 us of its
+//! sender's time. A thread that sleeps in the kernel uses no processor time and is the stall
+//! detector's business (see [`debug`](crate::debug)).
+//!
+//! Every request to end a turn carries the turn's number; one that comes late ends nothing.
 //!
 //! | word | written by | read by |
 //! |---|---|---|
-//! | `Kthread::turn_over` | this thread: true; its kthread: false, when it acts on it | its kthread |
-//! | `Head::grant` | this thread, by `expect_poll`; its kthread, by `note_poll` | poll points of its kthread |
+//! | `Kthread::over` | tick and poll points of its OS thread; the stall detector | its OS thread |
+//! | `Kthread::ticked` | the signal handler on its OS thread | the same |
+//! | `TurnLine::turns` | its OS thread, at each switch | IOKernel; stall detector; counters |
 //!
-//! The stall detector ends turns as well, of threads that sleep in the kernel (see
-//! [`debug`](crate::debug)).
-//!
-//! Both words are hints: one that comes late, when the kthread has switched, ends another thread's
-//! turn early.
+//! [`layout::TurnLine`]: tailwater_shm::layout::TurnLine
 
 use super::look::waits_for;
-use crate::records::kthread::Kthread;
-use crate::records::runtime::runtime;
-use core::sync::atomic::Ordering;
+use crate::records::kthread::{Kthread, ThisKthread};
+use crate::records::runtime::{Runtime, runtime, started};
+use core::sync::atomic::Ordering::Relaxed;
 use std::io;
 use std::time::Duration;
-use tailwater_shm::clock;
+use tailwater_shm::control::Class;
+use tailwater_shm::grant::PREEMPT_SIGNAL;
+use tailwater_shm::{Cycles, clock};
 
-/// Timer slack of the thread, in nanoseconds: the default, 50 us, is as long as a short quantum
-/// (prctl(2), `PR_SET_TIMERSLACK`).
-const TIMER_SLACK_NS: u64 = 1;
+/// Shortest interval of the timer: the handler takes 2 to 5 us.
+const TICK: Duration = Duration::from_millis(1);
 
-/// Starts the thread if a quantum is set. Called from an ordinary thread off the managed cores.
-///
-/// # Errors
-/// If it cannot be started.
-pub fn start(quantum: Option<Duration>) -> io::Result<()> {
-    let Some(quantum) = quantum else { return Ok(()) };
-    std::thread::Builder::new()
-        .name("tailwater/quantum".to_owned())
-        .spawn(move || end_turns(quantum))
-        .map(drop)
-}
-
-fn end_turns(quantum: Duration) {
-    // It runs for a microsecond at a time, and a quantum must not last for as long as Linux lets
-    // the kthreads run.
-    tailwater_shm::priority::raise_thread();
-    // SAFETY: this option has no memory operands. A refusal makes quanta longer.
-    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, TIMER_SLACK_NS) };
-    let runtime = runtime();
-    // Of each kthread, the turn in progress at the last look, and the number of looks since it
-    // should have been over.
-    let mut seen = vec![(None, 0u32); runtime.kthreads.len()];
-    loop {
-        std::thread::sleep(quantum);
-        for (&kthread, (seen, overdue)) in runtime.kthreads.iter().zip(&mut seen) {
-            let turn = turn_of(kthread);
-            let over = turn.is_some() && turn == *seen && waits_for(kthread, runtime, clock::now());
-            *overdue = if over { overdue.saturating_add(1) } else { 0 };
-            *seen = turn;
-            // More and more rarely while preemption stays off: delivering a signal takes longer
-            // than a short quantum, and signals at every quantum would interrupt each other's
-            // handlers until the stack is full.
-            if overdue.is_power_of_two() {
-                end_turn(kthread);
-            }
+/// Decides who looks at the clock, before the kthreads are announced to the IOKernel.
+pub fn prepare(runtime: &Runtime, quantum: Option<Duration>) {
+    let Some(quantum) = quantum else { return };
+    let watched = runtime.loan.is_some_and(|loan| loan.class == Class::LatencyCritical);
+    for kthread in &runtime.kthreads {
+        if watched {
+            let ns = u64::try_from(quantum.as_nanos()).unwrap_or(u64::MAX);
+            kthread.shared.turn.quantum_ns.store(ns, Relaxed);
+        } else {
+            kthread.head().count_polls(true);
         }
     }
 }
 
-/// Returns the number of the turn in progress, `None` in the scheduler.
-fn turn_of(kthread: &Kthread) -> Option<u64> {
-    kthread.current().map(|_| kthread.counters.switches.load(Ordering::Relaxed))
+/// Looks at the clock, at a counted poll point: ends the turn if it has lasted long enough.
+pub fn look_at_clock(kthread: ThisKthread<'_>) {
+    let (runtime, slice) = (runtime(), &kthread.private().slice);
+    let (turn, now, left) = (kthread.turn(), clock::now(), kthread.head().polls_left());
+    let mut looked = slice.get();
+    let over = looked.look(turn, left, now, runtime.quantum);
+    slice.set(looked);
+    kthread.head().set_polls(looked.next, looked.first);
+    if over && waits_for(&kthread, runtime, now) {
+        kthread.end_turn(turn);
+    }
+}
+
+/// Handles the preempt signal, whoever has sent it: ends the turn if it was in progress at the last
+/// one. Called by the handler, on the kthread's OS thread.
+pub fn tick(kthread: &Kthread) {
+    let Some(runtime) = started().filter(|runtime| runtime.quantum != Cycles::MAX) else { return };
+    let turn = kthread.turn();
+    let same = kthread.ticked.swap(turn, Relaxed) == turn;
+    if same && kthread.current().is_some() && waits_for(kthread, runtime, clock::now()) {
+        kthread.end_turn(turn);
+    }
 }
 
 /// Makes the running thread give way to those that wait, at its next poll point or by signal, also
 /// in a system call. Any thread may call this.
 pub fn end_turn(kthread: &Kthread) {
-    kthread.set_turn_over(true);
-    kthread.head().expect_poll();
+    kthread.end_turn(kthread.turn());
     kthread.interrupt();
+}
+
+/// Starts the timer of the calling OS thread, a kthread's, which lasts as long as the thread.
+///
+/// # Errors
+/// If the kernel refuses it.
+pub fn start_timer(quantum: Duration) -> io::Result<()> {
+    let interval = quantum.max(TICK);
+    let interval = libc::timespec {
+        tv_sec: libc::time_t::try_from(interval.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_nsec: interval.subsec_nanos().into(),
+    };
+    let times = libc::itimerspec { it_interval: interval, it_value: interval };
+    // SAFETY: an all-zero sigevent is valid, and the structures live through the calls that read
+    // them. By system call, since glibc before 2.34 has the functions in a library of their own.
+    let made = unsafe {
+        let mut event: libc::sigevent = core::mem::zeroed();
+        event.sigev_notify = libc::SIGEV_THREAD_ID;
+        event.sigev_signo = PREEMPT_SIGNAL;
+        event.sigev_notify_thread_id = libc::gettid();
+        let mut timer: libc::c_int = 0;
+        let clock = libc::CLOCK_THREAD_CPUTIME_ID;
+        let made = libc::syscall(libc::SYS_timer_create, clock, &raw mut event, &raw mut timer);
+        if made == 0 {
+            let none = core::ptr::null_mut::<libc::itimerspec>();
+            libc::syscall(libc::SYS_timer_settime, timer, 0, &raw const times, none)
+        } else {
+            made
+        }
+    };
+    if made == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

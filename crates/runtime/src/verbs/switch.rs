@@ -9,9 +9,9 @@
 //!   [`Runnable::claim`](crate::records::uthread::Runnable::claim).
 
 use super::ready::ready;
-use super::trace;
+use super::{quantum, trace};
 use crate::ground::arch;
-use crate::ground::guard::{NoPreempt, poll_requested};
+use crate::ground::guard::{NoPreempt, poll_is_counted, poll_requested};
 use crate::records::kthread::{ThisKthread, count};
 use crate::records::runtime::runtime;
 use crate::records::stack::Stack;
@@ -36,7 +36,15 @@ use tailwater_shm::clock;
 #[inline(always)]
 pub fn poll() {
     if poll_requested() {
-        give_up_core();
+        poll_slowly();
+    }
+}
+
+/// The slow path of a poll point.
+#[cold]
+fn poll_slowly() {
+    if !poll_is_counted() {
+        give_up_core(true);
     }
 }
 
@@ -91,7 +99,7 @@ fn next_context(kthread: ThisKthread<'_>, me: &'static Uthread) -> Option<(usize
             private.switch_budget.set(private.switch_budget.get() - 1);
             let (left, until) = private.batch.get();
             private.batch.set((left.saturating_sub(1), until));
-            count(&kthread.counters.switches, 1);
+            kthread.begin_turn();
             let (next, rsp) = next.claim();
             // SAFETY: the caller resumes it.
             unsafe { kthread.set_current(Some(next)) };
@@ -150,18 +158,27 @@ fn is_alone(kthread: ThisKthread<'_>) -> bool {
     kthread.runq.is_empty() && kthread.overflowed() == 0
 }
 
-/// Queues the running thread and gives the core up: the slow path of a poll point, and the work of
-/// the preempt signal. Does nothing if the request is over or preemption is off.
+/// Queues the running thread and gives the core up: what a poll point does for the IOKernel and for
+/// the quantum, and the work of the preempt signal. Does nothing if the request is over or
+/// preemption is off.
 #[cold]
-pub fn give_up_core() {
+pub fn give_up_core(at_poll_point: bool) {
     let guard = NoPreempt::new();
     let Some(kthread) = guard.kthread() else { return };
     kthread.head().note_poll();
-    if kthread.head().preempt_depth() != 1 || !kthread.yield_requested() {
+    if kthread.head().preempt_depth() != 1 {
         return;
     }
     let Some(me) = kthread.current() else { return };
-    kthread.set_turn_over(false);
+    if kthread.head().counts_polls() {
+        quantum::look_at_clock(kthread);
+    }
+    if !kthread.yield_requested() {
+        return;
+    }
+    if at_poll_point && !kthread.head().cede_requested() {
+        count(&kthread.counters.yields, 1);
+    }
     // What waits may be a timer or a frame, which only the scheduler notices.
     kthread.private().switch_budget.set(0);
     // SAFETY: 1. it runs here, and `leave_core` suspends it. 2. A running thread has no other.

@@ -68,7 +68,7 @@ pub fn run_kthread(guard: &NoPreempt) -> ! {
 fn run(kthread: ThisKthread<'_>, runnable: Runnable) {
     let private = kthread.private();
     private.switch_budget.set(SWITCH_BUDGET);
-    count(&kthread.counters.switches, 1);
+    kthread.begin_turn();
     let (uthread, rsp) = runnable.claim();
     kthread.note_doing(IN_THREAD);
     // SAFETY: `claim` gave this kthread the right to resume the thread; preemption is off; the save

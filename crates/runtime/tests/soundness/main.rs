@@ -23,7 +23,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tailwater::{debug, thread};
-use tailwater_testkit::{PATIENCE, Program};
+use tailwater_testkit::{PATIENCE, Program, Storm};
 
 #[global_allocator]
 static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
@@ -32,8 +32,9 @@ const CHILD: &str = "TAILWATER_TEST_CHILD";
 const SECONDS: &str = "TAILWATER_SOUNDNESS_SECONDS";
 /// Sessions at a time.
 const SESSIONS: u64 = 24;
-/// A thread that does not switch is interrupted one to two quanta after it began.
+/// A thread that does not switch is interrupted after one to two of these.
 const QUANTUM: Duration = Duration::from_micros(25);
+
 fn duration() -> Duration {
     let seconds = std::env::var(SECONDS).map_or(3.0, |text| text.parse().expect("a number of seconds"));
     Duration::from_secs_f64(seconds)
@@ -42,6 +43,7 @@ fn duration() -> Duration {
 #[test]
 fn what_belongs_to_a_thread_stays_with_it_under_preemption_and_migration() {
     if std::env::var_os(CHILD).is_some() {
+        let _storm = Storm::start(QUANTUM);
         let seen = tailwater::Builder::new().kthreads(3).quantum(QUANTUM).run(run_sessions).unwrap();
         // Without the test harness, which would print lines of its own.
         std::process::exit(seen);

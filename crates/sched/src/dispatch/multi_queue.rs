@@ -97,7 +97,8 @@ impl MultiQueue {
         if waiting.0 == running.0 && self.requeue == Requeue::Tail {
             return true;
         }
-        let (theirs, ours) = (self.urgency(now, waiting.0, waiting.1), self.urgency(now, running.0, running.1));
+        let (theirs, ours) =
+            (self.urgency(now, waiting.0, waiting.1), self.urgency(now, running.0, running.1));
         compare_ratio(theirs, ours) == Ordering::Greater
     }
 
@@ -108,9 +109,9 @@ impl MultiQueue {
         for (i, class) in self.classes.iter().enumerate() {
             let Some(&(arrived, worker)) = class.overdue.last() else { continue };
             let urgency = self.urgency(now, i, arrived);
-            if least.is_none_or(|(_, (j, at))| {
-                compare_ratio(urgency, self.urgency(now, j, at)) == Ordering::Less
-            }) {
+            if least
+                .is_none_or(|(_, (j, at))| compare_ratio(urgency, self.urgency(now, j, at)) == Ordering::Less)
+            {
                 least = Some((worker, (i, arrived)));
             }
         }

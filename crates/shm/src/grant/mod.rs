@@ -5,13 +5,18 @@
 //!
 //! | word | written by | read by | content |
 //! |---|---|---|---|
-//! | [`GrantWord`] | IOKernel; `Park` by the runtime once it has lost the IOKernel | its kthread, at every poll point | the order to the kthread: run on a core, or cede to a slot |
+//! | [`GrantWord`] | IOKernel; `Park` by the runtime once it has lost the IOKernel | its kthread, at every poll point | the order to the kthread: run on a core, or cede to a slot; in a `Run`, also which turn of a user thread is over |
 //! | [`StateWord`] | its kthread; the IOKernel may only swap `Idle` for `Taken` | IOKernel, every loop | the state of the kthread |
 //!
 //! Both carry the **generation** of their tenancy. A tenancy begins with a `Run` grant of a new
 //! generation and ends when the state is `Parked` with that generation; words of another generation
 //! are stale and ignored. (Without it a first prototype saw 25 % spurious hand-offs: a flag cleared
 //! before the owner was written.)
+//!
+//! A turn is what a user thread runs between two switches of its kthread, which numbers them. The
+//! request to end one carries the low byte of its number, so that it ends no later turn, and
+//! changes nothing about the tenancy. The IOKernel replaces it by a plain `Run` once the turn has
+//! ended.
 //!
 //! # Transitions of the state word
 //!
@@ -75,13 +80,19 @@ const KIND_SHIFT: u32 = 16;
 const GENERATION_SHIFT: u32 = 32;
 const KIND_PARK: u64 = 0;
 const KIND_RUN: u64 = 1;
-/// The one bit a poll point tests.
 const KIND_CEDE: u64 = 2;
+/// Beside [`KIND_RUN`]: the turn whose number is at [`TURN_SHIFT`] is over.
+const KIND_YIELD: u64 = 4;
+const KIND_MASK: u64 = 3;
+/// The upper byte of the kind field.
+const TURN_SHIFT: u32 = KIND_SHIFT + 8;
 const NO_SLOT: u16 = u16::MAX;
 
 /// Byte offset of the kind field inside a grant word, for poll points written in assembly: `testb
-/// $CEDE_BIT, 2(word)`.
+/// $POLL_BITS, 2(word)`.
 pub const GRANT_KIND_BYTE: usize = (KIND_SHIFT / 8) as usize;
+/// The bits of that byte that a poll point tests: the core, or the turn, is to be given up.
+pub const POLL_BITS: u8 = (KIND_CEDE | KIND_YIELD) as u8;
 
 /// The grant of one kthread, written by the IOKernel. See the module documentation.
 #[repr(transparent)]
@@ -110,6 +121,22 @@ impl GrantWord {
         self.0.store(word, Ordering::Release);
     }
 
+    /// Publishes that turn `turn` of the kthread, which has core `core`, is over. IOKernel only.
+    #[inline]
+    pub fn end_turn(&self, core: u16, generation: Generation, turn: u64) {
+        let kind = (KIND_RUN | KIND_YIELD) << KIND_SHIFT | u64::from(turn as u8) << TURN_SHIFT;
+        // Release: as in `store`, for a kthread that reads this word as its grant.
+        self.0.store(u64::from(generation.0) << GENERATION_SHIFT | kind | u64::from(core), Ordering::Release);
+    }
+
+    /// Returns whether turn `turn` is over: one relaxed load and two tests.
+    #[inline(always)]
+    pub fn ends_turn(&self, turn: u64) -> bool {
+        // Relaxed: a hint.
+        let word = self.0.load(Ordering::Relaxed);
+        word >> KIND_SHIFT & KIND_YIELD != 0 && (word >> TURN_SHIFT) as u8 == turn as u8
+    }
+
     /// Reads the grant.
     #[inline]
     pub fn load(&self) -> (Grant, Generation) {
@@ -126,7 +153,7 @@ impl GrantWord {
 
     fn decode(word: u64) -> (Grant, Generation) {
         let arg = word as u16;
-        let grant = match (word >> KIND_SHIFT) & 0xffff {
+        let grant = match word >> KIND_SHIFT & KIND_MASK {
             KIND_RUN => Grant::Run { core: arg },
             KIND_CEDE => Grant::Cede { next: (arg != NO_SLOT).then_some(SlotId(arg)) },
             _ => Grant::Park,
@@ -273,6 +300,17 @@ mod tests {
             assert_eq!(word.load(), (grant, Generation(u32::MAX)));
             assert_eq!(word.asks_to_cede(), matches!(grant, Grant::Cede { .. }));
         }
+    }
+
+    #[test]
+    fn the_end_of_a_turn_is_no_other_turns_and_changes_no_grant() {
+        let (word, run) = (GrantWord::new(), (Grant::Run { core: 7 }, Generation(9)));
+        word.end_turn(7, Generation(9), 0x1234);
+        assert_eq!(word.load(), run);
+        assert!(!word.asks_to_cede() && word.ends_turn(0x1234) && !word.ends_turn(0x1235));
+        assert_ne!((word.0.load(Ordering::Relaxed) >> (8 * GRANT_KIND_BYTE)) as u8 & POLL_BITS, 0);
+        word.store(run.0, run.1);
+        assert!(!word.ends_turn(0x1234) && !word.ends_turn(0));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
 use std::net::Ipv4Addr;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tailwater::net::UdpSocket;
 use tailwater::sync::spin::SpinLock;
@@ -279,6 +279,25 @@ fn talk_to_self() {
     say("done");
 }
 
+/// Takes turns with a thread that polls and never waits, on one kthread; prints how many turns
+/// ended at a poll point.
+fn turns() {
+    static ENDED: AtomicBool = AtomicBool::new(false);
+    let _socket = UdpSocket::bind((own_ip(), 7)).expect("port 7 is free");
+    ready();
+    let other = thread::spawn(|| {
+        while !ENDED.load(Ordering::Relaxed) {
+            tailwater::poll();
+        }
+    });
+    for _ in 0..500 {
+        thread::yield_now();
+    }
+    ENDED.store(true, Ordering::Relaxed);
+    other.join().expect("it does not panic");
+    say(&format!("yields {}", tailwater::debug::counters().yields));
+}
+
 #[tailwater::main]
 fn main() {
     match std::env::args().nth(1).as_deref() {
@@ -297,6 +316,7 @@ fn main() {
         Some("spin") => spin(),
         Some("sleep") => sleeps_here(),
         Some("clutch") => clutch(),
+        Some("turns") => turns(),
         Some("dns") => dns::serve(),
         Some("kv") => kv::serve(),
         Some("tcp-serve") => tcp::serve(),

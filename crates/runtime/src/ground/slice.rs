@@ -1,0 +1,103 @@
+//! When a poll point looks at the clock: a pure function of the poll points counted and the time.
+//!
+//! Reading the cycle counter takes 10 to 20 ns in a virtual machine, ten times a poll point's cost.
+//! So poll points are counted, and the clock is looked at after as many as are expected to take
+//! half of what is left of the quantum. Their distance is that between the last two looks. Code
+//! whose poll points are suddenly further apart is noticed late, by at most [`MAX_POLLS`] of them.
+//!
+//! A turn shorter than a quarter of the quantum never looks at the clock.
+
+use tailwater_shm::Cycles;
+
+/// Maximum number of poll points between two looks.
+const MAX_POLLS: u32 = 128;
+/// The first look is due after a quarter of the quantum.
+const FIRST_SHARE: Cycles = 4;
+/// Shortest time between two looks, as a share of the quantum.
+const LEAST_SHARE: Cycles = 16;
+
+/// The time slice of the thread that a kthread runs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Slice {
+    turn: u64,
+    began: Cycles,
+    looked: Cycles,
+    /// Cycles from one poll point to the next.
+    distance: Cycles,
+    /// Poll points until the next look.
+    pub next: u32,
+    /// Poll points until the first look at a later turn.
+    pub first: u32,
+}
+
+impl Slice {
+    /// Looks at the clock, at a poll point of turn `turn` with `left` counted poll points to go.
+    /// Returns whether the turn has lasted for `quantum`.
+    pub fn look(&mut self, turn: u64, left: u32, now: Cycles, quantum: Cycles) -> bool {
+        let same = turn == self.turn;
+        let polls = Cycles::from(if same { self.next } else { self.first }.saturating_sub(left).max(1));
+        if same {
+            self.distance = (now.saturating_sub(self.looked) / polls).max(1);
+        } else {
+            self.turn = turn;
+            self.began = now.saturating_sub((self.distance * polls).min(quantum / FIRST_SHARE));
+        }
+        self.looked = now;
+        let spent = now.saturating_sub(self.began);
+        let distance = self.distance.max(1);
+        let polls_in = |time: Cycles| (time / distance).clamp(1, MAX_POLLS.into()) as u32;
+        self.next = polls_in((quantum.saturating_sub(spent) / 2).max(quantum / LEAST_SHARE));
+        self.first = polls_in(quantum / FIRST_SHARE);
+        spent >= quantum
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const QUANTUM: Cycles = 10_000;
+
+    /// Runs one turn with poll points `distance` apart; returns when it was over, and the number of
+    /// looks.
+    fn run(slice: &mut Slice, turn: u64, start: Cycles, distance: Cycles) -> (Cycles, u32) {
+        let (mut left, mut now) = (slice.first.max(1), start);
+        for looks in 1.. {
+            now += Cycles::from(left) * distance;
+            if slice.look(turn, 0, now, QUANTUM) {
+                return (now - start, looks);
+            }
+            left = slice.next;
+        }
+        unreachable!()
+    }
+
+    #[test]
+    fn a_turn_ends_within_a_sixteenth_after_its_quantum_and_a_few_looks() {
+        for distance in [25, 100, 700, 3_000] {
+            let mut slice = Slice::default();
+            run(&mut slice, 1, 50, distance);
+            for turn in 2..20 {
+                let (took, looks) = run(&mut slice, turn, turn * 1_000_000, distance);
+                assert!(took >= QUANTUM, "{took} at {distance}");
+                let late = (QUANTUM / LEAST_SHARE + FIRST_SHARE).max(distance) + distance;
+                assert!(took <= QUANTUM + late, "{took} at {distance}");
+                assert!(looks <= 8, "{looks} at {distance}");
+            }
+        }
+    }
+
+    #[test]
+    fn rare_poll_points_all_look() {
+        let mut slice = Slice::default();
+        assert_eq!(run(&mut slice, 1, 5, 20_000).1, 2, "the first look learns when the turn began");
+        assert_eq!((slice.next, slice.first), (1, 1));
+    }
+
+    #[test]
+    fn many_poll_points_between_two_looks_are_bounded() {
+        let mut slice = Slice::default();
+        run(&mut slice, 1, 5, 1);
+        assert_eq!(slice.first, MAX_POLLS);
+    }
+}
