@@ -2,7 +2,8 @@
 //! with batch work.
 //!
 //! The API mirrors `std`: [`thread`], [`sync`], [`time`], [`net`]; [`blocking`](fn@blocking) is for
-//! what has no counterpart here. A program becomes a Tailwater program with one attribute:
+//! what has no counterpart here. Programs of futures have [`future`], event loops [`mod@poll`]. A
+//! program becomes a Tailwater program with one attribute:
 //!
 //! ```no_run
 //! #[tailwater::main]
@@ -19,13 +20,19 @@
 //! of its own.
 //!
 //! # Features
-//! All are on by default. With `default-features = false` a program builds half as many crates.
+//! These are on by default. With `default-features = false` a program builds half as many crates.
 //!
 //! | feature | has |
 //! |---|---|
 //! | `config-file` | settings from the TOML file that `TAILWATER_CONFIG` names |
 //! | `debug` | [dumps](dump) of all user threads, and backtraces in the stall detector's reports |
 //! | `tcp` | TCP sockets in [`net`] |
+//!
+//! Off by default:
+//!
+//! | feature | has |
+//! |---|---|
+//! | `futures-io`, `tokio-io`, `hyper` | the reading and writing traits of these crates for the sockets of [`future`](crate::future) |
 //!
 //! # What a user thread may do
 //! Everything ordinary Rust does: `thread_local!`, panics, `HashMap` and allocation belong to the
@@ -35,8 +42,8 @@
 //!
 //! # Poll points
 //! A thread gives its core up quickly when it reaches a poll point: every blocking call, every
-//! socket call, `spawn`, and [`poll`], which long loops should call every microsecond or so (it
-//! costs about a nanosecond). A thread that reaches none is interrupted by a signal: a few
+//! socket call, `spawn`, and [`poll`](fn@poll), which long loops should call every microsecond or
+//! so (it costs about a nanosecond). A thread that reaches none is interrupted by a signal: a few
 //! microseconds later if the IOKernel reclaims the core, some milliseconds later if a
 //! [`quantum`](Builder::quantum) is set and over.
 
@@ -73,9 +80,13 @@ mod egress;
 #[cfg(not(loom))]
 mod error;
 #[cfg(not(loom))]
+pub mod future;
+#[cfg(not(loom))]
 mod ingress;
 #[cfg(not(loom))]
 pub mod net;
+#[cfg(not(loom))]
+pub mod poll;
 #[cfg(not(loom))]
 mod records;
 #[cfg(not(loom))]

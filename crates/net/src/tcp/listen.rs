@@ -48,6 +48,11 @@ impl<P: Platform> ListenInner<P> {
         &mut self.acceptors
     }
 
+    /// Returns whether a connection waits to be accepted.
+    pub fn is_ready(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
     /// Removes the connection that has waited longest, with its first handle.
     pub fn accept(&mut self) -> Option<Arc<Socket<P>>> {
         let socket = self.queue.pop_front()?;

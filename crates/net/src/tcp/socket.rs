@@ -86,6 +86,11 @@ impl<P: Platform> Inner<P> {
         (!core::mem::replace(&mut self.told, true)).then_some(failure)
     }
 
+    /// Returns whether the connection has failed.
+    pub fn has_failed(&self) -> bool {
+        self.failure.is_some() || self.connection.error().is_some()
+    }
+
     /// True while the handshake is under way.
     pub fn is_connecting(&self) -> bool {
         matches!(self.connection.state(), State::SynSent | State::SynReceived)

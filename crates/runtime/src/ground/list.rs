@@ -144,6 +144,83 @@ impl<N: Linked> List<N> {
     }
 }
 
+/// Nodes in no order that matters, with one end: a pointer. Any node leaves as cheaply as from a
+/// [`List`].
+#[derive(Debug)]
+pub(crate) struct Bag<N> {
+    head: *const N,
+}
+
+impl<N> Bag<N> {
+    /// Returns an empty bag.
+    pub(crate) const fn new() -> Self {
+        Self { head: ptr::null() }
+    }
+
+    /// Returns whether there is no node.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.head.is_null()
+    }
+}
+
+impl<N: Linked> Bag<N> {
+    /// Adds `node`.
+    ///
+    /// # Safety
+    /// The node is in no list or bag, and neither moves nor dies before it has been
+    /// [removed](Self::remove) from this one.
+    pub(crate) unsafe fn push(&mut self, node: &N) {
+        let links = node.links();
+        links.previous.set(ptr::null());
+        links.next.set(self.head);
+        links.linked.set(true);
+        // SAFETY: linked nodes are alive, by this function's contract.
+        if let Some(head) = unsafe { self.head.as_ref() } {
+            head.links().previous.set(node);
+        }
+        self.head = node;
+    }
+
+    /// Takes `node` out; false if it was out already.
+    ///
+    /// # Safety
+    /// The node is in this bag or in none.
+    pub(crate) unsafe fn remove(&mut self, node: &N) -> bool {
+        let links = node.links();
+        if !links.linked.replace(false) {
+            return false;
+        }
+        let (previous, next) = (links.previous.get(), links.next.get());
+        // SAFETY: the neighbours of a linked node are linked, hence alive.
+        unsafe {
+            match previous.as_ref() {
+                Some(previous) => previous.links().next.set(next),
+                None => self.head = next,
+            }
+            if let Some(next) = next.as_ref() {
+                next.links().previous.set(previous);
+            }
+        }
+        true
+    }
+
+    /// Calls `visit` with each node, and takes out those for which it returns false. `visit` uses
+    /// neither this bag nor, after it has returned false, the node.
+    pub(crate) fn retain(&mut self, visit: impl Fn(NonNull<N>) -> bool) {
+        let mut at = self.head;
+        while let Some(node) = NonNull::new(at.cast_mut()) {
+            // SAFETY: linked nodes are alive. The successor is read before the node may leave.
+            at = unsafe { node.as_ref() }.links().next.get();
+            if !visit(node) {
+                // SAFETY: the node is in this bag, and alive: its owner needs the bag's lock, which
+                // `&mut self` implies, to let it die.
+                unsafe { self.remove(node.as_ref()) };
+            }
+        }
+    }
+}
+
 /// Takes the oldest node out of the ring that `anchor` closes.
 ///
 /// # Safety
@@ -208,6 +285,44 @@ mod tests {
                 prop_assert_eq!(list.iter().map(|node| node.number).collect::<Vec<_>>(), model.clone());
                 prop_assert_eq!(list.front().map(|node| node.number), model.first().copied());
                 prop_assert_eq!(list.is_empty(), model.is_empty());
+            }
+        }
+
+        #[test]
+        fn a_bag_holds_what_was_put_in_and_not_taken_out(
+            steps in prop::collection::vec((0..3u8, any::<prop::sample::Index>()), 1..200),
+        ) {
+            let nodes: Vec<Node> = (0..20).map(|number| Node { number, links: Links::new() }).collect();
+            let (mut bag, mut model) = (Bag::new(), std::collections::BTreeSet::new());
+            for (step, index) in steps {
+                let node = &nodes[index.index(nodes.len())];
+                let was_in = model.contains(&node.number);
+                match step {
+                    0 => {
+                        // SAFETY: it is in the bag or in none.
+                        prop_assert_eq!(unsafe { bag.remove(node) }, was_in);
+                        model.remove(&node.number);
+                    }
+                    1 => {
+                        let even = |number: usize| number.is_multiple_of(2);
+                        // SAFETY: `nodes` outlives the bag.
+                        bag.retain(|node| even(unsafe { node.as_ref() }.number));
+                        model.retain(|&number| even(number));
+                    }
+                    _ if was_in => {}
+                    _ => {
+                        // SAFETY: it is in no list, and `nodes` outlives the bag.
+                        unsafe { bag.push(node) };
+                        model.insert(node.number);
+                    }
+                }
+                let seen = std::cell::RefCell::new(std::collections::BTreeSet::new());
+                bag.retain(|node| {
+                    // SAFETY: as above.
+                    seen.borrow_mut().insert(unsafe { node.as_ref() }.number)
+                });
+                prop_assert_eq!(seen.into_inner(), model.clone());
+                prop_assert_eq!(bag.is_empty(), model.is_empty());
             }
         }
 

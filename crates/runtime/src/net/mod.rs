@@ -22,7 +22,7 @@ mod hosts;
 mod platform;
 mod settings;
 #[cfg(feature = "tcp")]
-mod tcp;
+pub(crate) mod tcp;
 mod udp;
 
 pub use addr::ToSocketAddrs;
@@ -30,6 +30,8 @@ pub use tailwater_net::Counters;
 #[cfg(feature = "tcp")]
 pub use tcp::{Congestion, Incoming, TcpKeepalive, TcpListener, TcpOptions, TcpStats, TcpStream};
 pub use udp::UdpSocket;
+
+pub(crate) use udp::UdpEndpoint;
 
 pub(crate) use driver::{Batch, init, put_off_timers};
 #[cfg(feature = "tcp")]

@@ -5,7 +5,7 @@
 
 use crate::ground::spin::{SpinGuard, SpinLock};
 use crate::verbs::trace::{self, Request};
-use crate::verbs::wait::WaitList;
+use crate::verbs::watch;
 use core::fmt::Debug;
 use std::sync::OnceLock;
 use tailwater_net::platform::{Lock, Once, Outcome, Platform, Waiters};
@@ -24,7 +24,7 @@ pub type Inbound = tailwater_net::udp::Inbound<Kthreads>;
 impl Platform for Kthreads {
     type Lock<T: Debug + 'static> = SpinLock<T>;
     type Once<T: Debug + 'static> = OnceCell<T>;
-    type Waiters = WaitList;
+    type Waiters = watch::Waiters;
     type Request = Request;
 
     #[cold]
@@ -76,7 +76,7 @@ impl<T> Once<T> for OnceCell<T> {
     }
 }
 
-impl Waiters for WaitList {
+impl Waiters for watch::Waiters {
     #[inline]
     fn wake_one(&mut self) -> bool {
         self.wake_one()

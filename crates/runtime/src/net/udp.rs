@@ -8,7 +8,9 @@ use super::driver::{self, KthreadOutlet, stack};
 use super::error::{IntoIo, would_block};
 use super::platform::{Endpoint, Inbound, Stack};
 use super::settings::{deadline_in, set_timeout, timeout, valid_ttl};
+use crate::ground::spin::SpinGuard;
 use crate::verbs::wait::{WaitOutcome, wait};
+use crate::verbs::watch::Watchers;
 use core::fmt;
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -65,6 +67,10 @@ pub struct UdpSocket {
     shared: Arc<Shared>,
 }
 
+/// The stack's socket. The next socket may have the same one.
+#[derive(Debug)]
+pub(crate) struct UdpEndpoint(pub(crate) &'static Endpoint);
+
 /// What clones of a socket share; the last clone closes it.
 struct Shared {
     stack: &'static Stack,
@@ -83,6 +89,8 @@ struct Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
+        // The endpoint is used again; what watches this socket is not for the next.
+        self.endpoint.inbound().readers().watchers().close();
         self.stack.close_udp(self.endpoint);
     }
 }
@@ -298,21 +306,83 @@ impl UdpSocket {
 
     fn receive(&self, buf: &mut [u8], take: Take) -> io::Result<(usize, SocketAddr)> {
         crate::poll();
-        let endpoint = self.shared.endpoint;
         let mut deadline = None;
         let mut timed_out = false;
         loop {
-            let mut inbound = endpoint.inbound();
-            if let Some(received) = inbound.receive(buf, take).map_err(IntoIo::into_io)? {
-                return Ok((received.len.min(buf.len()), self.shown(received.source)));
+            let mut blocked = None;
+            if let Some(result) = self.receive_or(buf, take, |inbound| blocked = Some(inbound)) {
+                return result;
             }
+            let inbound = blocked.expect("it would block");
             if timed_out || self.shared.nonblocking.load(Relaxed) {
                 return Err(would_block());
             }
             let deadline = *deadline.get_or_insert_with(|| deadline_in(&self.shared.read_timeout));
-            // SAFETY: `readers` always returns the same list, which stays in the state.
-            timed_out = unsafe { wait(inbound, Inbound::readers, deadline) } == WaitOutcome::TimedOut;
+            // SAFETY: `threads` always returns the same list, which stays in the state.
+            timed_out = unsafe { wait(inbound, |inbound| inbound.readers().threads(), deadline) }
+                == WaitOutcome::TimedOut;
         }
+    }
+
+    /// Receives; if that would wait, calls `block` with the locked state and returns `None`.
+    pub(crate) fn receive_or<'a>(
+        &'a self,
+        buf: &mut [u8],
+        take: Take,
+        block: impl FnOnce(SpinGuard<'a, Inbound>),
+    ) -> Option<io::Result<(usize, SocketAddr)>> {
+        let mut inbound = self.shared.endpoint.inbound();
+        match inbound.receive(buf, take) {
+            Ok(Some(received)) => {
+                drop(inbound);
+                Some(Ok((received.len.min(buf.len()), self.shown(received.source))))
+            }
+            Ok(None) => {
+                block(inbound);
+                None
+            }
+            Err(error) => Some(Err(error.into_io())),
+        }
+    }
+
+    /// Returns the stack's socket.
+    pub(crate) fn endpoint(&self) -> UdpEndpoint {
+        UdpEndpoint(self.shared.endpoint)
+    }
+
+    /// Sends without waiting; `None` if the egress ring is full. `progress` is that of the call so
+    /// far.
+    pub(crate) fn try_transmit(
+        &self,
+        data: &[u8],
+        to: Option<SocketAddr>,
+        progress: &mut Progress,
+    ) -> Option<io::Result<usize>> {
+        let Shared { stack, endpoint, bound, .. } = *self.shared;
+        if let Some(error) = endpoint.take_error() {
+            return Some(Err(error.into_io()));
+        }
+        let (local, to) = match to {
+            Some(to) => (bound, to),
+            None => match endpoint.binding() {
+                Binding { local, peer: Some(peer) } => (local, peer),
+                Binding { peer: None, .. } => {
+                    return Some(Err(io::Error::from_raw_os_error(libc::EDESTADDRREQ)));
+                }
+            },
+        };
+        match stack.send_udp_from(&mut KthreadOutlet, endpoint, local, to, data, progress) {
+            Ok(()) => Some(Ok(data.len())),
+            Err(SendError::Full) => None,
+            Err(error) => Some(Err(error.into_io())),
+        }
+    }
+
+    /// Calls `change` with the watchers of datagrams, locked, and whether one waits.
+    pub(crate) fn with_watchers<R>(&self, change: impl FnOnce(&mut Watchers, bool) -> R) -> R {
+        let mut inbound = self.shared.endpoint.inbound();
+        let ready = inbound.is_readable();
+        change(inbound.readers().watchers(), ready)
     }
 
     /// Returns an address in the notation of this socket's family.

@@ -11,6 +11,7 @@
 //! | `carried` | the thread itself, and its creator before it is first queued | the thread itself |
 //! | `destructors` | the thread itself | the thread itself |
 //! | `identity` | see [`identity`](super::identity) | any thread |
+//! | `woken` | true by wakers of the future that the thread runs; false by the thread itself | the thread itself, and wakers |
 //! | `next_record` | [`registry`](super::registry), before the record is published | any thread |
 
 use super::identity::Identity;
@@ -20,7 +21,7 @@ use crate::ground::runq::Token;
 use crate::ground::tls::Destructors;
 use core::cell::UnsafeCell;
 use core::mem::offset_of;
-use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 use tailwater_shm::sync::spin_hint;
 
 /// Cache lines at the end of a stack that a new thread with a small closure uses first.
@@ -62,6 +63,9 @@ pub struct Uthread {
     pub destructors: Destructors,
     /// The thread that runs here.
     pub identity: Identity,
+    /// True if the future that the thread runs was woken since its last poll began: see
+    /// [`waker`](crate::future::waker).
+    pub woken: AtomicBool,
     /// Next in the list of all records.
     pub(super) next_record: AtomicPtr<Uthread>,
 }
@@ -92,6 +96,7 @@ impl Uthread {
             entry: UnsafeCell::new(None),
             destructors: Destructors::default(),
             identity: Identity::default(),
+            woken: AtomicBool::new(false),
             next_record: AtomicPtr::new(core::ptr::null_mut()),
         }
     }

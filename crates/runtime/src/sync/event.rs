@@ -3,7 +3,8 @@
 use crate::ground::spin::SpinLock;
 use crate::records::runtime::deadline_after;
 use crate::verbs::switch::poll;
-use crate::verbs::wait::{self, WaitList, WaitOutcome};
+use crate::verbs::wait::{self, WaitOutcome};
+use crate::verbs::watch::{Waiters, Watchers};
 use core::panic::{RefUnwindSafe, UnwindSafe};
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -27,7 +28,7 @@ use tailwater_shm::Cycles;
 pub struct Event {
     /// Changed under the lock; also read outside it.
     set: AtomicBool,
-    waiters: SpinLock<WaitList>,
+    waiters: SpinLock<Waiters>,
 }
 
 impl UnwindSafe for Event {}
@@ -48,7 +49,7 @@ impl Event {
     /// assert!(!READY.is_set());
     /// ```
     pub const fn new() -> Self {
-        Self { set: AtomicBool::new(false), waiters: SpinLock::new(WaitList::new()) }
+        Self { set: AtomicBool::new(false), waiters: SpinLock::new(Waiters::new()) }
     }
 
     /// Sets the event and wakes all waiting threads: all of them pass, even if it is reset right
@@ -64,10 +65,11 @@ impl Event {
     /// assert!(event.is_set());
     /// ```
     pub fn set(&self) {
-        let waiters = self.waiters.lock();
+        let mut waiters = self.waiters.lock();
         // Release: pairs with the Acquire in `is_set`.
         self.set.store(true, Ordering::Release);
-        wait::wake_all(waiters, |list| list);
+        waiters.watchers().notify();
+        wait::wake_all(waiters, Waiters::threads);
     }
 
     /// Resets the event: threads wait again.
@@ -121,7 +123,26 @@ impl Event {
         if self.is_set() {
             return true;
         }
-        // SAFETY: the list is all that the lock guards, and it stays there.
-        unsafe { wait::wait(waiters, |list| list, deadline) == WaitOutcome::Woken }
+        // SAFETY: `threads` always returns the same list, which stays behind the lock.
+        unsafe { wait::wait(waiters, Waiters::threads, deadline) == WaitOutcome::Woken }
+    }
+
+    /// Returns whether the event is set; if not, calls `arm` with the watchers, locked.
+    pub(crate) fn is_set_or(&self, arm: impl FnOnce(&mut Watchers)) -> bool {
+        if self.is_set() {
+            return true;
+        }
+        let mut waiters = self.waiters.lock();
+        if !self.is_set() {
+            arm(waiters.watchers());
+            return false;
+        }
+        true
+    }
+
+    /// Calls `change` with the watchers, locked, and whether the event is set.
+    pub(crate) fn with_watchers<R>(&self, change: impl FnOnce(&mut Watchers, bool) -> R) -> R {
+        let mut waiters = self.waiters.lock();
+        change(waiters.watchers(), self.is_set())
     }
 }

@@ -154,6 +154,11 @@ impl<T> SyncSender<T> {
 impl<T> RefUnwindSafe for Receiver<T> {}
 
 impl<T> Receiver<T> {
+    /// Returns the receiving end of the channel.
+    pub(crate) fn shared(&self) -> &channel::Receiver<T> {
+        &self.inner
+    }
+
     fn new(inner: channel::Receiver<T>) -> Self {
         Self { inner, _not_sync: PhantomData }
     }

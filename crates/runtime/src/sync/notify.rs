@@ -3,7 +3,8 @@
 use crate::ground::spin::SpinLock;
 use crate::records::runtime::deadline_after;
 use crate::verbs::switch::poll;
-use crate::verbs::wait::{self, WaitList, WaitOutcome};
+use crate::verbs::wait::{self, WaitOutcome};
+use crate::verbs::watch::{Waiters, Watchers};
 use core::panic::{RefUnwindSafe, UnwindSafe};
 use std::time::Duration;
 use tailwater_shm::Cycles;
@@ -12,7 +13,9 @@ use tailwater_shm::Cycles;
 struct State {
     /// A notification that no thread has waited for yet; then no thread waits.
     permit: bool,
-    waiters: WaitList,
+    /// Number of calls of [`Notify::notify_waiters`]; futures that wait have recorded it.
+    broadcasts: u64,
+    waiters: Waiters,
 }
 
 /// Signals one waiting thread, or the next to wait, that there is something to do: a semaphore of
@@ -52,7 +55,7 @@ impl Notify {
     /// WORK.wait();
     /// ```
     pub const fn new() -> Self {
-        Self { state: SpinLock::new(State { permit: false, waiters: WaitList::new() }) }
+        Self { state: SpinLock::new(State { permit: false, broadcasts: 0, waiters: Waiters::new() }) }
     }
 
     /// Wakes the thread that has waited longest. If no thread waits, the next to wait returns at
@@ -82,7 +85,10 @@ impl Notify {
     /// assert!(!notify.try_wait());
     /// ```
     pub fn notify_waiters(&self) {
-        wait::wake_all(self.state.lock(), |s| &mut s.waiters);
+        let mut state = self.state.lock();
+        state.broadcasts = state.broadcasts.wrapping_add(1);
+        state.waiters.watchers().notify();
+        wait::wake_all(state, |s| s.waiters.threads());
     }
 
     /// Waits for a notification, or takes the stored one.
@@ -119,7 +125,26 @@ impl Notify {
         if core::mem::take(&mut state.permit) {
             return true;
         }
-        // SAFETY: `waiters` is the state's only list, and stays in it.
-        unsafe { wait::wait(state, |s| &mut s.waiters, deadline) == WaitOutcome::Woken }
+        // SAFETY: `threads` always returns the same list, which stays in the state.
+        unsafe { wait::wait(state, |s| s.waiters.threads(), deadline) == WaitOutcome::Woken }
+    }
+
+    /// Takes the stored notification, or returns true if all waiting threads were notified since
+    /// the call that wrote `seen`; otherwise calls `arm` with the watchers, locked.
+    pub(crate) fn try_wait_or(&self, seen: &mut Option<u64>, arm: impl FnOnce(&mut Watchers)) -> bool {
+        let mut state = self.state.lock();
+        let broadcasts = state.broadcasts;
+        if *seen.get_or_insert(broadcasts) != broadcasts || core::mem::take(&mut state.permit) {
+            return true;
+        }
+        arm(state.waiters.watchers());
+        false
+    }
+
+    /// Calls `change` with the watchers, locked, and whether a notification is stored.
+    pub(crate) fn with_watchers<R>(&self, change: impl FnOnce(&mut Watchers, bool) -> R) -> R {
+        let mut state = self.state.lock();
+        let permit = state.permit;
+        change(state.waiters.watchers(), permit)
     }
 }

@@ -18,6 +18,7 @@ pub mod switch;
 pub mod timers;
 
 pub mod wait;
+pub mod watch;
 
 pub mod completion;
 

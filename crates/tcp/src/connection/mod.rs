@@ -425,6 +425,17 @@ impl Connection {
         self.send_room().saturating_sub(self.unacked.len())
     }
 
+    /// Returns true if [`send`](Self::send) would return something other than
+    /// [`SendError::WouldBlock`]. If not, requests [`Events::WRITABLE`] for when that changes.
+    pub fn poll_writable(&mut self) -> bool {
+        let refuses = self.error.is_some() || !self.state.sends() || self.set.contains(Set::FIN_QUEUED);
+        if refuses || self.writable_bytes() > 0 {
+            return true;
+        }
+        self.set.insert(Set::WANTS_ROOM);
+        false
+    }
+
     /// Returns the number of bytes handed over and not yet acknowledged by the peer.
     #[inline]
     pub fn unacknowledged_bytes(&self) -> usize {

@@ -111,6 +111,11 @@ impl<P: Platform> Inbound<P> {
         &mut self.readers
     }
 
+    /// Returns whether [`receive`](Self::receive) would return a datagram or an error.
+    pub fn is_readable(&self) -> bool {
+        self.error.is_some() || self.queue.count() > 0
+    }
+
     /// Marks the datagram queued last as a traced request.
     #[cold]
     fn tag(&mut self, request: P::Request, woke: bool) {

@@ -2,6 +2,7 @@
 
 use super::options::TcpOptions;
 use super::stream::TcpStream;
+use crate::ground::spin::SpinGuard;
 use crate::net::addr::{ToSocketAddrs, bindable, shown, try_each};
 use crate::net::driver::{self, KthreadOutlet, stack};
 use crate::net::error::{IntoIo, would_block};
@@ -9,6 +10,7 @@ use crate::net::platform::Stack;
 use crate::net::settings::valid_ttl;
 use crate::net::tcp::{ListenInner, Listening};
 use crate::verbs::wait::wait;
+use crate::verbs::watch::Watchers;
 use core::fmt;
 use core::net::SocketAddr;
 use core::sync::atomic::Ordering::Relaxed;
@@ -56,6 +58,7 @@ pub struct TcpListener {
 impl Drop for TcpListener {
     fn drop(&mut self) {
         if self.listening.drop_handle() {
+            self.listening.lock().acceptors().watchers().close();
             self.stack.close_listening(&mut KthreadOutlet, &self.listening);
         }
     }
@@ -127,18 +130,17 @@ impl TcpListener {
     pub fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         crate::poll();
         loop {
-            let mut inner = self.listening.lock();
-            if let Some(socket) = inner.accept() {
-                drop(inner);
-                let stream = TcpStream::new(self.stack, socket, self.mapped);
+            let mut blocked = None;
+            if let Some(stream) = self.accept_or(|inner| blocked = Some(inner)) {
                 let peer = stream.peer();
                 return Ok((stream, peer));
             }
+            let inner = blocked.expect("it would block");
             if self.listening.settings.nonblocking.load(Relaxed) {
                 return Err(would_block());
             }
-            // SAFETY: `acceptors` always returns the same list, which stays in the state.
-            unsafe { wait(inner, ListenInner::acceptors, None) };
+            // SAFETY: `threads` always returns the same list, which stays in the state.
+            unsafe { wait(inner, |inner| inner.acceptors().threads(), None) };
         }
     }
 
@@ -251,6 +253,31 @@ impl TcpListener {
     /// None; the result is `std`'s.
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
         Ok(None)
+    }
+
+    /// Accepts a connection; if that would wait, calls `block` with the locked state and returns
+    /// `None`.
+    pub(crate) fn accept_or<'a>(
+        &'a self,
+        block: impl FnOnce(SpinGuard<'a, ListenInner>),
+    ) -> Option<TcpStream> {
+        let mut inner = self.listening.lock();
+        let Some(socket) = inner.accept() else {
+            block(inner);
+            return None;
+        };
+        drop(inner);
+        Some(TcpStream::new(self.stack, socket, self.mapped))
+    }
+
+    /// Returns the stack's socket.
+    pub(crate) fn listening(&self) -> &Arc<Listening> {
+        &self.listening
+    }
+
+    /// Calls `change` with the watchers of connections to accept, locked.
+    pub(crate) fn with_watchers(&self, change: impl FnOnce(&mut Watchers)) {
+        change(self.listening.lock().acceptors().watchers());
     }
 }
 

@@ -17,15 +17,16 @@ pub use stream::TcpStream;
 pub use tailwater_tcp::{Keepalive as TcpKeepalive, Stats as TcpStats};
 
 pub(crate) use setup::window_of_ring;
+pub(crate) use stream::each;
 pub(super) use {deferred::Deferred, setup::secrets};
 
 use super::platform::Kthreads;
 
 /// A connection of the stack.
-pub(super) type Socket = tailwater_net::tcp::Socket<Kthreads>;
+pub(crate) type Socket = tailwater_net::tcp::Socket<Kthreads>;
 /// The locked part of a connection.
-type Inner = tailwater_net::tcp::Inner<Kthreads>;
+pub(crate) type Inner = tailwater_net::tcp::Inner<Kthreads>;
 /// A listening socket of the stack.
-type Listening = tailwater_net::tcp::Listening<Kthreads>;
+pub(crate) type Listening = tailwater_net::tcp::Listening<Kthreads>;
 /// The locked part of a listening socket.
-type ListenInner = tailwater_net::tcp::ListenInner<Kthreads>;
+pub(crate) type ListenInner = tailwater_net::tcp::ListenInner<Kthreads>;

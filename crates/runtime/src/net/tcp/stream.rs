@@ -80,6 +80,10 @@ impl Drop for TcpStream {
         if !self.socket.drop_handle() {
             return;
         }
+        let mut inner = self.socket.lock();
+        inner.readers().watchers().close();
+        inner.writers().watchers().close();
+        drop(inner);
         match self.lingers_for() {
             Some(Duration::ZERO) => self.stack.abort_tcp(&mut KthreadOutlet, &self.socket),
             linger => {
@@ -167,33 +171,97 @@ impl TcpStream {
     }
 
     fn open(to: SocketAddr, options: &TcpOptions, deadline: Option<Cycles>) -> io::Result<Self> {
-        crate::poll();
-        let stack = stack();
-        driver::start_timers(stack);
-        let mapped = matches!(to, SocketAddr::V6(v6) if v6.ip().to_ipv4_mapped().is_some());
-        let stream = Self::new(
-            stack,
-            stack.connect_tcp(&mut KthreadOutlet, to, &options.config).map_err(IntoIo::into_io)?,
-            mapped,
-        );
+        let stream = Self::begin(to, options)?;
+        stream.wait_until_connected(deadline)?;
+        Ok(stream)
+    }
+
+    fn wait_until_connected(&self, deadline: Option<Cycles>) -> io::Result<()> {
         loop {
-            let mut inner = stream.socket.lock();
-            if let Some(failure) = inner.take_failure() {
-                return Err(failure.into_io());
+            let mut blocked = None;
+            if let Some(result) = self.connected_or(|inner| blocked = Some(inner)) {
+                return result;
             }
-            if !inner.is_connecting() {
-                drop(inner);
-                return Ok(stream);
-            }
-            // SAFETY: `writers` always returns the same list, which stays in the state.
-            if unsafe { wait(inner, Inner::writers, deadline) } == WaitOutcome::TimedOut {
-                stack.abort_tcp(&mut KthreadOutlet, &stream.socket);
+            let inner = blocked.expect("it would block");
+            // SAFETY: `threads` always returns the same list, which stays in the state.
+            let outcome = unsafe { wait(inner, |inner| inner.writers().threads(), deadline) };
+            if outcome == WaitOutcome::TimedOut {
+                self.abort();
                 return Err(io::Error::new(io::ErrorKind::TimedOut, "connection timed out"));
             }
         }
     }
 
-    pub(super) fn peer(&self) -> SocketAddr {
+    /// Begins to connect to one address and returns at once a non-blocking stream, for a
+    /// [`Poller`](crate::poll::Poller): it becomes writable when the handshake is over, and
+    /// [`take_error`](Self::take_error) then returns why it failed, if it did.
+    ///
+    /// # Errors
+    /// Those of [`connect`](Self::connect) that need no answer of the peer.
+    ///
+    /// # Panics
+    /// If no runtime has been started.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::net::{TcpListener, TcpStream};
+    /// use tailwater::poll::{Events, Interest, Mode, Poller, Token};
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    ///     let stream = TcpStream::begin_connect(&listener.local_addr().unwrap()).unwrap();
+    ///     let (poller, mut events) = (Poller::new(), Events::with_capacity(1));
+    ///     poller.register(&stream, Token(0), Interest::WRITABLE, Mode::Level).unwrap();
+    ///     poller.wait(&mut events, None);
+    ///     assert!(stream.take_error().unwrap().is_none());
+    /// }
+    /// ```
+    pub fn begin_connect(address: &SocketAddr) -> io::Result<Self> {
+        let stream = Self::begin(*address, &TcpOptions::default())?;
+        stream.socket.settings.nonblocking.store(true, Relaxed);
+        Ok(stream)
+    }
+
+    /// Sends a SYN. Until the handshake is over, [`connected_or`](Self::connected_or) tells how it
+    /// stands.
+    pub(crate) fn begin(to: SocketAddr, options: &TcpOptions) -> io::Result<Self> {
+        crate::poll();
+        let stack = stack();
+        driver::start_timers(stack);
+        let mapped = matches!(to, SocketAddr::V6(v6) if v6.ip().to_ipv4_mapped().is_some());
+        let socket = stack.connect_tcp(&mut KthreadOutlet, to, &options.config).map_err(IntoIo::into_io)?;
+        Ok(Self::new(stack, socket, mapped))
+    }
+
+    /// Returns how the handshake ended; while it is under way, calls `block` with the locked state
+    /// and returns `None`.
+    pub(crate) fn connected_or<'a>(
+        &'a self,
+        block: impl FnOnce(SpinGuard<'a, Inner>),
+    ) -> Option<io::Result<()>> {
+        let mut inner = self.socket.lock();
+        if let Some(failure) = inner.take_failure() {
+            return Some(Err(failure.into_io()));
+        }
+        if inner.is_connecting() {
+            block(inner);
+            return None;
+        }
+        Some(Ok(()))
+    }
+
+    /// Ends the connection with a reset.
+    pub(crate) fn abort(&self) {
+        self.stack.abort_tcp(&mut KthreadOutlet, &self.socket);
+    }
+
+    /// Returns the stack's socket.
+    pub(crate) fn socket(&self) -> &Arc<Socket> {
+        &self.socket
+    }
+
+    pub(crate) fn peer(&self) -> SocketAddr {
         shown(self.socket.peer_addr(), self.mapped)
     }
 
@@ -241,8 +309,13 @@ impl TcpStream {
     /// }
     /// ```
     pub fn try_clone(&self) -> io::Result<Self> {
+        Ok(self.handle())
+    }
+
+    /// Returns another handle.
+    pub(crate) fn handle(&self) -> Self {
         self.socket.add_handle();
-        Ok(Self { stack: self.stack, socket: Arc::clone(&self.socket), mapped: self.mapped })
+        Self { stack: self.stack, socket: Arc::clone(&self.socket), mapped: self.mapped }
     }
 
     /// Closes one direction or both, for all handles. Data that was written before is sent; threads
@@ -320,28 +393,69 @@ impl TcpStream {
         crate::poll();
         let (mut deadline, mut timed_out) = (None, false);
         loop {
-            let mut inner = self.socket.lock();
-            match take(&mut inner) {
-                Ok(len) => {
-                    self.open_window(&mut inner);
-                    return Ok(len);
-                }
-                Err(Refusal::WouldBlock) => {
-                    inner.end_traced();
-                    if inner.connection.is_flushing() {
-                        let now = Stack::tcp_now(&KthreadOutlet);
-                        self.stack.settle(&mut KthreadOutlet, &self.socket, &mut inner, Events::empty(), now);
-                    }
-                }
-                Err(Refusal::Closed) => return Ok(0),
-                Err(Refusal::Failed(failure)) => return Err(failure.into_io()),
+            let mut blocked = None;
+            if let Some(result) = self.receive_or(&mut take, |inner| blocked = Some(inner)) {
+                return result;
             }
+            let inner = blocked.expect("it would block");
             if timed_out || self.socket.settings.nonblocking.load(Relaxed) {
                 return Err(would_block());
             }
             let deadline = *deadline.get_or_insert_with(|| deadline_in(&self.socket.settings.read_timeout));
-            // SAFETY: `readers` always returns the same list, which stays in the state.
-            timed_out = unsafe { wait(inner, Inner::readers, deadline) } == WaitOutcome::TimedOut;
+            // SAFETY: `threads` always returns the same list, which stays in the state.
+            let outcome = unsafe { wait(inner, |inner| inner.readers().threads(), deadline) };
+            timed_out = outcome == WaitOutcome::TimedOut;
+        }
+    }
+
+    /// Receives by `take`; if that would wait, calls `block` with the locked state and returns
+    /// `None`.
+    #[inline]
+    pub(crate) fn receive_or<'a>(
+        &'a self,
+        take: impl FnOnce(&mut Inner) -> Result<usize, Refusal>,
+        block: impl FnOnce(SpinGuard<'a, Inner>),
+    ) -> Option<io::Result<usize>> {
+        let mut inner = self.socket.lock();
+        match take(&mut inner) {
+            Ok(len) => {
+                self.open_window(&mut inner);
+                Some(Ok(len))
+            }
+            Err(Refusal::WouldBlock) => {
+                inner.end_traced();
+                if inner.connection.is_flushing() {
+                    let now = Stack::tcp_now(&KthreadOutlet);
+                    self.stack.settle(&mut KthreadOutlet, &self.socket, &mut inner, Events::empty(), now);
+                }
+                block(inner);
+                None
+            }
+            Err(Refusal::Closed) => Some(Ok(0)),
+            Err(Refusal::Failed(failure)) => Some(Err(failure.into_io())),
+        }
+    }
+
+    /// Sends by `give`; if that would wait, calls `block` with the locked state and returns `None`.
+    #[inline]
+    pub(crate) fn send_or<'a>(
+        &'a self,
+        give: impl FnOnce(&mut Inner) -> Result<usize, Refusal>,
+        block: impl FnOnce(SpinGuard<'a, Inner>),
+    ) -> Option<io::Result<usize>> {
+        let mut inner = self.socket.lock();
+        match give(&mut inner) {
+            Ok(len) => {
+                let now = Stack::tcp_now(&KthreadOutlet);
+                self.stack.settle(&mut KthreadOutlet, &self.socket, &mut inner, Events::empty(), now);
+                Some(Ok(len))
+            }
+            Err(Refusal::WouldBlock) => {
+                block(inner);
+                None
+            }
+            Err(Refusal::Closed) => Some(Err(errno(libc::EPIPE))),
+            Err(Refusal::Failed(failure)) => Some(Err(failure.into_io())),
         }
     }
 
@@ -358,23 +472,18 @@ impl TcpStream {
         crate::poll();
         let (mut deadline, mut timed_out) = (None, false);
         loop {
-            let mut inner = self.socket.lock();
-            match give(&mut inner) {
-                Ok(len) => {
-                    let now = Stack::tcp_now(&KthreadOutlet);
-                    self.stack.settle(&mut KthreadOutlet, &self.socket, &mut inner, Events::empty(), now);
-                    return Ok(len);
-                }
-                Err(Refusal::WouldBlock) => {}
-                Err(Refusal::Closed) => return Err(errno(libc::EPIPE)),
-                Err(Refusal::Failed(failure)) => return Err(failure.into_io()),
+            let mut blocked = None;
+            if let Some(result) = self.send_or(&mut give, |inner| blocked = Some(inner)) {
+                return result;
             }
+            let inner = blocked.expect("it would block");
             if timed_out || self.socket.settings.nonblocking.load(Relaxed) {
                 return Err(would_block());
             }
             let deadline = *deadline.get_or_insert_with(|| deadline_in(&self.socket.settings.write_timeout));
-            // SAFETY: as above, for `writers`.
-            timed_out = unsafe { wait(inner, Inner::writers, deadline) } == WaitOutcome::TimedOut;
+            // SAFETY: as above.
+            let outcome = unsafe { wait(inner, |inner| inner.writers().threads(), deadline) };
+            timed_out = outcome == WaitOutcome::TimedOut;
         }
     }
 
@@ -387,8 +496,8 @@ impl TcpStream {
             if done || clock::now() >= deadline {
                 return;
             }
-            // SAFETY: as above, for `writers`.
-            unsafe { wait(inner, Inner::writers, Some(deadline)) };
+            // SAFETY: as above.
+            unsafe { wait(inner, |inner| inner.writers().threads(), Some(deadline)) };
         }
     }
 
@@ -402,7 +511,7 @@ pub(super) const LINGER_NONE: Duration = Duration::from_nanos(1);
 
 /// Calls `one` with each buffer until one is not used up. An error after the first bytes is not
 /// reported.
-fn each<B>(
+pub(crate) fn each<B>(
     bufs: impl Iterator<Item = B>,
     len: impl Fn(&B) -> usize,
     mut one: impl FnMut(B) -> Result<usize, Refusal>,

@@ -158,8 +158,11 @@ impl<T, R, F: FnOnce(Result<T, RecvError>) -> R> Case<R> for Receive<'_, T, F> {
 
     unsafe fn enlist(&self, sleeper: *const Sleeper, case: usize) {
         let entry = self.entry.get_or_init(|| Entry::new(None, sleeper, case));
-        // SAFETY: by the caller's contract.
-        self.access.with(|state| unsafe { state.receiving.push_back(entry) });
+        self.access.with(|state| {
+            state.note_receiving();
+            // SAFETY: by the caller's contract.
+            unsafe { state.receiving.push_back(entry) };
+        });
     }
 
     fn withdraw(&self) {
@@ -220,8 +223,11 @@ impl<T, R, F: FnOnce(Result<(), SendError<T>>) -> R> Case<R> for Send<'_, T, F> 
 
     unsafe fn enlist(&self, sleeper: *const Sleeper, case: usize) {
         let entry = self.entry.get_or_init(|| Entry::new(self.message.take(), sleeper, case));
-        // SAFETY: by the caller's contract.
-        self.access.with(|state| unsafe { state.sending.push_back(entry) });
+        self.access.with(|state| {
+            state.note_sending();
+            // SAFETY: by the caller's contract.
+            unsafe { state.sending.push_back(entry) };
+        });
     }
 
     fn withdraw(&self) {

@@ -40,8 +40,8 @@ pub use select::Select;
 pub use sender::{SendTimeoutError, Sender};
 pub use std::sync::mpsc::{RecvError, RecvTimeoutError, SendError, TryRecvError, TrySendError};
 
-pub(super) use case::{ReceivingEnd, SendingEnd};
-pub(super) use shared::Channel;
+pub(crate) use case::{ReceivingEnd, SendingEnd};
+pub(crate) use shared::Channel;
 
 /// Returns a channel that holds at most `capacity` messages; with 0 every send waits for its
 /// receive.

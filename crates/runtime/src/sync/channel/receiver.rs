@@ -32,6 +32,11 @@ impl<T> Receiver<T> {
         Self { channel }
     }
 
+    /// Returns what both ends share.
+    pub(crate) fn channel(&self) -> &Arc<Channel<T>> {
+        &self.channel
+    }
+
     /// Receives, waiting while the channel is empty.
     ///
     /// # Errors

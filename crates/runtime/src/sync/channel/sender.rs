@@ -89,6 +89,11 @@ impl<T> Sender<T> {
         Self { channel }
     }
 
+    /// Returns what both ends share.
+    pub(crate) fn channel(&self) -> &Arc<Channel<T>> {
+        &self.channel
+    }
+
     /// Sends, waiting while the channel is full.
     ///
     /// # Errors

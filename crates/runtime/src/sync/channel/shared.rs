@@ -21,6 +21,7 @@ use crate::records::runtime::deadline_after;
 use crate::sync::queue::{self, Grant, Queue};
 use crate::verbs::switch::poll;
 use crate::verbs::wait::WAKE_BATCH;
+use crate::verbs::watch::Watchers;
 use core::mem;
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,6 +42,10 @@ pub(super) struct State<T> {
     /// Calls for a message each. After completion the message is there, after disconnection there
     /// is none.
     pub(super) receiving: Queue<Option<T>>,
+    /// Watchers of whether a receive would wait.
+    readable: Watchers,
+    /// Watchers of whether a send would wait.
+    writable: Watchers,
 }
 
 impl<T> State<T> {
@@ -61,7 +66,32 @@ impl<T> State<T> {
             return Err(TrySendError::Full(message));
         }
         self.messages.push_back(message);
+        self.readable.notify();
         Ok(None)
+    }
+
+    /// Notes that a call is about to wait in `sending`: on a channel without room, that is the
+    /// message that can be received.
+    pub(super) fn note_sending(&mut self) {
+        self.readable.notify();
+    }
+
+    /// Notes that a call is about to wait in `receiving`: on a channel without room, that is the
+    /// room.
+    pub(super) fn note_receiving(&mut self) {
+        self.writable.notify();
+    }
+
+    /// Returns whether a receive would not wait.
+    fn is_readable(&self) -> bool {
+        self.messages.len() > 0 || !self.sending.is_empty() || self.senders == 0
+    }
+
+    /// Returns whether a send would not wait.
+    fn is_writable(&self) -> bool {
+        self.receivers == 0
+            || !self.receiving.is_empty()
+            || self.capacity.is_none_or(|capacity| self.messages.len() < capacity)
     }
 
     /// Receives without waiting. Returns the sending call that this completed, if any.
@@ -74,7 +104,10 @@ impl<T> State<T> {
         let sender = if self.sending.is_empty() { None } else { self.sending.pop() };
         let Some(mut sender) = sender else {
             return match first {
-                Some(message) => Ok((message, None)),
+                Some(message) => {
+                    self.writable.notify();
+                    Ok((message, None))
+                }
                 None if self.senders == 0 => Err(TryRecvError::Disconnected),
                 None => Err(TryRecvError::Empty),
             };
@@ -107,6 +140,8 @@ impl<T> Channel<T> {
             receivers: 1,
             sending: Queue::new(),
             receiving: Queue::new(),
+            readable: Watchers::new(),
+            writable: Watchers::new(),
         };
         Arc::new(Self { state: SpinLock::new(state) })
     }
@@ -132,6 +167,7 @@ impl<T> Channel<T> {
             Err(TrySendError::Disconnected(message)) => return Err(SendTimeoutError::Disconnected(message)),
             Err(TrySendError::Full(message)) => message,
         };
+        state.note_sending();
         let deadline = timeout.map(deadline_after);
         // SAFETY: always the queue of senders, which stays in the channel's state.
         match unsafe { queue::wait_in(state, |state| &mut state.sending, Some(message), deadline) } {
@@ -162,6 +198,7 @@ impl<T> Channel<T> {
             Err(TryRecvError::Disconnected) => return Err(RecvTimeoutError::Disconnected),
             Err(TryRecvError::Empty) => {}
         }
+        state.note_receiving();
         let deadline = timeout.map(deadline_after);
         // SAFETY: always the queue of receivers, which stays in the channel's state.
         match unsafe { queue::wait_in(state, |state| &mut state.receiving, None, deadline) } {
@@ -169,6 +206,48 @@ impl<T> Channel<T> {
             (true, None) => Err(RecvTimeoutError::Disconnected),
             (false, None) => Err(RecvTimeoutError::Timeout),
         }
+    }
+
+    /// Receives, or calls `arm` with the watchers of messages, locked.
+    pub(crate) fn try_receive_or(&self, arm: impl FnOnce(&mut Watchers)) -> Result<T, TryRecvError> {
+        let mut state = self.state.lock();
+        let result = state.receive();
+        if matches!(result, Err(TryRecvError::Empty)) {
+            arm(&mut state.readable);
+        }
+        drop(state);
+        result.map(|(message, _)| message)
+    }
+
+    /// Sends, or calls `arm` with the watchers of room, locked.
+    pub(crate) fn try_send_or(
+        &self,
+        message: T,
+        arm: impl FnOnce(&mut Watchers),
+    ) -> Result<(), TrySendError<T>> {
+        let mut state = self.state.lock();
+        let result = state.send(message);
+        if matches!(result, Err(TrySendError::Full(_))) {
+            arm(&mut state.writable);
+        }
+        drop(state);
+        result.map(drop)
+    }
+
+    /// Calls `change` with the watchers of messages, locked, and whether a receive would not wait
+    /// and no sender is left.
+    pub(crate) fn with_readable<R>(&self, change: impl FnOnce(&mut Watchers, bool, bool) -> R) -> R {
+        let mut state = self.state.lock();
+        let (ready, over) = (state.is_readable(), state.senders == 0);
+        change(&mut state.readable, ready, over)
+    }
+
+    /// Calls `change` with the watchers of room, locked, and whether a send would not wait and no
+    /// receiver is left.
+    pub(crate) fn with_writable<R>(&self, change: impl FnOnce(&mut Watchers, bool, bool) -> R) -> R {
+        let mut state = self.state.lock();
+        let (ready, over) = (state.is_writable(), state.receivers == 0);
+        change(&mut state.writable, ready, over)
     }
 
     pub(super) fn len(&self) -> usize {
@@ -192,11 +271,14 @@ impl<T> Channel<T> {
         self.state.lock().receivers += 1;
     }
 
-    /// Removes a sender. The last one wakes the threads that wait for a message.
+    /// Removes a sender. The last one wakes the threads that wait for a message, and closes the
+    /// watchers of room.
     pub(super) fn remove_sender(&self) {
         let mut state = self.state.lock();
         state.senders -= 1;
         if state.senders == 0 {
+            state.readable.notify();
+            state.writable.close();
             self.wake_all(state, |state| &mut state.receiving);
         }
     }
@@ -209,6 +291,9 @@ impl<T> Channel<T> {
         if state.receivers > 0 {
             return;
         }
+        state.writable.notify();
+        // No receiver is left that could be ready.
+        state.readable.close();
         let unreceived = mem::replace(&mut state.messages, Messages::new(Some(0)));
         self.wake_all(state, |state| &mut state.sending);
         // Outside the lock: the messages' destructors may do anything, also use this channel.

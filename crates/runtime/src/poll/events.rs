@@ -1,0 +1,229 @@
+//! What is asked of a source, and what is reported.
+
+use core::fmt;
+use core::ops::{BitOr, BitOrAssign};
+
+/// The program's name for a registration or a timer.
+///
+/// # Examples
+/// ```
+/// use tailwater::poll::Token;
+///
+/// assert_ne!(Token(1), Token(2));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Token(pub usize);
+
+/// Which readiness is reported. The end of a stream counts as readable, its failure as both: a call
+/// would not wait.
+///
+/// # Examples
+/// ```
+/// use tailwater::poll::Interest;
+///
+/// let both = Interest::READABLE | Interest::WRITABLE;
+/// assert!(both.contains(Interest::WRITABLE) && !Interest::NONE.contains(Interest::READABLE));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Interest(Ready);
+
+impl Interest {
+    /// Nothing: the registration stays and reports nothing.
+    pub const NONE: Self = Self(Ready::NONE);
+    /// A read, an `accept` or a `recv` would not wait.
+    pub const READABLE: Self = Self(Ready::READABLE);
+    /// A write or a `send` would not wait.
+    pub const WRITABLE: Self = Self(Ready::WRITABLE);
+
+    /// Returns whether all of `other` is in.
+    pub const fn contains(self, other: Self) -> bool {
+        self.0.0 & other.0.0 == other.0.0
+    }
+
+    pub(super) fn ready(self) -> Ready {
+        self.0
+    }
+}
+
+impl BitOr for Interest {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+/// When a ready source is reported.
+///
+/// # Examples
+/// ```
+/// use tailwater::poll::{Interest, Mode, Poller, Token};
+///
+/// let (poller, event) = (Poller::new(), tailwater::sync::Arc::new(tailwater::sync::Event::new()));
+/// poller.register(&event, Token(1), Interest::READABLE, Mode::OneShot).unwrap();
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum Mode {
+    /// By each [`wait`](super::Poller::wait) while it is ready.
+    #[default]
+    Level,
+    /// When it is registered or modified, and after each change: use it up until it would wait.
+    Edge,
+    /// Once, until it is [modified](super::Poller::modify).
+    OneShot,
+}
+
+/// A set of what a source is ready for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Ready(u8);
+
+impl Ready {
+    pub const NONE: Self = Self(0);
+    pub const READABLE: Self = Self(1);
+    pub const WRITABLE: Self = Self(1 << 1);
+    /// Nothing more will be read.
+    pub const END: Self = Self(1 << 2);
+    pub const FAILED: Self = Self(1 << 3);
+    pub const TIMER: Self = Self(1 << 4);
+
+    pub fn when(self, condition: bool) -> Self {
+        if condition { self } else { Self::NONE }
+    }
+
+    pub fn intersects(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    /// Returns what is reported of this to a registration with `interest`.
+    pub fn of_interest(self, interest: Self) -> Self {
+        let asked = Self(self.0 & interest.0);
+        if asked == Self::NONE { asked } else { asked | Self(self.0 & (Self::END | Self::FAILED).0) }
+    }
+}
+
+impl BitOr for Ready {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+impl BitOrAssign for Ready {
+    fn bitor_assign(&mut self, other: Self) {
+        *self = *self | other;
+    }
+}
+
+impl fmt::Debug for Ready {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = [
+            (Self::READABLE, "readable"),
+            (Self::WRITABLE, "writable"),
+            (Self::END, "end"),
+            (Self::FAILED, "failed"),
+            (Self::TIMER, "timer"),
+        ];
+        f.debug_set()
+            .entries(names.iter().filter(|(bit, _)| self.intersects(*bit)).map(|(_, name)| name))
+            .finish()
+    }
+}
+
+/// A registration whose source is ready, or a timer whose time has come.
+///
+/// # Examples
+/// ```
+/// use tailwater::poll::{Events, Poller, Token};
+/// use tailwater::time::Instant;
+///
+/// let (poller, mut events) = (Poller::new(), Events::with_capacity(1));
+/// poller.set_timer(Token(5), Instant::now());
+/// poller.wait(&mut events, None);
+/// let event = events.iter().next().unwrap();
+/// assert!(event.is_timer() && event.token() == Token(5));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Event {
+    pub(super) token: Token,
+    pub(super) ready: Ready,
+}
+
+impl Event {
+    /// Returns the name that the registration or timer was given.
+    pub fn token(&self) -> Token {
+        self.token
+    }
+
+    /// Returns whether a read would not wait.
+    pub fn is_readable(&self) -> bool {
+        self.ready.intersects(Ready::READABLE)
+    }
+
+    /// Returns whether a write would not wait.
+    pub fn is_writable(&self) -> bool {
+        self.ready.intersects(Ready::WRITABLE)
+    }
+
+    /// Returns whether the end of the stream can be read, or the other side of the channel is gone.
+    pub fn is_end(&self) -> bool {
+        self.ready.intersects(Ready::END)
+    }
+
+    /// Returns whether the connection has failed; the next call reports why.
+    pub fn is_failed(&self) -> bool {
+        self.ready.intersects(Ready::FAILED)
+    }
+
+    /// Returns whether this is a timer.
+    pub fn is_timer(&self) -> bool {
+        self.ready.intersects(Ready::TIMER)
+    }
+}
+
+/// Room for the events of one [`wait`](super::Poller::wait).
+///
+/// # Examples
+/// ```
+/// use tailwater::poll::Events;
+///
+/// assert!(Events::with_capacity(64).is_empty());
+/// ```
+#[derive(Debug)]
+pub struct Events {
+    pub(super) list: Vec<Event>,
+    pub(super) taken: super::poller::Taken,
+}
+
+impl Events {
+    /// Returns room for `capacity` events, at least one.
+    pub fn with_capacity(capacity: usize) -> Self {
+        let capacity = capacity.max(1);
+        Self { list: Vec::with_capacity(capacity), taken: Vec::with_capacity(capacity) }
+    }
+
+    /// Returns the events of the last `wait`.
+    pub fn iter(&self) -> core::iter::Copied<core::slice::Iter<'_, Event>> {
+        self.list.iter().copied()
+    }
+
+    /// Returns whether the last `wait` returned none.
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// Returns the number of events of the last `wait`.
+    pub fn len(&self) -> usize {
+        self.list.len()
+    }
+}
+
+impl<'a> IntoIterator for &'a Events {
+    type Item = Event;
+    type IntoIter = core::iter::Copied<core::slice::Iter<'a, Event>>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}

@@ -1,0 +1,473 @@
+//! [`Poller`]: the lists of registrations, and the threads that wait.
+//!
+//! # Invariants (under the poller's lock)
+//! * A registration is on `ready` if its place is `Ready` or `Again`, on `gone` if it is `Gone`.
+//! * If `ready` holds a registration with place `Ready`, a thread was woken for it that has not
+//!   looked at the list since, or none waited.
+//! * At most one thread waits in `leader`, and only while there are timers; if there are timers and
+//!   threads wait, one of them is the leader, or has been woken and will be.
+
+use super::events::{Event, Events, Interest, Mode, Ready, Token};
+use super::registration::{Place, Registration};
+use super::source::{Key, Source};
+use super::timers::Timers;
+use crate::ground::list::List;
+use crate::ground::spin::SpinLock;
+use crate::records::runtime::deadline_after;
+use crate::sync::Mutex;
+use crate::verbs::wait::{WaitList, wait};
+use core::fmt;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::io;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+use tailwater_shm::{Cycles, clock};
+
+/// Registrations that one `wait` takes off the ready list under one lock, at most: about 1 us.
+const BATCH: usize = 64;
+
+/// Registrations that a `wait` has taken, and what their sources are ready for.
+pub(super) type Taken = Vec<(Arc<Registration>, Ready)>;
+
+/// See the module documentation.
+pub struct State {
+    ready: List<Registration>,
+    gone: List<Registration>,
+    timers: Timers,
+    /// True after [`Poller::wake`], until a `wait` returns for it.
+    woken: bool,
+    /// Threads that wait, and watch no timers.
+    followers: WaitList,
+    /// The thread that waits until the first timer.
+    leader: WaitList,
+    /// True while a thread waits in `leader`, or was woken there and has not locked since.
+    has_leader: bool,
+}
+
+// SAFETY: registrations on the lists are alive, and used under the lock, by their module's rules.
+unsafe impl Send for State {}
+
+impl State {
+    /// Wakes a thread that waits.
+    fn wake_one(&mut self) {
+        if !self.followers.wake_one() {
+            self.leader.wake_one();
+        }
+    }
+}
+
+/// What a poller's registrations share with it.
+pub struct Shared(SpinLock<State>);
+
+impl Shared {
+    /// Puts a registration on the ready list and wakes a thread, unless both was done since the
+    /// list was last looked at.
+    pub(super) fn put(&self, registration: &Registration) {
+        let mut state = self.0.lock();
+        let local = registration.local(&mut state);
+        if !local.enabled {
+            return;
+        }
+        match local.place {
+            Place::Ready | Place::Gone => return,
+            Place::Again => local.place = Place::Ready,
+            Place::Nowhere => {
+                local.place = Place::Ready;
+                // SAFETY: it is on no list, and `forget` takes it out before it dies.
+                unsafe { state.ready.push_back(registration) };
+            }
+        }
+        state.wake_one();
+    }
+
+    /// Puts a registration on the list of those gone.
+    pub(super) fn close(&self, registration: &Registration) {
+        let mut state = self.0.lock();
+        let before = core::mem::replace(&mut registration.local(&mut state).place, Place::Gone);
+        if before == Place::Gone {
+            return;
+        }
+        // SAFETY: it is on the ready list or on none.
+        unsafe { state.ready.remove(registration) };
+        // SAFETY: as in `put`.
+        unsafe { state.gone.push_back(registration) };
+    }
+
+    /// Takes a registration off all lists, for ever.
+    pub(super) fn forget(&self, registration: &Registration) {
+        let mut state = self.0.lock();
+        let before = core::mem::replace(&mut registration.local(&mut state).place, Place::Gone);
+        let list = if before == Place::Gone { &mut state.gone } else { &mut state.ready };
+        // SAFETY: it is on this list, or on none.
+        unsafe { list.remove(registration) };
+    }
+}
+
+type Registry = HashMap<Key, Arc<Registration>>;
+
+/// Waits for several sources and timers at once.
+///
+/// # Examples
+/// ```
+/// use tailwater::poll::{Events, Interest, Mode, Poller, Token};
+/// use tailwater::sync::{Arc, Event};
+///
+/// let (poller, mut events) = (Poller::new(), Events::with_capacity(8));
+/// let stop = Arc::new(Event::new());
+/// poller.register(&stop, Token(7), Interest::READABLE, Mode::Edge).unwrap();
+/// std::thread::scope(|scope| {
+///     scope.spawn(|| stop.set());
+///     poller.wait(&mut events, None);
+/// });
+/// assert!(events.iter().all(|event| event.token() == Token(7) && event.is_readable()));
+/// ```
+pub struct Poller {
+    shared: Arc<Shared>,
+    registry: Mutex<Registry>,
+}
+
+impl Default for Poller {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Poller {
+    /// Returns a poller without registrations.
+    pub fn new() -> Self {
+        let state = State {
+            ready: List::new(),
+            gone: List::new(),
+            timers: Timers::default(),
+            woken: false,
+            followers: WaitList::new(),
+            leader: WaitList::new(),
+            has_leader: false,
+        };
+        Self { shared: Arc::new(Shared(SpinLock::new(state))), registry: Mutex::default() }
+    }
+
+    /// Calls `change` with the registry, without the registrations of closed sources.
+    fn with_registry<R>(&self, change: impl FnOnce(&mut Registry) -> R) -> R {
+        let mut registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
+        self.purge(&mut registry);
+        change(&mut registry)
+    }
+
+    /// Frees the registrations of closed sources.
+    fn purge(&self, registry: &mut Registry) {
+        if self.shared.0.lock().gone.is_empty() {
+            return;
+        }
+        // A close takes the registration out of the watchers after it has put it on the list, under
+        // the source's lock, which `unlink` takes.
+        registry.retain(|_, registration| {
+            let stays = registration.local(&mut self.shared.0.lock()).place != Place::Gone;
+            if !stays {
+                registration.unlink();
+            }
+            stays
+        });
+    }
+
+    /// Adds a source. It is reported as `token`, at once if it is ready.
+    ///
+    /// # Errors
+    /// [`AlreadyExists`](io::ErrorKind::AlreadyExists) if the source, or a clone of the same
+    /// socket, is registered here: use [`modify`](Self::modify).
+    ///
+    /// # Examples
+    /// ```
+    /// use tailwater::poll::{Interest, Mode, Poller, Token};
+    /// use tailwater::sync::channel;
+    ///
+    /// let poller = Poller::new();
+    /// let (_sender, receiver) = channel::unbounded::<u32>();
+    /// poller.register(&receiver, Token(0), Interest::READABLE, Mode::Level).unwrap();
+    /// let twice = poller.register(&receiver, Token(1), Interest::READABLE, Mode::Level);
+    /// assert_eq!(twice.unwrap_err().kind(), std::io::ErrorKind::AlreadyExists);
+    /// ```
+    pub fn register(
+        &self,
+        source: &impl Source,
+        token: Token,
+        interest: Interest,
+        mode: Mode,
+    ) -> io::Result<()> {
+        self.with_registry(|registry| {
+            let Entry::Vacant(entry) = registry.entry(source.key()) else {
+                let why = "the source is registered with this poller already: use modify";
+                return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
+            };
+            let shared = Arc::clone(&self.shared);
+            let registration = Registration::new(source.object(), shared, token, interest, mode);
+            let registration = entry.insert(Arc::new(registration));
+            // SAFETY: it is unlinked before it leaves the registry.
+            unsafe { registration.link(interest) };
+            self.check(registration, interest);
+            Ok(())
+        })
+    }
+
+    /// Puts a registration on the ready list if its source is ready. It is linked already, so no
+    /// change is missed in between.
+    fn check(&self, registration: &Registration, interest: Interest) {
+        if registration.object().ready().of_interest(interest.ready()) != Ready::NONE {
+            self.shared.put(registration);
+        }
+    }
+
+    /// Changes what is reported of a source and as what, and enables it after
+    /// [`OneShot`](Mode::OneShot). It is reported at once if it is ready.
+    ///
+    /// # Errors
+    /// [`NotFound`](io::ErrorKind::NotFound) if it is not registered here.
+    ///
+    /// # Examples
+    /// ```
+    /// use tailwater::poll::{Events, Interest, Mode, Poller, Token};
+    /// use tailwater::sync::{Arc, Event};
+    /// use tailwater::time::Duration;
+    ///
+    /// let (poller, mut events) = (Poller::new(), Events::with_capacity(8));
+    /// let event = Arc::new(Event::new());
+    /// event.set();
+    /// poller.register(&event, Token(1), Interest::READABLE, Mode::OneShot).unwrap();
+    /// assert_eq!(poller.wait(&mut events, None), 1);
+    /// assert_eq!(poller.wait(&mut events, Some(Duration::ZERO)), 0, "reported once");
+    /// poller.modify(&event, Token(2), Interest::READABLE, Mode::OneShot).unwrap();
+    /// assert_eq!(poller.wait(&mut events, None), 1);
+    /// ```
+    pub fn modify(
+        &self,
+        source: &impl Source,
+        token: Token,
+        interest: Interest,
+        mode: Mode,
+    ) -> io::Result<()> {
+        self.with_registry(|registry| {
+            let registration = registry.get(&source.key()).ok_or_else(not_found)?;
+            let mut state = self.shared.0.lock();
+            let local = registration.local(&mut state);
+            let place = local.place;
+            *local = super::registration::Local { token, interest, mode, enabled: true, place };
+            drop(state);
+            // SAFETY: as in `register`.
+            unsafe { registration.link(interest) };
+            self.check(registration, interest);
+            Ok(())
+        })
+    }
+
+    /// Removes a source. Events of it that no `wait` has returned are dropped; a `wait` that runs
+    /// at the same time may still return one.
+    ///
+    /// # Errors
+    /// [`NotFound`](io::ErrorKind::NotFound) if it is not registered here.
+    ///
+    /// # Examples
+    /// ```
+    /// use tailwater::poll::{Interest, Mode, Poller, Token};
+    /// use tailwater::sync::{Arc, Event};
+    ///
+    /// let (poller, event) = (Poller::new(), Arc::new(Event::new()));
+    /// poller.register(&event, Token(0), Interest::READABLE, Mode::Level).unwrap();
+    /// poller.deregister(&event).unwrap();
+    /// assert_eq!(poller.deregister(&event).unwrap_err().kind(), std::io::ErrorKind::NotFound);
+    /// ```
+    pub fn deregister(&self, source: &impl Source) -> io::Result<()> {
+        self.with_registry(|registry| {
+            let registration = registry.remove(&source.key()).ok_or_else(not_found)?;
+            registration.unlink();
+            Ok(())
+        })
+    }
+
+    /// Sets a timer, reported as `token` once at `at`. A token has one timer: a later call moves
+    /// it.
+    ///
+    /// # Examples
+    /// ```
+    /// use tailwater::poll::{Events, Poller, Token};
+    /// use tailwater::time::{Duration, Instant};
+    ///
+    /// let (poller, mut events) = (Poller::new(), Events::with_capacity(8));
+    /// poller.set_timer(Token(9), Instant::now() + Duration::from_millis(1));
+    /// assert_eq!(poller.wait(&mut events, None), 1);
+    /// assert!(events.iter().all(|event| event.is_timer()));
+    /// ```
+    pub fn set_timer(&self, token: Token, at: Instant) {
+        let mut state = self.shared.0.lock();
+        let earliest = state.timers.next().is_none_or(|next| at < next);
+        state.timers.set(token, at);
+        if !earliest {
+            return;
+        }
+        if state.has_leader {
+            state.leader.wake_one();
+        } else {
+            state.followers.wake_one();
+        }
+    }
+
+    /// Removes the timer of a token; false if there is none.
+    ///
+    /// # Examples
+    /// ```
+    /// use tailwater::poll::{Poller, Token};
+    ///
+    /// let poller = Poller::new();
+    /// poller.set_timer(Token(9), std::time::Instant::now());
+    /// assert!(poller.clear_timer(Token(9)) && !poller.clear_timer(Token(9)));
+    /// ```
+    pub fn clear_timer(&self, token: Token) -> bool {
+        self.shared.0.lock().timers.clear(token)
+    }
+
+    /// Makes one [`wait`](Self::wait) return, now or later, maybe without events. Several calls
+    /// before it returns count as one.
+    ///
+    /// # Examples
+    /// ```
+    /// use tailwater::poll::{Events, Poller};
+    ///
+    /// let (poller, mut events) = (Poller::new(), Events::with_capacity(8));
+    /// poller.wake();
+    /// assert_eq!(poller.wait(&mut events, None), 0);
+    /// ```
+    pub fn wake(&self) {
+        let mut state = self.shared.0.lock();
+        state.woken = true;
+        state.wake_one();
+    }
+
+    /// Waits until there are events, and returns their number: at most the capacity of `events`,
+    /// and at most 64. Zero means that `timeout` has passed, or [`wake`](Self::wake) was called.
+    ///
+    /// # Panics
+    /// On a user thread that holds a spin lock.
+    pub fn wait(&self, events: &mut Events, timeout: Option<Duration>) -> usize {
+        crate::poll();
+        events.list.clear();
+        let deadline = timeout.map(deadline_after);
+        loop {
+            let woken = self.take(events);
+            self.report(events);
+            let in_time = deadline.is_none_or(|deadline| clock::now() < deadline);
+            if woken || !events.list.is_empty() || !in_time {
+                self.leave();
+                return events.list.len();
+            }
+            self.block(deadline);
+        }
+    }
+
+    /// Takes due timers and a batch of registrations off the lists; returns whether
+    /// [`wake`](Self::wake) was called.
+    fn take(&self, events: &mut Events) -> bool {
+        let room = events.list.capacity().min(BATCH);
+        let mut state = self.shared.0.lock();
+        if state.timers.next().is_some() {
+            let now = Instant::now();
+            while events.list.len() < room
+                && let Some(token) = state.timers.pop_due(now)
+            {
+                events.list.push(Event { token, ready: Ready::TIMER });
+            }
+        }
+        while events.list.len() + events.taken.len() < room
+            && let Some(registration) = state.ready.pop_front()
+        {
+            let registration = registration.as_ptr().cast_const();
+            // SAFETY: a registration on the list is in the registry, whose reference it keeps until
+            // it has left the list, under the lock that is held.
+            let registration = unsafe {
+                Arc::increment_strong_count(registration);
+                Arc::from_raw(registration)
+            };
+            registration.local(&mut state).place = Place::Nowhere;
+            events.taken.push((registration, Ready::NONE));
+        }
+        core::mem::take(&mut state.woken)
+    }
+
+    /// Reads the state of the sources that were taken, and reports those that are ready.
+    fn report(&self, events: &mut Events) {
+        if events.taken.is_empty() {
+            return;
+        }
+        for (registration, ready) in &mut events.taken {
+            *ready = registration.object().ready();
+        }
+        let mut state = self.shared.0.lock();
+        for (registration, ready) in &events.taken {
+            let local = registration.local(&mut state);
+            let ready = ready.of_interest(local.interest.ready());
+            if ready == Ready::NONE || !local.enabled || local.place == Place::Gone {
+                continue;
+            }
+            let token = local.token;
+            match local.mode {
+                Mode::OneShot => local.enabled = false,
+                Mode::Level if local.place == Place::Nowhere => {
+                    local.place = Place::Again;
+                    // SAFETY: as in `put`.
+                    unsafe { state.ready.push_back(registration) };
+                }
+                Mode::Level | Mode::Edge => {}
+            }
+            events.list.push(Event { token, ready });
+        }
+        drop(state);
+        // Outside the lock: a reference may be the last.
+        events.taken.clear();
+    }
+
+    /// Waits until woken, until the first timer if no other thread waits for that, or until
+    /// `deadline`.
+    fn block(&self, deadline: Option<Cycles>) {
+        let mut state = self.shared.0.lock();
+        if !state.ready.is_empty() || state.woken {
+            return;
+        }
+        let Some(first) = state.timers.next().filter(|_| !state.has_leader) else {
+            // SAFETY: `followers` always returns the same list, which stays behind the lock.
+            unsafe { wait(state, |state| &mut state.followers, deadline) };
+            return;
+        };
+        let timer = deadline_after(first.saturating_duration_since(Instant::now()));
+        let until = deadline.map_or(timer, |deadline| deadline.min(timer));
+        state.has_leader = true;
+        // SAFETY: as above, for `leader`.
+        unsafe { wait(state, |state| &mut state.leader, Some(until)) };
+        self.shared.0.lock().has_leader = false;
+    }
+
+    /// Makes another waiting thread watch the timers, if none does.
+    fn leave(&self) {
+        let mut state = self.shared.0.lock();
+        if state.timers.next().is_some() && !state.has_leader {
+            state.followers.wake_one();
+        }
+    }
+}
+
+fn not_found() -> io::Error {
+    io::Error::new(io::ErrorKind::NotFound, "the source is not registered with this poller")
+}
+
+impl Drop for Poller {
+    fn drop(&mut self) {
+        let registry = self.registry.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for (_, registration) in registry.drain() {
+            registration.unlink();
+        }
+    }
+}
+
+impl fmt::Debug for Poller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Poller").finish_non_exhaustive()
+    }
+}
