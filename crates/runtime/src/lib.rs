@@ -32,7 +32,7 @@
 //!
 //! | feature | has |
 //! |---|---|
-//! | `futures-io`, `tokio-io`, `hyper` | the reading and writing traits of these crates for the sockets of [`future`](crate::future) |
+//! | `futures-io`, `tokio-io`, `hyper` | the reading and writing traits of these crates for the sockets of [`future`] |
 //!
 //! # What a user thread may do
 //! Everything ordinary Rust does: `thread_local!`, panics, `HashMap` and allocation belong to the
