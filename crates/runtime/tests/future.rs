@@ -290,7 +290,8 @@ fn wakers_may_be_called_after_their_thread_has_ended() {
     let next = thread::spawn(move || receiver.recv().unwrap());
     thread::yield_now();
     waker.wake_by_ref();
-    waker.clone().wake();
+    let clone = waker.clone();
+    clone.wake();
     sender.send(5).unwrap();
     assert_eq!(next.join().unwrap(), 5);
 }

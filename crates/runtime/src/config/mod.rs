@@ -197,7 +197,7 @@ impl Builder {
     /// kthread must let them run. Zero, the default, lets every thread run until it blocks. Rounded
     /// down to microseconds.
     ///
-    /// A thread gives way at its next [poll point](crate::poll). One that reaches none is
+    /// A thread gives way at its next [poll point](crate::poll()). One that reaches none is
     /// interrupted by a signal after one to two quanta, or after one to two ticks of the kernel,
     /// which take 1 to 10 ms each, if that is longer. If a preempted thread holds a lock of `std`,
     /// others wait for it in the kernel: see the guide on threads.
