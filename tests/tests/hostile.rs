@@ -9,9 +9,19 @@ use std::io::{ErrorKind, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use tailwater_iokernel_testing::roles::Echo;
+use tailwater_iokernel_testing::{RawRuntime, RawSpec};
+use tailwater_shm::clock;
 use tailwater_shm::control::{self, ClientMessage, ControlError, ServerMessage};
-use tailwater_testkit::{Program, binary, eventually, has_two_cpus, is_installed, run, socket_name, until};
+use tailwater_shm::layout::Region;
+use tailwater_shm::memory::Mapping;
+use tailwater_testkit::futex::Words;
+use tailwater_testkit::{
+    PATIENCE, Program, binary, eventually, has_two_cpus, is_installed, run, socket_name, until,
+};
 use tailwater_tests::attack::{Target, as_user, dial};
 use tailwater_tests::turn;
 
@@ -43,6 +53,45 @@ fn a_doorbell_that_is_emptied_before_the_iokernel_looks_does_not_stop_it() {
         until("it wakes and sleeps again", || sleeps() >= enough);
     }
     target.admits("newcomer");
+}
+
+#[test]
+fn a_program_that_moves_all_sleepers_it_can_reach_stops_itself_only() {
+    if !has_two_cpus() {
+        return;
+    }
+    let target = Target::start();
+    let intruder = target.admits("intruder");
+    let words: Vec<Words> = intruder.files.iter().filter_map(Words::of).collect();
+    let (region, _ends) = Region::attach(Mapping::new(&intruder.files[0], "region").unwrap()).unwrap();
+    let own = &region.kthread(0).slot;
+    let began = Arc::new(AtomicU64::new(0));
+    let honest = RawRuntime::start(&target.socket, &RawSpec::new("honest"), |_| {
+        Box::new(Echo::watched(Arc::clone(&began)))
+    })
+    .unwrap();
+    let slot = &honest.shared.region.kthread(0).slot;
+    let move_sleepers = || words.iter().map(Words::move_sleepers).sum::<usize>();
+    std::thread::scope(|scope| {
+        let ticket = own.ticket();
+        let sleeper = scope.spawn(move || own.wait(ticket, Some(PATIENCE)));
+        until("the intruder's own kthread is moved", || move_sleepers() > 0);
+        own.rouse();
+        for _ in 0..20 {
+            until("the honest kthread sleeps", || slot.is_asleep());
+            move_sleepers();
+            let before = clock::now();
+            honest.submit(0);
+            until("the honest kthread runs", || began.load(Ordering::Relaxed) > before);
+        }
+        assert!(!sleeper.is_finished(), "a wake found the kthread that was moved away");
+        words.iter().for_each(Words::free_sleepers);
+        sleeper.join().unwrap();
+    });
+    let stats = target.stats();
+    let runtimes = stats["runtimes"].as_array().unwrap();
+    let its = runtimes.iter().find(|runtime| runtime["name"] == "honest").unwrap();
+    assert_eq!(its["counters"]["lost_wakes"], 0);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! | state | leaves it when |
 //! |---|---|
 //! | parked | its grant is `Run` of a new generation |
-//! | running | a poll point sees `Cede`: parks and wakes the successor; or there is no work for a while: idle |
+//! | running | a poll point sees `Cede`: parks and lets the successor run; or there is no work for a while: idle |
 //! | idle | work appears and it wins the swap: running; the core was taken: parks; no work for long: parks |
 
 use core::hint::spin_loop;
@@ -11,7 +11,9 @@ use core::sync::atomic::{AtomicU32, Ordering, fence};
 use std::sync::Arc;
 use std::time::Duration;
 use tailwater_shm::control::Class;
+use tailwater_shm::grant::Successor;
 use tailwater_shm::layout::RuntimeEnds;
+use tailwater_shm::park::{LINGER_NS, Sleep};
 use tailwater_shm::priority;
 use tailwater_shm::ring::{Consumer, FrameBuffer, Producer};
 use tailwater_shm::{Clock, Cycles, Generation, Grant, KthreadShared, clock};
@@ -109,24 +111,30 @@ impl RawKthread {
         priority::rank_kthread(class, dedicated);
         // Relaxed: for a test, which reads the rank from the kernel.
         self.shared.ranked.fetch_add(1, Ordering::Relaxed);
-        let mut yields = 0;
+        let mut successor = Successor::None;
         while !self.shared.stopping() {
-            self.park(yields);
+            self.park(successor);
             if self.shared.stopping() {
                 break;
             }
             behaviour.started(&mut self, clock::now());
-            let shared_core = self.tenancy(&mut *behaviour);
-            yields = if shared_core { priority::yields(class, dedicated) } else { 0 };
+            successor = self.tenancy(&mut *behaviour);
         }
     }
 
-    /// Waits until a core is lent; asleep, after it has let others on its core run `yields` times.
-    fn park(&mut self, mut yields: u32) {
+    /// Waits until a core is lent; asleep, after it has let its successor on the last one run.
+    fn park(&mut self, successor: Successor) {
         let shared = Arc::clone(&self.shared);
-        let slot = shared.lot.slot(shared.welcome.slots[usize::from(self.index)]);
+        let slot = &shared.region.kthread(self.index).slot;
+        let (mut yields, mut linger_until) = (0, 0);
+        if successor != Successor::None {
+            yields = priority::yields(shared.class, shared.welcome.dedicated);
+        }
+        if successor == Successor::Asleep {
+            linger_until = clock::now().saturating_add(self.clock.from_ns(LINGER_NS));
+        }
         while !self.shared.stopping() {
-            // The ticket before the grant: see `tailwater_shm::lot`.
+            // The ticket before the grant: see `tailwater_shm::park`.
             let ticket = slot.ticket();
             let (grant, generation) = self.words().grant.0.load();
             if matches!(grant, Grant::Run { .. }) && generation != self.generation {
@@ -134,17 +142,19 @@ impl RawKthread {
                 self.words().state.0.set_running(generation);
                 return;
             }
-            if yields > 0 {
+            if clock::now() < linger_until {
+                slot.let_successor_run();
+            } else if yields > 0 {
                 yields -= 1;
                 slot.let_successor_run();
-            } else {
-                slot.wait(ticket, Some(NAP));
+            } else if slot.wait(ticket, Some(NAP)) == Sleep::WakeLost {
+                self.words().status.lost_wakes.fetch_add(1, Ordering::Relaxed);
             }
         }
     }
 
-    /// Runs from grant to parking. Returns true if a successor was woken on the core.
-    fn tenancy(&mut self, behaviour: &mut dyn Behaviour) -> bool {
+    /// Runs from grant to parking. Returns the successor on the core.
+    fn tenancy(&mut self, behaviour: &mut dyn Behaviour) -> Successor {
         let spin = self.clock.from_ns(self.shared.spin_us * 1_000);
         let mut idle_since = clock::now();
         while !self.shared.stopping() {
@@ -168,14 +178,14 @@ impl RawKthread {
         }
         // Leaving: the registration is over or about to end.
         self.words().state.0.set_parked(self.generation);
-        false
+        Successor::None
     }
 
     /// Polls without a claim to the core until it is running again.
     ///
     /// # Errors
-    /// It has parked instead; true if it woke a successor.
-    fn idle(&mut self, behaviour: &mut dyn Behaviour) -> Result<Cycles, bool> {
+    /// It has parked instead, with this successor.
+    fn idle(&mut self, behaviour: &mut dyn Behaviour) -> Result<Cycles, Successor> {
         let end = clock::now().saturating_add(self.clock.from_ns(self.shared.idle_us * 1_000));
         self.words().state.0.set_idle(self.generation);
         loop {
@@ -201,34 +211,31 @@ impl RawKthread {
     }
 
     /// Parks without being asked; a request to cede that arrives at the same time is obeyed.
-    fn park_idle(&mut self) -> bool {
+    fn park_idle(&mut self) -> Successor {
         self.words().state.0.set_parked(self.generation);
         // SeqCst: the IOKernel writes the grant and reads the state, we write the state and read
-        // the grant. A request it made without seeing us park is seen here; at worst its own
-        // watchdog wakes the successor.
+        // the grant. A request it made without seeing us park is seen here.
         fence(Ordering::SeqCst);
-        self.wake_successor()
+        self.successor()
     }
 
-    /// Gives the core to the kthread that the grant names; returns whether it woke one.
-    fn cede(&mut self) -> bool {
+    /// Gives the core up; returns the successor.
+    fn cede(&mut self) -> Successor {
         self.words().state.0.set_parked(self.generation);
-        self.wake_successor()
+        self.successor()
     }
 
-    fn wake_successor(&self) -> bool {
-        let (grant, generation) = self.words().grant.0.load();
-        let Grant::Cede { next: Some(next) } = grant else { return false };
-        if generation == self.generation {
-            self.shared.lot.slot(next).wake();
+    fn successor(&self) -> Successor {
+        match self.words().grant.0.load() {
+            (Grant::Cede { successor }, generation) if generation == self.generation => successor,
+            _ => Successor::None,
         }
-        generation == self.generation
     }
 }
 
 /// Sleeps until the runtime stops, ignoring grants.
 pub(crate) fn sleep_through(shared: &Shared, index: u16) {
-    let slot = shared.lot.slot(shared.welcome.slots[usize::from(index)]);
+    let slot = &shared.region.kthread(index).slot;
     while !shared.stopping() {
         slot.wait(slot.ticket(), Some(NAP));
     }

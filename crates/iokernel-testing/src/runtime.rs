@@ -8,7 +8,6 @@ use std::sync::{Arc, Barrier};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tailwater_iokernel::frame::MacAddr;
-use tailwater_shm::ParkingLot;
 use tailwater_shm::control::{
     self, Class, ClientMessage, ControlError, MAX_FDS, Register, ServerMessage, Welcome,
 };
@@ -146,11 +145,10 @@ impl RawRuntime {
         mut body: impl FnMut(u16, RuntimeEnds) -> Box<dyn FnOnce(Arc<Shared>) + Send>,
     ) -> Result<Self, RawError> {
         let (connection, welcome, files) = register(socket, &spec.register)?;
-        let [region, lot, doorbell]: [OwnedFd; MAX_FDS] = files.try_into().expect("counted by `register`");
+        let [region, doorbell]: [OwnedFd; MAX_FDS] = files.try_into().expect("counted by `register`");
         let (region, ends) = Region::attach(Mapping::new(region, "region")?)?;
         let shared = Arc::new(Shared {
             region,
-            lot: ParkingLot::new(Mapping::new(lot, "parking lot")?)?,
             welcome,
             class: spec.register.class,
             doorbell,
@@ -239,8 +237,8 @@ impl Drop for RawRuntime {
         self.shared.stop.store(true, Ordering::Relaxed);
         // The registration ends first, so that no kthread waits for a core.
         self.connection = None;
-        for slot in &self.shared.welcome.slots {
-            self.shared.lot.slot(*slot).wake();
+        for index in 0..self.shared.region.spec().kthreads() {
+            self.shared.region.kthread(index).slot.rouse();
         }
         for thread in self.threads.drain(..) {
             // Fails only if the thread panicked, which it has printed itself.

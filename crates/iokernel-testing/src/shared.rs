@@ -2,7 +2,6 @@
 
 use rustix::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering, fence};
-use tailwater_shm::ParkingLot;
 use tailwater_shm::control::{Class, Welcome};
 use tailwater_shm::layout::{AWAKE, Region};
 
@@ -11,8 +10,6 @@ use tailwater_shm::layout::{AWAKE, Region};
 pub struct Shared {
     /// The region; hostile tests overwrite it.
     pub region: Region,
-    /// The parking lot.
-    pub lot: ParkingLot,
     /// The IOKernel's answer to the registration.
     pub welcome: Welcome,
     /// How many of its kthreads have set their rank, which they do before they wait for a core.

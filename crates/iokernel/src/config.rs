@@ -9,7 +9,6 @@ use serde::{Deserialize, Serialize};
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 use tailwater_shm::layout::MAX_KTHREADS;
-use tailwater_shm::lot::SLOTS;
 use tailwater_shm::ring::{LINE, MAX_FRAME, MAX_LINES, MIN_LINES};
 
 use crate::authority::{Grant, MAX_GRANTS};
@@ -286,11 +285,11 @@ impl Config {
     }
 
     fn check_limits(&self) -> Result<(), ConfigError> {
-        let (slots, runtimes) = (SLOTS as u32, tailwater_sched::ledger::MAX_RUNTIMES);
+        let runtimes = tailwater_sched::ledger::MAX_RUNTIMES;
         if !(1..=runtimes).contains(&self.max_runtimes) {
             return Err(out_of_range("max-runtimes", self.max_runtimes, format!("1 to {runtimes}")));
         }
-        if !(1..=MAX_KTHREADS).contains(&self.max_kthreads) || u32::from(self.max_kthreads) > slots {
+        if !(1..=MAX_KTHREADS).contains(&self.max_kthreads) {
             return Err(out_of_range("max-kthreads", self.max_kthreads, format!("1 to {MAX_KTHREADS}")));
         }
         let (least, most) = (MIN_LINES * LINE as u32, MAX_LINES * LINE as u32);

@@ -100,7 +100,7 @@ impl Arena {
         let (port, station) =
             pair("station", Attachment::Station { mac: STATION, ip: None }).expect("a descriptor");
         let config = Config { max_evictions: 2, ..Config::default() };
-        let (parts, _) = machine(2, Box::new(Nowhere));
+        let parts = machine(2, Box::new(Nowhere));
         let stats = Stats::new(vec![(port.name().to_owned(), None)], &config.firewall, []);
         let mut world = World::new(Arc::new(stats));
         let mut allocator = Allocator::new(&config, parts);

@@ -14,7 +14,7 @@ use tailwater_shm::control::{self, ControlError, Register};
 use tailwater_shm::layout::{IoKernelEnds, Region};
 use tailwater_shm::ring::{Consumer, Producer, RingLie};
 use tailwater_shm::trace::TraceReader;
-use tailwater_shm::{Cycles, Generation, KthreadShared, SlotId};
+use tailwater_shm::{Cycles, Generation, KthreadShared, Slot};
 
 use crate::control::client::ClientSocket;
 use crate::control::directory::Place;
@@ -112,7 +112,6 @@ pub(crate) struct Kthread {
     /// The steps that it writes about traced requests.
     pub(crate) steps: TraceReader,
     pub(crate) tid: i32,
-    pub(crate) slot: SlotId,
     /// It has a core, is promised one, or was evicted and still runs: its egress ring is polled
     /// even when empty.
     pub(crate) may_run: bool,
@@ -175,7 +174,7 @@ impl Runtime {
     /// Returns a runtime with a newly initialised region and one thread per kthread.
     pub(crate) fn new(admission: Admission, tids: &[i32]) -> Box<Self> {
         let Admission { place, wish, region, ends, doorbell, pid, socket, process, guard } = admission;
-        let Place { id, ip, ip6, mac, slots, .. } = place;
+        let Place { id, ip, ip6, mac, .. } = place;
         let count = wish.kthreads;
         let stats = Arc::new(RuntimeStats {
             id,
@@ -203,7 +202,6 @@ impl Runtime {
             }),
             steps: ends.steps,
             tid: tids[usize::from(index)],
-            slot: slots[usize::from(index)],
             may_run: false,
             generation: Generation::default(),
             bound: None,
@@ -299,6 +297,14 @@ impl Runtimes {
     pub(crate) fn kthread(&self, id: KthreadId) -> (&Runtime, &Kthread) {
         let runtime = self.get(id.runtime).expect("the ledger names registered runtimes only");
         (runtime, &runtime.kthreads[usize::from(id.index)])
+    }
+
+    /// Returns where a kthread that the ledger names sleeps.
+    ///
+    /// # Panics
+    /// As [`Self::kthread`].
+    pub(crate) fn slot(&self, id: KthreadId) -> &Slot {
+        &self.kthread(id).0.shared(id.index).slot
     }
 
     /// As [`Self::kthread`], mutably.

@@ -15,7 +15,6 @@ use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 use std::time::Duration;
 use tailwater_shm::control::{self, ClientMessage, ControlError, Register, ServerMessage, Welcome};
 use tailwater_shm::layout::{Region, RuntimeEnds, VERSION};
-use tailwater_shm::lot::{ParkingLot, SlotId};
 use tailwater_shm::memory::Mapping;
 
 /// Maximum time until the IOKernel answers. Its control thread is never busy for long.
@@ -60,16 +59,12 @@ fn unusable<E: std::error::Error + Send + Sync + 'static>(socket: &str) -> impl 
 
 impl Connection {
     /// Registers with the IOKernel at `path` and maps the memory it sends. Returns the connection,
-    /// the shared memory, and for each kthread its parking slot and the runtime's ends of its
-    /// rings.
+    /// the shared memory, and for each kthread the runtime's ends of its rings.
     ///
     /// # Errors
     /// If no IOKernel listens there, it refused the registration (with the reason), or the memory
     /// has another version.
-    pub fn register(
-        path: &str,
-        config: &Config,
-    ) -> Result<(Self, Loan, Vec<SlotId>, Vec<RuntimeEnds>), AttachError> {
+    pub fn register(path: &str, config: &Config) -> Result<(Self, Loan, Vec<RuntimeEnds>), AttachError> {
         let control = control::dial(path).map_err(failed(path))?;
         rustix::net::sockopt::set_socket_timeout(
             &control,
@@ -98,20 +93,17 @@ impl Connection {
                 return Err(broken(path, format!("unexpected answer to the registration: {other:?}")));
             }
         };
-        let [region, lot, doorbell] = <[OwnedFd; 3]>::try_from(fds)
-            .map_err(|fds| broken(path, format!("{} descriptors came with the welcome, not 3", fds.len())))?;
+        let [region, doorbell] = <[OwnedFd; 2]>::try_from(fds)
+            .map_err(|fds| broken(path, format!("{} descriptors came with the welcome, not 2", fds.len())))?;
         let region = Mapping::new(region, "region").map_err(unusable(path))?;
         let (region, ends) = Region::attach(region).map_err(unusable(path))?;
-        let lot = Mapping::new(lot, "parking lot").and_then(ParkingLot::new).map_err(unusable(path))?;
-        if region.spec().kthreads() != config.kthreads || welcome.slots.len() != usize::from(config.kthreads)
-        {
+        if region.spec().kthreads() != config.kthreads {
             return Err(broken(path, "the region is not for as many kthreads as requested".to_owned()));
         }
-        let slots = welcome.slots.clone();
         let path = path.to_owned();
-        let loan = Loan::new(region, lot, config.class.into(), welcome.dedicated, doorbell);
+        let loan = Loan::new(region, config.class.into(), welcome.dedicated, doorbell);
         let allowed = sched_getaffinity(None).ok();
-        Ok((Self { welcome, control, path, allowed }, loan, slots, ends))
+        Ok((Self { welcome, control, path, allowed }, loan, ends))
     }
 
     /// Returns the error for addresses that the network stack refuses.

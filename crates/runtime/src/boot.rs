@@ -25,7 +25,6 @@ use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::time::Duration;
 use tailwater_shm::layout::{KthreadShared, RuntimeEnds};
-use tailwater_shm::lot::SlotId;
 use tailwater_shm::{Clock, Cycles};
 
 static STARTING: AtomicBool = AtomicBool::new(false);
@@ -72,7 +71,6 @@ impl Builder {
 struct Attachment {
     connection: &'static Connection,
     loan: &'static Loan,
-    slots: Vec<SlotId>,
     ends: std::vec::IntoIter<RuntimeEnds>,
 }
 
@@ -83,9 +81,9 @@ fn start(config: &Config) -> Result<&'static Runtime, StartError> {
     let shape = tls::shape()?;
     let mut attachment = match config.iokernel.as_deref() {
         Some(path) => {
-            let (connection, loan, slots, ends) = Connection::register(path, config)?;
+            let (connection, loan, ends) = Connection::register(path, config)?;
             let (connection, loan) = (&*Box::leak(Box::new(connection)), &*Box::leak(Box::new(loan)));
-            Some(Attachment { connection, loan, slots, ends: ends.into_iter() })
+            Some(Attachment { connection, loan, ends: ends.into_iter() })
         }
         None => None,
     };
@@ -144,13 +142,12 @@ fn start_network(config: &Config, connection: Option<&Connection>) -> Result<(),
 
 fn build_kthread(index: u16, attachment: &mut Option<Attachment>, only: bool) -> &'static Kthread {
     match attachment {
-        Some(Attachment { loan, slots, ends, .. }) => {
-            let slot = loan.lot.slot(slots[usize::from(index)]);
-            Kthread::leak(index, loan.region.kthread(index), slot, ends.next(), only)
+        Some(Attachment { loan, ends, .. }) => {
+            Kthread::leak(index, loan.region.kthread(index), ends.next(), only)
         }
         None => {
             let words: &'static KthreadShared = Box::leak(Box::default());
-            Kthread::leak(index, words, Box::leak(Box::default()), None, only)
+            Kthread::leak(index, words, None, only)
         }
     }
 }

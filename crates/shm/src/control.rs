@@ -6,8 +6,8 @@
 //! ```text
 //! runtime                                   IOKernel
 //!   Register{name, kthreads, limits, ..} ->
-//!                                        <-  Welcome{addresses, slots} +
-//!                                              [region, parking lot, doorbell]
+//!                                        <-  Welcome{addresses} +
+//!                                              [region, doorbell]
 //!                                            or Refused{why}
 //!   Kthreads{tids}                       ->    (threads exist, bound nowhere, about to park)
 //!                                        <-  Ready
@@ -38,12 +38,10 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use crate::lot::SlotId;
-
 /// Maximum length of a message in bytes.
 pub const MAX_MESSAGE: usize = 192 * 1024;
 /// Maximum number of descriptors with one message.
-pub const MAX_FDS: usize = 3;
+pub const MAX_FDS: usize = 2;
 
 /// Maximum number of characters of a text that quotes a peer's message.
 const MAX_QUOTED: usize = 200;
@@ -157,8 +155,7 @@ pub struct Register {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum ServerMessage {
-    /// Registration accepted; region, parking lot and doorbell are sent with this message, in this
-    /// order.
+    /// Registration accepted; region and doorbell are sent with this message, in this order.
     Welcome(Welcome),
     /// Kthreads accepted: cores may be granted from now on.
     Ready,
@@ -197,8 +194,6 @@ pub struct Welcome {
     pub mac: [u8; 6],
     /// Maximum length of an IP packet in bytes.
     pub mtu: u16,
-    /// Parking slot of each kthread, by index.
-    pub slots: Vec<SlotId>,
     /// Cores that the IOKernel manages.
     pub managed_cores: Vec<u16>,
     /// True on a dedicated machine (`neighbour-share` is 0, the default): kthreads of all classes

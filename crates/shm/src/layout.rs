@@ -36,6 +36,7 @@
 
 use crate::grant::{GrantWord, StateWord};
 use crate::memory::{self, Mapping, MemoryError};
+use crate::park::Slot;
 use crate::ring::{Consumer, Line, MAX_LINES, MIN_LINES, Producer, RingMemory, TailWord};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::trace::buffer::Slots;
@@ -44,7 +45,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// Version of layout and protocols; both sides must agree.
-pub const VERSION: u32 = 9;
+pub const VERSION: u32 = 10;
 /// First word of a region: "tailwatr" in ASCII, little endian.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"tailwatr");
 /// The polling thread polls.
@@ -100,7 +101,8 @@ pub struct StatusLine {
     /// [`IN_SCHEDULER`], [`IN_THREAD`] or [`IN_STACK`], while the kthread holds a core and is not
     /// idle; other values count as [`IN_SCHEDULER`]. For the account of cores only.
     pub doing: AtomicU32,
-    _gap: AtomicU32,
+    /// Wakes that the kthread was sent and did not get; see [`Slot`].
+    pub lost_wakes: AtomicU32,
     _rest: [AtomicU64; 4],
 }
 
@@ -140,6 +142,8 @@ pub struct KthreadShared {
     trace_head: Padded<AtomicU64>,
     /// Written by the kthread, sampled by the IOKernel.
     pub turn: TurnLine,
+    /// Where the kthread sleeps. Written by it and by the IOKernel, which wakes it.
+    pub slot: Slot,
 }
 
 impl KthreadShared {
@@ -156,7 +160,7 @@ impl KthreadShared {
                 injected: AtomicU32::new(0),
                 next_timer: AtomicU64::new(u64::MAX),
                 doing: AtomicU32::new(IN_SCHEDULER),
-                _gap: AtomicU32::new(0),
+                lost_wakes: AtomicU32::new(0),
                 _rest: core::array::from_fn(|_| AtomicU64::new(0)),
             },
             ingress_tail: Padded(TailWord::new(0)),
@@ -167,6 +171,7 @@ impl KthreadShared {
                 quantum_ns: AtomicU64::new(0),
                 _rest: core::array::from_fn(|_| AtomicU64::new(0)),
             },
+            slot: Slot::new(),
         }
     }
 }
@@ -193,6 +198,7 @@ const _: () = {
     assert!(offset_of!(KthreadShared, trace_head) == 320);
     assert!(size_of::<TurnLine>() == 64);
     assert!(offset_of!(KthreadShared, turn) == 384);
+    assert!(offset_of!(KthreadShared, slot) == 448);
 };
 
 /// Numbers that fix a region's layout.

@@ -5,7 +5,7 @@
 //!   time;
 //! * [`ring`]: single-producer single-consumer byte rings that carry frames (one pair per kthread);
 //! * [`grant`]: the words through which cores are lent, taken back and given up;
-//! * [`lot`]: the parking lot, futex words on which kthreads sleep and wake one another;
+//! * [`park`]: the futex words on which kthreads sleep;
 //! * [`priority`]: the scheduling parameters of kthreads, so that Linux does not delay their
 //!   hand-offs;
 //! * [`memory`]: sealed memory files and their mappings;
@@ -32,8 +32,8 @@ pub mod clock;
 pub mod control;
 pub mod grant;
 pub mod layout;
-pub mod lot;
 pub mod memory;
+pub mod park;
 pub mod priority;
 pub mod ring;
 pub mod sync;
@@ -42,4 +42,4 @@ pub mod trace;
 pub use clock::{Clock, Cycles};
 pub use grant::{Generation, Grant, GrantWord, KthreadState, StateWord};
 pub use layout::{KthreadShared, RegionSpec};
-pub use lot::{ParkingLot, SlotId};
+pub use park::Slot;

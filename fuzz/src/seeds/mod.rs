@@ -8,7 +8,6 @@ use std::net::Ipv6Addr;
 use tailwater_iokernel::frame::MacAddr;
 use tailwater_iokernel::fuzzing::{HONEST, HOSTILE, STATION};
 use tailwater_iokernel_testing::wire::{self, Endpoint};
-use tailwater_shm::SlotId;
 use tailwater_shm::control::{Class, ClientMessage, Ipv6Place, Register, ServerMessage, Welcome};
 use tailwater_shm::layout::VERSION;
 use tailwater_tcp::Seq;
@@ -233,7 +232,6 @@ fn control() -> Vec<(&'static str, Vec<u8>)> {
         ipv6: Some(Ipv6Place { ip: Ipv6Addr::LOCALHOST, prefix_len: 64, gateway: None }),
         mac: STATION.0,
         mtu: 1500,
-        slots: vec![SlotId(0), SlotId(1)],
         managed_cores: vec![1],
         dedicated: false,
     };

@@ -5,6 +5,7 @@
 //! assertion is about a duration. Depends on no other crate of the workspace, so that each of them
 //! can depend on it.
 
+pub mod futex;
 pub mod namespace;
 mod process;
 mod program;

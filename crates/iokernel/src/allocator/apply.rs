@@ -2,11 +2,13 @@
 //!
 //! Owns the order of steps of a hand-off: bind the new thread to the core, if it last ran
 //! elsewhere; enter the decision into the ledger; take the core from an idle victim; write the new
-//! owner's grant; then ask the victim to cede to it, or wake the new owner of a free core. Without
-//! a rebinding the hand-off makes no system call.
+//! owner's grant; then ask the victim to cede, or wake the new owner of a free core. A new owner
+//! that sleeps is woken when the victim is seen parked ([`Allocator::follow`]). Without a rebinding
+//! and a sleeper the hand-off makes no system call.
 
 use tailwater_sched::alloc::{Action, Activity};
 use tailwater_sched::{CoreId, KthreadId};
+use tailwater_shm::grant::Successor;
 use tailwater_shm::trace::CoreStep;
 use tailwater_shm::{Cycles, Grant, KthreadState, clock};
 
@@ -67,7 +69,7 @@ impl Allocator {
     }
 
     /// Binds the thread to the core unless it is bound there already, and returns whether it is:
-    /// the only system call of a hand-off, 1 us.
+    /// a system call of 1 us.
     fn bind(&mut self, world: &mut World, to: KthreadId, core: CoreId) -> bool {
         let (runtime, kthread) = world.runtimes.kthread(to);
         if kthread.bound == Some(core) {
@@ -94,8 +96,7 @@ impl Allocator {
         let core = self.cores[at].id;
         world.trace.core(clock::now(), core, CoreStep::Decided, HandoffKind::Wake, (to, None));
         self.grant(world, to, core);
-        let (_, kthread) = world.runtimes.kthread(to);
-        self.lot.slot(kthread.slot).wake();
+        world.runtimes.slot(to).wake();
         self.cores[at].since = now;
         let kind = HandoffKind::Wake;
         let phase = Phase::Starting { kthread: to, kind, decided: now, woken: now, wakes: 0 };
@@ -130,9 +131,10 @@ impl Allocator {
             return;
         }
         self.grant(world, to, core);
-        let next = Some(world.runtimes.kthread(to).1.slot);
+        let successor =
+            if world.runtimes.slot(to).is_asleep() { Successor::Asleep } else { Successor::Awake };
         let runtime = world.runtimes.get_mut(from.runtime).expect("looked up above");
-        runtime.shared(from.index).grant.0.store(Grant::Cede { next }, generation);
+        runtime.shared(from.index).grant.0.store(Grant::Cede { successor }, generation);
         runtime.groups.lose(from.index);
         let kind = if taken {
             world.stats.cores.idle_takes.add(1);
@@ -149,9 +151,8 @@ impl Allocator {
         let phase = Phase::Ceding { from, to: Some(to), kind, decided: now, signalled: false };
         self.begin_phase(world, at, phase, now);
         if gone {
-            // It parked without a request since the last look, and wakes no successor.
+            // It parked without a request since the last look.
             self.ceded(world, at, from, kind, now, now);
-            self.lot.slot(world.runtimes.kthread(to).1.slot).wake();
         }
     }
 

@@ -14,6 +14,7 @@ use core::sync::atomic::{Ordering, fence};
 use tailwater_sched::KthreadId;
 use tailwater_sched::alloc::Activity;
 use tailwater_sched::ledger::{Class, Parked};
+use tailwater_shm::grant::Successor;
 use tailwater_shm::trace::CoreStep;
 use tailwater_shm::{Cycles, Grant, KthreadState, clock};
 
@@ -68,23 +69,24 @@ impl Allocator {
     ) {
         let core = self.cores[at].id;
         let (runtime, kthread) = world.runtimes.kthread(from);
-        runtime.shared(from.index).grant.0.store(Grant::Cede { next: None }, kthread.generation);
+        runtime
+            .shared(from.index)
+            .grant
+            .0
+            .store(Grant::Cede { successor: Successor::None }, kthread.generation);
         world.trace.core(clock::now(), core, CoreStep::Ceded, kind, (from, None));
         self.account_core_time(world, at, from, now);
         self.set_activity(from, Activity::Parked);
         world.stats.handoff(kind).ceded.record(self.clock.to_ns(now.saturating_sub(decided)));
         let became = self.ledger.evict(from, self.nanos(now));
         self.withdrawn.push(Withdrawn { kthread: from, how, not_before: now });
-        self.follow(world, at, became, kind, decided, now);
         if let Some(runtime) = world.runtimes.get_mut(from.runtime) {
             runtime.groups.lose(from.index);
         }
         if how == How::ByForce {
             self.force_off(world, from);
         }
-        if let Ok(Parked::HandedOn { to, .. }) = became {
-            self.lot.slot(world.runtimes.kthread(to).1.slot).wake();
-        }
+        self.follow(world, at, became, kind, decided, now);
         self.look_at(world, from.runtime, now);
         if matches!(became, Ok(Parked::Freed(_))) {
             self.core_fell_free(world, core, now);
@@ -135,7 +137,11 @@ impl Allocator {
         now: Cycles,
     ) {
         let (runtime, line) = world.runtimes.kthread(kthread);
-        runtime.shared(kthread.index).grant.0.store(Grant::Cede { next: None }, line.generation);
+        runtime
+            .shared(kthread.index)
+            .grant
+            .0
+            .store(Grant::Cede { successor: Successor::None }, line.generation);
         // Store-load: the grant before the look at the state in `watch_withdrawn`. Pairs with the
         // fence of a kthread that begins the tenancy (the runtime's `lease::begin`): it sees that
         // the grant is withdrawn, or is seen running.

@@ -101,7 +101,7 @@ impl Allocator {
         else {
             return 0;
         };
-        let mut earliest = Cycles::MAX;
+        let (mut earliest, mut lost_wakes) = (Cycles::MAX, 0);
         for (index, (kthread, look)) in runtime.kthreads.iter().zip(&mut look.kthreads).enumerate() {
             let status = &runtime.region.kthread(index as u16).status;
             // Relaxed: hints; a stale value is read again at the next look.
@@ -114,12 +114,14 @@ impl Allocator {
             let timer = status.next_timer.load(Ordering::Relaxed);
             look.timer_due = timer <= now;
             earliest = earliest.min(timer);
+            lost_wakes += u64::from(status.lost_wakes.load(Ordering::Relaxed));
             look.ingress_head = kthread.ingress.unchecked_tail();
             look.ingress_tail = kthread.ingress.head();
         }
         runtime.next_timer = earliest;
         let held = self.ledger.account(id).map_or(0, tailwater_sched::ledger::Account::held);
         runtime.stats.counters.cores.set(held.into());
+        runtime.stats.counters.lost_wakes.set(lost_wakes);
         runtime.kthreads.len()
     }
 }

@@ -42,8 +42,9 @@ use tailwater_sched::alloc::{Action, Observation, Policy, View};
 use tailwater_sched::ledger::{Class, Fate, Ledger, TransitionError};
 use tailwater_sched::topology::Topology;
 use tailwater_sched::{CoreId, KthreadId, Nanos, RuntimeId};
+use tailwater_shm::grant::Successor;
 use tailwater_shm::trace::CoreStep;
-use tailwater_shm::{Clock, Cycles, Grant, ParkingLot};
+use tailwater_shm::{Clock, Cycles, Grant};
 
 use crate::config::Config;
 use crate::runtime::Runtime;
@@ -69,7 +70,6 @@ pub(crate) struct Allocator {
     actions: Vec<Action>,
     /// Parallel to the topology's cores.
     cores: Vec<CoreSlot>,
-    lot: ParkingLot,
     unmanaged: CpuSet,
     threads: Box<dyn Threads>,
     withdrawn: Vec<Withdrawn>,
@@ -104,13 +104,12 @@ pub(crate) struct Parts {
     pub(crate) topology: Topology,
     pub(crate) unmanaged: CpuSet,
     pub(crate) policy: Box<dyn Policy + Send>,
-    pub(crate) lot: ParkingLot,
     pub(crate) threads: Box<dyn Threads>,
 }
 
 impl Allocator {
     pub(crate) fn new(config: &Config, parts: Parts) -> Self {
-        let Parts { clock, topology, unmanaged, policy, lot, threads } = parts;
+        let Parts { clock, topology, unmanaged, policy, threads } = parts;
         let us = |us: u64| clock.from_ns(us * 1_000);
         let origin = tailwater_shm::clock::now();
         let slot = |core: &tailwater_sched::topology::Core| CoreSlot {
@@ -140,7 +139,6 @@ impl Allocator {
             policy,
             observation: Observation::new(),
             actions: Vec::new(),
-            lot,
             unmanaged,
             threads,
             withdrawn: Vec::new(),
@@ -252,7 +250,11 @@ impl Allocator {
         let holders: Vec<KthreadId> = self.cores_of(id).map(|(_, holder)| holder).collect();
         for holder in holders {
             let (runtime, kthread) = world.runtimes.kthread(holder);
-            runtime.shared(holder.index).grant.0.store(Grant::Cede { next: None }, kthread.generation);
+            runtime
+                .shared(holder.index)
+                .grant
+                .0
+                .store(Grant::Cede { successor: Successor::None }, kthread.generation);
             // Fails if the thread is dead, and then it is off the core as well.
             let _ = self.threads.bind(runtime.pid, kthread.tid, &self.unmanaged);
         }
@@ -263,15 +265,18 @@ impl Allocator {
         let (core, phase) = match fate {
             Fate::Freed(core) => (core, Phase::Free),
             Fate::HandedOn { core, to } => {
-                let (_, kthread) = world.runtimes.kthread(to);
-                self.lot.slot(kthread.slot).wake();
+                world.runtimes.slot(to).wake();
                 let kind = HandoffKind::Evict;
                 (core, Phase::Starting { kthread: to, kind, decided: now, woken: now, wakes: 0 })
             }
             Fate::Returned { core, from } => {
                 // It may have seen the request already: let it finish ceding, without a successor.
                 let (runtime, kthread) = world.runtimes.kthread(from);
-                runtime.shared(from.index).grant.0.store(Grant::Cede { next: None }, kthread.generation);
+                runtime
+                    .shared(from.index)
+                    .grant
+                    .0
+                    .store(Grant::Cede { successor: Successor::None }, kthread.generation);
                 let kind = HandoffKind::Polling;
                 (core, Phase::Ceding { from, to: None, kind, decided: now, signalled: false })
             }

@@ -38,7 +38,7 @@ impl Allocator {
                         self.take_back(world, at, kthread, not_before, now);
                         self.core_fell_free(world, self.cores[at].id, now);
                     } else if now.saturating_sub(woken) > self.timing.rewake << wakes.min(REWAKE_DOUBLINGS) {
-                        self.lot.slot(world.runtimes.kthread(kthread).1.slot).rouse();
+                        world.runtimes.slot(kthread).rouse();
                         world.stats.cores.rewakes.add(1);
                         let wakes = wakes + 1;
                         self.cores[at].phase = Phase::Starting { kthread, kind, decided, woken: now, wakes };
@@ -172,7 +172,8 @@ impl Allocator {
         }
     }
 
-    /// Applies the ledger's outcome for a core that was given up or taken.
+    /// Applies the ledger's outcome for a core that was given up or taken, and wakes the kthread
+    /// that gets it.
     pub(super) fn follow(
         &mut self,
         world: &mut World,
@@ -186,6 +187,7 @@ impl Allocator {
         let phase = match became {
             Ok(Parked::Freed(_)) => Phase::Free,
             Ok(Parked::HandedOn { to, .. }) => {
+                world.runtimes.slot(to).wake();
                 Phase::Starting { kthread: to, kind, decided, woken: now, wakes: 0 }
             }
             Err(error) => return self.refused(world, &error, ()),

@@ -1,11 +1,12 @@
 use proptest::prelude::*;
 use tailwater_sched::{CoreId, RuntimeId};
 use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
+use tailwater_shm::grant::Successor;
 use tailwater_shm::{Generation, Grant, KthreadState};
 
 use super::Attention;
 use crate::config::Config;
-use crate::fixture::{Deed, Sandbox, UNMANAGED};
+use crate::fixture::{Deed, SLOT, Sandbox, UNMANAGED};
 use crate::runtime::EndReason;
 use crate::stats::HandoffKind;
 use crate::world::Lender;
@@ -36,12 +37,11 @@ pub(super) fn arrival(sandbox: &mut Sandbox) {
 fn a_free_core_is_bound_granted_and_the_kthread_woken() {
     let mut sandbox = Sandbox::new(1, Vec::new());
     sandbox.add(SERVICE, 1, 0, LatencyCritical);
-    let slot = sandbox.peer(SERVICE).slots[0];
-    let ticket = sandbox.lot.slot(slot).ticket();
+    let ticket = sandbox.peers[&SERVICE].ticket(0);
     arrival(&mut sandbox);
     assert_eq!(sandbox.peer(SERVICE).grant(0), (Grant::Run { core: 0 }, Generation(1)));
     assert_eq!(sandbox.deeds(), [Deed::Bound { tid: 101, core: CoreId(0) }]);
-    assert_ne!(sandbox.lot.slot(slot).ticket(), ticket, "it was not woken");
+    assert_ne!(sandbox.peers[&SERVICE].ticket(0), ticket, "it was not woken");
 }
 
 #[test]
@@ -49,9 +49,8 @@ fn a_busy_core_moves_by_two_words_and_no_system_call() {
     let mut sandbox = busy_batch();
     arrival(&mut sandbox);
     sandbox.deeds();
-    let slot = sandbox.peer(SERVICE).slots[0];
     assert!(matches!(sandbox.peer(SERVICE).grant(0), (Grant::Run { core: 0 }, _)));
-    assert_eq!(sandbox.peer(BATCH).grant(0).0, Grant::Cede { next: Some(slot) });
+    assert_eq!(sandbox.peer(BATCH).grant(0).0, Grant::Cede { successor: Successor::Awake });
     assert!(sandbox.peer(BATCH).obey(0), "the batch job cedes");
     sandbox.pass(200);
     assert!(sandbox.peer(SERVICE).obey(0), "the service starts");
@@ -113,21 +112,20 @@ fn a_kthread_that_does_not_poll_is_signalled_once_then_evicted() {
     sandbox.run_threads(1_100_000);
     sandbox.pass(1_100_000);
     assert_eq!(sandbox.deeds(), [Deed::Bound { tid: 1, core: UNMANAGED }]);
-    assert_eq!(sandbox.peer(BATCH).grant(0).0, Grant::Cede { next: None });
+    assert_eq!(sandbox.peer(BATCH).grant(0).0, Grant::Cede { successor: Successor::None });
     assert_eq!(sandbox.world.stats.cores.evictions.get(), 1);
 }
 
 #[test]
 fn a_descheduled_owner_is_bypassed_without_offence_and_runs_again_once_it_has_ceded() {
     let mut sandbox = busy_batch();
-    let slot = sandbox.peers[&SERVICE].slots[0];
     arrival(&mut sandbox);
-    let ticket = sandbox.lot.slot(slot).ticket();
+    let ticket = sandbox.peers[&SERVICE].ticket(0);
     sandbox.pass(6_000);
     sandbox.pass(15_000);
-    assert_eq!(sandbox.lot.slot(slot).ticket(), ticket, "woken while the signal was under way");
+    assert_eq!(sandbox.peers[&SERVICE].ticket(0), ticket, "woken while the signal was under way");
     sandbox.pass(5_000);
-    assert_ne!(sandbox.lot.slot(slot).ticket(), ticket, "the successor was not woken");
+    assert_ne!(sandbox.peers[&SERVICE].ticket(0), ticket, "the successor was not woken");
     assert!(sandbox.peer(SERVICE).obey(0));
     sandbox.pass(1_000);
     assert_eq!(sandbox.world.stats.handoff(HandoffKind::Bypass).running.snapshot().len(), 1);
@@ -140,7 +138,11 @@ fn a_descheduled_owner_is_bypassed_without_offence_and_runs_again_once_it_has_ce
     sandbox.peer(BATCH).queue(0, 1);
     sandbox.tick();
     sandbox.tick();
-    assert_eq!(sandbox.peer(BATCH).grant(0).0, Grant::Cede { next: None }, "granted before it ceded");
+    assert_eq!(
+        sandbox.peer(BATCH).grant(0).0,
+        Grant::Cede { successor: Successor::None },
+        "granted before it ceded"
+    );
     assert!(sandbox.peer(BATCH).obey(0), "it cedes at last");
     sandbox.settle();
     assert_eq!(sandbox.peer(BATCH).state(0), KthreadState::Running);
@@ -260,28 +262,39 @@ fn repeated_evictions_cost_the_registration_unless_a_core_is_ceded_in_between() 
 }
 
 #[test]
-fn a_successor_that_was_not_woken_is_woken_by_the_iokernel() {
+fn the_successor_is_woken_once_the_core_is_ceded_and_again_while_it_does_not_start() {
     let mut sandbox = busy_batch();
+    let ticket = sandbox.peers[&SERVICE].ticket(0);
     arrival(&mut sandbox);
+    sandbox.pass(100);
+    assert_eq!(sandbox.peers[&SERVICE].ticket(0), ticket, "woken beside the owner");
     sandbox.peer(BATCH).obey(0);
     sandbox.pass(100);
-    let slot = sandbox.peers[&SERVICE].slots[0];
-    let ticket = sandbox.lot.slot(slot).ticket();
+    assert_ne!(sandbox.peers[&SERVICE].ticket(0), ticket, "not woken");
+    let ticket = sandbox.peers[&SERVICE].ticket(0);
     sandbox.pass(15_000);
-    assert_eq!(sandbox.lot.slot(slot).ticket(), ticket, "woken before its time");
+    assert_eq!(sandbox.peers[&SERVICE].ticket(0), ticket, "woken before its time");
     sandbox.pass(10_000);
-    assert_ne!(sandbox.lot.slot(slot).ticket(), ticket);
+    assert_ne!(sandbox.peers[&SERVICE].ticket(0), ticket);
     assert_eq!(sandbox.world.stats.cores.rewakes.get(), 1);
+}
+
+#[test]
+fn an_owner_is_shown_that_its_successor_sleeps() {
+    let mut sandbox = busy_batch();
+    // As if the service's kthread were in a system call: a ticket of 0, and asleep.
+    sandbox.peer(SERVICE).scribble(SLOT, 1 << 32);
+    arrival(&mut sandbox);
+    assert_eq!(sandbox.peer(BATCH).grant(0).0, Grant::Cede { successor: Successor::Asleep });
 }
 
 #[test]
 fn a_victim_that_parked_unasked_at_that_moment_leaves_its_successor_to_the_iokernel() {
     let mut sandbox = busy_batch();
-    let slot = sandbox.peers[&SERVICE].slots[0];
-    let ticket = sandbox.lot.slot(slot).ticket();
+    let ticket = sandbox.peers[&SERVICE].ticket(0);
     sandbox.peer(BATCH).park(0);
     arrival(&mut sandbox);
-    assert_ne!(sandbox.lot.slot(slot).ticket(), ticket, "the successor was not woken");
+    assert_ne!(sandbox.peers[&SERVICE].ticket(0), ticket, "the successor was not woken");
     assert!(sandbox.peer(SERVICE).obey(0));
     sandbox.pass(100);
     assert_eq!(sandbox.world.stats.handoff(HandoffKind::Wake).running.snapshot().len(), 2);
@@ -303,7 +316,11 @@ fn a_kthread_that_never_starts_loses_the_core_and_is_left_alone_for_a_while() {
     assert!(sandbox.peer(BATCH).obey(0), "the core went to a runtime with work");
     sandbox.pass(100);
     sandbox.tick();
-    assert_eq!(sandbox.peer(SERVICE).grant(0).0, Grant::Cede { next: None }, "granted again at once");
+    assert_eq!(
+        sandbox.peer(SERVICE).grant(0).0,
+        Grant::Cede { successor: Successor::None },
+        "granted again at once"
+    );
     sandbox.pass(11_000_000);
     sandbox.tick();
     sandbox.tick();
@@ -430,9 +447,9 @@ fn a_victim_that_has_not_started_is_not_told_to_cede() {
 fn the_successor_gets_the_core_when_the_victim_dies_in_the_middle() {
     let mut sandbox = busy_batch();
     arrival(&mut sandbox);
-    let ticket = sandbox.lot.slot(sandbox.peers[&SERVICE].slots[0]).ticket();
+    let ticket = sandbox.peers[&SERVICE].ticket(0);
     sandbox.end(RuntimeId(BATCH));
-    assert_ne!(sandbox.lot.slot(sandbox.peers[&SERVICE].slots[0]).ticket(), ticket);
+    assert_ne!(sandbox.peers[&SERVICE].ticket(0), ticket);
     assert!(sandbox.peer(SERVICE).obey(0));
     sandbox.pass(100);
     assert_eq!(sandbox.alloc.cores[0].id, CoreId(0));
@@ -444,7 +461,7 @@ fn the_victim_keeps_nothing_to_hand_on_when_the_successor_dies_in_the_middle() {
     let mut sandbox = busy_batch();
     arrival(&mut sandbox);
     sandbox.end(RuntimeId(SERVICE));
-    assert_eq!(sandbox.peer(BATCH).grant(0).0, Grant::Cede { next: None });
+    assert_eq!(sandbox.peer(BATCH).grant(0).0, Grant::Cede { successor: Successor::None });
     sandbox.peer(BATCH).queue(0, 1);
     sandbox.obey();
     sandbox.settle();

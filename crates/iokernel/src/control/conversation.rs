@@ -322,11 +322,10 @@ impl Control {
             }),
             mac: place.mac.0,
             mtu: self.parts.config.mtu,
-            slots: place.slots.clone(),
             managed_cores: self.parts.surroundings.managed_cores.clone(),
             dedicated: self.parts.config.is_dedicated(),
         };
-        let files = [file.as_fd(), self.parts.surroundings.lot.as_fd(), doorbell.as_fd()];
+        let files = [file.as_fd(), doorbell.as_fd()];
         control::send(socket, &ServerMessage::Welcome(welcome), &files)?;
         Ok(Box::new(Offer { place, wish: wish.clone(), region, ends, doorbell, pid, process }))
     }
@@ -421,7 +420,7 @@ fn is_about_others(refusal: &Refusal) -> bool {
             | Refusal::GuaranteeOversubscribed { .. }
             | Refusal::PoolExhausted
             | Refusal::TooManyRuntimes(_)
-            | Refusal::NoSlots { .. }
+            | Refusal::NoKthreads { .. }
             | Refusal::RegionBytes { .. }
     )
 }

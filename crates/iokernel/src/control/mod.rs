@@ -148,7 +148,6 @@ pub(crate) struct Surroundings {
     pub(crate) managed_cores: Vec<u16>,
     pub(crate) unmanaged: rustix::thread::CpuSet,
     pub(crate) all_cores: rustix::thread::CpuSet,
-    pub(crate) lot: Arc<OwnedFd>,
 }
 
 /// The state of the control thread.

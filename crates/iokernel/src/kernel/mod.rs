@@ -18,9 +18,7 @@ use std::thread::JoinHandle;
 use tailwater_sched::alloc::{CongestionDetection, Policy, Static};
 use tailwater_sched::{Nanos, RuntimeId};
 use tailwater_shm::control::{ControlError, serve};
-use tailwater_shm::lot::LOT_BYTES;
-use tailwater_shm::memory::{self, Mapping, MemoryError};
-use tailwater_shm::{Clock, Cycles, ParkingLot, clock, priority};
+use tailwater_shm::{Clock, Cycles, clock, priority};
 
 use crate::allocator::{self, Allocator, Attention};
 use crate::authority::Authority;
@@ -65,9 +63,6 @@ pub enum StartError {
     /// The control socket cannot be opened.
     #[error(transparent)]
     Control(#[from] ControlError),
-    /// No memory for the parking lot.
-    #[error(transparent)]
-    Memory(#[from] MemoryError),
     /// A port cannot work.
     #[error(transparent)]
     Port(#[from] PortError),
@@ -127,8 +122,6 @@ impl IoKernel {
             Directory::new(&config, authority, cores.managed.len() as u32, machine::memory_bytes());
         let gateway = start_ports(&mut ports, &mut directory, &config, clock)?;
         let system = |what| move |source| StartError::System { what, source };
-        let lot_file = memory::create("tailwater-lot", LOT_BYTES)?;
-        let lot = ParkingLot::new(Mapping::new(&lot_file, "parking lot")?)?;
         let mut refuses_descriptors = false;
         let listener = serve(&config.socket, |listener| {
             refuses_descriptors = peer::refuse_descriptors(listener).is_ok();
@@ -148,7 +141,6 @@ impl IoKernel {
                 managed_cores: cores.managed_numbers(),
                 unmanaged: cores.unmanaged(),
                 all_cores: cores.all(),
-                lot: Arc::new(lot_file),
             },
             listener,
             refuses_descriptors,
@@ -169,7 +161,6 @@ impl IoKernel {
                 topology: cores.managed.clone(),
                 unmanaged: cores.unmanaged(),
                 policy,
-                lot,
                 threads: Box::new(LinuxThreads),
             },
         );

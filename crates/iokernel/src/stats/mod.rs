@@ -95,8 +95,7 @@ counters! {
         no_starts,
         /// Transitions the ledger refused: defects of the IOKernel, never of a runtime.
         ledger_refusals,
-        /// Successors woken by the IOKernel because their predecessor did not, or its wake was
-        /// lost.
+        /// Wakes repeated because a kthread that was lent a core had not started.
         rewakes,
     }
 }
@@ -130,6 +129,9 @@ counters! {
 counters! {
     /// Counters of one runtime.
     RuntimeCounters {
+        /// Wakes that its kthreads were sent and did not get, as they report; none is known to be
+        /// possible.
+        lost_wakes,
         /// Frames put into its ingress rings.
         rx_frames,
         /// Bytes of these frames.

@@ -6,6 +6,7 @@
 use std::io::{Write, stdout};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Args, Subcommand};
@@ -22,6 +23,9 @@ use tailwater_testbed::app;
 use tailwater_testbed::machine::{Machine, commit};
 use tailwater_testbed::requirements;
 use tailwater_testbed::table::{Table, number};
+
+/// Longest time between the first and the last request of a round of hand-offs.
+const ROUND_US: u64 = 1_000_000;
 
 /// Measure a mechanism by itself
 #[derive(Debug, Clone, Args)]
@@ -41,7 +45,7 @@ enum Bench {
     /// Hand-off of a core between processes, next to signal and eventfd
     #[command(after_help = "Example:
   tailwater-lab bench handoff --rounds 10 --json handoff.json")]
-    Handoff(Common),
+    Handoff(HandoffArgs),
     /// Frames from one runtime to another through the IOKernel, and the round trip of an echo
     #[command(after_help = "Example:
   tailwater-lab bench switch --rounds 10 --json switch.json")]
@@ -49,6 +53,26 @@ enum Bench {
     Neighbour(neighbour::NeighbourArgs),
     Tcp(tcp::TcpArgs),
     Threads(threads::ThreadsArgs),
+}
+
+#[derive(Debug, Clone, Args)]
+struct HandoffArgs {
+    #[command(flatten)]
+    common: Common,
+    /// Pause before each request to a service whose core a batch job has, in microseconds; after
+    /// 10,000 and more its kthread sleeps
+    #[arg(long, value_name = "US", default_value_t = 60, value_parser = clap::value_parser!(u64).range(10..=1_000_000))]
+    gap_us: u64,
+}
+
+impl HandoffArgs {
+    fn options(&self) -> HandoffOptions {
+        let rounds = self.common.rounds.into();
+        let standard = HandoffOptions::default();
+        // Longer pauses make fewer hand-offs, not longer rounds.
+        let per_round = standard.per_round.min((ROUND_US / self.gap_us) as usize).max(20);
+        HandoffOptions { rounds, per_round, gap: Duration::from_micros(self.gap_us) }
+    }
 }
 
 #[derive(Debug, Clone, Args)]
@@ -71,11 +95,10 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
     let machine = Machine::describe();
     writeln!(stdout(), "{machine}\n")?;
     match &args.bench {
-        Bench::Handoff(common) => {
-            let options = HandoffOptions { rounds: common.rounds.into(), ..HandoffOptions::default() };
+        Bench::Handoff(args) => {
             // Not by path: a newer build may have replaced the file.
-            let report = handoff(options, &|| Command::new("/proc/self/exe"))?;
-            write(common.json.as_deref(), &machine, &report)?;
+            let report = handoff(args.options(), &|| Command::new("/proc/self/exe"))?;
+            write(args.common.json.as_deref(), &machine, &report)?;
             Ok(write!(stdout(), "{}", describe_handoff(&report))?)
         }
         Bench::Switch(common) => {

@@ -31,7 +31,6 @@ use std::collections::VecDeque;
 use tailwater_shm::Cycles;
 use tailwater_shm::grant::{Generation, PREEMPT_SIGNAL};
 use tailwater_shm::layout::{KthreadShared, RuntimeEnds};
-use tailwater_shm::lot::Slot;
 use tailwater_shm::ring::Producer;
 use tailwater_shm::trace::TraceWriter;
 
@@ -121,8 +120,6 @@ pub struct Kthread {
     private: OwnerCell<Private>,
     /// Its words in the region (private memory, standalone).
     pub shared: &'static KthreadShared,
-    /// Where it parks.
-    pub slot: &'static Slot,
     /// The thieves' end of its run queue.
     pub runq: runq::Stealer<Runnable>,
     /// Frames from the IOKernel; `None` standalone.
@@ -149,7 +146,6 @@ impl Kthread {
     pub fn leak(
         index: u16,
         shared: &'static KthreadShared,
-        slot: &'static Slot,
         ends: Option<RuntimeEnds>,
         only: bool,
     ) -> &'static Self {
@@ -181,7 +177,6 @@ impl Kthread {
                 blocks: BlockCache::default(),
             }),
             shared,
-            slot,
             runq: stealer,
             ingress,
             cpu: AtomicUsize::new(usize::MAX),

@@ -4,15 +4,12 @@ use core::sync::atomic::{Ordering, fence};
 use rustix::fd::OwnedFd;
 use tailwater_shm::control::Class;
 use tailwater_shm::layout::{ASLEEP_BESIDE_FREE_CORES, AWAKE, Region};
-use tailwater_shm::lot::{ParkingLot, SlotId};
 
 /// See the module documentation. Lives as long as the process, also when the IOKernel has ended.
 #[derive(Debug)]
 pub struct Loan {
     /// The runtime's region.
     pub region: Region,
-    /// The parking slots of all runtimes.
-    pub lot: ParkingLot,
     /// How the IOKernel treats this runtime.
     pub class: Class,
     /// True if kthreads of all classes rank above the machine's other programs.
@@ -22,8 +19,8 @@ pub struct Loan {
 
 impl Loan {
     /// Puts the parts together.
-    pub fn new(region: Region, lot: ParkingLot, class: Class, dedicated: bool, doorbell: OwnedFd) -> Self {
-        Self { region, lot, class, dedicated, doorbell }
+    pub fn new(region: Region, class: Class, dedicated: bool, doorbell: OwnedFd) -> Self {
+        Self { region, class, dedicated, doorbell }
     }
 
     /// Records that the IOKernel has ended: no doorbell is rung for it any more.
@@ -31,11 +28,6 @@ impl Loan {
         // Relaxed: a kthread that sees it late rings once more. An IOKernel killed in its sleep
         // has left another value, and none writes it again.
         self.region.asleep().store(AWAKE, Ordering::Relaxed);
-    }
-
-    /// Wakes the kthread that parks on `slot`.
-    pub fn wake_slot(&self, slot: SlotId) {
-        self.lot.slot(slot).wake();
     }
 
     /// Wakes the IOKernel if it sleeps, from a kthread that has a core. A service's kthread finds
@@ -71,19 +63,15 @@ mod tests {
     use super::*;
     use rustix::event::{EventfdFlags, eventfd};
     use tailwater_shm::layout::{ASLEEP, RegionSpec};
-    use tailwater_shm::lot::LOT_BYTES;
-    use tailwater_shm::memory::{self, Mapping};
 
     #[test]
     fn no_doorbell_is_rung_for_an_iokernel_that_was_killed_asleep() {
         let spec = RegionSpec::new(1, 32 * 1024).unwrap();
         let (region, ..) = Region::create("region", spec, 1_000_000_000).unwrap();
-        let lot = memory::create("lot", LOT_BYTES).unwrap();
-        let lot = ParkingLot::new(Mapping::new(lot, "lot").unwrap()).unwrap();
         let doorbell = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
         let heard = doorbell.try_clone().unwrap();
         let rung = || rustix::io::read(&heard, &mut [0; 8]).is_ok();
-        let loan = Loan::new(region, lot, Class::BestEffort, false, doorbell);
+        let loan = Loan::new(region, Class::BestEffort, false, doorbell);
         for asleep in [ASLEEP, ASLEEP_BESIDE_FREE_CORES] {
             loan.region.asleep().store(asleep, Ordering::Relaxed);
             loan.ring_doorbell_from_core();

@@ -17,7 +17,6 @@ use std::sync::OnceLock;
 use std::time::Duration;
 use tailwater_shm::control::Class;
 use tailwater_shm::grant::{Generation, Grant};
-use tailwater_shm::lot::SlotId;
 use tailwater_shm::{Clock, Cycles, priority};
 
 /// What all kthreads share. See the module documentation.
@@ -122,13 +121,6 @@ impl Runtime {
         now.saturating_add(self.idle_timeout)
     }
 
-    /// Wakes the kthread that parks on `slot`.
-    pub fn wake_slot(&self, slot: SlotId) {
-        if let Some(loan) = self.loan {
-            loan.wake_slot(slot);
-        }
-    }
-
     /// Wakes the IOKernel if it sleeps.
     pub fn ring_doorbell(&self) {
         if let Some(loan) = self.loan {
@@ -198,8 +190,7 @@ impl Runtime {
                 // No IOKernel is left to look at the clock.
                 kthread.head().count_polls(true);
             }
-            // No IOKernel is left to repair a slot that another program has tampered with.
-            kthread.slot.rouse();
+            kthread.shared.slot.rouse();
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Cores on loan: the runtime's side of the grant protocol (`tailwater_shm::grant` has the tables).
 //!
 //! Owns the transitions of this process's state words. A kthread enters here from the scheduler
-//! context only, with no user thread on the core, so to give the core up is to write `Parked`, wake
-//! the successor, and sleep.
+//! context only, with no user thread on the core, so to give the core up is to write `Parked`, let
+//! the successor run, and sleep. The IOKernel wakes a successor that sleeps.
 //!
 //! When the IOKernel ends, so does the loan: [`Runtime::orphan`] marks the runtime and wakes every
 //! kthread, and from then on they share whatever cores Linux gives them, as in a standalone
@@ -17,7 +17,8 @@ use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use core::sync::atomic::fence;
 use tailwater_shm::clock;
 use tailwater_shm::control::Class;
-use tailwater_shm::grant::{Generation, Grant};
+use tailwater_shm::grant::{Generation, Grant, Successor};
+use tailwater_shm::park::{BACKSTOP, LINGER_NS, Sleep};
 use tailwater_shm::priority;
 use tailwater_shm::sync::spin_hint;
 
@@ -28,28 +29,36 @@ const PRUNE_NS: u64 = 20_000;
 
 /// Sleeps until the IOKernel grants this kthread its first core.
 pub fn wait_for_first_core(kthread: ThisKthread<'_>, runtime: &Runtime) {
-    wait_for_core(kthread, runtime, 0);
+    wait_for_core(kthread, runtime, Successor::None);
 }
 
-/// Waits for a grant of a new generation, then begins that tenancy. Lets other kthreads on the core
-/// run `yields` times before it sleeps, for a caller that has just woken its successor there (see
-/// `tailwater_shm::lot`).
-fn wait_for_core(kthread: ThisKthread<'_>, runtime: &Runtime, mut yields: u32) {
-    // Ends with a grant or with the IOKernel. Spurious wakes, even hostile ones, repeat.
+/// Waits for a grant of a new generation, then begins that tenancy. Before it sleeps, it lets the
+/// successor run to which the core has just been ceded (see `tailwater_shm::park`).
+fn wait_for_core(kthread: ThisKthread<'_>, runtime: &Runtime, successor: Successor) {
+    let mut yields = yields(runtime, successor);
+    let linger_until = match successor {
+        Successor::Asleep => clock::now().saturating_add(runtime.clock.from_ns(LINGER_NS)),
+        Successor::Awake | Successor::None => 0,
+    };
+    let slot = &kthread.shared.slot;
+    // Ends with a grant or with the IOKernel. Spurious wakes repeat.
     while runtime.is_attached() {
-        // The ticket before the grant: see `tailwater_shm::lot`.
-        let ticket = kthread.slot.ticket();
-        match kthread.shared.grant.0.load() {
-            (Grant::Run { core }, generation) if generation != kthread.private().generation.get() => {
-                if begin(kthread, runtime, core, generation) {
-                    return;
-                }
-            }
-            _ if yields > 0 => {
-                yields -= 1;
-                kthread.slot.let_successor_run();
-            }
-            _ => kthread.slot.wait(ticket, None),
+        // The ticket before the grant: see `tailwater_shm::park`.
+        let ticket = slot.ticket();
+        if let (Grant::Run { core }, generation) = kthread.shared.grant.0.load()
+            && generation != kthread.private().generation.get()
+            && begin(kthread, core, generation)
+        {
+            return;
+        }
+        if clock::now() < linger_until {
+            slot.let_successor_run();
+        } else if yields > 0 {
+            yields -= 1;
+            slot.let_successor_run();
+        } else if slot.wait(ticket, Some(BACKSTOP)) == Sleep::WakeLost {
+            // Relaxed: a statistic with one writer.
+            kthread.shared.status.lost_wakes.fetch_add(1, Relaxed);
         }
     }
 }
@@ -59,7 +68,7 @@ fn wait_for_core(kthread: ThisKthread<'_>, runtime: &Runtime, mut yields: u32) {
 /// A kthread that is descheduled between reading its grant and writing `Running` may resume in a
 /// tenancy that was taken back, or even followed by another. If it ran on, it would ignore every
 /// later word, since that is of another generation.
-fn begin(kthread: ThisKthread<'_>, runtime: &Runtime, core: u16, generation: Generation) -> bool {
+fn begin(kthread: ThisKthread<'_>, core: u16, generation: Generation) -> bool {
     kthread.private().generation.set(generation);
     kthread.core.store(core, Relaxed);
     kthread.shared.state.0.set_running(generation);
@@ -67,47 +76,32 @@ fn begin(kthread: ThisKthread<'_>, runtime: &Runtime, core: u16, generation: Gen
     // looks at the state. So either it sees `Running` and waits for this tenancy to end, or the new
     // grant is seen here.
     fence(SeqCst);
-    let seen = kthread.shared.grant.0.load();
-    if seen == (Grant::Run { core }, generation) {
+    if kthread.shared.grant.0.load() == (Grant::Run { core }, generation) {
         return true;
     }
     kthread.core.store(NO_CORE, Relaxed);
     kthread.shared.state.0.set_parked(generation);
-    wake_successor(runtime, seen, generation);
     false
 }
 
-/// Wakes the successor that the grant names, if it is a grant of the tenancy `mine`, which has just
-/// ended. True if it names one.
-fn wake_successor(runtime: &Runtime, seen: (Grant, Generation), mine: Generation) -> bool {
-    match seen {
-        (Grant::Cede { next: Some(next) }, of) if of == mine => {
-            runtime.wake_slot(next);
-            true
-        }
-        _ => false,
-    }
-}
-
-/// Gives the core up as the grant requests: parks, wakes the successor on this core, sleeps until
-/// granted again.
+/// Gives the core up as the grant requests: parks, lets the successor run on this core, sleeps
+/// until granted again.
 pub fn cede(kthread: ThisKthread<'_>, runtime: &Runtime) {
     let mine = kthread.private().generation.get();
-    let seen = kthread.shared.grant.0.load();
-    if !matches!(seen, (Grant::Cede { .. }, generation) if generation == mine) {
+    let (Grant::Cede { successor }, generation) = kthread.shared.grant.0.load() else { return };
+    if generation != mine {
         return;
     }
     count(&kthread.counters.cedes, 1);
     kthread.core.store(NO_CORE, Relaxed);
     kthread.shared.state.0.set_parked(mine);
-    let shared_core = wake_successor(runtime, seen, mine);
-    wait_for_core(kthread, runtime, yields(runtime, shared_core));
+    wait_for_core(kthread, runtime, successor);
 }
 
-/// How often a kthread that has given up its core yields before it sleeps.
-fn yields(runtime: &Runtime, shared_core: bool) -> u32 {
+/// How often a kthread that has given up its core to `successor` yields before it sleeps.
+fn yields(runtime: &Runtime, successor: Successor) -> u32 {
     match runtime.loan {
-        Some(loan) if shared_core => priority::yields(loan.class, loan.dedicated),
+        Some(loan) if successor != Successor::None => priority::yields(loan.class, loan.dedicated),
         _ => 0,
     }
 }
@@ -157,8 +151,8 @@ pub fn report_surplus(runtime: &Runtime) {
     }
 }
 
-/// Cedes the core, which the IOKernel has taken, once its `Cede` names the successor: that store
-/// follows the one that took it.
+/// Cedes the core, which the IOKernel has taken, once the grant is `Cede`: that store follows the
+/// one that took it.
 fn cede_when_requested(kthread: ThisKthread<'_>, runtime: &Runtime) {
     while !kthread.head().cede_requested() {
         if !runtime.is_attached() {
@@ -177,12 +171,14 @@ fn park(kthread: ThisKthread<'_>, runtime: &Runtime) {
     let mine = kthread.private().generation.get();
     kthread.shared.state.0.set_parked(mine);
     // Store-load: `Parked` before the look at the grant. The IOKernel may have requested the core
-    // without seeing this kthread park. The successor is then woken here rather than by the
-    // IOKernel's watchdog 20 us later.
+    // without seeing this kthread park, and then a successor is about to run here.
     fence(SeqCst);
-    let shared_core = wake_successor(runtime, kthread.shared.grant.0.load(), mine);
+    let successor = match kthread.shared.grant.0.load() {
+        (Grant::Cede { successor }, generation) if generation == mine => successor,
+        _ => Successor::None,
+    };
     if let Some(loan) = runtime.loan {
         loan.ring_doorbell_from_core();
     }
-    wait_for_core(kthread, runtime, yields(runtime, shared_core));
+    wait_for_core(kthread, runtime, successor);
 }

@@ -37,7 +37,7 @@ pub fn work_injected(runtime: &Runtime) {
 #[inline]
 fn wake_one(runtime: &Runtime, fenced: bool) {
     if let Some(index) = runtime.sleepers.claim(fenced) {
-        runtime.kthreads[index].slot.wake();
+        runtime.kthreads[index].shared.slot.wake();
     }
 }
 
@@ -49,15 +49,15 @@ pub fn idle(kthread: ThisKthread<'_>, runtime: &Runtime) -> Option<Runnable> {
         Found::Work | Found::Stop => return None,
         Found::Nothing => {}
     }
-    let ticket = kthread.slot.ticket();
+    let ticket = kthread.shared.slot.ticket();
     if kthread.index >= MAX_SLEEPERS {
         let sleep = until_next_timer(runtime).map_or(UNLISTED_SLEEP, |timer| timer.min(UNLISTED_SLEEP));
-        kthread.slot.wait(ticket, Some(sleep));
+        kthread.shared.slot.wait(ticket, Some(sleep));
         return None;
     }
     runtime.sleepers.enter(kthread.index);
     if !work_visible(&kthread, runtime, clock::now()) {
-        kthread.slot.wait(ticket, until_next_timer(runtime));
+        kthread.shared.slot.wait(ticket, until_next_timer(runtime));
         keep_apart(&kthread, runtime);
     }
     runtime.sleepers.leave(kthread.index);

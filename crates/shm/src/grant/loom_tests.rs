@@ -11,7 +11,7 @@
 //! sleeps for ever, which is what a lost wake looks like.
 
 use super::*;
-use crate::lot::Slot;
+use crate::park::Slot;
 use crate::sync::{AtomicU32, fence, spin_hint};
 use loom::cell::UnsafeCell;
 use loom::thread;
@@ -59,7 +59,7 @@ impl Kthread {
         this
     }
 
-    /// `lease::wait_for_core`, without a successor to wake on the way.
+    /// `lease::wait_for_core`, without a successor on the way.
     fn wait_for_core(&self, last: Generation) -> Generation {
         loop {
             let ticket = self.slot.ticket();
@@ -99,11 +99,8 @@ impl Machine {
         }
         let (grant, of) = self.old.grant.load();
         assert_eq!(of, generation, "asked to end a tenancy that is not the present one");
-        let Grant::Cede { next } = grant else { panic!("asked to cede, then granted {grant:?}") };
+        assert!(matches!(grant, Grant::Cede { .. }), "asked to cede, then granted {grant:?}");
         self.old.state.set_parked(generation);
-        if next.is_some() {
-            self.new.slot.wake();
-        }
     }
 
     /// Starts the kthread that gets the core: it sleeps, or is about to; runs; and ends.
@@ -117,15 +114,21 @@ impl Machine {
         })
     }
 
-    /// `allocator::apply::begin_move`: the successor's grant first, then the request that names it.
+    /// `allocator::apply::begin_move`: the successor's grant first, then the request.
     fn begin_move(&self) {
         self.new.grant.store(Grant::Run { core: 1 }, G1);
-        self.old.grant.store(Grant::Cede { next: Some(SlotId(1)) }, G1);
+        self.old.grant.store(Grant::Cede { successor: Successor::Asleep }, G1);
+    }
+
+    /// `allocator::progress`, up to the wake of the successor.
+    fn hand_on(&self) {
+        await_state(&self.old, KthreadState::Parked, G1);
+        self.new.slot.wake();
     }
 
     /// `allocator::progress`: follows the hand-off to its end.
     fn follow(&self) {
-        await_state(&self.old, KthreadState::Parked, G1);
+        self.hand_on();
         await_state(&self.new, KthreadState::Running, G1);
     }
 }
@@ -159,17 +162,14 @@ fn an_idle_core_is_either_resumed_or_taken_and_then_ceded_to_the_successor() {
                 resumed
             }
         });
-        let nobody_woken = machine.new.slot.ticket();
         let taken = machine.old.state.load() == (KthreadState::Idle, G1) && machine.old.state.try_take(G1);
         if taken {
             machine.begin_move();
-            await_state(&machine.old, KthreadState::Parked, G1);
+            machine.hand_on();
             machine.core.run();
         }
         let resumed = kthread.join().unwrap();
         assert_ne!(taken, resumed, "both or neither won the core");
-        let woken = machine.new.slot.ticket() != nobody_woken;
-        assert_eq!(woken, taken, "a successor is woken exactly when the core was taken");
     });
 }
 
@@ -186,7 +186,7 @@ fn a_busy_core_goes_to_its_successor_and_no_wake_is_lost() {
             }
         });
         machine.begin_move();
-        await_state(&machine.new, KthreadState::Running, G1);
+        machine.follow();
         assert_eq!(machine.old.state.load(), (KthreadState::Parked, G1), "the core has two owners");
         kthread.join().unwrap();
         successor.join().unwrap();
@@ -194,8 +194,7 @@ fn a_busy_core_goes_to_its_successor_and_no_wake_is_lost() {
 }
 
 /// The kthread idles past its timeout while the IOKernel decides to take the core. It may park
-/// without having seen the request; then the successor was not woken, and the IOKernel's watchdog
-/// wakes it (`Starting`, `rewake`).
+/// without having seen the request; the IOKernel sees it parked and wakes the successor.
 #[test]
 fn a_voluntary_park_that_crosses_a_request_to_cede_still_starts_the_successor() {
     model(3, || {
@@ -215,21 +214,19 @@ fn a_voluntary_park_that_crosses_a_request_to_cede_still_starts_the_successor() 
         // A request that does not depend on the kthread being idle.
         let _ = machine.old.state.load() == (KthreadState::Idle, G1) && machine.old.state.try_take(G1);
         machine.begin_move();
-        await_state(&machine.old, KthreadState::Parked, G1);
-        machine.new.slot.wake();
         machine.follow();
         kthread.join().unwrap();
         successor.join().unwrap();
     });
 }
 
-/// Every process maps the parking lot, so any process may wake any kthread at any time; and a
-/// kthread whose word is `Parked` may not have read its grant for the last time. Without a grant
-/// neither starts a kthread. Between the grant and the cede both let the successor run early,
+/// A kthread may wake at any time: its program wakes it, or its sleep has lasted as long as it may;
+/// and a kthread whose word is `Parked` may not have read its grant for the last time. Without a
+/// grant neither starts a kthread. Between the grant and the cede both let the successor run early,
 /// beside the old owner, until that reaches its poll point: both are bound to the core and Linux
 /// shares it between them. So this model does not touch the core itself.
 #[test]
-fn hostile_wakes_start_nobody_without_a_grant_and_cost_nobody_a_wake() {
+fn stray_wakes_start_no_kthread_without_a_grant_and_cost_none_a_wake() {
     model(2, || {
         let machine = Machine::new(Kthread::running());
         let granted = Arc::new(AtomicU32::new(0));
@@ -275,14 +272,14 @@ fn words_of_another_generation_neither_take_nor_end_a_tenancy() {
         });
         let old = &machine.old;
         let _ = old.state.try_take(G1);
-        old.grant.store(Grant::Cede { next: None }, G1);
+        old.grant.store(Grant::Cede { successor: Successor::None }, G1);
         await_state(old, KthreadState::Parked, G1);
         old.grant.store(Grant::Run { core: 1 }, G2);
         old.slot.wake();
         await_state(old, KthreadState::Idle, G2);
         assert!(!old.state.try_take(G1), "a stale decision took the core of a later tenancy");
         assert!(old.state.try_take(G2));
-        old.grant.store(Grant::Cede { next: None }, G2);
+        old.grant.store(Grant::Cede { successor: Successor::None }, G2);
         await_state(old, KthreadState::Parked, G2);
         machine.core.run();
         kthread.join().unwrap();
@@ -310,7 +307,7 @@ fn a_kthread_that_starts_too_late_ends_in_the_tenancy_the_iokernel_means() {
         let old = &machine.old;
         old.grant.store(Grant::Run { core: 1 }, G1);
         old.slot.wake();
-        old.grant.store(Grant::Cede { next: None }, G1);
+        old.grant.store(Grant::Cede { successor: Successor::None }, G1);
         // The pause before the next attempt (10 ms) has the effect of this fence.
         fence(Ordering::SeqCst);
         while old.state.load().0 != KthreadState::Parked {
@@ -319,7 +316,7 @@ fn a_kthread_that_starts_too_late_ends_in_the_tenancy_the_iokernel_means() {
         old.grant.store(Grant::Run { core: 1 }, G2);
         old.slot.wake();
         await_state(old, KthreadState::Running, G2);
-        old.grant.store(Grant::Cede { next: None }, G2);
+        old.grant.store(Grant::Cede { successor: Successor::None }, G2);
         await_state(old, KthreadState::Parked, G2);
         old.grant.store(Grant::Run { core: 1 }, END);
         old.slot.wake();

@@ -5,7 +5,7 @@
 //!
 //! | word | written by | read by | content |
 //! |---|---|---|---|
-//! | [`GrantWord`] | IOKernel; `Park` by the runtime once it has lost the IOKernel | its kthread, at every poll point | the order to the kthread: run on a core, or cede to a slot; in a `Run`, also which turn of a user thread is over |
+//! | [`GrantWord`] | IOKernel; `Park` by the runtime once it has lost the IOKernel | its kthread, at every poll point | the order to the kthread: run on a core, or cede it; in a `Run`, also which turn of a user thread is over |
 //! | [`StateWord`] | its kthread; the IOKernel may only swap `Idle` for `Taken` | IOKernel, every loop | the state of the kthread |
 //!
 //! Both carry the **generation** of their tenancy. A tenancy begins with a `Run` grant of a new
@@ -36,9 +36,8 @@
 //! | Running | socket closes | stores Parked but keeps running: Linux time-slices it against the next owner; the IOKernel evicts a thread whose `Run` was not honoured |
 //! | Idle, stores Running without the swap | - | the IOKernel's swap still wins or loses on one word; a lie only loses the liar's own core |
 //! | Taken | socket closes | never parks: signal, then eviction by affinity |
-//! | Parked | nothing to do | wrong generation: ignored |
+//! | Parked | nothing to do | wrong generation: ignored; says that it sleeps, or that it does not: its own wake costs a system call more, or comes late |
 
-use crate::lot::SlotId;
 use crate::sync::{AtomicU64, Ordering};
 
 /// Signal by which the IOKernel preempts a kthread that has not seen its `Cede` within the grace
@@ -69,11 +68,23 @@ pub enum Grant {
         /// Number of the core, for information: the IOKernel has bound the thread already.
         core: u16,
     },
-    /// Give the core up at the next poll point: park, and wake `next` if there is one.
+    /// Give the core up at the next poll point: park. The IOKernel wakes the successor.
     Cede {
-        /// The slot to wake, on this core.
-        next: Option<SlotId>,
+        /// Whether another kthread gets this core.
+        successor: Successor,
     },
+}
+
+/// The kthread that gets a core, for the one that cedes it: how to let it run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Successor {
+    /// There is none: the core falls free.
+    None,
+    /// It is runnable on this core, and runs when the ceder yields.
+    Awake,
+    /// It sleeps. The IOKernel wakes it when it sees the core ceded, which is faster if the core
+    /// does not halt meanwhile.
+    Asleep,
 }
 
 const KIND_SHIFT: u32 = 16;
@@ -86,7 +97,8 @@ const KIND_YIELD: u64 = 4;
 const KIND_MASK: u64 = 3;
 /// The upper byte of the kind field.
 const TURN_SHIFT: u32 = KIND_SHIFT + 8;
-const NO_SLOT: u16 = u16::MAX;
+const SUCCESSOR_AWAKE: u16 = 1;
+const SUCCESSOR_ASLEEP: u16 = 2;
 
 /// Byte offset of the kind field inside a grant word, for poll points written in assembly: `testb
 /// $POLL_BITS, 2(word)`.
@@ -112,12 +124,14 @@ impl GrantWord {
         let (kind, arg) = match grant {
             Grant::Park => (KIND_PARK, 0),
             Grant::Run { core } => (KIND_RUN, core),
-            Grant::Cede { next } => (KIND_CEDE, next.map_or(NO_SLOT, |slot| slot.0)),
+            Grant::Cede { successor: Successor::None } => (KIND_CEDE, 0),
+            Grant::Cede { successor: Successor::Awake } => (KIND_CEDE, SUCCESSOR_AWAKE),
+            Grant::Cede { successor: Successor::Asleep } => (KIND_CEDE, SUCCESSOR_ASLEEP),
         };
         let word = u64::from(generation.0) << GENERATION_SHIFT | kind << KIND_SHIFT | u64::from(arg);
         // Release: pairs with the Acquire in `load`; what the IOKernel did before (bound the
-        // thread, delivered frames, granted `next`) is visible to the kthread that acts on the
-        // grant.
+        // thread, delivered frames, granted the successor) is visible to the kthread that acts on
+        // the grant.
         self.0.store(word, Ordering::Release);
     }
 
@@ -155,7 +169,13 @@ impl GrantWord {
         let arg = word as u16;
         let grant = match word >> KIND_SHIFT & KIND_MASK {
             KIND_RUN => Grant::Run { core: arg },
-            KIND_CEDE => Grant::Cede { next: (arg != NO_SLOT).then_some(SlotId(arg)) },
+            KIND_CEDE => Grant::Cede {
+                successor: match arg {
+                    SUCCESSOR_AWAKE => Successor::Awake,
+                    SUCCESSOR_ASLEEP => Successor::Asleep,
+                    _ => Successor::None,
+                },
+            },
             _ => Grant::Park,
         };
         (grant, Generation((word >> GENERATION_SHIFT) as u32))
@@ -234,7 +254,7 @@ impl StateWord {
         self.0.store(Self::encode(STATE_IDLE, generation), Ordering::Release);
     }
 
-    /// Gives the core up. After this store the kthread only wakes its successor and sleeps.
+    /// Gives the core up. After this store the kthread only yields to its successor and sleeps.
     #[inline]
     pub fn set_parked(&self, generation: Generation) {
         // Release: pairs with `load`: queues and rings are as the kthread left them.
@@ -292,9 +312,9 @@ mod tests {
         for grant in [
             Grant::Park,
             Grant::Run { core: 511 },
-            Grant::Cede { next: None },
-            Grant::Cede { next: Some(SlotId(0)) },
-            Grant::Cede { next: Some(SlotId(4095)) },
+            Grant::Cede { successor: Successor::None },
+            Grant::Cede { successor: Successor::Awake },
+            Grant::Cede { successor: Successor::Asleep },
         ] {
             word.store(grant, Generation(u32::MAX));
             assert_eq!(word.load(), (grant, Generation(u32::MAX)));

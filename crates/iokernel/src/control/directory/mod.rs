@@ -1,20 +1,17 @@
-//! The registered runtimes with their names, addresses and slots; and why a registration is
-//! refused.
+//! The registered runtimes with their names and addresses; and why a registration is refused.
 //!
-//! Owns the table of names, IPv4 and MAC addresses, parking slots, runtime ids, threads and
-//! guaranteed cores. Pure: no file descriptors, no clock. Every check that can refuse a
-//! registration because of *other* runtimes is here, so the polling thread need not refuse any. An
-//! entry stays in the table until the polling thread has detached the runtime.
+//! Owns the table of names, IPv4 and MAC addresses, runtime ids, threads and guaranteed cores.
+//! Pure: no file descriptors, no clock. Every check that can refuse a registration because of
+//! *other* runtimes is here, so the polling thread need not refuse any. An entry stays in the table
+//! until the polling thread has detached the runtime.
 
 use std::collections::{HashMap, HashSet};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use rustix::io::Errno;
 use tailwater_sched::RuntimeId;
-use tailwater_shm::SlotId;
 use tailwater_shm::control::{ControlError, Register};
 use tailwater_shm::layout::{RegionSpec, SpecError, VERSION};
-use tailwater_shm::lot::SLOTS;
 use tailwater_shm::memory::MemoryError;
 
 use crate::authority::{Authority, Denial, Held, User};
@@ -23,6 +20,9 @@ use crate::frame::MacAddr;
 
 /// Maximum length of a runtime's name in characters.
 const MAX_NAME: usize = 64;
+
+/// Maximum number of kthreads of all runtimes together.
+const MACHINE_KTHREADS: usize = 4096;
 
 /// Number of programs that a refusal for want of memory names.
 const MAX_HOLDERS: usize = 3;
@@ -145,9 +145,12 @@ pub enum Refusal {
     /// The limit of runtimes is reached.
     #[error("{0} runtimes are registered, the most this IOKernel accepts (max-runtimes)")]
     TooManyRuntimes(u32),
-    /// The machine's parking slots are used up.
-    #[error("{asked} parking slots are needed and {left} are left; stop a runtime or use fewer kthreads")]
-    NoSlots {
+    /// The kthreads of all runtimes would be too many.
+    #[error(
+        "{asked} kthreads are needed and {left} of the machine's {MACHINE_KTHREADS} are left; \
+         stop a runtime or use fewer kthreads"
+    )]
+    NoKthreads {
         /// Needed.
         asked: u16,
         /// Left.
@@ -259,7 +262,6 @@ pub(crate) struct Place {
     /// Unique because `ip`, from which it is derived, is unique.
     pub(crate) ip6: Option<Ipv6Addr>,
     pub(crate) mac: MacAddr,
-    pub(crate) slots: Vec<SlotId>,
     pub(crate) region: RegionSpec,
 }
 
@@ -290,7 +292,6 @@ pub(crate) struct Directory {
     ips: HashMap<Ipv4Addr, String>,
     macs: HashMap<MacAddr, String>,
     tids: HashSet<i32>,
-    free_slots: Vec<SlotId>,
     next_ip: Ipv4Addr,
 }
 
@@ -306,7 +307,6 @@ impl Directory {
             ips: HashMap::new(),
             macs: HashMap::new(),
             tids: HashSet::new(),
-            free_slots: (0..SLOTS as u16).rev().map(SlotId).collect(),
             next_ip: config.first_pool_address(),
         }
     }
@@ -363,15 +363,15 @@ impl Directory {
         let id = self.vacant_id()?;
         let (ip, mac) = self.addresses(wish)?;
         let asked = wish.kthreads;
-        let left = self.free_slots.len();
-        let Some(rest) = left.checked_sub(asked.into()) else {
-            return Err(Refusal::NoSlots { asked, left });
-        };
-        let mut slots = self.free_slots.split_off(rest);
-        slots.reverse();
+        let taken: usize =
+            self.entries.values().map(|entry| usize::from(entry.place.region.kthreads())).sum();
+        let left = MACHINE_KTHREADS - taken;
+        if usize::from(asked) > left {
+            return Err(Refusal::NoKthreads { asked, left });
+        }
         self.ips.insert(ip, wish.name.clone());
         self.macs.insert(mac, wish.name.clone());
-        let place = Place { id, ip, ip6: self.config.ip6_of(ip), mac, slots, region };
+        let place = Place { id, ip, ip6: self.config.ip6_of(ip), mac, region };
         let (wish, user) = (wish.clone(), user.clone());
         let entry = Entry { wish, place: place.clone(), tids: Vec::new(), user, grant };
         self.entries.insert(id, entry);
@@ -516,7 +516,7 @@ impl Directory {
         let Some(entry) = self.entries.get_mut(&id) else {
             return Err(Refusal::NotRegistered(id));
         };
-        let expected = entry.place.slots.len() as u16;
+        let expected = entry.place.region.kthreads();
         if tids.len() != usize::from(expected) {
             return Err(Refusal::ThreadCount { found: tids.len(), expected });
         }
@@ -542,7 +542,6 @@ impl Directory {
         entry.tids.iter().for_each(|tid| {
             self.tids.remove(tid);
         });
-        self.free_slots.extend(entry.place.slots.into_iter().rev());
     }
 }
 
