@@ -86,9 +86,14 @@ pub struct Config {
     /// Interval at which the allocator reads all queues and the policy decides, in microseconds
     /// (Shenango section 4.1: 5).
     pub allocation_interval_us: u64,
-    /// How long a bursting runtime keeps a core before a runtime of the same class with fewer cores
-    /// may take it, in microseconds.
+    /// How long a bursting best-effort runtime keeps a core before another one with fewer cores may
+    /// take it, in microseconds.
     pub burst_quantum_us: u64,
+    /// The same among latency-critical runtimes.
+    pub service_quantum_us: u64,
+    /// How long a TCP acknowledgment that no thread waits for stays in the ring of a program
+    /// without a core before the program is woken for it, in microseconds; 0: it is woken at once.
+    pub ack_hold_us: u64,
     /// How long a kthread may take to reach a poll point before it is sent the preempt signal, in
     /// microseconds.
     pub cede_grace_us: u64,
@@ -152,6 +157,8 @@ impl Default for Config {
             policy: PolicyKind::default(),
             allocation_interval_us: 5,
             burst_quantum_us: 1_000,
+            service_quantum_us: 20,
+            ack_hold_us: 2_000,
             cede_grace_us: 5,
             cede_deadline_us: 1_000,
             start_deadline_us: 20_000,
@@ -271,6 +278,8 @@ impl Config {
         for (key, value, least) in [
             ("allocation-interval-us", self.allocation_interval_us, 1),
             ("burst-quantum-us", self.burst_quantum_us, 0),
+            ("service-quantum-us", self.service_quantum_us, 0),
+            ("ack-hold-us", self.ack_hold_us, 0),
             ("cede-grace-us", self.cede_grace_us, 1),
             ("cede-deadline-us", self.cede_deadline_us, self.cede_grace_us),
             ("start-deadline-us", self.start_deadline_us, 1_000),

@@ -123,6 +123,15 @@ pub(crate) struct Kthread {
     pub(crate) no_starts: u32,
 }
 
+/// Frames that wait in the ingress ring of a kthread without waking its runtime: all that are in
+/// the ring.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Held {
+    pub(crate) kthread: u16,
+    /// When they become work like other frames.
+    pub(crate) until: Cycles,
+}
+
 /// One runtime.
 #[derive(Debug)]
 pub(crate) struct Runtime {
@@ -153,6 +162,8 @@ pub(crate) struct Runtime {
     /// The policy has been asked for a core for this runtime, which has none and has work; a burst
     /// of frames asks once.
     pub(crate) woken: bool,
+    /// Frames that alone are no reason to lend it a core; `None` while it has one.
+    pub(crate) held: Option<Held>,
     /// Set when the registration is about to end: nothing is delivered or granted any more.
     pub(crate) doomed: bool,
 }
@@ -232,6 +243,7 @@ impl Runtime {
             evictions: 0,
             next_timer: Cycles::MAX,
             woken: false,
+            held: None,
             doomed: false,
         })
     }

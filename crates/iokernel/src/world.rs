@@ -30,6 +30,10 @@ pub(crate) trait Lender {
     /// Lends a core, if there is one to lend, to runtime `id`, for which work arrived while it has
     /// none. On return the runtime's flow groups belong to the kthread that gets the core.
     fn wakeup(&mut self, world: &mut World, id: RuntimeId, now: Cycles);
+
+    /// Lets a frame of this flow hash wait in the ring of runtime `id`, which has no core, without
+    /// waking it; false if other frames wait there, for which it is woken anyway.
+    fn hold(&mut self, world: &mut World, id: RuntimeId, hash: u32, now: Cycles) -> bool;
 }
 
 impl World {

@@ -158,7 +158,12 @@ proptest! {
         seed in any::<u64>(),
     ) {
         let quantum_ns = Nanos(quantum * LOOK.0);
-        let policy = CongestionDetection::new(Config { seed, burst_quantum: quantum_ns, ..Config::default() });
+        let policy = CongestionDetection::new(Config {
+            seed,
+            burst_quantum: quantum_ns,
+            service_quantum: quantum_ns,
+            ..Config::default()
+        });
         let mut world = World::new(Topology::uniform(cores, 2, 1).unwrap(), policy, seed);
         let runtimes: Vec<RuntimeId> = (0..).zip(&specs).map(|(slot, &(max, cede))| {
             let spec = RuntimeSpec { guaranteed: 0, max, kthreads: max, class };

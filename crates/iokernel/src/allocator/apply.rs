@@ -161,6 +161,7 @@ impl Allocator {
         let runtime = world.runtimes.get_mut(to.runtime).expect("the ledger names registered runtimes only");
         runtime.groups.gain(to.index);
         runtime.woken = false;
+        runtime.held = None;
         runtime.stats.counters.grants.add(1);
         let kthread = &mut runtime.kthreads[usize::from(to.index)];
         kthread.generation = kthread.generation.next();

@@ -101,7 +101,9 @@ impl Allocator {
         else {
             return 0;
         };
-        let (mut earliest, mut lost_wakes) = (Cycles::MAX, 0);
+        runtime.held = runtime.held.filter(|held| now < held.until);
+        let held = runtime.held.map(|held| usize::from(held.kthread));
+        let (mut earliest, mut lost_wakes) = (runtime.held.map_or(Cycles::MAX, |held| held.until), 0);
         for (index, (kthread, look)) in runtime.kthreads.iter().zip(&mut look.kthreads).enumerate() {
             let status = &runtime.region.kthread(index as u16).status;
             // Relaxed: hints; a stale value is read again at the next look.
@@ -116,7 +118,7 @@ impl Allocator {
             earliest = earliest.min(timer);
             lost_wakes += u64::from(status.lost_wakes.load(Ordering::Relaxed));
             look.ingress_head = kthread.ingress.unchecked_tail();
-            look.ingress_tail = kthread.ingress.head();
+            look.ingress_tail = if held == Some(index) { look.ingress_head } else { kthread.ingress.head() };
         }
         runtime.next_timer = earliest;
         let held = self.ledger.account(id).map_or(0, tailwater_sched::ledger::Account::held);

@@ -47,7 +47,7 @@ use tailwater_shm::trace::CoreStep;
 use tailwater_shm::{Clock, Cycles, Grant};
 
 use crate::config::Config;
-use crate::runtime::Runtime;
+use crate::runtime::{Held, Runtime};
 use crate::stats::HandoffKind;
 use crate::sys::Threads;
 use crate::trace::Tracer;
@@ -132,6 +132,7 @@ impl Allocator {
                 start_deadline: us(config.start_deadline_us),
                 rewake: us(REWAKE_US),
                 no_start_pause: us(NO_START_PAUSE_US),
+                ack_hold: us(config.ack_hold_us),
             },
             max_evictions: config.max_evictions,
             cores: topology.cores().iter().map(slot).collect(),
@@ -417,9 +418,27 @@ impl Lender for Allocator {
     #[inline]
     fn wakeup(&mut self, world: &mut World, id: RuntimeId, now: Cycles) {
         let Some(runtime) = world.runtimes.get_mut(id) else { return };
+        runtime.held = None;
         if runtime.doomed || core::mem::replace(&mut runtime.woken, true) {
             return;
         }
         self.decide(world, now, |policy, view, actions| policy.wakeup(view, id, actions));
+    }
+
+    #[inline]
+    fn hold(&mut self, world: &mut World, id: RuntimeId, hash: u32, now: Cycles) -> bool {
+        let Some(runtime) = world.runtimes.get_mut(id) else { return false };
+        let kthread = runtime.groups.kthread(hash);
+        let ingress = &runtime.kthreads[usize::from(kthread)].ingress;
+        let alone = ingress.head() == ingress.unchecked_tail();
+        let held = match runtime.held {
+            Some(held) if held.kthread == kthread && now < held.until => held,
+            None if alone => Held { kthread, until: now.saturating_add(self.timing.ack_hold) },
+            _ => return false,
+        };
+        runtime.held = Some(held);
+        self.earliest_timer = self.earliest_timer.min(held.until);
+        world.stats.switch.held_acks.add(1);
+        true
     }
 }

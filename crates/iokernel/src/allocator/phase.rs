@@ -40,6 +40,8 @@ pub(super) struct Timing {
     pub(super) start_deadline: Cycles,
     pub(super) rewake: Cycles,
     pub(super) no_start_pause: Cycles,
+    /// For which an acknowledgment that no thread waits for is no reason to lend a core.
+    pub(super) ack_hold: Cycles,
 }
 
 /// Where a core is in the life of a grant. See the module documentation.

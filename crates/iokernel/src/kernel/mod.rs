@@ -295,6 +295,7 @@ fn policy(config: &Config) -> Box<dyn Policy + Send> {
             Box::new(CongestionDetection::new(tailwater_sched::alloc::Config {
                 interval,
                 burst_quantum: Nanos::from_micros(config.burst_quantum_us),
+                service_quantum: Nanos::from_micros(config.service_quantum_us),
                 ..Default::default()
             }))
         }

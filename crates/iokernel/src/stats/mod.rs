@@ -34,6 +34,9 @@ counters! {
         from_ports,
         /// Copies put into ingress rings.
         delivered,
+        /// Acknowledgments put into a ring without waking their program, because no thread waits
+        /// for them.
+        held_acks,
         /// Frames handed to ports.
         to_ports,
         /// Broadcast and multicast frames.

@@ -110,9 +110,12 @@ impl Switch {
         // Before a kthread is woken for the frame: its trace begins here.
         let traced = if world.trace.is_on() { sample(id, source, world) } else { None };
         if unserved {
-            // Before the frame is put into a ring: the flow groups move to the kthread that gets
-            // the core.
-            lender.wakeup(world, id, now);
+            let pure_ack = self.lone.as_ref().is_some_and(|lone| lone.is_pure_ack(source.shown()));
+            if !(pure_ack && lender.hold(world, id, hash, now)) {
+                // Before the frame is put into a ring: the flow groups move to the kthread that
+                // gets the core.
+                lender.wakeup(world, id, now);
+            }
         }
         let Some(runtime) = world.runtimes.get_mut(id) else { return Delivery::Unknown };
         let kthread = runtime.groups.kthread(hash);

@@ -7,6 +7,7 @@
 //! Firewall rules and rate limits ([`crate::firewall`]) apply after the anti-spoofing checks. The
 //! switch decides nothing about cores: before it puts a frame into a ring of a runtime without one,
 //! it calls the [`Lender`], so that the frame lies in the ring of the kthread that gets the core.
+//! An acknowledgment that no thread waits for does without (see [`lone`]).
 //!
 //! Batches are bounded ([`EGRESS_BATCH`] per runtime and iteration,
 //! [`PORT_BUDGET`](crate::port::PORT_BUDGET) per port), so that hand-offs are followed every few
@@ -17,6 +18,7 @@
 //! | `mod` | takes frames out of egress rings and has them judged |
 //! | [`ports`] | takes frames out of ports |
 //! | [`deliver`] | puts frames into ingress rings and ports |
+//! | [`lone`] | tells acknowledgments that no thread waits for |
 //!
 //! # Crash and lie
 //!
@@ -33,6 +35,7 @@ pub(crate) mod check;
 mod deliver;
 pub(crate) mod flow;
 mod inspect;
+mod lone;
 pub(crate) mod mac;
 mod multicast;
 mod offload;
@@ -59,6 +62,7 @@ use crate::trace;
 use crate::world::{Lender, World};
 use check::{Heading, Offence, Verdict};
 use inspect::inspect;
+use lone::LoneAnswers;
 use mac::{Destination, MacTable};
 use multicast::SolicitedNodes;
 use source::{FromRing, Origin, Private, Source};
@@ -94,6 +98,8 @@ pub(crate) struct Switch {
     corked: Vec<KthreadId>,
     /// Receivers of the present broadcast; kept for its memory.
     receivers: Vec<RuntimeId>,
+    /// The last small answer of each TCP flow, whose acknowledgment can wait; `None` if none may.
+    lone: Option<LoneAnswers>,
     /// Copies made for broadcasts in the present batch.
     flooded: usize,
     pub(crate) captures: Captures,
@@ -146,6 +152,7 @@ impl Switch {
             whole: Some(FrameBuffer::new()),
             corked: Vec::new(),
             receivers: Vec::new(),
+            lone: (config.ack_hold_us > 0).then(LoneAnswers::new),
             flooded: 0,
             captures: Captures::default(),
         }
@@ -377,6 +384,9 @@ impl Switch {
             })
         {
             return Delivery::Denied;
+        }
+        if let Some(lone) = &mut self.lone {
+            lone.note_sent(source.shown());
         }
         self.route(Origin::Runtime(from), source, heading, world, lender, now)
     }

@@ -21,16 +21,17 @@
 //! - *Work conservation*: no demand is unmet while a core is free.
 //! - *Guarantees*: a busy core is taken only from a runtime that keeps its guarantee without it. A
 //!   runtime below its guarantee gets a core at the same event, whichever runtime bursts on it.
-//! - *No starvation* among bursting runtimes of one class: [`Config::burst_quantum`] bounds how
-//!   long the richer keeps a core that the poorer wants. `BestEffort` may starve under
-//!   `LatencyCritical` load by design; a guaranteed core prevents that.
+//! - *No starvation* among bursting runtimes of one class: [`Config::service_quantum`] and
+//!   [`Config::burst_quantum`] bound how long the richer keeps a core that the poorer wants.
+//!   `BestEffort` may starve under `LatencyCritical` load by design; a guaranteed core prevents
+//!   that.
 //!
 //! The policy never trusts an observation: a runtime that claims to be congested competes within
 //! its class and limit, no more.
 
 use super::detect::{Detector, Found};
 use super::per_runtime::PerRuntime;
-use super::select::{Choice, Claim, Rank, Selector, spare};
+use super::select::{Choice, Claim, Quanta, Rank, Selector, spare};
 use super::{Action, Activity, KthreadLook, Policy, RuntimeLook, View};
 use crate::ids::{CoreId, KthreadId, Nanos, RuntimeId};
 use crate::ledger::{Class, CoreState, KthreadState, Ledger};
@@ -47,17 +48,32 @@ pub const HELP_PATIENCE: u8 = 6;
 pub struct Config {
     /// Time between looks; 5 us in Shenango.
     pub interval: Nanos,
-    /// Time for which a bursting runtime keeps a core before an equally ranked one with fewer cores
-    /// may preempt it. Long enough that the cost of a hand-off (a few microseconds, and cold
+    /// Time for which a bursting `BestEffort` runtime keeps a core before another one with fewer
+    /// cores may preempt it. Long enough that the cost of a hand-off (a few microseconds, and cold
     /// caches) does not matter.
     pub burst_quantum: Nanos,
+    /// The same among `LatencyCritical` runtimes, whose requests wait for it. Shenango preempts for
+    /// a congested runtime at once; but then two that are congested both pay for a hand-off at each
+    /// look. At ten times the cost of a hand-off a core loses a tenth to them at most.
+    pub service_quantum: Nanos,
     /// Seed of the choice among equally good victims.
     pub seed: u64,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { interval: Nanos::from_micros(5), burst_quantum: Nanos::from_millis(1), seed: 0x7461_696c }
+        Self {
+            interval: Nanos::from_micros(5),
+            burst_quantum: Nanos::from_millis(1),
+            service_quantum: Nanos::from_micros(20),
+            seed: 0x7461_696c,
+        }
+    }
+}
+
+impl Config {
+    fn quanta(&self) -> Quanta {
+        Quanta { service: self.service_quantum, burst: self.burst_quantum }
     }
 }
 
@@ -98,7 +114,7 @@ impl CongestionDetection {
     pub fn new(config: Config) -> Self {
         Self {
             config,
-            selector: Selector::new(config.burst_quantum, config.seed),
+            selector: Selector::new(config.quanta(), config.seed),
             runtimes: PerRuntime::default(),
             event: 0,
             queue: Vec::new(),
@@ -191,7 +207,7 @@ impl CongestionDetection {
     }
 
     fn may_preempt(&self, claim: &Claim, holder: &Holder) -> bool {
-        claim.may_preempt(holder.class, holder.spare, holder.tenure, self.config.burst_quantum)
+        claim.may_preempt(holder.class, holder.spare, holder.tenure, self.config.quanta())
     }
 }
 

@@ -34,6 +34,23 @@ pub(super) enum Rank {
     Burst(Class),
 }
 
+/// Time for which a bursting runtime keeps a core before an equal may preempt it, by the class of
+/// both.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Quanta {
+    pub(super) service: Nanos,
+    pub(super) burst: Nanos,
+}
+
+impl Quanta {
+    fn of(self, class: Class) -> Nanos {
+        match class {
+            Class::LatencyCritical => self.service,
+            Class::BestEffort => self.burst,
+        }
+    }
+}
+
 /// One runtime's claim to one more core.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Claim {
@@ -55,13 +72,13 @@ impl Claim {
     /// - A guarantee takes effect at once, and so does `LatencyCritical` against `BestEffort`,
     ///   never the reverse.
     /// - Between bursting runtimes of one class the poorer takes from the richer, no sooner than
-    ///   the core has been used for `quantum`. So equal shares are left alone, an odd core goes
-    ///   round, and no runtime waits for ever.
-    pub(super) fn may_preempt(&self, owner: Class, owner_spare: i32, tenure: Nanos, quantum: Nanos) -> bool {
+    ///   the core has been used for their class's quantum. So equal shares are left alone, an odd
+    ///   core goes round, and no runtime waits for ever.
+    pub(super) fn may_preempt(&self, owner: Class, owner_spare: i32, tenure: Nanos, quanta: Quanta) -> bool {
         let allowed = match (self.rank(), owner) {
             (Rank::Entitled, _) | (Rank::Burst(Class::LatencyCritical), Class::BestEffort) => true,
             (Rank::Burst(Class::BestEffort), Class::LatencyCritical) => false,
-            (Rank::Burst(_), _) => tenure >= quantum && owner_spare > self.spare,
+            (Rank::Burst(class), _) => tenure >= quanta.of(class) && owner_spare > self.spare,
         };
         allowed && owner_spare > 0
     }
@@ -99,7 +116,7 @@ pub(super) struct Choice {
 /// The survey of one event, and the random state. Only [`Selector::reserve`] allocates.
 #[derive(Clone, Debug)]
 pub(super) struct Selector {
-    quantum: Nanos,
+    quanta: Quanta,
     random: Xoshiro256PlusPlus,
     /// Parallel to the topology's cores.
     uses: Vec<Use>,
@@ -116,9 +133,9 @@ pub(super) struct Selector {
 }
 
 impl Selector {
-    pub(super) fn new(quantum: Nanos, seed: u64) -> Self {
+    pub(super) fn new(quanta: Quanta, seed: u64) -> Self {
         Self {
-            quantum,
+            quanta,
             random: Xoshiro256PlusPlus::seed_from_u64(seed),
             uses: Vec::new(),
             available: 0,
@@ -184,7 +201,7 @@ impl Selector {
         self.available -= usize::from(!preempts);
         let class = class_of(view.ledger, kthread.runtime);
         let owner_spare = &mut self.spares[kthread.runtime.0 as usize];
-        let entitled = claim.may_preempt(class, *owner_spare, view.now.since(since), self.quantum);
+        let entitled = claim.may_preempt(class, *owner_spare, view.now.since(since), self.quanta);
         *owner_spare -= 1;
         Some(Choice { at, victim: Some(kthread), preempts, only_if_idle: !entitled })
     }
@@ -232,7 +249,7 @@ impl Selector {
         }
         let CoreState::Owned { kthread, since } = view.ledger.cores()[at] else { return false };
         kthread.runtime != claim.runtime
-            && claim.may_preempt(class, self.spare(kthread.runtime), view.now.since(since), self.quantum)
+            && claim.may_preempt(class, self.spare(kthread.runtime), view.now.since(since), self.quanta)
     }
 
     /// Returns a random core among the eligible ones.

@@ -1,4 +1,5 @@
 mod firewall;
+mod lone;
 
 use std::net::Ipv4Addr;
 use tailwater_sched::RuntimeId;
