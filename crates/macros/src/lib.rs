@@ -1,6 +1,7 @@
 //! Procedural macros of the `tailwater` crate; use them through it.
 
 mod expand;
+mod preemptible;
 
 use proc_macro::TokenStream;
 
@@ -30,4 +31,37 @@ pub fn main(arguments: TokenStream, item: TokenStream) -> TokenStream {
 #[proc_macro_attribute]
 pub fn test(arguments: TokenStream, item: TokenStream) -> TokenStream {
     expand::test(&arguments.into(), item.into()).unwrap_or_else(syn::Error::into_compile_error).into()
+}
+
+/// Puts poll points into a function, an `impl` or a module: at the back-edges of its loops, in
+/// closures and async blocks too, and at the entry of the function, or of those within the `impl`
+/// or module that loop or call themselves.
+///
+/// A thread in such code gives way within about a microsecond when the IOKernel reclaims its core
+/// or its quantum is over; see `tailwater::poll`. Poll points are spaced: back-edges are counted,
+/// each by what its body is estimated to cost, and a tight `for` over a range or a slice runs in
+/// chunks, which leaves its vector code as it is.
+///
+/// Not seen: loops in functions that are called, such as those of `Iterator::sum` and `for_each`,
+/// in the arguments of macros, and in `const` functions. Where a piece of code must not be left,
+/// `tailwater::no_preempt` keeps it together.
+///
+/// # Examples
+/// ```ignore
+/// #[tailwater::preemptible]
+/// fn checksum(blocks: &[[u8; 64]]) -> u32 {
+///     let mut sum = 0u32;
+///     for block in blocks {
+///         for byte in block {
+///             sum = sum.rotate_left(5) ^ u32::from(*byte);
+///         }
+///     }
+///     sum
+/// }
+/// ```
+#[proc_macro_attribute]
+pub fn preemptible(arguments: TokenStream, item: TokenStream) -> TokenStream {
+    preemptible::preemptible(&arguments.into(), item.into())
+        .unwrap_or_else(syn::Error::into_compile_error)
+        .into()
 }

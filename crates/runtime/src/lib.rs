@@ -64,6 +64,10 @@ compile_error!(
 mod ground;
 
 #[cfg(not(loom))]
+#[doc(hidden)]
+#[path = "preemptible.rs"]
+pub mod __preemptible;
+#[cfg(not(loom))]
 mod alloc;
 #[cfg(not(loom))]
 mod attach;
@@ -105,6 +109,8 @@ pub use debug::{DumpSignal, dump};
 /// Runs `main` as the first user thread of a runtime configured by the environment, and installs
 /// the allocator guard.
 pub use tailwater_macros::main;
+/// Puts poll points into a function, an `impl` or a module.
+pub use tailwater_macros::preemptible;
 /// Runs a test as a user thread of the runtime that the tests of a process share: see [`testing`].
 pub use tailwater_macros::test;
 #[cfg(not(loom))]
@@ -115,5 +121,6 @@ pub use {
     error::{AttachError, ConfigError, StartError},
     ground::memory::StackError,
     ground::tls::TlsError,
+    verbs::preempt::no_preempt,
     verbs::switch::poll,
 };

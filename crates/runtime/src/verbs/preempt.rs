@@ -40,6 +40,26 @@ pub fn install() -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Runs `f` without giving the core up in between: neither poll points nor signals switch to
+/// another thread. A request that comes meanwhile is answered at the end. For short pieces of code,
+/// such as calls of a library that is not prepared for a switch (Shinjuku's `call_safe`).
+///
+/// # Panics
+/// If `f` blocks. Resumes the panic of `f`.
+///
+/// # Examples
+/// ```
+/// let sum = tailwater::no_preempt(|| (0..100u64).sum::<u64>());
+/// assert_eq!(sum, 4_950);
+/// ```
+pub fn no_preempt<R>(f: impl FnOnce() -> R) -> R {
+    let guard = NoPreempt::new();
+    let result = f();
+    drop(guard);
+    poll();
+    result
+}
+
 extern "C" fn on_signal(_: i32, _: *mut libc::siginfo_t, _context: *mut libc::c_void) {
     if !inside() {
         return;

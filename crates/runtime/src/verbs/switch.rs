@@ -65,7 +65,10 @@ pub fn block(guard: NoPreempt) {
 fn leave_core(guard: NoPreempt, requested: bool) {
     let kthread = guard.kthread().expect("only a user thread can block here");
     let me = kthread.current().expect("the scheduler does not block");
-    assert!(kthread.head().preempt_depth() == 1, "a user thread blocked while it held a spin lock");
+    assert!(
+        kthread.head().preempt_depth() == 1,
+        "a user thread blocked while it held a spin lock or in no_preempt"
+    );
     let traced = me.carried.is_some();
     if traced {
         trace::leaves(kthread, me, requested || kthread.yield_requested());
@@ -140,7 +143,10 @@ pub fn yield_now() {
         return std::thread::yield_now();
     };
     let me = kthread.current().expect("the scheduler does not yield");
-    assert!(kthread.head().preempt_depth() == 1, "a user thread yielded while it held a spin lock");
+    assert!(
+        kthread.head().preempt_depth() == 1,
+        "a user thread yielded while it held a spin lock or in no_preempt"
+    );
     if is_alone(kthread) && !wants_scheduler(kthread) {
         // Only the scheduler notices timers, and this thread may wait for one that a timer wakes.
         let budget = &kthread.private().switch_budget;
