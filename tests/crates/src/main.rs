@@ -11,6 +11,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 mod beside;
+mod futures_of_others;
 mod holds;
 mod pure;
 mod waits;
@@ -39,6 +40,14 @@ const CHECKS: &[Check] = &[
     ("rusqlite-blocking", waits::rusqlite_blocking, End::Returns),
     ("rustls", waits::rustls, End::Returns),
     ("tracing", waits::tracing, End::Returns),
+    ("futures", futures_of_others::futures, End::Returns),
+    ("tokio-io", futures_of_others::tokio_io, End::Returns),
+    ("tokio-time", futures_of_others::tokio_time, End::Returns),
+    ("tokio-rustls", futures_of_others::tokio_rustls, End::Returns),
+    ("hyper-http1", futures_of_others::hyper_http1, End::Returns),
+    ("hyper-http2", futures_of_others::hyper_http2, End::Returns),
+    ("axum", futures_of_others::axum, End::Returns),
+    ("tower", futures_of_others::tower, End::Returns),
     ("std-mutex", holds::std_mutex, End::ReturnsByDetector),
     ("parking-lot", holds::parking_lot_mutex, End::ReturnsByDetector),
     ("std-net", holds::std_net, End::ReturnsByDetector),
