@@ -64,12 +64,24 @@ impl Target {
     /// # Panics
     /// If it does not get ready.
     pub fn start_command_with(more: &[&str]) -> Self {
+        Self::start_service(more, &[])
+    }
+
+    /// As [`start_command_with`](Self::start_command_with), with variables in its environment.
+    ///
+    /// # Panics
+    /// If it does not get ready.
+    pub fn start_service(more: &[&str], variables: &[(&str, &str)]) -> Self {
         let turn = super::turn();
         let socket = socket_name("target");
         let words = ["iokernel", "--share-cores", "--managed-cores", "1", "--socket", &socket];
         let mut command = Command::new("sh");
         command.args(["-c", "ulimit -Sn 64; exec \"$0\" \"$@\""]);
-        command.arg(binary("tailwater-cli", "tailwater")).args(words).args(more);
+        command
+            .arg(binary("tailwater-cli", "tailwater"))
+            .args(words)
+            .args(more)
+            .envs(variables.iter().copied());
         let mut program = Program::start(&mut command);
         program.error_line_with(" ready ");
         Self { socket, program, _turn: turn }

@@ -18,6 +18,7 @@ use tailwater_iokernel::port::options::PortOptions;
 use tailwater_iokernel::{Claims, Config, Cores, IoKernel, Reloader};
 
 use crate::log::{self, LogFormat};
+use crate::notify::Notifier;
 
 /// Start the IOKernel: switches packets and lends cores until it is interrupted
 #[derive(Debug, Clone, Args)]
@@ -117,6 +118,7 @@ pub fn run(args: &IokernelArgs) -> anyhow::Result<()> {
     for signal in ends {
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot catch signals")?;
     }
+    let notifier = Arc::new(Notifier::from_environment()?);
     let reloads = args.config.is_some().then(|| Signals::new([SIGHUP])).transpose();
     let reloads = reloads.context("cannot catch signals")?;
     tailwater_iokernel::raise_descriptor_limit();
@@ -125,20 +127,33 @@ pub fn run(args: &IokernelArgs) -> anyhow::Result<()> {
     // Until this function ends.
     let _claims = claims.transpose()?;
     let ports = config.ports.build()?;
-    let iokernel = IoKernel::new(config, ports)?;
+    let mut iokernel = IoKernel::new(config, ports)?;
+    if let Some(interval) = notifier.watchdog_interval() {
+        let notifier = Arc::clone(&notifier);
+        iokernel.set_heartbeat(interval, move || notifier.alive());
+    }
     if let Some(signals) = reloads {
-        reload_on(signals, args.clone(), iokernel.reloader())?;
+        reload_on(signals, args.clone(), iokernel.reloader(), Arc::clone(&notifier))?;
     }
     tracing::info!(socket = iokernel.config().socket, other_programs_get = iokernel.neighbours(), "ready");
-    iokernel.run(&stop)?;
+    notifier.ready();
+    let ended = iokernel.run(&stop);
+    notifier.stopping();
+    ended?;
     tracing::info!("stopped");
     Ok(())
 }
 
 /// Reads the configuration again whenever a signal comes, on a thread of its own.
-fn reload_on(mut signals: Signals, args: IokernelArgs, reloader: Reloader) -> anyhow::Result<()> {
+fn reload_on(
+    mut signals: Signals,
+    args: IokernelArgs,
+    reloader: Reloader,
+    notifier: Arc<Notifier>,
+) -> anyhow::Result<()> {
     let serve = move || {
         for _ in signals.forever() {
+            notifier.reloading();
             let changes = configuration(&args).and_then(|config| Ok(reloader.reload(config)?));
             match changes {
                 Ok(changes) => tracing::info!(
@@ -151,6 +166,7 @@ fn reload_on(mut signals: Signals, args: IokernelArgs, reloader: Reloader) -> an
                     tracing::error!(error, "configuration not reloaded, the old one stays");
                 }
             }
+            notifier.ready();
         }
     };
     let thread = std::thread::Builder::new().name("tailwater-signals".to_owned()).spawn(serve);

@@ -17,6 +17,7 @@ mod doctor;
 mod iokernel;
 mod load;
 mod log;
+mod notify;
 mod output;
 mod query;
 mod run;

@@ -50,11 +50,6 @@ impl Lines {
         has_room
     }
 
-    /// Returns whether lines were left out and the number is not logged yet.
-    pub(super) fn has_left_out(&self) -> bool {
-        self.users.values().chain(&self.others).any(|account| account.left_out > 0)
-    }
-
     /// Takes the numbers of lines left out that are due: of users, and `None` for all others.
     pub(super) fn take_left_out(&mut self, now: Instant) -> Vec<(Option<u32>, u64)> {
         let users = self.users.iter_mut().map(|(&uid, account)| (Some(uid), account));
@@ -76,11 +71,9 @@ mod tests {
         let logged = (0..100).filter(|_| lines.take(1, start)).count();
         assert_eq!(logged, 20);
         assert!(lines.take(2, start), "another user");
-        assert!(lines.has_left_out());
         assert_eq!(lines.take_left_out(start), []);
         // The count is the line that is due.
         assert_eq!(lines.take_left_out(start + RATE.interval), [(Some(1), 80)]);
-        assert!(!lines.has_left_out());
         assert!(!lines.take(1, start + RATE.interval));
         assert!(lines.take(1, start + RATE.interval * 2));
     }

@@ -28,6 +28,7 @@ mod process;
 mod rank;
 pub(crate) mod reload;
 mod session;
+pub(crate) mod watch;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
@@ -35,7 +36,7 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{SocketFlags, accept_with};
-use rustix::process::geteuid;
+use rustix::process::{Pid, geteuid};
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -58,6 +59,7 @@ use client::{ClientSocket, Closer};
 use directory::{Directory, Refusal};
 use lines::Lines;
 use session::{Session, State};
+use watch::{Heartbeat, Watch};
 
 /// Maximum time from one step of a registration to the next.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -230,19 +232,22 @@ impl Control {
     }
 
     /// Serves until the polling thread sends [`Notice::Stop`].
-    pub(crate) fn run(mut self) {
+    /// Watches the thread `polling` meanwhile.
+    pub(crate) fn run(mut self, polling: Pid, heartbeat: Option<Heartbeat>) {
+        let mut watch = Watch::new(polling, heartbeat, Instant::now());
         if !self.parts.refuses_descriptors {
             self.closer = Closer::start();
         }
         let mut events = Vec::with_capacity(64);
         loop {
             events.clear();
-            let waiting = self.sessions.values().any(|session| session.deadline.is_some());
             let timeout = match self.accepts_again {
-                Some(_) => Some(Timespec { tv_sec: 0, tv_nsec: i64::from(PAUSE.subsec_nanos()) }),
-                None => (waiting || self.lines.has_left_out()).then_some(Timespec { tv_sec: 1, tv_nsec: 0 }),
+                Some(_) => watch.interval().min(PAUSE),
+                None => watch.interval(),
             };
-            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
+            let timeout =
+                Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
+            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&timeout)) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => {
                     tracing::error!(%error, "the control thread cannot wait for events and ends");
@@ -265,6 +270,7 @@ impl Control {
                     token => self.serve(token),
                 }
             }
+            watch.keep(&self.parts.stats);
             self.drop_the_silent();
             self.end_pause();
             self.log_left_out();

@@ -9,12 +9,13 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::thread::nanosleep;
+use rustix::thread::{gettid, nanosleep};
 use serde_json::json;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 use tailwater_sched::alloc::{CongestionDetection, Policy, Static};
 use tailwater_sched::{Nanos, RuntimeId};
 use tailwater_shm::control::{ControlError, serve};
@@ -25,6 +26,7 @@ use crate::authority::Authority;
 use crate::config::{Config, ConfigError, PolicyKind, Priority};
 use crate::control::directory::Directory;
 use crate::control::reload::Reloader;
+use crate::control::watch::{Heartbeat, Place};
 use crate::control::{self, Bell, Command, Control, Notice, Surroundings};
 use crate::machine::{self, CoreError, Cores, Pinned, cpu_set};
 use crate::port::{Attachment, Context, Port, PortError};
@@ -104,6 +106,7 @@ pub struct IoKernel {
     from_control: Arc<Bell>,
     to_control: Arc<Bell>,
     stats: Arc<Stats>,
+    heartbeat: Option<Heartbeat>,
 }
 
 impl IoKernel {
@@ -178,7 +181,14 @@ impl IoKernel {
             from_control: to_polling,
             to_control,
             stats,
+            heartbeat: None,
         })
+    }
+
+    /// Has the control thread call `beat` every `interval`, as long as the polling thread makes
+    /// progress: a sign of life for a service manager.
+    pub fn set_heartbeat(&mut self, interval: Duration, beat: impl FnMut() + Send + 'static) {
+        self.heartbeat = Some(Heartbeat { interval, beat: Box::new(beat) });
     }
 
     /// Returns the counters and histograms; readable during and after [`run`](Self::run), from any
@@ -228,7 +238,8 @@ impl IoKernel {
         let system = |what| move |source| StartError::System { what, source };
         let deaths = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("watch runtimes"))?;
         let doorbells = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("watch doorbells"))?;
-        let _control = ControlThread::start(self.control, &self.cores, &self.notices, &self.to_control)?;
+        let _control =
+            ControlThread::start(self.control, self.heartbeat, &self.cores, &self.notices, &self.to_control)?;
         let us = |us: u64| self.clock.from_ns(us * 1_000);
         let idle_sleep = us(self.config.idle_sleep_us);
         let durations = Durations { slice: us(SLICE_US), idle_look: us(IDLE_LOOK_US) };
@@ -279,6 +290,7 @@ impl IoKernel {
         while !stop.load(Ordering::Relaxed) {
             polling.iterate(stop);
         }
+        polling.enter(Place::Outside);
         polling.end_all();
         if real_time {
             // Then `pinned` restores its nice value.
@@ -358,8 +370,10 @@ struct ControlThread {
 }
 
 impl ControlThread {
+    /// Called on the polling thread.
     fn start(
         control: Control,
+        heartbeat: Option<Heartbeat>,
         cores: &Cores,
         notices: &Sender<Notice>,
         bell: &Arc<Bell>,
@@ -372,6 +386,7 @@ impl ControlThread {
             .copied()
             .collect();
         let set = if elsewhere.is_empty() { cores.unmanaged() } else { cpu_set(&elsewhere) };
+        let polling = gettid();
         let handle = std::thread::Builder::new()
             .name("tailwater-control".to_owned())
             .spawn(move || {
@@ -379,7 +394,7 @@ impl ControlThread {
                 // costs only speed.
                 let _ = rustix::thread::sched_setaffinity(None, &set);
                 let _ = rustix::process::setpriority_process(None, 0);
-                control.run();
+                control.run(polling, heartbeat);
             })
             .map_err(|e| StartError::System {
                 what: "start the control thread",
@@ -444,10 +459,14 @@ impl Polling {
     #[inline]
     fn iterate(&mut self, stop: &AtomicBool) {
         let now = clock::now();
+        self.enter(Place::Handoffs);
         let (world, allocator) = (&mut self.world, &mut self.allocator);
         allocator.progress(world, now);
+        world.stats.progress.set(Place::Egress);
         let mut moved = self.switch.poll_egress(world, allocator, now);
+        world.stats.progress.set(Place::Ports);
         moved += self.switch.poll_ports(world, allocator, now);
+        self.enter(Place::Decisions);
         let timer = self.allocator.earliest_timer().max(self.earliest_tick);
         if now >= self.next_tick || now >= timer {
             self.allocator.tick(&mut self.world, now);
@@ -456,6 +475,7 @@ impl Polling {
             self.next_tick = now + self.interval;
             self.earliest_tick = now + self.interval / TIMER_TICKS;
         }
+        self.enter(Place::Registrations);
         if self.from_control.take() {
             self.read_commands(now);
         }
@@ -488,6 +508,12 @@ impl Polling {
         } else if self.patience.as_ref().is_some_and(|patience| quiet > patience.threshold()) {
             self.sleep(stop, now);
         }
+    }
+
+    /// Publishes where the thread is, for the control thread's watch.
+    #[inline(always)]
+    fn enter(&self, place: Place) {
+        self.world.stats.progress.set(place);
     }
 
     /// Lets ordinary threads have their share of this core, if any wait for it.
@@ -523,8 +549,10 @@ impl Polling {
     /// Sleeps for a slice, in which ordinary threads run.
     fn give_slice(&mut self, now: Cycles) {
         let slice = Timespec { tv_sec: 0, tv_nsec: (SLICE_US * 1_000) as i64 };
+        self.enter(Place::Slice);
         // A signal ends it early.
         let _ = nanosleep(&slice);
+        self.enter(Place::Handoffs);
         let after = clock::now();
         if let Some((share, waiting)) = &mut self.share
             && share.gave(after)

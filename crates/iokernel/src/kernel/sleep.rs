@@ -35,6 +35,7 @@ use tailwater_shm::{Cycles, clock, priority};
 
 use super::Polling;
 use crate::allocator::Attention;
+use crate::control::watch::Place;
 use crate::port::Port;
 
 /// How long before a timer or a port's next event the sleep ends, in microseconds: waking a halted
@@ -65,7 +66,9 @@ impl Polling {
             // The wake must not wait behind ordinary threads.
             self.end_rest(now);
             self.world.stats.polling.sleeps.add(1);
+            self.enter(Place::Asleep);
             self.wait(timeout);
+            self.enter(Place::Decisions);
             let slept = clock::now().saturating_sub(now);
             self.world.stats.polling.slept_ns.add(self.clock.to_ns(slept));
         }

@@ -20,6 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tailwater_sched::{CoreId, RuntimeId};
 use tailwater_shm::control::{CaptureRequest, Class, TraceRequest};
 
+use crate::control::watch::Progress;
 use crate::firewall::FirewallConfig;
 use crate::frame::MacAddr;
 use crate::port::Account;
@@ -126,6 +127,11 @@ counters! {
         departed,
         /// Registrations ended by the IOKernel because of what the runtime did.
         expelled,
+        /// Times the polling thread ended no iteration for 100 ms although it ran, or waited in the
+        /// kernel. Should be 0.
+        stalls,
+        /// Times Linux did not let the polling thread run for 100 ms.
+        starvations,
     }
 }
 
@@ -328,6 +334,8 @@ pub struct Stats {
     pub reclaim: ReclaimHistograms,
     /// Counters of the firewall.
     pub firewall: FirewallStats,
+    /// Where the polling thread is.
+    pub(crate) progress: Progress,
     account: Vec<CoreAccount>,
     handoffs: [HandoffHistograms; HandoffKind::ALL.len()],
     ports: Vec<PortStats>,
@@ -364,6 +372,7 @@ impl Stats {
             apply: SharedHistogram::new(),
             reclaim: ReclaimHistograms::default(),
             firewall: FirewallStats::new(firewall),
+            progress: Progress::default(),
             account: cores.into_iter().map(CoreAccount::new).collect(),
             handoffs: Default::default(),
             ports: ports.into_iter().map(port).collect(),

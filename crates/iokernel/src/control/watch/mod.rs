@@ -1,0 +1,279 @@
+//! A watch over the polling thread.
+//!
+//! Owns the verdict on whether the polling thread makes progress, which [`Progress`] publishes: one
+//! count of iterations and one word that says where in an iteration the thread is. The control
+//! thread looks every [`LOOK`]. A thread that has not ended an iteration between two looks stalls
+//! if it has had processor time, or if it waits in the kernel outside of its sleep; it starves if
+//! it could run and Linux does not let it. Each stall is counted, and logged with its place at a
+//! limited [`RATE`]. A service manager gets a sign of life only while iterations end.
+//!
+//! The verdict is pure: what was seen is an argument.
+
+use core::fmt;
+use rustix::process::Pid;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+
+use super::pace::{Pace, Rate};
+use crate::stats::Stats;
+
+/// Time between two looks: ten wakes a second cost under 0.1 % of a core.
+pub(crate) const LOOK: Duration = Duration::from_millis(100);
+/// Log lines about stalls.
+const RATE: Rate = Rate { burst: 3, interval: Duration::from_secs(60) };
+/// A thread has run if it had this fraction of the time since the last look.
+const RAN: u32 = 4;
+
+/// Where the polling thread is in an iteration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Place {
+    /// Before the first iteration, or after the last.
+    Outside,
+    /// Follows hand-offs.
+    Handoffs,
+    /// Takes frames out of egress rings.
+    Egress,
+    /// Polls ports.
+    Ports,
+    /// Looks at all queues, and decides who gets which core.
+    Decisions,
+    /// Takes messages of the control thread, and looks for programs that have ended.
+    Registrations,
+    /// Sleeps until an event.
+    Asleep,
+    /// Leaves its core to ordinary threads for a slice.
+    Slice,
+}
+
+impl Place {
+    const ALL: [Self; 8] = [
+        Self::Outside,
+        Self::Handoffs,
+        Self::Egress,
+        Self::Ports,
+        Self::Decisions,
+        Self::Registrations,
+        Self::Asleep,
+        Self::Slice,
+    ];
+
+    /// Returns whether no iteration is expected to end soon.
+    fn is_rest(self) -> bool {
+        matches!(self, Self::Outside | Self::Asleep | Self::Slice)
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Outside => "outside of the loop",
+            Self::Handoffs => "following hand-offs",
+            Self::Egress => "taking frames out of egress rings",
+            Self::Ports => "polling ports",
+            Self::Decisions => "deciding about cores",
+            Self::Registrations => "attaching or ending programs",
+            Self::Asleep => "asleep",
+            Self::Slice => "leaving its core to others",
+        })
+    }
+}
+
+/// The place of the polling thread, which that thread writes and the control thread reads.
+#[derive(Debug, Default)]
+pub(crate) struct Progress(AtomicU8);
+
+impl Progress {
+    /// Publishes the place: one plain store.
+    #[inline(always)]
+    pub(crate) fn set(&self, place: Place) {
+        // Relaxed: a hint for people, which publishes nothing else.
+        self.0.store(place as u8, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> Place {
+        let number = self.0.load(Ordering::Relaxed);
+        Place::ALL.into_iter().find(|&place| place as u8 == number).unwrap_or(Place::Outside)
+    }
+}
+
+/// What a look has seen of the polling thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Sight {
+    pub(crate) at: Instant,
+    /// Iterations ended so far.
+    pub(crate) iterations: u64,
+    pub(crate) place: Place,
+    /// Processor time it has had, if Linux keeps that account.
+    pub(crate) ran: Option<Duration>,
+    /// Its state, by the letter of proc_pid_stat(5).
+    pub(crate) state: char,
+}
+
+/// What two looks say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It makes progress, or rests.
+    Fine,
+    /// It has run, or waits in the kernel, and has not ended an iteration.
+    Stalled,
+    /// Linux has not let it run.
+    Starved,
+}
+
+/// Judges what was seen now by what was seen before.
+fn judge(before: &Sight, now: &Sight) -> Verdict {
+    let time = now.at.saturating_duration_since(before.at);
+    if now.iterations != before.iterations || now.place.is_rest() || time < LOOK {
+        return Verdict::Fine;
+    }
+    let ran = before.ran.zip(now.ran).is_some_and(|(before, now)| now.saturating_sub(before) > time / RAN);
+    match now.state {
+        _ if ran => Verdict::Stalled,
+        // Sleeping, interruptibly or not.
+        'S' | 'D' => Verdict::Stalled,
+        _ => Verdict::Starved,
+    }
+}
+
+/// A sign of life for a service manager, and how often it is due.
+pub(crate) struct Heartbeat {
+    pub(crate) interval: Duration,
+    pub(crate) beat: Box<dyn FnMut() + Send>,
+}
+
+impl fmt::Debug for Heartbeat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Heartbeat").field("interval", &self.interval).finish_non_exhaustive()
+    }
+}
+
+/// What the control thread knows from its looks.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    /// The polling thread.
+    thread: Pid,
+    before: Option<Sight>,
+    /// When the last look was.
+    looked: Option<Instant>,
+    /// Since when no iteration has ended, and as what that is counted.
+    unmoved: Option<(Instant, Verdict)>,
+    lines: Pace,
+    heartbeat: Option<Heartbeat>,
+    /// When the last sign of life was due, and the iterations by then.
+    beaten: Option<(Instant, u64)>,
+}
+
+/// A stall that was not counted before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Finding {
+    pub(crate) verdict: Verdict,
+    /// Time without an iteration so far.
+    pub(crate) time: Duration,
+    /// It may cause a line of the log.
+    pub(crate) logged: bool,
+}
+
+impl Watch {
+    pub(crate) fn new(thread: Pid, heartbeat: Option<Heartbeat>, now: Instant) -> Self {
+        Self {
+            thread,
+            before: None,
+            looked: None,
+            unmoved: None,
+            lines: Pace::new(now),
+            heartbeat,
+            beaten: None,
+        }
+    }
+
+    /// Returns the time between two looks.
+    pub(crate) fn interval(&self) -> Duration {
+        self.heartbeat.as_ref().map_or(LOOK, |heartbeat| heartbeat.interval.min(LOOK))
+    }
+
+    /// Looks at the polling thread if that is due, and counts and logs a stall.
+    pub(super) fn keep(&mut self, stats: &Stats) {
+        let now = Instant::now();
+        if self.looked.is_some_and(|at| now.saturating_duration_since(at) < self.interval()) {
+            return;
+        }
+        self.looked = Some(now);
+        let sight = self.see(now, stats);
+        let Some(Finding { verdict, time, logged }) = self.look(sight) else { return };
+        let (place, ms) = (sight.place, time.as_millis() as u64);
+        if verdict == Verdict::Stalled {
+            stats.polling.stalls.add(1);
+            let system_call =
+                self.proc("syscall").and_then(|text| text.split(' ').next()?.parse::<u32>().ok());
+            if logged {
+                tracing::error!(ms, %place, state = %sight.state, system_call, "the polling thread makes no progress");
+            }
+        } else {
+            stats.polling.starvations.add(1);
+            if logged {
+                tracing::warn!(ms, %place, "Linux has not let the polling thread run");
+            }
+        }
+    }
+
+    fn see(&self, at: Instant, stats: &Stats) -> Sight {
+        let iterations = stats.polling.iterations.get();
+        let moved = self.before.is_none_or(|before| before.iterations != iterations);
+        // proc_pid_schedstat(5): the first number is nanoseconds.
+        let ran = || self.proc("schedstat")?.split(' ').next()?.parse().ok().map(Duration::from_nanos);
+        // proc_pid_stat(5): the name before it is in parentheses and may have some.
+        let state = || self.proc("stat")?.rsplit_once(") ")?.1.chars().next();
+        let state = if moved { None } else { state() };
+        Sight { at, iterations, place: stats.progress.get(), ran: ran(), state: state.unwrap_or('R') }
+    }
+
+    /// Reads what Linux says about the polling thread.
+    fn proc(&self, file: &str) -> Option<String> {
+        let thread = self.thread.as_raw_nonzero();
+        std::fs::read_to_string(format!("/proc/self/task/{thread}/{file}")).ok()
+    }
+
+    /// Takes a look into account; gives the sign of life if it is due and earned. Returns a stall
+    /// when it is first seen.
+    pub(crate) fn look(&mut self, sight: Sight) -> Option<Finding> {
+        self.beat(&sight);
+        let Some(before) = self.before else {
+            self.before = Some(sight);
+            return None;
+        };
+        if sight.iterations != before.iterations {
+            self.unmoved = None;
+        }
+        let verdict = judge(&before, &sight);
+        // Sights between two of these are too close for a verdict.
+        if sight.iterations != before.iterations || sight.at.saturating_duration_since(before.at) >= LOOK {
+            self.before = Some(sight);
+        }
+        if verdict == Verdict::Fine {
+            return None;
+        }
+        let (since, counted) = self.unmoved.get_or_insert((before.at, Verdict::Fine));
+        // A thread that had to wait at first may turn out to stall.
+        if *counted == verdict || *counted == Verdict::Stalled {
+            return None;
+        }
+        *counted = verdict;
+        let time = sight.at.saturating_duration_since(*since);
+        Some(Finding { verdict, time, logged: self.lines.take(RATE, sight.at) })
+    }
+
+    fn beat(&mut self, sight: &Sight) {
+        let Some(heartbeat) = &mut self.heartbeat else { return };
+        let is_due = self.beaten.is_none_or(|(at, iterations)| {
+            sight.at.saturating_duration_since(at) >= heartbeat.interval && sight.iterations != iterations
+        });
+        if is_due {
+            self.beaten = Some((sight.at, sight.iterations));
+            (heartbeat.beat)();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

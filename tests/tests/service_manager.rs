@@ -1,0 +1,83 @@
+//! `tailwater iokernel` under a service manager: the messages of sd_notify(3).
+
+use rustix::process::Signal;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use tailwater_testkit::{PATIENCE, has_two_cpus};
+use tailwater_tests::attack::Target;
+
+/// The end of a service manager that its services write to.
+struct Manager(UnixDatagram);
+
+impl Manager {
+    fn at(path: &Path) -> Self {
+        let socket = UnixDatagram::bind(path).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        Self(socket)
+    }
+
+    fn message(&self) -> String {
+        let mut buffer = [0; 256];
+        let len = self.0.recv(&mut buffer).expect("a message in time");
+        String::from_utf8(buffer[..len].to_vec()).unwrap()
+    }
+
+    /// Returns the next message that is no sign of life.
+    fn message_of_change(&self) -> String {
+        loop {
+            match self.message() {
+                message if message == "WATCHDOG=1" => {}
+                message => return message,
+            }
+        }
+    }
+}
+
+#[test]
+fn the_manager_hears_of_the_start_signs_of_life_a_reload_and_the_end() {
+    if !has_two_cpus() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let (file, socket) = (folder.path().join("tailwater.toml"), folder.path().join("notify"));
+    std::fs::write(&file, "").unwrap();
+    let manager = Manager::at(&socket);
+    let variables = [("NOTIFY_SOCKET", socket.to_str().unwrap()), ("WATCHDOG_USEC", "1000000")];
+    let mut target = Target::start_service(&["--config", file.to_str().unwrap()], &variables);
+    assert_eq!(manager.message(), "READY=1");
+    for _ in 0..3 {
+        assert_eq!(manager.message(), "WATCHDOG=1");
+    }
+    for text in ["max-kthreads = 1", "no key = 1"] {
+        std::fs::write(&file, text).unwrap();
+        target.program.signal(Signal::HUP);
+        let reloading = manager.message_of_change();
+        let usec = reloading.strip_prefix("RELOADING=1\nMONOTONIC_USEC=").expect("a reload begins");
+        assert!(usec.parse::<u64>().is_ok_and(|usec| usec > 0), "{reloading:?}");
+        assert_eq!(manager.message_of_change(), "READY=1");
+    }
+    target.program.signal(Signal::TERM);
+    assert_eq!(manager.message_of_change(), "STOPPING=1");
+    assert!(target.program.wait().success());
+}
+
+#[test]
+fn without_a_configuration_file_a_closed_terminal_ends_the_iokernel_cleanly() {
+    if !has_two_cpus() {
+        return;
+    }
+    let mut target = Target::start_command();
+    target.program.signal(Signal::HUP);
+    target.program.error_line_with(" stopped");
+    assert!(target.program.wait().success());
+}
+
+#[test]
+fn an_address_of_a_manager_that_cannot_be_is_an_error_at_the_start() {
+    let mut command = std::process::Command::new(tailwater_testkit::binary("tailwater-cli", "tailwater"));
+    let socket = tailwater_testkit::socket_name("unmanaged");
+    command.args(["iokernel", "--share-cores", "--socket", &socket]).env("NOTIFY_SOCKET", "vsock:2:1");
+    let output = tailwater_testkit::run(&mut command, b"");
+    let said = tailwater_testkit::text(&output.stderr);
+    assert!(!output.status.success() && said.contains("NOTIFY_SOCKET=vsock:2:1"), "{said}");
+}
