@@ -24,6 +24,9 @@ sub      NS  ns.sub
 ns.sub   A   192.0.2.53
 _sip._udp ( SRV 1 2 5060
     mail ) ; in two lines
+below    DNAME ns1
+*.star   CNAME *.star
+wild     CERT PKIX 1 RSASHA256 AAEC
 odd      TYPE65280 \# 4 0a0b0c0d
 "#;
 

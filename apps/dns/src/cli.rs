@@ -14,7 +14,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use clap::Args;
 use domain::base::Name;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
 use crate::linux;
@@ -31,6 +31,7 @@ pub const EXAMPLES: &str = "Examples:
   tailwater run --name dns --kthreads 2 --ip 10.77.0.2 -- tailwater-dns --zone example.com=example.com.zone
   tailwater-dns --linux --listen 127.0.0.1:5300 --zone example.com=example.com.zone
   kill -HUP PID                                 read the zone files again
+  kill -USR1 PID                                print the counters
 
 Without --linux it runs on Tailwater; TAILWATER_* variables say how (see `tailwater run --help`).";
 
@@ -86,14 +87,15 @@ impl FromStr for ZoneFile {
     }
 }
 
-/// Serves until SIGINT or SIGTERM, and reads the zones again at SIGHUP; then prints counters. On
-/// Tailwater it then ends the process, because user threads end with it; on Linux it returns.
+/// Serves until SIGINT or SIGTERM, and then prints counters; reads the zones again at SIGHUP, and
+/// prints counters at SIGUSR1. On Tailwater it ends the process, because user threads end with it;
+/// on Linux it returns.
 ///
 /// # Errors
 /// If a zone has problems, which are printed, or the server cannot start.
 pub fn run(options: &Options) -> anyhow::Result<()> {
     // Before anything starts, so that no signal is missed.
-    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).context("cannot catch signals")?;
+    let mut signals = Signals::new([SIGHUP, SIGUSR1, SIGINT, SIGTERM]).context("cannot catch signals")?;
     let sources: Vec<_> = options.zones.iter().map(|zone| zone.0.clone()).collect();
     let store = match Store::open(sources) {
         Ok(store) => store,
@@ -147,22 +149,27 @@ fn end_on_signal(started: &Receiver<Vec<SocketAddr>>, mut signals: Signals, shar
     std::process::exit(i32::from(printed.is_err()));
 }
 
-/// Reloads on SIGHUP; returns at the other signals.
+/// Reloads on SIGHUP and prints counters on SIGUSR1; returns at the other signals.
 fn follow_signals(signals: &mut Signals, shared: &Arc<Shared>) -> std::io::Result<()> {
     for signal in signals.forever() {
-        if signal != SIGHUP {
-            break;
+        match signal {
+            SIGHUP => reload(shared)?,
+            SIGUSR1 => print_counts(shared)?,
+            _ => break,
         }
-        let Reloaded { loaded, kept, problems } = shared.store.reload();
-        sweep(shared);
-        print_problems(&problems)?;
-        if kept > 0 {
-            writeln!(std::io::stderr(), "{kept} zones stay as they were until their files are right")?;
-        }
-        print_zones(&shared.store)?;
-        writeln!(std::io::stdout(), "reloaded {loaded} zones, kept {kept}")?;
     }
     Ok(())
+}
+
+fn reload(shared: &Arc<Shared>) -> std::io::Result<()> {
+    let Reloaded { loaded, kept, problems } = shared.store.reload();
+    sweep(shared);
+    print_problems(&problems)?;
+    if kept > 0 {
+        writeln!(std::io::stderr(), "{kept} zones stay as they were until their files are right")?;
+    }
+    print_zones(&shared.store)?;
+    writeln!(std::io::stdout(), "reloaded {loaded} zones, kept {kept}")
 }
 
 /// Frees what a reload has replaced, on a thread of its own, once no thread answers from it any
@@ -181,16 +188,7 @@ fn sweep(shared: &Arc<Shared>) {
 }
 
 fn print_counts(shared: &Shared) -> std::io::Result<()> {
-    let counts = shared.counts();
-    writeln!(
-        std::io::stdout(),
-        "{} answered over UDP, {} over TCP, {} ignored, {} unsent, {} connections too many",
-        counts.udp,
-        counts.tcp,
-        counts.ignored,
-        counts.unsent,
-        counts.refused
-    )
+    writeln!(std::io::stdout(), "{}", shared.counts())
 }
 
 fn announce(addresses: &[SocketAddr]) -> std::io::Result<()> {

@@ -51,9 +51,33 @@ impl FlatName {
     /// Copies a possible name in place, without moving the whole value. Returns false if
     /// [`try_new`](Self::try_new) would return `None`; then it is the root.
     pub fn set(&mut self, name: &(impl ToLabelIter + ?Sized)) -> bool {
+        self.set_labels(name.iter_labels())
+    }
+
+    /// Replaces it by the first `labels` labels of `name` in front of `base`: the target of a DNAME
+    /// record for one name (RFC 6672, section 2.2). Returns false if that is too long; then it is
+    /// the root.
+    pub fn set_joined(&mut self, name: &Self, labels: usize, base: &Name<[u8]>) -> bool {
+        self.set_labels(name.name().iter_labels().take(labels).chain(base.iter_labels()))
+    }
+
+    /// Returns the wildcard of the last `labels` labels, which must not be all.
+    ///
+    /// # Panics
+    /// If the name has no label more than that.
+    pub fn wildcard(&self, labels: usize) -> Self {
+        let above = self.name();
+        let above = above.iter_labels().skip(self.labels - labels);
+        let mut wildcard = Self::root();
+        let fits = wildcard.set_labels(core::iter::once(Label::wildcard()).chain(above));
+        assert!(fits && labels < self.labels, "no longer than a name with one label more");
+        wildcard
+    }
+
+    fn set_labels<'a>(&mut self, labels: impl Iterator<Item = &'a Label>) -> bool {
         (self.len, self.labels) = (0, 0);
         let mut complete = false;
-        for label in name.iter_labels() {
+        for label in labels {
             if complete || self.len + 1 + label.len() > MAX_NAME {
                 complete = false;
                 break;
@@ -174,6 +198,21 @@ mod tests {
             (name.labels(), name.suffix(1), name.name().to_string()),
             (1, &b"\x01b\0"[..], "b".to_owned())
         );
+    }
+
+    #[test]
+    fn names_are_joined_and_made_wildcards() {
+        let name = flat("A.b.example.");
+        assert_eq!(name.wildcard(2).name().to_string(), "*.b.example");
+        assert_eq!(name.wildcard(0).name().to_string(), "*");
+        let mut joined = FlatName::root();
+        assert!(joined.set_joined(&name, 2, Name::vec_from_str("org.").unwrap().for_slice()));
+        assert_eq!(joined.name().to_string(), "A.b.org");
+        let long = format!("{0}.{0}.{0}.{1}.", "x".repeat(63), "y".repeat(59));
+        let long = Name::vec_from_str(&long).unwrap();
+        assert!(joined.set_joined(&name, 1, long.for_slice()), "255 octets");
+        assert!(!joined.set_joined(&name, 2, long.for_slice()), "257 octets");
+        assert_eq!(joined.labels(), 0);
     }
 
     #[test]

@@ -85,6 +85,27 @@ impl Rdata {
         }
     }
 
+    /// Returns the name that a DNAME record puts in place of its owner.
+    pub fn redirect(&self) -> Option<&Name<[u8]>> {
+        match self {
+            Self::Opaque(octets) => Name::from_slice(octets).ok(),
+            _ => None,
+        }
+    }
+
+    /// Returns the octets of data that hold no compressed name.
+    pub fn octets(&self) -> &[u8] {
+        match self {
+            Self::Opaque(octets) => octets,
+            _ => &[],
+        }
+    }
+
+    /// Returns the type of the records that a RRSIG record signs (RFC 4034, section 3.1.1).
+    pub fn signs(&self) -> Option<Rtype> {
+        self.octets().first_chunk().map(|rtype| Rtype::from_int(u16::from_be_bytes(*rtype)))
+    }
+
     /// Returns the length without compression in octets, an upper bound of the length in a message.
     pub fn max_len(&self) -> usize {
         match self {

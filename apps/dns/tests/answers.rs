@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{ask, catalog, edns_query, query, reply, show};
+use common::{ask, catalog, edns_query, query, reply, secure_query, show, without_servers};
 use domain::base::Message;
 use tailwater_dns::answer::{MAX_UDP, Transport};
 use tailwater_dns::catalog::Catalog;
@@ -25,6 +25,10 @@ loop1    CNAME loop2
 loop2    CNAME loop1
 self     CNAME self
 *.loops  CNAME x.loops
+*.stars  CNAME *.stars
+*.steps  CNAME one.deep.steps
+one.deep.steps CNAME two.deep.steps
+*.deep.steps CNAME web
 _sip._udp SRV 1 2 5060 mail
 odd      TYPE65280 \# 4 0a0b0c0d
 sub      NS  ns.sub
@@ -116,7 +120,13 @@ fn aliases_that_lead_back_end() {
     let loops = |question| ask(&zones, question, "A").len() - 1;
     assert_eq!(loops("loop1.example.org."), 2);
     assert_eq!(loops("self.example.org."), 1);
-    assert_eq!(loops("y.loops.example.org."), 1);
+    assert_eq!(loops("y.loops.example.org."), 2, "the wildcard answers for its own target");
+    assert_eq!(loops("x.stars.example.org."), 2, "`*.stars` is a name, too");
+    assert_eq!(loops("x.steps.example.org."), 4, "a wildcard leads to another, and on");
+    assert_eq!(
+        ask(&zones, "x.steps.example.org.", "A")[3..],
+        ["an two.deep.steps.example.org. 300 CNAME web.example.org.", "an web.example.org. 300 A 192.0.2.3"]
+    );
 }
 
 #[test]
@@ -218,7 +228,8 @@ fn edns_is_answered_with_edns() {
     let zones = zones();
     let answer = |message: &[u8]| show(&reply(&zones, message, Transport::Udp).unwrap());
     let good = edns_query("web.example.org.", "A", 4096);
-    assert_eq!(answer(&good), ["NOERROR aa", "an web.example.org. 300 A 192.0.2.3", "ar OPT 1232"]);
+    let wanted = ["NOERROR aa", "an web.example.org. 300 A 192.0.2.3", "ar OPT 1232"];
+    assert_eq!(without_servers(answer(&good)), wanted);
     assert_eq!(answer(&edns_query("example.com.", "A", 4096)), ["REFUSED", "ar OPT 1232"]);
     let at = good.len() - 11;
     let with = |change: &dyn Fn(&mut Vec<u8>)| {
@@ -241,11 +252,245 @@ fn edns_is_answered_with_edns() {
         message.extend_from_within(at..);
     };
     assert_eq!(with(&second), ["FORMERR"]);
+    // Not in the additional section, but in the answer or authority section.
+    for section in [7, 9] {
+        assert_eq!(
+            with(&|message| {
+                message[section] = 1;
+                message[11] = 0;
+            }),
+            ["FORMERR"]
+        );
+    }
     // DO is copied (RFC 3225, section 3).
     let mut dnssec = good.clone();
     dnssec[at + 7] = 0x80;
     let reply = reply(&zones, &dnssec, Transport::Udp).unwrap();
     assert_eq!(reply[reply.len() - 4], 0x80);
+}
+
+#[test]
+fn complete_answers_name_the_servers_of_the_zone() {
+    const SERVERS: [&str; 2] =
+        ["ns example.org. 300 NS ns1.example.org.", "ns example.org. 300 NS ns.elsewhere.org."];
+    const ADDRESSES: [&str; 2] =
+        ["ar ns1.example.org. 300 A 192.0.2.1", "ar ns1.example.org. 300 AAAA 2001:db8::1"];
+    fn all(answer: &[&'static str]) -> Vec<&'static str> {
+        [&["NOERROR aa"], answer, &SERVERS, &ADDRESSES].concat()
+    }
+    let zones = zones();
+    let asked = |question, rtype| show(&reply(&zones, &query(question, rtype), Transport::Udp).unwrap());
+    assert_eq!(asked("web.example.org.", "A"), all(&["an web.example.org. 300 A 192.0.2.3"]));
+    assert_eq!(
+        asked("www.example.org.", "A"),
+        all(&["an www.example.org. 300 CNAME web.example.org.", "an web.example.org. 300 A 192.0.2.3"])
+    );
+    // Nothing twice.
+    let own = asked("ns1.example.org.", "A");
+    let wanted =
+        [&["NOERROR aa", "an ns1.example.org. 300 A 192.0.2.1"], &SERVERS[..], &ADDRESSES[1..]].concat();
+    assert_eq!(own, wanted);
+    assert_eq!(asked("example.org.", "NS").len(), 5, "the servers, two addresses and no authority");
+    // An alias to another place, an error, a delegation.
+    for question in ["loop1.example.org.", "no.example.org.", "sub.example.org."] {
+        assert!(!asked(question, "A").contains(&SERVERS[0].to_owned()), "{question}");
+    }
+    // In the root zone, whose name is shorter than a pointer.
+    let root =
+        catalog(&[(".", "@ 60 SOA ns h 1 2 3 4 5\n@ 60 NS ns\nns 60 A 192.0.2.9\na 60 A 192.0.2.1\n")]);
+    let said = show(&reply(&root, &query("a.", "A"), Transport::Udp).unwrap());
+    assert_eq!(said[1..3], ["an a. 60 A 192.0.2.1", "ns . 60 NS ns."]);
+}
+
+#[test]
+fn names_below_a_dname_are_redirected() {
+    let text = "$TTL 300\n@ SOA ns.example.net. h 7 3600 600 86400 60\n NS ns.example.net.\n\
+        web A 192.0.2.3\nhost.web TXT t\nd DNAME web\n TXT own\nbelow.d A 192.0.2.4\naway DNAME example.org.\n\
+        to CNAME host.d\none DNAME two\ntwo DNAME one\n";
+    let long = "a".repeat(60);
+    let text = format!("{text}long DNAME {long}.{long}.{long}\n");
+    let zones = catalog(&[("example.", &text)]);
+    let soa = "ns example. 60 SOA ns.example.net. h.example. 7 3600 600 86400 60";
+    let dname = "an d.example. 300 DNAME web.example.";
+    let alias = "an host.d.example. 300 CNAME host.web.example.";
+    let table: &[(&str, &str, &[&str])] = &[
+        ("host.d.example.", "TXT", &["NOERROR aa", dname, alias, "an host.web.example. 300 TXT \"t\""]),
+        ("host.d.example.", "A", &["NOERROR aa", dname, alias, soa]),
+        ("host.d.example.", "CNAME", &["NOERROR aa", dname, alias]),
+        // The name itself is not redirected, a record below it is hidden.
+        ("d.example.", "TXT", &["NOERROR aa", "an d.example. 300 TXT \"own\""]),
+        ("d.example.", "DNAME", &["NOERROR aa", dname]),
+        ("d.example.", "A", &["NOERROR aa", soa]),
+        (
+            "below.d.example.",
+            "A",
+            &["NXDOMAIN aa", dname, "an below.d.example. 300 CNAME below.web.example.", soa],
+        ),
+        (
+            "x.y.away.example.",
+            "A",
+            &[
+                "NOERROR aa",
+                "an away.example. 300 DNAME example.org.",
+                "an x.y.away.example. 300 CNAME x.y.example.org.",
+            ],
+        ),
+        (
+            "to.example.",
+            "TXT",
+            &[
+                "NOERROR aa",
+                "an to.example. 300 CNAME host.d.example.",
+                dname,
+                alias,
+                "an host.web.example. 300 TXT \"t\"",
+            ],
+        ),
+    ];
+    for (question, rtype, wanted) in table {
+        assert_eq!(ask(&zones, question, rtype), *wanted, "{question} {rtype}");
+    }
+    // Back to where it began: each record once.
+    assert_eq!(ask(&zones, "x.one.example.", "A").len(), 5);
+    // RFC 6672, section 2.2: no name has more than 255 octets.
+    let question = format!("{}.c.long.example.", "b".repeat(62));
+    let said = ask(&zones, &question, "A");
+    assert_eq!((&*said[0], said.len()), ("YXDOMAIN aa", 2), "{said:?}");
+    assert!(ask(&zones, "b.long.example.", "A")[0].starts_with("NXDOMAIN"));
+}
+
+#[test]
+fn signed_zones_answer_with_signatures_and_proofs_to_those_who_ask() {
+    let sign = |owner: &str, rtype: &str, labels: u8| {
+        format!("{owner} 300 RRSIG {rtype} 13 {labels} 300 20460101000000 20200101000000 1 example. AAEC\n")
+    };
+    let mut text = "$TTL 300\n@ SOA ns.example.net. h 7 3600 600 86400 300\n NS ns.example.net.\n\
+        @ DNSKEY 257 3 ECDSAP256SHA256 AAEC\n@ NSEC *.a NS SOA RRSIG NSEC DNSKEY\n\
+        *.a A 192.0.2.1\n*.a NSEC b A RRSIG NSEC\n\
+        b A 192.0.2.2\nb NSEC sub A RRSIG NSEC\n\
+        sub NS ns.example.net.\nsub NSEC @ NS RRSIG NSEC\n"
+        .to_owned();
+    for (owner, types) in [("@", "SOA NS DNSKEY NSEC"), ("*.a", "A NSEC"), ("b", "A NSEC"), ("sub", "NSEC")] {
+        let labels = if owner == "@" { 1 } else { 2 };
+        types.split(' ').for_each(|rtype| text += &sign(owner, rtype, labels));
+    }
+    // A signature of nothing.
+    text += &sign("b", "TXT", 2);
+    let zones = catalog(&[("example.", &text)]);
+    // Section and owner of each record, and the type that it has or signs.
+    let summary = |message: &[u8]| -> Vec<String> {
+        let shown = show(&reply(&zones, message, Transport::Udp).unwrap());
+        let word = |line: &str| {
+            let words: Vec<_> = line.split(' ').collect();
+            match words.get(3) {
+                Some(&"RRSIG") => format!("{} {} sig {}", words[0], words[1], words[4]),
+                Some(rtype) => format!("{} {} {rtype}", words[0], words[1]),
+                None => line.to_owned(),
+            }
+        };
+        without_servers(shown).iter().map(|line| word(line)).collect()
+    };
+    let table: &[(&str, &str, &[&str])] = &[
+        ("b.example.", "A", &["NOERROR aa", "an b.example. A", "an b.example. sig A"]),
+        (
+            "b.example.",
+            "TXT",
+            &[
+                "NOERROR aa",
+                "ns example. SOA",
+                "ns example. sig SOA",
+                "ns b.example. NSEC",
+                "ns b.example. sig NSEC",
+            ],
+        ),
+        (
+            "c.example.",
+            "A",
+            &[
+                "NXDOMAIN aa",
+                "ns example. SOA",
+                "ns example. sig SOA",
+                "ns b.example. NSEC",
+                "ns b.example. sig NSEC",
+                "ns example. NSEC",
+                "ns example. sig NSEC",
+            ],
+        ),
+        // From a wildcard: nothing is closer.
+        (
+            "x.a.example.",
+            "A",
+            &[
+                "NOERROR aa",
+                "an x.a.example. A",
+                "an x.a.example. sig A",
+                "ns *.a.example. NSEC",
+                "ns *.a.example. sig NSEC",
+            ],
+        ),
+        // An empty non-terminal.
+        (
+            "a.example.",
+            "A",
+            &[
+                "NOERROR aa",
+                "ns example. SOA",
+                "ns example. sig SOA",
+                "ns example. NSEC",
+                "ns example. sig NSEC",
+            ],
+        ),
+        // A delegation that is not signed.
+        (
+            "x.sub.example.",
+            "A",
+            &["NOERROR", "ns sub.example. NS", "ns sub.example. NSEC", "ns sub.example. sig NSEC"],
+        ),
+        ("b.example.", "RRSIG", &["NOERROR aa", "an b.example. sig A", "an b.example. sig NSEC"]),
+    ];
+    for (question, rtype, wanted) in table {
+        let mut wanted: Vec<_> = wanted.iter().map(|line| (*line).to_owned()).collect();
+        wanted.push("ar OPT 1232".to_owned());
+        assert_eq!(summary(&secure_query(question, rtype)), wanted, "{question} {rtype}");
+        // Without DO there is none of it, unless it is asked for.
+        let plain = summary(&query(question, rtype));
+        let extra = plain.iter().any(|line| line.contains("sig") || line.contains("NSEC"));
+        assert_eq!(extra, *rtype == "RRSIG", "{question} {rtype}: {plain:?}");
+    }
+}
+
+#[test]
+fn a_query_with_a_key_is_refused_since_there_are_none() {
+    let zones = zones();
+    // RFC 8945, section 4.2: key.example., class ANY, HMAC-SHA256, time 1, fudge 300, a MAC of 4
+    // octets, identifier, no error, no other data.
+    let tsig = [
+        &b"\x03key\x07example\0"[..],
+        &[0, 250, 0, 255, 0, 0, 0, 0, 0, 33],
+        b"\x0bhmac-sha256\0",
+        &[0, 0, 0, 0, 0, 1, 1, 44, 0, 4, 1, 2, 3, 4, 0x12, 0x34, 0, 0, 0, 0],
+    ]
+    .concat();
+    let mut message = [query("web.example.org.", "A"), tsig.clone()].concat();
+    message[11] = 1;
+    let answer = reply(&zones, &message, Transport::Udp).unwrap();
+    assert_eq!(answer[3] & 15, 9, "NOTAUTH");
+    // The same record with BADKEY, without a MAC.
+    let wanted = [&tsig[..tsig.len() - 14], &[1, 44, 0, 0, 0x12, 0x34, 0, 17, 0, 0]].concat();
+    let mut wanted = wanted;
+    let len = tsig.len() - 33;
+    wanted[len - 1] = 29;
+    assert!(answer.ends_with(&wanted), "{answer:x?}\n{wanted:x?}");
+    assert!(answer.len() <= message.len());
+    // Behind an OPT record it is the last; in front of it, it is not.
+    let opt = edns_query("web.example.org.", "A", 1232);
+    let mut behind = [opt.clone(), tsig.clone()].concat();
+    behind[11] = 2;
+    assert_eq!(reply(&zones, &behind, Transport::Udp).unwrap()[3] & 15, 9);
+    let at = opt.len() - 11;
+    let mut before = [&opt[..at], &tsig, &opt[at..]].concat();
+    before[11] = 2;
+    assert_eq!(show(&reply(&zones, &before, Transport::Udp).unwrap()), ["FORMERR"]);
 }
 
 /// Returns a zone with an answer of about `octets`, a referral with as much glue, and many mail
@@ -315,5 +560,6 @@ fn the_largest_set_of_records_fits_into_a_message_over_tcp() {
     }
     let zones = catalog(&[("example.", &text)]);
     let answer = reply(&zones, &edns_query("big.example.", "A", 512), Transport::Tcp).unwrap();
-    assert_eq!(show(&answer).len(), MAX_RRSET / 16 + 2);
+    // With the code, the zone's server and the OPT record.
+    assert_eq!(show(&answer).len(), MAX_RRSET / 16 + 3);
 }

@@ -65,11 +65,13 @@ fn hangup_reloads_what_is_right_and_keeps_the_rest() {
     server.signal(Signal::HUP);
     assert_eq!(server.line_with("reloaded"), "reloaded 2 zones, kept 0");
     assert_eq!(ask("new.two."), "NOERROR aa");
+    server.signal(Signal::USR1);
+    let sums = "5 answered over UDP, 0 over TCP, 0 ignored, 0 unsent, 0 connections too many";
+    assert_eq!(server.line_with("answered"), sums);
+    assert_eq!(server.line_with("by type"), "by type: A 5");
+    assert_eq!(server.line_with("by code"), "by code: NOERROR 2 NXDOMAIN 3");
     server.signal(Signal::TERM);
-    assert_eq!(
-        server.line_with("answered"),
-        "5 answered over UDP, 0 over TCP, 0 ignored, 0 unsent, 0 connections too many"
-    );
+    assert_eq!(server.line_with("answered"), sums);
     let output = server.finish();
     assert!(output.status.success());
     let errors = text(&output.stderr);

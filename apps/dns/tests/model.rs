@@ -67,7 +67,7 @@ fn exists(records: &Records, name: &[&str]) -> bool {
 /// Returns the answer as [`common::show`] shows it.
 fn model(records: &Records, question: &[&'static str], rtype: &str) -> Vec<String> {
     const SOA: &str = "ns z. 5 SOA ns.x. h.x. 1 2 3 4 5";
-    let (mut name, mut answer, mut sources) = (question.to_vec(), Vec::new(), Vec::new());
+    let (mut name, mut answer, mut passed) = (question.to_vec(), Vec::new(), Vec::new());
     loop {
         let head = |code: &str| vec![code.to_owned()];
         // The delegation nearest to the apex.
@@ -94,13 +94,14 @@ fn model(records: &Records, question: &[&'static str], rtype: &str) -> Vec<Strin
         match (records.get(&source), rtype) {
             (Some(Holds::Address | Holds::Both), "A") => answer.push(format!("an {owner} 9 A 192.0.2.1")),
             (Some(Holds::Text | Holds::Both), "TXT") => answer.push(format!("an {owner} 9 TXT \"t\"")),
-            (Some(Holds::Alias(target)), _) if !sources.contains(&source) => {
+            (Some(Holds::Alias(target)), _) => {
                 answer.push(format!("an {owner} 9 CNAME {}", full(target)));
-                name.clone_from(target);
-                sources.push(source);
-                continue;
+                passed.push(name);
+                name = target.clone();
+                if !passed.contains(&name) {
+                    continue;
+                }
             }
-            (Some(Holds::Alias(_)), _) => {}
             _ => answer.push(SOA.to_owned()),
         }
         return [head("NOERROR aa"), answer].concat();

@@ -3,7 +3,8 @@
 
 mod common;
 
-use common::{catalog, edns_query, query};
+use common::generate::{Generated, Signed};
+use common::{catalog, edns_query, query, secure_query};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use tailwater_dns::answer::{MAX_UDP, Transport, respond};
@@ -50,7 +51,9 @@ fn answering_allocates_nothing() {
     for i in 0..100 {
         text += &format!("big A 10.0.0.{i}\nsub NS ns{i}.sub\nns{i}.sub A 10.1.0.{i}\n");
     }
-    let zones = catalog(&[("example.", &text)]);
+    let signed = |origin, signed| Generated::new(origin, 3).text(signed);
+    let (names, hashes) = (signed("n.", Signed::Nsec), signed("h.", Signed::Nsec3 { opt_out: true }));
+    let zones = catalog(&[("example.", &text), ("n.", &names), ("h.", &hashes)]);
     let names = [
         "example.",
         "ns.example.",
@@ -65,6 +68,11 @@ fn answering_allocates_nothing() {
         .flat_map(|name| ["A", "TXT", "NS", "SOA", "ANY", "AXFR", "DS"].map(|rtype| (name, rtype)))
         .flat_map(|(name, rtype)| [query(name, rtype), edns_query(name, rtype, 4096)])
         .collect();
+    for origin in ["n.", "h."] {
+        for question in Generated::new(origin, 3).questions(5, 20) {
+            queries.extend(["A", "DS", "RRSIG"].map(|rtype| secure_query(&question, rtype)));
+        }
+    }
     queries.push(query("elsewhere.", "A"));
     queries.push(b"not a query at all".to_vec());
     let mut out = Vec::with_capacity(usize::from(MAX_UDP));

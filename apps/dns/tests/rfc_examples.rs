@@ -90,7 +90,21 @@ fn rfc_1034_section_6_2() {
                 "ar SRI-NIC.ARPA. 86400 A 10.0.0.51",
             ],
         ),
-        ("USC-ISIC.ARPA.", "CNAME", &["NOERROR aa", "an USC-ISIC.ARPA. 86400 CNAME C.ISI.EDU."]),
+        (
+            "USC-ISIC.ARPA.",
+            "CNAME",
+            &[
+                "NOERROR aa",
+                "an USC-ISIC.ARPA. 86400 CNAME C.ISI.EDU.",
+                "ns . 86400 NS A.ISI.EDU.",
+                "ns . 86400 NS C.ISI.EDU.",
+                "ns . 86400 NS SRI-NIC.ARPA.",
+                "ar A.ISI.EDU. 86400 A 26.3.0.103",
+                "ar C.ISI.EDU. 86400 A 10.0.0.52",
+                "ar SRI-NIC.ARPA. 86400 A 26.0.0.73",
+                "ar SRI-NIC.ARPA. 86400 A 10.0.0.51",
+            ],
+        ),
         // 6.3.2.
         ("65.0.6.26.IN-ADDR.ARPA.", "PTR", &["NOERROR aa", "an 65.0.6.26.IN-ADDR.ARPA. 86400 PTR ACC.ARPA."]),
         // Empty non-terminals exist.

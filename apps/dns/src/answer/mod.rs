@@ -2,14 +2,16 @@
 //!
 //! Owns the rules of an authoritative server: RFC 1034, section 4.3.2, with RFC 2308 (negative
 //! answers), RFC 4592 (wildcards), RFC 6604 (the code at the end of a chain of aliases), RFC 6891
-//! (EDNS), RFC 8482 (ANY), RFC 9471 (glue) and RFC 9619 (one question). A function of zones and
-//! octets: no sockets, no clock, and no allocation once the buffer for the answer is large enough.
+//! (EDNS), RFC 6672 (DNAME), RFC 4035 and RFC 5155 (answers from signed zones), RFC 8482 (ANY), RFC
+//! 9471 (glue) and RFC 9619 (one question). A function of zones and octets: no sockets, no clock,
+//! and no allocation once the buffer for the answer is large enough.
 //!
 //! | query | answer |
 //! |---|---|
 //! | shorter than a header, or itself an answer | none, so that two servers never talk to each other |
 //! | another operation than QUERY | NOTIMP |
-//! | not exactly one question, not parsable, more than one OPT record | FORMERR |
+//! | not exactly one question, not parsable, more than one OPT record or one in another section | FORMERR |
+//! | signed with a TSIG key: there are none here | NOTAUTH and BADKEY (RFC 8945, section 5.2.1) |
 //! | EDNS version above 0 | BADVERS |
 //! | class other than IN, a zone transfer, a name outside all zones | REFUSED |
 //! | any other type of questions or messages (RFC 6895, section 3.1) | NOTIMP |
@@ -17,14 +19,17 @@
 //! Bounds: [`MAX_CHAIN`] aliases, [`MAX_HOSTS`] hosts whose addresses are included, answers of
 //! [`MAX_UDP`] and 65,535 octets.
 
+mod follow;
 mod request;
+mod sections;
 mod write;
 
 pub use request::{Edns, Reject, Request};
 
 use domain::base::Message;
 use domain::base::header::Header;
-use domain::base::iana::{Class, Opcode, OptRcode, Rtype};
+use domain::base::iana::{Class, Opcode, OptRcode, Rtype, TsigRcode};
+use domain::rdata::Tsig;
 
 use crate::catalog::Catalog;
 use crate::name::FlatName;
@@ -58,9 +63,18 @@ pub enum Transport {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// The answer is in the buffer.
-    Reply,
+    Reply(Answered),
     /// Nothing must be sent.
     Ignore,
+}
+
+/// What an answer is counted as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Answered {
+    /// The type in the question, if it was understood.
+    pub rtype: Option<Rtype>,
+    /// The code of the answer.
+    pub rcode: OptRcode,
 }
 
 /// Answers `query` from `zones` into `out`, whose contents are replaced.
@@ -72,37 +86,36 @@ pub fn respond(zones: &Catalog, query: &[u8], transport: Transport, out: &mut Ve
         return Verdict::Ignore;
     }
     if header.opcode() != Opcode::QUERY {
-        fail(header, None, OptRcode::NOTIMP, out);
-        return Verdict::Reply;
+        return fail(header, None, OptRcode::NOTIMP, out);
     }
     let mut name = FlatName::root();
     let request = match Request::parse(message, &mut name) {
         Ok(request) => request,
-        Err(reject) => {
-            fail(header, None, reject.rcode(), out);
-            return Verdict::Reply;
-        }
+        Err(reject) => return fail(header, None, reject.rcode(), out),
     };
-    match refuse(&request) {
-        Some(rcode) => fail(header, Some(&request), rcode, out),
-        None => {
-            let name = request.name;
-            // The parent zone is authoritative for the DS records of a zone, if it is served here
-            // (RFC 4035, section 3.1.4.1).
-            let parent = (request.rtype == Rtype::DS && name.labels() > 0)
-                .then(|| zones.find(name, name.labels() - 1))
-                .flatten();
-            match parent.or_else(|| zones.find(name, name.labels())) {
-                Some(zone) => write::answer(zone, header, &request, transport, out),
-                None => fail(header, Some(&request), OptRcode::REFUSED, out),
-            }
-        }
+    if let Some(rcode) = refuse(&request) {
+        return fail(header, Some(&request), rcode, out);
     }
-    Verdict::Reply
+    let name = request.name;
+    // The parent zone is authoritative for the DS records of a zone, if it is served here (RFC
+    // 4035, section 3.1.4.1).
+    let parent = (request.rtype == Rtype::DS && name.labels() > 0)
+        .then(|| zones.find(name, name.labels() - 1))
+        .flatten();
+    match parent.or_else(|| zones.find(name, name.labels())) {
+        Some(zone) => {
+            let rcode = sections::answer(zone, header, &request, transport, out);
+            Verdict::Reply(Answered { rtype: Some(request.rtype), rcode })
+        }
+        None => fail(header, Some(&request), OptRcode::REFUSED, out),
+    }
 }
 
 /// Returns the error code of a question that is not looked up.
 fn refuse(request: &Request<'_>) -> Option<OptRcode> {
+    if request.key.is_some() {
+        return Some(OptRcode::NOTAUTH);
+    }
     if request.edns.is_some_and(|edns| edns.version > 0) {
         return Some(OptRcode::BADVERS);
     }
@@ -116,16 +129,28 @@ fn refuse(request: &Request<'_>) -> Option<OptRcode> {
 }
 
 /// Writes an answer that holds only an error code.
-fn fail(header: Header, request: Option<&Request<'_>>, rcode: OptRcode, out: &mut Vec<u8>) {
-    let builder = begin(header, out);
+fn fail(header: Header, request: Option<&Request<'_>>, rcode: OptRcode, out: &mut Vec<u8>) -> Verdict {
+    let mut builder = begin(header, out);
     match request {
         Some(request) => {
             let question = write::question(builder, request);
-            finish(question.additional(), request, rcode);
+            let mut additional = finish(question.additional(), request, rcode);
+            if let Some((key, tsig)) = &request.key {
+                // Not signed, and with the client's time: there is no key, and no clock here.
+                let answer = Tsig::new(
+                    tsig.algorithm(),
+                    tsig.time_signed(),
+                    tsig.fudge(),
+                    [0u8; 0],
+                    tsig.original_id(),
+                    TsigRcode::BADKEY,
+                    [0u8; 0],
+                );
+                // Shorter than the query.
+                let _ = answer.map(|answer| additional.push((key, Class::ANY, 0, answer)));
+            }
         }
-        None => {
-            let mut builder = builder;
-            builder.header_mut().set_rcode(rcode.rcode());
-        }
+        None => builder.header_mut().set_rcode(rcode.rcode()),
     }
+    Verdict::Reply(Answered { rtype: request.map(|request| request.rtype), rcode })
 }

@@ -1,21 +1,23 @@
 //! Serving queries over sockets of either kind.
 //!
-//! Owns the loops over [datagrams](udp) and [connections](tcp), and their counters. They use only
+//! Owns the loops over [datagrams](udp) and [connections](tcp), and their [counters]. They use only
 //! the few calls that Tailwater's sockets and the kernel's have in common ([`Datagrams`],
 //! [`Stream`]), so both servers run the same code. The threads are the callers': [`crate::service`]
 //! and [`crate::linux`].
 
+pub mod counters;
 pub mod tcp;
 pub mod udp;
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use rustix::net::{RecvFlags, recvfrom};
 
 use crate::store::Store;
+use counters::{Counters, Counts};
 
 /// A UDP socket.
 pub trait Datagrams {
@@ -144,31 +146,6 @@ pub struct Shared {
     counters: Counters,
 }
 
-/// Written by the answering threads, with relaxed additions; read at any time.
-#[derive(Debug, Default)]
-struct Counters {
-    udp: AtomicU64,
-    tcp: AtomicU64,
-    ignored: AtomicU64,
-    unsent: AtomicU64,
-    refused: AtomicU64,
-}
-
-/// Counters of a server.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Queries answered over UDP.
-    pub udp: u64,
-    /// Queries answered over TCP.
-    pub tcp: u64,
-    /// Messages without an answer.
-    pub ignored: u64,
-    /// Answers that could not be sent.
-    pub unsent: u64,
-    /// Connections closed at once because there were too many.
-    pub refused: u64,
-}
-
 impl Shared {
     /// Returns a server of these zones, without threads yet.
     pub fn new(store: Store, limits: Limits) -> Self {
@@ -177,13 +154,6 @@ impl Shared {
 
     /// Returns the counters.
     pub fn counts(&self) -> Counts {
-        let Counters { udp, tcp, ignored, unsent, refused } = &self.counters;
-        Counts {
-            udp: udp.load(Relaxed),
-            tcp: tcp.load(Relaxed),
-            ignored: ignored.load(Relaxed),
-            unsent: unsent.load(Relaxed),
-            refused: refused.load(Relaxed),
-        }
+        self.counters.read()
     }
 }

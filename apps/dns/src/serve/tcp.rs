@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
+use super::counters::Event;
 use super::{Shared, Stream};
 use crate::answer::{Transport, Verdict, respond};
 
@@ -38,7 +39,7 @@ impl Permit {
         if shared.connections.try_update(Relaxed, Relaxed, free).is_ok() {
             return Some(Self(Arc::clone(shared)));
         }
-        shared.counters.refused.fetch_add(1, Relaxed);
+        shared.counters.add(Event::Refused);
         None
     }
 
@@ -101,16 +102,16 @@ impl<S: Stream> Connection<'_, S> {
         {
             // No view is kept between queries: an idle connection would keep replaced zones alive.
             let zones = self.shared.store.zones();
-            if respond(&zones, query, Transport::Tcp, &mut self.answer) == Verdict::Ignore {
-                self.shared.counters.ignored.fetch_add(1, Relaxed);
+            let Verdict::Reply(answered) = respond(&zones, query, Transport::Tcp, &mut self.answer) else {
+                self.shared.counters.add(Event::Ignored);
                 self.flush()?;
                 return Err(ErrorKind::InvalidData.into());
-            }
+            };
             self.begin += PREFIX + query.len();
             // An answer has at most 65,535 octets.
             self.answers.extend_from_slice(&(self.answer.len() as u16).to_be_bytes());
             self.answers.extend_from_slice(&self.answer);
-            self.shared.counters.tcp.fetch_add(1, Relaxed);
+            self.shared.counters.add_answer(Transport::Tcp, answered);
             if self.answers.len() >= FLUSH_AT {
                 self.flush()?;
             }

@@ -5,9 +5,9 @@
 //! nevertheless, so that it does not keep replaced ones alive.
 
 use std::ops::ControlFlow;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use super::counters::Event;
 use super::{Datagrams, Shared};
 use crate::answer::{MAX_UDP, Transport, Verdict, respond};
 
@@ -34,11 +34,12 @@ pub fn serve(socket: &impl Datagrams, shared: &Shared, mut go_on: impl FnMut() -
             zones.zones();
             continue;
         };
-        let count = match respond(zones.zones(), &query[..len], Transport::Udp, &mut answer) {
-            Verdict::Ignore => &shared.counters.ignored,
-            Verdict::Reply if socket.send_to(&answer, client).is_ok() => &shared.counters.udp,
-            Verdict::Reply => &shared.counters.unsent,
-        };
-        count.fetch_add(1, Relaxed);
+        match respond(zones.zones(), &query[..len], Transport::Udp, &mut answer) {
+            Verdict::Ignore => shared.counters.add(Event::Ignored),
+            Verdict::Reply(answered) => match socket.send_to(&answer, client) {
+                Ok(_) => shared.counters.add_answer(Transport::Udp, answered),
+                Err(_) => shared.counters.add(Event::Unsent),
+            },
+        }
     }
 }

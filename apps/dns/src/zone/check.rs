@@ -42,7 +42,7 @@ fn check_types(zone: &Zone, node: &Node, blame: &mut impl FnMut(&Node, Rtype, Fa
     let name = || node.name().clone();
     for rrset in node.rrsets() {
         let rtype = rrset.rtype;
-        let octets: usize = rrset.data.iter().map(|data| data.max_len() + 12).sum();
+        let octets: usize = rrset.data.iter().chain(&rrset.signatures).map(|data| data.max_len() + 12).sum();
         if octets > MAX_RRSET {
             blame(node, rtype, Fault::TooLarge { owner: name(), rtype, limit: MAX_RRSET });
         }
@@ -56,13 +56,21 @@ fn check_types(zone: &Zone, node: &Node, blame: &mut impl FnMut(&Node, Rtype, Fa
                 if rrset.data.len() > 1 {
                     blame(node, rtype, Fault::SeveralCnames(name()));
                 }
-                if let Some(other) = node.rrsets().iter().find(|other| other.rtype != Rtype::CNAME) {
+                if let Some(other) = node.rrsets().iter().find(|other| !goes_with_alias(other.rtype)) {
                     blame(node, rtype, Fault::CnameBesideOthers { owner: name(), other: other.rtype });
                 }
             }
+            Rtype::DNAME if rrset.data.len() > 1 => blame(node, rtype, Fault::SeveralDnames(name())),
+            Rtype::DNAME if node.delegates => blame(node, rtype, Fault::DnameBesideNs(name())),
             _ => {}
         }
     }
+}
+
+/// Returns whether records of a type may stand beside a CNAME record: those of DNSSEC (RFC 4035,
+/// section 2.5).
+fn goes_with_alias(rtype: Rtype) -> bool {
+    matches!(rtype, Rtype::CNAME | Rtype::NSEC | Rtype::KEY)
 }
 
 /// Checks that a name server of `node` has an address, if this zone is authoritative for its name.
@@ -75,14 +83,15 @@ fn check_server(zone: &Zone, node: &Node, server: &StoredName) -> Option<Fault> 
         return None;
     }
     match zone.find(&flat) {
-        Found::Exact(node) | Found::Wildcard(node) if node.rrset(Rtype::CNAME).is_some() => {
+        Found::Redirected { .. } => Some(Fault::AliasServer { owner, server: store(server) }),
+        Found::Exact(node) | Found::Wildcard { node, .. } if node.rrset(Rtype::CNAME).is_some() => {
             Some(Fault::AliasServer { owner, server: store(server) })
         }
-        Found::Exact(node) | Found::Wildcard(node) => (!has_address(node)).then_some(fault),
+        Found::Exact(node) | Found::Wildcard { node, .. } => (!has_address(node)).then_some(fault),
         // The server of another zone, whose addresses are needed here only if the delegation leads
         // to it.
         Found::Cut { node: cut, .. } if !core::ptr::eq(cut, node) => None,
         Found::Cut { .. } => (!zone.glue(&flat).is_some_and(has_address)).then_some(fault),
-        Found::Missing => Some(fault),
+        Found::Missing { .. } => Some(fault),
     }
 }

@@ -4,6 +4,8 @@
 //! read. An entry ends with its line, or with the line in which its last parenthesis closes (RFC
 //! 1035, section 5.1).
 
+use super::syntax::seconds;
+
 /// An entry that is not blank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry<'a> {
@@ -17,19 +19,12 @@ pub struct Entry<'a> {
 }
 
 impl Entry<'_> {
-    /// Returns whether the reader does not return it: `$ORIGIN` and `$TTL`, which only change how
-    /// others are read.
-    pub fn is_setting(&self) -> bool {
-        self.word(0)
-            .is_some_and(|word| word.eq_ignore_ascii_case(b"$ORIGIN") || word.eq_ignore_ascii_case(b"$TTL"))
-    }
-
     /// Returns the time that a `$TTL` sets (RFC 2308, section 4).
     pub fn ttl(&self) -> Option<u32> {
         if !self.word(0)?.eq_ignore_ascii_case(b"$TTL") {
             return None;
         }
-        core::str::from_utf8(self.word(1)?).ok()?.parse().ok()
+        seconds(self.word(1)?)
     }
 
     fn word(&self, index: usize) -> Option<&[u8]> {
@@ -120,9 +115,9 @@ mod tests {
     }
 
     #[test]
-    fn settings_are_told_from_records() {
+    fn settings_of_times_are_read() {
         let text = b"$TTL 300 ; five minutes\n$origin a.\n$INCLUDE x\n$TTL 1h\n";
-        let seen: Vec<_> = entries(text).map(|entry| (entry.is_setting(), entry.ttl())).collect();
-        assert_eq!(seen, [(true, Some(300)), (true, None), (false, None), (true, None)]);
+        let seen: Vec<_> = entries(text).map(|entry| entry.ttl()).collect();
+        assert_eq!(seen, [Some(300), None, None, Some(3600)]);
     }
 }

@@ -7,13 +7,19 @@
 //! # Invariants
 //! * Node 0 is the apex. A node's parent stands before it, and every name between a record's owner
 //!   and the apex has a node, so empty non-terminals (RFC 4592, section 2.2.2) need no care.
+//! * The names of NSEC3 records are hashes and no names of the zone (RFC 5155, section 7.2.8): they
+//!   have no nodes, and are in [`denial`].
 //! * The children of all nodes are in one hash table by parent and label: a step down is one probe.
 //!   Queries cannot add to it.
 
 pub mod check;
+pub mod denial;
 pub mod entries;
+mod fields;
+pub mod hash;
 pub mod problem;
 pub mod read;
+mod syntax;
 
 use core::hash::BuildHasher;
 
@@ -22,6 +28,8 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 
 use crate::name::{FlatName, StoredName, store};
 use crate::rdata::Rdata;
+use denial::Denial;
+use problem::Fault;
 
 /// Records of one name and type.
 #[derive(Debug, Clone)]
@@ -33,6 +41,29 @@ pub struct RrSet {
     pub ttl: u32,
     /// The data, one for each record, in the order of the file.
     pub data: Vec<Rdata>,
+    /// The data of the RRSIG records that sign them.
+    pub signatures: Vec<Rdata>,
+}
+
+impl RrSet {
+    fn new(rtype: Rtype, ttl: u32) -> Self {
+        Self { rtype, ttl, data: Vec::new(), signatures: Vec::new() }
+    }
+
+    /// Adds a record, or, if it is of another type, a signature.
+    fn add(&mut self, rtype: Rtype, ttl: u32, data: Rdata) {
+        // A signature has the TTL of what it signs (RFC 4034, section 3).
+        let list = match rtype == self.rtype {
+            true => {
+                self.ttl = if self.data.is_empty() { ttl } else { self.ttl.min(ttl) };
+                &mut self.data
+            }
+            false => &mut self.signatures,
+        };
+        if !list.contains(&data) {
+            list.push(data);
+        }
+    }
 }
 
 /// A name of the zone.
@@ -46,9 +77,18 @@ pub struct Node {
     rrsets: Vec<RrSet>,
     /// The child `*`.
     wildcard: Option<u32>,
+    /// It has NS records and is not the apex.
+    delegates: bool,
+    /// It has a DNAME record.
+    redirects: bool,
 }
 
 impl Node {
+    fn new(parent: u32, label: Box<[u8]>, name: StoredName) -> Self {
+        let (rrsets, wildcard) = (Vec::new(), None);
+        Self { parent, label, name, rrsets, wildcard, delegates: false, redirects: false }
+    }
+
     /// Returns the name.
     pub fn name(&self) -> &StoredName {
         &self.name
@@ -71,7 +111,19 @@ pub enum Found<'a> {
     /// The name exists.
     Exact(&'a Node),
     /// It does not, and records are made from this wildcard.
-    Wildcard(&'a Node),
+    Wildcard {
+        /// The wildcard.
+        node: &'a Node,
+        /// Number of labels of the closest encloser (RFC 4592, section 3.3.1).
+        encloser: usize,
+    },
+    /// It is below a name with a DNAME record (RFC 6672).
+    Redirected {
+        /// The node with the record.
+        node: &'a Node,
+        /// Number of labels of its name.
+        labels: usize,
+    },
     /// It belongs to the zone delegated at this node.
     Cut {
         /// Where the delegation is.
@@ -80,7 +132,10 @@ pub enum Found<'a> {
         exact: bool,
     },
     /// It does not exist.
-    Missing,
+    Missing {
+        /// Number of labels of the closest encloser.
+        encloser: usize,
+    },
 }
 
 /// A zone.
@@ -90,6 +145,19 @@ pub struct Zone {
     nodes: Vec<Node>,
     children: HashTable<u32>,
     hasher: DefaultHashBuilder,
+    denial: Denial,
+    servers: Vec<Server>,
+}
+
+/// A server of the zone, ready for the authority section.
+#[derive(Debug)]
+pub struct Server {
+    /// The octets of its name, without those of the zone's name at the end if it is within.
+    pub front: Box<[u8]>,
+    /// Whether the zone's name follows.
+    pub inside: bool,
+    /// The node with its addresses.
+    node: Option<u32>,
 }
 
 /// Number of the apex among the nodes.
@@ -98,18 +166,14 @@ const APEX: u32 = 0;
 impl Zone {
     /// Returns a zone with nothing in it.
     fn empty(origin: &StoredName) -> Self {
-        let apex = Node {
-            parent: APEX,
-            label: Box::default(),
-            name: origin.clone(),
-            rrsets: Vec::new(),
-            wildcard: None,
-        };
+        let apex = Node::new(APEX, Box::default(), origin.clone());
         Self {
             origin: FlatName::new(origin),
             nodes: vec![apex],
             children: HashTable::new(),
             hasher: DefaultHashBuilder::default(),
+            denial: Denial::default(),
+            servers: Vec::new(),
         }
     }
 
@@ -136,6 +200,13 @@ impl Zone {
         Some((soa, rrset.ttl.min(soa.soa_minimum()?)))
     }
 
+    /// Returns the zone's servers in the order of its NS records, each with the node of its
+    /// addresses.
+    pub fn servers(&self) -> impl Iterator<Item = (&Server, Option<&Node>)> {
+        let node = |server: &Server| server.node.map(|number| &self.nodes[number as usize]);
+        self.servers.iter().map(move |server| (server, node(server)))
+    }
+
     /// Follows a name that is within the zone from the apex down.
     ///
     /// # Panics
@@ -145,14 +216,19 @@ impl Zone {
         let mut node = self.apex();
         let mut number = APEX;
         for index in (0..name.labels() - self.origin.labels()).rev() {
+            // The labels of `node`.
+            let labels = name.labels() - index - 1;
+            if node.redirects {
+                return Found::Redirected { node, labels };
+            }
             let Some(child) = self.child(number, name.label(index)) else {
-                // `node` is the closest encloser (RFC 4592, section 3.3.1).
-                return node
-                    .wildcard
-                    .map_or(Found::Missing, |star| Found::Wildcard(&self.nodes[star as usize]));
+                return match node.wildcard {
+                    None => Found::Missing { encloser: labels },
+                    Some(star) => Found::Wildcard { node: &self.nodes[star as usize], encloser: labels },
+                };
             };
             (number, node) = (child, &self.nodes[child as usize]);
-            if node.rrset(Rtype::NS).is_some() {
+            if node.delegates {
                 return Found::Cut { node, exact: index == 0 };
             }
         }
@@ -161,6 +237,10 @@ impl Zone {
 
     /// Returns the node of a name, below delegations too: for glue.
     pub fn glue(&self, name: &FlatName) -> Option<&Node> {
+        self.number(name).map(|number| &self.nodes[number as usize])
+    }
+
+    fn number(&self, name: &FlatName) -> Option<u32> {
         if !name.is_within(&self.origin) {
             return None;
         }
@@ -168,7 +248,12 @@ impl Zone {
         for index in (0..name.labels() - self.origin.labels()).rev() {
             number = self.child(number, name.label(index))?;
         }
-        Some(&self.nodes[number as usize])
+        Some(number)
+    }
+
+    /// Returns a number for a name, the same for equal names.
+    pub fn fingerprint(&self, name: &FlatName) -> u64 {
+        self.hasher.hash_one(name.suffix(name.labels()))
     }
 
     #[inline]
@@ -200,7 +285,7 @@ impl Zone {
         }
         let above = name.name().iter_suffixes().nth(index).map(|name| store(&name));
         let name = above.expect("a name has a suffix for each label");
-        self.nodes.push(Node { parent, label: label.into(), name, rrsets: Vec::new(), wildcard: None });
+        self.nodes.push(Node::new(parent, label.into(), name));
         let (nodes, hasher) = (&self.nodes, &self.hasher);
         let hash = |&number: &u32| {
             let node = &nodes[number as usize];
@@ -212,14 +297,46 @@ impl Zone {
 
     /// Adds a record whose owner is within the zone. The same data again change nothing (RFC 2181,
     /// section 5).
-    fn insert(&mut self, owner: &FlatName, rtype: Rtype, ttl: u32, data: Rdata) {
-        let rrsets = &mut self.node_mut(owner).rrsets;
-        let Some(rrset) = rrsets.iter_mut().find(|rrset| rrset.rtype == rtype) else {
-            return rrsets.push(RrSet { rtype, ttl, data: vec![data] });
-        };
-        rrset.ttl = rrset.ttl.min(ttl);
-        if !rrset.data.contains(&data) {
-            rrset.data.push(data);
+    ///
+    /// # Errors
+    /// If it is a NSEC3 record whose name is no hash.
+    fn insert(&mut self, owner: &FlatName, rtype: Rtype, ttl: u32, data: Rdata) -> Result<(), Fault> {
+        let covered = if rtype == Rtype::RRSIG { data.signs().unwrap_or(rtype) } else { rtype };
+        if covered == Rtype::NSEC3 {
+            return self.denial.insert(owner, rtype, ttl, data);
         }
+        let apex = owner.labels() == self.origin.labels();
+        let node = self.node_mut(owner);
+        node.delegates |= rtype == Rtype::NS && !apex;
+        node.redirects |= rtype == Rtype::DNAME;
+        let at = node.rrsets.iter().position(|rrset| rrset.rtype == covered).unwrap_or_else(|| {
+            node.rrsets.push(RrSet::new(covered, ttl));
+            node.rrsets.len() - 1
+        });
+        node.rrsets[at].add(rtype, ttl, data);
+        Ok(())
+    }
+
+    /// Ends the reading of records: signatures of nothing are dropped, and the records that prove
+    /// that names do not exist are put in order.
+    ///
+    /// # Errors
+    /// If they cannot be used.
+    fn complete(&mut self) -> Result<(), Fault> {
+        for node in &mut self.nodes {
+            node.rrsets.retain(|rrset| !rrset.data.is_empty());
+        }
+        let servers = self.apex().rrset(Rtype::NS).into_iter().flat_map(|servers| &servers.data);
+        let server = |name: &StoredName| {
+            let flat = FlatName::new(name);
+            let inside = flat.is_within(&self.origin) && self.origin.labels() > 0;
+            let front = name.len() - if inside { self.origin.name().len() } else { 0 };
+            Server { front: name.as_slice()[..front].into(), inside, node: self.number(&flat) }
+        };
+        self.servers = servers.filter_map(Rdata::target).map(server).collect();
+        let mut denial = core::mem::take(&mut self.denial);
+        let done = denial.complete(self);
+        self.denial = denial;
+        done
     }
 }

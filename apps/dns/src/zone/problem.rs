@@ -57,7 +57,7 @@ pub enum Fault {
     #[error("the zone includes more than {0} files: put them together")]
     Files(usize),
     /// Not an entry of a master file; the reader's message says why, after line and column.
-    #[error("not understood: {0} (times are numbers of seconds, and relative names need a zone or $ORIGIN)")]
+    #[error("not understood: {0} (relative names need a zone or $ORIGIN)")]
     Syntax(String),
     /// The file ends before an entry does.
     #[error("the file ends within an entry: close the parenthesis or the quotation mark")]
@@ -73,11 +73,6 @@ pub enum Fault {
     /// Data that are not valid for their type.
     #[error(transparent)]
     Data(#[from] Malformed),
-    /// A type whose answers would need more than its records.
-    #[error(
-        "{0} records cannot be served as they must be: leave them out (DNSSEC and DNAME are not supported)"
-    )]
-    Unsupported(Rtype),
     /// A type for queries or messages only.
     #[error("{0} is not a record type of zones: remove the record")]
     Meta(Rtype),
@@ -116,6 +111,18 @@ pub enum Fault {
     /// Two CNAME records at the same name.
     #[error("{0} has several CNAME records: keep one (RFC 2181, section 10.1)")]
     SeveralCnames(StoredName),
+    /// Two DNAME records at the same name.
+    #[error("{0} has several DNAME records: keep one (RFC 6672, section 2.4)")]
+    SeveralDnames(StoredName),
+    /// A DNAME record at a delegation.
+    #[error("{0} has a DNAME record and is delegated: keep one or the other (RFC 6672, section 2.3)")]
+    DnameBesideNs(StoredName),
+    /// A NSEC3 record whose name is not made from a hash.
+    #[error("{0} is not the name of a NSEC3 record: sign the zone again (RFC 5155, section 3)")]
+    Nsec3Name(StoredName),
+    /// A chain of NSEC3 records with too much work for each answer.
+    #[error("{0} iterations of NSEC3: sign the zone with none, or with at most {1} (RFC 9276, section 3.1)")]
+    Iterations(u16, u16),
     /// NS records at a wildcard, which have no defined meaning.
     #[error("NS records at the wildcard {0}: delegate names one by one (RFC 4592, section 4.2)")]
     WildcardNs(StoredName),

@@ -20,8 +20,9 @@ use domain::zonefile::inplace::{self, ScannedDname, ScannedRecordData, Zonefile}
 
 use super::Zone;
 use super::check::check;
-use super::entries::{Entry, entries};
+use super::entries::entries;
 use super::problem::{Fault, Place, Problem};
+use super::syntax::translate;
 use crate::name::{FlatName, StoredName, store};
 use crate::rdata::Rdata;
 
@@ -96,39 +97,43 @@ impl Reader<'_, '_> {
     }
 
     fn text(&mut self, path: &Path, mut text: Vec<u8>, context: &Context) {
-        // The reader treats an entry without a line end as unfinished, and must not get an
-        // unfinished one.
+        // The reader treats an entry without a line end as unfinished.
         text.push(b'\n');
-        let unfinished = entries(&text).find(|entry| !entry.complete);
-        if let Some((line, len)) = unfinished.map(|entry| (Some(entry.line), entry.text.len())) {
-            let begins = text.len() - len;
-            self.blame(&Place { file: path.to_owned(), line }, Fault::Unfinished);
-            text.truncate(begins);
-        }
         let mut scanner = Zonefile::with_capacity(text.len());
-        let inherited = context.ttl.map(|ttl| format!("$TTL {ttl}\n")).unwrap_or_default();
-        scanner.extend_from_slice(inherited.as_bytes());
-        scanner.extend_from_slice(&text);
         scanner.set_default_class(Class::IN);
         scanner.set_origin(as_bytes(&context.origin));
-        let (mut ttl, mut lines) = (context.ttl, entries(&text));
-        loop {
-            let entry = next_entry(&mut lines, &mut ttl);
-            let place = Place { file: path.to_owned(), line: entry.map(|entry| entry.line) };
+        let mut ttl = context.ttl;
+        if let Some(ttl) = ttl {
+            scanner.extend_from_slice(format!("$TTL {ttl}\n").as_bytes());
+        }
+        // The reader gets one entry at a time: it reports no positions of what it has read.
+        for entry in entries(&text) {
+            let place = Place { file: path.to_owned(), line: Some(entry.line) };
+            if !entry.complete {
+                return self.blame(&place, Fault::Unfinished);
+            }
+            ttl = entry.ttl().or(ttl);
+            let Some(origin) = scanner.origin().ok().and_then(|origin| FlatName::try_new(&origin)) else {
+                return self.blame(&place, Fault::Name);
+            };
+            match translate(entry.text, origin.name()) {
+                Ok(text) => scanner.extend_from_slice(&text),
+                Err(why) => return self.blame(&place, Fault::Syntax(why)),
+            }
             match scanner.next_entry() {
                 Ok(Some(inplace::Entry::Record(record))) => self.record(&place, &record),
-                Ok(Some(inplace::Entry::Include { path: included, origin })) => {
-                    let origin = origin.or_else(|| scanner.origin().ok());
-                    let origin = match origin.as_ref().map(FlatName::try_new) {
-                        Some(Some(origin)) => store(origin.name()),
+                Ok(Some(inplace::Entry::Include { path: included, origin: given })) => {
+                    let origin = match given.as_ref().map(FlatName::try_new) {
+                        Some(Some(given)) => store(given.name()),
                         Some(None) => return self.blame(&place, Fault::Name),
-                        None => context.origin.clone(),
+                        None => store(origin.name()),
                     };
                     let beside = path.parent().unwrap_or(Path::new("")).join(PathBuf::from(&*included));
                     self.file(&place, &beside, &Context { origin, ttl, depth: context.depth + 1 });
                 }
-                Ok(None) => return,
-                Err(error) => return self.blame(&syntax_place(place, &error, &inherited), syntax(&error)),
+                // A setting, which changes how others are read.
+                Ok(None) => {}
+                Err(error) => return self.blame(&place, syntax(&error)),
             }
         }
     }
@@ -152,7 +157,9 @@ impl Reader<'_, '_> {
             Ok(data) => {
                 // A time with the highest bit set is treated as zero (RFC 2181, section 8).
                 let ttl = i32::try_from(record.ttl().as_secs()).map_or(0, i32::cast_unsigned);
-                self.zone.insert(&owner, rtype, ttl, data);
+                if let Err(fault) = self.zone.insert(&owner, rtype, ttl, data) {
+                    return self.blame(place, fault);
+                }
                 self.places.insert((owner.suffix(owner.labels()).into(), rtype), place.clone());
             }
             Err(malformed) => self.blame(place, malformed.into()),
@@ -162,6 +169,9 @@ impl Reader<'_, '_> {
     fn finish(mut self, file: &Path) -> Result<Zone, Vec<Problem>> {
         // What seems missing may be in lines with errors.
         let complete = self.problems.is_empty();
+        if let Err(fault) = self.zone.complete() {
+            self.blame(&Place::file(file), fault);
+        }
         for (owner, fault) in check(&self.zone) {
             let place = owner.and_then(|(name, rtype)| {
                 let name = FlatName::new(&name);
@@ -175,43 +185,19 @@ impl Reader<'_, '_> {
     }
 }
 
-/// Returns the next entry that the reader will return to us, applying `$TTL` on the way.
-fn next_entry<'a>(lines: &mut impl Iterator<Item = Entry<'a>>, ttl: &mut Option<u32>) -> Option<Entry<'a>> {
-    lines.find(|entry| {
-        *ttl = entry.ttl().or(*ttl);
-        !entry.is_setting()
-    })
-}
-
 fn as_bytes(name: &StoredName) -> Name<Bytes> {
     Name::from_octets(Bytes::copy_from_slice(name.as_slice())).expect("copied from a name")
 }
 
-/// Parses the reader's `LINE:COLUMN: WHY`. The reader may have gone on to the next line before it
-/// noticed.
+/// Parses the reader's `LINE:COLUMN: WHY`.
 fn syntax(error: &inplace::Error) -> Fault {
     let text = error.to_string();
     Fault::Syntax(text.splitn(3, ':').nth(2).map_or(text.clone(), |why| why.trim().to_owned()))
 }
 
-/// Returns the place of an error: the line of the entry, or, if the reader stopped at a setting,
-/// which is not counted, the line in its message.
-fn syntax_place(place: Place, error: &inplace::Error, inherited: &str) -> Place {
-    let said = error.to_string().split(':').next().and_then(|line| line.parse::<usize>().ok());
-    let said = said.map(|line| line.saturating_sub(inherited.lines().count()).max(1));
-    let line = match (place.line, said) {
-        (Some(begins), Some(said)) => Some(begins.min(said)),
-        (begins, said) => begins.or(said),
-    };
-    Place { line, ..place }
-}
-
 /// Returns the fault of a type that no zone may hold.
 fn check_type(rtype: Rtype) -> Option<Fault> {
     match rtype {
-        Rtype::RRSIG | Rtype::DNSKEY | Rtype::NSEC | Rtype::NSEC3 | Rtype::NSEC3PARAM | Rtype::DNAME => {
-            Some(Fault::Unsupported(rtype))
-        }
         // RFC 6895, section 3.1: 128 to 255 are for questions and messages; 0 and OPT never occur
         // in zones.
         _ if matches!(rtype.to_int(), 0 | 41 | 128..=255) => Some(Fault::Meta(rtype)),

@@ -3,6 +3,9 @@
 // Each test file uses what it needs.
 #![allow(dead_code)]
 
+pub mod generate;
+pub mod reference;
+
 use domain::base::iana::{Class, Opcode, Rtype};
 use domain::base::name::Name;
 use domain::base::{Message, MessageBuilder};
@@ -49,15 +52,48 @@ pub fn edns_query(question: &str, rtype: &str, payload: u16) -> Vec<u8> {
     message
 }
 
+/// Returns a query that asks for records of DNSSEC.
+pub fn secure_query(question: &str, rtype: &str) -> Vec<u8> {
+    let mut message = edns_query(question, rtype, 4096);
+    let flags = message.len() - 4;
+    message[flags] = 0x80;
+    message
+}
+
 /// Returns the answer to a message; `None` if there is none.
 pub fn reply(zones: &Catalog, message: &[u8], transport: Transport) -> Option<Vec<u8>> {
     let mut out = Vec::new();
-    (respond(zones, message, transport, &mut out) == Verdict::Reply).then_some(out)
+    matches!(respond(zones, message, transport, &mut out), Verdict::Reply(_)).then_some(out)
 }
 
-/// Returns the answer to a question over TCP, as [`show`] shows it.
+/// Returns the answer to a question over TCP, as [`show`] shows it, but [`without_servers`].
 pub fn ask(zones: &Catalog, question: &str, rtype: &str) -> Vec<String> {
-    show(&reply(zones, &query(question, rtype), Transport::Tcp).expect("an answer"))
+    without_servers(show(&reply(zones, &query(question, rtype), Transport::Tcp).expect("an answer")))
+}
+
+/// Removes the zone's servers and their addresses from a complete answer, and their signatures.
+pub fn without_servers(mut lines: Vec<String>) -> Vec<String> {
+    let answers: Vec<_> = lines.iter().filter(|line| line.starts_with("an ")).cloned().collect();
+    let is = |line: &String, rtype| line.contains(rtype);
+    let aliased = answers.iter().any(|line| is(line, " CNAME "));
+    let complete = answers.iter().any(|line| !is(line, " CNAME ") && !(aliased && is(line, " DNAME ")));
+    if complete {
+        let target = |line: &String| line.rsplit(' ').next().unwrap().trim_end_matches('.').to_lowercase();
+        let servers: Vec<_> = lines.iter().filter(|line| is_server(line)).map(target).collect();
+        let asked: Vec<_> = answers.iter().map(target).collect();
+        lines.retain(|line| {
+            let owner = line.split(' ').nth(1).unwrap_or_default().trim_end_matches('.').to_lowercase();
+            let address = line.starts_with("ar ") && servers.contains(&owner) && !asked.contains(&owner);
+            !is_server(line) && !address
+        });
+    }
+    lines
+}
+
+fn is_server(line: &str) -> bool {
+    let mut words = line.split(' ').skip(3);
+    let rtype = words.next();
+    line.starts_with("ns ") && (rtype == Some("NS") || rtype == Some("RRSIG") && words.next() == Some("NS"))
 }
 
 /// Returns a message: code and flags, then a line for each record, with its section's first letter.

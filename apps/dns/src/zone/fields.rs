@@ -1,0 +1,647 @@
+//! Presentation formats of types that the reader of `domain` does not know.
+//!
+//! Owns a table of their fields, and the data they make. The formats are those of the RFCs; where
+//! these leave it open, of BIND 9.
+
+use core::net::{Ipv4Addr, Ipv6Addr};
+use core::str::FromStr;
+
+use domain::base::iana::Rtype;
+use domain::base::name::Name;
+use domain::rdata::dnssec::{RtypeBitmapBuilder, Timestamp};
+use domain::utils::{base16, base64};
+
+use super::syntax::{Word, seconds};
+
+/// A part of a record's data.
+#[derive(Debug, Clone, Copy)]
+pub enum Field {
+    U8,
+    U16,
+    U32,
+    /// An algorithm of DNSSEC by number or mnemonic.
+    Algorithm,
+    /// A kind of certificate (RFC 4398, section 2.1).
+    Certificate,
+    /// A type of records.
+    Type,
+    /// A time in s, with units.
+    Seconds,
+    /// A point in time (RFC 4034, section 3.2).
+    Time,
+    /// A name, never compressed.
+    Name,
+    /// A text of up to 255 octets.
+    Text,
+    /// One or more texts, to the end.
+    Texts,
+    /// A text to the end of the data, without its length (RFC 7553).
+    Raw,
+    /// Hexadecimal digits to the end, with or without dots and `0x`.
+    Hex,
+    /// Base64 to the end, or `-` for nothing.
+    Base64,
+    Ipv4,
+    /// Four groups of hexadecimal digits (RFC 6742).
+    Locator,
+    /// So many octets, with dashes between them (RFC 7043).
+    Eui(usize),
+    /// Types as a bitmap (RFC 4034, section 4.1.2), to the end.
+    Types,
+    /// Types as the bitmap of NXT records (RFC 2535, section 5.2), to the end.
+    OldTypes,
+    /// Data with a format of their own, to the end.
+    Own(fn(&mut Data<'_>) -> Result<(), String>),
+}
+
+use Field::{
+    Algorithm, Base64, Certificate, Eui, Hex, Locator, Name as N, OldTypes, Own, Raw, Seconds, Text, Texts,
+    Time, Type, Types, U8, U16, U32,
+};
+
+/// Number, mnemonic and fields.
+const TYPES: &[(u16, &str, &[Field])] = &[
+    (11, "WKS", &[Field::Ipv4, Own(special::services)]),
+    (18, "AFSDB", &[U16, N]),
+    (19, "X25", &[Text]),
+    (20, "ISDN", &[Texts]),
+    (21, "RT", &[U16, N]),
+    (22, "NSAP", &[Hex]),
+    (23, "NSAP-PTR", &[N]),
+    (24, "SIG", &[Type, Algorithm, U8, Seconds, Time, Time, U16, N, Base64]),
+    (25, "KEY", &[U16, U8, Algorithm, Base64]),
+    (26, "PX", &[U16, N, N]),
+    (27, "GPOS", &[Text, Text, Text]),
+    (29, "LOC", &[Own(special::location)]),
+    (30, "NXT", &[N, OldTypes]),
+    (31, "EID", &[Hex]),
+    (32, "NIMLOC", &[Hex]),
+    (34, "ATMA", &[Own(special::atm_address)]),
+    (36, "KX", &[U16, N]),
+    (37, "CERT", &[Certificate, U16, Algorithm, Base64]),
+    (38, "A6", &[Own(special::a6)]),
+    (40, "SINK", &[U8, U8, U8, Base64]),
+    (42, "APL", &[Own(special::prefixes)]),
+    (49, "DHCID", &[Base64]),
+    (53, "SMIMEA", &[U8, U8, U8, Hex]),
+    (55, "HIP", &[Own(special::host_identity)]),
+    (56, "NINFO", &[Texts]),
+    (57, "RKEY", &[U16, U8, Algorithm, Base64]),
+    (58, "TALINK", &[N, N]),
+    (62, "CSYNC", &[U32, U16, Types]),
+    (99, "SPF", &[Texts]),
+    (104, "NID", &[U16, Locator]),
+    (105, "L32", &[U16, Field::Ipv4]),
+    (106, "L64", &[U16, Locator]),
+    (107, "LP", &[U16, N]),
+    (108, "EUI48", &[Eui(6)]),
+    (109, "EUI64", &[Eui(8)]),
+    (256, "URI", &[U16, U16, Raw]),
+    (258, "AVC", &[Texts]),
+    (259, "DOA", &[U32, U32, U8, Text, Base64]),
+    (260, "AMTRELAY", &[Own(special::relay)]),
+    (261, "RESINFO", &[Texts]),
+    (262, "WALLET", &[Texts]),
+    (32768, "TA", &[U16, Algorithm, U8, Hex]),
+    (32769, "DLV", &[U16, Algorithm, U8, Hex]),
+];
+
+/// Returns the number and the fields of a type of the table, by mnemonic or as `TYPE36`.
+pub fn find(mnemonic: &[u8]) -> Option<(u16, &'static [Field])> {
+    let number = mnemonic.get(..4).filter(|front| front.eq_ignore_ascii_case(b"TYPE"));
+    let number = number.and_then(|_| core::str::from_utf8(&mnemonic[4..]).ok()?.parse().ok());
+    let found = TYPES
+        .iter()
+        .find(|(of, name, _)| Some(*of) == number || mnemonic.eq_ignore_ascii_case(name.as_bytes()));
+    found.map(|(number, _, fields)| (*number, *fields))
+}
+
+/// Mnemonics of the algorithms of DNSSEC.
+const ALGORITHMS: [(&str, u8); 16] = [
+    ("RSAMD5", 1),
+    ("DH", 2),
+    ("DSA", 3),
+    ("RSASHA1", 5),
+    ("NSEC3DSA", 6),
+    ("NSEC3RSASHA1", 7),
+    ("RSASHA256", 8),
+    ("RSASHA512", 10),
+    ("ECCGOST", 12),
+    ("ECDSAP256SHA256", 13),
+    ("ECDSAP384SHA384", 14),
+    ("ED25519", 15),
+    ("ED448", 16),
+    ("INDIRECT", 252),
+    ("PRIVATEDNS", 253),
+    ("PRIVATEOID", 254),
+];
+
+/// Returns the number of an algorithm of DNSSEC that is given by its mnemonic.
+pub fn algorithm(mnemonic: &[u8]) -> Option<u8> {
+    let found = ALGORITHMS.iter().find(|(name, _)| mnemonic.eq_ignore_ascii_case(name.as_bytes()));
+    found.map(|(_, number)| *number)
+}
+
+/// Returns the data that the words of a record stand for.
+///
+/// # Errors
+/// What is wrong with them.
+pub fn compose(fields: &[Field], words: &[Word<'_>], origin: &Name<[u8]>) -> Result<Vec<u8>, String> {
+    let mut data = Data { words, origin, wire: Vec::new() };
+    fields.iter().try_for_each(|field| data.field(*field))?;
+    match data.words.first() {
+        Some(word) => Err(format!("`{}` follows the data", shown(word))),
+        None => Ok(data.wire),
+    }
+}
+
+/// The rest of a record's words, and the data so far.
+#[derive(Debug)]
+pub struct Data<'a> {
+    words: &'a [Word<'a>],
+    origin: &'a Name<[u8]>,
+    wire: Vec<u8>,
+}
+
+impl<'a> Data<'a> {
+    fn field(&mut self, field: Field) -> Result<(), String> {
+        match field {
+            Field::U8 => self.number::<u8>("a number up to 255").map(|number| self.wire.push(number)),
+            Field::U16 => {
+                self.number::<u16>("a number up to 65535").map(|number| self.put(number.to_be_bytes()))
+            }
+            Field::U32 => self.number::<u32>("a number").map(|number| self.put(number.to_be_bytes())),
+            Field::Algorithm => {
+                let word = self.next()?;
+                let number = algorithm(word.text).or_else(|| parse(word.text));
+                self.wire.push(number.ok_or_else(|| expected("an algorithm of DNSSEC", word))?);
+                Ok(())
+            }
+            Field::Certificate => self.certificate(),
+            Field::Type => {
+                let rtype = self.number::<Rtype>("a type of records")?;
+                self.put(rtype.to_int().to_be_bytes());
+                Ok(())
+            }
+            Field::Seconds => {
+                let word = self.next()?;
+                let time = seconds(word.text).ok_or_else(|| expected("a time in s", word))?;
+                self.put(time.to_be_bytes());
+                Ok(())
+            }
+            Field::Time => {
+                let time = self.number::<Timestamp>("a time, as 20300131120000")?;
+                self.put(time.into_int().to_be_bytes());
+                Ok(())
+            }
+            Field::Name => self.name(),
+            Field::Text => self.next().and_then(|word| self.text(word)),
+            Field::Texts => {
+                let word = self.next()?;
+                self.text(word)?;
+                core::mem::take(&mut self.words).iter().try_for_each(|word| self.text(word))
+            }
+            Field::Raw => {
+                let text = unescape(self.next()?)?;
+                self.put(text);
+                Ok(())
+            }
+            Field::Hex => self.hex(),
+            Field::Base64 => self.base64(),
+            Field::Ipv4 => {
+                self.number::<Ipv4Addr>("an IPv4 address").map(|address| self.put(address.octets()))
+            }
+            Field::Locator => self.groups(4, b':', 4),
+            Field::Eui(octets) => self.groups(octets, b'-', 2),
+            Field::Types => {
+                let mut types = RtypeBitmapBuilder::new_vec();
+                while !self.words.is_empty() {
+                    let Ok(()) = types.add(self.number("a type of records")?);
+                }
+                self.put(types.finalize().as_slice());
+                Ok(())
+            }
+            Field::OldTypes => self.old_types(),
+            Field::Own(compose) => compose(self),
+        }
+    }
+
+    fn put(&mut self, octets: impl AsRef<[u8]>) {
+        self.wire.extend_from_slice(octets.as_ref());
+    }
+
+    fn next(&mut self) -> Result<&'a Word<'a>, String> {
+        let (word, rest) = self.words.split_first().ok_or("the data end too early")?;
+        self.words = rest;
+        Ok(word)
+    }
+
+    /// Reads a word as any type that is made from a text.
+    fn number<T: FromStr>(&mut self, what: &str) -> Result<T, String> {
+        let word = self.next()?;
+        parse(word.text).ok_or_else(|| expected(what, word))
+    }
+
+    fn certificate(&mut self) -> Result<(), String> {
+        const KINDS: [(&str, u16); 10] = [
+            ("PKIX", 1),
+            ("SPKI", 2),
+            ("PGP", 3),
+            ("IPKIX", 4),
+            ("ISPKI", 5),
+            ("IPGP", 6),
+            ("ACPKIX", 7),
+            ("IACPKIX", 8),
+            ("URI", 253),
+            ("OID", 254),
+        ];
+        let word = self.next()?;
+        let kind = KINDS.iter().find(|(name, _)| word.text.eq_ignore_ascii_case(name.as_bytes()));
+        let kind = kind.map(|(_, number)| *number).or_else(|| parse::<u16>(word.text));
+        self.put(kind.ok_or_else(|| expected("a kind of certificate", word))?.to_be_bytes());
+        Ok(())
+    }
+
+    fn text(&mut self, word: &Word<'_>) -> Result<(), String> {
+        let text = unescape(word)?;
+        let len = u8::try_from(text.len()).map_err(|_| "a text of more than 255 octets".to_owned())?;
+        self.wire.push(len);
+        self.put(text);
+        Ok(())
+    }
+
+    fn name(&mut self) -> Result<(), String> {
+        let word = self.next()?;
+        if word.text == b"@" && !word.quoted {
+            self.put(self.origin.as_slice());
+            return Ok(());
+        }
+        let begin = self.wire.len();
+        if word.text != b"." {
+            self.labels(word)?;
+        }
+        match ends_with_dot(word.text) {
+            true => self.wire.push(0),
+            false => self.put(self.origin.as_slice()),
+        }
+        match self.wire.len() - begin <= 255 {
+            true => Ok(()),
+            false => Err(format!("the name `{}` has more than 255 octets", shown(word))),
+        }
+    }
+
+    fn labels(&mut self, word: &Word<'_>) -> Result<(), String> {
+        let mut rest = word.text;
+        while !rest.is_empty() {
+            let start = self.wire.len();
+            self.wire.push(0);
+            while let Some((octet, literal, after)) = symbol(rest)? {
+                rest = after;
+                if octet == b'.' && !literal {
+                    break;
+                }
+                self.wire.push(octet);
+            }
+            let len = self.wire.len() - start - 1;
+            if !(1..=63).contains(&len) {
+                return Err(format!("`{}` is not a name", shown(word)));
+            }
+            self.wire[start] = len as u8;
+        }
+        Ok(())
+    }
+
+    fn hex(&mut self) -> Result<(), String> {
+        let mut digits = String::new();
+        while !self.words.is_empty() {
+            let word = self.next()?;
+            let text = match word.text {
+                [b'0', b'x' | b'X', rest @ ..] if digits.is_empty() => rest,
+                text => text,
+            };
+            digits.extend(text.iter().filter(|octet| **octet != b'.').map(|octet| char::from(*octet)));
+        }
+        let octets: Vec<u8> =
+            base16::decode(&digits).map_err(|_| format!("`{digits}` is not hexadecimal"))?;
+        match octets.is_empty() {
+            true => Err("the data end too early".to_owned()),
+            false => {
+                self.put(octets);
+                Ok(())
+            }
+        }
+    }
+
+    fn base64(&mut self) -> Result<(), String> {
+        let mut digits = String::new();
+        while !self.words.is_empty() {
+            digits.extend(self.next()?.text.iter().map(|octet| char::from(*octet)));
+        }
+        if digits == "-" {
+            return Ok(());
+        }
+        let octets: Vec<u8> = base64::decode(&digits).map_err(|_| format!("`{digits}` is not base64"))?;
+        self.put(octets);
+        Ok(())
+    }
+
+    /// Reads `count` hexadecimal groups of up to `digits` digits, half as many octets each.
+    fn groups(&mut self, count: usize, between: u8, digits: usize) -> Result<(), String> {
+        let word = self.next()?;
+        let groups: Vec<_> = word.text.split(|octet| *octet == between).collect();
+        let group = |text: &[u8]| {
+            let fits = (1..=digits).contains(&text.len()) && text.iter().all(u8::is_ascii_hexdigit);
+            u16::from_str_radix(core::str::from_utf8(text).ok()?, 16).ok().filter(|_| fits)
+        };
+        let values: Option<Vec<u16>> = groups.into_iter().map(group).collect();
+        let Some(values) = values.filter(|values| values.len() == count) else {
+            return Err(expected("groups of hexadecimal digits", word));
+        };
+        for value in values {
+            self.put(&value.to_be_bytes()[2 - digits / 2..]);
+        }
+        Ok(())
+    }
+
+    fn old_types(&mut self) -> Result<(), String> {
+        let mut bitmap = [0u8; 16];
+        while !self.words.is_empty() {
+            let rtype = usize::from(self.number::<Rtype>("a type of records")?.to_int());
+            let octet = bitmap.get_mut(rtype / 8).ok_or("types of NXT records are below 128")?;
+            *octet |= 0x80 >> (rtype % 8);
+        }
+        let len = bitmap.iter().rposition(|octet| *octet != 0).map_or(0, |at| at + 1);
+        self.put(&bitmap[..len]);
+        Ok(())
+    }
+}
+
+fn parse<T: FromStr>(text: &[u8]) -> Option<T> {
+    core::str::from_utf8(text).ok()?.parse().ok()
+}
+
+fn shown(word: &Word<'_>) -> String {
+    String::from_utf8_lossy(word.text).into_owned()
+}
+
+fn expected(what: &str, word: &Word<'_>) -> String {
+    format!("`{}` instead of {what}", shown(word))
+}
+
+/// Returns the first octet of a text, whether it was escaped, and the rest (RFC 1035, section 5.1).
+fn symbol(text: &[u8]) -> Result<Option<(u8, bool, &[u8])>, String> {
+    Ok(match text {
+        [] => None,
+        [b'\\', digits @ ..] if digits.first().is_some_and(u8::is_ascii_digit) => {
+            let number = digits.get(..3).and_then(parse::<u8>);
+            Some((number.ok_or("a backslash and not three digits up to 255")?, true, &digits[3..]))
+        }
+        [b'\\', octet, rest @ ..] => Some((*octet, true, rest)),
+        [b'\\'] => return Err("a backslash at the end".to_owned()),
+        [octet, rest @ ..] => Some((*octet, false, rest)),
+    })
+}
+
+fn unescape(word: &Word<'_>) -> Result<Vec<u8>, String> {
+    let (mut text, mut rest) = (Vec::new(), word.text);
+    while let Some((octet, _, after)) = symbol(rest)? {
+        text.push(octet);
+        rest = after;
+    }
+    Ok(text)
+}
+
+/// Returns whether a name ends with a dot that is not escaped.
+fn ends_with_dot(text: &[u8]) -> bool {
+    let Some((b'.', front)) = text.split_last() else { return false };
+    front.iter().rev().take_while(|octet| **octet == b'\\').count() % 2 == 0
+}
+
+/// Formats of single types.
+mod special {
+    use super::{Data, Ipv4Addr, Ipv6Addr, base16, base64, expected, parse};
+
+    /// WKS: protocol and services (RFC 1035, section 3.4.2).
+    pub fn services(data: &mut Data<'_>) -> Result<(), String> {
+        const PORTS: [(&str, u16); 14] = [
+            ("echo", 7),
+            ("discard", 9),
+            ("daytime", 13),
+            ("ftp-data", 20),
+            ("ftp", 21),
+            ("ssh", 22),
+            ("telnet", 23),
+            ("smtp", 25),
+            ("time", 37),
+            ("domain", 53),
+            ("finger", 79),
+            ("http", 80),
+            ("pop3", 110),
+            ("imap", 143),
+        ];
+        let word = data.next()?;
+        let protocol = match word.text.to_ascii_lowercase().as_slice() {
+            b"tcp" => Some(6),
+            b"udp" => Some(17),
+            number => parse::<u8>(number),
+        };
+        data.wire.push(protocol.ok_or_else(|| expected("a protocol", word))?);
+        let mut bitmap = vec![0u8; 8192];
+        while !data.words.is_empty() {
+            let word = data.next()?;
+            let port = PORTS.iter().find(|(name, _)| word.text.eq_ignore_ascii_case(name.as_bytes()));
+            let port = port.map(|(_, port)| *port).or_else(|| parse::<u16>(word.text));
+            let port = usize::from(port.ok_or_else(|| expected("a port", word))?);
+            bitmap[port / 8] |= 0x80 >> (port % 8);
+        }
+        let len = bitmap.iter().rposition(|octet| *octet != 0).map_or(0, |at| at + 1);
+        data.put(&bitmap[..len]);
+        Ok(())
+    }
+
+    /// ATMA: `+` and digits, or an address in hexadecimal digits.
+    pub fn atm_address(data: &mut Data<'_>) -> Result<(), String> {
+        if let [word] = data.words
+            && let [b'+', digits @ ..] = word.text
+        {
+            if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+                return Err(expected("a number", word));
+            }
+            data.words = &[];
+            data.wire.push(1);
+            data.put(digits);
+            return Ok(());
+        }
+        data.wire.push(0);
+        data.hex()
+    }
+
+    /// RFC 2874, section 3.1.
+    pub fn a6(data: &mut Data<'_>) -> Result<(), String> {
+        let prefix = data.number::<u8>("a length up to 128")?;
+        data.wire.push(prefix);
+        if prefix < 128 {
+            let address = data.number::<Ipv6Addr>("an IPv6 address")?.octets();
+            let kept = usize::from(prefix / 8);
+            let mut suffix = address[kept..].to_vec();
+            suffix[0] &= 0xff >> (prefix % 8);
+            data.put(suffix);
+        }
+        match prefix {
+            0 => Ok(()),
+            1..=128 => data.name(),
+            _ => Err("a prefix of more than 128 bits".to_owned()),
+        }
+    }
+
+    /// RFC 3123, section 5.
+    pub fn prefixes(data: &mut Data<'_>) -> Result<(), String> {
+        while !data.words.is_empty() {
+            let word = data.next()?;
+            let item = prefix(word.text).ok_or_else(|| expected("a prefix, as 1:192.0.2.0/24", word))?;
+            data.put(item);
+        }
+        Ok(())
+    }
+
+    fn prefix(text: &[u8]) -> Option<Vec<u8>> {
+        let text = core::str::from_utf8(text).ok()?;
+        let (negated, text) = text.strip_prefix('!').map_or((false, text), |text| (true, text));
+        let (family, text) = text.split_once(':')?;
+        let (address, bits) = text.split_once('/')?;
+        let (family, bits): (u16, u8) = (family.parse().ok()?, bits.parse().ok()?);
+        let (octets, max) = match family {
+            1 => (address.parse::<Ipv4Addr>().ok()?.octets().to_vec(), 32),
+            2 => (address.parse::<Ipv6Addr>().ok()?.octets().to_vec(), 128),
+            _ => return None,
+        };
+        // Zeros at the end are left out (section 4).
+        let len = octets.iter().rposition(|octet| *octet != 0).map_or(0, |at| at + 1);
+        let mut item = family.to_be_bytes().to_vec();
+        item.extend([bits, u8::from(negated) << 7 | len as u8]);
+        item.extend(&octets[..len]);
+        (bits <= max).then_some(item)
+    }
+
+    /// HIP (RFC 8005, section 6).
+    pub fn host_identity(data: &mut Data<'_>) -> Result<(), String> {
+        let algorithm = data.number::<u8>("an algorithm")?;
+        let [tag, key] = [data.next()?, data.next()?];
+        let text = |octets: &[u8]| String::from_utf8_lossy(octets).into_owned();
+        let hit: Vec<u8> =
+            base16::decode(&text(tag.text)).map_err(|_| expected("hexadecimal digits", tag))?;
+        let public: Vec<u8> = base64::decode(&text(key.text)).map_err(|_| expected("base64", key))?;
+        let hit_len = u8::try_from(hit.len()).map_err(|_| expected("up to 255 octets", tag))?;
+        let key_len = u16::try_from(public.len()).map_err(|_| expected("up to 65535 octets", key))?;
+        data.wire.extend([hit_len, algorithm]);
+        data.put(key_len.to_be_bytes());
+        data.put(hit);
+        data.put(public);
+        while !data.words.is_empty() {
+            data.name()?;
+        }
+        Ok(())
+    }
+
+    /// AMTRELAY (RFC 8777, section 4).
+    pub fn relay(data: &mut Data<'_>) -> Result<(), String> {
+        let precedence = data.number::<u8>("a precedence")?;
+        let discovery = data.number::<u8>("0 or 1")?;
+        let kind = data.number::<u8>("a kind of relay")?;
+        if discovery > 1 {
+            return Err("the second number is 0 or 1".to_owned());
+        }
+        data.wire.extend([precedence, discovery << 7 | kind]);
+        match kind {
+            0 => match data.next()? {
+                word if word.text == b"." => Ok(()),
+                word => Err(expected("a dot, for no relay", word)),
+            },
+            1 => data.number::<Ipv4Addr>("an IPv4 address").map(|address| data.put(address.octets())),
+            2 => data.number::<Ipv6Addr>("an IPv6 address").map(|address| data.put(address.octets())),
+            3 => data.name(),
+            _ => Err(format!("{kind} is no kind of relay: use 0 to 3")),
+        }
+    }
+
+    /// LOC (RFC 1876, section 3).
+    pub fn location(data: &mut Data<'_>) -> Result<(), String> {
+        let latitude = angle(data, b'N', b'S', 90)?;
+        let longitude = angle(data, b'E', b'W', 180)?;
+        // In cm; the altitude is above a base 100 km below.
+        let altitude = metres(data)?.ok_or("the data end before the altitude")? + 10_000_000;
+        let altitude = u32::try_from(altitude).map_err(|_| "the altitude is out of range".to_owned())?;
+        let mut sizes = [100, 1_000_000, 1_000];
+        for size in &mut sizes {
+            *size = metres(data)?.unwrap_or(*size);
+        }
+        data.wire.push(0);
+        for size in sizes {
+            data.wire.push(precision(size).ok_or("a size is out of range")?);
+        }
+        for number in [latitude, longitude, altitude] {
+            data.put(number.to_be_bytes());
+        }
+        Ok(())
+    }
+
+    /// Reads degrees, minutes and seconds up to the letter; in thousandths of a second from 2^31.
+    fn angle(data: &mut Data<'_>, positive: u8, negative: u8, max: i64) -> Result<u32, String> {
+        let mut total = 0;
+        for unit in [3_600_000, 60_000, 1000] {
+            let word = data.next()?;
+            let limit = if unit == 3_600_000 { max } else { 59 } * 1000 + 999;
+            let value = thousandths(word.text, 3).filter(|value| (0..=limit).contains(value));
+            total += value.ok_or_else(|| expected("degrees, minutes or seconds", word))? * unit / 1000;
+            if let [next, ..] = data.words
+                && let [letter] = next.text
+                && (letter.eq_ignore_ascii_case(&positive) || letter.eq_ignore_ascii_case(&negative))
+            {
+                data.words = &data.words[1..];
+                let signed = if letter.eq_ignore_ascii_case(&negative) { -total } else { total };
+                let fits = total <= max * 3_600_000;
+                return u32::try_from((1 << 31) + signed).ok().filter(|_| fits).ok_or("out of range".into());
+            }
+        }
+        Err(format!("no {} or {} after the degrees", char::from(positive), char::from(negative)))
+    }
+
+    /// Reads metres, with or without `m`; in cm.
+    fn metres(data: &mut Data<'_>) -> Result<Option<i64>, String> {
+        if data.words.is_empty() {
+            return Ok(None);
+        }
+        let word = data.next()?;
+        let text = word.text.strip_suffix(b"m").unwrap_or(word.text);
+        thousandths(text, 2).map(Some).ok_or_else(|| expected("metres", word))
+    }
+
+    /// Reads a decimal number with up to `places` digits behind its point, times 10^`places`.
+    fn thousandths(text: &[u8], places: usize) -> Option<i64> {
+        let text = core::str::from_utf8(text).ok()?;
+        let (negative, text) = text.strip_prefix('-').map_or((false, text), |text| (true, text));
+        let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+        let digits = |text: &str| text.bytes().all(|octet| octet.is_ascii_digit());
+        if whole.is_empty()
+            || whole.len() > 10
+            || fraction.len() > places
+            || !digits(whole)
+            || !digits(fraction)
+        {
+            return None;
+        }
+        let number: i64 = format!("{whole}{fraction:0<places$}").parse().ok()?;
+        Some(if negative { -number } else { number })
+    }
+
+    /// Returns a size in cm as a digit and a power of ten.
+    fn precision(size: i64) -> Option<u8> {
+        let mut rest = u64::try_from(size).ok()?;
+        let mut power = 0;
+        while rest > 9 {
+            rest /= 10;
+            power += 1;
+        }
+        (power <= 9).then_some((rest as u8) << 4 | power)
+    }
+}
