@@ -1,4 +1,4 @@
-//! Types in their own presentation format: the data are those that BIND 9.18 makes of the same text.
+//! Types in their own presentation format: the data are those that BIND 9.18 makes of the text.
 
 mod common;
 

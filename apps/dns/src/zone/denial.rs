@@ -19,7 +19,7 @@ use super::{Node, RrSet, Zone};
 use crate::name::{FlatName, StoredName, store};
 use crate::rdata::Rdata;
 
-/// Maximum number of iterations of a hash: more than any signer uses (RFC 9276 asks for 0). An answer
+/// Maximum number of iterations of a hash: more than signers use (RFC 9276 asks for 0). An answer
 /// takes up to three hashes.
 pub const MAX_ITERATIONS: u16 = 500;
 
