@@ -57,7 +57,7 @@ impl<'a, 'q> Walk<'a, 'q> {
     /// Returns the beginning of the way of a question that belongs to `zone`. With `secure`,
     /// signatures are added, and proofs collected.
     pub fn new(zone: &'a Zone, question: &'q FlatName, rtype: Rtype, secure: bool) -> Self {
-        let proofs = secure.then(Proofs::new);
+        let proofs = secure.then(Proofs::default);
         let (passed, redirected) = ([0; MAX_CHAIN], [None; MAX_CHAIN]);
         Self { zone, question, rtype, proofs, target: None, passed, redirected, steps: 0 }
     }

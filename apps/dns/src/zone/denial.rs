@@ -82,18 +82,13 @@ pub struct Proof<'a> {
 }
 
 /// The sets that an answer needs, each once.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Proofs<'a> {
     list: [Option<Proof<'a>>; MAX_PROOFS],
     len: usize,
 }
 
 impl<'a> Proofs<'a> {
-    /// Returns none.
-    pub const fn new() -> Self {
-        Self { list: [None; MAX_PROOFS], len: 0 }
-    }
-
     fn add(&mut self, proof: Option<Proof<'a>>) {
         let Some(proof) = proof else { return };
         if self.len < MAX_PROOFS && !self.iter().any(|other| core::ptr::eq(other.rrset, proof.rrset)) {

@@ -388,8 +388,11 @@ fn expected(what: &str, word: &Word<'_>) -> String {
     format!("`{}` instead of {what}", shown(word))
 }
 
+/// An octet of a text, whether it was escaped, and the rest of the text.
+type Symbol<'a> = (u8, bool, &'a [u8]);
+
 /// Returns the first octet of a text, whether it was escaped, and the rest (RFC 1035, section 5.1).
-fn symbol(text: &[u8]) -> Result<Option<(u8, bool, &[u8])>, String> {
+fn symbol(text: &[u8]) -> Result<Option<Symbol<'_>>, String> {
     Ok(match text {
         [] => None,
         [b'\\', digits @ ..] if digits.first().is_some_and(u8::is_ascii_digit) => {
