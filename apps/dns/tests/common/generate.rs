@@ -281,7 +281,7 @@ impl Generated {
     fn write_hashes(&self, text: &mut String, records: &BTreeMap<Labels, Sets>, opt_out: bool) {
         let listed = |owner: &Labels| {
             let insecure = self.is_cut(owner) && !records[owner].contains_key("DS");
-            !self.is_below_cut(owner) && !(opt_out && insecure)
+            !(self.is_below_cut(owner) || opt_out && insecure)
         };
         let mut hashes: BTreeMap<String, String> = BTreeMap::new();
         for owner in records.keys().filter(|owner| listed(owner)) {

@@ -76,7 +76,7 @@ pub fn without_servers(mut lines: Vec<String>) -> Vec<String> {
     let answers: Vec<_> = lines.iter().filter(|line| line.starts_with("an ")).cloned().collect();
     let is = |line: &String, rtype| line.contains(rtype);
     let aliased = answers.iter().any(|line| is(line, " CNAME "));
-    let complete = answers.iter().any(|line| !is(line, " CNAME ") && !(aliased && is(line, " DNAME ")));
+    let complete = answers.iter().any(|line| !(is(line, " CNAME ") || aliased && is(line, " DNAME ")));
     if complete {
         let target = |line: &String| line.rsplit(' ').next().unwrap().trim_end_matches('.').to_lowercase();
         let servers: Vec<_> = lines.iter().filter(|line| is_server(line)).map(target).collect();
