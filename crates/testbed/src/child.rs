@@ -281,6 +281,11 @@ impl Batch {
         Ok(batch)
     }
 
+    /// Returns its process id.
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
     /// Asks the job for its trials so far.
     ///
     /// # Errors

@@ -28,6 +28,8 @@ const PROCESS_PERIOD: Duration = Duration::from_millis(200);
 const PROCESS_MS: u64 = 100;
 /// Time between two wakes of the interactive thread.
 const WAKE_PERIOD: Duration = Duration::from_millis(10);
+/// Samples in a line: it stays below the longest that a testbed reads (4 KiB).
+const SAMPLES_PER_LINE: usize = 128;
 /// How long the last processes may take to end; then they are killed, and their time so far counts.
 const LAST_PROCESSES: Duration = Duration::from_secs(5);
 
@@ -49,19 +51,47 @@ enum Role {
     },
 }
 
-/// What the other programs got.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub struct Figures {
+/// What the other programs got, in microseconds.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Samples {
+    /// Times from the start of a process to its end.
+    process_us: Vec<u64>,
+    /// Delays of the thread's wakes.
+    wake_us: Vec<u64>,
+}
+
+impl Samples {
+    /// Adds those of another round.
+    pub fn add(&mut self, other: Self) {
+        self.process_us.extend(other.process_us);
+        self.wake_us.extend(other.wake_us);
+    }
+
     /// Median time from the start of a process to its end, in milliseconds.
-    pub process_ms: f64,
-    /// 90th percentile.
-    pub process_p90_ms: f64,
-    /// Processes that ended.
-    pub processes: usize,
-    /// Median delay of the thread's wakes, in milliseconds.
-    pub shell_p50_ms: f64,
-    /// 99th percentile.
-    pub shell_p99_ms: f64,
+    pub fn process_ms(&self) -> f64 {
+        quantile(&self.process_us, 0.5) as f64 / 1e3
+    }
+
+    /// 99th percentile of the delay of the thread's wakes, in milliseconds.
+    pub fn shell_p99_ms(&self) -> f64 {
+        quantile(&self.wake_us, 0.99) as f64 / 1e3
+    }
+
+    fn is_empty(&self) -> bool {
+        self.process_us.is_empty() && self.wake_us.is_empty()
+    }
+
+    /// Prints them in lines that a testbed reads, the last of them empty samples.
+    fn print(&self) -> anyhow::Result<()> {
+        let processes = self.process_us.chunks(SAMPLES_PER_LINE);
+        let processes = processes.map(|chunk| Self { process_us: chunk.to_vec(), ..Self::default() });
+        let wakes = self.wake_us.chunks(SAMPLES_PER_LINE);
+        let wakes = wakes.map(|chunk| Self { wake_us: chunk.to_vec(), ..Self::default() });
+        for line in processes.chain(wakes).chain([Self::default()]) {
+            writeln!(stdout(), "{}", serde_json::to_string(&line)?)?;
+        }
+        Ok(())
+    }
 }
 
 /// The other programs while they run; dropping this ends them.
@@ -79,14 +109,22 @@ impl Others {
         Ok(Self(ChildProcess::start(&spec)?))
     }
 
-    /// Ends them and returns their figures.
+    /// Ends them and returns what they got.
     ///
     /// # Errors
     /// When they have ended, or on a signal.
-    pub fn end(mut self, interrupt: &Interrupt) -> anyhow::Result<Figures> {
+    pub fn end(mut self, interrupt: &Interrupt) -> anyhow::Result<Samples> {
         self.0.ask()?;
-        let line = self.0.read_line(interrupt)?;
-        serde_json::from_str(&line).with_context(|| format!("the other programs printed: {line}"))
+        let mut samples = Samples::default();
+        loop {
+            let line = self.0.read_line(interrupt)?;
+            let more: Samples =
+                serde_json::from_str(&line).with_context(|| format!("the other programs printed: {line}"))?;
+            if more.is_empty() {
+                return Ok(samples);
+            }
+            samples.add(more);
+        }
     }
 }
 
@@ -143,20 +181,12 @@ fn others() -> anyhow::Result<()> {
             let _ = pidfd_send_signal(process, Signal::KILL);
         }
     });
-    let (times, delays) = (times.into_inner()?, delays.into_inner()?);
-    let figures = Figures {
-        process_ms: quantile(&times, 0.5),
-        process_p90_ms: quantile(&times, 0.9),
-        processes: times.len(),
-        shell_p50_ms: quantile(&delays, 0.5),
-        shell_p99_ms: quantile(&delays, 0.99),
-    };
-    Ok(writeln!(stdout(), "{}", serde_json::to_string(&figures)?)?)
+    Samples { process_us: times.into_inner()?, wake_us: delays.into_inner()? }.print()
 }
 
 /// Runs a process, which is among the `running` ones until its end; returns how long it took in
-/// milliseconds, or ran until it was killed, if it could be started.
-fn process(number: u64, running: &Mutex<HashMap<u64, OwnedFd>>) -> Option<f64> {
+/// microseconds, or ran until it was killed, if it could be started.
+fn process(number: u64, running: &Mutex<HashMap<u64, OwnedFd>>) -> Option<u64> {
     let started = Instant::now();
     let mut command = app::command(&[]);
     command.args(["neighbour", "burn", &PROCESS_MS.to_string()]);
@@ -167,26 +197,26 @@ fn process(number: u64, running: &Mutex<HashMap<u64, OwnedFd>>) -> Option<f64> {
     }
     let ended = process.wait();
     running.lock().expect("no thread panics").remove(&number);
-    ended.is_ok().then(|| started.elapsed().as_secs_f64() * 1e3)
+    ended.is_ok().then(|| started.elapsed().as_micros() as u64)
 }
 
 /// Records how late a thread is at each tick of the clock, until which it sleeps if there is time.
-fn wakes(stop: &AtomicBool, delays: &Mutex<Vec<f64>>) {
+fn wakes(stop: &AtomicBool, delays: &Mutex<Vec<u64>>) {
     let mut due = Instant::now();
     while !stop.load(Ordering::Relaxed) {
         due += WAKE_PERIOD;
         sleep(due.saturating_duration_since(Instant::now()));
         let late = Instant::now().saturating_duration_since(due);
-        delays.lock().expect("no thread panics").push(late.as_secs_f64() * 1e3);
+        delays.lock().expect("no thread panics").push(late.as_micros() as u64);
     }
 }
 
 /// Returns the value below which this part of the values lies; 0 without values.
-fn quantile(values: &[f64], part: f64) -> f64 {
+fn quantile(values: &[u64], part: f64) -> u64 {
     let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
+    sorted.sort_unstable();
     let at = (sorted.len() as f64 * part) as usize;
-    sorted.get(at.min(sorted.len().saturating_sub(1))).copied().unwrap_or(0.0)
+    sorted.get(at.min(sorted.len().saturating_sub(1))).copied().unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -195,9 +225,9 @@ mod tests {
 
     #[test]
     fn quantiles_are_values_of_the_sample() {
-        assert_eq!(quantile(&[], 0.5), 0.0);
-        assert_eq!(quantile(&[3.0, 1.0, 2.0], 0.5), 2.0);
-        assert_eq!(quantile(&[3.0, 1.0, 2.0], 0.99), 3.0);
+        assert_eq!(quantile(&[], 0.5), 0);
+        assert_eq!(quantile(&[3, 1, 2], 0.5), 2);
+        assert_eq!(quantile(&[3, 1, 2], 0.99), 3);
     }
 
     #[test]

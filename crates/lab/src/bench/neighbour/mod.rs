@@ -3,9 +3,11 @@
 //!
 //! Owns the situations and their order: the other programs alone; beside a batch job and an
 //! IOKernel without traffic, and beside the same job on Linux; beside a service at 30 % load and
-//! the job, on Tailwater and on Linux; and the service on Tailwater without them. [`load`] has the
-//! other programs, which are in a session of their own, like a login. The batch job leads one, too,
-//! where it runs without a service; beside a service it is in that of the service on both systems.
+//! the job, on Tailwater and on Linux; and the service on Tailwater without them. All but the first
+//! are measured in rounds, in turn: a virtual machine changes its speed within seconds, so only
+//! figures of one round are compared, and the median over the rounds counts. [`load`] has the other
+//! programs, which are in a session of their own, like a login; [`batch`] has the batch job alone,
+//! which leads one, too. Beside a service the job is in that of the service on both systems.
 
 use std::io::{Write, stdout};
 use std::path::PathBuf;
@@ -14,27 +16,24 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde::Serialize;
-use tailwater_iokernel::Config;
-use tailwater_iokernel::frame::MacAddr;
-use tailwater_iokernel::port::{Attachment, memory};
 use tailwater_loadgen::Plan;
 use tailwater_testbed::bed::Testbed;
-use tailwater_testbed::child::{Batch, Spec};
 use tailwater_testbed::cores::CorePlan;
-use tailwater_testbed::embedded::Embedded;
 use tailwater_testbed::handoffs::HandoffRecord;
 use tailwater_testbed::interrupt::Interrupt;
 use tailwater_testbed::machine::Machine;
-use tailwater_testbed::port::GENERATOR_IP;
 use tailwater_testbed::table::{Table, number};
 use tailwater_testbed::{BatchRates, Measured, note, on_linux, on_tailwater};
 use tailwater_workload::{LoadSchedule, Rate};
 
+mod batch;
 mod load;
 
 pub use load::{ChildArgs, run_child};
-use load::{Figures, Others};
+use load::{Others, Samples};
 
+/// Rounds in which the situations with Tailwater and with Linux are measured in turn.
+const ROUNDS: u32 = 5;
 /// Part of the managed cores' capacity that requests ask for.
 const LOAD: f64 = 0.3;
 /// Work of a request, and how many of them one core serves in a second.
@@ -52,7 +51,7 @@ const SOLO: Duration = Duration::from_millis(300);
 #[command(after_help = "Example:
   tailwater-lab bench neighbour --seconds 20 --json neighbour.json")]
 pub struct NeighbourArgs {
-    /// Seconds of each of the six situations
+    /// Seconds of each of the six situations, in five rounds
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=600))]
     seconds: u64,
     /// Write the figures as JSON
@@ -81,6 +80,11 @@ struct BatchOnly {
     iokernel_cpu_percent: f64,
     /// Trials per second on Tailwater over those on Linux, both beside the other programs.
     batch_over_linux: f64,
+    /// Processor time of the batch job, in percent of a core.
+    batch_cpu_percent: f64,
+    linux_batch_cpu_percent: f64,
+    /// Trials per second of processor time, over those on Linux.
+    batch_speed_over_linux: f64,
     shell_p99_ms: f64,
     linux_shell_p99_ms: f64,
 }
@@ -91,6 +95,8 @@ struct Service30 {
     linux_process_ms: f64,
     service_win_p999_us: Option<f64>,
     service_win_p999_alone_us: Option<f64>,
+    /// Beside the other programs over alone.
+    service_win_p999_over_alone: Option<f64>,
     service_p99_us: Option<f64>,
     service_p99_alone_us: Option<f64>,
     linux_service_win_p999_us: Option<f64>,
@@ -116,60 +122,110 @@ pub fn run(args: &NeighbourArgs, machine: &Machine) -> anyhow::Result<Report> {
     let seconds = Duration::from_secs(args.seconds);
     let interrupt = &*testbed.interrupt;
     let (quiet, ()) = beside_others(interrupt, || Ok(interrupt.sleep_until(Instant::now() + seconds)?))?;
-    note!("alone: a process takes {:.0} ms", quiet.process_ms);
-    let speed = testbed.calibrate()?;
-    let (others, (batch_rate, iokernel_cpu_percent)) =
-        beside_others(interrupt, || batch_on_tailwater(&testbed, seconds))?;
-    let (linux, linux_batch_rate) = beside_others(interrupt, || batch_on_linux(&testbed, seconds))?;
-    let batch_only = BatchOnly {
-        process_ms: others.process_ms,
-        linux_process_ms: linux.process_ms,
-        iokernel_cpu_percent,
-        batch_over_linux: batch_rate / linux_batch_rate,
-        shell_p99_ms: others.shell_p99_ms,
-        linux_shell_p99_ms: linux.shell_p99_ms,
-    };
-    note!("batch job: a process takes {:.0} ms, on Linux {:.0}", others.process_ms, linux.process_ms);
-    let plan = plan(&testbed, seconds)?;
-    let setting = on_tailwater::Setting { neighbour_share: NEIGHBOUR_SHARE, ..Default::default() };
-    let tailwater =
-        |handoffs: &mut HandoffRecord| on_tailwater::point(&testbed, speed, &plan, 1, setting, handoffs);
-    let alone = tailwater(&mut HandoffRecord::default())?;
-    let mut handoffs = HandoffRecord::default();
-    let (others, beside) = beside_others(interrupt, || tailwater(&mut handoffs))?;
-    let (linux, on_linux) = beside_others(interrupt, || {
-        on_linux::point(&testbed, speed, &plan, 1, on_linux::Setting::threads(on_linux::Wait::Block))
-    })?;
-    let share = |measured: &Measured| measured.batch.map_or(0.0, BatchRates::share);
-    let figures = |measured: &Measured| measured.measurement.summary.figures();
-    let report = Report {
-        quiet_ms: quiet.process_ms,
-        batch_only,
-        service_30: Service30 {
-            process_ms: others.process_ms,
-            linux_process_ms: linux.process_ms,
-            service_win_p999_us: figures(&beside).win_p999_us,
-            service_win_p999_alone_us: figures(&alone).win_p999_us,
-            service_p99_us: figures(&beside).p99_us,
-            service_p99_alone_us: figures(&alone).p99_us,
-            linux_service_win_p999_us: figures(&on_linux).win_p999_us,
-            batch_share: share(&beside),
-            batch_share_alone: share(&alone),
-            linux_batch_share: share(&on_linux),
-            linux_shell_p99_ms: linux.shell_p99_ms,
-            handoffs: serde_json::to_value(handoffs.figures().kinds)?,
-        },
-        shell_p99_ms: others.shell_p99_ms,
-    };
+    note!("alone: a process takes {:.0} ms", quiet.process_ms());
+    let batch_only = measure_batch(&testbed, seconds / ROUNDS)?;
+    note!(
+        "batch job: a process takes {:.0} ms, on Linux {:.0}",
+        batch_only.process_ms,
+        batch_only.linux_process_ms
+    );
+    let (service_30, shell_p99_ms) = measure_service(&testbed, seconds / ROUNDS)?;
+    let report = Report { quiet_ms: quiet.process_ms(), batch_only, service_30, shell_p99_ms };
     write!(stdout(), "{}", describe(&report))?;
     Ok(report)
 }
 
-/// Measures the other programs while `work` runs; returns their figures and what it returns.
+/// Measures the batch job without a service, `time` in each round.
+fn measure_batch(testbed: &Testbed, time: Duration) -> anyhow::Result<BatchOnly> {
+    let interrupt = &*testbed.interrupt;
+    let (mut others, mut linux_others) = (Samples::default(), Samples::default());
+    let mut rounds = Vec::new();
+    for _ in 0..ROUNDS {
+        let (samples, (got, polling)) = beside_others(interrupt, || batch::on_tailwater(testbed, time))?;
+        others.add(samples);
+        let (samples, linux) = beside_others(interrupt, || batch::on_linux(testbed, time))?;
+        linux_others.add(samples);
+        rounds.push((got, linux, polling));
+    }
+    let over = |of: fn(&batch::Got) -> f64| median(rounds.iter().map(|(got, linux, _)| of(got) / of(linux)));
+    Ok(BatchOnly {
+        process_ms: others.process_ms(),
+        linux_process_ms: linux_others.process_ms(),
+        iokernel_cpu_percent: median(rounds.iter().map(|round| round.2)),
+        batch_over_linux: over(|got| got.rate),
+        batch_cpu_percent: median(rounds.iter().map(|round| round.0.core_percent)),
+        linux_batch_cpu_percent: median(rounds.iter().map(|round| round.1.core_percent)),
+        batch_speed_over_linux: over(|got| got.rate / got.core_percent),
+        shell_p99_ms: others.shell_p99_ms(),
+        linux_shell_p99_ms: linux_others.shell_p99_ms(),
+    })
+}
+
+/// Measures the service at 30 % load, `time` in each round; returns the 99th percentile of a
+/// thread's wake-up delay beside it, too.
+fn measure_service(testbed: &Testbed, time: Duration) -> anyhow::Result<(Service30, f64)> {
+    let interrupt = &*testbed.interrupt;
+    let speed = testbed.calibrate()?;
+    let plan = plan(testbed, time)?;
+    let setting = on_tailwater::Setting { neighbour_share: NEIGHBOUR_SHARE, ..Default::default() };
+    let tailwater =
+        |handoffs: &mut HandoffRecord| on_tailwater::point(testbed, speed, &plan, 1, setting, handoffs);
+    let (mut others, mut linux_others) = (Samples::default(), Samples::default());
+    let mut handoffs = HandoffRecord::default();
+    let mut rounds = Vec::new();
+    for _ in 0..ROUNDS {
+        let alone = tailwater(&mut HandoffRecord::default())?;
+        let (samples, beside) = beside_others(interrupt, || tailwater(&mut handoffs))?;
+        others.add(samples);
+        let (samples, linux) = beside_others(interrupt, || {
+            on_linux::point(testbed, speed, &plan, 1, on_linux::Setting::threads(on_linux::Wait::Block))
+        })?;
+        linux_others.add(samples);
+        rounds.push([alone, beside, linux]);
+    }
+    let [alone, beside, linux] = [0, 1, 2];
+    let of = |system: usize| rounds.iter().map(move |round| &round[system]);
+    let share = |system| median(of(system).map(|one| one.batch.map_or(0.0, BatchRates::share)));
+    let figure = |system, figure: fn(&Measured) -> Option<f64>| median_of_some(of(system).map(figure));
+    let win_p999 = |one: &Measured| one.measurement.summary.figures().win_p999_us;
+    let p99 = |one: &Measured| one.measurement.summary.figures().p99_us;
+    let over_alone = |round: &[Measured; 3]| Some(win_p999(&round[beside])? / win_p999(&round[alone])?);
+    let service = Service30 {
+        process_ms: others.process_ms(),
+        linux_process_ms: linux_others.process_ms(),
+        service_win_p999_us: figure(beside, win_p999),
+        service_win_p999_alone_us: figure(alone, win_p999),
+        service_win_p999_over_alone: median_of_some(rounds.iter().map(over_alone)),
+        service_p99_us: figure(beside, p99),
+        service_p99_alone_us: figure(alone, p99),
+        linux_service_win_p999_us: figure(linux, win_p999),
+        batch_share: share(beside),
+        batch_share_alone: share(alone),
+        linux_batch_share: share(linux),
+        linux_shell_p99_ms: linux_others.shell_p99_ms(),
+        handoffs: serde_json::to_value(handoffs.figures().kinds)?,
+    };
+    Ok((service, others.shell_p99_ms()))
+}
+
+/// Returns the median; 0 of no values.
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(0.0)
+}
+
+/// Returns the median of the values that there are.
+fn median_of_some(values: impl Iterator<Item = Option<f64>>) -> Option<f64> {
+    let values: Vec<f64> = values.flatten().collect();
+    (!values.is_empty()).then(|| median(values.into_iter()))
+}
+
+/// Measures the other programs while `work` runs; returns what they got and what it returns.
 fn beside_others<T>(
     interrupt: &Interrupt,
     work: impl FnOnce() -> anyhow::Result<T>,
-) -> anyhow::Result<(Figures, T)> {
+) -> anyhow::Result<(Samples, T)> {
     let others = Others::start()?;
     let done = work()?;
     Ok((others.end(interrupt)?, done))
@@ -181,61 +237,6 @@ fn plan(testbed: &Testbed, counted: Duration) -> anyhow::Result<Plan> {
     let length = WARM_UP + counted;
     let schedule = LoadSchedule::constant(rate, length.as_nanos() as u64);
     Ok(Plan { warm_up_ns: WARM_UP.as_nanos() as u64, flows: 64, ..Plan::new(schedule, SERVICE.parse()?) })
-}
-
-/// Runs the batch job on an IOKernel without traffic; returns its rate and the polling thread's
-/// processor time in percent.
-fn batch_on_tailwater(testbed: &Testbed, time: Duration) -> anyhow::Result<(f64, f64)> {
-    let station = Attachment::Station { mac: MacAddr([2, 0xc1, 0, 0, 0, 1]), ip: Some(GENERATOR_IP) };
-    let (port, _station) = memory::pair("station", station)?;
-    let cores = &testbed.cores;
-    let socket = format!("@tailwater-neighbour-{}", std::process::id());
-    let config = Config {
-        socket: socket.clone(),
-        iokernel_core: Some(cores.polling as u16),
-        managed_cores: Some(cores.managed.iter().map(|&core| core as u16).collect()),
-        neighbour_share: NEIGHBOUR_SHARE,
-        ..Config::default()
-    };
-    let _iokernel = Embedded::start(config, Box::new(port), None)?;
-    let settings = vec![
-        ("TAILWATER_IOKERNEL", socket),
-        ("TAILWATER_CLASS", "best-effort".to_owned()),
-        ("TAILWATER_KTHREADS", cores.managed.len().to_string()),
-    ];
-    let arguments = vec!["--report-on-input".to_owned()];
-    let spec = Spec { app: "swaptions", arguments, settings, own_session: true, ..Spec::default() };
-    let mut batch = Batch::start(&spec, &testbed.interrupt)?;
-    let (used, began) = (iokernel_time()?, Instant::now());
-    let rate = rate(testbed, &mut batch, time)?;
-    let used = iokernel_time()?.saturating_sub(used);
-    Ok((rate, 100.0 * used.as_secs_f64() / began.elapsed().as_secs_f64()))
-}
-
-/// Runs the batch job as an ordinary program with as many threads; returns its rate.
-fn batch_on_linux(testbed: &Testbed, time: Duration) -> anyhow::Result<f64> {
-    let threads = testbed.cores.managed.len().to_string();
-    let arguments = ["--linux", "--threads", &threads, "--report-on-input"].map(str::to_owned).to_vec();
-    let spec = Spec { app: "swaptions", arguments, own_session: true, ..Spec::default() };
-    rate(testbed, &mut Batch::start(&spec, &testbed.interrupt)?, time)
-}
-
-fn rate(testbed: &Testbed, batch: &mut Batch, time: Duration) -> anyhow::Result<f64> {
-    let first = batch.progress(&testbed.interrupt)?;
-    testbed.interrupt.sleep_until(Instant::now() + time)?;
-    Ok(batch.progress(&testbed.interrupt)?.rate_since(first))
-}
-
-/// Returns the processor time of this process's thread `iokernel`.
-fn iokernel_time() -> anyhow::Result<Duration> {
-    for task in std::fs::read_dir("/proc/self/task")?.flatten() {
-        let file = |name| std::fs::read_to_string(task.path().join(name)).unwrap_or_default();
-        if file("comm").trim() == "iokernel" {
-            let ns = file("schedstat").split(' ').next().and_then(|ns| ns.parse().ok());
-            return Ok(Duration::from_nanos(ns.unwrap_or(0)));
-        }
-    }
-    anyhow::bail!("the IOKernel's thread has ended")
 }
 
 fn describe(report: &Report) -> String {
@@ -260,13 +261,30 @@ fn describe(report: &Report) -> String {
     let us = |value: Option<f64>| value.map_or_else(|| "none".to_owned(), number);
     format!(
         "{table}\nThe batch job's rate is over that on Linux without a service, over its own alone beside one.\n\
-         The IOKernel beside the batch job: {} % of a core.\n\
-         The service's p99 and windowed p99.9, us: {} and {} alone, {} and {} beside the other programs ({} on Linux).\n",
+         The IOKernel beside the batch job: {} % of a core; the batch job: {} %, on Linux {} %, at {} of its speed there.\n\
+         The service's p99 and windowed p99.9, us: {} and {} alone, {} and {} beside the other programs ({} on Linux);\n\
+         windowed p99.9 beside over alone: {}.\n",
         number(batch_only.iokernel_cpu_percent),
+        number(batch_only.batch_cpu_percent),
+        number(batch_only.linux_batch_cpu_percent),
+        number(batch_only.batch_speed_over_linux),
         us(s.service_p99_alone_us),
         us(s.service_win_p999_alone_us),
         us(s.service_p99_us),
         us(s.service_win_p999_us),
         us(s.linux_service_win_p999_us),
+        us(s.service_win_p999_over_alone),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_round_without_a_figure_does_not_count() {
+        assert_eq!(median([3.0, 1.0, 2.0].into_iter()), 2.0);
+        assert_eq!(median_of_some([Some(3.0), None, Some(1.0), Some(2.0)].into_iter()), Some(2.0));
+        assert_eq!(median_of_some([None].into_iter()), None);
+    }
 }

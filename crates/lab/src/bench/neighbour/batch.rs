@@ -1,0 +1,117 @@
+//! The batch job without a service, on Tailwater and on Linux, and what it got.
+//!
+//! Owns one round of each. The job's speed follows the host's, which changes by a third within
+//! seconds on a virtual machine, so its processor time is measured beside its rate: what a system
+//! takes from the job shows there.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use tailwater_iokernel::Config;
+use tailwater_iokernel::frame::MacAddr;
+use tailwater_iokernel::port::{Attachment, memory};
+use tailwater_testbed::bed::Testbed;
+use tailwater_testbed::child::{Batch, Spec};
+use tailwater_testbed::embedded::Embedded;
+use tailwater_testbed::port::GENERATOR_IP;
+
+use super::NEIGHBOUR_SHARE;
+
+/// What the batch job got in a round.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Got {
+    /// Trials per second.
+    pub(super) rate: f64,
+    /// Processor time, in percent of a core.
+    pub(super) core_percent: f64,
+}
+
+/// Runs the batch job on an IOKernel without traffic; returns what it got, and the polling thread's
+/// processor time in percent of a core.
+pub(super) fn on_tailwater(testbed: &Testbed, time: Duration) -> anyhow::Result<(Got, f64)> {
+    let station = Attachment::Station { mac: MacAddr([2, 0xc1, 0, 0, 0, 1]), ip: Some(GENERATOR_IP) };
+    let (port, _station) = memory::pair("station", station)?;
+    let cores = &testbed.cores;
+    let socket = format!("@tailwater-neighbour-{}", std::process::id());
+    let config = Config {
+        socket: socket.clone(),
+        iokernel_core: Some(cores.polling as u16),
+        managed_cores: Some(cores.managed.iter().map(|&core| core as u16).collect()),
+        neighbour_share: NEIGHBOUR_SHARE,
+        ..Config::default()
+    };
+    let _iokernel = Embedded::start(config, Box::new(port), None)?;
+    let settings = vec![
+        ("TAILWATER_IOKERNEL", socket),
+        ("TAILWATER_CLASS", "best-effort".to_owned()),
+        ("TAILWATER_KTHREADS", cores.managed.len().to_string()),
+    ];
+    let arguments = vec!["--report-on-input".to_owned()];
+    let spec = Spec { app: "swaptions", arguments, settings, own_session: true, ..Spec::default() };
+    let mut batch = Batch::start(&spec, &testbed.interrupt)?;
+    let polling = || processor_time(std::process::id(), Some("iokernel"));
+    let (used, began) = (polling()?, Instant::now());
+    let got = measure(testbed, &mut batch, time)?;
+    Ok((got, percent(polling()?.saturating_sub(used), began)))
+}
+
+/// Runs the batch job as an ordinary program with as many threads.
+pub(super) fn on_linux(testbed: &Testbed, time: Duration) -> anyhow::Result<Got> {
+    let threads = testbed.cores.managed.len().to_string();
+    let arguments = ["--linux", "--threads", &threads, "--report-on-input"].map(str::to_owned).to_vec();
+    let spec = Spec { app: "swaptions", arguments, own_session: true, ..Spec::default() };
+    measure(testbed, &mut Batch::start(&spec, &testbed.interrupt)?, time)
+}
+
+fn measure(testbed: &Testbed, batch: &mut Batch, time: Duration) -> anyhow::Result<Got> {
+    let (used, began) = (processor_time(batch.id(), None)?, Instant::now());
+    let first = batch.progress(&testbed.interrupt)?;
+    testbed.interrupt.sleep_until(Instant::now() + time)?;
+    let rate = batch.progress(&testbed.interrupt)?.rate_since(first);
+    let used = processor_time(batch.id(), None)?.saturating_sub(used);
+    Ok(Got { rate, core_percent: percent(used, began) })
+}
+
+fn percent(used: Duration, began: Instant) -> f64 {
+    100.0 * used.as_secs_f64() / began.elapsed().as_secs_f64()
+}
+
+/// Returns the processor time of a process's threads, or of those with this name.
+fn processor_time(process: u32, name: Option<&str>) -> anyhow::Result<Duration> {
+    let tasks = std::fs::read_dir(format!("/proc/{process}/task")).context("the process has ended")?;
+    let time = |path: std::path::PathBuf| -> Option<u64> {
+        let file = |name| std::fs::read_to_string(path.join(name)).ok();
+        if name.is_some_and(|name| file("comm").is_none_or(|comm| comm.trim() != name)) {
+            return None;
+        }
+        // proc_pid_schedstat: the first field is in nanoseconds.
+        file("schedstat")?.split(' ').next()?.parse().ok()
+    };
+    let times: Vec<u64> = tasks.flatten().filter_map(|task| time(task.path())).collect();
+    anyhow::ensure!(!times.is_empty(), "Linux keeps no account of the processor time of threads");
+    Ok(Duration::from_nanos(times.iter().sum()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processor_time_is_that_of_the_threads_of_a_name() {
+        let id = std::process::id();
+        let Ok(all) = processor_time(id, None) else {
+            return eprintln!("skipped: no /proc/PID/task/*/schedstat");
+        };
+        std::thread::Builder::new()
+            .name("neighbour-test".to_owned())
+            .spawn(move || {
+                let own = processor_time(id, Some("neighbour-test")).unwrap();
+                assert!(own <= processor_time(id, None).unwrap());
+                assert!(all <= processor_time(id, None).unwrap());
+            })
+            .unwrap()
+            .join()
+            .unwrap();
+        assert!(processor_time(id, Some("no such name")).is_err());
+    }
+}
