@@ -211,6 +211,10 @@ pub(crate) struct Pinned {
 
 /// The weight of a session among the sessions of the machine, where Linux groups them (sched(7),
 /// "The autogroup feature"); its former value is restored on drop.
+///
+/// Real-time threads are in no autogroup. The weight is for those that are: kthreads of
+/// best-effort programs, which `SCHED_IDLE` ranks within their session only, and the polling thread
+/// on a dedicated machine, where Linux refuses real-time rank, and in rests.
 #[derive(Debug)]
 pub(crate) struct SessionWeight {
     /// Open since the change, so that it never is the file of another process with the same number:

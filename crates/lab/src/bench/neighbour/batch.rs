@@ -99,15 +99,14 @@ mod tests {
     #[test]
     fn processor_time_is_that_of_the_threads_of_a_name() {
         let id = std::process::id();
-        let Ok(all) = processor_time(id, None) else {
+        if processor_time(id, None).is_err() {
             return eprintln!("skipped: no /proc/PID/task/*/schedstat");
-        };
+        }
         std::thread::Builder::new()
             .name("neighbour-test".to_owned())
             .spawn(move || {
                 let own = processor_time(id, Some("neighbour-test")).unwrap();
                 assert!(own <= processor_time(id, None).unwrap());
-                assert!(all <= processor_time(id, None).unwrap());
             })
             .unwrap()
             .join()
