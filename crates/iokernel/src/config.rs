@@ -157,7 +157,7 @@ impl Default for Config {
             policy: PolicyKind::default(),
             allocation_interval_us: 5,
             burst_quantum_us: 1_000,
-            service_quantum_us: 20,
+            service_quantum_us: 100,
             ack_hold_us: 2_000,
             cede_grace_us: 5,
             cede_deadline_us: 1_000,

@@ -370,8 +370,8 @@ fn an_odd_core_goes_round() {
         }
     }
     assert_eq!(turns, [1, 2, 0, 1, 2, 0]);
-    // Six quanta of 20 us, each seen at the next look, and the start at 1 ms.
-    assert!(machine.now <= Nanos::from_micros(1_160), "{}", machine.now);
+    // Six quanta of 100 us, each seen at the next look, and the start at 1 ms.
+    assert!(machine.now <= Nanos::from_micros(1_640), "{}", machine.now);
 }
 
 #[test]
