@@ -298,6 +298,15 @@ impl Role {
         self.program.line()
     }
 
+    /// Waits until it has ended.
+    ///
+    /// # Panics
+    /// After [`PATIENCE`].
+    #[track_caller]
+    pub fn wait(&mut self) -> std::process::ExitStatus {
+        self.program.wait()
+    }
+
     /// Returns what it has written to its standard error so far, if that is
     /// [kept](Bench::child_heard).
     pub fn errors(&self) -> String {

@@ -168,6 +168,19 @@ fn a_program_outlives_its_iokernel() {
 }
 
 #[test]
+fn a_program_that_is_told_to_exits_with_its_iokernel() {
+    if !has_two_cpus() {
+        return;
+    }
+    let mut bench = Bench::start(|_| (), vec![]);
+    let reaction = [("TAILWATER_ON_IOKERNEL_LOSS", "exit")];
+    let mut batch = bench.child_with("burn", "batch", "best-effort", &reaction);
+    rounds(&mut batch);
+    bench.stop();
+    assert_eq!(batch.wait().code(), Some(75));
+}
+
+#[test]
 fn an_orphan_obeys_no_earlier_request_for_its_core() {
     if !has_two_cpus() {
         return;

@@ -4,7 +4,7 @@
 //! the registration, and the runtime continues without the IOKernel. All of it runs on ordinary OS
 //! threads.
 
-use crate::config::Config;
+use crate::config::{Config, OnIoKernelLoss};
 use crate::error::{AttachError, StartError};
 use crate::net::{self, Ipv6Config, Mode, NetConfig};
 use crate::records::loan::Loan;
@@ -28,6 +28,7 @@ pub struct Connection {
     path: String,
     /// CPUs of the process before it left the managed ones; `None` if they cannot be read.
     allowed: Option<CpuSet>,
+    on_loss: OnIoKernelLoss,
 }
 
 /// Returns the error that a failed exchange with the IOKernel at `socket` is.
@@ -103,7 +104,7 @@ impl Connection {
         let path = path.to_owned();
         let loan = Loan::new(region, config.class.into(), welcome.dedicated, doorbell);
         let allowed = sched_getaffinity(None).ok();
-        Ok((Self { welcome, control, path, allowed }, loan, ends))
+        Ok((Self { welcome, control, path, allowed, on_loss: config.on_iokernel_loss }, loan, ends))
     }
 
     /// Returns the error for addresses that the network stack refuses.
@@ -190,10 +191,14 @@ impl Connection {
                 }
                 Err(e) => e.to_string(),
             };
-            eprintln!(
-                "tailwater: lost the IOKernel at {}: {why}. Continuing on ordinary cores, without network.",
-                self.path
-            );
+            let reaction = match self.on_loss {
+                OnIoKernelLoss::Continue => "Continuing on ordinary cores, without network.",
+                OnIoKernelLoss::Exit => "Exiting: start one, and this program again.",
+            };
+            eprintln!("tailwater: lost the IOKernel at {}: {why}. {reaction}", self.path);
+            if self.on_loss == OnIoKernelLoss::Exit {
+                std::process::exit(OnIoKernelLoss::EXIT_STATUS);
+            }
             runtime.orphan();
             // Last: it takes the locks of all connections, and a thread that holds one may have
             // been parked.

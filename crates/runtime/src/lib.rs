@@ -117,7 +117,7 @@ pub use tailwater_macros::test;
 pub use {
     alloc::Alloc,
     blocking::blocking,
-    config::{Builder, Class},
+    config::{Builder, Class, OnIoKernelLoss},
     error::{AttachError, ConfigError, StartError},
     ground::memory::StackError,
     ground::tls::TlsError,

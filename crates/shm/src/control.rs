@@ -38,6 +38,10 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+mod socket_file;
+
+pub use socket_file::SocketFile;
+
 /// Maximum length of a message in bytes.
 pub const MAX_MESSAGE: usize = 192 * 1024;
 /// Maximum number of descriptors with one message.
@@ -316,7 +320,8 @@ fn split_user(path: &str) -> (&str, Option<u32>) {
 }
 
 /// Listens at `path`; connections are accepted without blocking. `prepare` sets options before the
-/// first connection, which accepted sockets inherit.
+/// first connection, which accepted sockets inherit. A socket file that no process listens at any
+/// more is replaced.
 ///
 /// # Errors
 /// If the address is taken or the kernel refuses.
@@ -325,7 +330,15 @@ pub fn serve(path: &str, prepare: impl FnOnce(&OwnedFd)) -> Result<OwnedFd, Cont
     let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
         .map_err(system(path, "make a socket"))?;
     prepare(&fd);
-    bind(&fd, &address(path)?).map_err(system(path, "bind"))?;
+    let address = address(path)?;
+    let lock = socket_file::lock(path);
+    let mut bound = bind(&fd, &address);
+    if bound == Err(Errno::ADDRINUSE)
+        && lock.as_ref().is_some_and(|lock| socket_file::remove_dead(path, lock))
+    {
+        bound = bind(&fd, &address);
+    }
+    bound.map_err(system(path, "bind"))?;
     listen(&fd, 64).map_err(system(path, "listen"))?;
     Ok(fd)
 }

@@ -54,6 +54,10 @@ pub struct RunArgs {
     /// Address to ask the IOKernel for [default: the IOKernel chooses]
     #[arg(long)]
     ip: Option<Ipv4Addr>,
+    /// What it does when the IOKernel has ended: go on without network, or exit with status 75
+    /// [default: continue]
+    #[arg(long, value_name = "REACTION", value_parser = ["continue", "exit"])]
+    on_iokernel_loss: Option<String>,
     /// Usable bytes of each user thread's stack [default: 262144]
     #[arg(long, value_name = "BYTES")]
     stack_size: Option<usize>,
@@ -142,6 +146,7 @@ fn settings(args: &RunArgs) -> Vec<(&'static str, String)> {
         ("TAILWATER_GUARANTEED", args.guaranteed.map(|n| n.to_string())),
         ("TAILWATER_CLASS", class),
         ("TAILWATER_IP", args.ip.map(|ip| ip.to_string())),
+        ("TAILWATER_ON_IOKERNEL_LOSS", args.on_iokernel_loss.clone()),
         ("TAILWATER_STACK_SIZE", args.stack_size.map(|n| n.to_string())),
         ("TAILWATER_IDLE_TIMEOUT_US", args.idle_timeout.map(|n| n.to_string())),
         ("TAILWATER_RING_BYTES", args.ring_bytes.map(|n| n.to_string())),

@@ -18,7 +18,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use tailwater_sched::alloc::{CongestionDetection, Policy, Static};
 use tailwater_sched::{Nanos, RuntimeId};
-use tailwater_shm::control::{ControlError, serve};
+use tailwater_shm::control::{ControlError, SocketFile, serve};
 use tailwater_shm::{Clock, Cycles, clock, priority};
 
 use crate::allocator::{self, Allocator, Attention};
@@ -93,6 +93,8 @@ pub enum StartError {
 /// ```
 pub struct IoKernel {
     config: Config,
+    /// Removed when the IOKernel ends.
+    socket_file: Option<SocketFile>,
     /// Interval between two looks at all queues.
     interval: Nanos,
     cores: Cores,
@@ -129,6 +131,7 @@ impl IoKernel {
         let listener = serve(&config.socket, |listener| {
             refuses_descriptors = peer::refuse_descriptors(listener).is_ok();
         })?;
+        let socket_file = SocketFile::of(&config.socket);
         let (to_polling, to_control) =
             (Bell::new().map_err(system("make a bell"))?, Bell::new().map_err(system("make a bell"))?);
         let (command_sender, commands) = channel();
@@ -172,6 +175,7 @@ impl IoKernel {
             allocator,
             switch: Switch::new(ports, &config),
             config,
+            socket_file,
             interval,
             cores,
             clock,
@@ -240,6 +244,9 @@ impl IoKernel {
         let doorbells = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("watch doorbells"))?;
         let _control =
             ControlThread::start(self.control, self.heartbeat, &self.cores, &self.notices, &self.to_control)?;
+        // Dropped before the control thread ends: a program that connects from now on is refused by
+        // the kernel, and one that has connected by the control thread.
+        let _socket_file = self.socket_file;
         let us = |us: u64| self.clock.from_ns(us * 1_000);
         let idle_sleep = us(self.config.idle_sleep_us);
         let durations = Durations { slice: us(SLICE_US), idle_look: us(IDLE_LOOK_US) };

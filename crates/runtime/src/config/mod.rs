@@ -7,11 +7,13 @@
 //! The file needs the feature `config-file`.
 
 mod class;
+mod loss;
 mod settings;
 mod sources;
 mod variables;
 
 pub use class::Class;
+pub use loss::OnIoKernelLoss;
 pub use settings::Config;
 
 #[cfg(feature = "debug")]
@@ -46,6 +48,7 @@ pub(crate) const DEFAULT_RING: u32 = 256 * 1024;
 /// | [`guaranteed`](Self::guaranteed) | `TAILWATER_GUARANTEED` | 0 |
 /// | [`class`](Self::class) | `TAILWATER_CLASS` | `latency-critical` |
 /// | [`ip`](Self::ip) | `TAILWATER_IP` | the IOKernel chooses |
+/// | [`on_iokernel_loss`](Self::on_iokernel_loss) | `TAILWATER_ON_IOKERNEL_LOSS` | `continue` |
 /// | [`stack_size`](Self::stack_size) | `TAILWATER_STACK_SIZE` | 262144 bytes |
 /// | [`idle_timeout`](Self::idle_timeout) | `TAILWATER_IDLE_TIMEOUT_US` | 50 us |
 /// | [`ring_bytes`](Self::ring_bytes) | `TAILWATER_RING_BYTES` | 262144 bytes |
@@ -103,6 +106,12 @@ impl Builder {
     /// Sets the IPv4 address to request from the IOKernel.
     pub fn ip(mut self, ip: Ipv4Addr) -> Self {
         self.settings.ip = Some(ip);
+        self
+    }
+
+    /// Sets what the program does when the IOKernel has ended, or has ended its registration.
+    pub fn on_iokernel_loss(mut self, reaction: OnIoKernelLoss) -> Self {
+        self.settings.on_iokernel_loss = Some(reaction);
         self
     }
 

@@ -1,6 +1,6 @@
 //! The settings as one source gives them, and all of them together, checked.
 
-use super::{Class, DEFAULT_RING};
+use super::{Class, DEFAULT_RING, OnIoKernelLoss};
 #[cfg(feature = "debug")]
 use crate::debug::DumpSignal;
 use crate::error::ConfigError;
@@ -25,6 +25,7 @@ pub struct Settings {
     pub guaranteed: Option<u16>,
     pub class: Option<Class>,
     pub ip: Option<Ipv4Addr>,
+    pub on_iokernel_loss: Option<OnIoKernelLoss>,
     pub stack_size: Option<usize>,
     pub idle_timeout_us: Option<u64>,
     pub ring_bytes: Option<u32>,
@@ -51,6 +52,7 @@ impl Settings {
             guaranteed: self.guaranteed.or(next.guaranteed),
             class: self.class.or(next.class),
             ip: self.ip.or(next.ip),
+            on_iokernel_loss: self.on_iokernel_loss.or(next.on_iokernel_loss),
             stack_size: self.stack_size.or(next.stack_size),
             idle_timeout_us: self.idle_timeout_us.or(next.idle_timeout_us),
             ring_bytes: self.ring_bytes.or(next.ring_bytes),
@@ -82,6 +84,8 @@ pub struct Config {
     pub class: Class,
     /// Requested address.
     pub ip: Option<Ipv4Addr>,
+    /// What happens when the IOKernel is lost.
+    pub on_iokernel_loss: OnIoKernelLoss,
     /// Usable bytes of each user thread's stack.
     pub stack_size: usize,
     /// How long an idle kthread polls before it sleeps; `None` polls for ever.
@@ -130,6 +134,7 @@ impl Config {
             guaranteed: settings.guaranteed.unwrap_or(0),
             class: settings.class.unwrap_or_default(),
             ip: settings.ip,
+            on_iokernel_loss: settings.on_iokernel_loss.unwrap_or_default(),
             stack_size,
             idle_timeout: (!idle_timeout.is_zero()).then_some(idle_timeout),
             ring_bytes: settings.ring_bytes.unwrap_or(DEFAULT_RING),

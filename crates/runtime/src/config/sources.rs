@@ -1,7 +1,7 @@
 //! The operator's settings: `TAILWATER_*` variables, and the file that one of them names.
 
 use super::settings::Settings;
-use super::{Class, variables};
+use super::{Class, OnIoKernelLoss, variables};
 #[cfg(feature = "debug")]
 use crate::debug::DumpSignal;
 use crate::error::ConfigError;
@@ -29,6 +29,7 @@ pub fn environment() -> Result<Settings, ConfigError> {
         guaranteed: parsed("TAILWATER_GUARANTEED")?,
         class: variable("TAILWATER_CLASS", class)?,
         ip: parsed("TAILWATER_IP")?,
+        on_iokernel_loss: variable("TAILWATER_ON_IOKERNEL_LOSS", on_iokernel_loss)?,
         stack_size: parsed("TAILWATER_STACK_SIZE")?,
         idle_timeout_us: parsed("TAILWATER_IDLE_TIMEOUT_US")?,
         ring_bytes: parsed("TAILWATER_RING_BYTES")?,
@@ -84,6 +85,14 @@ fn class(text: &str) -> Result<Class, Cause> {
         "latency-critical" => Ok(Class::LatencyCritical),
         "best-effort" => Ok(Class::BestEffort),
         _ => Err("expected latency-critical or best-effort".into()),
+    }
+}
+
+fn on_iokernel_loss(text: &str) -> Result<OnIoKernelLoss, Cause> {
+    match text {
+        "continue" => Ok(OnIoKernelLoss::Continue),
+        "exit" => Ok(OnIoKernelLoss::Exit),
+        _ => Err("expected continue or exit".into()),
     }
 }
 
@@ -144,6 +153,15 @@ mod tests {
             assert_eq!(file.class, Some(class(text).unwrap()));
         }
         assert!(class("guaranteed").is_err());
+    }
+
+    #[test]
+    fn the_file_and_the_environment_name_reactions_to_a_loss_alike() {
+        for text in ["continue", "exit"] {
+            let file: Settings = toml::from_str(&format!("on_iokernel_loss = \"{text}\"")).unwrap();
+            assert_eq!(file.on_iokernel_loss, Some(on_iokernel_loss(text).unwrap()));
+        }
+        assert!(on_iokernel_loss("restart").is_err());
     }
 
     #[test]

@@ -7,7 +7,7 @@
 const PREFIX: &str = "TAILWATER_";
 
 /// All variables, without the prefix.
-const NAMES: [&str; 16] = [
+const NAMES: [&str; 17] = [
     "BLOCKING_THREADS",
     "CLASS",
     "CONFIG",
@@ -18,6 +18,7 @@ const NAMES: [&str; 16] = [
     "IP",
     "KTHREADS",
     "NAME",
+    "ON_IOKERNEL_LOSS",
     "PACKET_STEALING",
     "QUANTUM_US",
     "RING_BYTES",

@@ -1,0 +1,23 @@
+//! What a runtime does when its IOKernel is lost.
+
+/// What a program does when its IOKernel has ended, or has ended its registration.
+///
+/// # Examples
+/// ```
+/// let service = tailwater::Builder::new().on_iokernel_loss(tailwater::OnIoKernelLoss::Exit);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[cfg_attr(feature = "config-file", derive(serde::Deserialize), serde(rename_all = "kebab-case"))]
+#[non_exhaustive]
+pub enum OnIoKernelLoss {
+    /// Goes on, on ordinary cores and without network.
+    #[default]
+    Continue,
+    /// Exits with status [`EXIT_STATUS`](Self::EXIT_STATUS), for a supervisor that starts it again.
+    Exit,
+}
+
+impl OnIoKernelLoss {
+    /// The exit status of a program that has lost its IOKernel: `EX_TEMPFAIL` of sysexits(3).
+    pub const EXIT_STATUS: i32 = 75;
+}
