@@ -10,8 +10,9 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
+use tailwater_iokernel_testing::attack::{Attack, Event};
 use tailwater_iokernel_testing::roles::Echo;
 use tailwater_iokernel_testing::{RawRuntime, RawSpec};
 use tailwater_shm::clock;
@@ -276,4 +277,24 @@ fn statistics_without_end_are_refused_to_a_user_without_rights() {
         target.stats();
     }
     until("the user is answered again", || as_user(MALLORY, || target.try_stats().is_ok()) == Some(true));
+}
+
+#[test]
+fn a_sender_of_refused_frames_is_expelled_with_the_reason_and_again_when_it_comes_back() {
+    if !has_two_cpus() {
+        return;
+    }
+    let target = Target::start();
+    let (stop, mut reasons) = (AtomicBool::new(false), Vec::new());
+    let report = |event| {
+        if let Event::Expelled(why) = event {
+            reasons.push(why);
+            stop.store(reasons.len() > 1, Ordering::Relaxed);
+        }
+    };
+    Attack::Spoofed.run(&target.socket, &stop, report).unwrap();
+    for why in reasons {
+        assert!(why.contains("1 % of its time") && why.contains("offence-share"), "{why}");
+    }
+    target.admits("newcomer");
 }

@@ -7,11 +7,13 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::atomic::AtomicBool;
 
+use crate::attack::{Attack, Event};
 use crate::bench::baseline_child::{self, BaselineOrder};
 use crate::kthread::Behaviour;
 use crate::roles::{Burn, Echo, Hog};
-use crate::runtime::{RawRuntime, RawSpec};
+use crate::runtime::{RawError, RawRuntime, RawSpec};
 
 /// Environment variable that makes a copy of the program a raw runtime.
 pub const VARIABLE: &str = "TAILWATER_RAW_RUNTIME";
@@ -45,6 +47,7 @@ impl Role {
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 enum Order {
     Runtime { socket: String, spec: RawSpec, role: Role },
+    Attack { socket: String, attack: Attack },
     Baseline(BaselineOrder),
 }
 
@@ -75,7 +78,25 @@ impl RawChild {
     /// # Errors
     /// What went wrong, in the child's message if it wrote one.
     pub fn start(mut command: Command, socket: &str, spec: &RawSpec, role: Role) -> Result<Self, String> {
-        let process = order(&mut command, socket, spec, role)
+        order(&mut command, socket, spec, role);
+        Self::spawn(command)
+    }
+
+    /// As [`start`](Self::start), as an attacker, and waits until it is under way.
+    ///
+    /// # Errors
+    /// As `start`.
+    ///
+    /// # Panics
+    /// Never: an order is plain data.
+    pub fn attack(mut command: Command, socket: &str, attack: Attack) -> Result<Self, String> {
+        let order = Order::Attack { socket: socket.to_owned(), attack };
+        command.env(VARIABLE, serde_json::to_string(&order).expect("an order is plain data"));
+        Self::spawn(command)
+    }
+
+    fn spawn(mut command: Command) -> Result<Self, String> {
+        let process = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -133,6 +154,7 @@ pub fn run_if_asked() -> Option<ExitCode> {
 fn live(order: &str) -> Result<(), String> {
     let (socket, spec, role) = match serde_json::from_str(order).map_err(|e| e.to_string())? {
         Order::Runtime { socket, spec, role } => (socket, spec, role),
+        Order::Attack { socket, attack } => return assail(&socket, attack).map_err(|e| e.to_string()),
         Order::Baseline(order) => return baseline_child::live(&order).map_err(|e| e.to_string()),
     };
     let runtime = RawRuntime::start(&socket, &spec, |_| role.behaviour()).map_err(|e| e.to_string())?;
@@ -143,6 +165,20 @@ fn live(order: &str) -> Result<(), String> {
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
     drop(runtime);
     Ok(())
+}
+
+/// Attacks until standard input ends.
+fn assail(socket: &str, attack: Attack) -> Result<(), RawError> {
+    std::thread::spawn(|| {
+        let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        // Nothing is to be saved.
+        std::process::exit(0);
+    });
+    attack.run(socket, &AtomicBool::new(false), |event| {
+        if event == Event::UnderWay {
+            say(READY);
+        }
+    })
 }
 
 fn say(line: &str) {

@@ -7,6 +7,7 @@
 //! real runtime must not do, except in behaviours that misbehave on purpose.
 #![deny(unsafe_code)]
 
+pub mod attack;
 pub mod bench;
 pub mod child;
 mod kthread;

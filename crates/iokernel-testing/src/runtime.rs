@@ -1,6 +1,6 @@
 //! A raw runtime in this process: registration, and one thread per kthread.
 
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::mpsc::channel;
@@ -201,17 +201,7 @@ impl RawRuntime {
 
     /// Returns why the IOKernel ended the registration; `None` if it has not within `timeout`.
     pub fn farewell(&self, timeout: Duration) -> Option<String> {
-        let connection = self.connection.as_ref()?;
-        let mut fd = [rustix::event::PollFd::new(connection, rustix::event::PollFlags::IN)];
-        let timeout = rustix::event::Timespec {
-            tv_sec: timeout.as_secs() as i64,
-            tv_nsec: timeout.subsec_nanos().into(),
-        };
-        rustix::event::poll(&mut fd, Some(&timeout)).ok().filter(|ready| *ready > 0)?;
-        match control::receive::<ServerMessage>(connection) {
-            Ok((ServerMessage::Refused { why }, _)) => Some(why),
-            other => Some(format!("{other:?}")),
-        }
+        farewell(self.connection.as_ref()?.as_fd(), timeout)
     }
 
     /// Submits one more piece of work to kthread `index` from outside of any kthread, as a foreign
@@ -220,6 +210,19 @@ impl RawRuntime {
         // Release: a reader of the count sees what was submitted.
         self.shared.region.kthread(index).status.overflow.fetch_add(1, Ordering::Release);
         self.shared.ring_if_asleep();
+    }
+}
+
+/// Returns why the IOKernel ended the registration of this connection; `None` if it has not within
+/// `timeout`.
+pub(crate) fn farewell(connection: BorrowedFd<'_>, timeout: Duration) -> Option<String> {
+    let mut fd = [rustix::event::PollFd::from_borrowed_fd(connection, rustix::event::PollFlags::IN)];
+    let timeout =
+        rustix::event::Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
+    rustix::event::poll(&mut fd, Some(&timeout)).ok().filter(|ready| *ready > 0)?;
+    match control::receive::<ServerMessage>(connection) {
+        Ok((ServerMessage::Refused { why }, _)) => Some(why),
+        other => Some(format!("{other:?}")),
     }
 }
 

@@ -116,6 +116,10 @@ pub struct Config {
     /// poll, 0 to 50. With 0, as on a dedicated machine, best-effort kthreads rank above other
     /// programs, too.
     pub neighbour_share: u8,
+    /// Percentage of the polling thread's time that the offences of one runtime may cost, 1 to 100:
+    /// frames that are refused, doorbells and demands for cores without need. A runtime over it is
+    /// not served for a while, and in the end expelled.
+    pub offence_share: u8,
     /// Maximum number of registered runtimes.
     pub max_runtimes: u32,
     /// Maximum number of kthreads of one runtime.
@@ -166,6 +170,7 @@ impl Default for Config {
             idle_sleep_us: 1_000,
             max_wake_delay_us: 10_000,
             neighbour_share: 0,
+            offence_share: 1,
             max_runtimes: 256,
             max_kthreads: MAX_KTHREADS,
             max_ring_bytes: 4 << 20,
@@ -323,6 +328,9 @@ impl Config {
                 "0 to 50 percent are possible",
             ));
         }
+        if !(1..=100).contains(&self.offence_share) {
+            return Err(out_of_range("offence-share", self.offence_share, "1 to 100 percent are possible"));
+        }
         if self.max_evictions == 0 {
             return Err(out_of_range("max-evictions", 0, "at least 1: any thread may be late once"));
         }
@@ -435,6 +443,7 @@ mod tests {
             ("max-region-bytes = 1000", "max-region-bytes"),
             ("max-evictions = 0", "max-evictions"),
             ("neighbour-share = 51", "neighbour-share"),
+            ("offence-share = 0", "offence-share"),
         ] {
             let error = Config::from_toml(text).unwrap_err();
             assert!(matches!(error, ConfigError::Value { key: k, .. } if k == key), "{text}: {error}");

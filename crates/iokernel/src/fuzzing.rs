@@ -17,6 +17,7 @@ use tailwater_shm::trace::Event;
 use tailwater_shm::{Clock, Cycles, Generation, Grant};
 
 use crate::allocator::Allocator;
+use crate::budget::Terms;
 use crate::config::Config;
 use crate::fixture::{self, admit, machine};
 use crate::frame::MacAddr;
@@ -102,7 +103,8 @@ impl Arena {
         let config = Config { max_evictions: 2, ..Config::default() };
         let parts = machine(2, Box::new(Nowhere));
         let stats = Stats::new(vec![(port.name().to_owned(), None)], &config.firewall, []);
-        let mut world = World::new(Arc::new(stats));
+        let terms = Terms::new(parts.clock, config.offence_share);
+        let mut world = World::new(Arc::new(stats), terms);
         let mut allocator = Allocator::new(&config, parts);
         let mut switch = Switch::new(vec![Box::new(port)], &config);
         let now = tailwater_shm::clock::now();

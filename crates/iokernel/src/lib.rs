@@ -23,6 +23,7 @@
 
 mod allocator;
 mod authority;
+mod budget;
 mod capture;
 mod claims;
 pub mod config;

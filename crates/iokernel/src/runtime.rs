@@ -16,6 +16,7 @@ use tailwater_shm::ring::{Consumer, Producer, RingLie};
 use tailwater_shm::trace::TraceReader;
 use tailwater_shm::{Cycles, Generation, KthreadShared, Slot};
 
+use crate::budget::Budget;
 use crate::control::client::ClientSocket;
 use crate::control::directory::Place;
 use crate::firewall::{Direction, Guard, Ruling};
@@ -56,6 +57,18 @@ pub enum EndReason {
         "its threads had to be moved off their cores {0} times in a row; call `tailwater::poll()` in long loops"
     )]
     NeverYields(u32),
+    /// Its offences cost the polling thread too much.
+    #[error(
+        "frames that were refused, doorbells and demands for cores without need cost the polling thread more than \
+         {share} % of its time, and again after each of {times} pauses; its counters in `tailwater stats` say which \
+         (the bound is the setting offence-share)"
+    )]
+    TooCostly {
+        /// The share in percent.
+        share: u8,
+        /// How many times in a row it was throttled.
+        times: u32,
+    },
     /// It sent a message that its conversation does not allow.
     #[error(transparent)]
     Protocol(#[from] ControlError),
@@ -121,6 +134,8 @@ pub(crate) struct Kthread {
     pub(crate) bound: Option<CoreId>,
     /// Consecutive grants it did not start on; each doubles the pause before the next.
     pub(crate) no_starts: u32,
+    /// [`Runtime::mark`] when it was lent a core.
+    pub(crate) mark: u64,
 }
 
 /// Frames that wait in the ingress ring of a kthread without waking its runtime: all that are in
@@ -150,6 +165,10 @@ pub(crate) struct Runtime {
     pub(crate) kthreads: Vec<Kthread>,
     pub(crate) groups: FlowGroups,
     pub(crate) spent: Spent,
+    /// What its offences have cost.
+    pub(crate) budget: Budget,
+    /// Fingerprint of its words, as of the last look.
+    pub(crate) mark: u64,
     /// Its firewall rules and rate limits, if there are any.
     pub(crate) guard: Option<Box<Guard>>,
     pub(crate) stats: Arc<RuntimeStats>,
@@ -217,6 +236,7 @@ impl Runtime {
             generation: Generation::default(),
             bound: None,
             no_starts: 0,
+            mark: 0,
         };
         let kthreads = (0..count).zip(ends).map(kthread).collect();
         let class = match wish.class {
@@ -237,6 +257,8 @@ impl Runtime {
             process,
             groups: FlowGroups::new(count),
             spent: Spent::default(),
+            budget: Budget::default(),
+            mark: 0,
             guard,
             stats,
             lowered_session: None,

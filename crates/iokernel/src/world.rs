@@ -11,6 +11,7 @@ use std::sync::Arc;
 use tailwater_sched::RuntimeId;
 use tailwater_shm::Cycles;
 
+use crate::budget::{STRIKES, Sentence, Terms};
 use crate::runtime::{Egress, EndReason, Runtimes};
 use crate::stats::Stats;
 use crate::trace::Trace;
@@ -23,6 +24,7 @@ pub(crate) struct World {
     /// Egress rings of kthreads that got a core and are not polled yet.
     pub(crate) arriving: Vec<Egress>,
     doomed: Vec<(RuntimeId, EndReason)>,
+    terms: Terms,
 }
 
 /// The owner of the cores, as the switch needs it.
@@ -37,14 +39,31 @@ pub(crate) trait Lender {
 }
 
 impl World {
-    /// Returns a world without runtimes.
-    pub(crate) fn new(stats: Arc<Stats>) -> Self {
+    /// Returns a world without runtimes, whose offences are bounded by these terms.
+    pub(crate) fn new(stats: Arc<Stats>, terms: Terms) -> Self {
         Self {
             runtimes: Runtimes::default(),
             stats,
             trace: Trace::default(),
             arriving: Vec::new(),
             doomed: Vec::new(),
+            terms,
+        }
+    }
+
+    /// Charges a runtime what an offence of its has cost the polling thread; see [`crate::budget`].
+    #[cold]
+    pub(crate) fn charge(&mut self, id: RuntimeId, cost: Cycles, now: Cycles) {
+        let Some(runtime) = self.runtimes.get_mut(id) else { return };
+        let counters = &runtime.stats.counters;
+        counters.offence_ns.add(self.terms.clock.to_ns(cost));
+        match runtime.budget.charge(cost, now, &self.terms) {
+            Sentence::None => {}
+            Sentence::Throttle => counters.throttled.add(1),
+            Sentence::Expel => {
+                let share = self.terms.share;
+                self.doom(id, EndReason::TooCostly { share, times: STRIKES });
+            }
         }
     }
 

@@ -166,6 +166,7 @@ impl Allocator {
         let kthread = &mut runtime.kthreads[usize::from(to.index)];
         kthread.generation = kthread.generation.next();
         kthread.may_run = true;
+        kthread.mark = runtime.mark;
         world.arriving.extend(kthread.egress.take());
         let generation = kthread.generation;
         runtime.shared(to.index).grant.0.store(Grant::Run { core: core.0 }, generation);

@@ -6,11 +6,12 @@
 
 use core::sync::atomic::Ordering;
 use tailwater_sched::RuntimeId;
-use tailwater_sched::alloc::RuntimeLook;
+use tailwater_sched::alloc::{KthreadLook, RuntimeLook};
 use tailwater_sched::ledger::Class;
-use tailwater_shm::Cycles;
+use tailwater_shm::{Cycles, KthreadState};
 
 use super::Allocator;
+use super::phase::Phase;
 use crate::world::{Lender, World};
 
 /// Maximum number of kthreads of runtimes without cores read per look: about 0.3 us. Frames wake
@@ -95,15 +96,36 @@ impl Allocator {
         }
     }
 
+    /// Returns whether the runtime has changed a word since it was last looked at, or a kthread of
+    /// it has given a core up.
+    pub(crate) fn has_news(&mut self, world: &mut World, id: RuntimeId, now: Cycles) -> bool {
+        let mark = |world: &World| world.runtimes.get(id).map(|runtime| runtime.mark);
+        let before = mark(world);
+        let held = self.cores_of(id).filter(|(slot, _)| matches!(slot.phase, Phase::Running { .. }));
+        let parked = held.filter(|(_, holder)| self.state_of(world, *holder) == Some(KthreadState::Parked));
+        if parked.count() > 0 {
+            return true;
+        }
+        self.look_at(world, id, now);
+        mark(world) != before
+    }
+
     /// Copies the status words of one runtime into the observation; returns its number of kthreads.
     pub(super) fn look_at(&mut self, world: &mut World, id: RuntimeId, now: Cycles) -> usize {
         let (Some(runtime), Some(look)) = (world.runtimes.get_mut(id), self.observation.runtime_mut(id))
         else {
             return 0;
         };
+        if runtime.budget.is_throttled(now) {
+            // It wants nothing; then it is looked at again.
+            look.kthreads.iter_mut().for_each(forget_work);
+            runtime.next_timer = runtime.budget.throttled_until();
+            return runtime.kthreads.len();
+        }
         runtime.held = runtime.held.filter(|held| now < held.until);
         let held = runtime.held.map(|held| usize::from(held.kthread));
         let (mut earliest, mut lost_wakes) = (runtime.held.map_or(Cycles::MAX, |held| held.until), 0);
+        let mut mark = 0;
         for (index, (kthread, look)) in runtime.kthreads.iter().zip(&mut look.kthreads).enumerate() {
             let status = &runtime.region.kthread(index as u16).status;
             // Relaxed: hints; a stale value is read again at the next look.
@@ -119,11 +141,29 @@ impl Allocator {
             lost_wakes += u64::from(status.lost_wakes.load(Ordering::Relaxed));
             look.ingress_head = kthread.ingress.unchecked_tail();
             look.ingress_tail = if held == Some(index) { look.ingress_head } else { kthread.ingress.head() };
+            mark = fingerprint(mark, look, kthread.ingress.head(), timer);
         }
         runtime.next_timer = earliest;
+        runtime.mark = mark;
         let held = self.ledger.account(id).map_or(0, tailwater_sched::ledger::Account::held);
         runtime.stats.counters.cores.set(held.into());
         runtime.stats.counters.lost_wakes.set(lost_wakes);
         runtime.kthreads.len()
     }
+}
+
+/// Returns the fingerprint of all words of a runtime so far, with those of one more kthread. The
+/// position of the IOKernel in the ingress ring is among them: frames may come in for a kthread
+/// that has just parked, because the polling thread did not run in between.
+#[inline(always)]
+fn fingerprint(mark: u64, look: &KthreadLook, delivered: u32, timer: Cycles) -> u64 {
+    let queue = u64::from(look.runq_head) << 32 | u64::from(look.runq_tail);
+    let ring = u64::from(look.ingress_head) << 32 | u64::from(delivered);
+    let mixed = |mark: u64, word: u64| (mark.rotate_left(7) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    mixed(mixed(mixed(mixed(mark, queue), ring), look.overflow.into()), timer)
+}
+
+fn forget_work(look: &mut KthreadLook) {
+    let activity = look.activity;
+    *look = KthreadLook { activity, ..KthreadLook::default() };
 }

@@ -419,7 +419,8 @@ impl Lender for Allocator {
     fn wakeup(&mut self, world: &mut World, id: RuntimeId, now: Cycles) {
         let Some(runtime) = world.runtimes.get_mut(id) else { return };
         runtime.held = None;
-        if runtime.doomed || core::mem::replace(&mut runtime.woken, true) {
+        if runtime.doomed || runtime.budget.is_throttled(now) || core::mem::replace(&mut runtime.woken, true)
+        {
             return;
         }
         self.decide(world, now, |policy, view, actions| policy.wakeup(view, id, actions));

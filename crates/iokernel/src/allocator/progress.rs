@@ -6,7 +6,7 @@
 //! `cede_deadline_us` (see `evict`). A state word of another generation is stale and ignored.
 
 use tailwater_sched::KthreadId;
-use tailwater_sched::alloc::Activity;
+use tailwater_sched::alloc::{Activity, RuntimeLook};
 use tailwater_sched::ledger::Parked;
 use tailwater_shm::trace::CoreStep;
 use tailwater_shm::{Cycles, KthreadState, clock};
@@ -75,7 +75,7 @@ impl Allocator {
     /// Returns the state of a kthread in its present tenancy; `None` while its word has another
     /// generation.
     #[inline(always)]
-    fn state_of(&self, world: &World, id: KthreadId) -> Option<KthreadState> {
+    pub(super) fn state_of(&self, world: &World, id: KthreadId) -> Option<KthreadState> {
         let (runtime, kthread) = world.runtimes.kthread(id);
         let (state, generation) = runtime.shared(id.index).state.0.load();
         (generation == kthread.generation).then_some(state)
@@ -140,9 +140,23 @@ impl Allocator {
             return self.refused(world, &error, ());
         }
         self.begin_phase(world, at, Phase::Free, now);
+        let began = clock::now();
         self.look_at(world, kthread.runtime, now);
         self.note_timer(world, kthread.runtime, now);
+        let in_vain = self.was_lent_in_vain(world, kthread);
         self.core_fell_free(world, core, now);
+        if in_vain && let Some(runtime) = world.runtimes.get(kthread.runtime) {
+            runtime.stats.counters.vain_cores.add(1);
+            world.charge(kthread.runtime, clock::now().saturating_sub(began), now);
+        }
+    }
+
+    /// Returns whether the runtime gave up its only core although, as of this look, its words ask
+    /// for one, and it has changed none of them since the core was lent.
+    fn was_lent_in_vain(&self, world: &World, kthread: KthreadId) -> bool {
+        let asks = self.observation.runtime(kthread.runtime).is_some_and(RuntimeLook::has_work);
+        let (runtime, line) = world.runtimes.kthread(kthread);
+        asks && runtime.mark == line.mark && !self.has_core(kthread.runtime)
     }
 
     /// Handles a kthread that ceded as it was asked.

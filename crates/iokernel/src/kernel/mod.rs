@@ -23,6 +23,7 @@ use tailwater_shm::{Clock, Cycles, clock, priority};
 
 use crate::allocator::{self, Allocator, Attention};
 use crate::authority::Authority;
+use crate::budget::Terms;
 use crate::config::{Config, ConfigError, PolicyKind, Priority};
 use crate::control::directory::Directory;
 use crate::control::reload::Reloader;
@@ -171,7 +172,7 @@ impl IoKernel {
             },
         );
         Ok(Self {
-            world: World::new(Arc::clone(&stats)),
+            world: World::new(Arc::clone(&stats), Terms::new(clock, config.offence_share)),
             allocator,
             switch: Switch::new(ports, &config),
             config,
@@ -287,6 +288,7 @@ impl IoKernel {
             to_control: Arc::clone(&self.to_control),
             deaths,
             doorbells,
+            muted: Vec::new(),
             next_tick: 0,
             earliest_tick: 0,
             next_death_check: 0,
@@ -451,6 +453,8 @@ struct Polling {
     /// Readable after a registered runtime rang its doorbell. Each ring is an edge, which needs no
     /// read of a descriptor that the runtime shares.
     doorbells: OwnedFd,
+    /// Runtimes whose doorbells are not heard for now.
+    muted: Vec<RuntimeId>,
     next_tick: Cycles,
     /// Timers cause no tick before this time: whatever runtimes write, looks take a bounded share
     /// of the time.
@@ -617,7 +621,7 @@ impl Polling {
         let watched = [
             (&self.deaths, Some(runtime.socket.as_fd()), EventFlags::RDHUP),
             (&self.deaths, runtime.process.as_ref().map(AsFd::as_fd), EventFlags::IN),
-            (&self.doorbells, Some(runtime.doorbell.as_fd()), EventFlags::IN | EventFlags::ET),
+            (&self.doorbells, Some(runtime.doorbell.as_fd()), sleep::RING),
         ];
         for (epoll, fd, flags) in
             watched.into_iter().filter_map(|(epoll, fd, flags)| Some((epoll, fd?, flags)))
@@ -659,6 +663,7 @@ impl Polling {
         let ip = self.world.runtimes.get(id).map(|runtime| runtime.ip);
         self.switch.detach(id, ip);
         self.world.trace.handle_detached(id);
+        self.muted.retain(|&muted| muted != id);
         let held = self.allocator.holds_since(id);
         let Some(runtime) = self.allocator.detach(&mut self.world, id, now) else { return };
         if reason == EndReason::Departed {

@@ -25,11 +25,14 @@
 //! belongs to the open file and can be cleared by either side, and a reader can empty the counter
 //! first. So the polling thread never reads or writes one. An edge-triggered epoll(7) reports each
 //! write since the last look, without a read. A hostile doorbell costs only the processor time of a
-//! core that no service uses.
+//! core that no service uses; and a ring for which its runtime has nothing to show is charged to it
+//! ([`crate::budget`]). The doorbell of a throttled runtime is *muted*: taken out of what is waited
+//! for until a sleep after the pause.
 
 use core::sync::atomic::{AtomicBool, Ordering, fence};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tailwater_sched::RuntimeId;
 use tailwater_shm::layout::{ASLEEP, ASLEEP_BESIDE_FREE_CORES, AWAKE};
 use tailwater_shm::{Cycles, clock, priority};
 
@@ -37,10 +40,13 @@ use super::Polling;
 use crate::allocator::Attention;
 use crate::control::watch::Place;
 use crate::port::Port;
+use crate::runtime::Runtime;
 
 /// How long before a timer or a port's next event the sleep ends, in microseconds: waking a halted
 /// core takes 20 to 52 (2-vCPU VM), and sleeping must not delay an event.
 pub(super) const WAKE_MARGIN_US: u64 = 60;
+/// How doorbells are watched: each write is an edge.
+pub(super) const RING: EventFlags = EventFlags::IN.union(EventFlags::ET);
 /// Maximum sleep, so that the stop flag is noticed; ten wakes a second cost under 0.1 % of a core.
 const MAX_SLEEP_NS: u64 = 100_000_000;
 
@@ -51,6 +57,9 @@ impl Polling {
         if self.time_left(now).is_none() {
             return;
         }
+        self.unmute(now);
+        // Those of runtimes whose work was found while the polling thread was about to sleep.
+        self.take_rings(&mut Vec::new());
         let free_core = self.allocator.has_free_core();
         self.set_asleep(if free_core { ASLEEP_BESIDE_FREE_CORES } else { ASLEEP });
         // SeqCst: pairs with the fence between a runtime's queueing and its look at `asleep` (see
@@ -60,17 +69,21 @@ impl Polling {
         self.allocator.look_at_all(&mut self.world, now);
         self.attention = self.allocator.attention(&self.world, now);
         let announced = self.allocator.has_free_core() == free_core;
-        let quiet =
-            announced && self.may_sleep() && !self.switch.has_egress() && !stop.load(Ordering::Relaxed);
+        let quiet = announced
+            && self.may_sleep()
+            && !self.switch.has_egress(&self.world, now)
+            && !stop.load(Ordering::Relaxed);
         if quiet && let Some(timeout) = self.time_left(clock::now()) {
             // The wake must not wait behind ordinary threads.
             self.end_rest(now);
             self.world.stats.polling.sleeps.add(1);
+            let awake_until = clock::now();
             self.enter(Place::Asleep);
-            self.wait(timeout);
+            let rung = self.wait(timeout);
             self.enter(Place::Decisions);
-            let slept = clock::now().saturating_sub(now);
-            self.world.stats.polling.slept_ns.add(self.clock.to_ns(slept));
+            let woken = clock::now();
+            self.world.stats.polling.slept_ns.add(self.clock.to_ns(woken.saturating_sub(now)));
+            self.judge_rings(&rung, awake_until.saturating_sub(now), woken);
         }
         self.set_asleep(AWAKE);
         // A look finds the reason for the wake.
@@ -108,7 +121,8 @@ impl Polling {
         (left > self.margin).then(|| self.clock.to_ns(left).min(MAX_SLEEP_NS))
     }
 
-    fn wait(&mut self, timeout_ns: u64) {
+    /// Waits for an event; returns the runtimes whose doorbells rang.
+    fn wait(&mut self, timeout_ns: u64) -> Vec<RuntimeId> {
         let mut fds = vec![
             PollFd::from_borrowed_fd(self.from_control.fd(), PollFlags::IN),
             PollFd::new(&self.doorbells, PollFlags::IN),
@@ -126,17 +140,63 @@ impl Polling {
         if fds[0].revents().contains(PollFlags::IN) {
             self.from_control.silence();
         }
+        let mut rung = Vec::new();
         if fds[1].revents().contains(PollFlags::IN) {
             self.world.stats.polling.rung.add(1);
-            self.forget_rings();
+            self.take_rings(&mut rung);
+        }
+        rung
+    }
+
+    /// Takes the edges of doorbells that have rung, so that they do not end the next sleep, and
+    /// adds whose they are. What they announce shows at a look at all queues.
+    fn take_rings(&self, rung: &mut Vec<RuntimeId>) {
+        let mut events = [epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; 64];
+        // More than fit end the next sleep at once, and are taken then.
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let count = epoll::wait(&self.doorbells, &mut events, Some(&at_once)).unwrap_or(0);
+        rung.extend(events[..count].iter().map(|event| RuntimeId(event.data.u64() as u32)));
+    }
+
+    /// Charges the runtimes that rang for nothing, and mutes the doorbells of those that are
+    /// throttled for it.
+    /// `before` is what the preparation of the sleep took.
+    fn judge_rings(&mut self, rung: &[RuntimeId], before: Cycles, woken: Cycles) {
+        for &id in rung {
+            let Some(runtime) = self.world.runtimes.get(id) else { continue };
+            let throttled = runtime.budget.is_throttled(woken);
+            let in_vain = !throttled
+                && !self.switch.has_egress_of(id)
+                && !self.allocator.has_news(&mut self.world, id, woken);
+            if in_vain && let Some(runtime) = self.world.runtimes.get(id) {
+                runtime.stats.counters.vain_rings.add(1);
+                let after = clock::now().saturating_sub(woken);
+                self.world.charge(id, before.saturating_add(after), woken);
+            }
+            self.mute_if_throttled(id, woken);
         }
     }
 
-    /// Takes the edges of doorbells that have rung, so that they do not end the next sleep. What
-    /// they announce shows at a look at all queues.
-    fn forget_rings(&self) {
-        let mut events = [epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; 64];
-        // More than fit end the next sleep at once, and are taken then.
-        let _ = epoll::wait(&self.doorbells, &mut events, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+    fn mute_if_throttled(&mut self, id: RuntimeId, now: Cycles) {
+        let throttled = |runtime: &&Runtime| runtime.budget.is_throttled(now);
+        if let Some(runtime) = self.world.runtimes.get(id).filter(throttled)
+            && epoll::delete(&self.doorbells, &runtime.doorbell).is_ok()
+        {
+            self.muted.push(id);
+        }
+    }
+
+    /// Hears the doorbells of runtimes again that are no longer throttled.
+    fn unmute(&mut self, now: Cycles) {
+        let (world, doorbells) = (&self.world, &self.doorbells);
+        self.muted.retain(|&id| {
+            let Some(runtime) = world.runtimes.get(id) else { return false };
+            if runtime.budget.is_throttled(now) {
+                return true;
+            }
+            // If this fails, its work is found at looks.
+            let _ = epoll::add(doorbells, &runtime.doorbell, EventData::new_u64(id.0.into()), RING);
+            false
+        });
     }
 }

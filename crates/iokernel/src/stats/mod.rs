@@ -174,6 +174,15 @@ counters! {
         preempted,
         /// Times one of its threads was moved off a core by force.
         evictions,
+        /// Doorbells that ended a sleep of the polling thread for nothing.
+        vain_rings,
+        /// Cores that it asked for and gave up without having done anything.
+        vain_cores,
+        /// Nanoseconds of the polling thread that its offences cost: frames that were refused, and
+        /// these doorbells and cores.
+        offence_ns,
+        /// Times it was not served for a while because of them.
+        throttled,
         /// Nanoseconds of core time it had, up to the last time a core changed hands.
         core_ns,
     }

@@ -30,6 +30,7 @@
 //! | a frame that changes while it is copied | the checked first line is delivered; to a port, nothing |
 //! | more frames than its receivers take | dropped at the full ring and counted |
 //! | more frames than its share of an iteration | they wait in its rings |
+//! | refused frames without end | its rings are left alone for a while, then its registration ends ([`crate::budget`]) |
 
 pub(crate) mod check;
 mod deliver;
@@ -73,6 +74,8 @@ use source::{FromRing, Origin, Private, Source};
 const EGRESS_BATCH: usize = 32;
 /// Number of bytes of a frame that count like another frame: copying them takes as long.
 const FRAME_UNIT: usize = 2_048;
+/// Charge for a refused frame of a runtime that was not charged before: its time was not taken.
+const FIRST_OFFENCE: Cycles = 500;
 
 /// See the module documentation.
 pub(crate) struct Switch {
@@ -102,6 +105,8 @@ pub(crate) struct Switch {
     lone: Option<LoneAnswers>,
     /// Copies made for broadcasts in the present batch.
     flooded: usize,
+    /// The present frame was refused.
+    refused: bool,
     pub(crate) captures: Captures,
 }
 
@@ -154,6 +159,7 @@ impl Switch {
             receivers: Vec::new(),
             lone: (config.ack_hold_us > 0).then(LoneAnswers::new),
             flooded: 0,
+            refused: false,
             captures: Captures::default(),
         }
     }
@@ -181,9 +187,16 @@ impl Switch {
         self.ports.iter().filter_map(|line| line.port.as_deref())
     }
 
-    /// Returns whether a frame waits in a ring that is polled.
-    pub(crate) fn has_egress(&self) -> bool {
-        self.polled.iter().any(|egress| egress.consumer.has_record())
+    /// Returns whether a frame waits in a ring that is polled, of a runtime that is not throttled.
+    pub(crate) fn has_egress(&self, world: &World, now: Cycles) -> bool {
+        let served = |id| world.runtimes.get(id).is_some_and(|runtime| !runtime.budget.is_throttled(now));
+        let waits = |egress: &Egress| egress.consumer.has_record() && served(egress.sender.owner.runtime);
+        self.polled.iter().any(waits)
+    }
+
+    /// Returns whether a frame of this runtime waits in a ring that is polled.
+    pub(crate) fn has_egress_of(&self, id: RuntimeId) -> bool {
+        self.polled.iter().any(|egress| egress.sender.owner.runtime == id && egress.consumer.has_record())
     }
 
     /// Takes up to a batch from the egress rings of every runtime that may hold frames. Returns how
@@ -240,11 +253,15 @@ impl Switch {
             return 0;
         }
         let Some(runtime) = world.runtimes.get(sender.owner.runtime) else { return 0 };
-        let spent = runtime.spent.in_round(self.round);
-        let (mut taken, mut bytes, mut large) = (0, 0, 0);
+        if runtime.budget.is_throttled(now) {
+            return 0;
+        }
+        let (spent, suspect) = (runtime.spent.in_round(self.round), runtime.budget.is_suspect(now));
+        let (mut taken, mut bytes, mut large, mut offences) = (0, 0, 0, 0);
         self.flooded = 0;
         // A broadcast costs as much as its copies.
         while spent + taken + large + self.flooded < EGRESS_BATCH {
+            let began = if suspect { clock::now() } else { 0 };
             let record = match consumer.peek() {
                 Ok(Some(record)) => record,
                 Ok(None) => break,
@@ -269,11 +286,11 @@ impl Switch {
             let delivery = match self.judge(&first, &record, sender) {
                 Verdict::Pass(heading) => self.send(sender, &source, heading, world, lender, now),
                 Verdict::Inspect => self.send_whole(sender, &record, world, lender, now),
-                Verdict::Offence(offence) => {
-                    count_offence(offence, sender, world);
-                    Delivery::Denied
-                }
+                Verdict::Offence(offence) => self.refuse(offence, sender, world),
             };
+            if core::mem::take(&mut self.refused) {
+                offences += if suspect { clock::now().saturating_sub(began) } else { FIRST_OFFENCE };
+            }
             if traced {
                 let (id, who) = (record.hash(), trace::who(sender.owner));
                 let taken = delivery == Delivery::Delivered;
@@ -293,6 +310,9 @@ impl Switch {
             sender.stats.counters.tx_frames.add(taken as u64);
             sender.stats.counters.tx_bytes.add(bytes as u64);
             world.stats.switch.from_runtimes.add(taken as u64);
+        }
+        if offences > 0 {
+            world.charge(sender.owner.runtime, offences, now);
         }
         taken
     }
@@ -357,10 +377,7 @@ impl Switch {
                 let source = Private::from_ring(frame, record.flags());
                 self.send(sender, &source, heading, world, lender, now)
             }
-            Err(offence) => {
-                count_offence(offence, sender, world);
-                Delivery::Denied
-            }
+            Err(offence) => self.refuse(offence, sender, world),
         };
         self.whole = Some(buffer);
         delivery
@@ -389,6 +406,14 @@ impl Switch {
             lone.note_sent(source.shown());
         }
         self.route(Origin::Runtime(from), source, heading, world, lender, now)
+    }
+
+    /// Drops the present frame and counts why.
+    #[cold]
+    fn refuse(&mut self, offence: Offence, sender: &Sender, world: &World) -> Delivery {
+        self.refused = true;
+        count_offence(offence, sender, world);
+        Delivery::Denied
     }
 }
 

@@ -1,7 +1,7 @@
 //! `tailwater-lab bench`: benchmarks of single mechanisms.
 //!
 //! Owns tables and files of `handoff` and `switch`, which `tailwater-iokernel-testing` measures;
-//! [`neighbour`], [`tcp`] and [`threads`] are measured here.
+//! [`hostile`], [`neighbour`], [`tcp`] and [`threads`] are measured here.
 
 use std::io::{Write, stdout};
 use std::path::{Path, PathBuf};
@@ -15,6 +15,7 @@ use tailwater_iokernel_testing::bench::{
     ECHO_NAME, HandoffOptions, HandoffReport, SwitchOptions, SwitchReport, handoff, switch,
 };
 
+pub mod hostile;
 pub mod neighbour;
 pub mod tcp;
 pub mod threads;
@@ -32,6 +33,7 @@ const ROUND_US: u64 = 1_000_000;
 #[command(after_help = "Examples:
   tailwater-lab bench handoff                    how fast a core changes hands, next to signal and eventfd
   tailwater-lab bench switch --json switch.json  frames per second through one IOKernel core
+  tailwater-lab bench hostile                    what a service notices of a program that attacks the IOKernel
   tailwater-lab bench neighbour                  what the machine's other programs get beside Tailwater
   tailwater-lab bench tcp                        TCP through the IOKernel, next to the kernel's
   tailwater-lab bench threads                    user threads next to OS threads, Tokio, may and Go")]
@@ -50,6 +52,7 @@ enum Bench {
     #[command(after_help = "Example:
   tailwater-lab bench switch --rounds 10 --json switch.json")]
     Switch(Common),
+    Hostile(hostile::HostileArgs),
     Neighbour(neighbour::NeighbourArgs),
     Tcp(tcp::TcpArgs),
     Threads(threads::ThreadsArgs),
@@ -106,6 +109,10 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
             let report = switch(options, &echo_service)?;
             write(common.json.as_deref(), &machine, &report)?;
             Ok(write!(stdout(), "{}", describe_switch(&report))?)
+        }
+        Bench::Hostile(args) => {
+            let report = hostile::run(args, &machine)?;
+            write(args.json.as_deref(), &machine, &report)
         }
         Bench::Neighbour(args) => {
             let report = neighbour::run(args, &machine)?;

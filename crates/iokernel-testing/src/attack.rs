@@ -1,0 +1,327 @@
+//! Attackers: programs, registered or not, that try to stop or slow down an IOKernel and the
+//! programs beside them.
+//!
+//! Owns the attacks that can go on for as long as one likes, for tests and for `bench hostile`. An
+//! attacker that is expelled registers again. Its kthreads are best effort, and its other threads
+//! ordinary ones.
+
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::{pwrite, write};
+use rustix::process::geteuid;
+use rustix::thread::{Gid, Uid, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+use serde::{Deserialize, Serialize};
+use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::time::Duration;
+use tailwater_iokernel::frame::MacAddr;
+use tailwater_shm::control::{self, ClientMessage, ServerMessage};
+
+use crate::kthread::{Behaviour, RawKthread, Step};
+use crate::roles::Hog;
+use crate::runtime::{RawError, RawRuntime, RawSpec, register};
+use crate::wire::{Endpoint, udp};
+
+/// A user without rights: nobody, on Debian.
+const NOBODY: u32 = 65_534;
+/// Time between two looks of an attacker whether it still is registered.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// What happens to an attacker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// It is registered, or needs not be, and begins.
+    UnderWay,
+    /// Its registration was ended, for this reason.
+    Expelled(String),
+}
+
+/// What an attacker does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Attack {
+    /// Sends frames with another's address without end.
+    Spoofed,
+    /// Sends frames to all without end.
+    Broadcasts,
+    /// Writes numbers anywhere into its region without end.
+    Garbage,
+    /// Rings its doorbell without end.
+    Doorbell,
+    /// Asks for a core and gives it up at once, without end.
+    VainCores,
+    /// Never gives its core up.
+    KeptCore,
+    /// Connects to the control socket and leaves without end.
+    Connections,
+    /// Asks for statistics without end.
+    Statistics,
+}
+
+impl Attack {
+    /// All attacks.
+    pub const ALL: [Self; 8] = [
+        Self::Spoofed,
+        Self::Broadcasts,
+        Self::Garbage,
+        Self::Doorbell,
+        Self::VainCores,
+        Self::KeptCore,
+        Self::Connections,
+        Self::Statistics,
+    ];
+
+    /// Returns its name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Spoofed => "spoofed frames",
+            Self::Broadcasts => "broadcasts",
+            Self::Garbage => "garbage in its region",
+            Self::Doorbell => "doorbell",
+            Self::VainCores => "cores in vain",
+            Self::KeptCore => "core kept",
+            Self::Connections => "connections",
+            Self::Statistics => "statistics",
+        }
+    }
+
+    /// Attacks the IOKernel at `socket` until `stop` is set; reports what happens to it.
+    ///
+    /// # Errors
+    /// A registration fails.
+    pub fn run(self, socket: &str, stop: &AtomicBool, report: impl FnMut(Event)) -> Result<(), RawError> {
+        let mut report = report;
+        let report = &mut report;
+        match self {
+            Self::Spoofed => kthreads(socket, &self.spec(), stop, report, || Box::new(Flood { to: None })),
+            Self::Broadcasts => kthreads(socket, &self.spec(), stop, report, || {
+                Box::new(Flood { to: Some(MacAddr([0xff; 6])) })
+            }),
+            Self::VainCores => kthreads(socket, &self.spec(), stop, report, || Box::new(Fickle)),
+            Self::KeptCore => kthreads(socket, &self.spec(), stop, report, || Box::<Hog>::default()),
+            Self::Garbage => puppets(socket, &self.spec(), stop, report, scribble),
+            Self::Doorbell => puppets(socket, &self.spec(), stop, report, |puppet| {
+                let _ = write(puppet.doorbell(), &1u64.to_ne_bytes());
+            }),
+            Self::Connections => {
+                become_nobody();
+                report(Event::UnderWay);
+                while !stop.load(Ordering::Relaxed) {
+                    // Fails while its user has too many.
+                    drop(control::dial(socket));
+                }
+                Ok(())
+            }
+            Self::Statistics => {
+                become_nobody();
+                report(Event::UnderWay);
+                while !stop.load(Ordering::Relaxed) {
+                    let _ = crate::stats(socket);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Returns its registration: best effort, so that it has no right to the core of a service.
+    fn spec(self) -> RawSpec {
+        let spec = RawSpec::new("attacker").best_effort();
+        match self {
+            // It does not idle.
+            Self::VainCores => RawSpec { spin_us: 0, idle_us: 0, ..spec },
+            _ => spec,
+        }
+    }
+}
+
+/// Gives up the rights of root, for this thread. A container may lack the capability: then the
+/// attack is one of root.
+fn become_nobody() {
+    if geteuid().is_root() {
+        let (uid, gid) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
+        let _ = set_thread_groups(&[]);
+        let _ = set_thread_res_gid(gid, gid, gid);
+        let _ = set_thread_res_uid(uid, uid, uid);
+    }
+}
+
+/// Attacks with kthreads of this behaviour, registered again whenever they are expelled.
+fn kthreads(
+    socket: &str,
+    spec: &RawSpec,
+    stop: &AtomicBool,
+    report: &mut impl FnMut(Event),
+    behaviour: impl Fn() -> Box<dyn Behaviour>,
+) -> Result<(), RawError> {
+    let mut runtime = RawRuntime::start(socket, spec, |_| behaviour())?;
+    report(Event::UnderWay);
+    while !stop.load(Ordering::Relaxed) {
+        runtime.submit(0);
+        let why = loop {
+            if let Some(why) = runtime.farewell(LOOK) {
+                break why;
+            }
+            if stop.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+        };
+        report(Event::Expelled(why));
+        drop(runtime);
+        runtime = again(stop, || RawRuntime::start(socket, spec, |_| behaviour()))?;
+    }
+    Ok(())
+}
+
+/// Registers again, as often as it takes: the name may not be free yet.
+fn again<T>(stop: &AtomicBool, register: impl Fn() -> Result<T, RawError>) -> Result<T, RawError> {
+    loop {
+        match register() {
+            Err(RawError::Refused(_)) if !stop.load(Ordering::Relaxed) => std::thread::sleep(LOOK),
+            result => return result,
+        }
+    }
+}
+
+/// A registered program whose only kthread sleeps for ever, and whose memory is written from
+/// outside.
+#[derive(Debug)]
+pub struct Puppet {
+    connection: OwnedFd,
+    files: Vec<OwnedFd>,
+    words: u64,
+    random: u64,
+    _kthread: Sender<()>,
+}
+
+impl Puppet {
+    /// Registers at `socket`.
+    ///
+    /// # Errors
+    /// The IOKernel refuses it.
+    pub fn register(socket: &str, spec: &RawSpec) -> Result<Self, RawError> {
+        let (connection, _, files) = register(socket, &spec.register)?;
+        let (tid_out, tid_in) = channel();
+        let (alive, until_dropped) = channel::<()>();
+        std::thread::spawn(move || {
+            // Fails only if the registering thread has panicked.
+            let _ = tid_out.send(rustix::thread::gettid().as_raw_nonzero().get());
+            let _ = until_dropped.recv();
+        });
+        let tids = tid_in.recv().into_iter().collect();
+        control::send(&connection, &ClientMessage::Kthreads { tids }, &[])?;
+        match control::receive::<ServerMessage>(&connection)?.0 {
+            ServerMessage::Ready => {}
+            ServerMessage::Refused { why } => return Err(RawError::Refused(why)),
+            other => return Err(RawError::Unexpected(format!("{other:?}"))),
+        }
+        let bytes = rustix::fs::fstat(&files[0]).map_or(0, |facts| facts.st_size as u64);
+        let random = 0x7461_696c_7761_7465;
+        Ok(Self { connection, files, words: bytes / 8, random, _kthread: alive })
+    }
+
+    /// Returns its doorbell.
+    pub fn doorbell(&self) -> &OwnedFd {
+        self.files.last().expect("`register` counts them")
+    }
+
+    /// Overwrites the 64-bit word number `at` of its region.
+    pub fn store(&self, at: u64, value: u64) {
+        // The file cannot be resized, and is not sealed against writes.
+        let _ = pwrite(&self.files[0], &value.to_ne_bytes(), at * 8);
+    }
+
+    /// Returns why its registration has ended; `None` while it has not within `timeout`.
+    pub fn farewell(&self, timeout: Duration) -> Option<String> {
+        crate::runtime::farewell(self.connection.as_fd(), timeout)
+    }
+
+    /// Returns the next number of a fixed sequence (xorshift64).
+    fn next_number(&mut self) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random
+    }
+}
+
+/// Overwrites one word, half of the time one of the most important ones, often with a small number,
+/// which resembles an index or a length.
+fn scribble(puppet: &mut Puppet) {
+    let (choice, at, value) = (puppet.next_number(), puppet.next_number(), puppet.next_number());
+    let range = if choice.is_multiple_of(2) { puppet.words.min(1024) } else { puppet.words };
+    let value = if choice.is_multiple_of(3) { value } else { value % 70_000 };
+    puppet.store(at % range.max(1), value);
+}
+
+/// Attacks with a puppet, registered again whenever it is expelled.
+fn puppets(
+    socket: &str,
+    spec: &RawSpec,
+    stop: &AtomicBool,
+    report: &mut impl FnMut(Event),
+    mut deed: impl FnMut(&mut Puppet),
+) -> Result<(), RawError> {
+    let mut puppet = Puppet::register(socket, spec)?;
+    report(Event::UnderWay);
+    while !stop.load(Ordering::Relaxed) {
+        for _ in 0..1_000 {
+            deed(&mut puppet);
+        }
+        if let Some(why) = puppet.farewell(Duration::ZERO) {
+            report(Event::Expelled(why));
+            drop(puppet);
+            puppet = again(stop, || Puppet::register(socket, spec))?;
+        }
+    }
+    Ok(())
+}
+
+/// Sends frames as fast as its ring takes them: to all, or with an address that is not its own.
+struct Flood {
+    to: Option<MacAddr>,
+}
+
+impl Behaviour for Flood {
+    fn step(&mut self, kthread: &mut RawKthread) -> Step {
+        let welcome = &kthread.shared.welcome;
+        let own = Endpoint { mac: MacAddr(welcome.mac), ip: welcome.ip, port: 7 };
+        let foreign = Endpoint { ip: Ipv4Addr::new(10, 77, 0, 99), ..own };
+        let (from, to) = match self.to {
+            Some(mac) => (own, Endpoint { mac, ip: Ipv4Addr::BROADCAST, port: 7 }),
+            None => (foreign, own),
+        };
+        let frame = udp(from, to, &[0; 32]);
+        while let Ok(mut slot) = kthread.egress.reserve(frame.len()) {
+            slot.write(0, &frame);
+            slot.commit(0, 0, 0);
+            kthread.ring_from_core();
+        }
+        Step::Busy
+    }
+
+    fn has_work(&self, _: &RawKthread) -> bool {
+        true
+    }
+
+    fn started(&mut self, kthread: &mut RawKthread, _: u64) {
+        kthread.submitted().store(0, Ordering::Relaxed);
+        kthread.set_queued(0);
+    }
+
+    fn ceding(&mut self, kthread: &mut RawKthread) {
+        kthread.set_queued(1);
+    }
+}
+
+/// Leaves the work for which it is lent a core where it is.
+struct Fickle;
+
+impl Behaviour for Fickle {
+    fn step(&mut self, _: &mut RawKthread) -> Step {
+        Step::Nothing
+    }
+
+    fn has_work(&self, _: &RawKthread) -> bool {
+        false
+    }
+}
