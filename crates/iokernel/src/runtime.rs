@@ -22,7 +22,7 @@ use crate::control::directory::Place;
 use crate::firewall::{Direction, Guard, Ruling};
 use crate::frame::MacAddr;
 use crate::machine::SessionWeight;
-use crate::stats::{RuntimeCounters, RuntimeStats, Stats};
+use crate::stats::{FirewallStats, RuntimeCounters, RuntimeStats, Stats};
 use crate::switch::check::Identity;
 use crate::switch::flow::FlowGroups;
 
@@ -95,7 +95,7 @@ pub(crate) struct Egress {
 pub(crate) struct Sender {
     pub(crate) owner: KthreadId,
     pub(crate) identity: Identity,
-    /// Its runtime has a [`Guard`].
+    /// Its runtime has a [`Guard`], as of the present batch.
     pub(crate) guarded: bool,
     pub(crate) stats: Arc<RuntimeStats>,
 }
@@ -171,6 +171,8 @@ pub(crate) struct Runtime {
     pub(crate) mark: u64,
     /// Its firewall rules and rate limits, if there are any.
     pub(crate) guard: Option<Box<Guard>>,
+    /// Counters of the rules that the guard was compiled from.
+    pub(crate) rules: Arc<FirewallStats>,
     pub(crate) stats: Arc<RuntimeStats>,
     /// The weight of its session, which was lowered; restored on drop.
     pub(crate) lowered_session: Option<SessionWeight>,
@@ -198,12 +200,14 @@ pub(crate) struct Admission {
     pub(crate) socket: Arc<ClientSocket>,
     pub(crate) process: Option<OwnedFd>,
     pub(crate) guard: Option<Box<Guard>>,
+    /// Counters of the rules that the guard was compiled from.
+    pub(crate) rules: Arc<FirewallStats>,
 }
 
 impl Runtime {
     /// Returns a runtime with a newly initialised region and one thread per kthread.
     pub(crate) fn new(admission: Admission, tids: &[i32]) -> Box<Self> {
-        let Admission { place, wish, region, ends, doorbell, pid, socket, process, guard } = admission;
+        let Admission { place, wish, region, ends, doorbell, pid, socket, process, guard, rules } = admission;
         let Place { id, ip, ip6, mac, .. } = place;
         let count = wish.kthreads;
         let stats = Arc::new(RuntimeStats {
@@ -260,6 +264,7 @@ impl Runtime {
             budget: Budget::default(),
             mark: 0,
             guard,
+            rules,
             stats,
             lowered_session: None,
             evictions: 0,
@@ -282,7 +287,7 @@ impl Runtime {
         now: Cycles,
     ) -> bool {
         let Some(guard) = &mut self.guard else { return true };
-        let ruling = guard.judge(direction, shown, len, now, &stats.firewall);
+        let ruling = guard.judge(direction, shown, len, now, &self.rules);
         let counters = &self.stats.counters;
         let egress = direction == Direction::Egress;
         match ruling {

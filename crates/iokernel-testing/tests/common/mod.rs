@@ -13,7 +13,7 @@ use tailwater_iokernel::frame::MacAddr;
 use tailwater_iokernel::port::memory::{self, MemoryPeer};
 use tailwater_iokernel::port::{Attachment, Port};
 use tailwater_iokernel::stats::{RuntimeCounters, RuntimeStats, StatsHandle};
-use tailwater_iokernel::{Config, IoKernel, StartError};
+use tailwater_iokernel::{Config, IoKernel, Reloader, StartError};
 use tailwater_iokernel_testing::RawRuntime;
 use tailwater_iokernel_testing::child::VARIABLE;
 use tailwater_iokernel_testing::wire::{Endpoint, udp};
@@ -34,6 +34,8 @@ pub struct Running {
     /// Linux's number of its polling thread.
     pub tid: i32,
     pub stats: StatsHandle,
+    /// Puts other settings into effect.
+    pub reloader: Reloader,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<Result<(), StartError>>>,
     /// One IOKernel at a time: each uses its cores as its own.
@@ -66,6 +68,7 @@ impl Running {
         let socket = config.socket.clone();
         let iokernel = IoKernel::new(config, ports).unwrap();
         let (stats, stop) = (iokernel.stats(), Arc::new(AtomicBool::new(false)));
+        let reloader = iokernel.reloader();
         let managed = iokernel.cores().managed.cores()[0].id.0;
         let own = iokernel.cores().iokernel.0;
         let (tid_out, tid_in) = std::sync::mpsc::channel();
@@ -82,6 +85,7 @@ impl Running {
             own,
             tid: tid_in.recv().unwrap(),
             stats,
+            reloader,
             stop,
             thread: Some(thread),
             _alone: alone,

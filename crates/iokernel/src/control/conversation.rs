@@ -347,7 +347,8 @@ impl Control {
         let (served, socket) = (socket, Arc::clone(socket));
         let (config, hz) = (&self.parts.config, self.parts.surroundings.clock.hz());
         let guard = Guard::compile(&config.firewall, &wish.name, hz);
-        let admission = Admission { place, wish, region, ends, doorbell, pid, socket, process, guard };
+        let rules = self.parts.stats.firewall();
+        let admission = Admission { place, wish, region, ends, doorbell, pid, socket, process, guard, rules };
         let mut runtime = Runtime::new(admission, tids);
         let class = runtime.stats.class;
         runtime.lowered_session = rank::lower_session(pid, class, config.is_dedicated());
@@ -392,6 +393,10 @@ impl Control {
         };
         // Fails if the peer is gone, which the polling thread notices itself.
         let _ = control::send(&*session.socket, &ServerMessage::Ready, &[]);
+        // It may have been on its way to the polling thread when the rules changed.
+        if self.rules_changed {
+            self.replace_rules(|other| other == id);
+        }
         self.tell(Command::Begin(id));
     }
 }

@@ -50,8 +50,9 @@ use tailwater_shm::control::{self, ControlError, ServerMessage};
 use crate::authority::User;
 use crate::capture::Tap;
 use crate::config::Config;
+use crate::firewall::{Guard, Multicast};
 use crate::runtime::{EndReason, Runtime};
-use crate::stats::Stats;
+use crate::stats::{FirewallStats, Stats};
 use crate::sys::peer;
 use crate::trace::Tracer;
 use answers::Answers;
@@ -76,6 +77,8 @@ pub(crate) enum Command {
     /// The runtime has been sent `Ready`: it may be lent cores.
     Begin(RuntimeId),
     End(RuntimeId, EndReason),
+    /// Puts other firewall rules into effect.
+    Rules(Box<NewRules>),
     /// Starts copying frames for a watcher.
     Capture(Box<Tap>),
     /// The watcher with this number is gone.
@@ -84,6 +87,17 @@ pub(crate) enum Command {
     Trace(Box<Tracer>),
     /// The tracer with this number is gone.
     EndTrace(u64),
+}
+
+/// Firewall rules that come into effect while programs run.
+#[derive(Debug)]
+pub(crate) struct NewRules {
+    /// The compiled rules and limits of registered programs.
+    pub(crate) guards: Vec<(RuntimeId, Option<Box<Guard>>)>,
+    /// Counters of the rules.
+    pub(crate) stats: Arc<FirewallStats>,
+    pub(crate) ethertypes: Vec<u16>,
+    pub(crate) multicast: Multicast,
 }
 
 /// A message to the control thread, from the polling thread unless said otherwise.
@@ -160,6 +174,8 @@ pub(crate) struct Control {
     /// Closes sockets that may have descriptors in unread messages.
     closer: Option<Closer>,
     lines: Lines,
+    /// Firewall rules have changed since the start.
+    rules_changed: bool,
     answers: Answers,
     /// A descriptor to close when there is no other: a connection is then accepted to be refused.
     spare: Option<OwnedFd>,
@@ -224,6 +240,7 @@ impl Control {
             sessions: HashMap::new(),
             closer: None,
             lines: Lines::default(),
+            rules_changed: false,
             answers: Answers::default(),
             spare,
             accepts_again: None,

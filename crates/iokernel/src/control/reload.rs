@@ -1,25 +1,37 @@
 //! A new configuration for a running IOKernel.
 //!
-//! Owns which settings change without a restart, and what [`Reloader::reload`] reports. All of them
-//! concern registrations from now on; what is registered keeps what it has.
+//! Owns which settings change without a restart, and what [`Reloader::reload`] reports. Firewall
+//! rules then hold for all programs; the others concern registrations from now on, and what is
+//! registered keeps what it has.
 
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, SyncSender, sync_channel};
+use tailwater_sched::RuntimeId;
 
-use super::{Bell, Control, Notice};
+use super::{Bell, Command, Control, NewRules, Notice};
 use crate::authority::Authority;
 use crate::config::{Config, ConfigError};
+use crate::firewall::Guard;
+use crate::stats::FirewallStats;
 
 /// Keys of the settings that change without a restart.
-const RELOADED: [&str; 7] =
-    ["grant", "macs", "max-kthreads", "max-region-bytes", "max-ring-bytes", "max-runtimes", "pool-start"];
+const RELOADED: [&str; 8] = [
+    "firewall",
+    "grant",
+    "macs",
+    "max-kthreads",
+    "max-region-bytes",
+    "max-ring-bytes",
+    "max-runtimes",
+    "pool-start",
+];
 
 /// What a new configuration changed: keys, in order.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Changes {
-    /// In effect for registrations from now on.
+    /// In effect: firewall rules for all programs, other settings for registrations from now on.
     pub applied: Vec<String>,
     /// Different in the new configuration, and in effect only after a restart.
     pub need_restart: Vec<String>,
@@ -75,14 +87,34 @@ impl Control {
         let authority = Authority::resolve(&config)?;
         let changes = compare(&self.parts.config, new);
         self.parts.directory.reload(&config, authority);
+        let same_rules = config.firewall == self.parts.config.firewall;
         self.parts.config = config;
+        if !same_rules {
+            self.rules_changed = true;
+            self.parts.stats.set_firewall(Arc::new(FirewallStats::new(&self.parts.config.firewall)));
+            self.replace_rules(|_| true);
+        }
         Ok(changes)
+    }
+
+    /// Sends the polling thread the firewall rules of those registered programs that `which`
+    /// chooses.
+    pub(super) fn replace_rules(&self, which: impl Fn(RuntimeId) -> bool) {
+        let (firewall, hz) = (&self.parts.config.firewall, self.parts.surroundings.clock.hz());
+        let runtimes = self.parts.stats.runtimes();
+        let chosen = runtimes.iter().filter(|runtime| which(runtime.id));
+        let guards =
+            chosen.map(|runtime| (runtime.id, Guard::compile(firewall, &runtime.name, hz))).collect();
+        let (ethertypes, multicast) = (firewall.ethertypes.clone(), firewall.multicast);
+        let rules = NewRules { guards, stats: self.parts.stats.firewall(), ethertypes, multicast };
+        self.tell(Command::Rules(Box::new(rules)));
     }
 }
 
 /// Returns the old configuration with those settings of the new one that change without a restart.
 fn merge(old: &Config, new: &Config) -> Config {
     Config {
+        firewall: new.firewall.clone(),
         grant: new.grant.clone(),
         macs: new.macs.clone(),
         max_kthreads: new.max_kthreads,
@@ -127,8 +159,8 @@ mod tests {
     fn every_key_that_is_said_to_be_applied_is() {
         let defaults = Config::default();
         let text = "max-kthreads = 7\nmax-region-bytes = 9000000\nmax-ring-bytes = 65536\nmax-runtimes = 3\n\
-                    pool-start = \"10.77.9.9\"\nmtu = 1400\n[[grant]]\nusers = 5\n[macs]\n\
-                    \"10.77.0.9\" = \"52:54:00:00:00:09\"";
+                    pool-start = \"10.77.9.9\"\nmtu = 1400\n[[grant]]\nusers = 5\n[firewall]\n\
+                    ingress = \"deny\"\n[macs]\n\"10.77.0.9\" = \"52:54:00:00:00:09\"";
         let new = Config::from_toml(text).unwrap();
         assert_eq!(compare(&defaults, &new).applied, RELOADED);
         let merged = merge(&defaults, &new);

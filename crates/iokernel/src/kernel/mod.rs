@@ -28,7 +28,7 @@ use crate::config::{Config, ConfigError, PolicyKind, Priority};
 use crate::control::directory::Directory;
 use crate::control::reload::Reloader;
 use crate::control::watch::{Heartbeat, Place};
-use crate::control::{self, Bell, Command, Control, Notice, Surroundings};
+use crate::control::{self, Bell, Command, Control, NewRules, Notice, Surroundings};
 use crate::machine::{self, CoreError, Cores, Pinned, cpu_set};
 use crate::port::{Attachment, Context, Port, PortError};
 use crate::runtime::{EndReason, Runtime};
@@ -595,6 +595,16 @@ impl Polling {
                 Command::Attach(runtime) => self.attach(runtime, now),
                 Command::Begin(id) => self.allocator.begin(&self.world, id),
                 Command::End(id, reason) => self.world.doom(id, reason),
+                Command::Rules(rules) => {
+                    let NewRules { guards, stats, ethertypes, multicast } = *rules;
+                    for (id, guard) in guards {
+                        // One that is on its way here gets its rules before it gets a core.
+                        if let Some(runtime) = self.world.runtimes.get_mut(id) {
+                            (runtime.guard, runtime.rules) = (guard, Arc::clone(&stats));
+                        }
+                    }
+                    self.switch.set_rules(ethertypes, multicast);
+                }
                 Command::Capture(tap) => {
                     let runtimes = self.world.runtimes.iter();
                     let named = runtimes.map(|runtime| (runtime.stats.name.as_str(), runtime.id));

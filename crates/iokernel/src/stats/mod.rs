@@ -342,7 +342,7 @@ pub struct Stats {
     /// Cores taken back from runtimes that died.
     pub reclaim: ReclaimHistograms,
     /// Counters of the firewall.
-    pub firewall: FirewallStats,
+    firewall: Mutex<Arc<FirewallStats>>,
     /// Where the polling thread is.
     pub(crate) progress: Progress,
     account: Vec<CoreAccount>,
@@ -380,7 +380,7 @@ impl Stats {
             polling: LoopCounters::default(),
             apply: SharedHistogram::new(),
             reclaim: ReclaimHistograms::default(),
-            firewall: FirewallStats::new(firewall),
+            firewall: Mutex::new(Arc::new(FirewallStats::new(firewall))),
             progress: Progress::default(),
             account: cores.into_iter().map(CoreAccount::new).collect(),
             handoffs: Default::default(),
@@ -438,6 +438,16 @@ impl Stats {
         self.captures.lock().unwrap_or_else(PoisonError::into_inner).retain(|capture| capture.id != id);
     }
 
+    /// Returns the counters of the present firewall rules.
+    pub fn firewall(&self) -> Arc<FirewallStats> {
+        Arc::clone(&self.firewall.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Replaces the counters, for new rules.
+    pub(crate) fn set_firewall(&self, rules: Arc<FirewallStats>) {
+        *self.firewall.lock().unwrap_or_else(PoisonError::into_inner) = rules;
+    }
+
     /// Returns the active trace.
     pub fn trace(&self) -> Option<Arc<TraceStats>> {
         self.trace.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -493,7 +503,7 @@ impl Stats {
             "iokernel": *self.facts.lock().unwrap_or_else(PoisonError::into_inner),
             "loop": self.polling.to_json(),
             "switch": self.switch.to_json(),
-            "firewall": self.firewall.to_json(),
+            "firewall": self.firewall().to_json(),
             "cores": self.cores.to_json(),
             "apply_ns": quantiles(&self.apply),
             "reclaim": { "since_notice_ns": quantiles(&self.reclaim.since_notice),

@@ -164,6 +164,11 @@ impl Switch {
         }
     }
 
+    /// Replaces what the firewall says about frames that no rule is about.
+    pub(crate) fn set_rules(&mut self, ethertypes: Vec<u16>, multicast: Multicast) {
+        (self.ethertypes, self.multicast) = (ethertypes, multicast);
+    }
+
     pub(crate) fn attach(&mut self, runtime: &Runtime) {
         self.macs.insert(runtime.mac, Destination::Runtime(runtime.id));
         self.ips.insert(runtime.ip, runtime.mac);
@@ -258,6 +263,7 @@ impl Switch {
         }
         let (spent, suspect) = (runtime.spent.in_round(self.round), runtime.budget.is_suspect(now));
         let (mut taken, mut bytes, mut large, mut offences) = (0, 0, 0, 0);
+        sender.guarded = runtime.guard.is_some();
         self.flooded = 0;
         // A broadcast costs as much as its copies.
         while spent + taken + large + self.flooded < EGRESS_BATCH {
