@@ -16,6 +16,7 @@ use clap::Args;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use crate::accepted::Accepted;
 use crate::server::{Clock, Listening, kernel, user_threads};
 use crate::service::{Service, Settings};
 use crate::store::{Config, Store};
@@ -43,7 +44,8 @@ pub struct Options {
     /// Address to listen on [default: 0.0.0.0, with --linux 127.0.0.1]
     #[arg(short = 'l', long = "listen", value_name = "ADDRESS")]
     listen: Option<String>,
-    /// Memory for items and hash tables, in mebibytes
+    /// Memory of the process, in mebibytes: items and hash tables, and at most a sixteenth for
+    /// what it takes without them
     #[arg(short = 'm', long = "memory-limit", value_name = "MIB", default_value_t = 64,
           value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     memory: u64,
@@ -67,7 +69,12 @@ pub struct Options {
     /// 0 for never
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     idle_timeout: u32,
+    #[command(flatten)]
+    accepted: Accepted,
 }
+
+/// Part of the limit of memory that is left to the process itself at most.
+const MAX_BESIDE: usize = 16;
 
 /// Returns a number of bytes as memcached's `-I` takes it.
 fn size(text: &str) -> Result<usize, String> {
@@ -89,6 +96,13 @@ fn size(text: &str) -> Result<usize, String> {
 pub fn run(options: &Options) -> anyhow::Result<()> {
     // Before anything starts, so that no signal is missed.
     let signals = Signals::new([SIGINT, SIGTERM]).context("cannot catch signals")?;
+    for line in options.accepted.without_effect() {
+        writeln!(std::io::stderr(), "{line}")?;
+    }
+    if let Some(file) = &options.accepted.pid_file {
+        std::fs::write(file, format!("{}\n", std::process::id()))
+            .with_context(|| format!("cannot write the process id to {}", file.display()))?;
+    }
     let (store, clock) = (store(options)?, Clock::start());
     if options.linux {
         let service = Service::new(store, settings(options, 1));
@@ -103,7 +117,16 @@ fn store(options: &Options) -> anyhow::Result<Store> {
     let secret = || RandomState::new().build_hasher().finish();
     let memory = usize::try_from(options.memory << 20).context("more memory than there are addresses")?;
     let (evict, secret) = (!options.no_evictions, [secret(), secret()]);
-    Ok(Store::new(Config { memory, max_item: options.max_item, evict, secret })?)
+    let beside = resident().unwrap_or_default().min(memory / MAX_BESIDE);
+    Ok(Store::beside(Config { memory, max_item: options.max_item, evict, secret }, beside)?)
+}
+
+/// Returns the bytes of memory that this process has (proc_pid_status(5)).
+fn resident() -> Option<usize> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kibibytes: usize = line.split_whitespace().next()?.parse().ok()?;
+    kibibytes.checked_mul(1024)
 }
 
 /// Returns the settings of a server that serves on `cores` unless the options set another number.
@@ -115,7 +138,7 @@ fn settings(options: &Options, cores: u32) -> Settings {
         listen: options.listen.clone().unwrap_or_else(|| default.to_owned()),
         max_connections: options.connections,
         threads: options.threads.map_or(cores, u32::from),
-        idle_timeout: options.idle_timeout,
+        idle_timeout: options.accepted.idle_timeout().unwrap_or(options.idle_timeout),
         flush: !options.no_flush,
     }
 }

@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+mod accepted;
 pub mod cli;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;

@@ -46,6 +46,22 @@ fn datagrams_are_served_on_as_many_cores_as_the_runtime_has() {
 }
 
 #[test]
+fn options_of_memcacheds_scripts_are_accepted_and_explained() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("pid");
+    let words =
+        ["-d", "-vv", "-u", "nobody", "-k", "-o", "modern,idle_timeout=7", "-P", file.to_str().unwrap()];
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tailwater-kv"));
+    let mut kv = Program::start(command.args(["--linux", "-p", "0"]).args(words));
+    kv.line_after("listening on ");
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), format!("{}\n", kv.pid()));
+    for option in ["-d", "-v", "-u", "-k", "-o modern"] {
+        let line = kv.error_line().expect("a line for each");
+        assert!(line.starts_with(&format!("tailwater-kv: {option} has no effect: ")), "{line}");
+    }
+}
+
+#[test]
 fn a_standalone_service_says_once_that_no_other_process_reaches_it() {
     let mut kv = start("1", &[]);
     assert_eq!(user_threads(&mut kv, "main"), 1);

@@ -140,6 +140,15 @@ fn scripts() -> Vec<String> {
         "flush_all x\r\nflush_all 1 2 3\r\nverbosity\r\nverbosity 1\r\nverbosity x\r\nverbosity 1 noreply\r\n",
         "verbosity noreply\r\nverbosity 1 2 3\r\nversion\r\nversion x\r\nfoo\r\n\r\n \r\n get a\r\nget a\nGET a\r\ngetx a\r\n",
         "quit\r\nversion\r\n",
+        // A browser's request.
+        "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        "set a 0 0 1\r\nb\r\nget a\r\nPOST /x HTTP/1.0\r\nversion\r\n",
+        "OPTIONS * HTTP/2\r\nversion\r\n",
+        "GET /\r\nfoo http/1.1\r\nversion\r\n",
+        "cache_memlimit\r\ncache_memlimit 1\r\ncache_memlimit 64\r\ncache_memlimit 64 noreply\r\n",
+        "cache_memlimit 4000000000\r\n",
+        "lru_crawler\r\nlru_crawler metadump\r\nstats cachedump\r\nstats cachedump 1\r\nstats cachedump 64 0\r\n",
+        "stats cachedump x 0\r\nstats cachedump 1 x\r\n",
         "quit x\r\n",
         "shutdown\r\n\0\0\r\nstats foo\r\nstats detail\r\nstats reset\r\n",
         "cas a 0 0 1\r\ncas a 0 0 1 x\r\nb\r\ncas zz 0 0 1 5\r\nb\r\nset a 0 0 1\r\nb\r\ncas a 0 0 1 1\r\nb\r\n",
@@ -240,15 +249,23 @@ impl Random {
     }
 }
 
+/// Lines of one random conversation.
+const LINES: u64 = 40;
+
+/// Returns the number of random lines; `TAILWATER_KV_OPERATIONS` sets another, for a longer run.
+fn operations() -> u64 {
+    std::env::var("TAILWATER_KV_OPERATIONS").map_or(60 * LINES, |number| number.parse().expect("a number"))
+}
+
 /// Both begin empty and give out the same version numbers, so that answers are equal to the last
 /// byte.
 #[test]
 fn random_lines_are_answered_as_memcached_answers_them() {
     let Some(memcached) = memcached() else { return };
     let ours = ours();
-    for seed in 1..=60u64 {
+    for seed in 1..=operations() / LINES {
         let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let script: String = (0..40).map(|_| random.line()).collect();
+        let script: String = (0..LINES).map(|_| random.line()).collect();
         let request = [script.as_bytes(), END].concat();
         compare(memcached.address, ours, &request, ENDED, &format!("Random({seed} * 0x9e3779b97f4a7c15)"));
     }

@@ -17,12 +17,14 @@
 //! | `Fill` | the rest of a large block | its end |
 //! | `Swallow` | the rest of a refused block | its end |
 //! | `SkipLine` | the end of a line whose answer is complete | it |
+//! | `Dump` | room for more of a list of items | its end |
 //! | `Closed` | nothing | - |
 
 use std::sync::Arc;
 
 use super::buffer::{self, Input};
 use super::bytes::DecodedKey;
+use super::dump::Dump;
 use super::packet::REQUEST;
 #[cfg(any(test, feature = "fuzzing"))]
 use super::stats;
@@ -64,6 +66,7 @@ enum State {
     Fill { filling: Filling, put: Put, reply: Reply, line: Vec<u8> },
     Swallow(usize),
     SkipLine,
+    Dump(Dump),
     Closed,
 }
 
@@ -138,7 +141,8 @@ impl Connection {
         match std::mem::replace(&mut self.state, State::Closed) {
             State::Send { pinned, .. } => self.service.store.release(pinned),
             State::Fill { filling, .. } => self.service.store.abandon(filling),
-            State::Command | State::Keys(_) | State::Swallow(_) | State::SkipLine | State::Closed => {}
+            State::Command | State::Keys(_) | State::Swallow(_) | State::SkipLine => {}
+            State::Dump(_) | State::Closed => {}
         }
     }
 
@@ -167,6 +171,12 @@ impl Connection {
                     complete
                 }
                 State::SkipLine => self.skip_line(),
+                State::Dump(dump) => {
+                    if dump.write(&self.service.store, now, &mut self.output) {
+                        self.state = State::Command;
+                    }
+                    true
+                }
                 State::Closed => return Step::Close,
             };
             if !goes_on {
@@ -351,6 +361,7 @@ impl Next<'_> {
             Self::Done | Self::SkipLine | Self::Keys { .. } | Self::Block(_) => State::Command,
             Self::Swallow(0) => State::Command,
             Self::Swallow(len) => State::Swallow(len),
+            Self::Dump(dump) => State::Dump(dump),
             Self::Send(pinned) => State::Send { pinned, tail, then: None },
             Self::Close => State::Closed,
         }

@@ -5,6 +5,7 @@
 //! text, meta   lines                                                     text, meta, stats, words
 //! binary       packets                                                   binary, packet
 //! a turn       the input of a command, and its next step                 turn
+//! a list       all items, for administrators                             dump
 //! udp          datagrams around either                                   udp
 //! ```
 //!
@@ -15,6 +16,7 @@ mod binary;
 mod buffer;
 mod bytes;
 mod connection;
+mod dump;
 mod meta;
 mod packet;
 mod stats;

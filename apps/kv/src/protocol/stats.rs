@@ -1,11 +1,13 @@
 //! `stats` and its sub-commands.
 //!
 //! The names are memcached's. Statistics without a meaning here are left out rather than invented;
-//! memory has one class, that of cells of 128 bytes.
+//! memory has one class, that of cells of 64 bytes.
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::turn::Turn;
+use super::bytes::number;
+use super::dump::Dump;
+use super::turn::{Next, Turn};
 use crate::service::{Service, VERSION};
 use crate::store::{CELL_BYTES, Now, Totals};
 
@@ -18,7 +20,29 @@ const PEER: usize = 240;
 pub(super) const MAX_LEN: usize = MAX_PEERS * PEER + 1024;
 
 /// Answers a line; `words` are those after `stats`.
-pub(super) fn text(words: &[&[u8]], turn: &mut Turn) {
+pub(super) fn text<'a>(words: &[&[u8]], turn: &mut Turn) -> Next<'a> {
+    if let [b"cachedump", class, most, ..] = words {
+        return dump(class, most, turn);
+    }
+    lines(words, turn);
+    Next::Done
+}
+
+/// `stats cachedump CLASS LIMIT`: there is one class, and 0 stands for all items.
+fn dump<'a>(class: &[u8], most: &[u8], turn: &mut Turn) -> Next<'a> {
+    let (Some(class), Some(most)) = (number::<u32>(class), number::<u32>(most)) else {
+        turn.say("CLIENT_ERROR bad command line format");
+        return Next::Done;
+    };
+    match class {
+        1 => return Next::Dump(Dump::items(if most == 0 { usize::MAX } else { most as usize })),
+        0 | 2..=63 => turn.say("END"),
+        _ => turn.say("CLIENT_ERROR Illegal slab id"),
+    }
+    Next::Done
+}
+
+fn lines(words: &[&[u8]], turn: &mut Turn) {
     let (service, now) = (turn.service, turn.now);
     match words.first().copied().unwrap_or_default() {
         b"reset" => {
@@ -26,9 +50,7 @@ pub(super) fn text(words: &[&[u8]], turn: &mut Turn) {
             return turn.say("RESET");
         }
         b"detail" => return turn.say("CLIENT_ERROR usage: stats detail on|off|dump"),
-        b"cachedump" if words.len() < 3 => return turn.say("CLIENT_ERROR bad command line"),
-        // Keys are not listed, because that would hold locks for as long as a client likes.
-        b"cachedump" => return turn.say("END"),
+        b"cachedump" => return turn.say("CLIENT_ERROR bad command line"),
         _ => {}
     }
     let group = words.first().copied().unwrap_or_default();
@@ -68,6 +90,10 @@ fn general(service: &Service, now: Now, take: &mut dyn FnMut(&str, &str)) {
     let counters = &totals.counters;
     take("pid", &std::process::id().to_string());
     take("version", VERSION);
+    if let Some([user, system]) = processor_time() {
+        take("rusage_user", &user);
+        take("rusage_system", &system);
+    }
     let numbers = [
         ("uptime", u64::from(now.seconds - Now::FIRST)),
         ("time", now.unix() as u64),
@@ -103,10 +129,22 @@ fn general(service: &Service, now: Now, take: &mut dyn FnMut(&str, &str)) {
         ("auth_errors", 0),
         ("bytes_read", service.bytes_read.load(Relaxed)),
         ("bytes_written", service.bytes_written.load(Relaxed)),
-        ("limit_maxbytes", service.store.config().memory as u64),
+        ("limit_maxbytes", service.store.limit()),
+        ("connection_structures", service.connections() as u64),
+        // What cannot happen here: one thread serves one connection, and accepting never stops.
+        ("conn_yields", 0),
+        ("listen_disabled_num", 0),
+        ("time_in_listen_disabled_us", 0),
         ("accepting_conns", 1),
         ("threads", service.settings.threads.into()),
+        ("hash_power_level", totals.buckets.ilog2().into()),
         ("hash_bytes", totals.buckets * 4),
+        ("hash_is_expanding", 0),
+        ("slab_reassign_running", 0),
+        ("slabs_moved", 0),
+        ("lru_crawler_running", 1),
+        ("lru_crawler_starts", 1),
+        ("malloc_fails", 0),
         ("bytes", totals.bytes),
         ("curr_items", totals.items),
         ("total_items", counters.total_items),
@@ -124,11 +162,27 @@ fn general(service: &Service, now: Now, take: &mut dyn FnMut(&str, &str)) {
     }
 }
 
+/// Clock ticks in a second, as procfs counts them on x86-64 (USER_HZ).
+const TICKS: u64 = 100;
+
+/// Returns the seconds of processor time of this process, in user mode and in the kernel, as
+/// getrusage(2) counts them (proc_pid_stat(5), fields 14 and 15).
+fn processor_time() -> Option<[String; 2]> {
+    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+    let (_, fields) = stat.rsplit_once(')')?;
+    let mut ticks = fields.split_whitespace().skip(11).map(str::parse::<u64>);
+    let mut seconds = || {
+        let ticks = ticks.next()?.ok()?;
+        Some(format!("{}.{:06}", ticks / TICKS, ticks % TICKS * 1_000_000 / TICKS))
+    };
+    Some([seconds()?, seconds()?])
+}
+
 fn settings(service: &Service, take: &mut dyn FnMut(&str, &str)) {
     let (settings, config) = (&service.settings, service.store.config());
     let on = |on: bool| if on { "on" } else { "off" };
     let yes = |yes: bool| if yes { "yes" } else { "no" };
-    take("maxbytes", &config.memory.to_string());
+    take("maxbytes", &service.store.limit().to_string());
     take("maxconns", &settings.max_connections.to_string());
     take("tcpport", &settings.tcp_port.to_string());
     take("udpport", &settings.udp_port.to_string());
@@ -148,7 +202,7 @@ fn settings(service: &Service, take: &mut dyn FnMut(&str, &str)) {
     take("maxconns_fast", "yes");
     take("lru_crawler", "yes");
     take("flush_enabled", yes(settings.flush));
-    take("dump_enabled", "no");
+    take("dump_enabled", "yes");
     take("hash_algorithm", "siphash13");
     take("lru_segmented", "yes");
     take("idle_timeout", &settings.idle_timeout.to_string());
@@ -189,8 +243,12 @@ fn slabs(service: &Service, now: Now, take: &mut dyn FnMut(&str, &str)) {
     let Totals { counters, cells, free_cells, pinned_cells, .. } = &totals;
     let numbers = [
         ("chunk_size", CELL_BYTES as u64),
+        ("chunks_per_page", *cells),
+        ("total_pages", 1),
         ("total_chunks", *cells),
-        ("used_chunks", cells - free_cells),
+        ("used_chunks", cells.saturating_sub(*free_cells)),
+        ("free_chunks_end", 0),
+        ("mem_requested", totals.bytes),
         ("free_chunks", *free_cells),
         ("pinned_chunks", *pinned_cells),
         ("get_hits", counters.get_hits),

@@ -369,8 +369,8 @@ fn statistics_add_up() {
         assert!(stats.contains(&format!("STAT {line}\r\n")), "{line} in {stats}");
     }
     assert!(talk(&service, "stats items\r\n").starts_with("STAT items:1:number 1\r\n"));
-    assert!(talk(&service, "stats slabs\r\n").contains("STAT 1:chunk_size 128\r\n"));
-    assert_eq!(talk(&service, "stats sizes\r\n"), "STAT 128 1\r\nEND\r\n");
+    assert!(talk(&service, "stats slabs\r\n").contains("STAT 1:chunk_size 64\r\n"));
+    assert_eq!(talk(&service, "stats sizes\r\n"), "STAT 64 1\r\nEND\r\n");
     assert_eq!(talk(&service, "stats reset\r\n"), "RESET\r\n");
     assert!(talk(&service, "stats\r\n").contains("STAT cmd_get 0\r\n"));
 }
@@ -445,14 +445,59 @@ fn flag_e_names_the_version_whatever_makes_one() {
 }
 
 #[test]
+fn a_request_of_http_ends_the_connection() {
+    for request in ["GET / HTTP/1.1\r\nversion\r\n", "POST /a b HTTP/1.0\r\nversion\r\n"] {
+        assert_eq!(talk(&service(), request), "", "{request}");
+    }
+    assert_eq!(talk(&service(), "GET /\r\nfoo http/1.1\r\n"), "ERROR\r\nERROR\r\n");
+}
+
+#[test]
+fn items_are_listed_whole_and_up_to_a_number() {
+    let service = service();
+    for i in 0..200 {
+        talk(&service, &format!("set key{i}% {i} 0 {i}\r\n{}\r\n", "x".repeat(i)));
+    }
+    talk(&service, "get key7%\r\ndelete key9%\r\ntouch key8% -1\r\n");
+    let listed = talk(&service, "lru_crawler metadump all\r\n");
+    let mut lines: Vec<_> = listed.lines().collect();
+    assert_eq!((lines.len(), lines.pop()), (199, Some("END")), "{listed}");
+    let line = |key: &str| lines.iter().find(|line| line.starts_with(&format!("key={key} "))).copied();
+    let seven = line("key7%25").expect("it is there");
+    assert!(seven.contains(" exp=-1 la=") && seven.contains(" fetch=yes cls=1 size="), "{seven}");
+    assert!(line("key11%25").expect("it is there").contains(" fetch=no "), "{listed}");
+    assert_eq!((line("key8%25"), line("key9%25")), (None, None), "dead or deleted");
+    let lines = |request| talk(&service, request).lines().map(str::to_owned).collect::<Vec<_>>();
+    let all = lines("stats cachedump 1 0\r\n");
+    assert_eq!(all.len(), 199);
+    assert!(all.contains(&"ITEM key7% [7 b; 0 s]".to_owned()), "{all:?}");
+    assert_eq!(lines("stats cachedump 1 5\r\n").len(), 6);
+    assert_eq!(lines("stats cachedump 2 5\r\n"), ["END"]);
+    // Other commands of the same input follow the list.
+    assert!(talk(&service, "stats cachedump 1 1\r\nversion\r\n").contains("END\r\nVERSION"));
+}
+
+#[test]
+fn limits_of_memory_are_checked() {
+    for (request, said) in [
+        ("cache_memlimit 1\r\n", "MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m\r\n"),
+        ("cache_memlimit 8\r\n", "MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust\r\n"),
+        ("cache_memlimit x\r\n", "ERROR\r\n"),
+        ("cache_memlimit 8 noreply\r\n", ""),
+    ] {
+        assert_eq!(talk(&service(), request), said, "{request}");
+    }
+}
+
+#[test]
 fn sizes_are_told_in_few_lines() {
     let service = service();
     talk(
         &service,
         &format!("set a 0 0 20000\r\n{}\r\nset b 0 0 20\r\n{}\r\n", "x".repeat(20_000), "y".repeat(20)),
     );
-    // 162 cells, a multiple of eight above 128.
-    assert_eq!(talk(&service, "stats sizes\r\n"), format!("STAT 128 1\r\nSTAT {} 1\r\nEND\r\n", 168 * 128));
+    // 335 cells, the next multiple of 16 above 256.
+    assert_eq!(talk(&service, "stats sizes\r\n"), format!("STAT 128 1\r\nSTAT {} 1\r\nEND\r\n", 336 * 64));
 }
 
 #[test]

@@ -8,6 +8,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::bytes::{client_flags, number, push_number};
+use super::dump::Dump;
 use super::turn::{Block, Keys, Next, Reply, Turn};
 use super::words::{BAD_LINE, NO_MEMORY, TOO_LARGE, Words};
 use super::{meta, stats};
@@ -49,6 +50,10 @@ pub(super) fn command<'a>(line: &'a [u8], turn: &mut Turn) -> Next<'a> {
         b"cas" => compare_and_store(&words, turn),
         b"mg" | b"ms" | b"md" | b"ma" | b"mn" | b"me" => meta::command(&words, turn),
         b"quit" => Next::Close,
+        b"stats" => stats::text(&words[1..], turn),
+        b"lru_crawler" => crawler(&words, turn),
+        // A browser was made to send this (memcached calls it a guard against SSRF).
+        _ if is_http(&words) => Next::Close,
         _ => {
             simple(name, &words, turn);
             Next::Done
@@ -69,10 +74,54 @@ fn simple(name: &[u8], words: &[&[u8]], turn: &mut Turn) {
             turn.out.extend_from_slice(b"VERSION ");
             turn.say(VERSION);
         }
-        b"stats" => stats::text(&words[1..], turn),
+        b"cache_memlimit" => memory_limit(words, turn),
         b"shutdown" => turn.say("ERROR: shutdown not enabled"),
         _ => turn.say("ERROR"),
     }
+}
+
+/// Commands whose line ends with the version of HTTP, as the first line of a request does.
+fn is_http(words: &[&[u8]]) -> bool {
+    const SIMPLE: [&[u8]; 9] = [
+        b"delete",
+        b"incr",
+        b"decr",
+        b"touch",
+        b"flush_all",
+        b"verbosity",
+        b"version",
+        b"cache_memlimit",
+        b"shutdown",
+    ];
+    let known = words.first().is_some_and(|name| SIMPLE.contains(name));
+    !known && words.last().is_some_and(|word| word.starts_with(b"HTTP/"))
+}
+
+/// `cache_memlimit MEBIBYTES [noreply]`.
+fn memory_limit(words: &[&[u8]], turn: &mut Turn) {
+    if !(2..=3).contains(&words.len()) {
+        return turn.say("ERROR");
+    }
+    let silent = noreply(words);
+    let Some(mebibytes) = number::<u32>(words[1]) else { return say_unless(turn, silent, "ERROR") };
+    let said = match mebibytes {
+        ..8 => "MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m",
+        1_000_000_001.. => "MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes",
+        _ if turn.service.store.set_limit((mebibytes as usize) << 20, turn.now) => "OK",
+        _ => "MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust",
+    };
+    say_unless(turn, silent, said);
+}
+
+/// `lru_crawler`: lists items; its settings have no effect, since it always runs.
+fn crawler<'a>(words: &[&[u8]], turn: &mut Turn) -> Next<'a> {
+    match words[1..] {
+        [b"metadump", b"all" | b"1" | b"hash"] => return Next::Dump(Dump::meta()),
+        [b"metadump" | b"mgdump", _] => turn.say("BADCLASS invalid class id"),
+        [b"enable" | b"disable"] | [b"crawl" | b"sleep" | b"tocrawl", _] => turn.say("OK"),
+        _ => turn.say("ERROR"),
+    }
+    Next::Done
 }
 
 /// Returns true if the last word asks for silence.

@@ -4,6 +4,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::bytes::DecodedKey;
+use super::dump::Dump;
 use super::packet::Header;
 use crate::service::Service;
 use crate::store::{Expiry, Now, Pinned, Put};
@@ -92,6 +93,8 @@ pub(super) enum Next<'a> {
     Swallow(usize),
     /// A large value.
     Send(Pinned),
+    /// A list of items.
+    Dump(Dump),
     SkipLine,
     Close,
 }

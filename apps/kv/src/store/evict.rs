@@ -47,7 +47,7 @@ impl Shard {
     }
 
     /// Evicts one item; returns false if none may be evicted.
-    fn evict_one(&mut self, now: Now) -> bool {
+    pub fn evict_one(&mut self, now: Now) -> bool {
         self.bound_protected();
         for look in 0..LOOKS {
             let Some(item) = self.order.oldest() else { return false };

@@ -7,6 +7,7 @@
 //!             leaves so
 //! Shard       hash table, epochs of flush_all, pins                      shard
 //!             eviction                                                   evict
+//! Dumped      an item in a list of all                                   dump
 //! Order       lists in the order of use                                  order
 //! Cells       memory                                                     cells
 //! ```
@@ -20,6 +21,7 @@
 //! piece by piece are in cells too.
 
 mod cells;
+mod dump;
 mod evict;
 mod order;
 mod read;
@@ -32,6 +34,7 @@ mod write;
 #[cfg(test)]
 mod tests;
 
+pub use dump::Dumped;
 pub use read::{Facts, Get, Hit, MetaGet};
 pub use stats::{Counters, Totals};
 pub use time::{Expiry, Now};
@@ -106,6 +109,10 @@ pub struct Store {
     /// The last version number issued. Relaxed, because numbers must only differ, and grow under
     /// one lock.
     last_cas: AtomicU64,
+    /// Bytes of the limit that are not the store's.
+    beside: usize,
+    /// The limit in bytes, `beside` included. Relaxed: it is only reported.
+    limit: AtomicU64,
 }
 
 impl std::fmt::Debug for Store {
@@ -120,6 +127,17 @@ impl Store {
     /// # Errors
     /// If `config` is out of bounds, or the address space cannot be reserved.
     pub fn new(config: Config) -> Result<Self, ConfigError> {
+        Self::beside(config, 0)
+    }
+
+    /// Creates an empty store in what `beside` bytes of other memory leave of the configured bytes,
+    /// which then limit both.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn beside(mut config: Config, beside: usize) -> Result<Self, ConfigError> {
+        let limit = AtomicU64::new(config.memory as u64);
+        config.memory = config.memory.saturating_sub(beside);
         let Config { memory, max_item, .. } = config;
         if !Config::ITEM_BOUNDS.contains(&max_item) {
             return Err(ConfigError::ItemSize(max_item));
@@ -133,13 +151,32 @@ impl Store {
         let shard = || Some(Mutex::new(Shard::new(memory / shards, config.evict)?));
         let shards: Option<_> = (0..shards).map(|_| shard()).collect();
         let shards = shards.ok_or(ConfigError::NoMemory(memory))?;
-        Ok(Self { shards, config, last_cas: AtomicU64::new(0) })
+        Ok(Self { shards, config, last_cas: AtomicU64::new(0), beside, limit })
     }
 
     /// Returns the configuration.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// Returns the limit in bytes.
+    #[must_use]
+    pub fn limit(&self) -> u64 {
+        self.limit.load(Relaxed)
+    }
+
+    /// Sets the limit, at most to what the store was created with, and evicts items that are too
+    /// many (`cache_memlimit`); returns false if it is out of bounds. Memory that was in use stays
+    /// with the process, for later items.
+    pub fn set_limit(&self, limit: usize, now: Now) -> bool {
+        let memory = limit.saturating_sub(self.beside);
+        if memory > self.config.memory || memory < Config::MIN_MEMORY || memory / 2 < self.config.max_item {
+            return false;
+        }
+        self.limit.store(limit as u64, Relaxed);
+        self.each().for_each(|mut shard| shard.set_limit(memory / self.shards.len(), now));
+        true
     }
 
     /// Returns true if an item with such a key and value may be stored at all.
@@ -212,7 +249,7 @@ impl Store {
         self.each().for_each(|mut shard| shard.counters = Counters::default());
     }
 
-    /// Returns the number of living items by their size, ascending: cells of 128 bytes
+    /// Returns the number of living items by their size, ascending: cells of 64 bytes
     /// (`stats sizes`). Sizes of more than 64 cells are rounded up, by less than a sixteenth, so
     /// there are at most some hundred.
     #[must_use]
@@ -232,6 +269,19 @@ impl Store {
             }
         }
         sizes
+    }
+
+    /// Passes the living items of one bucket to `take` and moves on; returns false after the last
+    /// bucket (`lru_crawler metadump`).
+    pub fn dump(&self, progress: &mut Crawl, now: Now, take: impl FnMut(&[u8], &Dumped)) -> bool {
+        let Some(shard) = self.shards.get(progress.shard) else { return false };
+        let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+        shard.dump(progress.bucket, now, take);
+        progress.bucket += 1;
+        if progress.bucket == shard.buckets() {
+            *progress = Crawl { shard: progress.shard + 1, bucket: 0 };
+        }
+        progress.shard < self.shards.len()
     }
 
     /// Removes the dead items of one step of `progress`, a bounded piece of work that goes round

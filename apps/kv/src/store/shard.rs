@@ -51,8 +51,8 @@ pub(super) struct Shard {
 impl Shard {
     /// Creates a shard of at most `bytes` in all; `None` if the system refuses the address space.
     pub fn new(bytes: usize, evicts: bool) -> Option<Self> {
-        // One bucket per two cells: few items are smaller than two.
-        let buckets = (bytes / CELL / 2).max(1).next_power_of_two() / 2;
+        // One bucket for four to eight cells: few items are smaller than three.
+        let buckets = (bytes / CELL / 4).max(1).next_power_of_two() / 2;
         let buckets = buckets.max(1);
         let limit = ((bytes - buckets * BUCKET) / CELL).min(NONE as usize);
         Some(Self {
@@ -72,6 +72,13 @@ impl Shard {
     /// Returns the bytes of real memory in use, the whole hash table included.
     pub fn memory(&self) -> u64 {
         (self.cells.touched() * CELL + self.buckets.len() * BUCKET) as u64
+    }
+
+    /// Lets the items take `bytes` with the hash table, at most what was reserved, and evicts those
+    /// that are too many.
+    pub fn set_limit(&mut self, bytes: usize, now: Now) {
+        self.cells.set_limit(bytes.saturating_sub(self.buckets.len() * BUCKET) / CELL);
+        while self.cells.used() > self.cells.limit() && self.evict_one(now) {}
     }
 
     /// Returns the number of buckets.
@@ -272,7 +279,7 @@ impl Shard {
         assert_eq!((items, bytes), (self.items, self.bytes));
         assert!(self.pinned_cells >= pinned);
         // Items that are pinned and not linked are all that is neither free nor in the table.
-        assert_eq!(cells + self.cells.free() + self.pinned_cells - pinned, self.cells.limit());
+        assert_eq!(cells + self.pinned_cells - pinned, self.cells.used());
         self.order.check(&self.cells, items, cells);
     }
 }

@@ -39,6 +39,31 @@ fn a_configuration_out_of_bounds_is_refused_with_the_reason() {
 }
 
 #[test]
+fn a_lower_limit_evicts_and_a_higher_one_than_at_the_start_is_refused() {
+    let memory = 1 << 20;
+    let store = Store::beside(Config { memory, max_item: 1 << 10, evict: true, secret: [1, 2] }, 1 << 16);
+    let store = store.unwrap();
+    let fill = || (0..10_000u32).for_each(|i| drop(set(&store, &i.to_be_bytes(), &[1; 100], NOW)));
+    fill();
+    let used = || store.totals(NOW).cells - store.totals(NOW).free_cells;
+    let before = used();
+    assert!(store.set_limit(memory / 2, NOW));
+    let lower = used();
+    assert!(lower * 2 < before && (lower + lower / 8) * CELL_BYTES as u64 > 3 << 17, "{before}, {lower}");
+    store.check();
+    fill();
+    assert!(used() <= store.totals(NOW).cells && store.limit() == memory as u64 / 2);
+    store.check();
+    for wrong in [0, 1 << 16, memory + 1] {
+        assert!(!store.set_limit(wrong, NOW), "{wrong}");
+    }
+    assert!(store.set_limit(memory, NOW));
+    fill();
+    assert_eq!(used(), before);
+    store.check();
+}
+
+#[test]
 fn what_was_used_again_outlives_what_passes_by() {
     let store = store(1 << 18, 4 << 10);
     for i in 0..100u32 {

@@ -1,0 +1,80 @@
+//! Lists of all items: `lru_crawler metadump` and `stats cachedump`.
+//!
+//! Owns their lines, which are memcached's, and the place that a list has reached. A list is
+//! written bucket by bucket between other output, so it takes no memory of its own.
+
+use std::io::Write;
+
+use crate::store::{Crawl, Dumped, Now, Store};
+
+/// A list that is being written.
+#[derive(Debug)]
+pub(super) struct Dump {
+    progress: Crawl,
+    lines: Lines,
+}
+
+/// Its lines.
+#[derive(Debug)]
+enum Lines {
+    /// `key=KEY exp=UNIX la=UNIX cas=N fetch=yes|no cls=1 size=BYTES`.
+    Meta,
+    /// `ITEM KEY [BYTES b; UNIX s]`, so many.
+    Items(usize),
+}
+
+impl Dump {
+    /// Begins the list of `lru_crawler metadump`.
+    pub fn meta() -> Self {
+        Self { progress: Crawl::default(), lines: Lines::Meta }
+    }
+
+    /// Begins the list of `stats cachedump`, of at most `most` items.
+    pub fn items(most: usize) -> Self {
+        Self { progress: Crawl::default(), lines: Lines::Items(most) }
+    }
+
+    /// Appends the items of one bucket; after the last the end of the list, and returns true.
+    pub fn write(&mut self, store: &Store, now: Now, out: &mut Vec<u8>) -> bool {
+        let lines = &mut self.lines;
+        let more = store.dump(&mut self.progress, now, |key, item| match lines {
+            Lines::Meta => meta_line(key, item, now, out),
+            Lines::Items(0) => {}
+            Lines::Items(left) => {
+                *left -= 1;
+                item_line(key, item, now, out);
+            }
+        });
+        let complete = !more || matches!(self.lines, Lines::Items(0));
+        if complete {
+            out.extend_from_slice(b"END\r\n");
+        }
+        complete
+    }
+}
+
+fn meta_line(key: &[u8], item: &Dumped, now: Now, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"key=");
+    for &octet in key {
+        match octet {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => out.push(octet),
+            _ => print(out, format_args!("%{octet:02X}")),
+        }
+    }
+    let expiry = item.left.map_or(-1, |left| now.unix() + i64::from(left));
+    let (accessed, fetched) = (now.unix() - i64::from(item.idle), if item.fetched { "yes" } else { "no" });
+    let Dumped { cas, size, .. } = item;
+    print(out, format_args!(" exp={expiry} la={accessed} cas={cas} fetch={fetched} cls=1 size={size}\n"));
+}
+
+fn item_line(key: &[u8], item: &Dumped, now: Now, out: &mut Vec<u8>) {
+    let expiry = item.left.map_or(0, |left| now.unix() + i64::from(left));
+    out.extend_from_slice(b"ITEM ");
+    out.extend_from_slice(key);
+    print(out, format_args!(" [{} b; {expiry} s]\r\n", item.value_len));
+}
+
+fn print(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
+    // Writing to memory does not fail.
+    let _ = out.write_fmt(text);
+}
