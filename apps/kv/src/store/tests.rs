@@ -43,7 +43,11 @@ fn a_lower_limit_evicts_and_a_higher_one_than_at_the_start_is_refused() {
     let memory = 1 << 20;
     let store = Store::beside(Config { memory, max_item: 1 << 10, evict: true, secret: [1, 2] }, 1 << 16);
     let store = store.unwrap();
-    let fill = || (0..10_000u32).for_each(|i| drop(set(&store, &i.to_be_bytes(), &[1; 100], NOW)));
+    let fill = || {
+        for i in 0..10_000u32 {
+            set(&store, &i.to_be_bytes(), &[1; 100], NOW);
+        }
+    };
     fill();
     let used = || store.totals(NOW).cells - store.totals(NOW).free_cells;
     let before = used();
