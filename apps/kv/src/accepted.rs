@@ -57,7 +57,7 @@ impl Accepted {
     /// Returns the number of seconds of `-o idle_timeout`, if it is given.
     pub fn idle_timeout(&self) -> Option<u32> {
         let values = self.extended.iter().filter_map(|item| item.strip_prefix("idle_timeout="));
-        values.filter_map(|value| value.parse().ok()).last()
+        values.filter_map(|value| value.parse().ok()).next_back()
     }
 
     /// Returns a line for each option that is given and has no effect.
