@@ -40,6 +40,7 @@ fn pollers_report_what_is_ready() {
             a_timer_set_later_shortens_a_wait();
             threads_that_wait_share_the_events();
             another_thread_takes_over_the_timers();
+            a_thread_without_room_passes_events_on();
             ordinary_threads_may_wait();
             a_dropped_poller_leaves_its_sources();
         })
@@ -419,4 +420,27 @@ fn a_dropped_poller_leaves_its_sources() {
     sender.send(()).unwrap();
     let mut events = Events::with_capacity(4);
     assert_eq!(tokens(&wait(&second, &mut events, None)), [1]);
+}
+
+fn a_thread_without_room_passes_events_on() {
+    let poller = Arc::new(Poller::new());
+    let channels: Vec<_> = (0..3).map(|_| channel::unbounded::<()>()).collect();
+    for (token, (_, receiver)) in channels.iter().enumerate() {
+        poller.register(receiver, Token(token), READ, Mode::Edge).unwrap();
+    }
+    channels.iter().for_each(|(sender, _)| sender.send(()).unwrap());
+    // Three changes, and nobody waited for them: each thread has room for one event.
+    let workers: Vec<_> = (0..3)
+        .map(|_| {
+            let poller = Arc::clone(&poller);
+            thread::spawn(move || {
+                let mut events = Events::with_capacity(1);
+                poller.wait(&mut events, None);
+                events.iter().next().unwrap().token().0
+            })
+        })
+        .collect();
+    let mut all: Vec<_> = workers.into_iter().map(|worker| worker.join().unwrap()).collect();
+    all.sort_unstable();
+    assert_eq!(all, [0, 1, 2]);
 }

@@ -170,3 +170,13 @@ impl<O: Operation> Drop for Wait<O> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_is_as_small_as_the_book_says() {
+        assert_eq!(2 * size_of::<WakerNode>(), 112);
+    }
+}

@@ -14,11 +14,11 @@
 
 use crate::ground::spin::SpinLock;
 use crate::records::runtime::started;
+use crate::sync::Once;
 use crate::verbs::wait::{WaitList, wait};
 use core::task::Waker;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Once;
 
 struct Relay {
     queue: VecDeque<Waker>,

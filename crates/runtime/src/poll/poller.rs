@@ -17,6 +17,7 @@ use crate::records::runtime::deadline_after;
 use crate::sync::Mutex;
 use crate::verbs::wait::{WaitList, wait};
 use core::fmt;
+use core::ptr::NonNull;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io;
@@ -49,6 +50,15 @@ pub struct State {
 unsafe impl Send for State {}
 
 impl State {
+    /// Wakes another thread if a change is left for which this one was woken.
+    fn pass_on(&mut self) {
+        let Some(first) = self.ready.front().map(NonNull::from) else { return };
+        // SAFETY: a registration on the list is alive.
+        if unsafe { first.as_ref() }.local(self).place == Place::Ready {
+            self.wake_one();
+        }
+    }
+
     /// Wakes a thread that waits.
     fn wake_one(&mut self) {
         if !self.followers.wake_one() {
@@ -92,6 +102,13 @@ impl Shared {
         unsafe { state.ready.remove(registration) };
         // SAFETY: as in `put`.
         unsafe { state.gone.push_back(registration) };
+    }
+
+    /// Takes the next registration off the list of those gone; returns its key.
+    fn take_gone(&self) -> Option<Key> {
+        let registration = self.0.lock().gone.pop_front()?;
+        // SAFETY: it is in the registry, from which the caller alone removes it.
+        Some(unsafe { registration.as_ref() }.key())
     }
 
     /// Takes a registration off all lists, for ever.
@@ -157,18 +174,13 @@ impl Poller {
 
     /// Frees the registrations of closed sources.
     fn purge(&self, registry: &mut Registry) {
-        if self.shared.0.lock().gone.is_empty() {
-            return;
+        // Each turn takes one off a list to which closing sources add.
+        while let Some(key) = self.shared.take_gone() {
+            let registration = registry.remove(&key).expect("one that is gone stays until this");
+            // A close takes it out of the watchers after it has put it on the list, under the
+            // source's lock, which `unlink` takes.
+            registration.unlink();
         }
-        // A close takes the registration out of the watchers after it has put it on the list, under
-        // the source's lock, which `unlink` takes.
-        registry.retain(|_, registration| {
-            let stays = registration.local(&mut self.shared.0.lock()).place != Place::Gone;
-            if !stays {
-                registration.unlink();
-            }
-            stays
-        });
     }
 
     /// Adds a source. It is reported as `token`, at once if it is ready.
@@ -201,7 +213,7 @@ impl Poller {
                 return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
             };
             let shared = Arc::clone(&self.shared);
-            let registration = Registration::new(source.object(), shared, token, interest, mode);
+            let registration = Registration::new(source, shared, token, interest, mode);
             let registration = entry.insert(Arc::new(registration));
             // SAFETY: it is unlinked before it leaves the registry.
             unsafe { registration.link(interest) };
@@ -389,6 +401,7 @@ impl Poller {
             registration.local(&mut state).place = Place::Nowhere;
             events.taken.push((registration, Ready::NONE));
         }
+        state.pass_on();
         core::mem::take(&mut state.woken)
     }
 

@@ -12,7 +12,7 @@
 
 use super::events::{Interest, Mode, Token};
 use super::poller::{Shared, State};
-use super::source::{Object, Side};
+use super::source::{Key, Object, Side, Source};
 use crate::ground::list::{Linked, Links};
 use crate::verbs::watch::{Signal, Watcher};
 use core::cell::UnsafeCell;
@@ -51,6 +51,7 @@ pub struct Registration {
     writes: Watcher,
     links: Links<Registration>,
     local: UnsafeCell<Local>,
+    key: Key,
     object: Arc<dyn Object>,
     poller: Arc<Shared>,
 }
@@ -75,7 +76,7 @@ impl Linked for Registration {
 impl Registration {
     /// Returns a registration that is linked nowhere.
     pub fn new(
-        object: Arc<dyn Object>,
+        source: &impl Source,
         poller: Arc<Shared>,
         token: Token,
         interest: Interest,
@@ -86,7 +87,8 @@ impl Registration {
             writes: Watcher::new(change_to_write),
             links: Links::new(),
             local: UnsafeCell::new(Local { token, interest, mode, enabled: true, place: Place::Nowhere }),
-            object,
+            key: source.key(),
+            object: source.object(),
             poller,
         }
     }
@@ -96,6 +98,11 @@ impl Registration {
         // SAFETY: the state is this registration's poller's, and its exclusive borrow lasts as long
         // as the result.
         unsafe { &mut *self.local.get() }
+    }
+
+    /// Returns the source's key in the registry.
+    pub fn key(&self) -> Key {
+        self.key
     }
 
     /// Returns the source.

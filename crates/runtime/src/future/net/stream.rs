@@ -139,31 +139,25 @@ impl From<net::TcpStream> for TcpStream {
 }
 
 /// A handshake. Dropped before it is over, it ends the connection.
-struct Connect(Option<net::TcpStream>);
-
-impl Connect {
-    fn stream(&self) -> &net::TcpStream {
-        self.0.as_ref().expect("taken when the handshake is over")
-    }
-}
+struct Connect(net::TcpStream);
 
 impl Operation for Connect {
     type Output = io::Result<()>;
 
     fn attempt(&mut self, arm: impl FnOnce(&mut Watchers)) -> Option<io::Result<()>> {
-        self.stream().connected_or(|mut inner| arm(inner.writers().watchers()))
+        self.0.connected_or(|mut inner| arm(inner.writers().watchers()))
     }
 
     fn with_watchers(&self, change: impl FnOnce(&mut Watchers)) {
-        change(self.stream().socket().lock().writers().watchers());
+        change(self.0.socket().lock().writers().watchers());
     }
 }
 
 impl Drop for Connect {
     fn drop(&mut self) {
-        let is_connecting = self.stream().socket().lock().is_connecting();
+        let is_connecting = self.0.socket().lock().is_connecting();
         if is_connecting {
-            self.stream().abort();
+            self.0.abort();
         }
     }
 }
@@ -202,7 +196,7 @@ impl TcpStream {
 
     async fn connect_one(to: SocketAddr, options: &TcpOptions) -> io::Result<Self> {
         let stream = net::TcpStream::begin(to, options)?;
-        Wait::new(Connect(Some(stream.handle()))).await?;
+        Wait::new(Connect(stream.handle())).await?;
         Ok(stream.into())
     }
 
