@@ -482,6 +482,16 @@ fn a_query_with_a_key_is_refused_since_there_are_none() {
     wanted[len - 1] = 29;
     assert!(answer.ends_with(&wanted), "{answer:x?}\n{wanted:x?}");
     assert!(answer.len() <= message.len());
+    // No answer over UDP is longer than the client allows, whatever the names.
+    let long = [[&[63][..], &[b'x'; 63]].concat().repeat(3), vec![0]].concat();
+    let mut huge = [query(&format!("{0}.{0}.{0}.", "y".repeat(63)), "A"), long.clone()].concat();
+    huge.extend(&tsig[13..21]);
+    huge.extend([0, (long.len() + 20) as u8]);
+    huge.extend(&long);
+    huge.extend(&tsig[tsig.len() - 20..]);
+    huge[11] = 1;
+    let answer = reply(&zones, &huge, Transport::Udp).unwrap();
+    assert!(answer[3] & 15 == 9 && answer.len() <= 512, "{} octets, {}", answer.len(), answer[3] & 15);
     // Behind an OPT record it is the last; in front of it, it is not.
     let opt = edns_query("web.example.org.", "A", 1232);
     let mut behind = [opt.clone(), tsig.clone()].concat();

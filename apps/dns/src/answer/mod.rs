@@ -146,7 +146,8 @@ fn fail(header: Header, request: Option<&Request<'_>>, rcode: OptRcode, out: &mu
                     TsigRcode::BADKEY,
                     [0u8; 0],
                 );
-                // Shorter than the query.
+                // Names so long that this does not fit are no client's.
+                additional.set_push_limit(usize::from(MIN_UDP) + 1);
                 let _ = answer.map(|answer| additional.push((key, Class::ANY, 0, answer)));
             }
         }
