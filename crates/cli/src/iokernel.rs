@@ -12,6 +12,7 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::Context;
 use clap::Args;
+use rustix::process::geteuid;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tailwater_iokernel::port::options::PortOptions;
@@ -134,6 +135,9 @@ pub fn run(args: &IokernelArgs) -> anyhow::Result<()> {
     }
     if let Some(signals) = reloads {
         reload_on(signals, args.clone(), iokernel.reloader(), Arc::clone(&notifier))?;
+    }
+    if !iokernel.config().grant.is_empty() && !geteuid().is_root() {
+        tracing::warn!("grants have no effect: only an IOKernel of root serves other users");
     }
     tracing::info!(socket = iokernel.config().socket, other_programs_get = iokernel.neighbours(), "ready");
     notifier.ready();
