@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use tailwater::net::UdpSocket;
 use tailwater_testbed::app::{Conditions, Service};
 
-use crate::bench::{neighbour, tcp, threads};
+use crate::bench::{dispatch, neighbour, tcp, threads};
 use crate::tokio_spin;
 
 /// Run one of the services that `bench` and `reproduce` use
@@ -31,6 +31,7 @@ enum App {
     Echo,
     /// Serve spin requests on Tokio
     TokioSpin(tokio_spin::Options),
+    Dispatch(dispatch::ChildArgs),
     Neighbour(neighbour::ChildArgs),
     Tcp(tcp::ServiceArgs),
     Threads(threads::ChildArgs),
@@ -48,6 +49,7 @@ pub fn run(args: &AppArgs) -> anyhow::Result<()> {
         App::Dns(options) => tailwater_dns::cli::run(options),
         App::Echo => Ok(tailwater::Builder::new().run(echo)??),
         App::TokioSpin(options) => tokio_spin::run(options),
+        App::Dispatch(args) => dispatch::run_child(args),
         App::Neighbour(args) => neighbour::run_child(args),
         App::Tcp(args) => tcp::run_service(args),
         App::Threads(args) => threads::run_child(args),

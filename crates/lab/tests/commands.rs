@@ -12,6 +12,7 @@ fn every_subcommand_has_help_with_examples() {
         &["bench", "--help"],
         &["bench", "handoff", "--help"],
         &["bench", "switch", "--help"],
+        &["bench", "dispatch", "--help"],
         &["bench", "neighbour", "--help"],
         &["bench", "tcp", "--help"],
         &["bench", "threads", "--help"],

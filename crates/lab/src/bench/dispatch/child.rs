@@ -1,0 +1,140 @@
+//! The measured process: one kthread on a lent core, which prints its figures as one line of JSON.
+
+use std::hint::black_box;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use clap::{Args, ValueEnum};
+use serde_json::json;
+use tailwater_shm::{Clock, clock};
+
+use super::programs::{Input, PROGRAMS, Program};
+
+/// Shortest time of one timed run.
+const RUN: Duration = Duration::from_millis(10);
+
+/// Measure one part of `bench dispatch`
+#[derive(Debug, Args)]
+pub struct ChildArgs {
+    part: Part,
+    /// Frequency of the time-stamp counter
+    tsc_hz: u64,
+    /// Pairs of runs of each program, or thousands of turns
+    count: u32,
+    /// The quantum that is set, in nanoseconds
+    quantum_ns: u64,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Part {
+    Programs,
+    Turns,
+}
+
+/// Measures and prints.
+///
+/// # Errors
+/// If the runtime does not start.
+pub fn run(args: &ChildArgs) -> anyhow::Result<()> {
+    let (part, clock, count, quantum_ns) =
+        (args.part, Clock::from_hz(args.tsc_hz), args.count, args.quantum_ns);
+    let figures = tailwater::Builder::new().run(move || match part {
+        Part::Programs => programs(count),
+        Part::Turns => turns(clock, 1_000 * u64::from(count), quantum_ns),
+    })?;
+    println!("{figures}");
+    Ok(())
+}
+
+/// Returns by how much longer each program takes with poll points, in percent: the median over
+/// pairs of runs.
+fn programs(pairs: u32) -> serde_json::Value {
+    let input = Input::new();
+    let percent = |program: &Program| {
+        let repeats = repeats(program.plain, &input);
+        let mut ratios: Vec<f64> = (0..pairs.max(1))
+            .map(|pair| {
+                // Each is first every other time.
+                let polled_first = (pair % 2 == 0).then(|| time(program.polled, &input, repeats));
+                let plain = time(program.plain, &input, repeats);
+                let polled = polled_first.unwrap_or_else(|| time(program.polled, &input, repeats));
+                polled / plain
+            })
+            .collect();
+        ratios.sort_by(f64::total_cmp);
+        100.0 * (ratios[ratios.len() / 2] - 1.0)
+    };
+    PROGRAMS
+        .iter()
+        .map(|program| (program.name.to_owned(), serde_json::Value::from(percent(program))))
+        .collect()
+}
+
+/// Returns the number of calls that take [`RUN`].
+fn repeats(program: fn(&Input) -> u64, input: &Input) -> u32 {
+    let mut repeats = 1;
+    while time(program, input, repeats) < RUN.as_secs_f64() {
+        repeats *= 2;
+    }
+    repeats
+}
+
+fn time(program: fn(&Input) -> u64, input: &Input, repeats: u32) -> f64 {
+    let start = Instant::now();
+    for _ in 0..repeats {
+        black_box(program(black_box(input)));
+    }
+    start.elapsed().as_secs_f64()
+}
+
+/// What two threads that take turns on one kthread note.
+#[derive(Default)]
+struct Turns {
+    owner: AtomicU64,
+    began: AtomicU64,
+    /// When the thread that runs was last seen running.
+    seen: AtomicU64,
+    ended: AtomicBool,
+}
+
+/// Returns percentiles of how long after the end of the quantum the next thread runs, and of the
+/// time between the last sign of one thread and the first of the next.
+fn turns(clock: Clock, count: u64, quantum_ns: u64) -> serde_json::Value {
+    static TURNS: Turns = Turns {
+        owner: AtomicU64::new(0),
+        began: AtomicU64::new(0),
+        seen: AtomicU64::new(0),
+        ended: AtomicBool::new(false),
+    };
+    let take = move |me: u64| {
+        let mut noted = Vec::with_capacity(count as usize);
+        while !TURNS.ended.load(Relaxed) {
+            tailwater::poll();
+            let now = clock::now();
+            if TURNS.owner.swap(me, Relaxed) != me {
+                let (began, seen) = (TURNS.began.load(Relaxed), TURNS.seen.load(Relaxed));
+                noted.push((now.saturating_sub(began), now.saturating_sub(seen)));
+                TURNS.began.store(now, Relaxed);
+                if noted.len() as u64 == count {
+                    TURNS.ended.store(true, Relaxed);
+                }
+            }
+            TURNS.seen.store(now, Relaxed);
+        }
+        noted
+    };
+    let threads = [1, 2].map(|me| tailwater::thread::spawn(move || take(me)));
+    let noted: Vec<(u64, u64)> = threads
+        .into_iter()
+        .flat_map(|thread| thread.join().expect("it does not panic").into_iter().skip(1))
+        .collect();
+    let sorted = |of: fn(&(u64, u64)) -> u64| {
+        let mut all: Vec<u64> = noted.iter().map(|turn| clock.to_ns(of(turn))).collect();
+        all.sort_unstable();
+        all
+    };
+    let (lengths, gaps) = (sorted(|turn| turn.0), sorted(|turn| turn.1));
+    let at = |all: &[u64], percent: usize| all.get(all.len() * percent / 100).copied().unwrap_or(0) as f64;
+    let beyond_us = |percent| (at(&lengths, percent) - quantum_ns as f64) / 1e3;
+    json!({ "p50": beyond_us(50), "p99": beyond_us(99), "switch_ns": at(&gaps, 50), "turns": noted.len() })
+}

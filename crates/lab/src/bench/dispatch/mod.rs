@@ -1,0 +1,132 @@
+//! `tailwater-lab bench dispatch`: what poll points cost, and how exact a quantum is.
+//!
+//! Owns the rounds and the report. The measured process is this program on the managed core
+//! ([`child`]), which runs [`programs`] with and without `#[tailwater::preemptible]`, and two
+//! threads that take turns. Each figure is the median over the rounds.
+
+use std::io::{Write, stdout};
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+
+use anyhow::Context;
+use serde::Serialize;
+use serde_json::{Map, Value};
+use tailwater_iokernel::Config;
+use tailwater_shm::Clock;
+use tailwater_testbed::child::{ChildProcess, Spec};
+use tailwater_testbed::embedded::Embedded;
+use tailwater_testbed::interrupt::Interrupt;
+use tailwater_testbed::port::{GENERATOR_IP, tcp_port};
+use tailwater_testbed::table::{Table, number};
+
+mod child;
+mod programs;
+
+pub use child::{ChildArgs, run as run_child};
+
+const SERVICE_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 200);
+/// Shinjuku's shortest (section 5).
+const QUANTUM_US: u64 = 5;
+
+/// Measure what poll points cost, and how exact a quantum is
+#[derive(Debug, Clone, clap::Args)]
+#[command(
+    after_help = "poll_overhead_percent: programs with #[tailwater::preemptible], against the same without.
+quantum_error_us: from the end of a quantum of 5 us until the next thread runs; switch_ns: from one
+thread's last instruction to the next one's first.
+
+Examples:
+  tailwater-lab bench dispatch
+  tailwater-lab bench dispatch --rounds 11 --json dispatch.json"
+)]
+pub struct DispatchArgs {
+    /// Rounds
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    rounds: u16,
+    /// Write the figures as JSON
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// The figures of a run.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    poll_overhead_percent: Map<String, Value>,
+    quantum_us: u64,
+    quantum_error_us: Quantiles,
+    switch_ns: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct Quantiles {
+    p50: f64,
+    p99: f64,
+}
+
+/// Measures and prints.
+///
+/// # Errors
+/// If the IOKernel or a process does not start, or on a signal.
+pub fn run(args: &DispatchArgs) -> anyhow::Result<Report> {
+    let interrupt = Interrupt::catch()?;
+    let (mut programs, mut turns) = (Vec::new(), Vec::new());
+    for _ in 0..args.rounds {
+        programs.push(measure(&["programs", "10"], &interrupt)?);
+        turns.push(measure(&["turns", "10"], &interrupt)?);
+    }
+    let names = programs::PROGRAMS.iter().map(|program| program.name);
+    let overhead = names.map(|name| (name.to_owned(), Value::from(median(&programs, name)))).collect();
+    let report = Report {
+        poll_overhead_percent: overhead,
+        quantum_us: QUANTUM_US,
+        quantum_error_us: Quantiles { p50: median(&turns, "p50"), p99: median(&turns, "p99") },
+        switch_ns: median(&turns, "switch_ns"),
+    };
+    write!(stdout(), "{}", describe(&report))?;
+    Ok(report)
+}
+
+/// Runs a child on an IOKernel of its own; returns its figures.
+fn measure(words: &[&str; 2], interrupt: &Interrupt) -> anyhow::Result<Value> {
+    // The port is not used: an IOKernel has one.
+    let (port, _client) = tcp_port("client", GENERATOR_IP)?;
+    let socket = format!("@tailwater-bench-dispatch-{}", std::process::id());
+    let config = Config { socket: socket.clone(), ..Config::default() };
+    let _iokernel = Embedded::start(config, port, None)?;
+    let hz = Clock::calibrate(20).hz();
+    let arguments =
+        [words[0].to_owned(), hz.to_string(), words[1].to_owned(), (QUANTUM_US * 1_000).to_string()];
+    let settings = vec![
+        ("TAILWATER_IOKERNEL", socket),
+        ("TAILWATER_NAME", "dispatch".to_owned()),
+        ("TAILWATER_IP", SERVICE_IP.to_string()),
+        ("TAILWATER_CLASS", "latency-critical".to_owned()),
+        ("TAILWATER_KTHREADS", "1".to_owned()),
+        ("TAILWATER_QUANTUM_US", QUANTUM_US.to_string()),
+        // The programs without poll points are no stalls.
+        ("TAILWATER_STALL_TIMEOUT_MS", "0".to_owned()),
+    ];
+    let spec = Spec { app: "dispatch", arguments: arguments.into(), settings, ..Spec::default() };
+    let line = ChildProcess::start(&spec)?.read_line(interrupt)?;
+    serde_json::from_str(&line).with_context(|| format!("the child printed {line:?}, no figures"))
+}
+
+fn median(rounds: &[Value], key: &str) -> f64 {
+    let mut all: Vec<f64> = rounds.iter().filter_map(|round| round[key].as_f64()).collect();
+    all.sort_by(f64::total_cmp);
+    all.get(all.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+fn describe(report: &Report) -> String {
+    let mut table = Table::new(["poll points by attribute", "longer by, %"]);
+    for (name, percent) in &report.poll_overhead_percent {
+        table.row([
+            name.clone(),
+            percent.as_f64().map_or_else(String::new, |percent| format!("{percent:.2}")),
+        ]);
+    }
+    let mut turns = Table::new(["quantum of 5 us, on a lent core", "p50", "p99"]);
+    let Quantiles { p50, p99 } = report.quantum_error_us;
+    turns.row(["until the next thread runs, us beyond the quantum".to_owned(), number(p50), number(p99)]);
+    format!("{table}\n{turns}\nfrom thread to thread {} ns\n", number(report.switch_ns))
+}
