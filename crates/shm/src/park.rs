@@ -46,7 +46,7 @@ pub const BACKSTOP: Duration = Duration::from_secs(1);
 
 /// How long a kthread that has ceded its core to one that sleeps keeps the core from halting: the
 /// IOKernel's wake reaches a busy core in 7 to 40 us, a halted one later (2-vCPU VMs).
-pub const LINGER_NS: u64 = 60_000;
+pub const LINGER_NS: u64 = 30_000;
 
 /// One kthread's parking place, on its own cache line.
 #[repr(C, align(64))]
