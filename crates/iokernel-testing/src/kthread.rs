@@ -11,9 +11,8 @@ use core::sync::atomic::{AtomicU32, Ordering, fence};
 use std::sync::Arc;
 use std::time::Duration;
 use tailwater_shm::control::Class;
-use tailwater_shm::grant::Successor;
 use tailwater_shm::layout::RuntimeEnds;
-use tailwater_shm::park::{LINGER_NS, Sleep};
+use tailwater_shm::park::Sleep;
 use tailwater_shm::priority;
 use tailwater_shm::ring::{Consumer, FrameBuffer, Producer};
 use tailwater_shm::{Clock, Cycles, Generation, Grant, KthreadShared, clock};
@@ -111,7 +110,7 @@ impl RawKthread {
         priority::rank_kthread(class, dedicated);
         // Relaxed: for a test, which reads the rank from the kernel.
         self.shared.ranked.fetch_add(1, Ordering::Relaxed);
-        let mut successor = Successor::None;
+        let mut successor = false;
         while !self.shared.stopping() {
             self.park(successor);
             if self.shared.stopping() {
@@ -123,16 +122,10 @@ impl RawKthread {
     }
 
     /// Waits until a core is lent; asleep, after it has let its successor on the last one run.
-    fn park(&mut self, successor: Successor) {
+    fn park(&mut self, successor: bool) {
         let shared = Arc::clone(&self.shared);
         let slot = &shared.region.kthread(self.index).slot;
-        let (mut yields, mut linger_until) = (0, 0);
-        if successor != Successor::None {
-            yields = priority::yields(shared.class, shared.welcome.dedicated);
-        }
-        if successor == Successor::Asleep {
-            linger_until = clock::now().saturating_add(self.clock.from_ns(LINGER_NS));
-        }
+        let mut yields = if successor { priority::yields(shared.class, shared.welcome.dedicated) } else { 0 };
         while !self.shared.stopping() {
             // The ticket before the grant: see `tailwater_shm::park`.
             let ticket = slot.ticket();
@@ -142,9 +135,7 @@ impl RawKthread {
                 self.words().state.0.set_running(generation);
                 return;
             }
-            if clock::now() < linger_until {
-                slot.let_successor_run();
-            } else if yields > 0 {
+            if yields > 0 {
                 yields -= 1;
                 slot.let_successor_run();
             } else if slot.wait(ticket, Some(NAP)) == Sleep::WakeLost {
@@ -153,8 +144,8 @@ impl RawKthread {
         }
     }
 
-    /// Runs from grant to parking. Returns the successor on the core.
-    fn tenancy(&mut self, behaviour: &mut dyn Behaviour) -> Successor {
+    /// Runs from grant to parking. Returns whether another kthread gets the core.
+    fn tenancy(&mut self, behaviour: &mut dyn Behaviour) -> bool {
         let spin = self.clock.from_ns(self.shared.spin_us * 1_000);
         let mut idle_since = clock::now();
         while !self.shared.stopping() {
@@ -178,14 +169,14 @@ impl RawKthread {
         }
         // Leaving: the registration is over or about to end.
         self.words().state.0.set_parked(self.generation);
-        Successor::None
+        false
     }
 
     /// Polls without a claim to the core until it is running again.
     ///
     /// # Errors
-    /// It has parked instead, with this successor.
-    fn idle(&mut self, behaviour: &mut dyn Behaviour) -> Result<Cycles, Successor> {
+    /// It has parked instead; the value as of [`tenancy`](Self::tenancy).
+    fn idle(&mut self, behaviour: &mut dyn Behaviour) -> Result<Cycles, bool> {
         let end = clock::now().saturating_add(self.clock.from_ns(self.shared.idle_us * 1_000));
         self.words().state.0.set_idle(self.generation);
         loop {
@@ -211,24 +202,24 @@ impl RawKthread {
     }
 
     /// Parks without being asked; a request to cede that arrives at the same time is obeyed.
-    fn park_idle(&mut self) -> Successor {
+    fn park_idle(&mut self) -> bool {
         self.words().state.0.set_parked(self.generation);
         // SeqCst: the IOKernel writes the grant and reads the state, we write the state and read
         // the grant. A request it made without seeing us park is seen here.
         fence(Ordering::SeqCst);
-        self.successor()
+        self.has_successor()
     }
 
-    /// Gives the core up; returns the successor.
-    fn cede(&mut self) -> Successor {
+    /// Gives the core up; returns whether another kthread gets it.
+    fn cede(&mut self) -> bool {
         self.words().state.0.set_parked(self.generation);
-        self.successor()
+        self.has_successor()
     }
 
-    fn successor(&self) -> Successor {
+    fn has_successor(&self) -> bool {
         match self.words().grant.0.load() {
             (Grant::Cede { successor }, generation) if generation == self.generation => successor,
-            _ => Successor::None,
+            _ => false,
         }
     }
 }

@@ -12,9 +12,7 @@
 //! IOKernel, from another core, is an interrupt, which takes 7-40 us to a busy core and longer to
 //! a halted one. A kthread that Linux resumes without a grant (a timer tick, a third one on the
 //! core) yields again; after a few of those in a row it sleeps, and the next hand-off to it pays
-//! for a real wake. `asleep` shows the IOKernel which of the two it is. The IOKernel passes it on
-//! in the request to cede ([`Successor`](crate::grant::Successor)): a ceder whose successor sleeps
-//! keeps the core from halting for [`LINGER_NS`].
+//! for a real wake. `asleep` tells the IOKernel which of the two it is.
 //!
 //! # Crash and lie
 //! A program that resets its own words, moves its own sleepers or wakes them keeps its own kthreads
@@ -43,10 +41,6 @@ use std::time::Duration;
 
 /// Longest sleep of a kthread that waits for a core.
 pub const BACKSTOP: Duration = Duration::from_secs(1);
-
-/// How long a kthread that has ceded its core to one that sleeps keeps the core from halting: the
-/// IOKernel's wake reaches a busy core in 7 to 40 us, a halted one later (2-vCPU VMs).
-pub const LINGER_NS: u64 = 30_000;
 
 /// One kthread's parking place, on its own cache line.
 #[repr(C, align(64))]
@@ -87,13 +81,6 @@ impl Slot {
         // Acquire: pairs with the Release in `bump`; a new ticket implies the grant that came with
         // it.
         self.word.load(Ordering::Acquire)
-    }
-
-    /// Returns whether its kthread seems to sleep.
-    #[inline]
-    pub fn is_asleep(&self) -> bool {
-        // Relaxed: a hint.
-        self.asleep.load(Ordering::Relaxed) != 0
     }
 
     /// Lets other runnable threads on this core run, in particular the kthread that gets it.
@@ -204,14 +191,14 @@ mod tests {
                     }
                 }
             });
-            while !slot.is_asleep() {
+            while slot.asleep.load(SeqCst) == 0 {
                 std::thread::yield_now();
             }
             // A sleeper that is between two waits finds the word changed.
             slot.word.fetch_add(1, SeqCst);
             assert!(matches!(sleeper.join().unwrap(), Sleep::WakeLost | Sleep::Ended));
         });
-        assert!(!slot.is_asleep());
+        assert_eq!(slot.asleep.load(SeqCst), 0);
     }
 
     #[test]

@@ -8,7 +8,6 @@
 
 use tailwater_sched::alloc::{Action, Activity};
 use tailwater_sched::{CoreId, KthreadId};
-use tailwater_shm::grant::Successor;
 use tailwater_shm::trace::CoreStep;
 use tailwater_shm::{Cycles, Grant, KthreadState, clock};
 
@@ -131,10 +130,8 @@ impl Allocator {
             return;
         }
         self.grant(world, to, core);
-        let successor =
-            if world.runtimes.slot(to).is_asleep() { Successor::Asleep } else { Successor::Awake };
         let runtime = world.runtimes.get_mut(from.runtime).expect("looked up above");
-        runtime.shared(from.index).grant.0.store(Grant::Cede { successor }, generation);
+        runtime.shared(from.index).grant.0.store(Grant::Cede { successor: true }, generation);
         runtime.groups.lose(from.index);
         let kind = if taken {
             world.stats.cores.idle_takes.add(1);

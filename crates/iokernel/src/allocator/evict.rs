@@ -14,7 +14,6 @@ use core::sync::atomic::{Ordering, fence};
 use tailwater_sched::KthreadId;
 use tailwater_sched::alloc::Activity;
 use tailwater_sched::ledger::{Class, Parked};
-use tailwater_shm::grant::Successor;
 use tailwater_shm::trace::CoreStep;
 use tailwater_shm::{Cycles, Grant, KthreadState, clock};
 
@@ -69,11 +68,7 @@ impl Allocator {
     ) {
         let core = self.cores[at].id;
         let (runtime, kthread) = world.runtimes.kthread(from);
-        runtime
-            .shared(from.index)
-            .grant
-            .0
-            .store(Grant::Cede { successor: Successor::None }, kthread.generation);
+        runtime.shared(from.index).grant.0.store(Grant::Cede { successor: false }, kthread.generation);
         world.trace.core(clock::now(), core, CoreStep::Ceded, kind, (from, None));
         self.account_core_time(world, at, from, now);
         self.set_activity(from, Activity::Parked);
@@ -137,11 +132,7 @@ impl Allocator {
         now: Cycles,
     ) {
         let (runtime, line) = world.runtimes.kthread(kthread);
-        runtime
-            .shared(kthread.index)
-            .grant
-            .0
-            .store(Grant::Cede { successor: Successor::None }, line.generation);
+        runtime.shared(kthread.index).grant.0.store(Grant::Cede { successor: false }, line.generation);
         // Store-load: the grant before the look at the state in `watch_withdrawn`. Pairs with the
         // fence of a kthread that begins the tenancy (the runtime's `lease::begin`): it sees that
         // the grant is withdrawn, or is seen running.

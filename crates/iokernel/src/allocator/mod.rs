@@ -42,7 +42,6 @@ use tailwater_sched::alloc::{Action, Observation, Policy, View};
 use tailwater_sched::ledger::{Class, Fate, Ledger, TransitionError};
 use tailwater_sched::topology::Topology;
 use tailwater_sched::{CoreId, KthreadId, Nanos, RuntimeId};
-use tailwater_shm::grant::Successor;
 use tailwater_shm::trace::CoreStep;
 use tailwater_shm::{Clock, Cycles, Grant};
 
@@ -251,11 +250,7 @@ impl Allocator {
         let holders: Vec<KthreadId> = self.cores_of(id).map(|(_, holder)| holder).collect();
         for holder in holders {
             let (runtime, kthread) = world.runtimes.kthread(holder);
-            runtime
-                .shared(holder.index)
-                .grant
-                .0
-                .store(Grant::Cede { successor: Successor::None }, kthread.generation);
+            runtime.shared(holder.index).grant.0.store(Grant::Cede { successor: false }, kthread.generation);
             // Fails if the thread is dead, and then it is off the core as well.
             let _ = self.threads.bind(runtime.pid, kthread.tid, &self.unmanaged);
         }
@@ -277,7 +272,7 @@ impl Allocator {
                     .shared(from.index)
                     .grant
                     .0
-                    .store(Grant::Cede { successor: Successor::None }, kthread.generation);
+                    .store(Grant::Cede { successor: false }, kthread.generation);
                 let kind = HandoffKind::Polling;
                 (core, Phase::Ceding { from, to: None, kind, decided: now, signalled: false })
             }

@@ -1,12 +1,11 @@
 use proptest::prelude::*;
 use tailwater_sched::{CoreId, RuntimeId};
 use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
-use tailwater_shm::grant::Successor;
 use tailwater_shm::{Generation, Grant, KthreadState};
 
 use super::Attention;
 use crate::config::Config;
-use crate::fixture::{Deed, SLOT, Sandbox, UNMANAGED};
+use crate::fixture::{Deed, Sandbox, UNMANAGED};
 use crate::runtime::EndReason;
 use crate::stats::HandoffKind;
 use crate::world::Lender;
@@ -50,7 +49,7 @@ fn a_busy_core_moves_by_two_words_and_no_system_call() {
     arrival(&mut sandbox);
     sandbox.deeds();
     assert!(matches!(sandbox.peer(SERVICE).grant(0), (Grant::Run { core: 0 }, _)));
-    assert_eq!(sandbox.peer(BATCH).grant(0).0, Grant::Cede { successor: Successor::Awake });
+    assert_eq!(sandbox.peer(BATCH).grant(0).0, Grant::Cede { successor: true });
     assert!(sandbox.peer(BATCH).obey(0), "the batch job cedes");
     sandbox.pass(200);
     assert!(sandbox.peer(SERVICE).obey(0), "the service starts");
@@ -112,7 +111,7 @@ fn a_kthread_that_does_not_poll_is_signalled_once_then_evicted() {
     sandbox.run_threads(1_100_000);
     sandbox.pass(1_100_000);
     assert_eq!(sandbox.deeds(), [Deed::Bound { tid: 1, core: UNMANAGED }]);
-    assert_eq!(sandbox.peer(BATCH).grant(0).0, Grant::Cede { successor: Successor::None });
+    assert_eq!(sandbox.peer(BATCH).grant(0).0, Grant::Cede { successor: false });
     assert_eq!(sandbox.world.stats.cores.evictions.get(), 1);
 }
 
@@ -138,11 +137,7 @@ fn a_descheduled_owner_is_bypassed_without_offence_and_runs_again_once_it_has_ce
     sandbox.peer(BATCH).queue(0, 1);
     sandbox.tick();
     sandbox.tick();
-    assert_eq!(
-        sandbox.peer(BATCH).grant(0).0,
-        Grant::Cede { successor: Successor::None },
-        "granted before it ceded"
-    );
+    assert_eq!(sandbox.peer(BATCH).grant(0).0, Grant::Cede { successor: false }, "granted before it ceded");
     assert!(sandbox.peer(BATCH).obey(0), "it cedes at last");
     sandbox.settle();
     assert_eq!(sandbox.peer(BATCH).state(0), KthreadState::Running);
@@ -280,15 +275,6 @@ fn the_successor_is_woken_once_the_core_is_ceded_and_again_while_it_does_not_sta
 }
 
 #[test]
-fn an_owner_is_shown_that_its_successor_sleeps() {
-    let mut sandbox = busy_batch();
-    // As if the service's kthread were in a system call: a ticket of 0, and asleep.
-    sandbox.peer(SERVICE).scribble(SLOT, 1 << 32);
-    arrival(&mut sandbox);
-    assert_eq!(sandbox.peer(BATCH).grant(0).0, Grant::Cede { successor: Successor::Asleep });
-}
-
-#[test]
 fn a_victim_that_parked_unasked_at_that_moment_leaves_its_successor_to_the_iokernel() {
     let mut sandbox = busy_batch();
     let ticket = sandbox.peers[&SERVICE].ticket(0);
@@ -316,11 +302,7 @@ fn a_kthread_that_never_starts_loses_the_core_and_is_left_alone_for_a_while() {
     assert!(sandbox.peer(BATCH).obey(0), "the core went to a runtime with work");
     sandbox.pass(100);
     sandbox.tick();
-    assert_eq!(
-        sandbox.peer(SERVICE).grant(0).0,
-        Grant::Cede { successor: Successor::None },
-        "granted again at once"
-    );
+    assert_eq!(sandbox.peer(SERVICE).grant(0).0, Grant::Cede { successor: false }, "granted again at once");
     sandbox.pass(11_000_000);
     sandbox.tick();
     sandbox.tick();
@@ -461,7 +443,7 @@ fn the_victim_keeps_nothing_to_hand_on_when_the_successor_dies_in_the_middle() {
     let mut sandbox = busy_batch();
     arrival(&mut sandbox);
     sandbox.end(RuntimeId(SERVICE));
-    assert_eq!(sandbox.peer(BATCH).grant(0).0, Grant::Cede { successor: Successor::None });
+    assert_eq!(sandbox.peer(BATCH).grant(0).0, Grant::Cede { successor: false });
     sandbox.peer(BATCH).queue(0, 1);
     sandbox.obey();
     sandbox.settle();

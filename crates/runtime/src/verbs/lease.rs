@@ -17,8 +17,8 @@ use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use core::sync::atomic::fence;
 use tailwater_shm::clock;
 use tailwater_shm::control::Class;
-use tailwater_shm::grant::{Generation, Grant, Successor};
-use tailwater_shm::park::{BACKSTOP, LINGER_NS, Sleep};
+use tailwater_shm::grant::{Generation, Grant};
+use tailwater_shm::park::{BACKSTOP, Sleep};
 use tailwater_shm::priority;
 use tailwater_shm::sync::spin_hint;
 
@@ -29,17 +29,13 @@ const PRUNE_NS: u64 = 20_000;
 
 /// Sleeps until the IOKernel grants this kthread its first core.
 pub fn wait_for_first_core(kthread: ThisKthread<'_>, runtime: &Runtime) {
-    wait_for_core(kthread, runtime, Successor::None);
+    wait_for_core(kthread, runtime, false);
 }
 
 /// Waits for a grant of a new generation, then begins that tenancy. Before it sleeps, it lets the
 /// successor run to which the core has just been ceded (see `tailwater_shm::park`).
-fn wait_for_core(kthread: ThisKthread<'_>, runtime: &Runtime, successor: Successor) {
+fn wait_for_core(kthread: ThisKthread<'_>, runtime: &Runtime, successor: bool) {
     let mut yields = yields(runtime, successor);
-    let linger_until = match successor {
-        Successor::Asleep => clock::now().saturating_add(runtime.clock.from_ns(LINGER_NS)),
-        Successor::Awake | Successor::None => 0,
-    };
     let slot = &kthread.shared.slot;
     // Ends with a grant or with the IOKernel. Spurious wakes repeat.
     while runtime.is_attached() {
@@ -51,9 +47,7 @@ fn wait_for_core(kthread: ThisKthread<'_>, runtime: &Runtime, successor: Success
         {
             return;
         }
-        if clock::now() < linger_until {
-            slot.let_successor_run();
-        } else if yields > 0 {
+        if yields > 0 {
             yields -= 1;
             slot.let_successor_run();
         } else if slot.wait(ticket, Some(BACKSTOP)) == Sleep::WakeLost {
@@ -99,9 +93,9 @@ pub fn cede(kthread: ThisKthread<'_>, runtime: &Runtime) {
 }
 
 /// How often a kthread that has given up its core to `successor` yields before it sleeps.
-fn yields(runtime: &Runtime, successor: Successor) -> u32 {
+fn yields(runtime: &Runtime, successor: bool) -> u32 {
     match runtime.loan {
-        Some(loan) if successor != Successor::None => priority::yields(loan.class, loan.dedicated),
+        Some(loan) if successor => priority::yields(loan.class, loan.dedicated),
         _ => 0,
     }
 }
@@ -175,7 +169,7 @@ fn park(kthread: ThisKthread<'_>, runtime: &Runtime) {
     fence(SeqCst);
     let successor = match kthread.shared.grant.0.load() {
         (Grant::Cede { successor }, generation) if generation == mine => successor,
-        _ => Successor::None,
+        _ => false,
     };
     if let Some(loan) = runtime.loan {
         loan.ring_doorbell_from_core();

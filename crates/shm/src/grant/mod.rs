@@ -71,20 +71,8 @@ pub enum Grant {
     /// Give the core up at the next poll point: park. The IOKernel wakes the successor.
     Cede {
         /// Whether another kthread gets this core.
-        successor: Successor,
+        successor: bool,
     },
-}
-
-/// The kthread that gets a core, for the one that cedes it: how to let it run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Successor {
-    /// There is none: the core falls free.
-    None,
-    /// It is runnable on this core, and runs when the ceder yields.
-    Awake,
-    /// It sleeps. The IOKernel wakes it when it sees the core ceded, which is faster if the core
-    /// does not halt meanwhile.
-    Asleep,
 }
 
 const KIND_SHIFT: u32 = 16;
@@ -97,8 +85,6 @@ const KIND_YIELD: u64 = 4;
 const KIND_MASK: u64 = 3;
 /// The upper byte of the kind field.
 const TURN_SHIFT: u32 = KIND_SHIFT + 8;
-const SUCCESSOR_AWAKE: u16 = 1;
-const SUCCESSOR_ASLEEP: u16 = 2;
 
 /// Byte offset of the kind field inside a grant word, for poll points written in assembly: `testb
 /// $POLL_BITS, 2(word)`.
@@ -124,9 +110,7 @@ impl GrantWord {
         let (kind, arg) = match grant {
             Grant::Park => (KIND_PARK, 0),
             Grant::Run { core } => (KIND_RUN, core),
-            Grant::Cede { successor: Successor::None } => (KIND_CEDE, 0),
-            Grant::Cede { successor: Successor::Awake } => (KIND_CEDE, SUCCESSOR_AWAKE),
-            Grant::Cede { successor: Successor::Asleep } => (KIND_CEDE, SUCCESSOR_ASLEEP),
+            Grant::Cede { successor } => (KIND_CEDE, successor.into()),
         };
         let word = u64::from(generation.0) << GENERATION_SHIFT | kind << KIND_SHIFT | u64::from(arg);
         // Release: pairs with the Acquire in `load`; what the IOKernel did before (bound the
@@ -169,13 +153,7 @@ impl GrantWord {
         let arg = word as u16;
         let grant = match word >> KIND_SHIFT & KIND_MASK {
             KIND_RUN => Grant::Run { core: arg },
-            KIND_CEDE => Grant::Cede {
-                successor: match arg {
-                    SUCCESSOR_AWAKE => Successor::Awake,
-                    SUCCESSOR_ASLEEP => Successor::Asleep,
-                    _ => Successor::None,
-                },
-            },
+            KIND_CEDE => Grant::Cede { successor: arg != 0 },
             _ => Grant::Park,
         };
         (grant, Generation((word >> GENERATION_SHIFT) as u32))
@@ -312,9 +290,8 @@ mod tests {
         for grant in [
             Grant::Park,
             Grant::Run { core: 511 },
-            Grant::Cede { successor: Successor::None },
-            Grant::Cede { successor: Successor::Awake },
-            Grant::Cede { successor: Successor::Asleep },
+            Grant::Cede { successor: false },
+            Grant::Cede { successor: true },
         ] {
             word.store(grant, Generation(u32::MAX));
             assert_eq!(word.load(), (grant, Generation(u32::MAX)));
