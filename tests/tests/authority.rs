@@ -117,6 +117,20 @@ fn another_user_registers_what_a_grant_permits_and_no_more() {
 }
 
 #[test]
+fn the_user_who_started_the_iokernel_by_sudo_needs_no_grant() {
+    if !has_two_cpus() || !geteuid().is_root() {
+        return eprintln!("skipped: needs two processors and root");
+    }
+    let target = Target::start_service(&[], &[("SUDO_UID", &MALLORY.to_string())]);
+    let service = RawSpec::new("service").register;
+    as_user(MALLORY, || drop(register(&target.socket, &service).unwrap()));
+    as_user(BYSTANDER, || {
+        let refusal = register(&target.socket, &service).err();
+        assert!(matches!(&refusal, Some(RawError::Refused(why)) if why.contains("[[grant]]")), "{refusal:?}");
+    });
+}
+
+#[test]
 fn a_signal_has_the_configuration_read_again_and_a_broken_one_changes_nothing() {
     if !has_two_cpus() {
         return;

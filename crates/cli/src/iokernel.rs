@@ -115,7 +115,8 @@ pub fn run(args: &IokernelArgs) -> anyhow::Result<()> {
     }
     log::start(args.log, args.log_format)?;
     let stop = Arc::new(AtomicBool::new(false));
-    let ends = [SIGINT, SIGTERM].into_iter().chain(args.config.is_none().then_some(SIGHUP));
+    let hangup_ends = args.config.is_none() && !is_hangup_ignored();
+    let ends = [SIGINT, SIGTERM].into_iter().chain(hangup_ends.then_some(SIGHUP));
     for signal in ends {
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot catch signals")?;
     }
@@ -146,6 +147,15 @@ pub fn run(args: &IokernelArgs) -> anyhow::Result<()> {
     ended?;
     tracing::info!("stopped");
     Ok(())
+}
+
+/// Returns whether SIGHUP is ignored, as by nohup(1).
+fn is_hangup_ignored() -> bool {
+    // proc_pid_status(5): bit N - 1 is signal N.
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    ignored.is_some_and(|mask| mask >> (SIGHUP - 1) & 1 != 0)
 }
 
 /// Reads the configuration again whenever a signal comes, on a thread of its own.

@@ -4,8 +4,8 @@
 //! ([`Authority`]) and the ruling on a registration ([`Denial`]). Pure but for the look-up of
 //! accounts: what programs have already is an argument.
 //!
-//! Root and the IOKernel's own user may register anything. Another user gets only what a grant
-//! gives, and without one nothing: even a best-effort program sends packets into a network that
+//! Root, the IOKernel's own user and the one who started it by sudo may register anything. Another
+//! user gets only what a grant gives, and without one nothing: even a best-effort program sends packets into a network that
 //! takes them for those of the IOKernel's user, and holds memory, a name and an address. Of the
 //! grants that cover a user, in their order, the first decides that permits the registration. What
 //! a grant lists by name or address is kept for those it covers.
@@ -35,7 +35,7 @@ pub(crate) struct User {
     pub(crate) uid: u32,
     /// All groups, the first one too.
     pub(crate) groups: Vec<u32>,
-    /// Root or the IOKernel's own user.
+    /// Root, the IOKernel's own user, or the one who started it by sudo.
     pub(crate) privileged: bool,
 }
 

@@ -39,15 +39,15 @@ use rustix::net::{SocketFlags, accept_with};
 use rustix::process::{Pid, geteuid};
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 use tailwater_sched::RuntimeId;
 use tailwater_shm::Clock;
 use tailwater_shm::control::{self, ControlError, ServerMessage};
 
-use crate::authority::User;
+use crate::authority::{Authority, User};
 use crate::capture::Tap;
 use crate::config::Config;
 use crate::firewall::{Guard, Multicast};
@@ -112,7 +112,7 @@ pub(crate) enum Notice {
     /// The tracer's ring is no longer accessed.
     TraceEnded(Box<Tracer>),
     /// A new configuration, from outside.
-    Reload(Box<Config>, reload::Answer),
+    Reload(Box<Config>, Authority, reload::Answer),
     /// The polling thread ends.
     Stop,
 }
@@ -204,9 +204,17 @@ pub(crate) struct Parts {
     pub(crate) stats: Arc<Stats>,
 }
 
-/// Returns whether a user is root or the IOKernel's own.
+/// Returns whether a user is root, the IOKernel's own, or the one who started it by sudo(8).
 fn is_trusted(uid: u32) -> bool {
-    uid == 0 || uid == geteuid().as_raw()
+    static STARTED_BY: LazyLock<Option<u32>> =
+        LazyLock::new(|| started_by(geteuid().is_root(), std::env::var("SUDO_UID").ok().as_deref()));
+    uid == 0 || uid == geteuid().as_raw() || Some(uid) == *STARTED_BY
+}
+
+/// Returns the user who started a process by sudo(8). That user has had root's rights for it.
+fn started_by(is_root: bool, sudo_uid: Option<&str>) -> Option<u32> {
+    // A process of another user may have the variable from anybody.
+    if is_root { sudo_uid?.parse().ok() } else { None }
 }
 
 /// Returns the user of a client when it connected.
@@ -424,9 +432,9 @@ impl Control {
                     self.parts.stats.set_trace(None);
                     self.sessions.remove(&tracer.id);
                 }
-                Notice::Reload(config, answer) => {
+                Notice::Reload(config, authority, answer) => {
                     // Fails if the caller has ended and needs no answer.
-                    let _ = answer.send(self.reload(&config));
+                    let _ = answer.send(self.reload(&config, authority));
                 }
                 Notice::Stop => return false,
             }
@@ -468,8 +476,12 @@ impl Control {
         self.parts.stats.remove_runtime(id);
         self.sessions.retain(|_, session| !matches!(session.state, State::Registered(other) if other == id));
         self.parts.directory.release(id);
-        // Unmaps its memory, and restores the weight of its session.
-        drop(runtime);
+        // Unmaps its memory, which takes long if there is much of it, and restores the weight of
+        // its session. Both happen here without a thread, and at the end, which waits for none.
+        if *reason != EndReason::Shutdown {
+            let name = "tailwater-memory".to_owned();
+            let _ = std::thread::Builder::new().name(name).spawn(|| drop(runtime));
+        }
     }
 
     /// Ends conversations whose deadline has passed.
@@ -497,5 +509,20 @@ impl Control {
 
     fn is_closed(error: &ControlError) -> bool {
         matches!(error, ControlError::Closed | ControlError::System { .. })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_user_of_sudo_is_known_to_processes_of_root_only() {
+        assert_eq!(started_by(true, Some("1000")), Some(1000));
+        for (is_root, sudo_uid) in
+            [(false, Some("1000")), (true, None), (true, Some("alice")), (true, Some("-1"))]
+        {
+            assert_eq!(started_by(is_root, sudo_uid), None);
+        }
     }
 }

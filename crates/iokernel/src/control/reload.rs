@@ -69,8 +69,12 @@ impl Reloader {
     /// # Errors
     /// [`ReloadError`]; nothing has changed then.
     pub fn reload(&self, config: Config) -> Result<Changes, ReloadError> {
+        config.check()?;
+        // Here, because looking accounts up may take long, and the control thread shows signs of
+        // life and answers programs.
+        let authority = Authority::resolve(&config)?;
         let (answer, answered) = sync_channel(1);
-        let notice = Notice::Reload(Box::new(config), answer);
+        let notice = Notice::Reload(Box::new(config), authority, answer);
         self.notices.send(notice).map_err(|_| ReloadError::Ended)?;
         self.bell.ring();
         Ok(answered.recv().map_err(|_| ReloadError::Ended)??)
@@ -78,13 +82,12 @@ impl Reloader {
 }
 
 impl Control {
-    /// Puts what can change into effect, or nothing if the new configuration is wrong.
-    pub(super) fn reload(&mut self, new: &Config) -> Result<Changes, ConfigError> {
-        new.check()?;
+    /// Puts what can change into effect, or nothing if the new configuration, whose grants are
+    /// those of `authority`, is wrong together with what stays.
+    pub(super) fn reload(&mut self, new: &Config, authority: Authority) -> Result<Changes, ConfigError> {
         let config = merge(&self.parts.config, new);
         // With the old network, for instance, a new address may be outside.
         config.check()?;
-        let authority = Authority::resolve(&config)?;
         let changes = compare(&self.parts.config, new);
         self.parts.directory.reload(&config, authority);
         let same_rules = config.firewall == self.parts.config.firewall;

@@ -80,6 +80,8 @@ impl Polling {
             let awake_until = clock::now();
             self.enter(Place::Asleep);
             let rung = self.wait(timeout);
+            // Before the place: it is progress, also to one who looks between the two.
+            self.world.stats.polling.iterations.add(1);
             self.enter(Place::Decisions);
             let woken = clock::now();
             self.world.stats.polling.slept_ns.add(self.clock.to_ns(woken.saturating_sub(now)));

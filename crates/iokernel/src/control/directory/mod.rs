@@ -325,13 +325,23 @@ impl Directory {
     }
 
     /// Replaces the settings and the grants, for registrations from now on: what is registered
-    /// stays, and counts to the first grant whose rules permit it.
+    /// stays, and counts to the first grant that permits it beside those before it, or else whose
+    /// rules do.
     pub(crate) fn reload(&mut self, config: &Config, authority: Authority) {
         if self.config.first_pool_address() != config.first_pool_address() {
             self.next_ip = config.first_pool_address();
         }
-        for entry in self.entries.values_mut() {
-            entry.grant = authority.grant_of(&entry.user, &entry.wish);
+        let mut held: HashMap<usize, Held> = HashMap::new();
+        let mut entries: Vec<(&RuntimeId, &mut Entry)> = self.entries.iter_mut().collect();
+        entries.sort_unstable_by_key(|(id, _)| id.0);
+        for (_, entry) in entries {
+            let (wish, bytes) = (&entry.wish, entry.region_len());
+            let so_far = |grant| held.get(&grant).copied().unwrap_or_default();
+            let ruling = authority.rule_on(&entry.user, wish, bytes, so_far);
+            entry.grant = ruling.unwrap_or_else(|_| authority.grant_of(&entry.user, wish));
+            if let Some(grant) = entry.grant {
+                held.entry(grant).or_default().add(Held::by(wish, bytes));
+            }
         }
         (self.config, self.authority) = (config.clone(), authority);
     }

@@ -127,6 +127,22 @@ fn grants_count_what_their_programs_have_and_a_new_configuration_counts_it_again
 }
 
 #[test]
+fn a_new_configuration_fills_grants_in_the_order_of_registration() {
+    let text = "[[grant]]\nusers = [7, 1000]\nprograms = 1\n[[grant]]\nusers = 1000\nprograms = 1";
+    let config = Config::from_toml(text).unwrap();
+    let authority = Authority::resolve(&config).unwrap();
+    let mut directory = Directory::new(&config, authority.clone(), 4, u64::MAX);
+    let user = User { uid: 1000, groups: Vec::new(), privileged: false };
+    let job = |name: &str| Register { guaranteed: 0, class: Class::BestEffort, ..wish(name) };
+    directory.admit(&user, &job("first")).unwrap();
+    directory.admit(&user, &job("second")).unwrap();
+    for _ in 0..2 {
+        assert!(matches!(directory.admit(&user, &job("third")), Err(Refusal::Denied(_))));
+        directory.reload(&config, authority.clone());
+    }
+}
+
+#[test]
 fn addresses_that_a_grant_lists_are_given_to_programs_that_choose_them_only() {
     let text = "prefix-len = 28\n[[grant]]\nusers = 7\naddresses = [\"10.77.0.2\", \"10.77.0.8/29\"]";
     let config = Config::from_toml(text).unwrap();

@@ -218,6 +218,8 @@ impl Watch {
     }
 
     fn see(&self, at: Instant, stats: &Stats) -> Sight {
+        // The place before the iterations, which the thread counts before it leaves a rest.
+        let place = stats.progress.get();
         let iterations = stats.polling.iterations.get();
         let moved = self.before.is_none_or(|before| before.iterations != iterations);
         // proc_pid_schedstat(5): the first number is nanoseconds.
@@ -225,7 +227,7 @@ impl Watch {
         // proc_pid_stat(5): the name before it is in parentheses and may have some.
         let state = || self.proc("stat")?.rsplit_once(") ")?.1.chars().next();
         let state = if moved { None } else { state() };
-        Sight { at, iterations, place: stats.progress.get(), ran: ran(), state: state.unwrap_or('R') }
+        Sight { at, iterations, place, ran: ran(), state: state.unwrap_or('R') }
     }
 
     /// Reads what Linux says about the polling thread.
