@@ -83,6 +83,12 @@ impl Slot {
         self.word.load(Ordering::Acquire)
     }
 
+    /// Returns whether its kthread seems to sleep.
+    pub fn is_asleep(&self) -> bool {
+        // Relaxed: a hint.
+        self.asleep.load(Ordering::Relaxed) != 0
+    }
+
     /// Lets other runnable threads on this core run, in particular the kthread that gets it.
     pub fn let_successor_run(&self) {
         #[cfg(not(loom))]
@@ -191,14 +197,14 @@ mod tests {
                     }
                 }
             });
-            while slot.asleep.load(SeqCst) == 0 {
+            while !slot.is_asleep() {
                 std::thread::yield_now();
             }
             // A sleeper that is between two waits finds the word changed.
             slot.word.fetch_add(1, SeqCst);
             assert!(matches!(sleeper.join().unwrap(), Sleep::WakeLost | Sleep::Ended));
         });
-        assert_eq!(slot.asleep.load(SeqCst), 0);
+        assert!(!slot.is_asleep());
     }
 
     #[test]

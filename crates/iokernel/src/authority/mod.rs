@@ -5,10 +5,10 @@
 //! accounts: what programs have already is an argument.
 //!
 //! Root, the IOKernel's own user and the one who started it by sudo may register anything. Another
-//! user gets only what a grant gives, and without one nothing: even a best-effort program sends packets into a network that
-//! takes them for those of the IOKernel's user, and holds memory, a name and an address. Of the
-//! grants that cover a user, in their order, the first decides that permits the registration. What
-//! a grant lists by name or address is kept for those it covers.
+//! user gets only what a grant gives, and without one nothing: even a best-effort program sends
+//! packets into a network that takes them for those of the IOKernel's user, and holds memory, a
+//! name and an address. Of the grants that cover a user, in their order, the first decides that
+//! permits the registration. What a grant lists by name or address is kept for those it covers.
 
 mod denial;
 mod grant;
