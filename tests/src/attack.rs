@@ -11,7 +11,7 @@ use std::sync::MutexGuard;
 use std::sync::mpsc::{Sender, channel};
 use tailwater_iokernel_testing::RawSpec;
 use tailwater_shm::control::{self, ClientMessage, ControlError, Register, ServerMessage, Welcome};
-use tailwater_testkit::{PATIENCE, Program, binary, socket_name};
+use tailwater_testkit::{PATIENCE, Program, binary, cpu_numbers, socket_name};
 
 /// The IOKernel that is attacked; killed when dropped.
 #[derive(Debug)]
@@ -74,7 +74,8 @@ impl Target {
     pub fn start_service(more: &[&str], variables: &[(&str, &str)]) -> Self {
         let turn = super::turn();
         let socket = socket_name("target");
-        let words = ["iokernel", "--share-cores", "--managed-cores", "1", "--socket", &socket];
+        let core = cpu_numbers().last().expect("this process runs somewhere").to_string();
+        let words = ["iokernel", "--share-cores", "--managed-cores", &core, "--socket", &socket];
         let mut command = Command::new("sh");
         command.args(["-c", "ulimit -Sn 64; exec \"$0\" \"$@\""]);
         command

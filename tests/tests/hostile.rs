@@ -9,8 +9,8 @@ use std::io::{ErrorKind, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tailwater_iokernel_testing::attack::{Attack, Event};
 use tailwater_iokernel_testing::roles::Echo;
@@ -25,6 +25,15 @@ use tailwater_testkit::{
 };
 use tailwater_tests::attack::{Target, as_user, dial};
 use tailwater_tests::turn;
+
+/// Ends an attack when it is dropped.
+struct StopOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
 
 /// Users without rights.
 const MALLORY: u32 = 65_533;
@@ -285,15 +294,19 @@ fn a_sender_of_refused_frames_is_expelled_with_the_reason_and_again_when_it_come
         return;
     }
     let target = Target::start();
-    let (stop, mut reasons) = (AtomicBool::new(false), Vec::new());
+    let (stop, reasons) = (AtomicBool::new(false), Mutex::new(Vec::new()));
     let report = |event| {
         if let Event::Expelled(why) = event {
-            reasons.push(why);
-            stop.store(reasons.len() > 1, Ordering::Relaxed);
+            reasons.lock().unwrap().push(why);
         }
     };
-    Attack::Spoofed.run(&target.socket, &stop, report).unwrap();
-    for why in reasons {
+    std::thread::scope(|scope| {
+        scope.spawn(|| Attack::Spoofed.run(&target.socket, &stop, report).unwrap());
+        // Also after a panic, or the thread would not end.
+        let _stop = StopOnDrop(&stop);
+        until("the attacker was expelled twice", || reasons.lock().unwrap().len() > 1);
+    });
+    for why in reasons.into_inner().unwrap() {
         assert!(why.contains("1 % of its time") && why.contains("offence-share"), "{why}");
     }
     target.admits("newcomer");

@@ -167,19 +167,24 @@ fn kthreads(
         };
         report(Event::Expelled(why));
         drop(runtime);
-        runtime = again(stop, || RawRuntime::start(socket, spec, |_| behaviour()))?;
+        let Some(next) = again(stop, || RawRuntime::start(socket, spec, |_| behaviour()))? else {
+            return Ok(());
+        };
+        runtime = next;
     }
     Ok(())
 }
 
-/// Registers again, as often as it takes: the name may not be free yet.
-fn again<T>(stop: &AtomicBool, register: impl Fn() -> Result<T, RawError>) -> Result<T, RawError> {
-    loop {
+/// Registers again, as often as it takes: the name may not be free yet. Returns `None` once `stop`
+/// is set.
+fn again<T>(stop: &AtomicBool, register: impl Fn() -> Result<T, RawError>) -> Result<Option<T>, RawError> {
+    while !stop.load(Ordering::Relaxed) {
         match register() {
-            Err(RawError::Refused(_)) if !stop.load(Ordering::Relaxed) => std::thread::sleep(LOOK),
-            result => return result,
+            Err(RawError::Refused(_)) => std::thread::sleep(LOOK),
+            result => return result.map(Some),
         }
     }
+    Ok(None)
 }
 
 /// A registered program whose only kthread sleeps for ever, and whose memory is written from
@@ -270,7 +275,8 @@ fn puppets(
         if let Some(why) = puppet.farewell(Duration::ZERO) {
             report(Event::Expelled(why));
             drop(puppet);
-            puppet = again(stop, || Puppet::register(socket, spec))?;
+            let Some(next) = again(stop, || Puppet::register(socket, spec))? else { return Ok(()) };
+            puppet = next;
         }
     }
     Ok(())

@@ -60,8 +60,8 @@ pub enum EndReason {
     /// Its offences cost the polling thread too much.
     #[error(
         "frames that were refused, doorbells and demands for cores without need cost the polling thread more than \
-         {share} % of its time, and again after each of {times} pauses; its counters in `tailwater stats` say which \
-         (the bound is the setting offence-share)"
+         {share} % of its time, and again after each of {times} pauses; while a program is registered, \
+         `tailwater stats --json` counts them (the bound is the setting offence-share)"
     )]
     TooCostly {
         /// The share in percent.

@@ -13,6 +13,7 @@ fn every_subcommand_has_help_with_examples() {
         &["bench", "handoff", "--help"],
         &["bench", "switch", "--help"],
         &["bench", "dispatch", "--help"],
+        &["bench", "hostile", "--help"],
         &["bench", "neighbour", "--help"],
         &["bench", "tcp", "--help"],
         &["bench", "threads", "--help"],

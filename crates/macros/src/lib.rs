@@ -40,7 +40,11 @@ pub fn test(arguments: TokenStream, item: TokenStream) -> TokenStream {
 /// A thread in such code gives way within about a microsecond when the IOKernel reclaims its core
 /// or its quantum is over; see `tailwater::poll`. Poll points are spaced: back-edges are counted,
 /// each by what its body is estimated to cost, and a tight `for` over a range or a slice runs in
-/// chunks, which leaves its vector code as it is.
+/// chunks, which the compiler can still make vector code.
+///
+/// It is meant for loops whose body takes tens of nanoseconds or more. In tighter ones, such as
+/// those of a parser, the count can cost more than half of the loop's own time: call
+/// `tailwater::poll` by hand there, and measure (`tailwater-lab bench dispatch` has examples).
 ///
 /// Not seen: loops in functions that are called, such as those of `Iterator::sum` and `for_each`,
 /// in the arguments of macros, and in `const` functions. Where a piece of code must not be left,

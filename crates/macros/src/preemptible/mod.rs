@@ -4,7 +4,8 @@
 //! * At the back-edges of `while`, `loop` and `for`. Each function, closure and async block that
 //!   has any counts them in one local variable and polls when the count is used up. Each back-edge
 //!   takes from it what its body is estimated to cost ([`weight`]): a poll point is reached every
-//!   half microsecond or so, and costs a fraction of a percent.
+//!   half microsecond or so. The count costs little where a body takes tens of nanoseconds. Where a
+//!   body takes a few, the loop can take half as long again and more: see `bench dispatch`.
 //! * A `for` whose body costs next to nothing would pay more for the count than for its work. It
 //!   runs in chunks, with a poll point after each: ranges and slices are split beforehand; other
 //!   iterators count, unless no more is left than a part.
