@@ -200,6 +200,27 @@ fn a_runtime_reports_only_packets_that_were_sent_to_it() {
 }
 
 #[test]
+fn a_runtime_may_report_whatever_it_was_sent() {
+    let options = |next: u8| [next, 0, 1, 4, 0, 0, 0, 0];
+    let chains: [(&str, u8, Vec<u8>); 6] = [
+        ("hop-by-hop options that are not first", 60, [options(0), options(UDP)].concat()),
+        ("an authentication header that is too long", 51, vec![UDP, 255, 0, 0, 0, 0, 0, 0]),
+        ("a mobility header that is too long", 135, vec![UDP, 255, 0, 0, 0, 0, 0, 0]),
+        ("the beginning of options", 60, vec![60, 200, 0x80, 0, 0, 0, 0, 0]),
+        ("half a header", 140, vec![UDP, 0, 0]),
+        ("more headers than are read", 60, options(60).repeat(20)),
+    ];
+    let third = Ipv6Addr::new(0xfd00, 0x7477, 0, 0, 0, 0, 0, 4);
+    for (what, first, chain) in chains {
+        let about = |to: Ipv6Addr| ipv6(OTHER.to_bits(), to.to_bits(), first, 64, &chain)[14..].to_vec();
+        for (kind, code) in [(1, 4), (3, 1), (4, 0), (4, 1), (4, 2)] {
+            assert_eq!(judge(&icmpv6(kind, code, &about(OWN))), Ok(()), "{what}: {kind}/{code}");
+            assert_eq!(judge(&icmpv6(kind, code, &about(third))), Err(Offence::Spoofed), "{what}");
+        }
+    }
+}
+
+#[test]
 fn neighbour_discovery_does_not_pass_in_fragments_or_behind_headers() {
     let foreign = message(NEIGHBOUR_ADVERTISEMENT, 0x60, OTHER, &[]);
     let own = message(NEIGHBOUR_ADVERTISEMENT, 0x60, OWN, &[]);

@@ -285,16 +285,37 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// Returns the packet that an ICMP or ICMPv6 error is about (RFC 792, RFC 4443 section 3).
-    pub(crate) fn quoted(&self) -> Option<Packet<'a>> {
+    /// Returns the packet that an ICMP or ICMPv6 error is about.
+    fn quoted(&self) -> Option<Packet<'a>> {
+        let quote = self.quote()?;
+        let quoted = match self.family {
+            Family::V4 => decode_ipv4(quote, Extent::Beginning),
+            Family::V6 => decode_ipv6(quote, Extent::Beginning),
+        };
+        quoted.ok()
+    }
+
+    /// Returns the destination of the packet that an ICMP or ICMPv6 error is about. It is in the
+    /// fixed header: a host also reports packets whose extension headers are wrong or cut short.
+    pub(crate) fn quoted_destination(&self) -> Option<u128> {
+        let quote = self.quote()?;
+        match self.family {
+            Family::V4 => decode_ipv4(quote, Extent::Beginning).ok().map(|quoted| quoted.destination),
+            Family::V6 => {
+                Ipv6Packet::parse_quoted(quote).ok().map(|(fixed, _)| fixed.destination().to_bits())
+            }
+        }
+    }
+
+    /// Returns the bytes that an ICMP or ICMPv6 error quotes (RFC 792, RFC 4443 section 3).
+    fn quote(&self) -> Option<&'a [u8]> {
         if self.part != Part::Whole {
             return None;
         }
         let quote = self.payload.get(8..)?;
         match (self.family, self.protocol, self.payload[0]) {
             // Destination unreachable, source quench, redirect, time exceeded, parameter problem.
-            (Family::V4, ICMP, 3 | 4 | 5 | 11 | 12) => decode_ipv4(quote, Extent::Beginning).ok(),
-            (Family::V6, ICMPV6, 1..=4) => decode_ipv6(quote, Extent::Beginning).ok(),
+            (Family::V4, ICMP, 3 | 4 | 5 | 11 | 12) | (Family::V6, ICMPV6, 1..=4) => Some(quote),
             _ => None,
         }
     }
