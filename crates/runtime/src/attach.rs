@@ -6,6 +6,7 @@
 
 use crate::config::{Config, OnIoKernelLoss};
 use crate::error::{AttachError, StartError};
+use crate::ground::stderr::print;
 use crate::net::{self, Ipv6Config, Mode, NetConfig};
 use crate::records::loan::Loan;
 use crate::records::runtime::Runtime;
@@ -195,9 +196,13 @@ impl Connection {
                 OnIoKernelLoss::Continue => "Continuing on ordinary cores, without network.",
                 OnIoKernelLoss::Exit => "Exiting: start one, and this program again.",
             };
-            eprintln!("tailwater: lost the IOKernel at {}: {why}. {reaction}", self.path);
+            // Not `eprintln!`: a user thread that was preempted while it held the lock of standard
+            // error gets no core before `orphan`.
+            print(&format!("tailwater: lost the IOKernel at {}: {why}. {reaction}\n", self.path));
             if self.on_loss == OnIoKernelLoss::Exit {
-                std::process::exit(OnIoKernelLoss::EXIT_STATUS);
+                // Not `exit`: its handlers may wait for locks in the same way.
+                // SAFETY: the call asks for nothing.
+                unsafe { libc::_exit(OnIoKernelLoss::EXIT_STATUS) }
             }
             runtime.orphan();
             // Last: it takes the locks of all connections, and a thread that holds one may have

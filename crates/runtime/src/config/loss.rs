@@ -14,6 +14,7 @@ pub enum OnIoKernelLoss {
     #[default]
     Continue,
     /// Exits with status [`EXIT_STATUS`](Self::EXIT_STATUS), for a supervisor that starts it again.
+    /// Nothing is run before, neither destructors nor what atexit(3) was given.
     Exit,
 }
 
