@@ -6,7 +6,7 @@
 //! `cede_deadline_us` (see `evict`). A state word of another generation is stale and ignored.
 
 use tailwater_sched::KthreadId;
-use tailwater_sched::alloc::{Activity, RuntimeLook};
+use tailwater_sched::alloc::Activity;
 use tailwater_sched::ledger::Parked;
 use tailwater_shm::trace::CoreStep;
 use tailwater_shm::{Cycles, KthreadState, clock};
@@ -152,11 +152,21 @@ impl Allocator {
     }
 
     /// Returns whether the runtime gave up its only core although, as of this look, its words ask
-    /// for one, and it has changed none of them since the core was lent.
+    /// for one, and it has changed none of them since the core was lent. The words of withdrawn
+    /// kthreads do not count: the others cannot always do that work (frames, without packet
+    /// stealing).
     fn was_lent_in_vain(&self, world: &World, kthread: KthreadId) -> bool {
-        let asks = self.observation.runtime(kthread.runtime).is_some_and(RuntimeLook::has_work);
+        let id = kthread.runtime;
         let (runtime, line) = world.runtimes.kthread(kthread);
-        asks && runtime.mark == line.mark && !self.has_core(kthread.runtime)
+        if runtime.mark != line.mark || self.has_core(id) {
+            return false;
+        }
+        let Some(look) = self.observation.runtime(id) else { return false };
+        let is_withdrawn = |index| {
+            let kthread = KthreadId::new(id, index);
+            self.withdrawn.iter().any(|withdrawn| withdrawn.kthread == kthread)
+        };
+        (0..).zip(&look.kthreads).any(|(index, look)| look.has_work() && !is_withdrawn(index))
     }
 
     /// Handles a kthread that ceded as it was asked.

@@ -192,6 +192,39 @@ fn cores_asked_for_and_given_up_without_need_are_charged_and_their_runtime_is_ex
 }
 
 #[test]
+fn a_core_lent_for_work_that_waits_for_a_withdrawn_kthread_is_not_charged() {
+    let mut sandbox = Sandbox::new(1, Vec::new());
+    sandbox.add(HONEST, 2, 0, BestEffort);
+    sandbox.add(OFFENDER, 1, 0, LatencyCritical);
+    sandbox.peer(HONEST).queue(0, 1);
+    sandbox.settle();
+    assert_eq!(sandbox.peer(HONEST).state(0), KthreadState::Running);
+    // Linux does not run it, and a service takes its core.
+    let now = sandbox.now;
+    sandbox.alloc.wakeup(&mut sandbox.world, RuntimeId(OFFENDER), now);
+    sandbox.pass(6_000);
+    sandbox.pass(15_000);
+    sandbox.pass(6_000);
+    assert!(sandbox.peer(OFFENDER).obey(0));
+    sandbox.pass(1_000);
+    sandbox.peer(OFFENDER).park(0);
+    sandbox.tick();
+    sandbox.tick();
+    assert!(sandbox.peer(HONEST).obey(1), "the other kthread was not lent the core");
+    sandbox.pass(1_000);
+    sandbox.peer(HONEST).park(1);
+    sandbox.pass(1_000);
+    assert_eq!(counter(&sandbox, HONEST, |c| c.vain_cores.get()), 0);
+    // Once it has ceded, its work can be done.
+    assert!(sandbox.peer(HONEST).obey(0));
+    sandbox.settle();
+    let running = (0..2).find(|&k| sandbox.peer(HONEST).state(k) == KthreadState::Running);
+    sandbox.peer(HONEST).park(running.expect("a core"));
+    sandbox.pass(1_000);
+    assert_eq!(counter(&sandbox, HONEST, |c| c.vain_cores.get()), 1);
+}
+
+#[test]
 fn a_throttled_runtime_is_lent_no_core_and_its_frames_wait_until_the_pause_is_over() {
     let mut sandbox = Sandbox::new(1, Vec::new());
     sandbox.add(OFFENDER, 1, 0, BestEffort);
