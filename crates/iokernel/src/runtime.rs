@@ -169,6 +169,8 @@ pub(crate) struct Runtime {
     pub(crate) budget: Budget,
     /// Fingerprint of its words, as of the last look.
     pub(crate) mark: u64,
+    /// The mark and its number of cores before the polling thread last announced that it sleeps.
+    pub(crate) noted: (u64, u64),
     /// Its firewall rules and rate limits, if there are any.
     pub(crate) guard: Option<Box<Guard>>,
     /// Counters of the rules that the guard was compiled from.
@@ -263,6 +265,7 @@ impl Runtime {
             spent: Spent::default(),
             budget: Budget::default(),
             mark: 0,
+            noted: (0, 0),
             guard,
             rules,
             stats,

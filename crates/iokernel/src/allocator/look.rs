@@ -96,18 +96,32 @@ impl Allocator {
         }
     }
 
-    /// Returns whether the runtime has changed a word since it was last looked at, or a kthread of
-    /// it has given a core up.
+    /// Records the words of all runtimes, as of their last looks, and their numbers of cores.
+    pub(crate) fn note_words(&self, world: &mut World) {
+        for &id in self.ledger.runtimes() {
+            let cores = self.cores_held(id);
+            if let Some(runtime) = world.runtimes.get_mut(id) {
+                runtime.noted = (runtime.mark, cores);
+            }
+        }
+    }
+
+    /// Returns whether the runtime has changed a word or given a core up since
+    /// [`note_words`](Self::note_words).
     pub(crate) fn has_news(&mut self, world: &mut World, id: RuntimeId, now: Cycles) -> bool {
-        let mark = |world: &World| world.runtimes.get(id).map(|runtime| runtime.mark);
-        let before = mark(world);
         let held = self.cores_of(id).filter(|(slot, _)| matches!(slot.phase, Phase::Running { .. }));
         let parked = held.filter(|(_, holder)| self.state_of(world, *holder) == Some(KthreadState::Parked));
         if parked.count() > 0 {
             return true;
         }
         self.look_at(world, id, now);
-        mark(world) != before
+        let cores = self.cores_held(id);
+        world.runtimes.get(id).is_some_and(|runtime| runtime.noted != (runtime.mark, cores))
+    }
+
+    /// Returns how many cores the runtime has.
+    fn cores_held(&self, id: RuntimeId) -> u64 {
+        self.ledger.account(id).map_or(0, tailwater_sched::ledger::Account::held).into()
     }
 
     /// Copies the status words of one runtime into the observation; returns its number of kthreads.
@@ -145,8 +159,7 @@ impl Allocator {
         }
         runtime.next_timer = earliest;
         runtime.mark = mark;
-        let held = self.ledger.account(id).map_or(0, tailwater_sched::ledger::Account::held);
-        runtime.stats.counters.cores.set(held.into());
+        runtime.stats.counters.cores.set(self.cores_held(id));
         runtime.stats.counters.lost_wakes.set(lost_wakes);
         runtime.kthreads.len()
     }

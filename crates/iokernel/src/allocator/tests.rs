@@ -511,6 +511,30 @@ fn a_look_that_comes_early_for_a_timer_serves_it_and_is_not_taken_for_congestion
     assert!(matches!(sandbox.peer(0).grant(1).0, Grant::Run { .. }), "congestion is not seen");
 }
 
+#[test]
+fn a_change_that_a_look_finds_before_the_sleep_is_news_after_it() {
+    let mut sandbox = busy_batch();
+    let has_news = |sandbox: &mut Sandbox| {
+        let now = sandbox.now;
+        sandbox.alloc.has_news(&mut sandbox.world, RuntimeId(BATCH), now)
+    };
+    sandbox.alloc.note_words(&mut sandbox.world);
+    assert!(!has_news(&mut sandbox));
+    sandbox.peer(BATCH).queue(0, 2);
+    let now = sandbox.now;
+    sandbox.alloc.look_at_all(&mut sandbox.world, now);
+    assert!(has_news(&mut sandbox), "a word");
+    sandbox.peer(BATCH).queue(0, 0);
+    sandbox.tick();
+    sandbox.alloc.note_words(&mut sandbox.world);
+    assert!(!has_news(&mut sandbox));
+    sandbox.peer(BATCH).park(0);
+    sandbox.pass(100);
+    assert!(has_news(&mut sandbox), "a core given up");
+    sandbox.alloc.note_words(&mut sandbox.world);
+    assert!(!has_news(&mut sandbox));
+}
+
 /// What the property test lets happen.
 #[derive(Debug, Clone, Copy)]
 enum Happening {

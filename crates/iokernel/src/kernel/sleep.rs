@@ -61,6 +61,9 @@ impl Polling {
         // Those of runtimes whose work was found while the polling thread was about to sleep.
         self.take_rings(&mut Vec::new());
         let free_core = self.allocator.has_free_core();
+        // Before `asleep`, because a runtime that reads it may ring for a word that the looks below
+        // already see.
+        self.allocator.note_words(&mut self.world);
         self.set_asleep(if free_core { ASLEEP_BESIDE_FREE_CORES } else { ASLEEP });
         // SeqCst: pairs with the fence between a runtime's queueing and its look at `asleep` (see
         // the table above).
