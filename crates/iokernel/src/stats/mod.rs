@@ -138,8 +138,8 @@ counters! {
 counters! {
     /// Counters of one runtime.
     RuntimeCounters {
-        /// Wakes that its kthreads were sent and did not get, as they report; none is known to be
-        /// possible.
+        /// Wakes that its kthreads were sent again and again and did not get, as they report; none
+        /// is known to be possible.
         lost_wakes,
         /// Frames put into its ingress rings.
         rx_frames,
