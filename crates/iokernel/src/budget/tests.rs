@@ -8,6 +8,7 @@ use crate::fixture::Sandbox;
 use crate::runtime::EndReason;
 use crate::stats::RuntimeCounters;
 use crate::switch::check::tests::udp;
+use crate::world::Lender;
 use std::net::Ipv4Addr;
 
 /// One cycle is a nanosecond.
