@@ -1,12 +1,33 @@
 //! Options of memcached that its init scripts and unit files give, and that mean nothing here or
 //! something else.
 //!
-//! Owns which are accepted, and the one line for each that says why it has no effect. The options
-//! that work are [`crate::cli`]'s.
+//! Owns which are accepted, and the one line for each that says why it has no effect; which are
+//! refused because the service would be open to more than the command line says. The options that
+//! work are [`crate::cli`]'s; all others are unknown.
 
 use std::path::PathBuf;
 
 use clap::Args;
+
+/// Beginnings of options of `-o` that are refused, because an operator relies on their effect.
+const REFUSED: [&str; 3] = ["ext_path", "proxy_", "ssl_"];
+
+/// Why a command line is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// A Unix socket would have kept other users out, and a TCP port does not.
+    #[error(
+        "-s is not possible: there are no Unix sockets, and a TCP port is open to more programs; leave -s out, \
+         and choose with -l and -p where the service listens"
+    )]
+    Socket,
+    /// The process would remain root.
+    #[error(
+        "-u is not possible: the process would stay root; leave -u out and start it as that user, as with User= \
+         of systemd"
+    )]
+    User,
+}
 
 /// Options accepted for the sake of scripts written for memcached.
 #[derive(Debug, Clone, Default, Args)]
@@ -15,8 +36,8 @@ pub struct Accepted {
     /// File for the process id
     #[arg(short = 'P', long = "pidfile", value_name = "FILE")]
     pub pid_file: Option<PathBuf>,
-    /// Extended options, separated by commas; `idle_timeout=SECONDS` has an effect
-    #[arg(short = 'o', long = "extended", value_name = "LIST", value_delimiter = ',')]
+    /// Extended options, separated by commas; only `idle_timeout=SECONDS` has an effect
+    #[arg(short = 'o', long = "extended", value_name = "LIST", value_delimiter = ',', value_parser = checked)]
     pub extended: Vec<String>,
     /// No effect: the process stays in the foreground
     #[arg(short = 'd', long = "daemon")]
@@ -24,10 +45,10 @@ pub struct Accepted {
     /// No effect: there is no log of requests
     #[arg(short = 'v', long = "verbose", action = clap::ArgAction::Count)]
     verbose: u8,
-    /// No effect: the user stays the same
+    /// No effect: the user stays the same; refused for root, unless USER is root
     #[arg(short = 'u', long = "user", value_name = "USER")]
     user: Option<String>,
-    /// No effect: there are no Unix sockets
+    /// Refused: there are no Unix sockets
     #[arg(short = 's', long = "unix-socket", value_name = "FILE")]
     socket: Option<PathBuf>,
     /// No effect: there are no Unix sockets
@@ -53,7 +74,34 @@ pub struct Accepted {
     core_dumps: bool,
 }
 
+/// Returns an option of `-o` if it is valid here.
+fn checked(option: &str) -> Result<String, String> {
+    let (name, value) = option.split_once('=').unwrap_or((option, ""));
+    if name == "idle_timeout" && value.parse::<u32>().is_err() {
+        return Err("idle_timeout takes a number of seconds; write idle_timeout=30".to_owned());
+    }
+    if REFUSED.iter().any(|refused| name.starts_with(refused)) {
+        return Err(format!("there is no TLS, external storage or proxy here; leave {name} out"));
+    }
+    Ok(option.to_owned())
+}
+
 impl Accepted {
+    /// Checks that no option is given whose absence would open the service to others. `is_root` is
+    /// true if the process is root's.
+    ///
+    /// # Errors
+    /// If there is one.
+    pub fn check(&self, is_root: bool) -> Result<(), Refused> {
+        if self.socket.is_some() {
+            return Err(Refused::Socket);
+        }
+        if is_root && self.user.as_ref().is_some_and(|user| user != "root") {
+            return Err(Refused::User);
+        }
+        Ok(())
+    }
+
     /// Returns the number of seconds of `-o idle_timeout`, if it is given.
     pub fn idle_timeout(&self) -> Option<u32> {
         let values = self.extended.iter().filter_map(|item| item.strip_prefix("idle_timeout="));
@@ -66,7 +114,6 @@ impl Accepted {
             (self.daemon, "-d", "run it as a service, or with `&`"),
             (self.verbose > 0, "-v", "there is no log of requests; `tailwater trace` shows single ones"),
             (self.user.is_some(), "-u", "start it as the user that it is to be, as with User= of systemd"),
-            (self.socket.is_some(), "-s", "there are no Unix sockets; clients reach it at -l and -p"),
             (self.mask.is_some(), "-a", "there are no Unix sockets"),
             (self.no_cas, "-C", "items always have version numbers, which cost 8 bytes"),
             (self.backlog.is_some(), "-b", "the queue of connections has a fixed length"),
@@ -87,9 +134,11 @@ impl Accepted {
         let mut lines: Vec<_> =
             given.map(|(_, option, why)| format!("tailwater-kv: {option} has no effect: {why}")).collect();
         let unknown = self.extended.iter().filter(|item| !item.starts_with("idle_timeout="));
-        lines.extend(unknown.map(|item| {
-            format!("tailwater-kv: -o {item} has no effect: it tunes what is made in another way here")
-        }));
+        lines.extend(
+            unknown.map(|item| {
+                format!("tailwater-kv: -o {item} has no effect: what it sets does not exist here")
+            }),
+        );
         lines
     }
 }
@@ -107,13 +156,12 @@ mod tests {
 
     #[test]
     fn each_option_without_effect_has_one_line() {
-        let words =
-            "kv -d -vv -u nobody -s /run/kv.sock -a 0700 -C -b 1024 -B binary -R 20 -k -r -P /run/kv.pid";
+        let words = "kv -d -vv -u nobody -a 0700 -C -b 1024 -B binary -R 20 -k -r -P /run/kv.pid";
         let words = words.split(' ').chain(["-o", "idle_timeout=30,slab_reassign", "-o", "modern"]);
         let accepted = Command::parse_from(words).accepted;
         assert_eq!((accepted.idle_timeout(), accepted.pid_file.is_some()), (Some(30), true));
         let lines = accepted.without_effect();
-        let options = ["-d", "-v", "-u", "-s", "-a", "-C", "-b", "-B", "-R", "-k", "-r"];
+        let options = ["-d", "-v", "-u", "-a", "-C", "-b", "-B", "-R", "-k", "-r"];
         let wanted = options.into_iter().chain(["-o slab_reassign", "-o modern"]);
         let wanted: Vec<_> = wanted.map(|option| format!("tailwater-kv: {option} has no effect: ")).collect();
         assert_eq!(lines.len(), wanted.len(), "{lines:#?}");
@@ -121,5 +169,33 @@ mod tests {
             assert!(line.starts_with(&wanted), "{line}");
         }
         assert!(Command::parse_from(["kv", "-B", "auto"]).accepted.without_effect().is_empty());
+    }
+
+    #[test]
+    fn options_that_restrict_access_are_refused() {
+        let check = |words: &[&str], is_root| {
+            let words = ["kv"].into_iter().chain(words.iter().copied());
+            Command::parse_from(words).accepted.check(is_root)
+        };
+        assert_eq!(check(&["-s", "/run/kv.sock"], false), Err(Refused::Socket));
+        assert_eq!(check(&["-u", "nobody"], true), Err(Refused::User));
+        assert_eq!(check(&["-u", "nobody"], false), Ok(()));
+        assert_eq!(check(&["-u", "root"], true), Ok(()));
+        assert_eq!(check(&["-d"], true), Ok(()));
+    }
+
+    #[test]
+    fn extended_options_that_an_operator_relies_on_are_not_ignored() {
+        let valid = |list: &str| Command::try_parse_from(["kv", "-o", list]).is_ok();
+        for list in ["idle_timeout=30", "modern,idle_timeout=0", "slab_reassign,hashpower=20"] {
+            assert!(valid(list), "{list}");
+        }
+        for list in ["idle_timeout=30s", "idle_timeout", "idle_timeout=5,idle_timeout=x", "modern,ssl_key=a"]
+        {
+            assert!(!valid(list), "{list}");
+        }
+        for list in ["ext_path=/data:1g", "proxy_config=a.lua"] {
+            assert!(!valid(list), "{list}");
+        }
     }
 }

@@ -41,15 +41,15 @@ pub struct Options {
     /// UDP port; 0 for none
     #[arg(short = 'U', long = "udp-port", value_name = "PORT", default_value_t = 0)]
     udp_port: u16,
-    /// Address to listen on [default: 0.0.0.0, with --linux 127.0.0.1]
+    /// Address to listen on, only one [default: 0.0.0.0, with --linux 127.0.0.1]
     #[arg(short = 'l', long = "listen", value_name = "ADDRESS")]
     listen: Option<String>,
-    /// Memory of the process, in mebibytes: items and hash tables, and at most a sixteenth for
-    /// what it takes without them
+    /// Memory in mebibytes: items and hash tables, and at most a sixteenth for what the process has
+    /// when it starts; connections come on top
     #[arg(short = 'm', long = "memory-limit", value_name = "MIB", default_value_t = 64,
           value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     memory: u64,
-    /// Largest item, in bytes or with k or m: 1k to 1024m
+    /// Largest item, in bytes or with k or m: 1k to 1024m, and less than 0.43 of -m
     #[arg(short = 'I', long = "max-item-size", value_name = "SIZE", default_value = "1m", value_parser = size)]
     max_item: usize,
     /// Maximum number of connections
@@ -96,6 +96,7 @@ fn size(text: &str) -> Result<usize, String> {
 pub fn run(options: &Options) -> anyhow::Result<()> {
     // Before anything starts, so that no signal is missed.
     let signals = Signals::new([SIGINT, SIGTERM]).context("cannot catch signals")?;
+    options.accepted.check(rustix::process::geteuid().is_root())?;
     for line in options.accepted.without_effect() {
         writeln!(std::io::stderr(), "{line}")?;
     }
@@ -199,7 +200,32 @@ fn announce(Listening { tcp, udp }: Listening) -> std::io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+
+    /// What the options give.
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    fn store_with(memory: &str, item: &str) -> anyhow::Result<Store> {
+        store(&Command::parse_from(["kv", "-m", memory, "-I", item]).options)
+    }
+
+    #[test]
+    fn an_item_of_the_largest_size_can_be_sent_piece_by_piece() {
+        let now = crate::store::Now { seconds: 100, start_unix: 0 };
+        // Just under 0.43 of the memory.
+        let store = store_with("64", "28179k").unwrap();
+        let filling = store.lock(b"key", now).reserve((28_179 << 10) - 100).unwrap();
+        store.abandon(filling);
+        let refused = store_with("64", "32m").unwrap_err().to_string();
+        assert!(refused.starts_with("67108864 bytes of memory are too few"), "{refused}");
+        assert!(store_with("2", "1m").is_err() && store_with("2", "512k").is_ok());
+    }
 
     #[test]
     fn sizes_have_units_and_bounds() {

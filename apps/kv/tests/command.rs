@@ -50,7 +50,7 @@ fn options_of_memcacheds_scripts_are_accepted_and_explained() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("pid");
     let words =
-        ["-d", "-vv", "-u", "nobody", "-k", "-o", "modern,idle_timeout=7", "-P", file.to_str().unwrap()];
+        ["-d", "-vv", "-u", "root", "-k", "-o", "modern,idle_timeout=7", "-P", file.to_str().unwrap()];
     let mut command = Command::new(env!("CARGO_BIN_EXE_tailwater-kv"));
     let mut kv = Program::start(command.args(["--linux", "-p", "0"]).args(words));
     kv.line_after("listening on ");
@@ -59,6 +59,17 @@ fn options_of_memcacheds_scripts_are_accepted_and_explained() {
         let line = kv.error_line().expect("a line for each");
         assert!(line.starts_with(&format!("tailwater-kv: {option} has no effect: ")), "{line}");
     }
+}
+
+#[test]
+fn a_unix_socket_is_refused_before_anything_is_opened() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("pid");
+    let words = ["--linux", "-p", "0", "-s", "/run/kv.sock", "-P", file.to_str().unwrap()];
+    let output = Command::new(env!("CARGO_BIN_EXE_tailwater-kv")).args(words).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && output.stdout.is_empty(), "{output:?}");
+    assert!(said.contains("-s is not possible") && !file.exists(), "{said}");
 }
 
 #[test]

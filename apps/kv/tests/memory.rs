@@ -1,4 +1,4 @@
-//! The memory of a whole process stays under its limit, whatever is stored.
+//! The memory of a process with one connection stays under its limit, whatever is stored.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -6,7 +6,9 @@ use std::process::Command;
 
 use tailwater_testkit::{PATIENCE, Program};
 
-const LIMIT_MIB: u64 = 32;
+const LIMIT_MIB: u64 = 64;
+/// What the process has at its start counts towards the limit up to this part of it.
+const START: u64 = 16;
 /// For a connection's buffers, its thread, and what the allocator keeps.
 const BESIDES_KIB: u64 = 2 << 10;
 
@@ -40,7 +42,7 @@ fn random(state: &mut u64) -> u64 {
 }
 
 #[test]
-fn a_process_never_has_more_memory_than_it_was_given() {
+fn a_process_has_no_more_memory_than_it_was_given() {
     let kv = Kv::start(LIMIT_MIB);
     let mut stream = TcpStream::connect(&kv.address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -57,9 +59,9 @@ fn a_process_never_has_more_memory_than_it_was_given() {
     ask(b"get nothing\r\n");
     let empty = kv.peak_kib();
     let mut state = 0x2545_f491_4f6c_dd1d;
-    // Ten times what fits, in items of all sizes: many small, some large, keys of all lengths.
+    // Five times what fits, in items of all sizes: many small, some large, keys of all lengths.
     let mut stored = 0;
-    while stored < (10 * LIMIT_MIB) << 20 {
+    while stored < (5 * LIMIT_MIB) << 20 {
         let mut request = Vec::new();
         for _ in 0..50 {
             let len = match random(&mut state) % 50 {
@@ -88,9 +90,10 @@ fn a_process_never_has_more_memory_than_it_was_given() {
         number("total_malloced") <= LIMIT_MIB << 20
             && number("total_malloced") > ((LIMIT_MIB << 20) / 10) * 9
     );
-    let grown = kv.peak_kib() - empty;
-    assert!(grown <= (LIMIT_MIB << 10) + BESIDES_KIB, "{grown} KiB more than when it was empty");
-    println!("{empty} KiB when empty, {grown} KiB more when full");
+    let (peak, limit) = (kv.peak_kib(), LIMIT_MIB << 10);
+    println!("{empty} KiB when empty, {peak} KiB when full");
+    let over = empty.saturating_sub(limit / START);
+    assert!(peak <= limit + over + BESIDES_KIB, "{peak} KiB, of which {empty} KiB when it was empty");
 }
 
 #[test]

@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 use std::io::{Read, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -51,13 +51,25 @@ fn start(&(name, _, arguments, config): &Kind, folder: &Path, zones: &[String]) 
     Reference { name, address, log, _program: program }
 }
 
-/// Returns an address of this process alone, except for BIND: it listens only at addresses that an
-/// interface has, so it gets a port that was free a moment ago.
+/// Returns an address of this process alone. BIND listens only at addresses that an interface has.
 fn address_for(name: &str) -> SocketAddr {
-    match name {
-        "named" => TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap(),
-        _ => loopback_address(),
-    }
+    if name == "named" { localhost_address() } else { loopback_address() }
+}
+
+/// Returns an address of 127.0.0.1 that is free for TCP and UDP. The search begins at a port made
+/// of the process id, below the ephemeral ports of the kernel (`ip_local_port_range`: 32,768 and
+/// up), so that no other program gets it before the server binds it.
+fn localhost_address() -> SocketAddr {
+    const FIRST_PORT: u16 = 10_000;
+    const PORTS: u16 = 10_000;
+    let first = (std::process::id() % u32::from(PORTS)) as u16;
+    let mut addresses = (0..PORTS).map(|number| {
+        let port = FIRST_PORT + (first + number) % PORTS;
+        SocketAddr::from((Ipv4Addr::LOCALHOST, port))
+    });
+    let is_free =
+        |address: &SocketAddr| TcpListener::bind(address).is_ok() && UdpSocket::bind(address).is_ok();
+    addresses.find(is_free).expect("a port is free")
 }
 
 impl Reference {

@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use super::buffer::{self, Input};
 use super::bytes::DecodedKey;
-use super::dump::Dump;
+use super::dump::{Dump, Listed};
 use super::packet::REQUEST;
 #[cfg(any(test, feature = "fuzzing"))]
 use super::stats;
@@ -172,8 +172,10 @@ impl Connection {
                 }
                 State::SkipLine => self.skip_line(),
                 State::Dump(dump) => {
-                    if dump.write(&self.service.store, now, &mut self.output) {
-                        self.state = State::Command;
+                    match dump.write(&self.service.store, now, &mut self.output) {
+                        Listed::More => {}
+                        Listed::Send => return Step::Continue,
+                        Listed::All => self.state = State::Command,
                     }
                     true
                 }

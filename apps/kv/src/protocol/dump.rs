@@ -1,7 +1,8 @@
 //! Lists of all items: `lru_crawler metadump` and `stats cachedump`.
 //!
 //! Owns their lines, which are memcached's, and the place that a list has reached. A list is
-//! written bucket by bucket between other output, so it takes no memory of its own.
+//! written bucket by bucket between other output, so it takes no memory of its own. Each step is
+//! bounded and a poll point.
 
 use std::io::Write;
 
@@ -12,6 +13,22 @@ use crate::store::{Crawl, Dumped, Now, Store};
 pub(super) struct Dump {
     progress: Crawl,
     lines: Lines,
+    /// Steps since output was last to be sent.
+    steps: usize,
+}
+
+/// Steps of a list after which its output is sent, even if it is short.
+const STEPS: usize = 128;
+
+/// What follows a step of a list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Listed {
+    /// The next step.
+    More,
+    /// The next step, once the output is sent.
+    Send,
+    /// Nothing: the list is complete.
+    All,
 }
 
 /// Its lines.
@@ -26,16 +43,21 @@ enum Lines {
 impl Dump {
     /// Begins the list of `lru_crawler metadump`.
     pub fn meta() -> Self {
-        Self { progress: Crawl::default(), lines: Lines::Meta }
+        Self::new(Lines::Meta)
     }
 
     /// Begins the list of `stats cachedump`, of at most `most` items.
     pub fn items(most: usize) -> Self {
-        Self { progress: Crawl::default(), lines: Lines::Items(most) }
+        Self::new(Lines::Items(most))
     }
 
-    /// Appends the items of one bucket; after the last the end of the list, and returns true.
-    pub fn write(&mut self, store: &Store, now: Now, out: &mut Vec<u8>) -> bool {
+    fn new(lines: Lines) -> Self {
+        Self { progress: Crawl::default(), lines, steps: 0 }
+    }
+
+    /// Appends the items of one bucket, if there is one among the next, and after the last bucket
+    /// the end of the list.
+    pub fn write(&mut self, store: &Store, now: Now, out: &mut Vec<u8>) -> Listed {
         let lines = &mut self.lines;
         let more = store.dump(&mut self.progress, now, |key, item| match lines {
             Lines::Meta => meta_line(key, item, now, out),
@@ -45,11 +67,12 @@ impl Dump {
                 item_line(key, item, now, out);
             }
         });
-        let complete = !more || matches!(self.lines, Lines::Items(0));
-        if complete {
+        if !more || matches!(self.lines, Lines::Items(0)) {
             out.extend_from_slice(b"END\r\n");
+            return Listed::All;
         }
-        complete
+        self.steps = (self.steps + 1) % STEPS;
+        if self.steps == 0 { Listed::Send } else { Listed::More }
     }
 }
 

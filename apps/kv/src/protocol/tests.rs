@@ -478,6 +478,27 @@ fn items_are_listed_whole_and_up_to_a_number() {
 }
 
 #[test]
+fn a_list_is_sent_in_parts_over_tcp_and_whole_over_udp() {
+    let service = service();
+    for i in 0..400 {
+        talk(&service, &format!("set key{i} 0 0 1\r\nx\r\n"));
+    }
+    let request = b"lru_crawler metadump all\r\n";
+    let listed = answers(&service, request, usize::MAX);
+    assert_eq!(listed.iter().filter(|&&c| c == b'\n').count(), 401);
+    let mut connection = Connection::new(Arc::clone(&service));
+    connection.space()[..request.len()].copy_from_slice(request);
+    connection.received(request.len());
+    assert_eq!(connection.process(NOW), Step::Continue);
+    let first = connection.output();
+    assert!(!first.is_empty() && first.len() < listed.len() && listed.starts_with(first));
+    let mut answer = Vec::new();
+    let request = [&[0, 7, 0, 0, 0, 1, 0, 0], &request[..]].concat();
+    UdpServer::new(&service).handle(&request, NOW, |datagram| answer.extend_from_slice(&datagram[8..]));
+    assert!(answer == listed);
+}
+
+#[test]
 fn limits_of_memory_are_checked() {
     for (request, said) in [
         ("cache_memlimit 1\r\n", "MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m\r\n"),

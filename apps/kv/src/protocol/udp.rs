@@ -66,10 +66,14 @@ impl UdpServer {
             space[..len].copy_from_slice(&commands[..len]);
             commands = &commands[len..];
             self.connection.received(len);
-            match self.connection.process(now) {
-                Step::Read => {}
-                Step::Close => break,
-                Step::Continue => return false,
+            loop {
+                match self.connection.process(now) {
+                    Step::Read => break,
+                    Step::Close => return true,
+                    Step::Continue if self.connection.output().len() >= self.limit => return false,
+                    // A list, which is sent as a whole here.
+                    Step::Continue => {}
+                }
             }
         }
         true

@@ -57,14 +57,14 @@ pub const MAX_KEY: usize = 250;
 pub const CELL_BYTES: usize = CELL;
 /// Maximum number of shards.
 const MAX_SHARDS: usize = 64;
-/// Items of the largest size that a shard holds at least.
+/// Bytes of a shard at least, in items of the largest size, unless there is only one shard.
 const LARGEST_PER_SHARD: usize = 8;
 
 /// The configuration of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Config {
-    /// Memory for items and hash tables, in bytes; at least twice `max_item` and at least
-    /// [`Config::MIN_MEMORY`].
+    /// Memory for items and hash tables, in bytes; at least [`Config::MIN_MEMORY`], and enough for
+    /// two items of `max_item`. 2.4 times `max_item` suffices.
     pub memory: usize,
     /// Maximum bytes of an item's key, value and header together; 1 KiB to 1 GiB.
     pub max_item: usize,
@@ -86,10 +86,11 @@ impl Config {
 pub enum ConfigError {
     /// Items would not fit.
     #[error(
-        "{memory} bytes of memory are too few for items of {max_item} bytes; it takes twice as much, and 64 KiB"
+        "{memory} bytes of memory are too few for items of up to {max_item} bytes; it takes up to 2.4 times as \
+         much, and at least 64 KiB"
     )]
     TooSmall {
-        /// As configured.
+        /// As configured, with what other memory takes of it.
         memory: usize,
         /// As configured.
         max_item: usize,
@@ -113,6 +114,8 @@ pub struct Store {
     beside: usize,
     /// The limit in bytes, `beside` included. Relaxed: it is only reported.
     limit: AtomicU64,
+    /// Held while the limit is changed, so that all shards get the same.
+    limiting: Mutex<()>,
 }
 
 impl std::fmt::Debug for Store {
@@ -136,22 +139,24 @@ impl Store {
     /// # Errors
     /// As [`new`](Self::new).
     pub fn beside(mut config: Config, beside: usize) -> Result<Self, ConfigError> {
-        let limit = AtomicU64::new(config.memory as u64);
+        let limit = config.memory;
         config.memory = config.memory.saturating_sub(beside);
         let Config { memory, max_item, .. } = config;
         if !Config::ITEM_BOUNDS.contains(&max_item) {
             return Err(ConfigError::ItemSize(max_item));
         }
-        if memory < Config::MIN_MEMORY || memory / 2 < max_item {
-            return Err(ConfigError::TooSmall { memory, max_item });
-        }
         let shards = (memory / max_item / LARGEST_PER_SHARD).clamp(1, MAX_SHARDS);
         // The largest power of two that is not greater.
         let shards = (shards + 1).next_power_of_two() / 2;
-        let shard = || Some(Mutex::new(Shard::new(memory / shards, config.evict)?));
+        let bytes = memory / shards;
+        if memory < Config::MIN_MEMORY || !holds_largest(bytes, shard::buckets_for(bytes), max_item) {
+            return Err(ConfigError::TooSmall { memory: limit, max_item });
+        }
+        let shard = || Some(Mutex::new(Shard::new(bytes, config.evict)?));
         let shards: Option<_> = (0..shards).map(|_| shard()).collect();
         let shards = shards.ok_or(ConfigError::NoMemory(memory))?;
-        Ok(Self { shards, config, last_cas: AtomicU64::new(0), beside, limit })
+        let (last_cas, limit) = (AtomicU64::new(0), AtomicU64::new(limit as u64));
+        Ok(Self { shards, config, last_cas, beside, limit, limiting: Mutex::new(()) })
     }
 
     /// Returns the configuration.
@@ -167,15 +172,28 @@ impl Store {
     }
 
     /// Sets the limit, at most to what the store was created with, and evicts items that are too
-    /// many (`cache_memlimit`); returns false if it is out of bounds. Memory that was in use stays
-    /// with the process, for later items.
+    /// many (`cache_memlimit`); returns false if it is out of bounds: each shard must keep room for
+    /// two items of the largest size. Memory that was in use stays with the process, for later
+    /// items.
+    ///
+    /// The limit of each shard is lowered in steps of a bounded number of evictions, with a poll
+    /// point and the shard unlocked between two.
     pub fn set_limit(&self, limit: usize, now: Now) -> bool {
         let memory = limit.saturating_sub(self.beside);
-        if memory > self.config.memory || memory < Config::MIN_MEMORY || memory / 2 < self.config.max_item {
+        let bytes = memory / self.shards.len();
+        // All shards have the same size.
+        let buckets = self.shard(0).buckets();
+        if memory > self.config.memory || !holds_largest(bytes, buckets, self.config.max_item) {
             return false;
         }
+        let _limiting = self.limiting.lock().unwrap_or_else(PoisonError::into_inner);
         self.limit.store(limit as u64, Relaxed);
-        self.each().for_each(|mut shard| shard.set_limit(memory / self.shards.len(), now));
+        for index in 0..self.shards.len() {
+            while !self.shard(index).approach_limit(bytes, now) {
+                tailwater::poll();
+            }
+            tailwater::poll();
+        }
         true
     }
 
@@ -258,6 +276,7 @@ impl Store {
         for index in 0..self.shards.len() {
             let buckets = self.shard(index).buckets();
             for first in (0..buckets).step_by(CRAWL) {
+                tailwater::poll();
                 // Locked for a few buckets at a time.
                 let shard = self.shard(index);
                 for item in (first..buckets.min(first + CRAWL)).flat_map(|bucket| shard.bucket_items(bucket))
@@ -271,13 +290,22 @@ impl Store {
         sizes
     }
 
-    /// Passes the living items of one bucket to `take` and moves on; returns false after the last
-    /// bucket (`lru_crawler metadump`).
-    pub fn dump(&self, progress: &mut Crawl, now: Now, take: impl FnMut(&[u8], &Dumped)) -> bool {
+    /// Passes the living items of the next bucket that has any to `take` and moves on, over a
+    /// bounded number of buckets without items; returns false after the last bucket
+    /// (`lru_crawler metadump`). A poll point.
+    pub fn dump(&self, progress: &mut Crawl, now: Now, mut take: impl FnMut(&[u8], &Dumped)) -> bool {
+        tailwater::poll();
         let Some(shard) = self.shards.get(progress.shard) else { return false };
         let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-        shard.dump(progress.bucket, now, take);
-        progress.bucket += 1;
+        let end = shard.buckets().min(progress.bucket + CRAWL);
+        let mut found = false;
+        while progress.bucket < end && !found {
+            shard.dump(progress.bucket, now, |key, item| {
+                found = true;
+                take(key, item);
+            });
+            progress.bucket += 1;
+        }
         if progress.bucket == shard.buckets() {
             *progress = Crawl { shard: progress.shard + 1, bucket: 0 };
         }
@@ -285,8 +313,9 @@ impl Store {
     }
 
     /// Removes the dead items of one step of `progress`, a bounded piece of work that goes round
-    /// all buckets; returns true when a round is complete.
+    /// all buckets; returns true when a round is complete. A poll point.
     pub fn crawl(&self, progress: &mut Crawl, now: Now) -> bool {
+        tailwater::poll();
         let mut shard = self.shard(progress.shard);
         shard.crawl(progress.bucket, CRAWL, now);
         progress.bucket += CRAWL;
@@ -323,7 +352,13 @@ fn rounded(cells: usize) -> usize {
     cells.next_multiple_of(step)
 }
 
-/// Buckets that the crawler checks under one lock.
+/// Returns true if a shard of `bytes` with this many buckets holds two items of `max_item` bytes:
+/// one that is being sent or received may take half of the cells, and no more (`Shard::pin`).
+fn holds_largest(bytes: usize, buckets: usize, max_item: usize) -> bool {
+    shard::cells_in(bytes, buckets) >= 2 * cells::cells_of(max_item - cells::HEADER)
+}
+
+/// Buckets that the crawler, or a list, checks under one lock.
 const CRAWL: usize = 256;
 
 /// The crawler's progress.

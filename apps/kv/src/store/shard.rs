@@ -19,6 +19,8 @@ use super::time::{Expiry, Now};
 
 /// Bytes of a bucket of the hash table.
 const BUCKET: usize = size_of::<u32>();
+/// Cells by which the limit is lowered under one lock, and so the maximum of items evicted then.
+const LOWERED: usize = 64;
 
 /// Why an item was not found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,15 +50,24 @@ pub(super) struct Shard {
     pub evicts: bool,
 }
 
+/// Returns the number of buckets of a shard of `bytes`.
+pub(super) fn buckets_for(bytes: usize) -> usize {
+    // One bucket for four to eight cells: few items are smaller than three.
+    let buckets = (bytes / CELL / 4).max(1).next_power_of_two() / 2;
+    buckets.max(1)
+}
+
+/// Returns the number of cells of a shard of `bytes` with so many buckets.
+pub(super) fn cells_in(bytes: usize, buckets: usize) -> usize {
+    (bytes.saturating_sub(buckets * BUCKET) / CELL).min(NONE as usize)
+}
+
 impl Shard {
     /// Creates a shard of at most `bytes` in all; `None` if the system refuses the address space.
     pub fn new(bytes: usize, evicts: bool) -> Option<Self> {
-        // One bucket for four to eight cells: few items are smaller than three.
-        let buckets = (bytes / CELL / 4).max(1).next_power_of_two() / 2;
-        let buckets = buckets.max(1);
-        let limit = ((bytes - buckets * BUCKET) / CELL).min(NONE as usize);
+        let buckets = buckets_for(bytes);
         Some(Self {
-            cells: Cells::new(limit)?,
+            cells: Cells::new(cells_in(bytes, buckets))?,
             buckets: vec![NONE; buckets].into(),
             order: Order::default(),
             counters: Counters::default(),
@@ -74,11 +85,21 @@ impl Shard {
         (self.cells.touched() * CELL + self.buckets.len() * BUCKET) as u64
     }
 
-    /// Lets the items take `bytes` with the hash table, at most what was reserved, and evicts those
-    /// that are too many.
-    pub fn set_limit(&mut self, bytes: usize, now: Now) {
-        self.cells.set_limit(bytes.saturating_sub(self.buckets.len() * BUCKET) / CELL);
-        while self.cells.used() > self.cells.limit() && self.evict_one(now) {}
+    /// Moves the limit towards `bytes` with the hash table, at most what was reserved, and evicts
+    /// what is above it, at most [`LOWERED`] items. Returns true if the limit is reached. It is
+    /// lowered in steps because a command that stores an item evicts all that is above the limit.
+    pub fn approach_limit(&mut self, bytes: usize, now: Now) -> bool {
+        let wanted = cells_in(bytes, self.buckets.len());
+        let step = wanted.max(self.cells.used().saturating_sub(LOWERED));
+        self.cells.set_limit(step);
+        while self.cells.used() > step {
+            if !self.evict_one(now) {
+                // The others are pinned, or evictions are off: clients free what is too many.
+                self.cells.set_limit(wanted);
+                return true;
+            }
+        }
+        step == wanted
     }
 
     /// Returns the number of buckets.

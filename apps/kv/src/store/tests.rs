@@ -68,6 +68,45 @@ fn a_lower_limit_evicts_and_a_higher_one_than_at_the_start_is_refused() {
 }
 
 #[test]
+fn a_limit_under_which_the_largest_items_cannot_be_stored_is_refused() {
+    // 64 shards.
+    let (store, len) = (store(64 << 20, 64 << 10), (64 << 10) - 100);
+    for (mebibytes, accepted) in [(8, false), (9, false), (10, true)] {
+        assert_eq!(store.set_limit(mebibytes << 20, NOW), accepted, "{mebibytes}");
+    }
+    let filling = store.lock(b"key", NOW).reserve(len).unwrap();
+    store.abandon(filling);
+    assert!(matches!(set(&store, b"key", &vec![0; len], NOW), Stored::Stored { .. }));
+    store.check();
+}
+
+#[test]
+fn a_limit_is_lowered_by_a_bounded_number_of_evictions_at_a_time() {
+    // One shard.
+    let store = store(1 << 18, 32 << 10);
+    for i in 0..5000u32 {
+        set(&store, &i.to_be_bytes(), b"1", NOW);
+    }
+    let evictions = || store.totals(NOW).counters.evictions;
+    let mut steps = 0;
+    loop {
+        let before = evictions();
+        let reached = store.shard(0).approach_limit(1 << 17, NOW);
+        assert!(evictions() - before <= 64, "step {steps}");
+        if reached {
+            break;
+        }
+        steps += 1;
+        // Others store meanwhile, and do not evict the rest for it.
+        let before = evictions();
+        assert!(matches!(set(&store, &[steps; 4], b"1", NOW), Stored::Stored { .. }));
+        assert!(evictions() - before <= 1, "step {steps}");
+    }
+    assert!(steps > 20, "{steps}");
+    store.check();
+}
+
+#[test]
 fn what_was_used_again_outlives_what_passes_by() {
     let store = store(1 << 18, 4 << 10);
     for i in 0..100u32 {
