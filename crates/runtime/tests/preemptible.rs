@@ -1,5 +1,6 @@
 //! `#[tailwater::preemptible]`: each loop means what it did, and gives way to other threads.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,6 +32,15 @@ macro_rules! stop_if {
             break;
         }
     };
+}
+
+struct Lent<T>(RefCell<T>);
+
+impl<T> Lent<T> {
+    /// By its name a cheap call, so that a loop that makes it runs in chunks.
+    fn is_lent(&self) -> bool {
+        self.0.try_borrow_mut().is_err()
+    }
 }
 
 twice! {
@@ -79,6 +89,35 @@ twice! {
             sum += x;
         }
         sum
+    }
+
+    /// Returns a sum, and whether what the loops run over was borrowed until their ends.
+    pub fn temporaries(n: u64) -> (u64, bool) {
+        let bound = Lent(RefCell::new(n));
+        let numbers: Lent<Vec<u64>> = Lent(RefCell::new((0..n).collect()));
+        let (mut sum, mut lent) = (0u64, true);
+        for i in 0..*bound.0.borrow() {
+            sum += i;
+            lent &= bound.is_lent();
+        }
+        for x in &*numbers.0.borrow() {
+            sum += x;
+            lent &= numbers.is_lent();
+        }
+        for x in &mut *numbers.0.borrow_mut() {
+            *x += 1;
+            lent &= numbers.is_lent();
+        }
+        for x in numbers.0.borrow().iter().rev() {
+            sum ^= x;
+            lent &= numbers.is_lent();
+        }
+        for byte in n.to_string().bytes() {
+            if byte == b'7' {
+                sum += 1;
+            }
+        }
+        (sum, lent && !bound.is_lent() && !numbers.is_lent())
     }
 
     pub fn labels(n: u64) -> (u64, u64) {
@@ -247,6 +286,7 @@ fn loops_with_poll_points_mean_what_they_did() {
     for n in [0, 1, 2, 7, 100, 511, 512, 513, 1_024, 1_500] {
         assert_eq!(plain::ranges(n), polled::ranges(n), "{n}");
         assert_eq!(plain::slices(n), polled::slices(n), "{n}");
+        assert_eq!(plain::temporaries(n), polled::temporaries(n), "{n}");
         assert_eq!(plain::labels(n), polled::labels(n), "{n}");
         assert_eq!(plain::breaks(n), polled::breaks(n), "{n}");
         assert_eq!(plain::whiles(n), polled::whiles(n), "{n}");

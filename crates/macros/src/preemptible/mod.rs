@@ -165,15 +165,15 @@ fn in_chunks(expression: &ExprForLoop, chunk: u32) -> Expr {
         Ident::new("__tailwater_whole", site),
     );
     let iterator = quote_spanned! { expr.span() => ::core::iter::IntoIterator::into_iter(#expr) };
-    // The semicolon ends the temporaries of the iterator's expression, as `for` does.
+    // The temporaries of the iterated expression, such as the guard of a lock, last until the
+    // semicolon: as long as the loop, as those of a `for`. In a block of its own, within the
+    // `match`, they would end with that block.
     parse_quote_spanned! { site =>
         #(#attrs)*
         {
-            match {
-                #[allow(unused_imports)]
-                use ::tailwater::__preemptible::AnyChunks as _;
-                ::tailwater::__preemptible::Loop(#iterator).chunks()
-            } {
+            #[allow(unused_imports)]
+            use ::tailwater::__preemptible::AnyChunks as _;
+            match ::tailwater::__preemptible::Loop(#iterator).chunks() {
                 mut #chunks => loop {
                     let mut #whole = false;
                     let mut #part = ::tailwater::__preemptible::Chunks::next_part(&mut #chunks, #chunk);

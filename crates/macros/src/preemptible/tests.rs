@@ -74,6 +74,13 @@ fn short_literal_loops_have_no_poll_tight_ones_run_in_chunks_and_others_count() 
 }
 
 #[test]
+fn the_iterated_expression_stands_where_its_temporaries_outlive_the_loop() {
+    let text = expanded(quote! { fn f() { for x in m.lock().iter() { s += x; } } });
+    // A `match` keeps the temporaries of what it matches, unless that is a block.
+    assert!(text.contains(&quote!(match ::tailwater::__preemptible::Loop).to_string()), "{text}");
+}
+
+#[test]
 fn weights_grow_with_calls_and_loops_and_are_bounded() {
     let of = |block: TokenStream| weight::of_block(&syn::parse2(block).unwrap());
     assert_eq!(
