@@ -41,6 +41,7 @@ fn futures_wait_and_are_woken() {
             a_timeout_drops_its_future();
             a_cancelled_task_drops_its_future();
             a_panic_of_a_task_reaches_who_awaits_it();
+            a_task_whose_result_was_taken_is_finished();
             channels_carry_everything_in_order();
             a_send_waits_for_room_and_ends_with_its_receiver();
             a_rendezvous_of_two_futures_is_refused();
@@ -370,6 +371,14 @@ fn a_panic_of_a_task_reaches_who_awaits_it() {
         panic!("on purpose");
     }));
     assert_eq!(*failed.unwrap_err().downcast::<&str>().unwrap(), "on purpose");
+}
+
+fn a_task_whose_result_was_taken_is_finished() {
+    let mut task = spawn(async { 7 });
+    assert_eq!(block_on(&mut task).unwrap(), 7);
+    assert!(task.is_finished());
+    let again = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| block_on(&mut task)));
+    assert!(again.unwrap_err().downcast::<&str>().unwrap().contains("after it is ready"));
 }
 
 fn channels_carry_everything_in_order() {

@@ -62,9 +62,18 @@ fn run_unless<F: Future>(future: F, is_cancelled: impl Fn(&Waker) -> bool) -> Op
     }
 }
 
+/// How far a task is.
+#[derive(Debug)]
+enum Progress<T> {
+    Running,
+    Ended(Result<T>),
+    /// Ended, and the result was returned.
+    Taken,
+}
+
 #[derive(Debug)]
 struct State<T> {
-    result: Option<Result<T>>,
+    progress: Progress<T>,
     cancelled: bool,
     /// Of the thread, once it runs.
     waker: Option<Waker>,
@@ -91,13 +100,16 @@ impl<T> Shared<T> {
             Err(panic) => Err(panic),
         };
         let mut state = self.0.lock();
-        state.result = Some(result);
+        state.progress = Progress::Ended(result);
         state.watchers.notify();
     }
 }
 
 /// A spawned future. As a future itself it waits for the output, or for the payload of the panic
 /// that ended it. Dropped, it leaves the task to itself.
+///
+/// # Panics
+/// If it is polled after it was ready.
 ///
 /// # Examples
 /// ```standalone_crate
@@ -127,11 +139,18 @@ impl<T> Operation for Finished<T> {
 
     fn attempt(&mut self, arm: impl FnOnce(&mut Watchers)) -> Option<Result<T>> {
         let mut state = self.0.0.lock();
-        let result = state.result.take();
-        if result.is_none() {
-            arm(&mut state.watchers);
+        match core::mem::replace(&mut state.progress, Progress::Taken) {
+            Progress::Running => {
+                state.progress = Progress::Running;
+                arm(&mut state.watchers);
+                None
+            }
+            Progress::Ended(result) => Some(result),
+            Progress::Taken => {
+                drop(state);
+                panic!("a future is not polled after it is ready")
+            }
         }
-        result
     }
 
     fn with_watchers(&self, change: impl FnOnce(&mut Watchers)) {
@@ -173,7 +192,8 @@ where
     F: Future + Send + 'static,
     F::Output: Send + 'static,
 {
-    let state = State { result: None, cancelled: false, waker: None, watchers: Watchers::new() };
+    let state =
+        State { progress: Progress::Running, cancelled: false, waker: None, watchers: Watchers::new() };
     let shared = Arc::new(Shared(SpinLock::new(state)));
     let wait = Box::pin(Wait::new(Finished(Arc::clone(&shared))));
     let task = Task { shared: Arc::clone(&shared), wait };
@@ -190,7 +210,7 @@ impl<T> Task<T> {
         block_on(self)
     }
 
-    /// Returns whether the task has ended.
+    /// Returns whether the task has ended, also after its result was taken.
     ///
     /// # Examples
     /// ```standalone_crate
@@ -205,7 +225,7 @@ impl<T> Task<T> {
     /// }
     /// ```
     pub fn is_finished(&self) -> bool {
-        self.shared.0.lock().result.is_some()
+        !matches!(self.shared.0.lock().progress, Progress::Running)
     }
 
     /// Ends the task: its future is dropped on its own thread, where it waits next or at once if it
