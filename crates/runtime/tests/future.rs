@@ -32,6 +32,7 @@ fn futures_wait_and_are_woken() {
             an_accept_that_is_dropped_loses_no_connection();
             datagrams_reach_the_futures_that_wait();
             a_dropped_future_is_not_woken();
+            a_dropped_read_leaves_no_waker_in_the_stream();
             a_wake_up_inside_a_poll_is_not_lost_to_a_park();
             an_inner_block_on_takes_no_wake_up_from_the_outer();
             a_waker_of_another_executor_may_close_the_socket_that_calls_it();
@@ -223,6 +224,21 @@ fn a_dropped_future_is_not_woken() {
     stays.wait();
     assert_eq!(gone.0.load(Ordering::SeqCst), 0);
     assert!(poll_once(staying.as_mut(), &stays).is_ready());
+}
+
+fn a_dropped_read_leaves_no_waker_in_the_stream() {
+    let (mut client, mut server) = pair();
+    let count = Arc::new(Count::default());
+    let mut buf = [0; 10];
+    {
+        let mut read = Box::pin(server.read(&mut buf));
+        assert!(poll_once(read.as_mut(), &count).is_pending());
+        assert_eq!(Arc::strong_count(&count), 2, "its waker is in the stream");
+    }
+    assert_eq!(Arc::strong_count(&count), 1, "its waker was dropped with it");
+    block_on(client.write_all(b"abc")).unwrap();
+    assert_eq!(block_on(server.read(&mut buf)).unwrap(), 3);
+    assert_eq!(count.0.load(Ordering::SeqCst), 0);
 }
 
 fn a_wake_up_inside_a_poll_is_not_lost_to_a_park() {

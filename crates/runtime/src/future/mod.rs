@@ -7,8 +7,9 @@
 //! on the calling thread, which may also be an ordinary one.
 //!
 //! A future that waits links its waker into the object itself; the change calls it. Waking a task
-//! is a swap and a push to a run queue. Dropping a future takes its waker out. Wakers may be called
-//! from any thread, also after their task has ended.
+//! is a swap and a push to a run queue. Dropping a future takes its waker out; a stream polled
+//! through a trait of another crate keeps the last one until it is polled again or dropped. Wakers
+//! may be called from any thread, also after their task has ended.
 //!
 //! Everything here works under any executor; only [`spawn`] and timers need a runtime of
 //! Tailwater's in the process. Wakers of other executors are called by a thread of their own (the

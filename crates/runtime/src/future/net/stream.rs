@@ -1,5 +1,7 @@
 //! A TCP connection for futures: two halves, each with a handle to the connection and a node that
-//! watches its direction.
+//! watches its direction. An asynchronous method takes its waker out when it ends or is dropped;
+//! the polling functions, which have no future to drop, leave it until the next call or the half's
+//! end.
 //!
 //! Owns the polling functions that all traits are built on ([`io`](super::io) has the traits of
 //! other crates). A half is polled by one task at a time; the last waker of a half counts, as in
@@ -57,17 +59,44 @@ impl Half {
         self.watches |= armed.is_none();
         result.map_or(Poll::Pending, Poll::Ready)
     }
-}
 
-impl Drop for Half {
-    fn drop(&mut self) {
-        if self.watches {
+    fn poll_read(&mut self, context: &Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
+        self.poll(context, |stream, arm| {
+            stream.receive_or(|inner| inner.receive(buf, false), |mut inner| arm(&mut inner))
+        })
+    }
+
+    fn poll_write(&mut self, context: &Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
+        self.poll(context, |stream, arm| {
+            stream.send_or(|inner| inner.send(data), |mut inner| arm(&mut inner))
+        })
+    }
+
+    /// Takes the node out of the connection.
+    fn disarm(&mut self) {
+        if core::mem::take(&mut self.watches) {
             let mut inner = self.stream.socket().lock();
             // SAFETY: as in `poll`.
             let armed = unsafe { self.node.disarm(Self::watchers(self.reads, &mut inner)) };
             drop(inner);
             drop(armed);
         }
+    }
+}
+
+impl Drop for Half {
+    fn drop(&mut self) {
+        self.disarm();
+    }
+}
+
+/// A half during one asynchronous method: neither a method that has returned nor one whose future
+/// is dropped leaves a waker behind.
+struct Call<'a>(&'a mut Half);
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        self.0.disarm();
     }
 }
 
@@ -270,13 +299,16 @@ impl ReadHalf {
     /// # Errors
     /// As `Read` of [`net::TcpStream`].
     pub async fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        poll_fn(|context| self.poll_read(context, buf)).await
+        let call = Call(&mut self.0);
+        poll_fn(|context| call.0.poll_read(context, buf)).await
     }
 
+    #[cfg_attr(
+        not(any(feature = "tokio-io", feature = "futures-io")),
+        allow(dead_code, reason = "for the traits of other crates")
+    )]
     pub(super) fn poll_read(&mut self, context: &Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
-        self.0.poll(context, |stream, arm| {
-            stream.receive_or(|inner| inner.receive(buf, false), |mut inner| arm(&mut inner))
-        })
+        self.0.poll_read(context, buf)
     }
 
     /// Reads into memory that may not be initialised; initialises the returned number of bytes.
@@ -312,7 +344,8 @@ impl WriteHalf {
     /// # Errors
     /// As `Write` of [`net::TcpStream`].
     pub async fn write(&mut self, data: &[u8]) -> io::Result<usize> {
-        poll_fn(|context| self.poll_write(context, data)).await
+        let call = Call(&mut self.0);
+        poll_fn(|context| call.0.poll_write(context, data)).await
     }
 
     /// Writes all of `data`.
@@ -335,10 +368,12 @@ impl WriteHalf {
         self.0.stream.shutdown(Shutdown::Write)
     }
 
+    #[cfg_attr(
+        not(any(feature = "hyper", feature = "tokio-io", feature = "futures-io")),
+        allow(dead_code, reason = "for the traits of other crates")
+    )]
     pub(super) fn poll_write(&mut self, context: &Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
-        self.0.poll(context, |stream, arm| {
-            stream.send_or(|inner| inner.send(data), |mut inner| arm(&mut inner))
-        })
+        self.0.poll_write(context, data)
     }
 
     #[cfg_attr(
