@@ -47,6 +47,7 @@ fn futures_wait_and_are_woken() {
             a_send_waits_for_room_and_ends_with_its_receiver();
             a_rendezvous_of_two_futures_is_refused();
             all_that_wait_are_notified();
+            each_notification_lets_one_of_the_futures_pass();
             an_event_lets_all_pass();
             futures_and_threads_share_a_socket();
             a_task_that_yields_lets_others_run();
@@ -464,6 +465,31 @@ fn all_that_wait_are_notified() {
     assert!(poll_once(later.as_mut(), &counts[0]).is_pending(), "nothing was stored");
     notify.notify_one();
     block_on(later);
+}
+
+fn each_notification_lets_one_of_the_futures_pass() {
+    let notify = Notify::new();
+    let count = Arc::new(Count::default());
+    let wait_twice = || {
+        let mut waits: Vec<_> = (0..2).map(|_| Box::pin(notify.wait_async())).collect();
+        for wait in &mut waits {
+            assert!(poll_once(wait.as_mut(), &count).is_pending());
+        }
+        waits
+    };
+    let mut waits = wait_twice();
+    for _ in 0..3 {
+        notify.notify_one();
+    }
+    for wait in &mut waits {
+        assert!(poll_once(wait.as_mut(), &count).is_ready());
+    }
+    assert!(!notify.try_wait(), "two waited, so two were stored");
+    let dropped = wait_twice();
+    notify.notify_one();
+    notify.notify_one();
+    drop(dropped);
+    assert!(notify.try_wait() && !notify.try_wait(), "one is stored if none waits");
 }
 
 fn an_event_lets_all_pass() {

@@ -44,7 +44,16 @@ impl Event {
 #[derive(Debug)]
 struct Notified<'a> {
     notify: &'a Notify,
+    /// Written while the future waits.
     seen: Option<u64>,
+}
+
+impl Drop for Notified<'_> {
+    fn drop(&mut self) {
+        if self.seen.is_some() {
+            self.notify.end_future();
+        }
+    }
 }
 
 impl Operation for Notified<'_> {
@@ -61,7 +70,8 @@ impl Operation for Notified<'_> {
 
 impl Notify {
     /// Returns a future that takes a notification. It waits from its first poll on: a later
-    /// [`notify_waiters`](Self::notify_waiters) reaches it.
+    /// [`notify_waiters`](Self::notify_waiters) reaches it, and each
+    /// [`notify_one`](Self::notify_one) lets another one of several pass.
     ///
     /// # Examples
     /// ```

@@ -11,15 +11,38 @@ use tailwater_shm::Cycles;
 
 #[derive(Debug)]
 struct State {
-    /// A notification that no thread has waited for yet; then no thread waits.
-    permit: bool,
+    /// Notifications that were not taken yet; if there are any, no thread waits. At most one for
+    /// each future that waits, and one if none does.
+    permits: usize,
+    /// Number of futures that wait: that were polled, and are neither ready nor dropped.
+    futures: usize,
     /// Number of calls of [`Notify::notify_waiters`]; futures that wait have recorded it.
     broadcasts: u64,
     waiters: Waiters,
 }
 
-/// Signals one waiting thread, or the next to wait, that there is something to do: a semaphore of
-/// at most one permit.
+impl State {
+    /// Takes a notification; returns whether there was one.
+    fn take_permit(&mut self) -> bool {
+        let taken = self.permits > 0;
+        self.permits -= usize::from(taken);
+        taken
+    }
+
+    /// Counts a future as waiting no more.
+    fn end_future(&mut self) {
+        self.futures -= 1;
+        self.permits = self.permits.min(self.most_permits());
+    }
+
+    /// Returns how many notifications are stored at most.
+    fn most_permits(&self) -> usize {
+        self.futures.max(1)
+    }
+}
+
+/// Signals one waiting thread or future, or the next to wait, that there is something to do: a
+/// semaphore of at most one permit, or of one for each future that waits.
 ///
 /// To signal all threads that wait, now and later, use [`Event`](crate::sync::Event).
 ///
@@ -55,11 +78,14 @@ impl Notify {
     /// WORK.wait();
     /// ```
     pub const fn new() -> Self {
-        Self { state: SpinLock::new(State { permit: false, broadcasts: 0, waiters: Waiters::new() }) }
+        Self {
+            state: SpinLock::new(State { permits: 0, futures: 0, broadcasts: 0, waiters: Waiters::new() }),
+        }
     }
 
-    /// Wakes the thread that has waited longest. If no thread waits, the next to wait returns at
-    /// once; several notifications without a waiting thread count as one.
+    /// Wakes the thread that has waited longest. If no thread waits, the notification is stored for
+    /// one of the futures that wait, or else for the next to wait. As many are stored as futures
+    /// wait, at least one; further ones have no effect.
     ///
     /// # Examples
     /// ```
@@ -72,7 +98,7 @@ impl Notify {
     pub fn notify_one(&self) {
         let mut state = self.state.lock();
         if !state.waiters.wake_one() {
-            state.permit = true;
+            state.permits = (state.permits + 1).min(state.most_permits());
         }
     }
 
@@ -116,35 +142,48 @@ impl Notify {
     /// assert!(notify.try_wait() && !notify.try_wait());
     /// ```
     pub fn try_wait(&self) -> bool {
-        core::mem::take(&mut self.state.lock().permit)
+        self.state.lock().take_permit()
     }
 
     fn wait_until(&self, deadline: Option<Cycles>) -> bool {
         poll();
         let mut state = self.state.lock();
-        if core::mem::take(&mut state.permit) {
+        if state.take_permit() {
             return true;
         }
         // SAFETY: `threads` always returns the same list, which stays in the state.
         unsafe { wait::wait(state, |s| s.waiters.threads(), deadline) == WaitOutcome::Woken }
     }
 
-    /// Takes the stored notification, or returns true if all waiting threads were notified since
-    /// the call that wrote `seen`; otherwise calls `arm` with the watchers, locked.
+    /// Takes a stored notification, or returns true if all waiting threads were notified since the
+    /// call that wrote `seen`; otherwise calls `arm` with the watchers, locked. A future whose
+    /// `seen` is written counts as waiting; if it is dropped, it calls
+    /// [`end_future`](Self::end_future).
     pub(crate) fn try_wait_or(&self, seen: &mut Option<u64>, arm: impl FnOnce(&mut Watchers)) -> bool {
         let mut state = self.state.lock();
         let broadcasts = state.broadcasts;
-        if *seen.get_or_insert(broadcasts) != broadcasts || core::mem::take(&mut state.permit) {
+        if seen.is_some_and(|seen| seen != broadcasts) || state.take_permit() {
+            if seen.take().is_some() {
+                state.end_future();
+            }
             return true;
+        }
+        if seen.replace(broadcasts).is_none() {
+            state.futures += 1;
         }
         arm(state.waiters.watchers());
         false
     }
 
+    /// Counts a future as waiting no more.
+    pub(crate) fn end_future(&self) {
+        self.state.lock().end_future();
+    }
+
     /// Calls `change` with the watchers, locked, and whether a notification is stored.
     pub(crate) fn with_watchers<R>(&self, change: impl FnOnce(&mut Watchers, bool) -> R) -> R {
         let mut state = self.state.lock();
-        let permit = state.permit;
-        change(state.waiters.watchers(), permit)
+        let stored = state.permits > 0;
+        change(state.waiters.watchers(), stored)
     }
 }
