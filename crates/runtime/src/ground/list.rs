@@ -205,6 +205,21 @@ impl<N: Linked> Bag<N> {
         true
     }
 
+    /// Moves all nodes behind `anchor`, from which [`pop_behind`] takes them. Until then they leave
+    /// by [`remove`](Self::remove) as before: each has a node before it, so the bag's head stays as
+    /// it is.
+    ///
+    /// # Safety
+    /// `anchor` is in no list or bag, and neither moves nor dies while nodes are behind it.
+    pub(crate) unsafe fn move_behind(&mut self, anchor: &N) {
+        let head = core::mem::replace(&mut self.head, ptr::null());
+        anchor.links().next.set(head);
+        // SAFETY: linked nodes are alive, by the contract of `push`.
+        if let Some(first) = unsafe { head.as_ref() } {
+            first.links().previous.set(anchor);
+        }
+    }
+
     /// Calls `visit` with each node, and takes out those for which it returns false. `visit` uses
     /// neither this bag nor, after it has returned false, the node.
     pub(crate) fn retain(&mut self, visit: impl Fn(NonNull<N>) -> bool) {
@@ -236,6 +251,18 @@ pub(crate) unsafe fn pop_ring<N: Linked>(anchor: &N) -> Option<NonNull<N>> {
     Some(first)
 }
 
+/// Takes a node from behind `anchor`.
+///
+/// # Safety
+/// The caller holds the lock of the bag that the nodes came from.
+pub(crate) unsafe fn pop_behind<N: Linked>(anchor: &N) -> Option<NonNull<N>> {
+    let first = NonNull::new(anchor.links().next.get().cast_mut())?;
+    // SAFETY: linked nodes are alive, by the contract of `push`. This one has a node before it, so
+    // an empty bag stands for the one it came from.
+    unsafe { Bag::new().remove(first.as_ref()) };
+    Some(first)
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
@@ -249,6 +276,25 @@ mod tests {
     impl Linked for Node {
         fn links(&self) -> &Links<Self> {
             &self.links
+        }
+    }
+
+    #[test]
+    fn nodes_behind_an_anchor_are_taken_or_leave() {
+        let nodes: Vec<Node> = (0..4).map(|number| Node { number, links: Links::new() }).collect();
+        let anchor = Node { number: usize::MAX, links: Links::new() };
+        let mut bag = Bag::new();
+        // SAFETY: `nodes` and `anchor` outlive the bag, and each node is in it or in none.
+        unsafe {
+            for node in &nodes[..3] {
+                bag.push(node);
+            }
+            bag.move_behind(&anchor);
+            bag.push(&nodes[3]);
+            assert!(bag.remove(&nodes[2]) && bag.remove(&nodes[0]), "the first and the last");
+            assert_eq!(pop_behind(&anchor).map(|node| node.as_ref().number), Some(1));
+            assert!(pop_behind(&anchor).is_none());
+            assert!(bag.remove(&nodes[3]) && bag.is_empty());
         }
     }
 

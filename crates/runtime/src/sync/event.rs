@@ -4,7 +4,7 @@ use crate::ground::spin::SpinLock;
 use crate::records::runtime::deadline_after;
 use crate::verbs::switch::poll;
 use crate::verbs::wait::{self, WaitOutcome};
-use crate::verbs::watch::{Waiters, Watchers};
+use crate::verbs::watch::{self, Waiters, Watchers};
 use core::panic::{RefUnwindSafe, UnwindSafe};
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -68,8 +68,12 @@ impl Event {
         let mut waiters = self.waiters.lock();
         // Release: pairs with the Acquire in `is_set`.
         self.set.store(true, Ordering::Release);
-        waiters.watchers().notify();
+        let is_watched = !waiters.watchers().is_empty();
+        // Threads first: one that comes to wait after a `reset` is not woken. Watchers only look.
         wait::wake_all(waiters, Waiters::threads);
+        if is_watched {
+            watch::notify_all(self.waiters.lock(), Waiters::watchers);
+        }
     }
 
     /// Resets the event: threads wait again.

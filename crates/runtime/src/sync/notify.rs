@@ -4,7 +4,7 @@ use crate::ground::spin::SpinLock;
 use crate::records::runtime::deadline_after;
 use crate::verbs::switch::poll;
 use crate::verbs::wait::{self, WaitOutcome};
-use crate::verbs::watch::{Waiters, Watchers};
+use crate::verbs::watch::{self, Waiters, Watchers};
 use core::panic::{RefUnwindSafe, UnwindSafe};
 use std::time::Duration;
 use tailwater_shm::Cycles;
@@ -113,8 +113,12 @@ impl Notify {
     pub fn notify_waiters(&self) {
         let mut state = self.state.lock();
         state.broadcasts = state.broadcasts.wrapping_add(1);
-        state.waiters.watchers().notify();
+        let is_watched = !state.waiters.watchers().is_empty();
+        // Threads first: one that comes to wait later is not woken. Watchers only look.
         wait::wake_all(state, |s| s.waiters.threads());
+        if is_watched {
+            watch::notify_all(self.state.lock(), |s| s.waiters.watchers());
+        }
     }
 
     /// Waits for a notification, or takes the stored one.

@@ -12,6 +12,7 @@
 //! | arm | object's lock | links the node, after the state was checked under the same lock |
 //! | change | object's lock | calls each node's function; unlinks those that want no more |
 //! | cancel | object's lock | unlinks the node |
+//! | change for all | object's lock | moves the nodes behind an anchor of its own, then does as a change does, batch by batch, unlocking in between ([`notify_all`]) |
 //! | close | object's lock | calls each node's function with [`Signal::Closed`]; unlinks all |
 //!
 //! A node is used under the object's lock only, so its owner, who cancels before it frees the node,
@@ -19,10 +20,13 @@
 //! with null, 8 bytes hold the list.
 //!
 //! The functions run with preemption off and a spin lock held: they take no lock of an object, run
-//! no code of programs, and are short.
+//! no code of programs, and are short. A change of a socket or channel calls those of all its
+//! watchers under one lock: programs have few on one object.
 
-use super::wait::WaitList;
-use crate::ground::list::{Bag, Linked, Links};
+use super::switch::poll;
+use super::wait::{WAKE_BATCH, WaitList};
+use crate::ground::list::{self, Bag, Linked, Links};
+use crate::ground::spin::SpinGuard;
 use core::ptr::NonNull;
 
 /// What happened to the object.
@@ -104,22 +108,27 @@ impl Watchers {
         unsafe { self.0.remove(watcher) };
     }
 
+    /// Returns whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Notifies the watchers of a change.
     #[inline]
     pub(crate) fn notify(&mut self) {
         if !self.0.is_empty() {
-            self.notify_all(Signal::Changed);
+            self.signal(Signal::Changed);
         }
     }
 
     /// Notifies the watchers that the object is about to go, and takes all out.
     pub(crate) fn close(&mut self) {
-        self.notify_all(Signal::Closed);
+        self.signal(Signal::Closed);
     }
 
     /// Apart: most objects have none.
     #[cold]
-    fn notify_all(&mut self, signal: Signal) {
+    fn signal(&mut self, signal: Signal) {
         self.0.retain(|watcher| {
             // SAFETY: a linked watcher is alive by the contract of `add`, and its function is for
             // it. `&mut self` implies the lock.
@@ -127,6 +136,46 @@ impl Watchers {
             stays && signal == Signal::Changed
         });
     }
+}
+
+/// Notifies the watchers that `watchers` finds in the guarded state of a change, and unlocks. The
+/// object is none that closes meanwhile.
+///
+/// Notifies in batches, between which it unlocks and passes a poll point, as
+/// [`wake_all`](super::wait::wake_all): any number of futures may wait for an event.
+pub(crate) fn notify_all<T>(mut guard: SpinGuard<'_, T>, watchers: impl Fn(&mut T) -> &mut Watchers) {
+    let lock = guard.lock_of();
+    let anchor = Watcher::new(leave);
+    // SAFETY: the anchor stays in this frame, which ends when no node is behind it.
+    unsafe { watchers(&mut guard).0.move_behind(&anchor) };
+    // Each turn takes a batch or finds no more, and no node is added behind the anchor.
+    while !notify_batch(&anchor, watchers(&mut guard)) {
+        drop(guard);
+        poll();
+        guard = lock.lock();
+    }
+}
+
+/// Notifies up to [`WAKE_BATCH`] of the watchers that were moved behind `anchor`, and adds those
+/// that stay to `watchers`, where they were; true if none is left.
+fn notify_batch(anchor: &Watcher, watchers: &mut Watchers) -> bool {
+    for _ in 0..WAKE_BATCH {
+        // SAFETY: `&mut watchers` implies the lock.
+        let Some(watcher) = (unsafe { list::pop_behind(anchor) }) else { return true };
+        // SAFETY: its owner needs the lock to let it die, by the contract of `add`. The function is
+        // for it.
+        let stays = unsafe { (watcher.as_ref().notify)(watcher, Signal::Changed) };
+        if stays {
+            // SAFETY: as when it was added here; it was taken out above.
+            unsafe { watchers.add(watcher.as_ref()) };
+        }
+    }
+    false
+}
+
+/// The function of an anchor, which no change calls.
+unsafe fn leave(_: NonNull<Watcher>, _: Signal) -> bool {
+    false
 }
 
 /// Threads that wait for a condition, and its watchers.
@@ -166,6 +215,7 @@ impl Waiters {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ground::spin::SpinLock;
     use core::cell::{Cell, RefCell};
 
     #[repr(C)]
@@ -203,6 +253,20 @@ mod tests {
         assert!(!waiters.wake_one());
         assert_eq!((once.calls.get(), always.calls.get(), gone.calls.get()), (1, 2, 0));
         assert!(!once.watcher.is_linked() && always.watcher.is_linked());
+    }
+
+    #[test]
+    fn more_watchers_than_a_batch_are_notified_once_each() {
+        let counters: Vec<_> = (0..WAKE_BATCH * 2 + 1).map(|i| counter(i.is_multiple_of(2))).collect();
+        let waiters = SpinLock::new(Waiters::new());
+        for counter in &counters {
+            // SAFETY: as above.
+            unsafe { waiters.lock().watchers().add(&counter.watcher) };
+        }
+        notify_all(waiters.lock(), Waiters::watchers);
+        for counter in &counters {
+            assert_eq!((counter.calls.get(), counter.watcher.is_linked()), (1, counter.stays));
+        }
     }
 
     #[test]
