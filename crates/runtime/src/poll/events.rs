@@ -65,7 +65,7 @@ impl BitOr for Interest {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Mode {
-    /// By each [`wait`](super::Poller::wait) while it is ready.
+    /// After a change, and by each later call of [`wait`](super::Poller::wait) while it is ready.
     #[default]
     Level,
     /// When it is registered or modified, and after each change: use it up until it would wait.

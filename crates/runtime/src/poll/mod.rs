@@ -28,8 +28,9 @@
 //! # Several waiting threads
 //! A change wakes one of them, and each change is reported by one. A source that changes again
 //! while a thread handles its event is reported again, maybe to another thread; [`Mode::OneShot`]
-//! prevents that. One of the waiting threads watches the timers, and hands that over when it
-//! leaves.
+//! prevents that. A source by [`Mode::Level`] that stays ready without a change wakes none of them,
+//! and is reported to the next thread that calls [`Poller::wait`]. One of the waiting threads
+//! watches the timers, and hands that over when it leaves.
 //!
 //! # Closing
 //! The last handle of a source may be dropped while it is registered: the registration ends, and

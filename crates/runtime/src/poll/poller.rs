@@ -17,7 +17,6 @@ use crate::records::runtime::deadline_after;
 use crate::sync::Mutex;
 use crate::verbs::wait::{WaitList, wait};
 use core::fmt;
-use core::ptr::NonNull;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io;
@@ -34,6 +33,8 @@ pub(super) type Taken = Vec<(Arc<Registration>, Ready)>;
 /// See the module documentation.
 pub struct State {
     ready: List<Registration>,
+    /// Number of registrations on `ready` with place `Ready`.
+    changed: usize,
     gone: List<Registration>,
     timers: Timers,
     /// True after [`Poller::wake`], until a `wait` returns for it.
@@ -50,11 +51,19 @@ pub struct State {
 unsafe impl Send for State {}
 
 impl State {
-    /// Wakes another thread if a change is left for which this one was woken.
+    /// Writes the place of a registration and returns the one before. The caller moves it from list
+    /// to list.
+    fn set_place(&mut self, registration: &Registration, place: Place) -> Place {
+        let before = core::mem::replace(&mut registration.local(self).place, place);
+        self.changed += usize::from(place == Place::Ready);
+        self.changed -= usize::from(before == Place::Ready);
+        before
+    }
+
+    /// Wakes another thread if a change is left for which this one was woken, wherever on the list:
+    /// registrations by level may stand before it.
     fn pass_on(&mut self) {
-        let Some(first) = self.ready.front().map(NonNull::from) else { return };
-        // SAFETY: a registration on the list is alive.
-        if unsafe { first.as_ref() }.local(self).place == Place::Ready {
+        if self.changed > 0 {
             self.wake_one();
         }
     }
@@ -81,21 +90,18 @@ impl Shared {
         }
         match local.place {
             Place::Ready | Place::Gone => return,
-            Place::Again => local.place = Place::Ready,
-            Place::Nowhere => {
-                local.place = Place::Ready;
-                // SAFETY: it is on no list, and `forget` takes it out before it dies.
-                unsafe { state.ready.push_back(registration) };
-            }
+            Place::Again => {}
+            // SAFETY: it is on no list, and `forget` takes it out before it dies.
+            Place::Nowhere => unsafe { state.ready.push_back(registration) },
         }
+        state.set_place(registration, Place::Ready);
         state.wake_one();
     }
 
     /// Puts a registration on the list of those gone.
     pub(super) fn close(&self, registration: &Registration) {
         let mut state = self.0.lock();
-        let before = core::mem::replace(&mut registration.local(&mut state).place, Place::Gone);
-        if before == Place::Gone {
+        if state.set_place(registration, Place::Gone) == Place::Gone {
             return;
         }
         // SAFETY: it is on the ready list or on none.
@@ -114,7 +120,7 @@ impl Shared {
     /// Takes a registration off all lists, for ever.
     pub(super) fn forget(&self, registration: &Registration) {
         let mut state = self.0.lock();
-        let before = core::mem::replace(&mut registration.local(&mut state).place, Place::Gone);
+        let before = state.set_place(registration, Place::Gone);
         let list = if before == Place::Gone { &mut state.gone } else { &mut state.ready };
         // SAFETY: it is on this list, or on none.
         unsafe { list.remove(registration) };
@@ -155,6 +161,7 @@ impl Poller {
     pub fn new() -> Self {
         let state = State {
             ready: List::new(),
+            changed: 0,
             gone: List::new(),
             timers: Timers::default(),
             woken: false,
@@ -398,7 +405,7 @@ impl Poller {
                 Arc::increment_strong_count(registration);
                 Arc::from_raw(registration)
             };
-            registration.local(&mut state).place = Place::Nowhere;
+            state.set_place(&registration, Place::Nowhere);
             events.taken.push((registration, Ready::NONE));
         }
         state.pass_on();
