@@ -35,7 +35,7 @@ pub fn test(arguments: TokenStream, item: TokenStream) -> TokenStream {
 
 /// Puts poll points into a function, an `impl` or a module: at the back-edges of its loops, in
 /// closures and async blocks too, and at the entry of the function, or of those within the `impl`
-/// or module that loop or call themselves.
+/// or module that call themselves or have loops other than tight ones.
 ///
 /// A thread in such code gives way within about a microsecond when the IOKernel reclaims its core
 /// or its quantum is over; see `tailwater::poll`. Poll points are spaced: back-edges are counted,

@@ -11,7 +11,8 @@
 //!   iterators count, unless no more is left than a part.
 //! * A `for` over a range of literals that is over soon has none.
 //! * At the entry of a function that the attribute is on, and of one within an `impl` or module
-//!   that has loops or may call itself ([`calls`]).
+//!   that has loops that count or may call itself ([`calls`]). One whose loops all run in chunks
+//!   has no poll point for its first chunk: it may be as small as a dot product.
 //!
 //! Not in `const` functions, constants and the arguments of macros: nothing there can call a
 //! function, or be seen.
@@ -103,12 +104,12 @@ fn in_item(item: &mut Item, recursive: &[Ident]) {
 
 fn in_function(signature: &Signature, block: &mut Block, recursive: &[Ident]) {
     if signature.constness.is_none() {
-        instrument(block, |has_loops| has_loops || recursive.contains(&signature.ident));
+        instrument(block, |counts| counts || recursive.contains(&signature.ident));
     }
 }
 
 /// Instruments the body of a function; `at_entry` decides whether it begins with a poll point, by
-/// whether it has loops.
+/// whether it has loops that count.
 fn instrument(block: &mut Block, at_entry: impl FnOnce(bool) -> bool) {
     let mut loops = Loops::new();
     loops.visit_block_mut(block);
@@ -120,6 +121,7 @@ fn instrument(block: &mut Block, at_entry: impl FnOnce(bool) -> bool) {
 /// Instruments the loops of one function, closure or async block, which share a count.
 struct Loops {
     count: Ident,
+    /// True if a loop counts.
     found: bool,
 }
 

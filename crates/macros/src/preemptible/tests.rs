@@ -40,9 +40,10 @@ fn functions_of_an_item_poll_at_their_entry_only_if_they_loop_or_recurse() {
             fn even(n: u8) -> bool { n == 0 || odd(n - 1) }
             fn odd(n: u8) -> bool { n != 0 && even(n - 1) }
             fn outer() { even(9); }
+            fn dot(a: &[f32], b: &[f32]) { for (x, y) in a.iter().zip(b) { s += x * y; } }
         }
     });
-    assert_eq!(polls(&text), 2, "{text}");
+    assert_eq!(polls(&text), 3, "two recurse, and one has a chunk's: {text}");
     assert_eq!(polls(&expanded(quote! { fn getter() -> u8 { 1 } })), 1, "asked for by name");
 }
 
