@@ -59,8 +59,8 @@ fn a_loop_that_makes_no_progress_is_counted_and_gives_no_sign_of_life() {
     let stalls = stats.polling.stalls.get();
     port.stuck.store(true, Ordering::Relaxed);
     eventually("it is stuck", || port.inside.load(Ordering::Relaxed));
-    let before = beaten();
     eventually("the stall is counted", || stats.polling.stalls.get() > stalls);
+    let before = beaten();
     // Time for some more.
     std::thread::sleep(Duration::from_millis(500));
     // One may have been earned before the stall.
