@@ -15,7 +15,7 @@ static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
 const QUANTUM: Duration = Duration::from_micros(25);
 /// Number of preemptions after which a thread would have been interrupted in `malloc` many times:
 /// it spends most of its time there.
-const ENOUGH: u64 = 20_000;
+const ENOUGH: u64 = 2_000;
 /// Maximum time for them on a slow machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Too large for the per-kthread caches, and for those of glibc, so that the heap's lock is taken.
