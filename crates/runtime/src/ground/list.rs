@@ -33,6 +33,30 @@ pub(crate) trait Linked: Sized {
     fn links(&self) -> &Links<Self>;
 }
 
+/// Joins the neighbours of a linked node, previous and next, and returns them; `None` if it was out
+/// already.
+///
+/// # Safety
+/// The node's neighbours, where it has any, are alive.
+#[inline]
+unsafe fn unlink<N: Linked>(node: &N) -> Option<(*const N, *const N)> {
+    let links = node.links();
+    if !links.linked.replace(false) {
+        return None;
+    }
+    let (previous, next) = (links.previous.get(), links.next.get());
+    // SAFETY: by the caller's contract.
+    unsafe {
+        if let Some(previous) = previous.as_ref() {
+            previous.links().next.set(next);
+        }
+        if let Some(next) = next.as_ref() {
+            next.links().previous.set(previous);
+        }
+    }
+    Some((previous, next))
+}
+
 /// Nodes, oldest first.
 #[derive(Debug)]
 pub(crate) struct List<N> {
@@ -102,21 +126,13 @@ impl<N: Linked> List<N> {
     /// The node is in this list, in a ring made of it, or in none.
     #[inline]
     pub(crate) unsafe fn remove(&mut self, node: &N) -> bool {
-        let links = node.links();
-        if !links.linked.replace(false) {
-            return false;
-        }
-        let (previous, next) = (links.previous.get(), links.next.get());
         // SAFETY: the neighbours of a linked node are linked, hence alive.
-        unsafe {
-            match previous.as_ref() {
-                Some(p) => p.links().next.set(next),
-                None => self.head = next,
-            }
-            match next.as_ref() {
-                Some(n) => n.links().previous.set(previous),
-                None => self.tail = previous,
-            }
+        let Some((previous, next)) = (unsafe { unlink(node) }) else { return false };
+        if previous.is_null() {
+            self.head = next;
+        }
+        if next.is_null() {
+            self.tail = previous;
         }
         true
     }
@@ -187,20 +203,10 @@ impl<N: Linked> Bag<N> {
     /// # Safety
     /// The node is in this bag or in none.
     pub(crate) unsafe fn remove(&mut self, node: &N) -> bool {
-        let links = node.links();
-        if !links.linked.replace(false) {
-            return false;
-        }
-        let (previous, next) = (links.previous.get(), links.next.get());
         // SAFETY: the neighbours of a linked node are linked, hence alive.
-        unsafe {
-            match previous.as_ref() {
-                Some(previous) => previous.links().next.set(next),
-                None => self.head = next,
-            }
-            if let Some(next) = next.as_ref() {
-                next.links().previous.set(previous);
-            }
+        let Some((previous, next)) = (unsafe { unlink(node) }) else { return false };
+        if previous.is_null() {
+            self.head = next;
         }
         true
     }
