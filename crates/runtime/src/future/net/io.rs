@@ -11,6 +11,37 @@ use {
     std::io::{self, IoSlice},
 };
 
+/// The methods that the writing traits have in common, for a half of a stream or, with the name of
+/// the field, the stream; `$close` is what a trait calls the end of writing.
+#[cfg(any(feature = "futures-io", feature = "tokio-io", feature = "hyper"))]
+macro_rules! write_methods {
+    ($close:ident $(, $half:ident)?) => {
+        fn poll_write(
+            self: Pin<&mut Self>,
+            context: &mut Context<'_>,
+            data: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            self.get_mut()$(.$half)?.poll_write(context, data)
+        }
+
+        fn poll_write_vectored(
+            self: Pin<&mut Self>,
+            context: &mut Context<'_>,
+            bufs: &[IoSlice<'_>],
+        ) -> Poll<io::Result<usize>> {
+            self.get_mut()$(.$half)?.poll_write_vectored(context, bufs)
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn $close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(self.get_mut()$(.$half)?.close())
+        }
+    };
+}
+
 #[cfg(feature = "futures-io")]
 mod futures {
     use super::*;
@@ -29,40 +60,16 @@ mod futures {
         };
     }
 
-    macro_rules! writes {
-        ($type:ty $(, $half:ident)?) => {
-            impl futures_io::AsyncWrite for $type {
-                fn poll_write(
-                    self: Pin<&mut Self>,
-                    context: &mut Context<'_>,
-                    data: &[u8],
-                ) -> Poll<io::Result<usize>> {
-                    self.get_mut()$(.$half)?.poll_write(context, data)
-                }
-
-                fn poll_write_vectored(
-                    self: Pin<&mut Self>,
-                    context: &mut Context<'_>,
-                    bufs: &[IoSlice<'_>],
-                ) -> Poll<io::Result<usize>> {
-                    self.get_mut()$(.$half)?.poll_write_vectored(context, bufs)
-                }
-
-                fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-                    Poll::Ready(Ok(()))
-                }
-
-                fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-                    Poll::Ready(self.get_mut()$(.$half)?.close())
-                }
-            }
-        };
-    }
-
     reads!(ReadHalf);
     reads!(TcpStream, reader);
-    writes!(WriteHalf);
-    writes!(TcpStream, writer);
+
+    impl futures_io::AsyncWrite for WriteHalf {
+        write_methods!(poll_close);
+    }
+
+    impl futures_io::AsyncWrite for TcpStream {
+        write_methods!(poll_close, writer);
+    }
 }
 
 #[cfg(feature = "tokio-io")]
@@ -85,44 +92,24 @@ mod tokio_io {
         };
     }
 
-    macro_rules! writes {
-        ($type:ty $(, $half:ident)?) => {
-            impl AsyncWrite for $type {
-                fn poll_write(
-                    self: Pin<&mut Self>,
-                    context: &mut Context<'_>,
-                    data: &[u8],
-                ) -> Poll<io::Result<usize>> {
-                    self.get_mut()$(.$half)?.poll_write(context, data)
-                }
-
-                fn poll_write_vectored(
-                    self: Pin<&mut Self>,
-                    context: &mut Context<'_>,
-                    bufs: &[IoSlice<'_>],
-                ) -> Poll<io::Result<usize>> {
-                    self.get_mut()$(.$half)?.poll_write_vectored(context, bufs)
-                }
-
-                fn is_write_vectored(&self) -> bool {
-                    true
-                }
-
-                fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-                    Poll::Ready(Ok(()))
-                }
-
-                fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-                    Poll::Ready(self.get_mut()$(.$half)?.close())
-                }
-            }
-        };
-    }
-
     reads!(ReadHalf);
     reads!(TcpStream, reader);
-    writes!(WriteHalf);
-    writes!(TcpStream, writer);
+
+    impl AsyncWrite for WriteHalf {
+        write_methods!(poll_shutdown);
+
+        fn is_write_vectored(&self) -> bool {
+            true
+        }
+    }
+
+    impl AsyncWrite for TcpStream {
+        write_methods!(poll_shutdown, writer);
+
+        fn is_write_vectored(&self) -> bool {
+            true
+        }
+    }
 }
 
 #[cfg(feature = "hyper")]
@@ -146,32 +133,10 @@ mod hyper_rt {
     }
 
     impl Write for TcpStream {
-        fn poll_write(
-            self: Pin<&mut Self>,
-            context: &mut Context<'_>,
-            data: &[u8],
-        ) -> Poll<io::Result<usize>> {
-            self.get_mut().writer.poll_write(context, data)
-        }
-
-        fn poll_write_vectored(
-            self: Pin<&mut Self>,
-            context: &mut Context<'_>,
-            bufs: &[IoSlice<'_>],
-        ) -> Poll<io::Result<usize>> {
-            self.get_mut().writer.poll_write_vectored(context, bufs)
-        }
+        write_methods!(poll_shutdown, writer);
 
         fn is_write_vectored(&self) -> bool {
             true
-        }
-
-        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-            Poll::Ready(Ok(()))
-        }
-
-        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-            Poll::Ready(self.get_mut().writer.close())
         }
     }
 }
