@@ -242,7 +242,9 @@ fn a_dropped_read_leaves_no_waker_in_the_stream() {
     assert_eq!(count.0.load(Ordering::SeqCst), 0);
 }
 
-fn a_wake_up_inside_a_poll_is_not_lost_to_a_park() {
+/// Runs a future that wakes itself and then calls `meanwhile` in its first poll, and is ready in its
+/// second.
+fn wakes_itself_before(meanwhile: fn()) {
     let mut polls = 0;
     block_on(poll_fn(|context| {
         polls += 1;
@@ -250,22 +252,17 @@ fn a_wake_up_inside_a_poll_is_not_lost_to_a_park() {
             return Poll::Ready(());
         }
         context.waker().wake_by_ref();
-        thread::park();
+        meanwhile();
         Poll::Pending
     }));
 }
 
+fn a_wake_up_inside_a_poll_is_not_lost_to_a_park() {
+    wakes_itself_before(thread::park);
+}
+
 fn an_inner_block_on_takes_no_wake_up_from_the_outer() {
-    let mut polls = 0;
-    block_on(poll_fn(|context| {
-        polls += 1;
-        if polls == 2 {
-            return Poll::Ready(());
-        }
-        context.waker().wake_by_ref();
-        block_on(yield_now());
-        Poll::Pending
-    }));
+    wakes_itself_before(|| block_on(yield_now()));
 }
 
 /// A waker that drops a future when it is called.
