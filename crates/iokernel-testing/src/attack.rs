@@ -22,7 +22,7 @@ use crate::roles::Hog;
 use crate::runtime::{RawError, RawRuntime, RawSpec, register};
 use crate::wire::{Endpoint, udp};
 
-/// A user without rights: nobody, on Debian.
+/// The user id without rights, `nobody` on Debian.
 const NOBODY: u32 = 65_534;
 /// Time between two looks of an attacker whether it still is registered.
 const LOOK: Duration = Duration::from_millis(5);

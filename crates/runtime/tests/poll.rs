@@ -429,7 +429,7 @@ fn a_thread_without_room_passes_events_on() {
         poller.register(receiver, Token(token), READ, Mode::Edge).unwrap();
     }
     channels.iter().for_each(|(sender, _)| sender.send(()).unwrap());
-    // Three changes, and nobody waited for them: each thread has room for one event.
+    // Three changes, without a waiting thread: each thread has room for one event.
     let workers: Vec<_> = (0..3)
         .map(|_| {
             let poller = Arc::clone(&poller);

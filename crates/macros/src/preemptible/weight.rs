@@ -14,7 +14,7 @@ const CALL: u32 = 32;
 /// A loop of unknown length.
 const LOOP: u32 = 32;
 
-/// Methods of numbers, and others that cost next to nothing whoever has them.
+/// Methods of numbers, and others that cost next to nothing on any type.
 const CHEAP: [&str; 20] = [
     "abs",
     "abs_diff",

@@ -6,7 +6,7 @@
 //! thread calls it. This costs a switch between user threads, about 100 ns; wakers of Tailwater's
 //! own tasks are called in place ([`is_direct`](super::waker::is_direct)).
 //!
-//! The queue never grows on the waking side: whoever arms a waker reserves its place first
+//! The queue never grows on the waking side: a place is reserved before a waker is armed
 //! ([`Ticket`]).
 //!
 //! The thread is a user thread, or an ordinary one if no runtime was started when the first foreign

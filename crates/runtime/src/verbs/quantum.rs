@@ -70,7 +70,7 @@ pub fn look_at_clock(kthread: ThisKthread<'_>) {
     }
 }
 
-/// Handles the preempt signal, whoever has sent it: ends the turn if it was in progress at the last
+/// Handles the preempt signal, from any sender: ends the turn if it was in progress at the last
 /// one. Called by the handler, on the kthread's OS thread.
 pub fn tick(kthread: &Kthread) {
     let Some(runtime) = started().filter(|runtime| runtime.quantum != Cycles::MAX) else { return };
