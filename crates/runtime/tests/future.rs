@@ -242,8 +242,8 @@ fn a_dropped_read_leaves_no_waker_in_the_stream() {
     assert_eq!(count.0.load(Ordering::SeqCst), 0);
 }
 
-/// Runs a future that wakes itself and then calls `meanwhile` in its first poll, and is ready in its
-/// second.
+/// Runs a future that wakes itself and then calls `meanwhile` in its first poll, and is ready in
+/// its second.
 fn wakes_itself_before(meanwhile: fn()) {
     let mut polls = 0;
     block_on(poll_fn(|context| {

@@ -83,7 +83,8 @@ pub fn set_real_time(tid: i32, rank: u32) -> bool {
 }
 
 /// Puts the OS thread `tid` (0: the calling one) from another rank back to the highest priority of
-/// ordinary threads that it may have; returns false if there is no such thread, or Linux refuses it.
+/// ordinary threads that it may have; returns false if there is no such thread, or Linux refuses
+/// it.
 pub fn end_real_time(tid: i32) -> bool {
     // Without a privilege the flag cannot be taken back.
     let rank = |nice| libc::sched_attr {
