@@ -6,7 +6,7 @@ use core::pin::{Pin, pin};
 use core::task::{Context, Poll, Waker};
 use std::io::ErrorKind;
 use std::net::Shutdown;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::Wake;
 use std::time::{Duration, Instant};
@@ -35,6 +35,7 @@ fn futures_wait_and_are_woken() {
             a_dropped_read_leaves_no_waker_in_the_stream();
             a_wake_up_inside_a_poll_is_not_lost_to_a_park();
             an_inner_block_on_takes_no_wake_up_from_the_outer();
+            an_inner_block_on_does_not_wake_the_outer();
             a_waker_of_another_executor_may_close_the_socket_that_calls_it();
             wakers_may_be_called_after_their_thread_has_ended();
             ordinary_threads_wake_user_threads_and_the_reverse();
@@ -263,6 +264,30 @@ fn a_wake_up_inside_a_poll_is_not_lost_to_a_park() {
 
 fn an_inner_block_on_takes_no_wake_up_from_the_outer() {
     wakes_itself_before(|| block_on(yield_now()));
+}
+
+fn an_inner_block_on_does_not_wake_the_outer() {
+    let is_woken = Arc::new(AtomicBool::new(false));
+    let (mut polls, mut waking) = (0, None);
+    block_on(poll_fn(|context| {
+        block_on(async {});
+        polls += 1;
+        if is_woken.load(Ordering::SeqCst) {
+            return Poll::Ready(());
+        }
+        waking.get_or_insert_with(|| {
+            let (waker, is_woken) = (context.waker().clone(), Arc::clone(&is_woken));
+            thread::spawn(move || {
+                thread::sleep(Duration::from_millis(5));
+                is_woken.store(true, Ordering::SeqCst);
+                waker.wake();
+            })
+        });
+        Poll::Pending
+    }));
+    waking.expect("it waited").join().unwrap();
+    // Two suffice; a thread that spins polls a hundred times in far less than 5 ms.
+    assert!(polls <= 100, "{polls} polls");
 }
 
 /// A waker that drops a future when it is called.

@@ -7,8 +7,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tailwater::net::{TcpListener, TcpStream, UdpSocket};
 use tailwater::poll::{Event, Events, Interest, Mode, Poller, Token};
+use tailwater::sync::spin::SpinLock;
 use tailwater::sync::{Notify, channel};
 use tailwater::thread;
+use tailwater_testkit::PATIENCE;
 
 #[global_allocator]
 static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
@@ -36,6 +38,8 @@ fn pollers_report_what_is_ready() {
             a_place_that_was_closed_can_be_registered_anew();
             a_deregistered_source_is_reported_no_more();
             a_wait_returns_at_its_time_and_when_woken();
+            a_wait_without_time_sees_what_stands_behind_a_source_used_up();
+            a_wait_that_panics_leaves_the_timers_to_others();
             timers_are_reported_in_their_order();
             a_timer_set_later_shortens_a_wait();
             threads_that_wait_share_the_events();
@@ -296,6 +300,42 @@ fn a_wait_returns_at_its_time_and_when_woken() {
     let waking = thread::spawn(move || waker.wake());
     assert!(wait(&poller, &mut events, None).is_empty());
     waking.join().unwrap();
+}
+
+fn a_wait_without_time_sees_what_stands_behind_a_source_used_up() {
+    let (poller, mut events) = (Poller::new(), Events::with_capacity(1));
+    let channels: Vec<_> = (0..3).map(|_| channel::unbounded()).collect();
+    for (token, (_, receiver)) in channels.iter().enumerate() {
+        poller.register(receiver, Token(token), READ, Mode::Level).unwrap();
+    }
+    // Both are listed again, as they are registered by level.
+    for used_up in 0..2 {
+        channels[used_up].0.send(()).unwrap();
+        assert_eq!(wait(&poller, &mut events, None).len(), 1);
+    }
+    channels[..2].iter().for_each(|(_, receiver)| receiver.recv().unwrap());
+    channels[2].0.send(()).unwrap();
+    assert_eq!(tokens(&wait(&poller, &mut events, AT_ONCE)), [2]);
+    channels[2].1.recv().unwrap();
+    assert!(wait(&poller, &mut events, AT_ONCE).is_empty());
+}
+
+fn a_wait_that_panics_leaves_the_timers_to_others() {
+    let (poller, mut events) = (Arc::new(Poller::new()), Events::with_capacity(1));
+    let start = Instant::now();
+    poller.set_timer(Token(0), start + Duration::from_secs(3600));
+    let panics = thread::spawn({
+        let poller = Arc::clone(&poller);
+        move || {
+            let lock = SpinLock::new(());
+            let _held = lock.lock();
+            poller.wait(&mut Events::with_capacity(1), None)
+        }
+    });
+    assert!(panics.join().is_err(), "a thread with a spin lock may not wait");
+    poller.set_timer(Token(0), Instant::now() + Duration::from_millis(20));
+    assert_eq!(tokens(&wait(&poller, &mut events, Some(PATIENCE))), [0]);
+    assert!(start.elapsed() < PATIENCE, "no thread watched the timer");
 }
 
 fn timers_are_reported_in_their_order() {

@@ -38,27 +38,31 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
 /// Runs a future; stops and drops it as soon as `is_cancelled` of its waker, asked before each
 /// poll, is true.
 fn run_unless<F: Future>(future: F, is_cancelled: impl Fn(&Waker) -> bool) -> Option<F::Output> {
-    /// Also if the future panics.
-    struct End(Poller);
-    impl Drop for End {
+    /// Passes on what the run has cleared, also if the future panics.
+    struct Run {
+        poller: Poller,
+        was_woken: bool,
+    }
+    impl Drop for Run {
         fn drop(&mut self) {
-            self.0.end();
+            if self.was_woken {
+                self.poller.pass_on();
+            }
         }
     }
-    let end = End(Poller::current());
-    let poller = &end.0;
-    let waker = poller.waker();
+    let mut run = Run { poller: Poller::current(), was_woken: false };
+    let waker = run.poller.waker();
     let mut context = Context::from_waker(&waker);
     let mut future = pin!(future);
     loop {
-        poller.begin();
+        run.was_woken |= run.poller.begin();
         if is_cancelled(&waker) {
             return None;
         }
         if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
             return Some(output);
         }
-        poller.wait();
+        run.poller.wait();
     }
 }
 

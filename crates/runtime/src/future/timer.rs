@@ -29,8 +29,6 @@ struct Alarm {
     timer: TimerNode,
     /// Whom it wakes. Taken when it fires.
     waiting: SpinLock<Option<Armed>>,
-    /// Ends the user thread that sleeps for an ordinary one.
-    cancelled: Event,
 }
 
 // SAFETY: the timer is used by the kthread's heap, under its lock, and by `arm` and `Armed`, under
@@ -61,8 +59,8 @@ unsafe fn fire(timer: NonNull<TimerNode>) {
 enum Set {
     /// In a kthread's heap; dropping it takes it out.
     Kthread(#[expect(dead_code, reason = "dropped")] timers::Armed<'static>),
-    /// A user thread sleeps.
-    Thread(Arc<Alarm>),
+    /// A user thread sleeps; the event, which is its own, ends it.
+    Thread(Arc<Event>),
 }
 
 // SAFETY: the timer in it is used under its heap's lock alone, from whichever thread.
@@ -72,8 +70,8 @@ unsafe impl Sync for Set {}
 
 impl Drop for Set {
     fn drop(&mut self) {
-        if let Self::Thread(alarm) = self {
-            alarm.cancelled.set();
+        if let Self::Thread(cancelled) = self {
+            cancelled.set();
         }
     }
 }
@@ -156,14 +154,7 @@ impl Sleep {
         let alarm = self.alarm.as_ref().expect("made by the caller");
         let guard = NoPreempt::new();
         let Some(kthread) = guard.kthread() else {
-            let sleeper = Arc::clone(alarm);
-            sleeper.cancelled.reset();
-            crate::thread::spawn(move || {
-                if !sleeper.cancelled.wait_timeout(rest) {
-                    sleeper.fire();
-                }
-            });
-            self.set = Some(Set::Thread(Arc::clone(alarm)));
+            self.set = Some(Set::Thread(sleep_for(Arc::clone(alarm), rest)));
             return;
         };
         // SAFETY: the alarm lives on the heap until `alarm` is dropped, after `set`.
@@ -172,6 +163,18 @@ impl Sleep {
         // alarm.
         self.set = Some(Set::Kthread(unsafe { timers::arm(kthread, timer, about(rest)) }));
     }
+}
+
+/// Starts a user thread that sleeps for `rest` and fires the alarm; returns what ends it at once.
+fn sleep_for(alarm: Arc<Alarm>, rest: Duration) -> Arc<Event> {
+    let cancelled = Arc::new(Event::new());
+    let event = Arc::clone(&cancelled);
+    crate::thread::spawn(move || {
+        if !event.wait_timeout(rest) {
+            alarm.fire();
+        }
+    });
+    cancelled
 }
 
 /// Takes what an alarm would wake.
@@ -191,7 +194,7 @@ impl Future for Sleep {
         }
         let alarm = this.alarm.get_or_insert_with(|| {
             let (timer, waiting) = (TimerNode::new(fire), SpinLock::new(None));
-            Arc::new(Alarm { timer, waiting, cancelled: Event::new() })
+            Arc::new(Alarm { timer, waiting })
         });
         let armed = Armed::new(context);
         let replaced = alarm.waiting.lock().replace(armed);

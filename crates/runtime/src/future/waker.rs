@@ -6,12 +6,13 @@
 //! the record, in vain: both `park` and `Future::poll` allow for that.
 //!
 //! `woken` is apart from the token because code within the future may park, and would take the
-//! token away. An inner `block_on` sets it when it returns, so that the outer one polls once more
-//! instead of missing a wake-up that the inner one took for its own.
+//! token away. An inner `block_on` that has cleared it sets it when it returns, so that the outer one
+//! polls once more instead of missing a wake-up that the inner one took for its own.
 //!
 //! | `woken` | by | ordering |
 //! |---|---|---|
 //! | to true | a waker | AcqRel: Release pairs with the thread's Acquire; the swap continues the release sequence of an earlier waker |
+//! | to true | the thread, at the end of a run that has cleared it | Relaxed |
 //! | to false | the thread, before each poll | Acquire |
 //!
 //! These wakers run no code of programs, so an object calls them under its lock ([`is_direct`]).
@@ -79,10 +80,11 @@ impl Poller {
         unsafe { Waker::from_raw(raw) }
     }
 
-    /// Begins a poll: what is woken from here on is seen by [`wait`](Self::wait).
-    pub(crate) fn begin(&self) {
+    /// Begins a poll: what is woken from here on is seen by [`wait`](Self::wait). Returns whether a
+    /// waker was called before.
+    pub(crate) fn begin(&self) -> bool {
         // Acquire: pairs with the wakers' Release, so that the poll sees what they did before.
-        self.woken().swap(false, Ordering::Acquire);
+        self.woken().swap(false, Ordering::Acquire)
     }
 
     /// Waits until a waker was called since [`begin`](Self::begin).
@@ -93,9 +95,10 @@ impl Poller {
         }
     }
 
-    /// Ends the run of a future.
-    pub(crate) fn end(&self) {
-        // Relaxed: the flag alone matters; an outer run of the same thread polls once more.
+    /// Ends the run of a future in which [`begin`](Self::begin) has returned true: an outer run of
+    /// the same thread, for which that may have been, polls once more.
+    pub(crate) fn pass_on(&self) {
+        // Relaxed: the flag alone matters.
         self.woken().store(true, Ordering::Relaxed);
     }
 }

@@ -72,10 +72,15 @@
 //!                 streams.insert(Token(next), stream);
 //!                 next += 1;
 //!             } else if let Some(stream) = streams.get_mut(&event.token()) {
-//!                 match stream.read(&mut buf) {
-//!                     Ok(len @ 1..) => stream.write_all(&buf[..len])?,
-//!                     // The end; dropping the stream ends its registration.
-//!                     _ => drop(streams.remove(&event.token())),
+//!                 // A client that does not read is dropped when the buffer is full: a real server
+//!                 // keeps what is left and asks for `Interest::WRITABLE`.
+//!                 let echoed = match stream.read(&mut buf) {
+//!                     Ok(len @ 1..) => stream.write_all(&buf[..len]).is_ok(),
+//!                     Ok(0) | Err(_) => false,
+//!                 };
+//!                 if !echoed {
+//!                     // Dropping the stream ends its registration.
+//!                     streams.remove(&event.token());
 //!                 }
 //!             }
 //!         }

@@ -15,7 +15,7 @@ use crate::ground::list::List;
 use crate::ground::spin::SpinLock;
 use crate::records::runtime::deadline_after;
 use crate::sync::Mutex;
-use crate::verbs::wait::{WaitList, wait};
+use crate::verbs::wait::{WaitList, check_may_block, wait};
 use core::fmt;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -33,7 +33,9 @@ pub(super) type Taken = Vec<(Arc<Registration>, Ready)>;
 /// See the module documentation.
 pub struct State {
     ready: List<Registration>,
-    /// Number of registrations on `ready` with place `Ready`.
+    /// Number of registrations on `ready`.
+    listed: usize,
+    /// Number of those with place `Ready`.
     changed: usize,
     gone: List<Registration>,
     timers: Timers,
@@ -55,6 +57,9 @@ impl State {
     /// to list.
     fn set_place(&mut self, registration: &Registration, place: Place) -> Place {
         let before = core::mem::replace(&mut registration.local(self).place, place);
+        let is_listed = |place| usize::from(matches!(place, Place::Ready | Place::Again));
+        self.listed += is_listed(place);
+        self.listed -= is_listed(before);
         self.changed += usize::from(place == Place::Ready);
         self.changed -= usize::from(before == Place::Ready);
         before
@@ -161,6 +166,7 @@ impl Poller {
     pub fn new() -> Self {
         let state = State {
             ready: List::new(),
+            listed: 0,
             changed: 0,
             gone: List::new(),
             timers: Timers::default(),
@@ -362,24 +368,38 @@ impl Poller {
     }
 
     /// Waits until there are events, and returns their number: at most the capacity of `events`,
-    /// and at most 64. Zero means that `timeout` has passed, or [`wake`](Self::wake) was called.
+    /// and at most 64. Zero means that `timeout` has passed and no source was ready then, or that
+    /// [`wake`](Self::wake) was called.
     ///
     /// # Panics
     /// On a user thread that holds a spin lock.
     pub fn wait(&self, events: &mut Events, timeout: Option<Duration>) -> usize {
-        crate::poll();
         events.list.clear();
         let deadline = timeout.map(deadline_after);
+        let mut late_looks = None;
         loop {
+            crate::poll();
             let woken = self.take(events);
             self.report(events);
-            let in_time = deadline.is_none_or(|deadline| clock::now() < deadline);
-            if woken || !events.list.is_empty() || !in_time {
+            let late = deadline.is_some_and(|deadline| clock::now() >= deadline);
+            if woken || !events.list.is_empty() || late && self.has_seen_all(&mut late_looks) {
                 self.leave();
                 return events.list.len();
             }
-            self.block(deadline);
+            if !late {
+                self.block(deadline);
+            }
         }
+    }
+
+    /// Returns whether a `wait` whose time has passed has looked at all registrations that were on
+    /// the ready list when it first called this. `looks_left` is the number of further looks, each
+    /// of which takes at least one registration.
+    fn has_seen_all(&self, looks_left: &mut Option<usize>) -> bool {
+        let listed = self.shared.0.lock().listed;
+        let left = looks_left.map_or(listed, |left| listed.min(left - 1));
+        *looks_left = Some(left);
+        left == 0
     }
 
     /// Takes due timers and a batch of registrations off the lists; returns whether
@@ -431,7 +451,7 @@ impl Poller {
             match local.mode {
                 Mode::OneShot => local.enabled = false,
                 Mode::Level if local.place == Place::Nowhere => {
-                    local.place = Place::Again;
+                    state.set_place(registration, Place::Again);
                     // SAFETY: as in `put`.
                     unsafe { state.ready.push_back(registration) };
                 }
@@ -458,6 +478,8 @@ impl Poller {
         };
         let timer = deadline_after(first.saturating_duration_since(Instant::now()));
         let until = deadline.map_or(timer, |deadline| deadline.min(timer));
+        // Before the flag is set, which a panic in `wait` would leave so for ever.
+        check_may_block(state.no_preempt());
         state.has_leader = true;
         // SAFETY: as above, for `leader`.
         unsafe { wait(state, |state| &mut state.leader, Some(until)) };
