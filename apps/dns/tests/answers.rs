@@ -374,8 +374,8 @@ fn signed_zones_answer_with_signatures_and_proofs_to_those_who_ask() {
         let labels = if owner == "@" { 1 } else { 2 };
         types.split(' ').for_each(|rtype| text += &sign(owner, rtype, labels));
     }
-    // A signature of nothing.
-    text += &sign("b", "TXT", 2);
+    // Signatures of nothing: of a type that the name lacks, and at a name without records.
+    text += &(sign("b", "TXT", 2) + &sign("c", "A", 2) + &sign("x.y.b", "A", 4));
     let zones = catalog(&[("example.", &text)]);
     // Section and owner of each record, and the type that it has or signs.
     let summary = |message: &[u8]| -> Vec<String> {
@@ -414,6 +414,17 @@ fn signed_zones_answer_with_signatures_and_proofs_to_those_who_ask() {
                 "ns b.example. sig NSEC",
                 "ns example. NSEC",
                 "ns example. sig NSEC",
+            ],
+        ),
+        (
+            "y.b.example.",
+            "A",
+            &[
+                "NXDOMAIN aa",
+                "ns example. SOA",
+                "ns example. sig SOA",
+                "ns b.example. NSEC",
+                "ns b.example. sig NSEC",
             ],
         ),
         // From a wildcard: nothing is closer.
@@ -456,6 +467,28 @@ fn signed_zones_answer_with_signatures_and_proofs_to_those_who_ask() {
         let plain = summary(&query(question, rtype));
         let extra = plain.iter().any(|line| line.contains("sig") || line.contains("NSEC"));
         assert_eq!(extra, *rtype == "RRSIG", "{question} {rtype}: {plain:?}");
+    }
+}
+
+#[test]
+fn a_chain_whose_parameters_have_flags_is_not_used() {
+    // Of another salt, and of the one that counts: the hash of example with each is made up.
+    let hash = |digit: &str| digit.repeat(32);
+    let chain = |salt: &str, digit: &str| {
+        format!("{} NSEC3 1 0 0 {salt} {} NS SOA NSEC3PARAM\n", hash(digit), hash(digit))
+    };
+    for (flags, wanted) in [("0", "1"), ("1", "2")] {
+        let text = format!(
+            "$TTL 300\n@ SOA ns.example.net. h 7 3600 600 86400 300\n NS ns.example.net.\n\
+             @ NSEC3PARAM 1 {flags} 0 AA\n@ NSEC3PARAM 1 0 0 BB\n{}{}",
+            chain("AA", "1"),
+            chain("BB", "2")
+        );
+        let zones = catalog(&[("example.", &text)]);
+        let said = show(&reply(&zones, &secure_query("b.example.", "A"), Transport::Udp).unwrap());
+        let owners: Vec<_> = said.iter().filter(|line| line.contains(" NSEC3 ")).collect();
+        let first = format!("ns {}.example. ", hash(wanted));
+        assert!(owners.len() == 1 && owners[0].starts_with(&first), "flags {flags}: {said:?}");
     }
 }
 

@@ -33,7 +33,7 @@ pub enum Refused {
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Options of memcached, for its scripts")]
 pub struct Accepted {
-    /// File for the process id
+    /// File for the process id: written when the service listens, removed at its end
     #[arg(short = 'P', long = "pidfile", value_name = "FILE")]
     pub pid_file: Option<PathBuf>,
     /// Extended options, separated by commas; only `idle_timeout=SECONDS` has an effect

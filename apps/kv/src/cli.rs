@@ -8,6 +8,7 @@
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::io::Write;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
@@ -17,6 +18,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::accepted::Accepted;
+use crate::pid_file::PidFile;
 use crate::server::{Clock, Listening, kernel, user_threads};
 use crate::service::{Service, Settings};
 use crate::store::{Config, Store};
@@ -100,14 +102,10 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     for line in options.accepted.without_effect() {
         writeln!(std::io::stderr(), "{line}")?;
     }
-    if let Some(file) = &options.accepted.pid_file {
-        std::fs::write(file, format!("{}\n", std::process::id()))
-            .with_context(|| format!("cannot write the process id to {}", file.display()))?;
-    }
     let (store, clock) = (store(options)?, Clock::start());
     if options.linux {
         let service = Service::new(store, settings(options, 1));
-        serve_linux(&service, clock, signals)
+        serve_linux(&service, clock, options.accepted.pid_file.as_deref(), signals)
     } else {
         serve(options, store, clock, signals)
     }
@@ -146,10 +144,10 @@ fn settings(options: &Options, cores: u32) -> Settings {
 
 /// Serves on user threads.
 fn serve(options: &Options, store: Store, clock: Clock, signals: Signals) -> anyhow::Result<()> {
-    let (ready, started) = channel();
+    let ((ready, started), pid_file) = (channel(), options.accepted.pid_file.clone());
     std::thread::Builder::new()
         .name("kv-signals".to_owned())
-        .spawn(move || end_on_signal(&started, signals))
+        .spawn(move || end_on_signal(&started, pid_file.as_deref(), signals))
         .context("cannot start a thread")?;
     let mut builder = tailwater::Builder::new();
     if let Some(threads) = options.threads {
@@ -169,21 +167,34 @@ fn serve(options: &Options, store: Store, clock: Clock, signals: Signals) -> any
     Ok(())
 }
 
-/// Prints where the service listens and ends the process on a signal.
-fn end_on_signal(started: &Receiver<Listening>, mut signals: Signals) {
+/// Ends the process on a signal.
+fn end_on_signal(started: &Receiver<Listening>, pid_file: Option<&Path>, signals: Signals) {
     // The service failed to start; the other thread reports why.
     let Ok(listening) = started.recv() else { return };
-    let printed = announce(listening);
-    if printed.is_ok() {
-        let _ = signals.forever().next();
+    let waited = until_signal(listening, pid_file, signals);
+    if let Err(error) = &waited {
+        // Nothing is left to do if this fails too.
+        let _ = writeln!(std::io::stderr(), "Error: {error:?}");
     }
-    std::process::exit(i32::from(printed.is_err()));
+    std::process::exit(i32::from(waited.is_err()));
 }
 
 /// Serves on kernel sockets.
-fn serve_linux(service: &Arc<Service>, clock: Clock, mut signals: Signals) -> anyhow::Result<()> {
+fn serve_linux(
+    service: &Arc<Service>,
+    clock: Clock,
+    pid_file: Option<&Path>,
+    signals: Signals,
+) -> anyhow::Result<()> {
     let listening = kernel::start(service, clock)
         .with_context(|| format!("cannot listen on {}", service.settings.listen))?;
+    until_signal(listening, pid_file, signals)
+}
+
+/// Prints where the service listens and returns at a signal. The file with the process id is there
+/// meanwhile.
+fn until_signal(listening: Listening, pid_file: Option<&Path>, mut signals: Signals) -> anyhow::Result<()> {
+    let _pid_file = pid_file.map(PidFile::write).transpose()?;
     announce(listening)?;
     let _ = signals.forever().next();
     Ok(())

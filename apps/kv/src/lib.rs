@@ -13,6 +13,7 @@ mod accepted;
 pub mod cli;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
+mod pid_file;
 pub mod protocol;
 pub mod server;
 pub mod service;

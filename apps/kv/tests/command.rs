@@ -59,6 +59,25 @@ fn options_of_memcacheds_scripts_are_accepted_and_explained() {
         let line = kv.error_line().expect("a line for each");
         assert!(line.starts_with(&format!("tailwater-kv: {option} has no effect: ")), "{line}");
     }
+    kv.signal(Signal::TERM);
+    assert!(kv.finish().status.success() && !file.exists(), "it is removed at the end");
+}
+
+#[test]
+fn a_file_for_the_process_id_is_there_while_the_service_listens() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("pid");
+    let words = ["-P", file.to_str().unwrap()];
+    let kv = start("1", &words);
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), format!("{}\n", kv.pid()));
+    kv.signal(Signal::TERM);
+    assert!(kv.finish().status.success() && !file.exists());
+    // A start that fails leaves none.
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tailwater-kv"));
+    let output = command.args(["--linux", "-p", &port]).args(words).output().unwrap();
+    assert!(!output.status.success() && !file.exists(), "{output:?}");
 }
 
 #[test]

@@ -147,7 +147,7 @@ fn scripts() -> Vec<String> {
         "GET /\r\nfoo http/1.1\r\nversion\r\n",
         "cache_memlimit\r\ncache_memlimit 1\r\ncache_memlimit 64\r\ncache_memlimit 64 noreply\r\n",
         "cache_memlimit 4000000000\r\n",
-        "lru_crawler\r\nlru_crawler metadump\r\nstats cachedump\r\nstats cachedump 1\r\nstats cachedump 64 0\r\n",
+        "lru_crawler\r\nlru_crawler metadump\r\nlru_crawler sleep x\r\nlru_crawler sleep 1000001\r\nlru_crawler tocrawl x\r\nstats cachedump\r\nstats cachedump 1\r\nstats cachedump 64 0\r\n",
         "stats cachedump x 0\r\nstats cachedump 1 x\r\n",
         "quit x\r\n",
         "shutdown\r\n\0\0\r\nstats foo\r\nstats detail\r\nstats reset\r\n",

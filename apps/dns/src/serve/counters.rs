@@ -1,12 +1,16 @@
 //! What a server has answered, by type of question and by code of answer.
 //!
-//! Owns the counters: written by the answering threads with relaxed additions, read at any time. A
-//! type or code without a counter of its own is counted as *other*.
+//! Owns the counters: written by the answering threads with relaxed additions, read at any time.
+//! Each thread that answers datagrams has a [set](Set) of its own, so that no two cores write the
+//! same lines for each answer; all connections share one set. A type or code without a counter of
+//! its own is counted as *other*.
 
 use core::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, PoisonError};
 
 use domain::base::iana::{OptRcode, Rtype};
+use tailwater::sync::Mutex;
 
 use crate::answer::{Answered, Transport};
 
@@ -28,8 +32,18 @@ pub enum Event {
 }
 
 /// The counters of a server.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Counters {
+    /// Of all connections.
+    shared: Set,
+    /// Of the threads that answer datagrams, those that have ended included.
+    own: Mutex<Vec<Arc<Set>>>,
+}
+
+/// One of each counter, on lines of its own.
+#[derive(Debug)]
+#[repr(align(64))]
+pub struct Set {
     udp: AtomicU64,
     tcp: AtomicU64,
     events: [AtomicU64; 3],
@@ -38,7 +52,7 @@ pub struct Counters {
     codes: [AtomicU64; CODES + 1],
 }
 
-impl Default for Counters {
+impl Default for Set {
     fn default() -> Self {
         Self {
             udp: AtomicU64::new(0),
@@ -50,7 +64,7 @@ impl Default for Counters {
     }
 }
 
-impl Counters {
+impl Set {
     /// Counts an event.
     pub fn add(&self, event: Event) {
         self.events[event as usize].fetch_add(1, Relaxed);
@@ -69,13 +83,36 @@ impl Counters {
         }
     }
 
+    fn add_to(&self, counts: &mut Counts) {
+        let Counts { udp, tcp, ignored, unsent, refused, types, codes } = counts;
+        let sums = [udp, tcp, ignored, unsent, refused].into_iter().chain(types).chain(codes);
+        let counters = [&self.udp, &self.tcp].into_iter().chain(&self.events).chain(&self.types);
+        for (sum, counter) in sums.zip(counters.chain(&self.codes)) {
+            *sum += counter.load(Relaxed);
+        }
+    }
+}
+
+impl Counters {
+    /// Returns the set of all connections.
+    pub fn shared(&self) -> &Set {
+        &self.shared
+    }
+
+    /// Returns a new set, for one thread.
+    pub fn own(&self) -> Arc<Set> {
+        let set = Arc::new(Set::default());
+        self.own.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&set));
+        set
+    }
+
     /// Returns the present values, which belong together only while nothing is answered.
     pub fn read(&self) -> Counts {
-        let [ignored, unsent, refused] = self.events.each_ref().map(|count| count.load(Relaxed));
-        let types = self.types.iter().map(|count| count.load(Relaxed)).collect();
-        let codes = self.codes.iter().map(|count| count.load(Relaxed)).collect();
-        let (udp, tcp) = (self.udp.load(Relaxed), self.tcp.load(Relaxed));
-        Counts { udp, tcp, ignored, unsent, refused, types, codes }
+        let mut counts = Counts::default();
+        self.shared.add_to(&mut counts);
+        let own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        own.iter().for_each(|set| set.add_to(&mut counts));
+        counts
     }
 }
 
@@ -96,15 +133,23 @@ pub struct Counts {
     codes: Vec<u64>,
 }
 
+impl Default for Counts {
+    fn default() -> Self {
+        let (types, codes) = (vec![0; TYPES + 1], vec![0; CODES + 1]);
+        Self { udp: 0, tcp: 0, ignored: 0, unsent: 0, refused: 0, types, codes }
+    }
+}
+
 impl Counts {
-    /// Returns the number of answers to questions of a type.
+    /// Returns the number of answers to questions of a type; 0 for a type that is counted as
+    /// *other*.
     pub fn of_type(&self, rtype: Rtype) -> u64 {
-        self.types.get(usize::from(rtype.to_int())).copied().unwrap_or_default()
+        self.types[..TYPES].get(usize::from(rtype.to_int())).copied().unwrap_or_default()
     }
 
-    /// Returns the number of answers with a code.
+    /// Returns the number of answers with a code; 0 for a code that is counted as *other*.
     pub fn of_code(&self, rcode: OptRcode) -> u64 {
-        self.codes.get(usize::from(rcode.to_int())).copied().unwrap_or_default()
+        self.codes[..CODES].get(usize::from(rcode.to_int())).copied().unwrap_or_default()
     }
 }
 
@@ -143,17 +188,22 @@ mod tests {
     #[test]
     fn answers_are_counted_by_type_and_code() {
         let counters = Counters::default();
+        let own = [counters.own(), counters.own()];
         let add = |transport, rtype: Option<Rtype>, rcode| {
-            counters.add_answer(transport, Answered { rtype, rcode });
+            let set = if rcode == OptRcode::NXDOMAIN { &own[1] } else { &own[0] };
+            let set = if transport == Transport::Tcp { counters.shared() } else { set };
+            set.add_answer(transport, Answered { rtype, rcode });
         };
         add(Transport::Udp, Some(Rtype::A), OptRcode::NOERROR);
         add(Transport::Udp, Some(Rtype::A), OptRcode::NXDOMAIN);
         add(Transport::Tcp, Some(Rtype::from_int(65280)), OptRcode::NOERROR);
         add(Transport::Tcp, None, OptRcode::FORMERR);
         add(Transport::Tcp, Some(Rtype::DLV), OptRcode::BADVERS);
-        counters.add(Event::Refused);
+        counters.shared().add(Event::Refused);
         let counts = counters.read();
         assert_eq!((counts.of_type(Rtype::A), counts.of_code(OptRcode::NOERROR)), (2, 2));
+        let others = (Rtype::from_int(TYPES as u16), OptRcode::masked_from_int(CODES as u16));
+        assert_eq!((counts.of_type(others.0), counts.of_code(others.1)), (0, 0));
         assert_eq!(
             counts.to_string(),
             "2 answered over UDP, 3 over TCP, 0 ignored, 0 unsent, 1 connections too many\n\

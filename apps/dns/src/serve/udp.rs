@@ -24,7 +24,7 @@ pub const REFRESH: Duration = Duration::from_secs(1);
 pub fn serve(socket: &impl Datagrams, shared: &Shared, mut go_on: impl FnMut() -> ControlFlow<()>) {
     let mut query = [0; MAX_QUERY];
     let mut answer = Vec::with_capacity(usize::from(MAX_UDP));
-    let mut zones = shared.store.reader();
+    let (mut zones, counters) = (shared.store.reader(), shared.counters.own());
     // Without it the thread would only keep replaced zones for longer.
     let _ = socket.set_read_timeout(REFRESH);
     while go_on().is_continue() {
@@ -35,10 +35,10 @@ pub fn serve(socket: &impl Datagrams, shared: &Shared, mut go_on: impl FnMut() -
             continue;
         };
         match respond(zones.zones(), &query[..len], Transport::Udp, &mut answer) {
-            Verdict::Ignore => shared.counters.add(Event::Ignored),
+            Verdict::Ignore => counters.add(Event::Ignored),
             Verdict::Reply(answered) => match socket.send_to(&answer, client) {
-                Ok(_) => shared.counters.add_answer(Transport::Udp, answered),
-                Err(_) => shared.counters.add(Event::Unsent),
+                Ok(_) => counters.add_answer(Transport::Udp, answered),
+                Err(_) => counters.add(Event::Unsent),
             },
         }
     }

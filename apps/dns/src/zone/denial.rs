@@ -19,9 +19,10 @@ use super::{Node, RrSet, Zone};
 use crate::name::{FlatName, StoredName, store};
 use crate::rdata::Rdata;
 
-/// Maximum number of iterations of a hash: more than signers use (RFC 9276 asks for 0). An answer
-/// takes up to three hashes.
-pub const MAX_ITERATIONS: u16 = 500;
+/// Maximum number of iterations of a hash: more than signers use (RFC 9276 asks for 0), and as many
+/// as common resolvers still check. An answer takes up to three hashes, one more for each alias
+/// made from a wildcard on the way, and one for each label above its name that opt-out left out.
+pub const MAX_ITERATIONS: u16 = 150;
 
 /// Maximum number of sets that one answer needs: one for each wildcard on the way, and those of its
 /// end.
@@ -123,7 +124,12 @@ impl Denial {
     /// If hashes take too many iterations.
     pub fn complete(&mut self, zone: &Zone) -> Result<(), Fault> {
         let parameters = zone.apex().rrset(Rtype::NSEC3PARAM);
-        self.parameters = parameters.and_then(|set| set.data.iter().find_map(Parameters::read));
+        self.parameters = parameters.and_then(|set| {
+            // With flags, the record must not be used: its chain may be incomplete (RFC 5155, section
+            // 4.1.2).
+            let usable = set.data.iter().filter(|data| data.octets().get(1) == Some(&0));
+            usable.into_iter().find_map(Parameters::read)
+        });
         if let Some(Parameters { iterations, .. }) = self.parameters
             && iterations > MAX_ITERATIONS
         {

@@ -147,6 +147,17 @@ pub struct Zone {
     hasher: DefaultHashBuilder,
     denial: Denial,
     servers: Vec<Server>,
+    /// Until [`complete`](Self::complete).
+    signatures: Vec<Signature>,
+}
+
+/// A RRSIG record whose name may turn out to have nothing that it signs.
+#[derive(Debug)]
+struct Signature {
+    owner: StoredName,
+    covered: Rtype,
+    ttl: u32,
+    data: Rdata,
 }
 
 /// A server of the zone, ready for the authority section.
@@ -174,6 +185,7 @@ impl Zone {
             hasher: DefaultHashBuilder::default(),
             denial: Denial::default(),
             servers: Vec::new(),
+            signatures: Vec::new(),
         }
     }
 
@@ -305,26 +317,35 @@ impl Zone {
         if covered == Rtype::NSEC3 {
             return self.denial.insert(owner, rtype, ttl, data);
         }
+        if rtype == Rtype::RRSIG {
+            // It makes no node: a name without other records does not exist.
+            self.signatures.push(Signature { owner: store(owner.name()), covered, ttl, data });
+            return Ok(());
+        }
         let apex = owner.labels() == self.origin.labels();
         let node = self.node_mut(owner);
         node.delegates |= rtype == Rtype::NS && !apex;
         node.redirects |= rtype == Rtype::DNAME;
-        let at = node.rrsets.iter().position(|rrset| rrset.rtype == covered).unwrap_or_else(|| {
-            node.rrsets.push(RrSet::new(covered, ttl));
+        let at = node.rrsets.iter().position(|rrset| rrset.rtype == rtype).unwrap_or_else(|| {
+            node.rrsets.push(RrSet::new(rtype, ttl));
             node.rrsets.len() - 1
         });
         node.rrsets[at].add(rtype, ttl, data);
         Ok(())
     }
 
-    /// Ends the reading of records: signatures of nothing are dropped, and the records that prove
-    /// that names do not exist are put in order.
+    /// Ends the reading of records: signatures are put to what they sign, those of nothing are
+    /// dropped, and the records that prove that names do not exist are put in order.
     ///
     /// # Errors
     /// If they cannot be used.
     fn complete(&mut self) -> Result<(), Fault> {
-        for node in &mut self.nodes {
-            node.rrsets.retain(|rrset| !rrset.data.is_empty());
+        for Signature { owner, covered, ttl, data } in core::mem::take(&mut self.signatures) {
+            let node = self.number(&FlatName::new(&owner)).map(|number| &mut self.nodes[number as usize]);
+            let rrsets = node.into_iter().flat_map(|node| &mut node.rrsets);
+            if let Some(rrset) = rrsets.into_iter().find(|rrset| rrset.rtype == covered) {
+                rrset.add(Rtype::RRSIG, ttl, data);
+            }
         }
         let servers = self.apex().rrset(Rtype::NS).into_iter().flat_map(|servers| &servers.data);
         let server = |name: &StoredName| {

@@ -168,7 +168,8 @@ const TICKS: u64 = 100;
 /// Returns the seconds of processor time of this process, in user mode and in the kernel, as
 /// getrusage(2) counts them (proc_pid_stat(5), fields 14 and 15).
 fn processor_time() -> Option<[String; 2]> {
-    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+    // The file is read on an ordinary thread: the kernel adds up all threads meanwhile.
+    let stat = tailwater::blocking(|| std::fs::read_to_string("/proc/self/stat")).ok()?;
     let (_, fields) = stat.rsplit_once(')')?;
     let mut ticks = fields.split_whitespace().skip(11).map(str::parse::<u64>);
     let mut seconds = || {

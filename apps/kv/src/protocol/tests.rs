@@ -453,6 +453,22 @@ fn a_request_of_http_ends_the_connection() {
 }
 
 #[test]
+fn settings_of_the_crawler_are_checked_though_they_have_no_effect() {
+    let service = service();
+    for (words, answer) in [
+        ("sleep 100", "OK"),
+        ("sleep 1000001", "CLIENT_ERROR sleep must be one second or less"),
+        ("sleep x", "CLIENT_ERROR bad command line format"),
+        ("tocrawl 1000001", "OK"),
+        ("tocrawl x", "CLIENT_ERROR bad command line format"),
+        ("metadump x", "BADCLASS invalid class id"),
+        ("mgdump all", "ERROR"),
+    ] {
+        assert_eq!(talk(&service, &format!("lru_crawler {words}\r\n")), format!("{answer}\r\n"), "{words}");
+    }
+}
+
+#[test]
 fn items_are_listed_whole_and_up_to_a_number() {
     let service = service();
     for i in 0..200 {

@@ -17,6 +17,8 @@ use crate::store::{Arithmetic, Counted, Delete, Deleted, Expiry, Get, MAX_KEY, M
 
 const NOT_NUMERIC: &str = "CLIENT_ERROR cannot increment or decrement non-numeric value";
 const BAD_EXPTIME: &str = "CLIENT_ERROR invalid exptime argument";
+/// Longest time between two steps of memcached's crawler, in us.
+const MAX_SLEEP_US: u32 = 1_000_000;
 
 /// Answers with one line unless the client requested silence.
 fn say_unless(turn: &mut Turn, silent: bool, line: &str) {
@@ -117,8 +119,15 @@ fn memory_limit(words: &[&[u8]], turn: &mut Turn) {
 fn crawler<'a>(words: &[&[u8]], turn: &mut Turn) -> Next<'a> {
     match words[1..] {
         [b"metadump", b"all" | b"1" | b"hash"] => return Next::Dump(Dump::meta()),
-        [b"metadump" | b"mgdump", _] => turn.say("BADCLASS invalid class id"),
-        [b"enable" | b"disable"] | [b"crawl" | b"sleep" | b"tocrawl", _] => turn.say("OK"),
+        [b"metadump", _] => turn.say("BADCLASS invalid class id"),
+        [b"enable" | b"disable"] | [b"crawl", _] => turn.say("OK"),
+        [name @ (b"sleep" | b"tocrawl"), value] => turn.say(match number::<u32>(value) {
+            None => "CLIENT_ERROR bad command line format",
+            Some(us) if name == b"sleep" && us > MAX_SLEEP_US => {
+                "CLIENT_ERROR sleep must be one second or less"
+            }
+            Some(_) => "OK",
+        }),
         _ => turn.say("ERROR"),
     }
     Next::Done

@@ -27,7 +27,8 @@ pub struct Dumped {
 
 impl Shard {
     /// Passes key and facts of each living item of a bucket to `take`.
-    pub fn dump(&self, bucket: usize, now: Now, mut take: impl FnMut(&[u8], &Dumped)) {
+    pub fn dump(&mut self, bucket: usize, now: Now, mut take: impl FnMut(&[u8], &Dumped)) {
+        self.begin_epoch_if_due(now);
         for at in self.bucket_items(bucket).filter(|&item| self.death(item, now).is_none()) {
             let item = self.item(at);
             let (mut key, mut filled) = ([0; MAX_KEY], 0);

@@ -278,7 +278,8 @@ impl Store {
             for first in (0..buckets).step_by(CRAWL) {
                 tailwater::poll();
                 // Locked for a few buckets at a time.
-                let shard = self.shard(index);
+                let mut shard = self.shard(index);
+                shard.begin_epoch_if_due(now);
                 for item in (first..buckets.min(first + CRAWL)).flat_map(|bucket| shard.bucket_items(bucket))
                 {
                     if shard.death(item, now).is_none() {
@@ -296,7 +297,7 @@ impl Store {
     pub fn dump(&self, progress: &mut Crawl, now: Now, mut take: impl FnMut(&[u8], &Dumped)) -> bool {
         tailwater::poll();
         let Some(shard) = self.shards.get(progress.shard) else { return false };
-        let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
         let end = shard.buckets().min(progress.bucket + CRAWL);
         let mut found = false;
         while progress.bucket < end && !found {

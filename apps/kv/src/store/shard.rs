@@ -241,7 +241,8 @@ impl Shard {
         self.begin_epoch_if_due(now);
     }
 
-    fn begin_epoch_if_due(&mut self, now: Now) {
+    /// Begins a new epoch if a delayed flush is due: all items are dead from then on.
+    pub fn begin_epoch_if_due(&mut self, now: Now) {
         if self.flush_at.is_some_and(|at| at <= now.seconds) {
             self.flush_at = None;
             self.epoch = self.epoch.wrapping_add(1);

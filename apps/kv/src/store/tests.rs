@@ -170,6 +170,26 @@ fn a_flush_later_spares_what_is_asked_for_before_it() {
 }
 
 #[test]
+fn lists_have_no_items_of_before_a_flush_that_is_due() {
+    let listed = |store: &Store, now| {
+        let (mut progress, mut count) = (Crawl::default(), 0);
+        while store.dump(&mut progress, now, |_, _| count += 1) {}
+        count
+    };
+    for sizes_first in [false, true] {
+        let store = store(1 << 20, 1 << 10);
+        set(&store, b"old", b"1", NOW);
+        store.flush(Some(110), NOW);
+        assert_eq!((listed(&store, at(109)), store.sizes(at(109)).len()), (1, 1));
+        // No command has touched the shard since.
+        if sizes_first {
+            assert!(store.sizes(at(110)).is_empty());
+        }
+        assert_eq!(listed(&store, at(110)), 0);
+    }
+}
+
+#[test]
 fn a_flush_that_is_due_is_not_forgotten_for_a_later_one() {
     let store = store(1 << 20, 1 << 10);
     set(&store, b"key", b"1", NOW);
