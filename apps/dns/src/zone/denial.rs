@@ -125,8 +125,8 @@ impl Denial {
     pub fn complete(&mut self, zone: &Zone) -> Result<(), Fault> {
         let parameters = zone.apex().rrset(Rtype::NSEC3PARAM);
         self.parameters = parameters.and_then(|set| {
-            // With flags, the record must not be used: its chain may be incomplete (RFC 5155, section
-            // 4.1.2).
+            // With flags, the record must not be used: its chain may be incomplete (RFC 5155,
+            // section 4.1.2).
             let usable = set.data.iter().filter(|data| data.octets().get(1) == Some(&0));
             usable.into_iter().find_map(Parameters::read)
         });

@@ -5,9 +5,9 @@
 //! of use within them. With one size the only fragmentation is the end of an item's last cell, any
 //! item can take any other's place, and the limit is exact: cells are taken from one reservation
 //! that never grows. The price is that a large value is copied in pieces of 60 bytes. A cell is one
-//! cache line: a look-up reads one line of an item whose key has up to 14 bytes, and another one for
-//! every 60 further bytes of the key. The waste at an item's end is half a line: the mean item takes
-//! no more than in memcached's classes.
+//! cache line: a look-up reads one line of an item whose key has up to 14 bytes, and another one
+//! for every 60 further bytes of the key. The waste at an item's end is half a line: the mean item
+//! takes no more than in memcached's classes.
 //!
 //! Owns the cells, the free list and the positions within chains. It never interprets an item's
 //! fields. The reservation is virtual memory; a cell costs real memory from its first use on.

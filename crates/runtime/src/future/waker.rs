@@ -6,8 +6,8 @@
 //! the record, in vain: both `park` and `Future::poll` allow for that.
 //!
 //! `woken` is apart from the token because code within the future may park, and would take the
-//! token away. An inner `block_on` that has cleared it sets it when it returns, so that the outer one
-//! polls once more instead of missing a wake-up that the inner one took for its own.
+//! token away. An inner `block_on` that has cleared it sets it when it returns, so that the outer
+//! one polls once more instead of missing a wake-up that the inner one took for its own.
 //!
 //! | `woken` | by | ordering |
 //! |---|---|---|
