@@ -309,8 +309,8 @@ fn a_wait_without_time_sees_what_stands_behind_a_source_used_up() {
         poller.register(receiver, Token(token), READ, Mode::Level).unwrap();
     }
     // Both are listed again, as they are registered by level.
-    for used_up in 0..2 {
-        channels[used_up].0.send(()).unwrap();
+    for (sender, _) in &channels[..2] {
+        sender.send(()).unwrap();
         assert_eq!(wait(&poller, &mut events, None).len(), 1);
     }
     channels[..2].iter().for_each(|(_, receiver)| receiver.recv().unwrap());
