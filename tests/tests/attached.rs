@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 use tailwater_iokernel::Config;
+use tailwater_iokernel::config::PolicyName;
 use tailwater_testkit::{PATIENCE, Program, binary, cpu_numbers, has_two_cpus, socket_name, until};
 use tailwater_tests::{Bench, Role};
 
@@ -89,6 +90,25 @@ fn a_job_that_never_polls_is_preempted_by_signal_and_loses_nothing() {
     while rounds(&mut hog) <= before {
         assert!(Instant::now() < deadline, "the preempted job stands still after {before} rounds");
     }
+}
+
+#[test]
+fn a_service_owns_the_core_that_it_requests_and_a_batch_job_gets_it_back() {
+    if !has_two_cpus() {
+        return;
+    }
+    let bench = Bench::start(|c| c.policy = PolicyName::Arbiter, vec![]);
+    let mut batch = bench.child("burn", "batch", "best-effort");
+    let mut service = bench.child("request", "service", "latency-critical");
+    let core = cpu_numbers().last().copied().expect("this process runs somewhere");
+    for cores in [1, 0, 1, 0] {
+        let expected = format!("granted {cores} of {cores} on [{core}]");
+        assert_eq!(service.line().as_deref(), Some(expected.as_str()));
+    }
+    assert_eq!(service.line(), Some(format!("gained [{core}] lost []")));
+    let before = rounds(&mut batch);
+    // Each line reports the job's progress; the first may be an old one.
+    until("the batch job goes on", || rounds(&mut batch) > before);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tailwater_iokernel::Config;
-use tailwater_iokernel::config::PolicyKind;
+use tailwater_iokernel::config::PolicyName;
 use tailwater_iokernel::stats::HandoffKind;
 use tailwater_iokernel_testing::child::{RawChild, Role, run_if_asked};
 use tailwater_iokernel_testing::roles::{Burn, Echo, Hog};
@@ -86,7 +86,7 @@ fn the_core_moves_between_processes_without_a_rebinding_per_hand_off() {
 
 #[test]
 fn a_static_partition_is_lent_to_its_owner_only_however_idle_it_is() {
-    let (iokernel, station) = Running::with_station(Config { policy: PolicyKind::Static, ..config() });
+    let (iokernel, station) = Running::with_station(Config { policy: PolicyName::Static, ..config() });
     // Registered first: the one managed core is its partition. Parks as soon as it has answered.
     let spec = RawSpec { spin_us: 1, idle_us: 0, ..RawSpec::new("service") };
     let service = RawRuntime::start(&iokernel.socket, &spec, |_| Box::<Echo>::default()).unwrap();

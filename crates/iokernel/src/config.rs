@@ -8,6 +8,7 @@
 use serde::{Deserialize, Serialize};
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
+pub use tailwater_sched::alloc::PolicyName;
 use tailwater_shm::layout::MAX_KTHREADS;
 use tailwater_shm::ring::{LINE, MAX_FRAME, MAX_LINES, MIN_LINES};
 
@@ -24,19 +25,6 @@ const MIN_REGION_BYTES: u64 = 1 << 20;
 /// Every IPv6 link carries packets of this many bytes (RFC 8200 section 5).
 const MIN_MTU_IPV6: u16 = 1280;
 const _: () = assert!(MAX_MTU as usize + ETHERNET_HEADER <= MAX_FRAME);
-
-/// The policy that decides which runtime gets which core: those of `tailwater-sched` that are
-/// tested on real machines. The simulator has the others.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum PolicyKind {
-    /// Shenango's congestion detection: as few cores as avoid queueing, reconsidered every
-    /// interval.
-    #[default]
-    CongestionDetection,
-    /// Fixed partitions, first come, first served.
-    Static,
-}
 
 /// How far the IOKernel raises its priority above other programs on its core.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -81,8 +69,10 @@ pub struct Config {
     pub macs: Macs,
     /// Maximum length of an IP packet in bytes, 576 to 9000.
     pub mtu: u16,
-    /// Policy that allocates cores.
-    pub policy: PolicyKind,
+    /// Policy that allocates cores: one of those tested on machines ([`PolicyName::is_live`]). The
+    /// simulator has the others.
+    #[serde(with = "crate::policy")]
+    pub policy: PolicyName,
     /// Interval at which the allocator reads all queues and the policy decides, in microseconds
     /// (Shenango section 4.1: 5).
     pub allocation_interval_us: u64,
@@ -158,7 +148,7 @@ impl Default for Config {
             pool_start: None,
             macs: Macs::default(),
             mtu: 1500,
-            policy: PolicyKind::default(),
+            policy: PolicyName::Congestion,
             allocation_interval_us: 5,
             burst_quantum_us: 1_000,
             service_quantum_us: 100,
@@ -272,6 +262,7 @@ impl Config {
             value,
             expected,
         })?;
+        crate::policy::check(self.policy).map_err(|why| out_of_range("policy", self.policy, why))?;
         self.check_times()?;
         self.check_limits()?;
         self.check_grants()?;
@@ -410,14 +401,23 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_that_is_not_tested_live_is_refused_with_the_names_of_those_that_are() {
-        for name in ["arachne", "delay-threshold", "ix-energy"] {
-            let error = Config::from_toml(&format!("policy = \"{name}\"")).unwrap_err().to_string();
-            for accepted in ["congestion-detection", "static"] {
-                assert!(error.contains(name) && error.contains(accepted), "{error}");
+    fn a_policy_is_live_or_refused_with_the_names_of_those_that_are() {
+        for policy in PolicyName::ALL {
+            let parsed = Config::from_toml(&format!("policy = \"{policy}\""));
+            if policy.is_live() {
+                let config = parsed.unwrap();
+                assert_eq!(config.policy, policy);
+                assert_eq!(crate::policy::build(&config).name(), policy.as_str());
+                assert_eq!(Config::from_toml(&toml::to_string(&config).unwrap()).unwrap(), config);
+            } else {
+                let error = parsed.unwrap_err().to_string();
+                for part in ["policy", policy.as_str(), "simulator", "congestion-detection", "static"] {
+                    assert!(error.contains(part), "{error}");
+                }
             }
         }
-        assert_eq!(Config::from_toml("policy = \"static\"").unwrap().policy, PolicyKind::Static);
+        let unknown = Config::from_toml("policy = \"borg\"").unwrap_err().to_string();
+        assert!(unknown.contains("`borg`") && unknown.contains("static"), "{unknown}");
     }
 
     #[test]

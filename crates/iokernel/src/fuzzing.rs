@@ -101,7 +101,7 @@ impl Arena {
         let (port, station) =
             pair("station", Attachment::Station { mac: STATION, ip: None }).expect("a descriptor");
         let config = Config { max_evictions: 2, ..Config::default() };
-        let parts = machine(2, Box::new(Nowhere));
+        let parts = machine(2, Box::new(Nowhere), &config);
         let stats = Stats::new(vec![(port.name().to_owned(), None)], &config.firewall, []);
         let terms = Terms::new(parts.clock, config.offence_share);
         let mut world = World::new(Arc::new(stats), terms);

@@ -37,6 +37,7 @@ pub mod fuzzing;
 mod kernel;
 mod machine;
 mod macs;
+mod policy;
 pub mod port;
 mod runtime;
 pub mod stats;

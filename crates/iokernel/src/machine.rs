@@ -13,7 +13,7 @@ use tailwater_sched::CoreId;
 use tailwater_sched::topology::{Core, Topology, TopologyError};
 use tailwater_shm::priority::HIGHEST;
 
-use crate::config::{Config, Priority};
+use crate::config::{Config, PolicyName, Priority};
 
 /// Returns how many bytes of memory the machine has; [`u64::MAX`] if that is unknown.
 pub(crate) fn memory_bytes() -> u64 {
@@ -110,7 +110,7 @@ impl Cores {
             Some(cores) => {
                 cores.iter().map(|&core| check(core, "managed-cores")).collect::<Result<_, _>>()?
             }
-            None => allowed.iter().copied().filter(|&core| core != iokernel).collect(),
+            None => default_managed(config, &allowed, &describe(iokernel)),
         };
         if managed.is_empty() {
             return Err(CoreError::NoneManaged);
@@ -140,6 +140,15 @@ impl Cores {
     pub(crate) fn managed_numbers(&self) -> Vec<u16> {
         self.managed.cores().iter().map(|core| core.id.0).collect()
     }
+}
+
+/// Returns the cores that are lent if none are configured: all but the polling thread's. Under the
+/// arbiter a program owns whole cores for long, so the other hyperthreads of the polling thread's
+/// core, which run at half speed beside it, are lent only if there are no others.
+fn default_managed(config: &Config, allowed: &[CoreId], polling: &Core) -> Vec<CoreId> {
+    let others = || allowed.iter().copied().filter(|&core| core != polling.id);
+    let apart: Vec<CoreId> = others().filter(|core| !polling.siblings.contains(core)).collect();
+    if config.policy == PolicyName::Arbiter && !apart.is_empty() { apart } else { others().collect() }
 }
 
 /// Raises this process's limit of descriptors as far as the system permits. Each program takes
@@ -324,6 +333,19 @@ mod tests {
         let cores = choose(&Config::default(), &[2, 3, 5]).unwrap();
         assert_eq!(cores.iokernel, CoreId(2));
         assert_eq!(cores.managed_numbers(), [3, 5]);
+    }
+
+    #[test]
+    fn under_the_arbiter_the_polling_cores_hyperthread_is_lent_only_if_it_is_named_or_the_last() {
+        let pair = |id: CoreId| Core { id, socket: 0, siblings: vec![CoreId(id.0 ^ 1)] };
+        let choose = |config: &Config, cores: u16| {
+            Cores::choose(config, (0..cores).map(CoreId).collect(), pair).unwrap().managed_numbers()
+        };
+        let arbiter = Config { policy: PolicyName::Arbiter, ..Config::default() };
+        assert_eq!(choose(&arbiter, 4), [2, 3]);
+        assert_eq!(choose(&arbiter, 2), [1]);
+        assert_eq!(choose(&Config { managed_cores: Some(vec![1, 2]), ..arbiter }, 4), [1, 2]);
+        assert_eq!(choose(&Config::default(), 4), [1, 2, 3]);
     }
 
     #[test]

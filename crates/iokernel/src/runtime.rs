@@ -152,6 +152,12 @@ pub(crate) struct Held {
 pub(crate) struct Runtime {
     pub(crate) id: RuntimeId,
     pub(crate) spec: RuntimeSpec,
+    /// Maximum number of cores that it may own by request.
+    pub(crate) may_request: u16,
+    /// Its latest word of requests.
+    pub(crate) requests: u64,
+    /// How many of the requested cores are its own, as last written for it.
+    pub(crate) granted: u16,
     pub(crate) pid: i32,
     pub(crate) mac: MacAddr,
     pub(crate) ip: Ipv4Addr,
@@ -252,6 +258,9 @@ impl Runtime {
         Box::new(Self {
             id,
             spec: RuntimeSpec { guaranteed: wish.guaranteed, max: count, kthreads: count, class },
+            may_request: count,
+            requests: 0,
+            granted: 0,
             pid,
             mac,
             ip,

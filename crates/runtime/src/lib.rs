@@ -78,6 +78,8 @@ mod boot;
 #[cfg(not(loom))]
 mod config;
 #[cfg(not(loom))]
+pub mod cores;
+#[cfg(not(loom))]
 pub mod debug;
 #[cfg(not(loom))]
 mod egress;

@@ -6,6 +6,7 @@
 //! core, that no runtime is its own victim, and that none on hold is served. A failing case prints
 //! the operations that reproduce it.
 
+#[expect(dead_code, reason = "shared with the tests of requests, which use more of it")]
 mod world;
 
 use proptest::prelude::*;

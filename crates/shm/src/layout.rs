@@ -45,7 +45,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// Version of layout and protocols; both sides must agree.
-pub const VERSION: u32 = 10;
+pub const VERSION: u32 = 11;
 /// First word of a region: "tailwatr" in ASCII, little endian.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"tailwatr");
 /// The polling thread polls.
@@ -76,7 +76,9 @@ pub struct RegionHeader {
     /// 1 once a runtime has attached.
     attached: AtomicU32,
     tsc_hz: AtomicU64,
-    _line: [AtomicU64; 4],
+    /// How many of the requested cores are the runtime's own; written by the IOKernel.
+    granted: AtomicU64,
+    _line: [AtomicU64; 3],
     /// [`AWAKE`], [`ASLEEP`] or [`ASLEEP_BESIDE_FREE_CORES`]; a line of its own.
     asleep: AtomicU32,
     _pad: [AtomicU32; 15],
@@ -103,7 +105,11 @@ pub struct StatusLine {
     pub doing: AtomicU32,
     /// Wakes that the kthread was sent and did not get; see [`Slot`].
     pub lost_wakes: AtomicU32,
-    _rest: [AtomicU64; 4],
+    /// Cores that the runtime requests: one byte per priority, priority 0 in the lowest. Counts for
+    /// the runtime, published in kthread 0's line. Part of what a runtime keeps when its region is
+    /// replaced, like the ends of its run queues.
+    pub requests: AtomicU64,
+    _rest: [AtomicU64; 3],
 }
 
 /// By what the IOKernel ends the turns of user threads: one line, written by the kthread, read by
@@ -161,6 +167,7 @@ impl KthreadShared {
                 next_timer: AtomicU64::new(u64::MAX),
                 doing: AtomicU32::new(IN_SCHEDULER),
                 lost_wakes: AtomicU32::new(0),
+                requests: AtomicU64::new(0),
                 _rest: core::array::from_fn(|_| AtomicU64::new(0)),
             },
             ingress_tail: Padded(TailWord::new(0)),
@@ -188,7 +195,9 @@ const _: () = {
     assert!(size_of::<RegionHeader>() == 128);
     assert!(offset_of!(RegionHeader, asleep) == 64);
     assert!(size_of::<StatusLine>() == 64);
+    assert!(offset_of!(RegionHeader, granted) == 32);
     assert!(offset_of!(StatusLine, doing) == 24);
+    assert!(offset_of!(StatusLine, requests) == 32);
     assert!(size_of::<KthreadShared>() == 512);
     assert!(offset_of!(KthreadShared, grant) == 0);
     assert!(offset_of!(KthreadShared, state) == 64);
@@ -445,6 +454,11 @@ impl Region {
     /// between their write and their read of the other's word (store-load).
     pub fn asleep(&self) -> &AtomicU32 {
         &self.header().asleep
+    }
+
+    /// How many of the cores that the runtime requests are its own. Written by the IOKernel.
+    pub fn granted(&self) -> &AtomicU64 {
+        &self.header().granted
     }
 
     /// Returns the words of kthread `index`.

@@ -143,7 +143,7 @@ pub struct AllocatorArgs {
     /// Allocators, as listed in the help.
     #[arg(
         long,
-        help = "Allocators: congestion[:INTERVAL], delay[:THRESHOLD], arachne, ix, ix-energy, static [default: congestion,delay,arachne,ix,static]"
+        help = "Allocators: congestion-detection[:INTERVAL], delay-threshold[:THRESHOLD], arachne, ix-consolidation, ix-energy, static [default: congestion-detection,delay-threshold,arachne,ix-consolidation,static]"
     )]
     pub allocators: Option<String>,
     /// Service time of every service [default: exp:10us].

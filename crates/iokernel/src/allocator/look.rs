@@ -6,12 +6,13 @@
 
 use core::sync::atomic::Ordering;
 use tailwater_sched::RuntimeId;
-use tailwater_sched::alloc::{KthreadLook, RuntimeLook};
+use tailwater_sched::alloc::{KthreadLook, Requests, RuntimeLook};
 use tailwater_sched::ledger::Class;
 use tailwater_shm::{Cycles, KthreadState};
 
 use super::Allocator;
 use super::phase::Phase;
+use crate::runtime::Runtime;
 use crate::world::{Lender, World};
 
 /// Maximum number of kthreads of runtimes without cores read per look: about 0.3 us. Frames wake
@@ -131,15 +132,19 @@ impl Allocator {
             return 0;
         };
         if runtime.budget.is_throttled(now) {
-            // It wants nothing; then it is looked at again.
+            // It wants nothing; then it is looked at again, and its requests are read anew.
+            runtime.requests = 0;
             look.kthreads.iter_mut().for_each(forget_work);
+            look.requests = Requests::NONE;
             runtime.next_timer = runtime.budget.throttled_until();
             return runtime.kthreads.len();
         }
+        read_requests(runtime, look);
+        publish_granted(runtime, self.policy.granted(id));
         runtime.held = runtime.held.filter(|held| now < held.until);
         let held = runtime.held.map(|held| usize::from(held.kthread));
         let (mut earliest, mut lost_wakes) = (runtime.held.map_or(Cycles::MAX, |held| held.until), 0);
-        let mut mark = 0;
+        let mut mark = runtime.requests;
         for (index, (kthread, look)) in runtime.kthreads.iter().zip(&mut look.kthreads).enumerate() {
             let status = &runtime.region.kthread(index as u16).status;
             // Relaxed: hints; a stale value is read again at the next look.
@@ -162,6 +167,31 @@ impl Allocator {
         runtime.stats.counters.cores.set(self.cores_held(id));
         runtime.stats.counters.lost_wakes.set(lost_wakes);
         runtime.kthreads.len()
+    }
+}
+
+/// Copies the runtime's requests for cores, as far as it may make them.
+#[inline(always)]
+fn read_requests(runtime: &mut Runtime, look: &mut RuntimeLook) {
+    // Relaxed: the word stands for itself; a stale value is read again at the next look.
+    let word = runtime.region.kthread(0).status.requests.load(Ordering::Relaxed);
+    if word == runtime.requests {
+        return;
+    }
+    runtime.requests = word;
+    let requests = Requests::from_word(word);
+    look.requests = requests.limited_to(runtime.may_request);
+    runtime.stats.counters.cut_requests.add(u64::from(look.requests != requests));
+}
+
+/// Writes how many of the requested cores are the runtime's own, if that has changed.
+#[inline(always)]
+fn publish_granted(runtime: &mut Runtime, granted: u16) {
+    if granted != runtime.granted {
+        runtime.granted = granted;
+        // Relaxed: information only.
+        runtime.region.granted().store(granted.into(), Ordering::Relaxed);
+        runtime.stats.counters.granted_cores.set(granted.into());
     }
 }
 

@@ -1,4 +1,6 @@
 use proptest::prelude::*;
+mod requests;
+
 use tailwater_sched::{CoreId, RuntimeId};
 use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
 use tailwater_shm::{Generation, Grant, KthreadState};

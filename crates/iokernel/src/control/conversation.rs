@@ -350,6 +350,10 @@ impl Control {
         let rules = self.parts.stats.firewall();
         let admission = Admission { place, wish, region, ends, doorbell, pid, socket, process, guard, rules };
         let mut runtime = Runtime::new(admission, tids);
+        if !is_trusted(uid) {
+            // What nobody granted its user cannot be requested either.
+            runtime.may_request = runtime.spec.guaranteed;
+        }
         let class = runtime.stats.class;
         runtime.lowered_session = rank::lower_session(pid, class, config.is_dedicated());
         if self.may_log_for(token) {

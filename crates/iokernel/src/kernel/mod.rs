@@ -16,7 +16,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use tailwater_sched::alloc::{CongestionDetection, Policy, Static};
 use tailwater_sched::{Nanos, RuntimeId};
 use tailwater_shm::control::{ControlError, SocketFile, serve};
 use tailwater_shm::{Clock, Cycles, clock, priority};
@@ -24,12 +23,13 @@ use tailwater_shm::{Clock, Cycles, clock, priority};
 use crate::allocator::{self, Allocator, Attention};
 use crate::authority::Authority;
 use crate::budget::Terms;
-use crate::config::{Config, ConfigError, PolicyKind, Priority};
+use crate::config::{Config, ConfigError, Priority};
 use crate::control::directory::Directory;
 use crate::control::reload::Reloader;
 use crate::control::watch::{Heartbeat, Place};
 use crate::control::{self, Bell, Command, Control, NewRules, Notice, Surroundings};
 use crate::machine::{self, CoreError, Cores, Pinned, cpu_set};
+use crate::policy;
 use crate::port::{Attachment, Context, Port, PortError};
 use crate::runtime::{EndReason, Runtime};
 use crate::stats::{Stats, StatsHandle};
@@ -159,7 +159,7 @@ impl IoKernel {
             stats: Arc::clone(&stats),
         })
         .map_err(system("watch the control socket"))?;
-        let policy = policy(&config);
+        let policy = policy::build(&config);
         let interval = policy.interval();
         let allocator = Allocator::new(
             &config,
@@ -237,7 +237,7 @@ impl IoKernel {
             "managed_cores": self.cores.managed_numbers(),
             "tsc_hz": self.clock.hz(),
             "invariant_tsc": Clock::invariant(),
-            "policy": self.config.policy,
+            "policy": self.config.policy.as_str(),
             "priority": pinned.report,
         }));
         let system = |what| move |source| StartError::System { what, source };
@@ -306,21 +306,6 @@ impl IoKernel {
             let _ = priority::end_real_time(0);
         }
         Ok(())
-    }
-}
-
-fn policy(config: &Config) -> Box<dyn Policy + Send> {
-    let interval = Nanos::from_micros(config.allocation_interval_us);
-    match config.policy {
-        PolicyKind::CongestionDetection => {
-            Box::new(CongestionDetection::new(tailwater_sched::alloc::Config {
-                interval,
-                burst_quantum: Nanos::from_micros(config.burst_quantum_us),
-                service_quantum: Nanos::from_micros(config.service_quantum_us),
-                ..Default::default()
-            }))
-        }
-        PolicyKind::Static => Box::new(Static::new(interval)),
     }
 }
 

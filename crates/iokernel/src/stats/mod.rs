@@ -168,6 +168,10 @@ counters! {
         rx_limited,
         /// Cores it holds now.
         cores,
+        /// Cores that it requested and owns now.
+        granted_cores,
+        /// Requests for cores that were cut because they exceeded what it may own.
+        cut_requests,
         /// Times it was lent a core.
         grants,
         /// Times a busy core was taken from it.

@@ -16,15 +16,13 @@
 //! policy, in contrast, takes them at once.
 
 use super::per_runtime::PerRuntime;
+use super::requests::PRIORITIES;
 use super::target::Arbiter;
 use super::{Action, Activity, KthreadLook, Policy, View};
 use crate::ids::{CoreId, Nanos, RuntimeId};
 use crate::ledger::{Class, Ledger};
 use heap::vec;
 use heap::vec::Vec;
-
-/// Number of priority levels (Arachne section 4).
-pub const PRIORITIES: u8 = 8;
 
 /// Settings of [`Arachne`].
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -28,13 +28,26 @@
 //!
 //! The policy never trusts an observation: a runtime that claims to be congested competes within
 //! its class and limit, no more.
+//!
+//! # The arbiter
+//! [`CongestionDetection::with_requests`] adds the cores that programs request, by priority; the
+//! division is in `requests`. The two combine as follows:
+//! - A requested core that the division gives a runtime is its *own*, like a guaranteed one: it is
+//!   granted at once, from a runtime that has more than it owns, and never preempted. No congestion
+//!   outweighs it.
+//! - It is granted without work, once for each raise of the request, and not lent to others while
+//!   the kthread that has it idles. When that kthread parks for lack of work, the core is lent
+//!   until the runtime has work again: a runtime below its own is served first.
+//! - All other cores are lent by congestion, as above.
+//! - A division leaves cores where they are. Only a runtime that is granted fewer can lose one.
 
 use super::detect::{Detector, Found};
 use super::per_runtime::PerRuntime;
-use super::select::{Choice, Claim, Quanta, Rank, Selector, spare};
+use super::requests::{Share, Shares};
+use super::select::{Choice, Claim, Quanta, Rank, Selector, lendable, spare};
 use super::{Action, Activity, KthreadLook, Policy, RuntimeLook, View};
 use crate::ids::{CoreId, KthreadId, Nanos, RuntimeId};
-use crate::ledger::{Class, CoreState, KthreadState, Ledger};
+use crate::ledger::{Account, Class, CoreState, KthreadState, Ledger};
 use heap::vec::Vec;
 
 /// Consecutive looks at which work waits although enough of the runtime's own kthreads idle or are
@@ -107,6 +120,8 @@ pub struct CongestionDetection {
     event: u64,
     /// Runtimes that need a core at this look, in the order in which they are served.
     queue: Vec<(Rank, i32, Nanos, RuntimeId)>,
+    /// What runtimes own by request; `None` if requests are ignored.
+    shares: Option<Shares>,
 }
 
 impl CongestionDetection {
@@ -119,7 +134,18 @@ impl CongestionDetection {
             runtimes: PerRuntime::default(),
             event: 0,
             queue: Vec::new(),
+            shares: None,
         }
+    }
+
+    /// Creates a policy with no runtimes attached that also grants the cores that runtimes request.
+    #[must_use]
+    pub fn with_requests(config: Config) -> Self {
+        Self { shares: Some(Shares::default()), ..Self::new(config) }
+    }
+
+    fn share(&self, runtime: RuntimeId, account: &Account) -> Share {
+        share(self.shares.as_ref(), runtime, account)
     }
 
     /// Returns true if `runtime` needs a core that it could not be given yet.
@@ -145,7 +171,8 @@ impl CongestionDetection {
             if helped { tracked.looks_without_relief.saturating_add(1) } else { 0 };
         let congested = waiting > 0 && (!helped || tracked.looks_without_relief > HELP_PATIENCE);
         let stranded = account.cores() == 0 && (work || tracked.woken);
-        tracked.unmet = stranded || congested || tracked.preempted;
+        let requests = self.shares.as_mut().is_some_and(|shares| shares.pursue(runtime, account.cores()));
+        tracked.unmet = stranded || congested || tracked.preempted || requests;
     }
 
     /// Returns the runtime's claim if its demand is unmet and it could be lent a core now. `spare`
@@ -163,15 +190,16 @@ impl CongestionDetection {
     }
 
     fn survey(&mut self, view: View<'_>) {
-        let (event, runtimes) = (self.event, &mut self.runtimes);
-        self.selector.survey(view, |runtime| {
+        let (event, runtimes, shares) = (self.event, &mut self.runtimes, self.shares.as_ref());
+        let has_work = |runtime| {
             let Some(tracked) = runtimes.get_mut(runtime) else { return false };
             if tracked.work_seen != event {
                 let work = view.obs.runtime(runtime).is_some_and(RuntimeLook::has_work);
                 (tracked.work, tracked.work_seen) = (work, event);
             }
             tracked.work
-        });
+        };
+        self.selector.survey(view, has_work, |runtime, account| share(shares, runtime, account));
     }
 
     /// Grants a surveyed runtime the core its claim deserves, if any.
@@ -202,8 +230,11 @@ impl CongestionDetection {
         let others = view.ledger.runtimes().iter().copied();
         others
             .filter(|&runtime| self.is_unmet(runtime) && holder.is_none_or(|h| h.kthread.runtime != runtime))
-            .filter_map(|runtime| self.claim(view, runtime, spare(view.ledger.account(runtime)?)))
-            .filter(|claim| holder.is_none_or(|h| !h.has_work || self.may_preempt(claim, h)))
+            .filter_map(|runtime| {
+                let account = view.ledger.account(runtime)?;
+                self.claim(view, runtime, spare(account, self.share(runtime, account)))
+            })
+            .filter(|claim| holder.is_none_or(|h| !h.keeps || self.may_preempt(claim, h)))
             .min_by_key(|claim| self.queue_key(claim))
     }
 
@@ -218,26 +249,35 @@ struct Holder {
     class: Class,
     spare: i32,
     tenure: Nanos,
-    /// True if its runtime has something queued, so that the kthread is about to be busy.
-    has_work: bool,
+    /// True if the kthread keeps the core although it idles: something is queued at its runtime, so
+    /// that it is about to be busy, or its runtime requested the core.
+    keeps: bool,
 }
 
 impl Holder {
-    fn new(view: View<'_>, kthread: KthreadId, since: Nanos) -> Option<Self> {
+    fn new(view: View<'_>, shares: Option<&Shares>, kthread: KthreadId, since: Nanos) -> Option<Self> {
         let account = view.ledger.account(kthread.runtime)?;
+        let share = share(shares, kthread.runtime, account);
+        let has_work = view.obs.runtime(kthread.runtime).is_some_and(RuntimeLook::has_work);
         Some(Self {
             kthread,
             class: account.spec().class,
-            spare: spare(account),
+            spare: spare(account, share),
             tenure: view.now.since(since),
-            has_work: view.obs.runtime(kthread.runtime).is_some_and(RuntimeLook::has_work),
+            keeps: has_work || lendable(account, share) <= 0,
         })
     }
 }
 
+/// Returns what a runtime owns: its guarantee, if requests are ignored.
+fn share(shares: Option<&Shares>, runtime: RuntimeId, account: &Account) -> Share {
+    let guarantee = Share { own: account.spec().guaranteed, requested: 0 };
+    shares.map_or(guarantee, |shares| shares.of(runtime, account))
+}
+
 impl Policy for CongestionDetection {
     fn name(&self) -> &'static str {
-        "congestion-detection"
+        if self.shares.is_some() { "arbiter" } else { "congestion-detection" }
     }
 
     fn interval(&self) -> Nanos {
@@ -257,6 +297,9 @@ impl Policy for CongestionDetection {
             work_seen: 0,
         };
         self.runtimes.insert(runtime, tracked);
+        if let Some(shares) = &mut self.shares {
+            shares.attach(runtime);
+        }
         let slots = self.runtimes.slots();
         self.selector.reserve(ledger.topology().len(), slots);
         self.queue.clear();
@@ -265,15 +308,22 @@ impl Policy for CongestionDetection {
 
     fn detach(&mut self, runtime: RuntimeId) {
         self.runtimes.remove(runtime);
+        if let Some(shares) = &mut self.shares {
+            shares.detach(runtime);
+        }
     }
 
     fn tick(&mut self, view: View<'_>, actions: &mut Vec<Action>) {
         self.event += 1;
+        if let Some(shares) = &mut self.shares {
+            shares.update(view);
+        }
         let mut queue = core::mem::take(&mut self.queue);
         queue.clear();
         for &runtime in view.ledger.runtimes() {
             self.look(view, runtime);
-            let spare = view.ledger.account(runtime).map_or(0, spare);
+            let account = view.ledger.account(runtime);
+            let spare = account.map_or(0, |account| spare(account, self.share(runtime, account)));
             queue.extend(self.claim(view, runtime, spare).map(|claim| self.queue_key(&claim)));
         }
         if !queue.is_empty() {
@@ -299,17 +349,21 @@ impl Policy for CongestionDetection {
         let Some(at) = view.ledger.topology().position(core) else { return };
         let holder = match view.ledger.cores()[at] {
             CoreState::Free => None,
-            CoreState::Owned { kthread, since } => Holder::new(view, kthread, since),
+            CoreState::Owned { kthread, since } => Holder::new(view, self.shares.as_ref(), kthread, since),
             CoreState::Moving { .. } => return,
         };
         let Some(claim) = self.best_claim(view, holder.as_ref()) else { return };
         let choice = Choice {
             at,
             victim: holder.as_ref().map(|holder| holder.kthread),
-            preempts: holder.as_ref().is_some_and(|holder| holder.has_work),
+            preempts: holder.as_ref().is_some_and(|holder| holder.keeps),
             only_if_idle: holder.as_ref().is_some_and(|holder| !self.may_preempt(&claim, holder)),
         };
         self.grant(view, claim.runtime, choice, actions);
+    }
+
+    fn granted(&self, runtime: RuntimeId) -> u16 {
+        self.shares.as_ref().map_or(0, |shares| shares.requested(runtime))
     }
 }
 

@@ -97,7 +97,7 @@ mod tests {
 
     fn looks(kthread: [KthreadLook; 2]) -> [Found; 2] {
         let mut detector = Detector::new(1);
-        kthread.map(|look| detector.look(&RuntimeLook { on_hold: false, kthreads: vec![look] }))
+        kthread.map(|look| detector.look(&RuntimeLook { kthreads: vec![look], ..Default::default() }))
     }
 
     fn runq(head: u32, tail: u32) -> KthreadLook {
@@ -144,7 +144,7 @@ mod tests {
         assert_eq!(found, Found { work: false, waiting: 0 });
         // Old items reported again raise an alarm, at this runtime's expense.
         assert_eq!(looks([runq(5, 8), runq(1, 8)])[1].waiting, 7);
-        let garbage = RuntimeLook { on_hold: false, kthreads: vec![runq(0, u32::MAX / 2); 8] };
+        let garbage = RuntimeLook { kthreads: vec![runq(0, u32::MAX / 2); 8], ..Default::default() };
         let mut detector = Detector::new(8);
         detector.look(&garbage);
         assert_eq!(detector.look(&garbage).waiting, u32::MAX, "sums saturate");
@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn kthreads_beyond_the_registered_ones_are_ignored() {
         let mut detector = Detector::new(1);
-        let look = RuntimeLook { on_hold: false, kthreads: vec![KthreadLook::default(), runq(0, 5)] };
+        let look = RuntimeLook { kthreads: vec![KthreadLook::default(), runq(0, 5)], ..Default::default() };
         detector.look(&look);
         assert_eq!(detector.look(&look), Found::default());
         assert_eq!(detector.look(&RuntimeLook::default()), Found::default());

@@ -200,7 +200,10 @@ fn steps(topology: &Topology, sequence: Sequence) -> (Vec<usize>, Vec<u16>) {
 
 impl Policy for IxControl {
     fn name(&self) -> &'static str {
-        "ix"
+        match self.config.sequence {
+            Sequence::Consolidation => "ix-consolidation",
+            Sequence::Energy => "ix-energy",
+        }
     }
 
     fn interval(&self) -> Nanos {

@@ -1,8 +1,9 @@
 //! Core-allocation policies: an [`Observation`] in, [`Action`]s out.
 //!
-//! Owns the [`Policy`] trait and the policies: [`CongestionDetection`] (Shenango), [`Static`]
-//! (fixed partitions), [`DelayThreshold`] (Caladan), [`Arachne`] and [`IxControl`]; and, as a bound
-//! for simulations, [`optimal`]. A policy keeps its memory between events. It changes neither the
+//! Owns the [`Policy`] trait and the policies: [`CongestionDetection`] (Shenango), alone or with
+//! cores that programs request (Arachne's arbiter), [`Static`] (fixed partitions),
+//! [`DelayThreshold`] (Caladan), [`Arachne`] and [`IxControl`]; and, as a bound for simulations,
+//! [`optimal`]. A policy keeps its memory between events. It changes neither the
 //! ledger nor shared memory: its caller enters each action into the ledger with [`Ledger::apply`],
 //! then carries it out.
 //!
@@ -37,19 +38,21 @@ mod named;
 mod observe;
 pub mod optimal;
 mod per_runtime;
+mod requests;
 mod select;
 mod target;
 #[cfg(test)]
 mod tests;
 
 pub use crate::action::Action;
-pub use arachne::{Arachne, ArachneConfig, PRIORITIES};
+pub use arachne::{Arachne, ArachneConfig};
 pub use congestion::{Config, CongestionDetection, HELP_PATIENCE};
 pub use delay::{DelayConfig, DelayThreshold};
 pub use fixed::Static;
 pub use ix::{IxConfig, IxControl, Sequence};
 pub use named::{PolicyName, PolicyTimeError, UnknownPolicy};
 pub use observe::{Activity, KthreadLook, Observation, RuntimeLook};
+pub use requests::{DIVISION_PAUSE, PRIORITIES, Requests};
 
 use crate::ids::{CoreId, Nanos, RuntimeId};
 use crate::ledger::Ledger;
@@ -92,4 +95,11 @@ pub trait Policy {
     /// observation says, or the core has no owner. Appends to `actions`. Does nothing for a core
     /// that is moving or not managed.
     fn idle(&mut self, view: View<'_>, core: CoreId, actions: &mut Vec<Action>);
+
+    /// Returns how many of the cores that `runtime` requests are its own, as of the latest look;
+    /// 0 under policies that accept no requests.
+    fn granted(&self, runtime: RuntimeId) -> u16 {
+        let _ = runtime;
+        0
+    }
 }

@@ -17,18 +17,20 @@ use thiserror::Error;
 /// A core-allocation policy by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PolicyName {
-    /// `congestion`: [`CongestionDetection`].
+    /// `congestion-detection`: [`CongestionDetection`].
     Congestion,
-    /// `delay`: [`DelayThreshold`].
+    /// `delay-threshold`: [`DelayThreshold`].
     Delay,
     /// `arachne`: [`Arachne`].
     Arachne,
-    /// `ix`: [`IxControl`], which consolidates.
+    /// `ix-consolidation`: [`IxControl`], which consolidates.
     Ix,
     /// `ix-energy`: [`IxControl`], which saves energy.
     IxEnergy,
     /// `static`: [`Static`].
     Static,
+    /// `arbiter`: [`CongestionDetection::with_requests`].
+    Arbiter,
 }
 
 /// No policy has this name.
@@ -43,7 +45,9 @@ pub struct UnknownPolicy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum PolicyTimeError {
     /// The policy has no time to set.
-    #[error("policy `{policy}` takes no parameter; only congestion and delay do")]
+    #[error(
+        "policy `{policy}` takes no parameter; only congestion-detection, arbiter and delay-threshold do"
+    )]
     NoTime {
         /// The policy.
         policy: PolicyName,
@@ -58,20 +62,28 @@ pub enum PolicyTimeError {
 
 impl PolicyName {
     /// All policies.
-    pub const ALL: [Self; 6] =
-        [Self::Congestion, Self::Delay, Self::Arachne, Self::Ix, Self::IxEnergy, Self::Static];
+    pub const ALL: [Self; 7] =
+        [Self::Congestion, Self::Arbiter, Self::Delay, Self::Arachne, Self::Ix, Self::IxEnergy, Self::Static];
 
     /// Returns the name.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
-            Self::Congestion => "congestion",
-            Self::Delay => "delay",
+            Self::Congestion => "congestion-detection",
+            Self::Arbiter => "arbiter",
+            Self::Delay => "delay-threshold",
             Self::Arachne => "arachne",
-            Self::Ix => "ix",
+            Self::Ix => "ix-consolidation",
             Self::IxEnergy => "ix-energy",
             Self::Static => "static",
         }
+    }
+
+    /// Returns whether an IOKernel offers the policy: those that are tested on machines. The
+    /// simulator has all.
+    #[must_use]
+    pub const fn is_live(self) -> bool {
+        matches!(self, Self::Congestion | Self::Arbiter | Self::Static)
     }
 
     fn list() -> String {
@@ -79,25 +91,28 @@ impl PolicyName {
     }
 
     /// Returns the policy with its paper's settings. `time` replaces the interval between looks of
-    /// `congestion` (default 5 us), or the threshold of `delay` (default 10 us). `seed` orders
-    /// choices among equals.
+    /// `congestion-detection` and `arbiter` (default 5 us), or the threshold of `delay-threshold`
+    /// (default 10 us). `seed` orders choices among equals.
     ///
     /// # Errors
     /// [`PolicyTimeError`] if the policy takes no time, or the time is 0.
     pub fn build(self, time: Option<Nanos>, seed: u64) -> Result<Box<dyn Policy>, PolicyTimeError> {
         let ix = |sequence| Box::new(IxControl::new(IxConfig { sequence, ..IxConfig::default() }));
         match (self, time) {
-            (Self::Congestion | Self::Delay, Some(Nanos::ZERO)) => {
+            (Self::Congestion | Self::Arbiter | Self::Delay, Some(Nanos::ZERO)) => {
                 return Err(PolicyTimeError::ZeroTime { policy: self });
             }
-            (Self::Congestion | Self::Delay, _) | (_, None) => {}
+            (Self::Congestion | Self::Arbiter | Self::Delay, _) | (_, None) => {}
             (_, Some(_)) => return Err(PolicyTimeError::NoTime { policy: self }),
         }
         Ok(match self {
-            Self::Congestion => {
+            Self::Congestion | Self::Arbiter => {
                 let config = Config { seed, ..Config::default() };
-                let interval = time.unwrap_or(config.interval);
-                Box::new(CongestionDetection::new(Config { interval, ..config }))
+                let config = Config { interval: time.unwrap_or(config.interval), ..config };
+                Box::new(match self {
+                    Self::Arbiter => CongestionDetection::with_requests(config),
+                    _ => CongestionDetection::new(config),
+                })
             }
             Self::Delay => {
                 let config = DelayConfig::default();
@@ -136,7 +151,8 @@ mod tests {
     fn every_name_is_a_policy_and_other_names_are_refused_with_the_list() {
         for policy in PolicyName::ALL {
             assert_eq!(policy.to_string().parse(), Ok(policy));
-            assert!(policy.build(None, 1).is_ok(), "{policy}");
+            let built = policy.build(None, 1).unwrap();
+            assert_eq!(built.name(), policy.as_str(), "a policy has one name");
         }
         let unknown = "borg".parse::<PolicyName>().unwrap_err().to_string();
         assert!(unknown.contains("`borg`") && unknown.contains("ix-energy, static"), "{unknown}");
@@ -149,7 +165,7 @@ mod tests {
         assert_eq!(looks.interval(), millisecond);
         for policy in PolicyName::ALL {
             let refused = |time| policy.build(Some(time), 1).err();
-            if matches!(policy, PolicyName::Congestion | PolicyName::Delay) {
+            if matches!(policy, PolicyName::Congestion | PolicyName::Arbiter | PolicyName::Delay) {
                 assert_eq!(refused(millisecond), None);
                 assert_eq!(refused(Nanos::ZERO), Some(PolicyTimeError::ZeroTime { policy }));
             } else {

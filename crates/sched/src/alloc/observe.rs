@@ -6,6 +6,7 @@
 //! core.
 
 use super::per_runtime::PerRuntime;
+use super::requests::Requests;
 use crate::ids::{KthreadId, RuntimeId};
 use heap::vec;
 use heap::vec::Vec;
@@ -64,6 +65,8 @@ pub struct RuntimeLook {
     /// True if the runtime must be lent no more cores, because it is not ready yet or is about to
     /// be removed. Set by the caller.
     pub on_hold: bool,
+    /// Cores that it requests. Only the policy `arbiter` reads this.
+    pub requests: Requests,
     /// Its kthreads, by index.
     pub kthreads: Vec<KthreadLook>,
 }
@@ -93,7 +96,7 @@ impl Observation {
     /// the slot's previous content.
     pub fn attach(&mut self, runtime: RuntimeId, kthreads: u16) {
         let kthreads = vec![KthreadLook::default(); usize::from(kthreads)];
-        self.runtimes.insert(runtime, RuntimeLook { on_hold: false, kthreads });
+        self.runtimes.insert(runtime, RuntimeLook { kthreads, ..RuntimeLook::default() });
     }
 
     /// Forgets a runtime.

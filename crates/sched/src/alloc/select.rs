@@ -1,7 +1,8 @@
 //! Core selection: Shenango, algorithm 2, with classes and idle kthreads.
 //!
-//! Owns the survey of one event: the use of each core, and how far each runtime is over its
-//! guarantee. Both are updated as cores are chosen, so that one event never chooses a core twice.
+//! Owns the survey of one event: the use of each core, and how many cores each runtime has over
+//! those it owns, by guarantee or by request. Both are updated as cores are chosen, so that one
+//! event never chooses a core twice.
 //! Algorithm 2 knows idle and busy cores and one kind of runtime. Here the cores a claimant may
 //! take fall into pools, least harm first, and algorithm 2's preferences (sibling hyperthread, most
 //! recent core, any) hold inside each pool:
@@ -12,6 +13,8 @@
 //!    [may preempt](Claim::may_preempt);
 //! 4. busy cores of bursting `LatencyCritical` runtimes that the claimant may preempt.
 //!
+//! "Any" prefers the socket on which the claimant runs already.
+//!
 //! In pool 1 a `LatencyCritical` claimant prefers an idling core, which still polls, to a free one,
 //! which may be halted: on a 2-vCPU VM a hand-off takes 3.6 us and the wake of a halted core 20-28
 //! us. A `BestEffort` claimant prefers the free one. In pools 3 and 4 "any" is a random core, so
@@ -19,6 +22,7 @@
 
 use super::View;
 use super::observe::{Activity, Observation};
+use super::requests::Share;
 use crate::ids::{KthreadId, Nanos, RuntimeId};
 use crate::ledger::{Account, Class, CoreState, KthreadState, Ledger};
 use heap::vec::Vec;
@@ -28,7 +32,7 @@ use rand_xoshiro::rand_core::{Rng, SeedableRng};
 /// How urgently a runtime claims one more core; the lesser is served first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Rank {
-    /// The runtime has fewer cores than it is guaranteed.
+    /// The runtime has fewer cores than it owns.
     Entitled,
     /// The runtime would burst.
     Burst(Class),
@@ -56,7 +60,7 @@ impl Quanta {
 pub(super) struct Claim {
     pub(super) runtime: RuntimeId,
     pub(super) class: Class,
-    /// Cores it has over its guarantee; negative if it is entitled to more.
+    /// Cores it has over those it owns; negative if it is entitled to more.
     pub(super) spare: i32,
 }
 
@@ -66,7 +70,7 @@ impl Claim {
     }
 
     /// Returns true if the claim justifies preempting a busy kthread that has had its core for
-    /// `tenure`. Its runtime is of class `owner` and has `owner_spare` cores over its guarantee.
+    /// `tenure`. Its runtime is of class `owner` and has `owner_spare` cores over those it owns.
     ///
     /// - A runtime that is not bursting is never preempted (Shenango section 4.1.1).
     /// - A guarantee takes effect at once, and so does `LatencyCritical` against `BestEffort`,
@@ -84,9 +88,14 @@ impl Claim {
     }
 }
 
-/// Returns the number of cores a runtime has over its guarantee.
-pub(super) fn spare(account: &Account) -> i32 {
-    i32::from(account.cores()) - i32::from(account.spec().guaranteed)
+/// Returns the number of cores a runtime has over those it owns.
+pub(super) fn spare(account: &Account, share: Share) -> i32 {
+    i32::from(account.cores()) - i32::from(share.own)
+}
+
+/// Returns the number of cores a runtime has that are lent to others while they idle.
+pub(super) fn lendable(account: &Account, share: Share) -> i32 {
+    i32::from(account.cores()) - i32::from(share.requested)
 }
 
 /// The use of a core, as the survey sees it.
@@ -122,8 +131,9 @@ pub(super) struct Selector {
     uses: Vec<Use>,
     /// Number of `uses` that are `Free` or `Idle`.
     available: usize,
-    /// By runtime slot: cores over its guarantee, less the cores chosen from it since the survey.
-    spares: Vec<i32>,
+    /// By runtime slot: cores over those it owns, and cores that are lent while they idle; less the
+    /// cores chosen from it since the survey.
+    spares: Vec<(i32, i32)>,
     /// True if a claim found nothing to preempt. Claims are served by rank, then by growing
     /// `spare`, so the cores that one claim may preempt include those that any later one may, and
     /// no further search is needed. A claimant that lost a core in between is served at the next
@@ -157,14 +167,22 @@ impl Selector {
     }
 
     /// Classifies every core. If `has_work` returns true for a runtime, something is queued there:
-    /// its idle kthreads are about to be busy and count as busy.
-    pub(super) fn survey(&mut self, view: View<'_>, mut has_work: impl FnMut(RuntimeId) -> bool) {
+    /// its idle kthreads are about to be busy and count as busy. `share` returns what a runtime
+    /// owns.
+    pub(super) fn survey(
+        &mut self,
+        view: View<'_>,
+        mut has_work: impl FnMut(RuntimeId) -> bool,
+        share: impl Fn(RuntimeId, &Account) -> Share,
+    ) {
         let View { obs, ledger, .. } = view;
         let slots = ledger.runtimes().last().map_or(0, |runtime| runtime.0 as usize + 1);
         self.spares.clear();
-        self.spares.resize(slots, 0);
+        self.spares.resize(slots, (0, 0));
         for &runtime in ledger.runtimes() {
-            self.spares[runtime.0 as usize] = ledger.account(runtime).map_or(0, spare);
+            let Some(account) = ledger.account(runtime) else { continue };
+            let share = share(runtime, account);
+            self.spares[runtime.0 as usize] = (spare(account, share), lendable(account, share));
         }
         self.uses.clear();
         self.uses.extend(ledger.cores().iter().map(|state| match *state {
@@ -183,10 +201,10 @@ impl Selector {
         self.exhausted = false;
     }
 
-    /// Returns the cores over its guarantee that a runtime has left after the choices made since
+    /// Returns the cores over those it owns that a runtime has left after the choices made since
     /// the survey.
     pub(super) fn spare(&self, runtime: RuntimeId) -> i32 {
-        self.spares[runtime.0 as usize]
+        self.spares[runtime.0 as usize].0
     }
 
     /// Returns the core for this claim and marks it as taken; `None` if the claim may have none.
@@ -200,9 +218,9 @@ impl Selector {
         let preempts = matches!(used, Use::Busy(_));
         self.available -= usize::from(!preempts);
         let class = class_of(view.ledger, kthread.runtime);
-        let owner_spare = &mut self.spares[kthread.runtime.0 as usize];
-        let entitled = claim.may_preempt(class, *owner_spare, view.now.since(since), self.quanta);
-        *owner_spare -= 1;
+        let (spare, lendable) = &mut self.spares[kthread.runtime.0 as usize];
+        let entitled = claim.may_preempt(class, *spare, view.now.since(since), self.quanta);
+        (*spare, *lendable) = (*spare - 1, *lendable - 1);
         Some(Choice { at, victim: Some(kthread), preempts, only_if_idle: !entitled })
     }
 
@@ -212,8 +230,15 @@ impl Selector {
             return None;
         }
         let (critical, effort) = (Use::Idle(Class::LatencyCritical), Use::Idle(Class::BestEffort));
-        let of_others = |at: usize| owner(view.ledger, at) != Some(claim.runtime);
-        let first = |kind: Use| (0..self.uses.len()).find(|&at| self.uses[at] == kind && of_others(at));
+        // An idle core that its owner requested is not lent.
+        let lent = |owner: RuntimeId| owner != claim.runtime && self.spares[owner.0 as usize].1 > 0;
+        let of_others = |at: usize| owner(view.ledger, at).is_none_or(lent);
+        let home = home(view, claim);
+        let first = |kind: Use| {
+            let usable = |&at: &usize| self.uses[at] == kind && of_others(at);
+            let all = || (0..self.uses.len()).filter(usable);
+            all().find(|&at| is_at(view, home, at)).or_else(|| all().next())
+        };
         let polite = |at: usize| matches!(self.uses[at], Use::Free | Use::Idle(Class::BestEffort));
         let [sooner, later] = match claim.class {
             Class::LatencyCritical => [effort, Use::Free],
@@ -257,6 +282,10 @@ impl Selector {
         let mut eligible = core::mem::take(&mut self.eligible);
         eligible.clear();
         eligible.extend((0..self.uses.len()).filter(|&at| self.is_eligible(view, claim, class, at)));
+        let home = home(view, claim);
+        if eligible.iter().any(|&at| is_at(view, home, at)) {
+            eligible.retain(|&at| is_at(view, home, at));
+        }
         let chosen = (!eligible.is_empty()).then(|| eligible[self.below(eligible.len())]);
         self.eligible = eligible;
         chosen
@@ -282,6 +311,22 @@ fn owner(ledger: &Ledger, at: usize) -> Option<RuntimeId> {
         CoreState::Owned { kthread, .. } => Some(kthread.runtime),
         CoreState::Free | CoreState::Moving { .. } => None,
     }
+}
+
+/// Returns the socket on which the claimant runs; `None` if it has no core.
+fn home(view: View<'_>, claim: &Claim) -> Option<u16> {
+    let used = |state| match state {
+        KthreadState::Granted { core } => Some(core),
+        _ => None,
+    };
+    let core = view.ledger.account(claim.runtime)?.kthreads().find_map(used)?;
+    let topology = view.ledger.topology();
+    Some(topology.cores()[topology.position(core)?].socket)
+}
+
+/// Returns whether the core at this position is on the claimant's socket, or the claimant has none.
+fn is_at(view: View<'_>, home: Option<u16>, at: usize) -> bool {
+    home.is_none_or(|socket| view.ledger.topology().cores()[at].socket == socket)
 }
 
 /// Returns the first suitable core near the claimant: a hyperthread sibling of a core it uses and

@@ -46,19 +46,19 @@ impl Arbiter {
 
 /// One runtime's request at one rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Request {
+pub(super) struct Request {
     /// The runtime.
-    runtime: RuntimeId,
+    pub(super) runtime: RuntimeId,
     /// Lower ranks are served first.
-    rank: u8,
+    pub(super) rank: u8,
     /// Cores requested at this rank.
-    cores: u16,
+    pub(super) cores: u16,
 }
 
 /// Divides `total` cores among the requests: lower ranks first, evenly within a rank that does not
 /// fit (Arachne section 4). A runtime may have requests at several ranks; its target is their sum.
-fn divide(total: usize, requests: &mut [Request], targets: &mut Vec<(RuntimeId, u16)>) {
-    requests.sort_by_key(|w| (w.rank, w.runtime));
+pub(super) fn divide(total: usize, requests: &mut [Request], targets: &mut Vec<(RuntimeId, u16)>) {
+    requests.sort_unstable_by_key(|w| (w.rank, w.runtime));
     targets.clear();
     let mut left = total;
     for level in requests.chunk_by_mut(|a, b| a.rank == b.rank) {
@@ -77,7 +77,7 @@ fn divide(total: usize, requests: &mut [Request], targets: &mut Vec<(RuntimeId, 
             open -= 1;
         }
     }
-    targets.sort_by_key(|(runtime, _)| *runtime);
+    targets.sort_unstable_by_key(|(runtime, _)| *runtime);
     targets.dedup_by(|next, first| {
         let same = next.0 == first.0;
         first.1 += if same { next.1 } else { 0 };

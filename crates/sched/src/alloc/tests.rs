@@ -552,3 +552,30 @@ fn a_runtime_that_lost_a_busy_core_gets_the_next_one_as_long_as_it_has_work() {
         assert_eq!(machine.idle(core.0).len(), usize::from(still_has_work));
     }
 }
+
+#[test]
+fn the_cores_of_a_runtime_are_kept_on_one_socket_while_that_has_others() {
+    let mut machine = Machine::new(Topology::uniform(8, 1, 2).unwrap());
+    let (service, batch) = (machine.runtime(LatencyCritical, 0, 8), machine.runtime(BestEffort, 0, 8));
+    machine.runs(service, 6);
+    for core in [0, 1, 4] {
+        machine.runs(batch, core);
+    }
+    let mut cores = Vec::new();
+    machine.queue(service, 50);
+    for _ in 0..6 {
+        cores.extend(grants(&machine.look()).iter().map(|grant| grant.0));
+        let moving: Vec<u16> = (0..8)
+            .filter(|&core| matches!(machine.ledger.core(CoreId(core)), Some(CoreState::Moving { .. })))
+            .collect();
+        moving.into_iter().for_each(|core| machine.cedes(core));
+        for core in machine.ledger.topology().cores().iter().map(|core| core.id).collect::<Vec<_>>() {
+            if let Some(CoreState::Owned { kthread, .. }) = machine.ledger.core(core) {
+                machine.obs.kthread_mut(kthread).unwrap().activity = Running;
+            }
+        }
+    }
+    assert_eq!(cores[..2], [5, 7], "free cores of its own socket first");
+    assert_eq!(cores[2..4], [2, 3], "then those of the other, before any busy one");
+    assert_eq!(cores[4], 4, "of busy ones, that of its own socket first");
+}

@@ -6,7 +6,7 @@
 //! asserted at each step, against the true state, not against the policy's memory.
 
 use std::collections::{BTreeMap, VecDeque};
-use tailwater_sched::alloc::{Action, Activity, KthreadLook, Observation, Policy, View};
+use tailwater_sched::alloc::{Action, Activity, KthreadLook, Observation, Policy, Requests, View};
 use tailwater_sched::ledger::{Class, CoreState, KthreadState, Ledger, Parked, RuntimeSpec};
 use tailwater_sched::topology::Topology;
 use tailwater_sched::{CoreId, KthreadId, Nanos, RuntimeId};
@@ -149,6 +149,18 @@ impl<P: Policy> World<P> {
         self.event(|policy, view, actions| policy.idle(view, core, actions));
     }
 
+    /// The runtime requests cores.
+    pub fn request(&mut self, slot: u32, requests: Requests) {
+        if let Some(look) = self.obs.runtime_mut(RuntimeId(slot)) {
+            look.requests = requests;
+        }
+    }
+
+    /// Returns the actions of the latest event.
+    pub fn actions(&self) -> &[Action] {
+        &self.actions
+    }
+
     pub fn hold(&mut self, slot: u32, on_hold: bool) {
         if let Some(runtime) = self.runtimes.get_mut(&slot) {
             runtime.on_hold = on_hold;
@@ -251,13 +263,14 @@ impl<P: Policy> World<P> {
         let mut spare = |id: RuntimeId| {
             let account = before.account(id).unwrap();
             let taken = lost.entry(id).or_insert(0);
-            (i32::from(account.cores()) - *taken - i32::from(account.spec().guaranteed), account.spec().class)
+            let own = account.spec().guaranteed.max(self.policy.granted(id));
+            (i32::from(account.cores()) - *taken - i32::from(own), account.spec().class)
         };
         let (claim, class) = spare(runtime);
         let (surplus, victim_class) = spare(victim.runtime);
         let says_idle = self.obs.activity(victim) == Activity::Idle;
         if !says_idle && !only_if_idle {
-            assert!(surplus > 0, "{victim} is busy on a guaranteed core: {action:?}");
+            assert!(surplus > 0, "{victim} is busy on a core of its own: {action:?}");
             let reverse = class == Class::BestEffort && victim_class == Class::LatencyCritical;
             assert!(!reverse || claim < 0, "best effort takes a busy latency-critical core: {action:?}");
         }

@@ -30,8 +30,8 @@ use tailwater_plot::{Line, Panel};
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AllocatorStudy {
-    /// Allocators, separated by commas: `congestion[:INTERVAL]`, `delay[:THRESHOLD]`, `arachne`,
-    /// `ix`, `ix-energy`, `static`.
+    /// Allocators, separated by commas: `congestion-detection[:INTERVAL]`,
+    /// `delay-threshold[:THRESHOLD]`, `arachne`, `ix-consolidation`, `ix-energy`, `static`.
     pub allocators: String,
     /// Service time of every service.
     pub service: String,
@@ -61,7 +61,7 @@ pub struct AllocatorStudy {
 impl Default for AllocatorStudy {
     fn default() -> Self {
         Self {
-            allocators: "congestion,delay,arachne,ix,static".to_owned(),
+            allocators: "congestion-detection,delay-threshold,arachne,ix-consolidation,static".to_owned(),
             service: "exp:10us".to_owned(),
             cores: 8,
             smt: 1,
@@ -124,7 +124,10 @@ impl AllocatorStudy {
             .filter(|n| !n.is_empty())
             .map(str::to_owned)
             .collect();
-        ensure!(!names.is_empty(), "the list of allocators is empty; try congestion,arachne,static");
+        ensure!(
+            !names.is_empty(),
+            "the list of allocators is empty; try congestion-detection,arachne,static"
+        );
         for name in &names {
             parse_allocator(name, 0)?;
         }
@@ -215,7 +218,7 @@ impl AllocatorStudy {
         let park_after_ns = if never { None } else { Some(parse_duration_ns(&self.park_after)?) };
         // Under a policy that keeps idle cores the kthreads must not park, or they would park and
         // be woken all the time.
-        let keeps_idle_cores = matches!(name, "arachne" | "ix" | "ix-energy" | "static");
+        let keeps_idle_cores = matches!(name, "arachne" | "ix-consolidation" | "ix-energy" | "static");
         let setup = Setup {
             topology: Topology::uniform(self.cores, self.smt, 1)?,
             costs,
@@ -336,7 +339,7 @@ mod tests {
 
     #[test]
     fn fast_allocation_leaves_the_batch_job_what_static_partitions_waste() {
-        let rows = study("congestion,delay,static", "0.3").run(&|| ()).unwrap();
+        let rows = study("congestion-detection,delay-threshold,static", "0.3").run(&|| ()).unwrap();
         let [congestion, delay, fixed] = &rows[..] else { panic!("three rows") };
         assert!(congestion.batch_share > fixed.batch_share + 0.1, "{congestion:?} {fixed:?}");
         assert!(delay.batch_share > fixed.batch_share + 0.1, "{delay:?}");
@@ -348,7 +351,7 @@ mod tests {
     fn slow_controllers_run_and_conserve_requests() {
         let slow = AllocatorStudy {
             effort: Effort { requests: 500, ..study("", "").effort },
-            ..study("arachne,ix,ix-energy", "0.02")
+            ..study("arachne,ix-consolidation,ix-energy", "0.02")
         };
         for row in slow.run(&|| ()).unwrap() {
             assert!(row.batch_share > 0.05 && !row.saturated, "{row:?}");
@@ -358,7 +361,7 @@ mod tests {
     #[test]
     fn the_number_of_threads_changes_nothing() {
         let of = |threads| {
-            let base = study("congestion,delay", "0.4,0.6");
+            let base = study("congestion-detection,delay-threshold", "0.4,0.6");
             let effort = Effort { threads, requests: 2_000, replications: 2, ..base.effort };
             format!("{:?}", AllocatorStudy { effort, ..base }.run(&|| ()).unwrap())
         };
@@ -368,7 +371,7 @@ mod tests {
     #[test]
     fn impossible_machines_are_refused_with_the_arithmetic() {
         let refused = |s: AllocatorStudy| format!("{:#}", s.run(&|| ()).unwrap_err());
-        let base = study("congestion", "0.5");
+        let base = study("congestion-detection", "0.5");
         let over = AllocatorStudy { services: 3, guaranteed: 2, ..base.clone() };
         assert!(refused(over).contains("need 6 cores, there are 4"));
         assert!(refused(study("borg", "0.5")).contains("use one of congestion"));

@@ -11,6 +11,7 @@ use std::net::Ipv4Addr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+use tailwater::cores::{self, Priorities};
 use tailwater::net::UdpSocket;
 use tailwater::sync::spin::SpinLock;
 use tailwater::thread;
@@ -156,6 +157,25 @@ fn beacon() {
             socket.send_to(b"beacon", "10.77.200.1:4000").expect("a datagram is taken");
         }
     }
+}
+
+/// Requests a core and gives it back, several times; prints what was granted and where it runs.
+fn request() {
+    ready();
+    for cores in [1, 0, 1, 0] {
+        cores::request(Priorities::default().at(3, cores));
+        while cores::granted() != cores {
+            thread::sleep(Duration::from_millis(1));
+        }
+        say(&format!(
+            "granted {} of {} on {:?}",
+            cores::granted(),
+            cores::requested().total(),
+            cores::held()
+        ));
+    }
+    let change = cores::changes(Duration::from_millis(1)).next().expect("it never ends");
+    say(&format!("gained {:?} lost {:?}", change.gained, change.lost));
 }
 
 thread_local! {
@@ -313,6 +333,7 @@ fn main() {
             let words: Vec<String> = std::env::args().skip(2).collect();
             ask(&words[0], words[1].parse().expect("a number"));
         }
+        Some("request") => request(),
         Some("spin") => spin(),
         Some("sleep") => sleeps_here(),
         Some("clutch") => clutch(),

@@ -1,0 +1,125 @@
+//! Cores that programs request, under the policy `arbiter`, on a machine of 8 cores.
+
+use tailwater_sched::RuntimeId;
+use tailwater_shm::control::Class;
+use tailwater_shm::{Grant, KthreadState};
+
+use crate::config::{Config, PolicyName};
+use crate::fixture::Sandbox;
+
+const BATCH: u32 = 0;
+const SERVICE: u32 = 1;
+const OTHER: u32 = 2;
+const CORES: u16 = 8;
+
+/// Returns a machine with a batch job that has work for all cores, and holds them, and an idle
+/// service.
+fn machine() -> Sandbox {
+    let config = Config { policy: PolicyName::Arbiter, max_evictions: 3, ..Config::default() };
+    let mut sandbox = Sandbox::with_config(CORES, Vec::new(), &config);
+    sandbox.add(BATCH, CORES, 0, Class::BestEffort);
+    sandbox.add(SERVICE, CORES, 0, Class::LatencyCritical);
+    sandbox.peer(BATCH).queue(0, 100);
+    settle(&mut sandbox);
+    assert_eq!(held(&sandbox, BATCH), 8);
+    sandbox
+}
+
+/// More looks than there are cores, and than a division needs.
+fn settle(sandbox: &mut Sandbox) {
+    for _ in 0..4 {
+        sandbox.settle();
+    }
+}
+
+fn held(sandbox: &Sandbox, id: u32) -> u64 {
+    sandbox.world.runtimes.get(RuntimeId(id)).unwrap().stats.counters.cores.get()
+}
+
+fn running(sandbox: &mut Sandbox, id: u32) -> Vec<u16> {
+    let peer = sandbox.peer(id);
+    let runs =
+        |&k: &u16| matches!(peer.grant(k).0, Grant::Run { .. }) && peer.state(k) != KthreadState::Parked;
+    (0..CORES).filter(runs).collect()
+}
+
+#[test]
+fn requested_cores_are_granted_without_work_and_are_not_lent_while_they_idle() {
+    let mut sandbox = machine();
+    sandbox.peer(SERVICE).request(3);
+    settle(&mut sandbox);
+    assert_eq!((held(&sandbox, SERVICE), held(&sandbox, BATCH)), (3, 5));
+    assert_eq!(sandbox.peer(SERVICE).region.granted().load(std::sync::atomic::Ordering::Relaxed), 3);
+    let mine = running(&mut sandbox, SERVICE);
+    assert_eq!(mine.len(), 3);
+    for &k in &mine {
+        sandbox.peer(SERVICE).go_idle(k);
+    }
+    settle(&mut sandbox);
+    assert_eq!((held(&sandbox, SERVICE), held(&sandbox, BATCH)), (3, 5), "it may idle there");
+    sandbox.peer(SERVICE).park(mine[0]);
+    settle(&mut sandbox);
+    assert_eq!((held(&sandbox, SERVICE), held(&sandbox, BATCH)), (2, 6), "a core serves somebody");
+    for _ in 0..100 {
+        settle(&mut sandbox);
+    }
+    assert_eq!(held(&sandbox, SERVICE), 2, "a standing request fetches no core for which there is no work");
+}
+
+#[test]
+fn a_lowered_request_frees_idle_cores_and_a_raised_one_is_clamped_and_counted() {
+    let mut sandbox = machine();
+    sandbox.peer(SERVICE).request(4);
+    settle(&mut sandbox);
+    for k in running(&mut sandbox, SERVICE) {
+        sandbox.peer(SERVICE).go_idle(k);
+    }
+    sandbox.peer(SERVICE).request(1);
+    settle(&mut sandbox);
+    assert_eq!((held(&sandbox, SERVICE), held(&sandbox, BATCH)), (1, 7));
+    let cut = |sandbox: &Sandbox| {
+        sandbox.world.runtimes.get(RuntimeId(SERVICE)).unwrap().stats.counters.cut_requests.get()
+    };
+    assert_eq!(cut(&sandbox), 0);
+    sandbox.peer(SERVICE).request(u64::MAX);
+    settle(&mut sandbox);
+    assert_eq!((held(&sandbox, SERVICE), held(&sandbox, BATCH)), (8, 0));
+    assert_eq!(cut(&sandbox), 1);
+}
+
+#[test]
+fn a_program_that_may_request_nothing_owns_nothing() {
+    let mut sandbox = machine();
+    sandbox.world.runtimes.get_mut(RuntimeId(SERVICE)).unwrap().may_request = 0;
+    sandbox.peer(SERVICE).request(8);
+    settle(&mut sandbox);
+    assert_eq!((held(&sandbox, SERVICE), held(&sandbox, BATCH)), (0, 8));
+}
+
+#[test]
+fn a_priority_is_divided_evenly_and_a_higher_one_comes_first() {
+    let mut sandbox = machine();
+    sandbox.add(OTHER, CORES, 0, Class::LatencyCritical);
+    sandbox.peer(SERVICE).request(8 << 8);
+    sandbox.peer(OTHER).request(8 << 8);
+    settle(&mut sandbox);
+    assert_eq!((held(&sandbox, SERVICE), held(&sandbox, OTHER), held(&sandbox, BATCH)), (4, 4, 0));
+    let kept = running(&mut sandbox, OTHER);
+    sandbox.peer(OTHER).request(6);
+    settle(&mut sandbox);
+    assert_eq!((held(&sandbox, SERVICE), held(&sandbox, OTHER)), (2, 6));
+    assert!(kept.iter().all(|k| running(&mut sandbox, OTHER).contains(k)), "cores stay where they are");
+}
+
+#[test]
+fn the_cores_of_a_program_that_ends_go_to_those_that_request_them() {
+    let mut sandbox = machine();
+    sandbox.add(OTHER, CORES, 0, Class::LatencyCritical);
+    sandbox.peer(SERVICE).request(8);
+    sandbox.peer(OTHER).request(8 << 8);
+    settle(&mut sandbox);
+    assert_eq!((held(&sandbox, SERVICE), held(&sandbox, OTHER)), (8, 0));
+    sandbox.end(RuntimeId(SERVICE));
+    settle(&mut sandbox);
+    assert_eq!(held(&sandbox, OTHER), 8);
+}

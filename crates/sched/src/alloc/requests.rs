@@ -1,0 +1,297 @@
+//! Cores that programs request, by priority, and their division (Arachne section 4).
+//!
+//! Owns [`Requests`], what a program asks for, and `Shares`, which cores are a program's *own* by
+//! the latest division. Higher priorities are served first. What is left for a priority that does
+//! not fit is divided evenly. Requests of best-effort programs come after all those of
+//! latency-critical ones, whatever their priorities, as everywhere else.
+//!
+//! Guarantees come before all requests, and the first cores that a program requests are those it is
+//! guaranteed. A guarantee alone makes a core available; a request makes it the program's own: it
+//! is granted without any work, and not lent to others while the kthread that has it idles.
+//!
+//! Requests are copied from memory that programs write. Any bit pattern is legal: what exceeds a
+//! program's limit is cut off, lowest priorities first, and a word that changes all the time causes
+//! one division per [`DIVISION_PAUSE`].
+
+use super::View;
+use super::per_runtime::PerRuntime;
+use super::target::{Request, divide};
+use crate::ids::{Nanos, RuntimeId};
+use crate::ledger::{Account, Class};
+use heap::vec::Vec;
+
+/// Number of priority levels (Arachne section 4).
+pub const PRIORITIES: u8 = 8;
+/// Time after a division before the next one. A division for 16 programs with requests at all
+/// levels takes about 2 us.
+pub const DIVISION_PAUSE: Nanos = Nanos::from_micros(50);
+/// Looks for which a raised request is pursued without work: 2 ms, twice the time after which a
+/// core is taken by force. A kthread that parks for lack of work meanwhile is granted the core
+/// again; later only work does that.
+const PURSUIT: u16 = 400;
+
+/// The cores that a program requests, by priority: priority 0 is served first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Requests([u8; PRIORITIES as usize]);
+
+impl Requests {
+    /// Requests nothing.
+    pub const NONE: Self = Self([0; PRIORITIES as usize]);
+
+    /// Requests this many cores at each priority.
+    #[must_use]
+    pub const fn new(cores: [u8; PRIORITIES as usize]) -> Self {
+        Self(cores)
+    }
+
+    /// Returns the requests that a word of shared memory stands for: one byte per priority,
+    /// priority 0 in the lowest.
+    #[must_use]
+    pub const fn from_word(word: u64) -> Self {
+        Self(word.to_le_bytes())
+    }
+
+    /// Returns the number of cores requested at all priorities.
+    #[must_use]
+    pub fn total(self) -> u16 {
+        self.0.iter().copied().map(u16::from).sum()
+    }
+
+    /// Returns the requests without what exceeds `limit` in total, lowest priorities first.
+    #[must_use]
+    pub fn limited_to(self, limit: u16) -> Self {
+        let mut left = limit;
+        Self(self.0.map(|cores| {
+            let kept = u16::from(cores).min(left);
+            left -= kept;
+            kept as u8
+        }))
+    }
+}
+
+/// What a program owns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Share {
+    /// Cores that cannot be preempted: requested ones, and guaranteed ones.
+    pub(super) own: u16,
+    /// Cores it requested and was given: they are not lent to others while they idle.
+    pub(super) requested: u16,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Entry {
+    /// As of the latest division.
+    requests: Requests,
+    share: Share,
+    /// Looks left in which a raised request is pursued.
+    pursuit: u16,
+}
+
+/// The division of the cores among those who request them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Shares {
+    entries: PerRuntime<Entry>,
+    /// True if a runtime joined or left since the latest division.
+    stale: bool,
+    not_before: Nanos,
+    rows: Vec<Request>,
+    targets: Vec<(RuntimeId, u16)>,
+}
+
+impl Shares {
+    pub(super) fn attach(&mut self, runtime: RuntimeId) {
+        self.entries.insert(runtime, Entry::default());
+        self.stale = true;
+        let slots = self.entries.slots();
+        self.rows.clear();
+        self.rows.reserve(slots * (usize::from(PRIORITIES) + 1));
+        self.targets.clear();
+        self.targets.reserve(slots * (usize::from(PRIORITIES) + 1));
+    }
+
+    pub(super) fn detach(&mut self, runtime: RuntimeId) {
+        self.entries.remove(runtime);
+        self.stale = true;
+    }
+
+    /// Returns what a runtime owns. Until the first division after it joined, that is its
+    /// guarantee.
+    pub(super) fn of(&self, runtime: RuntimeId, account: &Account) -> Share {
+        let share = self.entries.get(runtime).map_or(Share::default(), |entry| entry.share);
+        Share { own: share.own.max(account.spec().guaranteed), ..share }
+    }
+
+    /// Returns how many of the cores that it requests are a runtime's own.
+    pub(super) fn requested(&self, runtime: RuntimeId) -> u16 {
+        self.entries.get(runtime).map_or(0, |entry| entry.share.requested)
+    }
+
+    /// Returns whether the runtime is to be granted a core for its request alone, as of this look.
+    pub(super) fn pursue(&mut self, runtime: RuntimeId, cores: u16) -> bool {
+        let Some(entry) = self.entries.get_mut(runtime) else { return false };
+        entry.pursuit = if cores >= entry.share.requested { 0 } else { entry.pursuit.saturating_sub(1) };
+        entry.pursuit > 0
+    }
+
+    /// Divides the cores anew if a request has changed. Called at each look.
+    pub(super) fn update(&mut self, view: View<'_>) {
+        if view.now >= self.not_before && (self.stale || self.have_changed(view)) {
+            self.divide(view);
+            self.stale = false;
+            self.not_before = view.now + DIVISION_PAUSE;
+        }
+    }
+
+    fn have_changed(&self, view: View<'_>) -> bool {
+        let changed = |&runtime: &RuntimeId| {
+            let entry = self.entries.get(runtime);
+            entry.is_some_and(|entry| requests_of(view, runtime) != entry.requests)
+        };
+        view.ledger.runtimes().iter().any(changed)
+    }
+
+    fn divide(&mut self, view: View<'_>) {
+        self.rows.clear();
+        for &runtime in view.ledger.runtimes() {
+            let Some(account) = view.ledger.account(runtime) else { continue };
+            let requests = requests_of(view, runtime);
+            if let Some(entry) = self.entries.get_mut(runtime) {
+                entry.requests = requests;
+            }
+            self.rows.extend(rows(runtime, account, requests));
+        }
+        divide(view.ledger.topology().len(), &mut self.rows, &mut self.targets);
+        for &runtime in view.ledger.runtimes() {
+            let Some(entry) = self.entries.get_mut(runtime) else { continue };
+            let found = self.targets.binary_search_by_key(&runtime, |target| target.0);
+            let own = found.map_or(0, |at| self.targets[at].1);
+            let requested = own.min(entry.requests.total());
+            if requested > entry.share.requested {
+                entry.pursuit = PURSUIT;
+            }
+            entry.share = Share { own, requested };
+        }
+    }
+}
+
+/// Returns the requests as of the latest look, without what the program cannot use.
+fn requests_of(view: View<'_>, runtime: RuntimeId) -> Requests {
+    let max = view.ledger.account(runtime).map_or(0, |account| account.spec().max);
+    view.obs.runtime(runtime).map_or(Requests::NONE, |look| look.requests.limited_to(max))
+}
+
+/// Returns the rows of the division for one runtime: its guarantee at rank 0, then what it requests
+/// beyond.
+fn rows(runtime: RuntimeId, account: &Account, requests: Requests) -> impl Iterator<Item = Request> {
+    let spec = account.spec();
+    let first = match spec.class {
+        Class::LatencyCritical => 1,
+        Class::BestEffort => 1 + PRIORITIES,
+    };
+    let mut covered = spec.guaranteed;
+    let guarantee = Request { runtime, rank: 0, cores: spec.guaranteed };
+    let beyond = (first..).zip(requests.0).map(move |(rank, cores)| {
+        let cores = u16::from(cores);
+        let free = cores.min(covered);
+        covered -= free;
+        Request { runtime, rank, cores: cores - free }
+    });
+    core::iter::once(guarantee).chain(beyond).filter(|row| row.cores > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Observation;
+    use super::*;
+    use crate::ledger::{Ledger, RuntimeSpec};
+    use crate::topology::Topology;
+
+    const FIRST: Requests = Requests::from_word(3);
+
+    struct Machine {
+        ledger: Ledger,
+        obs: Observation,
+        shares: Shares,
+        now: Nanos,
+    }
+
+    impl Machine {
+        fn new(cores: u16, specs: &[(u16, u16, Class)]) -> Self {
+            let mut ledger = Ledger::new(Topology::uniform(cores, 1, 1).unwrap());
+            let (mut obs, mut shares) = (Observation::new(), Shares::default());
+            for (id, &(guaranteed, max, class)) in (0..).map(RuntimeId).zip(specs) {
+                let spec = RuntimeSpec { guaranteed, max, kthreads: max, class };
+                ledger.register(id, spec, Nanos::ZERO).unwrap();
+                obs.attach(id, max);
+                shares.attach(id);
+            }
+            Self { ledger, obs, shares, now: Nanos::ZERO }
+        }
+
+        fn request(&mut self, id: u32, requests: Requests) {
+            self.obs.runtime_mut(RuntimeId(id)).unwrap().requests = requests;
+        }
+
+        fn look(&mut self, after: Nanos) -> Vec<(u16, u16)> {
+            self.now = self.now + after;
+            let view = View { now: self.now, obs: &self.obs, ledger: &self.ledger };
+            self.shares.update(view);
+            let share = |&id: &RuntimeId| self.shares.of(id, self.ledger.account(id).unwrap());
+            self.ledger.runtimes().iter().map(share).map(|share| (share.own, share.requested)).collect()
+        }
+    }
+
+    #[test]
+    fn requests_are_cut_at_the_limit_lowest_priority_first() {
+        let requests = Requests::new([2, 0, 255, 0, 0, 0, 0, 9]);
+        assert_eq!(requests.total(), 266);
+        assert_eq!(requests.limited_to(4), Requests::new([2, 0, 2, 0, 0, 0, 0, 0]));
+        assert_eq!(requests.limited_to(0), Requests::NONE);
+        assert_eq!(Requests::from_word(u64::MAX).limited_to(u16::MAX).total(), 2040);
+    }
+
+    #[test]
+    fn priorities_come_first_and_a_class_before_priorities() {
+        let (service, batch) = (Class::LatencyCritical, Class::BestEffort);
+        let mut machine = Machine::new(8, &[(0, 8, service), (0, 8, service), (0, 8, batch)]);
+        machine.request(0, Requests::new([0, 3, 0, 0, 0, 0, 0, 5]));
+        machine.request(1, Requests::new([0, 0, 4, 0, 0, 0, 0, 0]));
+        machine.request(2, Requests::new([8, 0, 0, 0, 0, 0, 0, 0]));
+        assert_eq!(machine.look(Nanos(1)), [(4, 4), (4, 4), (0, 0)]);
+    }
+
+    #[test]
+    fn guarantees_are_kept_from_all_requests_and_count_as_requested_only_if_they_are() {
+        let class = Class::LatencyCritical;
+        let mut machine = Machine::new(4, &[(2, 4, class), (1, 4, class)]);
+        machine.request(1, Requests::new([4, 0, 0, 0, 0, 0, 0, 0]));
+        assert_eq!(machine.look(Nanos(1)), [(2, 0), (2, 2)], "one guaranteed, one that is left");
+        machine.request(0, Requests::new([0, 0, 0, 0, 0, 0, 0, 1]));
+        assert_eq!(machine.look(DIVISION_PAUSE), [(2, 1), (2, 2)]);
+    }
+
+    #[test]
+    fn a_word_that_changes_all_the_time_is_followed_once_in_a_pause() {
+        let mut machine = Machine::new(4, &[(0, 4, Class::LatencyCritical)]);
+        machine.request(0, FIRST);
+        assert_eq!(machine.look(Nanos(1)), [(3, 3)]);
+        machine.request(0, Requests::NONE);
+        assert_eq!(machine.look(DIVISION_PAUSE - Nanos(1)), [(3, 3)]);
+        assert_eq!(machine.look(Nanos(1)), [(0, 0)]);
+    }
+
+    #[test]
+    fn a_raised_request_is_pursued_for_a_while_and_a_standing_one_is_not() {
+        let mut machine = Machine::new(4, &[(0, 4, Class::LatencyCritical)]);
+        machine.request(0, FIRST);
+        machine.look(Nanos(1));
+        let id = RuntimeId(0);
+        assert!((1..PURSUIT).all(|_| machine.shares.pursue(id, 2)));
+        assert!(!machine.shares.pursue(id, 2), "it parked there for lack of work");
+        machine.request(0, Requests::from_word(4));
+        machine.look(DIVISION_PAUSE);
+        assert!(machine.shares.pursue(id, 3));
+        assert!(!machine.shares.pursue(id, 4), "it has them");
+        assert!(!machine.shares.pursue(id, 3), "and gave one back");
+    }
+}
