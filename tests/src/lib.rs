@@ -259,6 +259,21 @@ impl Role {
         Self::spawn(socket, role, name, "latency-critical", variables, Stdio::inherit())
     }
 
+    /// As [`start`](Self::start), a program of this class whose standard error is readable through
+    /// [`errors`](Self::errors).
+    ///
+    /// # Panics
+    /// If it does not become ready.
+    pub fn start_heard(
+        socket: &str,
+        role: &str,
+        name: &str,
+        class: &str,
+        variables: &[(&str, &str)],
+    ) -> Self {
+        Self::spawn(socket, role, name, class, variables, Stdio::piped())
+    }
+
     fn spawn(
         socket: &str,
         role: &str,
@@ -324,6 +339,14 @@ impl Role {
     /// Kills it and waits for its end.
     pub fn kill(&mut self) {
         self.program.kill();
+    }
+
+    /// Ends its input, until which some roles run.
+    ///
+    /// # Panics
+    /// The second time.
+    pub fn close_input(&mut self) {
+        drop(self.program.take_input());
     }
 
     /// Waits for its end; returns whether it succeeded.

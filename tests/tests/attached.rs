@@ -229,7 +229,11 @@ fn all_kthreads_of_an_orphan_run_where_its_process_may() {
     let socket = socket_name("crowd");
     let mut iokernel = Program::start(Command::new(binary("tailwater-tests", "iokernel")).arg(&socket));
     assert_eq!(iokernel.line().as_deref(), Some("ready"));
-    let variables = [("TAILWATER_KTHREADS", &*KTHREADS.to_string()), ("TAILWATER_STALL_TIMEOUT_MS", "0")];
+    let variables = [
+        ("TAILWATER_KTHREADS", &*KTHREADS.to_string()),
+        ("TAILWATER_STALL_TIMEOUT_MS", "0"),
+        ("TAILWATER_ON_IOKERNEL_LOSS", "continue"),
+    ];
     let mut crowd = Role::start(&socket, &format!("crowd {KTHREADS}"), "crowd", &variables);
     // At least one has had the core.
     let lent = cpu_numbers().last().expect("two").to_string();

@@ -2,19 +2,30 @@
 
 use std::process::Command;
 use tailwater_testkit::{Program, binary, has_two_cpus, socket_name};
-use tailwater_tests::Role;
+use tailwater_tests::{Role, turn};
 
 #[test]
 fn connections_to_others_fail_when_the_iokernel_is_killed_and_those_within_a_program_go_on() {
+    check(("TAILWATER_ON_IOKERNEL_LOSS", "continue"));
+}
+
+#[test]
+fn they_fail_later_if_another_iokernel_is_waited_for_in_vain() {
+    check(("TAILWATER_IOKERNEL_WAIT_MS", "200"));
+}
+
+/// Checks a program with this variable in its environment.
+fn check(variable: (&str, &str)) {
     if !has_two_cpus() {
         return;
     }
+    let _turn = turn();
     let socket = socket_name("orphans");
     let mut iokernel = Program::start(Command::new(binary("tailwater-tests", "iokernel")).arg(&socket));
     assert_eq!(iokernel.line().as_deref(), Some("ready"));
     let server = Role::start(&socket, "tcp-serve", "server", &[]);
     let peer = format!("{}:7", server.ip);
-    let mut program = Role::start(&socket, "tcp-orphan", "program", &[("PEER", &peer)]);
+    let mut program = Role::start(&socket, "tcp-orphan", "program", &[("PEER", &peer), variable]);
     assert_eq!(program.line().as_deref(), Some("talking"));
     drop(iokernel);
     for expected in [

@@ -18,6 +18,10 @@ pub enum OutletError {
     Down,
 }
 
+/// Time until a segment for which there was no room is tried again: rings and the loopback queue
+/// are emptied within that time.
+pub const RETRY: Duration = Duration::from_micros(50);
+
 /// A way out for frames, and the time.
 pub trait Outlet<P: Platform> {
     /// Sends a frame of `len` bytes; `fill` writes all of them.
@@ -45,6 +49,11 @@ pub trait Outlet<P: Platform> {
     /// Releases the frames held back since [`cork`](Self::cork).
     #[inline]
     fn uncork(&mut self) {}
+
+    /// Returns the time after which to try again where there was no room for a TCP segment.
+    fn retry_after(&self) -> Duration {
+        RETRY
+    }
 
     /// Returns whether a missing TCP checksum is filled in before a frame leaves the machine.
     #[inline]

@@ -9,6 +9,7 @@
 use crate::attach::Connection;
 use crate::config::{Builder, Config};
 use crate::error::{ConfigError, StartError};
+use crate::ground::halt::Halt;
 use crate::ground::sleepers::Sleepers;
 use crate::ground::stderr::print;
 use crate::ground::{arch, tls};
@@ -67,9 +68,8 @@ impl Builder {
     }
 }
 
-/// The runtime's side of an attachment.
+/// What is shared with the IOKernel, to be handed to the kthreads.
 struct Attachment {
-    connection: &'static Connection,
     loan: &'static Loan,
     ends: std::vec::IntoIter<RuntimeEnds>,
 }
@@ -79,15 +79,14 @@ fn start(config: &Config) -> Result<&'static Runtime, StartError> {
     // `Builder::shared_tls` is unsafe.
     unsafe { arch::choose_fs_writes(config.shared_tls) };
     let shape = tls::shape()?;
-    let mut attachment = match config.iokernel.as_deref() {
+    let (connection, mut attachment) = match config.iokernel.as_deref() {
         Some(path) => {
             let (connection, loan, ends) = Connection::register(path, config)?;
-            let (connection, loan) = (&*Box::leak(Box::new(connection)), &*Box::leak(Box::new(loan)));
-            Some(Attachment { connection, loan, ends: ends.into_iter() })
+            let loan = &*Box::leak(Box::new(loan));
+            (Some(connection), Some(Attachment { loan, ends: ends.into_iter() }))
         }
-        None => None,
+        None => (None, None),
     };
-    let connection = attachment.as_ref().map(|a| a.connection);
     let loan = attachment.as_ref().map(|a| a.loan);
     let clock = loan.map_or_else(|| Clock::calibrate(5), |loan| Clock::from_hz(loan.region.tsc_hz()));
     let only = config.kthreads == 1;
@@ -103,9 +102,11 @@ fn start(config: &Config) -> Result<&'static Runtime, StartError> {
         injected: Injected::default(),
         loan,
         attached: AtomicBool::new(loan.is_some()),
+        awaits: AtomicBool::new(false),
+        halt: Halt::default(),
         siblings: loan.map_or_else(Box::default, |_| siblings()),
     };
-    start_network(config, connection)?;
+    start_network(config, connection.as_ref())?;
     let runtime = runtime.install();
     panics::install_hook();
     preempt::install().map_err(failed("install the preempt handler"))?;
@@ -156,7 +157,7 @@ fn build_kthread(index: u16, attachment: &mut Option<Attachment>, only: bool) ->
 fn start_kthreads(
     runtime: &'static Runtime,
     quantum: Option<Duration>,
-    connection: Option<&'static Connection>,
+    connection: Option<Connection>,
 ) -> Result<(), StartError> {
     let (tids, from_kthreads) = std::sync::mpsc::channel();
     for &kthread in &runtime.kthreads {
@@ -167,7 +168,7 @@ fn start_kthreads(
                 overflow::prepare_os_thread();
                 let guard = kthread.adopt_os_thread();
                 if let Some(loan) = runtime.loan {
-                    tailwater_shm::priority::rank_kthread(loan.class, loan.dedicated);
+                    tailwater_shm::priority::rank_kthread(loan.class, loan.is_dedicated());
                 }
                 if let Some(Err(error)) = quantum.map(quantum::start_timer) {
                     print(&format!(

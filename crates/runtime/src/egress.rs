@@ -2,13 +2,18 @@
 //!
 //! Frames are built in place in the ring, once. When the ring is full, the socket waits
 //! ([`wait_for_room`]); the IOKernel empties it within microseconds, whether or not the kthread
-//! keeps its core.
+//! keeps its core. While a program waits for another IOKernel there is no room.
 
 use crate::ground::guard::NoPreempt;
 use crate::records::runtime::runtime;
+use crate::thread;
 use crate::verbs::switch::yield_now;
 use crate::verbs::trace;
+use core::time::Duration;
 use tailwater_shm::ring::ReserveError;
+
+/// Time between two looks for another IOKernel, of a thread that has something to send.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// Why a frame was not sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -34,8 +39,9 @@ pub fn transmit(len: usize, flags: u8, fill: impl FnOnce(&mut [u8])) -> Result<(
     let guard = NoPreempt::new();
     let Some(kthread) = guard.kthread() else { return Err(EgressError::Down) };
     let Some(egress) = &kthread.private().egress else { return Err(EgressError::Down) };
-    if !runtime().is_attached() {
-        return Err(EgressError::Down);
+    let runtime = runtime();
+    if !runtime.is_attached() {
+        return Err(if runtime.awaits_iokernel() { EgressError::Full } else { EgressError::Down });
     }
     let mut producer = egress.borrow_mut();
     let mut slot = match producer.reserve(len) {
@@ -84,7 +90,15 @@ fn ring_doorbell() {
     }
 }
 
-/// Lets other threads run while the IOKernel empties the ring.
+/// Lets other threads run while the IOKernel empties the ring, or is waited for.
 pub fn wait_for_room() {
-    yield_now();
+    match pause() {
+        Some(time) => thread::sleep(time),
+        None => yield_now(),
+    }
+}
+
+/// Returns the time until there may be room, if that is worth sleeping for.
+pub fn pause() -> Option<Duration> {
+    runtime().awaits_iokernel().then_some(LOOK)
 }

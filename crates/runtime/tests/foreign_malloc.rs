@@ -13,8 +13,6 @@ use tailwater_testkit::Storm;
 static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
 
 const QUANTUM: Duration = Duration::from_micros(25);
-/// Rounds without a switch: longer than two quanta, of which the second ends the turn.
-const ROUNDS: u32 = 200;
 /// Number of preemptions after which a thread would have been interrupted in `malloc` many times:
 /// it spends most of its time there.
 const ENOUGH: u64 = 2_000;
@@ -87,7 +85,7 @@ fn a_thread_preempted_in_malloc_stops_nobody() {
                     let rounds = Arc::clone(&rounds);
                     thread::spawn(move || {
                         while debug::counters().preemptions < ENOUGH && Instant::now() < deadline {
-                            (0..ROUNDS).for_each(|_| allocate_behind_the_allocators_back());
+                            (0..20).for_each(|_| allocate_behind_the_allocators_back());
                             // A new thread's handle, which `std` allocates by itself.
                             thread::spawn(|| std::thread::current().id()).join().unwrap();
                             rounds.fetch_add(1, Ordering::Relaxed);

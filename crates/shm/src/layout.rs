@@ -18,6 +18,13 @@
 //! word of the header records it). Ends cannot be copied, and each keeps the mapping alive, so that
 //! they may outlive the [`Region`].
 //!
+//! # A later registration
+//! A runtime whose IOKernel has ended registers with the next one and gets another region. Its
+//! memory takes the place of the old one's ([`Region::succeed`]), at the same address, so that
+//! references to the words of kthreads and the ends of rings stay valid; the ends restart at the
+//! beginning of rings that are empty.
+//!
+//! # No second end
 //! A second producer of a ring cannot be had from the first,
 //!
 //! ```compile_fail,E0599
@@ -110,6 +117,25 @@ pub struct StatusLine {
     /// replaced, like the ends of its run queues.
     pub requests: AtomicU64,
     _rest: [AtomicU64; 3],
+}
+
+impl StatusLine {
+    /// Copies what a kthread has published from `other`. No other thread writes either line.
+    fn take_over(&self, other: &Self) {
+        let pairs = [
+            (&self.runq_head, &other.runq_head),
+            (&self.runq_tail, &other.runq_tail),
+            (&self.overflow, &other.overflow),
+            (&self.injected, &other.injected),
+            (&self.doing, &other.doing),
+            (&self.lost_wakes, &other.lost_wakes),
+        ];
+        // Relaxed: the caller's threads synchronise by other means.
+        for (to, from) in pairs {
+            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        self.next_timer.store(other.next_timer.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
 }
 
 /// By what the IOKernel ends the turns of user threads: one line, written by the kthread, read by
@@ -311,6 +337,10 @@ pub struct RuntimeEnds {
     pub steps: TraceWriter,
 }
 
+/// The region of a later registration, checked. See [`Region::successor`].
+#[derive(Debug)]
+pub struct Successor(Region);
+
 /// A mapped region and the spec it was laid out by.
 #[derive(Debug)]
 pub struct Region {
@@ -387,6 +417,25 @@ impl Region {
     /// If version, numbers or length are not those this build expects, or a runtime has attached to
     /// it before.
     pub fn attach(mapping: Mapping) -> Result<(Self, Vec<RuntimeEnds>), RegionError> {
+        let region = Self::check(mapping)?;
+        let spec = region.spec;
+        let ends = |index| {
+            // SAFETY: the word above was 0, so no other attachment has ends, and this closure runs
+            // once per index: these are the only ends on the runtime's side.
+            unsafe {
+                RuntimeEnds {
+                    ingress: Consumer::new(region.ingress(index)),
+                    egress: Producer::new(region.egress(index)),
+                    steps: TraceWriter::new(region.slots(index), region.trace_head(index), region.keep()),
+                }
+            }
+        };
+        let ends = (0..spec.kthreads).map(ends).collect();
+        Ok((region, ends))
+    }
+
+    /// Checks a region that the IOKernel laid out, and marks it as attached to.
+    fn check(mapping: Mapping) -> Result<Self, RegionError> {
         if mapping.len() < PAGE {
             let found = mapping.len();
             return Err(MemoryError::WrongSize { what: "region", expected: PAGE, found }.into());
@@ -414,19 +463,48 @@ impl Region {
         if region.header().attached.swap(1, Ordering::Relaxed) != 0 {
             return Err(RegionError::AttachedBefore);
         }
-        let ends = |index| {
-            // SAFETY: the word above was 0, so no other attachment has ends, and this closure runs
-            // once per index: these are the only ends on the runtime's side.
-            unsafe {
-                RuntimeEnds {
-                    ingress: Consumer::new(region.ingress(index)),
-                    egress: Producer::new(region.egress(index)),
-                    steps: TraceWriter::new(region.slots(index), region.trace_head(index), region.keep()),
-                }
-            }
+        Ok(region)
+    }
+
+    /// Checks the region of a later registration, which is to [take the place](Self::succeed) of
+    /// this one.
+    ///
+    /// # Errors
+    /// As [`attach`](Self::attach), or if its numbers differ from this one's.
+    pub fn successor(&self, mapping: Mapping) -> Result<Successor, RegionError> {
+        let region = Self::check(mapping)?;
+        if region.spec != self.spec {
+            let (expected, found) = (self.mapping.len(), region.mapping.len());
+            return Err(MemoryError::WrongSize { what: "region", expected, found }.into());
+        }
+        Ok(Successor(region))
+    }
+
+    /// Puts the memory of a later registration in the place of this one's: all addresses stay
+    /// valid. What the runtime publishes about its kthreads moves with it; the other words are
+    /// those of the new region, and its rings and buffers are empty. Each end is to be
+    /// restarted ([`Consumer::restart`]) before its next use.
+    ///
+    /// # Errors
+    /// As [`Mapping::populate`]; then the old memory may be gone.
+    ///
+    /// # Safety
+    /// 1. No thread uses an end of a ring, or has a reference to a frame in one.
+    /// 2. No thread writes or waits at a word of the region.
+    pub unsafe fn succeed(&self, next: Successor) -> Result<(), MemoryError> {
+        for index in 0..self.spec.kthreads {
+            let (from, to) = (self.kthread(index), next.0.kthread(index));
+            to.status.take_over(&from.status);
+            // Relaxed: no other thread uses either line.
+            to.turn.turns.store(from.turn.turns.load(Ordering::Relaxed), Ordering::Relaxed);
+            let quantum = from.turn.quantum_ns.load(Ordering::Relaxed);
+            to.turn.quantum_ns.store(quantum, Ordering::Relaxed);
+        }
+        let Some(mapping) = Arc::into_inner(next.0.mapping) else {
+            unreachable!("a successor has no ends, so nothing shares its mapping")
         };
-        let ends = (0..spec.kthreads).map(ends).collect();
-        Ok((region, ends))
+        // SAFETY: 1. and 2. by the caller's contract: what is left are references to atomics.
+        unsafe { self.mapping.replace(mapping) }
     }
 
     fn keep(&self) -> Arc<Mapping> {
@@ -570,6 +648,64 @@ mod tests {
         region.header().kthreads.store(200, Ordering::Relaxed);
         assert!(matches!(
             Region::attach(map(&file)),
+            Err(RegionError::Memory(MemoryError::WrongSize { .. }))
+        ));
+    }
+
+    #[test]
+    fn a_later_region_takes_the_place_of_an_earlier_one() {
+        let spec = RegionSpec::new(2, 1 << 15).unwrap();
+        let (_dead, mut to, file) = Region::create("tailwater-test", spec, HZ).unwrap();
+        let (runtime, mut from) = Region::attach(map(&file)).unwrap();
+        let words = runtime.kthread(1);
+        words.status.runq_head.store(7, Ordering::Relaxed);
+        words.status.runq_tail.store(9, Ordering::Relaxed);
+        words.status.next_timer.store(1234, Ordering::Relaxed);
+        words.turn.turns.store(42, Ordering::Relaxed);
+        words.grant.0.store(crate::Grant::Cede { successor: true }, crate::Generation(3));
+        let mut send = |byte: u8| {
+            let mut slot = to[1].ingress.reserve(100).unwrap();
+            slot.write(0, &[byte; 100]);
+            slot.commit(0, 0, 0);
+        };
+        send(1);
+        send(2);
+        from[1].ingress.peek().unwrap().unwrap().advance();
+        from[1].egress.reserve(1000).unwrap().commit(0, 0, 0);
+
+        let (_next, mut to, file) = Region::create("tailwater-test", spec, HZ).unwrap();
+        let next = runtime.successor(map(&file)).unwrap();
+        // SAFETY: 1. and 2. This test is the only user of both.
+        unsafe { runtime.succeed(next) }.unwrap();
+        from[1].ingress.restart();
+        from[1].egress.restart();
+        assert_eq!(words.status.runq_head.load(Ordering::Relaxed), 7);
+        assert_eq!(words.status.runq_tail.load(Ordering::Relaxed), 9);
+        assert_eq!(words.status.next_timer.load(Ordering::Relaxed), 1234);
+        assert_eq!(words.turn.turns.load(Ordering::Relaxed), 42);
+        assert_eq!(words.grant.0.load(), (crate::Grant::Park, crate::Generation(0)));
+        assert!(from[1].ingress.peek().unwrap().is_none(), "a frame of the old ring was read");
+        let mut slot = to[1].ingress.reserve(100).unwrap();
+        slot.write(0, &[3; 100]);
+        slot.commit(0, 0, 0);
+        let record = from[1].ingress.peek().unwrap().unwrap();
+        // SAFETY: this test is the producer and does not write again.
+        assert_eq!(unsafe { record.frame() }, &[3; 100]);
+        assert!(to[1].egress.peek().unwrap().is_none(), "a frame of the old ring was sent");
+        from[1].egress.reserve(200).unwrap().commit(0, 0, 0);
+        assert_eq!(to[1].egress.peek().unwrap().unwrap().len(), 200);
+    }
+
+    #[test]
+    fn a_region_of_other_numbers_takes_no_place() {
+        let make = |kthreads| {
+            let spec = RegionSpec::new(kthreads, 1 << 15).unwrap();
+            Region::create("tailwater-test", spec, HZ).unwrap()
+        };
+        let ((_, _, old), (_, _, new)) = (make(2), make(3));
+        let (runtime, _) = Region::attach(map(&old)).unwrap();
+        assert!(matches!(
+            runtime.successor(map(&new)),
             Err(RegionError::Memory(MemoryError::WrongSize { .. }))
         ));
     }

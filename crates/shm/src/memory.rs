@@ -7,7 +7,7 @@
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap, mremap_fixed, munmap};
 use std::os::fd::{AsFd, OwnedFd};
 
 /// Why a memory file could not be made or used.
@@ -131,6 +131,30 @@ impl Mapping {
         Ok(())
     }
 
+    /// Puts the memory of `other` in the place of this mapping's, at the same address; this
+    /// mapping's own memory is gone afterwards. One step for other threads, whose accesses wait for
+    /// it in the kernel.
+    ///
+    /// # Errors
+    /// If the lengths differ, or the kernel refuses; in the second case the address range may be
+    /// empty, and the next access ends the process.
+    ///
+    /// # Safety
+    /// 1. No reference to anything but atomics points into either mapping.
+    /// 2. The users of this mapping accept that its contents change at once.
+    pub(crate) unsafe fn replace(&self, other: Self) -> Result<(), MemoryError> {
+        if other.len != self.len {
+            return Err(MemoryError::WrongSize { what: "region", expected: self.len, found: other.len });
+        }
+        let other = core::mem::ManuallyDrop::new(other);
+        let flags = MremapFlags::MAYMOVE;
+        // SAFETY: both ranges are whole mappings of this type. The one that moves is given up, and
+        // by the caller's contract the other may be replaced.
+        let moved = unsafe { mremap_fixed(other.base.cast(), self.len, self.len, flags, self.base.cast()) };
+        let system = |source| MemoryError::System { action: "move", len: self.len, source };
+        moved.map(drop).map_err(system)
+    }
+
     /// Returns the address of the first byte; page aligned.
     pub fn base(&self) -> *mut u8 {
         self.base
@@ -179,6 +203,31 @@ mod tests {
         assert_eq!(taken(), 0);
         mapping.populate().unwrap();
         assert!(taken() >= len, "{} of {len} bytes", taken());
+    }
+
+    #[test]
+    fn a_mapping_takes_the_place_of_another() {
+        let files = [0, 1].map(|_| create("tailwater-test", 8192).unwrap());
+        let [old, new] = files.each_ref().map(|file| Mapping::new(file, "x").unwrap());
+        let kept = Mapping::new(&files[1], "x").unwrap();
+        // SAFETY: all mappings are 8192 bytes long, and this test is their only user.
+        unsafe {
+            old.base().add(5000).write(1);
+            new.base().add(5000).write(2);
+            old.replace(new).unwrap();
+            assert_eq!(old.base().add(5000).read(), 2);
+            old.base().write(3);
+            assert_eq!(kept.base().read(), 3);
+        }
+    }
+
+    #[test]
+    fn a_mapping_of_another_length_takes_no_place() {
+        let files = [4096, 8192].map(|len| create("tailwater-test", len).unwrap());
+        let [short, long] = files.map(|file| Mapping::new(&file, "x").unwrap());
+        // SAFETY: this test is their only user.
+        let refused = unsafe { long.replace(short) };
+        assert!(matches!(refused, Err(MemoryError::WrongSize { expected: 8192, found: 4096, .. })));
     }
 
     #[test]

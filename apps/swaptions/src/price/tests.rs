@@ -112,16 +112,14 @@ fn a_seed_fixes_the_price_and_another_changes_it() {
 }
 
 #[test]
-fn polls_come_after_every_pace_of_work() {
+fn polls_are_never_more_than_a_chunk_of_work_apart() {
     let mut wide = spec(three_factors(), 0.04, Side::Payer);
     wide.periods = 200;
-    let mut polls = 0;
+    let mut polls = 0u64;
     price_swaption(&wide, 10, 1, &mut || polls += 1).unwrap();
-    // Per trial: each step's rates, then the coupons with one rate each.
-    let rates: usize = (1..=4).map(|step| 204 - step).sum();
-    let work = 10 * (rates + 200 * (1 + COUPON));
-    // Work is counted in pieces of at most a chunk.
-    assert!(polls <= work / PACE && polls >= work / (PACE + CHUNK), "{polls} polls for {work}");
+    // Per trial: the chunks of each step's rates, then one per coupon.
+    let chunks: usize = (1..=4usize).map(|step| (204 - step).div_ceil(CHUNK)).sum();
+    assert_eq!(polls, 10 * (chunks as u64 + 200));
 }
 
 #[test]

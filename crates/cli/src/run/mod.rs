@@ -54,10 +54,13 @@ pub struct RunArgs {
     /// Address to ask the IOKernel for [default: the IOKernel chooses]
     #[arg(long)]
     ip: Option<Ipv4Addr>,
-    /// What it does when the IOKernel has ended: go on without network, or exit with status 75
-    /// [default: continue]
-    #[arg(long, value_name = "REACTION", value_parser = ["continue", "exit"])]
+    /// What it does when the IOKernel has ended: wait for another one at the same socket, go on
+    /// without network, or exit with status 75 [default: wait]
+    #[arg(long, value_name = "REACTION", value_parser = ["wait", "continue", "exit"])]
     on_iokernel_loss: Option<String>,
+    /// How long it waits for another IOKernel, for instance 10s; 0s waits for ever [default: 60s]
+    #[arg(long, value_name = "DURATION", value_parser = parse_ms)]
+    iokernel_wait: Option<u64>,
     /// Usable bytes of each user thread's stack [default: 262144]
     #[arg(long, value_name = "BYTES")]
     stack_size: Option<usize>,
@@ -147,6 +150,7 @@ fn settings(args: &RunArgs) -> Vec<(&'static str, String)> {
         ("TAILWATER_CLASS", class),
         ("TAILWATER_IP", args.ip.map(|ip| ip.to_string())),
         ("TAILWATER_ON_IOKERNEL_LOSS", args.on_iokernel_loss.clone()),
+        ("TAILWATER_IOKERNEL_WAIT_MS", args.iokernel_wait.map(|n| n.to_string())),
         ("TAILWATER_STACK_SIZE", args.stack_size.map(|n| n.to_string())),
         ("TAILWATER_IDLE_TIMEOUT_US", args.idle_timeout.map(|n| n.to_string())),
         ("TAILWATER_RING_BYTES", args.ring_bytes.map(|n| n.to_string())),

@@ -461,7 +461,8 @@ impl Control {
         if self.may_log(uid) {
             tracing::info!(%id, name, %reason, "a registration ended");
         }
-        if *reason != EndReason::Departed {
+        // The end of the IOKernel itself has no message: programs wait for the next one.
+        if !matches!(reason, EndReason::Departed | EndReason::Shutdown) {
             let _ = control::send(&*runtime.socket, &ServerMessage::Refused { why: reason.to_string() }, &[]);
         }
         // When the IOKernel ends, all cores are Linux's again; before that only the unmanaged ones.

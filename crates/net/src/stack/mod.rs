@@ -228,6 +228,12 @@ impl<P: Platform> Stack<P> {
         self.fail_remote(outlet);
     }
 
+    /// Sends at once what connections could not send while the outlet had no room for long, and
+    /// does not wait for their timers.
+    pub fn resume(&self, outlet: &mut impl Outlet<P>) {
+        self.resume_remote(outlet);
+    }
+
     /// Runs all expired timers: of neighbours, paths, fragments, announcements and connections.
     /// Returns the next deadline.
     pub fn poll_timers(&self, outlet: &mut impl Outlet<P>) -> Option<Duration> {

@@ -23,4 +23,6 @@ impl<P: Platform> Stack<P> {
     }
 
     pub(crate) fn fail_remote(&self, _: &mut impl Outlet<P>) {}
+
+    pub(crate) fn resume_remote(&self, _: &mut impl Outlet<P>) {}
 }

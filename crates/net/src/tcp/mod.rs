@@ -25,8 +25,8 @@
 //! acknowledgments that report a gap, leave at once.
 //!
 //! # Nothing is stuck
-//! * A segment for which there is no room stays with its connection, whose timer is set `RETRY`
-//!   ahead.
+//! * A segment for which there is no room stays with its connection, whose timer is set as far
+//!   ahead as the outlet says ([`Outlet::retry_after`](crate::Outlet::retry_after)).
 //! * At most `BURST` segments of a connection leave at once; the timer sends the rest.
 //! * A timer that fires early is set again, and one that is needed earlier replaces it.
 //!
@@ -61,9 +61,6 @@ use tailwater_tcp::{Secret, Stats};
 use time_wait::TimeWaits;
 use timers::Timers;
 
-/// Time until a segment for which there was no room is tried again. The egress ring and the
-/// loopback queue are emptied within that time.
-pub(crate) const RETRY: Duration = Duration::from_micros(50);
 /// Maximum number of segments of one connection that leave in one call. So many full segments fill
 /// most paths, and the bound limits the time for which the connection's lock is held.
 pub(crate) const BURST: usize = 64;

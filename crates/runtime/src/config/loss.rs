@@ -10,8 +10,13 @@
 #[cfg_attr(feature = "config-file", derive(serde::Deserialize), serde(rename_all = "kebab-case"))]
 #[non_exhaustive]
 pub enum OnIoKernelLoss {
-    /// Goes on, on ordinary cores and without network.
+    /// Waits for another IOKernel at the same socket, on ordinary cores: sockets keep their state,
+    /// and what is sent to other hosts waits. After the time set by
+    /// [`Builder::iokernel_wait`](crate::Builder::iokernel_wait), and at once if the IOKernel has
+    /// ended the registration for a reason, goes on as with `Continue`.
     #[default]
+    Wait,
+    /// Goes on, on ordinary cores and without network.
     Continue,
     /// Exits with status [`EXIT_STATUS`](Self::EXIT_STATUS), for a supervisor that starts it again.
     /// Nothing is run before, neither destructors nor what atexit(3) was given.

@@ -48,7 +48,8 @@ pub(crate) const DEFAULT_RING: u32 = 256 * 1024;
 /// | [`guaranteed`](Self::guaranteed) | `TAILWATER_GUARANTEED` | 0 |
 /// | [`class`](Self::class) | `TAILWATER_CLASS` | `latency-critical` |
 /// | [`ip`](Self::ip) | `TAILWATER_IP` | the IOKernel chooses |
-/// | [`on_iokernel_loss`](Self::on_iokernel_loss) | `TAILWATER_ON_IOKERNEL_LOSS` | `continue` |
+/// | [`on_iokernel_loss`](Self::on_iokernel_loss) | `TAILWATER_ON_IOKERNEL_LOSS` | `wait` |
+/// | [`iokernel_wait`](Self::iokernel_wait) | `TAILWATER_IOKERNEL_WAIT_MS` | 60 s |
 /// | [`stack_size`](Self::stack_size) | `TAILWATER_STACK_SIZE` | 262144 bytes |
 /// | [`idle_timeout`](Self::idle_timeout) | `TAILWATER_IDLE_TIMEOUT_US` | 50 us |
 /// | [`ring_bytes`](Self::ring_bytes) | `TAILWATER_RING_BYTES` | 262144 bytes |
@@ -112,6 +113,14 @@ impl Builder {
     /// Sets what the program does when the IOKernel has ended, or has ended its registration.
     pub fn on_iokernel_loss(mut self, reaction: OnIoKernelLoss) -> Self {
         self.settings.on_iokernel_loss = Some(reaction);
+        self
+    }
+
+    /// Sets how long the program waits for another IOKernel if
+    /// [`on_iokernel_loss`](Self::on_iokernel_loss) is `Wait`; zero waits for ever. Rounded down to
+    /// milliseconds.
+    pub fn iokernel_wait(mut self, time: Duration) -> Self {
+        self.settings.iokernel_wait_ms = Some(u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
         self
     }
 

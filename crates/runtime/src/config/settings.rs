@@ -11,6 +11,7 @@ use std::time::Duration;
 
 const DEFAULT_STACK: usize = 256 * 1024;
 const DEFAULT_IDLE: Duration = Duration::from_micros(50);
+const DEFAULT_WAIT: Duration = Duration::from_secs(60);
 const DEFAULT_STALL: Duration = Duration::from_millis(100);
 const DEFAULT_BLOCKING_THREADS: u16 = 256;
 const MAX_BLOCKING_THREADS: u16 = 4096;
@@ -26,6 +27,7 @@ pub struct Settings {
     pub class: Option<Class>,
     pub ip: Option<Ipv4Addr>,
     pub on_iokernel_loss: Option<OnIoKernelLoss>,
+    pub iokernel_wait_ms: Option<u64>,
     pub stack_size: Option<usize>,
     pub idle_timeout_us: Option<u64>,
     pub ring_bytes: Option<u32>,
@@ -53,6 +55,7 @@ impl Settings {
             class: self.class.or(next.class),
             ip: self.ip.or(next.ip),
             on_iokernel_loss: self.on_iokernel_loss.or(next.on_iokernel_loss),
+            iokernel_wait_ms: self.iokernel_wait_ms.or(next.iokernel_wait_ms),
             stack_size: self.stack_size.or(next.stack_size),
             idle_timeout_us: self.idle_timeout_us.or(next.idle_timeout_us),
             ring_bytes: self.ring_bytes.or(next.ring_bytes),
@@ -86,6 +89,8 @@ pub struct Config {
     pub ip: Option<Ipv4Addr>,
     /// What happens when the IOKernel is lost.
     pub on_iokernel_loss: OnIoKernelLoss,
+    /// How long another IOKernel is waited for; `None`: for ever.
+    pub iokernel_wait: Option<Duration>,
     /// Usable bytes of each user thread's stack.
     pub stack_size: usize,
     /// How long an idle kthread polls before it sleeps; `None` polls for ever.
@@ -126,6 +131,7 @@ impl Config {
         let blocking_threads = settings.blocking_threads.unwrap_or(DEFAULT_BLOCKING_THREADS);
         check("blocking_threads", blocking_threads, 1, MAX_BLOCKING_THREADS)?;
         let stall_timeout = settings.stall_timeout_ms.map_or(DEFAULT_STALL, Duration::from_millis);
+        let iokernel_wait = settings.iokernel_wait_ms.map_or(DEFAULT_WAIT, Duration::from_millis);
         let idle_timeout = settings.idle_timeout_us.map_or(DEFAULT_IDLE, Duration::from_micros);
         Ok(Self {
             iokernel: settings.iokernel,
@@ -135,6 +141,7 @@ impl Config {
             class: settings.class.unwrap_or_default(),
             ip: settings.ip,
             on_iokernel_loss: settings.on_iokernel_loss.unwrap_or_default(),
+            iokernel_wait: (!iokernel_wait.is_zero()).then_some(iokernel_wait),
             stack_size,
             idle_timeout: (!idle_timeout.is_zero()).then_some(idle_timeout),
             ring_bytes: settings.ring_bytes.unwrap_or(DEFAULT_RING),

@@ -30,6 +30,7 @@ pub fn environment() -> Result<Settings, ConfigError> {
         class: variable("TAILWATER_CLASS", class)?,
         ip: parsed("TAILWATER_IP")?,
         on_iokernel_loss: variable("TAILWATER_ON_IOKERNEL_LOSS", on_iokernel_loss)?,
+        iokernel_wait_ms: parsed("TAILWATER_IOKERNEL_WAIT_MS")?,
         stack_size: parsed("TAILWATER_STACK_SIZE")?,
         idle_timeout_us: parsed("TAILWATER_IDLE_TIMEOUT_US")?,
         ring_bytes: parsed("TAILWATER_RING_BYTES")?,
@@ -90,9 +91,10 @@ fn class(text: &str) -> Result<Class, Cause> {
 
 fn on_iokernel_loss(text: &str) -> Result<OnIoKernelLoss, Cause> {
     match text {
+        "wait" => Ok(OnIoKernelLoss::Wait),
         "continue" => Ok(OnIoKernelLoss::Continue),
         "exit" => Ok(OnIoKernelLoss::Exit),
-        _ => Err("expected continue or exit".into()),
+        _ => Err("expected wait, continue or exit".into()),
     }
 }
 
@@ -157,7 +159,7 @@ mod tests {
 
     #[test]
     fn the_file_and_the_environment_name_reactions_to_a_loss_alike() {
-        for text in ["continue", "exit"] {
+        for text in ["wait", "continue", "exit"] {
             let file: Settings = toml::from_str(&format!("on_iokernel_loss = \"{text}\"")).unwrap();
             assert_eq!(file.on_iokernel_loss, Some(on_iokernel_loss(text).unwrap()));
         }

@@ -7,7 +7,7 @@
 const PREFIX: &str = "TAILWATER_";
 
 /// All variables, without the prefix.
-const NAMES: [&str; 17] = [
+const NAMES: [&str; 18] = [
     "BLOCKING_THREADS",
     "CLASS",
     "CONFIG",
@@ -15,6 +15,7 @@ const NAMES: [&str; 17] = [
     "GUARANTEED",
     "IDLE_TIMEOUT_US",
     "IOKERNEL",
+    "IOKERNEL_WAIT_MS",
     "IP",
     "KTHREADS",
     "NAME",

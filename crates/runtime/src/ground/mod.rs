@@ -16,6 +16,7 @@ pub mod arch;
 pub mod atomic;
 pub mod blocks;
 pub mod guard;
+pub mod halt;
 pub mod list;
 pub mod memory;
 pub mod owner_cell;

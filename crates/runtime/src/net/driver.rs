@@ -11,6 +11,7 @@ use super::tcp::{self, Deferred, Socket};
 use crate::egress::{self, EgressError};
 use crate::ground::spin::SpinLock;
 use crate::ground::stderr;
+use crate::records::runtime::runtime;
 use crate::verbs::trace::Request;
 use crate::verbs::wait::{WaitList, wait};
 use core::hash::BuildHasher;
@@ -20,10 +21,14 @@ use std::net::SocketAddr;
 #[cfg(feature = "tcp")]
 use std::sync::Arc;
 use std::sync::OnceLock;
-use tailwater_net::{ConfigError, LoopbackBatch, Mode, NetConfig, Outlet, OutletError};
+use tailwater_net::{ConfigError, LoopbackBatch, Mode, NetConfig, Outlet, OutletError, RETRY};
 use tailwater_shm::clock;
 use tailwater_shm::ring::{FLAG_CHECKSUM_OK, FLAG_CHECKSUM_OWED};
 use tailwater_wire::Checksums;
+
+/// Time until a segment is tried again while another IOKernel is waited for. When it is there, all
+/// segments are tried at once.
+const RETRY_WITHOUT_IOKERNEL: Duration = Duration::from_millis(20);
 
 static STACK: OnceLock<Stack> = OnceLock::new();
 
@@ -111,6 +116,10 @@ impl Outlet<Kthreads> for KthreadOutlet {
         true
     }
 
+    fn retry_after(&self) -> Duration {
+        if runtime().awaits_iokernel() { RETRY_WITHOUT_IOKERNEL } else { RETRY }
+    }
+
     fn now(&self) -> Duration {
         Duration::from_nanos(crate::records::runtime::clock().to_ns(clock::now()))
     }
@@ -192,6 +201,10 @@ impl Outlet<Kthreads> for Batch {
     #[inline]
     fn completes(&self) -> bool {
         KthreadOutlet.completes()
+    }
+
+    fn retry_after(&self) -> Duration {
+        KthreadOutlet.retry_after()
     }
 
     fn now(&self) -> Duration {

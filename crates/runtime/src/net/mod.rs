@@ -42,6 +42,11 @@ pub(crate) use tcp::window_of_ring;
 
 use driver::{KthreadOutlet, stack};
 
+/// Sends what connections could not while there was no IOKernel. On a kthread.
+pub(crate) fn resume() {
+    stack().resume(&mut KthreadOutlet);
+}
+
 /// Records that the IOKernel is gone: sends to other hosts fail from now on.
 pub(crate) fn set_link_down() {
     stack().set_link_down(&mut KthreadOutlet);

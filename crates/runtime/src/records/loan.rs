@@ -1,7 +1,8 @@
 //! The memory and the doorbell that a runtime shares with its IOKernel.
 
-use core::sync::atomic::{Ordering, fence};
-use rustix::fd::OwnedFd;
+use core::sync::atomic::{AtomicBool, Ordering, fence};
+use rustix::fd::{AsRawFd, OwnedFd};
+use std::io;
 use tailwater_shm::control::Class;
 use tailwater_shm::layout::{ASLEEP_BESIDE_FREE_CORES, AWAKE, Region};
 
@@ -13,14 +14,35 @@ pub struct Loan {
     /// How the IOKernel treats this runtime.
     pub class: Class,
     /// True if kthreads of all classes rank above the machine's other programs.
-    pub dedicated: bool,
+    dedicated: AtomicBool,
     doorbell: OwnedFd,
 }
 
 impl Loan {
     /// Puts the parts together.
     pub fn new(region: Region, class: Class, dedicated: bool, doorbell: OwnedFd) -> Self {
-        Self { region, class, dedicated, doorbell }
+        Self { region, class, dedicated: AtomicBool::new(dedicated), doorbell }
+    }
+
+    /// Returns whether kthreads of all classes rank above the machine's other programs.
+    pub fn is_dedicated(&self) -> bool {
+        // Relaxed: the value says nothing about other memory.
+        self.dedicated.load(Ordering::Relaxed)
+    }
+
+    /// Puts what came with a later registration in the place of the old: what the IOKernel says of
+    /// the machine, and its doorbell.
+    ///
+    /// # Errors
+    /// The kernel's error; then nothing has changed.
+    pub fn renew(&self, dedicated: bool, doorbell: &OwnedFd) -> io::Result<()> {
+        // SAFETY: the call has no memory operands. Both descriptors are open for its duration, and
+        // the number that is reused belongs to `self.doorbell` before and after it.
+        if unsafe { libc::dup3(doorbell.as_raw_fd(), self.doorbell.as_raw_fd(), libc::O_CLOEXEC) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        self.dedicated.store(dedicated, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Records that the IOKernel has ended: no doorbell is rung for it any more.
@@ -63,6 +85,21 @@ mod tests {
     use super::*;
     use rustix::event::{EventfdFlags, eventfd};
     use tailwater_shm::layout::{ASLEEP, RegionSpec};
+
+    #[test]
+    fn a_renewed_loan_rings_the_new_doorbell_only() {
+        let spec = RegionSpec::new(1, 32 * 1024).unwrap();
+        let (region, ..) = Region::create("region", spec, 1_000_000_000).unwrap();
+        let [old, new] = [(); 2].map(|()| eventfd(0, EventfdFlags::NONBLOCK).unwrap());
+        let heard = [old.try_clone().unwrap(), new.try_clone().unwrap()];
+        let loan = Loan::new(region, Class::BestEffort, false, old);
+        loan.renew(true, &new).unwrap();
+        drop(new);
+        loan.region.asleep().store(ASLEEP, Ordering::Relaxed);
+        loan.ring_doorbell();
+        assert_eq!(heard.map(|bell| rustix::io::read(&bell, &mut [0; 8]).is_ok()), [false, true]);
+        assert!(loan.is_dedicated());
+    }
 
     #[test]
     fn no_doorbell_is_rung_for_an_iokernel_that_was_killed_asleep() {

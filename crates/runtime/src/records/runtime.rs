@@ -8,9 +8,10 @@ use super::kthread::Kthread;
 use super::loan::Loan;
 use super::stacks::StackPool;
 use super::uthread::{Runnable, Uthread};
+use crate::ground::halt::Halt;
 use crate::ground::pollers::Pollers;
 use crate::ground::sleepers::Sleepers;
-use crate::ground::spin::SpinLock;
+use crate::ground::spin::{SpinGuard, SpinLock};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::collections::VecDeque;
 use std::sync::OnceLock;
@@ -44,6 +45,10 @@ pub struct Runtime {
     pub loan: Option<&'static Loan>,
     /// True while an IOKernel lends this runtime its cores.
     pub attached: AtomicBool,
+    /// True while this runtime waits for another IOKernel.
+    pub awaits: AtomicBool,
+    /// Where kthreads stop while the shared memory is replaced.
+    pub halt: Halt,
     /// Sibling hyperthread of each core, by core number; empty standalone.
     pub siblings: Box<[Option<u16>]>,
 }
@@ -116,6 +121,13 @@ impl Runtime {
         self.attached.load(Ordering::Relaxed)
     }
 
+    /// True while this runtime, whose IOKernel has ended, waits for another one: what is sent to
+    /// other hosts has to wait, too.
+    #[inline(always)]
+    pub fn awaits_iokernel(&self) -> bool {
+        self.awaits.load(Ordering::Relaxed)
+    }
+
     /// Returns the time until which a kthread that is idle at `now` polls.
     pub fn idle_deadline(&self, now: Cycles) -> Cycles {
         now.saturating_add(self.idle_timeout)
@@ -165,6 +177,11 @@ impl Runtime {
         self.injected.list.lock().iter().map(|runnable| core::ptr::from_ref(runnable.thread())).collect()
     }
 
+    /// Keeps ordinary threads from injecting, which write a word of the region.
+    pub fn hold_injected(&self) -> SpinGuard<'_, impl Sized> {
+        self.injected.list.lock()
+    }
+
     /// Publishes the length of the injection list, to the IOKernel as a word of kthread 0.
     fn publish_injected(&self, len: usize) {
         self.injected.len.store(len, Ordering::Relaxed);
@@ -172,25 +189,46 @@ impl Runtime {
     }
 
     /// Goes on without the IOKernel, which has ended: from now on kthreads run on whatever cores
-    /// Linux gives them.
-    pub fn orphan(&self) {
+    /// Linux gives them. `awaits` says whether another IOKernel is expected.
+    pub fn orphan(&self, awaits: bool) {
+        // Before the other flag: a sender that finds no IOKernel finds this.
+        self.awaits.store(awaits, Ordering::SeqCst);
         self.attached.store(false, Ordering::SeqCst);
         if let Some(loan) = self.loan {
             loan.end();
         }
-        let ranked = self.loan.is_some_and(|loan| loan.class == Class::LatencyCritical && !loan.dedicated);
+        let ranked =
+            self.loan.is_some_and(|loan| loan.class == Class::LatencyCritical && !loan.is_dedicated());
         for kthread in &self.kthreads {
             if ranked {
                 // The IOKernel has given it real-time rank, and is not there to let it rest.
                 let _ = priority::end_real_time(kthread.os_tid.load(Ordering::Relaxed));
             }
-            // The last order may be to cede: no poll point is to obey it any more.
-            kthread.shared.grant.0.store(Grant::Park, Generation(0));
             if self.quantum != Cycles::MAX {
                 // No IOKernel is left to look at the clock.
                 kthread.head().count_polls(true);
             }
-            kthread.shared.slot.rouse();
         }
+        self.withdraw_orders();
+        self.kthreads.iter().for_each(|kthread| kthread.shared.slot.rouse());
+    }
+
+    /// Takes back the last order to each kthread, for which no IOKernel stands any more. It may be
+    /// to cede, and no poll point is to obey it.
+    pub fn withdraw_orders(&self) {
+        for kthread in &self.kthreads {
+            kthread.shared.grant.0.store(Grant::Park, Generation(0));
+        }
+    }
+
+    /// Expects no other IOKernel any more.
+    pub fn give_up_waiting(&self) {
+        self.awaits.store(false, Ordering::SeqCst);
+    }
+
+    /// Records that another IOKernel has taken this runtime.
+    pub fn rejoin(&self) {
+        self.attached.store(true, Ordering::SeqCst);
+        self.awaits.store(false, Ordering::SeqCst);
     }
 }

@@ -6,7 +6,7 @@
 //!
 //! When the IOKernel ends, so does the loan: [`Runtime::orphan`] marks the runtime and wakes every
 //! kthread, and from then on they share whatever cores Linux gives them, as in a standalone
-//! runtime.
+//! runtime, until another IOKernel takes them ([`rejoin`](super::rejoin)).
 
 use super::handover::{self, Found};
 use super::hooks;
@@ -95,7 +95,7 @@ pub fn cede(kthread: ThisKthread<'_>, runtime: &Runtime) {
 /// How often a kthread that has given up its core to `successor` yields before it sleeps.
 fn yields(runtime: &Runtime, successor: bool) -> u32 {
     match runtime.loan {
-        Some(loan) if successor => priority::yields(loan.class, loan.dedicated),
+        Some(loan) if successor => priority::yields(loan.class, loan.is_dedicated()),
         _ => 0,
     }
 }

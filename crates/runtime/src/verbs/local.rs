@@ -44,12 +44,18 @@ fn wake_one(runtime: &Runtime, fenced: bool) {
 /// Polls for a while, then sleeps until woken or a timer is due. Returns the thread that was handed
 /// over, if one was.
 pub fn idle(kthread: ThisKthread<'_>, runtime: &Runtime) -> Option<Runnable> {
-    match handover::poll(kthread, runtime, runtime.idle_deadline(clock::now()), || false) {
+    // Another IOKernel may be about to take this runtime: see `rejoin`.
+    let is_stopped = || kthread.head().cede_requested();
+    match handover::poll(kthread, runtime, runtime.idle_deadline(clock::now()), is_stopped) {
         Found::Thread(runnable) => return Some(runnable),
         Found::Work | Found::Stop => return None,
         Found::Nothing => {}
     }
+    // The ticket before the grant: see `tailwater_shm::park`.
     let ticket = kthread.shared.slot.ticket();
+    if is_stopped() {
+        return None;
+    }
     if kthread.index >= MAX_SLEEPERS {
         let sleep = until_next_timer(runtime).map_or(UNLISTED_SLEEP, |timer| timer.min(UNLISTED_SLEEP));
         kthread.shared.slot.wait(ticket, Some(sleep));

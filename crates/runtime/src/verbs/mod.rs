@@ -14,6 +14,7 @@ pub mod trace;
 pub mod handover;
 pub mod local;
 pub mod ready;
+pub mod rejoin;
 pub mod switch;
 pub mod timers;
 

@@ -46,14 +46,25 @@ const TICK: Duration = Duration::from_millis(1);
 /// Decides who looks at the clock, before the kthreads are announced to the IOKernel.
 pub fn prepare(runtime: &Runtime, quantum: Option<Duration>) {
     let Some(quantum) = quantum else { return };
-    let watched = runtime.loan.is_some_and(|loan| loan.class == Class::LatencyCritical);
     for kthread in &runtime.kthreads {
-        if watched {
+        if is_watched(runtime) {
             let ns = u64::try_from(quantum.as_nanos()).unwrap_or(u64::MAX);
             kthread.shared.turn.quantum_ns.store(ns, Relaxed);
         } else {
             kthread.head().count_polls(true);
         }
+    }
+}
+
+/// Returns whether an IOKernel looks at the clock of this runtime, while there is one.
+fn is_watched(runtime: &Runtime) -> bool {
+    runtime.loan.is_some_and(|loan| loan.class == Class::LatencyCritical)
+}
+
+/// Leaves the look at the clock to the IOKernel that takes an orphaned runtime, if it is its.
+pub fn leave_to_iokernel(runtime: &Runtime) {
+    if is_watched(runtime) && runtime.quantum != Cycles::MAX {
+        runtime.kthreads.iter().for_each(|kthread| kthread.head().count_polls(false));
     }
 }
 

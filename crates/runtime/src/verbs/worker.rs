@@ -17,7 +17,7 @@
 //! for at most [`FRAME_DELAY_NS`].
 
 use super::look::lets_take_frames;
-use super::{hooks, lease, local, timers};
+use super::{hooks, lease, local, rejoin, timers};
 use crate::ground::arch;
 use crate::ground::guard::NoPreempt;
 use crate::records::kthread::{Kthread, ThisKthread, count};
@@ -52,7 +52,11 @@ pub fn run_kthread(guard: &NoPreempt) -> ! {
     }
     loop {
         if kthread.head().cede_requested() {
-            lease::cede(kthread, runtime);
+            if runtime.is_attached() {
+                lease::cede(kthread, runtime);
+            } else {
+                rejoin::stop(kthread, runtime);
+            }
         }
         kthread.head().set_preempt_pending(false);
         let found = find_work(kthread, runtime, guard).or_else(|| {

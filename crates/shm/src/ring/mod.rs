@@ -315,6 +315,11 @@ impl Producer {
         Self { memory, head: 0, tail: 0, cork: Cork::Open }
     }
 
+    /// Begins again at the start of the ring, which has been replaced by a zeroed one.
+    pub fn restart(&mut self) {
+        (self.head, self.tail, self.cork) = (0, 0, Cork::Open);
+    }
+
     /// Lines written since the ring was made, truncated: what congestion detection compares.
     pub fn head(&self) -> u32 {
         self.head as u32
@@ -499,6 +504,11 @@ impl Consumer {
     /// It is the only consumer made for the ring, over all processes that keep the protocol.
     pub(crate) unsafe fn new(memory: RingMemory) -> Self {
         Self { memory, tail: 0, published: 0 }
+    }
+
+    /// Begins again at the start of the ring, which has been replaced by a zeroed one.
+    pub fn restart(&mut self) {
+        (self.tail, self.published) = (0, 0);
     }
 
     /// Returns whether a record or a wrap marker waits. One load; cannot fail, since it interprets

@@ -78,6 +78,11 @@ impl TraceWriter {
         Self { memory: BufferMemory { slots, head, _mapping: mapping }, next: Cell::new(0) }
     }
 
+    /// Begins again at the start of the buffer, which has been replaced by a zeroed one.
+    pub fn restart(&self) {
+        self.next.set(0);
+    }
+
     /// Writes a step of trace `id`, over the oldest if the buffer is full.
     pub fn write(&self, id: u32, step: Step, at: Cycles) {
         let place = self.next.get();

@@ -2,6 +2,7 @@
 
 mod dns;
 mod kv;
+mod steady;
 mod tcp;
 
 use std::cell::RefCell;
@@ -345,6 +346,9 @@ fn main() {
         Some("tcp-relay") => tcp::relay(),
         Some("tcp-keep") => tcp::keep(),
         Some("tcp-orphan") => tcp::orphan(),
+        Some("steady") => {
+            steady::call(std::env::args().nth(2).and_then(|n| n.parse().ok()).expect("a number"));
+        }
         other => panic!("unknown role {other:?}"),
     }
 }

@@ -10,7 +10,7 @@ use crate::outlet::Outlet;
 use crate::platform::{Lock, Platform, Waiters};
 use crate::stack::Stack;
 use crate::tcp::clock::duration;
-use crate::tcp::{Due, Key, ListenInner, Listening, RETRY, add};
+use crate::tcp::{Due, Key, ListenInner, Listening, add};
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 use tailwater_tcp::listen::Arrival;
@@ -108,7 +108,8 @@ impl<P: Platform> Stack<P> {
                 _ => Ok(()),
             }
         });
-        self.arm_listening(outlet, listening, inner, now + RETRY);
+        let least = now + outlet.retry_after();
+        self.arm_listening(outlet, listening, inner, least);
     }
 
     /// Closes a listener: connections that were not accepted are reset.

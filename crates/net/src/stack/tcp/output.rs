@@ -7,7 +7,7 @@ use crate::outlet::{Outlet, OutletError};
 use crate::platform::{Lock, Platform};
 use crate::stack::Stack;
 use crate::tcp::clock::{duration, instant};
-use crate::tcp::{BURST, Due, Failure, Inner, Key, RETRY, Socket};
+use crate::tcp::{BURST, Due, Failure, Inner, Key, Socket};
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
@@ -115,7 +115,7 @@ impl<P: Platform> Stack<P> {
                     break;
                 }
                 Transmit::Full => {
-                    again = now + RETRY;
+                    again = now + outlet.retry_after();
                     break;
                 }
             }
@@ -220,11 +220,20 @@ impl<P: Platform> Stack<P> {
 
     /// Fails all connections to other hosts: the link is down.
     pub(crate) fn fail_remote(&self, outlet: &mut impl Outlet<P>) {
+        self.settle_remote(outlet, |inner| inner.fail(Failure::Down));
+    }
+
+    /// Sends what connections to other hosts have to send.
+    pub(crate) fn resume_remote(&self, outlet: &mut impl Outlet<P>) {
+        self.settle_remote(outlet, |_| Events::empty());
+    }
+
+    fn settle_remote(&self, outlet: &mut impl Outlet<P>, change: impl Fn(&mut Inner<P>) -> Events) {
         let now = instant(outlet.now());
         self.tcp.table.for_each(|socket| {
             if !socket.local {
                 let inner = &mut *socket.lock();
-                let events = inner.fail(Failure::Down);
+                let events = change(inner);
                 self.settle(outlet, socket, inner, events, now);
             }
         });

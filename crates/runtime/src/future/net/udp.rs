@@ -122,8 +122,11 @@ impl UdpSocket {
             if let Some(result) = self.0.try_transmit(data, to, &mut progress) {
                 return result;
             }
-            // The IOKernel empties the ring within microseconds.
-            crate::future::yield_now().await;
+            match crate::egress::pause() {
+                Some(time) => crate::future::sleep(time).await,
+                // The IOKernel empties the ring within microseconds.
+                None => crate::future::yield_now().await,
+            }
         }
     }
 

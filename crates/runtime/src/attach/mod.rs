@@ -1,18 +1,17 @@
-//! The connection to an IOKernel: registration, and detection of its loss.
+//! The connection to an IOKernel: registration. Its loss, and another registration after it, are in
+//! [`watch`].
 //!
-//! Owns the control socket for the life of the process: when this socket closes, the IOKernel ends
-//! the registration, and the runtime continues without the IOKernel. All of it runs on ordinary OS
-//! threads.
+//! Owns the control socket: when this socket closes, the IOKernel ends the registration. All of it
+//! runs on ordinary OS threads.
+
+mod watch;
 
 use crate::config::{Config, OnIoKernelLoss};
-use crate::error::{AttachError, StartError};
-use crate::ground::stderr::print;
+use crate::error::AttachError;
 use crate::net::{self, Ipv6Config, Mode, NetConfig};
 use crate::records::loan::Loan;
-use crate::records::runtime::Runtime;
-use core::sync::atomic::Ordering;
 use rustix::fd::OwnedFd;
-use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::time::Duration;
 use tailwater_shm::control::{self, ClientMessage, ControlError, Register, ServerMessage, Welcome};
 use tailwater_shm::layout::{Region, RuntimeEnds, VERSION};
@@ -27,9 +26,21 @@ pub struct Connection {
     welcome: Welcome,
     control: OwnedFd,
     path: String,
+    /// What was asked for.
+    wish: Register,
     /// CPUs of the process before it left the managed ones; `None` if they cannot be read.
     allowed: Option<CpuSet>,
     on_loss: OnIoKernelLoss,
+    /// How long another IOKernel is waited for; `None`: for ever.
+    wait: Option<Duration>,
+}
+
+/// What an IOKernel sends with its welcome.
+struct Accepted {
+    control: OwnedFd,
+    welcome: Welcome,
+    region: Mapping,
+    doorbell: OwnedFd,
 }
 
 /// Returns the error that a failed exchange with the IOKernel at `socket` is.
@@ -67,19 +78,7 @@ impl Connection {
     /// If no IOKernel listens there, it refused the registration (with the reason), or the memory
     /// has another version.
     pub fn register(path: &str, config: &Config) -> Result<(Self, Loan, Vec<RuntimeEnds>), AttachError> {
-        let control = control::dial(path).map_err(failed(path))?;
-        rustix::net::sockopt::set_socket_timeout(
-            &control,
-            rustix::net::sockopt::Timeout::Recv,
-            Some(ANSWER_TIMEOUT),
-        )
-        .map_err(|source| AttachError::Socket {
-            socket: path.to_owned(),
-            action: "limit how long an answer may take",
-            source: source.into(),
-            hint: "",
-        })?;
-        let register = Register {
+        let wish = Register {
             version: VERSION,
             name: config.name.clone(),
             kthreads: config.kthreads,
@@ -88,24 +87,22 @@ impl Connection {
             ring_bytes: config.ring_bytes,
             ip: config.ip,
         };
-        control::send(&control, &ClientMessage::Register(register), &[]).map_err(failed(path))?;
-        let (welcome, fds) = match answer(&control, path)? {
-            (ServerMessage::Welcome(welcome), fds) => (welcome, fds),
-            (other, _) => {
-                return Err(broken(path, format!("unexpected answer to the registration: {other:?}")));
-            }
-        };
-        let [region, doorbell] = <[OwnedFd; 2]>::try_from(fds)
-            .map_err(|fds| broken(path, format!("{} descriptors came with the welcome, not 2", fds.len())))?;
-        let region = Mapping::new(region, "region").map_err(unusable(path))?;
+        let Accepted { control, welcome, region, doorbell } = ask(path, &wish)?;
         let (region, ends) = Region::attach(region).map_err(unusable(path))?;
         if region.spec().kthreads() != config.kthreads {
             return Err(broken(path, "the region is not for as many kthreads as requested".to_owned()));
         }
-        let path = path.to_owned();
         let loan = Loan::new(region, config.class.into(), welcome.dedicated, doorbell);
-        let allowed = sched_getaffinity(None).ok();
-        Ok((Self { welcome, control, path, allowed, on_loss: config.on_iokernel_loss }, loan, ends))
+        let connection = Self {
+            welcome,
+            control,
+            path: path.to_owned(),
+            wish,
+            allowed: sched_getaffinity(None).ok(),
+            on_loss: config.on_iokernel_loss,
+            wait: config.iokernel_wait,
+        };
+        Ok((connection, loan, ends))
     }
 
     /// Returns the error for addresses that the network stack refuses.
@@ -158,63 +155,31 @@ impl Connection {
             let _ = sched_setaffinity(None, &cores);
         }
     }
+}
 
-    /// Lets the kthreads run on all cores of the process again. An IOKernel that ends a
-    /// registration does that itself, after it has sent the reason; one that is killed leaves each
-    /// kthread bound to the core that it was lent last.
-    fn unbind(&self, runtime: &Runtime) {
-        let Some(allowed) = &self.allowed else { return };
-        for kthread in &runtime.kthreads {
-            let tid = Pid::from_raw(kthread.os_tid.load(Ordering::Relaxed));
-            // If this is refused, the kthread shares the core that it has.
-            let _ = sched_setaffinity(tid, allowed);
-        }
-    }
-
-    /// Starts the thread that waits for the loss of the IOKernel.
-    ///
-    /// # Errors
-    /// If it cannot be started.
-    pub fn watch(&'static self, runtime: &'static Runtime) -> Result<(), StartError> {
-        let watch = move || {
-            let _ = rustix::net::sockopt::set_socket_timeout(
-                &self.control,
-                rustix::net::sockopt::Timeout::Recv,
-                None,
-            );
-            // The IOKernel sends nothing more, so this call returns when the connection ends.
-            let why = match control::receive::<ServerMessage>(&self.control) {
-                Ok((ServerMessage::Refused { why }, _)) => why,
-                Ok(_) => "it broke the protocol".to_owned(),
-                Err(ControlError::Closed) => {
-                    self.unbind(runtime);
-                    "it ended".to_owned()
-                }
-                Err(e) => e.to_string(),
-            };
-            let reaction = match self.on_loss {
-                OnIoKernelLoss::Continue => "Continuing on ordinary cores, without network.",
-                OnIoKernelLoss::Exit => "Exiting: start one, and this program again.",
-            };
-            // Not `eprintln!`: a user thread that was preempted while it held the lock of standard
-            // error gets no core before `orphan`.
-            print(&format!("tailwater: lost the IOKernel at {}: {why}. {reaction}\n", self.path));
-            if self.on_loss == OnIoKernelLoss::Exit {
-                // Not `exit`: its handlers may wait for locks in the same way.
-                // SAFETY: the call asks for nothing.
-                unsafe { libc::_exit(OnIoKernelLoss::EXIT_STATUS) }
-            }
-            runtime.orphan();
-            // Last: it takes the locks of all connections, and a thread that holds one may have
-            // been parked.
-            net::set_link_down();
-        };
-        std::thread::Builder::new()
-            .name("tailwater/watch".to_owned())
-            .spawn(watch)
-            .map(drop)
-            .map_err(|source| StartError::System { action: "start the watch thread", source })
-    }
+/// Asks the IOKernel at `path` for a registration, and maps the memory that it sends.
+fn ask(path: &str, wish: &Register) -> Result<Accepted, AttachError> {
+    let control = control::dial(path).map_err(failed(path))?;
+    rustix::net::sockopt::set_socket_timeout(
+        &control,
+        rustix::net::sockopt::Timeout::Recv,
+        Some(ANSWER_TIMEOUT),
+    )
+    .map_err(|source| AttachError::Socket {
+        socket: path.to_owned(),
+        action: "limit how long an answer may take",
+        source: source.into(),
+        hint: "",
+    })?;
+    control::send(&control, &ClientMessage::Register(wish.clone()), &[]).map_err(failed(path))?;
+    let (welcome, fds) = match answer(&control, path)? {
+        (ServerMessage::Welcome(welcome), fds) => (welcome, fds),
+        (other, _) => return Err(broken(path, format!("unexpected answer to the registration: {other:?}"))),
+    };
+    let [region, doorbell] = <[OwnedFd; 2]>::try_from(fds)
+        .map_err(|fds| broken(path, format!("{} descriptors came with the welcome, not 2", fds.len())))?;
+    let region = Mapping::new(region, "region").map_err(unusable(path))?;
+    Ok(Accepted { control, welcome, region, doorbell })
 }
 
 fn answer(control: &OwnedFd, path: &str) -> Result<(ServerMessage, Vec<OwnedFd>), AttachError> {

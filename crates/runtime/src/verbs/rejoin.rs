@@ -1,0 +1,121 @@
+//! How the kthreads of a runtime that has lost its IOKernel come under another one: they stop in
+//! their schedulers, the shared memory is replaced, and they wait for the first core.
+//!
+//! Owns the order of these steps. A thread off the kthreads leads ([`stop_all`], [`Stopped`]); a
+//! kthread stops in [`stop`]. The registration itself is [`attach`](crate::attach)'s.
+//!
+//! A kthread comes to the gate by the same ways by which it gives up a core: its grant word says
+//! `Cede`, which ends every turn at the next poll point; it is roused if it sleeps, and gets the
+//! preempt signal if it reaches no poll point. The IOKernel that wrote that word is gone, so the
+//! leader is its only writer.
+//!
+//! | the leader finds | consequence |
+//! |---|---|
+//! | a kthread that does not stop in time (`no_preempt`, a library without poll points) | the gate opens, all go on as before, and the leader tries again later |
+//! | an IOKernel that ends meanwhile | the runtime is orphaned again, with the new memory |
+
+use super::{lease, quantum};
+use crate::ground::guard::NoPreempt;
+use crate::records::kthread::{NO_CORE, ThisKthread};
+use crate::records::runtime::Runtime;
+use core::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+use tailwater_shm::grant::{Generation, Grant};
+use tailwater_shm::layout::Successor;
+use tailwater_shm::memory::MemoryError;
+use tailwater_shm::priority;
+use tailwater_shm::ring::Consumer;
+
+/// Time between the first two requests to stop; doubled from one to the next.
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
+
+/// All kthreads stand at the gate. It opens when this is dropped.
+#[derive(Debug)]
+#[must_use = "the kthreads go on at once if this is dropped"]
+pub struct Stopped(&'static Runtime);
+
+/// Stops all kthreads; `None` if one of them has not stopped after `patience`. Not on a kthread.
+pub fn stop_all(runtime: &'static Runtime, patience: Duration) -> Option<Stopped> {
+    runtime.halt.close();
+    let stopped = Stopped(runtime);
+    let (deadline, mut pause) = (Instant::now() + patience, FIRST_PAUSE);
+    loop {
+        for kthread in &runtime.kthreads {
+            kthread.shared.grant.0.store(Grant::Cede { successor: false }, Generation(0));
+            kthread.shared.slot.rouse();
+        }
+        if runtime.halt.wait_until_stopped(runtime.kthreads.len(), pause) {
+            return Some(stopped);
+        }
+        if Instant::now() >= deadline {
+            return None;
+        }
+        for kthread in &runtime.kthreads {
+            // One that stands at the gate ignores it.
+            let _ = kthread.interrupt();
+        }
+        pause *= 2;
+    }
+}
+
+impl Stopped {
+    /// Puts the memory of a new registration in the place of the old one's, and lets the kthreads
+    /// wait for cores: when this returns they may be announced to the IOKernel.
+    ///
+    /// # Errors
+    /// If the kernel refuses to move the memory. The runtime then has none, and its next access
+    /// ends the process.
+    pub fn rejoin(self, next: Successor) -> Result<(), MemoryError> {
+        let runtime = self.0;
+        let loan = runtime.loan.expect("a runtime that had an IOKernel");
+        {
+            // Ordinary threads write the number of injected threads under this lock.
+            let injected = runtime.hold_injected();
+            // SAFETY: 1. and 2. All kthreads stand at the gate, so none uses an end, writes or
+            // sleeps. Other threads write one word, under the lock, and read others.
+            unsafe { loan.region.succeed(next) }?;
+            drop(injected);
+        }
+        let guard = NoPreempt::new();
+        for kthread in &runtime.kthreads {
+            if let Some(ingress) = &kthread.ingress {
+                ingress.try_with(&guard, Consumer::restart).expect("no kthread reads a ring");
+            }
+        }
+        quantum::leave_to_iokernel(runtime);
+        runtime.rejoin();
+        Ok(())
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        if !self.0.is_attached() {
+            self.0.withdraw_orders();
+        }
+        self.0.halt.open();
+    }
+}
+
+/// Stops the calling kthread while the gate is closed. If the memory was replaced meanwhile, the
+/// kthread begins anew: it has no core and waits for one.
+#[cold]
+pub fn stop(kthread: ThisKthread<'_>, runtime: &Runtime) {
+    if !runtime.halt.pass() || !runtime.is_attached() {
+        return;
+    }
+    let private = kthread.private();
+    // Tenancies are counted from the beginning by each IOKernel.
+    private.generation.set(Generation(0));
+    kthread.core.store(NO_CORE, Relaxed);
+    if let Some(egress) = &private.egress {
+        egress.borrow_mut().restart();
+    }
+    if let Some(trace) = &private.trace {
+        trace.restart();
+    }
+    if let Some(loan) = runtime.loan {
+        priority::rank_kthread(loan.class, loan.is_dedicated());
+    }
+    lease::wait_for_first_core(kthread, runtime);
+}

@@ -1,0 +1,111 @@
+//! The IOKernel dies and returns under running programs: all as processes, over one managed core.
+
+use std::process::Command;
+use tailwater_testkit::{Program, binary, has_two_cpus, socket_name, until};
+use tailwater_tests::{Bench, Role, turn};
+
+/// Connections that are busy while the IOKernel is killed.
+const CONNECTIONS: usize = 64;
+/// How often it is killed.
+const TIMES: u32 = 5;
+
+fn iokernel(socket: &str) -> Program {
+    let mut iokernel = Program::start(Command::new(binary("tailwater-tests", "iokernel")).arg(socket));
+    assert_eq!(iokernel.line().as_deref(), Some("ready"));
+    iokernel
+}
+
+/// Returns the exchanges of the slowest connection, as the next line of the client has it.
+fn least(client: &mut Role) -> u64 {
+    let line = client.line().expect("the client runs");
+    let words: Vec<&str> = line.split(' ').collect();
+    let ["least", least, "sum", _] = words[..] else { panic!("{line}") };
+    least.parse().expect("a number")
+}
+
+/// Waits until each connection has completed three more exchanges. One may have been answered
+/// before.
+fn wait_for_progress(client: &mut Role) {
+    let before = least(client);
+    until("each connection goes on", || least(client) >= before + 3);
+}
+
+#[test]
+fn connections_and_datagrams_go_on_when_a_killed_iokernel_returns() {
+    if !has_two_cpus() {
+        return;
+    }
+    let _turn = turn();
+    let socket = socket_name("restart");
+    let mut running = iokernel(&socket);
+    let wait = [("TAILWATER_IOKERNEL_WAIT_MS", "0")];
+    let (tcp, udp) =
+        (Role::start(&socket, "tcp-serve", "tcp", &wait), Role::start(&socket, "echo", "udp", &wait));
+    let (peer, udp_peer) = (format!("{}:7", tcp.ip), format!("{}:7", udp.ip));
+    let variables = [("PEER", &*peer), ("UDP_PEER", &*udp_peer), wait[0]];
+    let mut client = Role::start(&socket, &format!("steady {CONNECTIONS}"), "client", &variables);
+    wait_for_progress(&mut client);
+    for _ in 0..TIMES {
+        running.kill();
+        running = iokernel(&socket);
+        wait_for_progress(&mut client);
+    }
+    client.close_input();
+    let rest: Vec<String> = std::iter::from_fn(|| client.line()).collect();
+    assert_eq!(rest.last().map(String::as_str), Some("intact"), "{rest:?}");
+}
+
+/// Returns the number of rounds in the next line of a batch job.
+fn rounds(job: &mut Role) -> u64 {
+    let line = job.line().expect("the job runs");
+    line.strip_prefix("rounds ").and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{line}"))
+}
+
+#[test]
+fn user_threads_that_never_poll_are_under_way_again() {
+    if !has_two_cpus() {
+        return;
+    }
+    let _turn = turn();
+    let socket = socket_name("restart-busy");
+    let mut running = iokernel(&socket);
+    let variables = [("TAILWATER_KTHREADS", "3"), ("TAILWATER_QUANTUM_US", "500")];
+    for class in ["best-effort", "latency-critical"] {
+        let mut job = Role::start_heard(&socket, "soundness", "job", class, &variables);
+        for time in 1..=2 {
+            let before = rounds(&mut job);
+            running.kill();
+            until("the job goes on without an IOKernel", || rounds(&mut job) > before);
+            running = iokernel(&socket);
+            until("the job is attached", || job.errors().matches("attached to").count() == time);
+            let before = rounds(&mut job);
+            until("the job goes on with another IOKernel", || rounds(&mut job) > before);
+        }
+        job.kill();
+    }
+}
+
+#[test]
+fn a_refusal_is_reported_and_the_registration_tried_again() {
+    if !has_two_cpus() {
+        return;
+    }
+    let turn = turn();
+    let socket = socket_name("restart-refused");
+    let mut running = iokernel(&socket);
+    let variables = [("TAILWATER_KTHREADS", "2")];
+    let service = Role::start_heard(&socket, "echo", "service", "latency-critical", &variables);
+    running.kill();
+    drop(turn);
+    let refuse = |c: &mut tailwater_iokernel::Config| {
+        c.socket = socket.clone();
+        c.max_kthreads = 1;
+    };
+    let mut bench = Bench::start(refuse, vec![]);
+    until("the refusal is written", || service.errors().contains("accepts 1 to 1 (max-kthreads)"));
+    assert_eq!(bench.registered(), 0);
+    bench.stop();
+    drop(bench);
+    let bench = Bench::start(|c| c.socket = socket.clone(), vec![]);
+    bench.echo(&service, b"after all");
+}
