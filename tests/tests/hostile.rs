@@ -5,9 +5,11 @@ use rustix::io::{IoSliceMut, ReadWriteFlags, preadv2, write};
 use rustix::net::SendFlags;
 use rustix::net::sockopt::set_socket_linger;
 use rustix::process::geteuid;
+use std::fs;
 use std::io::{ErrorKind, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -15,13 +17,14 @@ use std::time::Duration;
 use tailwater_iokernel_testing::attack::{Attack, Event};
 use tailwater_iokernel_testing::roles::Echo;
 use tailwater_iokernel_testing::{RawRuntime, RawSpec};
+use tailwater_shm::KthreadState;
 use tailwater_shm::clock;
 use tailwater_shm::control::{self, ClientMessage, ControlError, ServerMessage};
 use tailwater_shm::layout::Region;
 use tailwater_shm::memory::Mapping;
 use tailwater_testkit::futex::Words;
 use tailwater_testkit::{
-    PATIENCE, Program, binary, eventually, has_two_cpus, is_installed, run, socket_name, until,
+    PATIENCE, Program, binary, cpu_numbers, eventually, has_two_cpus, is_installed, run, socket_name, until,
 };
 use tailwater_tests::attack::{Target, as_user, dial};
 use tailwater_tests::turn;
@@ -288,12 +291,8 @@ fn statistics_without_end_are_refused_to_a_user_without_rights() {
     until("the user is answered again", || as_user(MALLORY, || target.try_stats().is_ok()) == Some(true));
 }
 
-#[test]
-fn a_sender_of_refused_frames_is_expelled_with_the_reason_and_again_when_it_comes_back() {
-    if !has_two_cpus() {
-        return;
-    }
-    let target = Target::start();
+/// Has an attacker attack until it was expelled twice; returns the reasons.
+fn expulsions(target: &Target, attack: Attack) -> Vec<String> {
     let (stop, reasons) = (AtomicBool::new(false), Mutex::new(Vec::new()));
     let report = |event| {
         if let Event::Expelled(why) = event {
@@ -301,13 +300,129 @@ fn a_sender_of_refused_frames_is_expelled_with_the_reason_and_again_when_it_come
         }
     };
     std::thread::scope(|scope| {
-        scope.spawn(|| Attack::Spoofed.run(&target.socket, &stop, report).unwrap());
+        scope.spawn(|| attack.run(&target.socket, &stop, report).unwrap());
         // Also after a panic, or the thread would not end.
         let _stop = StopOnDrop(&stop);
         until("the attacker was expelled twice", || reasons.lock().unwrap().len() > 1);
     });
-    for why in reasons.into_inner().unwrap() {
+    reasons.into_inner().unwrap()
+}
+
+#[test]
+fn a_sender_of_refused_frames_is_expelled_with_the_reason_and_again_when_it_comes_back() {
+    if !has_two_cpus() {
+        return;
+    }
+    let target = Target::start();
+    for why in expulsions(&target, Attack::Spoofed) {
         assert!(why.contains("1 % of its time") && why.contains("offence-share"), "{why}");
     }
     target.admits("newcomer");
+}
+
+#[test]
+fn a_sender_of_broadcasts_without_end_is_expelled() {
+    if !has_two_cpus() {
+        return;
+    }
+    let target = Target::start();
+    for why in expulsions(&target, Attack::Broadcasts) {
+        assert!(why.contains("1 % of its time"), "{why}");
+    }
+    assert!(target.stats()["switch"]["dropped_broadcast"].as_u64() > Some(0));
+    target.admits("newcomer");
+}
+
+/// A control group with a cpuset of its own; removed when dropped.
+struct Cpuset(PathBuf);
+
+impl Cpuset {
+    /// Makes one with these cores; returns `None` where that is not possible, and then prints that
+    /// the test is skipped.
+    fn new(cores: &str) -> Option<Self> {
+        let make = || -> std::io::Result<Self> {
+            // The two versions of control groups (cpuset(7), cgroups(7)).
+            let parents = ["/sys/fs/cgroup/cpuset", "/sys/fs/cgroup"].map(Path::new);
+            let parent = parents.into_iter().find(|parent| parent.join("cgroup.procs").exists());
+            let parent = parent.ok_or(ErrorKind::NotFound)?;
+            let folder = parent.join(format!("tailwater-test-{}", std::process::id()));
+            fs::create_dir(&folder)?;
+            let cpuset = Self(folder);
+            if let Ok(memory) = fs::read_to_string(parent.join("cpuset.mems")) {
+                fs::write(cpuset.0.join("cpuset.mems"), memory.trim())?;
+            }
+            cpuset.set(cores)?;
+            Ok(cpuset)
+        };
+        make().inspect_err(|error| eprintln!("skipped: cannot make a cpuset ({error})")).ok()
+    }
+
+    fn set(&self, cores: &str) -> std::io::Result<()> {
+        fs::write(self.0.join("cpuset.cpus"), cores)
+    }
+}
+
+impl Drop for Cpuset {
+    fn drop(&mut self) {
+        // Busy until the last thread in it has gone.
+        until("the control group can be removed", || {
+            fs::remove_dir(&self.0).err().is_none_or(|error| error.kind() == ErrorKind::NotFound)
+        });
+    }
+}
+
+#[test]
+fn a_managed_core_that_leaves_the_cpuset_is_lent_again_when_it_is_back() {
+    if !has_two_cpus() {
+        return;
+    }
+    let cores = cpu_numbers();
+    let (first, last) = (cores[0], cores[cores.len() - 1]);
+    let both = format!("{first},{last}");
+    let Some(cpuset) = Cpuset::new(&both) else { return };
+    let mut target = Target::start_command_with(&["--core", &first.to_string()]);
+    let moved = fs::write(cpuset.0.join("cgroup.procs"), target.program.pid().to_string());
+    if let Err(error) = moved {
+        eprintln!("skipped: cannot move a process into a cpuset ({error})");
+        return;
+    }
+    // Its threads stay outside, so that Linux would let them use the core.
+    let began = Arc::new(AtomicU64::new(0));
+    let program = RawRuntime::start(&target.socket, &RawSpec::new("program"), |_| {
+        Box::new(Echo::watched(Arc::clone(&began)))
+    })
+    .unwrap();
+    let is_parked = || program.shared.region.kthread(0).state.0.load().0 == KthreadState::Parked;
+    let runs = || {
+        let before = clock::now();
+        until("the program is lent a core", || {
+            if is_parked() {
+                program.submit(0);
+            }
+            began.load(Ordering::Relaxed) > before
+        });
+    };
+    let absent = |target: &Target| target.stats()["cores"]["absent"].as_u64();
+    runs();
+    for _ in 0..3 {
+        cpuset.set(&first.to_string()).unwrap();
+        target.program.error_line_with("does not let the IOKernel use a managed core");
+        until("the core is out of the ledger", || absent(&target) == Some(1));
+        until("the program has ceded", is_parked);
+        let before = clock::now();
+        program.submit(0);
+        target.admits("newcomer");
+        assert!(began.load(Ordering::Relaxed) < before, "it runs on a core that is gone");
+        cpuset.set(&both).unwrap();
+        target.program.error_line_with("may use a core again");
+        until("the core is back", || absent(&target) == Some(0));
+        runs();
+    }
+    // The IOKernel goes on elsewhere without its own core, and returns to it.
+    cpuset.set(&last.to_string()).unwrap();
+    target.program.error_line_with("use the core it polls on");
+    target.admits("another newcomer");
+    cpuset.set(&both).unwrap();
+    target.program.error_line_with("may use a core again");
+    runs();
 }

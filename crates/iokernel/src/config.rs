@@ -22,6 +22,8 @@ use crate::port::options::PortOptions;
 const MAX_MTU: u16 = 9000;
 /// Least setting of `max-region-bytes`: a program of one user gets a region of some kthreads.
 const MIN_REGION_BYTES: u64 = 1 << 20;
+/// Least setting of `broadcast-copies`: address resolution at a start.
+const LEAST_COPIES: u32 = 100;
 /// Every IPv6 link carries packets of this many bytes (RFC 8200 section 5).
 const MIN_MTU_IPV6: u16 = 1280;
 const _: () = assert!(MAX_MTU as usize + ETHERNET_HEADER <= MAX_FRAME);
@@ -110,6 +112,9 @@ pub struct Config {
     /// frames that are refused, doorbells and demands for cores without need. A runtime over it is
     /// not served for a while, and in the end expelled.
     pub offence_share: u8,
+    /// How many copies of broadcast and multicast frames one runtime may cause per second, and at
+    /// once; what it sends to groups beyond is dropped.
+    pub broadcast_copies: u32,
     /// Maximum number of registered runtimes.
     pub max_runtimes: u32,
     /// Maximum number of kthreads of one runtime.
@@ -161,6 +166,7 @@ impl Default for Config {
             max_wake_delay_us: 10_000,
             neighbour_share: 0,
             offence_share: 1,
+            broadcast_copies: 20_000,
             max_runtimes: 256,
             max_kthreads: MAX_KTHREADS,
             max_ring_bytes: 4 << 20,
@@ -322,6 +328,11 @@ impl Config {
         if !(1..=100).contains(&self.offence_share) {
             return Err(out_of_range("offence-share", self.offence_share, "1 to 100 percent are possible"));
         }
+        let most = 100_000_000;
+        if !(LEAST_COPIES..=most).contains(&self.broadcast_copies) {
+            let expected = format!("{LEAST_COPIES} to {most} copies a second");
+            return Err(out_of_range("broadcast-copies", self.broadcast_copies, expected));
+        }
         if self.max_evictions == 0 {
             return Err(out_of_range("max-evictions", 0, "at least 1: any thread may be late once"));
         }
@@ -444,6 +455,7 @@ mod tests {
             ("max-evictions = 0", "max-evictions"),
             ("neighbour-share = 51", "neighbour-share"),
             ("offence-share = 0", "offence-share"),
+            ("broadcast-copies = 99", "broadcast-copies"),
         ] {
             let error = Config::from_toml(text).unwrap_err();
             assert!(matches!(error, ConfigError::Value { key: k, .. } if k == key), "{text}: {error}");

@@ -12,7 +12,7 @@ use tailwater_sched::ledger::{Class, RegisterError, RuntimeSpec};
 use tailwater_sched::{CoreId, KthreadId, RuntimeId};
 use tailwater_shm::control::{self, ControlError, Register};
 use tailwater_shm::layout::{IoKernelEnds, Region};
-use tailwater_shm::ring::{Consumer, Producer, RingLie};
+use tailwater_shm::ring::{Consumer, LINE, Producer, RingLie};
 use tailwater_shm::trace::TraceReader;
 use tailwater_shm::{Cycles, Generation, KthreadShared, Slot};
 
@@ -170,6 +170,8 @@ pub(crate) struct Runtime {
     pub(crate) process: Option<OwnedFd>,
     pub(crate) kthreads: Vec<Kthread>,
     pub(crate) groups: FlowGroups,
+    /// Number of lines of each ring.
+    pub(crate) ring_lines: u32,
     pub(crate) spent: Spent,
     /// What its offences have cost.
     pub(crate) budget: Budget,
@@ -271,6 +273,7 @@ impl Runtime {
             socket,
             process,
             groups: FlowGroups::new(count),
+            ring_lines: wish.ring_bytes / LINE as u32,
             spent: Spent::default(),
             budget: Budget::default(),
             mark: 0,

@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 use tailwater_sched::RuntimeId;
-use tailwater_shm::Cycles;
+use tailwater_shm::{Clock, Cycles};
 
 use crate::budget::{STRIKES, Sentence, Terms};
 use crate::runtime::{Egress, EndReason, Runtimes};
@@ -49,6 +49,11 @@ impl World {
             doomed: Vec::new(),
             terms,
         }
+    }
+
+    /// Returns the clock of this machine.
+    pub(crate) fn clock(&self) -> Clock {
+        self.terms.clock
     }
 
     /// Charges a runtime what an offence of its has cost the polling thread; see [`crate::budget`].

@@ -3,9 +3,10 @@
 //! Owns the ledger, the policy and its observation, and the phase of every managed core. [`look`]
 //! reads the words that runtimes write, [`apply`] carries decisions out, [`progress`] polls the
 //! state words of kthreads that hold cores or are in a hand-off and runs the watchdogs, [`evict`]
-//! takes cores by force, [`account`] enters the time of each phase into the statistics, [`quantum`]
-//! ends turns of user threads. It decides nothing itself (that is `tailwater-sched`), and touches
-//! no frames: egress rings are handed to the switch through [`World::arriving`].
+//! takes cores by force, [`presence`] follows cores that Linux takes away, [`account`] enters the
+//! time of each phase into the statistics, [`quantum`] ends turns of user threads. It decides
+//! nothing itself (that is `tailwater-sched`), and touches no frames: egress rings are handed to
+//! the switch through [`World::arriving`].
 //!
 //! # Phases of a core
 //!
@@ -31,6 +32,7 @@ mod apply;
 mod evict;
 mod look;
 mod phase;
+mod presence;
 mod progress;
 mod quantum;
 mod rest;
@@ -114,6 +116,7 @@ impl Allocator {
         let slot = |core: &tailwater_sched::topology::Core| CoreSlot {
             id: core.id,
             phase: Phase::Free,
+            absent: false,
             since: origin,
             entered: origin,
             real_time: RealTime::default(),
@@ -388,7 +391,8 @@ impl Allocator {
         self.ledger.check().map_err(|e| e.to_string())?;
         for (slot, state) in self.cores.iter().zip(self.ledger.cores()) {
             let agree = match (slot.phase, state) {
-                (Phase::Free, CoreState::Free) => true,
+                (Phase::Free, CoreState::Free) => !slot.absent,
+                (Phase::Free, CoreState::Absent) => slot.absent,
                 (
                     Phase::Starting { kthread, .. } | Phase::Running { kthread, .. },
                     CoreState::Owned { kthread: owner, .. },

@@ -58,6 +58,8 @@ pub(super) enum Phase {
 pub(super) struct CoreSlot {
     pub(super) id: CoreId,
     pub(super) phase: Phase,
+    /// Linux does not let the IOKernel use it at present.
+    pub(super) absent: bool,
     /// When its present owner got it, for the accounting of core time.
     pub(super) since: Cycles,
     /// Time up to which the account has an entry.

@@ -127,6 +127,9 @@ impl Allocator {
         self.cores[at].watch = Watch::begin(words, self.clock, now);
         // It may idle or have parked already.
         self.watch_running(world, at, kthread, false, now);
+        if self.cores[at].absent {
+            self.vacate(world, at, now);
+        }
     }
 
     /// Handles a kthread that gave its core up without being asked.

@@ -6,6 +6,7 @@
 //! | offence | charged |
 //! |---|---|
 //! | a frame that no program may send: foreign source, malformed, refused kind | the time it took |
+//! | a frame to a group beyond `broadcast-copies` | the same |
 //! | a doorbell that ends a sleep, and none of the program's words has changed since the sleep was announced | the sleep but for the waiting |
 //! | the program's only core given up although its words ask for one, and none of them has changed since the core was lent | the look and the decision that follow |
 //!

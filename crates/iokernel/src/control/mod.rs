@@ -24,6 +24,7 @@ pub(crate) mod directory;
 mod limits;
 mod lines;
 mod pace;
+pub(crate) mod presence;
 mod process;
 mod rank;
 pub(crate) mod reload;
@@ -37,6 +38,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{SocketFlags, accept_with};
 use rustix::process::{Pid, geteuid};
+use rustix::thread::CpuSet;
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -59,6 +61,7 @@ use answers::Answers;
 use client::{ClientSocket, Closer};
 use directory::{Directory, Refusal};
 use lines::Lines;
+use presence::Presence;
 use session::{Session, State};
 use watch::{Heartbeat, Watch};
 
@@ -87,6 +90,8 @@ pub(crate) enum Command {
     Trace(Box<Tracer>),
     /// The tracer with this number is gone.
     EndTrace(u64),
+    /// These of the managed cores can be used at present.
+    Present(Box<CpuSet>),
 }
 
 /// Firewall rules that come into effect while programs run.
@@ -161,6 +166,7 @@ impl Bell {
 pub(crate) struct Surroundings {
     pub(crate) clock: Clock,
     pub(crate) gateway: Option<Ipv4Addr>,
+    pub(crate) iokernel_core: u16,
     pub(crate) managed_cores: Vec<u16>,
     pub(crate) unmanaged: rustix::thread::CpuSet,
     pub(crate) all_cores: rustix::thread::CpuSet,
@@ -260,6 +266,7 @@ impl Control {
     /// Watches the thread `polling` meanwhile.
     pub(crate) fn run(mut self, polling: Pid, heartbeat: Option<Heartbeat>) {
         let mut watch = Watch::new(polling, heartbeat, Instant::now());
+        let mut presence = Presence::new(&self.parts.surroundings);
         if !self.parts.refuses_descriptors {
             self.closer = Closer::start();
         }
@@ -296,6 +303,9 @@ impl Control {
                 }
             }
             watch.keep(&self.parts.stats);
+            if let Some(cores) = presence.look(polling) {
+                self.tell(Command::Present(Box::new(cores)));
+            }
             self.drop_the_silent();
             self.end_pause();
             self.log_left_out();

@@ -145,6 +145,7 @@ impl IoKernel {
             surroundings: Surroundings {
                 clock,
                 gateway,
+                iokernel_core: cores.iokernel.0,
                 managed_cores: cores.managed_numbers(),
                 unmanaged: cores.unmanaged(),
                 all_cores: cores.all(),
@@ -595,6 +596,7 @@ impl Polling {
                     let named = runtimes.map(|runtime| (runtime.stats.name.as_str(), runtime.id));
                     self.switch.captures.add(tap, named);
                 }
+                Command::Present(cores) => self.allocator.set_present(&mut self.world, &cores, now),
                 Command::Trace(tracer) => self.allocator.begin_trace(&mut self.world, tracer, now),
                 Command::EndTrace(id) => {
                     if let Some(tracer) = self.world.trace.end(id) {

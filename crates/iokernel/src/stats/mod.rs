@@ -42,7 +42,7 @@ counters! {
         to_ports,
         /// Broadcast and multicast frames.
         flooded,
-        /// Dropped: the receiver's ingress ring was full.
+        /// Dropped: the receiver's ingress ring was full; or half full, of frames to a group.
         dropped_full,
         /// Dropped: no runtime or port has the destination address, and there is no uplink.
         dropped_unknown,
@@ -63,6 +63,8 @@ counters! {
         dropped_denied,
         /// Dropped: over a rate limit.
         dropped_limited,
+        /// Dropped: broadcast and multicast frames of runtimes that caused too many copies.
+        dropped_broadcast,
         /// Dropped: the sender changed the frame while it was copied to a port.
         dropped_torn,
         /// Dropped: the port refused it.
@@ -91,6 +93,8 @@ counters! {
         rebinds,
         /// Affinity changes the kernel refused.
         rebind_failures,
+        /// Managed cores that Linux does not let the IOKernel use at present.
+        absent,
         /// Preempt signals sent.
         signals,
         /// Threads moved off their core because they did not cede.
@@ -145,7 +149,7 @@ counters! {
         rx_frames,
         /// Bytes of these frames.
         rx_bytes,
-        /// Frames dropped because an ingress ring was full.
+        /// Frames dropped because an ingress ring was full; or half full, of frames to a group.
         rx_full,
         /// Frames taken from its egress rings.
         tx_frames,
@@ -162,6 +166,8 @@ counters! {
         tx_denied,
         /// Its frames dropped because they were over its rate limit.
         tx_limited,
+        /// Its broadcast and multicast frames dropped because it caused too many copies.
+        tx_broadcast,
         /// Frames for it dropped by a firewall rule or the default.
         rx_denied,
         /// Frames for it dropped because they were over its rate limit.

@@ -6,6 +6,7 @@ use tailwater_shm::trace::{Event, event};
 use tailwater_shm::{Cycles, clock};
 
 use super::Switch;
+use super::broadcast::leaves_room;
 use super::check::{Heading, is_group};
 use super::mac::Destination;
 use super::multicast::{Audience, audience};
@@ -31,7 +32,7 @@ impl Switch {
     ) -> Delivery {
         let port = match self.macs.find(heading.destination) {
             Some(Destination::Runtime(id)) => {
-                return self.deliver(id, source, heading.hash, world, lender, now);
+                return self.deliver::<false, _>(id, source, heading.hash, world, lender, now);
             }
             Some(Destination::Port(number)) => Some(number),
             None if is_group(heading.destination) => {
@@ -48,7 +49,8 @@ impl Switch {
         }
     }
 
-    /// Broadcast and multicast: delivers a copy to every member of the group but the sender.
+    /// Broadcast and multicast: delivers a copy to every member of the group but the sender, if
+    /// that may cause so many copies.
     #[cold]
     fn flood<S: Source>(
         &mut self,
@@ -59,7 +61,6 @@ impl Switch {
         lender: &mut impl Lender,
         now: Cycles,
     ) -> Delivery {
-        world.stats.switch.flooded.add(1);
         let mut best = Delivery::Unknown;
         let mut receivers = core::mem::take(&mut self.receivers);
         match audience(heading.destination, self.multicast) {
@@ -67,10 +68,24 @@ impl Switch {
             Audience::Solicited(low) => receivers.extend_from_slice(self.solicited.owners(low)),
             Audience::PortsOnly => {}
         }
-        self.flooded += receivers.len() + self.ports.len();
+        let copies = receivers.len() + self.ports.len();
+        if let Origin::Runtime(from) = origin
+            && !self.broadcasts.take(from, copies, world.clock(), now)
+        {
+            receivers.clear();
+            self.receivers = receivers;
+            self.refused = true;
+            world.stats.switch.dropped_broadcast.add(1);
+            if let Some(runtime) = world.runtimes.get(from) {
+                runtime.stats.counters.tx_broadcast.add(1);
+            }
+            return Delivery::Denied;
+        }
+        world.stats.switch.flooded.add(1);
+        self.flooded += copies;
         for id in receivers.drain(..) {
             if origin != Origin::Runtime(id) {
-                best = better(best, self.deliver(id, source, heading.hash, world, lender, now));
+                best = better(best, self.deliver::<true, _>(id, source, heading.hash, world, lender, now));
             }
         }
         self.receivers = receivers;
@@ -83,9 +98,9 @@ impl Switch {
     }
 
     /// Puts a frame into the ingress ring of the kthread that serves its flow, first waking the
-    /// runtime if it has no core.
+    /// runtime if it has no core. A frame to a `GROUP` leaves part of the ring to others.
     #[inline(always)]
-    fn deliver<S: Source>(
+    fn deliver<const GROUP: bool, S: Source>(
         &mut self,
         id: RuntimeId,
         source: &S,
@@ -120,6 +135,11 @@ impl Switch {
         let Some(runtime) = world.runtimes.get_mut(id) else { return Delivery::Unknown };
         let kthread = runtime.groups.kthread(hash);
         let ingress = &mut runtime.kthreads[usize::from(kthread)].ingress;
+        if GROUP && !leaves_room(ingress, runtime.ring_lines) {
+            runtime.stats.counters.rx_full.add(1);
+            world.stats.switch.dropped_full.add(1);
+            return Delivery::Full;
+        }
         if ingress.cork() {
             self.corked.push(KthreadId::new(id, kthread));
         }

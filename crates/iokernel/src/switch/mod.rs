@@ -18,6 +18,7 @@
 //! | `mod` | takes frames out of egress rings and has them judged |
 //! | [`ports`] | takes frames out of ports |
 //! | [`deliver`] | puts frames into ingress rings and ports |
+//! | [`broadcast`] | limits copies of broadcasts |
 //! | [`lone`] | tells acknowledgments that no thread waits for |
 //!
 //! # Crash and lie
@@ -29,9 +30,11 @@
 //! | an impossible ring record or position, a record of an earlier lap | its registration ends ([`World::doom`]) |
 //! | a frame that changes while it is copied | the checked first line is delivered; to a port, nothing |
 //! | more frames than its receivers take | dropped at the full ring and counted |
+//! | broadcasts and multicasts without end | dropped beyond a number of copies ([`broadcast`]), and always before unicast |
 //! | more frames than its share of an iteration | they wait in its rings |
 //! | refused frames without end | its rings are left alone for a while, then its registration ends ([`crate::budget`]) |
 
+mod broadcast;
 pub(crate) mod check;
 mod deliver;
 pub(crate) mod flow;
@@ -61,6 +64,7 @@ use crate::port::{Attachment, Delivery, Port};
 use crate::runtime::{Egress, EndReason, Runtime, Sender, Spent};
 use crate::trace;
 use crate::world::{Lender, World};
+use broadcast::BroadcastLimit;
 use check::{Heading, Offence, Verdict};
 use inspect::inspect;
 use lone::LoneAnswers;
@@ -105,6 +109,7 @@ pub(crate) struct Switch {
     lone: Option<LoneAnswers>,
     /// Copies made for broadcasts in the present batch.
     flooded: usize,
+    broadcasts: BroadcastLimit,
     /// The present frame was refused.
     refused: bool,
     pub(crate) captures: Captures,
@@ -159,6 +164,7 @@ impl Switch {
             receivers: Vec::new(),
             lone: (config.ack_hold_us > 0).then(LoneAnswers::new),
             flooded: 0,
+            broadcasts: BroadcastLimit::new(config),
             refused: false,
             captures: Captures::default(),
         }
@@ -180,6 +186,7 @@ impl Switch {
     pub(crate) fn detach(&mut self, id: RuntimeId, ip: Option<Ipv4Addr>) {
         self.macs.remove(Destination::Runtime(id));
         self.solicited.remove(id);
+        self.broadcasts.remove(id);
         if let Some(ip) = ip {
             self.ips.remove(&ip);
         }

@@ -350,7 +350,7 @@ impl Policy for CongestionDetection {
         let holder = match view.ledger.cores()[at] {
             CoreState::Free => None,
             CoreState::Owned { kthread, since } => Holder::new(view, self.shares.as_ref(), kthread, since),
-            CoreState::Moving { .. } => return,
+            CoreState::Moving { .. } | CoreState::Absent => return,
         };
         let Some(claim) = self.best_claim(view, holder.as_ref()) else { return };
         let choice = Choice {

@@ -187,7 +187,7 @@ impl Selector {
         self.uses.clear();
         self.uses.extend(ledger.cores().iter().map(|state| match *state {
             CoreState::Free => Use::Free,
-            CoreState::Moving { .. } => Use::Taken,
+            CoreState::Moving { .. } | CoreState::Absent => Use::Taken,
             CoreState::Owned { kthread, .. } => {
                 let class = class_of(ledger, kthread.runtime);
                 if idles(obs, kthread) && !has_work(kthread.runtime) {
@@ -309,7 +309,7 @@ fn class_of(ledger: &Ledger, runtime: RuntimeId) -> Class {
 fn owner(ledger: &Ledger, at: usize) -> Option<RuntimeId> {
     match ledger.cores()[at] {
         CoreState::Owned { kthread, .. } => Some(kthread.runtime),
-        CoreState::Free | CoreState::Moving { .. } => None,
+        CoreState::Free | CoreState::Absent | CoreState::Moving { .. } => None,
     }
 }
 

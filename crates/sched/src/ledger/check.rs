@@ -45,7 +45,7 @@ impl Ledger {
             Err(Inconsistency::CoreWithoutKthread { core, state, kthread, held })
         };
         match state {
-            CoreState::Free => Ok(()),
+            CoreState::Free | CoreState::Absent => Ok(()),
             CoreState::Owned { kthread, .. } => named(kthread, KthreadState::Granted { core }),
             CoreState::Moving { from, to, .. } => {
                 named(from, KthreadState::Granted { core })?;

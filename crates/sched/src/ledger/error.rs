@@ -79,6 +79,14 @@ pub enum TransitionError {
         /// Its actual state.
         state: CoreState,
     },
+    /// Only an absent core comes back.
+    #[error("{core} cannot come back: it is {state}")]
+    CoreNotAbsent {
+        /// The core.
+        core: CoreId,
+        /// Its actual state.
+        state: CoreState,
+    },
     /// The core is not owned by the kthread that was to give it up, or is already moving.
     #[error("{core} cannot be taken from {owner}: it is {state}")]
     CoreNotOwned {

@@ -224,7 +224,7 @@ impl Ledger {
                     self.cancel_move(core, now)?;
                     fates.push(Fate::Returned { core, from });
                 }
-                CoreState::Free | CoreState::Owned { .. } | CoreState::Moving { .. } => {}
+                CoreState::Free | CoreState::Absent | CoreState::Owned { .. } | CoreState::Moving { .. } => {}
             }
         }
         self.slots[runtime.0 as usize] = None;
@@ -249,6 +249,39 @@ impl Ledger {
         self.free -= 1;
         self.start(kthread, core);
         Ok(())
+    }
+
+    /// Takes a free core out: it cannot be lent before [`Ledger::restore`]. Guarantees still count
+    /// it, so that no runtime loses one for a core that comes back.
+    ///
+    /// # Errors
+    /// The core is not free, or does not exist.
+    pub fn withdraw(&mut self, core: CoreId) -> Result<(), TransitionError> {
+        let at = self.position(core)?;
+        match self.cores[at] {
+            CoreState::Free => {
+                self.cores[at] = CoreState::Absent;
+                self.free -= 1;
+                Ok(())
+            }
+            state => Err(TransitionError::CoreNotFree { core, state }),
+        }
+    }
+
+    /// Puts an absent core back: it is free.
+    ///
+    /// # Errors
+    /// The core is not absent, or does not exist.
+    pub fn restore(&mut self, core: CoreId) -> Result<(), TransitionError> {
+        let at = self.position(core)?;
+        match self.cores[at] {
+            CoreState::Absent => {
+                self.cores[at] = CoreState::Free;
+                self.free += 1;
+                Ok(())
+            }
+            state => Err(TransitionError::CoreNotAbsent { core, state }),
+        }
     }
 
     /// Promises `to` the core that `from` runs on. The caller then asks `from` to cede.

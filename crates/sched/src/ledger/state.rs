@@ -8,15 +8,18 @@ use heap::vec::Vec;
 
 /// The state of a core. At most one kthread may be runnable on it, whatever the state.
 ///
-/// | state  | grant | begin_move | complete_move | cancel_move | release | evict |
-/// |--------|-------|------------|---------------|-------------|---------|-------|
-/// | Free   | Owned | –          | –             | –           | –       | –     |
-/// | Owned  | –     | Moving     | –             | –           | Free    | Free  |
-/// | Moving | –     | –          | Owned by `to` | Owned by `from` | –   | Owned by `to` |
+/// | state  | grant | begin_move | complete_move | cancel_move | release | evict | withdraw | restore |
+/// |--------|-------|------------|---------------|-------------|---------|-------|----------|---------|
+/// | Free   | Owned | –          | –             | –           | –       | –     | Absent   | –       |
+/// | Owned  | –     | Moving     | –             | –           | Free    | Free  | –        | –       |
+/// | Moving | –     | –          | Owned by `to` | Owned by `from` | –   | Owned by `to` | – | –       |
+/// | Absent | –     | –          | –             | –           | –       | –     | –        | Free    |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CoreState {
     /// It has no owner and may halt.
     Free,
+    /// It cannot be lent at present, because the machine does not let this process use it.
+    Absent,
     /// Lent to one kthread.
     Owned {
         /// The kthread that holds it.
@@ -200,6 +203,7 @@ impl fmt::Display for CoreState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Free => write!(f, "free"),
+            Self::Absent => write!(f, "absent"),
             Self::Owned { kthread, .. } => write!(f, "owned by {kthread}"),
             Self::Moving { from, to, .. } => write!(f, "moving from {from} to {to}"),
         }

@@ -293,7 +293,7 @@ impl Model {
     fn agrees_with(&self, ledger: &Ledger) {
         for core in ledger.topology().cores() {
             let told = match ledger.core(core.id).unwrap() {
-                CoreState::Free => (None, None),
+                CoreState::Free | CoreState::Absent => (None, None),
                 CoreState::Owned { kthread, .. } => (Some(kthread), None),
                 CoreState::Moving { from, to, .. } => (Some(from), Some(to)),
             };
@@ -344,6 +344,24 @@ fn step(ledger: &mut Ledger, model: &mut Model, op: &Op, now: Nanos) -> bool {
         }
     }
     true
+}
+
+#[test]
+fn an_absent_core_is_lent_to_no_kthread_until_it_comes_back() {
+    let mut ledger = machine(2);
+    ledger.withdraw(CoreId(0)).unwrap();
+    ledger.check().unwrap();
+    assert_eq!((ledger.free_cores(), ledger.core(CoreId(0))), (1, Some(CoreState::Absent)));
+    let refused = ledger.grant(CoreId(0), k(0, 0), T0);
+    assert!(matches!(refused, Err(TransitionError::CoreNotFree { .. })), "{refused:?}");
+    ledger.withdraw(CoreId(0)).unwrap_err();
+    ledger.restore(CoreId(0)).unwrap();
+    ledger.restore(CoreId(0)).unwrap_err();
+    ledger.check().unwrap();
+    ledger.grant(CoreId(0), k(0, 0), T0).unwrap();
+    ledger.withdraw(CoreId(0)).unwrap_err();
+    moving().withdraw(CoreId(0)).unwrap_err();
+    ledger.withdraw(CoreId(7)).unwrap_err();
 }
 
 proptest! {

@@ -203,7 +203,7 @@ impl<P: Policy> World<P> {
     pub fn spare_cores_for(&self, runtime: RuntimeId) -> usize {
         let usable = |state: &&CoreState| match state {
             CoreState::Free => true,
-            CoreState::Moving { .. } => false,
+            CoreState::Absent | CoreState::Moving { .. } => false,
             CoreState::Owned { kthread, .. } => {
                 let owner = &self.runtimes[&kthread.runtime.0];
                 let idles = owner.kthreads[usize::from(kthread.index)].activity == Activity::Idle;
@@ -220,7 +220,7 @@ impl<P: Policy> World<P> {
                 let account = self.ledger.account(kthread.runtime).unwrap();
                 kthread.runtime != runtime && account.cores() > account.spec().guaranteed
             }
-            CoreState::Free | CoreState::Moving { .. } => false,
+            CoreState::Free | CoreState::Absent | CoreState::Moving { .. } => false,
         };
         self.ledger.cores().iter().filter(bursting).count()
     }

@@ -15,10 +15,14 @@ use crate::stats::{CoreAccount, Counter, HandoffKind};
 use crate::world::World;
 
 impl Allocator {
-    /// Begins a phase of a core, and enters the time of the phase that ends.
+    /// Begins a phase of a core, and enters the time of the phase that ends. An absent core that
+    /// becomes free leaves the ledger, before the policy sees it.
     pub(super) fn begin_phase(&mut self, world: &World, at: usize, phase: Phase, now: Cycles) {
         self.enter_time(world, at, now);
         self.cores[at].phase = phase;
+        if self.cores[at].absent && matches!(phase, Phase::Free) {
+            self.withdraw(world, self.cores[at].id);
+        }
     }
 
     /// Enters the time of all cores up to now.

@@ -9,6 +9,7 @@ use tailwater_shm::{Cycles, Grant, KthreadState};
 
 use super::EGRESS_BATCH;
 use super::check::tests::{arp, udp};
+use crate::config::Config;
 use crate::fixture::{EGRESS, INGRESS_TAIL, RING_BYTES, Sandbox};
 use crate::frame::MacAddr;
 use crate::port::memory::{MemoryPeer, pair};
@@ -219,6 +220,57 @@ fn a_broadcast_counts_against_all_rings_of_its_sender() {
     assert_eq!(sandbox.world.stats.switch.flooded.get(), 32_u64.div_ceil(9));
     let honest = sandbox.world.runtimes.get(RuntimeId(0)).unwrap();
     assert_eq!(honest.stats.counters.tx_frames.get(), 1);
+}
+
+#[test]
+fn broadcasts_beyond_the_limit_are_dropped_counted_and_charged() {
+    let config = Config { broadcast_copies: 100, ..Config::default() };
+    let mut sandbox = Sandbox::with_config(2, Vec::new(), &config);
+    for id in 0..3 {
+        sandbox.add(id, 1, 0, LatencyCritical);
+    }
+    sandbox.peer(0).queue(0, 1);
+    sandbox.settle();
+    let request = arp(ip(0), ip(1));
+    for _ in 0..40 {
+        sandbox.peer(0).send(0, &request);
+        sandbox.pass(100);
+    }
+    // Each counts for all three.
+    assert_eq!(sandbox.world.stats.switch.flooded.get(), 33);
+    assert_eq!(sandbox.world.stats.switch.dropped_broadcast.get(), 7);
+    let counters = &sandbox.world.runtimes.get(RuntimeId(0)).unwrap().stats.counters;
+    assert_eq!(counters.tx_broadcast.get(), 7);
+    assert!(counters.offence_ns.get() > 0);
+    // To one receiver it sends as before, and others to all.
+    sandbox.peer(0).send_udp(0, ip(1), 5);
+    sandbox.peer(1).queue(0, 1);
+    sandbox.settle();
+    sandbox.peer(1).send(0, &arp(ip(1), ip(0)));
+    sandbox.pass(100);
+    assert_eq!(sandbox.world.stats.switch.flooded.get(), 34);
+    sandbox.pass(1_000_000_000);
+    sandbox.peer(0).send(0, &request);
+    sandbox.pass(100);
+    assert_eq!(sandbox.world.stats.switch.flooded.get(), 35, "a second later");
+}
+
+#[test]
+fn frames_to_groups_leave_half_of_a_ring_to_unicast() {
+    let mut sandbox = two_running(Vec::new());
+    let lines = RING_BYTES as usize / 64;
+    let request = arp(ip(0), ip(1));
+    for _ in 0..lines {
+        sandbox.peer(0).send(0, &request);
+        sandbox.pass(100);
+    }
+    let broadcasts = sandbox.world.stats.switch.delivered.get() as usize;
+    assert!((lines / 4..=lines / 2 + 1).contains(&broadcasts), "{broadcasts} of {lines} lines");
+    for _ in 0..lines / 8 {
+        sandbox.peer(0).send_udp(0, ip(1), 5);
+        sandbox.pass(100);
+    }
+    assert_eq!(sandbox.world.stats.switch.delivered.get() as usize, broadcasts + lines / 8);
 }
 
 #[test]

@@ -1,0 +1,160 @@
+//! Which of the IOKernel's cores Linux lets it use: a cpuset may be narrowed or a processor taken
+//! offline while it runs.
+//!
+//! Owns the question, asked every [`LOOK`], and the comparison with the answer before. The calling
+//! thread asks for all the cores, reads what Linux has made of that (the cores that its cpuset and
+//! the machine have, sched_setaffinity(2)), and takes its own affinity back: three system calls of
+//! a microsecond, for any version of control groups. What is missing or back is logged once. The
+//! polling thread takes managed cores out of its ledger and puts them back; it goes on where Linux
+//! has moved it if its own core is gone, and is bound to that core again when it is back.
+
+use rustix::process::Pid;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::time::{Duration, Instant};
+use tailwater_sched::CoreId;
+
+use super::Surroundings;
+use crate::machine::cpu_set;
+
+/// Time between two looks.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// See the module documentation.
+#[derive(Debug)]
+pub(super) struct Presence {
+    /// All cores that the process might use when it started.
+    all: CpuSet,
+    polling: u16,
+    managed: Vec<u16>,
+    /// Those of the cores in use that were missing at the last look, ascending.
+    missing: Vec<u16>,
+    looked: Instant,
+}
+
+/// What a look has found to be different.
+#[derive(Debug, PartialEq, Eq)]
+struct Change {
+    gone: Vec<u16>,
+    back: Vec<u16>,
+}
+
+impl Presence {
+    pub(super) fn new(surroundings: &Surroundings) -> Self {
+        let Surroundings { iokernel_core, managed_cores, all_cores, .. } = surroundings;
+        Self {
+            all: *all_cores,
+            polling: *iokernel_core,
+            managed: managed_cores.clone(),
+            missing: Vec::new(),
+            looked: Instant::now(),
+        }
+    }
+
+    /// Looks if that is due. Returns the managed cores that can be used, if cores are gone or back
+    /// since the last look.
+    pub(super) fn look(&mut self, polling: Pid) -> Option<CpuSet> {
+        let now = Instant::now();
+        if now.saturating_duration_since(self.looked) < LOOK {
+            return None;
+        }
+        self.looked = now;
+        let usable = usable(&self.all)?;
+        let Change { gone, back } = self.compare(&usable)?;
+        for core in gone {
+            if core == self.polling {
+                tracing::error!(
+                    core,
+                    "Linux does not let the IOKernel use the core it polls on (cpuset, or offline); it polls where \
+                     Linux has moved it, beside other programs: give the core back, or restart with another iokernel-core"
+                );
+            } else {
+                tracing::warn!(
+                    core,
+                    "Linux does not let the IOKernel use a managed core (cpuset, or offline); it is lent to no program \
+                     until it is back"
+                );
+            }
+        }
+        for core in back {
+            tracing::info!(core, "the IOKernel may use a core again");
+        }
+        if !self.missing.contains(&self.polling) {
+            // A change loses bindings to cores that remain, before Linux 6.2. Fails if the core is
+            // gone again, which the next look finds.
+            let _ = sched_setaffinity(Some(polling), &cpu_set([&CoreId(self.polling)]));
+        }
+        let present: Vec<CoreId> = self.managed.iter().copied().map(CoreId).collect();
+        Some(cpu_set(present.iter().filter(|core| !self.missing.contains(&core.0))))
+    }
+
+    /// Compares the cores in use with those that can be used, and remembers which are missing.
+    fn compare(&mut self, usable: &CpuSet) -> Option<Change> {
+        let mut missing: Vec<u16> = self.managed.iter().copied().chain([self.polling]).collect();
+        missing.retain(|&core| !usable.is_set(core.into()));
+        missing.sort_unstable();
+        let before = core::mem::replace(&mut self.missing, missing);
+        let without = |cores: &[u16], others: &[u16]| -> Vec<u16> {
+            cores.iter().copied().filter(|core| !others.contains(core)).collect()
+        };
+        let change = Change { gone: without(&self.missing, &before), back: without(&before, &self.missing) };
+        (!change.gone.is_empty() || !change.back.is_empty()).then_some(change)
+    }
+}
+
+/// Returns which of these cores the process may use; `None` if Linux does not say so. The affinity
+/// of the calling thread is as before afterwards.
+fn usable(all: &CpuSet) -> Option<CpuSet> {
+    let before = sched_getaffinity(None).ok()?;
+    sched_setaffinity(None, all).ok()?;
+    let usable = sched_getaffinity(None).ok();
+    // Fails if these cores are gone; then the thread may use all that are left.
+    let _ = sched_setaffinity(None, &before);
+    usable
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(cores: &[u16]) -> CpuSet {
+        let cores: Vec<CoreId> = cores.iter().copied().map(CoreId).collect();
+        cpu_set(&cores)
+    }
+
+    fn presence() -> Presence {
+        Presence {
+            all: set(&[0, 1, 2, 3]),
+            polling: 0,
+            managed: vec![1, 2],
+            missing: Vec::new(),
+            looked: Instant::now(),
+        }
+    }
+
+    #[test]
+    fn a_core_that_is_gone_or_back_is_found_once() {
+        let mut presence = presence();
+        assert_eq!(presence.compare(&set(&[0, 1, 2, 3])), None);
+        let change = presence.compare(&set(&[0, 1]));
+        assert_eq!(change, Some(Change { gone: vec![2], back: vec![] }), "3 is not in use");
+        assert_eq!(presence.compare(&set(&[0, 1])), None);
+        let change = presence.compare(&set(&[2]));
+        assert_eq!(change, Some(Change { gone: vec![0, 1], back: vec![2] }));
+        let change = presence.compare(&set(&[0, 1, 2]));
+        assert_eq!(change, Some(Change { gone: vec![], back: vec![0, 1] }));
+    }
+
+    #[test]
+    fn the_question_names_the_cores_that_linux_allows_and_leaves_the_thread_where_it_was() {
+        let before = sched_getaffinity(None).unwrap();
+        let first = (0..CpuSet::MAX_CPU).find(|&core| before.is_set(core)).unwrap();
+        let mut wide = before;
+        // No machine has it.
+        wide.set(CpuSet::MAX_CPU - 1);
+        assert_eq!(usable(&wide), Some(before));
+        let mut one = CpuSet::new();
+        one.set(first);
+        assert_eq!(usable(&one), Some(one));
+        assert_eq!(sched_getaffinity(None), Ok(before));
+    }
+}
