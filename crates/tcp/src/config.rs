@@ -21,6 +21,12 @@ pub struct Config {
     /// Sends small segments at once instead of holding them until earlier ones are acknowledged
     /// (Nagle; RFC 9293 section 3.7.4).
     pub nodelay: bool,
+    /// Most bytes of a segment that this side wants to send and to receive, options included
+    /// (TCP_MAXSEG); `None` is no limit but the path's and the peer's.
+    pub max_segment: Option<u16>,
+    /// Number of unsent bytes above which the connection accepts no more data
+    /// (TCP_NOTSENT_LOWAT): see [`Connection::set_notsent_lowat`](crate::Connection::set_notsent_lowat).
+    pub notsent_lowat: Option<u32>,
     /// Longest time an ACK waits for data to go with it, less than 500 ms (RFC 9293 section
     /// 3.8.6.3; more counts as 499 ms). On paths with a round trip below four times that, the ACK
     /// waits for a quarter of the round trip, at least 2 ms, so that it does not cause a peer's
@@ -56,6 +62,8 @@ impl Default for Config {
             send_buffer: 4 << 20,
             sender: sender::Config::default(),
             nodelay: false,
+            max_segment: None,
+            notsent_lowat: None,
             delayed_ack: Duration::from_millis(40),
             keepalive: None,
             user_timeout: DEFAULT_USER_TIMEOUT,
@@ -64,14 +72,16 @@ impl Default for Config {
             timestamps: true,
             sack: true,
             ecn: false,
-            time_wait: Duration::from_secs(60),
-            fin_wait: Duration::from_secs(60),
+            time_wait: DEFAULT_WAIT,
+            fin_wait: DEFAULT_WAIT,
         }
     }
 }
 
 /// Five minutes (RFC 9293 section 3.9.1.1).
 pub(crate) const DEFAULT_USER_TIMEOUT: Duration = Duration::from_mins(5);
+/// The time in TIME-WAIT and in FIN-WAIT-2.
+pub(crate) const DEFAULT_WAIT: Duration = Duration::from_secs(60);
 /// Bytes of its send buffer that a connection uses before its congestion window calls for more.
 pub(crate) const FIRST_SEND_ROOM: u32 = 256 << 10;
 /// Bounds of both buffers: RFC 7323 section 2.3 limits windows to 2^30.

@@ -146,11 +146,23 @@ impl<P: Platform> Inner<P> {
     /// [`Refusal`].
     #[inline]
     pub fn send(&mut self, data: &[u8]) -> Result<usize, Refusal> {
-        self.connection.send(data).map_err(|error| match error {
+        self.connection.send(data).map_err(|error| self.refusal(error))
+    }
+
+    /// As [`send`](Self::send), and announces more data.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    pub fn send_more(&mut self, data: &[u8]) -> Result<usize, Refusal> {
+        self.connection.send_more(data).map_err(|error| self.refusal(error))
+    }
+
+    fn refusal(&mut self, error: SendError) -> Refusal {
+        match error {
             SendError::WouldBlock => Refusal::WouldBlock,
             SendError::Closed => Refusal::Closed,
             SendError::Failed(_) => self.take_failure().map_or(Refusal::Closed, Refusal::Failed),
-        })
+        }
     }
 
     /// Returns whether the peer has acknowledged everything, or the connection is over.
@@ -197,6 +209,8 @@ pub struct Settings {
     pub linger: AtomicU64,
     /// Hops that packets may take.
     pub ttl: AtomicU8,
+    /// A write has announced more data since the last flush.
+    pub holds_more: AtomicBool,
 }
 
 impl Default for Settings {
@@ -208,6 +222,7 @@ impl Default for Settings {
             write_timeout: AtomicU64::new(0),
             linger: AtomicU64::new(0),
             ttl: AtomicU8::new(DEFAULT_TTL),
+            holds_more: AtomicBool::new(false),
         }
     }
 }

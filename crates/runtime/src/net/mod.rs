@@ -28,7 +28,9 @@ mod udp;
 pub use addr::ToSocketAddrs;
 pub use tailwater_net::Counters;
 #[cfg(feature = "tcp")]
-pub use tcp::{Congestion, Incoming, TcpKeepalive, TcpListener, TcpOptions, TcpStats, TcpStream};
+pub use tcp::{
+    Congestion, Incoming, More, TcpInfo, TcpKeepalive, TcpListener, TcpOptions, TcpState, TcpStats, TcpStream,
+};
 pub use udp::UdpSocket;
 
 pub(crate) use udp::UdpEndpoint;

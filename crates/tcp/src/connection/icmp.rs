@@ -67,7 +67,7 @@ impl Connection {
     /// [`Negotiated::mss`](crate::sender::Negotiated::mss) counts them.
     pub(super) fn segment_mss(&self) -> u32 {
         let timestamps = if self.set.contains(super::Set::TIMESTAMPS) { 12 } else { 0 };
-        u32::from(self.path_mss.min(self.peer_mss)).saturating_sub(timestamps).max(1)
+        u32::from(self.path_mss.min(self.peer_mss).min(self.own_mss)).saturating_sub(timestamps).max(1)
     }
 
     /// Returns true if `seq` was sent and is not acknowledged. An ICMP error must quote such a

@@ -227,7 +227,7 @@ impl Connection {
         if behind >= 0 || now.seconds().wrapping_sub(self.receive.recent_at_s) > TIMESTAMP_LIFE_S {
             return true;
         }
-        self.counters.stale_timestamps += 1;
+        self.counters.troubles().stale_timestamps += 1;
         self.on_unacceptable(segment, now);
         false
     }
@@ -292,7 +292,7 @@ impl Connection {
             // SYN-RECEIVED an ACK that is due repeats the SYN, which is no answer to it.
             return self.challenge(now);
         }
-        self.counters.duplicates += 1;
+        self.counters.troubles().duplicates += 1;
         let end = (header.seq + segment.sequence_len()).min(self.receive.next);
         if header.seq < end {
             self.receive.note_duplicate(SackBlock { start: header.seq, end });
@@ -357,10 +357,12 @@ impl Connection {
             let (blocks, count) = self.sack_blocks(header);
             let info = info(&blocks[..count]);
             if header.ack == una && info.may_be_duplicate && una != nxt {
-                self.counters.duplicate_acks += 1;
+                self.counters.troubles().duplicate_acks += 1;
             }
             if let Ok(acked) = self.sender.on_ack(&info, now) {
-                self.counters.spurious += u32::from(acked.spurious);
+                if acked.spurious {
+                    self.counters.troubles().spurious += 1;
+                }
                 if acked.send_cwr {
                     self.set.insert(Set::CWR);
                 }
@@ -407,8 +409,7 @@ impl Connection {
             self.give_back();
         }
         let mut events = Events::empty();
-        let held = self.unacked.len();
-        if self.set.contains(Set::WANTS_ROOM) && held <= self.send_room() / 4 * 3 {
+        if self.set.contains(Set::WANTS_ROOM) && self.has_room() {
             self.set.remove(Set::WANTS_ROOM);
             events |= Events::WRITABLE;
         }
@@ -424,10 +425,10 @@ impl Connection {
         match self.state {
             State::TimeWait => {
                 self.stop_timers();
-                self.expires_at = now + Duration::from_millis(self.time_wait_ms.into());
+                self.expires_at = now + self.time_wait_period();
             }
             State::FinWait2 if self.set.contains(Set::RELEASED) => {
-                self.expires_at = now + Duration::from_millis(self.fin_wait_ms.into());
+                self.expires_at = now + self.fin_wait();
             }
             _ => {}
         }
@@ -461,7 +462,7 @@ impl Connection {
     /// connection: see [`Purpose::Challenge`](super::Purpose::Challenge).
     fn challenge(&mut self, now: Instant) {
         if self.challenges.take(now) {
-            self.counters.challenge_acks += 1;
+            self.counters.troubles().challenge_acks += 1;
             self.set.insert(Set::CHALLENGE);
         }
     }

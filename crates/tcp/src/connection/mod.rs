@@ -19,7 +19,8 @@
 //!   after `Err(Full)` the same segment, or a better one, is offered again. A closure that returns
 //!   `Ok` and sends nothing has lost a segment, which TCP survives.
 //! - **Data.** `send`, `recv` and `peek` copy from and to the connection's buffers. They do not
-//!   block; [`Events`] say when to try again.
+//!   block; [`Events`] say when to try again. Segments that leave may make room for more unsent
+//!   data: see [`Connection::take_writable`].
 //! - **Ending.** [`Connection::close`] is `shutdown(Write)`, [`Connection::shutdown_read`] is
 //!   `shutdown(Read)`, [`Connection::release`] is the drop of a socket, and [`Connection::abort`]
 //!   is a close with a linger time of zero. In [`State::TimeWait`], [`Connection::time_wait`]
@@ -46,21 +47,25 @@
 //!   9293 section 3.10.7.4), so no byte beyond the window has to be remembered.
 
 mod icmp;
+mod info;
 mod input;
 mod output;
+mod rare;
 mod receive;
+mod send;
 mod setters;
 mod stats;
 mod text;
 mod timers;
 
 pub use icmp::IcmpError;
+pub use info::Info;
 pub use output::{Full, Outgoing, Purpose, Transmit};
 pub use stats::Stats;
 
 use crate::challenge::Bucket;
-use crate::config::{BUFFER_BOUNDS, Config, FIRST_SEND_ROOM, Opening};
-use crate::error::{Error, RecvError, SendError};
+use crate::config::{BUFFER_BOUNDS, Config, Opening};
+use crate::error::{Error, RecvError};
 use crate::ring::Ring;
 use crate::segment::{Header, Options};
 use crate::sender::{Algorithm, Sender};
@@ -71,6 +76,7 @@ use crate::time::Instant;
 use crate::time_wait::TimeWait;
 use alloc::boxed::Box;
 use core::time::Duration;
+use rare::Rare;
 use receive::Receive;
 use stats::Counters;
 
@@ -146,6 +152,12 @@ bitflags::bitflags! {
         const FLUSH = 1 << 21;
         /// The last small segment left for that reason.
         const FLUSHED = 1 << 22;
+        /// The application asked for full segments only (TCP_CORK).
+        const CORK = 1 << 23;
+        /// It announced more data with the last it handed over (MSG_MORE).
+        const MORE = 1 << 24;
+        /// [`Rare::notsent_lowat`] bounds the unsent data.
+        const LOWAT = 1 << 25;
     }
 }
 
@@ -164,9 +176,11 @@ pub struct Connection {
     state: State,
     error: Option<Error>,
     set: Set,
-    /// Most bytes a segment may carry behind the fixed header: on the path, and for the peer.
+    /// Most bytes a segment may carry behind the fixed header: on the path, for the peer, and for
+    /// the application (TCP_MAXSEG).
     path_mss: u16,
     peer_mss: u16,
+    own_mss: u16,
     /// The peer's window in bytes, and the largest it ever was.
     window: u32,
     max_window: u32,
@@ -186,10 +200,7 @@ pub struct Connection {
     reset_seq: Seq,
     timestamp_offset: u32,
     delayed_ack_us: u32,
-    user_timeout_ms: u32,
-    time_wait_ms: u32,
-    fin_wait_ms: u32,
-    keepalive: Option<Box<crate::config::Keepalive>>,
+    rare: Option<Box<Rare>>,
     /// Time at which the peer was last heard.
     heard_at: Instant,
     /// Time at which data was last acknowledged, or sent when nothing was in flight.
@@ -210,6 +221,7 @@ impl Connection {
         let (least, most) = BUFFER_BOUNDS;
         let mut set = Set::empty();
         set.set(Set::NODELAY, config.nodelay);
+        set.set(Set::LOWAT, config.notsent_lowat.is_some_and(|bytes| bytes > 0));
         set.set(Set::TIMESTAMPS, config.timestamps);
         set.set(Set::SACK, config.sack);
         set.set(Set::SCALING, config.window_scaling);
@@ -230,6 +242,7 @@ impl Connection {
             set,
             path_mss,
             peer_mss: opening.default_mss.max(MIN_MSS),
+            own_mss: config.max_segment.unwrap_or(u16::MAX).max(MIN_MSS),
             window: 0,
             max_window: 0,
             window_seq: Seq(0),
@@ -243,10 +256,7 @@ impl Connection {
             reset_seq: Seq(0),
             timestamp_offset: opening.numbers.timestamp_offset,
             delayed_ack_us: micros(config.delayed_ack.min(MAX_ACK_DELAY)),
-            user_timeout_ms: millis(config.user_timeout),
-            time_wait_ms: millis(config.time_wait),
-            fin_wait_ms: millis(config.fin_wait),
-            keepalive: config.keepalive.map(Box::new),
+            rare: Rare::of(config),
             heard_at: now,
             progress_at: now,
             persist_at: Instant::NEVER,
@@ -306,44 +316,6 @@ impl Connection {
         self.remote_port
     }
 
-    /// Queues as much of `data` as there is room for; returns the number of bytes, which is at
-    /// least one unless `data` is empty. May be called before the handshake is complete.
-    ///
-    /// # Errors
-    /// [`SendError`].
-    pub fn send(&mut self, data: &[u8]) -> Result<usize, SendError> {
-        if let Some(error) = self.error {
-            return Err(error.into());
-        }
-        if !self.state.sends() || self.set.contains(Set::FIN_QUEUED) {
-            return Err(SendError::Closed);
-        }
-        let len = data.len().min(self.writable_bytes());
-        if len == 0 && !data.is_empty() {
-            // There may have been room when the caller last asked, because the congestion window
-            // has shrunk since.
-            self.set.insert(Set::WANTS_ROOM);
-            return Err(SendError::WouldBlock);
-        }
-        self.unacked.push(&data[..len]);
-        self.set.insert(Set::TOUCHED);
-        self.note_room();
-        Ok(len)
-    }
-
-    /// Requests [`Events::WRITABLE`] for later if the buffer is full.
-    fn note_room(&mut self) {
-        if self.unacked.len() >= self.send_room() {
-            self.set.insert(Set::WANTS_ROOM);
-        }
-    }
-
-    /// Returns how many bytes may be unacknowledged or unsent. The bound follows the congestion
-    /// window, because more buffered data would never be in flight.
-    fn send_room(&self) -> usize {
-        self.send_limit.min(self.sender.cwnd().saturating_mul(2).max(FIRST_SEND_ROOM)) as usize
-    }
-
     /// Moves received bytes into `out`; returns their number, which is zero at the end of the
     /// stream or if `out` is empty.
     ///
@@ -373,7 +345,7 @@ impl Connection {
     /// still unacknowledged.
     fn flush(&mut self) {
         let held = self.small_end > self.sender.una() && self.data_end() > self.sender.nxt();
-        if held && !self.set.intersects(Set::NODELAY | Set::FLUSHED) {
+        if held && !self.is_corked() && !self.set.intersects(Set::NODELAY | Set::FLUSHED) {
             self.set.insert(Set::FLUSH);
         }
     }
@@ -416,32 +388,6 @@ impl Connection {
             || self.is_closed()
     }
 
-    /// Returns the number of bytes that [`send`](Self::send) would accept now.
-    #[inline]
-    pub fn writable_bytes(&self) -> usize {
-        if !self.state.sends() || self.set.contains(Set::FIN_QUEUED) {
-            return 0;
-        }
-        self.send_room().saturating_sub(self.unacked.len())
-    }
-
-    /// Returns true if [`send`](Self::send) would return something other than
-    /// [`SendError::WouldBlock`]. If not, requests [`Events::WRITABLE`] for when that changes.
-    pub fn poll_writable(&mut self) -> bool {
-        let refuses = self.error.is_some() || !self.state.sends() || self.set.contains(Set::FIN_QUEUED);
-        if refuses || self.writable_bytes() > 0 {
-            return true;
-        }
-        self.set.insert(Set::WANTS_ROOM);
-        false
-    }
-
-    /// Returns the number of bytes handed over and not yet acknowledged by the peer.
-    #[inline]
-    pub fn unacknowledged_bytes(&self) -> usize {
-        self.unacked.len()
-    }
-
     /// Closes this direction: the queued data is sent, then a FIN. Does nothing if it was closed
     /// before.
     pub fn close(&mut self) -> Events {
@@ -474,7 +420,7 @@ impl Connection {
             return self.abort();
         }
         if self.state == State::FinWait2 {
-            self.expires_at = now + Duration::from_millis(self.fin_wait_ms.into());
+            self.expires_at = now + self.fin_wait();
         }
         self.close()
     }
@@ -505,7 +451,7 @@ impl Connection {
                 .set
                 .contains(Set::TIMESTAMPS)
                 .then_some((self.receive.recent_timestamp, self.timestamp_offset)),
-            lasts_ms: self.time_wait_ms,
+            lasts_ms: millis(self.time_wait_period()),
             expires_at: self.expires_at,
             challenges: self.challenges,
         })
@@ -561,7 +507,7 @@ impl Connection {
     /// Returns the bytes of data that fit in a segment with these options.
     #[inline]
     fn mss_with(&self, options: &Options) -> usize {
-        usize::from(self.path_mss.min(self.peer_mss)).saturating_sub(options.len()).max(1)
+        usize::from(self.path_mss.min(self.peer_mss).min(self.own_mss)).saturating_sub(options.len()).max(1)
     }
 }
 

@@ -213,9 +213,9 @@ impl Connection {
         }
         let all = len == unsent;
         // Nagle as refined by Minshall: a small segment waits only for an earlier small one.
-        let alone = self.set.intersects(Set::NODELAY | Set::FLUSH) || fin || self.small_end <= una;
+        let free = self.set.intersects(Set::NODELAY | Set::FLUSH) || self.small_end <= una;
         let worth_it = len == mss
-            || (all && alone)
+            || (all && (fin || (free && !self.is_corked())))
             || len >= self.max_window.div_ceil(2).max(1)
             || self.set.contains(Set::OVERRIDE);
         let fin = fin && all && usable > len;
@@ -295,7 +295,7 @@ impl Connection {
         let mut header = self.header(self.iss(), Flags::SYN, now);
         let timestamps = self.set.contains(Set::TIMESTAMPS);
         header.options = Options {
-            mss: Some(self.path_mss),
+            mss: Some(self.path_mss.min(self.own_mss)),
             window_scale: self.set.contains(Set::SCALING).then_some(self.receive.shift),
             sack_permitted: self.set.contains(Set::SACK),
             timestamps: timestamps.then(|| self.timestamps(now)),
@@ -369,7 +369,10 @@ impl Connection {
             }
             Choice::Again(range) => {
                 let numbers = if range.start == self.iss() { 1 } else { numbers };
-                self.counters.retransmissions += 1;
+                // SYN and FIN are no data.
+                let data = self.data_end().distance(range.start).max(0) as u32;
+                let opens = range.start == self.iss();
+                self.counters.note_retransmission(if opens { 0 } else { numbers.min(data) });
                 self.sender.on_retransmitted(Range::new(range.start, numbers), now);
             }
             Choice::New { len, push, .. } => {
@@ -382,6 +385,7 @@ impl Connection {
                     self.set.remove(Set::CWR | Set::OVERRIDE);
                 }
                 self.counters.bytes_sent += u64::from(len);
+                self.counters.data_segments_sent += u32::from(len > 0);
                 if (len as usize) < self.mss_now(now) {
                     self.small_end = nxt + numbers;
                     let flush = self.set.contains(Set::FLUSH);

@@ -286,6 +286,16 @@ impl Receive {
         self.ceiling = bytes;
     }
 
+    /// Returns the window that an empty buffer would offer.
+    pub fn space(&self) -> u32 {
+        self.target.min(self.ceiling)
+    }
+
+    /// Returns the largest payload received: an estimate of the peer's segment size.
+    pub fn largest(&self) -> u16 {
+        self.largest
+    }
+
     pub fn limit(&self) -> u32 {
         self.limit
     }

@@ -1,10 +1,9 @@
 //! Socket options that can change during a connection's life.
 
-use super::{Connection, Events, Set, millis};
-use crate::config::{BUFFER_BOUNDS, DEFAULT_USER_TIMEOUT, Keepalive};
+use super::{Connection, Events, MIN_MSS, Set};
+use crate::config::{BUFFER_BOUNDS, Keepalive};
 use crate::state::State;
 use crate::time::Instant;
-use alloc::boxed::Box;
 use core::time::Duration;
 
 impl Connection {
@@ -15,31 +14,62 @@ impl Connection {
 
     /// Sets whether small segments are sent at once. Data that waits may be ready to leave now: see
     /// [`wants_transmit`](Self::wants_transmit).
+    ///
+    /// If the connection is corked, this releases what is held now, as in Linux (tcp(7)); later
+    /// data is held until the cork is removed.
     pub fn set_nodelay(&mut self, nodelay: bool) {
         self.set.set(Set::NODELAY, nodelay);
+        if nodelay && self.is_corked() && self.has_unsent() {
+            self.set.insert(Set::OVERRIDE);
+        }
+    }
+
+    /// Returns true if only full segments are sent (TCP_CORK).
+    pub fn cork(&self) -> bool {
+        self.set.contains(Set::CORK)
+    }
+
+    /// Sets whether only full segments are sent (TCP_CORK). A smaller rest waits until the cork is
+    /// removed, this direction is closed, or it has waited for 200 ms with nothing in flight.
+    pub fn set_cork(&mut self, cork: bool) {
+        self.set.set(Set::CORK, cork);
+    }
+
+    /// Returns the bytes of data in a full segment now, options deducted, as Linux's TCP_MAXSEG.
+    pub fn max_segment(&self) -> u32 {
+        self.segment_mss()
+    }
+
+    /// Limits the segments that leave from now on to `bytes`, options included; the handshake has
+    /// announced the limit of [`Config::max_segment`](crate::Config::max_segment) to the peer, or
+    /// will announce this one. `None` removes the limit.
+    pub fn set_max_segment(&mut self, bytes: Option<u16>) {
+        self.own_mss = bytes.unwrap_or(u16::MAX).max(MIN_MSS);
+        self.sender.set_mss(self.segment_mss());
     }
 
     /// Returns how an idle connection is probed, if it is.
     pub fn keepalive(&self) -> Option<Keepalive> {
-        self.keepalive.as_deref().copied()
+        self.probing().map(Into::into)
     }
 
     /// Sets whether and how an idle connection is probed. Idle time counts from when the peer was
-    /// last heard, so a probe may be due at once.
+    /// last heard, so a probe may be due at once. Times are kept in whole milliseconds.
     pub fn set_keepalive(&mut self, keepalive: Option<Keepalive>) {
-        self.keepalive = keepalive.map(Box::new);
+        self.set_probing(keepalive);
         self.probes = 0;
     }
 
     /// Returns the time without progress after which the connection fails.
     pub fn user_timeout_limit(&self) -> Duration {
-        Duration::from_millis(self.user_timeout_ms.into())
+        self.user_timeout()
     }
 
     /// Sets the user timeout (TCP_USER_TIMEOUT; RFC 5482, without announcing it to the peer), in
-    /// whole milliseconds up to 49 days; `None` is the default, five minutes.
+    /// whole milliseconds up to 49 days; `None` is the default, five minutes. One that is set also
+    /// decides when keepalive gives up, whatever number of probes was sent.
     pub fn set_user_timeout(&mut self, timeout: Option<Duration>) {
-        self.user_timeout_ms = millis(timeout.unwrap_or(DEFAULT_USER_TIMEOUT)).max(1);
+        self.set_own_user_timeout(timeout);
     }
 
     /// Returns the size of the receive buffer in bytes.

@@ -3,17 +3,30 @@
 use super::{Connection, Set};
 use crate::assembler::MAX_RANGES;
 use crate::time::Instant;
+use alloc::boxed::Box;
 use core::time::Duration;
 
 /// The counters as stored: small, because there are many connections.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Default)]
 pub(super) struct Counters {
     pub bytes_sent: u64,
     pub bytes_received: u64,
-    pub resequenced_bytes: u64,
     pub segments_sent: u32,
     pub segments_received: u32,
+    /// Segments with data, retransmissions not counted.
+    pub data_segments_sent: u32,
+    pub data_segments_received: u32,
+    troubles: Option<Box<Troubles>>,
+}
+
+/// Counters that stay zero on a good path with an honest peer.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Troubles {
+    pub resequenced_bytes: u64,
+    pub retransmitted_bytes: u64,
     pub retransmissions: u32,
+    /// Retransmitted segments with data.
+    pub data_retransmissions: u32,
     pub out_of_order: u32,
     pub duplicates: u32,
     pub duplicate_acks: u32,
@@ -23,6 +36,30 @@ pub(super) struct Counters {
     pub timeouts: u32,
     pub probes: u32,
     pub spurious: u32,
+}
+
+impl Counters {
+    #[cold]
+    pub fn troubles(&mut self) -> &mut Troubles {
+        self.troubles.get_or_insert_default()
+    }
+
+    /// Counts a retransmission with `bytes` of data.
+    pub fn note_retransmission(&mut self, bytes: u32) {
+        let troubles = self.troubles();
+        troubles.retransmissions += 1;
+        troubles.data_retransmissions += u32::from(bytes > 0);
+        troubles.retransmitted_bytes += u64::from(bytes);
+    }
+
+    /// Returns the counters of troubles at this moment.
+    pub fn all_troubles(&self) -> Troubles {
+        self.troubles.as_deref().copied().unwrap_or_default()
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.troubles.as_ref().map_or(0, |_| size_of::<Troubles>())
+    }
 }
 
 /// A connection's counters and estimates at one moment. Counters of 32 bits wrap: wider ones would
@@ -86,23 +123,23 @@ pub struct Stats {
 impl Connection {
     /// Returns the counters and estimates.
     pub fn stats(&self) -> Stats {
-        let c = &self.counters;
+        let (c, t) = (&self.counters, self.counters.all_troubles());
         Stats {
             bytes_sent: c.bytes_sent,
             bytes_received: c.bytes_received,
-            resequenced_bytes: c.resequenced_bytes,
+            resequenced_bytes: t.resequenced_bytes,
             segments_sent: c.segments_sent,
             segments_received: c.segments_received,
-            retransmissions: c.retransmissions,
-            out_of_order: c.out_of_order,
-            duplicates: c.duplicates,
-            duplicate_acks: c.duplicate_acks,
-            beyond_window: c.beyond_window,
-            stale_timestamps: c.stale_timestamps,
-            challenge_acks: c.challenge_acks,
-            timeouts: c.timeouts,
-            tail_probes: c.probes,
-            spurious_repairs: c.spurious,
+            retransmissions: t.retransmissions,
+            out_of_order: t.out_of_order,
+            duplicates: t.duplicates,
+            duplicate_acks: t.duplicate_acks,
+            beyond_window: t.beyond_window,
+            stale_timestamps: t.stale_timestamps,
+            challenge_acks: t.challenge_acks,
+            timeouts: t.timeouts,
+            tail_probes: t.probes,
+            spurious_repairs: t.spurious,
             srtt: self.sender.srtt(),
             rttvar: self.sender.rttvar(),
             min_rtt: self.sender.min_rtt(),
@@ -124,8 +161,8 @@ impl Connection {
     }
 
     fn heap_bytes(&self) -> usize {
-        let keepalive = self.keepalive.as_ref().map_or(0, |_| size_of::<crate::Keepalive>());
-        self.unacked.capacity() + self.receive.heap_bytes() + keepalive
+        let small = self.rare_bytes() + self.counters.heap_bytes();
+        self.unacked.capacity() + self.receive.heap_bytes() + small
     }
 
     /// Checks the connection's invariants, for tests, simulations and fuzzing.

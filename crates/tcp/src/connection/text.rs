@@ -18,6 +18,7 @@ impl Connection {
         let header = &segment.header;
         let mut events = Events::empty();
         if !segment.payload.is_empty() {
+            self.counters.data_segments_received += 1;
             if self.set.contains(Set::ECN) {
                 self.note_congestion(header, ecn);
             }
@@ -55,14 +56,14 @@ impl Connection {
             let old = ((self.receive.next - start) as usize).min(payload.len());
             self.receive.note_duplicate(SackBlock { start, end: start + old as u32 });
             (start, payload) = (start + old as u32, &payload[old..]);
-            self.counters.duplicates += 1;
+            self.counters.troubles().duplicates += 1;
             self.set.insert(Set::ACK_NOW);
         }
         let limit = self.receive.fin.map_or(self.receive.edge, |fin| fin.min(self.receive.edge));
         let room = limit.distance(start).max(0) as usize;
         if payload.len() > room {
             payload = &payload[..room];
-            self.counters.beyond_window += 1;
+            self.counters.troubles().beyond_window += 1;
             self.set.insert(Set::ACK_NOW);
         }
         (start, payload)
@@ -77,7 +78,9 @@ impl Connection {
         match self.receive.store(start, payload) {
             Stored::InOrder { readable, resequenced } => {
                 self.counters.bytes_received += u64::from(readable);
-                self.counters.resequenced_bytes += u64::from(resequenced);
+                if resequenced > 0 {
+                    self.counters.troubles().resequenced_bytes += u64::from(resequenced);
+                }
                 if had_gap || self.receive.ack_at_once() {
                     self.set.insert(Set::ACK_NOW);
                 } else if self.receive.ack_at == Instant::NEVER {
@@ -85,9 +88,9 @@ impl Connection {
                 }
                 return Events::READABLE;
             }
-            Stored::Ahead => self.counters.out_of_order += 1,
-            Stored::Duplicate => self.counters.duplicates += 1,
-            Stored::Refused => self.counters.beyond_window += 1,
+            Stored::Ahead => self.counters.troubles().out_of_order += 1,
+            Stored::Duplicate => self.counters.troubles().duplicates += 1,
+            Stored::Refused => self.counters.troubles().beyond_window += 1,
         }
         self.set.insert(Set::ACK_NOW);
         Events::empty()

@@ -19,6 +19,9 @@ const TRIM: Duration = Duration::from_secs(1);
 /// Longest time between window probes (RFC 9293 section 3.8.6.1 asks for back-off; the bound is RFC
 /// 6298's for retransmissions).
 const MAX_PERSIST: Duration = Duration::from_secs(60);
+/// Longest time for which data is held back while nothing is in flight, because the application
+/// asked for full segments only: Linux's 200 ms (tcp(7), TCP_CORK).
+const CORK_LIMIT: Duration = Duration::from_millis(200);
 /// Retransmissions after which the path is suspected: R1 of RFC 9293 section 3.8.3, at least three.
 const SUSPECT_AFTER: u8 = 3;
 /// Shortest delay of an ACK on short paths: see
@@ -62,13 +65,13 @@ impl Connection {
             }
             match self.sender.on_timeout(now) {
                 Timeout::Retransmission { consecutive } => {
-                    self.counters.timeouts += 1;
+                    self.counters.troubles().timeouts += 1;
                     if !self.state.is_synchronized() && consecutive > self.syn_retries {
                         return self.give_up();
                     }
                     events.set(Events::SUSPECT_PATH, consecutive >= SUSPECT_AFTER);
                 }
-                Timeout::Probe => self.counters.probes += 1,
+                Timeout::Probe => self.counters.troubles().probes += 1,
                 Timeout::None | Timeout::Reordering { .. } => {}
             }
         }
@@ -77,7 +80,7 @@ impl Connection {
             self.set.insert(Set::ACK_NOW);
         }
         if self.persist_at <= now && self.on_persist(now)
-            || self.keepalive_at().is_some_and(|at| at <= now) && self.on_keepalive()
+            || self.keepalive_at().is_some_and(|at| at <= now) && self.on_keepalive(now)
         {
             return self.give_up();
         }
@@ -95,22 +98,36 @@ impl Connection {
         // A peer that answers keeps a connection for ever (RFC 9293 section 3.8.6.1), unless the
         // application has dropped it.
         let since = if self.set.contains(Set::RELEASED) { self.progress_at } else { self.heard_at };
+        let open = self.is_window_open();
+        if open && self.is_corked() {
+            self.set.insert(Set::OVERRIDE);
+            return false;
+        }
         if self.probes > 0 && since + self.user_timeout() <= now {
             return true;
         }
         self.probes = self.probes.saturating_add(1);
-        let open = (self.sender.una() + self.window).distance(self.sender.nxt()) > 0;
         self.set.insert(if open { Set::OVERRIDE } else { Set::PROBE });
         false
     }
 
-    /// Handles the expired keepalive timer; returns true if the connection gives up.
-    fn on_keepalive(&mut self) -> bool {
-        let probes = self.keepalive.as_ref().map_or(0, |keepalive| keepalive.probes);
-        if self.probes >= probes {
+    /// Returns true if the peer's window admits new data.
+    fn is_window_open(&self) -> bool {
+        (self.sender.una() + self.window).distance(self.sender.nxt()) > 0
+    }
+
+    /// Handles the expired keepalive timer; returns true if the connection gives up. A user timeout
+    /// that was set takes the place of the number of probes, as in Linux.
+    fn on_keepalive(&mut self, now: Instant) -> bool {
+        let Some(keepalive) = self.probing() else { return false };
+        let too_long = match self.own_user_timeout() {
+            Some(limit) => self.probes > 0 && self.heard_at + limit <= now,
+            None => self.probes >= keepalive.probes,
+        };
+        if too_long {
             return true;
         }
-        self.probes += 1;
+        self.probes = self.probes.saturating_add(1);
         self.set.insert(Set::PROBE);
         false
     }
@@ -178,8 +195,9 @@ impl Connection {
         if !self.is_stuck(now) {
             self.persist_at = Instant::NEVER;
         } else if self.persist_at == Instant::NEVER {
-            let backed_off = self.sender.rto().saturating_mul(1 << self.probes.min(20));
-            self.persist_at = now + backed_off.min(MAX_PERSIST);
+            let backed_off = self.sender.rto().saturating_mul(1 << self.probes.min(20)).min(MAX_PERSIST);
+            let corked = self.is_corked() && self.is_window_open();
+            self.persist_at = now + if corked { CORK_LIMIT } else { backed_off };
         }
     }
 
@@ -187,10 +205,6 @@ impl Connection {
     pub(super) fn has_unsent(&self) -> bool {
         let unsent = self.data_end().distance(self.sender.nxt());
         unsent > 0 || (unsent == 0 && self.set.contains(Set::FIN_QUEUED))
-    }
-
-    fn user_timeout(&self) -> Duration {
-        Duration::from_millis(self.user_timeout_ms.into())
     }
 
     /// Returns the deadline of the user timeout. While the peer keeps its window closed and
@@ -204,13 +218,13 @@ impl Connection {
     /// Returns the time of the next keepalive probe, if nothing else would detect that the peer is
     /// gone.
     fn keepalive_at(&self) -> Option<Instant> {
-        let keepalive = self.keepalive.as_ref()?;
+        let keepalive = self.probing()?;
         let idle = self.state.is_synchronized()
             && self.state != State::TimeWait
             && self.sender.una() == self.sender.nxt()
             && self.persist_at == Instant::NEVER
             && !self.set.contains(Set::PROBE);
-        idle.then(|| self.heard_at + keepalive.idle + keepalive.interval.saturating_mul(self.probes.into()))
+        idle.then(|| self.heard_at + keepalive.after(self.probes))
     }
 
     /// Returns the longest time an ACK may wait.

@@ -37,6 +37,7 @@
 
 mod ack;
 mod congestion;
+mod flight;
 mod rack;
 mod recovery;
 mod rtt;
@@ -53,6 +54,7 @@ use crate::seq::{Range, Seq};
 use crate::time::Instant;
 pub use congestion::Algorithm;
 use congestion::{Congestion, initial_window};
+pub use flight::Flight;
 use rack::{Circumstances, Rack};
 use recovery::{Episode, Phase};
 use rtt::Rtt;
@@ -286,18 +288,24 @@ impl Sender {
     /// 1191, RFC 8201). If it shrinks, larger segments in flight are lost; the window is not
     /// reduced for them.
     pub fn on_mss_changed(&mut self, mss: u32, now: Instant) {
-        let (mss, before) = (mss.max(1), self.mss);
-        self.mss = mss;
-        self.congestion.cwnd = self.congestion.cwnd.max(mss);
-        if mss >= before {
+        let before = self.mss;
+        self.set_mss(mss);
+        if self.mss >= before {
             return;
         }
+        let mss = self.mss;
         let lost = self.board.mark_lost(|sent| Some(sent.end - sent.start > mss));
         if lost > 0 {
             self.duplicated = 0;
             self.forced = Forced::Retransmission;
             self.arm(now);
         }
+    }
+
+    /// Changes the size of the segments that leave from now on to `mss` bytes, at least 1.
+    pub fn set_mss(&mut self, mss: u32) {
+        self.mss = mss.max(1);
+        self.congestion.cwnd = self.congestion.cwnd.max(self.mss);
     }
 
     /// Sets the longest time for which the peer delays acknowledgements: see
@@ -342,6 +350,11 @@ impl Sender {
     /// Returns the bytes believed to be in the network: sent, and neither delivered nor lost.
     pub fn in_flight(&self) -> u32 {
         self.board.in_flight().saturating_sub(self.duplicated)
+    }
+
+    /// Returns the time at which anything was last sent.
+    pub fn last_sent(&self) -> Instant {
+        self.last_sent
     }
 
     /// Returns the smoothed round-trip time, once one was measured.

@@ -91,6 +91,58 @@ fn said(error: Errno) -> String {
     error.to_string()
 }
 
+/// Fields of `struct tcp_info` (linux/tcp.h): name, offset, bytes.
+const INFO: &[(&str, usize, usize)] = &[
+    ("snd_mss", 16, 4),
+    ("unacked", 24, 4),
+    ("sacked", 28, 4),
+    ("lost", 32, 4),
+    ("retrans", 36, 4),
+    ("pmtu", 60, 4),
+    ("snd_cwnd", 80, 4),
+    ("advmss", 84, 4),
+    ("total_retrans", 100, 4),
+    ("bytes_acked", 120, 8),
+    ("bytes_received", 128, 8),
+    ("notsent_bytes", 144, 4),
+    ("data_segs_in", 152, 4),
+    ("data_segs_out", 156, 4),
+    ("delivered", 192, 4),
+    ("bytes_sent", 200, 8),
+    ("bytes_retrans", 208, 8),
+    ("rcv_ooopack", 224, 4),
+    ("snd_wnd", 228, 4),
+];
+
+/// Returns `struct tcp_info`, as much of it as this kernel has.
+fn tcp_info(socket: &OwnedFd) -> Option<Vec<u8>> {
+    let mut info = vec![0_u8; 256];
+    let mut len = info.len() as libc::socklen_t;
+    // SAFETY: the buffer and its length live across the call, which writes no more than that.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            info.as_mut_ptr().cast(),
+            &raw mut len,
+        )
+    };
+    info.truncate(len as usize);
+    (result == 0).then_some(info)
+}
+
+/// Sets an option of TCP that is a number.
+fn set_tcp(socket: &OwnedFd, option: libc::c_int, value: &str) -> Result<(), String> {
+    let value: libc::c_int = value.parse().map_err(|_| format!("{value:?} is no number"))?;
+    let len = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the value lives across the call, which reads its four bytes.
+    let result = unsafe {
+        libc::setsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, option, (&raw const value).cast(), len)
+    };
+    if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error().to_string()) }
+}
+
 impl Linux<'_> {
     fn socket(&self, port: u16, options: &[&str]) -> Result<OwnedFd, String> {
         let kind = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -109,6 +161,7 @@ impl Linux<'_> {
                     sockopt::set_socket_recv_buffer_size(&socket, bytes).map_err(said)?;
                 }
                 "nodelay" => sockopt::set_tcp_nodelay(&socket, true).map_err(said)?,
+                "maxseg" => set_tcp(&socket, libc::TCP_MAXSEG, value)?,
                 "ecn" => {
                     std::fs::write("/proc/sys/net/ipv4/tcp_ecn", "1").map_err(|error| error.to_string())?;
                 }
@@ -194,6 +247,25 @@ impl Host for Linux<'_> {
         rustix::net::send(socket, data, SendFlags::NOSIGNAL).map_err(name)
     }
 
+    fn write_more(&mut self, data: &[u8]) -> Result<usize, &'static str> {
+        let Some(socket) = &self.socket else { return Err("no connection") };
+        rustix::net::send(socket, data, SendFlags::NOSIGNAL | SendFlags::MORE).map_err(name)
+    }
+
+    fn writable(&mut self) -> bool {
+        let Some(socket) = &self.socket else { return false };
+        let none = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut asked = [PollFd::new(socket, PollFlags::OUT)];
+        poll(&mut asked, Some(&none)).is_ok() && asked[0].revents().contains(PollFlags::OUT)
+    }
+
+    fn info(&mut self, field: &str) -> Option<u64> {
+        let (_, at, len) = *INFO.iter().find(|(name, ..)| *name == field)?;
+        let info = tcp_info(self.socket.as_ref()?)?;
+        let bytes = info.get(at..at + len)?;
+        Some(bytes.iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte)))
+    }
+
     fn read(&mut self) -> Read {
         let Some(socket) = &self.socket else { return Read::Error("no connection") };
         let mut buffer = vec![0; 1 << 20];
@@ -222,6 +294,9 @@ impl Host for Linux<'_> {
                 self.socket = None;
             }
             "nodelay" => sockopt::set_tcp_nodelay(socket, true).map_err(said)?,
+            "cork" => sockopt::set_tcp_cork(socket, true).map_err(said)?,
+            "uncork" => sockopt::set_tcp_cork(socket, false).map_err(said)?,
+            "lowat" => set_tcp(socket, libc::TCP_NOTSENT_LOWAT, value)?,
             "keepalive" => {
                 sockopt::set_tcp_keepidle(socket, second).map_err(said)?;
                 sockopt::set_tcp_keepintvl(socket, second).map_err(said)?;
@@ -239,18 +314,7 @@ impl Host for Linux<'_> {
 
     fn state(&mut self) -> String {
         let Some(socket) = &self.socket else { return "Closed".into() };
-        let mut info = [0_u8; 8];
-        let mut len = info.len() as libc::socklen_t;
-        // SAFETY: the buffer and its length live across the call, which writes no more than that.
-        let result = unsafe {
-            libc::getsockopt(
-                socket.as_raw_fd(),
-                libc::IPPROTO_TCP,
-                libc::TCP_INFO,
-                info.as_mut_ptr().cast(),
-                &raw mut len,
-            )
-        };
+        let info = tcp_info(socket);
         let names = [
             "none",
             "Established",
@@ -265,8 +329,8 @@ impl Host for Linux<'_> {
             "Listen",
             "Closing",
         ];
-        let state = usize::from(info[0]);
-        if result == 0 { names.get(state).copied().unwrap_or("none").into() } else { "none".into() }
+        let state = info.and_then(|info| info.first().copied()).unwrap_or(0);
+        names.get(usize::from(state)).copied().unwrap_or("none").into()
     }
 
     fn deliver(&mut self, packet: &Packet) {

@@ -54,6 +54,7 @@ impl Ours {
             match name {
                 "rcvbuf" => self.config.receive_buffer = number()?,
                 "nodelay" => self.config.nodelay = true,
+                "maxseg" => self.config.max_segment = Some(number()? as u16),
                 "ecn" => self.config.ecn = true,
                 "reno" => self.config.sender.algorithm = tailwater_tcp::sender::Algorithm::NewReno,
                 "full" => self.room = false,
@@ -91,6 +92,17 @@ impl Ours {
         if connection.state() == State::TimeWait && self.time_wait.is_none() {
             self.time_wait = connection.time_wait();
         }
+    }
+
+    fn handed_over(&mut self, result: Result<usize, SendError>) -> Result<usize, &'static str> {
+        self.drain();
+        result.map_err(|error| match error {
+            SendError::WouldBlock => "block",
+            SendError::Closed => "broken-pipe",
+            // The failure is reported once.
+            SendError::Failed(error) if !core::mem::replace(&mut self.told, true) => name(error),
+            SendError::Failed(_) => "broken-pipe",
+        })
     }
 
     fn reply(&mut self, header: &tailwater_tcp::Header) {
@@ -207,13 +219,42 @@ impl Host for Ours {
     fn write(&mut self, data: &[u8]) -> Result<usize, &'static str> {
         let Some(connection) = &mut self.connection else { return Err("no connection") };
         let result = connection.send(data);
-        self.drain();
-        result.map_err(|error| match error {
-            SendError::WouldBlock => "block",
-            SendError::Closed => "broken-pipe",
-            // The failure is reported once.
-            SendError::Failed(error) if !core::mem::replace(&mut self.told, true) => name(error),
-            SendError::Failed(_) => "broken-pipe",
+        self.handed_over(result)
+    }
+
+    fn write_more(&mut self, data: &[u8]) -> Result<usize, &'static str> {
+        let Some(connection) = &mut self.connection else { return Err("no connection") };
+        let result = connection.send_more(data);
+        self.handed_over(result)
+    }
+
+    fn writable(&mut self) -> bool {
+        self.connection.as_mut().is_some_and(Connection::poll_writable)
+    }
+
+    fn info(&mut self, field: &str) -> Option<u64> {
+        let info = self.connection.as_ref()?.info(20, self.now);
+        Some(match field {
+            "unacked" => info.unacked.into(),
+            "sacked" => info.sacked.into(),
+            "lost" => info.lost.into(),
+            "retrans" => info.retrans.into(),
+            "total_retrans" => info.total_retrans.into(),
+            "bytes_retrans" => info.bytes_retrans,
+            "snd_mss" => info.snd_mss.into(),
+            "advmss" => info.advmss.into(),
+            "pmtu" => info.pmtu.into(),
+            "snd_cwnd" => info.snd_cwnd.into(),
+            "snd_wnd" => info.snd_wnd.into(),
+            "notsent_bytes" => info.notsent_bytes.into(),
+            "bytes_sent" => info.bytes_sent,
+            "bytes_acked" => info.bytes_acked,
+            "bytes_received" => info.bytes_received,
+            "data_segs_out" => info.data_segs_out.into(),
+            "data_segs_in" => info.data_segs_in.into(),
+            "delivered" => info.delivered.into(),
+            "rcv_ooopack" => info.rcv_ooopack.into(),
+            _ => return None,
         })
     }
 
@@ -247,6 +288,12 @@ impl Host for Ours {
             "close" => drop(connection.release(now)),
             "abort" => drop(connection.abort()),
             "nodelay" => connection.set_nodelay(true),
+            "cork" => connection.set_cork(true),
+            "uncork" => connection.set_cork(false),
+            "lowat" => {
+                let bytes = value.parse().map_err(|_| format!("{what:?}"))?;
+                let _ = connection.set_notsent_lowat(Some(bytes));
+            }
             "keepalive" => {
                 let second = Duration::from_secs(1);
                 connection.set_keepalive(Some(Keepalive::default().idle(second).interval(second).probes(2)));

@@ -27,6 +27,12 @@ pub trait Host {
     fn accept(&mut self) -> bool;
     /// Hands bytes over; returns how many were taken, or an error.
     fn write(&mut self, data: &[u8]) -> Result<usize, &'static str>;
+    /// As [`write`](Self::write), and announces more.
+    fn write_more(&mut self, data: &[u8]) -> Result<usize, &'static str>;
+    /// Returns whether a poll reports the connection as writable.
+    fn writable(&mut self) -> bool;
+    /// Returns a field of TCP_INFO.
+    fn info(&mut self, field: &str) -> Option<u64>;
     /// Reads without waiting.
     fn read(&mut self) -> Read;
     /// `shutdown-read`, `shutdown-write`, `close`, `abort`, or an option.
@@ -163,20 +169,34 @@ impl<H: Host> Runner<'_, H> {
                     self.note(&packet);
                 }
             }
-            ["write", len] => self.write(number(len)?)?,
+            ["write", len] => self.write(number(len)?, H::write)?,
+            ["more", len] => self.write(number(len)?, H::write_more)?,
+            ["writable", wanted] => {
+                self.until(|host| match (host.writable(), *wanted) {
+                    (true, "yes") | (false, "no") => Ok(()),
+                    (writable, _) => Err(format!("it is {writable}")),
+                })?;
+            }
+            ["info", fields @ ..] => {
+                for field in fields {
+                    let (name, wanted) = field.split_once('=').ok_or("a field is NAME=NUMBER")?;
+                    let wanted = number(wanted)?;
+                    self.until(|host| match host.info(name) {
+                        Some(value) if value == wanted => Ok(()),
+                        value => Err(format!("{name} is {value:?}")),
+                    })?;
+                }
+            }
             ["write-fails", error] => match self.host.write(b"x") {
                 Err(got) if got == *error => {}
                 other => return Err(format!("{other:?}")),
             },
             ["read", what] => self.read(what)?,
             ["state", state] => {
-                let until = self.host.now() + CALL;
-                while self.host.state() != *state {
-                    if self.host.now() >= until {
-                        return Err(format!("it is {}", self.host.state()));
-                    }
-                    self.wait_a_little();
-                }
+                self.until(|host| match host.state() {
+                    now if now == *state => Ok(()),
+                    now => Err(format!("it is {now}")),
+                })?;
             }
             ["icmp", what, seq] => {
                 let seq = self.iss.ok_or("nothing was sent")?.wrapping_add(number(seq)?);
@@ -187,6 +207,18 @@ impl<H: Host> Runner<'_, H> {
         }
         self.last = self.host.now();
         Ok(())
+    }
+
+    /// Waits until `fits`.
+    fn until(&mut self, mut fits: impl FnMut(&mut H) -> Result<(), String>) -> Result<(), String> {
+        let until = self.host.now() + CALL;
+        loop {
+            let result = fits(self.host);
+            if result.is_ok() || self.host.now() >= until {
+                return result;
+            }
+            self.wait_a_little();
+        }
     }
 
     /// Lets a millisecond pass for calls that wait; segments that leave then are lost.
@@ -435,9 +467,13 @@ impl<H: Host> Runner<'_, H> {
         if fine { Ok(()) } else { Err(format!("not {field}")) }
     }
 
-    fn write(&mut self, len: u32) -> Result<(), String> {
+    fn write(
+        &mut self,
+        len: u32,
+        write: fn(&mut H, &[u8]) -> Result<usize, &'static str>,
+    ) -> Result<(), String> {
         let data = pattern(self.written + 1, len);
-        match self.host.write(&data) {
+        match write(self.host, &data) {
             Ok(taken) if taken == data.len() => {
                 self.written += len;
                 Ok(())

@@ -33,6 +33,7 @@ const FILES: &[&str] = &[
     include_str!("scripts/timestamps.txt"),
     include_str!("scripts/closing.txt"),
     include_str!("scripts/limits.txt"),
+    include_str!("scripts/options.txt"),
 ];
 
 /// Reads all scripts.

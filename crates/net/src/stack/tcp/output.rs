@@ -69,6 +69,7 @@ impl<P: Platform> Stack<P> {
         {
             self.retire(outlet, socket, inner, now);
         }
+        events |= inner.connection.take_writable();
         inner.next = inner.connection.next_timeout().unwrap_or(Instant::NEVER).min(retry);
         self.arm(outlet, socket, inner);
         inner.wake(events);

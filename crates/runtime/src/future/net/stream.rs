@@ -72,6 +72,13 @@ impl Half {
         })
     }
 
+    fn poll_write_more(&mut self, context: &Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
+        self.stream.note_more();
+        self.poll(context, |stream, arm| {
+            stream.send_or(|inner| inner.send_more(data), |mut inner| arm(&mut inner))
+        })
+    }
+
     /// Takes the node out of the connection.
     fn disarm(&mut self) {
         if core::mem::take(&mut self.watches) {
@@ -253,6 +260,14 @@ impl TcpStream {
         self.writer.write_all(data).await
     }
 
+    /// Writes all of `data` and announces more: see [`WriteHalf::write_all_more`].
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub async fn write_all_more(&mut self, data: &[u8]) -> io::Result<()> {
+        self.writer.write_all_more(data).await
+    }
+
     /// Returns the two halves, for two tasks.
     pub fn into_split(self) -> (ReadHalf, WriteHalf) {
         (self.reader, self.writer)
@@ -355,6 +370,20 @@ impl WriteHalf {
     pub async fn write_all(&mut self, mut data: &[u8]) -> io::Result<()> {
         while !data.is_empty() {
             let len = self.write(data).await?;
+            data = &data[len..];
+        }
+        Ok(())
+    }
+
+    /// Writes all of `data` and announces more (`MSG_MORE`): a rest smaller than a segment waits for
+    /// the next [`write`](Self::write), as with [`net::TcpStream::more`].
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub async fn write_all_more(&mut self, mut data: &[u8]) -> io::Result<()> {
+        while !data.is_empty() {
+            let call = Call(&mut self.0);
+            let len = poll_fn(|context| call.0.poll_write_more(context, data)).await?;
             data = &data[len..];
         }
         Ok(())

@@ -6,15 +6,18 @@
 mod deferred;
 mod error;
 mod listener;
+mod more;
 mod options;
 mod settings;
 mod setup;
 mod stream;
+mod tuning;
 
 pub use listener::{Incoming, TcpListener};
+pub use more::More;
 pub use options::{Congestion, TcpOptions};
 pub use stream::TcpStream;
-pub use tailwater_tcp::{Keepalive as TcpKeepalive, Stats as TcpStats};
+pub use tailwater_tcp::{Info as TcpInfo, Keepalive as TcpKeepalive, State as TcpState, Stats as TcpStats};
 
 pub(crate) use setup::window_of_ring;
 pub(crate) use stream::each;

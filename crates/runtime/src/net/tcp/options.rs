@@ -2,6 +2,7 @@
 
 use super::listener::TcpListener;
 use super::stream::TcpStream;
+use super::tuning::valid_segment;
 use crate::net::addr::ToSocketAddrs;
 use core::time::Duration;
 use std::io;
@@ -83,6 +84,19 @@ impl TcpOptions {
     /// Sends small segments at once, as [`TcpStream::set_nodelay`] does.
     pub fn nodelay(mut self, nodelay: bool) -> Self {
         self.config.nodelay = nodelay;
+        self
+    }
+
+    /// Limits segments, sent and received, to `bytes` behind the fixed header (`TCP_MAXSEG`), clamped
+    /// to 88 to 32,767. The limit is announced to the peer.
+    pub fn max_segment(mut self, bytes: usize) -> Self {
+        self.config.max_segment = valid_segment(bytes.clamp(88, 32_767)).ok();
+        self
+    }
+
+    /// Sets a low-water mark for unsent data: see [`TcpStream::set_notsent_lowat`].
+    pub fn notsent_lowat(mut self, bytes: Option<usize>) -> Self {
+        self.config.notsent_lowat = bytes.map(|bytes| u32::try_from(bytes).unwrap_or(u32::MAX));
         self
     }
 

@@ -12,7 +12,7 @@ use tailwater_tcp::{Connection, Events, Keepalive, Stats};
 
 impl TcpStream {
     /// Applies `change` to the connection, then sends the segments that are allowed now.
-    fn change(&self, change: impl FnOnce(&mut Connection)) {
+    pub(super) fn change(&self, change: impl FnOnce(&mut Connection)) {
         let now = Stack::tcp_now(&KthreadOutlet);
         let mut inner = self.socket.lock();
         change(&mut inner.connection);

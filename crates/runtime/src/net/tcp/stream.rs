@@ -41,8 +41,8 @@ use tailwater_tcp::{Events, State};
 /// * Names are those of the hosts file: see [`ToSocketAddrs`](crate::net::ToSocketAddrs).
 /// * A failure is reported by the first call that encounters it, as on Linux; the addresses can be
 ///   read even after it.
-/// * [`TcpOptions`] sets what must be set before the handshake, [`stats`](Self::stats) returns the
-///   connection's counters.
+/// * [`TcpOptions`] sets what must be set before the handshake; [`info`](Self::info) and
+///   [`stats`](Self::stats) return the connection's state and counters.
 ///
 /// # Examples
 /// ```standalone_crate
@@ -468,7 +468,7 @@ impl TcpStream {
         }
     }
 
-    fn send(&self, mut give: impl FnMut(&mut Inner) -> Result<usize, Refusal>) -> io::Result<usize> {
+    pub(super) fn send(&self, mut give: impl FnMut(&mut Inner) -> Result<usize, Refusal>) -> io::Result<usize> {
         crate::poll();
         let (mut deadline, mut timed_out) = (None, false);
         loop {
@@ -551,7 +551,7 @@ impl Read for &TcpStream {
 
 /// Waits for room, at most for the write timeout ([`WouldBlock`](io::ErrorKind::WouldBlock)); a
 /// closed direction is a [`BrokenPipe`](io::ErrorKind::BrokenPipe). Written data is sent without a
-/// flush; flushing does nothing. A second small write may wait for the peer's acknowledgment of the
+/// flush; flushing only sends what [`More`](crate::net::More) holds. A second small write may wait for the peer's acknowledgment of the
 /// first: see [`set_nodelay`](TcpStream::set_nodelay).
 impl Write for &TcpStream {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
@@ -563,6 +563,9 @@ impl Write for &TcpStream {
     }
 
     fn flush(&mut self) -> io::Result<()> {
+        if self.socket.settings.holds_more.load(Relaxed) {
+            self.push();
+        }
         Ok(())
     }
 }
@@ -587,7 +590,7 @@ impl Write for TcpStream {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+        (&*self).flush()
     }
 }
 

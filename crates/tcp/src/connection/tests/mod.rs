@@ -6,6 +6,7 @@ mod closing;
 mod every_state;
 mod memory;
 mod opening;
+mod options;
 mod pair;
 mod timeouts;
 mod windows;

@@ -286,7 +286,6 @@ impl Scoreboard {
     }
 
     /// Returns all ranges, in order.
-    #[cfg(test)]
     pub(super) fn ranges(&self) -> impl Iterator<Item = &Sent> {
         self.ranges.iter()
     }
