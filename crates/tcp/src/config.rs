@@ -25,7 +25,8 @@ pub struct Config {
     /// (TCP_MAXSEG); `None` is no limit but the path's and the peer's.
     pub max_segment: Option<u16>,
     /// Number of unsent bytes above which the connection accepts no more data
-    /// (TCP_NOTSENT_LOWAT): see [`Connection::set_notsent_lowat`](crate::Connection::set_notsent_lowat).
+    /// (TCP_NOTSENT_LOWAT): see
+    /// [`Connection::set_notsent_lowat`](crate::Connection::set_notsent_lowat).
     pub notsent_lowat: Option<u32>,
     /// Longest time an ACK waits for data to go with it, less than 500 ms (RFC 9293 section
     /// 3.8.6.3; more counts as 499 ms). On paths with a round trip below four times that, the ACK

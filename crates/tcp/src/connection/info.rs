@@ -77,7 +77,8 @@ pub struct Info {
     pub notsent_bytes: u32,
     /// Bytes of data sent, retransmissions included.
     pub bytes_sent: u64,
-    /// Bytes of data acknowledged. Linux counts the SYN of an active open and the FIN as bytes, too.
+    /// Bytes of data acknowledged. Linux counts the SYN of an active open and the FIN as bytes,
+    /// too.
     pub bytes_acked: u64,
     /// Bytes of data received in order.
     pub bytes_received: u64,
@@ -123,7 +124,11 @@ impl Connection {
             ato: self.ack_delay(),
             snd_mss: mss,
             rcv_mss: self.receive.largest().into(),
-            advmss: u32::from(self.path_mss.min(self.own_mss)).saturating_sub(if timestamps { 12 } else { 0 }),
+            advmss: u32::from(self.path_mss.min(self.own_mss)).saturating_sub(if timestamps {
+                12
+            } else {
+                0
+            }),
             pmtu: u32::from(self.path_mss) + fixed + u32::from(ip_header),
             unacked: segments(flight.outstanding),
             sacked: segments(flight.delivered),

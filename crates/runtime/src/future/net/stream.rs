@@ -375,8 +375,8 @@ impl WriteHalf {
         Ok(())
     }
 
-    /// Writes all of `data` and announces more (`MSG_MORE`): a rest smaller than a segment waits for
-    /// the next [`write`](Self::write), as with [`net::TcpStream::more`].
+    /// Writes all of `data` and announces more (`MSG_MORE`): a rest smaller than a segment waits
+    /// for the next [`write`](Self::write), as with [`net::TcpStream::more`].
     ///
     /// # Errors
     /// As [`write`](Self::write).

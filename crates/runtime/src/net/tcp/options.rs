@@ -87,8 +87,8 @@ impl TcpOptions {
         self
     }
 
-    /// Limits segments, sent and received, to `bytes` behind the fixed header (`TCP_MAXSEG`), clamped
-    /// to 88 to 32,767. The limit is announced to the peer.
+    /// Limits segments, sent and received, to `bytes` behind the fixed header (`TCP_MAXSEG`),
+    /// clamped to 88 to 32,767. The limit is announced to the peer.
     pub fn max_segment(mut self, bytes: usize) -> Self {
         self.config.max_segment = valid_segment(bytes.clamp(88, 32_767)).ok();
         self

@@ -468,7 +468,10 @@ impl TcpStream {
         }
     }
 
-    pub(super) fn send(&self, mut give: impl FnMut(&mut Inner) -> Result<usize, Refusal>) -> io::Result<usize> {
+    pub(super) fn send(
+        &self,
+        mut give: impl FnMut(&mut Inner) -> Result<usize, Refusal>,
+    ) -> io::Result<usize> {
         crate::poll();
         let (mut deadline, mut timed_out) = (None, false);
         loop {
@@ -551,8 +554,8 @@ impl Read for &TcpStream {
 
 /// Waits for room, at most for the write timeout ([`WouldBlock`](io::ErrorKind::WouldBlock)); a
 /// closed direction is a [`BrokenPipe`](io::ErrorKind::BrokenPipe). Written data is sent without a
-/// flush; flushing only sends what [`More`](crate::net::More) holds. A second small write may wait for the peer's acknowledgment of the
-/// first: see [`set_nodelay`](TcpStream::set_nodelay).
+/// flush; flushing only sends what [`More`](crate::net::More) holds. A second small write may wait
+/// for the peer's acknowledgment of the first: see [`set_nodelay`](TcpStream::set_nodelay).
 impl Write for &TcpStream {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
         self.send(|inner| inner.send(buf))
