@@ -17,8 +17,6 @@ mod relay;
 
 use core::time::Duration;
 
-use tailwater_tcp::Config;
-
 use crate::link::LinkPlan;
 use relay::{Limit, Peer, transfer};
 
@@ -42,7 +40,7 @@ fn a_transfer_to_linux_over_a_bad_path_arrives_whole() {
     const BYTES: u64 = 200_000;
     // A fraction of a second on an idle machine.
     let limit = Limit { time: Duration::from_secs(120), bytes: BYTES };
-    match transfer(&Peer::Ours(Config::default()), &links(Duration::from_millis(10), 10_000), 1, limit) {
+    match transfer(&Peer::Ours(Box::default()), &links(Duration::from_millis(10), 10_000), 1, limit) {
         Ok(bytes) => assert!(bytes >= BYTES, "{bytes} bytes"),
         Err(why) => eprintln!("skipped: {why}"),
     }
@@ -63,7 +61,7 @@ fn goodput_is_within_a_tenth_of_that_of_linux() {
         let mut sums = [0.0; 2];
         for seed in 1..=seeds {
             // Interleaved, so that what else the machine does meets both.
-            for (peer, sum) in [Peer::Linux, Peer::Ours(Config::default())].iter().zip(&mut sums) {
+            for (peer, sum) in [Peer::Linux, Peer::Ours(Box::default())].iter().zip(&mut sums) {
                 match transfer(peer, &links(rtt, loss), seed, Limit { time, bytes: u64::MAX }) {
                     Ok(bytes) => {
                         print!(" {:.2}", mbits(bytes));

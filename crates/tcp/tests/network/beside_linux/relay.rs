@@ -27,7 +27,7 @@ pub enum Peer {
     /// Linux, with CUBIC.
     Linux,
     /// A connection of this crate.
-    Ours(Config),
+    Ours(Box<Config>),
 }
 
 /// When a transfer ends: after `time`, the handshake included, or when a program on the other end
