@@ -2,7 +2,8 @@
 //! with batch work.
 //!
 //! The API mirrors `std`: [`thread`], [`sync`], [`time`], [`net`]; [`blocking`](fn@blocking) is for
-//! what has no counterpart here. Programs of futures have [`future`], event loops [`mod@poll`]. A
+//! what has no counterpart here. Programs of futures have [`future`], event loops [`mod@poll`],
+//! servers of requests that differ in length [`dispatch`]. A
 //! program becomes a Tailwater program with one attribute:
 //!
 //! ```no_run
@@ -26,6 +27,7 @@
 //! |---|---|
 //! | `config-file` | settings from the TOML file that `TAILWATER_CONFIG` names |
 //! | `debug` | [dumps](dump) of all user threads, and backtraces in the stall detector's reports |
+//! | `dispatch` | servers of classified requests in [`dispatch`] |
 //! | `tcp` | TCP sockets in [`net`] |
 //!
 //! Off by default:
@@ -48,8 +50,11 @@
 //! [`quantum`](Builder::quantum) is set and over.
 
 // Under loom only the ground layer is built, for its models. The layers below do not ask for
-// features: without `debug`, a dump's accessors are left over.
-#![cfg_attr(any(loom, not(feature = "debug")), allow(dead_code, reason = "the layers above use it"))]
+// features: without `debug`, a dump's accessors are left over; without `dispatch`, its hooks.
+#![cfg_attr(
+    any(loom, not(all(feature = "debug", feature = "dispatch"))),
+    allow(dead_code, reason = "the layers above use it")
+)]
 
 #[cfg(not(all(
     target_arch = "x86_64",
@@ -81,6 +86,8 @@ mod config;
 pub mod cores;
 #[cfg(not(loom))]
 pub mod debug;
+#[cfg(all(feature = "dispatch", not(loom)))]
+pub mod dispatch;
 #[cfg(not(loom))]
 mod egress;
 #[cfg(not(loom))]

@@ -1,82 +1,22 @@
 //! The notation of policies and lists of loads, on a command line and in scenario files.
 //!
-//! Owns parsing, with errors that show what to write instead. Durations are in `workload`'s
-//! notation.
-//!
-//! | policy | notation |
-//! |---|---|
-//! | d-FCFS, c-FCFS | `d-fcfs`, `c-fcfs` |
-//! | work stealing, up to n requests at once | `steal`, `steal:4` |
-//! | processor sharing with a quantum | `ps:100ns` |
-//! | Shinjuku's single queue | `sq:5us`, `sq:5us,head` |
-//! | Shinjuku's queue per class | `mq:5us`, `mq:5us,tail` |
-//! | shortest remaining time, reserved cores | `srpt`, `reserved` |
+//! Owns lists, with errors that show what to write instead; the notation of one policy is that of
+//! `sched::dispatch`.
 //!
 //! Loads: `0.5`, `50%`, lists `0.1,0.5,0.9`, ranges with a number of points `0.1..0.9/9`.
 
-use anyhow::{Context, bail, ensure};
-use tailwater_sched::Nanos;
-use tailwater_sched::dispatch::{PolicySpec, Requeue};
-use tailwater_workload::units::parse_duration_ns;
+use anyhow::{Context, ensure};
+use tailwater_sched::dispatch::PolicySpec;
 
 /// Maximum number of points in one list of loads.
 const MAX_POINTS: usize = 1_000;
-
-/// Reads one policy.
-///
-/// # Errors
-///
-/// If the name or a parameter is unknown; the message lists what there is.
-pub fn parse_policy(text: &str) -> anyhow::Result<PolicySpec> {
-    let (name, parameters) = text.trim().split_once(':').unwrap_or((text.trim(), ""));
-    let quantum = |default: Requeue| -> anyhow::Result<(Nanos, Requeue)> {
-        let (time, place) = parameters.split_once(',').unwrap_or((parameters, ""));
-        let ns = parse_duration_ns(time)
-            .with_context(|| format!("policy `{text}` needs its quantum, as in `{name}:5us`"))?;
-        ensure!(ns > 0, "policy `{text}`: a quantum of 0 never lets a request run");
-        let requeue = match place.trim() {
-            "" => default,
-            "head" => Requeue::Head,
-            "tail" => Requeue::Tail,
-            other => bail!("policy `{text}`: a preempted request goes to `head` or `tail`, not `{other}`"),
-        };
-        Ok((Nanos(ns), requeue))
-    };
-    let plain = |spec| {
-        ensure!(parameters.is_empty(), "policy `{name}` takes no parameters, `{parameters}` was given");
-        Ok(spec)
-    };
-    match name {
-        "d-fcfs" => plain(PolicySpec::DFcfs),
-        "c-fcfs" => plain(PolicySpec::CFcfs),
-        "srpt" => plain(PolicySpec::ShortestRemaining),
-        "reserved" => plain(PolicySpec::Reserved),
-        "steal" => {
-            let batch = if parameters.is_empty() { Ok(1) } else { parameters.parse() };
-            let batch = batch.ok().filter(|b| (1..=16).contains(b));
-            let batch =
-                batch.with_context(|| format!("policy `{text}`: steal at once 1 to 16, as in `steal:4`"))?;
-            Ok(PolicySpec::Stealing { batch })
-        }
-        "ps" => Ok(PolicySpec::ProcessorSharing { quantum_ns: quantum(Requeue::Tail)?.0 }),
-        "sq" => quantum(Requeue::Tail)
-            .map(|(quantum_ns, requeue)| PolicySpec::SingleQueue { quantum_ns, requeue }),
-        "mq" => {
-            quantum(Requeue::Head).map(|(quantum_ns, requeue)| PolicySpec::MultiQueue { quantum_ns, requeue })
-        }
-        _ => bail!(
-            "`{name}` is not a dispatch policy; use d-fcfs, c-fcfs, steal[:N], ps:TIME, sq:TIME[,head|tail], \
-             mq:TIME[,head|tail], srpt or reserved"
-        ),
-    }
-}
 
 /// Reads a list of policies separated by spaces or semicolons (a comma belongs to a policy's
 /// parameters), or by commas where every part is a policy by itself.
 ///
 /// # Errors
 ///
-/// As [`parse_policy`], or if the list is empty.
+/// If a name or a parameter is unknown, with what there is instead, or if the list is empty.
 pub fn parse_policies(text: &str) -> anyhow::Result<Vec<(String, PolicySpec)>> {
     // `sq:5us,head` holds a comma itself: `head` and `tail` belong to what stands before them.
     let mut names: Vec<String> = Vec::new();
@@ -87,7 +27,7 @@ pub fn parse_policies(text: &str) -> anyhow::Result<Vec<(String, PolicySpec)>> {
         }
     }
     ensure!(!names.is_empty(), "the list of policies is empty; try c-fcfs,d-fcfs,ps:100ns");
-    names.into_iter().map(|name| parse_policy(&name).map(|spec| (name, spec))).collect()
+    names.into_iter().map(|name| Ok((name.clone(), name.parse()?))).collect()
 }
 
 /// Reads a list of loads, each a fraction of all cores above 0.
@@ -134,6 +74,8 @@ fn fraction(text: &str) -> anyhow::Result<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tailwater_sched::Nanos;
+    use tailwater_sched::dispatch::Requeue;
 
     #[test]
     fn policies_are_read_with_their_parameters() {

@@ -12,6 +12,7 @@ pub mod loan;
 pub mod registry;
 pub mod request;
 pub mod runtime;
+pub mod serving;
 pub mod stack;
 pub mod stacks;
 pub mod uthread;

@@ -11,11 +11,13 @@
 //! | `carried` | the thread itself, and its creator before it is first queued | the thread itself |
 //! | `destructors` | the thread itself | the thread itself |
 //! | `identity` | see [`identity`](super::identity) | any thread |
+//! | `serving` | the thread itself, with preemption off | its kthread, and the signal handlers on it |
 //! | `woken` | true by wakers of the future that the thread runs; false by the thread itself | the thread itself, and wakers |
 //! | `next_record` | [`registry`](super::registry), before the record is published | any thread |
 
 use super::identity::Identity;
 use super::request::Carried;
+use super::serving::Serving;
 use crate::ground::arch;
 use crate::ground::runq::Token;
 use crate::ground::tls::Destructors;
@@ -63,6 +65,8 @@ pub struct Uthread {
     pub destructors: Destructors,
     /// The thread that runs here.
     pub identity: Identity,
+    /// What the thread is to the dispatcher whose request it runs, if it runs one.
+    pub serving: Serving,
     /// True if the future that the thread runs was woken since its last poll began: see
     /// [`waker`](crate::future::waker).
     pub woken: AtomicBool,
@@ -96,6 +100,7 @@ impl Uthread {
             entry: UnsafeCell::new(None),
             destructors: Destructors::default(),
             identity: Identity::default(),
+            serving: Serving::default(),
             woken: AtomicBool::new(false),
             next_record: AtomicPtr::new(core::ptr::null_mut()),
         }

@@ -8,6 +8,7 @@
 //! |---|---|---|
 //! | attached, latency-critical | the IOKernel, several times per quantum ([`layout::TurnLine`]) | the grant word ends the turn |
 //! | any other | the poll point, now and then ([`Slice`](crate::ground::slice::Slice)) | it looks itself |
+//! | any, within a request of a preemptive [`dispatch`](crate::dispatch)er | the poll point too, by the slice that the policy gave | it looks itself |
 //!
 //! An IOKernel sleeps while only best-effort programs have cores, so these look themselves.
 //!
@@ -33,7 +34,9 @@
 use super::look::waits_for;
 use crate::records::kthread::{Kthread, ThisKthread};
 use crate::records::runtime::{Runtime, runtime, started};
-use core::sync::atomic::Ordering::Relaxed;
+use crate::records::serving::RequestThread;
+use crate::records::uthread::Uthread;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::io;
 use std::time::Duration;
 use tailwater_shm::control::Class;
@@ -42,6 +45,9 @@ use tailwater_shm::{Cycles, clock};
 
 /// Shortest interval of the timer: the handler takes 2 to 5 us.
 const TICK: Duration = Duration::from_millis(1);
+
+/// True once a dispatcher has given requests slices.
+static HAS_SLICES: AtomicBool = AtomicBool::new(false);
 
 /// Decides who looks at the clock, before the kthreads are announced to the IOKernel.
 pub fn prepare(runtime: &Runtime, quantum: Option<Duration>) {
@@ -61,22 +67,45 @@ fn is_watched(runtime: &Runtime) -> bool {
     runtime.loan.is_some_and(|loan| loan.class == Class::LatencyCritical)
 }
 
-/// Leaves the look at the clock to the IOKernel that takes an orphaned runtime, if it is its.
+/// Leaves the look at the clock to the IOKernel that takes an orphaned runtime, if it is its, and
+/// requests have no slices of their own.
 pub fn leave_to_iokernel(runtime: &Runtime) {
-    if is_watched(runtime) && runtime.quantum != Cycles::MAX {
+    if is_watched(runtime) && runtime.quantum != Cycles::MAX && !HAS_SLICES.load(Relaxed) {
         runtime.kthreads.iter().for_each(|kthread| kthread.head().count_polls(false));
     }
 }
 
-/// Looks at the clock, at a counted poll point: ends the turn if it has lasted long enough.
-pub fn look_at_clock(kthread: ThisKthread<'_>) {
+/// Has poll points counted from now on, unless they are already: requests have slices.
+pub fn watch_slices(runtime: &Runtime) {
+    HAS_SLICES.store(true, Relaxed);
+    for kthread in &runtime.kthreads {
+        if !kthread.head().counts_polls() {
+            kthread.head().count_polls(true);
+        }
+    }
+}
+
+/// Looks at the clock, at a counted poll point of `me`: ends the turn if it has lasted long enough.
+pub fn look_at_clock(kthread: ThisKthread<'_>, me: &'static Uthread) {
     let (runtime, slice) = (runtime(), &kthread.private().slice);
-    let (turn, now, left) = (kthread.turn(), clock::now(), kthread.head().polls_left());
+    let serving = me.serving.get();
+    let quantum = serving.map_or(Cycles::MAX, RequestThread::slice).min(runtime.quantum);
     let mut looked = slice.get();
-    let over = looked.look(turn, left, now, runtime.quantum);
+    if quantum == Cycles::MAX {
+        // Only requests of a dispatcher have slices: what was learnt of their poll points stays.
+        kthread.head().set_polls(looked.first, looked.first);
+        return;
+    }
+    let (turn, now, left) = (kthread.turn(), clock::now(), kthread.head().polls_left());
+    let over = looked.look(turn, left, now, quantum);
     slice.set(looked);
     kthread.head().set_polls(looked.next, looked.first);
-    if over && waits_for(&kthread, runtime, now) {
+    let ends = match serving {
+        Some(serving) if serving.is_stopped() => true,
+        Some(serving) => over && (waits_for(&kthread, runtime, now) || serving.is_over(now)),
+        None => over && waits_for(&kthread, runtime, now),
+    };
+    if ends {
         kthread.end_turn(turn);
     }
 }
@@ -87,7 +116,8 @@ pub fn tick(kthread: &Kthread) {
     let Some(runtime) = started().filter(|runtime| runtime.quantum != Cycles::MAX) else { return };
     let turn = kthread.turn();
     let same = kthread.ticked.swap(turn, Relaxed) == turn;
-    if same && kthread.current().is_some() && waits_for(kthread, runtime, clock::now()) {
+    let Some(me) = kthread.current().filter(|_| same) else { return };
+    if waits_for(kthread, runtime, clock::now()) || me.serving.get().is_some_and(RequestThread::makes_way) {
         kthread.end_turn(turn);
     }
 }

@@ -69,6 +69,9 @@ fn leave_core(guard: NoPreempt, requested: bool) {
         kthread.head().preempt_depth() == 1,
         "a user thread blocked while it held a spin lock or in no_preempt"
     );
+    if !requested && let Some(serving) = me.serving.get() {
+        serving.blocked();
+    }
     let traced = me.carried.is_some();
     if traced {
         trace::leaves(kthread, me, requested || kthread.yield_requested());
@@ -177,7 +180,7 @@ pub fn give_up_core(at_poll_point: bool) {
     }
     let Some(me) = kthread.current() else { return };
     if kthread.head().counts_polls() {
-        quantum::look_at_clock(kthread);
+        quantum::look_at_clock(kthread, me);
     }
     if !kthread.yield_requested() {
         return;
@@ -188,8 +191,68 @@ pub fn give_up_core(at_poll_point: bool) {
     // What waits may be a timer or a frame, which only the scheduler notices.
     kthread.private().switch_budget.set(0);
     // SAFETY: 1. it runs here, and `leave_core` suspends it. 2. A running thread has no other.
-    ready(unsafe { Runnable::new(me) });
+    let runnable = unsafe { Runnable::new(me) };
+    let queued = match me.serving.get() {
+        Some(serving) => serving.preempted(runnable),
+        None => Err(runnable),
+    };
+    if let Err(runnable) = queued {
+        ready(runnable);
+    }
     leave_core(guard, true);
+}
+
+/// Returns whether another thread is runnable on this kthread, or the scheduler has something to
+/// do. False on ordinary threads.
+pub fn others_wait() -> bool {
+    let guard = NoPreempt::new();
+    guard.kthread().is_some_and(|kthread| !is_alone(kthread) || wants_scheduler(kthread))
+}
+
+/// What a thread does after it has looked for something to do.
+pub enum Choice<T> {
+    /// It goes on; the right to resume it is dropped.
+    Stay(T),
+    /// It is suspended; the right to resume it is kept elsewhere. The other thread is made runnable
+    /// first.
+    Leave(Option<Runnable>),
+}
+
+/// Suspends the calling user thread, or not: `choose` takes the right to resume it and drops it, or
+/// keeps it somewhere. Returns `None` when the thread was suspended and resumes. `choose` runs with
+/// preemption off; the process ends if it panics, which would leave a running thread with a second
+/// right to resume it.
+///
+/// # Panics
+/// As [`block`].
+pub fn suspend_or<T>(choose: impl FnOnce(Runnable) -> Choice<T>) -> Option<T> {
+    let guard = NoPreempt::new();
+    let kthread = guard.kthread().expect("only a user thread can be suspended");
+    let me = kthread.current().expect("the scheduler is not suspended");
+    let abort = AbortOnUnwind;
+    // SAFETY: 1. it runs here, and `block` suspends it unless the right is dropped; preemption is
+    // off until then. 2. A running thread has no other.
+    let choice = choose(unsafe { Runnable::new(me) });
+    core::mem::forget(abort);
+    match choice {
+        Choice::Stay(found) => Some(found),
+        Choice::Leave(next) => {
+            if let Some(next) = next {
+                ready(next);
+            }
+            block(guard);
+            None
+        }
+    }
+}
+
+/// Ends the process when it is dropped.
+struct AbortOnUnwind;
+
+impl Drop for AbortOnUnwind {
+    fn drop(&mut self) {
+        std::process::abort();
+    }
 }
 
 /// First function of every user thread.

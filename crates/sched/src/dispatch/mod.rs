@@ -30,7 +30,7 @@
 //!   classes.
 //!
 //! Neighbours: [`WorkerSet`] is the set that all queues share; `spec` builds a policy from its
-//! parameters.
+//! parameters, `notation` reads it from a text.
 //!
 //! Sources: Shinjuku (NSDI'19) sections 2 and 3.4; Shenango (NSDI'19) section 5; ZygOS (SOSP'17)
 //! for stealing; Persephone (SOSP'21) for reserved cores; Schrage and Miller 1966 for shortest
@@ -39,6 +39,7 @@
 mod crew;
 mod fcfs;
 mod multi_queue;
+mod notation;
 mod reserved;
 mod single_queue;
 mod spec;
@@ -50,6 +51,7 @@ mod worker_set;
 
 pub use fcfs::{CentralFcfs, DistributedFcfs};
 pub use multi_queue::MultiQueue;
+pub use notation::NotationError;
 pub use reserved::{ClassDemand, Reserved, ReservedError};
 pub use single_queue::SingleQueue;
 pub use spec::{ClassInfo, PolicySpec, Setup, SpecError};

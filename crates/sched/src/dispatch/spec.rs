@@ -1,9 +1,8 @@
-//! A policy's kind and parameters as a value, for configuration files and command lines. Callers
-//! parse texts such as `c-fcfs` or `ps:0.1us` into it.
+//! A policy's kind and parameters as a value, for configuration files and command lines.
+//! [`notation`](super::notation) reads it from texts such as `c-fcfs` or `ps:0.1us`.
 //!
 //! Owns the choice and its parameters; [`PolicySpec::build`] turns it into a policy for a given
-//! number of workers and classes. Never parses durations: this crate has no text formats beyond
-//! plain names.
+//! number of workers and classes.
 
 use super::{
     CentralFcfs, ClassDemand, Dispatch, DistributedFcfs, MAX_CLASSES, MultiQueue, Requeue, Reserved,

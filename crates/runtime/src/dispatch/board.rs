@@ -1,0 +1,325 @@
+//! Which request is where: the state of a dispatcher, a pure machine around the policy.
+//!
+//! Owns the waiting requests, those that run or are suspended, and what the policy's workers, here
+//! *lanes*, have in hand. Time is an argument; a suspended thread is a value of any type `S`. So
+//! tests step it without threads.
+//!
+//! A request is in one state:
+//!
+//! | state | is entered | the policy has it | its lane |
+//! |---|---|---|---|
+//! | new | [`Board::submit`] | waiting | none |
+//! | running | [`Board::next`] | handed out | the one that asked |
+//! | in hand | [`Board::preempt`] | handed out | the one it ran on, until that asks |
+//! | suspended | the next [`Board::next`] of that lane | waiting | none |
+//! | detached | [`Board::block`] | unknown | none: it blocked, and may run again as any thread |
+//!
+//! A preempted request stays in the hand of its lane until that asks again: requests that arrive in
+//! between are queued first, so the policy compares it with them.
+//!
+//! # Invariants ([`Board::check`])
+//! - A lane has at most one request, which knows it.
+//! - At most `queue` requests are new, at most `preempted` suspended or in hand.
+
+use super::settings::Settings;
+use super::stats::ClassStats;
+use std::io;
+use tailwater_sched::Nanos;
+use tailwater_sched::dispatch::{
+    ClassId, Dispatch, FlowHash, Reaction, Request, RequestId, Verdict, WorkerId,
+};
+
+/// Number of a request while it is in the system.
+pub type Number = u32;
+
+/// What a lane runs next.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Next<P, S> {
+    /// A new request.
+    Start(Number, P),
+    /// A preempted one.
+    Resume(S),
+    /// Nothing: the lane idles until a reaction names it.
+    Idle,
+}
+
+/// What follows from a preemption.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Preempted {
+    /// This lane has to ask.
+    Free(WorkerId),
+    /// The request had no lane and waits again.
+    Queued(Reaction),
+}
+
+/// A request that the caller offers.
+#[derive(Debug, Clone, Copy)]
+pub struct Offer {
+    /// Index of its class; those beyond the last are the last.
+    pub class: usize,
+    /// Its flow.
+    pub flow: FlowHash,
+    /// The work it asks for; zero: unknown.
+    pub work_ns: Nanos,
+}
+
+#[derive(Debug)]
+enum State<P, S> {
+    New(P),
+    Running,
+    InHand(S),
+    Suspended(S),
+    Detached,
+}
+
+#[derive(Debug)]
+struct Entry<P, S> {
+    request: Request,
+    state: State<P, S>,
+    lane: Option<WorkerId>,
+    /// Start of the present run.
+    since: Nanos,
+    /// Time of the runs before.
+    ran: Nanos,
+}
+
+/// See the module documentation.
+pub struct Board<P, S> {
+    policy: Box<dyn Dispatch + Send>,
+    entries: Vec<Option<Entry<P, S>>>,
+    free: Vec<Number>,
+    /// The request of each lane.
+    lanes: Box<[Option<Number>]>,
+    classes: Vec<ClassStats>,
+    new: usize,
+    new_max: usize,
+    preempted: usize,
+    preempted_max: usize,
+}
+
+impl<P, S> core::fmt::Debug for Board<P, S> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Board")
+            .field("policy", &self.policy.name())
+            .field("new", &self.new)
+            .field("preempted", &self.preempted)
+            .field("lanes", &self.lanes)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<P, S> Board<P, S> {
+    /// Creates an empty board for `lanes` lanes, which all have to ask once.
+    ///
+    /// # Errors
+    /// If a setting is out of range.
+    pub fn new(settings: &Settings, lanes: usize) -> io::Result<Self> {
+        let stats = |class: &super::Class| ClassStats::new(class.name.clone(), class.slo);
+        Ok(Self {
+            policy: settings.build(lanes)?,
+            entries: Vec::new(),
+            free: Vec::new(),
+            lanes: vec![None; lanes].into(),
+            classes: settings.classes.iter().map(stats).collect(),
+            new: 0,
+            new_max: settings.queue,
+            preempted: 0,
+            preempted_max: settings.preempted,
+        })
+    }
+
+    /// Returns the counters of each class.
+    pub fn stats(&self) -> &[ClassStats] {
+        &self.classes
+    }
+
+    /// Returns the number of requests that wait for a lane.
+    pub fn waiting(&self) -> usize {
+        self.policy.queued()
+    }
+
+    /// Returns whether one more request may be preempted.
+    pub fn has_room_for_preempted(&self) -> bool {
+        self.preempted < self.preempted_max
+    }
+
+    /// Queues a request.
+    ///
+    /// # Errors
+    /// The payload, if as many wait as are allowed.
+    pub fn submit(&mut self, now: Nanos, offer: Offer, payload: P) -> Result<Reaction, P> {
+        let class = offer.class.min(self.classes.len() - 1);
+        if self.new >= self.new_max {
+            self.classes[class].dropped += 1;
+            return Err(payload);
+        }
+        self.classes[class].accepted += 1;
+        self.new += 1;
+        let number = self.free.pop().unwrap_or(self.entries.len() as Number);
+        let request = Request {
+            id: RequestId(number.into()),
+            arrived_ns: now,
+            remaining_ns: offer.work_ns,
+            flow: offer.flow,
+            class: ClassId(class as u16),
+        };
+        let entry = Entry { request, state: State::New(payload), lane: None, since: now, ran: Nanos::ZERO };
+        match self.entries.get_mut(number as usize) {
+            Some(place) => *place = Some(entry),
+            None => self.entries.push(Some(entry)),
+        }
+        Ok(self.policy.on_arrival(now, request))
+    }
+
+    /// Chooses what `lane` runs next, and returns what the policy demands of another lane. If the
+    /// lane's last request neither finished nor was preempted, it has blocked: see
+    /// [`block`](Self::block).
+    pub fn next(&mut self, lane: WorkerId, now: Nanos) -> (Next<P, S>, Reaction) {
+        let reaction = self.empty_hand(lane, now);
+        let Some(assignment) = self.policy.next_for(lane, now) else { return (Next::Idle, reaction) };
+        let number = assignment.request.id.0 as Number;
+        self.lanes[lane.index()] = Some(number);
+        let entry = self.entries[number as usize].as_mut().expect("the policy names queued requests");
+        entry.lane = Some(lane);
+        entry.since = now;
+        let next = match core::mem::replace(&mut entry.state, State::Running) {
+            State::New(payload) => {
+                self.new -= 1;
+                let class = &mut self.classes[entry.request.class.index()];
+                class.queue_delay.add(now.since(entry.request.arrived_ns).0);
+                Next::Start(number, payload)
+            }
+            State::Suspended(thread) => {
+                self.preempted -= 1;
+                Next::Resume(thread)
+            }
+            State::Running | State::InHand(_) | State::Detached => {
+                unreachable!("the policy names queued requests")
+            }
+        };
+        (next, reaction)
+    }
+
+    /// Gives the policy back what `lane` has in hand.
+    fn empty_hand(&mut self, lane: WorkerId, now: Nanos) -> Reaction {
+        let Some(number) = self.lanes[lane.index()].take() else { return Reaction::Queue };
+        let entry = self.entry(number);
+        match core::mem::replace(&mut entry.state, State::Detached) {
+            State::InHand(thread) => {
+                entry.lane = None;
+                entry.state = State::Suspended(thread);
+                let request = entry.request;
+                self.policy.on_preempt(lane, now, request)
+            }
+            _ => unreachable!("a lane that asks has nothing, or a preempted request"),
+        }
+    }
+
+    /// Records that a request ended; returns the lane that is free now.
+    pub fn finish(&mut self, number: Number, now: Nanos, panicked: bool) -> Option<WorkerId> {
+        let lane = self.release(number, now);
+        let entry = self.entries[number as usize].take().expect("a request that runs is known");
+        self.free.push(number);
+        let class = &mut self.classes[entry.request.class.index()];
+        let latency = now.since(entry.request.arrived_ns);
+        class.finished += 1;
+        class.panicked += u64::from(panicked);
+        class.late += u64::from(u128::from(latency.0) > class.slo.as_nanos());
+        class.service.add(entry.ran.0);
+        class.latency.add(latency.0);
+        lane
+    }
+
+    /// Records that a request gave its core up, with the suspended thread.
+    ///
+    /// # Errors
+    /// The thread, if as many requests are preempted as are allowed.
+    pub fn preempt(&mut self, number: Number, now: Nanos, thread: S) -> Result<Preempted, S> {
+        if !self.has_room_for_preempted() {
+            return Err(thread);
+        }
+        self.preempted += 1;
+        let entry = self.entries[number as usize].as_mut().expect("a request that runs is known");
+        self.classes[entry.request.class.index()].preemptions += 1;
+        match entry.lane {
+            Some(lane) => {
+                entry.stop(now);
+                entry.state = State::InHand(thread);
+                Ok(Preempted::Free(lane))
+            }
+            None => {
+                entry.state = State::Suspended(thread);
+                let request = entry.request;
+                Ok(Preempted::Queued(self.policy.on_arrival(now, request)))
+            }
+        }
+    }
+
+    /// Records that a request blocked: it leaves its lane, which is returned, and goes on as any
+    /// thread until it is preempted or ends.
+    pub fn block(&mut self, number: Number, now: Nanos) -> Option<WorkerId> {
+        self.release(number, now)
+    }
+
+    /// Returns what the policy says of a request that has used up its quantum. One without a lane
+    /// gives way.
+    pub fn quantum(&mut self, number: Number, now: Nanos) -> Verdict {
+        let entry = self.entry(number);
+        let Some(lane) = entry.lane else { return Verdict::Preempt };
+        let request = entry.request;
+        self.policy.on_quantum(lane, now, &request)
+    }
+
+    /// Takes a running request from its lane.
+    fn release(&mut self, number: Number, now: Nanos) -> Option<WorkerId> {
+        let entry = self.entry(number);
+        let lane = entry.lane.take()?;
+        entry.stop(now);
+        entry.state = State::Detached;
+        self.lanes[lane.index()] = None;
+        self.policy.on_done(lane, now);
+        Some(lane)
+    }
+
+    fn entry(&mut self, number: Number) -> &mut Entry<P, S> {
+        self.entries[number as usize].as_mut().expect("a request that has not ended is known")
+    }
+
+    /// Verifies the invariants.
+    #[cfg(test)]
+    pub fn check(&self) {
+        self.policy.check().expect("the policy is sound");
+        let count =
+            |is: fn(&State<P, S>) -> bool| self.entries.iter().flatten().filter(|e| is(&e.state)).count();
+        assert_eq!(self.new, count(|state| matches!(state, State::New(_))));
+        let suspended = count(|state| matches!(state, State::Suspended(_)));
+        assert_eq!(self.preempted, suspended + count(|state| matches!(state, State::InHand(_))));
+        assert_eq!(self.waiting(), self.new + suspended);
+        assert!(self.new <= self.new_max && self.preempted <= self.preempted_max);
+        for (lane, number) in self.lanes.iter().enumerate() {
+            let Some(number) = number else { continue };
+            let entry = self.entries[*number as usize].as_ref().expect("known");
+            assert_eq!(entry.lane, Some(WorkerId(lane as u32)));
+        }
+        assert_eq!(
+            self.lanes.iter().flatten().count(),
+            self.entries.iter().flatten().filter(|entry| entry.lane.is_some()).count()
+        );
+    }
+}
+
+impl<P, S> Entry<P, S> {
+    /// Adds the present run to those before, and takes it from the work that is left, of which at
+    /// least 1 ns stays: none is unknown.
+    fn stop(&mut self, now: Nanos) {
+        let run = now.since(self.since);
+        self.since = now;
+        self.ran = self.ran + run;
+        if self.request.remaining_ns != Nanos::ZERO {
+            self.request.remaining_ns = Nanos(self.request.remaining_ns.since(run).0.max(1));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,240 @@
+//! Random steps of a board: every request ends once, whatever is preempted or blocks, and a long
+//! one gets on beside short ones.
+
+use super::super::settings::{Class, Requeue};
+use super::*;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+const QUANTUM: Duration = Duration::from_micros(5);
+
+fn policies() -> impl Strategy<Value = super::super::Policy> {
+    use super::super::Policy;
+    prop_oneof![
+        Just(Policy::central_fcfs()),
+        Just(Policy::shortest_remaining()),
+        (1..5usize).prop_map(Policy::stealing),
+        prop_oneof![Just(Requeue::Head), Just(Requeue::Tail)]
+            .prop_map(|requeue| Policy::single_queue(QUANTUM, requeue)),
+        prop_oneof![Just(Requeue::Head), Just(Requeue::Tail)]
+            .prop_map(|requeue| Policy::multi_queue(QUANTUM, requeue)),
+    ]
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Submit { class: usize, flow: u32, work: u64 },
+    Ask(usize),
+    Finish(usize),
+    Preempt(usize),
+    Quantum(usize),
+    Block(usize),
+    FinishDetached(usize),
+    PreemptDetached(usize),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let lane = 0..3usize;
+    let step = prop_oneof![
+        4 => (0..4usize, any::<u32>(), 0..50_000u64)
+            .prop_map(|(class, flow, work)| Step::Submit { class, flow, work }),
+        4 => lane.clone().prop_map(Step::Ask),
+        3 => lane.clone().prop_map(Step::Finish),
+        3 => lane.clone().prop_map(Step::Preempt),
+        2 => lane.clone().prop_map(Step::Quantum),
+        1 => lane.prop_map(Step::Block),
+        1 => (0..8usize).prop_map(Step::FinishDetached),
+        1 => (0..8usize).prop_map(Step::PreemptDetached),
+    ];
+    prop::collection::vec(step, 0..200)
+}
+
+/// Drives a board as the threads of a dispatcher do.
+struct Model {
+    board: Board<u32, u32>,
+    now: Nanos,
+    submitted: u32,
+    refused: u32,
+    /// Payload of each request that has begun.
+    begun: BTreeMap<Number, u32>,
+    /// What each lane runs.
+    lanes: [Option<Number>; 3],
+    detached: Vec<Number>,
+    /// Payloads of finished requests.
+    finished: Vec<u32>,
+}
+
+impl Model {
+    fn new(policy: super::super::Policy) -> Self {
+        let settings = Settings::new(policy)
+            .class(Class::new("short").slo(Duration::from_micros(20)))
+            .class(Class::new("middle"))
+            .class(Class::new("long").slo(Duration::from_millis(5)))
+            .queue(20)
+            .preempted(4)
+            .complete();
+        Self {
+            board: Board::new(&settings, 3).unwrap(),
+            now: Nanos(1),
+            submitted: 0,
+            refused: 0,
+            begun: BTreeMap::new(),
+            lanes: [None; 3],
+            detached: Vec::new(),
+            finished: Vec::new(),
+        }
+    }
+
+    fn ask(&mut self, lane: usize) {
+        if self.lanes[lane].is_some() {
+            return;
+        }
+        let (next, _) = self.board.next(WorkerId(lane as u32), self.now);
+        self.lanes[lane] = match next {
+            Next::Start(number, payload) => {
+                assert_eq!(self.begun.insert(number, payload), None, "a request begins once");
+                Some(number)
+            }
+            Next::Resume(number) => Some(number),
+            Next::Idle => None,
+        };
+    }
+
+    fn finish(&mut self, number: Number, lane: Option<usize>) {
+        let freed = self.board.finish(number, self.now, false);
+        assert_eq!(freed.map(WorkerId::index), lane);
+        self.finished.push(self.begun.remove(&number).expect("it runs"));
+    }
+
+    fn step(&mut self, step: &Step) {
+        self.now = self.now + Nanos(700);
+        match *step {
+            Step::Submit { class, flow, work } => {
+                let offer = Offer { class, flow: FlowHash(flow), work_ns: Nanos(work) };
+                match self.board.submit(self.now, offer, self.submitted) {
+                    Ok(_) => self.submitted += 1,
+                    Err(payload) => {
+                        assert_eq!(payload, self.submitted);
+                        self.refused += 1;
+                    }
+                }
+            }
+            Step::Ask(lane) => self.ask(lane),
+            Step::Finish(lane) => {
+                if let Some(number) = self.lanes[lane].take() {
+                    self.finish(number, Some(lane));
+                }
+            }
+            Step::Preempt(lane) => {
+                if let Some(number) = self.lanes[lane].take() {
+                    match self.board.preempt(number, self.now, number) {
+                        Ok(freed) => assert_eq!(freed, Preempted::Free(WorkerId(lane as u32))),
+                        Err(_) => self.lanes[lane] = Some(number),
+                    }
+                }
+            }
+            Step::Quantum(lane) => {
+                if let Some(number) = self.lanes[lane] {
+                    self.board.quantum(number, self.now);
+                }
+            }
+            Step::Block(lane) => {
+                if let Some(number) = self.lanes[lane].take() {
+                    assert_eq!(self.board.block(number, self.now), Some(WorkerId(lane as u32)));
+                    self.detached.push(number);
+                }
+            }
+            Step::FinishDetached(index) => {
+                if index < self.detached.len() {
+                    let number = self.detached.swap_remove(index);
+                    self.finish(number, None);
+                }
+            }
+            Step::PreemptDetached(index) => {
+                if index < self.detached.len() {
+                    let number = self.detached.swap_remove(index);
+                    match self.board.preempt(number, self.now, number) {
+                        Ok(freed) => assert!(matches!(freed, Preempted::Queued(_))),
+                        Err(_) => self.detached.push(number),
+                    }
+                }
+            }
+        }
+        self.board.check();
+    }
+
+    /// Ends all requests that are left.
+    fn drain(&mut self) {
+        for number in core::mem::take(&mut self.detached) {
+            self.finish(number, None);
+        }
+        loop {
+            let mut ran = false;
+            for lane in 0..3 {
+                self.ask(lane);
+                if let Some(number) = self.lanes[lane].take() {
+                    self.finish(number, Some(lane));
+                    ran = true;
+                }
+            }
+            self.board.check();
+            if !ran {
+                return;
+            }
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn every_request_ends_once(policy in policies(), steps in steps()) {
+        let mut model = Model::new(policy);
+        for step in &steps {
+            model.step(step);
+        }
+        model.drain();
+        model.finished.sort_unstable();
+        prop_assert_eq!(&model.finished, &(0..model.submitted).collect::<Vec<_>>());
+        prop_assert_eq!(model.board.waiting(), 0);
+        let stats = model.board.stats();
+        let sum = |of: fn(&ClassStats) -> u64| stats.iter().map(of).sum::<u64>();
+        prop_assert_eq!(sum(|class| class.finished), u64::from(model.submitted));
+        prop_assert_eq!(sum(|class| class.accepted), u64::from(model.submitted));
+        prop_assert_eq!(sum(|class| class.dropped), u64::from(model.refused));
+    }
+
+    /// One lane, a new short request at each quantum's end: a long one ends after as many quanta as
+    /// it needs, each with at most a few short requests in between.
+    #[test]
+    fn a_long_request_gets_on(head in any::<bool>(), multi in any::<bool>(), quanta in 1..50u32) {
+        let requeue = if head { Requeue::Head } else { Requeue::Tail };
+        let policy = if multi {
+            super::super::Policy::multi_queue(QUANTUM, requeue)
+        } else {
+            super::super::Policy::single_queue(QUANTUM, requeue)
+        };
+        let mut model = Model::new(policy);
+        let quantum_ns = QUANTUM.as_nanos() as u64;
+        model.step(&Step::Submit { class: 2, flow: 0, work: 0 });
+        model.ask(0);
+        let long = model.lanes[0].unwrap();
+        let (mut had, mut turns) = (0, 0);
+        while had < quanta {
+            turns += 1;
+            // With an SLO 250 times that of the short requests it still gets a share.
+            prop_assert!(turns < 1_000 * quanta, "{had} of {quanta} quanta after {turns} turns");
+            model.now = model.now + Nanos(quantum_ns / 2);
+            model.step(&Step::Submit { class: 0, flow: 0, work: 0 });
+            model.now = model.now + Nanos(quantum_ns / 2);
+            let number = model.lanes[0].unwrap();
+            had += u32::from(number == long);
+            if number == long {
+                model.step(&Step::Preempt(0));
+            } else {
+                model.step(&Step::Finish(0));
+            }
+            model.ask(0);
+        }
+    }
+}

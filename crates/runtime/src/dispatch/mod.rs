@@ -1,0 +1,70 @@
+//! Servers of classified requests: short ones never wait behind long ones (Shinjuku, NSDI'19).
+//!
+//! A [`Dispatcher`] runs requests on threads of its own, in the order of a [`Policy`]: the same
+//! code that the simulator runs. A request that has used up its quantum while others wait gives way
+//! at its next poll point ([`poll`](crate::poll()), [`preemptible`](crate::preemptible)); it keeps
+//! its stack, and runs on when the policy says so. [`UdpServer`] feeds one from a socket; any other
+//! source does so with [`Dispatcher::submit`].
+//!
+//! ```standalone_crate
+//! use std::time::Duration;
+//! use tailwater::dispatch::{Class, Service, Settings, UdpServer};
+//! use tailwater::net::UdpSocket;
+//!
+//! struct Length;
+//!
+//! impl Service for Length {
+//!     fn classify(&self, request: &[u8]) -> usize {
+//!         usize::from(request.len() > 100)
+//!     }
+//!
+//!     fn handle(&self, request: &[u8], reply: &mut Vec<u8>) {
+//!         reply.extend_from_slice(&(request.len() as u32).to_be_bytes());
+//!     }
+//! }
+//!
+//! #[tailwater::main]
+//! fn main() {
+//!     let settings = Settings::new("mq:5us".parse().unwrap())
+//!         .class(Class::new("short").slo(Duration::from_micros(50)))
+//!         .class(Class::new("long").slo(Duration::from_millis(5)));
+//!     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+//!     let address = socket.local_addr().unwrap();
+//!     let server = UdpServer::start(socket, Length, settings).unwrap();
+//!
+//!     let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+//!     let mut reply = [0; 4];
+//!     client.send_to(b"hello", address).unwrap();
+//!     client.recv_from(&mut reply).unwrap();
+//!     assert_eq!(u32::from_be_bytes(reply), 5);
+//!     assert_eq!(server.stats()[0].accepted, 1);
+//! }
+//! ```
+//!
+//! # How it works
+//! There are as many lanes as kthreads. A lane is a thread that asks the policy for a request, runs
+//! it, and asks again. Between two requests it lets other threads go first, which may bring
+//! some. Lanes are ordinary user threads, so the IOKernel lends a further core when they have
+//! to wait for one. The dispatcher is *inline*: each lane asks for itself, under a short lock.
+//!
+//! A request that blocks leaves its lane, which goes on with another; it competes again when it has
+//! used up a quantum.
+//!
+//! A server and its threads last as long as the process.
+//!
+//! # Bounds
+//! A request that finds [`queue`](Settings::queue) others waiting is dropped and counted. At most
+//! [`preempted`](Settings::preempted) requests are preempted at once. A handler without poll points
+//! is not preempted, unless a [`quantum`](crate::Builder::quantum) is set: then the signal is sent
+//! after some milliseconds.
+
+mod board;
+mod dispatcher;
+mod settings;
+mod stats;
+mod udp;
+
+pub use dispatcher::{Dispatcher, Refused, Request};
+pub use settings::{Class, Policy, PolicyError, Requeue, Settings};
+pub use stats::{ClassStats, Times};
+pub use udp::{Service, UdpServer};

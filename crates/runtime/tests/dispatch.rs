@@ -1,0 +1,238 @@
+//! Dispatchers on one kthread: what runs before what, and what becomes of requests that block,
+//! panic or are too many.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+use tailwater::dispatch::{Class, Dispatcher, Request, Service, Settings, UdpServer};
+use tailwater::net::UdpSocket;
+use tailwater::sync::mpsc;
+use tailwater::thread;
+
+#[global_allocator]
+static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
+
+/// Maximum wait: a request that never gets its turn fails the test instead of hanging it.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+type Job = Box<dyn FnOnce() + Send>;
+
+#[test]
+fn dispatchers_on_one_kthread() {
+    tailwater::Builder::new()
+        .kthreads(1)
+        .run(|| {
+            for policy in ["sq:5us", "sq:20us,head", "mq:5us", "mq:5us,tail", "ps:10us", "srpt"] {
+                a_short_request_overtakes_a_long_one(policy);
+            }
+            a_long_request_gets_on_beside_short_ones();
+            without_preemption_requests_run_in_order();
+            a_request_that_blocks_lets_others_run();
+            a_request_that_yields_or_blocks_is_preempted_later();
+            a_panic_ends_one_request();
+            a_full_queue_refuses();
+            no_more_requests_are_preempted_than_allowed();
+            a_service_answers_by_datagram();
+        })
+        .unwrap();
+}
+
+fn dispatcher(settings: Settings) -> Dispatcher<Job> {
+    Dispatcher::start(settings, |_| (), |job: Job| job()).unwrap()
+}
+
+fn policy(text: &str) -> Settings {
+    Settings::new(text.parse().unwrap())
+        .class(Class::new("short").slo(Duration::from_micros(50)))
+        .class(Class::new("long").slo(Duration::from_millis(50)))
+}
+
+fn submit(dispatcher: &Dispatcher<Job>, class: usize, job: impl FnOnce() + Send + 'static) {
+    let work = Duration::from_micros(if class == 0 { 1 } else { 1_000_000 });
+    dispatcher.submit(Request::new(class).work(work), Box::new(job)).unwrap();
+}
+
+/// Waits with poll points, as a request that computes.
+fn compute_until(condition: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < PATIENCE, "a request did not get its turn");
+        tailwater::poll();
+    }
+}
+
+/// Waits as any thread.
+fn wait_until(mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < PATIENCE, "a request did not end");
+        thread::yield_now();
+    }
+}
+
+fn a_short_request_overtakes_a_long_one(text: &str) {
+    let dispatcher = dispatcher(policy(text));
+    let (short, long) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let (seen, ended) = (Arc::clone(&short), Arc::clone(&long));
+    submit(&dispatcher, 1, move || {
+        compute_until(|| seen.load(Relaxed));
+        ended.store(true, Relaxed);
+    });
+    // The long one has begun, so that the short one has to interrupt it.
+    wait_until(|| dispatcher.stats()[1].queue_delay.count() == 1);
+    submit(&dispatcher, 0, move || short.store(true, Relaxed));
+    wait_until(|| long.load(Relaxed));
+    wait_until(|| dispatcher.stats()[1].finished == 1);
+    let stats = dispatcher.stats();
+    assert!(stats[1].preemptions >= 1, "{text}: {stats:?}");
+    assert_eq!((stats[0].finished, stats[0].preemptions), (1, 0), "{text}");
+}
+
+fn a_long_request_gets_on_beside_short_ones() {
+    let dispatcher = dispatcher(policy("mq:5us"));
+    let (done, shorts) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
+    let (ended, seen) = (Arc::clone(&done), Arc::clone(&shorts));
+    submit(&dispatcher, 1, move || {
+        // It is interrupted many times before it ends.
+        compute_until(|| seen.load(Relaxed) >= 100);
+        ended.store(true, Relaxed);
+    });
+    let mut submitted = 0;
+    wait_until(|| {
+        // At any time a short one waits or runs.
+        if shorts.load(Relaxed) == submitted {
+            submitted += 1;
+            let shorts = Arc::clone(&shorts);
+            submit(&dispatcher, 0, move || {
+                shorts.fetch_add(1, Relaxed);
+            });
+        }
+        done.load(Relaxed)
+    });
+    wait_until(|| dispatcher.stats()[0].finished == u64::from(submitted));
+}
+
+fn without_preemption_requests_run_in_order() {
+    for text in ["c-fcfs", "steal"] {
+        let dispatcher = dispatcher(policy(text));
+        let (done, order) = mpsc::channel();
+        for number in 0..5 {
+            let done = done.clone();
+            submit(&dispatcher, number % 2, move || {
+                for _ in 0..20_000 {
+                    tailwater::poll();
+                }
+                done.send(number).unwrap();
+            });
+        }
+        assert_eq!(order.iter().take(5).collect::<Vec<_>>(), [0, 1, 2, 3, 4], "{text}");
+        assert!(dispatcher.stats().iter().all(|class| class.preemptions == 0), "{text}");
+    }
+}
+
+fn a_request_that_blocks_lets_others_run() {
+    let dispatcher = dispatcher(policy("c-fcfs"));
+    let (send, receive) = mpsc::channel();
+    let (done, answer) = mpsc::channel();
+    submit(&dispatcher, 1, move || done.send(receive.recv().unwrap()).unwrap());
+    submit(&dispatcher, 0, move || send.send(42).unwrap());
+    assert_eq!(answer.recv(), Ok(42));
+    wait_until(|| dispatcher.stats().iter().map(|class| class.finished).sum::<u64>() == 2);
+}
+
+fn a_request_that_yields_or_blocks_is_preempted_later() {
+    let dispatcher = dispatcher(policy("sq:5us"));
+    let short = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&short);
+    submit(&dispatcher, 1, move || {
+        thread::yield_now();
+        tailwater::time::sleep(Duration::from_micros(50));
+        compute_until(|| seen.load(Relaxed));
+    });
+    tailwater::time::sleep(Duration::from_millis(1));
+    submit(&dispatcher, 0, move || short.store(true, Relaxed));
+    wait_until(|| dispatcher.stats()[1].finished == 1);
+}
+
+fn a_panic_ends_one_request() {
+    let dispatcher = dispatcher(policy("sq:5us"));
+    submit(&dispatcher, 0, || panic!("expected by this test"));
+    submit(&dispatcher, 0, || ());
+    wait_until(|| dispatcher.stats()[0].finished == 2);
+    assert_eq!(dispatcher.stats()[0].panicked, 1);
+}
+
+fn a_full_queue_refuses() {
+    let dispatcher = dispatcher(policy("c-fcfs").queue(2));
+    let release = Arc::new(AtomicBool::new(false));
+    let released = Arc::clone(&release);
+    submit(&dispatcher, 0, move || wait_until(|| released.load(Relaxed)));
+    submit(&dispatcher, 0, || ());
+    // Neither has begun: the lane's thread has not run since.
+    assert!(dispatcher.submit(Request::new(0), Box::new(|| ())).is_err());
+    release.store(true, Relaxed);
+    wait_until(|| dispatcher.stats()[0].finished == 2);
+    let stats = &dispatcher.stats()[0];
+    assert_eq!((stats.accepted, stats.dropped), (2, 1));
+}
+
+fn no_more_requests_are_preempted_than_allowed() {
+    let dispatcher = dispatcher(policy("sq:5us").preempted(1));
+    let (done, order) = mpsc::channel();
+    let release = Arc::new(AtomicBool::new(false));
+    for number in 0..3 {
+        let (done, released) = (done.clone(), Arc::clone(&release));
+        submit(&dispatcher, 1, move || {
+            compute_until(|| released.load(Relaxed));
+            done.send(number).unwrap();
+        });
+    }
+    // The first gives way to the second, which gives way to no other.
+    wait_until(|| dispatcher.stats()[1].queue_delay.count() == 2);
+    for _ in 0..100 {
+        thread::yield_now();
+    }
+    assert_eq!(dispatcher.stats()[1].queue_delay.count(), 2);
+    release.store(true, Relaxed);
+    assert_eq!(order.iter().take(3).count(), 3);
+}
+
+struct Echo(Arc<AtomicU32>);
+
+impl Service for Echo {
+    fn init_per_core(&self, core: usize) {
+        assert_eq!(core, 0);
+        self.0.fetch_add(1, Relaxed);
+    }
+
+    fn classify(&self, request: &[u8]) -> usize {
+        usize::from(request.first().is_some_and(u8::is_ascii_uppercase))
+    }
+
+    fn handle(&self, request: &[u8], reply: &mut Vec<u8>) {
+        reply.extend(request.iter().rev());
+    }
+}
+
+fn a_service_answers_by_datagram() {
+    let initialised = Arc::new(AtomicU32::new(0));
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let server = UdpServer::start(socket, Echo(Arc::clone(&initialised)), policy("mq:5us")).unwrap();
+    let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    client.connect(server.local_addr().unwrap()).unwrap();
+    let mut reply = [0; 10];
+    for (request, answer) in [("abc", "cba"), ("ABC", "CBA"), ("x", "x")] {
+        client.send(request.as_bytes()).unwrap();
+        let len = client.recv(&mut reply).unwrap();
+        assert_eq!(&reply[..len], answer.as_bytes());
+    }
+    // No answer is sent to an empty one; the next is answered.
+    client.send(b"").unwrap();
+    client.send(b"end").unwrap();
+    assert_eq!(client.recv(&mut reply).unwrap(), 3);
+    wait_until(|| server.stats()[0].finished == 4);
+    let accepted: Vec<u64> = server.stats().iter().map(|class| class.accepted).collect();
+    assert_eq!(accepted, [4, 1]);
+    assert_eq!(initialised.load(Relaxed), 1);
+}
