@@ -40,7 +40,9 @@ fn linux_reaches_a_service() {
     let socket = UdpSocket::bind((host, 0)).unwrap();
     socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
     let end = Instant::now() + PATIENCE;
-    for number in 0..20u64 {
+    // More than 20 if Linux lets the polling thread run too seldom for an idle turn between frames.
+    let yields = || iokernel.stats.polling.yields.get();
+    for number in (0u64..).take_while(|&number| number < 20 || yields() == 0) {
         let request = [[0; 16].as_slice(), &number.to_le_bytes()].concat();
         let mut answer = [0; 64];
         loop {

@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use tailwater::net::UdpSocket;
 use tailwater_testbed::app::{Conditions, Service};
 
-use crate::bench::{dispatch, neighbour, tcp, threads};
+use crate::bench::{dispatch, neighbour, ports, tcp, threads};
 use crate::tokio_spin;
 
 /// Run one of the services that `bench` and `reproduce` use
@@ -33,6 +33,7 @@ enum App {
     TokioSpin(tokio_spin::Options),
     Dispatch(dispatch::ChildArgs),
     Neighbour(neighbour::ChildArgs),
+    Ports(ports::ChildArgs),
     Tcp(tcp::ServiceArgs),
     Threads(threads::ChildArgs),
 }
@@ -51,6 +52,7 @@ pub fn run(args: &AppArgs) -> anyhow::Result<()> {
         App::TokioSpin(options) => tokio_spin::run(options),
         App::Dispatch(args) => dispatch::run_child(args),
         App::Neighbour(args) => neighbour::run_child(args),
+        App::Ports(args) => ports::run_child(args),
         App::Tcp(args) => tcp::run_service(args),
         App::Threads(args) => threads::run_child(args),
     }

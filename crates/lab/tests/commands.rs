@@ -15,6 +15,7 @@ fn every_subcommand_has_help_with_examples() {
         &["bench", "dispatch", "--help"],
         &["bench", "hostile", "--help"],
         &["bench", "neighbour", "--help"],
+        &["bench", "ports", "--help"],
         &["bench", "tcp", "--help"],
         &["bench", "threads", "--help"],
         &["sim", "--help"],

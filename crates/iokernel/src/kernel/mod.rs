@@ -9,7 +9,7 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::thread::{gettid, nanosleep};
+use rustix::thread::{gettid, nanosleep, sched_yield};
 use serde_json::json;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,9 +36,11 @@ use crate::stats::{Stats, StatsHandle};
 use crate::switch::Switch;
 use crate::sys::{LinuxThreads, peer};
 use crate::world::World;
+use courtesy::Courtesy;
 use patience::Patience;
 use share::{Durations, IDLE_LOOK_US, SLICE_US, Share, Step, Verdict, Waiting};
 
+mod courtesy;
 mod patience;
 mod share;
 mod sleep;
@@ -275,6 +277,11 @@ impl IoKernel {
             patience: (idle_sleep > 0).then(|| Patience::new(us(SHORTEST_QUIET_US), idle_sleep)),
             max_wake_delay: us(self.config.max_wake_delay_us),
             attention: Attention::None,
+            courtesy: Courtesy::new(courtesy::Durations {
+                recent: us(courtesy::RECENT_US),
+                long: us(courtesy::LONG_US),
+                alone: us(courtesy::ALONE_US),
+            }),
             share: share.zip(waiting).map(|(percent, waiting)| (Share::new(percent, durations), waiting)),
             interval: self.clock.from_ns(self.interval.0),
             death_check: us(DEATH_CHECK_US),
@@ -422,6 +429,8 @@ struct Polling {
     /// What ordinary threads get of this core; `None` on a dedicated machine (the default), and
     /// where Linux keeps no account of waiting threads.
     share: Option<(Share, Waiting)>,
+    /// When ordinary threads of this core may run because frames of theirs are waited for.
+    courtesy: Courtesy,
     /// This thread has real-time rank, except in rests.
     real_time: bool,
     interval: Cycles,
@@ -503,7 +512,10 @@ impl Polling {
             }
             self.give_share(now);
         } else if self.patience.as_ref().is_some_and(|patience| quiet > patience.threshold()) {
-            self.sleep(stop, now);
+            return self.sleep(stop, now);
+        }
+        if moved == 0 && self.switch.has_local_peer() {
+            self.give_way(now);
         }
     }
 
@@ -511,6 +523,24 @@ impl Polling {
     #[inline(always)]
     fn enter(&self, place: Place) {
         self.world.stats.progress.set(place);
+    }
+
+    /// Lets ordinary threads of this core run until they sleep, if they may be the peer of a port.
+    #[inline]
+    fn give_way(&mut self, now: Cycles) {
+        // A real-time thread yields to no ordinary one.
+        let frames = self.switch.local_frames(&self.world.stats);
+        if self.real_time || !self.courtesy.may_yield(frames, now) {
+            return;
+        }
+        self.enter(Place::Slice);
+        let left = clock::now();
+        sched_yield();
+        let back = clock::now();
+        self.enter(Place::Handoffs);
+        self.courtesy.returned(left, back, self.world.runtimes.iter().nth(1).is_some());
+        self.world.stats.polling.yields.add(1);
+        self.world.stats.polling.yielded_ns.add(self.clock.to_ns(back.saturating_sub(left)));
     }
 
     /// Lets ordinary threads have their share of this core, if any wait for it.

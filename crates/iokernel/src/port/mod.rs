@@ -193,6 +193,12 @@ pub trait Port: Send {
     /// If the port cannot go on; it is detached.
     fn poll(&mut self, now: Cycles, budget: usize, switch: &mut dyn Inject) -> Result<usize, PortError>;
 
+    /// Returns whether the peer is a program of this very machine: one that Linux may run on the
+    /// polling thread's core, which then lets it run. Called after [`start`](Self::start).
+    fn has_local_peer(&self) -> bool {
+        false
+    }
+
     /// Takes a frame that was sent to this port; returns false if it was dropped, which is counted.
     /// `frame` is a private copy. May be held back until [`flush`](Self::flush).
     fn transmit(&mut self, now: Cycles, frame: &[u8]) -> bool;

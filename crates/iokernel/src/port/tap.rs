@@ -178,6 +178,10 @@ impl Port for TapPort {
         self.mac
     }
 
+    fn has_local_peer(&self) -> bool {
+        true
+    }
+
     fn start(&mut self, context: &Context) -> Result<(), PortError> {
         let prefix_len = context.prefix_len;
         self.recheck = context.clock.from_ns(RECHECK_NS);

@@ -123,6 +123,10 @@ counters! {
         slices,
         /// Nanoseconds of them.
         sliced_ns,
+        /// Times the polling thread let threads of this machine run that may be the peer of a port.
+        yields,
+        /// Nanoseconds in these calls.
+        yielded_ns,
         /// Runtimes registered.
         registered,
         /// Registrations refused.

@@ -62,6 +62,7 @@ use crate::firewall::{Direction, Multicast};
 use crate::frame::{ETHERNET_HEADER, MacAddr};
 use crate::port::{Attachment, Delivery, Port};
 use crate::runtime::{Egress, EndReason, Runtime, Sender, Spent};
+use crate::stats::Stats;
 use crate::trace;
 use crate::world::{Lender, World};
 use broadcast::BroadcastLimit;
@@ -120,6 +121,8 @@ struct PortLine {
     port: Option<Box<dyn Port>>,
     /// It took frames and must be flushed.
     dirty: bool,
+    /// Its peer is a program of this machine.
+    local: bool,
     /// When it was last polled, while a tracer is connected.
     polled: Cycles,
 }
@@ -151,7 +154,12 @@ impl Switch {
             round: 0,
             ports: ports
                 .into_iter()
-                .map(|port| PortLine { port: Some(port), dirty: false, polled: 0 })
+                .map(|port| PortLine {
+                    local: port.has_local_peer(),
+                    port: Some(port),
+                    dirty: false,
+                    polled: 0,
+                })
                 .collect(),
             uplink,
             max_frame: usize::from(config.mtu) + ETHERNET_HEADER,
@@ -197,6 +205,19 @@ impl Switch {
     /// Returns the ports that have not failed.
     pub(crate) fn ports(&self) -> impl Iterator<Item = &dyn Port> {
         self.ports.iter().filter_map(|line| line.port.as_deref())
+    }
+
+    /// Returns whether a port's peer is a program of this machine.
+    #[inline(always)]
+    pub(crate) fn has_local_peer(&self) -> bool {
+        self.ports.iter().any(|line| line.local)
+    }
+
+    /// Returns how many frames have gone to and come from programs of this machine through ports.
+    #[inline]
+    pub(crate) fn local_frames(&self, stats: &Stats) -> u64 {
+        let local = self.ports.iter().zip(stats.ports()).filter(|(line, _)| line.local);
+        local.map(|(_, port)| port.injected.get() + port.transmitted.get()).sum()
     }
 
     /// Returns whether a frame waits in a ring that is polled, of a runtime that is not throttled.

@@ -15,6 +15,9 @@ pub(crate) const MAX_NAME: usize = libc::IFNAMSIZ - 1;
 /// `ETHTOOL_GCHANNELS` (linux/ethtool.h): reads the number of queues of a device.
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
 
+/// `ETHTOOL_GDRVINFO` (linux/ethtool.h): reads the name of the driver.
+const ETHTOOL_GDRVINFO: u32 = 0x03;
+
 /// A network interface by name.
 pub(crate) struct Interface {
     socket: OwnedFd,
@@ -139,6 +142,27 @@ impl Interface {
         if asked.is_ok() { (channels.receive + channels.combined).max(1) } else { 1 }
     }
 
+    /// Returns the name of the driver; empty if there is none, or it is unknown.
+    pub(crate) fn driver(&self) -> String {
+        /// `struct ethtool_drvinfo` (linux/ethtool.h).
+        #[repr(C)]
+        struct Info {
+            cmd: u32,
+            driver: [u8; 32],
+            /// Versions and the place on the bus.
+            others: [u8; 4 * 32 + 12],
+            lengths: [u32; 5],
+        }
+        let others = [0; 4 * 32 + 12];
+        let mut info = Info { cmd: ETHTOOL_GDRVINFO, driver: [0; 32], others, lengths: [0; 5] };
+        let Ok(mut query) = request(&self.name) else { return String::new() };
+        query.ifr_ifru.ifru_data = (&raw mut info).cast::<c_char>();
+        // A refusal leaves the name empty.
+        let _ = ioctl(&self.socket, libc::SIOCETHTOOL as libc::Ioctl, &mut query);
+        let name = info.driver.split(|&byte| byte == 0).next().unwrap_or_default();
+        String::from_utf8_lossy(name).into_owned()
+    }
+
     fn flags(&self) -> Result<c_short, Errno> {
         let mut query = request(&self.name)?;
         ioctl(&self.socket, libc::SIOCGIFFLAGS, &mut query)?;
@@ -228,5 +252,6 @@ mod tests {
         assert_eq!(lo.is_configured(Ipv4Addr::LOCALHOST), up);
         assert!(!lo.is_configured(Ipv4Addr::new(127, 9, 9, 9)));
         assert!(!Interface::new("no-such-if").unwrap().is_configured(Ipv4Addr::LOCALHOST));
+        assert_eq!(Interface::new("no-such-if").unwrap().driver(), "");
     }
 }

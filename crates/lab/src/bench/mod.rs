@@ -1,7 +1,7 @@
 //! `tailwater-lab bench`: benchmarks of single mechanisms.
 //!
 //! Owns tables and files of `handoff` and `switch`, which `tailwater-iokernel-testing` measures;
-//! [`dispatch`], [`hostile`], [`neighbour`], [`tcp`] and [`threads`] are measured here.
+//! [`dispatch`], [`hostile`], [`neighbour`], [`ports`], [`tcp`] and [`threads`] are measured here.
 
 use std::io::{Write, stdout};
 use std::path::{Path, PathBuf};
@@ -18,6 +18,7 @@ use tailwater_iokernel_testing::bench::{
 pub mod dispatch;
 pub mod hostile;
 pub mod neighbour;
+pub mod ports;
 pub mod tcp;
 pub mod threads;
 
@@ -37,6 +38,7 @@ const ROUND_US: u64 = 1_000_000;
   tailwater-lab bench dispatch                   what poll points cost, and how exact a quantum is
   tailwater-lab bench hostile                    what a service notices of a program that attacks the IOKernel
   tailwater-lab bench neighbour                  what the machine's other programs get beside Tailwater
+  tailwater-lab bench ports                      a Linux client of a service on the same machine
   tailwater-lab bench tcp                        TCP through the IOKernel, next to the kernel's
   tailwater-lab bench threads                    user threads next to OS threads, Tokio, may and Go")]
 pub struct BenchArgs {
@@ -57,6 +59,7 @@ enum Bench {
     Dispatch(dispatch::DispatchArgs),
     Hostile(hostile::HostileArgs),
     Neighbour(neighbour::NeighbourArgs),
+    Ports(ports::PortsArgs),
     Tcp(tcp::TcpArgs),
     Threads(threads::ThreadsArgs),
 }
@@ -123,6 +126,10 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
         }
         Bench::Neighbour(args) => {
             let report = neighbour::run(args, &machine)?;
+            write(args.json.as_deref(), &machine, &report)
+        }
+        Bench::Ports(args) => {
+            let report = ports::run(args, &machine)?;
             write(args.json.as_deref(), &machine, &report)
         }
         Bench::Tcp(args) => {

@@ -202,6 +202,10 @@ impl Port for FaultPort {
         self.inner.mac()
     }
 
+    fn has_local_peer(&self) -> bool {
+        self.inner.has_local_peer()
+    }
+
     fn start(&mut self, context: &Context) -> Result<(), PortError> {
         self.clock = context.clock;
         self.inner.start(context)?;

@@ -58,6 +58,8 @@ pub struct XdpPort {
     attached: Option<Attached>,
     /// Of the interface, if Linux goes on using it; known once started.
     mac: Option<MacAddr>,
+    /// The other end of a veth pair is another namespace's of this machine; known once started.
+    is_veth: bool,
     queues: Vec<Queue>,
     /// The queue to poll first.
     first: usize,
@@ -116,7 +118,16 @@ impl XdpPort {
     /// [`start`](Port::start).
     pub fn new(spec: XdpSpec) -> Self {
         let account = Arc::new(XdpAccount::default());
-        Self { spec, attached: None, mac: None, queues: Vec::new(), first: 0, events: None, account }
+        Self {
+            spec,
+            attached: None,
+            mac: None,
+            is_veth: false,
+            queues: Vec::new(),
+            first: 0,
+            events: None,
+            account,
+        }
     }
 
     fn fail(&self, why: String) -> PortError {
@@ -259,11 +270,16 @@ impl Port for XdpPort {
         self.mac
     }
 
+    fn has_local_peer(&self) -> bool {
+        self.is_veth
+    }
+
     fn start(&mut self, context: &Context) -> Result<(), PortError> {
         let interface = Interface::new(&self.spec.interface).map_err(|e| self.explain("open a socket", e))?;
         let (index, count) = self.examine(&interface, context.mtu)?;
         let longest = u32::from(context.mtu) + ETHERNET_HEADER as u32 + HEADROOM;
         let chunk = if longest <= SMALL_CHUNK { SMALL_CHUNK } else { 4096 };
+        self.is_veth = interface.driver() == "veth";
         let map = bpf::socket_map(count).map_err(|e| self.explain("make a socket map", e))?;
         self.mac = self.spec.share.then(|| self.own_mac(&interface)).transpose()?;
         let code = self.code(&map, &interface, context.prefix_len)?;

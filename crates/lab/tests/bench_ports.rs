@@ -1,0 +1,74 @@
+//! `bench ports` measures every variant, in namespaces that end with it.
+
+mod common;
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use common::lab;
+use serde_json::Value;
+use tailwater_testkit::namespace::Namespace;
+use tailwater_testkit::{Program, children, eventually, is_running, text, until};
+
+/// Returns whether namespaces can be made here; prints why not.
+fn has_namespaces() -> bool {
+    match Namespace::new() {
+        Ok(_) => true,
+        Err(why) => {
+            eprintln!("skipped: {why}");
+            false
+        }
+    }
+}
+
+#[test]
+fn a_short_run_has_all_figures_of_every_variant() {
+    if !has_namespaces() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("ports.json");
+    // Variants that need devices are absent where these cannot be made.
+    let mut variants = vec!["loopback", "veth"];
+    if std::path::Path::new("/dev/net/tun").exists() {
+        variants.push("tap");
+    } else {
+        eprintln!("without tap: there is no /dev/net/tun");
+    }
+    match tailwater_iokernel::port::xdp::probe() {
+        Ok(_) => variants.push("xdp_veth"),
+        Err(why) => eprintln!("without xdp_veth: {why}"),
+    }
+    let list = variants.join(",");
+    let mut command = lab(&["bench", "ports", "--rounds", "1", "--ms", "50", "--variants", &list, "--json"]);
+    let output = Program::start(command.arg(&file)).finish_within(Duration::from_secs(600));
+    let shown = text(&output.stdout);
+    assert!(output.status.success(), "{shown}{}", text(&output.stderr));
+    let report: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    for variant in ["tap", "xdp_veth", "loopback", "veth"] {
+        let figures = &report[variant];
+        assert_eq!(figures.is_object(), variants.contains(&variant), "{variant} in {report:#}");
+        let number = |key: &str| figures[key].as_f64().unwrap_or(f64::NAN);
+        for key in ["rps_1", "rps_64", "p50_us", "p99_us"].into_iter().filter(|_| figures.is_object()) {
+            assert!(number(key) > 0.0, "{key} of {variant} in {report:#}");
+        }
+        assert!(figures.is_null() || number("p50_us") <= number("p99_us"), "{report:#}");
+    }
+    assert!(report["commit"].is_string() && shown.contains("8,000/s"), "{shown}");
+}
+
+#[test]
+fn namespaces_and_clients_end_with_a_bench_that_is_killed() {
+    if !has_namespaces() {
+        return;
+    }
+    let mut command = lab(&["bench", "ports", "--ms", "600000", "--variants", "veth"]);
+    let mut bench = Program::spawn(command.stdout(Stdio::null()));
+    // Two that hold namespaces, the service and the client.
+    let started = eventually("the client is running", || {
+        assert!(bench.is_running(), "it ended");
+        Some(children(bench.pid())).filter(|started| started.len() >= 4)
+    });
+    bench.kill();
+    until("its processes end", || started.iter().all(|&pid| !is_running(pid)));
+}
