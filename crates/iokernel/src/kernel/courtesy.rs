@@ -1,12 +1,12 @@
 //! When the polling thread lets ordinary threads of its core run before it polls on: while frames
 //! go to and come from programs of this very machine.
 //!
-//! Owns [`Courtesy`], a pure decision: times are arguments. A program that Linux runs on the polling
-//! thread's core cannot send its next request, or read its answer, before it has that core; polling
-//! meanwhile delays the very frames that are polled for. So an iteration that has moved nothing
-//! ends with sched_yield(2), as long as a port to a local peer has carried frames lately. If another
-//! thread is runnable on this core, it runs until it sleeps, without a timer or a wake; if none is,
-//! the call returns after 0.3 us.
+//! Owns [`Courtesy`], a pure decision: times are arguments. A program that Linux runs on the
+//! polling thread's core cannot send its next request, or read its answer, before it has that core;
+//! polling meanwhile delays the very frames that are polled for. So an iteration that has moved
+//! nothing ends with sched_yield(2), as long as a port to a local peer has carried frames lately.
+//! If another thread is runnable on this core, it runs until it sleeps, without a timer or a wake;
+//! if none is, the call returns after 0.3 us.
 //!
 //! A thread that computes keeps the core until a tick of Linux's clock (1 to 10 ms). Nothing here
 //! can end that earlier, so its repetition is bounded: after an absence of more than [`LONG_US`]

@@ -1,4 +1,4 @@
-//! `tailwater-lab bench ports`: a service on Tailwater and a plain Linux client on the same machine.
+//! `tailwater-lab bench ports`: a service on Tailwater, a plain Linux client on the same machine.
 //!
 //! Owns the four variants, their rounds and figures. A variant is the way between a client and an
 //! echo service over TCP, 64 bytes there and back:
@@ -12,7 +12,8 @@
 //!
 //! The client ([`client`]) is the same process in each. All have the same two cores: the client is
 //! on the first, beside the IOKernel where there is one, and the service on the second. All are in
-//! one session (autogroup). Variants are measured in turn, and the median over the rounds counts. Namespaces and devices ([`network`]) end with this process.
+//! one session (autogroup). Variants are measured in turn, and the median over the rounds counts.
+//! Namespaces and devices ([`network`]) end with this process.
 
 use std::fmt::Write as _;
 use std::io::{Write, stdout};
