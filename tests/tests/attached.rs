@@ -25,11 +25,11 @@ fn rounds(role: &mut Role) -> u64 {
     numbers(role)[0]
 }
 
-/// Returns the value of `field` in the status of a thread.
-fn status(thread: &Path, field: &str) -> String {
-    let status = std::fs::read_to_string(thread.join("status")).expect("the thread runs");
+/// Returns the value of `field` in the status of a thread; `None` if it has ended.
+fn status(thread: &Path, field: &str) -> Option<String> {
+    let status = std::fs::read_to_string(thread.join("status")).ok()?;
     let value = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
-    value.expect("the field").trim().to_owned()
+    Some(value.expect("the field").trim().to_owned())
 }
 
 /// Returns the CPUs on which each kthread of process `pid` may run.
@@ -37,10 +37,11 @@ fn cpus_of_kthreads(pid: u32) -> Vec<String> {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("the process runs");
     let tasks = tasks.map(|task| task.expect("a thread").path());
     let is_kthread = |task: &PathBuf| {
-        let name = status(task, "Name");
+        // Other threads of the process may end meanwhile.
+        let name = status(task, "Name").unwrap_or_default();
         name.strip_prefix("tailwater/").is_some_and(|number| number.parse::<u16>().is_ok())
     };
-    tasks.filter(is_kthread).map(|task| status(&task, "Cpus_allowed_list")).collect()
+    tasks.filter(is_kthread).filter_map(|task| status(&task, "Cpus_allowed_list")).collect()
 }
 
 #[test]
@@ -55,7 +56,7 @@ fn a_service_and_a_batch_job_share_one_core() {
     // As many requests as it takes: on a loaded machine the service may still have the core when
     // the next request arrives, because Linux has not run the batch job's thread meanwhile.
     let (mut requests, deadline) = (0u32, Instant::now() + PATIENCE);
-    while bench.handoffs() < 100 {
+    while bench.handoffs() < 20 {
         bench.echo(&service, &requests.to_be_bytes());
         requests += 1;
         assert!(
@@ -64,7 +65,7 @@ fn a_service_and_a_batch_job_share_one_core() {
             bench.stats()
         );
     }
-    println!("{requests} spaced requests for 100 hand-offs");
+    println!("{requests} spaced requests for 20 hand-offs");
     assert!(rounds(&mut batch) > before, "the batch job stood still");
 }
 
@@ -79,7 +80,7 @@ fn a_job_that_never_polls_is_preempted_by_signal_and_loses_nothing() {
     let signals = || bench.stats()["cores"]["signals"].as_u64().expect("a number");
     let (mut requests, start) = (0u32, Instant::now());
     let deadline = start + PATIENCE;
-    while signals() < 100 || start.elapsed() < Duration::from_secs(3) {
+    while signals() < 20 || start.elapsed() < Duration::from_secs(3) {
         bench.echo(&service, &requests.to_be_bytes());
         requests += 1;
         assert!(Instant::now() < deadline, "{requests} requests and hardly a signal: {:#}", bench.stats());
@@ -240,7 +241,7 @@ fn all_kthreads_of_an_orphan_run_where_its_process_may() {
     assert!(cpus_of_kthreads(crowd.pid()).contains(&lent));
     drop(iokernel);
     assert_eq!(crowd.line().as_deref(), Some("met"));
-    let own = status(Path::new("/proc/thread-self"), "Cpus_allowed_list");
+    let own = status(Path::new("/proc/thread-self"), "Cpus_allowed_list").expect("this thread runs");
     assert_eq!(cpus_of_kthreads(crowd.pid()), vec![own; KTHREADS]);
 }
 

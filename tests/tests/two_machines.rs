@@ -15,7 +15,7 @@ use tailwater_testkit::{PATIENCE, has_two_cpus, until};
 use tailwater_tests::{Bench, Role};
 
 /// Round trips of a scenario.
-const ROUNDS: u64 = 50;
+const ROUNDS: u64 = 20;
 
 /// Returns two namespaces joined by a cable with `queues` queues each way; `None`, with the reason
 /// printed, if they cannot be made.

@@ -15,7 +15,7 @@ use tailwater_loadgen::protocol;
 use tailwater_loadgen::station::{Order, Progress, StationHandle, station};
 use tailwater_loadgen::{Measurement, Plan, Report};
 use tailwater_rocks::{Store, store};
-use tailwater_testkit::{PATIENCE, has_two_cpus};
+use tailwater_testkit::{PATIENCE, has_two_cpus, socket_name};
 use tailwater_workload::rocks::ScanSum;
 use tailwater_workload::summary::Figures;
 
@@ -45,7 +45,7 @@ struct Network {
 
 impl Network {
     fn start(name: &str) -> Self {
-        let socket = format!("@tailwater-rocks-{name}-{}", std::process::id());
+        let socket = socket_name(name);
         let (port, generator) = station("generator", GENERATOR).unwrap();
         let config = Config { socket: socket.clone(), ..Config::default() };
         let iokernel = IoKernel::new(config, vec![Box::new(port)]).unwrap();

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use common::Rocks;
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use tailwater_testkit::until;
 use tailwater_workload::rocks::{HEADER_LEN, Header, Operation, ScanSum, Status};
 
 const WAIT: Duration = Duration::from_secs(60);
@@ -134,10 +135,12 @@ fn without_descriptors_the_server_waits_and_accepts_again_when_it_has_some() {
     // The kernel accepts them all, the server cannot.
     let mut connections: Vec<_> = (0..most).map(|_| server.connect()).collect();
     put(&mut connections[0], 2, b"two");
-    let before = ticks(id);
-    std::thread::sleep(Duration::from_secs(1));
-    let used = ticks(id) - before;
-    assert!(used < 20, "it ran {used} of 100 ticks while there was nothing to do");
+    // The database's threads may still have work, and a second of a busy machine may last longer.
+    until("a second in which it runs for less than 20 of 100 ticks", || {
+        let before = ticks(id);
+        std::thread::sleep(Duration::from_secs(1));
+        ticks(id) - before < 20
+    });
     drop(connections);
     put(&mut server.connect(), 3, b"three");
 }

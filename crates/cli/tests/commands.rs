@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use tailwater_testkit::namespace::Namespace;
-use tailwater_testkit::{PATIENCE, Program, children, has_two_cpus, socket_name, text, until};
+use tailwater_testkit::{PATIENCE, Program, children, eventually, has_two_cpus, socket_name, text, until};
 
 #[test]
 fn every_subcommand_has_help_with_examples() {
@@ -74,7 +74,7 @@ fn a_started_service_shows_in_the_statistics_and_everything_ends_when_told() {
     service.line_with("listening on ");
     let shown = text(&run(&["stats", "--iokernel", &socket]).stdout);
     assert!(shown.contains("spin-under-test") && shown.contains("latency-critical"), "{shown}");
-    let json = stats(&socket).unwrap();
+    let json = eventually("the IOKernel answers", || stats(&socket));
     assert_eq!(json["runtimes"][0]["name"], "spin-under-test");
     let account = text(&run(&["stats", "--iokernel", &socket, "--account"]).stdout);
     assert!(account.contains("service") && account.contains("sampled parts"), "{account}");

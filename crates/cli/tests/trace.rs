@@ -71,8 +71,8 @@ fn start(folder: &Path, socket: &str, words: &[&str]) -> (Program, Program) {
         ("TAILWATER_IP", "10.77.0.9"),
     ]);
     let service = Program::start(&mut service);
-    let answers = || stats(socket).unwrap()["ports"][0]["transmitted"].as_u64().unwrap();
-    until("the service answers", || answers() > 20);
+    let answers = |stats: Value| stats["ports"][0]["transmitted"].as_u64().unwrap();
+    until("the service answers", || stats(socket).is_some_and(|stats| answers(stats) > 20));
     (iokernel, service)
 }
 
@@ -143,12 +143,14 @@ fn a_short_request_behind_a_long_one_says_what_it_waited_for() {
 
     // One trace at a time, and the end of one makes room.
     let first = Program::start(&mut tailwater(&["trace", "--iokernel", &socket, "--duration", "600s"]));
-    until("the first trace goes on", || !stats(&socket).unwrap()["trace"].is_null());
+    until("the first trace goes on", || stats(&socket).is_some_and(|all| !all["trace"].is_null()));
     let second = run(&["trace", "--iokernel", &socket]);
     assert_eq!(second.status.code(), Some(1));
     assert!(text(&second.stderr).contains("a trace is going on already"), "{}", text(&second.stderr));
     drop(first);
-    until("the trace of the dead command is ended", || stats(&socket).unwrap()["trace"].is_null());
+    until("the trace of the dead command is ended", || {
+        stats(&socket).is_some_and(|all| all["trace"].is_null())
+    });
     let (report, _) = trace(&socket, &["--sample", "1", "--duration", "200ms", "--runtime", "absent"]);
     assert!(report.starts_with("0 requests traced, 0 answered; 0 events missing"), "{report}");
 }

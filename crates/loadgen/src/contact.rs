@@ -27,9 +27,13 @@ const READ: usize = 64 << 10;
 /// Preloads in datagrams sent before their answers are awaited.
 const DATAGRAM_WINDOW: u64 = 16;
 
-/// Times a window of preloads in datagrams is sent before the preload fails: five seconds of
-/// silence, since a server that has answered before may lack a core for long on a busy machine.
+/// Times a window of preloads in datagrams is answered, but not as it must be, before the preload
+/// fails.
 const TRIES: usize = 100;
+
+/// Longest silence during preloads in datagrams: a server that has answered before may lack a core
+/// for long on a busy machine.
+const SILENCE: Duration = Duration::from_secs(60);
 
 /// Longest time for one request on a stream before the measurement.
 pub(crate) const STREAM_PATIENCE: Duration = Duration::from_secs(10);
@@ -142,25 +146,29 @@ pub(crate) fn preload_by_datagram(
             .map(|index| Request { id: index & 0xffff, ticket: protocol.preload(index), due_ns: 0 })
             .collect();
         first += window.len() as u64;
-        for _ in 0..TRIES {
+        let (mut tries, mut heard) = (0, Instant::now());
+        while !window.is_empty() && tries < TRIES && heard.elapsed() < SILENCE {
+            if stop.load(Relaxed) {
+                return Ok(());
+            }
             for request in &window {
                 asked.clear();
                 protocol.encode(request, Medium::Datagram, &mut asked);
                 // A request that is not sent is not answered, and is repeated.
                 let _ = socket.send(&asked);
             }
+            let sent = Instant::now();
             while !window.is_empty()
                 && let Ok(len) = socket.recv(&mut bytes)
             {
+                heard = Instant::now();
                 let answer = &bytes[..len];
                 let id = protocol.id(answer, Medium::Datagram);
                 let right =
                     |request: &Request| protocol.check(request, answer, Medium::Datagram) == Verdict::Right;
                 window.retain(|request| id != Some(request.id) || !right(request));
             }
-            if window.is_empty() {
-                break;
-            }
+            tries += usize::from(heard >= sent);
         }
         if !window.is_empty() {
             return Err(UdpError::Preload { missing: window.len() as u64 + all - first, all });

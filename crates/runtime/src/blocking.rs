@@ -220,7 +220,7 @@ mod tests {
         assert!(pool.state.lock().threads <= 4);
         let start = Instant::now();
         while pool.state.lock().threads > 1 {
-            assert!(start.elapsed() < Duration::from_secs(60), "{:?}", pool.state.lock());
+            assert!(start.elapsed() < tailwater_testkit::PATIENCE, "{:?}", pool.state.lock());
             std::thread::yield_now();
         }
         assert_eq!(pool.run(|| 5), 5, "the last thread stays");

@@ -195,8 +195,11 @@ fn a_signal_has_all_threads_printed_and_the_program_goes_on() {
         unsafe { libc::signal(libc::SIGQUIT, libc::SIG_IGN) };
         let run = tailwater::Builder::new().kthreads(2).run(|| {
             let _parked = thread::Builder::new().name("parked").spawn(parks_here).unwrap();
-            // Either kthread may run it.
-            while !dump().threads.iter().any(|info| mentions(info, "parks_here")) {
+            // Either kthread may run it. While it runs, the dump has no backtrace if Linux does not
+            // run the kthread.
+            let is_parked =
+                |info: &ThreadInfo| info.state == ThreadState::Parked && mentions(info, "parks_here");
+            while !dump().threads.iter().any(is_parked) {
                 thread::yield_now();
             }
             // SAFETY: a signal to this very process, which handles it.

@@ -4,10 +4,10 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::hint::black_box;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tailwater::{debug, thread};
-use tailwater_testkit::Storm;
+use tailwater_testkit::{PATIENCE, Storm};
 
 #[global_allocator]
 static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
@@ -16,8 +16,6 @@ const QUANTUM: Duration = Duration::from_micros(25);
 /// Number of preemptions after which a thread would have been interrupted in `malloc` many times:
 /// it spends most of its time there.
 const ENOUGH: u64 = 2_000;
-/// Maximum time for them on a slow machine.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// Too large for the per-kthread caches, and for those of glibc, so that the heap's lock is taken.
 const LARGE: usize = 3000;
 
@@ -60,12 +58,12 @@ fn allocate_behind_the_allocators_back() {
 
 #[test]
 fn a_thread_preempted_in_malloc_stops_nobody() {
-    let rounds = Arc::new(AtomicU64::new(0));
+    let (rounds, over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
     // From outside: a stop of all kthreads stops every user thread.
-    let watched = Arc::clone(&rounds);
+    let (watched, ended) = (Arc::clone(&rounds), Arc::clone(&over));
     std::thread::spawn(move || {
         let (mut last, mut since) = (0, Instant::now());
-        loop {
+        while !ended.load(Ordering::Relaxed) {
             std::thread::sleep(Duration::from_millis(100));
             let now = watched.load(Ordering::Relaxed);
             if now != last {
@@ -96,6 +94,7 @@ fn a_thread_preempted_in_malloc_stops_nobody() {
             threads.into_iter().for_each(|thread| thread.join().unwrap());
             debug::counters().preemptions
         });
+    over.store(true, Ordering::Relaxed);
     assert!(run.unwrap() > 0, "nothing was tested");
 }
 

@@ -3,13 +3,10 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tailwater::{debug, thread, time};
+use tailwater_testkit::PATIENCE;
 
 #[global_allocator]
 static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
-
-/// Maximum wait: a machine may stop this process for long; a runtime without time slices would hang
-/// for ever.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]
 fn a_quantum_shares_a_kthread_among_threads_that_never_poll() {

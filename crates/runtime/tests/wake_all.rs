@@ -8,13 +8,10 @@ use tailwater::sync::spin::SpinLock;
 use tailwater::sync::wait::{self, WaitList, WaitOutcome};
 use tailwater::sync::{Condvar, Event, Mutex, channel};
 use tailwater::thread;
-use tailwater_testkit::Storm;
+use tailwater_testkit::{PATIENCE, Storm};
 
 #[global_allocator]
 static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
-
-/// Maximum wait for events that must happen eventually.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]
 fn waking_everybody() {

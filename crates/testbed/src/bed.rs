@@ -13,8 +13,9 @@ use crate::cores::CorePlan;
 use crate::interrupt::Interrupt;
 use crate::machine;
 
-/// Time within which a process that was started has to answer.
-pub const START_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time within which a process that was started has to answer: so long because one in `SCHED_IDLE`
+/// waits for all others of a busy machine. One that ends is noticed at once.
+pub const START_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A machine on which an idle core loses more than this part of its time is busy with other
 /// programs; quiet virtual machines lost 1 to 2.3 %.

@@ -47,7 +47,7 @@ fn seconds(limit: Duration) -> String {
 }
 
 /// Maximum duration of one round.
-pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// An IOKernel on a thread of its own; stopped on drop.
 pub(super) struct Running {

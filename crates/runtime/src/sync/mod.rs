@@ -56,13 +56,14 @@ pub use wait_group::{WaitGroup, WaitGroupTask};
 
 #[cfg(test)]
 mod test_support {
-    use std::time::{Duration, Instant};
+    use std::time::Instant;
+    use tailwater_testkit::PATIENCE;
 
-    /// Waits until `condition` holds, which it must within a minute however busy the machine is.
+    /// Waits until `condition` holds, which it must however busy the machine is.
     pub(crate) fn until(condition: impl Fn() -> bool) {
         let start = Instant::now();
         while !condition() {
-            assert!(start.elapsed() < Duration::from_secs(60), "this never happens");
+            assert!(start.elapsed() < PATIENCE, "this never happens");
             std::thread::yield_now();
         }
     }

@@ -4,6 +4,7 @@ use std::panic::resume_unwind;
 use std::sync::Once;
 use std::time::{Duration, Instant};
 use tailwater::thread;
+use tailwater_testkit::PATIENCE;
 
 /// Starts the runtime; it stays when its main thread has ended.
 pub fn start_runtime() {
@@ -58,11 +59,11 @@ pub fn mixed<T: Send + 'static>(count: usize, main: impl Fn(usize) -> T + Clone 
     threads.into_iter().map(|t| t.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
 }
 
-/// Waits until `condition` holds, which it must within a minute however busy the machine is.
+/// Waits until `condition` holds, which it must however busy the machine is.
 pub fn until(condition: impl Fn() -> bool) {
     let start = Instant::now();
     while !condition() {
-        assert!(start.elapsed() < Duration::from_secs(60), "this never happens");
+        assert!(start.elapsed() < PATIENCE, "this never happens");
         thread::sleep(Duration::from_micros(100));
     }
 }

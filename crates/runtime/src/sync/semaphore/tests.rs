@@ -45,9 +45,9 @@ fn a_large_request_that_gives_up_lets_those_behind_it_pass() {
         let semaphore = Arc::clone(&semaphore);
         std::thread::spawn(move || semaphore.acquire_many_timeout(2, Duration::from_millis(200)).is_none())
     };
-    until(|| semaphore.state.lock().queue.len() == 1);
-    // Queued behind it, unless this machine stalls for 200 ms here; then it gets the permit at
-    // once, which is right, too.
+    // The small one is queued behind it, unless this machine stalls for 200 ms; then it gets the
+    // permit at once, which is right, too.
+    until(|| large.is_finished() || semaphore.state.lock().queue.len() == 1);
     let small = {
         let (semaphore, log) = (Arc::clone(&semaphore), Arc::clone(&log));
         std::thread::spawn(move || {
