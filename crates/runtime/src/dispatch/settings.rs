@@ -162,15 +162,16 @@ impl Settings {
         self
     }
 
-    /// Sets how many requests may wait that have not run yet; more are dropped [4,096].
+    /// Sets how many requests may wait that have not run yet; more are dropped. The
+    /// default is 4,096.
     #[must_use]
     pub fn queue(mut self, requests: usize) -> Self {
         self.queue = requests;
         self
     }
 
-    /// Sets how many requests may be preempted at once, each of which holds a stack [1,024]. While
-    /// there are as many, running requests are not preempted.
+    /// Sets how many requests may be preempted at once, each of which holds a stack. While
+    /// there are as many, running requests are not preempted. The default is 1,024.
     #[must_use]
     pub fn preempted(mut self, requests: usize) -> Self {
         self.preempted = requests;

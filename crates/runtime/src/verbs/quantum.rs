@@ -93,7 +93,7 @@ pub fn look_at_clock(kthread: ThisKthread<'_>, me: &'static Uthread) {
     let mut looked = slice.get();
     if quantum == Cycles::MAX {
         // Only requests of a dispatcher have slices: what was learnt of their poll points stays.
-        kthread.head().set_polls(looked.first, looked.first);
+        kthread.head().begin_turn();
         return;
     }
     let (turn, now, left) = (kthread.turn(), clock::now(), kthread.head().polls_left());
