@@ -13,6 +13,9 @@ use clap::{Args, ValueEnum};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use tailwater::dispatch::{ClassStats, Policy};
+
+use crate::classes::{Classes, WorkClass};
 use crate::service::{CountsReader, Dispatch, Service};
 use crate::{Counts, Spinner, linux};
 
@@ -20,6 +23,7 @@ use crate::{Counts, Spinner, linux};
 pub const EXAMPLES: &str = "Examples:
   tailwater-spin --listen 0.0.0.0:5000
   tailwater run --name spin --kthreads 1 --ip 10.77.0.2 -- tailwater-spin --listen 0.0.0.0:5000
+  tailwater-spin --dispatch mq:5us --class 1us=50us --class 1ms=20ms
   tailwater-spin --linux --listen 127.0.0.1:5000
   tailwater-spin --linux --wait busy --core 1
 
@@ -42,6 +46,14 @@ pub struct Options {
     /// Make a user thread for every request
     #[arg(long, conflicts_with = "linux")]
     spawn: bool,
+    /// Run requests in the order of this policy: c-fcfs, steal[:N], sq:QUANTUM[,head],
+    /// mq:QUANTUM[,tail] or srpt
+    #[arg(long, value_name = "POLICY", conflicts_with_all = ["linux", "spawn"])]
+    dispatch: Option<Policy>,
+    /// A class of requests: those that ask for at most WORK, with their SLO, as in 1us=50us; once
+    /// for each class
+    #[arg(long, value_name = "WORK=SLO", requires = "dispatch")]
+    class: Vec<WorkClass>,
     /// How threads wait for requests
     #[arg(long, value_enum, default_value_t = Wait::Block, requires = "linux")]
     wait: Wait,
@@ -76,7 +88,11 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
 /// Serves on user threads.
 fn serve(options: &Options, spinner: Spinner, signals: Signals) -> anyhow::Result<()> {
     let listen = options.listen.unwrap_or(SocketAddr::from(([0, 0, 0, 0], 5000)));
-    let dispatch = if options.spawn { Dispatch::SpawnPerRequest } else { Dispatch::Workers };
+    let dispatch = match options.dispatch {
+        Some(policy) => Dispatch::Policy(Classes::new(policy, options.class.clone())),
+        None if options.spawn => Dispatch::SpawnPerRequest,
+        None => Dispatch::Workers,
+    };
     let (ready, started) = channel();
     std::thread::Builder::new()
         .name("spin-signals".to_owned())
@@ -97,7 +113,8 @@ fn end_on_signal(started: &Receiver<(SocketAddr, CountsReader)>, mut signals: Si
     let Ok((address, reader)) = started.recv() else { return };
     let printed = announce(address).and_then(|()| {
         let _ = signals.forever().next();
-        print_counts(reader.counts())
+        print_counts(reader.counts())?;
+        reader.classes().iter().try_for_each(print_class)
     });
     std::process::exit(i32::from(printed.is_err()));
 }
@@ -124,4 +141,21 @@ fn announce(address: SocketAddr) -> std::io::Result<()> {
 fn print_counts(counts: Counts) -> std::io::Result<()> {
     let Counts { served, malformed, unsent } = counts;
     writeln!(std::io::stdout(), "{served} served, {malformed} malformed, {unsent} unsent")
+}
+
+fn print_class(class: &ClassStats) -> std::io::Result<()> {
+    let us = |times: &tailwater::dispatch::Times, q| times.quantile(q).as_nanos() as f64 / 1e3;
+    writeln!(
+        std::io::stdout(),
+        "class {}: {} finished, {} dropped, {} preemptions, {} beyond the SLO; queue delay {:.1} us p50, {:.1} us p99; latency {:.1} us p99, {:.2} of the SLO",
+        class.name,
+        class.finished,
+        class.dropped,
+        class.preemptions,
+        class.late,
+        us(&class.queue_delay, 0.5),
+        us(&class.queue_delay, 0.99),
+        us(&class.latency, 0.99),
+        class.slo_ratio(),
+    )
 }

@@ -15,14 +15,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
+use tailwater::dispatch::{ClassStats, UdpServer};
 use tailwater::net::UdpSocket;
-use tailwater_workload::spin::REQUEST_LEN;
+use tailwater_workload::spin::{REPLY_LEN, REQUEST_LEN};
 
 use crate::Counts;
+use crate::classes::{Classes, Classified};
 use crate::work::Spinner;
 
 /// Which user thread executes a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Default)]
 pub enum Dispatch {
     /// The one that received it: one thread per kthread.
     #[default]
@@ -30,6 +32,8 @@ pub enum Dispatch {
     /// A new one, which ends with the request: shows the cost of thread creation, and lets the
     /// runtime balance requests.
     SpawnPerRequest,
+    /// One of a dispatcher, in the order of its policy.
+    Policy(Classes),
 }
 
 /// A service whose socket is bound and whose threads run.
@@ -37,10 +41,11 @@ pub enum Dispatch {
 pub struct Service {
     shared: Arc<Shared>,
     threads: Vec<tailwater::thread::JoinHandle<Infallible>>,
+    server: Option<UdpServer>,
 }
 
 #[derive(Debug)]
-struct Shared {
+pub(crate) struct Shared {
     socket: UdpSocket,
     spinner: Spinner,
     origin: Instant,
@@ -51,17 +56,26 @@ struct Shared {
 
 /// Reads a service's counts from any thread.
 #[derive(Debug, Clone)]
-pub struct CountsReader(Arc<Shared>);
+pub struct CountsReader {
+    shared: Arc<Shared>,
+    server: Option<UdpServer>,
+}
 
 impl CountsReader {
     /// Returns the counters.
     #[must_use]
     pub fn counts(&self) -> Counts {
         Counts {
-            served: self.0.served.load(Relaxed),
-            malformed: self.0.malformed.load(Relaxed),
-            unsent: self.0.unsent.load(Relaxed),
+            served: self.shared.served.load(Relaxed),
+            malformed: self.shared.malformed.load(Relaxed),
+            unsent: self.shared.unsent.load(Relaxed),
         }
+    }
+
+    /// Returns what became of the requests of each class, if there are classes.
+    #[must_use]
+    pub fn classes(&self) -> Vec<ClassStats> {
+        self.server.as_ref().map(UdpServer::stats).unwrap_or_default()
     }
 }
 
@@ -84,16 +98,23 @@ impl Service {
             malformed: AtomicU64::new(0),
             unsent: AtomicU64::new(0),
         });
+        let spawns = match dispatch {
+            Dispatch::Workers => false,
+            Dispatch::SpawnPerRequest => true,
+            Dispatch::Policy(classes) => {
+                let (socket, settings) = (shared.socket.try_clone()?, classes.settings());
+                let service = Classified { shared: Arc::clone(&shared), classes };
+                let server = UdpServer::start(socket, service, settings)?;
+                return Ok(Self { shared, threads: Vec::new(), server: Some(server) });
+            }
+        };
         let threads = (0..tailwater::thread::available_parallelism().map_or(1, usize::from))
             .map(|_| {
                 let shared = Arc::clone(&shared);
-                tailwater::thread::spawn(move || match dispatch {
-                    Dispatch::Workers => shared.work(),
-                    Dispatch::SpawnPerRequest => shared.spawn(),
-                })
+                tailwater::thread::spawn(move || if spawns { shared.spawn() } else { shared.work() })
             })
             .collect();
-        Ok(Self { shared, threads })
+        Ok(Self { shared, threads, server: None })
     }
 
     /// Returns the address it listens at, with the port that the runtime chose.
@@ -107,7 +128,7 @@ impl Service {
     /// Returns a reader of the counts, for other threads.
     #[must_use]
     pub fn counts_reader(&self) -> CountsReader {
-        CountsReader(Arc::clone(&self.shared))
+        CountsReader { shared: Arc::clone(&self.shared), server: self.server.clone() }
     }
 
     /// Waits for ever, unless a thread panicked.
@@ -115,6 +136,11 @@ impl Service {
     /// # Errors
     /// If a serving thread panicked.
     pub fn join(self) -> io::Result<()> {
+        if self.server.is_some() {
+            loop {
+                tailwater::thread::park();
+            }
+        }
         for thread in self.threads {
             if thread.join().is_err() {
                 return Err(io::Error::other("a serving thread panicked"));
@@ -162,5 +188,15 @@ impl Shared {
             Err(_) => &self.malformed,
         };
         count.fetch_add(1, Relaxed);
+    }
+
+    /// Executes a request of a dispatcher, which sends the reply.
+    #[inline]
+    pub(crate) fn answer(&self, bytes: &[u8]) -> Option<[u8; REPLY_LEN]> {
+        let now_ns = || self.origin.elapsed().as_nanos() as u64;
+        let reply = crate::handle(bytes, &self.spinner, now_ns, &mut tailwater::poll).ok();
+        let count = if reply.is_some() { &self.served } else { &self.malformed };
+        count.fetch_add(1, Relaxed);
+        reply
     }
 }

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use tailwater::net::UdpSocket;
+use tailwater_spin::classes::Classes;
 use tailwater_spin::service::{Dispatch, Service};
 use tailwater_spin::{Counts, Spinner};
 use tailwater_workload::spin::{Reply, Request};
@@ -33,9 +34,11 @@ fn ask(server: SocketAddr, requests: u64) -> io::Result<()> {
 }
 
 #[test]
-fn requests_are_answered_by_workers_and_by_threads_of_their_own() {
+fn requests_are_answered_by_workers_by_threads_of_their_own_and_by_class() {
     let counts = tailwater::Builder::new().kthreads(2).run(|| {
-        [Dispatch::Workers, Dispatch::SpawnPerRequest].map(|dispatch| {
+        let classes = ["500ns=50us", "10us=1ms"].map(|class| class.parse().unwrap());
+        let by_class = Classes::new("mq:5us".parse().unwrap(), classes.into());
+        [Dispatch::Workers, Dispatch::SpawnPerRequest, Dispatch::Policy(by_class)].map(|dispatch| {
             let listen = "127.0.0.1:0".parse().unwrap();
             let service = Service::start(listen, dispatch, Spinner::with_speed(1_000_000)).unwrap();
             ask(service.local_addr().unwrap(), 100).unwrap();

@@ -42,6 +42,8 @@ pub struct Setting {
     pub packet_stealing: bool,
     /// Whether a batch job runs on the same cores.
     pub batch: bool,
+    /// Longest turn of a thread of the service while others wait, in microseconds; 0: no limit.
+    pub quantum_us: u64,
     /// Percentage of the polling core for other programs; 0 is for a machine without any, as the
     /// papers' are: a point that begins must not share the core with the start of its processes.
     pub neighbour_share: u8,
@@ -55,6 +57,7 @@ impl Default for Setting {
             idle_timeout_us: 50,
             packet_stealing: true,
             batch: true,
+            quantum_us: 0,
             neighbour_share: 0,
         }
     }
@@ -143,6 +146,7 @@ impl Running {
         settings.push(("TAILWATER_GUARANTEED", setting.guaranteed.to_string()));
         settings.push(("TAILWATER_IDLE_TIMEOUT_US", setting.idle_timeout_us.to_string()));
         settings.push(("TAILWATER_PACKET_STEALING", setting.packet_stealing.to_string()));
+        settings.push(("TAILWATER_QUANTUM_US", setting.quantum_us.to_string()));
         settings.push(("TAILWATER_IP", SERVICE_IP.to_string()));
         let Prepared { arguments, folder } = program.prepare(SERVICE_PORT)?;
         // A service reads its files on the IOKernel's core, of which it would get a hundredth

@@ -157,6 +157,7 @@ impl<P: Send + 'static> Dispatcher<P> {
             runtime,
             origin: clock::now(),
             slice,
+            stack_size: settings.stack_size,
             init_per_core: Box::new(init_per_core),
             handle: Box::new(handle),
         }));
@@ -232,6 +233,7 @@ struct Server<P> {
     runtime: &'static Runtime,
     origin: Cycles,
     slice: Cycles,
+    stack_size: Option<usize>,
     init_per_core: Box<dyn Fn(usize) + Send + Sync>,
     handle: Box<dyn Fn(P) + Send + Sync>,
 }
@@ -254,7 +256,7 @@ impl<P: Send + 'static> Server<P> {
 
     /// Makes a thread that begins with `task`; the caller queues it.
     fn new_thread(&'static self, task: Task) -> Result<Runnable, crate::StackError> {
-        let options = Options { name: Some("dispatch".into()), ..Options::default() };
+        let options = Options { name: Some("dispatch".into()), stack_size: self.stack_size };
         // SAFETY: everything is 'static.
         let (joiner, runnable) = unsafe { prepare(move || self.run(task), options, None) }?;
         drop(joiner);

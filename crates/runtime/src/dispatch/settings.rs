@@ -1,5 +1,6 @@
 //! How a dispatcher is set up: its policy, its classes, its bounds.
 
+use crate::records::stack::{MAX_STACK, MIN_STACK};
 use core::str::FromStr;
 use std::io;
 use std::time::Duration;
@@ -146,12 +147,19 @@ pub struct Settings {
     pub(super) classes: Vec<Class>,
     pub(super) queue: usize,
     pub(super) preempted: usize,
+    pub(super) stack_size: Option<usize>,
 }
 
 impl Settings {
     /// Settings without classes: all requests are of one.
     pub fn new(policy: Policy) -> Self {
-        Self { policy, classes: Vec::new(), queue: DEFAULT_QUEUE, preempted: DEFAULT_PREEMPTED }
+        Self {
+            policy,
+            classes: Vec::new(),
+            queue: DEFAULT_QUEUE,
+            preempted: DEFAULT_PREEMPTED,
+            stack_size: None,
+        }
     }
 
     /// Adds a class; classes are numbered from 0. A request of a class beyond the last is one of
@@ -175,6 +183,14 @@ impl Settings {
     #[must_use]
     pub fn preempted(mut self, requests: usize) -> Self {
         self.preempted = requests;
+        self
+    }
+
+    /// Sets the stack size of the threads that run requests, in bytes, as
+    /// [`thread::Builder::stack_size`](crate::thread::Builder::stack_size).
+    #[must_use]
+    pub fn stack_size(mut self, bytes: usize) -> Self {
+        self.stack_size = Some(bytes);
         self
     }
 
@@ -205,6 +221,13 @@ impl Settings {
         if self.queue == 0 {
             return Err(refuse("a queue of 0 requests drops all: allow 1 or more".to_owned()));
         }
+        if let Some(bytes) = self.stack_size
+            && !(MIN_STACK..=MAX_STACK).contains(&bytes)
+        {
+            return Err(refuse(format!(
+                "a stack of {bytes} bytes is out of range: {MIN_STACK} to {MAX_STACK}"
+            )));
+        }
         // No policy of a dispatcher reads the demand.
         let demand = ClassDemand { mean_ns: 1.0, share: 1.0 };
         let classes = self.classes.iter().map(|class| ClassInfo { slo_ns: nanos(class.slo), demand });
@@ -229,6 +252,7 @@ mod tests {
             (many, "use 1 to 64"),
             (new().class(Class::new("GET").slo(Duration::ZERO)), "class GET"),
             (new().queue(0), "allow 1"),
+            (new().stack_size(1), "out of range"),
             (Settings::new(Policy::single_queue(Duration::ZERO, Requeue::Tail)), "quantum"),
         ] {
             let message = settings.complete().build(2).err().expect("refused").to_string();

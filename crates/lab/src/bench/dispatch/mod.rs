@@ -1,4 +1,5 @@
-//! `tailwater-lab bench dispatch`: what poll points cost, and how exact a quantum is.
+//! `tailwater-lab bench dispatch`: what poll points cost, how exact a quantum is, and what
+//! preemption is worth to a [`service`].
 //!
 //! Owns the rounds and the report. The measured process is this program on the managed core
 //! ([`child`]), which runs [`programs`] with and without `#[tailwater::preemptible]`, and two
@@ -21,6 +22,7 @@ use tailwater_testbed::table::{Table, number};
 
 mod child;
 mod programs;
+mod service;
 
 pub use child::{ChildArgs, run as run_child};
 
@@ -33,7 +35,9 @@ const QUANTUM_US: u64 = 5;
 #[command(
     after_help = "poll_overhead_percent: programs with #[tailwater::preemptible], against the same without.
 quantum_error_us: from the end of a quantum of 5 us until the next thread runs; switch_ns: from one
-thread's last instruction to the next one's first.
+thread's last instruction to the next one's first. fixed_1us_mrps, bimodal, low_load: the spin server
+with a dispatcher, without preemption and with a quantum of 5 us. 99th percentiles are those of the
+quiet half of the time, judged by the generator's own core.
 
 Examples:
   tailwater-lab bench dispatch
@@ -43,14 +47,33 @@ pub struct DispatchArgs {
     /// Rounds
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: u16,
+    /// Measure this part only
+    #[arg(long, value_enum)]
+    only: Option<Part>,
     /// Write the figures as JSON
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Part {
+    /// Poll points and the quantum
+    Threads,
+    /// The spin server
+    Service,
+}
+
 /// The figures of a run.
 #[derive(Debug, Serialize)]
 pub struct Report {
+    #[serde(flatten)]
+    threads: Option<Threads>,
+    #[serde(flatten)]
+    service: Option<service::Server>,
+}
+
+#[derive(Debug, Serialize)]
+struct Threads {
     poll_overhead_percent: Map<String, Value>,
     quantum_us: u64,
     quantum_error_us: Quantiles,
@@ -69,21 +92,31 @@ struct Quantiles {
 /// If the IOKernel or a process does not start, or on a signal.
 pub fn run(args: &DispatchArgs) -> anyhow::Result<Report> {
     let interrupt = Interrupt::catch()?;
+    let wants = |part| args.only.is_none_or(|only| only == part);
+    let threads = wants(Part::Threads).then(|| measure_threads(args.rounds, &interrupt)).transpose()?;
+    let service = wants(Part::Service).then(|| service::run(args.rounds, interrupt)).transpose()?;
+    for text in
+        [threads.as_ref().map(describe), service.as_ref().map(service::describe)].into_iter().flatten()
+    {
+        writeln!(stdout(), "{text}")?;
+    }
+    Ok(Report { threads, service })
+}
+
+fn measure_threads(rounds: u16, interrupt: &Interrupt) -> anyhow::Result<Threads> {
     let (mut programs, mut turns) = (Vec::new(), Vec::new());
-    for _ in 0..args.rounds {
-        programs.push(measure(&["programs", "10"], &interrupt)?);
-        turns.push(measure(&["turns", "10"], &interrupt)?);
+    for _ in 0..rounds {
+        programs.push(measure(&["programs", "10"], interrupt)?);
+        turns.push(measure(&["turns", "10"], interrupt)?);
     }
     let names = programs::PROGRAMS.iter().map(|program| program.name);
     let overhead = names.map(|name| (name.to_owned(), Value::from(median(&programs, name)))).collect();
-    let report = Report {
+    Ok(Threads {
         poll_overhead_percent: overhead,
         quantum_us: QUANTUM_US,
         quantum_error_us: Quantiles { p50: median(&turns, "p50"), p99: median(&turns, "p99") },
         switch_ns: median(&turns, "switch_ns"),
-    };
-    write!(stdout(), "{}", describe(&report))?;
-    Ok(report)
+    })
 }
 
 /// Runs a child on an IOKernel of its own; returns its figures.
@@ -117,7 +150,7 @@ fn median(rounds: &[Value], key: &str) -> f64 {
     all.get(all.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-fn describe(report: &Report) -> String {
+fn describe(report: &Threads) -> String {
     let mut table = Table::new(["poll points by attribute", "longer by, %"]);
     for (name, percent) in &report.poll_overhead_percent {
         table.row([
