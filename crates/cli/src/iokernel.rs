@@ -137,9 +137,7 @@ pub fn run(args: &IokernelArgs) -> anyhow::Result<()> {
     if let Some(signals) = reloads {
         reload_on(signals, args.clone(), iokernel.reloader(), Arc::clone(&notifier))?;
     }
-    if !iokernel.config().grant.is_empty() && !geteuid().is_root() {
-        tracing::warn!("grants have no effect: only an IOKernel of root serves other users");
-    }
+    warn_of_grants(iokernel.config());
     tracing::info!(socket = iokernel.config().socket, other_programs_get = iokernel.neighbours(), "ready");
     notifier.ready();
     let ended = iokernel.run(&stop);
@@ -147,6 +145,13 @@ pub fn run(args: &IokernelArgs) -> anyhow::Result<()> {
     ended?;
     tracing::info!("stopped");
     Ok(())
+}
+
+/// Warns of grants that have no effect.
+fn warn_of_grants(config: &Config) {
+    if !config.grant.is_empty() && !geteuid().is_root() {
+        tracing::warn!("grants have no effect: only an IOKernel of root serves other users");
+    }
 }
 
 /// Returns whether SIGHUP is ignored, as by nohup(1).
@@ -166,9 +171,15 @@ fn reload_on(
     notifier: Arc<Notifier>,
 ) -> anyhow::Result<()> {
     let serve = move || {
+        // The thread inherits the nice value of the process, which may be that of kthreads. A
+        // refused change costs others a little time at a reload.
+        let _ = rustix::process::setpriority_process(None, 0);
         for _ in signals.forever() {
             notifier.reloading();
-            let changes = configuration(&args).and_then(|config| Ok(reloader.reload(config)?));
+            let changes = configuration(&args).and_then(|config| {
+                warn_of_grants(&config);
+                Ok(reloader.reload(config)?)
+            });
             match changes {
                 Ok(changes) => tracing::info!(
                     applied = changes.applied.join(", "),

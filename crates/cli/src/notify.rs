@@ -5,6 +5,7 @@
 //! sent; a manager that is gone is no reason to end.
 
 use std::env::VarError;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -22,6 +23,8 @@ pub struct Notifier {
     manager: Option<(OwnedFd, SocketAddrUnix)>,
     /// The manager restarts a service that is silent for this long.
     patience: Option<Duration>,
+    /// Held while a message is sent; set once the service ends, after which no other is.
+    stopping: Mutex<bool>,
 }
 
 impl Notifier {
@@ -36,7 +39,7 @@ impl Notifier {
         // Of another process if it has another number: this one inherited the variables.
         let own = std::process::id().to_string();
         let is_ours = variable("WATCHDOG_PID")?.is_none_or(|pid| pid == own);
-        Ok(Self { manager, patience: patience.filter(|_| is_ours) })
+        Ok(Self { manager, patience: patience.filter(|_| is_ours), stopping: Mutex::new(false) })
     }
 
     /// Returns how often a sign of life is due: twice in the time after which the manager acts, as
@@ -47,19 +50,28 @@ impl Notifier {
 
     /// The service can be used, or can be used again.
     pub fn ready(&self) {
-        self.send("READY=1");
+        self.send_unless_stopping("READY=1");
     }
 
     /// The configuration is read again, until the next [`ready`](Self::ready).
     pub fn reloading(&self) {
         let now = clock_gettime(ClockId::Monotonic);
         let usec = now.tv_sec * 1_000_000 + now.tv_nsec / 1_000;
-        self.send(&format!("RELOADING=1\nMONOTONIC_USEC={usec}"));
+        self.send_unless_stopping(&format!("RELOADING=1\nMONOTONIC_USEC={usec}"));
     }
 
-    /// The service ends.
+    /// The service ends. Nothing about a reload follows, which another thread may be at.
     pub fn stopping(&self) {
+        let mut stopping = self.stopping.lock().unwrap_or_else(PoisonError::into_inner);
+        *stopping = true;
         self.send("STOPPING=1");
+    }
+
+    fn send_unless_stopping(&self, message: &str) {
+        let stopping = self.stopping.lock().unwrap_or_else(PoisonError::into_inner);
+        if !*stopping {
+            self.send(message);
+        }
     }
 
     /// The service works.
@@ -129,7 +141,8 @@ mod tests {
         for bad in ["0", "", "-1", "1s"] {
             assert!(parse_patience(bad).is_err(), "{bad}");
         }
-        let mut notifier = Notifier { manager: None, patience: Some(Duration::from_secs(1)) };
+        let mut notifier =
+            Notifier { manager: None, patience: Some(Duration::from_secs(1)), stopping: Mutex::new(false) };
         assert_eq!(notifier.watchdog_interval(), None, "nothing can be sent");
         notifier.manager = Some(connect("@manager").unwrap());
         assert_eq!(notifier.watchdog_interval(), Some(Duration::from_millis(500)));

@@ -5,6 +5,7 @@
 //! attacker that is expelled registers again. Its kthreads are best effort, and its other threads
 //! ordinary ones.
 
+use core::hint::spin_loop;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::{pwrite, write};
 use rustix::process::geteuid;
@@ -13,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tailwater_iokernel::frame::MacAddr;
 use tailwater_shm::control::{self, ClientMessage, ServerMessage};
 
@@ -24,6 +25,8 @@ use crate::wire::{Endpoint, udp};
 
 /// The user id without rights, `nobody` on Debian.
 const NOBODY: u32 = 65_534;
+/// User of the first of [`Attack::ALL`]; it needs no account.
+const FIRST_USER: u32 = 65_000;
 /// Time between two looks of an attacker whether it still is registered.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -52,6 +55,8 @@ pub enum Attack {
     VainCores,
     /// Never gives its core up.
     KeptCore,
+    /// Gives each core up only some milliseconds after it has lost it.
+    LateCore,
     /// Connects to the control socket and leaves without end.
     Connections,
     /// Asks for statistics without end.
@@ -60,13 +65,14 @@ pub enum Attack {
 
 impl Attack {
     /// All attacks.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Spoofed,
         Self::Broadcasts,
         Self::Garbage,
         Self::Doorbell,
         Self::VainCores,
         Self::KeptCore,
+        Self::LateCore,
         Self::Connections,
         Self::Statistics,
     ];
@@ -80,9 +86,15 @@ impl Attack {
             Self::Doorbell => "doorbell",
             Self::VainCores => "cores in vain",
             Self::KeptCore => "core kept",
+            Self::LateCore => "cores kept, each for a while",
             Self::Connections => "connections",
             Self::Statistics => "statistics",
         }
+    }
+
+    /// Returns the user that attacks, where the attacker is a process that root has started.
+    pub fn user(self) -> u32 {
+        FIRST_USER + self as u32
     }
 
     /// Attacks the IOKernel at `socket` until `stop` is set; reports what happens to it.
@@ -99,12 +111,13 @@ impl Attack {
             }),
             Self::VainCores => kthreads(socket, &self.spec(), stop, report, || Box::new(Fickle)),
             Self::KeptCore => kthreads(socket, &self.spec(), stop, report, || Box::<Hog>::default()),
+            Self::LateCore => kthreads(socket, &self.spec(), stop, report, || Box::new(Late)),
             Self::Garbage => puppets(socket, &self.spec(), stop, report, scribble),
             Self::Doorbell => puppets(socket, &self.spec(), stop, report, |puppet| {
                 let _ = write(puppet.doorbell(), &1u64.to_ne_bytes());
             }),
             Self::Connections => {
-                become_nobody();
+                become_user(NOBODY);
                 report(Event::UnderWay);
                 while !stop.load(Ordering::Relaxed) {
                     // Fails while its user has too many.
@@ -113,7 +126,7 @@ impl Attack {
                 Ok(())
             }
             Self::Statistics => {
-                become_nobody();
+                become_user(NOBODY);
                 report(Event::UnderWay);
                 while !stop.load(Ordering::Relaxed) {
                     let _ = crate::stats(socket);
@@ -134,11 +147,11 @@ impl Attack {
     }
 }
 
-/// Gives up the rights of root, for this thread. A container may lack the capability: then the
-/// attack is one of root.
-fn become_nobody() {
+/// Gives up the rights of root, for this thread and those that it starts. A container may lack the
+/// capability: then the attack is one of root.
+pub(crate) fn become_user(uid: u32) {
     if geteuid().is_root() {
-        let (uid, gid) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
+        let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(uid));
         let _ = set_thread_groups(&[]);
         let _ = set_thread_res_gid(gid, gid, gid);
         let _ = set_thread_res_uid(uid, uid, uid);
@@ -329,5 +342,34 @@ impl Behaviour for Fickle {
 
     fn has_work(&self, _: &RawKthread) -> bool {
         false
+    }
+}
+
+/// Keeps each core for longer than a kthread may, and is there for the next one at once.
+struct Late;
+
+/// Longer than `cede-deadline-us`, also of the time that it gets beside its successor.
+const KEPT: Duration = Duration::from_millis(3);
+
+impl Behaviour for Late {
+    fn step(&mut self, kthread: &mut RawKthread) -> Step {
+        let began = Instant::now();
+        while began.elapsed() < KEPT && !kthread.shared.stopping() {
+            spin_loop();
+        }
+        Step::Busy
+    }
+
+    fn has_work(&self, _: &RawKthread) -> bool {
+        true
+    }
+
+    fn started(&mut self, kthread: &mut RawKthread, _: u64) {
+        kthread.submitted().store(0, Ordering::Relaxed);
+        kthread.set_queued(0);
+    }
+
+    fn ceding(&mut self, kthread: &mut RawKthread) {
+        kthread.set_queued(1);
     }
 }

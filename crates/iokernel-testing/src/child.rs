@@ -9,7 +9,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::atomic::AtomicBool;
 
-use crate::attack::{Attack, Event};
+use crate::attack::{self, Attack, Event};
 use crate::bench::baseline_child::{self, BaselineOrder};
 use crate::kthread::Behaviour;
 use crate::roles::{Burn, Echo, Hog};
@@ -82,7 +82,8 @@ impl RawChild {
         Self::spawn(command)
     }
 
-    /// As [`start`](Self::start), as an attacker, and waits until it is under way.
+    /// As [`start`](Self::start), as an attacker of the user [`Attack::user`] if this process is
+    /// root's, and waits until it is under way.
     ///
     /// # Errors
     /// As `start`.
@@ -167,8 +168,9 @@ fn live(order: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Attacks until standard input ends.
+/// Attacks until standard input ends, as a user without rights where this process may become one.
 fn assail(socket: &str, attack: Attack) -> Result<(), RawError> {
+    attack::become_user(attack.user());
     std::thread::spawn(|| {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         // Nothing is to be saved.

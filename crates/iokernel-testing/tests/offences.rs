@@ -4,11 +4,22 @@
 mod common;
 
 use common::{Running, ask, config, endpoint, eventually};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
-use tailwater_iokernel::Config;
+use tailwater_iokernel::{Account, Config, Grant};
 use tailwater_iokernel_testing::attack::Attack;
+use tailwater_iokernel_testing::child::{RawChild, run_if_asked};
 use tailwater_iokernel_testing::roles::Echo;
 use tailwater_iokernel_testing::{RawRuntime, RawSpec};
+
+/// Not a test: the body of the child processes the other tests start.
+#[test]
+fn raw_runtime_child() {
+    if let Some(code) = run_if_asked() {
+        assert_eq!(code, std::process::ExitCode::SUCCESS);
+    }
+}
 
 /// Runs an attack beside a service that answers requests, until `enough`.
 fn attack(attack: Attack, config: Config, enough: impl Fn(&Running) -> bool) {
@@ -53,7 +64,7 @@ fn a_sender_of_refused_frames_is_charged_for_them() {
 #[test]
 fn a_program_that_asks_for_cores_in_vain_is_charged_for_them() {
     attack(Attack::VainCores, config(), |iokernel| {
-        expelled(iokernel) > 0 || iokernel.counter("attacker", |c| c.vain_cores.get()) > 100
+        expelled(iokernel) > 0 || iokernel.counter("attacker", |c| c.vain_cores.get()) > 20
     });
 }
 
@@ -64,4 +75,41 @@ fn a_program_that_rings_for_nothing_is_charged_for_it() {
     attack(Attack::Doorbell, restless, |iokernel| {
         expelled(iokernel) > 0 || iokernel.counter("attacker", |c| c.vain_rings.get()) > 100
     });
+}
+
+/// Returns a copy of this test program that runs only [`raw_runtime_child`], as this user.
+fn child_of(user: u32) -> Command {
+    // Not by path: folders above it may be closed to the user.
+    let mut command = Command::new("/proc/self/exe");
+    command.args(["raw_runtime_child", "--exact", "--nocapture", "--test-threads=1"]);
+    command.uid(user).gid(user);
+    command
+}
+
+#[test]
+fn a_user_of_whom_a_program_was_expelled_registers_none_for_a_while() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can start a program of another user");
+        return;
+    }
+    let users = vec![Account::Number(Attack::Spoofed.user())];
+    let grant = vec![Grant { users, ..Grant::default() }];
+    let (iokernel, station) = Running::with_station(Config { grant, ..config() });
+    let service =
+        RawRuntime::start(&iokernel.socket, &RawSpec::new("service"), |_| Box::<Echo>::default()).unwrap();
+    let attacker = RawChild::attack(child_of(Attack::Spoofed.user()), &iokernel.socket, Attack::Spoofed);
+    let _attacker = match attacker {
+        Err(why) if why.contains("cannot start") => {
+            eprintln!("skipped: {why}");
+            return;
+        }
+        attacker => attacker.unwrap(),
+    };
+    eventually("it is expelled", || expelled(&iokernel) > 0);
+    let (before, refused) = (expelled(&iokernel), || iokernel.stats.polling.refused.get());
+    let enough = refused() + 100;
+    eventually("it tries again", || refused() > enough);
+    // Its name is taken for a moment after an expulsion, which alone would refuse it a few times.
+    assert!(expelled(&iokernel) <= before + 5, "expelled {} times", expelled(&iokernel) - before);
+    ask(&station, endpoint(&service), 1);
 }

@@ -95,7 +95,8 @@ pub struct Config {
     /// How long a kthread may take to start on a core it was lent before the core is taken back, in
     /// microseconds.
     pub start_deadline_us: u64,
-    /// Number of evictions without a cede in between after which a runtime loses its registration.
+    /// Number of evictions within a short time, for each core that it can hold, after which a
+    /// runtime loses its registration; one is forgotten every 50 ms.
     pub max_evictions: u32,
     /// Longest time that the polling thread polls with nothing to do before it sleeps, in
     /// microseconds; 0: never sleep. It sleeps sooner when the times between the last events say
@@ -161,7 +162,7 @@ impl Default for Config {
             cede_grace_us: 5,
             cede_deadline_us: 1_000,
             start_deadline_us: 20_000,
-            max_evictions: 100,
+            max_evictions: 40,
             idle_sleep_us: 1_000,
             max_wake_delay_us: 10_000,
             neighbour_share: 0,

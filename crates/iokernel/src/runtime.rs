@@ -16,6 +16,8 @@ use tailwater_shm::ring::{Consumer, LINE, Producer, RingLie};
 use tailwater_shm::trace::TraceReader;
 use tailwater_shm::{Cycles, Generation, KthreadShared, Slot};
 
+use crate::allocator::evict::Evictions;
+use crate::allocator::vain::BackOff;
 use crate::budget::Budget;
 use crate::control::client::ClientSocket;
 use crate::control::directory::Place;
@@ -54,7 +56,8 @@ pub enum EndReason {
     },
     /// Its threads had to be moved off their cores by force too often.
     #[error(
-        "its threads had to be moved off their cores {0} times in a row; call `tailwater::poll()` in long loops"
+        "its threads had to be moved off their cores by force {0} times within a short time; call `tailwater::poll()` \
+         in long loops"
     )]
     NeverYields(u32),
     /// Its offences cost the polling thread too much.
@@ -81,6 +84,18 @@ pub enum EndReason {
     /// The IOKernel ends.
     #[error("the IOKernel ends")]
     Shutdown,
+}
+
+impl EndReason {
+    /// Returns whether the runtime's misdeeds are the reason.
+    pub(crate) fn is_expulsion(&self) -> bool {
+        match self {
+            Self::EgressLie { .. } | Self::IngressLie { .. } => true,
+            Self::NeverYields(_) | Self::TooCostly { .. } => true,
+            Self::Departed | Self::Protocol(_) => false,
+            Self::Ledger(_) | Self::NoMemory(_) | Self::Shutdown => false,
+        }
+    }
 }
 
 /// The reading end of an egress ring and its owner, as the switch polls them.
@@ -175,6 +190,8 @@ pub(crate) struct Runtime {
     pub(crate) spent: Spent,
     /// What its offences have cost.
     pub(crate) budget: Budget,
+    /// Pauses in which it is lent no core.
+    pub(crate) back_off: BackOff,
     /// Fingerprint of its words, as of the last look.
     pub(crate) mark: u64,
     /// The mark and its number of cores before the polling thread last announced that it sleeps.
@@ -186,8 +203,8 @@ pub(crate) struct Runtime {
     pub(crate) stats: Arc<RuntimeStats>,
     /// The weight of its session, which was lowered; restored on drop.
     pub(crate) lowered_session: Option<SessionWeight>,
-    /// Evictions since it last ceded a core.
-    pub(crate) evictions: u32,
+    /// Evictions of late.
+    pub(crate) evictions: Evictions,
     /// Earliest timer of its kthreads, as of the last look.
     pub(crate) next_timer: Cycles,
     /// The policy has been asked for a core for this runtime, which has none and has work; a burst
@@ -276,13 +293,14 @@ impl Runtime {
             ring_lines: wish.ring_bytes / LINE as u32,
             spent: Spent::default(),
             budget: Budget::default(),
+            back_off: BackOff::default(),
             mark: 0,
             noted: (0, 0),
             guard,
             rules,
             stats,
             lowered_session: None,
-            evictions: 0,
+            evictions: Evictions::default(),
             next_timer: Cycles::MAX,
             woken: false,
             held: None,
@@ -317,6 +335,12 @@ impl Runtime {
             }
         }
         false
+    }
+
+    /// Returns whether it is lent no core for now, because of what it did before.
+    #[inline(always)]
+    pub(crate) fn is_left_alone(&self, now: Cycles) -> bool {
+        self.budget.is_throttled(now) || self.back_off.is_on(now)
     }
 
     /// Returns the shared words of one kthread.

@@ -26,9 +26,11 @@ impl Allocator {
         let Some(at) = self.ledger.topology().position(core) else { return };
         let Some(victim) = self.check_victim(world, at, victim, now) else { return };
         let action = &Action::Grant { runtime, kthread: to, core, victim, only_if_idle };
-        if world.runtimes.get(to.runtime).is_none_or(|runtime| runtime.doomed) || !self.bind(world, to, core)
-        {
+        if world.runtimes.get(to.runtime).is_none_or(|runtime| runtime.doomed) {
             return;
+        }
+        if !self.bind(world, to, core) {
+            return self.back_off_unbound(world, to.runtime, now);
         }
         if let Err(error) = self.ledger.apply(action, self.nanos(now)) {
             return self.refused(world, &error, ());

@@ -1,7 +1,10 @@
 //! Kthreads without a core that are not to be lent one: moved off it by force, bypassed, or late to
 //! start on it.
 //!
-//! Owns the list of withdrawn kthreads and their way back.
+//! Owns the list of withdrawn kthreads and their way back, and the count of evictions. Too many
+//! within a short time end a registration: the count grows with each eviction and falls by one
+//! every [`FORGET_EVICTION_US`]. A thread that is late now and then costs its program nothing; one
+//! that keeps its core over and over costs others about a tenth of a second.
 //!
 //! | how | left alone until |
 //! |---|---|
@@ -22,6 +25,29 @@ use super::phase::{How, NO_START_DOUBLINGS, Withdrawn};
 use crate::runtime::EndReason;
 use crate::stats::HandoffKind;
 use crate::world::World;
+
+/// Time after which one eviction is forgotten, in microseconds, of a program with one core.
+pub(super) const FORGET_EVICTION_US: u64 = 50_000;
+
+/// How often threads of a runtime were moved off their cores of late.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Evictions {
+    count: u32,
+    /// Time up to which evictions have been forgotten.
+    at: Cycles,
+}
+
+impl Evictions {
+    /// Counts one more, after those that are forgotten by now: one every `forget`. Returns how many
+    /// there are.
+    fn count(&mut self, now: Cycles, forget: Cycles) -> u32 {
+        let forgotten = now.saturating_sub(self.at) / forget.max(1);
+        self.count = self.count.saturating_sub(u32::try_from(forgotten).unwrap_or(u32::MAX));
+        self.at = if self.count == 0 { now } else { self.at + forgotten * forget.max(1) };
+        self.count += 1;
+        self.count
+    }
+}
 
 impl Allocator {
     /// Moves the thread to unmanaged cores and lends its core to the kthread it was promised to.
@@ -79,7 +105,7 @@ impl Allocator {
             runtime.groups.lose(from.index);
         }
         if how == How::ByForce {
-            self.force_off(world, from);
+            self.force_off(world, from, now);
         }
         self.follow(world, at, became, kind, decided, now);
         self.look_at(world, from.runtime, now);
@@ -90,7 +116,7 @@ impl Allocator {
 
     /// Moves a thread to unmanaged cores, and ends the registration of a runtime after too many
     /// evictions.
-    fn force_off(&mut self, world: &mut World, id: KthreadId) {
+    fn force_off(&mut self, world: &mut World, id: KthreadId, now: Cycles) {
         let (runtime, kthread) = world.runtimes.kthread(id);
         // Fails if the thread is dead, and then it is off the core as well.
         let _ = self.threads.bind(runtime.pid, kthread.tid, &self.unmanaged);
@@ -98,13 +124,15 @@ impl Allocator {
         self.rank_kthread(world, id, false);
         world.runtimes.kthread_mut(id).bound = None;
         world.stats.cores.evictions.add(1);
-        let limit = self.max_evictions;
+        let (limit, forget) = (self.max_evictions, self.timing.forget_eviction);
+        let cores = self.cores.len() as u32;
         let Some(runtime) = world.runtimes.get_mut(id.runtime) else { return };
         runtime.stats.counters.evictions.add(1);
-        runtime.evictions += 1;
-        let times = runtime.evictions;
-        if times >= limit {
-            world.doom(id.runtime, EndReason::NeverYields(times));
+        // It can keep as many cores at once.
+        let share = cores.min(runtime.kthreads.len() as u32).max(1);
+        let limit = limit.saturating_mul(share);
+        if runtime.evictions.count(now, forget / Cycles::from(share)) >= limit {
+            world.doom(id.runtime, EndReason::NeverYields(limit));
         }
     }
 
@@ -185,7 +213,7 @@ impl Allocator {
                 let (runtime, line) = world.runtimes.kthread(kthread);
                 let has = self.threads.processor_time(runtime.pid, line.tid).unwrap_or(had_ns);
                 if self.clock.from_ns(has.saturating_sub(had_ns)) > self.timing.deadline {
-                    self.force_off(world, kthread);
+                    self.force_off(world, kthread, now);
                     return How::ByForce;
                 }
                 How::Bypassed { had_ns, checked: now }
@@ -196,7 +224,7 @@ impl Allocator {
                 if !signalled {
                     self.signal(world, kthread);
                 }
-                self.force_off(world, kthread);
+                self.force_off(world, kthread, now);
                 How::ByForce
             }
             How::Late { since, signalled: false } if now.saturating_sub(since) > self.timing.grace => {
@@ -205,5 +233,19 @@ impl Allocator {
             }
             How::Late { .. } => how,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn evictions_are_forgotten_one_by_one() {
+        let mut evictions = Evictions::default();
+        assert_eq!([5, 5, 104].map(|now| evictions.count(now, 100)), [1, 2, 3]);
+        assert_eq!(evictions.count(305, 100), 1, "three are forgotten");
+        assert_eq!([306, 405, 406, 605].map(|now| evictions.count(now, 100)), [2, 2, 3, 2]);
+        assert_eq!(evictions.count(10_000, 100), 1);
     }
 }

@@ -75,6 +75,7 @@ impl Allocator {
             let id = self.ledger.runtimes()[place];
             if self.has_core(id) {
                 self.look_at(world, id, now);
+                self.note_pause(world, id, now);
             } else if budget > 0 {
                 budget = budget.saturating_sub(self.look_at(world, id, now));
                 if self.observation.runtime(id).is_some_and(RuntimeLook::has_work) {
@@ -94,6 +95,16 @@ impl Allocator {
             && runtime.next_timer > now
         {
             self.earliest_timer = self.earliest_timer.min(runtime.next_timer);
+        }
+    }
+
+    /// Records when a runtime with a core is no longer throttled: its frames wait for that, and its
+    /// doorbell may be muted.
+    fn note_pause(&mut self, world: &World, id: RuntimeId, now: Cycles) {
+        if let Some(runtime) = world.runtimes.get(id)
+            && runtime.budget.is_throttled(now)
+        {
+            self.earliest_timer = self.earliest_timer.min(runtime.budget.throttled_until());
         }
     }
 
@@ -131,12 +142,12 @@ impl Allocator {
         else {
             return 0;
         };
-        if runtime.budget.is_throttled(now) {
+        if runtime.is_left_alone(now) {
             // It wants nothing; then it is looked at again, and its requests are read anew.
             runtime.requests = 0;
             look.kthreads.iter_mut().for_each(forget_work);
             look.requests = Requests::NONE;
-            runtime.next_timer = runtime.budget.throttled_until();
+            runtime.next_timer = runtime.budget.throttled_until().max(runtime.back_off.until());
             return runtime.kthreads.len();
         }
         read_requests(runtime, look);

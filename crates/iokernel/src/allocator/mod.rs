@@ -6,7 +6,8 @@
 //! takes cores by force, [`presence`] follows cores that Linux takes away, [`account`] enters the
 //! time of each phase into the statistics, [`quantum`] ends turns of user threads. It decides
 //! nothing itself (that is `tailwater-sched`), and touches no frames: egress rings are handed to
-//! the switch through [`World::arriving`].
+//! the switch through [`World::arriving`]. Runtimes that do nothing with a core are lent fewer
+//! ([`vain`]).
 //!
 //! # Phases of a core
 //!
@@ -29,7 +30,7 @@
 
 mod account;
 mod apply;
-mod evict;
+pub(crate) mod evict;
 mod look;
 mod phase;
 mod presence;
@@ -38,6 +39,7 @@ mod quantum;
 mod rest;
 #[cfg(test)]
 mod tests;
+pub(crate) mod vain;
 
 use rustix::thread::CpuSet;
 use tailwater_sched::alloc::{Action, Observation, Policy, View};
@@ -132,6 +134,7 @@ impl Allocator {
                 overdue_start: us(OVERDUE_START_US),
                 deadline: us(config.cede_deadline_us),
                 start_deadline: us(config.start_deadline_us),
+                forget_eviction: us(evict::FORGET_EVICTION_US),
                 rewake: us(REWAKE_US),
                 no_start_pause: us(NO_START_PAUSE_US),
                 ack_hold: us(config.ack_hold_us),
@@ -418,8 +421,7 @@ impl Lender for Allocator {
     fn wakeup(&mut self, world: &mut World, id: RuntimeId, now: Cycles) {
         let Some(runtime) = world.runtimes.get_mut(id) else { return };
         runtime.held = None;
-        if runtime.doomed || runtime.budget.is_throttled(now) || core::mem::replace(&mut runtime.woken, true)
-        {
+        if runtime.doomed || runtime.is_left_alone(now) || core::mem::replace(&mut runtime.woken, true) {
             return;
         }
         self.decide(world, now, |policy, view, actions| policy.wakeup(view, id, actions));

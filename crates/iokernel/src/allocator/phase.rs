@@ -39,6 +39,8 @@ pub(super) struct Timing {
     pub(super) overdue_start: Cycles,
     pub(super) deadline: Cycles,
     pub(super) start_deadline: Cycles,
+    /// Until an eviction is forgotten.
+    pub(super) forget_eviction: Cycles,
     pub(super) rewake: Cycles,
     pub(super) no_start_pause: Cycles,
     /// For which an acknowledgment that no thread waits for is no reason to lend a core.

@@ -147,29 +147,11 @@ impl Allocator {
         self.look_at(world, kthread.runtime, now);
         self.note_timer(world, kthread.runtime, now);
         let in_vain = self.was_lent_in_vain(world, kthread);
+        self.judge_core(world, kthread, in_vain, now);
         self.core_fell_free(world, core, now);
-        if in_vain && let Some(runtime) = world.runtimes.get(kthread.runtime) {
-            runtime.stats.counters.vain_cores.add(1);
+        if in_vain {
             world.charge(kthread.runtime, clock::now().saturating_sub(began), now);
         }
-    }
-
-    /// Returns whether the runtime gave up its only core although, as of this look, its words ask
-    /// for one, and it has changed none of them since the core was lent. The words of withdrawn
-    /// kthreads do not count: the others cannot always do that work (frames, without packet
-    /// stealing).
-    fn was_lent_in_vain(&self, world: &World, kthread: KthreadId) -> bool {
-        let id = kthread.runtime;
-        let (runtime, line) = world.runtimes.kthread(kthread);
-        if runtime.mark != line.mark || self.has_core(id) {
-            return false;
-        }
-        let Some(look) = self.observation.runtime(id) else { return false };
-        let is_withdrawn = |index| {
-            let kthread = KthreadId::new(id, index);
-            self.withdrawn.iter().any(|withdrawn| withdrawn.kthread == kthread)
-        };
-        (0..).zip(&look.kthreads).any(|(index, look)| look.has_work() && !is_withdrawn(index))
     }
 
     /// Handles a kthread that ceded as it was asked.
@@ -187,9 +169,6 @@ impl Allocator {
         world.stats.handoff(kind).ceded.record(self.clock.to_ns(now.saturating_sub(decided)));
         self.account_core_time(world, at, from, now);
         self.leave(world, from);
-        if let Some(runtime) = world.runtimes.get_mut(from.runtime) {
-            runtime.evictions = 0;
-        }
         let became = self.ledger.handle_parked(from, self.nanos(now));
         self.follow(world, at, became, kind, decided, now);
         self.look_at(world, from.runtime, now);

@@ -235,11 +235,15 @@ fn an_evicted_kthread_that_parks_is_bound_anew_and_runs_again() {
 }
 
 #[test]
-fn repeated_evictions_cost_the_registration_unless_a_core_is_ceded_in_between() {
+fn repeated_evictions_cost_the_registration_also_with_a_cede_and_unless_time_passes_in_between() {
     let mut sandbox = busy_batch();
-    for round in 0..6 {
-        arrival(&mut sandbox);
+    for round in 0..8 {
         if round == 2 {
+            // Both are forgotten.
+            sandbox.pass(100_000_000);
+        }
+        arrival(&mut sandbox);
+        if round == 3 {
             sandbox.obey();
             sandbox.pass(100);
         } else {

@@ -107,7 +107,7 @@ impl Rule {
     fn covers(&self, user: &User) -> bool {
         self.everyone
             || self.users.contains(&user.uid)
-            || user.groups.iter().any(|group| self.groups.contains(group))
+            || self.groups.iter().any(|group| user.groups.binary_search(group).is_ok())
     }
 
     fn lists_name(&self, name: &str) -> bool {

@@ -289,6 +289,9 @@ impl Control {
         }
         let process = process::at(socket, peer.pid).map_err(Refusal::Peer)?;
         let user = user_of(socket).map_err(Refusal::Peer)?;
+        if let Some(left) = self.exiles.time_left(user.uid, Instant::now()) {
+            return Err(Refusal::Exiled { uid: user.uid, seconds: left.as_secs() + 1 });
+        }
         let place = self.parts.directory.admit(&user, wish)?;
         let (id, pid) = (place.id, peer.pid.as_raw_nonzero().get());
         self.make_offer(socket, wish, place, (pid, process)).inspect_err(|_| {

@@ -21,6 +21,7 @@ mod answers;
 pub(crate) mod client;
 mod conversation;
 pub(crate) mod directory;
+mod exile;
 mod limits;
 mod lines;
 mod pace;
@@ -60,6 +61,7 @@ use crate::trace::Tracer;
 use answers::Answers;
 use client::{ClientSocket, Closer};
 use directory::{Directory, Refusal};
+use exile::Exiles;
 use lines::Lines;
 use presence::Presence;
 use session::{Session, State};
@@ -180,6 +182,7 @@ pub(crate) struct Control {
     /// Closes sockets that may have descriptors in unread messages.
     closer: Option<Closer>,
     lines: Lines,
+    exiles: Exiles,
     /// Firewall rules have changed since the start.
     rules_changed: bool,
     answers: Answers,
@@ -232,6 +235,9 @@ fn user_of(socket: impl AsFd + Copy) -> Result<User, Errno> {
     let uid = peer.uid.as_raw();
     let mut groups = peer::groups_of(socket)?;
     groups.push(peer.gid.as_raw());
+    // A user namespace lets a process repeat them, 65,536 in all.
+    groups.sort_unstable();
+    groups.dedup();
     Ok(User { uid, groups, privileged: is_trusted(uid) })
 }
 
@@ -254,6 +260,7 @@ impl Control {
             sessions: HashMap::new(),
             closer: None,
             lines: Lines::default(),
+            exiles: Exiles::default(),
             rules_changed: false,
             answers: Answers::default(),
             spare,
@@ -470,6 +477,9 @@ impl Control {
         let uid = self.sessions.values().find(is_own).map_or(0, |session| session.uid);
         if self.may_log(uid) {
             tracing::info!(%id, name, %reason, "a registration ended");
+        }
+        if reason.is_expulsion() && !is_trusted(uid) {
+            self.exiles.enter(uid, Instant::now());
         }
         // The end of the IOKernel itself has no message: programs wait for the next one.
         if !matches!(reason, EndReason::Departed | EndReason::Shutdown) {

@@ -9,9 +9,10 @@
 //! put into the ring of a program without a core like any other frame, and the program is woken at
 //! the first other frame, or [`Config::ack_hold_us`](crate::Config::ack_hold_us) later.
 //!
-//! Everything else wakes at once: handshakes, duplicates, partial acknowledgments, window updates
-//! for data that was sent before, FIN and RST, segments with unusual flags, and IPv6, whose ports a
-//! ring's first line does not show.
+//! Everything else wakes at once: handshakes, partial acknowledgments, acknowledgments of data that
+//! was sent before, FIN and RST, segments with unusual flags, and IPv6, whose ports a ring's first
+//! line does not show. Windows are not read: repeats of a pure acknowledgment, and window updates
+//! with its number, wait like it.
 //!
 //! The table is direct-mapped: of two flows in one place the later one stays, and the other's
 //! acknowledgments wake as if there were no table. A forged segment can delay the acknowledgments

@@ -33,6 +33,17 @@ pub enum Refusal {
     /// The user may not register this program.
     #[error(transparent)]
     Denied(#[from] Denial),
+    /// A program of this user was expelled.
+    #[error(
+        "a program of user {uid} was expelled, see its reason in the IOKernel's log; in {seconds} s the user may \
+         register programs again"
+    )]
+    Exiled {
+        /// The user.
+        uid: u32,
+        /// How long that takes.
+        seconds: u64,
+    },
     /// Different protocol versions.
     #[error(
         "the runtime speaks version {theirs} of the protocol, this IOKernel version {VERSION}: rebuild one of them"

@@ -2,7 +2,9 @@
 //!
 //! Owns the order: one IOKernel and one service for all attacks; before each, the service alone;
 //! then beside the attacker, which has had [`REACTION`] by then. The attackers are those of the
-//! tests ([`Attack`]), as processes; one that is expelled comes back at once.
+//! tests ([`Attack`]), as processes; if the bench runs as root, each is of another user with a
+//! grant. One that is expelled comes back as soon as it is let in. Last, programs are killed in a
+//! row ([`kills`]).
 
 use std::io::{Write, stdout};
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -13,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde::Serialize;
-use tailwater_iokernel::Config;
+use tailwater_iokernel::{Account, Config, Grant};
 use tailwater_iokernel_testing::attack::Attack;
 use tailwater_iokernel_testing::child::RawChild;
 use tailwater_loadgen::Plan;
@@ -30,6 +32,8 @@ use tailwater_testbed::port::{self, GENERATOR_IP, Generator};
 use tailwater_testbed::program::{Prepared, Program};
 use tailwater_testbed::table::{Table, number};
 use tailwater_workload::{LoadSchedule, Rate};
+
+mod kills;
 
 /// Requests per second, and the work of each.
 const RPS: f64 = 50_000.0;
@@ -61,6 +65,7 @@ pub struct HostileArgs {
 #[derive(Debug, Serialize)]
 pub struct Report {
     attacks: Vec<Attacked>,
+    kills: kills::Kills,
 }
 
 /// A service before and during one attack.
@@ -109,8 +114,9 @@ pub fn run(args: &HostileArgs, machine: &Machine) -> anyhow::Result<Report> {
         note!("{}: {}", attacked.name, if attacked.is_harmless() { "harmless" } else { "NOT harmless" });
         attacks.push(attacked);
     }
+    let kills = kills::measure(&target, &plan)?;
     target.service.end()?;
-    let report = Report { attacks };
+    let report = Report { attacks, kills };
     write!(stdout(), "{}", describe(&report))?;
     Ok(report)
 }
@@ -139,6 +145,10 @@ impl Target {
             socket: socket.clone(),
             iokernel_core: Some(cores.polling as u16),
             managed_cores: Some(cores.managed.iter().map(|&core| core as u16).collect()),
+            grant: vec![Grant {
+                users: Attack::ALL.map(|attack| Account::Number(attack.user())).to_vec(),
+                ..Grant::default()
+            }],
             ..Config::default()
         };
         let kthreads = cores.managed.len().to_string();
@@ -211,8 +221,9 @@ fn describe(report: &Report) -> String {
         let row = row.chain([before.lost.to_string(), during.lost.to_string(), yes(*expelled)]);
         table.row(row.chain([yes(attacked.is_harmless())]));
     }
+    let kills = report.kills.describe();
     format!(
-        "{table}\nA service at {RPS} requests a second. Harmless: the median at most {MOST_P50} times that before, \
+        "{table}\n{kills}\nA service at {RPS} requests a second. Harmless: the median at most {MOST_P50} times that before, \
          and no request lost, {} ms after the attack began.\n",
         REACTION.as_millis()
     )

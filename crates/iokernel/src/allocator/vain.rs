@@ -1,0 +1,111 @@
+//! Cores that a runtime asks for and gives up without having done anything.
+//!
+//! Owns the verdict, and the back-off that follows from it. What such a core costs the polling thread
+//! is charged ([`crate::budget`]); what it costs the program that had the core, a hand-off there and
+//! one back, is bounded here: after [`FREE`] cores in vain in a row the runtime is lent none for a
+//! pause, which doubles each time from [`PAUSE_US`] up to [`DOUBLINGS`] times. Races make single
+//! ones, and any core with which something was done ends the row. A thread of it that cannot be
+//! bound to its core causes a pause as well ([`UNBOUND_US`]).
+
+use tailwater_sched::{KthreadId, RuntimeId};
+use tailwater_shm::Cycles;
+
+use super::Allocator;
+use crate::world::World;
+
+/// Number of cores in vain in a row without consequence.
+const FREE: u32 = 3;
+/// First pause, in microseconds.
+const PAUSE_US: u64 = 100;
+/// Maximum number of doublings: 25.6 ms.
+const DOUBLINGS: u32 = 8;
+/// Pause after a thread could not be bound to a core, in microseconds: its own cpuset lacks the
+/// core, or the thread is gone.
+const UNBOUND_US: u64 = 1_000;
+
+/// The back-off of one runtime.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct BackOff {
+    /// Cores in vain in a row.
+    row: u32,
+    until: Cycles,
+}
+
+impl BackOff {
+    /// Returns whether the runtime is lent no core.
+    #[inline(always)]
+    pub(crate) fn is_on(&self, now: Cycles) -> bool {
+        now < self.until
+    }
+
+    /// Returns when it may be lent one again.
+    pub(crate) fn until(&self) -> Cycles {
+        self.until
+    }
+
+    /// Takes a core in vain into account; `us` is a microsecond.
+    fn count(&mut self, now: Cycles, us: Cycles) {
+        self.row = self.row.saturating_add(1);
+        if let Some(more) = self.row.checked_sub(FREE + 1) {
+            self.until = now.saturating_add((us * PAUSE_US) << more.min(DOUBLINGS));
+        }
+    }
+}
+
+impl Allocator {
+    /// Takes into account whether a core that its kthread gave up without being asked was in vain.
+    pub(super) fn judge_core(&mut self, world: &mut World, kthread: KthreadId, in_vain: bool, now: Cycles) {
+        let us = self.clock.from_ns(1_000);
+        let Some(runtime) = world.runtimes.get_mut(kthread.runtime) else { return };
+        if in_vain {
+            runtime.stats.counters.vain_cores.add(1);
+            runtime.back_off.count(now, us);
+        } else {
+            runtime.back_off.row = 0;
+        }
+    }
+
+    /// Returns whether the runtime gave up its only core although, as of this look, its words ask
+    /// for one, and it has changed none of them since the core was lent. The words of withdrawn
+    /// kthreads do not count: the others cannot always do that work (frames, without packet
+    /// stealing).
+    pub(super) fn was_lent_in_vain(&self, world: &World, kthread: KthreadId) -> bool {
+        let id = kthread.runtime;
+        let (runtime, line) = world.runtimes.kthread(kthread);
+        if runtime.mark != line.mark || self.has_core(id) {
+            return false;
+        }
+        let Some(look) = self.observation.runtime(id) else { return false };
+        let is_withdrawn = |index| {
+            let kthread = KthreadId::new(id, index);
+            self.withdrawn.iter().any(|withdrawn| withdrawn.kthread == kthread)
+        };
+        (0..).zip(&look.kthreads).any(|(index, look)| look.has_work() && !is_withdrawn(index))
+    }
+
+    /// Lends a runtime nothing for a while, of which a thread could not be bound to a core.
+    pub(super) fn back_off_unbound(&self, world: &mut World, id: RuntimeId, now: Cycles) {
+        let pause = self.clock.from_ns(UNBOUND_US * 1_000);
+        if let Some(runtime) = world.runtimes.get_mut(id) {
+            runtime.back_off.until = runtime.back_off.until.max(now.saturating_add(pause));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pause_grows_with_each_core_in_vain_and_is_bounded() {
+        let mut back_off = BackOff::default();
+        let mut pauses = Vec::new();
+        for _ in 0..14 {
+            back_off.count(1_000, 1);
+            pauses.push(back_off.until().saturating_sub(1_000));
+        }
+        assert_eq!(pauses[..6], [0, 0, 0, 100, 200, 400]);
+        assert_eq!(pauses[12..], [25_600, 25_600]);
+        assert!(back_off.is_on(26_599) && !back_off.is_on(26_600));
+    }
+}

@@ -1,0 +1,80 @@
+//! Programs that are killed in a row beside the service.
+//!
+//! Owns the kills: each program is registered, busy on a core that the service leaves idle, and
+//! killed (SIGKILL) as soon as it is ready. All that it had must come back, for the next one needs
+//! it: its name at once, its address, memory and core after a while.
+
+use serde::Serialize;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use tailwater_iokernel_testing::RawSpec;
+use tailwater_iokernel_testing::child::{RawChild, Role};
+use tailwater_loadgen::Plan;
+use tailwater_testbed::note;
+
+use super::{Latency, Target};
+
+/// Number of programs.
+const TIMES: u32 = 1_000;
+
+/// What was measured.
+#[derive(Debug, Serialize)]
+pub(super) struct Kills {
+    times: u32,
+    before: Latency,
+    /// While the first of them were killed.
+    during: Latency,
+    /// After the last.
+    after: Latency,
+    seconds: f64,
+}
+
+impl Kills {
+    pub(super) fn describe(&self) -> String {
+        let us = |latency: &Latency| {
+            let p50 = latency.p50_us.map_or_else(|| "none".to_owned(), |us| format!("{us:.1}"));
+            format!("p50 {p50} us, {} lost", latency.lost)
+        };
+        let (times, seconds) = (self.times, self.seconds);
+        let [before, during, after] = [&self.before, &self.during, &self.after].map(us);
+        format!(
+            "{times} programs registered and killed in {seconds:.0} s. Before: {before}; meanwhile: {during}; \
+             afterwards: {after}.\n"
+        )
+    }
+}
+
+/// Measures the service before, while and after programs are killed.
+pub(super) fn measure(target: &Target, plan: &Plan) -> anyhow::Result<Kills> {
+    let before = target.latency(plan)?;
+    let (socket, stop) = (target.socket.as_str(), AtomicBool::new(false));
+    let (during, seconds) = std::thread::scope(|scope| -> anyhow::Result<_> {
+        let killer = scope.spawn(|| kill_all(socket, &stop));
+        let during = target.latency(plan);
+        if during.is_err() {
+            stop.store(true, Ordering::Relaxed);
+        }
+        let seconds =
+            killer.join().map_err(|_| anyhow::anyhow!("the thread that kills programs panicked"))?;
+        Ok((during?, seconds?))
+    })?;
+    let after = target.latency(plan)?;
+    note!("{TIMES} programs killed in {seconds:.1} s");
+    Ok(Kills { times: TIMES, before, during, after, seconds })
+}
+
+/// Returns how many seconds it took.
+fn kill_all(socket: &str, stop: &AtomicBool) -> anyhow::Result<f64> {
+    let began = Instant::now();
+    let spec = RawSpec::new("victim").best_effort();
+    for _ in 0..TIMES {
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        let victim = RawChild::start(Command::new("/proc/self/exe"), socket, &spec, Role::Burn);
+        victim.map_err(anyhow::Error::msg)?.kill();
+    }
+    Ok(began.elapsed().as_secs_f64())
+}
