@@ -1,11 +1,11 @@
 //! Cores that a runtime asks for and gives up without having done anything.
 //!
-//! Owns the verdict, and the back-off that follows from it. What such a core costs the polling thread
-//! is charged ([`crate::budget`]); what it costs the program that had the core, a hand-off there and
-//! one back, is bounded here: after [`FREE`] cores in vain in a row the runtime is lent none for a
-//! pause, which doubles each time from [`PAUSE_US`] up to [`DOUBLINGS`] times. Races make single
-//! ones, and any core with which something was done ends the row. A thread of it that cannot be
-//! bound to its core causes a pause as well ([`UNBOUND_US`]).
+//! Owns the verdict, and the back-off that follows from it. What such a core costs the polling
+//! thread is charged ([`crate::budget`]); what it costs the program that had the core, a hand-off
+//! there and one back, is bounded here: after [`FREE`] cores in vain in a row the runtime is lent
+//! none for a pause, which doubles each time from [`PAUSE_US`] up to [`DOUBLINGS`] times. Races
+//! make single ones, and any core with which something was done ends the row. A thread of it that
+//! cannot be bound to its core causes a pause as well ([`UNBOUND_US`]).
 
 use tailwater_sched::{KthreadId, RuntimeId};
 use tailwater_shm::Cycles;
