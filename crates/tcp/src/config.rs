@@ -47,6 +47,9 @@ pub struct Config {
     pub timestamps: bool,
     /// Offers selective acknowledgment (RFC 2018).
     pub sack: bool,
+    /// Uses TCP Fast Open (RFC 7413) where the caller has
+    /// [offered it](crate::Connection::offer_fast_open), and asks for cookies.
+    pub fast_open: bool,
     /// Offers explicit congestion notification (RFC 3168). DCTCP needs it.
     pub ecn: bool,
     /// Time for which old duplicates are waited for: twice the maximum segment lifetime (RFC 9293
@@ -72,6 +75,7 @@ impl Default for Config {
             window_scaling: true,
             timestamps: true,
             sack: true,
+            fast_open: false,
             ecn: false,
             time_wait: DEFAULT_WAIT,
             fin_wait: DEFAULT_WAIT,

@@ -19,11 +19,11 @@
 
 use crate::closed::answer_closed;
 use crate::config::{Config, InitialNumbers, Keepalive, Opening};
-use crate::connection::{Connection, IcmpError, Transmit};
+use crate::connection::{Connection, FastOpenPeer, IcmpError, Transmit};
 use crate::ecn::EcnCodepoint;
 use crate::isn::{Flow, Secret};
 use crate::listen;
-use crate::segment::{Flags, Header, Options, SackBlock, Segment, Timestamps};
+use crate::segment::{Cookie, FastOpen, Flags, Header, Options, SackBlock, Segment, Timestamps};
 use crate::seq::Seq;
 use crate::state::State;
 use crate::time::Instant;
@@ -68,6 +68,10 @@ fn byte(side: usize, at: u64) -> u8 {
     (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8 ^ side as u8
 }
 
+fn cookie() -> Cookie {
+    Cookie::new(&[7; 8]).expect("eight bytes are a cookie")
+}
+
 /// Takes the next byte of the input.
 fn next(input: &mut &[u8]) -> u8 {
     let (&first, rest) = input.split_first().unwrap_or((&0, &[]));
@@ -110,6 +114,11 @@ impl Model {
             received: [0; 2],
             forged: false,
         };
+        if kind & 128 != 0 {
+            // Neither end knows of the other's cookie: data on a SYN is never accepted, but forged
+            // answers acknowledge it.
+            model.ends[0].offer_fast_open(Some(FastOpenPeer { cookie: cookie(), mss: 1000 }));
+        }
         if kind & 64 == 0 {
             // They become established by opening at once.
             model.settle();
@@ -129,6 +138,7 @@ impl Model {
                 Ok(())
             });
             self.ends[side].check();
+            let _ = self.ends[side].take_writable();
             let Some(flying) = left else {
                 assert_eq!(transmit, Transmit::Nothing);
                 return;
@@ -157,7 +167,9 @@ impl Model {
 
     fn send(&mut self, side: usize, len: usize) {
         let data: Vec<u8> = (0..len as u64).map(|i| byte(side, self.sent[side] + i)).collect();
-        if let Ok(taken) = self.ends[side].send(&data) {
+        let more = len.is_multiple_of(3);
+        let end = &mut self.ends[side];
+        if let Ok(taken) = if more { end.send_more(&data) } else { end.send(&data) } {
             self.sent[side] += taken as u64;
         }
         self.pump(side);
@@ -244,8 +256,15 @@ impl Model {
             3 => end.set_keepalive((size > 0).then(Keepalive::default)),
             4 => end.set_user_timeout(Some(Duration::from_millis(size.into()))),
             5 => drop(end.set_path_mtu(size as u16, None, now)),
-            _ => drop(end.handle_icmp(IcmpError::PortUnreachable, Seq(size))),
+            6 => drop(end.handle_icmp(IcmpError::PortUnreachable, Seq(size))),
+            _ => match what >> 3 {
+                0 => end.push(),
+                1 | 2 => end.set_cork(what >> 3 == 1),
+                3..=15 => end.set_max_segment(Some(what.into())),
+                _ => drop(end.set_notsent_lowat((what < 240).then_some(size))),
+            },
         }
+        let _ = end.info(20, now);
         self.pump(side);
     }
 
@@ -266,6 +285,7 @@ impl Model {
             mss: (bytes[3] & 4 != 0).then_some(u16::from(bytes[6]) << 3),
             window_scale: (bytes[3] & 8 != 0).then_some(bytes[7]),
             sack_permitted: bytes[3] & 16 != 0,
+            fast_open: if bytes[3] & 32 != 0 { FastOpen::Cookie(cookie()) } else { FastOpen::None },
         };
         let header = Header {
             source: 2 - to as u16,

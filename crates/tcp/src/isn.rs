@@ -29,6 +29,7 @@ pub(crate) enum Domain {
     Cookie = 3,
     PortOffset = 4,
     PortSlot = 5,
+    FastOpen = 6,
 }
 
 /// The addresses and ports that identify a connection.

@@ -210,6 +210,9 @@ pub(crate) fn add(a: ListenStats, b: ListenStats) -> ListenStats {
         retransmissions: a.retransmissions + b.retransmissions,
         expired: a.expired + b.expired,
         accepted: a.accepted + b.accepted,
+        fast_opens: a.fast_opens + b.fast_opens,
+        fast_open_refused: a.fast_open_refused + b.fast_open_refused,
+        fast_open_overflows: a.fast_open_overflows + b.fast_open_overflows,
     }
 }
 

@@ -36,6 +36,7 @@
 //! backlog. Answers to segments without a connection: `RESETS_PER_SECOND` to each peer.
 
 pub mod clock;
+pub(crate) mod cookies;
 mod key;
 mod listen;
 pub(crate) mod socket;
@@ -102,6 +103,8 @@ impl Secrets {
 #[derive(Debug)]
 pub struct Tcp<P: Platform> {
     pub(crate) table: Table<P>,
+    /// Cookies of servers, for clients with Fast Open.
+    pub(crate) cookies: cookies::Cookies<P>,
     pub(crate) time_waits: TimeWaits<P>,
     pub(crate) listeners: Listeners<P>,
     pub(crate) timers: Timers<P>,
@@ -155,6 +158,7 @@ impl<P: Platform> Tcp<P> {
     pub fn new(secrets: Secrets, seed: u64, limit: u32, local_window: u32) -> Self {
         Self {
             table: Table::new(seed),
+            cookies: cookies::Cookies::default(),
             time_waits: TimeWaits::new(seed),
             listeners: Listeners::default(),
             timers: Timers::new(),

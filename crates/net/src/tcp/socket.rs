@@ -16,7 +16,7 @@ use crate::platform::{Guard, Lock, Outcome, Platform, Waiters};
 use alloc::boxed::Box;
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
-use tailwater_tcp::{Connection, Error, Events, Flow, Instant, RecvError, SendError, State};
+use tailwater_tcp::{Connection, Error, Events, Flow, Instant, RecvError, SendError};
 use tailwater_wire::{Addresses, DEFAULT_TTL};
 
 /// Why a connection is no more, or never came to be.
@@ -93,7 +93,7 @@ impl<P: Platform> Inner<P> {
 
     /// True while the handshake is under way.
     pub fn is_connecting(&self) -> bool {
-        matches!(self.connection.state(), State::SynSent | State::SynReceived)
+        self.connection.is_connecting()
     }
 
     /// Copies received data; zero at the end of the stream.

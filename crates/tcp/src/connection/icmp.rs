@@ -3,7 +3,6 @@
 use super::{Connection, Events, MIN_MSS};
 use crate::error::Error;
 use crate::seq::Seq;
-use crate::state::State;
 use crate::time::Instant;
 
 /// An ICMP error that quotes a segment of the connection.
@@ -40,7 +39,7 @@ impl Connection {
             IcmpError::HostUnreachable | IcmpError::Prohibited | IcmpError::Other => Error::HostUnreachable,
             IcmpError::ProtocolUnreachable | IcmpError::PortUnreachable => Error::Refused,
         };
-        if matches!(self.state, State::SynSent | State::SynReceived) {
+        if self.is_connecting() {
             return self.fail(error);
         }
         self.soft_error = Some(error);

@@ -20,6 +20,8 @@ pub struct Info {
     pub sack: bool,
     /// Windows are scaled (`TCPI_OPT_WSCALE`): by how many bits the peer's are, and this side's.
     pub wscale: Option<(u8, u8)>,
+    /// Data on the SYN was accepted, by the peer or by this side (`TCPI_OPT_SYN_DATA`).
+    pub syn_data: bool,
     /// Congestion marks are used (`TCPI_OPT_ECN`).
     pub ecn: bool,
     /// A loss is being repaired (`TCP_CA_Recovery`, `TCP_CA_Loss`).
@@ -116,6 +118,7 @@ impl Connection {
             timestamps,
             sack: self.set.contains(Set::SACK),
             wscale: self.set.contains(Set::SCALING).then_some((self.window_shift, self.receive.shift)),
+            syn_data: self.set.contains(Set::SYN_DATA),
             ecn: self.set.contains(Set::ECN),
             in_recovery: self.sender.in_recovery(),
             retransmits: self.sender.consecutive_timeouts(),

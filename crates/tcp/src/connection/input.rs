@@ -68,7 +68,8 @@ impl Connection {
     /// Handles a segment in SYN-SENT (RFC 9293 section 3.10.7.3).
     fn in_syn_sent(&mut self, header: &Header, now: Instant) -> Events {
         let acknowledges = header.flags.contains(Flags::ACK);
-        let acceptable = header.ack == self.data_start && self.sender.nxt() == self.data_start;
+        let acceptable =
+            (self.data_start..=self.syn_end()).contains(&header.ack) && self.sender.nxt() == self.data_start;
         if acknowledges && !acceptable {
             if !header.flags.contains(Flags::RST) {
                 self.answer_with_reset(header.ack);
@@ -81,10 +82,13 @@ impl Connection {
         if !header.flags.contains(Flags::SYN) {
             return Events::empty();
         }
+        self.note_cookie(&header.options);
         self.negotiate(header, now);
         self.set.insert(Set::ACK_NOW);
         if acknowledges {
-            self.on_established(header, now, Event::SynAck)
+            let fast = self.count_syn_data(header.ack);
+            let events = self.on_established(header, now, Event::SynAck);
+            events | if fast { self.on_progress(now) } else { Events::empty() }
         } else {
             self.set.insert(Set::SYN_ACK);
             self.apply(Event::Syn)
@@ -123,22 +127,31 @@ impl Connection {
     /// Completes the handshake with the ACK in `header`.
     fn on_established(&mut self, header: &Header, now: Instant, event: Event) -> Events {
         let mut events = self.apply(event) | Events::ESTABLISHED | Events::WRITABLE;
-        let timestamps = self.set.contains(Set::TIMESTAMPS);
-        // The ACK is refused only if it acknowledges unsent data, which was checked before.
-        let _ = self.sender.on_ack(&ack_info(header, &[], self.echoed(header, now)), now);
+        events.set(Events::FAST_OPEN, self.fast_opening().is_some());
         self.progress_at = now;
-        self.sender.on_established(
-            &Negotiated {
-                mss: self.segment_mss(),
-                sack: self.set.contains(Set::SACK),
-                timestamp_tick: timestamps.then(|| Duration::from_nanos(TICK_NS)),
-            },
-            now,
-        );
+        if self.set.contains(Set::FAST_OPEN) {
+            // The sender has started already; the ACK is handled as any other.
+            self.set.remove(Set::FAST_OPEN);
+        } else {
+            // The ACK is refused only if it acknowledges unsent data, which was checked before.
+            let _ = self.sender.on_ack(&ack_info(header, &[], self.echoed(header, now)), now);
+            self.start_sender(now);
+        }
         if self.set.contains(Set::FIN_QUEUED) {
             events |= self.apply(Event::Close);
         }
         events
+    }
+
+    /// Lets the sender use what was negotiated.
+    pub(super) fn start_sender(&mut self, now: Instant) {
+        let timestamps = self.set.contains(Set::TIMESTAMPS);
+        let negotiated = Negotiated {
+            mss: self.segment_mss(),
+            sack: self.set.contains(Set::SACK),
+            timestamp_tick: timestamps.then(|| Duration::from_nanos(TICK_NS)),
+        };
+        self.sender.on_established(&negotiated, now);
     }
 
     /// Handles a segment in TIME-WAIT (RFC 9293 section 3.10.7.4). A SYN that would open a new
@@ -161,7 +174,7 @@ impl Connection {
         let header = &segment.header;
         if self.state == State::SynReceived
             && header.flags.contains(Flags::SYN)
-            && header.seq + 1 == self.receive.next
+            && header.seq + 1 + self.counters.bytes_received as u32 == self.receive.next
         {
             return self.on_crossed_syn(header, now);
         }
@@ -203,6 +216,7 @@ impl Connection {
         if header.flags.contains(Flags::ACK)
             && header.ack == self.data_start
             && self.sender.nxt() == header.ack
+            && !self.set.contains(Set::FAST_OPEN)
         {
             self.set.insert(Set::ACK_NOW);
             self.note_window(u32::from(header.window), header);
@@ -307,7 +321,7 @@ impl Connection {
             return Events::empty();
         }
         match self.state {
-            State::SynReceived => self.fail(Error::Refused),
+            State::SynReceived if !self.set.contains(Set::FAST_OPEN) => self.fail(Error::Refused),
             // Nothing is lost: both sides have sent and received everything.
             State::Closing | State::LastAck => self.apply(Event::Reset),
             _ => self.fail(Error::Reset),
@@ -320,7 +334,8 @@ impl Connection {
         let (una, nxt) = (self.sender.una(), self.sender.nxt());
         let mut events = Events::empty();
         if self.state == State::SynReceived {
-            if header.ack != nxt || una == nxt {
+            let fast = self.set.contains(Set::FAST_OPEN);
+            if header.ack > nxt || header.ack <= una || (header.ack != nxt && !fast) {
                 self.answer_with_reset(header.ack);
                 return None;
             }
@@ -397,7 +412,7 @@ impl Connection {
     }
 
     /// Frees the memory of acknowledged data and handles the ACK of the FIN.
-    fn on_progress(&mut self, now: Instant) -> Events {
+    pub(super) fn on_progress(&mut self, now: Instant) -> Events {
         self.progress_at = now;
         let una = self.sender.una();
         let fin_acked = una.distance(self.data_end()) > 0;

@@ -41,11 +41,12 @@
 //! # Deliberate choices
 //! - Urgent data is delivered in line and the pointer ignored (RFC 6093 section 3.1); URG is never
 //!   sent.
-//! - Data on a SYN is not accepted, so that nothing is stored for a peer that may not exist; the
-//!   peer sends it again after the handshake.
+//! - Data on a SYN is accepted only with a valid cookie of TCP Fast Open, so that nothing is stored
+//!   for a peer that may not exist; without one the peer sends it again after the handshake.
 //! - A window probe carries no data and lies before the window, where every TCP must answer it (RFC
 //!   9293 section 3.10.7.4), so no byte beyond the window has to be remembered.
 
+mod fast_open;
 mod icmp;
 mod info;
 mod input;
@@ -58,6 +59,7 @@ mod stats;
 mod text;
 mod timers;
 
+pub use fast_open::{FastOpenOutcome, FastOpenPeer};
 pub use icmp::IcmpError;
 pub use info::Info;
 pub use output::{Full, Outgoing, Purpose, Transmit};
@@ -104,6 +106,8 @@ bitflags::bitflags! {
         /// Three retransmissions went unanswered (R1 of RFC 9293 section 3.8.3): check the route
         /// and the neighbour.
         const SUSPECT_PATH = 1 << 8;
+        /// The handshake was one with Fast Open: see [`Connection::take_fast_open`].
+        const FAST_OPEN = 1 << 9;
     }
 }
 
@@ -158,6 +162,10 @@ bitflags::bitflags! {
         const MORE = 1 << 24;
         /// [`Rare::notsent_lowat`] bounds the unsent data.
         const LOWAT = 1 << 25;
+        /// In SYN-RECEIVED by a cookie of Fast Open: data is sent and received.
+        const FAST_OPEN = 1 << 26;
+        /// The SYN carried data that was accepted (TCPI_OPT_SYN_DATA).
+        const SYN_DATA = 1 << 27;
     }
 }
 

@@ -172,9 +172,15 @@ impl Connection {
             return Some(Choice::Again(range));
         }
         if matches!(self.state, State::SynSent | State::SynReceived) {
-            let unsent = self.sender.nxt() == self.iss();
-            let acknowledge = self.state == State::SynReceived && self.set.contains(Set::ACK_NOW);
-            return if unsent { Some(Choice::Syn) } else { acknowledge.then_some(Choice::SynAgain) };
+            if self.sender.nxt() == self.iss() {
+                return Some(Choice::Syn);
+            }
+            if self.state == State::SynReceived && self.set.contains(Set::ACK_NOW) {
+                return Some(Choice::SynAgain);
+            }
+            if !self.set.contains(Set::FAST_OPEN) {
+                return None;
+            }
         }
         if let Some(choice) = new {
             return Some(choice);
@@ -193,12 +199,14 @@ impl Connection {
     /// Chooses new data or the FIN, if the windows, Nagle and silly window avoidance (RFC 9293
     /// section 3.8.6.2.1) allow it.
     fn next_data(&self, now: Instant) -> Option<Choice> {
-        if matches!(self.state, State::SynSent | State::SynReceived) {
+        let opens = matches!(self.state, State::SynSent | State::SynReceived);
+        if opens && (!self.set.contains(Set::FAST_OPEN) || self.sender.nxt() == self.iss()) {
             return None;
         }
         let (una, nxt) = (self.sender.una(), self.sender.nxt());
         let unsent = u32::try_from(self.data_end().distance(nxt)).ok()?;
-        let fin = self.set.contains(Set::FIN_QUEUED);
+        // The FIN waits for the end of a handshake with Fast Open.
+        let fin = self.set.contains(Set::FIN_QUEUED) && !opens;
         if unsent == 0 && !fin {
             return None;
         }
@@ -299,8 +307,10 @@ impl Connection {
             window_scale: self.set.contains(Set::SCALING).then_some(self.receive.shift),
             sack_permitted: self.set.contains(Set::SACK),
             timestamps: timestamps.then(|| self.timestamps(now)),
+            fast_open: self.fast_open_option(purpose == Purpose::Retransmission),
             ..Options::default()
         };
+        let data = if purpose == Purpose::Open { self.syn_data(&header.options) } else { 0 };
         // The window of a SYN is not scaled (RFC 7323 section 2.2).
         header.window = self.receive.initial_window();
         header.flags.set(Flags::ACK, answer);
@@ -312,7 +322,7 @@ impl Connection {
         if !answer {
             header.ack = Seq(0);
         }
-        Outgoing { header, payload: (&[], &[]), ecn: EcnCodepoint::NotEct, purpose }
+        Outgoing { header, payload: self.unacked.slices(0, data), ecn: EcnCodepoint::NotEct, purpose }
     }
 
     /// Returns the header of the answer to a SYN.
@@ -365,6 +375,9 @@ impl Connection {
             Choice::Ack | Choice::SynAgain => {}
             Choice::Syn => {
                 self.progress_at = now;
+                if numbers > 0 {
+                    self.note_syn_data(numbers);
+                }
                 self.sender.on_sent(Range::new(self.sender.nxt(), 1), now);
             }
             Choice::Again(range) => {

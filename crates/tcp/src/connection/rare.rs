@@ -1,5 +1,6 @@
 //! Settings that few connections have, on the heap, so that the others do not pay for them.
 
+use super::fast_open::FastOpening;
 use super::{Connection, Events, Set, millis};
 use crate::config::{Config, DEFAULT_USER_TIMEOUT, DEFAULT_WAIT, Keepalive};
 use alloc::boxed::Box;
@@ -15,6 +16,8 @@ pub(super) struct Rare {
     fin_wait: u32,
     /// Unsent bytes above which no more are accepted; meaningful with [`Set::LOWAT`].
     notsent_lowat: u32,
+    /// While a handshake with Fast Open is under way.
+    fast_opening: Option<Box<FastOpening>>,
 }
 
 impl Default for Rare {
@@ -25,6 +28,7 @@ impl Default for Rare {
             time_wait: millis(DEFAULT_WAIT),
             fin_wait: millis(DEFAULT_WAIT),
             notsent_lowat: 0,
+            fast_opening: None,
         }
     }
 }
@@ -39,6 +43,7 @@ impl Rare {
             time_wait: millis(config.time_wait),
             fin_wait: millis(config.fin_wait),
             notsent_lowat: config.notsent_lowat.unwrap_or(0),
+            fast_opening: None,
         };
         (rare != Self::default()).then(|| Box::new(rare))
     }
@@ -127,6 +132,20 @@ impl Connection {
         self.set.set(Set::LOWAT, bytes.is_some());
         self.change_rare(|rare| rare.notsent_lowat = bytes.unwrap_or(0));
         if self.has_room() { Events::WRITABLE } else { Events::empty() }
+    }
+
+    pub(super) fn fast_opening(&self) -> Option<&FastOpening> {
+        self.rare.as_ref()?.fast_opening.as_deref()
+    }
+
+    pub(super) fn set_fast_opening(&mut self, opening: Option<Box<FastOpening>>) {
+        self.change_rare(|rare| rare.fast_opening = opening);
+    }
+
+    pub(super) fn change_fast_opening(&mut self, change: impl FnOnce(&mut FastOpening)) {
+        if let Some(opening) = self.rare.as_mut().and_then(|rare| rare.fast_opening.as_deref_mut()) {
+            change(opening);
+        }
     }
 
     fn change_rare(&mut self, change: impl FnOnce(&mut Rare)) {

@@ -99,6 +99,11 @@ impl Receive {
         self.edge = self.next + u32::from(self.initial_window());
     }
 
+    /// Offers the initial window from the next number on, as the answer to a SYN with data does.
+    pub fn offer_initial(&mut self) {
+        self.edge = self.edge.max(self.next + u32::from(self.initial_window()));
+    }
+
     /// Remembers a timestamp of the peer that is in order.
     pub fn note_timestamp(&mut self, value: u32, now: Instant) {
         self.recent_timestamp = value;

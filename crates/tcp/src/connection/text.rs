@@ -69,7 +69,7 @@ impl Connection {
         (start, payload)
     }
 
-    fn take(&mut self, start: Seq, payload: &[u8], now: Instant) -> Events {
+    pub(super) fn take(&mut self, start: Seq, payload: &[u8], now: Instant) -> Events {
         if payload.is_empty() {
             return Events::empty();
         }

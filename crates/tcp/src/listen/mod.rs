@@ -12,9 +12,12 @@
 //! is removed after [`ListenConfig::syn_ack_retries`] answers, or by a reset with exactly the right
 //! number; other segments of a handshake that may be forged are challenged, at most ten a second
 //! (RFC 5961). An ACK without an entry is checked as a cookie only while cookies are outstanding;
-//! guessing one takes 2^28 attempts. False options in the timestamp affect only the client itself.
+//! guessing one takes 2^28 attempts. A SYN with a valid cookie of Fast Open makes a connection at
+//! once; how many may be unconfirmed is bounded (`fast_open`). False options in the timestamp
+//! affect only the client itself.
 
 mod cookie;
+mod fast_open;
 
 use crate::challenge::Bucket;
 use crate::closed::answer_closed;
@@ -23,12 +26,13 @@ use crate::connection::{Connection, Full};
 use crate::connection::{Events, MIN_MSS};
 use crate::ecn::EcnCodepoint;
 use crate::isn::{Flow, Secret, initial_numbers, timestamp_offset};
-use crate::segment::{Flags, Header, Options, Segment, Timestamps};
+use crate::segment::{FastOpen, Flags, Header, Options, Segment, Timestamps};
 use crate::seq::Seq;
 use crate::time::Instant;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use core::time::Duration;
+use fast_open::{Places, Validity};
 
 /// The behaviour of a listener.
 #[derive(Debug, Clone)]
@@ -42,11 +46,20 @@ pub struct ListenConfig {
     /// Times an answer to a SYN is repeated: after 1 s, 2 s, 4 s and so on (RFC 6298 section 5). At
     /// most 10.
     pub syn_ack_retries: u8,
+    /// Most connections opened by a cookie of TCP Fast Open (RFC 7413) whose handshake is not
+    /// complete; zero accepts no data on SYNs and hands out no cookies.
+    pub fast_open: usize,
 }
 
 impl Default for ListenConfig {
     fn default() -> Self {
-        Self { connection: Config::default(), syn_queue: 256, cookies: true, syn_ack_retries: 5 }
+        Self {
+            connection: Config::default(),
+            syn_queue: 256,
+            cookies: true,
+            syn_ack_retries: 5,
+            fast_open: 0,
+        }
     }
 }
 
@@ -76,7 +89,8 @@ pub enum Answer {
     Ignore,
     /// Send this header, without data, to the segment's sender.
     Reply(Header),
-    /// The handshake is complete: the connection, which has processed the segment, and its events.
+    /// The connection, which has processed the segment, and its events. The handshake is complete,
+    /// unless the SYN showed a cookie of Fast Open.
     Accept(Box<Connection>, Events),
 }
 
@@ -101,6 +115,12 @@ pub struct ListenStats {
     pub expired: u64,
     /// Connections handed out.
     pub accepted: u64,
+    /// Connections among these opened by a cookie of Fast Open.
+    pub fast_opens: u64,
+    /// Cookies of Fast Open that were not valid, any more or ever.
+    pub fast_open_refused: u64,
+    /// Valid ones for which no place was free.
+    pub fast_open_overflows: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -112,6 +132,8 @@ struct Pending {
     retries: u8,
     /// True if the answer was sent more than once, for any reason.
     repeated: bool,
+    /// True if the answer hands out a cookie of Fast Open.
+    hands_out: bool,
     sent_at: Instant,
     due: Instant,
     challenges: Bucket,
@@ -127,6 +149,8 @@ pub struct Listener {
     due: BTreeSet<(Instant, Flow)>,
     /// Time at which a cookie was last sent.
     cookie_at: Option<Instant>,
+    /// Connections opened by Fast Open whose handshake is not complete.
+    places: Places,
     stats: ListenStats,
 }
 
@@ -145,6 +169,7 @@ impl Listener {
             pending: BTreeMap::new(),
             due: BTreeSet::new(),
             cookie_at: None,
+            places: Places::default(),
             stats: ListenStats::default(),
         }
     }
@@ -194,6 +219,10 @@ impl Listener {
         }
         let mut numbers = initial_numbers(&self.secret, flow, now);
         numbers.seq = arrival.iss.unwrap_or(numbers.seq);
+        let hands_out = match self.try_fast_open(now, arrival, numbers) {
+            Ok(answer) => return answer,
+            Err(hands_out) => hands_out,
+        };
         let due = now + FIRST_WAIT;
         let pending = Pending {
             syn: arrival.segment.header,
@@ -201,6 +230,7 @@ impl Listener {
             path_mss: arrival.path_mss,
             retries: 0,
             repeated: false,
+            hands_out,
             sent_at: now,
             due,
             challenges: Bucket::new(now),
@@ -210,6 +240,46 @@ impl Listener {
         self.due.insert((due, *flow));
         self.stats.syns += 1;
         Answer::Reply(answer)
+    }
+
+    /// Opens a connection if the SYN shows a valid cookie and a place is free. Otherwise returns
+    /// whether the answer hands out a cookie.
+    fn try_fast_open(
+        &mut self,
+        now: Instant,
+        arrival: &Arrival<'_>,
+        numbers: InitialNumbers,
+    ) -> Result<Answer, bool> {
+        let flow = &arrival.flow;
+        if self.config.fast_open == 0 {
+            return Err(false);
+        }
+        let cookie = match &arrival.segment.header.options.fast_open {
+            FastOpen::None => return Err(false),
+            FastOpen::Request => return Err(true),
+            FastOpen::Cookie(cookie) => cookie,
+        };
+        let validity = fast_open::check(&self.secret, flow, cookie, now);
+        if validity == Validity::No {
+            self.stats.fast_open_refused += 1;
+            return Err(true);
+        }
+        if !self.places.take(flow, self.config.fast_open, now) {
+            self.stats.fast_open_overflows += 1;
+            return Err(false);
+        }
+        let new = (validity == Validity::Old).then(|| fast_open::make(&self.secret, flow, now));
+        let answer = (new, self.config.syn_ack_retries.min(MAX_RETRIES));
+        let opening = opening(flow, numbers, arrival.path_mss);
+        let config = &self.config.connection;
+        let (connection, events) = Connection::accept_fast(config, &opening, &arrival.segment, answer, now);
+        self.stats.fast_opens += 1;
+        Ok(self.hand_out(connection, events, arrival))
+    }
+
+    /// Frees the place of a connection opened by Fast Open, whose handshake is complete.
+    pub fn complete_fast_open(&mut self, flow: &Flow) {
+        self.places.free(flow);
     }
 
     fn forget(&mut self, flow: &Flow) {
@@ -285,7 +355,12 @@ impl Listener {
 
     fn syn_ack(&self, flow: &Flow, pending: &Pending, now: Instant) -> Header {
         let opening = opening(flow, pending.numbers, pending.path_mss);
-        Connection::accept(&self.config.connection, &opening, &pending.syn, None, now).syn_ack(now)
+        let connection = Connection::accept(&self.config.connection, &opening, &pending.syn, None, now);
+        let mut answer = connection.syn_ack(now);
+        if pending.hands_out {
+            answer.options.fast_open = FastOpen::Cookie(fast_open::make(&self.secret, flow, now));
+        }
+        answer
     }
 
     fn cookie_answer(&self, now: Instant, arrival: &Arrival<'_>) -> Header {

@@ -3,7 +3,6 @@
 use super::*;
 use crate::connection::Outgoing;
 use crate::connection::Transmit;
-use crate::segment::SackBlocks;
 use crate::state::State;
 use alloc::boxed::Box;
 use alloc::vec;
@@ -40,7 +39,7 @@ fn full_options(value: u32, echo: u32) -> Options {
         window_scale: Some(7),
         sack_permitted: true,
         timestamps: Some(Timestamps { value, echo }),
-        sack: SackBlocks::default(),
+        ..Options::default()
     }
 }
 
@@ -279,4 +278,131 @@ fn a_handshake_challenges_what_may_be_forged() {
         .filter(|_| matches!(give(&mut listener, start(), flow, reset(Seq(7002)), true), Answer::Reply(_)));
     assert_eq!(challenges.count(), 7, "ten in all");
     accepted(give(&mut listener, start(), flow, ack_of(&flow, &first), true));
+}
+
+/// Returns a listener with Fast Open and `places`.
+fn fast(places: usize) -> Listener {
+    listener(ListenConfig { fast_open: places, ..ListenConfig::default() })
+}
+
+/// Returns a SYN of `flow` with the option.
+fn fast_syn(flow: &Flow, option: FastOpen) -> Header {
+    let mut syn = syn(flow);
+    syn.options.fast_open = option;
+    syn
+}
+
+/// Returns a cookie for `flow`, which then ends its handshake.
+fn cookie_of(listener: &mut Listener, flow: Flow, now: Instant) -> FastOpen {
+    let answer = reply(give(listener, now, flow, fast_syn(&flow, FastOpen::Request), true));
+    let _ = give(listener, now, flow, header(&flow, Flags::RST, Seq(7001), Seq(0)), true);
+    assert!(matches!(answer.options.fast_open, FastOpen::Cookie(_)));
+    answer.options.fast_open
+}
+
+fn give_data(listener: &mut Listener, now: Instant, flow: Flow, header: Header, payload: &[u8]) -> Answer {
+    let segment = Segment { header, payload };
+    let arrival = Arrival { flow, segment, ecn: EcnCodepoint::NotEct, path_mss: 1460, room: true, iss: None };
+    listener.handle_segment(now, &arrival)
+}
+
+/// Returns the connection that a SYN with a cookie has opened.
+fn opened(answer: Answer) -> Box<Connection> {
+    match answer {
+        Answer::Accept(connection, events) => {
+            assert!(events.contains(Events::TRANSMIT) && !events.contains(Events::ESTABLISHED));
+            connection
+        }
+        other => panic!("{other:?} is no connection"),
+    }
+}
+
+fn next_header(connection: &mut Connection, now: Instant) -> Option<(Header, usize)> {
+    let mut header = None;
+    let _ = connection.poll_transmit(now, |outgoing| {
+        header = Some((outgoing.header, outgoing.payload.0.len()));
+        Ok(())
+    });
+    header
+}
+
+#[test]
+fn a_cookie_is_bound_to_the_client_and_to_two_periods() {
+    let (mut listener, flow, other) = (fast(5), flow(1), flow(1 << 16));
+    let cookie = cookie_of(&mut listener, flow, start());
+    assert_ne!(flow.remote, other.remote);
+    assert_ne!(cookie, cookie_of(&mut listener, other, start()));
+    for (later, opens, renewed) in [(0, true, false), (1, true, true), (2, false, true)] {
+        let now = start() + fast_open::PERIOD * later;
+        // Another port of the client.
+        let flow = Flow { remote_port: 1000 + later as u16, ..flow };
+        let answer = give_data(&mut listener, now, flow, fast_syn(&flow, cookie), b"early");
+        let syn_ack = match answer {
+            Answer::Accept(mut connection, _) if opens => {
+                assert_eq!(connection.readable_bytes(), 5);
+                next_header(&mut connection, now).expect("a SYN-ACK").0
+            }
+            Answer::Reply(header) if !opens => header,
+            other => panic!("{later} periods later: {other:?}"),
+        };
+        assert_eq!(syn_ack.ack, Seq(7001) + if opens { 5 } else { 0 });
+        assert_eq!(syn_ack.options.fast_open != FastOpen::None, renewed, "{later} periods later");
+        assert_ne!(syn_ack.options.fast_open, cookie);
+    }
+    assert_eq!((listener.stats().fast_opens, listener.stats().fast_open_refused), (2, 1));
+}
+
+#[test]
+fn a_stolen_cookie_opens_no_more_connections_than_there_are_places() {
+    let mut listener = fast(3);
+    let client = |n: u16| Flow { remote_port: 1000 + n, ..flow(1) };
+    let cookie = cookie_of(&mut listener, client(0), start());
+    let open = |listener: &mut Listener, n, now| {
+        let syn = fast_syn(&client(n), cookie);
+        give_data(listener, now, client(n), syn, b"request")
+    };
+    let mut connections: Vec<_> = (0..3).map(|n| opened(open(&mut listener, n, start()))).collect();
+    // A reset by the victim, which never opened a connection, frees no place.
+    let answer = next_header(&mut connections[0], start()).expect("a SYN-ACK").0;
+    let reset = Segment { header: header(&client(0), Flags::RST, answer.ack, Seq(0)), payload: &[] };
+    let _ = connections[0].handle_segment(start(), &reset, EcnCodepoint::NotEct);
+    assert_eq!(connections[0].error(), Some(crate::Error::Reset));
+    let refused = reply(open(&mut listener, 3, start()));
+    assert_eq!((refused.ack, refused.options.fast_open), (Seq(7001), FastOpen::None), "as without");
+    assert_eq!(listener.stats().fast_open_overflows, 1);
+    // The end of a handshake frees its place; the others are free when their time has passed.
+    listener.complete_fast_open(&client(1));
+    let _ = opened(open(&mut listener, 4, start()));
+    assert!(matches!(open(&mut listener, 5, start() + Duration::from_secs(62)), Answer::Reply(_)));
+    let _ = opened(open(&mut listener, 6, start() + fast_open::HOLD));
+}
+
+#[test]
+fn a_client_that_never_answers_is_given_up_after_the_answers_of_a_listener() {
+    let (mut listener, flow) = (fast(5), flow(1));
+    let cookie = cookie_of(&mut listener, flow, start());
+    let mut connection = opened(give_data(&mut listener, start(), flow, fast_syn(&flow, cookie), b"x"));
+    assert_eq!(connection.send(&[7; 100]), Ok(100));
+    let (mut syn_acks, mut data, mut now) = (0, 0, start());
+    loop {
+        while let Some((header, len)) = next_header(&mut connection, now) {
+            syn_acks += usize::from(header.flags.contains(Flags::SYN));
+            data += len;
+        }
+        connection.check();
+        let Some(next) = connection.next_timeout() else { break };
+        now = next;
+        let _ = connection.handle_timeout(now);
+    }
+    assert_eq!(connection.error(), Some(crate::Error::TimedOut));
+    assert!((6..=8).contains(&syn_acks) && data >= 100, "{syn_acks} SYN-ACKs, {data} bytes");
+    assert!((now - start()).as_secs() <= 127, "{:?}", now - start());
+}
+
+#[test]
+fn a_full_queue_answers_cookies_of_fast_open_with_those_of_syns() {
+    let mut listener = listener(ListenConfig { fast_open: 5, syn_queue: 0, ..ListenConfig::default() });
+    let flow = flow(1);
+    let answer = reply(give(&mut listener, start(), flow, fast_syn(&flow, FastOpen::Request), true));
+    assert_eq!((answer.options.fast_open, listener.pending()), (FastOpen::None, 0));
 }

@@ -6,8 +6,10 @@
 //! [`Segment::parse`] and fills it in after [`Header::emit`]. The urgent pointer is not kept:
 //! urgent data is delivered in line, as RFC 6093 section 3.1 recommends for all applications.
 
+mod fast_open;
 mod options;
 
+pub use fast_open::{Cookie, FastOpen};
 pub use options::{
     MAX_OPTIONS, MAX_SACK_BLOCKS, MAX_WINDOW_SCALE, Options, SackBlock, SackBlocks, Timestamps,
 };

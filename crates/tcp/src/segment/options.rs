@@ -1,9 +1,10 @@
 //! TCP options: maximum segment size (RFC 9293 section 3.2), window scale and timestamps (RFC
-//! 7323), selective acknowledgment (RFC 2018).
+//! 7323), selective acknowledgment (RFC 2018), Fast Open (RFC 7413).
 //!
 //! Parsing accepts anything and never fails. Writing lays options out as Linux does, each at an
 //! offset where its words are aligned.
 
+use super::fast_open::{Cookie, FastOpen};
 use crate::seq::Seq;
 
 /// Most bytes that options can take.
@@ -20,6 +21,7 @@ const WINDOW_SCALE: u8 = 3;
 const SACK_PERMITTED: u8 = 4;
 const SACK: u8 = 5;
 const TIMESTAMPS: u8 = 8;
+const FAST_OPEN: u8 = 34;
 
 /// The first bytes of the options in most headers after the handshake: padding, kind and length of
 /// timestamps.
@@ -82,8 +84,8 @@ impl FromIterator<SackBlock> for SackBlocks {
     }
 }
 
-/// The options of a header. Which of them count depends on the segment: the first three only in a
-/// SYN.
+/// The options of a header. Which of them count depends on the segment: the first three and the
+/// last only in a SYN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Options {
     /// The largest payload the sender wants to receive.
@@ -96,6 +98,8 @@ pub struct Options {
     pub timestamps: Option<Timestamps>,
     /// The ranges that the sender holds out of order. As many are written as fit.
     pub sack: SackBlocks,
+    /// Fast Open.
+    pub fast_open: FastOpen,
 }
 
 impl Options {
@@ -139,6 +143,10 @@ impl Options {
                 let block = |b: &[u8; 8]| SackBlock { start: Seq(word(b, 0)), end: Seq(word(b, 4)) };
                 self.sack = value.as_chunks::<8>().0.iter().map(block).collect();
             }
+            (FAST_OPEN, []) => self.fast_open = FastOpen::Request,
+            (FAST_OPEN, value) => {
+                self.fast_open = Cookie::new(value).map_or(FastOpen::None, FastOpen::Cookie);
+            }
             _ => {}
         }
     }
@@ -164,12 +172,13 @@ impl Options {
         // Beside timestamps, "SACK permitted" takes the place of their padding.
         let permitted = if self.sack_permitted && self.timestamps.is_none() { 4 } else { 0 };
         let four = |present: bool| if present { 4 } else { 0 };
-        four(self.mss.is_some()) + timestamps + permitted + four(self.window_scale.is_some())
+        let others = timestamps + permitted + self.fast_open.len();
+        four(self.mss.is_some()) + others + four(self.window_scale.is_some())
     }
 
     #[inline]
     pub(super) fn sack_that_fits(&self) -> usize {
-        let room = (MAX_OPTIONS - self.len_without_sack()).saturating_sub(4) / 8;
+        let room = MAX_OPTIONS.saturating_sub(self.len_without_sack()).saturating_sub(4) / 8;
         self.sack.as_slice().len().min(room)
     }
 
@@ -192,6 +201,11 @@ impl Options {
         if let Some(shift) = self.window_scale {
             out.put([NOP, WINDOW_SCALE, 3, shift]);
         }
+        match &self.fast_open {
+            FastOpen::None => {}
+            FastOpen::Request => out.put([FAST_OPEN, 2, NOP, NOP]),
+            FastOpen::Cookie(cookie) => out.put_cookie(cookie.as_bytes()),
+        }
         let blocks = self.sack_that_fits();
         if blocks > 0 {
             out.put([NOP, NOP, SACK, 2 + 8 * blocks as u8]);
@@ -210,6 +224,16 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
+    /// Writes the option of a cookie, and padding behind it.
+    fn put_cookie(&mut self, cookie: &[u8]) {
+        let len = 2 + cookie.len();
+        let out = &mut self.out[self.at..self.at + len.next_multiple_of(4)];
+        out.fill(NOP);
+        (out[0], out[1]) = (FAST_OPEN, len as u8);
+        out[2..len].copy_from_slice(cookie);
+        self.at += out.len();
+    }
+
     #[inline]
     fn put(&mut self, word: [u8; 4]) {
         self.out[self.at..self.at + 4].copy_from_slice(&word);

@@ -11,6 +11,13 @@ fn any_block() -> impl Strategy<Value = SackBlock> {
     (any::<u32>(), any::<u32>()).prop_map(|(start, end)| SackBlock { start: Seq(start), end: Seq(end) })
 }
 
+/// Returns the option in any form that fits beside all others.
+fn any_fast_open() -> impl Strategy<Value = FastOpen> {
+    let cookie = (2_usize..=8, any::<[u8; 16]>())
+        .prop_map(|(half, bytes)| Cookie::new(&bytes[..2 * half]).map_or(FastOpen::None, FastOpen::Cookie));
+    prop_oneof![Just(FastOpen::None), Just(FastOpen::Request), cookie]
+}
+
 fn any_options() -> impl Strategy<Value = Options> {
     (
         any::<Option<u16>>(),
@@ -18,13 +25,15 @@ fn any_options() -> impl Strategy<Value = Options> {
         any::<bool>(),
         prop::option::of(any::<(u32, u32)>()),
         prop::collection::vec(any_block(), 0..5),
+        any_fast_open(),
     )
-        .prop_map(|(mss, window_scale, sack_permitted, timestamps, sack)| Options {
+        .prop_map(|(mss, window_scale, sack_permitted, timestamps, sack, fast_open)| Options {
             mss,
             window_scale,
             sack_permitted,
             timestamps: timestamps.map(|(value, echo)| Timestamps { value, echo }),
             sack: sack.into_iter().collect(),
+            fast_open,
         })
 }
 
@@ -121,11 +130,20 @@ fn a_syn_is_laid_out_as_linux_does() {
         window_scale: Some(7),
         sack_permitted: true,
         timestamps: Some(Timestamps { value: 1, echo: 2 }),
-        sack: SackBlocks::default(),
+        ..Options::default()
     };
     let mut bytes = [0; 20];
     options.emit(&mut bytes);
     assert_eq!(bytes, [2, 4, 5, 180, 4, 2, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2, 1, 3, 3, 7]);
+    let cookie = Cookie::new(&[9; 16]).unwrap();
+    let full = Options { fast_open: FastOpen::Cookie(cookie), ..options };
+    let mut bytes = [0; MAX_OPTIONS];
+    assert_eq!(full.len(), bytes.len(), "the longest cookie fits beside all others");
+    full.emit(&mut bytes);
+    assert_eq!(
+        (bytes[20..22].to_vec(), &bytes[22..38], &bytes[38..]),
+        (vec![34, 18], &[9; 16][..], &[1, 1][..])
+    );
 }
 
 #[test]

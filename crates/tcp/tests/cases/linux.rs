@@ -1,6 +1,6 @@
 //! Linux as the stack, in a network namespace, in real time.
 
-use crate::namespace::{ADDRESSES, enter};
+use crate::namespace::{ADDRESSES, DEVICE, enter, ip};
 use crate::packet::Packet;
 use crate::run::{Host, Read};
 use core::time::Duration;
@@ -9,13 +9,16 @@ use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, sockopt};
 use std::collections::VecDeque;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Instant;
 use tailwater_wire::{Addresses, IpProtocol, checksum};
 
 /// What Linux must not carry over from one case to the next, and what the scripts rely on.
 const SETTINGS: &[(&str, &str)] =
     &[("tcp_no_metrics_save", "1"), ("tcp_fastopen", "3"), ("tcp_syn_linear_timeouts", "0")];
+
+/// The peers of the cases, one each.
+const PEERS: Ipv4Addr = Ipv4Addr::new(10, 98, 0, 0);
 
 /// A namespace with a device, for one case after the other.
 pub struct Namespace {
@@ -30,6 +33,7 @@ impl Namespace {
     /// What is missing.
     pub fn enter() -> Result<Self, String> {
         let device = enter(1)?;
+        ip(&["route", "add", &format!("{PEERS}/16"), "dev", DEVICE])?;
         for (name, value) in SETTINGS {
             // Older kernels do not have all of them.
             let _ = std::fs::write(format!("/proc/sys/net/ipv4/{name}"), value);
@@ -45,6 +49,7 @@ impl Namespace {
         Linux {
             device: &self.device,
             ports: (10_000 + self.cases, 40_000 + self.cases),
+            peer: Ipv4Addr::from_bits(PEERS.to_bits() + u32::from(self.cases)),
             began: Instant::now(),
             out: VecDeque::new(),
             sent: Vec::new(),
@@ -57,6 +62,8 @@ impl Namespace {
 pub struct Linux<'a> {
     device: &'a OwnedFd,
     ports: (u16, u16),
+    /// The peer's address: Linux remembers cookies by address.
+    peer: Ipv4Addr,
     began: Instant,
     out: VecDeque<Packet>,
     /// The beginnings of packets sent, for ICMP errors to quote.
@@ -161,6 +168,8 @@ impl Linux<'_> {
                     sockopt::set_socket_recv_buffer_size(&socket, bytes).map_err(said)?;
                 }
                 "nodelay" => sockopt::set_tcp_nodelay(&socket, true).map_err(said)?,
+                "fastopen" if value.is_empty() => set_tcp(&socket, libc::TCP_FASTOPEN_CONNECT, "1")?,
+                "fastopen" => set_tcp(&socket, libc::TCP_FASTOPEN, value)?,
                 "maxseg" => set_tcp(&socket, libc::TCP_MAXSEG, value)?,
                 "ecn" => {
                     std::fs::write("/proc/sys/net/ipv4/tcp_ecn", "1").map_err(|error| error.to_string())?;
@@ -199,7 +208,7 @@ impl Linux<'_> {
         let mut packet = vec![0x45, ecn];
         packet.extend((20 + payload.len() as u16).to_be_bytes());
         packet.extend([0, 0, 0x40, 0, 64, protocol, 0, 0]);
-        packet.extend(ADDRESSES[0].octets());
+        packet.extend(self.peer.octets());
         packet.extend(ADDRESSES[1].octets());
         let sum = checksum(&packet).to_be_bytes();
         packet[10..12].copy_from_slice(&sum);
@@ -226,7 +235,7 @@ impl Host for Linux<'_> {
 
     fn connect(&mut self, options: &[&str]) -> Result<(), String> {
         let socket = self.socket(self.ports.0, options)?;
-        match rustix::net::connect(&socket, &SocketAddr::from((ADDRESSES[0], self.ports.1))) {
+        match rustix::net::connect(&socket, &SocketAddr::from((self.peer, self.ports.1))) {
             Ok(()) | Err(Errno::INPROGRESS) => {}
             Err(error) => return Err(said(error)),
         }
@@ -335,7 +344,7 @@ impl Host for Linux<'_> {
 
     fn deliver(&mut self, packet: &Packet) {
         let mut bytes = packet.emit();
-        let addresses = Addresses::V4 { source: ADDRESSES[0], destination: ADDRESSES[1] };
+        let addresses = Addresses::V4 { source: self.peer, destination: ADDRESSES[1] };
         let sum = addresses.pseudo_header(IpProtocol::TCP, bytes.len()).bytes(&bytes).finish();
         bytes[16..18].copy_from_slice(&sum.to_be_bytes());
         self.send_ip(6, packet.ecn, &bytes);

@@ -6,9 +6,9 @@ use core::time::Duration;
 use std::collections::VecDeque;
 use tailwater_tcp::listen::{Arrival, ListenConfig};
 use tailwater_tcp::{
-    Answer, Config, Connection, EcnCodepoint, Error, Flow, IcmpError, InitialNumbers, Instant, Keepalive,
-    Listener, Opening, RecvError, Secret, Segment, SendError, Seq, State, TimeWait, Transmit, Verdict,
-    answer_closed,
+    Answer, Config, Connection, EcnCodepoint, Error, Events, FastOpenOutcome, FastOpenPeer, Flow, IcmpError,
+    InitialNumbers, Instant, Keepalive, Listener, Opening, RecvError, Secret, Segment, SendError, Seq, State,
+    TimeWait, Transmit, Verdict, answer_closed,
 };
 
 const PORTS: (u16, u16) = (8080, 40_000);
@@ -30,6 +30,8 @@ pub struct Ours {
     room: bool,
     /// The failure that no call has reported yet.
     told: bool,
+    /// The cookie of the peer.
+    peer: Option<FastOpenPeer>,
 }
 
 impl Ours {
@@ -44,6 +46,7 @@ impl Ours {
             config: Config::default(),
             room: true,
             told: false,
+            peer: None,
         }
     }
 
@@ -58,6 +61,7 @@ impl Ours {
                 "ecn" => self.config.ecn = true,
                 "reno" => self.config.sender.algorithm = tailwater_tcp::sender::Algorithm::NewReno,
                 "full" => self.room = false,
+                "fastopen" => self.config.fast_open = true,
                 "accepts-ecn" | "cubic" => {}
                 _ => return Err(format!("no option {option:?}")),
             }
@@ -150,7 +154,13 @@ impl Ours {
                 }
             }
         } else if let Some(connection) = self.connection.as_mut().filter(|it| !it.is_closed()) {
-            let _ = connection.handle_segment(self.now, segment, ecn);
+            let events = connection.handle_segment(self.now, segment, ecn);
+            if events.contains(Events::FAST_OPEN)
+                && let Some(FastOpenOutcome::Client { cookie: Some(cookie), mss, .. }) =
+                    connection.take_fast_open()
+            {
+                self.peer = Some(FastOpenPeer { cookie, mss });
+            }
             return self.drain();
         }
         let (flow, room) = (self.flow(), self.room);
@@ -192,7 +202,8 @@ impl Host for Ours {
 
     fn listen(&mut self, options: &[&str]) -> Result<(), String> {
         self.configure(options)?;
-        let config = ListenConfig { connection: self.config.clone(), ..ListenConfig::default() };
+        let fast_open = if self.config.fast_open { 5 } else { 0 };
+        let config = ListenConfig { connection: self.config.clone(), fast_open, ..ListenConfig::default() };
         self.listener = Some(Listener::new(config, Secret([7; 16])));
         Ok(())
     }
@@ -207,8 +218,15 @@ impl Host for Ours {
             path_mss: PATH_MSS,
             default_mss: 536,
         };
-        self.connection = Some(Connection::connect(&self.config, &opening, self.now));
-        self.drain();
+        let connection = self.connection.insert(Connection::connect(&self.config, &opening, self.now));
+        if self.config.fast_open {
+            connection.offer_fast_open(self.peer);
+        }
+        // With a cookie the SYN waits for data.
+        if !self.config.fast_open || self.peer.is_none() {
+            self.drain();
+        }
+        self.told = false;
         Ok(())
     }
 

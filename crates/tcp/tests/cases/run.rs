@@ -149,7 +149,11 @@ impl<H: Host> Runner<'_, H> {
     fn step(&mut self, words: &[&str]) -> Result<(), String> {
         match words {
             ["listen", options @ ..] => self.host.listen(options)?,
-            ["connect", options @ ..] => self.host.connect(options)?,
+            ["connect", options @ ..] => {
+                self.again();
+                self.host.connect(options)?;
+            }
+            ["again"] => self.again(),
             ["accept"] => self.accept()?,
             ["open", "passive", options @ ..] => self.open_passive(options)?,
             ["open", "active", options @ ..] => self.open_active(options)?,
@@ -207,6 +211,13 @@ impl<H: Host> Runner<'_, H> {
         }
         self.last = self.host.now();
         Ok(())
+    }
+
+    /// Forgets the last connection.
+    fn again(&mut self) {
+        (self.iss, self.sent, self.timestamps) = (None, 0, false);
+        (self.written, self.read) = (0, 0);
+        self.seen.clear();
     }
 
     /// Waits until `fits`.
@@ -459,7 +470,8 @@ impl<H: Host> Runner<'_, H> {
             "nocwr" => packet.flags & CWR == 0,
             "ect" => packet.ecn != 0,
             "noect" => packet.ecn == 0,
-            "cookie" => packet.cookie.as_ref().is_some_and(|cookie| !cookie.is_empty()),
+            "cookie" if argument.is_empty() => packet.cookie.as_ref().is_some_and(|it| !it.is_empty()),
+            "cookie" => packet.cookie == Some(hex(argument)?),
             "nocookie" => packet.cookie.is_none(),
             "askcookie" => packet.cookie.as_ref().is_some_and(Vec::is_empty),
             _ => return Err(format!("no field {field:?}")),

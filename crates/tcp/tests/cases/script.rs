@@ -34,6 +34,7 @@ const FILES: &[&str] = &[
     include_str!("scripts/closing.txt"),
     include_str!("scripts/limits.txt"),
     include_str!("scripts/options.txt"),
+    include_str!("scripts/fast_open.txt"),
 ];
 
 /// Reads all scripts.

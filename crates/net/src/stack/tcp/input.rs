@@ -12,7 +12,8 @@ use crate::tcp::{Key, LOCAL_ACK_DELAY, LOCAL_MSS, Socket};
 use alloc::sync::Arc;
 use core::net::IpAddr;
 use tailwater_tcp::{
-    EcnCodepoint, Events, Flow, IcmpError, Instant, Segment, Seq, State, Verdict, answer_closed, sender,
+    EcnCodepoint, Events, FastOpenOutcome, Flow, IcmpError, Instant, Segment, Seq, State, Verdict,
+    answer_closed, sender,
 };
 use tailwater_wire::{Checksums, IPV4_HEADER, IPV6_HEADER, IpProtocol, TCP_HEADER, Undelivered};
 
@@ -55,7 +56,8 @@ impl<P: Platform> Stack<P> {
         (ecn, checksums): (EcnCodepoint, Checksums),
         now: Instant,
     ) -> bool {
-        let inner = &mut *socket.lock();
+        let mut guard = socket.lock();
+        let inner = &mut *guard;
         if !inner.in_table || inner.connection.is_closed() {
             return false;
         }
@@ -81,7 +83,28 @@ impl<P: Platform> Stack<P> {
         if let Some(request) = traced {
             inner.tag(request, segment.payload.len(), events);
         }
+        if events.contains(Events::FAST_OPEN) {
+            let outcome = inner.connection.take_fast_open();
+            drop(guard);
+            self.note_fast_open(&socket.flow, outcome, now);
+        }
         true
+    }
+
+    /// Records what a handshake with Fast Open has shown.
+    #[cold]
+    fn note_fast_open(&self, flow: &Flow, outcome: Option<FastOpenOutcome>, now: Instant) {
+        match outcome {
+            None => {}
+            Some(FastOpenOutcome::Client { cookie, mss, lost }) => {
+                self.tcp.cookies.note(flow.remote, cookie, mss, lost, now);
+            }
+            Some(FastOpenOutcome::Server) => {
+                if let Some(listening) = self.tcp.listeners.find(flow.local, flow.local_port) {
+                    listening.lock().listener.complete_fast_open(flow);
+                }
+            }
+        }
     }
 
     /// Sends the acknowledgment of a socket that [`Outlet::defer`] took, unless it has left with

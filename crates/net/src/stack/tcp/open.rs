@@ -6,6 +6,7 @@ use crate::outlet::Outlet;
 use crate::platform::{Lock, Platform};
 use crate::stack::Stack;
 use crate::tcp::clock::instant;
+use crate::tcp::cookies::Offer;
 use crate::tcp::{Key, ListenError, Listening, Socket};
 use alloc::sync::Arc;
 use core::net::SocketAddr;
@@ -40,6 +41,22 @@ impl<P: Platform> Stack<P> {
         remote: SocketAddr,
         config: &Config,
     ) -> Result<Arc<Socket<P>>, ConnectError> {
+        self.connect_tcp_with(outlet, remote, config, &[]).map(|(socket, _)| socket)
+    }
+
+    /// As [`connect_tcp`](Self::connect_tcp), and hands `data` over before the SYN leaves: with
+    /// [`Config::fast_open`] and a cookie of the server the SYN carries it. Returns besides how
+    /// many bytes were taken.
+    ///
+    /// # Errors
+    /// [`ConnectError`].
+    pub fn connect_tcp_with(
+        &self,
+        outlet: &mut impl Outlet<P>,
+        remote: SocketAddr,
+        config: &Config,
+        data: &[u8],
+    ) -> Result<(Arc<Socket<P>>, usize), ConnectError> {
         let remote = destination(remote)?;
         match self.addressing.route(remote.ip()) {
             Route::Local => {}
@@ -74,7 +91,16 @@ impl<P: Platform> Stack<P> {
             path_mss: self.path_mss(flow.remote),
             default_mss: default_mss(flow.remote),
         };
-        let socket = self.adopt(flow, Connection::connect(config, &opening, now));
+        let mut connection = Connection::connect(config, &opening, now);
+        if config.fast_open {
+            match self.tcp.cookies.offer(flow.remote, now) {
+                Offer::Nothing => {}
+                Offer::Request => connection.offer_fast_open(None),
+                Offer::Show(peer) => connection.offer_fast_open(Some(peer)),
+            }
+        }
+        let taken = connection.send(data).unwrap_or(0);
+        let socket = self.adopt(flow, connection);
         let key = Key::from(&flow);
         self.tcp.time_waits.remove(&key);
         if !self.tcp.table.insert(key, &socket) {
@@ -84,7 +110,7 @@ impl<P: Platform> Stack<P> {
         drop(ports);
         socket.add_handle();
         self.settle(outlet, &socket, &mut socket.lock(), Events::TRANSMIT, now);
-        Ok(socket)
+        Ok((socket, taken))
     }
 
     /// Makes a socket for a connection that is about to enter the table, and counts it.

@@ -219,21 +219,37 @@ impl TcpStream {
     /// # Panics
     /// If no runtime has been started.
     pub async fn connect_with(address: impl ToSocketAddrs, options: &TcpOptions) -> io::Result<Self> {
-        let none = || io::Error::new(io::ErrorKind::InvalidInput, "no addresses to connect to");
-        let mut result = Err(none());
+        Self::connect_with_data(address, options, &[]).await
+    }
+
+    /// Connects and writes all of `data`, as [`TcpOptions::connect_with_data`].
+    ///
+    /// # Errors
+    /// As [`net::TcpStream::connect`], or those of writing.
+    ///
+    /// # Panics
+    /// If no runtime has been started.
+    pub async fn connect_with_data(
+        address: impl ToSocketAddrs,
+        options: &TcpOptions,
+        data: &[u8],
+    ) -> io::Result<Self> {
+        let mut result = Err(io::Error::new(io::ErrorKind::InvalidInput, "no addresses to connect to"));
         for to in address.to_socket_addrs()? {
-            result = Self::connect_one(to, options).await;
+            result = Self::connect_one(to, options, data).await;
             if result.is_ok() {
                 break;
             }
         }
-        result
+        let (mut stream, taken) = result?;
+        stream.write_all(&data[taken..]).await?;
+        Ok(stream)
     }
 
-    async fn connect_one(to: SocketAddr, options: &TcpOptions) -> io::Result<Self> {
-        let stream = net::TcpStream::begin(to, options)?;
+    async fn connect_one(to: SocketAddr, options: &TcpOptions, data: &[u8]) -> io::Result<(Self, usize)> {
+        let (stream, taken) = net::TcpStream::begin_sending(to, options, data)?;
         Wait::new(Connect(stream.handle())).await?;
-        Ok(stream.into())
+        Ok((stream.into(), taken))
     }
 
     /// Reads; zero is the end of the stream.

@@ -100,6 +100,7 @@ impl TcpListener {
             let config = ListenConfig {
                 connection: options.config.clone(),
                 syn_queue: options.syn_queue as usize,
+                fast_open: if options.config.fast_open { options.fast_open_pending as usize } else { 0 },
                 ..ListenConfig::default()
             };
             let listening = stack.listen_tcp(local, options.backlog, config).map_err(IntoIo::into_io)?;

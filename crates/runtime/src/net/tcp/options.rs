@@ -49,11 +49,12 @@ pub struct TcpOptions {
     pub(super) config: Config,
     pub(super) backlog: u32,
     pub(super) syn_queue: u32,
+    pub(super) fast_open_pending: u32,
 }
 
 impl Default for TcpOptions {
     fn default() -> Self {
-        Self { config: Config::default(), backlog: DEFAULT_BACKLOG, syn_queue: 1024 }
+        Self { config: Config::default(), backlog: DEFAULT_BACKLOG, syn_queue: 1024, fast_open_pending: 256 }
     }
 }
 
@@ -137,6 +138,58 @@ impl TcpOptions {
     pub fn syn_queue(mut self, handshakes: u32) -> Self {
         self.syn_queue = handshakes;
         self
+    }
+
+    /// Uses TCP Fast Open (RFC 7413). A client asks a server for a cookie, and later carries the
+    /// data of [`connect_with_data`](Self::connect_with_data) on its SYN. A listener hands out
+    /// cookies, and a connection whose SYN shows one can be accepted, read and written at once.
+    ///
+    /// Data on a SYN may arrive twice: only for requests that may be repeated. A server is reached
+    /// without it if it refuses the cookie, and a path that drops such SYNs is left alone for a
+    /// minute, then longer.
+    pub fn fast_open(mut self, fast_open: bool) -> Self {
+        self.config.fast_open = fast_open;
+        self
+    }
+
+    /// Sets the maximum of connections of a listener that were opened by a cookie and whose client
+    /// has not confirmed the handshake: 256 by default. Further clients shake hands as usual.
+    pub fn fast_open_pending(mut self, connections: u32) -> Self {
+        self.fast_open_pending = connections;
+        self
+    }
+
+    /// Connects as [`connect`](Self::connect) and writes all of `data`, which is handed over first:
+    /// with [`fast_open`](Self::fast_open) and a cookie of the server the SYN carries its
+    /// beginning.
+    ///
+    /// # Errors
+    /// As [`TcpStream::connect`], or those of writing.
+    ///
+    /// # Panics
+    /// If no runtime has been started.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use std::io::Read;
+    /// use tailwater::net::TcpOptions;
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let options = TcpOptions::new().fast_open(true);
+    ///     let listener = options.listen("127.0.0.1:0").unwrap();
+    ///     let address = listener.local_addr().unwrap();
+    ///     for _ in 0..2 {
+    ///         // The first connection brings the cookie, the second shows it.
+    ///         let client = options.connect_with_data(address, b"request").unwrap();
+    ///         let (mut server, _) = listener.accept().unwrap();
+    ///         server.read_exact(&mut [0; 7]).unwrap();
+    ///         println!("data on the SYN: {}", client.info().syn_data);
+    ///     }
+    /// }
+    /// ```
+    pub fn connect_with_data(&self, address: impl ToSocketAddrs, data: &[u8]) -> io::Result<TcpStream> {
+        TcpStream::connect_sending(address, self, data)
     }
 
     /// As [`TcpStream::connect`].

@@ -136,7 +136,21 @@ impl TcpStream {
     }
 
     pub(super) fn connect_with(address: impl ToSocketAddrs, options: &TcpOptions) -> io::Result<Self> {
-        try_each(address, |to| Self::open(to, options, None))
+        Self::connect_sending(address, options, &[])
+    }
+
+    pub(super) fn connect_sending(
+        address: impl ToSocketAddrs,
+        options: &TcpOptions,
+        data: &[u8],
+    ) -> io::Result<Self> {
+        let (mut stream, taken) = try_each(address, |to| {
+            let (stream, taken) = Self::begin_sending(to, options, data)?;
+            stream.wait_until_connected(None)?;
+            Ok((stream, taken))
+        })?;
+        stream.write_all(&data[taken..])?;
+        Ok(stream)
     }
 
     /// Connects to one address as [`connect`](Self::connect), and waits at most for `timeout`.
@@ -226,12 +240,22 @@ impl TcpStream {
     /// Sends a SYN. Until the handshake is over, [`connected_or`](Self::connected_or) tells how it
     /// stands.
     pub(crate) fn begin(to: SocketAddr, options: &TcpOptions) -> io::Result<Self> {
+        Self::begin_sending(to, options, &[]).map(|(stream, _)| stream)
+    }
+
+    /// Sends a SYN, with `data` if that is allowed; returns besides how much of it was taken.
+    pub(crate) fn begin_sending(
+        to: SocketAddr,
+        options: &TcpOptions,
+        data: &[u8],
+    ) -> io::Result<(Self, usize)> {
         crate::poll();
         let stack = stack();
         driver::start_timers(stack);
         let mapped = matches!(to, SocketAddr::V6(v6) if v6.ip().to_ipv4_mapped().is_some());
-        let socket = stack.connect_tcp(&mut KthreadOutlet, to, &options.config).map_err(IntoIo::into_io)?;
-        Ok(Self::new(stack, socket, mapped))
+        let begun = stack.connect_tcp_with(&mut KthreadOutlet, to, &options.config, data);
+        let (socket, taken) = begun.map_err(IntoIo::into_io)?;
+        Ok((Self::new(stack, socket, mapped), taken))
     }
 
     /// Returns how the handshake ended; while it is under way, calls `block` with the locked state

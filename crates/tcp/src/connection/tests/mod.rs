@@ -4,6 +4,7 @@ mod acks;
 mod attacks;
 mod closing;
 mod every_state;
+mod fast_open;
 mod memory;
 mod opening;
 mod options;

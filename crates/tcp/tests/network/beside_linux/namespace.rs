@@ -6,7 +6,7 @@ use rustix::thread::{UnshareFlags, unshare_unsafe};
 use std::net::Ipv4Addr;
 use std::process::Command;
 
-const DEVICE: &str = "tw-path";
+pub const DEVICE: &str = "tw-path";
 
 /// The two ends of the path.
 pub const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 99, 0, 1), Ipv4Addr::new(10, 99, 0, 2)];
@@ -29,7 +29,11 @@ pub fn enter(end: usize) -> Result<OwnedFd, String> {
     Ok(device)
 }
 
-fn ip(arguments: &[&str]) -> Result<(), String> {
+/// Runs ip(8) in this thread's namespace.
+///
+/// # Errors
+/// Its own words.
+pub fn ip(arguments: &[&str]) -> Result<(), String> {
     let output =
         Command::new("ip").args(arguments).output().map_err(|error| format!("no ip(8) ({error})"))?;
     let said = String::from_utf8_lossy(&output.stderr);

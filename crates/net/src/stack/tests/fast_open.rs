@@ -1,0 +1,102 @@
+//! TCP Fast Open between stacks, in virtual time: the cookies that a client keeps, and the places
+//! of a listener.
+
+use super::hub::Hub;
+use super::*;
+use crate::tcp::{Listening, Refusal};
+use tailwater_tcp::listen::ListenConfig;
+use tailwater_tcp::{Config, Events, State};
+
+const SERVER: u16 = 80;
+const STEP: Duration = Duration::from_millis(5);
+
+fn config() -> Config {
+    Config { fast_open: true, ..Config::default() }
+}
+
+/// Two hosts that know each other, of which the second listens with `places`.
+fn hub(seed: u64, places: usize) -> (Hub, Arc<Listening<Threads>>) {
+    let mut hub = Hub::new(2, seed, 0, 0);
+    hub.hosts = (1..=2).map(|n| Stack::new(config6(n), seed ^ u64::from(n)).unwrap()).collect();
+    hub.run(T0 + Duration::from_secs(5));
+    let config = ListenConfig { fast_open: places, ..ListenConfig::default() };
+    let listening = hub.with(2, |stack, _| stack.listen_tcp(everywhere(SERVER), 100, config)).unwrap();
+    (hub, listening)
+}
+
+fn connect(hub: &mut Hub, data: &[u8]) -> Arc<Socket> {
+    let begun = hub.with(1, |stack, catch| stack.connect_tcp_with(catch, at(2, SERVER), &config(), data));
+    let (socket, taken) = begun.unwrap();
+    assert_eq!(taken, data.len());
+    socket
+}
+
+fn accept(listening: &Listening<Threads>) -> Option<Arc<Socket>> {
+    listening.lock().accept()
+}
+
+fn read(socket: &Arc<Socket>) -> Result<Vec<u8>, Refusal> {
+    let mut buf = [0; 100];
+    socket.lock().receive(&mut buf, false).map(|len| buf[..len].to_vec())
+}
+
+fn syn_data(socket: &Arc<Socket>, hub: &Hub) -> bool {
+    let inner = socket.lock();
+    inner.connection.info(20, tailwater_tcp::Instant(hub.now.as_nanos() as u64)).syn_data
+}
+
+#[test]
+fn the_first_connection_brings_the_cookie_and_the_next_carry_data_on_the_syn() {
+    let (mut hub, listening) = hub(70, 5);
+    for again in [false, true, true] {
+        let client = connect(&mut hub, b"request");
+        hub.run(hub.now + STEP);
+        let server = accept(&listening).expect("a connection");
+        assert_eq!(read(&server).unwrap(), b"request");
+        hub.with(2, |stack, catch| {
+            let now = Stack::tcp_now(catch);
+            let inner = &mut *server.lock();
+            inner.send(b"reply").unwrap();
+            stack.settle(catch, &server, inner, Events::empty(), now);
+        });
+        hub.run(hub.now + STEP);
+        assert_eq!(read(&client).unwrap(), b"reply");
+        for end in [&client, &server] {
+            assert_eq!(end.lock().connection.state(), State::Established);
+            assert_eq!(syn_data(end, &hub), again);
+        }
+    }
+    let stats = hub.hosts[1].tcp.listeners.stats();
+    assert_eq!((stats.accepted, stats.fast_opens, stats.fast_open_refused), (3, 2, 0));
+}
+
+#[test]
+fn a_completed_handshake_gives_its_place_back() {
+    let (mut hub, listening) = hub(71, 1);
+    for _ in 0..10 {
+        let _client = connect(&mut hub, b"request");
+        hub.run(hub.now + STEP);
+        let server = accept(&listening).expect("a connection");
+        assert_eq!(read(&server).unwrap(), b"request");
+    }
+    let stats = hub.hosts[1].tcp.listeners.stats();
+    assert_eq!((stats.fast_opens, stats.fast_open_overflows), (9, 0));
+}
+
+#[test]
+fn a_cookie_that_has_expired_costs_a_round_trip_and_is_replaced() {
+    let (mut hub, listening) = hub(72, 5);
+    let _first = connect(&mut hub, b"request");
+    hub.run(hub.now + STEP);
+    // Beyond two periods the cookie is not valid any more; the answer hands out a new one.
+    hub.run(hub.now + Duration::from_hours(30));
+    for again in [false, true] {
+        let client = connect(&mut hub, b"request");
+        hub.run(hub.now + Duration::from_secs(5));
+        while let Some(server) = accept(&listening) {
+            assert_eq!(read(&server).unwrap(), b"request");
+        }
+        assert_eq!(syn_data(&client, &hub), again);
+    }
+    assert_eq!(hub.hosts[1].tcp.listeners.stats().fast_open_refused, 1);
+}
