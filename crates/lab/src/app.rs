@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use tailwater::net::UdpSocket;
 use tailwater_testbed::app::{Conditions, Service};
 
-use crate::bench::{dispatch, neighbour, ports, tcp, threads};
+use crate::bench::{cores, dispatch, neighbour, ports, tcp, threads};
 use crate::tokio_spin;
 
 /// Run one of the services that `bench` and `reproduce` use
@@ -31,6 +31,7 @@ enum App {
     Echo,
     /// Serve spin requests on Tokio
     TokioSpin(tokio_spin::Options),
+    Cores(cores::ChildArgs),
     Dispatch(dispatch::ChildArgs),
     Neighbour(neighbour::ChildArgs),
     Ports(ports::ChildArgs),
@@ -50,6 +51,7 @@ pub fn run(args: &AppArgs) -> anyhow::Result<()> {
         App::Dns(options) => tailwater_dns::cli::run(options),
         App::Echo => Ok(tailwater::Builder::new().run(echo)??),
         App::TokioSpin(options) => tokio_spin::run(options),
+        App::Cores(args) => cores::run_child(args),
         App::Dispatch(args) => dispatch::run_child(args),
         App::Neighbour(args) => neighbour::run_child(args),
         App::Ports(args) => ports::run_child(args),

@@ -12,6 +12,7 @@ fn every_subcommand_has_help_with_examples() {
         &["bench", "--help"],
         &["bench", "handoff", "--help"],
         &["bench", "switch", "--help"],
+        &["bench", "cores", "--help"],
         &["bench", "dispatch", "--help"],
         &["bench", "hostile", "--help"],
         &["bench", "neighbour", "--help"],

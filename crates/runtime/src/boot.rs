@@ -59,7 +59,7 @@ impl Builder {
             return Err(StartError::AlreadyRunning);
         }
         let runtime = start(&config)?;
-        let options = Options { name: Some("main".into()), stack_size: None };
+        let options = Options { name: Some("main".into()), ..Options::default() };
         // SAFETY: everything is 'static. A boxed closure keeps the main thread's captures, which
         // may be large, off its stack.
         let (joiner, runnable) = unsafe { thread::prepare(Box::new(main), options, None) }?;

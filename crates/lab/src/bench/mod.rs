@@ -1,7 +1,8 @@
 //! `tailwater-lab bench`: benchmarks of single mechanisms.
 //!
 //! Owns tables and files of `handoff` and `switch`, which `tailwater-iokernel-testing` measures;
-//! [`dispatch`], [`hostile`], [`neighbour`], [`ports`], [`tcp`] and [`threads`] are measured here.
+//! [`cores`], [`dispatch`], [`hostile`], [`neighbour`], [`ports`], [`tcp`] and [`threads`] are
+//! measured here.
 
 use std::io::{Write, stdout};
 use std::path::{Path, PathBuf};
@@ -15,6 +16,7 @@ use tailwater_iokernel_testing::bench::{
     ECHO_NAME, HandoffOptions, HandoffReport, SwitchOptions, SwitchReport, handoff, switch,
 };
 
+pub mod cores;
 pub mod dispatch;
 pub mod hostile;
 pub mod neighbour;
@@ -35,6 +37,7 @@ const ROUND_US: u64 = 1_000_000;
 #[command(after_help = "Examples:
   tailwater-lab bench handoff                    how fast a core changes hands, next to signal and eventfd
   tailwater-lab bench switch --json switch.json  frames per second through one IOKernel core
+  tailwater-lab bench cores                      how soon new threads run, by where they are placed
   tailwater-lab bench dispatch                   what poll points cost, and how exact a quantum is
   tailwater-lab bench hostile                    what a service notices of a program that attacks the IOKernel
   tailwater-lab bench neighbour                  what the machine's other programs get beside Tailwater
@@ -56,6 +59,7 @@ enum Bench {
     #[command(after_help = "Example:
   tailwater-lab bench switch --rounds 10 --json switch.json")]
     Switch(Common),
+    Cores(cores::CoresArgs),
     Dispatch(dispatch::DispatchArgs),
     Hostile(hostile::HostileArgs),
     Neighbour(neighbour::NeighbourArgs),
@@ -115,6 +119,10 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
             let report = switch(options, &echo_service)?;
             write(common.json.as_deref(), &machine, &report)?;
             Ok(write!(stdout(), "{}", describe_switch(&report))?)
+        }
+        Bench::Cores(args) => {
+            let report = cores::run(args)?;
+            write(args.json.as_deref(), &machine, &report)
         }
         Bench::Dispatch(args) => {
             let report = dispatch::run(args)?;

@@ -1,11 +1,12 @@
-//! [`Builder`]: a thread's name and stack size.
+//! [`Builder`]: a thread's name, stack size and placement.
 
 use crate::records::stack::{MAX_STACK, MIN_STACK};
+use crate::thread::placement::Placement;
 use crate::thread::scope::{Scope, ScopedJoinHandle};
 use crate::thread::spawn::{JoinHandle, Options, start};
 use std::io;
 
-/// Sets the name and the stack size of a thread before it is spawned.
+/// Sets the name, the stack size and the placement of a thread before it is spawned.
 ///
 /// # Examples
 /// ```standalone_crate
@@ -24,6 +25,7 @@ use std::io;
 pub struct Builder {
     name: Option<String>,
     stack_size: Option<usize>,
+    placement: Placement,
 }
 
 impl Builder {
@@ -43,6 +45,25 @@ impl Builder {
     /// committed as it is touched, and kept for the next thread of the same size.
     pub fn stack_size(mut self, bytes: usize) -> Self {
         self.stack_size = Some(bytes);
+        self
+    }
+
+    /// Sets where the thread is queued. By default that is where it costs least: with a kthread
+    /// that looks for work, else with the creator, from whom others steal.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::thread::{self, Placement};
+    ///
+    /// #[tailwater::main]
+    /// fn main() -> std::io::Result<()> {
+    ///     let thread = thread::Builder::new().placement(Placement::LeastLoaded(2)).spawn(|| 42)?;
+    ///     assert_eq!(thread.join().unwrap(), 42);
+    ///     Ok(())
+    /// }
+    /// ```
+    pub fn placement(mut self, placement: Placement) -> Self {
+        self.placement = placement;
         self
     }
 
@@ -116,6 +137,10 @@ impl Builder {
             let message = format!("a stack of {bytes} bytes is out of range: {MIN_STACK} to {MAX_STACK}");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
-        Ok(Options { name: self.name.map(Into::into), stack_size: self.stack_size })
+        Ok(Options {
+            name: self.name.map(Into::into),
+            stack_size: self.stack_size,
+            placement: self.placement,
+        })
     }
 }

@@ -21,7 +21,9 @@ use crate::records::runtime::runtime;
 use crate::records::uthread::{Entry, Runnable, Uthread};
 use crate::thread::handle::{Thread, UserThread};
 use crate::thread::packet::{Completer, Joiner, packet};
+use crate::thread::placement::Placement;
 use crate::thread::scope_data::ScopeData;
+use crate::verbs::place::ready_at;
 use crate::verbs::ready::ready;
 use crate::verbs::switch::{poll, uthread_main};
 use crate::verbs::trace;
@@ -73,6 +75,7 @@ pub(crate) struct Options {
     pub name: Option<Arc<str>>,
     /// Checked to be in range.
     pub stack_size: Option<usize>,
+    pub placement: Placement,
 }
 
 /// Makes a thread that will run `main`; the caller queues it.
@@ -142,6 +145,7 @@ where
     T: Send,
 {
     poll();
+    let target = options.placement.target();
     // SAFETY: the caller's contract is the callee's.
     let made = unsafe {
         if size_of::<F>() <= INLINE_CAPTURES {
@@ -151,7 +155,10 @@ where
         }
     };
     let (joiner, runnable) = made.map_err(|e| io::Error::new(io::ErrorKind::OutOfMemory, e))?;
-    ready(runnable);
+    match target {
+        None => ready(runnable),
+        Some(target) => ready_at(target, runnable),
+    }
     Ok(joiner)
 }
 

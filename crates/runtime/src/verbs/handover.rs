@@ -13,7 +13,7 @@
 
 use super::look::work_visible;
 use crate::ground::runq::Token;
-use crate::records::kthread::ThisKthread;
+use crate::records::kthread::{Kthread, ThisKthread};
 use crate::records::runtime::Runtime;
 use crate::records::uthread::{Runnable, Uthread};
 use tailwater_shm::sync::spin_hint;
@@ -37,6 +37,16 @@ pub fn offer(runtime: &Runtime, from: Option<u16>, runnable: Runnable) -> Result
         runtime.pollers.withdraw(index);
     }
     // SAFETY: `into_raw` made it above, and no mailbox took it.
+    Err(unsafe { Runnable::from_raw(token) })
+}
+
+/// Hands a thread to this kthread if it polls; returns the thread if not.
+pub fn offer_to(kthread: &Kthread, runnable: Runnable) -> Result<(), Runnable> {
+    let token = runnable.into_raw();
+    if kthread.mailbox.offer(token as u64) {
+        return Ok(());
+    }
+    // SAFETY: `into_raw` made it above, and the mailbox did not take it.
     Err(unsafe { Runnable::from_raw(token) })
 }
 

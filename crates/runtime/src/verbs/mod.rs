@@ -27,4 +27,5 @@ pub mod lease;
 pub mod worker;
 
 pub mod overflow;
+pub mod place;
 pub mod preempt;

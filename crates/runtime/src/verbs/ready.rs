@@ -67,8 +67,8 @@ pub fn inject(runtime: &Runtime, runnable: Runnable) {
 /// full still wait for room: those came first.
 #[inline]
 fn enqueue(kthread: ThisKthread<'_>, runnable: Runnable) -> Result<(), Runnable> {
-    // Only this kthread's own threads add to the overflow list; others take from it meanwhile,
-    // which only makes it shorter.
+    // Other kthreads take from the overflow list meanwhile, or add a thread that is placed here
+    // (`place`): one that is added now and one that is queued now are in no order.
     if kthread.overflowed() > 0 {
         return Err(runnable);
     }

@@ -1,0 +1,33 @@
+//! [`Placement`]: where a new thread is queued.
+
+use crate::verbs::place::Target;
+
+/// Where a new thread is queued; see [`Builder::placement`](crate::thread::Builder::placement).
+///
+/// A placement is where the thread waits, not a binding: a kthread without work takes it, as any
+/// other, and where it runs on after it has blocked depends on who wakes it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Placement {
+    /// A kthread that looks for work, else that of the creator, from which others steal. Costs the
+    /// creator nothing while all are busy.
+    #[default]
+    Parent,
+    /// The kthread with the fewest threads of this many that are picked at random among those that
+    /// have a core. 2 is nearly as good as all. Costs the creator about a cache miss for each.
+    LeastLoaded(usize),
+    /// The kthread on this core, if the program has it; else as [`Parent`](Self::Parent). Without
+    /// an IOKernel no kthread has a core.
+    Core(usize),
+}
+
+impl Placement {
+    /// Returns the kthread to look for, if it is not the usual one.
+    pub(crate) fn target(self) -> Option<Target> {
+        match self {
+            Self::Parent => None,
+            Self::LeastLoaded(tries) => Some(Target::LeastLoaded(tries)),
+            Self::Core(core) => u16::try_from(core).ok().filter(|&core| core != u16::MAX).map(Target::Core),
+        }
+    }
+}
