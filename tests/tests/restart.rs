@@ -62,16 +62,27 @@ fn rounds(job: &mut Role) -> u64 {
 }
 
 #[test]
-fn user_threads_that_never_poll_are_under_way_again() {
+fn user_threads_that_never_poll_go_on() {
+    check_job("soundness");
+}
+
+#[test]
+fn threads_that_sleep_wake_beside_others_that_never_do_also_with_fewer_cores() {
+    check_job("sleepers");
+}
+
+/// Checks that all threads of a job with more kthreads than the IOKernel lends cores go on when it
+/// is killed, and when it returns.
+fn check_job(role: &str) {
     if !has_two_cpus() {
         return;
     }
     let _turn = turn();
-    let socket = socket_name("restart-busy");
+    let socket = socket_name(role);
     let mut running = iokernel(&socket);
     let variables = [("TAILWATER_KTHREADS", "3"), ("TAILWATER_QUANTUM_US", "500")];
     for class in ["best-effort", "latency-critical"] {
-        let mut job = Role::start_heard(&socket, "soundness", "job", class, &variables);
+        let mut job = Role::start_heard(&socket, role, "job", class, &variables);
         for time in 1..=2 {
             let before = rounds(&mut job);
             running.kill();

@@ -76,6 +76,8 @@ pub struct Private {
     /// Direct switches until frames are looked for again, and the time at which they are in any
     /// case.
     pub batch: Cell<(u32, Cycles)>,
+    /// Time from which the work of kthreads without a core is looked for again.
+    pub next_round: Cell<Cycles>,
     /// Time from which stale timers are pruned again before the core is given up.
     pub next_prune: Cell<Cycles>,
     /// Tenancy in progress.
@@ -164,6 +166,7 @@ impl Kthread {
                 sched_rsp: Cell::new(0),
                 switch_budget: Cell::new(0),
                 batch: Cell::new((0, 0)),
+                next_round: Cell::new(0),
                 next_prune: Cell::new(0),
                 generation: Cell::new(Generation(0)),
                 slice: Cell::new(Slice::default()),

@@ -11,6 +11,9 @@
 //! 3. Other kthreads: the one on the sibling hyperthread, then all from a random one on; of each
 //!    its threads, frames, timers.
 //!
+//! A kthread that never runs out of its own work takes that of kthreads without a core, too, every
+//! [`ROUND_NS`]: the program may have no other core, and those get none while this one is busy.
+//!
 //! A thread that blocks switches to the next local thread without visiting the scheduler as long as
 //! nothing of the above waits. Frames are an exception: the threads that a batch made runnable run
 //! before the next batch is taken, while their connections are in the cache (IX section 3.1), but
@@ -20,9 +23,11 @@ use super::look::lets_take_frames;
 use super::{hooks, lease, local, rejoin, timers};
 use crate::ground::arch;
 use crate::ground::guard::NoPreempt;
-use crate::records::kthread::{Kthread, ThisKthread, count};
+use crate::ground::runq::{CAPACITY, STEAL_MAX};
+use crate::records::kthread::{Kthread, NO_CORE, ThisKthread, count};
 use crate::records::runtime::{Runtime, runtime};
 use crate::records::uthread::Runnable;
+use core::sync::atomic::Ordering::Relaxed;
 use tailwater_shm::layout::{IN_SCHEDULER, IN_STACK, IN_THREAD};
 use tailwater_shm::{Cycles, clock};
 
@@ -33,6 +38,8 @@ const FRAME_BATCH: u32 = 32;
 /// Time after which waiting frames are looked at again, whatever is left of the last batch: an
 /// acknowledgment should not wait for many threads that compute.
 const FRAME_DELAY_NS: u64 = 50_000;
+/// Time between two looks at kthreads without a core, by one that is busy.
+const ROUND_NS: u64 = 1_000_000;
 /// Threads moved from an overflow or injection list to a run queue in one go.
 const REFILL_BATCH: usize = 64;
 
@@ -90,6 +97,10 @@ fn find_work(kthread: ThisKthread<'_>, runtime: &Runtime, guard: &NoPreempt) -> 
     count(&kthread.counters.frames, poll_ingress(&kthread, kthread, guard));
     refill(kthread, runtime);
     let private = kthread.private();
+    if now >= private.next_round.get() {
+        private.next_round.set(now.saturating_add(runtime.clock.from_ns(ROUND_NS)));
+        take_from_coreless(kthread, runtime, guard, now);
+    }
     let found = private.runq.pop();
     let until = now.saturating_add(runtime.clock.from_ns(FRAME_DELAY_NS));
     let left = private.runq.len();
@@ -141,6 +152,27 @@ fn poll_ingress(from: &Kthread, on: ThisKthread<'_>, guard: &NoPreempt) -> u64 {
         ingress.try_with(guard, |consumer| (network.take_frames)(consumer, from.index, FRAME_BATCH.into()));
     on.note_doing(IN_SCHEDULER);
     handled.unwrap_or(0)
+}
+
+/// Takes frames, timers and threads of kthreads that have no core.
+fn take_from_coreless(kthread: ThisKthread<'_>, runtime: &Runtime, guard: &NoPreempt, now: Cycles) {
+    if !runtime.is_attached() {
+        return;
+    }
+    let private = kthread.private();
+    let is_coreless = |other: &&&Kthread| other.core.load(Relaxed) == NO_CORE;
+    for other in runtime.kthreads.iter().filter(is_coreless) {
+        count(&kthread.counters.stolen_frames, poll_ingress(other, kthread, guard));
+        timers::fire(other, now);
+        take_overflow(other, kthread);
+        // There is room for all that one steal takes.
+        if private.runq.len() as usize <= CAPACITY - STEAL_MAX
+            && let Some((runnable, taken)) = other.runq.steal_into(&private.runq)
+        {
+            count(&kthread.counters.stolen_threads, taken as u64);
+            private.runq.push(runnable).expect("there is room");
+        }
+    }
 }
 
 /// Moves threads that were readied from outside, or that overflowed, to the run queue.

@@ -233,6 +233,33 @@ fn check_soundness() {
     }
 }
 
+/// Keeps all kthreads busy beside threads that sleep, and prints how often the one that has woken
+/// the fewest times has, every 50 ms.
+fn sleepers() {
+    let wakes: &[AtomicU64; 24] = Box::leak(Box::new(core::array::from_fn(|_| AtomicU64::new(0))));
+    for wakes in wakes {
+        thread::spawn(|| {
+            loop {
+                thread::sleep(Duration::from_millis(5));
+                wakes.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+    }
+    for _ in 0..6 {
+        thread::spawn(|| {
+            loop {
+                thread::yield_now();
+            }
+        });
+    }
+    ready();
+    loop {
+        thread::sleep(Duration::from_millis(50));
+        let least = wakes.iter().map(|wakes| wakes.load(Ordering::Relaxed)).min();
+        say(&format!("rounds {}", least.expect("there are some")));
+    }
+}
+
 /// Spins without a poll point.
 #[inline(never)]
 fn spins_here(number: u64) {
@@ -329,6 +356,7 @@ fn main() {
         Some("crowd") => crowd(std::env::args().nth(2).and_then(|n| n.parse().ok()).expect("a number")),
         Some("hog") => burn(false),
         Some("soundness") => check_soundness(),
+        Some("sleepers") => sleepers(),
         Some("self") => talk_to_self(),
         Some("ask") => {
             let words: Vec<String> = std::env::args().skip(2).collect();
