@@ -256,7 +256,8 @@ impl<P: Send + 'static> Server<P> {
 
     /// Makes a thread that begins with `task`; the caller queues it.
     fn new_thread(&'static self, task: Task) -> Result<Runnable, crate::StackError> {
-        let options = Options { name: Some("dispatch".into()), stack_size: self.stack_size };
+        let options =
+            Options { name: Some("dispatch".into()), stack_size: self.stack_size, ..Options::default() };
         // SAFETY: everything is 'static.
         let (joiner, runnable) = unsafe { prepare(move || self.run(task), options, None) }?;
         drop(joiner);
