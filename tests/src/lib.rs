@@ -341,6 +341,14 @@ impl Role {
         self.program.kill();
     }
 
+    /// Returns its input, for roles that read it.
+    ///
+    /// # Panics
+    /// The second time.
+    pub fn take_input(&mut self) -> std::process::ChildStdin {
+        self.program.take_input()
+    }
+
     /// Ends its input, until which some roles run.
     ///
     /// # Panics

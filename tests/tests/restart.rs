@@ -1,16 +1,25 @@
 //! The IOKernel dies and returns under running programs: all as processes, over one managed core.
 
-use std::process::Command;
-use tailwater_testkit::{Program, binary, has_two_cpus, socket_name, until};
+use std::io::Write;
+use std::process::{ChildStdin, Command};
+use tailwater_testkit::{Program, binary, cpu_numbers, has_two_cpus, socket_name, until};
 use tailwater_tests::{Bench, Role, turn};
 
 /// Connections that are busy while the IOKernel is killed.
 const CONNECTIONS: usize = 64;
 /// How often it is killed.
 const TIMES: u32 = 5;
+/// A program waits for the next IOKernel for as long as its test takes.
+const FOR_EVER: (&str, &str) = ("TAILWATER_IOKERNEL_WAIT_MS", "0");
 
 fn iokernel(socket: &str) -> Program {
-    let mut iokernel = Program::start(Command::new(binary("tailwater-tests", "iokernel")).arg(socket));
+    iokernel_with(socket, &[])
+}
+
+/// Starts an IOKernel with settings.
+fn iokernel_with(socket: &str, settings: &[&str]) -> Program {
+    let mut command = Command::new(binary("tailwater-tests", "iokernel"));
+    let mut iokernel = Program::start(command.arg(socket).args(settings));
     assert_eq!(iokernel.line().as_deref(), Some("ready"));
     iokernel
 }
@@ -23,9 +32,12 @@ fn least(client: &mut Role) -> u64 {
     least.parse().expect("a number")
 }
 
-/// Waits until each connection has completed three more exchanges. One may have been answered
-/// before.
-fn wait_for_progress(client: &mut Role) {
+/// Waits until each connection has completed three more exchanges since this call. One may have
+/// been answered before.
+fn wait_for_progress(client: &mut Role, input: &mut ChildStdin) {
+    writeln!(input, "here").expect("the client reads");
+    // The lines before were printed at an unknown time.
+    while client.line().as_deref() != Some("read") {}
     let before = least(client);
     until("each connection goes on", || least(client) >= before + 3);
 }
@@ -38,19 +50,19 @@ fn connections_and_datagrams_go_on_when_a_killed_iokernel_returns() {
     let _turn = turn();
     let socket = socket_name("restart");
     let mut running = iokernel(&socket);
-    let wait = [("TAILWATER_IOKERNEL_WAIT_MS", "0")];
-    let (tcp, udp) =
-        (Role::start(&socket, "tcp-serve", "tcp", &wait), Role::start(&socket, "echo", "udp", &wait));
+    let tcp = Role::start(&socket, "tcp-serve", "tcp", &[FOR_EVER]);
+    let udp = Role::start(&socket, "echo", "udp", &[FOR_EVER]);
     let (peer, udp_peer) = (format!("{}:7", tcp.ip), format!("{}:7", udp.ip));
-    let variables = [("PEER", &*peer), ("UDP_PEER", &*udp_peer), wait[0]];
+    let variables = [("PEER", &*peer), ("UDP_PEER", &*udp_peer), FOR_EVER];
     let mut client = Role::start(&socket, &format!("steady {CONNECTIONS}"), "client", &variables);
-    wait_for_progress(&mut client);
+    let mut input = client.take_input();
+    wait_for_progress(&mut client, &mut input);
     for _ in 0..TIMES {
         running.kill();
         running = iokernel(&socket);
-        wait_for_progress(&mut client);
+        wait_for_progress(&mut client, &mut input);
     }
-    client.close_input();
+    drop(input);
     let rest: Vec<String> = std::iter::from_fn(|| client.line()).collect();
     assert_eq!(rest.last().map(String::as_str), Some("intact"), "{rest:?}");
 }
@@ -80,7 +92,7 @@ fn check_job(role: &str) {
     let _turn = turn();
     let socket = socket_name(role);
     let mut running = iokernel(&socket);
-    let variables = [("TAILWATER_KTHREADS", "3"), ("TAILWATER_QUANTUM_US", "500")];
+    let variables = [("TAILWATER_KTHREADS", "3"), ("TAILWATER_QUANTUM_US", "500"), FOR_EVER];
     for class in ["best-effort", "latency-critical"] {
         let mut job = Role::start_heard(&socket, role, "job", class, &variables);
         for time in 1..=2 {
@@ -101,22 +113,44 @@ fn a_refusal_is_reported_and_the_registration_tried_again() {
     if !has_two_cpus() {
         return;
     }
-    let turn = turn();
+    let _turn = turn();
     let socket = socket_name("restart-refused");
     let mut running = iokernel(&socket);
-    let variables = [("TAILWATER_KTHREADS", "2")];
+    let variables = [("TAILWATER_KTHREADS", "2"), FOR_EVER];
     let service = Role::start_heard(&socket, "echo", "service", "latency-critical", &variables);
     running.kill();
-    drop(turn);
     let refuse = |c: &mut tailwater_iokernel::Config| {
         c.socket = socket.clone();
         c.max_kthreads = 1;
     };
-    let mut bench = Bench::start(refuse, vec![]);
+    let mut bench = Bench::start_beside(refuse, vec![]);
     until("the refusal is written", || service.errors().contains("accepts 1 to 1 (max-kthreads)"));
     assert_eq!(bench.registered(), 0);
     bench.stop();
     drop(bench);
-    let bench = Bench::start(|c| c.socket = socket.clone(), vec![]);
+    let bench = Bench::start_beside(|c| c.socket = socket.clone(), vec![]);
     bench.echo(&service, b"after all");
+}
+
+#[test]
+fn a_request_for_cores_outlives_the_iokernel_and_the_cores_do_not() {
+    if !has_two_cpus() {
+        return;
+    }
+    let _turn = turn();
+    let socket = socket_name("restart-request");
+    let start = || iokernel_with(&socket, &["arbiter"]);
+    let mut running = start();
+    let mut service = Role::start(&socket, "keep-request", "service", &[FOR_EVER]);
+    let core = cpu_numbers().last().copied().expect("two");
+    let mut expect = |state: String| {
+        while service.line().expect("the service runs") != state {}
+    };
+    for _ in 0..2 {
+        expect(format!("requested 1 granted 1 held [{core}]"));
+        running.kill();
+        expect("requested 1 granted 0 held []".to_owned());
+        running = start();
+    }
+    expect(format!("requested 1 granted 1 held [{core}]"));
 }

@@ -80,7 +80,8 @@ pub fn held() -> Vec<usize> {
 }
 
 /// Requests cores in place of what was requested before: a number, at priority 0, or a number at
-/// each priority. Costs a store if the IOKernel is awake, and takes effect within microseconds.
+/// each priority. If the IOKernel is awake, costs an atomic exchange under a lock. Takes effect
+/// within microseconds. A request outlives the IOKernel: the next one reads it, too.
 ///
 /// A request beyond the program's number of kthreads is cut, lowest priorities first. So is that of
 /// a program whose user was granted fewer [guaranteed cores](crate::Builder::guaranteed).
@@ -89,10 +90,7 @@ pub fn held() -> Vec<usize> {
 /// If there is no runtime.
 pub fn request(cores: impl Into<Priorities>) {
     let runtime = runtime();
-    let word = u64::from_le_bytes(cores.into().0);
-    let status = &runtime.kthreads[0].shared.status;
-    // Relaxed: the doorbell's fence orders it before the look at whether the IOKernel sleeps.
-    if status.requests.swap(word, Relaxed) != word {
+    if runtime.publish_requests(u64::from_le_bytes(cores.into().0)) {
         runtime.ring_doorbell();
     }
 }

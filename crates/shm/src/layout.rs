@@ -113,28 +113,33 @@ pub struct StatusLine {
     /// Wakes that the kthread was sent and did not get; see [`Slot`].
     pub lost_wakes: AtomicU32,
     /// Cores that the runtime requests: one byte per priority, priority 0 in the lowest. Counts for
-    /// the runtime, published in kthread 0's line. Part of what a runtime keeps when its region is
-    /// replaced, like the ends of its run queues.
+    /// the runtime, published in kthread 0's line.
     pub requests: AtomicU64,
     _rest: [AtomicU64; 3],
 }
 
 impl StatusLine {
-    /// Copies what a kthread has published from `other`. No other thread writes either line.
+    /// Copies what a kthread and its runtime have published from `other`. No other thread writes
+    /// either line.
     fn take_over(&self, other: &Self) {
-        let pairs = [
-            (&self.runq_head, &other.runq_head),
-            (&self.runq_tail, &other.runq_tail),
-            (&self.overflow, &other.overflow),
-            (&self.injected, &other.injected),
-            (&self.doing, &other.doing),
-            (&self.lost_wakes, &other.lost_wakes),
+        // All fields by name: a new one does not compile before it is decided whether it is kept.
+        let Self { runq_head, runq_tail, overflow, injected, next_timer, doing, lost_wakes, requests, _rest } =
+            other;
+        let words = [
+            (&self.runq_head, runq_head),
+            (&self.runq_tail, runq_tail),
+            (&self.overflow, overflow),
+            (&self.injected, injected),
+            (&self.doing, doing),
+            (&self.lost_wakes, lost_wakes),
         ];
         // Relaxed: the caller's threads synchronise by other means.
-        for (to, from) in pairs {
+        for (to, from) in words {
             to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
         }
-        self.next_timer.store(other.next_timer.load(Ordering::Relaxed), Ordering::Relaxed);
+        for (to, from) in [(&self.next_timer, next_timer), (&self.requests, requests)] {
+            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
     }
 }
 
@@ -149,6 +154,16 @@ pub struct TurnLine {
     /// before the kthread is announced, read when it begins a tenancy.
     pub quantum_ns: AtomicU64,
     _rest: [AtomicU64; 6],
+}
+
+impl TurnLine {
+    /// As [`StatusLine::take_over`].
+    fn take_over(&self, other: &Self) {
+        let Self { turns, quantum_ns, _rest } = other;
+        for (to, from) in [(&self.turns, turns), (&self.quantum_ns, quantum_ns)] {
+            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
 }
 
 /// A word with a cache line to itself.
@@ -206,6 +221,24 @@ impl KthreadShared {
             },
             slot: Slot::new(),
         }
+    }
+
+    /// Copies what a kthread keeps when its region is replaced from `other`. No other thread uses
+    /// the words of either.
+    fn take_over(&self, other: &Self) {
+        // The other words begin anew with each registration.
+        let Self {
+            grant: _,
+            state: _,
+            status,
+            ingress_tail: _,
+            egress_tail: _,
+            trace_head: _,
+            turn,
+            slot: _,
+        } = other;
+        self.status.take_over(status);
+        self.turn.take_over(turn);
     }
 }
 
@@ -493,12 +526,7 @@ impl Region {
     /// 2. No thread writes or waits at a word of the region.
     pub unsafe fn succeed(&self, next: Successor) -> Result<(), MemoryError> {
         for index in 0..self.spec.kthreads {
-            let (from, to) = (self.kthread(index), next.0.kthread(index));
-            to.status.take_over(&from.status);
-            // Relaxed: no other thread uses either line.
-            to.turn.turns.store(from.turn.turns.load(Ordering::Relaxed), Ordering::Relaxed);
-            let quantum = from.turn.quantum_ns.load(Ordering::Relaxed);
-            to.turn.quantum_ns.store(quantum, Ordering::Relaxed);
+            next.0.kthread(index).take_over(self.kthread(index));
         }
         let Some(mapping) = Arc::into_inner(next.0.mapping) else {
             unreachable!("a successor has no ends, so nothing shares its mapping")
@@ -661,7 +689,9 @@ mod tests {
         words.status.runq_head.store(7, Ordering::Relaxed);
         words.status.runq_tail.store(9, Ordering::Relaxed);
         words.status.next_timer.store(1234, Ordering::Relaxed);
+        words.status.requests.store(0x0102, Ordering::Relaxed);
         words.turn.turns.store(42, Ordering::Relaxed);
+        words.turn.quantum_ns.store(50_000, Ordering::Relaxed);
         words.grant.0.store(crate::Grant::Cede { successor: true }, crate::Generation(3));
         let mut send = |byte: u8| {
             let mut slot = to[1].ingress.reserve(100).unwrap();
@@ -682,7 +712,9 @@ mod tests {
         assert_eq!(words.status.runq_head.load(Ordering::Relaxed), 7);
         assert_eq!(words.status.runq_tail.load(Ordering::Relaxed), 9);
         assert_eq!(words.status.next_timer.load(Ordering::Relaxed), 1234);
+        assert_eq!(words.status.requests.load(Ordering::Relaxed), 0x0102);
         assert_eq!(words.turn.turns.load(Ordering::Relaxed), 42);
+        assert_eq!(words.turn.quantum_ns.load(Ordering::Relaxed), 50_000);
         assert_eq!(words.grant.0.load(), (crate::Grant::Park, crate::Generation(0)));
         assert!(from[1].ingress.peek().unwrap().is_none(), "a frame of the old ring was read");
         let mut slot = to[1].ingress.reserve(100).unwrap();

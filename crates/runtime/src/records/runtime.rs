@@ -4,7 +4,7 @@
 //! runtime, and it lives as long as the process, so everything it hands out is `&'static`.
 //! [`boot`](crate::boot) makes it.
 
-use super::kthread::Kthread;
+use super::kthread::{Kthread, NO_CORE};
 use super::loan::Loan;
 use super::stacks::StackPool;
 use super::uthread::{Runnable, Uthread};
@@ -12,7 +12,7 @@ use crate::ground::halt::Halt;
 use crate::ground::pollers::Pollers;
 use crate::ground::sleepers::Sleepers;
 use crate::ground::spin::{SpinGuard, SpinLock};
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use std::collections::VecDeque;
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -39,7 +39,8 @@ pub struct Runtime {
     pub idle_timeout: Cycles,
     /// Longest turn of a user thread while others wait for its kthread; `Cycles::MAX`: no limit.
     pub quantum: Cycles,
-    /// User threads readied by ordinary OS threads.
+    /// User threads readied by ordinary OS threads. Its lock is also that of the region's words
+    /// that such threads write.
     pub injected: Injected,
     /// What is shared with the IOKernel; `None` standalone.
     pub loan: Option<&'static Loan>,
@@ -177,8 +178,18 @@ impl Runtime {
         self.injected.list.lock().iter().map(|runnable| core::ptr::from_ref(runnable.thread())).collect()
     }
 
-    /// Keeps ordinary threads from injecting, which write a word of the region.
-    pub fn hold_injected(&self) -> SpinGuard<'_, impl Sized> {
+    /// Publishes which cores the program requests; returns whether that is new.
+    pub fn publish_requests(&self, requests: u64) -> bool {
+        let _held = self.hold_region_words();
+        let word = &self.kthreads[0].shared.status.requests;
+        // Relaxed: under the lock, and the doorbell's fence orders it before the look at whether
+        // the IOKernel sleeps.
+        word.swap(requests, Ordering::Relaxed) != requests
+    }
+
+    /// Keeps threads that are no kthreads from writing words of the region: the number of injected
+    /// threads and the requested cores.
+    pub fn hold_region_words(&self) -> SpinGuard<'_, impl Sized> {
         self.injected.list.lock()
     }
 
@@ -210,7 +221,13 @@ impl Runtime {
             }
         }
         self.withdraw_orders();
-        self.kthreads.iter().for_each(|kthread| kthread.shared.slot.rouse());
+        // Before the cores: pairs with the fence of a kthread that begins a tenancy. Either it
+        // finds the grant withdrawn, or what it wrote of its core is overwritten here.
+        fence(Ordering::SeqCst);
+        for kthread in &self.kthreads {
+            kthread.core.store(NO_CORE, Ordering::Relaxed);
+            kthread.shared.slot.rouse();
+        }
     }
 
     /// Takes back the last order to each kthread, for which no IOKernel stands any more. It may be

@@ -69,12 +69,13 @@ impl Stopped {
         let runtime = self.0;
         let loan = runtime.loan.expect("a runtime that had an IOKernel");
         {
-            // Ordinary threads write the number of injected threads under this lock.
-            let injected = runtime.hold_injected();
+            let held = runtime.hold_region_words();
             // SAFETY: 1. and 2. All kthreads stand at the gate, so none uses an end, writes or
-            // sleeps. Other threads write one word, under the lock, and read others.
+            // sleeps. Other threads write under the lock, and read. One that has claimed a sleeper
+            // before that kthread came to the gate may still count up the word of its slot: in
+            // either memory a wake that nothing waits for.
             unsafe { loan.region.succeed(next) }?;
-            drop(injected);
+            drop(held);
         }
         let guard = NoPreempt::new();
         for kthread in &runtime.kthreads {

@@ -179,6 +179,21 @@ fn request() {
     say(&format!("gained {:?} lost {:?}", change.gained, change.lost));
 }
 
+/// Requests a core for as long as it runs; prints what is granted and held whenever that changes.
+fn keep_request() {
+    ready();
+    cores::request(1);
+    let mut known = None;
+    loop {
+        let now = (cores::requested().total(), cores::granted(), cores::held());
+        if known.as_ref() != Some(&now) {
+            say(&format!("requested {} granted {} held {:?}", now.0, now.1, now.2));
+            known = Some(now);
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
 thread_local! {
     static MINE: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
 }
@@ -363,6 +378,7 @@ fn main() {
             ask(&words[0], words[1].parse().expect("a number"));
         }
         Some("request") => request(),
+        Some("keep-request") => keep_request(),
         Some("spin") => spin(),
         Some("sleep") => sleeps_here(),
         Some("clutch") => clutch(),

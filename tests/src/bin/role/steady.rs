@@ -1,6 +1,6 @@
 //! A client that keeps many TCP connections and a UDP service busy and checks all that comes back.
 
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -25,7 +25,8 @@ struct Progress {
 /// Keeps `connections` connections to the TCP echo service at `PEER` and a socket to the UDP echo
 /// service at `UDP_PEER` busy until its input ends. Prints `least N sum M` every 20 ms: the
 /// exchanges of the connection that has completed the fewest, and of all. Prints `failed WHY` for
-/// each connection that fails or brings other bytes than were sent, and `intact` at the end.
+/// each connection that fails or brings other bytes than were sent, `read` for each line of its
+/// input, and `intact` at the end.
 pub fn call(connections: usize) {
     let peer = |name| std::env::var(name).unwrap_or_else(|_| panic!("{name} is an address"));
     let (tcp, udp) = (peer("PEER"), peer("UDP_PEER"));
@@ -53,7 +54,10 @@ pub fn call(connections: usize) {
         move || report(&progress)
     });
     ready();
-    tailwater::blocking(|| io::stdin().read_to_end(&mut Vec::new())).expect("standard input");
+    let next_line = || io::stdin().lock().read_line(&mut String::new()).expect("standard input");
+    while tailwater::blocking(next_line) > 0 {
+        say("read");
+    }
     progress.ending.store(true, Relaxed);
     let intact = threads.into_iter().map(|thread| thread.join().expect("it does not panic"));
     let intact = intact.filter(|intact| *intact).count();
