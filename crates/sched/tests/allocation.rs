@@ -131,7 +131,7 @@ proptest! {
         play(congestion(case.seed), &case, |world| {
             for runtime in world.in_need() {
                 let account = world.ledger.account(runtime).unwrap();
-                if account.cores() < account.spec().guaranteed {
+                if account.cores() < account.guaranteed() {
                     assert_eq!(world.bursting_cores_beside(runtime), 0, "{runtime} at {}", world.now());
                 }
             }
@@ -187,6 +187,25 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn more_guaranteed_runtimes_than_cores_that_are_present_have_their_turns() {
+    let mut world = World::new(Topology::uniform(3, 1, 1).unwrap(), congestion(1), 1);
+    world.ledger.withdraw(CoreId(2)).unwrap();
+    for slot in 0..3 {
+        let spec = RuntimeSpec { guaranteed: 1, max: 3, kthreads: 3, class: Class::LatencyCritical };
+        assert!(world.register(slot, spec, Temper::Greedy(1)));
+        world.work(slot, 1);
+    }
+    let mut used = [0u32; 3];
+    for _ in 0..6000 {
+        world.step();
+        for slot in 0..3 {
+            used[slot as usize] += u32::from(world.ledger.account(RuntimeId(slot)).unwrap().cores());
+        }
+    }
+    assert!(used.iter().all(|cores| cores.abs_diff(4000) < 400), "{used:?}");
 }
 
 #[test]

@@ -8,10 +8,10 @@
 mod world;
 
 use proptest::prelude::*;
-use tailwater_sched::Nanos;
 use tailwater_sched::alloc::{Action, Config, CongestionDetection, Policy, Requests};
 use tailwater_sched::ledger::{Account, Class, RuntimeSpec};
 use tailwater_sched::topology::Topology;
+use tailwater_sched::{CoreId, Nanos, RuntimeId};
 use world::{Temper, World};
 
 const SLOTS: u32 = 5;
@@ -25,6 +25,9 @@ enum Op {
     Work(u32, u32),
     Request(u32, u64),
     Looks(u8),
+    /// A core leaves, if it is free.
+    Leave(u16),
+    Return(u16),
 }
 
 fn spec(cores: u16) -> impl Strategy<Value = RuntimeSpec> {
@@ -54,6 +57,8 @@ fn op(cores: u16) -> impl Strategy<Value = Op> {
         4 => (0..SLOTS, 1..40u32).prop_map(|(slot, items)| Op::Work(slot, items)),
         5 => (0..SLOTS, word).prop_map(|(slot, word)| Op::Request(slot, word)),
         6 => (1..40u8).prop_map(Op::Looks),
+        2 => (0..cores).prop_map(Op::Leave),
+        2 => (0..cores).prop_map(Op::Return),
     ]
 }
 
@@ -81,6 +86,77 @@ fn check_taken(world: &World<CongestionDetection>) {
     }
 }
 
+fn cores(world: &World<CongestionDetection>, slot: u32) -> u16 {
+    world.ledger.account(RuntimeId(slot)).map_or(0, Account::cores)
+}
+
+/// Returns a machine of four cores, two of them absent, on which two greedy runtimes with this
+/// guarantee each, of these classes, have work without end.
+fn half_absent(guaranteed: u16, classes: [Class; 2]) -> World<CongestionDetection> {
+    let mut world = world(4, 1, 1);
+    for core in [2, 3] {
+        world.ledger.withdraw(CoreId(core)).unwrap();
+    }
+    for (slot, class) in (0..).zip(classes) {
+        assert!(world.register(
+            slot,
+            RuntimeSpec { guaranteed, max: 4, kthreads: 4, class },
+            Temper::Greedy(1)
+        ));
+    }
+    world
+}
+
+#[test]
+fn the_cores_that_are_present_are_divided_and_anew_when_one_leaves_or_returns() {
+    let mut world = world(4, 1, 1);
+    let spec = |guaranteed, class| RuntimeSpec { guaranteed, max: 4, kthreads: 4, class };
+    assert!(world.register(0, spec(0, Class::BestEffort), Temper::Greedy(1)));
+    assert!(world.register(1, spec(2, Class::LatencyCritical), Temper::Honest(1)));
+    world.request(0, Requests::new([0, 0, 0, 0, 0, 0, 0, 2]));
+    world.step();
+    assert_eq!(world.policy.granted(RuntimeId(0)), 2);
+    world.kill(0);
+    for core in [2, 3] {
+        world.ledger.withdraw(CoreId(core)).unwrap();
+    }
+    assert!(world.register(0, spec(0, Class::BestEffort), Temper::Greedy(1)));
+    world.request(0, Requests::new([0, 0, 0, 0, 0, 0, 0, 2]));
+    world.work(0, 9);
+    (0..PATIENCE).for_each(|_| world.step());
+    assert_eq!((world.policy.granted(RuntimeId(0)), cores(&world, 0)), (0, 2), "lent by load");
+    world.work(1, 2_000);
+    (0..PATIENCE).for_each(|_| world.step());
+    assert_eq!((cores(&world, 0), cores(&world, 1)), (0, 2), "the guarantee comes first");
+    for core in [2, 3] {
+        world.ledger.restore(CoreId(core)).unwrap();
+        (0..PATIENCE).for_each(|_| world.step());
+    }
+    assert_eq!(world.policy.granted(RuntimeId(0)), 2);
+    assert_eq!((cores(&world, 0), cores(&world, 1)), (2, 2));
+}
+
+#[test]
+fn guarantees_that_absent_cores_leave_no_room_for_are_divided_and_requests_get_nothing() {
+    for classes in [[Class::LatencyCritical; 2], [Class::LatencyCritical, Class::BestEffort]] {
+        let mut world = half_absent(2, classes);
+        // Whichever comes first.
+        world.work(1, 9);
+        world.request(1, Requests::new([4, 0, 0, 0, 0, 0, 0, 0]));
+        (0..PATIENCE).for_each(|_| world.step());
+        assert_eq!((cores(&world, 0), cores(&world, 1)), (0, 2));
+        assert_eq!(world.policy.granted(RuntimeId(1)), 1, "as many as it is guaranteed");
+        world.work(0, 9);
+        (0..PATIENCE).for_each(|_| world.step());
+        assert_eq!((cores(&world, 0), cores(&world, 1)), (1, 1));
+        for core in [2, 3] {
+            world.ledger.restore(CoreId(core)).unwrap();
+        }
+        (0..PATIENCE).for_each(|_| world.step());
+        assert_eq!((cores(&world, 0), cores(&world, 1)), (2, 2));
+    }
+}
+
 fn granted(world: &World<CongestionDetection>) -> u16 {
     world.ledger.runtimes().iter().map(|&runtime| world.policy.granted(runtime)).sum()
 }
@@ -96,6 +172,8 @@ proptest! {
                 Op::Register(slot, spec, temper) => drop(world.register(slot, spec, temper)),
                 Op::Kill(slot) => world.kill(slot),
                 Op::Work(slot, items) => world.work(slot, items),
+                Op::Leave(core) => drop(world.ledger.withdraw(CoreId(core))),
+                Op::Return(core) => drop(world.ledger.restore(CoreId(core))),
                 Op::Request(slot, word) => world.request(slot, Requests::from_word(word)),
                 Op::Looks(looks) => for _ in 0..looks {
                     world.step();

@@ -25,6 +25,10 @@ impl Allocator {
         let &Action::Grant { runtime, kthread: to, core, victim, only_if_idle } = action;
         let Some(at) = self.ledger.topology().position(core) else { return };
         let Some(victim) = self.check_victim(world, at, victim, now) else { return };
+        if self.cores[at].absent {
+            // It was taken back from a victim that had not started, and has left the ledger.
+            return;
+        }
         let action = &Action::Grant { runtime, kthread: to, core, victim, only_if_idle };
         if world.runtimes.get(to.runtime).is_none_or(|runtime| runtime.doomed) {
             return;

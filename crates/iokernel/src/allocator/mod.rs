@@ -97,7 +97,8 @@ pub(crate) enum Attention {
     /// Only best-effort runtimes hold cores or want them, and no core changes hands: doorbells and
     /// a look now and then suffice.
     Occasional,
-    /// A service holds or wants a core, or a core changes hands.
+    /// A service holds or wants a core, a core changes hands, or a request for cores is not served
+    /// yet.
     Constant,
 }
 
@@ -365,7 +366,12 @@ impl Allocator {
             How::ByForce | How::Bypassed { .. } => Attention::Occasional,
             How::Late { .. } => Attention::Constant,
         });
-        waiting.chain(withdrawn).fold(most, Attention::max)
+        let most = waiting.chain(withdrawn).fold(most, Attention::max);
+        let view = View { now: self.nanos(now), obs: &self.observation, ledger: &self.ledger };
+        if most < Attention::Constant && self.policy.is_pending(view) {
+            return Attention::Constant;
+        }
+        most
     }
 
     /// Returns when the next pause of a kthread that did not start on its core ends.

@@ -3,7 +3,9 @@
 //!
 //! Owns the way of a core into the ledger's state `Absent` and out of it. A free core is absent at
 //! once. The owner of any other is asked to cede as if a successor waited, with the same watchdogs:
-//! it parks wherever Linux has moved it, and its program is lent another core by the policy. The
+//! it parks wherever Linux has moved it, and its program is lent another core by the policy. Linux
+//! may have moved many owners onto one processor, where they wait for each other: an owner that has
+//! not ceded after the signal is bypassed, which is no offence as long as it does not run. The
 //! control thread finds out which cores are there ([`crate::control::presence`]).
 //!
 //! A change of a cpuset also loses bindings of threads to cores that remain (Linux before 6.2), so
@@ -184,14 +186,61 @@ mod tests {
         set_present(&mut sandbox, &[]);
         sandbox.deeds();
         for _ in 0..8 {
+            sandbox.run_threads(1_000_000);
             sandbox.pass(1_000_000);
         }
         assert_eq!(sandbox.deeds(), [Deed::Preempted { tid: 1 }, Deed::Bound { tid: 1, core: UNMANAGED }]);
+        assert_eq!(sandbox.world.stats.cores.evictions.get(), 1);
         sandbox.end(tailwater_sched::RuntimeId(BATCH));
         sandbox.add(BATCH, 1, 0, BestEffort);
         sandbox.peer(BATCH).queue(0, 1);
         sandbox.settle();
         assert_eq!(sandbox.peer(BATCH).state(0), KthreadState::Parked);
+    }
+
+    #[test]
+    fn who_waits_behind_others_on_the_processor_it_was_moved_to_commits_no_offence() {
+        let mut sandbox = busy_batch();
+        set_present(&mut sandbox, &[]);
+        sandbox.deeds();
+        // The polling thread was moved there, too, and has not looked for longer than any deadline.
+        for _ in 0..8 {
+            sandbox.pass(1_100_000);
+        }
+        assert_eq!(sandbox.deeds(), [Deed::Preempted { tid: 1 }]);
+        assert_eq!(sandbox.alloc.ledger.core(CoreId(0)), Some(CoreState::Absent));
+        set_present(&mut sandbox, &[0]);
+        sandbox.peer(BATCH).queue(0, 1);
+        sandbox.tick();
+        assert_eq!(
+            sandbox.peer(BATCH).grant(0).0,
+            Grant::Cede { successor: false },
+            "granted before it ceded"
+        );
+        assert!(sandbox.peer(BATCH).obey(0));
+        sandbox.settle();
+        assert_eq!(sandbox.peer(BATCH).state(0), KthreadState::Running);
+        assert_eq!(sandbox.world.stats.cores.evictions.get(), 0);
+    }
+
+    #[test]
+    fn a_core_that_goes_before_its_owner_has_started_is_absent_once_another_claims_it() {
+        let mut sandbox = Sandbox::new(1, Vec::new());
+        sandbox.add(BATCH, 1, 0, BestEffort);
+        sandbox.add(SERVICE, 1, 0, LatencyCritical);
+        sandbox.peer(BATCH).queue(0, 1);
+        sandbox.tick();
+        assert!(matches!(sandbox.peer(BATCH).grant(0).0, Grant::Run { .. }));
+        set_present(&mut sandbox, &[]);
+        // Its process is stopped: the start is overdue when the service claims the core.
+        sandbox.pass(15_000);
+        arrival(&mut sandbox);
+        assert_eq!(sandbox.alloc.ledger.core(CoreId(0)), Some(CoreState::Absent));
+        assert_eq!(sandbox.peer(SERVICE).grant(0).0, Grant::Park);
+        sandbox.peer(SERVICE).queue(0, 1);
+        set_present(&mut sandbox, &[0]);
+        sandbox.settle();
+        assert_eq!(sandbox.peer(SERVICE).state(0), KthreadState::Running);
     }
 
     #[test]

@@ -3,7 +3,9 @@
 //! Owns the polling of every core that is not free, once per iteration of the loop, and the
 //! escalation: poll point, then preempt signal after `cede_grace_us`, then the wake of the
 //! successor beside a kthread that Linux may have descheduled, then eviction after
-//! `cede_deadline_us` (see `evict`). A state word of another generation is stale and ignored.
+//! `cede_deadline_us` (see `evict`). Of an absent core no kthread is evicted at once: there is no
+//! successor, and the kthread may wait for a processor. A state word of another generation is stale
+//! and ignored.
 
 use tailwater_sched::KthreadId;
 use tailwater_sched::alloc::Activity;
@@ -47,7 +49,7 @@ impl Allocator {
                 Phase::Ceding { from, to, kind, decided, signalled } => {
                     if self.state_of(world, from) == Some(KthreadState::Parked) {
                         self.ceded(world, at, from, kind, decided, now);
-                    } else if now.saturating_sub(decided) > self.timing.deadline {
+                    } else if now.saturating_sub(decided) > self.timing.deadline && !self.cores[at].absent {
                         // The polling thread itself may have been descheduled from before the grace
                         // time to after the deadline. Without a signal, code that does not poll
                         // would never park, and its kthread never be lent a core again.
@@ -55,7 +57,10 @@ impl Allocator {
                             self.signal(world, from);
                         }
                         self.evict(world, at, from, decided, now);
-                    } else if signalled && to.is_some() && now.saturating_sub(decided) > self.timing.bypass {
+                    } else if signalled
+                        && (to.is_some() || self.cores[at].absent)
+                        && now.saturating_sub(decided) > self.timing.bypass
+                    {
                         self.bypass(world, at, from, decided, now);
                     } else if !signalled && now.saturating_sub(decided) > self.timing.grace {
                         self.signal(world, from);

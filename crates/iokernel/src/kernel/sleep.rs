@@ -1,24 +1,26 @@
 //! Adaptive polling: sleep while nothing needs polling, without losing a wake-up.
 //!
 //! Owns the handshake with runtimes and ports. The polling thread sleeps when for a while
-//! ([`Patience`](super::patience::Patience)) no frame moved and no service had or wanted a core.
-//! Best-effort runtimes may hold cores meanwhile. Two sides write one word and read the other's:
+//! ([`Patience`](super::patience::Patience)) no frame moved, no service had or wanted a core, and
+//! no request for cores waited to be served. Best-effort runtimes may hold cores meanwhile. Two
+//! sides write one word and read the other's:
 //!
 //! | polling thread | a thread of a runtime that has work for it |
 //! |---|---|
 //! | `asleep`, in every region: [`ASLEEP`], or [`ASLEEP_BESIDE_FREE_CORES`] | queue the work |
 //! | `fence(SeqCst)` | `fence(SeqCst)` |
-//! | look at all queues; sleep only if they are empty | look at `asleep`; ring the doorbell if it is set |
+//! | look at all queues and requests; sleep only if none waits | look at `asleep`; ring the doorbell if it is set |
 //!
-//! At least one side sees the other's write. A runtime rings for work that an ordinary thread made
-//! runnable; for frames that a best-effort kthread sends (while a service's kthread has a core, the
-//! polling thread does not sleep); for a kthread that parks, because of its core and its timers;
-//! and, beside free cores, for threads that a best-effort runtime could run on one more core. What
-//! no doorbell reports is found at a look every `max-wake-delay-us`: a best-effort runtime that
-//! waits for its turn on a core. A runtime whose kthreads have not started on their cores, because
-//! it is stopped, does not keep the polling thread awake: the sleep ends with the pause of a
-//! kthread. Ports wake the polling thread through their descriptors and their
-//! next event, the control thread through its bell, dying runtimes through their sockets.
+//! At least one side sees the other's write. A request for cores counts as work. A runtime rings
+//! for it; for work that an ordinary thread made runnable; for frames that a best-effort kthread
+//! sends (while a service's kthread has a core, the polling thread does not sleep); for a kthread
+//! that parks, because of its core and its timers; and, beside free cores, for threads that a
+//! best-effort runtime could run on one more core. What no doorbell reports is found at a look
+//! every `max-wake-delay-us`: a best-effort runtime that waits for its turn on a core. A runtime
+//! whose kthreads have not started on their cores, because it is stopped, does not keep the polling
+//! thread awake: the sleep ends with the pause of a kthread. Ports wake the polling thread through
+//! their descriptors and their next event, the control thread through its bell, dying runtimes
+//! through their sockets.
 //!
 //! # Doorbells
 //! A doorbell is an eventfd(2) that the runtime shares, flags and counter included: `O_NONBLOCK`

@@ -21,6 +21,7 @@
 //! - *Work conservation*: no demand is unmet while a core is free.
 //! - *Guarantees*: a busy core is taken only from a runtime that keeps its guarantee without it. A
 //!   runtime below its guarantee gets a core at the same event, whichever runtime bursts on it.
+//!   While absent cores leave too few, guarantees are what [`Account::guaranteed`] says.
 //! - *No starvation* among bursting runtimes of one class: [`Config::service_quantum`] and
 //!   [`Config::burst_quantum`] bound how long the richer keeps a core that the poorer wants.
 //!   `BestEffort` may starve under `LatencyCritical` load by design; a guaranteed core prevents
@@ -271,7 +272,7 @@ impl Holder {
 
 /// Returns what a runtime owns: its guarantee, if requests are ignored.
 fn share(shares: Option<&Shares>, runtime: RuntimeId, account: &Account) -> Share {
-    let guarantee = Share { own: account.spec().guaranteed, requested: 0 };
+    let guarantee = Share { own: account.guaranteed(), requested: 0 };
     shares.map_or(guarantee, |shares| shares.of(runtime, account))
 }
 
@@ -360,6 +361,10 @@ impl Policy for CongestionDetection {
             only_if_idle: holder.as_ref().is_some_and(|holder| !self.may_preempt(&claim, holder)),
         };
         self.grant(view, claim.runtime, choice, actions);
+    }
+
+    fn is_pending(&self, view: View<'_>) -> bool {
+        self.shares.as_ref().is_some_and(|shares| shares.are_pending(view))
     }
 
     fn granted(&self, runtime: RuntimeId) -> u16 {

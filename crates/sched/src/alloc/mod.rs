@@ -96,6 +96,13 @@ pub trait Policy {
     /// that is moving or not managed.
     fn idle(&mut self, view: View<'_>, core: CoreId, actions: &mut Vec<Action>);
 
+    /// Returns true if the next tick may lend a core although nothing happens until then: a caller
+    /// that stops ticking while nothing happens must go on.
+    fn is_pending(&self, view: View<'_>) -> bool {
+        let _ = view;
+        false
+    }
+
     /// Returns how many of the cores that `runtime` requests are its own, as of the latest look;
     /// 0 under policies that accept no requests.
     fn granted(&self, runtime: RuntimeId) -> u16 {

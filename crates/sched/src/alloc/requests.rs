@@ -5,9 +5,10 @@
 //! not fit is divided evenly. Requests of best-effort programs come after all those of
 //! latency-critical ones, whatever their priorities, as everywhere else.
 //!
-//! Guarantees come before all requests, and the first cores that a program requests are those it is
-//! guaranteed. A guarantee alone makes a core available; a request makes it the program's own: it
-//! is granted without any work, and not lent to others while the kthread that has it idles.
+//! Guarantees come before all requests; while absent cores leave too few for them, requests are
+//! given none. The first cores that a program requests are those it is guaranteed. A guarantee
+//! alone makes a core available; a request makes it the program's own: it is granted without any
+//! work, and not lent to others while the kthread that has it idles.
 //!
 //! Requests are copied from memory that programs write. Any bit pattern is legal: what exceeds a
 //! program's limit is cut off, lowest priorities first, and a word that changes all the time causes
@@ -93,6 +94,8 @@ pub(super) struct Shares {
     entries: PerRuntime<Entry>,
     /// True if a runtime joined or left since the latest division.
     stale: bool,
+    /// Cores that were divided: those not absent.
+    present: usize,
     not_before: Nanos,
     rows: Vec<Request>,
     targets: Vec<(RuntimeId, u16)>,
@@ -118,7 +121,7 @@ impl Shares {
     /// guarantee.
     pub(super) fn of(&self, runtime: RuntimeId, account: &Account) -> Share {
         let share = self.entries.get(runtime).map_or(Share::default(), |entry| entry.share);
-        Share { own: share.own.max(account.spec().guaranteed), ..share }
+        Share { own: share.own.max(account.guaranteed()), ..share }
     }
 
     /// Returns how many of the cores that it requests are a runtime's own.
@@ -135,11 +138,22 @@ impl Shares {
 
     /// Divides the cores anew if a request has changed. Called at each look.
     pub(super) fn update(&mut self, view: View<'_>) {
-        if view.now >= self.not_before && (self.stale || self.have_changed(view)) {
+        if view.now >= self.not_before && self.is_outdated(view) {
             self.divide(view);
             self.stale = false;
             self.not_before = view.now + DIVISION_PAUSE;
         }
+    }
+
+    /// Returns true if a look may grant a core although nothing happens until then: the division is
+    /// outdated, or a raised request is pursued.
+    pub(super) fn are_pending(&self, view: View<'_>) -> bool {
+        let is_pursued = |runtime| self.entries.get(runtime).is_some_and(|entry| entry.pursuit > 0);
+        self.is_outdated(view) || view.ledger.runtimes().iter().any(|&runtime| is_pursued(runtime))
+    }
+
+    fn is_outdated(&self, view: View<'_>) -> bool {
+        self.stale || self.present != view.ledger.present_cores() || self.have_changed(view)
     }
 
     fn have_changed(&self, view: View<'_>) -> bool {
@@ -152,15 +166,18 @@ impl Shares {
 
     fn divide(&mut self, view: View<'_>) {
         self.rows.clear();
+        self.present = view.ledger.present_cores();
+        let is_crowded = view.ledger.guaranteed_cores() > self.present;
         for &runtime in view.ledger.runtimes() {
             let Some(account) = view.ledger.account(runtime) else { continue };
             let requests = requests_of(view, runtime);
             if let Some(entry) = self.entries.get_mut(runtime) {
                 entry.requests = requests;
             }
-            self.rows.extend(rows(runtime, account, requests));
+            let beyond = if is_crowded { Requests::NONE } else { requests };
+            self.rows.extend(rows(runtime, account, beyond));
         }
-        divide(view.ledger.topology().len(), &mut self.rows, &mut self.targets);
+        divide(self.present, &mut self.rows, &mut self.targets);
         for &runtime in view.ledger.runtimes() {
             let Some(entry) = self.entries.get_mut(runtime) else { continue };
             let found = self.targets.binary_search_by_key(&runtime, |target| target.0);
@@ -188,8 +205,8 @@ fn rows(runtime: RuntimeId, account: &Account, requests: Requests) -> impl Itera
         Class::LatencyCritical => 1,
         Class::BestEffort => 1 + PRIORITIES,
     };
-    let mut covered = spec.guaranteed;
-    let guarantee = Request { runtime, rank: 0, cores: spec.guaranteed };
+    let mut covered = account.guaranteed();
+    let guarantee = Request { runtime, rank: 0, cores: covered };
     let beyond = (first..).zip(requests.0).map(move |(rank, cores)| {
         let cores = u16::from(cores);
         let free = cores.min(covered);

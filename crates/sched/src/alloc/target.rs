@@ -31,14 +31,14 @@ impl Arbiter {
     /// Requests `cores` for `runtime`: its guarantee before all other requests, the rest at `rank`,
     /// which is at least 1.
     pub(super) fn request(&mut self, runtime: RuntimeId, account: &Account, rank: u8, cores: u16) {
-        let guaranteed = account.spec().guaranteed.min(cores);
+        let guaranteed = account.guaranteed().min(cores);
         self.requests.push(Request { runtime, rank: 0, cores: guaranteed });
         self.requests.push(Request { runtime, rank, cores: cores - guaranteed });
     }
 
     /// Appends the grants that bring every runtime up to its request, as far as the cores suffice.
     pub(super) fn grant(&mut self, view: View<'_>, actions: &mut Vec<Action>) {
-        divide(view.ledger.topology().len(), &mut self.requests, &mut self.targets);
+        divide(view.ledger.present_cores(), &mut self.requests, &mut self.targets);
         self.requests.clear();
         grant_targets(view, &self.targets, &self.order, actions);
     }
@@ -93,7 +93,7 @@ fn grant_targets(view: View<'_>, targets: &[(RuntimeId, u16)], order: &[usize], 
     let mut excess: Vec<(RuntimeId, i32)> = Vec::with_capacity(targets.len());
     for &(runtime, target) in targets {
         let Some(account) = view.ledger.account(runtime) else { continue };
-        let keep = target.max(account.spec().guaranteed.min(account.cores()));
+        let keep = target.max(account.guaranteed().min(account.cores()));
         excess.push((runtime, i32::from(account.cores()) - i32::from(keep)));
     }
     for &(runtime, target) in targets {
@@ -113,7 +113,7 @@ fn grant_targets(view: View<'_>, targets: &[(RuntimeId, u16)], order: &[usize], 
             let kthread = KthreadId::new(runtime, index);
             // A best-effort runtime takes a latency-critical core only while it idles, unless it is
             // entitled to it.
-            let entitled = account.cores() < account.spec().guaranteed;
+            let entitled = account.cores() < account.guaranteed();
             let class_of = |k: KthreadId| view.ledger.account(k.runtime).map(|a| a.spec().class);
             let up = victim.and_then(class_of).is_some_and(|class| class < account.spec().class);
             actions.push(Action::Grant { runtime, kthread, core, victim, only_if_idle: up && !entitled });

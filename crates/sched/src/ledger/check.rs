@@ -19,10 +19,15 @@ impl Ledger {
         }
         let free = self.cores.iter().filter(|state| **state == CoreState::Free).count();
         equal("free", self.free, free)?;
+        let present = self.cores.iter().filter(|state| **state != CoreState::Absent).count();
+        equal("present", self.present, present)?;
         let accounts = self.slots.iter().flatten();
         let guaranteed = accounts.map(|account| usize::from(account.spec.guaranteed)).sum();
         equal("guaranteed", self.guaranteed, guaranteed)?;
-        equal("guaranteed within managed", guaranteed.min(self.cores.len()), guaranteed)
+        equal("guaranteed within managed", guaranteed.min(self.cores.len()), guaranteed)?;
+        let accounts = self.slots.iter().flatten();
+        let at_present = accounts.map(|account| usize::from(account.guaranteed)).sum();
+        equal("guaranteed within present", present.min(at_present), at_present)
     }
 
     fn check_live_list(&self) -> Result<(), Inconsistency> {
@@ -86,6 +91,8 @@ impl Ledger {
         equal("leaving", usize::from(account.leaving), leaving)?;
         equal("arriving", usize::from(account.arriving), arriving)?;
         equal("evicted", usize::from(account.evicted), evicted)?;
+        let guaranteed = account.spec.guaranteed.min(self.guarantee_level());
+        equal("guaranteed at present", usize::from(account.guaranteed), usize::from(guaranteed))?;
         equal("kthreads", usize::from(account.spec.kthreads), account.kthreads.len())?;
         let (held, max) = (account.held(), account.spec.max);
         if held > max {

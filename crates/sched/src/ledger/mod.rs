@@ -10,17 +10,19 @@
 //!   `Moving::to` with `Incoming`. So a core never has two owners, and a kthread never two cores.
 //! - A core moves between different runtimes only.
 //! - No runtime holds more cores than its limit, including cores it is giving up.
-//! - The guarantees of all runtimes together fit the managed cores.
-//! - The counters (per runtime, and free cores) equal a recount.
+//! - The guarantees of all runtimes together fit the managed cores; what they amount to at present
+//!   ([`Account::guaranteed`]) fits those that are not absent.
+//! - The counters (per runtime, free and present cores) equal a recount.
 //!
 //! Every operation is O(1) in cores and runtimes, except registration, [`Ledger::unregister`]
-//! (linear in cores) and the check. Equal histories give equal ledgers. Only registration and
-//! `unregister` use the heap.
+//! (linear in cores), [`Ledger::withdraw`] and [`Ledger::restore`] (linear in runtimes) and the
+//! check. Equal histories give equal ledgers. Only registration and `unregister` use the heap.
 //!
 //! Neighbours: [`crate::alloc`] reads it to decide; the IOKernel and the simulator write it.
 
 mod check;
 mod error;
+mod guarantee;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -48,6 +50,9 @@ pub struct Ledger {
     /// Registered runtimes, ascending.
     live: Vec<RuntimeId>,
     free: usize,
+    /// Cores that are not absent.
+    present: usize,
+    /// Sum of what all runtimes registered.
     guaranteed: usize,
 }
 
@@ -94,7 +99,9 @@ impl Ledger {
     #[must_use]
     pub fn new(topology: Topology) -> Self {
         let cores = vec![CoreState::Free; topology.len()];
-        Self { free: cores.len(), topology, cores, slots: Vec::new(), live: Vec::new(), guaranteed: 0 }
+        let count = cores.len();
+        let (slots, live) = (Vec::new(), Vec::new());
+        Self { free: count, present: count, topology, cores, slots, live, guaranteed: 0 }
     }
 
     /// Returns the managed cores.
@@ -121,7 +128,13 @@ impl Ledger {
         self.free
     }
 
-    /// Returns the sum of the registered runtimes' guarantees.
+    /// Returns how many cores are not absent.
+    #[must_use]
+    pub fn present_cores(&self) -> usize {
+        self.present
+    }
+
+    /// Returns the sum of the guarantees with which runtimes registered.
     #[must_use]
     pub fn guaranteed_cores(&self) -> usize {
         self.guaranteed
@@ -197,6 +210,7 @@ impl Ledger {
         let place = self.live.partition_point(|other| *other < runtime);
         self.live.insert(place, runtime);
         self.guaranteed += usize::from(guaranteed);
+        self.divide_guarantees();
         Ok(())
     }
 
@@ -230,6 +244,7 @@ impl Ledger {
         self.slots[runtime.0 as usize] = None;
         self.live.retain(|other| *other != runtime);
         self.guaranteed -= guaranteed;
+        self.divide_guarantees();
         Ok(fates)
     }
 
@@ -251,8 +266,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// Takes a free core out: it cannot be lent before [`Ledger::restore`]. Guarantees still count
-    /// it, so that no runtime loses one for a core that comes back.
+    /// Takes a free core out: it cannot be lent before [`Ledger::restore`]. Registered guarantees
+    /// still count it; what they amount to is divided anew ([`Account::guaranteed`]).
     ///
     /// # Errors
     /// The core is not free, or does not exist.
@@ -262,6 +277,8 @@ impl Ledger {
             CoreState::Free => {
                 self.cores[at] = CoreState::Absent;
                 self.free -= 1;
+                self.present -= 1;
+                self.divide_guarantees();
                 Ok(())
             }
             state => Err(TransitionError::CoreNotFree { core, state }),
@@ -278,6 +295,8 @@ impl Ledger {
             CoreState::Absent => {
                 self.cores[at] = CoreState::Free;
                 self.free += 1;
+                self.present += 1;
+                self.divide_guarantees();
                 Ok(())
             }
             state => Err(TransitionError::CoreNotAbsent { core, state }),

@@ -104,6 +104,8 @@ pub(super) struct Kthread {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Account {
     pub(super) spec: RuntimeSpec,
+    /// What its guarantee amounts to at present.
+    pub(super) guaranteed: u16,
     pub(super) kthreads: Vec<Kthread>,
     pub(super) granted: u16,
     pub(super) leaving: u16,
@@ -117,6 +119,7 @@ impl Account {
         let parked = Kthread { state: KthreadState::Parked { since: now }, last_core: None };
         Self {
             spec,
+            guaranteed: spec.guaranteed,
             kthreads: vec![parked; usize::from(spec.kthreads)],
             granted: 0,
             leaving: 0,
@@ -130,6 +133,13 @@ impl Account {
     #[must_use]
     pub fn spec(&self) -> &RuntimeSpec {
         &self.spec
+    }
+
+    /// Returns the number of cores it is guaranteed at present: as many as it registered with, or
+    /// fewer while absent cores leave too few for all guarantees.
+    #[must_use]
+    pub fn guaranteed(&self) -> u16 {
+        self.guaranteed
     }
 
     /// Returns the number of cores it will have once every hand-off under way is done. Guarantees

@@ -364,6 +364,30 @@ fn an_absent_core_is_lent_to_no_kthread_until_it_comes_back() {
     ledger.withdraw(CoreId(7)).unwrap_err();
 }
 
+#[test]
+fn guarantees_are_what_the_cores_that_are_present_allow() {
+    let mut ledger = Ledger::new(Topology::uniform(8, 1, 1).unwrap());
+    for (slot, guaranteed) in (0..).zip([1, 2, 5]) {
+        ledger.register(RuntimeId(slot), spec(guaranteed, 8, 8), T0).unwrap();
+    }
+    let guaranteed =
+        |ledger: &Ledger| [0, 1, 2].map(|s| ledger.account(RuntimeId(s)).map_or(0, Account::guaranteed));
+    let present = [[1, 2, 4], [1, 2, 3], [1, 2, 2], [1, 1, 1], [1, 1, 1], [0, 0, 0], [0, 0, 0], [0, 0, 0]];
+    assert_eq!(guaranteed(&ledger), [1, 2, 5]);
+    for (core, expected) in (0..).zip(present) {
+        ledger.withdraw(CoreId(core)).unwrap();
+        ledger.check().unwrap();
+        assert_eq!(guaranteed(&ledger), expected, "{} cores are present", ledger.present_cores());
+    }
+    (0..3).for_each(|core| ledger.restore(CoreId(core)).unwrap());
+    ledger.unregister(RuntimeId(1), T1).unwrap();
+    ledger.check().unwrap();
+    assert_eq!(guaranteed(&ledger), [1, 0, 2], "three cores for two runtimes");
+    (3..8).for_each(|core| ledger.restore(CoreId(core)).unwrap());
+    ledger.check().unwrap();
+    assert_eq!(guaranteed(&ledger), [1, 0, 5]);
+}
+
 proptest! {
     #[test]
     fn a_core_never_has_two_owners_whatever_is_asked(

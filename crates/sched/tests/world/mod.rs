@@ -218,7 +218,7 @@ impl<P: Policy> World<P> {
         let bursting = |state: &&CoreState| match state {
             CoreState::Owned { kthread, .. } => {
                 let account = self.ledger.account(kthread.runtime).unwrap();
-                kthread.runtime != runtime && account.cores() > account.spec().guaranteed
+                kthread.runtime != runtime && account.cores() > account.guaranteed()
             }
             CoreState::Free | CoreState::Absent | CoreState::Moving { .. } => false,
         };
@@ -263,7 +263,7 @@ impl<P: Policy> World<P> {
         let mut spare = |id: RuntimeId| {
             let account = before.account(id).unwrap();
             let taken = lost.entry(id).or_insert(0);
-            let own = account.spec().guaranteed.max(self.policy.granted(id));
+            let own = account.guaranteed().max(self.policy.granted(id));
             (i32::from(account.cores()) - *taken - i32::from(own), account.spec().class)
         };
         let (claim, class) = spare(runtime);

@@ -4,6 +4,7 @@ use tailwater_sched::RuntimeId;
 use tailwater_shm::control::Class;
 use tailwater_shm::{Grant, KthreadState};
 
+use crate::allocator::Attention;
 use crate::config::{Config, PolicyName};
 use crate::fixture::Sandbox;
 
@@ -85,6 +86,32 @@ fn a_lowered_request_frees_idle_cores_and_a_raised_one_is_clamped_and_counted() 
     settle(&mut sandbox);
     assert_eq!((held(&sandbox, SERVICE), held(&sandbox, BATCH)), (8, 0));
     assert_eq!(cut(&sandbox), 1);
+}
+
+#[test]
+fn the_polling_thread_does_not_sleep_before_a_request_is_divided_and_served() {
+    let mut sandbox = machine();
+    assert_eq!(sandbox.attention(), Attention::Occasional);
+    // The word changes between the last tick and the look before the sleep.
+    sandbox.peer(BATCH).request(8 << 8);
+    let now = sandbox.now;
+    sandbox.alloc.look_at_all(&mut sandbox.world, now);
+    assert_eq!(sandbox.attention(), Attention::Constant);
+    settle(&mut sandbox);
+    assert_eq!(sandbox.attention(), Attention::Occasional, "the batch job has what it requests");
+    // The pause between two divisions is no reason to sleep either.
+    sandbox.peer(BATCH).request(7 << 8);
+    sandbox.tick();
+    sandbox.peer(BATCH).request(8);
+    sandbox.tick();
+    assert_eq!(sandbox.attention(), Attention::Constant);
+    settle(&mut sandbox);
+    assert_eq!(sandbox.attention(), Attention::Occasional);
+    sandbox.world.runtimes.get_mut(RuntimeId(SERVICE)).unwrap().may_request = 0;
+    sandbox.peer(SERVICE).request(8);
+    let now = sandbox.now;
+    sandbox.alloc.look_at_all(&mut sandbox.world, now);
+    assert_eq!(sandbox.attention(), Attention::Occasional, "it may request nothing");
 }
 
 #[test]

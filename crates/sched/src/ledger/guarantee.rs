@@ -1,0 +1,34 @@
+//! What guarantees amount to while cores are absent.
+//!
+//! Owns the division of too few cores among guarantees. It is even: each runtime is guaranteed its
+//! registered number or the *level*, whichever is less, and the level is the highest that fits the
+//! cores that are present. Cores that no level divides are nobody's: policies lend them by load, so
+//! they go round. With fewer cores than runtimes with a guarantee, the level is 0.
+
+use super::Ledger;
+
+impl Ledger {
+    /// Sets what each runtime is guaranteed. Called when a core leaves or returns, and when a
+    /// runtime joins or leaves.
+    pub(super) fn divide_guarantees(&mut self) {
+        let level = self.guarantee_level();
+        for account in self.slots.iter_mut().flatten() {
+            account.guaranteed = account.spec.guaranteed.min(level);
+        }
+    }
+
+    /// Returns the highest level that fits.
+    pub(super) fn guarantee_level(&self) -> u16 {
+        if self.guaranteed <= self.present {
+            return u16::MAX;
+        }
+        let (mut fits, mut exceeds) = (0, u16::MAX);
+        while exceeds - fits > 1 {
+            let level = fits + (exceeds - fits) / 2;
+            let accounts = self.slots.iter().flatten();
+            let needed: usize = accounts.map(|account| usize::from(account.spec.guaranteed.min(level))).sum();
+            *(if needed <= self.present { &mut fits } else { &mut exceeds }) = level;
+        }
+        fits
+    }
+}
