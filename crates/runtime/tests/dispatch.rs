@@ -32,7 +32,12 @@ fn dispatchers_on_one_kthread() {
             a_panic_ends_one_request();
             a_full_queue_refuses();
             no_more_requests_are_preempted_than_allowed();
+            no_more_requests_leave_their_lanes_than_allowed();
+            threads_that_are_needed_no_more_end();
+            a_panic_that_panics_again_ends_one_request();
+            a_lane_whose_initialisation_panics_serves();
             a_service_answers_by_datagram();
+            a_classifier_that_panics_costs_one_request();
         })
         .unwrap();
 }
@@ -201,6 +206,96 @@ fn no_more_requests_are_preempted_than_allowed() {
     assert_eq!(order.iter().take(3).count(), 3);
 }
 
+fn no_more_requests_leave_their_lanes_than_allowed() {
+    let dispatcher = dispatcher(policy("c-fcfs").blocked(1));
+    let mut release = Vec::new();
+    for _ in 0..3 {
+        let (send, receive) = mpsc::channel();
+        release.push(send);
+        submit(&dispatcher, 0, move || receive.recv().unwrap());
+    }
+    // The first leaves its lane to the second, which keeps it.
+    wait_until(|| dispatcher.stats()[0].held == 1);
+    for _ in 0..100 {
+        thread::yield_now();
+    }
+    assert_eq!(dispatcher.stats()[0].queue_delay.count(), 2);
+    release[1].send(()).unwrap();
+    wait_until(|| dispatcher.stats()[0].queue_delay.count() == 3);
+    // The third keeps the lane too: the first has not ended.
+    wait_until(|| dispatcher.stats()[0].held == 2);
+    release[0].send(()).unwrap();
+    release[2].send(()).unwrap();
+    wait_until(|| dispatcher.stats()[0].finished == 3);
+}
+
+/// Threads that have run a request of `threads_that_are_needed_no_more_end`, and have not ended.
+static LIVE: AtomicU32 = AtomicU32::new(0);
+
+struct Alive;
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        LIVE.fetch_sub(1, Relaxed);
+    }
+}
+
+thread_local! {
+    static ALIVE: Alive = {
+        LIVE.fetch_add(1, Relaxed);
+        Alive
+    };
+}
+
+fn threads_that_are_needed_no_more_end() {
+    const REQUESTS: u32 = 200;
+    let dispatcher = dispatcher(policy("c-fcfs"));
+    let mut release = Vec::new();
+    for _ in 0..REQUESTS {
+        let (send, receive) = mpsc::channel();
+        release.push(send);
+        submit(&dispatcher, 0, move || {
+            ALIVE.with(|_| ());
+            receive.recv().unwrap();
+        });
+    }
+    wait_until(|| LIVE.load(Relaxed) == REQUESTS);
+    release.into_iter().for_each(|release| release.send(()).unwrap());
+    wait_until(|| dispatcher.stats()[0].finished == u64::from(REQUESTS));
+    // One for the lane, and 64.
+    wait_until(|| LIVE.load(Relaxed) <= 65);
+    // Those that are left serve, and those that ended have left nothing behind that is in the way.
+    for _ in 0..REQUESTS {
+        submit(&dispatcher, 0, thread::yield_now);
+    }
+    wait_until(|| dispatcher.stats()[0].finished == u64::from(2 * REQUESTS));
+}
+
+struct PanicsWhenDropped(u32);
+
+impl Drop for PanicsWhenDropped {
+    fn drop(&mut self) {
+        if self.0 > 0 {
+            std::panic::panic_any(Self(self.0 - 1));
+        }
+    }
+}
+
+fn a_panic_that_panics_again_ends_one_request() {
+    let dispatcher = dispatcher(policy("sq:5us"));
+    submit(&dispatcher, 0, || std::panic::panic_any(PanicsWhenDropped(2)));
+    submit(&dispatcher, 0, || ());
+    wait_until(|| dispatcher.stats()[0].finished == 2);
+    assert_eq!(dispatcher.stats()[0].panicked, 1);
+}
+
+fn a_lane_whose_initialisation_panics_serves() {
+    let init = |_| panic!("expected by this test");
+    let dispatcher = Dispatcher::start(policy("c-fcfs"), init, |job: Job| job()).unwrap();
+    submit(&dispatcher, 0, || ());
+    wait_until(|| dispatcher.stats()[0].finished == 1);
+}
+
 struct Echo(Arc<AtomicU32>);
 
 impl Service for Echo {
@@ -239,4 +334,42 @@ fn a_service_answers_by_datagram() {
     let accepted: Vec<u64> = server.stats().iter().map(|class| class.accepted).collect();
     assert_eq!(accepted, [4, 1]);
     assert_eq!(initialised.load(Relaxed), 1);
+}
+
+struct Careless;
+
+impl Service for Careless {
+    fn classify(&self, request: &[u8]) -> usize {
+        usize::from(request[0] == b'l')
+    }
+
+    fn work(&self, request: &[u8]) -> Option<Duration> {
+        Some(Duration::from_micros(request[1].into()))
+    }
+
+    fn handle(&self, request: &[u8], reply: &mut Vec<u8>) {
+        reply.extend_from_slice(request);
+    }
+}
+
+fn a_classifier_that_panics_costs_one_request() {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    // A server waits for requests all the same.
+    socket.set_nonblocking(true).unwrap();
+    let server = UdpServer::start(socket, Careless, policy("srpt")).unwrap();
+    let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    client.connect(server.local_addr().unwrap()).unwrap();
+    let mut reply = [0; 10];
+    for _ in 0..3 {
+        // The first has no class, the second no work.
+        for request in ["", "l", "long"] {
+            client.send(request.as_bytes()).unwrap();
+        }
+        let len = client.recv(&mut reply).unwrap();
+        assert_eq!(&reply[..len], b"long");
+    }
+    assert_eq!(server.unclassified(), 6);
+    let stats = server.stats();
+    assert_eq!((stats[0].accepted, stats[1].accepted), (0, 3));
 }

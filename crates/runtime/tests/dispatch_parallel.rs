@@ -88,6 +88,10 @@ fn every_request_is_handled_once(policy: &str) {
     let stats = dispatcher.stats();
     assert_eq!(stats.iter().map(|class| class.dropped).sum::<u64>(), 0, "{policy}");
     assert!(stats.iter().all(|class| class.latency.count() == class.accepted), "{policy}");
+    if ["c-fcfs", "steal:4"].contains(&policy) {
+        // A request gives way to other threads after the program's quantum, to no other request.
+        assert!(stats.iter().all(|class| class.preemptions == 0), "{policy}");
+    }
 }
 
 /// Submits every fourth request from `first` on.

@@ -12,14 +12,15 @@
 //! | running | [`Board::next`] | handed out | the one that asked |
 //! | in hand | [`Board::preempt`] | handed out | the one it ran on, until that asks |
 //! | suspended | the next [`Board::next`] of that lane | waiting | none |
-//! | detached | [`Board::block`] | unknown | none: it blocked, and may run again as any thread |
+//! | detached | [`Board::block`] | unknown | none: it blocked, and runs again ([`Board::unblock`]) as any thread |
 //!
 //! A preempted request stays in the hand of its lane until that asks again: requests that arrive in
 //! between are queued first, so the policy compares it with them.
 //!
 //! # Invariants ([`Board::check`])
 //! - A lane has at most one request, which knows it.
-//! - At most `queue` requests are new, at most `preempted` suspended or in hand.
+//! - At most `queue` requests are new, at most `preempted` suspended or in hand, at most `blocked`
+//!   detached.
 
 use super::settings::Settings;
 use super::stats::ClassStats;
@@ -69,7 +70,10 @@ enum State<P, S> {
     Running,
     InHand(S),
     Suspended(S),
-    Detached,
+    Detached {
+        /// It has not blocked since `since`.
+        runs: bool,
+    },
 }
 
 #[derive(Debug)]
@@ -95,6 +99,8 @@ pub struct Board<P, S> {
     new_max: usize,
     preempted: usize,
     preempted_max: usize,
+    detached: usize,
+    detached_max: usize,
 }
 
 impl<P, S> core::fmt::Debug for Board<P, S> {
@@ -103,6 +109,7 @@ impl<P, S> core::fmt::Debug for Board<P, S> {
             .field("policy", &self.policy.name())
             .field("new", &self.new)
             .field("preempted", &self.preempted)
+            .field("detached", &self.detached)
             .field("lanes", &self.lanes)
             .finish_non_exhaustive()
     }
@@ -125,6 +132,8 @@ impl<P, S> Board<P, S> {
             new_max: settings.queue,
             preempted: 0,
             preempted_max: settings.preempted,
+            detached: 0,
+            detached_max: settings.blocked,
         })
     }
 
@@ -141,6 +150,13 @@ impl<P, S> Board<P, S> {
     /// Returns whether one more request may be preempted.
     pub fn has_room_for_preempted(&self) -> bool {
         self.preempted < self.preempted_max
+    }
+
+    /// Returns whether a request that blocks now leaves a lane: it has one, and fewer have left
+    /// theirs than are allowed.
+    pub fn may_leave_lane(&self, number: Number) -> bool {
+        let entry = self.entries[number as usize].as_ref();
+        self.detached < self.detached_max && entry.is_some_and(|entry| entry.lane.is_some())
     }
 
     /// Queues a request.
@@ -193,7 +209,7 @@ impl<P, S> Board<P, S> {
                 self.preempted -= 1;
                 Next::Resume(thread)
             }
-            State::Running | State::InHand(_) | State::Detached => {
+            State::Running | State::InHand(_) | State::Detached { .. } => {
                 unreachable!("the policy names queued requests")
             }
         };
@@ -204,7 +220,7 @@ impl<P, S> Board<P, S> {
     fn empty_hand(&mut self, lane: WorkerId, now: Nanos) -> Reaction {
         let Some(number) = self.lanes[lane.index()].take() else { return Reaction::Queue };
         let entry = self.entry(number);
-        match core::mem::replace(&mut entry.state, State::Detached) {
+        match core::mem::replace(&mut entry.state, State::Running) {
             State::InHand(thread) => {
                 entry.lane = None;
                 entry.state = State::Suspended(thread);
@@ -217,8 +233,11 @@ impl<P, S> Board<P, S> {
 
     /// Records that a request ended; returns the lane that is free now.
     pub fn finish(&mut self, number: Number, now: Nanos, panicked: bool) -> Option<WorkerId> {
-        let lane = self.release(number, now);
-        let entry = self.entries[number as usize].take().expect("a request that runs is known");
+        let lane = self.leave_lane(number, now);
+        let mut entry = self.entries[number as usize].take().expect("a request that runs is known");
+        if entry.end_detached_run(now) {
+            self.detached -= 1;
+        }
         self.free.push(number);
         let class = &mut self.classes[entry.request.class.index()];
         let latency = now.since(entry.request.arrived_ns);
@@ -248,6 +267,8 @@ impl<P, S> Board<P, S> {
                 Ok(Preempted::Free(lane))
             }
             None => {
+                entry.end_detached_run(now);
+                self.detached -= 1;
                 entry.state = State::Suspended(thread);
                 let request = entry.request;
                 Ok(Preempted::Queued(self.policy.on_arrival(now, request)))
@@ -255,10 +276,31 @@ impl<P, S> Board<P, S> {
         }
     }
 
-    /// Records that a request blocked: it leaves its lane, which is returned, and goes on as any
-    /// thread until it is preempted or ends.
-    pub fn block(&mut self, number: Number, now: Nanos) -> Option<WorkerId> {
-        self.release(number, now)
+    /// Records that a request blocked. If it `leaves` its lane, as
+    /// [`may_leave_lane`](Self::may_leave_lane) said, that is returned, and the request goes on as
+    /// any thread until it is preempted or ends; else it keeps the lane, if it has one.
+    pub fn block(&mut self, number: Number, now: Nanos, leaves: bool) -> Option<WorkerId> {
+        let entry = self.entry(number);
+        if entry.end_detached_run(now) {
+            return None;
+        }
+        if !leaves {
+            let class = entry.request.class.index();
+            self.classes[class].held += 1;
+            return None;
+        }
+        entry.state = State::Detached { runs: false };
+        self.detached += 1;
+        self.leave_lane(number, now)
+    }
+
+    /// Records that a request runs again, which had blocked.
+    pub fn unblock(&mut self, number: Number, now: Nanos) {
+        let entry = self.entry(number);
+        if let State::Detached { runs } = &mut entry.state {
+            *runs = true;
+            entry.since = now;
+        }
     }
 
     /// Returns what the policy says of a request that has used up its quantum. One without a lane
@@ -270,12 +312,11 @@ impl<P, S> Board<P, S> {
         self.policy.on_quantum(lane, now, &request)
     }
 
-    /// Takes a running request from its lane.
-    fn release(&mut self, number: Number, now: Nanos) -> Option<WorkerId> {
+    /// Ends the run of a request on its lane, which is returned.
+    fn leave_lane(&mut self, number: Number, now: Nanos) -> Option<WorkerId> {
         let entry = self.entry(number);
         let lane = entry.lane.take()?;
         entry.stop(now);
-        entry.state = State::Detached;
         self.lanes[lane.index()] = None;
         self.policy.on_done(lane, now);
         Some(lane)
@@ -295,7 +336,9 @@ impl<P, S> Board<P, S> {
         let suspended = count(|state| matches!(state, State::Suspended(_)));
         assert_eq!(self.preempted, suspended + count(|state| matches!(state, State::InHand(_))));
         assert_eq!(self.waiting(), self.new + suspended);
+        assert_eq!(self.detached, count(|state| matches!(state, State::Detached { .. })));
         assert!(self.new <= self.new_max && self.preempted <= self.preempted_max);
+        assert!(self.detached <= self.detached_max);
         for (lane, number) in self.lanes.iter().enumerate() {
             let Some(number) = number else { continue };
             let entry = self.entries[*number as usize].as_ref().expect("known");
@@ -309,6 +352,15 @@ impl<P, S> Board<P, S> {
 }
 
 impl<P, S> Entry<P, S> {
+    /// Ends the present run of a detached request, if it runs; returns whether it is detached.
+    fn end_detached_run(&mut self, now: Nanos) -> bool {
+        let State::Detached { runs } = &mut self.state else { return false };
+        if core::mem::take(runs) {
+            self.stop(now);
+        }
+        true
+    }
+
     /// Adds the present run to those before, and takes it from the work that is left, of which at
     /// least 1 ns stays: none is unknown.
     fn stop(&mut self, now: Nanos) {

@@ -48,18 +48,24 @@
 //! to wait for one. The dispatcher is *inline*: each lane asks for itself, under a short lock.
 //!
 //! A request that blocks leaves its lane, which goes on with another; it competes again when it has
-//! used up a quantum.
+//! used up a quantum. Under a policy without preemption it never does.
 //!
 //! A server and its threads last as long as the process.
 //!
 //! # Bounds
 //! A request that finds [`queue`](Settings::queue) others waiting is dropped and counted. At most
-//! [`preempted`](Settings::preempted) requests are preempted at once. A handler without poll points
-//! is not preempted, unless a [`quantum`](crate::Builder::quantum) is set: then the signal is sent
-//! after some milliseconds.
+//! [`preempted`](Settings::preempted) requests are preempted at once, and at most
+//! [`blocked`](Settings::blocked) have left their lanes because they blocked; one more keeps its
+//! lane while it waits, so that others wait in the queue. Both bound the threads of a dispatcher,
+//! of which it keeps 64 and one for each lane while they have nothing to do.
+//!
+//! A handler without poll points is not preempted, unless a [`quantum`](crate::Builder::quantum) is
+//! set: then the signal is sent after some milliseconds.
 
 mod board;
 mod dispatcher;
+mod pool;
+mod server;
 mod settings;
 mod stats;
 mod udp;

@@ -15,6 +15,12 @@ const DEFAULT_SLO: Duration = Duration::from_millis(1);
 const DEFAULT_QUEUE: usize = 4_096;
 /// Requests that may be preempted at once: each holds a stack.
 const DEFAULT_PREEMPTED: usize = 1_024;
+/// Requests that may have left their lanes because they blocked: each holds a stack.
+const DEFAULT_BLOCKED: usize = 1_024;
+/// Largest queue. Requests are numbered with 32 bits.
+const MAX_QUEUE: usize = 1 << 24;
+/// Most requests that may be preempted, and most that may have blocked.
+const MAX_THREADS: usize = 1 << 20;
 /// Time between two looks at the network under a policy that preempts without a quantum.
 const LOOK: Duration = Duration::from_micros(5);
 
@@ -147,6 +153,7 @@ pub struct Settings {
     pub(super) classes: Vec<Class>,
     pub(super) queue: usize,
     pub(super) preempted: usize,
+    pub(super) blocked: usize,
     pub(super) stack_size: Option<usize>,
 }
 
@@ -158,6 +165,7 @@ impl Settings {
             classes: Vec::new(),
             queue: DEFAULT_QUEUE,
             preempted: DEFAULT_PREEMPTED,
+            blocked: DEFAULT_BLOCKED,
             stack_size: None,
         }
     }
@@ -170,19 +178,29 @@ impl Settings {
         self
     }
 
-    /// Sets how many requests may wait that have not run yet; more are dropped. The
-    /// default is 4,096.
+    /// Sets how many requests may wait that have not run yet, 1 to 16,777,216; more are dropped.
+    /// The default is 4,096.
     #[must_use]
     pub fn queue(mut self, requests: usize) -> Self {
         self.queue = requests;
         self
     }
 
-    /// Sets how many requests may be preempted at once, each of which holds a stack. While
-    /// there are as many, running requests are not preempted. The default is 1,024.
+    /// Sets how many requests may be preempted at once, 0 to 1,048,576, each of which holds a
+    /// stack. While there are as many, running requests are not preempted. The default is 1,024.
     #[must_use]
     pub fn preempted(mut self, requests: usize) -> Self {
         self.preempted = requests;
+        self
+    }
+
+    /// Sets how many requests may be unfinished that have left their lanes because they blocked, 0
+    /// to 1,048,576, each of which holds a stack. While there are as many, a request that blocks
+    /// keeps its lane, and others wait. If requests wait for what later requests do, allow more
+    /// than can wait so at once. The default is 1,024.
+    #[must_use]
+    pub fn blocked(mut self, requests: usize) -> Self {
+        self.blocked = requests;
         self
     }
 
@@ -221,6 +239,15 @@ impl Settings {
         if self.queue == 0 {
             return Err(refuse("a queue of 0 requests drops all: allow 1 or more".to_owned()));
         }
+        if self.queue > MAX_QUEUE {
+            return Err(refuse(format!("a queue of {} requests: allow at most {MAX_QUEUE}", self.queue)));
+        }
+        for (requests, fate) in [(self.preempted, "preempted"), (self.blocked, "blocked")] {
+            if requests > MAX_THREADS {
+                let message = format!("{requests} {fate} requests at once: allow at most {MAX_THREADS}");
+                return Err(refuse(message));
+            }
+        }
         if let Some(bytes) = self.stack_size
             && !(MIN_STACK..=MAX_STACK).contains(&bytes)
         {
@@ -252,6 +279,9 @@ mod tests {
             (many, "use 1 to 64"),
             (new().class(Class::new("GET").slo(Duration::ZERO)), "class GET"),
             (new().queue(0), "allow 1"),
+            (new().queue(MAX_QUEUE + 1), "at most 16777216"),
+            (new().preempted(MAX_THREADS + 1), "preempted requests at once: allow at most 1048576"),
+            (new().blocked(MAX_THREADS + 1), "blocked requests at once: allow at most 1048576"),
             (new().stack_size(1), "out of range"),
             (Settings::new(Policy::single_queue(Duration::ZERO, Requeue::Tail)), "quantum"),
         ] {

@@ -91,13 +91,18 @@ pub struct ClassStats {
     pub finished: u64,
     /// Those of them whose handler panicked.
     pub panicked: u64,
-    /// Times that one was preempted.
+    /// Times that one was preempted, or gave its core back to the IOKernel under a policy that
+    /// preempts.
     pub preemptions: u64,
+    /// Times that one blocked and kept its lane, because as many requests as are allowed had
+    /// blocked, or there was no memory for another thread.
+    pub held: u64,
     /// Requests that took longer than the SLO.
     pub late: u64,
     /// From arrival until a request first ran.
     pub queue_delay: Times,
-    /// How long a request ran, preemptions left out.
+    /// How long a request ran. Left out is the time for which it was preempted or had blocked,
+    /// unless it kept its lane.
     pub service: Times,
     /// From arrival to the end.
     pub latency: Times,
@@ -113,6 +118,7 @@ impl ClassStats {
             finished: 0,
             panicked: 0,
             preemptions: 0,
+            held: 0,
             late: 0,
             queue_delay: Times::new(),
             service: Times::new(),

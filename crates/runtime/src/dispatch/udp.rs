@@ -1,12 +1,16 @@
 //! A dispatcher behind a UDP socket: one datagram is one request, and one its reply.
 //!
-//! Owns the threads that receive, which classify requests before they are queued.
+//! Owns the threads that receive, which classify requests before they are queued. The bytes of a
+//! request are anybody's: code of the service that panics at them costs that request only.
 
 use super::dispatcher::{Dispatcher, Request};
+use super::server::catch;
 use super::settings::Settings;
 use super::stats::ClassStats;
 use crate::net::UdpSocket;
-use crate::thread;
+use crate::sync::mpsc;
+use crate::{thread, time};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::net::SocketAddr;
@@ -16,15 +20,23 @@ use std::time::Duration;
 /// Longest datagram.
 const LONGEST: usize = 65_535;
 
+/// Errors in a row after which a receiving thread pauses.
+const MAX_ERRORS: u32 = 16;
+/// The pause.
+const PAUSE: Duration = Duration::from_millis(1);
+
 /// A service of requests and replies. Its own constructor is the place for what Shinjuku calls
 /// `init`.
 pub trait Service: Send + Sync + 'static {
-    /// Called once by each lane's first thread, with the lane's number, before any request.
+    /// Called once by each lane's first thread, with the lane's number, before any request of the
+    /// lane. If it panics, the lane serves all the same.
     fn init_per_core(&self, core: usize) {
         let _ = core;
     }
 
     /// Returns the number of a request's class. Called before the request is queued; must be short.
+    /// If this or [`work`](Self::work) panics, the request is dropped and counted
+    /// ([`UdpServer::unclassified`]).
     fn classify(&self, request: &[u8]) -> usize;
 
     /// Returns how long a request takes, if that can be told: for
@@ -34,7 +46,7 @@ pub trait Service: Send + Sync + 'static {
         None
     }
 
-    /// Executes a request. An empty `reply` is not sent.
+    /// Executes a request. An empty `reply` is not sent, and none is after a panic.
     fn handle(&self, request: &[u8], reply: &mut Vec<u8>);
 }
 
@@ -43,6 +55,7 @@ pub trait Service: Send + Sync + 'static {
 pub struct UdpServer {
     dispatcher: Dispatcher<Datagram>,
     socket: Arc<UdpSocket>,
+    unclassified: Arc<AtomicU64>,
 }
 
 #[derive(Debug)]
@@ -52,15 +65,34 @@ struct Datagram {
 }
 
 impl UdpServer {
-    /// Starts a dispatcher, and a thread for each kthread that receives from `socket`.
+    /// Starts a dispatcher, and a thread for each kthread that receives from `socket`, which is set
+    /// to block without a timeout.
     ///
     /// # Errors
-    /// If a setting is out of range, or there is no memory for the threads.
+    /// If a setting is out of range, or there is no memory for the threads. Nothing runs then.
     ///
     /// # Panics
     /// If there is no runtime.
     pub fn start(socket: UdpSocket, service: impl Service, settings: Settings) -> io::Result<Self> {
+        // A receiver would poll it otherwise.
+        socket.set_nonblocking(false)?;
+        socket.set_read_timeout(None)?;
         let (socket, service) = (Arc::new(socket), Arc::new(service));
+        let unclassified = Arc::new(AtomicU64::new(0));
+        // Each waits for the dispatcher, and ends if there will be none.
+        let mut receivers = Vec::new();
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+            let (start, started) = mpsc::channel();
+            let (socket, service) = (Arc::clone(&socket), Arc::clone(&service));
+            let unclassified = Arc::clone(&unclassified);
+            let receiver = thread::Builder::new().name("dispatch-udp");
+            drop(receiver.spawn(move || {
+                if let Ok(dispatcher) = started.recv() {
+                    receive(&socket, &*service, dispatcher, &unclassified);
+                }
+            })?);
+            receivers.push(start);
+        }
         let (replies, handler, initial) = (Arc::clone(&socket), Arc::clone(&service), Arc::clone(&service));
         let dispatcher = Dispatcher::start(
             settings,
@@ -74,12 +106,10 @@ impl UdpServer {
                 }
             },
         )?;
-        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
-            let (socket, service) = (Arc::clone(&socket), Arc::clone(&service));
-            let receiver = thread::Builder::new().name("dispatch-udp");
-            drop(receiver.spawn(move || receive(&socket, &*service, dispatcher))?);
+        for receiver in receivers {
+            receiver.send(dispatcher).expect("a receiver waits for the dispatcher");
         }
-        Ok(Self { dispatcher, socket })
+        Ok(Self { dispatcher, socket, unclassified })
     }
 
     /// Returns the socket's address.
@@ -94,20 +124,49 @@ impl UdpServer {
     pub fn stats(&self) -> Vec<ClassStats> {
         self.dispatcher.stats()
     }
+
+    /// Returns how many requests were dropped because [`Service::classify`] or [`Service::work`]
+    /// panicked.
+    pub fn unclassified(&self) -> u64 {
+        self.unclassified.load(Relaxed)
+    }
 }
 
-fn receive(socket: &UdpSocket, service: &impl Service, dispatcher: Dispatcher<Datagram>) {
+fn receive(
+    socket: &UdpSocket,
+    service: &impl Service,
+    dispatcher: Dispatcher<Datagram>,
+    unclassified: &AtomicU64,
+) {
     let mut buffer = vec![0; LONGEST].into_boxed_slice();
+    let mut errors: u32 = 0;
     loop {
-        // An error reports the fate of an earlier reply, which its client notices itself.
-        let Ok((len, from)) = socket.recv_from(&mut buffer) else { continue };
+        let Ok((len, from)) = socket.recv_from(&mut buffer) else {
+            // It reports the fate of an earlier reply, which its client notices itself. One that
+            // lasts does not take the core from the others.
+            errors = errors.saturating_add(1);
+            if errors < MAX_ERRORS {
+                thread::yield_now();
+            } else {
+                time::sleep(PAUSE);
+            }
+            continue;
+        };
+        errors = 0;
         let bytes = &buffer[..len];
-        let mut hasher = DefaultHasher::new();
-        from.hash(&mut hasher);
-        let request = Request::new(service.classify(bytes))
-            .work(service.work(bytes).unwrap_or_default())
-            .flow(hasher.finish() as u32);
+        let Some(request) = catch(|| classify(service, bytes, from)) else {
+            unclassified.fetch_add(1, Relaxed);
+            continue;
+        };
         // One too many is dropped, and counted.
         let _ = dispatcher.submit(request, Datagram { bytes: bytes.into(), from });
     }
+}
+
+fn classify(service: &impl Service, bytes: &[u8], from: SocketAddr) -> Request {
+    let mut hasher = DefaultHasher::new();
+    from.hash(&mut hasher);
+    Request::new(service.classify(bytes))
+        .work(service.work(bytes).unwrap_or_default())
+        .flow(hasher.finish() as u32)
 }

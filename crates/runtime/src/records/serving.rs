@@ -21,14 +21,21 @@ pub trait Requests: Debug + Sync {
     /// Takes a preempted request's thread, which suspends itself next.
     ///
     /// # Errors
-    /// The thread, to be queued as any other: there is no room for one more preempted request.
+    /// The thread, to be queued as any other: requests are not preempted, or there is no room for
+    /// one more that is.
     fn preempted(&'static self, thread: &'static RequestThread, runnable: Runnable) -> Result<(), Runnable>;
 
     /// The thread blocks within its request.
     fn blocked(&'static self, thread: &'static RequestThread);
 
+    /// The thread runs again after it has blocked.
+    fn unblocked(&'static self, thread: &'static RequestThread);
+
     /// Returns whether a request that has used up its slice gives way, and when to ask again.
     fn is_over(&'static self, thread: &'static RequestThread, now: Cycles) -> (bool, Cycles);
+
+    /// Returns whether one more request may be preempted.
+    fn has_room(&self) -> bool;
 
     /// Returns whether requests wait and a running one may be preempted. Takes no lock.
     fn makes_way(&self) -> bool;
@@ -45,15 +52,15 @@ pub struct RequestThread {
 }
 
 impl RequestThread {
-    /// Makes one that runs nothing.
-    pub fn leak(requests: &'static dyn Requests) -> &'static Self {
-        Box::leak(Box::new(Self {
+    /// Returns one that runs nothing.
+    pub fn new(requests: &'static dyn Requests) -> Self {
+        Self {
             requests,
             number: AtomicU32::new(0),
             slice: AtomicU64::new(Cycles::MAX),
             ask_at: AtomicU64::new(0),
             stop: AtomicBool::new(false),
-        }))
+        }
     }
 
     /// Begins a run of request `number`, which gives way after `slice`.
@@ -84,9 +91,9 @@ impl RequestThread {
         self.stop.store(true, Relaxed);
     }
 
-    /// Returns whether the request was to give way.
+    /// Returns whether the request was to give way, and there is room for one that does.
     pub fn is_stopped(&self) -> bool {
-        self.stop.load(Relaxed)
+        self.stop.load(Relaxed) && self.requests.has_room()
     }
 
     /// Returns whether the request, whose slice is over, gives way.
@@ -115,6 +122,11 @@ impl RequestThread {
     /// As [`Requests::blocked`].
     pub fn blocked(&'static self) {
         self.requests.blocked(self);
+    }
+
+    /// As [`Requests::unblocked`].
+    pub fn unblocked(&'static self) {
+        self.requests.unblocked(self);
     }
 }
 

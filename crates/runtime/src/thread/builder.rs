@@ -141,6 +141,7 @@ impl Builder {
             name: self.name.map(Into::into),
             stack_size: self.stack_size,
             placement: self.placement,
+            unrelated: false,
         })
     }
 }

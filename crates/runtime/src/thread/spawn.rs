@@ -76,6 +76,8 @@ pub(crate) struct Options {
     /// Checked to be in range.
     pub stack_size: Option<usize>,
     pub placement: Placement,
+    /// Whether the thread does nothing for the request that its creator carries, if that is traced.
+    pub unrelated: bool,
 }
 
 /// Makes a thread that will run `main`; the caller queues it.
@@ -110,6 +112,7 @@ where
     if let Some(kthread) = guard.kthread()
         && let Some(me) = kthread.current()
         && me.carried.is_some()
+        && !options.unrelated
     {
         trace::pass_on(kthread, me, record);
     }

@@ -69,7 +69,8 @@ fn leave_core(guard: NoPreempt, requested: bool) {
         kthread.head().preempt_depth() == 1,
         "a user thread blocked while it held a spin lock or in no_preempt"
     );
-    if !requested && let Some(serving) = me.serving.get() {
+    let serving = if requested { None } else { me.serving.get() };
+    if let Some(serving) = serving {
         serving.blocked();
     }
     let traced = me.carried.is_some();
@@ -85,6 +86,9 @@ fn leave_core(guard: NoPreempt, requested: bool) {
     // The guard stands for the count of the kthread that resumed the thread from here on.
     if traced {
         trace::returns(&guard, me);
+    }
+    if let Some(serving) = serving {
+        serving.unblocked();
     }
     drop(guard);
 }

@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+const MAX_DETACHED: usize = 3;
 const QUANTUM: Duration = Duration::from_micros(5);
 
 fn policies() -> impl Strategy<Value = super::super::Policy> {
@@ -30,6 +31,7 @@ enum Step {
     Preempt(usize),
     Quantum(usize),
     Block(usize),
+    Unblock(usize),
     FinishDetached(usize),
     PreemptDetached(usize),
 }
@@ -44,6 +46,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         3 => lane.clone().prop_map(Step::Preempt),
         2 => lane.clone().prop_map(Step::Quantum),
         1 => lane.prop_map(Step::Block),
+        1 => (0..8usize).prop_map(Step::Unblock),
         1 => (0..8usize).prop_map(Step::FinishDetached),
         1 => (0..8usize).prop_map(Step::PreemptDetached),
     ];
@@ -56,6 +59,7 @@ struct Model {
     now: Nanos,
     submitted: u32,
     refused: u32,
+    held: u64,
     /// Payload of each request that has begun.
     begun: BTreeMap<Number, u32>,
     /// What each lane runs.
@@ -73,12 +77,14 @@ impl Model {
             .class(Class::new("long").slo(Duration::from_millis(5)))
             .queue(20)
             .preempted(4)
+            .blocked(MAX_DETACHED)
             .complete();
         Self {
             board: Board::new(&settings, 3).unwrap(),
             now: Nanos(1),
             submitted: 0,
             refused: 0,
+            held: 0,
             begun: BTreeMap::new(),
             lanes: [None; 3],
             detached: Vec::new(),
@@ -140,9 +146,22 @@ impl Model {
                 }
             }
             Step::Block(lane) => {
-                if let Some(number) = self.lanes[lane].take() {
-                    assert_eq!(self.board.block(number, self.now), Some(WorkerId(lane as u32)));
-                    self.detached.push(number);
+                if let Some(number) = self.lanes[lane] {
+                    let leaves = self.board.may_leave_lane(number);
+                    assert_eq!(leaves, self.detached.len() < MAX_DETACHED);
+                    let left = self.board.block(number, self.now, leaves);
+                    assert_eq!(left, leaves.then_some(WorkerId(lane as u32)));
+                    if leaves {
+                        self.lanes[lane] = None;
+                        self.detached.push(number);
+                    } else {
+                        self.held += 1;
+                    }
+                }
+            }
+            Step::Unblock(index) => {
+                if let Some(&number) = self.detached.get(index) {
+                    self.board.unblock(number, self.now);
                 }
             }
             Step::FinishDetached(index) => {
@@ -202,6 +221,7 @@ proptest! {
         prop_assert_eq!(sum(|class| class.finished), u64::from(model.submitted));
         prop_assert_eq!(sum(|class| class.accepted), u64::from(model.submitted));
         prop_assert_eq!(sum(|class| class.dropped), u64::from(model.refused));
+        prop_assert_eq!(sum(|class| class.held), model.held);
     }
 
     /// One lane, a new short request at each quantum's end: a long one ends after as many quanta as
@@ -237,4 +257,34 @@ proptest! {
             model.ask(0);
         }
     }
+}
+
+#[test]
+fn service_time_is_all_that_a_request_runs() {
+    let settings = Settings::new(super::super::Policy::central_fcfs()).blocked(1).complete();
+    let mut board: Board<(), ()> = Board::new(&settings, 2).unwrap();
+    let at = |us: u64| Nanos(us * 1_000);
+    let offer = Offer { class: 0, flow: FlowHash(0), work_ns: Nanos::ZERO };
+    board.submit(at(0), offer, ()).unwrap();
+    board.submit(at(0), offer, ()).unwrap();
+    let mut start = |lane| match board.next(WorkerId(lane), at(1)).0 {
+        Next::Start(number, ()) => number,
+        next => panic!("{next:?}"),
+    };
+    let (first, second) = (start(0), start(1));
+    // Runs for 1 us on its lane, twice for 3 us after it has blocked.
+    assert_eq!(board.block(first, at(2), true), Some(WorkerId(0)));
+    board.unblock(first, at(102));
+    assert_eq!(board.block(first, at(105), false), None);
+    board.unblock(first, at(205));
+    assert_eq!(board.finish(first, at(208), false), None);
+    let service = board.stats()[0].service.quantile(1.0).as_nanos() as u64;
+    assert!((7_000..=7_000 + 7_000 / 8).contains(&service), "{service}");
+    // Its wait on a lane counts: no other request has that.
+    assert_eq!(board.block(second, at(301), false), None);
+    board.unblock(second, at(401));
+    assert_eq!(board.finish(second, at(401), false), Some(WorkerId(1)));
+    let service = board.stats()[0].service.quantile(1.0).as_nanos() as u64;
+    assert!((400_000..=450_000).contains(&service), "{service}");
+    assert_eq!(board.stats()[0].held, 1);
 }

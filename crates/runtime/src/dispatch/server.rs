@@ -1,0 +1,336 @@
+//! The threads of a dispatcher: how they take requests, and what becomes of them where a request is
+//! preempted or blocks.
+//!
+//! Owns the lock around the [`Pool`], and the loop that each thread runs.
+//!
+//! | event | what happens to the lane |
+//! |---|---|
+//! | a request ends | its thread asks for the next |
+//! | the lane's next request is suspended | its thread resumes; the one that asked is a spare |
+//! | there is none | the thread becomes a spare |
+//! | a request arrives for an idle lane | a spare thread asks |
+//! | a request is preempted or blocks | a spare thread asks, after the threads that are runnable |
+//! | the same, without a thread for the lane | the request keeps the lane |
+//!
+//! A spare is made where none is left, before the request gives its lane up and while the lock is
+//! free: a stack takes 10 us and more. If there is no memory for one, a request is not preempted,
+//! and one that blocks keeps its lane, as it does if [`Settings::blocked`] others have blocked. So
+//! no lane is ever without a thread.
+//!
+//! [`Settings::blocked`]: super::Settings::blocked
+
+use super::board::{Board, Next, Number, Preempted};
+use super::pool::{Place, Pool, Spare, Suspended, Task};
+use crate::ground::guard::NoPreempt;
+use crate::ground::spin::{SpinGuard, SpinLock};
+use crate::records::runtime::Runtime;
+use crate::records::serving::{RequestThread, Requests};
+use crate::records::uthread::Runnable;
+use crate::thread::{Options, prepare};
+use crate::verbs::ready::ready;
+use crate::verbs::switch::{Choice, others_wait, suspend_or, yield_now};
+use core::fmt;
+use core::panic::AssertUnwindSafe;
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::panic::catch_unwind;
+use std::sync::Arc;
+use tailwater_sched::Nanos;
+use tailwater_sched::dispatch::Verdict;
+use tailwater_shm::{Cycles, clock};
+
+/// Times that a thread which is about to ask lets others go first: the scheduler takes frames at
+/// the first, and those that the frames made runnable come at the second.
+const YIELDS: u32 = 2;
+
+/// A dispatcher. Lives as long as the process.
+pub struct Server<P> {
+    pub pool: SpinLock<Pool<P>>,
+    /// Requests that wait, for a look without the lock.
+    waiting: AtomicUsize,
+    runtime: &'static Runtime,
+    origin: Cycles,
+    /// How long a request runs before it competes with others; the maximum under a policy that
+    /// does not preempt.
+    slice: Cycles,
+    stack_size: Option<usize>,
+    name: Arc<str>,
+    init_per_core: Box<dyn Fn(usize) + Send + Sync>,
+    handle: Box<dyn Fn(P) + Send + Sync>,
+}
+
+impl<P> fmt::Debug for Server<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Dispatcher").field("waiting", &self.waiting).finish_non_exhaustive()
+    }
+}
+
+/// What a thread that has asked does.
+enum Step<P> {
+    Run(Number, P),
+    End,
+}
+
+impl<P: Send + 'static> Server<P> {
+    /// Returns a dispatcher without threads.
+    pub fn leak(
+        pool: Pool<P>,
+        runtime: &'static Runtime,
+        slice: Cycles,
+        stack_size: Option<usize>,
+        init_per_core: impl Fn(usize) + Send + Sync + 'static,
+        handle: impl Fn(P) + Send + Sync + 'static,
+    ) -> &'static Self {
+        Box::leak(Box::new(Self {
+            pool: SpinLock::new(pool),
+            waiting: AtomicUsize::new(0),
+            runtime,
+            origin: clock::now(),
+            slice,
+            stack_size,
+            name: "dispatch".into(),
+            init_per_core: Box::new(init_per_core),
+            handle: Box::new(handle),
+        }))
+    }
+
+    /// Returns the policy's time at cycle count `at`.
+    pub fn time(&self, at: Cycles) -> Nanos {
+        Nanos(self.runtime.clock.to_ns(at.saturating_sub(self.origin)))
+    }
+
+    /// Publishes what others read without the lock.
+    pub fn publish(&self, pool: &Pool<P>) {
+        self.waiting.store(pool.board.waiting(), Relaxed);
+    }
+
+    /// Makes a thread that begins with `task`, or with what it is given before it first runs.
+    ///
+    /// # Errors
+    /// If there is no memory for a stack.
+    pub fn new_thread(&'static self, task: Task) -> Result<Spare, crate::StackError> {
+        // In a statement of its own, so that the lock is free afterwards.
+        let free = self.pool.lock().free_place();
+        let place = free.unwrap_or_else(|| {
+            Box::leak(Box::new(Place { thread: RequestThread::new(self), task: SpinLock::new(task) }))
+        });
+        *place.task.lock() = task;
+        let options = Options {
+            name: Some(Arc::clone(&self.name)),
+            stack_size: self.stack_size,
+            unrelated: true,
+            ..Options::default()
+        };
+        // SAFETY: everything is 'static.
+        match unsafe { prepare(move || self.run(place), options, None) } {
+            Ok((joiner, runnable)) => {
+                drop(joiner);
+                Ok(Spare { runnable, place })
+            }
+            Err(error) => {
+                self.pool.lock().return_place(place);
+                Err(error)
+            }
+        }
+    }
+
+    /// Locks the pool if `is_needed` and there is a spare thread for a lane, which is made if all
+    /// are reserved for idle lanes.
+    ///
+    /// # Errors
+    /// The locked pool, if it is not needed, or there is no memory for a thread.
+    fn lock_with_spare(
+        &'static self,
+        is_needed: impl Fn(&Board<P, Suspended>) -> bool,
+    ) -> Result<SpinGuard<'static, Pool<P>>, SpinGuard<'static, Pool<P>>> {
+        let pool = self.pool.lock();
+        if !is_needed(&pool.board) {
+            return Err(pool);
+        }
+        if pool.has_spare() {
+            return Ok(pool);
+        }
+        drop(pool);
+        // The lane is not known yet, and is given to the thread under the lock.
+        let made = self.new_thread(Task::End);
+        let mut pool = self.pool.lock();
+        let Ok(spare) = made else { return Err(pool) };
+        pool.add(spare);
+        if is_needed(&pool.board) { Ok(pool) } else { Err(pool) }
+    }
+
+    /// The life of a thread.
+    fn run(&'static self, place: &'static Place) {
+        loop {
+            let mut task = *place.task.lock();
+            match task {
+                Task::Begin(lane) => {
+                    // A lane whose initialisation panicked serves all the same: a request that
+                    // misses it panics too, and is counted.
+                    catch(|| (self.init_per_core)(lane.index()));
+                    task = Task::Ask(lane);
+                }
+                Task::End => return,
+                Task::Ask(_) | Task::Finish { .. } => {}
+            }
+            task = let_others_first(task);
+            while let Some(step) = suspend_or(|me| self.choose(place, task, me)) {
+                let Step::Run(number, payload) = step else { return };
+                // The payload is gone with the panic; the state of the handler is the service's.
+                let panicked = catch(|| (self.handle)(payload)).is_none();
+                serve_as(None);
+                task = let_others_first(Task::Finish { number, panicked, ended: None });
+            }
+        }
+    }
+
+    /// Chooses what the thread of `place`, which is `me`, does next: it begins a request, or
+    /// becomes a spare, in favour of the thread whose request is next if there is one.
+    fn choose(&'static self, place: &'static Place, task: Task, me: Runnable) -> Choice<Step<P>> {
+        let at = clock::now();
+        let me = Spare { runnable: me, place };
+        let mut pool = self.pool.lock();
+        let lane = match task {
+            Task::Begin(lane) | Task::Ask(lane) => Some(lane),
+            Task::Finish { number, panicked, ended } => {
+                let lane = pool.board.finish(number, self.time(ended.unwrap_or(at)), panicked);
+                lane.inspect(|lane| pool.running[lane.index()] = None)
+            }
+            Task::End => None,
+        };
+        let Some(lane) = lane else { return leave(pool, me, None) };
+        let (next, reaction) = pool.board.next(lane, self.time(at));
+        let called = pool.apply(reaction);
+        self.publish(&pool);
+        let choice = match next {
+            Next::Start(number, payload) => {
+                pool.running[lane.index()] = Some(&place.thread);
+                place.thread.begin(number, self.slice);
+                drop(pool);
+                serve_as(Some(&place.thread));
+                Choice::Stay(Step::Run(number, payload))
+            }
+            Next::Resume(suspended) => {
+                pool.running[lane.index()] = Some(suspended.thread);
+                suspended.thread.resume(self.slice);
+                leave(pool, me, Some(suspended.runnable))
+            }
+            Next::Idle => {
+                pool.idles();
+                leave(pool, me, None)
+            }
+        };
+        called.into_iter().for_each(ready);
+        choice
+    }
+}
+
+/// Keeps `me`, which has nothing to do, as a spare, or ends it, in favour of `next`.
+fn leave<P>(mut pool: SpinGuard<'_, Pool<P>>, me: Spare, next: Option<Runnable>) -> Choice<Step<P>> {
+    match pool.keep(me) {
+        Ok(()) => Choice::Leave(next),
+        Err(_ends) => {
+            drop(pool);
+            next.into_iter().for_each(ready);
+            Choice::Stay(Step::End)
+        }
+    }
+}
+
+impl<P: Send + 'static> Requests for Server<P> {
+    fn preempted(&'static self, thread: &'static RequestThread, runnable: Runnable) -> Result<(), Runnable> {
+        // Without a quantum the core was asked back, not the lane: the request goes on with it.
+        if self.slice == Cycles::MAX {
+            return Err(runnable);
+        }
+        let now = self.time(clock::now());
+        let Ok(mut pool) = self.lock_with_spare(Board::has_room_for_preempted) else { return Err(runnable) };
+        let called = match pool.board.preempt(thread.number(), now, Suspended { thread, runnable }) {
+            Ok(Preempted::Free(lane)) => Some(pool.hand_over(lane)),
+            Ok(Preempted::Queued(reaction)) => pool.apply(reaction),
+            Err(suspended) => return Err(suspended.runnable),
+        };
+        self.publish(&pool);
+        drop(pool);
+        called.into_iter().for_each(ready);
+        Ok(())
+    }
+
+    fn blocked(&'static self, thread: &'static RequestThread) {
+        let (number, now) = (thread.number(), self.time(clock::now()));
+        let (mut pool, leaves) = match self.lock_with_spare(|board| board.may_leave_lane(number)) {
+            Ok(pool) => (pool, true),
+            Err(pool) => (pool, false),
+        };
+        let Some(lane) = pool.board.block(number, now, leaves) else { return };
+        let successor = pool.hand_over(lane);
+        drop(pool);
+        ready(successor);
+    }
+
+    fn unblocked(&'static self, thread: &'static RequestThread) {
+        let now = self.time(clock::now());
+        self.pool.lock().board.unblock(thread.number(), now);
+    }
+
+    fn is_over(&'static self, thread: &'static RequestThread, now: Cycles) -> (bool, Cycles) {
+        let mut pool = self.pool.lock();
+        if !pool.board.has_room_for_preempted() {
+            return (false, now.saturating_add(self.slice));
+        }
+        match pool.board.quantum(thread.number(), self.time(now)) {
+            Verdict::Preempt => (true, 0),
+            Verdict::Again(after) => (false, now.saturating_add(self.runtime.clock.from_ns(after.0))),
+            Verdict::RunOn => (false, Cycles::MAX),
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        self.pool.lock().board.has_room_for_preempted()
+    }
+
+    fn makes_way(&self) -> bool {
+        self.slice != Cycles::MAX && self.waiting.load(Relaxed) > 0
+    }
+}
+
+/// Runs `f`, code of the service; returns `None` if it panics. A payload of the panic that panics
+/// when it is dropped is leaked with its second one.
+pub fn catch<T>(f: impl FnOnce() -> T) -> Option<T> {
+    match catch_unwind(AssertUnwindSafe(f)) {
+        Ok(value) => Some(value),
+        Err(payload) => {
+            let dropped = catch_unwind(AssertUnwindSafe(|| drop(payload)));
+            dropped.unwrap_or_else(core::mem::forget);
+            None
+        }
+    }
+}
+
+/// Lets other threads of this kthread run before the caller asks: they may bring requests. Notes in
+/// `task` when the last request ended, if they take any time.
+fn let_others_first(mut task: Task) -> Task {
+    if others_wait() {
+        if let Task::Finish { ended, .. } = &mut task {
+            *ended = Some(clock::now());
+        }
+        for _ in 0..YIELDS {
+            yield_now();
+        }
+    } else {
+        // Takes one from the switches until timers are looked at.
+        yield_now();
+    }
+    task
+}
+
+/// Sets the request thread that the calling user thread is, and begins a turn with it.
+fn serve_as(thread: Option<&'static RequestThread>) {
+    let guard = NoPreempt::new();
+    let Some(kthread) = guard.kthread() else { return };
+    if let Some(me) = kthread.current() {
+        me.serving.set(thread);
+    }
+    if thread.is_some() {
+        kthread.begin_turn();
+    }
+}
