@@ -21,6 +21,8 @@ const LINE: usize = 64;
 fn threads_of_one_kthread_take_turns() {
     tailwater::Builder::new()
         .kthreads(1)
+        // A turn in which Linux does not run the kthread is not cut short.
+        .stall_timeout(Duration::ZERO)
         .run(|| {
             a_late_thread_runs_after_those_that_overflowed_the_run_queue();
             stacks_of_many_threads_share_no_set_of_a_cache();

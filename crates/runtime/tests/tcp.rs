@@ -6,6 +6,7 @@ use std::net::{Shutdown, SocketAddr};
 use std::time::{Duration, Instant};
 use tailwater::net::{Congestion, TcpKeepalive, TcpListener, TcpOptions, TcpStream};
 use tailwater::thread;
+use tailwater_testkit::PATIENCE;
 
 #[global_allocator]
 static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
@@ -75,7 +76,7 @@ fn pattern(from: usize, len: usize) -> Vec<u8> {
 fn yield_until(what: &str, condition: impl Fn() -> bool) {
     let begin = Instant::now();
     while !condition() {
-        assert!(begin.elapsed() < tailwater_testkit::PATIENCE, "not in time: {what}");
+        assert!(begin.elapsed() < PATIENCE, "not in time: {what}");
         thread::yield_now();
     }
 }
@@ -210,11 +211,11 @@ fn a_linger_time_of_zero_resets() {
 
 fn a_linger_time_waits_for_the_peer() {
     let (mut client, mut server) = pair();
-    server.set_linger(Some(Duration::from_secs(60))).unwrap();
+    server.set_linger(Some(2 * PATIENCE)).unwrap();
     server.write_all(b"all of it").unwrap();
     let begin = Instant::now();
     drop(server);
-    assert!(begin.elapsed() < Duration::from_secs(30), "it is acknowledged soon");
+    assert!(begin.elapsed() < PATIENCE, "it is acknowledged soon");
     let mut all = String::new();
     client.read_to_string(&mut all).unwrap();
     assert_eq!(all, "all of it");

@@ -8,11 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tailwater::thread;
+use tailwater_testkit::PATIENCE;
 
 #[global_allocator]
 static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
 
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_secs(2 * PATIENCE.as_secs());
 
 #[test]
 fn the_thread_api_means_what_it_means_in_std() {
@@ -107,7 +108,7 @@ fn a_parked_thread_times_out_or_is_unparked() {
     thread::yield_now();
     sleeper.thread().unpark();
     sleeper.join().unwrap();
-    assert!(start.elapsed() < LONG / 2, "an unparked thread slept on");
+    assert!(start.elapsed() < PATIENCE, "an unparked thread slept on");
     thread::park_timeout(Duration::ZERO);
 }
 

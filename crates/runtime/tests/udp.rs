@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use tailwater::net::UdpSocket;
 use tailwater::sync::Mutex;
 use tailwater::thread;
+use tailwater_testkit::PATIENCE;
 
 #[global_allocator]
 static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
@@ -18,6 +19,8 @@ static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
 fn sockets_behave_like_those_of_std() {
     tailwater::Builder::new()
         .kthreads(1)
+        // A turn in which Linux does not run the kthread is not cut short.
+        .stall_timeout(Duration::ZERO)
         .run(|| {
             datagrams_keep_their_bounds_and_senders();
             ipv6_works_within_the_process_as_ipv4_does();
@@ -182,7 +185,7 @@ fn a_read_times_out_and_a_datagram_in_time_does_not() {
     let start = Instant::now();
     assert_eq!(b.recv(&mut [0; 8]).unwrap_err().kind(), ErrorKind::WouldBlock);
     assert!(start.elapsed() >= timeout);
-    b.set_read_timeout(Some(Duration::from_secs(100))).unwrap();
+    b.set_read_timeout(Some(PATIENCE)).unwrap();
     let started = Arc::new(AtomicUsize::new(0));
     let reader = {
         let (b, started) = (b.try_clone().unwrap(), Arc::clone(&started));
@@ -194,7 +197,6 @@ fn a_read_times_out_and_a_datagram_in_time_does_not() {
     let_others_block(&started, 1);
     a.send_to(b"in time", at_b).unwrap();
     assert_eq!(reader.join().unwrap(), 7);
-    assert!(start.elapsed() < Duration::from_secs(50));
 }
 
 fn a_non_blocking_socket_never_waits() {

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tailwater::sync::{Barrier, WaitGroup};
 use tailwater::thread;
+use tailwater_testkit::PATIENCE;
 
 #[test]
 fn a_barrier_keeps_threads_in_step_and_names_one_leader_each_time() {
@@ -71,7 +72,7 @@ fn a_timed_wait_for_a_group_ends() {
         assert!(!group.wait_timeout(Duration::from_millis(5)));
         assert!(start.elapsed() >= Duration::from_millis(5));
         let other = spawn(0, move || drop(task));
-        assert!(group.wait_timeout(Duration::from_secs(60)));
+        assert!(group.wait_timeout(PATIENCE));
         other.join().unwrap();
     });
 }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use tailwater::sync::channel::{self, RecvError, RecvTimeoutError, SendError, TryRecvError, TrySendError};
 use tailwater::sync::mpsc;
 use tailwater::thread;
+use tailwater_testkit::PATIENCE;
 
 #[test]
 fn every_message_arrives_once_and_in_the_order_of_its_sender() {
@@ -68,11 +69,11 @@ fn timed_operations_end_in_time_and_lose_nothing() {
         let start = Instant::now();
         assert_eq!(receiver.recv_timeout(Duration::from_millis(5)), Err(RecvTimeoutError::Timeout));
         assert!(start.elapsed() >= Duration::from_millis(5));
-        sender.send_timeout(1, Duration::from_secs(60)).unwrap();
+        sender.send_timeout(1, PATIENCE).unwrap();
         let error = sender.send_timeout(2, Duration::from_millis(5)).unwrap_err();
         assert_eq!(error, channel::SendTimeoutError::Timeout(2));
         assert_eq!(error.into_inner(), 2);
-        assert_eq!(receiver.recv_timeout(Duration::from_secs(60)), Ok(1));
+        assert_eq!(receiver.recv_timeout(PATIENCE), Ok(1));
         assert_eq!(receiver.try_recv(), Err(TryRecvError::Empty), "a send that timed out left its message");
     });
 }

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tailwater::sync::Semaphore;
 use tailwater::thread;
+use tailwater_testkit::PATIENCE;
 
 #[test]
 fn never_more_holders_than_permits_and_all_come_back() {
@@ -43,7 +44,7 @@ fn a_timed_acquire_gives_up_and_leaves_no_trace() {
         assert!(semaphore.acquire_timeout(Duration::from_millis(5)).is_none());
         assert!(start.elapsed() >= Duration::from_millis(5));
         drop(permit);
-        assert!(semaphore.acquire_timeout(Duration::from_secs(60)).is_some());
+        assert!(semaphore.acquire_timeout(PATIENCE).is_some());
         assert_eq!(semaphore.available_permits(), 1);
     });
 }

@@ -56,7 +56,7 @@ fn write(file: &TestFile, stamps: &[u64]) {
 /// Polls in virtual time, every `step` cycles, until the file has ended.
 fn replay(port: &mut PcapPort, step: Cycles) -> Result<Seen, PortError> {
     let (mut seen, mut now) = (Seen::default(), 0);
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + Duration::from_secs(120);
     while port.next_event().is_some() {
         // Virtual time waits for the reading thread: it stands still until the next record is
         // known.
