@@ -3,11 +3,15 @@
 //!
 //! Owns the question, asked every [`LOOK`], and the comparison with the answer before. The calling
 //! thread asks for all the cores, reads what Linux has made of that (the cores that its cpuset and
-//! the machine have, sched_setaffinity(2)), and takes its own affinity back: three system calls of
-//! a microsecond, for any version of control groups. What is missing or back is logged once. The
-//! polling thread takes managed cores out of its ledger and puts them back; it goes on where Linux
-//! has moved it if its own core is gone, and is bound to that core again when it is back.
+//! the machine have, sched_setaffinity(2)), and asks for the affinity it had at the start: three
+//! system calls of a microsecond, for any version of control groups. The affinity that it has at a
+//! look may be one that Linux has narrowed; if it asked for that again, it and the threads it
+//! starts would stay on those cores once the others are back. What is missing or back is logged
+//! once. The polling thread takes managed cores out of its ledger and puts them back; it goes on
+//! where Linux has moved it if its own core is gone, and is bound to that core again when it is
+//! back.
 
+use rustix::io::Errno;
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::time::{Duration, Instant};
@@ -24,6 +28,8 @@ const LOOK: Duration = Duration::from_millis(100);
 pub(super) struct Presence {
     /// All cores that the process might use when it started.
     all: CpuSet,
+    /// Affinity of the calling thread at the start.
+    home: CpuSet,
     polling: u16,
     managed: Vec<u16>,
     /// Those of the cores in use that were missing at the last look, ascending.
@@ -39,10 +45,12 @@ struct Change {
 }
 
 impl Presence {
+    /// To be called by the thread that looks.
     pub(super) fn new(surroundings: &Surroundings) -> Self {
         let Surroundings { iokernel_core, managed_cores, all_cores, .. } = surroundings;
         Self {
             all: *all_cores,
+            home: sched_getaffinity(None).unwrap_or(*all_cores),
             polling: *iokernel_core,
             managed: managed_cores.clone(),
             missing: Vec::new(),
@@ -58,7 +66,7 @@ impl Presence {
             return None;
         }
         self.looked = now;
-        let usable = usable(&self.all)?;
+        let usable = usable(&self.all, &self.home)?;
         let Change { gone, back } = self.compare(&usable)?;
         for core in gone {
             if core == self.polling {
@@ -101,14 +109,17 @@ impl Presence {
     }
 }
 
-/// Returns which of these cores the process may use; `None` if Linux does not say so. The affinity
-/// of the calling thread is as before afterwards.
-fn usable(all: &CpuSet) -> Option<CpuSet> {
-    let before = sched_getaffinity(None).ok()?;
-    sched_setaffinity(None, all).ok()?;
-    let usable = sched_getaffinity(None).ok();
+/// Returns which of `all` cores the process may use; `None` if Linux does not say so. The affinity
+/// of the calling thread is `home` afterwards, as far as Linux allows it.
+fn usable(all: &CpuSet, home: &CpuSet) -> Option<CpuSet> {
+    let usable = match sched_setaffinity(None, all) {
+        Ok(()) => sched_getaffinity(None).ok(),
+        // None of them (sched_setaffinity(2)): the cpuset was moved to others.
+        Err(Errno::INVAL) => Some(CpuSet::new()),
+        Err(_) => return None,
+    };
     // Fails if these cores are gone; then the thread may use all that are left.
-    let _ = sched_setaffinity(None, &before);
+    let _ = sched_setaffinity(None, home);
     usable
 }
 
@@ -124,6 +135,7 @@ mod tests {
     fn presence() -> Presence {
         Presence {
             all: set(&[0, 1, 2, 3]),
+            home: set(&[3]),
             polling: 0,
             managed: vec![1, 2],
             missing: Vec::new(),
@@ -151,10 +163,35 @@ mod tests {
         let mut wide = before;
         // No machine has it.
         wide.set(CpuSet::MAX_CPU - 1);
-        assert_eq!(usable(&wide), Some(before));
+        assert_eq!(usable(&wide, &before), Some(before));
         let mut one = CpuSet::new();
         one.set(first);
-        assert_eq!(usable(&one), Some(one));
+        assert_eq!(usable(&one, &before), Some(one));
+        assert_eq!(sched_getaffinity(None), Ok(before));
+    }
+
+    #[test]
+    fn cores_that_are_all_gone_are_an_answer() {
+        let before = sched_getaffinity(None).unwrap();
+        let mut none = CpuSet::new();
+        // No machine has it.
+        none.set(CpuSet::MAX_CPU - 1);
+        assert_eq!(usable(&none, &none), Some(CpuSet::new()));
+        assert_eq!(sched_getaffinity(None), Ok(before), "the thread stays where Linux has put it");
+        let mut presence = presence();
+        let change = presence.compare(&CpuSet::new());
+        assert_eq!(change, Some(Change { gone: vec![0, 1, 2], back: vec![] }));
+    }
+
+    #[test]
+    fn a_thread_that_linux_has_moved_is_back_where_it_started_once_the_cores_are() {
+        let before = sched_getaffinity(None).unwrap();
+        let first = (0..CpuSet::MAX_CPU).find(|&core| before.is_set(core)).unwrap();
+        let mut narrowed = CpuSet::new();
+        narrowed.set(first);
+        // As a cpuset does that leaves one core.
+        sched_setaffinity(None, &narrowed).unwrap();
+        assert_eq!(usable(&before, &before), Some(before));
         assert_eq!(sched_getaffinity(None), Ok(before));
     }
 }
