@@ -137,6 +137,29 @@ fn the_cores_that_are_present_are_divided_and_anew_when_one_leaves_or_returns() 
 }
 
 #[test]
+fn a_request_that_goes_up_and_down_fetches_each_core_once_per_period() {
+    let mut world = world(4, 1, 1);
+    let spec = |class| RuntimeSpec { guaranteed: 0, max: 4, kthreads: 4, class };
+    assert!(world.register(0, spec(Class::BestEffort), Temper::Greedy(1)));
+    assert!(world.register(1, spec(Class::LatencyCritical), Temper::Honest(1)));
+    world.work(0, 9);
+    // 100 ms.
+    let mut fetched = 0;
+    for look in 0..20_000 {
+        if look % 10 == 0 {
+            let cores = if look % 20 == 0 { 4 } else { 0 };
+            world.request(1, Requests::new([cores, 0, 0, 0, 0, 0, 0, 0]));
+        }
+        world.step();
+        let served = |action: &&Action| matches!(action, Action::Grant { runtime, .. } if runtime.0 == 1);
+        fetched += world.actions().iter().filter(served).count();
+    }
+    let given_up = world.ledger.account(RuntimeId(1)).unwrap().given_up();
+    assert!((4..=44).contains(&fetched), "{fetched} in ten periods of four cores each");
+    assert!(given_up <= 44, "{given_up}");
+}
+
+#[test]
 fn guarantees_that_absent_cores_leave_no_room_for_are_divided_and_requests_get_nothing() {
     for classes in [[Class::LatencyCritical; 2], [Class::LatencyCritical, Class::BestEffort]] {
         let mut world = half_absent(2, classes);

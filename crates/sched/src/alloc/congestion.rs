@@ -36,9 +36,9 @@
 //! - A requested core that the division gives a runtime is its *own*, like a guaranteed one: it is
 //!   granted at once, from a runtime that has more than it owns, and never preempted. No congestion
 //!   outweighs it.
-//! - It is granted without work, once for each raise of the request, and not lent to others while
-//!   the kthread that has it idles. When that kthread parks for lack of work, the core is lent
-//!   until the runtime has work again: a runtime below its own is served first.
+//! - It is granted without work, once for each raise of the request (see `pursuit`), and not lent
+//!   to others while the kthread that has it idles. When that kthread parks for lack of work, the
+//!   core is lent until the runtime has work again: a runtime below its own is served first.
 //! - All other cores are lent by congestion, as above.
 //! - A division leaves cores where they are. Only a runtime that is granted fewer can lose one.
 
@@ -172,7 +172,7 @@ impl CongestionDetection {
             if helped { tracked.looks_without_relief.saturating_add(1) } else { 0 };
         let congested = waiting > 0 && (!helped || tracked.looks_without_relief > HELP_PATIENCE);
         let stranded = account.cores() == 0 && (work || tracked.woken);
-        let requests = self.shares.as_mut().is_some_and(|shares| shares.pursue(runtime, account.cores()));
+        let requests = self.shares.as_mut().is_some_and(|shares| shares.pursue(runtime, account, view.now));
         tracked.unmet = stranded || congested || tracked.preempted || requests;
     }
 

@@ -38,6 +38,7 @@ mod named;
 mod observe;
 pub mod optimal;
 mod per_runtime;
+mod pursuit;
 mod requests;
 mod select;
 mod target;

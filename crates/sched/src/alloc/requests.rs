@@ -12,10 +12,12 @@
 //!
 //! Requests are copied from memory that programs write. Any bit pattern is legal: what exceeds a
 //! program's limit is cut off, lowest priorities first, and a word that changes all the time causes
-//! one division per [`DIVISION_PAUSE`].
+//! one division per [`DIVISION_PAUSE`], or per pause that grows with the number of requests. What a
+//! raised request fetches without work is bounded by `pursuit`.
 
 use super::View;
 use super::per_runtime::PerRuntime;
+use super::pursuit::Pursuit;
 use super::target::{Request, divide};
 use crate::ids::{Nanos, RuntimeId};
 use crate::ledger::{Account, Class};
@@ -23,14 +25,12 @@ use heap::vec::Vec;
 
 /// Number of priority levels (Arachne section 4).
 pub const PRIORITIES: u8 = 8;
-/// Time after a division before the next one. A division for 16 programs with requests at all
-/// levels takes about 2 us.
+/// Shortest time after a division before the next one.
 pub const DIVISION_PAUSE: Nanos = Nanos::from_micros(50);
-/// Looks for which a raised request is pursued without work: 2 ms, twice the time after which a
-/// core is taken by force. A kthread that parks for lack of work meanwhile is granted the core
-/// again; later only work does that.
-const PURSUIT: u16 = 400;
-
+/// The same for each row that was divided, of which a program has one for its guarantee and one for
+/// each priority at which it requests cores. A row takes 14 ns (16 programs with requests at all
+/// priorities take 2 us), so divisions take 4 % of the polling thread's time at most.
+const PAUSE_PER_ROW: Nanos = Nanos(350);
 /// The cores that a program requests, by priority: priority 0 is served first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Requests([u8; PRIORITIES as usize]);
@@ -84,8 +84,7 @@ struct Entry {
     /// As of the latest division.
     requests: Requests,
     share: Share,
-    /// Looks left in which a raised request is pursued.
-    pursuit: u16,
+    pursuit: Pursuit,
 }
 
 /// The division of the cores among those who request them.
@@ -130,10 +129,9 @@ impl Shares {
     }
 
     /// Returns whether the runtime is to be granted a core for its request alone, as of this look.
-    pub(super) fn pursue(&mut self, runtime: RuntimeId, cores: u16) -> bool {
-        let Some(entry) = self.entries.get_mut(runtime) else { return false };
-        entry.pursuit = if cores >= entry.share.requested { 0 } else { entry.pursuit.saturating_sub(1) };
-        entry.pursuit > 0
+    pub(super) fn pursue(&mut self, runtime: RuntimeId, account: &Account, now: Nanos) -> bool {
+        let Some(Entry { share, pursuit, .. }) = self.entries.get_mut(runtime) else { return false };
+        pursuit.look(share.requested, account.cores(), account.given_up(), now)
     }
 
     /// Divides the cores anew if a request has changed. Called at each look.
@@ -141,14 +139,15 @@ impl Shares {
         if view.now >= self.not_before && self.is_outdated(view) {
             self.divide(view);
             self.stale = false;
-            self.not_before = view.now + DIVISION_PAUSE;
+            let pause = Nanos(PAUSE_PER_ROW.0 * self.rows.len() as u64);
+            self.not_before = view.now + pause.max(DIVISION_PAUSE);
         }
     }
 
     /// Returns true if a look may grant a core although nothing happens until then: the division is
     /// outdated, or a raised request is pursued.
     pub(super) fn are_pending(&self, view: View<'_>) -> bool {
-        let is_pursued = |runtime| self.entries.get(runtime).is_some_and(|entry| entry.pursuit > 0);
+        let is_pursued = |runtime| self.entries.get(runtime).is_some_and(|entry| entry.pursuit.is_on());
         self.is_outdated(view) || view.ledger.runtimes().iter().any(|&runtime| is_pursued(runtime))
     }
 
@@ -183,9 +182,8 @@ impl Shares {
             let found = self.targets.binary_search_by_key(&runtime, |target| target.0);
             let own = found.map_or(0, |at| self.targets[at].1);
             let requested = own.min(entry.requests.total());
-            if requested > entry.share.requested {
-                entry.pursuit = PURSUIT;
-            }
+            let cores = view.ledger.account(runtime).map_or(0, Account::cores);
+            entry.pursuit.change(entry.share.requested, requested, cores, view.now);
             entry.share = Share { own, requested };
         }
     }
@@ -298,17 +296,16 @@ mod tests {
     }
 
     #[test]
-    fn a_raised_request_is_pursued_for_a_while_and_a_standing_one_is_not() {
-        let mut machine = Machine::new(4, &[(0, 4, Class::LatencyCritical)]);
-        machine.request(0, FIRST);
+    fn the_pause_grows_with_what_is_divided() {
+        let everything = Requests::from_word(0x0101_0101_0101_0101);
+        let class = Class::LatencyCritical;
+        let mut machine = Machine::new(8, &[(0, 8, class); 40]);
+        (0..40).for_each(|id| machine.request(id, everything));
         machine.look(Nanos(1));
-        let id = RuntimeId(0);
-        assert!((1..PURSUIT).all(|_| machine.shares.pursue(id, 2)));
-        assert!(!machine.shares.pursue(id, 2), "it parked there for lack of work");
-        machine.request(0, Requests::from_word(4));
-        machine.look(DIVISION_PAUSE);
-        assert!(machine.shares.pursue(id, 3));
-        assert!(!machine.shares.pursue(id, 4), "it has them");
-        assert!(!machine.shares.pursue(id, 3), "and gave one back");
+        machine.request(0, Requests::NONE);
+        let pause = Nanos(320 * PAUSE_PER_ROW.0);
+        assert!(pause > DIVISION_PAUSE);
+        assert_ne!(machine.look(pause - Nanos(1))[0], (0, 0));
+        assert_eq!(machine.look(Nanos(1))[0], (0, 0));
     }
 }

@@ -379,6 +379,8 @@ impl Ledger {
         self.cores[at] = CoreState::Free;
         self.free += 1;
         self.stop(kthread, core, KthreadState::Parked { since: now });
+        let account = self.account_mut(kthread.runtime);
+        account.given_up = account.given_up.wrapping_add(1);
         Ok(core)
     }
 

@@ -111,6 +111,7 @@ pub struct Account {
     pub(super) leaving: u16,
     pub(super) arriving: u16,
     pub(super) evicted: u16,
+    pub(super) given_up: u32,
     pub(super) recent_core: Option<CoreId>,
 }
 
@@ -125,6 +126,7 @@ impl Account {
             leaving: 0,
             arriving: 0,
             evicted: 0,
+            given_up: 0,
             recent_core: None,
         }
     }
@@ -173,6 +175,12 @@ impl Account {
     pub fn room(&self) -> u16 {
         let parked = self.spec.kthreads - self.held() - self.evicted;
         parked.min(self.spec.max - self.held())
+    }
+
+    /// Returns how often a kthread of it has given its core up without being asked, modulo 2^32.
+    #[must_use]
+    pub fn given_up(&self) -> u32 {
+        self.given_up
     }
 
     /// Returns the core it gave up last (Shenango section 4.1.2: its caches may still hold this

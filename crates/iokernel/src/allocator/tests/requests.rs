@@ -78,6 +78,8 @@ fn a_lowered_request_frees_idle_cores_and_a_raised_one_is_clamped_and_counted() 
     sandbox.peer(SERVICE).request(1);
     settle(&mut sandbox);
     assert_eq!((held(&sandbox, SERVICE), held(&sandbox, BATCH)), (1, 7));
+    // Longer than the period in which a core is fetched once.
+    sandbox.pass(20_000_000);
     let cut = |sandbox: &Sandbox| {
         sandbox.world.runtimes.get(RuntimeId(SERVICE)).unwrap().stats.counters.cut_requests.get()
     };
