@@ -9,6 +9,7 @@ use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
@@ -20,6 +21,10 @@ use tailwater_iokernel::{Claims, Config, Cores, IoKernel, Reloader};
 
 use crate::log::{self, LogFormat};
 use crate::notify::Notifier;
+
+/// Maximum number of attempts to claim the cores of an IOKernel that ends, and the time in between.
+const CLAIM_TRIES: u32 = 200;
+const CLAIM_PAUSE: Duration = Duration::from_millis(50);
 
 /// Start the IOKernel: switches packets and lends cores until it is interrupted
 #[derive(Debug, Clone, Args)]
@@ -52,6 +57,11 @@ pub struct IokernelArgs {
     /// then takes their time from the other's programs
     #[arg(long)]
     share_cores: bool,
+    /// Take the place of the IOKernel of the same user that runs at the same socket: it hands over
+    /// the socket and a TAP device and ends, and its programs attach to this one and notice a
+    /// pause. If this one cannot start, the other goes on
+    #[arg(long)]
+    takeover: bool,
     /// Connect runtimes with this machine's Linux through a TAP device of this name (needs
     /// CAP_NET_ADMIN). After the name: queues=N, napi, offload
     #[arg(long, value_name = "NAME[,..]", requires = "host_ip")]
@@ -124,12 +134,16 @@ pub fn run(args: &IokernelArgs) -> anyhow::Result<()> {
     let reloads = args.config.is_some().then(|| Signals::new([SIGHUP])).transpose();
     let reloads = reloads.context("cannot catch signals")?;
     tailwater_iokernel::raise_descriptor_limit();
-    let claims =
-        (!args.share_cores).then(|| Claims::of(&Cores::detect(&config)?).map_err(anyhow::Error::from));
     // Until this function ends.
-    let _claims = claims.transpose()?;
+    let mut claims = if args.share_cores { None } else { Some(claim(args, &config)?) };
     let ports = config.ports.build()?;
-    let mut iokernel = IoKernel::new(config, ports)?;
+    let mut iokernel = match args.takeover {
+        false => IoKernel::new(config, ports)?,
+        true => IoKernel::take_over(config, ports)?,
+    };
+    if args.takeover && claims.take().is_some() {
+        claim_when_free(iokernel.cores().clone());
+    }
     if let Some(interval) = notifier.watchdog_interval() {
         let notifier = Arc::clone(&notifier);
         iokernel.set_heartbeat(interval, move || notifier.alive());
@@ -151,6 +165,34 @@ pub fn run(args: &IokernelArgs) -> anyhow::Result<()> {
 fn warn_of_grants(config: &Config) {
     if !config.grant.is_empty() && !geteuid().is_root() {
         tracing::warn!("grants have no effect: only an IOKernel of root serves other users");
+    }
+}
+
+/// Claims the cores of this IOKernel; in a takeover those that the other one does not have.
+fn claim(args: &IokernelArgs, config: &Config) -> anyhow::Result<Claims> {
+    let cores = Cores::detect(config)?;
+    Ok(if args.takeover { Claims::beside(&config.socket, &cores)? } else { Claims::of(&cores)? })
+}
+
+/// Claims the cores once the process that this one has taken over from is gone, until this process
+/// ends.
+fn claim_when_free(cores: Cores) {
+    let claim = move || {
+        for _ in 1..CLAIM_TRIES {
+            match Claims::of(&cores) {
+                Ok(claims) => return std::mem::forget(claims),
+                Err(_) => std::thread::sleep(CLAIM_PAUSE),
+            }
+        }
+        match Claims::of(&cores) {
+            Ok(claims) => std::mem::forget(claims),
+            Err(error) => tracing::warn!(%error, "the cores are not claimed"),
+        }
+    };
+    let thread = std::thread::Builder::new().name("tailwater-claims".to_owned()).spawn(claim);
+    // No reason to leave the programs without an IOKernel.
+    if let Err(error) = thread {
+        tracing::warn!(%error, "the cores are not claimed: cannot start a thread");
     }
 }
 

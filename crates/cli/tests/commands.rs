@@ -282,3 +282,33 @@ fn a_second_iokernel_on_the_same_cores_names_the_first_and_shares_them_only_if_t
     drop(first);
     assert!(start(&[]).0.contains(" ready "));
 }
+
+#[test]
+fn claims_on_cores_pass_in_a_takeover_and_those_of_others_prevent_it() {
+    let namespace = match Namespace::new() {
+        Ok(namespace) => namespace,
+        Err(why) => return eprintln!("skipped: {why}"),
+    };
+    if !has_two_cpus() {
+        return;
+    }
+    let start = |socket: &str, words: &[&str]| {
+        let mut iokernel =
+            namespace.inside(|| Program::start(tailwater(&["iokernel", "--socket", socket]).args(words)));
+        (iokernel.error_line().unwrap_or_default(), iokernel)
+    };
+    let (socket, other) = (socket_name("passed"), socket_name("other"));
+    let (line, mut first) = start(&socket, &[]);
+    assert!(line.contains(" ready "), "{line}");
+    let (line, mut guest) = start(&other, &["--share-cores"]);
+    assert!(line.contains(" ready "), "{line}");
+    let (line, refused) = start(&other, &["--takeover"]);
+    assert!(line.contains(&format!("used by another IOKernel, process {}:", first.pid())), "{line}");
+    drop(refused);
+    assert!(guest.is_running() && first.is_running());
+    let (line, second) = start(&socket, &["--takeover"]);
+    assert!(line.contains(" ready "), "{line}");
+    assert!(first.wait().success(), "{}", first.errors());
+    let owner = format!("used by another IOKernel, process {}:", second.pid());
+    until("the cores are the second one's", || start(&socket_name("third"), &[]).0.contains(&owner));
+}

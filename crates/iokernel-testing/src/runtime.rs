@@ -8,15 +8,16 @@ use std::sync::{Arc, Barrier};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tailwater_iokernel::frame::MacAddr;
-use tailwater_shm::control::{
-    self, Class, ClientMessage, ControlError, MAX_FDS, Register, ServerMessage, Welcome,
-};
+use tailwater_shm::control::{self, Class, ClientMessage, ControlError, Register, ServerMessage, Welcome};
 use tailwater_shm::layout::{Region, RegionError, RuntimeEnds, VERSION};
 use tailwater_shm::memory::{Mapping, MemoryError};
 use tailwater_shm::ring::Consumer;
 
 use crate::kthread::{Behaviour, RawKthread, sleep_through};
 use crate::shared::Shared;
+
+/// Number of descriptors with a welcome: the region and the doorbell.
+const WELCOME_FDS: usize = 2;
 
 /// Why a raw runtime did not start.
 #[derive(Debug, thiserror::Error)]
@@ -92,7 +93,7 @@ pub fn register(socket: &str, register: &Register) -> Result<(OwnedFd, Welcome, 
     control::send(&connection, &ClientMessage::Register(register.clone()), &[])?;
     let (answer, files) = control::receive::<ServerMessage>(&connection)?;
     match answer {
-        ServerMessage::Welcome(welcome) if files.len() == MAX_FDS => Ok((connection, welcome, files)),
+        ServerMessage::Welcome(welcome) if files.len() == WELCOME_FDS => Ok((connection, welcome, files)),
         ServerMessage::Refused { why } => Err(RawError::Refused(why)),
         other => Err(RawError::Unexpected(format!("{other:?}"))),
     }
@@ -145,7 +146,7 @@ impl RawRuntime {
         mut body: impl FnMut(u16, RuntimeEnds) -> Box<dyn FnOnce(Arc<Shared>) + Send>,
     ) -> Result<Self, RawError> {
         let (connection, welcome, files) = register(socket, &spec.register)?;
-        let [region, doorbell]: [OwnedFd; MAX_FDS] = files.try_into().expect("counted by `register`");
+        let [region, doorbell]: [OwnedFd; WELCOME_FDS] = files.try_into().expect("counted by `register`");
         let (region, ends) = Region::attach(Mapping::new(region, "region")?)?;
         let shared = Arc::new(Shared {
             region,

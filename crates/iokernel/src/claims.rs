@@ -14,6 +14,7 @@ use rustix::net::{
 };
 use rustix::process::geteuid;
 use std::time::Duration;
+use tailwater_shm::control;
 
 use crate::machine::Cores;
 
@@ -50,15 +51,35 @@ impl Claims {
         Self::take(cores.managed_numbers().into_iter().chain([cores.iokernel.0]))
     }
 
+    /// As [`of`](Self::of), but leaves the IOKernel at `socket` the cores that it has claimed: the
+    /// caller is to take over from it.
+    ///
+    /// # Errors
+    /// If a third IOKernel of this user or of root has claimed one of them.
+    pub fn beside(socket: &str, cores: &Cores) -> Result<Self, CoreClaimed> {
+        // Without an IOKernel there, the takeover fails.
+        let pid = control::dial(socket).ok().and_then(|other| Some(socket_peercred(other).ok()?.pid));
+        let pid = pid.map(|pid| pid.as_raw_nonzero().get());
+        Self::take_beside(pid, cores.managed_numbers().into_iter().chain([cores.iokernel.0]))
+    }
+
     /// Claims cores by number.
     ///
     /// # Errors
     /// As [`of`](Self::of).
     pub fn take(cores: impl IntoIterator<Item = u16>) -> Result<Self, CoreClaimed> {
+        Self::take_beside(None, cores)
+    }
+
+    fn take_beside(
+        tolerated: Option<i32>,
+        cores: impl IntoIterator<Item = u16>,
+    ) -> Result<Self, CoreClaimed> {
         let mut sockets = Vec::new();
         for core in cores {
             match claim(core) {
                 Ok(Claim::Taken(socket)) => sockets.push(socket),
+                Ok(Claim::Other { pid }) if Some(pid) == tolerated => {}
                 Ok(Claim::Other { pid }) => return Err(CoreClaimed { core, pid }),
                 Ok(Claim::Stranger { user }) => {
                     tracing::warn!(core, user, "another user claims this core; not heeded");

@@ -45,7 +45,7 @@ pub use socket_file::SocketFile;
 /// Maximum length of a message in bytes.
 pub const MAX_MESSAGE: usize = 192 * 1024;
 /// Maximum number of descriptors with one message.
-pub const MAX_FDS: usize = 2;
+pub const MAX_FDS: usize = 16;
 
 /// Maximum number of characters of a text that quotes a peer's message.
 const MAX_QUOTED: usize = 200;
@@ -80,6 +80,65 @@ pub enum ClientMessage {
     Capture(CaptureRequest),
     /// Requests a trace of single requests; from a client of the IOKernel's user, or of root.
     Trace(TraceRequest),
+    /// Requests what an IOKernel needs to take the place of this one; from a client of its user.
+    Takeover(Takeover),
+    /// The client, which has had [`ServerMessage::Handover`], can serve: this IOKernel is to end.
+    Succeed,
+}
+
+/// The request of an IOKernel that is to take the place of another one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Takeover {
+    /// [`crate::layout::VERSION`] of its build.
+    pub version: u32,
+    /// The network it is to serve.
+    pub network: Network,
+}
+
+/// The network of an IOKernel's programs, which keep their addresses in a takeover.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Network {
+    /// Its IPv4 address.
+    pub ip: Ipv4Addr,
+    /// Length of its prefix, 0 to 32.
+    pub prefix_len: u8,
+    /// The gateway to other networks, if there is one.
+    pub gateway: Option<Ipv4Addr>,
+    /// Its IPv6 network; `None` without IPv6.
+    pub ip6: Option<Ipv6Addr>,
+    /// Maximum length of an IP packet in bytes.
+    pub mtu: u16,
+}
+
+impl core::fmt::Display for Network {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let Self { ip, prefix_len, gateway, ip6, mtu } = self;
+        let or_none = |text: Option<String>| text.unwrap_or_else(|| "none".to_owned());
+        let (gateway, ip6) =
+            (or_none(gateway.map(|ip| ip.to_string())), or_none(ip6.map(|ip| ip.to_string())));
+        write!(f, "{ip}/{prefix_len} (gateway: {gateway}, IPv6: {ip6}, MTU: {mtu})")
+    }
+}
+
+/// What an IOKernel hands to its successor. The descriptors sent with this message are the
+/// listening control socket, then those of the ports, in the order of the list.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Handover {
+    /// All its ports.
+    pub ports: Vec<HandoverPort>,
+}
+
+/// A port in [`Handover`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct HandoverPort {
+    /// Its name.
+    pub name: String,
+    /// Number of its descriptors.
+    pub descriptors: u16,
 }
 
 /// On which side of a runtime or port a frame is seen.
@@ -180,6 +239,12 @@ pub enum ServerMessage {
     /// Requests are traced from now on. Each record's frame is a [`crate::trace::Event`], its stamp
     /// the event's time.
     Tracing(Capturing),
+    /// What the client needs to take the place of this IOKernel, which goes on until
+    /// [`ClientMessage::Succeed`].
+    Handover(Handover),
+    /// This IOKernel ends, come what may. It closes the connection when it serves no program any
+    /// more.
+    Leaving,
 }
 
 /// A granted registration.
@@ -319,6 +384,9 @@ fn split_user(path: &str) -> (&str, Option<u32>) {
     split.map_or((path, None), |(path, user)| (path, Some(user)))
 }
 
+/// Maximum number of connections that wait to be accepted.
+const BACKLOG: i32 = 64;
+
 /// Listens at `path`; connections are accepted without blocking. `prepare` sets options before the
 /// first connection, which accepted sockets inherit. A socket file that no process listens at any
 /// more is replaced.
@@ -339,8 +407,17 @@ pub fn serve(path: &str, prepare: impl FnOnce(&OwnedFd)) -> Result<OwnedFd, Cont
         bound = bind(&fd, &address);
     }
     bound.map_err(system(path, "bind"))?;
-    listen(&fd, 64).map_err(system(path, "listen"))?;
+    listen(&fd, BACKLOG).map_err(system(path, "listen"))?;
     Ok(fd)
+}
+
+/// Listens with a socket of [`serve`] that another process has passed on: clients that connect from
+/// now on learn that it is this one's.
+///
+/// # Errors
+/// The kernel's error.
+pub fn listen_instead(listener: &OwnedFd) -> Result<(), ControlError> {
+    listen(listener, BACKLOG).map_err(system("", "listen"))
 }
 
 /// Sends one message and up to [`MAX_FDS`] descriptors.

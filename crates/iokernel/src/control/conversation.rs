@@ -7,6 +7,8 @@
 //! | `Offered` | `Kthreads`, all of the peer's process | `Registered`: the polling thread attaches it, then `Ready` is sent |
 //! | `Fresh` | `Capture`, of the same user or root | `Capturing`: the polling thread copies frames until the connection ends |
 //! | `Fresh` | `Trace`, likewise | `Tracing`: the polling thread traces requests until the connection ends |
+//! | `Fresh` | `Takeover`, of the same user | `Succeeding`: `Handover` and the descriptors are sent |
+//! | `Succeeding` | `Succeed` | `Leaving` is sent, and the IOKernel ends |
 //! | any | `Stats`, `Rights` | the same: the answer is sent |
 //! | any | anything else, or end of file | gone (`Registered`: the polling thread ends it first) |
 
@@ -25,6 +27,7 @@ use tailwater_shm::layout::Region;
 use super::client::ClientSocket;
 use super::directory::{Place, Refusal};
 use super::session::{Offer, State};
+use super::takeover::STEP_TIMEOUT;
 use super::{Command, Control, PATIENCE, is_trusted, process, rank, user_of};
 use crate::capture::{MAX_CAPTURES, Tap};
 use crate::firewall::Guard;
@@ -56,6 +59,8 @@ impl Control {
             (ClientMessage::Register(wish), State::Fresh) => self.register(token, &socket, wish),
             (ClientMessage::Capture(request), State::Fresh) => self.capture(token, &socket, &request),
             (ClientMessage::Trace(request), State::Fresh) => self.trace(token, &socket, &request),
+            (ClientMessage::Takeover(wish), State::Fresh) => self.hand_over(token, &socket, &wish),
+            (ClientMessage::Succeed, State::Succeeding) => self.leave(token, socket),
             (ClientMessage::Kthreads { tids }, State::Offered(offer)) => {
                 self.enlist(token, &socket, offer, &tids);
             }
@@ -134,7 +139,7 @@ impl Control {
     }
 
     /// As [`Control::may_log`], of the client of a connection.
-    fn may_log_for(&mut self, token: u64) -> bool {
+    pub(super) fn may_log_for(&mut self, token: u64) -> bool {
         self.may_log(self.uid_of(token))
     }
 
@@ -259,10 +264,11 @@ impl Control {
         }
     }
 
-    fn set_state(&mut self, token: u64, state: State) {
+    pub(super) fn set_state(&mut self, token: u64, state: State) {
         if let Some(session) = self.sessions.get_mut(&token) {
             session.deadline = match state {
                 State::Registered(_) | State::Capturing | State::Tracing => None,
+                State::Succeeding => Some(Instant::now() + STEP_TIMEOUT),
                 _ => Some(Instant::now() + PATIENCE),
             };
             session.state = state;

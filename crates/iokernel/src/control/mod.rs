@@ -30,6 +30,7 @@ mod process;
 mod rank;
 pub(crate) mod reload;
 mod session;
+pub(crate) mod takeover;
 pub(crate) mod watch;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -48,7 +49,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 use tailwater_sched::RuntimeId;
 use tailwater_shm::Clock;
-use tailwater_shm::control::{self, ControlError, ServerMessage};
+use tailwater_shm::control::{self, ControlError, Network, ServerMessage, SocketFile};
 
 use crate::authority::{Authority, User};
 use crate::capture::Tap;
@@ -82,6 +83,8 @@ pub(crate) enum Command {
     /// The runtime has been sent `Ready`: it may be lent cores.
     Begin(RuntimeId),
     End(RuntimeId, EndReason),
+    /// Ends the polling thread's work: another IOKernel takes over.
+    Leave,
     /// Puts other firewall rules into effect.
     Rules(Box<NewRules>),
     /// Starts copying frames for a watcher.
@@ -186,6 +189,8 @@ pub(crate) struct Control {
     /// Firewall rules have changed since the start.
     rules_changed: bool,
     answers: Answers,
+    /// The IOKernel that takes over: this one ends, and accepts no connection any more.
+    successor: Option<Arc<ClientSocket>>,
     /// A descriptor to close when there is no other: a connection is then accepted to be refused.
     spare: Option<OwnedFd>,
     /// Until when the listener is out of `epoll`.
@@ -200,7 +205,14 @@ const BELL: u64 = 1;
 pub(crate) struct Parts {
     pub(crate) config: Config,
     pub(crate) surroundings: Surroundings,
+    /// Removed when the IOKernel ends: before the listener is closed, so that a program that
+    /// connects from then on is refused by the kernel.
+    pub(crate) socket_file: Option<SocketFile>,
     pub(crate) listener: OwnedFd,
+    /// The network of all runtimes.
+    pub(crate) network: Network,
+    /// The descriptors of each port, for an IOKernel that takes over.
+    pub(crate) devices: Vec<takeover::Devices>,
     /// The kernel lets no descriptors into sockets accepted from `listener`.
     pub(crate) refuses_descriptors: bool,
     pub(crate) directory: Directory,
@@ -263,6 +275,7 @@ impl Control {
             exiles: Exiles::default(),
             rules_changed: false,
             answers: Answers::default(),
+            successor: None,
             spare,
             accepts_again: None,
             next_token: BELL + 1,
@@ -320,6 +333,10 @@ impl Control {
     }
 
     fn accept(&mut self) {
+        // Connections wait in the listener for the IOKernel that takes over.
+        if self.successor.is_some() {
+            return;
+        }
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         for _ in 0..ACCEPTS {
             let socket = match accept_with(&self.parts.listener, flags) {
@@ -389,7 +406,7 @@ impl Control {
     }
 
     fn end_pause(&mut self) {
-        if self.accepts_again.is_none_or(|time| Instant::now() < time) {
+        if self.successor.is_some() || self.accepts_again.is_none_or(|time| Instant::now() < time) {
             return;
         }
         if self.spare.is_none() {
@@ -524,7 +541,7 @@ impl Control {
             State::Offered(offer) => self.parts.directory.release(offer.place.id),
             State::Capturing => self.tell(Command::EndCapture(token)),
             State::Tracing => self.tell(Command::EndTrace(token)),
-            State::Fresh | State::Waiting(_) | State::Registered(_) => {}
+            State::Fresh | State::Waiting(_) | State::Registered(_) | State::Succeeding => {}
         }
     }
 

@@ -30,6 +30,8 @@ pub(super) enum State {
     Registered(RuntimeId),
     Capturing,
     Tracing,
+    /// The client has been handed what it needs to take the place of this IOKernel.
+    Succeeding,
 }
 
 /// What was sent with `Welcome`.

@@ -26,11 +26,12 @@ use crate::budget::Terms;
 use crate::config::{Config, ConfigError, Priority};
 use crate::control::directory::Directory;
 use crate::control::reload::Reloader;
+use crate::control::takeover::Predecessor;
 use crate::control::watch::{Heartbeat, Place};
 use crate::control::{self, Bell, Command, Control, NewRules, Notice, Surroundings};
 use crate::machine::{self, CoreError, Cores, Pinned, cpu_set};
 use crate::policy;
-use crate::port::{Attachment, Context, Port, PortError};
+use crate::port::{Port, PortError};
 use crate::runtime::{EndReason, Runtime};
 use crate::stats::{Stats, StatsHandle};
 use crate::switch::Switch;
@@ -38,10 +39,12 @@ use crate::sys::{LinuxThreads, peer};
 use crate::world::World;
 use courtesy::Courtesy;
 use patience::Patience;
+use ports::{devices_of, network_of, start_ports};
 use share::{Durations, IDLE_LOOK_US, SLICE_US, Share, Step, Verdict, Waiting};
 
 mod courtesy;
 mod patience;
+mod ports;
 mod share;
 mod sleep;
 
@@ -71,6 +74,14 @@ pub enum StartError {
     /// A port cannot work.
     #[error(transparent)]
     Port(#[from] PortError),
+    /// The running IOKernel keeps its place.
+    #[error("cannot take over from the IOKernel at {socket}: {why}")]
+    Takeover {
+        /// The control socket.
+        socket: String,
+        /// Its answer, and what to do.
+        why: String,
+    },
     /// The kernel has no descriptors or threads left.
     #[error("cannot {what}: {source}")]
     System {
@@ -96,8 +107,6 @@ pub enum StartError {
 /// ```
 pub struct IoKernel {
     config: Config,
-    /// Removed when the IOKernel ends.
-    socket_file: Option<SocketFile>,
     /// Interval between two looks at all queues.
     interval: Nanos,
     cores: Cores,
@@ -121,20 +130,47 @@ impl IoKernel {
     ///
     /// # Errors
     /// [`StartError`] says what is wrong and what to do.
-    pub fn new(config: Config, mut ports: Vec<Box<dyn Port>>) -> Result<Self, StartError> {
+    pub fn new(config: Config, ports: Vec<Box<dyn Port>>) -> Result<Self, StartError> {
+        Self::make(config, ports, false)
+    }
+
+    /// As [`new`](Self::new), in the place of the IOKernel that runs at the same control socket:
+    /// this one gets its listening socket and the devices of its ports. That one has ended all
+    /// registrations when this returns; its programs attach to this one.
+    ///
+    /// # Errors
+    /// As `new`, and if none runs there or it refuses. It then goes on as if nothing had happened.
+    pub fn take_over(config: Config, ports: Vec<Box<dyn Port>>) -> Result<Self, StartError> {
+        Self::make(config, ports, true)
+    }
+
+    fn make(config: Config, mut ports: Vec<Box<dyn Port>>, takes_over: bool) -> Result<Self, StartError> {
         config.check()?;
         let cores = Cores::detect(&config)?;
         let clock = Clock::calibrate(CALIBRATION_MS);
         let authority = Authority::resolve(&config)?;
         let mut directory =
             Directory::new(&config, authority, cores.managed.len() as u32, machine::memory_bytes());
-        let gateway = start_ports(&mut ports, &mut directory, &config, clock)?;
+        let network = network_of(&config, &ports);
+        let refused = |why| StartError::Takeover { socket: config.socket.clone(), why };
+        let predecessor = takes_over.then(|| Predecessor::ask(&config.socket, network)).transpose();
+        let mut predecessor = predecessor.map_err(refused)?;
+        if let Some(predecessor) = &mut predecessor {
+            predecessor.pass_devices(&mut ports)?;
+        }
+        start_ports(&mut ports, &mut directory, &config, clock)?;
         let system = |what| move |source| StartError::System { what, source };
+        let devices = devices_of(&ports).map_err(system("copy a descriptor"))?;
         let mut refuses_descriptors = false;
-        let listener = serve(&config.socket, |listener| {
-            refuses_descriptors = peer::refuse_descriptors(listener).is_ok();
-        })?;
-        let socket_file = SocketFile::of(&config.socket);
+        let mut prepare =
+            |listener: &OwnedFd| refuses_descriptors = peer::refuse_descriptors(listener).is_ok();
+        let listener = match &predecessor {
+            Some(predecessor) => predecessor.listener().map_err(system("copy a descriptor"))?,
+            None => serve(&config.socket, &mut prepare)?,
+        };
+        if takes_over {
+            prepare(&listener);
+        }
         let (to_polling, to_control) =
             (Bell::new().map_err(system("make a bell"))?, Bell::new().map_err(system("make a bell"))?);
         let (command_sender, commands) = channel();
@@ -142,17 +178,21 @@ impl IoKernel {
         let named = ports.iter().map(|port| (port.name().to_owned(), port.account())).collect();
         let stats =
             Arc::new(Stats::new(named, &config.firewall, cores.managed.cores().iter().map(|core| core.id)));
-        let control = Control::new(control::Parts {
+        let mut control = Control::new(control::Parts {
             config: config.clone(),
             surroundings: Surroundings {
                 clock,
-                gateway,
+                gateway: network.gateway,
                 iokernel_core: cores.iokernel.0,
                 managed_cores: cores.managed_numbers(),
                 unmanaged: cores.unmanaged(),
                 all_cores: cores.all(),
             },
+            // The predecessor's until that one has left.
+            socket_file: if takes_over { None } else { SocketFile::of(&config.socket) },
             listener,
+            network,
+            devices,
             refuses_descriptors,
             directory,
             commands: command_sender,
@@ -174,12 +214,16 @@ impl IoKernel {
                 threads: Box::new(LinuxThreads),
             },
         );
+        // Last: from here on programs have no other IOKernel. Only threads are still to be started.
+        if let Some(predecessor) = predecessor {
+            predecessor.succeed().map_err(refused)?;
+            control.own_socket_file();
+        }
         Ok(Self {
             world: World::new(Arc::clone(&stats), Terms::new(clock, config.offence_share)),
             allocator,
             switch: Switch::new(ports, &config),
             config,
-            socket_file,
             interval,
             cores,
             clock,
@@ -226,8 +270,9 @@ impl IoKernel {
     }
 
     /// Runs on the calling thread, bound to the IOKernel's core, until `stop` is set (noticed
-    /// within 100 ms, at once while there is traffic). Then all registrations have ended, all
-    /// threads may use their former cores, and the caller's affinity and priority are restored.
+    /// within 100 ms, at once while there is traffic), or until another IOKernel has [taken
+    /// over](Self::take_over). Then all registrations have ended, all threads may use their former
+    /// cores, and the caller's affinity and priority are restored.
     ///
     /// # Errors
     /// If the thread cannot be bound to the core, or the control thread cannot be started.
@@ -248,9 +293,6 @@ impl IoKernel {
         let doorbells = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("watch doorbells"))?;
         let _control =
             ControlThread::start(self.control, self.heartbeat, &self.cores, &self.notices, &self.to_control)?;
-        // Dropped before the control thread ends: a program that connects from now on is refused by
-        // the kernel, and one that has connected by the control thread.
-        let _socket_file = self.socket_file;
         let us = |us: u64| self.clock.from_ns(us * 1_000);
         let idle_sleep = us(self.config.idle_sleep_us);
         let durations = Durations { slice: us(SLICE_US), idle_look: us(IDLE_LOOK_US) };
@@ -274,6 +316,7 @@ impl IoKernel {
         allocator.set_real_time(real_time);
         let mut polling = Polling {
             real_time,
+            leaves: false,
             patience: (idle_sleep > 0).then(|| Patience::new(us(SHORTEST_QUIET_US), idle_sleep)),
             max_wake_delay: us(self.config.max_wake_delay_us),
             attention: Attention::None,
@@ -304,7 +347,7 @@ impl IoKernel {
             busy_at: clock::now(),
         };
         // Relaxed: the flag publishes nothing else.
-        while !stop.load(Ordering::Relaxed) {
+        while !stop.load(Ordering::Relaxed) && !polling.leaves {
             polling.iterate(stop);
         }
         polling.enter(Place::Outside);
@@ -315,53 +358,6 @@ impl IoKernel {
         }
         Ok(())
     }
-}
-
-/// Starts the ports and enters their addresses; returns the address of the gateway, if a port has
-/// one.
-fn start_ports(
-    ports: &mut [Box<dyn Port>],
-    directory: &mut Directory,
-    config: &Config,
-    clock: Clock,
-) -> Result<Option<std::net::Ipv4Addr>, StartError> {
-    let network6 = config.ip6_of(config.network);
-    let context = Context { clock, mtu: config.mtu, prefix_len: config.prefix_len, network6 };
-    let (mut gateway, mut uplinks) = (None, 0);
-    for number in 0..ports.len() {
-        let port = &ports[number];
-        let name = port.name().to_owned();
-        let fail = |why: String| PortError { port: name.clone(), why };
-        if ports[..number].iter().any(|other| other.name() == name) {
-            return Err(fail("another port has this name".to_owned()).into());
-        }
-        let (ip, mac) = match port.attachment() {
-            Attachment::Station { mac, ip } => (ip, Some(mac)),
-            Attachment::Uplink { gateway: address } => {
-                uplinks += 1;
-                gateway = address;
-                (address, None)
-            }
-        };
-        if uplinks > 1 {
-            return Err(fail("another port is the uplink; an IOKernel has one at most".to_owned()).into());
-        }
-        if let Some(mac) = mac.filter(|mac| mac.is_group()) {
-            return Err(fail(format!("{mac} is a multicast address")).into());
-        }
-        if let Some(ip) = ip.filter(|ip| !config.is_host(*ip)) {
-            let net = format!("{}/{}", config.network, config.prefix_len);
-            return Err(fail(format!("address {ip} is not a host address of {net}")).into());
-        }
-        if !directory.reserve(&name, ip, mac) {
-            return Err(fail("another port has its address".to_owned()).into());
-        }
-        ports[number].start(&context)?;
-        if !directory.reserve(&name, None, ports[number].mac()) {
-            return Err(fail("another port has its MAC address".to_owned()).into());
-        }
-    }
-    Ok(gateway)
 }
 
 /// The control thread; stopped and joined on drop.
@@ -420,6 +416,8 @@ impl Drop for ControlThread {
 
 /// The state of the polling thread.
 struct Polling {
+    /// Another IOKernel takes over.
+    leaves: bool,
     clock: Clock,
     /// When to sleep; `None`: never.
     patience: Option<Patience>,
@@ -609,6 +607,7 @@ impl Polling {
         while let Ok(command) = self.commands.try_recv() {
             match command {
                 Command::Attach(runtime) => self.attach(runtime, now),
+                Command::Leave => self.leaves = true,
                 Command::Begin(id) => self.allocator.begin(&self.world, id),
                 Command::End(id, reason) => self.world.doom(id, reason),
                 Command::Rules(rules) => {

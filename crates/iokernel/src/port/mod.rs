@@ -65,7 +65,7 @@ mod tap_offload;
 pub mod xdp;
 
 use crate::frame::MacAddr;
-use rustix::fd::BorrowedFd;
+use rustix::fd::{BorrowedFd, OwnedFd};
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use tailwater_shm::{Clock, Cycles};
@@ -73,6 +73,10 @@ use tailwater_shm::{Clock, Cycles};
 /// Maximum number of frames that a port may inject per [`Port::poll`], so that no port starves the
 /// rest of the loop.
 pub const PORT_BUDGET: usize = 32;
+
+/// What to do where a takeover is impossible.
+pub(crate) const STOP_FIRST: &str =
+    "stop that one, then start this one without --takeover: programs wait for it and keep their connections";
 
 /// Where a port sits in the network of the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -178,6 +182,24 @@ pub trait Port: Send {
     /// frames for it. Called after [`start`](Self::start).
     fn mac(&self) -> Option<MacAddr> {
         None
+    }
+
+    /// Returns the descriptors that are passed to [`inherit`](Self::inherit) of the port of this
+    /// name in an IOKernel that takes over. Called once, after [`start`](Self::start).
+    fn devices(&self) -> &[OwnedFd] {
+        &[]
+    }
+
+    /// Takes the [`devices`](Self::devices) of the port of this name in an IOKernel that this one
+    /// takes over from, and that still uses them. Called before [`start`](Self::start), which goes
+    /// on with them and must leave that port working: a takeover may yet fail.
+    ///
+    /// # Errors
+    /// If this kind of port cannot do so, as by default; the other IOKernel then goes on.
+    fn inherit(&mut self, devices: Vec<OwnedFd>) -> Result<(), PortError> {
+        drop(devices);
+        let why = format!("cannot be taken over from the running IOKernel, which uses it; {STOP_FIRST}");
+        Err(PortError { port: self.name().to_owned(), why })
     }
 
     /// Starts the port. Called once before the first poll, on the thread that makes the IOKernel.

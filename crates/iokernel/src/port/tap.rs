@@ -22,10 +22,10 @@ use tailwater_shm::ring::MAX_FRAME;
 
 use super::grammar::{OptionError, value, words};
 use super::tap_offload::{Cutter, HEADER, MAX_READ};
-use super::{Attachment, Context, Inject, Port, PortError};
+use super::{Attachment, Context, Inject, Port, PortError, STOP_FIRST};
 use crate::frame::{MacAddr, PREFIX_LEN6};
 use crate::sys::interface::{Interface, MAX_NAME};
-use crate::sys::tap::open_tap;
+use crate::sys::tap::{Kind, is_tap, open_tap};
 
 /// Pause after an empty read: at most 7 % of the loop's time, and 3 us of latency beside the 4.3 us
 /// that a TAP round trip takes anyway.
@@ -48,6 +48,12 @@ pub struct TapSpec {
     /// Linux passes segments of up to 64 KiB, which are cut here: fewer system calls for bulk data
     /// from Linux.
     pub offload: bool,
+}
+
+impl TapSpec {
+    fn kind(&self) -> Kind {
+        Kind { several: self.queues > 1, napi: self.napi, offload: self.offload }
+    }
 }
 
 impl FromStr for TapSpec {
@@ -81,7 +87,7 @@ pub struct TapPort {
     host: Ipv4Addr,
     /// Of Linux's side; known once started.
     mac: Option<MacAddr>,
-    /// One descriptor per queue.
+    /// One descriptor per queue; before the start, those of a port that this one takes over from.
     devices: Vec<OwnedFd>,
     /// An epoll descriptor over all queues, if there are several.
     events: Option<OwnedFd>,
@@ -182,13 +188,29 @@ impl Port for TapPort {
         true
     }
 
+    fn devices(&self) -> &[OwnedFd] {
+        &self.devices
+    }
+
+    fn inherit(&mut self, devices: Vec<OwnedFd>) -> Result<(), PortError> {
+        let TapSpec { name, queues, .. } = &self.spec;
+        let kind = self.spec.kind();
+        if devices.len() != *queues as usize || !devices.iter().all(|device| is_tap(device, name, kind)) {
+            return Err(self.fail(format!(
+                "the running IOKernel uses it with other queues, napi or offload: take over with the same, or {STOP_FIRST}"
+            )));
+        }
+        self.devices = devices;
+        Ok(())
+    }
+
     fn start(&mut self, context: &Context) -> Result<(), PortError> {
         let prefix_len = context.prefix_len;
         self.recheck = context.clock.from_ns(RECHECK_NS);
-        let TapSpec { name, queues, napi, offload } = &self.spec;
-        let mut devices = Vec::new();
-        for _ in 0..*queues {
-            let device = open_tap(name, *queues > 1, *napi, *offload);
+        let mut devices = std::mem::take(&mut self.devices);
+        let TapSpec { name, queues, .. } = &self.spec;
+        for _ in devices.len()..*queues as usize {
+            let device = open_tap(name, self.spec.kind());
             devices.push(device.map_err(|e| self.explain("make the TAP device", e, prefix_len))?);
         }
         let interface = Interface::new(name).map_err(|e| self.explain("open a socket", e, prefix_len))?;

@@ -67,6 +67,11 @@ impl SocketFile {
         let inode = if path.starts_with('@') { None } else { inode(path) };
         inode.map(|inode| Self { path: path.to_owned(), inode })
     }
+
+    /// Leaves the file to a process that listens there from now on.
+    pub fn leave(self) {
+        let _ = core::mem::ManuallyDrop::new(self);
+    }
 }
 
 impl Drop for SocketFile {

@@ -6,7 +6,7 @@
 
 pub mod link;
 
-use rustix::fd::BorrowedFd;
+use rustix::fd::{BorrowedFd, OwnedFd};
 use serde_json::{Value, json};
 use std::net::Ipv4Addr;
 use std::str::FromStr;
@@ -190,6 +190,14 @@ impl Inject for InnerSwitch<'_> {
 }
 
 impl Port for FaultPort {
+    fn devices(&self) -> &[OwnedFd] {
+        self.inner.devices()
+    }
+
+    fn inherit(&mut self, devices: Vec<OwnedFd>) -> Result<(), PortError> {
+        self.inner.inherit(devices)
+    }
+
     fn name(&self) -> &str {
         self.inner.name()
     }

@@ -1,0 +1,228 @@
+//! One IOKernel takes the place of another under running programs: `tailwater iokernel --takeover`.
+
+use rustix::fd::OwnedFd;
+use rustix::net::{Shutdown, shutdown};
+use rustix::process::Signal;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::Command;
+use tailwater_iokernel::Config;
+use tailwater_shm::control::{self, ClientMessage, Network, ServerMessage, Takeover};
+use tailwater_shm::layout::VERSION;
+use tailwater_testkit::{PATIENCE, Program, binary, cpu_numbers, has_two_cpus, socket_name, text, until};
+use tailwater_tests::attack::{Target, as_user};
+use tailwater_tests::tap::{HOST, in_tap_namespace};
+use tailwater_tests::{Role, attack, turn};
+
+/// Busy connections between two programs.
+const CONNECTIONS: usize = 16;
+/// How often an IOKernel takes over.
+const TIMES: u32 = 3;
+/// Programs wait for the next IOKernel for ever.
+const WAIT: (&str, &str) = ("TAILWATER_IOKERNEL_WAIT_MS", "0");
+
+/// Starts an IOKernel at `socket` with one core to lend.
+fn command(socket: &str, more: &[&str]) -> Program {
+    let core = cpu_numbers().last().expect("this process runs somewhere").to_string();
+    let settings = concat!(env!("CARGO_MANIFEST_DIR"), "/busy.toml");
+    let mut command = Command::new(binary("tailwater-cli", "tailwater"));
+    command.args(["iokernel", "--share-cores", "--managed-cores", &core, "--socket", socket]);
+    Program::start(command.args(["--config", settings]).args(more))
+}
+
+/// Waits until a program ends with an error; returns its standard error.
+fn refusal(program: Program) -> String {
+    let output = program.finish();
+    let said = text(&output.stderr);
+    assert!(!output.status.success(), "{said}");
+    said
+}
+
+/// As [`command`], and waits until it serves.
+fn iokernel(socket: &str, more: &[&str]) -> Program {
+    let mut program = command(socket, more);
+    program.error_line_with(" ready ");
+    program
+}
+
+/// Starts an IOKernel that takes the place of `old`, and checks how that one ends.
+fn take_over(old: &mut Program, socket: &str, more: &[&str]) -> Program {
+    let words: Vec<&str> = more.iter().copied().chain(["--takeover"]).collect();
+    let new = iokernel(socket, &words);
+    assert!(old.wait().success(), "{}", old.errors());
+    new
+}
+
+/// Returns the exchanges of the slowest connection, as the next line of the client has it.
+fn least(client: &mut Role) -> u64 {
+    let line = client.line().expect("the client runs");
+    let least = line.strip_prefix("least ").and_then(|rest| rest.split(' ').next()?.parse().ok());
+    least.unwrap_or_else(|| panic!("{line}"))
+}
+
+fn wait_for_progress(client: &mut Role) {
+    let before = least(client);
+    until("each connection goes on", || least(client) >= before + 3);
+}
+
+/// Waits until a program has attached so many times after its start.
+fn wait_for_attachments(program: &Role, times: u32) {
+    let attached = || program.errors().matches("attached to the IOKernel").count();
+    until("the program is attached again", || attached() >= times as usize);
+}
+
+#[test]
+fn programs_keep_their_connections_when_another_iokernel_takes_over() {
+    if !has_two_cpus() {
+        return;
+    }
+    let _turn = turn();
+    let folder = tempfile::tempdir().expect("a folder");
+    let socket = folder.path().join("socket").to_str().expect("Unicode").to_owned();
+    let mut running = iokernel(&socket, &[]);
+    let start = |role: &str, variables: &[(&str, &str)]| {
+        let name = role.split(' ').next().expect("a first word");
+        let variables: Vec<(&str, &str)> = variables.iter().copied().chain([WAIT]).collect();
+        Role::start_heard(&socket, role, name, "latency-critical", &variables)
+    };
+    let (tcp, udp) = (start("tcp-serve", &[]), start("echo", &[]));
+    let (peer, udp_peer) = (format!("{}:7", tcp.ip), format!("{}:7", udp.ip));
+    let mut client = start(&format!("steady {CONNECTIONS}"), &[("PEER", &*peer), ("UDP_PEER", &*udp_peer)]);
+    wait_for_progress(&mut client);
+    for time in 1..=TIMES {
+        running = take_over(&mut running, &socket, &[]);
+        for program in [&tcp, &udp, &client] {
+            wait_for_attachments(program, time);
+        }
+        wait_for_progress(&mut client);
+    }
+    client.close_input();
+    let rest: Vec<String> = std::iter::from_fn(|| client.line()).collect();
+    assert_eq!(rest.last().map(String::as_str), Some("intact"), "{rest:?}");
+    // The file of the socket is the last one's, which removes it.
+    running.signal(Signal::TERM);
+    assert!(running.wait().success());
+    assert!(!std::path::Path::new(&socket).exists());
+}
+
+#[test]
+fn a_connection_of_linux_and_its_device_outlive_the_iokernel() {
+    in_tap_namespace(|| {
+        let _turn = turn();
+        let socket = socket_name("takeover-tap");
+        let host = HOST.to_string();
+        let port = ["--tap", "tw-test0", "--host-ip", &host];
+        let mut running = iokernel(&socket, &port);
+        let service = Role::start_heard(&socket, "tcp-serve", "service", "latency-critical", &[WAIT]);
+        let mut stream = TcpStream::connect((service.ip, 7)).expect("a connection");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        let mut answer = vec![0; 100_000];
+        // The device cannot change its kind under the running IOKernel, which goes on.
+        let other = ["--takeover", "--tap", "tw-test0,queues=2", "--host-ip", &host];
+        let said = refusal(command(&socket, &other));
+        assert!(said.contains("other queues"), "{said}");
+        for time in 1..=TIMES {
+            let request: Vec<u8> = (0..answer.len()).map(|i| (i as u32 * 7 + time) as u8).collect();
+            let mut writer = stream.try_clone().expect("a descriptor");
+            let sender = std::thread::spawn({
+                let request = request.clone();
+                move || writer.write_all(&request)
+            });
+            running = take_over(&mut running, &socket, &port);
+            stream.read_exact(&mut answer).expect("an answer");
+            assert!(answer == request, "other bytes came back than were sent");
+            sender.join().expect("it does not panic").expect("the connection lives");
+            wait_for_attachments(&service, time);
+        }
+        assert!(running.errors().contains("goes on with the device"), "{}", running.errors());
+    });
+}
+
+#[test]
+fn without_an_iokernel_to_take_over_from_none_starts_and_the_error_says_so() {
+    let socket = socket_name("takeover-none");
+    let said = refusal(command(&socket, &["--takeover"]));
+    assert!(said.contains("cannot take over from the IOKernel at") && said.contains(&socket), "{said}");
+}
+
+/// Returns what a successor of the IOKernels of these tests requests.
+fn request() -> Takeover {
+    let Config { network: ip, prefix_len, mtu, .. } = Config::default();
+    let ip6 = Config::default().ip6_of(ip);
+    Takeover { version: VERSION, network: Network { ip, prefix_len, gateway: None, ip6, mtu } }
+}
+
+/// Sends the IOKernel a request for its place; returns the connection, and the answer.
+fn ask(target: &Target, request: Takeover) -> (OwnedFd, ServerMessage) {
+    let connection = attack::dial(&target.socket);
+    control::send(&connection, &ClientMessage::Takeover(request), &[]).expect("a message is taken");
+    let (answer, _) = control::receive(&connection).expect("an answer");
+    (connection, answer)
+}
+
+#[test]
+fn other_users_versions_and_networks_do_not_get_the_place() {
+    if !has_two_cpus() {
+        return;
+    }
+    let target = Target::start();
+    let as_stranger = || ask(&target, request()).1;
+    let wrong_version = Takeover { version: VERSION + 1, ..request() };
+    let wrong_network = Takeover { network: Network { mtu: 1400, ..request().network }, ..request() };
+    let answers = [
+        (as_user(65_534, as_stranger), "user 65534 may not take over"),
+        (Some(ask(&target, wrong_version).1), "speaks version"),
+        (Some(ask(&target, wrong_network).1), "MTU: 1400"),
+    ];
+    for (answer, reason) in answers {
+        match answer {
+            Some(ServerMessage::Refused { why }) => assert!(why.contains(reason), "{why}"),
+            // Skipped.
+            None => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    drop(target.admits("newcomer"));
+}
+
+#[test]
+fn a_successor_that_ends_or_fails_before_it_serves_leaves_the_other_as_it_was() {
+    if !has_two_cpus() {
+        return;
+    }
+    let target = Target::start();
+    let program = target.admits("before");
+    let (connection, answer) = ask(&target, request());
+    assert!(matches!(answer, ServerMessage::Handover(_)), "{answer:?}");
+    drop(connection);
+    // One that is gone when the promise is sent.
+    let (connection, answer) = ask(&target, request());
+    assert!(matches!(answer, ServerMessage::Handover(_)), "{answer:?}");
+    shutdown(&connection, Shutdown::Read).expect("a connection");
+    control::send(&connection, &ClientMessage::Succeed, &[]).expect("a message is taken");
+    drop(connection);
+    // One that serves another network.
+    let other = ["--takeover", "--pcap", "record=/dev/null,gateway=10.77.0.1"];
+    let said = refusal(command(&target.socket, &other));
+    assert!(said.contains("gateway: 10.77.0.1"), "{said}");
+    drop(target.admits("newcomer"));
+    drop(program);
+}
+
+#[test]
+fn only_one_of_two_successors_gets_the_place() {
+    if !has_two_cpus() {
+        return;
+    }
+    let mut target = Target::start();
+    let successors = [ask(&target, request()), ask(&target, request())];
+    for (connection, answer) in &successors {
+        assert!(matches!(answer, ServerMessage::Handover(_)), "{answer:?}");
+        // A message that comes too late has no reader.
+        let _ = control::send(connection, &ClientMessage::Succeed, &[]);
+    }
+    let answers = successors.map(|(connection, _)| control::receive::<ServerMessage>(&connection));
+    let promises = answers.iter().filter(|answer| matches!(answer, Ok((ServerMessage::Leaving, _))));
+    assert_eq!(promises.count(), 1, "{answers:?}");
+    assert!(target.program.wait().success());
+}
