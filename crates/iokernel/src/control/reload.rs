@@ -1,8 +1,9 @@
 //! A new configuration for a running IOKernel.
 //!
 //! Owns which settings change without a restart, and what [`Reloader::reload`] reports. Firewall
-//! rules then hold for all programs; the others concern registrations from now on, and what is
-//! registered keeps what it has.
+//! rules then hold for all programs, from the moment at which the polling thread has taken them,
+//! or, for a program that is just registering, before it gets its first core; the others concern
+//! registrations from now on, and what is registered keeps what it has.
 
 use serde_json::Value;
 use std::collections::BTreeSet;

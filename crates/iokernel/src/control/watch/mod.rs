@@ -187,9 +187,15 @@ impl Watch {
         }
     }
 
-    /// Returns the time between two looks.
+    /// Returns the time between two looks: at most [`LOOK`], and a part of the heartbeat's
+    /// interval. Signs of life are given at looks, so any other time would make them late by up to
+    /// a look.
     pub(crate) fn interval(&self) -> Duration {
-        self.heartbeat.as_ref().map_or(LOOK, |heartbeat| heartbeat.interval.min(LOOK))
+        let Some(Heartbeat { interval, .. }) = self.heartbeat else { return LOOK };
+        let looks = interval.as_nanos().div_ceil(LOOK.as_nanos()).max(1);
+        let looks = u32::try_from(looks).unwrap_or(u32::MAX);
+        // Rounded up: the last of these looks must not come before the end of the interval.
+        (interval + Duration::from_nanos(u64::from(looks) - 1)) / looks
     }
 
     /// Looks at the polling thread if that is due, and counts and logs a stall.

@@ -104,6 +104,17 @@ fn a_sign_of_life_is_given_when_due_and_only_if_iterations_end() {
 }
 
 #[test]
+fn looks_divide_the_interval_of_signs_of_life() {
+    let interval = |ms| {
+        let heartbeat = Heartbeat { interval: Duration::from_millis(ms), beat: Box::new(|| ()) };
+        Watch::new(rustix::thread::gettid(), Some(heartbeat), Instant::now()).interval()
+    };
+    assert_eq!(interval(101), Duration::from_micros(50_500), "not 100 ms, which would make it 200");
+    assert_eq!(interval(250) * 3, Duration::from_nanos(250_000_002), "rounded up");
+    assert_eq!([40, 100, 1_000].map(interval), [40, 100, 100].map(Duration::from_millis));
+}
+
+#[test]
 fn a_place_that_is_published_is_read_again() {
     let progress = Progress::default();
     for place in Place::ALL {
