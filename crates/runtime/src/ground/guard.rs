@@ -15,8 +15,8 @@
 //! |---|---|---|
 //! | `this`, `own_fs` | its OS thread, when it adopts the head | its OS thread |
 //! | `preempt_off`, `preempt_pending` | its OS thread and the signal handlers on it | the same |
-//! | `grant` | any thread ([`Head::expect_poll`], [`Head::count_polls`]); its OS thread ([`Head::note_poll`]) | poll points of its OS thread |
-//! | `home`, `counting` | any thread ([`Head::count_polls`]) | its OS thread |
+//! | `grant` | any thread ([`Head::expect_poll`], [`Head::count_polls`]); its OS thread ([`Head::note_poll`]): see [`Polled`] | poll points of its OS thread |
+//! | `counting` | any thread ([`Head::count_polls`]) | its OS thread |
 //! | `left`, `first` | its OS thread | the same |
 //!
 //! # Counted poll points
@@ -25,10 +25,11 @@
 //! this, because the word that they read anyway is another one.
 
 use super::arch;
+use super::words::polled::Polled;
 use core::cell::Cell;
 use core::marker::PhantomData;
 use core::mem::offset_of;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use std::sync::OnceLock;
 use tailwater_shm::grant::{GRANT_KIND_BYTE, GrantWord, POLL_BITS};
 
@@ -71,11 +72,10 @@ pub struct Head {
     this: AtomicUsize,
     preempt_off: AtomicU32,
     preempt_pending: AtomicU32,
-    /// The word that poll points read: `home`, or [`EXPECTING`] until the next poll point.
-    grant: AtomicPtr<GrantWord>,
+    /// The word that poll points read: at home `own_grant`, or [`COUNTING`] if they are counted;
+    /// [`EXPECTING`] until the next one.
+    grant: Polled<GrantWord>,
     own_grant: &'static GrantWord,
-    /// `own_grant`, or [`COUNTING`] if poll points are counted.
-    home: AtomicPtr<GrantWord>,
     /// 1 if poll points are counted.
     counting: AtomicU32,
     /// Poll points until the next look at the clock.
@@ -89,7 +89,7 @@ pub struct Head {
 const THIS: usize = offset_of!(Head, this);
 const PREEMPT_OFF: usize = offset_of!(Head, preempt_off);
 const PREEMPT_PENDING: usize = offset_of!(Head, preempt_pending);
-const GRANT: usize = offset_of!(Head, grant);
+const GRANT: usize = offset_of!(Head, grant) + Polled::<GrantWord>::TARGET;
 const OWN_GRANT: usize = offset_of!(Head, own_grant);
 const COUNTS: usize = offset_of!(Head, counting);
 const LEFT: usize = offset_of!(Head, left);
@@ -112,14 +112,13 @@ fn in_place_of_grant(word: &'static u64) -> *mut GrantWord {
 impl Head {
     /// Returns the head of a kthread whose grant is `own_grant`. Preemption is off: the count is
     /// the scheduler's.
-    pub const fn new(own_grant: &'static GrantWord) -> Self {
+    pub fn new(own_grant: &'static GrantWord) -> Self {
         Self {
             this: AtomicUsize::new(0),
             preempt_off: AtomicU32::new(1),
             preempt_pending: AtomicU32::new(0),
-            grant: AtomicPtr::new(core::ptr::from_ref(own_grant).cast_mut()),
+            grant: Polled::new(core::ptr::from_ref(own_grant).cast_mut()),
             own_grant,
-            home: AtomicPtr::new(core::ptr::from_ref(own_grant).cast_mut()),
             counting: AtomicU32::new(0),
             left: AtomicU32::new(FIRST_POLLS),
             first: AtomicU32::new(FIRST_POLLS),
@@ -156,29 +155,27 @@ impl Head {
     /// Sends the kthread's next poll point to its slow path, which calls
     /// [`note_poll`](Self::note_poll). Costs poll points nothing. Any thread may call this.
     pub fn expect_poll(&self) {
-        self.grant.store(in_place_of_grant(&EXPECTING), Relaxed);
+        self.grant.expect(in_place_of_grant(&EXPECTING));
     }
 
     /// Returns whether a poll point was reached since [`expect_poll`](Self::expect_poll).
     pub fn has_polled(&self) -> bool {
-        !core::ptr::eq(self.grant.load(Relaxed), in_place_of_grant(&EXPECTING))
+        self.grant.has_returned(in_place_of_grant(&EXPECTING))
     }
 
     /// Records that a poll point was reached.
     #[inline]
     pub fn note_poll(&self) {
-        if !self.has_polled() {
-            self.grant.store(self.home.load(Relaxed), Relaxed);
-        }
+        self.grant.returns(in_place_of_grant(&EXPECTING));
     }
 
-    /// Sets whether poll points are counted. A poll point at the same moment may undo this, until
-    /// the next one that was expected. Any thread may call this.
+    /// Sets whether poll points are counted. Any thread may call this; those that do so at the same
+    /// time set the same.
     pub fn count_polls(&self, count: bool) {
         let own = core::ptr::from_ref(self.own_grant).cast_mut();
         self.counting.store(count.into(), Relaxed);
-        self.home.store(if count { in_place_of_grant(&COUNTING) } else { own }, Relaxed);
-        self.expect_poll();
+        let home = if count { in_place_of_grant(&COUNTING) } else { own };
+        self.grant.set_home(home, in_place_of_grant(&EXPECTING));
     }
 
     /// Returns whether poll points are counted.
@@ -191,6 +188,11 @@ impl Head {
     #[inline(always)]
     pub fn begin_turn(&self) {
         self.left.store(self.first.load(Relaxed), Relaxed);
+    }
+
+    /// Sets the number of poll points until the next slow path in this turn. On its OS thread.
+    pub fn set_polls_left(&self, left: u32) {
+        self.left.store(left, Relaxed);
     }
 
     /// Returns the number of poll points left until the next look at the clock. On its OS thread.

@@ -10,7 +10,7 @@
 use tailwater_shm::Cycles;
 
 /// Maximum number of poll points between two looks.
-const MAX_POLLS: u32 = 128;
+pub const MAX_POLLS: u32 = 128;
 /// The first look is due after a quarter of the quantum.
 const FIRST_SHARE: Cycles = 4;
 /// Shortest time between two looks, as a share of the quantum.

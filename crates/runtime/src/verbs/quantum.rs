@@ -32,11 +32,13 @@
 //! [`layout::TurnLine`]: tailwater_shm::layout::TurnLine
 
 use super::look::waits_for;
+use crate::ground::slice::MAX_POLLS;
+use crate::ground::spin::SpinLock;
 use crate::records::kthread::{Kthread, ThisKthread};
 use crate::records::runtime::{Runtime, runtime, started};
 use crate::records::serving::RequestThread;
 use crate::records::uthread::Uthread;
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use core::sync::atomic::Ordering::Relaxed;
 use std::io;
 use std::time::Duration;
 use tailwater_shm::control::Class;
@@ -46,8 +48,9 @@ use tailwater_shm::{Cycles, clock};
 /// Shortest interval of the timer: the handler takes 2 to 5 us.
 const TICK: Duration = Duration::from_millis(1);
 
-/// True once a dispatcher has given requests slices.
-static HAS_SLICES: AtomicBool = AtomicBool::new(false);
+/// True once a dispatcher has given requests slices. The lock is held while poll points are counted
+/// or not because of that.
+static HAS_SLICES: SpinLock<bool> = SpinLock::new(false);
 
 /// Decides who looks at the clock, before the kthreads are announced to the IOKernel.
 pub fn prepare(runtime: &Runtime, quantum: Option<Duration>) {
@@ -70,14 +73,16 @@ fn is_watched(runtime: &Runtime) -> bool {
 /// Leaves the look at the clock to the IOKernel that takes an orphaned runtime, if it is its, and
 /// requests have no slices of their own.
 pub fn leave_to_iokernel(runtime: &Runtime) {
-    if is_watched(runtime) && runtime.quantum != Cycles::MAX && !HAS_SLICES.load(Relaxed) {
+    let has_slices = HAS_SLICES.lock();
+    if is_watched(runtime) && runtime.quantum != Cycles::MAX && !*has_slices {
         runtime.kthreads.iter().for_each(|kthread| kthread.head().count_polls(false));
     }
 }
 
 /// Has poll points counted from now on, unless they are already: requests have slices.
 pub fn watch_slices(runtime: &Runtime) {
-    HAS_SLICES.store(true, Relaxed);
+    let mut has_slices = HAS_SLICES.lock();
+    *has_slices = true;
     for kthread in &runtime.kthreads {
         if !kthread.head().counts_polls() {
             kthread.head().count_polls(true);
@@ -93,7 +98,8 @@ pub fn look_at_clock(kthread: ThisKthread<'_>, me: &'static Uthread) {
     let mut looked = slice.get();
     if quantum == Cycles::MAX {
         // Only requests of a dispatcher have slices: what was learnt of their poll points stays.
-        kthread.head().begin_turn();
+        // Those of this thread are looked at now and then, for the stall detector expects one.
+        kthread.head().set_polls_left(MAX_POLLS);
         return;
     }
     let (turn, now, left) = (kthread.turn(), clock::now(), kthread.head().polls_left());

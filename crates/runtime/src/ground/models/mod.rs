@@ -6,6 +6,7 @@
 
 mod join;
 mod mailbox;
+mod polled;
 mod runq;
 mod rwlock;
 mod section;

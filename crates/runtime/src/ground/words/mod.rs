@@ -5,5 +5,6 @@
 
 pub mod join;
 pub mod mailbox;
+pub mod polled;
 pub mod rwlock;
 pub mod section;
