@@ -5,6 +5,7 @@
 //! CAP_NET_ADMIN; without them a message says so and the test is skipped.
 
 use crate::Bench;
+use std::fs::OpenOptions;
 use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
 use tailwater_iokernel::Config;
 use tailwater_iokernel::port::{Port, tap::TapPort};
@@ -16,10 +17,11 @@ pub const HOST: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 
 /// Runs `test` in a new network namespace, or prints why it is skipped.
 pub fn in_tap_namespace(test: impl FnOnce()) {
-    if !std::path::Path::new("/dev/net/tun").exists() {
-        eprintln!("skipped: this kernel has no /dev/net/tun");
-    } else if has_two_cpus() {
-        in_namespace(test);
+    // A container may have the device and not the right to open it.
+    match OpenOptions::new().read(true).write(true).open("/dev/net/tun") {
+        Ok(_) if has_two_cpus() => in_namespace(test),
+        Ok(_) => {}
+        Err(error) => eprintln!("skipped: cannot open /dev/net/tun ({error})"),
     }
 }
 

@@ -2,38 +2,44 @@
 
 mod common;
 
-use std::process::Stdio;
+use std::fs::OpenOptions;
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use common::lab;
 use serde_json::Value;
 use tailwater_testkit::namespace::Namespace;
-use tailwater_testkit::{Program, children, eventually, is_running, text, until};
+use tailwater_testkit::{Program, children, eventually, has_two_cpus, is_running, text, until};
 
-/// Returns whether namespaces can be made here; prints why not.
-fn has_namespaces() -> bool {
-    match Namespace::new() {
-        Ok(_) => true,
+/// Returns whether namespaces with veth pairs can be made here; prints why not.
+fn has_pairs() -> bool {
+    let namespace = match Namespace::new() {
+        Ok(namespace) => namespace,
         Err(why) => {
             eprintln!("skipped: {why}");
-            false
+            return false;
         }
+    };
+    let made = namespace.inside(|| Command::new("ip").args(["link", "add", "type", "veth"]).status());
+    let has = made.as_ref().is_ok_and(ExitStatus::success);
+    if !has {
+        eprintln!("skipped: `ip link add type veth` fails: {made:?}");
     }
+    has
 }
 
 #[test]
 fn a_short_run_has_all_figures_of_every_variant() {
-    if !has_namespaces() {
+    if !has_two_cpus() || !has_pairs() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("ports.json");
     // Variants that need devices are absent where these cannot be made.
     let mut variants = vec!["loopback", "veth"];
-    if std::path::Path::new("/dev/net/tun").exists() {
-        variants.push("tap");
-    } else {
-        eprintln!("without tap: there is no /dev/net/tun");
+    match OpenOptions::new().read(true).write(true).open("/dev/net/tun") {
+        Ok(_) => variants.push("tap"),
+        Err(why) => eprintln!("without tap: /dev/net/tun: {why}"),
     }
     match tailwater_iokernel::port::xdp::probe() {
         Ok(_) => variants.push("xdp_veth"),
@@ -59,7 +65,7 @@ fn a_short_run_has_all_figures_of_every_variant() {
 
 #[test]
 fn namespaces_and_clients_end_with_a_bench_that_is_killed() {
-    if !has_namespaces() {
+    if !has_two_cpus() || !has_pairs() {
         return;
     }
     let mut command = lab(&["bench", "ports", "--ms", "600000", "--variants", "veth"]);
