@@ -4,7 +4,8 @@
 //! are dealt first come, first served, in the topology's order; a runtime gets as many as it is
 //! guaranteed, or as many as it may have if it is guaranteed none. No core ever serves another
 //! runtime, however idle it is. Runtimes with guarantees should be attached first: latecomers get
-//! what is left. A runtime for which nothing is left ([`Static::assigned`] returns 0) never runs.
+//! what is left. A runtime for which nothing is left ([`Static::assigned`] returns 0) never runs. A
+//! core that is absent is not replaced: its runtime has one less until it comes back.
 
 use super::{Action, Policy, View};
 use crate::ids::{CoreId, KthreadId, Nanos, RuntimeId};

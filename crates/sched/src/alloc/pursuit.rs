@@ -7,9 +7,9 @@
 //! Each fetch costs the polling thread a hand-off, and a runtime that loses the core for it another
 //! one back, so fetches are bounded however a runtime changes its request. A raise begins a
 //! *period* of [`PERIOD`], or [`PER_CORE`] for each core if that is longer. Until its end a raise
-//! fetches only what exceeds the highest request of the period; the rest is fetched at the end, if
-//! it is still requested then. So a request that is raised step by step is pursued at once, and one
-//! that goes up and down fetches each core once per period.
+//! fetches only what exceeds the highest request of the period; the rest is fetched at the first
+//! look after its end, if it is still requested then. So a request that is raised step by step is
+//! pursued at once, and one that goes up and down fetches each core once per period.
 
 use crate::ids::Nanos;
 
