@@ -274,6 +274,20 @@ impl Role {
         Self::spawn(socket, role, name, class, variables, Stdio::piped())
     }
 
+    /// As [`start`](Self::start), a program with this standard error.
+    ///
+    /// # Panics
+    /// If it does not become ready.
+    pub fn start_with_errors_to(
+        stderr: Stdio,
+        socket: &str,
+        role: &str,
+        name: &str,
+        variables: &[(&str, &str)],
+    ) -> Self {
+        Self::spawn(socket, role, name, "latency-critical", variables, stderr)
+    }
+
     fn spawn(
         socket: &str,
         role: &str,

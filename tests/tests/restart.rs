@@ -1,7 +1,10 @@
 //! The IOKernel dies and returns under running programs: all as processes, over one managed core.
 
+use rustix::fs::OFlags;
+use rustix::pipe::PipeFlags;
 use std::io::Write;
-use std::process::{ChildStdin, Command};
+use std::os::fd::OwnedFd;
+use std::process::{ChildStdin, Command, Stdio};
 use tailwater_testkit::{Program, binary, cpu_numbers, has_two_cpus, socket_name, until};
 use tailwater_tests::{Bench, Role, turn};
 
@@ -153,4 +156,80 @@ fn a_request_for_cores_outlives_the_iokernel_and_the_cores_do_not() {
         running = start();
     }
     expect(format!("requested 1 granted 1 held [{core}]"));
+}
+
+/// Returns both ends of a pipe that takes no more.
+fn full_pipe() -> (OwnedFd, OwnedFd) {
+    let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).expect("a pipe");
+    let flags = rustix::fs::fcntl_getfl(&writer).expect("flags");
+    rustix::fs::fcntl_setfl(&writer, flags | OFlags::NONBLOCK).expect("a flag is set");
+    while rustix::io::write(&writer, &[b'.'; 4096]).is_ok() {}
+    rustix::fs::fcntl_setfl(&writer, flags).expect("a flag is cleared");
+    (reader, writer)
+}
+
+#[test]
+fn standard_error_that_nobody_reads_stops_no_program() {
+    if !has_two_cpus() {
+        return;
+    }
+    let _turn = turn();
+    let socket = socket_name("restart-unread");
+    let mut running = iokernel_with(&socket, &["arbiter"]);
+    let (_unread, full) = full_pipe();
+    let start = |name, variable| {
+        let stderr = Stdio::from(full.try_clone().expect("a descriptor"));
+        Role::start_with_errors_to(stderr, &socket, "keep-request", name, &[variable])
+    };
+    let mut leaving = start("leaving", ("TAILWATER_ON_IOKERNEL_LOSS", "exit"));
+    let mut staying = start("staying", FOR_EVER);
+    running.kill();
+    assert_eq!(leaving.wait().code(), Some(75));
+    while staying.line().expect("it runs") != "requested 1 granted 0 held []" {}
+    let _running = iokernel_with(&socket, &["arbiter"]);
+    while !staying.line().expect("it runs").starts_with("requested 1 granted 1") {}
+}
+
+/// Returns the CPUs on which each thread of a process may run that is no kthread, as Linux writes
+/// them.
+fn cpus_of_ordinary_threads(pid: u32) -> Vec<String> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("the process runs");
+    let status = |task: std::io::Result<std::fs::DirEntry>| {
+        // Fails if the thread has ended.
+        std::fs::read_to_string(task.ok()?.path().join("status")).ok()
+    };
+    let field = |status: &str, name: &str| -> String {
+        let value = status.lines().find_map(|line| line.strip_prefix(name)).expect("proc_pid_status(5)");
+        value.trim().to_owned()
+    };
+    let is_kthread = |status: &str| {
+        let name = field(status, "Name:");
+        name.strip_prefix("tailwater/").is_some_and(|index| index.parse::<u16>().is_ok())
+    };
+    let ordinary = tasks.filter_map(status).filter(|status| !is_kthread(status));
+    ordinary.map(|status| field(&status, "Cpus_allowed_list:")).collect()
+}
+
+#[test]
+fn ordinary_threads_leave_the_cores_that_the_next_iokernel_manages() {
+    if !has_two_cpus() {
+        return;
+    }
+    let _turn = turn();
+    let socket = socket_name("restart-cores");
+    let cpus = cpu_numbers();
+    let mut running = iokernel(&socket);
+    let mut service = Role::start(&socket, "keep-request", "service", &[FOR_EVER]);
+    let pid = service.pid();
+    // The first thread of the program, which has started the others.
+    let before = cpus_of_ordinary_threads(pid);
+    assert!(before.len() > 2 && before.iter().all(|mask| *mask == before[0]), "{before:?}");
+    assert!(service.line().is_some());
+    running.kill();
+    let _running = iokernel_with(&socket, &[&format!("core={}", cpus[0])]);
+    until("all ordinary threads have moved", || {
+        cpus_of_ordinary_threads(pid).iter().all(|mask| *mask != before[0])
+    });
+    let after = cpus_of_ordinary_threads(pid);
+    assert!(after.iter().all(|mask| *mask == after[0]), "{after:?}");
 }

@@ -177,7 +177,7 @@ pub enum AttachError {
         why: String,
     },
     /// The IOKernel did not answer.
-    #[error("{socket}: no answer within ten seconds")]
+    #[error("{socket}: no answer in time")]
     NoAnswer {
         /// The control socket.
         socket: String,

@@ -7,7 +7,9 @@
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap, mremap_fixed, munmap};
+use rustix::mm::{
+    Advice, MapFlags, MremapFlags, MsyncFlags, ProtFlags, madvise, mmap, mremap_fixed, msync, munmap,
+};
 use std::os::fd::{AsFd, OwnedFd};
 
 /// Why a memory file could not be made or used.
@@ -34,6 +36,16 @@ pub enum MemoryError {
         expected: usize,
         /// Length found.
         found: usize,
+    },
+    /// Memory that was to be replaced is unmapped, and no other took its place.
+    #[error(
+        "cannot move a {len}-byte memory file: {source}; the memory in its place is gone; start the program again"
+    )]
+    Gone {
+        /// Length concerned.
+        len: usize,
+        /// The kernel's error.
+        source: rustix::io::Errno,
     },
     /// The other side sent a file that can still be resized.
     #[error("the {what} is not sealed against resizing; attach to a Tailwater IOKernel only")]
@@ -136,8 +148,8 @@ impl Mapping {
     /// it in the kernel.
     ///
     /// # Errors
-    /// If the lengths differ, or the kernel refuses; in the second case the address range may be
-    /// empty, and the next access ends the process.
+    /// If the lengths differ, or the kernel refuses: then this mapping is as it was, unless the
+    /// error is [`MemoryError::Gone`], after which the next access ends the process.
     ///
     /// # Safety
     /// 1. No reference to anything but atomics points into either mapping.
@@ -146,13 +158,28 @@ impl Mapping {
         if other.len != self.len {
             return Err(MemoryError::WrongSize { what: "region", expected: self.len, found: other.len });
         }
-        let other = core::mem::ManuallyDrop::new(other);
         let flags = MremapFlags::MAYMOVE;
         // SAFETY: both ranges are whole mappings of this type. The one that moves is given up, and
         // by the caller's contract the other may be replaced.
         let moved = unsafe { mremap_fixed(other.base.cast(), self.len, self.len, flags, self.base.cast()) };
-        let system = |source| MemoryError::System { action: "move", len: self.len, source };
-        moved.map(drop).map_err(system)
+        match moved {
+            Ok(_) => {
+                // Nothing is left at its address.
+                core::mem::forget(other);
+                Ok(())
+            }
+            // The memory that was to move is where it was, and is unmapped here.
+            Err(source) if self.is_mapped() => {
+                Err(MemoryError::System { action: "move", len: self.len, source })
+            }
+            Err(source) => Err(MemoryError::Gone { len: self.len, source }),
+        }
+    }
+
+    /// Returns whether no page of the range is unmapped.
+    fn is_mapped(&self) -> bool {
+        // SAFETY: the call changes no memory. It fails for ranges with unmapped pages (msync(2)).
+        unsafe { msync(self.base.cast(), self.len, MsyncFlags::ASYNC) }.is_ok()
     }
 
     /// Returns the address of the first byte; page aligned.

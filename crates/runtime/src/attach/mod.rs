@@ -11,33 +11,43 @@ use crate::error::AttachError;
 use crate::net::{self, Ipv6Config, Mode, NetConfig};
 use crate::records::loan::Loan;
 use rustix::fd::OwnedFd;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::time::Duration;
 use tailwater_shm::control::{self, ClientMessage, ControlError, Register, ServerMessage, Welcome};
 use tailwater_shm::layout::{Region, RuntimeEnds, VERSION};
 use tailwater_shm::memory::Mapping;
 
-/// Maximum time until the IOKernel answers. Its control thread is never busy for long.
+/// Maximum time until the IOKernel answers at the start of a program. Its control thread is never
+/// busy for long.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A registration with an IOKernel.
 #[derive(Debug)]
 pub struct Connection {
-    welcome: Welcome,
-    control: OwnedFd,
+    /// The present registration, or the last one.
+    registration: Registration,
     path: String,
     /// What was asked for.
     wish: Register,
     /// CPUs of the process before it left the managed ones; `None` if they cannot be read.
     allowed: Option<CpuSet>,
+    /// Those to which its threads that are no kthreads were moved last.
+    others: Option<CpuSet>,
     on_loss: OnIoKernelLoss,
     /// How long another IOKernel is waited for; `None`: for ever.
     wait: Option<Duration>,
 }
 
+/// The socket of a registration, which ends with it, and what the IOKernel said.
+#[derive(Debug)]
+struct Registration {
+    control: OwnedFd,
+    welcome: Welcome,
+}
+
 /// What an IOKernel sends with its welcome.
 struct Accepted {
-    control: OwnedFd,
     welcome: Welcome,
     region: Mapping,
     doorbell: OwnedFd,
@@ -87,18 +97,20 @@ impl Connection {
             ring_bytes: config.ring_bytes,
             ip: config.ip,
         };
-        let Accepted { control, welcome, region, doorbell } = ask(path, &wish)?;
+        let control = dial(path, ANSWER_TIMEOUT)?;
+        let Accepted { welcome, region, doorbell } = ask(&control, path, &wish)?;
         let (region, ends) = Region::attach(region).map_err(unusable(path))?;
         if region.spec().kthreads() != config.kthreads {
             return Err(broken(path, "the region is not for as many kthreads as requested".to_owned()));
         }
         let loan = Loan::new(region, config.class.into(), welcome.dedicated, doorbell);
+        let allowed = sched_getaffinity(None).ok();
         let connection = Self {
-            welcome,
-            control,
+            others: allowed.map(|allowed| unmanaged(allowed, &welcome)),
+            allowed,
+            registration: Registration { control, welcome },
             path: path.to_owned(),
             wish,
-            allowed: sched_getaffinity(None).ok(),
             on_loss: config.on_iokernel_loss,
             wait: config.iokernel_wait,
         };
@@ -112,7 +124,7 @@ impl Connection {
 
     /// Returns the addresses for the network stack.
     pub fn net_config(&self) -> NetConfig {
-        let welcome = &self.welcome;
+        let welcome = &self.registration.welcome;
         let ipv6 = welcome.ipv6.map(|place| Ipv6Config {
             ip: place.ip,
             prefix: place.prefix_len,
@@ -130,56 +142,67 @@ impl Connection {
     }
 
     /// Sends the thread ids of the kthreads to the IOKernel, which may grant cores from then on,
-    /// and moves the process's other threads off the managed cores.
+    /// and moves the calling thread (and those it starts) off the managed cores.
     ///
     /// # Errors
     /// If the IOKernel refused the threads or ended.
     pub fn announce(&self, tids: Vec<i32>) -> Result<(), AttachError> {
-        self.leave_managed_cores();
-        control::send(&self.control, &ClientMessage::Kthreads { tids }, &[]).map_err(failed(&self.path))?;
-        match answer(&self.control, &self.path)? {
-            (ServerMessage::Ready, _) => Ok(()),
-            (other, _) => Err(broken(&self.path, format!("unexpected answer to the kthreads: {other:?}"))),
-        }
-    }
-
-    /// Keeps the calling thread (and those it starts) off the managed cores, unless there are no
-    /// others.
-    fn leave_managed_cores(&self) {
-        let Some(mut cores) = self.allowed else { return };
-        for &core in &self.welcome.managed_cores {
-            cores.unset(core as usize);
-        }
-        if cores.count() > 0 {
+        if let Some(cores) = &self.others {
             // If this fails, the kthreads share their cores with this thread.
-            let _ = sched_setaffinity(None, &cores);
+            let _ = sched_setaffinity(None, cores);
         }
+        announce(&self.registration.control, &self.path, tids)
     }
 }
 
-/// Asks the IOKernel at `path` for a registration, and maps the memory that it sends.
-fn ask(path: &str, wish: &Register) -> Result<Accepted, AttachError> {
+/// Returns which of the `allowed` cores an IOKernel leaves to threads that are no kthreads: all if
+/// it manages all.
+fn unmanaged(allowed: CpuSet, welcome: &Welcome) -> CpuSet {
+    let mut cores = allowed;
+    for &core in &welcome.managed_cores {
+        cores.unset(core as usize);
+    }
+    if cores.count() > 0 { cores } else { allowed }
+}
+
+/// Connects to the IOKernel at `path`, of which no answer is to take longer than `limit`.
+fn dial(path: &str, limit: Duration) -> Result<OwnedFd, AttachError> {
     let control = control::dial(path).map_err(failed(path))?;
-    rustix::net::sockopt::set_socket_timeout(
-        &control,
-        rustix::net::sockopt::Timeout::Recv,
-        Some(ANSWER_TIMEOUT),
-    )
-    .map_err(|source| AttachError::Socket {
+    limit_answers(&control, path, limit)?;
+    Ok(control)
+}
+
+fn limit_answers(control: &OwnedFd, path: &str, limit: Duration) -> Result<(), AttachError> {
+    // Zero is no limit.
+    let limit = limit.max(Duration::from_millis(1));
+    set_socket_timeout(control, Timeout::Recv, Some(limit)).map_err(|source| AttachError::Socket {
         socket: path.to_owned(),
         action: "limit how long an answer may take",
         source: source.into(),
         hint: "",
-    })?;
-    control::send(&control, &ClientMessage::Register(wish.clone()), &[]).map_err(failed(path))?;
-    let (welcome, fds) = match answer(&control, path)? {
+    })
+}
+
+/// Asks for a registration, and maps the memory that the IOKernel sends.
+fn ask(control: &OwnedFd, path: &str, wish: &Register) -> Result<Accepted, AttachError> {
+    control::send(control, &ClientMessage::Register(wish.clone()), &[]).map_err(failed(path))?;
+    let (welcome, fds) = match answer(control, path)? {
         (ServerMessage::Welcome(welcome), fds) => (welcome, fds),
         (other, _) => return Err(broken(path, format!("unexpected answer to the registration: {other:?}"))),
     };
     let [region, doorbell] = <[OwnedFd; 2]>::try_from(fds)
         .map_err(|fds| broken(path, format!("{} descriptors came with the welcome, not 2", fds.len())))?;
     let region = Mapping::new(region, "region").map_err(unusable(path))?;
-    Ok(Accepted { control, welcome, region, doorbell })
+    Ok(Accepted { welcome, region, doorbell })
+}
+
+/// Sends the thread ids of the kthreads, and waits until the IOKernel is ready to lend them cores.
+fn announce(control: &OwnedFd, path: &str, tids: Vec<i32>) -> Result<(), AttachError> {
+    control::send(control, &ClientMessage::Kthreads { tids }, &[]).map_err(failed(path))?;
+    match answer(control, path)? {
+        (ServerMessage::Ready, _) => Ok(()),
+        (other, _) => Err(broken(path, format!("unexpected answer to the kthreads: {other:?}"))),
+    }
 }
 
 fn answer(control: &OwnedFd, path: &str) -> Result<(ServerMessage, Vec<OwnedFd>), AttachError> {

@@ -10,30 +10,48 @@
 //! | ends the registration, with a reason | goes on without network: another registration would end in the same way |
 //! | is there again, and refuses, or assigns another address | goes on waiting; the reason is written once |
 //! | is of another user | the same: [`control::dial`] names the user |
-//! | is there again, and ends before `Ready` | begins to wait anew, with the memory it got |
+//! | is there again, and ends before `Ready`, or does not answer | hangs up, and begins to wait anew, with the memory it got |
 //! | is not there in time | goes on without network |
+//!
+//! This thread waits for nothing of the program: standard error may be a full pipe, and there may
+//! be no memory for a stack.
 
-use super::{Accepted, Connection, ask, broken, unusable};
+use super::{
+    ANSWER_TIMEOUT, Accepted, Connection, Registration, announce, ask, broken, dial, limit_answers,
+    unmanaged, unusable,
+};
 use crate::config::OnIoKernelLoss;
 use crate::error::{AttachError, StartError};
-use crate::ground::stderr::print;
+use crate::ground::stderr::print_within;
 use crate::net;
 use crate::records::runtime::Runtime;
 use crate::verbs::rejoin;
 use core::sync::atomic::Ordering;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::thread::{Pid, sched_setaffinity};
+use rustix::net::{Shutdown, shutdown};
+use rustix::thread::{Pid, sched_getaffinity, sched_setaffinity};
 use std::time::{Duration, Instant};
 use tailwater_shm::control::{self, ControlError, Register, ServerMessage, Welcome};
+use tailwater_shm::memory::MemoryError;
 
 /// Time between two attempts while no IOKernel listens, at first and at most: an attempt takes a
 /// few microseconds.
 const DIALS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(16));
 /// Time between two attempts after one that was refused: each costs the IOKernel a region.
 const AFTER_REFUSAL: Duration = Duration::from_millis(500);
-/// Maximum time until all kthreads have stopped: longer than what runs without poll points in an
-/// orderly program.
-const STOP_PATIENCE: Duration = Duration::from_millis(200);
+/// Maximum time until all kthreads have responded, none of which waits for the others. Linux runs
+/// a best-effort kthread beside ordinary programs once in a second or so.
+const RESPONSE_PATIENCE: Duration = Duration::from_secs(5);
+/// Maximum time until all kthreads have stopped, at the first attempt and at most: longer than what
+/// runs without poll points in an orderly program. The first to stop waits for the last.
+const STOP_PATIENCE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_millis(6_400));
+/// Maximum time until an IOKernel that has taken this program again is ready to lend cores: the
+/// whole program waits for it.
+const READY_TIMEOUT: Duration = Duration::from_secs(2);
+/// Maximum number of looks at the affinity of all threads.
+const MOVES: u32 = 4;
+/// Maximum time until standard error takes a line.
+const WRITE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Why the IOKernel is lost.
 enum Loss {
@@ -67,42 +85,43 @@ impl Connection {
     fn outlive(&mut self, runtime: &'static Runtime) -> bool {
         let loss = self.wait_for_loss();
         let began = Instant::now();
+        let (why, reaction) = self.reaction(&loss);
+        let text = format!("tailwater: lost the IOKernel at {}: {why}. {reaction}\n", self.path);
+        if self.on_loss == OnIoKernelLoss::Exit {
+            exit(&text);
+        }
         if matches!(loss, Loss::Ended) {
             self.unbind(runtime);
         }
-        let (why, reaction) = self.reaction(&loss);
-        // Not `eprintln!`: a user thread that was preempted while it held the lock of standard
-        // error gets no core before `orphan`.
-        print(&format!("tailwater: lost the IOKernel at {}: {why}. {reaction}\n", self.path));
-        if self.on_loss == OnIoKernelLoss::Exit {
-            // Not `exit`: its handlers may wait for locks in the same way.
-            // SAFETY: the call asks for nothing.
-            unsafe { libc::_exit(OnIoKernelLoss::EXIT_STATUS) }
-        }
         let waits = self.on_loss == OnIoKernelLoss::Wait && matches!(loss, Loss::Ended);
+        // Before anything is written: nothing of the program runs until then.
         runtime.orphan(waits);
+        write(&text);
         if !waits {
             return false;
         }
         let back = self.register_again(runtime, began);
         let after = began.elapsed().as_millis();
         if back {
-            print(&format!("tailwater: attached to the IOKernel at {} again after {after} ms\n", self.path));
+            write(&format!("tailwater: attached to the IOKernel at {} again after {after} ms\n", self.path));
         } else {
-            print(&format!(
+            // An IOKernel that has not answered may have bound kthreads since.
+            self.unbind(runtime);
+            runtime.give_up_waiting();
+            write(&format!(
                 "tailwater: no IOKernel took this program at {} in {after} ms. Continuing on ordinary cores, without \
                  network.\n",
                 self.path
             ));
-            runtime.give_up_waiting();
         }
         back
     }
 
     fn wait_for_loss(&self) -> Loss {
-        let _ = set_socket_timeout(&self.control, Timeout::Recv, None);
+        let control = &self.registration.control;
+        let _ = set_socket_timeout(control, Timeout::Recv, None);
         // The IOKernel sends nothing more, so this call returns when the connection ends.
-        match control::receive::<ServerMessage>(&self.control) {
+        match control::receive::<ServerMessage>(control) {
             Ok((ServerMessage::Refused { why }, _)) => Loss::Expelled(why),
             Ok(_) => Loss::Expelled("it broke the protocol".to_owned()),
             Err(ControlError::Closed) => Loss::Ended,
@@ -140,16 +159,18 @@ impl Connection {
     /// Registers with the next IOKernel at the same socket, once there is one; false if there is
     /// none in time.
     fn register_again(&mut self, runtime: &'static Runtime, began: Instant) -> bool {
-        let (mut pause, mut written) = (DIALS.0, String::new());
+        let (mut pause, mut patience, mut written) = (DIALS.0, STOP_PATIENCE.0, String::new());
         loop {
-            let error = match self.try_again(runtime) {
+            let left = self.wait.map_or(Duration::MAX, |wait| wait.saturating_sub(began.elapsed()));
+            let error = match self.try_again(runtime, left, &mut patience) {
                 Ok(()) => return true,
                 Err(error) => error,
             };
-            pause = if is_absence(&error) { (pause * 2).min(DIALS.1) } else { AFTER_REFUSAL };
+            let absent = is_absence(&error);
+            pause = if absent { (pause * 2).min(DIALS.1) } else { AFTER_REFUSAL.max(patience) };
             let text = error.to_string();
-            if !is_absence(&error) && text != written {
-                print(&format!("tailwater: not attached again yet: {text}\n"));
+            if !absent && text != written {
+                write(&format!("tailwater: not attached again yet: {text}\n"));
                 written = text;
             }
             if self.wait.is_some_and(|wait| began.elapsed() + pause > wait) {
@@ -159,30 +180,110 @@ impl Connection {
         }
     }
 
-    fn try_again(&mut self, runtime: &'static Runtime) -> Result<(), AttachError> {
-        let wish = Register { ip: Some(self.welcome.ip), ..self.wish.clone() };
-        let Accepted { control, welcome, region, doorbell } = ask(&self.path, &wish)?;
-        if !has_same_addresses(&welcome, &self.welcome) {
-            let what = format!("other addresses than before: {welcome:?} and not {:?}", self.welcome);
+    /// Tries once to register, which is to take no longer than `left`. `patience` is the time until
+    /// all kthreads have stopped at most, doubled here if that was too short.
+    fn try_again(
+        &mut self,
+        runtime: &'static Runtime,
+        left: Duration,
+        patience: &mut Duration,
+    ) -> Result<(), AttachError> {
+        let control = dial(&self.path, ANSWER_TIMEOUT.min(left))?;
+        // Before the IOKernel makes a region, which it would make in vain.
+        if !rejoin::all_respond(runtime, RESPONSE_PATIENCE.min(left)) {
+            return Err(self.no_poll_point());
+        }
+        let old = &self.registration.welcome;
+        let wish = Register { ip: Some(old.ip), ..self.wish.clone() };
+        let Accepted { welcome, region, doorbell } = ask(&control, &self.path, &wish)?;
+        if !has_same_addresses(&welcome, old) {
+            let what = format!("other addresses than before: {welcome:?} and not {old:?}");
             return Err(broken(&self.path, what));
         }
         let loan = runtime.loan.expect("a runtime that had an IOKernel");
         let next = loan.region.successor(region).map_err(unusable(&self.path))?;
-        let Some(stopped) = rejoin::stop_all(runtime, STOP_PATIENCE) else {
-            return Err(broken(&self.path, "a kthread reached no poll point for too long".to_owned()));
+        let Some(stopped) = rejoin::stop_all(runtime, (*patience).min(left)) else {
+            *patience = (*patience * 2).min(STOP_PATIENCE.1);
+            return Err(self.no_poll_point());
         };
         loan.renew(welcome.dedicated, &doorbell).map_err(unusable(&self.path))?;
-        stopped.rejoin(next).map_err(unusable(&self.path))?;
-        (self.control, self.welcome) = (control, welcome);
-        let tids = runtime.kthreads.iter().map(|kthread| kthread.os_tid.load(Ordering::Relaxed)).collect();
-        if let Err(error) = self.announce(tids) {
+        match stopped.rejoin(next) {
+            Err(error @ MemoryError::Gone { .. }) => exit(&format!("tailwater: {error}\n")),
+            moved => moved.map_err(unusable(&self.path))?,
+        }
+        self.leave_managed_cores(runtime, &welcome);
+        // All kthreads wait for a core by now.
+        let announced = limit_answers(&control, &self.path, READY_TIMEOUT)
+            .and_then(|()| announce(&control, &self.path, tids(runtime)));
+        if let Err(error) = announced {
+            // An IOKernel that lives is not to lend cores to an orphan.
+            let _ = shutdown(&control, Shutdown::Both);
             self.unbind(runtime);
             runtime.orphan(true);
             return Err(error);
         }
-        crate::thread::spawn(net::resume);
+        self.registration = Registration { control, welcome };
+        // Without memory for a stack, segments wait for the timers of their connections.
+        let _ = crate::thread::Builder::new().spawn(net::resume);
         Ok(())
     }
+
+    /// Moves all threads that are no kthreads off the cores that the next IOKernel manages, and
+    /// back to those that it does not. A thread of another affinity than it was given before has
+    /// chosen that, and keeps it.
+    fn leave_managed_cores(&mut self, runtime: &Runtime, welcome: &Welcome) {
+        let (Some(allowed), Some(before)) = (self.allowed, self.others) else { return };
+        let now = unmanaged(allowed, welcome);
+        if before == now {
+            return;
+        }
+        self.others = Some(now);
+        let kthreads = tids(runtime);
+        // A thread that is started meanwhile may have the affinity of one that is not moved yet.
+        for _ in 0..MOVES {
+            let mut moved = false;
+            for tid in threads().filter(|tid| !kthreads.contains(tid)) {
+                let tid = Pid::from_raw(tid);
+                if sched_getaffinity(tid) == Ok(before) {
+                    // If this fails, the thread shares a core with a kthread.
+                    moved |= sched_setaffinity(tid, &now).is_ok();
+                }
+            }
+            if !moved {
+                return;
+            }
+        }
+    }
+
+    fn no_poll_point(&self) -> AttachError {
+        broken(&self.path, "a kthread reached no poll point for too long".to_owned())
+    }
+}
+
+/// Returns the thread ids of the kthreads.
+fn tids(runtime: &Runtime) -> Vec<i32> {
+    runtime.kthreads.iter().map(|kthread| kthread.os_tid.load(Ordering::Relaxed)).collect()
+}
+
+/// Returns the ids of the threads of this process; none where they cannot be read.
+fn threads() -> impl Iterator<Item = i32> {
+    let entries = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// Writes to standard error, if that takes the text soon.
+///
+/// Not `eprintln!`: a user thread may hold the lock of standard error, and be preempted.
+fn write(text: &str) {
+    print_within(text, WRITE_PATIENCE);
+}
+
+/// Writes why, and ends the process.
+fn exit(why: &str) -> ! {
+    write(why);
+    // Not `exit`: its handlers may wait for locks of threads that do not run.
+    // SAFETY: the call asks for nothing.
+    unsafe { libc::_exit(OnIoKernelLoss::EXIT_STATUS) }
 }
 
 /// Returns whether the error says that there is no IOKernel at the moment, or that it has just

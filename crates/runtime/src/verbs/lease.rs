@@ -38,9 +38,13 @@ fn wait_for_core(kthread: ThisKthread<'_>, runtime: &Runtime, successor: bool) {
     let mut yields = yields(runtime, successor);
     let slot = &kthread.shared.slot;
     // Ends with a grant or with the IOKernel. Spurious wakes repeat.
-    while runtime.is_attached() {
-        // The ticket before the grant: see `tailwater_shm::park`.
+    loop {
+        // The ticket before the grant: see `tailwater_shm::park`. Also before the flag: a new
+        // ticket of `orphan` implies what that wrote before, and an old one ends the wait.
         let ticket = slot.ticket();
+        if !runtime.is_attached() {
+            return;
+        }
         if let (Grant::Run { core }, generation) = kthread.shared.grant.0.load()
             && generation != kthread.private().generation.get()
             && begin(kthread, core, generation)

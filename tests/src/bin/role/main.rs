@@ -329,6 +329,34 @@ fn clutch() {
     }
 }
 
+/// Keeps preemption off on one kthread until its input ends, and prints `stuck` before; prints the
+/// progress of another.
+fn stuck() {
+    static FREE: AtomicBool = AtomicBool::new(false);
+    ready();
+    thread::spawn(|| {
+        for rounds in 0u64.. {
+            say(&format!("rounds {rounds}"));
+            thread::sleep(Duration::from_millis(20));
+        }
+    });
+    std::thread::spawn(|| {
+        std::io::stdin().read_to_end(&mut Vec::new()).expect("standard input");
+        FREE.store(true, Ordering::Relaxed);
+    });
+    let lock = SpinLock::new(());
+    let guard = lock.lock();
+    // Nothing that is printed gives up the kthread.
+    say("stuck");
+    while !FREE.load(Ordering::Relaxed) {
+        std::hint::spin_loop();
+    }
+    drop(guard);
+    loop {
+        thread::sleep(Duration::from_secs(1));
+    }
+}
+
 /// Sends datagrams to itself and counts those that arrive, until its input ends.
 fn talk_to_self() {
     let socket = UdpSocket::bind((own_ip(), 7)).expect("port 7 is free");
@@ -382,6 +410,7 @@ fn main() {
         Some("spin") => spin(),
         Some("sleep") => sleeps_here(),
         Some("clutch") => clutch(),
+        Some("stuck") => stuck(),
         Some("turns") => turns(),
         Some("dns") => dns::serve(),
         Some("kv") => kv::serve(),
