@@ -8,7 +8,8 @@
 //! | 0-127 | length (u16, little endian), then that many bytes | a frame arrives; odd: with verified checksums |
 //! | 128-191 | - | timers run, (byte - 127)² ms later |
 //! | 192-223 | - | a socket sends to a host of the network: over IPv4 if even, IPv6 if odd; the last four, more than a packet holds |
-//! | 224-247 | - | a UDP socket reads, closes, or is opened again |
+//! | 224-239 | - | a UDP socket reads, closes, or is opened again |
+//! | 240-247 | - | a connection with Fast Open is opened to a host of the network, with data: over IPv4 if even, IPv6 if odd |
 //! | 248-255 | - | the youngest TCP connection is written to, read from, closed, or aborted, by the low two bits |
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -143,7 +144,7 @@ pub(crate) fn run(data: &[u8], witness: &mut dyn FnMut(&[u8])) {
     let connected = open(8);
     stack.connect_udp(connected, SocketAddr::new(ip(2).into(), 9)).expect("a neighbour");
     let everywhere = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 7);
-    let listening = ListenConfig { syn_queue: 2, ..ListenConfig::default() };
+    let listening = ListenConfig { syn_queue: 2, fast_open: 2, ..ListenConfig::default() };
     let listening = stack.listen_tcp(everywhere, 4, listening).expect("a free port");
     let mut streams: Vec<_> = stack
         .connect_tcp(&mut wire, SocketAddr::new(ip(2).into(), 9), &Config::default())
@@ -192,7 +193,15 @@ pub(crate) fn run(data: &[u8], witness: &mut dyn FnMut(&[u8])) {
                 }
                 stack.flush_tcp(&mut wire, stream);
             }
-            224..=247 => match third.take() {
+            240..=247 => {
+                // A refusal is allowed: no neighbour yet, no room.
+                let ip = if step & 1 == 0 { IpAddr::V4(ip(2)) } else { IpAddr::V6(ip6(2)) };
+                let config = Config { fast_open: true, ..Config::default() };
+                let to = SocketAddr::new(ip, 9);
+                let begun = stack.connect_tcp_with(&mut wire, to, &config, b"request");
+                streams.extend(begun.map(|(stream, _)| stream));
+            }
+            224..=239 => match third.take() {
                 Some(endpoint) if step & 1 == 0 => {
                     let _ = endpoint.inbound().receive(&mut [0; 64], Take::Remove);
                     third = Some(endpoint);

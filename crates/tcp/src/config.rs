@@ -68,7 +68,7 @@ impl Default for Config {
             nodelay: false,
             max_segment: None,
             notsent_lowat: None,
-            delayed_ack: Duration::from_millis(40),
+            delayed_ack: DEFAULT_ACK_DELAY,
             keepalive: None,
             user_timeout: DEFAULT_USER_TIMEOUT,
             syn_retries: 7,
@@ -85,6 +85,8 @@ impl Default for Config {
 
 /// Five minutes (RFC 9293 section 3.9.1.1).
 pub(crate) const DEFAULT_USER_TIMEOUT: Duration = Duration::from_mins(5);
+/// Longest delay of an ACK, which is Linux's.
+pub(crate) const DEFAULT_ACK_DELAY: Duration = Duration::from_millis(40);
 /// The time in TIME-WAIT and in FIN-WAIT-2.
 pub(crate) const DEFAULT_WAIT: Duration = Duration::from_secs(60);
 /// Bytes of its send buffer that a connection uses before its congestion window calls for more.

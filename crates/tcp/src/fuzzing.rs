@@ -6,6 +6,10 @@
 //! bytes written. At the end, on a network that is good again, both come to rest. The module is no
 //! stable interface for other repositories.
 //!
+//! The first byte of the input selects the pair. Its two highest bits: 0, established; 1, two SYNs
+//! that will cross; 2, established after a cookie of Fast Open that the peer did not hand out; 3,
+//! opened by data on a SYN with a valid cookie. The others are options.
+//!
 //! | first byte | argument bytes | operation, on the side of its lowest bit |
 //! |---|---|---|
 //! | 0-31 | length | send |
@@ -17,11 +21,14 @@
 //! | 176-187 | - | close, shut down reading, release or abort |
 //! | 188-255 | eight bytes | a forged segment arrives |
 
+mod opened;
+
+pub use opened::fast_open_cookie;
+
 use crate::closed::answer_closed;
 use crate::config::{Config, InitialNumbers, Keepalive, Opening};
 use crate::connection::{Connection, FastOpenPeer, IcmpError, Transmit};
 use crate::ecn::EcnCodepoint;
-use crate::isn::{Flow, Secret};
 use crate::listen;
 use crate::segment::{Cookie, FastOpen, Flags, Header, Options, SackBlock, Segment, Timestamps};
 use crate::seq::Seq;
@@ -68,6 +75,12 @@ fn byte(side: usize, at: u64) -> u8 {
     (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8 ^ side as u8
 }
 
+fn opening(local_port: u16, remote_port: u16, seq: u32) -> Opening {
+    let numbers = InitialNumbers { seq: Seq(seq), timestamp_offset: 0 };
+    Opening { local_port, remote_port, numbers, path_mss: 1000, default_mss: 536 }
+}
+
+/// Returns a cookie that no listener hands out.
 fn cookie() -> Cookie {
     Cookie::new(&[7; 8]).expect("eight bytes are a cookie")
 }
@@ -95,26 +108,22 @@ impl Model {
             ..Config::default()
         };
         let now = Instant(1_000_000_000);
-        let opening = |local_port, remote_port, seq| Opening {
-            local_port,
-            remote_port,
-            numbers: InitialNumbers { seq: Seq(seq), timestamp_offset: 0 },
-            path_mss: 1000,
-            default_mss: 536,
+        let (client, server) = (opening(1, 2, u32::MAX - 5000), opening(2, 1, 77));
+        let by_cookie = kind & 192 == 192;
+        let ends = if by_cookie {
+            opened::by_cookie(&config, &client, now)
+        } else {
+            [Connection::connect(&config, &client, now), Connection::connect(&config, &server, now)]
         };
-        let ends = [
-            Connection::connect(&config, &opening(1, 2, u32::MAX - 5000), now),
-            Connection::connect(&config, &opening(2, 1, 77), now),
-        ];
         let mut model = Self {
             now,
             ends,
             wires: [VecDeque::new(), VecDeque::new()],
-            sent: [0; 2],
+            sent: [if by_cookie { opened::EARLY as u64 } else { 0 }, 0],
             received: [0; 2],
             forged: false,
         };
-        if kind & 128 != 0 {
+        if kind & 192 == 128 {
             // Neither end knows of the other's cookie: data on a SYN is never accepted, but forged
             // answers acknowledge it.
             model.ends[0].offer_fast_open(Some(FastOpenPeer { cookie: cookie(), mss: 1000 }));
@@ -387,23 +396,23 @@ pub fn segment(input: &[u8]) {
         assert!(answer_closed(&Segment { header: reset, payload: &[] }).is_none(), "a reset is answered");
     }
     let now = Instant(1 << 40);
-    let flow = Flow {
-        local: [10, 0, 0, 1].into(),
-        remote: [10, 0, 0, 2].into(),
-        local_port: segment.header.destination,
-        remote_port: segment.header.source,
-    };
+    let flow = opened::flow(segment.header.destination, segment.header.source);
     for syn_queue in [0, 2] {
-        let config = listen::ListenConfig { syn_queue, ..listen::ListenConfig::default() };
-        let mut listener = listen::Listener::new(config, Secret([1; 16]));
+        let config = listen::ListenConfig { syn_queue, fast_open: 1, ..listen::ListenConfig::default() };
+        let mut listener = listen::Listener::new(config, opened::SECRET);
         for _ in 0..2 {
             let ecn = EcnCodepoint::Ect0;
             let arrival = listen::Arrival { flow, segment, ecn, path_mss: 1460, room: true, iss: None };
-            let _ = listener.handle_segment(now, &arrival);
+            if let listen::Answer::Accept(mut connection, _) = listener.handle_segment(now, &arrival) {
+                connection.check();
+                assert!(connection.readable_bytes() <= segment.payload.len());
+                let _ = connection.handle_segment(now, &segment, ecn);
+                connection.check();
+            }
         }
         assert!(listener.pending() <= syn_queue);
     }
-    for kind in [0, 7, 64] {
+    for kind in [0, 7, 64, 192] {
         let mut model = Model::new(kind);
         for to in 0..2 {
             let _ = model.ends[to].handle_segment(model.now, &segment, EcnCodepoint::Ce);

@@ -3,7 +3,7 @@
 
 use super::{arp, arrives, icmp, packet, packet6, solicitation};
 use crate::receive::{ip, run};
-use tailwater_tcp::segment::{Flags, Header, Options, SackBlock, Timestamps};
+use tailwater_tcp::segment::{Cookie, FastOpen, Flags, Header, Options, SackBlock, Timestamps};
 use tailwater_tcp::{Segment, Seq};
 
 /// The port of the stack's listener, and that to which it connects.
@@ -21,6 +21,8 @@ struct Dialogue {
     seq: Seq,
     ack: Seq,
     echo: Option<u32>,
+    /// The option in the stack's last SYN.
+    fast_open: FastOpen,
 }
 
 impl Dialogue {
@@ -35,7 +37,8 @@ impl Dialogue {
     fn from_port(port: u16, six: bool) -> Self {
         let known = if six { solicitation() } else { arp(1, 2) };
         let ports = (port, LISTENER);
-        Self { steps: arrives(&known, true), six, ports, seq: FIRST, ack: Seq(0), echo: None }
+        let (steps, fast_open) = (arrives(&known, true), FastOpen::None);
+        Self { steps, six, ports, seq: FIRST, ack: Seq(0), echo: None, fast_open }
     }
 
     /// Sends a SYN and reads its answer.
@@ -45,12 +48,18 @@ impl Dialogue {
         self.hears_syn();
     }
 
-    /// Returns a server to which the stack's own connection has been made.
-    fn connected() -> Self {
+    /// Returns a server that the stack has sent a SYN.
+    fn called() -> Self {
         // The stack has sent an ARP request for this address.
         let steps = arrives(&arp(2, 2), true);
-        let mut this = Self { steps, six: false, ports: (REMOTE, 0), seq: FIRST, ack: Seq(0), echo: None };
+        let mut this = Self { steps, ports: (REMOTE, 0), ..Self::from_port(REMOTE, false) };
         this.hears_syn();
+        this
+    }
+
+    /// Returns a server to which the stack's own connection has been made.
+    fn connected() -> Self {
+        let mut this = Self::called();
         this.segment(Flags::SYN | Flags::ACK, Options { mss: Some(1000), ..Options::default() }, b"");
         this.seq += 1;
         this
@@ -73,6 +82,26 @@ impl Dialogue {
         self.ports.1 = syn.source;
         self.ack = syn.seq + 1;
         self.echo = syn.options.timestamps.map(|timestamps| timestamps.value);
+        self.fast_open = syn.options.fast_open;
+    }
+
+    /// Sends a SYN with data from another port; reads its answer.
+    fn opens_fast(&mut self, port: u16, fast_open: FastOpen, data: &[u8]) {
+        (self.ports, self.seq, self.ack, self.echo) = ((port, LISTENER), FIRST, Seq(0), None);
+        self.segment(Flags::SYN, Options { fast_open, ..all_options() }, data);
+        self.seq += 1;
+        self.hears_syn();
+    }
+
+    /// Opens a connection of the stack's with Fast Open; answers its SYN, of whose data it
+    /// acknowledges so many bytes.
+    fn is_opened_fast(&mut self, fast_open: FastOpen, bytes: u32) {
+        self.steps.push(240);
+        (self.ports, self.seq) = ((REMOTE, 0), FIRST);
+        self.hears_syn();
+        self.ack += bytes;
+        self.segment(Flags::SYN | Flags::ACK, Options { fast_open, ..all_options() }, b"");
+        self.seq += 1;
     }
 
     fn says(&mut self, flags: Flags, payload: &[u8]) {
@@ -203,16 +232,45 @@ fn opened() -> Vec<u8> {
 }
 
 fn refused() -> Vec<u8> {
-    let mut talk = Dialogue {
-        steps: arrives(&arp(2, 2), true),
-        six: false,
-        ports: (REMOTE, 0),
-        seq: FIRST,
-        ack: Seq(0),
-        echo: None,
-    };
-    talk.hears_syn();
+    let mut talk = Dialogue::called();
     talk.returns(3, [0; 4]);
+    talk.steps
+}
+
+/// Returns a connection that asks for a cookie, one that shows it and sends data, and one with a
+/// false cookie.
+fn fast_accepted(six: bool) -> Vec<u8> {
+    let mut talk = Dialogue::from_port(5000, six);
+    talk.opens_fast(5000, FastOpen::Request, b"");
+    talk.says(Flags::ACK, b"");
+    let cookie = talk.fast_open;
+    talk.opens_fast(5001, cookie, b"request");
+    talk.seq += 7;
+    talk.steps.extend([249, 248]);
+    talk.says_at(1, Flags::RST, b"");
+    talk.ack += 4000;
+    talk.says(Flags::ACK | Flags::FIN, b"more");
+    talk.steps.extend([249, 250]);
+    talk.opens_fast(5002, forged_cookie(), b"request");
+    talk.says(Flags::ACK, b"request");
+    talk.steps
+}
+
+fn forged_cookie() -> FastOpen {
+    FastOpen::Cookie(Cookie::new(&[7; 8]).expect("eight bytes are a cookie"))
+}
+
+/// Returns connections of the stack's to a server that hands out a cookie, takes data, takes only a
+/// part of it, and answers no SYN with data.
+fn fast_connected() -> Vec<u8> {
+    let mut talk = Dialogue::called();
+    talk.is_opened_fast(forged_cookie(), 0);
+    talk.is_opened_fast(FastOpen::None, 7);
+    talk.says(Flags::ACK, b"reply");
+    talk.steps.push(249);
+    talk.is_opened_fast(FastOpen::None, 3);
+    talk.is_opened_fast(FastOpen::None, 8);
+    talk.steps.extend([240, 160, 160, 240, 247]);
     talk.steps
 }
 
@@ -224,6 +282,9 @@ pub(super) fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         ("tcp6-accepted", whole(true, all_options())),
         ("tcp-connected", opened()),
         ("tcp-cookie", cookie()),
+        ("tcp-fast-accepted", fast_accepted(false)),
+        ("tcp6-fast-accepted", fast_accepted(true)),
+        ("tcp-fast-connected", fast_connected()),
         ("tcp-forged", forged()),
         ("tcp-loss", loss()),
         ("tcp-refused", refused()),
@@ -261,6 +322,37 @@ mod tests {
             let resets = flags.iter().filter(|flags| flags.contains(Flags::RST)).count();
             assert_eq!(resets, 0, "{flags:?}");
         }
+    }
+
+    #[test]
+    fn a_valid_cookie_brings_data_in_and_a_false_one_does_not() {
+        for (six, header) in [(false, 34), (true, 54)] {
+            let mut acked = Vec::new();
+            run(&fast_accepted(six), &mut |frame| {
+                if let Some(Ok(segment)) = frame.get(header..).map(Segment::parse)
+                    && segment.header.flags == Flags::SYN | Flags::ACK
+                {
+                    acked.push(segment.header.ack - FIRST);
+                }
+            });
+            assert_eq!(acked, [1, 8, 1], "IPv6: {six}");
+        }
+    }
+
+    #[test]
+    fn the_stack_shows_the_cookie_that_it_was_given_with_its_data() {
+        let mut syns = Vec::new();
+        run(&fast_connected(), &mut |frame| {
+            if let Some(Ok(segment)) = frame.get(34..).map(Segment::parse)
+                && segment.header.flags == Flags::SYN
+            {
+                syns.push((segment.header.options.fast_open, segment.payload.len()));
+            }
+        });
+        // The first connection is one without Fast Open.
+        let cookie = forged_cookie();
+        assert_eq!(syns[..4], [(FastOpen::None, 0), (FastOpen::Request, 0), (cookie, 7), (cookie, 7)]);
+        assert!(syns[4..].contains(&(FastOpen::None, 0)), "{syns:?}");
     }
 
     #[test]

@@ -11,7 +11,8 @@ use tailwater_iokernel_testing::wire::{self, Endpoint};
 use tailwater_shm::control::{Class, ClientMessage, Ipv6Place, Register, ServerMessage, Welcome};
 use tailwater_shm::layout::VERSION;
 use tailwater_tcp::Seq;
-use tailwater_tcp::segment::{Flags, Header, Options, SackBlock, Timestamps};
+use tailwater_tcp::fuzzing::fast_open_cookie;
+use tailwater_tcp::segment::{FastOpen, Flags, Header, Options, SackBlock, Timestamps};
 use tailwater_workload::spin::{Reply, Request};
 
 /// Returns the seeds of a target: name of the file, contents.
@@ -196,6 +197,8 @@ fn tcp_segment() -> Vec<(&'static str, Vec<u8>)> {
         ("sack", bytes(Flags::ACK, Options { timestamps, sack, ..Options::default() }, &[])),
         ("fin", bytes(Flags::ACK | Flags::FIN, Options::default(), &[])),
         ("reset", bytes(Flags::RST, Options::default(), &[])),
+        ("fast-open-request", bytes(Flags::SYN, Options { fast_open: FastOpen::Request, ..syn }, &[])),
+        ("fast-open", bytes(Flags::SYN, Options { fast_open: fast_open_cookie(), ..syn }, b"request")),
     ]
 }
 
@@ -211,6 +214,10 @@ fn tcp_operations() -> Vec<(&'static str, Vec<u8>)> {
         ("crossing", vec![64, 0, 10, 1, 10, 64, 65, 64, 65]),
         ("congested", vec![8, 0, 255, 0, 255, 97, 2, 65, 65, 64, 64]),
         ("forged-reset", vec![0, 0, 20, 188, 0, 0, 4, 1, 0, 0, 0, 0]),
+        ("fast-open", vec![192, 0, 20, 65, 33, 100, 1, 200, 64, 64, 65, 32, 255, 64, 65, 176, 177]),
+        ("fast-open-loss", vec![208, 0, 20, 96, 0, 1, 200, 96, 0, 129, 41, 64, 97, 0, 128, 41, 65, 64]),
+        ("fast-open-forged", vec![224, 1, 20, 189, 1, 0, 4, 0, 50, 0, 0, 0, 189, 0, 0, 4, 0, 50, 0, 0, 0]),
+        ("false-fast-open", vec![128, 0, 20, 65, 64, 33, 255, 64]),
         ("forged-data", vec![0, 0, 20, 189, 1, 0, 16, 128, 50, 0, 90, 9, 65, 64]),
     ]
 }

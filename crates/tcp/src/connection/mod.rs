@@ -207,7 +207,6 @@ pub struct Connection {
     early_ack: Seq,
     reset_seq: Seq,
     timestamp_offset: u32,
-    delayed_ack_us: u32,
     rare: Option<Box<Rare>>,
     /// Time at which the peer was last heard.
     heard_at: Instant,
@@ -263,7 +262,6 @@ impl Connection {
             early_ack: Seq(0),
             reset_seq: Seq(0),
             timestamp_offset: opening.numbers.timestamp_offset,
-            delayed_ack_us: micros(config.delayed_ack.min(MAX_ACK_DELAY)),
             rare: Rare::of(config),
             heard_at: now,
             progress_at: now,

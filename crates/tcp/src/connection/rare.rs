@@ -1,12 +1,12 @@
 //! Settings that few connections have, on the heap, so that the others do not pay for them.
 
 use super::fast_open::FastOpening;
-use super::{Connection, Events, Set, millis};
-use crate::config::{Config, DEFAULT_USER_TIMEOUT, DEFAULT_WAIT, Keepalive};
+use super::{Connection, Events, MAX_ACK_DELAY, Set, micros, millis};
+use crate::config::{Config, DEFAULT_ACK_DELAY, DEFAULT_USER_TIMEOUT, DEFAULT_WAIT, Keepalive};
 use alloc::boxed::Box;
 use core::time::Duration;
 
-/// See the module's documentation. Times are in milliseconds.
+/// See the module's documentation. Times are in milliseconds unless their names say otherwise.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Rare {
     keepalive: Option<Probing>,
@@ -14,6 +14,8 @@ pub(super) struct Rare {
     user_timeout: Option<u32>,
     time_wait: u32,
     fin_wait: u32,
+    /// Longest delay of an ACK, in microseconds.
+    ack_delay_us: u32,
     /// Unsent bytes above which no more are accepted; meaningful with [`Set::LOWAT`].
     notsent_lowat: u32,
     /// While a handshake with Fast Open is under way.
@@ -27,6 +29,7 @@ impl Default for Rare {
             user_timeout: None,
             time_wait: millis(DEFAULT_WAIT),
             fin_wait: millis(DEFAULT_WAIT),
+            ack_delay_us: micros(DEFAULT_ACK_DELAY),
             notsent_lowat: 0,
             fast_opening: None,
         }
@@ -42,6 +45,7 @@ impl Rare {
             user_timeout: (timeout != DEFAULT_USER_TIMEOUT).then(|| millis(timeout).max(1)),
             time_wait: millis(config.time_wait),
             fin_wait: millis(config.fin_wait),
+            ack_delay_us: micros(config.delayed_ack.min(MAX_ACK_DELAY)),
             notsent_lowat: config.notsent_lowat.unwrap_or(0),
             fast_opening: None,
         };
@@ -110,6 +114,12 @@ impl Connection {
 
     pub(super) fn fin_wait(&self) -> Duration {
         self.rare.as_ref().map_or(DEFAULT_WAIT, |rare| Duration::from_millis(rare.fin_wait.into()))
+    }
+
+    /// Returns the longest delay of an ACK on a long path.
+    #[inline]
+    pub(super) fn longest_ack_delay(&self) -> Duration {
+        self.rare.as_ref().map_or(DEFAULT_ACK_DELAY, |rare| Duration::from_micros(rare.ack_delay_us.into()))
     }
 
     /// Returns the low-water mark of unsent data; meaningful with [`Set::LOWAT`].

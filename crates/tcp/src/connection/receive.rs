@@ -33,8 +33,9 @@ pub(super) struct Receive {
     ceiling: u32,
     /// Number of the peer's FIN, if it was seen.
     pub fin: Option<Seq>,
-    /// The range that arrived twice since the last ACK, for the next one to report (RFC 2883).
-    pub duplicate: Option<SackBlock>,
+    /// The range that arrived twice since the last ACK, for the next one to report (RFC 2883);
+    /// without bytes if there is none.
+    duplicate: SackBlock,
     /// Bytes received since the last ACK.
     pending: u32,
     /// Largest payload seen, an estimate of the peer's segment size.
@@ -80,7 +81,7 @@ impl Receive {
             target: limit.min(INITIAL_WINDOW),
             ceiling: u32::MAX,
             fin: None,
-            duplicate: None,
+            duplicate: SackBlock::default(),
             pending: 0,
             largest: 536,
             quick: QUICK_ACKS,
@@ -165,13 +166,12 @@ impl Receive {
     /// Records a range that arrived twice, for the next ACK to report. One that was recorded since
     /// the last ACK stays, extended if the new one touches it.
     pub fn note_duplicate(&mut self, block: SackBlock) {
-        match &mut self.duplicate {
-            Some(first) if block.start <= first.end && first.start <= block.end => {
-                first.start = first.start.min(block.start);
-                first.end = first.end.max(block.end);
-            }
-            Some(_) => {}
-            none => *none = Some(block),
+        let first = &mut self.duplicate;
+        if first.is_empty() {
+            *first = block;
+        } else if block.start <= first.end && first.start <= block.end {
+            first.start = first.start.min(block.start);
+            first.end = first.end.max(block.end);
         }
     }
 
@@ -224,16 +224,16 @@ impl Receive {
     /// Returns the SACK blocks to send: the duplicate, then the ranges held.
     pub fn sack(&self) -> SackBlocks {
         let held = self.held.as_ref().map(|held| held.sack()).unwrap_or_default();
-        match self.duplicate {
-            None => held,
-            Some(duplicate) => core::iter::once(duplicate).chain(held.as_slice().iter().copied()).collect(),
+        if self.duplicate.is_empty() {
+            return held;
         }
+        core::iter::once(self.duplicate).chain(held.as_slice().iter().copied()).collect()
     }
 
     /// Returns true if there are SACK blocks to send.
     #[inline]
     pub fn has_sack(&self) -> bool {
-        self.held.is_some() || self.duplicate.is_some()
+        self.held.is_some() || !self.duplicate.is_empty()
     }
 
     /// Returns true if out-of-order data is held.
@@ -268,7 +268,7 @@ impl Receive {
         self.edge = self.edge.max(self.next + (u32::from(field) << self.shift));
         self.acked = self.next;
         self.pending = 0;
-        self.duplicate = None;
+        self.duplicate = SackBlock::default();
         self.ack_at = Instant::NEVER;
     }
 

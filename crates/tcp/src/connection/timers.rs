@@ -229,7 +229,7 @@ impl Connection {
 
     /// Returns the longest time an ACK may wait.
     pub(super) fn ack_delay(&self) -> Duration {
-        let configured = Duration::from_micros(self.delayed_ack_us.into());
+        let configured = self.longest_ack_delay();
         self.sender.srtt().map_or(configured, |srtt| (srtt / 4).max(MIN_ACK_DELAY).min(configured))
     }
 

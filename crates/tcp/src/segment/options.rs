@@ -46,6 +46,14 @@ pub struct SackBlock {
     pub end: Seq,
 }
 
+impl SackBlock {
+    /// Returns true for a block without bytes.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+}
+
 /// Up to four blocks, most recent first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SackBlocks {

@@ -7,8 +7,8 @@ use tailwater_tcp::{EcnCodepoint, Instant, Seq};
 
 use crate::dice::Dice;
 
-/// Bytes of IPv4 and fixed TCP header, which the MTU holds besides what `path_mss` counts.
-pub const HEADERS: u16 = 40;
+/// Bytes of an IPv4 header.
+const IPV4_HEADER: u16 = 20;
 /// Packets under way at most, whatever the plan says.
 const MAX_PACKETS: usize = 4_096;
 
@@ -16,6 +16,8 @@ const MAX_PACKETS: usize = 4_096;
 pub struct LinkPlan {
     /// Bytes a second; zero is without limit.
     pub rate: u64,
+    /// Bytes of the IP header, which takes time on the link as the segment does.
+    pub ip_header: u16,
     pub delay: Duration,
     /// Bytes that may wait, where there is a rate.
     pub queue: u64,
@@ -38,6 +40,7 @@ impl LinkPlan {
     pub fn perfect(delay: Duration) -> Self {
         Self {
             rate: 0,
+            ip_header: IPV4_HEADER,
             delay,
             queue: 0,
             mark_from: 0,
@@ -125,7 +128,7 @@ impl Link {
             if plan.mark_from > 0 && waiting >= plan.mark_from && ecn != EcnCodepoint::NotEct {
                 ecn = EcnCodepoint::Ce;
             }
-            let wire = bytes.len() as u64 + u64::from(HEADERS) - 20;
+            let wire = bytes.len() as u64 + u64::from(plan.ip_header);
             self.free_at = self.free_at.max(now) + Duration::from_nanos(wire * 1_000_000_000 / plan.rate);
             leaves = self.free_at;
         }

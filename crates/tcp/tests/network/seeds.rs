@@ -57,7 +57,6 @@ fn link(dice: &mut Dice, harsh: bool) -> LinkPlan {
         .then(|| (Instant(1_000_000_000 + dice.below(2_000_000_000)), dice.between(88, 1_200) as u16));
     LinkPlan {
         rate,
-        delay,
         queue,
         mark_from,
         loss_per_million: loss * 1_000,
@@ -65,7 +64,7 @@ fn link(dice: &mut Dice, harsh: bool) -> LinkPlan {
         duplication,
         corruption,
         shrinks,
-        dies: None,
+        ..LinkPlan::perfect(delay)
     }
 }
 

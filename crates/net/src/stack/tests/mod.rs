@@ -10,6 +10,7 @@ mod ipv6;
 mod paths;
 mod platform;
 mod tcp;
+mod tcp_errors;
 mod udp;
 
 use super::ICMP_ERRORS_BURST;

@@ -6,7 +6,7 @@ use smoltcp::wire as smol;
 use tailwater_wire::{Addresses, PacketInfo};
 
 /// Two hosts that know each other, on a link of `mtu` bytes.
-fn pair(mtu: u16) -> (Stack, Stack) {
+pub(super) fn pair(mtu: u16) -> (Stack, Stack) {
     let make =
         |n: u8| Stack::new(NetConfig { mtu, udp_receive_bytes: 1 << 20, ..config6(n) }, n.into()).unwrap();
     let (one, two) = (make(1), make(2));

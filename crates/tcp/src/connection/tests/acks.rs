@@ -291,6 +291,55 @@ fn a_segment_that_repeats_part_of_what_is_held_reports_that_part() {
     }
 }
 
+/// The gapless ranges among the units of a mask.
+fn runs(mask: u16) -> Vec<Bytes> {
+    let held = |unit: u32| mask >> unit & 1 == 1;
+    let starts = (0..16).filter(|&unit| held(unit) && (unit == 0 || !held(unit - 1)));
+    starts.map(|start| (start, (start..16).find(|&unit| !held(unit)).unwrap_or(16))).collect()
+}
+
+#[test]
+fn whatever_overlaps_is_reported_first_and_the_range_that_contains_it_second() {
+    // RFC 2883 section 4, for each set of ranges ahead and each segment over them; a unit is ten
+    // bytes. Without timestamps four blocks fit, which is all there can be.
+    const UNITS: u32 = 7;
+    let bare = Config { timestamps: false, ..Config::default() };
+    for held in (0..1_u16 << UNITS).step_by(2) {
+        for (from, to) in (0..UNITS).flat_map(|from| (from + 1..=UNITS).map(move |to| (from, to))) {
+            let mut pair = Pair::open(&bare, &bare);
+            let base = pair.forged(0);
+            let mut give = |(from, to): Bytes| {
+                let header = crate::Header { seq: base.seq + from * 10, ..base };
+                pair.answer(1, header, &pattern(UNITS as usize * 10)[from as usize * 10..to as usize * 10])
+            };
+            runs(held).into_iter().for_each(|run| {
+                let _ = give(run);
+            });
+            let ack = give((from, to)).expect("an ACK");
+
+            let arrived = (1_u16 << to) - (1 << from);
+            let all = held | arrived;
+            let in_order = all.trailing_ones();
+            let again = runs(held & arrived).first().copied();
+            let around = runs(all).into_iter().find(|run| (run.0..run.1).contains(&from) && run.0 > 0);
+            let others = runs(all).into_iter().filter(|&run| run.0 > 0 && Some(run) != around);
+            let context = alloc::format!("{:?} held, then {from}..{to}", runs(held));
+            assert_eq!(ack.ack, base.seq + in_order * 10, "{context}");
+            let block =
+                |(from, to): Bytes| SackBlock { start: base.seq + from * 10, end: base.seq + to * 10 };
+            let first: Vec<_> = again.into_iter().chain(around).map(block).collect();
+            let (reported, rest) = ack.options.sack.as_slice().split_at(first.len());
+            assert_eq!(reported, first, "{context}");
+            let mut rest = rest.to_vec();
+            rest.sort_by_key(|block| block.start.0);
+            assert_eq!(rest, others.map(block).collect::<Vec<_>>(), "{context}");
+
+            let _ = give((0, UNITS));
+            assert_eq!(pair.read(1).0, pattern(UNITS as usize * 10), "{context}");
+        }
+    }
+}
+
 #[test]
 fn a_segment_that_reaches_back_below_the_ack_reports_that_part() {
     let mut pair = Pair::established();

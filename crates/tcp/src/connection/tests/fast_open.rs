@@ -174,6 +174,26 @@ fn a_server_that_closes_at_once_sends_its_fin_after_the_handshake() {
 }
 
 #[test]
+fn before_the_handshake_ends_what_may_be_forged_is_challenged() {
+    // RFC 5961 sections 3.2 and 4.2: whoever opened the connection knows its numbers.
+    let mut pair = opened(b"request");
+    let _ = next(&mut pair.ends[1], start());
+    let (expected, nxt) = pair.ends[1].numbers();
+    let exact = Header { seq: expected, ack: nxt, flags: Flags::RST, ..pair.forged(0) };
+    let ahead = pair.answer(1, Header { seq: expected + 1, ..exact }, b"").expect("a challenge");
+    assert_eq!((ahead.flags, ahead.seq, ahead.ack), (Flags::ACK, nxt, expected));
+    let other = pair.answer(1, Header { seq: expected + 9, flags: Flags::SYN, ..exact }, b"");
+    assert_eq!(other.map(|header| (header.flags, header.ack)), Some((Flags::ACK, expected)));
+    for outside in [expected + u32::MAX, expected + (1 << 20)] {
+        assert_eq!(pair.answer(1, Header { seq: outside, ..exact }, b""), None);
+    }
+    assert_eq!(pair.ends[1].state(), State::SynReceived);
+    assert_eq!(pair.read(1).0, b"request");
+    assert_eq!(pair.answer(1, exact, b""), None);
+    assert_eq!(pair.ends[1].error(), Some(crate::Error::Reset));
+}
+
+#[test]
 fn a_syn_that_is_lost_is_repeated_bare_and_reported() {
     let mut listener = listener();
     let peer = learned(&mut listener);

@@ -4,7 +4,10 @@ use super::pair::{Pair, pattern};
 use crate::config::{Config, Keepalive};
 use crate::connection::{Events, Purpose};
 use crate::error::Error;
+use crate::segment::Segment;
 use alloc::boxed::Box;
+use alloc::rc::Rc;
+use core::cell::Cell;
 use core::time::Duration;
 
 const KEEPALIVE: Keepalive =
@@ -99,6 +102,77 @@ fn loss_of_every_third_segment_is_repaired() {
     pair.transfer(0, &pattern(200_000));
     pair.transfer(1, &pattern(200_000));
     assert!(pair.ends[0].stats().retransmissions > 0);
+}
+
+/// Returns how many repairs 300 requests cost over a steady round trip. Every tenth is answered
+/// late, and then its ACK is delayed by 40 ms; `patience` is the delay that the client expects.
+fn needless_repairs(rtt: Duration, patience: Duration) -> u32 {
+    let sender = crate::sender::Config { max_ack_delay: patience, ..crate::sender::Config::default() };
+    let client = Config { sender, ..Config::default() };
+    let server = Config { delayed_ack: Duration::ZERO, ..Config::default() };
+    let mut pair = Pair::open(&client, &server);
+    let late = Rc::new(Cell::new(false));
+    let delays = Rc::clone(&late);
+    pair.script = Box::new(move |side, flying| {
+        let bare = Segment::parse(&flying.bytes).unwrap().payload.is_empty();
+        if side == 1 && bare && delays.get() {
+            flying.at = flying.at + Duration::from_millis(40);
+        }
+        true
+    });
+    let mut before = 0;
+    for request in 0..320 {
+        if request == 20 {
+            // The handshake took another path.
+            before = pair.ends[0].stats().retransmissions;
+        }
+        pair.delay = rtt / 2 + Duration::from_micros(request % 3 * 50);
+        late.set(request % 10 == 9);
+        pair.ends[0].send(b"request").unwrap();
+        pair.until(|pair| pair.ends[1].readable_bytes() > 0);
+        let _ = pair.read(1);
+        if late.get() {
+            pair.wait(Duration::from_millis(45));
+        }
+        pair.transfer(1, b"reply");
+        pair.wait(rtt);
+    }
+    pair.ends[0].stats().retransmissions - before
+}
+
+#[test]
+fn requests_to_a_peer_that_delays_its_acks_are_not_sent_again() {
+    // The 40 ms are Linux's. A steady round trip leaves the time-out nothing but this allowance.
+    for rtt_us in [200, 1_000, 10_000, 100_000] {
+        let rtt = Duration::from_micros(rtt_us);
+        let patience = crate::sender::Config::default().max_ack_delay;
+        assert_eq!(needless_repairs(rtt, patience), 0, "{rtt:?}");
+        assert!(needless_repairs(rtt, Duration::from_millis(4)) > 10, "{rtt:?}: without the allowance");
+    }
+}
+
+#[test]
+fn without_sack_the_loss_of_the_first_segment_costs_no_timeout() {
+    let bare = Config { sack: false, ..Config::default() };
+    let mut pair = Pair::open(&bare, &bare);
+    pair.delay = Duration::from_millis(10);
+    for _ in 0..50 {
+        pair.transfer(0, b"to measure the path");
+        pair.wait(Duration::from_millis(100));
+    }
+    let mut lost = 0;
+    pair.script = Box::new(move |side, flying| {
+        let data = side == 0 && !Segment::parse(&flying.bytes).unwrap().payload.is_empty();
+        lost += u32::from(data);
+        !data || lost != 1
+    });
+    let began = pair.now;
+    pair.ends[0].send(&pattern(8 * 1448)).unwrap();
+    pair.until(|pair| pair.ends[1].readable_bytes() == 8 * 1448);
+    assert_eq!(pair.now - began, 3 * pair.delay, "there, three duplicates back, and the repair");
+    let stats = pair.ends[0].stats();
+    assert_eq!((stats.retransmissions, stats.timeouts), (1, 0));
+    assert_eq!(pair.read(1).0, pattern(8 * 1448));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The path in real time, and who is at its ends.
 
-use super::namespace::{ADDRESSES, enter};
-use super::ours::{Ours, unwrap, wrap};
+use super::family::Family;
+use super::ours::Ours;
 use crate::link::{Link, LinkPlan, Packet};
 use core::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -16,7 +16,7 @@ use tailwater_tcp::{Config, EcnCodepoint, Instant};
 
 pub const PORT: u16 = 5001;
 /// How long anything may take to begin.
-const PATIENCE: Duration = Duration::from_secs(120);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 /// How often the ends look whether it is over.
 const LOOK: Duration = Duration::from_millis(20);
 /// The stream repeats after so many bytes, which no segment size divides.
@@ -24,10 +24,20 @@ const PERIOD: u64 = 251;
 
 /// Who sends.
 pub enum Peer {
-    /// Linux, with CUBIC.
-    Linux,
+    /// Linux, with the congestion control of this name.
+    Linux(&'static str),
     /// A connection of this crate.
     Ours(Box<Config>),
+}
+
+/// What lies between the two ends.
+#[derive(Clone)]
+pub struct Path {
+    pub family: Family,
+    /// From the sender, and back.
+    pub links: [LinkPlan; 2],
+    /// Of the losses.
+    pub seed: u64,
 }
 
 /// When a transfer ends: after `time`, the handshake included, or when a program on the other end
@@ -54,25 +64,27 @@ pub fn pattern(from: u64, len: usize) -> Vec<u8> {
 ///
 /// # Errors
 /// What this machine does not have.
-pub fn transfer(peer: &Peer, plans: &[LinkPlan; 2], seed: u64, limit: Limit) -> Result<u64, String> {
+pub fn transfer(peer: &Peer, path: &Path, limit: Limit) -> Result<u64, String> {
     let shared = &Shared::default();
+    let (family, seed) = (path.family, path.seed);
     std::thread::scope(|scope| {
         let (to_relay, devices) = channel();
         let device = || devices.recv_timeout(PATIENCE).map_err(|error| error.to_string())?;
         let (go, start) = channel();
         let connect = || -> Result<Relay, String> {
             let for_receiver = to_relay.clone();
-            scope.spawn(move || receive(&for_receiver, shared));
-            let links = [Link::new(plans[0].clone(), seed), Link::new(plans[1].clone(), seed ^ 0xB)];
-            let mut relay = Relay::new(device()?, links);
+            scope.spawn(move || receive(family, &for_receiver, shared));
+            let [forth, back] = path.links.clone();
+            let links = [Link::new(forth, seed), Link::new(back, seed ^ 0xB)];
+            let mut relay = Relay::new(family, device()?, links);
             match peer {
-                Peer::Linux => {
-                    scope.spawn(move || send(&to_relay, &start, shared));
+                &Peer::Linux(algorithm) => {
+                    scope.spawn(move || send(family, algorithm, &to_relay, &start, shared));
                     relay.sender = End::Linux(device()?);
                     go.send(()).map_err(|error| error.to_string())?;
                 }
                 Peer::Ours(config) => {
-                    relay.sender = End::Ours(Box::new(Ours::new(config, seed, relay.now())));
+                    relay.sender = End::Ours(Box::new(Ours::new(config, family, seed, relay.now())));
                 }
             }
             Ok(relay)
@@ -86,9 +98,9 @@ pub fn transfer(peer: &Peer, plans: &[LinkPlan; 2], seed: u64, limit: Limit) -> 
 }
 
 /// Reads all that comes, in a namespace of its own, and looks at each byte.
-fn receive(ready: &Sender<Result<OwnedFd, String>>, shared: &Shared) {
-    let listener = enter(1).and_then(|device| {
-        let listener = TcpListener::bind(SocketAddr::from((ADDRESSES[1], PORT)));
+fn receive(family: Family, ready: &Sender<Result<OwnedFd, String>>, shared: &Shared) {
+    let listener = family.enter(1).and_then(|device| {
+        let listener = TcpListener::bind((family.address(1), PORT));
         Ok((device, listener.map_err(|error| error.to_string())?))
     });
     let listener = match listener {
@@ -128,12 +140,18 @@ fn receive(ready: &Sender<Result<OwnedFd, String>>, shared: &Shared) {
 }
 
 /// Linux sends, in a namespace of its own.
-fn send(ready: &Sender<Result<OwnedFd, String>>, start: &Receiver<()>, shared: &Shared) {
-    let _ = ready.send(enter(0));
+fn send(
+    family: Family,
+    algorithm: &str,
+    ready: &Sender<Result<OwnedFd, String>>,
+    start: &Receiver<()>,
+    shared: &Shared,
+) {
+    let _ = ready.send(family.enter(0));
     if start.recv_timeout(PATIENCE).is_err() {
         return;
     }
-    let mut stream = connect().expect("a connection over the path");
+    let mut stream = connect(family, algorithm).expect("a connection over the path");
     stream.set_write_timeout(Some(LOOK)).expect("an option");
     let mut at = 0;
     while !shared.over.load(Ordering::Relaxed) {
@@ -146,12 +164,16 @@ fn send(ready: &Sender<Result<OwnedFd, String>>, start: &Receiver<()>, shared: &
     let _ = sockopt::set_socket_linger(&stream, Some(Duration::ZERO));
 }
 
-/// Returns a socket whose congestion control is CUBIC from its SYN on.
-fn connect() -> std::io::Result<TcpStream> {
+/// Returns a socket whose congestion control is `algorithm` from its SYN on.
+fn connect(family: Family, algorithm: &str) -> std::io::Result<TcpStream> {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
-    let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    sockopt::set_tcp_congestion(&socket, "cubic")?;
-    connect(&socket, &SocketAddr::from((ADDRESSES[1], PORT)))?;
+    let domain = match family {
+        Family::V4 => AddressFamily::INET,
+        Family::V6 => AddressFamily::INET6,
+    };
+    let socket = socket_with(domain, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_tcp_congestion(&socket, algorithm)?;
+    connect(&socket, &SocketAddr::from((family.address(1), PORT)))?;
     Ok(TcpStream::from(socket))
 }
 
@@ -162,6 +184,7 @@ enum End {
 }
 
 struct Relay {
+    family: Family,
     sender: End,
     receiver: OwnedFd,
     /// From the sender, and back.
@@ -170,8 +193,8 @@ struct Relay {
 }
 
 impl Relay {
-    fn new(receiver: OwnedFd, links: [Link; 2]) -> Self {
-        Self { sender: End::None, receiver, links, began: std::time::Instant::now() }
+    fn new(family: Family, receiver: OwnedFd, links: [Link; 2]) -> Self {
+        Self { family, sender: End::None, receiver, links, began: std::time::Instant::now() }
     }
 
     /// Not zero at the start: the state machines' clocks have run before.
@@ -192,22 +215,22 @@ impl Relay {
     /// Takes what was sent, and hands over what has arrived.
     fn carry(&mut self) -> std::io::Result<()> {
         let mut buffer = [0; 2048];
-        let now = self.now();
+        let (family, now) = (self.family, self.now());
         if let End::Linux(device) = &self.sender {
-            read_all(device, &mut buffer, |segment| {
+            read_all(family, device, &mut buffer, |segment| {
                 drop(self.links[0].send(now, segment, EcnCodepoint::NotEct));
             })?;
         }
-        read_all(&self.receiver, &mut buffer, |segment| {
+        read_all(family, &self.receiver, &mut buffer, |segment| {
             drop(self.links[1].send(now, segment, EcnCodepoint::NotEct));
         })?;
         while let Some(packet) = self.links[0].arrive(now) {
-            deliver(&self.receiver, &packet, 0)?;
+            deliver(&self.receiver, &packet, family, 0)?;
         }
         while let Some(packet) = self.links[1].arrive(now) {
             match &mut self.sender {
                 End::None => {}
-                End::Linux(device) => deliver(device, &packet, 1)?,
+                End::Linux(device) => deliver(device, &packet, family, 1)?,
                 End::Ours(ours) => {
                     let Packet::Segment { bytes, .. } = &packet else { continue };
                     ours.hear(bytes, now);
@@ -248,11 +271,16 @@ impl Relay {
     }
 }
 
-fn read_all(device: &OwnedFd, buffer: &mut [u8], mut each: impl FnMut(&[u8])) -> std::io::Result<()> {
+fn read_all(
+    family: Family,
+    device: &OwnedFd,
+    buffer: &mut [u8],
+    mut each: impl FnMut(&[u8]),
+) -> std::io::Result<()> {
     loop {
         match read(device, &mut *buffer) {
             Ok(len) => {
-                if let Some(segment) = unwrap(&buffer[..len]) {
+                if let Some(segment) = family.unwrap(&buffer[..len]) {
                     each(segment);
                 }
             }
@@ -263,10 +291,10 @@ fn read_all(device: &OwnedFd, buffer: &mut [u8], mut each: impl FnMut(&[u8])) ->
     }
 }
 
-/// Hands a packet of `from` to a device.
-fn deliver(device: &OwnedFd, packet: &Packet, from: usize) -> std::io::Result<()> {
+/// Hands a packet of the end `from` to a device.
+fn deliver(device: &OwnedFd, packet: &Packet, family: Family, from: usize) -> std::io::Result<()> {
     let Packet::Segment { bytes, .. } = packet else { return Ok(()) };
-    match write(device, &wrap(bytes, from)) {
+    match write(device, &family.wrap(bytes, from)) {
         // A full queue of the device's is a loss like any other.
         Ok(_) | Err(Errno::AGAIN | Errno::NOBUFS) => Ok(()),
         Err(error) => Err(error.into()),
