@@ -3,8 +3,9 @@
 //!
 //! Owns the list of withdrawn kthreads and their way back, and the count of evictions. Too many
 //! within a short time end a registration: the count grows with each eviction and falls by one
-//! every [`FORGET_EVICTION_US`]. A thread that is late now and then costs its program nothing; one
-//! that keeps its core over and over costs others about a tenth of a second.
+//! every [`FORGET_EVICTION_US`], and with every [`CEDES_PER_EVICTION`] cores that the program gave
+//! up in time. A thread that is late now and then costs its program nothing; one that keeps its
+//! core over and over costs others about a tenth of a second.
 //!
 //! | how | left alone until |
 //! |---|---|
@@ -29,10 +30,17 @@ use crate::world::World;
 /// Time after which one eviction is forgotten, in microseconds, of a program with one core.
 pub(super) const FORGET_EVICTION_US: u64 = 50_000;
 
+/// Cores given up in time for which one eviction is forgotten. A program in which long system calls
+/// or C code without poll points are a small part of all that is interrupted keeps its
+/// registration.
+pub(super) const CEDES_PER_EVICTION: u32 = 16;
+
 /// How often threads of a runtime were moved off their cores of late.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Evictions {
     count: u32,
+    /// Cores given up in time since that last made an eviction forgotten.
+    ceded: u32,
     /// Time up to which evictions have been forgotten.
     at: Cycles,
 }
@@ -46,6 +54,15 @@ impl Evictions {
         self.at = if self.count == 0 { now } else { self.at + forgotten * forget.max(1) };
         self.count += 1;
         self.count
+    }
+
+    /// Counts a core that was given up in time.
+    pub(super) fn note_cede(&mut self) {
+        self.ceded += 1;
+        if self.ceded == CEDES_PER_EVICTION {
+            self.ceded = 0;
+            self.count = self.count.saturating_sub(1);
+        }
     }
 }
 
@@ -247,5 +264,17 @@ mod tests {
         assert_eq!(evictions.count(305, 100), 1, "three are forgotten");
         assert_eq!([306, 405, 406, 605].map(|now| evictions.count(now, 100)), [2, 2, 3, 2]);
         assert_eq!(evictions.count(10_000, 100), 1);
+    }
+
+    #[test]
+    fn cores_given_up_in_time_make_evictions_forgotten() {
+        let mut evictions = Evictions::default();
+        assert_eq!([0, 0, 0].map(|now| evictions.count(now, 100)), [1, 2, 3]);
+        (1..CEDES_PER_EVICTION).for_each(|_| evictions.note_cede());
+        assert_eq!(evictions.count(0, 100), 4, "not yet");
+        evictions.note_cede();
+        assert_eq!(evictions.count(0, 100), 4, "one is forgotten");
+        (0..100 * CEDES_PER_EVICTION).for_each(|_| evictions.note_cede());
+        assert_eq!(evictions.count(0, 100), 1, "nothing is put by for later");
     }
 }

@@ -24,7 +24,8 @@ const TIMES: u32 = 1_000;
 pub(super) struct Kills {
     times: u32,
     before: Latency,
-    /// While the first of them were killed.
+    /// While they were killed: the worst percentiles of all measurements in a row, and what was
+    /// lost in all of them.
     during: Latency,
     /// After the last.
     after: Latency,
@@ -52,7 +53,12 @@ pub(super) fn measure(target: &Target, plan: &Plan) -> anyhow::Result<Kills> {
     let (socket, stop) = (target.socket.as_str(), AtomicBool::new(false));
     let (during, seconds) = std::thread::scope(|scope| -> anyhow::Result<_> {
         let killer = scope.spawn(|| kill_all(socket, &stop));
-        let during = target.latency(plan);
+        let mut during = target.latency(plan);
+        while !killer.is_finished()
+            && let Ok(so_far) = during
+        {
+            during = target.latency(plan).map(|latency| worst(so_far, latency));
+        }
         if during.is_err() {
             stop.store(true, Ordering::Relaxed);
         }
@@ -63,6 +69,17 @@ pub(super) fn measure(target: &Target, plan: &Plan) -> anyhow::Result<Kills> {
     let after = target.latency(plan)?;
     note!("{TIMES} programs killed in {seconds:.1} s");
     Ok(Kills { times: TIMES, before, during, after, seconds })
+}
+
+/// Returns the larger of each percentile, and the sum of what was lost.
+fn worst(a: Latency, b: Latency) -> Latency {
+    let larger = |a: Option<f64>, b: Option<f64>| a.zip(b).map(|(a, b)| a.max(b));
+    Latency {
+        p50_us: larger(a.p50_us, b.p50_us),
+        p99_us: larger(a.p99_us, b.p99_us),
+        win_p999_us: larger(a.win_p999_us, b.win_p999_us),
+        lost: a.lost + b.lost,
+    }
 }
 
 /// Returns how many seconds it took.
