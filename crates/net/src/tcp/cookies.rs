@@ -2,8 +2,8 @@
 //! address.
 //!
 //! Owns at most [`MAX_SERVERS`] entries; a new one replaces the one that was used longest ago. A
-//! path that drops SYNs with the option is remembered too: connections to the server then do
-//! without for a minute, and twice as long after each further loss.
+//! path that drops or refuses SYNs with the option is remembered too: connections to the server
+//! then do without for a minute, and twice as long after each further loss.
 
 use crate::platform::{Lock, Platform};
 use alloc::collections::BTreeMap;
@@ -62,17 +62,18 @@ impl<P: Platform> Cookies<P> {
         }
     }
 
-    /// Records the result of a handshake whose SYN had the option.
+    /// Records the result of an attempt to connect whose SYN had the option.
     pub fn note(&self, server: IpAddr, cookie: Option<Cookie>, mss: u16, lost: bool, now: Instant) {
         let mut servers = self.0.lock();
         let fresh = Server { peer: None, losses: 0, paused_until: Instant(0), used_at: now };
         let mut known = servers.get(&server).copied().unwrap_or(fresh);
-        if lost {
+        known.peer = cookie.map(|cookie| FastOpenPeer { cookie, mss }).or(known.peer);
+        // Attempts that began together are lost together: they count once.
+        if lost && now >= known.paused_until {
             known.losses = (known.losses + 1).min(MAX_DOUBLINGS);
             known.paused_until = now + PAUSE * (1 << (known.losses - 1));
-        } else {
+        } else if !lost {
             known.losses = 0;
-            known.peer = cookie.map(|cookie| FastOpenPeer { cookie, mss }).or(known.peer);
         }
         known.used_at = now;
         if known.peer.is_none() && known.losses == 0 {
@@ -134,6 +135,17 @@ mod tests {
         cookies.note(SERVER, None, 1460, true, after(now));
         assert_eq!(cookies.offer(SERVER, after(now + 59)), Offer::Nothing);
         assert!(matches!(cookies.offer(SERVER, after(now + 60)), Offer::Show(_)), "one loss again");
+    }
+
+    #[test]
+    fn losses_during_a_pause_do_not_extend_it() {
+        let cookies = Cookies::<Single>::default();
+        for second in 0..60 {
+            cookies.note(SERVER, Some(cookie(1)), 1460, true, after(second));
+            assert_eq!(cookies.offer(SERVER, after(second)), Offer::Nothing);
+        }
+        let shown = Offer::Show(FastOpenPeer { cookie: cookie(1), mss: 1460 });
+        assert_eq!(cookies.offer(SERVER, after(60)), shown, "a cookie is kept, whatever was lost");
     }
 
     #[test]

@@ -11,6 +11,7 @@
 
 use super::{Connection, Events, Set};
 use crate::config::{Config, Opening};
+use crate::error::Error;
 use crate::segment::{Cookie, FastOpen, Options, Segment};
 use crate::seq::{Range, Seq};
 use crate::state::State;
@@ -35,7 +36,8 @@ pub enum FastOpenOutcome {
         cookie: Option<Cookie>,
         /// The segment size that the server announced.
         mss: u16,
-        /// True if the SYN with the option got no answer: the path may not carry such ones.
+        /// True if nothing shows that the path carries a SYN with the option: the first SYN was
+        /// repeated and its data not acknowledged, or the attempt failed.
         lost: bool,
     },
     /// To a server: the client is there.
@@ -109,15 +111,28 @@ impl Connection {
         }
     }
 
-    /// Returns what the handshake has shown, once after [`Events::FAST_OPEN`].
+    /// Returns what the handshake has shown, once after [`Events::FAST_OPEN`]; `None` if it has
+    /// shown nothing, because the application ended the attempt before the first SYN was repeated.
+    ///
+    /// An attempt that the network ended counts as lost, whatever ended it (RFC 7413 section
+    /// 4.1.3.1): a middlebox that refuses data on a SYN answers with a reset, or drops what follows
+    /// it.
     pub fn take_fast_open(&mut self) -> Option<FastOpenOutcome> {
         let opening = *self.fast_opening()?;
         self.set_fast_opening(None);
         if self.set.contains(Set::SYN_ACK) {
             return Some(FastOpenOutcome::Server);
         }
-        let lost = self.counters.all_troubles().retransmissions > 0;
-        Some(FastOpenOutcome::Client { cookie: opening.received, mss: self.peer_mss, lost })
+        let failed = self.error.is_some_and(|error| error != Error::Aborted);
+        // Repeated SYNs have neither data nor the option: the first was answered, if late.
+        let answered = opening.received.is_some() || self.set.contains(Set::SYN_DATA);
+        let repeated = self.counters.all_troubles().retransmissions > 0;
+        let lost = failed || (repeated && !answered);
+        (lost || !self.is_closed()).then_some(FastOpenOutcome::Client {
+            cookie: opening.received,
+            mss: self.peer_mss,
+            lost,
+        })
     }
 
     /// Returns the option of a SYN or SYN-ACK that leaves now.

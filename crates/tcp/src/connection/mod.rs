@@ -106,7 +106,8 @@ bitflags::bitflags! {
         /// Three retransmissions went unanswered (R1 of RFC 9293 section 3.8.3): check the route
         /// and the neighbour.
         const SUSPECT_PATH = 1 << 8;
-        /// The handshake was one with Fast Open: see [`Connection::take_fast_open`].
+        /// The handshake was one with Fast Open and is over, or a client's attempt is: see
+        /// [`Connection::take_fast_open`].
         const FAST_OPEN = 1 << 9;
     }
 }
@@ -466,12 +467,14 @@ impl Connection {
     /// Applies `event` to the state and performs the actions of entering the new one.
     fn apply(&mut self, event: Event) -> Events {
         let Some(state) = self.state.after(event) else { return Events::empty() };
-        self.state = state;
+        let before = core::mem::replace(&mut self.state, state);
         match state {
             State::Closed => {
                 self.unacked.release();
                 self.stop_timers();
-                Events::CLOSED
+                let mut events = Events::CLOSED;
+                events.set(Events::FAST_OPEN, before == State::SynSent && self.fast_opening().is_some());
+                events
             }
             State::TimeWait => Events::TIME_WAIT,
             _ => Events::empty(),

@@ -8,19 +8,26 @@
 //! A cookie can be stolen and used with forged addresses. Each connection that is opened by one
 //! therefore occupies a place until its handshake is complete. A reset by the forged address does
 //! not free it, or an attacker would gain from the victim's resets (section 5.1): the place is free
-//! when a handshake's time has passed.
+//! when the time has passed for which a connection may wait for its client.
 
 use crate::isn::{Domain, Flow, Secret};
 use crate::segment::Cookie;
+use crate::sender;
 use crate::time::Instant;
 use alloc::collections::VecDeque;
 use core::time::Duration;
 
 /// Time after which another key is used.
 pub(super) const PERIOD: Duration = Duration::from_hours(12);
-/// Time for which a place stays occupied if the handshake is not completed: that of all repetitions
-/// of an answer.
-pub(super) const HOLD: Duration = Duration::from_secs(63);
+
+/// Returns the time for which a place stays occupied if the handshake is not completed: at least
+/// that after which the last of `retries` repetitions of an answer times out. A tail loss probe may
+/// come before each of them, which starts the time-out anew.
+pub(super) fn hold(sender: &sender::Config, retries: u8) -> Duration {
+    let first = sender.initial_rto.max(sender.min_rto);
+    let time_outs = (0..=u32::from(retries)).map(|n| first.saturating_mul(1 << n).min(sender.max_rto));
+    2 * time_outs.sum::<Duration>()
+}
 
 /// The validity of a cookie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,15 +74,16 @@ pub(super) struct Places {
 }
 
 impl Places {
-    /// Takes a place of `bound`; returns false if all are taken.
-    pub fn take(&mut self, flow: &Flow, bound: usize, now: Instant) -> bool {
+    /// Takes a place of `bound` until `until`, which lies as far ahead as in other calls; returns
+    /// false if all are taken.
+    pub fn take(&mut self, flow: &Flow, bound: usize, until: Instant, now: Instant) -> bool {
         while self.taken.front().is_some_and(|&(until, _)| until <= now) {
             self.taken.pop_front();
         }
         if self.taken.len() >= bound {
             return false;
         }
-        self.taken.push_back((now + HOLD, *flow));
+        self.taken.push_back((until, *flow));
         true
     }
 

@@ -264,12 +264,14 @@ impl Listener {
             self.stats.fast_open_refused += 1;
             return Err(true);
         }
-        if !self.places.take(flow, self.config.fast_open, now) {
+        let retries = self.config.syn_ack_retries.min(MAX_RETRIES);
+        let until = now + fast_open::hold(&self.config.connection.sender, retries);
+        if !self.places.take(flow, self.config.fast_open, until, now) {
             self.stats.fast_open_overflows += 1;
             return Err(false);
         }
         let new = (validity == Validity::Old).then(|| fast_open::make(&self.secret, flow, now));
-        let answer = (new, self.config.syn_ack_retries.min(MAX_RETRIES));
+        let answer = (new, retries);
         let opening = opening(flow, numbers, arrival.path_mss);
         let config = &self.config.connection;
         let (connection, events) = Connection::accept_fast(config, &opening, &arrival.segment, answer, now);
@@ -277,7 +279,8 @@ impl Listener {
         Ok(self.hand_out(connection, events, arrival))
     }
 
-    /// Frees the place of a connection opened by Fast Open, whose handshake is complete.
+    /// Frees the place of a connection opened by Fast Open, whose handshake is complete or which
+    /// the caller drops before its SYN-ACK has left.
     pub fn complete_fast_open(&mut self, flow: &Flow) {
         self.places.free(flow);
     }

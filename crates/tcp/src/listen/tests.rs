@@ -374,7 +374,44 @@ fn a_stolen_cookie_opens_no_more_connections_than_there_are_places() {
     listener.complete_fast_open(&client(1));
     let _ = opened(open(&mut listener, 4, start()));
     assert!(matches!(open(&mut listener, 5, start() + Duration::from_secs(62)), Answer::Reply(_)));
-    let _ = opened(open(&mut listener, 6, start() + fast_open::HOLD));
+    let hold = fast_open::hold(&Config::default().sender, ListenConfig::default().syn_ack_retries);
+    let _ = opened(open(&mut listener, 6, start() + hold));
+}
+
+#[test]
+fn a_place_is_taken_for_as_long_as_its_connection_may_wait_for_the_client() {
+    let client = |n: u16| Flow { remote_port: 1000 + n, ..flow(1) };
+    // The application writes nothing, once, or whenever a timer expires.
+    for (syn_ack_retries, writes) in [0, 1, 5, 10].map(|n| [(n, 0), (n, 1), (n, 1000)]).concat() {
+        let connection = Config { user_timeout: Duration::from_hours(24), ..Config::default() };
+        let config = ListenConfig { connection, syn_ack_retries, fast_open: 1, ..ListenConfig::default() };
+        let mut listener = listener(config);
+        let cookie = cookie_of(&mut listener, client(0), start());
+        let open = |listener: &mut Listener, n, now| {
+            give_data(listener, now, client(n), fast_syn(&client(n), cookie), b"request")
+        };
+        let mut connection = opened(open(&mut listener, 0, start()));
+        let (mut now, mut wakes) = (start(), 0);
+        loop {
+            if wakes < writes {
+                assert_eq!(connection.send(&[7; 10]), Ok(10));
+            }
+            wakes += 1;
+            while next_header(&mut connection, now).is_some() {}
+            let Some(next) = connection.next_timeout() else { break };
+            now = next;
+            let _ = connection.handle_timeout(now);
+            if connection.is_closed() {
+                break;
+            }
+        }
+        assert_eq!(connection.error(), Some(crate::Error::TimedOut));
+        let what = alloc::format!("{syn_ack_retries} retries, {writes} writes, {:?}", now - start());
+        let before = open(&mut listener, 1, Instant(now.0 - 1));
+        assert!(matches!(before, Answer::Reply(_)), "{what}");
+        let hold = fast_open::hold(&Config::default().sender, syn_ack_retries);
+        assert!((now - start()..=2 * (now - start())).contains(&hold), "{what}, but {hold:?}");
+    }
 }
 
 #[test]
@@ -403,6 +440,12 @@ fn a_client_that_never_answers_is_given_up_after_the_answers_of_a_listener() {
 fn a_full_queue_answers_cookies_of_fast_open_with_those_of_syns() {
     let mut listener = listener(ListenConfig { fast_open: 5, syn_queue: 0, ..ListenConfig::default() });
     let flow = flow(1);
-    let answer = reply(give(&mut listener, start(), flow, fast_syn(&flow, FastOpen::Request), true));
-    assert_eq!((answer.options.fast_open, listener.pending()), (FastOpen::None, 0));
+    // Listeners of a host have one secret.
+    let valid = cookie_of(&mut fast(5), flow, start());
+    for option in [FastOpen::Request, valid] {
+        let answer = reply(give_data(&mut listener, start(), flow, fast_syn(&flow, option), b"request"));
+        assert_eq!((answer.options.fast_open, answer.ack), (FastOpen::None, Seq(7001)));
+        assert_eq!(listener.pending(), 0);
+    }
+    assert_eq!((listener.stats().cookies_sent, listener.stats().fast_opens), (2, 0));
 }

@@ -56,7 +56,8 @@ impl<P: Platform> Stack<P> {
                 let socket = self.adopt(*flow, *connection);
                 if !self.tcp.table.insert(key, &socket) {
                     // This host has just opened a connection on the same flow: the client gets no
-                    // answer and tries again.
+                    // answer and tries again. A place of Fast Open is free again.
+                    inner.listener.complete_fast_open(flow);
                     self.tcp.connections.fetch_sub(1, Ordering::Relaxed);
                     return true;
                 }

@@ -11,7 +11,9 @@ use crate::tcp::{BURST, Due, Failure, Inner, Key, Socket};
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
-use tailwater_tcp::{Error, Events, Full, Header, IcmpError, Instant, Outgoing, State, Transmit};
+use tailwater_tcp::{
+    Error, Events, FastOpenOutcome, Full, Header, IcmpError, Instant, Outgoing, State, Transmit,
+};
 use tailwater_wire::{Addresses, DEFAULT_TTL, IpProtocol, PacketInfo, Sum};
 
 /// Offset of the checksum in a TCP header.
@@ -202,6 +204,10 @@ impl<P: Platform> Stack<P> {
         if inner.armed != Instant::NEVER {
             self.tcp.timers.remove(socket.id, inner.armed);
             inner.armed = Instant::NEVER;
+        }
+        // An attempt that failed. The place of a server's connection stays taken: see `Listener`.
+        if let Some(FastOpenOutcome::Client { cookie, mss, lost }) = inner.connection.take_fast_open() {
+            self.tcp.cookies.note(socket.flow.remote, cookie, mss, lost, now);
         }
     }
 

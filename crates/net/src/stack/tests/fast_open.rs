@@ -3,6 +3,7 @@
 
 use super::hub::Hub;
 use super::*;
+use crate::tcp::cookies::Offer;
 use crate::tcp::{Listening, Refusal};
 use tailwater_tcp::listen::ListenConfig;
 use tailwater_tcp::{Config, Events, State};
@@ -99,4 +100,45 @@ fn a_cookie_that_has_expired_costs_a_round_trip_and_is_replaced() {
         assert_eq!(syn_data(&client, &hub), again);
     }
     assert_eq!(hub.hosts[1].tcp.listeners.stats().fast_open_refused, 1);
+}
+
+/// Returns what the next SYN to the server may do.
+fn offer(hub: &Hub) -> Offer {
+    let now = tailwater_tcp::Instant(hub.now.as_nanos() as u64);
+    hub.hosts[0].tcp.cookies.offer(at(2, SERVER).ip(), now)
+}
+
+#[test]
+fn a_path_that_fails_syns_with_data_gets_plain_ones_for_a_while() {
+    // The SYN is refused, or nothing answers it.
+    for silent in [false, true] {
+        let (mut hub, listening) = hub(73, 5);
+        let _first = connect(&mut hub, b"request");
+        hub.run(hub.now + STEP);
+        assert!(matches!(offer(&hub), Offer::Show(_)));
+        if silent {
+            hub.loss_percent = 100;
+        } else {
+            hub.with(2, |stack, catch| stack.close_listening(catch, &listening));
+        }
+        let client = connect(&mut hub, b"request");
+        let closed = |client: &Arc<Socket>| client.lock().connection.is_closed();
+        let seconds =
+            (0..600).take_while(|_| !closed(&client)).map(|_| hub.run(hub.now + Duration::from_secs(1)));
+        assert!(seconds.count() < 600, "it never gives up");
+        assert!(read(&client).is_err_and(|refusal| refusal != Refusal::WouldBlock));
+        assert_eq!(offer(&hub), Offer::Nothing);
+        hub.run(hub.now + Duration::from_mins(1));
+        assert!(matches!(offer(&hub), Offer::Show(_)), "once more");
+    }
+}
+
+#[test]
+fn an_attempt_that_the_program_gives_up_at_once_shows_nothing() {
+    let (mut hub, _listening) = hub(74, 5);
+    let _first = connect(&mut hub, b"request");
+    hub.run(hub.now + STEP);
+    let client = connect(&mut hub, b"request");
+    hub.with(1, |stack, catch| stack.abort_tcp(catch, &client));
+    assert!(matches!(offer(&hub), Offer::Show(_)));
 }

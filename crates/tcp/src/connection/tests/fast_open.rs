@@ -2,7 +2,7 @@
 
 use super::pair::{PATH_MSS, Pair, emit, flow, opening, pattern, start};
 use crate::config::Config;
-use crate::connection::{Connection, Events, FastOpenOutcome, FastOpenPeer};
+use crate::connection::{Connection, Events, FastOpenOutcome, FastOpenPeer, IcmpError};
 use crate::ecn::EcnCodepoint;
 use crate::isn::Secret;
 use crate::listen::{Answer, Arrival, ListenConfig, Listener};
@@ -218,6 +218,96 @@ fn a_syn_that_is_lost_is_repeated_bare_and_reported() {
     let data = next(&mut client, now);
     let data = Segment::parse(&data).unwrap();
     assert_eq!((data.payload, data.header.seq), (&b"request"[..], first.header.seq + 1));
+}
+
+/// Lets the SYN time out; returns the next one and when it leaves.
+fn repeat(client: &mut Connection) -> (Vec<u8>, Instant) {
+    let now = client.next_timeout().expect("a timer");
+    let _ = client.handle_timeout(now);
+    (next(client, now), now)
+}
+
+#[test]
+fn an_answer_to_the_first_syn_that_comes_after_the_second_is_no_loss() {
+    let mut listener = listener();
+    let peer = learned(&mut listener);
+    for peer in [None, Some(peer)] {
+        let mut client = client(peer, b"request");
+        let first = next(&mut client, start());
+        let syn_ack = match arrive(&mut listener, &first, start()) {
+            Answer::Reply(syn_ack) => syn_ack,
+            Answer::Accept(mut server, _) => Segment::parse(&next(&mut server, start())).unwrap().header,
+            Answer::Ignore => panic!("no SYN-ACK"),
+        };
+        let (_, now) = repeat(&mut client);
+        let events =
+            client.handle_segment(now, &Segment { header: syn_ack, payload: &[] }, EcnCodepoint::NotEct);
+        assert!(events.contains(Events::FAST_OPEN | Events::ESTABLISHED));
+        let outcome = client.take_fast_open();
+        let Some(FastOpenOutcome::Client { cookie, lost: false, .. }) = outcome else {
+            panic!("{outcome:?}")
+        };
+        assert_eq!(cookie.is_some(), peer.is_none());
+        let _ = arrive(&mut listener, &reset_of(&client), now);
+    }
+}
+
+/// Returns whether an attempt with Fast Open that `end` ends is reported, and as lost.
+fn ended(peer: Option<FastOpenPeer>, end: impl Fn(&mut Connection, Header) -> Events) -> Option<bool> {
+    let mut client = client(peer, b"request");
+    let syn = Segment::parse(&next(&mut client, start())).unwrap().header;
+    let events = end(&mut client, syn);
+    assert!(events.contains(Events::FAST_OPEN | Events::CLOSED) && client.is_closed());
+    client.check();
+    match client.take_fast_open() {
+        Some(FastOpenOutcome::Client { cookie: None, lost, .. }) => Some(lost),
+        None => None,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn an_attempt_that_the_network_ends_is_reported_as_lost() {
+    let peer = learned(&mut listener());
+    for (peer, data) in [(None, 0), (Some(peer), 7)] {
+        let reset = |client: &mut Connection, syn: Header| {
+            let flags = Flags::RST | Flags::ACK;
+            let (source, destination) = (syn.destination, syn.source);
+            let ack = syn.seq + 1 + data;
+            let header = Header { source, destination, seq: crate::Seq(0), ack, flags, ..syn };
+            client.handle_segment(start(), &Segment { header, payload: &[] }, EcnCodepoint::NotEct)
+        };
+        assert_eq!(ended(peer, reset), Some(true));
+        let prohibited =
+            |client: &mut Connection, syn: Header| client.handle_icmp(IcmpError::Prohibited, syn.seq);
+        assert_eq!(ended(peer, prohibited), Some(true));
+        let silence = |client: &mut Connection, _| {
+            for _ in 0..20 {
+                let now = client.next_timeout().expect("a timer");
+                let events = client.handle_timeout(now);
+                if client.is_closed() {
+                    return events;
+                }
+                let _ = next(client, now);
+            }
+            panic!("it never gives up")
+        };
+        assert_eq!(ended(peer, silence), Some(true));
+    }
+}
+
+#[test]
+fn an_attempt_that_the_application_ends_is_lost_only_if_a_syn_went_unanswered() {
+    let peer = learned(&mut listener());
+    let ends: [fn(&mut Connection) -> Events; 2] = [Connection::abort, |client| client.release(start())];
+    for end in ends {
+        assert_eq!(ended(Some(peer), |client, _| end(client)), None);
+        let late = |client: &mut Connection, _| {
+            let _ = repeat(client);
+            end(client)
+        };
+        assert_eq!(ended(Some(peer), late), Some(true));
+    }
 }
 
 #[test]
