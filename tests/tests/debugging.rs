@@ -70,19 +70,28 @@ fn a_dump_shows_where_threads_were_when_they_lost_the_core_to_a_signal() {
 const NO_BACKTRACE: &str = "no backtrace";
 /// Processes that may leave no backtrace, on a busy machine, before a test fails.
 const TRIES: usize = 20;
+/// Time a process has for its report before the next one is started.
+const EACH: Duration = Duration::from_secs(15);
 
 /// Starts `role` and returns its standard error with a report that names `function`. A stall is
-/// reported once, so a report without a backtrace takes a new process.
+/// reported once, and not at all within a second of another: on a busy machine the start of a
+/// process may be one. So a report that lacks the function takes a new process.
 fn report(bench: &Bench, role: &str, function: &str) -> String {
-    let look = |_| {
-        let role = heard(bench, role, "best-effort", STALL);
-        let text = eventually("a whole report", || {
-            let text = role.errors();
-            (text.contains(function) || text.contains(NO_BACKTRACE)).then_some(text)
-        });
-        text.contains(function).then_some(text)
-    };
-    (0..TRIES).find_map(look).unwrap_or_else(|| panic!("no report of {TRIES} names {function}"))
+    let mut said = String::new();
+    for _ in 0..TRIES {
+        let (role, deadline) = (heard(bench, role, "best-effort", STALL), Instant::now() + EACH);
+        loop {
+            said = role.errors();
+            if said.contains(function) {
+                return said;
+            }
+            if said.contains(NO_BACKTRACE) || Instant::now() > deadline {
+                break;
+            }
+            std::thread::sleep(STALL / 50);
+        }
+    }
+    panic!("no report of {TRIES} processes names {function}; the last one printed:\n{said}");
 }
 
 #[test]
