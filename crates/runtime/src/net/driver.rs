@@ -26,9 +26,10 @@ use tailwater_shm::clock;
 use tailwater_shm::ring::{FLAG_CHECKSUM_OK, FLAG_CHECKSUM_OWED};
 use tailwater_wire::Checksums;
 
-/// Time until a segment is tried again while another IOKernel is waited for. When it is there, all
-/// segments are tried at once.
-const RETRY_WITHOUT_IOKERNEL: Duration = Duration::from_millis(20);
+/// Time until a segment is tried again while another IOKernel is waited for: each connection that
+/// has data to send costs a try, and there may be thousands. When the IOKernel is there, all
+/// segments are tried at once; this is for want of memory for the thread that does so.
+const RETRY_WITHOUT_IOKERNEL: Duration = Duration::from_secs(1);
 
 static STACK: OnceLock<Stack> = OnceLock::new();
 

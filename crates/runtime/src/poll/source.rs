@@ -50,7 +50,9 @@ pub trait Sealed {
 /// channels, and an [`Event`] or [`Notify`] in an `Arc`.
 ///
 /// An [`Event`] is readable while it is set, a [`Notify`] while a notification is stored. A UDP
-/// socket is always writable. A connection is writable when its handshake is over.
+/// socket is always writable, also while a program waits for another IOKernel: a loop that gets
+/// `WouldBlock` from a send pauses before it tries again. A connection is writable when its
+/// handshake is over.
 ///
 /// # Examples
 /// ```
