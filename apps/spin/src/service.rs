@@ -65,10 +65,12 @@ impl CountsReader {
     /// Returns the counters.
     #[must_use]
     pub fn counts(&self) -> Counts {
+        // A dispatcher sends the replies of requests that are counted as served.
+        let unsent = self.server.as_ref().map_or(0, UdpServer::unsent);
         Counts {
-            served: self.shared.served.load(Relaxed),
+            served: self.shared.served.load(Relaxed).saturating_sub(unsent),
             malformed: self.shared.malformed.load(Relaxed),
-            unsent: self.shared.unsent.load(Relaxed),
+            unsent: self.shared.unsent.load(Relaxed) + unsent,
         }
     }
 

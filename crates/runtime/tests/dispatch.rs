@@ -39,7 +39,7 @@ fn dispatchers_on_one_kthread() {
             a_panic_that_panics_again_ends_one_request();
             a_lane_whose_initialisation_panics_serves();
             a_service_answers_by_datagram();
-            a_classifier_that_panics_costs_one_request();
+            a_classifier_that_panics_or_a_reply_too_long_costs_one_request();
         })
         .unwrap();
 }
@@ -351,10 +351,13 @@ impl Service for Careless {
 
     fn handle(&self, request: &[u8], reply: &mut Vec<u8>) {
         reply.extend_from_slice(request);
+        if request == b"huge" {
+            reply.resize(100_000, 0);
+        }
     }
 }
 
-fn a_classifier_that_panics_costs_one_request() {
+fn a_classifier_that_panics_or_a_reply_too_long_costs_one_request() {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     // A server waits for requests all the same.
     socket.set_nonblocking(true).unwrap();
@@ -374,4 +377,7 @@ fn a_classifier_that_panics_costs_one_request() {
     assert_eq!(server.unclassified(), 6);
     let stats = server.stats();
     assert_eq!((stats[0].accepted, stats[1].accepted), (0, 3));
+    assert_eq!(server.unsent(), 0);
+    client.send(b"huge").unwrap();
+    wait_until(|| server.unsent() == 1);
 }

@@ -56,6 +56,7 @@ pub struct UdpServer {
     dispatcher: Dispatcher<Datagram>,
     socket: Arc<UdpSocket>,
     unclassified: Arc<AtomicU64>,
+    unsent: Arc<AtomicU64>,
 }
 
 #[derive(Debug)]
@@ -78,6 +79,7 @@ impl UdpServer {
         socket.set_nonblocking(false)?;
         socket.set_read_timeout(None)?;
         let (socket, service) = (Arc::new(socket), Arc::new(service));
+        let unsent = Arc::new(AtomicU64::new(0));
         let unclassified = Arc::new(AtomicU64::new(0));
         // Each waits for the dispatcher, and ends if there will be none.
         let mut receivers = Vec::new();
@@ -94,22 +96,23 @@ impl UdpServer {
             receivers.push(start);
         }
         let (replies, handler, initial) = (Arc::clone(&socket), Arc::clone(&service), Arc::clone(&service));
+        let failures = Arc::clone(&unsent);
         let dispatcher = Dispatcher::start(
             settings,
             move |core| initial.init_per_core(core),
             move |request: Datagram| {
                 let mut reply = Vec::new();
                 handler.handle(&request.bytes, &mut reply);
-                if !reply.is_empty() {
-                    // A reply that cannot be sent is lost, as one that the network loses.
-                    let _ = replies.send_to(&reply, request.from);
+                // A reply that cannot be sent is lost, as one that the network loses.
+                if !reply.is_empty() && replies.send_to(&reply, request.from).is_err() {
+                    failures.fetch_add(1, Relaxed);
                 }
             },
         )?;
         for receiver in receivers {
             receiver.send(dispatcher).expect("a receiver waits for the dispatcher");
         }
-        Ok(Self { dispatcher, socket, unclassified })
+        Ok(Self { dispatcher, socket, unclassified, unsent })
     }
 
     /// Returns the socket's address.
@@ -129,6 +132,11 @@ impl UdpServer {
     /// panicked.
     pub fn unclassified(&self) -> u64 {
         self.unclassified.load(Relaxed)
+    }
+
+    /// Returns how many replies could not be sent.
+    pub fn unsent(&self) -> u64 {
+        self.unsent.load(Relaxed)
     }
 }
 
