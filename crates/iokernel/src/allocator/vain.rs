@@ -4,8 +4,9 @@
 //! thread is charged ([`crate::budget`]); what it costs the program that had the core, a hand-off
 //! there and one back, is bounded here: after [`FREE`] cores in vain in a row the runtime is lent
 //! none for a pause, which doubles each time from [`PAUSE_US`] up to [`DOUBLINGS`] times. Races
-//! make single ones, and any core with which something was done ends the row. A thread of it that
-//! cannot be bound to its core causes a pause as well ([`UNBOUND_US`]).
+//! make single ones, and any core with which something was done ends the row; one given up beside
+//! another core proves nothing. A thread of it that cannot be bound to its core causes a pause as
+//! well ([`UNBOUND_US`]).
 
 use tailwater_sched::{KthreadId, RuntimeId};
 use tailwater_shm::Cycles;
@@ -56,11 +57,13 @@ impl Allocator {
     /// Takes into account whether a core that its kthread gave up without being asked was in vain.
     pub(super) fn judge_core(&mut self, world: &mut World, kthread: KthreadId, in_vain: bool, now: Cycles) {
         let us = self.clock.from_ns(1_000);
+        let (runtime, line) = world.runtimes.kthread(kthread);
+        let has_changed = runtime.mark != line.mark;
         let Some(runtime) = world.runtimes.get_mut(kthread.runtime) else { return };
         if in_vain {
             runtime.stats.counters.vain_cores.add(1);
             runtime.back_off.count(now, us);
-        } else {
+        } else if has_changed {
             runtime.back_off.row = 0;
         }
     }

@@ -202,6 +202,31 @@ fn cores_asked_for_and_given_up_without_need_are_charged_and_lent_less_and_less_
 }
 
 #[test]
+fn a_core_given_up_beside_another_does_not_end_a_row_of_cores_in_vain() {
+    let mut sandbox = Sandbox::new(2, Vec::new());
+    sandbox.add(OFFENDER, 2, 0, BestEffort);
+    (0..2).for_each(|kthread| sandbox.peer(OFFENDER).queue(kthread, 1));
+    // A second.
+    for _ in 0..100_000 {
+        let peer = sandbox.peer(OFFENDER);
+        for kthread in 0..2 {
+            while peer.obey(kthread) {}
+        }
+        if (0..2).all(|kthread| peer.state(kthread) == KthreadState::Running) {
+            (0..2).for_each(|kthread| peer.park(kthread));
+        }
+        sandbox.tick();
+        sandbox.pass(5_000);
+    }
+    let grants = counter(&sandbox, OFFENDER, |c| c.grants.get());
+    assert!((10..200).contains(&grants), "{grants}");
+    // It is lent one again after the pause.
+    sandbox.pass(30_000_000);
+    sandbox.settle();
+    assert!(counter(&sandbox, OFFENDER, |c| c.grants.get()) > grants);
+}
+
+#[test]
 fn a_core_lent_for_work_that_waits_for_a_withdrawn_kthread_is_not_charged() {
     let mut sandbox = Sandbox::new(1, Vec::new());
     sandbox.add(HONEST, 2, 0, BestEffort);

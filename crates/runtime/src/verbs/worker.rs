@@ -160,7 +160,8 @@ fn take_from_coreless(kthread: ThisKthread<'_>, runtime: &Runtime, guard: &NoPre
         return;
     }
     let private = kthread.private();
-    let is_coreless = |other: &&&Kthread| other.core.load(Relaxed) == NO_CORE;
+    // The caller's own is so marked while the program loses its IOKernel.
+    let is_coreless = |other: &&&Kthread| other.core.load(Relaxed) == NO_CORE && other.index != kthread.index;
     for other in runtime.kthreads.iter().filter(is_coreless) {
         count(&kthread.counters.stolen_frames, poll_ingress(other, kthread, guard));
         timers::fire(other, now);
