@@ -9,7 +9,9 @@ use std::process::Command;
 use tailwater_iokernel::Config;
 use tailwater_shm::control::{self, ClientMessage, Network, ServerMessage, Takeover};
 use tailwater_shm::layout::VERSION;
-use tailwater_testkit::{PATIENCE, Program, binary, cpu_numbers, has_two_cpus, socket_name, text, until};
+use tailwater_testkit::{
+    PATIENCE, Program, binary, cpu_numbers, eventually, has_two_cpus, socket_name, text, until,
+};
 use tailwater_tests::attack::{Target, as_user};
 use tailwater_tests::tap::{HOST, in_tap_namespace};
 use tailwater_tests::{Role, attack, turn};
@@ -114,7 +116,8 @@ fn a_connection_of_linux_and_its_device_outlive_the_iokernel() {
         let port = ["--tap", "tw-test0", "--host-ip", &host];
         let mut running = iokernel(&socket, &port);
         let service = Role::start_heard(&socket, "tcp-serve", "service", "latency-critical", &[WAIT]);
-        let mut stream = TcpStream::connect((service.ip, 7)).expect("a connection");
+        // An IOKernel that is not run for three seconds answers no ARP request in time.
+        let mut stream = eventually("a connection", || TcpStream::connect((service.ip, 7)).ok());
         stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         let mut answer = vec![0; 100_000];
         // The device cannot change its kind under the running IOKernel, which goes on.

@@ -58,9 +58,13 @@ pub fn inject(runtime: &Runtime, runnable: Runnable) {
     runtime.push_injected(runnable);
     if runtime.is_attached() {
         runtime.ring_doorbell();
-    } else {
-        local::work_injected(runtime);
+        // After the doorbell's fence: if the IOKernel is lost later than this, `orphan` wakes the
+        // kthreads, and they find the thread.
+        if runtime.is_attached() {
+            return;
+        }
     }
+    local::work_injected(runtime);
 }
 
 /// Appends to the run queue. Returns the thread if the queue is full, or if others that found it
