@@ -41,6 +41,8 @@ pub enum Verdict {
     Wait,
     /// Stalled for this long. Returned once per stall.
     Stalled(Cause, Duration),
+    /// The same stall, this long.
+    Still(Cause, Duration),
 }
 
 /// Watches one kthread.
@@ -48,18 +50,23 @@ pub enum Verdict {
 pub struct Stall {
     /// The first observation without progress since.
     since: Option<Look>,
-    reported: bool,
+    cause: Option<Cause>,
+    /// Whether its report has been printed.
+    pub printed: bool,
 }
 
 impl Stall {
     /// Returns the verdict on the latest observation.
     pub fn judge(&mut self, now: Look, timeout: Duration) -> Verdict {
         let Some(since) = self.since.filter(|since| since.running == now.running && !now.answered) else {
-            *self = Self { since: now.running.map(|_| now), reported: false };
+            *self = Self { since: now.running.map(|_| now), ..Self::default() };
             return Verdict::Ask;
         };
         let age = now.at - since.at;
-        if self.reported || age < timeout {
+        if let Some(cause) = self.cause {
+            return Verdict::Still(cause, age);
+        }
+        if age < timeout {
             return Verdict::Wait;
         }
         let cause = if now.asleep {
@@ -69,7 +76,7 @@ impl Stall {
         } else {
             return Verdict::Wait;
         };
-        self.reported = true;
+        self.cause = Some(cause);
         Verdict::Stalled(cause, age)
     }
 }
@@ -97,7 +104,10 @@ mod tests {
         assert_eq!(stall.judge(look(99, 99), TIMEOUT), Verdict::Wait);
         let ms = Duration::from_millis(101);
         assert_eq!(stall.judge(look(101, 101), TIMEOUT), Verdict::Stalled(Cause::NoPollPoint, ms));
-        assert_eq!(stall.judge(look(500, 500), TIMEOUT), Verdict::Wait);
+        let ms = Duration::from_millis(500);
+        assert_eq!(stall.judge(look(500, 500), TIMEOUT), Verdict::Still(Cause::NoPollPoint, ms));
+        let progress = Look { running: Some((2, 8)), ..look(600, 600) };
+        assert_eq!(stall.judge(progress, TIMEOUT), Verdict::Ask);
     }
 
     #[test]

@@ -96,8 +96,19 @@ fn look_for_stalls(
             Verdict::Wait => {}
             Verdict::Ask if look.running.is_some() => kthread.head().expect_poll(),
             Verdict::Ask => {}
-            Verdict::Stalled(cause, age) => {
+            Verdict::Still(cause, age) if !stall.printed && reports.are_due() => {
+                reports.left_out = reports.left_out.saturating_sub(1);
+                stall.printed = true;
                 reports.report(kthread, runtime.kthreads.len(), cause, age);
+            }
+            Verdict::Still(..) => {}
+            Verdict::Stalled(cause, age) => {
+                stall.printed = reports.are_due();
+                if stall.printed {
+                    reports.report(kthread, runtime.kthreads.len(), cause, age);
+                } else {
+                    reports.left_out += 1;
+                }
                 if cause == Cause::SystemCall && look::waits_for(kthread, runtime, clock::now()) {
                     // What it waits for in the kernel may be a thread that waits for this kthread.
                     quantum::end_turn(kthread);
@@ -141,7 +152,7 @@ fn sleeps(tid: i32) -> bool {
         .is_some_and(|state| matches!(state, 'S' | 'D'))
 }
 
-/// Prints stalls, at a limited rate.
+/// Prints stalls, at a limited rate. One that lasts until the next is due is printed then.
 #[derive(Debug, Default)]
 struct Reports {
     last: Option<Instant>,
@@ -149,11 +160,12 @@ struct Reports {
 }
 
 impl Reports {
+    /// Returns whether the next report may be printed.
+    fn are_due(&self) -> bool {
+        self.last.is_none_or(|last| last.elapsed() >= BETWEEN_REPORTS)
+    }
+
     fn report(&mut self, kthread: &Kthread, kthreads: usize, cause: Cause, age: Duration) {
-        if self.last.is_some_and(|last| last.elapsed() < BETWEEN_REPORTS) {
-            self.left_out += 1;
-            return;
-        }
         self.last = Some(Instant::now());
         let Some(text) = describe(kthread, kthreads, cause, age) else { return };
         print(&text);
