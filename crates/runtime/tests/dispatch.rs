@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use tailwater::dispatch::{Class, Dispatcher, Request, Service, Settings, UdpServer};
 use tailwater::net::UdpSocket;
-use tailwater::sync::mpsc;
+use tailwater::sync::{Mutex, mpsc};
 use tailwater::thread;
 
 #[global_allocator]
@@ -35,6 +35,8 @@ fn dispatchers_on_one_kthread() {
             a_full_queue_refuses();
             no_more_requests_are_preempted_than_allowed();
             no_more_requests_leave_their_lanes_than_allowed();
+            a_request_that_keeps_its_lane_does_not_hold_up_what_it_waits_for();
+            a_quantum_ends_after_poll_points_without_preemption();
             threads_that_are_needed_no_more_end();
             a_panic_that_panics_again_ends_one_request();
             a_lane_whose_initialisation_panics_serves();
@@ -229,6 +231,47 @@ fn no_more_requests_leave_their_lanes_than_allowed() {
     release[0].send(()).unwrap();
     release[2].send(()).unwrap();
     wait_until(|| dispatcher.stats()[0].finished == 3);
+}
+
+fn a_request_that_keeps_its_lane_does_not_hold_up_what_it_waits_for() {
+    for text in ["sq:5us", "ps:10us", "srpt", "mq:5us"] {
+        let dispatcher = dispatcher(policy(text).blocked(0));
+        let (mutex, waits) = (Arc::new(Mutex::new(0)), Arc::new(AtomicBool::new(false)));
+        let (locked, seen) = (Arc::clone(&mutex), Arc::clone(&waits));
+        submit(&dispatcher, 1, move || {
+            let mut count = locked.lock().unwrap();
+            compute_until(|| seen.load(Relaxed));
+            *count += 1;
+        });
+        wait_until(|| dispatcher.stats()[1].queue_delay.count() == 1);
+        // Overtakes the other, and waits for its lock on the only lane.
+        let locked = Arc::clone(&mutex);
+        submit(&dispatcher, 0, move || {
+            waits.store(true, Relaxed);
+            *locked.lock().unwrap() += 1;
+        });
+        wait_until(|| *mutex.lock().unwrap() == 2);
+        // What ended while the policy had it as waiting is not run again.
+        submit(&dispatcher, 1, move || *mutex.lock().unwrap() += 1);
+        wait_until(|| dispatcher.stats()[1].finished == 2);
+        let stats = dispatcher.stats();
+        assert_eq!((stats[0].finished, stats[0].held), (1, 1), "{text}");
+    }
+}
+
+fn a_quantum_ends_after_poll_points_without_preemption() {
+    let dispatcher = dispatcher(policy("sq:5us"));
+    let short = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&short);
+    submit(&dispatcher, 1, move || {
+        compute_until(|| {
+            tailwater::no_preempt(|| (0..1_000).for_each(|_| tailwater::poll()));
+            seen.load(Relaxed)
+        });
+    });
+    wait_until(|| dispatcher.stats()[1].queue_delay.count() == 1);
+    submit(&dispatcher, 0, move || short.store(true, Relaxed));
+    wait_until(|| dispatcher.stats()[1].finished == 1);
 }
 
 /// Threads that have run a request of `threads_that_are_needed_no_more_end`, and have not ended.

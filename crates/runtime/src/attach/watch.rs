@@ -45,13 +45,21 @@ const RESPONSE_PATIENCE: Duration = Duration::from_secs(5);
 /// Maximum time until all kthreads have stopped, at the first attempt and at most: longer than what
 /// runs without poll points in an orderly program. The first to stop waits for the last.
 const STOP_PATIENCE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_millis(6_400));
-/// Maximum time until an IOKernel that has taken this program again is ready to lend cores: the
-/// whole program waits for it.
-const READY_TIMEOUT: Duration = Duration::from_secs(2);
+/// Maximum time until an IOKernel that has taken this program again is ready to lend cores, at the
+/// first attempt and at most: the whole program waits for it.
+const READY_PATIENCE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(16));
 /// Maximum number of looks at the affinity of all threads.
 const MOVES: u32 = 4;
 /// Maximum time until standard error takes a line.
 const WRITE_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Maximum times of an attempt, each doubled when it was too short.
+struct Patience {
+    /// Until all kthreads have stopped.
+    stop: Duration,
+    /// Until the IOKernel is ready.
+    ready: Duration,
+}
 
 /// Why the IOKernel is lost.
 enum Loss {
@@ -68,6 +76,9 @@ impl Connection {
     /// If it cannot be started.
     pub fn watch(mut self, runtime: &'static Runtime) -> Result<(), StartError> {
         let watch = move || {
+            // It sleeps until then, and the program waits for it, perhaps on the core that the next
+            // IOKernel polls on.
+            tailwater_shm::priority::raise_thread();
             while self.outlive(runtime) {}
             // Last: it takes the locks of all connections, and a thread that holds one may have
             // been parked.
@@ -159,7 +170,8 @@ impl Connection {
     /// Registers with the next IOKernel at the same socket, once there is one; false if there is
     /// none in time.
     fn register_again(&mut self, runtime: &'static Runtime, began: Instant) -> bool {
-        let (mut pause, mut patience, mut written) = (DIALS.0, STOP_PATIENCE.0, String::new());
+        let mut patience = Patience { stop: STOP_PATIENCE.0, ready: READY_PATIENCE.0 };
+        let (mut pause, mut written) = (DIALS.0, String::new());
         loop {
             let left = self.wait.map_or(Duration::MAX, |wait| wait.saturating_sub(began.elapsed()));
             let error = match self.try_again(runtime, left, &mut patience) {
@@ -167,7 +179,7 @@ impl Connection {
                 Err(error) => error,
             };
             let absent = is_absence(&error);
-            pause = if absent { (pause * 2).min(DIALS.1) } else { AFTER_REFUSAL.max(patience) };
+            pause = if absent { (pause * 2).min(DIALS.1) } else { AFTER_REFUSAL.max(patience.stop) };
             let text = error.to_string();
             if !absent && text != written {
                 write(&format!("tailwater: not attached again yet: {text}\n"));
@@ -180,13 +192,12 @@ impl Connection {
         }
     }
 
-    /// Tries once to register, which is to take no longer than `left`. `patience` is the time until
-    /// all kthreads have stopped at most, doubled here if that was too short.
+    /// Tries once to register, which is to take no longer than `left`.
     fn try_again(
         &mut self,
         runtime: &'static Runtime,
         left: Duration,
-        patience: &mut Duration,
+        patience: &mut Patience,
     ) -> Result<(), AttachError> {
         let control = dial(&self.path, ANSWER_TIMEOUT.min(left))?;
         // Before the IOKernel makes a region, which it would make in vain.
@@ -202,8 +213,8 @@ impl Connection {
         }
         let loan = runtime.loan.expect("a runtime that had an IOKernel");
         let next = loan.region.successor(region).map_err(unusable(&self.path))?;
-        let Some(stopped) = rejoin::stop_all(runtime, (*patience).min(left)) else {
-            *patience = (*patience * 2).min(STOP_PATIENCE.1);
+        let Some(stopped) = rejoin::stop_all(runtime, patience.stop.min(left)) else {
+            patience.stop = (patience.stop * 2).min(STOP_PATIENCE.1);
             return Err(self.no_poll_point());
         };
         loan.renew(welcome.dedicated, &doorbell).map_err(unusable(&self.path))?;
@@ -213,9 +224,10 @@ impl Connection {
         }
         self.leave_managed_cores(runtime, &welcome);
         // All kthreads wait for a core by now.
-        let announced = limit_answers(&control, &self.path, READY_TIMEOUT)
+        let announced = limit_answers(&control, &self.path, patience.ready)
             .and_then(|()| announce(&control, &self.path, tids(runtime)));
         if let Err(error) = announced {
+            patience.ready = (patience.ready * 2).min(READY_PATIENCE.1);
             // An IOKernel that lives is not to lend cores to an orphan.
             let _ = shutdown(&control, Shutdown::Both);
             self.unbind(runtime);

@@ -12,7 +12,13 @@
 //! | running | [`Board::next`] | handed out | the one that asked |
 //! | in hand | [`Board::preempt`] | handed out | the one it ran on, until that asks |
 //! | suspended | the next [`Board::next`] of that lane | waiting | none |
-//! | detached | [`Board::block`] | unknown | none: it blocked, and runs again ([`Board::unblock`]) as any thread |
+//! | detached | [`Board::block`] | unknown, or listed: still waiting | none: it blocked, and runs again ([`Board::unblock`]) as any thread |
+//! | ended | [`Board::finish`] of one that is listed | waiting | none |
+//!
+//! A request that blocks with its lane may wait for a suspended one, which only a lane that asks
+//! resumes. So all suspended requests are detached then, and run as any threads; the policy, which
+//! cannot forget them, has them *listed* until it names them. While a lane is kept no request
+//! without a lane is suspended: all lanes may be kept.
 //!
 //! A preempted request stays in the hand of its lane until that asks again: requests that arrive in
 //! between are queued first, so the policy compares it with them.
@@ -20,7 +26,8 @@
 //! # Invariants ([`Board::check`])
 //! - A lane has at most one request, which knows it.
 //! - At most `queue` requests are new, at most `preempted` suspended or in hand, at most `blocked`
-//!   detached.
+//!   detached; those detached beyond that count as preempted.
+//! - When a request has blocked with its lane, none is suspended.
 
 use super::settings::Settings;
 use super::stats::ClassStats;
@@ -53,6 +60,17 @@ pub enum Preempted {
     Queued(Reaction),
 }
 
+/// What follows from a request that blocks.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Blocked<S> {
+    /// It had no lane.
+    Detached,
+    /// It left this lane, which has to ask.
+    Left(WorkerId),
+    /// It keeps its lane. These were suspended, and run from now on.
+    Kept(Vec<S>),
+}
+
 /// A request that the caller offers.
 #[derive(Debug, Clone, Copy)]
 pub struct Offer {
@@ -73,7 +91,10 @@ enum State<P, S> {
     Detached {
         /// It has not blocked since `since`.
         runs: bool,
+        /// The policy has it as waiting.
+        listed: bool,
     },
+    Ended,
 }
 
 #[derive(Debug)]
@@ -81,6 +102,8 @@ struct Entry<P, S> {
     request: Request,
     state: State<P, S>,
     lane: Option<WorkerId>,
+    /// It has blocked with its lane.
+    keeps_lane: bool,
     /// Start of the present run.
     since: Nanos,
     /// Time of the runs before.
@@ -101,6 +124,8 @@ pub struct Board<P, S> {
     preempted_max: usize,
     detached: usize,
     detached_max: usize,
+    /// Number of lanes whose requests have blocked with them.
+    kept: usize,
 }
 
 impl<P, S> core::fmt::Debug for Board<P, S> {
@@ -134,6 +159,7 @@ impl<P, S> Board<P, S> {
             preempted_max: settings.preempted,
             detached: 0,
             detached_max: settings.blocked,
+            kept: 0,
         })
     }
 
@@ -149,7 +175,7 @@ impl<P, S> Board<P, S> {
 
     /// Returns whether one more request may be preempted.
     pub fn has_room_for_preempted(&self) -> bool {
-        self.preempted < self.preempted_max
+        self.preempted + self.detached.saturating_sub(self.detached_max) < self.preempted_max
     }
 
     /// Returns whether a request that blocks now leaves a lane: it has one, and fewer have left
@@ -179,7 +205,8 @@ impl<P, S> Board<P, S> {
             flow: offer.flow,
             class: ClassId(class as u16),
         };
-        let entry = Entry { request, state: State::New(payload), lane: None, since: now, ran: Nanos::ZERO };
+        let state = State::New(payload);
+        let entry = Entry { request, state, lane: None, keeps_lane: false, since: now, ran: Nanos::ZERO };
         match self.entries.get_mut(number as usize) {
             Some(place) => *place = Some(entry),
             None => self.entries.push(Some(entry)),
@@ -192,8 +219,14 @@ impl<P, S> Board<P, S> {
     /// [`block`](Self::block).
     pub fn next(&mut self, lane: WorkerId, now: Nanos) -> (Next<P, S>, Reaction) {
         let reaction = self.empty_hand(lane, now);
-        let Some(assignment) = self.policy.next_for(lane, now) else { return (Next::Idle, reaction) };
-        let number = assignment.request.id.0 as Number;
+        let number = loop {
+            let Some(assignment) = self.policy.next_for(lane, now) else { return (Next::Idle, reaction) };
+            let number = assignment.request.id.0 as Number;
+            if !self.unlist(number) {
+                break number;
+            }
+            self.policy.on_done(lane, now);
+        };
         self.lanes[lane.index()] = Some(number);
         let entry = self.entries[number as usize].as_mut().expect("the policy names queued requests");
         entry.lane = Some(lane);
@@ -209,11 +242,26 @@ impl<P, S> Board<P, S> {
                 self.preempted -= 1;
                 Next::Resume(thread)
             }
-            State::Running | State::InHand(_) | State::Detached { .. } => {
+            State::Running | State::InHand(_) | State::Detached { .. } | State::Ended => {
                 unreachable!("the policy names queued requests")
             }
         };
         (next, reaction)
+    }
+
+    /// Takes in that the policy has named a request; returns whether that was only listed.
+    fn unlist(&mut self, number: Number) -> bool {
+        match &mut self.entry(number).state {
+            State::Detached { listed, .. } => *listed = false,
+            State::Ended => self.forget(number),
+            _ => return false,
+        }
+        true
+    }
+
+    fn forget(&mut self, number: Number) {
+        self.entries[number as usize] = None;
+        self.free.push(number);
     }
 
     /// Gives the policy back what `lane` has in hand.
@@ -234,17 +282,21 @@ impl<P, S> Board<P, S> {
     /// Records that a request ended; returns the lane that is free now.
     pub fn finish(&mut self, number: Number, now: Nanos, panicked: bool) -> Option<WorkerId> {
         let lane = self.leave_lane(number, now);
-        let mut entry = self.entries[number as usize].take().expect("a request that runs is known");
-        if entry.end_detached_run(now) {
-            self.detached -= 1;
+        let entry = self.entry(number);
+        let (was_detached, is_listed) = (entry.end_detached_run(now), entry.is_listed());
+        let (request, ran) = (entry.request, entry.ran);
+        if is_listed {
+            entry.state = State::Ended;
+        } else {
+            self.forget(number);
         }
-        self.free.push(number);
-        let class = &mut self.classes[entry.request.class.index()];
-        let latency = now.since(entry.request.arrived_ns);
+        self.detached -= usize::from(was_detached);
+        let class = &mut self.classes[request.class.index()];
+        let latency = now.since(request.arrived_ns);
         class.finished += 1;
         class.panicked += u64::from(panicked);
         class.late += u64::from(u128::from(latency.0) > class.slo.as_nanos());
-        class.service.add(entry.ran.0);
+        class.service.add(ran.0);
         class.latency.add(latency.0);
         lane
     }
@@ -252,9 +304,12 @@ impl<P, S> Board<P, S> {
     /// Records that a request gave its core up, with the suspended thread.
     ///
     /// # Errors
-    /// The thread, if as many requests are preempted as are allowed.
+    /// The thread, if as many requests are preempted as are allowed, or if it has no lane and might
+    /// wait for one in vain.
     pub fn preempt(&mut self, number: Number, now: Nanos, thread: S) -> Result<Preempted, S> {
-        if !self.has_room_for_preempted() {
+        let (is_full, lanes_are_kept) = (!self.has_room_for_preempted(), self.kept > 0);
+        let entry = self.entry(number);
+        if is_full || entry.lane.is_none() && (lanes_are_kept || entry.is_listed()) {
             return Err(thread);
         }
         self.preempted += 1;
@@ -277,27 +332,51 @@ impl<P, S> Board<P, S> {
     }
 
     /// Records that a request blocked. If it `leaves` its lane, as
-    /// [`may_leave_lane`](Self::may_leave_lane) said, that is returned, and the request goes on as
-    /// any thread until it is preempted or ends; else it keeps the lane, if it has one.
-    pub fn block(&mut self, number: Number, now: Nanos, leaves: bool) -> Option<WorkerId> {
+    /// [`may_leave_lane`](Self::may_leave_lane) said, it goes on as any thread until it is
+    /// preempted or ends; else it keeps the lane, if it has one.
+    pub fn block(&mut self, number: Number, now: Nanos, leaves: bool) -> Blocked<S> {
         let entry = self.entry(number);
         if entry.end_detached_run(now) {
-            return None;
+            return Blocked::Detached;
         }
         if !leaves {
+            entry.keeps_lane = true;
             let class = entry.request.class.index();
             self.classes[class].held += 1;
-            return None;
+            self.kept += 1;
+            return Blocked::Kept(self.detach_suspended(now));
         }
-        entry.state = State::Detached { runs: false };
+        entry.state = State::Detached { runs: false, listed: false };
         self.detached += 1;
-        self.leave_lane(number, now)
+        self.leave_lane(number, now).map_or(Blocked::Detached, Blocked::Left)
+    }
+
+    /// Returns the threads of all suspended requests, which run on without lanes.
+    fn detach_suspended(&mut self, now: Nanos) -> Vec<S> {
+        let mut threads = Vec::new();
+        if self.preempted == 0 {
+            return threads;
+        }
+        for entry in self.entries.iter_mut().flatten() {
+            match core::mem::replace(&mut entry.state, State::Detached { runs: true, listed: true }) {
+                State::Suspended(thread) => {
+                    entry.since = now;
+                    threads.push(thread);
+                }
+                other => entry.state = other,
+            }
+        }
+        self.preempted -= threads.len();
+        self.detached += threads.len();
+        threads
     }
 
     /// Records that a request runs again, which had blocked.
     pub fn unblock(&mut self, number: Number, now: Nanos) {
         let entry = self.entry(number);
-        if let State::Detached { runs } = &mut entry.state {
+        if core::mem::take(&mut entry.keeps_lane) {
+            self.kept -= 1;
+        } else if let State::Detached { runs, .. } = &mut entry.state {
             *runs = true;
             entry.since = now;
         }
@@ -335,10 +414,14 @@ impl<P, S> Board<P, S> {
         assert_eq!(self.new, count(|state| matches!(state, State::New(_))));
         let suspended = count(|state| matches!(state, State::Suspended(_)));
         assert_eq!(self.preempted, suspended + count(|state| matches!(state, State::InHand(_))));
-        assert_eq!(self.waiting(), self.new + suspended);
+        let listed = self.entries.iter().flatten();
+        let listed = listed.filter(|entry| entry.is_listed() || matches!(entry.state, State::Ended)).count();
+        assert_eq!(self.waiting(), self.new + suspended + listed);
         assert_eq!(self.detached, count(|state| matches!(state, State::Detached { .. })));
         assert!(self.new <= self.new_max && self.preempted <= self.preempted_max);
-        assert!(self.detached <= self.detached_max);
+        assert!(self.preempted + self.detached.saturating_sub(self.detached_max) <= self.preempted_max);
+        assert_eq!(self.kept, self.entries.iter().flatten().filter(|entry| entry.keeps_lane).count());
+        assert!(self.kept < self.lanes.len() || suspended == 0, "nothing resumes them");
         for (lane, number) in self.lanes.iter().enumerate() {
             let Some(number) = number else { continue };
             let entry = self.entries[*number as usize].as_ref().expect("known");
@@ -352,9 +435,14 @@ impl<P, S> Board<P, S> {
 }
 
 impl<P, S> Entry<P, S> {
+    /// Returns whether it is detached, and the policy has it as waiting.
+    fn is_listed(&self) -> bool {
+        matches!(self.state, State::Detached { listed: true, .. })
+    }
+
     /// Ends the present run of a detached request, if it runs; returns whether it is detached.
     fn end_detached_run(&mut self, now: Nanos) -> bool {
-        let State::Detached { runs } = &mut self.state else { return false };
+        let State::Detached { runs, .. } = &mut self.state else { return false };
         if core::mem::take(runs) {
             self.stop(now);
         }

@@ -5,6 +5,7 @@ use super::pool::{Pool, Task};
 use super::server::Server;
 use super::settings::Settings;
 use super::stats::ClassStats;
+use crate::ground::guard::NoPreempt;
 use crate::records::runtime::runtime;
 use crate::verbs::quantum;
 use crate::verbs::ready::ready;
@@ -148,6 +149,8 @@ impl<P: Send + 'static> Dispatcher<P> {
         let work_ns = Nanos(u64::try_from(request.work.as_nanos()).unwrap_or(u64::MAX));
         let offer = Offer { class: request.class, flow: FlowHash(request.flow), work_ns };
         let now = server.time(clock::now());
+        // Until the lane that is called has its thread, which only this call can give it.
+        let _guard = NoPreempt::new();
         let mut pool = server.pool.lock();
         let reaction = pool.board.submit(now, offer, payload).map_err(Refused)?;
         let called = pool.apply(reaction);

@@ -19,7 +19,7 @@
 //!
 //! [`Settings::blocked`]: super::Settings::blocked
 
-use super::board::{Board, Next, Number, Preempted};
+use super::board::{Blocked, Board, Next, Number, Preempted};
 use super::pool::{Place, Pool, Spare, Suspended, Task};
 use crate::ground::guard::NoPreempt;
 use crate::ground::spin::{SpinGuard, SpinLock};
@@ -261,10 +261,19 @@ impl<P: Send + 'static> Requests for Server<P> {
             Ok(pool) => (pool, true),
             Err(pool) => (pool, false),
         };
-        let Some(lane) = pool.board.block(number, now, leaves) else { return };
-        let successor = pool.hand_over(lane);
-        drop(pool);
-        ready(successor);
+        match pool.board.block(number, now, leaves) {
+            Blocked::Detached => {}
+            Blocked::Left(lane) => {
+                let successor = pool.hand_over(lane);
+                drop(pool);
+                ready(successor);
+            }
+            Blocked::Kept(released) => {
+                released.iter().for_each(|suspended| suspended.thread.resume(self.slice));
+                drop(pool);
+                released.into_iter().for_each(|suspended| ready(suspended.runnable));
+            }
+        }
     }
 
     fn unblocked(&'static self, thread: &'static RequestThread) {

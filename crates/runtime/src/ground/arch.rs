@@ -133,16 +133,17 @@ pub unsafe fn gs_increment<const OFFSET: usize>() {
     unsafe { asm!("inc dword ptr gs:[{}]", const OFFSET, options(nostack)) };
 }
 
-/// Subtracts one from the 32-bit counter at GS offset `OFFSET`; true if it reached zero.
+/// Subtracts one from the 32-bit counter at GS offset `OFFSET`, as a signed number; true if it is
+/// zero or less then.
 ///
 /// # Safety
 /// As [`gs_word`].
 #[inline(always)]
 pub unsafe fn gs_decrement<const OFFSET: usize>() -> bool {
-    let zero: u8;
+    let spent: u8;
     // SAFETY: by the caller's contract. Not `nomem`: it closes a critical section.
-    unsafe { asm!("dec dword ptr gs:[{}]", "setz {}", const OFFSET, out(reg_byte) zero, options(nostack)) };
-    zero != 0
+    unsafe { asm!("dec dword ptr gs:[{}]", "setle {}", const OFFSET, out(reg_byte) spent, options(nostack)) };
+    spent != 0
 }
 
 /// Returns whether byte `BYTE` behind the pointer at GS offset `POINTER` has any of the bits

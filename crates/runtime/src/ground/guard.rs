@@ -248,8 +248,7 @@ pub fn poll_requested() -> bool {
 #[inline]
 pub fn poll_is_counted() -> bool {
     // SAFETY: as in `poll_requested`. After a migration in between, the count of another kthread is
-    // one too low, and one that fell below zero here is set at that kthread's next switch, which
-    // the migration was.
+    // one too low. A look that cannot be taken, because preemption is off, stays due.
     inside()
         && unsafe {
             arch::gs_half::<COUNTS>() != 0

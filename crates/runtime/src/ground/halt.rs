@@ -79,6 +79,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(sanitizing, ignore = "ThreadSanitizer does not see what happens in a contended lock of std's")]
     fn nothing_moves_between_the_last_stop_and_the_opening() {
         let (halt, steps, ended) = (Halt::default(), AtomicU64::new(0), AtomicBool::new(false));
         std::thread::scope(|scope| {

@@ -39,8 +39,9 @@ pub(super) struct Pursuit {
 
 impl Pursuit {
     /// Takes in that `requested` cores are the runtime's own instead of `before`, while it has
-    /// `cores`.
-    pub(super) fn change(&mut self, before: u16, requested: u16, cores: u16, now: Nanos) {
+    /// `cores`, and has given up as many as `given_up` counts.
+    pub(super) fn change(&mut self, before: u16, requested: u16, cores: u16, given_up: u32, now: Nanos) {
+        self.count_given_up(given_up);
         self.target = self.target.min(requested);
         if requested <= before {
             return;
@@ -62,8 +63,7 @@ impl Pursuit {
     /// `cores`, of the `requested` ones that are its own, and has given up as many as `given_up`
     /// counts.
     pub(super) fn look(&mut self, requested: u16, cores: u16, given_up: u32, now: Nanos) -> bool {
-        let parked = given_up.wrapping_sub(core::mem::replace(&mut self.given_up, given_up));
-        self.target = self.target.saturating_sub(u16::try_from(parked).unwrap_or(u16::MAX));
+        self.count_given_up(given_up);
         if self.is_late && now >= self.ends {
             self.is_late = false;
             if cores < requested {
@@ -72,6 +72,12 @@ impl Pursuit {
         }
         self.looks = if cores >= self.target { 0 } else { self.looks.saturating_sub(1) };
         self.looks > 0
+    }
+
+    /// Fetches no core again that was given up since the last call.
+    fn count_given_up(&mut self, given_up: u32) {
+        let parked = given_up.wrapping_sub(core::mem::replace(&mut self.given_up, given_up));
+        self.target = self.target.saturating_sub(u16::try_from(parked).unwrap_or(u16::MAX));
     }
 
     /// Returns true if a raise is pursued.
@@ -95,20 +101,27 @@ mod tests {
     #[test]
     fn a_raise_is_pursued_for_a_while_and_until_it_is_met() {
         let mut pursuit = Pursuit::default();
-        pursuit.change(0, 3, 0, T0);
+        pursuit.change(0, 3, 0, 0, T0);
         assert!((1..LOOKS).all(|_| pursuit.look(3, 2, 0, T0)));
         assert!(!pursuit.look(3, 2, 0, T0), "it cannot be met");
         let t = T0 + PERIOD;
-        pursuit.change(3, 4, 2, t);
+        pursuit.change(3, 4, 2, 0, t);
         assert!(pursuit.look(4, 3, 0, t));
         assert!(!pursuit.look(4, 4, 0, t), "it has them");
         assert!(!pursuit.look(4, 3, 0, t), "one was taken by force");
     }
 
     #[test]
+    fn cores_given_up_before_a_raise_are_not_subtracted_from_it() {
+        let mut pursuit = Pursuit::default();
+        pursuit.change(0, 2, 0, 5, T0);
+        assert!(pursuit.look(2, 1, 5, T0));
+    }
+
+    #[test]
     fn a_core_that_was_given_up_is_not_fetched_again() {
         let mut pursuit = Pursuit::default();
-        pursuit.change(0, 2, 0, T0);
+        pursuit.change(0, 2, 0, 0, T0);
         assert!(pursuit.look(2, 0, 0, T0));
         // One came and went between two looks.
         assert!(pursuit.look(2, 0, 1, T0));
@@ -120,15 +133,15 @@ mod tests {
     #[test]
     fn steps_are_pursued_at_once_and_ups_and_downs_once_per_period() {
         let mut pursuit = Pursuit::default();
-        pursuit.change(0, 1, 0, T0);
+        pursuit.change(0, 1, 0, 0, T0);
         assert!(pursuit.look(1, 0, 0, T0) && !pursuit.look(1, 1, 0, T0));
-        pursuit.change(1, 2, 1, T0);
+        pursuit.change(1, 2, 1, 0, T0);
         assert!(pursuit.look(2, 1, 0, T0), "the second step");
         assert!(!pursuit.look(2, 0, 2, T0), "both are given up");
-        pursuit.change(2, 0, 0, T0);
-        pursuit.change(0, 2, 0, T0);
+        pursuit.change(2, 0, 0, 2, T0);
+        pursuit.change(0, 2, 0, 2, T0);
         assert!(!pursuit.look(2, 0, 2, T0));
-        pursuit.change(2, 3, 0, T0);
+        pursuit.change(2, 3, 0, 2, T0);
         assert!(pursuit.look(3, 0, 2, T0), "a third");
         assert!(!pursuit.look(3, 1, 2, T0), "and no more than that");
         let end = T0 + PERIOD + Nanos(2 * PER_CORE.0);
@@ -141,11 +154,11 @@ mod tests {
     fn a_late_raise_that_was_lowered_meanwhile_fetches_nothing() {
         let mut pursuit = Pursuit::default();
         for (before, requested) in [(0, 2), (2, 0), (0, 2), (2, 0)] {
-            pursuit.change(before, requested, 0, T0);
+            pursuit.change(before, requested, 0, 0, T0);
         }
         let end = T0 + PERIOD;
         assert!(!pursuit.look(0, 0, 0, end));
-        pursuit.change(0, 1, 0, end);
+        pursuit.change(0, 1, 0, 0, end);
         assert!(pursuit.look(1, 0, 0, end), "a new period");
     }
 }

@@ -182,8 +182,9 @@ impl Shares {
             let found = self.targets.binary_search_by_key(&runtime, |target| target.0);
             let own = found.map_or(0, |at| self.targets[at].1);
             let requested = own.min(entry.requests.total());
-            let cores = view.ledger.account(runtime).map_or(0, Account::cores);
-            entry.pursuit.change(entry.share.requested, requested, cores, view.now);
+            let account = view.ledger.account(runtime);
+            let (cores, given_up) = account.map_or((0, 0), |a| (a.cores(), a.given_up()));
+            entry.pursuit.change(entry.share.requested, requested, cores, given_up, view.now);
             entry.share = Share { own, requested };
         }
     }

@@ -64,6 +64,8 @@ struct Model {
     begun: BTreeMap<Number, u32>,
     /// What each lane runs.
     lanes: [Option<Number>; 3],
+    /// What has blocked with its lane.
+    kept: [Option<Number>; 3],
     detached: Vec<Number>,
     /// Payloads of finished requests.
     finished: Vec<u32>,
@@ -87,13 +89,14 @@ impl Model {
             held: 0,
             begun: BTreeMap::new(),
             lanes: [None; 3],
+            kept: [None; 3],
             detached: Vec::new(),
             finished: Vec::new(),
         }
     }
 
     fn ask(&mut self, lane: usize) {
-        if self.lanes[lane].is_some() {
+        if self.lanes[lane].is_some() || self.kept[lane].is_some() {
             return;
         }
         let (next, _) = self.board.next(WorkerId(lane as u32), self.now);
@@ -149,21 +152,35 @@ impl Model {
                 if let Some(number) = self.lanes[lane] {
                     let leaves = self.board.may_leave_lane(number);
                     assert_eq!(leaves, self.detached.len() < MAX_DETACHED);
-                    let left = self.board.block(number, self.now, leaves);
-                    assert_eq!(left, leaves.then_some(WorkerId(lane as u32)));
-                    if leaves {
-                        self.lanes[lane] = None;
-                        self.detached.push(number);
-                    } else {
-                        self.held += 1;
+                    self.lanes[lane] = None;
+                    match self.board.block(number, self.now, leaves) {
+                        Blocked::Left(left) => {
+                            assert!(leaves && left.index() == lane);
+                            self.detached.push(number);
+                        }
+                        Blocked::Kept(released) => {
+                            assert!(!leaves);
+                            self.held += 1;
+                            self.kept[lane] = Some(number);
+                            self.detached.extend(released);
+                        }
+                        Blocked::Detached => panic!("it had a lane"),
                     }
                 }
             }
-            Step::Unblock(index) => {
-                if let Some(&number) = self.detached.get(index) {
-                    self.board.unblock(number, self.now);
+            Step::Unblock(index) => match self.kept.get_mut(index) {
+                Some(kept) => {
+                    if let Some(number) = kept.take() {
+                        self.board.unblock(number, self.now);
+                        self.lanes[index] = Some(number);
+                    }
                 }
-            }
+                None => {
+                    if let Some(&number) = self.detached.get(index - 3) {
+                        self.board.unblock(number, self.now);
+                    }
+                }
+            },
             Step::FinishDetached(index) => {
                 if index < self.detached.len() {
                     let number = self.detached.swap_remove(index);
@@ -185,6 +202,8 @@ impl Model {
 
     /// Ends all requests that are left.
     fn drain(&mut self) {
+        (0..3).for_each(|lane| self.step(&Step::Unblock(lane)));
+        (0..3).for_each(|lane| self.step(&Step::Finish(lane)));
         for number in core::mem::take(&mut self.detached) {
             self.finish(number, None);
         }
@@ -273,15 +292,15 @@ fn service_time_is_all_that_a_request_runs() {
     };
     let (first, second) = (start(0), start(1));
     // Runs for 1 us on its lane, twice for 3 us after it has blocked.
-    assert_eq!(board.block(first, at(2), true), Some(WorkerId(0)));
+    assert_eq!(board.block(first, at(2), true), Blocked::Left(WorkerId(0)));
     board.unblock(first, at(102));
-    assert_eq!(board.block(first, at(105), false), None);
+    assert_eq!(board.block(first, at(105), false), Blocked::Detached);
     board.unblock(first, at(205));
     assert_eq!(board.finish(first, at(208), false), None);
     let service = board.stats()[0].service.quantile(1.0).as_nanos() as u64;
     assert!((7_000..=7_000 + 7_000 / 8).contains(&service), "{service}");
     // Its wait on a lane counts: no other request has that.
-    assert_eq!(board.block(second, at(301), false), None);
+    assert_eq!(board.block(second, at(301), false), Blocked::Kept(Vec::new()));
     board.unblock(second, at(401));
     assert_eq!(board.finish(second, at(401), false), Some(WorkerId(1)));
     let service = board.stats()[0].service.quantile(1.0).as_nanos() as u64;
