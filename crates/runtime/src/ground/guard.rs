@@ -91,7 +91,6 @@ const PREEMPT_OFF: usize = offset_of!(Head, preempt_off);
 const PREEMPT_PENDING: usize = offset_of!(Head, preempt_pending);
 const GRANT: usize = offset_of!(Head, grant) + Polled::<GrantWord>::TARGET;
 const OWN_GRANT: usize = offset_of!(Head, own_grant);
-const COUNTS: usize = offset_of!(Head, counting);
 const LEFT: usize = offset_of!(Head, left);
 
 /// A word with the layout of a grant that sends every poll point to its slow path. Only its kind
@@ -243,15 +242,15 @@ pub fn poll_requested() -> bool {
 }
 
 /// Counts a poll point whose word asks for the slow path; returns whether that is all there is to
-/// do: poll points are counted, the next look at the clock is not due, and the IOKernel's own word
-/// asks for nothing.
+/// do: poll points are counted and none is expected, the next look at the clock is not due, and the
+/// IOKernel's own word asks for nothing.
 #[inline]
 pub fn poll_is_counted() -> bool {
     // SAFETY: as in `poll_requested`. After a migration in between, the count of another kthread is
     // one too low. A look that cannot be taken, because preemption is off, stays due.
     inside()
         && unsafe {
-            arch::gs_half::<COUNTS>() != 0
+            arch::gs_word::<GRANT>() == in_place_of_grant(&COUNTING) as usize
                 && !arch::gs_decrement::<LEFT>()
                 && !arch::gs_points_to_bits::<OWN_GRANT, GRANT_KIND_BYTE, POLL_BITS>()
         }

@@ -98,7 +98,6 @@ pub fn look_at_clock(kthread: ThisKthread<'_>, me: &'static Uthread) {
     let mut looked = slice.get();
     if quantum == Cycles::MAX {
         // Only requests of a dispatcher have slices: what was learnt of their poll points stays.
-        // Those of this thread are looked at now and then, for the stall detector expects one.
         kthread.head().set_polls_left(MAX_POLLS);
         return;
     }
