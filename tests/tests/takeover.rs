@@ -1,13 +1,15 @@
 //! One IOKernel takes the place of another under running programs: `tailwater iokernel --takeover`.
 
-use rustix::fd::OwnedFd;
-use rustix::net::{Shutdown, shutdown};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{Shutdown, SocketFlags, accept_with, shutdown};
 use rustix::process::Signal;
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
 use tailwater_iokernel::Config;
-use tailwater_shm::control::{self, ClientMessage, Network, ServerMessage, Takeover};
+use tailwater_shm::control::{self, ClientMessage, Handover, Network, ServerMessage, Takeover};
 use tailwater_shm::layout::VERSION;
 use tailwater_testkit::{
     PATIENCE, Program, binary, cpu_numbers, eventually, has_two_cpus, socket_name, text, until,
@@ -25,9 +27,13 @@ const WAIT: (&str, &str) = ("TAILWATER_IOKERNEL_WAIT_MS", "0");
 
 /// Starts an IOKernel at `socket` with one core to lend.
 fn command(socket: &str, more: &[&str]) -> Program {
+    command_of(Command::new(binary("tailwater-cli", "tailwater")), socket, more)
+}
+
+/// As [`command`], by the beginning of a command.
+fn command_of(mut command: Command, socket: &str, more: &[&str]) -> Program {
     let core = cpu_numbers().last().expect("this process runs somewhere").to_string();
     let settings = concat!(env!("CARGO_MANIFEST_DIR"), "/busy.toml");
-    let mut command = Command::new(binary("tailwater-cli", "tailwater"));
     command.args(["iokernel", "--share-cores", "--managed-cores", &core, "--socket", socket]);
     Program::start(command.args(["--config", settings]).args(more))
 }
@@ -79,7 +85,8 @@ fn programs_keep_their_connections_when_another_iokernel_takes_over() {
         return;
     }
     let _turn = turn();
-    let folder = tempfile::tempdir().expect("a folder");
+    // The address of a socket has 107 characters at most: too few for some TMPDIR.
+    let folder = tempfile::tempdir_in("/tmp").expect("a folder");
     let socket = folder.path().join("socket").to_str().expect("Unicode").to_owned();
     let mut running = iokernel(&socket, &[]);
     let start = |role: &str, variables: &[(&str, &str)]| {
@@ -150,9 +157,10 @@ fn without_an_iokernel_to_take_over_from_none_starts_and_the_error_says_so() {
 
 /// Returns what a successor of the IOKernels of these tests requests.
 fn request() -> Takeover {
-    let Config { network: ip, prefix_len, mtu, .. } = Config::default();
+    let Config { network: ip, prefix_len, mtu, max_kthreads, .. } = Config::default();
     let ip6 = Config::default().ip6_of(ip);
-    Takeover { version: VERSION, network: Network { ip, prefix_len, gateway: None, ip6, mtu } }
+    let network = Network { ip, prefix_len, gateway: None, ip6, mtu };
+    Takeover { version: VERSION, network, macs: BTreeMap::new(), max_kthreads }
 }
 
 /// Sends the IOKernel a request for its place; returns the connection, and the answer.
@@ -164,7 +172,7 @@ fn ask(target: &Target, request: Takeover) -> (OwnedFd, ServerMessage) {
 }
 
 #[test]
-fn other_users_versions_and_networks_do_not_get_the_place() {
+fn other_users_versions_and_addresses_do_not_get_the_place() {
     if !has_two_cpus() {
         return;
     }
@@ -172,10 +180,15 @@ fn other_users_versions_and_networks_do_not_get_the_place() {
     let as_stranger = || ask(&target, request()).1;
     let wrong_version = Takeover { version: VERSION + 1, ..request() };
     let wrong_network = Takeover { network: Network { mtu: 1400, ..request().network }, ..request() };
+    let macs = BTreeMap::from([("10.77.0.9".parse().expect("an address"), "52:54:00:00:00:09".to_owned())]);
+    let other_macs = Takeover { macs, ..request() };
+    let fewer_kthreads = Takeover { max_kthreads: 1, ..request() };
     let answers = [
         (as_user(65_534, as_stranger), "user 65534 may not take over"),
         (Some(ask(&target, wrong_version).1), "speaks version"),
         (Some(ask(&target, wrong_network).1), "MTU: 1400"),
+        (Some(ask(&target, other_macs).1), "`macs`"),
+        (Some(ask(&target, fewer_kthreads).1), "max-kthreads"),
     ];
     for (answer, reason) in answers {
         match answer {
@@ -228,4 +241,92 @@ fn only_one_of_two_successors_gets_the_place() {
     let promises = answers.iter().filter(|answer| matches!(answer, Ok((ServerMessage::Leaving, _))));
     assert_eq!(promises.count(), 1, "{answers:?}");
     assert!(target.program.wait().success());
+}
+
+#[test]
+fn a_process_in_another_namespace_does_not_get_the_place() {
+    if !has_two_cpus() {
+        return;
+    }
+    let probe = Command::new("unshare").args(["--mount", "true"]).output();
+    if !probe.is_ok_and(|output| output.status.success()) {
+        return eprintln!("skipped: unshare(1) makes no mount namespace here");
+    }
+    let target = Target::start();
+    let mut elsewhere = Command::new("unshare");
+    elsewhere.arg("--mount").arg(binary("tailwater-cli", "tailwater"));
+    let said = refusal(command_of(elsewhere, &target.socket, &["--takeover"]));
+    assert!(said.contains("another mnt namespace") && said.contains("without --takeover"), "{said}");
+    drop(target.admits("newcomer"));
+}
+
+/// A process that plays the IOKernel which is taken over from, up to a step.
+struct Played {
+    successor: Program,
+    listener: OwnedFd,
+    connection: OwnedFd,
+}
+
+impl Played {
+    /// Starts a successor and receives its request.
+    fn start() -> Self {
+        let socket = socket_name("takeover-played");
+        let listener = control::serve(&socket, |_| {}).expect("an address");
+        let successor = command(&socket, &["--takeover"]);
+        let connection = eventually("a connection", || accept_with(&listener, SocketFlags::CLOEXEC).ok());
+        set_socket_timeout(&connection, Timeout::Recv, Some(PATIENCE)).expect("a timeout");
+        let played = Self { successor, listener, connection };
+        assert!(matches!(played.hear(), ClientMessage::Takeover(_)));
+        played
+    }
+
+    fn hear(&self) -> ClientMessage {
+        control::receive(&self.connection).expect("a message").0
+    }
+
+    fn say(&self, message: &ServerMessage, fds: &[BorrowedFd<'_>]) {
+        control::send(&self.connection, message, fds).expect("a message is taken");
+    }
+
+    fn hand_over(&self) {
+        let handover = Handover { ports: Vec::new() };
+        self.say(&ServerMessage::Handover(handover), &[self.listener.as_fd()]);
+        assert!(matches!(self.hear(), ClientMessage::Succeed));
+    }
+}
+
+#[test]
+fn a_successor_that_is_stopped_while_it_waits_ends_and_leaves_the_other_as_it_was() {
+    if !has_two_cpus() {
+        return;
+    }
+    // It waits for what it needs, or for the promise.
+    for hand_over in [false, true] {
+        let _turn = turn();
+        let played = Played::start();
+        if hand_over {
+            played.hand_over();
+        }
+        played.successor.signal(Signal::TERM);
+        let said = refusal(played.successor);
+        assert!(said.contains("interrupted by a signal; that one goes on"), "{said}");
+        let promise = control::send(&played.connection, &ServerMessage::Leaving, &[]);
+        assert!(promise.is_err(), "the promise has nobody who receives it");
+    }
+}
+
+#[test]
+fn a_successor_that_is_stopped_after_the_promise_ends_and_says_that_both_do() {
+    if !has_two_cpus() {
+        return;
+    }
+    let _turn = turn();
+    let played = Played::start();
+    played.hand_over();
+    played.say(&ServerMessage::Leaving, &[]);
+    played.successor.signal(Signal::TERM);
+    let output = played.successor.finish();
+    let said = text(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("had ended already: this one ends, too"), "{said}");
 }

@@ -8,8 +8,7 @@ use std::io::{Write, stdout};
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context;
 use clap::Args;
@@ -21,10 +20,6 @@ use tailwater_iokernel::{Claims, Config, Cores, IoKernel, Reloader};
 
 use crate::log::{self, LogFormat};
 use crate::notify::Notifier;
-
-/// Maximum number of attempts to claim the cores of an IOKernel that ends, and the time in between.
-const CLAIM_TRIES: u32 = 200;
-const CLAIM_PAUSE: Duration = Duration::from_millis(50);
 
 /// Start the IOKernel: switches packets and lends cores until it is interrupted
 #[derive(Debug, Clone, Args)]
@@ -134,15 +129,19 @@ pub fn run(args: &IokernelArgs) -> anyhow::Result<()> {
     let reloads = args.config.is_some().then(|| Signals::new([SIGHUP])).transpose();
     let reloads = reloads.context("cannot catch signals")?;
     tailwater_iokernel::raise_descriptor_limit();
-    // Until this function ends.
-    let mut claims = if args.share_cores { None } else { Some(claim(args, &config)?) };
+    if !args.share_cores {
+        // Until the process ends.
+        claim(args, &config, &stop)?.keep().context("cannot start a thread")?;
+    }
     let ports = config.ports.build()?;
     let mut iokernel = match args.takeover {
         false => IoKernel::new(config, ports)?,
-        true => IoKernel::take_over(config, ports)?,
+        true => IoKernel::take_over(config, ports, &stop)?,
     };
-    if args.takeover && claims.take().is_some() {
-        claim_when_free(iokernel.cores().clone());
+    if args.takeover && stop.load(Ordering::Relaxed) {
+        tracing::warn!(
+            "interrupted when the IOKernel before had ended already: this one ends, too, and programs wait for another"
+        );
     }
     if let Some(interval) = notifier.watchdog_interval() {
         let notifier = Arc::clone(&notifier);
@@ -169,31 +168,14 @@ fn warn_of_grants(config: &Config) {
 }
 
 /// Claims the cores of this IOKernel; in a takeover those that the other one does not have.
-fn claim(args: &IokernelArgs, config: &Config) -> anyhow::Result<Claims> {
+fn claim(args: &IokernelArgs, config: &Config, stop: &AtomicBool) -> anyhow::Result<Claims> {
     let cores = Cores::detect(config)?;
-    Ok(if args.takeover { Claims::beside(&config.socket, &cores)? } else { Claims::of(&cores)? })
-}
-
-/// Claims the cores once the process that this one has taken over from is gone, until this process
-/// ends.
-fn claim_when_free(cores: Cores) {
-    let claim = move || {
-        for _ in 1..CLAIM_TRIES {
-            match Claims::of(&cores) {
-                Ok(claims) => return std::mem::forget(claims),
-                Err(_) => std::thread::sleep(CLAIM_PAUSE),
-            }
-        }
-        match Claims::of(&cores) {
-            Ok(claims) => std::mem::forget(claims),
-            Err(error) => tracing::warn!(%error, "the cores are not claimed"),
-        }
-    };
-    let thread = std::thread::Builder::new().name("tailwater-claims".to_owned()).spawn(claim);
-    // No reason to leave the programs without an IOKernel.
-    if let Err(error) = thread {
-        tracing::warn!(%error, "the cores are not claimed: cannot start a thread");
+    if !args.takeover {
+        return Ok(Claims::of(&cores)?);
     }
+    let claims = Claims::beside(&config.socket, &cores, stop);
+    anyhow::ensure!(!stop.load(Ordering::Relaxed), "interrupted; the IOKernel that runs goes on");
+    Ok(claims?)
 }
 
 /// Returns whether SIGHUP is ignored, as by nohup(1).

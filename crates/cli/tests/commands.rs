@@ -311,4 +311,9 @@ fn claims_on_cores_pass_in_a_takeover_and_those_of_others_prevent_it() {
     assert!(first.wait().success(), "{}", first.errors());
     let owner = format!("used by another IOKernel, process {}:", second.pid());
     until("the cores are the second one's", || start(&socket_name("third"), &[]).0.contains(&owner));
+    // A look at a claim does not use it up.
+    for _ in 0..3 {
+        let (line, _third) = start(&socket_name("third"), &[]);
+        assert!(line.contains("is used by another IOKernel"), "{line}");
+    }
 }

@@ -5,41 +5,69 @@
 //! process has the claim. Any user can take such a name, so only claims of root and of the caller's
 //! own user count. A network namespace has abstract names of its own: IOKernels of two containers
 //! may not see each other's claims.
+//!
+//! Each look leaves a connection in the queue of the claim until the owner accepts it, which a
+//! thread of the owner does ([`Claims::keep`]). A claim whose owner cannot be learnt, because its
+//! queue is full or it does not listen, is heeded: the owner may be an IOKernel whose claims count.
+//!
+//! Claims do not pass in a takeover. The new process waits until the old one has ended, and then
+//! takes one after the other.
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, socket_with,
 };
 use rustix::process::geteuid;
-use std::time::Duration;
-use tailwater_shm::control;
+use std::io;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
 
+use crate::control::takeover;
 use crate::machine::Cores;
 
 /// Maximum number of looks at a claim whose owner is about to listen, or has just ended.
 const LOOKS: u32 = 20;
 /// Time between two looks.
 const LOOK: Duration = Duration::from_millis(5);
+/// Maximum number of looks that wait for the owner; Linux may keep fewer (`net.core.somaxconn`).
+const BACKLOG: i32 = 4096;
+/// Maximum number of looks at one claim that the owner accepts at once.
+const ACCEPTS: usize = 256;
+/// Time between two rounds of the owner: looks without end cost it little.
+const ROUND: Duration = Duration::from_millis(50);
+/// After what time claims that are still missing are worth a warning: a takeover takes less.
+const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Another IOKernel uses a core.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "core {core} is used by another IOKernel, process {pid}: stop it, choose other cores (--core, --managed-cores), \
-     or let both use it (--share-cores)"
+    "core {core} is used by another IOKernel, {}: stop it, choose other cores (--core, --managed-cores), \
+     or let both use it (--share-cores)",
+    describe(*core, *pid)
 )]
 pub struct CoreClaimed {
     /// The core.
     pub core: u16,
-    /// The process of the other IOKernel.
-    pub pid: i32,
+    /// The process of the other IOKernel; `None` if that cannot be learnt.
+    pub pid: Option<i32>,
+}
+
+fn describe(core: u16, pid: Option<i32>) -> String {
+    match pid {
+        Some(pid) => format!("process {pid}"),
+        None => format!("a process that does not answer (`ss -xlp | grep tailwater-core-{core}` names it)"),
+    }
 }
 
 /// Claims on cores; given up on drop, and when the process ends.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Claims {
-    _sockets: Vec<OwnedFd>,
+    sockets: Vec<OwnedFd>,
+    /// Cores of the IOKernel that this one takes over from.
+    missing: Vec<u16>,
 }
 
 impl Claims {
@@ -52,13 +80,14 @@ impl Claims {
     }
 
     /// As [`of`](Self::of), but leaves the IOKernel at `socket` the cores that it has claimed: the
-    /// caller is to take over from it.
+    /// caller is to take over from it. Waits for it no longer when `stop` is set.
     ///
     /// # Errors
     /// If a third IOKernel of this user or of root has claimed one of them.
-    pub fn beside(socket: &str, cores: &Cores) -> Result<Self, CoreClaimed> {
+    pub fn beside(socket: &str, cores: &Cores, stop: &AtomicBool) -> Result<Self, CoreClaimed> {
         // Without an IOKernel there, the takeover fails.
-        let pid = control::dial(socket).ok().and_then(|other| Some(socket_peercred(other).ok()?.pid));
+        let other = takeover::dial(socket, stop).ok();
+        let pid = other.and_then(|other| Some(socket_peercred(other).ok()?.pid));
         let pid = pid.map(|pid| pid.as_raw_nonzero().get());
         Self::take_beside(pid, cores.managed_numbers().into_iter().chain([cores.iokernel.0]))
     }
@@ -75,11 +104,11 @@ impl Claims {
         tolerated: Option<i32>,
         cores: impl IntoIterator<Item = u16>,
     ) -> Result<Self, CoreClaimed> {
-        let mut sockets = Vec::new();
+        let mut claims = Self::default();
         for core in cores {
             match claim(core) {
-                Ok(Claim::Taken(socket)) => sockets.push(socket),
-                Ok(Claim::Other { pid }) if Some(pid) == tolerated => {}
+                Ok(Claim::Taken(socket)) => claims.sockets.push(socket),
+                Ok(Claim::Other { pid }) if pid.is_some() && pid == tolerated => claims.missing.push(core),
                 Ok(Claim::Other { pid }) => return Err(CoreClaimed { core, pid }),
                 Ok(Claim::Stranger { user }) => {
                     tracing::warn!(core, user, "another user claims this core; not heeded");
@@ -87,7 +116,60 @@ impl Claims {
                 Err(error) => tracing::warn!(core, %error, "cannot claim this core"),
             }
         }
-        Ok(Self { _sockets: sockets })
+        Ok(claims)
+    }
+
+    /// Keeps the claims until the process ends, on a thread of its own, which also takes those that
+    /// the IOKernel [`beside`](Self::beside) gives up.
+    ///
+    /// # Errors
+    /// If Linux refuses a thread; the claims are given up then.
+    pub fn keep(self) -> io::Result<()> {
+        let thread = std::thread::Builder::new().name("tailwater-claims".to_owned());
+        thread.spawn(move || self.serve()).map(drop)
+    }
+
+    fn serve(mut self) {
+        let start = Instant::now();
+        let mut has_warned = false;
+        loop {
+            self.take_missing();
+            if !self.missing.is_empty() && !has_warned && start.elapsed() > PATIENCE {
+                has_warned = true;
+                tracing::warn!(
+                    cores = ?self.missing,
+                    "another process still has the claims on these cores; `ss -xlp | grep tailwater-core` names it: stop it"
+                );
+            }
+            self.accept_looks();
+            std::thread::sleep(ROUND);
+        }
+    }
+
+    fn take_missing(&mut self) {
+        let sockets = &mut self.sockets;
+        self.missing.retain(|&core| match claim(core) {
+            Ok(Claim::Taken(socket)) => {
+                sockets.push(socket);
+                false
+            }
+            Ok(Claim::Stranger { .. }) => false,
+            // Not free yet.
+            Ok(Claim::Other { .. }) | Err(_) => true,
+        });
+    }
+
+    /// Ends the looks that wait; waits for the first one if no claim is missing.
+    fn accept_looks(&self) {
+        let mut watched: Vec<_> =
+            self.sockets.iter().map(|socket| PollFd::new(socket, PollFlags::IN)).collect();
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        // After an error, the next round looks again.
+        let _ = poll(&mut watched, (!self.missing.is_empty()).then_some(&now));
+        for socket in &self.sockets {
+            let look = |_: &usize| accept_with(socket, SocketFlags::CLOEXEC).is_ok();
+            (0..ACCEPTS).take_while(look).for_each(drop);
+        }
     }
 }
 
@@ -95,7 +177,8 @@ enum Claim {
     Taken(OwnedFd),
     /// Of an IOKernel whose claims count.
     Other {
-        pid: i32,
+        /// `None` if Linux does not say.
+        pid: Option<i32>,
     },
     /// Of a user whose claims do not count.
     Stranger {
@@ -113,7 +196,7 @@ fn claim(core: u16) -> Result<Claim, Errno> {
         let own = socket()?;
         match bind(&own, &address) {
             Ok(()) => {
-                listen(&own, 1)?;
+                listen(&own, BACKLOG)?;
                 return Ok(Claim::Taken(own));
             }
             Err(Errno::ADDRINUSE) => {}
@@ -125,14 +208,14 @@ fn claim(core: u16) -> Result<Claim, Errno> {
             let owner = socket_peercred(&look)?;
             let counts = owner.uid.is_root() || owner.uid == geteuid();
             return Ok(match counts {
-                true => Claim::Other { pid: owner.pid.as_raw_nonzero().get() },
+                true => Claim::Other { pid: Some(owner.pid.as_raw_nonzero().get()) },
                 false => Claim::Stranger { user: owner.uid.as_raw() },
             });
         }
-        // Not listening yet, ended just now, or a full backlog of connections like this one.
+        // Not listening yet, ended just now, or a full queue of connections like this one.
         std::thread::sleep(LOOK);
     }
-    Err(Errno::ADDRINUSE)
+    Ok(Claim::Other { pid: None })
 }
 
 #[cfg(test)]
@@ -145,17 +228,70 @@ mod tests {
         let (first, second) = (60_001, 60_002);
         let claims = Claims::take([first]).unwrap();
         let refused = Claims::take([second, first]).unwrap_err();
-        assert_eq!(refused, CoreClaimed { core: first, pid: std::process::id() as i32 });
+        assert_eq!(refused, CoreClaimed { core: first, pid: Some(std::process::id() as i32) });
         // What was claimed before the refusal is free again.
         drop(take_in_time(&[second]));
         drop(claims);
         take_in_time(&[first, second]);
     }
 
+    fn address(core: u16) -> SocketAddrUnix {
+        SocketAddrUnix::new_abstract_name(format!("tailwater-core-{core}").as_bytes()).unwrap()
+    }
+
+    fn new_socket() -> OwnedFd {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap()
+    }
+
+    #[test]
+    fn a_claim_whose_owner_cannot_be_learnt_is_heeded() {
+        let core = 60_003;
+        let silent = new_socket();
+        bind(&silent, &address(core)).unwrap();
+        let refused = Claims::take([core]).unwrap_err();
+        assert_eq!(refused, CoreClaimed { core, pid: None });
+        assert!(refused.to_string().contains("ss -xlp | grep tailwater-core-60003"), "{refused}");
+    }
+
+    #[test]
+    fn a_claim_is_heeded_with_a_full_queue_of_looks_which_the_owner_accepts() {
+        let core = 60_004;
+        let claims = Claims::take([core]).unwrap();
+        let look = || connect(new_socket(), &address(core));
+        let full = (0..=BACKLOG + 1).find_map(|_| look().err());
+        assert_eq!(full, Some(Errno::AGAIN));
+        assert_eq!(Claims::take([core]).unwrap_err(), CoreClaimed { core, pid: None });
+        claims.keep().unwrap();
+        let start = Instant::now();
+        while Claims::take([core]).unwrap_err().pid != Some(std::process::id() as i32) {
+            assert!(start.elapsed() < Duration::from_secs(120), "the owner accepts no look");
+        }
+    }
+
+    #[test]
+    fn cores_of_the_one_before_are_taken_one_by_one_when_it_gives_them_up() {
+        let (first, second) = (60_005, 60_006);
+        let (one, other) = (Claims::take([first]).unwrap(), Claims::take([second]).unwrap());
+        let mut claims = Claims::take_beside(Some(std::process::id() as i32), [first, second]).unwrap();
+        claims.take_missing();
+        assert_eq!((claims.sockets.len(), &*claims.missing), (0, &[first, second][..]));
+        for (given_up, left) in [(one, vec![second]), (other, vec![])] {
+            drop(given_up);
+            // A process that another test is just starting may have a copy.
+            let start = Instant::now();
+            while claims.missing != left {
+                assert!(start.elapsed() < Duration::from_secs(120), "{claims:?}");
+                claims.take_missing();
+            }
+        }
+        assert_eq!(claims.sockets.len(), 2);
+    }
+
     /// Takes cores that were given up. A process that another test is just starting may have a copy
     /// of a claim until it executes its program.
     fn take_in_time(cores: &[u16]) -> Claims {
-        let start = std::time::Instant::now();
+        let start = Instant::now();
         loop {
             match Claims::take(cores.iter().copied()) {
                 Ok(claims) => return claims,

@@ -26,7 +26,7 @@
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::net::sockopt::socket_peercred;
+use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, recvmsg,
@@ -34,9 +34,11 @@ use rustix::net::{
 };
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use std::collections::BTreeMap;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::{Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
 
 mod socket_file;
 
@@ -94,6 +96,10 @@ pub struct Takeover {
     pub version: u32,
     /// The network it is to serve.
     pub network: Network,
+    /// MAC addresses that its configuration enters, by the IPv4 addresses of programs.
+    pub macs: BTreeMap<Ipv4Addr, String>,
+    /// Maximum number of kthreads that it permits a program.
+    pub max_kthreads: u16,
 }
 
 /// The network of an IOKernel's programs, which keep their addresses in a takeover.
@@ -364,6 +370,27 @@ fn address(path: &str) -> Result<SocketAddrUnix, ControlError> {
 /// # Errors
 /// If no IOKernel listens there, it is another user's, or the kernel refuses.
 pub fn dial(path: &str) -> Result<OwnedFd, ControlError> {
+    dial_by(path, |fd, address| connect(fd, address))
+}
+
+/// As [`dial`], but waits no longer than `patience` where as many connections as Linux keeps wait
+/// to be accepted.
+///
+/// # Errors
+/// As [`dial`]; the kernel's error is [`Errno::AGAIN`] after `patience`, and [`Errno::INTR`] if a
+/// signal comes before.
+pub fn dial_within(path: &str, patience: Duration) -> Result<OwnedFd, ControlError> {
+    dial_by(path, |fd, address| {
+        set_socket_timeout(fd, Timeout::Send, Some(patience))?;
+        connect(fd, address)?;
+        set_socket_timeout(fd, Timeout::Send, None)
+    })
+}
+
+fn dial_by(
+    path: &str,
+    connect: impl FnOnce(&OwnedFd, &SocketAddrUnix) -> Result<(), Errno>,
+) -> Result<OwnedFd, ControlError> {
     let (path, named) = split_user(path);
     let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
         .map_err(system(path, "make a socket"))?;

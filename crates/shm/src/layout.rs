@@ -519,7 +519,8 @@ impl Region {
     /// restarted ([`Consumer::restart`]) before its next use.
     ///
     /// # Errors
-    /// As [`Mapping::populate`]; then the old memory may be gone.
+    /// If the lengths differ or the kernel refuses: all is as it was then, except after
+    /// [`MemoryError::Gone`].
     ///
     /// # Safety
     /// 1. No thread uses an end of a ring, or has a reference to a frame in one.

@@ -7,7 +7,7 @@
 //! | `Offered` | `Kthreads`, all of the peer's process | `Registered`: the polling thread attaches it, then `Ready` is sent |
 //! | `Fresh` | `Capture`, of the same user or root | `Capturing`: the polling thread copies frames until the connection ends |
 //! | `Fresh` | `Trace`, likewise | `Tracing`: the polling thread traces requests until the connection ends |
-//! | `Fresh` | `Takeover`, of the same user | `Succeeding`: `Handover` and the descriptors are sent |
+//! | `Fresh` | `Takeover`, of a process with the same rights | `Succeeding`: `Handover` and the descriptors are sent |
 //! | `Succeeding` | `Succeed` | `Leaving` is sent, and the IOKernel ends |
 //! | any | `Stats`, `Rights` | the same: the answer is sent |
 //! | any | anything else, or end of file | gone (`Registered`: the polling thread ends it first) |

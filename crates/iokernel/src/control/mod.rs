@@ -30,6 +30,7 @@ mod process;
 mod rank;
 pub(crate) mod reload;
 mod session;
+mod standing;
 pub(crate) mod takeover;
 pub(crate) mod watch;
 

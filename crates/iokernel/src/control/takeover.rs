@@ -7,6 +7,13 @@
 //! that the old one end ([`Predecessor::succeed`], [`Control::leave`]). The old one promises that,
 //! ends all registrations, and closes the connection, upon which the new one polls the ports.
 //!
+//! The devices and the listening socket are worth as much as all rights of the old process: who
+//! listens there gets the programs of all its users. So the old one hands them to a process of its
+//! own user, of its namespaces and with at least its capabilities only ([`standing`]).
+//!
+//! The new one looks at its stop flag in every wait, last directly before it requests the end of
+//! the old one. A stop after the promise comes too late: both end.
+//!
 //! Programs find the same socket: connections wait in it until the new one accepts them, as frames
 //! wait in a TAP device. Regions, counters and the ledger of cores do not pass. Programs register
 //! again, as after a restart.
@@ -15,25 +22,25 @@
 //!
 //! | step | the other process dies here | lies here |
 //! |---|---|---|
-//! | new: has asked | the connection ends: it does not start | what it gets is of its own user, which could do as much to it by ptrace(2) |
-//! | old: has handed over | it goes on; the connection is dropped, at the latest after [`STEP_TIMEOUT`] | only its own user, its version and its network are handed anything |
+//! | new: has asked | the connection ends: it does not start | what it gets is of its own user or of root |
+//! | old: has handed over | it goes on; the connection is dropped, at the latest after [`STEP_TIMEOUT`] | only a process of its own [`standing`], version and addresses is handed anything |
 //! | new: has the devices | it notices when it wants to succeed, and does not start | a device of another name or kind is refused |
 //! | old: sends `Leaving` | nothing is sent, and it goes on | - |
 //! | old: has sent `Leaving` | it ends all the same, and programs wait for another IOKernel | - |
 //! | new: has received `Leaving` | the connection ends: it serves | the connection stays: it serves after [`STEP_TIMEOUT`], and warns |
 //!
-//! The promise is all or nothing although the new process waits for it with a time-out: it first
-//! shuts its receiving end, after which the old one cannot send, then looks for the message once
-//! more.
+//! The promise is all or nothing although the new process waits for it with a time-out and a stop
+//! flag: it first shuts its receiving end, after which the old one cannot send, then looks for the
+//! message once more.
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
-use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{Shutdown, shutdown};
-use rustix::process::geteuid;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 use tailwater_shm::control::{
     self, ClientMessage, ControlError, Handover, HandoverPort, Network, ServerMessage, SocketFile, Takeover,
 };
@@ -41,12 +48,19 @@ use tailwater_shm::layout::VERSION;
 
 use super::client::ClientSocket;
 use super::session::State;
-use super::{Command, Control};
+use super::{Command, Control, standing};
+use crate::config::Config;
 use crate::port::{Port, PortError};
 
 /// Maximum time from one step to the next. Each takes milliseconds, but on a machine that other
 /// programs keep busy a process may wait long for a core.
 pub(super) const STEP_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Time between two looks at the stop flag.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Why a takeover ends that its operator has stopped.
+const INTERRUPTED: &str = "interrupted by a signal; that one goes on";
 
 /// Why a second takeover is refused.
 const TAKEN: &str = "another IOKernel takes over from it already";
@@ -68,17 +82,22 @@ pub(crate) struct Predecessor {
 }
 
 impl Predecessor {
-    /// Asks the IOKernel at `path` for what is needed to serve `network` in its place. It goes on
-    /// meanwhile, and if this value is dropped.
+    /// Asks the IOKernel at the address of `config` for what is needed to serve `network` in its
+    /// place. It goes on meanwhile, and if this value is dropped.
     ///
     /// # Errors
-    /// Why it was not given, in words.
-    pub(crate) fn ask(path: &str, network: Network) -> Result<Self, String> {
-        let socket = control::dial(path).map_err(in_words)?;
-        set_socket_timeout(&socket, Timeout::Recv, Some(STEP_TIMEOUT)).map_err(|e| e.to_string())?;
-        let takeover = Takeover { version: VERSION, network };
+    /// Why it was not given, in words; or `stop` is set.
+    pub(crate) fn ask(config: &Config, network: Network, stop: &AtomicBool) -> Result<Self, String> {
+        let socket = dial(&config.socket, stop)?;
+        set_socket_timeout(&socket, Timeout::Recv, Some(LOOK)).map_err(|e| e.to_string())?;
+        let takeover = Takeover {
+            version: VERSION,
+            network,
+            macs: config.macs.clone().into(),
+            max_kthreads: config.max_kthreads,
+        };
         control::send(&socket, &ClientMessage::Takeover(takeover), &[]).map_err(in_words)?;
-        let (ports, fds) = match control::receive(&socket).map_err(in_words)? {
+        let (ports, fds) = match receive(&socket, stop)? {
             (ServerMessage::Handover(Handover { ports }), fds) => (ports, fds),
             (ServerMessage::Refused { why }, _) => return Err(why),
             (other, _) => return Err(format!("unexpected answer: {other:?}")),
@@ -111,18 +130,22 @@ impl Predecessor {
         fcntl_dupfd_cloexec(&self.listener, 0)
     }
 
-    /// Has it end, and returns when it serves no program any more.
+    /// Has it end, and returns when it serves no program any more, or `stop` is set after it has
+    /// promised to end.
     ///
     /// # Errors
     /// Why it goes on, in words.
-    pub(crate) fn succeed(self) -> Result<(), String> {
+    pub(crate) fn succeed(self, stop: &AtomicBool) -> Result<(), String> {
+        if is_set(stop) {
+            return Err(INTERRUPTED.to_owned());
+        }
         control::send(&self.socket, &ClientMessage::Succeed, &[]).map_err(in_words)?;
-        let answer = control::receive(&self.socket).or_else(|error| {
+        let answer = receive(&self.socket, stop).or_else(|why| {
             // From here on it cannot send the promise; it may have done so just now.
             let _ = shutdown(&self.socket, Shutdown::Read);
-            control::receive(&self.socket).map_err(|_| error)
+            control::receive(&self.socket).map_err(|_| why)
         });
-        match answer.map_err(in_words)? {
+        match answer? {
             (ServerMessage::Leaving, _) => {}
             (ServerMessage::Refused { why }, _) => return Err(why),
             (other, _) => return Err(format!("unexpected answer: {other:?}")),
@@ -130,19 +153,67 @@ impl Predecessor {
         if let Err(error) = control::listen_instead(&self.listener) {
             tracing::warn!(%error, "programs take the IOKernel for the one before");
         }
-        self.wait_for_its_end();
+        self.wait_for_its_end(stop);
         Ok(())
     }
 
-    fn wait_for_its_end(&self) {
-        let _ = set_socket_timeout(&self.socket, Timeout::Recv, Some(STEP_TIMEOUT));
-        if matches!(control::receive::<ServerMessage>(&self.socket), Err(ControlError::WouldBlock)) {
-            tracing::warn!(
-                "the IOKernel before has not ended its registrations within {} s; kill it, so that its programs attach here",
-                STEP_TIMEOUT.as_secs()
-            );
+    fn wait_for_its_end(&self, stop: &AtomicBool) {
+        let start = Instant::now();
+        while matches!(control::receive::<ServerMessage>(&self.socket), Err(ControlError::WouldBlock)) {
+            if is_set(stop) {
+                return;
+            }
+            if start.elapsed() >= STEP_TIMEOUT {
+                tracing::warn!(
+                    "the IOKernel before has not ended its registrations within {} s; kill it, so that its programs attach here",
+                    STEP_TIMEOUT.as_secs()
+                );
+                return;
+            }
         }
     }
+}
+
+/// Connects to the IOKernel at `path`.
+///
+/// # Errors
+/// Why not, in words; or `stop` is set.
+pub(crate) fn dial(path: &str, stop: &AtomicBool) -> Result<OwnedFd, String> {
+    let start = Instant::now();
+    loop {
+        match control::dial_within(path, LOOK) {
+            // As many connections wait as Linux keeps.
+            Err(ControlError::System { source: Errno::AGAIN | Errno::INTR, .. }) => go_on(start, stop)?,
+            result => return result.map_err(in_words),
+        }
+    }
+}
+
+/// Receives a message on a socket that waits for [`LOOK`].
+fn receive(socket: &OwnedFd, stop: &AtomicBool) -> Result<(ServerMessage, Vec<OwnedFd>), String> {
+    let start = Instant::now();
+    loop {
+        match control::receive(socket) {
+            Err(ControlError::WouldBlock) => go_on(start, stop)?,
+            result => return result.map_err(in_words),
+        }
+    }
+}
+
+/// Returns an error, in words, if a wait since `start` is to end.
+fn go_on(start: Instant, stop: &AtomicBool) -> Result<(), String> {
+    if is_set(stop) {
+        Err(INTERRUPTED.to_owned())
+    } else if start.elapsed() >= STEP_TIMEOUT {
+        Err(in_words(ControlError::WouldBlock))
+    } else {
+        Ok(())
+    }
+}
+
+fn is_set(stop: &AtomicBool) -> bool {
+    // Relaxed: the flag publishes nothing else.
+    stop.load(Ordering::Relaxed)
 }
 
 /// Says why the running IOKernel cannot be taken over from.
@@ -194,7 +265,6 @@ impl Control {
             tracing::info!(%error, "the other IOKernel does not take over");
             return self.drop_session(token);
         }
-        tracing::info!("another IOKernel takes over");
         if let Some(file) = self.parts.socket_file.take() {
             file.leave();
         }
@@ -206,6 +276,8 @@ impl Control {
         // Closed with this value, when all registrations have ended.
         self.successor = Some(socket);
         self.tell(Command::Leave);
+        // Last: whatever reads the log may take its time.
+        tracing::info!("another IOKernel takes over");
     }
 
     /// Removes the socket's file at the end: the IOKernel before has left it to this one.
@@ -223,13 +295,7 @@ impl Control {
     }
 
     fn may_take_over(&self, socket: &ClientSocket, wish: &Takeover) -> Result<(), String> {
-        let peer = socket_peercred(socket).map_err(|e| e.to_string())?;
-        let (theirs, ours) = (peer.uid.as_raw(), geteuid().as_raw());
-        if theirs != ours {
-            return Err(format!(
-                "user {theirs} may not take over from the IOKernel of user {ours}; run as that user"
-            ));
-        }
+        standing::check(socket)?;
         if wish.version != VERSION {
             return Err(format!(
                 "it speaks version {VERSION} of the protocol and this one version {}, with which its programs cannot go \
@@ -242,6 +308,21 @@ impl Control {
                 "its programs have addresses in network {}, and this one would serve {}: take over with the same \
                  network, prefix-len, ipv6, network6, mtu and port, or stop that one and its programs first",
                 self.parts.network, wish.network
+            ));
+        }
+        let config = &self.parts.config;
+        if wish.macs != config.macs.clone().into() {
+            return Err(
+                "its programs have the MAC addresses of its `macs`, and this one would give them others: take over with \
+                 the same `macs`, or stop that one and its programs first"
+                    .to_owned(),
+            );
+        }
+        if wish.max_kthreads < config.max_kthreads {
+            return Err(format!(
+                "its programs may have {} kthreads, and this one permits {}: take over with a max-kthreads of no less, \
+                 or stop that one and its programs first",
+                config.max_kthreads, wish.max_kthreads
             ));
         }
         if self.successor.is_some() {

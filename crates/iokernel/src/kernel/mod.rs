@@ -131,7 +131,7 @@ impl IoKernel {
     /// # Errors
     /// [`StartError`] says what is wrong and what to do.
     pub fn new(config: Config, ports: Vec<Box<dyn Port>>) -> Result<Self, StartError> {
-        Self::make(config, ports, false)
+        Self::make(config, ports, None)
     }
 
     /// As [`new`](Self::new), in the place of the IOKernel that runs at the same control socket:
@@ -139,12 +139,22 @@ impl IoKernel {
     /// registrations when this returns; its programs attach to this one.
     ///
     /// # Errors
-    /// As `new`, and if none runs there or it refuses. It then goes on as if nothing had happened.
-    pub fn take_over(config: Config, ports: Vec<Box<dyn Port>>) -> Result<Self, StartError> {
-        Self::make(config, ports, true)
+    /// As `new`, and if none runs there or it refuses, or `stop` is set before it has promised to
+    /// end. It then goes on as if nothing had happened.
+    pub fn take_over(
+        config: Config,
+        ports: Vec<Box<dyn Port>>,
+        stop: &AtomicBool,
+    ) -> Result<Self, StartError> {
+        Self::make(config, ports, Some(stop))
     }
 
-    fn make(config: Config, mut ports: Vec<Box<dyn Port>>, takes_over: bool) -> Result<Self, StartError> {
+    /// Takes over if there is a flag that ends a takeover.
+    fn make(
+        config: Config,
+        mut ports: Vec<Box<dyn Port>>,
+        takeover: Option<&AtomicBool>,
+    ) -> Result<Self, StartError> {
         config.check()?;
         let cores = Cores::detect(&config)?;
         let clock = Clock::calibrate(CALIBRATION_MS);
@@ -153,7 +163,7 @@ impl IoKernel {
             Directory::new(&config, authority, cores.managed.len() as u32, machine::memory_bytes());
         let network = network_of(&config, &ports);
         let refused = |why| StartError::Takeover { socket: config.socket.clone(), why };
-        let predecessor = takes_over.then(|| Predecessor::ask(&config.socket, network)).transpose();
+        let predecessor = takeover.map(|stop| Predecessor::ask(&config, network, stop)).transpose();
         let mut predecessor = predecessor.map_err(refused)?;
         if let Some(predecessor) = &mut predecessor {
             predecessor.pass_devices(&mut ports)?;
@@ -168,7 +178,7 @@ impl IoKernel {
             Some(predecessor) => predecessor.listener().map_err(system("copy a descriptor"))?,
             None => serve(&config.socket, &mut prepare)?,
         };
-        if takes_over {
+        if takeover.is_some() {
             prepare(&listener);
         }
         let (to_polling, to_control) =
@@ -189,7 +199,7 @@ impl IoKernel {
                 all_cores: cores.all(),
             },
             // The predecessor's until that one has left.
-            socket_file: if takes_over { None } else { SocketFile::of(&config.socket) },
+            socket_file: if takeover.is_some() { None } else { SocketFile::of(&config.socket) },
             listener,
             network,
             devices,
@@ -215,8 +225,8 @@ impl IoKernel {
             },
         );
         // Last: from here on programs have no other IOKernel. Only threads are still to be started.
-        if let Some(predecessor) = predecessor {
-            predecessor.succeed().map_err(refused)?;
+        if let (Some(predecessor), Some(stop)) = (predecessor, takeover) {
+            predecessor.succeed(stop).map_err(refused)?;
             control.own_socket_file();
         }
         Ok(Self {

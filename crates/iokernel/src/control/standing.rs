@@ -1,0 +1,113 @@
+//! Whether a process may have all that this one has.
+//!
+//! Owns the check of a process that asks for the place of this IOKernel. The same user is not
+//! enough: a process of that user in a container, or without the capabilities of this one, would
+//! gain rights. The other process can lie about none of this: Linux says which process connected,
+//! and what its rights are.
+
+use rustix::process::geteuid;
+use std::fs::{read_link, read_to_string};
+use std::path::PathBuf;
+
+use rustix::net::sockopt::socket_peercred;
+
+use super::client::ClientSocket;
+use super::process;
+
+/// What to do about a refusal.
+const REMEDY: &str = "start it as that one was started, or stop that one and start this one without --takeover: its \
+                      programs wait for it";
+
+/// The rights of a process besides those of its user.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Standing {
+    /// Permitted capabilities, one bit each.
+    capabilities: u64,
+    namespaces: Vec<PathBuf>,
+}
+
+impl Standing {
+    const NAMESPACES: [&str; 3] = ["pid", "user", "mnt"];
+
+    /// Returns the rights of a process, by its number or `self`.
+    ///
+    /// # Errors
+    /// What cannot be learnt.
+    fn of(process: &str) -> Result<Self, String> {
+        let unreadable = |what: &str, error| format!("cannot read the {what} of process {process} ({error})");
+        let status = read_to_string(format!("/proc/{process}/status"));
+        let status = status.map_err(|error| unreadable("capabilities", error))?;
+        let capabilities = status.lines().find_map(|line| line.strip_prefix("CapPrm:"));
+        let capabilities = capabilities.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+        let namespace = |kind| read_link(format!("/proc/{process}/ns/{kind}"));
+        let namespaces = Self::NAMESPACES.into_iter().map(namespace).collect::<Result<_, _>>();
+        Ok(Self {
+            capabilities: capabilities.ok_or("Linux names no capabilities")?,
+            namespaces: namespaces.map_err(|error| unreadable("namespaces", error))?,
+        })
+    }
+
+    /// Returns what a process lacks that has the rights of `self`, for those of `other`.
+    fn lacks_of(&self, other: &Self) -> Option<String> {
+        let namespaces = Self::NAMESPACES.into_iter().zip(self.namespaces.iter().zip(&other.namespaces));
+        let foreign = |(kind, (own, other))| (own != other).then_some(kind);
+        if let Some(kind) = namespaces.into_iter().find_map(foreign) {
+            return Some(format!("it is in another {kind} namespace"));
+        }
+        let missing = other.capabilities & !self.capabilities;
+        (missing != 0).then(|| format!("it lacks capabilities (CapPrm {missing:x} of proc_pid_status(5))"))
+    }
+}
+
+/// Checks that the process that connected `socket` has the user, the namespaces and at least the
+/// capabilities of this one.
+///
+/// # Errors
+/// Why it has not, and what to do.
+pub(super) fn check(socket: &ClientSocket) -> Result<(), String> {
+    let peer = socket_peercred(socket).map_err(|e| e.to_string())?;
+    let (theirs, ours) = (peer.uid.as_raw(), geteuid().as_raw());
+    if theirs != ours {
+        return Err(format!(
+            "user {theirs} may not take over from the IOKernel of user {ours}; run as that user"
+        ));
+    }
+    let gone = |why: String| format!("cannot look at the process that asks ({why}); {REMEDY}");
+    let process = process::at(socket, peer.pid).map_err(|e| gone(e.to_string()))?;
+    let pid = peer.pid.as_raw_nonzero().get();
+    let lacks = || Ok::<_, String>(Standing::of(&pid.to_string())?.lacks_of(&Standing::of("self")?));
+    let lacks = lacks().map_err(gone)?;
+    // After the reading: it was of this process.
+    process::check(&process, pid, ours).map_err(|e| gone(e.to_string()))?;
+    match lacks {
+        Some(lacks) => Err(format!("{lacks}, so that it would gain the rights of that one; {REMEDY}")),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_with_fewer_capabilities_or_in_another_namespace_lacks_something() {
+        let own = Standing::of("self").unwrap();
+        assert_eq!(own.lacks_of(&own), None);
+        let old = Standing { capabilities: 0b1010, ..own.clone() };
+        assert_eq!(Standing { capabilities: 0b1011, ..own.clone() }.lacks_of(&old), None);
+        let lacks = Standing { capabilities: 0b0011, ..own.clone() }.lacks_of(&old).unwrap();
+        assert!(lacks.contains("CapPrm 8 "), "{lacks}");
+        for (index, kind) in Standing::NAMESPACES.into_iter().enumerate() {
+            let mut other = own.clone();
+            other.namespaces[index] = "elsewhere".into();
+            let lacks = other.lacks_of(&own).unwrap();
+            assert!(lacks.contains(kind), "{lacks}");
+        }
+    }
+
+    #[test]
+    fn the_rights_of_a_process_that_does_not_exist_cannot_be_learnt() {
+        // No process has a number above 2^22.
+        assert!(Standing::of("99999999").unwrap_err().contains("99999999"));
+    }
+}
