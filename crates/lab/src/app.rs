@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use tailwater::net::UdpSocket;
 use tailwater_testbed::app::{Conditions, Service};
 
-use crate::bench::{cores, dispatch, neighbour, ports, tcp, threads};
+use crate::bench::{cores, dispatch, hostile, neighbour, ports, tcp, threads};
 use crate::tokio_spin;
 
 /// Run one of the services that `bench` and `reproduce` use
@@ -33,6 +33,7 @@ enum App {
     TokioSpin(tokio_spin::Options),
     Cores(cores::ChildArgs),
     Dispatch(dispatch::ChildArgs),
+    Hostile(hostile::ChildArgs),
     Neighbour(neighbour::ChildArgs),
     Ports(ports::ChildArgs),
     Tcp(tcp::ServiceArgs),
@@ -53,6 +54,7 @@ pub fn run(args: &AppArgs) -> anyhow::Result<()> {
         App::TokioSpin(options) => tokio_spin::run(options),
         App::Cores(args) => cores::run_child(args),
         App::Dispatch(args) => dispatch::run_child(args),
+        App::Hostile(args) => hostile::run_child(args),
         App::Neighbour(args) => neighbour::run_child(args),
         App::Ports(args) => ports::run_child(args),
         App::Tcp(args) => tcp::run_service(args),
@@ -60,7 +62,7 @@ pub fn run(args: &AppArgs) -> anyhow::Result<()> {
     }
 }
 
-/// Returns the echo service of `bench switch`.
+/// Echoes datagrams for `bench switch` and `bench hostile`.
 fn echo() -> std::io::Result<()> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 7))?;
     let mut datagram = [0; 2048];

@@ -6,11 +6,13 @@
 //! end with it. Unless started otherwise they stay in this program's session, in which Linux ranks
 //! them against each other (autogroup).
 
+use std::fs::File;
 use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use rustix::fd::AsFd;
@@ -44,6 +46,8 @@ pub struct Spec {
     pub raise: bool,
     /// Whether it leads a session of its own instead of being in this program's.
     pub own_session: bool,
+    /// File to which its standard error is appended; if none, it writes to this program's.
+    pub log: Option<PathBuf>,
 }
 
 /// A running child; dropping it ends it.
@@ -75,6 +79,10 @@ impl ChildProcess {
         command.arg(spec.app).args(&spec.arguments);
         command.envs(spec.settings.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        if let Some(path) = &spec.log {
+            let log = File::options().create(true).append(true).open(path);
+            command.stderr(log.with_context(|| format!("cannot open {}", path.display()))?);
+        }
         let mut child = command.spawn().with_context(|| format!("cannot start {}", spec.app))?;
         let (input, output) = (child.stdin.take(), child.stdout.take());
         let (Some(input), Some(output)) = (input, output) else { anyhow::bail!("{} has no pipes", spec.app) };
@@ -91,7 +99,15 @@ impl ChildProcess {
     /// # Errors
     /// If the child has ended.
     pub fn ask(&mut self) -> anyhow::Result<()> {
-        if self.input.write_all(b"\n").is_err() {
+        self.tell("")
+    }
+
+    /// Writes a line to the child's input.
+    ///
+    /// # Errors
+    /// If the child has ended.
+    pub fn tell(&mut self, line: &str) -> anyhow::Result<()> {
+        if self.input.write_all(format!("{line}\n").as_bytes()).is_err() {
             return Err(self.explain_end());
         }
         Ok(())
@@ -102,7 +118,15 @@ impl ChildProcess {
     /// # Errors
     /// If the child ends, if it prints nothing for [`START_TIMEOUT`], or on a signal.
     pub fn read_line(&mut self, interrupt: &Interrupt) -> anyhow::Result<String> {
-        let deadline = Instant::now() + START_TIMEOUT;
+        self.read_line_within(START_TIMEOUT, interrupt)
+    }
+
+    /// Returns the next line that the child prints, for which this waits so long at most.
+    ///
+    /// # Errors
+    /// If the child ends, if it prints no line in time, or on a signal.
+    pub fn read_line_within(&mut self, patience: Duration, interrupt: &Interrupt) -> anyhow::Result<String> {
+        let deadline = Instant::now() + patience;
         loop {
             if let Some(end) = self.unread.iter().position(|&byte| byte == b'\n') {
                 let line: Vec<u8> = self.unread.drain(..=end).collect();
@@ -113,14 +137,48 @@ impl ChildProcess {
                 "{} printed a line of over {MAX_LINE} bytes",
                 self.app
             );
-            let ready = interrupt.wait_readable(Some(self.output.as_fd()), deadline)?;
-            anyhow::ensure!(ready, "{} printed nothing for {} s", self.app, START_TIMEOUT.as_secs());
-            let mut bytes = [0; 512];
-            match self.output.read(&mut bytes).with_context(|| format!("cannot read from {}", self.app))? {
-                0 => return Err(self.explain_end()),
-                count => self.unread.extend_from_slice(&bytes[..count]),
+            if self.read_more(deadline, interrupt)? == 0 {
+                return Err(self.explain_end());
             }
         }
+    }
+
+    /// Waits until the child has ended by itself; it has [`START_TIMEOUT`] for that.
+    ///
+    /// # Errors
+    /// If it goes on, if it failed, or on a signal.
+    pub fn finish(&mut self, interrupt: &Interrupt) -> anyhow::Result<()> {
+        let deadline = Instant::now() + START_TIMEOUT;
+        while self.read_more(deadline, interrupt)? > 0 {
+            self.unread.clear();
+        }
+        let status = self.child.wait().with_context(|| format!("cannot wait for {}", self.app))?;
+        anyhow::ensure!(status.success(), "{} failed ({status})", self.app);
+        Ok(())
+    }
+
+    /// Kills the child and the processes that it has started (SIGKILL), and waits for its end.
+    pub fn kill(&mut self) {
+        // The whole group: some servers are several processes. The id is the child's until it is
+        // waited for; a server that ended by itself has left no processes.
+        if let (Ok(None), Some(group)) = (self.child.try_wait(), Pid::from_raw(self.child.id().cast_signed()))
+        {
+            let _ = kill_process_group(group, Signal::KILL);
+            // A child that was to lead a session may not have got so far.
+            let _ = self.child.kill();
+        }
+        let _ = self.child.wait();
+    }
+
+    /// Reads what the child prints next; returns the number of bytes, 0 at the end of its output.
+    fn read_more(&mut self, deadline: Instant, interrupt: &Interrupt) -> anyhow::Result<usize> {
+        let ready = interrupt.wait_readable(Some(self.output.as_fd()), deadline)?;
+        anyhow::ensure!(ready, "{} printed nothing for too long", self.app);
+        let mut bytes = [0; 512];
+        let read = self.output.read(&mut bytes);
+        let count = read.with_context(|| format!("cannot read from {}", self.app))?;
+        self.unread.extend_from_slice(&bytes[..count]);
+        Ok(count)
     }
 
     /// Fails if the child has ended.
@@ -144,15 +202,7 @@ impl ChildProcess {
 
 impl Drop for ChildProcess {
     fn drop(&mut self) {
-        // The whole group: some servers are several processes. The id is the child's until it is
-        // waited for; a server that ended by itself has left no processes.
-        if let (Ok(None), Some(group)) = (self.child.try_wait(), Pid::from_raw(self.child.id().cast_signed()))
-        {
-            let _ = kill_process_group(group, Signal::KILL);
-            // A child that was to lead a session may not have got so far.
-            let _ = self.child.kill();
-        }
-        let _ = self.child.wait();
+        self.kill();
     }
 }
 

@@ -3,8 +3,8 @@
 //! Owns the order: one IOKernel and one service for all attacks; before each, the service alone;
 //! then beside the attacker, which has had [`REACTION`] by then. The attackers are those of the
 //! tests ([`Attack`]), as processes; if the bench runs as root, each is of another user with a
-//! grant. One that is expelled comes back as soon as it is let in. Last, programs are killed in a
-//! row ([`kills`]).
+//! grant. One that is expelled comes back as soon as it is let in. Then programs are killed in a
+//! row ([`kills`]). Last, the IOKernel itself is killed, and taken over from ([`restart`]).
 
 use std::io::{Write, stdout};
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -13,7 +13,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde::Serialize;
 use tailwater_iokernel::{Account, Config, Grant};
 use tailwater_iokernel_testing::attack::Attack;
@@ -34,6 +34,10 @@ use tailwater_testbed::table::{Table, number};
 use tailwater_workload::{LoadSchedule, Rate};
 
 mod kills;
+mod restart;
+
+pub use restart::{ChildArgs, run_child};
+use restart::{Replaced, Way};
 
 /// Requests per second, and the work of each.
 const RPS: f64 = 50_000.0;
@@ -48,24 +52,57 @@ const REACTION: Duration = Duration::from_millis(100);
 /// Bar: how much longer the median latency may be. No request may be lost.
 const MOST_P50: f64 = 1.25;
 
-/// A service beside programs that attack the IOKernel
+/// A service beside programs that attack the IOKernel, and programs whose IOKernel is replaced
 #[derive(Debug, Clone, Args)]
-#[command(after_help = "Example:
-  tailwater-lab bench hostile --seconds 3 --json hostile.json")]
+#[command(
+    after_help = "attacks: a service at 50,000 requests a second, alone and beside each attacker. kills: the same while
+1,000 programs are registered and killed in a row. restart, takeover: 64 busy TCP connections and a UDP
+service between programs whose IOKernel is killed (SIGKILL) and started again at once, or taken over from.
+Their pause is the longest time in which one of them completed no exchange; from_start is what of it is
+after the start of the new process, undisturbed the pause in as many windows without an event.
+
+Examples:
+  tailwater-lab bench hostile --seconds 3 --json hostile.json
+  tailwater-lab bench hostile --only restart,takeover --times 20"
+)]
 pub struct HostileArgs {
     /// Seconds of each attack, and of the service alone before it
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(3..=600))]
     seconds: u64,
+    /// How often the IOKernel is killed, and taken over from
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    times: u16,
+    /// Measure these parts only
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "PARTS")]
+    only: Vec<Part>,
     /// Write the figures as JSON
     #[arg(long, value_name = "FILE")]
     pub(super) json: Option<PathBuf>,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// A service beside attackers
+    Attacks,
+    /// A service beside programs that are killed
+    Kills,
+    /// The IOKernel is killed and started again
+    Restart,
+    /// Another IOKernel takes over
+    Takeover,
+}
+
 /// What was measured.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub struct Report {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     attacks: Vec<Attacked>,
-    kills: kills::Kills,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kills: Option<kills::Kills>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    restart: Option<Replaced>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    takeover: Option<Replaced>,
 }
 
 /// A service before and during one attack.
@@ -100,23 +137,28 @@ impl Attacked {
 /// # Errors
 /// When a process does not start or ends, or on a signal.
 pub fn run(args: &HostileArgs, machine: &Machine) -> anyhow::Result<Report> {
-    let testbed = Testbed {
-        cores: CorePlan::new(machine.usable_cores.clone())?,
-        interrupt: Arc::new(Interrupt::catch()?),
-        solo: Duration::ZERO,
-    };
-    let speed = testbed.calibrate()?;
-    let target = Target::start(testbed, speed)?;
-    let plan = plan(Duration::from_secs(args.seconds))?;
-    let mut attacks = Vec::new();
-    for attack in Attack::ALL {
-        let attacked = target.attacked(attack, &plan)?;
-        note!("{}: {}", attacked.name, if attacked.is_harmless() { "harmless" } else { "NOT harmless" });
-        attacks.push(attacked);
+    let cores = CorePlan::new(machine.usable_cores.clone())?;
+    let interrupt = Arc::new(Interrupt::catch()?);
+    let wants = |part| args.only.is_empty() || args.only.contains(&part);
+    let mut report = Report::default();
+    if wants(Part::Attacks) || wants(Part::Kills) {
+        let (cores, interrupt) = (cores.clone(), Arc::clone(&interrupt));
+        let testbed = Testbed { cores, interrupt, solo: Duration::ZERO };
+        let speed = testbed.calibrate()?;
+        let target = Target::start(testbed, speed)?;
+        let plan = plan(Duration::from_secs(args.seconds))?;
+        if wants(Part::Attacks) {
+            report.attacks = target.attacked_by_all(&plan)?;
+        }
+        report.kills = wants(Part::Kills).then(|| kills::measure(&target, &plan)).transpose()?;
+        target.service.end()?;
     }
-    let kills = kills::measure(&target, &plan)?;
-    target.service.end()?;
-    let report = Report { attacks, kills };
+    let replace = |part, way| {
+        let measure = || restart::measure(way, args.times, &cores, &interrupt);
+        wants(part).then(measure).transpose()
+    };
+    report.restart = replace(Part::Restart, Way::Restart)?;
+    report.takeover = replace(Part::Takeover, Way::Takeover)?;
     write!(stdout(), "{}", describe(&report))?;
     Ok(report)
 }
@@ -166,6 +208,16 @@ impl Target {
         Ok(Self { testbed, service, program, iokernel, socket, generator })
     }
 
+    /// Measures the service beside each attacker.
+    fn attacked_by_all(&self, plan: &Plan) -> anyhow::Result<Vec<Attacked>> {
+        let measure = |attack| {
+            let attacked = self.attacked(attack, plan)?;
+            note!("{}: {}", attacked.name, if attacked.is_harmless() { "harmless" } else { "NOT harmless" });
+            Ok(attacked)
+        };
+        Attack::ALL.into_iter().map(measure).collect()
+    }
+
     /// Measures the service alone, then beside an attacker.
     fn attacked(&self, attack: Attack, plan: &Plan) -> anyhow::Result<Attacked> {
         let before = self.latency(plan)?;
@@ -194,6 +246,21 @@ impl Target {
 }
 
 fn describe(report: &Report) -> String {
+    let mut text = String::new();
+    if !report.attacks.is_empty() {
+        text += &describe_attacks(&report.attacks);
+    }
+    if let Some(kills) = &report.kills {
+        text += &format!("{}\n", kills.describe());
+    }
+    let replaced: Vec<&Replaced> = [&report.restart, &report.takeover].into_iter().flatten().collect();
+    if !replaced.is_empty() {
+        text += &restart::describe(&replaced);
+    }
+    text
+}
+
+fn describe_attacks(attacks: &[Attacked]) -> String {
     let mut table = Table::new([
         "attack, us",
         "p50 before",
@@ -209,7 +276,7 @@ fn describe(report: &Report) -> String {
     ]);
     let us = |value: Option<f64>| value.map_or_else(|| "none".to_owned(), number);
     let yes = |yes: bool| if yes { "yes" } else { "no" }.to_owned();
-    for attacked in &report.attacks {
+    for attacked in attacks {
         let Attacked { name, before, during, expelled } = attacked;
         let latencies = [
             (before.p50_us, during.p50_us),
@@ -221,10 +288,9 @@ fn describe(report: &Report) -> String {
         let row = row.chain([before.lost.to_string(), during.lost.to_string(), yes(*expelled)]);
         table.row(row.chain([yes(attacked.is_harmless())]));
     }
-    let kills = report.kills.describe();
     format!(
-        "{table}\n{kills}\nA service at {RPS} requests a second. Harmless: the median at most {MOST_P50} times that before, \
-         and no request lost, {} ms after the attack began.\n",
+        "{table}\nA service at {RPS} requests a second. Harmless: the median at most {MOST_P50} times that before, \
+         and no request lost, {} ms after the attack began.\n\n",
         REACTION.as_millis()
     )
 }
