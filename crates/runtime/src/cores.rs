@@ -33,6 +33,16 @@ use core::time::Duration;
 pub const PRIORITIES: usize = 8;
 
 /// A number of cores at each of [`PRIORITIES`] priorities.
+///
+/// # Examples
+/// ```
+/// use tailwater::cores::Priorities;
+///
+/// // Two cores before all others, two more if they are not needed elsewhere.
+/// let wanted = Priorities::default().at(0, 2).at(7, 2);
+/// assert_eq!(wanted.total(), 4);
+/// assert_eq!(Priorities::from(2), Priorities::default().at(0, 2));
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Priorities([u8; PRIORITIES]);
 
@@ -114,6 +124,14 @@ pub fn granted() -> usize {
 }
 
 /// Cores that came and went between two looks.
+///
+/// # Examples
+/// ```
+/// use tailwater::cores::Change;
+///
+/// let change = Change { gained: vec![3], lost: Vec::new() };
+/// assert_ne!(change, Change::default());
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Change {
     /// Cores held now and not before.
@@ -133,6 +151,19 @@ pub fn changes(period: Duration) -> Changes {
 /// `next` blocks the calling thread, which looks once per period. A core that is lent and taken
 /// back between two looks is not reported: a thread woken for the loss of a core would be work for
 /// which the core is lent again.
+///
+/// # Examples
+/// ```no_run
+/// use std::time::Duration;
+/// use tailwater::cores;
+///
+/// #[tailwater::main]
+/// fn main() {
+///     for change in cores::changes(Duration::from_millis(1)) {
+///         println!("gained {:?}, lost {:?}", change.gained, change.lost);
+///     }
+/// }
+/// ```
 #[derive(Debug)]
 pub struct Changes {
     period: Duration,

@@ -17,6 +17,15 @@ use tailwater_sched::dispatch::{FlowHash, MAX_WORKERS, WorkerId};
 use tailwater_shm::{Cycles, clock};
 
 /// A request that is submitted.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use tailwater::dispatch::Request;
+///
+/// let request = Request::new(1).work(Duration::from_micros(50)).flow(7);
+/// assert_ne!(request, Request::new(1));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Request {
     class: usize,
@@ -47,6 +56,15 @@ impl Request {
 }
 
 /// A request that was not accepted: as many as are allowed wait.
+///
+/// # Examples
+/// ```
+/// use tailwater::dispatch::Refused;
+///
+/// let error = Refused("a payload");
+/// assert!(error.to_string().contains("Settings::queue"));
+/// assert_eq!(error.0, "a payload");
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Refused<P>(pub P);
 

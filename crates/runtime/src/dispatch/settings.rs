@@ -96,6 +96,15 @@ impl FromStr for Policy {
 }
 
 /// Why a text is not a policy of a dispatcher.
+///
+/// # Examples
+/// ```
+/// use tailwater::dispatch::{Policy, PolicyError};
+///
+/// let error = "d-fcfs".parse::<Policy>().unwrap_err();
+/// assert!(matches!(error, PolicyError::Bound { .. }));
+/// assert!(error.to_string().contains("use steal"));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PolicyError {
@@ -113,6 +122,15 @@ pub enum PolicyError {
 }
 
 /// A kind of requests.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use tailwater::dispatch::Class;
+///
+/// let class = Class::new("GET").slo(Duration::from_micros(50));
+/// assert_ne!(class, Class::new("GET"));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Class {
     pub(super) name: String,

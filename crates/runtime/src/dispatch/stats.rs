@@ -9,6 +9,20 @@ const STEPS: u32 = 8;
 const BUCKETS: usize = 62 * STEPS as usize;
 
 /// Times in nanoseconds, in buckets that are an eighth of their value wide.
+///
+/// # Examples
+/// ```standalone_crate
+/// use std::time::Duration;
+/// use tailwater::dispatch::{Dispatcher, Settings};
+///
+/// #[tailwater::main]
+/// fn main() {
+///     let settings = Settings::new("sq:5us".parse().unwrap());
+///     let dispatcher = Dispatcher::start(settings, |_| (), |_: u32| ()).unwrap();
+///     let latency = &dispatcher.stats()[0].latency;
+///     assert_eq!((latency.count(), latency.quantile(0.99)), (0, Duration::ZERO));
+/// }
+/// ```
 #[derive(Clone)]
 pub struct Times {
     counts: Box<[u64; BUCKETS]>,
@@ -76,6 +90,21 @@ fn upper_end(bucket: usize) -> u64 {
 }
 
 /// What became of the requests of one class.
+///
+/// # Examples
+/// ```standalone_crate
+/// use tailwater::dispatch::{Class, Dispatcher, Request, Settings};
+///
+/// #[tailwater::main]
+/// fn main() {
+///     let settings = Settings::new("sq:5us".parse().unwrap()).class(Class::new("GET"));
+///     let dispatcher = Dispatcher::start(settings, |_| (), |key: u32| println!("{key}")).unwrap();
+///     dispatcher.submit(Request::new(0), 7).unwrap();
+///     for class in dispatcher.stats() {
+///         println!("{}: {} accepted, {} dropped", class.name, class.accepted, class.dropped);
+///     }
+/// }
+/// ```
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct ClassStats {

@@ -27,6 +27,27 @@ const PAUSE: Duration = Duration::from_millis(1);
 
 /// A service of requests and replies. Its own constructor is the place for what Shinjuku calls
 /// `init`.
+///
+/// # Examples
+/// ```
+/// use tailwater::dispatch::Service;
+///
+/// struct Upper;
+///
+/// impl Service for Upper {
+///     fn classify(&self, request: &[u8]) -> usize {
+///         usize::from(request.len() > 100)
+///     }
+///
+///     fn handle(&self, request: &[u8], reply: &mut Vec<u8>) {
+///         reply.extend(request.to_ascii_uppercase());
+///     }
+/// }
+///
+/// let mut reply = Vec::new();
+/// Upper.handle(b"abc", &mut reply);
+/// assert_eq!(reply, b"ABC");
+/// ```
 pub trait Service: Send + Sync + 'static {
     /// Called once by each lane's first thread, with the lane's number, before any request of the
     /// lane. If it panics, the lane serves all the same.
@@ -51,6 +72,37 @@ pub trait Service: Send + Sync + 'static {
 }
 
 /// A service behind a socket. Runs until its process ends.
+///
+/// # Examples
+/// ```standalone_crate
+/// use tailwater::dispatch::{Service, Settings, UdpServer};
+/// use tailwater::net::UdpSocket;
+///
+/// struct Upper;
+///
+/// impl Service for Upper {
+///     fn classify(&self, _request: &[u8]) -> usize {
+///         0
+///     }
+///
+///     fn handle(&self, request: &[u8], reply: &mut Vec<u8>) {
+///         reply.extend(request.to_ascii_uppercase());
+///     }
+/// }
+///
+/// #[tailwater::main]
+/// fn main() {
+///     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+///     let settings = Settings::new("sq:5us".parse().unwrap());
+///     let server = UdpServer::start(socket, Upper, settings).unwrap();
+///
+///     let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+///     client.send_to(b"abc", server.local_addr().unwrap()).unwrap();
+///     let mut reply = [0; 3];
+///     client.recv(&mut reply).unwrap();
+///     assert_eq!(reply, *b"ABC");
+/// }
+/// ```
 #[derive(Debug, Clone)]
 pub struct UdpServer {
     dispatcher: Dispatcher<Datagram>,

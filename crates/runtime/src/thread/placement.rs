@@ -6,6 +6,17 @@ use crate::verbs::place::Target;
 ///
 /// A placement is where the thread waits, not a binding: a kthread without work takes it, as any
 /// other, and where it runs on after it has blocked depends on who wakes it.
+///
+/// # Examples
+/// ```standalone_crate
+/// use tailwater::thread::{Builder, Placement};
+///
+/// #[tailwater::main]
+/// fn main() {
+///     let thread = Builder::new().placement(Placement::LeastLoaded(2)).spawn(|| 6 * 7).unwrap();
+///     assert_eq!(thread.join().unwrap(), 42);
+/// }
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Placement {
