@@ -108,8 +108,6 @@ impl RawKthread {
         let class = self.shared.class;
         let dedicated = self.shared.welcome.dedicated;
         priority::rank_kthread(class, dedicated);
-        // Relaxed: for a test, which reads the rank from the kernel.
-        self.shared.ranked.fetch_add(1, Ordering::Relaxed);
         let mut successor = false;
         while !self.shared.stopping() {
             self.park(successor);

@@ -2,7 +2,7 @@
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::net::Ipv4Addr;
-use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Barrier};
 use std::thread::JoinHandle;
@@ -104,8 +104,6 @@ pub fn register(socket: &str, register: &Register) -> Result<(OwnedFd, Welcome, 
 pub struct RawRuntime {
     /// Shared with its kthreads.
     pub shared: Arc<Shared>,
-    /// Linux's numbers of its kthreads' threads, in their order.
-    pub tids: Vec<i32>,
     connection: Option<OwnedFd>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -153,7 +151,6 @@ impl RawRuntime {
             welcome,
             class: spec.register.class,
             doorbell,
-            ranked: AtomicU16::new(0),
             stop: AtomicBool::new(false),
             spin_us: spec.spin_us,
             idle_us: spec.idle_us,
@@ -179,8 +176,8 @@ impl RawRuntime {
         let mut tids: Vec<(u16, i32)> = tids_in.iter().take(count.into()).collect();
         tids.sort_unstable();
         let tids = tids.into_iter().map(|(_, tid)| tid).collect();
-        let mut runtime = Self { shared, tids, connection: None, threads };
-        let result = introduce(&connection, runtime.tids.clone());
+        let mut runtime = Self { shared, connection: None, threads };
+        let result = introduce(&connection, tids);
         if result.is_err() {
             runtime.shared.stop.store(true, Ordering::Relaxed);
         }

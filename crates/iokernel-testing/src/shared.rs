@@ -1,7 +1,7 @@
 //! The state that all kthreads of a raw runtime share: its memory and its end.
 
 use rustix::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU16, Ordering, fence};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use tailwater_shm::control::{Class, Welcome};
 use tailwater_shm::layout::{AWAKE, Region};
 
@@ -12,8 +12,6 @@ pub struct Shared {
     pub region: Region,
     /// The IOKernel's answer to the registration.
     pub welcome: Welcome,
-    /// How many of its kthreads have set their rank, which they do before they wait for a core.
-    pub ranked: AtomicU16,
     pub(crate) class: Class,
     pub(crate) doorbell: OwnedFd,
     pub(crate) stop: AtomicBool,

@@ -10,7 +10,7 @@ use tailwater_iokernel::config::Priority;
 use tailwater_iokernel::{Config, IoKernel};
 use tailwater_iokernel_testing::roles::{Burn, Echo};
 use tailwater_iokernel_testing::{RawError, RawRuntime, RawSpec, register, stats};
-use tailwater_shm::control::{self, Class, ClientMessage, ControlError, Register, ServerMessage};
+use tailwater_shm::control::{self, ClientMessage, ControlError, Register, ServerMessage};
 use tailwater_shm::layout::RegionSpec;
 
 #[track_caller]
@@ -238,68 +238,14 @@ fn the_iokernel_sleeps_beside_a_batch_job_and_a_frame_for_a_service_wakes_it() {
     });
 }
 
-/// `SCHED_IDLE` of sched(7), as field 41 of proc_pid_stat(5) has it.
-const IDLE: u32 = 5;
-
-/// Scheduling policy of a thread of this process.
-fn policy(tid: i32) -> u32 {
-    let stat = std::fs::read_to_string(format!("/proc/self/task/{tid}/stat")).unwrap();
-    stat.rsplit(") ").next().unwrap().split(' ').nth(38).unwrap().parse().unwrap()
-}
-
-/// Waits until the thread `tid` of this process has `SCHED_IDLE`, or has said that it has its rank;
-/// returns whether it is the former. A thread in `SCHED_IDLE` may wait for ever on a busy machine,
-/// so nothing here waits for one to run.
-#[track_caller]
-fn is_lowered(tid: i32, says_ranked: impl Fn() -> bool) -> bool {
-    eventually("a thread has its rank", || policy(tid) == IDLE || says_ranked());
-    let lowered = policy(tid) == IDLE;
-    // It is to end soon. Fails without a privilege: then it ends when the machine has time for it.
-    let _ = lowered && tailwater_shm::priority::end_real_time(tid);
-    lowered
-}
-
-/// Returns whether a thread of this process can have the rank of a best-effort kthread, and one
-/// that is not lowered has another; if not, prints that the test is skipped.
-fn has_ranks() -> bool {
-    let own = || rustix::thread::gettid().as_raw_nonzero().get();
-    let ranked = Arc::new(AtomicBool::new(false));
-    let (tid_out, tid_in) = std::sync::mpsc::channel();
-    let (alive, until_dropped) = std::sync::mpsc::channel::<()>();
-    let thread = std::thread::spawn({
-        let ranked = Arc::clone(&ranked);
-        move || {
-            tid_out.send(own()).unwrap();
-            tailwater_shm::priority::rank_kthread(Class::BestEffort, false);
-            ranked.store(true, Ordering::Relaxed);
-            let _ = until_dropped.recv();
-        }
-    });
-    let lowered = is_lowered(tid_in.recv().unwrap(), || ranked.load(Ordering::Relaxed));
-    drop(alive);
-    thread.join().unwrap();
-    let ranks = policy(own()) != IDLE && lowered;
-    if !ranks {
-        eprintln!("skipped: SCHED_IDLE is refused here, or inherited by all threads");
-    }
-    ranks
-}
-
 #[test]
-fn best_effort_kthreads_rank_below_ordinary_threads_unless_the_machine_is_dedicated() {
-    if !has_ranks() {
-        return;
-    }
-    for share in [0, 10] {
+fn programs_are_told_whether_the_machine_is_dedicated() {
+    // With this they rank their kthreads (`tailwater_shm::priority`).
+    for (share, dedicated) in [(0, true), (10, false)] {
         let iokernel = Running::start(Config { neighbour_share: share, ..config() }, Vec::new());
-        // Kthreads set their rank before they wait for a core. This test lends none.
-        let lowered = |spec: RawSpec| {
-            let runtime = RawRuntime::start(&iokernel.socket, &spec, |_| Box::<Echo>::default()).unwrap();
-            let all_ranked = || runtime.shared.ranked.load(Ordering::Relaxed) == spec.register.kthreads;
-            runtime.tids.iter().map(|&tid| is_lowered(tid, all_ranked)).collect::<Vec<_>>()
-        };
-        assert_eq!(lowered(RawSpec::new("service")), [false]);
-        assert_eq!(lowered(RawSpec::new("batch").best_effort().kthreads(2)), [share > 0; 2]);
+        let (_connection, welcome, _files) =
+            register(&iokernel.socket, &RawSpec::new("service").register).unwrap();
+        assert_eq!(welcome.dedicated, dedicated, "neighbour-share {share}");
     }
 }
 
