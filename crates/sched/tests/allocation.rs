@@ -209,6 +209,23 @@ fn more_guaranteed_runtimes_than_cores_that_are_present_have_their_turns() {
 }
 
 #[test]
+fn a_core_that_no_level_divides_is_a_latency_critical_runtimes_while_it_has_work() {
+    let mut world = World::new(Topology::uniform(2, 1, 1).unwrap(), congestion(1), 1);
+    world.ledger.withdraw(CoreId(1)).unwrap();
+    for (slot, class) in [(0, Class::LatencyCritical), (1, Class::BestEffort)] {
+        let spec = RuntimeSpec { guaranteed: 1, max: 2, kthreads: 2, class };
+        assert!(world.register(slot, spec, Temper::Greedy(1)));
+        world.work(slot, 1);
+    }
+    (0..1000).for_each(|_| world.step());
+    let cores = |world: &World<_>, slot| world.ledger.account(RuntimeId(slot)).unwrap().cores();
+    assert_eq!((cores(&world, 0), cores(&world, 1)), (1, 0));
+    world.ledger.restore(CoreId(1)).unwrap();
+    (0..1000).for_each(|_| world.step());
+    assert_eq!((cores(&world, 0), cores(&world, 1)), (1, 1), "both guarantees fit again");
+}
+
+#[test]
 fn equal_runtimes_share_an_uneven_machine_evenly_over_time() {
     let mut world = World::new(Topology::uniform(5, 1, 1).unwrap(), congestion(1), 1);
     let runtimes = [0, 1, 2];

@@ -138,19 +138,18 @@ impl Allocator {
 
     /// Copies the status words of one runtime into the observation; returns its number of kthreads.
     pub(super) fn look_at(&mut self, world: &mut World, id: RuntimeId, now: Cycles) -> usize {
-        let (Some(runtime), Some(look)) = (world.runtimes.get_mut(id), self.observation.runtime_mut(id))
-        else {
-            return 0;
-        };
-        if runtime.is_left_alone(now) {
+        let Some(runtime) = world.runtimes.get_mut(id) else { return 0 };
+        let left_alone = runtime.is_left_alone(now);
+        if let Some(requests) = read_requests(runtime, left_alone) {
+            self.observation.set_requests(id, requests);
+        }
+        let Some(look) = self.observation.runtime_mut(id) else { return 0 };
+        if left_alone {
             // It wants nothing; then it is looked at again, and its requests are read anew.
-            runtime.requests = 0;
             look.kthreads.iter_mut().for_each(forget_work);
-            look.requests = Requests::NONE;
             runtime.next_timer = runtime.budget.throttled_until().max(runtime.back_off.until());
             return runtime.kthreads.len();
         }
-        read_requests(runtime, look);
         publish_granted(runtime, self.policy.granted(id));
         runtime.held = runtime.held.filter(|held| now < held.until);
         let held = runtime.held.map(|held| usize::from(held.kthread));
@@ -181,18 +180,20 @@ impl Allocator {
     }
 }
 
-/// Copies the runtime's requests for cores, as far as it may make them.
+/// Returns the runtime's requests for cores, as far as it may make them, if they have changed. One
+/// that is left alone requests nothing.
 #[inline(always)]
-fn read_requests(runtime: &mut Runtime, look: &mut RuntimeLook) {
+fn read_requests(runtime: &mut Runtime, left_alone: bool) -> Option<Requests> {
     // Relaxed: the word stands for itself; a stale value is read again at the next look.
-    let word = runtime.region.kthread(0).status.requests.load(Ordering::Relaxed);
+    let word = if left_alone { 0 } else { runtime.region.kthread(0).status.requests.load(Ordering::Relaxed) };
     if word == runtime.requests {
-        return;
+        return None;
     }
     runtime.requests = word;
     let requests = Requests::from_word(word);
-    look.requests = requests.limited_to(runtime.may_request);
-    runtime.stats.counters.cut_requests.add(u64::from(look.requests != requests));
+    let limited = requests.limited_to(runtime.may_request);
+    runtime.stats.counters.cut_requests.add(u64::from(limited != requests));
+    Some(limited)
 }
 
 /// Writes how many of the requested cores are the runtime's own, if that has changed.

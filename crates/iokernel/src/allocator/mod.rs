@@ -205,9 +205,7 @@ impl Allocator {
     }
 
     fn set_on_hold(&mut self, id: RuntimeId, on_hold: bool) {
-        if let Some(look) = self.observation.runtime_mut(id) {
-            look.on_hold = on_hold;
-        }
+        self.observation.set_on_hold(id, on_hold);
     }
 
     /// Ends a registration: its cores are back in the ledger when this returns. The caller must
@@ -367,11 +365,18 @@ impl Allocator {
             How::Late { .. } => Attention::Constant,
         });
         let most = waiting.chain(withdrawn).fold(most, Attention::max);
-        let view = View { now: self.nanos(now), obs: &self.observation, ledger: &self.ledger };
-        if most < Attention::Constant && self.policy.is_pending(view) {
+        if most < Attention::Constant && self.next_pending(now).is_some_and(|next| next <= now) {
             return Attention::Constant;
         }
         most
+    }
+
+    /// Returns when the policy may next lend a core although nothing happens until then.
+    pub(crate) fn next_pending(&self, now: Cycles) -> Option<Cycles> {
+        let view = View { now: self.nanos(now), obs: &self.observation, ledger: &self.ledger };
+        let next = self.policy.next_pending(view)?;
+        // Rounded up: a look a cycle earlier would be in vain.
+        Some(self.origin.saturating_add(self.clock.from_ns(next.0)).saturating_add(1))
     }
 
     /// Returns when the next pause of a kthread that did not start on its core ends.

@@ -2,8 +2,9 @@
 //!
 //! Owns the handshake with runtimes and ports. The polling thread sleeps when for a while
 //! ([`Patience`](super::patience::Patience)) no frame moved, no service had or wanted a core, and
-//! no request for cores waited to be served. Best-effort runtimes may hold cores meanwhile. Two
-//! sides write one word and read the other's:
+//! no request for cores waited to be served. Best-effort runtimes may hold cores meanwhile. A sleep
+//! ends when a request that has to wait for its time is due. Two sides write one word and read the
+//! other's:
 //!
 //! | polling thread | a thread of a runtime that has work for it |
 //! |---|---|
@@ -122,7 +123,8 @@ impl Polling {
             _ => now + self.margin + self.max_wake_delay,
         };
         let readmission = self.allocator.next_readmission(now).unwrap_or(Cycles::MAX);
-        let next = event.min(self.allocator.earliest_timer()).min(readmission).min(look);
+        let pending = self.allocator.next_pending(now).unwrap_or(Cycles::MAX);
+        let next = event.min(self.allocator.earliest_timer()).min(readmission).min(look).min(pending);
         let left = next.saturating_sub(now).checked_sub(self.margin)?;
         // A shorter sleep is not worth its system call and the halt.
         (left > self.margin).then(|| self.clock.to_ns(left).min(MAX_SLEEP_NS))

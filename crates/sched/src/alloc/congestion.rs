@@ -172,7 +172,7 @@ impl CongestionDetection {
             if helped { tracked.looks_without_relief.saturating_add(1) } else { 0 };
         let congested = waiting > 0 && (!helped || tracked.looks_without_relief > HELP_PATIENCE);
         let stranded = account.cores() == 0 && (work || tracked.woken);
-        let requests = self.shares.as_mut().is_some_and(|shares| shares.pursue(runtime, account, view.now));
+        let requests = self.shares.as_mut().is_some_and(|shares| shares.pursue(runtime, view));
         tracked.unmet = stranded || congested || tracked.preempted || requests;
     }
 
@@ -180,7 +180,7 @@ impl CongestionDetection {
     /// is the number of cores it has over its guarantee.
     fn claim(&self, view: View<'_>, runtime: RuntimeId, spare: i32) -> Option<Claim> {
         let account = view.ledger.account(runtime)?;
-        let claims = self.is_unmet(runtime) && account.room() > 0 && !view.obs.runtime(runtime)?.on_hold;
+        let claims = self.is_unmet(runtime) && account.room() > 0 && !view.obs.runtime(runtime)?.on_hold();
         claims.then_some(Claim { runtime, class: account.spec().class, spare })
     }
 
@@ -363,8 +363,8 @@ impl Policy for CongestionDetection {
         self.grant(view, claim.runtime, choice, actions);
     }
 
-    fn is_pending(&self, view: View<'_>) -> bool {
-        self.shares.as_ref().is_some_and(|shares| shares.are_pending(view))
+    fn next_pending(&self, view: View<'_>) -> Option<Nanos> {
+        self.shares.as_ref()?.next_pending(view)
     }
 
     fn granted(&self, runtime: RuntimeId) -> u16 {

@@ -7,7 +7,7 @@
 //! what is left. A runtime for which nothing is left ([`Static::assigned`] returns 0) never runs. A
 //! core that is absent is not replaced: its runtime has one less until it comes back.
 
-use super::{Action, Policy, View};
+use super::{Action, Policy, RuntimeLook, View};
 use crate::ids::{CoreId, KthreadId, Nanos, RuntimeId};
 use crate::ledger::{CoreState, Ledger};
 use heap::vec::Vec;
@@ -79,14 +79,14 @@ impl Policy for Static {
 
     fn tick(&mut self, view: View<'_>, actions: &mut Vec<Action>) {
         for &runtime in view.ledger.runtimes() {
-            if view.obs.runtime(runtime).is_some_and(|look| !look.on_hold && look.has_work()) {
+            if view.obs.runtime(runtime).is_some_and(|look| !look.on_hold() && look.has_work()) {
                 self.grant(view, runtime, u16::MAX, actions);
             }
         }
     }
 
     fn wakeup(&mut self, view: View<'_>, runtime: RuntimeId, actions: &mut Vec<Action>) {
-        let on_hold = view.obs.runtime(runtime).is_some_and(|look| look.on_hold);
+        let on_hold = view.obs.runtime(runtime).is_some_and(RuntimeLook::on_hold);
         let without_core = view.ledger.account(runtime).is_some_and(|account| account.cores() == 0);
         if without_core && !on_hold {
             self.grant(view, runtime, 1, actions);
@@ -180,9 +180,9 @@ mod tests {
         let a = machine.attach(0, 0, 1);
         let look = machine.obs.runtime_mut(a).unwrap();
         look.kthreads[0] = KthreadLook { timer_due: true, ..Default::default() };
-        look.on_hold = true;
+        machine.obs.set_on_hold(a, true);
         assert_eq!(machine.tick(), []);
-        machine.obs.runtime_mut(a).unwrap().on_hold = false;
+        machine.obs.set_on_hold(a, false);
         assert_eq!(machine.tick().len(), 1);
     }
 }

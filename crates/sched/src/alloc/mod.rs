@@ -97,11 +97,12 @@ pub trait Policy {
     /// that is moving or not managed.
     fn idle(&mut self, view: View<'_>, core: CoreId, actions: &mut Vec<Action>);
 
-    /// Returns true if the next tick may lend a core although nothing happens until then: a caller
-    /// that stops ticking while nothing happens must go on.
-    fn is_pending(&self, view: View<'_>) -> bool {
+    /// Returns the time of the next tick that may lend a core although nothing happens until then,
+    /// [`Nanos::ZERO`] for the very next one. A caller that stops ticking while nothing happens
+    /// must tick then.
+    fn next_pending(&self, view: View<'_>) -> Option<Nanos> {
         let _ = view;
-        false
+        None
     }
 
     /// Returns how many of the cores that `runtime` requests are its own, as of the latest look;

@@ -62,16 +62,26 @@ pub(super) fn queued(head: u32, tail: u32) -> bool {
 /// One runtime at one look.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuntimeLook {
-    /// True if the runtime must be lent no more cores, because it is not ready yet or is about to
-    /// be removed. Set by the caller.
-    pub on_hold: bool,
-    /// Cores that it requests. Only the policy `arbiter` reads this.
-    pub requests: Requests,
+    pub(super) on_hold: bool,
+    pub(super) requests: Requests,
     /// Its kthreads, by index.
     pub kthreads: Vec<KthreadLook>,
 }
 
 impl RuntimeLook {
+    /// Returns true if the runtime must be lent no more cores, because it is not ready yet or is
+    /// about to be removed.
+    #[must_use]
+    pub fn on_hold(&self) -> bool {
+        self.on_hold
+    }
+
+    /// Returns the cores that it requests. Only the policy `arbiter` uses this.
+    #[must_use]
+    pub fn requests(&self) -> Requests {
+        self.requests
+    }
+
     /// Returns true if anything waits at any of its kthreads.
     #[must_use]
     pub fn has_work(&self) -> bool {
@@ -83,6 +93,7 @@ impl RuntimeLook {
 #[derive(Clone, Debug, Default)]
 pub struct Observation {
     runtimes: PerRuntime<RuntimeLook>,
+    revision: u64,
 }
 
 impl Observation {
@@ -97,6 +108,30 @@ impl Observation {
     pub fn attach(&mut self, runtime: RuntimeId, kthreads: u16) {
         let kthreads = vec![KthreadLook::default(); usize::from(kthreads)];
         self.runtimes.insert(runtime, RuntimeLook { kthreads, ..RuntimeLook::default() });
+        self.revision += 1;
+    }
+
+    /// Sets whether a runtime must be lent no more cores; ignores one that is not attached.
+    pub fn set_on_hold(&mut self, runtime: RuntimeId, on_hold: bool) {
+        let Some(look) = self.runtimes.get_mut(runtime).filter(|look| look.on_hold != on_hold) else {
+            return;
+        };
+        look.on_hold = on_hold;
+        self.revision += 1;
+    }
+
+    /// Sets the cores that a runtime requests; ignores one that is not attached.
+    pub fn set_requests(&mut self, runtime: RuntimeId, requests: Requests) {
+        let Some(look) = self.runtimes.get_mut(runtime).filter(|look| look.requests != requests) else {
+            return;
+        };
+        look.requests = requests;
+        self.revision += 1;
+    }
+
+    /// Returns a number that changes with the requests and the holds of runtimes.
+    pub(super) fn revision(&self) -> u64 {
+        self.revision
     }
 
     /// Forgets a runtime.

@@ -1,8 +1,9 @@
 //! Cores that are fetched for a raised request, without work.
 //!
 //! Owns, per runtime, how many cores a raise is still to fetch. A raise is pursued for [`LOOKS`]
-//! looks. A core that its kthread gives up meanwhile, because it found no work there, is not
-//! fetched again.
+//! looks at which the runtime could be granted a core. A core that its kthread gives up meanwhile,
+//! because it found no work there, is not fetched again. One that is taken back because the kthread
+//! did not start there is: a raise is met by kthreads that run.
 //!
 //! Each fetch costs the polling thread a hand-off, and a runtime that loses the core for it another
 //! one back, so fetches are bounded however a runtime changes its request. A raise begins a
@@ -14,12 +15,26 @@
 use crate::ids::Nanos;
 
 /// Looks for which a raised request is pursued: 2 ms, twice the time after which a core is taken by
-/// force.
+/// force. Looks at which no kthread can be lent a core, or at which a core is on its way, do not
+/// count.
 const LOOKS: u16 = 400;
 /// Shortest period.
 pub(super) const PERIOD: Nanos = Nanos::from_millis(10);
 /// Shortest period per core: a fetch takes 3 us of the polling thread, 0.3 % of its time.
 const PER_CORE: Nanos = Nanos::from_millis(1);
+
+/// The cores of a runtime at one look.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Have {
+    /// Cores that it has or is promised.
+    pub(super) cores: u16,
+    /// Those of them on which its kthread has started.
+    pub(super) running: u16,
+    /// Counter of cores that it has given up.
+    pub(super) given_up: u32,
+    /// True if it could be lent one more: a kthread is parked, and its limit is not reached.
+    pub(super) has_room: bool,
+}
 
 /// See the module header.
 #[derive(Clone, Copy, Debug, Default)]
@@ -38,10 +53,9 @@ pub(super) struct Pursuit {
 }
 
 impl Pursuit {
-    /// Takes in that `requested` cores are the runtime's own instead of `before`, while it has
-    /// `cores`, and has given up as many as `given_up` counts.
-    pub(super) fn change(&mut self, before: u16, requested: u16, cores: u16, given_up: u32, now: Nanos) {
-        self.count_given_up(given_up);
+    /// Takes in that `requested` cores are the runtime's own instead of `before`.
+    pub(super) fn change(&mut self, before: u16, requested: u16, have: Have, now: Nanos) {
+        self.count_given_up(have.given_up);
         self.target = self.target.min(requested);
         if requested <= before {
             return;
@@ -50,7 +64,7 @@ impl Pursuit {
             return self.begin(requested, now);
         }
         let fresh = requested.saturating_sub(self.highest);
-        self.target = self.target.max(cores).saturating_add(fresh).min(requested);
+        self.target = self.target.max(have.cores).saturating_add(fresh).min(requested);
         self.is_late |= self.target < requested;
         if fresh > 0 {
             self.highest = requested;
@@ -59,30 +73,41 @@ impl Pursuit {
         }
     }
 
-    /// Returns true if the runtime is to be granted a core without work, as of this look. It has
-    /// `cores`, of the `requested` ones that are its own, and has given up as many as `given_up`
-    /// counts.
-    pub(super) fn look(&mut self, requested: u16, cores: u16, given_up: u32, now: Nanos) -> bool {
-        self.count_given_up(given_up);
+    /// Returns true if the runtime, of which `requested` cores are its own, is to be granted a core
+    /// without work, as of this look.
+    pub(super) fn look(&mut self, requested: u16, have: Have, now: Nanos) -> bool {
+        self.count_given_up(have.given_up);
         if self.is_late && now >= self.ends {
             self.is_late = false;
-            if cores < requested {
+            if have.cores < requested {
                 self.begin(requested, now);
             }
         }
-        self.looks = if cores >= self.target { 0 } else { self.looks.saturating_sub(1) };
+        if have.running >= self.target {
+            self.looks = 0;
+        }
+        if !self.fetches(have) {
+            return false;
+        }
+        self.looks -= 1;
         self.looks > 0
+    }
+
+    /// Returns true if a raise is pursued and one more core can be fetched for it.
+    fn fetches(&self, have: Have) -> bool {
+        self.looks > 0 && have.cores < self.target && have.has_room
+    }
+
+    /// Returns the time of the next look that may fetch a core although nothing happens until then:
+    /// [`Nanos::ZERO`] for the very next one.
+    pub(super) fn next_fetch(&self, have: Have) -> Option<Nanos> {
+        if self.fetches(have) { Some(Nanos::ZERO) } else { self.is_late.then_some(self.ends) }
     }
 
     /// Fetches no core again that was given up since the last call.
     fn count_given_up(&mut self, given_up: u32) {
         let parked = given_up.wrapping_sub(core::mem::replace(&mut self.given_up, given_up));
         self.target = self.target.saturating_sub(u16::try_from(parked).unwrap_or(u16::MAX));
-    }
-
-    /// Returns true if a raise is pursued.
-    pub(super) fn is_on(&self) -> bool {
-        self.looks > 0
     }
 
     fn begin(&mut self, requested: u16, now: Nanos) {
@@ -98,67 +123,110 @@ mod tests {
 
     const T0: Nanos = Nanos(1);
 
+    /// A runtime with kthreads to spare, all of whose cores have started.
+    fn has(cores: u16, given_up: u32) -> Have {
+        Have { cores, running: cores, given_up, has_room: true }
+    }
+
     #[test]
     fn a_raise_is_pursued_for_a_while_and_until_it_is_met() {
         let mut pursuit = Pursuit::default();
-        pursuit.change(0, 3, 0, 0, T0);
-        assert!((1..LOOKS).all(|_| pursuit.look(3, 2, 0, T0)));
-        assert!(!pursuit.look(3, 2, 0, T0), "it cannot be met");
+        pursuit.change(0, 3, has(0, 0), T0);
+        assert!((1..LOOKS).all(|_| pursuit.look(3, has(2, 0), T0)));
+        assert!(!pursuit.look(3, has(2, 0), T0), "it cannot be met");
         let t = T0 + PERIOD;
-        pursuit.change(3, 4, 2, 0, t);
-        assert!(pursuit.look(4, 3, 0, t));
-        assert!(!pursuit.look(4, 4, 0, t), "it has them");
-        assert!(!pursuit.look(4, 3, 0, t), "one was taken by force");
+        pursuit.change(3, 4, has(2, 0), t);
+        assert!(pursuit.look(4, has(3, 0), t));
+        assert!(!pursuit.look(4, has(4, 0), t), "it has them");
+        assert!(!pursuit.look(4, has(3, 0), t), "one was taken by force");
+    }
+
+    #[test]
+    fn a_raise_waits_for_a_kthread_that_can_be_lent_a_core() {
+        let mut pursuit = Pursuit::default();
+        pursuit.change(0, 1, has(0, 0), T0);
+        let withdrawn = Have { has_room: false, ..has(0, 0) };
+        assert!((0..2 * LOOKS).all(|_| !pursuit.look(1, withdrawn, T0)));
+        assert_eq!(pursuit.next_fetch(withdrawn), None, "until one comes back, no look can help");
+        assert_eq!(pursuit.next_fetch(has(0, 0)), Some(Nanos::ZERO));
+        assert!(pursuit.look(1, has(0, 0), T0));
+    }
+
+    #[test]
+    fn a_core_on_which_the_kthread_did_not_start_is_fetched_again() {
+        let mut pursuit = Pursuit::default();
+        pursuit.change(0, 1, has(0, 0), T0);
+        assert!(pursuit.look(1, has(0, 0), T0));
+        let arriving = Have { running: 0, ..has(1, 0) };
+        assert!((0..2 * LOOKS).all(|_| !pursuit.look(1, arriving, T0)), "one is on its way");
+        assert_eq!(pursuit.next_fetch(arriving), None);
+        assert!(pursuit.look(1, has(0, 0), T0), "it was taken back");
+        assert!(!pursuit.look(1, has(1, 0), T0) && !pursuit.look(1, has(0, 0), T0), "met for good");
+    }
+
+    #[test]
+    fn a_late_raise_is_due_at_the_end_of_the_period() {
+        let mut pursuit = Pursuit::default();
+        pursuit.change(0, 1, has(0, 0), T0);
+        assert!(!pursuit.look(1, has(1, 0), T0) && !pursuit.look(1, has(0, 1), T0));
+        pursuit.change(1, 0, has(0, 1), T0);
+        pursuit.change(0, 1, has(0, 1), T0);
+        assert!(!pursuit.look(1, has(0, 1), T0));
+        let end = T0 + PERIOD;
+        assert_eq!(pursuit.next_fetch(has(0, 1)), Some(end));
+        assert!(pursuit.look(1, has(0, 1), end));
+        assert!(!pursuit.look(1, has(1, 1), end));
+        assert_eq!(pursuit.next_fetch(has(1, 1)), None);
     }
 
     #[test]
     fn cores_given_up_before_a_raise_are_not_subtracted_from_it() {
         let mut pursuit = Pursuit::default();
-        pursuit.change(0, 2, 0, 5, T0);
-        assert!(pursuit.look(2, 1, 5, T0));
+        pursuit.change(0, 2, has(0, 5), T0);
+        assert!(pursuit.look(2, has(1, 5), T0));
     }
 
     #[test]
     fn a_core_that_was_given_up_is_not_fetched_again() {
         let mut pursuit = Pursuit::default();
-        pursuit.change(0, 2, 0, 0, T0);
-        assert!(pursuit.look(2, 0, 0, T0));
+        pursuit.change(0, 2, has(0, 0), T0);
+        assert!(pursuit.look(2, has(0, 0), T0));
         // One came and went between two looks.
-        assert!(pursuit.look(2, 0, 1, T0));
-        assert!(!pursuit.look(2, 0, 2, T0));
+        assert!(pursuit.look(2, has(0, 1), T0));
+        assert!(!pursuit.look(2, has(0, 2), T0));
         // Cores come and go with work.
-        assert!(!pursuit.look(2, 0, 100_002, T0));
+        assert!(!pursuit.look(2, has(0, 100_002), T0));
     }
 
     #[test]
     fn steps_are_pursued_at_once_and_ups_and_downs_once_per_period() {
         let mut pursuit = Pursuit::default();
-        pursuit.change(0, 1, 0, 0, T0);
-        assert!(pursuit.look(1, 0, 0, T0) && !pursuit.look(1, 1, 0, T0));
-        pursuit.change(1, 2, 1, 0, T0);
-        assert!(pursuit.look(2, 1, 0, T0), "the second step");
-        assert!(!pursuit.look(2, 0, 2, T0), "both are given up");
-        pursuit.change(2, 0, 0, 2, T0);
-        pursuit.change(0, 2, 0, 2, T0);
-        assert!(!pursuit.look(2, 0, 2, T0));
-        pursuit.change(2, 3, 0, 2, T0);
-        assert!(pursuit.look(3, 0, 2, T0), "a third");
-        assert!(!pursuit.look(3, 1, 2, T0), "and no more than that");
+        pursuit.change(0, 1, has(0, 0), T0);
+        assert!(pursuit.look(1, has(0, 0), T0) && !pursuit.look(1, has(1, 0), T0));
+        pursuit.change(1, 2, has(1, 0), T0);
+        assert!(pursuit.look(2, has(1, 0), T0), "the second step");
+        assert!(!pursuit.look(2, has(0, 2), T0), "both are given up");
+        pursuit.change(2, 0, has(0, 2), T0);
+        pursuit.change(0, 2, has(0, 2), T0);
+        assert!(!pursuit.look(2, has(0, 2), T0));
+        pursuit.change(2, 3, has(0, 2), T0);
+        assert!(pursuit.look(3, has(0, 2), T0), "a third");
+        assert!(!pursuit.look(3, has(1, 2), T0), "and no more than that");
         let end = T0 + PERIOD + Nanos(2 * PER_CORE.0);
-        assert!(!pursuit.look(3, 1, 2, Nanos(end.0 - 1)));
-        assert!(pursuit.look(3, 1, 2, end), "the others are fetched after the period");
-        assert!(!pursuit.look(3, 3, 2, end));
+        assert!(!pursuit.look(3, has(1, 2), Nanos(end.0 - 1)));
+        assert!(pursuit.look(3, has(1, 2), end), "the others are fetched after the period");
+        assert!(!pursuit.look(3, has(3, 2), end));
     }
 
     #[test]
     fn a_late_raise_that_was_lowered_meanwhile_fetches_nothing() {
         let mut pursuit = Pursuit::default();
         for (before, requested) in [(0, 2), (2, 0), (0, 2), (2, 0)] {
-            pursuit.change(before, requested, 0, 0, T0);
+            pursuit.change(before, requested, has(0, 0), T0);
         }
         let end = T0 + PERIOD;
-        assert!(!pursuit.look(0, 0, 0, end));
-        pursuit.change(0, 1, 0, 0, end);
-        assert!(pursuit.look(1, 0, 0, end), "a new period");
+        assert!(!pursuit.look(0, has(0, 0), end));
+        pursuit.change(0, 1, has(0, 0), end);
+        assert!(pursuit.look(1, has(0, 0), end), "a new period");
     }
 }

@@ -13,14 +13,15 @@
 //! Requests are copied from memory that programs write. Any bit pattern is legal: what exceeds a
 //! program's limit is cut off, lowest priorities first, and a word that changes all the time causes
 //! one division per [`DIVISION_PAUSE`], or per pause that grows with the number of requests. What a
-//! raised request fetches without work is bounded by `pursuit`.
+//! raised request fetches without work is bounded by `pursuit`. A runtime on hold requests nothing,
+//! so that what it requests when the hold ends is a raise.
 
-use super::View;
 use super::per_runtime::PerRuntime;
-use super::pursuit::Pursuit;
+use super::pursuit::{Have, Pursuit};
 use super::target::{Request, divide};
+use super::{Activity, KthreadLook, View};
 use crate::ids::{Nanos, RuntimeId};
-use crate::ledger::{Account, Class};
+use crate::ledger::{Account, Class, KthreadState};
 use heap::vec::Vec;
 
 /// Number of priority levels (Arachne section 4).
@@ -95,6 +96,9 @@ pub(super) struct Shares {
     stale: bool,
     /// Cores that were divided: those not absent.
     present: usize,
+    /// Revision of the observation whose requests were compared with the division, and whether they
+    /// differed.
+    compared: Option<(u64, bool)>,
     not_before: Nanos,
     rows: Vec<Request>,
     targets: Vec<(RuntimeId, u16)>,
@@ -129,30 +133,42 @@ impl Shares {
     }
 
     /// Returns whether the runtime is to be granted a core for its request alone, as of this look.
-    pub(super) fn pursue(&mut self, runtime: RuntimeId, account: &Account, now: Nanos) -> bool {
+    pub(super) fn pursue(&mut self, runtime: RuntimeId, view: View<'_>) -> bool {
         let Some(Entry { share, pursuit, .. }) = self.entries.get_mut(runtime) else { return false };
-        pursuit.look(share.requested, account.cores(), account.given_up(), now)
+        pursuit.look(share.requested, have(view, runtime), view.now)
     }
 
     /// Divides the cores anew if a request has changed. Called at each look.
     pub(super) fn update(&mut self, view: View<'_>) {
+        let revision = view.obs.revision();
+        if self.compared.is_none_or(|(compared, _)| compared != revision) {
+            self.compared = Some((revision, self.have_changed(view)));
+        }
         if view.now >= self.not_before && self.is_outdated(view) {
             self.divide(view);
             self.stale = false;
+            self.compared = Some((revision, false));
             let pause = Nanos(PAUSE_PER_ROW.0 * self.rows.len() as u64);
             self.not_before = view.now + pause.max(DIVISION_PAUSE);
         }
     }
 
-    /// Returns true if a look may grant a core although nothing happens until then: the division is
-    /// outdated, or a raised request is pursued.
-    pub(super) fn are_pending(&self, view: View<'_>) -> bool {
-        let is_pursued = |runtime| self.entries.get(runtime).is_some_and(|entry| entry.pursuit.is_on());
-        self.is_outdated(view) || view.ledger.runtimes().iter().any(|&runtime| is_pursued(runtime))
+    /// Returns the time of the next look that may grant a core although nothing happens until then,
+    /// because the division is outdated or a raised request is to be pursued: [`Nanos::ZERO`] for
+    /// the very next one.
+    pub(super) fn next_pending(&self, view: View<'_>) -> Option<Nanos> {
+        if self.is_outdated(view) {
+            return Some(Nanos::ZERO);
+        }
+        let next = |&runtime: &RuntimeId| self.entries.get(runtime)?.pursuit.next_fetch(have(view, runtime));
+        view.ledger.runtimes().iter().filter_map(next).min()
     }
 
+    /// Returns true if the division does not follow from the observation. What has not been
+    /// compared since the latest [`update`](Self::update) counts as changed.
     fn is_outdated(&self, view: View<'_>) -> bool {
-        self.stale || self.present != view.ledger.present_cores() || self.have_changed(view)
+        let changed = self.compared != Some((view.obs.revision(), false));
+        self.stale || self.present != view.ledger.present_cores() || changed
     }
 
     fn have_changed(&self, view: View<'_>) -> bool {
@@ -182,9 +198,7 @@ impl Shares {
             let found = self.targets.binary_search_by_key(&runtime, |target| target.0);
             let own = found.map_or(0, |at| self.targets[at].1);
             let requested = own.min(entry.requests.total());
-            let account = view.ledger.account(runtime);
-            let (cores, given_up) = account.map_or((0, 0), |a| (a.cores(), a.given_up()));
-            entry.pursuit.change(entry.share.requested, requested, cores, given_up, view.now);
+            entry.pursuit.change(entry.share.requested, requested, have(view, runtime), view.now);
             entry.share = Share { own, requested };
         }
     }
@@ -193,7 +207,22 @@ impl Shares {
 /// Returns the requests as of the latest look, without what the program cannot use.
 fn requests_of(view: View<'_>, runtime: RuntimeId) -> Requests {
     let max = view.ledger.account(runtime).map_or(0, |account| account.spec().max);
-    view.obs.runtime(runtime).map_or(Requests::NONE, |look| look.requests.limited_to(max))
+    let look = view.obs.runtime(runtime).filter(|look| !look.on_hold());
+    look.map_or(Requests::NONE, |look| look.requests().limited_to(max))
+}
+
+/// Returns what a runtime has at this look.
+fn have(view: View<'_>, runtime: RuntimeId) -> Have {
+    let (Some(account), Some(look)) = (view.ledger.account(runtime), view.obs.runtime(runtime)) else {
+        return Have::default();
+    };
+    let starts = |(state, look): (KthreadState, &KthreadLook)| {
+        matches!(state, KthreadState::Granted { .. }) && look.activity == Activity::Parked
+    };
+    let cores = account.cores();
+    let waiting = account.kthreads().zip(&look.kthreads).filter(|&both| starts(both)).count() as u16;
+    let running = cores.saturating_sub(waiting + account.arriving());
+    Have { cores, running, given_up: account.given_up(), has_room: account.room() > 0 && !look.on_hold() }
 }
 
 /// Returns the rows of the division for one runtime: its guarantee at rank 0, then what it requests
@@ -245,7 +274,7 @@ mod tests {
         }
 
         fn request(&mut self, id: u32, requests: Requests) {
-            self.obs.runtime_mut(RuntimeId(id)).unwrap().requests = requests;
+            self.obs.set_requests(RuntimeId(id), requests);
         }
 
         fn look(&mut self, after: Nanos) -> Vec<(u16, u16)> {

@@ -8,7 +8,7 @@
 //! A runtime is never brought below its guarantee by force, whatever its target: busy kthreads are
 //! taken only from runtimes that are above both.
 
-use super::{Action, Activity, View};
+use super::{Action, Activity, RuntimeLook, View};
 use crate::ids::{KthreadId, RuntimeId};
 use crate::ledger::{Account, CoreState};
 use heap::vec::Vec;
@@ -98,7 +98,7 @@ fn grant_targets(view: View<'_>, targets: &[(RuntimeId, u16)], order: &[usize], 
     }
     for &(runtime, target) in targets {
         let Some(account) = view.ledger.account(runtime) else { continue };
-        if view.obs.runtime(runtime).is_none_or(|look| look.on_hold) {
+        if view.obs.runtime(runtime).is_none_or(RuntimeLook::on_hold) {
             continue;
         }
         let missing = target.saturating_sub(account.cores()).min(account.room());

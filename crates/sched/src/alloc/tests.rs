@@ -457,9 +457,9 @@ fn a_runtime_on_hold_keeps_its_cores_and_gets_no_more() {
     let a = machine.runtime(LatencyCritical, 2, 2);
     machine.runs(a, 0);
     machine.queue(a, 9);
-    machine.obs.runtime_mut(a).unwrap().on_hold = true;
+    machine.obs.set_on_hold(a, true);
     assert!((0..10).all(|_| machine.look().is_empty()));
-    machine.obs.runtime_mut(a).unwrap().on_hold = false;
+    machine.obs.set_on_hold(a, false);
     assert_eq!(machine.look().len(), 1);
 }
 

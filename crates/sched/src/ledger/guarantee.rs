@@ -2,8 +2,10 @@
 //!
 //! Owns the division of too few cores among guarantees. It is even: each runtime is guaranteed its
 //! registered number or the *level*, whichever is less, and the level is the highest that fits the
-//! cores that are present. Cores that no level divides are nobody's: policies lend them by load, so
-//! they go round. With fewer cores than runtimes with a guarantee, the level is 0.
+//! cores that are present. Cores that no level divides are guaranteed to none: policies lend them
+//! by load, in turns among runtimes of one class, and to `LatencyCritical` ones first. With fewer
+//! cores than runtimes with a guarantee the level is 0, and a `BestEffort` one among them may
+//! starve.
 
 use super::Ledger;
 

@@ -376,16 +376,21 @@ impl Ledger {
         if let CoreState::Moving { to, .. } = self.cores[at] {
             return Err(TransitionError::PromisedAway { core, kthread, to });
         }
-        self.cores[at] = CoreState::Free;
-        self.free += 1;
-        self.stop(kthread, core, KthreadState::Parked { since: now });
+        self.park(at, kthread, now);
         let account = self.account_mut(kthread.runtime);
         account.given_up = account.given_up.wrapping_add(1);
         Ok(core)
     }
 
-    /// Records that a kthread was seen parked, for any reason. Completes its move if it was giving
-    /// its core up, else releases the core.
+    /// Enters the core as free and the kthread that owned it as parked.
+    fn park(&mut self, at: usize, kthread: KthreadId, now: Nanos) {
+        self.cores[at] = CoreState::Free;
+        self.free += 1;
+        self.stop(kthread, self.topology.cores()[at].id, KthreadState::Parked { since: now });
+    }
+
+    /// Records that a kthread parked as it was asked. Completes the move of its core, or frees the
+    /// core if that is promised to none.
     ///
     /// # Errors
     /// The kthread has no core, or does not exist.
@@ -395,7 +400,9 @@ impl Ledger {
             let (_, to) = self.complete_move(core, now)?;
             return Ok(Parked::HandedOn { core, to });
         }
-        self.release(kthread, now).map(Parked::Freed)
+        let at = self.position(core)?;
+        self.park(at, kthread, now);
+        Ok(Parked::Freed(core))
     }
 
     /// Records that a kthread did not give its core up in time and was moved off it by force. It

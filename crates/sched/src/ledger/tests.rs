@@ -43,6 +43,7 @@ fn a_granted_core_is_owned_until_its_kthread_parks() {
     assert_eq!(ledger.core(CoreId(0)), Some(CoreState::Owned { kthread: k(0, 1), since: T1 }));
     assert_eq!(ledger.free_cores(), 0);
     assert_eq!(ledger.handle_parked(k(0, 1), T2), Ok(Parked::Freed(CoreId(0))));
+    assert_eq!(ledger.account(RuntimeId(0)).unwrap().given_up(), 0, "it was asked");
     assert_eq!(ledger.core(CoreId(0)), Some(CoreState::Free));
     assert_eq!(ledger.kthread(k(0, 1)), Some(KthreadState::Parked { since: T2 }));
     assert_eq!(ledger.account(RuntimeId(0)).unwrap().recent_core(), Some(CoreId(0)));

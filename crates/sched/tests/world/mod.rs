@@ -151,9 +151,7 @@ impl<P: Policy> World<P> {
 
     /// The runtime requests cores.
     pub fn request(&mut self, slot: u32, requests: Requests) {
-        if let Some(look) = self.obs.runtime_mut(RuntimeId(slot)) {
-            look.requests = requests;
-        }
+        self.obs.set_requests(RuntimeId(slot), requests);
     }
 
     /// Returns the actions of the latest event.
@@ -374,9 +372,13 @@ impl<P: Policy> World<P> {
     fn park(&mut self, kthread: KthreadId) {
         self.become_(kthread, Activity::Parked);
         self.report(kthread.runtime.0);
-        match self.ledger.handle_parked(kthread, self.now()).unwrap() {
-            Parked::Freed(core) => self.offer(core),
-            Parked::HandedOn { to, .. } => self.start(to),
+        let Some(KthreadState::Granted { core }) = self.ledger.kthread(kthread) else { return };
+        if let Some(CoreState::Moving { to, .. }) = self.ledger.core(core) {
+            self.ledger.handle_parked(kthread, self.now()).unwrap();
+            self.start(to);
+        } else {
+            self.ledger.release(kthread, self.now()).unwrap();
+            self.offer(core);
         }
     }
 
@@ -384,8 +386,8 @@ impl<P: Policy> World<P> {
     fn report(&mut self, slot: u32) {
         let runtime = &self.runtimes[&slot];
         let lies = !runtime.tells_the_truth();
+        self.obs.set_on_hold(RuntimeId(slot), runtime.on_hold);
         let look = self.obs.runtime_mut(RuntimeId(slot)).unwrap();
-        look.on_hold = runtime.on_hold;
         for (index, kthread) in runtime.kthreads.iter().enumerate() {
             let waiting = if index == 0 { runtime.queue.len() as u32 } else { 0 };
             look.kthreads[index] = KthreadLook {

@@ -117,6 +117,68 @@ fn the_polling_thread_does_not_sleep_before_a_request_is_divided_and_served() {
 }
 
 #[test]
+fn a_late_raise_ends_a_sleep_when_its_period_ends() {
+    let config = Config { policy: PolicyName::Arbiter, ..Config::default() };
+    let mut sandbox = Sandbox::with_config(CORES, Vec::new(), &config);
+    sandbox.add(SERVICE, CORES, 0, Class::LatencyCritical);
+    sandbox.peer(SERVICE).request(1);
+    settle(&mut sandbox);
+    let began = sandbox.now;
+    let k = running(&mut sandbox, SERVICE)[0];
+    sandbox.peer(SERVICE).park(k);
+    for word in [0, 1] {
+        sandbox.peer(SERVICE).request(word);
+        settle(&mut sandbox);
+    }
+    assert_eq!((held(&sandbox, SERVICE), sandbox.attention()), (0, Attention::None));
+    let due = sandbox.alloc.next_pending(sandbox.now).expect("the raise is late");
+    assert!(due > sandbox.now && due <= began + 10_000_000, "{due} after {began}");
+    let rest = due - sandbox.now;
+    sandbox.pass(rest);
+    assert_eq!(sandbox.attention(), Attention::Constant);
+    sandbox.obey();
+    settle(&mut sandbox);
+    assert_eq!(held(&sandbox, SERVICE), 1);
+    assert_eq!(sandbox.alloc.next_pending(sandbox.now), None);
+}
+
+#[test]
+fn a_request_that_stands_before_the_program_is_ready_is_a_raise_when_it_is() {
+    let mut sandbox = machine();
+    let now = sandbox.now;
+    sandbox.alloc.set_on_hold(RuntimeId(SERVICE), true);
+    sandbox.peer(SERVICE).request(2);
+    settle(&mut sandbox);
+    // Longer than a raise is pursued.
+    for _ in 0..20 {
+        settle(&mut sandbox);
+    }
+    assert!(sandbox.now > now + 2_000_000);
+    assert_eq!((held(&sandbox, SERVICE), sandbox.attention()), (0, Attention::Occasional));
+    sandbox.alloc.begin(&sandbox.world, RuntimeId(SERVICE));
+    assert_eq!(sandbox.attention(), Attention::Constant);
+    settle(&mut sandbox);
+    assert_eq!(held(&sandbox, SERVICE), 2);
+}
+
+#[test]
+fn a_core_on_which_a_stopped_kthread_did_not_start_is_fetched_again_when_it_may_be() {
+    let config = Config { policy: PolicyName::Arbiter, ..Config::default() };
+    let mut sandbox = Sandbox::with_config(1, Vec::new(), &config);
+    sandbox.add(SERVICE, 1, 0, Class::LatencyCritical);
+    sandbox.peer(SERVICE).request(1);
+    // It obeys nothing: it is stopped.
+    let deadline = config.start_deadline_us * 1_000;
+    (0..deadline / 5_000 + 20).for_each(|_| sandbox.tick());
+    assert_eq!((held(&sandbox, SERVICE), sandbox.is_quiet()), (0, true), "it does not keep anyone awake");
+    assert_eq!(sandbox.alloc.next_pending(sandbox.now), None);
+    // The pause is over, and it runs again.
+    sandbox.pass(20_000_000);
+    settle(&mut sandbox);
+    assert_eq!(held(&sandbox, SERVICE), 1);
+}
+
+#[test]
 fn a_program_that_may_request_nothing_owns_nothing() {
     let mut sandbox = machine();
     sandbox.world.runtimes.get_mut(RuntimeId(SERVICE)).unwrap().may_request = 0;
