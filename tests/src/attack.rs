@@ -5,7 +5,9 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::process::geteuid;
-use rustix::thread::{Gid, Uid, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+use rustix::thread::{
+    CapabilitySet, Gid, Uid, capabilities, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
+};
 use std::process::Command;
 use std::sync::MutexGuard;
 use std::sync::mpsc::{Sender, channel};
@@ -131,13 +133,19 @@ impl Target {
 }
 
 /// Runs `deed` on a thread of user `uid`, with the rights of no other. Returns `None` where this
-/// process may not change its user, and then prints that the test is skipped.
+/// process may not change its user, or an IOKernel with its rights would refuse the programs of
+/// another user, and then prints that the test is skipped.
 ///
 /// # Panics
 /// If `deed` does.
 pub fn as_user<T: Send>(uid: u32, deed: impl FnOnce() -> T + Send) -> Option<T> {
     if !geteuid().is_root() {
         eprintln!("skipped: only root can act as another user");
+        return None;
+    }
+    let needed = CapabilitySet::SYS_NICE | CapabilitySet::KILL;
+    if !capabilities(None).is_ok_and(|held| held.effective.contains(needed)) {
+        eprintln!("skipped: an IOKernel serves other users with CAP_SYS_NICE and CAP_KILL only");
         return None;
     }
     let become_user = || -> Result<T, Errno> {

@@ -24,6 +24,8 @@
 
 use core::ptr;
 
+use rustix::process::Pid;
+
 use crate::control::Class;
 
 /// The nice value of the highest priority.
@@ -93,7 +95,9 @@ pub fn end_real_time(tid: i32) -> bool {
         sched_runtime: SHORTEST_SLICE_NS,
         ..RESET_ON_FORK
     };
-    [HIGHEST, 0].into_iter().any(|nice| set_attributes(tid, &rank(nice)))
+    // A thread below 0 may not rise without a privilege.
+    let own = rustix::process::getpriority_process(Pid::from_raw(tid)).unwrap_or(0);
+    [HIGHEST, 0, own].into_iter().any(|nice| set_attributes(tid, &rank(nice)))
 }
 
 /// Makes the calling OS thread run only when no ordinary thread wants its core. Needs no privilege;

@@ -97,13 +97,10 @@ impl Control {
         if !is_trusted(uid) && !self.answers.take(uid, Instant::now()) {
             return self.end(token, &ControlError::TooOften);
         }
-        let ours = geteuid();
-        let may = match user_of(socket) {
-            Ok(_) if !ours.is_root() && uid != ours.as_raw() => {
-                Refusal::OtherUser { theirs: uid, ours: ours.as_raw() }.to_string()
-            }
-            Ok(user) => self.parts.directory.rights(&user),
-            Err(error) => Refusal::Peer(error).to_string(),
+        let may = match (process::check_control(uid), user_of(socket)) {
+            (Err(refusal), _) => refusal.to_string(),
+            (_, Ok(user)) => self.parts.directory.rights(&user),
+            (_, Err(error)) => Refusal::Peer(error).to_string(),
         };
         if control::send(socket, &ServerMessage::Rights { may }, &[]).is_err() {
             self.end(token, &ControlError::Closed);
@@ -289,10 +286,7 @@ impl Control {
     /// Reserves a place, makes the memory and sends the welcome.
     fn offer(&mut self, socket: &ClientSocket, wish: &Register) -> Result<Box<Offer>, Refusal> {
         let peer = rustix::net::sockopt::socket_peercred(socket).map_err(Refusal::Peer)?;
-        let (theirs, ours) = (peer.uid.as_raw(), geteuid().as_raw());
-        if ours != 0 && theirs != ours {
-            return Err(Refusal::OtherUser { theirs, ours });
-        }
+        process::check_control(peer.uid.as_raw())?;
         let process = process::at(socket, peer.pid).map_err(Refusal::Peer)?;
         let user = user_of(socket).map_err(Refusal::Peer)?;
         if let Some(left) = self.exiles.time_left(user.uid, Instant::now()) {

@@ -7,7 +7,8 @@
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, geteuid, pidfd_open};
+use rustix::thread::{CapabilitySet, capabilities};
 
 use super::directory::Refusal;
 use crate::sys::peer;
@@ -21,6 +22,19 @@ pub(super) fn at(socket: impl AsFd, pid: Pid) -> Result<OwnedFd, Errno> {
         // Linux before 6.5: the number must do.
         Err(Errno::NOPROTOOPT) => pidfd_open(pid, PidfdFlags::empty()),
         process => process,
+    }
+}
+
+/// Checks that this process may bind threads of user `theirs` to cores and send them the preempt
+/// signal. Root may not in a container that leaves it neither `CAP_SYS_NICE` nor `CAP_KILL`
+/// (capabilities(7)): a runtime would be registered and never lent a core.
+pub(super) fn check_control(theirs: u32) -> Result<(), Refusal> {
+    let ours = geteuid();
+    let needed = CapabilitySet::SYS_NICE | CapabilitySet::KILL;
+    let may = || ours.is_root() && capabilities(None).is_ok_and(|held| held.effective.contains(needed));
+    match theirs == ours.as_raw() || may() {
+        true => Ok(()),
+        false => Err(Refusal::OtherUser { theirs, ours: ours.as_raw() }),
     }
 }
 
@@ -48,7 +62,6 @@ fn effective_user(pid: i32) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::process::geteuid;
     use std::process::{Command, Stdio};
 
     #[test]

@@ -208,7 +208,7 @@ pub enum Refusal {
     /// The IOKernel may not control threads of another user.
     #[error(
         "the runtime runs as user {theirs}, this IOKernel as user {ours}, which may not bind its threads; \
-         run both as the same user or the IOKernel as root"
+         run both as the same user, or the IOKernel as root with CAP_SYS_NICE and CAP_KILL"
     )]
     OtherUser {
         /// User of the runtime.
