@@ -113,6 +113,24 @@ fn a_service_owns_the_core_that_it_requests_and_a_batch_job_gets_it_back() {
 }
 
 #[test]
+fn a_program_has_its_cores_estimated_where_requests_are_granted() {
+    if !has_two_cpus() {
+        return;
+    }
+    let bench = Bench::start(|c| c.policy = PolicyName::Arbiter, vec![]);
+    let mut service = bench.child("estimate", "service", "latency-critical");
+    for requested in [1, 2, 1] {
+        assert_eq!(service.line(), Some(format!("requested {requested}")));
+    }
+    drop(service);
+    drop(bench);
+    let bench = Bench::start(|_| (), vec![]);
+    let mut service = bench.child("estimate", "service", "latency-critical");
+    let line = service.line().unwrap_or_default();
+    assert!(line.starts_with("refused: ") && line.contains("policy = \"arbiter\""), "{line}");
+}
+
+#[test]
 fn a_batch_job_that_sends_wakes_the_iokernel_which_sleeps_beside_it() {
     if !has_two_cpus() {
         return;

@@ -103,6 +103,7 @@ fn start(config: &Config) -> Result<&'static Runtime, StartError> {
         loan,
         attached: AtomicBool::new(loan.is_some()),
         awaits: AtomicBool::new(false),
+        meters: Default::default(),
         halt: Halt::default(),
         siblings: loan.map_or_else(Box::default, |_| siblings()),
     };

@@ -28,6 +28,7 @@
 //! | `config-file` | settings from the TOML file that `TAILWATER_CONFIG` names |
 //! | `debug` | [dumps](dump) of all user threads, and backtraces in the stall detector's reports |
 //! | `dispatch` | servers of classified requests in [`dispatch`] |
+//! | `estimation` | the estimate of the [`cores`] that a program needs |
 //! | `tcp` | TCP sockets in [`net`] |
 //!
 //! Off by default:

@@ -1,7 +1,8 @@
 //! Pure decisions: which runtime gets a core, which core, and which request runs next.
 //!
 //! Owns the [`ledger`] of managed cores, the [`topology`] they form, the core-allocation policies
-//! in [`alloc`] and the request-dispatch policies in [`dispatch`].
+//! in [`alloc`], the [`estimate`] of the cores that a program needs, and the request-dispatch
+//! policies in [`dispatch`].
 //!
 //! Never reads a clock, makes a system call, takes a lock or touches shared memory. The state, the
 //! observation, the time and the random seed are arguments, so the IOKernel, the simulator and the
@@ -21,6 +22,7 @@ extern crate alloc as heap;
 mod action;
 pub mod alloc;
 pub mod dispatch;
+pub mod estimate;
 pub mod ids;
 pub mod ledger;
 pub mod topology;

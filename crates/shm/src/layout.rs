@@ -61,6 +61,9 @@ pub const AWAKE: u32 = 0;
 pub const ASLEEP: u32 = 1;
 /// The same, and a core is free.
 pub const ASLEEP_BESIDE_FREE_CORES: u32 = 2;
+/// In the word of granted cores: the IOKernel's policy grants requested cores. The number is in the
+/// lower half.
+pub const TAKES_REQUESTS: u64 = 1 << 32;
 /// The kthread is in its scheduler.
 pub const IN_SCHEDULER: u32 = 0;
 /// The kthread runs a user thread.
@@ -83,7 +86,8 @@ pub struct RegionHeader {
     /// 1 once a runtime has attached.
     attached: AtomicU32,
     tsc_hz: AtomicU64,
-    /// How many of the requested cores are the runtime's own; written by the IOKernel.
+    /// How many of the requested cores are the runtime's own, and [`TAKES_REQUESTS`]; written by
+    /// the IOKernel.
     granted: AtomicU64,
     _line: [AtomicU64; 3],
     /// [`AWAKE`], [`ASLEEP`] or [`ASLEEP_BESIDE_FREE_CORES`]; a line of its own.
@@ -563,7 +567,8 @@ impl Region {
         &self.header().asleep
     }
 
-    /// How many of the cores that the runtime requests are its own. Written by the IOKernel.
+    /// How many of the cores that the runtime requests are its own, with [`TAKES_REQUESTS`] if the
+    /// policy grants any. Written by the IOKernel.
     pub fn granted(&self) -> &AtomicU64 {
         &self.header().granted
     }

@@ -8,6 +8,7 @@ use core::sync::atomic::Ordering;
 use tailwater_sched::RuntimeId;
 use tailwater_sched::alloc::{KthreadLook, Requests, RuntimeLook};
 use tailwater_sched::ledger::Class;
+use tailwater_shm::layout::TAKES_REQUESTS;
 use tailwater_shm::{Cycles, KthreadState};
 
 use super::Allocator;
@@ -150,7 +151,11 @@ impl Allocator {
             runtime.next_timer = runtime.budget.throttled_until().max(runtime.back_off.until());
             return runtime.kthreads.len();
         }
-        publish_granted(runtime, self.policy.granted(id));
+        let granted = self.policy.granted(id);
+        if granted != runtime.granted {
+            runtime.granted = granted;
+            publish_granted(runtime, self.policy.takes_requests());
+        }
         runtime.held = runtime.held.filter(|held| now < held.until);
         let held = runtime.held.map(|held| usize::from(held.kthread));
         let (mut earliest, mut lost_wakes) = (runtime.held.map_or(Cycles::MAX, |held| held.until), 0);
@@ -196,15 +201,12 @@ fn read_requests(runtime: &mut Runtime, left_alone: bool) -> Option<Requests> {
     Some(limited)
 }
 
-/// Writes how many of the requested cores are the runtime's own, if that has changed.
-#[inline(always)]
-fn publish_granted(runtime: &mut Runtime, granted: u16) {
-    if granted != runtime.granted {
-        runtime.granted = granted;
-        // Relaxed: information only.
-        runtime.region.granted().store(granted.into(), Ordering::Relaxed);
-        runtime.stats.counters.granted_cores.set(granted.into());
-    }
+/// Writes how many of the requested cores are the runtime's own, and whether the policy grants any.
+pub(super) fn publish_granted(runtime: &Runtime, takes_requests: bool) {
+    let flag = if takes_requests { TAKES_REQUESTS } else { 0 };
+    // Relaxed: information only.
+    runtime.region.granted().store(u64::from(runtime.granted) | flag, Ordering::Relaxed);
+    runtime.stats.counters.granted_cores.set(runtime.granted.into());
 }
 
 /// Returns the fingerprint of all words of a runtime so far, with those of one more kthread. The

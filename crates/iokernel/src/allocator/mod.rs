@@ -188,6 +188,7 @@ impl Allocator {
         let refused = self.ledger.register(id, runtime.spec, self.nanos(now)).err();
         self.observation.attach(id, kthreads);
         self.set_on_hold(id, true);
+        look::publish_granted(&runtime, self.policy.takes_requests());
         world.runtimes.insert(runtime);
         self.policy.attach(id, &self.ledger);
         self.rank_service(world, id, true);

@@ -189,6 +189,11 @@ impl<R: Token<Target: 'static>> Stealer<R> {
         self.0.is_empty()
     }
 
+    /// Returns how many entries the queue seems to hold.
+    pub fn len(&self) -> u32 {
+        self.0.len().min(CAPACITY as u32)
+    }
+
     /// Moves half of the entries, rounded up and at most [`STEAL_MAX`], to the empty queue `to` of
     /// the calling thief, all but one. Returns that one, and how many were moved in all.
     ///

@@ -11,6 +11,7 @@
 
 use super::identity::IdBlock;
 use super::ingress::Ingress;
+use super::meter::Meter;
 use super::stack::StackCache;
 use super::uthread::{Runnable, Uthread};
 use crate::ground::blocks::BlockCache;
@@ -136,6 +137,8 @@ pub struct Kthread {
     pub timers: SpinLock<TimerHeap>,
     /// What it counts.
     pub counters: Counters,
+    /// Its load.
+    pub meter: Meter,
     /// Linux's id of the OS thread; 0 before it runs.
     pub os_tid: AtomicI32,
 }
@@ -187,6 +190,7 @@ impl Kthread {
             overflow: SpinLock::new(VecDeque::new()),
             timers: SpinLock::new(TimerHeap::new()),
             counters: Counters::default(),
+            meter: Meter::default(),
             os_tid: AtomicI32::new(0),
         }))
     }
@@ -253,6 +257,11 @@ impl Kthread {
     /// Publishes the length of the overflow list.
     pub fn publish_overflow(&self, len: usize) {
         self.shared.status.overflow.store(len as u32, Relaxed);
+    }
+
+    /// Returns how many threads seem to wait for it, in its run queue and overflow list.
+    pub fn waiting(&self) -> u32 {
+        self.runq.len().saturating_add(self.overflowed())
     }
 
     /// Returns the number of threads in the overflow list, as published.

@@ -9,6 +9,7 @@ pub mod identity;
 pub mod ingress;
 pub mod kthread;
 pub mod loan;
+pub mod meter;
 pub mod registry;
 pub mod request;
 pub mod runtime;

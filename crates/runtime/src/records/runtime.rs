@@ -48,6 +48,8 @@ pub struct Runtime {
     pub attached: AtomicBool,
     /// True while this runtime waits for another IOKernel.
     pub awaits: AtomicBool,
+    /// Number of meters of the program's load: kthreads measure while there is one.
+    pub meters: AtomicUsize,
     /// Where kthreads stop while the shared memory is replaced.
     pub halt: Halt,
     /// Sibling hyperthread of each core, by core number; empty standalone.
@@ -127,6 +129,12 @@ impl Runtime {
     #[inline(always)]
     pub fn awaits_iokernel(&self) -> bool {
         self.awaits.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether kthreads measure their load.
+    #[inline(always)]
+    pub fn measures(&self) -> bool {
+        self.meters.load(Ordering::Relaxed) != 0
     }
 
     /// Returns the time until which a kthread that is idle at `now` polls.

@@ -59,6 +59,7 @@ pub fn run_kthread(guard: &NoPreempt) -> ! {
     }
     loop {
         if kthread.head().cede_requested() {
+            kthread.meter.pause();
             if runtime.is_attached() {
                 lease::cede(kthread, runtime);
             } else {
@@ -66,13 +67,22 @@ pub fn run_kthread(guard: &NoPreempt) -> ! {
             }
         }
         kthread.head().set_preempt_pending(false);
-        let found = find_work(kthread, runtime, guard).or_else(|| {
-            if runtime.is_attached() { lease::idle(kthread, runtime) } else { local::idle(kthread, runtime) }
-        });
+        let found = find_work(kthread, runtime, guard).or_else(|| idle(kthread, runtime));
         if let Some(runnable) = found {
             run(kthread, runnable);
         }
     }
+}
+
+/// Waits for work, with or without a core. Returns the thread that was handed over, if one was.
+fn idle(kthread: ThisKthread<'_>, runtime: &Runtime) -> Option<Runnable> {
+    kthread.meter.pause();
+    let found =
+        if runtime.is_attached() { lease::idle(kthread, runtime) } else { local::idle(kthread, runtime) };
+    if found.is_some() && runtime.measures() {
+        kthread.meter.resume(clock::now());
+    }
+    found
 }
 
 /// Runs a thread until it, or one that it switched to, switches back to the scheduler.
@@ -108,6 +118,9 @@ fn find_work(kthread: ThisKthread<'_>, runtime: &Runtime, guard: &NoPreempt) -> 
         lease::report_surplus(runtime);
     }
     private.batch.set((left.min(FRAME_BATCH), until));
+    if runtime.measures() {
+        kthread.meter.visit(now, left + u32::from(found.is_some()) + kthread.overflowed());
+    }
     found.or_else(|| steal(kthread, runtime, guard, now))
 }
 

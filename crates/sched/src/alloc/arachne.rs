@@ -1,13 +1,10 @@
 //! Arachne's allocation (OSDI'18 sections 4 and 6.2): each application estimates how many cores it
 //! needs, and an arbiter divides the cores.
 //!
-//! Owns each runtime's estimate. Arachne's runtime measures in its dispatch loop; this policy
-//! samples the same quantities from the observation: *load factor*, the runnable threads per core,
-//! and *utilisation*, the number of busy kthreads. Once per [`ArachneConfig::averaging`]:
-//! - if the load factor is at or above the threshold, request one core more and remember the
-//!   utilisation at which that happened;
-//! - if the utilisation is below the one remembered for the present count by more than the
-//!   hysteresis, request one core less.
+//! Owns each runtime's samples. Arachne's runtime measures in its dispatch loop; this policy
+//! samples the same quantities from the observation, averages them over
+//! [`ArachneConfig::averaging`], and leaves the decision to the [`Estimator`] that live programs
+//! use, too.
 //!
 //! Requests carry one of eight priorities, 0 first; a level that does not fit is divided evenly. By
 //! default a latency-critical runtime requests at priority 0, and a best-effort runtime requests
@@ -19,9 +16,9 @@ use super::per_runtime::PerRuntime;
 use super::requests::PRIORITIES;
 use super::target::Arbiter;
 use super::{Action, Activity, KthreadLook, Policy, View};
+use crate::estimate::{EstimateSettings, Estimator, LoadAverage};
 use crate::ids::{CoreId, Nanos, RuntimeId};
 use crate::ledger::{Class, Ledger};
-use heap::vec;
 use heap::vec::Vec;
 
 /// Settings of [`Arachne`].
@@ -45,16 +42,14 @@ impl Default for ArachneConfig {
     }
 }
 
-/// One runtime's estimate of the cores it needs.
+/// One runtime's estimate of the cores it needs, and its samples since the latest decision.
 #[derive(Clone, Debug)]
 struct Estimate {
-    requested: u16,
+    estimator: Estimator,
     priority: Option<u8>,
     samples: u32,
     runnable: u64,
     busy: u64,
-    /// Utilisation (in cores) at which the request was raised to the count given by the index.
-    raised_at: Vec<Option<f64>>,
 }
 
 /// Arachne's policy. See the module header.
@@ -85,7 +80,7 @@ impl Arachne {
     /// Returns the number of cores the runtime requests at present; `None` for an unknown runtime.
     #[must_use]
     pub fn requested(&self, runtime: RuntimeId) -> Option<u16> {
-        self.runtimes.get(runtime).map(|e| e.requested)
+        self.runtimes.get(runtime).map(|e| e.estimator.cores())
     }
 
     fn sample(&mut self, view: View<'_>) {
@@ -104,7 +99,7 @@ impl Arachne {
         for &runtime in view.ledger.runtimes() {
             let Some(estimate) = self.runtimes.get_mut(runtime) else { continue };
             let Some(account) = view.ledger.account(runtime) else { continue };
-            estimate.decide(&self.config, account.cores(), account.spec().max);
+            estimate.decide(account.cores());
         }
     }
 
@@ -114,7 +109,7 @@ impl Arachne {
             let Some(account) = view.ledger.account(runtime) else { continue };
             let spec = account.spec();
             let (default, asks) = match spec.class {
-                Class::LatencyCritical => (0, estimate.requested),
+                Class::LatencyCritical => (0, estimate.estimator.cores()),
                 Class::BestEffort => (PRIORITIES - 1, spec.max),
             };
             self.arbiter.request(runtime, account, 1 + estimate.priority.unwrap_or(default), asks);
@@ -124,19 +119,11 @@ impl Arachne {
 }
 
 impl Estimate {
-    fn decide(&mut self, config: &ArachneConfig, cores: u16, max: u16) {
+    fn decide(&mut self, cores: u16) {
         let samples = f64::from(self.samples.max(1));
-        let utilisation = self.busy as f64 / samples;
-        let load_factor = self.runnable as f64 / samples / f64::from(cores.max(1));
+        let (utilisation, runnable) = (self.busy as f64 / samples, self.runnable as f64 / samples);
         (self.samples, self.busy, self.runnable) = (0, 0, 0);
-        let returned = self.raised_at[usize::from(self.requested)];
-        if load_factor >= config.load_factor && self.requested < max {
-            self.requested += 1;
-            self.raised_at[usize::from(self.requested)] = Some(utilisation);
-        } else if self.requested > 1 && returned.is_some_and(|level| utilisation < level - config.hysteresis)
-        {
-            self.requested -= 1;
-        }
+        self.estimator.decide(LoadAverage { utilisation, runnable }, cores);
     }
 }
 
@@ -161,9 +148,10 @@ impl Policy for Arachne {
     fn attach(&mut self, runtime: RuntimeId, ledger: &Ledger) {
         let Some(account) = ledger.account(runtime) else { return };
         self.arbiter.set_order((0..ledger.topology().len()).collect());
-        let raised_at = vec![None; usize::from(account.spec().max) + 1];
-        let (requested, priority) = (account.spec().guaranteed.max(1), None);
-        let estimate = Estimate { requested, priority, samples: 0, runnable: 0, busy: 0, raised_at };
+        let ArachneConfig { load_factor, hysteresis, .. } = self.config;
+        let settings = EstimateSettings { load_factor, hysteresis };
+        let estimator = Estimator::new(settings, account.spec().guaranteed.max(1), account.spec().max);
+        let estimate = Estimate { estimator, priority: None, samples: 0, runnable: 0, busy: 0 };
         self.runtimes.insert(runtime, estimate);
     }
 
@@ -188,51 +176,5 @@ impl Policy for Arachne {
     /// decision.
     fn idle(&mut self, view: View<'_>, _core: CoreId, actions: &mut Vec<Action>) {
         self.grant(view, actions);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn estimate(max: u16) -> Estimate {
-        let raised_at = vec![None; usize::from(max) + 1];
-        Estimate { requested: 1, priority: None, samples: 0, runnable: 0, busy: 0, raised_at }
-    }
-
-    fn period(e: &mut Estimate, busy: f64, runnable: f64) {
-        e.samples = 1_000;
-        e.busy = (busy * 1_000.0) as u64;
-        e.runnable = (runnable * 1_000.0) as u64;
-        let cores = e.requested;
-        e.decide(&ArachneConfig::default(), cores, 4);
-    }
-
-    #[test]
-    fn a_core_is_added_at_load_factor_1_5_and_released_when_utilisation_falls_nine_percent_below() {
-        let mut e = estimate(4);
-        period(&mut e, 0.8, 1.4);
-        assert_eq!(e.requested, 1);
-        period(&mut e, 0.9, 1.6);
-        assert_eq!(e.requested, 2);
-        period(&mut e, 0.85, 1.0);
-        assert_eq!(e.requested, 2, "5 % below 0.9 is within the hysteresis");
-        period(&mut e, 0.80, 1.0);
-        assert_eq!(e.requested, 1);
-    }
-
-    #[test]
-    fn each_count_remembers_its_own_level_and_the_limit_holds() {
-        let mut e = estimate(4);
-        for busy in [0.9, 1.8, 2.7, 4.0, 4.0] {
-            period(&mut e, busy, 20.0);
-        }
-        assert_eq!(e.requested, 4);
-        period(&mut e, 2.6, 2.6);
-        assert_eq!(e.requested, 3, "raised to 4 at 2.7");
-        period(&mut e, 1.75, 1.8);
-        assert_eq!(e.requested, 3, "raised to 3 at 1.8");
-        period(&mut e, 1.7, 1.8);
-        assert_eq!(e.requested, 2);
     }
 }

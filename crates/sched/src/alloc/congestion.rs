@@ -367,6 +367,10 @@ impl Policy for CongestionDetection {
         self.shares.as_ref()?.next_pending(view)
     }
 
+    fn takes_requests(&self) -> bool {
+        self.shares.is_some()
+    }
+
     fn granted(&self, runtime: RuntimeId) -> u16 {
         self.shares.as_ref().map_or(0, |shares| shares.requested(runtime))
     }

@@ -105,6 +105,11 @@ pub trait Policy {
         None
     }
 
+    /// Returns true if cores that runtimes request become their own.
+    fn takes_requests(&self) -> bool {
+        false
+    }
+
     /// Returns how many of the cores that `runtime` requests are its own, as of the latest look;
     /// 0 under policies that accept no requests.
     fn granted(&self, runtime: RuntimeId) -> u16 {

@@ -12,7 +12,7 @@ use std::net::Ipv4Addr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use tailwater::cores::{self, Priorities};
+use tailwater::cores::{self, Estimation, Priorities};
 use tailwater::net::UdpSocket;
 use tailwater::sync::spin::SpinLock;
 use tailwater::thread;
@@ -177,6 +177,25 @@ fn request() {
     }
     let change = cores::changes(Duration::from_millis(1)).next().expect("it never ends");
     say(&format!("gained {:?} lost {:?}", change.gained, change.lost));
+}
+
+/// Has the cores estimated that it needs, and prints what that comes to; then ends it.
+fn estimate() {
+    ready();
+    match cores::estimate(Estimation::default().interval(Duration::from_millis(5)).priority(2).at_most(1)) {
+        Err(why) => say(&format!("refused: {why}")),
+        Ok(()) => {
+            let idle = Priorities::default().at(2, 1);
+            while cores::requested() != idle || cores::granted() != 1 {
+                thread::sleep(Duration::from_millis(1));
+            }
+            say("requested 1");
+            cores::request(Priorities::default().at(7, 1));
+            say(&format!("requested {}", cores::requested().total()));
+            cores::clear_policy();
+            say(&format!("requested {}", cores::requested().total()));
+        }
+    }
 }
 
 /// Requests a core for as long as it runs; prints what is granted and held whenever that changes.
@@ -406,6 +425,7 @@ fn main() {
             ask(&words[0], words[1].parse().expect("a number"));
         }
         Some("request") => request(),
+        Some("estimate") => estimate(),
         Some("keep-request") => keep_request(),
         Some("spin") => spin(),
         Some("sleep") => sleeps_here(),

@@ -1,7 +1,10 @@
 //! Cores that programs request, under the policy `arbiter`, on a machine of 8 cores.
 
+use std::sync::atomic::Ordering;
+
 use tailwater_sched::RuntimeId;
 use tailwater_shm::control::Class;
+use tailwater_shm::layout::TAKES_REQUESTS;
 use tailwater_shm::{Grant, KthreadState};
 
 use crate::allocator::Attention;
@@ -50,7 +53,7 @@ fn requested_cores_are_granted_without_work_and_are_not_lent_while_they_idle() {
     sandbox.peer(SERVICE).request(3);
     settle(&mut sandbox);
     assert_eq!((held(&sandbox, SERVICE), held(&sandbox, BATCH)), (3, 5));
-    assert_eq!(sandbox.peer(SERVICE).region.granted().load(std::sync::atomic::Ordering::Relaxed), 3);
+    assert_eq!(sandbox.peer(SERVICE).region.granted().load(Ordering::Relaxed), TAKES_REQUESTS | 3);
     let mine = running(&mut sandbox, SERVICE);
     assert_eq!(mine.len(), 3);
     for &k in &mine {
@@ -65,6 +68,16 @@ fn requested_cores_are_granted_without_work_and_are_not_lent_while_they_idle() {
         settle(&mut sandbox);
     }
     assert_eq!(held(&sandbox, SERVICE), 2, "a standing request fetches no core for which there is no work");
+}
+
+#[test]
+fn a_program_sees_whether_the_policy_grants_requests() {
+    for (policy, word) in [(PolicyName::Arbiter, TAKES_REQUESTS), (PolicyName::Congestion, 0)] {
+        let config = Config { policy, ..Config::default() };
+        let mut sandbox = Sandbox::with_config(1, Vec::new(), &config);
+        sandbox.add(SERVICE, 1, 0, Class::LatencyCritical);
+        assert_eq!(sandbox.peer(SERVICE).region.granted().load(Ordering::Relaxed), word);
+    }
 }
 
 #[test]

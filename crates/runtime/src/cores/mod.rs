@@ -1,4 +1,4 @@
-//! Cores: which ones this program has, and how many it requests.
+//! Cores: which ones this program has, how many it requests, and who decides that.
 //!
 //! An IOKernel lends cores by load, and most programs need not know which. [`held`] returns the
 //! cores of a program, [`changes`] those gained and lost.
@@ -9,6 +9,9 @@
 //! user thread runs or its kthread looks for work. A kthread that has found none for 50 us gives
 //! its core to others until the program has work again. Beyond its own cores a program is lent
 //! others by load. Under other policies, and without an IOKernel, requests have no effect.
+//!
+//! How many cores a program needs it can leave to a [`CorePolicy`], which gets the program's
+//! [load](Load) every so often. `estimate` sets the supplied one.
 //!
 //! # Examples
 //! ```standalone_crate
@@ -23,11 +26,22 @@
 //! }
 //! ```
 
+mod changes;
+#[cfg(feature = "estimation")]
+mod estimation;
+mod load;
+mod policy;
+
+pub use changes::{Change, Changes, changes};
+#[cfg(feature = "estimation")]
+pub use estimation::{Estimation, estimate};
+pub use load::{Load, LoadMeter};
+pub use policy::{CorePolicy, PolicyError, clear_policy, set_policy};
+
+use crate::ground::spin::SpinLock;
 use crate::records::kthread::NO_CORE;
 use crate::records::runtime::runtime;
-use crate::thread;
 use core::sync::atomic::Ordering::Relaxed;
-use core::time::Duration;
 
 /// Number of priorities; 0 is served first.
 pub const PRIORITIES: usize = 8;
@@ -64,10 +78,42 @@ impl Priorities {
     }
 }
 
+impl Priorities {
+    const NONE: Self = Self([0; PRIORITIES]);
+
+    /// Returns the sums; more than 255 count as 255.
+    fn and(self, other: Self) -> Self {
+        Self(core::array::from_fn(|priority| self.0[priority].saturating_add(other.0[priority])))
+    }
+}
+
 impl From<usize> for Priorities {
     /// Returns this number of cores at priority 0.
     fn from(cores: usize) -> Self {
         Self::default().at(0, cores)
+    }
+}
+
+/// What is requested, by who decided it.
+#[derive(Debug, Default)]
+struct Wishes {
+    by_program: Priorities,
+    by_policy: Priorities,
+}
+
+static WISHES: SpinLock<Wishes> =
+    SpinLock::new(Wishes { by_program: Priorities::NONE, by_policy: Priorities::NONE });
+
+/// Changes what is requested, and publishes the sum.
+fn publish(change: impl FnOnce(&mut Wishes)) {
+    let runtime = runtime();
+    let mut wishes = WISHES.lock();
+    change(&mut wishes);
+    let sum = wishes.by_program.and(wishes.by_policy);
+    let is_new = runtime.publish_requests(u64::from_le_bytes(sum.0));
+    drop(wishes);
+    if is_new {
+        runtime.ring_doorbell();
     }
 }
 
@@ -89,9 +135,10 @@ pub fn held() -> Vec<usize> {
     cores
 }
 
-/// Requests cores in place of what was requested before: a number, at priority 0, or a number at
-/// each priority. If the IOKernel is awake, costs an atomic exchange under a lock. Takes effect
-/// within microseconds. A request outlives the IOKernel: the next one reads it, too.
+/// Requests cores in place of what was requested so before: a number, at priority 0, or a number at
+/// each priority. What a [policy](CorePolicy) requests comes on top. If the IOKernel is awake,
+/// costs an atomic exchange under a lock. Takes effect within microseconds. A request outlives the
+/// IOKernel: the next one reads it, too.
 ///
 /// A request beyond the program's number of kthreads is cut, lowest priorities first. So is that of
 /// a program whose user was granted fewer [guaranteed cores](crate::Builder::guaranteed).
@@ -99,13 +146,11 @@ pub fn held() -> Vec<usize> {
 /// # Panics
 /// If there is no runtime.
 pub fn request(cores: impl Into<Priorities>) {
-    let runtime = runtime();
-    if runtime.publish_requests(u64::from_le_bytes(cores.into().0)) {
-        runtime.ring_doorbell();
-    }
+    let cores = cores.into();
+    publish(|wishes| wishes.by_program = cores);
 }
 
-/// Returns what the program requests.
+/// Returns what the program requests: by [`request`], and by its policy.
 ///
 /// # Panics
 /// If there is no runtime.
@@ -120,74 +165,8 @@ pub fn requested() -> Priorities {
 pub fn granted() -> usize {
     let runtime = runtime();
     let loan = runtime.loan.filter(|_| runtime.is_attached());
-    loan.map_or(0, |loan| usize::try_from(loan.region.granted().load(Relaxed)).unwrap_or(0))
-}
-
-/// Cores that came and went between two looks.
-///
-/// # Examples
-/// ```
-/// use tailwater::cores::Change;
-///
-/// let change = Change { gained: vec![3], lost: Vec::new() };
-/// assert_ne!(change, Change::default());
-/// ```
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Change {
-    /// Cores held now and not before.
-    pub gained: Vec<usize>,
-    /// Cores held before and not now.
-    pub lost: Vec<usize>,
-}
-
-/// Returns an endless iterator over changes of [`held`]; see [`Changes`]. The first change has
-/// gained the cores held then.
-pub fn changes(period: Duration) -> Changes {
-    Changes { period, known: Vec::new() }
-}
-
-/// Waits for changes of the cores held. Made by [`changes`].
-///
-/// `next` blocks the calling thread, which looks once per period. A core that is lent and taken
-/// back between two looks is not reported: a thread woken for the loss of a core would be work for
-/// which the core is lent again.
-///
-/// # Examples
-/// ```no_run
-/// use std::time::Duration;
-/// use tailwater::cores;
-///
-/// #[tailwater::main]
-/// fn main() {
-///     for change in cores::changes(Duration::from_millis(1)) {
-///         println!("gained {:?}, lost {:?}", change.gained, change.lost);
-///     }
-/// }
-/// ```
-#[derive(Debug)]
-pub struct Changes {
-    period: Duration,
-    known: Vec<usize>,
-}
-
-impl Iterator for Changes {
-    type Item = Change;
-
-    fn next(&mut self) -> Option<Change> {
-        loop {
-            let now = held();
-            let change = Change { gained: without(&now, &self.known), lost: without(&self.known, &now) };
-            if change != Change::default() {
-                self.known = now;
-                return Some(change);
-            }
-            thread::sleep(self.period);
-        }
-    }
-}
-
-fn without(cores: &[usize], others: &[usize]) -> Vec<usize> {
-    cores.iter().copied().filter(|core| !others.contains(core)).collect()
+    // The number is in the lower half: see `TAKES_REQUESTS`.
+    loan.map_or(0, |loan| loan.region.granted().load(Relaxed) as u32 as usize)
 }
 
 #[cfg(test)]
@@ -198,13 +177,11 @@ mod tests {
     fn requests_add_up_and_saturate() {
         let wanted = Priorities::default().at(0, 2).at(7, 1000);
         assert_eq!(wanted.total(), 257);
+        assert_eq!(
+            wanted.and(Priorities::default().at(0, 3).at(7, 1)),
+            Priorities::default().at(0, 5).at(7, 255)
+        );
         assert_eq!(Priorities::from(3), Priorities::default().at(0, 3));
         assert!(std::panic::catch_unwind(|| Priorities::default().at(8, 1)).is_err());
-    }
-
-    #[test]
-    fn what_was_gained_and_lost_is_the_difference() {
-        assert_eq!(without(&[1, 2, 5], &[2, 3]), [1, 5]);
-        assert!(without(&[2], &[2]).is_empty());
     }
 }
