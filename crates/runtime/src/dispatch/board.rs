@@ -144,13 +144,20 @@ impl<P, S> Board<P, S> {
     /// Creates an empty board for `lanes` lanes, which all have to ask once.
     ///
     /// # Errors
-    /// If a setting is out of range.
+    /// If a setting is out of range, or there is no memory for so many requests.
     pub fn new(settings: &Settings, lanes: usize) -> io::Result<Self> {
+        let policy = settings.build(lanes)?;
+        // Now: a vector that grows is copied under the dispatcher's lock. Pages are used when
+        // requests are.
+        let (mut entries, mut free) = (Vec::new(), Vec::new());
+        let most = settings.queue + settings.preempted + settings.blocked + lanes;
+        entries.try_reserve_exact(most)?;
+        free.try_reserve_exact(most)?;
         let stats = |class: &super::Class| ClassStats::new(class.name.clone(), class.slo);
         Ok(Self {
-            policy: settings.build(lanes)?,
-            entries: Vec::new(),
-            free: Vec::new(),
+            policy,
+            entries,
+            free,
             lanes: vec![None; lanes].into(),
             classes: settings.classes.iter().map(stats).collect(),
             new: 0,

@@ -3,8 +3,9 @@
 //! A [`Dispatcher`] runs requests on threads of its own, in the order of a [`Policy`]: the same
 //! code that the simulator runs. A request that has used up its quantum while others wait gives way
 //! at its next poll point ([`poll`](crate::poll()), [`preemptible`](crate::preemptible)); it keeps
-//! its stack, and runs on when the policy says so. [`UdpServer`] feeds one from a socket; any other
-//! source does so with [`Dispatcher::submit`].
+//! its stack, and runs on when the policy says so. [`UdpServer`] feeds one from a socket, and
+//! `TcpServer` (feature `tcp`) from connections; any other source does so with
+//! [`Dispatcher::submit`].
 //!
 //! ```standalone_crate
 //! use std::time::Duration;
@@ -68,9 +69,13 @@ mod pool;
 mod server;
 mod settings;
 mod stats;
+#[cfg(feature = "tcp")]
+mod tcp;
 mod udp;
 
 pub use dispatcher::{Dispatcher, Refused, Request};
 pub use settings::{Class, Policy, PolicyError, Requeue, Settings};
 pub use stats::{ClassStats, Times};
+#[cfg(feature = "tcp")]
+pub use tcp::{ConnectionStats, Frame, Framing, TcpServer};
 pub use udp::{Service, UdpServer};

@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// Longest datagram.
@@ -147,8 +147,11 @@ impl UdpServer {
             })?);
             receivers.push(start);
         }
-        let (replies, handler, initial) = (Arc::clone(&socket), Arc::clone(&service), Arc::clone(&service));
+        let (handler, initial) = (Arc::clone(&service), Arc::clone(&service));
         let failures = Arc::clone(&unsent);
+        // Set after the start: one that fails does not keep the socket's port.
+        let replies = Arc::new(OnceLock::<Arc<UdpSocket>>::new());
+        let set_later = Arc::clone(&replies);
         let dispatcher = Dispatcher::start(
             settings,
             move |core| initial.init_per_core(core),
@@ -156,11 +159,13 @@ impl UdpServer {
                 let mut reply = Vec::new();
                 handler.handle(&request.bytes, &mut reply);
                 // A reply that cannot be sent is lost, as one that the network loses.
-                if !reply.is_empty() && replies.send_to(&reply, request.from).is_err() {
+                let sent = |socket: &Arc<UdpSocket>| socket.send_to(&reply, request.from).is_ok();
+                if !reply.is_empty() && !replies.get().is_some_and(sent) {
                     failures.fetch_add(1, Relaxed);
                 }
             },
         )?;
+        set_later.get_or_init(|| Arc::clone(&socket));
         for receiver in receivers {
             receiver.send(dispatcher).expect("a receiver waits for the dispatcher");
         }
@@ -214,7 +219,7 @@ fn receive(
         };
         errors = 0;
         let bytes = &buffer[..len];
-        let Some(request) = catch(|| classify(service, bytes, from)) else {
+        let Some(request) = catch(|| classify(service, bytes, flow_of(from))) else {
             unclassified.fetch_add(1, Relaxed);
             continue;
         };
@@ -223,10 +228,14 @@ fn receive(
     }
 }
 
-fn classify(service: &impl Service, bytes: &[u8], from: SocketAddr) -> Request {
+/// Returns the request that `bytes` are.
+pub fn classify(service: &impl Service, bytes: &[u8], flow: u32) -> Request {
+    Request::new(service.classify(bytes)).work(service.work(bytes).unwrap_or_default()).flow(flow)
+}
+
+/// Returns the flow of a sender.
+pub fn flow_of(from: SocketAddr) -> u32 {
     let mut hasher = DefaultHasher::new();
     from.hash(&mut hasher);
-    Request::new(service.classify(bytes))
-        .work(service.work(bytes).unwrap_or_default())
-        .flow(hasher.finish() as u32)
+    hasher.finish() as u32
 }

@@ -28,9 +28,11 @@ use tailwater_shm::grant::PREEMPT_SIGNAL;
 pub fn install() -> io::Result<()> {
     set_deferred(deferred);
     // SAFETY: an all-zero sigaction is valid. The handler is async-signal-safe: it uses words of
-    // its own kthread and switches stacks, as the module documentation describes. No SA_ONSTACK:
-    // the frame must stay with the user thread. SA_NODEFER: the mask is the OS thread's, which the
-    // handler may leave before it returns.
+    // its own kthread and switches stacks, as the module documentation describes. For a request of
+    // a dispatcher it also takes the dispatcher's lock and may allocate and map a stack. Holders of
+    // these locks have preemption off, the runtime's allocator among them, and then the handler
+    // only notes that it came. No SA_ONSTACK: the frame must stay with the user thread. SA_NODEFER:
+    // the mask is the OS thread's, which the handler may leave before it returns.
     let result = unsafe {
         let mut action: libc::sigaction = core::mem::zeroed();
         action.sa_sigaction = on_signal as *const () as usize;

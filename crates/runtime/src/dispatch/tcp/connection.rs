@@ -1,0 +1,264 @@
+//! One connection of a server: its reader, its writer, and the right to reply that each request
+//! carries.
+//!
+//! The reader accepts requests while there is room for them; else it does not read, and the
+//! client's bytes wait in its own socket. The writer alone waits for a client that does not read:
+//! threads of the dispatcher leave their replies and go on.
+//!
+//! | thread | waits for | is woken by |
+//! |---|---|---|
+//! | reader | bytes | the stream, also when the writer has shut it down |
+//! | reader | room ([`Connection::room`]) | the writer, after each batch and at its end; an empty reply |
+//! | reader | a place in the dispatcher's queue | a request that begins |
+//! | writer | replies ([`Connection::ready`]) | a request that is completed; the reader's end |
+//! | writer | the client to read | the stream |
+
+use super::super::dispatcher::Dispatcher;
+use super::super::server::catch;
+use super::super::udp::{Service, classify, flow_of};
+use super::framing::Framing;
+use super::input::{Found, Input};
+use super::replies::{Replies, Write as Next};
+use super::{Counters, Job};
+use crate::ground::spin::SpinLock;
+use crate::net::TcpStream;
+use crate::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use core::sync::atomic::Ordering::Relaxed;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// What the threads of a server share.
+pub struct Shared<S> {
+    pub service: Arc<S>,
+    pub framing: Framing,
+    pub counters: Arc<Counters>,
+    /// Places in the dispatcher's queue. A request that begins gives its place back.
+    pub places: Arc<Semaphore>,
+}
+
+/// A connection, for as long as a request of it is outstanding.
+#[derive(Debug)]
+pub struct Connection {
+    replies: SpinLock<Replies>,
+    room: Notify,
+    ready: Notify,
+    counters: Arc<Counters>,
+    _open: OwnedSemaphorePermit,
+}
+
+/// The right to reply to a request. Dropped without a reply, it closes the connection.
+#[derive(Debug)]
+pub struct Ticket {
+    connection: Arc<Connection>,
+    number: u64,
+    len: usize,
+    replied: bool,
+}
+
+/// Why no more requests are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// The client sends no more, or the writer has ended.
+    Over,
+    /// It has ended or failed amid a request.
+    Cut,
+    Malformed,
+    TooLong,
+    Unclassified,
+    Idle,
+}
+
+impl Ticket {
+    /// Completes the request.
+    pub fn reply(mut self, reply: Vec<u8>) {
+        self.complete(Some(reply));
+    }
+
+    fn complete(&mut self, reply: Option<Vec<u8>>) {
+        self.replied = true;
+        self.connection.replies.lock().complete(self.number, self.len, reply);
+        self.connection.ready.notify_one();
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        if !self.replied {
+            self.complete(None);
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.counters.unsent.fetch_add(self.replies.lock().unsent(), Relaxed);
+    }
+}
+
+impl Connection {
+    /// A new connection, which counts as open for as long as it lives.
+    pub fn new(framing: &Framing, counters: Arc<Counters>, open: OwnedSemaphorePermit) -> Self {
+        Self {
+            replies: SpinLock::new(Replies::new(&framing.limits)),
+            room: Notify::new(),
+            ready: Notify::new(),
+            counters,
+            _open: open,
+        }
+    }
+
+    /// Reads requests until the connection ends.
+    pub fn read<S: Service>(
+        self: &Arc<Self>,
+        stream: &TcpStream,
+        from: SocketAddr,
+        shared: &Shared<S>,
+        dispatcher: Dispatcher<Job>,
+    ) {
+        let counter = match self.read_until(stream, from, shared, dispatcher) {
+            End::Over => None,
+            End::Cut => Some(&self.counters.cut),
+            End::Malformed => Some(&self.counters.malformed),
+            End::TooLong => Some(&self.counters.too_long),
+            End::Unclassified => Some(&self.counters.unclassified),
+            End::Idle => Some(&self.counters.idle),
+        };
+        if let Some(counter) = counter {
+            counter.fetch_add(1, Relaxed);
+        }
+        self.end();
+    }
+
+    /// Records that no more requests are read.
+    pub fn end(&self) {
+        self.replies.lock().end();
+        self.ready.notify_one();
+    }
+
+    fn read_until<S: Service>(
+        self: &Arc<Self>,
+        mut stream: &TcpStream,
+        from: SocketAddr,
+        shared: &Shared<S>,
+        dispatcher: Dispatcher<Job>,
+    ) -> End {
+        let (framing, flow) = (&shared.framing, flow_of(from));
+        let mut input = Input::default();
+        // When the first bytes of a request arrived that is not complete.
+        let mut begun: Option<Instant> = None;
+        let mut completed = 0;
+        loop {
+            match input.next(framing) {
+                Found::Request(bytes) => {
+                    begun = None;
+                    if let Err(end) = self.submit(bytes, flow, shared, dispatcher) {
+                        return end;
+                    }
+                    continue;
+                }
+                Found::Nothing => {}
+                Found::Malformed => return End::Malformed,
+                Found::TooLong => return End::TooLong,
+            }
+            match stream.read(input.space(framing)) {
+                Ok(len @ 1..) => input.filled(len),
+                Err(error) if is_timeout(&error) => {
+                    let (outstanding, now) = self.replies.lock().progress();
+                    // From a reply on, a client may be silent for a whole idle time.
+                    let waits = outstanding > 0 || now != completed;
+                    completed = now;
+                    if !waits {
+                        return End::Idle;
+                    }
+                }
+                // The end, a reset, or the writer has given up.
+                Ok(_) | Err(_) => {
+                    let is_cut = input.is_amid_request() && !self.replies.lock().is_broken();
+                    return if is_cut { End::Cut } else { End::Over };
+                }
+            }
+            if let Some(idle) = framing.limits.idle
+                && input.is_amid_request()
+                && begun.get_or_insert_with(Instant::now).elapsed() > idle
+            {
+                return End::Idle;
+            }
+        }
+    }
+
+    /// Waits for room, and passes a request to the dispatcher.
+    fn submit<S: Service>(
+        self: &Arc<Self>,
+        bytes: Box<[u8]>,
+        flow: u32,
+        shared: &Shared<S>,
+        dispatcher: Dispatcher<Job>,
+    ) -> Result<(), End> {
+        let request = catch(|| classify(&*shared.service, &bytes, flow)).ok_or(End::Unclassified)?;
+        let number = self.wait_for_room(bytes.len()).ok_or(End::Over)?;
+        let ticket = Ticket { connection: Arc::clone(self), number, len: bytes.len(), replied: false };
+        // With a place, it is not refused.
+        shared.places.acquire().forget();
+        dispatcher.submit(request, Job { bytes, ticket }).map_err(|_refused| End::Over)
+    }
+
+    /// Begins a request of `len` bytes as soon as there is room for it; returns its number. `None`:
+    /// the connection is over.
+    fn wait_for_room(&self, len: usize) -> Option<u64> {
+        loop {
+            let mut replies = self.replies.lock();
+            if replies.is_broken() {
+                return None;
+            }
+            if replies.has_room() {
+                return Some(replies.begin(len));
+            }
+            drop(replies);
+            self.room.wait();
+        }
+    }
+
+    /// Writes replies until the connection is over, then closes it.
+    pub fn write(&self, stream: &TcpStream) {
+        loop {
+            // In a statement of its own, so that the lock is free afterwards.
+            let next = self.replies.lock().next();
+            match next {
+                Next::Replies(batch) => {
+                    let bytes = batch.iter().map(Vec::len).sum();
+                    let written = write_all(stream, &batch);
+                    let mut replies = self.replies.lock();
+                    match &written {
+                        Ok(()) => replies.written(batch.len(), bytes),
+                        Err(_) => replies.break_off(batch.len(), bytes),
+                    }
+                    drop(replies);
+                    if written.is_err_and(|error| is_timeout(&error)) {
+                        self.counters.idle.fetch_add(1, Relaxed);
+                    }
+                }
+                Next::Nothing => self.ready.wait(),
+                Next::End => break,
+            }
+            self.room.notify_one();
+        }
+        // What was written is sent all the same. Fails only if the connection is gone.
+        let _ = stream.shutdown(Shutdown::Both);
+        self.room.notify_one();
+    }
+}
+
+fn write_all(mut stream: &TcpStream, batch: &[Vec<u8>]) -> io::Result<()> {
+    let Some((last, others)) = batch.split_last() else { return Ok(()) };
+    for reply in others {
+        stream.more().write_all(reply)?;
+    }
+    stream.write_all(last)
+}
+
+/// Returns whether a stream's timeout has passed.
+fn is_timeout(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
+}

@@ -1,0 +1,263 @@
+//! A dispatcher behind a TCP listener: requests are found in the bytes of each connection, and
+//! replies return in their order.
+//!
+//! Owns the threads: one that accepts, and two for each connection, which reads and which writes
+//! ([`connection`]). Bytes are anybody's: what the [framing](Framing) refuses, and code of the
+//! service that panics at them, costs their connection only, with a count of the reason.
+
+mod connection;
+mod framing;
+mod input;
+mod replies;
+
+pub use framing::{Frame, Framing};
+
+use super::dispatcher::Dispatcher;
+use super::settings::Settings;
+use super::stats::ClassStats;
+use super::udp::Service;
+use crate::net::{TcpListener, TcpStream};
+use crate::sync::{Semaphore, mpsc};
+use crate::{thread, time};
+use connection::{Connection, Shared, Ticket};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Pause after a failure to accept, which is a lack of memory.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
+
+/// A request as the dispatcher has it.
+#[derive(Debug)]
+struct Job {
+    bytes: Box<[u8]>,
+    ticket: Ticket,
+}
+
+/// [`ConnectionStats`] of a running server.
+#[derive(Debug, Default)]
+struct Counters {
+    accepted: AtomicU64,
+    refused: AtomicU64,
+    malformed: AtomicU64,
+    too_long: AtomicU64,
+    unclassified: AtomicU64,
+    cut: AtomicU64,
+    idle: AtomicU64,
+    unsent: AtomicU64,
+}
+
+/// What became of the connections of a [`TcpServer`].
+///
+/// # Examples
+/// ```standalone_crate
+/// use tailwater::dispatch::{Frame, Framing, Service, Settings, TcpServer};
+/// use tailwater::net::TcpListener;
+///
+/// struct Silent;
+///
+/// impl Service for Silent {
+///     fn classify(&self, _request: &[u8]) -> usize {
+///         0
+///     }
+///
+///     fn handle(&self, _request: &[u8], _reply: &mut Vec<u8>) {}
+/// }
+///
+/// #[tailwater::main]
+/// fn main() {
+///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+///     let settings = Settings::new("sq:5us".parse().unwrap());
+///     let framing = Framing::new(|_| Frame::Request(1));
+///     let server = TcpServer::start(listener, framing, Silent, settings).unwrap();
+///     let connections = server.connections();
+///     println!("{} accepted, {} malformed", connections.accepted, connections.malformed);
+/// }
+/// ```
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ConnectionStats {
+    /// Connections that were established.
+    pub accepted: u64,
+    /// Those of them closed at once: as many as are allowed were open, or there was no memory.
+    pub refused: u64,
+    /// Connections closed because their bytes were no request.
+    pub malformed: u64,
+    /// Connections closed because a request was longer than allowed.
+    pub too_long: u64,
+    /// Connections closed because [`Service::classify`] or [`Service::work`] panicked.
+    pub unclassified: u64,
+    /// Connections that ended amid a request.
+    pub cut: u64,
+    /// Connections closed because they sent, or read, nothing for too long.
+    pub idle: u64,
+    /// Replies that could not be sent, of connections that are gone.
+    pub unsent: u64,
+}
+
+/// A service behind a listener. Runs until its process ends.
+///
+/// Requests of one connection may run at the same time, and are answered in their order, unless
+/// the [framing](Framing) says otherwise. Nothing is sent for an empty reply. A request that
+/// panics has no reply: its connection is closed after the replies to those before it.
+///
+/// # Examples
+/// ```standalone_crate
+/// use std::io::{Read, Write};
+/// use tailwater::dispatch::{Frame, Framing, Service, Settings, TcpServer};
+/// use tailwater::net::{TcpListener, TcpStream};
+///
+/// struct Upper;
+///
+/// impl Service for Upper {
+///     fn classify(&self, _line: &[u8]) -> usize {
+///         0
+///     }
+///
+///     fn handle(&self, line: &[u8], reply: &mut Vec<u8>) {
+///         reply.extend(line.to_ascii_uppercase());
+///     }
+/// }
+///
+/// #[tailwater::main]
+/// fn main() {
+///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+///     let address = listener.local_addr().unwrap();
+///     let lines = Framing::new(|bytes| match bytes.iter().position(|&byte| byte == b'\n') {
+///         Some(end) => Frame::Request(end + 1),
+///         None => Frame::Partial,
+///     });
+///     let settings = Settings::new("sq:5us".parse().unwrap());
+///     let server = TcpServer::start(listener, lines, Upper, settings).unwrap();
+///
+///     let mut client = TcpStream::connect(address).unwrap();
+///     client.write_all(b"one\ntwo\n").unwrap();
+///     let mut replies = [0; 8];
+///     client.read_exact(&mut replies).unwrap();
+///     assert_eq!(&replies, b"ONE\nTWO\n");
+///     assert_eq!(server.connections().accepted, 1);
+/// }
+/// ```
+#[derive(Debug, Clone)]
+pub struct TcpServer {
+    dispatcher: Dispatcher<Job>,
+    address: SocketAddr,
+    counters: Arc<Counters>,
+}
+
+impl TcpServer {
+    /// Starts a dispatcher, and a thread that accepts connections from `listener`, which is set to
+    /// block. Requests that find the dispatcher's queue full wait in their connections.
+    ///
+    /// # Errors
+    /// If a setting or a bound of the framing is out of range, or there is no memory for the
+    /// threads. Nothing runs then.
+    ///
+    /// # Panics
+    /// If there is no runtime.
+    pub fn start(
+        listener: TcpListener,
+        framing: Framing,
+        service: impl Service,
+        settings: Settings,
+    ) -> io::Result<Self> {
+        framing.check()?;
+        listener.set_nonblocking(false)?;
+        let address = listener.local_addr()?;
+        let (service, counters) = (Arc::new(service), Arc::new(Counters::default()));
+        let places = Arc::new(Semaphore::new(settings.queue));
+        let (handler, initial, given_back) =
+            (Arc::clone(&service), Arc::clone(&service), Arc::clone(&places));
+        let shared = Arc::new(Shared { service, framing, counters: Arc::clone(&counters), places });
+        // Waits for the dispatcher, and ends if there will be none.
+        let (start, started) = mpsc::channel();
+        drop(thread::Builder::new().name("dispatch-accept").spawn(move || {
+            if let Ok(dispatcher) = started.recv() {
+                accept(&listener, &shared, dispatcher);
+            }
+        })?);
+        let dispatcher = Dispatcher::start(
+            settings,
+            move |core| initial.init_per_core(core),
+            move |Job { bytes, ticket }| {
+                given_back.add_permits(1);
+                let mut reply = Vec::new();
+                handler.handle(&bytes, &mut reply);
+                ticket.reply(reply);
+            },
+        )?;
+        start.send(dispatcher).expect("the acceptor waits for the dispatcher");
+        Ok(Self { dispatcher, address, counters })
+    }
+
+    /// Returns the listener's address.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Returns what became of the requests of each class.
+    pub fn stats(&self) -> Vec<ClassStats> {
+        self.dispatcher.stats()
+    }
+
+    /// Returns what became of the connections.
+    pub fn connections(&self) -> ConnectionStats {
+        let counters = &self.counters;
+        ConnectionStats {
+            accepted: counters.accepted.load(Relaxed),
+            refused: counters.refused.load(Relaxed),
+            malformed: counters.malformed.load(Relaxed),
+            too_long: counters.too_long.load(Relaxed),
+            unclassified: counters.unclassified.load(Relaxed),
+            cut: counters.cut.load(Relaxed),
+            idle: counters.idle.load(Relaxed),
+            unsent: counters.unsent.load(Relaxed),
+        }
+    }
+}
+
+fn accept<S: Service>(listener: &TcpListener, shared: &Arc<Shared<S>>, dispatcher: Dispatcher<Job>) {
+    let open = Arc::new(Semaphore::new(shared.framing.limits.connections));
+    loop {
+        let Ok((stream, from)) = listener.accept() else {
+            time::sleep(ACCEPT_PAUSE);
+            continue;
+        };
+        let counters = &shared.counters;
+        counters.accepted.fetch_add(1, Relaxed);
+        let served = open.try_acquire_owned().is_some_and(|permit| {
+            let connection = Connection::new(&shared.framing, Arc::clone(counters), permit);
+            serve(stream, from, Arc::new(connection), shared, dispatcher).is_ok()
+        });
+        if !served {
+            counters.refused.fetch_add(1, Relaxed);
+        }
+    }
+}
+
+/// Starts the threads of a connection.
+fn serve<S: Service>(
+    stream: TcpStream,
+    from: SocketAddr,
+    connection: Arc<Connection>,
+    shared: &Arc<Shared<S>>,
+    dispatcher: Dispatcher<Job>,
+) -> io::Result<()> {
+    // A reply is complete: it does not wait for the acknowledgment of the one before (RFC 9293
+    // section 3.7.4). These fail only on a connection that is gone, which its threads notice.
+    let _ = stream.set_nodelay(true);
+    let _ = stream.set_read_timeout(shared.framing.limits.idle);
+    let _ = stream.set_write_timeout(shared.framing.limits.idle);
+    let stream = Arc::new(stream);
+    let (of_writer, of_reader, shared) = (Arc::clone(&stream), Arc::clone(&connection), Arc::clone(shared));
+    let builder = || thread::Builder::new().name("dispatch-tcp");
+    drop(builder().spawn({
+        let connection = Arc::clone(&connection);
+        move || connection.write(&of_writer)
+    })?);
+    let reader = builder().spawn(move || of_reader.read(&stream, from, &shared, dispatcher));
+    // Without a reader the writer ends, and closes the connection.
+    reader.map(drop).inspect_err(|_| connection.end())
+}

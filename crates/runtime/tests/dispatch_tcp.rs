@@ -1,0 +1,288 @@
+//! Dispatchers behind TCP listeners on one kthread: requests in any pieces, the order of replies,
+//! and what becomes of connections that send something else, too much, or do not read.
+
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+use tailwater::dispatch::{Class, ConnectionStats, Frame, Framing, Service, Settings, TcpServer};
+use tailwater::net::{TcpListener, TcpOptions, TcpStream};
+use tailwater::thread;
+
+#[global_allocator]
+static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
+
+/// Maximum wait: a reply that never comes fails the test instead of hanging it.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Length of a long reply.
+const LONG: usize = 64 << 10;
+
+#[test]
+fn tcp_servers_on_one_kthread() {
+    tailwater::Builder::new()
+        .kthreads(1)
+        // A turn in which Linux does not run the kthread is not cut short.
+        .stall_timeout(Duration::ZERO)
+        .run(|| {
+            requests_in_any_pieces_are_answered_in_order();
+            numbered_replies_overtake();
+            replies_follow_the_end_of_the_requests();
+            what_is_no_request_closes_its_own_connection();
+            a_panic_closes_the_connection_after_the_replies_before();
+            a_client_that_does_not_read_holds_up_no_other();
+            a_full_queue_holds_requests_back();
+            connections_have_a_bound();
+            a_silent_connection_is_closed();
+            bounds_out_of_range_are_refused();
+        })
+        .unwrap();
+}
+
+/// Lines. A line that begins with `w` is replied to when `go` is set; `x` is malformed, `c` panics
+/// in the classifier, `p` in the handler; `-` has no reply, and `l` a long one.
+#[derive(Clone, Default)]
+struct Lines {
+    go: Arc<AtomicBool>,
+    handled: Arc<AtomicU32>,
+}
+
+impl Service for Lines {
+    fn classify(&self, line: &[u8]) -> usize {
+        assert_ne!(line[0], b'c', "expected by this test");
+        usize::from(line[0] == b'w')
+    }
+
+    fn handle(&self, line: &[u8], reply: &mut Vec<u8>) {
+        assert_ne!(line[0], b'p', "expected by this test");
+        let start = Instant::now();
+        while line[0] == b'w' && !self.go.load(Relaxed) {
+            assert!(start.elapsed() < PATIENCE, "nobody lets it go on");
+            tailwater::poll();
+        }
+        self.handled.fetch_add(1, Relaxed);
+        match line[0] {
+            b'-' => {}
+            b'l' => reply.resize(LONG, b'l'),
+            _ => reply.extend(line.to_ascii_uppercase()),
+        }
+    }
+}
+
+fn lines() -> Framing {
+    Framing::new(|bytes| match bytes.iter().position(|&byte| byte == b'\n') {
+        _ if bytes[0] == b'x' => Frame::Malformed,
+        Some(end) => Frame::Request(end + 1),
+        None => Frame::Partial,
+    })
+    .longest(1_000)
+}
+
+fn settings() -> Settings {
+    Settings::new("sq:5us".parse().unwrap()).class(Class::new("short")).class(Class::new("long"))
+}
+
+fn server(service: &Lines, framing: Framing) -> TcpServer {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    TcpServer::start(listener, framing, service.clone(), settings()).unwrap()
+}
+
+fn connect(server: &TcpServer) -> TcpStream {
+    let stream = TcpStream::connect(server.local_addr()).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream
+}
+
+#[track_caller]
+fn expect(stream: &mut TcpStream, wanted: &str) {
+    let mut bytes = vec![0; wanted.len()];
+    stream.read_exact(&mut bytes).unwrap();
+    assert_eq!(String::from_utf8(bytes).unwrap(), wanted);
+}
+
+/// Reads to the end, however the server closes the connection.
+#[track_caller]
+fn expect_end(stream: &mut TcpStream) {
+    match stream.read(&mut [0]) {
+        Ok(len) => assert_eq!(len, 0),
+        Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset),
+    }
+}
+
+#[track_caller]
+fn wait_until(condition: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < PATIENCE, "it does not come to pass");
+        thread::yield_now();
+    }
+}
+
+fn requests_in_any_pieces_are_answered_in_order() {
+    let service = Lines::default();
+    let server = server(&service, lines());
+    let mut client = connect(&server);
+    for byte in b"one\ntwo" {
+        client.write_all(&[*byte]).unwrap();
+        thread::yield_now();
+    }
+    expect(&mut client, "ONE\n");
+    // The one that waits does so until the later ones have been handled.
+    client.write_all(b"\nwait\n-\nthree\n-\n").unwrap();
+    expect(&mut client, "TWO\n");
+    wait_until(|| service.handled.load(Relaxed) == 5);
+    service.go.store(true, Relaxed);
+    expect(&mut client, "WAIT\nTHREE\n");
+    let stats = server.stats();
+    assert_eq!((stats[0].accepted, stats[1].accepted), (5, 1));
+    assert!(stats[1].preemptions > 0);
+    client.write_all(b"amid").unwrap();
+    drop(client);
+    wait_until(|| server.connections().cut == 1);
+}
+
+fn numbered_replies_overtake() {
+    let service = Lines::default();
+    let server = server(&service, lines().numbered());
+    let mut client = connect(&server);
+    client.write_all(b"wait\nshort\n").unwrap();
+    expect(&mut client, "SHORT\n");
+    service.go.store(true, Relaxed);
+    expect(&mut client, "WAIT\n");
+}
+
+fn replies_follow_the_end_of_the_requests() {
+    let service = Lines::default();
+    let server = server(&service, lines());
+    let mut client = connect(&server);
+    client.write_all(b"wait\nshort\n").unwrap();
+    client.shutdown(Shutdown::Write).unwrap();
+    wait_until(|| service.handled.load(Relaxed) == 1);
+    service.go.store(true, Relaxed);
+    expect(&mut client, "WAIT\nSHORT\n");
+    expect_end(&mut client);
+    assert_eq!(server.connections(), stats(|stats| stats.accepted = 1));
+}
+
+/// Returns the counters that `set` sets, and 0 for the others.
+fn stats(set: impl FnOnce(&mut ConnectionStats)) -> ConnectionStats {
+    let mut stats = ConnectionStats::default();
+    set(&mut stats);
+    stats
+}
+
+fn what_is_no_request_closes_its_own_connection() {
+    let service = Lines::default();
+    let server = server(&service, lines());
+    let mut good = connect(&server);
+    good.write_all(b"one\n").unwrap();
+    expect(&mut good, "ONE\n");
+    let long = [b'a'; 1_000];
+    for bytes in [&b"xyz\n"[..], &long, b"class?\n"] {
+        let mut bad = connect(&server);
+        bad.write_all(bytes).unwrap();
+        expect_end(&mut bad);
+    }
+    good.write_all(b"two\n").unwrap();
+    expect(&mut good, "TWO\n");
+    let wanted = stats(|stats| {
+        (stats.accepted, stats.malformed, stats.too_long, stats.unclassified) = (4, 1, 1, 1);
+    });
+    assert_eq!(server.connections(), wanted);
+}
+
+fn a_panic_closes_the_connection_after_the_replies_before() {
+    let service = Lines::default();
+    let server = server(&service, lines());
+    let mut client = connect(&server);
+    client.write_all(b"wait\npanic\nlost\n").unwrap();
+    wait_until(|| server.stats()[0].finished == 2);
+    service.go.store(true, Relaxed);
+    expect(&mut client, "WAIT\n");
+    expect_end(&mut client);
+    // As soon as the last thread has left the connection.
+    wait_until(|| server.connections().unsent == 1);
+    assert_eq!(server.stats()[0].panicked, 1);
+}
+
+fn a_client_that_does_not_read_holds_up_no_other() {
+    const REQUESTS: usize = 100;
+    let service = Lines::default();
+    let listener = TcpOptions::new().send_buffer(LONG).listen("127.0.0.1:0").unwrap();
+    let server = TcpServer::start(listener, lines().outstanding(4), service, settings()).unwrap();
+    let options = TcpOptions::new().receive_buffer(LONG);
+    let mut slow = options.connect(server.local_addr()).unwrap();
+    slow.set_read_timeout(Some(PATIENCE)).unwrap();
+    slow.write_all("l\n".repeat(REQUESTS).as_bytes()).unwrap();
+    // Four of its requests are outstanding, and buffers hold some replies.
+    wait_until(|| server.stats()[0].finished >= 4);
+    let mut other = connect(&server);
+    for _ in 0..100 {
+        other.write_all(b"short\n").unwrap();
+        expect(&mut other, "SHORT\n");
+    }
+    let accepted = server.stats()[0].accepted - 100;
+    assert!(accepted < REQUESTS as u64 / 2, "{accepted} requests of a client that does not read");
+    let mut replies = vec![0; REQUESTS * LONG];
+    slow.read_exact(&mut replies).unwrap();
+    assert!(replies.iter().all(|&byte| byte == b'l'));
+    assert_eq!(server.stats()[0].accepted, 100 + REQUESTS as u64);
+}
+
+fn a_full_queue_holds_requests_back() {
+    let service = Lines::default();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let server = TcpServer::start(listener, lines(), service.clone(), settings().queue(1)).unwrap();
+    let mut clients = [connect(&server), connect(&server)];
+    for client in &mut clients {
+        client.write_all("a\n".repeat(50).as_bytes()).unwrap();
+    }
+    for client in &mut clients {
+        expect(client, &"A\n".repeat(50));
+    }
+    let class = &server.stats()[0];
+    assert_eq!((class.accepted, class.dropped), (100, 0));
+}
+
+fn connections_have_a_bound() {
+    let service = Lines::default();
+    let server = server(&service, lines().connections(1));
+    let mut first = connect(&server);
+    first.write_all(b"one\n").unwrap();
+    expect(&mut first, "ONE\n");
+    expect_end(&mut connect(&server));
+    assert_eq!(server.connections(), stats(|stats| (stats.accepted, stats.refused) = (2, 1)));
+    drop(first);
+    // There is room again when its threads have ended.
+    let start = Instant::now();
+    loop {
+        let mut next = connect(&server);
+        let sent = next.write_all(b"two\n");
+        let mut reply = [0; 4];
+        if sent.is_ok() && next.read_exact(&mut reply).is_ok() {
+            break assert_eq!(&reply, b"TWO\n");
+        }
+        assert!(start.elapsed() < PATIENCE, "the place is not free");
+    }
+}
+
+fn a_silent_connection_is_closed() {
+    let service = Lines::default();
+    let server = server(&service, lines().idle(Duration::from_millis(20)));
+    expect_end(&mut connect(&server));
+    let mut amid = connect(&server);
+    // On a busy machine it is closed before this.
+    let _ = amid.write_all(b"on");
+    expect_end(&mut amid);
+    assert_eq!(server.connections(), stats(|stats| (stats.accepted, stats.idle) = (2, 2)));
+}
+
+fn bounds_out_of_range_are_refused() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let error = TcpServer::start(listener, lines().longest(0), Lines::default(), settings()).unwrap_err();
+    assert!(error.to_string().contains("the longest request"), "{error}");
+    // Nothing listens any more.
+    TcpListener::bind(address).unwrap();
+}
